@@ -3,6 +3,7 @@
  * where they do not.  Strangers here speak the protocol of tcp and know how to be met.
  */
 #include "ct.h"
+#include <rdma/fi_ext.h>
 #include <dirent.h>
 #include <netinet/tcp.h>
 #include <stddef.h>
@@ -107,6 +108,53 @@ static void not_wanted(int rank)
 	CHECK(shared() == 0);
 	ct_done(&c);
 }
+static struct fi_peer_links links(struct ct *c)
+{
+	struct fi_peer_links links;
+	size_t n = sizeof links;
+
+	OK(fi_getopt(&c->ep->fid, FI_OPT_ENDPOINT, FI_OPT_PEER_LINKS, &links, &n));
+	EQ(n, sizeof links);
+	return links;
+}
+/* Over what is tcp below, too. */
+static void told(int forbidden)
+{
+	struct ct c;
+	struct fi_peer_links now;
+	char *b, permitted = 7;
+	size_t n = 1;
+	int here = 0, there = 0;
+
+	if (strncmp(ct_prov, "tcp", 3))
+		SKIP("parameters of tcp");
+	ct_open(&c, NULL);
+	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, &permitted, &n));
+	EQ(permitted, 1);
+	EQ(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_PEER_LINKS, &now, sizeof now), -FI_ENOPROTOOPT);
+	EQ(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, &now, sizeof now), -FI_EINVAL);
+	if (forbidden && ct_rank) {
+		permitted = 0;
+		OK(fi_setopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, &permitted, sizeof permitted));
+		permitted = 7;
+		OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, &permitted, &n));
+		EQ(permitted, 0);
+	}
+	b = ct_alloc(&c, 64);
+	for (int i = 0; forbidden ? i < 100 : !here || !there; i++) {
+		talk(&c, b, 64, 10);
+		now = links(&c);
+		EQ(now.network + now.memory, 1);
+		here = now.memory == 1;
+		if (forbidden)
+			EQ(here, 0);
+		else
+			ct_swap(&c, &here, &there, sizeof here);
+	}
+	ct_done(&c);
+}
+static void links_told(int rank) { (void)rank; told(0); }
+static void forbidden(int rank) { (void)rank; told(1); }
 /* Large messages both ways, received late, through this much memory. */
 static void sizes(const char *ring, const char *cma)
 {
@@ -508,6 +556,8 @@ static void __attribute__((constructor)) through_memory(void)
 
 static const struct ct_test tests[] = {
 	{ "peers of a host talk through memory, of which nothing is left afterwards", met, CT_REL },
+	{ "an endpoint tells how many of its peers it talks to through memory", links_told, CT_REL },
+	{ "FI_OPT_SHARED_MEMORY_PERMITTED keeps the peers of an endpoint on TCP", forbidden, CT_RDM | CT_REL },
 	{ "peers stay on TCP where one of them wants that", not_wanted, CT_REL },
 	{ "messages of every size go both ways in order", usual, CT_REL },
 	{ "messages of every size go through rings of a page", tiny, CT_REL },

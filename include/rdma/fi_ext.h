@@ -30,15 +30,32 @@ extern "C" {
 #define FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES (-251265018)
 #define FI_OPT_EFA_HOMOGENEOUS_PEERS (-251265017)
 #define FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV (-251265016)
+/** How the endpoint's peers are reached, as a `fi_peer_links`; cannot be set. */
+#define FI_OPT_PEER_LINKS (-130744576)
 
 struct fid;
 struct fi_fid_export;
 struct fi_ops_log;
 struct fi_ops_mem_monitor;
 struct fi_ops_mem_notify;
+struct fi_peer_links;
 struct fid_logging;
 struct fid_mem_monitor;
 struct fi_provider;
+
+/**
+ * To how many peers an endpoint is connected (`FI_OPT_PEER_LINKS`).
+ */
+struct fi_peer_links {
+        /**
+         * Peers that are talked to through a network, this host's own included.
+         */
+        size_t network;
+        /**
+         * Peers of this host that are talked to through memory.
+         */
+        size_t memory;
+};
 
 /**
  * What `FI_EXPORT_FID` takes (fi_provider(7)).

@@ -24,6 +24,20 @@ pub const FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES: c_int = -251265018;
 pub const FI_OPT_EFA_HOMOGENEOUS_PEERS: c_int = -251265017;
 pub const FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV: c_int = -251265016;
 
+// Endpoint options of tcp, shm, and ofi_rxm over tcp, of this library alone.
+/// How the endpoint's peers are reached, as a `fi_peer_links`; cannot be set.
+pub const FI_OPT_PEER_LINKS: c_int = -130744576;
+
+/// To how many peers an endpoint is connected (`FI_OPT_PEER_LINKS`).
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct fi_peer_links {
+    /// Peers that are talked to through a network, this host's own included.
+    pub network: usize,
+    /// Peers of this host that are talked to through memory.
+    pub memory: usize,
+}
+
 /// What `FI_EXPORT_FID` takes (fi_provider(7)).
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -449,7 +449,7 @@ unsafe extern "C" fn keep(
         None => return,
     };
     if let Ok(mut reasons) = REASONS.lock()
-        && reasons.last() != Some(&line)
+        && !reasons.contains(&line)
     {
         reasons.push(line);
     }

@@ -93,7 +93,7 @@ impl RxmDomain {
         if key.len() > MAX_KEY_LEN {
             return Err(Error::INVAL);
         }
-        Ok(RxmIdentity { local: Addr::of_info(info)?, attr, key })
+        Ok(RxmIdentity { local: Addr::of_info(info)?, attr, memory: true, key })
     }
 }
 
@@ -131,7 +131,8 @@ impl Domain for RxmDomain {
 
     fn srx_context(&self, rx: RxAttr) -> Result<RxmEp> {
         let local = Addr::Ip((Ipv4Addr::UNSPECIFIED, 0).into());
-        let identity = RxmIdentity { local, attr: RdmAttr::of_srx(&rx), key: Vec::new() };
+        let identity =
+            RxmIdentity { local, attr: RdmAttr::of_srx(&rx), memory: true, key: Vec::new() };
         Ok(RxmEp::shared_rx(self.engine.clone(), identity, ()))
     }
 }

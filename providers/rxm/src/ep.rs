@@ -1,7 +1,7 @@
 //! The engine as the application's endpoints call it ([`ofi_provider::endpoint`]).
 use crate::config::{max_atomic, max_atomic_bytes};
 use crate::engine::{RxmEngine, RxmEngineEp, RxmIdentity, RxmState};
-use ofi_provider::abi::fi_addr_t;
+use ofi_provider::abi::{fi_addr_t, fi_peer_links};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
@@ -143,6 +143,19 @@ impl RdmEngine for RxmEngine {
 
     fn max_atomic_bytes() -> usize {
         max_atomic_bytes()
+    }
+
+    fn memory_permitted(&self, ep: u32) -> Result<bool> {
+        Ok(*self.lock().ep(ep).memory_permitted())
+    }
+
+    fn permit_memory(&self, ep: u32, permitted: bool) -> Result {
+        *self.lock().ep(ep).memory_permitted() = permitted;
+        Ok(())
+    }
+
+    fn peer_links(&self, ep: u32) -> Result<fi_peer_links> {
+        Ok(self.lock().ep(ep).peer_links())
     }
 
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {

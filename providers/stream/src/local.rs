@@ -14,7 +14,7 @@
 //! ([`ByteLink::last_words`]), where the other end finds them when the ring is empty.
 use crate::net::{
     ByteLink, LinkClock, LinkListener, LinkPoller, Net, Receiving, Sending, Visited, ZerocopyDone,
-    peer_of,
+    log_not_in_memory, peer_of,
 };
 use crate::objects::LinkProvider;
 use crate::settings::StreamSettings;
@@ -217,17 +217,7 @@ impl<L: ByteLink> LocalLink<L> {
         if failed == Error::CONNRESET || part.pipe.get().is_none() {
             self.hears.set(Course::Witness);
         }
-        self.log_not_met(failed);
-    }
-
-    fn log_not_met(&self, why: Error) {
-        ofi_provider::log_sparsely!(
-            L::provider(),
-            INFO,
-            EP_CTRL,
-            "messages with {} do not go through memory: {why}",
-            peer_text(peer_of(&self.witness))
-        );
+        log_not_in_memory(&self.witness, &failed);
     }
 
     #[cold]
@@ -1177,7 +1167,7 @@ where
         match offered {
             Ok((offer, part)) => link.part.set(part).is_ok().then_some(offer),
             Err(error) => {
-                link.log_not_met(error);
+                log_not_in_memory(&link.witness, &error);
                 None
             }
         }
@@ -1196,7 +1186,7 @@ where
                 // There is one meeting for a link.
                 let _ = link.part.set(part);
             }
-            Err(error) => link.log_not_met(error),
+            Err(error) => log_not_in_memory(&link.witness, &error),
         }
     }
 

@@ -9,9 +9,10 @@ use core::time::Duration;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::log::peer_text;
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, Interest, PollEvent, Timer};
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Weak;
 use std::time::Instant;
@@ -195,6 +196,18 @@ pub trait ByteLink: Debug + Send + 'static {
 /// Who is at the other end of a link, for the log.
 pub(crate) fn peer_of<L: ByteLink>(link: &L) -> Option<String> {
     link.peer_addr().ok().map(|addr| addr.for_people())
+}
+
+/// Tells of a peer of this host that is not talked to through memory.
+#[cold]
+pub(crate) fn log_not_in_memory<L: ByteLink>(link: &L, why: &dyn Display) {
+    ofi_provider::log_sparsely!(
+        L::provider(),
+        INFO,
+        EP_CTRL,
+        "messages with {} do not go through memory: {why}",
+        peer_text(peer_of(link))
+    );
 }
 
 /// A place where others can begin links.

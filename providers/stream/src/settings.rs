@@ -1,5 +1,6 @@
 //! What a provider lets its users choose of the engine.
 use core::time::Duration;
+use ofi_provider::log;
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::has_more_rights;
@@ -123,6 +124,42 @@ impl LocalSettings {
             reads: reads.unwrap_or(true),
             min: min.max(MIN_READ),
         }
+    }
+
+    /// Says in the log, and so to `fi_info --explain`, how peers of this host are talked to.
+    /// `sockets`: why through sockets, though the parameters are for memory.
+    pub fn explain(&self, prov: &'static Provider, sockets: Option<&str>) {
+        let variable = || format!("FI_{}_LOCAL", prov.name().to_string_lossy().to_uppercase());
+        let sockets = match sockets {
+            _ if self.enabled => sockets.map(str::to_owned),
+            _ if has_more_rights() => Some("this program has more rights than its caller".into()),
+            _ => Some(format!("{} is off", variable())),
+        };
+        if let Some(why) = sockets {
+            log!(prov, INFO, FABRIC, "peers of this host are talked to through sockets: {why}");
+            return;
+        }
+        let reads = match self.reads {
+            true => {
+                format!(", messages of {} bytes or more from where they are{}", self.min, yama())
+            }
+            false => String::new(),
+        };
+        log!(
+            prov,
+            INFO,
+            FABRIC,
+            "peers of this host and user are talked to through memory, in rings of {} bytes{reads}",
+            self.ring
+        );
+    }
+}
+
+/// What the system says of processes that read each other's memory.
+fn yama() -> &'static str {
+    match std::fs::read("/proc/sys/kernel/yama/ptrace_scope").as_deref() {
+        Ok([b'0', ..]) | Err(_) => "",
+        Ok(_) => ", if the system lets them (kernel.yama.ptrace_scope)",
     }
 }
 

@@ -1,4 +1,5 @@
 //! What the provider offers (fi_getinfo(3), fi_tcp(7)).
+use crate::config::config;
 use crate::provider::TCP;
 use ofi_provider::abi::{FI_PROTO_SOCK_TCP, FI_PROTO_XNET};
 use ofi_provider::error::Result;
@@ -30,6 +31,7 @@ pub(crate) fn settings() -> &'static TcpInfoSettings {
 /// The infos for a query.
 pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let settings = settings();
+    config().engine.local.explain(&TCP, config().io_uring.then_some("FI_TCP_IO_URING is on"));
     let offers = offers(&settings.limits, query.version, query.hints)?;
     let prov = IpProvider {
         name: c"tcp",

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::abi::{
     self, FI_ADDR_UNSPEC, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry,
-    fi_msg, fi_msg_rma, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
+    fi_msg, fi_msg_rma, fi_peer_links, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
 };
 use crate::boundary::Uncancelled;
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
@@ -596,12 +596,21 @@ unsafe fn post(
 /// # Safety
 /// `ep` is an open endpoint.
 unsafe fn set_source(ep: NonNull<fid_ep>, source: &fi_addr_t) -> Result {
-    let value = std::ptr::from_ref(source).cast::<c_void>();
+    // SAFETY: by this function's contract.
+    unsafe { set_option(ep, super::OPT_SOURCE, source) }
+}
+
+/// Sets an option of level FI_OPT_ENDPOINT (fi_setopt(3)).
+///
+/// # Safety
+/// `ep` is an open endpoint.
+unsafe fn set_option<T>(ep: NonNull<fid_ep>, name: c_int, value: &T) -> Result {
+    let (level, len) = (abi::FI_OPT_ENDPOINT as c_int, size_of_val(value));
+    let value = std::ptr::from_ref(value).cast::<c_void>();
     // SAFETY: by this function's contract; the value lives for the call.
     unsafe {
         let setopt = call!(ep.as_ref().ops, setopt);
-        let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, super::OPT_SOURCE);
-        code(setopt(ep.as_ptr().cast(), level, name, value, size_of_val(source)))
+        code(setopt(ep.as_ptr().cast(), level, name, value, len))
     }
 }
 
@@ -733,6 +742,28 @@ impl CoreEndpoint {
     pub fn set_source(&self, source: fi_addr_t) -> Result {
         // SAFETY: open.
         unsafe { set_source(self.raw, &source) }
+    }
+
+    /// Forbids the core to use memory to talk to a peer of this host, if it knows how to.
+    pub fn forbid_memory(&self) -> Result {
+        // SAFETY: open; the value lives for the call.
+        unsafe { set_option(self.raw, abi::FI_OPT_SHARED_MEMORY_PERMITTED, &false) }
+    }
+
+    /// Whether the connection goes through memory of this host (FI_OPT_PEER_LINKS).
+    pub fn is_in_memory(&self) -> bool {
+        let mut links = fi_peer_links::default();
+        let mut len = size_of_val(&links);
+        // SAFETY: open; the value and its length live for the call.
+        let told = unsafe {
+            let getopt = match self.raw.as_ref().ops.as_ref().and_then(|ops| ops.getopt) {
+                Some(getopt) => getopt,
+                None => return false,
+            };
+            let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, abi::FI_OPT_PEER_LINKS);
+            code(getopt(self.fid(), level, name, (&raw mut links).cast(), &mut len))
+        };
+        told.is_ok() && links.memory > 0
     }
 
     /// Starts connecting to `addr` (fi_connect(3)).

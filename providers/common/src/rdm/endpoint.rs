@@ -10,8 +10,9 @@ use super::peers::{HearsNames, NameListener, PeerTable};
 use super::receives::PostsReceives;
 use crate::abi::{
     FI_COLLECTIVE, FI_DIRECTED_RECV, FI_FENCE, FI_MULTICAST, FI_OPT_BUFFERED_LIMIT,
-    FI_OPT_BUFFERED_MIN, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_ORDER_ATOMIC_WAR,
-    FI_ORDER_RMA_WAR, FI_ORDER_SAR, FI_ORDER_WAR, FI_SOURCE_ERR,
+    FI_OPT_BUFFERED_MIN, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_OPT_PEER_LINKS,
+    FI_OPT_SHARED_MEMORY_PERMITTED, FI_ORDER_ATOMIC_WAR, FI_ORDER_RMA_WAR, FI_ORDER_SAR,
+    FI_ORDER_WAR, FI_SOURCE_ERR, fi_peer_links,
 };
 use crate::api::{
     Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, RxAttr,
@@ -178,6 +179,20 @@ pub trait RdmEngine: HearsNames + Sized {
     /// FI_OPT_MAX_ATOMIC_SIZE.
     fn max_atomic_bytes() -> usize;
 
+    /// FI_OPT_SHARED_MEMORY_PERMITTED: whether the endpoint may talk to peers of this host through
+    /// memory.
+    fn memory_permitted(&self, _ep: u32) -> Result<bool> {
+        Err(Error::NOPROTOOPT)
+    }
+    /// Sets FI_OPT_SHARED_MEMORY_PERMITTED, which concerns connections made from then on.
+    fn permit_memory(&self, _ep: u32, _permitted: bool) -> Result {
+        Err(Error::NOPROTOOPT)
+    }
+    /// FI_OPT_PEER_LINKS: how many peers are reached in which way.
+    fn peer_links(&self, _ep: u32) -> Result<fi_peer_links> {
+        Err(Error::NOPROTOOPT)
+    }
+
     /// Has an endpoint take its receives from another provider's queue (fi_peer(3)).
     fn import(self: &Arc<Self>, _ep: u32, _owner: SrxOwner) -> Result {
         Err(Error::NOSYS)
@@ -296,6 +311,14 @@ impl<E: RdmEngine> RdmEndpoint<E> {
 }
 
 impl<E: RdmEngine> RdmEndpoint<E> {
+    /// The endpoints of the engine that this one stands for.
+    fn ids(&self) -> &[u32] {
+        match &self.part {
+            ContextPart::Scalable(group) => group.ids(),
+            _ => std::slice::from_ref(&self.id),
+        }
+    }
+
     /// Opens a scalable endpoint with as many transmit and receive contexts as `info` says. They
     /// are in no multicast groups.
     pub fn scalable(engine: Arc<E>, mut identity: E::Identity, info: InfoRef<'_>) -> Result<Self> {
@@ -320,8 +343,12 @@ impl<E: RdmEngine> RdmEndpoint<E> {
 
 /// Puts a number into the value of an option.
 pub fn put_number(size: usize, value: &mut [u8]) -> Result<usize> {
-    let bytes = size.to_ne_bytes();
-    value.get_mut(..bytes.len()).ok_or(Error::TOOSMALL)?.copy_from_slice(&bytes);
+    put_bytes(&size.to_ne_bytes(), value)
+}
+
+/// Gives the value of an option; returns its length.
+fn put_bytes(bytes: &[u8], value: &mut [u8]) -> Result<usize> {
+    value.get_mut(..bytes.len()).ok_or(Error::TOOSMALL)?.copy_from_slice(bytes);
     Ok(bytes.len())
 }
 
@@ -400,6 +427,17 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
                 put_number(self.engine.state().inbox(self.id).min_multi_recv(), value)
             }
             FI_OPT_MAX_ATOMIC_SIZE if !self.is_srx => put_number(E::max_atomic_bytes(), value),
+            FI_OPT_SHARED_MEMORY_PERMITTED if !self.is_srx => {
+                put_bytes(&[self.engine.memory_permitted(self.id)?.into()], value)
+            }
+            FI_OPT_PEER_LINKS if !self.is_srx => {
+                let [mut network, mut memory] = [0; 2];
+                for id in self.ids() {
+                    let links = self.engine.peer_links(*id)?;
+                    (network, memory) = (network + links.network, memory + links.memory);
+                }
+                put_bytes([network, memory].map(usize::to_ne_bytes).as_flattened(), value)
+            }
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
                 put_number(self.engine.state().inbox(self.id).buffered_option(name)?, value)
             }
@@ -414,6 +452,13 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
                 self.engine.state().inbox(self.id).set_min_multi_recv(size);
                 Ok(())
             }
+            FI_OPT_SHARED_MEMORY_PERMITTED if !self.is_srx => match value {
+                [permitted] => self
+                    .ids()
+                    .iter()
+                    .try_for_each(|id| self.engine.permit_memory(*id, *permitted != 0)),
+                _ => Err(Error::INVAL),
+            },
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
                 let size = number(value)?;
                 self.engine.state().inbox(self.id).set_buffered_option(name, size)

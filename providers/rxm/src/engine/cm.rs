@@ -121,6 +121,10 @@ impl RxmEngineEp {
         }
         let (srx, token) = (core.srx.as_ref(), u64::from(id));
         let ep = CoreEndpoint::open(&info, &core.eq, &core.cq, srx, &core.cntrs, token)?;
+        if !self.identity.memory {
+            // A core that does not know how to use memory need not be forbidden to.
+            let _ = ep.forbid_memory();
+        }
         let own = core.srx.is_none();
         match ep.set_source(self.source(id)) {
             // A connection that has buffers of its own needs no source: its packets come in those

@@ -7,7 +7,7 @@ use super::pending::{
 use crate::provider::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
-    FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t,
+    FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t, fi_peer_links,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
@@ -42,6 +42,8 @@ pub(crate) struct RxmIdentity {
     pub(crate) local: Addr,
     /// What the application asked for.
     pub(crate) attr: RdmAttr,
+    /// Peers of this host may be talked to through memory (FI_OPT_SHARED_MEMORY_PERMITTED).
+    pub(crate) memory: bool,
     /// The authorization key, which peers must have, too.
     pub(crate) key: Vec<u8>,
 }
@@ -322,6 +324,21 @@ impl RxmEngineEp {
     /// How many more transfers may be started: tx_attr.size less those under way.
     pub(crate) fn tx_left(&self) -> usize {
         self.identity.attr.tx_size.saturating_sub(self.ops.len())
+    }
+
+    /// FI_OPT_SHARED_MEMORY_PERMITTED, to read or set.
+    pub(crate) fn memory_permitted(&mut self) -> &mut bool {
+        &mut self.identity.memory
+    }
+
+    /// How many of the connections go which way (FI_OPT_PEER_LINKS).
+    pub(crate) fn peer_links(&self) -> fi_peer_links {
+        let mut links = fi_peer_links::default();
+        for (_, conn) in self.conns.iter() {
+            let (Link::Connected, Some(ep)) = (conn.link, &conn.ep) else { continue };
+            if ep.is_in_memory() { links.memory += 1 } else { links.network += 1 }
+        }
+        links
     }
 
     /// Whether another transfer may start now.

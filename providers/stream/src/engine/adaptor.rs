@@ -5,7 +5,7 @@ use super::state::StreamState;
 use crate::net::Net;
 use crate::objects::StreamAside;
 use crate::wire::MAX_ATOMIC;
-use ofi_provider::abi::fi_addr_t;
+use ofi_provider::abi::{fi_addr_t, fi_peer_links};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
@@ -150,6 +150,19 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
         let engine: Weak<Self> = Arc::downgrade(self);
         self.lock().import(ep, owner, engine);
         Ok(())
+    }
+
+    fn memory_permitted(&self, ep: u32) -> Result<bool> {
+        Ok(*self.lock().memory_permitted(ep))
+    }
+
+    fn permit_memory(&self, ep: u32, permitted: bool) -> Result {
+        *self.lock().memory_permitted(ep) = permitted;
+        Ok(())
+    }
+
+    fn peer_links(&self, ep: u32) -> Result<fi_peer_links> {
+        Ok(self.lock().peer_links(ep))
     }
 
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {

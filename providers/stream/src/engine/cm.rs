@@ -10,7 +10,7 @@ use super::state::{StreamState, TOKEN_CONN, TOKEN_LISTENER};
 use super::transfer::Outgoing;
 use crate::callers::{self, Caller, CallerState, HANDSHAKE_TIMEOUT};
 use crate::guests::{self, Door, Guest};
-use crate::net::{ByteLink, LinkListener, LinkPoller, Net, peer_of};
+use crate::net::{ByteLink, LinkListener, LinkPoller, Net, log_not_in_memory, peer_of};
 use crate::settings::PATIENCE_STEP;
 use crate::wire::{
     BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Knows, Malformed, Parsed, RDM_ANSWER,
@@ -398,7 +398,8 @@ impl<N: Net> StreamState<N> {
                 let contexts = self.eps[conn.ep].contexts_to(conn.peer);
                 // Contexts of scalable endpoints are in no multicast groups.
                 let multicast = self.eps[conn.ep].identity.attr.multicast && contexts.are_first();
-                let local = self.net.may_be_local(&conn.link);
+                let memory = self.eps[conn.ep].identity.memory;
+                let local = memory && self.net.may_be_local(&conn.link);
                 let knows = Knows { atomics: true, multicast, acks: true, local };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
                 match conn.link.send(&message) {
@@ -610,6 +611,8 @@ impl<N: Net> StreamState<N> {
         if let Some(offer) = &answer.offer {
             self.net.meet(&conn.link, TOKEN_CONN | u64::from(id), offer);
             self.may_go_local();
+        } else {
+            self.stays_off_memory(id);
         }
     }
 
@@ -724,12 +727,15 @@ impl<N: Net> StreamState<N> {
         contexts: Contexts,
         data: &[u8],
     ) -> Result {
-        let link = &self.conns[id].link;
+        let conn = &self.conns[id];
+        let wanted = knows.local && self.eps[conn.ep].identity.memory;
         let token = TOKEN_CONN | u64::from(id);
-        let offer = if knows.local { self.net.offer(link, token) } else { None };
+        let offer = if wanted { self.net.offer(&conn.link, token) } else { None };
         let knows = Knows { local: offer.is_some(), ..knows };
-        if offer.is_some() {
-            self.may_go_local();
+        match offer {
+            Some(_) => self.may_go_local(),
+            None if wanted => {}
+            None => self.stays_off_memory(id),
         }
         let link = &self.conns[id].link;
         let mut answer = CmMessage::encode_for(CmType::Response, knows, contexts, data);
@@ -738,6 +744,18 @@ impl<N: Net> StreamState<N> {
         }
         link.send(&answer)?;
         Ok(())
+    }
+
+    /// Tells of a peer that might be talked to through memory, were it not for one of the two ends.
+    fn stays_off_memory(&self, id: u32) {
+        let conn = &self.conns[id];
+        if self.net.may_be_local(&conn.link) {
+            let why = match self.eps[conn.ep].identity.memory {
+                true => "the peer does not do that",
+                false => "FI_OPT_SHARED_MEMORY_PERMITTED of this endpoint is off",
+            };
+            log_not_in_memory(&conn.link, &why);
+        }
     }
 
     /// Making a link failed. A peer that was not there yet may come, if the user has the patience.

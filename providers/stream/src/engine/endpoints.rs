@@ -1,8 +1,9 @@
 //! The engine's endpoints, and what they hear of their address vectors.
+use super::conn::Stage;
 use super::ep::{StreamEngineEp, StreamIdentity};
 use super::state::StreamState;
 use crate::net::{ByteLink, Net};
-use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t, fi_peer_links};
 use ofi_provider::addr::Addr;
 use ofi_provider::slab::NONE;
 
@@ -10,6 +11,26 @@ impl<N: Net> StreamState<N> {
     /// The endpoint's FI_OPT_FIREWALL_ADDR, to read or set.
     pub(crate) fn firewalled(&mut self, ep: u32) -> &mut bool {
         &mut self.eps[ep].identity.firewalled
+    }
+
+    /// The endpoint's FI_OPT_SHARED_MEMORY_PERMITTED, to read or set.
+    pub(crate) fn memory_permitted(&mut self, ep: u32) -> &mut bool {
+        &mut self.eps[ep].identity.memory
+    }
+
+    /// How many of the endpoint's connections go which way (FI_OPT_PEER_LINKS).
+    pub(crate) fn peer_links(&self, ep: u32) -> fi_peer_links {
+        let mut links = fi_peer_links::default();
+        for (_, conn) in self.conns.iter() {
+            if conn.ep != ep || conn.stage != Stage::Connected {
+                continue;
+            }
+            match conn.link.sends_locally() && conn.link.hears_locally() {
+                true => links.memory += 1,
+                false => links.network += 1,
+            }
+        }
+        links
     }
 
     /// The endpoint's own address.

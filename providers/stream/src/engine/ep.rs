@@ -76,6 +76,8 @@ pub struct StreamIdentity {
     pub kind: StreamEpKind,
     /// The endpoint tells peers that they cannot connect to it (FI_OPT_FIREWALL_ADDR).
     pub firewalled: bool,
+    /// Peers of this host may be talked to through memory (FI_OPT_SHARED_MEMORY_PERMITTED).
+    pub memory: bool,
     /// The endpoint's own address; the port, or the name, may be open until it listens.
     pub local: Addr,
     /// The endpoint connects from the port in `local`, which is that of the passive endpoint it

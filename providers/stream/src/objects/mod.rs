@@ -117,6 +117,7 @@ impl<N: LinkProvider> StreamDomain<N> {
         Ok(StreamIdentity {
             kind,
             firewalled: kind == StreamEpKind::Rdm && N::Link::settings().firewalled,
+            memory: true,
             local,
             keep_port: passive.is_some(),
             attr: if kind == StreamEpKind::Msg { attr.of_connected() } else { attr },
@@ -185,6 +186,7 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
         let identity = StreamIdentity {
             kind: StreamEpKind::Srx,
             firewalled: false,
+            memory: false,
             local: Addr::any(FI_FORMAT_UNSPEC as u32),
             keep_port: false,
             attr: RdmAttr::of_srx(&rx),

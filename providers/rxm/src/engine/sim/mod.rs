@@ -168,7 +168,7 @@ impl SimWorld for OverWires {
     }
 
     fn identity(&self, _role: EndpointRole, local: SocketAddr, attr: RdmAttr) -> RxmIdentity {
-        RxmIdentity { local: Addr::Ip(local), attr, key: Vec::new() }
+        RxmIdentity { local: Addr::Ip(local), attr, memory: true, key: Vec::new() }
     }
 
     fn end(&mut self, engine: Arc<RxmEngine>, beneath: BeneathRxm) {

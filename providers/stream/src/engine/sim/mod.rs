@@ -156,7 +156,15 @@ impl SimWorld for OverRings {
             EndpointRole::Connected => StreamEpKind::Msg,
         };
         let (local, target) = (local.into(), TargetOf::new(FI_RMA | FI_ATOMIC));
-        StreamIdentity { kind, firewalled: false, local, keep_port: false, attr, target }
+        StreamIdentity {
+            kind,
+            firewalled: false,
+            memory: true,
+            local,
+            keep_port: false,
+            attr,
+            target,
+        }
     }
 
     fn end(&mut self, engine: Arc<StreamEngine<Rings>>, beneath: BeneathStream) {
