@@ -944,9 +944,12 @@ int main(int argc, char **argv)
 		else
 			open_pair(name);
 		if (!strcmp(argv[1], "steps") || calm) {
-			if (calm) {	/* connects */
-				post_recv(&two, n, 0);
-				step(n, 1);
+			/* connects, and has peers of one host meet if they do that */
+			post_recv(&two, n, 0);
+			step(n, 1);
+			for (int i = 0; i < 2000; i++) {
+				(void)fi_cq_read(one.rx, NULL, 0);
+				(void)fi_cq_read(two.rx, NULL, 0);
 			}
 			steps(n, count);
 		} else if (!strcmp(argv[1], "posted")) {

@@ -98,6 +98,19 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// What came of sending or receiving as one number, which a call gives back in a register: how
+/// many bytes, or the error's code below 0.
+#[inline(always)]
+fn as_word(result: Result<usize>) -> isize {
+    result.map_or_else(|error| -(error.code() as isize), |n| n as isize)
+}
+
+/// What [`as_word`] made one number.
+#[inline(always)]
+fn from_word(word: isize) -> Result<usize> {
+    usize::try_from(word).map_err(|_| Error::from_code(word.wrapping_neg() as i32))
+}
+
 impl LinkNews {
     fn tell(&self, news: MeetingNews) {
         *locked(&self.news) = Some(news);
@@ -245,7 +258,17 @@ impl<L: ByteLink> LocalLink<L> {
         true
     }
 
+    /// Sends where not the witness alone carries bytes. Apart from [`ByteLink::send`], so that what
+    /// is sent on the witness has all registers to itself.
     #[inline(never)]
+    fn send_beside(&self, bytes: &[u8]) -> isize {
+        as_word(match self.sends.get() {
+            Course::Memory => self.send_memory(bytes),
+            _ => self.send_meeting(bytes),
+        })
+    }
+
+    #[cold]
     fn send_meeting(&self, bytes: &[u8]) -> Result<usize> {
         let part = self.part()?;
         if self.moves_out(part) {
@@ -350,7 +373,16 @@ impl<L: ByteLink> LocalLink<L> {
         n
     }
 
+    /// Receives where not the witness alone carries bytes, as [`LocalLink::send_beside`] sends.
     #[inline(never)]
+    fn recv_beside(&self, room: &mut [u8]) -> isize {
+        as_word(match self.hears.get() {
+            Course::Memory => self.recv_memory(room),
+            _ => self.recv_meeting(room),
+        })
+    }
+
+    #[cold]
     fn recv_meeting(&self, room: &mut [u8]) -> Result<usize> {
         let part = self.part()?;
         self.go_on(part);
@@ -443,20 +475,18 @@ impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
 
     #[inline(always)]
     fn recv(&self, room: &mut [u8]) -> Result<usize> {
-        match self.hears.get() {
-            Course::Witness => self.witness.recv(room),
-            Course::Memory => self.recv_memory(room),
-            Course::Meeting => self.recv_meeting(room),
+        if self.hears.get() == Course::Witness {
+            return self.witness.recv(room);
         }
+        from_word(self.recv_beside(room))
     }
 
     #[inline(always)]
     fn send(&self, bytes: &[u8]) -> Result<usize> {
-        match self.sends.get() {
-            Course::Witness => self.witness.send(bytes),
-            Course::Memory => self.send_memory(bytes),
-            Course::Meeting => self.send_meeting(bytes),
+        if self.sends.get() == Course::Witness {
+            return self.witness.send(bytes);
         }
+        from_word(self.send_beside(bytes))
     }
 
     fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {

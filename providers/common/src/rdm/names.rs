@@ -37,6 +37,12 @@ impl Names {
         (peer != NONE).then_some(peer)
     }
 
+    /// [`first`](Self::first), or [`NONE`], which is no peer's number.
+    #[inline(always)]
+    pub fn first_or_none(&self, dest: fi_addr_t) -> u32 {
+        usize::try_from(dest).ok().and_then(|dest| self.first.get(dest)).copied().unwrap_or(NONE)
+    }
+
     /// The peer that a destination names which [`first`](Self::first) does not know: one that
     /// nothing was sent to yet, or a receive context (fi_rx_addr). -FI_EINVAL if it names none.
     #[cold]

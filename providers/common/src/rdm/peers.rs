@@ -162,6 +162,12 @@ impl<P> PeerTable<P> {
         self.names.first(dest)
     }
 
+    /// The peer that a destination names, if it is known.
+    #[inline(always)]
+    pub fn named(&self, dest: fi_addr_t) -> Option<&RdmPeer<P>> {
+        self.peers.get(self.names.first_or_none(dest))
+    }
+
     /// The peer of this number. One without a name may be forgotten by now.
     #[inline]
     pub fn get(&self, peer: u32) -> Option<&RdmPeer<P>> {

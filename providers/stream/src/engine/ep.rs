@@ -184,7 +184,7 @@ impl StreamEngineEp {
         if self.identity.kind == StreamEpKind::Msg {
             return Some(self.conn);
         }
-        Some(self.peers.get(self.peers.first(dest)?)?.conn)
+        Some(self.peers.named(dest)?.conn)
     }
 
     /// The peer with this address, added if it is new. `addr` is without an IPv6 flow label,

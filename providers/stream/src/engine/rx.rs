@@ -130,6 +130,21 @@ fn plain_message<'a, N: Net>(
     taken.then_some(rest)
 }
 
+/// [`plain_message`] of as many messages as there are: what is behind them. Apart from its callers,
+/// so that it has all registers to itself.
+#[inline(never)]
+fn plain_messages<'a, N: Net>(
+    conn: &StreamConn<N>,
+    eps: &mut Slab<StreamEngineEp>,
+    bytes: &'a [u8],
+) -> &'a [u8] {
+    let mut rest = bytes;
+    while let Some(behind) = plain_message(conn, eps, rest) {
+        rest = behind;
+    }
+    rest
+}
+
 /// What came of [reading plain messages](StreamState::read_plain).
 pub(super) enum PlainRead {
     /// All there is was read, and was plain messages.
@@ -192,13 +207,10 @@ impl<N: Net> StreamState<N> {
             }
         };
         conn.misses = 0;
-        let (mut rest, mut last) = (&staging[..n], 0);
-        while let Some(behind) = plain_message(conn, eps, rest) {
-            (last, rest) = (rest.len() - behind.len(), behind);
-        }
-        conn.large = last >= LARGE;
         // The link is empty if the call brought less than it might have.
-        let (left, all) = (rest.len(), n < staging.len());
+        let all = n < staging.len();
+        let rest = if n < LARGE { plain_messages(conn, eps, &staging[..n]) } else { &staging[..n] };
+        let left = rest.len();
         if left == 0 && all {
             return PlainRead::Done;
         }

@@ -183,25 +183,27 @@ impl<N: Net> StreamState<N> {
         // In parts, which stay in registers: for the calls below an operation is put together again.
         let SendOp { buf, dest, context, data, tag, flags } = op;
         let plain = PlainSend { buf: &buf, dest, context, data, tag, flags };
-        let result = self.send_plain(ep_id, plain, tagged);
-        if let Plainly::Sent = result {
-            return Ok(());
+        let sent = self.send_plain(ep_id, plain, tagged);
+        // Apart for both cases: what they share would be done before either, sent or not.
+        match sent {
+            Plainly::Sent => Ok(()),
+            Plainly::Not => {
+                let flags = flags | self.eps[ep_id].identity.attr.send_flags;
+                self.send_any(ep_id, &SendOp { buf, dest, context, data, tag, flags }, tagged)
+            }
+            Plainly::InPart(result) => {
+                let op = SendOp { buf, dest, context, data, tag, flags };
+                self.sent_plain_in_part(ep_id, &op, tagged, result);
+                Ok(())
+            }
         }
-        let flags = flags | self.eps[ep_id].identity.attr.send_flags;
-        let op = SendOp { buf, dest, context, data, tag, flags };
-        match result {
-            Plainly::InPart(result) => self.sent_plain_in_part(ep_id, &op, tagged, result),
-            _ => return self.send_any(ep_id, &op, tagged),
-        }
-        Ok(())
     }
 
     /// The short way for the commonest case: a small message without special flags, before which
     /// nothing waits, is sent at once. In any other case nothing has been done yet.
     #[inline(always)]
     fn send_plain(&mut self, ep_id: u32, op: PlainSend<'_>, tagged: bool) -> Plainly {
-        let nobody_looks = self.nobody_looks();
-        let Self { eps, conns, packet, turns, .. } = self;
+        let Self { eps, conns, packet, turns, forsaken, courier, .. } = self;
         let ep = &mut eps[ep_id];
         let len = op.buf.len();
         let inject = op.flags & FI_INJECT != 0;
@@ -216,14 +218,15 @@ impl<N: Net> StreamState<N> {
         let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else {
             return Plainly::Not;
         };
-        // True if no message left in this turn before, if nothing would send a held one soon, or if
-        // the application has read already that those before have left. Through memory each leaves
-        // by itself: there is no call to be spared.
-        let alone = conn.sent_in != *turns
-            || nobody_looks
-            || (report && ep.ledger.all_is_read())
-            || conn.link.sends_locally();
-        if len >= conn.plain_below || !conn.tx.is_empty() || !conn.batch.is_empty() || !alone {
+        // A message that follows another in the same turn may wait for more of them, but not if the
+        // application has read already that those before have left.
+        if len >= conn.plain_below
+            || !conn.tx.is_empty()
+            || !conn.batch.is_empty()
+            || (conn.sent_in == *turns
+                && !(report && ep.ledger.all_is_read())
+                && Self::gathers(conn, courier, *forsaken))
+        {
             return Plainly::Not;
         }
         let head = packet.first_chunk_mut().expect("a packet has room for a header");
@@ -239,6 +242,13 @@ impl<N: Net> StreamState<N> {
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         ep.ledger.done(Completion::of(Context(op.context.0), flags, len), report);
         Plainly::Sent
+    }
+
+    /// Whether messages may wait here for others: not if nothing would send them soon, nor through
+    /// memory, where there is no call to be spared.
+    #[inline(never)]
+    fn gathers(conn: &StreamConn<N>, courier: &Option<N::Visits>, forsaken: u64) -> bool {
+        forsaken != conn.sent_in && courier.is_some() && !conn.link.sends_locally()
     }
 
     /// The rest of a message of which the link took not all ([`Plainly::InPart`]) waits.
