@@ -212,15 +212,17 @@ impl<L: ByteLink> LocalLink<L> {
         part.news.has_news.store(false, Ordering::Relaxed);
         let failed = match locked(&part.news.news).take() {
             Some(MeetingNews::Came(pipe)) => {
+                let reads = pipe.can_read();
                 part.met.set(part.pipe.set(*pipe).is_ok());
-                return;
+                return self.log_reads(reads);
             }
             Some(MeetingNews::Answered(peer)) => {
+                let reads = peer.memory.is_some();
                 if let Ok((_, pipe)) = self.pipe() {
                     peer.join(pipe);
                     part.met.set(true);
                 }
-                return;
+                return self.log_reads(reads);
             }
             Some(MeetingNews::Failed(error)) => error,
             None => return,
@@ -231,6 +233,18 @@ impl<L: ByteLink> LocalLink<L> {
             self.hears.set(Course::Witness);
         }
         log_not_in_memory(&self.witness, &failed);
+    }
+
+    /// Tells whether this process may read large messages in the other's memory.
+    fn log_reads(&self, reads: bool) {
+        ofi_provider::log!(
+            L::provider(),
+            INFO,
+            EP_CTRL,
+            "large messages of {} {}",
+            peer_text(peer_of(&self.witness)),
+            if reads { "are read where they are" } else { "are copied, its memory is not read" }
+        );
     }
 
     #[cold]

@@ -580,6 +580,11 @@ impl LocalPipe {
         }
     }
 
+    /// Whether this end may read the other end's memory.
+    pub fn can_read(&self) -> bool {
+        self.memory.get().is_some()
+    }
+
     /// Whether the other end has said that it reads this process's memory.
     #[inline]
     pub fn can_lend(&self) -> bool {
