@@ -102,9 +102,11 @@ impl Shared {
             if !writer.has_cell(&self.words).unwrap() {
                 return 0;
             }
+            let number = writer.next_cell();
+            let cell = self.words.cell(number);
             // SAFETY: a cell has room for a byte.
-            self.words.cell(writer.next_cell()).body.with_mut(|body| unsafe { body.write(*only) });
-            writer.publish(&self.words, CellKind::Inline, 1);
+            cell.body.with_mut(|body| unsafe { body.write(*only) });
+            writer.publish_short(cell, number, 1);
             self.tell_reader();
             return 1;
         }
@@ -137,9 +139,11 @@ impl Shared {
         // SAFETY: a cell has a byte.
         let byte_in_cell =
             || self.words.cell(reader.this_cell()).body.with(|body| unsafe { body.read() });
-        if reader.inline(&self.words).is_some() {
+        if let Some(number) = reader.next_cell()
+            && self.words.cell(number).short(number) > 0
+        {
             out.push(byte_in_cell());
-            if reader.took_cell(&self.words) {
+            if reader.took_short(number.wrapping_add(1)) && reader.tell(&self.words) {
                 self.tell_writer();
             }
             return true;

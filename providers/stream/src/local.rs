@@ -21,7 +21,7 @@ use crate::settings::StreamSettings;
 use crate::wire::{LocalOffer, OFFER_LEN};
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::buf::{GatherList, OnePiece, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::log::peer_text;
@@ -276,6 +276,17 @@ impl<L: ByteLink> LocalLink<L> {
     /// is sent on the witness has all registers to itself.
     #[inline(never)]
     fn send_beside(&self, bytes: &[u8]) -> isize {
+        if self.sends.get() == Course::Memory
+            && let Ok((_, pipe)) = self.pipe()
+            && pipe.send_short(bytes)
+        {
+            return bytes.len() as isize;
+        }
+        self.send_beside_closely(bytes)
+    }
+
+    #[inline(never)]
+    fn send_beside_closely(&self, bytes: &[u8]) -> isize {
         as_word(match self.sends.get() {
             Course::Memory => self.send_memory(bytes),
             _ => self.send_meeting(bytes),
@@ -293,7 +304,6 @@ impl<L: ByteLink> LocalLink<L> {
         Ok(sent)
     }
 
-    #[inline(always)]
     fn send_memory(&self, bytes: &[u8]) -> Result<usize> {
         let (part, pipe) = self.pipe()?;
         let result = pipe.send(bytes);
@@ -390,10 +400,10 @@ impl<L: ByteLink> LocalLink<L> {
     /// Receives where not the witness alone carries bytes, as [`LocalLink::send_beside`] sends.
     #[inline(never)]
     fn recv_beside(&self, room: &mut [u8]) -> isize {
-        as_word(match self.hears.get() {
-            Course::Memory => self.recv_memory(room),
-            _ => self.recv_meeting(room),
-        })
+        if self.hears.get() == Course::Memory {
+            return as_word(self.recv_memory(room));
+        }
+        as_word(self.recv_meeting(room))
     }
 
     #[cold]
@@ -594,6 +604,11 @@ impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
     #[inline(always)]
     fn sends_locally(&self) -> bool {
         self.sends.get() == Course::Memory
+    }
+
+    #[inline(never)]
+    fn send_joined(&self, head: &[u8; 40], head_len: usize, body: OnePiece<'_>) -> bool {
+        self.pipe().is_ok_and(|(_, pipe)| pipe.send_joined(head, head_len, body))
     }
 
     fn set_polled(&self, polled: bool) {

@@ -7,7 +7,7 @@ use crate::settings::StreamSettings;
 use crate::wire::LocalOffer;
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::buf::{GatherList, OnePiece, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::provider::Provider;
@@ -140,6 +140,14 @@ pub trait ByteLink: Debug + Send + 'static {
     /// nothing is gained by collecting messages.
     #[inline(always)]
     fn sends_locally(&self) -> bool {
+        false
+    }
+
+    /// [`ByteLink::send`] of the first `head_len` bytes of `head` and `body` behind them, together and all of
+    /// them, by a link that [sends locally](ByteLink::sends_locally). False if that does not go now,
+    /// or not this way; then nothing was sent.
+    #[inline(always)]
+    fn send_joined(&self, _head: &[u8; 40], _head_len: usize, _body: OnePiece<'_>) -> bool {
         false
     }
 

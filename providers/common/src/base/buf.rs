@@ -256,6 +256,30 @@ impl std::fmt::Debug for Segments {
     }
 }
 
+/// Bytes the application wants sent, which are in one piece: nothing but their place and their
+/// number.
+#[derive(Clone, Copy, Debug)]
+pub struct OnePiece<'a> {
+    at: *const u8,
+    len: usize,
+    of: PhantomData<&'a SendBuf>,
+}
+
+impl OnePiece<'_> {
+    /// Where they are: readable while the buffer is borrowed.
+    #[inline(always)]
+    pub(crate) fn at(self) -> *const u8 {
+        self.at
+    }
+
+    /// How many there are.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(self) -> usize {
+        self.len
+    }
+}
+
 /// Bytes the application wants sent.
 #[derive(Clone, Debug)]
 pub struct SendBuf(Segments);
@@ -285,6 +309,13 @@ impl SendBuf {
             unsafe { std::ptr::copy_nonoverlapping(part, to.as_mut_ptr().add(done), len) };
             done += len;
         });
+    }
+
+    /// All bytes, if they are in one piece.
+    #[inline(always)]
+    pub fn in_one_piece(&self) -> Option<OnePiece<'_>> {
+        let iovec { iov_base, iov_len: len } = self.0.first;
+        self.0.all.is_none().then_some(OnePiece { at: iov_base.cast(), len, of: PhantomData })
     }
 
     /// A copy of all bytes, for when the application keeps its buffer.

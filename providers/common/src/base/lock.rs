@@ -212,6 +212,7 @@ impl<T> Lock<T> {
                 QuickHold::Serialized
             }
             Level::Gated(gate) => {
+                let gate: &Gate = gate;
                 if gate.inside.load(Ordering::Relaxed) {
                     return None;
                 }

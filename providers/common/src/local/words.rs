@@ -104,6 +104,19 @@ pub(crate) struct RingWords {
     cells: [RingCell; CELLS],
 }
 
+impl RingCell {
+    /// The length of the short bytes in the cell of this number, if they have come; 0 if not, or if
+    /// it stands for something else.
+    #[inline(always)]
+    pub(crate) fn short(&self, number: u32) -> u32 {
+        let expected = u64::from(number.wrapping_add(1)) << 32;
+        let what = self.head.load(Ordering::Acquire).wrapping_sub(expected);
+        // The kind is 0, or else the highest bits are not.
+        let len = what.rotate_right(2);
+        if len <= INLINE as u64 { len as u32 } else { 0 }
+    }
+}
+
 impl RingWords {
     /// Words of a ring that nobody has used, in memory of one's own.
     #[allow(dead_code, reason = "for the programs of `model/`")]
@@ -232,6 +245,15 @@ impl RingWriter {
         }
     }
 
+    /// [`publish`](Self::publish) of short bytes in the cell of this number, which is the next.
+    #[inline(always)]
+    pub(crate) fn publish_short(&self, cell: &RingCell, number: u32, len: usize) {
+        debug_assert!(self.knows_cell() && number == self.cells.get());
+        self.cells.set(number.wrapping_add(1));
+        let head = u64::from(number.wrapping_add(1)) << 32 | (len as u64) << 2;
+        cell.head.store(head, Ordering::Release);
+    }
+
     /// Asks the reader to tell when half of everything is free; true if there is more room by now than
     /// there was.
     #[cold]
@@ -344,20 +366,10 @@ impl RingReader {
         self.len.get() - self.left.get()
     }
 
-    /// The length of the short bytes in the next cell, if that is what has come next, and nothing of them was
-    /// read.
+    /// The number of the next cell, if nothing of it was read.
     #[inline(always)]
-    pub(crate) fn inline(&self, words: &RingWords) -> Option<u32> {
-        if self.left.get() != 0 {
-            return None;
-        }
-        let number = self.cells.get();
-        let head = words.cell(number).head.load(Ordering::Acquire);
-        let expected = u64::from(number.wrapping_add(1)) << 32;
-        // The kind is 0, and the length is none of a longer one.
-        let what = head.wrapping_sub(expected);
-        let is_short = what & 3 == 0 && what != 0 && what <= (INLINE as u64) << 2;
-        is_short.then_some(what as u32 >> 2)
+    pub(crate) fn next_cell(&self) -> Option<u32> {
+        (self.left.get() == 0).then_some(self.cells.get())
     }
 
     /// Whether nothing has come, as far as a look at the next cell tells.
@@ -407,6 +419,14 @@ impl RingReader {
         self.bytes.get().wrapping_sub(self.told.get().bytes) >= self.size / 4 && self.tell(words)
     }
 
+    /// A cell with short bytes was read, and this is the next one's number; true if the writer is
+    /// to be [told](Self::tell) of room.
+    #[inline(always)]
+    pub(crate) fn took_short(&self, next: u32) -> bool {
+        self.cells.set(next);
+        next.wrapping_sub(self.told.get().cells) >= CELLS as u32 / 4
+    }
+
     /// All that the cell stands for was read; true if the writer is to be told of room.
     #[inline(always)]
     pub(crate) fn took_cell(&self, words: &RingWords) -> bool {
@@ -427,7 +447,7 @@ impl RingReader {
 
     /// Tells the writer how far the reader is; true if the writer waits for that.
     #[cold]
-    fn tell(&self, words: &RingWords) -> bool {
+    pub(crate) fn tell(&self, words: &RingWords) -> bool {
         let taken = Taken { cells: self.cells.get(), bytes: self.bytes.get() };
         self.told.set(taken);
         words.reader.taken.store(taken.word(), Ordering::Release);

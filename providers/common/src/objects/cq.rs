@@ -739,8 +739,12 @@ impl Format {
         // SAFETY: by this function's contract; each is a beginning of a completion, and C
         // aligns its entries.
         unsafe {
+            // The first test for those who send and receive messages.
+            if self == Self::Tagged {
+                return copy_beginning::<fi_cq_tagged_entry>(entry, buf, index);
+            }
             match self {
-                Self::Tagged => copy_beginning::<fi_cq_tagged_entry>(entry, buf, index),
+                Self::Tagged => {}
                 Self::Context => copy_beginning::<fi_cq_entry>(entry, buf, index),
                 Self::Data => copy_beginning::<fi_cq_data_entry>(entry, buf, index),
                 Self::Msg => copy_beginning::<fi_cq_msg_entry>(entry, buf, index),

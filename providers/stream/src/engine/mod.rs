@@ -318,6 +318,14 @@ impl<N: Net> StreamState<N> {
     /// through memory. Returns whether that was all there is to do in this turn.
     #[inline(never)]
     fn tend(&mut self) -> bool {
+        if self.starved.len() | self.crowded.len() | self.held.len() != 0 {
+            self.go_on_with_what_waits();
+        }
+        !self.local.is_empty() && self.look_nearby()
+    }
+
+    #[inline(never)]
+    fn go_on_with_what_waits(&mut self) {
         if !self.starved.is_empty() {
             self.feed_starved();
         }
@@ -327,7 +335,6 @@ impl<N: Net> StreamState<N> {
         if !self.held.is_empty() {
             self.flush_held();
         }
-        !self.local.is_empty() && self.look_nearby()
     }
 
     /// Reads the connection that moved last.

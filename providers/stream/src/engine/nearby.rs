@@ -32,21 +32,20 @@ impl<N: Net> StreamState<N> {
         }
         let (mut moved, mut index) = (false, 0);
         while let Some(&id) = self.local.get(index) {
-            let found = self.service(id);
-            moved |= found;
-            // What moved may have ended, or have ended others.
+            if self.service(id) {
+                moved = true;
+                // What moved may have ended, or have ended others.
+                index += usize::from(self.local.get(index) == Some(&id));
+                continue;
+            }
             if self.local.get(index) != Some(&id) {
                 continue;
             }
             index += 1;
             let conn = &mut self.conns[id];
-            if found {
-                conn.misses = 0;
-            } else {
-                conn.misses += 1;
-                if conn.misses > COLD_AFTER && self.cool_nearby(id) {
-                    index -= 1;
-                }
+            conn.misses += 1;
+            if conn.misses > COLD_AFTER && self.cool_nearby(id) {
+                index -= 1;
             }
         }
         if moved {

@@ -230,14 +230,21 @@ impl<N: Net> StreamState<N> {
             return Plainly::Not;
         }
         let head = packet.first_chunk_mut().expect("a packet has room for a header");
-        let wire_len =
-            StreamHeader::write_plain(conn.tx_id, tagged.then_some(op.tag), len, head) + len;
-        op.buf.copy_to(0, &mut packet[wire_len - len..wire_len]);
-        let result = conn.link.send(&packet[..wire_len]);
+        let head_len = StreamHeader::write_plain(conn.tx_id, tagged.then_some(op.tag), len, head);
         conn.sent_in = *turns;
         conn.tx_id = conn.tx_id.wrapping_add(1);
-        if !matches!(result, Ok(sent) if sent == wire_len) {
-            return Plainly::InPart(result);
+        let joined = conn.link.sends_locally()
+            && op
+                .buf
+                .in_one_piece()
+                .is_some_and(|body| conn.link.send_joined(head, head_len, body));
+        if !joined {
+            let wire_len = head_len + len;
+            op.buf.copy_to(0, &mut packet[head_len..wire_len]);
+            let result = conn.link.send(&packet[..wire_len]);
+            if !matches!(result, Ok(sent) if sent == wire_len) {
+                return Plainly::InPart(result);
+            }
         }
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         ep.ledger.done(Completion::of(Context(op.context.0), flags, len), report);
