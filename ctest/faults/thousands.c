@@ -10,8 +10,8 @@
 enum { PROCS = 4, LEN = 64, WINDOW = 64 };
 /* What an idle peer may take of our memory beside what the system keeps for its socket. */
 enum { IDLE_BYTES = 8192 };
-/* The same of one to which bytes go through memory: two rings besides. */
-enum { LOCAL_BYTES = 140 << 10 };
+/* The same of one that would be talked to through memory if it said more. */
+enum { LOCAL_BYTES = IDLE_BYTES + 2048 };
 /* What an endpoint opens for all peers of this host, with the first. */
 enum { OWN_FDS = 4 };
 

@@ -25,7 +25,7 @@ use ofi_provider::buf::{GatherList, OnePiece, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::log::peer_text;
-use ofi_provider::meet::{MEETING_OFFER_LEN, MeetingCall, MeetingHost, MetPeer};
+use ofi_provider::meet::{MEETING_OFFER_LEN, MeetingCall, MeetingHost, MetPeer, RingMemory};
 use ofi_provider::provider::Provider;
 use ofi_provider::ring::LocalPipe;
 use ofi_provider::slab::{NONE, Slab};
@@ -56,6 +56,11 @@ const PLACE_DELAY: Duration = Duration::from_millis(100);
 /// others may.
 const MAX_LOOKS: u32 = 64;
 
+/// What flows over a witness, in both directions, before its ends meet: peers that say little to each
+/// other take no memory.
+const TALK_BYTES: u64 = 4096;
+const TALK_CALLS: u32 = 32;
+
 /// Where the bytes of one direction of a link are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Course {
@@ -84,6 +89,8 @@ struct LinkNews {
     /// Something is in `news`.
     has_news: AtomicBool,
     news: Mutex<Option<MeetingNews>>,
+    /// The pipe that this end made for the link.
+    made: Mutex<Option<Box<LocalPipe>>>,
     /// The call that this end made at the other's meeting place, until that answers.
     call: Mutex<Option<MeetingCall>>,
     /// The poller told of the witness.
@@ -118,11 +125,13 @@ impl LinkNews {
     }
 }
 
-/// Numbers of links that have ended, which the net is to forget.
+/// Numbers of links that have ended, which the net is to forget, and of those whose ends are to meet.
 #[derive(Debug, Default)]
 struct LeftLinks {
     any: AtomicBool,
     numbers: Mutex<Vec<u32>>,
+    any_talking: AtomicBool,
+    talking: Mutex<Vec<(u32, LocalOffer)>>,
 }
 
 /// How a link ends that is read through memory.
@@ -144,6 +153,9 @@ struct LocalPart {
     news: Arc<LinkNews>,
     left: Arc<LeftLinks>,
     pipe: OnceCell<LocalPipe>,
+    /// The other end's offer to meet, until enough was said.
+    offer: Cell<Option<LocalOffer>>,
+    calls: Cell<u32>,
     /// The other end can be told of what is written.
     met: Cell<bool>,
     /// Bytes sent to and received from the witness since messages may flow.
@@ -175,6 +187,21 @@ pub struct LocalLink<L: ByteLink> {
 pub struct LocalLinkId {
     witness: RawFd,
     number: u32,
+}
+
+impl LocalPart {
+    /// Something was said on the witness: when that is enough the ends are to meet.
+    fn talks(&self) {
+        self.calls.set(self.calls.get().saturating_add(1));
+        let said = self.sent.get() + self.got.get();
+        if said < TALK_BYTES && self.calls.get() < TALK_CALLS {
+            return;
+        }
+        if let Some(offer) = self.offer.take() {
+            locked(&self.left.talking).push((self.number, offer));
+            self.left.any_talking.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl<L: ByteLink> LocalLink<L> {
@@ -210,6 +237,10 @@ impl<L: ByteLink> LocalLink<L> {
     #[cold]
     fn hear_news(&self, part: &LocalPart) {
         part.news.has_news.store(false, Ordering::Relaxed);
+        if let Some(pipe) = locked(&part.news.made).take() {
+            // One is made for a link.
+            let _ = part.pipe.set(*pipe);
+        }
         let failed = match locked(&part.news.news).take() {
             Some(MeetingNews::Came(pipe)) => {
                 let reads = pipe.can_read();
@@ -301,6 +332,7 @@ impl<L: ByteLink> LocalLink<L> {
         }
         let sent = self.witness.send(bytes)?;
         part.sent.set(part.sent.get() + sent as u64);
+        part.talks();
         Ok(sent)
     }
 
@@ -419,6 +451,7 @@ impl<L: ByteLink> LocalLink<L> {
         // The other end may have moved, filled the ring and said its last words in the meantime.
         let Some(at) = moved() else {
             part.got.set(before + n as u64);
+            part.talks();
             return Ok(n);
         };
         let due = at.checked_sub(before).ok_or(Error::PROTO)?;
@@ -473,6 +506,7 @@ impl<L: ByteLink> Drop for LocalLink<L> {
             // What waits for this end waits no more, and the net forgets it.
             locked(&part.news.call).take();
             locked(&part.news.news).take();
+            locked(&part.news.made).take();
             locked(&part.left.numbers).push(part.number);
             part.left.any.store(true, Ordering::Relaxed);
         }
@@ -545,6 +579,7 @@ impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
                 let way = if uncopied && !part.zerocopy.get() { Way::Copied } else { way };
                 let sent = self.witness.send_list(list, way)?;
                 part.sent.set(part.sent.get() + sent as u64);
+                part.talks();
                 if uncopied && sent > 0 {
                     part.uncopied.set(part.uncopied.get().wrapping_add(1));
                 }
@@ -799,7 +834,8 @@ impl HostPeers {
     fn new(settings: &StreamSettings, watcher: &Watcher) -> Result<Self> {
         count_forks();
         let local = &settings.local;
-        let host = MeetingHost::new(local.ring, local.reads)?;
+        let host =
+            MeetingHost::new(RingMemory { ring: local.ring, most: local.memory }, local.reads)?;
         watcher.add(host.door().bell_fd(), BELL, Interest::READ)?;
         Ok(Self {
             host: RefCell::new(host),
@@ -833,13 +869,15 @@ impl HostPeers {
         (number, news)
     }
 
-    fn part(&self, number: u32, news: Arc<LinkNews>, pipe: Option<LocalPipe>) -> Box<LocalPart> {
+    fn part(&self, number: u32, news: Arc<LinkNews>, offer: Option<LocalOffer>) -> Box<LocalPart> {
         Box::new(LocalPart {
             number,
             generation: generation(),
             news,
             left: self.left.clone(),
-            pipe: pipe.map_or_else(OnceCell::new, OnceCell::from),
+            pipe: OnceCell::new(),
+            offer: Cell::new(offer),
+            calls: Cell::new(0),
             met: Cell::new(false),
             sent: Cell::new(0),
             got: Cell::new(0),
@@ -862,6 +900,7 @@ impl HostPeers {
 
     fn forget(&self, number: u32) {
         self.host.borrow_mut().withdraw(number);
+        locked(&self.left.talking).retain(|(talking, _)| *talking != number);
         let Some(entry) = self.links.borrow_mut().remove(number) else { return };
         let mut by_token = self.by_token.borrow_mut();
         if by_token.get(&entry.token) == Some(&number) {
@@ -890,21 +929,34 @@ impl HostPeers {
         Ok(())
     }
 
-    fn meet(
-        &self,
-        watcher: &Watcher,
-        witness: RawFd,
-        token: u64,
-        offer: &LocalOffer,
-    ) -> Result<Box<LocalPart>> {
+    /// Begins to look after a link whose other end offers to meet, which is done when enough was said.
+    fn meet(&self, witness: RawFd, token: u64, offer: &LocalOffer) -> Box<LocalPart> {
         let (number, news) = self.add(witness, token);
-        let called = self.host.borrow().call(offer, number).and_then(|(call, pipe)| {
-            watcher.add(call.fd(), CALL | u64::from(number), Interest::READ)?;
-            Ok((call, pipe))
-        });
-        let (call, pipe) = called.inspect_err(|_| self.forget(number))?;
-        *locked(&news.call) = Some(call);
-        Ok(self.part(number, news, Some(pipe)))
+        self.part(number, news, Some(*offer))
+    }
+
+    /// Goes to the meetings of links on which enough was said.
+    fn make_calls(&self, watcher: &Watcher, events: &mut Vec<PollEvent>) {
+        if !self.left.any_talking.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        for (number, offer) in std::mem::take(&mut *locked(&self.left.talking)) {
+            let Some(news) = self.links.borrow().get(number).map(|entry| entry.news.clone()) else {
+                continue;
+            };
+            let called = self.host.borrow().call(&offer, number).and_then(|(call, pipe)| {
+                watcher.add(call.fd(), CALL | u64::from(number), Interest::READ)?;
+                Ok((call, pipe))
+            });
+            match called {
+                Ok((call, pipe)) => {
+                    *locked(&news.call) = Some(call);
+                    *locked(&news.made) = Some(Box::new(pipe));
+                    news.has_news.store(true, Ordering::Relaxed);
+                }
+                Err(error) => self.push_on(number, MeetingNews::Failed(error), events),
+            }
+        }
     }
 
     /// Adds what happened to links that met, or are about to, to `events`, of which those from
@@ -932,6 +984,7 @@ impl HostPeers {
         for number in answers {
             self.hear_answer(watcher, number, events);
         }
+        self.make_calls(watcher, events);
         if callers || self.deaf.get().is_some() {
             self.let_in(watcher, events);
         }
@@ -1237,10 +1290,7 @@ where
             return;
         }
         let fd = link.witness.id();
-        let met = self
-            .neighbours()
-            .and_then(|neighbours| neighbours.meet(self.net.poller(), fd, token, offer));
-        match met {
+        match self.neighbours().map(|neighbours| neighbours.meet(fd, token, offer)) {
             Ok(part) => {
                 // There is one meeting for a link.
                 let _ = link.part.set(part);

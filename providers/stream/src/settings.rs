@@ -74,6 +74,8 @@ pub struct LocalSettings {
     pub enabled: bool,
     /// Bytes of a ring, a power of two; each connection has one in each direction.
     pub ring: usize,
+    /// Most bytes that this process makes for rings.
+    pub memory: usize,
     /// Whether peers may read large messages out of each other's memory, where the system lets them.
     pub reads: bool,
     /// Messages from this size on are read that way.
@@ -83,7 +85,7 @@ pub struct LocalSettings {
 impl Default for LocalSettings {
     /// Peers do not talk through memory.
     fn default() -> Self {
-        Self { enabled: false, ring: 64 << 10, reads: true, min: 48 << 10 }
+        Self { enabled: false, ring: 64 << 10, memory: 256 << 20, reads: true, min: 48 << 10 }
     }
 }
 
@@ -105,6 +107,14 @@ impl LocalSettings {
             c"bytes of memory for what is under way to a peer of this host, 4096 to \
               16777216, rounded up to a power of two (65536)",
         );
+        let memory = param::size(
+            prov,
+            c"local_memory",
+            usual.memory,
+            c"most bytes that this process makes for peers of this host; rings get smaller with \
+              their number, and when nothing is left peers are not talked to through memory \
+              (268435456)",
+        );
         let ring = ring.clamp(RINGS.0, RINGS.1).next_power_of_two();
         let reads = param::boolean(
             prov,
@@ -121,6 +131,7 @@ impl LocalSettings {
         Self {
             enabled: wanted.unwrap_or(false) && !has_more_rights(),
             ring,
+            memory,
             reads: reads.unwrap_or(true),
             min: min.max(MIN_READ),
         }

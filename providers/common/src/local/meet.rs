@@ -14,6 +14,7 @@ use crate::cma::{MemoryToken, PeerMemory};
 use crate::door::{LocalDoor, PeerDoor};
 use crate::error::{Error, Result};
 use crate::ring::LocalPipe;
+use crate::segment::{MIN_RING, made_bytes, segment_bytes};
 use crate::sys::{check, fill_random};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -22,8 +23,9 @@ use std::sync::{Arc, Weak};
 /// Bytes of an offer: name, number, cookie.
 pub const MEETING_OFFER_LEN: usize = 40;
 
-/// Most offers that nobody has come for: the oldest is withdrawn for another.
-const MAX_OFFERS: usize = 1024;
+/// Most offers that nobody has come for: the oldest is withdrawn for another. Peers that say little
+/// do not come.
+const MAX_OFFERS: usize = 16384;
 
 /// Most callers who have not said what they want: the oldest is hung up on for another.
 const MAX_GUESTS: usize = 64;
@@ -223,10 +225,29 @@ pub struct MeetingHost {
     /// Doors of peers' engines, each of which serves all links to that engine: known by the peer's
     /// process and the memory's number in the system.
     doors: Vec<(DoorId, Weak<PeerDoor>)>,
-    /// Bytes of rings that are made here.
-    ring: usize,
+    rings: RingMemory,
     /// By which peers know that they may read this process's memory; none if they are not to.
     token: Option<MemoryToken>,
+}
+
+/// How much memory is made for rings.
+#[derive(Clone, Copy, Debug)]
+pub struct RingMemory {
+    /// Bytes of a ring, a power of two.
+    pub ring: usize,
+    /// Most bytes of all rings that this process has made and still has.
+    pub most: usize,
+}
+
+impl RingMemory {
+    /// The bytes of the next ring, when so many are made: half as many for each quarter of the
+    /// whole that is taken, so that many peers can be met; -FI_ENOMEM when the rest is too little.
+    fn next(self, made: usize) -> Result<usize> {
+        let quarters = made.saturating_mul(4) / self.most.max(1);
+        let ring = (self.ring >> quarters.min(3)).max(MIN_RING);
+        let left = self.most.saturating_sub(made);
+        if segment_bytes(ring) <= left { Ok(ring) } else { Err(Error::NOMEM) }
+    }
 }
 
 type DoorId = (i32, u64, u64);
@@ -271,9 +292,9 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl MeetingHost {
-    /// For an engine that makes rings of so many bytes; `reads`: ends may read each other's memory
+    /// For an engine that makes rings like these; `reads`: ends may read each other's memory
     /// where the system lets them.
-    pub fn new(ring: usize, reads: bool) -> Result<Self> {
+    pub fn new(rings: RingMemory, reads: bool) -> Result<Self> {
         Ok(Self {
             door: LocalDoor::new()?,
             place: None,
@@ -281,7 +302,7 @@ impl MeetingHost {
             offered: 0,
             guests: VecDeque::new(),
             doors: Vec::new(),
-            ring,
+            rings,
             token: if reads { MemoryToken::new().ok() } else { None },
         })
     }
@@ -348,7 +369,7 @@ impl MeetingHost {
             libc::connect(socket.0.as_raw_fd(), at.as_ptr().cast(), len)
         })?;
         let process = socket.process()?;
-        let (pipe, segment) = LocalPipe::create(self.ring)?;
+        let (pipe, segment) = LocalPipe::create(self.rings.next(made_bytes())?)?;
         let mut greeting = [0; GREETING_LEN];
         greeting[..8].copy_from_slice(&GREETING_MARK);
         greeting[8..32].copy_from_slice(&offer[16..]);
@@ -499,7 +520,7 @@ impl MeetingHost {
             return None;
         }
         let number = word(greeting, 8);
-        let at = self.offers.iter().position(|offer| offer.number == number)?;
+        let at = self.offers.binary_search_by_key(&number, |offer| offer.number).ok()?;
         if !are_same(&self.offers[at].cookie, &cookie) {
             return None;
         }
@@ -512,8 +533,26 @@ mod tests {
     use super::*;
     use std::io::Read;
 
+    const PAGES: RingMemory = RingMemory { ring: 4096, most: usize::MAX / 4 };
+
+    #[test]
+    fn rings_get_smaller_with_their_number_until_there_are_none() {
+        let rings = RingMemory { ring: 64 << 10, most: 64 << 20 };
+        let (mut made, mut sizes) = (0, Vec::new());
+        while let Ok(ring) = rings.next(made) {
+            made += segment_bytes(ring);
+            sizes.push(ring);
+        }
+        assert!(made <= rings.most && made + segment_bytes(8 << 10) > rings.most);
+        assert!(sizes.is_sorted_by(|one, next| one >= next));
+        assert_eq!((sizes[0], sizes.last()), (64 << 10, Some(&(8 << 10))));
+        assert!(sizes.len() > 4 * (rings.most / segment_bytes(rings.ring)) / 2);
+        let few = RingMemory { ring: 4096, most: 0 };
+        assert_eq!(few.next(0), Err(Error::NOMEM));
+    }
+
     fn host() -> MeetingHost {
-        let mut host = MeetingHost::new(4096, true).unwrap();
+        let mut host = MeetingHost::new(PAGES, true).unwrap();
         assert!(host.open().unwrap().is_some() && host.open().unwrap().is_none());
         host
     }
@@ -533,7 +572,7 @@ mod tests {
 
     /// An honest meeting for link 7 of `host`, which the other side calls 9.
     fn meets(host: &mut MeetingHost, offer: &[u8; MEETING_OFFER_LEN]) {
-        let mut other = MeetingHost::new(4096, true).unwrap();
+        let mut other = MeetingHost::new(PAGES, true).unwrap();
         let (call, theirs) = other.call(offer, 9).unwrap();
         assert_eq!(other.hear(&call).err(), Some(Error::AGAIN));
         let (mut met, failed) = visits(host);
@@ -584,7 +623,7 @@ mod tests {
         let offer = host.offer(7).unwrap();
         meets(&mut host, &offer);
         assert_eq!(host.open_offers(), 0);
-        let mut late = MeetingHost::new(4096, false).unwrap();
+        let mut late = MeetingHost::new(PAGES, false).unwrap();
         let (call, _) = late.call(&offer, 1).unwrap();
         nobody_comes(&mut host);
         assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "a cookie that is used up");
@@ -601,7 +640,7 @@ mod tests {
 
     #[test]
     fn links_to_one_engine_have_one_door() {
-        let (mut host, mut other) = (host(), MeetingHost::new(4096, true).unwrap());
+        let (mut host, mut other) = (host(), MeetingHost::new(PAGES, true).unwrap());
         let mut doors = Vec::new();
         for link in 0..2 {
             let offer = host.offer(link).unwrap();
@@ -610,7 +649,7 @@ mod tests {
             doors.push(other.hear(&call).unwrap().door);
         }
         assert!(Arc::ptr_eq(&doors[0], &doors[1]));
-        let third = MeetingHost::new(4096, true).unwrap();
+        let third = MeetingHost::new(PAGES, true).unwrap();
         let [memory, own] = [host.door().memory(), third.door().memory()]
             .map(|fd| fd.try_clone_to_owned().unwrap());
         let bell = || third.door().bell().try_clone_to_owned().unwrap();
@@ -666,7 +705,7 @@ mod tests {
     #[test]
     fn what_is_not_such_memory_ends_the_one_meeting() {
         let mut host = host();
-        let other = MeetingHost::new(4096, true).unwrap();
+        let other = MeetingHost::new(PAGES, true).unwrap();
         let (_pipe, segment) = LocalPipe::create(4096).unwrap();
         let (_end, blocking) = std::io::pipe().unwrap();
         let (segment, door, bell) = (segment.as_fd(), other.door().memory(), other.door().bell());
@@ -688,7 +727,7 @@ mod tests {
         }
         // The other way round.
         let offer = host.offer(7).unwrap();
-        let mut caller = MeetingHost::new(4096, true).unwrap();
+        let mut caller = MeetingHost::new(PAGES, true).unwrap();
         for (mark, fds) in [(b"ofimeet?", [door, bell]), (&ANSWER_MARK, [door, door])] {
             let (call, _pipe) = caller.call(&offer, 9).unwrap();
             let guest = host.place.as_ref().unwrap().accept().unwrap();
@@ -715,14 +754,14 @@ mod tests {
         // One that was slow.
         let offer = host.offer(8).unwrap();
         let slow = silent.pop().unwrap();
-        let other = MeetingHost::new(4096, true).unwrap();
+        let other = MeetingHost::new(PAGES, true).unwrap();
         let (_pipe, segment) = LocalPipe::create(4096).unwrap();
         let fds = [segment.as_fd(), other.door().memory(), other.door().bell()];
         slow.send(&greeting(&offer), &fds).unwrap();
         assert_eq!(visits(&mut host).0.len(), 1);
         let offers: Vec<_> = (0..=MAX_OFFERS).map(|_| host.offer(7).unwrap()).collect();
         assert_eq!(host.open_offers(), MAX_OFFERS);
-        let mut late = MeetingHost::new(4096, false).unwrap();
+        let mut late = MeetingHost::new(PAGES, false).unwrap();
         let (call, _) = late.call(&offers[0], 1).unwrap();
         nobody_comes(&mut host);
         assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "the oldest is withdrawn");
@@ -747,7 +786,7 @@ mod tests {
         let offer = host.offer(7).unwrap();
         let Some(calling) = as_somebody_else(|| {
             let socket = stranger(&offer);
-            let other = MeetingHost::new(4096, true).unwrap();
+            let other = MeetingHost::new(PAGES, true).unwrap();
             let (_pipe, segment) = LocalPipe::create(4096).unwrap();
             let fds = [segment.as_fd(), other.door().memory(), other.door().bell()];
             socket.send(&greeting(&offer), &fds).unwrap();

@@ -3,6 +3,7 @@ use crate::error::{Error, Result};
 use crate::sys::check;
 use crate::words::{DoorWords, RingWords};
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The seals under which no page of a mapping can go away.
@@ -118,6 +119,36 @@ struct SegmentPage {
 const MAGIC: u64 = u64::from_le_bytes(*b"ofiring2");
 const WORDS: usize = size_of::<SegmentPage>().next_multiple_of(PAGE);
 
+/// Bytes of segments that this process has made and has mapped.
+static MADE: AtomicUsize = AtomicUsize::new(0);
+
+/// How many bytes of segments this process has made, and still has.
+pub(crate) fn made_bytes() -> usize {
+    MADE.load(Ordering::Relaxed)
+}
+
+/// The bytes of a segment with rings of so many.
+pub(crate) fn segment_bytes(ring: usize) -> usize {
+    WORDS + 2 * ring
+}
+
+/// The part that a segment has in [`made_bytes`].
+#[derive(Debug)]
+struct MadeBytes(usize);
+
+impl MadeBytes {
+    fn new(bytes: usize) -> Self {
+        MADE.fetch_add(bytes, Ordering::Relaxed);
+        Self(bytes)
+    }
+}
+
+impl Drop for MadeBytes {
+    fn drop(&mut self) {
+        MADE.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
 /// The memory of a pipe: two rings, and what both sides say of them.
 #[derive(Debug)]
 pub(crate) struct SharedSegment {
@@ -125,6 +156,8 @@ pub(crate) struct SharedSegment {
     ring: usize,
     /// Which ring this side writes.
     own: usize,
+    /// What the segment takes of this process's share, if this process made it.
+    _made: Option<MadeBytes>,
 }
 
 impl SharedSegment {
@@ -133,11 +166,12 @@ impl SharedSegment {
         if !Self::is_size(ring) {
             return Err(Error::INVAL);
         }
-        let (memory, fd) = SharedMemory::create(WORDS + 2 * ring)?;
-        let segment = Self { memory, ring, own: 0 };
+        let len = segment_bytes(ring);
+        let (memory, fd) = SharedMemory::create(len)?;
+        let segment = Self { memory, ring, own: 0, _made: Some(MadeBytes::new(len)) };
         let page = segment.page();
-        page.ring.store(ring as u64, core::sync::atomic::Ordering::Relaxed);
-        page.magic.store(MAGIC, core::sync::atomic::Ordering::Release);
+        page.ring.store(ring as u64, Ordering::Relaxed);
+        page.magic.store(MAGIC, Ordering::Release);
         Ok((segment, fd))
     }
 
@@ -146,12 +180,12 @@ impl SharedSegment {
         let mut ring = 0;
         let memory = SharedMemory::open(fd, |len| {
             ring = len.saturating_sub(WORDS) / 2;
-            Self::is_size(ring) && len == WORDS + 2 * ring
+            Self::is_size(ring) && len == segment_bytes(ring)
         })?;
-        let segment = Self { memory, ring, own: 1 };
+        let segment = Self { memory, ring, own: 1, _made: None };
         let page = segment.page();
-        let magic = page.magic.load(core::sync::atomic::Ordering::Acquire);
-        let said = page.ring.load(core::sync::atomic::Ordering::Relaxed);
+        let magic = page.magic.load(Ordering::Acquire);
+        let said = page.ring.load(Ordering::Relaxed);
         if magic != MAGIC || said != ring as u64 {
             return Err(Error::PROTO);
         }
