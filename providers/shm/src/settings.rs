@@ -55,12 +55,7 @@ fn read() -> ShmConfig {
     );
     let local = LocalSettings::of_params(prov);
     let engine = StreamSettings {
-        local: LocalSettings {
-            // Unit tests try both kinds of links.
-            enabled: local.enabled || cfg!(test),
-            reads: local.reads && !copies.unwrap_or(false),
-            ..local
-        },
+        local: LocalSettings { reads: local.reads && !copies.unwrap_or(false), ..local },
         patience: param::int(
             prov,
             c"peer_wait",

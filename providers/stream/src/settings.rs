@@ -98,7 +98,7 @@ impl LocalSettings {
         let wanted = param::boolean(
             prov,
             c"local",
-            c"peers of this host and user talk through shared memory; default no",
+            c"peers of this host and user talk through shared memory; default yes",
         );
         let ring = param::size(
             prov,
@@ -129,7 +129,7 @@ impl LocalSettings {
             c"messages from this size on are read where they are, 4096 at least (49152)",
         );
         Self {
-            enabled: wanted.unwrap_or(false) && !has_more_rights(),
+            enabled: wanted.unwrap_or(true) && !has_more_rights(),
             ring,
             memory,
             reads: reads.unwrap_or(true),

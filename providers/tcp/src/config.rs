@@ -51,13 +51,11 @@ fn read() -> TcpConfig {
         c"firewall_addr",
         c"this machine is behind a firewall: peers do not call it, it calls them",
     );
-    let local = LocalSettings::of_params(prov);
     let engine = StreamSettings {
         only_known: peers.only_known(),
         only_known_by: "FI_TCP_PEERS",
         firewalled: firewall_addr.unwrap_or(false),
-        // Unit tests try both kinds of links.
-        local: LocalSettings { enabled: local.enabled || cfg!(test), ..local },
+        local: LocalSettings::of_params(prov),
         ..StreamSettings::of_params(prov)
     };
     TcpConfig {
