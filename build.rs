@@ -86,7 +86,7 @@ const UNION_ALIASES: &[(&str, &str, &str)] = &[
 /// Structs of the system's headers that ours mention.
 const SYSTEM_STRUCTS: &[&str] = &["iovec", "pollfd"];
 
-fn main() {
+pub(crate) fn write() {
     for path in ["build.rs", "src/abi", "capi/headers", "include/rdma", "ctest/abi"] {
         println!("cargo:rerun-if-changed={path}");
     }

@@ -1,12 +1,12 @@
 //! Address strings, and node and service strings that look like them.
-#![no_main]
-use libfuzzer_sys::fuzz_target;
 use ofi::abi::FI_NUMERICHOST;
 use ofi::info::ib::IbAddr;
 use ofi::info::{addr, resolve};
 use std::ffi::CString;
 
-fuzz_target!(|text: &str| {
+pub fn run(bytes: &[u8]) {
+    // As far as it is a text.
+    let text = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     if let Some(addr) = addr::from_string(text) {
         let written = addr::to_string(&addr);
         let again = addr::from_string(&written).unwrap();
@@ -24,4 +24,4 @@ fuzz_target!(|text: &str| {
     {
         let _ = resolve(Some(&node), Some(&service), FI_NUMERICHOST, 0);
     }
-});
+}

@@ -1,16 +1,14 @@
 //! Packets and connection data of ofi_rxm, as they come from a peer.
-#![no_main]
-use libfuzzer_sys::fuzz_target;
 
 // By path and not as a crate: a plug-in links libfabric.so, a fuzz target must not.
 #[allow(dead_code, reason = "only what reads and writes is used here")]
-#[path = "../../providers/rxm/src/wire.rs"]
+#[path = "../../../providers/rxm/src/wire.rs"]
 mod wire;
 use wire::{
     Accept, HEADER_LEN, PacketKind, Refusal, RxmCall, RxmHeader, read_places, write_places,
 };
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     if let Ok(call) = RxmCall::read(bytes) {
         // What is written is in our order.
         let ours = RxmCall { swapped: false, ..call };
@@ -55,4 +53,4 @@ fuzz_target!(|bytes: &[u8]| {
         write_places(&places, &mut out);
         assert_eq!(read_places(&out, false), Ok(places));
     }
-});
+}

@@ -1,12 +1,11 @@
 //! Values of environment variables: lists of providers (FI_PROVIDER) and
 //! parameters of every type.
-#![no_main]
-use libfuzzer_sys::fuzz_target;
 use ofi::abi::fi_param_type::*;
 use ofi_core::log::NameFilter;
 use ofi_core::params::{self, Value};
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Once;
 
 const PARAMS: [(&CStr, ofi::abi::fi_param_type); 4] = [
     (c"text", FI_PARAM_STRING),
@@ -14,6 +13,8 @@ const PARAMS: [(&CStr, ofi::abi::fi_param_type); 4] = [
     (c"bool", FI_PARAM_BOOL),
     (c"size", FI_PARAM_SIZE_T),
 ];
+
+static READY: Once = Once::new();
 
 fn set(name: &str, value: &[u8]) {
     // SAFETY: a fuzz target has one thread that looks at the environment.
@@ -30,7 +31,8 @@ fn init() {
     }
 }
 
-fuzz_target!(init: init(), |bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
+    READY.call_once(init);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let names = NameFilter::parse(text);
         for name in names.iter() {
@@ -52,4 +54,4 @@ fuzz_target!(init: init(), |bytes: &[u8]| {
     assert!(matches!(get(1), Ok(Value::Int(_))));
     assert!(matches!(get(2), Ok(Value::Bool(0 | 1)) | Err(_)));
     assert!(matches!(get(3), Ok(Value::Size(_))));
-});
+}

@@ -1,9 +1,7 @@
 //! Transfer headers of the tcp provider, as a connection reads them.
-#![no_main]
-use libfuzzer_sys::fuzz_target;
 use ofi_stream::wire::{BASE_LEN, ByteOrder, MAX_HEADER_LEN, StreamHeader};
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let len = match StreamHeader::len_at(bytes) {
         Ok(Some(len)) => len,
         Ok(None) => return assert!(bytes.len() < BASE_LEN),
@@ -35,4 +33,4 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
     }
-});
+}

@@ -1,10 +1,8 @@
 //! Connection messages of the tcp provider, and what its reliable-datagram
 //! endpoints put into them.
-#![no_main]
-use libfuzzer_sys::fuzz_target;
 use ofi_stream::wire::{ByteOrder, CM_DATA_MAX, CM_LEN, CmMessage, OFFER_LEN, RdmHello};
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     if let Ok(hello) = RdmHello::parse(bytes) {
         assert_eq!(hello.encode(), bytes[..8]);
     }
@@ -29,4 +27,4 @@ fuzz_target!(|bytes: &[u8]| {
     // That is of the process which writes it.
     let instance = again.instance;
     assert_eq!(again, CmMessage { kind, order, knows, contexts, instance, data, offer });
-});
+}

@@ -1,10 +1,8 @@
 //! `struct sockaddr` bytes, as address vectors, infos and peers hand them in.
-#![no_main]
-use libfuzzer_sys::fuzz_target;
 use ofi::info::addr;
 use ofi::info::ib::IbAddr;
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     if let Some(addr) = IbAddr::from_bytes(bytes) {
         assert_eq!(addr.to_bytes(), bytes[..IbAddr::LEN]);
         let text = IbAddr::from_text(&addr.to_string()).unwrap();
@@ -17,4 +15,4 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(addr::format_takes(addr::format_of(&addr), &addr));
     let text = addr::from_string(&addr::to_string(&addr)).unwrap();
     assert_eq!((text.ip(), text.port()), (addr.ip(), addr.port()));
-});
+}

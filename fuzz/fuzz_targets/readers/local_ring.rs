@@ -1,7 +1,5 @@
 //! A pipe between processes of one host whose other end writes what it likes over the memory that
 //! both have, between our calls.
-#![no_main]
-use libfuzzer_sys::fuzz_target;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::cma::{MemoryToken, PeerMemory};
 use ofi_provider::error::{Error, Result};
@@ -50,7 +48,7 @@ fn own_memory() -> Option<PeerMemory> {
     PeerMemory::open(std::process::id() as i32, TOKEN.address(), TOKEN.value()).ok()
 }
 
-fuzz_target!(|bytes: &[u8]| {
+pub fn run(bytes: &[u8]) {
     let (maker, fd) = LocalPipe::create(RING).unwrap();
     let opener = LocalPipe::open(fd.as_fd()).unwrap();
     let memory = File::from(fd);
@@ -132,4 +130,4 @@ fuzz_target!(|bytes: &[u8]| {
         }
         assert!(room[MOST..].iter().all(|byte| *byte == 7));
     }
-});
+}

@@ -1,11 +1,7 @@
 //! The engine of stream as a state machine: a script decides what up to eight endpoints do, what
 //! becomes of the bytes on their links, and what somebody says there who keeps to no protocol; an
 //! oracle checks all that is reported. See `engine/sim` of stream.
-#![no_main]
-use libfuzzer_sys::fuzz_target;
 
-#[path = "../engine/mod.rs"]
-#[allow(dead_code, reason = "only the calls that plug-ins import are used here")]
-mod engine;
-
-fuzz_target!(|script: &[u8]| ofi_stream::engine::sim::follow(script));
+pub fn run(script: &[u8]) {
+    ofi_stream::engine::sim::follow(script);
+}

@@ -1,0 +1,26 @@
+//! Targets that read bytes of others.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+
+mod address_text;
+#[path = "../chosen.rs"]
+mod chosen;
+mod environment;
+mod local_ring;
+mod rxm_packet;
+mod sockaddr_bytes;
+mod tcp_cm;
+mod tcp_header;
+
+fuzz_target!(
+    init: chosen::choose(&[
+        ("address_text", address_text::run),
+        ("environment", environment::run),
+        ("local_ring", local_ring::run),
+        ("rxm_packet", rxm_packet::run),
+        ("sockaddr_bytes", sockaddr_bytes::run),
+        ("tcp_cm", tcp_cm::run),
+        ("tcp_header", tcp_header::run),
+    ]),
+    |bytes: &[u8]| chosen::run(bytes)
+);
