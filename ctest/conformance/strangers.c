@@ -295,8 +295,10 @@ static size_t babble(struct ct *c, int s, uint64_t from, size_t most)
 	enum { MESSAGE = 25, BLOCK = 4096 };
 	static unsigned char b[MESSAGE * BLOCK + 64];
 	size_t sent = 0, done = sizeof b;
+	int vain = 0;
 
-	for (int64_t end = ct_ms() + 300; ct_ms() < end && sent < most;) {
+	/* time alone says nothing on a busy machine: a process may wait that long for a processor */
+	for (int64_t end = ct_ms() + 300; (ct_ms() < end || vain < 1000) && sent < most; vain++) {
 		ssize_t r;
 
 		if (done >= MESSAGE * BLOCK) {
@@ -309,6 +311,7 @@ static size_t babble(struct ct *c, int s, uint64_t from, size_t most)
 		if (r > 0) {
 			done += r;
 			sent += r;
+			vain = 0;
 			end = ct_ms() + 300;
 		}
 		ct_progress(c);
