@@ -1110,10 +1110,11 @@ mod tests {
 
     /// Where the words of the ring are that the maker of a segment writes, those of the other,
     /// and in them what the reader says and the cells.
-    const RINGS: [u64; 2] = [128, 128 + 128 + 128 + 32 * 128];
+    const RINGS: [u64; 2] = [128, 128 + CELLS_AT + 32 * 128];
     const TAKEN: u64 = 128;
     const FETCHED: u64 = 136;
-    const CELLS_AT: u64 = 256;
+    const CAN_FETCH: u64 = 260;
+    const CELLS_AT: u64 = 384;
 
     /// An end, and the memory of its pipe for one who writes there what he likes.
     fn end_of_hostile(maker: bool) -> (LocalPipe, std::fs::File, [u64; 2]) {
@@ -1154,7 +1155,7 @@ mod tests {
         list.push_bytes(b"some");
         end.send_list(&list, Way::Uncopied).unwrap();
         assert!(end.uncopied_done().is_ok());
-        put_word(&memory, out + TAKEN + 16, 1);
+        put_word(&memory, out + CAN_FETCH, 1);
         assert!(end.can_lend());
         let large = [0; 8192];
         let mut list = GatherList::default();
@@ -1242,7 +1243,7 @@ mod tests {
             put_word(&file, 8, ring);
             open(&fd)
         };
-        let magic = u64::from_le_bytes(*b"ofiring2");
+        let magic = u64::from_le_bytes(*b"ofiring3");
         assert_eq!(header(magic, 4096), Ok(()));
         assert_eq!(header(magic, 8192), Err(Error::PROTO));
         assert_eq!(header(magic + 1, 4096), Err(Error::PROTO));
@@ -1289,7 +1290,7 @@ mod tests {
             let source = vec![3; 20_000];
             let mut room = vec![7; 20_100];
             for _ in 0..200 {
-                let in_words = numbers.below((256 + 32 * 128) / 8) as u64 * 8;
+                let in_words = numbers.below((CELLS_AT as usize + 32 * 128) / 8) as u64 * 8;
                 let place = [out, inward][numbers.below(2)] + in_words;
                 let place = [place, inward + CELLS_AT, inward + CELLS_AT + 128, out + TAKEN]
                     [numbers.below(4)];

@@ -36,7 +36,7 @@ pub(crate) struct WriterLine {
     switched_at: AtomicU64,
 }
 
-/// What the reader of a ring says.
+/// What the reader of a ring says again and again.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct ReaderLine {
@@ -44,6 +44,13 @@ pub(crate) struct ReaderLine {
     taken: AtomicU64,
     /// Lent pieces fetched in all.
     fetched: AtomicU32,
+}
+
+/// What the reader of a ring says now and then. The writer looks there for each message: so it is in
+/// a line of its own, which the reader's count does not take away from the writer.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct ReaderState {
     /// Whether the reader looks at this pipe each turn, so that it need not be told of anything:
     /// [`COLD`], [`POLLED`] or [`POLLED_WITH_BARRIERS`].
     polled: AtomicU32,
@@ -101,6 +108,7 @@ impl Taken {
 pub(crate) struct RingWords {
     writer: WriterLine,
     reader: ReaderLine,
+    state: ReaderState,
     cells: [RingCell; CELLS],
 }
 
@@ -130,12 +138,8 @@ impl RingWords {
                 withdrawn: word(),
                 switched_at: long(),
             },
-            reader: ReaderLine {
-                taken: long(),
-                fetched: word(),
-                polled: word(),
-                can_fetch: word(),
-            },
+            reader: ReaderLine { taken: long(), fetched: word() },
+            state: ReaderState { polled: word(), can_fetch: word() },
             cells: std::array::from_fn(|_| RingCell { head: long(), body: SharedBytes::new() }),
         }
     }
@@ -480,7 +484,7 @@ impl RingWords {
         // The processor may swap what was written and this; the reader's barrier makes that
         // harmless.
         compiler_fence(Ordering::SeqCst);
-        if barriers && self.reader.polled.load(Ordering::Relaxed) == POLLED_WITH_BARRIERS {
+        if barriers && self.state.polled.load(Ordering::Relaxed) == POLLED_WITH_BARRIERS {
             return false;
         }
         self.must_tell_after_fence()
@@ -489,7 +493,7 @@ impl RingWords {
     #[inline(never)]
     fn must_tell_after_fence(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.reader.polled.load(Ordering::Relaxed) == COLD
+        self.state.polled.load(Ordering::Relaxed) == COLD
     }
 
     /// The reader looks at this pipe each turn, or does not any more: then it has to pass a barrier
@@ -500,15 +504,15 @@ impl RingWords {
             (true, false) => POLLED,
             (true, true) => POLLED_WITH_BARRIERS,
         };
-        self.reader.polled.store(polled, Ordering::Relaxed);
+        self.state.polled.store(polled, Ordering::Relaxed);
     }
 
     pub(crate) fn set_can_fetch(&self) {
-        self.reader.can_fetch.store(1, Ordering::Release);
+        self.state.can_fetch.store(1, Ordering::Release);
     }
 
     pub(crate) fn can_fetch(&self) -> bool {
-        self.reader.can_fetch.load(Ordering::Acquire) != 0
+        self.state.can_fetch.load(Ordering::Acquire) != 0
     }
 
     pub(crate) fn switch_at(&self, bytes: u64) {

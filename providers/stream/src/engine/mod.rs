@@ -78,6 +78,10 @@ const MAX_POLL_GAP: u32 = 64;
 /// directly even if the application does not poll in quick succession (`Looks::are_at_once`).
 const FEW: u32 = 2;
 
+/// Looks in vain at the memory of one or two connections that count as one: such a look takes hardly
+/// more than one at the clock.
+const MEMORY_LOOKS: u32 = 4;
+
 /// A connection leaves the hot list after others moved so many times while it did not.
 const LEFT_BEHIND: u32 = 16;
 
@@ -198,6 +202,10 @@ impl<N: Net> StreamEngine<N> {
     #[inline(always)]
     fn give_way(&self, mut state: Guard<'_, StreamState<N>>) {
         let first = state.idle == 1;
+        let in_memory = state.hot.is_empty() && matches!(state.local.len(), 1 | 2);
+        if in_memory && !first && !state.idle.is_multiple_of(MEMORY_LOOKS) {
+            return;
+        }
         let Some(offer) = state.looks.in_vain(first) else { return };
         if offer != Courtesy::Processor && !state.prepare_to_block() {
             return;
