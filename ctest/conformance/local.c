@@ -141,6 +141,7 @@ static void told(int forbidden)
 		EQ(permitted, 0);
 	}
 	b = ct_alloc(&c, 64);
+	ct_barrier(&c);		/* nobody is called before */
 	for (int i = 0; forbidden ? i < 100 : !here || !there; i++) {
 		talk(&c, b, 64, 10);
 		now = links(&c);

@@ -203,7 +203,7 @@ static void endpoints(int rank)
 }
 static void one_process(int rank)
 {
-	int n = (int)fault_count("FAULT_ENDPOINTS", 60) / 2;
+	int n = (int)fault_count("FAULT_ENDPOINTS", 60) / 4;
 
 	(void)rank;
 	all_to_all(1, n, 20, 0);
