@@ -141,6 +141,7 @@ static void told(int forbidden)
 		EQ(permitted, 0);
 	}
 	b = ct_alloc(&c, 64);
+	ct_barrier(&c);		/* nobody is called before */
 	for (int i = 0; forbidden ? i < 100 : !here || !there; i++) {
 		talk(&c, b, 64, 10);
 		now = links(&c);
@@ -345,6 +346,154 @@ static void killed(int rank)
 	CHECK(descriptors() <= before);
 	CHECK(shared() <= mapped);
 	ct_close(&base);
+}
+
+/* Where a peer is when it is killed. */
+enum phase { CALLED, RECEIVES, SENDS, HALF_READ, PHASES };
+
+/* A peer that gets as far as a phase, says so, and stops. */
+static void __attribute__((noreturn)) halting(enum phase phase, const struct ct_name *to, int tell)
+{
+	static char small[64];
+	enum { BIG = 3 << 20 };
+	struct ct c;
+	struct ct_name mine;
+	char *big;
+	int halt = phase == CALLED;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	memset(&c, 0, sizeof c);
+	c.o.one_cq = 1;
+	c.o.progress = FI_PROGRESS_MANUAL;
+	c.o.caps = FI_TAGGED;
+	mine = ct_open_rdm(&c, NULL);
+	c.peer = ct_insert(&c, to);
+	big = ct_alloc(&c, BIG);
+	CHECK(write(tell, &mine, sizeof mine) == sizeof mine);
+	for (int i = 0; !halt; i++) {
+		struct fi_cq_tagged_entry e;
+
+		if (phase == RECEIVES) {
+			OK(fi_trecv(c.ep, small, sizeof small, ct_desc(small), FI_ADDR_UNSPEC, 1, 0, CTX(0)));
+			ct_next(&c, c.rx, &e, NULL, NULL);
+			/* what it was told in the end is the end */
+			halt = small[0] == 'x';
+		} else {
+			POST(&c, fi_tsend(c.ep, small, sizeof small, ct_desc(small), c.peer, 1, CTX(1)));
+			ct_next(&c, c.rx, &e, NULL, NULL);
+			ct_progress(&c);
+			halt = i > 50 && shared() >= 3;
+		}
+	}
+	if (phase == SENDS || phase == HALF_READ) {
+		CHECK(write(tell, "s", 1) == 1);
+		POST(&c, fi_tsend(c.ep, big, BIG, ct_desc(big), c.peer, 2, CTX(2)));
+	}
+	CHECK(write(tell, "h", 1) == 1);
+	for (;;)
+		pause();
+}
+static void killed_in(const char *cma)
+{
+	enum { BIG = 3 << 20 };
+	struct ct c;
+	static char small[64];
+	int before = 0, mapped = 0;
+	char *big;
+
+	tcp_only();
+	setenv("FI_TCP_LOCAL_CMA", cma, 1);
+	memset(&c, 0, sizeof c);
+	c.o.one_cq = 1;
+	c.o.progress = FI_PROGRESS_MANUAL;
+	c.o.caps = FI_TAGGED;
+	ct_open_rdm(&c, NULL);
+	big = ct_alloc(&c, BIG);
+	for (int round = 0; round < 3 * PHASES; round++) {
+		struct ct_name mine = ct_getname(&c.ep->fid), theirs;
+		enum phase phase = round % PHASES;
+		struct fi_cq_tagged_entry e;
+		struct fi_cq_err_entry err = { 0 };
+		int p[2], got = 1;
+		fi_addr_t to;
+		pid_t child;
+		char x;
+
+		snprintf(ct_prefix, sizeof ct_prefix, "phase %d: ", phase);
+		CHECK(!pipe(p));
+		child = fork();
+		if (!child)
+			halting(phase, &mine, p[1]);
+		close(p[1]);
+		CHECK(read(p[0], &theirs, sizeof theirs) == sizeof theirs);
+		to = ct_insert(&c, &theirs);
+		/* until it has stopped, or is about to with a message under way */
+		CHECK(!fcntl(p[0], F_SETFL, O_NONBLOCK));
+		for (int i = 0; read(p[0], &x, 1) != 1; i++) {
+			if (phase == RECEIVES && small[0] != 'x') {
+				small[0] = i > 50 && shared() >= 3 ? 'x' : 'm';
+				POST(&c, fi_tsend(c.ep, small, sizeof small, ct_desc(small), to, 1, CTX(0)));
+				ct_next(&c, c.rx, &e, NULL, NULL);
+				ct_progress(&c);
+			} else if (phase == SENDS || phase == HALF_READ) {
+				if (got)
+					OK(fi_trecv(c.ep, small, sizeof small, ct_desc(small), FI_ADDR_UNSPEC, 1, 0, CTX(1)));
+				got = fi_cq_read(c.rx, &e, 1) == 1;
+			} else {
+				ct_progress(&c);
+			}
+		}
+		small[0] = 0;
+		if (x == 's') {
+			CHECK(!fcntl(p[0], F_SETFL, 0));
+			EQ(read(p[0], &x, 1), 1);
+			(void)fi_cancel(&c.ep->fid, CTX(1));
+			if (!got && fi_cq_readerr(c.rx, &err, 0) != 1)
+				EQ(fi_cq_read(c.rx, &e, 1), 1);
+		}
+		close(p[0]);
+		switch (phase) {
+		case CALLED:
+		case RECEIVES:
+			POST(&c, fi_tsend(c.ep, big, BIG, ct_desc(big), to, 2, CTX(3)));
+			break;
+		default:
+			OK(fi_trecv(c.ep, big, BIG, ct_desc(big), FI_ADDR_UNSPEC, 2, 0, CTX(3)));
+			if (phase == HALF_READ && *cma == '0')
+				for (int i = 0; i < 20; i++)
+					ct_progress(&c);
+		}
+		if (phase == CALLED || phase == RECEIVES) {
+			for (int i = 0; i < 100; i++)
+				ct_progress(&c);
+			ERR(fi_cq_read(c.rx, &e, 1), FI_EAGAIN);
+		}
+		EQ(kill(child, SIGKILL), 0);
+		CHECK(waitpid(child, NULL, 0) == child);
+		memset(&err, 0, sizeof err);
+		EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
+		CHECK(err.op_context == CTX(3));
+		OK(fi_av_remove(c.av, &to, 1, 0));
+		if (round < PHASES && descriptors() > before)
+			before = descriptors();
+		if (round < PHASES && shared() > mapped)
+			mapped = shared();
+	}
+	for (int i = 0; i < 100; i++)
+		ct_progress(&c);
+	CHECK(descriptors() <= before);
+	CHECK(shared() <= mapped);
+	ct_close(&c);
+}
+static void killed_lending(int rank)
+{
+	(void)rank;
+	killed_in("1");
+}
+static void killed_copying(int rank)
+{
+	(void)rank;
+	killed_in("0");
 }
 
 /* A stranger that knows how to be met. */
@@ -566,6 +715,8 @@ static const struct ct_test tests[] = {
 	{ "messages of every size go through rings of a page where peers do not read each other's memory", tiny_copied, CT_REL },
 	{ "what was injected leaves though the ring is full when the endpoint is closed", injected_and_closed, CT_REL },
 	{ "a peer may be killed at any moment of the meeting or after it", killed, CT_RDM | CT_REL },
+	{ "a peer that is killed leaves an error entry in each phase, memory lent or not", killed_lending, CT_RDM | CT_REL | CT_SOLO },
+	{ "a peer that is killed leaves an error entry in each phase where large messages are copied", killed_copying, CT_RDM | CT_REL | CT_SOLO },
 	{ "who comes to a meeting and is not the peer harms nobody", strangers, CT_RDM | CT_REL | CT_SOLO },
 };
 CT_MAIN("local", tests)

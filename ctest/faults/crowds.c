@@ -6,7 +6,7 @@
 #include "fault.h"
 #include <sys/prctl.h>
 
-enum { LEN = 256, MOST = 512 };
+enum { LEN = 64, MOST = 512 };
 
 /* What all processes of a crowd see. */
 struct crowd {
@@ -147,7 +147,6 @@ static void all_to_all(int n, int endpoints, int messages, rlim_t fds)
 	crowd = mmap(NULL, sizeof *crowd, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(crowd != MAP_FAILED);
 	ct_param("LOCAL", "1");
-	ct_param("MAX_INJECT", "256");
 	setenv("FI_TCP_IO_URING", "0", 1);
 	fflush(stdout);
 	for (int i = 0; i < procs; i++) {
@@ -204,7 +203,7 @@ static void endpoints(int rank)
 }
 static void one_process(int rank)
 {
-	int n = (int)fault_count("FAULT_ENDPOINTS", 60) / 2;
+	int n = (int)fault_count("FAULT_ENDPOINTS", 60) / 4;
 
 	(void)rank;
 	all_to_all(1, n, 20, 0);
