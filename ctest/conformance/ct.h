@@ -290,6 +290,14 @@ static inline void ct_param(const char *name, const char *value)
 		*c = (char)toupper(*c);
 	setenv(var, value, 1);
 }
+/* For tests of memory that peers of a host share: where all goes through sockets there is nothing to test. */
+static inline void ct_needs_memory(void)
+{
+	const char *local = getenv("FI_TCP_LOCAL"), *ring = getenv("FI_TCP_IO_URING");
+
+	if ((local && !strcmp(local, "0")) || (ring && !strcmp(ring, "1")))
+		SKIP_HERE("the environment keeps peers on sockets");
+}
 /* For tests that take the provider's addresses apart, or call them by sockets of their own. */
 static inline void ct_ip_only(void)
 {

@@ -16,6 +16,7 @@ static void tcp_only(void)
 {
 	if (strcmp(ct_prov, "tcp"))
 		SKIP("parameters of tcp");
+	ct_needs_memory();
 }
 /* Mappings of memory that peers share, in this process. */
 static int shared(void)
@@ -128,6 +129,7 @@ static void told(int forbidden)
 
 	if (strncmp(ct_prov, "tcp", 3))
 		SKIP("parameters of tcp");
+	ct_needs_memory();
 	ct_open(&c, NULL);
 	OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, &permitted, &n));
 	EQ(permitted, 1);
@@ -696,13 +698,6 @@ static void strangers(int rank)
 	h.c.ep = NULL;
 	ct_close(&c);
 	ct_close(&h.c);
-}
-
-/* Also where the other suites run through sockets. */
-static void __attribute__((constructor)) through_memory(void)
-{
-	unsetenv("FI_TCP_LOCAL");
-	setenv("FI_TCP_IO_URING", "0", 1);
 }
 
 static const struct ct_test tests[] = {

@@ -140,14 +140,13 @@ static void all_to_all(int n, int endpoints, int messages, rlim_t fds)
 
 	if (strcmp(ct_prov, "shm") && strcmp(ct_prov, "tcp") && strcmp(ct_prov, "tcp;ofi_rxm"))
 		SKIP("no memory that peers share");
+	ct_needs_memory();
 	procs = n;
 	each = endpoints;
 	rounds = messages;
 	CHECK(procs * each <= MOST);
 	crowd = mmap(NULL, sizeof *crowd, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(crowd != MAP_FAILED);
-	ct_param("LOCAL", "1");
-	setenv("FI_TCP_IO_URING", "0", 1);
 	fflush(stdout);
 	for (int i = 0; i < procs; i++) {
 		pid[i] = fork();
