@@ -59,7 +59,7 @@ static struct fid_mc *join(struct ct *c, const union group *g, uint64_t flags)
 	ssize_t r = fi_join(c->ep, g, flags, &mc, CTX(50));
 
 	if (r == -ENODEV || r == -EADDRNOTAVAIL)
-		SKIP("no interface for groups: %s", fi_strerror((int)-r));
+		SKIP_HERE("no interface for groups: %s", fi_strerror((int)-r));
 	OK(r);
 	EQ(mc->fid.fclass, FI_CLASS_MC);
 	while ((r = fi_eq_read(c->eq, &ev, &x, sizeof x, 0)) == -FI_EAGAIN)
@@ -198,7 +198,7 @@ static void members6(int rank)
 			inet_ntop(AF_INET6, &((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr, node, sizeof node);
 	freeifaddrs(all);
 	if (!*node)
-		SKIP("no interface with an IPv6 address and multicast");
+		SKIP_HERE("no interface with an IPv6 address and multicast");
 	members_of(rank, AF_INET6, node);
 }
 /* Groups do not mix, a sender hears itself, and a group that was joined twice is heard once. */
