@@ -140,11 +140,15 @@ impl LocalSettings {
     /// Says in the log, and so to `fi_info --explain`, how peers of this host are talked to.
     /// `sockets`: why through sockets, though the parameters are for memory.
     pub fn explain(&self, prov: &'static Provider, sockets: Option<&str>) {
-        let variable = || format!("FI_{}_LOCAL", prov.name().to_string_lossy().to_uppercase());
-        let sockets = match sockets {
-            _ if self.enabled => sockets.map(str::to_owned),
-            _ if has_more_rights() => Some("this program has more rights than its caller".into()),
-            _ => Some(format!("{} is off", variable())),
+        if !log::enabled(prov, log::level::INFO, log::subsys::FABRIC) {
+            return;
+        }
+        let sockets = if self.enabled {
+            sockets.map(str::to_owned)
+        } else if has_more_rights() {
+            Some("this program has more rights than its caller".into())
+        } else {
+            Some(format!("FI_{}_LOCAL is off", prov.name().to_string_lossy().to_uppercase()))
         };
         if let Some(why) = sockets {
             log!(prov, INFO, FABRIC, "peers of this host are talked to through sockets: {why}");

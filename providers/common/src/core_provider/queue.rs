@@ -752,18 +752,19 @@ impl CoreEndpoint {
 
     /// Whether the connection goes through memory of this host (FI_OPT_PEER_LINKS).
     pub fn is_in_memory(&self) -> bool {
+        self.peer_links().is_ok_and(|links| links.memory > 0)
+    }
+
+    fn peer_links(&self) -> Result<fi_peer_links> {
         let mut links = fi_peer_links::default();
         let mut len = size_of_val(&links);
+        let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, abi::FI_OPT_PEER_LINKS);
         // SAFETY: open; the value and its length live for the call.
-        let told = unsafe {
-            let getopt = match self.raw.as_ref().ops.as_ref().and_then(|ops| ops.getopt) {
-                Some(getopt) => getopt,
-                None => return false,
-            };
-            let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, abi::FI_OPT_PEER_LINKS);
-            code(getopt(self.fid(), level, name, (&raw mut links).cast(), &mut len))
-        };
-        told.is_ok() && links.memory > 0
+        unsafe {
+            let getopt = call!(self.raw.as_ref().ops, getopt);
+            code(getopt(self.fid(), level, name, (&raw mut links).cast(), &mut len))?;
+        }
+        Ok(links)
     }
 
     /// Starts connecting to `addr` (fi_connect(3)).

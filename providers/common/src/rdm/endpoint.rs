@@ -346,6 +346,14 @@ pub fn put_number(size: usize, value: &mut [u8]) -> Result<usize> {
     put_bytes(&size.to_ne_bytes(), value)
 }
 
+/// FI_OPT_PEER_LINKS of connections of which each is in memory or not.
+pub fn count_links(in_memory: impl Iterator<Item = bool>) -> fi_peer_links {
+    in_memory.fold(fi_peer_links::default(), |mut links, memory| {
+        *if memory { &mut links.memory } else { &mut links.network } += 1;
+        links
+    })
+}
+
 /// Gives the value of an option; returns its length.
 fn put_bytes(bytes: &[u8], value: &mut [u8]) -> Result<usize> {
     value.get_mut(..bytes.len()).ok_or(Error::TOOSMALL)?.copy_from_slice(bytes);

@@ -13,9 +13,9 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
 use ofi_provider::contexts::ContextPlace;
-use ofi_provider::core_provider::{self, CoreBuf, Entries};
+use ofi_provider::core_provider::{self, CoreBuf, CoreEndpoint, Entries};
 use ofi_provider::cq::{Completion, CompletionError, Context};
-use ofi_provider::endpoint::RdmAttr;
+use ofi_provider::endpoint::{RdmAttr, count_links};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::Inbox;
 use ofi_provider::ledger::TxLedger;
@@ -333,12 +333,9 @@ impl RxmEngineEp {
 
     /// How many of the connections go which way (FI_OPT_PEER_LINKS).
     pub(crate) fn peer_links(&self) -> fi_peer_links {
-        let mut links = fi_peer_links::default();
-        for (_, conn) in self.conns.iter() {
-            let (Link::Connected, Some(ep)) = (conn.link, &conn.ep) else { continue };
-            if ep.is_in_memory() { links.memory += 1 } else { links.network += 1 }
-        }
-        links
+        let made = |conn: &&RxmConn| conn.link == Link::Connected;
+        let conns = self.conns.iter().map(|(_, conn)| conn).filter(made);
+        count_links(conns.filter_map(|conn| conn.ep.as_ref()).map(CoreEndpoint::is_in_memory))
     }
 
     /// Whether another transfer may start now.

@@ -1,10 +1,11 @@
 //! The engine's endpoints, and what they hear of their address vectors.
-use super::conn::Stage;
+use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamIdentity};
 use super::state::StreamState;
 use crate::net::{ByteLink, Net};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t, fi_peer_links};
 use ofi_provider::addr::Addr;
+use ofi_provider::endpoint::count_links;
 use ofi_provider::slab::NONE;
 
 impl<N: Net> StreamState<N> {
@@ -20,17 +21,9 @@ impl<N: Net> StreamState<N> {
 
     /// How many of the endpoint's connections go which way (FI_OPT_PEER_LINKS).
     pub(crate) fn peer_links(&self, ep: u32) -> fi_peer_links {
-        let mut links = fi_peer_links::default();
-        for (_, conn) in self.conns.iter() {
-            if conn.ep != ep || conn.stage != Stage::Connected {
-                continue;
-            }
-            match conn.link.sends_locally() && conn.link.hears_locally() {
-                true => links.memory += 1,
-                false => links.network += 1,
-            }
-        }
-        links
+        let made = |conn: &&StreamConn<N>| conn.ep == ep && conn.stage == Stage::Connected;
+        let conns = self.conns.iter().map(|(_, conn)| conn).filter(made);
+        count_links(conns.map(|conn| conn.link.sends_locally() && conn.link.hears_locally()))
     }
 
     /// The endpoint's own address.
