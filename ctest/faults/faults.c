@@ -37,7 +37,7 @@ struct peer {
 static struct ct me;
 static struct peer peers[PEERS];
 static struct op common[2 * W];		/* RDM: receives from anybody */
-static const char *node = "127.0.0.1";
+static char node[16];			/* where this process and its peers are */
 static size_t largest = 100000;
 static int out_of_reach;		/* this process: for the others */
 static int may_fail = 1;		/* errors are part of the fault */
@@ -62,7 +62,13 @@ static int check_message(const char *b, size_t n)
 
 	CHECK(n >= sizeof h);
 	memcpy(h, b, sizeof h);
-	CHECK(h[0] < PEERS);
+	if (h[0] >= PEERS) {
+		size_t first = 0;
+
+		while (first < n && !b[first])
+			first++;
+		FAIL("%zu bytes that begin with %#x %#x are nobody's message; the first %zu are 0", n, h[0], h[1], first);
+	}
 	for (size_t i = sizeof h; i < n; i++)
 		if ((unsigned char)b[i] != ct_byte(i, h[1]))
 			FAIL("byte %zu of %zu from %u is wrong", i, n, h[0]);
@@ -445,7 +451,11 @@ static void close_me(int fds)
 static int begin(void (*in)(void))
 {
 	int fds;
+	unsigned id = getpid();
 
+	/* an address of its own: peers that call again and again never reach another test at a port that both had */
+	if (!*node)
+		snprintf(node, sizeof node, "127.%u.%u.%u", 1 + (id >> 16 & 63), id >> 8 & 255, id & 255);
 	setenv("FI_LOG_PROV", "core", 0);	/* lost connections are told of in hundreds of lines */
 	srand(ct_ms());
 	/* the first use keeps some descriptors */
@@ -818,6 +828,112 @@ static void storm(int rank)
 	close_me(fds);
 }
 
+/* Sends, and stops between two messages as the first byte of `sync` says. */
+static void slow_caller(const struct ct_name *to)
+{
+	struct ct c;
+	char b[64], x;
+	struct fi_context2 ctx;
+	struct fi_cq_tagged_entry e;
+
+	memset(&c, 0, sizeof c);
+	c.o.caps = FI_MSG;
+	c.info = ct_getinfo(&c.o, node, "0", FI_SOURCE);
+	ct_open_in(&c, NULL);
+	ct_open_ep(&c, c.info);
+	OK(fi_enable(c.ep));
+	c.peer = ct_insert(&c, to);
+	make(b, sizeof b, VICTIM);
+	while (1) {
+		POST(&c, fi_send(c.ep, b, sizeof b, NULL, c.peer, &ctx));
+		ct_next(&c, c.tx, &e, NULL, NULL);
+		if (send(ct_sync, "x", 1, MSG_NOSIGNAL) != 1 || recv(ct_sync, &x, 1, 0) != 1)
+			break;
+	}
+	_exit(0);
+}
+/* Callers that are not known make room for others; what they have sent by then, and what they send before
+   they can have heard of it, counts as delivered on their side. */
+static void makes_room(int rank)
+{
+	enum { N = 200 };
+	int fds, sp[2], st;
+	struct ct_name to;
+	struct rlimit l, low;
+	static struct ct c[N];
+	static char b[64];
+	static struct fi_context2 ctx[N];
+	long got;
+	char x;
+	pid_t slow, many;
+
+	(void)rank;
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("it is tcp that bounds the number of its callers");
+	fds = begin(NULL);
+	to = ct_getname(&me.ep->fid);
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sp));
+	peers[VICTIM].talking = 0;
+	UNTIL(!under_way(&peers[VICTIM]));
+	kill(peers[VICTIM].pid, SIGKILL);	/* its name is the callers' */
+	mourn(VICTIM);
+	steps_for(50);				/* what it sent has come */
+	got = peers[VICTIM].received;
+	if ((slow = fork()) == 0) {
+		ct_rank = 3;
+		ct_sync = sp[1];
+		close(sp[0]);
+		slow_caller(&to);
+	}
+	close(sp[1]);
+	UNTIL(recv(sp[0], &x, 1, MSG_DONTWAIT) == 1);
+	UNTIL(peers[VICTIM].received == got + 1);
+	steps_for(1500);			/* callers may stay for a second */
+	CHECK(!getrlimit(RLIMIT_NOFILE, &l));
+	low = (struct rlimit){ open_fds() + 100, l.rlim_max };
+	CHECK(!setrlimit(RLIMIT_NOFILE, &low));
+	if ((many = fork()) == 0) {
+		struct fi_cq_tagged_entry e;
+
+		CHECK(!setrlimit(RLIMIT_NOFILE, &l));
+		ct_rank = 4;
+		make(b, sizeof b, VICTIM);
+		for (int i = 0; i < N; i++) {
+			c[i].o = me.o;
+			c[i].o.cq_size = 2 * N;
+			c[i].info = ct_getinfo(&c[i].o, node, "0", FI_SOURCE);
+			if (i) {
+				c[i].fabric = c[0].fabric, c[i].domain = c[0].domain, c[i].av = c[0].av;
+				c[i].tx = c[0].tx, c[i].rx = c[0].rx, c[i].eq = c[0].eq;
+			} else {
+				ct_open_in(&c[0], NULL);
+			}
+			ct_open_ep(&c[i], c[i].info);
+			OK(fi_enable(c[i].ep));
+			c[i].peer = i ? c[0].peer : ct_insert(&c[0], &to);
+			POST(&c[0], fi_send(c[i].ep, b, sizeof b, NULL, c[i].peer, &ctx[i]));
+		}
+		for (int i = 0; i < N; i++)
+			ct_next(&c[0], c[0].tx, &e, NULL, NULL);
+		while (1)
+			ct_progress(&c[0]);
+	}
+	/* as many as there may be, and one more: the oldest was asked to go */
+	UNTIL(peers[VICTIM].received > got + 1 + (long)(low.rlim_cur - low.rlim_cur / 4 - 20));
+	CHECK(send(sp[0], "x", 1, MSG_NOSIGNAL) == 1);
+	UNTIL(recv(sp[0], &x, 1, MSG_DONTWAIT) == 1);
+	UNTIL(peers[VICTIM].received == got + 2 + N);
+	CHECK(!setrlimit(RLIMIT_NOFILE, &l));
+	kill(many, SIGKILL);
+	close(sp[0]);
+	while (waitpid(slow, &st, WNOHANG) == 0 || waitpid(many, NULL, WNOHANG) == 0)
+		step();
+	EQ(st, 0);
+	witness_lives();
+	start(VICTIM, NULL);
+	close_me(fds);
+}
+
 /* ---- faults of the network ------------------------------------------- */
 
 static struct wire *wire;
@@ -825,14 +941,14 @@ static struct wire *wire;
 static void other_end(void)
 {
 	wire_join(wire);
-	node = "10.99.1.2";
+	strcpy(node, "10.99.1.2");
 }
 static int begin_wired(void)
 {
 	int fds;
 
 	wire = wire_open();
-	node = "10.99.1.9";
+	strcpy(node, "10.99.1.9");
 	largest = 20000;
 	fds = begin(other_end);
 	return fds;
@@ -1000,6 +1116,7 @@ static const struct ct_test tests[] = {
 	{ "closing an endpoint in the middle of traffic completes everything once", closed_here, CT_SOLO },
 	{ "strangers that stop half way through a connection keep nobody out", half_open, CT_SOLO },
 	{ "a storm of callers, and the end of all of them at once, disturb nobody", storm, CT_SOLO },
+	{ "callers that make room for others lose nothing that they have sent", makes_room, CT_SOLO | CT_RDM },
 	{ "lost, doubled and late packets damage nothing", lossy, CT_SOLO },
 	{ "a link that goes down and comes back costs no operation", link_down, CT_SOLO },
 	{ "a peer that is started anew behind a broken link is reached", unheard, CT_SOLO },

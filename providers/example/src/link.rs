@@ -211,6 +211,10 @@ impl ByteLink for HostLink {
     fn shutdown(&self) {
         self.socket.shutdown();
     }
+
+    fn end_sending(&self) {
+        self.socket.end_sending();
+    }
 }
 
 #[cfg(test)]

@@ -285,6 +285,10 @@ impl ByteLink for ShmLink {
     fn shutdown(&self) {
         self.socket.shutdown();
     }
+
+    fn end_sending(&self) {
+        self.socket.end_sending();
+    }
 }
 
 #[cfg(test)]

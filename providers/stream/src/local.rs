@@ -681,6 +681,10 @@ impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
         self.witness.shutdown();
     }
 
+    fn end_sending(&self) {
+        self.witness.end_sending();
+    }
+
     fn reset_when_closed(&self) {
         self.witness.reset_when_closed();
         if let Ok((_, pipe)) = self.pipe() {

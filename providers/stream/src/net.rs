@@ -180,6 +180,12 @@ pub trait ByteLink: Debug + Send + 'static {
     /// Ends both directions; the other end sees the end of the stream.
     fn shutdown(&self);
 
+    /// Ends the direction to the other end, which sees the end of the stream; what it sends until
+    /// it closes its end can still be received. A link that cannot do that ends both directions.
+    fn end_sending(&self) {
+        self.shutdown();
+    }
+
     /// Makes closing throw away what was sent and has not left yet.
     fn reset_when_closed(&self) {}
 

@@ -312,6 +312,10 @@ impl ByteLink for TcpSocket {
         self.0.shutdown();
     }
 
+    fn end_sending(&self) {
+        self.0.end_sending();
+    }
+
     fn reset_when_closed(&self) {
         self.0.reset_when_closed();
     }

@@ -177,6 +177,12 @@ impl StreamSocket {
         // SAFETY: no memory is involved. The call fails only when there is nothing to end.
         unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
     }
+
+    /// Ends the direction to the peer, which sees the end of the stream and can still send.
+    pub fn end_sending(&self) {
+        // SAFETY: as in `shutdown`.
+        unsafe { libc::shutdown(self.fd(), libc::SHUT_WR) };
+    }
 }
 
 #[cfg(test)]

@@ -59,9 +59,12 @@ pub const DEAF_DELAY: Duration = Duration::from_millis(100);
 /// Most callers accepted at a listener in one turn, so that connections get their turns.
 pub const ACCEPTS: usize = 64;
 
-/// One in so many strangers is disconnected at a time when there are too many, so that the list
-/// of strangers is not searched for every single caller.
-const GUESTS_PER_LEAVER: usize = 64;
+/// One in so many strangers is asked to go at a time when there are too many.
+const GUESTS_PER_LEAVER: usize = 8;
+
+/// How long a stranger that was asked to go is listened to. Its program may not have noticed yet, and
+/// take what it sends for delivered.
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Whether accepting failed for want of descriptors or memory, which may be there later.
 pub fn is_shortage(error: Error) -> bool {
@@ -329,37 +332,57 @@ impl<N: Net> StreamState<N> {
     /// callers wait.
     fn bound_guests(&mut self) -> bool {
         // An upper bound of their number, which saves looking at each.
-        if !guests::are_too_many(self.guests.len() + self.callers.len()) {
+        if !guests::are_too_many(self.count_guests()) {
             return true;
         }
         self.forget_guests();
-        !guests::are_too_many(self.guests.len() + self.callers.len())
+        !guests::are_too_many(self.count_guests())
             || self.callers.drop_oldest()
             || self.drop_guests()
     }
 
-    /// Takes connections off the list of strangers' that have ended or whose peer has a name
+    fn count_guests(&self) -> usize {
+        self.guests.len() + self.leaving.len() + self.callers.len()
+    }
+
+    /// Takes connections off the lists of strangers' that have ended or whose peer has a name
     /// now.
     fn forget_guests(&mut self) {
         let conns = &self.conns;
-        self.guests.retain(|(id, serial)| {
-            conns.get(*id).is_some_and(|conn| conn.serial == *serial && conn.guest.is_some())
-        });
+        let is_guest = |id: u32, serial: u64| {
+            conns.get(id).is_some_and(|conn| conn.serial == serial && conn.guest.is_some())
+        };
+        self.guests.retain(|(id, serial)| is_guest(*id, *serial));
+        self.leaving.retain(|(id, serial, _)| is_guest(*id, *serial));
     }
 
-    /// Ends connections of strangers on which no transfer of the application is under way: the
-    /// oldest of the sources with most connections, then the oldest of all. False if there was
-    /// none.
+    /// Ends connections of strangers that were asked to go and did not in time. Whether there were
+    /// any.
+    fn end_farewells(&mut self) -> bool {
+        let now = self.net.now();
+        let mut ended = false;
+        while let Some((id, ..)) = self.leaving.pop_front_if(|(.., until)| *until <= now) {
+            self.fail(id, Error::CONNABORTED);
+            ended = true;
+        }
+        ended
+    }
+
+    /// Asks strangers to go on whose connections no transfer of the application is under way: the
+    /// oldest of the sources with most connections, then the oldest of all. Returns whether a
+    /// connection has ended; those that were asked end soon.
     fn drop_guests(&mut self) -> bool {
         self.forget_guests();
+        let mut ended = self.end_farewells();
         let now = self.net.now();
         let many = guests::many();
-        let mut left = self.guests.len() / GUESTS_PER_LEAVER + 1;
+        let most = self.guests.len() / GUESTS_PER_LEAVER + 1;
+        let mut left = most.saturating_sub(self.leaving.len());
         let before = left;
         for crowds in [true, false] {
             let mut at = 0;
             while left > 0
-                && let Some(&(id, _)) = self.guests.get(at)
+                && let Some(&(id, serial)) = self.guests.get(at)
             {
                 at += 1;
                 let Some(guest) = self.conns.get(id).and_then(|conn| conn.guest.as_ref()) else {
@@ -368,21 +391,30 @@ impl<N: Net> StreamState<N> {
                 if !guest.may_go(now) || (crowds && guests::count_from(guest.source()) <= many) {
                     continue;
                 }
-                // Messages may have arrived that the peer takes for delivered: they are read
-                // first.
+                // What has arrived is read first: a message may be for a receive that waits.
                 if self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.blocked) {
                     self.read(id);
                 }
-                if self.conns.get(id).is_some_and(|conn| !conn.is_in_use()) {
+                let Some(conn) = self.conns.get(id).filter(|conn| !conn.is_in_use()) else {
+                    continue;
+                };
+                left -= 1;
+                if conn.is_connected() {
+                    conn.link.end_sending();
+                    self.end_sending(id, Error::CONNABORTED);
+                    self.leaving.push_back((id, serial, now + FAREWELL));
+                    at -= 1;
+                    self.guests.remove(at);
+                } else {
                     self.fail(id, Error::CONNABORTED);
-                    left -= 1;
+                    ended = true;
                 }
             }
             if left < before {
                 break;
             }
         }
-        left < before
+        ended
     }
 
     /// Goes on with making a connection: sends our request, or reads the peer's answer. Returns
@@ -929,6 +961,10 @@ impl<N: Net> StreamState<N> {
         self.local.retain(|local| *local != id);
         self.starved.retain(|starved| *starved != id);
         self.held.retain(|held| *held != id);
+        if !self.deaf.is_empty() {
+            // There is a descriptor again.
+            self.wake_in(Duration::ZERO);
+        }
         Some(conn)
     }
 

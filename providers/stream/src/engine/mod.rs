@@ -168,6 +168,7 @@ impl<N: Net> StreamEngine<N> {
             left: Burst::default(),
             callers: Callers::new(TOKEN_CALLER, usize::MAX),
             guests: VecDeque::new(),
+            leaving: VecDeque::new(),
             hearing: NONE,
             owed: 0,
             started: None,

@@ -95,6 +95,9 @@ pub struct StreamState<N: Net> {
     /// Connections of peers that called and were in no address vector then, with the
     /// connections' serial numbers, oldest first.
     pub(super) guests: VecDeque<(u32, u64)>,
+    /// Connections of strangers that were asked to go, with their serial numbers and the time
+    /// until which what they still say is received, earliest first.
+    pub(super) leaving: VecDeque<(u32, u64, Instant)>,
     /// The connection whose bytes are being parsed, or `NONE`: its answers are sent when that is
     /// done.
     pub(super) hearing: u32,
