@@ -52,7 +52,7 @@ static void __attribute__((noreturn)) many(const struct ct_name *to, int n, int 
 	ct_rank = 1 + first;
 	for (int i = 0; i < n; i++) {
 		c[i].o.caps = FI_MSG;
-		c[i].info = i ? fi_dupinfo(c[0].info) : ct_getinfo(&c[0].o, "127.0.0.1", "0", FI_SOURCE);
+		c[i].info = i ? fi_dupinfo(c[0].info) : ct_getinfo(&c[0].o, ct_node(&c[0].o), "0", FI_SOURCE);
 		if (!i) {
 			OK(fi_fabric(c[0].info->fabric_attr, &c[0].fabric, NULL));
 			c[0].o.cq_size = 4096;
