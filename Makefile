@@ -43,7 +43,7 @@ install: build ## into PREFIX (default /usr/local), under DESTDIR if given
 	ln -sf libfabric.so.$(LIBVERSION) "$(DESTDIR)$(LIBDIR)/libfabric.so.1"
 	ln -sf libfabric.so.1 "$(DESTDIR)$(LIBDIR)/libfabric.so"
 	for p in $(PLUGINS); do install -m 755 "$(TARGET)/lib$${p}_fi.so" "$(DESTDIR)$(LIBDIR)/libfabric/lib$$p-fi.so" || exit; done
-	(cd include && find rdma -name '*.h' -exec install -D -m 644 {} "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
+	(cd include && find rdma kfi -name '*.h' -exec install -D -m 644 {} "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
 	sed -e 's|@prefix@|$(PREFIX)|' \
 	    -e 's|@exec_prefix@|$(if $(filter $(PREFIX),$(EXEC_PREFIX)),$${prefix},$(EXEC_PREFIX))|' \
 	    -e 's|@libdir@|$(if $(filter $(EXEC_PREFIX)/lib,$(LIBDIR)),$${exec_prefix}/lib,$(LIBDIR))|' \
@@ -57,11 +57,11 @@ install: build ## into PREFIX (default /usr/local), under DESTDIR if given
 uninstall: ## what install put into PREFIX
 	rm -f "$(DESTDIR)$(LIBDIR)"/libfabric.so "$(DESTDIR)$(LIBDIR)"/libfabric.so.1 "$(DESTDIR)$(LIBDIR)/libfabric.so.$(LIBVERSION)"
 	for p in $(PLUGINS); do rm -f "$(DESTDIR)$(LIBDIR)/libfabric/lib$$p-fi.so"; done
-	(cd include && find rdma -name '*.h' -exec rm -f "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
+	(cd include && find rdma kfi -name '*.h' -exec rm -f "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
 	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
 	for t in fi_info fi_pingpong fi_strerror; do rm -f "$(DESTDIR)$(BINDIR)/$$t"; done
 	if [ -x "$(TARGET)/manpages" ]; then "$(TARGET)/manpages" docs/man ctest/abi --list | while read -r f; do rm -f "$(DESTDIR)$(MANDIR)/$$f"; done; fi
-	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" 2>/dev/null
+	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" "$(DESTDIR)$(INCLUDEDIR)/kfi" 2>/dev/null
 
 local: ## install into out/prefix, where demo, check and bench look
 	@$(MAKE) --no-print-directory install PREFIX="$(LOCAL)" EXEC_PREFIX="$(LOCAL)" BINDIR="$(LOCAL)/bin" LIBDIR="$(LOCAL)/lib" INCLUDEDIR="$(LOCAL)/include" MANDIR="$(LOCAL)/share/man" DESTDIR=
@@ -91,7 +91,7 @@ lint: ## formatting and clippy, warnings are errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace $(WITHOUT) --all-targets -- -D warnings
 
-headers: ## generate include/rdma from src/abi
+headers: ## generate include from src/abi
 	$(CARGO) build -p ofi
 
 clean: ## remove what was built
