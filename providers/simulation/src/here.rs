@@ -25,6 +25,10 @@ pub enum PlantedFault {
     WrongByte,
     /// Kept messages are counted with fewer bytes than they take.
     UncountedBytes,
+    /// A direction of a link moves to memory at another byte than is said.
+    WrongPlace,
+    /// What a peer's sign is for is not looked at.
+    LostSign,
 }
 
 std::thread_local! {

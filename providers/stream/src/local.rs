@@ -13,23 +13,25 @@
 //! that is about to be closed with more bytes than the ring has room for sends them on the witness
 //! ([`ByteLink::last_words`]), where the other end finds them when the ring is empty.
 use crate::net::{
-    ByteLink, LinkClock, LinkListener, LinkPoller, Net, Receiving, Sending, Visited, ZerocopyDone,
-    log_not_in_memory, peer_of,
+    ByteLink, LinkClock, LinkListener, LinkOp, LinkPoller, Net, Receiving, Sending, Visited,
+    WitnessPoller, ZerocopyDone, log_not_in_memory, peer_of,
 };
 use crate::objects::LinkProvider;
 use crate::settings::StreamSettings;
-use crate::wire::{LocalOffer, OFFER_LEN};
+use crate::wire::{LocalOffer, OFFER_LEN, StreamHeader};
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{GatherList, OnePiece, ScatterList, Way};
+use ofi_provider::buf::{ForeignBytes, GatherList, OnePiece, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::log::peer_text;
 use ofi_provider::meet::{MEETING_OFFER_LEN, MeetingCall, MeetingHost, MetPeer, RingMemory};
 use ofi_provider::provider::Provider;
-use ofi_provider::ring::LocalPipe;
+use ofi_provider::ring::{LocalPipe, ShortCells};
 use ofi_provider::slab::{NONE, Slab};
-use ofi_provider::sys::{Epoll, Interest, PollEvent, count_forks, generation};
+use ofi_provider::sys::{Interest, PollEvent, count_forks, generation};
+#[cfg(any(test, feature = "sim"))]
+use ofi_simulation::PlantedFault;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
@@ -55,11 +57,6 @@ const PLACE_DELAY: Duration = Duration::from_millis(100);
 /// How often a thread that is not about to sleep looks again at who came while it said that
 /// others may.
 const MAX_LOOKS: u32 = 64;
-
-/// What flows over a witness, in both directions, before its ends meet: peers that say little to each
-/// other take no memory.
-const TALK_BYTES: u64 = 4096;
-const TALK_CALLS: u32 = 32;
 
 /// Where the bytes of one direction of a link are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,10 +92,18 @@ struct LinkNews {
     call: Mutex<Option<MeetingCall>>,
     /// The poller told of the witness.
     witness: AtomicBool,
-    /// The last look at the memory found nothing.
+    /// What the other end sends may come through memory: it has that, or is about to get it.
+    may_hear: AtomicBool,
+    /// The last look at the memory found nothing, or it is not read yet.
     drained: AtomicBool,
     /// Bytes leave through memory.
     sends: AtomicBool,
+}
+
+/// Whether a fault that a test of the simulator plants is to show here.
+#[cfg(any(test, feature = "sim"))]
+fn is_planted(fault: PlantedFault) -> bool {
+    ofi_simulation::planted() == Some(fault)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -132,6 +137,8 @@ struct LeftLinks {
     numbers: Mutex<Vec<u32>>,
     any_talking: AtomicBool,
     talking: Mutex<Vec<(u32, LocalOffer)>>,
+    /// A link took nothing, so that the engine makes a turn ([`Net::is_due`]).
+    due: AtomicBool,
 }
 
 /// How a link ends that is read through memory.
@@ -155,6 +162,8 @@ struct LocalPart {
     pipe: OnceCell<LocalPipe>,
     /// The other end's offer to meet, until enough was said.
     offer: Cell<Option<LocalOffer>>,
+    /// How much that is, in bytes and calls.
+    enough: (u64, u32),
     calls: Cell<u32>,
     /// The other end can be told of what is written.
     met: Cell<bool>,
@@ -184,8 +193,8 @@ pub struct LocalLink<L: ByteLink> {
 
 /// What a [`WithLocal`] knows a link or listener by.
 #[derive(Clone, Copy, Debug)]
-pub struct LocalLinkId {
-    witness: RawFd,
+pub struct LocalLinkId<I> {
+    witness: I,
     number: u32,
 }
 
@@ -194,13 +203,25 @@ impl LocalPart {
     fn talks(&self) {
         self.calls.set(self.calls.get().saturating_add(1));
         let said = self.sent.get() + self.got.get();
-        if said < TALK_BYTES && self.calls.get() < TALK_CALLS {
+        if said < self.enough.0 && self.calls.get() < self.enough.1 {
             return;
         }
         if let Some(offer) = self.offer.take() {
             locked(&self.left.talking).push((self.number, offer));
             self.left.any_talking.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether nothing is to be sent now, so that the engine makes a turn, without which the ends
+    /// are never met: before the 4th, 8th, 16th ... call, since some are not met anyway.
+    fn wants_turn(&self) -> bool {
+        let calls = self.calls.get().saturating_add(1);
+        if calls < 4 || !calls.is_power_of_two() {
+            return false;
+        }
+        self.calls.set(calls);
+        self.left.due.store(true, Ordering::Relaxed);
+        true
     }
 }
 
@@ -261,9 +282,15 @@ impl<L: ByteLink> LocalLink<L> {
         self.sends.set(Course::Witness);
         // Who has not understood the answer may still be sent to through memory.
         if failed == Error::CONNRESET || part.pipe.get().is_none() {
-            self.hears.set(Course::Witness);
+            self.hears_witness(part);
         }
         log_not_in_memory(&self.witness, &failed);
+    }
+
+    /// Nothing comes through memory, from here on.
+    fn hears_witness(&self, part: &LocalPart) {
+        self.hears.set(Course::Witness);
+        part.news.may_hear.store(false, Ordering::Relaxed);
     }
 
     /// Tells whether this process may read large messages in the other's memory.
@@ -296,7 +323,10 @@ impl<L: ByteLink> LocalLink<L> {
         if !part.met.get() {
             return false;
         }
-        pipe.switch_at(part.sent.get());
+        let at = part.sent.get();
+        #[cfg(any(test, feature = "sim"))]
+        let at = at ^ u64::from(is_planted(PlantedFault::WrongPlace));
+        pipe.switch_at(at);
         self.sends.set(Course::Memory);
         part.news.sends.store(true, Ordering::Relaxed);
         self.log_course("to");
@@ -329,6 +359,9 @@ impl<L: ByteLink> LocalLink<L> {
         let part = self.part()?;
         if self.moves_out(part) {
             return self.send_memory(bytes);
+        }
+        if part.wants_turn() {
+            return Err(Error::AGAIN);
         }
         let sent = self.witness.send(bytes)?;
         part.sent.set(part.sent.get() + sent as u64);
@@ -413,7 +446,7 @@ impl<L: ByteLink> LocalLink<L> {
                 if behind > 0 {
                     return Ok(behind);
                 }
-                self.hears.set(Course::Witness);
+                self.hears_witness(part);
                 room[0] = byte;
                 Ok(1)
             }
@@ -447,7 +480,11 @@ impl<L: ByteLink> LocalLink<L> {
         if self.moves_in(part, moved())? {
             return self.recv_memory(room);
         }
-        let n = self.witness.recv(room)?;
+        let n = self.witness.recv(room).inspect_err(|_| {
+            // Whoever moves from now on gives a sign; who has moved, before all came that was sent
+            // earlier, has given it, and is looked at until that is here.
+            part.news.drained.store(moved().is_none(), Ordering::Relaxed);
+        })?;
         // The other end may have moved, filled the ring and said its last words in the meantime.
         let Some(at) = moved() else {
             part.got.set(before + n as u64);
@@ -513,8 +550,8 @@ impl<L: ByteLink> Drop for LocalLink<L> {
     }
 }
 
-impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
-    type Id = LocalLinkId;
+impl<L: ByteLink> ByteLink for LocalLink<L> {
+    type Id = LocalLinkId<L::Id>;
 
     fn provider() -> &'static Provider {
         L::provider()
@@ -526,7 +563,7 @@ impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
     }
 
     #[inline(always)]
-    fn id(&self) -> LocalLinkId {
+    fn id(&self) -> LocalLinkId<L::Id> {
         let number = self.part.get().map_or(NONE, |part| part.number);
         LocalLinkId { witness: self.witness.id(), number }
     }
@@ -642,8 +679,30 @@ impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
     }
 
     #[inline(never)]
-    fn send_joined(&self, head: &[u8; 40], head_len: usize, body: OnePiece<'_>) -> bool {
-        self.pipe().is_ok_and(|(_, pipe)| pipe.send_joined(head, head_len, body))
+    fn send_plain(&self, id: u8, tag: Option<u64>, body: OnePiece<'_>) -> bool {
+        let Ok((_, pipe)) = self.pipe() else { return false };
+        let (head, _) = StreamHeader::plain_words(id, tag.is_some(), body.len());
+        pipe.send_joined(head, tag, body)
+    }
+
+    #[inline(always)]
+    fn take_short(&self, take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
+        if !self.hears_locally() {
+            return ShortCells::Else;
+        }
+        let Ok((part, pipe)) = self.pipe() else { return ShortCells::Else };
+        let taken = pipe.take_short(take);
+        if taken == ShortCells::None {
+            part.news.drained.store(true, Ordering::Relaxed);
+            let told = &part.news;
+            if told.has_news.load(Ordering::Relaxed)
+                || told.witness.load(Ordering::Relaxed)
+                || part.end.get().is_some()
+            {
+                return ShortCells::Else;
+            }
+        }
+        taken
     }
 
     fn set_polled(&self, polled: bool) {
@@ -721,13 +780,10 @@ impl<L: ByteLink<Id = RawFd>> ByteLink for LocalLink<L> {
 #[derive(Debug)]
 pub struct LocalListener<S>(S);
 
-impl<S: LinkListener> LinkListener for LocalListener<S>
-where
-    S::Link: ByteLink<Id = RawFd>,
-{
+impl<S: LinkListener> LinkListener for LocalListener<S> {
     type Link = LocalLink<S::Link>;
 
-    fn id(&self) -> LocalLinkId {
+    fn id(&self) -> LocalLinkId<<S::Link as ByteLink>::Id> {
         LocalLinkId { witness: self.0.id(), number: NONE }
     }
 
@@ -751,7 +807,10 @@ enum WitnessWatch {
 }
 
 impl WitnessWatch {
-    fn add(self, watcher: &Watcher, witness: RawFd, token: u64) -> Result {
+    fn add<I>(self, watcher: &impl WitnessPoller<I>, witness: I, token: u64) -> Result
+    where
+        I: Copy,
+    {
         match self {
             Self::For(interest) => watcher.add(witness, token, interest),
             Self::End => {
@@ -761,7 +820,7 @@ impl WitnessWatch {
         }
     }
 
-    fn modify(self, watcher: &Watcher, witness: RawFd, token: u64) -> Result {
+    fn modify<I>(self, watcher: &impl WitnessPoller<I>, witness: I, token: u64) -> Result {
         match self {
             Self::For(interest) => watcher.modify(witness, token, interest),
             Self::End => watcher.modify_to_end(witness, token),
@@ -771,9 +830,9 @@ impl WitnessWatch {
 
 /// What a net keeps of a link whose ends may be on one host.
 #[derive(Debug)]
-struct LocalEntry {
-    /// The witness's descriptor, which is open as long as the link is.
-    witness: RawFd,
+struct LocalEntry<I> {
+    /// What the poller knows the witness by, which is there as long as the link is.
+    witness: I,
     news: Arc<LinkNews>,
     token: u64,
     /// The engine watches the link, and for this.
@@ -789,7 +848,7 @@ struct LocalEntry {
     listed: bool,
 }
 
-impl LocalEntry {
+impl<I> LocalEntry<I> {
     /// What the poller is to watch the witness for. A link that sends through memory and waits for
     /// room there has to hear of the end.
     fn wanted(&self) -> WitnessWatch {
@@ -801,6 +860,25 @@ impl LocalEntry {
         }
     }
 
+    /// Notes that there may be something in the memory, if the link looks there: what says
+    /// nothing of its own is told of in each turn until it was looked at.
+    fn note_filled(&mut self) -> bool {
+        let may_hear = self.news.may_hear.load(Ordering::Relaxed);
+        if may_hear {
+            self.filled = true;
+            self.news.drained.store(false, Ordering::Relaxed);
+        }
+        may_hear
+    }
+
+    /// Notes a sign by this link's bit of the door, which other links have as well: false if it
+    /// cannot be this link's.
+    fn gets_sign(&mut self) -> bool {
+        let is_its_own = self.note_filled() || self.news.sends.load(Ordering::Relaxed);
+        self.fresh |= is_its_own;
+        is_its_own
+    }
+
     /// Whether the engine is to hear of what the other end gave a sign of.
     fn is_told(&self) -> bool {
         (self.fresh && self.watched) || (self.filled && self.interest.read)
@@ -809,9 +887,9 @@ impl LocalEntry {
 
 /// What a net has that met others on this host, or tried.
 #[derive(Debug)]
-struct HostPeers {
+struct HostPeers<I> {
     host: RefCell<MeetingHost>,
-    links: RefCell<Slab<LocalEntry>>,
+    links: RefCell<Slab<LocalEntry<I>>>,
     by_token: RefCell<HashMap<u64, u32>>,
     /// Links of which others gave a sign.
     signs: RefCell<Vec<u32>>,
@@ -822,25 +900,27 @@ struct HostPeers {
     armed: Cell<bool>,
     /// Since when callers at the meeting place have not been let in.
     deaf: Cell<Option<Instant>>,
+    /// How much is said on a link before its ends meet.
+    enough: (u64, u32),
 }
 
 /// A net whose links may move to memory.
 #[derive(Debug)]
 pub struct WithLocal<N: Net> {
     net: N,
-    neighbours: OnceCell<Box<HostPeers>>,
+    neighbours: OnceCell<Box<HostPeers<WitnessId<N>>>>,
 }
 
-/// What all links through memory are made over.
-type Watcher = Epoll;
+/// What a net's poller knows witnesses by.
+type WitnessId<N> = <<N as Net>::Link as ByteLink>::Id;
 
-impl HostPeers {
-    fn new(settings: &StreamSettings, watcher: &Watcher) -> Result<Self> {
+impl<I: Copy> HostPeers<I> {
+    fn new(settings: &StreamSettings, watcher: &impl WitnessPoller<I>) -> Result<Self> {
         count_forks();
         let local = &settings.local;
         let host =
             MeetingHost::new(RingMemory { ring: local.ring, most: local.memory }, local.reads)?;
-        watcher.add(host.door().bell_fd(), BELL, Interest::READ)?;
+        watcher.add_fd(host.door().bell_fd(), BELL)?;
         Ok(Self {
             host: RefCell::new(host),
             links: RefCell::default(),
@@ -851,11 +931,12 @@ impl HostPeers {
             // A thread may sleep since before there was anybody to be told of.
             armed: Cell::new(true),
             deaf: Cell::new(None),
+            enough: local.talk,
         })
     }
 
     /// Begins to look after a link that the engine watches for reading, by this token.
-    fn add(&self, witness: RawFd, token: u64) -> (u32, Arc<LinkNews>) {
+    fn add(&self, witness: I, token: u64) -> (u32, Arc<LinkNews>) {
         self.forget_who_left();
         let news: Arc<LinkNews> = Arc::default();
         let number = self.links.borrow_mut().insert(LocalEntry {
@@ -881,6 +962,7 @@ impl HostPeers {
             left: self.left.clone(),
             pipe: OnceCell::new(),
             offer: Cell::new(offer),
+            enough: self.enough,
             calls: Cell::new(0),
             met: Cell::new(false),
             sent: Cell::new(0),
@@ -915,8 +997,8 @@ impl HostPeers {
 
     fn offer(
         &self,
-        watcher: &Watcher,
-        witness: RawFd,
+        watcher: &impl WitnessPoller<I>,
+        witness: I,
         token: u64,
     ) -> Result<(LocalOffer, Box<LocalPart>)> {
         self.open(watcher)?;
@@ -926,21 +1008,23 @@ impl HostPeers {
     }
 
     /// Opens the place where this engine is met.
-    fn open(&self, watcher: &Watcher) -> Result {
-        if let Some(place) = self.host.borrow_mut().open()? {
-            watcher.add(place, PLACE, Interest::READ)?;
+    fn open(&self, watcher: &impl WitnessPoller<I>) -> Result {
+        let mut host = self.host.borrow_mut();
+        match host.open()? {
+            // Callers would wait for ever where nobody hears of them.
+            Some(place) => watcher.add_fd(place, PLACE).inspect_err(|_| host.shut()),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Begins to look after a link whose other end offers to meet, which is done when enough was said.
-    fn meet(&self, witness: RawFd, token: u64, offer: &LocalOffer) -> Box<LocalPart> {
+    fn meet(&self, witness: I, token: u64, offer: &LocalOffer) -> Box<LocalPart> {
         let (number, news) = self.add(witness, token);
         self.part(number, news, Some(*offer))
     }
 
     /// Goes to the meetings of links on which enough was said.
-    fn make_calls(&self, watcher: &Watcher, events: &mut Vec<PollEvent>) {
+    fn make_calls(&self, watcher: &impl WitnessPoller<I>, events: &mut Vec<PollEvent>) {
         if !self.left.any_talking.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -949,11 +1033,12 @@ impl HostPeers {
                 continue;
             };
             let called = self.host.borrow().call(&offer, number).and_then(|(call, pipe)| {
-                watcher.add(call.fd(), CALL | u64::from(number), Interest::READ)?;
+                watcher.add_fd(call.fd(), CALL | u64::from(number))?;
                 Ok((call, pipe))
             });
             match called {
                 Ok((call, pipe)) => {
+                    news.may_hear.store(true, Ordering::Relaxed);
                     *locked(&news.call) = Some(call);
                     *locked(&news.made) = Some(Box::new(pipe));
                     news.has_news.store(true, Ordering::Relaxed);
@@ -965,7 +1050,14 @@ impl HostPeers {
 
     /// Adds what happened to links that met, or are about to, to `events`, of which those from
     /// `start` on are the poller's.
-    fn tell(&self, watcher: &Watcher, events: &mut Vec<PollEvent>, start: usize) {
+    fn tell(
+        &self,
+        watcher: &impl WitnessPoller<I>,
+        clock: &impl LinkClock,
+        events: &mut Vec<PollEvent>,
+        start: usize,
+    ) {
+        self.left.due.store(false, Ordering::Relaxed);
         self.forget_who_left();
         let (mut at, mut callers) = (start, false);
         let mut answers = Vec::new();
@@ -990,7 +1082,7 @@ impl HostPeers {
         }
         self.make_calls(watcher, events);
         if callers || self.deaf.get().is_some() {
-            self.let_in(watcher, events);
+            self.let_in(watcher, clock.now(), events);
         }
         self.take_signs();
         if self.armed.get() {
@@ -1016,7 +1108,7 @@ impl HostPeers {
     }
 
     /// What the poller told of a link's witness: whether the engine is to hear it.
-    fn is_for_engine(&self, watcher: &Watcher, event: &PollEvent) -> bool {
+    fn is_for_engine(&self, watcher: &impl WitnessPoller<I>, event: &PollEvent) -> bool {
         let Some(number) = self.by_token.borrow().get(&event.token).copied() else { return true };
         let mut links = self.links.borrow_mut();
         let Some(entry) = links.get_mut(number) else { return true };
@@ -1053,10 +1145,15 @@ impl HostPeers {
         let (mut links, mut signs) = (self.links.borrow_mut(), self.signs.borrow_mut());
         let slots = links.slots() as u32;
         for bit in rung {
+            #[cfg(any(test, feature = "sim"))]
+            if is_planted(PlantedFault::LostSign) {
+                continue;
+            }
             for number in (bit..slots).step_by(DOOR_BITS as usize) {
                 let Some(entry) = links.get_mut(number) else { continue };
-                (entry.fresh, entry.filled) = (true, true);
-                entry.news.drained.store(false, Ordering::Relaxed);
+                if !entry.gets_sign() {
+                    continue;
+                }
                 if !std::mem::replace(&mut entry.listed, true) {
                     signs.push(number);
                 }
@@ -1072,7 +1169,12 @@ impl HostPeers {
         }
     }
 
-    fn hear_answer(&self, watcher: &Watcher, number: u32, events: &mut Vec<PollEvent>) {
+    fn hear_answer(
+        &self,
+        watcher: &impl WitnessPoller<I>,
+        number: u32,
+        events: &mut Vec<PollEvent>,
+    ) {
         let Some(news) = self.links.borrow().get(number).map(|entry| entry.news.clone()) else {
             return;
         };
@@ -1083,14 +1185,14 @@ impl HostPeers {
             Err(Error::AGAIN | Error::INTR) => return,
             Err(error) => MeetingNews::Failed(error),
         };
-        watcher.remove(called.fd());
+        watcher.remove_fd(called.fd());
         *call = None;
         drop(call);
         self.push_on(number, heard, events);
     }
 
-    fn let_in(&self, watcher: &Watcher, events: &mut Vec<PollEvent>) {
-        if self.deaf.get().is_some_and(|since| since.elapsed() < PLACE_DELAY) {
+    fn let_in(&self, watcher: &impl WitnessPoller<I>, now: Instant, events: &mut Vec<PollEvent>) {
+        if self.deaf.get().is_some_and(|since| now.duration_since(since) < PLACE_DELAY) {
             return;
         }
         let mut host = self.host.borrow_mut();
@@ -1099,9 +1201,14 @@ impl HostPeers {
         let result = host.receive(
             |guest| {
                 // One that cannot be watched is heard when the next comes.
-                let _ = watcher.add(guest, PLACE, Interest::READ);
+                let _ = watcher.add_fd(guest, PLACE);
             },
-            |number, pipe| news.push((number, MeetingNews::Came(Box::new(pipe)))),
+            |number, pipe| {
+                if let Some(entry) = self.links.borrow().get(number) {
+                    entry.news.may_hear.store(true, Ordering::Relaxed);
+                }
+                news.push((number, MeetingNews::Came(Box::new(pipe))));
+            },
             |number, error| failed.borrow_mut().push((number, MeetingNews::Failed(error))),
         );
         let place = host.place();
@@ -1113,14 +1220,14 @@ impl HostPeers {
         match (result, self.deaf.get()) {
             (Ok(()), Some(_)) => {
                 self.deaf.set(None);
-                let _ = watcher.add(place, PLACE, Interest::READ);
+                let _ = watcher.add_fd(place, PLACE);
             }
             (Err(_), before) => {
                 // The poller would tell of the callers again and again.
                 if before.is_none() {
-                    watcher.remove(place);
+                    watcher.remove_fd(place);
                 }
-                self.deaf.set(Some(Instant::now()));
+                self.deaf.set(Some(now));
             }
             (Ok(()), None) => {}
         }
@@ -1129,8 +1236,7 @@ impl HostPeers {
 
 impl<N> WithLocal<N>
 where
-    N: Net<Poller = Epoll>,
-    N::Link: ByteLink<Id = RawFd>,
+    N: Net<Poller: WitnessPoller<WitnessId<N>>>,
 {
     /// A net on another one.
     pub fn new(net: N) -> Self {
@@ -1138,7 +1244,7 @@ where
     }
 
     /// What is needed to meet others, made at the first use.
-    fn neighbours(&self) -> Result<&HostPeers> {
+    fn neighbours(&self) -> Result<&HostPeers<WitnessId<N>>> {
         if self.neighbours.get().is_some() {
             return self.known().ok_or(Error::OTHER);
         }
@@ -1148,9 +1254,9 @@ where
 
     /// Those who were met, or tried; none in a forked child, which has not got the memory.
     #[inline(always)]
-    fn known(&self) -> Option<&HostPeers> {
+    fn known(&self) -> Option<&HostPeers<WitnessId<N>>> {
         let known = self.neighbours.get().map(Box::as_ref);
-        known.filter(|known: &&HostPeers| known.generation == generation())
+        known.filter(|known: &&HostPeers<_>| known.generation == generation())
     }
 
     fn is_wanted() -> bool {
@@ -1161,7 +1267,7 @@ where
     /// the poller watched the witness for before, and is to from now on.
     fn watches(
         &self,
-        id: LocalLinkId,
+        id: LocalLinkId<WitnessId<N>>,
         token: u64,
         interest: Interest,
     ) -> Option<(Option<WitnessWatch>, WitnessWatch)> {
@@ -1173,24 +1279,31 @@ where
             neighbours.by_token.borrow_mut().insert(token, id.number);
             entry.token = token;
         }
+        let reads_again = interest.read && !(entry.watched && entry.interest.read);
         (entry.watched, entry.interest) = (true, interest);
+        if reads_again && neighbours.armed.get() && entry.note_filled() {
+            // What came meanwhile gives no further sign, and another thread may sleep.
+            if !std::mem::replace(&mut entry.listed, true) {
+                neighbours.signs.borrow_mut().push(id.number);
+            }
+            neighbours.host.borrow().door().rouse();
+        }
         let wanted = entry.wanted();
         Some((entry.shown.replace(wanted), wanted))
     }
 }
 
-impl<N> LinkPoller<LocalLinkId> for WithLocal<N>
+impl<N> LinkPoller<LocalLinkId<WitnessId<N>>> for WithLocal<N>
 where
-    N: Net<Poller = Epoll>,
-    N::Link: ByteLink<Id = RawFd>,
+    N: Net<Poller: WitnessPoller<WitnessId<N>>>,
 {
-    fn add(&self, id: LocalLinkId, token: u64, interest: Interest) -> Result {
+    fn add(&self, id: LocalLinkId<WitnessId<N>>, token: u64, interest: Interest) -> Result {
         let wanted = self.watches(id, token, interest);
         let wanted = wanted.map_or(WitnessWatch::For(interest), |(_, wanted)| wanted);
         wanted.add(self.net.poller(), id.witness, token)
     }
 
-    fn modify(&self, id: LocalLinkId, token: u64, interest: Interest) -> Result {
+    fn modify(&self, id: LocalLinkId<WitnessId<N>>, token: u64, interest: Interest) -> Result {
         match self.watches(id, token, interest) {
             // What is watched in memory takes no call.
             Some((before, wanted)) if before == Some(wanted) => Ok(()),
@@ -1199,7 +1312,7 @@ where
         }
     }
 
-    fn remove(&self, id: LocalLinkId) {
+    fn remove(&self, id: LocalLinkId<WitnessId<N>>) {
         if let Some(neighbours) = self.known()
             && let Some(entry) = neighbours.links.borrow_mut().get_mut(id.number)
         {
@@ -1218,8 +1331,7 @@ impl<N: Net> LinkClock for WithLocal<N> {
 
 impl<N> Net for WithLocal<N>
 where
-    N: Net<Poller = Epoll>,
-    N::Link: ByteLink<Id = RawFd>,
+    N: Net<Poller: WitnessPoller<WitnessId<N>>>,
 {
     type Link = LocalLink<N::Link>;
     type Listener = LocalListener<N::Listener>;
@@ -1236,7 +1348,7 @@ where
         let start = events.len();
         self.net.poll(events);
         if let Some(neighbours) = self.known() {
-            neighbours.tell(self.net.poller(), events, start);
+            neighbours.tell(self.net.poller(), &self.net, events, start);
         }
     }
 
@@ -1277,9 +1389,10 @@ where
         if !self.may_be_local(link) {
             return None;
         }
-        let fd = link.witness.id();
-        let offered =
-            self.neighbours().and_then(|neighbours| neighbours.offer(self.net.poller(), fd, token));
+        let witness = link.witness.id();
+        let offered = self
+            .neighbours()
+            .and_then(|neighbours| neighbours.offer(self.net.poller(), witness, token));
         match offered {
             Ok((offer, part)) => link.part.set(part).is_ok().then_some(offer),
             Err(error) => {
@@ -1293,8 +1406,8 @@ where
         if !self.may_be_local(link) {
             return;
         }
-        let fd = link.witness.id();
-        match self.neighbours().map(|neighbours| neighbours.meet(fd, token, offer)) {
+        let witness = link.witness.id();
+        match self.neighbours().map(|neighbours| neighbours.meet(witness, token, offer)) {
             Ok(part) => {
                 // There is one meeting for a link.
                 let _ = link.part.set(part);
@@ -1311,6 +1424,10 @@ where
     #[inline(always)]
     fn has_local(&self) -> bool {
         self.known().is_some()
+    }
+
+    fn is_due(&self) -> bool {
+        self.known().is_some_and(|known| known.left.due.load(Ordering::Relaxed))
     }
 
     fn rest(&self) -> bool {
@@ -1332,32 +1449,8 @@ where
     }
 
     #[inline(always)]
-    fn receive(&mut self, link: &Self::Link, room: &mut [u8]) -> Result<usize> {
-        match link.hears.get() {
-            Course::Witness => self.net.receive(&link.witness, room),
-            _ => link.recv(room),
-        }
-    }
-
-    fn receive_list(&mut self, link: &Self::Link, list: &mut ScatterList<'_>) -> Result<usize> {
-        match link.hears.get() {
-            Course::Witness => self.net.receive_list(&link.witness, list),
-            _ => link.recv_list(list),
-        }
-    }
-
-    fn send_list(
-        &mut self,
-        link: &Self::Link,
-        list: &mut GatherList<'_>,
-        way: Way,
-    ) -> Result<usize> {
-        match link.sends.get() {
-            Course::Witness if link.part.get().is_none() => {
-                self.net.send_list(&link.witness, list, way)
-            }
-            _ => link.send_list(list, way),
-        }
+    fn transfer(&mut self, link: &Self::Link, op: LinkOp<'_, '_>) -> Result<usize> {
+        if self.is_ring() { self.net.transfer(&link.witness, op) } else { op.on(link) }
     }
 
     // With calls for several links none of them moves ([`Net::may_be_local`]).
@@ -1385,8 +1478,7 @@ where
 
 impl<N> LinkProvider for WithLocal<N>
 where
-    N: LinkProvider + Net<Poller = Epoll>,
-    N::Link: ByteLink<Id = RawFd>,
+    N: LinkProvider + Net<Poller: WitnessPoller<WitnessId<N>>>,
 {
     const CONTEXTS: bool = N::CONTEXTS;
 
@@ -1404,5 +1496,31 @@ where
 
     fn open_passive() -> Result<Self> {
         N::open_passive().map(Self::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sign_is_not_for_links_of_the_same_bit_that_have_no_memory() {
+        let mut entry = LocalEntry {
+            witness: (),
+            news: Arc::default(),
+            token: 0,
+            watched: true,
+            interest: Interest::READ,
+            shown: None,
+            fresh: false,
+            filled: false,
+            listed: false,
+        };
+        assert!(!entry.gets_sign() && !entry.is_told());
+        // There may be room again, of which is told once.
+        entry.news.sends.store(true, Ordering::Relaxed);
+        assert!(entry.gets_sign() && entry.fresh && !entry.filled);
+        entry.news.may_hear.store(true, Ordering::Relaxed);
+        assert!(entry.gets_sign() && entry.filled && entry.is_told());
     }
 }

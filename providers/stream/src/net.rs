@@ -7,10 +7,11 @@ use crate::settings::StreamSettings;
 use crate::wire::LocalOffer;
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{GatherList, OnePiece, ScatterList, Way};
+use ofi_provider::buf::{ForeignBytes, GatherList, OnePiece, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::provider::Provider;
+use ofi_provider::ring::ShortCells;
 use ofi_provider::sys::{Epoll, Interest, PollEvent, Timer};
 use std::fmt::{Debug, Display};
 use std::os::fd::{AsRawFd, RawFd};
@@ -40,7 +41,7 @@ pub struct ZerocopyDone {
 /// One end of a link that carries bytes both ways, each way in order. No call blocks.
 pub trait ByteLink: Debug + Send + 'static {
     /// What a poller knows links and listeners by.
-    type Id: Copy;
+    type Id: Copy + Debug + Send;
 
     /// The provider that the engine's log lines name.
     fn provider() -> &'static Provider;
@@ -143,12 +144,20 @@ pub trait ByteLink: Debug + Send + 'static {
         false
     }
 
-    /// [`ByteLink::send`] of the first `head_len` bytes of `head` and `body` behind them, together and all of
-    /// them, by a link that [sends locally](ByteLink::sends_locally). False if that does not go now,
-    /// or not this way; then nothing was sent.
+    /// [`ByteLink::send`] of the plain message with this number, its tag if it is tagged, and `body`,
+    /// all of it, by a link that [sends locally](ByteLink::sends_locally). False if that does not go
+    /// now, or not this way; then nothing was sent.
     #[inline(always)]
-    fn send_joined(&self, _head: &[u8; 40], _head_len: usize, _body: OnePiece<'_>) -> bool {
+    fn send_plain(&self, _id: u8, _tag: Option<u64>, _body: OnePiece<'_>) -> bool {
         false
+    }
+
+    /// Gives what is short and came through memory to `take`, where it is, as
+    /// [`LocalPipe::take_short`](ofi_provider::ring::LocalPipe::take_short) does, by a link that
+    /// [hears locally](ByteLink::hears_locally).
+    #[inline(always)]
+    fn take_short(&self, _take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
+        ShortCells::Else
     }
 
     /// Tells a link that [hears locally](ByteLink::hears_locally) whether its user receives from it
@@ -253,6 +262,18 @@ pub trait LinkPoller<Id> {
     fn remove(&self, id: Id);
 }
 
+/// A poller of links whose ends may share memory ([`WithLocal`](crate::local::WithLocal)).
+pub trait WitnessPoller<Id>: LinkPoller<Id> {
+    /// From now on tells of a watched link's end alone, whatever there is to read before it.
+    fn modify_to_end(&self, id: Id, token: u64) -> Result;
+
+    /// Tells when a descriptor can be read that is no link, until it is closed.
+    fn add_fd(&self, fd: RawFd, token: u64) -> Result;
+
+    /// Stops watching such a descriptor.
+    fn remove_fd(&self, fd: RawFd);
+}
+
 /// Whatever has a descriptor is watched by epoll.
 impl LinkPoller<RawFd> for Epoll {
     #[inline(always)]
@@ -267,6 +288,20 @@ impl LinkPoller<RawFd> for Epoll {
 
     #[inline(always)]
     fn remove(&self, fd: RawFd) {
+        Self::remove(self, fd);
+    }
+}
+
+impl WitnessPoller<RawFd> for Epoll {
+    fn modify_to_end(&self, fd: RawFd, token: u64) -> Result {
+        Self::modify_to_end(self, fd, token)
+    }
+
+    fn add_fd(&self, fd: RawFd, token: u64) -> Result {
+        Self::add(self, fd, token, Interest::READ)
+    }
+
+    fn remove_fd(&self, fd: RawFd) {
         Self::remove(self, fd);
     }
 }
@@ -417,6 +452,12 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
         false
     }
 
+    /// Whether a link that took nothing ([`ByteLink::send`]) did so to have the engine make a turn:
+    /// who only sends, and finds each completion at once, makes none, and meets nobody.
+    fn is_due(&self) -> bool {
+        false
+    }
+
     /// Someone is about to sleep on [`Net::wait_fd`]: what comes through memory makes it readable
     /// from now on, until [`Net::wake`]. False if something has come already.
     fn rest(&self) -> bool {
@@ -433,25 +474,10 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
         false
     }
 
-    /// [`ByteLink::recv`], by the way of calls for several links if there is one.
+    /// Sends or receives on one link, by the way of calls for several links if there is one.
     #[inline(always)]
-    fn receive(&mut self, link: &Self::Link, room: &mut [u8]) -> Result<usize> {
-        link.recv(room)
-    }
-
-    /// [`ByteLink::recv_list`], by the way of calls for several links if there is one.
-    fn receive_list(&mut self, link: &Self::Link, list: &mut ScatterList<'_>) -> Result<usize> {
-        link.recv_list(list)
-    }
-
-    /// [`ByteLink::send_list`], by the way of calls for several links if there is one.
-    fn send_list(
-        &mut self,
-        link: &Self::Link,
-        list: &mut GatherList<'_>,
-        way: Way,
-    ) -> Result<usize> {
-        link.send_list(list, way)
+    fn transfer(&mut self, link: &Self::Link, op: LinkOp<'_, '_>) -> Result<usize> {
+        op.on(link)
     }
 
     /// Sends to up to [`MAX_EACH`] links with one call, and notes what became of each send.
@@ -466,6 +492,29 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
         for one in receives {
             one.result = one.link.recv(one.room);
+        }
+    }
+}
+
+/// One send or receive, for [`Net::transfer`].
+#[derive(Debug)]
+pub enum LinkOp<'a, 'b> {
+    /// [`ByteLink::recv`].
+    Receive(&'a mut [u8]),
+    /// [`ByteLink::recv_list`].
+    ReceiveList(&'a mut ScatterList<'b>),
+    /// [`ByteLink::send_list`].
+    SendList(&'a mut GatherList<'b>, Way),
+}
+
+impl LinkOp<'_, '_> {
+    /// Does it by the link's own call.
+    #[inline(always)]
+    pub fn on(self, link: &impl ByteLink) -> Result<usize> {
+        match self {
+            Self::Receive(room) => link.recv(room),
+            Self::ReceiveList(list) => link.recv_list(list),
+            Self::SendList(list, way) => link.send_list(list, way),
         }
     }
 }

@@ -80,12 +80,22 @@ pub struct LocalSettings {
     pub reads: bool,
     /// Messages from this size on are read that way.
     pub min: usize,
+    /// So many bytes or calls, in both directions, are sent and received before peers meet: those
+    /// that say little to each other take no memory.
+    pub talk: (u64, u32),
 }
 
 impl Default for LocalSettings {
     /// Peers do not talk through memory.
     fn default() -> Self {
-        Self { enabled: false, ring: 64 << 10, memory: 256 << 20, reads: true, min: 48 << 10 }
+        Self {
+            enabled: false,
+            ring: 64 << 10,
+            memory: 256 << 20,
+            reads: true,
+            min: 48 << 10,
+            talk: (4096, 32),
+        }
     }
 }
 
@@ -134,6 +144,7 @@ impl LocalSettings {
             memory,
             reads: reads.unwrap_or(true),
             min: min.max(MIN_READ),
+            ..usual
         }
     }
 

@@ -346,6 +346,33 @@ impl StreamHeader {
         Some(StreamPlain { tagged, tag, body, rest })
     }
 
+    /// What a plain message says that is all there is in `len` bytes, by its first three words: whether
+    /// it is tagged, its tag and how long its header is. None if it is anything else.
+    #[inline(always)]
+    pub fn plain_in(words: [u64; 3], len: usize) -> Option<(bool, u64, usize)> {
+        let [start, size, tag] = words;
+        let kind = start & PLAIN_MASK;
+        let (tagged, tag, head) = if kind == PLAIN_TAGGED & PLAIN_MASK {
+            (true, tag, BASE_LEN + 8)
+        } else if kind == PLAIN_UNTAGGED & PLAIN_MASK {
+            (false, 0, BASE_LEN)
+        } else {
+            return None;
+        };
+        (size == len as u64 && len >= head).then_some((tagged, tag, head))
+    }
+
+    /// The first two words of the header with this number of a message of `len` bytes, with nothing
+    /// special to it, for a peer whose numbers are as ours; and the header's length. The tag is the
+    /// third word.
+    #[inline(always)]
+    pub fn plain_words(id: u8, tagged: bool, len: usize) -> ([u64; 2], usize) {
+        let (start, head) =
+            if tagged { (PLAIN_TAGGED, BASE_LEN + 8) } else { (PLAIN_UNTAGGED, BASE_LEN) };
+        let numbered = start | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, id]);
+        ([numbered, (len + head) as u64], head)
+    }
+
     /// Writes the header with this number of a message of `len` bytes, with
     /// nothing special to it, for a peer whose numbers are as ours; its length.
     #[inline(always)]
@@ -353,16 +380,12 @@ impl StreamHeader {
         let ([first, size, third, ..], _) = out.as_chunks_mut() else {
             unreachable!("a header has five words")
         };
-        let (start, head) = match tag {
-            Some(tag) => {
-                *third = tag.to_ne_bytes();
-                (PLAIN_TAGGED, BASE_LEN + 8)
-            }
-            None => (PLAIN_UNTAGGED, BASE_LEN),
-        };
-        let numbered = start | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, id]);
-        *first = numbered.to_ne_bytes();
-        *size = ((len + head) as u64).to_ne_bytes();
+        let (words, head) = Self::plain_words(id, tag.is_some(), len);
+        if let Some(tag) = tag {
+            *third = tag.to_ne_bytes();
+        }
+        *first = words[0].to_ne_bytes();
+        *size = words[1].to_ne_bytes();
         head
     }
 
@@ -899,7 +922,15 @@ mod tests {
             bytes.extend([7; 9]);
             let all = bytes.len();
             assert_eq!(StreamHeader::plain(&bytes[..all - 1]), None, "part of it is missing");
-            let found = StreamHeader::plain(&bytes)?;
+            let word = |at: usize| u64::from_ne_bytes(bytes[8 * at..][..8].try_into().unwrap());
+            let words = [word(0), word(1), word(2)];
+            assert_eq!(StreamHeader::plain_in(words, all - 1), None);
+            assert_eq!(StreamHeader::plain_in(words, all + 1), None, "another begins");
+            let alone = StreamHeader::plain_in(words, all);
+            let found = StreamHeader::plain(&bytes)
+                .inspect(|found| assert_eq!(alone, Some((found.tagged, found.tag, all - 9))));
+            assert_eq!(found.is_some(), alone.is_some());
+            let found = found?;
             assert_eq!((found.body, found.rest), (&[7; 9][..], &[][..]));
             bytes.push(8);
             let found = StreamHeader::plain(&bytes)?;
@@ -919,6 +950,8 @@ mod tests {
         let mut bytes = written(&message, ByteOrder::Native);
         bytes[8] = 15;
         assert_eq!(StreamHeader::plain(&bytes), None);
+        let start = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
+        assert_eq!(StreamHeader::plain_in([start, 15, 0], 15), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, PollEvent};
 use ofi_stream::engine::{CONNECT_TIMEOUT, Courier};
 use ofi_stream::net::{
-    ByteLink, LinkClock, LinkListener, MAX_EACH, Net, Receiving, Sending, Visited, Watch,
+    ByteLink, LinkClock, LinkListener, LinkOp, MAX_EACH, Net, Receiving, Sending, Visited, Watch,
     ZerocopyDone,
 };
 use ofi_stream::objects::LinkProvider;
@@ -47,7 +47,23 @@ impl Sockets {
         }
     }
 
-    fn run_one(&mut self, op: RingOp<'_>) -> Result<usize> {
+    #[inline(never)]
+    fn transfer_by_ring(&mut self, socket: &TcpSocket, op: LinkOp<'_, '_>) -> Result<usize> {
+        let mut message;
+        let op = match op {
+            LinkOp::Receive(room) => RingOp::receive(socket, room),
+            LinkOp::ReceiveList(list) => {
+                message = list.message();
+                // SAFETY: the list has the memory until this returns, when the operation is over.
+                unsafe { RingOp::receive_list(socket, &mut message) }
+            }
+            LinkOp::SendList(list, way) => {
+                message = list.message();
+                // SAFETY: the list has the memory until this returns; the kernel holds the pages
+                // itself that it reads later.
+                unsafe { RingOp::send_list(socket, &message, way) }
+            }
+        };
         let mut ops = [op];
         self.run(&mut ops);
         ops[0].result
@@ -155,35 +171,8 @@ impl Net for Sockets {
     }
 
     #[inline(always)]
-    fn receive(&mut self, socket: &TcpSocket, room: &mut [u8]) -> Result<usize> {
-        if self.is_ring() {
-            return self.run_one(RingOp::receive(socket, room));
-        }
-        socket.0.recv(room)
-    }
-
-    fn receive_list(&mut self, socket: &TcpSocket, list: &mut ScatterList<'_>) -> Result<usize> {
-        if self.is_ring() {
-            let mut message = list.message();
-            // SAFETY: the list has the memory until this returns, when the operation is over.
-            return self.run_one(unsafe { RingOp::receive_list(socket, &mut message) });
-        }
-        socket.recv_list(list)
-    }
-
-    fn send_list(
-        &mut self,
-        socket: &TcpSocket,
-        list: &mut GatherList<'_>,
-        way: Way,
-    ) -> Result<usize> {
-        if self.is_ring() {
-            let message = list.message();
-            // SAFETY: the list has the memory until this returns; the kernel holds the pages
-            // itself that it reads later.
-            return self.run_one(unsafe { RingOp::send_list(socket, &message, way) });
-        }
-        socket.send_list(list, way)
+    fn transfer(&mut self, socket: &TcpSocket, op: LinkOp<'_, '_>) -> Result<usize> {
+        if self.is_ring() { self.transfer_by_ring(socket, op) } else { op.on(socket) }
     }
 
     fn send_each(&mut self, sends: &mut [Sending<'_, TcpSocket>]) {

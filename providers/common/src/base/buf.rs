@@ -280,6 +280,79 @@ impl OnePiece<'_> {
     }
 }
 
+/// Bytes in memory that another process may write to at any time: they can be copied, and nothing
+/// looks at them where they are.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignBytes<'a> {
+    at: *const u8,
+    len: usize,
+    of: PhantomData<&'a u8>,
+}
+
+impl ForeignBytes<'_> {
+    /// These bytes.
+    ///
+    /// # Safety
+    /// They are readable for the lifetime that the caller chooses.
+    #[inline(always)]
+    pub(crate) unsafe fn new(at: *const u8, len: usize) -> Self {
+        Self { at, len, of: PhantomData }
+    }
+
+    /// How many there are.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Those behind the first `n`, which are at most all.
+    #[inline(always)]
+    pub fn behind(self, n: usize) -> Self {
+        let n = n.min(self.len);
+        Self { at: self.at.wrapping_add(n), len: self.len - n, of: PhantomData }
+    }
+}
+
+/// The bytes of a message, wherever they are.
+pub trait MessageBytes: Copy {
+    /// How many there are.
+    fn count(self) -> usize;
+
+    /// Copies them to a buffer; what does not fit is left out.
+    fn copy_into(self, buf: &RecvBuf);
+}
+
+impl MessageBytes for &[u8] {
+    #[inline(always)]
+    fn count(self) -> usize {
+        self.len()
+    }
+
+    #[inline(always)]
+    fn copy_into(self, buf: &RecvBuf) {
+        buf.copy_from(0, self);
+    }
+}
+
+impl MessageBytes for ForeignBytes<'_> {
+    #[inline(always)]
+    fn count(self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    fn copy_into(self, buf: &RecvBuf) {
+        let mut done = 0;
+        buf.0.each(0, self.len.min(buf.len()), |part, len| {
+            // SAFETY: the application keeps `part..part + len` writable and does not touch it; the
+            // bytes are readable, and in no memory of the application's.
+            unsafe { std::ptr::copy_nonoverlapping(self.at.add(done), part, len) };
+            done += len;
+        });
+    }
+}
+
 /// Bytes the application wants sent.
 #[derive(Clone, Debug)]
 pub struct SendBuf(Segments);

@@ -15,7 +15,7 @@
 //! | `fi_addr_t` | 61 | [`AV_SET_ADDR`] | a set of addresses (fi_av_set_addr) |
 //! | | 62 | [`COLLECTIVE_ADDR`] | a group of a collective |
 //! | | upper half | [`MULTICAST_ADDR`] | a multicast group |
-//! | command of fi_control | | [`SPARES_CALLERS`] | see there |
+//! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`] | see there |
 //!
 //! Flags of fi_getinfo that only providers use are in `ofi::info`, where the core sees them too.
 //! What is asserted at the end of this file is checked when it is compiled.
@@ -92,6 +92,11 @@ pub fn is_group(dest: fi_addr_t) -> bool {
 /// vain reads. A utility provider says so once, and then need not keep its thread from being
 /// cancelled around every read.
 pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
+
+/// A command of fi_control that only queues of this crate know: it fails with -FI_EAGAIN if there
+/// is nothing to read. A read would make progress first, which a utility provider that has several
+/// queues of one domain needs once for all of them.
+pub(crate) const HAS_ENTRIES: c_int = 0x0f1_0002;
 
 /// The flags of the API that a call that starts an operation may have, an endpoint by default,
 /// or a completion.

@@ -44,6 +44,12 @@ impl<T> Slab<T> {
         index
     }
 
+    /// Stores a value that is made with its index; returns the index.
+    pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
+        let next = if self.free == NONE { self.slots.len() as u32 } else { self.free };
+        self.insert(make(next))
+    }
+
     /// Makes room for so many more values; -FI_ENOMEM if there is none.
     pub fn try_reserve(&mut self, more: usize) -> Result {
         let free = self.slots.len() - self.len;

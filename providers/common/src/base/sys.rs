@@ -118,7 +118,12 @@ pub fn max_descriptors() -> usize {
 
 /// An epoll instance: which descriptors are worth looking at.
 #[derive(Debug)]
-pub struct Epoll(OwnedFd);
+pub struct Epoll {
+    fd: OwnedFd,
+    /// The process that made the instance ([`generation`]). A forked child has the same one, and
+    /// changes nothing of what its parent watches.
+    process: u32,
+}
 
 /// What [`Epoll::wait`] reports of one descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -163,41 +168,42 @@ impl Interest {
 impl Epoll {
     /// A new, empty instance.
     pub fn new() -> Result<Self> {
+        count_forks();
         // SAFETY: no memory is involved; the result is checked, then owned once.
-        unsafe { Ok(Self(OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?))) }
+        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
+        Ok(Self { fd, process: generation() })
     }
 
-    fn ctl(&self, op: libc::c_int, fd: RawFd, token: u64, interest: Interest) -> Result {
-        let mut event = libc::epoll_event { events: interest.bits(), u64: token };
+    fn ctl(&self, op: libc::c_int, fd: RawFd, token: u64, events: u32) -> Result {
+        if self.process != generation() {
+            return Ok(());
+        }
+        let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: `event` outlives the call, which copies it.
-        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd, &raw mut event) })?;
+        check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd, &raw mut event) })?;
         Ok(())
     }
 
     /// Starts watching `fd`; its events carry `token`.
     pub fn add(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
-        self.ctl(libc::EPOLL_CTL_ADD, fd, token, interest)
+        self.ctl(libc::EPOLL_CTL_ADD, fd, token, interest.bits())
     }
 
     /// Changes what a watched `fd` is watched for.
     pub fn modify(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
-        self.ctl(libc::EPOLL_CTL_MOD, fd, token, interest)
+        self.ctl(libc::EPOLL_CTL_MOD, fd, token, interest.bits())
     }
 
     /// Changes what a watched `fd`, a socket, is watched for: the end of what the other end sends,
     /// and nothing that comes before it.
     pub fn modify_to_end(&self, fd: RawFd, token: u64) -> Result {
-        let mut event = libc::epoll_event { events: libc::EPOLLRDHUP as u32, u64: token };
-        let modify = libc::EPOLL_CTL_MOD;
-        // SAFETY: `event` outlives the call, which copies it.
-        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), modify, fd, &raw mut event) })?;
-        Ok(())
+        self.ctl(libc::EPOLL_CTL_MOD, fd, token, libc::EPOLLRDHUP as u32)
     }
 
     /// Stops watching `fd`. A closed descriptor is forgotten by itself, so a
     /// failure here means there is nothing left to do.
     pub fn remove(&self, fd: RawFd) {
-        let _ = self.ctl(libc::EPOLL_CTL_DEL, fd, 0, Interest { read: false, write: false });
+        let _ = self.ctl(libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
     /// Waits up to `timeout` (`None`: for ever, zero: not at all) and hands each
@@ -211,7 +217,7 @@ impl Epoll {
         // SAFETY: the kernel writes at most `events.len()` entries.
         let n = unsafe {
             libc::epoll_wait(
-                self.0.as_raw_fd(),
+                self.fd.as_raw_fd(),
                 events.as_mut_ptr(),
                 events.len() as libc::c_int,
                 millis(timeout),
@@ -235,7 +241,7 @@ impl Epoll {
 
 impl AsRawFd for Epoll {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
     }
 }
 
@@ -435,6 +441,27 @@ mod tests {
         assert_eq!(ready(), [(7, true)]);
         event.drain();
         assert_eq!(ready(), []);
+    }
+
+    #[test]
+    fn a_forked_child_takes_nothing_out_of_what_its_parent_watches() {
+        let (epoll, event) = (Epoll::new().unwrap(), EventFd::new().unwrap());
+        epoll.add(event.as_raw_fd(), 7, Interest::READ).unwrap();
+        // SAFETY: the child makes system calls alone, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            epoll.remove(event.as_raw_fd());
+            // SAFETY: nothing of the parent's is to be run.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = -1;
+        // SAFETY: `status` outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        event.signal();
+        assert_eq!(epoll.wait(Some(Duration::ZERO), |_| ()), Ok(1));
+        epoll.remove(event.as_raw_fd());
+        assert_eq!(epoll.wait(Some(Duration::ZERO), |_| ()), Ok(0));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::info::InfoBuf;
 use crate::lock::{Level, Lock, Within};
 use crate::operation::RemoteSegment;
-use crate::reserved::SPARES_CALLERS;
+use crate::reserved::{HAS_ENTRIES, SPARES_CALLERS};
 use crate::slab::{NONE, Slab};
 use core::ffi::{c_int, c_void};
 use libc::iovec;
@@ -331,6 +331,15 @@ impl CoreCq {
     /// Transfers under way.
     pub fn in_flight(&self) -> usize {
         self.flights.lock_within().slab.len()
+    }
+
+    /// Whether there may be something to read, as far as is known without progress: false only of a
+    /// core that knows the question ([`HAS_ENTRIES`]).
+    pub fn may_have_entries(&self) -> bool {
+        // SAFETY: open; a queue that does not know the command refuses it, and none uses the
+        // argument.
+        let answer = unsafe { control(self.fid(), HAS_ENTRIES, ptr::null_mut()) };
+        answer != Err(Error::AGAIN)
     }
 
     /// Reads up to `max` entries; returns how many there were. -FI_EAVAIL: the next entry is a

@@ -61,6 +61,13 @@ impl LocalDoor {
         self.door.words().fall_asleep()
     }
 
+    /// Rings the engine's own bell: a thread that sleeps wakes up.
+    pub fn rouse(&self) {
+        if poll_now(self.bell.as_raw_fd(), libc::POLLOUT) {
+            self.bell.signal();
+        }
+    }
+
     /// Says that the engine is awake, and stops the bell.
     pub fn wake(&self) {
         self.door.words().wake();

@@ -322,6 +322,11 @@ impl MeetingHost {
         Ok(Some(place.listener.0.as_raw_fd()))
     }
 
+    /// Closes that place, until it is opened again.
+    pub fn shut(&mut self) {
+        self.place = None;
+    }
+
     /// The descriptor of the place where the engine is met, if that is open.
     pub fn place(&self) -> Option<RawFd> {
         self.place.as_ref().map(|place| place.listener.0.as_raw_fd())

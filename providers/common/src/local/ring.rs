@@ -4,7 +4,7 @@
 //! Whatever the other process writes there, an end of a pipe never leaves its own memory, and gives
 //! no more bytes than it was given room for: impossible indices and pieces are -FI_EPROTO.
 use crate::barriers;
-use crate::buf::{GatherList, OnePiece, ScatterList, Way};
+use crate::buf::{ForeignBytes, GatherList, OnePiece, ScatterList, Way};
 use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
 use crate::error::{Error, Result};
@@ -12,6 +12,7 @@ use crate::segment::SharedSegment;
 use crate::words::{CellKind, INLINE, RingReader, RingWords, RingWriter};
 use core::cell::{Cell, OnceCell, RefCell};
 use core::ptr::NonNull;
+use core::sync::atomic::{Ordering, compiler_fence};
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -46,6 +47,17 @@ pub struct FetchedCalls {
     pub high: u32,
 }
 
+/// What came of a look for short bytes ([`LocalPipe::take_short`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShortCells {
+    /// Some were taken.
+    Took,
+    /// There is nothing in the pipe.
+    None,
+    /// What is there, if anything, is to be [received](LocalPipe::recv).
+    Else,
+}
+
 /// Calls that took bytes, and how many pieces were lent in all by the end of the last.
 #[derive(Debug)]
 struct LendingCalls {
@@ -76,6 +88,9 @@ pub struct LocalPipe {
     /// The number of the next call with [`Way::Uncopied`] that takes bytes.
     next_call: Cell<u32>,
     lending: RefCell<VecDeque<LendingCalls>>,
+    /// This end has looked in vain since it sent a message that was not long: it does not send one
+    /// after the other.
+    waited: Cell<bool>,
     segment: SharedSegment,
 }
 
@@ -113,6 +128,7 @@ impl LocalPipe {
             cooled: Cell::new(None),
             next_call: Cell::new(0),
             lending: RefCell::default(),
+            waited: Cell::new(false),
             segment,
         }
     }
@@ -175,26 +191,39 @@ impl LocalPipe {
         true
     }
 
-    /// [`LocalPipe::send_short`] of the first `head_len` bytes of `head`, 16 to 24, and `body` behind
-    /// them.
+    /// [`LocalPipe::send_short`] of two or three words and `body` behind them. The words come in
+    /// registers: bytes that were just written one by one would be waited for.
     #[inline(always)]
-    pub fn send_joined(&self, head: &[u8; 40], head_len: usize, body: OnePiece<'_>) -> bool {
+    pub fn send_joined(&self, head: [u64; 2], third: Option<u64>, body: OnePiece<'_>) -> bool {
+        let head_len = if third.is_some() { 24 } else { 16 };
         let len = head_len + body.len();
-        if !(16..=24).contains(&head_len) || len > INLINE || !self.writer.knows_cell() {
+        if len > INLINE || !self.writer.knows_cell() {
             return false;
         }
         let number = self.writer.next_cell();
         let cell = self.out().cell(number);
         cell.body.with_mut(|to| {
             // SAFETY: the cell has room for `len` bytes, and is no memory of the caller's; the body is
-            // readable, as its owner says. The first two copies are of 16 bytes, and of the 8
-            // before `head_len`.
+            // readable, as its owner says.
             unsafe {
-                to.copy_from_nonoverlapping(head.as_ptr(), 16);
-                let last = head_len - 8;
-                to.add(last).copy_from_nonoverlapping(head.as_ptr().add(last), 8);
-                if body.len() > 0 {
-                    to.add(head_len).copy_from_nonoverlapping(body.at(), body.len());
+                let (body, mut left) = (body.at(), body.len());
+                let near = FIRST_LINE - head_len;
+                // What is in the second line goes first: while the processor waits for that line, the
+                // reader, who looks at the first one again and again, would take the first one away.
+                // But a reader of message after message that falls behind gets several at a time.
+                if self.waited.replace(false) && left > near {
+                    to.add(FIRST_LINE).copy_from_nonoverlapping(body.add(near), left - near);
+                    compiler_fence(Ordering::Release);
+                    left = near;
+                }
+                let words = to.cast::<u64>();
+                words.write_unaligned(head[0]);
+                words.add(1).write_unaligned(head[1]);
+                if let Some(third) = third {
+                    words.add(2).write_unaligned(third);
+                }
+                if left > 0 {
+                    to.add(head_len).copy_from_nonoverlapping(body, left);
                 }
             }
         });
@@ -421,12 +450,7 @@ impl LocalPipe {
         if !self.reader.is_empty(words) || room.is_empty() {
             return self.recv_in_parts(room);
         }
-        // The second line of a message comes at the same time as the first, then.
-        let cell = words.cell(self.reader.this_cell());
-        cell.body.with(|body| prefetch(body.wrapping_add(FIRST_LINE)));
-        if self.reader.found_nothing(words) {
-            self.notify();
-        }
+        self.found_none(words);
         Err(Error::AGAIN)
     }
 
@@ -463,6 +487,64 @@ impl LocalPipe {
             }
         }
         done
+    }
+
+    /// Gives the short bytes of each cell that is there to `take`, without copying them: the first
+    /// three words, whatever of them has come, and all bytes. What `take` answers true to has been
+    /// received. The look ends at the first that it does not want, and where the writer is to be
+    /// told of room.
+    #[inline(always)]
+    pub fn take_short(
+        &self,
+        mut take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool,
+    ) -> ShortCells {
+        let Some(mut number) = self.reader.next_cell() else { return ShortCells::Else };
+        let words = self.inward();
+        let mut result = ShortCells::Else;
+        loop {
+            let cell = words.cell(number);
+            let len = match cell.look_short(number) {
+                Some(0) => return result,
+                Some(len) => len as usize,
+                None if result == ShortCells::Took => return result,
+                None => {
+                    self.found_none(words);
+                    return ShortCells::None;
+                }
+            };
+            let took = cell.body.with(|body| {
+                // SAFETY: a cell has room for more than three words, behind a word that is aligned, and for
+                // as many bytes as `look_short` says. Each word is read once: what is found out about
+                // it holds, whatever the other process writes meanwhile.
+                unsafe {
+                    let word = |at| body.cast::<u64>().add(at).read_volatile();
+                    take([word(0), word(1), word(2)], ForeignBytes::new(body, len))
+                }
+            });
+            if !took {
+                return result;
+            }
+            result = ShortCells::Took;
+            number = number.wrapping_add(1);
+            if self.reader.took_short(number) {
+                if self.reader.tell(words) {
+                    self.notify();
+                }
+                return result;
+            }
+        }
+    }
+
+    /// Nothing is in the ring.
+    #[inline(always)]
+    fn found_none(&self, words: &RingWords) {
+        // The second line of a message comes at the same time as the first, then.
+        let cell = words.cell(self.reader.this_cell());
+        cell.body.with(|body| prefetch(body.wrapping_add(FIRST_LINE)));
+        self.waited.set(true);
+        if self.reader.found_nothing(words) {
+            self.notify();
+        }
     }
 
     /// [`LocalPipe::recv`] of what is not short.
@@ -683,6 +765,7 @@ impl Drop for LocalPipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buf::{MessageBytes, RecvBuf, SendBuf};
     use crate::cma::MemoryToken;
     use crate::door::LocalDoor;
     use crate::sys::poll_now;
@@ -739,6 +822,53 @@ mod tests {
         assert!(a.has_data());
         assert_eq!((a.recv(&mut room), &room[..2]), (Ok(2), &b"d!"[..]));
         assert!(!a.has_data() && !b.has_data());
+    }
+
+    #[test]
+    fn short_messages_are_taken_where_they_are_whatever_their_length() {
+        let (a, b) = pair(4096);
+        let source: Vec<u8> = (0..INLINE as u8).collect();
+        let mut room = [0; INLINE];
+        assert_eq!(b.take_short(|_, _| true), ShortCells::None);
+        for n in 0..=INLINE {
+            for third in [None, Some(7)] {
+                // SAFETY: the bytes outlive the buffer.
+                let body = unsafe { SendBuf::new(source.as_ptr().cast(), n) }.unwrap();
+                // The second line of a cell goes first after a look in vain.
+                for looks in [false, true] {
+                    let _ = looks.then(|| a.take_short(|_, _| true));
+                    assert_eq!(a.writer.has_cell(a.out()), Ok(true));
+                    let head = if third.is_some() { 24 } else { 16 };
+                    let sent = a.send_joined([5, 6], third, body.in_one_piece().unwrap());
+                    assert_eq!(sent, head + n <= INLINE);
+                    if !sent {
+                        continue;
+                    }
+                    assert_eq!(b.take_short(|_, _| false), ShortCells::Else, "it stays");
+                    let taken = b.take_short(|words, bytes| {
+                        assert_eq!((words[0], words[1], bytes.len()), (5, 6, head + n));
+                        assert!(third.is_none_or(|third| words[2] == third));
+                        room.fill(255);
+                        // SAFETY: the room outlives the buffer.
+                        let to = unsafe { RecvBuf::new(room.as_mut_ptr().cast(), n) }.unwrap();
+                        bytes.behind(head).copy_into(&to);
+                        assert_eq!((bytes.behind(head).count(), to.len()), (n, n));
+                        true
+                    });
+                    assert_eq!(taken, ShortCells::Took);
+                    assert_eq!(&room[..n], &source[..n]);
+                    assert!(room[n..].iter().all(|byte| *byte == 255));
+                    assert_eq!(b.take_short(|_, _| true), ShortCells::None);
+                }
+            }
+        }
+        // What is not short, and what was begun, is received as ever.
+        assert_eq!(a.send(&[1; INLINE + 1]), Ok(INLINE + 1));
+        assert_eq!(b.take_short(|_, _| true), ShortCells::Else);
+        assert_eq!((b.recv(&mut [0; 500]), a.send(b"two")), (Ok(INLINE + 1), Ok(3)));
+        assert_eq!(b.recv(&mut [0; 2]), Ok(2));
+        assert_eq!(b.take_short(|_, _| true), ShortCells::Else);
+        assert_eq!(b.recv(&mut [0; 2]), Ok(1));
     }
 
     #[test]
@@ -1330,6 +1460,11 @@ mod tests {
                     }
                     _ => {
                         let _ = (end.has_data(), end.has_room(), end.can_lend());
+                        let wants = numbers.below(2) == 0;
+                        end.take_short(|_, bytes| {
+                            assert!(bytes.len() <= INLINE);
+                            wants
+                        });
                         let _ = end.uncopied_done();
                         end.peer_switched_at().map_or(Ok(0), |_| Ok(0))
                     }

@@ -117,11 +117,23 @@ impl RingCell {
     /// it stands for something else.
     #[inline(always)]
     pub(crate) fn short(&self, number: u32) -> u32 {
+        self.look_short(number).unwrap_or(0)
+    }
+
+    /// [`short`](Self::short), 0 if the cell stands for something else; none if nothing has come.
+    #[inline(always)]
+    pub(crate) fn look_short(&self, number: u32) -> Option<u32> {
         let expected = u64::from(number.wrapping_add(1)) << 32;
         let what = self.head.load(Ordering::Acquire).wrapping_sub(expected);
         // The kind is 0, or else the highest bits are not.
         let len = what.rotate_right(2);
-        if len <= INLINE as u64 { len as u32 } else { 0 }
+        if len <= INLINE as u64 {
+            Some(len as u32)
+        } else if what >> 32 == 0 {
+            Some(0)
+        } else {
+            None
+        }
     }
 }
 

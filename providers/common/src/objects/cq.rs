@@ -19,7 +19,7 @@ use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
-use crate::reserved::{ERROR_MARK, SPARES_CALLERS};
+use crate::reserved::{ERROR_MARK, HAS_ENTRIES, SPARES_CALLERS};
 use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::offset_of;
@@ -817,6 +817,7 @@ impl Object<fid_cq> for Cq {
                 self.spares_callers.store(true, Ordering::Relaxed);
                 Ok(())
             }
+            HAS_ENTRIES => self.has_entries().then_some(()).ok_or(Error::AGAIN),
             abi::FI_GETWAITOBJ => {
                 let kind = match self.wait.kind() {
                     WaitKind::None => fi_wait_obj::FI_WAIT_NONE,

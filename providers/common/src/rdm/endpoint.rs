@@ -94,6 +94,25 @@ impl RdmAttr {
         Self { directed: rx.caps & FI_DIRECTED_RECV != 0, ..Self::default() }
     }
 
+    /// The inbox of the endpoint with the number `owner`. With buffered receives (FI_BUFFERED_RECV)
+    /// `most_buffered` are the largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
+    pub fn inbox<B: UnexpectedBody>(
+        &self,
+        owner: u32,
+        min_multi_recv: usize,
+        most_buffered: [usize; 2],
+    ) -> Inbox<B> {
+        let mut inbox = Inbox::new(self.directed, self.source_err, min_multi_recv);
+        inbox.set_owner(owner);
+        if self.collective {
+            inbox.set_collective();
+        }
+        if self.buffered {
+            inbox.buffer(most_buffered);
+        }
+        inbox
+    }
+
     /// Sets the attributes of a transmit or receive context, whose endpoint has this inbox and
     /// these peers. An injected message has at most `most_inject` bytes, whatever the application
     /// asks for.

@@ -15,7 +15,7 @@ use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_DISCARD, FI_MORE, FI_MSG, FI_MULTI_RECV,
     FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
 };
-use crate::buf::RecvBuf;
+use crate::buf::{MessageBytes, RecvBuf};
 use crate::buffered::Buffering;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::eq::FidPtr;
@@ -673,7 +673,13 @@ impl<B: UnexpectedBody> Inbox<B> {
     /// commonest case: the oldest receive matches it. `tag` is that of a tagged message, 0 of
     /// another. False in any other case, and then nothing has been done yet.
     #[inline(always)]
-    pub fn receive_plain(&mut self, peer: u32, tagged: bool, tag: u64, bytes: &[u8]) -> bool {
+    pub fn receive_plain(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        bytes: impl MessageBytes,
+    ) -> bool {
         if !self.ledger.has_room() || self.addrs.is_some() || (tagged && self.takes_aside(tag)) {
             return false;
         }
@@ -1332,16 +1338,16 @@ impl<B: UnexpectedBody> Queues<B> {
         id: fi_addr_t,
         tagged: bool,
         tag: u64,
-        bytes: &[u8],
+        bytes: impl MessageBytes,
     ) -> bool {
         let posted = &mut self.posted[usize::from(tagged)];
         let Some(recv) = posted.first(source, tag) else { return false };
-        if recv.flags & (FI_MULTI_RECV | ASIDE | ONLY_TAG) != 0 || recv.buf.len() < bytes.len() {
+        if recv.flags & (FI_MULTI_RECV | ASIDE | ONLY_TAG) != 0 || recv.buf.len() < bytes.count() {
             return false;
         }
-        recv.buf.copy_from(0, bytes);
+        bytes.copy_into(&recv.buf);
         let flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
-        let of = Completion::of(recv.context, flags, bytes.len());
+        let of = Completion::of(recv.context, flags, bytes.count());
         let entry = Completion { buf: recv.buf.address(), tag, src: id, ..of };
         let wanted = ledger.wants(recv.flags);
         posted.drop_first();
@@ -1547,19 +1553,19 @@ mod tests {
         let mut bound = Bound::new();
         bound.inbox.set_name(1, 10, 11);
         let memory = RecvMemory::new();
-        assert!(!bound.inbox.receive_plain(1, true, 5, &[1]));
+        assert!(!bound.inbox.receive_plain(1, true, 5, &[1][..]));
         for (number, tag) in [(1, 5), (2, 6), (3, 5)] {
             let op = receive(memory.part(2), number, tag, 0);
             assert!(bound.inbox.post_plain(op, true).is_none());
         }
-        assert!(!bound.inbox.receive_plain(1, false, 0, &[1]));
+        assert!(!bound.inbox.receive_plain(1, false, 0, &[1][..]));
         // One that is not the oldest, and one that is too short.
         for (tag, bytes) in [(6, &[2, 3][..]), (5, &[4, 5, 6])] {
             assert!(!bound.inbox.receive_plain(1, true, tag, bytes));
             assert!(bound.inbox.receive_whole(1, true, tag, bytes));
         }
         assert!(!bound.inbox.receive_whole(1, true, 6, &[1]));
-        assert!(bound.inbox.receive_plain(1, true, 5, &[9]));
+        assert!(bound.inbox.receive_plain(1, true, 5, &[9][..]));
         assert_eq!(bound.reported(), [(2, Ok(2)), (1, Err(Error::TRUNC)), (3, Ok(1))]);
         assert_eq!(memory.0[..3], [9, 5, 0]);
         // What waits is not overtaken.
@@ -1727,7 +1733,7 @@ mod tests {
         });
         let host = &mut context_of_all.inbox;
         assert!(host.post_plain(nowhere(1, 5, 0), true).is_none());
-        assert!(endpoints[1].inbox.receive_plain(0, true, 5, &[]));
+        assert!(endpoints[1].inbox.receive_plain(0, true, 5, &[][..]));
         assert_eq!(endpoints[1].reported(), [(1, Ok(0))]);
         for (at, tag) in [(0, 5), (1, 5), (0, 6)] {
             endpoints[at].keep(message(0, tag, 4));
@@ -1741,7 +1747,7 @@ mod tests {
         assert_eq!(claimed.seen.map(|seen| seen.owner), Some(1));
         let [one, two] = &mut endpoints;
         one.inbox.leave();
-        assert!(one.inbox.is_shared() && !one.inbox.receive_plain(0, true, 5, &[]));
+        assert!(one.inbox.is_shared() && !one.inbox.receive_plain(0, true, 5, &[][..]));
         assert_eq!(host.post(nowhere(3, 0, FI_CLAIM), true).err(), Some(Error::INVAL));
         assert_eq!((one.inbox.kept_count(0), two.inbox.kept_count(0)), (0, 1));
         assert_eq!(host.kept_bytes(), 4 + COST);

@@ -135,16 +135,9 @@ pub(crate) struct RxmEngineEp {
 }
 
 impl RxmEngineEp {
-    pub(super) fn new(common: Arc<Common>, identity: RxmIdentity) -> Self {
+    pub(super) fn new(id: u32, common: Arc<Common>, identity: RxmIdentity) -> Self {
         let least = MIN_MULTI_RECV.min(common.config.eager_limit);
-        let attr = &identity.attr;
-        let mut inbox = Inbox::new(attr.directed, attr.source_err, least);
-        if attr.collective {
-            inbox.set_collective();
-        }
-        if attr.buffered {
-            inbox.buffer(MAX_BUFFERED);
-        }
+        let inbox = identity.attr.inbox(id, least, MAX_BUFFERED);
         let plain_max = common.core_inject.min(MAX_INJECT);
         Self {
             plain_max: plain_max.saturating_sub(HEADER_LEN).min(common.config.eager_limit),
@@ -346,7 +339,7 @@ impl RxmEngineEp {
                 && ep.ledger.has_room(flags & FI_COMPLETION != 0)
         };
         if !room(self) {
-            self.turn();
+            self.turn(false);
             if !room(self) {
                 return Err(Error::AGAIN);
             }
@@ -357,10 +350,7 @@ impl RxmEngineEp {
     /// A buffer for one packet: a free one, or a new one.
     #[inline]
     pub(super) fn buffer(&mut self) -> Result<CoreBuf> {
-        match self.free.pop() {
-            Some(buf) => Ok(buf),
-            None => self.common.buffer(),
-        }
+        self.free.pop().map_or_else(|| self.common.buffer(), Ok)
     }
 
     /// Takes back a packet buffer that is not used any more.

@@ -128,10 +128,8 @@ impl RxmEngine {
 
     /// Adds an endpoint; returns its number.
     pub(crate) fn add_ep(&self, identity: RxmIdentity) -> u32 {
-        let mut state = self.lock();
-        let id = state.eps.insert(Box::new(RxmEngineEp::new(self.common.clone(), identity)));
-        state.eps[id].inbox.set_owner(id);
-        id
+        let common = self.common.clone();
+        self.lock().eps.insert_with(|id| Box::new(RxmEngineEp::new(id, common, identity)))
     }
 
     /// Calls `each` with an endpoint, if that is still open.
@@ -255,10 +253,12 @@ impl RxmState {
     /// One turn of progress.
     #[inline]
     pub(crate) fn turn(&mut self) {
-        let mut handed = false;
+        let (mut handed, mut beside) = (false, false);
         for (_, ep) in self.eps.iter_mut() {
-            ep.turn();
+            ep.turn(beside);
             handed |= !ep.handed.is_empty();
+            // Endpoints without a queue of the core's have made no progress.
+            beside |= ep.core.is_some();
         }
         if handed {
             self.hand_over();

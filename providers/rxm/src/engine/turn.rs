@@ -31,13 +31,17 @@ pub(super) fn plain_message(
 
 impl RxmEngineEp {
     /// One turn of progress: the core's completions, connection events, transfers that wait.
+    /// `beside`: another endpoint has had the core make progress in this turn, for all endpoints.
     #[inline]
-    pub(super) fn turn(&mut self) {
+    pub(super) fn turn(&mut self, beside: bool) {
         if !self.parked.is_empty() {
             self.unpark();
         }
-        let (came, most) = (self.came, self.common.config.comp_per_progress);
+        let (came, mut most) = (self.came, self.common.config.comp_per_progress);
         let mut read = 0;
+        if beside && self.core.as_ref().is_none_or(|core| !core.cq.may_have_entries()) {
+            most = 0;
+        }
         while read < most && self.parked.len() < self.parked_max {
             let wanted = most - read;
             let n = self.read_core(wanted);

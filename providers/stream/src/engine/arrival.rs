@@ -91,10 +91,8 @@ pub struct Unreceived {
 
 impl inbox::UnexpectedBody for Unreceived {
     fn bytes(&self) -> Option<&[u8]> {
-        match &self.body {
-            StreamUnexpected::Whole(bytes) => Some(bytes),
-            _ => None,
-        }
+        let StreamUnexpected::Whole(bytes) = &self.body else { return None };
+        Some(bytes)
     }
 
     /// A message is counted in full while it arrives.

@@ -356,6 +356,17 @@ impl<N: Net> StreamConn<N> {
         header.write(self.order, wire)
     }
 
+    /// Whether plain messages may be read by the short way: nothing is begun, kept or to be sent.
+    #[inline(always)]
+    pub(super) fn takes_plain(&self) -> bool {
+        let between = self.incoming.is_none() && self.stash.is_empty() && !self.blocked;
+        self.plain_below != 0
+            && between
+            && !self.large
+            && self.tx.is_empty()
+            && self.batch.is_empty()
+    }
+
     /// Whether a message may leave at once: nothing waits before it.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {

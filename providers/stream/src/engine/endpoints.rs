@@ -33,13 +33,8 @@ impl<N: Net> StreamState<N> {
 
     /// Adds an endpoint.
     pub(crate) fn add_ep(&mut self, identity: StreamIdentity) -> u32 {
-        let id = self.eps.insert(StreamEngineEp::new(
-            identity,
-            N::Link::settings(),
-            N::Link::provider(),
-        ));
-        self.eps[id].inbox.set_owner(id);
-        id
+        let (settings, provider) = (N::Link::settings(), N::Link::provider());
+        self.eps.insert_with(|id| StreamEngineEp::new(id, identity, settings, provider))
     }
 
     /// Sets what completions of receives report as their source (`OPT_SOURCE`).

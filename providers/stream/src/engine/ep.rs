@@ -144,18 +144,13 @@ pub(crate) struct StreamEngineEp {
 
 impl StreamEngineEp {
     pub(super) fn new(
+        id: u32,
         identity: StreamIdentity,
         settings: &StreamSettings,
         provider: &'static Provider,
     ) -> Self {
-        let mut inbox =
-            Inbox::new(identity.attr.directed, identity.attr.source_err, settings.min_multi_recv);
-        if identity.attr.collective {
-            inbox.set_collective();
-        }
-        if identity.attr.buffered {
-            inbox.buffer(MAX_BUFFERED);
-        }
+        let least = settings.min_multi_recv;
+        let mut inbox = identity.attr.inbox(id, least, MAX_BUFFERED);
         if identity.kind != StreamEpKind::Rdm || identity.attr.buffered {
             // The application chose the peer of a connected endpoint; with buffered receives it
             // asks to be told of all senders.

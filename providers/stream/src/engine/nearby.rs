@@ -32,7 +32,7 @@ impl<N: Net> StreamState<N> {
         }
         let (mut moved, mut index) = (false, 0);
         while let Some(&id) = self.local.get(index) {
-            if self.service(id) {
+            if self.service_nearby(id) {
                 moved = true;
                 // What moved may have ended, or have ended others.
                 index += usize::from(self.local.get(index) == Some(&id));
@@ -146,8 +146,6 @@ impl<N: Net> StreamState<N> {
     #[inline(never)]
     fn woken(&mut self) {
         self.sleepers.remove();
-        if self.sleepers.is_empty() {
-            self.net.wake();
-        }
+        self.may_go_local();
     }
 }

@@ -115,18 +115,16 @@ impl<N: Net> StreamState<N> {
 
     /// Takes all posted receives back, as when a connection is over for good.
     pub(super) fn cancel_all(&mut self, ep_id: u32) {
-        for meeting in self.eps[ep_id].inbox.cancel_all() {
-            self.meet(meeting);
-        }
+        let taken = self.eps[ep_id].inbox.cancel_all();
+        taken.into_iter().for_each(|meeting| self.meet(meeting));
     }
 
     /// Forgets all posted receives, and what the application claimed; nothing is
     /// reported any more.
     pub(super) fn empty_inbox(&mut self, ep_id: u32) {
         self.cancel_all(ep_id);
-        for meeting in self.eps[ep_id].inbox.unclaim_all() {
-            self.meet(meeting);
-        }
+        let unclaimed = self.eps[ep_id].inbox.unclaim_all();
+        unclaimed.into_iter().for_each(|meeting| self.meet(meeting));
     }
 
     /// From now on the endpoint takes its receives from this shared receive context.

@@ -10,6 +10,15 @@ impl<N: Net> StreamState<N> {
     /// messages. Returns whether there were any.
     #[cold]
     pub(super) fn reclaim(&mut self, id: u32) -> bool {
+        let moved = self.read_notices(id);
+        if self.conns.get(id).is_some_and(|conn| !conn.is_lending()) {
+            self.lift_fence(id);
+        }
+        moved
+    }
+
+    /// [`reclaim`](Self::reclaim), for who goes on to send what waits.
+    pub(super) fn read_notices(&mut self, id: u32) -> bool {
         let mut moved = false;
         let Some(conn) = self.conns.get_mut(id) else { return false };
         let Some(zerocopy) = &mut conn.zerocopy else { return false };
@@ -42,7 +51,6 @@ impl<N: Net> StreamState<N> {
         if conn.interest == Interest::NONE {
             self.watch(id);
         }
-        self.lift_fence(id);
         moved
     }
 }

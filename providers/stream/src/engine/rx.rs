@@ -10,7 +10,7 @@ use super::ep::StreamEngineEp;
 use super::incoming::{AHEAD_OF_LARGE, Begun, DIRECT_MIN, Got, Incoming, MessageTarget};
 use super::state::StreamState;
 use super::trace::trace;
-use crate::net::{ByteLink, Net, peer_of};
+use crate::net::{ByteLink, LinkOp, Net, peer_of};
 use crate::wire::{
     COMMIT_COMPLETE, Malformed, Parsed, REMOTE_CQ_DATA, StreamHeader, StreamOp, StreamPlain,
 };
@@ -22,6 +22,7 @@ use ofi_provider::inbox::{About, Recv};
 use ofi_provider::log::peer_text;
 use ofi_provider::malformed;
 use ofi_provider::reserved::ONLY_TAG;
+use ofi_provider::ring::ShortCells;
 use ofi_provider::slab::{NONE, Slab};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -145,6 +146,17 @@ fn plain_messages<'a, N: Net>(
     rest
 }
 
+/// [`plain_messages`] that came through memory, short ones, from where they are there.
+#[inline(never)]
+fn plain_in_memory<N: Net>(conn: &StreamConn<N>, eps: &mut Slab<StreamEngineEp>) -> ShortCells {
+    let (inbox, peer) = (&mut eps[conn.ep].inbox, conn.peer);
+    conn.link.take_short(|words, bytes| {
+        StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
+            inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+        })
+    })
+}
+
 /// What came of [reading plain messages](StreamState::read_plain).
 pub(super) enum PlainRead {
     /// All there is was read, and was plain messages.
@@ -189,13 +201,7 @@ impl<N: Net> StreamState<N> {
     pub(super) fn read_plain(&mut self, id: u32) -> PlainRead {
         let Self { conns, eps, staging, .. } = self;
         let Some(conn) = conns.get_mut(id) else { return PlainRead::Not };
-        let between = conn.incoming.is_none() && conn.stash.is_empty() && !conn.blocked;
-        if conn.plain_below == 0
-            || !between
-            || conn.large
-            || !conn.tx.is_empty()
-            || !conn.batch.is_empty()
-        {
+        if !conn.takes_plain() {
             return PlainRead::Not;
         }
         let n = match conn.link.recv(staging) {
@@ -220,6 +226,27 @@ impl<N: Net> StreamState<N> {
         PlainRead::Moved
     }
 
+    /// [`StreamState::read_plain`] of short messages that came through memory, from where they are
+    /// there, and [`StreamState::service`] if something else is to be done. Returns whether anything
+    /// moved.
+    #[inline(always)]
+    pub(super) fn service_nearby(&mut self, id: u32) -> bool {
+        let Self { conns, eps, .. } = self;
+        if let Some(conn) = conns.get_mut(id)
+            && conn.takes_plain()
+        {
+            match plain_in_memory(conn, eps) {
+                ShortCells::Took => {
+                    conn.misses = 0;
+                    return true;
+                }
+                ShortCells::None => return false,
+                ShortCells::Else => {}
+            }
+        }
+        self.service(id)
+    }
+
     #[inline(never)]
     fn parse_staged(&mut self, id: u32, part: Range<usize>) -> bool {
         self.lend_staging(&[id], |state, staging| state.parse(id, &staging[part]))
@@ -238,7 +265,7 @@ impl<N: Net> StreamState<N> {
             } else {
                 let room = conn.room_in(staging);
                 let wanted = room.len();
-                (self.net.receive(&conn.link, room), wanted)
+                (self.net.transfer(&conn.link, LinkOp::Receive(room)), wanted)
             };
             match self.take_in(id, staging, wanted, result) {
                 Got::Nothing => return moved,
@@ -364,7 +391,7 @@ impl<N: Net> StreamState<N> {
             list.push_room(&mut staging[..tail]);
         }
         let wanted = list.len();
-        let result = self.net.receive_list(&conn.link, &mut list);
+        let result = self.net.transfer(&conn.link, LinkOp::ReceiveList(&mut list));
         drop(opened);
         if let Some((message, bytes)) = arriving {
             let inbox = &mut self.eps[conn.ep].inbox;

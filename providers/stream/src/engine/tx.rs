@@ -7,7 +7,7 @@ use super::transfer::{
     ACKED, COPY_MAX, Leaves, Outgoing, Route, SendBody, TransferFinish, body_of, level,
 };
 use super::zerocopy::Zerocopy;
-use crate::net::{ByteLink, LateVisits, LinkPoller, Net};
+use crate::net::{ByteLink, LateVisits, LinkOp, LinkPoller, Net};
 use crate::wire::{
     ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, SEGMENT_LEN, StreamHeader, StreamOp,
 };
@@ -229,16 +229,14 @@ impl<N: Net> StreamState<N> {
         {
             return Plainly::Not;
         }
-        let head = packet.first_chunk_mut().expect("a packet has room for a header");
-        let head_len = StreamHeader::write_plain(conn.tx_id, tagged.then_some(op.tag), len, head);
+        let (id, tag) = (conn.tx_id, tagged.then_some(op.tag));
         conn.sent_in = *turns;
-        conn.tx_id = conn.tx_id.wrapping_add(1);
-        let joined = conn.link.sends_locally()
-            && op
-                .buf
-                .in_one_piece()
-                .is_some_and(|body| conn.link.send_joined(head, head_len, body));
-        if !joined {
+        conn.tx_id = id.wrapping_add(1);
+        let in_memory = conn.link.sends_locally()
+            && op.buf.in_one_piece().is_some_and(|body| conn.link.send_plain(id, tag, body));
+        if !in_memory {
+            let head = packet.first_chunk_mut().expect("a packet has room for a header");
+            let head_len = StreamHeader::write_plain(id, tag, len, head);
             let wire_len = head_len + len;
             op.buf.copy_to(0, &mut packet[head_len..wire_len]);
             let result = conn.link.send(&packet[..wire_len]);
@@ -652,6 +650,15 @@ impl<N: Net> StreamState<N> {
         outgoing.wire_len = header.write(conn.order, &mut outgoing.wire);
         outgoing.sent = sent;
         conn.tx.push_back(outgoing);
+        if self.net.is_due() {
+            self.turns += 1;
+            self.ask_poller();
+            // It may have ended, and its number be another's, to whom that does nothing.
+            if self.conns.get(conn_id).is_none_or(|conn| !conn.is_connected()) {
+                return;
+            }
+            self.flush(conn_id);
+        }
         self.heat(conn_id);
         self.watch_unsent(conn_id);
     }
@@ -724,7 +731,7 @@ impl<N: Net> StreamState<N> {
             let mut result = match gathered {
                 // Lent buffers are the library's until completion, which waits for the system if
                 // it does not copy them.
-                Ok(()) => self.net.send_list(&conn.link, &mut list, way),
+                Ok(()) => self.net.transfer(&conn.link, LinkOp::SendList(&mut list, way)),
                 // A region is gone of which a peer was to be answered, and was not copied
                 // ([`StreamState::save_answers`]): with the rest of the answer goes the stream.
                 Err(error) => Err(error),
@@ -732,7 +739,7 @@ impl<N: Net> StreamState<N> {
             if way == Way::Uncopied && result == Err(Error::NOBUFS) {
                 // The system has no memory for more zero-copy notices just now (optmem_max).
                 way = Way::Copied;
-                result = self.net.send_list(&conn.link, &mut list, way);
+                result = self.net.transfer(&conn.link, LinkOp::SendList(&mut list, way));
             }
             drop(opened);
             let mut sent = match result {
@@ -760,6 +767,13 @@ impl<N: Net> StreamState<N> {
             moved |= sent > 0;
             let full = sent < wanted;
             self.account(id, &mut sent);
+            // Parts that are too small to be lent were copied, so that the call may be over: no
+            // peer gives a sign of that, for which another thread may wait.
+            if way == Way::Uncopied
+                && self.conns.get(id).is_some_and(|conn| conn.link.sends_locally())
+            {
+                self.read_notices(id);
+            }
             if full {
                 return moved;
             }

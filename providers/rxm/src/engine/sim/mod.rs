@@ -33,7 +33,7 @@ use ofi_simulation::{
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use wires::{HERE, RxmWorld, WirePlan};
+use wires::{ASKED, HERE, RxmWorld, WirePlan};
 
 /// What seeds decide of the core provider, beside what its wires do.
 #[derive(Debug)]
@@ -373,6 +373,21 @@ fn two(plan: &mut SimPlan, shape: Shape) {
     (plan.nodes, plan.strangers, plan.shortage) = (2, 0, 0);
     (plan.shape, plan.parts) = (shape, if shape == Shape::Single { 1 } else { 2 });
     plan.tx_size = 16;
+}
+
+/// A core makes progress for all endpoints of a domain, which takes it the longer the more there are.
+#[test]
+fn many_endpoints_ask_the_core_for_progress_once_in_a_turn() {
+    for (shape, parts) in [(Shape::Single, 1), (Shape::Scalable, 2), (Shape::Scalable, 4)] {
+        let mut sim = WireSim::with(1, |plan, _| {
+            two(plan, shape);
+            (plan.parts, plan.tx_size) = (parts, 4);
+        });
+        let before = ASKED.get();
+        (0..10).for_each(|_| sim.turn_alone(1));
+        assert_eq!(ASKED.get() - before, 10, "{parts} endpoints");
+        sim.end_all();
+    }
 }
 
 /// An endpoint of a core that cannot be opened for want of memory leaves its request unanswered.

@@ -25,7 +25,7 @@ use ofi_provider::progress::Progress;
 use ofi_provider::sys::Epoll;
 use ofi_provider::wait::WaitKind;
 use ofi_simulation::{PlantedFault, SimRandom, planted};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -34,6 +34,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 std::thread_local! {
     /// The world of the simulation that runs on this thread.
     pub(super) static HERE: RefCell<Option<Arc<Mutex<RxmWorld>>>> = const { RefCell::new(None) };
+    /// How often the core was asked for progress on this thread.
+    pub(super) static ASKED: Cell<usize> = const { Cell::new(0) };
 }
 
 // What a test binary has in the place of libfabric.so: the calls by which the engine reaches its
@@ -680,7 +682,10 @@ impl WiresProgress {
 }
 
 impl Progress for WiresProgress {
-    fn progress(&self) {}
+    fn progress(&self) {
+        ASKED.set(ASKED.get() + 1);
+    }
+
     fn wait_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

@@ -2,6 +2,10 @@
 //! delay, split and get cut, in a world without sockets, threads or real time, in which what
 //! happens and when is drawn from one seed. What endpoints do, and what must come of it, is that
 //! of all simulators (`ofi_simulation`).
+//!
+//! Links are wrapped as those of providers are ([`WithLocal`](crate::local::WithLocal)): in some
+//! worlds their ends meet, by the system's sockets, and move to memory that the system has made.
+//! That is there at once; who looks at it when is drawn as all else.
 pub mod rings;
 
 use super::arrival::Unreceived;
@@ -9,7 +13,7 @@ use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
 use super::{StreamEngine, StreamRequest, StreamState};
 use crate::net::{ByteLink, Visited};
 use crate::objects::StreamAside;
-use crate::settings::StreamSettings;
+use crate::settings::{LocalSettings, StreamSettings};
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_ATOMIC, FI_MULTI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
 };
@@ -20,13 +24,13 @@ use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
 pub use ofi_simulation::SimRandom;
 use ofi_simulation::{ConnectedWorld, EndpointRole, NodePlace, Sim, SimPlan, SimWorld, address};
-pub use rings::{Rings, StreamWorld};
+pub use rings::{Rings, SimLink, SimNet, StreamWorld};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 impl ConnectedWorld for OverRings {
-    type Request = StreamRequest<rings::RingEnd>;
+    type Request = StreamRequest<SimLink>;
 
     fn listen(&mut self, node: usize) {
         let passive = rings::RingPassive::new(&self.world, address(node, 0)).unwrap();
@@ -42,7 +46,7 @@ impl ConnectedWorld for OverRings {
         let _ = request.reject(&[]);
     }
 
-    fn aside(&self, request: Option<Self::Request>) -> StreamAside<rings::RingEnd> {
+    fn aside(&self, request: Option<Self::Request>) -> StreamAside<SimLink> {
         StreamAside::new(StreamEpKind::Msg, None, request)
     }
 
@@ -65,6 +69,8 @@ pub struct OverRings {
     courier: bool,
     /// Many links are sent to and received from together.
     together: bool,
+    /// Nodes sleep until the poller has something to tell.
+    dozes: bool,
     /// Passive endpoints of nodes whose endpoints are connected.
     passive: Vec<rings::RingPassive>,
 }
@@ -74,6 +80,9 @@ pub struct OverRings {
 pub struct BeneathStream {
     /// The engine's number in the world.
     place: usize,
+    net: Rings,
+    /// The engine sleeps since so many turns.
+    asleep: Option<u64>,
     regions: Arc<MrTable>,
     key: u64,
 }
@@ -100,7 +109,7 @@ pub fn follow(script: &[u8]) {
 
 impl OverRings {
     fn world(&self) -> MutexGuard<'_, StreamWorld> {
-        self.world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        look(&self.world)
     }
 
     /// Time passes until a timer expires or a visitor comes; false if none will.
@@ -117,16 +126,19 @@ impl OverRings {
 }
 
 impl SimWorld for OverRings {
-    type Engine = StreamEngine<Rings>;
+    type Engine = StreamEngine<SimNet>;
     type Beneath = BeneathStream;
 
     fn new(random: &mut SimRandom, own: SimRandom, _plan: &mut SimPlan) -> Self {
         static START: OnceLock<Instant> = OnceLock::new();
+        let world = StreamWorld::new(*START.get_or_init(Instant::now), own);
+        look(&world).apart = random.pick(&[0, 0, 2]);
         Self {
-            world: StreamWorld::new(*START.get_or_init(Instant::now), own),
+            world,
             settings: &choices()[random.below(choices().len())],
             courier: random.below(4) > 0,
             together: random.below(5) == 0,
+            dozes: random.one_in(3),
             passive: Vec::new(),
         }
     }
@@ -139,13 +151,20 @@ impl SimWorld for OverRings {
         &mut self,
         _plan: &SimPlan,
         place: NodePlace<'_>,
-    ) -> (Arc<StreamEngine<Rings>>, BeneathStream) {
+    ) -> (Arc<StreamEngine<SimNet>>, BeneathStream) {
         let net = Rings::new(&self.world, self.together);
         let regions = Arc::new(MrTable::new(0));
-        let beneath = BeneathStream { place: net.node(), regions: regions.clone(), key: place.key };
+        let beneath = BeneathStream {
+            place: net.node(),
+            net: net.clone(),
+            asleep: None,
+            regions: regions.clone(),
+            key: place.key,
+        };
         let (memory, rights) = (place.memory, FI_REMOTE_READ | FI_REMOTE_WRITE);
         regions.insert(memory.as_ptr() as usize, memory.len(), rights, 0, place.key).unwrap();
-        let engine = StreamEngine::new(net, Level::Shared, self.courier, regions).unwrap();
+        let engine =
+            StreamEngine::new(SimNet::new(net), Level::Shared, self.courier, regions).unwrap();
         (engine, beneath)
     }
 
@@ -167,28 +186,35 @@ impl SimWorld for OverRings {
         }
     }
 
-    fn end(&mut self, engine: Arc<StreamEngine<Rings>>, beneath: BeneathStream) {
+    fn end(&mut self, engine: Arc<StreamEngine<SimNet>>, beneath: BeneathStream) {
         beneath.regions.remove(beneath.key);
         engine.lock().check_empty();
         drop(engine);
         self.world().ended(beneath.place);
     }
 
-    fn turn(&mut self, engine: &StreamEngine<Rings>, beneath: &mut BeneathStream) {
+    fn turn(&mut self, engine: &StreamEngine<SimNet>, beneath: &mut BeneathStream) {
         let visit = self.world().takes_visit(beneath.place);
         if visit {
             engine.visited();
         }
         let mut state = engine.lock();
+        // A call of the application's may have made turns, and so ended the sleep.
+        let sleeps = beneath.asleep == Some(state.turns);
+        if sleeps && !beneath.net.has_news() && !state.goes_on_by_itself() {
+            return;
+        }
         state.turn();
+        let sleeps = self.dozes && self.world().random.one_in(2) && state.prepare_to_block();
+        beneath.asleep = sleeps.then_some(state.turns);
         state.check();
     }
 
-    fn check_idle(&self, engine: &StreamEngine<Rings>) {
+    fn check_idle(&self, engine: &StreamEngine<SimNet>) {
         engine.lock().check_idle();
     }
 
-    fn kept(&self, engine: &StreamEngine<Rings>) -> (usize, usize) {
+    fn kept(&self, engine: &StreamEngine<SimNet>) -> (usize, usize) {
         engine.lock().kept()
     }
 
@@ -226,7 +252,9 @@ impl SimWorld for OverRings {
 
     fn goes_on(&mut self, still: usize) -> bool {
         // Timers may be for what happens much later, such as the end of a silent caller.
-        still <= 8 || self.passes()
+        // Who reads memory asks the poller in few of his turns.
+        let quiet = if self.settings.local.enabled { 150 } else { 8 };
+        still <= quiet || self.passes()
     }
 
     const TURNS: usize = 1;
@@ -241,12 +269,29 @@ impl SimWorld for OverRings {
     }
 }
 
+/// How peers of one host talk, of which seeds choose one: through memory or not, in rings that are
+/// soon full, with pieces that are read where they are, from the first byte on or later, or with
+/// no memory for rings.
+fn ways() -> [LocalSettings; 7] {
+    let off = LocalSettings { memory: usize::MAX / 4, ..LocalSettings::default() };
+    let small = LocalSettings { enabled: true, ring: 4096, min: 200, talk: (0, 0), ..off };
+    [
+        off,
+        off,
+        small,
+        LocalSettings { reads: false, ..small },
+        LocalSettings { ring: 64 << 10, min: 3000, talk: (2000, 5), ..small },
+        LocalSettings { ring: 8192, min: 1, ..small },
+        LocalSettings { memory: 0, ..small },
+    ]
+}
+
 /// The parameters that seeds choose from.
 fn choices() -> &'static [StreamSettings] {
     static CHOICES: OnceLock<Vec<StreamSettings>> = OnceLock::new();
     CHOICES.get_or_init(|| {
         let mib = 1 << 20;
-        vec![
+        let usual = [
             StreamSettings { prefetch: 16 << 10, ..StreamSettings::default() },
             StreamSettings { prefetch: 2048, batch: 300, ..StreamSettings::default() },
             StreamSettings { prefetch: 16 << 10, max_saved_size: 500, ..StreamSettings::default() },
@@ -269,11 +314,23 @@ fn choices() -> &'static [StreamSettings] {
                 max_saved_size: 5000,
                 ..StreamSettings::default()
             },
-        ]
+        ];
+        let with = |local| usual.iter().map(move |usual| StreamSettings { local, ..usual.clone() });
+        ways().into_iter().flat_map(with).collect()
     })
 }
 
-impl StreamState<Rings> {
+fn look(world: &Mutex<StreamWorld>) -> MutexGuard<'_, StreamWorld> {
+    world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl StreamState<SimNet> {
+    /// Whether there is something to do of which no poller tells: a call of the application's put
+    /// it down, or will when it reads a queue.
+    fn goes_on_by_itself(&self) -> bool {
+        !self.held.is_empty() || !self.crowded.is_empty() || !self.starved.is_empty()
+    }
+
     /// What must hold at any time.
     fn check(&self) {
         let owed: usize = self.conns.iter().map(|(_, conn)| conn.owed).sum();
@@ -311,7 +368,7 @@ impl StreamState<Rings> {
         };
         let peers: usize = self.eps.iter().map(|(_, ep)| peers(ep)).sum();
         let beside = peers * SURE + self.conns.len() * COST_OF_BLOCKED;
-        let bound = rings::RingEnd::settings().max_unexpected + beside;
+        let bound = SimLink::settings().max_unexpected + beside;
         let mut kept = (0, 0);
         for (_, ep) in self.eps.iter() {
             let (count, bytes) = ep.inbox.check_sums();
@@ -347,7 +404,7 @@ impl StreamState<Rings> {
     }
 }
 
-impl super::conn::StreamConn<Rings> {
+impl super::conn::StreamConn<SimNet> {
     /// Transfers of the application that are not complete.
     fn transfers(&self) -> usize {
         let own = |finish: &super::transfer::TransferFinish| usize::from(!finish.internal);
@@ -403,6 +460,8 @@ mod tests {
             (PlantedFault::LeakedPeer, &["leaks"]),
             (PlantedFault::UncountedBytes, &["of peer", "subtract with overflow"]),
             (PlantedFault::WrongByte, &["the bytes of message"]),
+            (PlantedFault::WrongPlace, &["failed without a cause", "there is no end"]),
+            (PlantedFault::LostSign, &["never completes", "waits"]),
         ] {
             seeds::finds(fault, says, run);
         }

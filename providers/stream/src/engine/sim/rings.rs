@@ -5,12 +5,13 @@
 //! ([`StreamWorld::something_arrives`]): so links delay and split what they carry, and what is sent on
 //! one may overtake what is sent on another, but never what is sent on the same. Links are cut
 //! where the test wants that.
-use super::SimRandom;
+use super::{SimRandom, look};
 use crate::callers::{CallerState, Callers};
 use crate::engine::StreamRequest;
+use crate::local::{LocalLink, LocalListener, WithLocal};
 use crate::net::{
     ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, Visited,
-    ZerocopyDone,
+    WitnessPoller, ZerocopyDone,
 };
 use crate::settings::StreamSettings;
 use crate::wire::{ByteOrder, CmMessage, CmType, Knows, RdmHello, StreamHeader, StreamOp};
@@ -20,13 +21,13 @@ use ofi_provider::contexts::Contexts;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
-use ofi_provider::sys::{Interest, PollEvent};
+use ofi_provider::sys::{Epoll, Interest, PollEvent};
 use ofi_simulation::{PlantedFault, here, planted};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How long what is held back waits for a visitor.
@@ -130,8 +131,12 @@ fn said_first(random: &mut SimRandom) -> Vec<u8> {
         _ => random.pick(&kinds),
     };
     let bit = |random: &mut SimRandom| random.one_in(2);
-    let knows =
-        Knows { atomics: bit(random), multicast: bit(random), acks: bit(random), local: false };
+    let knows = Knows {
+        atomics: bit(random),
+        multicast: bit(random),
+        acks: bit(random),
+        local: bit(random),
+    };
     let contexts = Contexts { tx: random.below(4) as u16, rx: random.below(4) as u16 };
     let hello = RdmHello {
         version: random.pick(&[0, 1, 1, 1, 2, 129]),
@@ -211,10 +216,18 @@ struct Doorway {
     waiting: VecDeque<usize>,
 }
 
+/// What a link or listener is watched for.
+#[derive(Clone, Copy, Debug)]
+enum RingWatch {
+    For(Interest),
+    /// The end alone.
+    End,
+}
+
 /// What the world knows of one engine.
 #[derive(Debug, Default)]
 struct EngineWatch {
-    watched: BTreeMap<RingId, (u64, Interest)>,
+    watched: BTreeMap<RingId, (u64, RingWatch)>,
     timer: Option<u64>,
     visit: Option<u64>,
 }
@@ -227,6 +240,8 @@ pub struct StreamWorld {
     pub(super) random: SimRandom,
     /// What has happened is known at once.
     pub(super) prompt: bool,
+    /// One pair of nodes in so many is not of one host; 0: all are.
+    pub(super) apart: usize,
     pipes: Vec<Option<Pipe>>,
     doors: Vec<Option<Doorway>>,
     watches: Vec<EngineWatch>,
@@ -244,6 +259,7 @@ impl StreamWorld {
             nanos: 0,
             random,
             prompt: false,
+            apart: 0,
             pipes,
             doors,
             watches,
@@ -414,7 +430,15 @@ impl StreamWorld {
         assert!(watch.watched.is_empty(), "{watch:?}");
     }
 
-    fn is_ready(&self, id: RingId, interest: Interest) -> Option<(bool, bool)> {
+    /// Whether the poller or the timer of an engine has something to tell.
+    fn has_news(&self, node: usize) -> bool {
+        let watch = &self.watches[node];
+        let mut watched = watch.watched.iter();
+        watch.timer.is_some_and(|at| at <= self.nanos)
+            || watched.any(|(id, (_, watch))| self.is_ready(*id, *watch).is_some())
+    }
+
+    fn is_ready(&self, id: RingId, watch: RingWatch) -> Option<(bool, bool)> {
         let (id, side) = match id {
             RingId::Door(id) => {
                 let waits = self.doors[id].as_ref().is_some_and(|door| !door.waiting.is_empty());
@@ -425,6 +449,7 @@ impl StreamWorld {
         let pipe = self.pipes[id].as_ref()?;
         let inward = &pipe.lanes[1 - side];
         let ended = inward.closed || pipe.making == Making::Refused;
+        let RingWatch::For(interest) = watch else { return ended.then_some((true, true)) };
         let read = (interest.read && inward.arrived > 0) || !pipe.done[side].is_empty();
         let room = pipe.making == Making::Made && pipe.lanes[side].bytes.len() < pipe.room;
         let write = interest.write && room;
@@ -435,20 +460,20 @@ impl StreamWorld {
 /// A passive endpoint.
 #[derive(Debug)]
 pub(super) struct RingPassive {
-    net: Rings,
-    door: RingDoor,
-    callers: Callers<RingEnd>,
+    net: SimNet,
+    door: LocalListener<RingDoor>,
+    callers: Callers<SimLink>,
 }
 
 impl RingPassive {
     pub(super) fn new(world: &Arc<Mutex<StreamWorld>>, at: SocketAddr) -> Result<Self> {
-        let net = Rings::new(world, false);
+        let net = SimNet::new(Rings::new(world, false));
         let (door, _) = net.bind(&at.into())?;
         Ok(Self { net, door, callers: Callers::new(0, 64) })
     }
 
     /// A request that is complete, with the caller's data.
-    pub(super) fn request(&mut self) -> Option<(Vec<u8>, StreamRequest<RingEnd>)> {
+    pub(super) fn request(&mut self) -> Option<(Vec<u8>, StreamRequest<SimLink>)> {
         while let Ok((link, from)) = self.door.accept() {
             let now = self.net.now();
             self.callers.admit(self.net.poller(), link, from, 0, now);
@@ -461,7 +486,13 @@ impl RingPassive {
     }
 }
 
-/// What an engine stands on here.
+/// What an engine stands on here: links whose ends may move to memory, as those of providers.
+pub type SimNet = WithLocal<Rings>;
+
+/// A link of these.
+pub type SimLink = LocalLink<RingEnd>;
+
+/// Links that are no memory, and the descriptors of what meetings need.
 #[derive(Clone, Debug)]
 pub struct Rings {
     world: Arc<Mutex<StreamWorld>>,
@@ -469,10 +500,8 @@ pub struct Rings {
     node: usize,
     /// Many links are sent to and received from together.
     together: bool,
-}
-
-fn look(world: &Mutex<StreamWorld>) -> MutexGuard<'_, StreamWorld> {
-    world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// What watches descriptors, once there are any.
+    fds: Arc<OnceLock<Epoll>>,
 }
 
 impl Rings {
@@ -480,7 +509,8 @@ impl Rings {
     pub fn new(world: &Arc<Mutex<StreamWorld>>, together: bool) -> Self {
         let mut inside = look(world);
         inside.watches.push(EngineWatch::default());
-        Self { world: world.clone(), node: inside.watches.len() - 1, together }
+        let (node, fds) = (inside.watches.len() - 1, Arc::default());
+        Self { world: world.clone(), node, together, fds }
     }
 
     pub(super) fn node(&self) -> usize {
@@ -489,6 +519,19 @@ impl Rings {
 
     fn world(&self) -> MutexGuard<'_, StreamWorld> {
         look(&self.world)
+    }
+
+    /// Whether [`Net::poll`] has something to tell, late as it may be.
+    pub(super) fn has_news(&self) -> bool {
+        let mut any = self.world().has_news(self.node);
+        self.poll_fds(|_| any = true);
+        any
+    }
+
+    fn poll_fds(&self, each: impl FnMut(PollEvent)) {
+        if let Some(fds) = self.fds.get() {
+            fds.wait(Some(Duration::ZERO), each).unwrap();
+        }
     }
 }
 
@@ -527,20 +570,40 @@ impl LateVisits for RingVisits {
 impl LinkPoller<RingId> for Rings {
     fn add(&self, id: RingId, token: u64, interest: Interest) -> Result {
         let mut world = self.world();
-        let before = world.watches[self.node].watched.insert(id, (token, interest));
+        let before = world.watches[self.node].watched.insert(id, (token, RingWatch::For(interest)));
         assert!(before.is_none(), "{id:?} is watched twice");
         Ok(())
     }
 
     fn modify(&self, id: RingId, token: u64, interest: Interest) -> Result {
         let mut world = self.world();
-        let before = world.watches[self.node].watched.insert(id, (token, interest));
+        let before = world.watches[self.node].watched.insert(id, (token, RingWatch::For(interest)));
         assert!(before.is_some(), "{id:?} was not watched");
         Ok(())
     }
 
     fn remove(&self, id: RingId) {
         self.world().watches[self.node].watched.remove(&id);
+    }
+}
+
+impl WitnessPoller<RingId> for Rings {
+    fn modify_to_end(&self, id: RingId, token: u64) -> Result {
+        let mut world = self.world();
+        let before = world.watches[self.node].watched.insert(id, (token, RingWatch::End));
+        assert!(before.is_some(), "{id:?} was not watched");
+        Ok(())
+    }
+
+    fn add_fd(&self, fd: RawFd, token: u64) -> Result {
+        here::memory()?;
+        self.fds.get_or_init(|| Epoll::new().unwrap()).add(fd, token, Interest::READ)
+    }
+
+    fn remove_fd(&self, fd: RawFd) {
+        if let Some(fds) = self.fds.get() {
+            fds.remove(fd);
+        }
     }
 }
 
@@ -560,8 +623,9 @@ impl Net for Rings {
 
     fn poll(&self, events: &mut Vec<PollEvent>) {
         let world = &mut *self.world();
-        for (&id, &(token, interest)) in &world.watches[self.node].watched {
-            if let Some((readable, writable)) = world.is_ready(id, interest) {
+        self.poll_fds(|event| events.push(event));
+        for (&id, &(token, watch)) in &world.watches[self.node].watched {
+            if let Some((readable, writable)) = world.is_ready(id, watch) {
                 events.push(PollEvent { token, readable, writable });
             }
         }
@@ -851,6 +915,20 @@ impl ByteLink for RingEnd {
 
     fn peer_addr(&self) -> Result<Addr> {
         Ok(self.with(|pipe, _| pipe.addrs[1 - self.side].clone()))
+    }
+
+    fn is_on_this_host(&self) -> bool {
+        let apart = self.net.world().apart;
+        let node = |addr: &Addr| match addr.ip().map(|addr| addr.ip()) {
+            Ok(IpAddr::V4(ip)) => usize::from(ip.octets()[3]),
+            _ => 0,
+        };
+        let between = self.with(|pipe, _| pipe.addrs.iter().map(node).sum::<usize>());
+        apart == 0 || !between.is_multiple_of(apart)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.with(|pipe, _| pipe.making == Making::Refused || pipe.lanes[1 - self.side].closed)
     }
 
     fn set_zerocopy(&self) -> Result {
