@@ -980,6 +980,9 @@ int main(int argc, char **argv)
 	p = fork();
 	client = p != 0;
 	pin(!client);
+	/* each has pages of its own: those that a fork left to both are copied when a process's memory is read */
+	memset(sbuf, 1, n + 256);
+	memset(rbuf, 0, n + 256);
 	if (!client) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		s.info = find(node(), "0", FI_SOURCE);

@@ -158,6 +158,57 @@ static void told(int forbidden)
 }
 static void links_told(int rank) { (void)rank; told(0); }
 static void forbidden(int rank) { (void)rank; told(1); }
+/* Who finds each completion at once makes no other call, and meets the peer all the same. */
+static void only_sends(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG, .progress = FI_PROGRESS_MANUAL };
+	enum { TOGETHER = 8, MOST = 4000 };
+
+	if (strcmp(ct_prov, "tcp") && strcmp(ct_prov, "tcp;ofi_rxm") && strcmp(ct_prov, "shm"))
+		SKIP("no memory that peers share");
+	ct_needs_memory();
+	for (int sender = 0; sender < 2; sender++)
+		for (int inject = 0; inject < 2; inject++) {
+			struct ct c;
+			char *b, end = 0;
+			int sent = 0;
+
+			ct_open(&c, &o);
+			b = ct_alloc(&c, 64);
+			talk(&c, b, 64, 1);
+			ct_barrier(&c);
+			while (!end) {
+				if (rank != sender) {
+					for (int i = 0; i < TOGETHER; i++) {
+						OK(fi_recv(c.ep, b, 64, ct_desc(b), c.peer, CTX(1)));
+						if (!i)
+							ct_send_oob("r", 1);
+						ct_recvd(&c, CTX(1), 64);
+					}
+					ct_send_oob("g", 1);
+					ct_recv_oob(NULL, &end, 1);
+					continue;
+				}
+				ct_recv_oob(NULL, &end, 1);
+				for (int i = 0; i < TOGETHER; i++, sent++) {
+					struct fi_cq_tagged_entry e;
+
+					if (inject) {
+						OK(fi_inject(c.ep, b, 64, c.peer));
+						continue;
+					}
+					OK(fi_send(c.ep, b, 64, ct_desc(b), c.peer, CTX(0)));
+					EQ(fi_cq_read(c.tx, &e, 1), 1);
+				}
+				ct_recv_oob(NULL, &end, 1);
+				end = shared() >= 3;	/* two doors and a pipe */
+				if (!end && sent >= MOST)
+					FAIL("%d messages, and none through memory", sent);
+				ct_send_oob(&end, 1);
+			}
+			ct_done(&c);
+		}
+}
 /* Large messages both ways, received late, through this much memory. */
 static void sizes(const char *ring, const char *cma)
 {
@@ -705,6 +756,7 @@ static void strangers(int rank)
 static const struct ct_test tests[] = {
 	{ "peers of a host talk through memory, of which nothing is left afterwards", met, CT_REL },
 	{ "an endpoint tells how many of its peers it talks to through memory", links_told, CT_REL },
+	{ "who only sends, and finds all completions at once, meets its peer", only_sends, CT_REL },
 	{ "FI_OPT_SHARED_MEMORY_PERMITTED keeps the peers of an endpoint on TCP", forbidden, CT_RDM | CT_REL },
 	{ "peers stay on TCP where one of them wants that", not_wanted, CT_REL },
 	{ "messages of every size go both ways in order", usual, CT_REL },

@@ -116,10 +116,10 @@ static double processor_ms(void)
 /* Both ranks share one processor and do nothing but poll. */
 static void together(int rank)
 {
-	const int times = 200;
+	const int batches = 20, times = 10;
 	struct ct_opt o = { .caps = FI_TAGGED, .threading = FI_THREAD_DOMAIN, .one_cq = 1 };
 	cpu_set_t all, one;
-	double used, look;
+	double used, least = 1e9, look;
 	char *b;
 
 	ct_open(&C, &o);
@@ -139,13 +139,13 @@ static void together(int rank)
 		(void)fi_cq_read(C.rx, NULL, 0);
 	look = (processor_ms() - look) / 10000;
 	ct_barrier(&C);
-	used = processor_ms();
-	for (int i = 0; i < times; i++)
-		for (int half = 0; half < 2; half++) {
+	for (int batch = 0; batch < batches; batch++) {
+		used = processor_ms();
+		for (int i = 0; i < 2 * times; i++) {
 			struct fi_cq_tagged_entry e;
 			ssize_t r;
 
-			if (half == rank)
+			if (i % 2 == rank)
 				POST(&C, fi_tsend(C.ep, b, 8, ct_desc(b), C.peer, 1, CTX(1)));
 			else
 				POST(&C, fi_trecv(C.ep, b, 64, ct_desc(b), C.peer, 1, 0, CTX(1)));
@@ -153,11 +153,15 @@ static void together(int rank)
 				;
 			EQ(r, 1);
 		}
-	used = (processor_ms() - used) / times;
+		used = (processor_ms() - used) / times;
+		/* in most of them a busy machine may have disturbed it */
+		if (used < least)
+			least = used;
+	}
 	/* Who does not give way uses up slices of some milliseconds. A library that is watched
 	 * (sanitizers, valgrind) looks too slowly to be taken for one that does nothing else. */
-	if (used > 1 && look < 0.002)
-		FAIL("an exchange takes %.2f ms of processor time", used);
+	if (least > 1 && look < 0.002)
+		FAIL("an exchange takes %.2f ms of processor time", least);
 	ct_done(&C);
 }
 

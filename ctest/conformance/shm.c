@@ -1,6 +1,8 @@
 /* The provider shm: what programs of the original's see (fi_shm(7)), and what the original gets wrong. */
 #include "ct.h"
 #include <sched.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
 #include <sys/mount.h>
 #include <sys/un.h>
 #include <rdma/fi_atomic.h>
@@ -161,6 +163,8 @@ static void nodes(int rank)
 	ERR(fi_getinfo(FI_VERSION(2, 0), NULL, NULL, 0, h, &i), FI_ENODATA);
 	h->addr_format = FI_FORMAT_UNSPEC;
 	h->caps = FI_MSG | FI_REMOTE_COMM;
+	ERR(fi_getinfo(FI_VERSION(2, 0), NULL, NULL, 0, h, &i), FI_ENODATA);
+	h->caps = FI_MSG | FI_HMEM;
 	ERR(fi_getinfo(FI_VERSION(2, 0), NULL, NULL, 0, h, &i), FI_ENODATA);
 	fi_freeinfo(h);
 }
@@ -632,6 +636,26 @@ static struct fid_mr *lend(struct ct *c, struct place *theirs)
 	ct_swap(c, &mine, theirs, sizeof mine);
 	return mr;
 }
+/* The end of that: the endpoint goes before the memory. */
+static void take_back(struct ct *c, struct fid_mr *mr)
+{
+	OK(fi_close(&c->ep->fid));
+	c->ep = NULL;
+	OK(fi_close(&mr->fid));
+	ct_close(c);
+}
+/* An endpoint as the info says that was chosen, with the other rank's for a peer. */
+static void open_chosen(struct ct *c)
+{
+	struct ct_name mine, theirs;
+
+	ct_open_in(c, NULL);
+	ct_open_ep(c, c->info);
+	OK(fi_enable(c->ep));
+	mine = ct_getname(&c->ep->fid);
+	ct_swap(c, &mine, &theirs, sizeof mine);
+	c->peer = ct_insert(c, &theirs);
+}
 static void wrong_keys(int rank)
 {
 	static const size_t len[] = { 8, 2000, 100000 };
@@ -664,17 +688,49 @@ static void wrong_keys(int rank)
 	}
 	ct_barrier(&c);
 	CHECK(ct_same(in, LEN, 9));
-	OK(fi_close(&c.ep->fid));
-	c.ep = NULL;
-	OK(fi_close(&mr->fid));
-	ct_close(&c);
+	take_back(&c, mr);
+}
+/* The same where accesses are of the fast kind: neither done without a look at the key, nor begun again and again. */
+static void wrong_keys_fast(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_RMA };
+	struct fi_info *h = ct_hints(&o);
+	struct ct c = { .o = o };
+	struct place to;
+	struct fid_mr *mr;
+
+	shm_only();
+	h->domain_attr->mr_mode = FI_MR_VIRT_ADDR;
+	h->tx_attr->msg_order = FI_ORDER_SAS;
+	h->tx_attr->op_flags = FI_DELIVERY_COMPLETE;	/* of writes that is to be known */
+	c.info = info_of(h, NULL, NULL, 0);
+	EQ(c.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR, FI_MR_VIRT_ADDR);
+	open_chosen(&c);
+	ct_fill(in, LEN, 9);
+	mr = lend(&c, &to);
+	for (int i = 0; rank == 0 && i < 8; i++) {
+		size_t len = i % 2 ? 100000 : 8;
+		uint64_t key = to.key + (i / 2 % 2 ? 35 : 0), addr = to.addr + (i / 2 % 2 ? 0 : LEN);
+		struct fi_cq_tagged_entry e;
+		struct fi_cq_err_entry err;
+
+		if (i < 4)
+			OK(fi_write(c.ep, big, len, NULL, c.peer, addr, key, CTX(i)));
+		else
+			OK(fi_read(c.ep, big, len, NULL, c.peer, addr, key, CTX(i)));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		CHECK(err.op_context == CTX(i) && err.err);
+		ERR(fi_cq_read(c.rx, &e, 1), FI_EAGAIN);
+	}
+	ct_barrier(&c);
+	CHECK(ct_same(in, LEN, 9));
+	take_back(&c, mr);
 }
 /* What follows a read does not change what the read gets, nor is it seen before. */
 static void after_reads(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG | FI_RMA };
 	struct fi_info *h = ct_hints(&o);
-	struct ct_name mine, theirs;
 	struct ct c = { .o = o };
 	struct place to;
 	struct fid_mr *mr;
@@ -684,12 +740,7 @@ static void after_reads(int rank)
 	c.info = info_of(h, NULL, NULL, 0);
 	CHECK((c.info->tx_attr->msg_order & FI_ORDER_WAR) && (c.info->tx_attr->msg_order & FI_ORDER_SAR));
 	EQ(c.info->ep_attr->max_order_war_size, SIZE_MAX);
-	ct_open_in(&c, NULL);
-	ct_open_ep(&c, c.info);
-	OK(fi_enable(c.ep));
-	mine = ct_getname(&c.ep->fid);
-	ct_swap(&c, &mine, &theirs, sizeof mine);
-	c.peer = ct_insert(&c, &theirs);
+	open_chosen(&c);
 	ct_fill(in, LEN, 1);
 	mr = lend(&c, &to);
 	ct_barrier(&c);
@@ -715,10 +766,7 @@ static void after_reads(int rank)
 		}
 		ct_barrier(&c);
 	}
-	OK(fi_close(&c.ep->fid));
-	c.ep = NULL;
-	OK(fi_close(&mr->fid));
-	ct_close(&c);
+	take_back(&c, mr);
 }
 /* ---- the system ------------------------------------------------------- */
 
@@ -967,6 +1015,275 @@ static void many(int rank)
 		fi_freeinfo(p[i].info);
 	}
 	ct_close(&c);
+}
+/* Many endpoints of two processes call each other at one moment: nobody is left out. */
+static void first_contacts(int rank)
+{
+	enum { EPS = 8, TIMES = 10 };
+	struct ct c = { .o = { .caps = FI_TAGGED | FI_SOURCE | FI_DIRECTED_RECV } };
+
+	(void)rank;
+	shm_only();
+	open_as(&c, NULL, NULL);
+	for (int round = 0; round < TIMES; round++) {
+		struct ct p[EPS];
+		struct ct_name mine[EPS], theirs[EPS];
+		fi_addr_t to[EPS];
+		static char b[EPS][EPS];
+
+		memset(b, 0, sizeof b);
+		for (int i = 0; i < EPS; i++) {
+			p[i] = (struct ct){ .o = c.o, .info = fi_dupinfo(c.info) };
+			ct_open_beside(&p[i], &c);
+			mine[i] = ct_getname(&p[i].ep->fid);
+		}
+		ct_swap(&c, mine, theirs, sizeof mine);
+		for (int i = 0; i < EPS; i++)
+			to[i] = ct_insert(&c, &theirs[i]);
+		for (int i = 0; i < EPS; i++)
+			for (int k = 0; k < EPS; k++)
+				OK(fi_trecv(p[i].ep, &b[i][k], 1, NULL, to[k], 1, 0, CTX(i * EPS + k)));
+		ct_barrier(&c);
+		for (int i = 0; i < EPS; i++)
+			for (int k = 0; k < EPS; k++)
+				POST(&c, fi_tinject(p[i].ep, "12345678" + i, 1, to[(i + k) % EPS], 1));
+		for (int i = 0; i < EPS * EPS; i++) {
+			struct fi_cq_tagged_entry e;
+
+			ct_next(&c, c.rx, &e, NULL, NULL);
+		}
+		for (int i = 0; i < EPS; i++)
+			CHECK(!memcmp(b[i], "12345678", EPS));
+		ct_barrier(&c);
+		OK(fi_av_remove(c.av, to, EPS, 0));
+		for (int i = 0; i < EPS; i++) {
+			OK(fi_close(&p[i].ep->fid));
+			fi_freeinfo(p[i].info);
+		}
+	}
+	ct_done(&c);
+}
+/* Bytes of memory that peers share, but for doors. */
+static size_t pipes(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	unsigned long from, to;
+	char line[500];
+	size_t n = 0;
+
+	CHECK(f);
+	while (fgets(line, sizeof line, f))
+		if (strstr(line, "/memfd:ofi-local") && sscanf(line, "%lx-%lx", &from, &to) == 2 && to - from > 4096)
+			n += to - from;
+	fclose(f);
+	return n;
+}
+/* An endpoint of this process goes and another takes its name: neither its memory nor its connection is left. */
+static void replaced(int rank)
+{
+	struct ct c = { .o = { .caps = FI_TAGGED | FI_SOURCE | FI_DIRECTED_RECV } };
+	struct ct_name hub, n;
+	fi_addr_t to = FI_ADDR_UNSPEC;
+	char src[64];
+	int fds = 0;
+
+	(void)rank;
+	shm_only();
+	ct_needs_memory();
+	hub = open_as(&c, NULL, NULL);
+	c.peer = ct_insert(&c, &hub);
+	snprintf(src, sizeof src, "fi_ns://again%d", getpid());
+	for (int round = 0; round < 6; round++) {
+		struct ct p = { .o = c.o, .info = fi_dupinfo(c.info) };
+		size_t most = 0;
+
+		free(p.info->src_addr);
+		p.info->src_addr = strdup(src);
+		p.info->src_addrlen = strlen(src) + 1;
+		ct_open_beside(&p, &c);
+		n = ct_getname(&p.ep->fid);
+		CHECK(!strcmp(n.b, src));
+		if (to == FI_ADDR_UNSPEC)
+			to = ct_insert(&c, &n);
+		for (int i = 0; i < 40; i++) {
+			size_t len = i % 10 ? 3000 : MB;
+			struct fi_cq_tagged_entry e;
+
+			ct_fill(big, len, round + i);
+			OK(fi_trecv(p.ep, in, len, NULL, c.peer, 1, 0, CTX(1)));
+			OK(fi_trecv(c.ep, in + MB, len, NULL, to, 2, 0, CTX(2)));
+			POST(&c, fi_tsend(c.ep, big, len, NULL, to, 1, CTX(3)));
+			POST(&c, fi_tsend(p.ep, big, len, NULL, c.peer, 2, CTX(3)));
+			for (int left = 2; left; left--) {
+				ct_next(&c, c.rx, &e, NULL, NULL);
+				ct_next(&c, c.tx, &e, NULL, NULL);
+			}
+			CHECK(ct_same(in, len, round + i) && ct_same(in + MB, len, round + i));
+			most = pipes() > most ? pipes() : most;
+		}
+		CHECK(most);
+		if (round % 2) {	/* before it goes */
+			OK(fi_av_remove(c.av, &to, 1, 0));
+			to = FI_ADDR_UNSPEC;
+		}
+		OK(fi_close(&p.ep->fid));
+		fi_freeinfo(p.info);
+		while (pipes())
+			ct_progress(&c);
+		ct_idle(&c, 20);
+		if (round == 1)
+			fds = entries("/proc/self/fd");
+		if (round > 1 && round % 2)
+			EQ(entries("/proc/self/fd"), fds);
+	}
+	ct_close(&c);
+}
+/* What this process logs from now on goes to a file in memory, at the level of information. */
+static FILE *keep_log(void)
+{
+	FILE *f = tmpfile();
+
+	CHECK(f);
+	OK(setenv("FI_LOG_LEVEL", "info", 1));
+	EQ(dup2(fileno(f), 2), 2);
+	return f;
+}
+static int count_lines(FILE *f, const char *text)
+{
+	char line[2000];
+	int n = 0;
+
+	rewind(f);
+	while (fgets(line, sizeof line, f))
+		n += strstr(line, text) != NULL;
+	return n;
+}
+/* One process of three may not be read: large messages of the others are read where they are. */
+static void some_read(int rank)
+{
+	struct ct c = { .o = { .caps = FI_TAGGED | FI_SOURCE | FI_DIRECTED_RECV } };
+	struct ct_name name[3];
+	fi_addr_t to[3];
+	int me = rank, sync[2], st = 0;
+	pid_t third = 0;
+	FILE *log, *yama = fopen("/proc/sys/kernel/yama/ptrace_scope", "r");
+	struct iovec one = { &me, sizeof me }, other = { &st, sizeof st };
+
+	shm_only();
+	ct_needs_memory();
+	if ((yama && fgetc(yama) != '0') || process_vm_readv(getpid(), &one, 1, &other, 1, 0) != sizeof me)
+		SKIP_HERE("processes may not read each other");
+	me = rank;
+	log = keep_log();
+	fi_freeinfo(info_of(hints(), NULL, NULL, 0));	/* while it may read the plug-ins */
+	OK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sync));
+	if (rank == 0 && !(third = fork())) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		me = 2;
+		log = keep_log();
+	}
+	CHECK(third >= 0);
+	/* who is root reads all; 65534 is who has no number here, of whom nobody is sure */
+	if (!geteuid())
+		OK(setresuid(65533, 65533, 65533));
+	OK(prctl(PR_SET_DUMPABLE, me != 2));
+	name[me] = open_as(&c, NULL, NULL);
+	if (me == 2) {
+		EQ(write(sync[1], &name[2], sizeof name[2]), sizeof name[2]);
+		EQ(recv(sync[1], name, 2 * sizeof name[0], MSG_WAITALL), 2 * sizeof name[0]);
+	} else {
+		if (me == 0)
+			EQ(recv(sync[0], &name[2], sizeof name[2], MSG_WAITALL), sizeof name[2]);
+		ct_swap(&c, name + me, name + !me, sizeof name[0]);
+		if (me == 0) {
+			EQ(write(sync[0], name, 2 * sizeof name[0]), 2 * sizeof name[0]);
+			ct_send_oob(&name[2], sizeof name[2]);
+		} else {
+			ct_recv_oob(&c, &name[2], sizeof name[2]);
+		}
+	}
+	for (int i = 0; i < 3; i++)
+		to[i] = ct_insert(&c, &name[i]);
+	for (int round = 0; round < 60; round++) {
+		size_t len = round % 4 ? 8 : MB;
+		struct fi_cq_tagged_entry e;
+
+		for (int i = 0; i < 3; i++)
+			if (i != me)
+				OK(fi_trecv(c.ep, in + i * MB, len, NULL, to[i], round, 0, CTX(i)));
+		ct_fill(big, len, me + round);
+		for (int i = 0; i < 3; i++)
+			if (i != me)
+				POST(&c, fi_tsend(c.ep, big, len, NULL, to[i], round, CTX(3)));
+		for (int left = 2; left; left--) {
+			ct_next(&c, c.rx, &e, NULL, NULL);
+			ct_next(&c, c.tx, &e, NULL, NULL);
+		}
+		for (int i = 0; i < 3; i++)
+			if (i != me)
+				CHECK(ct_same(in + i * MB, len, i + round));
+	}
+	/* nobody reads the third, which reads both, and they read each other */
+	EQ(count_lines(log, "are read where they are"), me == 2 ? 2 : 1);
+	EQ(count_lines(log, "its memory is not read"), me == 2 ? 0 : 1);
+	if (me == 2) {
+		char x;
+
+		EQ(write(sync[1], "x", 1), 1);
+		while (recv(sync[1], &x, 1, MSG_DONTWAIT) != 1)
+			ct_progress(&c);
+		ct_close(&c);
+		_exit(0);
+	}
+	if (third) {
+		char x;
+
+		while (recv(sync[0], &x, 1, MSG_DONTWAIT) != 1)
+			ct_progress(&c);
+		ct_barrier(&c);
+		EQ(write(sync[0], "x", 1), 1);
+		CHECK(waitpid(third, &st, 0) == third);
+		if (!WIFEXITED(st) || WEXITSTATUS(st))
+			_exit(WIFEXITED(st) ? WEXITSTATUS(st) : 1);
+	} else {
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+/* As in two containers of one host: both are process 1, and have the names that follow from that. */
+static void equal_processes(int rank)
+{
+	struct ct c = { .o = { .caps = FI_TAGGED } };
+	struct ct_name mine, theirs;
+	int st;
+	pid_t p;
+
+	shm_only();
+	if (unshare(CLONE_NEWPID))
+		SKIP_HERE("no processes of its own: %s", strerror(errno));
+	p = fork();
+	CHECK(p >= 0);
+	if (p) {
+		close(ct_sync);
+		CHECK(waitpid(p, &st, 0) == p);
+		_exit(WIFEXITED(st) ? WEXITSTATUS(st) : 1);
+	}
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	EQ(getpid(), 1);
+	/* one after the other, so that both want one name */
+	if (rank == 1)
+		ct_recv_oob(NULL, &st, 1);
+	mine = open_as(&c, NULL, NULL);
+	CHECK(!strncmp(mine.b, "fi_shm://1:", 11));
+	if (rank == 0)
+		ct_send_oob("x", 1);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	CHECK(strcmp(mine.b, theirs.b));
+	c.peer = ct_insert(&c, &theirs);
+	for (int i = 0; i < 50; i++)
+		talk(&c, rank, i % 10 ? 8 : MB);
+	ct_done(&c);
+	_exit(0);
 }
 /* A forked child that ends, or closes what it inherited, ends nothing of its parent's. */
 static void forked(int rank)
@@ -1373,6 +1690,7 @@ static const struct ct_test tests[] = {
 	{ "a message into a shorter receive fails with its length, and others follow it", truncated, CT_RDM },
 	{ "a large message that nobody waits for holds up no others", large_first, CT_RDM },
 	{ "accesses without a right to the memory fail where they were begun", wrong_keys, CT_RDM },
+	{ "accesses of the fast kind without a right to the memory fail in the same way", wrong_keys_fast, CT_RDM },
 	{ "what is ordered after reads waits for them", after_reads, CT_RDM },
 	{ "what is under way to a peer that is killed ends in errors, and nothing is left of it", killed, CT_RDM },
 	{ "no signal handler is installed, and no file made", handlers, CT_RDM },
@@ -1380,6 +1698,10 @@ static const struct ct_test tests[] = {
 	{ "another user's processes are no peers", other_user, CT_RDM },
 	{ "callers that say nothing, or nonsense, stop nobody", stranger, CT_SOLO | CT_RDM },
 	{ "three hundred peers of one endpoint", many, CT_SOLO | CT_RDM },
+	{ "many endpoints call each other at one moment, and all are heard", first_contacts, CT_RDM },
+	{ "an endpoint that takes the name of another of its process is reached, and nothing is left of that", replaced, CT_SOLO | CT_RDM },
+	{ "large messages are read where they are of those peers that may be read, and of others copied", some_read, CT_RDM },
+	{ "processes of equal numbers, as in two containers, talk", equal_processes, CT_RDM },
 	{ "a forked child ends nothing of its parent's", forked, CT_RDM },
 	{ "receives of another provider's queue are found, filled and given back", foreign_receives, CT_RDM },
 	{ "another provider starts messages while a thread asks it for receives", foreign_threads, CT_RDM },

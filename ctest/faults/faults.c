@@ -885,8 +885,10 @@ static void makes_room(int rank)
 	}
 	close(sp[1]);
 	UNTIL(recv(sp[0], &x, 1, MSG_DONTWAIT) == 1);
-	UNTIL(peers[VICTIM].received == got + 1);
+	UNTIL(peers[VICTIM].received > got);
 	steps_for(1500);			/* callers may stay for a second */
+	/* on a busy machine the last of the killed peer's own messages come as late as that */
+	got = peers[VICTIM].received - 1;
 	CHECK(!getrlimit(RLIMIT_NOFILE, &l));
 	low = (struct rlimit){ open_fds() + 100, l.rlim_max };
 	CHECK(!setrlimit(RLIMIT_NOFILE, &low));
