@@ -8,32 +8,38 @@ use libc::iovec;
 use ofi::abi::*;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
-use std::mem::size_of;
+use std::mem::{size_of, transmute};
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, OnceLock};
 
 /// A positive code of libfabric's.
-pub type Code = c_int;
+pub(crate) type Code = c_int;
 /// The API version asked for: what is used here is in every later one.
 const API: u32 = (1 << 16) | 17;
 /// The most segments of one operation.
-pub const SEGMENTS: usize = 4;
+pub(crate) const SEGMENTS: usize = 4;
 /// The most bytes of a peer's that an event brings.
 const EVENT_BYTES: usize = 1024;
 
+type GetInfo = unsafe extern "C" fn(
+    u32,
+    *const c_char,
+    *const c_char,
+    u64,
+    *const fi_info,
+    *mut *mut fi_info,
+) -> c_int;
+type FreeInfo = unsafe extern "C" fn(*mut fi_info);
+type DupInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
+type OpenFabric =
+    unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
+
+/// What the library exports; all else is in the tables of its objects.
 struct FabricCalls {
-    getinfo: unsafe extern "C" fn(
-        u32,
-        *const c_char,
-        *const c_char,
-        u64,
-        *const fi_info,
-        *mut *mut fi_info,
-    ) -> c_int,
-    freeinfo: unsafe extern "C" fn(*mut fi_info),
-    dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
-    fabric:
-        unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
+    getinfo: GetInfo,
+    freeinfo: FreeInfo,
+    dupinfo: DupInfo,
+    fabric: OpenFabric,
 }
 
 /// The function of that name, in a library that stays.
@@ -57,19 +63,10 @@ fn calls() -> Option<&'static FabricCalls> {
             // SAFETY: the functions of these names have these types (fi_getinfo(3), fi_fabric(3)).
             unsafe {
                 Some(FabricCalls {
-                    getinfo: std::mem::transmute::<*mut c_void, _>(symbol(
-                        library,
-                        c"fi_getinfo",
-                    )?),
-                    freeinfo: std::mem::transmute::<*mut c_void, _>(symbol(
-                        library,
-                        c"fi_freeinfo",
-                    )?),
-                    dupinfo: std::mem::transmute::<*mut c_void, _>(symbol(
-                        library,
-                        c"fi_dupinfo",
-                    )?),
-                    fabric: std::mem::transmute::<*mut c_void, _>(symbol(library, c"fi_fabric")?),
+                    getinfo: transmute::<*mut c_void, GetInfo>(symbol(library, c"fi_getinfo")?),
+                    freeinfo: transmute::<*mut c_void, FreeInfo>(symbol(library, c"fi_freeinfo")?),
+                    dupinfo: transmute::<*mut c_void, DupInfo>(symbol(library, c"fi_dupinfo")?),
+                    fabric: transmute::<*mut c_void, OpenFabric>(symbol(library, c"fi_fabric")?),
                 })
             }
         })
@@ -113,7 +110,7 @@ fn context(number: Handle) -> *mut c_void {
 }
 
 /// A description that `fi_getinfo` made, or a copy.
-pub struct FabricInfo(*mut fi_info);
+pub(crate) struct FabricInfo(*mut fi_info);
 // SAFETY: it is memory, and changed by its owner alone.
 unsafe impl Send for FabricInfo {}
 
@@ -129,7 +126,7 @@ impl Drop for FabricInfo {
 impl FabricInfo {
     /// Connected endpoints with shared receives and remote access, of this provider at this
     /// address of the host's.
-    pub fn find(provider: &str, address: &str) -> Result<Self, Code> {
+    pub(crate) fn find(provider: &str, address: &str) -> Result<Self, Code> {
         let calls = calls().ok_or(FI_ENOSYS)?;
         let text = |text: &str| CString::new(text).map_err(|_| FI_EINVAL);
         let (provider, address) = (text(provider)?, text(address)?);
@@ -164,7 +161,7 @@ impl FabricInfo {
     }
 
     /// A copy.
-    pub fn copy(&self) -> Result<Self, Code> {
+    pub(crate) fn copy(&self) -> Result<Self, Code> {
         let calls = calls().ok_or(FI_ENOSYS)?;
         // SAFETY: a description that is there.
         let copy = unsafe { (calls.dupinfo)(self.0) };
@@ -172,7 +169,7 @@ impl FabricInfo {
     }
 
     /// The bytes of the local address (`false`) or the peer's (`true`).
-    pub fn address(&self, peer: bool) -> SocketAddress {
+    pub(crate) fn address(&self, peer: bool) -> SocketAddress {
         // SAFETY: an address has the length that is said beside it.
         unsafe {
             let (at, length) = if peer {
@@ -185,7 +182,7 @@ impl FabricInfo {
     }
 
     /// Another local port.
-    pub fn set_port(&mut self, port: u16) {
+    pub(crate) fn set_port(&mut self, port: u16) {
         let mut address = self.address(false);
         address.set_port(port);
         // SAFETY: it has the length that it was read with.
@@ -198,14 +195,14 @@ impl FabricInfo {
     }
 
     /// The provider's name.
-    pub fn provider(&self) -> String {
+    pub(crate) fn provider(&self) -> String {
         // SAFETY: a provider has a name, with its end.
         let name = unsafe { CStr::from_ptr((*(*self.0).fabric_attr).prov_name) };
         name.to_string_lossy().into_owned()
     }
 
     /// What there may be of things.
-    pub fn limits(&self) -> FabricLimits {
+    pub(crate) fn limits(&self) -> FabricLimits {
         // SAFETY: a description that was found has all of its parts.
         unsafe {
             let (tx, rx) = (&*(*self.0).tx_attr, &*(*self.0).rx_attr);
@@ -221,20 +218,20 @@ impl FabricInfo {
 
 /// What an adaptor's endpoints can have.
 #[derive(Clone, Copy, Debug)]
-pub struct FabricLimits {
-    pub receives: usize,
-    pub segments: usize,
-    pub message: usize,
+pub(crate) struct FabricLimits {
+    pub(crate) receives: usize,
+    pub(crate) segments: usize,
+    pub(crate) message: usize,
 }
 
 /// A `sockaddr` of IPv4 or IPv6.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, align(8))]
-pub struct SocketAddress(pub [u8; 128]);
+pub(crate) struct SocketAddress(pub(crate) [u8; 128]);
 
 impl SocketAddress {
     /// None.
-    pub const NONE: Self = Self([0; 128]);
+    pub(crate) const NONE: Self = Self([0; 128]);
 
     /// # Safety
     /// `length` bytes can be read at `at`, unless it is null.
@@ -252,7 +249,7 @@ impl SocketAddress {
     ///
     /// # Safety
     /// `at` is null or points to a `sockaddr` of its family's length.
-    pub unsafe fn of_application(at: *const c_void) -> Option<Self> {
+    pub(crate) unsafe fn of_application(at: *const c_void) -> Option<Self> {
         if at.is_null() {
             return None;
         }
@@ -268,22 +265,22 @@ impl SocketAddress {
     }
 
     /// AF_INET, AF_INET6, or another number for none.
-    pub fn family(&self) -> c_int {
+    pub(crate) fn family(&self) -> c_int {
         u16::from_ne_bytes([self.0[0], self.0[1]]).into()
     }
 
     /// The port, which both families have at one place.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         u16::from_be_bytes([self.0[2], self.0[3]])
     }
 
     /// Another port.
-    pub fn set_port(&mut self, port: u16) {
+    pub(crate) fn set_port(&mut self, port: u16) {
         self.0[2..4].copy_from_slice(&port.to_be_bytes());
     }
 
     /// Whether it is for many at once.
-    pub fn is_for_many(&self) -> bool {
+    pub(crate) fn is_for_many(&self) -> bool {
         match self.family() {
             libc::AF_INET => self.0[4] >= 224,
             _ => self.0[8] == 0xff,
@@ -292,7 +289,7 @@ impl SocketAddress {
 }
 
 /// The first address of a network interface of the host's, as text.
-pub fn interface_address(name: &str) -> Option<String> {
+pub(crate) fn interface_address(name: &str) -> Option<String> {
     let mut list = null_mut();
     // SAFETY: room for the answer.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
@@ -304,27 +301,27 @@ pub fn interface_address(name: &str) -> Option<String> {
         // length of their family.
         unsafe {
             let one = &*at;
-            if CStr::from_ptr(one.ifa_name).to_bytes() == name.as_bytes() {
-                if let Some(address) = SocketAddress::of_application(one.ifa_addr.cast()) {
-                    let text = match address.family() {
-                        libc::AF_INET => {
-                            let b = &address.0[4..8];
-                            Some(format!("{}.{}.{}.{}", b[0], b[1], b[2], b[3]))
-                        }
-                        libc::AF_INET6 => {
-                            let mut b = [0; 16];
-                            b.copy_from_slice(&address.0[8..24]);
-                            let ip = std::net::Ipv6Addr::from(b);
-                            (ip.segments()[0] & 0xffc0 != 0xfe80).then(|| ip.to_string())
-                        }
-                        _ => None,
-                    };
-                    let better = found.as_ref().is_none_or(|(family, _)| {
-                        *family == libc::AF_INET6 && address.family() == libc::AF_INET
-                    });
-                    if let (Some(text), true) = (text, better) {
-                        found = Some((address.family(), text));
+            if CStr::from_ptr(one.ifa_name).to_bytes() == name.as_bytes()
+                && let Some(address) = SocketAddress::of_application(one.ifa_addr.cast())
+            {
+                let text = match address.family() {
+                    libc::AF_INET => {
+                        let b = &address.0[4..8];
+                        Some(format!("{}.{}.{}.{}", b[0], b[1], b[2], b[3]))
                     }
+                    libc::AF_INET6 => {
+                        let mut b = [0; 16];
+                        b.copy_from_slice(&address.0[8..24]);
+                        let ip = std::net::Ipv6Addr::from(b);
+                        (ip.segments()[0] & 0xffc0 != 0xfe80).then(|| ip.to_string())
+                    }
+                    _ => None,
+                };
+                let better = found.as_ref().is_none_or(|(family, _)| {
+                    *family == libc::AF_INET6 && address.family() == libc::AF_INET
+                });
+                if let (Some(text), true) = (text, better) {
+                    found = Some((address.family(), text));
                 }
             }
             at = one.ifa_next;
@@ -349,14 +346,14 @@ impl Drop for Fid {
 }
 
 /// A fabric, its domain and its event queue; they close in the order they are written in.
-pub struct FabricDomain {
+pub(crate) struct FabricDomain {
     eq: Fid,
     domain: Fid,
     fabric: Fid,
 }
 
 /// What an event queue tells.
-pub enum FabricEvent {
+pub(crate) enum FabricEvent {
     /// A listener was called: whose it is, by which description, with what data.
     Request(Handle, FabricInfo, Vec<u8>),
     Connected(Handle, Vec<u8>),
@@ -367,7 +364,7 @@ pub enum FabricEvent {
 
 impl FabricDomain {
     /// All three.
-    pub fn open(info: &FabricInfo) -> Result<Arc<Self>, Code> {
+    pub(crate) fn open(info: &FabricInfo) -> Result<Arc<Self>, Code> {
         let calls = calls().ok_or(FI_ENOSYS)?;
         let mut fabric: *mut fid_fabric = null_mut();
         // SAFETY: the description has its fabric, and there is room for the answer.
@@ -393,18 +390,24 @@ impl FabricDomain {
     }
 
     /// The next event.
-    pub fn event(&self) -> Option<FabricEvent> {
+    pub(crate) fn event(&self) -> Option<FabricEvent> {
         #[repr(C, align(8))]
         struct Room(fi_eq_cm_entry, [u8; EVENT_BYTES]);
         let eq: *mut fid_eq = self.eq.0.cast();
-        let mut room = Room(
-            fi_eq_cm_entry { fid: null_mut(), info: null_mut(), data: [] },
-            [0; EVENT_BYTES],
-        );
+        let mut room =
+            Room(fi_eq_cm_entry { fid: null_mut(), info: null_mut(), data: [] }, [0; EVENT_BYTES]);
         let mut what = 0;
         let length = size_of::<Room>();
-        let answer =
-            call!(-(FI_EAGAIN as isize), eq, ops, read, &mut what, (&raw mut room).cast(), length, 0);
+        let answer = call!(
+            -(FI_EAGAIN as isize),
+            eq,
+            ops,
+            read,
+            &mut what,
+            (&raw mut room).cast(),
+            length,
+            0
+        );
         if answer == -(FI_EAVAIL as isize) {
             return self.failure();
         }
@@ -440,8 +443,8 @@ impl FabricDomain {
         let mut data = Vec::new();
         if !entry.err_data.is_null() {
             // SAFETY: the data has the length that the entry says, here or at the provider's.
-            data = unsafe { std::slice::from_raw_parts(entry.err_data.cast::<u8>(), length) }
-                .to_vec();
+            data =
+                unsafe { std::slice::from_raw_parts(entry.err_data.cast::<u8>(), length) }.to_vec();
         }
         // SAFETY: an open object of ours.
         let of = number(unsafe { (*entry.fid).context });
@@ -450,23 +453,23 @@ impl FabricDomain {
 }
 
 /// A completion queue.
-pub struct FabricQueue {
+pub(crate) struct FabricQueue {
     cq: Fid,
     _domain: Arc<FabricDomain>,
 }
 
 /// What a completion queue tells of an operation.
 #[derive(Clone, Copy, Debug)]
-pub struct FabricCompletion {
-    pub context: Handle,
-    pub length: usize,
+pub(crate) struct FabricCompletion {
+    pub(crate) context: Handle,
+    pub(crate) length: usize,
     /// 0 or why it failed.
-    pub code: Code,
+    pub(crate) code: Code,
 }
 
 impl FabricQueue {
     /// One with room for so many.
-    pub fn open(domain: &Arc<FabricDomain>, size: usize) -> Result<Self, Code> {
+    pub(crate) fn open(domain: &Arc<FabricDomain>, size: usize) -> Result<Self, Code> {
         let mut attr = fi_cq_attr {
             size,
             flags: 0,
@@ -484,7 +487,7 @@ impl FabricQueue {
     }
 
     /// The next completion.
-    pub fn read(&self) -> Option<FabricCompletion> {
+    pub(crate) fn read(&self) -> Option<FabricCompletion> {
         let cq: *mut fid_cq = self.cq.0.cast();
         let mut entry = fi_cq_msg_entry { op_context: null_mut(), flags: 0, len: 0 };
         let again = -(FI_EAGAIN as isize);
@@ -519,14 +522,14 @@ impl FabricQueue {
 }
 
 /// A registered region.
-pub struct FabricRegion {
+pub(crate) struct FabricRegion {
     mr: Fid,
     _domain: Arc<FabricDomain>,
 }
 
 impl FabricRegion {
     /// Registers memory of the application's under a key of ours, if the provider has none.
-    pub fn register(
+    pub(crate) fn register(
         domain: &Arc<FabricDomain>,
         address: u64,
         length: u64,
@@ -553,13 +556,13 @@ impl FabricRegion {
     }
 
     /// The key that peers use.
-    pub fn key(&self) -> u64 {
+    pub(crate) fn key(&self) -> u64 {
         // SAFETY: an open region.
         unsafe { (*self.mr.0.cast::<fid_mr>()).key }
     }
 
     /// The descriptor that local operations use.
-    pub fn descriptor(&self) -> usize {
+    pub(crate) fn descriptor(&self) -> usize {
         // SAFETY: an open region.
         unsafe { (*self.mr.0.cast::<fid_mr>()).mem_desc }.expose_provenance()
     }
@@ -567,22 +570,22 @@ impl FabricRegion {
 
 /// Local memory of an operation: address, length, descriptor.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct LocalPiece {
-    pub address: u64,
-    pub length: u32,
-    pub descriptor: usize,
+pub(crate) struct LocalPiece {
+    pub(crate) address: u64,
+    pub(crate) length: u32,
+    pub(crate) descriptor: usize,
 }
 
 /// The memory of one operation, as it is kept.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct LocalPieces {
-    pub pieces: [LocalPiece; SEGMENTS],
-    pub count: usize,
+pub(crate) struct LocalPieces {
+    pub(crate) pieces: [LocalPiece; SEGMENTS],
+    pub(crate) count: usize,
 }
 
 impl LocalPieces {
     /// Leaves so many bytes of them.
-    pub fn shorten(&mut self, mut length: u32) {
+    pub(crate) fn shorten(&mut self, mut length: u32) {
         for k in 0..self.count {
             let piece = &mut self.pieces[k];
             piece.length = piece.length.min(length);
@@ -620,7 +623,7 @@ impl Vectors<'_> {
 }
 
 /// A queue of receives that endpoints share.
-pub struct SharedReceives {
+pub(crate) struct SharedReceives {
     ep: Fid,
     _domain: Arc<FabricDomain>,
 }
@@ -634,7 +637,7 @@ fn receive(ep: *mut fid_ep, pieces: &LocalPieces, operation: Handle) -> Result<(
 
 impl SharedReceives {
     /// One with room for so many.
-    pub fn open(
+    pub(crate) fn open(
         domain: &Arc<FabricDomain>,
         info: &FabricInfo,
         size: usize,
@@ -649,31 +652,31 @@ impl SharedReceives {
     }
 
     /// Posts a receive.
-    pub fn receive(&self, pieces: &LocalPieces, operation: Handle) -> Result<(), Code> {
+    pub(crate) fn receive(&self, pieces: &LocalPieces, operation: Handle) -> Result<(), Code> {
         receive(self.ep.0.cast(), pieces, operation)
     }
 }
 
 /// A connected endpoint with its queues.
-pub struct FabricEndpoint {
+pub(crate) struct FabricEndpoint {
     // closed in this order: what is bound after what it is bound to
     ep: Fid,
-    pub requests: FabricQueue,
-    pub receives: FabricQueue,
+    pub(crate) requests: FabricQueue,
+    pub(crate) receives: FabricQueue,
     _shared: Option<Arc<SharedReceives>>,
     _domain: Arc<FabricDomain>,
 }
 
 /// Which way remote memory is accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RemoteAccess {
+pub(crate) enum RemoteAccess {
     Read,
     Write,
 }
 
 impl FabricEndpoint {
     /// An endpoint that is ready to connect, or to accept what the description is of.
-    pub fn open(
+    pub(crate) fn open(
         domain: &Arc<FabricDomain>,
         info: &FabricInfo,
         of: Handle,
@@ -705,9 +708,7 @@ impl FabricEndpoint {
         let opened = Fid(ep.cast());
         let requests = FabricQueue::open(domain, sizes.0 + 16)?;
         let receives = FabricQueue::open(domain, sizes.1 + 16)?;
-        let bind = |to: *mut fid, flags| {
-            code(call!(-FI_ENOSYS, opened.0, ops, bind, to, flags))
-        };
+        let bind = |to: *mut fid, flags| code(call!(-FI_ENOSYS, opened.0, ops, bind, to, flags));
         bind(domain.eq.0, 0)?;
         bind(requests.cq.0, FI_TRANSMIT)?;
         bind(receives.cq.0, FI_RECV)?;
@@ -724,30 +725,30 @@ impl FabricEndpoint {
     }
 
     /// Closes it; its queues tell of what became of its operations.
-    pub fn into_queues(self) -> (FabricQueue, FabricQueue) {
+    pub(crate) fn into_queues(self) -> (FabricQueue, FabricQueue) {
         let Self { ep, requests, receives, .. } = self;
         drop(ep);
         (requests, receives)
     }
 
     /// Calls a listener.
-    pub fn connect(&self, peer: &SocketAddress, data: &[u8]) -> Result<(), Code> {
+    pub(crate) fn connect(&self, peer: &SocketAddress, data: &[u8]) -> Result<(), Code> {
         let (at, data, length) = (peer.0.as_ptr().cast(), data.as_ptr().cast(), data.len());
         code(call!(-FI_ENOSYS, self.ep(), cm, connect, at, data, length))
     }
 
     /// Accepts the request whose description it was opened with.
-    pub fn accept(&self, data: &[u8]) -> Result<(), Code> {
+    pub(crate) fn accept(&self, data: &[u8]) -> Result<(), Code> {
         code(call!(-FI_ENOSYS, self.ep(), cm, accept, data.as_ptr().cast(), data.len()))
     }
 
     /// Ends the connection.
-    pub fn shutdown(&self) {
+    pub(crate) fn shutdown(&self) {
         let _ = call!(0, self.ep(), cm, shutdown, 0);
     }
 
     /// The endpoint's own address, or its peer's.
-    pub fn address(&self, peer: bool) -> SocketAddress {
+    pub(crate) fn address(&self, peer: bool) -> SocketAddress {
         let mut address = SocketAddress::NONE;
         let mut length = address.0.len();
         let at: *mut c_void = address.0.as_mut_ptr().cast();
@@ -766,12 +767,12 @@ impl FabricEndpoint {
     }
 
     /// Posts a receive.
-    pub fn receive(&self, pieces: &LocalPieces, operation: Handle) -> Result<(), Code> {
+    pub(crate) fn receive(&self, pieces: &LocalPieces, operation: Handle) -> Result<(), Code> {
         receive(self.ep(), pieces, operation)
     }
 
     /// Posts a message.
-    pub fn send(&self, pieces: &LocalPieces, operation: Handle) -> Result<(), Code> {
+    pub(crate) fn send(&self, pieces: &LocalPieces, operation: Handle) -> Result<(), Code> {
         let mut v = Vectors::new(pieces);
         let (iov, desc) = (v.iov.as_ptr(), v.desc.as_mut_ptr());
         let (none, count, operation) = (-(FI_ENOSYS as isize), pieces.count, context(operation));
@@ -779,7 +780,7 @@ impl FabricEndpoint {
     }
 
     /// Posts an access of remote memory.
-    pub fn access(
+    pub(crate) fn access(
         &self,
         which: RemoteAccess,
         pieces: &LocalPieces,
@@ -802,14 +803,14 @@ impl FabricEndpoint {
 }
 
 /// A listener.
-pub struct FabricListener {
+pub(crate) struct FabricListener {
     pep: Fid,
     _domain: Arc<FabricDomain>,
 }
 
 impl FabricListener {
     /// Listens at the description's address and this port; 0 takes any.
-    pub fn open(
+    pub(crate) fn open(
         domain: &Arc<FabricDomain>,
         info: &FabricInfo,
         port: u16,
@@ -827,7 +828,7 @@ impl FabricListener {
     }
 
     /// The port it listens at.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         let mut address = SocketAddress::NONE;
         let mut length = address.0.len();
         let pep: *mut fid_pep = self.pep.0.cast();
@@ -841,7 +842,7 @@ impl FabricListener {
     }
 
     /// The most bytes that requests and answers bring.
-    pub fn data_limit(&self) -> usize {
+    pub(crate) fn data_limit(&self) -> usize {
         let pep: *mut fid_pep = self.pep.0.cast();
         let (mut size, mut length) = (0usize, size_of::<usize>());
         // SAFETY: the table of an open listener, and room for a number.
@@ -862,7 +863,7 @@ impl FabricListener {
     }
 
     /// Turns a request away.
-    pub fn reject(&self, request: &FabricInfo, data: &[u8]) {
+    pub(crate) fn reject(&self, request: &FabricInfo, data: &[u8]) {
         let pep: *mut fid_pep = self.pep.0.cast();
         // SAFETY: the description of a request of this listener's.
         let handle = unsafe { (*request.0).handle };

@@ -18,18 +18,17 @@ struct HandleHead {
 
 /// The open handles and what they are of.
 #[derive(Default)]
-pub struct HandleTable {
+pub(crate) struct HandleTable {
     open: HashMap<Handle, (HandleKind, &'static HandleHead, u64)>,
     closed: VecDeque<&'static HandleHead>,
 }
 
 impl HandleTable {
     /// A new handle of an object of this provider's.
-    pub fn open(&mut self, kind: HandleKind, provider: usize) -> Handle {
+    pub(crate) fn open(&mut self, kind: HandleKind, provider: usize) -> Handle {
         let head = if self.closed.len() > REST { self.closed.pop_front() } else { None };
-        let head = head.unwrap_or_else(|| {
-            Box::leak(Box::new(HandleHead { provider: AtomicUsize::new(0) }))
-        });
+        let head = head
+            .unwrap_or_else(|| Box::leak(Box::new(HandleHead { provider: AtomicUsize::new(0) })));
         head.provider.store(provider, Relaxed);
         let handle = std::ptr::from_ref(head).expose_provenance();
         self.open.insert(handle, (kind, head, 0));
@@ -37,19 +36,19 @@ impl HandleTable {
     }
 
     /// Forgets a handle.
-    pub fn close(&mut self, handle: Handle) {
+    pub(crate) fn close(&mut self, handle: Handle) {
         if let Some((_, head, _)) = self.open.remove(&handle) {
             self.closed.push_back(head);
         }
     }
 
     /// What an open handle is of.
-    pub fn kind(&self, handle: Handle) -> Option<HandleKind> {
+    pub(crate) fn kind(&self, handle: Handle) -> Option<HandleKind> {
         self.open.get(&handle).map(|(kind, ..)| *kind)
     }
 
     /// The word that the application keeps with an object.
-    pub fn context(&mut self, handle: Handle) -> Option<&mut u64> {
+    pub(crate) fn context(&mut self, handle: Handle) -> Option<&mut u64> {
         self.open.get_mut(&handle).map(|(.., context)| context)
     }
 }

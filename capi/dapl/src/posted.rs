@@ -3,20 +3,20 @@ use crate::fabric::LocalPieces;
 
 /// One operation.
 #[derive(Clone, Copy, Debug)]
-pub struct PostedOp {
-    pub cookie: u64,
-    pub kind: u32,
-    pub flags: u32,
-    pub length: u32,
-    pub pieces: LocalPieces,
+pub(crate) struct PostedOp {
+    pub(crate) cookie: u64,
+    pub(crate) kind: u32,
+    pub(crate) flags: u32,
+    pub(crate) length: u32,
+    pub(crate) pieces: LocalPieces,
     /// Address and key of the memory that an access is of.
-    pub remote: (u64, u64),
+    pub(crate) remote: (u64, u64),
     /// Whether the provider has it.
-    pub passed_on: bool,
+    pub(crate) passed_on: bool,
 }
 
 /// The operations of a queue, each with a number that is not 0.
-pub struct PostedOps {
+pub(crate) struct PostedOps {
     ops: Vec<Option<(u64, PostedOp)>>,
     next: u64,
     free: Vec<usize>,
@@ -26,7 +26,7 @@ pub struct PostedOps {
 
 impl PostedOps {
     /// Room for so many, which is there from the beginning if it is `ready`.
-    pub fn new(limit: usize, ready: bool) -> Self {
+    pub(crate) fn new(limit: usize, ready: bool) -> Self {
         let room = if ready { limit } else { 0 };
         let mut ops = Self {
             ops: Vec::with_capacity(room),
@@ -50,17 +50,17 @@ impl PostedOps {
     }
 
     /// How many are under way.
-    pub fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.used
     }
 
     /// How many may be.
-    pub fn limit(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
     /// Changes how many may be; `false` if more are under way.
-    pub fn resize(&mut self, limit: usize) -> bool {
+    pub(crate) fn resize(&mut self, limit: usize) -> bool {
         if limit < self.used {
             return false;
         }
@@ -70,7 +70,7 @@ impl PostedOps {
     }
 
     /// Keeps an operation; none if there is no room.
-    pub fn add(&mut self, op: PostedOp) -> Option<usize> {
+    pub(crate) fn add(&mut self, op: PostedOp) -> Option<usize> {
         if self.used >= self.limit {
             return None;
         }
@@ -85,12 +85,12 @@ impl PostedOps {
     }
 
     /// The operation of a number.
-    pub fn get(&mut self, number: usize) -> Option<&mut PostedOp> {
+    pub(crate) fn get(&mut self, number: usize) -> Option<&mut PostedOp> {
         Some(&mut self.ops.get_mut(number.checked_sub(1)?)?.as_mut()?.1)
     }
 
     /// Forgets an operation.
-    pub fn take(&mut self, number: usize) -> Option<PostedOp> {
+    pub(crate) fn take(&mut self, number: usize) -> Option<PostedOp> {
         let (_, op) = self.ops.get_mut(number.checked_sub(1)?)?.take()?;
         self.used -= 1;
         self.free.push(number);
@@ -98,7 +98,7 @@ impl PostedOps {
     }
 
     /// Forgets the one that was posted before all others.
-    pub fn take_oldest(&mut self) -> Option<PostedOp> {
+    pub(crate) fn take_oldest(&mut self) -> Option<PostedOp> {
         if self.used == 0 {
             return None;
         }

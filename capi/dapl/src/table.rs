@@ -52,8 +52,9 @@ fn give_back(mut world: MutexGuard<'_, DatWorld>) {
     NEWS.notify_all();
     for (agent, evd) in told {
         // SAFETY: the application gave the address of a function of this type with its object.
-        let function: unsafe extern "C" fn(usize, Handle) =
-            unsafe { std::mem::transmute(std::ptr::with_exposed_provenance::<c_void>(agent.function)) };
+        let function: unsafe extern "C" fn(usize, Handle) = unsafe {
+            std::mem::transmute(std::ptr::with_exposed_provenance::<c_void>(agent.function))
+        };
         // SAFETY: it is called with what was given with it.
         unsafe { function(agent.instance_data, evd) };
     }
@@ -1223,9 +1224,8 @@ fn registry(name: &CStr) -> Option<Registry> {
     let mut found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if found.is_null() {
         // SAFETY: as above; it is there already.
-        let library = unsafe {
-            libc::dlopen(c"libdat2.so.2".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD)
-        };
+        let library =
+            unsafe { libc::dlopen(c"libdat2.so.2".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if library.is_null() {
             return None;
         }
@@ -1241,7 +1241,7 @@ fn registry(name: &CStr) -> Option<Registry> {
 /// # Safety
 /// The description is the registry's, and the instance data a string or null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dat_provider_init(
+pub(crate) unsafe extern "C" fn dat_provider_init(
     info: *const DatProviderInfo,
     instance: *const c_char,
 ) {
@@ -1285,7 +1285,7 @@ pub unsafe extern "C" fn dat_provider_init(
 /// # Safety
 /// The description is the registry's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dat_provider_fini(info: *const DatProviderInfo) {
+pub(crate) unsafe extern "C" fn dat_provider_fini(info: *const DatProviderInfo) {
     let _ = catch_unwind(|| {
         if info.is_null() {
             return;

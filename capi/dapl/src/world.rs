@@ -15,43 +15,46 @@ use std::time::{Duration, Instant};
 /// says whether it was the peer or its system that turned a request away.
 const MARK: [u8; 2] = [0xDA, 2];
 /// The length of that, with the length of the data.
-pub const MARK_LENGTH: usize = 4;
+pub(crate) const MARK_LENGTH: usize = 4;
 /// The most data of a connection that an application may send.
-pub const PRIVATE_MAX: usize = 256;
+pub(crate) const PRIVATE_MAX: usize = 256;
 /// The most events that a dispatcher holds.
-pub const EVD_MAX: i32 = 1 << 16;
+pub(crate) const EVD_MAX: i32 = 1 << 16;
+/// The least events that the dispatcher of asynchronous ones holds: programs wait for one of each
+/// endpoint with a shared queue, and ask for room for a few.
+const ASYNC_MIN: i32 = 1 << 12;
 /// The most operations of an endpoint or a shared queue.
-pub const DTO_MAX: i32 = 1 << 14;
+pub(crate) const DTO_MAX: i32 = 1 << 14;
 /// The operations of an endpoint that was made without attributes.
 const DTO_DEFAULT: i32 = 256;
 
 /// An interface adaptor.
-pub struct DatIa {
-    pub provider: usize,
-    pub thread_safe: bool,
-    pub name: String,
-    pub info: FabricInfo,
-    pub domain: Arc<FabricDomain>,
-    pub address: Box<SocketAddress>,
-    pub limits: FabricLimits,
-    pub private_max: usize,
-    pub async_evd: Handle,
+pub(crate) struct DatIa {
+    pub(crate) provider: usize,
+    pub(crate) thread_safe: bool,
+    pub(crate) name: String,
+    pub(crate) info: FabricInfo,
+    pub(crate) domain: Arc<FabricDomain>,
+    pub(crate) address: Box<SocketAddress>,
+    pub(crate) limits: FabricLimits,
+    pub(crate) private_max: usize,
+    pub(crate) async_evd: Handle,
     /// Endpoints whose connections take time.
     waiting: Vec<Handle>,
 }
 
 /// An event dispatcher.
-pub struct DatEvd {
-    pub ia: Handle,
-    pub flags: u32,
-    pub qlen: usize,
-    pub queue: VecDeque<DatEvent>,
-    pub cno: Handle,
-    pub enabled: bool,
-    pub waitable: bool,
-    pub waiters: usize,
+pub(crate) struct DatEvd {
+    pub(crate) ia: Handle,
+    pub(crate) flags: u32,
+    pub(crate) qlen: usize,
+    pub(crate) queue: VecDeque<DatEvent>,
+    pub(crate) cno: Handle,
+    pub(crate) enabled: bool,
+    pub(crate) waitable: bool,
+    pub(crate) waiters: usize,
     /// Whether something came that a waiter is to be told of.
-    pub notified: bool,
+    pub(crate) notified: bool,
     /// How many objects it is named by.
     uses: usize,
     /// The endpoints whose queues it reads: of receives or of requests.
@@ -59,49 +62,49 @@ pub struct DatEvd {
 }
 
 /// A consumer notification object.
-pub struct DatCno {
-    pub ia: Handle,
-    pub agent: ProxyAgent,
-    pub triggered: VecDeque<Handle>,
-    pub waiters: usize,
+pub(crate) struct DatCno {
+    pub(crate) ia: Handle,
+    pub(crate) agent: ProxyAgent,
+    pub(crate) triggered: VecDeque<Handle>,
+    pub(crate) waiters: usize,
 }
 
 /// A protection zone.
-pub struct DatPz {
-    pub ia: Handle,
+pub(crate) struct DatPz {
+    pub(crate) ia: Handle,
     uses: usize,
 }
 
 /// Registered memory.
-pub struct DatLmr {
-    pub ia: Handle,
-    pub pz: Handle,
-    pub address: u64,
-    pub length: u64,
-    pub privileges: u32,
-    pub mem_type: u32,
-    pub key: u32,
+pub(crate) struct DatLmr {
+    pub(crate) ia: Handle,
+    pub(crate) pz: Handle,
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) privileges: u32,
+    pub(crate) mem_type: u32,
+    pub(crate) key: u32,
     region: FabricRegion,
     uses: usize,
 }
 
 /// A window into registered memory.
-pub struct DatRmr {
-    pub ia: Handle,
-    pub pz: Handle,
-    pub bound: Option<(Triplet, u32, u32)>,
+pub(crate) struct DatRmr {
+    pub(crate) ia: Handle,
+    pub(crate) pz: Handle,
+    pub(crate) bound: Option<(Triplet, u32, u32)>,
     lmr: Handle,
     region: Option<FabricRegion>,
 }
 
 /// A shared receive queue.
-pub struct DatSrq {
-    pub ia: Handle,
-    pub pz: Handle,
-    pub max_iov: usize,
-    pub low_watermark: usize,
+pub(crate) struct DatSrq {
+    pub(crate) ia: Handle,
+    pub(crate) pz: Handle,
+    pub(crate) max_iov: usize,
+    pub(crate) low_watermark: usize,
     armed: bool,
-    pub ops: PostedOps,
+    pub(crate) ops: PostedOps,
     /// What the provider had no room for yet.
     held: VecDeque<usize>,
     receives: Arc<SharedReceives>,
@@ -109,39 +112,39 @@ pub struct DatSrq {
 }
 
 /// A service point; of a reserved one the endpoint that it is for.
-pub struct DatSp {
-    pub ia: Handle,
-    pub evd: Handle,
-    pub conn_qual: u64,
-    pub reserved: Option<Handle>,
+pub(crate) struct DatSp {
+    pub(crate) ia: Handle,
+    pub(crate) evd: Handle,
+    pub(crate) conn_qual: u64,
+    pub(crate) reserved: Option<Handle>,
     listener: Arc<FabricListener>,
 }
 
 /// A request for a connection.
-pub struct DatCr {
-    pub ia: Handle,
-    pub peer: Box<SocketAddress>,
-    pub data: Box<[u8]>,
-    pub ep: Handle,
+pub(crate) struct DatCr {
+    pub(crate) ia: Handle,
+    pub(crate) peer: Box<SocketAddress>,
+    pub(crate) data: Box<[u8]>,
+    pub(crate) ep: Handle,
     listener: Arc<FabricListener>,
     info: FabricInfo,
 }
 
 /// An endpoint.
-pub struct DatEp {
-    pub ia: Handle,
-    pub pz: Handle,
-    pub recv_evd: Handle,
-    pub request_evd: Handle,
-    pub connect_evd: Handle,
-    pub srq: Handle,
-    pub attr: DatEpAttr,
-    pub state: EpState,
-    pub local: Box<SocketAddress>,
-    pub peer: Box<SocketAddress>,
-    pub conn_qual: u64,
-    pub requests: PostedOps,
-    pub receives: PostedOps,
+pub(crate) struct DatEp {
+    pub(crate) ia: Handle,
+    pub(crate) pz: Handle,
+    pub(crate) recv_evd: Handle,
+    pub(crate) request_evd: Handle,
+    pub(crate) connect_evd: Handle,
+    pub(crate) srq: Handle,
+    pub(crate) attr: DatEpAttr,
+    pub(crate) state: EpState,
+    pub(crate) local: Box<SocketAddress>,
+    pub(crate) peer: Box<SocketAddress>,
+    pub(crate) conn_qual: u64,
+    pub(crate) requests: PostedOps,
+    pub(crate) receives: PostedOps,
     reads: usize,
     held_requests: VecDeque<usize>,
     held_receives: VecDeque<usize>,
@@ -152,22 +155,22 @@ pub struct DatEp {
 
 /// Everything.
 #[derive(Default)]
-pub struct DatWorld {
-    pub handles: HandleTable,
-    pub ias: HashMap<Handle, DatIa>,
-    pub evds: HashMap<Handle, DatEvd>,
-    pub cnos: HashMap<Handle, DatCno>,
-    pub pzs: HashMap<Handle, DatPz>,
-    pub lmrs: HashMap<Handle, DatLmr>,
-    pub rmrs: HashMap<Handle, DatRmr>,
-    pub srqs: HashMap<Handle, DatSrq>,
-    pub sps: HashMap<Handle, DatSp>,
-    pub crs: HashMap<Handle, DatCr>,
-    pub eps: HashMap<Handle, DatEp>,
+pub(crate) struct DatWorld {
+    pub(crate) handles: HandleTable,
+    pub(crate) ias: HashMap<Handle, DatIa>,
+    pub(crate) evds: HashMap<Handle, DatEvd>,
+    pub(crate) cnos: HashMap<Handle, DatCno>,
+    pub(crate) pzs: HashMap<Handle, DatPz>,
+    pub(crate) lmrs: HashMap<Handle, DatLmr>,
+    pub(crate) rmrs: HashMap<Handle, DatRmr>,
+    pub(crate) srqs: HashMap<Handle, DatSrq>,
+    pub(crate) sps: HashMap<Handle, DatSp>,
+    pub(crate) crs: HashMap<Handle, DatCr>,
+    pub(crate) eps: HashMap<Handle, DatEp>,
     keys: HashMap<u32, Handle>,
     next_key: u32,
     /// Dispatchers that agents are to be told of, once the lock is given back.
-    pub upcalls: Vec<(usize, Handle)>,
+    pub(crate) upcalls: Vec<(usize, Handle)>,
 }
 
 /// Finds an object, or leaves with its subtype of DAT_INVALID_HANDLE.
@@ -207,7 +210,7 @@ impl DatWorld {
     // ---- adaptors
 
     /// Opens an adaptor and, unless another has one, its dispatcher of asynchronous events.
-    pub fn ia_open(
+    pub(crate) fn ia_open(
         &mut self,
         (provider, thread_safe): (usize, bool),
         name: &str,
@@ -242,8 +245,7 @@ impl DatWorld {
         let domain = FabricDomain::open(&info).map_err(|code| of_code(code, RESOURCE_DEVICE))?;
         let listener = FabricListener::open(&domain, &info, 0, 0)
             .map_err(|code| of_code(code, RESOURCE_DEVICE))?;
-        let private_max =
-            listener.data_limit().saturating_sub(MARK_LENGTH).min(PRIVATE_MAX);
+        let private_max = listener.data_limit().saturating_sub(MARK_LENGTH).min(PRIVATE_MAX);
         drop(listener);
         let ia = self.handles.open(HandleKind::Ia, provider);
         let address = Box::new(info.address(false));
@@ -263,7 +265,7 @@ impl DatWorld {
             },
         );
         let async_evd = match evd {
-            0 => self.evd_create(ia, qlen.max(16), 0, EVD_ASYNC)?,
+            0 => self.evd_create(ia, qlen.max(ASYNC_MIN), 0, EVD_ASYNC)?,
             ASYNC_EXISTS => OUT_OF_SCOPE,
             given => given,
         };
@@ -275,7 +277,7 @@ impl DatWorld {
     }
 
     /// Closes an adaptor: with all that is in it, or only if nothing is.
-    pub fn ia_close(&mut self, ia: Handle, graceful: bool) -> DatResult {
+    pub(crate) fn ia_close(&mut self, ia: Handle, graceful: bool) -> DatResult {
         let async_evd = self.has_ia(ia)?.async_evd;
         let own = self.evds.get(&async_evd).is_some_and(|evd| evd.ia == ia);
         let busy = self.eps.values().any(|ep| ep.ia == ia)
@@ -304,10 +306,8 @@ impl DatWorld {
         }
         clear!(crs, sps, rmrs, srqs, lmrs, pzs, cnos);
         self.keys.retain(|_, lmr| self.lmrs.contains_key(lmr));
-        if !own {
-            if let Some(evd) = self.evds.get_mut(&async_evd) {
-                evd.uses = evd.uses.saturating_sub(1);
-            }
+        if !own && let Some(evd) = self.evds.get_mut(&async_evd) {
+            evd.uses = evd.uses.saturating_sub(1);
         }
         clear!(evds);
         self.handles.close(ia);
@@ -317,7 +317,7 @@ impl DatWorld {
 
     // ---- event dispatchers
 
-    pub fn evd_create(
+    pub(crate) fn evd_create(
         &mut self,
         ia: Handle,
         qlen: i32,
@@ -328,8 +328,7 @@ impl DatWorld {
         if qlen <= 0 {
             return bad_argument(2);
         }
-        let known =
-            EVD_SOFTWARE | EVD_CR | EVD_DTO | EVD_CONNECTION | EVD_RMR_BIND | EVD_ASYNC;
+        let known = EVD_SOFTWARE | EVD_CR | EVD_DTO | EVD_CONNECTION | EVD_RMR_BIND | EVD_ASYNC;
         if flags == 0 || flags & !known != 0 {
             return bad_argument(4);
         }
@@ -360,7 +359,7 @@ impl DatWorld {
         Ok(evd)
     }
 
-    pub fn evd_free(&mut self, evd: Handle) -> DatResult {
+    pub(crate) fn evd_free(&mut self, evd: Handle) -> DatResult {
         let found = find!(self.evds, evd, HANDLE_1);
         if found.uses > 0 {
             return error(INVALID_STATE, STATE_EVD_IN_USE);
@@ -376,7 +375,7 @@ impl DatWorld {
         Ok(())
     }
 
-    pub fn evd_resize(&mut self, evd: Handle, qlen: i32) -> DatResult {
+    pub(crate) fn evd_resize(&mut self, evd: Handle, qlen: i32) -> DatResult {
         let found = find!(self.evds, evd, HANDLE_1);
         if qlen <= 0 {
             return bad_argument(2);
@@ -391,7 +390,7 @@ impl DatWorld {
         Ok(())
     }
 
-    pub fn evd_post(&mut self, evd: Handle, event: &DatEvent) -> DatResult {
+    pub(crate) fn evd_post(&mut self, evd: Handle, event: &DatEvent) -> DatResult {
         let found = find!(self.evds, evd, HANDLE_1);
         if event.event_number != SOFTWARE_EVENT {
             return bad_argument(2);
@@ -407,7 +406,7 @@ impl DatWorld {
     }
 
     /// The next event, for a caller who does not wait.
-    pub fn evd_dequeue(&mut self, evd: Handle) -> DatResult<DatEvent> {
+    pub(crate) fn evd_dequeue(&mut self, evd: Handle) -> DatResult<DatEvent> {
         let found = find!(self.evds, evd, HANDLE_1);
         if found.waiters > 0 {
             return error(INVALID_STATE, STATE_EVD_WAITER);
@@ -422,7 +421,7 @@ impl DatWorld {
     }
 
     /// Takes the next event of a dispatcher.
-    pub fn take_event(&mut self, evd: Handle) -> Option<DatEvent> {
+    pub(crate) fn take_event(&mut self, evd: Handle) -> Option<DatEvent> {
         let found = self.evds.get_mut(&evd)?;
         let event = found.queue.pop_front()?;
         if found.queue.is_empty() {
@@ -431,7 +430,7 @@ impl DatWorld {
         Some(event)
     }
 
-    pub fn evd_set_cno(&mut self, evd: Handle, cno: Handle) -> DatResult {
+    pub(crate) fn evd_set_cno(&mut self, evd: Handle, cno: Handle) -> DatResult {
         if cno != 0 {
             find!(self.cnos, cno, HANDLE_CNO);
         }
@@ -448,7 +447,7 @@ impl DatWorld {
     }
 
     /// Lets waiters be told of events, or not.
-    pub fn evd_enable(&mut self, evd: Handle, enabled: bool) -> DatResult {
+    pub(crate) fn evd_enable(&mut self, evd: Handle, enabled: bool) -> DatResult {
         let found = find!(self.evds, evd, HANDLE_1);
         let pending = enabled && !found.enabled && !found.queue.is_empty();
         found.enabled = enabled;
@@ -459,7 +458,7 @@ impl DatWorld {
         Ok(())
     }
 
-    pub fn evd_waitable(&mut self, evd: Handle, waitable: bool) -> DatResult {
+    pub(crate) fn evd_waitable(&mut self, evd: Handle, waitable: bool) -> DatResult {
         find!(self.evds, evd, HANDLE_1).waitable = waitable;
         Ok(())
     }
@@ -512,14 +511,14 @@ impl DatWorld {
 
     // ---- notification objects
 
-    pub fn cno_create(&mut self, ia: Handle, agent: ProxyAgent) -> DatResult<Handle> {
+    pub(crate) fn cno_create(&mut self, ia: Handle, agent: ProxyAgent) -> DatResult<Handle> {
         let provider = self.has_ia(ia)?.provider;
         let cno = self.handles.open(HandleKind::Cno, provider);
         self.cnos.insert(cno, DatCno { ia, agent, triggered: VecDeque::new(), waiters: 0 });
         Ok(cno)
     }
 
-    pub fn cno_free(&mut self, cno: Handle) -> DatResult {
+    pub(crate) fn cno_free(&mut self, cno: Handle) -> DatResult {
         let found = find!(self.cnos, cno, HANDLE_CNO);
         if found.waiters > 0 || self.evds.values().any(|evd| evd.cno == cno) {
             return error(INVALID_STATE, STATE_CNO_IN_USE);
@@ -530,7 +529,7 @@ impl DatWorld {
     }
 
     /// A dispatcher that has something new, if one has.
-    pub fn cno_look(&mut self, cno: Handle) -> DatResult<Option<Handle>> {
+    pub(crate) fn cno_look(&mut self, cno: Handle) -> DatResult<Option<Handle>> {
         let found = find!(self.cnos, cno, HANDLE_CNO);
         if let Some(evd) = found.triggered.pop_front() {
             return Ok(Some(evd));
@@ -545,14 +544,14 @@ impl DatWorld {
 
     // ---- zones and memory
 
-    pub fn pz_create(&mut self, ia: Handle) -> DatResult<Handle> {
+    pub(crate) fn pz_create(&mut self, ia: Handle) -> DatResult<Handle> {
         let provider = self.has_ia(ia)?.provider;
         let pz = self.handles.open(HandleKind::Pz, provider);
         self.pzs.insert(pz, DatPz { ia, uses: 0 });
         Ok(pz)
     }
 
-    pub fn pz_free(&mut self, pz: Handle) -> DatResult {
+    pub(crate) fn pz_free(&mut self, pz: Handle) -> DatResult {
         if find!(self.pzs, pz, HANDLE_PZ).uses > 0 {
             return error(INVALID_STATE, STATE_PZ_IN_USE);
         }
@@ -613,7 +612,7 @@ impl DatWorld {
         }
     }
 
-    pub fn lmr_create(
+    pub(crate) fn lmr_create(
         &mut self,
         ia: Handle,
         mem_type: u32,
@@ -662,7 +661,7 @@ impl DatWorld {
         Ok(lmr)
     }
 
-    pub fn lmr_free(&mut self, lmr: Handle) -> DatResult {
+    pub(crate) fn lmr_free(&mut self, lmr: Handle) -> DatResult {
         let found = find!(self.lmrs, lmr, HANDLE_LMR);
         if found.uses > 0 {
             return error(INVALID_STATE, STATE_LMR_IN_USE);
@@ -720,7 +719,7 @@ impl DatWorld {
         Ok((all, total))
     }
 
-    pub fn rmr_create(&mut self, pz: Handle) -> DatResult<Handle> {
+    pub(crate) fn rmr_create(&mut self, pz: Handle) -> DatResult<Handle> {
         let ia = find!(self.pzs, pz, HANDLE_PZ).ia;
         self.use_pz(ia, pz)?;
         let rmr = self.handles.open(HandleKind::Rmr, self.provider(ia));
@@ -738,7 +737,7 @@ impl DatWorld {
         }
     }
 
-    pub fn rmr_free(&mut self, rmr: Handle) -> DatResult {
+    pub(crate) fn rmr_free(&mut self, rmr: Handle) -> DatResult {
         let pz = find!(self.rmrs, rmr, HANDLE_RMR).pz;
         self.unbind(rmr);
         self.rmrs.remove(&rmr);
@@ -749,7 +748,7 @@ impl DatWorld {
 
     /// Makes a part of a region known under a key of its own, or no longer with a length of 0.
     #[allow(clippy::too_many_arguments, reason = "the call has them")]
-    pub fn rmr_bind(
+    pub(crate) fn rmr_bind(
         &mut self,
         rmr: Handle,
         lmr: Handle,
@@ -807,7 +806,12 @@ impl DatWorld {
 
     // ---- shared receive queues
 
-    pub fn srq_create(&mut self, ia: Handle, pz: Handle, attr: &DatSrqAttr) -> DatResult<Handle> {
+    pub(crate) fn srq_create(
+        &mut self,
+        ia: Handle,
+        pz: Handle,
+        attr: &DatSrqAttr,
+    ) -> DatResult<Handle> {
         let found = self.has_ia(ia)?;
         let (provider, limits) = (found.provider, found.limits);
         if attr.max_recv_dtos <= 0
@@ -821,9 +825,8 @@ impl DatWorld {
             return exhausted(RESOURCE_SRQ);
         }
         let size = attr.max_recv_dtos as usize;
-        let receives =
-            SharedReceives::open(&found.domain, &found.info, size.min(limits.receives))
-                .map_err(|code| of_code(code, RESOURCE_SRQ))?;
+        let receives = SharedReceives::open(&found.domain, &found.info, size.min(limits.receives))
+            .map_err(|code| of_code(code, RESOURCE_SRQ))?;
         self.use_pz(ia, pz)?;
         let srq = self.handles.open(HandleKind::Srq, provider);
         self.srqs.insert(
@@ -843,7 +846,7 @@ impl DatWorld {
         Ok(srq)
     }
 
-    pub fn srq_free(&mut self, srq: Handle) -> DatResult {
+    pub(crate) fn srq_free(&mut self, srq: Handle) -> DatResult {
         let found = find!(self.srqs, srq, HANDLE_SRQ);
         if found.uses > 0 {
             return error(INVALID_STATE, STATE_SRQ_IN_USE);
@@ -855,7 +858,7 @@ impl DatWorld {
         Ok(())
     }
 
-    pub fn srq_resize(&mut self, srq: Handle, size: i32) -> DatResult {
+    pub(crate) fn srq_resize(&mut self, srq: Handle, size: i32) -> DatResult {
         let found = find!(self.srqs, srq, HANDLE_SRQ);
         if size <= 0 {
             return bad_argument(2);
@@ -871,7 +874,7 @@ impl DatWorld {
         Ok(())
     }
 
-    pub fn srq_set_lw(&mut self, srq: Handle, mark: i32) -> DatResult {
+    pub(crate) fn srq_set_lw(&mut self, srq: Handle, mark: i32) -> DatResult {
         let found = find!(self.srqs, srq, HANDLE_SRQ);
         if mark < 0 || mark as usize > found.ops.limit() {
             return bad_argument(2);
@@ -893,7 +896,7 @@ impl DatWorld {
         }
     }
 
-    pub fn srq_post(&mut self, srq: Handle, iov: &[Triplet], cookie: u64) -> DatResult {
+    pub(crate) fn srq_post(&mut self, srq: Handle, iov: &[Triplet], cookie: u64) -> DatResult {
         let found = find!(self.srqs, srq, HANDLE_SRQ);
         if iov.len() > found.max_iov {
             return bad_argument(2);
@@ -937,7 +940,7 @@ impl DatWorld {
     }
 
     /// The attributes of an endpoint that was made without.
-    pub fn default_attr(&self, ia: Handle) -> DatEpAttr {
+    pub(crate) fn default_attr(&self, ia: Handle) -> DatEpAttr {
         let segments = self.ias.get(&ia).map_or(SEGMENTS, |ia| ia.limits.segments) as i32;
         DatEpAttr {
             service_type: 0,
@@ -962,7 +965,7 @@ impl DatWorld {
         }
     }
 
-    pub fn check_attr(&self, ia: Handle, attr: &DatEpAttr, place: u32) -> DatResult {
+    pub(crate) fn check_attr(&self, ia: Handle, attr: &DatEpAttr, place: u32) -> DatResult {
         let limits = match self.ias.get(&ia) {
             Some(ia) => ia.limits,
             None => return error(INVALID_HANDLE, HANDLE_IA),
@@ -997,7 +1000,7 @@ impl DatWorld {
         Ok(())
     }
 
-    pub fn ep_create(
+    pub(crate) fn ep_create(
         &mut self,
         ia: Handle,
         pz: Handle,
@@ -1087,7 +1090,7 @@ impl DatWorld {
         Ok(())
     }
 
-    pub fn ep_connect(
+    pub(crate) fn ep_connect(
         &mut self,
         ep: Handle,
         mut peer: SocketAddress,
@@ -1217,7 +1220,7 @@ impl DatWorld {
         self.push(evd, event, true);
     }
 
-    pub fn ep_disconnect(&mut self, ep: Handle, flags: u32) -> DatResult {
+    pub(crate) fn ep_disconnect(&mut self, ep: Handle, flags: u32) -> DatResult {
         let found = find!(self.eps, ep, HANDLE_EP);
         if flags > 1 {
             return bad_argument(2);
@@ -1226,9 +1229,7 @@ impl DatWorld {
             EpState::Disconnected => return Ok(()),
             EpState::Connected => {}
             EpState::DisconnectPending if flags == 1 => return Ok(()),
-            EpState::DisconnectPending
-            | EpState::ActivePending
-            | EpState::CompletionPending => {}
+            EpState::DisconnectPending | EpState::ActivePending | EpState::CompletionPending => {}
             state => return bad_state(state),
         }
         if flags == 1 && found.state == EpState::Connected && found.requests.used() > 0 {
@@ -1250,7 +1251,7 @@ impl DatWorld {
         self.end_connection(ep, DISCONNECTED, &[]);
     }
 
-    pub fn ep_free(&mut self, ep: Handle) -> DatResult {
+    pub(crate) fn ep_free(&mut self, ep: Handle) -> DatResult {
         find!(self.eps, ep, HANDLE_EP);
         self.close_fabric(ep, false);
         let Some(found) = self.eps.remove(&ep) else { return error(INVALID_HANDLE, HANDLE_EP) };
@@ -1268,7 +1269,7 @@ impl DatWorld {
         Ok(())
     }
 
-    pub fn ep_reset(&mut self, ep: Handle) -> DatResult {
+    pub(crate) fn ep_reset(&mut self, ep: Handle) -> DatResult {
         let found = find!(self.eps, ep, HANDLE_EP);
         match found.state {
             EpState::Unconnected => Ok(()),
@@ -1282,7 +1283,7 @@ impl DatWorld {
     }
 
     /// Changes what an endpoint that is not connected feeds and is protected by.
-    pub fn ep_modify(&mut self, ep: Handle, mask: u64, param: &DatEpParam) -> DatResult {
+    pub(crate) fn ep_modify(&mut self, ep: Handle, mask: u64, param: &DatEpParam) -> DatResult {
         const PZ: u64 = 0x80;
         const EVDS: [u64; 3] = [0x100, 0x200, 0x400];
         const RECV_DTOS: u64 = 0x40000;
@@ -1351,7 +1352,7 @@ impl DatWorld {
 
     // ---- data transfers
 
-    pub fn ep_post_recv(
+    pub(crate) fn ep_post_recv(
         &mut self,
         ep: Handle,
         iov: &[Triplet],
@@ -1393,7 +1394,7 @@ impl DatWorld {
         Ok(())
     }
 
-    pub fn ep_post_request(
+    pub(crate) fn ep_post_request(
         &mut self,
         ep: Handle,
         kind: u32,
@@ -1421,11 +1422,8 @@ impl DatWorld {
         let privilege = if read { PRIV_LOCAL_WRITE } else { PRIV_LOCAL_READ };
         let (mut pieces, mut length) = self.pieces(of, iov, privilege)?;
         if let Some(remote) = remote {
-            let short = if read {
-                length < remote.segment_length
-            } else {
-                length > remote.segment_length
-            };
+            let short =
+                if read { length < remote.segment_length } else { length > remote.segment_length };
             if short {
                 return error(LENGTH_ERROR, 0);
             }
@@ -1456,9 +1454,9 @@ impl DatWorld {
 
     fn pass_on_requests(&mut self, ep: Handle) {
         let Some(found) = self.eps.get_mut(&ep) else { return };
-        let Some(number) = found.pass_on_request() else { return };
+        let Some((number, code)) = found.pass_on_request() else { return };
         // refused for good: it fails as any other does, and the next one's turn has come
-        let failed = FabricCompletion { context: number, length: 0, code: libc::EINVAL };
+        let failed = FabricCompletion { context: number, length: 0, code };
         self.complete(ep, false, failed);
         self.pass_on_requests(ep);
     }
@@ -1509,13 +1507,17 @@ impl DatWorld {
             0 => DTO_SUCCESS,
             libc::ECANCELED => DTO_FLUSHED,
             ofi::abi::FI_ETRUNC | libc::EMSGSIZE => DTO_LOCAL_LENGTH,
-            libc::EACCES | libc::EPERM | libc::EFAULT | ofi::abi::FI_EKEYREJECTED
-            | libc::EREMOTEIO => {
-                DTO_REMOTE_ACCESS
-            }
+            libc::EACCES
+            | libc::EPERM
+            | libc::EFAULT
+            | ofi::abi::FI_EKEYREJECTED
+            | libc::EREMOTEIO => DTO_REMOTE_ACCESS,
             libc::EINVAL => DTO_LOCAL_PROTECTION,
             _ if receives => DTO_FLUSHED,
-            libc::ECONNRESET | libc::ECONNABORTED | libc::ENOTCONN | libc::EPIPE
+            libc::ECONNRESET
+            | libc::ECONNABORTED
+            | libc::ENOTCONN
+            | libc::EPIPE
             | libc::ESHUTDOWN => DTO_FLUSHED,
             _ => DTO_TRANSPORT,
         };
@@ -1534,7 +1536,7 @@ impl DatWorld {
     // ---- service points and requests
 
     /// A service point at a port, 0 for any; for one endpoint or for all that ask.
-    pub fn sp_create(
+    pub(crate) fn sp_create(
         &mut self,
         ia: Handle,
         conn_qual: u64,
@@ -1576,16 +1578,16 @@ impl DatWorld {
         Ok((sp, conn_qual))
     }
 
-    pub fn sp_free(&mut self, sp: Handle, reserved: bool) -> DatResult {
+    pub(crate) fn sp_free(&mut self, sp: Handle, reserved: bool) -> DatResult {
         let subtype = if reserved { HANDLE_RSP } else { HANDLE_PSP };
         if find!(self.sps, sp, subtype).reserved.is_some() != reserved {
             return error(INVALID_HANDLE, subtype);
         }
         let Some(found) = self.sps.remove(&sp) else { return error(INVALID_HANDLE, subtype) };
-        if let Some(ep) = found.reserved.and_then(|ep| self.eps.get_mut(&ep)) {
-            if ep.state == EpState::Reserved {
-                ep.state = EpState::Unconnected;
-            }
+        if let Some(ep) = found.reserved.and_then(|ep| self.eps.get_mut(&ep))
+            && ep.state == EpState::Reserved
+        {
+            ep.state = EpState::Unconnected;
         }
         self.leave_evd(found.evd);
         self.handles.close(sp);
@@ -1620,7 +1622,7 @@ impl DatWorld {
         self.put(evd, DatEvent::request(named, local, conn_qual, cr, false), true);
     }
 
-    pub fn cr_accept(&mut self, cr: Handle, ep: Handle, data: &[u8]) -> DatResult {
+    pub(crate) fn cr_accept(&mut self, cr: Handle, ep: Handle, data: &[u8]) -> DatResult {
         let request = find!(self.crs, cr, HANDLE_CR);
         let ep = match (request.ep, ep) {
             (0, ep) => ep,
@@ -1663,7 +1665,7 @@ impl DatWorld {
         Ok(())
     }
 
-    pub fn cr_reject(&mut self, cr: Handle, data: &[u8]) -> DatResult {
+    pub(crate) fn cr_reject(&mut self, cr: Handle, data: &[u8]) -> DatResult {
         let request = find!(self.crs, cr, HANDLE_CR);
         if data.len() > find!(self.ias, request.ia, HANDLE_IA).private_max {
             return bad_argument(2);
@@ -1680,7 +1682,7 @@ impl DatWorld {
     // ---- progress
 
     /// Looks at everything that feeds a dispatcher.
-    pub fn progress(&mut self, evd: Handle) {
+    pub(crate) fn progress(&mut self, evd: Handle) {
         let Some(found) = self.evds.get_mut(&evd) else { return };
         let ia = found.ia;
         let feeders = std::mem::take(&mut found.feeders);
@@ -1695,7 +1697,7 @@ impl DatWorld {
     }
 
     /// Looks at the events of an adaptor's connections, and at those that take time.
-    pub fn events(&mut self, ia: Handle) {
+    pub(crate) fn events(&mut self, ia: Handle) {
         for _ in 0..64 {
             let Some(found) = self.ias.get(&ia) else { return };
             let Some(event) = found.domain.event() else { break };
@@ -1703,8 +1705,7 @@ impl DatWorld {
                 FabricEvent::Request(sp, info, data) => self.request(ia, sp, info, &data),
                 FabricEvent::Connected(ep, data) => {
                     let Some(found) = self.eps.get_mut(&ep) else { continue };
-                    if !matches!(found.state, EpState::ActivePending | EpState::CompletionPending)
-                    {
+                    if !matches!(found.state, EpState::ActivePending | EpState::CompletionPending) {
                         continue;
                     }
                     found.state = EpState::Connected;
@@ -1791,10 +1792,10 @@ impl DatEp {
     fn pass_on_receives(&mut self) {
         let Some(fabric) = &self.fabric else { return };
         while let Some(&number) = self.held_receives.front() {
-            if let Some(op) = self.receives.get(number) {
-                if fabric.receive(&op.pieces, number).is_err() {
-                    return;
-                }
+            if let Some(op) = self.receives.get(number)
+                && fabric.receive(&op.pieces, number).is_err()
+            {
+                return;
             }
             self.held_receives.pop_front();
         }
@@ -1802,7 +1803,7 @@ impl DatEp {
 
     /// Hands the provider requests in their order, up to one that has to wait; answers the first
     /// that it refuses for good.
-    fn pass_on_request(&mut self) -> Option<usize> {
+    fn pass_on_request(&mut self) -> Option<(usize, i32)> {
         let fabric = self.fabric.as_ref()?;
         while let Some(&number) = self.held_requests.front() {
             let Some(op) = self.requests.get(number) else {
@@ -1814,17 +1815,15 @@ impl DatEp {
             }
             let answer = match op.kind {
                 DTO_SEND => fabric.send(&op.pieces, number),
-                DTO_RDMA_READ => {
-                    fabric.access(RemoteAccess::Read, &op.pieces, op.remote, number)
-                }
+                DTO_RDMA_READ => fabric.access(RemoteAccess::Read, &op.pieces, op.remote, number),
                 _ => fabric.access(RemoteAccess::Write, &op.pieces, op.remote, number),
             };
             if answer == Err(libc::EAGAIN) {
                 return None;
             }
             self.held_requests.pop_front();
-            if answer.is_err() {
-                return Some(number);
+            if let Err(code) = answer {
+                return Some((number, code));
             }
             op.passed_on = true;
             self.reads += usize::from(op.kind == DTO_RDMA_READ);
