@@ -1,6 +1,6 @@
 //! The types of `dat2/udat.h` as they lie in memory, and its numbers.
 //!
-//! `tests/headers.rs` compares sizes, offsets and numbers with the headers where they are installed.
+//! A test compares sizes, offsets and numbers with the headers where they are installed.
 use std::ffi::{c_char, c_int};
 
 /// A pointer that the application knows an object by.
@@ -502,5 +502,331 @@ impl DatEvent {
     /// An asynchronous error.
     pub(crate) fn asynchronous(number: u32, handle: Handle, reason: i32) -> Self {
         Self::new(number, [handle as u64, pair(reason as u32, 0), 0, 0, 0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+    use std::mem::{offset_of, size_of};
+    use std::process::Command;
+
+    /// Rows of `expression in C = what it is here`.
+    fn rows() -> Vec<(String, u64)> {
+        let mut rows = Vec::new();
+        macro_rules! layout {
+            ($c:literal, $rust:ty, $($field:ident $(= $name:literal)?),* $(,)?) => {
+                rows.push((format!("sizeof({})", $c), size_of::<$rust>() as u64));
+                $(
+                    #[allow(unused_mut, unused_assignments)]
+                    let mut name = stringify!($field);
+                    $(name = $name;)?
+                    rows.push((format!("offsetof({}, {name})", $c), offset_of!($rust, $field) as u64));
+                )*
+            };
+        }
+        layout!(
+            "DAT_LMR_TRIPLET",
+            Triplet,
+            virtual_address,
+            segment_length,
+            context = "lmr_context"
+        );
+        layout!(
+            "DAT_RMR_TRIPLET",
+            Triplet,
+            virtual_address,
+            segment_length,
+            context = "rmr_context"
+        );
+        layout!("DAT_COMM", DatComm, domain, kind = "type", protocol);
+        layout!(
+            "DAT_EP_ATTR",
+            DatEpAttr,
+            service_type,
+            max_message_size,
+            max_rdma_size,
+            qos,
+            recv_completion_flags,
+            request_completion_flags,
+            max_recv_dtos,
+            max_request_dtos,
+            max_recv_iov,
+            max_request_iov,
+            max_rdma_read_in,
+            max_rdma_read_out,
+            srq_soft_hw,
+            max_rdma_read_iov,
+            max_rdma_write_iov,
+            ep_transport_specific_count,
+            ep_transport_specific,
+            ep_provider_specific_count,
+            ep_provider_specific
+        );
+        layout!(
+            "DAT_EP_PARAM",
+            DatEpParam,
+            ia_handle,
+            ep_state,
+            comm,
+            local_ia_address_ptr,
+            local_port_qual,
+            remote_ia_address_ptr,
+            remote_port_qual,
+            pz_handle,
+            recv_evd_handle,
+            request_evd_handle,
+            connect_evd_handle,
+            srq_handle,
+            ep_attr
+        );
+        layout!("DAT_SRQ_ATTR", DatSrqAttr, max_recv_dtos, max_recv_iov, low_watermark);
+        layout!(
+            "DAT_SRQ_PARAM",
+            DatSrqParam,
+            ia_handle,
+            srq_state,
+            pz_handle,
+            max_recv_dtos,
+            max_recv_iov,
+            low_watermark,
+            available_dto_count,
+            outstanding_dto_count
+        );
+        layout!("DAT_PSP_PARAM", DatPspParam, ia_handle, conn_qual, evd_handle, psp_flags);
+        layout!("DAT_RSP_PARAM", DatRspParam, ia_handle, conn_qual, evd_handle, ep_handle);
+        layout!(
+            "DAT_CR_PARAM",
+            DatCrParam,
+            remote_ia_address_ptr,
+            remote_port_qual,
+            private_data_size,
+            private_data,
+            local_ep_handle
+        );
+        layout!(
+            "DAT_EVD_PARAM",
+            DatEvdParam,
+            ia_handle,
+            evd_qlen,
+            evd_state,
+            cno_handle,
+            evd_flags
+        );
+        layout!("DAT_CNO_PARAM", DatCnoParam, ia_handle, proxy_type, agent = "proxy");
+        layout!("DAT_REGION_DESCRIPTION", RegionDescription,);
+        layout!(
+            "DAT_LMR_PARAM",
+            DatLmrParam,
+            ia_handle,
+            mem_type,
+            region_desc,
+            length,
+            pz_handle,
+            mem_priv,
+            va_type,
+            lmr_context,
+            rmr_context,
+            registered_size,
+            registered_address
+        );
+        layout!(
+            "DAT_RMR_PARAM",
+            DatRmrParam,
+            ia_handle,
+            pz_handle,
+            lmr_triplet,
+            mem_priv,
+            rmr_context,
+            rmr_scope,
+            va_type
+        );
+        layout!(
+            "DAT_IA_ATTR",
+            DatIaAttr,
+            adapter_name,
+            vendor_name,
+            ia_address_ptr,
+            max_eps,
+            max_dto_per_ep,
+            max_evds,
+            max_iov_segments_per_dto,
+            max_lmr_block_size,
+            max_lmr_virtual_address,
+            max_pzs,
+            max_rmr_target_address,
+            max_srqs,
+            max_recv_per_srq,
+            max_rdma_read_out,
+            zb_supported,
+            extension_version,
+            transport_attr,
+            vendor_attr
+        );
+        layout!(
+            "DAT_PROVIDER_ATTR",
+            DatProviderAttr,
+            provider_name,
+            provider_version_major,
+            lmr_mem_types_supported,
+            completion_flags_supported,
+            is_thread_safe,
+            max_private_data_size,
+            ep_creator,
+            optimal_buffer_alignment,
+            evd_stream_merging_supported,
+            srq_supported,
+            srq_info_supported,
+            dto_async_return_guaranteed,
+            rmr_scope_supported,
+            is_signal_safe,
+            num_provider_specific_attr,
+            provider_specific_attr
+        );
+        layout!("DAT_PROVIDER_INFO", DatProviderInfo, ia_name, dapl_version_major, is_thread_safe);
+        layout!(
+            "DAT_OS_WAIT_PROXY_AGENT",
+            ProxyAgent,
+            instance_data,
+            function = "proxy_agent_func"
+        );
+        layout!(
+            "DAT_EVENT",
+            DatEvent,
+            event_number,
+            evd_handle,
+            data = "event_data",
+            extension = "event_extension_data"
+        );
+        let slot = size_of::<usize>() as u64;
+        for (at, name) in crate::table::SLOTS.iter().enumerate() {
+            rows.push((format!("offsetof(struct dat_provider, {name})"), (at as u64 + 2) * slot));
+        }
+        let slots = crate::table::SLOTS.len() as u64 + 2;
+        rows.push(("sizeof(struct dat_provider)".into(), slots * slot));
+        macro_rules! numbers {
+            ($($rust:ident = $c:literal),* $(,)?) => {
+                $(rows.push((format!("(unsigned)({})", $c), u64::from($rust as u32)));)*
+            };
+        }
+        numbers!(
+            ABORT = "DAT_ABORT",
+            CONN_QUAL_IN_USE = "DAT_CONN_QUAL_IN_USE",
+            INSUFFICIENT_RESOURCES = "DAT_INSUFFICIENT_RESOURCES",
+            INVALID_HANDLE = "DAT_INVALID_HANDLE",
+            INVALID_PARAMETER = "DAT_INVALID_PARAMETER",
+            INVALID_STATE = "DAT_INVALID_STATE",
+            LENGTH_ERROR = "DAT_LENGTH_ERROR",
+            MODEL_NOT_SUPPORTED = "DAT_MODEL_NOT_SUPPORTED",
+            PROVIDER_NOT_FOUND = "DAT_PROVIDER_NOT_FOUND",
+            PRIVILEGES_VIOLATION = "DAT_PRIVILEGES_VIOLATION",
+            PROTECTION_VIOLATION = "DAT_PROTECTION_VIOLATION",
+            QUEUE_EMPTY = "DAT_QUEUE_EMPTY",
+            QUEUE_FULL = "DAT_QUEUE_FULL",
+            TIMEOUT_EXPIRED = "DAT_TIMEOUT_EXPIRED",
+            INVALID_ADDRESS = "DAT_INVALID_ADDRESS",
+            CONN_QUAL_UNAVAILABLE = "DAT_CONN_QUAL_UNAVAILABLE",
+            NOT_IMPLEMENTED = "DAT_NOT_IMPLEMENTED",
+            CLASS_ERROR = "DAT_CLASS_ERROR",
+            RESOURCE_MEMORY = "DAT_RESOURCE_MEMORY",
+            RESOURCE_TEP = "DAT_RESOURCE_TEP",
+            RESOURCE_MEMORY_REGION = "DAT_RESOURCE_MEMORY_REGION",
+            RESOURCE_SRQ = "DAT_RESOURCE_SRQ",
+            HANDLE_IA = "DAT_INVALID_HANDLE_IA",
+            HANDLE_CNO = "DAT_INVALID_HANDLE_CNO",
+            HANDLE_EVD_CR = "DAT_INVALID_HANDLE_EVD_CR",
+            HANDLE_SRQ = "DAT_INVALID_HANDLE_SRQ",
+            HANDLE_1 = "DAT_INVALID_HANDLE1",
+            ARG_1 = "DAT_INVALID_ARG1",
+            STATE_EP_UNCONNECTED = "DAT_INVALID_STATE_EP_UNCONNECTED",
+            STATE_EP_NOTREADY = "DAT_INVALID_STATE_EP_NOTREADY",
+            STATE_CNO_IN_USE = "DAT_INVALID_STATE_CNO_IN_USE",
+            STATE_EVD_UNWAITABLE = "DAT_INVALID_STATE_EVD_UNWAITABLE",
+            STATE_EVD_IN_USE = "DAT_INVALID_STATE_EVD_IN_USE",
+            STATE_EVD_WAITER = "DAT_INVALID_STATE_EVD_WAITER",
+            STATE_IA_IN_USE = "DAT_INVALID_STATE_IA_IN_USE",
+            STATE_LMR_IN_USE = "DAT_INVALID_STATE_LMR_IN_USE",
+            STATE_PZ_IN_USE = "DAT_INVALID_STATE_PZ_IN_USE",
+            STATE_SRQ_IN_USE = "DAT_INVALID_STATE_SRQ_IN_USE",
+            PRIVILEGES_READ = "DAT_PRIVILEGES_READ",
+            PRIVILEGES_WRITE = "DAT_PRIVILEGES_WRITE",
+            PROTECTION_READ = "DAT_PROTECTION_READ",
+            PROTECTION_WRITE = "DAT_PROTECTION_WRITE",
+            ADDRESS_UNSUPPORTED = "DAT_INVALID_ADDRESS_UNSUPPORTED",
+            DTO_COMPLETION = "DAT_DTO_COMPLETION_EVENT",
+            RMR_BIND_COMPLETION = "DAT_RMR_BIND_COMPLETION_EVENT",
+            CONNECTION_REQUEST = "DAT_CONNECTION_REQUEST_EVENT",
+            ESTABLISHED = "DAT_CONNECTION_EVENT_ESTABLISHED",
+            PEER_REJECTED = "DAT_CONNECTION_EVENT_PEER_REJECTED",
+            UNREACHABLE = "DAT_CONNECTION_EVENT_UNREACHABLE",
+            ASYNC_EVD_OVERFLOW = "DAT_ASYNC_ERROR_EVD_OVERFLOW",
+            ASYNC_EP_BROKEN = "DAT_ASYNC_ERROR_EP_BROKEN",
+            SOFTWARE_EVENT = "DAT_SOFTWARE_EVENT",
+            SRQ_LOW_WATERMARK = "DAT_SRQ_LOW_WATERMARK_EVENT",
+            DTO_FLUSHED = "DAT_DTO_ERR_FLUSHED",
+            DTO_LOCAL_LENGTH = "DAT_DTO_ERR_LOCAL_LENGTH",
+            DTO_REMOTE_ACCESS = "DAT_DTO_ERR_REMOTE_ACCESS",
+            DTO_TRANSPORT = "DAT_DTO_ERR_TRANSPORT",
+            DTO_RECEIVE = "DAT_DTO_RECEIVE",
+            DTO_RDMA_READ = "DAT_DTO_RDMA_READ",
+            COMPLETION_BARRIER_FENCE = "DAT_COMPLETION_BARRIER_FENCE_FLAG",
+            COMPLETION_EVD_THRESHOLD = "DAT_COMPLETION_EVD_THRESHOLD_FLAG",
+            EVD_RMR_BIND = "DAT_EVD_RMR_BIND_FLAG",
+            EVD_ASYNC = "DAT_EVD_ASYNC_FLAG",
+            PRIV_ALL = "DAT_MEM_PRIV_ALL_FLAG",
+            TIMEOUT_INFINITE = "DAT_TIMEOUT_INFINITE"
+        );
+        let states = [
+            (EpState::Reserved as u32, "DAT_EP_STATE_RESERVED"),
+            (EpState::PassivePending as u32, "DAT_EP_STATE_PASSIVE_CONNECTION_PENDING"),
+            (EpState::ActivePending as u32, "DAT_EP_STATE_ACTIVE_CONNECTION_PENDING"),
+            (EpState::Connected as u32, "DAT_EP_STATE_CONNECTED"),
+            (EpState::Disconnected as u32, "DAT_EP_STATE_DISCONNECTED"),
+            (EpState::CompletionPending as u32, "DAT_EP_STATE_COMPLETION_PENDING"),
+            (HandleKind::Srq as u32, "DAT_HANDLE_TYPE_SRQ"),
+            (HandleKind::Cno as u32, "DAT_HANDLE_TYPE_CNO"),
+        ];
+        rows.extend(states.map(|(here, c)| (c.to_string(), here.into())));
+        rows
+    }
+
+    #[test]
+    fn types_and_numbers_are_those_of_the_headers() {
+        if !std::path::Path::new("/usr/include/dat2/udat.h").exists() {
+            eprintln!("skipped: dat2/udat.h is not installed (libdapl-dev)");
+            return;
+        }
+        let mut source = String::from(
+            "#include <stddef.h>\n#include <dat2/udat.h>\n#include <dat2/dat_registry.h>\n",
+        );
+        for (expression, here) in rows() {
+            let _ = writeln!(
+                source,
+                "_Static_assert(({expression}) == {here}ULL, \"{expression} is {here} here\");"
+            );
+        }
+        let dir = std::env::temp_dir().join(format!("daplofi-layout.{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("probe.c");
+        std::fs::write(&file, source).unwrap();
+        let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+        let made = Command::new(cc).arg("-fsyntax-only").arg(&file).output().unwrap();
+        let _ = std::fs::remove_dir_all(&dir);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+
+    #[test]
+    fn words_of_events_lie_where_c_has_them() {
+        let event = DatEvent::transfer(1, 2, 3, 4, 5);
+        let mut bytes = Vec::new();
+        for word in event.data {
+            bytes.extend(word.to_ne_bytes());
+        }
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!([word(0), word(8), word(16), word(20), word(24)], [1, 2, 3, 4, 5]);
+        let request = DatEvent::request(1, 2, 3, 4, true);
+        assert_eq!(&request.data[..4], &[1, 2, 3, 4]);
+        assert_eq!(DatEvent::connection(ESTABLISHED, 7, 3, 9).data[..3], [7, 3, 9]);
     }
 }

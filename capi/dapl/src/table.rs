@@ -1216,10 +1216,10 @@ fn known() -> MutexGuard<'static, Vec<KnownAdaptor>> {
     KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-type Registry = unsafe extern "C" fn(*const c_void, *const DatProviderInfo) -> u32;
+type RegistryCall = unsafe extern "C" fn(*const c_void, *const DatProviderInfo) -> u32;
 
 /// A function of the DAT library, which has loaded this one.
-fn registry(name: &CStr) -> Option<Registry> {
+fn registry(name: &CStr) -> Option<RegistryCall> {
     // SAFETY: a name with its end. The library stays, as it is the caller.
     let mut found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if found.is_null() {
@@ -1233,7 +1233,7 @@ fn registry(name: &CStr) -> Option<Registry> {
         found = unsafe { libc::dlsym(library, name.as_ptr()) };
     }
     // SAFETY: both functions of the registry have this type (dat_registry.h).
-    (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Registry>(found) })
+    (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, RegistryCall>(found) })
 }
 
 /// Called by the DAT library for each line of dat.conf whose adaptor an application opens.
