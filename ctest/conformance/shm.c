@@ -753,6 +753,7 @@ static void after_reads(int rank)
 			POST(&c, fi_write(c.ep, big + LEN, LEN, NULL, c.peer, to.addr, to.key, CTX(2)));
 			POST(&c, fi_read(c.ep, big + 2 * LEN, LEN, NULL, c.peer, to.addr, to.key, CTX(3)));
 			POST(&c, fi_send(c.ep, big, 1, NULL, c.peer, CTX(4)));
+			usleep(10000);	/* for a message that does not wait */
 			for (int left = 4; left; left--)
 				ct_next(&c, c.tx, &e, NULL, NULL);
 			CHECK(ct_same(big, LEN, i + 1));
@@ -760,9 +761,29 @@ static void after_reads(int rank)
 		} else {
 			OK(fi_recv(c.ep, big, 1, NULL, c.peer, CTX(5)));
 			ct_recvd(&c, CTX(5), 1);
-			/* the read is over: this changes nothing of what it got */
-			if (i < 19)
-				CHECK(ct_same(in, LEN, i + 2));
+			CHECK(ct_same(in, LEN, i + 2));
+			/* the reads are over: this changes nothing of what they got */
+			ct_fill(in, LEN, i + 100);
+			usleep(20000);
+			ct_fill(in, LEN, i + 2);
+		}
+		ct_barrier(&c);
+	}
+	/* and with nothing but a read before it */
+	for (int i = 0; i < 20; i++) {
+		if (rank == 0) {
+			POST(&c, fi_read(c.ep, big, LEN, NULL, c.peer, to.addr, to.key, CTX(1)));
+			POST(&c, fi_send(c.ep, big + LEN, 1, NULL, c.peer, CTX(2)));
+			usleep(10000);
+			ct_sent(&c, CTX(1));
+			ct_sent(&c, CTX(2));
+			CHECK(ct_same(big, LEN, 21));
+		} else {
+			OK(fi_recv(c.ep, big, 1, NULL, c.peer, CTX(5)));
+			ct_recvd(&c, CTX(5), 1);
+			ct_fill(in, LEN, i + 100);
+			usleep(20000);
+			ct_fill(in, LEN, 21);
 		}
 		ct_barrier(&c);
 	}

@@ -199,8 +199,8 @@ impl<N: Net> StreamState<N> {
             self.drop_conn(id);
             return Err(error);
         }
-        let buffers = self.eps[ep_id].is_buffered();
-        self.conns[id].connected(self.net.is_ring(), buffers);
+        let plain = self.eps[ep_id].is_plain();
+        self.conns[id].connected(self.net.is_ring(), plain);
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
         if let Some(eq) = &ep.eq {
@@ -604,12 +604,7 @@ impl<N: Net> StreamState<N> {
     /// The connection is made: what waited for it is sent first, and reading begins.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
-        let ep = &self.eps[conn.ep];
-        conn.connected(self.net.is_ring(), ep.is_buffered());
-        if ep.identity.attr.send_flags != 0 {
-            // The short way looks at no flags but those of the call.
-            conn.plain_below = 0;
-        }
+        conn.connected(self.net.is_ring(), self.eps[conn.ep].is_plain());
         if let Some(guest) = &mut conn.guest {
             guest.connected(self.net.now());
         }
