@@ -62,6 +62,10 @@ pub const ACCEPTS: usize = 64;
 /// One in so many strangers is asked to go at a time when there are too many.
 const GUESTS_PER_LEAVER: usize = 8;
 
+/// How long strangers that were asked to go are waited for before more are asked: whoever looks at
+/// its connection has gone by then, and others would keep callers out until their time is over.
+const NOTICE: Duration = Duration::from_millis(250);
+
 /// How long a stranger that was asked to go is listened to. Its program may not have noticed yet, and
 /// take what it sends for delivered.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -377,7 +381,9 @@ impl<N: Net> StreamState<N> {
         let now = self.net.now();
         let many = guests::many();
         let most = self.guests.len() / GUESTS_PER_LEAVER + 1;
-        let mut left = most.saturating_sub(self.leaving.len());
+        let asked = |until: Instant| now + FAREWELL < until + NOTICE;
+        let just_asked = self.leaving.iter().rev().take_while(|(.., until)| asked(*until)).count();
+        let mut left = most.saturating_sub(just_asked);
         let before = left;
         for crowds in [true, false] {
             let mut at = 0;
