@@ -1535,7 +1535,7 @@ mod tests {
                         let to = unsafe { RecvBuf::new(room.as_mut_ptr().cast(), n) }.unwrap();
                         end.take_whole(|_, bytes| {
                             bytes.copy_into(&to);
-                            n % 3 > 0
+                            !n.is_multiple_of(3)
                         });
                         continue;
                     }
