@@ -31,9 +31,10 @@ LOCAL       := $(CURDIR)/out/prefix
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
+# The headers are committed: what writes them ('make headers') takes long to compile.
 build: ## the library, its providers and the tools, optimised
 	@providers/verbs/available || true
-	$(CARGO) build --release --workspace $(WITHOUT) --exclude example-fi
+	$(CARGO) build --release --workspace $(WITHOUT) --exclude ofi --exclude example-fi
 
 # Everything that is installed goes through here, so that uninstall knows it.
 install: build ## into PREFIX (default /usr/local), under DESTDIR if given

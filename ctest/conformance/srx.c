@@ -469,9 +469,9 @@ static void tell(struct hall *h, int i, const void *buf, size_t len, uint64_t ta
    that others have. */
 static void pause_hall(struct hall *h)
 {
-	int64_t end = ct_ms() + 60;
+	int64_t end = ct_ms() + 20;
 
-	for (int turns = 0; turns < 2000 || ct_ms() < end; turns++)
+	for (int turns = 0; turns < 300 || ct_ms() < end; turns++)
 		hall_progress(h);
 }
 /* The next entry of endpoint i, and who sent the message. */
@@ -739,7 +739,7 @@ static void read_all(struct race *r, int *n, int want)
 	struct fi_cq_tagged_entry e = { 0 };
 	struct fi_cq_err_entry err = { 0 };
 
-	for (int64_t end = ct_ms() + 60; *n < want || ct_ms() < end; hall_progress(&r->h))
+	for (int64_t end = ct_ms() + 20; *n < want || ct_ms() < end; hall_progress(&r->h))
 		for (int i = 0; i < N; i++) {
 			ssize_t got = fi_cq_read(r->h.at[i].rx, &e, 1);
 

@@ -8,7 +8,7 @@
  * a region's key, in the moment in which another thread closes it; everything else is free.
  *
  *   FAULT_SEED    which random numbers (default: the time; it is printed)
- *   FAULT_SECS    how long (default 8)
+ *   FAULT_SECS    how long (default 5)
  *   FAULT_ITERS   at most so many calls of each thread
  *   FAULT_THREADS how many threads (default 5)
  */
@@ -902,7 +902,7 @@ static void share_all(int rank)
 	const char *s = getenv("FAULT_SEED");
 	uint64_t first = s ? strtoull(s, NULL, 0) : (uint64_t)ct_ms() * 2654435761u + getpid();
 	long threads = fault_count("FAULT_THREADS", 5);
-	int64_t end = ct_ms() + fault_count("FAULT_SECS", 8) * 1000;
+	int64_t end = ct_ms() + fault_count("FAULT_SECS", 5) * 1000;
 	int rounds = 0, fds = 0;
 
 	(void)rank;
@@ -960,7 +960,7 @@ static void come_and_go(int rank)
 	static const struct ct_opt opt = { .caps = FI_MSG | FI_TAGGED | FI_SOURCE | FI_DIRECTED_RECV, .threading = FI_THREAD_SAFE };
 	struct fi_cq_attr q = { .format = FI_CQ_FORMAT_TAGGED };
 	struct fi_av_attr a = { .count = 16 };
-	int64_t end = ct_ms() + fault_count("FAULT_SECS", 8) * 500;
+	int64_t end = ct_ms() + fault_count("FAULT_SECS", 5) * 500;
 	struct ct_name name;
 	fi_addr_t to[LISTENERS], now, other;
 	struct fid_ep *ep;

@@ -21,7 +21,7 @@ use crate::settings::StreamSettings;
 use crate::wire::{LocalOffer, OFFER_LEN, StreamHeader};
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{ForeignBytes, GatherList, OnePiece, ScatterList, Way};
+use ofi_provider::buf::{ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::log::peer_text;
@@ -703,6 +703,13 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
             }
         }
         taken
+    }
+
+    fn take_whole(&self, take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool) -> ShortCells {
+        match self.pipe() {
+            Ok((_, pipe)) if self.hears_locally() => pipe.take_whole(take),
+            _ => ShortCells::Else,
+        }
     }
 
     fn set_polled(&self, polled: bool) {

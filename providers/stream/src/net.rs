@@ -7,7 +7,7 @@ use crate::settings::StreamSettings;
 use crate::wire::LocalOffer;
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{ForeignBytes, GatherList, OnePiece, ScatterList, Way};
+use ofi_provider::buf::{ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::provider::Provider;
@@ -157,6 +157,12 @@ pub trait ByteLink: Debug + Send + 'static {
     /// [hears locally](ByteLink::hears_locally).
     #[inline(always)]
     fn take_short(&self, _take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
+        ShortCells::Else
+    }
+
+    /// [`take_short`](ByteLink::take_short) of what is longer, too, as
+    /// [`LocalPipe::take_whole`](ofi_provider::ring::LocalPipe::take_whole) does.
+    fn take_whole(&self, _take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool) -> ShortCells {
         ShortCells::Else
     }
 

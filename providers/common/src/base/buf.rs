@@ -353,6 +353,63 @@ impl MessageBytes for ForeignBytes<'_> {
     }
 }
 
+/// [`ForeignBytes`] in two pieces, of which the second may be empty.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignPieces<'a>(pub(crate) [ForeignBytes<'a>; 2]);
+
+impl ForeignPieces<'_> {
+    /// How many bytes there are.
+    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(self) -> usize {
+        self.0[0].len + self.0[1].len
+    }
+
+    /// Those behind the first `n`, which are at most all.
+    pub fn behind(self, n: usize) -> Self {
+        let [first, second] = self.0;
+        Self([first.behind(n), second.behind(n.saturating_sub(first.len))])
+    }
+
+    /// The first three words, as far as there are bytes, copied once: what is found out about them
+    /// holds, whatever the other process writes.
+    pub(crate) fn words(self) -> [u64; 3] {
+        let mut words = [0u64; 3];
+        let (mut to, mut room) = (words.as_mut_ptr().cast::<u8>(), size_of_val(&words));
+        for piece in self.0 {
+            let n = piece.len.min(room);
+            // SAFETY: the bytes are readable, and `to` has `room` left.
+            unsafe {
+                to.copy_from_nonoverlapping(piece.at, n);
+                to = to.add(n);
+            }
+            room -= n;
+        }
+        words
+    }
+}
+
+impl MessageBytes for ForeignPieces<'_> {
+    fn count(self) -> usize {
+        self.len()
+    }
+
+    fn copy_into(self, buf: &RecvBuf) {
+        let mut done = 0;
+        for piece in self.0 {
+            let mut at = piece.at;
+            buf.0.each(done, piece.len.min(buf.len() - done), |part, len| {
+                // SAFETY: the application keeps `part..part + len` writable and does not touch it;
+                // the bytes are readable, and in no memory of the application's.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(at, part, len);
+                    at = at.add(len);
+                }
+                done += len;
+            });
+        }
+    }
+}
+
 /// Bytes the application wants sent.
 #[derive(Clone, Debug)]
 pub struct SendBuf(Segments);

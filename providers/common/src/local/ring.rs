@@ -4,10 +4,11 @@
 //! Whatever the other process writes there, an end of a pipe never leaves its own memory, and gives
 //! no more bytes than it was given room for: impossible indices and pieces are -FI_EPROTO.
 use crate::barriers;
-use crate::buf::{ForeignBytes, GatherList, OnePiece, ScatterList, Way};
+use crate::buf::{ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way};
 use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
 use crate::error::{Error, Result};
+use crate::primitives::CELLS;
 use crate::segment::SharedSegment;
 use crate::words::{CellKind, INLINE, RingReader, RingWords, RingWriter};
 use core::cell::{Cell, OnceCell, RefCell};
@@ -535,6 +536,48 @@ impl LocalPipe {
         }
     }
 
+    /// [`take_short`](Self::take_short) of cells that stand for more bytes as well.
+    #[inline(never)]
+    pub fn take_whole(
+        &self,
+        mut take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool,
+    ) -> ShortCells {
+        let words = self.inward();
+        let mut result = ShortCells::Else;
+        // The writer may go on for ever.
+        for _ in 0..CELLS {
+            // One that was not wanted before may be by now.
+            if self.reader.look(words) != Ok(true) || self.reader.done() > 0 {
+                break;
+            }
+            let len = self.reader.left() as usize;
+            let mut take = |pieces| take(ForeignPieces::words(pieces), pieces);
+            let took = match self.reader.kind() {
+                CellKind::Inline => words.cell(self.reader.this_cell()).body.with(|body| {
+                    // SAFETY: a cell has room for that.
+                    take(unsafe { foreign([(body, len), (body, 0)]) })
+                }),
+                CellKind::Bytes => {
+                    let bytes = self.inward_bytes.as_ptr().cast_const();
+                    let at = self.reader.next_byte() as usize & (self.size - 1);
+                    let first = len.min(self.size - at);
+                    // SAFETY: both pieces are in the ring, whose size is a power of two and at
+                    // least `len`, as `look` says.
+                    take(unsafe { foreign([(bytes.add(at), first), (bytes, len - first)]) })
+                }
+                CellKind::Lent => false,
+            };
+            if !took {
+                break;
+            }
+            result = ShortCells::Took;
+            if self.reader.took(words, len as u32) {
+                self.notify();
+            }
+        }
+        result
+    }
+
     /// Nothing is in the ring.
     #[inline(always)]
     fn found_none(&self, words: &RingWords) {
@@ -740,6 +783,15 @@ impl LocalPipe {
     }
 }
 
+/// Two pieces of memory that is shared, each an address and a length.
+///
+/// # Safety
+/// They are readable for the lifetime that the caller chooses.
+unsafe fn foreign<'a>(pieces: [(*const u8, usize); 2]) -> ForeignPieces<'a> {
+    // SAFETY: as the caller says.
+    ForeignPieces(pieces.map(|(at, len)| unsafe { ForeignBytes::new(at, len) }))
+}
+
 /// Has the processor get what comes next while it looks whether it has come.
 #[inline(always)]
 fn prefetch(at: *const u8) {
@@ -869,6 +921,40 @@ mod tests {
         assert_eq!(b.recv(&mut [0; 2]), Ok(2));
         assert_eq!(b.take_short(|_, _| true), ShortCells::Else);
         assert_eq!(b.recv(&mut [0; 2]), Ok(1));
+    }
+
+    #[test]
+    fn whole_messages_are_taken_where_they_are_also_across_the_end_of_the_ring() {
+        let (a, b) = pair(4096);
+        let source: Vec<u8> = (0..4000u32).map(|n| n as u8).collect();
+        let mut room = vec![0; 4000];
+        assert_eq!(b.take_whole(|_, _| true), ShortCells::Else, "nothing has come");
+        for n in [1, 8, 30, INLINE, INLINE + 1, 700, 1111, 3000, 4000, 2999, 4000] {
+            assert_eq!((a.send(&source[..n]), a.send(b"next")), (Ok(n), Ok(4)));
+            // It stays when it is not wanted, by the short way as well, and may be wanted later.
+            assert_eq!(b.take_whole(|_, _| false), ShortCells::Else);
+            assert_eq!(b.take_short(|_, _| true), ShortCells::Else);
+            let (mut lens, skip) = (Vec::new(), n / 3);
+            let taken = b.take_whole(|words, bytes| {
+                lens.push(bytes.len());
+                if lens.len() == 1 {
+                    let first = words.map(u64::to_ne_bytes).concat();
+                    assert_eq!(first[..n.min(24)], source[..n.min(24)]);
+                    // SAFETY: the room outlives the buffer.
+                    let to = unsafe { RecvBuf::new(room.as_mut_ptr().cast(), n) }.unwrap();
+                    bytes.behind(skip).copy_into(&to);
+                    assert_eq!(bytes.behind(skip).count(), n - skip);
+                }
+                true
+            });
+            assert_eq!((taken, lens), (ShortCells::Took, vec![n, 4]));
+            assert_eq!(room[..n - skip], source[skip..n]);
+            assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
+        }
+        // What was begun is received as ever.
+        assert_eq!((a.send(&source[..500]), b.recv(&mut room[..9])), (Ok(500), Ok(9)));
+        assert_eq!(b.take_whole(|_, _| true), ShortCells::Else);
+        assert_eq!(b.recv(&mut room), Ok(491));
     }
 
     #[test]
@@ -1442,8 +1528,17 @@ mod tests {
                 };
                 put_word(&memory, place, word);
                 let n = numbers.below(20_000);
-                let result = match numbers.below(6) {
+                let result = match numbers.below(7) {
                     0 => end.send(&source[..n]),
+                    6 => {
+                        // SAFETY: the room outlives the buffer.
+                        let to = unsafe { RecvBuf::new(room.as_mut_ptr().cast(), n) }.unwrap();
+                        end.take_whole(|_, bytes| {
+                            bytes.copy_into(&to);
+                            !n.is_multiple_of(3)
+                        });
+                        continue;
+                    }
                     1 | 2 => {
                         let mut list = GatherList::default();
                         list.push_bytes(&source[..n / 2]);

@@ -85,8 +85,8 @@ impl RdmAttr {
 
     /// The attributes for an endpoint that has one connection, whose peer the application chose.
     pub fn of_connected(self) -> Self {
-        let Self { buffered, tx_size, inject_size, .. } = self;
-        Self { buffered, tx_size, inject_size, ..Self::default() }
+        let Self { buffered, tx_size, inject_size, send_flags, access_flags, .. } = self;
+        Self { buffered, tx_size, inject_size, send_flags, access_flags, ..Self::default() }
     }
 
     /// The attributes of a shared receive context.

@@ -697,8 +697,14 @@ impl<B: UnexpectedBody> Inbox<B> {
     /// The next shortest way, after [`receive_plain`](Self::receive_plain): such a message goes to
     /// whichever posted receive matches it.
     #[inline(never)]
-    pub fn receive_whole(&mut self, peer: u32, tagged: bool, tag: u64, bytes: &[u8]) -> bool {
-        let len = bytes.len();
+    pub fn receive_whole(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        let len = bytes.count();
         if !self.ledger.has_room() || self.buffering.is_some() || (tagged && self.takes_aside(tag))
         {
             return false;
@@ -706,7 +712,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         let about =
             About { tagged, msg_tag: None, collective: false, tag, len, cq_data: None, peer };
         let Some(recv) = self.take_posted(&about) else { return false };
-        recv.buf.copy_from(0, bytes);
+        bytes.copy_into(&recv.buf);
         self.received(&recv, &about);
         true
     }
@@ -1564,7 +1570,7 @@ mod tests {
             assert!(!bound.inbox.receive_plain(1, true, tag, bytes));
             assert!(bound.inbox.receive_whole(1, true, tag, bytes));
         }
-        assert!(!bound.inbox.receive_whole(1, true, 6, &[1]));
+        assert!(!bound.inbox.receive_whole(1, true, 6, &[1][..]));
         assert!(bound.inbox.receive_plain(1, true, 5, &[9][..]));
         assert_eq!(bound.reported(), [(2, Ok(2)), (1, Err(Error::TRUNC)), (3, Ok(1))]);
         assert_eq!(memory.0[..3], [9, 5, 0]);
@@ -1713,8 +1719,8 @@ mod tests {
         for number in [1, 2] {
             bound.post(nowhere(number, 5, 0), true).unwrap();
         }
-        assert!(bound.inbox.receive_whole(0, true, 5, &[]));
-        assert!(bound.inbox.receive_whole(1, true, 5, &[]));
+        assert!(bound.inbox.receive_whole(0, true, 5, &[][..]));
+        assert!(bound.inbox.receive_whole(1, true, 5, &[][..]));
         let Some(Err(error)) = bound.cq.take() else { panic!("no error") };
         assert_eq!((error.error, &error.data[..]), (Error::ADDRNOTAVAIL, &b"here"[..]));
         assert_eq!(bound.reported(), [(2, Ok(0))]);

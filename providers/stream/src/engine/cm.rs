@@ -62,6 +62,10 @@ pub const ACCEPTS: usize = 64;
 /// One in so many strangers is asked to go at a time when there are too many.
 const GUESTS_PER_LEAVER: usize = 8;
 
+/// How long strangers that were asked to go are waited for before more are asked: whoever looks at
+/// its connection has gone by then, and others would keep callers out until their time is over.
+const NOTICE: Duration = Duration::from_millis(250);
+
 /// How long a stranger that was asked to go is listened to. Its program may not have noticed yet, and
 /// take what it sends for delivered.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -199,8 +203,8 @@ impl<N: Net> StreamState<N> {
             self.drop_conn(id);
             return Err(error);
         }
-        let buffers = self.eps[ep_id].is_buffered();
-        self.conns[id].connected(self.net.is_ring(), buffers);
+        let plain = self.eps[ep_id].is_plain();
+        self.conns[id].connected(self.net.is_ring(), plain);
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
         if let Some(eq) = &ep.eq {
@@ -377,7 +381,9 @@ impl<N: Net> StreamState<N> {
         let now = self.net.now();
         let many = guests::many();
         let most = self.guests.len() / GUESTS_PER_LEAVER + 1;
-        let mut left = most.saturating_sub(self.leaving.len());
+        let asked = |until: Instant| now + FAREWELL < until + NOTICE;
+        let just_asked = self.leaving.iter().rev().take_while(|(.., until)| asked(*until)).count();
+        let mut left = most.saturating_sub(just_asked);
         let before = left;
         for crowds in [true, false] {
             let mut at = 0;
@@ -604,12 +610,7 @@ impl<N: Net> StreamState<N> {
     /// The connection is made: what waited for it is sent first, and reading begins.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
-        let ep = &self.eps[conn.ep];
-        conn.connected(self.net.is_ring(), ep.is_buffered());
-        if ep.identity.attr.send_flags != 0 {
-            // The short way looks at no flags but those of the call.
-            conn.plain_below = 0;
-        }
+        conn.connected(self.net.is_ring(), self.eps[conn.ep].is_plain());
         if let Some(guest) = &mut conn.guest {
             guest.connected(self.net.now());
         }

@@ -185,13 +185,13 @@ impl<N: Net> StreamConn<N> {
     }
 
     /// The connection is made: messages may flow. `by_ring`: bytes go through calls for several
-    /// links ([`Net::is_ring`]); `buffers`: the endpoint has buffered receives. The peer's byte
-    /// order is known by now.
-    pub(super) fn connected(&mut self, by_ring: bool, buffers: bool) {
+    /// links ([`Net::is_ring`]); `plain`: the endpoint's messages may go the short ways
+    /// ([`StreamEngineEp::is_plain`]). The peer's byte order is known by now.
+    pub(super) fn connected(&mut self, by_ring: bool, plain: bool) {
         self.stage = Stage::Connected;
         self.link.made();
         self.zerocopy = Zerocopy::new(&self.link);
-        self.hears_plain = self.order.is_native() && !N::Link::settings().trace && !buffers;
+        self.hears_plain = self.order.is_native() && !N::Link::settings().trace && plain;
         if !by_ring {
             self.allow_plain();
         }

@@ -243,6 +243,12 @@ impl StreamEngineEp {
         self.inbox.buffering().is_some()
     }
 
+    /// Whether messages may go the short ways, which look at no flags but those of the call and
+    /// hand over no message that is buffered.
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.is_buffered() && self.identity.attr.send_flags == 0
+    }
+
     /// Whether the endpoint takes messages of the library's own (FI_COLLECTIVE, FI_MULTICAST).
     pub(crate) fn is_collective(&self) -> bool {
         self.identity.attr.collective

@@ -150,9 +150,18 @@ fn plain_messages<'a, N: Net>(
 #[inline(never)]
 fn plain_in_memory<N: Net>(conn: &StreamConn<N>, eps: &mut Slab<StreamEngineEp>) -> ShortCells {
     let (inbox, peer) = (&mut eps[conn.ep].inbox, conn.peer);
-    conn.link.take_short(|words, bytes| {
+    let came = conn.link.take_short(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
             inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+        })
+    });
+    if came != ShortCells::Else {
+        return came;
+    }
+    conn.link.take_whole(|words, bytes| {
+        StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
+            inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+                || inbox.receive_whole(peer, tagged, tag, bytes.behind(head))
         })
     })
 }
