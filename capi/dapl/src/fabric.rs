@@ -333,13 +333,13 @@ pub(crate) fn interface_address(name: &str) -> Option<String> {
 }
 
 /// An object of libfabric's that is closed when the last of those who need it lets go.
-struct Fid(*mut fid);
+struct OwnedFid(*mut fid);
 // SAFETY: libfabric's objects may be used by any thread, and ours only with the one lock held.
-unsafe impl Send for Fid {}
+unsafe impl Send for OwnedFid {}
 // SAFETY: as above.
-unsafe impl Sync for Fid {}
+unsafe impl Sync for OwnedFid {}
 
-impl Drop for Fid {
+impl Drop for OwnedFid {
     fn drop(&mut self) {
         close(self.0);
     }
@@ -347,9 +347,9 @@ impl Drop for Fid {
 
 /// A fabric, its domain and its event queue; they close in the order they are written in.
 pub(crate) struct FabricDomain {
-    eq: Fid,
-    domain: Fid,
-    fabric: Fid,
+    eq: OwnedFid,
+    domain: OwnedFid,
+    fabric: OwnedFid,
 }
 
 /// What an event queue tells.
@@ -369,10 +369,10 @@ impl FabricDomain {
         let mut fabric: *mut fid_fabric = null_mut();
         // SAFETY: the description has its fabric, and there is room for the answer.
         code(unsafe { (calls.fabric)((*info.0).fabric_attr, &mut fabric, null_mut()) })?;
-        let fabric_fid = Fid(fabric.cast());
+        let fabric_fid = OwnedFid(fabric.cast());
         let mut domain: *mut fid_domain = null_mut();
         code(call!(-FI_ENOSYS, fabric, ops, domain, info.0, &mut domain, null_mut()))?;
-        let domain = Fid(domain.cast());
+        let domain = OwnedFid(domain.cast());
         let mut attr = fi_eq_attr {
             size: 1024,
             flags: 0,
@@ -382,7 +382,7 @@ impl FabricDomain {
         };
         let mut eq: *mut fid_eq = null_mut();
         code(call!(-FI_ENOSYS, fabric, ops, eq_open, &mut attr, &mut eq, null_mut()))?;
-        Ok(Arc::new(Self { eq: Fid(eq.cast()), domain, fabric: fabric_fid }))
+        Ok(Arc::new(Self { eq: OwnedFid(eq.cast()), domain, fabric: fabric_fid }))
     }
 
     fn domain(&self) -> *mut fid_domain {
@@ -454,7 +454,7 @@ impl FabricDomain {
 
 /// A completion queue.
 pub(crate) struct FabricQueue {
-    cq: Fid,
+    cq: OwnedFid,
     _domain: Arc<FabricDomain>,
 }
 
@@ -483,7 +483,7 @@ impl FabricQueue {
         let mut cq: *mut fid_cq = null_mut();
         let of = domain.domain();
         code(call!(-FI_ENOSYS, of, ops, cq_open, &mut attr, &mut cq, null_mut()))?;
-        Ok(Self { cq: Fid(cq.cast()), _domain: Arc::clone(domain) })
+        Ok(Self { cq: OwnedFid(cq.cast()), _domain: Arc::clone(domain) })
     }
 
     /// The next completion.
@@ -523,7 +523,7 @@ impl FabricQueue {
 
 /// A registered region.
 pub(crate) struct FabricRegion {
-    mr: Fid,
+    mr: OwnedFid,
     _domain: Arc<FabricDomain>,
 }
 
@@ -552,7 +552,7 @@ impl FabricRegion {
             }
         };
         code(answer)?;
-        Ok(Self { mr: Fid(mr.cast()), _domain: Arc::clone(domain) })
+        Ok(Self { mr: OwnedFid(mr.cast()), _domain: Arc::clone(domain) })
     }
 
     /// The key that peers use.
@@ -624,7 +624,7 @@ impl Vectors<'_> {
 
 /// A queue of receives that endpoints share.
 pub(crate) struct SharedReceives {
-    ep: Fid,
+    ep: OwnedFid,
     _domain: Arc<FabricDomain>,
 }
 
@@ -648,7 +648,7 @@ impl SharedReceives {
         let mut ep: *mut fid_ep = null_mut();
         let of = domain.domain();
         code(call!(-FI_ENOSYS, of, ops, srx_ctx, &mut attr, &mut ep, null_mut()))?;
-        Ok(Arc::new(Self { ep: Fid(ep.cast()), _domain: Arc::clone(domain) }))
+        Ok(Arc::new(Self { ep: OwnedFid(ep.cast()), _domain: Arc::clone(domain) }))
     }
 
     /// Posts a receive.
@@ -660,7 +660,7 @@ impl SharedReceives {
 /// A connected endpoint with its queues.
 pub(crate) struct FabricEndpoint {
     // closed in this order: what is bound after what it is bound to
-    ep: Fid,
+    ep: OwnedFid,
     pub(crate) requests: FabricQueue,
     pub(crate) receives: FabricQueue,
     _shared: Option<Arc<SharedReceives>>,
@@ -705,7 +705,7 @@ impl FabricEndpoint {
         let mut ep: *mut fid_ep = null_mut();
         let from = domain.domain();
         code(call!(-FI_ENOSYS, from, ops, endpoint, info.1, &mut ep, context(of)))?;
-        let opened = Fid(ep.cast());
+        let opened = OwnedFid(ep.cast());
         let requests = FabricQueue::open(domain, sizes.0 + 16)?;
         let receives = FabricQueue::open(domain, sizes.1 + 16)?;
         let bind = |to: *mut fid, flags| code(call!(-FI_ENOSYS, opened.0, ops, bind, to, flags));
@@ -804,7 +804,7 @@ impl FabricEndpoint {
 
 /// A listener.
 pub(crate) struct FabricListener {
-    pep: Fid,
+    pep: OwnedFid,
     _domain: Arc<FabricDomain>,
 }
 
@@ -821,7 +821,7 @@ impl FabricListener {
         let mut pep: *mut fid_pep = null_mut();
         let fabric: *mut fid_fabric = domain.fabric.0.cast();
         code(call!(-FI_ENOSYS, fabric, ops, passive_ep, info.0, &mut pep, context(of)))?;
-        let opened = Fid(pep.cast());
+        let opened = OwnedFid(pep.cast());
         code(call!(-FI_ENOSYS, opened.0, ops, bind, domain.eq.0, 0))?;
         code(call!(-FI_ENOSYS, pep, cm, listen))?;
         Ok(Arc::new(Self { pep: opened, _domain: Arc::clone(domain) }))
