@@ -258,6 +258,35 @@ int main(int argc, char **argv)
 	t.lmr_context = foreign_key;
 	CHECK(TYPE(dat_ep_post_send(sender[0], 1, &t, cookie(5), 0), DAT_PROTECTION_VIOLATION), "a send of another zone: DAT_PROTECTION_VIOLATION");
 
+	// successes that are not told of leave room for others
+	r.segment_length = 64; t = at(33 * SIZE, 64);
+	int posted = 0, refused = 0;
+	while (posted < 1000 && refused < 1000000)
+		if (dat_ep_post_rdma_write(sender[0], 1, &t, cookie(6), &r, DAT_COMPLETION_SUPPRESS_FLAG) == DAT_SUCCESS) posted++;
+		else { refused++; dat_evd_dequeue(recv_evd[0], &e); }
+	CHECK(posted == 1000, "a thousand suppressed writes need nobody who looks for them");
+
+	// a window: its own key, its own rights, gone when it is unbound
+	DAT_RMR_HANDLE rmr; DAT_RMR_CONTEXT window; DAT_RMR_PARAM rp;
+	MUST(dat_rmr_create(pz, &rmr));
+	t = at(50 * SIZE, SIZE);
+	CHECK(TYPE(dat_rmr_bind(rmr, foreign, &t, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, DAT_VA_TYPE_VA, taker[0], cookie(8), 0, &window), DAT_PROTECTION_VIOLATION), "a window into another zone: DAT_PROTECTION_VIOLATION");
+	MUST(dat_rmr_bind(rmr, lmr, &t, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, DAT_VA_TYPE_VA, taker[0], cookie(9), 0, &window));
+	e = next(req);
+	CHECK(e.event_number == DAT_RMR_BIND_COMPLETION_EVENT && e.event_data.rmr_completion_event_data.user_cookie.as_64 == 9, "a bind completes");
+	CHECK(dat_rmr_query(rmr, DAT_RMR_FIELD_ALL, &rp) == DAT_SUCCESS && rp.rmr_context == window && window != rkey, "a window has a key of its own");
+	CHECK(TYPE(dat_lmr_free(lmr), DAT_INVALID_STATE), "memory with a window: DAT_INVALID_STATE");
+	r = (DAT_RMR_TRIPLET){ (DAT_VADDR)(uintptr_t)memory + 50 * SIZE, 64, window };
+	t = at(33 * SIZE, 64);
+	MUST(dat_ep_post_rdma_write(sender[0], 1, &t, cookie(10), &r, 0));
+	e = next(req);
+	CHECK(e.event_data.dto_completion_event_data.status == DAT_DTO_SUCCESS, "a write through it completes");
+	send_to(0, "", 0);	// behind the write, for which there is no buffer
+	MUST(post(0, 64, 700));
+	next(recv_evd[0]);
+	CHECK(!strcmp(memory + 50 * SIZE, "written"), "and is there when what was sent after it is");
+	MUST(dat_rmr_free(rmr));
+
 	// connections that do not come about
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	static char large[300];

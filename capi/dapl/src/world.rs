@@ -126,6 +126,7 @@ pub(crate) struct DatCr {
     pub(crate) peer: Box<SocketAddress>,
     pub(crate) data: Box<[u8]>,
     pub(crate) ep: Handle,
+    sp: Handle,
     listener: Arc<FabricListener>,
     info: FabricInfo,
 }
@@ -1403,6 +1404,10 @@ impl DatWorld {
         remote: Option<&Triplet>,
         flags: u32,
     ) -> DatResult {
+        if self.eps.get(&ep).is_some_and(|ep| ep.requests.used() >= ep.requests.limit()) {
+            // nobody has to look where successes are suppressed
+            self.drain(ep, false, false);
+        }
         let found = find!(self.eps, ep, HANDLE_EP);
         let flags_place = if remote.is_some() { 6 } else { 5 };
         if !matches!(found.state, EpState::Connected | EpState::Disconnected) {
@@ -1478,6 +1483,10 @@ impl DatWorld {
         if let Some(found) = self.eps.get_mut(&ep) {
             if receives {
                 found.pass_on_receives();
+                if !found.held_requests.is_empty() {
+                    // who waits for an answer does not look where requests complete
+                    self.drain(ep, false, false);
+                }
             } else if !found.held_requests.is_empty() {
                 self.pass_on_requests(ep);
             }
@@ -1596,7 +1605,13 @@ impl DatWorld {
 
     /// Somebody calls a service point.
     fn request(&mut self, ia: Handle, sp: Handle, info: FabricInfo, data: &[u8]) {
-        let Some(found) = self.sps.get(&sp) else { return };
+        let Some(found) = self.sps.get(&sp) else {
+            // the point was freed, and listens only until its requests are answered
+            if let Some(cr) = self.crs.values().find(|cr| cr.sp == sp) {
+                cr.listener.reject(&info, &[]);
+            }
+            return;
+        };
         let listener = Arc::clone(&found.listener);
         let Some(data) = unmarked(data) else { return listener.reject(&info, &[]) };
         let (evd, conn_qual, reserved) = (found.evd, found.conn_qual, found.reserved);
@@ -1617,7 +1632,7 @@ impl DatWorld {
         let cr = self.handles.open(HandleKind::Cr, provider);
         let peer = Box::new(info.address(true));
         let ep = reserved.unwrap_or(0);
-        self.crs.insert(cr, DatCr { ia, peer, data: data.into(), ep, listener, info });
+        self.crs.insert(cr, DatCr { ia, peer, data: data.into(), ep, sp, listener, info });
         let named = if reserved.is_some() { 0 } else { sp };
         self.put(evd, DatEvent::request(named, local, conn_qual, cr, false), true);
     }
