@@ -170,6 +170,8 @@ pub(crate) struct DatWorld {
     pub(crate) eps: HashMap<Handle, DatEp>,
     keys: HashMap<u32, Handle>,
     next_key: u32,
+    /// Looks at dispatchers so far.
+    looks: u64,
     /// Dispatchers that agents are to be told of, once the lock is given back.
     pub(crate) upcalls: Vec<(usize, Handle)>,
 }
@@ -1699,7 +1701,7 @@ impl DatWorld {
     /// Looks at everything that feeds a dispatcher.
     pub(crate) fn progress(&mut self, evd: Handle) {
         let Some(found) = self.evds.get_mut(&evd) else { return };
-        let ia = found.ia;
+        let (ia, connections) = (found.ia, found.flags & (EVD_CONNECTION | EVD_ASYNC) != 0);
         let feeders = std::mem::take(&mut found.feeders);
         for &(ep, receives) in &feeders {
             self.drain(ep, receives, false);
@@ -1707,6 +1709,16 @@ impl DatWorld {
         if let Some(found) = self.evds.get_mut(&evd) {
             let added = std::mem::replace(&mut found.feeders, feeders);
             found.feeders.extend(added);
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if connections && self.looks.is_multiple_of(64) {
+            // some providers notice the end of a connection only where its transfers are looked for
+            let of = |ep: &DatEp| ep.ia == ia && ep.state == EpState::Connected;
+            let eps: Vec<Handle> =
+                self.eps.iter().filter(|(_, ep)| of(ep)).map(|(&h, _)| h).collect();
+            for ep in eps {
+                self.drain(ep, true, false);
+            }
         }
         self.events(ia);
     }
