@@ -9,6 +9,7 @@ BINDIR      ?= $(EXEC_PREFIX)/bin
 LIBDIR      ?= $(EXEC_PREFIX)/lib
 INCLUDEDIR  ?= $(PREFIX)/include
 MANDIR      ?= $(PREFIX)/share/man
+DOCDIR      ?= $(PREFIX)/share/doc/ofi
 DESTDIR     ?=
 CARGO       ?= cargo
 TARGET      ?= $(or $(CARGO_TARGET_DIR),target)/release
@@ -52,6 +53,9 @@ install: build ## into PREFIX (default /usr/local), under DESTDIR if given
 	    -e 's|@url@|$(URL)|' -e 's|@version@|$(APIVERSION)|' \
 	    pkgconfig/libfabric.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
 	for t in fi_info fi_pingpong fi_strerror; do install -m 755 "$(TARGET)/$$t" "$(DESTDIR)$(BINDIR)/$$t" || exit; done
+	install -m 755 "$(TARGET)/libdaplofi.so" "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2"
+	install -d "$(DESTDIR)$(DOCDIR)"
+	sed -e 's|@libdir@|$(LIBDIR)|' capi/dapl/dat.conf.in > "$(DESTDIR)$(DOCDIR)/dat.conf"
 	"$(TARGET)/manpages" docs/man ctest/abi "$(DESTDIR)$(MANDIR)"
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || case "$(LIBDIR)" in /usr/lib|/usr/lib/*|/usr/local/lib|/usr/local/lib/*|/lib|/lib/*) ldconfig || true;; esac
 
@@ -61,11 +65,12 @@ uninstall: ## what install put into PREFIX
 	(cd include && find rdma kfi -name '*.h' -exec rm -f "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
 	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
 	for t in fi_info fi_pingpong fi_strerror; do rm -f "$(DESTDIR)$(BINDIR)/$$t"; done
+	rm -f "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2" "$(DESTDIR)$(DOCDIR)/dat.conf"
 	if [ -x "$(TARGET)/manpages" ]; then "$(TARGET)/manpages" docs/man ctest/abi --list | while read -r f; do rm -f "$(DESTDIR)$(MANDIR)/$$f"; done; fi
-	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" "$(DESTDIR)$(INCLUDEDIR)/kfi" 2>/dev/null
+	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)" "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" "$(DESTDIR)$(INCLUDEDIR)/kfi" 2>/dev/null
 
 local: ## install into out/prefix, where demo, check and bench look
-	@$(MAKE) --no-print-directory install PREFIX="$(LOCAL)" EXEC_PREFIX="$(LOCAL)" BINDIR="$(LOCAL)/bin" LIBDIR="$(LOCAL)/lib" INCLUDEDIR="$(LOCAL)/include" MANDIR="$(LOCAL)/share/man" DESTDIR=
+	@$(MAKE) --no-print-directory install PREFIX="$(LOCAL)" EXEC_PREFIX="$(LOCAL)" BINDIR="$(LOCAL)/bin" LIBDIR="$(LOCAL)/lib" INCLUDEDIR="$(LOCAL)/include" MANDIR="$(LOCAL)/share/man" DOCDIR="$(LOCAL)/share/doc/ofi" DESTDIR=
 
 demo: ## build, then real programs over the library: example, fi_pingpong, Open MPI
 	@ctest/programs/demo

@@ -1,0 +1,7 @@
+//! Gives the plug-in the name that `dat.conf` knows it by, and has it look for
+//! `libfabric.so.1` beside itself before anywhere else.
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libdaplofi.so.2");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN,--enable-new-dtags");
+}

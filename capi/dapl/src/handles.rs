@@ -1,0 +1,75 @@
+//! What handles point to.
+//!
+//! `libdat2` finds the provider by following a handle, before anybody can look whether it is still
+//! open. So what handles point to is never given back, and a handle that was closed is used again
+//! only after many others were.
+use crate::layout::{Handle, HandleKind};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// How many closed handles are kept before the oldest is used again.
+const REST: usize = 1 << 14;
+
+/// The first word is the provider, for `libdat2`.
+#[repr(C, align(16))]
+struct HandleHead {
+    provider: AtomicUsize,
+}
+
+/// The open handles and what they are of.
+#[derive(Default)]
+pub(crate) struct HandleTable {
+    open: HashMap<Handle, (HandleKind, &'static HandleHead, u64)>,
+    closed: VecDeque<&'static HandleHead>,
+}
+
+impl HandleTable {
+    /// A new handle of an object of this provider's.
+    pub(crate) fn open(&mut self, kind: HandleKind, provider: usize) -> Handle {
+        let head = if self.closed.len() > REST { self.closed.pop_front() } else { None };
+        let head = head
+            .unwrap_or_else(|| Box::leak(Box::new(HandleHead { provider: AtomicUsize::new(0) })));
+        head.provider.store(provider, Relaxed);
+        let handle = std::ptr::from_ref(head).expose_provenance();
+        self.open.insert(handle, (kind, head, 0));
+        handle
+    }
+
+    /// Forgets a handle.
+    pub(crate) fn close(&mut self, handle: Handle) {
+        if let Some((_, head, _)) = self.open.remove(&handle) {
+            self.closed.push_back(head);
+        }
+    }
+
+    /// What an open handle is of.
+    pub(crate) fn kind(&self, handle: Handle) -> Option<HandleKind> {
+        self.open.get(&handle).map(|(kind, ..)| *kind)
+    }
+
+    /// The word that the application keeps with an object.
+    pub(crate) fn context(&mut self, handle: Handle) -> Option<&mut u64> {
+        self.open.get_mut(&handle).map(|(.., context)| context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_handle_rests_and_still_names_its_provider() {
+        let mut table = HandleTable::default();
+        let first = table.open(HandleKind::Pz, 4711);
+        table.close(first);
+        assert_eq!(table.kind(first), None);
+        for _ in 0..REST {
+            let next = table.open(HandleKind::Ep, 4711);
+            assert_ne!(next, first);
+            table.close(next);
+        }
+        assert_eq!(table.closed[0].provider.load(Relaxed), 4711);
+        assert_eq!(table.open(HandleKind::Ep, 12), first);
+        assert_eq!(table.kind(first), Some(HandleKind::Ep));
+    }
+}

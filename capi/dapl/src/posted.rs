@@ -1,0 +1,159 @@
+//! Operations between their post and their completion.
+use crate::fabric::LocalPieces;
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PostedOp {
+    pub(crate) cookie: u64,
+    pub(crate) kind: u32,
+    pub(crate) flags: u32,
+    pub(crate) length: u32,
+    pub(crate) pieces: LocalPieces,
+    /// Address and key of the memory that an access is of.
+    pub(crate) remote: (u64, u64),
+    /// Whether the provider has it.
+    pub(crate) passed_on: bool,
+}
+
+/// The operations of a queue, each with a number that is not 0.
+pub(crate) struct PostedOps {
+    ops: Vec<Option<(u64, PostedOp)>>,
+    next: u64,
+    free: Vec<usize>,
+    used: usize,
+    limit: usize,
+}
+
+impl PostedOps {
+    /// Room for so many, which is there from the beginning if it is `ready`.
+    pub(crate) fn new(limit: usize, ready: bool) -> Self {
+        let room = if ready { limit } else { 0 };
+        let mut ops = Self {
+            ops: Vec::with_capacity(room),
+            free: Vec::with_capacity(room),
+            next: 0,
+            used: 0,
+            limit,
+        };
+        if ready {
+            ops.ready();
+        }
+        ops
+    }
+
+    /// Makes the room that there may be.
+    fn ready(&mut self) {
+        while self.ops.len() < self.limit {
+            self.ops.push(None);
+            self.free.push(self.ops.len());
+        }
+    }
+
+    /// How many are under way.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// How many may be.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Changes how many may be; `false` if more are under way.
+    pub(crate) fn resize(&mut self, limit: usize) -> bool {
+        if limit < self.used {
+            return false;
+        }
+        self.limit = limit;
+        self.ready();
+        true
+    }
+
+    /// Keeps an operation; none if there is no room.
+    pub(crate) fn add(&mut self, op: PostedOp) -> Option<usize> {
+        if self.used >= self.limit {
+            return None;
+        }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.ops.push(None);
+            self.ops.len()
+        });
+        self.ops[number - 1] = Some((self.next, op));
+        self.next += 1;
+        self.used += 1;
+        Some(number)
+    }
+
+    /// The operation of a number.
+    pub(crate) fn get(&mut self, number: usize) -> Option<&mut PostedOp> {
+        Some(&mut self.ops.get_mut(number.checked_sub(1)?)?.as_mut()?.1)
+    }
+
+    /// Forgets an operation.
+    pub(crate) fn take(&mut self, number: usize) -> Option<PostedOp> {
+        let (_, op) = self.ops.get_mut(number.checked_sub(1)?)?.take()?;
+        self.used -= 1;
+        self.free.push(number);
+        Some(op)
+    }
+
+    /// Forgets the one that was posted before all others.
+    pub(crate) fn take_oldest(&mut self) -> Option<PostedOp> {
+        if self.used == 0 {
+            return None;
+        }
+        let posted = |slot: &Option<(u64, PostedOp)>| slot.map_or(u64::MAX, |(posted, _)| posted);
+        let (at, _) = self.ops.iter().enumerate().min_by_key(|(_, slot)| posted(slot))?;
+        self.take(at + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(cookie: u64) -> PostedOp {
+        PostedOp {
+            cookie,
+            kind: 0,
+            flags: 0,
+            length: 0,
+            pieces: LocalPieces::default(),
+            remote: (0, 0),
+            passed_on: false,
+        }
+    }
+
+    #[test]
+    fn numbers_are_given_up_to_the_limit_and_again_after_a_completion() {
+        for ready in [false, true] {
+            let mut ops = PostedOps::new(2, ready);
+            let (one, two) = (ops.add(op(1)).unwrap(), ops.add(op(2)).unwrap());
+            assert!(one != two && one != 0 && two != 0);
+            assert!(ops.add(op(3)).is_none());
+            assert!(!ops.resize(1));
+            assert_eq!(ops.take(one).unwrap().cookie, 1);
+            assert!(ops.take(one).is_none() && ops.take(0).is_none() && ops.take(99).is_none());
+            assert!(ops.add(op(4)).is_some());
+            assert!(ops.resize(3));
+            assert!(ops.add(op(5)).is_some());
+            assert!(ops.add(op(6)).is_none());
+            for cookie in [2, 4, 5] {
+                assert_eq!(ops.take_oldest().unwrap().cookie, cookie);
+            }
+            assert!(ops.take_oldest().is_none());
+            assert_eq!(ops.used(), 0);
+        }
+    }
+
+    #[test]
+    fn a_queue_that_is_ready_never_grows() {
+        let mut ops = PostedOps::new(8, true);
+        let room = (ops.ops.capacity(), ops.free.capacity());
+        for round in 0..100 {
+            let number = ops.add(op(round)).unwrap();
+            ops.take(number).unwrap();
+        }
+        assert_eq!((ops.ops.capacity(), ops.free.capacity()), room);
+    }
+}
