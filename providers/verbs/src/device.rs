@@ -1,6 +1,7 @@
 //! What a device can do, and its addresses.
 use crate::affinity::{CpuPlace, nearest_first};
 use crate::config::{VerbsConfig, config};
+use crate::raw;
 use crate::sys::{CompChannel, HwCq, Pd, QpSpec, VerbsDevice};
 use ofi_provider::abi::*;
 use ofi_provider::addr::Addr;
@@ -10,7 +11,6 @@ use ofi_provider::info::ib::IbAddr;
 use ofi_provider::info::nic::{self, Nic};
 use ofi_provider::info::{InfoBuf, ProviderOffer, usual_domain};
 use ofi_provider::param;
-use rdma_sys as raw;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::CString;
@@ -409,8 +409,7 @@ fn card(device: VerbsDevice, attr: &raw::ibv_device_attr, port: &raw::ibv_port_a
     }
 }
 
-/// IBV_LINK_LAYER_ETHERNET, which the bindings lack.
-const ETHERNET: u8 = 2;
+const ETHERNET: u8 = raw::ibv_link_layer::IBV_LINK_LAYER_ETHERNET as u8;
 
 /// The place on the bus that a name like `0000:3b:00.1` says.
 fn pci(name: &str) -> Option<nic::Pci> {

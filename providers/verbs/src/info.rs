@@ -2,6 +2,7 @@
 use crate::config::config;
 use crate::device::{self, Facts, KnownDevices, LocalDevice};
 use crate::domain::VerbsFabric;
+use crate::raw;
 use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::addr::{Addr, UdAddr};
@@ -162,7 +163,10 @@ impl Getinfo for VerbsFabric {
         let mut known = device::known(flags & FI_RESCAN != 0, &report);
         let known = known.as_mut().ok_or(Error::NODATA)?;
         if known.facts.is_empty() {
-            report("refused: no RDMA device");
+            match raw::missing() {
+                Some(missing) => report(&format!("refused: {missing}")),
+                None => report("refused: no RDMA device"),
+            }
             return Err(Error::NODATA);
         }
         let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);

@@ -3,14 +3,13 @@
 use crate::config::config;
 use crate::hmem;
 use crate::info::VERBS;
+use crate::raw::{self, ibv_odp_transport_cap_bits as odp};
 use crate::sys::{IbvRegion, Pd, VerbsDevice, access};
 use core::ffi::c_void;
 use ofi_provider::abi::*;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::mr::{Backed, Backing, Count, MemoryPlace, RegionRequest};
 use ofi_provider::mr_cache::{Cache, Cached, Registrar};
-use rdma_sys as raw;
-use rdma_sys::ibv_odp_transport_cap_bits as odp;
 use std::sync::Arc;
 
 /// On-demand paging, as a domain has it: memory is registered without its pages being

@@ -1,15 +1,14 @@
 //! libibverbs and librdmacm, wrapped: the one place of this provider that calls
 //! them. Objects close when they are dropped, and each keeps what it was opened on.
 use crate::info::VERBS;
+use crate::raw::{self, rdma_cm_event_type as cm_event};
 use core::ffi::{CStr, c_int, c_void};
 use ofi_provider::addr::{self, Addr, UdAddr};
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::param;
-use rdma_sys as raw;
-use rdma_sys::rdma_cm_event_type as cm_event;
 use std::marker::PhantomData;
-use std::mem::{MaybeUninit, offset_of};
+use std::mem::MaybeUninit;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
@@ -88,6 +87,9 @@ impl VerbsDevice {
     pub(crate) fn all() -> &'static [Self] {
         static ALL: OnceLock<Vec<VerbsDevice>> = OnceLock::new();
         ALL.get_or_init(|| {
+            if raw::missing().is_some() {
+                return Vec::new();
+            }
             keep_from_forks();
             let mut count = 0;
             // SAFETY: the answer is null or has `count` contexts; the list is never
@@ -136,31 +138,14 @@ impl VerbsDevice {
     }
 
     /// What the device can do of on-demand paging (ibv_query_device_ex(3)); nothing if it does not
-    /// say. (What rdma-sys has of that name takes every context for an old one.)
+    /// say.
     pub(crate) fn odp_caps(&self) -> raw::ibv_odp_caps {
-        use raw::verbs_context;
-        let context = self.0.as_ptr();
-        // SAFETY: the context is open. One with this mark is the last field of a
-        // `verbs_context`, of whose fields `sz` says how many there are, from the end.
-        // Of numbers all zeros is a value; the call fills them.
+        // SAFETY: numbers only, so all zeros is a value; the context is open.
         unsafe {
             let mut attr: raw::ibv_device_attr_ex = std::mem::zeroed();
-            if (*context).abi_compat as usize != usize::MAX {
-                return attr.odp_caps;
-            }
-            let before = offset_of!(verbs_context, context);
-            let extended = context.wrapping_byte_sub(before).cast::<verbs_context>();
-            let needed = size_of::<verbs_context>() - offset_of!(verbs_context, query_device_ex);
-            if (&raw const (*extended).sz).read() < needed {
-                return attr.odp_caps;
-            }
             let none = attr.odp_caps;
-            match (&raw const (*extended).query_device_ex).read() {
-                Some(query)
-                    if query(context, ptr::null(), &raw mut attr, size_of_val(&attr)) == 0 =>
-                {
-                    attr.odp_caps
-                }
+            match raw::query_device_ex(self.0.as_ptr(), &mut attr) {
+                0 => attr.odp_caps,
                 _ => none,
             }
         }
@@ -179,7 +164,7 @@ impl VerbsDevice {
         // SAFETY: numbers only, so all zeros is a value; the call fills it.
         unsafe {
             let mut attr = std::mem::zeroed();
-            check_code(raw::___ibv_query_port(self.0.as_ptr(), port, &raw mut attr))?;
+            check_code(raw::query_port(self.0.as_ptr(), port, &mut attr))?;
             Ok(attr)
         }
     }
@@ -289,24 +274,24 @@ impl VerbsDevice {
         // acknowledged.
         unsafe {
             let of = event.as_mut_ptr();
-            let kind = (&raw const (*of).event_type).cast::<u32>().read();
-            let about = (&raw const (*of).element).cast::<*mut raw::ibv_qp>();
+            let kind = (*of).event_type;
+            let about = &raw const (*of).qp;
             let pair = |make: fn(u32) -> DeviceEvent| {
                 about.read().as_ref().map_or(DeviceEvent::Other, |qp| make(qp.qp_num))
             };
             let port = about.cast::<i32>().read();
             let event = match kind {
-                k if k == IBV_EVENT_COMM_EST as u32 => pair(DeviceEvent::FirstMessage),
-                k if k == IBV_EVENT_QP_FATAL as u32
-                    || k == IBV_EVENT_QP_REQ_ERR as u32
-                    || k == IBV_EVENT_QP_ACCESS_ERR as u32 =>
+                k if k == IBV_EVENT_COMM_EST => pair(DeviceEvent::FirstMessage),
+                k if k == IBV_EVENT_QP_FATAL
+                    || k == IBV_EVENT_QP_REQ_ERR
+                    || k == IBV_EVENT_QP_ACCESS_ERR =>
                 {
                     pair(DeviceEvent::PairFailed)
                 }
-                k if k == IBV_EVENT_CQ_ERR as u32 => DeviceEvent::QueueFailed,
-                k if k == IBV_EVENT_DEVICE_FATAL as u32 => DeviceEvent::Failed,
-                k if k == IBV_EVENT_PORT_ACTIVE as u32 => DeviceEvent::PortUp(port),
-                k if k == IBV_EVENT_PORT_ERR as u32 => DeviceEvent::PortDown(port),
+                k if k == IBV_EVENT_CQ_ERR => DeviceEvent::QueueFailed,
+                k if k == IBV_EVENT_DEVICE_FATAL => DeviceEvent::Failed,
+                k if k == IBV_EVENT_PORT_ACTIVE => DeviceEvent::PortUp(port),
+                k if k == IBV_EVENT_PORT_ERR => DeviceEvent::PortDown(port),
                 _ => DeviceEvent::Other,
             };
             raw::ibv_ack_async_event(of);
@@ -341,7 +326,7 @@ impl Drop for Pd {
 
 /// Access rights of memory, as in `enum ibv_access_flags`.
 pub(crate) mod access {
-    use rdma_sys::ibv_access_flags as flags;
+    use crate::raw::ibv_access_flags as flags;
     pub(crate) const LOCAL_WRITE: u32 = flags::IBV_ACCESS_LOCAL_WRITE.0;
     pub(crate) const REMOTE_WRITE: u32 = flags::IBV_ACCESS_REMOTE_WRITE.0;
     pub(crate) const REMOTE_READ: u32 = flags::IBV_ACCESS_REMOTE_READ.0;
@@ -429,18 +414,14 @@ type QueryGidTable = unsafe extern "C" fn(
     usize,
 ) -> isize;
 
-/// A function that not every libibverbs has: linked, it would keep this plug-in from
-/// loading there.
+/// A function that not every libibverbs has: what uses it does without where it is not there.
 ///
 /// # Safety
 /// `F` is the type of a pointer to the function of that name.
 unsafe fn optional<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: looks a name up; what is found is a pointer to that function.
-    unsafe {
-        let found = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
-        (!found.is_null()).then(|| std::mem::transmute_copy(&found))
-    }
+    // SAFETY: what is found is a pointer to that function.
+    raw::optional(name).map(|found| unsafe { std::mem::transmute_copy(&found) })
 }
 
 /// Where completion queues tell that they have something (ibv_create_comp_channel(3)).
@@ -561,8 +542,7 @@ impl WorkDone {
     #[inline]
     pub(crate) fn data(&self) -> Option<u32> {
         let with_data = self.0.wc_flags & raw::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        // SAFETY: both views of the union are a 32-bit number.
-        with_data.then(|| unsafe { u32::from_be(self.0.imm_data_invalidated_rkey_union.imm_data) })
+        with_data.then(|| u32::from_be(self.0.imm_data))
     }
 
     /// The number of the queue pair.
@@ -747,7 +727,7 @@ impl WorkRequest {
             | on(how.signalled, flags::IBV_SEND_SIGNALED)
             | on(how.fence, flags::IBV_SEND_FENCE);
         if let Some(data) = how.data {
-            wr.imm_data_invalidated_rkey_union.imm_data = data.to_be();
+            wr.imm_data = data.to_be();
         }
         let with_data = how.data.is_some();
         wr.opcode = match verb {
@@ -1102,10 +1082,9 @@ impl CmId {
 
     /// The connection's own address, if it is bound to one.
     pub(crate) fn local(&self) -> Option<Addr> {
-        // SAFETY: every view of the union starts with the family, and the storage
-        // is as long as any address.
+        // SAFETY: an address starts with its family, and the storage is as long as any.
         unsafe {
-            let at = &raw const self.id.as_ref().route.addr.src_addr_union;
+            let at = &raw const self.id.as_ref().src_storage;
             Addr::from_bytes(addr::bytes_at(at.cast()).ok()?).ok()
         }
     }
@@ -1114,7 +1093,7 @@ impl CmId {
     pub(crate) fn peer(&self) -> Option<Addr> {
         // SAFETY: as in `local`.
         unsafe {
-            let at = &raw const self.id.as_ref().route.addr.dst_addr_union;
+            let at = &raw const self.id.as_ref().dst_storage;
             Addr::from_bytes(addr::bytes_at(at.cast()).ok()?).ok()
         }
     }
@@ -1260,7 +1239,7 @@ impl Channel {
                 return None;
             }
             let of = &*event;
-            let conn = of.param.conn;
+            let conn = of.conn;
             let data = match conn.private_data.is_null() {
                 true => Vec::new(),
                 false => {
