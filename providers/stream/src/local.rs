@@ -75,15 +75,15 @@ const FIRST_MAX: usize = 4096;
 /// Where the bytes of one direction of a link are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Course {
-    /// On the witness, behind a proof of the job's secret that is not complete, or in records that
-    /// are encrypted.
-    Secret,
     /// On the witness, for ever.
     Witness,
     /// On the witness, and counted: the ends are about to meet.
     Meeting,
     /// In memory.
     Memory,
+    /// On the witness, behind a proof of the job's secret that is not complete, or in records that
+    /// are encrypted.
+    Secret,
 }
 
 /// What the net has for a link.
@@ -949,6 +949,11 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     }
 
     fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
+        if self.sends.get() == Course::Witness {
+            // What was to be lent, at the link's end.
+            let lends = self.part.get().is_none_or(|part| part.zerocopy.get());
+            return self.witness.send_list(list, if lends { way } else { Way::Copied });
+        }
         if self.sends.get() == Course::Secret {
             return self.send_list_below(list, Way::Copied);
         }
@@ -965,11 +970,6 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
                 }
                 return Ok(sent);
             }
-        }
-        if self.sends.get() == Course::Witness {
-            // What was to be lent, at the link's end.
-            let lends = self.part.get().is_none_or(|part| part.zerocopy.get());
-            return self.witness.send_list(list, if lends { way } else { Way::Copied });
         }
         let (part, pipe) = self.pipe()?;
         let result = pipe.send_list(list, way);
