@@ -8,6 +8,7 @@ mod chosen;
 mod environment;
 mod local_ring;
 mod rxm_packet;
+mod secret_frames;
 mod sockaddr_bytes;
 mod tcp_cm;
 mod tcp_header;
@@ -18,6 +19,7 @@ fuzz_target!(
         ("environment", environment::run),
         ("local_ring", local_ring::run),
         ("rxm_packet", rxm_packet::run),
+        ("secret_frames", secret_frames::run),
         ("sockaddr_bytes", sockaddr_bytes::run),
         ("tcp_cm", tcp_cm::run),
         ("tcp_header", tcp_header::run),

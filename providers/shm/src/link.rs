@@ -298,6 +298,7 @@ mod tests {
     use ofi_provider::addr::EndpointName;
     use ofi_stream::local::WithLocal;
     use ofi_stream::objects::LinkProvider;
+    use ofi_stream::secret::JobSecret;
 
     #[test]
     fn links_are_what_the_engine_relies_on() {
@@ -312,6 +313,19 @@ mod tests {
         let [server, client] = [(); 2].map(|()| WithLocal::<ShmLinks>::open().unwrap());
         ofi_stream::contract::check(&server, &client, &any);
         ofi_stream::contract::check_local(&server, &client, &any);
+    }
+
+    #[test]
+    fn links_with_a_secret_are_as_well() {
+        let any = Addr::any(FI_ADDR_STR as u32);
+        for encrypts in [false, true] {
+            let [server, client] = [(); 2].map(|()| {
+                let secret = JobSecret::new(b"the secret of a job", encrypts);
+                WithLocal::with_secret(ShmLinks::open().unwrap(), secret)
+            });
+            ofi_stream::contract::check(&server, &client, &any);
+            ofi_stream::contract::check_local(&server, &client, &any);
+        }
     }
 
     #[test]

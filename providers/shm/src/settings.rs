@@ -2,6 +2,7 @@
 use crate::SHM;
 use core::time::Duration;
 use ofi_provider::param;
+use ofi_stream::secret::JobSecret;
 use ofi_stream::settings::{LocalSettings, PATIENCE_STEP, StreamSettings};
 use std::sync::LazyLock;
 
@@ -56,6 +57,8 @@ fn read() -> ShmConfig {
     let local = LocalSettings::of_params(prov);
     let engine = StreamSettings {
         local: LocalSettings { reads: local.reads && !copies.unwrap_or(false), ..local },
+        // What goes between processes of a host nobody hears.
+        secret: JobSecret::of_params(prov, false),
         patience: param::int(
             prov,
             c"peer_wait",

@@ -15,6 +15,7 @@ pub mod local;
 pub mod net;
 pub mod objects;
 pub mod offer;
+pub mod secret;
 pub mod settings;
 pub mod wire;
 

@@ -12,11 +12,18 @@
 //! The witness stays open: its end is the link's end, which is told when the ring is empty. An end
 //! that is about to be closed with more bytes than the ring has room for sends them on the witness
 //! ([`ByteLink::last_words`]), where the other end finds them when the ring is empty.
+//!
+//! Where the processes of a job have a secret ([`crate::secret`]) the ends of a link prove to each
+//! other on the witness that they have it, before the engine gets or sends a byte, and the rest
+//! follows. If they encrypt, what goes over the witness is records, whatever else happens.
 use crate::net::{
     ByteLink, LinkClock, LinkListener, LinkOp, LinkPoller, Net, Receiving, Sending, Visited,
     WitnessPoller, ZerocopyDone, log_not_in_memory, peer_of,
 };
 use crate::objects::LinkProvider;
+use crate::secret::proof::{Disbelief, ProofExchange};
+use crate::secret::records::{RECORD_MAX, RecordStream};
+use crate::secret::{JobSecret, SecretKey};
 use crate::settings::StreamSettings;
 use crate::wire::{LocalOffer, OFFER_LEN, StreamHeader};
 use core::time::Duration;
@@ -34,6 +41,7 @@ use ofi_provider::sys::{Interest, PollEvent, count_forks, generation};
 use ofi_simulation::PlantedFault;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Display;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -58,6 +66,12 @@ const PLACE_DELAY: Duration = Duration::from_millis(100);
 /// others may.
 const MAX_LOOKS: u32 = 64;
 
+/// How long what is left of a record is waited for when a link is closed.
+const LAST_RECORD: Duration = Duration::from_secs(1);
+
+/// Most bytes of a first message that waits for the proof of a secret.
+const FIRST_MAX: usize = 4096;
+
 /// Where the bytes of one direction of a link are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Course {
@@ -67,6 +81,9 @@ enum Course {
     Meeting,
     /// In memory.
     Memory,
+    /// On the witness, behind a proof of the job's secret that is not complete, or in records that
+    /// are encrypted.
+    Secret,
 }
 
 /// What the net has for a link.
@@ -98,6 +115,11 @@ struct LinkNews {
     drained: AtomicBool,
     /// Bytes leave through memory.
     sends: AtomicBool,
+}
+
+/// Whether an error says that the other end hung up.
+fn has_hung_up(error: Error) -> bool {
+    error == Error::CONNRESET || error.code() == libc::EPIPE
 }
 
 /// Whether a fault that a test of the simulator plants is to show here.
@@ -189,6 +211,35 @@ pub struct LocalLink<L: ByteLink> {
     sends: Cell<Course>,
     hears: Cell<Course>,
     part: OnceCell<Box<LocalPart>>,
+    secret: OnceCell<Box<SecretPart>>,
+}
+
+/// The part of a link that those have whose ends have a secret.
+#[derive(Debug)]
+struct SecretPart {
+    /// The process that the link belongs to ([`generation`]): another one would use the same
+    /// nonces for other bytes.
+    generation: u32,
+    /// Whether the ends encrypt.
+    encrypts: bool,
+    state: RefCell<SecretState>,
+}
+
+/// What the witness of a link with a secret carries.
+#[derive(Debug)]
+enum SecretState {
+    /// The proof; behind it what was sent already, which is the first message of the end that
+    /// began the link.
+    Proving(ProofExchange, Vec<u8>),
+    /// What is left of the proof, and that message. Then bytes as they are.
+    Leaving(Vec<u8>),
+    /// Bytes as they are.
+    Plain,
+    /// Records. With `true` the last byte of those that are to be sent was not reported as sent, and
+    /// comes again.
+    Encrypted(RecordStream, bool),
+    /// The other end is not believed.
+    Over(Error),
 }
 
 /// What a [`WithLocal`] knows a link or listener by.
@@ -226,9 +277,285 @@ impl LocalPart {
 }
 
 impl<L: ByteLink> LocalLink<L> {
-    fn new(witness: L) -> Self {
-        let course = Cell::new(Course::Witness);
-        Self { witness, sends: course.clone(), hears: course, part: OnceCell::new() }
+    /// `begin` makes this end's part in the proof that both have the job's secret.
+    fn new(witness: L, chosen: &JobSecret, begin: BeginProof) -> Result<Self> {
+        let secret = OnceCell::new();
+        let course = match chosen.key() {
+            None => Course::Witness,
+            Some(key) => {
+                count_forks();
+                let exchange = begin(key, chosen.encrypts()).map_err(|_| Error::IO)?;
+                let state = RefCell::new(SecretState::Proving(exchange, Vec::new()));
+                let encrypts = chosen.encrypts();
+                let part = SecretPart { generation: generation(), encrypts, state };
+                let _ = secret.set(Box::new(part));
+                Course::Secret
+            }
+        };
+        let course = Cell::new(course);
+        Ok(Self { witness, sends: course.clone(), hears: course, part: OnceCell::new(), secret })
+    }
+
+    /// The secret's part of a link that has one, in the process that it belongs to.
+    fn secret(&self) -> Result<&SecretPart> {
+        let secret = self.secret.get().ok_or(Error::OTHER)?;
+        if secret.generation == generation() { Ok(secret) } else { Err(Error::OTHER) }
+    }
+
+    /// Whether the witness carries records.
+    fn encrypts(&self) -> bool {
+        self.secret.get().is_some_and(|secret| secret.encrypts)
+    }
+
+    /// Where bytes are that are not in memory.
+    fn ground(&self) -> Course {
+        if self.encrypts() { Course::Secret } else { Course::Witness }
+    }
+
+    /// Whether a byte is left to send again that the other end gets with those before.
+    fn has_half_sent(&self) -> bool {
+        let Some(secret) = self.secret.get() else { return false };
+        matches!(&*secret.state.borrow(), SecretState::Encrypted(records, owes)
+            if *owes || !records.unsent().is_empty())
+    }
+
+    /// [`ByteLink::send`] on the witness, in records if it carries those.
+    fn send_below(&self, bytes: &[u8]) -> Result<usize> {
+        if self.secret.get().is_none() { self.witness.send(bytes) } else { self.send_secret(bytes) }
+    }
+
+    fn recv_below(&self, room: &mut [u8]) -> Result<usize> {
+        if self.secret.get().is_none() { self.witness.recv(room) } else { self.recv_secret(room) }
+    }
+
+    fn send_list_below(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
+        if !self.encrypts() {
+            return self.witness.send_list(list, way);
+        }
+        let (mut room, mut done) = (vec![0; RECORD_MAX.min(list.len())], 0);
+        while done < list.len() {
+            let n = list.copy_to(done, &mut room);
+            match self.send_secret(&room[..n]) {
+                Ok(sent) => {
+                    done += sent;
+                    if sent < n {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                // What was sent is told of first; the error comes again.
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    #[cold]
+    fn recv_list_secret(&self, list: &mut ScatterList<'_>) -> Result<usize> {
+        let mut room = vec![0; RECORD_MAX.min(list.len())];
+        let n = self.recv_secret(&mut room)?;
+        Ok(list.copy_from(0, &room[..n]))
+    }
+
+    /// Goes on with the proof: true when it is complete, false when the other end hung up first.
+    fn prove(&self, state: &mut SecretState, encrypts: bool) -> Result<bool> {
+        while let SecretState::Proving(exchange, first) = state {
+            while !exchange.unsent().is_empty() {
+                match self.witness.send(exchange.unsent()) {
+                    Ok(n) => exchange.sent(n),
+                    Err(error) if has_hung_up(error) => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+            if exchange.is_proven() {
+                let first = std::mem::take(first);
+                let keys = exchange.take_keys();
+                *state = match keys {
+                    Some(keys) if encrypts => {
+                        let mut records = RecordStream::new(keys);
+                        if !first.is_empty() {
+                            records.seal(&first).map_err(|_| Error::IO)?;
+                        }
+                        SecretState::Encrypted(records, false)
+                    }
+                    _ => SecretState::Leaving(first),
+                };
+                break;
+            }
+            let mut room = [0; 64];
+            let most = exchange.wants().min(room.len());
+            let n = match self.witness.recv(&mut room[..most]) {
+                Ok(0) => 0,
+                Err(error) if has_hung_up(error) => 0,
+                heard => heard?,
+            };
+            if n == 0 {
+                if exchange.is_unanswered() {
+                    self.log_disbelief(&"it hung up and showed no secret; it may have none");
+                }
+                return Ok(false);
+            }
+            if let Err(why) = exchange.hear(&room[..n]) {
+                // The other end learns why, if it takes that now.
+                let _ = self.witness.send(exchange.unsent());
+                self.log_disbelief(&why);
+                *state = SecretState::Over(Error::ACCES);
+                return Err(Error::ACCES);
+            }
+        }
+        if let SecretState::Leaving(left) = state {
+            while !left.is_empty() {
+                match self.witness.send(left) {
+                    Ok(n) => drop(left.drain(..n)),
+                    Err(error) if has_hung_up(error) => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+            *state = SecretState::Plain;
+            self.sends.set(Course::Witness);
+            self.hears.set(Course::Witness);
+        }
+        if let SecretState::Over(error) = state { Err(*error) } else { Ok(true) }
+    }
+
+    #[cold]
+    fn log_disbelief(&self, why: &dyn Display) {
+        ofi_provider::log_sparsely!(
+            L::provider(),
+            WARN,
+            EP_CTRL,
+            "refusing the connection with {}: {why} (FI_{}_AUTH_KEY_FILE)",
+            peer_text(peer_of(&self.witness)),
+            L::provider().name().to_string_lossy().to_uppercase()
+        );
+    }
+
+    /// [`ByteLink::send`] on the witness of a link with a secret.
+    #[inline(never)]
+    fn send_secret(&self, bytes: &[u8]) -> Result<usize> {
+        let secret = self.secret()?;
+        let mut state = secret.state.borrow_mut();
+        if let SecretState::Proving(exchange, first) = &mut *state
+            && first.is_empty()
+            && !bytes.is_empty()
+            && bytes.len() <= FIRST_MAX
+            && exchange.takes_first()
+        {
+            // The first message of who begins a link: it waits for the proof here, as there is
+            // nothing else to wait for, and who has sent it waits for what can be read.
+            while !exchange.unsent().is_empty() {
+                let n = self.witness.send(exchange.unsent())?;
+                exchange.sent(n);
+            }
+            first.extend_from_slice(bytes);
+            return Ok(bytes.len());
+        }
+        match self.prove(&mut state, secret.encrypts) {
+            Ok(true) => {}
+            Ok(false) => return Err(Error::from_code(libc::EPIPE)),
+            Err(error) => return Err(error),
+        }
+        match &mut *state {
+            SecretState::Plain => self.witness.send(bytes),
+            SecretState::Encrypted(records, owes) => self.send_records(records, owes, bytes),
+            _ => Err(Error::AGAIN),
+        }
+    }
+
+    /// Sends what is left of records.
+    fn flush_records(&self, records: &mut RecordStream) -> Result {
+        while !records.unsent().is_empty() {
+            let n = self.witness.send(records.unsent())?;
+            records.sent(n);
+        }
+        Ok(())
+    }
+
+    /// What was reported as sent leaves, although the link is closed: what is left of a record, as
+    /// soon as the other end makes room for it, if it does within [`LAST_RECORD`].
+    #[cold]
+    fn send_last_record(&self) {
+        let Ok(secret) = self.secret() else { return };
+        let SecretState::Encrypted(records, _) = &mut *secret.state.borrow_mut() else { return };
+        let begun = Instant::now();
+        while matches!(self.flush_records(records), Err(Error::AGAIN | Error::INTR))
+            && begun.elapsed() < LAST_RECORD
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whoever sends keeps what is not reported as sent, and comes again with it when there is room. So
+    /// of a record that has left in part all bytes but the last are reported.
+    fn send_records(
+        &self,
+        records: &mut RecordStream,
+        owes: &mut bool,
+        bytes: &[u8],
+    ) -> Result<usize> {
+        self.flush_records(records)?;
+        let before = usize::from(*owes && !bytes.is_empty());
+        if before == 1 {
+            *owes = false;
+        }
+        let mut done = before;
+        while done < bytes.len() {
+            let n = RECORD_MAX.min(bytes.len() - done);
+            records.seal(&bytes[done..done + n]).map_err(|_| Error::IO)?;
+            done += n;
+            match self.flush_records(records) {
+                Ok(()) => {}
+                Err(Error::AGAIN | Error::INTR) => {
+                    *owes = true;
+                    done -= 1;
+                    return if done == 0 { Err(Error::AGAIN) } else { Ok(done) };
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// [`ByteLink::recv`] from the witness of a link with a secret.
+    #[inline(never)]
+    fn recv_secret(&self, room: &mut [u8]) -> Result<usize> {
+        let secret = self.secret()?;
+        let mut state = secret.state.borrow_mut();
+        match self.prove(&mut state, secret.encrypts) {
+            Ok(true) => {}
+            Ok(false) => return Ok(0),
+            // A link that is being made has nothing to receive.
+            Err(Error::NOTCONN) => return Err(Error::AGAIN),
+            Err(error) => return Err(error),
+        }
+        match &mut *state {
+            SecretState::Plain => self.witness.recv(room),
+            SecretState::Encrypted(records, _) => self.recv_records(records, room),
+            _ => Err(Error::AGAIN),
+        }
+    }
+
+    fn recv_records(&self, records: &mut RecordStream, room: &mut [u8]) -> Result<usize> {
+        // What is left of the first message; other bytes the engine comes with again.
+        let _ = self.flush_records(records);
+        while !records.has_opened() {
+            let n = self.witness.recv(records.room())?;
+            if n == 0 {
+                return if records.is_within() { Err(Error::CONNRESET) } else { Ok(0) };
+            }
+            if records.came(n).is_err() {
+                self.log_disbelief(&"what it sent was changed on the way");
+                return Err(Error::IO);
+            }
+        }
+        let n = records.take(room);
+        if !records.has_opened()
+            && let Ok(more @ 1..) = self.witness.recv(records.room())
+            && records.came(more).is_err()
+        {
+            return Err(Error::IO);
+        }
+        Ok(n)
     }
 
     /// The part of a link that is, or was, about to move to memory.
@@ -279,7 +606,7 @@ impl<L: ByteLink> LocalLink<L> {
             Some(MeetingNews::Failed(error)) => error,
             None => return,
         };
-        self.sends.set(Course::Witness);
+        self.sends.set(self.ground());
         // Who has not understood the answer may still be sent to through memory.
         if failed == Error::CONNRESET || part.pipe.get().is_none() {
             self.hears_witness(part);
@@ -289,7 +616,7 @@ impl<L: ByteLink> LocalLink<L> {
 
     /// Nothing comes through memory, from here on.
     fn hears_witness(&self, part: &LocalPart) {
-        self.hears.set(Course::Witness);
+        self.hears.set(self.ground());
         part.news.may_hear.store(false, Ordering::Relaxed);
     }
 
@@ -320,7 +647,7 @@ impl<L: ByteLink> LocalLink<L> {
     fn moves_out(&self, part: &LocalPart) -> bool {
         self.go_on(part);
         let Ok((_, pipe)) = self.pipe() else { return false };
-        if !part.met.get() {
+        if !part.met.get() || self.has_half_sent() {
             return false;
         }
         let at = part.sent.get();
@@ -349,6 +676,7 @@ impl<L: ByteLink> LocalLink<L> {
     #[inline(never)]
     fn send_beside_closely(&self, bytes: &[u8]) -> isize {
         as_word(match self.sends.get() {
+            Course::Secret => self.send_secret(bytes),
             Course::Memory => self.send_memory(bytes),
             _ => self.send_meeting(bytes),
         })
@@ -363,7 +691,7 @@ impl<L: ByteLink> LocalLink<L> {
         if part.wants_turn() {
             return Err(Error::AGAIN);
         }
-        let sent = self.witness.send(bytes)?;
+        let sent = self.send_below(bytes)?;
         part.sent.set(part.sent.get() + sent as u64);
         part.talks();
         Ok(sent)
@@ -396,7 +724,7 @@ impl<L: ByteLink> LocalLink<L> {
         }
         part.news.witness.store(false, Ordering::Relaxed);
         let mut byte = [0];
-        let end = match self.witness.recv(&mut byte) {
+        let end = match self.recv_below(&mut byte) {
             Err(Error::AGAIN | Error::INTR) => return,
             Ok(1) => WitnessEnd::Words(byte[0]),
             over => WitnessEnd::Over(over),
@@ -468,7 +796,15 @@ impl<L: ByteLink> LocalLink<L> {
         if self.hears.get() == Course::Memory {
             return as_word(self.recv_memory(room));
         }
-        as_word(self.recv_meeting(room))
+        self.recv_beside_closely(room)
+    }
+
+    #[cold]
+    fn recv_beside_closely(&self, room: &mut [u8]) -> isize {
+        as_word(match self.hears.get() {
+            Course::Secret => self.recv_secret(room),
+            _ => self.recv_meeting(room),
+        })
     }
 
     #[cold]
@@ -480,7 +816,7 @@ impl<L: ByteLink> LocalLink<L> {
         if self.moves_in(part, moved())? {
             return self.recv_memory(room);
         }
-        let n = self.witness.recv(room).inspect_err(|_| {
+        let n = self.recv_below(room).inspect_err(|_| {
             // Whoever moves from now on gives a sign; who has moved, before all came that was sent
             // earlier, has given it, and is looked at until that is here.
             part.news.drained.store(moved().is_none(), Ordering::Relaxed);
@@ -539,6 +875,7 @@ impl<L: ByteLink> LocalLink<L> {
 
 impl<L: ByteLink> Drop for LocalLink<L> {
     fn drop(&mut self) {
+        self.send_last_record();
         if let Some(part) = self.part.get() {
             // What waits for this end waits no more, and the net forgets it.
             locked(&part.news.call).take();
@@ -585,8 +922,11 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     }
 
     fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
+        if self.hears.get() == Course::Witness {
+            return self.witness.recv_list(list);
+        }
         match self.hears.get() {
-            Course::Witness => self.witness.recv_list(list),
+            Course::Witness | Course::Secret => self.recv_list_secret(list),
             Course::Memory => {
                 let (part, pipe) = self.pipe()?;
                 match pipe.recv_list(list) {
@@ -609,12 +949,20 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     }
 
     fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
+        if self.sends.get() == Course::Witness {
+            // What was to be lent, at the link's end.
+            let lends = self.part.get().is_none_or(|part| part.zerocopy.get());
+            return self.witness.send_list(list, if lends { way } else { Way::Copied });
+        }
+        if self.sends.get() == Course::Secret {
+            return self.send_list_below(list, Way::Copied);
+        }
         if self.sends.get() == Course::Meeting {
             let part = self.part()?;
             if !self.moves_out(part) {
                 let uncopied = way == Way::Uncopied;
                 let way = if uncopied && !part.zerocopy.get() { Way::Copied } else { way };
-                let sent = self.witness.send_list(list, way)?;
+                let sent = self.send_list_below(list, way)?;
                 part.sent.set(part.sent.get() + sent as u64);
                 part.talks();
                 if uncopied && sent > 0 {
@@ -622,11 +970,6 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
                 }
                 return Ok(sent);
             }
-        }
-        if self.sends.get() == Course::Witness {
-            // What was to be lent, at the link's end.
-            let lends = self.part.get().is_none_or(|part| part.zerocopy.get());
-            return self.witness.send_list(list, if lends { way } else { Way::Copied });
         }
         let (part, pipe) = self.pipe()?;
         let result = pipe.send_list(list, way);
@@ -732,7 +1075,7 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     }
 
     fn last_words(&self) {
-        self.sends.set(Course::Witness);
+        self.sends.set(self.ground());
     }
 
     fn has_ended(&self) -> bool {
@@ -759,6 +1102,9 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     }
 
     fn set_zerocopy(&self) -> Result {
+        if self.encrypts() {
+            return Err(Error::NOSYS);
+        }
         self.witness.set_zerocopy()?;
         if let Some(part) = self.part.get() {
             part.zerocopy.set(true);
@@ -785,22 +1131,25 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
 
 /// A listener of links whose ends may be on one host.
 #[derive(Debug)]
-pub struct LocalListener<S>(S);
+pub struct LocalListener<S> {
+    witness: S,
+    secret: JobSecret,
+}
 
 impl<S: LinkListener> LinkListener for LocalListener<S> {
     type Link = LocalLink<S::Link>;
 
     fn id(&self) -> LocalLinkId<<S::Link as ByteLink>::Id> {
-        LocalLinkId { witness: self.0.id(), number: NONE }
+        LocalLinkId { witness: self.witness.id(), number: NONE }
     }
 
     fn listen(&self, backlog: i32) -> Result {
-        self.0.listen(backlog)
+        self.witness.listen(backlog)
     }
 
     fn accept(&self) -> Result<(Self::Link, Addr)> {
-        let (witness, from) = self.0.accept()?;
-        Ok((LocalLink::new(witness), from))
+        let (witness, from) = self.witness.accept()?;
+        Ok((LocalLink::new(witness, &self.secret, ProofExchange::called)?, from))
     }
 }
 
@@ -916,7 +1265,11 @@ struct HostPeers<I> {
 pub struct WithLocal<N: Net> {
     net: N,
     neighbours: OnceCell<Box<HostPeers<WitnessId<N>>>>,
+    secret: JobSecret,
 }
+
+/// Makes an end's part in the proof of a secret.
+type BeginProof = fn(&SecretKey, bool) -> core::result::Result<ProofExchange, Disbelief>;
 
 /// What a net's poller knows witnesses by.
 type WitnessId<N> = <<N as Net>::Link as ByteLink>::Id;
@@ -1247,7 +1600,12 @@ where
 {
     /// A net on another one.
     pub fn new(net: N) -> Self {
-        Self { net, neighbours: OnceCell::new() }
+        Self::with_secret(net, N::Link::settings().secret.clone())
+    }
+
+    /// A net on another one whose links talk with those alone that have this secret.
+    pub fn with_secret(net: N, secret: JobSecret) -> Self {
+        Self { net, neighbours: OnceCell::new(), secret }
     }
 
     /// What is needed to meet others, made at the first use.
@@ -1376,11 +1734,13 @@ where
     }
 
     fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<Self::Link> {
-        self.net.dial(local, keep_port, to).map(LocalLink::new)
+        let witness = self.net.dial(local, keep_port, to)?;
+        LocalLink::new(witness, &self.secret, ProofExchange::caller)
     }
 
     fn bind(&self, at: &Addr) -> Result<(Self::Listener, Addr)> {
-        self.net.bind(at).map(|(listener, at)| (LocalListener(listener), at))
+        let (witness, at) = self.net.bind(at)?;
+        Ok((LocalListener { witness, secret: self.secret.clone() }, at))
     }
 
     fn process(&self) -> u32 {
@@ -1498,10 +1858,12 @@ where
     }
 
     fn open() -> Result<Self> {
+        N::Link::settings().secret.check(N::Link::provider())?;
         N::open().map(Self::new)
     }
 
     fn open_passive() -> Result<Self> {
+        N::Link::settings().secret.check(N::Link::provider())?;
         N::open_passive().map(Self::new)
     }
 }

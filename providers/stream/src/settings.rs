@@ -1,4 +1,5 @@
 //! What a provider lets its users choose of the engine.
+use crate::secret::JobSecret;
 use core::time::Duration;
 use ofi_provider::log;
 use ofi_provider::param;
@@ -59,6 +60,8 @@ pub struct StreamSettings {
     pub firewalled: bool,
     /// How peers of one host talk through memory ([`WithLocal`](crate::local::WithLocal)).
     pub local: LocalSettings,
+    /// The secret by which links tell the job's processes from strangers.
+    pub secret: JobSecret,
     /// How often a peer that was never there yet is called, at most every [`PATIENCE_STEP`], before
     /// what waits for it fails; 0: once.
     pub patience: u32,
@@ -278,6 +281,7 @@ impl Default for StreamSettings {
             threads: true,
             firewalled: false,
             local: LocalSettings::default(),
+            secret: JobSecret::default(),
             patience: 0,
             min_multi_recv: MIN_MULTI_RECV,
         }

@@ -2,6 +2,7 @@
 use crate::admission::Admission;
 use crate::provider::TCP;
 use ofi_provider::param;
+use ofi_stream::secret::JobSecret;
 use ofi_stream::settings::{LocalSettings, StreamSettings};
 use std::sync::OnceLock;
 
@@ -56,6 +57,7 @@ fn read() -> TcpConfig {
         only_known_by: "FI_TCP_PEERS",
         firewalled: firewall_addr.unwrap_or(false),
         local: LocalSettings::of_params(prov),
+        secret: JobSecret::of_params(prov, true),
         ..StreamSettings::of_params(prov)
     };
     TcpConfig {

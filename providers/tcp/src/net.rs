@@ -75,6 +75,18 @@ fn ring() -> Option<Box<Ring>> {
     if !config().io_uring {
         return None;
     }
+    if config().engine.secret.encrypts() {
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| {
+            ofi_provider::log!(
+                &TCP,
+                INFO,
+                DOMAIN,
+                "what is encrypted goes through no io_uring; FI_TCP_IO_URING has no effect"
+            );
+        });
+        return None;
+    }
     let ring = Ring::new().inspect_err(|error| {
         static TOLD: Once = Once::new();
         TOLD.call_once(|| {
@@ -322,6 +334,7 @@ impl ByteLink for TcpSocket {
 mod tests {
     use super::*;
     use ofi_stream::local::WithLocal;
+    use ofi_stream::secret::JobSecret;
     use std::net::Ipv4Addr;
 
     #[test]
@@ -337,5 +350,18 @@ mod tests {
         let [server, client] = [(); 2].map(|()| WithLocal::<Sockets>::open().unwrap());
         ofi_stream::contract::check(&server, &client, &any);
         ofi_stream::contract::check_local(&server, &client, &any);
+    }
+
+    #[test]
+    fn links_with_a_secret_are_as_well() {
+        let any = Addr::Ip((Ipv4Addr::LOCALHOST, 0).into());
+        for encrypts in [false, true] {
+            let [server, client] = [(); 2].map(|()| {
+                let secret = JobSecret::new(b"the secret of a job", encrypts);
+                WithLocal::with_secret(Sockets::open().unwrap(), secret)
+            });
+            ofi_stream::contract::check(&server, &client, &any);
+            ofi_stream::contract::check_local(&server, &client, &any);
+        }
     }
 }

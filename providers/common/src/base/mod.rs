@@ -18,6 +18,8 @@ pub mod matching;
 pub(crate) mod primitives;
 pub mod progress;
 pub mod reserved;
+#[allow(unsafe_code)]
+pub mod secret;
 pub mod slab;
 #[allow(unsafe_code)]
 pub mod sock;

@@ -1,0 +1,787 @@
+/*
+ * A job's secret (FI_TCP_AUTH_KEY_FILE, FI_SHM_AUTH_KEY_FILE): who has it talks with who has it,
+ * and with nobody else.  Strangers here repeat what they heard, say it back, or fall silent.
+ */
+#include "ct.h"
+#include <sys/stat.h>
+
+#define SECRET "the secret of a job, for tests"
+#define OTHER "the secret of another job here"
+#define WORDS "words that nobody else is to read"
+
+enum { HELLO = 56, ANSWER = 56, PROOF = 24 };	/* bytes of these frames */
+
+static char logged[32] = "/tmp/secret-log.XXXXXX";
+
+/* A file with this secret, until it is read, as the parameter of this process. */
+static void key_file(const void *secret, size_t n, int mode)
+{
+	static char path[32];
+	int fd;
+
+	strcpy(path, "/tmp/secret.XXXXXX");
+	CHECK((fd = mkstemp(path)) >= 0);
+	EQ(write(fd, secret, n), n);
+	CHECK(!fchmod(fd, mode));
+	close(fd);
+	ct_param("AUTH_KEY_FILE", path);
+}
+static void forget_file(void)
+{
+	char name[64];
+
+	snprintf(name, sizeof name, "FI_%s_AUTH_KEY_FILE", strcmp(ct_prov, "shm") ? "TCP" : "SHM");
+	if (getenv(name))
+		unlink(getenv(name));
+}
+/* What the library prints goes to a file. */
+static void keep_log(const char *level)
+{
+	int fd = mkstemp(logged);
+
+	if (getenv("FI_HOOK"))
+		SKIP_HERE("the log goes elsewhere when hooks are tested");
+	CHECK(fd >= 0 && dup2(fd, 2) == 2);
+	setenv("FI_LOG_LEVEL", level, 1);
+}
+static int was_logged(const char *text)
+{
+	char line[4096];
+	FILE *f = fopen(logged, "r");
+	int found = 0;
+
+	CHECK(f);
+	while (fgets(line, sizeof line, f))
+		found += strstr(line, text) != NULL;
+	fclose(f);
+	return found;
+}
+static void no_params(void)
+{
+	/* those of who runs the tests */
+	unsetenv("FI_TCP_AUTH_KEY_FILE");
+	unsetenv("FI_TCP_AUTH_KEY");
+	unsetenv("FI_SHM_AUTH_KEY_FILE");
+	unsetenv("FI_SHM_AUTH_KEY");
+	unsetenv("FI_TCP_ENCRYPT");
+}
+static void encrypt(void)
+{
+	if (!strcmp(ct_prov, "shm"))
+		SKIP("shm has nothing to encrypt");
+	ct_param("ENCRYPT", "1");
+}
+static void talk(struct ct *c, char *b, size_t n, int rounds)
+{
+	for (int i = 0; i < rounds; i++)
+		for (int from = 0; from < 2; from++) {
+			if (ct_rank == from) {
+				ct_fill(b, n, i + from);
+				if (i & 1)
+					POST(c, fi_tsend(c->ep, b, n, ct_desc(b), c->peer, 7, CTX(0)));
+				else
+					POST(c, fi_send(c->ep, b, n, ct_desc(b), c->peer, CTX(0)));
+				ct_sent(c, CTX(0));
+			} else {
+				memset(b, 0, n);
+				if (i & 1)
+					OK(fi_trecv(c->ep, b, n, ct_desc(b), c->peer, 7, 0, CTX(1)));
+				else
+					OK(fi_recv(c->ep, b, n, ct_desc(b), c->peer, CTX(1)));
+				ct_recvd(c, CTX(1), n);
+				CHECK(ct_same(b, n, i + from));
+			}
+		}
+}
+/* Many messages of one end that are under way at a time. */
+static void burst(struct ct *c, char *b, size_t n)
+{
+	enum { N = 64 };
+
+	for (int from = 0; from < 2; from++) {
+		if (ct_rank == from) {
+			ct_fill(b, n * N, from);
+			for (int i = 0; i < N; i++)
+				POST(c, fi_send(c->ep, b + i * n, n, ct_desc(b), c->peer, CTX(i)));
+			for (int i = 0; i < N; i++)
+				ct_sent(c, CTX(i));
+		} else {
+			memset(b, 0, n * N);
+			for (int i = 0; i < N; i++)
+				OK(fi_recv(c->ep, b + i * n, n, ct_desc(b), c->peer, CTX(i)));
+			for (int i = 0; i < N; i++)
+				ct_recvd(c, CTX(i), n);
+			CHECK(ct_same(b, n * N, from));
+		}
+		ct_barrier(c);
+	}
+}
+static void usual(void)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_TAGGED | FI_RMA };
+	struct { uint64_t addr, key; } mine, theirs;
+	enum { MOST = 4 << 20 };
+	struct fid_mr *mr;
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	forget_file();
+	b = ct_alloc(&c, MOST);
+	for (size_t n = 1; n <= MOST; n = n * 5 + 1)
+		talk(&c, b, n, 4);
+	burst(&c, b, 100);
+	burst(&c, b, 60000);
+	/* a write into the other's memory, and a read of it */
+	mine.addr = c.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)b : 0;
+	OK(fi_mr_reg(c.domain, b, MOST, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 5, 0, &mr, NULL));
+	mine.key = fi_mr_key(mr);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	for (size_t n = 1; n <= MOST / 2; n = n * 37 + 1) {
+		ct_fill(b + MOST / 2, n, n + ct_rank);
+		memset(b, 0, n);
+		ct_barrier(&c);
+		OK(fi_write(c.ep, b + MOST / 2, n, ct_desc(b), c.peer, theirs.addr, theirs.key, CTX(0)));
+		ct_sent(&c, CTX(0));
+		/* what was written before is there when this is */
+		OK(fi_read(c.ep, b + MOST / 2, n, ct_desc(b), c.peer, theirs.addr, theirs.key, CTX(1)));
+		ct_sent(&c, CTX(1));
+		CHECK(ct_same(b + MOST / 2, n, n + ct_rank));
+		ct_barrier(&c);
+		CHECK(ct_same(b, n, n + !ct_rank));
+		ct_barrier(&c);
+	}
+	ct_barrier(&c);
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+static void both(int rank)
+{
+	(void)rank;
+	no_params();
+	key_file(SECRET, sizeof SECRET, 0600);
+	usual();
+}
+static void both_by_value(int rank)
+{
+	(void)rank;
+	no_params();
+	keep_log("warn");
+	ct_param("AUTH_KEY", SECRET);
+	usual();
+	CHECK(was_logged("AUTH_KEY") && !was_logged(SECRET));
+	unlink(logged);
+}
+static void both_on_sockets(int rank)
+{
+	(void)rank;
+	no_params();
+	key_file(SECRET, sizeof SECRET, 0600);
+	ct_param("LOCAL", "0");
+	usual();
+}
+static void encrypted(int rank)
+{
+	(void)rank;
+	no_params();
+	key_file(SECRET, sizeof SECRET, 0600);
+	encrypt();
+	ct_param("LOCAL", "0");
+	usual();
+}
+static void encrypted_and_local(int rank)
+{
+	(void)rank;
+	no_params();
+	key_file(SECRET, sizeof SECRET, 0600);
+	encrypt();
+	usual();
+}
+
+/* Rank 1 tries to reach rank 0, which gets nothing of it: each has set its parameters. */
+static void refused(void)
+{
+	struct ct c = { 0 };
+	struct ct_name name;
+	char b[64] = WORDS;
+	int over = 0;
+
+	if (ct_type == FI_EP_MSG) {
+		uint32_t ev;
+		struct { struct fi_eq_cm_entry e; char data[256]; } e;
+		struct fi_eq_err_entry err = { 0 };
+
+		if (ct_rank == 0) {
+			ct_listen(&c);
+			name = ct_getname(&c.pep->fid);
+			ct_send_oob(&name, sizeof name);
+			while (recv(ct_sync, &over, sizeof over, MSG_DONTWAIT) != sizeof over) {
+				ssize_t r = fi_eq_read(c.eq, &ev, &e, sizeof e, 0);
+
+				if (r != -FI_EAGAIN)
+					FAIL("an event %d of a stranger", (int)r);
+				ct_nap(1);
+			}
+			ct_close(&c);
+			return;
+		}
+		ct_recv_oob(NULL, &name, sizeof name);
+		ct_prepare(&c, &name);
+		OK(fi_connect(c.ep, name.b, NULL, 0));
+		EQ(ct_event(&c, &ev, &e, sizeof e, &err), -FI_EAVAIL);
+		CHECK(err.err);
+		ct_send_oob(&over, sizeof over);
+		ct_close(&c);
+		return;
+	}
+	name = ct_open_rdm(&c, NULL);
+	if (ct_rank == 0) {
+		struct fi_cq_tagged_entry e;
+
+		ct_send_oob(&name, sizeof name);
+		OK(fi_recv(c.ep, b, sizeof b, NULL, FI_ADDR_UNSPEC, CTX(0)));
+		while (recv(ct_sync, &over, sizeof over, MSG_DONTWAIT) != sizeof over) {
+			EQ(fi_cq_read(c.rx, &e, 1), -FI_EAGAIN);
+			fi_cq_read(c.tx, &e, 1);
+			ct_nap(1);
+		}
+	} else {
+		struct fi_cq_err_entry err = { 0 };
+		struct fi_cq_tagged_entry e;
+		ssize_t r;
+
+		ct_recv_oob(NULL, &name, sizeof name);
+		c.peer = ct_insert(&c, &name);
+		while ((r = fi_send(c.ep, b, sizeof b, NULL, c.peer, CTX(0))) == -FI_EAGAIN)
+			ct_progress(&c);
+		if (!r) {
+			while ((r = fi_cq_read(c.tx, &e, 1)) == -FI_EAGAIN) {
+				fi_cq_read(c.rx, &e, 1);
+				ct_nap(1);
+			}
+			EQ(r, -FI_EAVAIL);
+			EQ(fi_cq_readerr(c.tx, &err, 0), 1);
+			CHECK(err.err);
+		}
+		ct_send_oob(&over, sizeof over);
+	}
+	ct_close(&c);
+}
+static void one_has_none(int rank)
+{
+	no_params();
+	keep_log("warn");
+	if (rank == 0)
+		key_file(SECRET, sizeof SECRET, 0600);
+	refused();
+	forget_file();
+	if (rank == 0)
+		CHECK(was_logged("it has no secret"));
+	unlink(logged);
+}
+static void called_has_none(int rank)
+{
+	no_params();
+	keep_log("warn");
+	if (rank == 1)
+		key_file(SECRET, sizeof SECRET, 0600);
+	refused();
+	forget_file();
+	if (rank == 1)
+		CHECK(was_logged("showed no secret"));
+	unlink(logged);
+}
+static void others(int rank)
+{
+	no_params();
+	keep_log("warn");
+	if (rank == 0)
+		key_file(SECRET, sizeof SECRET, 0600);
+	else
+		key_file(OTHER, sizeof OTHER, 0600);
+	refused();
+	forget_file();
+	CHECK(was_logged("has not the same secret"));
+	CHECK(!was_logged("the secret of a"));
+	unlink(logged);
+}
+static void one_encrypts(int rank)
+{
+	no_params();
+	keep_log("warn");
+	key_file(SECRET, sizeof SECRET, 0600);
+	if (!strcmp(ct_prov, "shm"))
+		SKIP("shm has nothing to encrypt");
+	if (rank == 0)
+		encrypt();
+	refused();
+	forget_file();
+	CHECK(was_logged("one end encrypts"));
+	unlink(logged);
+}
+
+/* With these parameters no domain is opened, and the log says why. */
+static void opens_nothing(const char *why)
+{
+	struct ct_opt o = { 0 };
+	struct fi_info *info = ct_getinfo(&o, NULL, NULL, 0);
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+
+	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
+	EQ(fi_domain(fabric, info, &domain, NULL), -FI_EACCES);
+	CHECK(was_logged(why));
+	CHECK(!was_logged("secret of a job"));
+	OK(fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	forget_file();
+	unlink(logged);
+}
+static void readable(int rank)
+{
+	(void)rank;
+	no_params();
+	keep_log("warn");
+	key_file(SECRET, sizeof SECRET, 0640);
+	opens_nothing("others may read");
+}
+static void empty(int rank)
+{
+	(void)rank;
+	no_params();
+	keep_log("warn");
+	key_file(SECRET, 0, 0600);
+	opens_nothing("the secret is empty");
+}
+static void brief(int rank)
+{
+	(void)rank;
+	no_params();
+	keep_log("warn");
+	key_file(SECRET, 15, 0600);
+	opens_nothing("shorter than 16 bytes");
+}
+static void endless(int rank)
+{
+	static char much[4097];
+
+	(void)rank;
+	no_params();
+	keep_log("warn");
+	key_file(much, sizeof much, 0600);
+	opens_nothing("longer than 4096 bytes");
+}
+static void missing(int rank)
+{
+	(void)rank;
+	no_params();
+	keep_log("warn");
+	ct_param("AUTH_KEY_FILE", "/nonexistent/secret");
+	opens_nothing("No such file");
+}
+static void encrypts_nothing(int rank)
+{
+	(void)rank;
+	no_params();
+	keep_log("warn");
+	encrypt();
+	opens_nothing("needs a secret");
+}
+
+/* What a file holds gets neither to the environment nor to the log. */
+static void unseen(int rank)
+{
+	char b[1 << 16];
+	FILE *f;
+	size_t n;
+
+	(void)rank;
+	no_params();
+	keep_log("debug");
+	key_file(SECRET, sizeof SECRET, 0600);
+	usual();
+	CHECK((f = fopen("/proc/self/environ", "r")));
+	n = fread(b, 1, sizeof b, f);
+	CHECK(n > 0 && !memmem(b, n, SECRET, strlen(SECRET)));
+	fclose(f);
+	CHECK(was_logged("AUTH_KEY_FILE") >= 0 && !was_logged(SECRET));
+	unlink(logged);
+}
+
+/* A connection to an endpoint. */
+static int call(const struct ct_name *n)
+{
+	struct sockaddr_in a;
+	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	memcpy(&a, n->b, sizeof a);
+	CHECK(s >= 0 && !connect(s, (void *)&a, sizeof a));
+	return s;
+}
+/* So many bytes, or as many as come before the end; -1 for none while there is progress. */
+static int hear(struct ct *c, int s, void *b, int most)
+{
+	int got = 0;
+
+	while (got < most) {
+		ssize_t n = recv(s, (char *)b + got, most - got, MSG_DONTWAIT);
+
+		if (n > 0) {
+			got += n;
+			continue;
+		}
+		if (n == 0 || (errno != EAGAIN && errno != EINTR))
+			break;
+		ct_progress(c);
+	}
+	return got;
+}
+static int is_over(struct ct *c, int s)
+{
+	char rest[256];
+
+	while (hear(c, s, rest, sizeof rest) == sizeof rest)
+		;
+	return 1;
+}
+/* A listener of a stranger's. */
+static int place(struct ct_name *n)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof a;
+	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	CHECK(s >= 0 && !bind(s, (void *)&a, len) && !listen(s, 64) && !getsockname(s, (void *)&a, &len));
+	memset(n, 0, sizeof *n);
+	memcpy(n->b, &a, len);
+	return s;
+}
+static struct { char b[1 << 16]; size_t n; } heard[2];
+
+struct relay { int listener, change; struct ct_name to; };
+/* Passes one connection on, notes what each side says, and changes a byte far behind the proof. */
+static void *pass_on(void *p)
+{
+	struct relay *r = p;
+	int in = accept(r->listener, NULL, NULL), out = call(&r->to), fds[2] = { in, out };
+	size_t total = 0;
+	char b[4096];
+
+	/* who calls again is refused */
+	close(r->listener);
+	for (;;) {
+		struct pollfd f[2] = { { .fd = in, .events = POLLIN }, { .fd = out, .events = POLLIN } };
+
+		poll(f, 2, -1);
+		for (int i = 0; i < 2; i++) {
+			ssize_t n, at = 0;
+
+			if (!f[i].revents)
+				continue;
+			n = recv(fds[i], b, sizeof b, 0);
+			if (n <= 0) {
+				close(in);
+				close(out);
+				return NULL;
+			}
+			for (ssize_t k = 0; k < n && heard[i].n < sizeof heard[i].b; k++)
+				heard[i].b[heard[i].n++] = b[k];
+			if (i == 0 && (total += n) > 2000 && r->change) {
+				b[n / 2] ^= 4;
+				r->change = 0;
+			}
+			while (at < n) {
+				ssize_t k = send(fds[!i], b + at, n - at, MSG_NOSIGNAL);
+
+				if (k <= 0)
+					break;
+				at += k;
+			}
+		}
+	}
+}
+static void sockets_only(void)
+{
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("these strangers speak the protocol of tcp");
+	no_params();
+	key_file(SECRET, sizeof SECRET, 0600);
+	ct_param("LOCAL", "0");
+}
+/* Two endpoints of this process. */
+struct two { struct ct a, b; struct ct_name an, bn; };
+static void open_two(struct two *t)
+{
+	static const struct ct_opt o = { .caps = FI_MSG | FI_TAGGED };
+
+	memset(t, 0, sizeof *t);
+	t->a.o = t->b.o = o;
+	t->an = ct_open_rdm(&t->a, NULL);
+	t->bn = ct_open_rdm(&t->b, NULL);
+	t->a.peer = ct_insert(&t->a, &t->bn);
+	forget_file();
+}
+/* A message from b to the peer it knows a by. */
+static void say(struct two *t, char *out, char *in, size_t n)
+{
+	struct fi_cq_tagged_entry e;
+	int sent = 0, got = 0;
+
+	OK(fi_recv(t->a.ep, in, n, NULL, FI_ADDR_UNSPEC, CTX(1)));
+	POST(&t->b, fi_send(t->b.ep, out, n, NULL, t->b.peer, CTX(0)));
+	while (!sent || !got) {
+		ssize_t r = fi_cq_read(t->b.tx, &e, 1), q = fi_cq_read(t->a.rx, &e, 1);
+
+		CHECK((r == 1 || r == -FI_EAGAIN) && (q == 1 || q == -FI_EAGAIN));
+		sent += r == 1;
+		got += q == 1;
+		fi_cq_read(t->a.tx, &e, 1);
+		fi_cq_read(t->b.rx, &e, 1);
+	}
+	CHECK(!memcmp(out, in, n));
+}
+static void close_two(struct two *t)
+{
+	ct_close(&t->b);
+	ct_close(&t->a);
+}
+/* What goes through a stranger's hands: whether it is to be read there. */
+static void recorded(int secretly)
+{
+	struct relay r = { 0 };
+	struct ct_name at;
+	struct two t;
+	char out[400], in[400];
+	pthread_t thread;
+
+	open_two(&t);
+	r.listener = place(&at);
+	r.to = t.an;
+	t.b.peer = ct_insert(&t.b, &at);
+	CHECK(!pthread_create(&thread, NULL, pass_on, &r));
+	memset(out, 'x', sizeof out);
+	memcpy(out + 50, WORDS, sizeof WORDS);
+	for (int i = 0; i < 5; i++)
+		say(&t, out, in, sizeof out);
+	EQ(!memmem(heard[0].b, heard[0].n, WORDS, sizeof WORDS), secretly);
+	/* all of it again: what is answered is another answer, so what comes behind the hello is no proof */
+	{
+		int s = call(&t.an);
+		char answer[ANSWER], refusal[8];
+
+		CHECK(heard[0].n > HELLO + PROOF && heard[1].n > ANSWER);
+		EQ(send(s, heard[0].b, HELLO, MSG_NOSIGNAL), HELLO);
+		EQ(hear(&t.a, s, answer, ANSWER), ANSWER);
+		CHECK(memcmp(answer, heard[1].b, ANSWER));
+		EQ(send(s, heard[0].b + HELLO, PROOF, MSG_NOSIGNAL), PROOF);
+		EQ(hear(&t.a, s, refusal, sizeof refusal), 8);
+		EQ(refusal[5], 4);
+		CHECK(is_over(&t.a, s));
+		close(s);
+	}
+	say(&t, out, in, sizeof out);
+	close_two(&t);
+	pthread_join(thread, NULL);
+}
+static void in_the_clear(int rank)
+{
+	(void)rank;
+	sockets_only();
+	recorded(0);
+}
+static void in_secret(int rank)
+{
+	(void)rank;
+	sockets_only();
+	encrypt();
+	recorded(1);
+}
+/* A byte that was changed on the way ends the connection, and no message with it is received. */
+static void changed(int rank)
+{
+	struct relay r = { .change = 1 };
+	struct ct_name at;
+	struct two t;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	char out[400], in[400];
+	pthread_t thread;
+	ssize_t q, sent = 0;
+
+	(void)rank;
+	sockets_only();
+	encrypt();
+	open_two(&t);
+	r.listener = place(&at);
+	r.to = t.an;
+	t.b.peer = ct_insert(&t.b, &at);
+	CHECK(!pthread_create(&thread, NULL, pass_on, &r));
+	memset(out, 'x', sizeof out);
+	for (int i = 0; ; i++) {
+		memset(in, 0, sizeof in);
+		OK(fi_recv(t.a.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, CTX(1)));
+		while ((q = fi_send(t.b.ep, out, sizeof out, NULL, t.b.peer, CTX(0))) == -FI_EAGAIN)
+			ct_progress(&t.b);
+		if (!r.change)
+			break;
+		CHECK(i < 100);
+		OK(q);
+		while ((q = fi_cq_read(t.a.rx, &e, 1)) == -FI_EAGAIN) {
+			sent += fi_cq_read(t.b.tx, &e, 1) == 1;
+			if (!r.change)
+				break;
+		}
+		if (q == 1)
+			CHECK(!memcmp(in, out, sizeof in));
+	}
+	/* the end is told to the sender; the receive waits on */
+	while ((q = fi_send(t.b.ep, out, sizeof out, NULL, t.b.peer, CTX(0))) == 0 || q == -FI_EAGAIN) {
+		EQ(fi_cq_read(t.a.rx, &e, 1), -FI_EAGAIN);
+		q = fi_cq_read(t.b.tx, &e, 1);
+		if (q == -FI_EAVAIL)
+			break;
+		fi_cq_read(t.b.rx, &e, 1);
+	}
+	EQ(fi_cq_readerr(t.b.tx, &err, 0), 1);
+	CHECK(err.err);
+	close_two(&t);
+	pthread_join(thread, NULL);
+}
+/* Who says back what is said, as caller and as called. */
+static void mirror(int rank)
+{
+	struct ct_name at;
+	struct two t;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	char b[400] = "", answer[ANSWER], hello[HELLO];
+	int l, s, r;
+
+	(void)rank;
+	sockets_only();
+	open_two(&t);
+	l = place(&at);
+	t.b.peer = ct_insert(&t.b, &at);
+	POST(&t.b, fi_send(t.b.ep, b, sizeof b, NULL, t.b.peer, CTX(0)));
+	CHECK((s = accept(l, NULL, NULL)) >= 0);
+	EQ(hear(&t.b, s, hello, HELLO), HELLO);
+	EQ(send(s, hello, HELLO, MSG_NOSIGNAL), HELLO);
+	while ((r = fi_cq_read(t.b.tx, &e, 1)) == -FI_EAGAIN)
+		fi_cq_read(t.b.rx, &e, 1);
+	EQ(r, -FI_EAVAIL);
+	EQ(fi_cq_readerr(t.b.tx, &err, 0), 1);
+	EQ(err.err, FI_EACCES);
+	close(s);
+	/* the hello of an honest end, and its answer */
+	s = call(&t.an);
+	EQ(send(s, hello, HELLO, MSG_NOSIGNAL), HELLO);
+	EQ(hear(&t.a, s, answer, ANSWER), ANSWER);
+	EQ(send(s, answer, ANSWER, MSG_NOSIGNAL), ANSWER);
+	CHECK(is_over(&t.a, s));
+	close(s);
+	close(l);
+	close_two(&t);
+}
+/* Strangers that say nonsense, or fall silent in the midst of the proof, keep nobody from talking. */
+static void silent(int rank)
+{
+	enum { N = 50 };
+	struct ct_name at;
+	struct two t;
+	char out[400], in[400], hello[HELLO], answer[ANSWER];
+	int s[2 * N], l, first;
+
+	(void)rank;
+	sockets_only();
+	open_two(&t);
+	/* a hello that is right */
+	l = place(&at);
+	t.b.peer = ct_insert(&t.b, &at);
+	POST(&t.b, fi_send(t.b.ep, out, 1, NULL, t.b.peer, CTX(0)));
+	CHECK((first = accept(l, NULL, NULL)) >= 0);
+	EQ(hear(&t.b, first, hello, HELLO), HELLO);
+	t.b.peer = ct_insert(&t.b, &t.an);
+	memset(out, 'y', sizeof out);
+	for (int i = 0; i < N; i++) {
+		int n = i % HELLO + 1;
+
+		s[i] = call(&t.an);
+		EQ(send(s[i], hello, n, MSG_NOSIGNAL), n);
+		s[N + i] = call(&t.an);
+		if (i % 2) {
+			EQ(send(s[N + i], hello, HELLO, MSG_NOSIGNAL), HELLO);
+			EQ(hear(&t.a, s[N + i], answer, ANSWER), ANSWER);
+		} else {
+			memset(answer, i, sizeof answer);
+			EQ(send(s[N + i], answer, sizeof answer, MSG_NOSIGNAL), sizeof answer);
+			CHECK(is_over(&t.a, s[N + i]));
+		}
+		say(&t, out, in, sizeof out);
+	}
+	for (int i = 0; i < 2 * N; i++)
+		close(s[i]);
+	say(&t, out, in, sizeof out);
+	close(first);
+	close(l);
+	close_two(&t);
+}
+/* A forked child must not say anything with the keys of its parent. */
+static void forked(int rank)
+{
+	struct two t;
+	struct fi_cq_tagged_entry e;
+	char out[400], in[400];
+	pid_t child;
+	int status;
+
+	(void)rank;
+	sockets_only();
+	encrypt();
+	open_two(&t);
+	t.b.peer = ct_insert(&t.b, &t.an);
+	memset(out, 'z', sizeof out);
+	say(&t, out, in, sizeof out);
+	CHECK((child = fork()) >= 0);
+	if (!child) {
+		ssize_t r;
+
+		memset(out, '!', sizeof out);
+		r = fi_send(t.b.ep, out, sizeof out, NULL, t.b.peer, CTX(0));
+		for (int i = 0; !r && i < 1000; i++)
+			if ((r = fi_cq_read(t.b.tx, &e, 1)) == -FI_EAGAIN)
+				r = 0;
+		_exit(r == 1);
+	}
+	EQ(waitpid(child, &status, 0), child);
+	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+	say(&t, out, in, sizeof out);
+	close_two(&t);
+}
+
+static const struct ct_test tests[] = {
+	{ "peers with the same secret exchange messages and data of every size", both, CT_REL },
+	{ "peers with the same secret exchange messages and data of every size through sockets", both_on_sockets, CT_REL },
+	{ "a secret may come in the environment, with a warning", both_by_value, CT_REL },
+	{ "peers with the same secret exchange messages and data of every size encrypted", encrypted, CT_REL },
+	{ "peers of a host that encrypt exchange messages and data of every size", encrypted_and_local, CT_REL },
+	{ "a caller without the secret is refused, and the log says why", one_has_none, CT_REL },
+	{ "who has a secret talks to no called peer without it, and the log says why", called_has_none, CT_REL },
+	{ "peers with different secrets refuse each other, and both logs say why", others, CT_REL },
+	{ "peers of which one encrypts refuse each other, and both logs say why", one_encrypts, CT_REL },
+	{ "a file that others can read is no secret", readable, CT_REL | CT_SOLO },
+	{ "an empty file is no secret", empty, CT_REL | CT_SOLO },
+	{ "a short file is no secret", brief, CT_REL | CT_SOLO },
+	{ "a file without end is no secret", endless, CT_REL | CT_SOLO },
+	{ "a file that is not there is no secret", missing, CT_REL | CT_SOLO },
+	{ "without a secret nothing is encrypted, and no domain opened", encrypts_nothing, CT_REL | CT_SOLO },
+	{ "a secret is neither in the environment nor in the log", unseen, CT_REL },
+	{ "what was recorded of a proof is no proof", in_the_clear, CT_RDM | CT_REL | CT_SOLO },
+	{ "what was recorded of encrypted peers is no proof, and cannot be read", in_secret, CT_RDM | CT_REL | CT_SOLO },
+	{ "what is changed on its way to an encrypted peer ends the connection", changed, CT_RDM | CT_REL | CT_SOLO },
+	{ "who says back what was said is refused", mirror, CT_RDM | CT_REL | CT_SOLO },
+	{ "strangers that fall silent in the midst of the proof keep nobody from talking", silent, CT_RDM | CT_REL | CT_SOLO },
+	{ "a forked child says nothing with the keys of its parent", forked, CT_RDM | CT_REL | CT_SOLO },
+};
+CT_MAIN("secret", tests)

@@ -1,0 +1,105 @@
+//! What peers say to prove that they have a job's secret, and what encrypted links carry: whatever
+//! comes, nobody without the secret is believed, and nothing is opened but what was sealed.
+use ofi_stream::secret::JobSecret;
+use ofi_stream::secret::proof::ProofExchange;
+use ofi_stream::secret::records::{RECORD_MAX, RecordStream};
+use std::sync::LazyLock;
+
+static SECRET: LazyLock<JobSecret> =
+    LazyLock::new(|| JobSecret::new(b"the secret that nobody guesses", true));
+
+/// An end's part: of the caller, or of the called end.
+fn end(calls: bool) -> ProofExchange {
+    let key = SECRET.key().expect("a secret");
+    if calls { ProofExchange::caller(key, true) } else { ProofExchange::called(key, true) }
+        .expect("a handshake begins")
+}
+
+/// Has an end hear bytes until it wants no more, or does not believe the other one.
+fn tell(to: &mut ProofExchange, mut bytes: &[u8]) -> bool {
+    while to.wants() > 0 && !bytes.is_empty() {
+        let (now, later) = bytes.split_at(to.wants().min(bytes.len()));
+        if to.hear(now).is_err() {
+            assert!(!to.is_proven() && to.wants() == 0 && to.take_keys().is_none());
+            return false;
+        }
+        bytes = later;
+    }
+    true
+}
+
+fn said(of: &mut ProofExchange) -> Vec<u8> {
+    let said = of.unsent().to_vec();
+    of.sent(said.len());
+    said
+}
+
+/// Frames of a handshake that is right, but for what the input changes of them.
+fn prove(changes: &[u8]) {
+    let mut ends = [end(true), end(false)];
+    let mut changed = false;
+    for (turn, change) in (0..3).zip(changes.chunks(2).chain(std::iter::repeat(&[][..]))) {
+        let mut frame = said(&mut ends[turn % 2]);
+        if let &[at, by] = change {
+            let at = usize::from(at) % frame.len();
+            frame[at] ^= by;
+            changed |= by != 0;
+        }
+        if !tell(&mut ends[1 - turn % 2], &frame) {
+            break;
+        }
+    }
+    assert_eq!(ends[1].is_proven(), !changed, "who is believed");
+}
+
+/// Records that are right, but for the bytes that the input changes.
+fn open(input: &[u8]) {
+    let mut ends = [end(true), end(false)];
+    for turn in 0..3 {
+        let frame = said(&mut ends[turn % 2]);
+        assert!(tell(&mut ends[1 - turn % 2], &frame));
+    }
+    let [mut from, mut to] = ends.map(|mut end| RecordStream::new(end.take_keys().expect("keys")));
+    let (changes, words) = input.split_at(input.len().min(6));
+    for word in words.chunks(100) {
+        from.seal(word).expect("a record is sealed");
+    }
+    let mut bytes = from.unsent().to_vec();
+    for change in changes.chunks_exact(3) {
+        let at = usize::from(change[0]) | usize::from(change[1]) << 8;
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte ^= change[2];
+        }
+    }
+    let (mut rest, mut opened) = (&bytes[..], Vec::new());
+    let mut room = [0; 64];
+    loop {
+        while to.has_opened() {
+            let n = to.take(&mut room);
+            opened.extend_from_slice(&room[..n]);
+        }
+        let space = to.room();
+        assert!(!space.is_empty() && space.len() <= RECORD_MAX + 16);
+        let n = space.len().min(rest.len());
+        space[..n].copy_from_slice(&rest[..n]);
+        rest = &rest[n..];
+        if n == 0 || to.came(n).is_err() {
+            break;
+        }
+    }
+    assert!(words.starts_with(&opened), "what was opened was sealed");
+    assert!(opened == words || bytes != from.unsent());
+}
+
+pub fn run(input: &[u8]) {
+    let Some((kind, input)) = input.split_first() else { return };
+    match kind % 4 {
+        0 | 1 => {
+            let mut end = end(kind % 4 == 0);
+            tell(&mut end, input);
+            assert!(!end.is_proven(), "nobody proves what he does not know");
+        }
+        2 => prove(&input[..input.len().min(6)]),
+        _ => open(input),
+    }
+}

@@ -1,0 +1,243 @@
+//! A secret that the processes of a job share, by which links tell them from strangers.
+//!
+//! [`JobSecret`] is the secret and where it comes from; [`proof`] is the handshake by which the two
+//! ends of a link prove to each other that they have it, and [`records`] is the form of what they
+//! say afterwards where that is encrypted. Both turn bytes into bytes and know no link:
+//! [`LocalLink`](crate::local::LocalLink) runs them.
+pub mod proof;
+pub mod records;
+
+use ofi_provider::error::{Error, Result};
+use ofi_provider::log;
+use ofi_provider::param;
+use ofi_provider::provider::Provider;
+use ofi_provider::secret::SecretMemory;
+use ofi_provider::sys::{has_more_rights, user};
+use std::fmt;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::Arc;
+
+/// Fewest and most bytes of a secret.
+pub const SECRET_BYTES: (usize, usize) = (16, 4096);
+
+/// Bytes of what is made of a secret.
+const KEY_LEN: usize = 32;
+
+/// What is hashed before a secret, so that the result is of use here alone.
+const KEY_LABEL: &[u8] = b"libfabric job secret 1\0";
+
+/// A secret, as the handshake takes it.
+pub struct SecretKey(SecretMemory);
+
+impl SecretKey {
+    /// The key of these bytes.
+    fn of(secret: &[u8]) -> Result<Self> {
+        let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
+        hash.update(KEY_LABEL);
+        hash.update(secret);
+        let mut memory = SecretMemory::new(KEY_LEN)?;
+        memory.bytes_mut().copy_from_slice(hash.finish().as_ref());
+        Ok(Self(memory))
+    }
+
+    /// The bytes of the key.
+    fn bytes(&self) -> &[u8; KEY_LEN] {
+        self.0.bytes().first_chunk().unwrap_or(&[0; KEY_LEN])
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretKey")
+    }
+}
+
+/// What the user chose of secrets.
+#[derive(Clone, Debug, Default)]
+pub struct JobSecret {
+    key: Option<Arc<SecretKey>>,
+    /// Why there is no key though the user wants one: then no domain is opened.
+    wrong: Option<String>,
+    /// Whether what goes over links is encrypted.
+    encrypt: bool,
+}
+
+impl JobSecret {
+    /// The secret of these bytes; with `encrypt` what goes over links is encrypted.
+    pub fn new(secret: &[u8], encrypt: bool) -> Self {
+        match check_len(secret.len()).and_then(|()| key_of(secret)) {
+            Ok(key) => Self { key: Some(Arc::new(key)), wrong: None, encrypt },
+            Err(why) => Self { key: None, wrong: Some(why), encrypt },
+        }
+    }
+
+    /// What the user chose by parameters of this provider, FI_TCP_AUTH_KEY_FILE and so on, which
+    /// are declared to the core by this call. FI_TCP_AUTH_KEY itself is not, so that no list of
+    /// parameters shows it.
+    pub fn of_params(prov: &'static Provider, encrypts: bool) -> Self {
+        let file = param::string(
+            prov,
+            c"auth_key_file",
+            c"file with the job's secret: only peers that have it are talked to. Of the user or \
+              root, and readable by nobody else; default: none",
+        );
+        let encrypt = encrypts
+            && param::boolean(
+                prov,
+                c"encrypt",
+                c"encrypt what goes over the network, between peers that have the job's secret; \
+                  default no",
+            )
+            .unwrap_or(false);
+        let prefix = format!("FI_{}_", prov.name().to_string_lossy().to_uppercase());
+        let value = std::env::var_os(format!("{prefix}AUTH_KEY")).filter(|_| !has_more_rights());
+        let chosen = match (file, value) {
+            // The environment of a program with more rights than its caller is the caller's, and
+            // of that the core passes over names with slashes alone.
+            (Some(file), _) if has_more_rights() && !file.starts_with('/') => {
+                Err(format!("{prefix}AUTH_KEY_FILE: {file}: not a full path"))
+            }
+            (Some(file), _) => key_in(&file)
+                .map(Some)
+                .map_err(|why| format!("{prefix}AUTH_KEY_FILE: {file}: {why}")),
+            (None, Some(value)) => {
+                log!(
+                    prov,
+                    WARN,
+                    CORE,
+                    "{prefix}AUTH_KEY: what is in the environment others may see; \
+                     {prefix}AUTH_KEY_FILE is the better place for a secret"
+                );
+                check_len(value.len())
+                    .and_then(|()| key_of(value.as_bytes()))
+                    .map(Some)
+                    .map_err(|why| format!("{prefix}AUTH_KEY: {why}"))
+            }
+            (None, None) if encrypt => {
+                Err(format!("{prefix}ENCRYPT needs a secret ({prefix}AUTH_KEY_FILE)"))
+            }
+            (None, None) => Ok(None),
+        };
+        match chosen {
+            Ok(key) => Self { key: key.map(Arc::new), wrong: None, encrypt },
+            Err(why) => Self { key: None, wrong: Some(why), encrypt },
+        }
+    }
+
+    /// -FI_EACCES with a line in the log if the user wants a secret and there is none.
+    pub fn check(&self, prov: &'static Provider) -> Result {
+        let Some(why) = &self.wrong else { return Ok(()) };
+        log!(prov, WARN, DOMAIN, "{why}; no domain is opened");
+        Err(Error::ACCES)
+    }
+
+    /// The secret, if links are to prove that they have it.
+    pub fn key(&self) -> Option<&Arc<SecretKey>> {
+        self.key.as_ref()
+    }
+
+    /// Whether what goes over links is encrypted.
+    pub fn encrypts(&self) -> bool {
+        self.encrypt
+    }
+}
+
+fn key_of(secret: &[u8]) -> core::result::Result<SecretKey, String> {
+    SecretKey::of(secret).map_err(|error| error.to_string())
+}
+
+fn check_len(len: usize) -> core::result::Result<(), String> {
+    let (least, most) = SECRET_BYTES;
+    match len {
+        0 => Err("the secret is empty".into()),
+        len if len < least => Err(format!("the secret is shorter than {least} bytes")),
+        len if len > most => Err(format!("the secret is longer than {most} bytes")),
+        _ => Ok(()),
+    }
+}
+
+/// The key of the secret in a file that nobody else can read.
+fn key_in(path: &str) -> core::result::Result<SecretKey, String> {
+    let text = |error: std::io::Error| error.to_string();
+    // A pipe is not waited for.
+    let mut file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY)
+        .open(path)
+        .map_err(text)?;
+    let about = file.metadata().map_err(text)?;
+    if !about.is_file() {
+        return Err("it is no file".into());
+    }
+    if about.uid() != 0 && about.uid() != user() {
+        return Err(format!("it belongs to user {}, neither to us nor to root", about.uid()));
+    }
+    if about.mode() & 0o077 != 0 {
+        return Err(format!(
+            "others may read or change it (mode {:o}, 600 is right)",
+            about.mode() & 0o7777
+        ));
+    }
+    let mut memory = SecretMemory::new(SECRET_BYTES.1 + 1).map_err(|error| error.to_string())?;
+    let mut len = 0;
+    loop {
+        match file.read(&mut memory.bytes_mut()[len..]) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(text(error)),
+        }
+    }
+    check_len(len)?;
+    key_of(&memory.bytes()[..len])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn tried(name: &str, bytes: &[u8], mode: u32) -> core::result::Result<SecretKey, String> {
+        let path = std::env::temp_dir().join(format!("ofi-secret-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let key = key_in(path.to_str().unwrap());
+        std::fs::remove_file(path).unwrap();
+        key
+    }
+
+    #[test]
+    fn a_file_is_taken_that_nobody_else_can_read() {
+        let bytes = [7; 16];
+        let key = tried("right", &bytes, 0o600).unwrap();
+        assert_eq!(key.bytes(), SecretKey::of(&bytes).unwrap().bytes());
+        assert_eq!(format!("{key:?}"), "SecretKey");
+        assert!(tried("stricter", &bytes, 0o400).is_ok());
+        for mode in [0o640, 0o604, 0o620, 0o602, 0o644] {
+            assert!(tried("open", &bytes, mode).unwrap_err().contains("others may"), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_secret_has_a_length_that_is_worth_the_name() {
+        assert!(tried("empty", b"", 0o600).unwrap_err().contains("empty"));
+        assert!(tried("short", &[1; 15], 0o600).unwrap_err().contains("shorter"));
+        assert!(tried("longest", &[1; 4096], 0o600).is_ok());
+        assert!(tried("long", &[1; 4097], 0o600).unwrap_err().contains("longer"));
+        assert!(key_in("/nonexistent/key").unwrap_err().contains("No such file"));
+        assert!(key_in("/").is_err() && key_in("/dev/null").is_err());
+    }
+
+    #[test]
+    fn who_wants_a_secret_and_has_none_opens_nothing() {
+        static NOBODY: Provider = Provider::named(c"nobody", 0, 0);
+        assert_eq!(JobSecret::default().check(&NOBODY), Ok(()));
+        let wrong = JobSecret::new(b"short", false);
+        assert_eq!((wrong.check(&NOBODY), wrong.key().is_none()), (Err(Error::ACCES), true));
+        let right = JobSecret::new(b"a secret of some length", true);
+        assert_eq!((right.check(&NOBODY), right.key().is_some()), (Ok(()), true));
+        assert!(!format!("{right:?}").contains("length"));
+    }
+}
