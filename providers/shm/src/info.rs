@@ -197,6 +197,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         Err(Error::NODATA)
     };
     config().engine.local.explain(&SHM, None);
+    config().engine.secret.explain(&SHM);
     let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
     if ![FI_FORMAT_UNSPEC, FI_ADDR_STR].iter().any(|taken| *taken as u32 == format) {
         let (wanted, have) = (tostr::addr_format(format), tostr::addr_format(FI_ADDR_STR as u32));

@@ -35,6 +35,7 @@ pub(crate) fn settings() -> &'static TcpInfoSettings {
 pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let settings = settings();
     config().engine.local.explain(&TCP, config().io_uring.then_some("FI_TCP_IO_URING is on"));
+    config().engine.secret.explain(&TCP);
     let offers = offers(&settings.limits, query.version, query.hints)?;
     let prov = IpProvider {
         name: c"tcp",

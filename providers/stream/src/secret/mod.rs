@@ -70,6 +70,8 @@ pub struct JobSecret {
     missing: bool,
     /// Whether what goes over links is encrypted.
     encrypt: bool,
+    /// Where the user's secret is from, for people.
+    origin: String,
 }
 
 impl JobSecret {
@@ -126,13 +128,17 @@ impl JobSecret {
         let prefix = format!("FI_{}_", prov.name().to_string_lossy().to_uppercase());
         let value = std::env::var_os(format!("{prefix}AUTH_KEY")).filter(|_| !has_more_rights());
         let none = file.is_none() && value.is_none();
-        let chosen = match (file, value) {
+        let origin = match &file {
+            Some(file) => format!("{prefix}AUTH_KEY_FILE: {file}"),
+            None => format!("{prefix}AUTH_KEY"),
+        };
+        let chosen = match (&file, value) {
             // The environment of a program with more rights than its caller is the caller's, and
             // of that the core passes over names with slashes alone.
             (Some(file), _) if has_more_rights() && !file.starts_with('/') => {
                 Err(format!("{prefix}AUTH_KEY_FILE: {file}: not a full path"))
             }
-            (Some(file), _) => key_in(&file)
+            (Some(file), _) => key_in(file)
                 .map(Some)
                 .map_err(|why| format!("{prefix}AUTH_KEY_FILE: {file}: {why}")),
             (None, Some(value)) => {
@@ -154,7 +160,7 @@ impl JobSecret {
             (None, None) => Ok(None),
         };
         match chosen {
-            Ok(key) => Self { key: key.map(Arc::new), encrypt, ..Self::default() },
+            Ok(key) => Self { key: key.map(Arc::new), encrypt, origin, ..Self::default() },
             Err(why) => Self { wrong: Some(why), missing: none, encrypt, ..Self::default() },
         }
     }
@@ -164,6 +170,27 @@ impl JobSecret {
         let Some(why) = &self.wrong else { return Ok(()) };
         log!(prov, WARN, DOMAIN, "{why}; no domain is opened");
         Err(Error::ACCES)
+    }
+
+    /// Says in the log, and so to `fi_info --explain`, whom the provider's endpoints talk with.
+    pub fn explain(&self, prov: &'static Provider) {
+        if !log::enabled(prov, log::level::INFO, log::subsys::FABRIC) {
+            return;
+        }
+        if let Some(why) = &self.wrong {
+            log!(prov, INFO, FABRIC, "no domain can be opened: {why}");
+        } else if self.key.is_some() {
+            let encrypted = if self.encrypt { "" } else { " not" };
+            log!(
+                prov,
+                INFO,
+                FABRIC,
+                "only peers that prove the job's secret are talked to ({}), and what goes over the \
+                 network is{encrypted} encrypted; peers without the secret are refused, which the \
+                 log tells at level warn",
+                self.origin
+            );
+        }
     }
 
     /// The secret, if links are to prove that they have it.
