@@ -83,6 +83,7 @@ check-verbs: local ## the verbs provider over software RDMA, in a small QEMU gue
 
 bench: ## compare with the original (BENCH_PEER=dir: another libfabric besides)
 	@benches/run
+	@benches/secret
 
 features: local ## FEATURES.md, from a run of the conformance suite
 	@PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm' ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log

@@ -780,6 +780,6 @@ static const struct ct_test tests[] = {
 	{ "a peer may be killed at any moment of the meeting or after it", killed, CT_RDM | CT_REL },
 	{ "a peer that is killed leaves an error entry in each phase, memory lent or not", killed_lending, CT_RDM | CT_REL | CT_SOLO },
 	{ "a peer that is killed leaves an error entry in each phase where large messages are copied", killed_copying, CT_RDM | CT_REL | CT_SOLO },
-	{ "who comes to a meeting and is not the peer harms nobody", strangers, CT_RDM | CT_REL | CT_SOLO },
+	{ "who comes to a meeting and is not the peer harms nobody", strangers, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
 };
 CT_MAIN("local", tests)

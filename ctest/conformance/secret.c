@@ -200,10 +200,12 @@ static void encrypted_and_local(int rank)
 	usual();
 }
 
+static const struct ct_opt usual_ones;
+
 /* Rank 1 tries to reach rank 0, which gets nothing of it: each has set its parameters. */
-static void refused(void)
+static void refused(const struct ct_opt *o)
 {
-	struct ct c = { 0 };
+	struct ct c = { .o = *o };
 	struct ct_name name;
 	char b[64] = WORDS;
 	int over = 0;
@@ -275,7 +277,7 @@ static void one_has_none(int rank)
 	keep_log("warn");
 	if (rank == 0)
 		key_file(SECRET, sizeof SECRET, 0600);
-	refused();
+	refused(&usual_ones);
 	forget_file();
 	if (rank == 0)
 		CHECK(was_logged("it has no secret"));
@@ -287,7 +289,7 @@ static void called_has_none(int rank)
 	keep_log("warn");
 	if (rank == 1)
 		key_file(SECRET, sizeof SECRET, 0600);
-	refused();
+	refused(&usual_ones);
 	forget_file();
 	if (rank == 1)
 		CHECK(was_logged("showed no secret"));
@@ -301,7 +303,7 @@ static void others(int rank)
 		key_file(SECRET, sizeof SECRET, 0600);
 	else
 		key_file(OTHER, sizeof OTHER, 0600);
-	refused();
+	refused(&usual_ones);
 	forget_file();
 	CHECK(was_logged("has not the same secret"));
 	CHECK(!was_logged("the secret of a"));
@@ -316,7 +318,7 @@ static void one_encrypts(int rank)
 		SKIP("shm has nothing to encrypt");
 	if (rank == 0)
 		encrypt();
-	refused();
+	refused(&usual_ones);
 	forget_file();
 	CHECK(was_logged("one end encrypts"));
 	unlink(logged);
@@ -388,6 +390,257 @@ static void encrypts_nothing(int rank)
 	keep_log("warn");
 	encrypt();
 	opens_nothing("needs a secret");
+}
+
+/* Secrets of the program's own: auth_key of the domain and of the endpoint, and of the user. */
+static void own(const char *domain_key, const char *ep_key, const char *user)
+{
+	struct ct_opt o = { .caps = FI_MSG, .domain_key = domain_key, .ep_key = ep_key };
+	char b[64];
+	struct ct c;
+
+	if (user)
+		key_file(user, strlen(user), 0600);
+	ct_open(&c, &o);
+	if (user)
+		forget_file();
+	/* the answer has what was asked for */
+	EQ(c.info->domain_attr->auth_key_size, domain_key ? strlen(domain_key) : 0);
+	EQ(c.info->ep_attr->auth_key_size, ep_key ? strlen(ep_key) : 0);
+	CHECK(!ep_key || !memcmp(c.info->ep_attr->auth_key, ep_key, strlen(ep_key)));
+	for (int from = 0; from < 2; from++) {
+		if (ct_rank == from) {
+			ct_fill(b, sizeof b, from);
+			POST(&c, fi_send(c.ep, b, sizeof b, NULL, c.peer, CTX(0)));
+			ct_sent(&c, CTX(0));
+		} else {
+			OK(fi_recv(c.ep, b, sizeof b, NULL, c.peer, CTX(1)));
+			ct_recvd(&c, CTX(1), sizeof b);
+			CHECK(ct_same(b, sizeof b, from));
+		}
+	}
+	ct_done(&c);
+}
+static void no_rxm(void)
+{
+	no_params();
+	if (ct_is_rxm())
+		SKIP("the keys of ofi_rxm are its own, and no secret");
+}
+static void own_of_domain(int rank)
+{
+	(void)rank;
+	no_rxm();
+	own(SECRET, NULL, NULL);
+}
+static void own_of_endpoint(int rank)
+{
+	no_rxm();
+	/* the endpoint's comes before its domain's */
+	own(rank ? OTHER : NULL, SECRET, NULL);
+}
+static void own_by_both_ways(int rank)
+{
+	no_rxm();
+	own(rank ? SECRET : NULL, rank ? NULL : SECRET, NULL);
+}
+static void own_and_users(int rank)
+{
+	(void)rank;
+	no_rxm();
+	own(NULL, SECRET, OTHER);
+}
+static void own_encrypted(int rank)
+{
+	(void)rank;
+	no_rxm();
+	encrypt();
+	ct_param("LOCAL", "0");
+	own(SECRET, NULL, NULL);
+}
+/* Ranks with different secrets of their own, or of the user's beside the same. */
+static void own_differ(const struct ct_opt *mine, const char *user)
+{
+	keep_log("warn");
+	if (user)
+		key_file(user, strlen(user), 0600);
+	refused(mine);
+	if (user)
+		forget_file();
+	CHECK(was_logged("has not the same secret") || was_logged("it has no secret") || was_logged("showed no secret"));
+	CHECK(!was_logged("the secret of a"));
+	unlink(logged);
+}
+static void own_others(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG, .domain_key = rank ? OTHER : SECRET };
+
+	no_rxm();
+	own_differ(&o, NULL);
+}
+static void own_others_of_endpoint(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG, .domain_key = SECRET, .ep_key = rank ? OTHER : SECRET };
+
+	no_rxm();
+	own_differ(&o, NULL);
+}
+static void own_but_not_users(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG, .domain_key = SECRET };
+
+	no_rxm();
+	own_differ(&o, rank ? OTHER : "the secret that the user has for a job");
+}
+static void own_missing(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG, .domain_key = rank ? NULL : SECRET };
+
+	no_rxm();
+	keep_log("warn");
+	refused(&o);
+	if (rank == 0)
+		CHECK(was_logged("it has no secret"));
+	unlink(logged);
+}
+/* Two domains of a process, with a secret each: neither's endpoint hears the other's. */
+static void two_domains(int rank)
+{
+	static const char *const keys[] = { SECRET, OTHER };
+	struct ct_name name[2], theirs[2];
+	struct ct c[2] = { 0 };
+	char b[2][64];
+
+	no_rxm();
+	for (int i = 0; i < 2; i++) {
+		c[i].o = (struct ct_opt){ .caps = FI_MSG, .domain_key = keys[i] };
+		name[i] = ct_open_rdm(&c[i], NULL);
+	}
+	ct_swap(&c[0], name, theirs, sizeof name);
+	for (int i = 0; i < 2; i++) {
+		c[i].peer = ct_insert(&c[i], &theirs[i]);
+		OK(fi_recv(c[i].ep, b[i], sizeof b[i], NULL, FI_ADDR_UNSPEC, CTX(1)));
+	}
+	ct_barrier(&c[0]);
+	if (rank == 1) {
+		fi_addr_t wrong = ct_insert(&c[1], &theirs[0]);
+		struct fi_cq_err_entry err = { 0 };
+		struct fi_cq_tagged_entry e;
+		ssize_t r;
+
+		while ((r = fi_send(c[1].ep, WORDS, sizeof WORDS, NULL, wrong, CTX(0))) == -FI_EAGAIN)
+			ct_progress(&c[1]);
+		if (!r) {
+			while ((r = fi_cq_read(c[1].tx, &e, 1)) == -FI_EAGAIN)
+				ct_progress(&c[1]);
+			EQ(r, -FI_EAVAIL);
+			EQ(fi_cq_readerr(c[1].tx, &err, 0), 1);
+		}
+		ct_send_oob(&rank, sizeof rank);
+	} else {
+		int over;
+
+		while (recv(ct_sync, &over, sizeof over, MSG_DONTWAIT) != sizeof over)
+			for (int i = 0; i < 2; i++)
+				ct_progress(&c[i]);
+	}
+	for (int i = 0; i < 2; i++) {
+		char m[64];
+
+		/* what comes is of those with the same secret */
+		ct_fill(m, sizeof m, i);
+		POST(&c[i], fi_send(c[i].ep, m, sizeof m, NULL, c[i].peer, CTX(0)));
+		ct_recvd(&c[i], CTX(1), sizeof m);
+		CHECK(ct_same(b[i], sizeof m, i));
+		ct_sent(&c[i], CTX(0));
+	}
+	ct_barrier(&c[0]);
+	ct_close(&c[1]);
+	ct_done(&c[0]);
+}
+static void own_wrong(int rank)
+{
+	static char much[4097];
+	static const struct { uint8_t *key; size_t size; } wrong[] = {
+		{ NULL, 16 }, { (uint8_t *)"short", 5 }, { (uint8_t *)much, sizeof much }, { NULL, (size_t)FI_AV_AUTH_KEY },
+		{ (uint8_t *)much, (size_t)FI_AV_AUTH_KEY },
+	};
+	struct ct_opt o = { .caps = FI_MSG }, brief = { .caps = FI_MSG, .ep_key = "fifteen bytes  " };
+	struct fi_info *info, *h, *i;
+	struct ct c = { .o = o };
+	struct fid_domain *domain;
+	struct fid_ep *ep;
+	struct fid_pep *pep;
+	int r;
+
+	(void)rank;
+	no_rxm();
+	for (int of_domain = 0; of_domain < 2; of_domain++) {
+		h = ct_hints(&brief);
+		if (of_domain) {
+			h->domain_attr->auth_key = h->ep_attr->auth_key;
+			h->domain_attr->auth_key_size = h->ep_attr->auth_key_size;
+			h->ep_attr->auth_key = NULL;
+			h->ep_attr->auth_key_size = 0;
+		}
+		/* ofi_rxm takes short keys, which are no secrets */
+		r = fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i);
+		CHECK(r == -FI_ENODATA || (!r && strstr(i->fabric_attr->prov_name, "ofi_rxm")));
+		if (!r)
+			fi_freeinfo(i);
+		fi_freeinfo(h);
+	}
+	c.info = info = ct_getinfo(&o, ct_node(&o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0);
+	CHECK(!(info->caps & FI_AUTH_KEY));
+	OK(fi_fabric(info->fabric_attr, &c.fabric, NULL));
+	ct_open_domain(&c);
+	for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+		info->domain_attr->auth_key = wrong[k].key;
+		info->domain_attr->auth_key_size = wrong[k].size;
+		EQ(fi_domain(c.fabric, info, &domain, NULL), -FI_EINVAL);
+		info->domain_attr->auth_key = NULL;
+		info->domain_attr->auth_key_size = 0;
+		info->ep_attr->auth_key = wrong[k].key;
+		info->ep_attr->auth_key_size = wrong[k].size;
+		EQ(fi_endpoint(c.domain, info, &ep, NULL), -FI_EINVAL);
+		if (ct_type == FI_EP_MSG)
+			EQ(fi_passive_ep(c.fabric, info, &pep, NULL), -FI_EINVAL);
+		info->ep_attr->auth_key = NULL;
+		info->ep_attr->auth_key_size = 0;
+	}
+	ct_close(&c);
+}
+/* A connection is of the secret that its passive endpoint asked for. */
+static void own_of_another(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG, .ep_key = SECRET };
+	struct fi_eq_cm_entry e;
+	struct ct c = { .o = o };
+	struct ct_name name;
+	uint32_t ev;
+	struct { struct fi_eq_cm_entry e; char data[256]; } got;
+	struct fi_eq_err_entry err = { 0 };
+
+	no_rxm();
+	if (rank == 0) {
+		ct_listen(&c);
+		name = ct_getname(&c.pep->fid);
+		ct_send_oob(&name, sizeof name);
+		ct_want_event(&c, FI_CONNREQ, &e, sizeof e);
+		fi_freeinfo(c.info);
+		c.info = e.info;
+		EQ(c.info->ep_attr->auth_key_size, strlen(SECRET));
+		memcpy(c.info->ep_attr->auth_key, OTHER, strlen(SECRET));
+		ct_open_domain(&c);
+		EQ(fi_endpoint(c.domain, c.info, &c.ep, NULL), -FI_EKEYREJECTED);
+		c.ep = NULL;
+	} else {
+		ct_recv_oob(NULL, &name, sizeof name);
+		ct_prepare(&c, &name);
+		OK(fi_connect(c.ep, name.b, NULL, 0));
+		EQ(ct_event(&c, &ev, &got, sizeof got, &err), -FI_EAVAIL);
+	}
+	ct_close(&c);
 }
 
 /* What a file holds gets neither to the environment nor to the log. */
@@ -776,6 +1029,18 @@ static const struct ct_test tests[] = {
 	{ "a file without end is no secret", endless, CT_REL | CT_SOLO },
 	{ "a file that is not there is no secret", missing, CT_REL | CT_SOLO },
 	{ "without a secret nothing is encrypted, and no domain opened", encrypts_nothing, CT_REL | CT_SOLO },
+	{ "a domain may have a secret of its own (auth_key)", own_of_domain, CT_REL },
+	{ "an endpoint may have a secret of its own, in place of its domain's", own_of_endpoint, CT_REL },
+	{ "a domain's own secret and an endpoint's are the same secret", own_by_both_ways, CT_REL },
+	{ "a program's own secret is for those who have the user's too", own_and_users, CT_REL },
+	{ "a program's own secret encrypts", own_encrypted, CT_REL },
+	{ "domains with different secrets of their own refuse each other", own_others, CT_REL },
+	{ "endpoints with different secrets of their own refuse each other", own_others_of_endpoint, CT_REL },
+	{ "a program's own secret does not take the place of the user's", own_but_not_users, CT_REL },
+	{ "a domain with a secret of its own refuses who has none", own_missing, CT_REL },
+	{ "two domains of a process have a secret each", two_domains, CT_RDM | CT_REL },
+	{ "a secret that is too short or no memory is refused", own_wrong, CT_REL | CT_SOLO },
+	{ "a connection is taken by an endpoint with its passive endpoint's secret", own_of_another, CT_MSG },
 	{ "a secret is neither in the environment nor in the log", unseen, CT_REL },
 	{ "what was recorded of a proof is no proof", in_the_clear, CT_RDM | CT_REL | CT_SOLO },
 	{ "what was recorded of encrypted peers is no proof, and cannot be read", in_secret, CT_RDM | CT_REL | CT_SOLO },

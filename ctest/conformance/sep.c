@@ -839,7 +839,7 @@ static const struct ct_test tests[] = {
 	{ "a context that is closed takes nothing of others with it", closing, CT_RDM | CT_REL },
 	{ "connectionless endpoints share receives and a transmit context", shared, CT_RDM | CT_REL },
 	{ "connectionless endpoints share a transmit context alone", shared_tx, CT_RDM | CT_REL | CT_SOLO },
-	{ "requests for contexts are refused one by one when they are wrong", strangers, CT_RDM | CT_REL | CT_SOLO },
+	{ "requests for contexts are refused one by one when they are wrong", strangers, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
 	{ "only who asks for several contexts is offered them", unasked, CT_RDM | CT_REL | CT_SOLO },
 	{ "operations of contexts wait for counters, and are deferred", later, CT_RDM | CT_REL },
 };

@@ -7,6 +7,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{
     InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, tostr, usual_domain,
 };
+use ofi_stream::offer::echoed_keys;
 use std::ffi::CStr;
 
 const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
@@ -196,6 +197,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         Err(Error::NODATA)
     };
     config().engine.local.explain(&SHM, None);
+    config().engine.secret.explain(&SHM);
     let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
     if ![FI_FORMAT_UNSPEC, FI_ADDR_STR].iter().any(|taken| *taken as u32 == format) {
         let (wanted, have) = (tostr::addr_format(format), tostr::addr_format(FI_ADDR_STR as u32));
@@ -204,7 +206,9 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let Ok([src, dest]) = ends(query) else {
         return refuse("FI_SOURCE needs a node or a service");
     };
-    let offer = offer(config(), hints)?;
+    let mut offer = offer(config(), hints)?;
+    let keys = echoed_keys(is_named(hints), version, hints);
+    offer.most.set_auth_keys(keys[0], keys[1])?;
     let refusals = hints.map_or(Vec::new(), |hints| check(version, &offer, hints));
     if !refusals.is_empty() {
         for refusal in &refusals {

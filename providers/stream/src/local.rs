@@ -220,6 +220,8 @@ struct SecretPart {
     /// The process that the link belongs to ([`generation`]): another one would use the same
     /// nonces for other bytes.
     generation: u32,
+    /// What is proven.
+    key: Arc<SecretKey>,
     /// Whether the ends encrypt.
     encrypts: bool,
     state: RefCell<SecretState>,
@@ -287,7 +289,8 @@ impl<L: ByteLink> LocalLink<L> {
                 let exchange = begin(key, chosen.encrypts()).map_err(|_| Error::IO)?;
                 let state = RefCell::new(SecretState::Proving(exchange, Vec::new()));
                 let encrypts = chosen.encrypts();
-                let part = SecretPart { generation: generation(), encrypts, state };
+                let (generation, key) = (generation(), key.clone());
+                let part = SecretPart { generation, key, encrypts, state };
                 let _ = secret.set(Box::new(part));
                 Course::Secret
             }
@@ -300,6 +303,12 @@ impl<L: ByteLink> LocalLink<L> {
     fn secret(&self) -> Result<&SecretPart> {
         let secret = self.secret.get().ok_or(Error::OTHER)?;
         if secret.generation == generation() { Ok(secret) } else { Err(Error::OTHER) }
+    }
+
+    /// Whether the link is for those alone that have this secret, or for all if there is none.
+    fn is_for(&self, secret: &JobSecret) -> bool {
+        let part = self.secret.get();
+        secret.is_same(part.map(|part| &*part.key), self.encrypts())
     }
 
     /// Whether the witness carries records.
@@ -424,7 +433,7 @@ impl<L: ByteLink> LocalLink<L> {
             L::provider(),
             WARN,
             EP_CTRL,
-            "refusing the connection with {}: {why} (FI_{}_AUTH_KEY_FILE)",
+            "refusing the connection with {}: {why} (FI_{}_AUTH_KEY_FILE, auth_key)",
             peer_text(peer_of(&self.witness)),
             L::provider().name().to_string_lossy().to_uppercase()
         );
@@ -1734,13 +1743,27 @@ where
     }
 
     fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<Self::Link> {
+        self.dial_as(None, local, keep_port, to)
+    }
+
+    fn dial_as(
+        &self,
+        own: Option<&JobSecret>,
+        local: &Addr,
+        keep_port: bool,
+        to: &Addr,
+    ) -> Result<Self::Link> {
         let witness = self.net.dial(local, keep_port, to)?;
-        LocalLink::new(witness, &self.secret, ProofExchange::caller)
+        LocalLink::new(witness, own.unwrap_or(&self.secret), ProofExchange::caller)
+    }
+
+    fn bind_as(&self, own: Option<&JobSecret>, at: &Addr) -> Result<(Self::Listener, Addr)> {
+        let (witness, at) = self.net.bind(at)?;
+        Ok((LocalListener { witness, secret: own.unwrap_or(&self.secret).clone() }, at))
     }
 
     fn bind(&self, at: &Addr) -> Result<(Self::Listener, Addr)> {
-        let (witness, at) = self.net.bind(at)?;
-        Ok((LocalListener { witness, secret: self.secret.clone() }, at))
+        self.bind_as(None, at)
     }
 
     fn process(&self) -> u32 {
@@ -1858,13 +1881,34 @@ where
     }
 
     fn open() -> Result<Self> {
-        N::Link::settings().secret.check(N::Link::provider())?;
-        N::open().map(Self::new)
+        Self::open_with(&N::Link::settings().secret)
     }
 
     fn open_passive() -> Result<Self> {
-        N::Link::settings().secret.check(N::Link::provider())?;
-        N::open_passive().map(Self::new)
+        Self::open_passive_with(&N::Link::settings().secret)
+    }
+
+    fn own_secret(key: &[u8]) -> Result<JobSecret> {
+        let secret = N::Link::settings().secret.with_own(key).map_err(|why| {
+            ofi_provider::log!(N::Link::provider(), WARN, DOMAIN, "auth_key: {why}");
+            Error::INVAL
+        })?;
+        secret.check(N::Link::provider())?;
+        Ok(secret)
+    }
+
+    fn open_with(secret: &JobSecret) -> Result<Self> {
+        secret.check(N::Link::provider())?;
+        Ok(Self::with_secret(N::open()?, secret.clone()))
+    }
+
+    fn open_passive_with(secret: &JobSecret) -> Result<Self> {
+        secret.check(N::Link::provider())?;
+        Ok(Self::with_secret(N::open_passive()?, secret.clone()))
+    }
+
+    fn is_for(link: &Self::Link, own: Option<&JobSecret>) -> bool {
+        link.is_for(own.unwrap_or(&N::Link::settings().secret))
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! The tcp provider has sockets there. An engine over anything else that keeps bytes in order is the
 //! same code, built for that type.
+use crate::secret::JobSecret;
 use crate::settings::StreamSettings;
 use crate::wire::LocalOffer;
 use core::time::Duration;
@@ -420,6 +421,23 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     /// port or the name, is chosen. Returns the address as peers call it. Nobody can call before
     /// [`LinkListener::listen`].
     fn bind(&self, at: &Addr) -> Result<(Self::Listener, Addr)>;
+
+    /// As [`dial`](Self::dial), for an endpoint with a secret of its own, if it has one. Nets whose
+    /// links prove no secrets begin no such link.
+    fn dial_as(
+        &self,
+        own: Option<&JobSecret>,
+        local: &Addr,
+        keep_port: bool,
+        to: &Addr,
+    ) -> Result<Self::Link> {
+        if own.is_some() { Err(Error::NOSYS) } else { self.dial(local, keep_port, to) }
+    }
+
+    /// As [`bind`](Self::bind), for an endpoint with a secret of its own, if it has one.
+    fn bind_as(&self, own: Option<&JobSecret>, at: &Addr) -> Result<(Self::Listener, Addr)> {
+        if own.is_some() { Err(Error::NOSYS) } else { self.bind(at) }
+    }
 
     /// The number by which peers tell this process from another one at the same address.
     fn process(&self) -> u32 {

@@ -1,9 +1,10 @@
 //! What the engine can do, whatever its links: what its providers offer (fi_getinfo(3)).
+use crate::secret::SECRET_BYTES;
 use ofi_provider::abi::*;
 use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::error::Result;
-use ofi_provider::info::{InfoBuf, InfoRef, ProviderOffer, usual_domain};
+use ofi_provider::info::{InfoBuf, InfoRef, ProviderOffer, usual_domain, version};
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
 
@@ -95,12 +96,14 @@ pub struct OfferLimits {
     /// The protocols of FI_EP_RDM and FI_EP_MSG (`ep_attr->protocol`): equal ones can talk with each
     /// other.
     pub protocols: [u32; 2],
+    /// Whether domains and endpoints take secrets of the program's own (`auth_key`).
+    pub keys: bool,
 }
 
 impl OfferLimits {
     /// The usual ones, for these protocols.
     pub fn usual(protocols: [u32; 2]) -> Self {
-        Self { tx_size: 256, rx_size: 256, max_inject: 128, protocols }
+        Self { tx_size: 256, rx_size: 256, max_inject: 128, protocols, keys: false }
     }
 
     /// What the user chose by parameters of this provider, FI_TCP_TX_SIZE and so on, which are
@@ -187,7 +190,26 @@ pub fn offers(
         ep_cnt: 8192,
         max_ep_srx_ctx: 8192,
     };
-    [rdm, msg].iter().map(|kind| kind.offer(limits)).collect()
+    let keys = echoed_keys(limits.keys, version, hints);
+    [rdm, msg]
+        .iter()
+        .map(|kind| {
+            let mut offer = kind.offer(limits)?;
+            offer.most.set_auth_keys(keys[0], keys[1])?;
+            Ok(offer)
+        })
+        .collect()
+}
+
+/// The authorization keys of the hints, an endpoint's and a domain's, which the answer has as well if
+/// they are secrets that can be had. Programs of versions before 1.5 have none.
+pub fn echoed_keys(taken: bool, api: u32, hints: Option<InfoRef<'_>>) -> [Option<&[u8]>; 2] {
+    let hints = hints.filter(|_| taken && api >= version(1, 5));
+    let lens = SECRET_BYTES.0..=SECRET_BYTES.1;
+    hints.map_or([None; 2], |hints| {
+        [hints.ep_auth_key(), hints.domain_auth_key()]
+            .map(|key| key.filter(|key| lens.contains(&key.len())))
+    })
 }
 
 /// What differs between the kinds of endpoints.
@@ -265,7 +287,7 @@ impl OfferedEndpoint {
 mod tests {
     use super::*;
     use ofi_provider::info::API_VERSION;
-    use ofi_provider::info::{alter, check, version};
+    use ofi_provider::info::{alter, check};
 
     fn offered(hints: Option<InfoRef<'_>>) -> Vec<ProviderOffer> {
         offers(&OfferLimits::usual([0; 2]), API_VERSION, hints).unwrap()

@@ -19,7 +19,10 @@ pub(crate) struct TcpInfoSettings {
 pub(crate) fn settings() -> &'static TcpInfoSettings {
     static SETTINGS: OnceLock<TcpInfoSettings> = OnceLock::new();
     SETTINGS.get_or_init(|| TcpInfoSettings {
-        limits: OfferLimits::of_params(&TCP, [FI_PROTO_XNET as u32, FI_PROTO_SOCK_TCP as u32]),
+        limits: OfferLimits {
+            keys: true,
+            ..OfferLimits::of_params(&TCP, [FI_PROTO_XNET as u32, FI_PROTO_SOCK_TCP as u32])
+        },
         iface: param::string(
             &TCP,
             c"iface",
@@ -32,6 +35,7 @@ pub(crate) fn settings() -> &'static TcpInfoSettings {
 pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let settings = settings();
     config().engine.local.explain(&TCP, config().io_uring.then_some("FI_TCP_IO_URING is on"));
+    config().engine.secret.explain(&TCP);
     let offers = offers(&settings.limits, query.version, query.hints)?;
     let prov = IpProvider {
         name: c"tcp",

@@ -49,7 +49,7 @@ impl Fabric for VerbsFabric {
         Ok(VerbsDomain { thread: Mutex::new(None), connections, engine, settings })
     }
 
-    fn passive_ep(&self, info: InfoRef<'_>) -> Result<VerbsPep> {
+    fn passive_ep(&self, info: InfoRef<'_>, _api_version: u32) -> Result<VerbsPep> {
         info.must_be(fi_ep_type::FI_EP_MSG)?;
         VerbsPep::new(info.to_owned()?, &Addr::of_info(info)?)
     }

@@ -75,7 +75,7 @@ pub trait Fabric: Send + Sync + Sized + 'static {
     /// Opens a domain as `info` describes it.
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<Self::Domain>;
     /// Opens a passive endpoint.
-    fn passive_ep(&self, _info: InfoRef<'_>) -> Result<Self::PassiveEp> {
+    fn passive_ep(&self, _info: InfoRef<'_>, _api_version: u32) -> Result<Self::PassiveEp> {
         Err(Error::NOSYS)
     }
 }

@@ -203,7 +203,7 @@ impl<P: PassiveEp> PepFid<P> {
         info: InfoRef<'_>,
         context: *mut c_void,
     ) -> Result<Arc<Self>> {
-        let inner = fabric.inner.passive_ep(info)?;
+        let inner = fabric.inner.passive_ep(info, fabric.api_version())?;
         let pep = Arc::new(Self {
             c: fid_pep {
                 fid: fid {

@@ -96,6 +96,11 @@ impl<L> StreamRequest<L> {
         let (order, knows) = (message.order, message.knows);
         Self { link, order, knows, _guest: guest, _pending: pending }
     }
+
+    /// The connection.
+    pub fn link(&self) -> &L {
+        &self.link
+    }
 }
 
 impl<L: ByteLink> ofi_provider::api::Reject for StreamRequest<L> {
@@ -147,7 +152,8 @@ impl<N: Net> StreamState<N> {
     /// connection request. Returns the connection's number.
     fn dial(&mut self, ep_id: u32, to: &Addr, param: Vec<u8>) -> Result<u32> {
         let identity = &self.eps[ep_id].identity;
-        let link = self.net.dial(&identity.local, identity.keep_port, to)?;
+        let link =
+            self.net.dial_as(identity.secret.as_ref(), &identity.local, identity.keep_port, to)?;
         let mut conn = StreamConn::new(link, Stage::Connecting, ep_id);
         conn.param = param;
         self.add_conn(conn)
@@ -231,7 +237,8 @@ impl<N: Net> StreamState<N> {
 
     /// Starts listening for RDM peers.
     pub(crate) fn listen(&mut self, ep_id: u32) -> Result {
-        let (listener, local) = self.net.bind(&self.eps[ep_id].identity.local)?;
+        let identity = &self.eps[ep_id].identity;
+        let (listener, local) = self.net.bind_as(identity.secret.as_ref(), &identity.local)?;
         listener.listen(BACKLOG)?;
         let token = TOKEN_LISTENER | u64::from(ep_id);
         self.net.poller().add(listener.id(), token, Interest::READ)?;

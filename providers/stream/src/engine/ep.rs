@@ -1,6 +1,7 @@
 //! The engine's side of an endpoint.
 use super::arrival::Unreceived;
 use super::transfer::Outgoing;
+use crate::secret::JobSecret;
 use crate::settings::{MAX_UNEXPECTED, StreamSettings};
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
@@ -87,6 +88,8 @@ pub struct StreamIdentity {
     pub attr: RdmAttr,
     /// What peers may do to registered memory through this endpoint.
     pub target: TargetOf,
+    /// The secret of the endpoint's own that its peers have to have, if it is not its domain's.
+    pub secret: Option<JobSecret>,
 }
 
 impl AsMut<RdmAttr> for StreamIdentity {

@@ -8,6 +8,7 @@ pub use pep::StreamPep;
 
 use crate::engine::{StreamEngine, StreamEpKind, StreamIdentity, StreamRequest, TargetOf};
 use crate::net::{ByteLink, Net};
+use crate::secret::JobSecret;
 use core::ffi::CStr;
 use core::marker::PhantomData;
 use ofi_provider::abi::{FI_FORMAT_UNSPEC, fi_ep_type, fi_provider};
@@ -18,7 +19,7 @@ use ofi_provider::api::{
 };
 use ofi_provider::endpoint::{RdmAttr, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, version};
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::WaitKind;
 use std::ffi::CString;
@@ -46,6 +47,53 @@ pub trait LinkProvider: Net {
     fn open_passive() -> Result<Self> {
         Self::open()
     }
+
+    /// The secret that peers need when the program has one of its own (`auth_key` of fi_domain(3)):
+    /// -FI_EINVAL if it is none, or if links prove no secrets.
+    fn own_secret(_key: &[u8]) -> Result<JobSecret> {
+        Err(Error::INVAL)
+    }
+
+    /// As [`open`](Self::open), for a domain with a secret of its own ([`own_secret`](Self::own_secret)).
+    fn open_with(_secret: &JobSecret) -> Result<Self> {
+        Err(Error::NOSYS)
+    }
+
+    /// As [`open_passive`](Self::open_passive), for a passive endpoint with a secret of its own.
+    fn open_passive_with(_secret: &JobSecret) -> Result<Self> {
+        Err(Error::NOSYS)
+    }
+
+    /// Whether a link was made for those who have this secret: the program's own, or what the user
+    /// chose.
+    fn is_for(_link: &Self::Link, own: Option<&JobSecret>) -> bool {
+        own.is_none()
+    }
+}
+
+/// A program's own secret, of attributes' `auth_key`. Programs of versions before 1.5 have none.
+fn own_secret<N: LinkProvider>(
+    api_version: u32,
+    size: Option<usize>,
+    key: Option<&[u8]>,
+) -> Result<Option<JobSecret>> {
+    match (size, key) {
+        _ if api_version < version(1, 5) => Ok(None),
+        (None | Some(0), _) => Ok(None),
+        (Some(_), Some(key)) => N::own_secret(key).map(Some),
+        // Null, or FI_AV_AUTH_KEY for its size.
+        (Some(_), None) => Err(Error::INVAL),
+    }
+}
+
+fn own_of_domain<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<JobSecret>> {
+    let size = info.domain().map(|domain| domain.auth_key_size);
+    own_secret::<N>(api, size, info.domain_auth_key())
+}
+
+fn own_of_endpoint<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<JobSecret>> {
+    let size = info.ep().map(|ep| ep.auth_key_size);
+    own_secret::<N>(api, size, info.ep_auth_key())
 }
 
 /// Hands a provider to the core, in `fi_prov_ini`: under another name, if the user wants one.
@@ -77,17 +125,23 @@ impl<N: LinkProvider> Fabric for StreamFabric<N> {
     }
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<StreamDomain<N>> {
-        let net = N::open()?;
+        let secret = own_of_domain::<N>(info, api_version)?;
+        let net = secret.as_ref().map_or_else(N::open, N::open_with)?;
         let threads = N::Link::settings().threads;
         let settings = DomainSettings::new(info, !threads)?.with_visitors();
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let engine = StreamEngine::new(net, level, threads, regions)?;
-        Ok(StreamDomain { engine, settings, api_version })
+        Ok(StreamDomain { engine, settings, api_version, secret })
     }
 
-    fn passive_ep(&self, info: InfoRef<'_>) -> Result<StreamPep<N>> {
+    fn passive_ep(&self, info: InfoRef<'_>, api_version: u32) -> Result<StreamPep<N>> {
         info.must_be(fi_ep_type::FI_EP_MSG)?;
-        StreamPep::new(N::open_passive()?, info.to_owned()?, Addr::of_info(info)?)
+        let secret = match own_of_endpoint::<N>(info, api_version)? {
+            None => own_of_domain::<N>(info, api_version)?,
+            own => own,
+        };
+        let net = secret.as_ref().map_or_else(N::open_passive, N::open_passive_with)?;
+        StreamPep::new(net, info.to_owned()?, Addr::of_info(info)?)
     }
 }
 
@@ -98,6 +152,8 @@ pub struct StreamDomain<N: Net> {
     engine: Arc<StreamEngine<N>>,
     settings: DomainSettings,
     api_version: u32,
+    /// The program's own secret for endpoints that have none.
+    secret: Option<JobSecret>,
 }
 
 impl<N: LinkProvider> StreamDomain<N> {
@@ -122,6 +178,7 @@ impl<N: LinkProvider> StreamDomain<N> {
             keep_port: passive.is_some(),
             attr: if kind == StreamEpKind::Msg { attr.of_connected() } else { attr },
             target: TargetOf::new(info.caps()),
+            secret: own_of_endpoint::<N>(info, self.api_version)?,
         })
     }
 }
@@ -157,7 +214,21 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
         let request = match identity.kind {
             _ if handle.is_null() => None,
             StreamEpKind::Msg if passive.is_some() => None,
-            StreamEpKind::Msg => Some(take_request::<StreamRequest<N::Link>>(handle)?),
+            StreamEpKind::Msg => {
+                let request = take_request::<StreamRequest<N::Link>>(handle)?;
+                // The passive endpoint's secret is what was proven.
+                if !N::is_for(request.link(), identity.secret.as_ref().or(self.secret.as_ref())) {
+                    ofi_provider::log!(
+                        N::Link::provider(),
+                        WARN,
+                        EP_CTRL,
+                        "the passive endpoint had another auth_key than the endpoint that takes \
+                         the connection"
+                    );
+                    return Err(Error::KEYREJECTED);
+                }
+                Some(request)
+            }
             StreamEpKind::Rdm | StreamEpKind::Srx => return Err(Error::INVAL),
         };
         // Connecting, sends that wait for room and peers' accesses to our memory must go on
@@ -191,6 +262,7 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
             keep_port: false,
             attr: RdmAttr::of_srx(&rx),
             target: TargetOf::NOTHING,
+            secret: None,
         };
         let aside = StreamAside::new(StreamEpKind::Srx, None, None);
         Ok(StreamEp::shared_rx(self.engine.clone(), identity, aside))

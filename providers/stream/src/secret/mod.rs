@@ -28,15 +28,21 @@ const KEY_LEN: usize = 32;
 /// What is hashed before a secret, so that the result is of use here alone.
 const KEY_LABEL: &[u8] = b"libfabric job secret 1\0";
 
+/// The same for a program's own secret where the user chose one as well.
+const OWN_LABEL: &[u8] = b"libfabric job secret and a program's 1\0";
+
 /// A secret, as the handshake takes it.
 pub struct SecretKey(SecretMemory);
 
 impl SecretKey {
     /// The key of these bytes.
     fn of(secret: &[u8]) -> Result<Self> {
+        Self::of_parts(&[KEY_LABEL, secret])
+    }
+
+    fn of_parts(parts: &[&[u8]]) -> Result<Self> {
         let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
-        hash.update(KEY_LABEL);
-        hash.update(secret);
+        parts.iter().for_each(|part| hash.update(part));
         let mut memory = SecretMemory::new(KEY_LEN)?;
         memory.bytes_mut().copy_from_slice(hash.finish().as_ref());
         Ok(Self(memory))
@@ -60,16 +66,44 @@ pub struct JobSecret {
     key: Option<Arc<SecretKey>>,
     /// Why there is no key though the user wants one: then no domain is opened.
     wrong: Option<String>,
+    /// What is wrong is that there is none, so that a program's own will do.
+    missing: bool,
     /// Whether what goes over links is encrypted.
     encrypt: bool,
+    /// Where the user's secret is from, for people.
+    origin: String,
 }
 
 impl JobSecret {
     /// The secret of these bytes; with `encrypt` what goes over links is encrypted.
     pub fn new(secret: &[u8], encrypt: bool) -> Self {
         match check_len(secret.len()).and_then(|()| key_of(secret)) {
-            Ok(key) => Self { key: Some(Arc::new(key)), wrong: None, encrypt },
-            Err(why) => Self { key: None, wrong: Some(why), encrypt },
+            Ok(key) => Self { key: Some(Arc::new(key)), encrypt, ..Self::default() },
+            Err(why) => Self { wrong: Some(why), encrypt, ..Self::default() },
+        }
+    }
+
+    /// A program's own secret (`auth_key` of fi_domain(3) and fi_endpoint(3)) in addition to what the
+    /// user chose: peers need both. An error says what is wrong with it.
+    pub fn with_own(&self, own: &[u8]) -> core::result::Result<Self, String> {
+        check_len(own.len())?;
+        if self.wrong.is_some() && !self.missing {
+            return Ok(self.clone());
+        }
+        let key = match &self.key {
+            None => key_of(own)?,
+            Some(chosen) => SecretKey::of_parts(&[OWN_LABEL, chosen.bytes(), own])
+                .map_err(|error| error.to_string())?,
+        };
+        Ok(Self { key: Some(Arc::new(key)), encrypt: self.encrypt, ..Self::default() })
+    }
+
+    /// Whether links prove the same secret and carry the same.
+    pub fn is_same(&self, key: Option<&SecretKey>, encrypts: bool) -> bool {
+        match (self.key(), key) {
+            (None, None) => true,
+            (Some(own), Some(other)) => own.bytes() == other.bytes() && self.encrypt == encrypts,
+            _ => false,
         }
     }
 
@@ -93,13 +127,18 @@ impl JobSecret {
             .unwrap_or(false);
         let prefix = format!("FI_{}_", prov.name().to_string_lossy().to_uppercase());
         let value = std::env::var_os(format!("{prefix}AUTH_KEY")).filter(|_| !has_more_rights());
-        let chosen = match (file, value) {
+        let none = file.is_none() && value.is_none();
+        let origin = match &file {
+            Some(file) => format!("{prefix}AUTH_KEY_FILE: {file}"),
+            None => format!("{prefix}AUTH_KEY"),
+        };
+        let chosen = match (&file, value) {
             // The environment of a program with more rights than its caller is the caller's, and
             // of that the core passes over names with slashes alone.
             (Some(file), _) if has_more_rights() && !file.starts_with('/') => {
                 Err(format!("{prefix}AUTH_KEY_FILE: {file}: not a full path"))
             }
-            (Some(file), _) => key_in(&file)
+            (Some(file), _) => key_in(file)
                 .map(Some)
                 .map_err(|why| format!("{prefix}AUTH_KEY_FILE: {file}: {why}")),
             (None, Some(value)) => {
@@ -121,8 +160,8 @@ impl JobSecret {
             (None, None) => Ok(None),
         };
         match chosen {
-            Ok(key) => Self { key: key.map(Arc::new), wrong: None, encrypt },
-            Err(why) => Self { key: None, wrong: Some(why), encrypt },
+            Ok(key) => Self { key: key.map(Arc::new), encrypt, origin, ..Self::default() },
+            Err(why) => Self { wrong: Some(why), missing: none, encrypt, ..Self::default() },
         }
     }
 
@@ -131,6 +170,27 @@ impl JobSecret {
         let Some(why) = &self.wrong else { return Ok(()) };
         log!(prov, WARN, DOMAIN, "{why}; no domain is opened");
         Err(Error::ACCES)
+    }
+
+    /// Says in the log, and so to `fi_info --explain`, whom the provider's endpoints talk with.
+    pub fn explain(&self, prov: &'static Provider) {
+        if !log::enabled(prov, log::level::INFO, log::subsys::FABRIC) {
+            return;
+        }
+        if let Some(why) = &self.wrong {
+            log!(prov, INFO, FABRIC, "no domain can be opened: {why}");
+        } else if self.key.is_some() {
+            let encrypted = if self.encrypt { "" } else { " not" };
+            log!(
+                prov,
+                INFO,
+                FABRIC,
+                "only peers that prove the job's secret are talked to ({}), and what goes over the \
+                 network is{encrypted} encrypted; peers without the secret are refused, which the \
+                 log tells at level warn",
+                self.origin
+            );
+        }
     }
 
     /// The secret, if links are to prove that they have it.
@@ -228,6 +288,44 @@ mod tests {
         assert!(tried("long", &[1; 4097], 0o600).unwrap_err().contains("longer"));
         assert!(key_in("/nonexistent/key").unwrap_err().contains("No such file"));
         assert!(key_in("/").is_err() && key_in("/dev/null").is_err());
+    }
+
+    #[test]
+    fn a_programs_own_secret_is_needed_beside_the_users() {
+        let (user, own, other) = (&[1; 16], &[2; 16], &[3; 16]);
+        let key = |secret: &JobSecret| *secret.key().unwrap().bytes();
+        let none = JobSecret::default();
+        let of_user = JobSecret::new(user, false);
+        // Without one of the user's it is as if the user had chosen it.
+        assert_eq!(key(&none.with_own(own).unwrap()), key(&JobSecret::new(own, false)));
+        let keys = [&none, &of_user, &JobSecret::new(other, false)]
+            .map(|chosen| key(&chosen.with_own(own).unwrap()));
+        assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[1] != key(&of_user));
+        assert_ne!(keys[1], key(&of_user.with_own(other).unwrap()));
+        for len in [0, 15, 4097] {
+            assert!(none.with_own(&vec![1; len]).is_err(), "{len}");
+        }
+        // What is wrong with the user's stays wrong, unless it is missing only.
+        static NOBODY: Provider = Provider::named(c"nobody", 0, 0);
+        let wrong = JobSecret::new(b"short", true);
+        assert_eq!(wrong.with_own(own).unwrap().check(&NOBODY), Err(Error::ACCES));
+        let missing = JobSecret { missing: true, ..wrong };
+        let found = missing.with_own(own).unwrap();
+        assert_eq!((found.check(&NOBODY), found.encrypts()), (Ok(()), true));
+    }
+
+    #[test]
+    fn secrets_are_the_same_if_links_are() {
+        let [one, same, other, encrypted] =
+            [(b'1', false), (b'1', false), (b'2', false), (b'1', true)]
+                .map(|(byte, encrypts)| JobSecret::new(&[byte; 16], encrypts));
+        let is_same =
+            |a: &JobSecret, b: &JobSecret| a.is_same(b.key().map(AsRef::as_ref), b.encrypts());
+        let none = JobSecret::default();
+        assert!(is_same(&one, &same) && is_same(&none, &none));
+        for other in [&other, &encrypted, &none] {
+            assert!(!is_same(&one, other) && !is_same(other, &one));
+        }
     }
 
     #[test]

@@ -665,7 +665,7 @@ impl Fabric for WireFabric {
         Ok(WireDomain { settings, still: Arc::new(WiresProgress::new()?) })
     }
 
-    fn passive_ep(&self, info: InfoRef<'_>) -> Result<WirePep> {
+    fn passive_ep(&self, info: InfoRef<'_>, _api_version: u32) -> Result<WirePep> {
         let at = Addr::of_info(info)?.ip()?;
         let announcer = Arc::new(Mutex::new(Announcer::new(info.to_owned()?)));
         Ok(WirePep { world: here(), at, announcer, still: Arc::new(WiresProgress::new()?) })

@@ -183,6 +183,7 @@ impl SimWorld for OverRings {
             keep_port: false,
             attr,
             target,
+            secret: None,
         }
     }
 
