@@ -1,6 +1,5 @@
 // What dat_srq_post_recv(3DAT) says of shared receive queues, and the answers of other calls to bad
 // input, through Debian's libdat2. Both ends of each connection are in this process.
-#include <arpa/inet.h>
 #include <dat2/udat.h>
 #include <netinet/in.h>
 #include <stdint.h>
@@ -59,9 +58,18 @@ static DAT_LMR_HANDLE reg(DAT_PZ_HANDLE zone, int priv, DAT_LMR_CONTEXT *k, DAT_
 	MUST(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, d, 64 * SIZE, zone, priv, DAT_VA_TYPE_VA, &h, k, r ? r : &own, &l, &a));
 	return h;
 }
+// The adaptor's own address.
+static struct sockaddr_storage here(void)
+{
+	DAT_IA_ATTR a;
+	struct sockaddr_storage to = { 0 };
+	MUST(dat_ia_query(ia, NULL, DAT_IA_FIELD_ALL, &a, 0, NULL));
+	memcpy(&to, a.ia_address_ptr, a.ia_address_ptr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
+	return to;
+}
 static void link_up(int k)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_storage to = here();
 	char hello[8] = "hello";
 	MUST(dat_ep_create_with_srq(ia, pz, recv_evd[k], req, conn, srq, NULL, &taker[k]));
 	MUST(dat_ep_create(ia, pz, send_recv, req, conn, NULL, &sender[k]));
@@ -91,9 +99,9 @@ static void send_to(int k, const char *text, int length)
 // Another process that connects and stays until it is killed.
 static int peer(char *name, DAT_CONN_QUAL to_port)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	DAT_EP_HANDLE ep;
 	MUST(dat_ia_open(name, 8, &async, &ia));
+	struct sockaddr_storage to = here();
 	MUST(dat_pz_create(ia, &pz));
 	MUST(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &conn));
 	MUST(dat_ep_create(ia, pz, DAT_HANDLE_NULL, DAT_HANDLE_NULL, conn, NULL, &ep));
@@ -288,7 +296,7 @@ int main(int argc, char **argv)
 	MUST(dat_rmr_free(rmr));
 
 	// connections that do not come about
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_storage to = here();
 	static char large[300];
 	DAT_EP_HANDLE ep; DAT_EP_STATE state; DAT_BOOLEAN idle;
 	MUST(dat_ep_create(ia, pz, send_recv, req, conn, NULL, &ep));

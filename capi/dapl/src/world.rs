@@ -84,6 +84,8 @@ pub(crate) struct DatLmr {
     pub(crate) privileges: u32,
     pub(crate) mem_type: u32,
     pub(crate) key: u32,
+    /// What peers name it by; 0 if they may not.
+    pub(crate) remote_key: u32,
     region: FabricRegion,
     uses: usize,
 }
@@ -236,14 +238,9 @@ impl DatWorld {
         let wanted = words.nth(1).map(str::to_string);
         let providers: Vec<&str> =
             wanted.as_deref().map_or_else(|| vec!["verbs", "tcp"], |name| vec![name]);
-        let mut found = Err(libc::ENODATA);
-        for provider in providers {
-            found = FabricInfo::find(provider, &place);
-            if found.is_ok() {
-                break;
-            }
-        }
-        let Ok(info) = found else { return error(PROVIDER_NOT_FOUND, 0) };
+        let Ok(info) = FabricInfo::find(&providers, &place) else {
+            return error(PROVIDER_NOT_FOUND, 0);
+        };
         let limits = info.limits();
         let domain = FabricDomain::open(&info).map_err(|code| of_code(code, RESOURCE_DEVICE))?;
         let listener = FabricListener::open(&domain, &info, 0, 0)
@@ -578,14 +575,15 @@ impl DatWorld {
         }
     }
 
-    /// Registers memory under a key that none had before, of 32 bits.
+    /// Registers memory; answers a key of 32 bits that no region has, and the one that peers use.
+    /// They may differ: a device chooses the second, and two devices may choose the same.
     fn register(
         &mut self,
         ia: Handle,
         address: u64,
         length: u64,
         privileges: u32,
-    ) -> DatResult<(FabricRegion, u32)> {
+    ) -> DatResult<(FabricRegion, u32, u32)> {
         use ofi::abi::{FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE};
         let mut access = FI_SEND | FI_WRITE;
         if privileges & PRIV_LOCAL_WRITE != 0 {
@@ -609,8 +607,11 @@ impl DatWorld {
                 libc::EINVAL | libc::EFAULT => DatError(INVALID_PARAMETER | (ARG_1 + 2)),
                 _ => DatError(INSUFFICIENT_RESOURCES | RESOURCE_MEMORY_REGION),
             })?;
+        // a region that peers may not touch need not have a key for them
+        let remote = privileges & (PRIV_REMOTE_READ | PRIV_REMOTE_WRITE) != 0;
         match u32::try_from(region.key()) {
-            Ok(key) => Ok((region, key)),
+            Ok(key) => Ok((region, self.next_key, key)),
+            Err(_) if !remote => Ok((region, self.next_key, 0)),
             Err(_) => error(INTERNAL_ERROR, 0),
         }
     }
@@ -647,7 +648,7 @@ impl DatWorld {
         }
         self.use_pz(ia, pz)?;
         let made = self.register(ia, address, length, privileges);
-        let (region, key) = match made {
+        let (region, key, remote_key) = match made {
             Ok(made) => made,
             Err(error) => {
                 self.leave_pz(pz);
@@ -659,7 +660,18 @@ impl DatWorld {
         let uses = 0;
         self.lmrs.insert(
             lmr,
-            DatLmr { ia, pz, address, length, privileges, mem_type, key, region, uses },
+            DatLmr {
+                ia,
+                pz,
+                address,
+                length,
+                privileges,
+                mem_type,
+                key,
+                remote_key,
+                region,
+                uses,
+            },
         );
         Ok(lmr)
     }
@@ -792,7 +804,7 @@ impl DatWorld {
             if !inside {
                 return bad_argument(3);
             }
-            let (region, key) = self.register(ia, at, length, privileges)?;
+            let (region, _, key) = self.register(ia, at, length, privileges)?;
             self.unbind(rmr);
             find!(self.lmrs, lmr, HANDLE_LMR).uses += 1;
             let found = find!(self.rmrs, rmr, HANDLE_RMR);
