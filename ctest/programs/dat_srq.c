@@ -202,9 +202,21 @@ int main(int argc, char **argv)
 
 	// too short a buffer
 	MUST(post(0, 4, 200));
-	send_to(0, "too long for it", 15);
+	t = at(32 * SIZE, 15);
+	MUST(dat_ep_post_send(sender[0], 1, &t, cookie(78), 0));
+	int broken = next(req).event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS;
 	e = next(recv_evd[0]);
 	CHECK(e.event_data.dto_completion_event_data.user_cookie.as_64 == 200 && e.event_data.dto_completion_event_data.status == DAT_DTO_ERR_LOCAL_LENGTH, "a message longer than its buffer: DAT_DTO_ERR_LOCAL_LENGTH");
+	if (broken) {	// a device ends the connection
+		while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS && e.event_number == DAT_CONNECTION_EVENT_ESTABLISHED) {}
+		int told_of = e.event_number == DAT_CONNECTION_EVENT_BROKEN || e.event_number == DAT_CONNECTION_EVENT_DISCONNECTED;
+		while (told_of < 2) { e = next(conn); if (e.event_number != DAT_CONNECTION_EVENT_BROKEN && e.event_number != DAT_CONNECTION_EVENT_DISCONNECTED) break; told_of++; }
+		CHECK(told_of == 2, "both ends are told that a failed transfer ended the connection");
+		e = next(async);
+		CHECK(e.event_number == DAT_ASYNC_ERROR_EP_BROKEN && e.event_data.asynch_error_event_data.dat_handle == taker[0], "as is who looks for asynchronous errors");
+		MUST(dat_ep_free(taker[0])); MUST(dat_ep_free(sender[0]));
+		link_up(0);
+	}
 
 	// a connection ends: what nobody took stays
 	while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS) {}

@@ -25,6 +25,8 @@ pub(crate) const EVD_MAX: i32 = 1 << 16;
 const ASYNC_MIN: i32 = 1 << 12;
 /// The most operations of an endpoint or a shared queue.
 pub(crate) const DTO_MAX: i32 = 1 << 14;
+/// How long an event may take to say how a connection ended whose transfers fail.
+const DOUBT: Duration = Duration::from_millis(100);
 /// The operations of an endpoint that was made without attributes.
 const DTO_DEFAULT: i32 = 256;
 
@@ -37,6 +39,8 @@ pub(crate) struct DatIa {
     pub(crate) domain: Arc<FabricDomain>,
     pub(crate) address: Box<SocketAddress>,
     pub(crate) limits: FabricLimits,
+    /// Whether it is a device's, whose connections end with the first failure.
+    is_device: bool,
     pub(crate) private_max: usize,
     pub(crate) async_evd: Handle,
     /// Endpoints whose connections take time.
@@ -241,7 +245,7 @@ impl DatWorld {
         let Ok(info) = FabricInfo::find(&providers, &place) else {
             return error(PROVIDER_NOT_FOUND, 0);
         };
-        let limits = info.limits();
+        let (limits, is_device) = (info.limits(), info.provider() == "verbs");
         let domain = FabricDomain::open(&info).map_err(|code| of_code(code, RESOURCE_DEVICE))?;
         let listener = FabricListener::open(&domain, &info, 0, 0)
             .map_err(|code| of_code(code, RESOURCE_DEVICE))?;
@@ -259,6 +263,7 @@ impl DatWorld {
                 domain,
                 address,
                 limits,
+                is_device,
                 private_max,
                 async_evd: OUT_OF_SCOPE,
                 waiting: Vec::new(),
@@ -1037,7 +1042,11 @@ impl DatWorld {
                 return error(INVALID_STATE, 0);
             }
         }
-        let attr = attr.copied().unwrap_or_else(|| self.default_attr(ia));
+        let attr = attr.copied().unwrap_or_else(|| DatEpAttr {
+            // dat_srq_post_recv(3DAT): the default of endpoints with a shared queue
+            recv_completion_flags: if srq.is_some() { COMPLETION_UNSIGNALLED } else { 0 },
+            ..self.default_attr(ia)
+        });
         self.use_pz(ia, pz)?;
         let evds = [
             (recv_evd, EVD_DTO, HANDLE_EVD_RECV),
@@ -1544,6 +1553,7 @@ impl DatWorld {
             | libc::ESHUTDOWN => DTO_FLUSHED,
             _ => DTO_TRANSPORT,
         };
+        self.doubt(ep, status);
         let length = if op.kind == DTO_RECEIVE { completion.length as u32 } else { op.length };
         let silent = op.flags & COMPLETION_SUPPRESS != 0 && status == DTO_SUCCESS;
         if !silent {
@@ -1553,6 +1563,18 @@ impl DatWorld {
         }
         if receives && srq != 0 {
             self.look_at_mark(srq);
+        }
+    }
+
+    /// A failed transfer may be all that tells of the end of a connection: a device ends it with
+    /// the first, and its peer's system knows nothing of that. An event that says more goes first.
+    fn doubt(&mut self, ep: Handle, status: u32) {
+        let Some(found) = self.eps.get_mut(&ep) else { return };
+        let Some(ia) = self.ias.get_mut(&found.ia) else { return };
+        let over = status == DTO_FLUSHED || status != DTO_SUCCESS && ia.is_device;
+        if over && found.state == EpState::Connected && found.deadline.is_none() {
+            found.deadline = Some(Instant::now() + DOUBT);
+            ia.waiting.push(ep);
         }
     }
 
@@ -1802,6 +1824,12 @@ impl DatWorld {
             match found.state {
                 EpState::ActivePending if found.deadline.is_some_and(|at| at <= now) => {
                     self.end_connection(ep, TIMED_OUT, &[]);
+                }
+                EpState::Connected if found.deadline.is_some_and(|at| at <= now) => {
+                    if let Some(fabric) = &found.fabric {
+                        fabric.shutdown();
+                    }
+                    self.end_connection(ep, BROKEN, &[]);
                 }
                 EpState::DisconnectPending if found.requests.used() == 0 => self.hang_up(ep),
                 _ => {}
