@@ -204,10 +204,12 @@ int main(int argc, char **argv)
 	MUST(post(0, 4, 200));
 	t = at(32 * SIZE, 15);
 	MUST(dat_ep_post_send(sender[0], 1, &t, cookie(78), 0));
-	int broken = next(req).event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS;
+	next(req);
 	e = next(recv_evd[0]);
 	CHECK(e.event_data.dto_completion_event_data.user_cookie.as_64 == 200 && e.event_data.dto_completion_event_data.status == DAT_DTO_ERR_LOCAL_LENGTH, "a message longer than its buffer: DAT_DTO_ERR_LOCAL_LENGTH");
-	if (broken) {	// a device ends the connection
+	DAT_IA_ATTR ia_attr;
+	MUST(dat_ia_query(ia, NULL, DAT_IA_FIELD_ALL, &ia_attr, 0, NULL));
+	if (strstr(ia_attr.vendor_name, "verbs")) {	// a device ends the connection
 		while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS && e.event_number == DAT_CONNECTION_EVENT_ESTABLISHED) {}
 		int told_of = e.event_number == DAT_CONNECTION_EVENT_BROKEN || e.event_number == DAT_CONNECTION_EVENT_DISCONNECTED;
 		while (told_of < 2) { e = next(conn); if (e.event_number != DAT_CONNECTION_EVENT_BROKEN && e.event_number != DAT_CONNECTION_EVENT_DISCONNECTED) break; told_of++; }
@@ -301,8 +303,8 @@ int main(int argc, char **argv)
 	MUST(dat_ep_post_rdma_write(sender[0], 1, &t, cookie(10), &r, 0));
 	e = next(req);
 	CHECK(e.event_data.dto_completion_event_data.status == DAT_DTO_SUCCESS, "a write through it completes");
-	send_to(0, "", 0);	// behind the write, for which there is no buffer
 	MUST(post(0, 64, 700));
+	send_to(0, "", 0);	// behind the write
 	next(recv_evd[0]);
 	CHECK(!strcmp(memory + 50 * SIZE, "written"), "and is there when what was sent after it is");
 	MUST(dat_rmr_free(rmr));
