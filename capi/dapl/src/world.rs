@@ -665,18 +665,7 @@ impl DatWorld {
         let uses = 0;
         self.lmrs.insert(
             lmr,
-            DatLmr {
-                ia,
-                pz,
-                address,
-                length,
-                privileges,
-                mem_type,
-                key,
-                remote_key,
-                region,
-                uses,
-            },
+            DatLmr { ia, pz, address, length, privileges, mem_type, key, remote_key, region, uses },
         );
         Ok(lmr)
     }
