@@ -1,9 +1,6 @@
 // What dat_srq_post_recv(3DAT) says of shared receive queues, and the answers of other calls to bad
 // input, through Debian's libdat2. Both ends of each connection are in this process.
-#include <dat2/udat.h>
-#include <netinet/in.h>
-#include <stdint.h>
-#include <stdio.h>
+#include "dat_test.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,20 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int bad;
-static void tell(int ok, const char *what, int line)
-{
-	printf("%s %s", ok ? "ok" : "FAIL", what);
-	if (!ok) { printf(" (line %d)", line); bad = 1; }
-	puts("");
-}
-#define CHECK(ok, what) tell(!!(ok), what, __LINE__)
-#define TYPE(answer, type) (DAT_GET_TYPE(answer) == (type))
-#define SUB(answer, type, subtype) (TYPE(answer, type) && DAT_GET_SUBTYPE(answer) == (subtype))
-#define MUST(call) do { DAT_RETURN r_ = (call); if (r_) { printf("FAIL %s answered %x (line %d)\n", #call, r_, __LINE__); exit(1); } } while (0)
-
 enum { SIZE = 4096, EPS = 3 };
-static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz, other_pz;
 static DAT_EVD_HANDLE async, conn, cr, req, recv_evd[EPS], send_recv;
 static DAT_SRQ_HANDLE srq;
@@ -36,20 +20,7 @@ static DAT_PSP_HANDLE psp;
 static DAT_CONN_QUAL port;
 static DAT_EP_HANDLE taker[EPS], sender[EPS];
 
-static DAT_EVENT next(DAT_EVD_HANDLE evd)
-{
-	DAT_EVENT e; DAT_COUNT more;
-	memset(&e, 0, sizeof e);
-	if (dat_evd_wait(evd, 10000000, 1, &e, &more)) e.event_number = 0;
-	return e;
-}
-static int nothing(DAT_EVD_HANDLE evd)
-{
-	DAT_EVENT e; DAT_COUNT more;
-	return TYPE(dat_evd_wait(evd, 50000, 1, &e, &more), DAT_TIMEOUT_EXPIRED);
-}
 static DAT_LMR_TRIPLET at(int offset, int length) { return (DAT_LMR_TRIPLET){ (DAT_VADDR)(uintptr_t)memory + offset, length, key }; }
-static DAT_DTO_COOKIE cookie(uint64_t n) { return (DAT_DTO_COOKIE){ .as_64 = n }; }
 static DAT_RETURN post(int offset, int length, uint64_t n) { DAT_LMR_TRIPLET t = at(offset, length); return dat_srq_post_recv(srq, 1, &t, cookie(n)); }
 static DAT_LMR_HANDLE reg(DAT_PZ_HANDLE zone, int priv, DAT_LMR_CONTEXT *k, DAT_RMR_CONTEXT *r)
 {
@@ -57,15 +28,6 @@ static DAT_LMR_HANDLE reg(DAT_PZ_HANDLE zone, int priv, DAT_LMR_CONTEXT *k, DAT_
 	DAT_REGION_DESCRIPTION d = { .for_va = memory };
 	MUST(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, d, 64 * SIZE, zone, priv, DAT_VA_TYPE_VA, &h, k, r ? r : &own, &l, &a));
 	return h;
-}
-// The adaptor's own address.
-static struct sockaddr_storage here(void)
-{
-	DAT_IA_ATTR a;
-	struct sockaddr_storage to = { 0 };
-	MUST(dat_ia_query(ia, NULL, DAT_IA_FIELD_ALL, &a, 0, NULL));
-	memcpy(&to, a.ia_address_ptr, a.ia_address_ptr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
-	return to;
 }
 static void link_up(int k)
 {

@@ -309,12 +309,13 @@ impl SocketAddress {
     }
 }
 
-/// The first address of a network interface of the host's, as text.
-pub(crate) fn interface_address(name: &str) -> Option<String> {
+/// The first address of a network interface of the host's, as text; none if no interface has this
+/// name.
+pub(crate) fn interface_address(name: &str) -> Result<Option<String>, Code> {
     let mut list = null_mut();
     // SAFETY: room for the answer.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
-        return None;
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
     }
     let (mut at, mut found) = (list, None::<(c_int, String)>);
     while !at.is_null() {
@@ -350,7 +351,7 @@ pub(crate) fn interface_address(name: &str) -> Option<String> {
     }
     // SAFETY: of getifaddrs, once.
     unsafe { libc::freeifaddrs(list) };
-    found.map(|(_, text)| text)
+    Ok(found.map(|(_, text)| text))
 }
 
 /// An object of libfabric's that is closed when the last of those who need it lets go.

@@ -238,13 +238,16 @@ impl DatWorld {
         }
         let mut words = instance.split_whitespace();
         let place = words.next().unwrap_or("lo");
-        let place = interface_address(place).unwrap_or_else(|| place.to_string());
+        let place = interface_address(place)
+            .map_err(|code| of_code(code, RESOURCE_DEVICE))?
+            .unwrap_or_else(|| place.to_string());
         let wanted = words.nth(1).map(str::to_string);
         let providers: Vec<&str> =
             wanted.as_deref().map_or_else(|| vec!["verbs", "tcp"], |name| vec![name]);
-        let Ok(info) = FabricInfo::find(&providers, &place) else {
-            return error(PROVIDER_NOT_FOUND, 0);
-        };
+        let info = FabricInfo::find(&providers, &place).map_err(|code| match code {
+            libc::ENOMEM | libc::EMFILE | libc::ENFILE => of_code(code, RESOURCE_DEVICE),
+            _ => DatError(PROVIDER_NOT_FOUND),
+        })?;
         let (limits, is_device) = (info.limits(), info.provider() == "verbs");
         let domain = FabricDomain::open(&info).map_err(|code| of_code(code, RESOURCE_DEVICE))?;
         let listener = FabricListener::open(&domain, &info, 0, 0)
@@ -834,6 +837,9 @@ impl DatWorld {
             return exhausted(RESOURCE_SRQ);
         }
         let size = attr.max_recv_dtos as usize;
+        let mut held = VecDeque::new();
+        let ops = PostedOps::ready(size).filter(|_| held.try_reserve(size).is_ok());
+        let Some(ops) = ops else { return exhausted(RESOURCE_MEMORY) };
         let receives = SharedReceives::open(&found.domain, &found.info, size.min(limits.receives))
             .map_err(|code| of_code(code, RESOURCE_SRQ))?;
         self.use_pz(ia, pz)?;
@@ -846,8 +852,8 @@ impl DatWorld {
                 max_iov: attr.max_recv_iov as usize,
                 low_watermark: attr.low_watermark as usize,
                 armed: attr.low_watermark > 0,
-                ops: PostedOps::new(size, true),
-                held: VecDeque::with_capacity(size),
+                ops,
+                held,
                 receives,
                 uses: 0,
             },
@@ -875,11 +881,14 @@ impl DatWorld {
         if size > DTO_MAX {
             return exhausted(RESOURCE_SRQ);
         }
-        if (size as usize) < found.low_watermark || !found.ops.resize(size as usize) {
+        let size = size as usize;
+        if size < found.low_watermark || size < found.ops.used() {
             return error(INVALID_STATE, 0);
         }
-        let more = (size as usize).saturating_sub(found.held.len());
-        found.held.reserve(more);
+        let more = size.saturating_sub(found.held.len());
+        if found.held.try_reserve(more).is_err() || found.ops.resize(size).is_none() {
+            return exhausted(RESOURCE_MEMORY);
+        }
         Ok(())
     }
 
@@ -1070,8 +1079,8 @@ impl DatWorld {
                 local: Box::new(local),
                 peer: Box::new(SocketAddress::NONE),
                 conn_qual: 0,
-                requests: PostedOps::new(counts[0], false),
-                receives: PostedOps::new(counts[1], false),
+                requests: PostedOps::new(counts[0]),
+                receives: PostedOps::new(counts[1]),
                 reads: 0,
                 held_requests: VecDeque::new(),
                 held_receives: VecDeque::new(),
@@ -1307,11 +1316,12 @@ impl DatWorld {
         if mask & !(PZ | EVDS[0] | EVDS[1] | EVDS[2] | ATTR) != 0 {
             return bad_argument(2);
         }
-        if !matches!(found.state, EpState::Unconnected | EpState::Reserved) {
+        let open = [EpState::Unconnected, EpState::Reserved, EpState::PassivePending];
+        if !open.contains(&found.state) {
             return bad_state(found.state);
         }
-        let (ia, mut attr, old_pz) = (found.ia, found.attr, found.pz);
-        let receives = found.receives.used();
+        let (ia, mut attr, old_pz, srq) = (found.ia, found.attr, found.pz, found.srq);
+        let used = (found.receives.used(), found.requests.used());
         let new = &param.ep_attr;
         macro_rules! take {
             ($($bit:literal $field:ident),*) => {$(
@@ -1326,19 +1336,44 @@ impl DatWorld {
             0x200000 max_request_iov, 0x400000 max_rdma_read_in, 0x800000 max_rdma_read_out,
             0x1000000 srq_soft_hw, 0x2000000 max_rdma_read_iov, 0x4000000 max_rdma_write_iov);
         self.check_attr(ia, &attr, 3)?;
-        if mask & PZ != 0 && param.pz_handle != old_pz {
-            if receives > 0 {
+        // all that can be refused, before anything changes
+        let sizes = [attr.max_recv_dtos, attr.max_request_dtos].map(|n| n.max(1) as usize);
+        if mask & RECV_DTOS != 0 && sizes[0] < used.0
+            || mask & REQUEST_DTOS != 0 && sizes[1] < used.1
+        {
+            return error(INVALID_STATE, 0);
+        }
+        let moves = mask & PZ != 0 && param.pz_handle != old_pz;
+        if moves {
+            if find!(self.pzs, param.pz_handle, HANDLE_PZ).ia != ia {
+                return error(INVALID_HANDLE, HANDLE_PZ);
+            }
+            // posted buffers are of the old zone, and a shared queue's zone is its endpoints'
+            if used.0 > 0 || srq != 0 {
                 return error(INVALID_STATE, 0);
             }
-            self.use_pz(ia, param.pz_handle)?;
-            self.leave_pz(old_pz);
-            find!(self.eps, ep, HANDLE_EP).pz = param.pz_handle;
         }
         let evds = [
             (param.recv_evd_handle, EVD_DTO, HANDLE_EVD_RECV),
             (param.request_evd_handle, EVD_DTO, HANDLE_EVD_REQUEST),
             (param.connect_evd_handle, EVD_CONNECTION, HANDLE_EVD_CONN),
         ];
+        for (k, (evd, flag, subtype)) in evds.into_iter().enumerate() {
+            if mask & EVDS[k] != 0 && evd != 0 && find!(self.evds, evd, subtype).flags & flag == 0 {
+                return error(INVALID_HANDLE, subtype);
+            }
+        }
+        let found = find!(self.eps, ep, HANDLE_EP);
+        if mask & RECV_DTOS != 0 && found.receives.resize(sizes[0]).is_none()
+            || mask & REQUEST_DTOS != 0 && found.requests.resize(sizes[1]).is_none()
+        {
+            return exhausted(RESOURCE_MEMORY);
+        }
+        if moves {
+            self.use_pz(ia, param.pz_handle)?;
+            self.leave_pz(old_pz);
+            find!(self.eps, ep, HANDLE_EP).pz = param.pz_handle;
+        }
         for (k, (evd, flag, subtype)) in evds.into_iter().enumerate() {
             if mask & EVDS[k] != 0 {
                 self.use_evd(evd, flag, subtype)?;
@@ -1353,12 +1388,6 @@ impl DatWorld {
             }
         }
         let found = find!(self.eps, ep, HANDLE_EP);
-        if mask & RECV_DTOS != 0 && !found.receives.resize(attr.max_recv_dtos.max(1) as usize) {
-            return error(INVALID_STATE, 0);
-        }
-        if mask & REQUEST_DTOS != 0 {
-            found.requests.resize(attr.max_request_dtos.max(1) as usize);
-        }
         found.attr = attr;
         Ok(())
     }
@@ -1533,6 +1562,8 @@ impl DatWorld {
             | libc::EFAULT
             | ofi::abi::FI_EKEYREJECTED
             | libc::EREMOTEIO => DTO_REMOTE_ACCESS,
+            // what was passed on was good here: it is the target that knows no such region
+            libc::EINVAL if op.passed_on && op.remote != (0, 0) => DTO_REMOTE_ACCESS,
             libc::EINVAL => DTO_LOCAL_PROTECTION,
             _ if receives => DTO_FLUSHED,
             libc::ECONNRESET
