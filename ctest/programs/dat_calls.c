@@ -3,6 +3,7 @@
 #include "dat_test.h"
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -350,6 +351,10 @@ static void shortages(char *name)
 	DAT_EP_STATE state; DAT_BOOLEAN idle;
 	MUST(dat_ep_get_status(spare, &state, &idle, &idle));
 	if (!device) CHECK(state == DAT_EP_STATE_UNCONNECTED, "which leaves the endpoint as it was");
+	if (call == DAT_SUCCESS) {	// a device needs none
+		MUST(dat_cr_reject(next(cr).event_data.cr_arrival_event_data.cr_handle, 0, NULL));
+		next(conn);
+	}
 	MUST(dat_cr_accept(request, third, 0, NULL));
 	for (int n = 0; n < 2; n++) CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_ESTABLISHED, "a request that came before is accepted");
 	CHECK(dat_ia_open(name, 8, &second_async, &second) == DAT_SUCCESS && dat_ia_close(second, DAT_CLOSE_GRACEFUL_FLAG) == DAT_SUCCESS, "with descriptors an adaptor is opened again");
@@ -392,7 +397,7 @@ static void killed(char **argv)
 	for (int n = 0; n < 5; n++) MUST(dat_ep_post_recv(ep, 1, &small, cookie(n), n % 2 ? DAT_COMPLETION_UNSIGNALLED_FLAG : 0));
 	fflush(stdout);
 	pid_t child = fork();
-	if (!child) { execl("/proc/self/exe", argv[0], argv[1], number, (char *)NULL); _exit(1); }
+	if (!child) { execl(argv[0], argv[0], argv[1], number, (char *)NULL); _exit(1); }
 	MUST(dat_cr_accept(next(cr).event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL));
 	CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_ESTABLISHED, "another process connects");
 	kill(child, SIGSTOP);
@@ -416,6 +421,27 @@ static void killed(char **argv)
 	DAT_EP_HANDLE other = endpoint();
 	join_up(ep, other);
 	part(ep, other);
+}
+
+// Callers that are no peers of ours: bytes without sense, and none.
+static void strangers(void)
+{
+	struct sockaddr_storage to = here();
+	DAT_EP_HANDLE from = endpoint(), back = endpoint(); DAT_EVENT e;
+	char noise[400];
+	if (to.ss_family == AF_INET6) ((struct sockaddr_in6 *)&to)->sin6_port = htons(port); else ((struct sockaddr_in *)&to)->sin_port = htons(port);
+	srand(4711);
+	for (int n = 0; n < 50; n++) {
+		int s = socket(to.ss_family, SOCK_STREAM, 0);
+		if (connect(s, (struct sockaddr *)&to, sizeof to)) { close(s); CHECK(0, "anybody may call"); return; }
+		for (size_t k = 0; k < sizeof noise; k++) noise[k] = rand();
+		if (n % 3 && write(s, noise, n * 8) < 0) n = n;
+		dat_evd_dequeue(cr, &e);
+		close(s);
+	}
+	CHECK(nothing(cr), "bytes without sense are no request");
+	join_up(from, back);
+	part(from, back);
 }
 
 int main(int argc, char **argv)
@@ -443,6 +469,7 @@ int main(int argc, char **argv)
 	lost_events();
 	resized();
 	data_of_connections();
+	if (!device) strangers();
 	shortages(argv[1]);
 	killed(argv);
 	MUST(dat_psp_free(psp)); MUST(dat_lmr_free(lmr)); MUST(dat_pz_free(pz)); MUST(dat_pz_free(other_pz));

@@ -145,6 +145,7 @@ int main(int argc, char **argv)
 	CHECK(e.event_number == DAT_DTO_COMPLETION_EVENT && d->ep_handle == taker[0] && d->status == DAT_DTO_SUCCESS && d->operation == DAT_DTO_RECEIVE, "the completion is on the receive EVD of the endpoint that took the buffer");
 	CHECK(d->user_cookie.as_64 == 100 && d->transfered_length == 8, "with the buffer's cookie and the length");
 	CHECK(!memcmp(memory, "abcd", 4) && !memcmp(memory + SIZE, "efgh", 4), "segments are filled front to back");
+	CHECK(!memcmp(memory + SIZE + 4, "\0\0\0\0", 4), "and of the last one no more than the message has");
 	for (int k = 0; k < EPS; k++) {
 		send_to(k, "one", 3); send_to(k, "second", 6);
 		DAT_EVENT first = next(recv_evd[k]), then = next(recv_evd[k]);
@@ -153,6 +154,26 @@ int main(int argc, char **argv)
 	}
 	MUST(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &p));
 	CHECK(p.available_dto_count == 1, "what is left is counted");
+
+	// what a cookie, a list of segments and an endpoint's flags mean
+	DAT_PROVIDER_ATTR pa; DAT_EP_PARAM ep_param; DAT_COUNT left;
+	MUST(dat_ia_query(ia, NULL, 0, NULL, DAT_PROVIDER_FIELD_ALL, &pa));
+	MUST(dat_ep_query(taker[0], DAT_EP_FIELD_ALL, &ep_param));
+	CHECK(ep_param.ep_attr.recv_completion_flags == DAT_COMPLETION_UNSIGNALLED_FLAG && ep_param.srq_handle == srq, "the default flag of an endpoint with a queue is DAT_COMPLETION_UNSIGNALLED_FLAG");
+	memset(memory + 10 * SIZE, '-', 4 * SIZE);
+	DAT_LMR_TRIPLET four[2] = { at(10 * SIZE, 8), at(11 * SIZE, 8) };
+	MUST(post(0, 64, 150));	// behind the one that is left
+	MUST(dat_srq_post_recv(srq, 2, four, cookie(150)));
+	CHECK(pa.iov_ownership_on_return == DAT_IOV_CONSUMER, "the attributes say that a list of segments is its owner's when the call returns");
+	memset(four, 0xff, sizeof four);
+	send_to(0, "one", 3); send_to(0, "two", 3); send_to(0, "third", 5);
+	CHECK(dat_evd_wait(recv_evd[0], 10000000, 3, &e, &left) == DAT_SUCCESS && left == 2, "a threshold of three waits for three, each with a signal");
+	e = next(recv_evd[0]);
+	CHECK(e.event_data.dto_completion_event_data.user_cookie.as_64 == 150, "a cookie comes back");
+	e = next(recv_evd[0]);
+	CHECK(e.event_data.dto_completion_event_data.user_cookie.as_64 == 150 && e.event_data.dto_completion_event_data.transfered_length == 5, "for each buffer that was posted with it");
+	CHECK(!memcmp(memory + 10 * SIZE, "third---", 8) && !memcmp(memory + 11 * SIZE, "--------", 8), "what was in the list when it was posted is filled: one segment in part, those behind it not");
+	MUST(post(0, 64, 151));
 
 	// a mark
 	MUST(dat_srq_set_lw(srq, 1));
@@ -327,7 +348,7 @@ int main(int argc, char **argv)
 	MUST(dat_ep_post_recv(ep, 1, &t, cookie(600), 0));
 	fflush(stdout);
 	pid_t child = fork();
-	if (!child) { execl("/proc/self/exe", argv[0], argv[1], number, (char *)NULL); _exit(1); }
+	if (!child) { execl(argv[0], argv[0], argv[1], number, (char *)NULL); _exit(1); }
 	e = next(cr);
 	MUST(dat_cr_accept(e.event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL));
 	CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_ESTABLISHED, "another process connects");

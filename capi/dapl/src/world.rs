@@ -1720,7 +1720,13 @@ impl DatWorld {
         self.handles.close(cr);
         if let Err(error) = self.realize(ep, Some(&request.info)) {
             request.listener.reject(&request.info, &[]);
-            return Err(error);
+            if error != DatError(INTERNAL_ERROR) {
+                return Err(error);
+            }
+            // of a caller that has gone a device makes no endpoint: that is an event as well
+            find!(self.eps, ep, HANDLE_EP).state = EpState::CompletionPending;
+            self.end_connection(ep, ACCEPT_COMPLETION_ERROR, &[]);
+            return Ok(());
         }
         let found = find!(self.eps, ep, HANDLE_EP);
         *found.peer = *request.peer;
@@ -1935,6 +1941,25 @@ mod tests {
         }
         assert_eq!(unmarked(b"GET / HTTP/1.1"), None);
         assert_eq!(unmarked(&[0xDA, 2, 1, 0, 5]), None);
+    }
+
+    #[test]
+    fn data_of_strangers_is_none_or_within_what_they_sent() {
+        let mut state = 4711u64;
+        let mut byte = move || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as u8
+        };
+        for round in 0..200_000 {
+            let mut data: Vec<u8> = (0..byte() % 40).map(|_| byte()).collect();
+            if round % 2 == 0 {
+                data.splice(..0, MARK.iter().copied().chain([0, byte() % 48]));
+            }
+            if let Some(own) = unmarked(&data) {
+                assert!(data.starts_with(&MARK) && own.len() <= data.len() - MARK_LENGTH);
+                assert_eq!(own, &data[MARK_LENGTH..][..own.len()]);
+            }
+        }
     }
 
     #[test]
