@@ -413,7 +413,8 @@ static void killed(char **argv)
 	CHECK(right, "its receives are flushed in their order, each once");
 	int seen = 0, failed = 0;
 	while (dat_evd_dequeue(req, &e) == DAT_SUCCESS) { seen |= 1 << (e.event_data.dto_completion_event_data.user_cookie.as_64 - 100); failed += e.event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS; }
-	CHECK((seen & 0x35) == 0x35 && failed >= 3, "its requests end, each that is not a suppressed success once");
+	// sockets may have taken all of the messages; a read is never answered, and a fenced send waits for it
+	CHECK((seen & 0x35) == 0x35 && failed >= 2, "its requests end, each that is not a suppressed success once");
 	CHECK(TYPE(dat_evd_dequeue(conn, &e), DAT_QUEUE_EMPTY) && TYPE(dat_evd_dequeue(recv_evd, &e), DAT_QUEUE_EMPTY), "and nothing else comes");
 	MUST(dat_ep_post_send(ep, 1, &small, cookie(106), 0));
 	CHECK(dto(req).status == DAT_DTO_ERR_FLUSHED, "what is posted later is flushed");
