@@ -87,6 +87,8 @@ bench: ## compare with the original (BENCH_PEER=dir: another libfabric besides)
 
 features: local ## FEATURES.md, from a run of the conformance suite
 	@PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm' ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log
+	@{ printf '\n## uDAPL\n\nWhat `ctest/programs/dapl` shows over `tcp`; of dat_srq_post_recv(3DAT) and the calls beside it.\n\n'; \
+	  ctest/programs/dapl | sed -n 's/^ok   dapl: /- /p' | awk '!seen[$$0]++'; } >>FEATURES.md
 
 fmt: ## format the Rust sources
 	$(CARGO) fmt --all

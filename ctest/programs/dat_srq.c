@@ -1,10 +1,6 @@
 // What dat_srq_post_recv(3DAT) says of shared receive queues, and the answers of other calls to bad
 // input, through Debian's libdat2. Both ends of each connection are in this process.
-#include <arpa/inet.h>
-#include <dat2/udat.h>
-#include <netinet/in.h>
-#include <stdint.h>
-#include <stdio.h>
+#include "dat_test.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,20 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int bad;
-static void tell(int ok, const char *what, int line)
-{
-	printf("%s %s", ok ? "ok" : "FAIL", what);
-	if (!ok) { printf(" (line %d)", line); bad = 1; }
-	puts("");
-}
-#define CHECK(ok, what) tell(!!(ok), what, __LINE__)
-#define TYPE(answer, type) (DAT_GET_TYPE(answer) == (type))
-#define SUB(answer, type, subtype) (TYPE(answer, type) && DAT_GET_SUBTYPE(answer) == (subtype))
-#define MUST(call) do { DAT_RETURN r_ = (call); if (r_) { printf("FAIL %s answered %x (line %d)\n", #call, r_, __LINE__); exit(1); } } while (0)
-
 enum { SIZE = 4096, EPS = 3 };
-static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz, other_pz;
 static DAT_EVD_HANDLE async, conn, cr, req, recv_evd[EPS], send_recv;
 static DAT_SRQ_HANDLE srq;
@@ -37,20 +20,7 @@ static DAT_PSP_HANDLE psp;
 static DAT_CONN_QUAL port;
 static DAT_EP_HANDLE taker[EPS], sender[EPS];
 
-static DAT_EVENT next(DAT_EVD_HANDLE evd)
-{
-	DAT_EVENT e; DAT_COUNT more;
-	memset(&e, 0, sizeof e);
-	if (dat_evd_wait(evd, 10000000, 1, &e, &more)) e.event_number = 0;
-	return e;
-}
-static int nothing(DAT_EVD_HANDLE evd)
-{
-	DAT_EVENT e; DAT_COUNT more;
-	return TYPE(dat_evd_wait(evd, 50000, 1, &e, &more), DAT_TIMEOUT_EXPIRED);
-}
 static DAT_LMR_TRIPLET at(int offset, int length) { return (DAT_LMR_TRIPLET){ (DAT_VADDR)(uintptr_t)memory + offset, length, key }; }
-static DAT_DTO_COOKIE cookie(uint64_t n) { return (DAT_DTO_COOKIE){ .as_64 = n }; }
 static DAT_RETURN post(int offset, int length, uint64_t n) { DAT_LMR_TRIPLET t = at(offset, length); return dat_srq_post_recv(srq, 1, &t, cookie(n)); }
 static DAT_LMR_HANDLE reg(DAT_PZ_HANDLE zone, int priv, DAT_LMR_CONTEXT *k, DAT_RMR_CONTEXT *r)
 {
@@ -61,7 +31,7 @@ static DAT_LMR_HANDLE reg(DAT_PZ_HANDLE zone, int priv, DAT_LMR_CONTEXT *k, DAT_
 }
 static void link_up(int k)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_storage to = here();
 	char hello[8] = "hello";
 	MUST(dat_ep_create_with_srq(ia, pz, recv_evd[k], req, conn, srq, NULL, &taker[k]));
 	MUST(dat_ep_create(ia, pz, send_recv, req, conn, NULL, &sender[k]));
@@ -91,9 +61,9 @@ static void send_to(int k, const char *text, int length)
 // Another process that connects and stays until it is killed.
 static int peer(char *name, DAT_CONN_QUAL to_port)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	DAT_EP_HANDLE ep;
 	MUST(dat_ia_open(name, 8, &async, &ia));
+	struct sockaddr_storage to = here();
 	MUST(dat_pz_create(ia, &pz));
 	MUST(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &conn));
 	MUST(dat_ep_create(ia, pz, DAT_HANDLE_NULL, DAT_HANDLE_NULL, conn, NULL, &ep));
@@ -175,6 +145,7 @@ int main(int argc, char **argv)
 	CHECK(e.event_number == DAT_DTO_COMPLETION_EVENT && d->ep_handle == taker[0] && d->status == DAT_DTO_SUCCESS && d->operation == DAT_DTO_RECEIVE, "the completion is on the receive EVD of the endpoint that took the buffer");
 	CHECK(d->user_cookie.as_64 == 100 && d->transfered_length == 8, "with the buffer's cookie and the length");
 	CHECK(!memcmp(memory, "abcd", 4) && !memcmp(memory + SIZE, "efgh", 4), "segments are filled front to back");
+	CHECK(!memcmp(memory + SIZE + 4, "\0\0\0\0", 4), "and of the last one no more than the message has");
 	for (int k = 0; k < EPS; k++) {
 		send_to(k, "one", 3); send_to(k, "second", 6);
 		DAT_EVENT first = next(recv_evd[k]), then = next(recv_evd[k]);
@@ -183,6 +154,26 @@ int main(int argc, char **argv)
 	}
 	MUST(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &p));
 	CHECK(p.available_dto_count == 1, "what is left is counted");
+
+	// what a cookie, a list of segments and an endpoint's flags mean
+	DAT_PROVIDER_ATTR pa; DAT_EP_PARAM ep_param; DAT_COUNT left;
+	MUST(dat_ia_query(ia, NULL, 0, NULL, DAT_PROVIDER_FIELD_ALL, &pa));
+	MUST(dat_ep_query(taker[0], DAT_EP_FIELD_ALL, &ep_param));
+	CHECK(ep_param.ep_attr.recv_completion_flags == DAT_COMPLETION_UNSIGNALLED_FLAG && ep_param.srq_handle == srq, "the default flag of an endpoint with a queue is DAT_COMPLETION_UNSIGNALLED_FLAG");
+	memset(memory + 10 * SIZE, '-', 4 * SIZE);
+	DAT_LMR_TRIPLET four[2] = { at(10 * SIZE, 8), at(11 * SIZE, 8) };
+	MUST(post(0, 64, 150));	// behind the one that is left
+	MUST(dat_srq_post_recv(srq, 2, four, cookie(150)));
+	CHECK(pa.iov_ownership_on_return == DAT_IOV_CONSUMER, "the attributes say that a list of segments is its owner's when the call returns");
+	memset(four, 0xff, sizeof four);
+	send_to(0, "one", 3); send_to(0, "two", 3); send_to(0, "third", 5);
+	CHECK(dat_evd_wait(recv_evd[0], 10000000, 3, &e, &left) == DAT_SUCCESS && left == 2, "a threshold of three waits for three, each with a signal");
+	e = next(recv_evd[0]);
+	CHECK(e.event_data.dto_completion_event_data.user_cookie.as_64 == 150, "a cookie comes back");
+	e = next(recv_evd[0]);
+	CHECK(e.event_data.dto_completion_event_data.user_cookie.as_64 == 150 && e.event_data.dto_completion_event_data.transfered_length == 5, "for each buffer that was posted with it");
+	CHECK(!memcmp(memory + 10 * SIZE, "third---", 8) && !memcmp(memory + 11 * SIZE, "--------", 8), "what was in the list when it was posted is filled: one segment in part, those behind it not");
+	MUST(post(0, 64, 151));
 
 	// a mark
 	MUST(dat_srq_set_lw(srq, 1));
@@ -194,9 +185,23 @@ int main(int argc, char **argv)
 
 	// too short a buffer
 	MUST(post(0, 4, 200));
-	send_to(0, "too long for it", 15);
+	t = at(32 * SIZE, 15);
+	MUST(dat_ep_post_send(sender[0], 1, &t, cookie(78), 0));
+	next(req);
 	e = next(recv_evd[0]);
 	CHECK(e.event_data.dto_completion_event_data.user_cookie.as_64 == 200 && e.event_data.dto_completion_event_data.status == DAT_DTO_ERR_LOCAL_LENGTH, "a message longer than its buffer: DAT_DTO_ERR_LOCAL_LENGTH");
+	DAT_IA_ATTR ia_attr;
+	MUST(dat_ia_query(ia, NULL, DAT_IA_FIELD_ALL, &ia_attr, 0, NULL));
+	if (strstr(ia_attr.vendor_name, "verbs")) {	// a device ends the connection
+		while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS && e.event_number == DAT_CONNECTION_EVENT_ESTABLISHED) {}
+		int told_of = e.event_number == DAT_CONNECTION_EVENT_BROKEN || e.event_number == DAT_CONNECTION_EVENT_DISCONNECTED;
+		while (told_of < 2) { e = next(conn); if (e.event_number != DAT_CONNECTION_EVENT_BROKEN && e.event_number != DAT_CONNECTION_EVENT_DISCONNECTED) break; told_of++; }
+		CHECK(told_of == 2, "both ends are told that a failed transfer ended the connection");
+		e = next(async);
+		CHECK(e.event_number == DAT_ASYNC_ERROR_EP_BROKEN && e.event_data.asynch_error_event_data.dat_handle == taker[0], "as is who looks for asynchronous errors");
+		MUST(dat_ep_free(taker[0])); MUST(dat_ep_free(sender[0]));
+		link_up(0);
+	}
 
 	// a connection ends: what nobody took stays
 	while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS) {}
@@ -281,14 +286,14 @@ int main(int argc, char **argv)
 	MUST(dat_ep_post_rdma_write(sender[0], 1, &t, cookie(10), &r, 0));
 	e = next(req);
 	CHECK(e.event_data.dto_completion_event_data.status == DAT_DTO_SUCCESS, "a write through it completes");
-	send_to(0, "", 0);	// behind the write, for which there is no buffer
 	MUST(post(0, 64, 700));
+	send_to(0, "", 0);	// behind the write
 	next(recv_evd[0]);
 	CHECK(!strcmp(memory + 50 * SIZE, "written"), "and is there when what was sent after it is");
 	MUST(dat_rmr_free(rmr));
 
 	// connections that do not come about
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_storage to = here();
 	static char large[300];
 	DAT_EP_HANDLE ep; DAT_EP_STATE state; DAT_BOOLEAN idle;
 	MUST(dat_ep_create(ia, pz, send_recv, req, conn, NULL, &ep));
@@ -343,7 +348,7 @@ int main(int argc, char **argv)
 	MUST(dat_ep_post_recv(ep, 1, &t, cookie(600), 0));
 	fflush(stdout);
 	pid_t child = fork();
-	if (!child) { execl("/proc/self/exe", argv[0], argv[1], number, (char *)NULL); _exit(1); }
+	if (!child) { execl(argv[0], argv[0], argv[1], number, (char *)NULL); _exit(1); }
 	e = next(cr);
 	MUST(dat_cr_accept(e.event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL));
 	CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_ESTABLISHED, "another process connects");

@@ -124,12 +124,15 @@ impl Drop for FabricInfo {
 }
 
 impl FabricInfo {
-    /// Connected endpoints with shared receives and remote access, of this provider at this
-    /// address of the host's.
-    pub(crate) fn find(provider: &str, address: &str) -> Result<Self, Code> {
+    /// Connected endpoints with shared receives and remote access at this address of the host's,
+    /// of the first of these providers that has them.
+    pub(crate) fn find(providers: &[&str], address: &str) -> Result<Self, Code> {
         let calls = calls().ok_or(FI_ENOSYS)?;
         let text = |text: &str| CString::new(text).map_err(|_| FI_EINVAL);
-        let (provider, address) = (text(provider)?, text(address)?);
+        let address = text(address)?;
+        // One may be asked for by its name. Of several all are asked at once, for the library
+        // warns of each question that has no answer.
+        let only = if let [only] = providers { Some(text(only)?) } else { None };
         // SAFETY: null asks for an empty description.
         let hints = unsafe { (calls.dupinfo)(null()) };
         if hints.is_null() {
@@ -144,7 +147,9 @@ impl FabricInfo {
             (*(*hints.0).ep_attr).r#type = c_enum::from_raw(fi_ep_type::FI_EP_MSG as u32);
             (*(*hints.0).domain_attr).mr_mode =
                 FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-            (*(*hints.0).fabric_attr).prov_name = libc::strdup(provider.as_ptr());
+            if let Some(only) = &only {
+                (*(*hints.0).fabric_attr).prov_name = libc::strdup(only.as_ptr());
+            }
         }
         let mut found = null_mut();
         // SAFETY: strings with their ends, and room for the answer.
@@ -152,12 +157,28 @@ impl FabricInfo {
             (calls.getinfo)(API, address.as_ptr(), null(), FI_SOURCE, hints.0, &mut found)
         };
         code(answer)?;
-        let found = Self(found);
+        let all = Self(found);
+        let found = providers
+            .iter()
+            .find_map(|name| all.list().find(|info| info.provider() == *name))
+            .ok_or(FI_ENODATA)?
+            .copy()?;
         // What a provider does not need it leaves out of its answer. A domain that is opened with
         // this bit has regions that peers name by their address, as segments of DAT do.
         // SAFETY: a description that was found has all of its parts.
         unsafe { (*(*found.0).domain_attr).mr_mode |= FI_MR_VIRT_ADDR };
         Ok(found)
+    }
+
+    /// Each description of a list.
+    fn list(&self) -> impl Iterator<Item = std::mem::ManuallyDrop<Self>> {
+        let mut at = self.0;
+        std::iter::from_fn(move || {
+            let this = (!at.is_null()).then_some(at)?;
+            // SAFETY: a link of a list is null or another description, and the list is there.
+            at = unsafe { (*this).next };
+            Some(std::mem::ManuallyDrop::new(Self(this)))
+        })
     }
 
     /// A copy.
@@ -288,12 +309,13 @@ impl SocketAddress {
     }
 }
 
-/// The first address of a network interface of the host's, as text.
-pub(crate) fn interface_address(name: &str) -> Option<String> {
+/// The first address of a network interface of the host's, as text; none if no interface has this
+/// name.
+pub(crate) fn interface_address(name: &str) -> Result<Option<String>, Code> {
     let mut list = null_mut();
     // SAFETY: room for the answer.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
-        return None;
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
     }
     let (mut at, mut found) = (list, None::<(c_int, String)>);
     while !at.is_null() {
@@ -329,7 +351,7 @@ pub(crate) fn interface_address(name: &str) -> Option<String> {
     }
     // SAFETY: of getifaddrs, once.
     unsafe { libc::freeifaddrs(list) };
-    found.map(|(_, text)| text)
+    Ok(found.map(|(_, text)| text))
 }
 
 /// An object of libfabric's that is closed when the last of those who need it lets go.

@@ -25,28 +25,29 @@ pub(crate) struct PostedOps {
 }
 
 impl PostedOps {
-    /// Room for so many, which is there from the beginning if it is `ready`.
-    pub(crate) fn new(limit: usize, ready: bool) -> Self {
-        let room = if ready { limit } else { 0 };
-        let mut ops = Self {
-            ops: Vec::with_capacity(room),
-            free: Vec::with_capacity(room),
-            next: 0,
-            used: 0,
-            limit,
-        };
-        if ready {
-            ops.ready();
-        }
-        ops
+    /// Room for so many as operations come.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { ops: Vec::new(), free: Vec::new(), next: 0, used: 0, limit }
     }
 
-    /// Makes the room that there may be.
-    fn ready(&mut self) {
-        while self.ops.len() < self.limit {
+    /// Room for so many, which is there from the beginning; none without memory.
+    pub(crate) fn ready(limit: usize) -> Option<Self> {
+        let mut ops = Self::new(limit);
+        ops.make_ready(limit)?;
+        Some(ops)
+    }
+
+    /// Makes room for so many.
+    fn make_ready(&mut self, limit: usize) -> Option<()> {
+        let more = limit.saturating_sub(self.ops.len());
+        self.ops.try_reserve_exact(more).ok()?;
+        // every number may be free at once
+        self.free.try_reserve_exact(limit.saturating_sub(self.free.len())).ok()?;
+        while self.ops.len() < limit {
             self.ops.push(None);
             self.free.push(self.ops.len());
         }
+        Some(())
     }
 
     /// How many are under way.
@@ -59,14 +60,12 @@ impl PostedOps {
         self.limit
     }
 
-    /// Changes how many may be; `false` if more are under way.
-    pub(crate) fn resize(&mut self, limit: usize) -> bool {
-        if limit < self.used {
-            return false;
-        }
+    /// Changes how many may be, of which no more are under way, and makes the room; none without
+    /// memory.
+    pub(crate) fn resize(&mut self, limit: usize) -> Option<()> {
+        self.make_ready(limit)?;
         self.limit = limit;
-        self.ready();
-        true
+        Some(())
     }
 
     /// Keeps an operation; none if there is no room.
@@ -127,15 +126,14 @@ mod tests {
     #[test]
     fn numbers_are_given_up_to_the_limit_and_again_after_a_completion() {
         for ready in [false, true] {
-            let mut ops = PostedOps::new(2, ready);
+            let mut ops = if ready { PostedOps::ready(2).unwrap() } else { PostedOps::new(2) };
             let (one, two) = (ops.add(op(1)).unwrap(), ops.add(op(2)).unwrap());
             assert!(one != two && one != 0 && two != 0);
             assert!(ops.add(op(3)).is_none());
-            assert!(!ops.resize(1));
             assert_eq!(ops.take(one).unwrap().cookie, 1);
             assert!(ops.take(one).is_none() && ops.take(0).is_none() && ops.take(99).is_none());
             assert!(ops.add(op(4)).is_some());
-            assert!(ops.resize(3));
+            assert!(ops.resize(3).is_some());
             assert!(ops.add(op(5)).is_some());
             assert!(ops.add(op(6)).is_none());
             for cookie in [2, 4, 5] {
@@ -147,8 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn room_that_no_memory_is_enough_for_is_refused() {
+        assert!(PostedOps::ready(usize::MAX / 2).is_none());
+        let mut ops = PostedOps::ready(1).unwrap();
+        assert!(ops.resize(usize::MAX / 2).is_none());
+        assert_eq!(ops.limit(), 1);
+    }
+
+    #[test]
     fn a_queue_that_is_ready_never_grows() {
-        let mut ops = PostedOps::new(8, true);
+        let mut ops = PostedOps::ready(8).unwrap();
         let room = (ops.ops.capacity(), ops.free.capacity());
         for round in 0..100 {
             let number = ops.add(op(round)).unwrap();

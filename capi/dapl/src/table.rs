@@ -809,7 +809,7 @@ unsafe extern "C" fn lmr_create(
         let Some(found) = world.lmrs.get(&made) else { return error(INTERNAL_ERROR, 0) };
         put(lmr, made);
         put(lmr_context, found.key);
-        put(rmr_context, found.key);
+        put(rmr_context, found.remote_key);
         put(registered_length, found.length);
         put(registered_address, found.address);
         Ok(())
@@ -831,7 +831,7 @@ unsafe extern "C" fn lmr_query(lmr: Handle, _mask: u32, param: *mut DatLmrParam)
                 mem_priv: found.privileges,
                 va_type: 0,
                 lmr_context: found.key,
-                rmr_context: found.key,
+                rmr_context: found.remote_key,
                 registered_size: found.length,
                 registered_address: found.address,
             },

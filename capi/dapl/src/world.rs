@@ -25,6 +25,8 @@ pub(crate) const EVD_MAX: i32 = 1 << 16;
 const ASYNC_MIN: i32 = 1 << 12;
 /// The most operations of an endpoint or a shared queue.
 pub(crate) const DTO_MAX: i32 = 1 << 14;
+/// How long an event may take to say how a connection ended whose transfers fail.
+const DOUBT: Duration = Duration::from_millis(100);
 /// The operations of an endpoint that was made without attributes.
 const DTO_DEFAULT: i32 = 256;
 
@@ -37,6 +39,8 @@ pub(crate) struct DatIa {
     pub(crate) domain: Arc<FabricDomain>,
     pub(crate) address: Box<SocketAddress>,
     pub(crate) limits: FabricLimits,
+    /// Whether it is a device's, whose connections end with the first failure.
+    is_device: bool,
     pub(crate) private_max: usize,
     pub(crate) async_evd: Handle,
     /// Endpoints whose connections take time.
@@ -84,6 +88,8 @@ pub(crate) struct DatLmr {
     pub(crate) privileges: u32,
     pub(crate) mem_type: u32,
     pub(crate) key: u32,
+    /// What peers name it by; 0 if they may not.
+    pub(crate) remote_key: u32,
     region: FabricRegion,
     uses: usize,
 }
@@ -232,19 +238,17 @@ impl DatWorld {
         }
         let mut words = instance.split_whitespace();
         let place = words.next().unwrap_or("lo");
-        let place = interface_address(place).unwrap_or_else(|| place.to_string());
+        let place = interface_address(place)
+            .map_err(|code| of_code(code, RESOURCE_DEVICE))?
+            .unwrap_or_else(|| place.to_string());
         let wanted = words.nth(1).map(str::to_string);
         let providers: Vec<&str> =
             wanted.as_deref().map_or_else(|| vec!["verbs", "tcp"], |name| vec![name]);
-        let mut found = Err(libc::ENODATA);
-        for provider in providers {
-            found = FabricInfo::find(provider, &place);
-            if found.is_ok() {
-                break;
-            }
-        }
-        let Ok(info) = found else { return error(PROVIDER_NOT_FOUND, 0) };
-        let limits = info.limits();
+        let info = FabricInfo::find(&providers, &place).map_err(|code| match code {
+            libc::ENOMEM | libc::EMFILE | libc::ENFILE => of_code(code, RESOURCE_DEVICE),
+            _ => DatError(PROVIDER_NOT_FOUND),
+        })?;
+        let (limits, is_device) = (info.limits(), info.provider() == "verbs");
         let domain = FabricDomain::open(&info).map_err(|code| of_code(code, RESOURCE_DEVICE))?;
         let listener = FabricListener::open(&domain, &info, 0, 0)
             .map_err(|code| of_code(code, RESOURCE_DEVICE))?;
@@ -262,6 +266,7 @@ impl DatWorld {
                 domain,
                 address,
                 limits,
+                is_device,
                 private_max,
                 async_evd: OUT_OF_SCOPE,
                 waiting: Vec::new(),
@@ -578,14 +583,15 @@ impl DatWorld {
         }
     }
 
-    /// Registers memory under a key that none had before, of 32 bits.
+    /// Registers memory; answers a key of 32 bits that no region has, and the one that peers use.
+    /// They may differ: a device chooses the second, and two devices may choose the same.
     fn register(
         &mut self,
         ia: Handle,
         address: u64,
         length: u64,
         privileges: u32,
-    ) -> DatResult<(FabricRegion, u32)> {
+    ) -> DatResult<(FabricRegion, u32, u32)> {
         use ofi::abi::{FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE};
         let mut access = FI_SEND | FI_WRITE;
         if privileges & PRIV_LOCAL_WRITE != 0 {
@@ -609,8 +615,11 @@ impl DatWorld {
                 libc::EINVAL | libc::EFAULT => DatError(INVALID_PARAMETER | (ARG_1 + 2)),
                 _ => DatError(INSUFFICIENT_RESOURCES | RESOURCE_MEMORY_REGION),
             })?;
+        // a region that peers may not touch need not have a key for them
+        let remote = privileges & (PRIV_REMOTE_READ | PRIV_REMOTE_WRITE) != 0;
         match u32::try_from(region.key()) {
-            Ok(key) => Ok((region, key)),
+            Ok(key) => Ok((region, self.next_key, key)),
+            Err(_) if !remote => Ok((region, self.next_key, 0)),
             Err(_) => error(INTERNAL_ERROR, 0),
         }
     }
@@ -647,7 +656,7 @@ impl DatWorld {
         }
         self.use_pz(ia, pz)?;
         let made = self.register(ia, address, length, privileges);
-        let (region, key) = match made {
+        let (region, key, remote_key) = match made {
             Ok(made) => made,
             Err(error) => {
                 self.leave_pz(pz);
@@ -659,7 +668,7 @@ impl DatWorld {
         let uses = 0;
         self.lmrs.insert(
             lmr,
-            DatLmr { ia, pz, address, length, privileges, mem_type, key, region, uses },
+            DatLmr { ia, pz, address, length, privileges, mem_type, key, remote_key, region, uses },
         );
         Ok(lmr)
     }
@@ -792,7 +801,7 @@ impl DatWorld {
             if !inside {
                 return bad_argument(3);
             }
-            let (region, key) = self.register(ia, at, length, privileges)?;
+            let (region, _, key) = self.register(ia, at, length, privileges)?;
             self.unbind(rmr);
             find!(self.lmrs, lmr, HANDLE_LMR).uses += 1;
             let found = find!(self.rmrs, rmr, HANDLE_RMR);
@@ -828,6 +837,9 @@ impl DatWorld {
             return exhausted(RESOURCE_SRQ);
         }
         let size = attr.max_recv_dtos as usize;
+        let mut held = VecDeque::new();
+        let ops = PostedOps::ready(size).filter(|_| held.try_reserve(size).is_ok());
+        let Some(ops) = ops else { return exhausted(RESOURCE_MEMORY) };
         let receives = SharedReceives::open(&found.domain, &found.info, size.min(limits.receives))
             .map_err(|code| of_code(code, RESOURCE_SRQ))?;
         self.use_pz(ia, pz)?;
@@ -840,8 +852,8 @@ impl DatWorld {
                 max_iov: attr.max_recv_iov as usize,
                 low_watermark: attr.low_watermark as usize,
                 armed: attr.low_watermark > 0,
-                ops: PostedOps::new(size, true),
-                held: VecDeque::with_capacity(size),
+                ops,
+                held,
                 receives,
                 uses: 0,
             },
@@ -869,11 +881,14 @@ impl DatWorld {
         if size > DTO_MAX {
             return exhausted(RESOURCE_SRQ);
         }
-        if (size as usize) < found.low_watermark || !found.ops.resize(size as usize) {
+        let size = size as usize;
+        if size < found.low_watermark || size < found.ops.used() {
             return error(INVALID_STATE, 0);
         }
-        let more = (size as usize).saturating_sub(found.held.len());
-        found.held.reserve(more);
+        let more = size.saturating_sub(found.held.len());
+        if found.held.try_reserve(more).is_err() || found.ops.resize(size).is_none() {
+            return exhausted(RESOURCE_MEMORY);
+        }
         Ok(())
     }
 
@@ -1025,7 +1040,11 @@ impl DatWorld {
                 return error(INVALID_STATE, 0);
             }
         }
-        let attr = attr.copied().unwrap_or_else(|| self.default_attr(ia));
+        let attr = attr.copied().unwrap_or_else(|| DatEpAttr {
+            // dat_srq_post_recv(3DAT): the default of endpoints with a shared queue
+            recv_completion_flags: if srq.is_some() { COMPLETION_UNSIGNALLED } else { 0 },
+            ..self.default_attr(ia)
+        });
         self.use_pz(ia, pz)?;
         let evds = [
             (recv_evd, EVD_DTO, HANDLE_EVD_RECV),
@@ -1060,8 +1079,8 @@ impl DatWorld {
                 local: Box::new(local),
                 peer: Box::new(SocketAddress::NONE),
                 conn_qual: 0,
-                requests: PostedOps::new(counts[0], false),
-                receives: PostedOps::new(counts[1], false),
+                requests: PostedOps::new(counts[0]),
+                receives: PostedOps::new(counts[1]),
                 reads: 0,
                 held_requests: VecDeque::new(),
                 held_receives: VecDeque::new(),
@@ -1297,11 +1316,12 @@ impl DatWorld {
         if mask & !(PZ | EVDS[0] | EVDS[1] | EVDS[2] | ATTR) != 0 {
             return bad_argument(2);
         }
-        if !matches!(found.state, EpState::Unconnected | EpState::Reserved) {
+        let open = [EpState::Unconnected, EpState::Reserved, EpState::PassivePending];
+        if !open.contains(&found.state) {
             return bad_state(found.state);
         }
-        let (ia, mut attr, old_pz) = (found.ia, found.attr, found.pz);
-        let receives = found.receives.used();
+        let (ia, mut attr, old_pz, srq) = (found.ia, found.attr, found.pz, found.srq);
+        let used = (found.receives.used(), found.requests.used());
         let new = &param.ep_attr;
         macro_rules! take {
             ($($bit:literal $field:ident),*) => {$(
@@ -1316,19 +1336,44 @@ impl DatWorld {
             0x200000 max_request_iov, 0x400000 max_rdma_read_in, 0x800000 max_rdma_read_out,
             0x1000000 srq_soft_hw, 0x2000000 max_rdma_read_iov, 0x4000000 max_rdma_write_iov);
         self.check_attr(ia, &attr, 3)?;
-        if mask & PZ != 0 && param.pz_handle != old_pz {
-            if receives > 0 {
+        // all that can be refused, before anything changes
+        let sizes = [attr.max_recv_dtos, attr.max_request_dtos].map(|n| n.max(1) as usize);
+        if mask & RECV_DTOS != 0 && sizes[0] < used.0
+            || mask & REQUEST_DTOS != 0 && sizes[1] < used.1
+        {
+            return error(INVALID_STATE, 0);
+        }
+        let moves = mask & PZ != 0 && param.pz_handle != old_pz;
+        if moves {
+            if find!(self.pzs, param.pz_handle, HANDLE_PZ).ia != ia {
+                return error(INVALID_HANDLE, HANDLE_PZ);
+            }
+            // posted buffers are of the old zone, and a shared queue's zone is its endpoints'
+            if used.0 > 0 || srq != 0 {
                 return error(INVALID_STATE, 0);
             }
-            self.use_pz(ia, param.pz_handle)?;
-            self.leave_pz(old_pz);
-            find!(self.eps, ep, HANDLE_EP).pz = param.pz_handle;
         }
         let evds = [
             (param.recv_evd_handle, EVD_DTO, HANDLE_EVD_RECV),
             (param.request_evd_handle, EVD_DTO, HANDLE_EVD_REQUEST),
             (param.connect_evd_handle, EVD_CONNECTION, HANDLE_EVD_CONN),
         ];
+        for (k, (evd, flag, subtype)) in evds.into_iter().enumerate() {
+            if mask & EVDS[k] != 0 && evd != 0 && find!(self.evds, evd, subtype).flags & flag == 0 {
+                return error(INVALID_HANDLE, subtype);
+            }
+        }
+        let found = find!(self.eps, ep, HANDLE_EP);
+        if mask & RECV_DTOS != 0 && found.receives.resize(sizes[0]).is_none()
+            || mask & REQUEST_DTOS != 0 && found.requests.resize(sizes[1]).is_none()
+        {
+            return exhausted(RESOURCE_MEMORY);
+        }
+        if moves {
+            self.use_pz(ia, param.pz_handle)?;
+            self.leave_pz(old_pz);
+            find!(self.eps, ep, HANDLE_EP).pz = param.pz_handle;
+        }
         for (k, (evd, flag, subtype)) in evds.into_iter().enumerate() {
             if mask & EVDS[k] != 0 {
                 self.use_evd(evd, flag, subtype)?;
@@ -1343,12 +1388,6 @@ impl DatWorld {
             }
         }
         let found = find!(self.eps, ep, HANDLE_EP);
-        if mask & RECV_DTOS != 0 && !found.receives.resize(attr.max_recv_dtos.max(1) as usize) {
-            return error(INVALID_STATE, 0);
-        }
-        if mask & REQUEST_DTOS != 0 {
-            found.requests.resize(attr.max_request_dtos.max(1) as usize);
-        }
         found.attr = attr;
         Ok(())
     }
@@ -1523,6 +1562,8 @@ impl DatWorld {
             | libc::EFAULT
             | ofi::abi::FI_EKEYREJECTED
             | libc::EREMOTEIO => DTO_REMOTE_ACCESS,
+            // what was passed on was good here: it is the target that knows no such region
+            libc::EINVAL if op.passed_on && op.remote != (0, 0) => DTO_REMOTE_ACCESS,
             libc::EINVAL => DTO_LOCAL_PROTECTION,
             _ if receives => DTO_FLUSHED,
             libc::ECONNRESET
@@ -1532,6 +1573,7 @@ impl DatWorld {
             | libc::ESHUTDOWN => DTO_FLUSHED,
             _ => DTO_TRANSPORT,
         };
+        self.doubt(ep, status);
         let length = if op.kind == DTO_RECEIVE { completion.length as u32 } else { op.length };
         let silent = op.flags & COMPLETION_SUPPRESS != 0 && status == DTO_SUCCESS;
         if !silent {
@@ -1541,6 +1583,18 @@ impl DatWorld {
         }
         if receives && srq != 0 {
             self.look_at_mark(srq);
+        }
+    }
+
+    /// A failed transfer may be all that tells of the end of a connection: a device ends it with
+    /// the first, and its peer's system knows nothing of that. An event that says more goes first.
+    fn doubt(&mut self, ep: Handle, status: u32) {
+        let Some(found) = self.eps.get_mut(&ep) else { return };
+        let Some(ia) = self.ias.get_mut(&found.ia) else { return };
+        let over = status == DTO_FLUSHED || status != DTO_SUCCESS && ia.is_device;
+        if over && found.state == EpState::Connected && found.deadline.is_none() {
+            found.deadline = Some(Instant::now() + DOUBT);
+            ia.waiting.push(ep);
         }
     }
 
@@ -1666,7 +1720,13 @@ impl DatWorld {
         self.handles.close(cr);
         if let Err(error) = self.realize(ep, Some(&request.info)) {
             request.listener.reject(&request.info, &[]);
-            return Err(error);
+            if error != DatError(INTERNAL_ERROR) {
+                return Err(error);
+            }
+            // of a caller that has gone a device makes no endpoint: that is an event as well
+            find!(self.eps, ep, HANDLE_EP).state = EpState::CompletionPending;
+            self.end_connection(ep, ACCEPT_COMPLETION_ERROR, &[]);
+            return Ok(());
         }
         let found = find!(self.eps, ep, HANDLE_EP);
         *found.peer = *request.peer;
@@ -1791,6 +1851,12 @@ impl DatWorld {
                 EpState::ActivePending if found.deadline.is_some_and(|at| at <= now) => {
                     self.end_connection(ep, TIMED_OUT, &[]);
                 }
+                EpState::Connected if found.deadline.is_some_and(|at| at <= now) => {
+                    if let Some(fabric) = &found.fabric {
+                        fabric.shutdown();
+                    }
+                    self.end_connection(ep, BROKEN, &[]);
+                }
                 EpState::DisconnectPending if found.requests.used() == 0 => self.hang_up(ep),
                 _ => {}
             }
@@ -1875,6 +1941,25 @@ mod tests {
         }
         assert_eq!(unmarked(b"GET / HTTP/1.1"), None);
         assert_eq!(unmarked(&[0xDA, 2, 1, 0, 5]), None);
+    }
+
+    #[test]
+    fn data_of_strangers_is_none_or_within_what_they_sent() {
+        let mut state = 4711u64;
+        let mut byte = move || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as u8
+        };
+        for round in 0..200_000 {
+            let mut data: Vec<u8> = (0..byte() % 40).map(|_| byte()).collect();
+            if round % 2 == 0 {
+                data.splice(..0, MARK.iter().copied().chain([0, byte() % 48]));
+            }
+            if let Some(own) = unmarked(&data) {
+                assert!(data.starts_with(&MARK) && own.len() <= data.len() - MARK_LENGTH);
+                assert_eq!(own, &data[MARK_LENGTH..][..own.len()]);
+            }
+        }
     }
 
     #[test]
