@@ -11,10 +11,12 @@
 //! kept by the completion queue ([`CoreCq`]) until the completion came, or until
 //! the endpoint is closed.
 mod cm;
+mod dgram;
 mod queue;
 mod wait;
 
 pub use cm::{CoreEq, CoreEvent, Passive};
+pub use dgram::{CoreAv, CoreDgram};
 pub use queue::{ArrivedPacket, CoreCq, CoreEndpoint, CoreEntry, Done, Entries, SharedRx};
 pub use wait::CoreWaitSet;
 
@@ -164,9 +166,9 @@ impl CoreFabric {
 
     /// Whether a caller may sleep until a descriptor of these queues is
     /// readable (fi_trywait(3)).
-    pub fn may_block(&self, cqs: &[&CoreCq], eq: &CoreEq) -> bool {
+    pub fn may_block(&self, cqs: &[&CoreCq], eq: Option<&CoreEq>) -> bool {
         let mut fids: Vec<*mut fid> = cqs.iter().map(|cq| cq.fid()).collect();
-        fids.push(eq.fid());
+        fids.extend(eq.map(CoreEq::fid));
         // SAFETY: all are open objects of this fabric.
         unsafe { self.try_wait(&mut fids) }.is_ok()
     }

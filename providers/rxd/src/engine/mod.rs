@@ -1,0 +1,286 @@
+//! The engine of a domain: its endpoints, and what makes them move.
+//!
+//! One lock guards it all; the core provider is called under it. Each endpoint numbers the packets
+//! to a peer and repeats those that get lost ([`conn`]); operations become packets in [`tx`], and
+//! packets operations in [`rx`]. Packets come and go by a [`port`], which is the core provider's
+//! endpoint, or in tests a network that loses, doubles and reorders them.
+mod conn;
+mod ep;
+mod port;
+mod rx;
+#[cfg(test)]
+mod sim;
+mod tx;
+
+pub(crate) use ep::{RxdEngineEp, RxdIdentity};
+
+use crate::config::RxdConfig;
+use ofi_provider::api::{Bindings, RecvOp};
+use ofi_provider::core_provider::{CoreDomain, CoreKeys};
+use ofi_provider::error::Result;
+use ofi_provider::inbox::{Inbox, Meeting};
+use ofi_provider::info::InfoBuf;
+use ofi_provider::lock::{Guard, Level, Lock};
+use ofi_provider::mr::MrTable;
+use ofi_provider::progress::Progress;
+use ofi_provider::receives::PostsReceives;
+use ofi_provider::slab::Slab;
+use ofi_provider::sys::{Epoll, Interest, Timer};
+use port::CorePort;
+use rx::RxdUnexpected;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+/// What the endpoints of a domain have in common.
+#[derive(Debug)]
+pub(crate) struct RxdCommon {
+    /// The core's domain; none in tests.
+    pub(crate) domain: Arc<CoreDomain>,
+    /// The core's info, to make those of its endpoints of.
+    pub(crate) info: InfoBuf,
+    /// The format of addresses.
+    pub(crate) format: u32,
+    /// The longest packet, and what the core wants before it.
+    pub(crate) packet: usize,
+    pub(crate) prefix: usize,
+    /// The longest packet that the core copies at once.
+    pub(crate) inject: usize,
+    pub(crate) config: RxdConfig,
+    pub(crate) level: Level,
+    /// The application's regions.
+    pub(crate) regions: Arc<MrTable>,
+}
+
+impl RxdCommon {
+    /// A key for memory of this provider's own.
+    fn key(&self) -> u64 {
+        static KEYS: LazyLock<CoreKeys> = LazyLock::new(|| CoreKeys::new(size_of::<u64>()));
+        KEYS.draw()
+    }
+
+    /// What an endpoint has to know of it.
+    fn limits(&self) -> RxdLimits {
+        RxdLimits {
+            format: self.format,
+            packet: self.packet,
+            spin_count: self.config.spin_count,
+            retry: self.config.retry,
+            max_peers: self.config.max_peers,
+            window: self.config.max_unacked,
+            regions: self.regions.clone(),
+        }
+    }
+}
+
+/// What an endpoint knows of its domain.
+#[derive(Clone, Debug)]
+pub(crate) struct RxdLimits {
+    /// The format of addresses.
+    format: u32,
+    /// The longest packet.
+    packet: usize,
+    /// Packets taken in one turn; 0: all there are.
+    spin_count: usize,
+    /// Packets that are lost are sent again.
+    retry: bool,
+    /// Most peers that are in no address vector.
+    max_peers: usize,
+    /// Packets under way from one peer, and to it at first.
+    window: usize,
+    /// The application's regions.
+    regions: Arc<MrTable>,
+}
+
+/// The time now; in a simulated world the world's time.
+#[inline]
+fn clock() -> Instant {
+    #[cfg(test)]
+    return ofi_simulation::here::now();
+    #[cfg(not(test))]
+    Instant::now()
+}
+
+/// The engine of a domain.
+pub(crate) struct RxdEngine {
+    state: Lock<RxdState>,
+    common: Arc<RxdCommon>,
+    epoll: Epoll,
+    /// Wakes a thread that sleeps when something is to be sent again.
+    timer: Timer,
+    activity: AtomicU64,
+}
+
+impl std::fmt::Debug for RxdEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RxdEngine")
+    }
+}
+
+/// What the engine's lock guards.
+#[derive(Default)]
+pub(crate) struct RxdState {
+    eps: Slab<Box<RxdEngineEp>>,
+}
+
+/// How long an endpoint that is closed waits for peers to have what was sent to them.
+const LINGER: Duration = Duration::from_secs(1);
+/// Between its looks.
+const LINGER_PAUSE: Duration = Duration::from_micros(100);
+
+impl RxdEngine {
+    /// A new engine. Its lock costs nothing if the application serializes its
+    /// calls.
+    pub(crate) fn new(common: Arc<RxdCommon>) -> Result<Arc<Self>> {
+        let (epoll, timer) = (Epoll::new()?, Timer::new()?);
+        epoll.add(timer.as_raw_fd(), 0, Interest::READ)?;
+        let state = Lock::with_level(RxdState::default(), common.level.clone());
+        Ok(Arc::new(Self { state, common, epoll, timer, activity: AtomicU64::new(0) }))
+    }
+
+    /// The longest packet.
+    pub(crate) fn packet(&self) -> usize {
+        self.common.packet
+    }
+
+    /// Waits for the lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_, RxdState> {
+        self.state.lock()
+    }
+
+    /// Adds an endpoint; returns its number.
+    pub(crate) fn add_ep(&self, identity: RxdIdentity) -> u32 {
+        let limits = self.common.limits();
+        self.lock().eps.insert_with(|id| Box::new(RxdEngineEp::new(id, limits, identity)))
+    }
+
+    /// Calls `each` with an endpoint, if that is still open.
+    pub(crate) fn with(&self, ep: u32, each: impl FnOnce(&mut RxdEngineEp)) {
+        if let Some(ep) = self.lock().eps.get_mut(ep) {
+            each(ep);
+        }
+    }
+
+    /// Starts a transfer.
+    #[inline]
+    pub(crate) fn transfer(
+        &self,
+        ep: u32,
+        start: impl FnOnce(&mut RxdEngineEp) -> Result,
+    ) -> Result {
+        start(self.lock().ep(ep))
+    }
+
+    /// Starts an endpoint.
+    pub(crate) fn enable(&self, ep: u32, bindings: &Bindings) -> Result {
+        let mut state = self.lock();
+        let ep = state.ep(ep);
+        let port = CorePort::open(&self.common, ep.local())?;
+        let fd = ep.enable(bindings, Box::new(port))?;
+        match fd {
+            Some(fd) => self.epoll.add(fd, 0, Interest::READ),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes an endpoint, once peers have what the application need not wait for.
+    pub(crate) fn close_ep(&self, ep: u32) {
+        let start = Instant::now();
+        loop {
+            let mut state = self.lock();
+            let Some(of) = state.eps.get_mut(ep) else { return };
+            of.turn();
+            of.flush_acks();
+            if !of.is_owing() || start.elapsed() >= LINGER {
+                if let Some(mut ep) = state.eps.remove(ep) {
+                    if let Some(fd) = ep.fd() {
+                        self.epoll.remove(fd);
+                    }
+                    ep.close();
+                }
+                return;
+            }
+            drop(state);
+            std::thread::sleep(LINGER_PAUSE);
+        }
+    }
+}
+
+impl Progress for RxdEngine {
+    #[inline]
+    fn progress(&self) {
+        self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.lock().turn();
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn may_block(&self) -> bool {
+        let mut state = self.lock();
+        let mut next: Option<Instant> = None;
+        let mut may = true;
+        for (_, ep) in state.eps.iter_mut() {
+            ep.flush_acks();
+            may &= ep.may_block();
+            next = [next, ep.deadline()].into_iter().flatten().min();
+        }
+        let left = next.map(|at| at.saturating_duration_since(clock()));
+        if left == Some(Duration::ZERO) {
+            return false;
+        }
+        // No time turns the timer off.
+        self.timer.set(left.unwrap_or(Duration::ZERO));
+        may
+    }
+
+    fn is_serialized(&self) -> bool {
+        self.state.is_serialized()
+    }
+
+    fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+}
+
+impl RxdState {
+    /// The endpoint with this number.
+    #[inline]
+    pub(crate) fn ep(&mut self, id: u32) -> &mut RxdEngineEp {
+        &mut self.eps[id]
+    }
+
+    /// One turn of progress.
+    #[inline]
+    fn turn(&mut self) {
+        self.eps.iter_mut().for_each(|(_, ep)| ep.turn());
+    }
+}
+
+impl PostsReceives for RxdState {
+    type Kept = RxdUnexpected;
+
+    #[inline]
+    fn inbox(&mut self, ep: u32) -> &mut Inbox<RxdUnexpected> {
+        &mut self.eps[ep].inbox
+    }
+
+    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<RxdUnexpected>> {
+        self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
+    }
+
+    fn post_tag(&mut self, _ep: u32, _op: &RecvOp) {}
+
+    fn look(&mut self) {
+        self.turn();
+    }
+
+    fn meet(&mut self, meeting: Meeting) {
+        if let Some(ep) = self.eps.get_mut(meeting.owner) {
+            ep.meet(meeting);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What carries packets: a datagram endpoint of the core provider's, or a simulated network.
+use super::RxdCommon;
+use ofi_provider::abi::fi_addr_t;
+use ofi_provider::addr::Addr;
+use ofi_provider::core_provider::{CoreAv, CoreBuf, CoreCq, CoreDgram, Entries};
+use ofi_provider::error::{Error, Result};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// What carries packets, any of which may be lost, doubled or overtaken.
+pub(super) trait PacketPort: Send {
+    /// The own address.
+    fn name(&self) -> Result<Vec<u8>>;
+    /// Names an address to send to.
+    fn resolve(&mut self, addr: &Addr) -> Result<fi_addr_t>;
+    /// Forgets a name.
+    fn forget(&mut self, to: fi_addr_t);
+    /// Sends packets of `stride` bytes each, of which the last may be shorter. -FI_EAGAIN: there is
+    /// no room now; others are lost like any packet. Some may have been sent before an error.
+    fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result;
+    /// Calls `each` with the packets that came, some at a time, and with the names of who sent them
+    /// as far as they are known; returns how many receives there were, and whether more may be
+    /// there.
+    fn receive(&mut self, each: &mut dyn FnMut(fi_addr_t, &[u8])) -> (usize, bool);
+    /// A descriptor to wait for packets on.
+    fn fd(&self) -> Option<RawFd>;
+    /// Whether a thread may sleep on that descriptor.
+    fn may_block(&self) -> bool;
+}
+
+/// Receives that wait in the core.
+const RECEIVES: usize = 512;
+/// Entries of the core's completion queue.
+const QUEUE: usize = 2048;
+
+/// The token of a receive, and that of a send.
+const RECEIVE: u64 = 0;
+const SEND: u64 = 1;
+
+/// A datagram endpoint of the core provider's.
+pub(super) struct CorePort {
+    ep: CoreDgram,
+    cq: Arc<CoreCq>,
+    common: Arc<RxdCommon>,
+    entries: Entries,
+    /// Buffers that are free.
+    free: Vec<CoreBuf>,
+    /// Receives that the core has.
+    posted: usize,
+}
+
+impl CorePort {
+    /// Opens an endpoint of this address.
+    pub(super) fn open(common: &Arc<RxdCommon>, local: &Addr) -> Result<Self> {
+        let mut info = common.info.as_ref().to_owned()?;
+        info.set_src_addr(Some(&local.to_bytes()))?;
+        let cq = CoreCq::open(&common.domain, QUEUE, common.level.clone(), None)?;
+        let av = CoreAv::open(&common.domain)?;
+        let ep = CoreDgram::open(&info, &cq, &av)?;
+        let mut port = Self {
+            ep,
+            cq,
+            common: common.clone(),
+            entries: Entries::default(),
+            free: Vec::new(),
+            posted: 0,
+        };
+        port.post();
+        if port.posted == 0 {
+            // Nothing would ever come.
+            return Err(Error::NOMEM);
+        }
+        Ok(port)
+    }
+
+    fn buffer(&mut self) -> Result<CoreBuf> {
+        let common = &self.common;
+        let len = common.prefix + common.packet;
+        self.free.pop().map_or_else(|| common.domain.buffer(len, || common.key()), Ok)
+    }
+
+    /// Posts receives until there are enough, or the core has no room.
+    fn post(&mut self) {
+        while self.posted < RECEIVES {
+            let Ok(buf) = self.buffer() else { return };
+            if let Err((_, buf)) = self.ep.post(buf, RECEIVE) {
+                self.free.push(buf);
+                return;
+            }
+            self.posted += 1;
+        }
+    }
+
+    fn send_one(&mut self, to: fi_addr_t, packet: &[u8]) -> Result {
+        if self.common.prefix == 0 && packet.len() <= self.common.inject {
+            return self.ep.inject(packet, to);
+        }
+        let mut buf = self.buffer()?;
+        let end = self.common.prefix + packet.len();
+        buf[self.common.prefix..end].copy_from_slice(packet);
+        self.ep.send(buf, end, to, SEND).map_err(|(error, buf)| {
+            self.free.push(buf);
+            error
+        })
+    }
+}
+
+impl PacketPort for CorePort {
+    fn name(&self) -> Result<Vec<u8>> {
+        self.ep.name()
+    }
+
+    fn resolve(&mut self, addr: &Addr) -> Result<fi_addr_t> {
+        self.ep.av().insert(&addr.to_own_bytes())
+    }
+
+    fn forget(&mut self, to: fi_addr_t) {
+        self.ep.av().remove(to);
+    }
+
+    fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result {
+        packets.chunks(stride).try_for_each(|packet| self.send_one(to, packet))
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(fi_addr_t, &[u8])) -> (usize, bool) {
+        let mut came = 0;
+        let read = self.cq.read(Entries::MAX, &mut self.entries);
+        let more = match read {
+            Ok(n) => {
+                while let Some(entry) = self.entries.take_next() {
+                    let Some(done) = self.cq.done(entry) else { continue };
+                    let Some(buf) = done.buf else { continue };
+                    if done.token == Some(SEND) {
+                        self.free.push(buf);
+                        continue;
+                    }
+                    self.posted -= 1;
+                    came += 1;
+                    let end = done.len.min(buf.len());
+                    if end > self.common.prefix {
+                        each(done.src, &buf[self.common.prefix..end]);
+                    }
+                    match self.ep.post(buf, RECEIVE) {
+                        Ok(()) => self.posted += 1,
+                        Err((_, buf)) => self.free.push(buf),
+                    }
+                }
+                n == Entries::MAX
+            }
+            Err(Error::AVAIL) => {
+                // A packet that is lost, in either direction.
+                if let Ok(Some(done)) = self.cq.read_error() {
+                    self.posted -= usize::from(done.token == Some(RECEIVE));
+                    self.free.extend(done.buf);
+                }
+                true
+            }
+            Err(_) => false,
+        };
+        self.post();
+        (came, more)
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        self.cq.fd()
+    }
+
+    fn may_block(&self) -> bool {
+        self.common.domain.fabric().may_block(&[&self.cq], None)
+    }
+}
