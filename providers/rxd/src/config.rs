@@ -87,7 +87,12 @@ pub(crate) fn max_atomic_bytes() -> usize {
 }
 
 /// Bytes of elements that one atomic operation can have.
+///
+/// Elements of 16 bytes cannot be had: the original's target does not survive them.
 pub(crate) fn max_atomic(operation: Operation) -> usize {
+    if operation.size() >= 16 {
+        return 0;
+    }
     let room = max_atomic_bytes();
     // Half of the room, where two operands share it.
     if operation.kind() == AtomicKind::Compare { room / 2 } else { room }

@@ -66,6 +66,8 @@ pub const DATA_READ: u8 = 13;
 pub const NO_OP: u8 = 14;
 /// An operation that the target refuses: between peers of this library only.
 pub const REFUSAL: u8 = 64;
+/// A message with [`DELIVER`] has met its receive: between peers of this library only.
+pub const DELIVERED: u8 = 65;
 
 /// Flags of a packet: CQ data follow.
 pub const WITH_CQ_DATA: u16 = 1;
@@ -77,6 +79,9 @@ pub const INJECTED: u16 = 8;
 pub const WITH_TAG: u16 = 16;
 /// The packet is the whole operation, and has no header of segments.
 pub const INLINE: u16 = 32;
+
+/// The sender waits until the message has met its receive: between peers of this library only.
+pub const DELIVER: u16 = 1 << 8;
 
 /// The header that all packets have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -272,7 +277,8 @@ pub struct DataHead {
     pub tx_id: u32,
     /// Unused; in a refusal the error.
     pub rx_id: u32,
-    /// Which of the operation's data packets this is.
+    /// Which of the operation's data packets this is; in a refusal the number of the first packet of
+    /// the operation that is refused.
     pub segment: u64,
 }
 

@@ -480,6 +480,11 @@ impl RxdEngineEp {
             && port.may_block()
     }
 
+    /// Whether something is under way that may have to be sent again, or waits to be sent.
+    pub(super) fn is_busy(&self) -> bool {
+        self.next_deadline.is_some() || !self.acks.is_empty() || !self.ready.is_empty()
+    }
+
     /// Whether a peer has not yet acknowledged what the application need not wait for.
     pub(super) fn is_owing(&self) -> bool {
         self.port.is_some() && self.ops.iter().any(|(_, op)| op.is_owed())

@@ -6,6 +6,7 @@
 //! endpoint, or in tests a network that loses, doubles and reorders them.
 mod conn;
 mod ep;
+mod helper;
 mod port;
 mod rx;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use ofi_provider::progress::Progress;
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest, Timer};
+use helper::Helper;
 use port::CorePort;
 use rx::RxdUnexpected;
 use std::os::fd::{AsRawFd, RawFd};
@@ -110,6 +112,7 @@ pub(crate) struct RxdEngine {
     /// Wakes a thread that sleeps when something is to be sent again.
     timer: Timer,
     activity: AtomicU64,
+    helper: Helper,
 }
 
 impl std::fmt::Debug for RxdEngine {
@@ -136,7 +139,8 @@ impl RxdEngine {
         let (epoll, timer) = (Epoll::new()?, Timer::new()?);
         epoll.add(timer.as_raw_fd(), 0, Interest::READ)?;
         let state = Lock::with_level(RxdState::default(), common.level.clone());
-        Ok(Arc::new(Self { state, common, epoll, timer, activity: AtomicU64::new(0) }))
+        let helper = Helper::default();
+        Ok(Arc::new(Self { state, common, epoll, timer, activity: AtomicU64::new(0), helper }))
     }
 
     /// The longest packet.
@@ -166,11 +170,24 @@ impl RxdEngine {
     /// Starts a transfer.
     #[inline]
     pub(crate) fn transfer(
-        &self,
+        self: &Arc<Self>,
         ep: u32,
         start: impl FnOnce(&mut RxdEngineEp) -> Result,
     ) -> Result {
-        start(self.lock().ep(ep))
+        let result = start(self.lock().ep(ep));
+        self.helper.wake(self);
+        result
+    }
+
+    /// A look of the helper's: makes progress for an application that makes none, if something is
+    /// under way. Returns whether it is.
+    fn help(&self, idle: bool) -> bool {
+        let mut state = self.lock();
+        let busy = state.eps.iter().any(|(_, ep)| ep.is_busy());
+        if busy && idle {
+            state.turn();
+        }
+        busy
     }
 
     /// Starts an endpoint.

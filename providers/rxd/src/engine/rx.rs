@@ -5,15 +5,15 @@
 use super::conn::{RxdConn, Stage};
 use super::ep::RxdEngineEp;
 use super::tx::{RxdTx, TxData};
-use crate::config::max_atomic;
+use crate::config::{max_atomic, max_atomic_bytes};
 use crate::provider::RXD;
 use crate::wire::{
-    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, Ack, CTS, Cts, DATA, DATA_HEAD, DATA_READ, DataHead,
-    Greeting, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION, Parsed, READ_REQ, REFUSAL, RTS,
+    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, Ack, CTS, Cts, DATA, DATA_HEAD, DATA_READ, DELIVER,
+    DELIVERED, DataHead, Greeting, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION, Parsed, READ_REQ, REFUSAL, RTS,
     Rts, RxdBase, RxdOperation, TAGGED, WRITE,
 };
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::RemoteSegments;
@@ -32,15 +32,23 @@ const MAX_EARLY: usize = 64 << 20;
 /// Answers to one peer that it has not acknowledged, before its requests have to wait.
 const MAX_ANSWERS: usize = 256;
 
+/// What a peer reads is copied at once up to so many bytes: the region may be closed before all
+/// of it is sent. What is more is read from there when it is sent.
+const COPIED_READ: usize = 64 << 10;
+
 /// A request of a peer of the original to get to know it that comes so long after its last packet
 /// is of another process: one of the same would have come before.
 const STALE: Duration = Duration::from_secs(1);
+
+/// Whom to tell that a message has met its receive: our index of the sender, and the message's
+/// number there; none if nobody waits for that.
+type Deliver = Option<(u32, u32)>;
 
 /// How a message waits for a receive.
 #[derive(Debug)]
 pub(crate) enum RxdUnexpected {
     /// All of the message is here.
-    Whole(Box<[u8]>),
+    Whole(Box<[u8]>, Deliver),
     /// The message is arriving on this connection.
     Partial { bytes: Vec<u8>, conn: u32 },
     /// The message's connection ended before the message was here.
@@ -50,14 +58,14 @@ pub(crate) enum RxdUnexpected {
 impl UnexpectedBody for RxdUnexpected {
     fn bytes(&self) -> Option<&[u8]> {
         match self {
-            Self::Whole(bytes) => Some(bytes),
+            Self::Whole(bytes, _) => Some(bytes),
             Self::Partial { .. } | Self::Lost => None,
         }
     }
 
     fn cost(&self, _len: usize) -> usize {
         match self {
-            Self::Whole(bytes) => bytes.len(),
+            Self::Whole(bytes, _) => bytes.len(),
             Self::Partial { bytes, .. } => bytes.capacity(),
             Self::Lost => 0,
         }
@@ -90,6 +98,7 @@ pub(super) struct Arriving {
     left: u64,
     /// Nobody waits for its end at the sender.
     lazy: bool,
+    deliver: Deliver,
 }
 
 /// What became of a packet whose turn it was.
@@ -312,6 +321,9 @@ impl RxdEngineEp {
 
     /// There is no room for what a peer sends.
     fn stall(&mut self, id: u32) {
+        if let Some(cq) = self.inbox.ledger.cq().filter(|cq| !cq.has_room()) {
+            cq.wait_for_room();
+        }
         let Some(conn) = self.conns.get_mut(id) else { return };
         if !std::mem::replace(&mut conn.stalled, true) {
             self.stalled.push(id);
@@ -354,7 +366,14 @@ impl RxdEngineEp {
             }
             REFUSAL => {
                 let (head, _) = DataHead::read(packet)?;
-                self.refused(id, head.tx_id, head.rx_id);
+                let code = i32::try_from(head.rx_id).ok().filter(|code| *code > 0);
+                let error = code.map_or(Error::OTHER, Error::from_code);
+                self.refused(id, head.tx_id, head.segment, error);
+                Ok(Taken::Done { end: true })
+            }
+            DELIVERED => {
+                let (head, _) = DataHead::read(packet)?;
+                self.delivered(id, head.tx_id);
                 Ok(Taken::Done { end: true })
             }
             NO_OP => Ok(Taken::Done { end: true }),
@@ -409,11 +428,14 @@ impl RxdEngineEp {
             peer: self.conns[id].peer,
         };
         let whole = op.packets == 1;
+        let tells = op.flags & DELIVER != 0;
+        let deliver = tells.then(|| (self.conns[id].index, op.tx_id));
         let target = match self.inbox.take_posted(&about) {
             Some(recv) => {
                 recv.buf.copy_from(0, data);
                 if whole {
                     self.inbox.received(&recv, &about);
+                    self.tell(deliver);
                     return Ok(Taken::Done { end: !lazy });
                 }
                 RxdTarget::Recv(recv, about)
@@ -425,7 +447,7 @@ impl RxdEngineEp {
                     return Ok(Taken::Wait);
                 }
                 let body = match whole {
-                    true => RxdUnexpected::Whole(data.into()),
+                    true => RxdUnexpected::Whole(data.into(), deliver),
                     false => RxdUnexpected::Partial { bytes: data.to_vec(), conn: id },
                 };
                 let number = self.inbox.keep(about, body);
@@ -436,8 +458,16 @@ impl RxdEngineEp {
             return Ok(Taken::Done { end: !lazy });
         }
         let (got, total, left) = (data.len(), about.len, op.packets - 1);
-        self.conns[id].arriving = Some(Arriving { target, got, total, left, lazy });
+        self.conns[id].arriving = Some(Arriving { target, got, total, left, lazy, deliver });
         Ok(Taken::Done { end: false })
+    }
+
+    /// Tells the sender of a message that it has met its receive.
+    fn tell(&mut self, deliver: Deliver) {
+        let Some((index, tx_id)) = deliver else { return };
+        if let Some(id) = self.named(index) {
+            self.start_answer(RxdTx::delivered(id, tx_id));
+        }
     }
 
     /// More data of the operation that is arriving.
@@ -452,7 +482,7 @@ impl RxdEngineEp {
         if got > arriving.total || (last && got != arriving.total) {
             return Err(Malformed("an operation that is not as long as it said"));
         }
-        let at = arriving.got;
+        let (at, deliver) = (arriving.got, arriving.deliver);
         match &mut arriving.target {
             RxdTarget::Recv(recv, _) => {
                 if last && !self.inbox.ledger.has_room() {
@@ -470,7 +500,7 @@ impl RxdEngineEp {
                     if let RxdUnexpected::Partial { bytes, .. } = body {
                         bytes.extend_from_slice(data);
                         if last {
-                            *body = RxdUnexpected::Whole(std::mem::take(bytes).into());
+                            *body = RxdUnexpected::Whole(std::mem::take(bytes).into(), deliver);
                         }
                     }
                 });
@@ -494,9 +524,13 @@ impl RxdEngineEp {
         };
         let peer = conn.peer;
         match target {
-            RxdTarget::Recv(recv, about) => self.inbox.received(&recv, &about),
+            RxdTarget::Recv(recv, about) => {
+                self.inbox.received(&recv, &about);
+                self.tell(deliver);
+            }
             RxdTarget::Memory(places, cq_data) => self.written(peer, &places, total, cq_data),
-            RxdTarget::Kept(..) | RxdTarget::Nowhere => {}
+            RxdTarget::Nowhere => self.tell(deliver),
+            RxdTarget::Kept(..) => {}
         }
         Ok(Taken::Done { end: !lazy })
     }
@@ -506,7 +540,7 @@ impl RxdEngineEp {
         self.limits.regions.written(places);
         self.inbox.ledger.peer_accessed(true, len);
         if let Some(data) = cq_data {
-            let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+            let flags = FI_RMA | FI_REMOTE_WRITE;
             self.inbox.ledger.peer_told(flags, len, data, self.peers.id_of(peer));
         }
     }
@@ -518,10 +552,11 @@ impl RxdEngineEp {
         if !self.conns[id].is_ours() {
             return;
         }
-        let op = self.start_answer(RxdTx::refusal(id, tx_id, error));
+        let seq = self.conns[id].expected;
+        let op = self.start_answer(RxdTx::refusal(id, tx_id, seq, error));
         // The peer has to have it before it hears that the request is here.
         let conn = &mut self.conns[id];
-        let limit = conn.hold.map_or(conn.expected, |(limit, _)| limit);
+        let limit = conn.hold.map_or(seq, |(limit, _)| limit);
         conn.hold = Some((limit, op));
     }
 
@@ -530,13 +565,23 @@ impl RxdEngineEp {
         if self.conns[id].answers >= MAX_ANSWERS {
             return Taken::Wait;
         }
-        let allowed = self.limits.regions.open().check(&op.places, FI_REMOTE_READ);
-        match allowed {
-            Ok(()) => {
-                let total = op.total as usize;
+        let total = op.total as usize;
+        let data = {
+            let regions = self.limits.regions.open();
+            if total <= COPIED_READ {
+                let mut bytes = vec![0; total];
+                let read = regions
+                    .check(&op.places, FI_REMOTE_READ)
+                    .and_then(|()| regions.read(&op.places, FI_REMOTE_READ, 0, &mut bytes));
+                read.map(|()| TxData::Own(bytes.into()))
+            } else {
+                regions.check(&op.places, FI_REMOTE_READ).map(|()| TxData::Region(op.places))
+            }
+        };
+        match data {
+            Ok(data) => {
                 self.inbox.ledger.peer_accessed(false, total);
                 let room = self.limits.packet - DATA_HEAD;
-                let data = TxData::Region(op.places);
                 self.start_answer(RxdTx::of_peer(id, op.tx_id, data, total, room));
             }
             Err(error) => self.refuse(id, op.tx_id, error),
@@ -571,7 +616,8 @@ impl RxdEngineEp {
             return Taken::Done { end: !lazy };
         }
         let (got, left) = (data.len(), op.packets - 1);
-        self.conns[id].arriving = Some(Arriving { target, got, total, left, lazy });
+        let deliver = None;
+        self.conns[id].arriving = Some(Arriving { target, got, total, left, lazy, deliver });
         Taken::Done { end: false }
     }
 
@@ -580,9 +626,18 @@ impl RxdEngineEp {
         if op.kind != ATOMIC && self.conns[id].answers >= MAX_ANSWERS {
             return Taken::Wait;
         }
+        if op.cq_data.is_some() && !self.inbox.ledger.has_room() {
+            return Taken::Wait;
+        }
         match self.carry_out(op, data) {
             Ok((result, wrote)) => {
-                self.inbox.ledger.peer_accessed(wrote, op.places.total().unwrap_or(0));
+                let len = op.places.total().unwrap_or(0);
+                self.inbox.ledger.peer_accessed(wrote, len);
+                if let Some(data) = op.cq_data {
+                    let source = self.peers.id_of(self.conns[id].peer);
+                    let access = if wrote { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
+                    self.inbox.ledger.peer_told(FI_ATOMIC | access, len, data, source);
+                }
                 if op.kind != ATOMIC {
                     let total = result.len();
                     let room = self.limits.packet - DATA_HEAD;
@@ -606,7 +661,7 @@ impl RxdEngineEp {
         let operation = Operation::new(kind, op.atomic.0, op.atomic.1)?;
         let total = op.places.total()?;
         if total > max_atomic(operation) {
-            return Err(Error::MSGSIZE);
+            return Err(if total > max_atomic_bytes() { Error::MSGSIZE } else { Error::OPNOTSUPP });
         }
         let (operand, compare) = match kind {
             AtomicKind::Compare if data.len() == 2 * total => data.split_at(total),
@@ -642,27 +697,18 @@ impl RxdEngineEp {
         Ok(())
     }
 
-    /// A peer refused an operation.
-    fn refused(&mut self, id: u32, tx_id: u32, code: u32) {
-        let Some(tx) = self.ops.get_mut(tx_id).filter(|tx| tx.conn == id) else { return };
-        let code = i32::try_from(code).ok().filter(|code| *code > 0);
-        tx.error = Some(code.map_or(Error::OTHER, Error::from_code));
-        if tx.answer.is_some() {
-            self.answered(tx_id);
-        }
-    }
-
     /// Gives a message that waited to the receive it met, or drops it if there is none.
     pub(super) fn meet(&mut self, meeting: Meeting) {
         let Meeting { queue, message: number, recv, .. } = meeting;
         let Some(kept) = self.inbox.take_kept(queue, number) else { return };
         let about = kept.about;
         match kept.body {
-            RxdUnexpected::Whole(bytes) => {
+            RxdUnexpected::Whole(bytes, deliver) => {
                 if let Some(recv) = recv {
                     recv.buf.copy_from(0, &bytes);
                     self.inbox.received(&recv, &about);
                 }
+                self.tell(deliver);
                 self.peers.forget_if_unused(about.peer, &mut self.inbox);
             }
             RxdUnexpected::Partial { bytes, conn } => {

@@ -7,12 +7,12 @@ use super::ep::RxdEngineEp;
 use super::port::PacketPort;
 use crate::provider::RXD;
 use crate::wire::{
-    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, BASE_LEN, DATA, DATA_HEAD, DATA_READ, DataHead, INJECTED,
-    INLINE, MAX_HEAD, MSG, NO_TX_COMPLETION, READ_REQ, REFUSAL, RxdBase, RxdOperation, TAGGED,
+    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, BASE_LEN, DATA, DATA_HEAD, DATA_READ, DELIVER, DELIVERED,
+    DataHead, INJECTED, INLINE, MAX_HEAD, MSG, NO_OP, NO_TX_COMPLETION, READ_REQ, REFUSAL, RxdBase, RxdOperation, TAGGED,
     WITH_CQ_DATA, WITH_TAG, WRITE,
 };
 use ofi_provider::abi::{
-    FI_ATOMIC, FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA,
+    FI_ATOMIC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA,
     FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE,
 };
 use ofi_provider::api::{AtomicOp, ReadOp, RemoteSegments, SendOp, WriteOp};
@@ -20,6 +20,7 @@ use ofi_provider::atomic::AtomicKind;
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::mr::MrTable;
 use ofi_provider::reserved::ASIDE;
 
 /// Bytes of packets that are given to the core at a time.
@@ -67,6 +68,8 @@ pub(super) struct RxdTx {
     /// Where the peer's answer goes, and how many bytes of it are there.
     pub(super) answer: Option<RecvBuf>,
     pub(super) got: usize,
+    /// A peer of this library says when the message has met its receive.
+    deliver: bool,
     /// The peer has all of it.
     acked: bool,
     /// It is reported, and only stays until it is acknowledged.
@@ -98,6 +101,7 @@ impl RxdTx {
             tx_id: 0,
             answer: None,
             got: 0,
+            deliver: false,
             acked: false,
             over: false,
             error: None,
@@ -111,15 +115,22 @@ impl RxdTx {
         Self { tx_id, total, packets, over: true, ..op }
     }
 
-    /// A refusal of a peer's request.
-    pub(super) fn refusal(conn: u32, tx_id: u32, error: Error) -> Self {
+    /// A refusal of a peer's request, whose first packet has this number.
+    pub(super) fn refusal(conn: u32, tx_id: u32, seq: u64, error: Error) -> Self {
         let op = Self::new(conn, Context::NULL, 0, 0, REFUSAL, TxData::None);
-        Self { tx_id, over: true, first: error.code() as usize, ..op }
+        let (code, seq) = (error.code() as usize, seq as usize);
+        Self { tx_id, over: true, first: code, total: seq, ..op }
+    }
+
+    /// The news that a peer's message has met its receive.
+    pub(super) fn delivered(conn: u32, tx_id: u32) -> Self {
+        let op = Self::new(conn, Context::NULL, 0, 0, DELIVERED, TxData::None);
+        Self { tx_id, over: true, ..op }
     }
 
     /// Whether it is one of the application's.
     fn is_own(&self) -> bool {
-        !matches!(self.kind, DATA_READ | REFUSAL)
+        !matches!(self.kind, DATA_READ | REFUSAL | DELIVERED)
     }
 
     /// Whether the application relies on it to arrive, without waiting for it.
@@ -127,63 +138,76 @@ impl RxdTx {
         if self.is_own() { self.silent && !self.over } else { true }
     }
 
-    /// Copies data to a packet.
-    fn copy(&self, regions: &ofi_provider::mr::MrTable, from: usize, to: &mut [u8]) {
+    /// Copies data to a packet; -FI_EINVAL if the region that they are in is closed.
+    fn copy(&self, regions: &MrTable, from: usize, to: &mut [u8]) -> Result {
         match &self.data {
             TxData::None => {}
             TxData::Lent(buf) => buf.copy_to(from, to),
             TxData::Own(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
             TxData::Region(places) => {
-                // A region that was closed meanwhile is read as zeros: the application took back
-                // what it had promised the peer.
-                if regions.open().read(places, FI_REMOTE_READ, from, to).is_err() {
-                    to.fill(0);
-                }
+                return regions.open().read(places, FI_REMOTE_READ, from, to);
             }
         }
+        Ok(())
     }
 
-    /// Makes one of the operation's packets; returns its length.
+    /// Makes one of the operation's packets, for a peer of this library or not; returns its length.
     fn build(
         &self,
-        regions: &ofi_provider::mr::MrTable,
-        id: u32,
-        packet: u64,
+        regions: &MrTable,
+        (id, packet): (u32, u64),
         base: RxdBase,
+        ours: bool,
         room: &mut [u8],
     ) -> usize {
         let data_room = room.len() - DATA_HEAD;
         let part = |from: usize| self.total.saturating_sub(from).min(data_room);
+        let tx_id = self.tx_id;
         match self.kind {
             DATA_READ => {
                 let from = packet as usize * data_room;
                 let len = part(from);
                 base.write(room);
-                let head = DataHead { tx_id: self.tx_id, rx_id: 0, segment: packet };
-                head.write(room);
-                self.copy(regions, from, &mut room[DATA_HEAD..DATA_HEAD + len]);
-                DATA_HEAD + len
+                DataHead { tx_id, rx_id: 0, segment: packet }.write(room);
+                match self.copy(regions, from, &mut room[DATA_HEAD..DATA_HEAD + len]) {
+                    Ok(()) => DATA_HEAD + len,
+                    // The application took back what it had promised the peer, who hears of it once.
+                    Err(error) if ours => {
+                        RxdBase { kind: REFUSAL, ..base }.write(room);
+                        DataHead { tx_id, rx_id: error.code() as u32, segment: u64::MAX }.write(room);
+                        DATA_HEAD
+                    }
+                    Err(_) => {
+                        RxdBase { kind: NO_OP, ..base }.write(room);
+                        DATA_HEAD
+                    }
+                }
             }
-            REFUSAL => {
+            REFUSAL | DELIVERED => {
                 base.write(room);
-                let head = DataHead { tx_id: self.tx_id, rx_id: self.first as u32, segment: 0 };
-                head.write(room);
+                let (rx_id, segment) = (self.first as u32, self.total as u64);
+                DataHead { tx_id, rx_id, segment }.write(room);
                 DATA_HEAD
             }
-            _ if packet == 0 => {
-                RxdBase { flags: self.wire_flags, ..base }.write(room);
-                let data = BASE_LEN + self.head_len;
-                room[BASE_LEN..data].copy_from_slice(&self.head[..self.head_len]);
-                self.copy(regions, 0, &mut room[data..data + self.first]);
-                data + self.first
-            }
             _ => {
-                let from = self.first + (packet as usize - 1) * data_room;
-                let len = part(from);
-                RxdBase { kind: DATA, ..base }.write(room);
-                DataHead { tx_id: id, rx_id: 0, segment: packet - 1 }.write(room);
-                self.copy(regions, from, &mut room[DATA_HEAD..DATA_HEAD + len]);
-                DATA_HEAD + len
+                let (data, from, len) = match packet {
+                    0 => {
+                        let flags = if ours { self.wire_flags } else { self.wire_flags & !DELIVER };
+                        RxdBase { flags, ..base }.write(room);
+                        let data = BASE_LEN + self.head_len;
+                        room[BASE_LEN..data].copy_from_slice(&self.head[..self.head_len]);
+                        (data, 0, self.first)
+                    }
+                    _ => {
+                        let from = self.first + (packet as usize - 1) * data_room;
+                        RxdBase { kind: DATA, ..base }.write(room);
+                        DataHead { tx_id: id, rx_id: 0, segment: packet - 1 }.write(room);
+                        (DATA_HEAD, from, part(from))
+                    }
+                };
+                let copied = self.copy(regions, from, &mut room[data..data + len]);
+                debug_assert!(copied.is_ok(), "only answers are taken from regions");
+                data + len
             }
         }
     }
@@ -210,9 +234,12 @@ impl RxdEngineEp {
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         let kind = if tagged { TAGGED } else { MSG };
         let tx = RxdTx::new(conn, op.context, flags, op.flags, kind, data);
+        let deliver = op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
+        let tx = RxdTx { deliver, ..tx };
+        let wire_flags = if tagged { WITH_TAG } else { 0 };
         let head = RxdOperation {
             kind,
-            flags: if tagged { WITH_TAG } else { 0 },
+            flags: wire_flags | if deliver { DELIVER } else { 0 },
             tag: op.tag,
             cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
             total: len as u64,
@@ -221,7 +248,7 @@ impl RxdEngineEp {
             places: RemoteSegments::EMPTY,
             atomic: (0, 0),
         };
-        self.start(tx, head, op.flags)
+        self.start(tx, head, len, op.flags)
     }
 
     /// fi_write, in all its forms.
@@ -242,7 +269,7 @@ impl RxdEngineEp {
             places: op.remote,
             atomic: (0, 0),
         };
-        self.start(tx, head, op.flags)
+        self.start(tx, head, len, op.flags)
     }
 
     /// fi_read, in all its forms.
@@ -264,14 +291,11 @@ impl RxdEngineEp {
             places: op.remote,
             atomic: (0, 0),
         };
-        self.start(tx, head, flags)
+        self.start(tx, head, 0, flags)
     }
 
     /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
     pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result {
-        if op.flags & FI_REMOTE_CQ_DATA != 0 {
-            return Err(Error::OPNOTSUPP);
-        }
         if op.flags & FI_INJECT != 0 && op.source.len() > self.identity.attr.inject_size {
             return Err(Error::INVAL);
         }
@@ -287,7 +311,8 @@ impl RxdEngineEp {
         }
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
-        let total = operands.len() as u64;
+        // What is said is the length of the elements, however many operands there are.
+        let (total, len) = (op.remote.total()? as u64, operands.len());
         let data = TxData::Own(operands.into());
         let tx = RxdTx::new(conn, op.context, FI_ATOMIC | access, op.flags, kind, data);
         let tx = RxdTx { answer: (kind != ATOMIC).then_some(op.result), ..tx };
@@ -295,21 +320,20 @@ impl RxdEngineEp {
             kind,
             flags: 0,
             tag: 0,
-            cq_data: None,
+            cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
             total,
             packets: 0,
             tx_id: 0,
             places: op.remote,
             atomic: (op.operation.datatype().into(), op.operation.op().into()),
         };
-        self.start(tx, head, op.flags)
+        self.start(tx, head, len, op.flags)
     }
 
-    /// Starts an operation of the application's: makes its headers, and sends as much of it as may
-    /// be sent now.
-    fn start(&mut self, mut tx: RxdTx, mut head: RxdOperation, flags: u64) -> Result {
+    /// Starts an operation of the application's with so many bytes of data: makes its headers, and
+    /// sends as much of it as may be sent now.
+    fn start(&mut self, mut tx: RxdTx, mut head: RxdOperation, len: usize, flags: u64) -> Result {
         let conn = tx.conn;
-        let len = if head.kind == READ_REQ { 0 } else { head.total as usize };
         if head.cq_data.is_some() {
             head.flags |= WITH_CQ_DATA;
         }
@@ -321,7 +345,8 @@ impl RxdEngineEp {
         }
         let most = self.limits.packet;
         // A message, or a write to one place, without the header of segments.
-        let bare = matches!(head.kind, MSG | TAGGED | WRITE | ATOMIC)
+        let bare = !tx.deliver
+            && matches!(head.kind, MSG | TAGGED | WRITE | ATOMIC)
             && (matches!(head.kind, MSG | TAGGED) || head.places.as_slice().len() == 1);
         if bare {
             let inline = RxdOperation { flags: head.flags | INLINE, ..head };
@@ -391,7 +416,8 @@ impl RxdEngineEp {
             let Some(op) = ops.get(again.op) else { continue };
             let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
             let room = &mut scratch[..most];
-            let len = op.build(&limits.regions, again.op, again.packet, base, room);
+            let part = (again.op, again.packet);
+            let len = op.build(&limits.regions, part, base, conn.is_ours(), room);
             sent = port.send(conn.to, &scratch[..len], len);
             if sent == Err(Error::AGAIN) {
                 conn.not_sent(seq);
@@ -417,7 +443,8 @@ impl RxdEngineEp {
                 let seq = conn.send_next(op_id, op.sent, now);
                 let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
                 let room = &mut scratch[at..at + most];
-                let len = op.build(&limits.regions, op_id, op.sent, base, room);
+                let part = (op_id, op.sent);
+                let len = op.build(&limits.regions, part, base, conn.is_ours(), room);
                 op.sent += 1;
                 if op.sent == op.packets {
                     conn.sent.push_back((conn.next, op_id));
@@ -476,11 +503,36 @@ impl RxdEngineEp {
             } else if let Some(error) = tx.error {
                 self.finish(op, Err(error));
                 self.ops.remove(op);
-            } else if tx.answer.is_none() {
+            } else if tx.answer.is_none() && !(tx.deliver && conn.is_ours()) {
                 self.finish(op, Ok(()));
                 self.ops.remove(op);
             }
         }
+    }
+
+    /// A peer refused the operation whose first packet has this number, or to which this number of
+    /// ours belongs.
+    pub(super) fn refused(&mut self, id: u32, tx_id: u32, seq: u64, error: Error) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let begun = conn.sent.iter().map(|(_, op)| op).chain(conn.waiting.front());
+        let starts = |op: &&u32| {
+            self.ops.get(**op).is_some_and(|op| op.is_own() && op.sent > 0 && op.start == seq)
+        };
+        let op = begun.filter(|_| seq != u64::MAX).find(starts).copied().unwrap_or(tx_id);
+        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.conn == id && tx.is_own()) else {
+            return;
+        };
+        tx.error = Some(error);
+        if tx.answer.is_some() {
+            self.answered(op);
+        }
+    }
+
+    /// A peer says that a message of ours has met its receive.
+    pub(super) fn delivered(&mut self, id: u32, op: u32) {
+        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.conn == id && tx.deliver) else { return };
+        tx.deliver = false;
+        self.answered(op);
     }
 
     /// The peer's answer is complete, or it refused.
