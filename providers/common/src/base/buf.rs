@@ -7,7 +7,7 @@
 use crate::addr::{self, RawAddr};
 use crate::error::{Error, Result};
 use core::alloc::Layout;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use libc::iovec;
@@ -640,13 +640,75 @@ pub struct Datagram {
     pub len: usize,
     /// The sender's address, if it was asked for.
     pub from: Option<SocketAddr>,
+    /// If there are several, one behind the other, the length of each but the last; else 0.
+    pub segment: usize,
+}
+
+/// The control message by which the system tells the length of each of several datagrams, as long
+/// as it can be.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct SegmentMessage([u8; 64]);
+
+/// Sends datagrams of `stride` bytes each to one address in one system call, without blocking or
+/// SIGPIPE; the last may be shorter.
+pub fn send_datagrams(socket: RawFd, to: &RawAddr, bytes: &[u8], stride: usize) -> Result {
+    let stride = u16::try_from(stride).map_err(|_| Error::MSGSIZE)?;
+    let (name, name_len) = crate::addr::as_sockaddr(to);
+    let mut room = SegmentMessage([0; 64]);
+    let mut iov = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    loop {
+        // SAFETY: the kernel only reads the address, the bytes and the control message, all of
+        // which outlive the call; the latter has room for the one that is written to it.
+        let sent = unsafe {
+            let mut message = std::mem::zeroed::<libc::msghdr>();
+            message.msg_name = name.cast_mut().cast();
+            message.msg_namelen = name_len;
+            (message.msg_iov, message.msg_iovlen) = (&raw mut iov, 1);
+            if bytes.len() > usize::from(stride) {
+                message.msg_control = (&raw mut room).cast();
+                message.msg_controllen = libc::CMSG_SPACE(size_of::<u16>() as u32) as _;
+                let head = libc::CMSG_FIRSTHDR(&raw const message);
+                ((*head).cmsg_level, (*head).cmsg_type) = (libc::SOL_UDP, libc::UDP_SEGMENT);
+                (*head).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
+                libc::CMSG_DATA(head).cast::<u16>().write_unaligned(stride);
+            }
+            libc::sendmsg(socket, &raw const message, flags)
+        };
+        match Error::last_os() {
+            _ if sent >= 0 => return Ok(()),
+            Error::INTR => {}
+            error => return Err(error),
+        }
+    }
+}
+
+/// The length of each of several datagrams, as a received message says; 0 for one.
+///
+/// # Safety
+/// The kernel has filled the header in, and its control message is still there.
+unsafe fn segment_of(message: &libc::msghdr) -> usize {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let mut head = libc::CMSG_FIRSTHDR(message);
+        while !head.is_null() {
+            if ((*head).cmsg_level, (*head).cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO) {
+                let segment = libc::CMSG_DATA(head).cast::<c_int>().read_unaligned();
+                return usize::try_from(segment).unwrap_or(0);
+            }
+            head = libc::CMSG_NXTHDR(message, head);
+        }
+    }
+    0
 }
 
 /// Most datagrams that one call receives.
 pub const BATCH: usize = 8;
 
 /// Receives datagrams that have arrived into `rooms`, in this order, each its
-/// own, in one system call and without blocking; their number, which is less
+/// own (or `several` of one sender, if the socket has UDP_GRO), in one system call and without
+/// blocking; their number, which is less
 /// than that of `rooms` (of which [`BATCH`] count) when no more have arrived.
 /// -FI_EAGAIN: none.
 #[inline]
@@ -654,13 +716,20 @@ pub fn receive_datagrams<'a>(
     socket: RawFd,
     rooms: impl Iterator<Item = &'a RecvBuf>,
     sources: bool,
+    several: bool,
     out: &mut [Datagram; BATCH],
 ) -> Result<usize> {
     let mut names = [[0u8; addr::MAX_LEN]; BATCH];
+    let mut controls = [SegmentMessage([0; 64]); BATCH];
     // SAFETY: all zeros is a valid mmsghdr: no name, no room, no control data.
     let mut messages = unsafe { std::mem::zeroed::<[libc::mmsghdr; BATCH]>() };
     let mut count = 0;
-    for ((message, name), room) in messages.iter_mut().zip(&mut names).zip(rooms) {
+    let named = messages.iter_mut().zip(&mut names).zip(&mut controls);
+    for (((message, name), control), room) in named.zip(rooms) {
+        if several {
+            message.msg_hdr.msg_control = (&raw mut *control).cast();
+            message.msg_hdr.msg_controllen = size_of::<SegmentMessage>() as _;
+        }
         let iov = room.0.as_slice();
         message.msg_hdr.msg_iov = iov.as_ptr().cast_mut();
         message.msg_hdr.msg_iovlen = iov.len() as _;
@@ -689,6 +758,8 @@ pub fn receive_datagrams<'a>(
         *out = Datagram {
             len: message.msg_len as usize,
             from: if sources { addr::from_bytes(&name[..name_len]).ok() } else { None },
+            // SAFETY: just filled in.
+            segment: if several { unsafe { segment_of(&message.msg_hdr) } } else { 0 },
         };
     }
     Ok(got)

@@ -1,5 +1,6 @@
 //! Datagram endpoints of a core provider, and the address vectors that name their peers.
-use super::queue::{post_first, start_send};
+use super::queue::{post_first, set_bytes, start_send};
+use super::{OPT_RECEIVE_MANY, OPT_SEND_MANY};
 use super::{CoreBuf, CoreCq, CoreDomain, bind, call, close, code, control};
 use crate::abi::{self, fi_addr_t, fi_av_attr, fi_av_type, fid, fid_av, fid_ep};
 use crate::error::{Error, Result};
@@ -94,7 +95,15 @@ unsafe impl Sync for CoreDgram {}
 
 impl CoreDgram {
     /// Opens an endpoint as `info` describes it, and enables it.
-    pub fn open(info: &InfoBuf, cq: &Arc<CoreCq>, av: &Arc<CoreAv>) -> Result<Self> {
+    ///
+    /// Returns as well whether it takes and sends many datagrams at a time ([`OPT_RECEIVE_MANY`]), for
+    /// which the system is to hold so many bytes.
+    pub fn open(
+        info: &InfoBuf,
+        cq: &Arc<CoreCq>,
+        av: &Arc<CoreAv>,
+        held: usize,
+    ) -> Result<(Self, bool)> {
         let mut raw: *mut fid_ep = ptr::null_mut();
         let domain = cq.domain();
         // SAFETY: the domain is open; the core only reads the info, during the call.
@@ -111,7 +120,9 @@ impl CoreDgram {
             bind(ep.fid(), cq.fid(), abi::FI_TRANSMIT | abi::FI_RECV)?;
             control(ep.fid(), abi::FI_ENABLE, ptr::null_mut())?;
         }
-        Ok(ep)
+        // SAFETY: open.
+        let many = unsafe { set_bytes(ep.raw, OPT_RECEIVE_MANY, &held.to_ne_bytes()) }.is_ok();
+        Ok((ep, many))
     }
 
     fn fid(&self) -> *mut fid {
@@ -134,6 +145,12 @@ impl CoreDgram {
         }
         name.truncate(len);
         Ok(name)
+    }
+
+    /// Sends datagrams, which are behind a [`ManyDatagrams`] ([`OPT_SEND_MANY`]).
+    pub fn send_many(&self, value: &[u8]) -> Result {
+        // SAFETY: open.
+        unsafe { set_bytes(self.raw, OPT_SEND_MANY, value) }
     }
 
     /// Posts a buffer for a datagram.

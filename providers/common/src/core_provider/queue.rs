@@ -660,12 +660,21 @@ unsafe fn set_source(ep: NonNull<fid_ep>, source: &fi_addr_t) -> Result {
 /// # Safety
 /// `ep` is an open endpoint.
 unsafe fn set_option<T>(ep: NonNull<fid_ep>, name: c_int, value: &T) -> Result {
-    let (level, len) = (abi::FI_OPT_ENDPOINT as c_int, size_of_val(value));
-    let value = std::ptr::from_ref(value).cast::<c_void>();
+    let (value, len) = (std::ptr::from_ref(value).cast::<u8>(), size_of_val(value));
+    // SAFETY: by this function's contract; a value of any type has bytes that can be read.
+    unsafe { set_bytes(ep, name, std::slice::from_raw_parts(value, len)) }
+}
+
+/// Sets an option of level FI_OPT_ENDPOINT to these bytes.
+///
+/// # Safety
+/// `ep` is an open endpoint.
+pub(super) unsafe fn set_bytes(ep: NonNull<fid_ep>, name: c_int, value: &[u8]) -> Result {
+    let level = abi::FI_OPT_ENDPOINT as c_int;
     // SAFETY: by this function's contract; the value lives for the call.
     unsafe {
         let setopt = call!(ep.as_ref().ops, setopt);
-        code(setopt(ep.as_ptr().cast(), level, name, value, len))
+        code(setopt(ep.as_ptr().cast(), level, name, value.as_ptr().cast(), value.len()))
     }
 }
 

@@ -2,7 +2,7 @@
 use super::RxdCommon;
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::Addr;
-use ofi_provider::core_provider::{CoreAv, CoreBuf, CoreCq, CoreDgram, Entries};
+use ofi_provider::core_provider::{CoreAv, CoreBuf, CoreCq, CoreDgram, Entries, ManyDatagrams};
 use ofi_provider::error::{Error, Result};
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -16,7 +16,12 @@ pub(super) trait PacketPort: Send {
     /// Forgets a name.
     fn forget(&mut self, to: fi_addr_t);
     /// Sends packets of `stride` bytes each, of which the last may be shorter. -FI_EAGAIN: there is
-    /// no room now; others are lost like any packet. Some may have been sent before an error.
+    /// no room now; others are lost like any packet. Some may have been sent before an error. Before
+    /// the packets there is room for [`ManyDatagrams`].
+    fn send_many(&mut self, to: fi_addr_t, room: &mut [u8], stride: usize) -> Result {
+        self.send(to, &room[ManyDatagrams::LEN..], stride)
+    }
+    /// The same of packets without room before them.
     fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result;
     /// Calls `each` with the packets that came, some at a time, and with the names of who sent them
     /// as far as they are known; returns how many receives there were, and whether more may be
@@ -28,8 +33,13 @@ pub(super) trait PacketPort: Send {
     fn may_block(&self) -> bool;
 }
 
-/// Receives that wait in the core.
+/// Receives that wait in the core: if each takes one packet, or many.
 const RECEIVES: usize = 512;
+const MANY_RECEIVES: usize = 64;
+/// Bytes of a receive that takes many.
+const MANY_LEN: usize = 64 << 10;
+/// Bytes of packets that the system is to hold.
+const HELD: usize = 4 << 20;
 /// Entries of the core's completion queue.
 const QUEUE: usize = 2048;
 
@@ -47,6 +57,8 @@ pub(super) struct CorePort {
     free: Vec<CoreBuf>,
     /// Receives that the core has.
     posted: usize,
+    /// The core takes and sends many packets at a time.
+    many: bool,
 }
 
 impl CorePort {
@@ -56,7 +68,7 @@ impl CorePort {
         info.set_src_addr(Some(&local.to_bytes()))?;
         let cq = CoreCq::open(&common.domain, QUEUE, common.level.clone(), None)?;
         let av = CoreAv::open(&common.domain)?;
-        let ep = CoreDgram::open(&info, &cq, &av)?;
+        let (ep, many) = CoreDgram::open(&info, &cq, &av, HELD)?;
         let mut port = Self {
             ep,
             cq,
@@ -64,6 +76,7 @@ impl CorePort {
             entries: Entries::default(),
             free: Vec::new(),
             posted: 0,
+            many,
         };
         port.post();
         if port.posted == 0 {
@@ -75,13 +88,14 @@ impl CorePort {
 
     fn buffer(&mut self) -> Result<CoreBuf> {
         let common = &self.common;
-        let len = common.prefix + common.packet;
+        let len = if self.many { MANY_LEN } else { common.prefix + common.packet };
         self.free.pop().map_or_else(|| common.domain.buffer(len, || common.key()), Ok)
     }
 
     /// Posts receives until there are enough, or the core has no room.
     fn post(&mut self) {
-        while self.posted < RECEIVES {
+        let most = if self.many { MANY_RECEIVES } else { RECEIVES };
+        while self.posted < most {
             let Ok(buf) = self.buffer() else { return };
             if let Err((_, buf)) = self.ep.post(buf, RECEIVE) {
                 self.free.push(buf);
@@ -118,6 +132,19 @@ impl PacketPort for CorePort {
         self.ep.av().remove(to);
     }
 
+    fn send_many(&mut self, to: fi_addr_t, room: &mut [u8], stride: usize) -> Result {
+        let several = room.len() > ManyDatagrams::LEN + stride;
+        if several && self.many && self.common.prefix == 0 {
+            ManyDatagrams { to, stride: stride as u64 }.write(room);
+            match self.ep.send_many(room) {
+                // Not all networks take them at a time.
+                Err(error) if error != Error::AGAIN => {}
+                result => return result,
+            }
+        }
+        self.send(to, &room[ManyDatagrams::LEN..], stride)
+    }
+
     fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result {
         packets.chunks(stride).try_for_each(|packet| self.send_one(to, packet))
     }
@@ -138,7 +165,12 @@ impl PacketPort for CorePort {
                     came += 1;
                     let end = done.len.min(buf.len());
                     if end > self.common.prefix {
-                        each(done.src, &buf[self.common.prefix..end]);
+                        let packets = &buf[self.common.prefix..end];
+                        let stride = match done.data as usize {
+                            0 => packets.len(),
+                            stride => stride,
+                        };
+                        packets.chunks(stride).for_each(|packet| each(done.src, packet));
                     }
                     match self.ep.post(buf, RECEIVE) {
                         Ok(()) => self.posted += 1,

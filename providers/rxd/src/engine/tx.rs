@@ -18,6 +18,7 @@ use ofi_provider::abi::{
 use ofi_provider::api::{AtomicOp, ReadOp, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::atomic::AtomicKind;
 use ofi_provider::buf::{RecvBuf, SendBuf};
+use ofi_provider::core_provider::ManyDatagrams;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::mr::MrTable;
@@ -25,6 +26,9 @@ use ofi_provider::reserved::ASIDE;
 
 /// Bytes of packets that are given to the core at a time.
 const BATCH: usize = 60 << 10;
+
+/// Room before them for the core's own.
+const BEFORE: usize = ManyDatagrams::LEN;
 
 /// Where the data of an operation are.
 #[derive(Debug)]
@@ -407,8 +411,8 @@ impl RxdEngineEp {
             return true;
         }
         let most = limits.packet;
-        if scratch.len() < most {
-            scratch.resize(most.max(BATCH), 0);
+        if scratch.is_empty() {
+            scratch.resize(BEFORE + most.max(BATCH), 0);
         }
         let (now, mut sent) = (*now, Ok(()));
         while sent.is_ok() && conn.room() > 0 && conn.has_lost() {
@@ -425,7 +429,7 @@ impl RxdEngineEp {
         }
         // Packets of full length one behind the other, of which the last may be shorter.
         while sent != Err(Error::AGAIN) && conn.room() > 0 {
-            let (mut at, mut stride, first) = (0, 0, conn.next);
+            let (mut at, mut stride, first) = (BEFORE, 0, conn.next);
             while conn.room() > 0 && at + most <= scratch.len() {
                 let Some(&op_id) = conn.waiting.front() else { break };
                 let Some(op) = ops.get_mut(op_id) else {
@@ -450,16 +454,16 @@ impl RxdEngineEp {
                     conn.sent.push_back((conn.next, op_id));
                     conn.waiting.pop_front();
                 }
-                stride = if at == 0 { len } else { stride };
+                stride = if at == BEFORE { len } else { stride };
                 at += len;
                 if len < most {
                     break;
                 }
             }
-            if at == 0 {
+            if at == BEFORE {
                 break;
             }
-            sent = port.send(conn.to, &scratch[..at], stride);
+            sent = port.send_many(conn.to, &mut scratch[..at], stride);
             if sent == Err(Error::AGAIN) {
                 conn.not_sent(first);
             }
