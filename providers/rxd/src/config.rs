@@ -32,7 +32,8 @@ pub(crate) fn config() -> &'static RxdConfig {
     static CONFIG: OnceLock<RxdConfig> = OnceLock::new();
     CONFIG.get_or_init(|| {
         let prov = &RXD;
-        let number = |name, help| param::int(prov, name, help).and_then(|n| usize::try_from(n).ok());
+        let number =
+            |name, help| param::int(prov, name, help).and_then(|n| usize::try_from(n).ok());
         RxdConfig {
             spin_count: number(
                 c"spin_count",

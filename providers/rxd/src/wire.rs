@@ -501,10 +501,16 @@ mod tests {
         round_trip(RxdOperation { flags: WITH_TAG | INLINE, tx_id: 0, ..OP }, b"abc");
         round_trip(RxdOperation { packets: 4, total: 5000, ..OP }, b"abc");
         let places = RemoteSegments::one(1, 3, 2);
-        round_trip(RxdOperation { kind: WRITE, flags: INLINE, tag: 0, tx_id: 0, places, ..OP }, b"abc");
+        round_trip(
+            RxdOperation { kind: WRITE, flags: INLINE, tag: 0, tx_id: 0, places, ..OP },
+            b"abc",
+        );
         round_trip(RxdOperation { kind: READ_REQ, flags: 0, tag: 0, places, ..OP }, b"");
         let atomic = (3, 2);
-        round_trip(RxdOperation { kind: ATOMIC_FETCH, flags: 0, tag: 0, places, atomic, ..OP }, b"abc");
+        round_trip(
+            RxdOperation { kind: ATOMIC_FETCH, flags: 0, tag: 0, places, atomic, ..OP },
+            b"abc",
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Datagram endpoints of a core provider, and the address vectors that name their peers.
 use super::queue::{post_first, set_bytes, start_send};
-use super::{OPT_RECEIVE_MANY, OPT_SEND_MANY};
 use super::{CoreBuf, CoreCq, CoreDomain, bind, call, close, code, control};
+use super::{OPT_RECEIVE_MANY, OPT_SEND_MANY};
 use crate::abi::{self, fi_addr_t, fi_av_attr, fi_av_type, fid, fid_av, fid_ep};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;

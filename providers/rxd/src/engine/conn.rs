@@ -27,7 +27,7 @@ const MOST_RETRIES: u32 = 50;
 
 /// How far getting to know each other is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stage {
+pub(super) enum Acquaintance {
     /// Nothing was said.
     New,
     /// The peer was asked for its index.
@@ -65,7 +65,7 @@ pub(super) struct RxdConn {
     /// What the peer calls us in its packets' headers, and we the peer.
     pub(super) index: u32,
     pub(super) remote: u32,
-    pub(super) stage: Stage,
+    pub(super) stage: Acquaintance,
     /// What this acquaintance is known by, to us and to a peer of this library.
     pub(super) nonce: u64,
     pub(super) greeting: Option<Greeting>,
@@ -127,7 +127,7 @@ impl RxdConn {
             to,
             index,
             remote: 0,
-            stage: Stage::New,
+            stage: Acquaintance::New,
             nonce: 0,
             greeting: None,
             verified: false,
@@ -251,7 +251,7 @@ impl RxdConn {
 
     /// The peer's index is known.
     pub(super) fn known(&mut self, remote: u32, greeting: Option<Greeting>) {
-        (self.remote, self.stage, self.greeting) = (remote, Stage::Known, greeting);
+        (self.remote, self.stage, self.greeting) = (remote, Acquaintance::Known, greeting);
         (self.retries, self.deadline) = (0, None);
     }
 
@@ -371,7 +371,7 @@ impl RxdConn {
     /// Called when the deadline has passed. False if the peer is gone.
     pub(super) fn expired(&mut self, now: Instant) -> bool {
         self.deadline = None;
-        if self.stage == Stage::Known && self.flight.is_empty() {
+        if self.stage == Acquaintance::Known && self.flight.is_empty() {
             return true;
         }
         self.retries += 1;
@@ -422,7 +422,8 @@ mod tests {
         for _ in 0..100 {
             conn.take_ack(10, OPEN, now).unwrap();
         }
-        let again: Vec<_> = std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect();
+        let again: Vec<_> =
+            std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect();
         assert_eq!(again, (10..128).collect::<Vec<_>>(), "once, however often it says so");
         conn.take_ack(128, Ack { window: 0, here: 0 }, now).unwrap();
         assert_eq!(conn.room(), 0);
@@ -437,7 +438,8 @@ mod tests {
         assert_eq!(send(&mut conn, 1000, now), 2 * FIRST_WINDOW);
         // 16 and 18 are lost, and 19 to 23 came.
         conn.take_ack(16, Ack { window: 128, here: 0b111_1101 }, now).unwrap();
-        let again: Vec<_> = std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect();
+        let again: Vec<_> =
+            std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect();
         assert_eq!(again, [16, 18]);
         assert!(conn.carried < 2 * FIRST_WINDOW, "fewer are under way after a loss");
         conn.take_ack(24, OPEN, now).unwrap();

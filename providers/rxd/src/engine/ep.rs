@@ -1,5 +1,5 @@
 //! An endpoint of the engine: its peers, its turns, its beginning and end.
-use super::conn::{RxdConn, Stage};
+use super::conn::{Acquaintance, RxdConn};
 use super::port::PacketPort;
 use super::rx::RxdUnexpected;
 use super::tx::RxdTx;
@@ -291,7 +291,7 @@ impl RxdEngineEp {
     pub(super) fn ask(&mut self, id: u32) {
         let source = self.identity.local.to_bytes();
         let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.stage = Stage::Asking;
+        conn.stage = Acquaintance::Asking;
         let greeting = Greeting { nonce: conn.nonce };
         let packet = Rts::packet(conn.index.into(), &source, greeting);
         let to = conn.to;
@@ -385,7 +385,7 @@ impl RxdEngineEp {
         let (conns, ops) = (&mut self.conns, &self.ops);
         self.acks.retain(|id| {
             let Some(conn) = conns.get_mut(*id).filter(|conn| conn.ack_due) else { return false };
-            if conn.stage != Stage::Known {
+            if conn.stage != Acquaintance::Known {
                 conn.ack_due = false;
                 return false;
             }
@@ -447,7 +447,7 @@ impl RxdEngineEp {
         self.next_deadline = None;
         for id in self.conns.indices(|conn| conn.deadline.is_some_and(|at| at <= now)) {
             let conn = &mut self.conns[id];
-            if conn.stage == Stage::Known && !self.limits.retry {
+            if conn.stage == Acquaintance::Known && !self.limits.retry {
                 conn.deadline = None;
                 continue;
             }
@@ -463,7 +463,7 @@ impl RxdEngineEp {
                 self.drop_conn(id, Error::CONNREFUSED);
                 continue;
             }
-            if conn.stage == Stage::Asking {
+            if conn.stage == Acquaintance::Asking {
                 self.ask(id);
             } else {
                 self.make_ready(id);

@@ -9,13 +9,12 @@ mod ep;
 mod helper;
 mod port;
 mod rx;
-#[cfg(test)]
-mod sim;
 mod tx;
 
 pub(crate) use ep::{RxdEngineEp, RxdIdentity};
 
 use crate::config::RxdConfig;
+use helper::Helper;
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::core_provider::{CoreDomain, CoreKeys};
 use ofi_provider::error::Result;
@@ -27,7 +26,6 @@ use ofi_provider::progress::Progress;
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest, Timer};
-use helper::Helper;
 use port::CorePort;
 use rx::RxdUnexpected;
 use std::os::fd::{AsRawFd, RawFd};

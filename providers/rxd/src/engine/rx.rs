@@ -2,15 +2,15 @@
 //!
 //! A packet that comes early is kept until those before it are here; one for whose operation there
 //! is no room waits in the same place, and with it all behind it. Then the peer is told to stop.
-use super::conn::{RxdConn, Stage};
+use super::conn::{Acquaintance, RxdConn};
 use super::ep::RxdEngineEp;
 use super::tx::{RxdTx, TxData};
 use crate::config::{max_atomic, max_atomic_bytes};
 use crate::provider::RXD;
 use crate::wire::{
     ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, Ack, CTS, Cts, DATA, DATA_HEAD, DATA_READ, DELIVER,
-    DELIVERED, DataHead, Greeting, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION, Parsed, READ_REQ, REFUSAL, RTS,
-    Rts, RxdBase, RxdOperation, TAGGED, WRITE,
+    DELIVERED, DataHead, Greeting, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION, Parsed,
+    READ_REQ, REFUSAL, RTS, Rts, RxdBase, RxdOperation, TAGGED, WRITE,
 };
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, fi_addr_t,
@@ -126,7 +126,7 @@ impl RxdEngineEp {
                 } else if conn.verified {
                     return Err(Malformed("a packet that says to be of another peer"));
                 }
-                if conn.stage != Stage::Known {
+                if conn.stage != Acquaintance::Known {
                     // The answer to our request is lost, but the peer knows us: it says so again
                     // when we ask again.
                     return Ok(());
@@ -157,7 +157,9 @@ impl RxdEngineEp {
         let addr = addr.identity();
         let known = self.peers.find_at(&addr);
         let stranger = match known {
-            Some(peer) => self.peers.name_of(peer) == FI_ADDR_NOTAVAIL && self.peers[peer].conn == NONE,
+            Some(peer) => {
+                self.peers.name_of(peer) == FI_ADDR_NOTAVAIL && self.peers[peer].conn == NONE
+            }
             None => self.av.as_ref().is_none_or(|av| av.find(addr.clone()) == FI_ADDR_NOTAVAIL),
         };
         if stranger && !self.has_room_for_stranger() {
@@ -166,7 +168,7 @@ impl RxdEngineEp {
         let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox);
         let id = self.peers[peer].conn;
         if let Some(conn) = self.conns.get(id)
-            && conn.stage == Stage::Known
+            && conn.stage == Acquaintance::Known
             && self.is_another(conn, remote, rts.greeting)
         {
             let who = &self.peers[peer].addr;
@@ -201,7 +203,7 @@ impl RxdEngineEp {
         };
         let now = self.now;
         let conn = &mut self.conns[id];
-        if conn.stage != Stage::Known {
+        if conn.stage != Acquaintance::Known {
             conn.known(remote, rts.greeting);
         }
         conn.heard = now;
@@ -235,7 +237,7 @@ impl RxdEngineEp {
         let Some(index) = u32::try_from(cts.index).ok().filter(|index| *index > 0) else {
             return Err(Malformed("an index that no packet can have"));
         };
-        if conn.stage == Stage::Asking {
+        if conn.stage == Acquaintance::Asking {
             conn.known(index, cts.greeting);
             conn.heard = self.now;
             self.make_ready(id);

@@ -2,18 +2,18 @@
 //!
 //! Data are taken from the application's buffer whenever a packet is made of them, also when it is
 //! sent again: nothing is copied but what the application gets back at once.
-use super::conn::Stage;
+use super::conn::Acquaintance;
 use super::ep::RxdEngineEp;
 use super::port::PacketPort;
 use crate::provider::RXD;
 use crate::wire::{
     ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, BASE_LEN, DATA, DATA_HEAD, DATA_READ, DELIVER, DELIVERED,
-    DataHead, INJECTED, INLINE, MAX_HEAD, MSG, NO_OP, NO_TX_COMPLETION, READ_REQ, REFUSAL, RxdBase, RxdOperation, TAGGED,
-    WITH_CQ_DATA, WITH_TAG, WRITE,
+    DataHead, INJECTED, INLINE, MAX_HEAD, MSG, NO_OP, NO_TX_COMPLETION, READ_REQ, REFUSAL, RxdBase,
+    RxdOperation, TAGGED, WITH_CQ_DATA, WITH_TAG, WRITE,
 };
 use ofi_provider::abi::{
-    FI_ATOMIC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA,
-    FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE,
+    FI_ATOMIC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG,
+    FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE,
 };
 use ofi_provider::api::{AtomicOp, ReadOp, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::atomic::AtomicKind;
@@ -178,7 +178,8 @@ impl RxdTx {
                     // The application took back what it had promised the peer, who hears of it once.
                     Err(error) if ours => {
                         RxdBase { kind: REFUSAL, ..base }.write(room);
-                        DataHead { tx_id, rx_id: error.code() as u32, segment: u64::MAX }.write(room);
+                        DataHead { tx_id, rx_id: error.code() as u32, segment: u64::MAX }
+                            .write(room);
                         DATA_HEAD
                     }
                     Err(_) => {
@@ -380,9 +381,9 @@ impl RxdEngineEp {
         of.ops += 1;
         of.waiting.push_back(id);
         match of.stage {
-            Stage::New => self.ask(conn),
-            Stage::Asking => {}
-            Stage::Known => {
+            Acquaintance::New => self.ask(conn),
+            Acquaintance::Asking => {}
+            Acquaintance::Known => {
                 if let Some(mut port) = self.port.take() {
                     self.pump(&mut *port, conn);
                     self.port = Some(port);
@@ -407,7 +408,7 @@ impl RxdEngineEp {
     pub(super) fn pump(&mut self, port: &mut dyn PacketPort, id: u32) -> bool {
         let Self { conns, ops, scratch, limits, now, .. } = self;
         let Some(conn) = conns.get_mut(id) else { return true };
-        if conn.stage != Stage::Known {
+        if conn.stage != Acquaintance::Known {
             return true;
         }
         let most = limits.packet;
@@ -534,7 +535,9 @@ impl RxdEngineEp {
 
     /// A peer says that a message of ours has met its receive.
     pub(super) fn delivered(&mut self, id: u32, op: u32) {
-        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.conn == id && tx.deliver) else { return };
+        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.conn == id && tx.deliver) else {
+            return;
+        };
         tx.deliver = false;
         self.answered(op);
     }
