@@ -358,7 +358,8 @@ impl RxdConn {
         for at in 0..(last + 1).saturating_sub(REORDERED as usize) {
             let sent = self.flight[at];
             // One that was sent again may be on its way.
-            if !sent.here && !sent.lost && !(sent.again && now < sent.at + patience) {
+            let on_its_way = sent.again && now < sent.at + patience;
+            if !sent.here && !sent.lost && !on_its_way {
                 self.lose(at);
                 any = true;
             }

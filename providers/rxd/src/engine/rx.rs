@@ -103,7 +103,7 @@ pub(super) struct Arriving {
 
 /// What became of a packet whose turn it was.
 #[derive(PartialEq, Eq)]
-enum Taken {
+enum PacketFate {
     /// It is dealt with. `end`: it ended an operation for whose end somebody waits.
     Done { end: bool },
     /// There is no room for what it brings.
@@ -272,12 +272,12 @@ impl RxdEngineEp {
         }
         if ahead == 0 && !conn.stalled {
             match self.take_next(id, base, packet)? {
-                Taken::Done { end } => {
+                PacketFate::Done { end } => {
                     self.took(id, end);
                     self.take_early(id);
                     return Ok(());
                 }
-                Taken::Wait => self.stall(id),
+                PacketFate::Wait => self.stall(id),
             }
         }
         let conn = &mut self.conns[id];
@@ -308,8 +308,8 @@ impl RxdEngineEp {
             self.early_bytes -= packet.len();
             let taken = RxdBase::read(&packet).and_then(|base| self.take_next(id, base, &packet));
             match taken {
-                Ok(Taken::Done { end }) => self.took(id, end),
-                Ok(Taken::Wait) => {
+                Ok(PacketFate::Done { end }) => self.took(id, end),
+                Ok(PacketFate::Wait) => {
                     let Some(conn) = self.conns.get_mut(id) else { return };
                     self.early_bytes += packet.len();
                     conn.early.insert(conn.expected, packet);
@@ -355,7 +355,7 @@ impl RxdEngineEp {
     }
 
     /// Handles the packet whose turn it is.
-    fn take_next(&mut self, id: u32, base: RxdBase, packet: &[u8]) -> Parsed<Taken> {
+    fn take_next(&mut self, id: u32, base: RxdBase, packet: &[u8]) -> Parsed<PacketFate> {
         match base.kind {
             DATA => {
                 let (_, data) = DataHead::read(packet)?;
@@ -364,21 +364,21 @@ impl RxdEngineEp {
             DATA_READ => {
                 let (head, data) = DataHead::read(packet)?;
                 self.answer_came(id, head.tx_id, data)?;
-                Ok(Taken::Done { end: false })
+                Ok(PacketFate::Done { end: false })
             }
             REFUSAL => {
                 let (head, _) = DataHead::read(packet)?;
                 let code = i32::try_from(head.rx_id).ok().filter(|code| *code > 0);
                 let error = code.map_or(Error::OTHER, Error::from_code);
                 self.refused(id, head.tx_id, head.segment, error);
-                Ok(Taken::Done { end: true })
+                Ok(PacketFate::Done { end: true })
             }
             DELIVERED => {
                 let (head, _) = DataHead::read(packet)?;
                 self.delivered(id, head.tx_id);
-                Ok(Taken::Done { end: true })
+                Ok(PacketFate::Done { end: true })
             }
-            NO_OP => Ok(Taken::Done { end: true }),
+            NO_OP => Ok(PacketFate::Done { end: true }),
             kind if RxdOperation::is_one(kind) => {
                 let (op, data) = RxdOperation::read(&base, packet)?;
                 if self.conns[id].arriving.is_some() {
@@ -397,7 +397,7 @@ impl RxdEngineEp {
         op: &RxdOperation,
         data: &[u8],
         lazy: bool,
-    ) -> Parsed<Taken> {
+    ) -> Parsed<PacketFate> {
         match op.kind {
             MSG | TAGGED => self.message_came(id, op, data, lazy),
             READ_REQ => Ok(self.read_came(id, op)),
@@ -415,9 +415,9 @@ impl RxdEngineEp {
         op: &RxdOperation,
         data: &[u8],
         lazy: bool,
-    ) -> Parsed<Taken> {
+    ) -> Parsed<PacketFate> {
         if !self.may_take() {
-            return Ok(Taken::Wait);
+            return Ok(PacketFate::Wait);
         }
         let tagged = op.kind == TAGGED;
         let about = About {
@@ -438,7 +438,7 @@ impl RxdEngineEp {
                 if whole {
                     self.inbox.received(&recv, &about);
                     self.tell(deliver);
-                    return Ok(Taken::Done { end: !lazy });
+                    return Ok(PacketFate::Done { end: !lazy });
                 }
                 RxdTarget::Recv(recv, about)
             }
@@ -446,7 +446,7 @@ impl RxdEngineEp {
             None => {
                 let here = About { len: data.len(), ..about };
                 if !self.inbox.may_keep(&here, MAX_KEPT) {
-                    return Ok(Taken::Wait);
+                    return Ok(PacketFate::Wait);
                 }
                 let body = match whole {
                     true => RxdUnexpected::Whole(data.into(), deliver),
@@ -457,11 +457,11 @@ impl RxdEngineEp {
             }
         };
         if whole {
-            return Ok(Taken::Done { end: !lazy });
+            return Ok(PacketFate::Done { end: !lazy });
         }
         let (got, total, left) = (data.len(), about.len, op.packets - 1);
         self.conns[id].arriving = Some(Arriving { target, got, total, left, lazy, deliver });
-        Ok(Taken::Done { end: false })
+        Ok(PacketFate::Done { end: false })
     }
 
     /// Tells the sender of a message that it has met its receive.
@@ -474,7 +474,7 @@ impl RxdEngineEp {
 
     /// More data of the operation that is arriving.
     #[inline]
-    fn data_came(&mut self, id: u32, data: &[u8]) -> Parsed<Taken> {
+    fn data_came(&mut self, id: u32, data: &[u8]) -> Parsed<PacketFate> {
         let conn = &mut self.conns[id];
         let Some(arriving) = &mut conn.arriving else {
             return Err(Malformed("data of no operation"));
@@ -488,7 +488,7 @@ impl RxdEngineEp {
         match &mut arriving.target {
             RxdTarget::Recv(recv, _) => {
                 if last && !self.inbox.ledger.has_room() {
-                    return Ok(Taken::Wait);
+                    return Ok(PacketFate::Wait);
                 }
                 recv.buf.copy_from(at, data);
             }
@@ -496,7 +496,7 @@ impl RxdEngineEp {
                 let (queue, number, about) = (*queue, *number, *about);
                 let more = About { len: data.len(), ..about };
                 if !self.inbox.may_keep(&more, MAX_KEPT) {
-                    return Ok(Taken::Wait);
+                    return Ok(PacketFate::Wait);
                 }
                 self.inbox.change(queue, number, |body| {
                     if let RxdUnexpected::Partial { bytes, .. } = body {
@@ -509,7 +509,7 @@ impl RxdEngineEp {
             }
             RxdTarget::Memory(places, cq_data) => {
                 if last && cq_data.is_some() && !self.inbox.ledger.has_room() {
-                    return Ok(Taken::Wait);
+                    return Ok(PacketFate::Wait);
                 }
                 // A region that is closed meanwhile takes nothing any more.
                 let _ = self.limits.regions.open().write(places, FI_REMOTE_WRITE, at, data);
@@ -519,10 +519,10 @@ impl RxdEngineEp {
         arriving.got = got;
         arriving.left -= 1;
         if !last {
-            return Ok(Taken::Done { end: false });
+            return Ok(PacketFate::Done { end: false });
         }
         let Some(Arriving { target, total, lazy, .. }) = conn.arriving.take() else {
-            return Ok(Taken::Done { end: true });
+            return Ok(PacketFate::Done { end: true });
         };
         let peer = conn.peer;
         match target {
@@ -534,7 +534,7 @@ impl RxdEngineEp {
             RxdTarget::Nowhere => self.tell(deliver),
             RxdTarget::Kept(..) => {}
         }
-        Ok(Taken::Done { end: !lazy })
+        Ok(PacketFate::Done { end: !lazy })
     }
 
     /// A peer's write to our memory is complete.
@@ -563,9 +563,9 @@ impl RxdEngineEp {
     }
 
     /// A peer reads our memory.
-    fn read_came(&mut self, id: u32, op: &RxdOperation) -> Taken {
+    fn read_came(&mut self, id: u32, op: &RxdOperation) -> PacketFate {
         if self.conns[id].answers >= MAX_ANSWERS {
-            return Taken::Wait;
+            return PacketFate::Wait;
         }
         let total = op.total as usize;
         let data = {
@@ -588,14 +588,14 @@ impl RxdEngineEp {
             }
             Err(error) => self.refuse(id, op.tx_id, error),
         }
-        Taken::Done { end: false }
+        PacketFate::Done { end: false }
     }
 
     /// A peer writes to our memory.
-    fn write_came(&mut self, id: u32, op: &RxdOperation, data: &[u8], lazy: bool) -> Taken {
+    fn write_came(&mut self, id: u32, op: &RxdOperation, data: &[u8], lazy: bool) -> PacketFate {
         let whole = op.packets == 1;
         if whole && op.cq_data.is_some() && !self.inbox.ledger.has_room() {
-            return Taken::Wait;
+            return PacketFate::Wait;
         }
         let result = {
             let regions = self.limits.regions.open();
@@ -615,21 +615,21 @@ impl RxdEngineEp {
             if matches!(target, RxdTarget::Memory(..)) {
                 self.written(self.conns[id].peer, &op.places, total, op.cq_data);
             }
-            return Taken::Done { end: !lazy };
+            return PacketFate::Done { end: !lazy };
         }
         let (got, left) = (data.len(), op.packets - 1);
         let deliver = None;
         self.conns[id].arriving = Some(Arriving { target, got, total, left, lazy, deliver });
-        Taken::Done { end: false }
+        PacketFate::Done { end: false }
     }
 
     /// A peer's atomic operation on our memory.
-    fn atomic_came(&mut self, id: u32, op: &RxdOperation, data: &[u8]) -> Taken {
+    fn atomic_came(&mut self, id: u32, op: &RxdOperation, data: &[u8]) -> PacketFate {
         if op.kind != ATOMIC && self.conns[id].answers >= MAX_ANSWERS {
-            return Taken::Wait;
+            return PacketFate::Wait;
         }
         if op.cq_data.is_some() && !self.inbox.ledger.has_room() {
-            return Taken::Wait;
+            return PacketFate::Wait;
         }
         match self.carry_out(op, data) {
             Ok((result, wrote)) => {
@@ -649,7 +649,7 @@ impl RxdEngineEp {
             }
             Err(error) => self.refuse(id, op.tx_id, error),
         }
-        Taken::Done { end: true }
+        PacketFate::Done { end: true }
     }
 
     /// Carries out an atomic operation; returns the former values, and whether it counts as a
