@@ -1,6 +1,6 @@
 //! Fabrics and domains.
 use crate::config::{MAX_PACKET, config, note_packet};
-use crate::engine::{RxdCommon, RxdEngine, RxdIdentity};
+use crate::engine::{CorePorts, RxdEngine, RxdIdentity, RxdLimits};
 use crate::ep::RxdEp;
 use crate::info::{self, core_hints, core_version};
 use crate::wire::{ATOMIC_HEAD, DATA_HEAD};
@@ -39,18 +39,17 @@ impl Fabric for RxdFabric {
         note_packet(packet);
         let fabric = core_provider::CoreFabric::open(&core_info)?;
         let domain = core_provider::CoreDomain::open(&fabric, &core_info)?;
-        let common = RxdCommon {
-            domain,
+        let limits = RxdLimits {
             format: core_info.as_ref().addr_format(),
             packet,
-            prefix,
-            inject: core_info.tx().inject_size,
-            info: core_info,
             config: config().clone(),
-            level: settings.level.clone(),
             regions: settings.regions.clone(),
         };
-        let engine = RxdEngine::new(Arc::new(common))?;
+        let level = settings.level.clone();
+        let inject = core_info.tx().inject_size;
+        let ports =
+            CorePorts { domain, info: core_info, packet, prefix, inject, level: level.clone() };
+        let engine = RxdEngine::new(limits, Box::new(Arc::new(ports)), level)?;
         Ok(RxdDomain { engine, settings, api_version })
     }
 }

@@ -5,7 +5,7 @@
 //! early and says what it has, so that what is lost is sent again and nothing else; to such a peer
 //! the number of packets under way also follows what the network carries.
 use super::rx::Arriving;
-use crate::wire::{Ack, Greeting};
+use crate::wire::{Ack, Greeting, NO_OP, RxdBase};
 use ofi_provider::abi::fi_addr_t;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ const DOUBLES: u32 = 3;
 const FIRST_RTO: Duration = Duration::from_millis(10);
 const LEAST_RTO: Duration = Duration::from_millis(2);
 const MOST_RTO: Duration = Duration::from_secs(4);
+/// Time after which a peer is asked for a sign that owes an answer, or has stopped us.
+const PROBE: Duration = Duration::from_millis(500);
 /// Times in a row that something is sent again before the peer counts as gone.
 const MOST_RETRIES: u32 = 50;
 
@@ -72,8 +74,11 @@ pub(super) struct RxdConn {
     /// The core has told that packets of the peer come from its address.
     pub(super) verified: bool,
 
-    /// Operations of which not all is sent, in order.
+    /// Operations of which nothing is sent, in order; answers to the peer, which wait for none of
+    /// those; and the operation of which a part is sent.
     pub(super) waiting: VecDeque<u32>,
+    pub(super) replies: VecDeque<u32>,
+    pub(super) current: Option<u32>,
     /// Operations of which all is sent, and the number behind their last packet.
     pub(super) sent: VecDeque<(u64, u32)>,
     /// Answers to the peer's requests that are not acknowledged.
@@ -132,6 +137,8 @@ impl RxdConn {
             greeting: None,
             verified: false,
             waiting: VecDeque::new(),
+            replies: VecDeque::new(),
+            current: None,
             sent: VecDeque::new(),
             answers: 0,
             ops: 0,
@@ -168,9 +175,24 @@ impl RxdConn {
         self.greeting.is_some()
     }
 
+    /// How often in a row something was sent again.
+    pub(super) fn retries(&self) -> u32 {
+        self.retries
+    }
+
+    /// The peer gave a sign of life.
+    pub(super) fn lives(&mut self) {
+        self.retries = 0;
+    }
+
     /// Whether nothing is under way to the peer.
     pub(super) fn is_quiet(&self) -> bool {
-        self.flight.is_empty() && self.waiting.is_empty()
+        self.flight.is_empty() && !self.has_waiting()
+    }
+
+    /// Whether something waits to be sent.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.current.is_some() || !self.replies.is_empty() || !self.waiting.is_empty()
     }
 
     /// The oldest number that is not acknowledged.
@@ -183,6 +205,12 @@ impl RxdConn {
         let most = if self.is_ours() { self.window.min(self.carried) } else { self.window };
         most.saturating_sub(self.flight.len() - self.here - self.lost)
             .min((self.window.max(1) + 64).saturating_sub(self.flight.len()))
+    }
+
+    /// Whether a packet that is lost may be sent again now. One may be even if the peer wants none,
+    /// whose next word may be lost as well.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.lost > 0 && (self.room() > 0 || self.flight.len() == self.here + self.lost)
     }
 
     /// The oldest packet that is lost, for it to be sent again: its number with it. It counts as
@@ -200,6 +228,7 @@ impl RxdConn {
     }
 
     /// Whether something that was sent is lost.
+    #[cfg(test)]
     pub(super) fn has_lost(&self) -> bool {
         self.lost > 0
     }
@@ -369,15 +398,41 @@ impl RxdConn {
         }
     }
 
+    /// Whether something is expected of the peer, so that its silence must not last.
+    pub(super) fn waits_for_peer(&self) -> bool {
+        let owed = self.ops > 0 || self.has_waiting() || self.arriving.is_some();
+        owed || !self.early.is_empty() || !self.flight.is_empty()
+    }
+
+    /// Sets the time at which the peer is asked for a sign, if nothing is under way that it would
+    /// answer.
+    pub(super) fn arm_probe(&mut self, now: Instant) {
+        if self.deadline.is_none() && self.stage == Acquaintance::Known && self.waits_for_peer() {
+            self.deadline = Some(now + PROBE);
+        }
+    }
+
+    /// A packet whose number is not the one that the peer expects, if nothing is under way: the peer
+    /// answers with what it expects.
+    pub(super) fn probe(&self) -> Option<RxdBase> {
+        let seq = self.acked.wrapping_sub(1);
+        let base = RxdBase { kind: NO_OP, flags: 0, peer: self.remote, seq };
+        self.flight.is_empty().then_some(base)
+    }
+
     /// Called when the deadline has passed. False if the peer is gone.
     pub(super) fn expired(&mut self, now: Instant) -> bool {
         self.deadline = None;
-        if self.stage == Acquaintance::Known && self.flight.is_empty() {
+        if self.stage == Acquaintance::Known && !self.waits_for_peer() {
             return true;
         }
         self.retries += 1;
         if self.retries > MOST_RETRIES {
             return false;
+        }
+        if self.flight.is_empty() && self.stage == Acquaintance::Known {
+            self.deadline = Some(now + self.rto().max(PROBE));
+            return true;
         }
         (0..self.flight.len()).for_each(|at| self.lose(at));
         if !self.flight.is_empty() {

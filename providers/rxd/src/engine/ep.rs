@@ -5,7 +5,7 @@ use super::rx::RxdUnexpected;
 use super::tx::RxdTx;
 use super::{RxdLimits, clock};
 use crate::provider::RXD;
-use crate::wire::{Ack, Greeting, Rts};
+use crate::wire::{Ack, BASE_LEN, Greeting, Rts};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_COMPLETION, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
@@ -30,6 +30,10 @@ const SLOT_BITS: u32 = 20;
 
 /// A stranger that was not heard for so long makes room for another one.
 const IDLE: Duration = Duration::from_secs(5);
+
+/// Packets that were sent again so often in vain that the peer is asked whether it still is the
+/// same.
+const DOUBT: u32 = 4;
 
 /// Packets that came before an acknowledgement is sent although more come.
 pub(super) const ACK_EVERY: usize = 8;
@@ -219,7 +223,7 @@ impl RxdEngineEp {
             None => FI_ADDR_NOTAVAIL,
         };
         self.generation = (self.generation + 1) & 0x7ff;
-        let (generation, window, now) = (self.generation, self.limits.window, self.now);
+        let (generation, window, now) = (self.generation, self.limits.config.max_unacked, self.now);
         let id = self.conns.insert_with(|slot| {
             let index = (generation << SLOT_BITS | slot) + 1;
             Box::new(RxdConn::new(peer, to, index, window, now))
@@ -244,7 +248,7 @@ impl RxdEngineEp {
     /// Whether there may be another peer that is in no address vector. One that has been silent
     /// for a while makes room.
     pub(super) fn has_room_for_stranger(&mut self) -> bool {
-        if self.conns.len() < self.limits.max_peers {
+        if self.conns.len() < self.limits.config.max_peers {
             return true;
         }
         let (mut strangers, mut oldest) = (0, None::<(Instant, u32)>);
@@ -261,7 +265,7 @@ impl RxdEngineEp {
                 oldest = Some((conn.heard, id));
             }
         }
-        if strangers < self.limits.max_peers {
+        if strangers < self.limits.config.max_peers {
             return true;
         }
         let Some((_, id)) = oldest else { return false };
@@ -289,18 +293,21 @@ impl RxdEngineEp {
 
     /// Asks a peer for its index.
     pub(super) fn ask(&mut self, id: u32) {
-        let source = self.identity.local.to_bytes();
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.stage = Acquaintance::Asking;
-        let greeting = Greeting { nonce: conn.nonce };
-        let packet = Rts::packet(conn.index.into(), &source, greeting);
-        let to = conn.to;
         conn.arm_asking(self.now);
         let at = conn.deadline;
         self.note_deadline(at);
+        self.send_rts(id);
+    }
+
+    fn send_rts(&mut self, id: u32) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let (source, greeting) = (self.identity.local.to_bytes(), Greeting { nonce: conn.nonce });
+        let packet = Rts::packet(conn.index.into(), &source, greeting);
         if let Some(port) = &mut self.port {
             // A packet that is not sent is a packet that is lost.
-            let _ = port.send(to, &packet, packet.len());
+            let _ = port.send(conn.to, &packet, packet.len());
         }
     }
 
@@ -324,7 +331,7 @@ impl RxdEngineEp {
         if !self.stalled.is_empty() {
             self.retry_stalled();
         }
-        let most = match self.limits.spin_count {
+        let most = match self.limits.config.spin_count {
             0 => usize::MAX,
             count => count,
         };
@@ -381,7 +388,7 @@ impl RxdEngineEp {
 
     /// Sends acknowledgements: those that cannot wait, or all.
     fn send_acks(&mut self, port: &mut dyn PacketPort, all: bool) {
-        let window = self.limits.window as u32;
+        let window = self.limits.config.max_unacked as u32;
         let (conns, ops) = (&mut self.conns, &self.ops);
         self.acks.retain(|id| {
             let Some(conn) = conns.get_mut(*id).filter(|conn| conn.ack_due) else { return false };
@@ -447,7 +454,7 @@ impl RxdEngineEp {
         self.next_deadline = None;
         for id in self.conns.indices(|conn| conn.deadline.is_some_and(|at| at <= now)) {
             let conn = &mut self.conns[id];
-            if conn.stage == Acquaintance::Known && !self.limits.retry {
+            if conn.stage == Acquaintance::Known && !self.limits.config.retry {
                 conn.deadline = None;
                 continue;
             }
@@ -463,8 +470,21 @@ impl RxdEngineEp {
                 self.drop_conn(id, Error::CONNREFUSED);
                 continue;
             }
+            let doubtful = conn.stage == Acquaintance::Known && conn.retries() >= DOUBT;
             if conn.stage == Acquaintance::Asking {
                 self.ask(id);
+            } else if doubtful {
+                // It may have been started again, and know nothing of us: then its answer is
+                // another one than before.
+                self.send_rts(id);
+                self.make_ready(id);
+            } else if let Some(probe) = conn.probe() {
+                let (to, mut packet) = (conn.to, [0; BASE_LEN]);
+                probe.write(&mut packet);
+                if let Some(port) = &mut self.port {
+                    let _ = port.send(to, &packet, packet.len());
+                }
+                self.make_ready(id);
             } else {
                 self.make_ready(id);
             }

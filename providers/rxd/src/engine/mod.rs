@@ -9,6 +9,8 @@ mod ep;
 mod helper;
 mod port;
 mod rx;
+#[cfg(test)]
+mod sim;
 mod tx;
 
 pub(crate) use ep::{RxdEngineEp, RxdIdentity};
@@ -16,81 +18,32 @@ pub(crate) use ep::{RxdEngineEp, RxdIdentity};
 use crate::config::RxdConfig;
 use helper::Helper;
 use ofi_provider::api::{Bindings, RecvOp};
-use ofi_provider::core_provider::{CoreDomain, CoreKeys};
 use ofi_provider::error::Result;
 use ofi_provider::inbox::{Inbox, Meeting};
-use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest, Timer};
-use port::CorePort;
+pub(crate) use port::CorePorts;
+use port::PortSource;
 use rx::RxdUnexpected;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
-
-/// What the endpoints of a domain have in common.
-#[derive(Debug)]
-pub(crate) struct RxdCommon {
-    /// The core's domain; none in tests.
-    pub(crate) domain: Arc<CoreDomain>,
-    /// The core's info, to make those of its endpoints of.
-    pub(crate) info: InfoBuf,
-    /// The format of addresses.
-    pub(crate) format: u32,
-    /// The longest packet, and what the core wants before it.
-    pub(crate) packet: usize,
-    pub(crate) prefix: usize,
-    /// The longest packet that the core copies at once.
-    pub(crate) inject: usize,
-    pub(crate) config: RxdConfig,
-    pub(crate) level: Level,
-    /// The application's regions.
-    pub(crate) regions: Arc<MrTable>,
-}
-
-impl RxdCommon {
-    /// A key for memory of this provider's own.
-    fn key(&self) -> u64 {
-        static KEYS: LazyLock<CoreKeys> = LazyLock::new(|| CoreKeys::new(size_of::<u64>()));
-        KEYS.draw()
-    }
-
-    /// What an endpoint has to know of it.
-    fn limits(&self) -> RxdLimits {
-        RxdLimits {
-            format: self.format,
-            packet: self.packet,
-            spin_count: self.config.spin_count,
-            retry: self.config.retry,
-            max_peers: self.config.max_peers,
-            window: self.config.max_unacked,
-            regions: self.regions.clone(),
-        }
-    }
-}
 
 /// What an endpoint knows of its domain.
 #[derive(Clone, Debug)]
 pub(crate) struct RxdLimits {
     /// The format of addresses.
-    format: u32,
+    pub(crate) format: u32,
     /// The longest packet.
-    packet: usize,
-    /// Packets taken in one turn; 0: all there are.
-    spin_count: usize,
-    /// Packets that are lost are sent again.
-    retry: bool,
-    /// Most peers that are in no address vector.
-    max_peers: usize,
-    /// Packets under way from one peer, and to it at first.
-    window: usize,
+    pub(crate) packet: usize,
+    pub(crate) config: RxdConfig,
     /// The application's regions.
-    regions: Arc<MrTable>,
+    pub(crate) regions: Arc<MrTable>,
 }
 
 /// The time now; in a simulated world the world's time.
@@ -105,7 +58,9 @@ fn clock() -> Instant {
 /// The engine of a domain.
 pub(crate) struct RxdEngine {
     state: Lock<RxdState>,
-    common: Arc<RxdCommon>,
+    limits: RxdLimits,
+    /// Where endpoints get what carries their packets.
+    ports: Box<dyn PortSource>,
     epoll: Epoll,
     /// Wakes a thread that sleeps when something is to be sent again.
     timer: Timer,
@@ -126,24 +81,33 @@ pub(crate) struct RxdState {
 }
 
 /// How long an endpoint that is closed waits for peers to have what was sent to them.
+#[cfg(not(test))]
 const LINGER: Duration = Duration::from_secs(1);
+/// In a simulation nobody else moves meanwhile.
+#[cfg(test)]
+const LINGER: Duration = Duration::ZERO;
 /// Between its looks.
 const LINGER_PAUSE: Duration = Duration::from_micros(100);
 
 impl RxdEngine {
     /// A new engine. Its lock costs nothing if the application serializes its
     /// calls.
-    pub(crate) fn new(common: Arc<RxdCommon>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        limits: RxdLimits,
+        ports: Box<dyn PortSource>,
+        level: Level,
+    ) -> Result<Arc<Self>> {
         let (epoll, timer) = (Epoll::new()?, Timer::new()?);
         epoll.add(timer.as_raw_fd(), 0, Interest::READ)?;
-        let state = Lock::with_level(RxdState::default(), common.level.clone());
+        let state = Lock::with_level(RxdState::default(), level);
         let helper = Helper::default();
-        Ok(Arc::new(Self { state, common, epoll, timer, activity: AtomicU64::new(0), helper }))
+        let activity = AtomicU64::new(0);
+        Ok(Arc::new(Self { state, limits, ports, epoll, timer, activity, helper }))
     }
 
     /// The longest packet.
     pub(crate) fn packet(&self) -> usize {
-        self.common.packet
+        self.limits.packet
     }
 
     /// Waits for the lock.
@@ -154,7 +118,7 @@ impl RxdEngine {
 
     /// Adds an endpoint; returns its number.
     pub(crate) fn add_ep(&self, identity: RxdIdentity) -> u32 {
-        let limits = self.common.limits();
+        let limits = self.limits.clone();
         self.lock().eps.insert_with(|id| Box::new(RxdEngineEp::new(id, limits, identity)))
     }
 
@@ -192,8 +156,8 @@ impl RxdEngine {
     pub(crate) fn enable(&self, ep: u32, bindings: &Bindings) -> Result {
         let mut state = self.lock();
         let ep = state.ep(ep);
-        let port = CorePort::open(&self.common, ep.local())?;
-        let fd = ep.enable(bindings, Box::new(port))?;
+        let port = self.ports.open(ep.local())?;
+        let fd = ep.enable(bindings, port)?;
         match fd {
             Some(fd) => self.epoll.add(fd, 0, Interest::READ),
             None => Ok(()),

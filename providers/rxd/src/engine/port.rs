@@ -1,14 +1,17 @@
 //! What carries packets: a datagram endpoint of the core provider's, or a simulated network.
-use super::RxdCommon;
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::Addr;
-use ofi_provider::core_provider::{CoreAv, CoreBuf, CoreCq, CoreDgram, Entries, ManyDatagrams};
+use ofi_provider::core_provider::{
+    CoreAv, CoreBuf, CoreCq, CoreDgram, CoreDomain, CoreKeys, Entries, ManyDatagrams,
+};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::info::InfoBuf;
+use ofi_provider::lock::Level;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// What carries packets, any of which may be lost, doubled or overtaken.
-pub(super) trait PacketPort: Send {
+pub(crate) trait PacketPort: Send {
     /// The own address.
     fn name(&self) -> Result<Vec<u8>>;
     /// Names an address to send to.
@@ -33,6 +36,40 @@ pub(super) trait PacketPort: Send {
     fn may_block(&self) -> bool;
 }
 
+/// Where endpoints get what carries their packets.
+pub(crate) trait PortSource: Send + Sync {
+    /// What carries the packets of an endpoint of this address.
+    fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>>;
+}
+
+/// A domain of the core provider's, whose datagram endpoints carry packets.
+#[derive(Debug)]
+pub(crate) struct CorePorts {
+    pub(crate) domain: Arc<CoreDomain>,
+    /// The core's info, to make those of its endpoints of.
+    pub(crate) info: InfoBuf,
+    /// The longest packet, and what the core wants before it.
+    pub(crate) packet: usize,
+    pub(crate) prefix: usize,
+    /// The longest packet that the core copies at once.
+    pub(crate) inject: usize,
+    pub(crate) level: Level,
+}
+
+impl PortSource for Arc<CorePorts> {
+    fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>> {
+        Ok(Box::new(CorePort::open(self, local)?))
+    }
+}
+
+impl CorePorts {
+    /// A key for memory of this provider's own.
+    fn key(&self) -> u64 {
+        static KEYS: LazyLock<CoreKeys> = LazyLock::new(|| CoreKeys::new(size_of::<u64>()));
+        KEYS.draw()
+    }
+}
+
 /// Receives that wait in the core: if each takes one packet, or many.
 const RECEIVES: usize = 512;
 const MANY_RECEIVES: usize = 64;
@@ -48,10 +85,10 @@ const RECEIVE: u64 = 0;
 const SEND: u64 = 1;
 
 /// A datagram endpoint of the core provider's.
-pub(super) struct CorePort {
+struct CorePort {
     ep: CoreDgram,
     cq: Arc<CoreCq>,
-    common: Arc<RxdCommon>,
+    common: Arc<CorePorts>,
     entries: Entries,
     /// Buffers that are free.
     free: Vec<CoreBuf>,
@@ -63,7 +100,7 @@ pub(super) struct CorePort {
 
 impl CorePort {
     /// Opens an endpoint of this address.
-    pub(super) fn open(common: &Arc<RxdCommon>, local: &Addr) -> Result<Self> {
+    fn open(common: &Arc<CorePorts>, local: &Addr) -> Result<Self> {
         let mut info = common.info.as_ref().to_owned()?;
         info.set_src_addr(Some(&local.to_bytes()))?;
         let cq = CoreCq::open(&common.domain, QUEUE, common.level.clone(), None)?;

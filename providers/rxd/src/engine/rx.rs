@@ -241,6 +241,18 @@ impl RxdEngineEp {
             conn.known(index, cts.greeting);
             conn.heard = self.now;
             self.make_ready(id);
+        } else if conn.greeting != cts.greeting || conn.remote != index {
+            let who = &self.peers[conn.peer].addr;
+            ofi_provider::log_sparsely!(
+                &RXD,
+                INFO,
+                EP_CTRL,
+                "{} was started again: what was under way to it fails",
+                who.for_people()
+            );
+            self.drop_conn(id, Error::CONNRESET);
+        } else {
+            conn.lives();
         }
         Ok(())
     }
@@ -251,9 +263,12 @@ impl RxdEngineEp {
         let Some(acked) = self.conns[id].take_ack(next, ack, now) else {
             return Err(Malformed("an acknowledgement of what was not sent"));
         };
-        let at = self.conns[id].deadline;
-        self.note_deadline(at);
         self.settle_acked(id);
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.arm_probe(now);
+            let at = conn.deadline;
+            self.note_deadline(at);
+        }
         if acked.go_on {
             self.make_ready(id);
         }
@@ -262,7 +277,7 @@ impl RxdEngineEp {
 
     /// Handles a packet that has a place in the sequence.
     fn in_sequence(&mut self, id: u32, base: RxdBase, packet: &[u8]) -> Parsed {
-        let window = self.limits.window as u64;
+        let window = self.limits.config.max_unacked as u64;
         let conn = &mut self.conns[id];
         let ahead = base.seq.wrapping_sub(conn.expected);
         if base.seq < conn.expected {
@@ -287,6 +302,10 @@ impl RxdEngineEp {
                 *bytes += packet.len();
                 packet.into()
             });
+            // Those before it may never come.
+            conn.arm_probe(self.now);
+            let at = conn.deadline;
+            self.note_deadline(at);
         }
         self.owe_ack(id, true);
         Ok(())
@@ -297,6 +316,12 @@ impl RxdEngineEp {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.expected += 1;
         conn.came += 1;
+        if conn.arriving.is_some() && conn.deadline.is_none() {
+            // The rest may never come.
+            conn.arm_probe(self.now);
+            let at = conn.deadline;
+            self.note_deadline(at);
+        }
         self.owe_ack(id, end);
     }
 

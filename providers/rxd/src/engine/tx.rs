@@ -2,7 +2,7 @@
 //!
 //! Data are taken from the application's buffer whenever a packet is made of them, also when it is
 //! sent again: nothing is copied but what the application gets back at once.
-use super::conn::Acquaintance;
+use super::conn::{Acquaintance, RxdConn};
 use super::ep::RxdEngineEp;
 use super::port::PacketPort;
 use crate::provider::RXD;
@@ -23,6 +23,7 @@ use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::mr::MrTable;
 use ofi_provider::reserved::ASIDE;
+use ofi_provider::slab::Slab;
 
 /// Bytes of packets that are given to the core at a time.
 const BATCH: usize = 60 << 10;
@@ -133,7 +134,7 @@ impl RxdTx {
     }
 
     /// Whether it is one of the application's.
-    fn is_own(&self) -> bool {
+    pub(super) fn is_own(&self) -> bool {
         !matches!(self.kind, DATA_READ | REFUSAL | DELIVERED)
     }
 
@@ -398,7 +399,7 @@ impl RxdEngineEp {
         let conn = tx.conn;
         let id = self.ops.insert(Box::new(tx));
         let of = &mut self.conns[conn];
-        of.waiting.push_back(id);
+        of.replies.push_back(id);
         of.answers += 1;
         self.make_ready(conn);
         id
@@ -416,7 +417,7 @@ impl RxdEngineEp {
             scratch.resize(BEFORE + most.max(BATCH), 0);
         }
         let (now, mut sent) = (*now, Ok(()));
-        while sent.is_ok() && conn.room() > 0 && conn.has_lost() {
+        while sent.is_ok() && conn.may_repeat() {
             let Some((seq, again)) = conn.take_lost(now) else { break };
             let Some(op) = ops.get(again.op) else { continue };
             let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
@@ -432,16 +433,8 @@ impl RxdEngineEp {
         while sent != Err(Error::AGAIN) && conn.room() > 0 {
             let (mut at, mut stride, first) = (BEFORE, 0, conn.next);
             while conn.room() > 0 && at + most <= scratch.len() {
-                let Some(&op_id) = conn.waiting.front() else { break };
-                let Some(op) = ops.get_mut(op_id) else {
-                    conn.waiting.pop_front();
-                    continue;
-                };
-                // What was started before is not complete; answers do not count.
-                if op.fence && op.sent == 0 && conn.ops > own_waiting(&conn.waiting, ops) {
-                    break;
-                }
-                let Some(op) = ops.get_mut(op_id) else { break };
+                let Some(op_id) = next_op(conn, ops) else { break };
+                let Some(op) = ops.get_mut(op_id) else { continue };
                 if op.sent == 0 {
                     op.start = conn.next;
                 }
@@ -453,7 +446,8 @@ impl RxdEngineEp {
                 op.sent += 1;
                 if op.sent == op.packets {
                     conn.sent.push_back((conn.next, op_id));
-                    conn.waiting.pop_front();
+                } else {
+                    conn.current = Some(op_id);
                 }
                 stride = if at == BEFORE { len } else { stride };
                 at += len;
@@ -519,7 +513,7 @@ impl RxdEngineEp {
     /// ours belongs.
     pub(super) fn refused(&mut self, id: u32, tx_id: u32, seq: u64, error: Error) {
         let Some(conn) = self.conns.get(id) else { return };
-        let begun = conn.sent.iter().map(|(_, op)| op).chain(conn.waiting.front());
+        let begun = conn.sent.iter().map(|(_, op)| op).chain(&conn.current);
         let starts = |op: &&u32| {
             self.ops.get(**op).is_some_and(|op| op.is_own() && op.sent > 0 && op.start == seq)
         };
@@ -562,7 +556,7 @@ impl RxdEngineEp {
         if let Some(conn) = self.conns.get_mut(tx.conn) {
             conn.ops -= 1;
             // One with FI_FENCE may wait for it.
-            if !conn.waiting.is_empty() && !std::mem::replace(&mut conn.is_ready, true) {
+            if conn.has_waiting() && !std::mem::replace(&mut conn.is_ready, true) {
                 self.ready.push(tx.conn);
             }
         }
@@ -570,6 +564,14 @@ impl RxdEngineEp {
         tx.data = TxData::None;
         tx.answer = tx.answer.take().map(|_| RecvBuf::none());
         let of = Completion::of(tx.context, tx.flags, 0);
+        #[cfg(test)]
+        match ofi_simulation::planted() {
+            Some(ofi_simulation::PlantedFault::LostCompletion) => return,
+            Some(ofi_simulation::PlantedFault::SecondCompletion) => {
+                self.ledger.done(of, tx.report);
+            }
+            _ => {}
+        }
         match result {
             Ok(()) => self.ledger.done(of, tx.report),
             Err(error) if tx.silent => {
@@ -586,11 +588,16 @@ impl RxdEngineEp {
     }
 }
 
-/// How many operations of the application's wait, of which none was started.
-fn own_waiting(
-    waiting: &std::collections::VecDeque<u32>,
-    ops: &ofi_provider::slab::Slab<Box<RxdTx>>,
-) -> usize {
-    let own = |id: &&u32| ops.get(**id).is_some_and(|op| op.is_own() && !op.over);
-    waiting.iter().filter(own).count()
+/// Takes out the operation whose packet is sent next: the one that was begun, else an answer to the
+/// peer, else the next that waits, unless that is to start when all before it are complete.
+fn next_op(conn: &mut RxdConn, ops: &Slab<Box<RxdTx>>) -> Option<u32> {
+    if let Some(op) = conn.current.take().or_else(|| conn.replies.pop_front()) {
+        return Some(op);
+    }
+    let op = *conn.waiting.front()?;
+    let fenced = ops.get(op).is_some_and(|op| op.fence);
+    if fenced && conn.ops > conn.waiting.len() {
+        return None;
+    }
+    conn.waiting.pop_front()
 }
