@@ -37,7 +37,7 @@ struct NetPlan {
 
 /// The network: packets on their way, and those that came, by address.
 #[derive(Debug)]
-struct Net {
+struct LossyNet {
     random: SimRandom,
     plan: NetPlan,
     under_way: VecDeque<(SocketAddr, SocketAddr, Vec<u8>)>,
@@ -46,13 +46,13 @@ struct Net {
     lost: usize,
 }
 
-type SharedNet = Arc<Mutex<Net>>;
+type SharedNet = Arc<Mutex<LossyNet>>;
 
-fn lock(net: &SharedNet) -> MutexGuard<'_, Net> {
+fn lock(net: &SharedNet) -> MutexGuard<'_, LossyNet> {
     net.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-impl Net {
+impl LossyNet {
     fn send(&mut self, from: SocketAddr, to: SocketAddr, packet: &[u8]) {
         if self.random.one_in(self.plan.loses) {
             self.lost += 1;
@@ -79,14 +79,14 @@ impl Net {
 }
 
 /// An endpoint's way to the network.
-struct SimPort {
+struct LossyPort {
     net: SharedNet,
     local: SocketAddr,
     names: Vec<Option<SocketAddr>>,
     by_addr: HashMap<SocketAddr, fi_addr_t>,
 }
 
-impl PacketPort for SimPort {
+impl PacketPort for LossyPort {
     fn name(&self) -> Result<Vec<u8>> {
         Ok(Addr::Ip(self.local).to_bytes())
     }
@@ -145,16 +145,16 @@ impl PacketPort for SimPort {
     }
 }
 
-impl Drop for SimPort {
+impl Drop for LossyPort {
     fn drop(&mut self) {
         lock(&self.net).here.remove(&self.local);
     }
 }
 
 /// Where the engines of a world get their ports.
-struct SimPorts(SharedNet);
+struct LossyPorts(SharedNet);
 
-impl PortSource for SimPorts {
+impl PortSource for LossyPorts {
     fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>> {
         let mut local = local.ip()?;
         let mut net = lock(&self.0);
@@ -167,7 +167,7 @@ impl PortSource for SimPorts {
         }
         drop(net);
         let (names, by_addr) = (Vec::new(), HashMap::new());
-        Ok(Box::new(SimPort { net: self.0.clone(), local, names, by_addr }))
+        Ok(Box::new(LossyPort { net: self.0.clone(), local, names, by_addr }))
     }
 }
 
@@ -207,7 +207,7 @@ impl SimWorld for OverPackets {
         (plan.cuts, plan.hostile, plan.met, plan.shortage) = (0, false, true, 0);
         (plan.shape, plan.parts) = (Shape::Single, 1);
         (plan.met_is_received, plan.delivered_is_received) = (true, true);
-        let net = Net {
+        let net = LossyNet {
             random: own,
             plan: net,
             under_way: VecDeque::new(),
@@ -235,7 +235,7 @@ impl SimWorld for OverPackets {
             regions: regions.clone(),
         };
         // No thread but the simulation's calls: the engine starts none either.
-        let ports = Box::new(SimPorts(self.net.clone()));
+        let ports = Box::new(LossyPorts(self.net.clone()));
         let engine = RxdEngine::new(limits, ports, Level::Serialized).unwrap();
         (engine, RxdRegion { regions, key })
     }
