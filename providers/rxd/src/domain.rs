@@ -47,8 +47,15 @@ impl Fabric for RxdFabric {
         };
         let level = settings.level.clone();
         let inject = core_info.tx().inject_size;
-        let ports =
-            CorePorts { domain, info: core_info, packet, prefix, inject, level: level.clone() };
+        let ports = CorePorts {
+            domain,
+            info: core_info,
+            packet,
+            prefix,
+            inject,
+            level: level.clone(),
+            wait_set: core_provider::CoreWaitSet::open(&fabric).ok(),
+        };
         let engine = RxdEngine::new(limits, Box::new(Arc::new(ports)), level)?;
         Ok(RxdDomain { engine, settings, api_version })
     }

@@ -99,6 +99,9 @@ impl RxdEngine {
     ) -> Result<Arc<Self>> {
         let (epoll, timer) = (Epoll::new()?, Timer::new()?);
         epoll.add(timer.as_raw_fd(), 0, Interest::READ)?;
+        if let Some(fd) = ports.fd() {
+            epoll.add(fd, 0, Interest::READ)?;
+        }
         let state = Lock::with_level(RxdState::default(), level);
         let helper = Helper::default();
         let activity = AtomicU64::new(0);
@@ -207,6 +210,7 @@ impl Progress for RxdEngine {
             may &= ep.may_block();
             next = [next, ep.deadline()].into_iter().flatten().min();
         }
+        may &= self.ports.may_block();
         let left = next.map(|at| at.saturating_duration_since(clock()));
         if left == Some(Duration::ZERO) {
             return false;

@@ -2,7 +2,7 @@
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::Addr;
 use ofi_provider::core_provider::{
-    CoreAv, CoreBuf, CoreCq, CoreDgram, CoreDomain, CoreKeys, Entries, ManyDatagrams,
+    CoreAv, CoreBuf, CoreCq, CoreDgram, CoreDomain, CoreKeys, CoreWaitSet, Entries, ManyDatagrams,
 };
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
@@ -40,6 +40,14 @@ pub(crate) trait PacketPort: Send {
 pub(crate) trait PortSource: Send + Sync {
     /// What carries the packets of an endpoint of this address.
     fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>>;
+    /// A descriptor to wait for packets of all of them on, if there is one.
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+    /// Whether a thread may sleep on that descriptor.
+    fn may_block(&self) -> bool {
+        true
+    }
 }
 
 /// A domain of the core provider's, whose datagram endpoints carry packets.
@@ -54,11 +62,22 @@ pub(crate) struct CorePorts {
     /// The longest packet that the core copies at once.
     pub(crate) inject: usize,
     pub(crate) level: Level,
+    /// The core's wait set that all queues are in, if it has wait sets: the system bounds how many
+    /// ways lead from sockets to one that sleeps.
+    pub(crate) wait_set: Option<Arc<CoreWaitSet>>,
 }
 
 impl PortSource for Arc<CorePorts> {
     fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>> {
         Ok(Box::new(CorePort::open(self, local)?))
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        self.wait_set.as_ref().map(|set| set.fd())
+    }
+
+    fn may_block(&self) -> bool {
+        self.wait_set.as_ref().is_none_or(|set| set.may_block())
     }
 }
 
@@ -103,7 +122,8 @@ impl CorePort {
     fn open(common: &Arc<CorePorts>, local: &Addr) -> Result<Self> {
         let mut info = common.info.as_ref().to_owned()?;
         info.set_src_addr(Some(&local.to_bytes()))?;
-        let cq = CoreCq::open(&common.domain, QUEUE, common.level.clone(), None)?;
+        let cq =
+            CoreCq::open(&common.domain, QUEUE, common.level.clone(), common.wait_set.as_ref())?;
         let av = CoreAv::open(&common.domain)?;
         let (ep, many) = CoreDgram::open(&info, &cq, &av, HELD)?;
         let mut port = Self {
@@ -231,10 +251,10 @@ impl PacketPort for CorePort {
     }
 
     fn fd(&self) -> Option<RawFd> {
-        self.cq.fd()
+        if self.common.wait_set.is_some() { None } else { self.cq.fd() }
     }
 
     fn may_block(&self) -> bool {
-        self.common.domain.fabric().may_block(&[&self.cq], None)
+        self.common.wait_set.is_some() || self.common.domain.fabric().may_block(&[&self.cq], None)
     }
 }
