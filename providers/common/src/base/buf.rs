@@ -1017,8 +1017,8 @@ mod tests {
         // SAFETY: the arrays outlive the buffers.
         let rooms = [&mut a[..], &mut b, &mut c]
             .map(|room| unsafe { RecvBuf::new(room.as_mut_ptr().cast(), room.len()) }.unwrap());
-        let mut got = [Datagram { len: 0, from: None }; BATCH];
-        assert_eq!(receive_datagrams(fd, rooms.iter(), true, &mut got), Err(Error::AGAIN));
+        let mut got = [Datagram { len: 0, from: None, segment: 0 }; BATCH];
+        assert_eq!(receive_datagrams(fd, rooms.iter(), true, false, &mut got), Err(Error::AGAIN));
         let (mut one, mut two) = (*b"xy", *b"z");
         let iov = segments(&mut [&mut one, &mut two]);
         // SAFETY: the arrays outlive the buffers.
@@ -1029,11 +1029,37 @@ mod tests {
         for buf in [whole.clone(), whole, part] {
             buf.send_to(fd, &addr::to_raw(&own)).unwrap();
         }
-        assert_eq!(receive_datagrams(fd, rooms[..2].iter(), true, &mut got), Ok(2));
+        assert_eq!(receive_datagrams(fd, rooms[..2].iter(), true, false, &mut got), Ok(2));
         assert_eq!((&a, &b), (b"xyz\0", b"xy"));
         assert_eq!((got[0].len, got[1].len, got[1].from), (3, 3, Some(own)));
-        assert_eq!(receive_datagrams(fd, rooms[2..].iter(), false, &mut got), Ok(1));
+        assert_eq!(receive_datagrams(fd, rooms[2..].iter(), false, false, &mut got), Ok(1));
         assert_eq!((got[0].len, got[0].from, c), (0, None, [9; 4]));
+    }
+
+    #[test]
+    fn datagrams_that_are_sent_together_arrive_apart_or_together_as_the_socket_wants() {
+        use std::os::fd::{AsFd, AsRawFd};
+        let sockets = [0; 2].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        let [apart, together] = &sockets;
+        crate::sys::set_option(together.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).unwrap();
+        let fd = apart.as_raw_fd();
+        for to in &sockets {
+            let own = addr::to_raw(&to.local_addr().unwrap());
+            send_datagrams(fd, &own, b"abcdefgh", 3).unwrap();
+            send_datagrams(fd, &own, b"xy", 3).unwrap();
+        }
+        let mut memory = [[0u8; 16]; 5];
+        // SAFETY: the arrays outlive the buffers.
+        let rooms = memory
+            .each_mut()
+            .map(|room| unsafe { RecvBuf::new(room.as_mut_ptr().cast(), room.len()) }.unwrap());
+        let mut got = [Datagram { len: 0, from: None, segment: 0 }; BATCH];
+        assert_eq!(receive_datagrams(fd, rooms.iter(), false, false, &mut got), Ok(4));
+        assert_eq!([0, 1, 2, 3].map(|at| got[at].len), [3, 3, 2, 2]);
+        let fd = together.as_raw_fd();
+        assert_eq!(receive_datagrams(fd, rooms.iter(), false, true, &mut got), Ok(2));
+        assert_eq!([(8, 3), (2, 0)], [0, 1].map(|at| (got[at].len, got[at].segment)));
+        assert_eq!(&memory[0][..8], b"abcdefgh");
     }
 
     #[test]
