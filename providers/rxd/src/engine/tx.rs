@@ -451,7 +451,9 @@ impl RxdEngineEp {
                 }
                 stride = if at == BEFORE { len } else { stride };
                 at += len;
-                if len < most {
+                // The sockets of the original's peers do not hold a window of packets: these come one
+                // by one, while the peer takes those before them.
+                if len < most || !conn.is_ours() {
                     break;
                 }
             }
