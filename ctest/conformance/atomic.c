@@ -126,7 +126,7 @@ static int is_valid(int kind, int type, int op)
 	int order = op == FI_MIN || op == FI_MAX || (op >= FI_CSWAP_LE && op <= FI_CSWAP_GT);
 	int swap = op >= FI_CSWAP && op <= FI_MSWAP;
 
-	if (type >= 20 || op >= 20 || !types[type].size || (ct_is_rxm() && types[type].size >= 16))
+	if (type >= 20 || op >= 20 || !types[type].size || ((ct_is_rxm() || ct_is_rxd()) && types[type].size >= 16))
 		return 0;
 	if (kind == COMPARE ? !swap : swap || (kind == BASE && op == FI_ATOMIC_READ))
 		return 0;
@@ -733,7 +733,7 @@ static void together(int rank)
 		POST(&c, fi_inject_atomic(c.ep, &s->c, 1, c.peer, r.addr + 12, r.key, FI_UINT16, FI_SUM));
 		POST(&c, fi_inject_atomic(c.ep, &s->d, 1, c.peer, r.addr + 14, r.key, FI_UINT8, FI_SUM));
 		POST(&c, fi_inject_atomic(c.ep, &s->f, 1, c.peer, r.addr + 16, r.key, FI_FLOAT, FI_SUM));
-		if (!ct_is_rxm())
+		if (!ct_is_rxm() && !ct_is_rxd())
 			POST(&c, fi_inject_atomic(c.ep, &s->wide, 1, c.peer, r.addr + 32, r.key, FI_UINT128, FI_SUM));
 		for (int k = 0; k < 20; k++) {
 			__atomic_fetch_add(&b->a, 1, __ATOMIC_RELAXED);
@@ -754,7 +754,7 @@ static void together(int rank)
 	EQ(b->c, (uint16_t)(21 * N));
 	EQ(b->d, (uint8_t)(21 * N));
 	EQ((int)b->f, N);
-	CHECK(ct_is_rxm() || b->wide == (unsigned __int128)~0ull * N);
+	CHECK(ct_is_rxm() || ct_is_rxd() || b->wide == (unsigned __int128)~0ull * N);
 	done(&c);
 }
 static void ordered(int rank)

@@ -258,6 +258,7 @@ static inline void ct_idle(struct ct *c, int ms)
 }
 
 static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
+static inline int ct_is_rxd(void) { return strstr(ct_prov, "ofi_rxd") != NULL; }
 /* For tests in which a side makes no calls: automatic progress, of a provider that does not give it to who asks for nothing. */
 static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
 /* Whether the provider's addresses are IP addresses, or names (FI_ADDR_STR): its infos say so. */

@@ -7,6 +7,7 @@ mod address_text;
 mod chosen;
 mod environment;
 mod local_ring;
+mod rxd_packet;
 mod rxm_packet;
 mod secret_frames;
 mod sockaddr_bytes;
@@ -18,6 +19,7 @@ fuzz_target!(
         ("address_text", address_text::run),
         ("environment", environment::run),
         ("local_ring", local_ring::run),
+        ("rxd_packet", rxd_packet::run),
         ("rxm_packet", rxm_packet::run),
         ("secret_frames", secret_frames::run),
         ("sockaddr_bytes", sockaddr_bytes::run),

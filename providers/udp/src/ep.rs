@@ -17,6 +17,7 @@ use ofi_provider::api::{
     Atomic, Bindings, Cm, Endpoint, GroupRole, Msg, RecvOp, Rma, SendOp, Tagged,
 };
 use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
+use ofi_provider::core_provider::{ManyDatagrams, OPT_RECEIVE_MANY, OPT_SEND_MANY};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
@@ -124,8 +125,9 @@ struct Rx {
 #[derive(Debug)]
 struct Receiver {
     socket: DgramSocket,
-    /// Whether receives report who sent the message.
+    /// Whether receives report who sent the message, and take several datagrams.
     source: bool,
+    several: AtomicBool,
     rx: Lock<Rx>,
     /// The groups of the endpoint. Their lock is taken with or without that of `rx`, and never
     /// before it.
@@ -186,7 +188,8 @@ impl Receiver {
     /// Takes up to so many datagrams of one socket, as far as there are receives.
     #[inline]
     fn drain_socket(&self, fd: RawFd, bound: &Bindings, rx: &mut Rx, most: usize) {
-        let mut datagrams = [Datagram { len: 0, from: None }; BATCH];
+        let mut datagrams = [Datagram { len: 0, from: None, segment: 0 }; BATCH];
+        let several = self.several.load(Ordering::Relaxed);
         let mut taken = 0;
         while taken < most {
             let room = rx.posted.len().min(self.rx_room()).min(BATCH);
@@ -196,7 +199,7 @@ impl Receiver {
             let rooms = rx.posted.iter().take(room).map(|recv| &recv.buf);
             // An error is an earlier send's, which the system reports late (no
             // such host or port): it is gone by being told, and means nothing.
-            let got = receive_datagrams(fd, rooms, self.source, &mut datagrams);
+            let got = receive_datagrams(fd, rooms, self.source, several, &mut datagrams);
             let got = got.unwrap_or(0);
             taken += got;
             for (datagram, recv) in datagrams.iter().zip(rx.posted.drain(..got)) {
@@ -214,7 +217,10 @@ impl Receiver {
 fn complete(bound: &Bindings, recv: &UdpRecv, datagram: &Datagram) {
     let name = |from: &SocketAddr| bound.av.as_ref().map(|av| av.find(Addr::Ip(*from)));
     let src = datagram.from.as_ref().and_then(name).unwrap_or(FI_ADDR_NOTAVAIL);
-    let entry = Completion { len: datagram.len.min(recv.buf.len()), src, ..entry(recv) };
+    let len = datagram.len.min(recv.buf.len());
+    // How several datagrams are told apart (OPT_RECEIVE_MANY).
+    let data = if datagram.segment < datagram.len { datagram.segment as u64 } else { 0 };
+    let entry = Completion { len, src, data, ..entry(recv) };
     if datagram.len > recv.buf.len() {
         let olen = datagram.len - recv.buf.len();
         let error = CompletionError { olen, ..CompletionError::new(entry, Error::TRUNC) };
@@ -256,6 +262,7 @@ impl UdpEp {
         let receiver = Arc::new(Receiver {
             socket,
             source,
+            several: AtomicBool::new(false),
             rx: Lock::with_level(rx, engine.level.clone()),
             groups: Lock::with_level(Groups::default(), engine.level.clone()),
             group_sockets: AtomicBool::new(false),
@@ -291,8 +298,22 @@ impl Endpoint for UdpEp {
         Err(Error::NOPROTOOPT)
     }
 
-    fn setopt(&self, _name: core::ffi::c_int, _value: &[u8]) -> Result {
-        Err(Error::NOPROTOOPT)
+    fn setopt(&self, name: core::ffi::c_int, value: &[u8]) -> Result {
+        match name {
+            OPT_SEND_MANY => {
+                let (ManyDatagrams { to, stride }, bytes) = ManyDatagrams::read(value)?;
+                let bound = self.receiver.bindings.get().ok_or(Error::OPBADSTATE)?;
+                let to = bound.av.as_ref().ok_or(Error::NOAV)?.get(to)?.ip()?;
+                self.receiver.socket.send_many(&to, bytes, stride as usize)
+            }
+            OPT_RECEIVE_MANY => {
+                let held = value.try_into().map_err(|_| Error::INVAL)?;
+                self.receiver.socket.receive_many(usize::from_ne_bytes(held))?;
+                self.receiver.several.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(Error::NOPROTOOPT),
+        }
     }
 
     const JOINS: bool = true;

@@ -1,6 +1,7 @@
 //! UDP sockets.
 use core::ffi::c_int;
 use ofi_provider::addr;
+use ofi_provider::buf::send_datagrams;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sys;
 use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
@@ -110,6 +111,30 @@ impl DgramSocket {
             }
             _ => Ok(()),
         };
+    }
+
+    /// Has receives take several datagrams of one sender, and the system hold so many bytes.
+    pub(crate) fn receive_many(&self, held: usize) -> Result {
+        self.set(libc::SOL_UDP, libc::UDP_GRO, &1)?;
+        let held = c_int::try_from(held).unwrap_or(c_int::MAX);
+        // As much as the system allows, whatever that is.
+        let forced = self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &held);
+        let _ = forced.or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &held));
+        Ok(())
+    }
+
+    /// Sends datagrams of `stride` bytes each, of which the last may be shorter.
+    pub(crate) fn send_many(&self, to: &SocketAddr, bytes: &[u8], stride: usize) -> Result {
+        let (fd, to) = (self.fd(), addr::to_raw(to));
+        let mut sent = send_datagrams(fd, &to, bytes, stride);
+        if sent == Err(Error::CONNREFUSED) {
+            // The error was about an earlier datagram, and kept these from leaving.
+            sent = send_datagrams(fd, &to, bytes, stride);
+        }
+        match sent {
+            Err(Error::NOBUFS) => Err(Error::AGAIN),
+            other => other,
+        }
     }
 
     pub(crate) fn fd(&self) -> RawFd {

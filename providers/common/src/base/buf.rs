@@ -7,7 +7,7 @@
 use crate::addr::{self, RawAddr};
 use crate::error::{Error, Result};
 use core::alloc::Layout;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use libc::iovec;
@@ -640,13 +640,75 @@ pub struct Datagram {
     pub len: usize,
     /// The sender's address, if it was asked for.
     pub from: Option<SocketAddr>,
+    /// If there are several, one behind the other, the length of each but the last; else 0.
+    pub segment: usize,
+}
+
+/// The control message by which the system tells the length of each of several datagrams, as long
+/// as it can be.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct SegmentMessage([u8; 64]);
+
+/// Sends datagrams of `stride` bytes each to one address in one system call, without blocking or
+/// SIGPIPE; the last may be shorter.
+pub fn send_datagrams(socket: RawFd, to: &RawAddr, bytes: &[u8], stride: usize) -> Result {
+    let stride = u16::try_from(stride).map_err(|_| Error::MSGSIZE)?;
+    let (name, name_len) = crate::addr::as_sockaddr(to);
+    let mut room = SegmentMessage([0; 64]);
+    let mut iov = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    loop {
+        // SAFETY: the kernel only reads the address, the bytes and the control message, all of
+        // which outlive the call; the latter has room for the one that is written to it.
+        let sent = unsafe {
+            let mut message = std::mem::zeroed::<libc::msghdr>();
+            message.msg_name = name.cast_mut().cast();
+            message.msg_namelen = name_len;
+            (message.msg_iov, message.msg_iovlen) = (&raw mut iov, 1);
+            if bytes.len() > usize::from(stride) {
+                message.msg_control = (&raw mut room).cast();
+                message.msg_controllen = libc::CMSG_SPACE(size_of::<u16>() as u32) as _;
+                let head = libc::CMSG_FIRSTHDR(&raw const message);
+                ((*head).cmsg_level, (*head).cmsg_type) = (libc::SOL_UDP, libc::UDP_SEGMENT);
+                (*head).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
+                libc::CMSG_DATA(head).cast::<u16>().write_unaligned(stride);
+            }
+            libc::sendmsg(socket, &raw const message, flags)
+        };
+        match Error::last_os() {
+            _ if sent >= 0 => return Ok(()),
+            Error::INTR => {}
+            error => return Err(error),
+        }
+    }
+}
+
+/// The length of each of several datagrams, as a received message says; 0 for one.
+///
+/// # Safety
+/// The kernel has filled the header in, and its control message is still there.
+unsafe fn segment_of(message: &libc::msghdr) -> usize {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let mut head = libc::CMSG_FIRSTHDR(message);
+        while !head.is_null() {
+            if ((*head).cmsg_level, (*head).cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO) {
+                let segment = libc::CMSG_DATA(head).cast::<c_int>().read_unaligned();
+                return usize::try_from(segment).unwrap_or(0);
+            }
+            head = libc::CMSG_NXTHDR(message, head);
+        }
+    }
+    0
 }
 
 /// Most datagrams that one call receives.
 pub const BATCH: usize = 8;
 
 /// Receives datagrams that have arrived into `rooms`, in this order, each its
-/// own, in one system call and without blocking; their number, which is less
+/// own (or `several` of one sender, if the socket has UDP_GRO), in one system call and without
+/// blocking; their number, which is less
 /// than that of `rooms` (of which [`BATCH`] count) when no more have arrived.
 /// -FI_EAGAIN: none.
 #[inline]
@@ -654,13 +716,20 @@ pub fn receive_datagrams<'a>(
     socket: RawFd,
     rooms: impl Iterator<Item = &'a RecvBuf>,
     sources: bool,
+    several: bool,
     out: &mut [Datagram; BATCH],
 ) -> Result<usize> {
     let mut names = [[0u8; addr::MAX_LEN]; BATCH];
+    let mut controls = [SegmentMessage([0; 64]); BATCH];
     // SAFETY: all zeros is a valid mmsghdr: no name, no room, no control data.
     let mut messages = unsafe { std::mem::zeroed::<[libc::mmsghdr; BATCH]>() };
     let mut count = 0;
-    for ((message, name), room) in messages.iter_mut().zip(&mut names).zip(rooms) {
+    let named = messages.iter_mut().zip(&mut names).zip(&mut controls);
+    for (((message, name), control), room) in named.zip(rooms) {
+        if several {
+            message.msg_hdr.msg_control = (&raw mut *control).cast();
+            message.msg_hdr.msg_controllen = size_of::<SegmentMessage>() as _;
+        }
         let iov = room.0.as_slice();
         message.msg_hdr.msg_iov = iov.as_ptr().cast_mut();
         message.msg_hdr.msg_iovlen = iov.len() as _;
@@ -689,6 +758,8 @@ pub fn receive_datagrams<'a>(
         *out = Datagram {
             len: message.msg_len as usize,
             from: if sources { addr::from_bytes(&name[..name_len]).ok() } else { None },
+            // SAFETY: just filled in.
+            segment: if several { unsafe { segment_of(&message.msg_hdr) } } else { 0 },
         };
     }
     Ok(got)
@@ -946,8 +1017,8 @@ mod tests {
         // SAFETY: the arrays outlive the buffers.
         let rooms = [&mut a[..], &mut b, &mut c]
             .map(|room| unsafe { RecvBuf::new(room.as_mut_ptr().cast(), room.len()) }.unwrap());
-        let mut got = [Datagram { len: 0, from: None }; BATCH];
-        assert_eq!(receive_datagrams(fd, rooms.iter(), true, &mut got), Err(Error::AGAIN));
+        let mut got = [Datagram { len: 0, from: None, segment: 0 }; BATCH];
+        assert_eq!(receive_datagrams(fd, rooms.iter(), true, false, &mut got), Err(Error::AGAIN));
         let (mut one, mut two) = (*b"xy", *b"z");
         let iov = segments(&mut [&mut one, &mut two]);
         // SAFETY: the arrays outlive the buffers.
@@ -958,11 +1029,37 @@ mod tests {
         for buf in [whole.clone(), whole, part] {
             buf.send_to(fd, &addr::to_raw(&own)).unwrap();
         }
-        assert_eq!(receive_datagrams(fd, rooms[..2].iter(), true, &mut got), Ok(2));
+        assert_eq!(receive_datagrams(fd, rooms[..2].iter(), true, false, &mut got), Ok(2));
         assert_eq!((&a, &b), (b"xyz\0", b"xy"));
         assert_eq!((got[0].len, got[1].len, got[1].from), (3, 3, Some(own)));
-        assert_eq!(receive_datagrams(fd, rooms[2..].iter(), false, &mut got), Ok(1));
+        assert_eq!(receive_datagrams(fd, rooms[2..].iter(), false, false, &mut got), Ok(1));
         assert_eq!((got[0].len, got[0].from, c), (0, None, [9; 4]));
+    }
+
+    #[test]
+    fn datagrams_that_are_sent_together_arrive_apart_or_together_as_the_socket_wants() {
+        use std::os::fd::{AsFd, AsRawFd};
+        let sockets = [0; 2].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        let [apart, together] = &sockets;
+        crate::sys::set_option(together.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).unwrap();
+        let fd = apart.as_raw_fd();
+        for to in &sockets {
+            let own = addr::to_raw(&to.local_addr().unwrap());
+            send_datagrams(fd, &own, b"abcdefgh", 3).unwrap();
+            send_datagrams(fd, &own, b"xy", 3).unwrap();
+        }
+        let mut memory = [[0u8; 16]; 5];
+        // SAFETY: the arrays outlive the buffers.
+        let rooms = memory
+            .each_mut()
+            .map(|room| unsafe { RecvBuf::new(room.as_mut_ptr().cast(), room.len()) }.unwrap());
+        let mut got = [Datagram { len: 0, from: None, segment: 0 }; BATCH];
+        assert_eq!(receive_datagrams(fd, rooms.iter(), false, false, &mut got), Ok(4));
+        assert_eq!([0, 1, 2, 3].map(|at| got[at].len), [3, 3, 2, 2]);
+        let fd = together.as_raw_fd();
+        assert_eq!(receive_datagrams(fd, rooms.iter(), false, true, &mut got), Ok(2));
+        assert_eq!([(8, 3), (2, 0)], [0, 1].map(|at| (got[at].len, got[at].segment)));
+        assert_eq!(&memory[0][..8], b"abcdefgh");
     }
 
     #[test]

@@ -11,10 +11,12 @@
 //! kept by the completion queue ([`CoreCq`]) until the completion came, or until
 //! the endpoint is closed.
 mod cm;
+mod dgram;
 mod queue;
 mod wait;
 
 pub use cm::{CoreEq, CoreEvent, Passive};
+pub use dgram::{CoreAv, CoreDgram};
 pub use queue::{ArrivedPacket, CoreCq, CoreEndpoint, CoreEntry, Done, Entries, SharedRx};
 pub use wait::CoreWaitSet;
 
@@ -43,6 +45,52 @@ use std::sync::{Arc, OnceLock};
 /// it also takes messages with a tag by receives without one, as the `tcp` of
 /// 1.17 sends them for its `ofi_rxm`; they are reported with FI_TAGGED and the tag.
 pub const OPT_SOURCE: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f01;
+
+/// An option of datagram endpoints (fi_setopt(3)): setting it sends datagrams of one length, of which
+/// the last may be shorter, with one call of the system. The value is a [`ManyDatagrams`] and then
+/// their bytes; those are not the caller's to keep. -FI_EAGAIN: none was sent; any other error: send
+/// them one by one.
+pub const OPT_SEND_MANY: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f02;
+
+/// An option of datagram endpoints (fi_setopt(3), 8 bytes), to be set before a receive is posted:
+/// receives take several datagrams of one sender, one behind the other, if they come together. Their
+/// length is the CQ data of the completion, which is 0 for a single one. The value is how many bytes
+/// the system is to hold for the endpoint.
+pub const OPT_RECEIVE_MANY: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f03;
+
+/// What is before the datagrams in the value of [`OPT_SEND_MANY`].
+#[derive(Clone, Copy, Debug)]
+pub struct ManyDatagrams {
+    /// Where they go.
+    pub to: abi::fi_addr_t,
+    /// Their length; the last may be shorter.
+    pub stride: u64,
+}
+
+impl ManyDatagrams {
+    /// The length of it.
+    pub const LEN: usize = 16;
+
+    /// Reads it, and the datagrams behind it; -FI_EINVAL if there are none.
+    pub fn read(value: &[u8]) -> Result<(Self, &[u8])> {
+        let (head, datagrams) = value.split_first_chunk::<{ Self::LEN }>().ok_or(Error::INVAL)?;
+        let (to, stride) = head.split_at(8);
+        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes);
+        let (to, stride) = (number(to), number(stride));
+        match (to, stride) {
+            (Ok(to), Ok(stride)) if stride > 0 && !datagrams.is_empty() => {
+                Ok((Self { to, stride }, datagrams))
+            }
+            _ => Err(Error::INVAL),
+        }
+    }
+
+    /// Writes it.
+    pub fn write(&self, room: &mut [u8]) {
+        room[..8].copy_from_slice(&self.to.to_ne_bytes());
+        room[8..Self::LEN].copy_from_slice(&self.stride.to_ne_bytes());
+    }
+}
 
 /// The core providers that do for what is asked (fi_getinfo(3)). -FI_ENODATA: none.
 pub fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
@@ -164,9 +212,9 @@ impl CoreFabric {
 
     /// Whether a caller may sleep until a descriptor of these queues is
     /// readable (fi_trywait(3)).
-    pub fn may_block(&self, cqs: &[&CoreCq], eq: &CoreEq) -> bool {
+    pub fn may_block(&self, cqs: &[&CoreCq], eq: Option<&CoreEq>) -> bool {
         let mut fids: Vec<*mut fid> = cqs.iter().map(|cq| cq.fid()).collect();
-        fids.push(eq.fid());
+        fids.extend(eq.map(CoreEq::fid));
         // SAFETY: all are open objects of this fabric.
         unsafe { self.try_wait(&mut fids) }.is_ok()
     }

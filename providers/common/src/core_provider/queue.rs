@@ -36,7 +36,7 @@ const LEAST_ENTRIES: usize = 8;
 
 /// A transfer under way.
 #[derive(Debug)]
-struct Flight {
+pub(super) struct Flight {
     /// The buffer of ours that the transfer sends from or receives to, if any.
     buf: Option<CoreBuf>,
     token: u64,
@@ -310,8 +310,13 @@ impl CoreCq {
         self.raw.as_ptr().cast()
     }
 
+    /// The domain that it is of.
+    pub(super) fn domain(&self) -> &Arc<CoreDomain> {
+        &self.domain
+    }
+
     /// A number for another endpoint or context, until [`Flights::take_all`].
-    fn owner(&self) -> u32 {
+    pub(super) fn owner(&self) -> u32 {
         self.flights.lock_within().owners.insert(NONE)
     }
 
@@ -421,7 +426,7 @@ impl CoreCq {
     ///
     /// # Safety
     /// `fid` is the open object whose transfers have this owner.
-    unsafe fn close_owner(&self, fid: *mut fid, owner: u32) -> Vec<Flight> {
+    pub(super) unsafe fn close_owner(&self, fid: *mut fid, owner: u32) -> Vec<Flight> {
         // SAFETY: by this function's contract.
         let closed = unsafe { close(fid) };
         let flights = self.flights.lock_within().take_all(owner);
@@ -600,6 +605,47 @@ unsafe fn post(
     posted.map_err(|error| (error, cq.give_back(context).unwrap_or_else(CoreBuf::none)))
 }
 
+/// Posts a receive without which nothing can come.
+///
+/// # Safety
+/// `ep` is an open endpoint that reports to `cq`.
+pub(super) unsafe fn post_first(
+    ep: NonNull<fid_ep>,
+    cq: &CoreCq,
+    owner: u32,
+    buf: CoreBuf,
+    token: u64,
+) -> core::result::Result<(), (Error, CoreBuf)> {
+    // SAFETY: by this function's contract.
+    unsafe { post(ep, cq, owner, buf, token, CoreOpKind::FirstRecv) }
+}
+
+/// Sends the first `len` bytes of `buf`.
+///
+/// # Safety
+/// `ep` is an open endpoint that reports to `cq`.
+pub(super) unsafe fn start_send(
+    ep: NonNull<fid_ep>,
+    cq: &CoreCq,
+    owner: u32,
+    buf: CoreBuf,
+    len: usize,
+    to: fi_addr_t,
+    token: u64,
+) -> core::result::Result<(), (Error, CoreBuf)> {
+    let (base, desc, len) = (buf.base.as_ptr(), buf.desc(), len.min(buf.len));
+    let context = cq.depart(buf, token, owner, CoreOpKind::Transfer)?;
+    let sent = (|| {
+        // SAFETY: by this function's contract; the memory stays with the queue until the
+        // completion, or until the endpoint is closed.
+        unsafe {
+            let send = call!(ep.as_ref().msg, send);
+            check(send(ep.as_ptr(), base.cast(), len, desc, to, context as *mut c_void))
+        }
+    })();
+    sent.map_err(|error| (error, cq.give_back(context).unwrap_or_else(CoreBuf::none)))
+}
+
 /// Sets [`OPT_SOURCE`](super::OPT_SOURCE).
 ///
 /// # Safety
@@ -614,12 +660,21 @@ unsafe fn set_source(ep: NonNull<fid_ep>, source: &fi_addr_t) -> Result {
 /// # Safety
 /// `ep` is an open endpoint.
 unsafe fn set_option<T>(ep: NonNull<fid_ep>, name: c_int, value: &T) -> Result {
-    let (level, len) = (abi::FI_OPT_ENDPOINT as c_int, size_of_val(value));
-    let value = std::ptr::from_ref(value).cast::<c_void>();
+    let (value, len) = (std::ptr::from_ref(value).cast::<u8>(), size_of_val(value));
+    // SAFETY: by this function's contract; a value of any type has bytes that can be read.
+    unsafe { set_bytes(ep, name, std::slice::from_raw_parts(value, len)) }
+}
+
+/// Sets an option of level FI_OPT_ENDPOINT to these bytes.
+///
+/// # Safety
+/// `ep` is an open endpoint.
+pub(super) unsafe fn set_bytes(ep: NonNull<fid_ep>, name: c_int, value: &[u8]) -> Result {
+    let level = abi::FI_OPT_ENDPOINT as c_int;
     // SAFETY: by this function's contract; the value lives for the call.
     unsafe {
         let setopt = call!(ep.as_ref().ops, setopt);
-        code(setopt(ep.as_ptr().cast(), level, name, value, len))
+        code(setopt(ep.as_ptr().cast(), level, name, value.as_ptr().cast(), value.len()))
     }
 }
 
@@ -886,18 +941,8 @@ impl CoreEndpoint {
         if !self.has_credit(kept) {
             return Err((Error::AGAIN, buf));
         }
-        let (base, desc) = (buf.base.as_ptr(), buf.desc());
-        let len = len.min(buf.len);
-        let context = self.cq.depart(buf, token, self.owner, CoreOpKind::Transfer)?;
-        let sent = (|| {
-            // SAFETY: open; the memory stays with the queue until the completion.
-            unsafe {
-                let send = call!(self.raw.as_ref().msg, send);
-                let context = context as *mut c_void;
-                check(send(self.raw.as_ptr(), base.cast(), len, desc, FI_ADDR_UNSPEC, context))
-            }
-        })();
-        sent.map_err(|error| (error, self.taken_back(context)))?;
+        // SAFETY: open, and it reports to this queue.
+        unsafe { start_send(self.raw, &self.cq, self.owner, buf, len, FI_ADDR_UNSPEC, token) }?;
         self.took_credit();
         Ok(())
     }

@@ -180,6 +180,12 @@ impl<P> PeerTable<P> {
         self.peers.get_mut(peer)
     }
 
+    /// The number of the peer with this address, if there is one. `addr` is without what does not
+    /// tell peers apart ([`Addr::identity`]).
+    pub fn find_at(&self, addr: &Addr) -> Option<u32> {
+        self.names.at(addr.clone(), 0)
+    }
+
     /// All peers, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &RdmPeer<P>)> {
         self.peers.iter()

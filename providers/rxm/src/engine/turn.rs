@@ -190,7 +190,7 @@ impl RxmEngineEp {
         }
         // The engine asks the wait set, which is for all endpoints.
         self.common.wait_set.is_some()
-            || self.common.domain.fabric().may_block(&[&core.cq], &core.eq)
+            || self.common.domain.fabric().may_block(&[&core.cq], Some(&core.eq))
     }
 
     /// Whether transfers wait for a connection to be made, or for room in the core.

@@ -1,0 +1,100 @@
+//! The provider's run-time parameters (fi_rxd(7)).
+use crate::provider::RXD;
+use crate::wire::ATOMIC_HEAD;
+use ofi_provider::atomic::{AtomicKind, Operation};
+use ofi_provider::param;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The longest packet, with what the core wants before it.
+pub(crate) const MAX_PACKET: usize = 4096;
+
+/// Most packets under way to a peer, and from it.
+const MAX_UNACKED: usize = 128;
+
+/// What the environment says, read once.
+#[derive(Clone, Debug)]
+pub(crate) struct RxdConfig {
+    /// Completions of the core taken in one turn; 0: all there are.
+    pub(crate) spin_count: usize,
+    /// Packets that are lost are sent again.
+    pub(crate) retry: bool,
+    /// Most peers that are in no address vector.
+    pub(crate) max_peers: usize,
+    /// Packets under way to one peer, and from it.
+    pub(crate) max_unacked: usize,
+    /// Whether the core looks for new interfaces; else as the application asks.
+    pub(crate) rescan: Option<bool>,
+}
+
+/// The parameters; declares them to the core at first use.
+pub(crate) fn config() -> &'static RxdConfig {
+    static CONFIG: OnceLock<RxdConfig> = OnceLock::new();
+    CONFIG.get_or_init(|| {
+        let prov = &RXD;
+        let number =
+            |name, help| param::int(prov, name, help).and_then(|n| usize::try_from(n).ok());
+        RxdConfig {
+            spin_count: number(
+                c"spin_count",
+                c"completions of the core provider taken at a time, 0 for no bound; default 1000",
+            )
+            .unwrap_or(1000),
+            retry: param::boolean(
+                prov,
+                c"retry",
+                c"send packets again that are lost; default: yes",
+            )
+            .unwrap_or(true),
+            max_peers: number(
+                c"max_peers",
+                c"most peers that are in no address vector; default 1024",
+            )
+            .filter(|n| *n > 0)
+            .unwrap_or(1024),
+            max_unacked: number(
+                c"max_unacked",
+                c"packets under way to one peer, and from it; default 128",
+            )
+            .filter(|n| *n > 0)
+            .map_or(MAX_UNACKED, |n| n.min(4096)),
+            rescan: param::boolean(
+                prov,
+                c"rescan",
+                c"whether the core provider looks for new interfaces; default: when asked to",
+            ),
+        }
+    })
+}
+
+/// The shortest of the longest packets of the cores that are open.
+static PACKET: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The longest packet when no core is open yet: what an Ethernet frame carries over UDP.
+const USUAL_PACKET: usize = 1472;
+
+/// Notes the longest packet of a core that is opened.
+pub(crate) fn note_packet(len: usize) {
+    PACKET.fetch_min(len, Ordering::Relaxed);
+}
+
+/// Bytes of elements that the largest atomic operation can have: it goes as one packet.
+pub(crate) fn max_atomic_bytes() -> usize {
+    let packet = match PACKET.load(Ordering::Relaxed) {
+        usize::MAX => USUAL_PACKET,
+        packet => packet,
+    };
+    packet.saturating_sub(ATOMIC_HEAD)
+}
+
+/// Bytes of elements that one atomic operation can have.
+///
+/// Elements of 16 bytes cannot be had: the original's target does not survive them.
+pub(crate) fn max_atomic(operation: Operation) -> usize {
+    if operation.size() >= 16 {
+        return 0;
+    }
+    let room = max_atomic_bytes();
+    // Half of the room, where two operands share it.
+    if operation.kind() == AtomicKind::Compare { room / 2 } else { room }
+}

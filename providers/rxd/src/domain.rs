@@ -1,0 +1,115 @@
+//! Fabrics and domains.
+use crate::config::{MAX_PACKET, config, note_packet};
+use crate::engine::{CorePorts, RxdEngine, RxdIdentity, RxdLimits};
+use crate::ep::RxdEp;
+use crate::info::{self, core_hints, core_version};
+use crate::wire::{ATOMIC_HEAD, DATA_HEAD};
+use core::ffi::CStr;
+use ofi_provider::abi::fi_ep_type;
+use ofi_provider::addr::Addr;
+use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NoPassiveEp};
+use ofi_provider::core_provider;
+use ofi_provider::endpoint::RdmAttr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef};
+use ofi_provider::progress::Progress;
+use std::sync::Arc;
+
+/// A fabric. The core's fabric is opened with a domain, whose info says which core it is.
+#[derive(Debug)]
+pub(crate) struct RxdFabric;
+
+impl Fabric for RxdFabric {
+    type Domain = RxdDomain;
+    type PassiveEp = NoPassiveEp;
+
+    fn open(_name: &CStr) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<RxdDomain> {
+        let settings = DomainSettings::new(info, false)?;
+        let core_info = core_info(info, api_version)?;
+        let prefix = core_info.as_ref().ep().map_or(0, |ep| ep.msg_prefix_size);
+        let most = core_info.as_ref().ep().map_or(0, |ep| ep.max_msg_size);
+        let packet = most.min(MAX_PACKET).saturating_sub(prefix);
+        if packet <= ATOMIC_HEAD.max(DATA_HEAD) {
+            return Err(Error::NODATA);
+        }
+        note_packet(packet);
+        let fabric = core_provider::CoreFabric::open(&core_info)?;
+        let domain = core_provider::CoreDomain::open(&fabric, &core_info)?;
+        let limits = RxdLimits {
+            format: core_info.as_ref().addr_format(),
+            packet,
+            config: config().clone(),
+            regions: settings.regions.clone(),
+        };
+        let level = settings.level.clone();
+        let inject = core_info.tx().inject_size;
+        let ports = CorePorts {
+            domain,
+            info: core_info,
+            packet,
+            prefix,
+            inject,
+            level: level.clone(),
+            wait_set: core_provider::CoreWaitSet::open(&fabric).ok(),
+        };
+        let engine = RxdEngine::new(limits, Box::new(Arc::new(ports)), level)?;
+        Ok(RxdDomain { engine, settings, api_version })
+    }
+}
+
+impl Getinfo for RxdFabric {
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+        info::getinfo(query)
+    }
+}
+
+/// The core provider's info that belongs to an info of this provider.
+fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
+    let mut hints = core_hints(Some(info))?;
+    // The destination is an endpoint's business; the source address stays, because it names the
+    // interface.
+    hints.set_dest_addr(None)?;
+    let version = core_version(api_version);
+    let hints = Some(hints.as_ref());
+    let query = InfoQuery { version, node: None, service: None, flags: 0, hints };
+    core_provider::getinfo(&query)?.into_iter().next().ok_or(Error::NODATA)
+}
+
+/// A domain: an engine, and its progress thread when the application wants
+/// automatic progress.
+#[derive(Debug)]
+pub(crate) struct RxdDomain {
+    engine: Arc<RxdEngine>,
+    settings: DomainSettings,
+    api_version: u32,
+}
+
+impl Domain for RxdDomain {
+    type Endpoint = RxdEp;
+
+    fn progress_source(&self) -> Arc<dyn Progress> {
+        self.engine.clone()
+    }
+
+    fn settings(&self) -> &DomainSettings {
+        &self.settings
+    }
+
+    fn thread_name(&self) -> String {
+        "ofi-rxd".to_owned()
+    }
+
+    fn endpoint(&self, info: InfoRef<'_>) -> Result<RxdEp> {
+        info.must_be(fi_ep_type::FI_EP_RDM)?;
+        let mut attr = RdmAttr::of(info, self.api_version)?;
+        attr.inject_size = attr.inject_size.min(info::inject_size(self.engine.packet()));
+        let identity = RxdIdentity { local: Addr::of_info(info)?, attr };
+        // Peers send and use our memory whether there is something to wait for or not.
+        self.start_thread()?;
+        Ok(RxdEp::new(self.engine.clone(), identity, ()))
+    }
+}

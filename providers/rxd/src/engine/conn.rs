@@ -1,0 +1,535 @@
+//! What is between the endpoint and one peer: numbers, windows, acknowledgements, times.
+//!
+//! A peer of the original takes packets in the order of their numbers only, and says of a gap no
+//! more than where it is: from there on all is sent again. A peer of this library keeps what comes
+//! early and says what it has, so that what is lost is sent again and nothing else; to such a peer
+//! the number of packets under way also follows what the network carries.
+use super::rx::Arriving;
+use crate::wire::{Ack, Greeting, NO_OP, RxdBase};
+use ofi_provider::abi::fi_addr_t;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Packets under way before the network has shown what it carries.
+const FIRST_WINDOW: usize = 16;
+/// Fewest packets that may be under way.
+const LEAST_WINDOW: usize = 2;
+/// A packet is lost if one so many numbers behind it is known to have come.
+const REORDERED: u64 = 3;
+/// As many acknowledgements that say the same tell of a gap.
+const DOUBLES: u32 = 3;
+/// Time until something is sent again: at first, at least and at most.
+const FIRST_RTO: Duration = Duration::from_millis(10);
+const LEAST_RTO: Duration = Duration::from_millis(2);
+const MOST_RTO: Duration = Duration::from_secs(4);
+/// Time after which a peer is asked for a sign that owes an answer, or has stopped us.
+const PROBE: Duration = Duration::from_millis(500);
+/// Times in a row that something is sent again before the peer counts as gone.
+const MOST_RETRIES: u32 = 50;
+
+/// How far getting to know each other is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Acquaintance {
+    /// Nothing was said.
+    New,
+    /// The peer was asked for its index.
+    Asking,
+    /// The peer's index is known.
+    Known,
+}
+
+/// A packet that is sent and not acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) op: u32,
+    /// Which of the operation's packets it is.
+    pub(super) packet: u64,
+    at: Instant,
+    again: bool,
+    /// The peer has it, though not all before it.
+    here: bool,
+    lost: bool,
+}
+
+/// What an acknowledgement came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Acked {
+    /// More may be sent, or something has to be sent again.
+    pub(super) go_on: bool,
+}
+
+/// What is between the endpoint and one peer.
+#[derive(Debug)]
+pub(super) struct RxdConn {
+    /// The peer's number at the endpoint, and the core's name for it.
+    pub(super) peer: u32,
+    pub(super) to: fi_addr_t,
+    /// What the peer calls us in its packets' headers, and we the peer.
+    pub(super) index: u32,
+    pub(super) remote: u32,
+    pub(super) stage: Acquaintance,
+    /// What this acquaintance is known by, to us and to a peer of this library.
+    pub(super) nonce: u64,
+    pub(super) greeting: Option<Greeting>,
+    /// The core has told that packets of the peer come from its address.
+    pub(super) verified: bool,
+
+    /// Operations of which nothing is sent, in order; answers to the peer, which wait for none of
+    /// those; and the operation of which a part is sent.
+    pub(super) waiting: VecDeque<u32>,
+    pub(super) replies: VecDeque<u32>,
+    pub(super) current: Option<u32>,
+    /// Operations of which all is sent, and the number behind their last packet.
+    pub(super) sent: VecDeque<(u64, u32)>,
+    /// Answers to the peer's requests that are not acknowledged.
+    pub(super) answers: usize,
+    /// Operations of the application's that are not complete.
+    pub(super) ops: usize,
+    /// The oldest number that is not acknowledged, and the next to be given.
+    acked: u64,
+    pub(super) next: u64,
+    flight: VecDeque<Sent>,
+    /// How many of those in flight the peer has, and how many are lost.
+    here: usize,
+    lost: usize,
+    /// How many packets the peer takes, and how many the network does.
+    window: usize,
+    carried: usize,
+    threshold: usize,
+    growth: usize,
+    doubles: u32,
+    /// Losses of packets before this number are those of one event.
+    recovered: u64,
+    smoothed: Option<(Duration, Duration)>,
+    retries: u32,
+    pub(super) deadline: Option<Instant>,
+
+    /// The number that is expected next, and what came early.
+    pub(super) expected: u64,
+    pub(super) early: BTreeMap<u64, Box<[u8]>>,
+    /// The operation that is arriving.
+    pub(super) arriving: Option<Arriving>,
+    /// The next packet waits for room.
+    pub(super) stalled: bool,
+    /// An acknowledgement is to be sent: at the latest in the next turn, or in this one.
+    pub(super) ack_due: bool,
+    pub(super) ack_now: bool,
+    /// Packets that came since the last one.
+    pub(super) came: usize,
+    /// The peer was told to stop.
+    pub(super) told_stop: bool,
+    /// Acknowledgements do not go beyond this number until the peer has taken a refusal.
+    pub(super) hold: Option<(u64, u32)>,
+    pub(super) heard: Instant,
+    /// The connection is in the list of those that may have something to send.
+    pub(super) is_ready: bool,
+}
+
+impl RxdConn {
+    pub(super) fn new(peer: u32, to: fi_addr_t, index: u32, window: usize, now: Instant) -> Self {
+        Self {
+            peer,
+            to,
+            index,
+            remote: 0,
+            stage: Acquaintance::New,
+            nonce: 0,
+            greeting: None,
+            verified: false,
+            waiting: VecDeque::new(),
+            replies: VecDeque::new(),
+            current: None,
+            sent: VecDeque::new(),
+            answers: 0,
+            ops: 0,
+            acked: 0,
+            next: 0,
+            flight: VecDeque::new(),
+            here: 0,
+            lost: 0,
+            window,
+            carried: FIRST_WINDOW,
+            threshold: usize::MAX,
+            growth: 0,
+            doubles: 0,
+            recovered: 0,
+            smoothed: None,
+            retries: 0,
+            deadline: None,
+            expected: 0,
+            early: BTreeMap::new(),
+            arriving: None,
+            stalled: false,
+            ack_due: false,
+            ack_now: false,
+            came: 0,
+            told_stop: false,
+            hold: None,
+            heard: now,
+            is_ready: false,
+        }
+    }
+
+    /// Whether the peer is of this library.
+    pub(super) fn is_ours(&self) -> bool {
+        self.greeting.is_some()
+    }
+
+    /// How often in a row something was sent again.
+    pub(super) fn retries(&self) -> u32 {
+        self.retries
+    }
+
+    /// The peer gave a sign of life.
+    pub(super) fn lives(&mut self) {
+        self.retries = 0;
+    }
+
+    /// Whether nothing is under way to the peer.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.flight.is_empty() && !self.has_waiting()
+    }
+
+    /// Whether something waits to be sent.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.current.is_some() || !self.replies.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// The oldest number that is not acknowledged.
+    pub(super) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// How many packets may be sent now.
+    pub(super) fn room(&self) -> usize {
+        let most = if self.is_ours() { self.window.min(self.carried) } else { self.window };
+        most.saturating_sub(self.flight.len() - self.here - self.lost)
+            .min((self.window.max(1) + 64).saturating_sub(self.flight.len()))
+    }
+
+    /// Whether a packet that is lost may be sent again now. One may be even if the peer wants none,
+    /// whose next word may be lost as well.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.lost > 0 && (self.room() > 0 || self.flight.len() == self.here + self.lost)
+    }
+
+    /// The oldest packet that is lost, for it to be sent again: its number with it. It counts as
+    /// sent now.
+    pub(super) fn take_lost(&mut self, now: Instant) -> Option<(u64, Sent)> {
+        if self.lost == 0 {
+            return None;
+        }
+        let at = self.flight.iter().position(|sent| sent.lost)?;
+        let sent = &mut self.flight[at];
+        (sent.lost, sent.again, sent.at) = (false, true, now);
+        self.lost -= 1;
+        self.arm(now);
+        Some((self.acked + at as u64, self.flight[at]))
+    }
+
+    /// Whether something that was sent is lost.
+    #[cfg(test)]
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost > 0
+    }
+
+    /// A packet of an operation gets the next number, and is sent.
+    pub(super) fn send_next(&mut self, op: u32, packet: u64, now: Instant) -> u64 {
+        let sent = Sent { op, packet, at: now, again: false, here: false, lost: false };
+        self.flight.push_back(sent);
+        let seq = self.next;
+        self.next += 1;
+        self.arm(now);
+        seq
+    }
+
+    /// The last packets were not sent: they are to be sent again.
+    pub(super) fn not_sent(&mut self, first: u64) {
+        for seq in first.max(self.acked)..self.next {
+            self.lose((seq - self.acked) as usize);
+        }
+    }
+
+    fn lose(&mut self, at: usize) {
+        let sent = &mut self.flight[at];
+        if !sent.here && !sent.lost {
+            sent.lost = true;
+            self.lost += 1;
+        }
+    }
+
+    /// The time after which something is sent again.
+    fn rto(&self) -> Duration {
+        let base = match self.smoothed {
+            Some((mean, spread)) => (mean + 4 * spread).max(LEAST_RTO),
+            None => FIRST_RTO,
+        };
+        base.saturating_mul(1 << self.retries.min(12)).min(MOST_RTO)
+    }
+
+    fn arm(&mut self, now: Instant) {
+        if self.deadline.is_none() {
+            self.deadline = Some(now + self.rto());
+        }
+    }
+
+    /// Sets the time at which the peer is asked again.
+    pub(super) fn arm_asking(&mut self, now: Instant) {
+        self.deadline = Some(now + self.rto());
+    }
+
+    /// The peer's index is known.
+    pub(super) fn known(&mut self, remote: u32, greeting: Option<Greeting>) {
+        (self.remote, self.stage, self.greeting) = (remote, Acquaintance::Known, greeting);
+        (self.retries, self.deadline) = (0, None);
+    }
+
+    /// Notes a round trip.
+    fn measure(&mut self, took: Duration) {
+        self.smoothed = Some(match self.smoothed {
+            None => (took, took / 2),
+            Some((mean, spread)) => {
+                let off = took.abs_diff(mean);
+                ((mean * 7 + took) / 8, (spread * 3 + off) / 4)
+            }
+        });
+    }
+
+    /// The network loses packets: fewer are to be under way.
+    fn back_off(&mut self, to: usize) {
+        self.threshold = ((self.flight.len() - self.here) / 2).max(LEAST_WINDOW);
+        self.carried = to.min(self.threshold);
+        self.growth = 0;
+        self.recovered = self.next;
+    }
+
+    /// Packets arrived: more may be under way.
+    fn grow(&mut self, count: usize) {
+        if self.carried < self.threshold {
+            self.carried += count;
+        } else {
+            self.growth += count;
+            while self.growth >= self.carried {
+                self.growth -= self.carried;
+                self.carried += 1;
+            }
+        }
+        self.carried = self.carried.min(self.window.max(FIRST_WINDOW));
+    }
+
+    /// Takes an acknowledgement of all before `next`. None if it cannot be one.
+    pub(super) fn take_ack(&mut self, next: u64, ack: Ack, now: Instant) -> Option<Acked> {
+        if next > self.next {
+            return None;
+        }
+        if next < self.acked {
+            // An old one.
+            return Some(Acked::default());
+        }
+        let before = self.room();
+        self.window = ack.window.min(1 << 16) as usize;
+        self.retries = 0;
+        let count = (next - self.acked) as usize;
+        let recovering = next < self.recovered;
+        if count > 0 {
+            let mut took = None;
+            for sent in self.flight.drain(..count) {
+                self.here -= usize::from(sent.here);
+                self.lost -= usize::from(sent.lost);
+                took = (!sent.again).then(|| now.saturating_duration_since(sent.at));
+            }
+            self.acked = next;
+            if let Some(took) = took {
+                self.measure(took);
+            }
+            self.doubles = 0;
+            if !recovering {
+                self.grow(count);
+            }
+            self.deadline = None;
+        } else if !self.flight.is_empty() {
+            self.doubles += 1;
+        }
+        if !self.flight.is_empty() {
+            if count > 0 {
+                self.arm(now);
+            }
+            if self.is_ours() {
+                self.note_here(ack.here, now);
+            } else if self.doubles >= DOUBLES && !recovering {
+                self.doubles = 0;
+                (0..self.flight.len()).for_each(|at| self.lose(at));
+                self.recovered = self.next;
+            }
+        }
+        Some(Acked { go_on: self.room() > before || self.lost > 0 })
+    }
+
+    /// Notes which packets behind the expected one the peer has, and which are lost by that.
+    fn note_here(&mut self, mut bits: u64, now: Instant) {
+        let mut last = None;
+        while bits != 0 {
+            let at = bits.trailing_zeros() as usize + 1;
+            bits &= bits - 1;
+            let Some(sent) = self.flight.get_mut(at) else { break };
+            if !sent.here {
+                sent.here = true;
+                self.here += 1;
+                if std::mem::take(&mut sent.lost) {
+                    self.lost -= 1;
+                }
+            }
+            last = Some(at);
+        }
+        let Some(last) = last else { return };
+        let patience = self.smoothed.map_or(FIRST_RTO, |(mean, spread)| mean + 4 * spread);
+        let mut any = false;
+        for at in 0..(last + 1).saturating_sub(REORDERED as usize) {
+            let sent = self.flight[at];
+            // One that was sent again may be on its way.
+            let on_its_way = sent.again && now < sent.at + patience;
+            if !sent.here && !sent.lost && !on_its_way {
+                self.lose(at);
+                any = true;
+            }
+        }
+        if any && self.acked >= self.recovered {
+            self.back_off(usize::MAX);
+        }
+    }
+
+    /// Whether something is expected of the peer, so that its silence must not last.
+    pub(super) fn waits_for_peer(&self) -> bool {
+        let owed = self.ops > 0 || self.has_waiting() || self.arriving.is_some();
+        owed || !self.early.is_empty() || !self.flight.is_empty()
+    }
+
+    /// Sets the time at which the peer is asked for a sign, if nothing is under way that it would
+    /// answer.
+    pub(super) fn arm_probe(&mut self, now: Instant) {
+        if self.deadline.is_none() && self.stage == Acquaintance::Known && self.waits_for_peer() {
+            self.deadline = Some(now + PROBE);
+        }
+    }
+
+    /// A packet whose number is not the one that the peer expects, if nothing is under way: the peer
+    /// answers with what it expects.
+    pub(super) fn probe(&self) -> Option<RxdBase> {
+        let seq = self.acked.wrapping_sub(1);
+        let base = RxdBase { kind: NO_OP, flags: 0, peer: self.remote, seq };
+        self.flight.is_empty().then_some(base)
+    }
+
+    /// Called when the deadline has passed. False if the peer is gone.
+    pub(super) fn expired(&mut self, now: Instant) -> bool {
+        self.deadline = None;
+        if self.stage == Acquaintance::Known && !self.waits_for_peer() {
+            return true;
+        }
+        self.retries += 1;
+        if self.retries > MOST_RETRIES {
+            return false;
+        }
+        if self.flight.is_empty() && self.stage == Acquaintance::Known {
+            self.deadline = Some(now + self.rto().max(PROBE));
+            return true;
+        }
+        (0..self.flight.len()).for_each(|at| self.lose(at));
+        if !self.flight.is_empty() {
+            self.back_off(LEAST_WINDOW);
+        }
+        self.deadline = Some(now + self.rto());
+        true
+    }
+
+    /// The packets behind the expected one that are here, as an acknowledgement says.
+    pub(super) fn early_bits(&self) -> u64 {
+        let ahead = |seq: &u64| seq.checked_sub(self.expected + 1).filter(|ahead| *ahead < 64);
+        self.early.keys().filter_map(ahead).fold(0, |bits, ahead| bits | 1 << ahead)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(ours: bool) -> (RxdConn, Instant) {
+        let now = Instant::now();
+        let mut conn = RxdConn::new(0, 0, 1, 128, now);
+        conn.known(7, ours.then_some(Greeting { nonce: 1 }));
+        (conn, now)
+    }
+
+    fn send(conn: &mut RxdConn, count: usize, now: Instant) -> usize {
+        let room = conn.room().min(count);
+        (0..room).for_each(|packet| {
+            conn.send_next(0, packet as u64, now);
+        });
+        room
+    }
+
+    const OPEN: Ack = Ack { window: 128, here: 0 };
+
+    #[test]
+    fn the_original_gets_all_of_its_window_and_after_a_gap_all_behind_it_again() {
+        let (mut conn, now) = conn(false);
+        assert_eq!(send(&mut conn, 1000, now), 128);
+        conn.take_ack(10, OPEN, now).unwrap();
+        for _ in 0..100 {
+            conn.take_ack(10, OPEN, now).unwrap();
+        }
+        let again: Vec<_> =
+            std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect();
+        assert_eq!(again, (10..128).collect::<Vec<_>>(), "once, however often it says so");
+        conn.take_ack(128, Ack { window: 0, here: 0 }, now).unwrap();
+        assert_eq!(conn.room(), 0);
+        assert!(conn.take_ack(129, OPEN, now).is_none());
+    }
+
+    #[test]
+    fn a_peer_of_this_library_gets_what_it_lacks_again_and_nothing_else() {
+        let (mut conn, now) = conn(true);
+        assert_eq!(send(&mut conn, 1000, now), FIRST_WINDOW);
+        conn.take_ack(16, OPEN, now).unwrap();
+        assert_eq!(send(&mut conn, 1000, now), 2 * FIRST_WINDOW);
+        // 16 and 18 are lost, and 19 to 23 came.
+        conn.take_ack(16, Ack { window: 128, here: 0b111_1101 }, now).unwrap();
+        let again: Vec<_> =
+            std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect();
+        assert_eq!(again, [16, 18]);
+        assert!(conn.carried < 2 * FIRST_WINDOW, "fewer are under way after a loss");
+        conn.take_ack(24, OPEN, now).unwrap();
+        assert!(!conn.has_lost());
+    }
+
+    #[test]
+    fn a_silent_peer_is_asked_less_and_less_often_and_then_given_up() {
+        let (mut conn, mut now) = conn(true);
+        send(&mut conn, 1, now);
+        let (first, mut tries, mut pauses) = (now, 0, Vec::new());
+        loop {
+            let at = conn.deadline.unwrap();
+            pauses.push(at - now);
+            now = at;
+            if !conn.expired(now) {
+                break;
+            }
+            assert!(conn.take_lost(now).is_some());
+            tries += 1;
+        }
+        assert_eq!(tries, MOST_RETRIES);
+        assert!(pauses.is_sorted() && pauses.iter().all(|pause| *pause <= MOST_RTO));
+        assert!(now - first > Duration::from_secs(100));
+    }
+
+    #[test]
+    fn any_sign_of_the_peer_makes_it_a_living_one() {
+        let (mut conn, mut now) = conn(true);
+        send(&mut conn, 2, now);
+        for _ in 0..3 * MOST_RETRIES {
+            now = conn.deadline.unwrap();
+            assert!(conn.expired(now));
+            conn.take_ack(0, Ack { window: 0, here: 0 }, now).unwrap();
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! An endpoint of the engine: its peers, its turns, its beginning and end.
+use super::conn::{Acquaintance, RxdConn};
+use super::port::PacketPort;
+use super::rx::RxdUnexpected;
+use super::tx::RxdTx;
+use super::{RxdLimits, clock};
+use crate::provider::RXD;
+use crate::wire::{Ack, BASE_LEN, Greeting, Rts};
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_COMPLETION, fi_addr_t};
+use ofi_provider::addr::Addr;
+use ofi_provider::api::Bindings;
+use ofi_provider::av::Av;
+use ofi_provider::endpoint::RdmAttr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::inbox::Inbox;
+use ofi_provider::ledger::TxLedger;
+use ofi_provider::peers::PeerTable;
+use ofi_provider::reserved::ASIDE;
+use ofi_provider::slab::{NONE, Slab};
+use ofi_provider::sys::random;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Room below which a multi-receive buffer is given back, if not set.
+const MIN_MULTI_RECV: usize = 64;
+
+/// Bits of an index that number connections; those above tell later ones of the same number.
+const SLOT_BITS: u32 = 20;
+
+/// A stranger that was not heard for so long makes room for another one.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Packets that were sent again so often in vain that the peer is asked whether it still is the
+/// same.
+const DOUBT: u32 = 4;
+
+/// Packets that came before an acknowledgement is sent although more come.
+pub(super) const ACK_EVERY: usize = 8;
+
+/// What an endpoint is from its opening on.
+#[derive(Clone, Debug)]
+pub(crate) struct RxdIdentity {
+    /// The endpoint's own address; the port may be 0 until it is enabled.
+    pub(crate) local: Addr,
+    /// What the application asked for.
+    pub(crate) attr: RdmAttr,
+}
+
+impl AsMut<RdmAttr> for RxdIdentity {
+    fn as_mut(&mut self) -> &mut RdmAttr {
+        &mut self.attr
+    }
+}
+
+/// An endpoint of the engine.
+pub(crate) struct RxdEngineEp {
+    pub(super) limits: RxdLimits,
+    pub(super) identity: RxdIdentity,
+    pub(super) port: Option<Box<dyn PacketPort>>,
+    /// Where transfers are reported. Receives, and what peers do to our memory, are reported by the
+    /// inbox.
+    pub(super) ledger: TxLedger,
+    pub(super) av: Option<Arc<Av>>,
+    pub(crate) inbox: Inbox<RxdUnexpected>,
+    pub(super) peers: PeerTable<()>,
+    pub(super) conns: Slab<Box<RxdConn>>,
+    /// Tells connections of the same number apart.
+    generation: u32,
+    /// Operations that are not complete, and how many of them are the application's.
+    pub(super) ops: Slab<Box<RxdTx>>,
+    pub(super) own_ops: usize,
+    /// The time, as it was when the turn or call began.
+    pub(super) now: Instant,
+    /// No connection has a deadline before this.
+    pub(super) next_deadline: Option<Instant>,
+    /// Connections that may have something to send.
+    pub(super) ready: Vec<u32>,
+    /// Connections to which an acknowledgement is due.
+    pub(super) acks: Vec<u32>,
+    /// Connections whose next packet waits for room.
+    pub(super) stalled: Vec<u32>,
+    /// Answers to peers that want to talk, by connection.
+    pub(super) greetings: Vec<(u32, Vec<u8>)>,
+    /// Connections whose peers the port has no name for yet, and names that it may forget.
+    unnamed: Vec<u32>,
+    forgotten: Vec<fi_addr_t>,
+    /// Bytes of packets that came early.
+    pub(super) early_bytes: usize,
+    /// Room to make packets in.
+    pub(super) scratch: Vec<u8>,
+}
+
+impl RxdEngineEp {
+    pub(super) fn new(id: u32, limits: RxdLimits, identity: RxdIdentity) -> Self {
+        Self {
+            inbox: identity.attr.inbox(id, MIN_MULTI_RECV, [0; 2]),
+            scratch: Vec::new(),
+            limits,
+            identity,
+            port: None,
+            ledger: TxLedger::default(),
+            av: None,
+            peers: PeerTable::default(),
+            conns: Slab::default(),
+            generation: random() as u32 & 0x7ff,
+            ops: Slab::default(),
+            own_ops: 0,
+            now: clock(),
+            next_deadline: None,
+            ready: Vec::new(),
+            acks: Vec::new(),
+            stalled: Vec::new(),
+            greetings: Vec::new(),
+            unnamed: Vec::new(),
+            forgotten: Vec::new(),
+            early_bytes: 0,
+        }
+    }
+
+    /// The address that the application chose.
+    pub(super) fn local(&self) -> &Addr {
+        &self.identity.local
+    }
+
+    /// Starts the endpoint, whose packets this port carries. Returns what becomes readable when
+    /// something comes.
+    pub(super) fn enable(
+        &mut self,
+        bindings: &Bindings,
+        port: Box<dyn PacketPort>,
+    ) -> Result<Option<RawFd>> {
+        self.bind(bindings);
+        self.av.clone_from(&bindings.av);
+        self.identity.local = Addr::read(self.limits.format, &port.name()?)?;
+        let fd = port.fd();
+        self.port = Some(port);
+        Ok(fd)
+    }
+
+    /// Takes over what is bound to the endpoint.
+    pub(crate) fn bind(&mut self, bindings: &Bindings) {
+        self.ledger.clone_from(&bindings.ledger.tx);
+        self.inbox.bind(&bindings.ledger.rx);
+    }
+
+    /// What becomes readable when something comes.
+    pub(super) fn fd(&self) -> Option<RawFd> {
+        self.port.as_ref().and_then(|port| port.fd())
+    }
+
+    /// The endpoint's own address.
+    pub(crate) fn name(&self) -> Result<Vec<u8>> {
+        Ok(self.identity.local.to_bytes())
+    }
+
+    /// Sets the endpoint's own address, before it is enabled.
+    pub(crate) fn set_local(&mut self, name: &[u8]) -> Result {
+        if self.port.is_some() {
+            return Err(Error::OPBADSTATE);
+        }
+        self.identity.local = Addr::read(self.limits.format, name)?;
+        Ok(())
+    }
+
+    /// How many more transfers may be started.
+    pub(crate) fn tx_left(&self) -> usize {
+        self.identity.attr.tx_size.saturating_sub(self.own_ops)
+    }
+
+    /// Whether another transfer may start now.
+    #[inline]
+    pub(super) fn may_start(&mut self, flags: u64) -> Result {
+        let room = |ep: &Self| {
+            (ep.own_ops < ep.identity.attr.tx_size || flags & ASIDE != 0)
+                && ep.ledger.has_room(flags & FI_COMPLETION != 0)
+        };
+        if self.port.is_none() {
+            return Err(Error::OPBADSTATE);
+        }
+        if !room(self) {
+            self.turn();
+            if !room(self) {
+                return Err(Error::AGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    /// The address vector gave `addr` a name.
+    pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &Addr) {
+        self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.inbox);
+    }
+
+    /// The application chose what completions report for a name (FI_AV_USER_ID).
+    pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
+        self.peers.name_identified(name, id, &mut self.inbox);
+    }
+
+    /// A name was removed from the address vector: the peer is a stranger again.
+    pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
+        self.peers.name_removed(name, &mut self.inbox);
+    }
+
+    /// The connection to a peer, which is made if there is none.
+    #[inline]
+    pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
+        let peer = self.peers.find(self.av.as_deref(), dest, &mut self.inbox)?;
+        match self.peers[peer].conn {
+            NONE => self.new_conn(peer),
+            conn => Ok(conn),
+        }
+    }
+
+    /// Makes a connection to a peer, of which nothing is said yet.
+    pub(super) fn new_conn(&mut self, peer: u32) -> Result<u32> {
+        if self.conns.slots() >= (1 << SLOT_BITS) - 1 {
+            return Err(Error::NOMEM);
+        }
+        // During a turn the port is busy: it names the peer before anything is sent there.
+        let to = match &mut self.port {
+            Some(port) => port.resolve(&self.peers[peer].addr)?,
+            None => FI_ADDR_NOTAVAIL,
+        };
+        self.generation = (self.generation + 1) & 0x7ff;
+        let (generation, window, now) = (self.generation, self.limits.config.max_unacked, self.now);
+        let id = self.conns.insert_with(|slot| {
+            let index = (generation << SLOT_BITS | slot) + 1;
+            Box::new(RxdConn::new(peer, to, index, window, now))
+        });
+        self.conns[id].nonce = random();
+        self.peers.attach(peer);
+        self.peers[peer].conn = id;
+        if to == FI_ADDR_NOTAVAIL {
+            self.unnamed.push(id);
+        }
+        Ok(id)
+    }
+
+    /// The connection that a packet's header names.
+    #[inline]
+    pub(super) fn named(&self, index: u32) -> Option<u32> {
+        let slot = index.checked_sub(1)? & ((1 << SLOT_BITS) - 1);
+        self.conns.get(slot).filter(|conn| conn.index == index)?;
+        Some(slot)
+    }
+
+    /// Whether there may be another peer that is in no address vector. One that has been silent
+    /// for a while makes room.
+    pub(super) fn has_room_for_stranger(&mut self) -> bool {
+        if self.conns.len() < self.limits.config.max_peers {
+            return true;
+        }
+        let (mut strangers, mut oldest) = (0, None::<(Instant, u32)>);
+        for (id, conn) in self.conns.iter() {
+            if self.peers.name_of(conn.peer) != FI_ADDR_NOTAVAIL {
+                continue;
+            }
+            strangers += 1;
+            let idle = conn.is_quiet() && conn.arriving.is_none() && conn.ops == 0;
+            if idle
+                && self.now.saturating_duration_since(conn.heard) >= IDLE
+                && oldest.is_none_or(|(heard, _)| conn.heard < heard)
+            {
+                oldest = Some((conn.heard, id));
+            }
+        }
+        if strangers < self.limits.config.max_peers {
+            return true;
+        }
+        let Some((_, id)) = oldest else { return false };
+        self.drop_conn(id, Error::CONNRESET);
+        true
+    }
+
+    /// Ends a connection; what is under way on it fails.
+    pub(super) fn drop_conn(&mut self, id: u32, error: Error) {
+        let Some(mut conn) = self.conns.remove(id) else { return };
+        self.early_bytes -= conn.early.values().map(|packet| packet.len()).sum::<usize>();
+        self.peers.detach(conn.peer, id);
+        for op in self.ops.indices(|op| op.conn == id) {
+            self.finish(op, Err(error));
+            self.ops.remove(op);
+        }
+        if let Some(arriving) = conn.arriving.take() {
+            self.lose_arriving(arriving, error);
+        }
+        if conn.to != FI_ADDR_NOTAVAIL {
+            self.forgotten.push(conn.to);
+        }
+        self.peers.forget_if_unused(conn.peer, &mut self.inbox);
+    }
+
+    /// Asks a peer for its index.
+    pub(super) fn ask(&mut self, id: u32) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.stage = Acquaintance::Asking;
+        conn.arm_asking(self.now);
+        let at = conn.deadline;
+        self.note_deadline(at);
+        self.send_rts(id);
+    }
+
+    fn send_rts(&mut self, id: u32) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let (source, greeting) = (self.identity.local.to_bytes(), Greeting { nonce: conn.nonce });
+        let packet = Rts::packet(conn.index.into(), &source, greeting);
+        if let Some(port) = &mut self.port {
+            // A packet that is not sent is a packet that is lost.
+            let _ = port.send(conn.to, &packet, packet.len());
+        }
+    }
+
+    pub(super) fn note_deadline(&mut self, at: Option<Instant>) {
+        self.next_deadline = [self.next_deadline, at].into_iter().flatten().min();
+    }
+
+    /// When something has to be sent again.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.next_deadline
+    }
+
+    /// One turn of progress.
+    pub(super) fn turn(&mut self) {
+        let Some(mut port) = self.port.take() else { return };
+        self.now = clock();
+        // What was put off for the application's answer to go first.
+        if !self.acks.is_empty() {
+            self.send_acks(&mut *port, true);
+        }
+        if !self.stalled.is_empty() {
+            self.retry_stalled();
+        }
+        let most = match self.limits.config.spin_count {
+            0 => usize::MAX,
+            count => count,
+        };
+        let mut taken = 0;
+        loop {
+            let (came, more) = port.receive(&mut |from, packet| self.packet_came(from, packet));
+            taken += came;
+            if came > 0 {
+                self.answer(&mut *port);
+            }
+            if !more || taken >= most {
+                break;
+            }
+        }
+        if self.next_deadline.is_some_and(|at| at <= self.now) {
+            self.port = Some(port);
+            self.expire();
+            let Some(back) = self.port.take() else { return };
+            port = back;
+        }
+        self.answer(&mut *port);
+        self.port = Some(port);
+    }
+
+    /// Sends what packets that came ask for.
+    fn answer(&mut self, port: &mut dyn PacketPort) {
+        for to in self.forgotten.drain(..) {
+            port.forget(to);
+        }
+        for id in std::mem::take(&mut self.unnamed) {
+            let Some(conn) = self.conns.get_mut(id) else { continue };
+            match port.resolve(&self.peers[conn.peer].addr) {
+                Ok(to) => conn.to = to,
+                Err(error) => self.drop_conn(id, error),
+            }
+        }
+        for (id, packet) in std::mem::take(&mut self.greetings) {
+            if let Some(conn) = self.conns.get(id) {
+                // A packet that is not sent is a packet that is lost.
+                let _ = port.send(conn.to, &packet, packet.len());
+            }
+        }
+        if !self.acks.is_empty() {
+            self.send_acks(port, false);
+        }
+        while let Some(id) = self.ready.pop() {
+            let Some(conn) = self.conns.get_mut(id) else { continue };
+            conn.is_ready = false;
+            if !self.pump(port, id) {
+                break;
+            }
+        }
+    }
+
+    /// Sends acknowledgements: those that cannot wait, or all.
+    fn send_acks(&mut self, port: &mut dyn PacketPort, all: bool) {
+        let window = self.limits.config.max_unacked as u32;
+        let (conns, ops) = (&mut self.conns, &self.ops);
+        self.acks.retain(|id| {
+            let Some(conn) = conns.get_mut(*id).filter(|conn| conn.ack_due) else { return false };
+            if conn.stage != Acquaintance::Known {
+                conn.ack_due = false;
+                return false;
+            }
+            if !all && !conn.ack_now && conn.came < ACK_EVERY {
+                return true;
+            }
+            let ours = conn.is_ours();
+            let mut next = conn.expected;
+            if let Some((limit, op)) = conn.hold {
+                // The refusal is acknowledged when it is forgotten.
+                if ops.get(op).is_some_and(|op| op.conn == *id) {
+                    next = next.min(limit);
+                } else {
+                    conn.hold = None;
+                }
+            }
+            let here = if ours && next == conn.expected { conn.early_bits() } else { 0 };
+            let window = if conn.stalled { 0 } else { window };
+            let packet = Ack { window, here }.packet(conn.remote, next);
+            if port.send(conn.to, &packet, packet.len()) == Err(Error::AGAIN) {
+                return true;
+            }
+            conn.told_stop = window == 0;
+            (conn.ack_due, conn.ack_now, conn.came) = (false, false, 0);
+            false
+        });
+    }
+
+    /// Sends all acknowledgements that are due.
+    pub(super) fn flush_acks(&mut self) {
+        if let Some(mut port) = self.port.take() {
+            self.send_acks(&mut *port, true);
+            self.port = Some(port);
+        }
+    }
+
+    /// An acknowledgement is due to a peer, at once or when the application had time to answer.
+    pub(super) fn owe_ack(&mut self, id: u32, now: bool) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.ack_now |= now;
+        if !std::mem::replace(&mut conn.ack_due, true) {
+            self.acks.push(id);
+        }
+    }
+
+    /// Has a connection looked at that may have something to send.
+    pub(super) fn make_ready(&mut self, id: u32) {
+        if let Some(conn) = self.conns.get_mut(id)
+            && !std::mem::replace(&mut conn.is_ready, true)
+        {
+            self.ready.push(id);
+        }
+    }
+
+    /// Sends again what was not acknowledged in time, and gives up peers that are gone.
+    #[cold]
+    fn expire(&mut self) {
+        let now = self.now;
+        self.next_deadline = None;
+        for id in self.conns.indices(|conn| conn.deadline.is_some_and(|at| at <= now)) {
+            let conn = &mut self.conns[id];
+            if conn.stage == Acquaintance::Known && !self.limits.config.retry {
+                conn.deadline = None;
+                continue;
+            }
+            if !conn.expired(now) {
+                let who = &self.peers[conn.peer].addr;
+                ofi_provider::log_sparsely!(
+                    &RXD,
+                    WARN,
+                    EP_DATA,
+                    "{} does not answer: its operations fail",
+                    who.for_people()
+                );
+                self.drop_conn(id, Error::CONNREFUSED);
+                continue;
+            }
+            let doubtful = conn.stage == Acquaintance::Known && conn.retries() >= DOUBT;
+            if conn.stage == Acquaintance::Asking {
+                self.ask(id);
+            } else if doubtful {
+                // It may have been started again, and know nothing of us: then its answer is
+                // another one than before.
+                self.send_rts(id);
+                self.make_ready(id);
+            } else if let Some(probe) = conn.probe() {
+                let (to, mut packet) = (conn.to, [0; BASE_LEN]);
+                probe.write(&mut packet);
+                if let Some(port) = &mut self.port {
+                    let _ = port.send(to, &packet, packet.len());
+                }
+                self.make_ready(id);
+            } else {
+                self.make_ready(id);
+            }
+        }
+        self.next_deadline = self.conns.iter().filter_map(|(_, conn)| conn.deadline).min();
+    }
+
+    /// Called before a thread sleeps: true if everything that the endpoint waits for will wake it.
+    pub(super) fn may_block(&self) -> bool {
+        let Some(port) = &self.port else { return true };
+        self.ready.is_empty()
+            && (self.stalled.is_empty() || !self.inbox.ledger.has_room())
+            && port.may_block()
+    }
+
+    /// Whether something is under way that may have to be sent again, or waits to be sent.
+    pub(super) fn is_busy(&self) -> bool {
+        self.next_deadline.is_some() || !self.acks.is_empty() || !self.ready.is_empty()
+    }
+
+    /// Whether a peer has not yet acknowledged what the application need not wait for.
+    pub(super) fn is_owing(&self) -> bool {
+        self.port.is_some() && self.ops.iter().any(|(_, op)| op.is_owed())
+    }
+
+    /// Closes the endpoint: cancels its operations.
+    pub(super) fn close(&mut self) {
+        self.inbox.leave();
+        for id in self.conns.indices(|_| true) {
+            self.drop_conn(id, Error::CANCELED);
+        }
+        self.port = None;
+        for meeting in self.inbox.cancel_all() {
+            self.meet(meeting);
+        }
+        self.ledger.close();
+        self.inbox.ledger.close();
+    }
+}

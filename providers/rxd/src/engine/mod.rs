@@ -1,0 +1,269 @@
+//! The engine of a domain: its endpoints, and what makes them move.
+//!
+//! One lock guards it all; the core provider is called under it. Each endpoint numbers the packets
+//! to a peer and repeats those that get lost ([`conn`]); operations become packets in [`tx`], and
+//! packets operations in [`rx`]. Packets come and go by a [`port`], which is the core provider's
+//! endpoint, or in tests a network that loses, doubles and reorders them.
+mod conn;
+mod ep;
+mod helper;
+mod port;
+mod rx;
+#[cfg(test)]
+mod sim;
+mod tx;
+
+pub(crate) use ep::{RxdEngineEp, RxdIdentity};
+
+use crate::config::RxdConfig;
+use helper::Helper;
+use ofi_provider::api::{Bindings, RecvOp};
+use ofi_provider::error::Result;
+use ofi_provider::inbox::{Inbox, Meeting};
+use ofi_provider::lock::{Guard, Level, Lock};
+use ofi_provider::mr::MrTable;
+use ofi_provider::progress::Progress;
+use ofi_provider::receives::PostsReceives;
+use ofi_provider::slab::Slab;
+use ofi_provider::sys::{Epoll, Interest, Timer};
+pub(crate) use port::CorePorts;
+use port::PortSource;
+use rx::RxdUnexpected;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What an endpoint knows of its domain.
+#[derive(Clone, Debug)]
+pub(crate) struct RxdLimits {
+    /// The format of addresses.
+    pub(crate) format: u32,
+    /// The longest packet.
+    pub(crate) packet: usize,
+    pub(crate) config: RxdConfig,
+    /// The application's regions.
+    pub(crate) regions: Arc<MrTable>,
+}
+
+/// The time now; in a simulated world the world's time.
+#[inline]
+fn clock() -> Instant {
+    #[cfg(test)]
+    return ofi_simulation::here::now();
+    #[cfg(not(test))]
+    Instant::now()
+}
+
+/// The engine of a domain.
+pub(crate) struct RxdEngine {
+    state: Lock<RxdState>,
+    limits: RxdLimits,
+    /// Where endpoints get what carries their packets.
+    ports: Box<dyn PortSource>,
+    epoll: Epoll,
+    /// Wakes a thread that sleeps when something is to be sent again.
+    timer: Timer,
+    activity: AtomicU64,
+    helper: Helper,
+}
+
+impl std::fmt::Debug for RxdEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RxdEngine")
+    }
+}
+
+/// What the engine's lock guards.
+#[derive(Default)]
+pub(crate) struct RxdState {
+    eps: Slab<Box<RxdEngineEp>>,
+}
+
+/// How long an endpoint that is closed waits for peers to have what was sent to them.
+#[cfg(not(test))]
+const LINGER: Duration = Duration::from_secs(1);
+/// In a simulation nobody else moves meanwhile.
+#[cfg(test)]
+const LINGER: Duration = Duration::ZERO;
+/// Between its looks.
+const LINGER_PAUSE: Duration = Duration::from_micros(100);
+
+impl RxdEngine {
+    /// A new engine. Its lock costs nothing if the application serializes its
+    /// calls.
+    pub(crate) fn new(
+        limits: RxdLimits,
+        ports: Box<dyn PortSource>,
+        level: Level,
+    ) -> Result<Arc<Self>> {
+        let (epoll, timer) = (Epoll::new()?, Timer::new()?);
+        epoll.add(timer.as_raw_fd(), 0, Interest::READ)?;
+        if let Some(fd) = ports.fd() {
+            epoll.add(fd, 0, Interest::READ)?;
+        }
+        let state = Lock::with_level(RxdState::default(), level);
+        let helper = Helper::default();
+        let activity = AtomicU64::new(0);
+        Ok(Arc::new(Self { state, limits, ports, epoll, timer, activity, helper }))
+    }
+
+    /// The longest packet.
+    pub(crate) fn packet(&self) -> usize {
+        self.limits.packet
+    }
+
+    /// Waits for the lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_, RxdState> {
+        self.state.lock()
+    }
+
+    /// Adds an endpoint; returns its number.
+    pub(crate) fn add_ep(&self, identity: RxdIdentity) -> u32 {
+        let limits = self.limits.clone();
+        self.lock().eps.insert_with(|id| Box::new(RxdEngineEp::new(id, limits, identity)))
+    }
+
+    /// Calls `each` with an endpoint, if that is still open.
+    pub(crate) fn with(&self, ep: u32, each: impl FnOnce(&mut RxdEngineEp)) {
+        if let Some(ep) = self.lock().eps.get_mut(ep) {
+            each(ep);
+        }
+    }
+
+    /// Starts a transfer.
+    #[inline]
+    pub(crate) fn transfer(
+        self: &Arc<Self>,
+        ep: u32,
+        start: impl FnOnce(&mut RxdEngineEp) -> Result,
+    ) -> Result {
+        let result = start(self.lock().ep(ep));
+        self.helper.wake(self);
+        result
+    }
+
+    /// A look of the helper's: makes progress for an application that makes none, if something is
+    /// under way. Returns whether it is.
+    fn help(&self, idle: bool) -> bool {
+        let mut state = self.lock();
+        let busy = state.eps.iter().any(|(_, ep)| ep.is_busy());
+        if busy && idle {
+            state.turn();
+        }
+        busy
+    }
+
+    /// Starts an endpoint.
+    pub(crate) fn enable(&self, ep: u32, bindings: &Bindings) -> Result {
+        let mut state = self.lock();
+        let ep = state.ep(ep);
+        let port = self.ports.open(ep.local())?;
+        let fd = ep.enable(bindings, port)?;
+        match fd {
+            Some(fd) => self.epoll.add(fd, 0, Interest::READ),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes an endpoint, once peers have what the application need not wait for.
+    pub(crate) fn close_ep(&self, ep: u32) {
+        let start = Instant::now();
+        loop {
+            let mut state = self.lock();
+            let Some(of) = state.eps.get_mut(ep) else { return };
+            of.turn();
+            of.flush_acks();
+            if !of.is_owing() || start.elapsed() >= LINGER {
+                if let Some(mut ep) = state.eps.remove(ep) {
+                    if let Some(fd) = ep.fd() {
+                        self.epoll.remove(fd);
+                    }
+                    ep.close();
+                }
+                return;
+            }
+            drop(state);
+            std::thread::sleep(LINGER_PAUSE);
+        }
+    }
+}
+
+impl Progress for RxdEngine {
+    #[inline]
+    fn progress(&self) {
+        self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.lock().turn();
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn may_block(&self) -> bool {
+        let mut state = self.lock();
+        let mut next: Option<Instant> = None;
+        let mut may = true;
+        for (_, ep) in state.eps.iter_mut() {
+            ep.flush_acks();
+            may &= ep.may_block();
+            next = [next, ep.deadline()].into_iter().flatten().min();
+        }
+        may &= self.ports.may_block();
+        let left = next.map(|at| at.saturating_duration_since(clock()));
+        if left == Some(Duration::ZERO) {
+            return false;
+        }
+        // No time turns the timer off.
+        self.timer.set(left.unwrap_or(Duration::ZERO));
+        may
+    }
+
+    fn is_serialized(&self) -> bool {
+        self.state.is_serialized()
+    }
+
+    fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+}
+
+impl RxdState {
+    /// The endpoint with this number.
+    #[inline]
+    pub(crate) fn ep(&mut self, id: u32) -> &mut RxdEngineEp {
+        &mut self.eps[id]
+    }
+
+    /// One turn of progress.
+    #[inline]
+    fn turn(&mut self) {
+        self.eps.iter_mut().for_each(|(_, ep)| ep.turn());
+    }
+}
+
+impl PostsReceives for RxdState {
+    type Kept = RxdUnexpected;
+
+    #[inline]
+    fn inbox(&mut self, ep: u32) -> &mut Inbox<RxdUnexpected> {
+        &mut self.eps[ep].inbox
+    }
+
+    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<RxdUnexpected>> {
+        self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
+    }
+
+    fn post_tag(&mut self, _ep: u32, _op: &RecvOp) {}
+
+    fn look(&mut self) {
+        self.turn();
+    }
+
+    fn meet(&mut self, meeting: Meeting) {
+        if let Some(ep) = self.eps.get_mut(meeting.owner) {
+            ep.meet(meeting);
+        }
+    }
+}

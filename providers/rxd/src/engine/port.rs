@@ -1,0 +1,260 @@
+//! What carries packets: a datagram endpoint of the core provider's, or a simulated network.
+use ofi_provider::abi::fi_addr_t;
+use ofi_provider::addr::Addr;
+use ofi_provider::core_provider::{
+    CoreAv, CoreBuf, CoreCq, CoreDgram, CoreDomain, CoreKeys, CoreWaitSet, Entries, ManyDatagrams,
+};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::InfoBuf;
+use ofi_provider::lock::Level;
+use std::os::fd::RawFd;
+use std::sync::{Arc, LazyLock};
+
+/// What carries packets, any of which may be lost, doubled or overtaken.
+pub(crate) trait PacketPort: Send {
+    /// The own address.
+    fn name(&self) -> Result<Vec<u8>>;
+    /// Names an address to send to.
+    fn resolve(&mut self, addr: &Addr) -> Result<fi_addr_t>;
+    /// Forgets a name.
+    fn forget(&mut self, to: fi_addr_t);
+    /// Sends packets of `stride` bytes each, of which the last may be shorter. -FI_EAGAIN: there is
+    /// no room now; others are lost like any packet. Some may have been sent before an error. Before
+    /// the packets there is room for [`ManyDatagrams`].
+    fn send_many(&mut self, to: fi_addr_t, room: &mut [u8], stride: usize) -> Result {
+        self.send(to, &room[ManyDatagrams::LEN..], stride)
+    }
+    /// The same of packets without room before them.
+    fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result;
+    /// Calls `each` with the packets that came, some at a time, and with the names of who sent them
+    /// as far as they are known; returns how many receives there were, and whether more may be
+    /// there.
+    fn receive(&mut self, each: &mut dyn FnMut(fi_addr_t, &[u8])) -> (usize, bool);
+    /// A descriptor to wait for packets on.
+    fn fd(&self) -> Option<RawFd>;
+    /// Whether a thread may sleep on that descriptor.
+    fn may_block(&self) -> bool;
+}
+
+/// Where endpoints get what carries their packets.
+pub(crate) trait PortSource: Send + Sync {
+    /// What carries the packets of an endpoint of this address.
+    fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>>;
+    /// A descriptor to wait for packets of all of them on, if there is one.
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+    /// Whether a thread may sleep on that descriptor.
+    fn may_block(&self) -> bool {
+        true
+    }
+}
+
+/// A domain of the core provider's, whose datagram endpoints carry packets.
+#[derive(Debug)]
+pub(crate) struct CorePorts {
+    pub(crate) domain: Arc<CoreDomain>,
+    /// The core's info, to make those of its endpoints of.
+    pub(crate) info: InfoBuf,
+    /// The longest packet, and what the core wants before it.
+    pub(crate) packet: usize,
+    pub(crate) prefix: usize,
+    /// The longest packet that the core copies at once.
+    pub(crate) inject: usize,
+    pub(crate) level: Level,
+    /// The core's wait set that all queues are in, if it has wait sets: the system bounds how many
+    /// ways lead from sockets to one that sleeps.
+    pub(crate) wait_set: Option<Arc<CoreWaitSet>>,
+}
+
+impl PortSource for Arc<CorePorts> {
+    fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>> {
+        Ok(Box::new(CorePort::open(self, local)?))
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        self.wait_set.as_ref().map(|set| set.fd())
+    }
+
+    fn may_block(&self) -> bool {
+        self.wait_set.as_ref().is_none_or(|set| set.may_block())
+    }
+}
+
+impl CorePorts {
+    /// A key for memory of this provider's own.
+    fn key(&self) -> u64 {
+        static KEYS: LazyLock<CoreKeys> = LazyLock::new(|| CoreKeys::new(size_of::<u64>()));
+        KEYS.draw()
+    }
+}
+
+/// Receives that wait in the core: if each takes one packet, or many.
+const RECEIVES: usize = 512;
+const MANY_RECEIVES: usize = 64;
+/// Bytes of a receive that takes many.
+const MANY_LEN: usize = 64 << 10;
+/// Bytes of packets that the system is to hold.
+const HELD: usize = 4 << 20;
+/// Entries of the core's completion queue.
+const QUEUE: usize = 2048;
+
+/// The token of a receive, and that of a send.
+const RECEIVE: u64 = 0;
+const SEND: u64 = 1;
+
+/// A datagram endpoint of the core provider's.
+struct CorePort {
+    ep: CoreDgram,
+    cq: Arc<CoreCq>,
+    common: Arc<CorePorts>,
+    entries: Entries,
+    /// Buffers that are free.
+    free: Vec<CoreBuf>,
+    /// Receives that the core has.
+    posted: usize,
+    /// The core takes and sends many packets at a time.
+    many: bool,
+}
+
+impl CorePort {
+    /// Opens an endpoint of this address.
+    fn open(common: &Arc<CorePorts>, local: &Addr) -> Result<Self> {
+        let mut info = common.info.as_ref().to_owned()?;
+        info.set_src_addr(Some(&local.to_bytes()))?;
+        let cq =
+            CoreCq::open(&common.domain, QUEUE, common.level.clone(), common.wait_set.as_ref())?;
+        let av = CoreAv::open(&common.domain)?;
+        let (ep, many) = CoreDgram::open(&info, &cq, &av, HELD)?;
+        let mut port = Self {
+            ep,
+            cq,
+            common: common.clone(),
+            entries: Entries::default(),
+            free: Vec::new(),
+            posted: 0,
+            many,
+        };
+        port.post();
+        if port.posted == 0 {
+            // Nothing would ever come.
+            return Err(Error::NOMEM);
+        }
+        Ok(port)
+    }
+
+    fn buffer(&mut self) -> Result<CoreBuf> {
+        let common = &self.common;
+        let len = if self.many { MANY_LEN } else { common.prefix + common.packet };
+        self.free.pop().map_or_else(|| common.domain.buffer(len, || common.key()), Ok)
+    }
+
+    /// Posts receives until there are enough, or the core has no room.
+    fn post(&mut self) {
+        let most = if self.many { MANY_RECEIVES } else { RECEIVES };
+        while self.posted < most {
+            let Ok(buf) = self.buffer() else { return };
+            if let Err((_, buf)) = self.ep.post(buf, RECEIVE) {
+                self.free.push(buf);
+                return;
+            }
+            self.posted += 1;
+        }
+    }
+
+    fn send_one(&mut self, to: fi_addr_t, packet: &[u8]) -> Result {
+        if self.common.prefix == 0 && packet.len() <= self.common.inject {
+            return self.ep.inject(packet, to);
+        }
+        let mut buf = self.buffer()?;
+        let end = self.common.prefix + packet.len();
+        buf[self.common.prefix..end].copy_from_slice(packet);
+        self.ep.send(buf, end, to, SEND).map_err(|(error, buf)| {
+            self.free.push(buf);
+            error
+        })
+    }
+}
+
+impl PacketPort for CorePort {
+    fn name(&self) -> Result<Vec<u8>> {
+        self.ep.name()
+    }
+
+    fn resolve(&mut self, addr: &Addr) -> Result<fi_addr_t> {
+        self.ep.av().insert(&addr.to_own_bytes())
+    }
+
+    fn forget(&mut self, to: fi_addr_t) {
+        self.ep.av().remove(to);
+    }
+
+    fn send_many(&mut self, to: fi_addr_t, room: &mut [u8], stride: usize) -> Result {
+        let several = room.len() > ManyDatagrams::LEN + stride;
+        if several && self.many && self.common.prefix == 0 {
+            ManyDatagrams { to, stride: stride as u64 }.write(room);
+            match self.ep.send_many(room) {
+                // Not all networks take them at a time.
+                Err(error) if error != Error::AGAIN => {}
+                result => return result,
+            }
+        }
+        self.send(to, &room[ManyDatagrams::LEN..], stride)
+    }
+
+    fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result {
+        packets.chunks(stride).try_for_each(|packet| self.send_one(to, packet))
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(fi_addr_t, &[u8])) -> (usize, bool) {
+        let mut came = 0;
+        let read = self.cq.read(Entries::MAX, &mut self.entries);
+        let more = match read {
+            Ok(n) => {
+                while let Some(entry) = self.entries.take_next() {
+                    let Some(done) = self.cq.done(entry) else { continue };
+                    let Some(buf) = done.buf else { continue };
+                    if done.token == Some(SEND) {
+                        self.free.push(buf);
+                        continue;
+                    }
+                    self.posted -= 1;
+                    came += 1;
+                    let end = done.len.min(buf.len());
+                    if end > self.common.prefix {
+                        let packets = &buf[self.common.prefix..end];
+                        let stride = match done.data as usize {
+                            0 => packets.len(),
+                            stride => stride,
+                        };
+                        packets.chunks(stride).for_each(|packet| each(done.src, packet));
+                    }
+                    match self.ep.post(buf, RECEIVE) {
+                        Ok(()) => self.posted += 1,
+                        Err((_, buf)) => self.free.push(buf),
+                    }
+                }
+                n == Entries::MAX
+            }
+            Err(Error::AVAIL) => {
+                // A packet that is lost, in either direction.
+                if let Ok(Some(done)) = self.cq.read_error() {
+                    self.posted -= usize::from(done.token == Some(RECEIVE));
+                    self.free.extend(done.buf);
+                }
+                true
+            }
+            Err(_) => false,
+        };
+        self.post();
+        (came, more)
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        if self.common.wait_set.is_some() { None } else { self.cq.fd() }
+    }
+
+    fn may_block(&self) -> bool {
+        self.common.wait_set.is_some() || self.common.domain.fabric().may_block(&[&self.cq], None)
+    }
+}

@@ -1,0 +1,771 @@
+//! Receiving: packets in the order of their numbers become messages, and accesses to our memory.
+//!
+//! A packet that comes early is kept until those before it are here; one for whose operation there
+//! is no room waits in the same place, and with it all behind it. Then the peer is told to stop.
+use super::conn::{Acquaintance, RxdConn};
+use super::ep::RxdEngineEp;
+use super::tx::{RxdTx, TxData};
+use crate::config::{max_atomic, max_atomic_bytes};
+use crate::provider::RXD;
+use crate::wire::{
+    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, Ack, CTS, Cts, DATA, DATA_HEAD, DATA_READ, DELIVER,
+    DELIVERED, DataHead, Greeting, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION, Parsed,
+    READ_REQ, REFUSAL, RTS, Rts, RxdBase, RxdOperation, TAGGED, WRITE,
+};
+use ofi_provider::abi::{
+    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, fi_addr_t,
+};
+use ofi_provider::addr::Addr;
+use ofi_provider::api::RemoteSegments;
+use ofi_provider::atomic::{AtomicKind, Operation};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::inbox::{About, Meeting, Recv, UnexpectedBody};
+use ofi_provider::slab::NONE;
+use std::time::Duration;
+
+/// Memory that waiting messages of one endpoint may take before peers have to wait.
+const MAX_KEPT: usize = 256 << 20;
+
+/// Memory that packets may take which came early.
+const MAX_EARLY: usize = 64 << 20;
+
+/// Answers to one peer that it has not acknowledged, before its requests have to wait.
+const MAX_ANSWERS: usize = 256;
+
+/// What a peer reads is copied at once up to so many bytes: the region may be closed before all
+/// of it is sent. What is more is read from there when it is sent.
+const COPIED_READ: usize = 64 << 10;
+
+/// A request of a peer of the original to get to know it that comes so long after its last packet
+/// is of another process: one of the same would have come before.
+const STALE: Duration = Duration::from_secs(1);
+
+/// Whom to tell that a message has met its receive: our index of the sender, and the message's
+/// number there; none if nobody waits for that.
+type Deliver = Option<(u32, u32)>;
+
+/// How a message waits for a receive.
+#[derive(Debug)]
+pub(crate) enum RxdUnexpected {
+    /// All of the message is here.
+    Whole(Box<[u8]>, Deliver),
+    /// The message is arriving on this connection.
+    Partial { bytes: Vec<u8>, conn: u32 },
+    /// The message's connection ended before the message was here.
+    Lost,
+}
+
+impl UnexpectedBody for RxdUnexpected {
+    fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Whole(bytes, _) => Some(bytes),
+            Self::Partial { .. } | Self::Lost => None,
+        }
+    }
+
+    fn cost(&self, _len: usize) -> usize {
+        match self {
+            Self::Whole(bytes, _) => bytes.len(),
+            Self::Partial { bytes, .. } => bytes.capacity(),
+            Self::Lost => 0,
+        }
+    }
+
+    const ONE_LOCK: bool = true;
+}
+
+/// Where the data go of an operation that is arriving.
+#[derive(Debug)]
+enum RxdTarget {
+    /// To a receive.
+    Recv(Recv, About),
+    /// To a message that waits in this queue of the inbox, by this number.
+    Kept(usize, u32, About),
+    /// To our memory.
+    Memory(RemoteSegments, Option<u64>),
+    /// To nothing.
+    Nowhere,
+}
+
+/// An operation that is arriving.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    target: RxdTarget,
+    /// Bytes that are here, of all.
+    got: usize,
+    total: usize,
+    /// Packets that are to come.
+    left: u64,
+    /// Nobody waits for its end at the sender.
+    lazy: bool,
+    deliver: Deliver,
+}
+
+/// What became of a packet whose turn it was.
+#[derive(PartialEq, Eq)]
+enum PacketFate {
+    /// It is dealt with. `end`: it ended an operation for whose end somebody waits.
+    Done { end: bool },
+    /// There is no room for what it brings.
+    Wait,
+}
+
+impl RxdEngineEp {
+    /// Handles a packet, and who sent it as far as the core knows.
+    pub(super) fn packet_came(&mut self, from: fi_addr_t, packet: &[u8]) {
+        let handled = RxdBase::read(packet).and_then(|base| match base.kind {
+            RTS => self.asked(&Rts::read(packet)?),
+            CTS => self.told(&Cts::read(packet)?, from),
+            kind => {
+                let Some(id) = self.named(base.peer) else {
+                    return Err(Malformed("a packet of nobody we know"));
+                };
+                let conn = &mut self.conns[id];
+                if from == conn.to && from != FI_ADDR_NOTAVAIL {
+                    conn.verified = true;
+                } else if conn.verified {
+                    return Err(Malformed("a packet that says to be of another peer"));
+                }
+                if conn.stage != Acquaintance::Known {
+                    // The answer to our request is lost, but the peer knows us: it says so again
+                    // when we ask again.
+                    return Ok(());
+                }
+                conn.heard = self.now;
+                match kind {
+                    crate::wire::ACK => self.acknowledged(id, base.seq, Ack::read(packet)?),
+                    _ => self.in_sequence(id, base, packet),
+                }
+            }
+        });
+        if let Err(Malformed(why)) = handled {
+            ofi_provider::log_sparsely!(&RXD, INFO, EP_DATA, "a packet is dropped: {why}");
+        }
+    }
+
+    /// Somebody wants to talk.
+    fn asked(&mut self, rts: &Rts<'_>) -> Parsed {
+        let Ok(remote) = u32::try_from(rts.index) else {
+            return Err(Malformed("an index that no packet can have"));
+        };
+        if remote == 0 {
+            return Err(Malformed("an index that is none"));
+        }
+        let Ok(addr) = Addr::read(self.limits.format, rts.source) else {
+            return Err(Malformed("an address that is none"));
+        };
+        let addr = addr.identity();
+        let known = self.peers.find_at(&addr);
+        let stranger = match known {
+            Some(peer) => {
+                self.peers.name_of(peer) == FI_ADDR_NOTAVAIL && self.peers[peer].conn == NONE
+            }
+            None => self.av.as_ref().is_none_or(|av| av.find(addr.clone()) == FI_ADDR_NOTAVAIL),
+        };
+        if stranger && !self.has_room_for_stranger() {
+            return Err(Malformed("one stranger too many"));
+        }
+        let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox);
+        let id = self.peers[peer].conn;
+        if let Some(conn) = self.conns.get(id)
+            && conn.stage == Acquaintance::Known
+            && self.is_another(conn, remote, rts.greeting)
+        {
+            let who = &self.peers[peer].addr;
+            ofi_provider::log_sparsely!(
+                &RXD,
+                INFO,
+                EP_CTRL,
+                "{} was started again: what was under way to it fails",
+                who.for_people()
+            );
+            self.drop_conn(id, Error::CONNRESET);
+            // The peer may be forgotten by that.
+            let addr = Addr::read(self.limits.format, rts.source);
+            let Ok(addr) = addr else { return Ok(()) };
+            let peer = self.peers.peer_at(self.av.as_deref(), addr.identity(), &mut self.inbox);
+            return self.greet(peer, NONE, remote, rts);
+        }
+        self.greet(peer, id, remote, rts)
+    }
+
+    /// Answers a peer that wants to talk, on its connection if there is one.
+    fn greet(&mut self, peer: u32, id: u32, remote: u32, rts: &Rts<'_>) -> Parsed {
+        let id = match id {
+            NONE => match self.new_conn(peer) {
+                Ok(id) => id,
+                Err(_) => {
+                    self.peers.forget_if_unused(peer, &mut self.inbox);
+                    return Err(Malformed("a peer that there is no room for"));
+                }
+            },
+            id => id,
+        };
+        let now = self.now;
+        let conn = &mut self.conns[id];
+        if conn.stage != Acquaintance::Known {
+            conn.known(remote, rts.greeting);
+        }
+        conn.heard = now;
+        let greeting = rts.greeting.map(|_| Greeting { nonce: conn.nonce });
+        let (packet, len) = Cts { of: rts.index, index: conn.index.into(), greeting }.packet();
+        self.greetings.push((id, packet[..len].to_vec()));
+        self.make_ready(id);
+        Ok(())
+    }
+
+    /// Whether a peer that asks is another process than the one we knew at its address.
+    fn is_another(&self, conn: &RxdConn, remote: u32, greeting: Option<Greeting>) -> bool {
+        match (conn.greeting, greeting) {
+            (None, None) => {
+                conn.remote != remote
+                    || (conn.expected > 0
+                        && self.now.saturating_duration_since(conn.heard) >= STALE)
+            }
+            (before, now) => before != now,
+        }
+    }
+
+    /// A peer that was asked tells its index.
+    fn told(&mut self, cts: &Cts, from: fi_addr_t) -> Parsed {
+        let id = u32::try_from(cts.of).ok().and_then(|index| self.named(index));
+        let Some(id) = id else { return Err(Malformed("an answer to somebody else")) };
+        let conn = &mut self.conns[id];
+        if from != FI_ADDR_NOTAVAIL && from != conn.to {
+            return Err(Malformed("an answer of somebody else"));
+        }
+        let Some(index) = u32::try_from(cts.index).ok().filter(|index| *index > 0) else {
+            return Err(Malformed("an index that no packet can have"));
+        };
+        if conn.stage == Acquaintance::Asking {
+            conn.known(index, cts.greeting);
+            conn.heard = self.now;
+            self.make_ready(id);
+        } else if conn.greeting != cts.greeting || conn.remote != index {
+            let who = &self.peers[conn.peer].addr;
+            ofi_provider::log_sparsely!(
+                &RXD,
+                INFO,
+                EP_CTRL,
+                "{} was started again: what was under way to it fails",
+                who.for_people()
+            );
+            self.drop_conn(id, Error::CONNRESET);
+        } else {
+            conn.lives();
+        }
+        Ok(())
+    }
+
+    /// A peer says what it has.
+    fn acknowledged(&mut self, id: u32, next: u64, ack: Ack) -> Parsed {
+        let now = self.now;
+        let Some(acked) = self.conns[id].take_ack(next, ack, now) else {
+            return Err(Malformed("an acknowledgement of what was not sent"));
+        };
+        self.settle_acked(id);
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.arm_probe(now);
+            let at = conn.deadline;
+            self.note_deadline(at);
+        }
+        if acked.go_on {
+            self.make_ready(id);
+        }
+        Ok(())
+    }
+
+    /// Handles a packet that has a place in the sequence.
+    fn in_sequence(&mut self, id: u32, base: RxdBase, packet: &[u8]) -> Parsed {
+        let window = self.limits.config.max_unacked as u64;
+        let conn = &mut self.conns[id];
+        let ahead = base.seq.wrapping_sub(conn.expected);
+        if base.seq < conn.expected {
+            // The acknowledgement is lost.
+            self.owe_ack(id, true);
+            return Ok(());
+        }
+        if ahead == 0 && !conn.stalled {
+            match self.take_next(id, base, packet)? {
+                PacketFate::Done { end } => {
+                    self.took(id, end);
+                    self.take_early(id);
+                    return Ok(());
+                }
+                PacketFate::Wait => self.stall(id),
+            }
+        }
+        let conn = &mut self.conns[id];
+        if ahead < window && self.early_bytes + packet.len() <= MAX_EARLY {
+            let bytes = &mut self.early_bytes;
+            conn.early.entry(base.seq).or_insert_with(|| {
+                *bytes += packet.len();
+                packet.into()
+            });
+            // Those before it may never come.
+            conn.arm_probe(self.now);
+            let at = conn.deadline;
+            self.note_deadline(at);
+        }
+        self.owe_ack(id, true);
+        Ok(())
+    }
+
+    /// The packet that was expected is dealt with.
+    fn took(&mut self, id: u32, end: bool) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.expected += 1;
+        conn.came += 1;
+        if conn.arriving.is_some() && conn.deadline.is_none() {
+            // The rest may never come.
+            conn.arm_probe(self.now);
+            let at = conn.deadline;
+            self.note_deadline(at);
+        }
+        self.owe_ack(id, end);
+    }
+
+    /// Goes on with packets that came early.
+    fn take_early(&mut self, id: u32) {
+        loop {
+            let Some(conn) = self.conns.get_mut(id) else { return };
+            let Some(packet) = conn.early.remove(&conn.expected) else { return };
+            self.early_bytes -= packet.len();
+            let taken = RxdBase::read(&packet).and_then(|base| self.take_next(id, base, &packet));
+            match taken {
+                Ok(PacketFate::Done { end }) => self.took(id, end),
+                Ok(PacketFate::Wait) => {
+                    let Some(conn) = self.conns.get_mut(id) else { return };
+                    self.early_bytes += packet.len();
+                    conn.early.insert(conn.expected, packet);
+                    self.stall(id);
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// There is no room for what a peer sends.
+    fn stall(&mut self, id: u32) {
+        if let Some(cq) = self.inbox.ledger.cq().filter(|cq| !cq.has_room()) {
+            cq.wait_for_room();
+        }
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        if !std::mem::replace(&mut conn.stalled, true) {
+            self.stalled.push(id);
+        }
+    }
+
+    /// Goes on with peers for whose packets there was no room.
+    #[cold]
+    pub(super) fn retry_stalled(&mut self) {
+        for id in std::mem::take(&mut self.stalled) {
+            let Some(conn) = self.conns.get_mut(id) else { continue };
+            conn.stalled = false;
+            self.take_early(id);
+            if let Some(conn) = self.conns.get(id)
+                && !conn.stalled
+                && conn.told_stop
+            {
+                self.owe_ack(id, true);
+            }
+        }
+    }
+
+    /// Whether there is room to report something, and to keep a message.
+    #[inline]
+    fn may_take(&self) -> bool {
+        self.inbox.ledger.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
+    }
+
+    /// Handles the packet whose turn it is.
+    fn take_next(&mut self, id: u32, base: RxdBase, packet: &[u8]) -> Parsed<PacketFate> {
+        match base.kind {
+            DATA => {
+                let (_, data) = DataHead::read(packet)?;
+                self.data_came(id, data)
+            }
+            DATA_READ => {
+                let (head, data) = DataHead::read(packet)?;
+                self.answer_came(id, head.tx_id, data)?;
+                Ok(PacketFate::Done { end: false })
+            }
+            REFUSAL => {
+                let (head, _) = DataHead::read(packet)?;
+                let code = i32::try_from(head.rx_id).ok().filter(|code| *code > 0);
+                let error = code.map_or(Error::OTHER, Error::from_code);
+                self.refused(id, head.tx_id, head.segment, error);
+                Ok(PacketFate::Done { end: true })
+            }
+            DELIVERED => {
+                let (head, _) = DataHead::read(packet)?;
+                self.delivered(id, head.tx_id);
+                Ok(PacketFate::Done { end: true })
+            }
+            NO_OP => Ok(PacketFate::Done { end: true }),
+            kind if RxdOperation::is_one(kind) => {
+                let (op, data) = RxdOperation::read(&base, packet)?;
+                if self.conns[id].arriving.is_some() {
+                    return Err(Malformed("an operation within another"));
+                }
+                let lazy = base.flags & (INJECTED | NO_TX_COMPLETION) != 0;
+                self.operation_came(id, &op, data, lazy)
+            }
+            _ => Err(Malformed("a packet of no type")),
+        }
+    }
+
+    fn operation_came(
+        &mut self,
+        id: u32,
+        op: &RxdOperation,
+        data: &[u8],
+        lazy: bool,
+    ) -> Parsed<PacketFate> {
+        match op.kind {
+            MSG | TAGGED => self.message_came(id, op, data, lazy),
+            READ_REQ => Ok(self.read_came(id, op)),
+            WRITE => Ok(self.write_came(id, op, data, lazy)),
+            ATOMIC | ATOMIC_FETCH | ATOMIC_COMPARE => Ok(self.atomic_came(id, op, data)),
+            _ => Err(Malformed("an operation of no type")),
+        }
+    }
+
+    /// A message begins, and is complete if it is one packet.
+    #[inline]
+    fn message_came(
+        &mut self,
+        id: u32,
+        op: &RxdOperation,
+        data: &[u8],
+        lazy: bool,
+    ) -> Parsed<PacketFate> {
+        if !self.may_take() {
+            return Ok(PacketFate::Wait);
+        }
+        let tagged = op.kind == TAGGED;
+        let about = About {
+            tagged,
+            msg_tag: None,
+            collective: tagged && self.inbox.takes_aside(op.tag),
+            tag: if tagged { op.tag } else { 0 },
+            len: op.total as usize,
+            cq_data: op.cq_data,
+            peer: self.conns[id].peer,
+        };
+        let whole = op.packets == 1;
+        let tells = op.flags & DELIVER != 0;
+        let deliver = tells.then(|| (self.conns[id].index, op.tx_id));
+        let target = match self.inbox.take_posted(&about) {
+            Some(recv) => {
+                recv.buf.copy_from(0, data);
+                if whole {
+                    self.inbox.received(&recv, &about);
+                    self.tell(deliver);
+                    return Ok(PacketFate::Done { end: !lazy });
+                }
+                RxdTarget::Recv(recv, about)
+            }
+            None if self.inbox.drops(&about) => RxdTarget::Nowhere,
+            None => {
+                let here = About { len: data.len(), ..about };
+                if !self.inbox.may_keep(&here, MAX_KEPT) {
+                    return Ok(PacketFate::Wait);
+                }
+                let body = match whole {
+                    true => RxdUnexpected::Whole(data.into(), deliver),
+                    false => RxdUnexpected::Partial { bytes: data.to_vec(), conn: id },
+                };
+                let number = self.inbox.keep(about, body);
+                RxdTarget::Kept(about.queue(), number, about)
+            }
+        };
+        if whole {
+            return Ok(PacketFate::Done { end: !lazy });
+        }
+        let (got, total, left) = (data.len(), about.len, op.packets - 1);
+        self.conns[id].arriving = Some(Arriving { target, got, total, left, lazy, deliver });
+        Ok(PacketFate::Done { end: false })
+    }
+
+    /// Tells the sender of a message that it has met its receive.
+    fn tell(&mut self, deliver: Deliver) {
+        let Some((index, tx_id)) = deliver else { return };
+        if let Some(id) = self.named(index) {
+            self.start_answer(RxdTx::delivered(id, tx_id));
+        }
+    }
+
+    /// More data of the operation that is arriving.
+    #[inline]
+    fn data_came(&mut self, id: u32, data: &[u8]) -> Parsed<PacketFate> {
+        let conn = &mut self.conns[id];
+        let Some(arriving) = &mut conn.arriving else {
+            return Err(Malformed("data of no operation"));
+        };
+        let got = arriving.got + data.len();
+        let last = arriving.left == 1;
+        if got > arriving.total || (last && got != arriving.total) {
+            return Err(Malformed("an operation that is not as long as it said"));
+        }
+        let (at, deliver) = (arriving.got, arriving.deliver);
+        match &mut arriving.target {
+            RxdTarget::Recv(recv, _) => {
+                if last && !self.inbox.ledger.has_room() {
+                    return Ok(PacketFate::Wait);
+                }
+                recv.buf.copy_from(at, data);
+            }
+            RxdTarget::Kept(queue, number, about) => {
+                let (queue, number, about) = (*queue, *number, *about);
+                let more = About { len: data.len(), ..about };
+                if !self.inbox.may_keep(&more, MAX_KEPT) {
+                    return Ok(PacketFate::Wait);
+                }
+                self.inbox.change(queue, number, |body| {
+                    if let RxdUnexpected::Partial { bytes, .. } = body {
+                        bytes.extend_from_slice(data);
+                        if last {
+                            *body = RxdUnexpected::Whole(std::mem::take(bytes).into(), deliver);
+                        }
+                    }
+                });
+            }
+            RxdTarget::Memory(places, cq_data) => {
+                if last && cq_data.is_some() && !self.inbox.ledger.has_room() {
+                    return Ok(PacketFate::Wait);
+                }
+                // A region that is closed meanwhile takes nothing any more.
+                let _ = self.limits.regions.open().write(places, FI_REMOTE_WRITE, at, data);
+            }
+            RxdTarget::Nowhere => {}
+        }
+        arriving.got = got;
+        arriving.left -= 1;
+        if !last {
+            return Ok(PacketFate::Done { end: false });
+        }
+        let Some(Arriving { target, total, lazy, .. }) = conn.arriving.take() else {
+            return Ok(PacketFate::Done { end: true });
+        };
+        let peer = conn.peer;
+        match target {
+            RxdTarget::Recv(recv, about) => {
+                self.inbox.received(&recv, &about);
+                self.tell(deliver);
+            }
+            RxdTarget::Memory(places, cq_data) => self.written(peer, &places, total, cq_data),
+            RxdTarget::Nowhere => self.tell(deliver),
+            RxdTarget::Kept(..) => {}
+        }
+        Ok(PacketFate::Done { end: !lazy })
+    }
+
+    /// A peer's write to our memory is complete.
+    fn written(&self, peer: u32, places: &RemoteSegments, len: usize, cq_data: Option<u64>) {
+        self.limits.regions.written(places);
+        self.inbox.ledger.peer_accessed(true, len);
+        if let Some(data) = cq_data {
+            let flags = FI_RMA | FI_REMOTE_WRITE;
+            self.inbox.ledger.peer_told(flags, len, data, self.peers.id_of(peer));
+        }
+    }
+
+    /// Refuses a peer's request. A peer of the original learns nothing of it.
+    #[cold]
+    fn refuse(&mut self, id: u32, tx_id: u32, error: Error) {
+        ofi_provider::log_sparsely!(&RXD, WARN, EP_DATA, "a peer's access is refused: {error}");
+        if !self.conns[id].is_ours() {
+            return;
+        }
+        let seq = self.conns[id].expected;
+        let op = self.start_answer(RxdTx::refusal(id, tx_id, seq, error));
+        // The peer has to have it before it hears that the request is here.
+        let conn = &mut self.conns[id];
+        let limit = conn.hold.map_or(seq, |(limit, _)| limit);
+        conn.hold = Some((limit, op));
+    }
+
+    /// A peer reads our memory.
+    fn read_came(&mut self, id: u32, op: &RxdOperation) -> PacketFate {
+        if self.conns[id].answers >= MAX_ANSWERS {
+            return PacketFate::Wait;
+        }
+        let total = op.total as usize;
+        let data = {
+            let regions = self.limits.regions.open();
+            if total <= COPIED_READ {
+                let mut bytes = vec![0; total];
+                let read = regions
+                    .check(&op.places, FI_REMOTE_READ)
+                    .and_then(|()| regions.read(&op.places, FI_REMOTE_READ, 0, &mut bytes));
+                read.map(|()| TxData::Own(bytes.into()))
+            } else {
+                regions.check(&op.places, FI_REMOTE_READ).map(|()| TxData::Region(op.places))
+            }
+        };
+        match data {
+            Ok(data) => {
+                self.inbox.ledger.peer_accessed(false, total);
+                let room = self.limits.packet - DATA_HEAD;
+                self.start_answer(RxdTx::of_peer(id, op.tx_id, data, total, room));
+            }
+            Err(error) => self.refuse(id, op.tx_id, error),
+        }
+        PacketFate::Done { end: false }
+    }
+
+    /// A peer writes to our memory.
+    fn write_came(&mut self, id: u32, op: &RxdOperation, data: &[u8], lazy: bool) -> PacketFate {
+        let whole = op.packets == 1;
+        if whole && op.cq_data.is_some() && !self.inbox.ledger.has_room() {
+            return PacketFate::Wait;
+        }
+        let result = {
+            let regions = self.limits.regions.open();
+            regions
+                .check(&op.places, FI_REMOTE_WRITE)
+                .and_then(|()| regions.write(&op.places, FI_REMOTE_WRITE, 0, data))
+        };
+        let target = match result {
+            Ok(()) => RxdTarget::Memory(op.places, op.cq_data),
+            Err(error) => {
+                self.refuse(id, op.tx_id, error);
+                RxdTarget::Nowhere
+            }
+        };
+        let total = op.total as usize;
+        if whole {
+            if matches!(target, RxdTarget::Memory(..)) {
+                self.written(self.conns[id].peer, &op.places, total, op.cq_data);
+            }
+            return PacketFate::Done { end: !lazy };
+        }
+        let (got, left) = (data.len(), op.packets - 1);
+        let deliver = None;
+        self.conns[id].arriving = Some(Arriving { target, got, total, left, lazy, deliver });
+        PacketFate::Done { end: false }
+    }
+
+    /// A peer's atomic operation on our memory.
+    fn atomic_came(&mut self, id: u32, op: &RxdOperation, data: &[u8]) -> PacketFate {
+        if op.kind != ATOMIC && self.conns[id].answers >= MAX_ANSWERS {
+            return PacketFate::Wait;
+        }
+        if op.cq_data.is_some() && !self.inbox.ledger.has_room() {
+            return PacketFate::Wait;
+        }
+        match self.carry_out(op, data) {
+            Ok((result, wrote)) => {
+                let len = op.places.total().unwrap_or(0);
+                self.inbox.ledger.peer_accessed(wrote, len);
+                if let Some(data) = op.cq_data {
+                    let source = self.peers.id_of(self.conns[id].peer);
+                    let access = if wrote { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
+                    self.inbox.ledger.peer_told(FI_ATOMIC | access, len, data, source);
+                }
+                if op.kind != ATOMIC {
+                    let total = result.len();
+                    let room = self.limits.packet - DATA_HEAD;
+                    let data = TxData::Own(result.into());
+                    self.start_answer(RxdTx::of_peer(id, op.tx_id, data, total, room));
+                }
+            }
+            Err(error) => self.refuse(id, op.tx_id, error),
+        }
+        PacketFate::Done { end: true }
+    }
+
+    /// Carries out an atomic operation; returns the former values, and whether it counts as a
+    /// write.
+    fn carry_out(&self, op: &RxdOperation, data: &[u8]) -> Result<(Vec<u8>, bool)> {
+        let kind = match op.kind {
+            ATOMIC => AtomicKind::Base,
+            ATOMIC_FETCH => AtomicKind::Fetch,
+            _ => AtomicKind::Compare,
+        };
+        let operation = Operation::new(kind, op.atomic.0, op.atomic.1)?;
+        let total = op.places.total()?;
+        if total > max_atomic(operation) {
+            return Err(if total > max_atomic_bytes() { Error::MSGSIZE } else { Error::OPNOTSUPP });
+        }
+        let (operand, compare) = match kind {
+            AtomicKind::Compare if data.len() == 2 * total => data.split_at(total),
+            AtomicKind::Compare => return Err(Error::INVAL),
+            // An operation that only reads may carry elements, which are ignored.
+            _ if !operation.has_source() => (&[][..], &[][..]),
+            _ => (data, &[][..]),
+        };
+        let mut former = vec![0; if operation.fetches() { total } else { 0 }];
+        let regions = &self.limits.regions;
+        regions.open().atomic(operation, &op.places, operand, compare, &mut former)?;
+        if operation.rights() & FI_REMOTE_WRITE != 0 {
+            regions.written(&op.places);
+        }
+        Ok((former, kind == AtomicKind::Base))
+    }
+
+    /// Data that a read or a fetching operation asked for.
+    fn answer_came(&mut self, id: u32, tx_id: u32, data: &[u8]) -> Parsed {
+        let Some(tx) = self.ops.get_mut(tx_id).filter(|tx| tx.conn == id) else {
+            return Err(Malformed("an answer nobody asked for"));
+        };
+        let got = tx.got + data.len();
+        let Some(answer) = tx.answer.as_ref().filter(|answer| got <= answer.len()) else {
+            return Err(Malformed("an answer nobody asked for, or a longer one"));
+        };
+        answer.copy_from(tx.got, data);
+        let whole = got == answer.len();
+        tx.got = got;
+        if whole {
+            self.answered(tx_id);
+        }
+        Ok(())
+    }
+
+    /// Gives a message that waited to the receive it met, or drops it if there is none.
+    pub(super) fn meet(&mut self, meeting: Meeting) {
+        let Meeting { queue, message: number, recv, .. } = meeting;
+        let Some(kept) = self.inbox.take_kept(queue, number) else { return };
+        let about = kept.about;
+        match kept.body {
+            RxdUnexpected::Whole(bytes, deliver) => {
+                if let Some(recv) = recv {
+                    recv.buf.copy_from(0, &bytes);
+                    self.inbox.received(&recv, &about);
+                }
+                self.tell(deliver);
+                self.peers.forget_if_unused(about.peer, &mut self.inbox);
+            }
+            RxdUnexpected::Partial { bytes, conn } => {
+                let arriving = self.conns.get_mut(conn).and_then(|conn| conn.arriving.as_mut());
+                let Some(arriving) = arriving else { return };
+                arriving.target = match recv {
+                    Some(recv) => {
+                        recv.buf.copy_from(0, &bytes);
+                        RxdTarget::Recv(recv, about)
+                    }
+                    None => RxdTarget::Nowhere,
+                };
+            }
+            RxdUnexpected::Lost => {
+                if let Some(recv) = recv {
+                    self.inbox.failed(&recv, &about, Error::CONNRESET);
+                }
+                self.peers.forget_if_unused(about.peer, &mut self.inbox);
+            }
+        }
+    }
+
+    /// Loses what was arriving on a connection that ended.
+    pub(super) fn lose_arriving(&mut self, arriving: Arriving, error: Error) {
+        match arriving.target {
+            RxdTarget::Recv(recv, about) => self.inbox.failed(&recv, &about, error),
+            RxdTarget::Kept(queue, number, _) => {
+                self.inbox.lose(queue, number, |body| *body = RxdUnexpected::Lost, error);
+            }
+            RxdTarget::Memory(..) | RxdTarget::Nowhere => {}
+        }
+    }
+}

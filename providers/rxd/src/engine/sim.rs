@@ -1,0 +1,370 @@
+//! A simulator: endpoints, each with an engine of its own, over a network that loses, doubles and
+//! reorders packets, without sockets, threads or real time. What happens and when is drawn from one
+//! seed; what endpoints do, and what must come of it, is that of all simulators
+//! (`ofi_simulation`).
+use super::port::{PacketPort, PortSource};
+use super::rx::RxdUnexpected;
+use super::{RxdEngine, RxdIdentity, RxdLimits, RxdState};
+use crate::config::{RxdConfig, config};
+use ofi_provider::abi::{
+    FI_ADDR_NOTAVAIL, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SOCKADDR_IN, fi_addr_t,
+};
+use ofi_provider::addr::Addr;
+use ofi_provider::endpoint::RdmAttr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::inbox::Inbox;
+use ofi_provider::lock::Level;
+use ofi_provider::mr::MrTable;
+use ofi_simulation::{
+    EndpointRole, NodePlace, PlantedFault, Shape, Sim, SimPlan, SimRandom, SimWorld, here, seeds,
+};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What the network does, each once in so many packets; 0: never.
+#[derive(Clone, Copy, Debug)]
+struct NetPlan {
+    loses: usize,
+    doubles: usize,
+    reorders: usize,
+    /// A send finds no room.
+    refuses: usize,
+    /// The core says who sent a packet.
+    tells: bool,
+}
+
+/// The network: packets on their way, and those that came, by address.
+#[derive(Debug)]
+struct LossyNet {
+    random: SimRandom,
+    plan: NetPlan,
+    under_way: VecDeque<(SocketAddr, SocketAddr, Vec<u8>)>,
+    here: BTreeMap<SocketAddr, VecDeque<(SocketAddr, Vec<u8>)>>,
+    next_port: u16,
+    lost: usize,
+}
+
+type SharedNet = Arc<Mutex<LossyNet>>;
+
+fn lock(net: &SharedNet) -> MutexGuard<'_, LossyNet> {
+    net.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl LossyNet {
+    fn send(&mut self, from: SocketAddr, to: SocketAddr, packet: &[u8]) {
+        if self.random.one_in(self.plan.loses) {
+            self.lost += 1;
+            return;
+        }
+        let copies = 1 + usize::from(self.random.one_in(self.plan.doubles));
+        for _ in 0..copies {
+            let at = match self.random.one_in(self.plan.reorders) {
+                true => self.random.below(self.under_way.len() + 1),
+                false => self.under_way.len(),
+            };
+            self.under_way.insert(at, (from, to, packet.to_vec()));
+        }
+    }
+
+    /// A packet arrives; false if none is under way.
+    fn deliver(&mut self) -> bool {
+        let Some((from, to, packet)) = self.under_way.pop_front() else { return false };
+        if let Some(here) = self.here.get_mut(&to) {
+            here.push_back((from, packet));
+        }
+        true
+    }
+}
+
+/// An endpoint's way to the network.
+struct LossyPort {
+    net: SharedNet,
+    local: SocketAddr,
+    names: Vec<Option<SocketAddr>>,
+    by_addr: HashMap<SocketAddr, fi_addr_t>,
+}
+
+impl PacketPort for LossyPort {
+    fn name(&self) -> Result<Vec<u8>> {
+        Ok(Addr::Ip(self.local).to_bytes())
+    }
+
+    fn resolve(&mut self, addr: &Addr) -> Result<fi_addr_t> {
+        let addr = addr.ip()?;
+        let name = self.names.len() as fi_addr_t;
+        self.names.push(Some(addr));
+        self.by_addr.insert(addr, name);
+        Ok(name)
+    }
+
+    fn forget(&mut self, to: fi_addr_t) {
+        if let Some(addr) = self.names[to as usize].take()
+            && self.by_addr.get(&addr) == Some(&to)
+        {
+            self.by_addr.remove(&addr);
+        }
+    }
+
+    fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result {
+        let to = self.names[to as usize].expect("a name that is not forgotten");
+        let mut net = lock(&self.net);
+        for packet in packets.chunks(stride) {
+            let refuses = net.plan.refuses;
+            if net.random.one_in(refuses) {
+                return Err(Error::AGAIN);
+            }
+            net.send(self.local, to, packet);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(fi_addr_t, &[u8])) -> (usize, bool) {
+        let came = {
+            let mut net = lock(&self.net);
+            let most = 1 + net.random.below(16);
+            let here = net.here.get_mut(&self.local).expect("an open port");
+            let most = most.min(here.len());
+            here.drain(..most).collect::<Vec<_>>()
+        };
+        let tells = lock(&self.net).plan.tells;
+        for (from, packet) in &came {
+            let name = self.by_addr.get(from).filter(|_| tells).copied();
+            each(name.unwrap_or(FI_ADDR_NOTAVAIL), packet);
+        }
+        (came.len(), false)
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn may_block(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for LossyPort {
+    fn drop(&mut self) {
+        lock(&self.net).here.remove(&self.local);
+    }
+}
+
+/// Where the engines of a world get their ports.
+struct LossyPorts(SharedNet);
+
+impl PortSource for LossyPorts {
+    fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>> {
+        let mut local = local.ip()?;
+        let mut net = lock(&self.0);
+        if local.port() == 0 {
+            net.next_port += 1;
+            local.set_port(net.next_port);
+        }
+        if net.here.insert(local, VecDeque::new()).is_some() {
+            return Err(Error::ADDRINUSE);
+        }
+        drop(net);
+        let (names, by_addr) = (Vec::new(), HashMap::new());
+        Ok(Box::new(LossyPort { net: self.0.clone(), local, names, by_addr }))
+    }
+}
+
+/// Engines over a network of packets.
+struct OverPackets {
+    net: SharedNet,
+    packet: usize,
+    config: RxdConfig,
+}
+
+/// The memory that peers may reach, beneath one engine.
+struct RxdRegion {
+    regions: Arc<MrTable>,
+    key: u64,
+}
+
+type PacketSim = Sim<OverPackets>;
+
+impl SimWorld for OverPackets {
+    type Engine = RxdEngine;
+    type Beneath = RxdRegion;
+
+    fn new(random: &mut SimRandom, own: SimRandom, plan: &mut SimPlan) -> Self {
+        let calm = random.one_in(4);
+        let rate = |random: &mut SimRandom| if calm { 0 } else { random.pick(&[0, 5, 20, 100]) };
+        let net = NetPlan {
+            loses: rate(random),
+            doubles: rate(random),
+            reorders: rate(random),
+            refuses: rate(random),
+            tells: random.one_in(2),
+        };
+        let mut config = config().clone();
+        config.max_unacked = random.pick(&[2, 16, 128]);
+        config.spin_count = random.pick(&[0, 1, 1000]);
+        // Nothing cuts a peer off for good.
+        (plan.cuts, plan.hostile, plan.met, plan.shortage) = (0, false, true, 0);
+        (plan.shape, plan.parts) = (Shape::Single, 1);
+        (plan.met_is_received, plan.delivered_is_received) = (true, true);
+        let net = LossyNet {
+            random: own,
+            plan: net,
+            under_way: VecDeque::new(),
+            here: BTreeMap::new(),
+            next_port: 40_000,
+            lost: 0,
+        };
+        let packet = random.pick(&[256, 512, 1472]);
+        Self { net: Arc::new(Mutex::new(net)), packet, config }
+    }
+
+    fn begin(&mut self, plan: &mut SimPlan) {
+        plan.inject_size = plan.inject_size.min(crate::info::inject_size(self.packet));
+    }
+
+    fn engine(&mut self, _plan: &SimPlan, place: NodePlace<'_>) -> (Arc<RxdEngine>, RxdRegion) {
+        let regions = Arc::new(MrTable::new(0));
+        let (memory, key) = (place.memory, place.key);
+        let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
+        regions.insert(memory.as_ptr() as usize, memory.len(), rights, 0, key).unwrap();
+        let limits = RxdLimits {
+            format: FI_SOCKADDR_IN as u32,
+            packet: self.packet,
+            config: self.config.clone(),
+            regions: regions.clone(),
+        };
+        // No thread but the simulation's calls: the engine starts none either.
+        let ports = Box::new(LossyPorts(self.net.clone()));
+        let engine = RxdEngine::new(limits, ports, Level::Serialized).unwrap();
+        (engine, RxdRegion { regions, key })
+    }
+
+    fn identity(&self, _role: EndpointRole, local: SocketAddr, attr: RdmAttr) -> RxdIdentity {
+        RxdIdentity { local: Addr::Ip(local), attr }
+    }
+
+    fn end(&mut self, engine: Arc<RxdEngine>, beneath: RxdRegion) {
+        assert_eq!(engine.lock().eps.len(), 0);
+        beneath.regions.remove(beneath.key);
+    }
+
+    fn turn(&mut self, engine: &RxdEngine, _beneath: &mut RxdRegion) {
+        let mut state = engine.lock();
+        state.turn();
+        state.check();
+    }
+
+    fn check_idle(&self, engine: &RxdEngine) {
+        engine.lock().check_idle();
+    }
+
+    fn kept(&self, engine: &RxdEngine) -> (usize, usize) {
+        let state = engine.lock();
+        let sums = state.eps.iter().map(|(_, ep)| ep.inbox.check_sums());
+        sums.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    }
+
+    fn kept_cost(&self) -> usize {
+        // The memory of a message that is arriving grows by doubling.
+        Inbox::<RxdUnexpected>::COST + 128 * 1024
+    }
+
+    fn something_happens(&mut self, all: bool) -> bool {
+        let mut net = lock(&self.net);
+        let count = if all { net.under_way.len().max(1) } else { 1 };
+        (0..count).fold(false, |any, _| net.deliver() | any)
+    }
+
+    fn cut(&mut self, _one: usize, _other: usize) -> bool {
+        false
+    }
+
+    fn pass(&mut self, nanos: u64) {
+        here::pass(nanos);
+    }
+
+    fn wait(&mut self) {
+        here::pass(5_000_000);
+    }
+
+    fn be_prompt(&mut self) {
+        let mut net = lock(&self.net);
+        let tells = net.plan.tells;
+        net.plan = NetPlan { loses: 0, doubles: 0, reorders: 0, refuses: 0, tells };
+    }
+
+    /// Until peers that are gone are given up.
+    fn goes_on(&mut self, still: usize) -> bool {
+        here::pass(still as u64 * 50_000_000);
+        still <= 130
+    }
+
+    const TURNS: usize = 2;
+
+    fn check_end(&self) {
+        assert_eq!(lock(&self.net).here.len(), 0, "ports that are not closed");
+    }
+
+    fn describe(&self) -> String {
+        let net = lock(&self.net);
+        format!("{:?} {:?}, {} lost", net.plan, self.config, net.lost)
+    }
+}
+
+impl RxdState {
+    /// What must hold at any time.
+    fn check(&self) {
+        for (_, ep) in self.eps.iter() {
+            assert!(ep.own_ops <= ep.identity.attr.tx_size, "{} transfers", ep.own_ops);
+            let early: usize = ep
+                .conns
+                .iter()
+                .flat_map(|(_, conn)| conn.early.values().map(|packet| packet.len()))
+                .sum();
+            assert_eq!(ep.early_bytes, early, "bytes of packets that came early");
+            for (id, conn) in ep.conns.iter() {
+                assert!(conn.early.len() <= ep.limits.config.max_unacked, "more than the window");
+                let answers = ep.ops.iter().filter(|(_, op)| op.conn == id && !op.is_own()).count();
+                assert_eq!(conn.answers, answers, "answers of connection {id}");
+            }
+            for (id, peer) in ep.peers.iter() {
+                let conns = ep.conns.iter().filter(|(_, conn)| conn.peer == id).count();
+                assert_eq!(peer.conns as usize, conns, "connections of peer {id}");
+                let named = ep.peers.name_of(id) != FI_ADDR_NOTAVAIL;
+                assert!(conns > 0 || named || ep.inbox.keeps_from(id), "peer {id} leaks");
+            }
+        }
+    }
+
+    /// What must hold when nothing moves any more.
+    fn check_idle(&self) {
+        self.check();
+        for (_, ep) in self.eps.iter() {
+            assert_eq!((ep.own_ops, ep.ops.len()), (0, 0), "transfers are left");
+            assert!(ep.stalled.is_empty() && ep.early_bytes == 0);
+            for (id, conn) in ep.conns.iter() {
+                assert!(conn.is_quiet() && conn.arriving.is_none(), "of connection {id}");
+            }
+        }
+    }
+}
+
+fn run(seed: u64) -> usize {
+    PacketSim::new(seed).run()
+}
+
+#[test]
+fn whatever_happens_to_packets_messages_come_whole_once_and_in_order() {
+    seeds::run_all(300, run);
+}
+
+#[test]
+fn planted_faults_of_packets_are_found() {
+    for (fault, says) in [
+        (PlantedFault::LostCompletion, &["never completes", "before its fence", "is left"][..]),
+        (PlantedFault::SecondCompletion, &["completes twice"]),
+    ] {
+        seeds::finds(fault, says, run);
+    }
+}

@@ -1,0 +1,605 @@
+//! Sending: operations become packets, and are complete when the peer has them.
+//!
+//! Data are taken from the application's buffer whenever a packet is made of them, also when it is
+//! sent again: nothing is copied but what the application gets back at once.
+use super::conn::{Acquaintance, RxdConn};
+use super::ep::RxdEngineEp;
+use super::port::PacketPort;
+use crate::provider::RXD;
+use crate::wire::{
+    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, BASE_LEN, DATA, DATA_HEAD, DATA_READ, DELIVER, DELIVERED,
+    DataHead, INJECTED, INLINE, MAX_HEAD, MSG, NO_OP, NO_TX_COMPLETION, READ_REQ, REFUSAL, RxdBase,
+    RxdOperation, TAGGED, WITH_CQ_DATA, WITH_TAG, WRITE,
+};
+use ofi_provider::abi::{
+    FI_ATOMIC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG,
+    FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE,
+};
+use ofi_provider::api::{AtomicOp, ReadOp, RemoteSegments, SendOp, WriteOp};
+use ofi_provider::atomic::AtomicKind;
+use ofi_provider::buf::{RecvBuf, SendBuf};
+use ofi_provider::core_provider::ManyDatagrams;
+use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::error::{Error, Result};
+use ofi_provider::mr::MrTable;
+use ofi_provider::reserved::ASIDE;
+use ofi_provider::slab::Slab;
+
+/// Bytes of packets that are given to the core at a time.
+const BATCH: usize = 60 << 10;
+
+/// Room before them for the core's own.
+const BEFORE: usize = ManyDatagrams::LEN;
+
+/// Where the data of an operation are.
+#[derive(Debug)]
+pub(super) enum TxData {
+    None,
+    /// In the application's buffer, which is lent until the operation is complete.
+    Lent(SendBuf),
+    /// In a copy.
+    Own(Box<[u8]>),
+    /// In a region that the peer reads.
+    Region(RemoteSegments),
+}
+
+/// An operation that is not complete: one of the application's, or an answer to a peer.
+#[derive(Debug)]
+pub(super) struct RxdTx {
+    pub(super) conn: u32,
+    context: Context,
+    /// The flags of the completion entry.
+    flags: u64,
+    report: bool,
+    /// Failures are not reported (inject calls).
+    silent: bool,
+    /// The operation starts when all before it to the same peer are complete (FI_FENCE).
+    fence: bool,
+    /// The type and flags of the first packet.
+    kind: u8,
+    wire_flags: u16,
+    head: [u8; MAX_HEAD],
+    head_len: usize,
+    data: TxData,
+    /// Bytes of the data, and those in the first packet.
+    total: usize,
+    first: usize,
+    /// How many packets there are, how many were sent, and the number of the first.
+    packets: u64,
+    sent: u64,
+    start: u64,
+    /// The number of the operation at its initiator, which an answer names.
+    tx_id: u32,
+    /// Where the peer's answer goes, and how many bytes of it are there.
+    pub(super) answer: Option<RecvBuf>,
+    pub(super) got: usize,
+    /// A peer of this library says when the message has met its receive.
+    deliver: bool,
+    /// The peer has all of it.
+    acked: bool,
+    /// It is reported, and only stays until it is acknowledged.
+    over: bool,
+    /// The peer refused it.
+    pub(super) error: Option<Error>,
+}
+
+impl RxdTx {
+    fn new(conn: u32, context: Context, flags: u64, call: u64, kind: u8, data: TxData) -> Self {
+        let report = call & FI_COMPLETION != 0;
+        Self {
+            conn,
+            context,
+            flags: flags | (call & ASIDE),
+            report,
+            silent: call & FI_INJECT != 0 && !report,
+            fence: call & FI_FENCE != 0,
+            kind,
+            wire_flags: 0,
+            head: [0; MAX_HEAD],
+            head_len: 0,
+            data,
+            total: 0,
+            first: 0,
+            packets: 1,
+            sent: 0,
+            start: 0,
+            tx_id: 0,
+            answer: None,
+            got: 0,
+            deliver: false,
+            acked: false,
+            over: false,
+            error: None,
+        }
+    }
+
+    /// An answer to a peer's request.
+    pub(super) fn of_peer(conn: u32, tx_id: u32, data: TxData, total: usize, room: usize) -> Self {
+        let op = Self::new(conn, Context::NULL, 0, 0, DATA_READ, data);
+        let packets = total.div_ceil(room).max(1) as u64;
+        Self { tx_id, total, packets, over: true, ..op }
+    }
+
+    /// A refusal of a peer's request, whose first packet has this number.
+    pub(super) fn refusal(conn: u32, tx_id: u32, seq: u64, error: Error) -> Self {
+        let op = Self::new(conn, Context::NULL, 0, 0, REFUSAL, TxData::None);
+        let (code, seq) = (error.code() as usize, seq as usize);
+        Self { tx_id, over: true, first: code, total: seq, ..op }
+    }
+
+    /// The news that a peer's message has met its receive.
+    pub(super) fn delivered(conn: u32, tx_id: u32) -> Self {
+        let op = Self::new(conn, Context::NULL, 0, 0, DELIVERED, TxData::None);
+        Self { tx_id, over: true, ..op }
+    }
+
+    /// Whether it is one of the application's.
+    pub(super) fn is_own(&self) -> bool {
+        !matches!(self.kind, DATA_READ | REFUSAL | DELIVERED)
+    }
+
+    /// Whether the application relies on it to arrive, without waiting for it.
+    pub(super) fn is_owed(&self) -> bool {
+        if self.is_own() { self.silent && !self.over } else { true }
+    }
+
+    /// Copies data to a packet; -FI_EINVAL if the region that they are in is closed.
+    fn copy(&self, regions: &MrTable, from: usize, to: &mut [u8]) -> Result {
+        match &self.data {
+            TxData::None => {}
+            TxData::Lent(buf) => buf.copy_to(from, to),
+            TxData::Own(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
+            TxData::Region(places) => {
+                return regions.open().read(places, FI_REMOTE_READ, from, to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one of the operation's packets, for a peer of this library or not; returns its length.
+    fn build(
+        &self,
+        regions: &MrTable,
+        (id, packet): (u32, u64),
+        base: RxdBase,
+        ours: bool,
+        room: &mut [u8],
+    ) -> usize {
+        let data_room = room.len() - DATA_HEAD;
+        let part = |from: usize| self.total.saturating_sub(from).min(data_room);
+        let tx_id = self.tx_id;
+        match self.kind {
+            DATA_READ => {
+                let from = packet as usize * data_room;
+                let len = part(from);
+                base.write(room);
+                DataHead { tx_id, rx_id: 0, segment: packet }.write(room);
+                match self.copy(regions, from, &mut room[DATA_HEAD..DATA_HEAD + len]) {
+                    Ok(()) => DATA_HEAD + len,
+                    // The application took back what it had promised the peer, who hears of it once.
+                    Err(error) if ours => {
+                        RxdBase { kind: REFUSAL, ..base }.write(room);
+                        DataHead { tx_id, rx_id: error.code() as u32, segment: u64::MAX }
+                            .write(room);
+                        DATA_HEAD
+                    }
+                    Err(_) => {
+                        RxdBase { kind: NO_OP, ..base }.write(room);
+                        DATA_HEAD
+                    }
+                }
+            }
+            REFUSAL | DELIVERED => {
+                base.write(room);
+                let (rx_id, segment) = (self.first as u32, self.total as u64);
+                DataHead { tx_id, rx_id, segment }.write(room);
+                DATA_HEAD
+            }
+            _ => {
+                let (data, from, len) = match packet {
+                    0 => {
+                        let flags = if ours { self.wire_flags } else { self.wire_flags & !DELIVER };
+                        RxdBase { flags, ..base }.write(room);
+                        let data = BASE_LEN + self.head_len;
+                        room[BASE_LEN..data].copy_from_slice(&self.head[..self.head_len]);
+                        (data, 0, self.first)
+                    }
+                    _ => {
+                        let from = self.first + (packet as usize - 1) * data_room;
+                        RxdBase { kind: DATA, ..base }.write(room);
+                        DataHead { tx_id: id, rx_id: 0, segment: packet - 1 }.write(room);
+                        (DATA_HEAD, from, part(from))
+                    }
+                };
+                let copied = self.copy(regions, from, &mut room[data..data + len]);
+                debug_assert!(copied.is_ok(), "only answers are taken from regions");
+                data + len
+            }
+        }
+    }
+}
+
+impl RxdEngineEp {
+    /// What is to be sent: the application's buffer, or a copy if it gets that back at once.
+    fn data_of(&self, buf: SendBuf, flags: u64) -> Result<TxData> {
+        if flags & FI_INJECT == 0 {
+            return Ok(TxData::Lent(buf));
+        }
+        if buf.len() > self.identity.attr.inject_size {
+            return Err(Error::MSGSIZE);
+        }
+        Ok(TxData::Own(buf.to_boxed()))
+    }
+
+    /// fi_send and fi_tsend, in all their forms.
+    pub(crate) fn send(&mut self, op: SendOp, tagged: bool) -> Result {
+        self.may_start(op.flags)?;
+        let len = op.buf.len();
+        let data = self.data_of(op.buf, op.flags)?;
+        let conn = self.conn_to(op.dest)?;
+        let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
+        let kind = if tagged { TAGGED } else { MSG };
+        let tx = RxdTx::new(conn, op.context, flags, op.flags, kind, data);
+        let deliver = op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
+        let tx = RxdTx { deliver, ..tx };
+        let wire_flags = if tagged { WITH_TAG } else { 0 };
+        let head = RxdOperation {
+            kind,
+            flags: wire_flags | if deliver { DELIVER } else { 0 },
+            tag: op.tag,
+            cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
+            total: len as u64,
+            packets: 0,
+            tx_id: 0,
+            places: RemoteSegments::EMPTY,
+            atomic: (0, 0),
+        };
+        self.start(tx, head, len, op.flags)
+    }
+
+    /// fi_write, in all its forms.
+    pub(crate) fn write(&mut self, op: WriteOp) -> Result {
+        self.may_start(op.flags)?;
+        let len = op.buf.len();
+        let data = self.data_of(op.buf, op.flags)?;
+        let conn = self.conn_to(op.dest)?;
+        let tx = RxdTx::new(conn, op.context, FI_RMA | FI_WRITE, op.flags, WRITE, data);
+        let head = RxdOperation {
+            kind: WRITE,
+            flags: 0,
+            tag: 0,
+            cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
+            total: len as u64,
+            packets: 0,
+            tx_id: 0,
+            places: op.remote,
+            atomic: (0, 0),
+        };
+        self.start(tx, head, len, op.flags)
+    }
+
+    /// fi_read, in all its forms.
+    pub(crate) fn read(&mut self, op: ReadOp) -> Result {
+        self.may_start(op.flags)?;
+        let conn = self.conn_to(op.src)?;
+        let flags = op.flags & !FI_INJECT;
+        let len = op.buf.len();
+        let tx = RxdTx::new(conn, op.context, FI_RMA | FI_READ, flags, READ_REQ, TxData::None);
+        let tx = RxdTx { answer: Some(op.buf), ..tx };
+        let head = RxdOperation {
+            kind: READ_REQ,
+            flags: 0,
+            tag: 0,
+            cq_data: None,
+            total: len as u64,
+            packets: 0,
+            tx_id: 0,
+            places: op.remote,
+            atomic: (0, 0),
+        };
+        self.start(tx, head, 0, flags)
+    }
+
+    /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
+    pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result {
+        if op.flags & FI_INJECT != 0 && op.source.len() > self.identity.attr.inject_size {
+            return Err(Error::INVAL);
+        }
+        let (kind, access) = match op.operation.kind() {
+            AtomicKind::Base => (ATOMIC, FI_WRITE),
+            AtomicKind::Fetch => (ATOMIC_FETCH, FI_READ),
+            AtomicKind::Compare => (ATOMIC_COMPARE, FI_READ),
+        };
+        let mut operands = op.source.to_boxed().into_vec();
+        operands.extend_from_slice(&op.compare.to_boxed());
+        if operands.len().max(op.result.len()) > self.limits.packet - crate::wire::ATOMIC_HEAD {
+            return Err(Error::MSGSIZE);
+        }
+        self.may_start(op.flags)?;
+        let conn = self.conn_to(op.dest)?;
+        // What is said is the length of the elements, however many operands there are.
+        let (total, len) = (op.remote.total()? as u64, operands.len());
+        let data = TxData::Own(operands.into());
+        let tx = RxdTx::new(conn, op.context, FI_ATOMIC | access, op.flags, kind, data);
+        let tx = RxdTx { answer: (kind != ATOMIC).then_some(op.result), ..tx };
+        let head = RxdOperation {
+            kind,
+            flags: 0,
+            tag: 0,
+            cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
+            total,
+            packets: 0,
+            tx_id: 0,
+            places: op.remote,
+            atomic: (op.operation.datatype().into(), op.operation.op().into()),
+        };
+        self.start(tx, head, len, op.flags)
+    }
+
+    /// Starts an operation of the application's with so many bytes of data: makes its headers, and
+    /// sends as much of it as may be sent now.
+    fn start(&mut self, mut tx: RxdTx, mut head: RxdOperation, len: usize, flags: u64) -> Result {
+        let conn = tx.conn;
+        if head.cq_data.is_some() {
+            head.flags |= WITH_CQ_DATA;
+        }
+        if flags & FI_INJECT != 0 {
+            head.flags |= INJECTED;
+        }
+        if !tx.report {
+            head.flags |= NO_TX_COMPLETION;
+        }
+        let most = self.limits.packet;
+        // A message, or a write to one place, without the header of segments.
+        let bare = !tx.deliver
+            && matches!(head.kind, MSG | TAGGED | WRITE | ATOMIC)
+            && (matches!(head.kind, MSG | TAGGED) || head.places.as_slice().len() == 1);
+        if bare {
+            let inline = RxdOperation { flags: head.flags | INLINE, ..head };
+            let head_len = inline.write(&mut tx.head);
+            if BASE_LEN + head_len + len <= most {
+                (tx.head_len, tx.wire_flags, tx.first) = (head_len, inline.flags, len);
+                tx.total = len;
+            }
+        }
+        let is_inline = tx.head_len > 0 || (bare && tx.wire_flags & INLINE != 0);
+        let id = self.ops.insert(Box::new(tx));
+        let tx = &mut self.ops[id];
+        if !is_inline {
+            head.tx_id = id;
+            head.packets = 1;
+            let head_len = head.write(&mut tx.head);
+            let first = len.min(most - BASE_LEN - head_len);
+            let packets = 1 + (len - first).div_ceil(most - DATA_HEAD) as u64;
+            head.packets = packets;
+            head.write(&mut tx.head);
+            (tx.head_len, tx.wire_flags) = (head_len, head.flags);
+            (tx.total, tx.first, tx.packets) = (len, first, packets);
+        }
+        self.own_ops += 1;
+        self.now = super::clock();
+        let of = &mut self.conns[conn];
+        of.ops += 1;
+        of.waiting.push_back(id);
+        match of.stage {
+            Acquaintance::New => self.ask(conn),
+            Acquaintance::Asking => {}
+            Acquaintance::Known => {
+                if let Some(mut port) = self.port.take() {
+                    self.pump(&mut *port, conn);
+                    self.port = Some(port);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends an answer of the engine's own.
+    pub(super) fn start_answer(&mut self, tx: RxdTx) -> u32 {
+        let conn = tx.conn;
+        let id = self.ops.insert(Box::new(tx));
+        let of = &mut self.conns[conn];
+        of.replies.push_back(id);
+        of.answers += 1;
+        self.make_ready(conn);
+        id
+    }
+
+    /// Sends what may be sent on a connection. False if the core has no room for more.
+    pub(super) fn pump(&mut self, port: &mut dyn PacketPort, id: u32) -> bool {
+        let Self { conns, ops, scratch, limits, now, .. } = self;
+        let Some(conn) = conns.get_mut(id) else { return true };
+        if conn.stage != Acquaintance::Known {
+            return true;
+        }
+        let most = limits.packet;
+        if scratch.is_empty() {
+            scratch.resize(BEFORE + most.max(BATCH), 0);
+        }
+        let (now, mut sent) = (*now, Ok(()));
+        while sent.is_ok() && conn.may_repeat() {
+            let Some((seq, again)) = conn.take_lost(now) else { break };
+            let Some(op) = ops.get(again.op) else { continue };
+            let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
+            let room = &mut scratch[..most];
+            let part = (again.op, again.packet);
+            let len = op.build(&limits.regions, part, base, conn.is_ours(), room);
+            sent = port.send(conn.to, &scratch[..len], len);
+            if sent == Err(Error::AGAIN) {
+                conn.not_sent(seq);
+            }
+        }
+        // Packets of full length one behind the other, of which the last may be shorter.
+        while sent != Err(Error::AGAIN) && conn.room() > 0 {
+            let (mut at, mut stride, first) = (BEFORE, 0, conn.next);
+            while conn.room() > 0 && at + most <= scratch.len() {
+                let Some(op_id) = next_op(conn, ops) else { break };
+                let Some(op) = ops.get_mut(op_id) else { continue };
+                if op.sent == 0 {
+                    op.start = conn.next;
+                }
+                let seq = conn.send_next(op_id, op.sent, now);
+                let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
+                let room = &mut scratch[at..at + most];
+                let part = (op_id, op.sent);
+                let len = op.build(&limits.regions, part, base, conn.is_ours(), room);
+                op.sent += 1;
+                if op.sent == op.packets {
+                    conn.sent.push_back((conn.next, op_id));
+                } else {
+                    conn.current = Some(op_id);
+                }
+                stride = if at == BEFORE { len } else { stride };
+                at += len;
+                // The sockets of the original's peers do not hold a window of packets: these come one
+                // by one, while the peer takes those before them.
+                if len < most || !conn.is_ours() {
+                    break;
+                }
+            }
+            if at == BEFORE {
+                break;
+            }
+            sent = port.send_many(conn.to, &mut scratch[..at], stride);
+            if sent == Err(Error::AGAIN) {
+                conn.not_sent(first);
+            }
+        }
+        let at = conn.deadline;
+        self.note_deadline(at);
+        match sent {
+            Err(Error::AGAIN) => {
+                self.make_ready(id);
+                false
+            }
+            Err(error) => {
+                ofi_provider::log_sparsely!(&RXD, INFO, EP_DATA, "a packet was not sent: {error}");
+                true
+            }
+            Ok(()) => true,
+        }
+    }
+
+    /// Ends the operations of which a peer has all packets.
+    pub(super) fn settle_acked(&mut self, id: u32) {
+        loop {
+            let Some(conn) = self.conns.get_mut(id) else { return };
+            let Some(&(end, op)) = conn.sent.front() else { return };
+            if end > conn.acked() {
+                return;
+            }
+            conn.sent.pop_front();
+            let Some(tx) = self.ops.get_mut(op) else { continue };
+            tx.acked = true;
+            if !tx.is_own() {
+                conn.answers -= 1;
+                let held = conn.hold.is_some_and(|(_, refusal)| refusal == op);
+                self.ops.remove(op);
+                if held {
+                    conn.hold = None;
+                    self.owe_ack(id, true);
+                }
+            } else if tx.over {
+                self.ops.remove(op);
+            } else if let Some(error) = tx.error {
+                self.finish(op, Err(error));
+                self.ops.remove(op);
+            } else if tx.answer.is_none() && !(tx.deliver && conn.is_ours()) {
+                self.finish(op, Ok(()));
+                self.ops.remove(op);
+            }
+        }
+    }
+
+    /// A peer refused the operation whose first packet has this number, or to which this number of
+    /// ours belongs.
+    pub(super) fn refused(&mut self, id: u32, tx_id: u32, seq: u64, error: Error) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let begun = conn.sent.iter().map(|(_, op)| op).chain(&conn.current);
+        let starts = |op: &&u32| {
+            self.ops.get(**op).is_some_and(|op| op.is_own() && op.sent > 0 && op.start == seq)
+        };
+        let op = begun.filter(|_| seq != u64::MAX).find(starts).copied().unwrap_or(tx_id);
+        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.conn == id && tx.is_own()) else {
+            return;
+        };
+        tx.error = Some(error);
+        if tx.answer.is_some() {
+            self.answered(op);
+        }
+    }
+
+    /// A peer says that a message of ours has met its receive.
+    pub(super) fn delivered(&mut self, id: u32, op: u32) {
+        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.conn == id && tx.deliver) else {
+            return;
+        };
+        tx.deliver = false;
+        self.answered(op);
+    }
+
+    /// The peer's answer is complete, or it refused.
+    pub(super) fn answered(&mut self, op: u32) {
+        let Some(tx) = self.ops.get(op) else { return };
+        let (result, acked) = (tx.error.map_or(Ok(()), Err), tx.acked);
+        self.finish(op, result);
+        if acked {
+            self.ops.remove(op);
+        }
+    }
+
+    /// Reports an operation, once. Its entry stays until it is removed.
+    pub(super) fn finish(&mut self, op: u32, result: Result) {
+        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.is_own()) else { return };
+        if std::mem::replace(&mut tx.over, true) {
+            return;
+        }
+        self.own_ops -= 1;
+        if let Some(conn) = self.conns.get_mut(tx.conn) {
+            conn.ops -= 1;
+            // One with FI_FENCE may wait for it.
+            if conn.has_waiting() && !std::mem::replace(&mut conn.is_ready, true) {
+                self.ready.push(tx.conn);
+            }
+        }
+        // The application has its buffers back.
+        tx.data = TxData::None;
+        tx.answer = tx.answer.take().map(|_| RecvBuf::none());
+        let of = Completion::of(tx.context, tx.flags, 0);
+        #[cfg(test)]
+        match ofi_simulation::planted() {
+            Some(ofi_simulation::PlantedFault::LostCompletion) => return,
+            Some(ofi_simulation::PlantedFault::SecondCompletion) => {
+                self.ledger.done(of, tx.report);
+            }
+            _ => {}
+        }
+        match result {
+            Ok(()) => self.ledger.done(of, tx.report),
+            Err(error) if tx.silent => {
+                self.ledger.failed_unseen(tx.flags);
+                ofi_provider::log_sparsely!(
+                    &RXD,
+                    WARN,
+                    EP_DATA,
+                    "an injected operation was lost: {error}; its failure is reported nowhere else"
+                );
+            }
+            Err(error) => self.ledger.failed(CompletionError::new(of, error)),
+        }
+    }
+}
+
+/// Takes out the operation whose packet is sent next: the one that was begun, else an answer to the
+/// peer, else the next that waits, unless that is to start when all before it are complete.
+fn next_op(conn: &mut RxdConn, ops: &Slab<Box<RxdTx>>) -> Option<u32> {
+    if let Some(op) = conn.current.take().or_else(|| conn.replies.pop_front()) {
+        return Some(op);
+    }
+    let op = *conn.waiting.front()?;
+    let fenced = ops.get(op).is_some_and(|op| op.fence);
+    if fenced && conn.ops > conn.waiting.len() {
+        return None;
+    }
+    conn.waiting.pop_front()
+}

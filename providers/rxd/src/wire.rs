@@ -1,0 +1,554 @@
+//! The packets, which are those of the original's protocol 2, in the byte order of the host.
+//!
+//! Two things are added that the original does not know, and does not see: behind the address in
+//! an RTS, where it has zeros, and behind the end of a CTS, a peer says that it is of this library
+//! and tells this acquaintance from an earlier one ([`Greeting`]); to such a peer an ACK also says
+//! which packets behind the expected one are here.
+use ofi_provider::api::{RemoteSegment, RemoteSegments};
+pub use ofi_provider::malformed::{Malformed, Parsed};
+
+fn malformed<T>(why: &'static str) -> Parsed<T> {
+    Err(Malformed(why))
+}
+
+/// The version of the protocol.
+pub const VERSION: u8 = 2;
+
+/// Length of the header that all packets have.
+pub const BASE_LEN: usize = 16;
+/// Length of an RTS.
+pub const RTS_LEN: usize = 88;
+/// Length of a CTS, without greeting.
+pub const CTS_LEN: usize = 32;
+/// Length of an ACK, and of what is before the data in a data packet.
+pub const DATA_HEAD: usize = 32;
+/// Bytes that an RTS has for the sender's address.
+pub const SOURCE_LEN: usize = 64;
+/// Bytes before the operands of an atomic operation with a tag's, CQ data's and all other headers.
+pub const ATOMIC_HEAD: usize = BASE_LEN + 8 + SEGMENTS_LEN + MAX_PLACES * PLACE_LEN + 8;
+/// The longest header of an operation, without the base.
+pub const MAX_HEAD: usize = 8 + ATOMIC_HEAD - BASE_LEN;
+/// Most places in a peer's memory that an operation names.
+pub const MAX_PLACES: usize = 4;
+
+const SEGMENTS_LEN: usize = 24;
+const PLACE_LEN: usize = 24;
+
+/// Where the greeting is in an RTS, and what it begins with.
+const GREETING_AT: usize = BASE_LEN + 8 + SOURCE_LEN - Greeting::LEN;
+const GREETING_MARK: u64 = u64::from_le_bytes(*b"ofi-rxd\x01");
+
+/// Types of packets.
+pub const MSG: u8 = 0;
+/// A tagged message.
+pub const TAGGED: u8 = 1;
+/// A request to read memory.
+pub const READ_REQ: u8 = 2;
+/// A write to memory.
+pub const WRITE: u8 = 4;
+/// An atomic operation that answers nothing.
+pub const ATOMIC: u8 = 6;
+/// An atomic operation that answers with the former values.
+pub const ATOMIC_FETCH: u8 = 7;
+/// A compare-and-swap.
+pub const ATOMIC_COMPARE: u8 = 8;
+/// Who wants to talk.
+pub const RTS: u8 = 9;
+/// The answer to an RTS.
+pub const CTS: u8 = 10;
+/// What was received.
+pub const ACK: u8 = 11;
+/// More data of an operation.
+pub const DATA: u8 = 12;
+/// The answer to a read or a fetching atomic operation.
+pub const DATA_READ: u8 = 13;
+/// Nothing.
+pub const NO_OP: u8 = 14;
+/// An operation that the target refuses: between peers of this library only.
+pub const REFUSAL: u8 = 64;
+/// A message with [`DELIVER`] has met its receive: between peers of this library only.
+pub const DELIVERED: u8 = 65;
+
+/// Flags of a packet: CQ data follow.
+pub const WITH_CQ_DATA: u16 = 1;
+/// Nobody waits for the end of the operation at the sender.
+pub const NO_TX_COMPLETION: u16 = 2;
+/// The application got its buffer back at once.
+pub const INJECTED: u16 = 8;
+/// A tag follows.
+pub const WITH_TAG: u16 = 16;
+/// The packet is the whole operation, and has no header of segments.
+pub const INLINE: u16 = 32;
+
+/// The sender waits until the message has met its receive: between peers of this library only.
+pub const DELIVER: u16 = 1 << 8;
+
+/// The header that all packets have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RxdBase {
+    /// The type.
+    pub kind: u8,
+    /// The flags.
+    pub flags: u16,
+    /// The receiver's index of the sender.
+    pub peer: u32,
+    /// The sequence number.
+    pub seq: u64,
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
+}
+
+fn put64(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+}
+
+fn put32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+}
+
+impl RxdBase {
+    /// Reads the header.
+    #[inline]
+    pub fn read(packet: &[u8]) -> Parsed<Self> {
+        if packet.len() < BASE_LEN {
+            return malformed("a packet shorter than its header");
+        }
+        Ok(Self {
+            kind: packet[1],
+            flags: u16::from_ne_bytes([packet[2], packet[3]]),
+            peer: u32_at(packet, 4),
+            seq: u64_at(packet, 8),
+        })
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub fn write(&self, packet: &mut [u8]) {
+        packet[0] = VERSION;
+        packet[1] = self.kind;
+        packet[2..4].copy_from_slice(&self.flags.to_ne_bytes());
+        put32(packet, 4, self.peer);
+        put64(packet, 8, self.seq);
+    }
+
+    /// Whether the packet has a place in the sequence.
+    #[inline]
+    pub fn is_in_sequence(&self) -> bool {
+        !matches!(self.kind, RTS | CTS | ACK)
+    }
+}
+
+/// What peers of this library tell each other when they get to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Greeting {
+    /// Tells the acquaintance from earlier ones of the same address.
+    pub nonce: u64,
+}
+
+impl Greeting {
+    /// Length of a greeting.
+    pub const LEN: usize = 16;
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        (bytes.len() >= Self::LEN && u64_at(bytes, 0) == GREETING_MARK)
+            .then(|| Self { nonce: u64_at(bytes, 8) })
+    }
+
+    fn write(self, bytes: &mut [u8]) {
+        put64(bytes, 0, GREETING_MARK);
+        put64(bytes, 8, self.nonce);
+    }
+}
+
+/// Who wants to talk.
+#[derive(Clone, Copy, Debug)]
+pub struct Rts<'a> {
+    /// The sender's index for the receiver.
+    pub index: u64,
+    /// The sender's address, and zeros.
+    pub source: &'a [u8],
+    /// Of a peer of this library.
+    pub greeting: Option<Greeting>,
+}
+
+impl<'a> Rts<'a> {
+    /// Reads the packet behind its header.
+    pub fn read(packet: &'a [u8]) -> Parsed<Self> {
+        if packet.len() < RTS_LEN {
+            return malformed("an RTS that is too short");
+        }
+        if packet[0] != VERSION {
+            return malformed("an RTS of another version");
+        }
+        let greeting = Greeting::read(&packet[GREETING_AT..]);
+        let end = if greeting.is_some() { GREETING_AT } else { RTS_LEN };
+        Ok(Self { index: u64_at(packet, BASE_LEN), source: &packet[BASE_LEN + 8..end], greeting })
+    }
+
+    /// The packet. An address that is longer than there is room for is cut.
+    pub fn packet(index: u64, source: &[u8], greeting: Greeting) -> [u8; RTS_LEN] {
+        let mut packet = [0; RTS_LEN];
+        RxdBase { kind: RTS, flags: 0, peer: 0, seq: 0 }.write(&mut packet);
+        put64(&mut packet, BASE_LEN, index);
+        let room = SOURCE_LEN - Greeting::LEN;
+        let len = source.len().min(room);
+        packet[BASE_LEN + 8..][..len].copy_from_slice(&source[..len]);
+        greeting.write(&mut packet[GREETING_AT..]);
+        packet
+    }
+}
+
+/// The answer to an RTS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cts {
+    /// The index in the RTS.
+    pub of: u64,
+    /// The sender's index for the receiver.
+    pub index: u64,
+    /// Of a peer of this library.
+    pub greeting: Option<Greeting>,
+}
+
+impl Cts {
+    /// Reads the packet behind its header.
+    pub fn read(packet: &[u8]) -> Parsed<Self> {
+        if packet.len() < CTS_LEN {
+            return malformed("a CTS that is too short");
+        }
+        if packet[0] != VERSION {
+            return malformed("a CTS of another version");
+        }
+        let greeting = Greeting::read(&packet[CTS_LEN..]);
+        Ok(Self { of: u64_at(packet, BASE_LEN), index: u64_at(packet, BASE_LEN + 8), greeting })
+    }
+
+    /// The packet, and its length.
+    pub fn packet(&self) -> ([u8; CTS_LEN + Greeting::LEN], usize) {
+        let mut packet = [0; CTS_LEN + Greeting::LEN];
+        let peer = self.of as u32;
+        RxdBase { kind: CTS, flags: 0, peer, seq: 0 }.write(&mut packet);
+        put64(&mut packet, BASE_LEN, self.of);
+        put64(&mut packet, BASE_LEN + 8, self.index);
+        let Some(greeting) = self.greeting else { return (packet, CTS_LEN) };
+        greeting.write(&mut packet[CTS_LEN..]);
+        (packet, CTS_LEN + Greeting::LEN)
+    }
+}
+
+/// What an ACK says beside the next expected number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ack {
+    /// How many packets behind the expected one may be under way; 0: none are to be sent.
+    pub window: u32,
+    /// Which packets behind the expected one are here; bit 0 is the one next to it. Always 0 of the
+    /// original.
+    pub here: u64,
+}
+
+impl Ack {
+    /// Reads the packet behind its header.
+    pub fn read(packet: &[u8]) -> Parsed<Self> {
+        if packet.len() < DATA_HEAD {
+            return malformed("an ACK that is too short");
+        }
+        Ok(Self { window: u32_at(packet, BASE_LEN + 4), here: u64_at(packet, BASE_LEN + 8) })
+    }
+
+    /// The packet.
+    pub fn packet(&self, peer: u32, next: u64) -> [u8; DATA_HEAD] {
+        let mut packet = [0; DATA_HEAD];
+        RxdBase { kind: ACK, flags: 0, peer, seq: next }.write(&mut packet);
+        put32(&mut packet, BASE_LEN + 4, self.window);
+        put64(&mut packet, BASE_LEN + 8, self.here);
+        packet
+    }
+}
+
+/// What is before the bytes of a data packet, or all of a refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataHead {
+    /// The number of the operation at its initiator.
+    pub tx_id: u32,
+    /// Unused; in a refusal the error.
+    pub rx_id: u32,
+    /// Which of the operation's data packets this is; in a refusal the number of the first packet of
+    /// the operation that is refused.
+    pub segment: u64,
+}
+
+impl DataHead {
+    /// Reads the packet behind its header, and its data.
+    #[inline]
+    pub fn read(packet: &[u8]) -> Parsed<(Self, &[u8])> {
+        if packet.len() < DATA_HEAD {
+            return malformed("a data packet that is too short");
+        }
+        let head = Self {
+            tx_id: u32_at(packet, BASE_LEN),
+            rx_id: u32_at(packet, BASE_LEN + 4),
+            segment: u64_at(packet, BASE_LEN + 8),
+        };
+        Ok((head, &packet[DATA_HEAD..]))
+    }
+
+    /// Writes it behind the base.
+    #[inline]
+    pub fn write(&self, packet: &mut [u8]) {
+        put32(packet, BASE_LEN, self.tx_id);
+        put32(packet, BASE_LEN + 4, self.rx_id);
+        put64(packet, BASE_LEN + 8, self.segment);
+    }
+}
+
+/// An operation, as its first packet says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RxdOperation {
+    /// The type of the packet.
+    pub kind: u8,
+    /// The flags of the packet.
+    pub flags: u16,
+    /// The tag of a tagged message.
+    pub tag: u64,
+    /// CQ data, if there are some.
+    pub cq_data: Option<u64>,
+    /// Bytes of data in all packets; of a read what is asked for.
+    pub total: u64,
+    /// How many packets there are.
+    pub packets: u64,
+    /// The number of the operation at its initiator.
+    pub tx_id: u32,
+    /// The memory that is meant.
+    pub places: RemoteSegments,
+    /// Datatype and operation of an atomic operation.
+    pub atomic: (u32, u32),
+}
+
+/// Takes bytes off the front.
+fn take<'a>(rest: &mut &'a [u8], len: usize) -> Parsed<&'a [u8]> {
+    let Some((part, behind)) = rest.split_at_checked(len) else {
+        return malformed("an operation shorter than its headers");
+    };
+    *rest = behind;
+    Ok(part)
+}
+
+impl RxdOperation {
+    /// Whether a type of packet begins an operation.
+    pub fn is_one(kind: u8) -> bool {
+        matches!(kind, MSG | TAGGED | READ_REQ | WRITE | ATOMIC | ATOMIC_FETCH | ATOMIC_COMPARE)
+    }
+
+    fn has_places(kind: u8) -> bool {
+        !matches!(kind, MSG | TAGGED)
+    }
+
+    fn is_atomic(kind: u8) -> bool {
+        matches!(kind, ATOMIC | ATOMIC_FETCH | ATOMIC_COMPARE)
+    }
+
+    /// Reads the headers of the packet with this base, and its data.
+    #[inline]
+    pub fn read<'a>(base: &RxdBase, packet: &'a [u8]) -> Parsed<(Self, &'a [u8])> {
+        let RxdBase { kind, flags, .. } = *base;
+        let mut rest = &packet[BASE_LEN..];
+        let tag = match flags & WITH_TAG {
+            0 => 0,
+            _ => u64_at(take(&mut rest, 8)?, 0),
+        };
+        let cq_data = match flags & WITH_CQ_DATA {
+            0 => None,
+            _ => Some(u64_at(take(&mut rest, 8)?, 0)),
+        };
+        let mut op = Self {
+            kind,
+            flags,
+            tag,
+            cq_data,
+            total: 0,
+            packets: 1,
+            tx_id: 0,
+            places: RemoteSegments::EMPTY,
+            atomic: (0, 0),
+        };
+        let mut places = 1;
+        let inline = flags & INLINE != 0;
+        if !inline {
+            let segments = take(&mut rest, SEGMENTS_LEN)?;
+            (op.total, op.packets) = (u64_at(segments, 0), u64_at(segments, 8));
+            op.tx_id = u32_at(segments, 16);
+            places = usize::from(segments[20]);
+        }
+        if Self::has_places(kind) {
+            if places > MAX_PLACES {
+                return malformed("an operation on too many places");
+            }
+            for _ in 0..places {
+                let place = take(&mut rest, PLACE_LEN)?;
+                let (addr, len, key) = (u64_at(place, 0), u64_at(place, 8), u64_at(place, 16));
+                let pushed = op.places.push(RemoteSegment { addr, len, key });
+                debug_assert!(pushed.is_ok(), "no more than there is room for");
+            }
+        }
+        if Self::is_atomic(kind) {
+            let atomic = take(&mut rest, 8)?;
+            op.atomic = (u32_at(atomic, 0), u32_at(atomic, 4));
+        }
+        if inline {
+            op.total = rest.len() as u64;
+        }
+        if op.packets == 0 || op.total > isize::MAX as u64 {
+            return malformed("an operation of no packets, or of more bytes than there can be");
+        }
+        match kind {
+            // What is asked for comes back in as many bytes.
+            READ_REQ if !op.places.total().is_ok_and(|len| len as u64 == op.total) => {
+                malformed("a read of another length than its places have")
+            }
+            WRITE if !op.places.total().is_ok_and(|len| len as u64 == op.total) => {
+                malformed("a write of another length than its places have")
+            }
+            READ_REQ => Ok((op, &[])),
+            // Their operands are looked at when they are carried out.
+            _ if Self::is_atomic(kind) => Ok((op, rest)),
+            _ if op.packets == 1 && op.total != rest.len() as u64 => {
+                malformed("an operation that is not as long as it says")
+            }
+            _ if op.packets > 1 && op.total <= rest.len() as u64 => {
+                malformed("an operation that is complete and says that it is not")
+            }
+            _ => Ok((op, rest)),
+        }
+    }
+
+    /// Writes the headers behind the base; returns their length. `places` as on the wire.
+    pub fn write(&self, room: &mut [u8; MAX_HEAD]) -> usize {
+        let mut at = 0;
+        if self.flags & WITH_TAG != 0 {
+            put64(room, at, self.tag);
+            at += 8;
+        }
+        if self.flags & WITH_CQ_DATA != 0 {
+            put64(room, at, self.cq_data.unwrap_or(0));
+            at += 8;
+        }
+        if self.flags & INLINE == 0 {
+            put64(room, at, self.total);
+            put64(room, at + 8, self.packets);
+            put32(room, at + 16, self.tx_id);
+            room[at + 20..at + 24].fill(0);
+            room[at + 20] = self.places.as_slice().len() as u8;
+            at += SEGMENTS_LEN;
+        }
+        if Self::has_places(self.kind) {
+            for place in self.places.as_slice() {
+                put64(room, at, place.addr);
+                put64(room, at + 8, place.len);
+                put64(room, at + 16, place.key);
+                at += PLACE_LEN;
+            }
+        }
+        if Self::is_atomic(self.kind) {
+            put32(room, at, self.atomic.0);
+            put32(room, at + 4, self.atomic.1);
+            at += 8;
+        }
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(op: RxdOperation, data: &[u8]) {
+        let base = RxdBase { kind: op.kind, flags: op.flags, peer: 7, seq: 9 };
+        let mut head = [0; MAX_HEAD];
+        let len = op.write(&mut head);
+        let mut packet = vec![0; BASE_LEN];
+        base.write(&mut packet);
+        packet.extend_from_slice(&head[..len]);
+        packet.extend_from_slice(data);
+        assert_eq!(RxdBase::read(&packet), Ok(base));
+        assert_eq!(RxdOperation::read(&base, &packet), Ok((op, data)));
+        // Cut anywhere in its headers it is refused.
+        for short in 0..len {
+            assert!(RxdOperation::read(&base, &packet[..BASE_LEN + short]).is_err());
+        }
+    }
+
+    const OP: RxdOperation = RxdOperation {
+        kind: TAGGED,
+        flags: WITH_TAG,
+        tag: 5,
+        cq_data: None,
+        total: 3,
+        packets: 1,
+        tx_id: 4,
+        places: RemoteSegments::EMPTY,
+        atomic: (0, 0),
+    };
+
+    #[test]
+    fn operations_come_out_as_they_went_in() {
+        round_trip(OP, b"abc");
+        round_trip(RxdOperation { flags: WITH_TAG | WITH_CQ_DATA, cq_data: Some(8), ..OP }, b"abc");
+        round_trip(RxdOperation { flags: WITH_TAG | INLINE, tx_id: 0, ..OP }, b"abc");
+        round_trip(RxdOperation { packets: 4, total: 5000, ..OP }, b"abc");
+        let places = RemoteSegments::one(1, 3, 2);
+        round_trip(
+            RxdOperation { kind: WRITE, flags: INLINE, tag: 0, tx_id: 0, places, ..OP },
+            b"abc",
+        );
+        round_trip(RxdOperation { kind: READ_REQ, flags: 0, tag: 0, places, ..OP }, b"");
+        let atomic = (3, 2);
+        round_trip(
+            RxdOperation { kind: ATOMIC_FETCH, flags: 0, tag: 0, places, atomic, ..OP },
+            b"abc",
+        );
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        for (op, data) in [
+            (RxdOperation { total: 4, ..OP }, &b"abc"[..]),
+            (RxdOperation { packets: 2, ..OP }, b"abc"),
+            (RxdOperation { packets: 0, ..OP }, b"abc"),
+            (RxdOperation { kind: WRITE, places: RemoteSegments::one(1, 4, 2), ..OP }, b"abc"),
+            (RxdOperation { kind: READ_REQ, places: RemoteSegments::one(1, 4, 2), ..OP }, b""),
+            (RxdOperation { total: u64::MAX, packets: 2, ..OP }, b"abc"),
+        ] {
+            let base = RxdBase { kind: op.kind, flags: op.flags, peer: 7, seq: 9 };
+            let mut head = [0; MAX_HEAD];
+            let len = op.write(&mut head);
+            let packet = [&[0; BASE_LEN], &head[..len], data].concat();
+            assert!(RxdOperation::read(&base, &packet).is_err(), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn peers_of_this_library_know_each_other_and_others_see_zeros() {
+        let greeting = Greeting { nonce: 77 };
+        let packet = Rts::packet(3, b"address", greeting);
+        let rts = Rts::read(&packet).unwrap();
+        assert_eq!((rts.index, rts.greeting), (3, Some(greeting)));
+        assert!(rts.source.starts_with(b"address\0"));
+        let mut plain = packet;
+        plain[GREETING_AT..].fill(0);
+        assert_eq!(Rts::read(&plain).unwrap().greeting, None);
+        plain[0] = 1;
+        assert!(Rts::read(&plain).is_err() && Rts::read(&packet[..87]).is_err());
+        for greeting in [None, Some(greeting)] {
+            let cts = Cts { of: 3, index: 4, greeting };
+            let (packet, len) = cts.packet();
+            assert_eq!(Cts::read(&packet[..len]), Ok(cts));
+        }
+        let ack = Ack { window: 128, here: 5 };
+        assert_eq!(Ack::read(&ack.packet(3, 9)), Ok(ack));
+    }
+}
