@@ -67,11 +67,10 @@ def prune(vendor, metadata):
 
 
 # What Debian has in /usr/share/common-licenses; of all others the text is a file of one of the crates.
-COMMON = {"Apache-2.0": "Apache-2.0", "MPL-2.0": "MPL-2.0", "LGPL-2.1-or-later": "LGPL-2.1"}
+COMMON = {"Apache-2.0": "Apache-2.0", "MPL-2.0": "MPL-2.0"}
 # How a text that a crate has begins, without spaces and case.
 TEXTS = {
     "MIT": "permission is hereby granted, free of charge, to any person",
-    "BSD-1-Clause": "redistributions of source code must retain the above copyright",
     "BSD-2-Clause": "redistribution and use in source and binary forms",
     "BSD-3-Clause": "neither the name",
     "ISC": "permission to use, copy, modify, and/or distribute this software for any purpose",
@@ -119,6 +118,8 @@ def copyright_paragraphs(vendor):
         licence = fields.get("license")
         if not licence:
             sys.exit(f"{folder}: no licence in its Cargo.toml")
+        if not json.loads((folder / ".cargo-checksum.json").read_text())["files"]:
+            continue  # pruned: nothing of it is left
         words, names = expression(licence)
         needed.update(names)
         print(f"Files: vendor/{folder.name}/*")
