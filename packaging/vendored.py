@@ -68,6 +68,7 @@ def prune(vendor, metadata):
 
 # What Debian has in /usr/share/common-licenses; of all others the text is a file of one of the crates.
 COMMON = {"Apache-2.0": "Apache-2.0", "MPL-2.0": "MPL-2.0"}
+LLVM = "Apache-2.0 WITH LLVM-exception"
 # How a text that a crate has begins, without spaces and case.
 TEXTS = {
     "MIT": "permission is hereby granted, free of charge, to any person",
@@ -79,7 +80,7 @@ TEXTS = {
     "0BSD": "permission to use, copy, modify, and/or distribute this software for any purpose",
     "Unlicense": "this is free and unencumbered software",
     "BSL-1.0": "boost software license",
-    "Apache-2.0 WITH LLVM-exception": "llvm exceptions to the apache 2.0 license",
+    LLVM: "llvm exceptions to the apache 2.0 license",
 }
 
 
@@ -136,7 +137,12 @@ def copyright_paragraphs(vendor):
     for name in sorted(needed):
         title = re.sub(r" WITH (\S+)-exception$", r" with \1 exception", name)
         print(f"License: {title}")
-        if name in COMMON:
+        if name == LLVM:
+            exception = texts[name][texts[name].index("LLVM Exceptions") :]
+            exception = re.sub(r"^LLVM Exceptions.*\n|^-+.*\n", "", exception)
+            print(f" On Debian systems the text is /usr/share/common-licenses/{COMMON['Apache-2.0']}, with this exception:\n .")
+            print(indented(exception) + "\n")
+        elif name in COMMON:
             print(f" On Debian systems the text is /usr/share/common-licenses/{COMMON[name]}.\n")
         elif name in texts:
             print(indented(texts[name]) + "\n")
