@@ -43,7 +43,7 @@ PUT          = put() { local new="$(TARGET)/.put" debug="$${2%/*}/.debug/$${2\#\
 	      $(OBJCOPY) --strip-unneeded --add-gnu-debuglink="$$debug" "$$1" "$$new" && install -m 755 "$$new" "$$2" && rm -f "$$new" "$$new.debug";; \
 	    *) echo "SYMBOLS is beside, keep or none" >&2; false;; esac; }
 
-.PHONY: help build install uninstall local dist deb demo check check-long check-verbs bench features fmt lint headers clean
+.PHONY: help build install uninstall local dist deb rpm demo check check-long check-verbs bench features fmt lint headers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -91,10 +91,13 @@ local: ## install into out/prefix, where demo, check and bench look
 	@$(MAKE) --no-print-directory install PREFIX="$(LOCAL)" EXEC_PREFIX="$(LOCAL)" BINDIR="$(LOCAL)/bin" LIBDIR="$(LOCAL)/lib" INCLUDEDIR="$(LOCAL)/include" MANDIR="$(LOCAL)/share/man" DOCDIR="$(LOCAL)/share/doc/ofi" DESTDIR=
 
 dist: ## out/dist/ofi-VERSION.tar.xz: the sources of HEAD and of all crates, which build without a network
-	@packaging/dist
+	@packaging/make-dist
 
 deb: ## Debian packages of that archive, in out/deb (docs/packaging.md)
-	@packaging/deb
+	@packaging/make-deb
+
+rpm: ## RPM packages of it, in out/rpm
+	@packaging/make-rpm
 
 demo: ## build, then real programs over the library: example, fi_pingpong, Open MPI
 	@ctest/programs/demo
