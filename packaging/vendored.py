@@ -109,6 +109,14 @@ def expression(licence):
     return re.sub(r"(\S+) WITH (\S+)", r"\1 with \2 exception", words).replace("-exception exception", " exception"), names
 
 
+def without_holders(text):
+    """The text without the lines above it that name whose it is: those are in the paragraphs of the crates."""
+    lines = text.strip().splitlines()
+    while lines and (not lines[0].strip() or re.match(r"(copyright|all rights reserved|the mit license)", lines[0].strip(), re.I)):
+        lines.pop(0)
+    return "\n".join(lines)
+
+
 def indented(text):
     return "\n".join(" " + (line.rstrip() or ".") for line in text.strip("\n").splitlines())
 
@@ -145,7 +153,7 @@ def copyright_paragraphs(vendor):
         elif name in COMMON:
             print(f" On Debian systems the text is /usr/share/common-licenses/{COMMON[name]}.\n")
         elif name in texts:
-            print(indented(texts[name]) + "\n")
+            print(indented(without_holders(texts[name])) + "\n")
         else:
             sys.exit(f"no crate has the text of {name}")
 
