@@ -8,4 +8,10 @@ pub(crate) const RXD_NAME: &CStr = c"ofi_rxd";
 
 /// The provider, which log lines and parameters name as theirs. Its entry points come with
 /// [`fi_prov_ini`](crate::fi_prov_ini).
-pub static RXD: Provider = Provider::named(RXD_NAME, PROV_VERSION, API_VERSION);
+pub static RXD: Provider =
+    Provider::named(RXD_NAME, PROV_VERSION, API_VERSION).with_cleanup(cleanup);
+
+extern "C" fn cleanup() {
+    // A panic must not leave a destructor of the process.
+    let _ = std::panic::catch_unwind(crate::engine::linger);
+}

@@ -31,8 +31,8 @@ pub(crate) use port::CorePorts;
 use port::PortSource;
 use rx::RxdUnexpected;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// What an endpoint knows of its domain.
@@ -67,6 +67,31 @@ pub(crate) struct RxdEngine {
     timer: Timer,
     activity: AtomicU64,
     helper: Helper,
+    /// The process that made the engine: a forked child's copy shares sockets with its parent.
+    pid: u32,
+}
+
+/// The engines of all domains that are open.
+static LIVE: Mutex<Vec<Weak<RxdEngine>>> = Mutex::new(Vec::new());
+
+/// As the process ends: gives peers the time to have what the application need not wait for, which
+/// they may ask for again.
+pub(crate) fn linger() {
+    // In a forked child the lock of the list may be held for ever, by a thread that only the parent
+    // has.
+    let Ok(live) = LIVE.try_lock() else { return };
+    let live: Vec<_> = live.iter().filter_map(Weak::upgrade).collect();
+    let start = Instant::now();
+    loop {
+        let mut owing = false;
+        for engine in &live {
+            owing |= engine.owes();
+        }
+        if !owing || start.elapsed() >= LINGER {
+            return;
+        }
+        std::thread::sleep(LINGER_PAUSE);
+    }
 }
 
 impl std::fmt::Debug for RxdEngine {
@@ -110,7 +135,28 @@ impl RxdEngine {
         let state = Lock::with_level(RxdState::default(), level);
         let helper = Helper::default();
         let activity = AtomicU64::new(0);
-        Ok(Arc::new(Self { state, limits, ports, epoll, timer, activity, helper }))
+        let pid = std::process::id();
+        let this = Arc::new(Self { state, limits, ports, epoll, timer, activity, helper, pid });
+        let mut live = LIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        live.retain(|engine| engine.strong_count() > 0);
+        live.push(Arc::downgrade(&this));
+        drop(live);
+        Ok(this)
+    }
+
+    /// Makes a turn; whether there are peers that have not acknowledged what the application need
+    /// not wait for. A forked child owes nothing.
+    fn owes(&self) -> bool {
+        let owes = |state: &mut RxdState| {
+            state.turn();
+            let mut owing = false;
+            for (_, ep) in state.eps.iter_mut() {
+                ep.flush_acks();
+                owing |= ep.is_owing();
+            }
+            owing
+        };
+        self.pid == std::process::id() && self.state.visit(owes).unwrap_or(false)
     }
 
     /// The longest packet.
