@@ -43,7 +43,7 @@ PUT          = put() { local new="$(TARGET)/.put" debug="$${2%/*}/.debug/$${2\#\
 	      $(OBJCOPY) --strip-unneeded --add-gnu-debuglink="$$debug" "$$1" "$$new" && install -m 755 "$$new" "$$2" && rm -f "$$new" "$$new.debug";; \
 	    *) echo "SYMBOLS is beside, keep or none" >&2; false;; esac; }
 
-.PHONY: help build install uninstall local dist deb rpm demo check check-long check-verbs bench features fmt lint headers clean
+.PHONY: help build install uninstall local dist deb rpm demo check check-long check-verbs check-aarch64 bench features fmt lint headers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -110,6 +110,9 @@ check-long: ## the same with long soaks: faults, random calls and fuzzing for ho
 
 check-verbs: local ## the verbs provider over software RDMA, in a small QEMU guest
 	@ctest/vm/run
+
+check-aarch64: ## the library built for aarch64 and tested by qemu-user, in a Debian of its own (root)
+	@ctest/aarch64/run
 
 bench: ## compare with the original (BENCH_PEER=dir: another libfabric besides)
 	@benches/run
