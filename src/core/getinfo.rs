@@ -82,6 +82,9 @@ impl WantedProviders {
 /// it tries, such as the list of hints that MPICH goes through.
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
+/// The application was told once why it got none.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
 /// `fi_getinfo`. `-FI_ENOSYS`: the version is newer than this library;
 /// `-FI_ENODATA`: no provider does, and one line of the log says why.
 pub fn getinfo(request: InfoQuery<'_>) -> Result<InfoChain> {
@@ -362,7 +365,10 @@ fn summarise(registry: &Registry, request: InfoQuery<'_>, reasons: &[String]) {
     if tries {
         log::info(format_args!("{text}"));
     } else {
-        log::warn(format_args!("{text}"));
+        match REFUSED.swap(true, Ordering::Relaxed) {
+            false => log::tell(format_args!("{text}")),
+            true => log::warn(format_args!("{text}")),
+        }
     }
 }
 

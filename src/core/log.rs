@@ -14,15 +14,15 @@ use ofi::abi::{
 use ofi::info::{API_VERSION, tostr};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The highest level that the user, a capture or an imported log wants; decides most calls by
-/// itself.
-static LEVEL: AtomicU32 = AtomicU32::new(fi_log_level::FI_LOG_WARN as u32);
+/// The first level that is not written: 0 for silence, which is what `FI_LOG_LEVEL` unset means.
+/// Decides most calls by itself.
+static SILENT_FROM: AtomicU32 = AtomicU32::new(0);
 /// A bit for each subsystem to log.
 static SUBSYS: AtomicU32 = AtomicU32::new(u32::MAX);
 /// Milliseconds between lines of a kind that is rate limited.
@@ -91,7 +91,7 @@ pub(super) fn configure() {
     let level = params::core_string(c"log_level").unwrap_or_default();
     let level = (0..=fi_log_level::FI_LOG_DEBUG as u32)
         .find(|known| tostr::log_level(*known).eq_ignore_ascii_case(&level));
-    LEVEL.store(level.unwrap_or(0), Ordering::Relaxed);
+    SILENT_FROM.store(level.map_or(0, |level| level + 1), Ordering::Relaxed);
     if let Some(interval) = params::core_int(c"log_interval") {
         INTERVAL.store(u64::from(interval.unsigned_abs()), Ordering::Relaxed);
     }
@@ -156,7 +156,7 @@ pub unsafe fn enabled(
     level: c_enum<fi_log_level>,
     subsys: c_enum<fi_log_subsys>,
 ) -> bool {
-    let quiet = level.raw() > LEVEL.load(Ordering::Relaxed);
+    let quiet = level.raw() >= SILENT_FROM.load(Ordering::Relaxed);
     if quiet && CAPTURES.load(Ordering::Relaxed) == 0 && !is_imported() {
         return false;
     }
@@ -192,7 +192,7 @@ unsafe fn written(
         // SAFETY: by this function's contract.
         names.admits(&unsafe { prov_name(prov) }.to_string_lossy())
     };
-    level.raw() <= LEVEL.load(Ordering::Relaxed)
+    level.raw() < SILENT_FROM.load(Ordering::Relaxed)
         && (subsys.raw() >= u32::BITS || SUBSYS.load(Ordering::Relaxed) & (1 << subsys.raw()) != 0)
         && PROVIDERS.get().is_none_or(admitted)
 }
@@ -254,7 +254,7 @@ pub unsafe fn log(
             if let Some(log) = ops.log {
                 log(named(prov), level, subsys, func.as_ptr(), line, text.as_ptr());
             }
-        } else if level.raw() <= LEVEL.load(Ordering::Relaxed) {
+        } else if level.raw() < SILENT_FROM.load(Ordering::Relaxed) {
             write_line(prov_name(prov), level, subsys, func, line, text);
         }
     }
@@ -319,6 +319,19 @@ fn own(level: fi_log_level, func: Option<&CStr>, text: fmt::Arguments<'_>) {
 #[track_caller]
 pub(super) fn warn(text: fmt::Arguments<'_>) {
     own(fi_log_level::FI_LOG_WARN, None, text);
+}
+
+/// As [`warn`], of what a person at a terminal is told even if nothing else is logged. A file or a
+/// pipe gets nothing of it: programs may compare what they print.
+#[track_caller]
+pub(super) fn tell(text: fmt::Arguments<'_>) {
+    let silent = SILENT_FROM.load(Ordering::Relaxed) == 0 && !is_imported();
+    if silent && OUTPUT.get().is_none() && std::io::stderr().is_terminal() {
+        // There is nowhere to report that it cannot be written.
+        let _ = writeln!(std::io::stderr(), "libfabric: {text}");
+    } else {
+        warn(text);
+    }
 }
 
 /// Something that helps to understand what the library did.
@@ -501,7 +514,7 @@ mod tests {
         assert_eq!(lines, [Captured { prov: "zed".into(), text: "no such caps".into() }]);
         // SAFETY: as above.
         unsafe {
-            assert!(!captures(level) && enabled(&prov, fi_log_level::FI_LOG_WARN.into(), subsys))
+            assert!(!captures(level) && !enabled(&prov, fi_log_level::FI_LOG_WARN.into(), subsys))
         };
     }
 
@@ -510,11 +523,14 @@ mod tests {
         let prov = provider();
         let (level, subsys) = (fi_log_level::FI_LOG_WARN.into(), fi_log_subsys::FI_LOG_CQ.into());
         let mut showtime = 0;
-        // SAFETY: a live provider.
-        unsafe {
-            assert!(ready(&prov, level, subsys, &mut showtime));
-            assert!(!ready(&prov, level, subsys, &mut showtime));
-        }
+        // While a thread captures, its warnings are wanted.
+        capturing(|| {
+            // SAFETY: a live provider.
+            unsafe {
+                assert!(ready(&prov, level, subsys, &mut showtime));
+                assert!(!ready(&prov, level, subsys, &mut showtime));
+            }
+        });
         assert!(showtime > 0);
     }
 

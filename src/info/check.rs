@@ -75,15 +75,13 @@ pub struct ProviderOffer {
 pub struct HintsRefusal {
     /// Which attribute it is about, as in `domain_attr->mr_mode`.
     pub what: &'static str,
-    /// What the application asked for.
-    pub wanted: String,
-    /// What the provider has.
-    pub have: String,
+    /// What the application asked for and what the provider has, or which bits are missing.
+    pub why: String,
 }
 
 impl fmt::Display for HintsRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: wanted {}, have {}", self.what, self.wanted, self.have)
+        write!(f, "{}: {}", self.what, self.why)
     }
 }
 
@@ -91,7 +89,7 @@ struct Refusals(Vec<HintsRefusal>);
 
 impl Refusals {
     fn add(&mut self, what: &'static str, wanted: impl fmt::Display, have: impl fmt::Display) {
-        self.0.push(HintsRefusal { what, wanted: wanted.to_string(), have: have.to_string() });
+        self.0.push(HintsRefusal { what, why: format!("wanted {wanted}, have {have}") });
     }
 
     /// A bound from below: 0 asks for nothing.
@@ -101,12 +99,26 @@ impl Refusals {
         }
     }
 
-    /// Bits that must all be there.
+    /// Bits of the application's that the provider must all have.
     fn subset(&mut self, what: &'static str, wanted: u64, have: u64, names: fn(u64) -> String) {
-        if wanted & !have != 0 {
-            self.add(what, names(wanted & !have), names(have));
+        self.0.extend(not_offered(what, wanted & !have, names));
+    }
+
+    /// Bits of the provider's that the application must all accept.
+    fn accepted(&mut self, what: &'static str, needs: u64, takes: u64, names: fn(u64) -> String) {
+        let missing = needs & !takes;
+        if missing != 0 {
+            let why = format!("{} must be accepted", names(missing));
+            self.0.push(HintsRefusal { what, why });
         }
     }
+}
+
+/// The refusal for bits that are missing, by their names alone; none if there are no such bits.
+fn not_offered(what: &'static str, missing: u64, names: fn(u64) -> String) -> Option<HintsRefusal> {
+    let verb = if missing.count_ones() > 1 { "are" } else { "is" };
+    (missing != 0)
+        .then(|| HintsRefusal { what, why: format!("{} {verb} not offered", names(missing)) })
 }
 
 /// Why the offer does not do for these hints of an application of this API
@@ -116,7 +128,7 @@ pub fn check(api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) -> Vec<HintsRe
     let mut no = Refusals(Vec::new());
     let most = offer.most.as_ref();
     no.subset("caps", hints.caps(), most.caps(), tostr::caps);
-    no.subset("mode", most.mode(), hints.mode(), tostr::mode);
+    no.accepted("mode", most.mode(), hints.mode(), tostr::mode);
     check_ep(&mut no, api, offer, hints);
     check_domain(&mut no, api, offer, hints);
     check_tx(&mut no, offer, hints);
@@ -300,9 +312,7 @@ fn check_mr_mode(
         bits => bits,
     };
     // The application must be ready for everything the provider needs.
-    if needs & !takes != 0 {
-        no.add("domain_attr->mr_mode", tostr::mr_mode(want as u64), tostr::mr_mode(needs as u64));
-    }
+    no.accepted("domain_attr->mr_mode", needs as u64, takes as u64, tostr::mr_mode);
 }
 
 const MR_BASIC_BITS: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
@@ -541,12 +551,8 @@ pub fn fit_comm_caps(
         true => caps & !FI_REMOTE_COMM,
         false => caps,
     };
-    if wanted & !reach != 0 {
-        return Err(HintsRefusal {
-            what: "caps",
-            wanted: tostr::caps(wanted),
-            have: tostr::caps(reach & COMM_CAPS),
-        });
+    if let Some(refusal) = not_offered("caps", wanted & !reach, tostr::caps) {
+        return Err(refusal);
     }
     info.set_caps(reach);
     Ok(())
@@ -644,7 +650,7 @@ mod tests {
         hints.set_caps(FI_MSG | FI_ATOMIC | FI_HMEM);
         let refusals = check(API_VERSION, &offer(), hints.as_ref());
         assert_eq!((refusals.len(), refusals[0].what), (1, "caps"));
-        assert_eq!(refusals[0].wanted, "FI_ATOMIC, FI_HMEM");
+        assert_eq!(refusals[0].why, "FI_ATOMIC, FI_HMEM are not offered");
     }
 
     #[test]
