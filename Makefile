@@ -22,6 +22,7 @@ LIBVERSION  := 1.32.1
 APIVERSION  := $(shell sed -n 's/^pub const FI_\(MAJOR\|MINOR\|REVISION\)_VERSION: .* = \([0-9]*\);/\2/p' src/abi/fabric.rs | paste -sd.)
 # providers/example is there to be copied, not to be used.
 PLUGINS      = $(filter-out example,$(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so))))
+TOOLS       := fi_info fi_pingpong fi_strerror fi_ps fi_top fi_doctor
 LOCAL       := $(CURDIR)/out/prefix
 
 .PHONY: help build install uninstall local demo check check-long check-verbs bench features fmt lint headers clean
@@ -49,7 +50,7 @@ install: build ## into PREFIX (default /usr/local), under DESTDIR if given
 	    -e 's|@includedir@|$(if $(filter $(PREFIX)/include,$(INCLUDEDIR)),$${prefix}/include,$(INCLUDEDIR))|' \
 	    -e 's|@url@|$(URL)|' -e 's|@version@|$(APIVERSION)|' \
 	    pkgconfig/libfabric.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
-	for t in fi_info fi_pingpong fi_strerror; do install -m 755 "$(TARGET)/$$t" "$(DESTDIR)$(BINDIR)/$$t" || exit; done
+	for t in $(TOOLS); do install -m 755 "$(TARGET)/$$t" "$(DESTDIR)$(BINDIR)/$$t" || exit; done
 	install -m 755 "$(TARGET)/libdaplofi.so" "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2"
 	install -d "$(DESTDIR)$(DOCDIR)"
 	sed -e 's|@libdir@|$(LIBDIR)|' capi/dapl/dat.conf.in > "$(DESTDIR)$(DOCDIR)/dat.conf"
@@ -61,7 +62,7 @@ uninstall: ## what install put into PREFIX
 	for p in $(PLUGINS); do rm -f "$(DESTDIR)$(LIBDIR)/libfabric/lib$$p-fi.so"; done
 	(cd include && find rdma kfi -name '*.h' -exec rm -f "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
 	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
-	for t in fi_info fi_pingpong fi_strerror; do rm -f "$(DESTDIR)$(BINDIR)/$$t"; done
+	for t in $(TOOLS); do rm -f "$(DESTDIR)$(BINDIR)/$$t"; done
 	rm -f "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2" "$(DESTDIR)$(DOCDIR)/dat.conf"
 	if [ -x "$(TARGET)/manpages" ]; then "$(TARGET)/manpages" docs/man ctest/abi --list | while read -r f; do rm -f "$(DESTDIR)$(MANDIR)/$$f"; done; fi
 	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)" "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" "$(DESTDIR)$(INCLUDEDIR)/kfi" 2>/dev/null

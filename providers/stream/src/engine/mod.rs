@@ -26,6 +26,7 @@ mod contexts;
 mod courier;
 mod endpoints;
 mod ep;
+mod facts;
 mod incoming;
 mod nearby;
 mod post;
@@ -173,6 +174,8 @@ impl<N: Net> StreamEngine<N> {
             owed: 0,
             started: None,
             regions,
+            facts: N::facts(),
+            show_at: 0,
         };
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
@@ -207,7 +210,11 @@ impl<N: Net> StreamEngine<N> {
         if in_memory && !first && !state.idle.is_multiple_of(MEMORY_LOOKS) {
             return;
         }
-        let Some(offer) = state.looks.in_vain(first) else { return };
+        let offer = state.looks.in_vain(first);
+        if state.looks.last() >= state.show_at {
+            state.show();
+        }
+        let Some(offer) = offer else { return };
         if offer != Courtesy::Processor && !state.prepare_to_block() {
             return;
         }
@@ -302,6 +309,10 @@ impl<N: Net> StreamState<N> {
     fn look_around(&mut self) {
         self.turns += 1;
         self.idle = self.idle.wrapping_add(1);
+        self.facts.turn(self.turns);
+        if self.turns.is_multiple_of(facts::SHOWN_EACH) {
+            self.show();
+        }
         // One test for the four, of which there is nearly always none, or the last.
         if self.starved.len() | self.crowded.len() | self.held.len() | self.local.len() != 0
             && self.tend()
@@ -564,6 +575,7 @@ impl<N: Net> StreamState<N> {
             self.flush_held();
         }
         self.watch_looked_at();
+        self.show();
         if !self.rest() {
             return false;
         }
