@@ -262,6 +262,9 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
     examination.pairs();
     let mut findings = examination.findings;
     findings.sort_by_key(|finding| (finding.rule, finding.pid));
+    let mismatched: Vec<_> =
+        findings.iter().filter(|one| one.rule == HangRule::Mismatch).map(|one| one.pid).collect();
+    findings.retain(|one| one.rule != HangRule::NothingSent || !mismatched.contains(&one.pid));
     findings.dedup_by(|one, other| one.rule == other.rule && one.pid == other.pid);
     findings.truncate(MOST);
     findings
@@ -364,7 +367,7 @@ impl Examination<'_> {
             ("transmits", endpoint.tx_queue, endpoint.tx_queue_size),
         ];
         let shown = if endpoint.one_queue == 1 { &queues[..1] } else { &queues[..] };
-        for (of, entries, size) in shown {
+        for (i, (of, entries, size)) in shown.iter().enumerate() {
             let of = if endpoint.one_queue == 1 { "" } else { &format!(" of {of}") };
             if *size > 0 && entries >= size {
                 found.push((
@@ -372,7 +375,7 @@ impl Examination<'_> {
                     format!("the completion queue{of} of {who} is full, and nobody reads it"),
                     format!("{entries} entries, made for {size}; {} connections wait for room", endpoint.starved),
                 ));
-            } else if *entries > 0 && view.is_looking() {
+            } else if *entries > 0 && view.is_looking() && (i == 0 || endpoint.one_queue == 1) {
                 found.push((
                     HangRule::QueueUnread,
                     format!("{who} does not read the {entries} entries of its completion queue{of}"),
@@ -468,7 +471,9 @@ impl Examination<'_> {
                         && back.is_some_and(|back| {
                             other.receives().all(|one| one.source == ANY || one.source == back.name)
                         });
-                    if waits_too {
+                    if waits_too && other.process.pid < view.process.pid {
+                        // Said of the other one already.
+                    } else if waits_too {
                         let second = other.receives().next().copied().unwrap_or_default();
                         let cause = format!(
                             "{} and {} wait for a message of each other",

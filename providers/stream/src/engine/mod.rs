@@ -575,10 +575,10 @@ impl<N: Net> StreamState<N> {
             self.flush_held();
         }
         self.watch_looked_at();
-        self.show();
         if !self.rest() {
             return false;
         }
+        self.show();
         // A connection that waits for room in a queue goes on when the application reads the
         // queue, which is a call into the library.
         let room = |id: &u32| {
