@@ -40,7 +40,8 @@ fn main() -> ExitCode {
         complain("fi_doctor", "no process that uses libfabric can be looked at");
     }
     std::thread::sleep(Duration::from_secs_f64(options.value("-i", 2.0)));
-    let after = LookOptions { pids: before.iter().map(|one| one.pid).collect(), ..LookOptions::default() };
+    let after =
+        LookOptions { pids: before.iter().map(|one| one.pid).collect(), ..LookOptions::default() };
     let after = after.look("fi_doctor");
     let findings = examine(&before, &after, now());
     if options.has("--json") {

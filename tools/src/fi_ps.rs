@@ -21,8 +21,10 @@ fn main() -> ExitCode {
     if options.has("--json") {
         print(&processes_json(&processes));
     } else {
-        let heading =
-            ["PID", "PROGRAM", "PROVIDER", "TYPE", "PEERS", "SENT", "BYTES", "RECEIVED", "BYTES", "ADDRESS"];
+        let heading = [
+            "PID", "PROGRAM", "PROVIDER", "TYPE", "PEERS", "SENT", "BYTES", "RECEIVED", "BYTES",
+            "ADDRESS",
+        ];
         let mut rows = vec![heading.map(String::from).to_vec()];
         for process in &processes {
             for page in &process.pages {

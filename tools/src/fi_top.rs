@@ -99,9 +99,9 @@ fn remark(process: &ShownProcess, endpoint: &EndpointFacts, turns: u64, at: u64)
         "stopped".into()
     } else if endpoint.rx_queue_size > 0 && endpoint.rx_queue >= endpoint.rx_queue_size {
         "queue full".into()
-    } else if turns == 0 && endpoint.asleep == 0 && seen > 500_000_000 {
+    } else if turns == 0 && !(endpoint.asleep > 0 && process.system.polls) && seen > 500_000_000 {
         format!("no progress for {}", time(seen))
-    } else if endpoint.asleep > 0 && turns < 10 {
+    } else if endpoint.asleep > 0 && process.system.polls && turns < 10 {
         "asleep".into()
     } else if endpoint.idle > 0 && at.saturating_sub(endpoint.moved) > 1_000_000_000 {
         format!("nothing for {}", time(at.saturating_sub(endpoint.moved)))
@@ -133,7 +133,8 @@ fn line(
 ) -> RatedLine {
     let same = |known: &&EndpointFacts| known.serial == endpoint.serial;
     let before = old.and_then(|old| Some((old, old.endpoints.iter().find(same)?)));
-    let turn = |page: &ShownPage| page.head.turns.get(endpoint.engine as usize).copied().unwrap_or(0);
+    let turn =
+        |page: &ShownPage| page.head.turns.get(endpoint.engine as usize).copied().unwrap_or(0);
     let (rate, turns) = match before {
         None => ([0.0; 4], 1),
         Some((old, known)) => {
@@ -142,7 +143,8 @@ fn line(
             (rate, turn(page).wrapping_sub(turn(old)))
         }
     };
-    let [posted, unexpected] = [endpoint.posted, endpoint.unexpected].map(|[m, t]| m.saturating_add(t));
+    let [posted, unexpected] =
+        [endpoint.posted, endpoint.unexpected].map(|[m, t]| m.saturating_add(t));
     let queued = endpoint.rx_queue.saturating_add(unexpected).saturating_add(endpoint.in_flight);
     let [sent, sent_bytes, received, received_bytes] = rate.map(short);
     let cells = vec![
@@ -162,9 +164,8 @@ fn line(
         remark(process, endpoint, turns, at),
     ];
     let peers = page.peers_of(endpoint).map(|peer| {
-        let known = before.and_then(|(old, _)| {
-            old.peers.iter().find(|known| known.serial == peer.serial)
-        });
+        let known =
+            before.and_then(|(old, _)| old.peers.iter().find(|known| known.serial == peer.serial));
         let passed = |peer: &ofi_facts::layout::PeerFacts| {
             [peer.sent, peer.sent_bytes, peer.received, peer.received_bytes]
         };
@@ -198,8 +199,8 @@ fn screen(mut lines: Vec<RatedLine>, key: SortKey, with_peers: bool) -> String {
         SortKey::Queues => other.queued.cmp(&one.queued),
     });
     let heading = [
-        "PID", "PROGRAM", "PROVIDER", "TYPE", "PEERS", "SENT/s", "BYTES/s", "RECV/s", "BYTES/s", "POSTED",
-        "UNEXP", "FLIGHT", "UNREAD", "REMARK",
+        "PID", "PROGRAM", "PROVIDER", "TYPE", "PEERS", "SENT/s", "BYTES/s", "RECV/s", "BYTES/s",
+        "POSTED", "UNEXP", "FLIGHT", "UNREAD", "REMARK",
     ];
     let mut rows = vec![heading.map(String::from).to_vec()];
     for line in lines {
@@ -226,7 +227,12 @@ fn metrics(processes: &[ShownProcess]) -> String {
             ep.unexpected[0].saturating_add(ep.unexpected[1])
         }),
         ("in_flight", "gauge", "Operations that are not complete", |_, ep| ep.in_flight),
-        ("unread_completions", "gauge", "Entries of the receive queue that nobody read", |_, ep| ep.rx_queue),
+        (
+            "unread_completions",
+            "gauge",
+            "Entries of the receive queue that nobody read",
+            |_, ep| ep.rx_queue,
+        ),
         ("lost_connections_total", "counter", "Connections that were lost", |_, ep| ep.lost[0]),
     ];
     let mut text = String::new();
@@ -256,8 +262,7 @@ fn main() -> ExitCode {
     let options = LookOptions::parse("fi_top", HELP, &flags, &["-d", "-n"]);
     let mut before = options.look("fi_top");
     if options.has("--json") || options.has("--metrics") {
-        let text =
-            if options.has("--json") { processes_json(&before) } else { metrics(&before) };
+        let text = if options.has("--json") { processes_json(&before) } else { metrics(&before) };
         print(&text);
         return ExitCode::SUCCESS;
     }

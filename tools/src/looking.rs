@@ -151,7 +151,10 @@ pub(crate) fn processes_json(processes: &[ShownProcess]) -> String {
     let page = |page: &ShownPage| {
         object(&[
             ("provider", json(&page.provider())),
-            ("library", json(&format!("{}.{}", page.head.library >> 16, page.head.library & 0xffff))),
+            (
+                "library",
+                json(&format!("{}.{}", page.head.library >> 16, page.head.library & 0xffff)),
+            ),
             ("peers_left_out", page.head.peers_left_out.to_string()),
             ("endpoints_left_out", page.head.endpoints_left_out.to_string()),
             ("endpoints", list(page.endpoints.iter().map(|ep| endpoint_json(page, ep)))),
@@ -171,7 +174,8 @@ pub(crate) fn processes_json(processes: &[ShownProcess]) -> String {
 /// Rows under a heading, in columns as wide as they need; numbers to the right.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|c| c.chars().count()).max();
+    let width =
+        |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|c| c.chars().count()).max();
     let widths: Vec<_> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
     let mut text = String::new();
     for row in rows {
@@ -179,10 +183,15 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
         for (at, cell) in row.iter().enumerate() {
             let number = rows.get(1).and_then(|row| row.get(at)).is_some_and(|cell| {
                 cell.starts_with(|c: char| c.is_ascii_digit()) && !cell.contains([':', '.'])
-                    || cell.ends_with(['k', 'M', 'G']) && cell.starts_with(|c: char| c.is_ascii_digit())
+                    || cell.ends_with(['k', 'M', 'G'])
+                        && cell.starts_with(|c: char| c.is_ascii_digit())
             });
             let wide = widths[at];
-            let _ = if number { write!(line, "{cell:>wide$}  ") } else { write!(line, "{cell:<wide$}  ") };
+            let _ = if number {
+                write!(line, "{cell:>wide$}  ")
+            } else {
+                write!(line, "{cell:<wide$}  ")
+            };
         }
         text += line.trim_end();
         text.push('\n');

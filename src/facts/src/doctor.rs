@@ -3,9 +3,7 @@
 //! A rule speaks only of what was the same both times, so that a job in which messages flow has no
 //! finding. Findings are in the order of how surely they are the cause: a process that is stopped
 //! before those that wait for it.
-use crate::layout::{
-    ANY, EndpointFacts, PeerFacts, WaitingFacts, peer_bits, states, words_text,
-};
+use crate::layout::{ANY, EndpointFacts, PeerFacts, WaitingFacts, peer_bits, states, words_text};
 use crate::read::{ShownPage, ShownProcess};
 use crate::show::{address, receive, time};
 use std::fmt::Write;
@@ -93,7 +91,9 @@ impl HangRule {
             Self::Mismatch => {
                 "compare tag, ignored bits and source of the receive with what was sent, on both sides"
             }
-            Self::NoReceive => "the receiver has to post a receive for it; look what it does instead",
+            Self::NoReceive => {
+                "the receiver has to post a receive for it; look what it does instead"
+            }
             Self::Deadlock => {
                 "one of the two has to send first, or to receive without waiting (MPI: MPI_Sendrecv, MPI_Irecv)"
             }
@@ -101,7 +101,9 @@ impl HangRule {
                 "the peer does not read: it makes no progress, or has no memory for more messages without a \
                  receive; run fi_doctor on the peer's host as well"
             }
-            Self::NothingSent => "look at the sender: it has sent nothing that this receive would take",
+            Self::NothingSent => {
+                "look at the sender: it has sent nothing that this receive would take"
+            }
         }
     }
 }
@@ -161,7 +163,8 @@ impl<'f> EndpointView<'f> {
 
     /// A thread of the process looks at its queues, or sleeps until there is something to see.
     fn is_looking(&self) -> bool {
-        self.turns > 0 || self.endpoint.asleep > 0
+        // Who was asleep last may do something else now.
+        self.turns > 0 || (self.endpoint.asleep > 0 && self.process.system.polls)
     }
 
     fn is_stopped(&self) -> bool {
@@ -327,10 +330,15 @@ impl Examination<'_> {
                     format!("the connection is being made; {} messages wait for it", peer.unsent),
                 )),
                 // Who is asked makes no calls, if it is seen here: the rule about pairs says so.
-                states::ASKED if lasts && self.at(&peer.address).is_none_or(|at| at.is_looking()) => {
+                states::ASKED
+                    if lasts && self.at(&peer.address).is_none_or(|at| at.is_looking()) =>
+                {
                     found.push((
                         HangRule::HalfMade,
-                        format!("{who} is connected with {to}, which has not answered for {}", time(since)),
+                        format!(
+                            "{who} is connected with {to}, which has not answered for {}",
+                            time(since)
+                        ),
                         format!("{} messages wait for the answer", peer.unsent),
                     ));
                 }
@@ -341,7 +349,11 @@ impl Examination<'_> {
             let known = UNREACHED.iter().find(|(code, _)| *code == error.code);
             if let Some((_, text)) = known.filter(|_| view.quiet && error.count > 0) {
                 let seen = format!("{} operations failed with error {}", error.count, error.code);
-                found.push((HangRule::Unreachable, format!("{who} did not reach a peer: {text}"), seen));
+                found.push((
+                    HangRule::Unreachable,
+                    format!("{who} did not reach a peer: {text}"),
+                    seen,
+                ));
             }
         }
         if !view.quiet {
@@ -373,12 +385,17 @@ impl Examination<'_> {
                 found.push((
                     HangRule::QueueFull,
                     format!("the completion queue{of} of {who} is full, and nobody reads it"),
-                    format!("{entries} entries, made for {size}; {} connections wait for room", endpoint.starved),
+                    format!(
+                        "{entries} entries, made for {size}; {} connections wait for room",
+                        endpoint.starved
+                    ),
                 ));
             } else if *entries > 0 && view.is_looking() && (i == 0 || endpoint.one_queue == 1) {
                 found.push((
                     HangRule::QueueUnread,
-                    format!("{who} does not read the {entries} entries of its completion queue{of}"),
+                    format!(
+                        "{who} does not read the {entries} entries of its completion queue{of}"
+                    ),
                     format!("it makes progress by other calls, {} times in between", view.turns),
                 ));
             }
@@ -386,7 +403,8 @@ impl Examination<'_> {
         if view.is_looking() {
             found.extend(mismatch(view));
             let receives: u64 = view.receives().count() as u64;
-            let kept: u64 = endpoint.unexpected.iter().fold(0, |sum, more| sum.saturating_add(*more));
+            let kept: u64 =
+                endpoint.unexpected.iter().fold(0, |sum, more| sum.saturating_add(*more));
             if receives == 0 && kept > 0 {
                 let first = view.messages().next().copied().unwrap_or_default();
                 found.push((
@@ -403,7 +421,10 @@ impl Examination<'_> {
                 let to = address(&peer.address);
                 found.push((
                     HangRule::NotTaken,
-                    format!("{to} does not take what {who} has for it, for {}", time(now - peer.moved)),
+                    format!(
+                        "{to} does not take what {who} has for it, for {}",
+                        time(now - peer.moved)
+                    ),
                     owed(peer),
                 ));
             }
@@ -456,11 +477,8 @@ impl Examination<'_> {
                     continue;
                 }
                 if is_owed(peer) && now.saturating_sub(peer.moved) > LASTING {
-                    let cause = format!(
-                        "{} does not take what {} has for it",
-                        other.who(),
-                        view.who()
-                    );
+                    let cause =
+                        format!("{} does not take what {} has for it", other.who(), view.who());
                     found.push((HangRule::NotTaken, view.process.pid, cause, owed(peer)));
                 } else if awaited && !own {
                     let first = view.receives().next().copied().unwrap_or_default();

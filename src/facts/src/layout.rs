@@ -373,8 +373,7 @@ pub fn words_text(words: &[u64]) -> String {
     bytes.map(|byte| if matches!(byte, b' '..=b'~') { char::from(byte) } else { '?' }).collect()
 }
 
-const _: () =
-    assert!(HeadFacts::WORDS + FIRST_ENDPOINTS * EndpointFacts::WORDS <= FIRST_WORDS);
+const _: () = assert!(HeadFacts::WORDS + FIRST_ENDPOINTS * EndpointFacts::WORDS <= FIRST_WORDS);
 
 #[cfg(test)]
 mod tests {

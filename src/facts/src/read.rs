@@ -189,8 +189,7 @@ impl ShownPage {
 
     /// Messages and bytes that an endpoint has sent, then received.
     pub fn passed(&self, endpoint: &EndpointFacts) -> [u64; 4] {
-        let past =
-            [endpoint.sent, endpoint.sent_bytes, endpoint.received, endpoint.received_bytes];
+        let past = [endpoint.sent, endpoint.sent_bytes, endpoint.received, endpoint.received_bytes];
         self.peers_of(endpoint).fold(past, |sums, peer| {
             let more = [peer.sent, peer.sent_bytes, peer.received, peer.received_bytes];
             std::array::from_fn(|at| sums[at].wrapping_add(more[at]))
@@ -207,6 +206,8 @@ pub struct SystemFacts {
     pub threads: String,
     /// What the first thread waits for in the kernel, if that is known.
     pub waits_in: String,
+    /// A thread sleeps until a descriptor has something to tell, as far as is known.
+    pub polls: bool,
     /// Descriptors that are open, and how many may be.
     pub descriptors: [u64; 2],
     /// Processors that the process may use.
@@ -247,6 +248,12 @@ fn listed(list: &str) -> u64 {
     list.split(',').filter_map(range).sum()
 }
 
+/// Whether a thread in this state, which waits there in the kernel if that is known, may sleep until a
+/// descriptor has something to tell.
+fn may_poll(state: Option<char>, waits_in: &str) -> bool {
+    state == Some('S') && (waits_in.is_empty() || waits_in.contains("poll"))
+}
+
 impl SystemFacts {
     /// What the system says of this process.
     pub fn of(pid: u32) -> Result<Self, NoFacts> {
@@ -258,12 +265,17 @@ impl SystemFacts {
         let ticks = |at: usize| fields.get(at).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
         let status = read("status").unwrap_or_default();
         let mut threads: String = fields.first().copied().unwrap_or("?").chars().take(1).collect();
+        let waits_in = clean(&read("wchan").unwrap_or_default()).replace('0', "");
+        let mut polls = may_poll(threads.chars().next(), &waits_in);
         for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten().take(1024) {
             if task.file_name().to_string_lossy().parse() == Ok(pid) {
                 continue;
             }
             let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            threads.extend(stat.rsplit_once(')').and_then(|(_, rest)| rest.trim().chars().next()));
+            let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim().chars().next());
+            threads.extend(state);
+            let waits = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+            polls |= may_poll(state, waits.trim_matches('0'));
         }
         let limits = read("limits").unwrap_or_default();
         let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
@@ -272,7 +284,8 @@ impl SystemFacts {
         Ok(Self {
             program: clean(&read("comm").unwrap_or_default()),
             threads,
-            waits_in: clean(&read("wchan").unwrap_or_default()).replace('0', ""),
+            waits_in,
+            polls,
             descriptors: [open, limit.unwrap_or(u64::MAX)],
             processors: value(&status, "Cpus_allowed_list").map_or(0, listed),
             ticks: ticks(11) + ticks(12),
@@ -374,7 +387,8 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         let mut words = memory(good());
-        let endpoint = EndpointFacts { sequence: 2, serial: 1, kind: kinds::RDM, ..Default::default() };
+        let endpoint =
+            EndpointFacts { sequence: 2, serial: 1, kind: kinds::RDM, ..Default::default() };
         let at = endpoint_at(0, 4);
         endpoint.put_words(&mut words[at..at + EndpointFacts::WORDS]);
         let peer = PeerFacts { sequence: 4, serial: 2, endpoint: 1, sent: 7, ..Default::default() };

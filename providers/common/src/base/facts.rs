@@ -124,7 +124,8 @@ impl FactsMemory {
             version: VERSION,
             process: std::process::id().into(),
             peers: peers as u64,
-            library: (crate::abi::FI_MAJOR_VERSION as u64) << 16 | crate::abi::FI_MINOR_VERSION as u64,
+            library: (crate::abi::FI_MAJOR_VERSION as u64) << 16
+                | crate::abi::FI_MINOR_VERSION as u64,
             provider: text_words(&provider.name().to_string_lossy()),
             began: coarse_now(),
             ..HeadFacts::default()

@@ -248,7 +248,8 @@ impl<N: Net> StreamState<N> {
             let settled = listeners.contains_key(&id) || link.is_some();
             let local = &ep.identity.local;
             ep.shown.show(facts, of, settled, || {
-                link.and_then(|link| link.local_addr().ok()).map_or_else(|| text(local), |at| text(&at))
+                link.and_then(|link| link.local_addr().ok())
+                    .map_or_else(|| text(local), |at| text(&at))
             });
             let called = std::mem::replace(&mut ep.errors.called, calls_again);
             if !calls_again && !called {

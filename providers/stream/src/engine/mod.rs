@@ -270,7 +270,7 @@ impl<N: Net> Progress for StreamEngine<N> {
     fn visit(&self) -> bool {
         let visit = self.state.visit(|state| {
             state.turn();
-            state.prepare_to_block()
+            state.prepare_to_sleep()
         });
         visit.unwrap_or(false)
     }
@@ -280,7 +280,7 @@ impl<N: Net> Progress for StreamEngine<N> {
     }
 
     fn may_block(&self) -> bool {
-        self.lock().prepare_to_block()
+        self.lock().prepare_to_sleep()
     }
 
     fn stands_back(&self) {
@@ -565,6 +565,16 @@ impl<N: Net> StreamState<N> {
         };
     }
 
+    /// [`StreamState::prepare_to_block`] for longer than a moment: others are shown that a thread
+    /// sleeps.
+    fn prepare_to_sleep(&mut self) -> bool {
+        let may = self.prepare_to_block();
+        if may {
+            self.show();
+        }
+        may
+    }
+
     /// Called before a thread sleeps on the poller's descriptor: true if every event that the
     /// engine waits for will make that descriptor readable.
     fn prepare_to_block(&mut self) -> bool {
@@ -578,7 +588,6 @@ impl<N: Net> StreamState<N> {
         if !self.rest() {
             return false;
         }
-        self.show();
         // A connection that waits for room in a queue goes on when the application reads the
         // queue, which is a call into the library.
         let room = |id: &u32| {
