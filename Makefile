@@ -14,6 +14,10 @@ DESTDIR     ?=
 CARGO       ?= cargo
 TARGET      ?= $(or $(CARGO_TARGET_DIR),target)/release
 URL         ?= https://github.com/ofiwg/libfabric
+# Where the symbols of what is installed go: 'beside' it, in .debug, where debuggers look; 'keep' has
+# them stay in it, for those who take them out themselves (dh_strip); 'none' leaves them out.
+SYMBOLS     ?= beside
+OBJCOPY     ?= objcopy
 
 # The file the links point to.  Its number sorts like those of the original,
 # so that ldconfig picks the newer of two libraries with this SONAME.
@@ -24,25 +28,40 @@ APIVERSION  := $(shell sed -n 's/^pub const FI_\(MAJOR\|MINOR\|REVISION\)_VERSIO
 PLUGINS      = $(filter-out example,$(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so))))
 TOOLS       := fi_info fi_pingpong fi_strerror fi_ps fi_top fi_doctor
 LOCAL       := $(CURDIR)/out/prefix
+VERSION     := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
-.PHONY: help build install uninstall local demo check check-long check-verbs bench features fmt lint headers clean
+# No name of a folder of this machine goes into what is built, so that two builds have the same bytes:
+# the sources are in /usr/src/ofi, what cargo fetched in /usr/src/crates.
+CARGO_FILES := $(or $(CARGO_HOME),$(HOME)/.cargo)
+BUILD_ENV    = RUSTFLAGS="$(RUSTFLAGS) --remap-path-prefix=$(CARGO_FILES)/registry/src=/usr/src/crates --remap-path-prefix=$(abspath $(TARGET))=/usr/src/ofi/target --remap-path-prefix=$(CURDIR)=/usr/src/ofi" \
+               CFLAGS="$(CFLAGS) -ffile-prefix-map=$(CARGO_FILES)/registry/src=/usr/src/crates -ffile-prefix-map=$(abspath $(TARGET))=/usr/src/ofi/target -ffile-prefix-map=$(CURDIR)=/usr/src/ofi"
+# put FROM TO: installs a library or program of the build, with its symbols as SYMBOLS says. What a
+# program has mapped is replaced, not written to.
+PUT          = put() { local new="$(TARGET)/.put" debug="$${2%/*}/.debug/$${2\#\#*/}.debug"; case "$(SYMBOLS)" in \
+	    keep) install -m 755 "$$1" "$$2" && rm -f "$$debug";; \
+	    none) $(OBJCOPY) --strip-unneeded "$$1" "$$new" && install -m 755 "$$new" "$$2" && rm -f "$$new" "$$debug";; \
+	    beside) install -d "$${debug%/*}" && $(OBJCOPY) --only-keep-debug "$$1" "$$new.debug" && install -m 644 "$$new.debug" "$$debug" && \
+	      $(OBJCOPY) --strip-unneeded --add-gnu-debuglink="$$debug" "$$1" "$$new" && install -m 755 "$$new" "$$2" && rm -f "$$new" "$$new.debug";; \
+	    *) echo "SYMBOLS is beside, keep or none" >&2; false;; esac; }
+
+.PHONY: help build install uninstall local dist deb rpm demo check check-long check-verbs check-aarch64 bench features fmt lint headers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 # The headers are committed: what writes them ('make headers') takes long to compile.
 build: ## the library, its providers and the tools, optimised
-	$(CARGO) build --release --workspace --exclude ofi --exclude example-fi
+	$(BUILD_ENV) $(CARGO) build --release --workspace --exclude ofi --exclude example-fi
 
 # Everything that is installed goes through here, so that uninstall knows it.
 install: build ## into PREFIX (default /usr/local), under DESTDIR if given
 	@[ -e include/rdma/fabric.h ] || { echo "include/rdma is missing: run 'make headers'" >&2; exit 1; }
 	@[ -n "$(PLUGINS)" ] || { echo "no provider was built in $(TARGET)" >&2; exit 1; }
 	install -d "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers"
-	install -m 755 "$(TARGET)/libfabric.so" "$(DESTDIR)$(LIBDIR)/libfabric.so.$(LIBVERSION)"
+	@$(PUT); put "$(TARGET)/libfabric.so" "$(DESTDIR)$(LIBDIR)/libfabric.so.$(LIBVERSION)"
 	ln -sf libfabric.so.$(LIBVERSION) "$(DESTDIR)$(LIBDIR)/libfabric.so.1"
 	ln -sf libfabric.so.1 "$(DESTDIR)$(LIBDIR)/libfabric.so"
-	for p in $(PLUGINS); do install -m 755 "$(TARGET)/lib$${p}_fi.so" "$(DESTDIR)$(LIBDIR)/libfabric/lib$$p-fi.so" || exit; done
+	@$(PUT); for p in $(PLUGINS); do put "$(TARGET)/lib$${p}_fi.so" "$(DESTDIR)$(LIBDIR)/libfabric/lib$$p-fi.so" || exit; done
 	(cd include && find rdma kfi -name '*.h' -exec install -D -m 644 {} "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
 	sed -e 's|@prefix@|$(PREFIX)|' \
 	    -e 's|@exec_prefix@|$(if $(filter $(PREFIX),$(EXEC_PREFIX)),$${prefix},$(EXEC_PREFIX))|' \
@@ -50,8 +69,8 @@ install: build ## into PREFIX (default /usr/local), under DESTDIR if given
 	    -e 's|@includedir@|$(if $(filter $(PREFIX)/include,$(INCLUDEDIR)),$${prefix}/include,$(INCLUDEDIR))|' \
 	    -e 's|@url@|$(URL)|' -e 's|@version@|$(APIVERSION)|' \
 	    pkgconfig/libfabric.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
-	for t in $(TOOLS); do install -m 755 "$(TARGET)/$$t" "$(DESTDIR)$(BINDIR)/$$t" || exit; done
-	install -m 755 "$(TARGET)/libdaplofi.so" "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2"
+	@$(PUT); for t in $(TOOLS); do put "$(TARGET)/$$t" "$(DESTDIR)$(BINDIR)/$$t" || exit; done
+	@$(PUT); put "$(TARGET)/libdaplofi.so" "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2"
 	install -d "$(DESTDIR)$(DOCDIR)"
 	sed -e 's|@libdir@|$(LIBDIR)|' capi/dapl/dat.conf.in > "$(DESTDIR)$(DOCDIR)/dat.conf"
 	"$(TARGET)/manpages" docs/man ctest/abi "$(DESTDIR)$(MANDIR)"
@@ -64,11 +83,22 @@ uninstall: ## what install put into PREFIX
 	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
 	for t in $(TOOLS); do rm -f "$(DESTDIR)$(BINDIR)/$$t"; done
 	rm -f "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2" "$(DESTDIR)$(DOCDIR)/dat.conf"
+	rm -f "$(DESTDIR)$(LIBDIR)/.debug"/{libfabric.so.$(LIBVERSION),libdaplofi.so.2}.debug "$(DESTDIR)$(BINDIR)/.debug"/{fi_info,fi_pingpong,fi_strerror}.debug
+	for p in $(PLUGINS); do rm -f "$(DESTDIR)$(LIBDIR)/libfabric/.debug/lib$$p-fi.so.debug"; done
 	if [ -x "$(TARGET)/manpages" ]; then "$(TARGET)/manpages" docs/man ctest/abi --list | while read -r f; do rm -f "$(DESTDIR)$(MANDIR)/$$f"; done; fi
-	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(DOCDIR)" "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" "$(DESTDIR)$(INCLUDEDIR)/kfi" 2>/dev/null
+	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(LIBDIR)/.debug" "$(DESTDIR)$(LIBDIR)/libfabric/.debug" "$(DESTDIR)$(BINDIR)/.debug" "$(DESTDIR)$(DOCDIR)" "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" "$(DESTDIR)$(INCLUDEDIR)/kfi" 2>/dev/null
 
 local: ## install into out/prefix, where demo, check and bench look
 	@$(MAKE) --no-print-directory install PREFIX="$(LOCAL)" EXEC_PREFIX="$(LOCAL)" BINDIR="$(LOCAL)/bin" LIBDIR="$(LOCAL)/lib" INCLUDEDIR="$(LOCAL)/include" MANDIR="$(LOCAL)/share/man" DOCDIR="$(LOCAL)/share/doc/ofi" DESTDIR=
+
+dist: ## out/dist/ofi-VERSION.tar.xz: the sources of HEAD and of all crates, which build without a network
+	@packaging/make-dist
+
+deb: ## Debian packages of that archive, in out/deb (docs/packaging.md)
+	@packaging/make-deb
+
+rpm: ## RPM packages of it, in out/rpm
+	@packaging/make-rpm
 
 demo: ## build, then real programs over the library: example, fi_pingpong, Open MPI
 	@ctest/programs/demo
@@ -82,12 +112,15 @@ check-long: ## the same with long soaks: faults, random calls and fuzzing for ho
 check-verbs: local ## the verbs provider over software RDMA, in a small QEMU guest
 	@ctest/vm/run
 
+check-aarch64: ## the library built for aarch64 and tested by qemu-user, in a Debian of its own (root)
+	@ctest/aarch64/run
+
 bench: ## compare with the original (BENCH_PEER=dir: another libfabric besides)
 	@benches/run
 	@benches/secret
 
 features: local ## FEATURES.md, from a run of the conformance suite
-	@PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm' ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log
+	@PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm udp;ofi_rxd:rdm' ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log
 	@{ printf '\n## uDAPL\n\nWhat `ctest/programs/dapl` shows over `tcp`; of dat_srq_post_recv(3DAT) and the calls beside it.\n\n'; \
 	  ctest/programs/dapl | sed -n 's/^ok   dapl: /- /p' | awk '!seen[$$0]++'; } >>FEATURES.md
 

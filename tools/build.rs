@@ -33,6 +33,10 @@ fn main() {
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=dylib=fabric");
     // Installed in PREFIX/bin with the library in PREFIX/lib; built, beside it.
-    // As a RUNPATH, which LD_LIBRARY_PATH comes before.
-    println!("cargo:rustc-link-arg-bins=-Wl,-rpath,$ORIGIN/../lib:$ORIGIN,--enable-new-dtags");
+    // As a RUNPATH, which LD_LIBRARY_PATH comes before. A distribution wants none: its linker finds the
+    // library, and OFI_RUNPATH=no leaves it out.
+    println!("cargo:rerun-if-env-changed=OFI_RUNPATH");
+    if env::var("OFI_RUNPATH").as_deref() != Ok("no") {
+        println!("cargo:rustc-link-arg-bins=-Wl,-rpath,$ORIGIN/../lib:$ORIGIN,--enable-new-dtags");
+    }
 }

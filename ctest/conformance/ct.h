@@ -51,6 +51,7 @@
 #define CT_MSG 4	/* makes sense on FI_EP_MSG alone */
 #define CT_REL 8	/* asks more than unreliable datagrams promise: not on FI_EP_DGRAM */
 #define CT_DGRAM 16	/* makes sense on FI_EP_DGRAM alone */
+#define CT_CONN 64	/* of what providers do with their connections: not on packets (ofi_rxd) */
 #define CT_BARE 32	/* speaks the protocol by hand, without a proof of a job's secret */
 
 struct ct_test {
@@ -887,7 +888,8 @@ static inline int ct_main(int argc, char **argv, const char *suite, const struct
 		const char *type = ct_type == FI_EP_MSG ? "msg" : ct_type == FI_EP_DGRAM ? "dgram" : "rdm";
 
 		if ((t[i].flags & CT_RDM && ct_type == FI_EP_MSG) || (t[i].flags & CT_MSG && ct_type != FI_EP_MSG) ||
-		    (t[i].flags & CT_REL && ct_type == FI_EP_DGRAM) || (t[i].flags & CT_DGRAM && ct_type != FI_EP_DGRAM)) {
+		    (t[i].flags & CT_REL && ct_type == FI_EP_DGRAM) || (t[i].flags & CT_DGRAM && ct_type != FI_EP_DGRAM) ||
+		    (t[i].flags & CT_CONN && ct_is_rxd())) {
 			others++;
 			continue;
 		}

@@ -1,5 +1,5 @@
 /*
- * A peer that speaks the tcp protocol up to a point: proper and broken
+ * A peer that speaks the protocol of tcp, or that of ofi_rxd, up to a point: proper and broken
  * connection messages, then frames that are right, nearly right or nonsense,
  * cut into pieces at random and ended in every way a connection can end.
  * An honest pair talks over the same endpoint meanwhile and must not notice.
@@ -148,6 +148,90 @@ static void attack(const struct sockaddr_in *to, int port, int *kept)
 	kept[one] = s;
 }
 
+/* One packet of ofi_rxd at o; its length. */
+static size_t packet(unsigned char *o, int port)
+{
+	static const uint64_t extreme[] = { 0, 1, 127, 128, 1ull << 31, 1ull << 32, 1ull << 63, ~0ull };
+	static const unsigned char types[] = { 0, 0, 1, 1, 2, 4, 6, 7, 8, 9, 9, 9, 10, 11, 11, 12, 12, 13, 14, 3, 64, 255 };
+	unsigned type = types[rnd(sizeof types)], flags = rnd(3) ? rnd(2) * 32 : rnd(128);
+	size_t n = 16;
+
+	memset(o, 0, 1472);
+	o[0] = rnd(20) ? 2 : rnd(256);
+	o[1] = type;
+	if (type == 1 && rnd(8))
+		flags |= 16;
+	put(o + 2, flags, 2, 0);
+	put(o + 4, rnd(4) ? rnd(6) : extreme[rnd(8)], 4, 0);
+	put(o + 8, rnd(4) ? rnd(40) : extreme[rnd(8)], 8, 0);
+	if (type == 9) {		/* a handshake: the own index, and where from */
+		struct sockaddr_in a = { .sin_family = rnd(8) ? AF_INET : rnd(256), .sin_port = htons(port) };
+
+		a.sin_addr.s_addr = rnd(4) ? htonl(INADDR_LOOPBACK) : htonl(rnd(~0u));
+		put(o + 16, rnd(4) ? 1 + rnd(5) : extreme[rnd(8)], 8, 0);
+		memcpy(o + 24, &a, sizeof a);
+		n = 88;
+	} else if (type == 10) {
+		put(o + 16, rnd(4) ? rnd(5) : extreme[rnd(8)], 8, 0);
+		put(o + 24, rnd(4) ? 1 + rnd(5) : extreme[rnd(8)], 8, 0);
+		n = 32;
+	} else if (type >= 11 && type <= 13) {
+		put(o + 16, rnd(2) ? rnd(8) : rnd(~0u), 4, 0);
+		put(o + 20, rnd(2) ? rnd(200) : rnd(~0u), 4, 0);
+		put(o + 24, rnd(2) ? rnd(8) : extreme[rnd(8)], 8, 0);
+		n = 32 + (type == 11 ? 0 : rnd(1441));
+	} else if (type < 9) {
+		if (flags & 16)
+			put(o + n, rnd(4) ? 7 : rnd(1000), 8, 0), n += 8;
+		if (flags & 1)
+			n += 8;
+		if (!(flags & 32) || type == 2 || type > 6) {
+			put(o + n, rnd(2) ? rnd(5000) : extreme[rnd(8)], 8, 0);
+			put(o + n + 8, rnd(2) ? rnd(5) : extreme[rnd(8)], 8, 0);
+			put(o + n + 16, rnd(~0u), 4, 0);
+			o[n + 20] = rnd(3) ? 1 : rnd(256);
+			n += 24;
+		}
+		if (type >= 2) {
+			put(o + n, rnd(2) ? rnd(2 * REGION) : extreme[rnd(8)], 8, 0);
+			put(o + n + 8, rnd(2) ? rnd(2 * REGION) : extreme[rnd(8)], 8, 0);
+			put(o + n + 16, rnd(8) ? KEY : rnd(100), 8, 0);
+			n += 24;
+		}
+		if (type >= 6) {
+			put(o + n, rnd(30), 4, 0);
+			put(o + n + 4, rnd(30), 4, 0);
+			n += 8;
+		}
+		n += rnd(400);
+	}
+	if (rnd(8) == 0)
+		n = rnd(n + 1);
+	if (rnd(6) == 0)
+		o[rnd(n + 1)] = rnd(256);
+	return n;
+}
+/* The same of somebody who sends packets, from one place and another, which he names or belies. */
+static void attack_with_packets(const struct sockaddr_in *to, int port, int *kept)
+{
+	static unsigned char b[1600];
+	int *s = &kept[rnd(KEPT)];
+	struct sockaddr_in me = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof me;
+
+	if (*s < 0 || rnd(20) == 0) {
+		if (*s >= 0)
+			close(*s);
+		CHECK((*s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0);
+		CHECK(!bind(*s, (void *)&me, sizeof me));
+	}
+	CHECK(!getsockname(*s, (void *)&me, &len));
+	for (int n = 1 + rnd(100); n > 0; n--)
+		(void)!sendto(*s, b, packet(b, rnd(4) ? ntohs(me.sin_port) : port), MSG_DONTWAIT, (const void *)to, sizeof *to);
+	if (rnd(6) == 0)
+		ct_nap(1);
+}
+
 static char room[KEPT + 1][4][SMALL];
 
 /* Receives for what the hostile peer sends. */
@@ -265,7 +349,10 @@ static void hostile(int rank, uint64_t caps)
 			do
 				port = 1 + rnd(65535);
 			while (port == own || port == ntohs(to.sin_port));
-			attack(&to, port, kept);
+			if (ct_is_rxd())	/* who takes the honest peer's name, too */
+				attack_with_packets(&to, rnd(2) ? own : port, kept);
+			else
+				attack(&to, port, kept);
 			if (i % 3)
 				continue;
 			ct_fill(b, sizeof b, honest);

@@ -341,29 +341,41 @@ impl<L: ByteLink> LocalLink<L> {
         if !self.encrypts() {
             return self.witness.send_list(list, way);
         }
-        let (mut room, mut done) = (vec![0; RECORD_MAX.min(list.len())], 0);
-        while done < list.len() {
-            let n = list.copy_to(done, &mut room);
-            match self.send_secret(&room[..n]) {
-                Ok(sent) => {
-                    done += sent;
-                    if sent < n {
+        self.send_list_secret(list)
+    }
+
+    #[inline(never)]
+    fn send_list_secret(&self, list: &GatherList<'_>) -> Result<usize> {
+        let secret = self.secret()?;
+        if let SecretState::Encrypted(records, owes) = &mut *secret.state.borrow_mut() {
+            return self.send_records(records, owes, list.len(), |from, room| {
+                list.copy_to(from, room);
+            });
+        }
+        // What a link begins with.
+        let mut room = vec![0; FIRST_MAX.min(list.len())];
+        let n = list.copy_to(0, &mut room);
+        self.send_secret(&room[..n])
+    }
+
+    #[inline(never)]
+    fn recv_list_secret(&self, list: &mut ScatterList<'_>) -> Result<usize> {
+        let mut done = 0;
+        while let Some(room) = list.room_from(done) {
+            let len = room.len();
+            match self.recv_secret(room) {
+                Ok(n) => {
+                    done += n;
+                    if n < len {
                         break;
                     }
                 }
                 Err(error) if done == 0 => return Err(error),
-                // What was sent is told of first; the error comes again.
+                // What came is told of first; the error comes again.
                 Err(_) => break,
             }
         }
         Ok(done)
-    }
-
-    #[cold]
-    fn recv_list_secret(&self, list: &mut ScatterList<'_>) -> Result<usize> {
-        let mut room = vec![0; RECORD_MAX.min(list.len())];
-        let n = self.recv_secret(&mut room)?;
-        Ok(list.copy_from(0, &room[..n]))
     }
 
     /// Goes on with the proof: true when it is complete, false when the other end hung up first.
@@ -383,7 +395,8 @@ impl<L: ByteLink> LocalLink<L> {
                     Some(keys) if encrypts => {
                         let mut records = RecordStream::new(keys);
                         if !first.is_empty() {
-                            records.seal(&first).map_err(|_| Error::IO)?;
+                            let fill = |room: &mut [u8]| room.copy_from_slice(&first);
+                            records.seal(first.len(), fill).map_err(|_| Error::IO)?;
                         }
                         SecretState::Encrypted(records, false)
                     }
@@ -466,7 +479,11 @@ impl<L: ByteLink> LocalLink<L> {
         }
         match &mut *state {
             SecretState::Plain => self.witness.send(bytes),
-            SecretState::Encrypted(records, owes) => self.send_records(records, owes, bytes),
+            SecretState::Encrypted(records, owes) => {
+                self.send_records(records, owes, bytes.len(), |from, room| {
+                    room.copy_from_slice(&bytes[from..from + room.len()]);
+                })
+            }
             _ => Err(Error::AGAIN),
         }
     }
@@ -495,22 +512,24 @@ impl<L: ByteLink> LocalLink<L> {
     }
 
     /// Whoever sends keeps what is not reported as sent, and comes again with it when there is room. So
-    /// of a record that has left in part all bytes but the last are reported.
+    /// of a record that has left in part all bytes but the last are reported. `copy` copies some of
+    /// the `len` bytes from one on.
     fn send_records(
         &self,
         records: &mut RecordStream,
         owes: &mut bool,
-        bytes: &[u8],
+        len: usize,
+        copy: impl Fn(usize, &mut [u8]),
     ) -> Result<usize> {
         self.flush_records(records)?;
-        let before = usize::from(*owes && !bytes.is_empty());
+        let before = usize::from(*owes && len > 0);
         if before == 1 {
             *owes = false;
         }
         let mut done = before;
-        while done < bytes.len() {
-            let n = RECORD_MAX.min(bytes.len() - done);
-            records.seal(&bytes[done..done + n]).map_err(|_| Error::IO)?;
+        while done < len {
+            let n = RECORD_MAX.min(len - done);
+            records.seal(n, |room| copy(done, room)).map_err(|_| Error::IO)?;
             done += n;
             match self.flush_records(records) {
                 Ok(()) => {}
@@ -547,24 +566,38 @@ impl<L: ByteLink> LocalLink<L> {
     fn recv_records(&self, records: &mut RecordStream, room: &mut [u8]) -> Result<usize> {
         // What is left of the first message; other bytes the engine comes with again.
         let _ = self.flush_records(records);
-        while !records.has_opened() {
-            let n = self.witness.recv(records.room())?;
+        let mut done = records.take(room);
+        while done < room.len() {
+            let wanted = records.room(room.len() - done).len();
+            let n = match self.witness.recv(records.room(room.len() - done)) {
+                // What came is told of first; the end, or the error, comes again.
+                Ok(0) | Err(_) if done > 0 => break,
+                Ok(0) if records.is_within() => return Err(Error::CONNRESET),
+                came => came?,
+            };
             if n == 0 {
-                return if records.is_within() { Err(Error::CONNRESET) } else { Ok(0) };
+                return Ok(0);
             }
-            if records.came(n).is_err() {
-                self.log_disbelief(&"what it sent was changed on the way");
-                return Err(Error::IO);
+            match records.came(n, &mut room[done..]) {
+                Ok(opened) => done += opened,
+                Err(_) => {
+                    self.log_disbelief(&"what it sent was changed on the way");
+                    return Err(Error::IO);
+                }
+            }
+            done += records.take(&mut room[done..]);
+            // A call that brought less than it might have found all there is.
+            if done > 0 && n < wanted {
+                break;
             }
         }
-        let n = records.take(room);
-        if !records.has_opened()
-            && let Ok(more @ 1..) = self.witness.recv(records.room())
-            && records.came(more).is_err()
+        if records.is_at_end()
+            && let Ok(more @ 1..) = self.witness.recv(records.room(0))
+            && records.came(more, &mut []).is_err()
         {
             return Err(Error::IO);
         }
-        Ok(n)
+        Ok(done)
     }
 
     /// The part of a link that is, or was, about to move to memory.

@@ -943,6 +943,14 @@ impl<'a> ScatterList<'a> {
         done
     }
 
+    /// The room from byte `from` on that is in one piece, if there is any.
+    pub fn room_from(&mut self, from: usize) -> Option<&mut [u8]> {
+        let (at, len) = self.parts(from, usize::MAX - from).next()?;
+        // SAFETY: the list borrows this memory to be written to, or what lends it does (`RecvBuf`,
+        // `Opened`), and nobody else touches it until the operation it is for completes.
+        Some(unsafe { std::slice::from_raw_parts_mut(at, len) })
+    }
+
     /// Receives into the list without blocking; 0 is the end of the stream.
     pub fn receive(&mut self, socket: i32) -> Result<usize> {
         let mut message = self.message();

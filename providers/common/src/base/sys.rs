@@ -1,6 +1,7 @@
 //! Safe wrappers for the system calls that the standard library does not have.
 use crate::addr;
 use crate::error::{Error, Result};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Once;
@@ -213,12 +214,13 @@ impl Epoll {
         timeout: Option<Duration>,
         mut each: impl FnMut(PollEvent),
     ) -> Result<usize> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // Not filled with zeros first: that would take as long as the rest of a look in vain.
+        let mut events = [const { MaybeUninit::<libc::epoll_event>::uninit() }; 64];
         // SAFETY: the kernel writes at most `events.len()` entries.
         let n = unsafe {
             libc::epoll_wait(
                 self.fd.as_raw_fd(),
-                events.as_mut_ptr(),
+                events.as_mut_ptr().cast(),
                 events.len() as libc::c_int,
                 millis(timeout),
             )
@@ -232,6 +234,8 @@ impl Epoll {
             (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
         const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32;
         for event in &events[..n] {
+            // SAFETY: the kernel has written the first `n`.
+            let event = unsafe { event.assume_init_read() };
             let (bits, token) = (event.events, event.u64);
             each(PollEvent { token, readable: bits & READ != 0, writable: bits & WRITE != 0 });
         }

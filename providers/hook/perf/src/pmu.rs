@@ -6,6 +6,7 @@
 use crate::last_error;
 use core::ffi::c_int;
 use core::ptr;
+#[cfg(target_arch = "x86_64")]
 use core::sync::atomic::{Ordering, compiler_fence};
 use ofi_hook::error::{Error, Result};
 use std::cell::OnceCell;
@@ -97,6 +98,7 @@ const HARDWARE: u32 = 0;
 /// What the system does for the program is not counted, which takes fewer rights.
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 /// Programs may read the counter themselves.
+#[cfg(target_arch = "x86_64")]
 const USER_READS: u64 = 1 << 2;
 
 /// The beginning of `struct perf_event_mmap_page`.

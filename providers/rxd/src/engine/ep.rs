@@ -320,9 +320,9 @@ impl RxdEngineEp {
         self.next_deadline
     }
 
-    /// One turn of progress.
-    pub(super) fn turn(&mut self) {
-        let Some(mut port) = self.port.take() else { return };
+    /// One turn of progress. Returns whether packets came.
+    pub(super) fn turn(&mut self) -> bool {
+        let Some(mut port) = self.port.take() else { return false };
         self.now = clock();
         // What was put off for the application's answer to go first.
         if !self.acks.is_empty() {
@@ -349,11 +349,12 @@ impl RxdEngineEp {
         if self.next_deadline.is_some_and(|at| at <= self.now) {
             self.port = Some(port);
             self.expire();
-            let Some(back) = self.port.take() else { return };
+            let Some(back) = self.port.take() else { return taken > 0 };
             port = back;
         }
         self.answer(&mut *port);
         self.port = Some(port);
+        taken > 0
     }
 
     /// Sends what packets that came ask for.

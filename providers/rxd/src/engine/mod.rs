@@ -18,6 +18,7 @@ pub(crate) use ep::{RxdEngineEp, RxdIdentity};
 use crate::config::RxdConfig;
 use helper::Helper;
 use ofi_provider::api::{Bindings, RecvOp};
+use ofi_provider::courtesy::{Courtesy, Looks};
 use ofi_provider::error::Result;
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{Guard, Level, Lock};
@@ -78,6 +79,10 @@ impl std::fmt::Debug for RxdEngine {
 #[derive(Default)]
 pub(crate) struct RxdState {
     eps: Slab<Box<RxdEngineEp>>,
+    /// How the application polls while nothing comes ([`courtesy`](ofi_provider::courtesy)).
+    looks: Looks,
+    /// Looks in vain since packets came last.
+    idle: u32,
 }
 
 /// How long an endpoint that is closed waits for peers to have what was sent to them.
@@ -194,7 +199,22 @@ impl Progress for RxdEngine {
     #[inline]
     fn progress(&self) {
         self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        self.lock().turn();
+        let mut state = self.lock();
+        if state.turn() {
+            state.idle = 0;
+            return;
+        }
+        state.idle = state.idle.saturating_add(1);
+        let first = state.idle == 1;
+        let Some(offer) = state.looks.in_vain(first) else { return };
+        drop(state);
+        if offer != Courtesy::Processor && !self.may_block() {
+            return;
+        }
+        offer.make(self.epoll.as_raw_fd());
+        if let Some(mut state) = self.state.lock_if_idle() {
+            state.looks.offered();
+        }
     }
 
     fn wait_fd(&self) -> RawFd {
@@ -236,10 +256,10 @@ impl RxdState {
         &mut self.eps[id]
     }
 
-    /// One turn of progress.
+    /// One turn of progress. Returns whether packets came.
     #[inline]
-    fn turn(&mut self) {
-        self.eps.iter_mut().for_each(|(_, ep)| ep.turn());
+    fn turn(&mut self) -> bool {
+        self.eps.iter_mut().fold(false, |came, (_, ep)| ep.turn() || came)
     }
 }
 

@@ -114,7 +114,7 @@ impl RxdEngineEp {
     /// Handles a packet, and who sent it as far as the core knows.
     pub(super) fn packet_came(&mut self, from: fi_addr_t, packet: &[u8]) {
         let handled = RxdBase::read(packet).and_then(|base| match base.kind {
-            RTS => self.asked(&Rts::read(packet)?),
+            RTS => self.asked(&Rts::read(packet)?, from),
             CTS => self.told(&Cts::read(packet)?, from),
             kind => {
                 let Some(id) = self.named(base.peer) else {
@@ -143,8 +143,8 @@ impl RxdEngineEp {
         }
     }
 
-    /// Somebody wants to talk.
-    fn asked(&mut self, rts: &Rts<'_>) -> Parsed {
+    /// Somebody wants to talk, who says what his address is.
+    fn asked(&mut self, rts: &Rts<'_>, from: fi_addr_t) -> Parsed {
         let Ok(remote) = u32::try_from(rts.index) else {
             return Err(Malformed("an index that no packet can have"));
         };
@@ -167,6 +167,9 @@ impl RxdEngineEp {
         }
         let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox);
         let id = self.peers[peer].conn;
+        if self.conns.get(id).is_some_and(|conn| conn.verified && conn.to != from) {
+            return Err(Malformed("a packet that says to be of another peer"));
+        }
         if let Some(conn) = self.conns.get(id)
             && conn.stage == Acquaintance::Known
             && self.is_another(conn, remote, rts.greeting)
@@ -184,13 +187,13 @@ impl RxdEngineEp {
             let addr = Addr::read(self.limits.format, rts.source);
             let Ok(addr) = addr else { return Ok(()) };
             let peer = self.peers.peer_at(self.av.as_deref(), addr.identity(), &mut self.inbox);
-            return self.greet(peer, NONE, remote, rts);
+            return self.greet(peer, NONE, remote, rts, from);
         }
-        self.greet(peer, id, remote, rts)
+        self.greet(peer, id, remote, rts, from)
     }
 
     /// Answers a peer that wants to talk, on its connection if there is one.
-    fn greet(&mut self, peer: u32, id: u32, remote: u32, rts: &Rts<'_>) -> Parsed {
+    fn greet(&mut self, peer: u32, id: u32, remote: u32, rts: &Rts<'_>, from: fi_addr_t) -> Parsed {
         let id = match id {
             NONE => match self.new_conn(peer) {
                 Ok(id) => id,
@@ -207,6 +210,7 @@ impl RxdEngineEp {
             conn.known(remote, rts.greeting);
         }
         conn.heard = now;
+        conn.verified |= from == conn.to && from != FI_ADDR_NOTAVAIL;
         let greeting = rts.greeting.map(|_| Greeting { nonce: conn.nonce });
         let (packet, len) = Cts { of: rts.index, index: conn.index.into(), greeting }.packet();
         self.greetings.push((id, packet[..len].to_vec()));

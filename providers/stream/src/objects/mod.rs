@@ -71,14 +71,16 @@ pub trait LinkProvider: Net {
     }
 }
 
-/// A program's own secret, of attributes' `auth_key`. Programs of versions before 1.5 have none.
-fn own_secret<N: LinkProvider>(
+/// A program's own secret, of attributes' `auth_key`: `given` says how long it is, and which it is.
+/// Programs of versions before 1.5 have none, and their attributes end before these fields.
+fn own_secret<'a, N: LinkProvider>(
     api_version: u32,
-    size: Option<usize>,
-    key: Option<&[u8]>,
+    given: impl FnOnce() -> (Option<usize>, Option<&'a [u8]>),
 ) -> Result<Option<JobSecret>> {
-    match (size, key) {
-        _ if api_version < version(1, 5) => Ok(None),
+    if api_version < version(1, 5) {
+        return Ok(None);
+    }
+    match given() {
         (None | Some(0), _) => Ok(None),
         (Some(_), Some(key)) => N::own_secret(key).map(Some),
         // Null, or FI_AV_AUTH_KEY for its size.
@@ -87,13 +89,13 @@ fn own_secret<N: LinkProvider>(
 }
 
 fn own_of_domain<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<JobSecret>> {
-    let size = info.domain().map(|domain| domain.auth_key_size);
-    own_secret::<N>(api, size, info.domain_auth_key())
+    own_secret::<N>(api, || {
+        (info.domain().map(|domain| domain.auth_key_size), info.domain_auth_key())
+    })
 }
 
 fn own_of_endpoint<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<JobSecret>> {
-    let size = info.ep().map(|ep| ep.auth_key_size);
-    own_secret::<N>(api, size, info.ep_auth_key())
+    own_secret::<N>(api, || (info.ep().map(|ep| ep.auth_key_size), info.ep_auth_key()))
 }
 
 /// Hands a provider to the core, in `fi_prov_ini`: under another name, if the user wants one.

@@ -15,8 +15,9 @@
 //! believes nothing before the proof. The heads of hello and answer are bound into the handshake
 //! (Noise's prologue): who changes one, for example to have nothing encrypted, ends it.
 use super::SecretKey;
+use super::records::RecordKeys;
 use snow::resolvers::{DefaultResolver, FallbackResolver, RingResolver};
-use snow::{Builder, HandshakeState, TransportState};
+use snow::{Builder, HandshakeState};
 use std::fmt;
 
 /// What a frame begins with: no message of the engine's protocol does.
@@ -103,8 +104,8 @@ enum ProofStage {
     /// The called end.
     AwaitHello(Box<HandshakeState>),
     /// The called end, whose answer is on its way.
-    AwaitProof(Box<TransportState>),
-    Proven(Option<Box<TransportState>>),
+    AwaitProof(Box<RecordKeys>),
+    Proven(Option<Box<RecordKeys>>),
     Over,
 }
 
@@ -210,7 +211,7 @@ impl ProofExchange {
     }
 
     /// The keys for what follows, once.
-    pub fn take_keys(&mut self) -> Option<Box<TransportState>> {
+    pub fn take_keys(&mut self) -> Option<Box<RecordKeys>> {
         match &mut self.stage {
             ProofStage::Proven(keys) => keys.take(),
             _ => None,
@@ -302,20 +303,20 @@ impl ProofExchange {
                 state.write_message(&[], &mut answer).map_err(|_| Disbelief::System)?;
                 self.unsent.extend(FrameKind::Answer.head(self.encrypts));
                 self.unsent.extend(answer);
-                ProofStage::AwaitProof(keys_of(*state)?)
+                ProofStage::AwaitProof(keys_of(*state))
             }
             ProofStage::AwaitAnswer(mut state) => {
                 read(&mut state, body)?;
-                let mut keys = keys_of(*state)?;
-                let mut tag = [0; TAG_LEN];
-                keys.write_message(&[], &mut tag).map_err(|_| Disbelief::System)?;
+                let mut keys = keys_of(*state);
+                let tag = keys.prove().map_err(|_| Disbelief::System)?;
                 self.unsent.extend(FrameKind::Proof.head(self.encrypts));
                 self.unsent.extend(tag);
                 ProofStage::Proven(Some(keys))
             }
             ProofStage::AwaitProof(mut keys) => {
-                // Room that the cipher works in.
-                keys.read_message(body, &mut [0; TAG_LEN]).map_err(|_| Disbelief::OtherSecret)?;
+                if !keys.is_proven_by(body) {
+                    return Err(Disbelief::OtherSecret);
+                }
                 ProofStage::Proven(Some(keys))
             }
             ProofStage::Proven(_) | ProofStage::Over => return Err(Disbelief::OutOfTurn),
@@ -333,8 +334,11 @@ fn read(state: &mut HandshakeState, body: &[u8]) -> Result<(), Disbelief> {
     }
 }
 
-fn keys_of(state: HandshakeState) -> Result<Box<TransportState>, Disbelief> {
-    state.into_transport_mode().map(Box::new).map_err(|_| Disbelief::System)
+/// The keys that a handshake made whose messages are all said: first that of the caller.
+fn keys_of(mut state: HandshakeState) -> Box<RecordKeys> {
+    let (caller, called) = state.dangerously_get_raw_split();
+    let (sends, takes) = if state.is_initiator() { (caller, called) } else { (called, caller) };
+    Box::new(RecordKeys::new(&sends, &takes))
 }
 
 #[cfg(test)]
@@ -421,10 +425,9 @@ pub(super) mod tests {
             assert!(called.is_proven());
             let [mut one, mut other] =
                 [&mut caller, &mut called].map(|end| end.take_keys().unwrap());
-            let (mut sealed, mut opened) = ([0; 64], [0; 64]);
             for _ in 0..3 {
-                let n = one.write_message(b"bytes", &mut sealed).unwrap();
-                assert_eq!(other.read_message(&sealed[..n], &mut opened), Ok(5));
+                let tag = one.prove().unwrap();
+                assert!(other.is_proven_by(&tag));
                 std::mem::swap(&mut one, &mut other);
             }
         }

@@ -4,17 +4,22 @@
 //! are encrypted, their tag, and one byte that says nothing ([`RECORD_END`]). The nonce is the
 //! record's number in its direction, so none can be left out, repeated or moved; a wrong length has
 //! the tag looked for elsewhere. Every [`RECORDS_PER_KEY`] records the key is replaced by one that is
-//! made of it.
+//! made of it. Cipher, nonces and new keys are those of Noise's transport messages.
 //!
 //! The last byte is what keeps a poller right that sees the link beneath alone: a reader leaves it
 //! there until all bytes of the record were taken, so that there is something to read as long as
 //! there is.
+//!
+//! Bytes are copied once on either side, and encrypted and decrypted where they are: a call receives
+//! what is left of a record with the length of the one behind it, if its caller takes the whole record.
 use super::proof::TAG_LEN;
-use snow::TransportState;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use std::fmt;
+use std::ops::Range;
+use std::sync::Mutex;
 
-/// Most bytes in a record.
-pub const RECORD_MAX: usize = 16 << 10;
+/// Most bytes in a record: with what is around them they fit in one packet of 64 KiB.
+pub const RECORD_MAX: usize = 60 << 10;
 
 /// The byte behind each record.
 const RECORD_END: u8 = 0x5a;
@@ -22,160 +27,339 @@ const RECORD_END: u8 = 0x5a;
 /// Bytes of a record's length.
 const LEN_LEN: usize = 4;
 
+/// Bytes between what two records carry: the end of the one and the length of the other.
+const HEAD_MAX: usize = 1 + LEN_LEN;
+
 /// After so many records the key is replaced.
 const RECORDS_PER_KEY: u64 = 1 << 20;
+
+/// Bytes of a key.
+const RECORD_KEY_LEN: usize = 32;
 
 /// A record that is none, or was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BrokenRecord;
 
+/// The keys of a link, one for each direction.
+pub struct RecordKeys {
+    sends: RecordKey,
+    takes: RecordKey,
+}
+
+impl RecordKeys {
+    /// Those of an end: what it sends with, and what its peer sends with.
+    pub fn new(sends: &[u8; RECORD_KEY_LEN], takes: &[u8; RECORD_KEY_LEN]) -> Self {
+        Self { sends: RecordKey::new(sends), takes: RecordKey::new(takes) }
+    }
+
+    /// The tag by which this end proves that it has the keys, before any record.
+    pub fn prove(&mut self) -> Result<[u8; TAG_LEN], BrokenRecord> {
+        let mut tag = [0; TAG_LEN];
+        tag.copy_from_slice(self.sends.seal(&mut [])?.as_ref());
+        Ok(tag)
+    }
+
+    /// Whether this is the tag by which the other end proves that.
+    pub fn is_proven_by(&mut self, tag: &[u8]) -> bool {
+        self.takes.open(tag, &mut []).is_ok()
+    }
+}
+
+impl fmt::Debug for RecordKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RecordKeys")
+    }
+}
+
+/// The key of one direction.
+struct RecordKey {
+    key: LessSafeKey,
+    /// The number of what is sealed next: of the proof, or of a record.
+    next: u64,
+    /// Records so far, and how many there are to a key.
+    records: u64,
+    per_key: u64,
+}
+
+impl RecordKey {
+    fn new(bytes: &[u8; RECORD_KEY_LEN]) -> Self {
+        Self { key: Self::of(bytes), next: 0, records: 0, per_key: RECORDS_PER_KEY }
+    }
+
+    fn of(bytes: &[u8; RECORD_KEY_LEN]) -> LessSafeKey {
+        // The length is the cipher's, which is all that is asked of a key.
+        LessSafeKey::new(UnboundKey::new(&AES_256_GCM, bytes).expect("the length of a key"))
+    }
+
+    fn nonce(number: u64) -> Nonce {
+        let mut bytes = [0; 12];
+        bytes[4..].copy_from_slice(&number.to_be_bytes());
+        Nonce::assume_unique_for_key(bytes)
+    }
+
+    /// Encrypts these bytes where they are.
+    fn seal(&mut self, bytes: &mut [u8]) -> Result<Tag, BrokenRecord> {
+        let tag = self.key.seal_in_place_separate_tag(Self::nonce(self.next), Aad::empty(), bytes);
+        self.next += 1;
+        tag.map_err(|_| BrokenRecord)
+    }
+
+    /// Decrypts these bytes where they are. What has another tag is gone.
+    fn open(&mut self, tag: &[u8], bytes: &mut [u8]) -> Result<(), BrokenRecord> {
+        let tag = Tag::try_from(tag).map_err(|_| BrokenRecord)?;
+        let (key, nonce) = (&self.key, Self::nonce(self.next));
+        let opened = key.open_in_place_separate_tag(nonce, Aad::empty(), tag, bytes, 0..);
+        self.next += 1;
+        opened.map(|_| ()).map_err(|_| BrokenRecord)
+    }
+
+    /// Counts a record; goes on to the next key when it is time.
+    fn count(&mut self) -> Result<(), BrokenRecord> {
+        self.records += 1;
+        if self.records.is_multiple_of(self.per_key) {
+            let mut next = [0; RECORD_KEY_LEN];
+            let (nonce, none) = (Self::nonce(u64::MAX), Aad::empty());
+            let tag = self.key.seal_in_place_separate_tag(nonce, none, &mut next);
+            let _ = tag.map_err(|_| BrokenRecord)?;
+            self.key = Self::of(&next);
+        }
+        Ok(())
+    }
+}
+
+/// Room for a record: for short ones the link's own, for long ones room that goes from link to link.
+#[derive(Default)]
+struct RecordRoom {
+    short: Vec<u8>,
+    long: Option<Vec<u8>>,
+}
+
+/// Bytes of a link's own room, if it has any.
+const SHORT_ROOM: usize = 2 << 10;
+
+/// Bytes of all that is between two records, and of one.
+const LONG_ROOM: usize = LEN_LEN + RECORD_MAX + TAG_LEN + HEAD_MAX;
+
+/// Rooms for long records that are free. A forked child finds it locked at worst.
+static FREE_ROOMS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+/// Most rooms that are kept free.
+const FREE_ROOMS_MAX: usize = 8;
+
+impl RecordRoom {
+    /// Has room for so many bytes, at most [`LONG_ROOM`]. What was there is lost.
+    fn begin(&mut self, len: usize) {
+        if len > SHORT_ROOM {
+            self.long.get_or_insert_with(|| {
+                let free = FREE_ROOMS.try_lock().ok().and_then(|mut free| free.pop());
+                free.unwrap_or_else(|| vec![0; LONG_ROOM])
+            });
+        } else if self.short.is_empty() {
+            self.short = vec![0; SHORT_ROOM];
+        }
+    }
+
+    /// All of the room.
+    fn bytes(&mut self) -> &mut [u8] {
+        self.long.as_mut().unwrap_or(&mut self.short)
+    }
+
+    fn seen(&self) -> &[u8] {
+        self.long.as_ref().unwrap_or(&self.short)
+    }
+
+    /// The room is not needed any longer.
+    fn end(&mut self) {
+        if let Some(long) = self.long.take()
+            && let Ok(mut free) = FREE_ROOMS.try_lock()
+            && free.len() < FREE_ROOMS_MAX
+        {
+            free.push(long);
+        }
+    }
+}
+
+impl Drop for RecordRoom {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// Both directions of an encrypted link.
 pub struct RecordStream {
-    keys: Box<TransportState>,
-    per_key: u64,
-    sealed: u64,
-    opened: u64,
-    /// Records that were not sent yet.
-    unsent: Vec<u8>,
-    unsent_from: usize,
-    /// The record that comes: its length, then the bytes.
-    len: [u8; LEN_LEN + 1],
-    len_heard: usize,
-    cipher: Vec<u8>,
-    cipher_len: usize,
-    /// Bytes that were opened, and how many of them were taken.
-    plain: Vec<u8>,
-    taken: usize,
-    /// The end of the record before is still to be read.
+    keys: Box<RecordKeys>,
+    /// A record that was not sent yet.
+    sealed: RecordRoom,
+    unsent: Range<usize>,
+    /// What is between the record before and the one that comes: the end of the one, if that is
+    /// still to be read, and the length of the other.
+    head: [u8; HEAD_MAX],
+    head_heard: usize,
     end_is_due: bool,
+    /// The record that comes, its length with its tag, and how much of that is here.
+    body: RecordRoom,
+    body_len: usize,
+    body_heard: usize,
+    /// What was opened and is not yet taken.
+    plain: Range<usize>,
 }
 
 impl fmt::Debug for RecordStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecordStream")
-            .field("sealed", &self.sealed)
-            .field("opened", &self.opened)
+            .field("sealed", &self.keys.sends.records)
+            .field("opened", &self.keys.takes.records)
             .finish_non_exhaustive()
     }
 }
 
 impl RecordStream {
     /// What follows a handshake that made these keys.
-    pub fn new(keys: Box<TransportState>) -> Self {
+    pub fn new(keys: Box<RecordKeys>) -> Self {
         Self {
             keys,
-            per_key: RECORDS_PER_KEY,
-            sealed: 0,
-            opened: 0,
-            unsent: Vec::new(),
-            unsent_from: 0,
-            len: [0; LEN_LEN + 1],
-            len_heard: 0,
-            cipher: Vec::new(),
-            cipher_len: 0,
-            plain: Vec::new(),
-            taken: 0,
+            sealed: RecordRoom::default(),
+            unsent: 0..0,
+            head: [0; HEAD_MAX],
+            head_heard: 0,
             end_is_due: false,
+            body: RecordRoom::default(),
+            body_len: 0,
+            body_heard: 0,
+            plain: 0..0,
         }
     }
 
-    /// Makes a record of these bytes, at most [`RECORD_MAX`], to be sent.
-    pub fn seal(&mut self, bytes: &[u8]) -> Result<(), BrokenRecord> {
-        let bytes = bytes.get(..bytes.len().min(RECORD_MAX)).unwrap_or(bytes);
-        let body = bytes.len() + TAG_LEN;
-        let at = self.unsent.len();
-        self.unsent.extend((body as u32).to_be_bytes());
-        self.unsent.resize(at + LEN_LEN + body, 0);
-        let room = &mut self.unsent[at + LEN_LEN..];
-        self.keys.write_message(bytes, room).map_err(|_| BrokenRecord)?;
-        self.unsent.push(RECORD_END);
-        self.sealed += 1;
-        if self.sealed.is_multiple_of(self.per_key) {
-            self.keys.rekey_outgoing();
+    /// Makes a record of so many bytes, at least one and at most [`RECORD_MAX`], which `fill` writes
+    /// to where it is told. All records before were sent.
+    pub fn seal(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), BrokenRecord> {
+        if !(1..=RECORD_MAX).contains(&len) || !self.unsent.is_empty() {
+            return Err(BrokenRecord);
         }
+        let all = LEN_LEN + len + TAG_LEN + 1;
+        self.sealed.begin(all);
+        let room = &mut self.sealed.bytes()[..all];
+        let (head, room) = room.split_at_mut(LEN_LEN);
+        let (bytes, room) = room.split_at_mut(len);
+        let (tag, end) = room.split_at_mut(TAG_LEN);
+        head.copy_from_slice(&((len + TAG_LEN) as u32).to_be_bytes());
+        fill(bytes);
+        tag.copy_from_slice(self.keys.sends.seal(bytes)?.as_ref());
+        self.keys.sends.count()?;
+        end.fill(RECORD_END);
+        self.unsent = 0..all;
         Ok(())
     }
 
-    /// Records to be sent.
+    /// What is to be sent.
     pub fn unsent(&self) -> &[u8] {
-        &self.unsent[self.unsent_from..]
+        self.sealed.seen().get(self.unsent.clone()).unwrap_or(&[])
     }
 
     /// So many bytes of that were sent.
     pub fn sent(&mut self, n: usize) {
-        self.unsent_from += n;
-        if self.unsent_from >= self.unsent.len() {
-            self.unsent.clear();
-            self.unsent_from = 0;
+        self.unsent.start = self.unsent.end.min(self.unsent.start + n);
+        if self.unsent.is_empty() {
+            self.sealed.end();
         }
     }
 
     /// Takes bytes that were opened.
     pub fn take(&mut self, room: &mut [u8]) -> usize {
-        let left = &self.plain[self.taken..];
-        let n = left.len().min(room.len());
-        room[..n].copy_from_slice(&left[..n]);
-        self.taken += n;
+        if self.plain.is_empty() {
+            return 0;
+        }
+        let n = self.plain.len().min(room.len());
+        let from = self.plain.start;
+        room[..n].copy_from_slice(&self.body.seen()[from..from + n]);
+        self.plain.start += n;
+        if self.plain.is_empty() {
+            self.body.end();
+        }
         n
     }
 
     /// Whether there are bytes to take.
     pub fn has_opened(&self) -> bool {
-        self.taken < self.plain.len()
+        !self.plain.is_empty()
     }
 
     /// Whether a record has come in part.
     pub fn is_within(&self) -> bool {
-        self.len_heard > usize::from(self.end_is_due) || self.cipher_len > 0
+        self.head_heard > usize::from(self.end_is_due) || self.body_len > 0
     }
 
-    /// The room for what is to be received next, as long as there is nothing to take.
-    pub fn room(&mut self) -> &mut [u8] {
+    /// Whether the end of a record whose bytes were all taken is still to be received, and nothing
+    /// of the next record is here.
+    pub fn is_at_end(&self) -> bool {
+        self.end_is_due && self.head_heard == 0 && !self.has_opened()
+    }
+
+    /// The room for what is to be received next for somebody who takes so many bytes, as long as
+    /// there is nothing to take. If the call fills all of it, there may be more.
+    pub fn room(&mut self, takes: usize) -> &mut [u8] {
         let head = LEN_LEN + usize::from(self.end_is_due);
-        if self.len_heard < head {
-            return &mut self.len[self.len_heard..head];
+        if self.body_len == 0 {
+            return &mut self.head[self.head_heard..head];
         }
-        &mut self.cipher[self.cipher_len..]
+        let behind = if takes >= self.body_len - TAG_LEN { HEAD_MAX } else { 0 };
+        &mut self.body.bytes()[self.body_heard..self.body_len + behind]
     }
 
-    /// So many bytes have come into that room.
-    pub fn came(&mut self, n: usize) -> Result<(), BrokenRecord> {
+    /// So many bytes have come into that room. Returns how many bytes of a record were opened to
+    /// `into`, if they fit there; others are to be taken.
+    pub fn came(&mut self, n: usize, into: &mut [u8]) -> Result<usize, BrokenRecord> {
+        if self.body_len == 0 {
+            self.head_heard += n;
+            self.read_head()?;
+            return Ok(0);
+        }
+        self.body_heard += n;
+        let Some(behind) = self.body_heard.checked_sub(self.body_len) else { return Ok(0) };
+        let len = self.body_len - TAG_LEN;
+        (self.body_len, self.body_heard) = (0, 0);
+        let (bytes, rest) = self.body.bytes().split_at_mut(len);
+        let (tag, next) = rest.split_at(TAG_LEN);
+        let direct = match into.get_mut(..len) {
+            Some(into) => {
+                into.copy_from_slice(bytes);
+                self.keys.takes.open(tag, into)?;
+                len
+            }
+            None => {
+                self.keys.takes.open(tag, bytes)?;
+                0
+            }
+        };
+        self.keys.takes.count()?;
+        (self.end_is_due, self.head_heard) = (true, behind);
+        self.head[..behind].copy_from_slice(&next[..behind]);
+        if direct > 0 {
+            self.body.end();
+        } else {
+            self.plain = 0..len;
+        }
+        self.read_head()?;
+        Ok(direct)
+    }
+
+    /// Begins the next record, if its length is here.
+    fn read_head(&mut self) -> Result<(), BrokenRecord> {
         let start = usize::from(self.end_is_due);
-        let head = LEN_LEN + start;
-        if self.len_heard < head {
-            self.len_heard += n;
-            if start == 1 && self.len_heard > 0 && self.len[0] != RECORD_END {
-                return Err(BrokenRecord);
-            }
-            if self.len_heard == head {
-                let len =
-                    self.len[start..head].iter().fold(0, |len, byte| len << 8 | usize::from(*byte));
-                if !(TAG_LEN + 1..=TAG_LEN + RECORD_MAX).contains(&len) {
-                    return Err(BrokenRecord);
-                }
-                self.cipher.resize(len, 0);
-                self.cipher_len = 0;
-            }
+        if start == 1 && self.head_heard > 0 && self.head[0] != RECORD_END {
+            return Err(BrokenRecord);
+        }
+        if self.head_heard < start + LEN_LEN {
             return Ok(());
         }
-        self.cipher_len += n;
-        if self.cipher_len < self.cipher.len() {
-            return Ok(());
+        let len = self.head[start..start + LEN_LEN].iter();
+        let len = len.fold(0, |len, byte| len << 8 | usize::from(*byte));
+        if !(TAG_LEN + 1..=TAG_LEN + RECORD_MAX).contains(&len) {
+            return Err(BrokenRecord);
         }
-        self.plain.resize(self.cipher.len(), 0);
-        self.taken = 0;
-        let opened = self.keys.read_message(&self.cipher, &mut self.plain);
-        let n = opened.map_err(|_| {
-            self.plain.clear();
-            BrokenRecord
-        })?;
-        self.plain.truncate(n);
-        self.opened += 1;
-        if self.opened.is_multiple_of(self.per_key) {
-            self.keys.rekey_incoming();
-        }
-        (self.len_heard, self.cipher_len, self.end_is_due) = (0, 0, true);
-        self.cipher.clear();
+        self.body.begin(len + HEAD_MAX);
+        (self.body_len, self.body_heard) = (len, 0);
+        (self.head_heard, self.end_is_due) = (0, false);
         Ok(())
     }
 }
@@ -192,20 +376,37 @@ mod tests {
 
     /// Has `to` read these bytes in pieces of at most `piece`; what it opened, or that it cannot go on.
     fn read(to: &mut RecordStream, bytes: &[u8], piece: usize) -> Result<Vec<u8>, BrokenRecord> {
-        let (mut at, mut opened, mut room) = (0, Vec::new(), [0; 1000]);
+        read_to(&mut [0; 1000], to, bytes, piece)
+    }
+
+    /// The same with this room for what was opened.
+    fn read_to(
+        room: &mut [u8],
+        to: &mut RecordStream,
+        bytes: &[u8],
+        piece: usize,
+    ) -> Result<Vec<u8>, BrokenRecord> {
+        let (mut at, mut opened) = (0, Vec::new());
         loop {
             while to.has_opened() {
-                let n = to.take(&mut room);
+                let n = to.take(room);
                 opened.extend_from_slice(&room[..n]);
             }
-            let n = to.room().len().min(piece).min(bytes.len() - at);
+            let takes = room.len();
+            let n = to.room(takes).len().min(piece).min(bytes.len() - at);
             if n == 0 {
                 return Ok(opened);
             }
-            to.room()[..n].copy_from_slice(&bytes[at..at + n]);
-            to.came(n)?;
+            to.room(takes)[..n].copy_from_slice(&bytes[at..at + n]);
+            let direct = to.came(n, room)?;
+            opened.extend_from_slice(&room[..direct]);
             at += n;
         }
+    }
+
+    fn seal(of: &mut RecordStream, bytes: &[u8]) -> Vec<u8> {
+        of.seal(bytes.len(), |room| room.copy_from_slice(bytes)).unwrap();
+        said(of)
     }
 
     fn said(of: &mut RecordStream) -> Vec<u8> {
@@ -219,51 +420,91 @@ mod tests {
     fn the_records_are_the_known_ones() {
         let [mut caller, mut called] = pair();
         // The caller's key is replaced behind its first record.
-        (caller.per_key, called.per_key) = (1, 2);
-        caller.seal(b"from the caller").unwrap();
-        let first = said(&mut caller);
-        caller.seal(b"with another key").unwrap();
-        called.seal(b"from the called").unwrap();
+        (caller.keys.sends.per_key, called.keys.sends.per_key) = (1, 2);
         let told = [
             "0000001f825ffb6de767b9ef44bb1632f865a79ea59332936fb6e9889e9d7cd4e2a14f5a",
             "0000001f0a52152c62e607e90384623c6db0d18d667f51e29d008cd9684ad8845d8b885a",
             "0000002038df125aceb485b871eaacf1a7c570a88d9b8bc4ad9239e8591ac859561e97b85a",
         ];
-        let records = [first, said(&mut called), said(&mut caller)];
+        let first = seal(&mut caller, b"from the caller");
+        let second = seal(&mut called, b"from the called");
+        let records = [first, second, seal(&mut caller, b"with another key")];
         assert_eq!(records.map(|record| hex(&record)), told);
     }
 
     #[test]
     fn bytes_come_as_they_were_sent_whatever_the_pieces() {
-        for piece in [1, 7, 300, usize::MAX] {
+        for (piece, room) in [1, 7, 300, usize::MAX]
+            .into_iter()
+            .flat_map(|piece| [1, 999, 1000, RECORD_MAX, 2 * RECORD_MAX].map(|room| (piece, room)))
+        {
             let [mut one, mut other] = pair();
-            (one.per_key, other.per_key) = (3, 3);
-            let mut sent = Vec::new();
+            (one.keys.sends.per_key, other.keys.takes.per_key) = (3, 3);
+            let (mut sent, mut said) = (Vec::new(), Vec::new());
             for len in [1, 2, 999, 1000, 1001, RECORD_MAX - 1, RECORD_MAX, 5] {
                 let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + len) as u8).collect();
-                one.seal(&bytes).unwrap();
+                said.extend(seal(&mut one, &bytes));
                 sent.extend(bytes);
             }
-            let said = said(&mut one);
             // The end of the last record is left where it is.
             let (all, end) = said.split_at(said.len() - 1);
-            assert_eq!(read(&mut other, all, piece), Ok(sent));
-            assert!(!other.is_within());
+            let mut room = vec![0; room];
+            assert_eq!(read_to(&mut room, &mut other, all, piece), Ok(sent));
+            assert!(!other.is_within() && other.is_at_end());
             assert_eq!(read(&mut other, end, piece), Ok(Vec::new()));
-            assert!(!other.is_within());
+            assert!(!other.is_within() && !other.is_at_end());
         }
+    }
+
+    #[test]
+    fn nothing_is_read_past_a_record_that_is_not_taken_at_once() {
+        let [mut one, mut other] = pair();
+        let said = [seal(&mut one, &[1; 100]), seal(&mut one, &[2; 100])].concat();
+        let heard = |other: &mut RecordStream, at: &mut usize, room: &mut [u8]| {
+            let n = other.room(room.len()).len();
+            other.room(room.len()).copy_from_slice(&said[*at..*at + n]);
+            *at += n;
+            other.came(n, room).unwrap()
+        };
+        let (mut at, mut room) = (0, [0; 100]);
+        heard(&mut other, &mut at, &mut room[..99]);
+        assert_eq!(heard(&mut other, &mut at, &mut room[..99]), 0);
+        assert!(other.has_opened());
+        assert_eq!((at, said[at]), (LEN_LEN + 100 + TAG_LEN, RECORD_END), "the end is left there");
+        assert_eq!((other.take(&mut room[..99]), other.take(&mut room)), (99, 1));
+        heard(&mut other, &mut at, &mut room);
+        assert_eq!(other.room(100).len(), 100 + TAG_LEN + HEAD_MAX, "who takes it all goes on");
+    }
+
+    #[test]
+    fn who_takes_before_all_of_a_record_is_here_gets_nothing() {
+        let [mut one, mut other] = pair();
+        let (bytes, mut room) = (vec![7; RECORD_MAX], vec![0; RECORD_MAX]);
+        let said = seal(&mut one, &bytes);
+        let mut got = 0;
+        for byte in &said {
+            got += other.take(&mut room);
+            other.room(RECORD_MAX)[0] = *byte;
+            got += other.came(1, &mut room).unwrap();
+        }
+        assert_eq!((got, room == bytes), (RECORD_MAX, true));
+    }
+
+    #[test]
+    fn one_record_is_sealed_at_a_time_and_of_some_bytes() {
+        let [mut one, _] = pair();
+        for len in [0, RECORD_MAX + 1] {
+            assert_eq!(one.seal(len, |_| unreachable!("of no such length")), Err(BrokenRecord));
+        }
+        one.seal(1, |room| room.fill(1)).unwrap();
+        assert_eq!(one.seal(1, |_| unreachable!("with one unsent")), Err(BrokenRecord));
     }
 
     #[test]
     fn every_change_of_a_record_is_noticed() {
         let sealed = |n: usize| {
             let [mut one, other] = pair();
-            let records: Vec<_> = (0..n)
-                .map(|index| {
-                    one.seal(&[index as u8; 20]).unwrap();
-                    said(&mut one)
-                })
-                .collect();
+            let records: Vec<_> = (0..n).map(|index| seal(&mut one, &[index as u8; 20])).collect();
             (records, other)
         };
         for at in 0..41 {
@@ -283,15 +524,14 @@ mod tests {
         }
         // Said back to who said it.
         let [mut one, _] = pair();
-        one.seal(b"words").unwrap();
-        let bytes = said(&mut one);
+        let bytes = seal(&mut one, b"words");
         assert_eq!(read(&mut one, &bytes, usize::MAX), Err(BrokenRecord));
         // Lengths that no record has.
         for len in [0, TAG_LEN, TAG_LEN + RECORD_MAX + 1, u32::MAX as usize] {
             let [mut one, _] = pair();
             let head = (len as u32).to_be_bytes();
             assert_eq!(read(&mut one, &head, usize::MAX), Err(BrokenRecord), "{len}");
-            assert!(one.cipher.is_empty());
+            assert!(one.body.seen().is_empty());
         }
         // A record that is cut is no end.
         let (records, mut other) = sealed(1);
