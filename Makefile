@@ -26,6 +26,7 @@ LIBVERSION  := 1.32.1
 APIVERSION  := $(shell sed -n 's/^pub const FI_\(MAJOR\|MINOR\|REVISION\)_VERSION: .* = \([0-9]*\);/\2/p' src/abi/fabric.rs | paste -sd.)
 # providers/example is there to be copied, not to be used.
 PLUGINS      = $(filter-out example,$(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so))))
+TOOLS       := fi_info fi_pingpong fi_strerror fi_ps fi_top fi_doctor
 LOCAL       := $(CURDIR)/out/prefix
 VERSION     := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -68,7 +69,7 @@ install: build ## into PREFIX (default /usr/local), under DESTDIR if given
 	    -e 's|@includedir@|$(if $(filter $(PREFIX)/include,$(INCLUDEDIR)),$${prefix}/include,$(INCLUDEDIR))|' \
 	    -e 's|@url@|$(URL)|' -e 's|@version@|$(APIVERSION)|' \
 	    pkgconfig/libfabric.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
-	@$(PUT); for t in fi_info fi_pingpong fi_strerror; do put "$(TARGET)/$$t" "$(DESTDIR)$(BINDIR)/$$t" || exit; done
+	@$(PUT); for t in $(TOOLS); do put "$(TARGET)/$$t" "$(DESTDIR)$(BINDIR)/$$t" || exit; done
 	@$(PUT); put "$(TARGET)/libdaplofi.so" "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2"
 	install -d "$(DESTDIR)$(DOCDIR)"
 	sed -e 's|@libdir@|$(LIBDIR)|' capi/dapl/dat.conf.in > "$(DESTDIR)$(DOCDIR)/dat.conf"
@@ -80,7 +81,7 @@ uninstall: ## what install put into PREFIX
 	for p in $(PLUGINS); do rm -f "$(DESTDIR)$(LIBDIR)/libfabric/lib$$p-fi.so"; done
 	(cd include && find rdma kfi -name '*.h' -exec rm -f "$(abspath $(DESTDIR)/)$(INCLUDEDIR)/{}" \;)
 	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
-	for t in fi_info fi_pingpong fi_strerror; do rm -f "$(DESTDIR)$(BINDIR)/$$t"; done
+	for t in $(TOOLS); do rm -f "$(DESTDIR)$(BINDIR)/$$t"; done
 	rm -f "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2" "$(DESTDIR)$(DOCDIR)/dat.conf"
 	rm -f "$(DESTDIR)$(LIBDIR)/.debug"/{libfabric.so.$(LIBVERSION),libdaplofi.so.2}.debug "$(DESTDIR)$(BINDIR)/.debug"/{fi_info,fi_pingpong,fi_strerror}.debug
 	for p in $(PLUGINS); do rm -f "$(DESTDIR)$(LIBDIR)/libfabric/.debug/lib$$p-fi.so.debug"; done

@@ -69,6 +69,16 @@ const CORE: &[(&CStr, fi_param_type, &CStr)] = {
             c"Access mode of the log file (default: 0600)",
         ),
         (
+            c"stats",
+            FI_PARAM_BOOL,
+            c"Whether other processes of the user may see what this one does, with fi_ps, fi_top and fi_doctor (default: true)",
+        ),
+        (
+            c"stats_peers",
+            FI_PARAM_SIZE_T,
+            c"Most peers that are shown to those, 256 bytes each, for each provider (default: 1024)",
+        ),
+        (
             c"perf_cntr",
             FI_PARAM_STRING,
             c"What the hook perf counts per call: cpu_instr or cpu_cycles (default: cpu_instr)",

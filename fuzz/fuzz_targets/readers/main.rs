@@ -6,6 +6,7 @@ mod address_text;
 #[path = "../chosen.rs"]
 mod chosen;
 mod environment;
+mod facts_page;
 mod local_ring;
 mod rxd_packet;
 mod rxm_packet;
@@ -18,6 +19,7 @@ fuzz_target!(
     init: chosen::choose(&[
         ("address_text", address_text::run),
         ("environment", environment::run),
+        ("facts_page", facts_page::run),
         ("local_ring", local_ring::run),
         ("rxd_packet", rxd_packet::run),
         ("rxm_packet", rxm_packet::run),

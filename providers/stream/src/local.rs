@@ -1058,6 +1058,10 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         self.hears.get() == Course::Memory
     }
 
+    fn secrecy(&self) -> [bool; 2] {
+        [self.secret.get().is_some(), self.encrypts()]
+    }
+
     #[inline(always)]
     fn sends_locally(&self) -> bool {
         self.sends.get() == Course::Memory

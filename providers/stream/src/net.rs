@@ -10,6 +10,7 @@ use core::time::Duration;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::facts::EngineFacts;
 use ofi_provider::log::peer_text;
 use ofi_provider::provider::Provider;
 use ofi_provider::ring::ShortCells;
@@ -165,6 +166,11 @@ pub trait ByteLink: Debug + Send + 'static {
     /// [`LocalPipe::take_whole`](ofi_provider::ring::LocalPipe::take_whole) does.
     fn take_whole(&self, _take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool) -> ShortCells {
         ShortCells::Else
+    }
+
+    /// Whether the other end has proven the job's secret, and whether what goes there is encrypted.
+    fn secrecy(&self) -> [bool; 2] {
+        [false; 2]
     }
 
     /// Tells a link that [hears locally](ByteLink::hears_locally) whether its user receives from it
@@ -437,6 +443,11 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     /// As [`bind`](Self::bind), for an endpoint with a secret of its own, if it has one.
     fn bind_as(&self, own: Option<&JobSecret>, at: &Addr) -> Result<(Self::Listener, Addr)> {
         if own.is_some() { Err(Error::NOSYS) } else { self.bind(at) }
+    }
+
+    /// Where an engine on this shows others what it does.
+    fn facts() -> EngineFacts {
+        EngineFacts::new(Self::Link::provider())
     }
 
     /// The number by which peers tell this process from another one at the same address.

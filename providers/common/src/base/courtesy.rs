@@ -192,6 +192,13 @@ impl Looks {
         self.at_once
     }
 
+    /// When the last look in vain ended, but for the first of several, in nanoseconds of a clock that
+    /// only goes forward.
+    #[inline(always)]
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
     /// Notes that a look found nothing; `first` if the look before it did find something.
     /// Returns how to give way, which is to be done without holding a lock.
     #[inline(always)]

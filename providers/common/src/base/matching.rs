@@ -420,6 +420,19 @@ impl<R> Posted<R> {
         self.few.drain().into_iter().chain(indexed).map(|taken| taken.value).collect()
     }
 
+    /// What the oldest receives match, at most `most` of them, oldest first; some of the oldest if
+    /// there are more than `most * 8`.
+    pub fn oldest(&self, most: usize) -> Vec<Pattern> {
+        let indexed = self.entries.iter().map(|(_, entry)| &entry.of).take(8 * most);
+        let mut found: Vec<_> = self.few.iter().chain(indexed).collect();
+        found.sort_unstable_by_key(|taken| taken.seq);
+        let pattern = |Key { src, src_mask, tag, ignore }: Key| {
+            let src = (src_mask != 0).then_some(src);
+            Pattern { src, tag, ignore }
+        };
+        found.into_iter().take(most).map(|taken| pattern(taken.key)).collect()
+    }
+
     /// How many receives wait.
     pub fn len(&self) -> usize {
         self.few.len() + self.entries.len()
@@ -775,6 +788,13 @@ impl<U> Unexpected<U> {
     /// A message by its number, to change.
     pub fn get_mut(&mut self, id: u32) -> Option<&mut U> {
         self.messages.get_mut(id).map(|message| &mut message.value)
+    }
+
+    /// The messages that arrived first, at most `most` of them.
+    pub fn oldest(&self, most: usize) -> impl Iterator<Item = &U> {
+        let next = |id: &u32| Some(self.messages.get(*id)?.next);
+        let ids = std::iter::successors(Some(self.order.head), next);
+        ids.take(most).filter_map(|id| self.messages.get(id)).map(|message| &message.value)
     }
 
     /// How many messages there are.

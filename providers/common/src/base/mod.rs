@@ -7,6 +7,8 @@ pub mod atomic;
 #[allow(unsafe_code)]
 pub mod buf;
 pub mod courtesy;
+#[allow(unsafe_code)]
+pub mod facts;
 pub(crate) mod fixed_queue;
 #[allow(unsafe_code)]
 pub(crate) mod lent;

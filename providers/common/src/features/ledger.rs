@@ -94,6 +94,11 @@ pub struct TxLedger {
 }
 
 impl TxLedger {
+    /// The completion queue, if there is one.
+    pub fn cq(&self) -> Option<&Arc<Cq>> {
+        self.cq.as_ref()
+    }
+
     /// The counter of operations whose completion entry has these flags: FI_READ, FI_WRITE, else
     /// sends.
     #[inline]

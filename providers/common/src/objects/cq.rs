@@ -401,6 +401,11 @@ impl Cq {
         self.ring.lock_within().awaited = true;
     }
 
+    /// How many entries nobody has read, and how many the queue is made for.
+    pub fn fill(&self) -> [u64; 2] {
+        [self.count.load(Ordering::Relaxed), self.size].map(|number| number as u64)
+    }
+
     /// How many entries still fit into the ring.
     #[inline]
     pub fn room(&self) -> usize {

@@ -20,6 +20,7 @@ use crate::buffered::Buffering;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
+use crate::facts::{ANY, EndpointFacts, WaitingFacts};
 use crate::imports::{SrxOwner, StartedMessage, StartedMessages};
 use crate::ledger::RxLedger;
 use crate::lock::{Level, Lock};
@@ -586,6 +587,38 @@ impl<B: UnexpectedBody> Inbox<B> {
             }
         });
         (count, self.kept_bytes())
+    }
+
+    /// What waits here, as others may be shown it.
+    pub fn show(&self, facts: &mut EndpointFacts) {
+        let kind = |queue: usize| queue as u64 + 1;
+        self.look(0, |queues| {
+            facts.posted = std::array::from_fn(|queue| queues.posted[queue].len() as u64);
+            facts.unexpected = std::array::from_fn(|queue| queues.unexpected[queue].len() as u64);
+            facts.unexpected_bytes = queues.bytes as u64;
+            let order = [TAGGED, 0];
+            let (most, most_messages) = (facts.receives.len(), facts.messages.len());
+            let receives = order.iter().flat_map(|queue| {
+                let oldest = queues.posted[*queue].oldest(most);
+                oldest.into_iter().map(|pattern| WaitingFacts {
+                    kind: kind(*queue),
+                    tag: pattern.tag,
+                    ignore_or_len: pattern.ignore,
+                    source: pattern.src.unwrap_or(ANY),
+                })
+            });
+            facts.receives.iter_mut().zip(receives).for_each(|(to, from)| *to = from);
+            let messages = order.iter().flat_map(|queue| {
+                let oldest = queues.unexpected[*queue].oldest(most_messages);
+                oldest.map(|message| WaitingFacts {
+                    kind: kind(*queue),
+                    tag: message.about.tag,
+                    ignore_or_len: message.about.len as u64,
+                    source: message.source,
+                })
+            });
+            facts.messages.iter_mut().zip(messages).for_each(|(to, from)| *to = from);
+        });
     }
 
     /// Bytes of memory that waiting messages take.

@@ -73,9 +73,12 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
             state.share_inbox(ep.id, srx);
         }
         match state.ep(ep.id).kind() {
-            StreamEpKind::Rdm => state.listen(ep.id),
-            StreamEpKind::Msg | StreamEpKind::Srx => Ok(()),
+            StreamEpKind::Rdm => state.listen(ep.id)?,
+            StreamEpKind::Msg | StreamEpKind::Srx => {}
         }
+        // Others may look before the first turn.
+        state.show();
+        Ok(())
     }
 
     fn enable_contexts(&self, eps: &[u32], bindings: &Bindings) -> Result {

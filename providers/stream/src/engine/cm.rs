@@ -962,6 +962,7 @@ impl<N: Net> StreamState<N> {
     /// caller's to end.
     pub(super) fn drop_conn(&mut self, id: u32) -> Option<StreamConn<N>> {
         let conn = self.conns.remove(id)?;
+        self.eps[conn.ep].past.add(&conn);
         self.owed -= conn.owed;
         self.eps[conn.ep].peers.detach(conn.peer, id);
         self.net.poller().remove(conn.link.id());
@@ -980,6 +981,11 @@ impl<N: Net> StreamState<N> {
     /// go on.
     pub(super) fn fail(&mut self, id: u32, error: Error) {
         let Some(conn) = self.conns.get(id) else { return };
+        if conn.is_connected() {
+            let ep = &mut self.eps[conn.ep];
+            let peer = ep.shown_peer(conn);
+            ep.errors.lost(error, peer);
+        }
         match self.eps[conn.ep].identity.kind {
             StreamEpKind::Msg => self.msg_failed(id, error, Vec::new()),
             StreamEpKind::Rdm | StreamEpKind::Srx => {

@@ -1,5 +1,6 @@
 //! One connection, and everything under way on it.
 use super::batch::Batch;
+use super::facts::Passed;
 use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, Incoming};
 use super::trace::trace;
 use super::transfer::{COPY_MAX, Outgoing, TransferFinish};
@@ -8,6 +9,7 @@ use crate::guests::Guest;
 use crate::net::{ByteLink, Net};
 use crate::wire::{ByteOrder, Knows, StreamHeader};
 use ofi_provider::buf::RecvBuf;
+use ofi_provider::facts::PeerPlace;
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::collections::{HashMap, VecDeque};
@@ -138,6 +140,11 @@ pub(crate) struct StreamConn<N: Net> {
     pub(super) param: Vec<u8>,
     /// Set while the peer counts as a stranger: it called, and is in no address vector.
     pub(super) guest: Option<Guest>,
+    /// Messages and bytes that went to the peer, and that came from it.
+    pub(super) sent: Passed,
+    pub(super) received: Passed,
+    /// Where this connection is shown to others.
+    pub(super) shown: PeerPlace,
 }
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -181,6 +188,9 @@ impl<N: Net> StreamConn<N> {
             stash: Vec::new(),
             param: Vec::new(),
             guest: None,
+            sent: Passed::default(),
+            received: Passed::default(),
+            shown: PeerPlace::default(),
         }
     }
 
@@ -352,6 +362,7 @@ impl<N: Net> StreamConn<N> {
     pub(super) fn write_header(&mut self, header: &mut StreamHeader, wire: &mut [u8; 40]) -> usize {
         header.id = self.tx_id;
         self.tx_id = header.id.wrapping_add(1);
+        self.sent.header(header);
         trace("to", &self.link, header);
         header.write(self.order, wire)
     }

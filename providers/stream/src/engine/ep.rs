@@ -1,5 +1,6 @@
 //! The engine's side of an endpoint.
 use super::arrival::Unreceived;
+use super::facts::{EndpointErrors, PeersRetired};
 use super::transfer::Outgoing;
 use crate::secret::JobSecret;
 use crate::settings::{MAX_UNEXPECTED, StreamSettings};
@@ -15,6 +16,7 @@ use ofi_provider::contexts::ContextPlace;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::Result;
+use ofi_provider::facts::{EndpointPlace, PeerPlace};
 use ofi_provider::inbox::Inbox;
 use ofi_provider::ledger::TxLedger;
 use ofi_provider::peers::{PeerExtra, PeerTable};
@@ -107,6 +109,8 @@ pub(super) struct StreamPeer {
     pub(super) parked: VecDeque<Outgoing>,
     /// How often the peer refused our calls, and when it is called again.
     pub(super) retry: CallRetry,
+    /// Where the peer is shown to others while it has no connection and transfers wait for one.
+    pub(super) shown: PeerPlace,
 }
 
 impl PeerExtra for StreamPeer {
@@ -143,6 +147,13 @@ pub(crate) struct StreamEngineEp {
 
     /// The provider that log lines name.
     pub(super) provider: &'static Provider,
+
+    /// Errors that were reported, for others to be shown.
+    pub(super) errors: EndpointErrors,
+    /// What passed over connections that are no more.
+    pub(super) past: PeersRetired,
+    /// Where the endpoint is shown to others.
+    pub(super) shown: EndpointPlace,
 }
 
 impl StreamEngineEp {
@@ -172,6 +183,9 @@ impl StreamEngineEp {
             place: ContextPlace::default(),
             conn: NONE,
             provider,
+            errors: EndpointErrors::default(),
+            past: PeersRetired::default(),
+            shown: EndpointPlace::default(),
         }
     }
 

@@ -26,6 +26,7 @@ mod contexts;
 mod courier;
 mod endpoints;
 mod ep;
+mod facts;
 mod incoming;
 mod nearby;
 mod post;
@@ -173,6 +174,8 @@ impl<N: Net> StreamEngine<N> {
             owed: 0,
             started: None,
             regions,
+            facts: N::facts(),
+            show_at: 0,
         };
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
@@ -207,7 +210,11 @@ impl<N: Net> StreamEngine<N> {
         if in_memory && !first && !state.idle.is_multiple_of(MEMORY_LOOKS) {
             return;
         }
-        let Some(offer) = state.looks.in_vain(first) else { return };
+        let offer = state.looks.in_vain(first);
+        if state.looks.last() >= state.show_at {
+            state.show();
+        }
+        let Some(offer) = offer else { return };
         if offer != Courtesy::Processor && !state.prepare_to_block() {
             return;
         }
@@ -263,7 +270,7 @@ impl<N: Net> Progress for StreamEngine<N> {
     fn visit(&self) -> bool {
         let visit = self.state.visit(|state| {
             state.turn();
-            state.prepare_to_block()
+            state.prepare_to_sleep()
         });
         visit.unwrap_or(false)
     }
@@ -273,7 +280,7 @@ impl<N: Net> Progress for StreamEngine<N> {
     }
 
     fn may_block(&self) -> bool {
-        self.lock().prepare_to_block()
+        self.lock().prepare_to_sleep()
     }
 
     fn stands_back(&self) {
@@ -302,6 +309,10 @@ impl<N: Net> StreamState<N> {
     fn look_around(&mut self) {
         self.turns += 1;
         self.idle = self.idle.wrapping_add(1);
+        self.facts.turn(self.turns);
+        if self.turns.is_multiple_of(facts::SHOWN_EACH) {
+            self.show();
+        }
         // One test for the four, of which there is nearly always none, or the last.
         if self.starved.len() | self.crowded.len() | self.held.len() | self.local.len() != 0
             && self.tend()
@@ -552,6 +563,16 @@ impl<N: Net> StreamState<N> {
             ((false, _), true) => poller.add(link, token, wanted),
             ((false, _), false) => Ok(()),
         };
+    }
+
+    /// [`StreamState::prepare_to_block`] for longer than a moment: others are shown that a thread
+    /// sleeps.
+    fn prepare_to_sleep(&mut self) -> bool {
+        let may = self.prepare_to_block();
+        if may {
+            self.show();
+        }
+        may
     }
 
     /// Called before a thread sleeps on the poller's descriptor: true if every event that the

@@ -49,6 +49,7 @@ impl Arrival {
         }
         let tagged = matches!(header.op, StreamOp::Tag | StreamOp::TagRts);
         let bare = header.op == StreamOp::TaggedMsg;
+        conn.received.header(header);
         let about = About {
             tagged,
             msg_tag: bare.then_some(header.tag),
@@ -128,6 +129,9 @@ fn plain_message<'a, N: Net>(
     let StreamPlain { tagged, tag, body, rest } = message;
     let taken = inbox.receive_plain(conn.peer, tagged, tag, body)
         || inbox.receive_whole(conn.peer, tagged, tag, body);
+    if taken {
+        conn.received.one(body.len());
+    }
     taken.then_some(rest)
 }
 
@@ -153,6 +157,7 @@ fn plain_in_memory<N: Net>(conn: &StreamConn<N>, eps: &mut Slab<StreamEngineEp>)
     let came = conn.link.take_short(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
             inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+                && conn.received.one(bytes.len() - head)
         })
     });
     if came != ShortCells::Else {
@@ -160,8 +165,9 @@ fn plain_in_memory<N: Net>(conn: &StreamConn<N>, eps: &mut Slab<StreamEngineEp>)
     }
     conn.link.take_whole(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
-                || inbox.receive_whole(peer, tagged, tag, bytes.behind(head))
+            (inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+                || inbox.receive_whole(peer, tagged, tag, bytes.behind(head)))
+                && conn.received.one(bytes.len() - head)
         })
     })
 }

@@ -20,6 +20,11 @@ impl Sleepers {
         self.0.is_empty()
     }
 
+    /// How many threads there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The calling thread prepares to sleep.
     pub(super) fn add(&mut self) {
         if !self.0.contains(&mark()) {

@@ -10,6 +10,7 @@ use crate::guests::Door;
 use crate::net::ByteLink;
 use crate::net::Net;
 use ofi_provider::courtesy::Looks;
+use ofi_provider::facts::EngineFacts;
 use ofi_provider::imports::StartedMessages;
 use ofi_provider::mr::MrTable;
 use ofi_provider::slab::Slab;
@@ -108,4 +109,8 @@ pub struct StreamState<N: Net> {
     pub(super) started: Option<Arc<StartedMessages>>,
     /// The domain's registered memory regions, which peers may read and write.
     pub(super) regions: Arc<MrTable>,
+    /// What is shown of the engine to others, and when it is shown again (nanoseconds of
+    /// [`Looks::last`]).
+    pub(super) facts: EngineFacts,
+    pub(super) show_at: u64,
 }

@@ -79,7 +79,10 @@ impl StreamEngineEp {
                     "an injected message was lost: {error}; its failure is reported nowhere else"
                 );
             }
-            Err(error) => self.ledger.failed(CompletionError::new(finish.entry(), error)),
+            Err(error) => {
+                self.errors.add(error);
+                self.ledger.failed(CompletionError::new(finish.entry(), error));
+            }
         }
     }
 }
@@ -232,6 +235,7 @@ impl<N: Net> StreamState<N> {
         let (id, tag) = (conn.tx_id, tagged.then_some(op.tag));
         conn.sent_in = *turns;
         conn.tx_id = id.wrapping_add(1);
+        conn.sent.one(len);
         let in_memory = conn.link.sends_locally()
             && op.buf.in_one_piece().is_some_and(|body| conn.link.send_plain(id, tag, body));
         if !in_memory {
@@ -707,6 +711,7 @@ impl<N: Net> StreamState<N> {
                 if outgoing.wire_len == 0 {
                     outgoing.header.id = tx_id;
                     tx_id = tx_id.wrapping_add(1);
+                    conn.sent.header(&outgoing.header);
                     outgoing.wire_len = outgoing.header.write(order, &mut outgoing.wire);
                     trace("to", &conn.link, &outgoing.header);
                 }

@@ -1,0 +1,33 @@
+//! The facts that a process shows: whatever they are, they are read, judged and told in bounded text
+//! without control characters.
+use ofi_facts::doctor::examine;
+use ofi_facts::layout::{MAGIC, VERSION, words_with};
+use ofi_facts::read::{ShownProcess, read};
+use ofi_facts::show::{address, link, state};
+
+pub fn run(bytes: &[u8]) {
+    let Some((&choice, bytes)) = bytes.split_first() else { return };
+    let mut memory = bytes.to_vec();
+    if choice & 1 != 0 {
+        // As far as the head goes, it is the library's.
+        memory.resize(words_with(8) * 8, 0);
+        memory[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+        memory[8..16].copy_from_slice(&VERSION.to_ne_bytes());
+        memory[24..32].copy_from_slice(&8_u64.to_ne_bytes());
+        memory[32..40].copy_from_slice(&u64::from(choice >> 4).min(8).to_ne_bytes());
+        memory[40..48].copy_from_slice(&u64::from(choice >> 5).to_ne_bytes());
+    }
+    let Ok(page) = read(&memory[..]) else { return };
+    let plain = |text: &str| text.len() < 4096 && !text.chars().any(char::is_control);
+    assert!(plain(&page.provider()));
+    for peer in &page.peers {
+        assert!(plain(&address(&peer.address)) && plain(state(peer)) && plain(link(peer)));
+    }
+    let process = ShownProcess { pid: 1, pages: vec![page], ..ShownProcess::default() };
+    let other = ShownProcess { pid: 2, ..process.clone() };
+    let processes = [process, other];
+    let now = u64::from_ne_bytes([choice; 8]);
+    for finding in examine(&processes, &processes, now) {
+        assert!(plain(&finding.cause) && plain(&finding.seen), "{finding:?}");
+    }
+}

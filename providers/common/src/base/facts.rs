@@ -1,0 +1,388 @@
+//! What this process shows of its endpoints and peers to others that may look at it.
+//!
+//! A plug-in has one memory for all its engines, without a name and sealed, in which [`ofi_facts`] says
+//! what is where. An engine writes there now and then, with its lock held, what it keeps anyway; only
+//! the number of its turns is written in each ([`EngineFacts::turn`]). A record belongs to one endpoint
+//! or peer, from when it is first written to when its place
+//! ([`EndpointPlace`], [`PeerPlace`]) goes.
+use crate::param::{core_boolean, core_size};
+use crate::provider::Provider;
+use crate::sys::{check, count_forks, generation};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
+use ofi_facts::layout::{
+    self, DEFAULT_PEERS, ENGINES, FIRST_ENDPOINTS, FactRecord, HeadFacts, MAGIC, MAX_PEERS,
+    MORE_ENDPOINTS, VERSION,
+};
+use std::fmt;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+pub use ofi_facts::layout::{
+    ANY, EndpointFacts, ErrorFacts, PeerFacts, WaitingFacts, kinds, peer_bits, states, text_words,
+};
+
+/// Which words of the head are written later than at the beginning.
+mod head {
+    pub(super) const PEERS_USED: usize = 4;
+    pub(super) const ENDPOINTS_USED: usize = 5;
+    pub(super) const PEERS_LEFT_OUT: usize = 6;
+    pub(super) const ENDPOINTS_LEFT_OUT: usize = 7;
+    pub(super) const TURNS: usize = 14;
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC, coarse, without a call of the system.
+pub fn coarse_now() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes `now`, which outlives it.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
+/// What a record may be free in: those of endpoints, those of peers.
+#[derive(Debug, Default)]
+struct FreeRecords {
+    /// Records that were used and are free again.
+    free: [Vec<u32>; 2],
+    /// Records that were used at all.
+    used: [u32; 2],
+    engines: usize,
+}
+
+const ENDPOINTS: usize = 0;
+const PEERS: usize = 1;
+
+/// The memory with the facts. It stays as long as the process does.
+struct FactsMemory {
+    words: &'static [AtomicU64],
+    peers: usize,
+    records: Mutex<FreeRecords>,
+    serial: AtomicU64,
+    /// The process that made it ([`generation`]).
+    process: u32,
+}
+
+/// What a forked child puts other memory at, and the descriptor it closes.
+static MAPPED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+
+/// In a forked child: what it inherited is its parent's, and is not to be written.
+extern "C" fn forked() {
+    let [at, len] = [&MAPPED[0], &MAPPED[1]].map(|word| word.load(Ordering::Relaxed));
+    let fd = DESCRIPTOR.swap(-1, Ordering::Relaxed);
+    if len == 0 {
+        return;
+    }
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: in place of a mapping of ours, of words for which any bits are a value; no other thread
+    // is there. Both are system calls alone, which a child may make.
+    unsafe {
+        if libc::mmap(at as *mut libc::c_void, len, access, kind, -1, 0) == libc::MAP_FAILED {
+            libc::_exit(127);
+        }
+        if fd >= 0 {
+            libc::close(fd);
+        }
+    }
+}
+
+impl FactsMemory {
+    fn new(provider: &'static Provider) -> Option<Self> {
+        let peers = core_size(c"stats_peers").unwrap_or(DEFAULT_PEERS).clamp(1, MAX_PEERS);
+        let len = 8 * layout::words_with(peers);
+        let fd = Self::descriptor(len).ok()?;
+        let (at, access) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping, at an address that the system chooses.
+        let base = unsafe { libc::mmap(at, len, access, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        let base = NonNull::new(base)?;
+        count_forks();
+        MAPPED[0].store(base.as_ptr().addr(), Ordering::Relaxed);
+        MAPPED[1].store(len, Ordering::Relaxed);
+        static ONCE: OnceLock<()> = OnceLock::new();
+        ONCE.get_or_init(|| {
+            // SAFETY: the handler stays as long as this library does.
+            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        });
+        // The descriptor is for others to find.
+        DESCRIPTOR.store(std::os::fd::IntoRawFd::into_raw_fd(fd), Ordering::Relaxed);
+        // SAFETY: the mapping is so long, aligned to a page, and never goes; it is sealed, so that no
+        // page of it does.
+        let words = unsafe { std::slice::from_raw_parts(base.cast().as_ptr(), len / 8) };
+        let this = Self {
+            words,
+            peers,
+            records: Mutex::default(),
+            serial: AtomicU64::new(1),
+            process: generation(),
+        };
+        let head = HeadFacts {
+            magic: MAGIC,
+            version: VERSION,
+            process: std::process::id().into(),
+            peers: peers as u64,
+            library: (crate::abi::FI_MAJOR_VERSION as u64) << 16
+                | crate::abi::FI_MINOR_VERSION as u64,
+            provider: text_words(&provider.name().to_string_lossy()),
+            began: coarse_now(),
+            ..HeadFacts::default()
+        };
+        this.write(0, &head);
+        Some(this)
+    }
+
+    /// A sealed descriptor of so many bytes of memory.
+    fn descriptor(len: usize) -> crate::error::Result<OwnedFd> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name is a C string.
+        let create =
+            |flags| check(unsafe { libc::memfd_create(c"libfabric-stats".as_ptr(), flags) });
+        // A kernel before 6.3 does not know that memory need not be executable.
+        let fd = create(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| create(flags))?;
+        // SAFETY: just opened, and owned once.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let size = libc::off_t::try_from(len).map_err(|_| crate::error::Error::INVAL)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+        Ok(fd)
+    }
+
+    /// Writes a record's words, the first last, and last of all.
+    fn write<R: FactRecord>(&self, at: usize, record: &R) {
+        let mut words = [0; 88];
+        let words = &mut words[..R::WORDS];
+        record.put_words(words);
+        let place = &self.words[at..][..R::WORDS];
+        for (word, value) in place.iter().zip(words.iter()).skip(1) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        place[0].store(words[0], Ordering::Release);
+    }
+
+    /// Writes a record that may be read meanwhile.
+    fn write_record<R: FactRecord>(&self, at: usize, sequence: u64, record: &R) {
+        self.words[at].store(sequence.wrapping_sub(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.write(at, record);
+    }
+
+    fn records(&self) -> std::sync::MutexGuard<'_, FreeRecords> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A free record of this kind; none if there is none.
+    fn take(&self, kind: usize) -> Option<u32> {
+        let most = if kind == PEERS { self.peers } else { FIRST_ENDPOINTS + MORE_ENDPOINTS };
+        let mut records = self.records();
+        let index = records.free[kind].pop().or_else(|| {
+            let next = records.used[kind];
+            ((next as usize) < most).then(|| {
+                records.used[kind] += 1;
+                next
+            })
+        });
+        let (used, left_out) = match kind {
+            PEERS => (head::PEERS_USED, head::PEERS_LEFT_OUT),
+            _ => (head::ENDPOINTS_USED, head::ENDPOINTS_LEFT_OUT),
+        };
+        self.words[used].store(records.used[kind].into(), Ordering::Relaxed);
+        if index.is_none() {
+            self.words[left_out].fetch_add(1, Ordering::Relaxed);
+        }
+        index
+    }
+}
+
+/// The memory of this process; none if the user wants none (FI_STATS=0), or the system has none.
+fn memory(provider: &'static Provider) -> Option<&'static FactsMemory> {
+    static MEMORY: Mutex<Option<Option<&'static FactsMemory>>> = Mutex::new(None);
+    // In a forked child a thread that only the parent has may have the lock for ever.
+    let mut memory = MEMORY.try_lock().ok()?;
+    if memory.is_none_or(|made| made.is_some_and(|made| made.process != generation())) {
+        let wanted = core_boolean(c"stats").unwrap_or(true);
+        let made = if wanted { FactsMemory::new(provider) } else { None };
+        *memory = Some(made.map(|made| &*Box::leak(Box::new(made))));
+    }
+    (*memory)?
+}
+
+/// An engine's way to the memory.
+pub struct EngineFacts {
+    memory: Option<&'static FactsMemory>,
+    /// The word of its turns.
+    turns: &'static AtomicU64,
+    engine: usize,
+    /// Where the next connections are that are looked at.
+    pub cursor: u32,
+}
+
+impl fmt::Debug for EngineFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EngineFacts")
+    }
+}
+
+impl EngineFacts {
+    /// An engine that shows nothing.
+    pub fn hidden() -> Self {
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        Self { memory: None, turns: &NOWHERE, engine: 0, cursor: 0 }
+    }
+
+    /// A new engine of this provider's.
+    pub fn new(provider: &'static Provider) -> Self {
+        let Some(memory) = memory(provider) else { return Self::hidden() };
+        let mut records = memory.records();
+        let engine = records.engines.min(ENGINES - 1);
+        records.engines += 1;
+        let turns = &memory.words[head::TURNS + engine];
+        Self { memory: Some(memory), turns, engine, cursor: 0 }
+    }
+
+    /// Notes how many turns the engine has made.
+    #[inline(always)]
+    pub fn turn(&self, turns: u64) {
+        self.turns.store(turns, Ordering::Relaxed);
+    }
+
+    /// Whether anybody may look.
+    pub fn is_shown(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// The engine's index, for [`EndpointFacts::engine`].
+    pub fn engine(&self) -> u64 {
+        self.engine as u64
+    }
+}
+
+/// A record that has a place.
+struct PlacedRecord<R> {
+    memory: &'static FactsMemory,
+    index: u32,
+    at: usize,
+    kind: usize,
+    last: R,
+}
+
+impl<R: FactRecord> PlacedRecord<R> {
+    fn new(engine: &EngineFacts, kind: usize) -> Option<Box<Self>> {
+        let memory = engine.memory?;
+        let index = memory.take(kind)?;
+        let place = index as usize;
+        let at = match kind {
+            PEERS => layout::peer_at(place),
+            _ => layout::endpoint_at(place, memory.peers),
+        };
+        Some(Box::new(Self { memory, index, at, kind, last: R::default() }))
+    }
+
+    fn write(&mut self, record: R) {
+        let sequence = self.memory.words[self.at].load(Ordering::Relaxed).wrapping_add(2) & !1;
+        self.last = record;
+        self.memory.write_record(self.at, sequence, &self.last);
+    }
+}
+
+impl<R> Drop for PlacedRecord<R> {
+    fn drop(&mut self) {
+        // The word that says whether the record is anybody's.
+        self.memory.words[self.at + 1].store(0, Ordering::Relaxed);
+        self.memory.records().free[self.kind].push(self.index);
+    }
+}
+
+/// Where an endpoint's facts are. The place is given up with this.
+#[derive(Default)]
+pub struct EndpointPlace {
+    placed: Option<Box<PlacedRecord<EndpointFacts>>>,
+    /// No place was free, and none is asked for again.
+    without: bool,
+}
+
+impl fmt::Debug for EndpointPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EndpointPlace")
+    }
+}
+
+impl EndpointPlace {
+    /// The serial of the endpoint's record, 0 if it has none.
+    pub fn serial(&self) -> u64 {
+        self.placed.as_ref().map_or(0, |placed| placed.last.serial)
+    }
+
+    /// Shows these facts; what tells the record from others is put in. `address` is asked the first
+    /// time, and while it is not `settled`.
+    pub fn show(
+        &mut self,
+        engine: &EngineFacts,
+        mut facts: EndpointFacts,
+        settled: bool,
+        address: impl FnOnce() -> String,
+    ) {
+        if self.placed.is_none() && !self.without {
+            self.placed = PlacedRecord::new(engine, ENDPOINTS);
+            self.without = self.placed.is_none();
+        }
+        let Some(placed) = &mut self.placed else { return };
+        let last = &placed.last;
+        facts.serial = match last.serial {
+            0 => placed.memory.serial.fetch_add(1, Ordering::Relaxed),
+            serial => serial,
+        };
+        let known = settled && last.settled != 0;
+        facts.settled = settled.into();
+        facts.address = if known { last.address } else { text_words(&address()) };
+        placed.write(facts);
+    }
+}
+
+/// Where a peer's facts are. The place is given up with this.
+#[derive(Default)]
+pub struct PeerPlace {
+    placed: Option<Box<PlacedRecord<PeerFacts>>>,
+    /// No place was free, and none is asked for again.
+    without: bool,
+}
+
+impl fmt::Debug for PeerPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PeerPlace")
+    }
+}
+
+impl PeerPlace {
+    /// Shows these facts, whose `written` is now; since when the peer is in its state, and when it last
+    /// moved, is put in. `address` is asked the first time. Returns when the peer last moved.
+    pub fn show(
+        &mut self,
+        engine: &EngineFacts,
+        mut facts: PeerFacts,
+        address: impl FnOnce() -> String,
+    ) -> u64 {
+        if self.placed.is_none() && !self.without {
+            self.placed = PlacedRecord::new(engine, PEERS);
+            self.without = self.placed.is_none();
+        }
+        let Some(placed) = &mut self.placed else { return 0 };
+        let last = &placed.last;
+        (facts.serial, facts.address) = match last.serial {
+            0 => (placed.memory.serial.fetch_add(1, Ordering::Relaxed), text_words(&address())),
+            serial => (serial, last.address),
+        };
+        let same_state = last.state & 0xff == facts.state & 0xff;
+        facts.since = if same_state { last.since } else { facts.written };
+        let moved = (last.sent, last.received) != (facts.sent, facts.received)
+            || (last.unsent_bytes, last.incomplete) != (facts.unsent_bytes, facts.incomplete);
+        facts.moved = if moved || !same_state { facts.written } else { last.moved };
+        placed.write(facts);
+        facts.moved
+    }
+}

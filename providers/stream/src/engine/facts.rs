@@ -1,0 +1,277 @@
+//! What others are shown of an engine ([`ofi_provider::facts`]): written with the engine's lock held,
+//! when nothing has moved for a while, before a thread sleeps, and each so many turns.
+use super::conn::{Stage, StreamConn};
+use super::ep::{StreamEngineEp, StreamEpKind};
+use super::state::StreamState;
+use crate::net::{ByteLink, Net, peer_of};
+use crate::wire::{StreamHeader, StreamOp};
+use ofi_provider::addr::Addr;
+use ofi_provider::error::Error;
+use ofi_provider::facts::{
+    ANY, EndpointFacts, ErrorFacts, PeerFacts, coarse_now, kinds, peer_bits, states,
+};
+use ofi_provider::slab::NONE;
+use std::cell::Cell;
+
+/// Turns after which an engine shows itself at the latest.
+pub(super) const SHOWN_EACH: u64 = 4096;
+
+/// Nanoseconds after which an engine shows itself again while nothing moves.
+const SHOWN_AFTER: u64 = 10_000_000;
+
+/// Most connections that are shown in one go; the others' turn comes the next times.
+const MOST_SHOWN: u32 = 64;
+
+/// Most messages of one connection whose bytes are counted.
+const MOST_COUNTED: usize = 16;
+
+/// How many messages passed, and how many bytes of theirs.
+#[derive(Default, Debug)]
+pub(super) struct Passed {
+    messages: Cell<u64>,
+    bytes: Cell<u64>,
+}
+
+impl Passed {
+    /// One message of `len` bytes passed. Always true.
+    #[inline(always)]
+    pub(super) fn one(&self, len: usize) -> bool {
+        self.messages.set(self.messages.get() + 1);
+        self.bytes.set(self.bytes.get().wrapping_add(len as u64));
+        true
+    }
+
+    /// What has this header passes: messages count, and the bytes of them and of accesses to memory.
+    #[inline]
+    pub(super) fn header(&self, header: &StreamHeader) {
+        match header.op {
+            // The bytes of an announced message come with `Data`.
+            StreamOp::TagRts | StreamOp::Cts | StreamOp::ReadReq => {}
+            StreamOp::Msg if header.op_data == crate::wire::ACK => {}
+            _ => drop(self.one(usize::try_from(header.len).unwrap_or(0))),
+        }
+    }
+
+    fn get(&self) -> [u64; 2] {
+        [self.messages.get(), self.bytes.get()]
+    }
+}
+
+/// What passed over an endpoint's connections that are no more: messages and bytes sent, then
+/// received.
+#[derive(Default, Debug)]
+pub(super) struct PeersRetired {
+    sums: [u64; 4],
+}
+
+impl PeersRetired {
+    /// A connection goes.
+    pub(super) fn add<N: Net>(&mut self, conn: &StreamConn<N>) {
+        let passed = conn.sent.get().into_iter().chain(conn.received.get());
+        self.sums.iter_mut().zip(passed).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
+    }
+}
+
+/// Errors of an endpoint, by code, and connections that it lost.
+#[derive(Default, Debug)]
+pub(super) struct EndpointErrors {
+    codes: [ErrorFacts; 4],
+    lost: [u64; 2],
+    lost_at: u64,
+    lost_peer: [u64; 8],
+    /// Peers that are to be called again were looked for the last time.
+    called: bool,
+}
+
+impl EndpointErrors {
+    /// An operation failed.
+    #[cold]
+    pub(super) fn add(&mut self, error: Error) {
+        let code = u64::from(error.code().unsigned_abs());
+        let place = self.codes.iter_mut().find(|known| known.code == code || known.count == 0);
+        if let Some(known) = place {
+            (known.code, known.count) = (code, known.count + 1);
+        }
+    }
+
+    /// A connection that was made ended with an error.
+    #[cold]
+    pub(super) fn lost(&mut self, error: Error, peer: Option<String>) {
+        self.lost = [self.lost[0] + 1, u64::from(error.code().unsigned_abs())];
+        self.lost_at = coarse_now();
+        self.lost_peer = ofi_provider::facts::text_words(&peer.unwrap_or_default());
+    }
+}
+
+/// An address as it is shown.
+fn text(addr: &Addr) -> String {
+    addr.for_people()
+}
+
+impl StreamEngineEp {
+    /// The address of the peer of a connection of this endpoint.
+    pub(super) fn shown_peer<N: Net>(&self, conn: &StreamConn<N>) -> Option<String> {
+        match self.peers.get(conn.peer) {
+            Some(peer) => Some(text(&peer.addr)),
+            None => peer_of(&conn.link),
+        }
+    }
+}
+
+impl<N: Net> StreamConn<N> {
+    fn facts(&self) -> PeerFacts {
+        let state = match self.stage {
+            Stage::Connecting => states::CONNECTING,
+            Stage::AwaitResponse => states::ASKED,
+            Stage::Called => states::CALLED,
+            Stage::Connected => states::CONNECTED,
+        };
+        let [secret, encrypted] = self.link.secrecy();
+        let bits = [
+            (peer_bits::SENDS_LOCALLY, self.link.sends_locally()),
+            (peer_bits::HEARS_LOCALLY, self.link.hears_locally()),
+            (peer_bits::BLOCKED, self.blocked),
+            (peer_bits::SECRET, secret),
+            (peer_bits::ENCRYPTED, encrypted),
+        ];
+        let bits = bits.iter().fold(0, |bits, (bit, set)| if *set { bits | bit } else { bits });
+        let left = |outgoing: &super::transfer::Outgoing| {
+            (outgoing.body.len() as u64).saturating_sub(outgoing.sent as u64)
+        };
+        let ([sent, sent_bytes], [received, received_bytes]) =
+            (self.sent.get(), self.received.get());
+        PeerFacts {
+            state: state | bits,
+            sent,
+            sent_bytes,
+            received,
+            received_bytes,
+            unsent: self.tx.len() as u64 + u64::from(self.has_unsent() && self.tx.is_empty()),
+            unsent_bytes: self.tx.iter().take(MOST_COUNTED).map(left).sum(),
+            unacknowledged: self.unacked.len() as u64,
+            announced: self.waiting.len() as u64,
+            at_sender: self.at_sender.len() as u64,
+            unanswered: self.reads.len() as u64,
+            incomplete: self.left() as u64,
+            ..PeerFacts::default()
+        }
+    }
+}
+
+impl<N: Net> StreamState<N> {
+    /// Shows others how things are.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn show(&mut self) {
+        self.show_at = self.looks.last() + SHOWN_AFTER;
+        if !self.facts.is_shown() {
+            self.show_at = u64::MAX;
+            return;
+        }
+        let now = coarse_now();
+        let moved = self.show_peers(now);
+        self.show_endpoints(now, moved);
+    }
+
+    /// Shows connections; returns the last time at which one of them moved.
+    fn show_peers(&mut self, now: u64) -> u64 {
+        let Self { conns, eps, facts, .. } = self;
+        let slots = conns.slots() as u32;
+        let begin = if facts.cursor < slots { facts.cursor } else { 0 };
+        let end = slots.min(begin.saturating_add(MOST_SHOWN));
+        facts.cursor = end;
+        let mut moved = 0;
+        for id in begin..end {
+            let Some(conn) = conns.get_mut(id) else { continue };
+            let ep = &eps[conn.ep];
+            let peer = PeerFacts {
+                written: now,
+                endpoint: ep.shown.serial(),
+                name: ep.peers.get(conn.peer).map_or(ANY, |peer| peer.name),
+                ..conn.facts()
+            };
+            let mut shown = std::mem::take(&mut conn.shown);
+            let address = || ep.shown_peer(conn).unwrap_or_default();
+            moved = moved.max(shown.show(facts, peer, address));
+            conn.shown = shown;
+        }
+        moved
+    }
+
+    fn show_endpoints(&mut self, now: u64, moved: u64) {
+        let Self { conns, eps, facts, listeners, turns, idle, sleepers, starved, .. } = self;
+        let calls_again = self.wakes.is_some();
+        for (id, ep) in eps.iter_mut() {
+            let EndpointErrors { codes: errors, lost, lost_at, lost_peer, .. } = ep.errors;
+            let [sent, sent_bytes, received, received_bytes] = ep.past.sums;
+            let (tx, rx) = (ep.ledger.cq(), ep.inbox.ledger.cq());
+            let one = matches!((tx, rx), (Some(tx), Some(rx)) if std::sync::Arc::ptr_eq(tx, rx));
+            let fill = |cq: Option<&std::sync::Arc<ofi_provider::cq::Cq>>| {
+                cq.map_or([0; 2], |cq| cq.fill())
+            };
+            let ([tx_queue, tx_queue_size], [rx_queue, rx_queue_size]) = (fill(tx), fill(rx));
+            let starved = starved.iter().filter_map(|id| conns.get(*id));
+            let mut of = EndpointFacts {
+                kind: match ep.identity.kind {
+                    StreamEpKind::Msg => kinds::MSG,
+                    StreamEpKind::Rdm => kinds::RDM,
+                    StreamEpKind::Srx => kinds::SRX,
+                },
+                engine: facts.engine(),
+                written: now,
+                turns: *turns,
+                idle: u64::from(*idle),
+                asleep: sleepers.count() as u64,
+                moved,
+                sent,
+                sent_bytes,
+                received,
+                received_bytes,
+                in_flight: ep.tx_pending as u64,
+                tx_size: ep.identity.attr.tx_size as u64,
+                tx_queue,
+                tx_queue_size,
+                rx_queue,
+                rx_queue_size,
+                one_queue: one.into(),
+                starved: starved.filter(|conn| conn.ep == id).count() as u64,
+                connections: conns.len() as u64,
+                lost,
+                lost_at,
+                lost_peer,
+                errors,
+                ..EndpointFacts::default()
+            };
+            ep.inbox.show(&mut of);
+            let msg = ep.identity.kind == StreamEpKind::Msg;
+            let link = conns.get(ep.conn).filter(|_| msg).map(|conn| &conn.link);
+            let settled = listeners.contains_key(&id) || link.is_some();
+            let local = &ep.identity.local;
+            ep.shown.show(facts, of, settled, || {
+                link.and_then(|link| link.local_addr().ok())
+                    .map_or_else(|| text(local), |at| text(&at))
+            });
+            let called = std::mem::replace(&mut ep.errors.called, calls_again);
+            if !calls_again && !called {
+                continue;
+            }
+            for (_, peer) in ep.peers.iter_mut() {
+                if peer.conn != NONE || peer.extra.parked.is_empty() {
+                    peer.extra.shown = Default::default();
+                    continue;
+                }
+                let addr = &peer.addr;
+                let waits = PeerFacts {
+                    endpoint: ep.shown.serial(),
+                    name: peer.name,
+                    state: states::LATER,
+                    written: now,
+                    unsent: peer.extra.parked.len() as u64,
+                    refused: peer.extra.retry.refusals().into(),
+                    ..PeerFacts::default()
+                };
+                peer.extra.shown.show(facts, waits, || text(addr));
+            }
+        }
+    }
+}

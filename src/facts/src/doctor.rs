@@ -1,0 +1,583 @@
+//! Why nothing moves: rules over what processes show, looked at twice.
+//!
+//! A rule speaks only of what was the same both times, so that a job in which messages flow has no
+//! finding. Findings are in the order of how surely they are the cause: a process that is stopped
+//! before those that wait for it.
+use crate::layout::{ANY, EndpointFacts, PeerFacts, WaitingFacts, peer_bits, states, words_text};
+use crate::read::{ShownPage, ShownProcess};
+use crate::show::{address, receive, time};
+use std::fmt::Write;
+
+/// The rules, the surest cause first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum HangRule {
+    /// A process is stopped by a signal or a debugger.
+    Stopped,
+    /// A peer cannot be reached, or refuses.
+    Unreachable,
+    /// A connection is not made to its end.
+    HalfMade,
+    /// A connection was lost, and receives wait.
+    PeerGone,
+    /// A process may open no more descriptors.
+    Descriptors,
+    /// A process makes no library call while others wait for it.
+    NoCalls,
+    /// A completion queue is full.
+    QueueFull,
+    /// Completions are there that nobody reads.
+    QueueUnread,
+    /// A receive waits, and only messages are there that do not fit.
+    Mismatch,
+    /// Messages are there for which no receive is posted.
+    NoReceive,
+    /// Two processes wait for each other.
+    Deadlock,
+    /// Bytes wait to be sent that the peer does not take.
+    NotTaken,
+    /// A receive waits for a message that was never sent.
+    NothingSent,
+}
+
+impl HangRule {
+    /// The rule's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stopped => "stopped",
+            Self::Unreachable => "unreachable",
+            Self::HalfMade => "half-made",
+            Self::PeerGone => "peer-gone",
+            Self::Descriptors => "descriptors",
+            Self::NoCalls => "no-calls",
+            Self::QueueFull => "queue-full",
+            Self::QueueUnread => "queue-unread",
+            Self::Mismatch => "mismatch",
+            Self::NoReceive => "no-receive",
+            Self::Deadlock => "deadlock",
+            Self::NotTaken => "not-taken",
+            Self::NothingSent => "nothing-sent",
+        }
+    }
+
+    /// What to do about it.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::Stopped => "let it go on (kill -CONT, or the debugger's 'continue')",
+            Self::Unreachable => {
+                "see that the peer runs, that its address is of a network both hosts have (FI_TCP_IFACE), \
+                 and that no firewall is between them (FI_TCP_PORT_LOW_RANGE, FI_TCP_PORT_HIGH_RANGE)"
+            }
+            Self::HalfMade => {
+                "if it lasts: a firewall drops what goes there, or the peer's process makes no progress; \
+                 run fi_doctor on the peer's host as well"
+            }
+            Self::PeerGone => {
+                "look why that process ended (its output, 'dmesg' for the OOM killer); what it owed \
+                 will not come, so end the job"
+            }
+            Self::Descriptors => "raise 'ulimit -n': each connected peer takes a descriptor",
+            Self::NoCalls => {
+                "with manual progress each process has to read its queues now and then; where it computes \
+                 or sleeps so long, ask for FI_PROGRESS_AUTO, or poll in between ('gdb -p PID' shows where it is)"
+            }
+            Self::QueueFull => {
+                "read the queue: nothing more is received or sent before there is room; or make it larger \
+                 (fi_cq_attr.size)"
+            }
+            Self::QueueUnread => {
+                "the program reads another queue, or counts on a counter: what it waits for may be \
+                 among those entries"
+            }
+            Self::Mismatch => {
+                "compare tag, ignored bits and source of the receive with what was sent, on both sides"
+            }
+            Self::NoReceive => {
+                "the receiver has to post a receive for it; look what it does instead"
+            }
+            Self::Deadlock => {
+                "one of the two has to send first, or to receive without waiting (MPI: MPI_Sendrecv, MPI_Irecv)"
+            }
+            Self::NotTaken => {
+                "the peer does not read: it makes no progress, or has no memory for more messages without a \
+                 receive; run fi_doctor on the peer's host as well"
+            }
+            Self::NothingSent => {
+                "look at the sender: it has sent nothing that this receive would take"
+            }
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// The rule.
+    pub rule: HangRule,
+    /// The process that is the cause.
+    pub pid: u32,
+    /// The cause, in a line.
+    pub cause: String,
+    /// What was seen.
+    pub seen: String,
+}
+
+/// Nanoseconds that a state has to last before it is said.
+const LASTING: u64 = 1_500_000_000;
+
+/// Most findings.
+const MOST: usize = 100;
+
+/// Most processes and endpoints between which it is looked who waits for whom.
+const MOST_ENDPOINTS: usize = 4096;
+
+/// One endpoint at both times.
+struct EndpointView<'f> {
+    process: &'f ShownProcess,
+    page: &'f ShownPage,
+    endpoint: &'f EndpointFacts,
+    /// Nothing came or went between both times, and nothing was posted.
+    quiet: bool,
+    /// Turns that its engine made in between.
+    turns: u64,
+}
+
+/// Processes at both times, and the time of the second (CLOCK_MONOTONIC, nanoseconds).
+struct Examination<'f> {
+    views: Vec<EndpointView<'f>>,
+    now: u64,
+    findings: Vec<Finding>,
+}
+
+/// Errors with which a peer cannot be reached: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH.
+const UNREACHED: [(u64, &str); 4] = [
+    (111, "the connection is refused"),
+    (110, "no answer comes"),
+    (113, "there is no way to the host"),
+    (101, "there is no way to the network"),
+];
+
+impl<'f> EndpointView<'f> {
+    fn peers(&self) -> impl Iterator<Item = &'f PeerFacts> {
+        self.page.peers_of(self.endpoint)
+    }
+
+    /// A thread of the process looks at its queues, or sleeps until there is something to see.
+    fn is_looking(&self) -> bool {
+        // Who was asleep last may do something else now.
+        self.turns > 0 || (self.endpoint.asleep > 0 && self.process.system.polls)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.process.system.threads.starts_with(['T', 't'])
+    }
+
+    fn who(&self) -> String {
+        format!("process {} ({})", self.process.pid, self.process.system.program)
+    }
+
+    /// What a `fi_addr_t` stands for.
+    fn named(&self, name: u64) -> String {
+        match self.peers().find(|peer| peer.name == name) {
+            Some(peer) => format!("peer {name} ({})", address(&peer.address)),
+            None => format!("peer {name}"),
+        }
+    }
+
+    fn receives(&self) -> impl Iterator<Item = &'f WaitingFacts> {
+        self.endpoint.receives.iter().filter(|waiting| waiting.kind != 0)
+    }
+
+    fn messages(&self) -> impl Iterator<Item = &'f WaitingFacts> {
+        self.endpoint.messages.iter().filter(|waiting| waiting.kind != 0)
+    }
+
+    fn waits_for_receive(&self) -> bool {
+        self.endpoint.posted.iter().any(|count| *count > 0)
+    }
+
+    /// How long nothing has been shown.
+    fn unseen(&self, now: u64) -> u64 {
+        now.saturating_sub(self.endpoint.written)
+    }
+}
+
+/// Whether something of ours waits for a peer.
+fn is_owed(peer: &PeerFacts) -> bool {
+    peer.unsent > 0
+        || peer.unacknowledged > 0
+        || peer.announced > 0
+        || peer.unanswered > 0
+        || peer.incomplete > 0
+}
+
+/// What waits for a peer, in words.
+fn owed(peer: &PeerFacts) -> String {
+    let parts = [
+        (peer.unsent, "not sent yet"),
+        (peer.unacknowledged, "sent and not confirmed"),
+        (peer.announced, "announced and not asked for"),
+        (peer.unanswered, "requests without an answer"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let mut text: Vec<_> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+    if peer.incomplete > 0 {
+        text.push(format!("{} bytes of a message have not come", peer.incomplete));
+    }
+    text.join(", ")
+}
+
+/// Examines processes that were looked at twice. `now` is the time of the second look, in nanoseconds
+/// of CLOCK_MONOTONIC.
+pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec<Finding> {
+    let mut views = Vec::new();
+    for process in after {
+        let earlier = before.iter().find(|earlier| earlier.pid == process.pid);
+        for (index, page) in process.pages.iter().enumerate() {
+            let earlier = earlier.and_then(|earlier| earlier.pages.get(index));
+            for endpoint in &page.endpoints {
+                let old = earlier.and_then(|earlier| {
+                    let same = |old: &&EndpointFacts| old.serial == endpoint.serial;
+                    Some((earlier, earlier.endpoints.iter().find(same)?))
+                });
+                let (quiet, turns) = match old {
+                    Some((earlier, old)) => {
+                        let turn = |page: &ShownPage| {
+                            page.head.turns.get(endpoint.engine as usize).copied().unwrap_or(0)
+                        };
+                        let same = earlier.passed(old) == page.passed(endpoint)
+                            && old.posted == endpoint.posted
+                            && old.unexpected == endpoint.unexpected;
+                        (same, turn(page).wrapping_sub(turn(earlier)))
+                    }
+                    None => (false, 1),
+                };
+                if views.len() < MOST_ENDPOINTS {
+                    views.push(EndpointView { process, page, endpoint, quiet, turns });
+                }
+            }
+        }
+    }
+    let mut examination = Examination { views, now, findings: Vec::new() };
+    examination.processes(after);
+    for index in 0..examination.views.len() {
+        examination.endpoint(index);
+    }
+    examination.pairs();
+    let mut findings = examination.findings;
+    findings.sort_by_key(|finding| (finding.rule, finding.pid));
+    let mismatched: Vec<_> =
+        findings.iter().filter(|one| one.rule == HangRule::Mismatch).map(|one| one.pid).collect();
+    findings.retain(|one| one.rule != HangRule::NothingSent || !mismatched.contains(&one.pid));
+    findings.dedup_by(|one, other| one.rule == other.rule && one.pid == other.pid);
+    findings.truncate(MOST);
+    findings
+}
+
+impl Examination<'_> {
+    fn found(&mut self, rule: HangRule, pid: u32, cause: String, seen: String) {
+        if self.findings.len() < 10 * MOST {
+            self.findings.push(Finding { rule, pid, cause, seen });
+        }
+    }
+
+    /// The endpoint with this address among those that are seen.
+    fn at(&self, wanted: &[u64; 8]) -> Option<&EndpointView<'_>> {
+        let known = wanted[0] != 0;
+        self.views.iter().find(|view| known && view.endpoint.address == *wanted)
+    }
+
+    /// Rules about whole processes.
+    fn processes(&mut self, processes: &[ShownProcess]) {
+        for process in processes {
+            let system = &process.system;
+            let who = format!("process {} ({})", process.pid, system.program);
+            if system.threads.starts_with(['T', 't']) {
+                let by = if system.threads.starts_with('t') { "a debugger" } else { "a signal" };
+                let cause = format!("{who} is stopped by {by}");
+                self.found(HangRule::Stopped, process.pid, cause, String::new());
+            }
+            let [open, most] = system.descriptors;
+            if open >= most {
+                let cause = format!("{who} has all {most} descriptors open that it may have");
+                self.found(HangRule::Descriptors, process.pid, cause, String::new());
+            }
+        }
+    }
+
+    /// Rules about one endpoint.
+    fn endpoint(&mut self, index: usize) {
+        let now = self.now;
+        let view = &self.views[index];
+        if view.is_stopped() {
+            return;
+        }
+        let (pid, who, endpoint) = (view.process.pid, view.who(), view.endpoint);
+        let mut found = Vec::new();
+
+        for peer in view.peers() {
+            let to = address(&peer.address);
+            let since = now.saturating_sub(peer.since);
+            let lasts = since > LASTING;
+            match peer.state & 0xff {
+                states::LATER if lasts => found.push((
+                    HangRule::Unreachable,
+                    format!("{who} is refused by {to}"),
+                    format!("called {} times; {} messages wait", peer.refused, peer.unsent),
+                )),
+                states::CONNECTING if lasts => found.push((
+                    HangRule::HalfMade,
+                    format!("{who} gets no answer from the network at {to}, for {}", time(since)),
+                    format!("the connection is being made; {} messages wait for it", peer.unsent),
+                )),
+                // Who is asked makes no calls, if it is seen here: the rule about pairs says so.
+                states::ASKED
+                    if lasts && self.at(&peer.address).is_none_or(|at| at.is_looking()) =>
+                {
+                    found.push((
+                        HangRule::HalfMade,
+                        format!(
+                            "{who} is connected with {to}, which has not answered for {}",
+                            time(since)
+                        ),
+                        format!("{} messages wait for the answer", peer.unsent),
+                    ));
+                }
+                _ => {}
+            }
+        }
+        for error in endpoint.errors {
+            let known = UNREACHED.iter().find(|(code, _)| *code == error.code);
+            if let Some((_, text)) = known.filter(|_| view.quiet && error.count > 0) {
+                let seen = format!("{} operations failed with error {}", error.count, error.code);
+                found.push((
+                    HangRule::Unreachable,
+                    format!("{who} did not reach a peer: {text}"),
+                    seen,
+                ));
+            }
+        }
+        if !view.quiet {
+            found.into_iter().for_each(|(rule, cause, seen)| self.found(rule, pid, cause, seen));
+            return;
+        }
+        if endpoint.lost[0] > 0 && view.waits_for_receive() {
+            let ago = time(now.saturating_sub(endpoint.lost_at));
+            let cause = format!(
+                "{who} lost the connection with {}, {ago} ago, and waits for messages",
+                address(&endpoint.lost_peer)
+            );
+            let seen = format!(
+                "{} connections lost, the last with error {}; {} receives wait",
+                endpoint.lost[0],
+                endpoint.lost[1],
+                endpoint.posted.iter().fold(0u64, |sum, more| sum.saturating_add(*more))
+            );
+            found.push((HangRule::PeerGone, cause, seen));
+        }
+        let queues = [
+            ("receives", endpoint.rx_queue, endpoint.rx_queue_size),
+            ("transmits", endpoint.tx_queue, endpoint.tx_queue_size),
+        ];
+        let shown = if endpoint.one_queue == 1 { &queues[..1] } else { &queues[..] };
+        for (i, (of, entries, size)) in shown.iter().enumerate() {
+            let of = if endpoint.one_queue == 1 { "" } else { &format!(" of {of}") };
+            if *size > 0 && entries >= size {
+                found.push((
+                    HangRule::QueueFull,
+                    format!("the completion queue{of} of {who} is full, and nobody reads it"),
+                    format!(
+                        "{entries} entries, made for {size}; {} connections wait for room",
+                        endpoint.starved
+                    ),
+                ));
+            } else if *entries > 0 && view.is_looking() && (i == 0 || endpoint.one_queue == 1) {
+                found.push((
+                    HangRule::QueueUnread,
+                    format!(
+                        "{who} does not read the {entries} entries of its completion queue{of}"
+                    ),
+                    format!("it makes progress by other calls, {} times in between", view.turns),
+                ));
+            }
+        }
+        if view.is_looking() {
+            found.extend(mismatch(view));
+            let receives: u64 = view.receives().count() as u64;
+            let kept: u64 =
+                endpoint.unexpected.iter().fold(0, |sum, more| sum.saturating_add(*more));
+            if receives == 0 && kept > 0 {
+                let first = view.messages().next().copied().unwrap_or_default();
+                found.push((
+                    HangRule::NoReceive,
+                    format!("{who} posts no receive for {kept} messages that have come"),
+                    format!("the first has {}", message(view, &first)),
+                ));
+            }
+        }
+        for peer in view.peers() {
+            let still = now.saturating_sub(peer.moved) > LASTING;
+            let connected = peer.state & 0xff == states::CONNECTED;
+            if connected && is_owed(peer) && still && self.at(&peer.address).is_none() {
+                let to = address(&peer.address);
+                found.push((
+                    HangRule::NotTaken,
+                    format!(
+                        "{to} does not take what {who} has for it, for {}",
+                        time(now - peer.moved)
+                    ),
+                    owed(peer),
+                ));
+            }
+        }
+        found.into_iter().for_each(|(rule, cause, seen)| self.found(rule, pid, cause, seen));
+    }
+
+    /// Rules about two endpoints that are seen.
+    fn pairs(&mut self) {
+        let now = self.now;
+        let mut found = Vec::new();
+        for view in self.views.iter().filter(|view| view.quiet && !view.is_stopped()) {
+            for peer in view.peers() {
+                let Some(other) = self.at(&peer.address) else { continue };
+                if other.is_stopped() {
+                    continue;
+                }
+                let connected = peer.state & 0xff == states::CONNECTED;
+                let owes = is_owed(peer) || !connected;
+                let awaited = view.waits_for_receive()
+                    && view.receives().all(|one| one.source == ANY || one.source == peer.name);
+                let own = other.process.pid == view.process.pid;
+                if !other.is_looking() && !own && (owes || awaited) && other.unseen(now) > LASTING {
+                    let how = match other.process.system.threads.chars().next() {
+                        Some('R') => "it computes".to_string(),
+                        Some('D') => "it waits for a device".to_string(),
+                        _ if other.process.system.waits_in.is_empty() => "it sleeps".to_string(),
+                        _ => format!("it sleeps in {}", other.process.system.waits_in),
+                    };
+                    let cause = format!(
+                        "{} has made no progress call for {} ({how}), and {} waits for it",
+                        other.who(),
+                        time(other.unseen(now)),
+                        view.who()
+                    );
+                    let mut seen = owed(peer);
+                    if seen.is_empty() {
+                        seen = match view.receives().next() {
+                            Some(one) => format!(
+                                "a receive waits: {}",
+                                receive(one, |name| view.named(name))
+                            ),
+                            None => "the connection is not made".into(),
+                        };
+                    }
+                    found.push((HangRule::NoCalls, other.process.pid, cause, seen));
+                    continue;
+                }
+                if !view.is_looking() || !other.is_looking() || !connected {
+                    continue;
+                }
+                if is_owed(peer) && now.saturating_sub(peer.moved) > LASTING {
+                    let cause =
+                        format!("{} does not take what {} has for it", other.who(), view.who());
+                    found.push((HangRule::NotTaken, view.process.pid, cause, owed(peer)));
+                } else if awaited && !own {
+                    let first = view.receives().next().copied().unwrap_or_default();
+                    let seen = receive(&first, |name| view.named(name));
+                    let back = other.peers().find(|back| back.address == view.endpoint.address);
+                    let waits_too = other.quiet
+                        && other.waits_for_receive()
+                        && back.is_some_and(|back| {
+                            other.receives().all(|one| one.source == ANY || one.source == back.name)
+                        });
+                    if waits_too && other.process.pid < view.process.pid {
+                        // Said of the other one already.
+                    } else if waits_too {
+                        let second = other.receives().next().copied().unwrap_or_default();
+                        let cause = format!(
+                            "{} and {} wait for a message of each other",
+                            view.who(),
+                            other.who()
+                        );
+                        let seen = format!(
+                            "the one receives {seen}, the other {}",
+                            receive(&second, |name| other.named(name))
+                        );
+                        found.push((HangRule::Deadlock, view.process.pid, cause, seen));
+                    } else {
+                        let cause = format!(
+                            "{} waits for a message that {} has not sent",
+                            view.who(),
+                            other.who()
+                        );
+                        found.push((HangRule::NothingSent, view.process.pid, cause, seen));
+                    }
+                }
+            }
+        }
+        found.into_iter().for_each(|(rule, pid, cause, seen)| self.found(rule, pid, cause, seen));
+    }
+}
+
+/// A message that came before its receive, in words.
+fn message(view: &EndpointView<'_>, message: &WaitingFacts) -> String {
+    let mut text = match message.kind {
+        2 => format!("tag {:#x}", message.tag),
+        _ => "no tag".to_string(),
+    };
+    let _ = write!(text, ", {} bytes", message.ignore_or_len);
+    match message.source {
+        ANY => text += ", of a peer without a name",
+        name => text = text + ", of " + &view.named(name),
+    }
+    text
+}
+
+/// A receive that waits while messages are there that nearly fit.
+fn mismatch(view: &EndpointView<'_>) -> Option<(HangRule, String, String)> {
+    let near = |wanted: &WaitingFacts, came: &WaitingFacts| {
+        if wanted.kind != came.kind {
+            return Some((65, "one of both has no tag".to_string()));
+        }
+        let bits = (wanted.tag ^ came.tag) & !wanted.ignore_or_len;
+        let source = wanted.source == ANY || wanted.source == came.source;
+        match (bits, source) {
+            (0, true) => None,
+            (0, false) => Some((
+                64,
+                format!(
+                    "the tag fits, the sender does not: the receive takes {} alone",
+                    view.named(wanted.source)
+                ),
+            )),
+            (bits, true) => Some((
+                bits.count_ones(),
+                format!("the sender fits, the tag does not: they differ in the bits {bits:#x}"),
+            )),
+            // Another message of another sender says nothing.
+            (_, false) => None,
+        }
+    };
+    let pairs = view.receives().flat_map(|wanted| {
+        view.messages().filter_map(move |came| Some((wanted, came, near(wanted, came)?)))
+    });
+    let (wanted, came, (_, why)) = pairs.min_by_key(|(_, _, (distance, _))| *distance)?;
+    let cause = format!(
+        "{} waits for a message with {}, and has one with {}",
+        view.who(),
+        receive(wanted, |name| view.named(name)),
+        message(view, came)
+    );
+    Some((HangRule::Mismatch, cause, why))
+}
+
+/// Whether an endpoint waits for anything, for who only wants to know that.
+pub fn is_waiting(page: &ShownPage, endpoint: &EndpointFacts) -> bool {
+    endpoint.posted.iter().any(|count| *count > 0)
+        || endpoint.in_flight > 0
+        || page.peers_of(endpoint).any(|peer| is_owed(peer) || peer.state & peer_bits::BLOCKED != 0)
+}
+
+/// The provider's name and the endpoint's address.
+pub fn title(page: &ShownPage, endpoint: &EndpointFacts) -> String {
+    format!("{} {}", page.provider(), words_text(&endpoint.address))
+}

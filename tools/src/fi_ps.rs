@@ -1,0 +1,60 @@
+//! Lists the processes that use the library (fi_ps(1)).
+mod looking;
+
+use looking::{LookOptions, print, processes_json, table};
+use ofi_facts::show::{address, kind, short};
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Usage: fi_ps [--json] [PID...]
+
+Lists the processes of this host that use libfabric, with their endpoints: as far
+as this user may look at them, and they were not started with FI_STATS=0.
+
+  --json       everything that is known, as JSON
+  -h, --help   this text
+";
+
+fn main() -> ExitCode {
+    let options = LookOptions::parse("fi_ps", HELP, &["--json"], &[]);
+    let processes = options.look("fi_ps");
+    if options.has("--json") {
+        print(&processes_json(&processes));
+    } else {
+        let heading = [
+            "PID", "PROGRAM", "PROVIDER", "TYPE", "PEERS", "SENT", "BYTES", "RECEIVED", "BYTES",
+            "ADDRESS",
+        ];
+        let mut rows = vec![heading.map(String::from).to_vec()];
+        for process in &processes {
+            for page in &process.pages {
+                for endpoint in &page.endpoints {
+                    let passed = page.passed(endpoint).map(|number| short(number as f64));
+                    let [sent, sent_bytes, received, received_bytes] = passed;
+                    rows.push(vec![
+                        process.pid.to_string(),
+                        process.system.program.clone(),
+                        page.provider(),
+                        kind(endpoint.kind).to_string(),
+                        page.peers_of(endpoint).count().to_string(),
+                        sent,
+                        sent_bytes,
+                        received,
+                        received_bytes,
+                        address(&endpoint.address),
+                    ]);
+                }
+                if page.endpoints.is_empty() {
+                    let mut row = vec![String::from("-"); 10];
+                    row[0] = process.pid.to_string();
+                    row[1].clone_from(&process.system.program);
+                    row[2] = page.provider();
+                    rows.push(row);
+                }
+            }
+        }
+        print(&table(&rows));
+    }
+    let missing = !options.pids.is_empty() && processes.len() < options.pids.len();
+    if missing { ExitCode::from(2) } else { ExitCode::SUCCESS }
+}

@@ -1,0 +1,200 @@
+//! What fi_ps, fi_top and fi_doctor share: whom they look at, when, and what they say of whom they
+//! cannot look at.
+#![allow(dead_code, reason = "no tool needs all of it")]
+use ofi_facts::layout::{EndpointFacts, PeerFacts};
+use ofi_facts::read::{self, NoFacts, ShownPage, ShownProcess};
+use ofi_facts::show::{address, json, kind, link, secrecy, state};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+/// Nanoseconds of CLOCK_MONOTONIC, as processes write them.
+pub(crate) fn now() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes `now`, which outlives it.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
+/// Prints, and ends quietly when nobody reads any more.
+pub(crate) fn print(text: &str) {
+    if io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// Ends with status 2 after this complaint.
+pub(crate) fn complain(own: &str, what: &str) -> ! {
+    eprintln!("{own}: {what}");
+    std::process::exit(2);
+}
+
+/// What the command line asks for.
+#[derive(Default)]
+pub(crate) struct LookOptions {
+    /// Processes; all if none.
+    pub(crate) pids: Vec<u32>,
+    /// Options without a value that were given.
+    pub(crate) set: Vec<String>,
+    /// Options with one.
+    pub(crate) values: Vec<(String, f64)>,
+}
+
+impl LookOptions {
+    /// Reads the command line. `flags` take no value, `values` a number of seconds or times.
+    pub(crate) fn parse(own: &str, help: &str, flags: &[&str], values: &[&str]) -> Self {
+        let mut options = Self::default();
+        let mut args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
+        while let Some(arg) = args.next() {
+            if matches!(arg.as_str(), "-h" | "--help") {
+                print(help);
+                std::process::exit(0);
+            } else if flags.contains(&arg.as_str()) {
+                options.set.push(arg);
+            } else if values.contains(&arg.as_str()) {
+                let value = args.next().and_then(|value| value.parse::<f64>().ok());
+                let fits = value.filter(|value| (0.0..=1e6).contains(value));
+                let Some(value) = fits else { complain(own, &format!("{arg} takes a number")) };
+                options.values.push((arg, value));
+            } else if let Ok(pid) = arg.parse() {
+                options.pids.push(pid);
+            } else {
+                complain(own, &format!("what is {arg:?}? See {own} --help"));
+            }
+        }
+        options
+    }
+
+    pub(crate) fn has(&self, flag: &str) -> bool {
+        self.set.iter().any(|set| set == flag)
+    }
+
+    pub(crate) fn value(&self, name: &str, default: f64) -> f64 {
+        let found = self.values.iter().rev().find(|(known, _)| known == name);
+        found.map_or(default, |(_, value)| *value)
+    }
+
+    /// Looks at the processes that are asked for, or at all. Says on standard error which of those
+    /// asked for could not be looked at.
+    pub(crate) fn look(&self, own: &str) -> Vec<ShownProcess> {
+        let all = if self.pids.is_empty() { read::all_processes() } else { self.pids.clone() };
+        let mut found = Vec::new();
+        for pid in all {
+            match read::process(pid) {
+                Ok(process) => found.push(process),
+                // One that has inherited the memory, or has ended meanwhile.
+                Err(NoFacts::None | NoFacts::Gone) if self.pids.is_empty() => {}
+                Err(error) => eprintln!("{own}: {pid}: {error}"),
+            }
+        }
+        found
+    }
+}
+
+fn object(fields: &[(&str, String)]) -> String {
+    let fields: Vec<_> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(","))
+}
+
+fn peer_json(peer: &PeerFacts) -> String {
+    object(&[
+        ("address", json(&address(&peer.address))),
+        ("fi_addr", (peer.name as i64).to_string()),
+        ("state", json(state(peer))),
+        ("link", json(link(peer))),
+        ("secrecy", json(secrecy(peer))),
+        ("since", peer.since.to_string()),
+        ("moved", peer.moved.to_string()),
+        ("sent", peer.sent.to_string()),
+        ("sent_bytes", peer.sent_bytes.to_string()),
+        ("received", peer.received.to_string()),
+        ("received_bytes", peer.received_bytes.to_string()),
+        ("unsent", peer.unsent.to_string()),
+        ("unsent_bytes", peer.unsent_bytes.to_string()),
+        ("unacknowledged", peer.unacknowledged.to_string()),
+        ("announced", peer.announced.to_string()),
+        ("unanswered", peer.unanswered.to_string()),
+    ])
+}
+
+fn endpoint_json(page: &ShownPage, endpoint: &EndpointFacts) -> String {
+    let [sent, sent_bytes, received, received_bytes] = page.passed(endpoint);
+    let pair = |[first, second]: [u64; 2]| format!("[{first},{second}]");
+    let errors = endpoint.errors.iter().filter(|error| error.count > 0);
+    object(&[
+        ("address", json(&address(&endpoint.address))),
+        ("kind", json(kind(endpoint.kind))),
+        ("written", endpoint.written.to_string()),
+        ("turns", endpoint.turns.to_string()),
+        ("asleep", endpoint.asleep.to_string()),
+        ("sent", sent.to_string()),
+        ("sent_bytes", sent_bytes.to_string()),
+        ("received", received.to_string()),
+        ("received_bytes", received_bytes.to_string()),
+        ("posted", pair(endpoint.posted)),
+        ("unexpected", pair(endpoint.unexpected)),
+        ("unexpected_bytes", endpoint.unexpected_bytes.to_string()),
+        ("in_flight", endpoint.in_flight.to_string()),
+        ("tx_queue", pair([endpoint.tx_queue, endpoint.tx_queue_size])),
+        ("rx_queue", pair([endpoint.rx_queue, endpoint.rx_queue_size])),
+        ("lost", endpoint.lost[0].to_string()),
+        ("errors", list(errors.map(|error| pair([error.code, error.count])))),
+        ("peers", list(page.peers_of(endpoint).map(peer_json))),
+    ])
+}
+
+/// Processes in JSON.
+pub(crate) fn processes_json(processes: &[ShownProcess]) -> String {
+    let page = |page: &ShownPage| {
+        object(&[
+            ("provider", json(&page.provider())),
+            (
+                "library",
+                json(&format!("{}.{}", page.head.library >> 16, page.head.library & 0xffff)),
+            ),
+            ("peers_left_out", page.head.peers_left_out.to_string()),
+            ("endpoints_left_out", page.head.endpoints_left_out.to_string()),
+            ("endpoints", list(page.endpoints.iter().map(|ep| endpoint_json(page, ep)))),
+        ])
+    };
+    let process = |process: &ShownProcess| {
+        object(&[
+            ("pid", process.pid.to_string()),
+            ("program", json(&process.system.program)),
+            ("threads", json(&process.system.threads)),
+            ("providers", list(process.pages.iter().map(page))),
+        ])
+    };
+    list(processes.iter().map(process)) + "\n"
+}
+
+/// Rows under a heading, in columns as wide as they need; numbers to the right.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|c| c.chars().count()).max();
+    let widths: Vec<_> = (0..columns).map(|at| width(at).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (at, cell) in row.iter().enumerate() {
+            let number = rows.get(1).and_then(|row| row.get(at)).is_some_and(|cell| {
+                cell.starts_with(|c: char| c.is_ascii_digit()) && !cell.contains([':', '.'])
+                    || cell.ends_with(['k', 'M', 'G'])
+                        && cell.starts_with(|c: char| c.is_ascii_digit())
+            });
+            let wide = widths[at];
+            let _ = if number {
+                write!(line, "{cell:>wide$}  ")
+            } else {
+                write!(line, "{cell:<wide$}  ")
+            };
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
