@@ -83,7 +83,7 @@ uninstall: ## what install put into PREFIX
 	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/libfabric.pc"
 	for t in $(TOOLS); do rm -f "$(DESTDIR)$(BINDIR)/$$t"; done
 	rm -f "$(DESTDIR)$(LIBDIR)/libdaplofi.so.2" "$(DESTDIR)$(DOCDIR)/dat.conf"
-	rm -f "$(DESTDIR)$(LIBDIR)/.debug"/{libfabric.so.$(LIBVERSION),libdaplofi.so.2}.debug "$(DESTDIR)$(BINDIR)/.debug"/{fi_info,fi_pingpong,fi_strerror}.debug
+	rm -f "$(DESTDIR)$(LIBDIR)/.debug"/{libfabric.so.$(LIBVERSION),libdaplofi.so.2}.debug; for t in $(TOOLS); do rm -f "$(DESTDIR)$(BINDIR)/.debug/$$t.debug"; done
 	for p in $(PLUGINS); do rm -f "$(DESTDIR)$(LIBDIR)/libfabric/.debug/lib$$p-fi.so.debug"; done
 	if [ -x "$(TARGET)/manpages" ]; then "$(TARGET)/manpages" docs/man ctest/abi --list | while read -r f; do rm -f "$(DESTDIR)$(MANDIR)/$$f"; done; fi
 	-rmdir --ignore-fail-on-non-empty "$(DESTDIR)$(LIBDIR)/.debug" "$(DESTDIR)$(LIBDIR)/libfabric/.debug" "$(DESTDIR)$(BINDIR)/.debug" "$(DESTDIR)$(DOCDIR)" "$(DESTDIR)$(LIBDIR)/libfabric" "$(DESTDIR)$(INCLUDEDIR)/rdma/providers" "$(DESTDIR)$(INCLUDEDIR)/rdma" "$(DESTDIR)$(INCLUDEDIR)/kfi" 2>/dev/null

@@ -88,10 +88,14 @@ enum Output {
 
 /// Takes the `FI_LOG_*` variables into account.
 pub(super) fn configure() {
-    let level = params::core_string(c"log_level").unwrap_or_default();
-    let level = (0..=fi_log_level::FI_LOG_DEBUG as u32)
-        .find(|known| tostr::log_level(*known).eq_ignore_ascii_case(&level));
-    SILENT_FROM.store(level.map_or(0, |level| level + 1), Ordering::Relaxed);
+    let level = params::core_string(c"log_level").filter(|level| !level.is_empty());
+    let silent_from = level.map_or(0, |level| {
+        let known = (0..=fi_log_level::FI_LOG_DEBUG as u32)
+            .find(|known| tostr::log_level(*known).eq_ignore_ascii_case(&level));
+        // A word that is no level is taken for the first one, as by the original.
+        1 + known.unwrap_or(fi_log_level::FI_LOG_WARN as u32)
+    });
+    SILENT_FROM.store(silent_from, Ordering::Relaxed);
     if let Some(interval) = params::core_int(c"log_interval") {
         INTERVAL.store(u64::from(interval.unsigned_abs()), Ordering::Relaxed);
     }

@@ -65,6 +65,15 @@ struct FactsMemory {
 /// What a forked child puts other memory at, and the descriptor it closes.
 static MAPPED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+/// The file's number: a program may have closed the descriptor, and opened another file by its number.
+static INODE: AtomicU64 = AtomicU64::new(0);
+
+/// The number of the file behind a descriptor.
+fn inode(fd: i32) -> Option<u64> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the call writes `stat` if it answers 0.
+    unsafe { (libc::fstat(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init().st_ino) }
+}
 
 /// In a forked child: what it inherited is its parent's, and is not to be written.
 extern "C" fn forked() {
@@ -76,12 +85,12 @@ extern "C" fn forked() {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: in place of a mapping of ours, of words for which any bits are a value; no other thread
-    // is there. Both are system calls alone, which a child may make.
+    // is there. All are system calls alone, which a child may make.
     unsafe {
         if libc::mmap(at as *mut libc::c_void, len, access, kind, -1, 0) == libc::MAP_FAILED {
             libc::_exit(127);
         }
-        if fd >= 0 {
+        if fd >= 0 && inode(fd) == Some(INODE.load(Ordering::Relaxed)) {
             libc::close(fd);
         }
     }
@@ -108,6 +117,7 @@ impl FactsMemory {
             unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         });
         // The descriptor is for others to find.
+        INODE.store(inode(fd.as_raw_fd()).unwrap_or(0), Ordering::Relaxed);
         DESCRIPTOR.store(std::os::fd::IntoRawFd::into_raw_fd(fd), Ordering::Relaxed);
         // SAFETY: the mapping is so long, aligned to a page, and never goes; it is sealed, so that no
         // page of it does.
