@@ -230,6 +230,8 @@ pub struct EngineFacts {
     engine: usize,
     /// Where the next connections are that are looked at.
     pub cursor: u32,
+    /// Where the next endpoints are.
+    pub ep_cursor: u32,
 }
 
 impl fmt::Debug for EngineFacts {
@@ -242,7 +244,7 @@ impl EngineFacts {
     /// An engine that shows nothing.
     pub fn hidden() -> Self {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
-        Self { memory: None, turns: &NOWHERE, engine: 0, cursor: 0 }
+        Self { memory: None, turns: &NOWHERE, engine: 0, cursor: 0, ep_cursor: 0 }
     }
 
     /// A new engine of this provider's.
@@ -252,7 +254,7 @@ impl EngineFacts {
         let engine = records.engines.min(ENGINES - 1);
         records.engines += 1;
         let turns = &memory.words[head::TURNS + engine];
-        Self { memory: Some(memory), turns, engine, cursor: 0 }
+        Self { memory: Some(memory), turns, engine, cursor: 0, ep_cursor: 0 }
     }
 
     /// Notes how many turns the engine has made.

@@ -201,7 +201,12 @@ impl<N: Net> StreamState<N> {
     fn show_endpoints(&mut self, now: u64, moved: u64) {
         let Self { conns, eps, facts, listeners, turns, idle, sleepers, starved, .. } = self;
         let calls_again = self.wakes.is_some();
-        for (id, ep) in eps.iter_mut() {
+        let slots = eps.slots() as u32;
+        let begin = if facts.ep_cursor < slots { facts.ep_cursor } else { 0 };
+        let end = slots.min(begin.saturating_add(MOST_SHOWN));
+        facts.ep_cursor = end;
+        for id in begin..end {
+            let Some(ep) = eps.get_mut(id) else { continue };
             let EndpointErrors { codes: errors, lost, lost_at, lost_peer, .. } = ep.errors;
             let [sent, sent_bytes, received, received_bytes] = ep.past.sums;
             let (tx, rx) = (ep.ledger.cq(), ep.inbox.ledger.cq());

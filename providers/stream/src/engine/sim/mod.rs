@@ -13,7 +13,6 @@ use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
 use super::{StreamEngine, StreamRequest, StreamState};
 use crate::net::{ByteLink, Visited};
 use crate::objects::StreamAside;
-use crate::secret::JobSecret;
 use crate::settings::{LocalSettings, StreamSettings};
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_ATOMIC, FI_MULTI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
@@ -74,8 +73,6 @@ pub struct OverRings {
     dozes: bool,
     /// Passive endpoints of nodes whose endpoints are connected.
     passive: Vec<rings::RingPassive>,
-    /// What peers prove to each other that they have, in some worlds.
-    secret: JobSecret,
 }
 
 /// What is beneath one engine.
@@ -143,10 +140,6 @@ impl SimWorld for OverRings {
             together: random.below(5) == 0,
             dozes: random.one_in(3),
             passive: Vec::new(),
-            secret: match random.below(16) {
-                kind @ 0..2 => JobSecret::new(b"the secret of a world", kind == 0),
-                _ => JobSecret::default(),
-            },
         }
     }
 
@@ -170,8 +163,8 @@ impl SimWorld for OverRings {
         };
         let (memory, rights) = (place.memory, FI_REMOTE_READ | FI_REMOTE_WRITE);
         regions.insert(memory.as_ptr() as usize, memory.len(), rights, 0, place.key).unwrap();
-        let net = SimNet::with_secret(net, self.secret.clone());
-        let engine = StreamEngine::new(net, Level::Shared, self.courier, regions).unwrap();
+        let engine =
+            StreamEngine::new(SimNet::new(net), Level::Shared, self.courier, regions).unwrap();
         (engine, beneath)
     }
 
