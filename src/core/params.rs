@@ -79,6 +79,11 @@ const CORE: &[(&CStr, fi_param_type, &CStr)] = {
             c"Most peers that are shown to those, 256 bytes each, for each provider (default: 1024)",
         ),
         (
+            c"hang_report",
+            FI_PARAM_SIZE_T,
+            c"After how many seconds in which a process waits, looks and nothing moves it says once on stderr why, as fi_doctor would; 0 for never (default: 0)",
+        ),
+        (
             c"perf_cntr",
             FI_PARAM_STRING,
             c"What the hook perf counts per call: cpu_instr or cpu_cycles (default: cpu_instr)",

@@ -4,7 +4,6 @@ mod looking;
 use looking::{LookOptions, complain, now, print};
 use ofi_facts::doctor::{Finding, examine, is_waiting};
 use ofi_facts::show::json;
-use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -59,15 +58,7 @@ fn main() -> ExitCode {
             after.len()
         ));
     } else {
-        let mut text = String::new();
-        for finding in &findings {
-            let _ = writeln!(text, "{}", finding.cause);
-            if !finding.seen.is_empty() {
-                let _ = writeln!(text, "    seen: {}", finding.seen);
-            }
-            let _ = writeln!(text, "    do:   {}", finding.rule.advice());
-        }
-        print(&text);
+        print(&findings.iter().map(Finding::to_string).collect::<String>());
     }
     ExitCode::from(u8::from(!findings.is_empty()))
 }

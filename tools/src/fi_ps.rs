@@ -1,8 +1,8 @@
 //! Lists the processes that use the library (fi_ps(1)).
 mod looking;
 
-use looking::{LookOptions, print, processes_json, table};
-use ofi_facts::show::{address, kind, short};
+use looking::{LookOptions, endpoint_cells, print, processes_json, table};
+use ofi_facts::show::address;
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -29,20 +29,10 @@ fn main() -> ExitCode {
         for process in &processes {
             for page in &process.pages {
                 for endpoint in &page.endpoints {
-                    let passed = page.passed(endpoint).map(|number| short(number as f64));
-                    let [sent, sent_bytes, received, received_bytes] = passed;
-                    rows.push(vec![
-                        process.pid.to_string(),
-                        process.system.program.clone(),
-                        page.provider(),
-                        kind(endpoint.kind).to_string(),
-                        page.peers_of(endpoint).count().to_string(),
-                        sent,
-                        sent_bytes,
-                        received,
-                        received_bytes,
-                        address(&endpoint.address),
-                    ]);
+                    let passed = page.passed(endpoint).map(|number| number as f64);
+                    let mut row = endpoint_cells(process, page, endpoint, passed);
+                    row.push(address(&endpoint.address));
+                    rows.push(row);
                 }
                 if page.endpoints.is_empty() {
                     let mut row = vec![String::from("-"); 10];

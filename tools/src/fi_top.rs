@@ -1,10 +1,10 @@
 //! Shows what processes that use the library do, again and again (fi_top(1)).
 mod looking;
 
-use looking::{LookOptions, complain, now, print, processes_json, table};
+use looking::{LookOptions, complain, endpoint_cells, now, print, processes_json, table};
 use ofi_facts::layout::EndpointFacts;
 use ofi_facts::read::{ShownPage, ShownProcess};
-use ofi_facts::show::{address, json, kind, link, short, state, time};
+use ofi_facts::show::{address, json, link, short, state, time};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Read};
 use std::process::ExitCode;
@@ -95,7 +95,7 @@ fn rates(before: [u64; 4], after: [u64; 4], nanos: u64) -> [f64; 4] {
 /// What is worth a remark.
 fn remark(process: &ShownProcess, endpoint: &EndpointFacts, turns: u64, at: u64) -> String {
     let seen = at.saturating_sub(endpoint.written);
-    if process.system.threads.starts_with(['T', 't']) {
+    if process.is_stopped() {
         "stopped".into()
     } else if endpoint.rx_queue_size > 0 && endpoint.rx_queue >= endpoint.rx_queue_size {
         "queue full".into()
@@ -146,23 +146,10 @@ fn line(
     let [posted, unexpected] =
         [endpoint.posted, endpoint.unexpected].map(|[m, t]| m.saturating_add(t));
     let queued = endpoint.rx_queue.saturating_add(unexpected).saturating_add(endpoint.in_flight);
-    let [sent, sent_bytes, received, received_bytes] = rate.map(short);
-    let cells = vec![
-        process.pid.to_string(),
-        process.system.program.clone(),
-        page.provider(),
-        kind(endpoint.kind).to_string(),
-        page.peers_of(endpoint).count().to_string(),
-        sent,
-        sent_bytes,
-        received,
-        received_bytes,
-        posted.to_string(),
-        unexpected.to_string(),
-        endpoint.in_flight.to_string(),
-        format!("{}", endpoint.rx_queue),
-        remark(process, endpoint, turns, at),
-    ];
+    let mut cells = endpoint_cells(process, page, endpoint, rate);
+    cells
+        .extend([posted, unexpected, endpoint.in_flight, endpoint.rx_queue].map(|n| n.to_string()));
+    cells.push(remark(process, endpoint, turns, at));
     let peers = page.peers_of(endpoint).map(|peer| {
         let known =
             before.and_then(|(old, _)| old.peers.iter().find(|known| known.serial == peer.serial));

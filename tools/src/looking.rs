@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "no tool needs all of it")]
 use ofi_facts::layout::{EndpointFacts, PeerFacts};
 use ofi_facts::read::{self, NoFacts, ShownPage, ShownProcess};
-use ofi_facts::show::{address, json, kind, link, secrecy, state};
+use ofi_facts::show::{address, json, kind, link, secrecy, short, state};
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
@@ -169,6 +169,25 @@ pub(crate) fn processes_json(processes: &[ShownProcess]) -> String {
         ])
     };
     list(processes.iter().map(process)) + "\n"
+}
+
+/// The first cells of an endpoint's row: process, program, provider, type, peers, and what it sent
+/// and received in messages and bytes, as figures of any unit.
+pub(crate) fn endpoint_cells(
+    process: &ShownProcess,
+    page: &ShownPage,
+    endpoint: &EndpointFacts,
+    passed: [f64; 4],
+) -> Vec<String> {
+    let mut cells = vec![
+        process.pid.to_string(),
+        process.system.program.clone(),
+        page.provider(),
+        kind(endpoint.kind).to_string(),
+        page.peers_of(endpoint).count().to_string(),
+    ];
+    cells.extend(passed.map(short));
+    cells
 }
 
 /// Rows under a heading, in columns as wide as they need; numbers to the right.

@@ -6,7 +6,7 @@
 use crate::layout::{ANY, EndpointFacts, PeerFacts, WaitingFacts, peer_bits, states, words_text};
 use crate::read::{ShownPage, ShownProcess};
 use crate::show::{address, receive, time};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// The rules, the surest cause first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -115,10 +115,30 @@ pub struct Finding {
     pub rule: HangRule,
     /// The process that is the cause.
     pub pid: u32,
+    /// The process that waits because of it, where it is another one that is seen.
+    pub waiter: Option<u32>,
     /// The cause, in a line.
     pub cause: String,
     /// What was seen.
     pub seen: String,
+}
+
+impl Finding {
+    /// Whether the process is the cause, or waits because of it.
+    pub fn concerns(&self, pid: u32) -> bool {
+        self.pid == pid || self.waiter == Some(pid)
+    }
+}
+
+impl fmt::Display for Finding {
+    /// The cause, then what was seen, and what to do about it: lines that all have their ends.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.cause)?;
+        if !self.seen.is_empty() {
+            writeln!(f, "    seen: {}", self.seen)?;
+        }
+        writeln!(f, "    do:   {}", self.rule.advice())
+    }
 }
 
 /// Nanoseconds that a state has to last before it is said.
@@ -168,11 +188,11 @@ impl<'f> EndpointView<'f> {
     }
 
     fn is_stopped(&self) -> bool {
-        self.process.system.threads.starts_with(['T', 't'])
+        self.process.is_stopped()
     }
 
     fn who(&self) -> String {
-        format!("process {} ({})", self.process.pid, self.process.system.program)
+        self.process.who()
     }
 
     /// What a `fi_addr_t` stands for.
@@ -275,8 +295,12 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
 
 impl Examination<'_> {
     fn found(&mut self, rule: HangRule, pid: u32, cause: String, seen: String) {
+        self.add(Finding { rule, pid, waiter: None, cause, seen });
+    }
+
+    fn add(&mut self, finding: Finding) {
         if self.findings.len() < 10 * MOST {
-            self.findings.push(Finding { rule, pid, cause, seen });
+            self.findings.push(finding);
         }
     }
 
@@ -290,8 +314,8 @@ impl Examination<'_> {
     fn processes(&mut self, processes: &[ShownProcess]) {
         for process in processes {
             let system = &process.system;
-            let who = format!("process {} ({})", process.pid, system.program);
-            if system.threads.starts_with(['T', 't']) {
+            let who = process.who();
+            if process.is_stopped() {
                 let by = if system.threads.starts_with('t') { "a debugger" } else { "a signal" };
                 let cause = format!("{who} is stopped by {by}");
                 self.found(HangRule::Stopped, process.pid, cause, String::new());
@@ -447,6 +471,10 @@ impl Examination<'_> {
                 let awaited = view.waits_for_receive()
                     && view.receives().all(|one| one.source == ANY || one.source == peer.name);
                 let own = other.process.pid == view.process.pid;
+                let [viewer, asked] = [view, other].map(|view| view.process.pid);
+                let mut say = |rule, pid, waiter, cause, seen| {
+                    found.push(Finding { rule, pid, waiter: Some(waiter), cause, seen });
+                };
                 if !other.is_looking() && !own && (owes || awaited) && other.unseen(now) > LASTING {
                     let how = match other.process.system.threads.chars().next() {
                         Some('R') => "it computes".to_string(),
@@ -470,7 +498,7 @@ impl Examination<'_> {
                             None => "the connection is not made".into(),
                         };
                     }
-                    found.push((HangRule::NoCalls, other.process.pid, cause, seen));
+                    say(HangRule::NoCalls, asked, viewer, cause, seen);
                     continue;
                 }
                 if !view.is_looking() || !other.is_looking() || !connected {
@@ -479,7 +507,7 @@ impl Examination<'_> {
                 if is_owed(peer) && now.saturating_sub(peer.moved) > LASTING {
                     let cause =
                         format!("{} does not take what {} has for it", other.who(), view.who());
-                    found.push((HangRule::NotTaken, view.process.pid, cause, owed(peer)));
+                    say(HangRule::NotTaken, viewer, asked, cause, owed(peer));
                 } else if awaited && !own {
                     let first = view.receives().next().copied().unwrap_or_default();
                     let seen = receive(&first, |name| view.named(name));
@@ -489,7 +517,7 @@ impl Examination<'_> {
                         && back.is_some_and(|back| {
                             other.receives().all(|one| one.source == ANY || one.source == back.name)
                         });
-                    if waits_too && other.process.pid < view.process.pid {
+                    if waits_too && asked < viewer {
                         // Said of the other one already.
                     } else if waits_too {
                         let second = other.receives().next().copied().unwrap_or_default();
@@ -502,19 +530,19 @@ impl Examination<'_> {
                             "the one receives {seen}, the other {}",
                             receive(&second, |name| other.named(name))
                         );
-                        found.push((HangRule::Deadlock, view.process.pid, cause, seen));
+                        say(HangRule::Deadlock, viewer, asked, cause, seen);
                     } else {
                         let cause = format!(
                             "{} waits for a message that {} has not sent",
                             view.who(),
                             other.who()
                         );
-                        found.push((HangRule::NothingSent, view.process.pid, cause, seen));
+                        say(HangRule::NothingSent, viewer, asked, cause, seen);
                     }
                 }
             }
         }
-        found.into_iter().for_each(|(rule, pid, cause, seen)| self.found(rule, pid, cause, seen));
+        found.into_iter().for_each(|finding| self.add(finding));
     }
 }
 
@@ -568,6 +596,37 @@ fn mismatch(view: &EndpointView<'_>) -> Option<(HangRule, String, String)> {
         message(view, came)
     );
     Some((HangRule::Mismatch, cause, why))
+}
+
+/// What would change if anything moved at the endpoints of a process that wait and are looked at; none
+/// if there is no such endpoint.
+pub fn standstill(before: &ShownProcess, after: &ShownProcess) -> Option<Vec<[u64; 10]>> {
+    let mut still = Vec::new();
+    for (old, page) in before.pages.iter().zip(&after.pages) {
+        for endpoint in &page.endpoints {
+            let turn = |page: &ShownPage| page.head.turns.get(endpoint.engine as usize).copied();
+            let looks = turn(old) != turn(page) || endpoint.asleep > 0;
+            if looks && is_waiting(page, endpoint) {
+                let [sent, sent_bytes, received, received_bytes] = page.passed(endpoint);
+                let [[posted, tagged], [kept, kept_tagged]] =
+                    [endpoint.posted, endpoint.unexpected];
+                let serial = endpoint.serial;
+                still.push([
+                    serial,
+                    sent,
+                    sent_bytes,
+                    received,
+                    received_bytes,
+                    posted,
+                    tagged,
+                    kept,
+                    kept_tagged,
+                    endpoint.rx_queue,
+                ]);
+            }
+        }
+    }
+    (!still.is_empty()).then_some(still)
 }
 
 /// Whether an endpoint waits for anything, for who only wants to know that.

@@ -227,6 +227,18 @@ pub struct ShownProcess {
     pub pages: Vec<ShownPage>,
 }
 
+impl ShownProcess {
+    /// The process as messages name it.
+    pub fn who(&self) -> String {
+        format!("process {} ({})", self.pid, self.system.program)
+    }
+
+    /// It is stopped, by a signal or a debugger.
+    pub fn is_stopped(&self) -> bool {
+        self.system.threads.starts_with(['T', 't'])
+    }
+}
+
 /// A text of the system's without control characters, cut.
 fn clean(text: &str) -> String {
     let printable = |c: char| if c.is_control() { '?' } else { c };

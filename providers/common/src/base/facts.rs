@@ -5,6 +5,7 @@
 //! the number of its turns is written in each ([`EngineFacts::turn`]). A record belongs to one endpoint
 //! or peer, from when it is first written to when its place
 //! ([`EndpointPlace`], [`PeerPlace`]) goes.
+use super::hang;
 use crate::param::{core_boolean, core_size};
 use crate::provider::Provider;
 use crate::sys::{check, count_forks, generation};
@@ -217,6 +218,9 @@ fn memory(provider: &'static Provider) -> Option<&'static FactsMemory> {
     if memory.is_none_or(|made| made.is_some_and(|made| made.process != generation())) {
         let wanted = core_boolean(c"stats").unwrap_or(true);
         let made = if wanted { FactsMemory::new(provider) } else { None };
+        if made.is_some() {
+            hang::watch(core_size(c"hang_report").unwrap_or(0));
+        }
         *memory = Some(made.map(|made| &*Box::leak(Box::new(made))));
     }
     (*memory)?

@@ -10,6 +10,7 @@ pub mod courtesy;
 #[allow(unsafe_code)]
 pub mod facts;
 pub(crate) mod fixed_queue;
+mod hang;
 #[allow(unsafe_code)]
 pub(crate) mod lent;
 #[allow(unsafe_code)]

@@ -1,0 +1,109 @@
+//! Says on standard error why nothing moves, if the user asks for it (FI_HANG_REPORT, fi_doctor(1)).
+//!
+//! A thread looks at this process from outside, at what it shows to others (`facts.rs`), so
+//! that the engines have nothing to do with it.
+use crate::worker::{Worker, unharmed};
+use ofi_facts::doctor::{Finding, examine, standstill};
+use ofi_facts::read::{ShownProcess, all_processes, process};
+use std::fmt::Write;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often the thread looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The time between both looks of an examination.
+const EXAMINATION: Duration = Duration::from_secs(2);
+
+/// Most findings that are said.
+const MOST: usize = 5;
+
+/// Starts the thread that waits for a hang of so many seconds; none with 0. There is one for each
+/// memory of facts: a plug-in that opened no domain has nothing to report.
+pub(super) fn watch(seconds: usize) {
+    if seconds == 0 {
+        return;
+    }
+    let after = Duration::from_secs(seconds as u64);
+    let own = std::process::id();
+    // Without the thread there is no report, and nothing else is missing.
+    let _ = Worker::start("ofi-hang", move || {
+        unharmed(|| wait_for_hang(own, after));
+    });
+}
+
+/// Returns when the report is made, or cannot be any more.
+fn wait_for_hang(own: u32, after: Duration) {
+    let Ok(mut before) = process(own) else { return };
+    let mut last = None;
+    let mut since = Instant::now();
+    loop {
+        sleep(LOOK);
+        let Ok(now) = process(own) else { return };
+        let still = standstill(&before, &now);
+        if still.is_none() || still != last {
+            since = Instant::now();
+        } else if since.elapsed() >= after {
+            return report(own, since);
+        }
+        (before, last) = (now, still);
+    }
+}
+
+fn look(pids: &[u32]) -> Vec<ShownProcess> {
+    pids.iter().filter_map(|pid| process(*pid).ok()).collect()
+}
+
+/// Examines this process and those of its user on this host, and says what concerns this one.
+fn report(own: u32, since: Instant) {
+    let before = look(&all_processes());
+    sleep(EXAMINATION);
+    let pids: Vec<_> = before.iter().map(|process| process.pid).collect();
+    let after = look(&pids);
+    let findings = examine(&before, &after, super::facts::coarse_now());
+    eprint!("{}", verdict(own, since.elapsed().as_secs(), &findings));
+}
+
+/// The lines, all in one text so that those of other processes do not come in between.
+fn verdict(own: u32, seconds: u64, findings: &[Finding]) -> String {
+    let mut text = format!(
+        "libfabric:{own}: nothing has moved for {seconds} seconds (FI_HANG_REPORT); run fi_doctor for more\n"
+    );
+    let concerning = findings.iter().filter(|finding| finding.concerns(own));
+    let said: Vec<_> = concerning.take(MOST).collect();
+    // What holds others up may be behind several that wait for each other.
+    let said = if said.is_empty() { findings.iter().take(1).collect() } else { said };
+    for finding in &said {
+        let _ = write!(text, "libfabric:{own}: {finding}");
+    }
+    if said.is_empty() {
+        let _ = writeln!(
+            text,
+            "libfabric:{own}: no cause can be seen from this process and its user's others on this host"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ofi_facts::doctor::HangRule;
+
+    fn finding(pid: u32, waiter: Option<u32>) -> Finding {
+        let cause = format!("process {pid} is the cause");
+        Finding { rule: HangRule::NoCalls, pid, waiter, cause, seen: "a receive".into() }
+    }
+
+    #[test]
+    fn a_process_says_what_concerns_it_and_else_the_surest_cause() {
+        let findings = [finding(1, Some(2)), finding(3, Some(4)), finding(4, None)];
+        let said = verdict(4, 10, &findings);
+        assert!(said.starts_with("libfabric:4: nothing has moved for 10 seconds"), "{said}");
+        assert!(said.contains("process 3 is") && said.contains("process 4 is"), "{said}");
+        assert!(!said.contains("process 1 is"), "{said}");
+        assert!(verdict(9, 10, &findings).contains("process 1 is"));
+        assert!(!verdict(9, 10, &findings).contains("process 3 is"));
+        assert!(verdict(9, 10, &[]).contains("no cause can be seen"));
+    }
+}
