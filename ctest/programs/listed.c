@@ -54,7 +54,9 @@ static int ask(void)
 		hints->caps = strtoull(field[5], NULL, 16);
 		hints->mode = strtoull(field[6], NULL, 16);
 		hints->domain_attr->mr_mode = strtoul(field[7], NULL, 16);
-		hints->ep_attr->rx_ctx_cnt = strtoull(field[8], NULL, 16);
+		/* how many contexts there may be is told, but not asked for */
+		if (strtoull(field[8], NULL, 16) == FI_SHARED_CONTEXT)
+			hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
 		r = fi_getinfo(fi_version(), NULL, NULL, 0, hints, &found);
 		if (r) {
 			printf("%d %s", r, whole);

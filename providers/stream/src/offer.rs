@@ -98,12 +98,21 @@ pub struct OfferLimits {
     pub protocols: [u32; 2],
     /// Whether domains and endpoints take secrets of the program's own (`auth_key`).
     pub keys: bool,
+    /// Whether hints that do not ask for contexts of scalable endpoints are offered them as well.
+    pub scalable: bool,
 }
 
 impl OfferLimits {
     /// The usual ones, for these protocols.
     pub fn usual(protocols: [u32; 2]) -> Self {
-        Self { tx_size: 256, rx_size: 256, max_inject: 128, protocols, keys: false }
+        Self {
+            tx_size: 256,
+            rx_size: 256,
+            max_inject: 128,
+            protocols,
+            keys: false,
+            scalable: false,
+        }
     }
 
     /// What the user chose by parameters of this provider, FI_TCP_TX_SIZE and so on, which are
@@ -136,7 +145,8 @@ impl OfferLimits {
 ///
 /// Shared contexts and contexts of scalable endpoints change how an endpoint is used, so they
 /// are offered only to applications that ask for them, or that have no hints and see a list to
-/// choose from: there the connected endpoint over a shared receive context is the last one.
+/// choose from: there the connected endpoint over a shared receive context is the last one. Some
+/// providers offer contexts of scalable endpoints to all ([`OfferLimits::scalable`]).
 pub fn offers(
     limits: &OfferLimits,
     version: u32,
@@ -147,7 +157,7 @@ pub fn offers(
     let shared = counts.map(|count| count == FI_SHARED_CONTEXT);
     let several = counts.iter().any(|count| *count > 1 && *count != FI_SHARED_CONTEXT);
     let named = hints.is_some_and(|hints| hints.caps() & FI_NAMED_RX_CTX != 0);
-    let (contexts, named) = match several || named {
+    let (contexts, named) = match several || named || limits.scalable {
         true => (MAX_CONTEXTS, FI_NAMED_RX_CTX),
         false => (1, 0),
     };

@@ -51,7 +51,7 @@ pub struct StreamSettings {
     /// Whether a reliable datagram endpoint listens only to peers in its address vector.
     pub only_known: bool,
     /// The name of the parameter by which users set `only_known`, for the log.
-    pub only_known_by: &'static str,
+    pub only_known_by: String,
     /// Whether the provider starts threads of its own: for automatic progress, and to send what is
     /// held back.
     pub threads: bool,
@@ -162,7 +162,7 @@ impl LocalSettings {
         } else if has_more_rights() {
             Some("this program has more rights than its caller".into())
         } else {
-            Some(format!("FI_{}_LOCAL is off", prov.name().to_string_lossy().to_uppercase()))
+            Some(format!("{} is off", param::variable(prov, c"local")))
         };
         if let Some(why) = sockets {
             log!(prov, INFO, FABRIC, "peers of this host are talked to through sockets: {why}");
@@ -277,7 +277,7 @@ impl Default for StreamSettings {
             zerocopy_size: usize::MAX,
             trace: false,
             only_known: false,
-            only_known_by: "",
+            only_known_by: String::new(),
             threads: true,
             firewalled: false,
             local: LocalSettings::default(),
