@@ -26,7 +26,7 @@ LIBVERSION  := 1.32.1
 APIVERSION  := $(shell sed -n 's/^pub const FI_\(MAJOR\|MINOR\|REVISION\)_VERSION: .* = \([0-9]*\);/\2/p' src/abi/fabric.rs | paste -sd.)
 # providers/example is there to be copied, not to be used.
 PLUGINS      = $(filter-out example,$(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so))))
-TOOLS       := fi_info fi_pingpong fi_strerror fi_ps fi_top fi_doctor
+TOOLS       := fi_info fi_pingpong fi_strerror fi_ps fi_top fi_doctor fi_mon_sampler
 LOCAL       := $(CURDIR)/out/prefix
 VERSION     := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
