@@ -17,9 +17,10 @@ use ofi_provider::info::InfoBuf;
 use ofi_provider::log::peer_text;
 use std::time::Duration;
 
-/// How refused calls are tried again: 10 ms after the first refusal, 1.28 s after the last.
+/// How refused calls are tried again: 10 ms after the first refusal, 1.28 s after the last ones, and for 13 s
+/// in all. A peer that refuses is calling by itself, which takes long where many processes start.
 const RETRY: RetryRule =
-    RetryRule { delay: Duration::from_millis(5), longest: Duration::from_millis(5 << 8), most: 8 };
+    RetryRule { delay: Duration::from_millis(5), longest: Duration::from_millis(5 << 8), most: 16 };
 
 /// How many calls are under way at a time; few of simulated peers, of which there are few.
 const AT_A_TIME: usize = if cfg!(test) { 2 } else { CALLS_AT_A_TIME };
