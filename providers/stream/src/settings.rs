@@ -1,6 +1,7 @@
 //! What a provider lets its users choose of the engine.
 use crate::secret::JobSecret;
 use core::time::Duration;
+use ofi_provider::calls::CALLS_AT_A_TIME;
 use ofi_provider::log;
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
@@ -65,6 +66,8 @@ pub struct StreamSettings {
     /// How often a peer that was never there yet is called, at most every [`PATIENCE_STEP`], before
     /// what waits for it fails; 0: once.
     pub patience: u32,
+    /// How many peers an engine calls at a time.
+    pub calls: usize,
     /// FI_OPT_MIN_MULTI_RECV of an endpoint that sets no other: a multi-receive buffer is given back
     /// when less than this is left of it, in bytes.
     pub min_multi_recv: usize,
@@ -283,6 +286,7 @@ impl Default for StreamSettings {
             local: LocalSettings::default(),
             secret: JobSecret::default(),
             patience: 0,
+            calls: CALLS_AT_A_TIME,
             min_multi_recv: MIN_MULTI_RECV,
         }
     }
