@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -157,6 +158,71 @@ static void compute(void)
 		;
 }
 
+/* Sends until nothing more is taken for a while. */
+static void flood(int to)
+{
+	struct fi_cq_tagged_entry entry;
+	int vain = 0, i = 0;
+
+	while (vain < 200000) {
+		if (fi_tsend(ep, out, 1000, NULL, peers[to], 5, &contexts[i % 4096]) == 0) {
+			vain = 0;
+			i++;
+		} else {
+			vain++;
+		}
+		fi_cq_read(txcq, &entry, 1);
+		fi_cq_read(rxcq, NULL, 0);
+	}
+}
+
+/* Has as much memory as it may have. */
+static void fill_memory(void)
+{
+	struct rlimit most;
+	unsigned long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	if (!f || fscanf(f, "%lu", &pages) != 1)
+		exit(1);
+	fclose(f);
+	most.rlim_cur = most.rlim_max = pages * sysconf(_SC_PAGESIZE);
+	if (setrlimit(RLIMIT_AS, &most))
+		exit(1);
+}
+
+/* Computes on a processor that others have all the time. */
+static void starve(void)
+{
+	struct sched_param none = { 0 };
+	cpu_set_t may, one;
+
+	if (sched_getaffinity(0, sizeof(may), &may))
+		exit(1);
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (CPU_ISSET(cpu, &may)) {
+			CPU_SET(cpu, &one);
+			break;
+		}
+	}
+	if (sched_setaffinity(0, sizeof(one), &one))
+		exit(1);
+	hangs();
+	for (int i = 0; i < 2; i++) {
+		if (fork() == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			alarm(60);
+			for (volatile unsigned n = 0;; n++)
+				;
+		}
+	}
+	if (sched_setscheduler(0, SCHED_IDLE, &none))
+		exit(1);
+	for (volatile unsigned n = 0;; n++)
+		;
+}
+
 static void rest(void)
 {
 	hangs();
@@ -212,6 +278,26 @@ static void run(const char *name, int rank)
 		compute();
 	} else if (!strcmp(name, "deadlock")) {
 		post(5, peers[!rank]);
+		poll_on();
+	} else if (!strcmp(name, "ring")) {
+		post(5, peers[(rank + 1) % ranks]);
+		poll_on();
+	} else if (!strcmp(name, "flood")) {
+		if (rank == 0) {
+			flood(1);
+			hangs();
+			for (;;)
+				fi_cq_read(txcq, &entry, 1);
+		}
+		poll_on();
+	} else if (!strcmp(name, "memory")) {
+		if (rank == 1)
+			fill_memory();
+		poll_on();
+	} else if (!strcmp(name, "starved")) {
+		if (rank == 1)
+			starve();
+		post(5, peers[1]);
 		poll_on();
 	} else if (!strcmp(name, "asleep")) {
 		post(5, peers[!rank]);
@@ -294,6 +380,8 @@ int main(int argc, char **argv)
 		provider = argv[2];
 	if (!strcmp(argv[1], "source"))
 		ranks = 3;
+	else if (!strcmp(argv[1], "ring"))
+		ranks = 4;
 	alarm(60);
 	if (pipe(done))
 		return 1;

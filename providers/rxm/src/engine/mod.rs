@@ -11,6 +11,7 @@ mod common;
 mod conn;
 mod contexts;
 mod ep;
+mod facts;
 mod pending;
 mod rx;
 #[cfg(test)]
@@ -21,10 +22,12 @@ mod tx;
 pub(crate) use common::Common;
 pub(crate) use ep::{RxmEngineEp, RxmIdentity};
 
+use crate::provider::RXM;
 use crate::wire::Refusal;
 use ofi_provider::abi::FI_RMA_EVENT;
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::error::Result;
+use ofi_provider::facts::EngineFacts;
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::progress::Progress;
@@ -79,13 +82,17 @@ pub(crate) struct RxmState {
     eps: Slab<Box<RxmEngineEp>>,
     /// Whether the helper runs.
     helped: bool,
+    /// Where the endpoints are shown to others.
+    facts: EngineFacts,
 }
 
 impl RxmEngine {
     /// A new engine. Its lock costs nothing if the application serializes its
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
-        let state = RxmState { eps: Slab::default(), helped: false };
+        // Simulated worlds are nobody's to look at.
+        let facts = if cfg!(test) { EngineFacts::hidden() } else { EngineFacts::new(&RXM) };
+        let state = RxmState { eps: Slab::default(), helped: false, facts };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -148,6 +155,9 @@ impl RxmEngine {
             state.ep(ep).inbox.join(queues);
         }
         let fds = state.ep(ep).enable(bindings)?;
+        // Who never looks at the endpoint is to be known by its address.
+        let RxmState { eps, facts, .. } = &mut *state;
+        eps[ep].show(facts, self.activity(), false);
         self.watch(fds)
     }
 
@@ -213,8 +223,14 @@ impl Progress for RxmEngine {
     fn progress(&self) {
         // Only read by the progress thread, which needs to see it move, not an
         // exact count: a plain load and store does.
-        self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        self.lock().turn();
+        let turns = self.activity.load(Ordering::Relaxed) + 1;
+        self.activity.store(turns, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.facts.turn(turns);
+        if state.turn() {
+            state.show(turns, false);
+        }
+        drop(state);
         self.common.regions.pass_counts_on();
     }
 
@@ -226,12 +242,18 @@ impl Progress for RxmEngine {
     fn may_block(&self) -> bool {
         let mut state = self.lock();
         let all = state.eps.iter_mut().all(|(_, ep)| ep.may_block());
-        all && self.common.wait_set.as_ref().is_none_or(|set| set.may_block())
+        let may = all && self.common.wait_set.as_ref().is_none_or(|set| set.may_block());
+        if may {
+            state.show(self.activity(), true);
+        }
+        may
     }
 
     fn stands_back(&self) {
         // The core takes a thread that asks it something for one that does not sleep.
-        self.state.visit(RxmState::turn);
+        self.state.visit(|state| {
+            state.turn();
+        });
     }
 
     fn is_serialized(&self) -> bool {
@@ -250,18 +272,28 @@ impl RxmState {
         &mut self.eps[id]
     }
 
-    /// One turn of progress.
+    /// One turn of progress. Returns whether it is time that others are shown how things are.
     #[inline]
-    pub(crate) fn turn(&mut self) {
-        let (mut handed, mut beside) = (false, false);
+    pub(crate) fn turn(&mut self) -> bool {
+        let (mut handed, mut beside, mut due) = (false, false, false);
         for (_, ep) in self.eps.iter_mut() {
             ep.turn(beside);
             handed |= !ep.handed.is_empty();
+            due |= ep.show_due;
             // Endpoints without a queue of the core's have made no progress.
             beside |= ep.core.is_some();
         }
         if handed {
             self.hand_over();
+        }
+        due
+    }
+
+    /// Shows others how things are. `asleep`: a thread is about to sleep.
+    #[cold]
+    fn show(&mut self, turns: u64, asleep: bool) {
+        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| asleep || ep.show_due) {
+            ep.show(&self.facts, turns, asleep);
         }
     }
 }

@@ -176,6 +176,7 @@ impl<N: Net> StreamEngine<N> {
             regions,
             facts: N::facts(),
             show_at: 0,
+            serves: false,
         };
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();

@@ -113,4 +113,6 @@ pub struct StreamState<N: Net> {
     /// [`Looks::last`]).
     pub(super) facts: EngineFacts,
     pub(super) show_at: u64,
+    /// The endpoints serve those of a utility provider.
+    pub(super) serves: bool,
 }
