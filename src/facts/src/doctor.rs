@@ -27,10 +27,14 @@ pub enum HangRule {
     NoProcessor,
     /// A process makes no library call while others wait for it.
     NoCalls,
+    /// A process computes while others wait for it, and a thread of the library makes progress.
+    Computes,
     /// A completion queue is full.
     QueueFull,
     /// Completions are there that nobody reads.
     QueueUnread,
+    /// Two processes wait for each other, and have messages of each other that no receive takes.
+    Crossed,
     /// A receive waits, and only messages are there that do not fit.
     Mismatch,
     /// So many messages are there without a receive that no more are taken.
@@ -57,8 +61,10 @@ impl HangRule {
             Self::Memory => "memory",
             Self::NoProcessor => "no-processor",
             Self::NoCalls => "no-calls",
+            Self::Computes => "computes",
             Self::QueueFull => "queue-full",
             Self::QueueUnread => "queue-unread",
+            Self::Crossed => "crossed",
             Self::Mismatch => "mismatch",
             Self::TakesNoMore => "takes-no-more",
             Self::NoReceive => "no-receive",
@@ -94,6 +100,10 @@ impl HangRule {
                 "with manual progress each process has to read its queues now and then; where it computes \
                  or sleeps so long, ask for FI_PROGRESS_AUTO, or poll in between ('gdb -p PID' shows where it is)"
             }
+            Self::Computes => {
+                "what is waited for comes when it is done with that ('gdb -p PID' shows where it is); let it send \
+                 before, or others wait for less"
+            }
             Self::QueueFull => {
                 "read the queue: nothing more is received or sent before there is room; or make it larger \
                  (fi_cq_attr.size)"
@@ -101,6 +111,10 @@ impl HangRule {
             Self::QueueUnread => {
                 "the program reads another queue, or counts on a counter: what it waits for may be \
                  among those entries"
+            }
+            Self::Crossed => {
+                "both send and nobody receives, or with other tags than the other has: compare what both sent with \
+                 what they receive (MPI: two MPI_Ssend, or two MPI_Send of large messages)"
             }
             Self::Mismatch => {
                 "compare tag, ignored bits and source of the receive with what was sent, on both sides"
@@ -165,7 +179,7 @@ const LASTING: u64 = 1_500_000_000;
 const MEMORY_LEFT: u64 = 1 << 20;
 
 /// The part of the time without a processor above which a process is said to get none.
-const KEPT_WAITING: f64 = 0.8;
+const KEPT_WAITING: f64 = 0.9;
 
 /// Most findings.
 const MOST: usize = 100;
@@ -182,6 +196,10 @@ struct EndpointView<'f> {
     quiet: bool,
     /// Turns that its engine made in between.
     turns: u64,
+    /// Turns of those that the application made itself, as far as the endpoint was shown.
+    calls: u64,
+    /// The process ran at both times.
+    ran_on: bool,
     /// The part of the time in between in which the process could have run, and had no processor.
     kept_waiting: f64,
 }
@@ -236,8 +254,32 @@ impl<'f> EndpointView<'f> {
         self.endpoint.messages.iter().filter(|waiting| waiting.kind != 0)
     }
 
+    /// A receive waits that is for one message.
     fn waits_for_receive(&self) -> bool {
-        self.endpoint.posted.iter().any(|count| *count > 0)
+        posted_for_one(self.endpoint) > 0
+    }
+
+    /// All receives that are known wait for this peer, or for anyone.
+    fn awaits(&self, peer: &PeerFacts) -> bool {
+        self.waits_for_receive()
+            && self.receives().all(|one| one.source == ANY || one.source == peer.name)
+    }
+
+    /// No message of another peer would do for its receives.
+    fn awaits_alone(&self, peer: &PeerFacts) -> bool {
+        let named = self.receives().all(|one| one.source == peer.name);
+        self.awaits(peer) && (named || self.peers().nth(1).is_none())
+    }
+
+    /// Messages of this peer came, and no receive takes them.
+    fn keeps_some_of(&self, peer: &PeerFacts) -> bool {
+        self.messages().any(|message| message.source == peer.name)
+    }
+
+    /// Threads of the library look at the queues, and the application does not: it runs, and makes no
+    /// call.
+    fn is_left_to_threads(&self) -> bool {
+        self.endpoint.visits > 0 && self.calls == 0 && self.ran_on
     }
 
     /// The endpoint serves a utility provider's: of messages and receives that one tells.
@@ -249,6 +291,12 @@ impl<'f> EndpointView<'f> {
     fn unseen(&self, now: u64) -> u64 {
         now.saturating_sub(self.endpoint.written)
     }
+}
+
+/// How many receives wait that are for one message.
+fn posted_for_one(endpoint: &EndpointFacts) -> u64 {
+    let posted = endpoint.posted.iter().fold(0u64, |sum, more| sum.saturating_add(*more));
+    posted.saturating_sub(endpoint.pools)
 }
 
 /// Whether something of ours waits for a peer.
@@ -277,10 +325,16 @@ fn owed(peer: &PeerFacts) -> String {
 }
 
 /// The part of the time between both looks in which a process could have run, and had no processor.
+/// Nothing is known of one that slept in between.
 fn share_kept_waiting(before: &SystemFacts, after: &SystemFacts) -> f64 {
+    let could_run = [before, after].iter().all(|system| system.threads.starts_with('R'));
     let (Some(then), Some(now)) = (before.read_at, after.read_at) else { return 0.0 };
+    let (Some(old), Some(ran)) = (before.ran, after.ran) else { return 0.0 };
+    if !could_run || before.gave_way != after.gave_way {
+        return 0.0;
+    }
     let nanos = now.saturating_duration_since(then).as_nanos() as f64;
-    after.kept_waiting.saturating_sub(before.kept_waiting) as f64 / nanos.max(1.0)
+    1.0 - (ran.saturating_sub(old) as f64 / nanos.max(1.0)).min(1.0)
 }
 
 /// Examines processes that were looked at twice. `now` is the time of the second look, in nanoseconds
@@ -291,6 +345,8 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
         let earlier = before.iter().find(|earlier| earlier.pid == process.pid);
         let kept_waiting =
             earlier.map_or(0.0, |earlier| share_kept_waiting(&earlier.system, &process.system));
+        let runs = |process: &ShownProcess| process.system.threads.starts_with('R');
+        let ran_on = runs(process) && earlier.is_some_and(runs);
         for (index, page) in process.pages.iter().enumerate() {
             let earlier = earlier.and_then(|earlier| earlier.pages.get(index));
             for endpoint in &page.endpoints {
@@ -298,6 +354,9 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
                     let same = |old: &&EndpointFacts| old.serial == endpoint.serial;
                     Some((earlier, earlier.endpoints.iter().find(same)?))
                 });
+                let own_calls = |of: &EndpointFacts| of.turns.wrapping_sub(of.visits);
+                let calls =
+                    old.map_or(1, |(_, old)| own_calls(endpoint).wrapping_sub(own_calls(old)));
                 let (quiet, turns) = match old {
                     Some((earlier, old)) => {
                         let turn = |page: &ShownPage| {
@@ -311,7 +370,16 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
                     None => (false, 1),
                 };
                 if views.len() < MOST_ENDPOINTS {
-                    let view = EndpointView { process, page, endpoint, quiet, turns, kept_waiting };
+                    let view = EndpointView {
+                        process,
+                        page,
+                        endpoint,
+                        quiet,
+                        turns,
+                        calls,
+                        ran_on,
+                        kept_waiting,
+                    };
                     views.push(view);
                 }
             }
@@ -539,7 +607,7 @@ impl Examination<'_> {
         let now = self.now;
         let mut found = Vec::new();
         // Who waits for a message of whom alone, where both look at their queues.
-        let mut waits = Vec::new();
+        let mut alone = Vec::new();
         for view in &self.views {
             if !view.quiet || view.is_stopped() || view.serves() {
                 continue;
@@ -552,14 +620,14 @@ impl Examination<'_> {
                 }
                 let connected = peer.state & 0xff == states::CONNECTED;
                 let owes = is_owed(peer) || !connected;
-                let awaited = view.waits_for_receive()
-                    && view.receives().all(|one| one.source == ANY || one.source == peer.name);
+                let awaited = view.awaits(peer);
                 let own = other.process.pid == view.process.pid;
                 let [viewer, asked] = [view, other].map(|view| view.process.pid);
                 let mut say = |rule, pid, waiter, cause, seen| {
                     found.push(Finding { rule, pid, waiter: Some(waiter), cause, seen });
                 };
-                if !other.is_looking() && !own && (owes || awaited) && other.unseen(now) > LASTING {
+                let waits = view.is_looking() && !own && (owes || awaited);
+                if waits && !other.is_looking() && other.unseen(now) > LASTING {
                     if other.kept_waiting > KEPT_WAITING {
                         let cause = format!(
                             "{} could run and gets no processor ({:.0} % of the time), and {} waits for it",
@@ -599,25 +667,38 @@ impl Examination<'_> {
                     say(HangRule::NoCalls, asked, viewer, cause, seen);
                     continue;
                 }
+                let lasts = now.saturating_sub(peer.moved) > LASTING;
+                if waits && awaited && lasts && other.is_left_to_threads() {
+                    let cause = format!(
+                        "{} computes and makes no call, and {} waits for a message of it",
+                        other.who(),
+                        view.who()
+                    );
+                    let seen = "a thread of the library makes progress for it".into();
+                    say(HangRule::Computes, asked, viewer, cause, seen);
+                    continue;
+                }
                 if !view.is_looking() || !other.is_looking() || !connected {
                     continue;
                 }
-                if is_owed(peer) && now.saturating_sub(peer.moved) > LASTING {
+                let back = other.peers().find(|back| back.address == view.endpoint.address);
+                let back = back.filter(|back| {
+                    !own && other.quiet && view.awaits_alone(peer) && other.awaits_alone(back)
+                });
+                let crossed =
+                    back.is_some_and(|back| view.keeps_some_of(peer) && other.keeps_some_of(back));
+                if is_owed(peer) && lasts && !crossed {
                     let cause =
                         format!("{} does not take what {} has for it", other.who(), view.who());
                     say(HangRule::NotTaken, viewer, asked, cause, owed(peer));
                 } else if awaited && !own {
                     let first = view.receives().next().copied().unwrap_or_default();
                     let seen = receive(&first, |name| view.named(name));
-                    let back = other.peers().find(|back| back.address == view.endpoint.address);
-                    let waits_too = other.quiet
-                        && other.waits_for_receive()
-                        && back.is_some_and(|back| {
-                            other.receives().all(|one| one.source == ANY || one.source == back.name)
-                        });
-                    if waits_too && asked < viewer {
-                        // Said of the other one already.
-                    } else if waits_too {
+                    if back.is_some() {
+                        if asked < viewer {
+                            // Said of the other one already.
+                            continue;
+                        }
                         let second = other.receives().next().copied().unwrap_or_default();
                         let cause = format!(
                             "{} and {} wait for a message of each other",
@@ -628,9 +709,12 @@ impl Examination<'_> {
                             "the one receives {seen}, the other {}",
                             receive(&second, |name| other.named(name))
                         );
-                        say(HangRule::Deadlock, viewer, asked, cause, seen);
+                        let rule = if crossed { HangRule::Crossed } else { HangRule::Deadlock };
+                        say(rule, viewer, asked, cause, seen);
                     } else {
-                        waits.push((viewer, asked));
+                        if view.awaits_alone(peer) {
+                            alone.push((viewer, asked));
+                        }
                         let cause = format!(
                             "{} waits for a message that {} has not sent",
                             view.who(),
@@ -641,7 +725,7 @@ impl Examination<'_> {
                 }
             }
         }
-        found.extend(self.ring(&waits));
+        found.extend(self.ring(&alone));
         found.into_iter().for_each(|finding| self.add(finding));
     }
 
@@ -763,7 +847,7 @@ pub fn standstill(before: &ShownProcess, after: &ShownProcess) -> Option<Vec<[u6
 
 /// Whether an endpoint waits for anything, for who only wants to know that.
 pub fn is_waiting(page: &ShownPage, endpoint: &EndpointFacts) -> bool {
-    endpoint.posted.iter().any(|count| *count > 0)
+    posted_for_one(endpoint) > 0
         || endpoint.in_flight > 0
         || page.peers_of(endpoint).any(|peer| is_owed(peer) || peer.state & peer_bits::BLOCKED != 0)
 }
@@ -869,11 +953,14 @@ mod tests {
         let then = Instant::now();
         before[1].system.read_at = Some(then);
         processes[1].system.read_at = Some(then + Duration::from_secs(2));
-        processes[1].system.kept_waiting = 1_900_000_000;
+        (before[1].system.ran, processes[1].system.ran) = (Some(0), Some(100_000_000));
         let found = examine(&before, &processes, NOW);
         assert_eq!(found[0].rule, HangRule::NoProcessor);
         assert!(found[0].cause.contains("gets no processor (95 % of the time)"), "{}", found[0]);
-        processes[1].system.kept_waiting = 1_000_000_000;
+        processes[1].system.gave_way = 1;
+        assert_eq!(examine(&before, &processes, NOW)[0].rule, HangRule::NoCalls);
+        processes[1].system.gave_way = 0;
+        processes[1].system.ran = Some(1_000_000_000);
         assert_eq!(examine(&before, &processes, NOW)[0].rule, HangRule::NoCalls);
     }
 
@@ -920,6 +1007,48 @@ mod tests {
         let processes =
             [wait(1, 2), wait(2, 3), of(3, 9, EndpointFacts::default(), &[peer(1), peer(2)])];
         assert!(rules(&processes, &[]).iter().all(|(rule, _)| *rule == HangRule::NothingSent));
+    }
+
+    #[test]
+    fn two_that_have_what_the_other_does_not_take_are_told_from_one_wrong_tag() {
+        let keeps = |endpoint: EndpointFacts, from: u32| {
+            let mut endpoint = EndpointFacts { unexpected: [0, 1], ..endpoint };
+            endpoint.messages[0] =
+                WaitingFacts { kind: 2, tag: 6, source: from.into(), ignore_or_len: 8 };
+            endpoint
+        };
+        let processes = [
+            of(1, 9, keeps(receiving(2), 2), &[peer(2)]),
+            of(2, 9, keeps(receiving(1), 1), &[peer(1)]),
+        ];
+        let found = rules(&processes, &[]);
+        assert_eq!(found[0], (HangRule::Crossed, 1), "{found:?}");
+        let processes =
+            [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, keeps(receiving(1), 1), &[peer(1)])];
+        let found = rules(&processes, &[]);
+        assert_eq!(found[0], (HangRule::Mismatch, 2), "{found:?}");
+    }
+
+    #[test]
+    fn buffers_for_whatever_comes_wait_for_nobody() {
+        let server = EndpointFacts { posted: [2, 0], pools: 2, ..EndpointFacts::default() };
+        let mut processes = [of(1, 9, server, &[peer(2)]), of(2, 9, server, &[peer(1)])];
+        assert_eq!(rules(&processes, &[]), []);
+        processes[1].pages[0].endpoints[0].written = NOW - 9_000_000_000;
+        assert_eq!(rules(&processes, &[2]), []);
+    }
+
+    #[test]
+    fn a_process_that_computes_while_a_thread_makes_progress_is_found() {
+        let computes = EndpointFacts { turns: 100, visits: 60, ..EndpointFacts::default() };
+        let processes = [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, computes, &[peer(1)])];
+        assert_eq!(rules(&processes, &[]), [(HangRule::Computes, 2)]);
+        // One that makes calls itself has only not sent.
+        let mut before = processes.to_vec();
+        before.iter_mut().for_each(|process| process.pages[0].head.turns[0] = 0);
+        before[1].pages[0].endpoints[0].turns = 90;
+        let found = examine(&before, &processes, NOW);
+        assert_eq!(found[0].rule, HangRule::NothingSent, "{found:?}");
     }
 
     #[test]

@@ -215,9 +215,10 @@ pub struct SystemFacts {
     pub processors: u64,
     /// Processor time of all threads, in ticks.
     pub ticks: u64,
-    /// How long the first thread could have run and had no processor, in nanoseconds; 0 if that is not
-    /// known.
-    pub kept_waiting: u64,
+    /// How long the first thread had a processor, in nanoseconds; none if that is not known.
+    pub ran: Option<u64>,
+    /// How often it gave its processor away by itself.
+    pub gave_way: u64,
     /// When this was read.
     pub read_at: Option<Instant>,
     /// Bytes of memory that the process has, and may have (RLIMIT_AS).
@@ -304,9 +305,10 @@ impl SystemFacts {
         let most = most.and_then(|line| line.split_whitespace().next()?.parse().ok());
         let size = value(&status, "VmSize").and_then(|size| size.split_whitespace().next());
         let size = size.and_then(|size| size.parse::<u64>().ok()).unwrap_or(0);
-        // Running, waiting to run, and how often it ran.
+        // How long it waited to run is written there only once it does.
         let times = read("schedstat").unwrap_or_default();
-        let delay = times.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok());
+        let ran = times.split_whitespace().next().and_then(|nanos| nanos.parse().ok());
+        let gave_way = value(&status, "voluntary_ctxt_switches");
         let open = fs::read_dir(format!("/proc/{pid}/fd"))?.take(MAX_DESCRIPTORS).count() as u64;
         Ok(Self {
             program: clean(&read("comm").unwrap_or_default()),
@@ -316,7 +318,8 @@ impl SystemFacts {
             descriptors: [open, limit.unwrap_or(u64::MAX)],
             processors: value(&status, "Cpus_allowed_list").map_or(0, listed),
             ticks: ticks(11) + ticks(12),
-            kept_waiting: delay.unwrap_or(0),
+            ran,
+            gave_way: gave_way.and_then(|count| count.parse().ok()).unwrap_or(0),
             read_at: Some(Instant::now()),
             memory: [size.saturating_mul(1024), most.unwrap_or(u64::MAX)],
         })

@@ -596,10 +596,12 @@ impl<B: UnexpectedBody> Inbox<B> {
             facts.posted = std::array::from_fn(|queue| queues.posted[queue].len() as u64);
             facts.unexpected = std::array::from_fn(|queue| queues.unexpected[queue].len() as u64);
             facts.unexpected_bytes = queues.bytes as u64;
+            facts.pools = queues.multi.len() as u64;
             let order = [TAGGED, 0];
             let (most, most_messages) = (facts.receives.len(), facts.messages.len());
             let receives = order.iter().flat_map(|queue| {
-                let oldest = queues.posted[*queue].oldest(most);
+                let one = |recv: &Recv| recv.flags & FI_MULTI_RECV == 0;
+                let oldest = queues.posted[*queue].oldest(most, one);
                 oldest.into_iter().map(|pattern| WaitingFacts {
                     kind: kind(*queue),
                     tag: pattern.tag,

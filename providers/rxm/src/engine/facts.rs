@@ -2,7 +2,7 @@
 //! as often as connection events are looked for, and before a thread sleeps.
 use super::conn::{Link, RxmConn, Waiting};
 use super::ep::RxmEngineEp;
-use super::pending::Todo;
+use super::pending::{MAX_KEPT, Todo};
 use ofi_provider::core_provider::CoreEndpoint;
 use ofi_provider::facts::{
     ANY, EndpointFacts, EngineFacts, PeerFacts, coarse_now, kinds, peer_bits, states,
@@ -44,10 +44,11 @@ impl RxmConn {
 }
 
 impl RxmEngineEp {
-    /// Shows others how things are. `asleep`: a thread is about to sleep.
+    /// Shows others how things are, after so many turns, of which threads of the library made so many.
+    /// `asleep`: a thread is about to sleep.
     #[cold]
     #[inline(never)]
-    pub(super) fn show(&mut self, facts: &EngineFacts, turns: u64, asleep: bool) {
+    pub(super) fn show(&mut self, facts: &EngineFacts, [turns, visits]: [u64; 2], asleep: bool) {
         self.show_due = false;
         if !facts.is_shown() || self.core.is_none() {
             return;
@@ -66,6 +67,7 @@ impl RxmEngineEp {
             engine: facts.engine(),
             written: now,
             turns,
+            visits,
             idle: (moved < now).into(),
             asleep: asleep.into(),
             moved,
@@ -106,6 +108,8 @@ impl RxmEngineEp {
                 *sum += fetch.wanted as u64;
             }
         }
+        // No more messages are taken of any peer.
+        let full = self.inbox.kept_bytes() > MAX_KEPT;
         let mut moved = 0;
         for id in begin..end {
             let Some(conn) = self.conns.get_mut(id as u32) else { continue };
@@ -119,7 +123,9 @@ impl RxmEngineEp {
                 Waiting::Fetch(_) => 0,
             };
             let of = conn.facts();
+            let state = if full { of.state | peer_bits::BLOCKED } else { of.state };
             let peer = PeerFacts {
+                state,
                 written: now,
                 endpoint: self.shown.serial(),
                 name: self.peers.get(conn.peer).map_or(ANY, |peer| peer.name),

@@ -84,6 +84,8 @@ pub(crate) struct RxmState {
     helped: bool,
     /// Where the endpoints are shown to others.
     facts: EngineFacts,
+    /// Turns that threads of the library made.
+    visits: u64,
 }
 
 impl RxmEngine {
@@ -92,7 +94,7 @@ impl RxmEngine {
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
         // Simulated worlds are nobody's to look at.
         let facts = if cfg!(test) { EngineFacts::hidden() } else { EngineFacts::new(&RXM) };
-        let state = RxmState { eps: Slab::default(), helped: false, facts };
+        let state = RxmState { eps: Slab::default(), helped: false, facts, visits: 0 };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -156,8 +158,8 @@ impl RxmEngine {
         }
         let fds = state.ep(ep).enable(bindings)?;
         // Who never looks at the endpoint is to be known by its address.
-        let RxmState { eps, facts, .. } = &mut *state;
-        eps[ep].show(facts, self.activity(), false);
+        let RxmState { eps, facts, visits, .. } = &mut *state;
+        eps[ep].show(facts, [self.activity(), *visits], false);
         self.watch(fds)
     }
 
@@ -234,6 +236,12 @@ impl Progress for RxmEngine {
         self.common.regions.pass_counts_on();
     }
 
+    fn visit(&self) -> bool {
+        self.lock().visits += 1;
+        self.progress();
+        self.may_block()
+    }
+
     fn wait_fd(&self) -> RawFd {
         let set = || self.common.wait_set.as_ref().map(|set| set.fd());
         self.epoll.as_ref().map(|epoll| epoll.as_raw_fd()).or_else(set).unwrap_or(-1)
@@ -293,7 +301,7 @@ impl RxmState {
     #[cold]
     fn show(&mut self, turns: u64, asleep: bool) {
         for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| asleep || ep.show_due) {
-            ep.show(&self.facts, turns, asleep);
+            ep.show(&self.facts, [turns, self.visits], asleep);
         }
     }
 }

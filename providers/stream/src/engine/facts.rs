@@ -130,8 +130,19 @@ impl<N: Net> StreamState<N> {
     }
 
     fn show_endpoints(&mut self, now: u64, moved: u64) {
-        let Self { conns, eps, facts, listeners, turns, idle, sleepers, starved, serves, .. } =
-            self;
+        let Self {
+            conns,
+            eps,
+            facts,
+            listeners,
+            turns,
+            visits,
+            idle,
+            sleepers,
+            starved,
+            serves,
+            ..
+        } = self;
         let calls_again = self.wakes.is_some();
         let slots = eps.slots() as u32;
         let begin = if facts.ep_cursor < slots { facts.ep_cursor } else { 0 };
@@ -156,6 +167,7 @@ impl<N: Net> StreamState<N> {
                 engine: facts.engine(),
                 written: now,
                 turns: *turns,
+                visits: *visits,
                 idle: u64::from(*idle),
                 asleep: sleepers.count() as u64,
                 moved,

@@ -176,6 +176,7 @@ impl<N: Net> StreamEngine<N> {
             regions,
             facts: N::facts(),
             show_at: 0,
+            visits: 0,
             serves: false,
         };
         let state = Lock::with_level(state, level.clone());
@@ -270,6 +271,7 @@ impl<N: Net> Progress for StreamEngine<N> {
 
     fn visit(&self) -> bool {
         let visit = self.state.visit(|state| {
+            state.visits += 1;
             state.turn();
             state.prepare_to_sleep()
         });
