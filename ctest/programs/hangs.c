@@ -3,6 +3,7 @@
  * ctest/programs/doctor: what fi_doctor says of them is compared there.
  *
  *   hangs CASE [PROVIDER]
+ *   hangs crowd PROVIDER COUNT     so many processes with an endpoint each, which sleep
  *
  * The ranks are forked children. Once all of them hang, their process numbers are
  * printed in a line; they are ended when standard input ends, or after a minute.
@@ -19,6 +20,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <arpa/inet.h>
@@ -359,6 +361,25 @@ static void run(const char *name, int rank)
 			while (fi_cq_read(rxcq, &entry, 1) != 1)
 				look(txcq);
 		}
+	} else if (!strcmp(name, "counted")) {
+		/* As healthy, and rank 0 notes how many messages it has sent at what time. */
+		FILE *log = rank == 0 && getenv("HANGS_LOG") ? fopen(getenv("HANGS_LOG"), "w") : NULL;
+		unsigned long sent = 1; /* the greeting */
+
+		hangs();
+		for (;;) {
+			struct timespec now;
+
+			used = 0;
+			post(5, peers[!rank]);
+			give(!rank, 5, 64);
+			while (fi_cq_read(rxcq, &entry, 1) != 1)
+				look(txcq);
+			if (++sent % 256 || !log)
+				continue;
+			clock_gettime(CLOCK_MONOTONIC, &now);
+			fprintf(log, "%lld %lu\n", now.tv_sec * 1000000000LL + now.tv_nsec, sent);
+		}
 	} else if (!strcmp(name, "idle")) {
 		/* Nothing to do, and nothing wrong. */
 		poll_on();
@@ -366,6 +387,35 @@ static void run(const char *name, int rank)
 		fprintf(stderr, "no such case: %s\n", name);
 		exit(2);
 	}
+}
+
+/* Many processes that have nothing to do with each other. */
+static int crowd(int count)
+{
+	struct pollfd in = { .fd = 0, .events = POLLIN };
+	pid_t pid;
+	char one;
+
+	if (pipe(done))
+		return 1;
+	for (int i = 0; i < count; i++) {
+		pid = fork();
+		if (pid < 0)
+			return 1;
+		if (pid == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			open_all(0, 0);
+			look(rxcq);
+			rest();
+		}
+		/* One after the other: the beginning of many at once takes much memory. */
+		if (read(done[0], &one, 1) != 1)
+			return 1;
+		printf("%d%c", (int)pid, i + 1 < count ? ' ' : '\n');
+	}
+	fflush(stdout);
+	poll(&in, 1, -1);
+	return 0;
 }
 
 int main(int argc, char **argv)
@@ -378,6 +428,8 @@ int main(int argc, char **argv)
 		return 2;
 	if (argc > 2)
 		provider = argv[2];
+	if (argc > 3 && !strcmp(argv[1], "crowd"))
+		return crowd(atoi(argv[3]));
 	if (!strcmp(argv[1], "source"))
 		ranks = 3;
 	else if (!strcmp(argv[1], "ring"))

@@ -256,7 +256,7 @@ impl<'f> EndpointView<'f> {
 
     /// A receive waits that is for one message.
     fn waits_for_receive(&self) -> bool {
-        posted_for_one(self.endpoint) > 0
+        waits_for_one(self.endpoint)
     }
 
     /// All receives that are known wait for this peer, or for anyone.
@@ -293,10 +293,9 @@ impl<'f> EndpointView<'f> {
     }
 }
 
-/// How many receives wait that are for one message.
-fn posted_for_one(endpoint: &EndpointFacts) -> u64 {
-    let posted = endpoint.posted.iter().fold(0u64, |sum, more| sum.saturating_add(*more));
-    posted.saturating_sub(endpoint.pools)
+/// Whether a receive waits that is for one message.
+fn waits_for_one(endpoint: &EndpointFacts) -> bool {
+    endpoint.receives.iter().any(|waiting| waiting.kind != 0)
 }
 
 /// Whether something of ours waits for a peer.
@@ -466,7 +465,8 @@ impl Examination<'_> {
         let (pid, who, endpoint) = (view.process.pid, view.who(), view.endpoint);
         let mut found = Vec::new();
 
-        for peer in view.peers() {
+        // Of who does not look it is only known how far its connections were.
+        for peer in view.peers().filter(|_| view.is_looking()) {
             let to = address(&peer.address);
             let since = now.saturating_sub(peer.since);
             let lasts = since > LASTING;
@@ -847,7 +847,7 @@ pub fn standstill(before: &ShownProcess, after: &ShownProcess) -> Option<Vec<[u6
 
 /// Whether an endpoint waits for anything, for who only wants to know that.
 pub fn is_waiting(page: &ShownPage, endpoint: &EndpointFacts) -> bool {
-    posted_for_one(endpoint) > 0
+    waits_for_one(endpoint)
         || endpoint.in_flight > 0
         || page.peers_of(endpoint).any(|peer| is_owed(peer) || peer.state & peer_bits::BLOCKED != 0)
 }
@@ -1031,7 +1031,7 @@ mod tests {
 
     #[test]
     fn buffers_for_whatever_comes_wait_for_nobody() {
-        let server = EndpointFacts { posted: [2, 0], pools: 2, ..EndpointFacts::default() };
+        let server = EndpointFacts { posted: [2, 0], ..EndpointFacts::default() };
         let mut processes = [of(1, 9, server, &[peer(2)]), of(2, 9, server, &[peer(1)])];
         assert_eq!(rules(&processes, &[]), []);
         processes[1].pages[0].endpoints[0].written = NOW - 9_000_000_000;
@@ -1069,6 +1069,14 @@ mod tests {
         let found = examine(&before, &[both], NOW);
         assert_eq!(found.len(), 1);
         assert!(found[0].cause.contains("gets no answer from the network"), "{}", found[0]);
+    }
+
+    #[test]
+    fn what_a_process_showed_before_it_computed_says_nothing_of_its_connections() {
+        let calling = PeerFacts { state: states::CALLING, since: 1, ..peer(7) };
+        let process = of(1, 9, EndpointFacts::default(), &[calling]);
+        assert_eq!(rules(std::slice::from_ref(&process), &[]), [(HangRule::HalfMade, 1)]);
+        assert_eq!(rules(&[process], &[1]), []);
     }
 
     #[test]

@@ -240,7 +240,8 @@ record! {
     lost_peer: [u64; ADDRESS / 8],
     /// Errors by code.
     errors: [ErrorFacts; 4],
-    /// The oldest receives that are for one message.
+    /// The oldest receives that are for one message. Who posts buffers for any number (FI_MULTI_RECV)
+    /// takes whatever comes, and waits for nobody.
     receives: [WaitingFacts; 3],
     /// The oldest messages that came before their receive.
     messages: [WaitingFacts; 4],
@@ -254,13 +255,10 @@ record! {
     /// those that were not complete when the call returned. Few are timed; each stands for as many as
     /// were begun since the one before.
     latency: [u64; LATENCY_CLASSES],
-    /// Buffers for any number of messages (FI_MULTI_RECV) among the receives: servers post them for
-    /// whatever comes, so nobody is waited for.
-    pools: u64,
     /// Turns that threads of the library made, beside the application; see `turns`.
     visits: u64,
     /// For later versions.
-    spare: [u64; 2],
+    spare: [u64; 3],
 }
 
 record! {

@@ -596,7 +596,6 @@ impl<B: UnexpectedBody> Inbox<B> {
             facts.posted = std::array::from_fn(|queue| queues.posted[queue].len() as u64);
             facts.unexpected = std::array::from_fn(|queue| queues.unexpected[queue].len() as u64);
             facts.unexpected_bytes = queues.bytes as u64;
-            facts.pools = queues.multi.len() as u64;
             let order = [TAGGED, 0];
             let (most, most_messages) = (facts.receives.len(), facts.messages.len());
             let receives = order.iter().flat_map(|queue| {

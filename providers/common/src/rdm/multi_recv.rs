@@ -56,16 +56,6 @@ struct MultiBuf {
 pub struct MultiBufs(Slab<MultiBuf>);
 
 impl MultiBufs {
-    /// How many buffers there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// What a message of `len` bytes needs of the receive that was taken for it from `posted`:
     /// all of it, or a part of a multi-receive buffer. The rest of that is put back if it is at
     /// least `min` bytes (FI_OPT_MIN_MULTI_RECV).
