@@ -97,13 +97,23 @@ impl LookOptions {
     /// Looks at the processes that are asked for, or at all. Says on standard error which of those
     /// asked for could not be looked at.
     pub(crate) fn look(&self, own: &str) -> Vec<ShownProcess> {
-        let all = if self.pids.is_empty() { read::all_processes() } else { self.pids.clone() };
+        self.look_by(own, read::process)
+    }
+
+    /// [`look`](Self::look) by this way of reading a process.
+    pub(crate) fn look_by(
+        &self,
+        own: &str,
+        read_one: fn(u32) -> Result<ShownProcess, NoFacts>,
+    ) -> Vec<ShownProcess> {
+        let any = self.pids.is_empty();
+        let all = if any { read::any_processes() } else { self.pids.clone() };
         let mut found = Vec::new();
         for pid in all {
-            match read::process(pid) {
+            match read_one(pid) {
                 Ok(process) => found.push(process),
-                // One that has inherited the memory, or has ended meanwhile.
-                Err(NoFacts::None | NoFacts::Gone) if self.pids.is_empty() => {}
+                // Most processes do not use the library, or are another user's.
+                Err(NoFacts::None | NoFacts::Gone | NoFacts::NotAllowed) if any => {}
                 Err(error) => eprintln!("{own}: {pid}: {error}"),
             }
         }

@@ -418,7 +418,16 @@ impl Examination<'_> {
         self.views.iter().find(|view| known && is_at(view))
     }
 
-    /// Whether a core provider of the process is connecting for so long that this will be said.
+    /// Whether an endpoint of the process calls over a core provider, for so long that this is said.
+    fn is_calling(&self, pid: u32) -> bool {
+        let lasts = |peer: &PeerFacts| {
+            peer.state & 0xff == states::CALLING && self.now.saturating_sub(peer.since) > LASTING
+        };
+        let mut own = self.views.iter().filter(|view| view.process.pid == pid && !view.serves());
+        own.any(|view| view.peers().any(lasts))
+    }
+
+    /// Whether a core provider of the process is connecting for so long.
     fn core_is_connecting(&self, pid: u32) -> bool {
         let lasts = |peer: &PeerFacts| {
             peer.state & 0xff == states::CONNECTING && self.now.saturating_sub(peer.since) > LASTING
@@ -470,18 +479,22 @@ impl Examination<'_> {
             let to = address(&peer.address);
             let since = now.saturating_sub(peer.since);
             let lasts = since > LASTING;
+            let is_connecting = match peer.state & 0xff {
+                states::CALLING => self.core_is_connecting(pid),
+                state => state == states::CONNECTING,
+            };
             match peer.state & 0xff {
                 states::LATER if lasts => found.push((
                     HangRule::Unreachable,
                     format!("{who} is refused by {to}"),
                     format!("called {} times; {} messages wait", peer.refused, peer.unsent),
                 )),
-                states::CONNECTING if lasts => found.push((
+                states::CONNECTING if view.serves() && self.is_calling(pid) => {}
+                _ if lasts && is_connecting => found.push((
                     HangRule::HalfMade,
                     format!("{who} gets no answer from the network at {to}, for {}", time(since)),
                     format!("the connection is being made; {} messages wait for it", peer.unsent),
                 )),
-                states::CALLING if lasts && self.core_is_connecting(pid) => {}
                 // Who is asked makes no calls, if it is seen here: the rule about pairs says so.
                 states::ASKED | states::CALLING
                     if lasts
@@ -1059,16 +1072,19 @@ mod tests {
         assert_eq!(rules(&processes, &[]), []);
         let connecting = PeerFacts { state: states::CONNECTING, since: 1, ..peer(7) };
         let process = of(1, 9, core, &[connecting]);
-        assert_eq!(rules(&[process.clone()], &[]), [(HangRule::HalfMade, 1)]);
-        // Then that is said, and not that the endpoint above has no answer.
+        let found = rules(std::slice::from_ref(&process), &[]);
+        assert_eq!(found, [(HangRule::HalfMade, 1)]);
+        // The endpoint above knows whom it calls, which the core may not.
         let calling = PeerFacts { state: states::CALLING, since: 1, ..peer(7) };
         let mut both = of(1, 9, EndpointFacts::default(), &[calling]);
         both.pages.push(process.pages[0].clone());
+        both.pages[1].peers[0].address = [0; 8];
         let mut before = vec![both.clone()];
         before[0].pages.iter_mut().for_each(|page| page.head.turns[0] = 0);
         let found = examine(&before, &[both], NOW);
         assert_eq!(found.len(), 1);
-        assert!(found[0].cause.contains("gets no answer from the network"), "{}", found[0]);
+        let said = "gets no answer from the network at 10.0.0.7:1";
+        assert!(found[0].cause.contains(said), "{}", found[0]);
     }
 
     #[test]

@@ -367,6 +367,14 @@ pub fn process(pid: u32) -> Result<ShownProcess, NoFacts> {
     Ok(ShownProcess { pid, system: SystemFacts::of(pid)?, pages })
 }
 
+/// Reads all that a process shows, and of what the system says its name alone.
+pub fn process_by_name(pid: u32) -> Result<ShownProcess, NoFacts> {
+    let pages = pages(&pid.to_string(), own_number(pid))?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"))?;
+    let system = SystemFacts { program: clean(&name), ..SystemFacts::default() };
+    Ok(ShownProcess { pid, system, pages })
+}
+
 /// Reads all that this process shows.
 pub fn own_pages() -> Result<Vec<ShownPage>, NoFacts> {
     pages("self", std::process::id().into())
@@ -391,13 +399,18 @@ fn pages(process: &str, own: u64) -> Result<Vec<ShownPage>, NoFacts> {
     Ok(pages)
 }
 
-/// The processes that may be looked at and show something.
-pub fn all_processes() -> Vec<u32> {
+/// The processes that there are.
+pub fn any_processes() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut pids: Vec<u32> = pids.filter(|pid| shows(*pid)).collect();
+    let mut pids: Vec<u32> = pids.collect();
     pids.sort_unstable();
     pids
+}
+
+/// The processes that may be looked at and show something.
+pub fn all_processes() -> Vec<u32> {
+    any_processes().into_iter().filter(|pid| shows(*pid)).collect()
 }
 
 #[cfg(test)]

@@ -437,6 +437,11 @@ impl EngineFacts {
         self.turns.store(turns, Ordering::Relaxed);
     }
 
+    /// How many turns were noted.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
     /// Whether anybody may look.
     pub fn is_shown(&self) -> bool {
         self.memory.is_some()

@@ -229,9 +229,7 @@ impl Progress for RxmEngine {
         self.activity.store(turns, Ordering::Relaxed);
         let mut state = self.lock();
         state.facts.turn(turns);
-        if state.turn() {
-            state.show(turns, false);
-        }
+        state.turn();
         drop(state);
         self.common.regions.pass_counts_on();
     }
@@ -252,16 +250,14 @@ impl Progress for RxmEngine {
         let all = state.eps.iter_mut().all(|(_, ep)| ep.may_block());
         let may = all && self.common.wait_set.as_ref().is_none_or(|set| set.may_block());
         if may {
-            state.show(self.activity(), true);
+            state.show(true);
         }
         may
     }
 
     fn stands_back(&self) {
         // The core takes a thread that asks it something for one that does not sleep.
-        self.state.visit(|state| {
-            state.turn();
-        });
+        self.state.visit(RxmState::turn);
     }
 
     fn is_serialized(&self) -> bool {
@@ -280,26 +276,35 @@ impl RxmState {
         &mut self.eps[id]
     }
 
-    /// One turn of progress. Returns whether it is time that others are shown how things are.
+    /// One turn of progress.
     #[inline]
-    pub(crate) fn turn(&mut self) -> bool {
-        let (mut handed, mut beside, mut due) = (false, false, false);
+    pub(crate) fn turn(&mut self) {
+        let (mut due, mut beside) = (0, false);
         for (_, ep) in self.eps.iter_mut() {
             ep.turn(beside);
-            handed |= !ep.handed.is_empty();
-            due |= ep.show_due;
+            due |= ep.handed.len() | usize::from(ep.show_due);
             // Endpoints without a queue of the core's have made no progress.
             beside |= ep.core.is_some();
         }
-        if handed {
+        if due != 0 {
+            self.after_turn();
+        }
+    }
+
+    /// What is done after few turns: hands calls over, and shows others how things are.
+    #[cold]
+    #[inline(never)]
+    fn after_turn(&mut self) {
+        if self.eps.iter().any(|(_, ep)| !ep.handed.is_empty()) {
             self.hand_over();
         }
-        due
+        self.show(false);
     }
 
     /// Shows others how things are. `asleep`: a thread is about to sleep.
     #[cold]
-    fn show(&mut self, turns: u64, asleep: bool) {
+    fn show(&mut self, asleep: bool) {
+        let turns = self.facts.turns();
         for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| asleep || ep.show_due) {
             ep.show(&self.facts, [turns, self.visits], asleep);
         }
