@@ -75,7 +75,7 @@ int main(int argc, char **argv)
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	next = (rank + 1) % ranks;
 	if (!strcmp(name, "firewall")) {
-		/* Nothing reaches the other rank. */
+		/* Nothing reaches the other rank, and most hang in MPI_Init already. */
 		hangs();
 		if (rank == 0)
 			MPI_Send(out, 64, MPI_BYTE, 1, 5, MPI_COMM_WORLD);

@@ -916,6 +916,7 @@ impl RxmEngineEp {
         }
         match result {
             Err(error) if op.silent => {
+                self.errors.add(error);
                 self.ledger.failed_unseen(op.flags);
                 ofi_provider::log_sparsely!(
                     &RXM,

@@ -82,6 +82,7 @@ impl StreamEngineEp {
         match result {
             Ok(()) => self.ledger.done(finish.entry(), finish.report),
             Err(error) if finish.inject && !finish.report && finish.flags & ASIDE == 0 => {
+                self.errors.add(error);
                 self.ledger.failed_unseen(finish.flags);
                 ofi_provider::log_sparsely!(
                     self.provider,
