@@ -181,6 +181,9 @@ const MEMORY_LEFT: u64 = 1 << 20;
 /// The part of the time without a processor above which a process is said to get none.
 const KEPT_WAITING: f64 = 0.9;
 
+/// Most processes of a ring that are named.
+const MOST_NAMED: usize = 16;
+
 /// Most findings.
 const MOST: usize = 100;
 
@@ -760,7 +763,11 @@ impl Examination<'_> {
             view.map_or_else(|| format!("process {pid}"), EndpointView::who)
         };
         let first = who(&ring[0]);
-        let others: Vec<_> = ring.iter().skip(1).map(|pid| pid.to_string()).collect();
+        let mut others: Vec<_> =
+            ring.iter().skip(1).take(MOST_NAMED).map(|pid| pid.to_string()).collect();
+        if ring.len() > MOST_NAMED + 1 {
+            others.push(format!("{} more", ring.len() - MOST_NAMED - 1));
+        }
         Some(Finding {
             rule: HangRule::Deadlock,
             pid: ring[0],
