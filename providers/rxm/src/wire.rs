@@ -23,7 +23,9 @@ pub const OP_VERSION: u8 = 3;
 pub const OP_HEADER_VERSION: u8 = 2;
 
 /// In connection data, where others have zeros: the sender has this library, which takes
-/// messages of no bytes by rendezvous.
+/// messages of no bytes by rendezvous. A call has it in the uppermost byte of the connection's number,
+/// above a process's, which others give back as it is: all bytes that were padding mean something to
+/// libfabric 2.7. An acceptance has it in a byte of padding.
 const OURS: u8 = 0x68;
 /// The byte by which this library says who it is, and that it takes notices of multicast groups.
 const KNOWS_MULTICAST: u8 = 0x67;
@@ -36,6 +38,9 @@ fn kin(ours: bool, multicast: bool) -> u8 {
         (false, false) => 0,
     }
 }
+
+/// Where a call's number of a connection has that byte.
+const KIN_SHIFT: u32 = 56;
 
 /// Whether the sender has this library, and takes notices of multicast groups.
 fn read_kin(byte: u8) -> (bool, bool) {
@@ -190,10 +195,11 @@ impl RxmCall {
         bytes[..4].copy_from_slice(&[CM_VERSION, ENDIANNESS, CTRL_VERSION, OP_VERSION]);
         bytes[4..6].copy_from_slice(&self.port.to_ne_bytes());
         bytes[6] = self.flow_control as u8;
-        bytes[7] = kin(self.ours, self.multicast);
         bytes[8..12].copy_from_slice(&self.eager_limit.to_ne_bytes());
         bytes[12..16].copy_from_slice(&self.rx_size.to_ne_bytes());
-        bytes[16..].copy_from_slice(&self.conn_id.to_ne_bytes());
+        let kin = u64::from(kin(self.ours, self.multicast)) << KIN_SHIFT;
+        let conn_id = self.conn_id & !(0xff << KIN_SHIFT) | kin;
+        bytes[16..].copy_from_slice(&conn_id.to_ne_bytes());
         if self.is_own() {
             bytes[0] = OWN_CM_VERSION;
             bytes.extend_from_slice(&self.contexts.tx.to_ne_bytes());
@@ -234,13 +240,15 @@ impl RxmCall {
             }
             _ => return bad("connection data of another version"),
         }
-        let (ours, multicast) = read_kin(bytes[7]);
+        let conn_id = numbers.u64(16);
+        let (ours, multicast) = read_kin((conn_id >> KIN_SHIFT) as u8);
+        let conn_id = if ours { conn_id & !(0xff << KIN_SHIFT) } else { conn_id };
         Ok(Self {
             port: numbers.u16(4),
             flow_control: FlowControl::read(bytes[6]),
             eager_limit: numbers.u32(8),
             rx_size: numbers.u32(12),
-            conn_id: numbers.u64(16),
+            conn_id,
             contexts,
             key: key.to_vec(),
             own: bytes[0] == OWN_CM_VERSION,
@@ -775,10 +783,10 @@ mod tests {
         assert_eq!(RxmCall::read(&bytes).as_ref(), Ok(&call));
         assert_eq!(call.write()[..], bytes);
         let multicast = RxmCall { ours: true, multicast: true, ..call.clone() };
-        assert_eq!(multicast.write()[7], 0x67);
+        assert_eq!((multicast.write()[7], multicast.write()[23]), (0, 0x67));
         assert_eq!(RxmCall::read(&multicast.write()), Ok(multicast));
         let ours = RxmCall { ours: true, ..call.clone() };
-        assert_eq!(ours.write()[7], 0x68);
+        assert_eq!((ours.write()[7], ours.write()[23]), (0, 0x68));
         assert_eq!(RxmCall::read(&ours.write()), Ok(ours));
         let contexts = Contexts { tx: 0x0102, rx: 0x0304 };
         let call = RxmCall { contexts, key: vec![7, 8, 9], own: true, ..call };
