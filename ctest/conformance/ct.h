@@ -275,7 +275,8 @@ static inline int ct_is_ip(void)
 		h->ep_attr->type = ct_type;
 		h->mode = ~0ULL;
 		h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-		known = fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, h, &i) || i->addr_format != FI_ADDR_STR;
+		known = fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, h, &i) ||
+			(i->addr_format != FI_ADDR_STR && i->addr_format != FI_FORMAT_UNSPEC);
 		fi_freeinfo(h);
 		if (i)
 			fi_freeinfo(i);
@@ -465,7 +466,7 @@ static inline void ct_want_event(struct ct *c, uint32_t want, struct fi_eq_cm_en
 	EQ(ev, want);
 	CHECK((size_t)r >= sizeof x);
 }
-struct ct_name { char b[128]; size_t n; };
+struct ct_name { char b[512]; size_t n; };
 static inline struct ct_name ct_getname(struct fid *f)
 {
 	struct ct_name a = { .n = sizeof a.b };

@@ -193,6 +193,10 @@ pub trait RdmEngine: HearsNames + Sized {
     fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result;
     /// Starts an atomic operation.
     fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result;
+    /// A receive was posted, and the engine's lock is free again: what has to be done without it can
+    /// be done now.
+    #[inline(always)]
+    fn posted(&self) {}
     /// Most bytes of elements that one atomic operation of this kind can have.
     fn max_atomic(operation: Operation) -> usize;
     /// FI_OPT_MAX_ATOMIC_SIZE.
@@ -537,7 +541,9 @@ impl<E: RdmEngine> Msg for RdmEndpoint<E> {
     }
     #[inline(always)]
     fn recv(&self, op: RecvOp) -> Result {
-        self.engine.state().post(self.id, op, false)
+        let posted = self.engine.state().post(self.id, op, false);
+        self.engine.posted();
+        posted
     }
 }
 
@@ -548,7 +554,9 @@ impl<E: RdmEngine> Tagged for RdmEndpoint<E> {
     }
     #[inline(always)]
     fn trecv(&self, op: RecvOp) -> Result {
-        self.engine.state().post(self.id, op, true)
+        let posted = self.engine.state().post(self.id, op, true);
+        self.engine.posted();
+        posted
     }
 }
 

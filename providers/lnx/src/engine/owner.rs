@@ -1,0 +1,207 @@
+//! What the cores call: messages that arrive and wait, completions, counts (fi_peer(3)).
+//!
+//! All of it comes with locks of the core's held, so no core is called from here.
+use super::{LnxKept, LnxLedger, LnxShared, LnxStart};
+use ofi_provider::abi::{
+    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, fi_addr_t,
+};
+use ofi_provider::buf::RecvBuf;
+use ofi_provider::core_provider::{ArrivingMessage, QueueOwner};
+use ofi_provider::cq::{Completion, CompletionError};
+use ofi_provider::error::Error;
+use ofi_provider::inbox::{About, Recv};
+use ofi_provider::ledger::TxLedger;
+use ofi_provider::slab::NONE;
+use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+
+/// A receive while a core fills it.
+#[derive(Debug)]
+pub(crate) struct LnxFilling {
+    pub(super) recv: Recv,
+    pub(super) about: About,
+}
+
+/// What hears of one endpoint of a core.
+#[derive(Debug)]
+pub(crate) struct RailOwner {
+    shared: Arc<LnxShared>,
+    /// The endpoint, and the core's number there.
+    ep: u32,
+    rail: usize,
+    /// Where sends, reads and writes are reported.
+    pub(super) tx: TxLedger,
+    ledger: LnxLedger,
+    /// How often the core has called.
+    calls: AtomicU64,
+    /// Transfers and receives under way.
+    under_way: AtomicIsize,
+}
+
+impl RailOwner {
+    pub(super) fn new(shared: &Arc<LnxShared>, ep: u32, rail: usize, ledger: &LnxLedger) -> Self {
+        let tx = ledger.lock().unwrap_or_else(PoisonError::into_inner).tx.clone();
+        Self {
+            shared: shared.clone(),
+            ep,
+            rail,
+            tx,
+            ledger: ledger.clone(),
+            calls: AtomicU64::new(0),
+            under_way: AtomicIsize::new(0),
+        }
+    }
+
+    /// How often the core has called so far, and whether it has something to do that it will tell of.
+    #[inline]
+    pub(super) fn calls(&self) -> (u64, bool) {
+        (self.calls.load(Ordering::Relaxed), self.under_way.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Whether this is the core of this number at the endpoint.
+    pub(super) fn is(&self, ep: u32, rail: usize) -> bool {
+        (self.ep, self.rail) == (ep, rail)
+    }
+
+    /// A transfer is about to start.
+    #[inline]
+    pub(super) fn begin(&self, flags: u64) {
+        self.called();
+        if flags & FI_COMPLETION != 0 {
+            self.under_way.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A transfer did not start.
+    pub(super) fn refused(&self, flags: u64) {
+        if flags & FI_COMPLETION != 0 {
+            self.over();
+        }
+    }
+
+    /// A message was started, and its receive is being filled.
+    pub(super) fn filling(&self) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn called(&self) {
+        // Nothing depends on each single call being counted.
+        self.calls.store(self.calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn over(&self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// What the application calls a sender that a core reports.
+    fn id_of(&self, src: fi_addr_t) -> fi_addr_t {
+        let mut state = self.shared.state.lock();
+        state.eps.get_mut(self.ep).map_or(FI_ADDR_NOTAVAIL, |ep| {
+            let peer = ep.peers.number(src);
+            if peer == NONE { FI_ADDR_NOTAVAIL } else { ep.inbox.id_of(peer) }
+        })
+    }
+}
+
+impl QueueOwner for RailOwner {
+    type Filling = LnxFilling;
+
+    fn arrived(&self, message: &ArrivingMessage) -> Option<(RecvBuf, LnxFilling)> {
+        self.called();
+        let filling = self.shared.state.lock().eps.get_mut(self.ep)?.arrived(message)?;
+        self.filling();
+        Some((filling.recv.buf.clone(), filling))
+    }
+
+    fn waits(&self, message: &ArrivingMessage, entry: u32) {
+        self.called();
+        let kept = LnxKept { rail: self.rail, entry };
+        let mut state = self.shared.state.lock();
+        let Some(ep) = state.eps.get_mut(self.ep) else { return };
+        if let Some(filling) = ep.waits(message, kept) {
+            // The core is still in the call that announced the message.
+            state.put_start(LnxStart { ep: self.ep, kept, filling: Some(filling) });
+            drop(state);
+            self.shared.wake.signal();
+        }
+    }
+
+    fn named(&self, addr_of: &dyn Fn(u32) -> fi_addr_t) {
+        let mut state = self.shared.state.lock();
+        let Some(ep) = state.eps.get_mut(self.ep) else { return };
+        for stranger in ep.peers.strangers() {
+            let known = ep.inbox.kept_from(stranger).into_iter().find_map(|(queue, message)| {
+                let kept = ep.inbox.kept_as(queue, message, |kept: &LnxKept| *kept)?;
+                let addr =
+                    if kept.rail == self.rail { addr_of(kept.entry) } else { FI_ADDR_NOTAVAIL };
+                let peer = ep.peers.number(addr);
+                (peer != NONE).then_some((addr, peer))
+            });
+            if let Some((addr, peer)) = known {
+                ep.inbox.set_name(stranger, addr, ep.inbox.id_of(peer));
+            }
+        }
+    }
+
+    fn received(&self, filling: LnxFilling, of: &Completion) {
+        self.called();
+        self.over();
+        let LnxFilling { recv, mut about } = filling;
+        about.len = of.len;
+        if of.flags & FI_REMOTE_CQ_DATA != 0 {
+            about.cq_data = Some(of.data);
+        }
+        if let Some(ep) = self.shared.state.lock().eps.get_mut(self.ep) {
+            ep.inbox.received(&recv, &about);
+            ep.filled(&about);
+        }
+    }
+
+    fn receive_failed(&self, filling: LnxFilling, error: &CompletionError) {
+        self.called();
+        self.over();
+        let LnxFilling { recv, mut about } = filling;
+        if error.of.flags & FI_REMOTE_CQ_DATA != 0 {
+            about.cq_data = Some(error.of.data);
+        }
+        let mut state = self.shared.state.lock();
+        let Some(ep) = state.eps.get_mut(self.ep) else { return };
+        if error.error == Error::TRUNC {
+            // What the buffer has no room for is counted from the message's length.
+            about.len = about.len.max(error.of.len + error.olen).max(recv.buf.len() + 1);
+            ep.inbox.received(&recv, &about);
+        } else {
+            ep.inbox.failed(&recv, &about, error.error);
+        }
+        ep.filled(&about);
+    }
+
+    fn done(&self, of: Completion) {
+        self.called();
+        if of.flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
+            let src = if of.src == FI_ADDR_NOTAVAIL { of.src } else { self.id_of(of.src) };
+            let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+            ledger.rx.peer_told(of.flags, of.len, of.data, src);
+            return;
+        }
+        self.over();
+        self.tx.passed_on(Ok(of));
+    }
+
+    fn failed(&self, error: CompletionError) {
+        self.called();
+        // An injected transfer that fails was not counted as one of which the core tells.
+        let _ = self
+            .under_way
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| (now > 0).then_some(now - 1));
+        self.tx.passed_on(Err(error));
+    }
+
+    fn counted(&self, kind: u64, failed: bool) {
+        self.called();
+        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        ledger.count(kind, failed);
+    }
+}

@@ -1,0 +1,175 @@
+//! The cores of a domain, and an endpoint's endpoints there: its rails.
+use super::owner::{LnxFilling, RailOwner};
+use crate::info::LnxCore;
+use ofi_provider::abi::FI_ATOMIC;
+use ofi_provider::atomic::{AtomicKind, Operation};
+use ofi_provider::core_provider::{CoreDomain, CoreRail};
+use ofi_provider::info::InfoBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Turns without a call from a core after which it is not looked at in each turn any more, while others
+/// are busy.
+const COLD: u32 = 256;
+
+/// A core that is cold is looked at in each so many turns.
+const COLD_TURNS: u64 = 16;
+
+/// A core of the domain.
+#[derive(Debug)]
+pub(crate) struct OpenedCore {
+    pub(crate) domain: Arc<CoreDomain>,
+    pub(super) info: InfoBuf,
+    pub(super) is_local: bool,
+    /// The name of its fabric, by which addresses are for it or not.
+    pub(super) fabric: Vec<u8>,
+}
+
+impl OpenedCore {
+    /// A core whose domain was opened with its info.
+    pub(crate) fn new(domain: Arc<CoreDomain>, core: LnxCore) -> Self {
+        let LnxCore { info, is_local } = core;
+        let fabric =
+            info.as_ref().fabric_name().map_or(Vec::new(), |name| name.to_bytes().to_vec());
+        Self { domain, info, is_local, fabric }
+    }
+
+    /// The name of its domain, for people.
+    pub(super) fn domain_name(&self) -> String {
+        let name = self.info.as_ref().domain_name();
+        name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+
+    /// Whether it has atomic operations.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.info.caps() & FI_ATOMIC != 0
+    }
+}
+
+/// An endpoint's endpoint at a core.
+#[derive(Debug)]
+pub(crate) struct LnxRail {
+    pub(super) rail: CoreRail<RailOwner>,
+    pub(super) owner: Arc<RailOwner>,
+    /// The endpoint.
+    pub(super) ep: u32,
+    /// The core's calls when it was looked at last, and the looks since the last one that brought any.
+    seen: AtomicU64,
+    idle: AtomicU32,
+}
+
+impl LnxRail {
+    pub(super) fn new(rail: CoreRail<RailOwner>, owner: Arc<RailOwner>, ep: u32) -> Self {
+        Self { rail, owner, ep, seen: AtomicU64::new(0), idle: AtomicU32::new(COLD) }
+    }
+
+    /// Whether this is the core of this number at the endpoint.
+    pub(super) fn is(&self, ep: u32, rail: usize) -> bool {
+        self.owner.is(ep, rail)
+    }
+
+    /// Whether something went on there lately.
+    #[inline]
+    pub(super) fn is_hot(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) < COLD
+    }
+
+    /// Whether it is to be looked at in this turn, while others are hot.
+    #[inline]
+    pub(super) fn is_due(&self, turn: u64) -> bool {
+        self.is_hot() || turn.is_multiple_of(COLD_TURNS) || self.owner.calls().1
+    }
+
+    /// It was looked at.
+    #[inline]
+    pub(super) fn turned(&self) {
+        let (calls, _) = self.owner.calls();
+        if calls != self.seen.load(Ordering::Relaxed) {
+            self.seen.store(calls, Ordering::Relaxed);
+            self.idle.store(0, Ordering::Relaxed);
+        } else {
+            let idle = self.idle.load(Ordering::Relaxed);
+            self.idle.store(idle.saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Has the core move a message that waits there to a receive, or drop it.
+    pub(super) fn start(&self, entry: u32, filling: Option<LnxFilling>) {
+        match filling {
+            Some(filling) => {
+                self.owner.filling();
+                let buf = filling.recv.buf.clone();
+                self.rail.start(entry, &buf, filling);
+            }
+            None => self.rail.discard(entry),
+        }
+    }
+}
+
+/// The name of the host, as it is in addresses.
+pub(super) fn host_name() -> Vec<u8> {
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim_ascii().to_vec()
+}
+
+/// Data types and operations that there are.
+const NUMBERS: usize = 20;
+
+/// How long atomic operations may be: what every core has that was opened in this process.
+pub(super) struct AtomicLimits;
+
+static LIMITS: [AtomicUsize; 3 * NUMBERS * NUMBERS] =
+    [const { AtomicUsize::new(usize::MAX) }; 3 * NUMBERS * NUMBERS];
+
+/// The operations of these numbers.
+fn place(operation: Operation) -> &'static AtomicUsize {
+    let (datatype, op) = (operation.datatype() as usize, operation.op() as usize);
+    &LIMITS[(operation.kind() as usize * NUMBERS + datatype) * NUMBERS + op]
+}
+
+impl AtomicLimits {
+    /// Notes what these cores can do.
+    pub(super) fn note<'a>(domains: impl Iterator<Item = &'a Arc<CoreDomain>> + Clone) {
+        let kinds = [AtomicKind::Base, AtomicKind::Fetch, AtomicKind::Compare];
+        for (kind, number) in kinds
+            .into_iter()
+            .flat_map(|kind| (0..NUMBERS * NUMBERS).map(move |number| (kind, number as u32)))
+        {
+            let numbers = (number / NUMBERS as u32, number % NUMBERS as u32);
+            let Ok(operation) = Operation::new(kind, numbers.0, numbers.1) else { continue };
+            let least = domains.clone().map(|domain| domain.max_atomic(operation)).min();
+            place(operation).fetch_min(least.unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+
+    /// Most bytes of an operation; 0 if a core does not have it.
+    pub(super) fn most(operation: Operation) -> usize {
+        match place(operation).load(Ordering::Relaxed) {
+            usize::MAX => 0,
+            most => most,
+        }
+    }
+
+    /// Most bytes of any operation.
+    pub(super) fn most_of_all() -> usize {
+        let known = LIMITS.iter().map(|most| most.load(Ordering::Relaxed));
+        known.filter(|most| *most != usize::MAX).max().unwrap_or(0)
+    }
+}
+
+impl super::LnxEngine {
+    /// Most bytes of elements that an atomic operation of this kind can have.
+    pub(crate) fn most_atomic(operation: Operation) -> usize {
+        AtomicLimits::most(operation)
+    }
+
+    /// Most bytes of elements that any atomic operation can have.
+    pub(crate) fn most_atomic_bytes() -> usize {
+        AtomicLimits::most_of_all()
+    }
+
+    /// Whether all cores have atomic operations.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.common.cores.iter().all(OpenedCore::has_atomics)
+    }
+}
