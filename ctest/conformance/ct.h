@@ -261,7 +261,7 @@ static inline void ct_idle(struct ct *c, int ms)
 static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
 static inline int ct_is_rxd(void) { return strstr(ct_prov, "ofi_rxd") != NULL; }
 /* For tests in which a side makes no calls: automatic progress, of a provider that does not give it to who asks for nothing. */
-static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
+static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") && strcmp(ct_prov, "lnx") ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
 /* Whether the provider's addresses are IP addresses, or names (FI_ADDR_STR): its infos say so. */
 static inline int ct_is_ip(void)
 {
@@ -283,9 +283,11 @@ static inline int ct_is_ip(void)
 	}
 	return known;
 }
-/* Sets a parameter of the provider under test, or of its core: MAX_SAVED is FI_TCP_MAX_SAVED for tcp and tcp;ofi_rxm. */
+/* Sets a parameter of the provider under test, or of its cores: MAX_SAVED is FI_TCP_MAX_SAVED for tcp and tcp;ofi_rxm, and
+ * FI_SHM_MAX_SAVED as well for lnx, which is tested over both. */
 static inline void ct_param(const char *name, const char *value)
 {
+	const char *cores[] = { "SHM", "TCP" };
 	char var[128];
 	int n = snprintf(var, sizeof var, "FI_%.*s_%s", (int)strcspn(ct_prov, ";"), ct_prov, name);
 
@@ -293,6 +295,10 @@ static inline void ct_param(const char *name, const char *value)
 	for (char *c = var; *c; c++)
 		*c = (char)toupper(*c);
 	setenv(var, value, 1);
+	for (size_t k = 0; !strcmp(ct_prov, "lnx") && k < 2; k++) {
+		snprintf(var, sizeof var, "FI_%s_%s", cores[k], name);
+		setenv(var, value, 1);
+	}
 }
 /* For tests of memory that peers of a host share: where all goes through sockets there is nothing to test. */
 static inline void ct_needs_memory(void)

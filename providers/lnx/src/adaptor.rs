@@ -10,6 +10,7 @@ use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::lock::Guard;
 use ofi_provider::peers::HearsNames;
+use ofi_provider::progress::Progress;
 use std::sync::Arc;
 
 /// An endpoint of the application's.
@@ -95,6 +96,10 @@ impl RdmEngine for LnxEngine {
 
     fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result {
         self.transfer(ep, op.dest, op.flags, |rail, to| rail.atomic(to, &op))
+    }
+
+    fn looks(&self) {
+        self.progress();
     }
 
     fn posted(&self) {
