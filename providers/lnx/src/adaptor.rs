@@ -1,6 +1,8 @@
 //! The engine as the application's endpoints call it ([`ofi_provider::endpoint`]).
-use crate::engine::{LnxEngine, LnxState};
-use ofi_provider::abi::fi_addr_t;
+use crate::engine::{LnxEngine, LnxState, LnxTransfer};
+use ofi_provider::abi::{
+    FI_ATOMIC, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
+};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
@@ -83,19 +85,29 @@ impl RdmEngine for LnxEngine {
 
     #[inline]
     fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
-        self.transfer(ep, op.dest, op.flags, |rail, to| rail.send(to, &op, tagged))
+        let SendOp { dest: peer, context, flags, .. } = op;
+        let kind = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
+        let about = LnxTransfer { peer, context, flags, kind };
+        self.transfer(ep, about, |rail, to| rail.send(to, &op, tagged))
     }
 
     fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {
-        self.transfer(ep, op.src, op.flags, |rail, from| rail.read(from, &op))
+        let ReadOp { src: peer, context, flags, .. } = op;
+        let about = LnxTransfer { peer, context, flags, kind: FI_READ | FI_RMA };
+        self.transfer(ep, about, |rail, from| rail.read(from, &op))
     }
 
     fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result {
-        self.transfer(ep, op.dest, op.flags, |rail, to| rail.write(to, &op))
+        let WriteOp { dest: peer, context, flags, .. } = op;
+        let about = LnxTransfer { peer, context, flags, kind: FI_WRITE | FI_RMA };
+        self.transfer(ep, about, |rail, to| rail.write(to, &op))
     }
 
     fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result {
-        self.transfer(ep, op.dest, op.flags, |rail, to| rail.atomic(to, &op))
+        let AtomicOp { dest: peer, context, flags, .. } = op;
+        let way = if op.operation.fetches() { FI_READ } else { FI_WRITE };
+        let about = LnxTransfer { peer, context, flags, kind: way | FI_ATOMIC };
+        self.transfer(ep, about, |rail, to| rail.atomic(to, &op))
     }
 
     fn looks(&self) {

@@ -5,9 +5,7 @@ use crate::config::config;
 use crate::engine::{LnxCommon, LnxEngine, OpenedCore};
 use crate::info;
 use core::ffi::CStr;
-use ofi_provider::abi::{
-    FI_FORMAT_UNSPEC, FI_LOCAL_COMM, FI_MR_BASIC, FI_MR_UNSPEC, FI_REMOTE_COMM, fi_ep_type,
-};
+use ofi_provider::abi::{FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
 use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NoPassiveEp};
 use ofi_provider::core_provider::{CoreDomain, CoreFabric, LinkedRegions};
 use ofi_provider::endpoint::RdmAttr;
@@ -66,13 +64,9 @@ impl Getinfo for LnxFabric {
 fn cores_of(info: InfoRef<'_>, api_version: u32) -> Result<Vec<info::LnxCore>> {
     let links = config().links.as_ref().map_err(|_| Error::NODATA)?;
     let name = info.domain_name().ok_or(Error::INVAL)?;
-    // The info has more than was asked for: which peers its cores reach together, none of them has to.
-    let mut hints = info.to_owned()?;
-    hints.set_caps(info.caps() & !(FI_LOCAL_COMM | FI_REMOTE_COMM));
     for link in links {
-        if let Some(cores) = info::cores_of(api_version, link, Some(hints.as_ref()))?
-            && let Some(cores) = info::named(cores, name.to_bytes())
-        {
+        let cores = info::cores_by_name(api_version, link, Some(info), name.to_bytes())?;
+        if let Some(cores) = cores {
             return Ok(cores);
         }
     }

@@ -41,6 +41,8 @@ const IOV_LIMIT: usize = 4;
 /// What cores may require of registered memory: that the provider chooses the keys is not among it,
 /// since all cores have the same.
 const MR_MODE: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
+/// What cores may require of whoever posts transfers, which is passed on to the application.
+const MODE: u64 = FI_CONTEXT | FI_CONTEXT2;
 /// Every field of the tag is matched on its own.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 /// Most endpoints of cores that an endpoint has.
@@ -73,7 +75,7 @@ fn core_hints(hints: Option<InfoRef<'_>>, extra: u64) -> Result<InfoBuf> {
         caps |= FI_MSG;
     }
     core.set_caps(caps | FI_PEER | FI_AV_USER_ID);
-    core.set_mode(hints.map_or(0, InfoRef::mode));
+    core.set_mode(hints.map_or(0, InfoRef::mode) & MODE);
     if let Some(asked) = hints.and_then(InfoRef::tx) {
         let tx = core.tx_mut();
         tx.msg_order = asked.msg_order;
@@ -217,7 +219,7 @@ pub(crate) fn domain_name(cores: &[LnxCore]) -> Result<CString> {
 }
 
 /// Those of the cores whose domains make this name of a link's; none if it is another link's.
-pub(crate) fn named(cores: Vec<LnxCore>, name: &[u8]) -> Option<Vec<LnxCore>> {
+fn named(cores: Vec<LnxCore>, name: &[u8]) -> Option<Vec<LnxCore>> {
     let mut rest = name;
     let mut chosen = Vec::new();
     for core in cores {
@@ -235,6 +237,26 @@ pub(crate) fn named(cores: Vec<LnxCore>, name: &[u8]) -> Option<Vec<LnxCore>> {
         }
     }
     None
+}
+
+/// The cores of a link that make the domain of this name; none if it is another link's.
+pub(crate) fn cores_by_name(
+    api: u32,
+    link: &LinkSpec,
+    hints: Option<InfoRef<'_>>,
+    name: &[u8],
+) -> Result<Option<Vec<LnxCore>>> {
+    // An info has more than was asked for: which peers its cores reach together, none of them has to.
+    let mut hints = hints.map(InfoRef::to_owned).transpose()?;
+    if let Some(hints) = &mut hints {
+        hints.set_caps(hints.caps() & !COMM_CAPS);
+    }
+    let cores = cores_of(api, link, hints.as_ref().map(InfoBuf::as_ref))?;
+    let found = cores.and_then(|cores| named(cores, name));
+    if found.is_none() {
+        report("a link left out: domain_attr->name is another");
+    }
+    Ok(found)
 }
 
 /// What all of a link's cores require of registered memory.
@@ -341,22 +363,22 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         report("refused: addr_format: only FI_FORMAT_UNSPEC, addresses are no one else's");
         return Err(Error::NODATA);
     }
-    let named = |name: Option<&core::ffi::CStr>| name.map(|name| name.to_bytes().to_vec());
-    let fabric = named(hints.and_then(InfoRef::fabric_name));
+    let given = |name: Option<&core::ffi::CStr>| name.map(|name| name.to_bytes().to_vec());
+    let fabric = given(hints.and_then(InfoRef::fabric_name));
     if fabric.is_some_and(|name| name != LNX_NAME.to_bytes()) {
         report("refused: fabric_attr->name: only lnx");
         return Err(Error::NODATA);
     }
-    let domain = named(hints.and_then(InfoRef::domain_name));
+    let domain = given(hints.and_then(InfoRef::domain_name));
     let mut chain = InfoChain::new();
     for link in links {
-        let Some(cores) = cores_of(api, link, hints)? else { continue };
-        if let Some(info) = info_of(api, &cores, hints)? {
-            let name = named(info.as_ref().domain_name());
-            if domain.is_some() && domain != name {
-                report("a link left out: domain_attr->name is another");
-                continue;
-            }
+        let cores = match &domain {
+            None => cores_of(api, link, hints)?,
+            Some(name) => cores_by_name(api, link, hints, name)?,
+        };
+        if let Some(cores) = cores
+            && let Some(info) = info_of(api, &cores, hints)?
+        {
             chain.push(info);
         }
     }

@@ -22,7 +22,7 @@ pub use cm::{CoreEq, CoreEvent, Passive};
 pub use dgram::{CoreAv, CoreDgram};
 pub use owner::{ArrivingMessage, QueueOwner};
 pub use queue::{ArrivedPacket, CoreCq, CoreEndpoint, CoreEntry, Done, Entries, SharedRx};
-pub use rail::CoreRail;
+pub use rail::{CoreRail, CoreWaiter};
 pub use regions::LinkedRegions;
 pub use wait::CoreWaitSet;
 

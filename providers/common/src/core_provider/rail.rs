@@ -2,7 +2,7 @@
 //! (`owner.rs`): what a provider stands on that makes one endpoint of several.
 //!
 //! Buffers that applications lend stay theirs to keep until the completion, as in any transfer call.
-use super::owner::{LentQueues, QueueOwner};
+use super::owner::{ArrivingMessage, LentQueues, QueueOwner};
 use super::{CoreDomain, bind, call, close, code, control};
 use crate::abi::{
     self, FI_COMPLETION, FI_INJECT, c_enum, fi_addr_t, fi_atomic_attr, fi_av_attr, fi_av_type,
@@ -11,10 +11,13 @@ use crate::abi::{
     fi_rma_iov, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_ep,
 };
 use crate::atomic::{AtomicKind, Operation};
+use crate::boundary::Uncancelled;
 use crate::buf::{IOV_LIMIT, Local, RecvBuf};
+use crate::cq::{Completion, CompletionError};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
 use crate::operation::{AtomicOp, ReadOp, RemoteSegments, SendOp, WriteOp};
+use crate::reserved::SPARES_CALLERS;
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 use std::os::fd::RawFd;
@@ -85,12 +88,14 @@ const PLAIN: u64 = FI_COMPLETION;
 
 impl<O: QueueOwner> CoreRail<O> {
     /// Opens an endpoint as `info` describes it, and enables it. `counted` are the kinds of operations
-    /// that it counts: FI_SEND, FI_READ, FI_REMOTE_WRITE …
+    /// that it counts: FI_SEND, FI_READ, FI_REMOTE_WRITE … With `waits` it has a descriptor to wait on,
+    /// if the core has that.
     pub fn open(
         domain: &Arc<CoreDomain>,
         info: &InfoBuf,
         owner: Arc<O>,
         counted: u64,
+        waits: bool,
     ) -> Result<Self> {
         let lent = LentQueues::new(owner);
         let mut opened = OpenedObjects::default();
@@ -106,7 +111,7 @@ impl<O: QueueOwner> CoreRail<O> {
             code(open(domain.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
             let av = opened.note(given(raw)?);
 
-            let (cq, fd) = open_cq(domain, &lent)?;
+            let (cq, fd) = open_cq(domain, &lent, waits)?;
             opened.note(cq);
 
             let mut raw: *mut fid_ep = ptr::null_mut();
@@ -226,14 +231,11 @@ impl<O: QueueOwner> CoreRail<O> {
     }
 
     /// Makes progress (fi_cq_read(3) of no entries).
-    #[inline]
     pub fn progress(&self) {
-        // SAFETY: open; no entries are read.
-        unsafe {
-            if let Some(read) = self.cq.as_ref().ops.as_ref().and_then(|ops| ops.read) {
-                read(self.cq.as_ptr(), ptr::null_mut(), 0);
-            }
-        }
+        // Another library's queue may be a cancellation point.
+        let _uncancelled = Uncancelled::new();
+        // SAFETY: open.
+        unsafe { progress(self.cq) };
     }
 
     /// A descriptor that is readable when the core has something to do, if it has one.
@@ -243,9 +245,8 @@ impl<O: QueueOwner> CoreRail<O> {
 
     /// Whether a caller may sleep until the descriptor is readable (fi_trywait(3)).
     pub fn may_block(&self) -> bool {
-        let mut fids = [self.cq.as_ptr().cast::<fid>()];
-        // SAFETY: an open object of this fabric.
-        unsafe { self.domain.fabric.try_wait(&mut fids) }.is_ok()
+        // SAFETY: open, and of this domain.
+        unsafe { may_block(&self.domain, self.cq) }
     }
 
     /// Sends a message to a name of the core's.
@@ -467,13 +468,118 @@ impl Drop for OpenedObjects {
     }
 }
 
-/// Opens the completion queue of a rail, with a descriptor to wait on if the core has that.
+/// fi_cq_read(3) of no entries.
+///
+/// # Safety
+/// The queue is open.
+#[inline]
+unsafe fn progress(cq: NonNull<fid_cq>) {
+    // SAFETY: by this function's contract; no entries are read.
+    unsafe {
+        if let Some(read) = cq.as_ref().ops.as_ref().and_then(|ops| ops.read) {
+            read(cq.as_ptr(), ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// fi_trywait(3).
+///
+/// # Safety
+/// The queue is open, and of this domain.
+unsafe fn may_block(domain: &CoreDomain, cq: NonNull<fid_cq>) -> bool {
+    let mut fids = [cq.as_ptr().cast::<fid>()];
+    // SAFETY: by this function's contract.
+    unsafe { domain.fabric.try_wait(&mut fids) }.is_ok()
+}
+
+/// What makes progress for all endpoints of a core's domain, and waits for all: a queue to which
+/// nothing is bound. Providers of this library have one engine for each domain, so that one look is
+/// enough for however many endpoints.
+#[derive(Debug)]
+pub struct CoreWaiter {
+    cq: NonNull<fid_cq>,
+    fd: RawFd,
+    _lent: Box<LentQueues<NoOwner>>,
+    domain: Arc<CoreDomain>,
+}
+
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
+unsafe impl Send for CoreWaiter {}
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
+unsafe impl Sync for CoreWaiter {}
+
+impl CoreWaiter {
+    /// One for this domain, if its provider is one of this library's.
+    pub fn open(domain: &Arc<CoreDomain>) -> Option<Self> {
+        let lent = LentQueues::new(Arc::new(NoOwner));
+        // SAFETY: the queues live until the core's queue is closed.
+        let (cq, fd) = unsafe { open_cq(domain, &lent, true) }.ok()?;
+        // SAFETY: open; a queue that does not know the command refuses it.
+        let known = unsafe { control(cq.as_ptr().cast(), SPARES_CALLERS, ptr::null_mut()) }.is_ok();
+        match fd {
+            Some(fd) if known => Some(Self { cq, fd, _lent: lent, domain: domain.clone() }),
+            _ => {
+                // SAFETY: open, and nothing uses it.
+                let _ = unsafe { close(cq.as_ptr().cast()) };
+                None
+            }
+        }
+    }
+
+    /// Makes progress for all endpoints of the domain.
+    #[inline]
+    pub fn progress(&self) {
+        // SAFETY: open.
+        unsafe { progress(self.cq) };
+    }
+
+    /// A descriptor that is readable when there is something to do.
+    pub fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    /// Whether a caller may sleep until the descriptor is readable (fi_trywait(3)).
+    pub fn may_block(&self) -> bool {
+        // SAFETY: open, and of this domain.
+        unsafe { may_block(&self.domain, self.cq) }
+    }
+}
+
+impl Drop for CoreWaiter {
+    fn drop(&mut self) {
+        // SAFETY: open until here.
+        let _ = unsafe { close(self.cq.as_ptr().cast()) };
+    }
+}
+
+/// Of queues to which nothing is bound, so that nothing comes.
+#[derive(Debug)]
+struct NoOwner;
+
+impl QueueOwner for NoOwner {
+    type Filling = ();
+
+    fn arrived(&self, _message: &ArrivingMessage) -> Option<(RecvBuf, ())> {
+        None
+    }
+    fn waits(&self, _message: &ArrivingMessage, _entry: u32) {}
+    fn named(&self, _addr_of: &dyn Fn(u32) -> fi_addr_t) {}
+    fn received(&self, (): (), _of: &Completion) {}
+    fn receive_failed(&self, (): (), _error: &CompletionError) {}
+    fn done(&self, _of: Completion) {}
+    fn failed(&self, _error: CompletionError) {}
+    fn counted(&self, _kind: u64, _failed: bool) {}
+}
+
+/// Opens the completion queue of a rail, with a descriptor to wait on if that is asked for and the core
+/// has it.
 ///
 /// # Safety
 /// The queues live until the core's queue is closed.
 unsafe fn open_cq<O: QueueOwner>(
     domain: &Arc<CoreDomain>,
     lent: &LentQueues<O>,
+    waits: bool,
 ) -> Result<(NonNull<fid_cq>, Option<RawFd>)> {
     let open = |wait: fi_wait_obj| {
         let mut raw: *mut fid_cq = ptr::null_mut();
@@ -492,7 +598,7 @@ unsafe fn open_cq<O: QueueOwner>(
         }
         given(raw)
     };
-    if let Ok(cq) = open(fi_wait_obj::FI_WAIT_FD) {
+    if waits && let Ok(cq) = open(fi_wait_obj::FI_WAIT_FD) {
         let mut fd: c_int = -1;
         // SAFETY: open; FI_GETWAIT of a queue with FI_WAIT_FD fills an int.
         let asked =

@@ -14,9 +14,10 @@ pub(crate) use rails::{LnxRail, OpenedCore};
 
 use crate::beacon::Beacon;
 use ep::LnxEngineEp;
-use ofi_provider::abi::FI_COMPLETION;
+use ofi_provider::abi::{FI_COMPLETION, FI_INJECT, fi_addr_t};
 use ofi_provider::api::{Bindings, RecvOp};
-use ofi_provider::core_provider::CoreRail;
+use ofi_provider::core_provider::{CoreRail, CoreWaiter};
+use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
@@ -70,6 +71,16 @@ impl UnexpectedBody for LnxKept {
     const ONE_LOCK: bool = true;
 }
 
+/// A transfer, as far as it matters here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LnxTransfer {
+    pub(crate) peer: fi_addr_t,
+    pub(crate) context: Context,
+    pub(crate) flags: u64,
+    /// The flags of its completion entry: FI_SEND | FI_TAGGED …
+    pub(crate) kind: u64,
+}
+
 /// A message that met its receive, or is to be dropped: the core is to be told.
 #[derive(Debug)]
 struct LnxStart {
@@ -110,6 +121,7 @@ pub(crate) struct LnxEngine {
     epoll: Epoll,
     /// Expires while a caller sleeps that not all cores would wake.
     timer: Timer,
+    deaf: AtomicBool,
     activity: AtomicU64,
 }
 
@@ -133,8 +145,12 @@ impl LnxEngine {
         if common.cores.iter().all(OpenedCore::has_atomics) {
             AtomicLimits::note(common.cores.iter().map(|core| &core.domain));
         }
-        let (rails, activity) = (RwLock::default(), AtomicU64::new(0));
-        Ok(Arc::new(Self { shared, common, rails, epoll, timer, activity }))
+        for waiter in common.cores.iter().filter_map(|core| core.waiter.as_ref()) {
+            epoll.add(waiter.fd(), 0, Interest::READ)?;
+        }
+        let (rails, deaf, activity) =
+            (RwLock::default(), AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Arc::new(Self { shared, common, rails, epoll, timer, deaf, activity }))
     }
 
     /// Waits for the lock.
@@ -161,14 +177,17 @@ impl LnxEngine {
         let ledger = Arc::new(Mutex::new(bindings.ledger.clone()));
         let (mut rails, mut parts) = (Vec::new(), Vec::new());
         for (number, core) in self.common.cores.iter().enumerate() {
-            let owner = Arc::new(RailOwner::new(&self.shared, id, number, &ledger));
-            let kinds = bindings.ledger.kinds();
-            let rail = CoreRail::open(&core.domain, &core.info, owner.clone(), kinds)?;
+            let owner = RailOwner::new(&self.shared, id, number, &ledger, &core.turns);
+            let (owner, kinds) = (Arc::new(owner), bindings.ledger.kinds());
+            let waits = core.waiter.is_none();
+            let rail = CoreRail::open(&core.domain, &core.info, owner.clone(), kinds, waits)?;
             parts.push((core.fabric.clone(), rail.name()?));
-            if let Some(fd) = rail.fd() {
-                self.epoll.add(fd, 0, Interest::READ)?;
+            // The kernel bounds how many descriptors are watched in this way.
+            let watched = rail.fd().is_some_and(|fd| self.epoll.add(fd, 0, Interest::READ).is_ok());
+            if waits && !watched {
+                self.deaf.store(true, Ordering::Release);
             }
-            rails.push(Arc::new(LnxRail::new(rail, owner, id)));
+            rails.push(Arc::new(LnxRail { rail, owner }));
         }
         // Without one nobody talks to this endpoint over what reaches peers of this host only.
         let local = self.common.cores.iter().any(|core| core.is_local);
@@ -214,7 +233,10 @@ impl LnxEngine {
     pub(crate) fn close_ep(&self, id: u32) {
         let rails = self.lock().ep(id).rails.clone();
         // Whoever makes progress, or starts messages, has it open: nobody does when this returns.
-        self.rails.write().unwrap_or_else(PoisonError::into_inner).retain(|rail| rail.ep != id);
+        self.rails
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|rail| rail.owner.ep != id);
         for rail in &rails {
             if let Some(fd) = rail.rail.fd() {
                 self.epoll.remove(fd);
@@ -241,11 +263,17 @@ impl LnxEngine {
     pub(crate) fn transfer(
         &self,
         ep: u32,
-        peer: u64,
-        flags: u64,
+        LnxTransfer { peer, context, flags, kind }: LnxTransfer,
         start: impl FnOnce(&CoreRail<RailOwner>, u64) -> Result,
     ) -> Result {
-        let (rail, to) = self.lock().ep(ep).route(peer)?;
+        let route = self.lock().ep(ep).route(peer);
+        let (rail, to) = match route {
+            Err(Error::HOSTUNREACH) => {
+                let of = Completion::of(context, kind, 0);
+                return self.fail(ep, CompletionError::new(of, Error::HOSTUNREACH), flags);
+            }
+            route => route?,
+        };
         let owner = &rail.owner;
         if !owner.tx.has_room(flags & FI_COMPLETION != 0) {
             self.progress();
@@ -263,6 +291,18 @@ impl LnxEngine {
             }
         }
         started
+    }
+
+    /// Reports a transfer to a peer that no core reaches.
+    #[cold]
+    fn fail(&self, ep: u32, error: CompletionError, flags: u64) -> Result {
+        let ledger = self.lock().ep(ep).ledger.clone().ok_or(Error::OPBADSTATE)?;
+        let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        match flags & (FI_INJECT | FI_COMPLETION) {
+            FI_INJECT => ledger.tx.failed_unseen(error.of.flags),
+            _ => ledger.tx.failed(error),
+        }
+        Ok(())
     }
 
     /// Tells the cores of messages that met their receives, or are to be dropped. No lock of this
@@ -287,7 +327,8 @@ impl LnxEngine {
             }
             // Those of an endpoint that is being closed, or opened, stay.
             let rail_of = |start: &LnxStart| {
-                open.iter().find(|rail| rail.is(start.ep, start.kept.rail)).cloned()
+                let of = (start.ep, start.kept.rail);
+                open.iter().find(|rail| (rail.owner.ep, rail.owner.rail) == of).cloned()
             };
             let (mut told, mut left) = (Vec::new(), Vec::new());
             for start in starts {
@@ -316,12 +357,23 @@ impl Progress for LnxEngine {
         let turn = self.activity.load(Ordering::Relaxed) + 1;
         self.activity.store(turn, Ordering::Relaxed);
         let rails = self.rails();
-        let hot = rails.iter().any(|rail| rail.is_hot());
-        for rail in rails.iter() {
-            if !hot || rail.is_due(turn) {
-                rail.rail.progress();
-                rail.turned();
+        let cores = &self.common.cores;
+        let hot = cores.iter().any(|core| core.turns.is_hot());
+        if rails.iter().any(|rail| rail.owner.is_flooded()) {
+            return;
+        }
+        for (number, core) in cores.iter().enumerate() {
+            if hot && !core.turns.is_due(turn) {
+                continue;
             }
+            match &core.waiter {
+                Some(waiter) => waiter.progress(),
+                None => {
+                    let of_core = rails.iter().filter(|rail| rail.owner.rail == number);
+                    of_core.for_each(|rail| rail.rail.progress());
+                }
+            }
+            core.turns.looked();
         }
         if self.shared.any_starts.load(Ordering::Acquire) {
             self.start_all(&rails);
@@ -339,11 +391,12 @@ impl Progress for LnxEngine {
         if self.shared.any_starts.load(Ordering::Acquire) {
             return false;
         }
-        let rails = self.rails();
-        if rails.iter().any(|rail| rail.rail.fd().is_none()) {
+        if self.deaf.load(Ordering::Acquire) {
             self.timer.set(DEAF_PAUSE);
         }
-        rails.iter().all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
+        let mut waiters = self.common.cores.iter().filter_map(|core| core.waiter.as_ref());
+        waiters.all(CoreWaiter::may_block)
+            && self.rails().iter().all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
     }
 
     fn activity(&self) -> u64 {

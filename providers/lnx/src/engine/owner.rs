@@ -1,18 +1,18 @@
 //! What the cores call: messages that arrive and wait, completions, counts (fi_peer(3)).
 //!
 //! All of it comes with locks of the core's held, so no core is called from here.
+use super::rails::LnxTurns;
 use super::{LnxKept, LnxLedger, LnxShared, LnxStart};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, fi_addr_t,
 };
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::core_provider::{ArrivingMessage, QueueOwner};
-use ofi_provider::cq::{Completion, CompletionError};
+use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::error::Error;
 use ofi_provider::inbox::{About, Recv};
 use ofi_provider::ledger::TxLedger;
 use ofi_provider::slab::NONE;
-use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 /// A receive while a core fills it.
@@ -22,77 +22,64 @@ pub(crate) struct LnxFilling {
     pub(super) about: About,
 }
 
+/// Entries that a queue may have more than it was made for before no core is looked at any more: peers'
+/// writes with data take nothing of ours.
+const EXCESS: usize = 1024;
+
 /// What hears of one endpoint of a core.
 #[derive(Debug)]
 pub(crate) struct RailOwner {
     shared: Arc<LnxShared>,
-    /// The endpoint, and the core's number there.
-    ep: u32,
-    rail: usize,
+    /// The endpoint, and the core's number.
+    pub(super) ep: u32,
+    pub(super) rail: usize,
     /// Where sends, reads and writes are reported.
     pub(super) tx: TxLedger,
+    /// The queue of receives.
+    rx: Option<Arc<Cq>>,
     ledger: LnxLedger,
-    /// How often the core has called.
-    calls: AtomicU64,
-    /// Transfers and receives under way.
-    under_way: AtomicIsize,
+    pub(super) turns: Arc<LnxTurns>,
 }
 
 impl RailOwner {
-    pub(super) fn new(shared: &Arc<LnxShared>, ep: u32, rail: usize, ledger: &LnxLedger) -> Self {
-        let tx = ledger.lock().unwrap_or_else(PoisonError::into_inner).tx.clone();
-        Self {
-            shared: shared.clone(),
-            ep,
-            rail,
-            tx,
-            ledger: ledger.clone(),
-            calls: AtomicU64::new(0),
-            under_way: AtomicIsize::new(0),
-        }
+    pub(super) fn new(
+        shared: &Arc<LnxShared>,
+        ep: u32,
+        rail: usize,
+        ledger: &LnxLedger,
+        turns: &Arc<LnxTurns>,
+    ) -> Self {
+        let (tx, rx) = {
+            let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+            (ledger.tx.clone(), ledger.rx.cq().cloned())
+        };
+        let (shared, ledger, turns) = (shared.clone(), ledger.clone(), turns.clone());
+        Self { shared, ep, rail, tx, rx, ledger, turns }
     }
 
-    /// How often the core has called so far, and whether it has something to do that it will tell of.
-    #[inline]
-    pub(super) fn calls(&self) -> (u64, bool) {
-        (self.calls.load(Ordering::Relaxed), self.under_way.load(Ordering::Relaxed) > 0)
-    }
-
-    /// Whether this is the core of this number at the endpoint.
-    pub(super) fn is(&self, ep: u32, rail: usize) -> bool {
-        (self.ep, self.rail) == (ep, rail)
+    /// Whether peers have written so much with data that nothing more is to be taken from the core
+    /// until the application has read some of it.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.rx.as_ref().is_some_and(|cq| {
+            let [entries, size] = cq.fill();
+            entries > size.saturating_add(EXCESS as u64)
+        })
     }
 
     /// A transfer is about to start.
     #[inline]
     pub(super) fn begin(&self, flags: u64) {
-        self.called();
+        self.turns.called();
         if flags & FI_COMPLETION != 0 {
-            self.under_way.fetch_add(1, Ordering::Relaxed);
+            self.turns.begin();
         }
     }
 
     /// A transfer did not start.
     pub(super) fn refused(&self, flags: u64) {
         if flags & FI_COMPLETION != 0 {
-            self.over();
+            self.turns.over();
         }
-    }
-
-    /// A message was started, and its receive is being filled.
-    pub(super) fn filling(&self) {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn called(&self) {
-        // Nothing depends on each single call being counted.
-        self.calls.store(self.calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn over(&self) {
-        self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// What the application calls a sender that a core reports.
@@ -109,14 +96,14 @@ impl QueueOwner for RailOwner {
     type Filling = LnxFilling;
 
     fn arrived(&self, message: &ArrivingMessage) -> Option<(RecvBuf, LnxFilling)> {
-        self.called();
+        self.turns.called();
         let filling = self.shared.state.lock().eps.get_mut(self.ep)?.arrived(message)?;
-        self.filling();
+        self.turns.begin();
         Some((filling.recv.buf.clone(), filling))
     }
 
     fn waits(&self, message: &ArrivingMessage, entry: u32) {
-        self.called();
+        self.turns.called();
         let kept = LnxKept { rail: self.rail, entry };
         let mut state = self.shared.state.lock();
         let Some(ep) = state.eps.get_mut(self.ep) else { return };
@@ -146,8 +133,8 @@ impl QueueOwner for RailOwner {
     }
 
     fn received(&self, filling: LnxFilling, of: &Completion) {
-        self.called();
-        self.over();
+        self.turns.called();
+        self.turns.over();
         let LnxFilling { recv, mut about } = filling;
         about.len = of.len;
         if of.flags & FI_REMOTE_CQ_DATA != 0 {
@@ -160,8 +147,8 @@ impl QueueOwner for RailOwner {
     }
 
     fn receive_failed(&self, filling: LnxFilling, error: &CompletionError) {
-        self.called();
-        self.over();
+        self.turns.called();
+        self.turns.over();
         let LnxFilling { recv, mut about } = filling;
         if error.of.flags & FI_REMOTE_CQ_DATA != 0 {
             about.cq_data = Some(error.of.data);
@@ -179,28 +166,25 @@ impl QueueOwner for RailOwner {
     }
 
     fn done(&self, of: Completion) {
-        self.called();
+        self.turns.called();
         if of.flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
             let src = if of.src == FI_ADDR_NOTAVAIL { of.src } else { self.id_of(of.src) };
             let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
             ledger.rx.peer_told(of.flags, of.len, of.data, src);
             return;
         }
-        self.over();
+        self.turns.over();
         self.tx.passed_on(Ok(of));
     }
 
     fn failed(&self, error: CompletionError) {
-        self.called();
-        // An injected transfer that fails was not counted as one of which the core tells.
-        let _ = self
-            .under_way
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| (now > 0).then_some(now - 1));
+        self.turns.called();
+        self.turns.over();
         self.tx.passed_on(Err(error));
     }
 
     fn counted(&self, kind: u64, failed: bool) {
-        self.called();
+        self.turns.called();
         let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         ledger.count(kind, failed);
     }

@@ -3,10 +3,10 @@ use super::owner::{LnxFilling, RailOwner};
 use crate::info::LnxCore;
 use ofi_provider::abi::FI_ATOMIC;
 use ofi_provider::atomic::{AtomicKind, Operation};
-use ofi_provider::core_provider::{CoreDomain, CoreRail};
+use ofi_provider::core_provider::{CoreDomain, CoreRail, CoreWaiter};
 use ofi_provider::info::InfoBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Turns without a call from a core after which it is not looked at in each turn any more, while others
 /// are busy.
@@ -15,14 +15,85 @@ const COLD: u32 = 256;
 /// A core that is cold is looked at in each so many turns.
 const COLD_TURNS: u64 = 16;
 
+/// What goes on at a core, by which it is decided how often to look there.
+#[derive(Debug)]
+pub(super) struct LnxTurns {
+    /// How often the core has called, or was called.
+    calls: AtomicU64,
+    /// Transfers and receives under way, of which the core will tell, less injected ones that failed.
+    under_way: AtomicIsize,
+    /// The calls when it was looked at last, and the looks since the last one that brought any.
+    seen: AtomicU64,
+    idle: AtomicU32,
+}
+
+impl LnxTurns {
+    fn new() -> Self {
+        Self {
+            calls: AtomicU64::new(0),
+            under_way: AtomicIsize::new(0),
+            seen: AtomicU64::new(0),
+            idle: AtomicU32::new(COLD),
+        }
+    }
+
+    #[inline]
+    pub(super) fn called(&self) {
+        // Nothing depends on each single call being counted.
+        self.calls.store(self.calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Something began of which the core will tell.
+    #[inline]
+    pub(super) fn begin(&self) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is over.
+    #[inline]
+    pub(super) fn over(&self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether something went on there lately.
+    #[inline]
+    pub(super) fn is_hot(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) < COLD
+    }
+
+    /// Whether it is to be looked at in this turn, while others are hot.
+    #[inline]
+    pub(super) fn is_due(&self, turn: u64) -> bool {
+        self.is_hot()
+            || turn.is_multiple_of(COLD_TURNS)
+            || self.under_way.load(Ordering::Relaxed) != 0
+    }
+
+    /// It was looked at.
+    #[inline]
+    pub(super) fn looked(&self) {
+        let calls = self.calls.load(Ordering::Relaxed);
+        if calls != self.seen.load(Ordering::Relaxed) {
+            self.seen.store(calls, Ordering::Relaxed);
+            self.idle.store(0, Ordering::Relaxed);
+        } else {
+            let idle = self.idle.load(Ordering::Relaxed);
+            self.idle.store(idle.saturating_add(1), Ordering::Relaxed);
+        }
+    }
+}
+
 /// A core of the domain.
 #[derive(Debug)]
 pub(crate) struct OpenedCore {
+    /// What makes progress for all endpoints there, if there is such; else each does by itself.
+    pub(super) waiter: Option<CoreWaiter>,
     pub(crate) domain: Arc<CoreDomain>,
     pub(super) info: InfoBuf,
     pub(super) is_local: bool,
     /// The name of its fabric, by which addresses are for it or not.
     pub(super) fabric: Vec<u8>,
+    pub(super) turns: Arc<LnxTurns>,
 }
 
 impl OpenedCore {
@@ -31,7 +102,8 @@ impl OpenedCore {
         let LnxCore { info, is_local } = core;
         let fabric =
             info.as_ref().fabric_name().map_or(Vec::new(), |name| name.to_bytes().to_vec());
-        Self { domain, info, is_local, fabric }
+        let waiter = CoreWaiter::open(&domain);
+        Self { waiter, domain, info, is_local, fabric, turns: Arc::new(LnxTurns::new()) }
     }
 
     /// The name of its domain, for people.
@@ -51,53 +123,14 @@ impl OpenedCore {
 pub(crate) struct LnxRail {
     pub(super) rail: CoreRail<RailOwner>,
     pub(super) owner: Arc<RailOwner>,
-    /// The endpoint.
-    pub(super) ep: u32,
-    /// The core's calls when it was looked at last, and the looks since the last one that brought any.
-    seen: AtomicU64,
-    idle: AtomicU32,
 }
 
 impl LnxRail {
-    pub(super) fn new(rail: CoreRail<RailOwner>, owner: Arc<RailOwner>, ep: u32) -> Self {
-        Self { rail, owner, ep, seen: AtomicU64::new(0), idle: AtomicU32::new(COLD) }
-    }
-
-    /// Whether this is the core of this number at the endpoint.
-    pub(super) fn is(&self, ep: u32, rail: usize) -> bool {
-        self.owner.is(ep, rail)
-    }
-
-    /// Whether something went on there lately.
-    #[inline]
-    pub(super) fn is_hot(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) < COLD
-    }
-
-    /// Whether it is to be looked at in this turn, while others are hot.
-    #[inline]
-    pub(super) fn is_due(&self, turn: u64) -> bool {
-        self.is_hot() || turn.is_multiple_of(COLD_TURNS) || self.owner.calls().1
-    }
-
-    /// It was looked at.
-    #[inline]
-    pub(super) fn turned(&self) {
-        let (calls, _) = self.owner.calls();
-        if calls != self.seen.load(Ordering::Relaxed) {
-            self.seen.store(calls, Ordering::Relaxed);
-            self.idle.store(0, Ordering::Relaxed);
-        } else {
-            let idle = self.idle.load(Ordering::Relaxed);
-            self.idle.store(idle.saturating_add(1), Ordering::Relaxed);
-        }
-    }
-
     /// Has the core move a message that waits there to a receive, or drop it.
     pub(super) fn start(&self, entry: u32, filling: Option<LnxFilling>) {
         match filling {
             Some(filling) => {
-                self.owner.filling();
+                self.owner.turns.begin();
                 let buf = filling.recv.buf.clone();
                 self.rail.start(entry, &buf, filling);
             }
