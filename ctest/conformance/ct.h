@@ -259,9 +259,10 @@ static inline void ct_idle(struct ct *c, int ms)
 }
 
 static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
+static inline int ct_is_lnx(void) { return !strcmp(ct_prov, "lnx"); }
 static inline int ct_is_rxd(void) { return strstr(ct_prov, "ofi_rxd") != NULL; }
 /* For tests in which a side makes no calls: automatic progress, of a provider that does not give it to who asks for nothing. */
-static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") && strcmp(ct_prov, "lnx") ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
+static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") && !ct_is_lnx() ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
 /* Whether the provider's addresses are IP addresses, or names (FI_ADDR_STR): its infos say so. */
 static inline int ct_is_ip(void)
 {
@@ -295,7 +296,7 @@ static inline void ct_param(const char *name, const char *value)
 	for (char *c = var; *c; c++)
 		*c = (char)toupper(*c);
 	setenv(var, value, 1);
-	for (size_t k = 0; !strcmp(ct_prov, "lnx") && k < 2; k++) {
+	for (size_t k = 0; ct_is_lnx() && k < 2; k++) {
 		snprintf(var, sizeof var, "FI_%s_%s", cores[k], name);
 		setenv(var, value, 1);
 	}

@@ -10,7 +10,7 @@ use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NoPassiveEp};
 use ofi_provider::core_provider::{CoreDomain, CoreFabric, LinkedRegions};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, version};
 use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
@@ -29,6 +29,7 @@ impl Fabric for LnxFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<LnxDomain> {
+        no_keys(info, api_version)?;
         let cores = cores_of(info, api_version)?;
         let mut settings = DomainSettings::new(info, false)?;
         // The cores call from threads of theirs, whatever the application promises.
@@ -58,6 +59,14 @@ impl Getinfo for LnxFabric {
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         info::getinfo(query)
     }
+}
+
+/// -FI_EINVAL for a program that has a secret of its own: the cores are not told of it, and nobody is to
+/// believe that they are.
+fn no_keys(info: InfoRef<'_>, api_version: u32) -> Result {
+    let keys = [info.domain_auth_key(), info.ep_auth_key()];
+    let knows = api_version >= version(1, 5);
+    if knows && keys.iter().any(Option::is_some) { Err(Error::INVAL) } else { Ok(()) }
 }
 
 /// The cores of the link whose domain this info names.
@@ -103,6 +112,7 @@ impl Domain for LnxDomain {
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<LnxEp> {
         info.must_be(fi_ep_type::FI_EP_RDM)?;
+        no_keys(info, self.api_version)?;
         let attr = RdmAttr::of(info, self.api_version)?;
         // Peers call, send and use our memory whether there is something to wait for or not.
         self.start_thread()?;

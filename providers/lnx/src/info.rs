@@ -227,14 +227,14 @@ fn named(cores: Vec<LnxCore>, name: &[u8]) -> Option<Vec<LnxCore>> {
         let Some(behind) = rest.strip_prefix(own).filter(|_| !own.is_empty()) else { continue };
         match behind.strip_prefix(b"+") {
             Some(more) => rest = more,
-            None if behind.is_empty() => rest = behind,
+            None if behind.is_empty() => {
+                chosen.push(core);
+                return Some(chosen);
+            }
             // Another domain whose name begins so.
             None => continue,
         }
         chosen.push(core);
-        if rest.is_empty() {
-            return Some(chosen);
-        }
     }
     None
 }
