@@ -44,7 +44,7 @@ PUT          = put() { local new="$(TARGET)/.put" debug="$${2%/*}/.debug/$${2\#\
 	      $(OBJCOPY) --strip-unneeded --add-gnu-debuglink="$$debug" "$$1" "$$new" && install -m 755 "$$new" "$$2" && rm -f "$$new" "$$new.debug";; \
 	    *) echo "SYMBOLS is beside, keep or none" >&2; false;; esac; }
 
-.PHONY: help build install uninstall local dist deb rpm demo check check-long check-verbs check-aarch64 bench features fmt lint headers clean
+.PHONY: help build install uninstall local dist deb rpm demo check check-long check-verbs check-aarch64 bench docs features fmt lint headers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -116,8 +116,18 @@ check-aarch64: ## the library built for aarch64 and tested by qemu-user, in a De
 	@ctest/aarch64/run
 
 bench: ## compare with the original (BENCH_PEER=dir: another libfabric besides)
-	@benches/run
-	@benches/secret
+	@mkdir -p out; rm -f out/figures.new
+	@export BENCH_FIGURES='$(CURDIR)/out/figures.new'; benches/run; rc=$$?; benches/local || rc=1; benches/secret || rc=1; \
+	  mv out/figures.new out/figures.tsv; exit $$rc
+
+MDBOOK := $(or $(shell command -v mdbook),out/mdbook/bin/mdbook)
+out/mdbook/bin/mdbook:
+	$(CARGO) install mdbook --version '^0.5' --locked --root out/mdbook
+
+docs: $(MDBOOK) ## all documentation as a site, in out/site, with charts of the last 'make bench'
+	$(CARGO) run --quiet --release -p ofi-docs --bin site . $(firstword $(wildcard out/figures.tsv) docs/figures.tsv) out/site-source
+	$(MDBOOK) build out/site-source --dest-dir '$(CURDIR)/out/site'
+	@echo "out/site/index.html"
 
 features: local ## FEATURES.md, from a run of the conformance suite
 	@FI_LNX_PROV_LINKS=shm+tcp PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm udp;ofi_rxd:rdm lnx:rdm' ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log

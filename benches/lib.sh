@@ -13,12 +13,16 @@ gcc -O2 -Wall "$ROOT/benches/fabbench.c" -o "$WORK/fabbench" -I/usr/include -L"$
 # What the figures are of.
 heading() {
   local commit; commit=$(git -C "$ROOT" describe --always --dirty 2>/dev/null)
-  echo "commit ${commit:-unknown}, $(nproc) cores, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1 /proc/loadavg), medians of $BENCH_N alternating runs"
+  set -- "commit ${commit:-unknown}, $(nproc) cores, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1 /proc/loadavg), medians of $BENCH_N alternating runs"
+  echo "$1"
+  [ -z "${BENCH_FIGURES:-}" ] || printf '%s\t%s\n' "$(basename "$0")" "$1" >>"$BENCH_FIGURES"
 }
 median() { sort -g "$1" 2>/dev/null | awk '{ v[NR] = $1 } END { m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2; if (NR) printf m < 100 ? "%.3f" : "%.0f", m; else printf "-" }'; }
 # How much more the first has: the median over the rounds, each compared with itself,
 # because the machine's slow phases last longer than a round.
 ratio() { paste "$1" "$2" 2>/dev/null | awk 'NF == 2 && $2 > 0 { print $1 / $2 }' >"$WORK/ratios"; median "$WORK/ratios"; }
+# keep TITLE WHO FIGURE: a figure for the charts of 'make docs', in the file BENCH_FIGURES.
+keep() { [ -z "${BENCH_FIGURES:-}" ] || printf '%s\t%s\t%s\t%s\n' "$(basename "$0")" "$@" >>"$BENCH_FIGURES"; }
 # Whether rows of this kind are asked for (BENCH_ONLY).
 wanted() { local k; [ -z "$BENCH_ONLY" ] && return 0; for k in $BENCH_ONLY; do [ "$k" = "$1" ] && return 0; done; return 1; }
 # Instructions of a tagged message: the lengths differ enough for what is done once to cancel out.

@@ -13,117 +13,14 @@
 //! they cannot be out of date. Each call of a page gets a page of its own that
 //! refers to it. It is an error when a call has no page, or two.
 #![forbid(unsafe_code)]
+mod tables;
+
 use std::collections::BTreeMap;
+use std::env;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::{env, fs, io};
-
-type PageResult<T> = std::result::Result<T, String>;
-
-/// Prototypes and declarations, by name.
-#[derive(Default)]
-struct Tables {
-    calls: BTreeMap<String, String>,
-    structs: BTreeMap<String, String>,
-}
-
-impl Tables {
-    /// Reads `abi_functions.tsv` and `abi_layout.tsv`.
-    fn parse(functions: &str, layout: &str) -> Self {
-        let mut tables = Self::default();
-        for line in functions.lines().skip(1) {
-            let columns: Vec<_> = line.split('\t').collect();
-            if let [name, "export" | "inline", of, names, ..] = columns[..] {
-                tables.calls.insert(name.to_owned(), prototype(name, of, names));
-            }
-        }
-        for line in layout.lines().skip(1) {
-            let columns: Vec<_> = line.split('\t').collect();
-            if let [of, field, _, _, _, ctype, ..] = columns[..]
-                && !field.contains(['.', '('])
-            {
-                let _ = writeln!(
-                    tables.structs.entry(of.to_owned()).or_default(),
-                    "    {};",
-                    declare(ctype, field)
-                );
-            }
-        }
-        tables
-    }
-}
-
-/// `int` and `x` make `int x`, `char *` and `x` `char *x`, `int (*)(void)` and `x` `int (*x)(void)`.
-fn declare(ctype: &str, name: &str) -> String {
-    if let Some((result, rest)) = ctype.split_once("(*)") {
-        return format!("{result}(*{name}){rest}");
-    }
-    // an array has its size behind the name
-    let (ctype, size) = match ctype.find('[') {
-        Some(at) => (ctype[..at].trim_end(), &ctype[at..]),
-        None => (ctype, ""),
-    };
-    let space = if ctype.ends_with('*') { "" } else { " " };
-    format!("{ctype}{space}{name}{size}")
-}
-
-/// The C prototype of a function type and the names of its parameters, broken to lines.
-fn prototype(name: &str, of: &str, names: &str) -> String {
-    // the parameters are what the last parenthesis closes
-    let mut depth = 0;
-    let open = of.char_indices().rev().find(|(_, c)| {
-        depth += match c {
-            ')' => 1,
-            '(' => -1,
-            _ => 0,
-        };
-        depth == 0
-    });
-    let open = open.map_or(of.len(), |(at, _)| at);
-    let params = of[open..].trim_start_matches('(');
-    let params = params.strip_suffix(')').unwrap_or(params);
-    let mut names = names.split(',');
-    let mut out = declare(of[..open].trim_end(), name) + "(";
-    let mut column = out.len();
-    for (at, param) in split_params(params).iter().enumerate() {
-        let text = match param.trim() {
-            plain @ ("void" | "...") => plain.to_owned(),
-            ctype => declare(ctype, names.next().unwrap_or_default()),
-        };
-        if at > 0 {
-            out.push(',');
-            if column + text.len() > 70 {
-                out.push_str("\n    ");
-                column = 4;
-            } else {
-                out.push(' ');
-                column += 2;
-            }
-        }
-        column += text.len();
-        out.push_str(&text);
-    }
-    out + ");"
-}
-
-/// Splits at commas that are not within parentheses.
-fn split_params(params: &str) -> Vec<&str> {
-    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
-    for (at, c) in params.char_indices() {
-        match c {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.push(&params[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&params[start..]);
-    parts
-}
+use tables::{DocResult, Tables, markdown, write_text};
 
 /// Text as troff prints it literally.
 fn literal(text: &str) -> String {
@@ -194,7 +91,7 @@ struct ManPage {
 }
 
 impl ManPage {
-    fn parse(name: &str, section: &str, source: &str, tables: &Tables) -> PageResult<Self> {
+    fn parse(name: &str, section: &str, source: &str, tables: &Tables) -> DocResult<Self> {
         let fail = |at: usize, why: &str| format!("{name}.{section}.md:{}: {why}", at + 1);
         if let Some(at) = source.lines().position(|line| !line.is_ascii()) {
             return Err(fail(at, "only ASCII, for troff's sake"));
@@ -288,18 +185,11 @@ impl ManPage {
 }
 
 /// All files, by their path below the manual's directory.
-fn make(sources: &Path, tables: &Tables) -> PageResult<BTreeMap<String, String>> {
-    let io = |error: io::Error| format!("{}: {error}", sources.display());
+fn make(sources: &Path, tables: &Tables) -> DocResult<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     let mut owner: BTreeMap<String, String> = BTreeMap::new();
-    for entry in fs::read_dir(sources).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let Some((name, section)) = file.strip_suffix(".md").and_then(|stem| stem.rsplit_once('.'))
-        else {
-            continue;
-        };
-        let source = fs::read_to_string(&path).map_err(io)?;
+    for (file, source) in markdown(sources)? {
+        let Some((name, section)) = file.rsplit_once('.') else { continue };
         let page = ManPage::parse(name, section, &source, tables)?;
         let own = format!("man{section}/{name}.{section}");
         for call in &page.calls {
@@ -318,26 +208,18 @@ fn make(sources: &Path, tables: &Tables) -> PageResult<BTreeMap<String, String>>
     }
 }
 
-fn run() -> PageResult<()> {
+fn run() -> DocResult<()> {
     let args: Vec<_> = env::args_os().skip(1).collect();
     let [sources, tables, to] = &args[..] else {
         return Err("usage: manpages SOURCES TABLES DIR|--list".to_owned());
     };
-    let read = |name: &str| {
-        let path = Path::new(tables).join(name);
-        fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
-    };
-    let tables = Tables::parse(&read("abi_functions.tsv")?, &read("abi_layout.tsv")?);
+    let tables = Tables::read(Path::new(tables))?;
     for (file, text) in make(Path::new(sources), &tables)? {
         if to == "--list" {
             println!("{file}");
             continue;
         }
-        let path = Path::new(to).join(&file);
-        let written = path.parent().map_or(Ok(()), fs::create_dir_all);
-        written
-            .and_then(|()| fs::write(&path, text))
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+        write_text(&Path::new(to).join(&file), &text)?;
     }
     Ok(())
 }
@@ -355,6 +237,7 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tables::declare;
 
     fn tables() -> Tables {
         Tables::parse(
@@ -400,8 +283,7 @@ mod tests {
     #[test]
     fn every_call_of_the_abi_has_a_page() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let read = |name: &str| fs::read_to_string(root.join("../ctest/abi").join(name)).unwrap();
-        let tables = Tables::parse(&read("abi_functions.tsv"), &read("abi_layout.tsv"));
+        let tables = Tables::read(&root.join("../ctest/abi")).unwrap();
         let files = make(&root.join("man"), &tables).unwrap();
         assert!(files.len() > tables.calls.len());
     }

@@ -13,6 +13,7 @@ use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
 use super::{StreamEngine, StreamRequest, StreamState};
 use crate::net::{ByteLink, Visited};
 use crate::objects::StreamAside;
+use crate::secret::JobSecret;
 use crate::settings::{LocalSettings, StreamSettings};
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_ATOMIC, FI_MULTI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
@@ -135,7 +136,14 @@ impl SimWorld for OverRings {
         look(&world).apart = random.pick(&[0, 0, 2]);
         Self {
             world,
-            settings: &choices()[random.below(choices().len())],
+            settings: {
+                // A handshake costs more than most worlds do otherwise.
+                let secrecy = match random.below(16) {
+                    kind @ 0..2 => 1 + kind,
+                    _ => 0,
+                };
+                &choices()[secrecy][random.below(choices()[secrecy].len())]
+            },
             courier: random.below(4) > 0,
             together: random.below(5) == 0,
             dozes: random.one_in(3),
@@ -287,9 +295,10 @@ fn ways() -> [LocalSettings; 7] {
     ]
 }
 
-/// The parameters that seeds choose from.
-fn choices() -> &'static [StreamSettings] {
-    static CHOICES: OnceLock<Vec<StreamSettings>> = OnceLock::new();
+/// The parameters that seeds choose from: for peers without a secret, for those that prove one to each
+/// other, and for those that encrypt as well.
+fn choices() -> &'static [Vec<StreamSettings>; 3] {
+    static CHOICES: OnceLock<[Vec<StreamSettings>; 3]> = OnceLock::new();
     CHOICES.get_or_init(|| {
         let mib = 1 << 20;
         let usual = [
@@ -316,8 +325,17 @@ fn choices() -> &'static [StreamSettings] {
                 ..StreamSettings::default()
             },
         ];
-        let with = |local| usual.iter().map(move |usual| StreamSettings { local, ..usual.clone() });
-        ways().into_iter().flat_map(with).collect()
+        let proven = |encrypt| JobSecret::new(b"the secret of a world", encrypt);
+        [JobSecret::default(), proven(false), proven(true)].map(|secret| {
+            let all =
+                ways().into_iter().flat_map(|local| usual.iter().map(move |usual| (local, usual)));
+            all.map(|(local, usual)| StreamSettings {
+                local,
+                secret: secret.clone(),
+                ..usual.clone()
+            })
+            .collect()
+        })
     })
 }
 
@@ -461,8 +479,8 @@ mod tests {
             (PlantedFault::LeakedPeer, &["leaks"]),
             (PlantedFault::UncountedBytes, &["of peer", "subtract with overflow"]),
             (PlantedFault::WrongByte, &["the bytes of message"]),
-            (PlantedFault::WrongPlace, &["failed without a cause", "there is no end"]),
-            (PlantedFault::LostSign, &["never completes", "waits"]),
+            (PlantedFault::WrongPlace, &["failed without a cause", "there is no end", "was lost"]),
+            (PlantedFault::LostSign, &["never completes", "waits", "was lost"]),
         ] {
             seeds::finds(fault, says, run);
         }
@@ -524,7 +542,7 @@ mod tests {
             let mut sim = RingSim::with(seed, |plan, world| {
                 two(plan);
                 plan.cq_size = 64;
-                (world.settings, world.together, world.courier) = (&choices()[0], false, true);
+                (world.settings, world.together, world.courier) = (&choices()[0][0], false, true);
             });
             (0..6).for_each(|_| _ = sim.receive_now((1, 0), 1000));
             sim.send_now(0, (1, 0), 100, FI_COMPLETION);

@@ -33,6 +33,9 @@ use std::time::{Duration, Instant};
 /// How long what is held back waits for a visitor.
 const PATIENCE: u64 = 500_000;
 
+/// So many bytes of a new link are taken whole: the proof of a secret and the first message.
+const FRESH: usize = 700;
+
 /// What a link or listener is known by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RingId {
@@ -58,8 +61,8 @@ struct Lane {
     /// So many of the bytes have arrived.
     arrived: usize,
     close: Option<Close>,
-    /// Something was sent before.
-    used: bool,
+    /// How many bytes were sent.
+    passed: usize,
     /// The end of the stream has arrived as well.
     closed: bool,
 }
@@ -72,6 +75,17 @@ impl Lane {
     fn end(&mut self, close: Close) {
         if self.close.is_none() {
             self.close = Some(close);
+        }
+    }
+
+    /// A bit of what is under way changes, or some of it comes twice.
+    fn change(&mut self, random: &mut SimRandom) {
+        let at = self.arrived + random.below(self.bytes.len() - self.arrived);
+        if random.one_in(3) {
+            let again: Vec<_> = self.bytes.range(at..).copied().collect();
+            self.bytes.extend(again);
+        } else {
+            self.bytes[at] ^= 1 << random.below(8);
         }
     }
 }
@@ -388,7 +402,8 @@ impl StreamWorld {
     }
 
     /// Cuts a link between two addresses, if there is one: from each direction a part of what is
-    /// under way gets lost, and all behind it. Returns whether there was one.
+    /// under way gets lost, and all behind it. Where peers encrypt, somebody on the way changes bytes
+    /// at times, before he hangs up. Returns whether there was one.
     pub(super) fn cut(&mut self, one: &Addr, other: &Addr) -> bool {
         // A link's end that called has a port of its own.
         let host = |addr: &Addr| addr.ip().map(|addr| addr.ip());
@@ -398,12 +413,19 @@ impl StreamWorld {
             [from, to] == ends || [to, from] == ends
         };
         let mut any = false;
+        let encrypts = RingEnd::settings().secret.encrypts();
         for pipe in self.pipes.iter_mut().flatten().filter(|pipe| between(pipe)) {
             if pipe.making == Making::Dialing {
                 pipe.making = Making::Refused;
             }
-            for lane in &mut pipe.lanes {
+            let changed = (encrypts && self.random.one_in(2)).then(|| self.random.below(2));
+            for (side, lane) in pipe.lanes.iter_mut().enumerate() {
                 let lost = lane.bytes.len() - lane.arrived;
+                if changed == Some(side) && lost > 0 {
+                    lane.change(&mut self.random);
+                    lane.end(Close::Fin);
+                    continue;
+                }
                 let kept = lane.arrived + self.random.below(lost + 1);
                 lane.bytes.truncate(kept);
                 lane.end(Close::Reset);
@@ -505,8 +527,10 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// What a new engine in this world stands on.
+    /// What a new engine in this world stands on. `together` has many links sent to and received from
+    /// together, where nothing is encrypted.
     pub fn new(world: &Arc<Mutex<StreamWorld>>, together: bool) -> Self {
+        let together = together && !RingEnd::settings().secret.encrypts();
         let mut inside = look(world);
         inside.watches.push(EngineWatch::default());
         let (node, fds) = (inside.watches.len() - 1, Arc::default());
@@ -798,8 +822,8 @@ impl RingEnd {
             if room == 0 {
                 return Err(Error::AGAIN);
             }
-            // The first call on a new link is taken whole, as by a socket.
-            if std::mem::replace(&mut lane.used, true) && random.below(32) == 0 {
+            // What a link begins with is taken whole, as by a socket.
+            if lane.passed >= FRESH && random.below(32) == 0 {
                 room = 1 + random.below(room);
             }
             let mut taken = 0;
@@ -819,6 +843,7 @@ impl RingEnd {
                     break;
                 }
             }
+            lane.passed += taken;
             if !pipe.open[1 - self.side] {
                 // Nobody is there any more, which the answer to these bytes says.
                 lane.bytes.clear();
