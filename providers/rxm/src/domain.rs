@@ -115,6 +115,7 @@ impl Domain for RxmDomain {
     /// Shared transmit contexts cost nothing: each connection sends by itself, and there is nothing
     /// to share.
     const SHARED_TX: bool = true;
+    const IMPORTS: bool = true;
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {
         let identity = self.identity(info)?;
