@@ -33,12 +33,16 @@ use ofi_provider::sys::{Epoll, EventFd, Interest, Timer};
 use owner::{LnxFilling, RailOwner};
 use rails::AtomicLimits;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a caller sleeps at most while a core has no descriptor that would wake it.
 const DEAF_PAUSE: Duration = Duration::from_millis(1);
+
+/// All cores are looked at in each so many turns, or when so many nanoseconds have passed.
+const COLD_TURNS: u64 = 16;
+const COLD_NANOS: u64 = 20_000;
 
 /// A multi-receive buffer with less room is given back (FI_OPT_MIN_MULTI_RECV).
 const MIN_MULTI_RECV: usize = 4096;
@@ -122,6 +126,11 @@ pub(crate) struct LnxEngine {
     /// Expires while a caller sleeps that not all cores would wake.
     timer: Timer,
     deaf: AtomicBool,
+    /// The core where something went on last, which is looked at in each turn.
+    lead: AtomicUsize,
+    /// When all cores were looked at last, in nanoseconds since `began`.
+    looked_at_all: AtomicU64,
+    began: Instant,
     activity: AtomicU64,
 }
 
@@ -150,13 +159,39 @@ impl LnxEngine {
         }
         let (rails, deaf, activity) =
             (RwLock::default(), AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Arc::new(Self { shared, common, rails, epoll, timer, deaf, activity }))
+        let (lead, looked_at_all) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let began = Instant::now();
+        Ok(Arc::new(Self {
+            shared,
+            common,
+            rails,
+            epoll,
+            timer,
+            deaf,
+            lead,
+            looked_at_all,
+            began,
+            activity,
+        }))
     }
 
     /// Waits for the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, LnxState> {
         self.shared.state.lock()
+    }
+
+    /// Whether this turn looks at all cores, also at those where nothing goes on: a look in vain costs
+    /// time, and may give the processor away.
+    #[inline]
+    fn is_time_for_all(&self, turn: u64) -> bool {
+        let now = self.began.elapsed().as_nanos() as u64;
+        let due = now.wrapping_sub(self.looked_at_all.load(Ordering::Relaxed)) >= COLD_NANOS
+            || turn.is_multiple_of(COLD_TURNS);
+        if due {
+            self.looked_at_all.store(now, Ordering::Relaxed);
+        }
+        due
     }
 
     fn rails(&self) -> RwLockReadGuard<'_, Vec<Arc<LnxRail>>> {
@@ -358,12 +393,13 @@ impl Progress for LnxEngine {
         self.activity.store(turn, Ordering::Relaxed);
         let rails = self.rails();
         let cores = &self.common.cores;
-        let hot = cores.iter().any(|core| core.turns.is_hot());
         if rails.iter().any(|rail| rail.owner.is_flooded()) {
             return;
         }
+        let lead = self.lead.load(Ordering::Relaxed);
+        let look_at_all = cores.len() > 1 && self.is_time_for_all(turn);
         for (number, core) in cores.iter().enumerate() {
-            if hot && !core.turns.is_due(turn) {
+            if number != lead && !look_at_all && !core.turns.is_due() {
                 continue;
             }
             match &core.waiter {
@@ -373,7 +409,9 @@ impl Progress for LnxEngine {
                     of_core.for_each(|rail| rail.rail.progress());
                 }
             }
-            core.turns.looked();
+            if core.turns.looked() && number != lead {
+                self.lead.store(number, Ordering::Relaxed);
+            }
         }
         if self.shared.any_starts.load(Ordering::Acquire) {
             self.start_all(&rails);

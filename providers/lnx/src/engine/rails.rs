@@ -8,12 +8,8 @@ use ofi_provider::info::InfoBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Turns without a call from a core after which it is not looked at in each turn any more, while others
-/// are busy.
-const COLD: u32 = 256;
-
-/// A core that is cold is looked at in each so many turns.
-const COLD_TURNS: u64 = 16;
+/// Looks at a core that brought nothing after which it is not looked at in each turn any more.
+const COLD: u32 = 64;
 
 /// What goes on at a core, by which it is decided how often to look there.
 #[derive(Debug)]
@@ -55,31 +51,25 @@ impl LnxTurns {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether something went on there lately.
+    /// Whether it is to be looked at in each turn: something went on there lately, or will.
     #[inline]
-    pub(super) fn is_hot(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) < COLD
+    pub(super) fn is_due(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) < COLD || self.under_way.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether it is to be looked at in this turn, while others are hot.
+    /// It was looked at: returns whether something had gone on since the last look.
     #[inline]
-    pub(super) fn is_due(&self, turn: u64) -> bool {
-        self.is_hot()
-            || turn.is_multiple_of(COLD_TURNS)
-            || self.under_way.load(Ordering::Relaxed) != 0
-    }
-
-    /// It was looked at.
-    #[inline]
-    pub(super) fn looked(&self) {
+    pub(super) fn looked(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
-        if calls != self.seen.load(Ordering::Relaxed) {
+        let busy = calls != self.seen.load(Ordering::Relaxed);
+        if busy {
             self.seen.store(calls, Ordering::Relaxed);
             self.idle.store(0, Ordering::Relaxed);
         } else {
             let idle = self.idle.load(Ordering::Relaxed);
             self.idle.store(idle.saturating_add(1), Ordering::Relaxed);
         }
+        busy
     }
 }
 
