@@ -2,7 +2,7 @@
 use crate::config::config;
 use crate::links::{CoreSpec, LinkSpec};
 use crate::{LNX, LNX_NAME};
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use ofi_provider::abi::*;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
@@ -113,6 +113,18 @@ fn core_hints(hints: Option<InfoRef<'_>>, extra: u64) -> Result<InfoBuf> {
     Ok(core)
 }
 
+/// Whether an info's name of its provider is that of a link: the same names in any order, with `;`
+/// between them.
+fn is_provider(name: &[u8], wanted: &str) -> bool {
+    let names = |text: &[u8]| {
+        let mut names: Vec<_> =
+            text.split(|byte| *byte == b';').map(<[u8]>::to_ascii_lowercase).collect();
+        names.sort();
+        names
+    };
+    names(name) == names(wanted.as_bytes())
+}
+
 /// The infos of a provider of a link, one for each domain.
 fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> {
     let is_local = spec.provider.as_bytes() == LOCAL;
@@ -133,6 +145,11 @@ fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> 
                 let (core, info) = (core.info.as_ref(), info.as_ref());
                 core.domain_name() == info.domain_name()
             };
+            // The name of a core alone is also answered by utility providers over it.
+            let name = info.as_ref().prov_name().map_or(&[][..], CStr::to_bytes);
+            if !is_provider(name, &spec.provider) {
+                continue;
+            }
             let key = info.domain().mr_mode & FI_MR_PROV_KEY != 0;
             if found.iter().any(names) || (key && info.caps() & REMOTE_CAPS != 0) {
                 continue;
@@ -363,7 +380,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         report("refused: addr_format: only FI_FORMAT_UNSPEC, addresses are no one else's");
         return Err(Error::NODATA);
     }
-    let given = |name: Option<&core::ffi::CStr>| name.map(|name| name.to_bytes().to_vec());
+    let given = |name: Option<&CStr>| name.map(|name| name.to_bytes().to_vec());
     let fabric = given(hints.and_then(InfoRef::fabric_name));
     if fabric.is_some_and(|name| name != LNX_NAME.to_bytes()) {
         report("refused: fabric_attr->name: only lnx");
@@ -396,6 +413,13 @@ mod tests {
             LnxCore { info, is_local: *name == "shm" }
         };
         names.iter().map(core).collect()
+    }
+
+    #[test]
+    fn a_core_is_of_the_provider_that_was_named_and_not_of_one_over_it() {
+        assert!(is_provider(b"tcp", "tcp") && is_provider(b"TCP;ofi_rxm", "ofi_rxm;tcp"));
+        assert!(!is_provider(b"tcp;ofi_rxm", "tcp") && !is_provider(b"tcp", "tcp;ofi_rxm"));
+        assert!(!is_provider(b"", "tcp"));
     }
 
     #[test]

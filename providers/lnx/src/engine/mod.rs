@@ -44,6 +44,9 @@ const DEAF_PAUSE: Duration = Duration::from_millis(1);
 const COLD_TURNS: u64 = 16;
 const COLD_NANOS: u64 = 20_000;
 
+/// The clock is looked at in each so many turns.
+const CLOCK_TURNS: u64 = 4;
+
 /// A multi-receive buffer with less room is given back (FI_OPT_MIN_MULTI_RECV).
 const MIN_MULTI_RECV: usize = 4096;
 
@@ -185,6 +188,9 @@ impl LnxEngine {
     /// time, and may give the processor away.
     #[inline]
     fn is_time_for_all(&self, turn: u64) -> bool {
+        if !turn.is_multiple_of(CLOCK_TURNS) {
+            return false;
+        }
         let now = self.began.elapsed().as_nanos() as u64;
         let due = now.wrapping_sub(self.looked_at_all.load(Ordering::Relaxed)) >= COLD_NANOS
             || turn.is_multiple_of(COLD_TURNS);
