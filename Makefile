@@ -26,7 +26,7 @@ LIBVERSION  := 1.32.1
 APIVERSION  := $(shell sed -n 's/^pub const FI_\(MAJOR\|MINOR\|REVISION\)_VERSION: .* = \([0-9]*\);/\2/p' src/abi/fabric.rs | paste -sd.)
 # providers/example is there to be copied, not to be used.
 PLUGINS      = $(filter-out example,$(patsubst lib%_fi.so,%,$(notdir $(wildcard $(TARGET)/lib*_fi.so))))
-TOOLS       := fi_info fi_pingpong fi_strerror fi_ps fi_top fi_doctor
+TOOLS       := fi_info fi_pingpong fi_strerror fi_ps fi_top fi_doctor fi_mon_sampler
 LOCAL       := $(CURDIR)/out/prefix
 VERSION     := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -130,7 +130,7 @@ docs: $(MDBOOK) ## all documentation as a site, in out/site, with charts of the 
 	@echo "out/site/index.html"
 
 features: local ## FEATURES.md, from a run of the conformance suite
-	@FI_LNX_PROV_LINKS=shm+tcp PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm udp;ofi_rxd:rdm lnx:rdm' ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log
+	@FI_LNX_PROV_LINKS=shm+tcp PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm udp;ofi_rxd:rdm sockets:rdm sockets:msg sockets:dgram net:rdm net:msg lnx:rdm' ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log
 	@{ printf '\n## uDAPL\n\nWhat `ctest/programs/dapl` shows over `tcp`; of dat_srq_post_recv(3DAT) and the calls beside it.\n\n'; \
 	  ctest/programs/dapl | sed -n 's/^ok   dapl: /- /p' | awk '!seen[$$0]++'; } >>FEATURES.md
 

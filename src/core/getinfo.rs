@@ -65,7 +65,7 @@ impl WantedProviders {
         }
         match (prov.kind(), &self.names[..]) {
             (ProviderKind::Hook | ProviderKind::Offload, _) => false,
-            (_, []) => true,
+            (_, []) => prov.is_listed() || registry.is_asked_for(prov),
             (ProviderKind::Core, [_]) => named,
             // A pair of names is of a core and what goes over it, never the core alone.
             (ProviderKind::Core, _) => false,
@@ -564,6 +564,27 @@ mod tests {
             ask_registry(&registry, |hints| hints.set_prov_name(c"verbs").unwrap());
         assert!(infos.is_empty());
         assert_eq!(reasons, ["there is no provider verbs (there are: udp, tcp)"]);
+    }
+
+    #[test]
+    fn a_name_of_former_times_is_for_those_who_use_it() {
+        let registry = |filter: &str| {
+            let raws = [c"net", c"tcp"].map(|name| {
+                let mut raw = registry::tests::raw(name, 206);
+                raw.getinfo = Some(two_infos);
+                registry::tests::provider(raw)
+            });
+            registry::tests::registry(filter, raws.into(), false)
+        };
+        let infos = |filter: &str, asked: &CStr| {
+            ask_registry(&registry(filter), |hints| hints.set_prov_name(asked).unwrap()).0
+        };
+        let both =
+            |name: &str| ["eth0", "lo"].map(|on| format!("{name}: FI_EP_UNSPEC {on} (no name)"));
+        assert_eq!(infos("", c""), both("tcp"));
+        assert_eq!(infos("", c"net"), both("net"));
+        assert_eq!(infos("net", c""), both("net"));
+        assert_eq!(infos("^net", c""), both("tcp"));
     }
 
     #[test]

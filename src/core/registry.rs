@@ -55,7 +55,11 @@ const ORDER: &[&str] = &[
 ];
 
 /// Core providers that no other is layered over unless both are named.
-const UNLAYERED: &[&str] = &["sockets", "shm", "efa", "psm3", "ucx", "cxi"];
+const UNLAYERED: &[&str] = &["sockets", "net", "shm", "efa", "psm3", "ucx", "cxi"];
+
+/// Core providers that are asked only by programs or users (`FI_PROVIDER`) that name them: those of
+/// names that have had their time, and of which each info would double one of another provider's.
+const BY_NAME: &[&str] = &["net"];
 
 /// What a provider is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,6 +173,11 @@ impl LoadedProvider {
     /// Whether utility providers go over it without being asked to.
     pub fn layered(&self) -> bool {
         self.kind == ProviderKind::Core && !UNLAYERED.iter().any(|name| self.is(name))
+    }
+
+    /// Whether programs that name no provider get to see it, unless `FI_PROVIDER` names it.
+    pub fn is_listed(&self) -> bool {
+        !BY_NAME.iter().any(|name| self.is(name))
     }
 
     /// Whether this is the provider's name, in any case of letters.
@@ -317,6 +326,11 @@ impl Registry {
     /// What `FI_PROVIDER` says.
     pub fn filter(&self) -> &NameFilter {
         &self.filter
+    }
+
+    /// Whether `FI_PROVIDER` names this provider among those to use.
+    pub fn is_asked_for(&self, prov: &LoadedProvider) -> bool {
+        !self.filter.is_negated() && self.filter.names(prov.name())
     }
 
     /// Where plug-ins were looked for, for people.

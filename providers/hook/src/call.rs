@@ -1,6 +1,7 @@
 //! What a hook gets to see of a call: which one it is, on which object, and its
 //! arguments in the form that all calls of a kind have in common.
 use crate::abi::*;
+use crate::info::version;
 use core::ffi::c_void;
 use core::ptr;
 use libc::iovec;
@@ -92,6 +93,8 @@ pub struct HookCall {
     /// What the object's entries or addresses look like: of a completion queue,
     /// its `fi_cq_format`; of an endpoint, its address format.
     pub format: u32,
+    /// The version of the interface that the program asked for, 0 if it is not known.
+    pub api_version: u32,
     /// The arguments.
     pub args: Args,
 }
@@ -263,6 +266,19 @@ pub struct RegionArgs {
 }
 
 impl RegionArgs {
+    /// Whose memory it is, as `fi_hmem_iface` has it: the system's (0), or an accelerator's. Programs
+    /// of versions before 1.10 cannot say.
+    ///
+    /// # Safety
+    /// The call that it is of is still going on, and the program asked for this version.
+    pub unsafe fn iface(&self, api_version: u32) -> u32 {
+        if api_version < version(1, 10) || self.attr.is_null() {
+            return 0;
+        }
+        // SAFETY: by this function's contract the attributes have this field.
+        unsafe { (&raw const (*self.attr).iface).read() }.raw()
+    }
+
     /// The bytes of all pieces.
     ///
     /// # Safety
@@ -437,6 +453,7 @@ mod tests {
             op: HookOp::CqRead,
             object: ptr::null(),
             format: 3,
+            api_version: 0,
             args: Args::Completions(entries.as_ptr().cast(), ptr::null()),
         };
         // SAFETY: there are two entries of format 3.

@@ -26,6 +26,7 @@ pub use call::{
 pub use log::HookLog;
 pub use object::open_fabric;
 pub use ofi_provider::provider::Provider;
+pub use ofi_provider::sys::has_more_rights;
 pub use ofi_provider::{abi, error, info, param};
 
 use error::Result;
@@ -68,10 +69,11 @@ pub fn outer_of(object: *mut abi::fid) -> *mut abi::fid {
     fids::outer(object).unwrap_or(core::ptr::null_mut())
 }
 
-/// Makes a plug-in of a hook: the provider and its entry point.
+/// Makes a plug-in of a hook: the provider and its entry point. What else is to be done when it is
+/// loaded may follow.
 #[macro_export]
 macro_rules! plug_in {
-    ($name:literal, $hook:ty) => {
+    ($name:literal, $hook:ty $(, $loaded:expr)?) => {
         static PROVIDER: $crate::Provider = $crate::Provider::new_hook(
             match core::ffi::CStr::from_bytes_with_nul(concat!("ofi_hook_", $name, "\0").as_bytes())
             {
@@ -100,6 +102,7 @@ macro_rules! plug_in {
         /// The entry point of the plug-in (fi_provider(7)).
         #[unsafe(no_mangle)]
         pub extern "C" fn fi_prov_ini() -> *mut $crate::abi::fi_provider {
+            $($loaded;)?
             PROVIDER.as_ptr()
         }
     };

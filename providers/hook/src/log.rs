@@ -22,6 +22,11 @@ impl HookLog {
         Self((!prov.is_null()).then(|| unsafe { LogSource::new(prov) }))
     }
 
+    /// The name of the provider that is hooked; none if nothing is logged.
+    pub fn provider(&self) -> Option<String> {
+        self.0.map(|prov| prov.name())
+    }
+
     /// Whether a line of this level would be written.
     pub fn enabled(&self, level: fi_log_level, subsys: fi_log_subsys) -> bool {
         self.0.is_some_and(|prov| log::enabled(prov, level, subsys))

@@ -125,7 +125,8 @@ impl<C: Fid, H: Hook> HookedObject<C, H> {
         make: impl FnOnce() -> R,
     ) -> R {
         let object = self.outer.get().cast::<fid>().cast_const();
-        let call = HookCall { op, object, format: self.format, args };
+        let api_version = self.shared.api_version;
+        let call = HookCall { op, object, format: self.format, api_version, args };
         // A thread that is cancelled goes on to the end of the call: the frames of hooks
         // have something to clean up.
         let _uncancelled = Uncancelled::new();
@@ -190,8 +191,13 @@ pub(crate) unsafe extern "C" fn close<C: Fid, H: Hook>(outer: *mut fid) -> c_int
         if (*outer).fclass == FI_CLASS_FABRIC as usize {
             shared.hook.finish();
         }
-        let call =
-            HookCall { op: HookOp::Close, object: outer, format: object.format, args: Args::None };
+        let call = HookCall {
+            op: HookOp::Close,
+            object: outer,
+            format: object.format,
+            api_version: shared.api_version,
+            args: Args::None,
+        };
         let entry = shared.hook.enter(&call);
         let inner = object.inner.cast::<fid>();
         let ret = match tables::slot!((*inner).ops, fi_ops, close) {

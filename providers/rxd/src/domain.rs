@@ -7,7 +7,7 @@ use crate::wire::{ATOMIC_HEAD, DATA_HEAD};
 use core::ffi::CStr;
 use ofi_provider::abi::fi_ep_type;
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NoPassiveEp};
+use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp};
 use ofi_provider::core_provider;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
@@ -20,14 +20,13 @@ use std::sync::Arc;
 pub(crate) struct RxdFabric;
 
 impl Fabric for RxdFabric {
-    type Domain = RxdDomain;
     type PassiveEp = NoPassiveEp;
 
     fn open(_name: &CStr) -> Result<Self> {
         Ok(Self)
     }
 
-    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<RxdDomain> {
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
         let settings = DomainSettings::new(info, false)?;
         let core_info = core_info(info, api_version)?;
         let prefix = core_info.as_ref().ep().map_or(0, |ep| ep.msg_prefix_size);
@@ -57,7 +56,7 @@ impl Fabric for RxdFabric {
             wait_set: core_provider::CoreWaitSet::open(&fabric).ok(),
         };
         let engine = RxdEngine::new(limits, Box::new(Arc::new(ports)), level)?;
-        Ok(RxdDomain { engine, settings, api_version })
+        Ok(RxdDomain { engine, settings, api_version }.into())
     }
 }
 

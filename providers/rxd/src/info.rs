@@ -22,7 +22,7 @@ const RX_CAPS: u64 = FI_MSG
     | FI_DIRECTED_RECV
     | FI_MULTI_RECV
     | FI_RMA_EVENT;
-/// Capabilities that an application gets only if it asks for them.
+/// Capabilities that an application which asks for some gets only if it asks for these.
 const HINTED_CAPS: u64 = FI_DIRECTED_RECV | FI_RMA_EVENT;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const TX_OP_FLAGS: u64 =
@@ -179,7 +179,10 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
         }
     }
     let mut info = alter(api, &offer, hints)?;
-    let unasked = HINTED_CAPS & !hints.map_or(0, InfoRef::caps);
+    let unasked = match hints.map_or(0, InfoRef::caps) {
+        0 => 0,
+        asked => HINTED_CAPS & !asked,
+    };
     info.set_caps(info.caps() & !unasked);
     info.tx_mut().caps &= !unasked;
     info.rx_mut().caps &= !unasked;

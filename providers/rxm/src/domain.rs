@@ -7,7 +7,7 @@ use crate::wire::MAX_KEY_LEN;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NoPassiveEp, RxAttr};
+use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp, RxAttr};
 use ofi_provider::core_provider;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
@@ -22,14 +22,13 @@ use std::sync::Arc;
 pub(crate) struct RxmFabric;
 
 impl Fabric for RxmFabric {
-    type Domain = RxmDomain;
     type PassiveEp = NoPassiveEp;
 
     fn open(_name: &CStr) -> Result<Self> {
         Ok(Self)
     }
 
-    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<RxmDomain> {
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
         let config = config();
         let mut settings = DomainSettings::new(info, false)?;
         let core_info = core_info(info, api_version)?;
@@ -47,7 +46,7 @@ impl Fabric for RxmFabric {
         // Older programs have no keys (fi_domain(3)).
         let has_key = api_version >= version(1, 5);
         let key = info.domain_auth_key().filter(|_| has_key).unwrap_or_default().to_vec();
-        Ok(RxmDomain { engine, settings, key, has_key, api_version })
+        Ok(RxmDomain { engine, settings, key, has_key, api_version }.into())
     }
 }
 

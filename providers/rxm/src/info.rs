@@ -29,6 +29,9 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_COLLECTIVE
     | FI_MULTICAST
     | FI_NAMED_RX_CTX;
+/// Capabilities that change nothing for an application that does not use them: one that asks for none
+/// in particular sees them.
+const IDLE_CAPS: u64 = FI_AV_USER_ID;
 /// Those of [`HINTED_CAPS`] that are offered only if the core provider has them.
 const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
@@ -282,8 +285,10 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
         }
     }
     let mut info = alter(api, &offer, hints)?;
-    let unasked = HINTED_CAPS & !hints.map_or(0, InfoRef::caps);
-    info.set_caps(info.caps() & !unasked);
+    let asked = hints.map_or(0, InfoRef::caps);
+    let unasked = HINTED_CAPS & !asked;
+    let idle = if asked == 0 { IDLE_CAPS } else { 0 };
+    info.set_caps((info.caps() & !unasked) | idle);
     info.tx_mut().caps &= !unasked;
     info.rx_mut().caps &= !unasked;
     if hints.and_then(InfoRef::tx).is_none_or(|tx| tx.inject_size == 0) {
@@ -316,6 +321,30 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     Ok(Some(info))
 }
 
+/// What `info`, the answer to an application that asks for no capabilities, is with collective
+/// operations; none if it cannot have them. An application that chooses from a list instead of
+/// asking finds these behind the others.
+fn with_collectives(
+    api: u32,
+    core: InfoRef<'_>,
+    hints: Option<InfoRef<'_>>,
+    info: &InfoBuf,
+) -> Result<Option<InfoBuf>> {
+    let (ep, most) = (info.ep(), info.domain());
+    if ep.rx_ctx_cnt == FI_SHARED_CONTEXT || most.max_ep_rx_ctx > 1 || info.mode() != 0 {
+        return Ok(None);
+    }
+    let mut asked = match hints {
+        Some(hints) => hints.to_owned()?,
+        None => InfoBuf::new()?,
+    };
+    asked.set_caps(info.caps() | FI_COLLECTIVE);
+    if hints.is_none() {
+        asked.edit_domain(|domain| domain.mr_mode = most.mr_mode);
+    }
+    layer(api, core, Some(asked.as_ref()))
+}
+
 /// The answer to fi_getinfo(3).
 pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let InfoQuery { version: api, flags, hints, .. } = *query;
@@ -331,16 +360,21 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     };
     let asked = InfoQuery { version: core_version(api), flags, ..*query };
     let cores = find_cores(&asked, core_hints(hints)?)?;
-    let mut chain = InfoChain::new();
+    let lists = hints.is_none_or(|hints| hints.caps() == 0);
+    let (mut chain, mut collective) = (InfoChain::new(), InfoChain::new());
     for core in cores.iter() {
         if [FI_SOCKADDR_IB, FI_ADDR_STR].iter().any(|not| *not as u32 == core.addr_format()) {
             report("a core left out: only those with IP addresses");
             continue;
         }
         if let Some(info) = layer(api, core, hints)? {
+            if lists && let Some(more) = with_collectives(api, core, hints, &info)? {
+                collective.push(more);
+            }
             chain.push(info);
         }
     }
+    chain.append(collective);
     if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
 }
 

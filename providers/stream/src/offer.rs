@@ -103,12 +103,21 @@ pub struct OfferLimits {
     pub protocols: [u32; 2],
     /// Whether domains and endpoints take secrets of the program's own (`auth_key`).
     pub keys: bool,
+    /// Whether hints that do not ask for contexts of scalable endpoints are offered them as well.
+    pub scalable: bool,
 }
 
 impl OfferLimits {
     /// The usual ones, for these protocols.
     pub fn usual(protocols: [u32; 2]) -> Self {
-        Self { tx_size: 256, rx_size: 256, max_inject: 128, protocols, keys: false }
+        Self {
+            tx_size: 256,
+            rx_size: 256,
+            max_inject: 128,
+            protocols,
+            keys: false,
+            scalable: false,
+        }
     }
 
     /// What the user chose by parameters of this provider, FI_TCP_TX_SIZE and so on, which are
@@ -140,7 +149,9 @@ impl OfferLimits {
 /// The offers for an application with these hints, in the order of the answer.
 ///
 /// Shared contexts and contexts of scalable endpoints change how an endpoint is used, so they
-/// are offered only to applications that ask for them.
+/// are offered only to applications that ask for them, or that have no hints and see a list to
+/// choose from: there the connected endpoint over a shared receive context is the last one. Some
+/// providers offer contexts of scalable endpoints to all ([`OfferLimits::scalable`]).
 pub fn offers(
     limits: &OfferLimits,
     version: u32,
@@ -151,7 +162,7 @@ pub fn offers(
     let shared = counts.map(|count| count == FI_SHARED_CONTEXT);
     let several = counts.iter().any(|count| *count > 1 && *count != FI_SHARED_CONTEXT);
     let named = hints.is_some_and(|hints| hints.caps() & FI_NAMED_RX_CTX != 0);
-    let (contexts, named) = match several || named {
+    let (contexts, named) = match several || named || limits.scalable {
         true => (MAX_CONTEXTS, FI_NAMED_RX_CTX),
         false => (1, 0),
     };
@@ -195,8 +206,14 @@ pub fn offers(
         ep_cnt: 8192,
         max_ep_srx_ctx: 8192,
     };
+    // Programs that choose from a list instead of asking find a connected endpoint over a shared
+    // receive context behind the others.
+    let mut kinds = vec![rdm, msg];
+    if hints.is_none() {
+        kinds.push(OfferedEndpoint { max_rx_size: 65536, shared: [false, true], ..msg });
+    }
     let keys = echoed_keys(limits.keys, version, hints);
-    [rdm, msg]
+    kinds
         .iter()
         .map(|kind| {
             let mut offer = kind.offer(limits)?;
@@ -218,6 +235,7 @@ pub fn echoed_keys(taken: bool, api: u32, hints: Option<InfoRef<'_>>) -> [Option
 }
 
 /// What differs between the kinds of endpoints.
+#[derive(Clone, Copy)]
 struct OfferedEndpoint {
     ep_type: fi_ep_type,
     caps: u64,
@@ -306,7 +324,7 @@ mod tests {
             assert_eq!(info.tx().op_flags | info.rx().op_flags, 0);
             assert_eq!(info.tx().caps & FI_RECV, 0);
             let (ep, domain) = (info.ep(), info.domain());
-            assert_eq!((ep.tx_ctx_cnt, ep.rx_ctx_cnt), (1, 1));
+            assert_eq!(ep.tx_ctx_cnt, 1);
             assert_eq!((domain.max_ep_tx_ctx, domain.max_ep_rx_ctx), (1, 1));
             assert_eq!(info.caps() & FI_NAMED_RX_CTX, 0);
         }
@@ -330,9 +348,18 @@ mod tests {
     #[test]
     fn choosing_whom_to_receive_from_is_for_connectionless_endpoints() {
         let offers = offered(None);
-        let [rdm, msg] = &offers[..] else { panic!("two kinds") };
+        let [rdm, msg, shared] = &offers[..] else { panic!("three offers") };
         assert_eq!(rdm.most.caps() & RDM_CAPS, RDM_CAPS);
-        assert_eq!(msg.most.caps() & RDM_CAPS, 0);
+        assert_eq!((msg.most.caps() | shared.most.caps()) & RDM_CAPS, 0);
+    }
+
+    #[test]
+    fn a_list_has_an_endpoint_over_a_shared_receive_context_behind_all_others() {
+        let counts = |hints: Option<InfoRef<'_>>| -> Vec<usize> {
+            offered(hints).iter().map(|offer| offer.most.ep().rx_ctx_cnt).collect()
+        };
+        assert_eq!(counts(None), [1, 1, FI_SHARED_CONTEXT]);
+        assert_eq!(counts(Some(InfoBuf::new().unwrap().as_ref())), [1, 1]);
     }
 
     #[test]

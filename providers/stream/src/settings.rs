@@ -1,6 +1,7 @@
 //! What a provider lets its users choose of the engine.
 use crate::secret::JobSecret;
 use core::time::Duration;
+use ofi_provider::calls::CALLS_AT_A_TIME;
 use ofi_provider::log;
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
@@ -51,7 +52,7 @@ pub struct StreamSettings {
     /// Whether a reliable datagram endpoint listens only to peers in its address vector.
     pub only_known: bool,
     /// The name of the parameter by which users set `only_known`, for the log.
-    pub only_known_by: &'static str,
+    pub only_known_by: String,
     /// Whether the provider starts threads of its own: for automatic progress, and to send what is
     /// held back.
     pub threads: bool,
@@ -65,6 +66,8 @@ pub struct StreamSettings {
     /// How often a peer that was never there yet is called, at most every [`PATIENCE_STEP`], before
     /// what waits for it fails; 0: once.
     pub patience: u32,
+    /// How many peers an engine calls at a time.
+    pub calls: usize,
     /// FI_OPT_MIN_MULTI_RECV of an endpoint that sets no other: a multi-receive buffer is given back
     /// when less than this is left of it, in bytes.
     pub min_multi_recv: usize,
@@ -162,7 +165,7 @@ impl LocalSettings {
         } else if has_more_rights() {
             Some("this program has more rights than its caller".into())
         } else {
-            Some(format!("FI_{}_LOCAL is off", prov.name().to_string_lossy().to_uppercase()))
+            Some(format!("{} is off", param::variable(prov, c"local")))
         };
         if let Some(why) = sockets {
             log!(prov, INFO, FABRIC, "peers of this host are talked to through sockets: {why}");
@@ -277,12 +280,13 @@ impl Default for StreamSettings {
             zerocopy_size: usize::MAX,
             trace: false,
             only_known: false,
-            only_known_by: "",
+            only_known_by: String::new(),
             threads: true,
             firewalled: false,
             local: LocalSettings::default(),
             secret: JobSecret::default(),
             patience: 0,
+            calls: CALLS_AT_A_TIME,
             min_multi_recv: MIN_MULTI_RECV,
         }
     }

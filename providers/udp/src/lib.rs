@@ -1,12 +1,13 @@
-//! The udp provider: FI_EP_DGRAM endpoints over UDP sockets.
-//!
-//! One datagram is one message, without a header. It is also the smallest
-//! complete provider, to start a new one from: [`info`] says what it offers,
-//! `domain` has fabric and domain, `ep` the endpoints,
-//! `socket` their sockets, `group` their multicast groups.
+//! The udp provider: FI_EP_DGRAM endpoints over UDP sockets, which are those of `ofi_inet`.
 #![cfg_attr(not(test), forbid(unsafe_code))]
-mod domain;
-mod ep;
-mod group;
-pub mod info;
-mod socket;
+use ofi_inet::InetPlugIn;
+use ofi_provider::info::{API_VERSION, PROV_VERSION};
+use ofi_provider::provider::Provider;
+
+/// The provider, as the core knows it.
+static UDP: Provider = Provider::named(c"udp", PROV_VERSION, API_VERSION);
+
+static PLUG_IN: InetPlugIn =
+    InetPlugIn { provider: &UDP, offered: |_| {}, scalable: false, note: None };
+
+ofi_provider::plug_in!(ofi_inet::udp::hand_out(&PLUG_IN));

@@ -10,7 +10,9 @@ use crate::sys::{CmId, Pd, VerbsDevice};
 use core::ffi::CStr;
 use ofi_provider::abi::*;
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Domain, DomainSettings, Fabric, RxAttr, passive_name, take_request};
+use ofi_provider::api::{
+    Domain, DomainSettings, Fabric, NewDomain, RxAttr, passive_name, take_request,
+};
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoRef;
@@ -24,14 +26,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub(crate) struct VerbsFabric;
 
 impl Fabric for VerbsFabric {
-    type Domain = VerbsDomain;
     type PassiveEp = VerbsPep;
 
     fn open(_name: &CStr) -> Result<Self> {
         Ok(Self)
     }
 
-    fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<VerbsDomain> {
+    fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<NewDomain> {
         let name = info.domain_name().ok_or(Error::INVAL)?;
         let datagrams = name.to_bytes().strip_suffix(DATAGRAMS.to_bytes());
         let device = VerbsDevice::all()
@@ -46,7 +47,7 @@ impl Fabric for VerbsFabric {
         settings.regions = Arc::new(MrTable::backed(mr_mode, memory.clone()));
         let engine = VerbsEngine::new(device, pd, memory)?;
         let connections = Arc::new(Connections(engine.clone()));
-        Ok(VerbsDomain { thread: Mutex::new(None), connections, engine, settings })
+        Ok(VerbsDomain { thread: Mutex::new(None), connections, engine, settings }.into())
     }
 
     fn passive_ep(&self, info: InfoRef<'_>, _api_version: u32) -> Result<VerbsPep> {

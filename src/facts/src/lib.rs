@@ -10,6 +10,7 @@
 
 pub mod doctor;
 pub mod layout;
+pub mod monitor;
 pub mod read;
 pub mod show;
 

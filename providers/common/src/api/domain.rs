@@ -1,9 +1,8 @@
 //! `struct fid_domain` for any [`Domain`].
 use super::ep::{EpFid, Ground};
-use super::fabric::FabricFid;
 use super::imported::ImportedSrx;
 use super::stx::Stx;
-use super::{Atomic, Domain, Endpoint, Fabric, RxAttr, atomic, collective, opened, trigger};
+use super::{Atomic, Domain, Endpoint, RxAttr, atomic, collective, opened, trigger};
 use crate::abi::{
     FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_PEER, FI_TAGGED, c_enum,
     fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_hmem_iface, fi_info,
@@ -41,6 +40,60 @@ pub struct DomainFid<D> {
     progress: Arc<dyn Progress>,
     /// The provider's part, with a count of its own for what outlives the fid.
     pub(crate) inner: Arc<D>,
+}
+
+/// The fabric that a domain is opened on.
+pub(super) struct OnFabric {
+    pub(super) parent: Parent,
+    pub(super) api_version: u32,
+}
+
+/// A domain of any type that a fabric has opened, and that is to become a fid. Which type it is may
+/// depend on the info: a fabric can have several.
+pub struct NewDomain(Box<dyn BecomesFid>);
+
+impl std::fmt::Debug for NewDomain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NewDomain")
+    }
+}
+
+impl<D: Domain> From<D> for NewDomain {
+    fn from(domain: D) -> Self {
+        Self(Box::new(domain))
+    }
+}
+
+impl NewDomain {
+    /// The domain's fid, which is the application's from now on.
+    pub(super) fn into_c(
+        self,
+        on: OnFabric,
+        info: InfoRef<'_>,
+        context: *mut c_void,
+    ) -> Result<*mut fid_domain> {
+        self.0.into_c(on, info, context)
+    }
+}
+
+trait BecomesFid {
+    fn into_c(
+        self: Box<Self>,
+        on: OnFabric,
+        info: InfoRef<'_>,
+        context: *mut c_void,
+    ) -> Result<*mut fid_domain>;
+}
+
+impl<D: Domain> BecomesFid for D {
+    fn into_c(
+        self: Box<Self>,
+        on: OnFabric,
+        info: InfoRef<'_>,
+        context: *mut c_void,
+    ) -> Result<*mut fid_domain> {
+        Ok(DomainFid::open(*self, on, info, context)?.into_c())
+    }
 }
 
 // SAFETY: the C part is written once, in `open`; `D` is Send + Sync by its trait.
@@ -83,13 +136,7 @@ impl<D: Domain> DomainFid<D> {
         regattr: Some(regattr::<D>),
     };
 
-    pub(super) fn open<F: Fabric<Domain = D>>(
-        fabric: Arc<FabricFid<F>>,
-        info: InfoRef<'_>,
-        context: *mut c_void,
-    ) -> Result<Arc<Self>> {
-        let api_version = fabric.api_version();
-        let inner = fabric.inner.domain(info, api_version)?;
+    fn open(inner: D, on: OnFabric, info: InfoRef<'_>, context: *mut c_void) -> Result<Arc<Self>> {
         let mut progress = inner.progress_source();
         let mut later = None;
         if D::Endpoint::LATER && info.caps() & later::CAPS != 0 {
@@ -109,8 +156,8 @@ impl<D: Domain> DomainFid<D> {
                 mr: std::ptr::from_ref(Self::MR_OPS).cast_mut(),
             },
             users: Arc::new(Users::default()),
-            api_version,
-            fabric: fabric.parent(),
+            api_version: on.api_version,
+            fabric: on.parent,
             later,
             progress,
             inner: Arc::new(inner),

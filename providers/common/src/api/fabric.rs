@@ -1,5 +1,5 @@
 //! `struct fid_fabric` for any [`Fabric`].
-use super::domain::DomainFid;
+use super::domain::OnFabric;
 use super::pep::PepFid;
 use super::{Fabric, Getinfo, opened};
 use crate::abi::{
@@ -166,11 +166,13 @@ unsafe fn open_domain<F: Fabric>(
     if out.is_null() {
         return Err(Error::INVAL);
     }
-    let on = fabric.as_c();
-    let domain = DomainFid::open(fabric, info, context)?;
-    opened::add_domain(info.domain_name().unwrap_or_default(), on, domain.as_c());
+    let api_version = fabric.api_version();
+    let domain = fabric.inner.domain(info, api_version)?;
+    let on = OnFabric { parent: fabric.parent(), api_version };
+    let domain = domain.into_c(on, info, context)?;
+    opened::add_domain(info.domain_name().unwrap_or_default(), fabric.as_c(), domain);
     // SAFETY: checked above.
-    unsafe { out.write(domain.into_c()) };
+    unsafe { out.write(domain) };
     Ok(())
 }
 

@@ -36,7 +36,7 @@ pub use crate::operation::{
 };
 pub use crate::reserved::{MULTICAST_ADDR, is_group};
 pub use connreq::{ConnRequest, take_request};
-pub use domain::DomainFid;
+pub use domain::{DomainFid, NewDomain};
 pub use ep::{Bindings, EpFid};
 pub use fabric::{FabricFid, getinfo_entry, open_fabric};
 pub use pep::{Announcer, NoPassiveEp, PepFid, Reject, passive_name};
@@ -65,15 +65,14 @@ pub trait Getinfo {
 /// A provider's fabric: where domains and passive endpoints are opened
 /// (fi_fabric(3)).
 pub trait Fabric: Send + Sync + Sized + 'static {
-    /// The provider's type of domains.
-    type Domain: Domain;
     /// The provider's type of passive endpoints; [`NoPassiveEp`] if it has none.
     type PassiveEp: PassiveEp;
 
     /// Opens the fabric of this name.
     fn open(name: &CStr) -> Result<Self>;
-    /// Opens a domain as `info` describes it.
-    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<Self::Domain>;
+    /// Opens a domain as `info` describes it: a [`Domain`], of which the provider may have several
+    /// types.
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain>;
     /// Opens a passive endpoint.
     fn passive_ep(&self, _info: InfoRef<'_>, _api_version: u32) -> Result<Self::PassiveEp> {
         Err(Error::NOSYS)

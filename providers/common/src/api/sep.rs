@@ -2,7 +2,9 @@
 //! (fi_endpoint(3)).
 use super::ep::{EpFid, Ground, Parts, Role};
 use super::{ContextAttr, Endpoint, RxAttr, TxAttr};
-use crate::abi::{FI_TRIGGER, fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep};
+use crate::abi::{
+    FI_NAMED_RX_CTX, FI_TRIGGER, fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep,
+};
 use crate::boundary::answer;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, unbuilt};
@@ -64,7 +66,8 @@ impl Scalable {
     fn rx_context(&self, attr: Option<&mut fi_rx_attr>) -> Result<RxAttr> {
         let Some(attr) = attr else { return Ok(self.rx) };
         let get = RxAttr {
-            caps: subset(attr.caps, self.rx.caps)?,
+            // That it can be named is no matter of its own: programs ask for it all the same.
+            caps: subset(attr.caps & !FI_NAMED_RX_CTX, self.rx.caps)?,
             op_flags: if attr.op_flags == 0 { self.rx.op_flags } else { attr.op_flags },
             msg_order: subset(attr.msg_order, self.rx.msg_order)?,
             size: bound(attr.size, self.rx.size)?,

@@ -28,6 +28,19 @@ impl LogSource {
     pub const unsafe fn new(prov: *const fi_provider) -> Self {
         Self(prov)
     }
+
+    /// The provider's name.
+    pub fn name(self) -> String {
+        // SAFETY: the provider stays for good; its name is a C string or null.
+        unsafe {
+            let name = (*self.0).name;
+            if name.is_null() {
+                String::new()
+            } else {
+                CStr::from_ptr(name).to_string_lossy().into()
+            }
+        }
+    }
 }
 
 impl From<&'static Provider> for LogSource {

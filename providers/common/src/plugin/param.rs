@@ -5,18 +5,42 @@ use crate::provider::Provider;
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 fn define(prov: &'static Provider, name: &CStr, kind: fi_param_type, help: &CStr) {
-    // SAFETY: all strings are C strings that outlive the call; the format "%s"
-    // takes the one argument given. A second definition of the same name is
-    // answered with an error that changes nothing.
-    unsafe {
-        abi::fi_param_define(
-            prov.as_ptr(),
-            name.as_ptr(),
-            kind.into(),
-            c"%s".as_ptr(),
-            help.as_ptr(),
-        );
+    for prov in prov.and_bases() {
+        // SAFETY: all strings are C strings that outlive the call; the format "%s"
+        // takes the one argument given. A second definition of the same name is
+        // answered with an error that changes nothing.
+        unsafe {
+            abi::fi_param_define(
+                prov.as_ptr(),
+                name.as_ptr(),
+                kind.into(),
+                c"%s".as_ptr(),
+                help.as_ptr(),
+            );
+        }
     }
+}
+
+/// The value of a provider's parameter, or else of the same parameter of a provider whose parameters
+/// hold for it as well ([`Provider::with_parameters_of`]).
+fn get_of<T>(
+    prov: &'static Provider,
+    get: impl Fn(Option<&'static Provider>) -> Option<T>,
+) -> Option<T> {
+    prov.and_bases().find_map(|prov| get(Some(prov)))
+}
+
+/// The variable of the environment that sets this parameter, which is declared: `FI_TCP_PEERS`.
+pub fn variable(prov: &'static Provider, name: &CStr) -> String {
+    // Of all types of parameters none is larger.
+    let is_set = |prov: &&'static Provider| get::<u64>(Some(*prov), name).is_some();
+    let of = prov.and_bases().find(is_set).unwrap_or(prov);
+    variable_of(of, name)
+}
+
+/// The variable that sets this parameter of this very provider.
+pub fn variable_of(prov: &Provider, name: &CStr) -> String {
+    format!("FI_{}_{}", prov.name().to_string_lossy(), name.to_string_lossy()).to_uppercase()
 }
 
 fn get<T: Default>(prov: Option<&'static Provider>, name: &CStr) -> Option<T> {
@@ -38,25 +62,25 @@ fn get_string(prov: Option<&'static Provider>, name: &CStr) -> Option<String> {
 /// A size: what the environment says, or `default`.
 pub fn size(prov: &'static Provider, name: &CStr, default: usize, help: &CStr) -> usize {
     define(prov, name, fi_param_type::FI_PARAM_SIZE_T, help);
-    get::<usize>(Some(prov), name).unwrap_or(default)
+    get_of(prov, |prov| get::<usize>(prov, name)).unwrap_or(default)
 }
 
 /// An integer, `None` when the environment does not say.
 pub fn int(prov: &'static Provider, name: &CStr, help: &CStr) -> Option<c_int> {
     define(prov, name, fi_param_type::FI_PARAM_INT, help);
-    get::<c_int>(Some(prov), name)
+    get_of(prov, |prov| get::<c_int>(prov, name))
 }
 
 /// A yes or no, `None` when the environment does not say.
 pub fn boolean(prov: &'static Provider, name: &CStr, help: &CStr) -> Option<bool> {
     define(prov, name, fi_param_type::FI_PARAM_BOOL, help);
-    get::<c_int>(Some(prov), name).map(|value| value != 0)
+    get_of(prov, |prov| get::<c_int>(prov, name)).map(|value| value != 0)
 }
 
 /// A text, `None` when the environment does not say.
 pub fn string(prov: &'static Provider, name: &CStr, help: &CStr) -> Option<String> {
     define(prov, name, fi_param_type::FI_PARAM_STRING, help);
-    get_string(Some(prov), name)
+    get_of(prov, |prov| get_string(prov, name))
 }
 
 /// A size that the library itself defines, such as `mr_cache_max_size`.

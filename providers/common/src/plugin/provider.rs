@@ -27,6 +27,8 @@ pub type FabricFn = unsafe extern "C" fn(
 pub struct Provider {
     c: UnsafeCell<fi_provider>,
     handed_out: AtomicBool,
+    /// Whose parameters hold where this provider's own say nothing.
+    base: Option<&'static Provider>,
 }
 
 // SAFETY: only the core writes to it, under its own lock, and before it knows
@@ -65,7 +67,22 @@ impl Provider {
                 cleanup: None,
             }),
             handed_out: AtomicBool::new(false),
+            base: None,
         }
+    }
+
+    /// Where a parameter of this provider (`FI_SOCKETS_PEERS`) is not set, that of another one holds
+    /// (`FI_TCP_PEERS`): for a provider that is the other one by another name. Only the other's name
+    /// is needed for that.
+    #[must_use]
+    pub const fn with_parameters_of(mut self, base: &'static Provider) -> Self {
+        self.base = Some(base);
+        self
+    }
+
+    /// The providers whose parameters hold for this one, it first.
+    pub fn and_bases(&'static self) -> impl Iterator<Item = &'static Provider> {
+        std::iter::successors(Some(self), |prov| prov.base)
     }
 
     /// A hook provider: one that is never asked for infos, and whose fabrics go
@@ -189,6 +206,15 @@ mod tests {
         assert_eq!(name(PROV.hand_out(Some(c"other".into()))), c"other");
         assert_eq!(name(PROV.hand_out(Some(c"third".into()))), c"other");
         assert_eq!(PROV.name(), c"other");
+    }
+
+    #[test]
+    fn parameters_of_another_provider_come_behind_its_own() {
+        static OLD: Provider = Provider::named(c"old", 0, 0);
+        static NEW: Provider = Provider::named(c"new", 0, 0).with_parameters_of(&OLD);
+        let names = NEW.and_bases().map(Provider::name);
+        assert_eq!(names.collect::<Vec<_>>(), [c"new", c"old"]);
+        assert_eq!(OLD.and_bases().count(), 1);
     }
 
     #[test]

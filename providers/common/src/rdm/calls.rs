@@ -100,11 +100,65 @@ pub struct RetryRule {
     pub most: u32,
 }
 
+/// How many calls are under way at a time. The others wait for their turn, and many of these need
+/// not be made any more by then, as the peer has called. A job whose processes call all others at
+/// once would have the network lose most of that, and wait for what is sent again.
+pub const CALLS_AT_A_TIME: usize = 32;
+
+/// Calls that are not answered for so long do not keep others from being made, if none was answered
+/// in that time.
+const LONG_CALL: Duration = Duration::from_secs(2);
+
+/// The calls under way, as far as they count for [`CALLS_AT_A_TIME`].
+#[derive(Default, Debug)]
+pub struct CallPace {
+    /// A connection's number, what tells it from others that had or will have that number, and
+    /// when it was begun.
+    calls: Vec<(u32, u64, Instant)>,
+    /// When a call was last seen to be answered.
+    answered: Option<Instant>,
+}
+
+impl CallPace {
+    /// Notes that a call was begun.
+    pub fn begun(&mut self, id: u32, mark: u64, now: Instant) {
+        self.calls.push((id, mark, now));
+    }
+
+    /// Whether another call may be made, of `most` at a time. `is_under_way` says of a connection's
+    /// number and mark whether its call is not answered yet.
+    pub fn has_room(
+        &mut self,
+        most: usize,
+        now: Instant,
+        is_under_way: impl Fn(u32, u64) -> bool,
+    ) -> bool {
+        if self.calls.len() < most {
+            return true;
+        }
+        let before = self.calls.len();
+        self.calls.retain(|&(id, mark, _)| is_under_way(id, mark));
+        if self.calls.len() < before {
+            self.answered = Some(now);
+        } else if self.next_room().is_some_and(|at| at <= now) {
+            self.calls.retain(|(.., begun)| now.saturating_duration_since(*begun) < LONG_CALL);
+        }
+        self.calls.len() < most
+    }
+
+    /// When the oldest of the calls stops to count if no call is answered, if there are any.
+    pub fn next_room(&self) -> Option<Instant> {
+        let (.., begun) = self.calls.first()?;
+        Some(self.answered.map_or(*begun, |at| at.max(*begun)) + LONG_CALL)
+    }
+}
+
 /// How often a peer refused our calls, and when the next one is due.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CallRetry {
     refusals: u32,
     due: Option<Instant>,
+    in_line: bool,
 }
 
 impl CallRetry {
@@ -142,6 +196,21 @@ impl CallRetry {
         self.due
     }
 
+    /// Notes that a call waits until others are answered ([`CallPace`]).
+    pub fn wait_in_line(&mut self) {
+        (self.due, self.in_line) = (None, true);
+    }
+
+    /// Whether a call waits until others are answered, which it then does no more.
+    pub fn leave_line(&mut self) -> bool {
+        std::mem::take(&mut self.in_line)
+    }
+
+    /// Whether a call will be made without another reason to.
+    pub fn is_waiting(&self) -> bool {
+        self.due.is_some() || self.in_line
+    }
+
     /// Refusals in a row so far.
     pub fn refusals(&self) -> u32 {
         self.refusals
@@ -154,7 +223,7 @@ impl CallRetry {
 
     /// Notes that a call is under way, so that none is due. The refusals still count.
     pub fn calling(&mut self) {
-        self.due = None;
+        (self.due, self.in_line) = (None, false);
     }
 
     /// Notes that the connection is made.
@@ -255,6 +324,37 @@ mod tests {
         assert!(retry.refused_form(now, &RULE));
         assert!(retry.take_due(now), "a call in another form is due at once");
         assert!(retry.call_at(now));
+    }
+
+    #[test]
+    fn calls_are_made_some_at_a_time_and_those_without_an_answer_hinder_nobody_for_long() {
+        let (now, mut pace) = (Instant::now(), CallPace::default());
+        assert_eq!(pace.next_room(), None);
+        for id in 0..3 {
+            assert!(pace.has_room(3, now, |_, _| true));
+            pace.begun(id, 7, now);
+        }
+        assert!(!pace.has_room(3, now, |_, _| true));
+        let soon = now + LONG_CALL / 2;
+        assert!(pace.has_room(3, soon, |id, mark| (id, mark) != (1, 7)), "one was answered");
+        pace.begun(1, 8, soon);
+        // As long as some are answered, the others count.
+        let later = pace.next_room().unwrap();
+        assert_eq!(later, soon + LONG_CALL);
+        assert!(!pace.has_room(3, later - Duration::from_millis(1), |_, _| true));
+        assert!(pace.has_room(3, later, |_, _| true));
+        assert!(pace.calls.is_empty());
+    }
+
+    #[test]
+    fn a_call_waits_in_line_once() {
+        let mut retry = CallRetry::default();
+        assert!(!retry.is_waiting() && !retry.leave_line());
+        retry.wait_in_line();
+        assert!(retry.is_waiting() && retry.leave_line() && !retry.leave_line());
+        retry.wait_in_line();
+        retry.made();
+        assert!(!retry.is_waiting(), "the peer has called");
     }
 
     /// One of two endpoints, as a provider would hold its connection to the other.

@@ -167,8 +167,13 @@ mod tests {
     #[test]
     fn the_calls_of_the_fast_path_are_measured_and_no_others() {
         let perf = Perf::install(HookLog::NOWHERE).unwrap();
-        let call =
-            |op| HookCall { op, object: core::ptr::null(), format: 0, args: ofi_hook::Args::None };
+        let call = |op| HookCall {
+            op,
+            object: core::ptr::null(),
+            format: 0,
+            api_version: 0,
+            args: ofi_hook::Args::None,
+        };
         for op in
             [HookOp::Recv, HookOp::CntrSeterr, HookOp::CntrSeterr, HookOp::Atomic, HookOp::Close]
         {

@@ -141,7 +141,7 @@ mod tests {
             key: 0,
             context: ptr::null_mut(),
         });
-        HookCall { op: HookOp::Send, object: ptr::null(), format: 0, args }
+        HookCall { op: HookOp::Send, object: ptr::null(), format: 0, api_version: 0, args }
     }
 
     #[test]

@@ -271,6 +271,7 @@ mod tests {
             op: HookOp::Send,
             object: ptr::null(),
             format: 0,
+            api_version: 0,
             args: Args::Transfer(some()),
         };
         // SAFETY: nothing in it is followed.

@@ -10,16 +10,20 @@ use super::ep::RxmEngineEp;
 use crate::provider::RXM;
 use crate::wire::{Accept, FlowControl, Refusal, RxmCall};
 use ofi_provider::addr::{Addr, connect_order};
-use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, RetryRule};
+use ofi_provider::calls::{CALLS_AT_A_TIME, CallAnswer, IncomingCall, OwnCall, RetryRule};
 use ofi_provider::core_provider::{CoreEndpoint, CoreEvent};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::log::peer_text;
 use std::time::Duration;
 
-/// How refused calls are tried again: 10 ms after the first refusal, 1.28 s after the last.
+/// How refused calls are tried again: 10 ms after the first refusal, 1.28 s after the last ones, and for 13 s
+/// in all. A peer that refuses is calling by itself, which takes long where many processes start.
 const RETRY: RetryRule =
-    RetryRule { delay: Duration::from_millis(5), longest: Duration::from_millis(5 << 8), most: 8 };
+    RetryRule { delay: Duration::from_millis(5), longest: Duration::from_millis(5 << 8), most: 16 };
+
+/// How many calls are under way at a time; few of simulated peers, of which there are few.
+const AT_A_TIME: usize = if cfg!(test) { 2 } else { CALLS_AT_A_TIME };
 
 impl RxmEngineEp {
     /// Our number of a connection, as connection data have it.
@@ -70,8 +74,11 @@ impl RxmEngineEp {
         if self.peers.is_out_of_reach(self.av.as_deref(), peer) {
             return Err(Error::FIREWALLADDR);
         }
-        let id = self.new_conn(peer, Link::Calling)?;
-        if let Err(error) = self.start_call(id) {
+        let id = self.new_conn(peer, Link::Refused)?;
+        if !self.may_call() {
+            self.conns[id].retry.wait_in_line();
+            self.line.push_back(id);
+        } else if let Err(error) = self.start_call(id) {
             self.conns.remove(id);
             self.peers.detach(peer, id);
             self.unready -= 1;
@@ -81,7 +88,33 @@ impl RxmEngineEp {
         Ok(id)
     }
 
+    /// Whether another peer may be called now ([`CallPace`](ofi_provider::calls::CallPace)).
+    fn may_call(&mut self) -> bool {
+        let conns = &self.conns;
+        self.calls.has_room(AT_A_TIME, clock(), |id, name| {
+            conns
+                .get(id)
+                .is_some_and(|conn| u64::from(conn.name(id)) == name && conn.link == Link::Calling)
+        })
+    }
+
+    /// Calls peers that wait in line, as far as their turn has come.
+    #[cold]
+    fn call_next(&mut self) {
+        while !self.line.is_empty() && self.may_call() {
+            let Some(id) = self.line.pop_front() else { return };
+            // The peer may have called, or the connection be over.
+            let waits = |conn: &mut RxmConn| conn.link == Link::Refused && conn.retry.leave_line();
+            if self.conns.get_mut(id).is_some_and(waits)
+                && let Err(error) = self.start_call(id)
+            {
+                self.ended(id, error);
+            }
+        }
+    }
+
     fn start_call(&mut self, id: u32) -> Result {
+        self.calls.begun(id, self.source(id), clock());
         let peer = self.peers[self.conns[id].peer].addr.clone();
         let mut info = self.common.info.as_ref().to_owned()?;
         let mut local = self.identity.local.clone();
@@ -173,6 +206,9 @@ impl RxmEngineEp {
         }
         if !self.refused.is_empty() {
             self.call_refused_again();
+        }
+        if !self.line.is_empty() {
+            self.call_next();
         }
     }
 

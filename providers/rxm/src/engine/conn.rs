@@ -17,7 +17,8 @@ pub(super) enum Link {
     Calling,
     /// The peer called and this side accepted; the core is still connecting.
     Accepting,
-    /// The peer refused; this side calls again unless the peer calls.
+    /// The peer refused, or is not called before others have answered; this side calls (again) unless
+    /// the peer calls.
     Refused,
     /// The connection is made, and transfers can go out.
     Connected,

@@ -12,6 +12,7 @@ use ofi_provider::abi::{
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
+use ofi_provider::calls::CallPace;
 use ofi_provider::contexts::ContextPlace;
 use ofi_provider::core_provider::{self, CoreBuf, CoreEndpoint, Entries};
 use ofi_provider::cq::{Completion, CompletionError, Context};
@@ -100,6 +101,9 @@ pub(crate) struct RxmEngineEp {
     pub(super) unready: usize,
     /// Connections that were refused and are to be tried again.
     pub(super) refused: Vec<u32>,
+    /// Our calls that are under way, and connections that wait for their turn to call.
+    pub(super) calls: CallPace,
+    pub(super) line: VecDeque<u32>,
     /// Connections with transfers that the core had no room for.
     pub(super) stalled: Vec<u32>,
 
@@ -161,6 +165,8 @@ impl RxmEngineEp {
             conns: Slab::default(),
             unready: 0,
             refused: Vec::new(),
+            calls: CallPace::default(),
+            line: VecDeque::new(),
             stalled: Vec::new(),
             ops: Slab::default(),
             free: Vec::new(),

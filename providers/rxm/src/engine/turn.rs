@@ -175,6 +175,7 @@ impl RxmEngineEp {
         self.look_now = true;
         if !self.handed.is_empty()
             || !self.refused.is_empty()
+            || !self.line.is_empty()
             || (!self.parked.is_empty() && self.inbox.ledger.has_room())
         {
             return false;

@@ -7,7 +7,7 @@
 use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamEpKind};
 use super::state::{StreamState, TOKEN_CONN, TOKEN_LISTENER};
-use super::transfer::Outgoing;
+use super::transfer::{Outgoing, Route};
 use crate::callers::{self, Caller, CallerState, HANDSHAKE_TIMEOUT};
 use crate::guests::{self, Door, Guest};
 use crate::net::{ByteLink, LinkListener, LinkPoller, Net, log_not_in_memory, peer_of};
@@ -169,6 +169,7 @@ impl<N: Net> StreamState<N> {
         let hello = ep.hello(self.net.process());
         let addr = ep.peers[peer].addr.clone();
         let id = self.dial(ep_id, &addr, hello.encode().to_vec())?;
+        self.calls.begun(id, self.conns[id].serial, self.net.now());
         self.attach(id, peer);
         let entry = &mut self.eps[ep_id].peers[peer];
         entry.conn = id;
@@ -176,6 +177,59 @@ impl<N: Net> StreamState<N> {
         let parked = std::mem::take(&mut entry.extra.parked);
         self.conns[id].take_over(parked);
         Ok(id)
+    }
+
+    /// Starts a connection to an RDM peer, or has the peer wait in line while as many are called as
+    /// may be at a time ([`CallPace`](ofi_provider::calls::CallPace)).
+    #[cold]
+    pub(super) fn call_in_turn(&mut self, ep_id: u32, peer: u32) -> Result<Route> {
+        if self.may_call() {
+            return Ok(Route::Conn(self.call(ep_id, peer)?));
+        }
+        if self.eps[ep_id].is_out_of_reach(peer) {
+            return Err(Error::FIREWALLADDR);
+        }
+        self.eps[ep_id].peers[peer].extra.retry.wait_in_line();
+        self.line.push_back((ep_id, peer));
+        if let (1, Some(at)) = (self.line.len(), self.calls.next_room()) {
+            self.wake_at(at);
+        }
+        Ok(Route::Later(peer))
+    }
+
+    fn may_call(&mut self) -> bool {
+        let conns = &self.conns;
+        self.calls.has_room(N::Link::settings().calls, self.net.now(), |id, serial| {
+            conns.get(id).is_some_and(|conn| conn.serial == serial && !conn.is_connected())
+        })
+    }
+
+    /// Calls peers that wait in line, as far as their turn has come.
+    pub(super) fn call_next(&mut self) {
+        while !self.line.is_empty() && self.may_call() {
+            let Some((ep_id, peer)) = self.line.pop_front() else { return };
+            // The endpoint may be closed, the peer may have called or be forgotten.
+            let entry = self.eps.get_mut(ep_id).and_then(|ep| ep.peers.get_mut(peer));
+            if entry.is_some_and(|entry| entry.extra.retry.leave_line()) {
+                self.call_for_parked(ep_id, peer);
+            }
+        }
+        if let (false, Some(at)) = (self.line.is_empty(), self.calls.next_room()) {
+            self.wake_at(at);
+        }
+    }
+
+    /// Calls a peer if transfers wait for it.
+    fn call_for_parked(&mut self, ep_id: u32, peer: u32) {
+        let entry = &self.eps[ep_id].peers[peer];
+        if entry.conn == NONE
+            && !entry.extra.parked.is_empty()
+            && let Err(error) = self.call_in_turn(ep_id, peer)
+        {
+            let parked = std::mem::take(&mut self.eps[ep_id].peers[peer].extra.parked);
+            self.fail_all(ep_id, parked, error);
+            self.eps[ep_id].forget_peer_if_unused(peer);
+        }
     }
 
     /// fi_connect of a MSG endpoint.
@@ -894,16 +948,8 @@ impl<N: Net> StreamState<N> {
             }
         }
         for (ep_id, peer) in due {
-            let entry = &mut self.eps[ep_id].peers[peer];
-            entry.extra.retry.take_due(now);
-            if entry.conn == NONE
-                && !entry.extra.parked.is_empty()
-                && let Err(error) = self.call(ep_id, peer)
-            {
-                let parked = std::mem::take(&mut self.eps[ep_id].peers[peer].extra.parked);
-                self.fail_all(ep_id, parked, error);
-                self.eps[ep_id].forget_peer_if_unused(peer);
-            }
+            self.eps[ep_id].peers[peer].extra.retry.take_due(now);
+            self.call_for_parked(ep_id, peer);
         }
         for ep in self.deaf.clone() {
             self.accept_all(ep);

@@ -49,6 +49,7 @@ use crate::callers::Callers;
 use crate::net::{ByteLink, LateVisits, LinkPoller, Net, Visited};
 use batch::Burst;
 use conn::StreamConn;
+use ofi_provider::calls::CallPace;
 use ofi_provider::courtesy::{self, Courtesy, Looks};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
@@ -168,6 +169,8 @@ impl<N: Net> StreamEngine<N> {
             left_in: 0,
             left: Burst::default(),
             callers: Callers::new(TOKEN_CALLER, usize::MAX),
+            calls: CallPace::default(),
+            line: VecDeque::new(),
             guests: VecDeque::new(),
             leaving: VecDeque::new(),
             hearing: NONE,
@@ -433,6 +436,9 @@ impl<N: Net> StreamState<N> {
             self.serve_together(&ready);
         }
         self.events = events;
+        if !self.line.is_empty() {
+            self.call_next();
+        }
         if news || moved {
             self.idle = 0;
         }

@@ -9,6 +9,7 @@ use crate::guests::Door;
 #[cfg(doc)]
 use crate::net::ByteLink;
 use crate::net::Net;
+use ofi_provider::calls::CallPace;
 use ofi_provider::courtesy::Looks;
 use ofi_provider::facts::EngineFacts;
 use ofi_provider::imports::StartedMessages;
@@ -93,6 +94,10 @@ pub struct StreamState<N: Net> {
     pub(super) left: Burst,
     /// Accepted connections whose request is not complete yet.
     pub(super) callers: Callers<N::Link>,
+    /// Our calls of RDM peers that are under way, and those that wait for their turn: the number of
+    /// an endpoint and of its peer, which may have been called or forgotten since.
+    pub(super) calls: CallPace,
+    pub(super) line: VecDeque<(u32, u32)>,
     /// Connections of peers that called and were in no address vector then, with the
     /// connections' serial numbers, oldest first.
     pub(super) guests: VecDeque<(u32, u64)>,

@@ -128,8 +128,8 @@ impl<N: Net> StreamState<N> {
         let peer = self.eps[ep_id].peer_for(dest)?;
         let entry = &self.eps[ep_id].peers[peer];
         match entry.conn {
-            NONE if entry.extra.retry.due().is_some() => Ok(Route::Later(peer)),
-            NONE => Ok(Route::Conn(self.call(ep_id, peer)?)),
+            NONE if entry.extra.retry.is_waiting() => Ok(Route::Later(peer)),
+            NONE => self.call_in_turn(ep_id, peer),
             conn => Ok(Route::Conn(conn)),
         }
     }

@@ -14,8 +14,8 @@ use core::marker::PhantomData;
 use ofi_provider::abi::{FI_FORMAT_UNSPEC, fi_ep_type, fi_provider};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{
-    Domain, DomainSettings, Fabric, Getinfo, RxAttr, getinfo_entry, open_fabric, passive_name,
-    take_request,
+    Domain, DomainSettings, Fabric, Getinfo, NewDomain, RxAttr, getinfo_entry, open_fabric,
+    passive_name, take_request,
 };
 use ofi_provider::endpoint::{RdmAttr, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
@@ -119,21 +119,20 @@ impl<N: LinkProvider> Getinfo for StreamFabric<N> {
 }
 
 impl<N: LinkProvider> Fabric for StreamFabric<N> {
-    type Domain = StreamDomain<N>;
     type PassiveEp = StreamPep<N>;
 
     fn open(_name: &CStr) -> Result<Self> {
         Ok(Self(PhantomData))
     }
 
-    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<StreamDomain<N>> {
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
         let secret = own_of_domain::<N>(info, api_version)?;
         let net = secret.as_ref().map_or_else(N::open, N::open_with)?;
         let threads = N::Link::settings().threads;
         let settings = DomainSettings::new(info, !threads)?.with_visitors();
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let engine = StreamEngine::new(net, level, threads, regions)?;
-        Ok(StreamDomain { engine, settings, api_version, secret })
+        Ok(StreamDomain { engine, settings, api_version, secret }.into())
     }
 
     fn passive_ep(&self, info: InfoRef<'_>, api_version: u32) -> Result<StreamPep<N>> {

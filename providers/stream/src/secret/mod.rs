@@ -125,37 +125,43 @@ impl JobSecret {
                   default no",
             )
             .unwrap_or(false);
-        let prefix = format!("FI_{}_", prov.name().to_string_lossy().to_uppercase());
-        let value = std::env::var_os(format!("{prefix}AUTH_KEY")).filter(|_| !has_more_rights());
+        let in_file = param::variable(prov, c"auth_key_file");
+        let found = prov.and_bases().find_map(|prov| {
+            let variable = param::variable_of(prov, c"auth_key");
+            let value = std::env::var_os(&variable).filter(|_| !has_more_rights());
+            value.map(|value| (variable, value))
+        });
+        let (plain, value) = found.unzip();
+        let plain = plain.unwrap_or_else(|| param::variable_of(prov, c"auth_key"));
         let none = file.is_none() && value.is_none();
         let origin = match &file {
-            Some(file) => format!("{prefix}AUTH_KEY_FILE: {file}"),
-            None => format!("{prefix}AUTH_KEY"),
+            Some(file) => format!("{in_file}: {file}"),
+            None => plain.clone(),
         };
         let chosen = match (&file, value) {
             // The environment of a program with more rights than its caller is the caller's, and
             // of that the core passes over names with slashes alone.
             (Some(file), _) if has_more_rights() && !file.starts_with('/') => {
-                Err(format!("{prefix}AUTH_KEY_FILE: {file}: not a full path"))
+                Err(format!("{in_file}: {file}: not a full path"))
             }
-            (Some(file), _) => key_in(file)
-                .map(Some)
-                .map_err(|why| format!("{prefix}AUTH_KEY_FILE: {file}: {why}")),
+            (Some(file), _) => {
+                key_in(file).map(Some).map_err(|why| format!("{in_file}: {file}: {why}"))
+            }
             (None, Some(value)) => {
                 log!(
                     prov,
                     WARN,
                     CORE,
-                    "{prefix}AUTH_KEY: what is in the environment others may see; \
-                     {prefix}AUTH_KEY_FILE is the better place for a secret"
+                    "{plain}: what is in the environment others may see; {plain}_FILE is the \
+                     better place for a secret"
                 );
                 check_len(value.len())
                     .and_then(|()| key_of(value.as_bytes()))
                     .map(Some)
-                    .map_err(|why| format!("{prefix}AUTH_KEY: {why}"))
+                    .map_err(|why| format!("{plain}: {why}"))
             }
             (None, None) if encrypt => {
-                Err(format!("{prefix}ENCRYPT needs a secret ({prefix}AUTH_KEY_FILE)"))
+                Err(format!("{} needs a secret ({in_file})", param::variable(prov, c"encrypt")))
             }
             (None, None) => Ok(None),
         };

@@ -10,9 +10,9 @@ use ofi_provider::abi::{
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{
-    Announcer, Atomic, Bindings, Cm, Domain, DomainSettings, Endpoint, Fabric, Msg, PassiveEp,
-    ReadOp, RecvOp, Reject, RemoteSegments, Rma, RxAttr, SendOp, Tagged, WriteOp, open_fabric,
-    take_request,
+    Announcer, Atomic, Bindings, Cm, Domain, DomainSettings, Endpoint, Fabric, Msg, NewDomain,
+    PassiveEp, ReadOp, RecvOp, Reject, RemoteSegments, Rma, RxAttr, SendOp, Tagged, WriteOp,
+    open_fabric, take_request,
 };
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::core_provider::OPT_SOURCE;
@@ -653,16 +653,15 @@ fn here() -> Arc<Mutex<RxmWorld>> {
 }
 
 impl Fabric for WireFabric {
-    type Domain = WireDomain;
     type PassiveEp = WirePep;
 
     fn open(_name: &CStr) -> Result<Self> {
         Ok(Self)
     }
 
-    fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<WireDomain> {
+    fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<NewDomain> {
         let settings = DomainSettings::new(info, true)?;
-        Ok(WireDomain { settings, still: Arc::new(WiresProgress::new()?) })
+        Ok(WireDomain { settings, still: Arc::new(WiresProgress::new()?) }.into())
     }
 
     fn passive_ep(&self, info: InfoRef<'_>, _api_version: u32) -> Result<WirePep> {

@@ -303,7 +303,7 @@ fn choices() -> &'static [Vec<StreamSettings>; 3] {
         let mib = 1 << 20;
         let usual = [
             StreamSettings { prefetch: 16 << 10, ..StreamSettings::default() },
-            StreamSettings { prefetch: 2048, batch: 300, ..StreamSettings::default() },
+            StreamSettings { prefetch: 2048, batch: 300, calls: 1, ..StreamSettings::default() },
             StreamSettings { prefetch: 16 << 10, max_saved_size: 500, ..StreamSettings::default() },
             StreamSettings {
                 prefetch: 4096,
@@ -314,6 +314,7 @@ fn choices() -> &'static [Vec<StreamSettings>; 3] {
             StreamSettings {
                 prefetch: 8192,
                 max_unexpected: mib / 8,
+                calls: 1,
                 batch: 0,
                 ..StreamSettings::default()
             },
@@ -321,6 +322,7 @@ fn choices() -> &'static [Vec<StreamSettings>; 3] {
             StreamSettings {
                 prefetch: 8192,
                 zerocopy_size: 3000,
+                calls: 2,
                 max_saved_size: 5000,
                 ..StreamSettings::default()
             },
@@ -479,7 +481,10 @@ mod tests {
             (PlantedFault::LeakedPeer, &["leaks"]),
             (PlantedFault::UncountedBytes, &["of peer", "subtract with overflow"]),
             (PlantedFault::WrongByte, &["the bytes of message"]),
-            (PlantedFault::WrongPlace, &["failed without a cause", "there is no end", "was lost"]),
+            (
+                PlantedFault::WrongPlace,
+                &["failed without a cause", "there is no end", "was lost", "never completes"],
+            ),
             (PlantedFault::LostSign, &["never completes", "waits", "was lost"]),
         ] {
             seeds::finds(fault, says, run);

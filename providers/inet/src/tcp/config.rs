@@ -1,6 +1,6 @@
 //! The provider's run-time parameters (fi_tcp(7)).
-use crate::admission::Admission;
-use crate::provider::TCP;
+use super::admission::Admission;
+use crate::plug_in::{provider, variable};
 use ofi_provider::param;
 use ofi_stream::secret::JobSecret;
 use ofi_stream::settings::{LocalSettings, StreamSettings};
@@ -31,7 +31,7 @@ pub(crate) fn config() -> &'static TcpConfig {
 
 /// Reads the parameters and declares them to the core.
 fn read() -> TcpConfig {
-    let prov = &TCP;
+    let prov = provider();
     let port = |name, help| param::int(prov, name, help).and_then(|port| u16::try_from(port).ok());
     let low = port(c"port_low_range", c"lowest port to listen on");
     let high = port(c"port_high_range", c"highest port to listen on");
@@ -54,7 +54,7 @@ fn read() -> TcpConfig {
     );
     let engine = StreamSettings {
         only_known: peers.only_known(),
-        only_known_by: "FI_TCP_PEERS",
+        only_known_by: variable(c"peers"),
         firewalled: firewall_addr.unwrap_or(false),
         local: LocalSettings::of_params(prov),
         secret: JobSecret::of_params(prov, true),

@@ -1,10 +1,10 @@
 //! What the engine stands on in this provider: TCP sockets, epoll, and an io_uring if the user
 //! wants that (FI_TCP_IO_URING) and the system lets us.
-use crate::config::config;
-use crate::info;
-use crate::provider::TCP;
-use crate::ring::{Ring, RingOp};
-use crate::sock::TcpSocket;
+use super::config::config;
+use super::info;
+use super::ring::{Ring, RingOp};
+use super::sock::TcpSocket;
+use crate::plug_in::{self, provider, variable};
 use core::time::Duration;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
@@ -38,7 +38,7 @@ impl Sockets {
             && let Err(error) = ring.run(ops)
         {
             ofi_provider::log!(
-                &TCP,
+                provider(),
                 WARN,
                 EP_DATA,
                 "the io_uring is out of order ({error}); going on without it"
@@ -79,10 +79,11 @@ fn ring() -> Option<Box<Ring>> {
         static TOLD: Once = Once::new();
         TOLD.call_once(|| {
             ofi_provider::log!(
-                &TCP,
+                provider(),
                 INFO,
                 DOMAIN,
-                "what is encrypted goes through no io_uring; FI_TCP_IO_URING has no effect"
+                "what is encrypted goes through no io_uring; {} has no effect",
+                variable(c"io_uring")
             );
         });
         return None;
@@ -91,10 +92,11 @@ fn ring() -> Option<Box<Ring>> {
         static TOLD: Once = Once::new();
         TOLD.call_once(|| {
             ofi_provider::log!(
-                &TCP,
+                provider(),
                 INFO,
                 DOMAIN,
-                "the system lets us have no io_uring ({error}); FI_TCP_IO_URING has no effect"
+                "the system lets us have no io_uring ({error}); {} has no effect",
+                variable(c"io_uring")
             );
         });
     });
@@ -107,6 +109,7 @@ impl LinkProvider for Sockets {
     }
 
     fn open() -> Result<Self> {
+        plug_in::current().tell();
         Ok(Self { ring: ring(), ..Self::open_passive()? })
     }
 
@@ -147,7 +150,7 @@ impl Net for Sockets {
     }
 
     fn visits(&self, engine: Weak<dyn Visited>) -> Result<Self::Visits> {
-        Courier::new(engine, &TCP)
+        Courier::new(engine, provider())
     }
 
     fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<TcpSocket> {
@@ -239,7 +242,7 @@ impl ByteLink for TcpSocket {
     type Id = RawFd;
 
     fn provider() -> &'static Provider {
-        &TCP
+        provider()
     }
 
     #[inline(always)]

@@ -1,18 +1,15 @@
-//! What the provider offers (fi_getinfo(3), fi_udp(7)), and its entry point.
-use crate::domain::UdpFabric;
+//! What is offered (fi_getinfo(3), fi_udp(7)).
+use super::domain::UdpFabric;
+use crate::plug_in::{self, iface, provider};
 use ofi_provider::abi::*;
-use ofi_provider::api::{Getinfo, getinfo_entry, open_fabric};
+use ofi_provider::api::Getinfo;
 use ofi_provider::error::Result;
 use ofi_provider::info::{
-    API_VERSION, InfoBuf, InfoChain, InfoQuery, IpProvider, PROV_VERSION, ProviderOffer,
-    ip_getinfo, usual_domain,
+    InfoBuf, InfoChain, InfoQuery, IpProvider, ProviderOffer, ip_getinfo, usual_domain,
 };
-use ofi_provider::param;
-use ofi_provider::provider::Provider;
-use std::sync::OnceLock;
 
 /// The largest message: what one unfragmented datagram carries over Ethernet.
-pub const MAX_MSG_SIZE: usize = 1472;
+pub(crate) const MAX_MSG_SIZE: usize = 1472;
 
 const TX_CAPS: u64 = FI_MSG | FI_SEND | FI_MULTICAST;
 const RX_CAPS: u64 = FI_MSG | FI_RECV | FI_SOURCE;
@@ -23,7 +20,7 @@ const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const TX_OP_FLAGS: u64 = FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_COMPLETION;
 
 /// The most receives that wait; sends never do.
-pub const QUEUE_SIZE: usize = 1024;
+pub(crate) const QUEUE_SIZE: usize = 1024;
 const IOV_LIMIT: usize = 4;
 const OBJECTS: usize = 256;
 
@@ -60,46 +57,24 @@ fn offer() -> Result<ProviderOffer> {
     Ok(ProviderOffer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE })
 }
 
-/// FI_UDP_IFACE, read once.
-fn iface() -> Option<&'static str> {
-    static IFACE: OnceLock<Option<String>> = OnceLock::new();
-    let read =
-        || param::string(&UDP, c"iface", c"the network interface to use, by name (default: all)");
-    IFACE.get_or_init(read).as_deref()
-}
-
 impl Getinfo for UdpFabric {
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
-        let prov =
-            IpProvider { name: c"udp", offers: &[offer()?], iface: iface(), report: &report };
+        let mut offer = offer()?;
+        (plug_in::current().offered)(&mut offer);
+        let prov = IpProvider {
+            name: provider().name(),
+            offers: &[offer],
+            iface: iface(),
+            report: &|line| ofi_provider::log!(provider(), INFO, FABRIC, "{line}"),
+        };
         ip_getinfo(&prov, query)
     }
 }
 
-/// Tells the core why something is not in the answer.
-fn report(line: &str) {
-    ofi_provider::log!(&UDP, INFO, FABRIC, "{line}");
-}
-
-/// The provider, as the core knows it.
-pub static UDP: Provider = Provider::new(
-    c"udp",
-    PROV_VERSION,
-    API_VERSION,
-    getinfo_entry::<UdpFabric>,
-    open_fabric::<UdpFabric>,
-);
-
-ofi_provider::plug_in!({
-    // Declares the parameter, so that fi_getparams lists it.
-    iface();
-    UDP.as_ptr()
-});
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_provider::info::{alter, check};
+    use ofi_provider::info::{API_VERSION, alter, check};
 
     #[test]
     fn the_source_of_messages_is_reported_only_on_request() {

@@ -4,7 +4,7 @@
 //! read there too, where the system lets it: if the socket is bound to no address in
 //! particular, or to the group's, and to the group's port. Else the group has a socket of
 //! its own beside it, so that any endpoint can be a member.
-use crate::socket::DgramSocket;
+use super::socket::DgramSocket;
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::api::{GroupRole, MULTICAST_ADDR, is_group};
 use ofi_provider::error::{Error, Result};

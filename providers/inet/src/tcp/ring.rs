@@ -5,7 +5,7 @@
 //! -EAGAIN, while it takes them from the ring. So none of our memory is ever the
 //! kernel's behind our back: a connection may be closed and a buffer given back at
 //! any time, and it does not matter which thread submitted what, or that it ends.
-use crate::sock::TcpSocket;
+use super::sock::TcpSocket;
 use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, opcode, squeue};
 use ofi_provider::buf::Way;

@@ -1,4 +1,5 @@
 //! Which peers may connect to us (FI_TCP_PEERS, fi_tcp(7)).
+use crate::plug_in::{provider, variable};
 use ipnet::IpNet;
 use ofi_provider::error::{Error, Result};
 use std::net::IpAddr;
@@ -42,11 +43,12 @@ impl Admission {
     pub(crate) fn check(&self) -> Result {
         let Some(word) = &self.wrong else { return Ok(()) };
         ofi_provider::log!(
-            &crate::provider::TCP,
+            provider(),
             WARN,
             DOMAIN,
-            "FI_TCP_PEERS: \"{word}\" is neither \"any\", \"av\", an address nor a network \
-             (192.0.2.0/24); no domain is opened"
+            "{}: \"{word}\" is neither \"any\", \"av\", an address nor a network \
+             (192.0.2.0/24); no domain is opened",
+            variable(c"peers")
         );
         Err(Error::INVAL)
     }
@@ -58,10 +60,11 @@ impl Admission {
         let admitted = open && self.wrong.is_none();
         if !admitted {
             ofi_provider::log_sparsely!(
-                &crate::provider::TCP,
+                provider(),
                 WARN,
                 EP_CTRL,
-                "refusing the connection of {source}: it is in none of the networks of FI_TCP_PEERS"
+                "refusing the connection of {source}: it is in none of the networks of {}",
+                variable(c"peers")
             );
         }
         admitted

@@ -5,9 +5,9 @@
 //! progress is made and only while a receive is posted and the completion queue
 //! has room: everything else waits in the system's socket buffer, or is lost
 //! there, as datagrams are.
-use crate::group::{Change, Groups};
-use crate::info::MAX_MSG_SIZE;
-use crate::socket::DgramSocket;
+use super::group::{Change, Groups};
+use super::info::MAX_MSG_SIZE;
+use super::socket::DgramSocket;
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MSG,
     FI_MULTI_RECV, FI_MULTICAST, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,

@@ -1,9 +1,10 @@
 //! Fabrics and domains.
-use crate::ep::{UdpEngine, UdpEp};
-use crate::info::QUEUE_SIZE;
+use super::ep::{UdpEngine, UdpEp};
+use super::info::QUEUE_SIZE;
+use crate::plug_in;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_SOURCE, fi_ep_type};
-use ofi_provider::api::{Domain, DomainSettings, Fabric, NoPassiveEp, local_addr};
+use ofi_provider::api::{Domain, DomainSettings, Fabric, NewDomain, NoPassiveEp, local_addr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
@@ -15,17 +16,17 @@ use std::sync::Arc;
 pub(crate) struct UdpFabric;
 
 impl Fabric for UdpFabric {
-    type Domain = UdpDomain;
     type PassiveEp = NoPassiveEp;
 
     fn open(_name: &CStr) -> Result<Self> {
         Ok(Self)
     }
 
-    fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<UdpDomain> {
+    fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<NewDomain> {
+        plug_in::current().tell();
         let settings = DomainSettings::new(info, false)?;
         let engine = UdpEngine::new(settings.level.clone())?;
-        Ok(UdpDomain { engine, settings })
+        Ok(UdpDomain { engine, settings }.into())
     }
 }
 
@@ -56,7 +57,7 @@ impl Domain for UdpDomain {
     }
 
     fn thread_name(&self) -> String {
-        "ofi-udp".to_owned()
+        format!("ofi-{}", plug_in::provider().name().to_string_lossy())
     }
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<UdpEp> {

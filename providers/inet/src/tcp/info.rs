@@ -1,0 +1,41 @@
+//! What is offered (fi_getinfo(3), fi_tcp(7)).
+use super::config::config;
+use crate::plug_in::{self, iface, provider, variable};
+use ofi_provider::abi::{FI_PROTO_SOCK_TCP, FI_PROTO_XNET};
+use ofi_provider::error::Result;
+use ofi_provider::info::{InfoChain, InfoQuery, IpProvider, ip_getinfo};
+use ofi_stream::offer::{OfferLimits, offers};
+use std::sync::OnceLock;
+
+/// What users choose of the infos by environment variables, read once; declares these to the core at
+/// first use.
+pub(crate) fn limits() -> &'static OfferLimits {
+    static LIMITS: OnceLock<OfferLimits> = OnceLock::new();
+    LIMITS.get_or_init(|| {
+        let protocols = [FI_PROTO_XNET as u32, FI_PROTO_SOCK_TCP as u32];
+        let limits = OfferLimits {
+            keys: true,
+            scalable: plug_in::current().scalable,
+            ..OfferLimits::of_params(provider(), protocols)
+        };
+        iface();
+        limits
+    })
+}
+
+/// The infos for a query.
+pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+    let prov = provider();
+    let io_uring = config().io_uring.then(|| format!("{} is on", variable(c"io_uring")));
+    config().engine.local.explain(prov, io_uring.as_deref());
+    config().engine.secret.explain(prov);
+    let mut offers = offers(limits(), query.version, query.hints)?;
+    offers.iter_mut().for_each(plug_in::current().offered);
+    let prov = IpProvider {
+        name: prov.name(),
+        offers: &offers,
+        iface: iface(),
+        report: &|line| ofi_provider::log!(prov, INFO, FABRIC, "{line}"),
+    };
+    ip_getinfo(&prov, query)
+}

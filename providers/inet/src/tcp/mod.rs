@@ -1,0 +1,37 @@
+//! FI_EP_MSG and FI_EP_RDM endpoints over TCP sockets.
+//!
+//! [`info`] says what is offered; [`net`] gives the engine of `ofi_stream`, which does the
+//! work and has the provider's objects, sockets for links. Peers of one host go on through memory
+//! ([`WithLocal`]).
+mod admission;
+mod config;
+pub(crate) mod info;
+#[allow(unsafe_code)]
+pub(crate) mod net;
+#[allow(unsafe_code)]
+mod ring;
+#[allow(unsafe_code)]
+mod sock;
+
+use crate::plug_in::InetPlugIn;
+use ofi_provider::abi::fi_provider;
+use ofi_stream::local::WithLocal;
+use std::ffi::CString;
+
+/// The links of the engine.
+pub(crate) type InetLinks = WithLocal<net::Sockets>;
+
+/// Declares the parameters under the provider's name, so that fi_getparams lists them.
+pub(crate) fn declare() {
+    info::limits();
+    config::config();
+}
+
+/// Hands the plug-in to the core as a provider of such endpoints, in `fi_prov_ini`: under another
+/// name, if the user wants one.
+pub fn hand_out(plug_in: &'static InetPlugIn, name: Option<CString>) -> *mut fi_provider {
+    plug_in.is_this();
+    let provider = ofi_stream::objects::hand_out::<InetLinks>(name);
+    declare();
+    provider
+}

@@ -1,0 +1,24 @@
+//! FI_EP_DGRAM endpoints over UDP sockets.
+//!
+//! One datagram is one message, without a header: [`info`] says what is offered, [`domain`] has fabric
+//! and domain, `ep` the endpoints, `socket` their sockets, `group` their multicast groups.
+pub(crate) mod domain;
+mod ep;
+mod group;
+pub(crate) mod info;
+mod socket;
+
+use crate::plug_in::{InetPlugIn, iface};
+use domain::UdpFabric;
+use ofi_provider::abi::fi_provider;
+use ofi_provider::api::{getinfo_entry, open_fabric};
+
+/// Hands the plug-in to the core as a provider of such endpoints, in `fi_prov_ini`.
+pub fn hand_out(plug_in: &'static InetPlugIn) -> *mut fi_provider {
+    plug_in.is_this();
+    let (getinfo, fabric) = (getinfo_entry::<UdpFabric>, open_fabric::<UdpFabric>);
+    let provider = plug_in.provider.hand_out_with(None, getinfo, fabric);
+    // Declares the parameter, so that fi_getparams lists it.
+    iface();
+    provider
+}

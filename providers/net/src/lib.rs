@@ -1,0 +1,21 @@
+//! The provider `net`: what the original's 1.16 and 1.17 called the reliable datagrams over TCP that
+//! are `tcp`'s in later versions. It is `tcp` by that name, and reaches the same peers.
+#![cfg_attr(not(test), forbid(unsafe_code))]
+use ofi_inet::InetPlugIn;
+use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
+use ofi_provider::provider::Provider;
+
+/// The provider, as the core knows it.
+static NET: Provider = Provider::named(c"net", PROV_VERSION, API_VERSION)
+    .with_cleanup(ofi_inet::cleanup)
+    .with_parameters_of(&ofi_inet::TCP_PARAMETERS);
+
+static PLUG_IN: InetPlugIn =
+    InetPlugIn { provider: &NET, offered: as_it_was, scalable: false, note: None };
+
+ofi_provider::plug_in!(ofi_inet::tcp::hand_out(&PLUG_IN, None));
+
+/// The protocols had no versions.
+fn as_it_was(offer: &mut ProviderOffer) {
+    offer.most.edit_ep(|ep| ep.protocol_version = 0);
+}
