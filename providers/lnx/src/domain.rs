@@ -6,7 +6,7 @@ use crate::engine::{LnxCommon, LnxEngine, OpenedCore};
 use crate::info;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
-use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NoPassiveEp};
+use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp};
 use ofi_provider::core_provider::{CoreDomain, CoreFabric, LinkedRegions};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
@@ -21,14 +21,13 @@ use std::sync::Arc;
 pub(crate) struct LnxFabric;
 
 impl Fabric for LnxFabric {
-    type Domain = LnxDomain;
     type PassiveEp = NoPassiveEp;
 
     fn open(_name: &CStr) -> Result<Self> {
         Ok(Self)
     }
 
-    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<LnxDomain> {
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
         no_keys(info, api_version)?;
         let cores = cores_of(info, api_version)?;
         let mut settings = DomainSettings::new(info, false)?;
@@ -51,7 +50,7 @@ impl Fabric for LnxFabric {
         settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
         let common = LnxCommon { cores: opened, regions: settings.regions.clone() };
         let engine = LnxEngine::new(common)?;
-        Ok(LnxDomain { engine, settings, api_version })
+        Ok(LnxDomain { engine, settings, api_version }.into())
     }
 }
 
