@@ -3,6 +3,7 @@
  * ctest/programs/doctor: what fi_doctor says of them is compared there.
  *
  *   hangs CASE [PROVIDER]
+ *   hangs crowd PROVIDER COUNT     so many processes with an endpoint each, which sleep
  *
  * The ranks are forked children. Once all of them hang, their process numbers are
  * printed in a line; they are ended when standard input ends, or after a minute.
@@ -10,6 +11,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,6 +20,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <arpa/inet.h>
@@ -157,6 +160,71 @@ static void compute(void)
 		;
 }
 
+/* Sends until nothing more is taken for a while. */
+static void flood(int to)
+{
+	struct fi_cq_tagged_entry entry;
+	int vain = 0, i = 0;
+
+	while (vain < 200000) {
+		if (fi_tsend(ep, out, 1000, NULL, peers[to], 5, &contexts[i % 4096]) == 0) {
+			vain = 0;
+			i++;
+		} else {
+			vain++;
+		}
+		fi_cq_read(txcq, &entry, 1);
+		fi_cq_read(rxcq, NULL, 0);
+	}
+}
+
+/* Has as much memory as it may have. */
+static void fill_memory(void)
+{
+	struct rlimit most;
+	unsigned long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	if (!f || fscanf(f, "%lu", &pages) != 1)
+		exit(1);
+	fclose(f);
+	most.rlim_cur = most.rlim_max = pages * sysconf(_SC_PAGESIZE);
+	if (setrlimit(RLIMIT_AS, &most))
+		exit(1);
+}
+
+/* Computes on a processor that others have all the time. */
+static void starve(void)
+{
+	struct sched_param none = { 0 };
+	cpu_set_t may, one;
+
+	if (sched_getaffinity(0, sizeof(may), &may))
+		exit(1);
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (CPU_ISSET(cpu, &may)) {
+			CPU_SET(cpu, &one);
+			break;
+		}
+	}
+	if (sched_setaffinity(0, sizeof(one), &one))
+		exit(1);
+	hangs();
+	for (int i = 0; i < 2; i++) {
+		if (fork() == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			alarm(60);
+			for (volatile unsigned n = 0;; n++)
+				;
+		}
+	}
+	if (sched_setscheduler(0, SCHED_IDLE, &none))
+		exit(1);
+	for (volatile unsigned n = 0;; n++)
+		;
+}
+
 static void rest(void)
 {
 	hangs();
@@ -212,6 +280,26 @@ static void run(const char *name, int rank)
 		compute();
 	} else if (!strcmp(name, "deadlock")) {
 		post(5, peers[!rank]);
+		poll_on();
+	} else if (!strcmp(name, "ring")) {
+		post(5, peers[(rank + 1) % ranks]);
+		poll_on();
+	} else if (!strcmp(name, "flood")) {
+		if (rank == 0) {
+			flood(1);
+			hangs();
+			for (;;)
+				fi_cq_read(txcq, &entry, 1);
+		}
+		poll_on();
+	} else if (!strcmp(name, "memory")) {
+		if (rank == 1)
+			fill_memory();
+		poll_on();
+	} else if (!strcmp(name, "starved")) {
+		if (rank == 1)
+			starve();
+		post(5, peers[1]);
 		poll_on();
 	} else if (!strcmp(name, "asleep")) {
 		post(5, peers[!rank]);
@@ -273,6 +361,25 @@ static void run(const char *name, int rank)
 			while (fi_cq_read(rxcq, &entry, 1) != 1)
 				look(txcq);
 		}
+	} else if (!strcmp(name, "counted")) {
+		/* As healthy, and rank 0 notes how many messages it has sent at what time. */
+		FILE *log = rank == 0 && getenv("HANGS_LOG") ? fopen(getenv("HANGS_LOG"), "w") : NULL;
+		unsigned long sent = 1; /* the greeting */
+
+		hangs();
+		for (;;) {
+			struct timespec now;
+
+			used = 0;
+			post(5, peers[!rank]);
+			give(!rank, 5, 64);
+			while (fi_cq_read(rxcq, &entry, 1) != 1)
+				look(txcq);
+			if (++sent % 256 || !log)
+				continue;
+			clock_gettime(CLOCK_MONOTONIC, &now);
+			fprintf(log, "%lld %lu\n", now.tv_sec * 1000000000LL + now.tv_nsec, sent);
+		}
 	} else if (!strcmp(name, "idle")) {
 		/* Nothing to do, and nothing wrong. */
 		poll_on();
@@ -280,6 +387,35 @@ static void run(const char *name, int rank)
 		fprintf(stderr, "no such case: %s\n", name);
 		exit(2);
 	}
+}
+
+/* Many processes that have nothing to do with each other. */
+static int crowd(int count)
+{
+	struct pollfd in = { .fd = 0, .events = POLLIN };
+	pid_t pid;
+	char one;
+
+	if (pipe(done))
+		return 1;
+	for (int i = 0; i < count; i++) {
+		pid = fork();
+		if (pid < 0)
+			return 1;
+		if (pid == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			open_all(0, 0);
+			look(rxcq);
+			rest();
+		}
+		/* One after the other: the beginning of many at once takes much memory. */
+		if (read(done[0], &one, 1) != 1)
+			return 1;
+		printf("%d%c", (int)pid, i + 1 < count ? ' ' : '\n');
+	}
+	fflush(stdout);
+	poll(&in, 1, -1);
+	return 0;
 }
 
 int main(int argc, char **argv)
@@ -292,8 +428,12 @@ int main(int argc, char **argv)
 		return 2;
 	if (argc > 2)
 		provider = argv[2];
+	if (argc > 3 && !strcmp(argv[1], "crowd"))
+		return crowd(atoi(argv[3]));
 	if (!strcmp(argv[1], "source"))
 		ranks = 3;
+	else if (!strcmp(argv[1], "ring"))
+		ranks = 4;
 	alarm(60);
 	if (pipe(done))
 		return 1;

@@ -26,6 +26,7 @@ const CHAPTERS: [(&str, &[(&str, &str)]); 2] = [
             ("docs/which-provider.md", "Which provider should I use?"),
             ("docs/migration.md", "Changing over from the original"),
             ("docs/tuning.md", "Tuning"),
+            ("docs/hangs.md", "Jobs that hang"),
             ("docs/benchmarks.md", "How fast it is"),
             ("FEATURES.md", "Features"),
             ("SECURITY.md", "Security"),

@@ -32,15 +32,43 @@ extern "C" {
 #define FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV (-251265016)
 /** How the endpoint's peers are reached, as a `fi_peer_links`; cannot be set. */
 #define FI_OPT_PEER_LINKS (-130744576)
+/** Classes of time in which transfers are counted (`fi_stats_endpoint`). */
+#define FI_STATS_LATENCIES 24
+/** A flag of an endpoint: it serves a utility provider's, which has an entry of its own. */
+#define FI_STATS_SERVES (1ULL << 0)
+/** A thread that waits for the endpoint sleeps, or did when it was last looked at. */
+#define FI_STATS_ASLEEP (1ULL << 1)
+/** A flag of a peer: its bytes come and go through memory of this host. */
+#define FI_STATS_MEMORY (1ULL << 0)
+/** It has proven the job's secret. */
+#define FI_STATS_SECRET (1ULL << 1)
+/** What goes to it is encrypted. */
+#define FI_STATS_ENCRYPTED (1ULL << 2)
+/** It is not read, because a message of it has nowhere to go. */
+#define FI_STATS_BLOCKED (1ULL << 3)
+/** A state of a peer: the connection is being made. */
+#define FI_STATS_CONNECTING 1
+/** The peer was called and has not answered. */
+#define FI_STATS_CALLED 2
+/** The peer called and has no answer yet. */
+#define FI_STATS_CALLING 3
+/** Messages flow. */
+#define FI_STATS_CONNECTED 4
+/** The peer refused, and is called again later. */
+#define FI_STATS_REFUSED 5
 
 struct fid;
 struct fi_fid_export;
 struct fi_ops_log;
 struct fi_ops_mem_monitor;
 struct fi_ops_mem_notify;
+struct fi_ops_stats;
 struct fi_peer_links;
+struct fi_stats_endpoint;
+struct fi_stats_peer;
 struct fid_logging;
 struct fid_mem_monitor;
+struct fid_stats;
 struct fi_provider;
 
 /**
@@ -55,6 +83,148 @@ struct fi_peer_links {
          * Peers of this host that are talked to through memory.
          */
         size_t memory;
+};
+
+/**
+ * An endpoint of the process, as it was shown last (fi_open(3)).
+ */
+struct fi_stats_endpoint {
+        /**
+         * The provider's name.
+         */
+        char provider[32];
+        /**
+         * The endpoint's address, as a text.
+         */
+        char address[64];
+        /**
+         * An `enum fi_ep_type`; 0 for a shared receive context.
+         */
+        uint64_t ep_type;
+        /**
+         * FI_STATS_SERVES, FI_STATS_ASLEEP.
+         */
+        uint64_t flags;
+        /**
+         * When this was written, in nanoseconds of CLOCK_MONOTONIC.
+         */
+        uint64_t written;
+        /**
+         * Turns of progress that the endpoint's domain has made.
+         */
+        uint64_t turns;
+        uint64_t sent;
+        uint64_t sent_bytes;
+        uint64_t received;
+        uint64_t received_bytes;
+        /**
+         * Receives that wait, untagged and tagged.
+         */
+        uint64_t posted[2];
+        /**
+         * Messages that came before their receive, untagged and tagged.
+         */
+        uint64_t unexpected[2];
+        /**
+         * Bytes of memory that those take.
+         */
+        uint64_t unexpected_bytes;
+        /**
+         * Transfers that are not complete, and how many there may be.
+         */
+        uint64_t in_flight;
+        uint64_t tx_size;
+        /**
+         * Entries of the completion queue of transmits that are not read, and how many it is made for.
+         */
+        uint64_t tx_queue;
+        uint64_t tx_queue_size;
+        /**
+         * The same of the queue of receives.
+         */
+        uint64_t rx_queue;
+        uint64_t rx_queue_size;
+        /**
+         * Connections that were lost.
+         */
+        uint64_t lost;
+        /**
+         * How many transfers took less than 2 to the power of the index microseconds and not less than half of
+         * that, the last any longer time: of those that were not complete when their call returned.
+         */
+        uint64_t latency[FI_STATS_LATENCIES];
+        /**
+         * How many peers of the endpoint are shown.
+         */
+        uint64_t peers;
+};
+
+/**
+ * A peer of an endpoint, as it was shown last (fi_open(3)).
+ */
+struct fi_stats_peer {
+        /**
+         * The peer's address, as a text.
+         */
+        char address[64];
+        /**
+         * What the address vector calls it, FI_ADDR_UNSPEC if it has no name.
+         */
+        uint64_t fi_addr;
+        /**
+         * FI_STATS_CONNECTED or another state.
+         */
+        uint64_t state;
+        /**
+         * FI_STATS_MEMORY and others.
+         */
+        uint64_t flags;
+        /**
+         * Since when it is in that state, in nanoseconds of CLOCK_MONOTONIC.
+         */
+        uint64_t since;
+        /**
+         * When a message last came or went, as far as was seen.
+         */
+        uint64_t moved;
+        uint64_t sent;
+        uint64_t sent_bytes;
+        uint64_t received;
+        uint64_t received_bytes;
+        /**
+         * Transfers that wait to be sent.
+         */
+        uint64_t unsent;
+        /**
+         * Transfers that were sent, and complete when the peer says so.
+         */
+        uint64_t unacknowledged;
+        /**
+         * Reads of its memory, and atomic operations, without an answer.
+         */
+        uint64_t unanswered;
+        /**
+         * Bytes of messages that are being received which have not come.
+         */
+        uint64_t incomplete;
+};
+
+/**
+ * What the process shows of its endpoints (fi_open(3)).
+ */
+struct fid_stats {
+        struct fid fid;
+        struct fi_ops_stats *ops;
+};
+
+/**
+ * Calls of what `fi_open` gives by the name "stats" (fi_open(3)).
+ */
+struct fi_ops_stats {
+        size_t size;
+        int (*look)(struct fid_stats*, size_t*);
+        int (*endpoint)(struct fid_stats*, size_t, struct fi_stats_endpoint*, size_t);
+        int (*peer)(struct fid_stats*, size_t, size_t, struct fi_stats_peer*, size_t);
 };
 
 /**

@@ -38,6 +38,127 @@ pub struct fi_peer_links {
     pub memory: usize,
 }
 
+// What `fi_open` gives by the name "stats" (fi_open(3)), of this library alone.
+/// Classes of time in which transfers are counted (`fi_stats_endpoint`).
+pub const FI_STATS_LATENCIES: c_int = 24;
+/// A flag of an endpoint: it serves a utility provider's, which has an entry of its own.
+pub const FI_STATS_SERVES: u64 = 1 << 0;
+/// A thread that waits for the endpoint sleeps, or did when it was last looked at.
+pub const FI_STATS_ASLEEP: u64 = 1 << 1;
+/// A flag of a peer: its bytes come and go through memory of this host.
+pub const FI_STATS_MEMORY: u64 = 1 << 0;
+/// It has proven the job's secret.
+pub const FI_STATS_SECRET: u64 = 1 << 1;
+/// What goes to it is encrypted.
+pub const FI_STATS_ENCRYPTED: u64 = 1 << 2;
+/// It is not read, because a message of it has nowhere to go.
+pub const FI_STATS_BLOCKED: u64 = 1 << 3;
+/// A state of a peer: the connection is being made.
+pub const FI_STATS_CONNECTING: c_int = 1;
+/// The peer was called and has not answered.
+pub const FI_STATS_CALLED: c_int = 2;
+/// The peer called and has no answer yet.
+pub const FI_STATS_CALLING: c_int = 3;
+/// Messages flow.
+pub const FI_STATS_CONNECTED: c_int = 4;
+/// The peer refused, and is called again later.
+pub const FI_STATS_REFUSED: c_int = 5;
+
+/// An endpoint of the process, as it was shown last (fi_open(3)).
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct fi_stats_endpoint {
+    /// The provider's name.
+    pub provider: [c_char; 32],
+    /// The endpoint's address, as a text.
+    pub address: [c_char; 64],
+    /// An `enum fi_ep_type`; 0 for a shared receive context.
+    pub ep_type: u64,
+    /// FI_STATS_SERVES, FI_STATS_ASLEEP.
+    pub flags: u64,
+    /// When this was written, in nanoseconds of CLOCK_MONOTONIC.
+    pub written: u64,
+    /// Turns of progress that the endpoint's domain has made.
+    pub turns: u64,
+    pub sent: u64,
+    pub sent_bytes: u64,
+    pub received: u64,
+    pub received_bytes: u64,
+    /// Receives that wait, untagged and tagged.
+    pub posted: [u64; 2],
+    /// Messages that came before their receive, untagged and tagged.
+    pub unexpected: [u64; 2],
+    /// Bytes of memory that those take.
+    pub unexpected_bytes: u64,
+    /// Transfers that are not complete, and how many there may be.
+    pub in_flight: u64,
+    pub tx_size: u64,
+    /// Entries of the completion queue of transmits that are not read, and how many it is made for.
+    pub tx_queue: u64,
+    pub tx_queue_size: u64,
+    /// The same of the queue of receives.
+    pub rx_queue: u64,
+    pub rx_queue_size: u64,
+    /// Connections that were lost.
+    pub lost: u64,
+    /// How many transfers took less than 2 to the power of the index microseconds and not less than half of
+    /// that, the last any longer time: of those that were not complete when their call returned.
+    pub latency: [u64; FI_STATS_LATENCIES as usize],
+    /// How many peers of the endpoint are shown.
+    pub peers: u64,
+}
+
+/// A peer of an endpoint, as it was shown last (fi_open(3)).
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct fi_stats_peer {
+    /// The peer's address, as a text.
+    pub address: [c_char; 64],
+    /// What the address vector calls it, FI_ADDR_UNSPEC if it has no name.
+    pub fi_addr: u64,
+    /// FI_STATS_CONNECTED or another state.
+    pub state: u64,
+    /// FI_STATS_MEMORY and others.
+    pub flags: u64,
+    /// Since when it is in that state, in nanoseconds of CLOCK_MONOTONIC.
+    pub since: u64,
+    /// When a message last came or went, as far as was seen.
+    pub moved: u64,
+    pub sent: u64,
+    pub sent_bytes: u64,
+    pub received: u64,
+    pub received_bytes: u64,
+    /// Transfers that wait to be sent.
+    pub unsent: u64,
+    /// Transfers that were sent, and complete when the peer says so.
+    pub unacknowledged: u64,
+    /// Reads of its memory, and atomic operations, without an answer.
+    pub unanswered: u64,
+    /// Bytes of messages that are being received which have not come.
+    pub incomplete: u64,
+}
+
+/// Calls of what `fi_open` gives by the name "stats" (fi_open(3)).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_ops_stats {
+    pub size: usize,
+    pub look: Option<unsafe extern "C" fn(*mut fid_stats, *mut usize) -> c_int>,
+    pub endpoint:
+        Option<unsafe extern "C" fn(*mut fid_stats, usize, *mut fi_stats_endpoint, usize) -> c_int>,
+    pub peer: Option<
+        unsafe extern "C" fn(*mut fid_stats, usize, usize, *mut fi_stats_peer, usize) -> c_int,
+    >,
+}
+
+/// What the process shows of its endpoints (fi_open(3)).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fid_stats {
+    pub fid: fid,
+    pub ops: *mut fi_ops_stats,
+}
+
 /// What `FI_EXPORT_FID` takes (fi_provider(7)).
 #[repr(C)]
 #[derive(Clone, Copy)]

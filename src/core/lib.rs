@@ -5,7 +5,8 @@
 //! - [`log`] is `fi_log` and what decides whether a line is written.
 //! - [`registry`] finds, loads and orders providers.
 //! - [`getinfo`] asks them, layers them and filters what they answer.
-//! - `open` is `fi_open`: the log and the memory monitor that a program gives us.
+//! - `open` is `fi_open`: the log and the memory monitor that a program gives us, and what the
+//!   process shows of its endpoints.
 //! - [`entry`] is the C face of it all, which `capi` gives symbol versions.
 //!
 //! Start-up happens once, at the first call that needs providers. Only `capi` links this
@@ -27,6 +28,8 @@ mod open;
 pub mod params;
 #[allow(unsafe_code)]
 pub mod registry;
+#[allow(unsafe_code)]
+mod stats;
 
 use core::cell::Cell;
 use std::sync::Once;

@@ -1,6 +1,6 @@
-//! `fi_open`: parts of the library that programs give something of their own
-//! (fi_open(3), fi_import_log).
-use super::monitor;
+//! `fi_open`: parts of the library that programs give something of their own (fi_open(3),
+//! fi_import_log), and what the process shows of its endpoints (`stats`).
+use super::{monitor, stats};
 use crate::log;
 use core::ffi::{CStr, c_int, c_void};
 use ofi::abi::{FI_CLASS_LOG, FI_CLASS_MR_CACHE, fi_ops, fi_ops_log, fid, fid_logging};
@@ -44,9 +44,10 @@ pub(super) unsafe fn open(
         // SAFETY: by this function's contract.
         return unsafe { monitor::open(attr, attr_len, flags, context) };
     }
-    let (fclass, ops) = match () {
-        () if is(c"logging") => (FI_CLASS_LOG, &LOG_OPS),
-        () if is(c"mr_cache") => (FI_CLASS_MR_CACHE, &MR_CACHE_OPS),
+    let part = match () {
+        () if is(c"logging") => Some((FI_CLASS_LOG, &LOG_OPS)),
+        () if is(c"mr_cache") => Some((FI_CLASS_MR_CACHE, &MR_CACHE_OPS)),
+        () if is(c"stats") => None,
         () => return Err(Error::NOSYS),
     };
     if api < version(1, 13) || attr_len != 0 {
@@ -55,6 +56,7 @@ pub(super) unsafe fn open(
     if flags != 0 {
         return Err(Error::BADFLAGS);
     }
+    let Some((fclass, ops)) = part else { return Ok(stats::open(context)) };
     if fclass == FI_CLASS_LOG && log::is_imported() {
         return Err(Error::ALREADY);
     }
@@ -144,6 +146,7 @@ mod tests {
             assert_eq!(open(version(1, 13), name, 8, 0), Err(Error::INVAL));
             assert_eq!(open(version(1, 13), name, 0, 1), Err(Error::BADFLAGS));
         }
+        assert_eq!(open(version(1, 13), c"stats", 8, 0), Err(Error::INVAL));
         assert_eq!(open(version(1, 13), c"MR_Cache", 0, 0), Ok(FI_CLASS_MR_CACHE));
         assert_eq!(open(version(1, 13), c"hmem", 0, 0), Err(Error::NOSYS));
     }

@@ -1,24 +1,29 @@
 //! Lists the processes that use the library (fi_ps(1)).
 mod looking;
 
-use looking::{LookOptions, endpoint_cells, print, processes_json, table};
+use looking::{LookOptions, endpoint_cells, is_listed, print, processes_json, table};
+use ofi_facts::read;
 use ofi_facts::show::address;
 use std::process::ExitCode;
 
 const HELP: &str = "\
-Usage: fi_ps [--json] [PID...]
+Usage: fi_ps [-a] [--json] [PID...]
 
 Lists the processes of this host that use libfabric, with their endpoints: as far
 as this user may look at them, and they were not started with FI_STATS=0.
 
+  -a           endpoints that serve those of a utility provider (ofi_rxm) as well
   --json       everything that is known, as JSON
   -h, --help   this text
 ";
 
 fn main() -> ExitCode {
-    let options = LookOptions::parse("fi_ps", HELP, &["--json"], &[]);
-    let processes = options.look("fi_ps");
-    if options.has("--json") {
+    let options = LookOptions::parse("fi_ps", HELP, &["-a", "--json"], &[]);
+    // All that the system says is for JSON alone; of a thousand processes it takes long.
+    let json = options.has("--json");
+    let read_one = if json { read::process } else { read::process_by_name };
+    let processes = options.look_by("fi_ps", read_one);
+    if json {
         print(&processes_json(&processes));
     } else {
         let heading = [
@@ -29,6 +34,9 @@ fn main() -> ExitCode {
         for process in &processes {
             for page in &process.pages {
                 for endpoint in &page.endpoints {
+                    if !is_listed(process, endpoint, options.has("-a")) {
+                        continue;
+                    }
                     let passed = page.passed(endpoint).map(|number| number as f64);
                     let mut row = endpoint_cells(process, page, endpoint, passed);
                     row.push(address(&endpoint.address));

@@ -1,31 +1,38 @@
 //! Shows what processes that use the library do, again and again (fi_top(1)).
 mod looking;
 
-use looking::{LookOptions, complain, endpoint_cells, now, print, processes_json, table};
-use ofi_facts::layout::EndpointFacts;
+use looking::{
+    LookOptions, class_text, complain, endpoint_cells, is_listed, latencies, now, print,
+    processes_json, quantile, table,
+};
+use ofi_facts::layout::{EndpointFacts, PeerFacts, latency_below};
 use ofi_facts::read::{ShownPage, ShownProcess};
-use ofi_facts::show::{address, json, link, short, state, time};
+use ofi_facts::show::{address, json, link, receive, secrecy, short, state, time};
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-Usage: fi_top [-d SECONDS] [-n TIMES] [-p] [-b] [--json | --metrics] [PID...]
+Usage: fi_top [-d SECONDS] [-n TIMES] [-s KEY] [-a] [-p] [-l] [-b] [--json | --metrics] [PID...]
 
 Shows what processes of this host that use libfabric do: messages and bytes a
 second, queues, and what waits.
 
   -d SECONDS   time between two looks (default 1)
   -n TIMES     end after so many (default: never on a terminal, else 1)
+  -s KEY       sort by m, messages (the default), b, bytes, or q, what waits in queues
+  -a           endpoints that serve those of a utility provider (ofi_rxm) as well
   -p           a line for each peer as well
+  -l           lines that say how many transfers took how long
   -b           plain lines, as when the output is no terminal
   --json       the counters themselves as JSON, once
   --metrics    the counters in the text format of Prometheus, once
   -h, --help   this text
 
 Keys on a terminal: m b q sort by messages, bytes, or what waits in queues; p shows
-peers or hides them; x ends.
+peers or hides them, l how long transfers took; arrows (or j k) choose a line, enter
+goes into it, an endpoint or a peer, and u back; x ends.
 ";
 
 /// What the lines are sorted by.
@@ -34,6 +41,14 @@ enum SortKey {
     Messages,
     Bytes,
     Queues,
+}
+
+/// A key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TopKey {
+    Char(u8),
+    Up,
+    Down,
 }
 
 /// The terminal while single keys are read from it; as it was when this goes.
@@ -58,15 +73,32 @@ impl KeyTerminal {
     }
 
     /// The key that is pressed within this time.
-    fn key(within: Duration) -> Option<u8> {
+    fn key(within: Duration) -> Option<TopKey> {
+        let first = Self::byte(within)?;
+        // An arrow is three bytes, which come together.
+        if first != 27 || Self::byte(Duration::from_millis(20)) != Some(b'[') {
+            return Some(TopKey::Char(first));
+        }
+        match Self::byte(Duration::from_millis(20)) {
+            Some(b'A') => Some(TopKey::Up),
+            Some(b'B') => Some(TopKey::Down),
+            _ => None,
+        }
+    }
+
+    fn byte(within: Duration) -> Option<u8> {
         let mut fd = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
         let millis = within.as_millis().min(1 << 30) as libc::c_int;
         // SAFETY: one structure, which outlives the call.
         if unsafe { libc::poll(&raw mut fd, 1, millis) } <= 0 {
             return None;
         }
-        let mut key = [0];
-        matches!(io::stdin().read(&mut key), Ok(1)).then_some(key[0])
+        // Not by a buffered reader: what that takes at once is not seen by the next poll.
+        let mut key = [0u8];
+        // SAFETY: room for one byte.
+        let read = unsafe { libc::read(0, key.as_mut_ptr().cast(), 1) };
+        // The terminal's end is as good as a key that ends the program.
+        if read == 0 { Some(4) } else { (read == 1).then_some(key[0]) }
     }
 }
 
@@ -77,10 +109,35 @@ impl Drop for KeyTerminal {
     }
 }
 
+/// What tells a line from others, in each look: the process, which of its pages, the endpoint's
+/// serial and, of a peer's line, the peer's.
+type LineKey = (u32, usize, u64, u64);
+
+/// What is on the screen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TopView {
+    /// All endpoints.
+    All,
+    /// One endpoint, with its peers.
+    Endpoint(LineKey),
+    /// One peer.
+    Peer(LineKey),
+}
+
+/// A peer's line, and what is said of it alone.
+struct PeerLine {
+    serial: u64,
+    cells: Vec<String>,
+    details: Vec<(&'static str, String)>,
+}
+
 /// A line's cells, and by what it is sorted.
 struct RatedLine {
+    key: LineKey,
     cells: Vec<String>,
-    peers: Vec<Vec<String>>,
+    peers: Vec<PeerLine>,
+    /// How many transfers took how long.
+    times: Vec<(String, u64)>,
     messages: f64,
     bytes: f64,
     queued: u64,
@@ -110,14 +167,14 @@ fn remark(process: &ShownProcess, endpoint: &EndpointFacts, turns: u64, at: u64)
     }
 }
 
-fn lines(before: &[ShownProcess], after: &[ShownProcess], at: u64) -> Vec<RatedLine> {
+fn lines(before: &[ShownProcess], after: &[ShownProcess], at: u64, all: bool) -> Vec<RatedLine> {
     let mut lines = Vec::new();
     for process in after {
         let old = before.iter().find(|old| old.pid == process.pid);
         for (index, page) in process.pages.iter().enumerate() {
             let old = old.and_then(|old| old.pages.get(index));
-            for endpoint in &page.endpoints {
-                lines.push(line(process, page, endpoint, old, at));
+            for endpoint in page.endpoints.iter().filter(|one| is_listed(process, one, all)) {
+                lines.push(line(process, index, endpoint, old, at));
             }
         }
     }
@@ -126,11 +183,12 @@ fn lines(before: &[ShownProcess], after: &[ShownProcess], at: u64) -> Vec<RatedL
 
 fn line(
     process: &ShownProcess,
-    page: &ShownPage,
+    index: usize,
     endpoint: &EndpointFacts,
     old: Option<&ShownPage>,
     at: u64,
 ) -> RatedLine {
+    let page = &process.pages[index];
     let same = |known: &&EndpointFacts| known.serial == endpoint.serial;
     let before = old.and_then(|old| Some((old, old.endpoints.iter().find(same)?)));
     let turn =
@@ -149,54 +207,200 @@ fn line(
     let mut cells = endpoint_cells(process, page, endpoint, rate);
     cells
         .extend([posted, unexpected, endpoint.in_flight, endpoint.rx_queue].map(|n| n.to_string()));
+    let (at_once, classes) = latencies(page, endpoint, before);
+    cells.extend([0.5, 0.99].map(|part| quantile(at_once, &classes, part)));
     cells.push(remark(process, endpoint, turns, at));
     let peers = page.peers_of(endpoint).map(|peer| {
         let known =
             before.and_then(|(old, _)| old.peers.iter().find(|known| known.serial == peer.serial));
-        let passed = |peer: &ofi_facts::layout::PeerFacts| {
-            [peer.sent, peer.sent_bytes, peer.received, peer.received_bytes]
-        };
-        let rate = known.map_or([0.0; 4], |known| {
-            rates(passed(known), passed(peer), peer.written.saturating_sub(known.written))
-        });
-        let [sent, sent_bytes, received, received_bytes] = rate.map(short);
-        let still = at.saturating_sub(peer.moved);
-        let mut row = vec![String::new(); 14];
-        (row[1], row[2], row[3]) = (address(&peer.address), state(peer).into(), link(peer).into());
-        (row[5], row[6], row[7], row[8]) = (sent, sent_bytes, received, received_bytes);
-        row[11] = peer.unsent.saturating_add(peer.unacknowledged).to_string();
-        if still > 1_000_000_000 {
-            row[13] = format!("nothing for {}", time(still));
-        }
-        row
+        peer_line(page, endpoint, peer, known, at)
     });
+    let count = |(class, count): (usize, &u64)| (class_text(class), *count);
+    let waited = classes.iter().enumerate().filter(|(_, count)| **count > 0).map(count);
     RatedLine {
+        key: (process.pid, index, endpoint.serial, 0),
         cells,
         peers: peers.collect(),
+        times: std::iter::once(("at once".into(), at_once)).chain(waited).collect(),
         messages: rate[0] + rate[2],
         bytes: rate[1] + rate[3],
         queued,
     }
 }
 
-fn screen(mut lines: Vec<RatedLine>, key: SortKey, with_peers: bool) -> String {
-    lines.sort_by(|one, other| match key {
-        SortKey::Messages => other.messages.total_cmp(&one.messages),
-        SortKey::Bytes => other.bytes.total_cmp(&one.bytes),
-        SortKey::Queues => other.queued.cmp(&one.queued),
+fn peer_line(
+    page: &ShownPage,
+    endpoint: &EndpointFacts,
+    peer: &PeerFacts,
+    known: Option<&PeerFacts>,
+    at: u64,
+) -> PeerLine {
+    let passed =
+        |peer: &PeerFacts| [peer.sent, peer.sent_bytes, peer.received, peer.received_bytes];
+    let rate = known.map_or([0.0; 4], |known| {
+        rates(passed(known), passed(peer), peer.written.saturating_sub(known.written))
     });
-    let heading = [
-        "PID", "PROGRAM", "PROVIDER", "TYPE", "PEERS", "SENT/s", "BYTES/s", "RECV/s", "BYTES/s",
-        "POSTED", "UNEXP", "FLIGHT", "UNREAD", "REMARK",
-    ];
-    let mut rows = vec![heading.map(String::from).to_vec()];
-    for line in lines {
-        rows.push(line.cells);
-        if with_peers {
-            rows.extend(line.peers);
-        }
+    let [sent, sent_bytes, received, received_bytes] = rate.map(short);
+    let still = at.saturating_sub(peer.moved);
+    let mut cells = vec![String::new(); COLUMNS];
+    (cells[1], cells[2], cells[3]) =
+        (address(&peer.address), state(peer).into(), link(peer).into());
+    (cells[5], cells[6], cells[7], cells[8]) =
+        (sent.clone(), sent_bytes.clone(), received.clone(), received_bytes.clone());
+    cells[11] = peer.unsent.saturating_add(peer.unacknowledged).to_string();
+    if still > 1_000_000_000 {
+        cells[COLUMNS - 1] = format!("nothing for {}", time(still));
     }
-    table(&rows)
+    let name =
+        if peer.name == ofi_facts::layout::ANY { "none".into() } else { peer.name.to_string() };
+    let of_it = |waiting: &&ofi_facts::layout::WaitingFacts| {
+        waiting.kind != 0 && waiting.source == peer.name
+    };
+    let receives = endpoint.receives.iter().filter(of_it);
+    let receives: Vec<_> = receives.map(|one| receive(one, |_| address(&peer.address))).collect();
+    let details = vec![
+        ("of the endpoint", format!("{} {}", page.provider(), address(&endpoint.address))),
+        ("peer", address(&peer.address)),
+        ("fi_addr_t", name),
+        ("state", format!("{}, for {}", state(peer), time(at.saturating_sub(peer.since)))),
+        ("its bytes go through", format!("{} ({})", link(peer), secrecy(peer))),
+        ("last message", format!("{} ago", time(still))),
+        ("sent", format!("{} messages, {} bytes", peer.sent, peer.sent_bytes)),
+        ("received", format!("{} messages, {} bytes", peer.received, peer.received_bytes)),
+        ("a second, sent", format!("{sent} messages, {sent_bytes} bytes")),
+        ("a second, received", format!("{received} messages, {received_bytes} bytes")),
+        (
+            "not sent yet",
+            format!("{} transfers, at least {} bytes", peer.unsent, peer.unsent_bytes),
+        ),
+        ("sent, not confirmed", peer.unacknowledged.to_string()),
+        ("announced to it", peer.announced.to_string()),
+        ("announced by it", peer.at_sender.to_string()),
+        ("requests without answer", peer.unanswered.to_string()),
+        ("bytes still to come", peer.incomplete.to_string()),
+        ("receives from it alone", receives.join("; ")),
+    ];
+    PeerLine { serial: peer.serial, cells, details }
+}
+
+const HEADING: [&str; 16] = [
+    "PID", "PROGRAM", "PROVIDER", "TYPE", "PEERS", "SENT/s", "BYTES/s", "RECV/s", "BYTES/s",
+    "POSTED", "UNEXP", "FLIGHT", "UNREAD", "HALF", "99 %", "REMARK",
+];
+
+const COLUMNS: usize = HEADING.len();
+
+/// What there is to show of the lines.
+struct TopScreen {
+    text: String,
+    /// What can be chosen, in the order of the screen.
+    keys: Vec<LineKey>,
+}
+
+/// How the lines are shown.
+struct TopChoice {
+    sort: SortKey,
+    peers: bool,
+    times: bool,
+    view: TopView,
+    /// The line that is chosen.
+    cursor: Option<LineKey>,
+}
+
+impl TopChoice {
+    fn screen(&self, mut lines: Vec<RatedLine>) -> TopScreen {
+        lines.sort_by(|one, other| match self.sort {
+            SortKey::Messages => other.messages.total_cmp(&one.messages),
+            SortKey::Bytes => other.bytes.total_cmp(&one.bytes),
+            SortKey::Queues => other.queued.cmp(&one.queued),
+        });
+        if let TopView::Peer((pid, page, endpoint, peer)) = self.view {
+            let line = lines.iter().find(|line| line.key == (pid, page, endpoint, 0));
+            let found = line.and_then(|line| line.peers.iter().find(|one| one.serial == peer));
+            let text = match found {
+                Some(peer) => {
+                    let rows =
+                        peer.details.iter().map(|(name, value)| format!("{name:>24}  {value}"));
+                    format!("process {pid}\n{}\n", rows.collect::<Vec<_>>().join("\n"))
+                }
+                None => "this peer is not connected any more\n".into(),
+            };
+            return TopScreen { text, keys: Vec::new() };
+        }
+        let mut rows = vec![HEADING.map(String::from).to_vec()];
+        // The keys of rows, and lines that follow a row.
+        let (mut keys, mut below) = (vec![None], vec![Vec::new()]);
+        for line in lines {
+            let inside = self.view == TopView::Endpoint(line.key);
+            if self.view != TopView::All && !inside {
+                continue;
+            }
+            let mut times = Vec::new();
+            if self.times || inside {
+                let all = line.times.iter().map(|(_, count)| *count).fold(0, u64::saturating_add);
+                times.extend(line.times.iter().filter(|_| all > 0).map(|(class, count)| {
+                    let part = *count as f64 / all as f64;
+                    let bar = "#".repeat((part * 40.0).round() as usize);
+                    format!("{class:>14} {:>6.2} % {bar}", 100.0 * part)
+                }));
+            }
+            rows.push(line.cells);
+            keys.push(Some(line.key).filter(|_| !inside));
+            below.push(times);
+            if self.peers || inside {
+                for peer in line.peers {
+                    rows.push(peer.cells);
+                    keys.push(Some((line.key.0, line.key.1, line.key.2, peer.serial)));
+                    below.push(Vec::new());
+                }
+            }
+        }
+        let mut text = String::new();
+        for ((line, key), below) in table(&rows).lines().zip(&keys).zip(&below) {
+            let chosen = key.is_some() && *key == self.cursor;
+            text += &if chosen { format!("\x1b[7m{line}\x1b[0m\n") } else { format!("{line}\n") };
+            below.iter().for_each(|line| text += &format!("{line}\n"));
+        }
+        if rows.len() == 1 && self.view != TopView::All {
+            text += "this endpoint is no more\n";
+        }
+        TopScreen { text, keys: keys.into_iter().flatten().collect() }
+    }
+
+    /// Takes a key; false if it ends the program. `keys` are those of the lines that can be chosen.
+    fn press(&mut self, key: TopKey, keys: &[LineKey]) -> bool {
+        let at = self.cursor.and_then(|cursor| keys.iter().position(|key| *key == cursor));
+        let go = |to: usize| keys.get(to.min(keys.len().saturating_sub(1))).copied();
+        match key {
+            TopKey::Char(b'm') => self.sort = SortKey::Messages,
+            TopKey::Char(b'b') => self.sort = SortKey::Bytes,
+            TopKey::Char(b'q') => self.sort = SortKey::Queues,
+            TopKey::Char(b'p') => self.peers = !self.peers,
+            TopKey::Char(b'l') => self.times = !self.times,
+            TopKey::Down | TopKey::Char(b'j') => self.cursor = go(at.map_or(0, |at| at + 1)),
+            TopKey::Up | TopKey::Char(b'k') => self.cursor = go(at.unwrap_or(0).saturating_sub(1)),
+            TopKey::Char(b'\n' | b'\r') => {
+                let chosen = at.and_then(|at| keys.get(at));
+                if let Some(key) = chosen {
+                    self.view =
+                        if key.3 == 0 { TopView::Endpoint(*key) } else { TopView::Peer(*key) };
+                    self.cursor = None;
+                }
+            }
+            TopKey::Char(b'u') => {
+                self.view = match self.view {
+                    TopView::Peer((pid, page, endpoint, _)) => {
+                        TopView::Endpoint((pid, page, endpoint, 0))
+                    }
+                    _ => TopView::All,
+                };
+                self.cursor = None;
+            }
+            TopKey::Char(b'x' | 4) => return false,
+            TopKey::Char(_) => {}
+        }
+        true
+    }
 }
 
 /// The counters, as Prometheus' textfile collector takes them.
@@ -228,31 +432,68 @@ fn metrics(processes: &[ShownProcess]) -> String {
         for process in processes {
             for page in &process.pages {
                 for endpoint in &page.endpoints {
-                    let _ = writeln!(
-                        text,
-                        "libfabric_{name}{{pid=\"{}\",program={},provider={},address={}}} {}",
-                        process.pid,
-                        json(&process.system.program),
-                        json(&page.provider()),
-                        json(&address(&endpoint.address)),
-                        value(page, endpoint)
-                    );
+                    let labels = labels(process, page, endpoint);
+                    let value = value(page, endpoint);
+                    let _ = writeln!(text, "libfabric_{name}{{{labels}}} {value}");
                 }
+            }
+        }
+    }
+    let name = "transfer_seconds";
+    let _ = writeln!(
+        text,
+        "# HELP libfabric_{name} How long transfers took; the sum is an estimate\n# TYPE libfabric_{name} histogram"
+    );
+    for process in processes {
+        for page in &process.pages {
+            for endpoint in &page.endpoints {
+                let labels = labels(process, page, endpoint);
+                let (at_once, classes) = latencies(page, endpoint, None);
+                let (mut count, mut sum) = (at_once, 0.0);
+                let _ = writeln!(text, "libfabric_{name}_bucket{{{labels},le=\"0\"}} {count}");
+                for (class, more) in classes.iter().enumerate() {
+                    count = count.saturating_add(*more);
+                    let below = latency_below(class).map(|nanos| nanos as f64 / 1e9);
+                    // In the middle of the class.
+                    sum += *more as f64 * below.unwrap_or(8.0) * 0.75;
+                    let le = below.map_or("+Inf".into(), |below| format!("{below}"));
+                    let _ =
+                        writeln!(text, "libfabric_{name}_bucket{{{labels},le=\"{le}\"}} {count}");
+                }
+                let _ = writeln!(text, "libfabric_{name}_sum{{{labels}}} {sum:.6}");
+                let _ = writeln!(text, "libfabric_{name}_count{{{labels}}} {count}");
             }
         }
     }
     text
 }
 
+/// What tells an endpoint's series from others.
+fn labels(process: &ShownProcess, page: &ShownPage, endpoint: &EndpointFacts) -> String {
+    format!(
+        "pid=\"{}\",program={},provider={},address={}",
+        process.pid,
+        json(&process.system.program),
+        json(&page.provider()),
+        json(&address(&endpoint.address)),
+    )
+}
+
 fn main() -> ExitCode {
-    let flags = ["-p", "-b", "--json", "--metrics"];
-    let options = LookOptions::parse("fi_top", HELP, &flags, &["-d", "-n"]);
+    let flags = ["-a", "-p", "-l", "-b", "--json", "--metrics"];
+    let options = LookOptions::parse_with("fi_top", HELP, &flags, &["-d", "-n"], &["-s"]);
     let mut before = options.look("fi_top");
     if options.has("--json") || options.has("--metrics") {
         let text = if options.has("--json") { processes_json(&before) } else { metrics(&before) };
         print(&text);
         return ExitCode::SUCCESS;
     }
+    let sort = match options.word("-s") {
+        None | Some("m") => SortKey::Messages,
+        Some("b") => SortKey::Bytes,
+        Some("q") => SortKey::Queues,
+        Some(_) => complain("fi_top", "-s takes m, b or q"),
+    };
     if before.is_empty() {
         complain("fi_top", "no process that uses libfabric can be looked at");
     }
@@ -260,33 +501,49 @@ fn main() -> ExitCode {
     let times = options.value("-n", if terminal { f64::INFINITY } else { 1.0 });
     let wait = Duration::from_secs_f64(options.value("-d", 1.0).max(0.05));
     let keys = if terminal { KeyTerminal::new() } else { None };
-    let (mut sort, mut peers, mut shown) = (SortKey::Messages, options.has("-p"), 0.0);
+    let (has, all) = (|flag| options.has(flag), options.has("-a"));
+    let mut choice =
+        TopChoice { sort, peers: has("-p"), times: has("-l"), view: TopView::All, cursor: None };
+    let mut shown = 0.0;
+    let mut latest: Option<(Vec<ShownProcess>, u64)> = None;
+    let mut chosen = Vec::new();
     while shown < times {
+        let until = Instant::now() + wait;
         let mut ended = false;
-        if keys.is_some() {
-            match KeyTerminal::key(wait) {
-                Some(b'm') => sort = SortKey::Messages,
-                Some(b'b') => sort = SortKey::Bytes,
-                Some(b'q') => sort = SortKey::Queues,
-                Some(b'p') => peers = !peers,
-                Some(b'x' | 4) => ended = true,
-                _ => {}
+        while !ended {
+            let left = until.saturating_duration_since(Instant::now());
+            if keys.is_none() {
+                std::thread::sleep(left);
+                break;
             }
-        } else {
-            std::thread::sleep(wait);
+            let Some(key) = KeyTerminal::key(left) else { break };
+            ended = !choice.press(key, &chosen);
+            if let Some((after, at)) = &latest {
+                chosen = show(&choice, lines(&before, after, *at, all), terminal);
+            }
         }
         if ended {
             break;
+        }
+        if let Some((after, _)) = latest.take() {
+            before = after;
         }
         let after = options.look("fi_top");
         if after.is_empty() {
             break;
         }
-        let text = screen(lines(&before, &after, now()), sort, peers);
-        print(&if terminal { format!("\x1b[H\x1b[2J{text}") } else { text });
-        before = after;
+        let at = now();
+        chosen = show(&choice, lines(&before, &after, at, all), terminal);
+        latest = Some((after, at));
         shown += 1.0;
     }
     drop(keys);
     ExitCode::SUCCESS
+}
+
+/// Shows the lines; returns the keys of those that can be chosen.
+fn show(choice: &TopChoice, lines: Vec<RatedLine>, terminal: bool) -> Vec<LineKey> {
+    let TopScreen { text, keys } = choice.screen(lines);
+    print(&if terminal { format!("\x1b[H\x1b[2J{text}") } else { text });
+    keys
 }

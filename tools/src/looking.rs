@@ -1,7 +1,7 @@
 //! What fi_ps, fi_top and fi_doctor share: whom they look at, when, and what they say of whom they
 //! cannot look at.
 #![allow(dead_code, reason = "no tool needs all of it")]
-use ofi_facts::layout::{EndpointFacts, PeerFacts};
+use ofi_facts::layout::{EndpointFacts, LATENCY_CLASSES, PeerFacts, WaitingFacts, latency_below};
 use ofi_facts::read::{self, NoFacts, ShownPage, ShownProcess};
 use ofi_facts::show::{address, json, kind, link, secrecy, short, state};
 use std::fmt::Write as _;
@@ -37,11 +37,24 @@ pub(crate) struct LookOptions {
     pub(crate) set: Vec<String>,
     /// Options with one.
     pub(crate) values: Vec<(String, f64)>,
+    /// Options with a word.
+    pub(crate) words: Vec<(String, String)>,
 }
 
 impl LookOptions {
     /// Reads the command line. `flags` take no value, `values` a number of seconds or times.
     pub(crate) fn parse(own: &str, help: &str, flags: &[&str], values: &[&str]) -> Self {
+        Self::parse_with(own, help, flags, values, &[])
+    }
+
+    /// [`parse`](Self::parse) with options that take a word.
+    pub(crate) fn parse_with(
+        own: &str,
+        help: &str,
+        flags: &[&str],
+        values: &[&str],
+        words: &[&str],
+    ) -> Self {
         let mut options = Self::default();
         let mut args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
         while let Some(arg) = args.next() {
@@ -55,6 +68,9 @@ impl LookOptions {
                 let fits = value.filter(|value| (0.0..=1e6).contains(value));
                 let Some(value) = fits else { complain(own, &format!("{arg} takes a number")) };
                 options.values.push((arg, value));
+            } else if words.contains(&arg.as_str()) {
+                let Some(word) = args.next() else { complain(own, &format!("{arg} takes a word")) };
+                options.words.push((arg, word));
             } else if let Ok(pid) = arg.parse() {
                 options.pids.push(pid);
             } else {
@@ -68,6 +84,11 @@ impl LookOptions {
         self.set.iter().any(|set| set == flag)
     }
 
+    pub(crate) fn word(&self, name: &str) -> Option<&str> {
+        let found = self.words.iter().rev().find(|(known, _)| known == name);
+        found.map(|(_, word)| word.as_str())
+    }
+
     pub(crate) fn value(&self, name: &str, default: f64) -> f64 {
         let found = self.values.iter().rev().find(|(known, _)| known == name);
         found.map_or(default, |(_, value)| *value)
@@ -76,17 +97,80 @@ impl LookOptions {
     /// Looks at the processes that are asked for, or at all. Says on standard error which of those
     /// asked for could not be looked at.
     pub(crate) fn look(&self, own: &str) -> Vec<ShownProcess> {
-        let all = if self.pids.is_empty() { read::all_processes() } else { self.pids.clone() };
+        self.look_by(own, read::process)
+    }
+
+    /// [`look`](Self::look) by this way of reading a process.
+    pub(crate) fn look_by(
+        &self,
+        own: &str,
+        read_one: fn(u32) -> Result<ShownProcess, NoFacts>,
+    ) -> Vec<ShownProcess> {
+        let any = self.pids.is_empty();
+        let all = if any { read::any_processes() } else { self.pids.clone() };
         let mut found = Vec::new();
         for pid in all {
-            match read::process(pid) {
+            match read_one(pid) {
                 Ok(process) => found.push(process),
-                // One that has inherited the memory, or has ended meanwhile.
-                Err(NoFacts::None | NoFacts::Gone) if self.pids.is_empty() => {}
+                // Most processes do not use the library, or are another user's.
+                Err(NoFacts::None | NoFacts::Gone | NoFacts::NotAllowed) if any => {}
                 Err(error) => eprintln!("{own}: {pid}: {error}"),
             }
         }
         found
+    }
+}
+
+/// Whether an endpoint has a line. What serves a utility provider's endpoint has one if `all` is asked
+/// for: the program knows of the other alone.
+pub(crate) fn is_listed(process: &ShownProcess, endpoint: &EndpointFacts, all: bool) -> bool {
+    all || endpoint.serves == 0 || process.pages.len() == 1
+}
+
+/// How many of the transfers that an endpoint sent were complete when their call returned, then how
+/// many took how long ([`latency_class`](ofi_facts::layout::latency_class)), since `before`.
+pub(crate) fn latencies(
+    page: &ShownPage,
+    endpoint: &EndpointFacts,
+    before: Option<(&ShownPage, &EndpointFacts)>,
+) -> (u64, [u64; LATENCY_CLASSES]) {
+    let mut classes = endpoint.latency;
+    let mut sent = page.passed(endpoint)[0];
+    if let Some((old_page, old)) = before {
+        classes.iter_mut().zip(old.latency).for_each(|(now, then)| *now = now.wrapping_sub(then));
+        sent = sent.wrapping_sub(old_page.passed(old)[0]);
+    }
+    let waited = classes.iter().fold(0u64, |sum, more| sum.saturating_add(*more));
+    (sent.saturating_sub(waited), classes)
+}
+
+/// The time within which such a part of transfers were complete, in words; a dash if there are none.
+pub(crate) fn quantile(at_once: u64, classes: &[u64; LATENCY_CLASSES], part: f64) -> String {
+    let all = classes.iter().fold(at_once, |sum, more| sum.saturating_add(*more));
+    if all == 0 {
+        return "-".into();
+    }
+    let wanted = (all as f64 * part).ceil() as u64;
+    let mut seen = at_once;
+    if seen >= wanted {
+        return "at once".into();
+    }
+    for (class, count) in classes.iter().enumerate() {
+        seen = seen.saturating_add(*count);
+        if seen >= wanted {
+            return class_text(class);
+        }
+    }
+    "-".into()
+}
+
+/// The times of a class, in words.
+pub(crate) fn class_text(class: usize) -> String {
+    match latency_below(class) {
+        Some(below @ 0..1_000_000) => format!("<{} us", below / 1000),
+        Some(below @ 1_000_000..1_000_000_000) => format!("<{} ms", below / 1_000_000),
+        Some(below) => format!("<{} s", below / 1_000_000_000),
+        None => ">=4 s".into(),
     }
 }
 
@@ -117,7 +201,21 @@ fn peer_json(peer: &PeerFacts) -> String {
         ("unacknowledged", peer.unacknowledged.to_string()),
         ("announced", peer.announced.to_string()),
         ("unanswered", peer.unanswered.to_string()),
+        ("incomplete", peer.incomplete.to_string()),
     ])
+}
+
+/// A receive or a message that waits; none if the place is free.
+fn waiting_json(waiting: &WaitingFacts) -> Option<String> {
+    let last = waiting.ignore_or_len.to_string();
+    (waiting.kind != 0).then(|| {
+        object(&[
+            ("tagged", (waiting.kind == 2).to_string()),
+            ("tag", waiting.tag.to_string()),
+            ("ignore_or_len", last),
+            ("fi_addr", (waiting.source as i64).to_string()),
+        ])
+    })
 }
 
 fn endpoint_json(page: &ShownPage, endpoint: &EndpointFacts) -> String {
@@ -127,6 +225,7 @@ fn endpoint_json(page: &ShownPage, endpoint: &EndpointFacts) -> String {
     object(&[
         ("address", json(&address(&endpoint.address))),
         ("kind", json(kind(endpoint.kind))),
+        ("serves", (endpoint.serves != 0).to_string()),
         ("written", endpoint.written.to_string()),
         ("turns", endpoint.turns.to_string()),
         ("asleep", endpoint.asleep.to_string()),
@@ -141,6 +240,9 @@ fn endpoint_json(page: &ShownPage, endpoint: &EndpointFacts) -> String {
         ("tx_queue", pair([endpoint.tx_queue, endpoint.tx_queue_size])),
         ("rx_queue", pair([endpoint.rx_queue, endpoint.rx_queue_size])),
         ("lost", endpoint.lost[0].to_string()),
+        ("latency", list(endpoint.latency.iter().map(u64::to_string))),
+        ("receives", list(endpoint.receives.iter().filter_map(waiting_json))),
+        ("messages", list(endpoint.messages.iter().filter_map(waiting_json))),
         ("errors", list(errors.map(|error| pair([error.code, error.count])))),
         ("peers", list(page.peers_of(endpoint).map(peer_json))),
     ])

@@ -4,8 +4,8 @@
 //! finding. Findings are in the order of how surely they are the cause: a process that is stopped
 //! before those that wait for it.
 use crate::layout::{ANY, EndpointFacts, PeerFacts, WaitingFacts, peer_bits, states, words_text};
-use crate::read::{ShownPage, ShownProcess};
-use crate::show::{address, receive, time};
+use crate::read::{ShownPage, ShownProcess, SystemFacts};
+use crate::show::{address, receive, short, time};
 use std::fmt::{self, Write};
 
 /// The rules, the surest cause first.
@@ -21,14 +21,24 @@ pub enum HangRule {
     PeerGone,
     /// A process may open no more descriptors.
     Descriptors,
+    /// A process may have no more memory.
+    Memory,
+    /// A process could run, and gets no processor.
+    NoProcessor,
     /// A process makes no library call while others wait for it.
     NoCalls,
+    /// A process computes while others wait for it, and a thread of the library makes progress.
+    Computes,
     /// A completion queue is full.
     QueueFull,
     /// Completions are there that nobody reads.
     QueueUnread,
+    /// Two processes wait for each other, and have messages of each other that no receive takes.
+    Crossed,
     /// A receive waits, and only messages are there that do not fit.
     Mismatch,
+    /// So many messages are there without a receive that no more are taken.
+    TakesNoMore,
     /// Messages are there for which no receive is posted.
     NoReceive,
     /// Two processes wait for each other.
@@ -48,10 +58,15 @@ impl HangRule {
             Self::HalfMade => "half-made",
             Self::PeerGone => "peer-gone",
             Self::Descriptors => "descriptors",
+            Self::Memory => "memory",
+            Self::NoProcessor => "no-processor",
             Self::NoCalls => "no-calls",
+            Self::Computes => "computes",
             Self::QueueFull => "queue-full",
             Self::QueueUnread => "queue-unread",
+            Self::Crossed => "crossed",
             Self::Mismatch => "mismatch",
+            Self::TakesNoMore => "takes-no-more",
             Self::NoReceive => "no-receive",
             Self::Deadlock => "deadlock",
             Self::NotTaken => "not-taken",
@@ -76,9 +91,18 @@ impl HangRule {
                  will not come, so end the job"
             }
             Self::Descriptors => "raise 'ulimit -n': each connected peer takes a descriptor",
+            Self::Memory => "raise 'ulimit -v', or let the program use less",
+            Self::NoProcessor => {
+                "start fewer processes on these processors, or end what else runs there; see that ranks are \
+                 not all bound to the same ones ('taskset -p PID', mpirun --report-bindings)"
+            }
             Self::NoCalls => {
                 "with manual progress each process has to read its queues now and then; where it computes \
                  or sleeps so long, ask for FI_PROGRESS_AUTO, or poll in between ('gdb -p PID' shows where it is)"
+            }
+            Self::Computes => {
+                "what is waited for comes when it is done with that ('gdb -p PID' shows where it is); let it send \
+                 before, or others wait for less"
             }
             Self::QueueFull => {
                 "read the queue: nothing more is received or sent before there is room; or make it larger \
@@ -88,8 +112,15 @@ impl HangRule {
                 "the program reads another queue, or counts on a counter: what it waits for may be \
                  among those entries"
             }
+            Self::Crossed => {
+                "both send and nobody receives, or with other tags than the other has: compare what both sent with \
+                 what they receive (MPI: two MPI_Ssend, or two MPI_Send of large messages)"
+            }
             Self::Mismatch => {
                 "compare tag, ignored bits and source of the receive with what was sent, on both sides"
+            }
+            Self::TakesNoMore => {
+                "the receiver has to post receives that these messages fit, or the sender to wait until it does"
             }
             Self::NoReceive => {
                 "the receiver has to post a receive for it; look what it does instead"
@@ -144,6 +175,15 @@ impl fmt::Display for Finding {
 /// Nanoseconds that a state has to last before it is said.
 const LASTING: u64 = 1_500_000_000;
 
+/// Bytes of memory within its limit below which a process has none left.
+const MEMORY_LEFT: u64 = 1 << 20;
+
+/// The part of the time without a processor above which a process is said to get none.
+const KEPT_WAITING: f64 = 0.9;
+
+/// Most processes of a ring that are named.
+const MOST_NAMED: usize = 16;
+
 /// Most findings.
 const MOST: usize = 100;
 
@@ -159,6 +199,12 @@ struct EndpointView<'f> {
     quiet: bool,
     /// Turns that its engine made in between.
     turns: u64,
+    /// Turns of those that the application made itself, as far as the endpoint was shown.
+    calls: u64,
+    /// The process ran at both times.
+    ran_on: bool,
+    /// The part of the time in between in which the process could have run, and had no processor.
+    kept_waiting: f64,
 }
 
 /// Processes at both times, and the time of the second (CLOCK_MONOTONIC, nanoseconds).
@@ -211,14 +257,48 @@ impl<'f> EndpointView<'f> {
         self.endpoint.messages.iter().filter(|waiting| waiting.kind != 0)
     }
 
+    /// A receive waits that is for one message.
     fn waits_for_receive(&self) -> bool {
-        self.endpoint.posted.iter().any(|count| *count > 0)
+        waits_for_one(self.endpoint)
+    }
+
+    /// All receives that are known wait for this peer, or for anyone.
+    fn awaits(&self, peer: &PeerFacts) -> bool {
+        self.waits_for_receive()
+            && self.receives().all(|one| one.source == ANY || one.source == peer.name)
+    }
+
+    /// No message of another peer would do for its receives.
+    fn awaits_alone(&self, peer: &PeerFacts) -> bool {
+        let named = self.receives().all(|one| one.source == peer.name);
+        self.awaits(peer) && (named || self.peers().nth(1).is_none())
+    }
+
+    /// Messages of this peer came, and no receive takes them.
+    fn keeps_some_of(&self, peer: &PeerFacts) -> bool {
+        self.messages().any(|message| message.source == peer.name)
+    }
+
+    /// Threads of the library look at the queues, and the application does not: it runs, and makes no
+    /// call.
+    fn is_left_to_threads(&self) -> bool {
+        self.endpoint.visits > 0 && self.calls == 0 && self.ran_on
+    }
+
+    /// The endpoint serves a utility provider's: of messages and receives that one tells.
+    fn serves(&self) -> bool {
+        self.endpoint.serves != 0
     }
 
     /// How long nothing has been shown.
     fn unseen(&self, now: u64) -> u64 {
         now.saturating_sub(self.endpoint.written)
     }
+}
+
+/// Whether a receive waits that is for one message.
+fn waits_for_one(endpoint: &EndpointFacts) -> bool {
+    endpoint.receives.iter().any(|waiting| waiting.kind != 0)
 }
 
 /// Whether something of ours waits for a peer.
@@ -246,12 +326,29 @@ fn owed(peer: &PeerFacts) -> String {
     text.join(", ")
 }
 
+/// The part of the time between both looks in which a process could have run, and had no processor.
+/// Nothing is known of one that slept in between.
+fn share_kept_waiting(before: &SystemFacts, after: &SystemFacts) -> f64 {
+    let could_run = [before, after].iter().all(|system| system.threads.starts_with('R'));
+    let (Some(then), Some(now)) = (before.read_at, after.read_at) else { return 0.0 };
+    let (Some(old), Some(ran)) = (before.ran, after.ran) else { return 0.0 };
+    if !could_run || before.gave_way != after.gave_way {
+        return 0.0;
+    }
+    let nanos = now.saturating_duration_since(then).as_nanos() as f64;
+    1.0 - (ran.saturating_sub(old) as f64 / nanos.max(1.0)).min(1.0)
+}
+
 /// Examines processes that were looked at twice. `now` is the time of the second look, in nanoseconds
 /// of CLOCK_MONOTONIC.
 pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec<Finding> {
     let mut views = Vec::new();
     for process in after {
         let earlier = before.iter().find(|earlier| earlier.pid == process.pid);
+        let kept_waiting =
+            earlier.map_or(0.0, |earlier| share_kept_waiting(&earlier.system, &process.system));
+        let runs = |process: &ShownProcess| process.system.threads.starts_with('R');
+        let ran_on = runs(process) && earlier.is_some_and(runs);
         for (index, page) in process.pages.iter().enumerate() {
             let earlier = earlier.and_then(|earlier| earlier.pages.get(index));
             for endpoint in &page.endpoints {
@@ -259,6 +356,9 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
                     let same = |old: &&EndpointFacts| old.serial == endpoint.serial;
                     Some((earlier, earlier.endpoints.iter().find(same)?))
                 });
+                let own_calls = |of: &EndpointFacts| of.turns.wrapping_sub(of.visits);
+                let calls =
+                    old.map_or(1, |(_, old)| own_calls(endpoint).wrapping_sub(own_calls(old)));
                 let (quiet, turns) = match old {
                     Some((earlier, old)) => {
                         let turn = |page: &ShownPage| {
@@ -272,7 +372,17 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
                     None => (false, 1),
                 };
                 if views.len() < MOST_ENDPOINTS {
-                    views.push(EndpointView { process, page, endpoint, quiet, turns });
+                    let view = EndpointView {
+                        process,
+                        page,
+                        endpoint,
+                        quiet,
+                        turns,
+                        calls,
+                        ran_on,
+                        kept_waiting,
+                    };
+                    views.push(view);
                 }
             }
         }
@@ -307,7 +417,26 @@ impl Examination<'_> {
     /// The endpoint with this address among those that are seen.
     fn at(&self, wanted: &[u64; 8]) -> Option<&EndpointView<'_>> {
         let known = wanted[0] != 0;
-        self.views.iter().find(|view| known && view.endpoint.address == *wanted)
+        let is_at = |view: &&EndpointView<'_>| !view.serves() && view.endpoint.address == *wanted;
+        self.views.iter().find(|view| known && is_at(view))
+    }
+
+    /// Whether an endpoint of the process calls over a core provider, for so long that this is said.
+    fn is_calling(&self, pid: u32) -> bool {
+        let lasts = |peer: &PeerFacts| {
+            peer.state & 0xff == states::CALLING && self.now.saturating_sub(peer.since) > LASTING
+        };
+        let mut own = self.views.iter().filter(|view| view.process.pid == pid && !view.serves());
+        own.any(|view| view.peers().any(lasts))
+    }
+
+    /// Whether a core provider of the process is connecting for so long.
+    fn core_is_connecting(&self, pid: u32) -> bool {
+        let lasts = |peer: &PeerFacts| {
+            peer.state & 0xff == states::CONNECTING && self.now.saturating_sub(peer.since) > LASTING
+        };
+        let cores = self.views.iter().filter(|view| view.process.pid == pid && view.serves());
+        cores.into_iter().any(|core| core.peers().any(lasts))
     }
 
     /// Rules about whole processes.
@@ -325,6 +454,16 @@ impl Examination<'_> {
                 let cause = format!("{who} has all {most} descriptors open that it may have");
                 self.found(HangRule::Descriptors, process.pid, cause, String::new());
             }
+            let [has, most] = system.memory;
+            if has >= most.saturating_sub(MEMORY_LEFT) {
+                let cause = format!(
+                    "{who} has {} bytes of memory, and may have no more than {}",
+                    short(has as f64),
+                    short(most as f64)
+                );
+                let seen = "an allocation of a MiB would fail".into();
+                self.found(HangRule::Memory, process.pid, cause, seen);
+            }
         }
     }
 
@@ -338,29 +477,37 @@ impl Examination<'_> {
         let (pid, who, endpoint) = (view.process.pid, view.who(), view.endpoint);
         let mut found = Vec::new();
 
-        for peer in view.peers() {
+        // Of who does not look it is only known how far its connections were.
+        for peer in view.peers().filter(|_| view.is_looking()) {
             let to = address(&peer.address);
             let since = now.saturating_sub(peer.since);
             let lasts = since > LASTING;
+            let is_connecting = match peer.state & 0xff {
+                states::CALLING => self.core_is_connecting(pid),
+                state => state == states::CONNECTING,
+            };
             match peer.state & 0xff {
                 states::LATER if lasts => found.push((
                     HangRule::Unreachable,
                     format!("{who} is refused by {to}"),
                     format!("called {} times; {} messages wait", peer.refused, peer.unsent),
                 )),
-                states::CONNECTING if lasts => found.push((
+                states::CONNECTING if view.serves() && self.is_calling(pid) => {}
+                _ if lasts && is_connecting => found.push((
                     HangRule::HalfMade,
                     format!("{who} gets no answer from the network at {to}, for {}", time(since)),
                     format!("the connection is being made; {} messages wait for it", peer.unsent),
                 )),
                 // Who is asked makes no calls, if it is seen here: the rule about pairs says so.
-                states::ASKED
-                    if lasts && self.at(&peer.address).is_none_or(|at| at.is_looking()) =>
+                states::ASKED | states::CALLING
+                    if lasts
+                        && !view.serves()
+                        && self.at(&peer.address).is_none_or(|at| at.is_looking()) =>
                 {
                     found.push((
                         HangRule::HalfMade,
                         format!(
-                            "{who} is connected with {to}, which has not answered for {}",
+                            "{who} has called {to}, which has not answered for {}",
                             time(since)
                         ),
                         format!("{} messages wait for the answer", peer.unsent),
@@ -368,6 +515,10 @@ impl Examination<'_> {
                 }
                 _ => {}
             }
+        }
+        if view.serves() {
+            found.into_iter().for_each(|(rule, cause, seen)| self.found(rule, pid, cause, seen));
+            return;
         }
         for error in endpoint.errors {
             let known = UNREACHED.iter().find(|(code, _)| *code == error.code);
@@ -429,6 +580,17 @@ impl Examination<'_> {
             let receives: u64 = view.receives().count() as u64;
             let kept: u64 =
                 endpoint.unexpected.iter().fold(0, |sum, more| sum.saturating_add(*more));
+            let blocked = view.peers().find(|peer| peer.state & peer_bits::BLOCKED != 0);
+            if let Some(peer) = blocked.filter(|peer| now.saturating_sub(peer.moved) > LASTING) {
+                found.push((
+                    HangRule::TakesNoMore,
+                    format!(
+                        "{who} takes no more messages of {}: it keeps {kept} that have no receive",
+                        address(&peer.address)
+                    ),
+                    format!("they take {} bytes", endpoint.unexpected_bytes),
+                ));
+            }
             if receives == 0 && kept > 0 {
                 let first = view.messages().next().copied().unwrap_or_default();
                 found.push((
@@ -460,7 +622,13 @@ impl Examination<'_> {
     fn pairs(&mut self) {
         let now = self.now;
         let mut found = Vec::new();
-        for view in self.views.iter().filter(|view| view.quiet && !view.is_stopped()) {
+        // Who waits for a message of whom alone, where both look at their queues.
+        let mut alone = Vec::new();
+        for view in &self.views {
+            if !view.quiet || view.is_stopped() || view.serves() {
+                continue;
+            }
+
             for peer in view.peers() {
                 let Some(other) = self.at(&peer.address) else { continue };
                 if other.is_stopped() {
@@ -468,14 +636,28 @@ impl Examination<'_> {
                 }
                 let connected = peer.state & 0xff == states::CONNECTED;
                 let owes = is_owed(peer) || !connected;
-                let awaited = view.waits_for_receive()
-                    && view.receives().all(|one| one.source == ANY || one.source == peer.name);
+                let awaited = view.awaits(peer);
                 let own = other.process.pid == view.process.pid;
                 let [viewer, asked] = [view, other].map(|view| view.process.pid);
                 let mut say = |rule, pid, waiter, cause, seen| {
                     found.push(Finding { rule, pid, waiter: Some(waiter), cause, seen });
                 };
-                if !other.is_looking() && !own && (owes || awaited) && other.unseen(now) > LASTING {
+                let waits = view.is_looking() && !own && (owes || awaited);
+                if waits && !other.is_looking() && other.unseen(now) > LASTING {
+                    if other.kept_waiting > KEPT_WAITING {
+                        let cause = format!(
+                            "{} could run and gets no processor ({:.0} % of the time), and {} waits for it",
+                            other.who(),
+                            100.0 * other.kept_waiting.min(1.0),
+                            view.who()
+                        );
+                        let seen = format!(
+                            "it may use {} processors, and others run there",
+                            other.process.system.processors
+                        );
+                        say(HangRule::NoProcessor, asked, viewer, cause, seen);
+                        continue;
+                    }
                     let how = match other.process.system.threads.chars().next() {
                         Some('R') => "it computes".to_string(),
                         Some('D') => "it waits for a device".to_string(),
@@ -501,25 +683,38 @@ impl Examination<'_> {
                     say(HangRule::NoCalls, asked, viewer, cause, seen);
                     continue;
                 }
+                let lasts = now.saturating_sub(peer.moved) > LASTING;
+                if waits && awaited && lasts && other.is_left_to_threads() {
+                    let cause = format!(
+                        "{} computes and makes no call, and {} waits for a message of it",
+                        other.who(),
+                        view.who()
+                    );
+                    let seen = "a thread of the library makes progress for it".into();
+                    say(HangRule::Computes, asked, viewer, cause, seen);
+                    continue;
+                }
                 if !view.is_looking() || !other.is_looking() || !connected {
                     continue;
                 }
-                if is_owed(peer) && now.saturating_sub(peer.moved) > LASTING {
+                let back = other.peers().find(|back| back.address == view.endpoint.address);
+                let back = back.filter(|back| {
+                    !own && other.quiet && view.awaits_alone(peer) && other.awaits_alone(back)
+                });
+                let crossed =
+                    back.is_some_and(|back| view.keeps_some_of(peer) && other.keeps_some_of(back));
+                if is_owed(peer) && lasts && !crossed {
                     let cause =
                         format!("{} does not take what {} has for it", other.who(), view.who());
                     say(HangRule::NotTaken, viewer, asked, cause, owed(peer));
                 } else if awaited && !own {
                     let first = view.receives().next().copied().unwrap_or_default();
                     let seen = receive(&first, |name| view.named(name));
-                    let back = other.peers().find(|back| back.address == view.endpoint.address);
-                    let waits_too = other.quiet
-                        && other.waits_for_receive()
-                        && back.is_some_and(|back| {
-                            other.receives().all(|one| one.source == ANY || one.source == back.name)
-                        });
-                    if waits_too && asked < viewer {
-                        // Said of the other one already.
-                    } else if waits_too {
+                    if back.is_some() {
+                        if asked < viewer {
+                            // Said of the other one already.
+                            continue;
+                        }
                         let second = other.receives().next().copied().unwrap_or_default();
                         let cause = format!(
                             "{} and {} wait for a message of each other",
@@ -530,8 +725,12 @@ impl Examination<'_> {
                             "the one receives {seen}, the other {}",
                             receive(&second, |name| other.named(name))
                         );
-                        say(HangRule::Deadlock, viewer, asked, cause, seen);
+                        let rule = if crossed { HangRule::Crossed } else { HangRule::Deadlock };
+                        say(rule, viewer, asked, cause, seen);
                     } else {
+                        if view.awaits_alone(peer) {
+                            alone.push((viewer, asked));
+                        }
                         let cause = format!(
                             "{} waits for a message that {} has not sent",
                             view.who(),
@@ -542,7 +741,44 @@ impl Examination<'_> {
                 }
             }
         }
+        found.extend(self.ring(&alone));
         found.into_iter().for_each(|finding| self.add(finding));
+    }
+
+    /// Processes of which each waits for the next, and the last for the first.
+    fn ring(&self, waits: &[(u32, u32)]) -> Option<Finding> {
+        let next = |pid: u32| waits.iter().find(|(waiter, _)| *waiter == pid).map(|(_, of)| *of);
+        let ring = waits.iter().find_map(|(first, _)| {
+            let mut ring = vec![*first];
+            while let Some(of) = next(*ring.last()?).filter(|_| ring.len() <= waits.len()) {
+                if of == *first {
+                    return Some(ring);
+                }
+                ring.push(of);
+            }
+            None
+        })?;
+        let who = |pid: &u32| {
+            let view = self.views.iter().find(|view| view.process.pid == *pid);
+            view.map_or_else(|| format!("process {pid}"), EndpointView::who)
+        };
+        let first = who(&ring[0]);
+        let mut others: Vec<_> =
+            ring.iter().skip(1).take(MOST_NAMED).map(|pid| pid.to_string()).collect();
+        if ring.len() > MOST_NAMED + 1 {
+            others.push(format!("{} more", ring.len() - MOST_NAMED - 1));
+        }
+        Some(Finding {
+            rule: HangRule::Deadlock,
+            pid: ring[0],
+            waiter: ring.get(1).copied(),
+            cause: format!(
+                "{} processes wait for messages of each other, in a ring: {first} waits for {}, and that for {first}",
+                ring.len(),
+                others.join(", that for "),
+            ),
+            seen: "each receives from the next alone".into(),
+        })
     }
 }
 
@@ -606,7 +842,7 @@ pub fn standstill(before: &ShownProcess, after: &ShownProcess) -> Option<Vec<[u6
         for endpoint in &page.endpoints {
             let turn = |page: &ShownPage| page.head.turns.get(endpoint.engine as usize).copied();
             let looks = turn(old) != turn(page) || endpoint.asleep > 0;
-            if looks && is_waiting(page, endpoint) {
+            if endpoint.serves == 0 && looks && is_waiting(page, endpoint) {
                 let [sent, sent_bytes, received, received_bytes] = page.passed(endpoint);
                 let [[posted, tagged], [kept, kept_tagged]] =
                     [endpoint.posted, endpoint.unexpected];
@@ -631,7 +867,7 @@ pub fn standstill(before: &ShownProcess, after: &ShownProcess) -> Option<Vec<[u6
 
 /// Whether an endpoint waits for anything, for who only wants to know that.
 pub fn is_waiting(page: &ShownPage, endpoint: &EndpointFacts) -> bool {
-    endpoint.posted.iter().any(|count| *count > 0)
+    waits_for_one(endpoint)
         || endpoint.in_flight > 0
         || page.peers_of(endpoint).any(|peer| is_owed(peer) || peer.state & peer_bits::BLOCKED != 0)
 }
@@ -639,4 +875,239 @@ pub fn is_waiting(page: &ShownPage, endpoint: &EndpointFacts) -> bool {
 /// The provider's name and the endpoint's address.
 pub fn title(page: &ShownPage, endpoint: &EndpointFacts) -> String {
     format!("{} {}", page.provider(), words_text(&endpoint.address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{HeadFacts, kinds, text_words};
+    use std::time::{Duration, Instant};
+
+    const NOW: u64 = 100_000_000_000;
+
+    fn named(pid: u32) -> String {
+        format!("10.0.0.{pid}:1")
+    }
+
+    /// A process that looks at its queues, with an endpoint of this kind; `turns` at the second look.
+    fn of(pid: u32, turns: u64, endpoint: EndpointFacts, peers: &[PeerFacts]) -> ShownProcess {
+        let mut head = HeadFacts::default();
+        head.turns[0] = turns;
+        let endpoint = EndpointFacts {
+            serial: 1,
+            kind: kinds::RDM,
+            written: NOW,
+            address: text_words(&named(pid)),
+            ..endpoint
+        };
+        let page =
+            ShownPage { head, endpoints: vec![endpoint], peers: peers.to_vec(), changing: 0 };
+        let system = SystemFacts {
+            program: "test".into(),
+            threads: "R".into(),
+            descriptors: [10, 1024],
+            memory: [1 << 20, u64::MAX],
+            ..SystemFacts::default()
+        };
+        ShownProcess { pid, system, pages: vec![page] }
+    }
+
+    /// A connected peer that nothing is owed.
+    fn peer(pid: u32) -> PeerFacts {
+        PeerFacts {
+            serial: u64::from(pid) + 1,
+            endpoint: 1,
+            name: pid.into(),
+            state: states::CONNECTED,
+            address: text_words(&named(pid)),
+            ..PeerFacts::default()
+        }
+    }
+
+    /// An endpoint that waits for a message of this peer alone.
+    fn receiving(from: u32) -> EndpointFacts {
+        let mut endpoint = EndpointFacts { posted: [0, 1], ..EndpointFacts::default() };
+        endpoint.receives[0] =
+            WaitingFacts { kind: 2, tag: 5, source: from.into(), ignore_or_len: 0 };
+        endpoint
+    }
+
+    /// The rules that find something, where all look on between the looks but those in `still`.
+    fn rules(processes: &[ShownProcess], still: &[u32]) -> Vec<(HangRule, u32)> {
+        let mut before = processes.to_vec();
+        for process in before.iter_mut().filter(|one| !still.contains(&one.pid)) {
+            process.pages[0].head.turns[0] = 0;
+        }
+        examine(&before, processes, NOW).iter().map(|found| (found.rule, found.pid)).collect()
+    }
+
+    #[test]
+    fn who_waits_for_nobody_has_no_finding() {
+        let idle = EndpointFacts::default();
+        let processes = [of(1, 9, idle, &[peer(2)]), of(2, 9, idle, &[peer(1)])];
+        assert_eq!(rules(&processes, &[]), []);
+        // Nor who computes while nobody waits for it.
+        let mut computes = processes.to_vec();
+        computes[1].pages[0].endpoints[0].written = NOW - 9_000_000_000;
+        assert_eq!(rules(&computes, &[2]), []);
+    }
+
+    #[test]
+    fn a_process_that_makes_no_calls_is_found_where_another_waits_for_it() {
+        let mut processes =
+            [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, EndpointFacts::default(), &[peer(1)])];
+        processes[1].pages[0].endpoints[0].written = NOW - 9_000_000_000;
+        assert_eq!(rules(&processes, &[2]), [(HangRule::NoCalls, 2)]);
+        // For a second and a half that is no finding.
+        processes[1].pages[0].endpoints[0].written = NOW - 1_000_000_000;
+        assert_eq!(rules(&processes, &[2]), []);
+    }
+
+    #[test]
+    fn a_process_without_a_processor_is_told_from_one_that_computes() {
+        let mut processes =
+            [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, EndpointFacts::default(), &[peer(1)])];
+        processes[1].pages[0].endpoints[0].written = NOW - 9_000_000_000;
+        let mut before = processes.to_vec();
+        before[0].pages[0].head.turns[0] = 0;
+        let then = Instant::now();
+        before[1].system.read_at = Some(then);
+        processes[1].system.read_at = Some(then + Duration::from_secs(2));
+        (before[1].system.ran, processes[1].system.ran) = (Some(0), Some(100_000_000));
+        let found = examine(&before, &processes, NOW);
+        assert_eq!(found[0].rule, HangRule::NoProcessor);
+        assert!(found[0].cause.contains("gets no processor (95 % of the time)"), "{}", found[0]);
+        processes[1].system.gave_way = 1;
+        assert_eq!(examine(&before, &processes, NOW)[0].rule, HangRule::NoCalls);
+        processes[1].system.gave_way = 0;
+        processes[1].system.ran = Some(1_000_000_000);
+        assert_eq!(examine(&before, &processes, NOW)[0].rule, HangRule::NoCalls);
+    }
+
+    #[test]
+    fn limits_are_found() {
+        let idle = EndpointFacts::default();
+        let mut process = of(1, 9, idle, &[]);
+        process.system.descriptors = [64, 64];
+        assert_eq!(rules(&[process.clone()], &[]), [(HangRule::Descriptors, 1)]);
+        process.system.descriptors = [63, 64];
+        process.system.memory = [(1 << 30) - 4096, 1 << 30];
+        assert_eq!(rules(&[process.clone()], &[]), [(HangRule::Memory, 1)]);
+        process.system.memory = [1 << 29, 1 << 30];
+        assert_eq!(rules(&[process], &[]), []);
+    }
+
+    #[test]
+    fn a_peer_that_is_not_read_any_more_is_found() {
+        let mut endpoint = EndpointFacts { unexpected: [0, 70], ..EndpointFacts::default() };
+        endpoint.messages[0] = WaitingFacts { kind: 2, tag: 1, source: 2, ignore_or_len: 8 };
+        let state = states::CONNECTED | peer_bits::BLOCKED;
+        let process = of(1, 9, endpoint, &[PeerFacts { state, ..peer(2) }]);
+        let found = rules(std::slice::from_ref(&process), &[]);
+        assert_eq!(found, [(HangRule::TakesNoMore, 1), (HangRule::NoReceive, 1)]);
+    }
+
+    #[test]
+    fn a_ring_of_processes_that_wait_is_found_as_one() {
+        let wait = |pid, of_whom| {
+            let others = [1, 2, 3].into_iter().filter(|other| *other != pid).map(peer);
+            of(pid, 9, receiving(of_whom), &others.collect::<Vec<_>>())
+        };
+        let processes = [wait(1, 2), wait(2, 3), wait(3, 1)];
+        let mut before = processes.to_vec();
+        before.iter_mut().for_each(|process| process.pages[0].head.turns[0] = 0);
+        let found = examine(&before, &processes, NOW);
+        assert_eq!(found[0].rule, HangRule::Deadlock, "{found:?}");
+        assert!(found[0].cause.starts_with("3 processes wait for messages of each other"));
+        // Two of them are a ring of two, whoever waits for them.
+        let processes = [wait(1, 2), wait(2, 1), wait(3, 1)];
+        let found = rules(&processes, &[]);
+        assert_eq!(found, [(HangRule::Deadlock, 1), (HangRule::NothingSent, 3)]);
+        // Who waits for one that is not waiting is in none.
+        let processes =
+            [wait(1, 2), wait(2, 3), of(3, 9, EndpointFacts::default(), &[peer(1), peer(2)])];
+        assert!(rules(&processes, &[]).iter().all(|(rule, _)| *rule == HangRule::NothingSent));
+    }
+
+    #[test]
+    fn two_that_have_what_the_other_does_not_take_are_told_from_one_wrong_tag() {
+        let keeps = |endpoint: EndpointFacts, from: u32| {
+            let mut endpoint = EndpointFacts { unexpected: [0, 1], ..endpoint };
+            endpoint.messages[0] =
+                WaitingFacts { kind: 2, tag: 6, source: from.into(), ignore_or_len: 8 };
+            endpoint
+        };
+        let processes = [
+            of(1, 9, keeps(receiving(2), 2), &[peer(2)]),
+            of(2, 9, keeps(receiving(1), 1), &[peer(1)]),
+        ];
+        let found = rules(&processes, &[]);
+        assert_eq!(found[0], (HangRule::Crossed, 1), "{found:?}");
+        let processes =
+            [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, keeps(receiving(1), 1), &[peer(1)])];
+        let found = rules(&processes, &[]);
+        assert_eq!(found[0], (HangRule::Mismatch, 2), "{found:?}");
+    }
+
+    #[test]
+    fn buffers_for_whatever_comes_wait_for_nobody() {
+        let server = EndpointFacts { posted: [2, 0], ..EndpointFacts::default() };
+        let mut processes = [of(1, 9, server, &[peer(2)]), of(2, 9, server, &[peer(1)])];
+        assert_eq!(rules(&processes, &[]), []);
+        processes[1].pages[0].endpoints[0].written = NOW - 9_000_000_000;
+        assert_eq!(rules(&processes, &[2]), []);
+    }
+
+    #[test]
+    fn a_process_that_computes_while_a_thread_makes_progress_is_found() {
+        let computes = EndpointFacts { turns: 100, visits: 60, ..EndpointFacts::default() };
+        let processes = [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, computes, &[peer(1)])];
+        assert_eq!(rules(&processes, &[]), [(HangRule::Computes, 2)]);
+        // One that makes calls itself has only not sent.
+        let mut before = processes.to_vec();
+        before.iter_mut().for_each(|process| process.pages[0].head.turns[0] = 0);
+        before[1].pages[0].endpoints[0].turns = 90;
+        let found = examine(&before, &processes, NOW);
+        assert_eq!(found[0].rule, HangRule::NothingSent, "{found:?}");
+    }
+
+    #[test]
+    fn of_what_serves_another_endpoint_only_the_connection_is_said() {
+        let mut core = EndpointFacts { serves: 1, posted: [16, 0], ..EndpointFacts::default() };
+        core.receives[0] = WaitingFacts { kind: 1, source: ANY, ..WaitingFacts::default() };
+        let processes = [of(1, 9, core, &[peer(2)]), of(2, 9, core, &[peer(1)])];
+        assert_eq!(rules(&processes, &[]), []);
+        let connecting = PeerFacts { state: states::CONNECTING, since: 1, ..peer(7) };
+        let process = of(1, 9, core, &[connecting]);
+        let found = rules(std::slice::from_ref(&process), &[]);
+        assert_eq!(found, [(HangRule::HalfMade, 1)]);
+        // The endpoint above knows whom it calls, which the core may not.
+        let calling = PeerFacts { state: states::CALLING, since: 1, ..peer(7) };
+        let mut both = of(1, 9, EndpointFacts::default(), &[calling]);
+        both.pages.push(process.pages[0].clone());
+        both.pages[1].peers[0].address = [0; 8];
+        let mut before = vec![both.clone()];
+        before[0].pages.iter_mut().for_each(|page| page.head.turns[0] = 0);
+        let found = examine(&before, &[both], NOW);
+        assert_eq!(found.len(), 1);
+        let said = "gets no answer from the network at 10.0.0.7:1";
+        assert!(found[0].cause.contains(said), "{}", found[0]);
+    }
+
+    #[test]
+    fn what_a_process_showed_before_it_computed_says_nothing_of_its_connections() {
+        let calling = PeerFacts { state: states::CALLING, since: 1, ..peer(7) };
+        let process = of(1, 9, EndpointFacts::default(), &[calling]);
+        assert_eq!(rules(std::slice::from_ref(&process), &[]), [(HangRule::HalfMade, 1)]);
+        assert_eq!(rules(&[process], &[1]), []);
+    }
+
+    #[test]
+    fn an_endpoint_that_serves_another_does_not_stand_still() {
+        let core = EndpointFacts { serves: 1, posted: [16, 0], ..EndpointFacts::default() };
+        let process = of(1, 9, core, &[]);
+        assert_eq!(standstill(&of(1, 0, core, &[]), &process), None);
+        let process = of(1, 9, receiving(2), &[]);
+        assert!(standstill(&of(1, 0, receiving(2), &[]), &process).is_some());
+    }
 }

@@ -15,13 +15,13 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ofifacts");
 
 /// The version of this layout.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Records of endpoints in the first 4 KiB.
-pub const FIRST_ENDPOINTS: usize = 5;
+pub const FIRST_ENDPOINTS: usize = 4;
 
 /// Records of endpoints behind the peers'.
-pub const MORE_ENDPOINTS: usize = 507;
+pub const MORE_ENDPOINTS: usize = 508;
 
 /// How many peers have a record where the user does not say (FI_STATS_PEERS).
 pub const DEFAULT_PEERS: usize = 1024;
@@ -31,6 +31,21 @@ pub const MAX_PEERS: usize = 65536;
 
 /// Engines, one for each domain, that have a word of their own for their turns; others share the last.
 pub const ENGINES: usize = 16;
+
+/// How many classes of time transfers are counted in ([`latency_class`]).
+pub const LATENCY_CLASSES: usize = 24;
+
+/// The class of a time: 0 of less than a microsecond, N of less than 2 to the power of N microseconds;
+/// the last has all that took longer.
+pub fn latency_class(nanos: u64) -> usize {
+    let micros = nanos / 1000;
+    ((u64::BITS - micros.leading_zeros()) as usize).min(LATENCY_CLASSES - 1)
+}
+
+/// The time, in nanoseconds, below which all of a class are; none of the last class.
+pub fn latency_below(class: usize) -> Option<u64> {
+    (class + 1 < LATENCY_CLASSES).then(|| 1000 << class)
+}
 
 /// Bytes of an address as a text.
 const ADDRESS: usize = 64;
@@ -166,7 +181,7 @@ record! {
 
 record! {
     /// An endpoint. Times are nanoseconds of CLOCK_MONOTONIC.
-    EndpointFacts, 88:
+    EndpointFacts, 112:
     /// See the module.
     sequence: u64,
     /// Tells the endpoint from others that had or will have the record; never 0.
@@ -225,7 +240,8 @@ record! {
     lost_peer: [u64; ADDRESS / 8],
     /// Errors by code.
     errors: [ErrorFacts; 4],
-    /// The oldest receives.
+    /// The oldest receives that are for one message. Who posts buffers for any number (FI_MULTI_RECV)
+    /// takes whatever comes, and waits for nobody.
     receives: [WaitingFacts; 3],
     /// The oldest messages that came before their receive.
     messages: [WaitingFacts; 4],
@@ -233,8 +249,16 @@ record! {
     address: [u64; ADDRESS / 8],
     /// The address will not change any more.
     settled: u64,
+    /// The endpoint serves a utility provider's, which shows itself what the program knows of.
+    serves: u64,
+    /// How long transfers took from their call to their completion, by class ([`latency_class`]), of
+    /// those that were not complete when the call returned. Few are timed; each stands for as many as
+    /// were begun since the one before.
+    latency: [u64; LATENCY_CLASSES],
+    /// Turns that threads of the library made, beside the application; see `turns`.
+    visits: u64,
     /// For later versions.
-    spare: [u64; 5],
+    spare: [u64; 3],
 }
 
 record! {
@@ -313,6 +337,8 @@ pub mod states {
     pub const CONNECTED: u64 = 4;
     /// The peer refused, and is called again later.
     pub const LATER: u64 = 5;
+    /// The peer was called over a core provider, whose own record says how far the call came.
+    pub const CALLING: u64 = 6;
 }
 
 /// What else a peer's state says, in bits.
@@ -398,6 +424,22 @@ mod tests {
         assert_eq!(words_text(&text_words::<1>("abcdefghij")), "abcdefgh");
         assert_eq!(words_text(&text_words::<1>("abcdefgä")), "abcdefg");
         assert_eq!(words_text(&[u64::from_ne_bytes(*b"a\x1b[2J\n\xffz")]), "a?[2J??z");
+    }
+
+    #[test]
+    fn times_are_in_classes_that_double() {
+        let class = |micros: u64| latency_class(micros * 1000);
+        assert_eq!(
+            [class(0), class(1), class(2), class(3), class(4), class(1000)],
+            [0, 1, 2, 2, 3, 10]
+        );
+        assert_eq!(latency_class(999), 0);
+        assert_eq!(latency_class(u64::MAX), LATENCY_CLASSES - 1);
+        for class in 0..LATENCY_CLASSES - 1 {
+            let below = latency_below(class).unwrap();
+            assert_eq!([latency_class(below - 1), latency_class(below)], [class, class + 1]);
+        }
+        assert_eq!(latency_below(LATENCY_CLASSES - 1), None);
     }
 
     #[test]

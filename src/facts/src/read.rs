@@ -8,6 +8,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 /// How often a record that changes while it is read is read again.
 const TRIES: usize = 50;
@@ -214,6 +215,14 @@ pub struct SystemFacts {
     pub processors: u64,
     /// Processor time of all threads, in ticks.
     pub ticks: u64,
+    /// How long the first thread had a processor, in nanoseconds; none if that is not known.
+    pub ran: Option<u64>,
+    /// How often it gave its processor away by itself.
+    pub gave_way: u64,
+    /// When this was read.
+    pub read_at: Option<Instant>,
+    /// Bytes of memory that the process has, and may have (RLIMIT_AS).
+    pub memory: [u64; 2],
 }
 
 /// A process and what it shows.
@@ -292,6 +301,14 @@ impl SystemFacts {
         let limits = read("limits").unwrap_or_default();
         let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
         let limit = limit.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        let most = limits.lines().find_map(|line| line.strip_prefix("Max address space"));
+        let most = most.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        let size = value(&status, "VmSize").and_then(|size| size.split_whitespace().next());
+        let size = size.and_then(|size| size.parse::<u64>().ok()).unwrap_or(0);
+        // How long it waited to run is written there only once it does.
+        let times = read("schedstat").unwrap_or_default();
+        let ran = times.split_whitespace().next().and_then(|nanos| nanos.parse().ok());
+        let gave_way = value(&status, "voluntary_ctxt_switches");
         let open = fs::read_dir(format!("/proc/{pid}/fd"))?.take(MAX_DESCRIPTORS).count() as u64;
         Ok(Self {
             program: clean(&read("comm").unwrap_or_default()),
@@ -301,15 +318,19 @@ impl SystemFacts {
             descriptors: [open, limit.unwrap_or(u64::MAX)],
             processors: value(&status, "Cpus_allowed_list").map_or(0, listed),
             ticks: ticks(11) + ticks(12),
+            ran,
+            gave_way: gave_way.and_then(|count| count.parse().ok()).unwrap_or(0),
+            read_at: Some(Instant::now()),
+            memory: [size.saturating_mul(1024), most.unwrap_or(u64::MAX)],
         })
     }
 }
 
 /// The memories that a process shows, or has inherited, opened.
-fn memories(pid: u32) -> Result<Vec<File>, NoFacts> {
+fn memories(process: &str) -> Result<Vec<File>, NoFacts> {
     let mut found = Vec::new();
     let link = format!("/memfd:{NAME} (deleted)");
-    for fd in fs::read_dir(format!("/proc/{pid}/fd"))?.take(MAX_DESCRIPTORS) {
+    for fd in fs::read_dir(format!("/proc/{process}/fd"))?.take(MAX_DESCRIPTORS) {
         let path = fd?.path();
         let Ok(target) = fs::read_link(&path) else { continue };
         if target.as_os_str() != link.as_str() {
@@ -337,13 +358,31 @@ fn own_number(pid: u32) -> u64 {
 
 /// Whether a process shows anything; quick.
 pub fn shows(pid: u32) -> bool {
-    memories(pid).is_ok_and(|found| !found.is_empty())
+    memories(&pid.to_string()).is_ok_and(|found| !found.is_empty())
 }
 
-/// Reads all that a process shows.
+/// Reads all that a process shows, and what the system says of it.
 pub fn process(pid: u32) -> Result<ShownProcess, NoFacts> {
-    let memories = memories(pid)?;
-    let own = own_number(pid);
+    let pages = pages(&pid.to_string(), own_number(pid))?;
+    Ok(ShownProcess { pid, system: SystemFacts::of(pid)?, pages })
+}
+
+/// Reads all that a process shows, and of what the system says its name alone.
+pub fn process_by_name(pid: u32) -> Result<ShownProcess, NoFacts> {
+    let pages = pages(&pid.to_string(), own_number(pid))?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"))?;
+    let system = SystemFacts { program: clean(&name), ..SystemFacts::default() };
+    Ok(ShownProcess { pid, system, pages })
+}
+
+/// Reads all that this process shows.
+pub fn own_pages() -> Result<Vec<ShownPage>, NoFacts> {
+    pages("self", std::process::id().into())
+}
+
+/// Reads all that a process shows that knows itself by the number `own`.
+fn pages(process: &str, own: u64) -> Result<Vec<ShownPage>, NoFacts> {
+    let memories = memories(process)?;
     let mut pages = Vec::new();
     let mut last = NoFacts::None;
     for memory in memories {
@@ -357,16 +396,21 @@ pub fn process(pid: u32) -> Result<ShownProcess, NoFacts> {
     if pages.is_empty() {
         return Err(last);
     }
-    Ok(ShownProcess { pid, system: SystemFacts::of(pid)?, pages })
+    Ok(pages)
+}
+
+/// The processes that there are.
+pub fn any_processes() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<u32> = pids.collect();
+    pids.sort_unstable();
+    pids
 }
 
 /// The processes that may be looked at and show something.
 pub fn all_processes() -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut pids: Vec<u32> = pids.filter(|pid| shows(*pid)).collect();
-    pids.sort_unstable();
-    pids
+    any_processes().into_iter().filter(|pid| shows(*pid)).collect()
 }
 
 #[cfg(test)]

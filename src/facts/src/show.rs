@@ -21,6 +21,7 @@ pub fn state(peer: &PeerFacts) -> &'static str {
         states::CALLED => "called",
         states::CONNECTED => "connected",
         states::LATER => "refused",
+        states::CALLING => "calling",
         _ => "?",
     }
 }

@@ -6,15 +6,17 @@
 //! or peer, from when it is first written to when its place
 //! ([`EndpointPlace`], [`PeerPlace`]) goes.
 use super::hang;
+use crate::error::Error;
 use crate::param::{core_boolean, core_size};
 use crate::provider::Provider;
 use crate::sys::{check, count_forks, generation};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
 use ofi_facts::layout::{
-    self, DEFAULT_PEERS, ENGINES, FIRST_ENDPOINTS, FactRecord, HeadFacts, MAGIC, MAX_PEERS,
-    MORE_ENDPOINTS, VERSION,
+    self, DEFAULT_PEERS, ENGINES, FIRST_ENDPOINTS, FactRecord, HeadFacts, LATENCY_CLASSES, MAGIC,
+    MAX_PEERS, MORE_ENDPOINTS, VERSION, latency_class,
 };
+use std::cell::Cell;
 use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -32,12 +34,180 @@ mod head {
     pub(super) const TURNS: usize = 14;
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, coarse, without a call of the system.
-pub fn coarse_now() -> u64 {
+fn nanos_of(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes `now`, which outlives it.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC, coarse, without a call of the system.
+pub fn coarse_now() -> u64 {
+    nanos_of(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+/// How many messages passed, and how many bytes of theirs.
+#[derive(Default, Debug)]
+pub struct Passed {
+    messages: Cell<u64>,
+    bytes: Cell<u64>,
+}
+
+impl Passed {
+    /// One message of `len` bytes passed. Always true.
+    #[inline(always)]
+    pub fn one(&self, len: usize) -> bool {
+        self.messages.set(self.messages.get() + 1);
+        self.bytes.set(self.bytes.get().wrapping_add(len as u64));
+        true
+    }
+
+    /// Messages, then bytes.
+    pub fn get(&self) -> [u64; 2] {
+        [self.messages.get(), self.bytes.get()]
+    }
+}
+
+/// What passed over an endpoint's connections that are no more: messages and bytes sent, then
+/// received.
+#[derive(Default, Debug)]
+pub struct PeersRetired {
+    sums: [u64; 4],
+}
+
+impl PeersRetired {
+    /// A connection goes, over which that passed.
+    pub fn add(&mut self, sent: &Passed, received: &Passed) {
+        let passed = sent.get().into_iter().chain(received.get());
+        self.sums.iter_mut().zip(passed).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
+    }
+
+    /// All of them.
+    pub fn get(&self) -> [u64; 4] {
+        self.sums
+    }
+}
+
+/// Errors of an endpoint, by code, and connections that it lost.
+#[derive(Default, Debug)]
+pub struct EndpointErrors {
+    codes: [ErrorFacts; 4],
+    lost: [u64; 2],
+    lost_at: u64,
+    lost_peer: [u64; 8],
+}
+
+impl EndpointErrors {
+    /// An operation failed.
+    #[cold]
+    pub fn add(&mut self, error: Error) {
+        let code = u64::from(error.code().unsigned_abs());
+        let place = self.codes.iter_mut().find(|known| known.code == code || known.count == 0);
+        if let Some(known) = place {
+            (known.code, known.count) = (code, known.count + 1);
+        }
+    }
+
+    /// A connection that was made ended with an error.
+    #[cold]
+    pub fn lost(&mut self, error: Error, peer: Option<String>) {
+        self.lost = [self.lost[0] + 1, u64::from(error.code().unsigned_abs())];
+        self.lost_at = coarse_now();
+        self.lost_peer = text_words(&peer.unwrap_or_default());
+    }
+
+    /// What others are shown of it.
+    pub fn show(&self, facts: &mut EndpointFacts) {
+        (facts.errors, facts.lost) = (self.codes, self.lost);
+        (facts.lost_at, facts.lost_peer) = (self.lost_at, self.lost_peer);
+    }
+}
+
+/// Transfers are timed no more often than each so many nanoseconds, if there are enough,
+const TIMED_EACH: u64 = 2_000_000;
+
+/// and not more seldom than that, as far as there are any.
+const TIMED_AT_LEAST: u64 = 50_000_000;
+
+/// The most transfers of which one is timed.
+const MOST_UNTIMED: u32 = 256;
+
+/// How long transfers of an endpoint take that are not complete when their call returns. One in some is
+/// timed, and only one at a time, so that the others cost a counter and no clock.
+#[derive(Debug)]
+pub struct TransferTimes {
+    /// Transfers until one is timed.
+    left: u32,
+    /// One of so many is timed.
+    each: u32,
+    /// For how many the next one stands.
+    weight: u64,
+    /// When the last one began, and whether it is still under way.
+    began: u64,
+    under_way: bool,
+    classes: [u64; LATENCY_CLASSES],
+}
+
+impl Default for TransferTimes {
+    fn default() -> Self {
+        Self {
+            left: 1,
+            each: 1,
+            weight: 0,
+            began: 0,
+            under_way: false,
+            classes: [0; LATENCY_CLASSES],
+        }
+    }
+}
+
+impl TransferTimes {
+    /// A transfer begins that waits. Returns the flag that it is to have until it is complete: none, or
+    /// [`TIMED`](crate::reserved::TIMED).
+    #[inline(always)]
+    pub fn begin(&mut self) -> u64 {
+        self.left = self.left.wrapping_sub(1);
+        if self.left == 0 { self.time() } else { 0 }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn time(&mut self) -> u64 {
+        self.time_at(nanos_of(libc::CLOCK_MONOTONIC))
+    }
+
+    fn time_at(&mut self, now: u64) -> u64 {
+        self.weight += u64::from(self.each);
+        match now.wrapping_sub(self.began) {
+            0..TIMED_EACH => self.each = (2 * self.each).min(MOST_UNTIMED),
+            TIMED_AT_LEAST.. => self.each = (self.each / 2).max(1),
+            _ => {}
+        }
+        self.left = self.each;
+        if self.under_way {
+            return 0;
+        }
+        (self.began, self.under_way) = (now, true);
+        crate::reserved::TIMED
+    }
+
+    /// The transfer with that flag is complete.
+    #[cold]
+    #[inline(never)]
+    pub fn end(&mut self) {
+        self.end_at(nanos_of(libc::CLOCK_MONOTONIC));
+    }
+
+    fn end_at(&mut self, now: u64) {
+        let class = latency_class(now.saturating_sub(self.began));
+        self.classes[class] = self.classes[class].wrapping_add(self.weight);
+        (self.weight, self.under_way) = (0, false);
+    }
+
+    /// How many took how long ([`latency_class`]).
+    pub fn classes(&self) -> [u64; LATENCY_CLASSES] {
+        self.classes
+    }
 }
 
 /// What a record may be free in: those of endpoints, those of peers.
@@ -166,7 +336,7 @@ impl FactsMemory {
 
     /// Writes a record's words, the first last, and last of all.
     fn write<R: FactRecord>(&self, at: usize, record: &R) {
-        let mut words = [0; 88];
+        let mut words = [0; EndpointFacts::WORDS];
         let words = &mut words[..R::WORDS];
         record.put_words(words);
         let place = &self.words[at..][..R::WORDS];
@@ -265,6 +435,11 @@ impl EngineFacts {
     #[inline(always)]
     pub fn turn(&self, turns: u64) {
         self.turns.store(turns, Ordering::Relaxed);
+    }
+
+    /// How many turns were noted.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
     }
 
     /// Whether anybody may look.
@@ -400,5 +575,82 @@ impl PeerPlace {
         facts.moved = if moved || !same_state { facts.written } else { last.moved };
         placed.write(facts);
         facts.moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reserved::TIMED;
+
+    #[test]
+    fn a_timed_transfer_stands_for_those_begun_since_the_one_before() {
+        let mut times = TransferTimes::default();
+        // One transfer each microsecond, which takes three.
+        let mut now = 1 << 40;
+        let (mut began, mut timed) = (0, 0);
+        for _ in 0..10_000 {
+            now += 1000;
+            began += 1;
+            times.left = times.left.wrapping_sub(1);
+            if times.left == 0 && times.time_at(now) == TIMED {
+                timed += 1;
+                times.end_at(now + 3000);
+            }
+        }
+        let counted: u64 = times.classes().iter().sum();
+        assert_eq!(times.classes()[2], counted);
+        assert!(began - counted < u64::from(MOST_UNTIMED), "{counted} of {began}");
+        assert!(timed < began / 100, "{timed} of {began} were timed");
+    }
+
+    #[test]
+    fn of_few_transfers_all_are_timed() {
+        let mut times = TransferTimes { each: MOST_UNTIMED, left: 1, ..Default::default() };
+        let mut now = 1 << 40;
+        for _ in 0..2000 {
+            now += 100_000_000;
+            times.left = times.left.wrapping_sub(1);
+            if times.left == 0 && times.time_at(now) == TIMED {
+                times.end_at(now + 5_000_000);
+            }
+        }
+        assert_eq!(times.each, 1);
+    }
+
+    #[test]
+    fn while_one_is_timed_no_other_is() {
+        let mut times = TransferTimes::default();
+        assert_eq!(times.begin(), TIMED);
+        for _ in 0..1000 {
+            assert_eq!(times.begin(), 0);
+        }
+        times.end();
+        assert_ne!((0..1000).map(|_| times.begin()).sum::<u64>(), 0);
+    }
+
+    #[test]
+    fn what_passed_over_connections_that_are_gone_is_not_lost() {
+        let (sent, received, mut retired) =
+            (Passed::default(), Passed::default(), PeersRetired::default());
+        sent.one(10);
+        sent.one(20);
+        received.one(5);
+        retired.add(&sent, &received);
+        retired.add(&sent, &received);
+        assert_eq!(retired.get(), [4, 60, 2, 10]);
+    }
+
+    #[test]
+    fn errors_are_counted_by_code() {
+        let mut errors = EndpointErrors::default();
+        errors.add(Error::CONNRESET);
+        errors.add(Error::INVAL);
+        errors.add(Error::CONNRESET);
+        errors.lost(Error::CONNRESET, Some("127.0.0.1:5".into()));
+        let mut facts = EndpointFacts::default();
+        errors.show(&mut facts);
+        assert_eq!(facts.errors[0].count, 2);
+        assert_eq!(facts.lost, [1, u64::from(Error::CONNRESET.code().unsigned_abs())]);
     }
 }

@@ -420,11 +420,12 @@ impl<R> Posted<R> {
         self.few.drain().into_iter().chain(indexed).map(|taken| taken.value).collect()
     }
 
-    /// What the oldest receives match, at most `most` of them, oldest first; some of the oldest if
-    /// there are more than `most * 8`.
-    pub fn oldest(&self, most: usize) -> Vec<Pattern> {
+    /// What the oldest receives match of those that are `wanted`, at most `most` of them, oldest
+    /// first; some of the oldest if there are more than `most * 8`.
+    pub fn oldest(&self, most: usize, wanted: impl Fn(&R) -> bool) -> Vec<Pattern> {
         let indexed = self.entries.iter().map(|(_, entry)| &entry.of).take(8 * most);
-        let mut found: Vec<_> = self.few.iter().chain(indexed).collect();
+        let all = self.few.iter().chain(indexed);
+        let mut found: Vec<_> = all.filter(|taken| wanted(&taken.value)).collect();
         found.sort_unstable_by_key(|taken| taken.seq);
         let pattern = |Key { src, src_mask, tag, ignore }: Key| {
             let src = (src_mask != 0).then_some(src);

@@ -3,7 +3,8 @@
 //!
 //! | field | bit or value | constant | meaning |
 //! |---|---|---|---|
-//! | flags of an operation and of its completion | 59 | [`IMPORTED`] | a receive of another provider's queue |
+//! | flags of an operation and of its completion | 54 | [`TIMED`] | a transfer that is timed |
+//! | | 59 | [`IMPORTED`] | a receive of another provider's queue |
 //! | | 60 | [`TO_GROUPS`] | a send that may be for a multicast group |
 //! | | 61 | [`ASIDE`] | an operation whose completion is not the application's |
 //! | | 62 | [`OF_SHARED_RX`] | a receive of a shared receive context |
@@ -21,6 +22,9 @@
 //! What is asserted at the end of this file is checked when it is compiled.
 use crate::abi::{self, fi_addr_t};
 use core::ffi::c_int;
+
+/// The flag of a transfer that is timed ([`TransferTimes`](crate::facts::TransferTimes)), while it is under way.
+pub const TIMED: u64 = 1 << 54;
 
 /// The flag of a receive that belongs to another provider (`crate::imports`).
 pub(crate) const IMPORTED: u64 = 1 << 59;
@@ -42,7 +46,7 @@ pub const OF_SHARED_RX: u64 = 1 << 62;
 pub const ONLY_TAG: u64 = 1 << 63;
 
 /// The flags above: calls of the application's never pass them on.
-pub(crate) const OWN_FLAGS: u64 = IMPORTED | TO_GROUPS | ASIDE | OF_SHARED_RX | ONLY_TAG;
+pub(crate) const OWN_FLAGS: u64 = TIMED | IMPORTED | TO_GROUPS | ASIDE | OF_SHARED_RX | ONLY_TAG;
 
 /// In place of an entry's flags in a completion queue's ring: the entry stands for the next
 /// failure.
@@ -152,7 +156,7 @@ const fn are_apart(all: &[u64]) -> bool {
 }
 
 // A flag of ours is none of another feature's, and none of the API's.
-const _: () = assert!(are_apart(&[PUBLIC_FLAGS, TO_GROUPS, ASIDE, OF_SHARED_RX, ONLY_TAG]));
+const _: () = assert!(are_apart(&[PUBLIC_FLAGS, TIMED, TO_GROUPS, ASIDE, OF_SHARED_RX, ONLY_TAG]));
 // No entry has all the bits that mark a failure.
 const _: () = assert!((PUBLIC_FLAGS | OWN_FLAGS) != ERROR_MARK);
 // The parts of an own tag do not overlap: a group's number has 32 bits, as has what a set of

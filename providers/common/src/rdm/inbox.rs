@@ -599,7 +599,8 @@ impl<B: UnexpectedBody> Inbox<B> {
             let order = [TAGGED, 0];
             let (most, most_messages) = (facts.receives.len(), facts.messages.len());
             let receives = order.iter().flat_map(|queue| {
-                let oldest = queues.posted[*queue].oldest(most);
+                let one = |recv: &Recv| recv.flags & FI_MULTI_RECV == 0;
+                let oldest = queues.posted[*queue].oldest(most, one);
                 oldest.into_iter().map(|pattern| WaitingFacts {
                     kind: kind(*queue),
                     tag: pattern.tag,

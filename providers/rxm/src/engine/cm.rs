@@ -466,6 +466,11 @@ impl RxmEngineEp {
         if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::LeakedConnection) {
             self.peers.attach(conn.peer);
         }
+        self.past.add(&conn.sent, &conn.received);
+        if conn.link == Link::Connected && error != Error::CANCELED {
+            let peer = self.peers.get(conn.peer).map(|peer| peer.addr.for_people());
+            self.errors.lost(error, peer);
+        }
         self.peers.detach(conn.peer, id);
         // After this the core uses no memory of the connection's transfers.
         if let Some(ep) = conn.ep.take() {

@@ -1,6 +1,7 @@
 //! A connection of an endpoint's, or the attempt at one: what is known of it.
 use ofi_provider::calls::{CallRetry, OwnCall, ProcessMark};
 use ofi_provider::core_provider::{CoreBuf, CoreEndpoint};
+use ofi_provider::facts::{Passed, PeerPlace};
 use ofi_provider::inbox::{About, Recv};
 use ofi_provider::slab::Slab;
 use std::collections::VecDeque;
@@ -77,6 +78,11 @@ pub(super) struct RxmConn {
     pub(super) early: u32,
     /// Receive buffers of which the peer does not know yet.
     pub(super) untold: u32,
+    /// Messages and writes of the application's, and messages of the peer.
+    pub(super) sent: Passed,
+    pub(super) received: Passed,
+    /// Where the connection is shown to others.
+    pub(super) shown: PeerPlace,
 }
 
 impl RxmConn {
@@ -107,6 +113,9 @@ impl RxmConn {
             counted: false,
             early: 0,
             untold: 0,
+            sent: Passed::default(),
+            received: Passed::default(),
+            shown: PeerPlace::default(),
         }
     }
 

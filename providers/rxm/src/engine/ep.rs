@@ -18,6 +18,7 @@ use ofi_provider::core_provider::{self, CoreBuf, CoreEndpoint, Entries};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::endpoint::{RdmAttr, count_links};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::facts::{EndpointErrors, EndpointPlace, PeersRetired, TransferTimes};
 use ofi_provider::inbox::Inbox;
 use ofi_provider::ledger::TxLedger;
 use ofi_provider::peers::PeerTable;
@@ -136,6 +137,17 @@ pub(crate) struct RxmEngineEp {
     pub(super) look_now: bool,
     /// The core's completion queue is being drained ([`drain_core`](Self::drain_core)).
     pub(super) draining: bool,
+
+    /// Errors that were reported, connections that were lost, what passed over those that are no
+    /// more, and how long transfers take: for others to be shown.
+    pub(super) errors: EndpointErrors,
+    pub(super) past: PeersRetired,
+    pub(super) times: TransferTimes,
+    /// Where the endpoint is shown to others, whether it is time for that, and which connection is
+    /// the next.
+    pub(super) shown: EndpointPlace,
+    pub(super) show_due: bool,
+    pub(super) show_next: usize,
 }
 
 impl RxmEngineEp {
@@ -178,6 +190,12 @@ impl RxmEngineEp {
             look_now: false,
             draining: false,
             wants_help: false,
+            errors: EndpointErrors::default(),
+            past: PeersRetired::default(),
+            times: TransferTimes::default(),
+            shown: EndpointPlace::default(),
+            show_due: false,
+            show_next: 0,
         }
     }
 
@@ -372,11 +390,14 @@ impl RxmEngineEp {
 
     /// Reports a transfer that is complete or has failed.
     #[inline]
-    pub(super) fn report(&self, context: Context, flags: u64, wanted: bool, result: Result) {
+    pub(super) fn report(&mut self, context: Context, flags: u64, wanted: bool, result: Result) {
         let of = Completion::of(context, flags, 0);
         match result {
             Ok(()) => self.ledger.done(of, wanted),
-            Err(error) => self.ledger.failed(CompletionError::new(of, error)),
+            Err(error) => {
+                self.errors.add(error);
+                self.ledger.failed(CompletionError::new(of, error));
+            }
         }
     }
 

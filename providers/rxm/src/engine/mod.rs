@@ -11,6 +11,7 @@ mod common;
 mod conn;
 mod contexts;
 mod ep;
+mod facts;
 mod pending;
 mod rx;
 #[cfg(test)]
@@ -21,10 +22,12 @@ mod tx;
 pub(crate) use common::Common;
 pub(crate) use ep::{RxmEngineEp, RxmIdentity};
 
+use crate::provider::RXM;
 use crate::wire::Refusal;
 use ofi_provider::abi::FI_RMA_EVENT;
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::error::Result;
+use ofi_provider::facts::EngineFacts;
 use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages};
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{Guard, Level, Lock};
@@ -82,13 +85,20 @@ pub(crate) struct RxmState {
     helped: bool,
     /// Kept messages that other providers started, if endpoints take receives from such.
     started: Option<Arc<StartedMessages>>,
+    /// Where the endpoints are shown to others.
+    facts: EngineFacts,
+    /// Turns that threads of the library made.
+    visits: u64,
 }
 
 impl RxmEngine {
     /// A new engine. Its lock costs nothing if the application serializes its
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
-        let state = RxmState { eps: Slab::default(), helped: false, started: None };
+        // Simulated worlds are nobody's to look at.
+        let facts = if cfg!(test) { EngineFacts::hidden() } else { EngineFacts::new(&RXM) };
+        let state =
+            RxmState { eps: Slab::default(), helped: false, started: None, facts, visits: 0 };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -151,6 +161,9 @@ impl RxmEngine {
             state.ep(ep).inbox.join(queues);
         }
         let fds = state.ep(ep).enable(bindings)?;
+        // Who never looks at the endpoint is to be known by its address.
+        let RxmState { eps, facts, visits, .. } = &mut *state;
+        eps[ep].show(facts, [self.activity(), *visits], false);
         self.watch(fds)
     }
 
@@ -224,9 +237,19 @@ impl Progress for RxmEngine {
     fn progress(&self) {
         // Only read by the progress thread, which needs to see it move, not an
         // exact count: a plain load and store does.
-        self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        self.lock().turn();
+        let turns = self.activity.load(Ordering::Relaxed) + 1;
+        self.activity.store(turns, Ordering::Relaxed);
+        let mut state = self.lock();
+        state.facts.turn(turns);
+        state.turn();
+        drop(state);
         self.common.regions.pass_counts_on();
+    }
+
+    fn visit(&self) -> bool {
+        self.lock().visits += 1;
+        self.progress();
+        self.may_block()
     }
 
     fn wait_fd(&self) -> RawFd {
@@ -237,7 +260,11 @@ impl Progress for RxmEngine {
     fn may_block(&self) -> bool {
         let mut state = self.lock();
         let all = state.eps.iter_mut().all(|(_, ep)| ep.may_block());
-        all && self.common.wait_set.as_ref().is_none_or(|set| set.may_block())
+        let may = all && self.common.wait_set.as_ref().is_none_or(|set| set.may_block());
+        if may {
+            state.show(true);
+        }
+        may
     }
 
     fn stands_back(&self) {
@@ -284,15 +311,34 @@ impl RxmState {
     #[inline]
     pub(crate) fn turn(&mut self) {
         self.take_started();
-        let (mut handed, mut beside) = (false, false);
+        let (mut due, mut beside) = (0, false);
         for (_, ep) in self.eps.iter_mut() {
             ep.turn(beside);
-            handed |= !ep.handed.is_empty();
+            due |= ep.handed.len() | usize::from(ep.show_due);
             // Endpoints without a queue of the core's have made no progress.
             beside |= ep.core.is_some();
         }
-        if handed {
+        if due != 0 {
+            self.after_turn();
+        }
+    }
+
+    /// What is done after few turns: hands calls over, and shows others how things are.
+    #[cold]
+    #[inline(never)]
+    fn after_turn(&mut self) {
+        if self.eps.iter().any(|(_, ep)| !ep.handed.is_empty()) {
             self.hand_over();
+        }
+        self.show(false);
+    }
+
+    /// Shows others how things are. `asleep`: a thread is about to sleep.
+    #[cold]
+    fn show(&mut self, asleep: bool) {
+        let turns = self.facts.turns();
+        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| asleep || ep.show_due) {
+            ep.show(&self.facts, [turns, self.visits], asleep);
         }
     }
 }

@@ -251,6 +251,7 @@ impl RxmEngineEp {
             cq_data: bare.cq_data,
             peer: self.conns[id].peer,
         };
+        self.conns[id].received.one(about.len);
         match self.inbox.take_posted(&about) {
             Some(recv) if !only_tag(&recv) => {
                 recv.buf.copy_from(0, bytes);
@@ -317,6 +318,7 @@ impl RxmEngineEp {
                         return Some(buf);
                     }
                 };
+                self.conns[id].received.one(about.len);
                 match self.inbox.take_posted(&about) {
                     Some(recv) if !only_tag(&recv) => {
                         recv.buf.copy_from(0, payload);
@@ -411,6 +413,7 @@ impl RxmEngineEp {
                     return Err(Malformed("more segmented messages than there can be"));
                 }
                 let msg_id = header.msg_id;
+                self.conns[id].received.one(about.len);
                 let target = match self.inbox.take_posted(&about) {
                     Some(recv) if !only_tag(&recv) => SegmentTarget::Recv(recv),
                     None if self.inbox.drops(&about) => SegmentTarget::Nowhere,
@@ -489,6 +492,7 @@ impl RxmEngineEp {
         if places.total() != Ok(about.len) {
             return Err(Malformed("a rendezvous of another length than its message"));
         }
+        self.conns[id].received.one(about.len);
         match self.inbox.take_posted(&about) {
             Some(recv) if !only_tag(&recv) => self.fetch(recv, about, id, *header, places),
             // The message is not wanted, and its sender is done with it.

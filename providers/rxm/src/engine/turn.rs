@@ -26,7 +26,10 @@ pub(super) fn plain_message(
         return false;
     };
     let Some((_, conn)) = came_on(conns, source) else { return false };
-    !conn.swapped && names(conn_id, source) && inbox.receive_plain(conn.peer, tagged, tag, body)
+    !conn.swapped
+        && names(conn_id, source)
+        && inbox.receive_plain(conn.peer, tagged, tag, body)
+        && conn.received.one(body.len())
 }
 
 impl RxmEngineEp {
@@ -157,12 +160,12 @@ impl RxmEngineEp {
     /// Reads connection events if it is time to.
     fn look_for_events(&mut self) {
         self.since_look = 0;
-        if self.unready == 0 && !self.look_now {
-            let now = clock();
-            if now.duration_since(self.last_look) < self.common.config.cm_interval {
-                return;
-            }
-            self.last_look = now;
+        let now = clock();
+        let early = now.duration_since(self.last_look) < self.common.config.cm_interval;
+        if !early {
+            (self.last_look, self.show_due) = (now, true);
+        } else if self.unready == 0 && !self.look_now {
+            return;
         }
         self.look_now = false;
         self.connection_events();

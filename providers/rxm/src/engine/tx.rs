@@ -27,7 +27,7 @@ use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::cq::Completion;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::later::is_group_notice;
-use ofi_provider::reserved::ASIDE;
+use ofi_provider::reserved::{ASIDE, TIMED};
 use ofi_provider::slab::NONE;
 
 /// A message of so many bytes or more is sent from the application's buffer rather than as a copy.
@@ -82,6 +82,7 @@ impl RxmEngineEp {
         if link.inject(&self.packet[..HEADER_LEN + len]).is_err() {
             return false;
         }
+        conn.sent.one(len);
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         self.ledger.succeeded(Completion::of(op.context, flags, 0), report);
         true
@@ -130,6 +131,7 @@ impl RxmEngineEp {
             copy: copy.map(|(kept, _)| kept),
             ..TxOp::new(conn, op.context, flags, op.flags, todo)
         });
+        self.conns[conn].sent.one(len);
         self.start(id, conn, ready)
     }
 
@@ -173,6 +175,7 @@ impl RxmEngineEp {
             Todo::Write { buf: op.buf, to, data, flags }
         };
         let id = self.ops.insert(TxOp::new(conn, op.context, FI_RMA | FI_WRITE, fenced, todo));
+        self.conns[conn].sent.one(len);
         self.start(id, conn, ready)
     }
 
@@ -273,6 +276,7 @@ impl RxmEngineEp {
     #[inline]
     fn start(&mut self, id: u32, conn: u32, ready: bool) -> Result {
         self.conns[conn].ops += 1;
+        self.ops[id].flags |= self.times.begin();
         if ready {
             match self.advance(id) {
                 Ok(()) => return Ok(()),
@@ -900,7 +904,8 @@ impl RxmEngineEp {
     /// Ends a transfer, and reports it.
     #[inline]
     pub(super) fn finish_op(&mut self, id: u32, result: Result) {
-        let Some(op) = self.drop_op(id) else { return };
+        let Some(mut op) = self.drop_op(id) else { return };
+        op.flags &= !TIMED;
         #[cfg(test)]
         match ofi_simulation::planted() {
             Some(ofi_simulation::PlantedFault::LostCompletion) => return,
@@ -911,6 +916,7 @@ impl RxmEngineEp {
         }
         match result {
             Err(error) if op.silent => {
+                self.errors.add(error);
                 self.ledger.failed_unseen(op.flags);
                 ofi_provider::log_sparsely!(
                     &RXM,
@@ -927,6 +933,9 @@ impl RxmEngineEp {
     #[inline]
     fn drop_op(&mut self, id: u32) -> Option<TxOp> {
         let mut op = self.ops.remove(id)?;
+        if op.flags & TIMED != 0 {
+            self.times.end();
+        }
         if let Some(conn) = self.conns.get_mut(op.conn) {
             conn.ops -= 1;
             conn.atomics -= usize::from(op.answer.is_some());

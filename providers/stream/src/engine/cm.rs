@@ -1008,7 +1008,7 @@ impl<N: Net> StreamState<N> {
     /// caller's to end.
     pub(super) fn drop_conn(&mut self, id: u32) -> Option<StreamConn<N>> {
         let conn = self.conns.remove(id)?;
-        self.eps[conn.ep].past.add(&conn);
+        self.eps[conn.ep].past.add(&conn.sent, &conn.received);
         self.owed -= conn.owed;
         self.eps[conn.ep].peers.detach(conn.peer, id);
         self.net.poller().remove(conn.link.id());

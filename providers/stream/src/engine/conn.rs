@@ -1,6 +1,6 @@
 //! One connection, and everything under way on it.
 use super::batch::Batch;
-use super::facts::Passed;
+use super::facts::count_header;
 use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, Incoming};
 use super::trace::trace;
 use super::transfer::{COPY_MAX, Outgoing, TransferFinish};
@@ -9,7 +9,7 @@ use crate::guests::Guest;
 use crate::net::{ByteLink, Net};
 use crate::wire::{ByteOrder, Knows, StreamHeader};
 use ofi_provider::buf::RecvBuf;
-use ofi_provider::facts::PeerPlace;
+use ofi_provider::facts::{Passed, PeerPlace};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::collections::{HashMap, VecDeque};
@@ -362,7 +362,7 @@ impl<N: Net> StreamConn<N> {
     pub(super) fn write_header(&mut self, header: &mut StreamHeader, wire: &mut [u8; 40]) -> usize {
         header.id = self.tx_id;
         self.tx_id = header.id.wrapping_add(1);
-        self.sent.header(header);
+        count_header(&self.sent, header);
         trace("to", &self.link, header);
         header.write(self.order, wire)
     }

@@ -39,6 +39,7 @@ impl<N: Net> StreamState<N> {
 
     /// Sets what completions of receives report as their source (`OPT_SOURCE`).
     pub(crate) fn set_source(&mut self, ep: u32, source: fi_addr_t) {
+        self.serves = true;
         let ep = &mut self.eps[ep];
         ep.has_source = true;
         ep.inbox.set_name(NONE, FI_ADDR_NOTAVAIL, source);

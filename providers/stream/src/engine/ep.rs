@@ -1,6 +1,5 @@
 //! The engine's side of an endpoint.
 use super::arrival::Unreceived;
-use super::facts::{EndpointErrors, PeersRetired};
 use super::transfer::Outgoing;
 use crate::secret::JobSecret;
 use crate::settings::{MAX_UNEXPECTED, StreamSettings};
@@ -16,7 +15,7 @@ use ofi_provider::contexts::ContextPlace;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::Result;
-use ofi_provider::facts::{EndpointPlace, PeerPlace};
+use ofi_provider::facts::{EndpointErrors, EndpointPlace, PeerPlace, PeersRetired, TransferTimes};
 use ofi_provider::inbox::Inbox;
 use ofi_provider::ledger::TxLedger;
 use ofi_provider::peers::{PeerExtra, PeerTable};
@@ -152,6 +151,10 @@ pub(crate) struct StreamEngineEp {
     pub(super) errors: EndpointErrors,
     /// What passed over connections that are no more.
     pub(super) past: PeersRetired,
+    /// How long transfers take that wait.
+    pub(super) times: TransferTimes,
+    /// Peers that are to be called again were looked for when the endpoint was shown last.
+    pub(super) called: bool,
     /// Where the endpoint is shown to others.
     pub(super) shown: EndpointPlace,
 }
@@ -185,6 +188,8 @@ impl StreamEngineEp {
             provider,
             errors: EndpointErrors::default(),
             past: PeersRetired::default(),
+            times: TransferTimes::default(),
+            called: false,
             shown: EndpointPlace::default(),
         }
     }

@@ -6,12 +6,10 @@ use super::state::StreamState;
 use crate::net::{ByteLink, Net, peer_of};
 use crate::wire::{StreamHeader, StreamOp};
 use ofi_provider::addr::Addr;
-use ofi_provider::error::Error;
 use ofi_provider::facts::{
-    ANY, EndpointFacts, ErrorFacts, PeerFacts, coarse_now, kinds, peer_bits, states,
+    ANY, EndpointFacts, Passed, PeerFacts, coarse_now, kinds, peer_bits, states,
 };
 use ofi_provider::slab::NONE;
-use std::cell::Cell;
 
 /// Turns after which an engine shows itself at the latest.
 pub(super) const SHOWN_EACH: u64 = 4096;
@@ -25,81 +23,14 @@ const MOST_SHOWN: u32 = 64;
 /// Most messages of one connection whose bytes are counted.
 const MOST_COUNTED: usize = 16;
 
-/// How many messages passed, and how many bytes of theirs.
-#[derive(Default, Debug)]
-pub(super) struct Passed {
-    messages: Cell<u64>,
-    bytes: Cell<u64>,
-}
-
-impl Passed {
-    /// One message of `len` bytes passed. Always true.
-    #[inline(always)]
-    pub(super) fn one(&self, len: usize) -> bool {
-        self.messages.set(self.messages.get() + 1);
-        self.bytes.set(self.bytes.get().wrapping_add(len as u64));
-        true
-    }
-
-    /// What has this header passes: messages count, and the bytes of them and of accesses to memory.
-    #[inline]
-    pub(super) fn header(&self, header: &StreamHeader) {
-        match header.op {
-            // The bytes of an announced message come with `Data`.
-            StreamOp::TagRts | StreamOp::Cts | StreamOp::ReadReq => {}
-            StreamOp::Msg if header.op_data == crate::wire::ACK => {}
-            _ => drop(self.one(usize::try_from(header.len).unwrap_or(0))),
-        }
-    }
-
-    fn get(&self) -> [u64; 2] {
-        [self.messages.get(), self.bytes.get()]
-    }
-}
-
-/// What passed over an endpoint's connections that are no more: messages and bytes sent, then
-/// received.
-#[derive(Default, Debug)]
-pub(super) struct PeersRetired {
-    sums: [u64; 4],
-}
-
-impl PeersRetired {
-    /// A connection goes.
-    pub(super) fn add<N: Net>(&mut self, conn: &StreamConn<N>) {
-        let passed = conn.sent.get().into_iter().chain(conn.received.get());
-        self.sums.iter_mut().zip(passed).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
-    }
-}
-
-/// Errors of an endpoint, by code, and connections that it lost.
-#[derive(Default, Debug)]
-pub(super) struct EndpointErrors {
-    codes: [ErrorFacts; 4],
-    lost: [u64; 2],
-    lost_at: u64,
-    lost_peer: [u64; 8],
-    /// Peers that are to be called again were looked for the last time.
-    called: bool,
-}
-
-impl EndpointErrors {
-    /// An operation failed.
-    #[cold]
-    pub(super) fn add(&mut self, error: Error) {
-        let code = u64::from(error.code().unsigned_abs());
-        let place = self.codes.iter_mut().find(|known| known.code == code || known.count == 0);
-        if let Some(known) = place {
-            (known.code, known.count) = (code, known.count + 1);
-        }
-    }
-
-    /// A connection that was made ended with an error.
-    #[cold]
-    pub(super) fn lost(&mut self, error: Error, peer: Option<String>) {
-        self.lost = [self.lost[0] + 1, u64::from(error.code().unsigned_abs())];
-        self.lost_at = coarse_now();
-        self.lost_peer = ofi_provider::facts::text_words(&peer.unwrap_or_default());
+/// What has this header passes: messages count, and the bytes of them and of accesses to memory.
+#[inline]
+pub(super) fn count_header(passed: &Passed, header: &StreamHeader) {
+    match header.op {
+        // The bytes of an announced message come with `Data`.
+        StreamOp::TagRts | StreamOp::Cts | StreamOp::ReadReq => {}
+        StreamOp::Msg if header.op_data == crate::wire::ACK => {}
+        _ => drop(passed.one(usize::try_from(header.len).unwrap_or(0))),
     }
 }
 
@@ -199,7 +130,19 @@ impl<N: Net> StreamState<N> {
     }
 
     fn show_endpoints(&mut self, now: u64, moved: u64) {
-        let Self { conns, eps, facts, listeners, turns, idle, sleepers, starved, .. } = self;
+        let Self {
+            conns,
+            eps,
+            facts,
+            listeners,
+            turns,
+            visits,
+            idle,
+            sleepers,
+            starved,
+            serves,
+            ..
+        } = self;
         let calls_again = self.wakes.is_some();
         let slots = eps.slots() as u32;
         let begin = if facts.ep_cursor < slots { facts.ep_cursor } else { 0 };
@@ -207,8 +150,7 @@ impl<N: Net> StreamState<N> {
         facts.ep_cursor = end;
         for id in begin..end {
             let Some(ep) = eps.get_mut(id) else { continue };
-            let EndpointErrors { codes: errors, lost, lost_at, lost_peer, .. } = ep.errors;
-            let [sent, sent_bytes, received, received_bytes] = ep.past.sums;
+            let [sent, sent_bytes, received, received_bytes] = ep.past.get();
             let (tx, rx) = (ep.ledger.cq(), ep.inbox.ledger.cq());
             let one = matches!((tx, rx), (Some(tx), Some(rx)) if std::sync::Arc::ptr_eq(tx, rx));
             let fill = |cq: Option<&std::sync::Arc<ofi_provider::cq::Cq>>| {
@@ -225,6 +167,7 @@ impl<N: Net> StreamState<N> {
                 engine: facts.engine(),
                 written: now,
                 turns: *turns,
+                visits: *visits,
                 idle: u64::from(*idle),
                 asleep: sleepers.count() as u64,
                 moved,
@@ -241,12 +184,11 @@ impl<N: Net> StreamState<N> {
                 one_queue: one.into(),
                 starved: starved.filter(|conn| conn.ep == id).count() as u64,
                 connections: conns.len() as u64,
-                lost,
-                lost_at,
-                lost_peer,
-                errors,
+                serves: u64::from(*serves),
+                latency: ep.times.classes(),
                 ..EndpointFacts::default()
             };
+            ep.errors.show(&mut of);
             ep.inbox.show(&mut of);
             let msg = ep.identity.kind == StreamEpKind::Msg;
             let link = conns.get(ep.conn).filter(|_| msg).map(|conn| &conn.link);
@@ -256,7 +198,7 @@ impl<N: Net> StreamState<N> {
                 link.and_then(|link| link.local_addr().ok())
                     .map_or_else(|| text(local), |at| text(&at))
             });
-            let called = std::mem::replace(&mut ep.errors.called, calls_again);
+            let called = std::mem::replace(&mut ep.called, calls_again);
             if !calls_again && !called {
                 continue;
             }

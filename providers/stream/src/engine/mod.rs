@@ -179,6 +179,8 @@ impl<N: Net> StreamEngine<N> {
             regions,
             facts: N::facts(),
             show_at: 0,
+            visits: 0,
+            serves: false,
         };
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
@@ -272,6 +274,7 @@ impl<N: Net> Progress for StreamEngine<N> {
 
     fn visit(&self) -> bool {
         let visit = self.state.visit(|state| {
+            state.visits += 1;
             state.turn();
             state.prepare_to_sleep()
         });

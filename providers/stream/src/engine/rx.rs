@@ -7,6 +7,7 @@
 use super::arrival::{Arrival, StreamUnexpected, Unreceived, may_allocate, room_behind, wants_ack};
 use super::conn::StreamConn;
 use super::ep::StreamEngineEp;
+use super::facts::count_header;
 use super::incoming::{AHEAD_OF_LARGE, Begun, DIRECT_MIN, Got, Incoming, MessageTarget};
 use super::state::StreamState;
 use super::trace::trace;
@@ -49,7 +50,7 @@ impl Arrival {
         }
         let tagged = matches!(header.op, StreamOp::Tag | StreamOp::TagRts);
         let bare = header.op == StreamOp::TaggedMsg;
-        conn.received.header(header);
+        count_header(&conn.received, header);
         let about = About {
             tagged,
             msg_tag: bare.then_some(header.tag),

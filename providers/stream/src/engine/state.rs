@@ -118,4 +118,8 @@ pub struct StreamState<N: Net> {
     /// [`Looks::last`]).
     pub(super) facts: EngineFacts,
     pub(super) show_at: u64,
+    /// Turns that threads of the library made.
+    pub(super) visits: u64,
+    /// The endpoints serve those of a utility provider.
+    pub(super) serves: bool,
 }

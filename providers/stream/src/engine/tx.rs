@@ -1,6 +1,7 @@
 //! Sending: from the application's calls and peers' requests to bytes for a link.
 use super::conn::StreamConn;
 use super::ep::{StreamEngineEp, StreamEpKind};
+use super::facts::count_header;
 use super::state::{StreamState, TOKEN_CONN};
 use super::trace::trace;
 use super::transfer::{
@@ -20,7 +21,7 @@ use ofi_provider::buf::{GatherList, Way};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::later::is_group_notice;
-use ofi_provider::reserved::ASIDE;
+use ofi_provider::reserved::{ASIDE, TIMED};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::cell::OnceCell;
@@ -51,6 +52,13 @@ impl Outgoing {
 }
 
 impl StreamEngineEp {
+    /// [`finish_tx`](Self::finish_tx) of a transfer that is timed.
+    #[cold]
+    fn finish_timed(&mut self, finish: &TransferFinish, result: Result) {
+        self.times.end();
+        self.finish_tx(&TransferFinish { flags: finish.flags & !TIMED, ..*finish }, result);
+    }
+
     /// Reports and counts a transfer that is complete or has failed.
     pub(super) fn finish_tx(&mut self, finish: &TransferFinish, result: Result) {
         if finish.internal {
@@ -58,6 +66,9 @@ impl StreamEngineEp {
                 self.inbox.ledger.peer_accessed(false, finish.len);
             }
             return;
+        }
+        if finish.flags & TIMED != 0 {
+            return self.finish_timed(finish, result);
         }
         self.tx_pending -= 1;
         #[cfg(any(test, feature = "sim"))]
@@ -71,6 +82,7 @@ impl StreamEngineEp {
         match result {
             Ok(()) => self.ledger.done(finish.entry(), finish.report),
             Err(error) if finish.inject && !finish.report && finish.flags & ASIDE == 0 => {
+                self.errors.add(error);
                 self.ledger.failed_unseen(finish.flags);
                 ofi_provider::log_sparsely!(
                     self.provider,
@@ -140,6 +152,7 @@ impl<N: Net> StreamState<N> {
         let more = flags & FI_MORE != 0;
         let ep = &mut self.eps[ep_id];
         ep.tx_pending += 1;
+        outgoing.finish.flags |= ep.times.begin();
         let id = match route {
             Route::Later(peer) => return ep.peers[peer].extra.parked.push_back(outgoing),
             Route::Conn(id) => id,
@@ -352,7 +365,7 @@ impl<N: Net> StreamState<N> {
             len: len as u64,
             ..StreamHeader::of(StreamOp::Write)
         };
-        let finish = TransferFinish {
+        let mut finish = TransferFinish {
             context: op.context,
             flags: FI_RMA | FI_WRITE | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
@@ -368,6 +381,7 @@ impl<N: Net> StreamState<N> {
             let known = finish.report && !acked && self.eps[ep_id].ledger.all_is_read();
             let leaves = self.leaves(route, op.flags, len, known);
             if leaves != Leaves::InTurn {
+                finish.flags |= self.eps[ep_id].times.begin();
                 let room = self.join(id, header, &op.remote, len, Some(finish));
                 op.buf.copy_to(0, room);
                 self.joined(ep_id, id, op.flags, leaves);
@@ -388,7 +402,7 @@ impl<N: Net> StreamState<N> {
             segments: op.remote.as_slice().len() as u8,
             ..StreamHeader::of(StreamOp::ReadReq)
         };
-        let finish = TransferFinish {
+        let mut finish = TransferFinish {
             context: op.context,
             flags: FI_RMA | FI_READ | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
@@ -402,6 +416,7 @@ impl<N: Net> StreamState<N> {
             let leaves = self.leaves(route, op.flags, 0, false);
             if leaves != Leaves::InTurn {
                 self.join(id, header, &op.remote, 0, None);
+                finish.flags |= self.eps[ep_id].times.begin();
                 self.conns[id].reads.push_back((op.buf, finish));
                 self.joined(ep_id, id, op.flags, leaves);
                 return Ok(());
@@ -521,7 +536,8 @@ impl<N: Net> StreamState<N> {
         tagged: bool,
         leaves: Leaves,
     ) {
-        let (header, finish) = Self::header_and_finish(op, tagged);
+        let (header, mut finish) = Self::header_and_finish(op, tagged);
+        finish.flags |= self.eps[ep_id].times.begin();
         let room = self.join(conn_id, header, &RemoteSegments::EMPTY, op.buf.len(), Some(finish));
         op.buf.copy_to(0, room);
         self.joined(ep_id, conn_id, op.flags, leaves);
@@ -598,7 +614,7 @@ impl<N: Net> StreamState<N> {
     /// from here.
     #[inline(always)]
     fn send_now(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
-        let (mut header, finish) = Self::header_and_finish(op, tagged);
+        let (mut header, mut finish) = Self::header_and_finish(op, tagged);
         let conn = &mut self.conns[conn_id];
         conn.sent_in = self.turns;
         let len = op.buf.len();
@@ -618,6 +634,7 @@ impl<N: Net> StreamState<N> {
                 let ep = &mut self.eps[ep_id];
                 if finish.acked {
                     ep.tx_pending += 1;
+                    finish.flags |= ep.times.begin();
                     conn.unacked.push_back(Some(finish));
                 } else {
                     ep.ledger.done(finish.entry(), finish.report);
@@ -636,10 +653,12 @@ impl<N: Net> StreamState<N> {
         conn_id: u32,
         op: &SendOp,
         header: StreamHeader,
-        finish: TransferFinish,
+        mut finish: TransferFinish,
         result: Result<usize>,
     ) {
-        self.eps[ep_id].tx_pending += 1;
+        let ep = &mut self.eps[ep_id];
+        ep.tx_pending += 1;
+        finish.flags |= ep.times.begin();
         let conn = &mut self.conns[conn_id];
         let sent = match result {
             Ok(sent) => sent,
@@ -711,7 +730,7 @@ impl<N: Net> StreamState<N> {
                 if outgoing.wire_len == 0 {
                     outgoing.header.id = tx_id;
                     tx_id = tx_id.wrapping_add(1);
-                    conn.sent.header(&outgoing.header);
+                    count_header(&conn.sent, &outgoing.header);
                     outgoing.wire_len = outgoing.header.write(order, &mut outgoing.wire);
                     trace("to", &conn.link, &outgoing.header);
                 }

@@ -1,0 +1,142 @@
+//! What others are shown of an endpoint ([`ofi_provider::facts`]): written with the engine's lock held,
+//! as often as connection events are looked for, and before a thread sleeps.
+use super::conn::{Link, RxmConn, Waiting};
+use super::ep::RxmEngineEp;
+use super::pending::{MAX_KEPT, Todo};
+use ofi_provider::core_provider::CoreEndpoint;
+use ofi_provider::facts::{
+    ANY, EndpointFacts, EngineFacts, PeerFacts, coarse_now, kinds, peer_bits, states,
+};
+
+/// Most connections of an endpoint that are shown in one go; the others' turn comes the next times.
+const MOST_SHOWN: usize = 64;
+
+/// Most transfers of one connection whose bytes are counted.
+const MOST_COUNTED: usize = 16;
+
+impl RxmConn {
+    fn facts(&self) -> PeerFacts {
+        let state = match self.link {
+            Link::Calling => states::CALLING,
+            Link::Accepting => states::CALLED,
+            Link::Refused => states::LATER,
+            Link::Connected => states::CONNECTED,
+        };
+        let in_memory = self.ep.as_ref().is_some_and(CoreEndpoint::is_in_memory);
+        let ways = if in_memory { peer_bits::SENDS_LOCALLY | peer_bits::HEARS_LOCALLY } else { 0 };
+        let unsent = self.waiting.len() + self.urgent.len();
+        let ([sent, sent_bytes], [received, received_bytes]) =
+            (self.sent.get(), self.received.get());
+        PeerFacts {
+            state: state | ways,
+            sent,
+            sent_bytes,
+            received,
+            received_bytes,
+            unsent: unsent as u64,
+            unacknowledged: self.ops.saturating_sub(self.waiting.len()) as u64,
+            at_sender: self.announced as u64,
+            incomplete: self.partial.iter().map(|part| (part.about.len - part.done) as u64).sum(),
+            refused: self.retry.refusals().into(),
+            ..PeerFacts::default()
+        }
+    }
+}
+
+impl RxmEngineEp {
+    /// Shows others how things are, after so many turns, of which threads of the library made so many.
+    /// `asleep`: a thread is about to sleep.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn show(&mut self, facts: &EngineFacts, [turns, visits]: [u64; 2], asleep: bool) {
+        self.show_due = false;
+        if !facts.is_shown() || self.core.is_none() {
+            return;
+        }
+        let now = coarse_now();
+        let moved = self.show_peers(facts, now);
+        let [sent, sent_bytes, received, received_bytes] = self.past.get();
+        let (tx, rx) = (self.ledger.cq(), self.inbox.ledger.cq());
+        let one = matches!((tx, rx), (Some(tx), Some(rx)) if std::sync::Arc::ptr_eq(tx, rx));
+        let fill =
+            |cq: Option<&std::sync::Arc<ofi_provider::cq::Cq>>| cq.map_or([0; 2], |cq| cq.fill());
+        let ([tx_queue, tx_queue_size], [rx_queue, rx_queue_size]) = (fill(tx), fill(rx));
+        let parked = self.parked.len() as u64;
+        let mut of = EndpointFacts {
+            kind: kinds::RDM,
+            engine: facts.engine(),
+            written: now,
+            turns,
+            visits,
+            idle: (moved < now).into(),
+            asleep: asleep.into(),
+            moved,
+            sent,
+            sent_bytes,
+            received,
+            received_bytes,
+            in_flight: self.ops.len() as u64,
+            tx_size: self.identity.attr.tx_size as u64,
+            tx_queue,
+            tx_queue_size,
+            rx_queue,
+            rx_queue_size,
+            one_queue: one.into(),
+            starved: parked.min(1),
+            connections: self.conns.len() as u64,
+            latency: self.times.classes(),
+            ..EndpointFacts::default()
+        };
+        self.errors.show(&mut of);
+        self.inbox.show(&mut of);
+        let local = &self.identity.local;
+        self.shown.show(facts, of, true, || local.for_people());
+    }
+
+    /// Shows connections; returns the last time at which one of them moved.
+    fn show_peers(&mut self, facts: &EngineFacts, now: u64) -> u64 {
+        let slots = self.conns.slots();
+        let begin = if self.show_next < slots { self.show_next } else { 0 };
+        let end = slots.min(begin + MOST_SHOWN);
+        self.show_next = end;
+        // Bytes that are to be fetched, by connection.
+        let mut fetched = [0; MOST_SHOWN];
+        for (_, fetch) in self.fetches.iter() {
+            if let Some(sum) =
+                (fetch.conn as usize).checked_sub(begin).and_then(|at| fetched.get_mut(at))
+            {
+                *sum += fetch.wanted as u64;
+            }
+        }
+        // No more messages are taken of any peer.
+        let full = self.inbox.kept_bytes() > MAX_KEPT;
+        let mut moved = 0;
+        for id in begin..end {
+            let Some(conn) = self.conns.get_mut(id as u32) else { continue };
+            let left = |waiting: &Waiting| match waiting {
+                Waiting::Op(op) => match self.ops.get(*op).map(|op| &op.todo) {
+                    Some(Todo::Send(message)) => (message.buf.len() - message.sent) as u64,
+                    Some(Todo::Packet(_, len)) => *len as u64,
+                    _ => 0,
+                },
+                Waiting::Packet(_, len, _) => *len as u64,
+                Waiting::Fetch(_) => 0,
+            };
+            let of = conn.facts();
+            let state = if full { of.state | peer_bits::BLOCKED } else { of.state };
+            let peer = PeerFacts {
+                state,
+                written: now,
+                endpoint: self.shown.serial(),
+                name: self.peers.get(conn.peer).map_or(ANY, |peer| peer.name),
+                unsent_bytes: conn.waiting.iter().take(MOST_COUNTED).map(left).sum(),
+                incomplete: of.incomplete + fetched[id - begin],
+                ..of
+            };
+            let peers = &self.peers;
+            let address = || peers.get(conn.peer).map(|peer| peer.addr.for_people());
+            moved = moved.max(conn.shown.show(facts, peer, || address().unwrap_or_default()));
+        }
+        moved
+    }
+}
