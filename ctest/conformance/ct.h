@@ -259,9 +259,10 @@ static inline void ct_idle(struct ct *c, int ms)
 }
 
 static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
+static inline int ct_is_lnx(void) { return !strcmp(ct_prov, "lnx"); }
 static inline int ct_is_rxd(void) { return strstr(ct_prov, "ofi_rxd") != NULL; }
 /* For tests in which a side makes no calls: automatic progress, of a provider that does not give it to who asks for nothing. */
-static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
+static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") && !ct_is_lnx() ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
 /* Whether the provider's addresses are IP addresses, or names (FI_ADDR_STR): its infos say so. */
 static inline int ct_is_ip(void)
 {
@@ -275,16 +276,19 @@ static inline int ct_is_ip(void)
 		h->ep_attr->type = ct_type;
 		h->mode = ~0ULL;
 		h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-		known = fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, h, &i) || i->addr_format != FI_ADDR_STR;
+		known = fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, h, &i) ||
+			(i->addr_format != FI_ADDR_STR && i->addr_format != FI_FORMAT_UNSPEC);
 		fi_freeinfo(h);
 		if (i)
 			fi_freeinfo(i);
 	}
 	return known;
 }
-/* Sets a parameter of the provider under test, or of its core: MAX_SAVED is FI_TCP_MAX_SAVED for tcp and tcp;ofi_rxm. */
+/* Sets a parameter of the provider under test, or of its cores: MAX_SAVED is FI_TCP_MAX_SAVED for tcp and tcp;ofi_rxm, and
+ * FI_SHM_MAX_SAVED as well for lnx, which is tested over both. */
 static inline void ct_param(const char *name, const char *value)
 {
+	const char *cores[] = { "SHM", "TCP" };
 	char var[128];
 	int n = snprintf(var, sizeof var, "FI_%.*s_%s", (int)strcspn(ct_prov, ";"), ct_prov, name);
 
@@ -292,6 +296,10 @@ static inline void ct_param(const char *name, const char *value)
 	for (char *c = var; *c; c++)
 		*c = (char)toupper(*c);
 	setenv(var, value, 1);
+	for (size_t k = 0; ct_is_lnx() && k < 2; k++) {
+		snprintf(var, sizeof var, "FI_%s_%s", cores[k], name);
+		setenv(var, value, 1);
+	}
 }
 /* For tests of memory that peers of a host share: where all goes through sockets there is nothing to test. */
 static inline void ct_needs_memory(void)
@@ -465,7 +473,7 @@ static inline void ct_want_event(struct ct *c, uint32_t want, struct fi_eq_cm_en
 	EQ(ev, want);
 	CHECK((size_t)r >= sizeof x);
 }
-struct ct_name { char b[128]; size_t n; };
+struct ct_name { char b[512]; size_t n; };
 static inline struct ct_name ct_getname(struct fid *f)
 {
 	struct ct_name a = { .n = sizeof a.b };

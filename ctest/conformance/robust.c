@@ -985,6 +985,8 @@ static void few_ports(int rank)
 	int fd, told = 0, heard = 0;
 
 	(void)rank;
+	if (ct_is_lnx())
+		SKIP("each endpoint listens at a port of every interface");
 	if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
 		SKIP_HERE("no private network: %s", strerror(errno));
 	set_lo(1);

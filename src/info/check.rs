@@ -32,7 +32,7 @@ const ON_REQUEST: u64 = FI_SOURCE | FI_SOURCE_ERR | FI_TRIGGER;
 /// Capabilities that change what an application gets to see, so that one that
 /// asks for nothing in particular must not have them.
 const ONLY_IF_ASKED: u64 =
-    FI_SOURCE_ERR | FI_AV_USER_ID | FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
+    FI_SOURCE_ERR | FI_AV_USER_ID | FI_PEER | FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
 
 /// Capabilities that say which halves of a primary one are wanted.
 pub const MODIFIER_CAPS: u64 = MSG_MODIFIERS | RMA_MODIFIERS;

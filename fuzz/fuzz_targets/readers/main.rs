@@ -7,6 +7,7 @@ mod address_text;
 mod chosen;
 mod environment;
 mod facts_page;
+mod link_addr;
 mod local_ring;
 mod rxd_packet;
 mod rxm_packet;
@@ -20,6 +21,7 @@ fuzz_target!(
         ("address_text", address_text::run),
         ("environment", environment::run),
         ("facts_page", facts_page::run),
+        ("link_addr", link_addr::run),
         ("local_ring", local_ring::run),
         ("rxd_packet", rxd_packet::run),
         ("rxm_packet", rxm_packet::run),

@@ -36,8 +36,8 @@ pub mod api;
 mod rdm;
 
 pub use base::{
-    addr, atomic, buf, courtesy, facts, lock, malformed, matching, progress, reserved, secret,
-    slab, sock, sys, testing, wait, worker,
+    addr, atomic, buf, courtesy, facts, link_addr, lock, malformed, matching, progress, reserved,
+    secret, slab, sock, sys, testing, wait, worker,
 };
 use base::{fixed_queue, lent, primitives};
 use features::{coll, mcast, notices, variable};

@@ -11,7 +11,7 @@ use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPa
 use ofi_provider::core_provider;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef, version};
+use ofi_provider::info::{GETINFO_HIDDEN, InfoBuf, InfoChain, InfoQuery, InfoRef, version};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use std::net::Ipv4Addr;
@@ -63,7 +63,9 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
     // interface.
     hints.set_dest_addr(None)?;
     let version = core_version(api_version);
-    let query = InfoQuery { version, node: None, service: None, flags: 0, hints: None };
+    // A provider over this one may have found both although the user hides them from applications.
+    let flags = GETINFO_HIDDEN;
+    let query = InfoQuery { version, node: None, service: None, flags, hints: None };
     let found = find_cores(&query, hints)?;
     let first = found.into_iter().next();
     first.ok_or(Error::NODATA)
@@ -114,6 +116,7 @@ impl Domain for RxmDomain {
     /// Shared transmit contexts cost nothing: each connection sends by itself, and there is nothing
     /// to share.
     const SHARED_TX: bool = true;
+    const IMPORTS: bool = true;
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxmEp> {
         let identity = self.identity(info)?;

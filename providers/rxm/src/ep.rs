@@ -9,9 +9,10 @@ use ofi_provider::contexts::ContextPlace;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::Result;
+use ofi_provider::imports::SrxOwner;
 use ofi_provider::lock::Guard;
 use ofi_provider::peers::HearsNames;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// An endpoint of the application's.
 pub(crate) type RxmEp = RdmEndpoint<RxmEngine>;
@@ -156,6 +157,12 @@ impl RdmEngine for RxmEngine {
 
     fn peer_links(&self, ep: u32) -> Result<fi_peer_links> {
         Ok(self.lock().ep(ep).peer_links())
+    }
+
+    fn import(self: &Arc<Self>, ep: u32, owner: SrxOwner) -> Result {
+        let engine: Weak<Self> = Arc::downgrade(self);
+        self.lock().import(ep, owner, engine);
+        Ok(())
     }
 
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {

@@ -24,6 +24,7 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_RMA_PMEM
     | FI_FENCE
     | FI_SOURCE_ERR
+    | FI_PEER
     | FI_TRIGGER
     | FI_COLLECTIVE
     | FI_MULTICAST

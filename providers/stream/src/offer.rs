@@ -25,8 +25,13 @@ const MSG_CAPS: u64 = FI_MSG
     | FI_FENCE
     | FI_TRIGGER;
 /// Capabilities that FI_EP_RDM endpoints have beside [`MSG_CAPS`].
-const RDM_CAPS: u64 =
-    FI_DIRECTED_RECV | FI_SOURCE | FI_SOURCE_ERR | FI_AV_USER_ID | FI_COLLECTIVE | FI_MULTICAST;
+const RDM_CAPS: u64 = FI_DIRECTED_RECV
+    | FI_SOURCE
+    | FI_SOURCE_ERR
+    | FI_AV_USER_ID
+    | FI_PEER
+    | FI_COLLECTIVE
+    | FI_MULTICAST;
 /// Which peers endpoints reach; loopback addresses lose FI_REMOTE_COMM.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.

@@ -5,6 +5,7 @@ use crate::abi::{
 };
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
+use crate::link_addr::{LinkAddr, LinkLen};
 use core::ffi::{CStr, c_char, c_void};
 use core::fmt;
 use ofi::info::addr as text;
@@ -30,6 +31,8 @@ pub enum Addr {
     Ud(UdAddr),
     /// The name of an endpoint, as text (FI_ADDR_STR).
     Name(EndpointName),
+    /// Several addresses of other providers (FI_FORMAT_UNSPEC, as the format of a domain).
+    Link(LinkAddr),
 }
 
 /// A name that an endpoint was given, or gave itself (FI_ADDR_STR). A scheme may stand before it, as
@@ -119,6 +122,7 @@ impl fmt::Display for Addr {
                 f.write_str(&ofi::info::tostr::address(self.format(), Some(&addr.to_bytes())))
             }
             Self::Name(name) => f.write_str(&name.as_c_str().to_string_lossy()),
+            Self::Link(addr) => addr.fmt(f),
         }
     }
 }
@@ -144,6 +148,8 @@ impl Addr {
         } else if format == FI_ADDR_STR as u32 {
             let string = CStr::from_bytes_until_nul(bytes).map_err(|_| Error::INVAL)?;
             EndpointName::new(string).map(Self::Name)
+        } else if format == FI_FORMAT_UNSPEC as u32 {
+            LinkAddr::read(bytes).map(Self::Link)
         } else {
             from_bytes(bytes).map(Self::Ip)
         }
@@ -221,6 +227,7 @@ impl Addr {
             Self::Ib(addr) => addr.to_bytes().to_vec(),
             Self::Ud(addr) => addr.to_bytes().to_vec(),
             Self::Name(name) => name.as_c_str().to_bytes_with_nul().to_vec(),
+            Self::Link(addr) => addr.as_bytes().to_vec(),
         }
     }
 
@@ -240,6 +247,7 @@ impl Addr {
             Self::Ib(_) => FI_SOCKADDR_IB as u32,
             Self::Ud(_) => FI_ADDR_IB_UD as u32,
             Self::Name(_) => FI_ADDR_STR as u32,
+            Self::Link(_) => FI_FORMAT_UNSPEC as u32,
         }
     }
 
@@ -290,7 +298,7 @@ impl Addr {
             Self::Ip(addr) => addr.ip().is_unspecified(),
             Self::Ib(addr) => addr.is_any(),
             Self::Name(name) => name.as_c_str().is_empty(),
-            Self::Ud(_) => false,
+            Self::Ud(_) | Self::Link(_) => false,
         }
     }
 
@@ -310,6 +318,7 @@ impl Addr {
                 let mix = |hash: u16, byte: &u8| hash.wrapping_mul(31) ^ u16::from(*byte);
                 name.as_c_str().to_bytes().iter().fold(1, mix)
             }
+            Self::Link(_) => 0,
         }
     }
 
@@ -318,7 +327,7 @@ impl Addr {
         match self {
             Self::Ip(addr) => addr.set_port(port),
             Self::Ib(addr) => addr.set_port(port),
-            Self::Ud(_) | Self::Name(_) => {}
+            Self::Ud(_) | Self::Name(_) | Self::Link(_) => {}
         }
     }
 
@@ -339,6 +348,7 @@ impl Addr {
             Self::Ib(addr) => Self::Ib(IbAddr::new(addr.gid, addr.pkey)),
             Self::Ud(addr) => Self::Ud(UdAddr { gid: addr.gid, ..UdAddr::default() }),
             Self::Name(_) => Self::any(FI_ADDR_STR as u32),
+            Self::Link(_) => self.clone(),
         }
     }
 
@@ -402,25 +412,43 @@ impl Iterator for AddrList {
         self.left = self.left.checked_sub(1)?;
         // SAFETY: by the contract of `new`, as many are left.
         unsafe {
-            let bytes = string_or_bytes(self.format, self.at.cast());
+            let Ok(bytes) = string_or_bytes(self.format, self.at.cast()) else {
+                // Nobody knows where the next one begins.
+                return Some(Err(Error::INVAL));
+            };
             self.at = self.at.add(bytes.len());
             Some(Addr::read(self.format, bytes))
         }
     }
 }
 
-/// The bytes of an address of this format.
+/// The bytes of an address of this format; -FI_EINVAL if it is one that says how long it is, and
+/// says something that is not so.
 ///
 /// # Safety
 /// It is complete, and stays as it is for `'a`.
-pub unsafe fn string_or_bytes<'a>(format: u32, addr: *const c_void) -> &'a [u8] {
+pub unsafe fn string_or_bytes<'a>(format: u32, addr: *const c_void) -> Result<&'a [u8]> {
     // SAFETY: by the contract.
     unsafe {
         if format == FI_ADDR_STR as u32 {
-            CStr::from_ptr(addr.cast::<c_char>()).to_bytes_with_nul()
-        } else {
-            std::slice::from_raw_parts(addr.cast(), len_of_format(format))
+            return Ok(CStr::from_ptr(addr.cast::<c_char>()).to_bytes_with_nul());
         }
+        let mut len = len_of_format(format);
+        if format == FI_FORMAT_UNSPEC as u32 {
+            len = 0;
+            // No more is read than the address is known to have.
+            while let LinkLen::AtLeast(more) =
+                LinkAddr::len_of(std::slice::from_raw_parts(addr.cast(), len))?
+            {
+                len = more;
+            }
+            if let LinkLen::Exactly(all) =
+                LinkAddr::len_of(std::slice::from_raw_parts(addr.cast(), len))?
+            {
+                len = all;
+            }
+        }
+        Ok(std::slice::from_raw_parts(addr.cast(), len))
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod fixed_queue;
 mod hang;
 #[allow(unsafe_code)]
 pub(crate) mod lent;
+pub mod link_addr;
 #[allow(unsafe_code)]
 pub mod lock;
 pub mod malformed;

@@ -12,12 +12,18 @@
 //! the endpoint is closed.
 mod cm;
 mod dgram;
+mod owner;
 mod queue;
+mod rail;
+mod regions;
 mod wait;
 
 pub use cm::{CoreEq, CoreEvent, Passive};
 pub use dgram::{CoreAv, CoreDgram};
+pub use owner::{ArrivingMessage, QueueOwner};
 pub use queue::{ArrivedPacket, CoreCq, CoreEndpoint, CoreEntry, Done, Entries, SharedRx};
+pub use rail::{CoreRail, CoreWaiter};
+pub use regions::LinkedRegions;
 pub use wait::CoreWaitSet;
 
 use crate::abi::{
@@ -28,7 +34,8 @@ use crate::boundary::Uncancelled;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use crate::info::{
-    CORE_PROV_ONLY, Era, GETINFO_INTERNAL, InfoBuf, InfoChain, InfoQuery, InfoRef, dup_raw,
+    CORE_PROV_ONLY, Era, GETINFO_HIDDEN, GETINFO_INTERNAL, InfoBuf, InfoChain, InfoQuery, InfoRef,
+    dup_raw,
 };
 use crate::mr::{Backed, Backing, Count, RegionRequest};
 use core::ffi::{CStr, c_int, c_void};
@@ -94,9 +101,20 @@ impl ManyDatagrams {
 
 /// The core providers that do for what is asked (fi_getinfo(3)). -FI_ENODATA: none.
 pub fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+    find(query, CORE_PROV_ONLY)
+}
+
+/// The providers that do for what is asked, whether they stand on others or not, and whether the user
+/// has hidden them from applications (FI_PROVIDER) or not.
+pub fn getinfo_any(query: &InfoQuery<'_>) -> Result<InfoChain> {
+    find(query, GETINFO_HIDDEN)
+}
+
+/// The answer of fi_getinfo(3) with these flags beside those of the query.
+fn find(query: &InfoQuery<'_>, more: u64) -> Result<InfoChain> {
     let InfoQuery { version, node, service, flags, hints } = *query;
     let text = |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr);
-    let flags = flags | GETINFO_INTERNAL | CORE_PROV_ONLY;
+    let flags = flags | GETINFO_INTERNAL | more;
     let mut list: *mut fi_info = ptr::null_mut();
     // SAFETY: the strings and hints live for the call. We are linked to the
     // function as of FABRIC_1.3, which reads the fields of that generation only,

@@ -7,7 +7,10 @@
 //! else. Builds with debug assertions count what providers were handed and what came back
 //! ([`Tally`]): more completions than operations stop the test that sees them, and so does an
 //! endpoint that is closed with operations left.
-use crate::abi::{FI_COMPLETION, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA, FI_WRITE, fi_addr_t};
+use crate::abi::{
+    FI_COMPLETION, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND,
+    FI_WRITE, fi_addr_t,
+};
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context, Cq};
 use crate::later::{Aside, Outcome};
@@ -177,6 +180,23 @@ impl TxLedger {
         self.tally.over();
         if let Some(cntr) = self.cntr_of(flags) {
             cntr.failed();
+        }
+    }
+
+    /// An operation was handed on to another provider, which completes it: it counts, and what it
+    /// reports is [`passed_on`](Self::passed_on).
+    #[inline]
+    pub fn handed_on(&self) {
+        self.tally.over();
+    }
+
+    /// Writes the entry of an operation that was handed on.
+    #[inline]
+    pub fn passed_on(&self, outcome: Outcome) {
+        match (&self.cq, outcome) {
+            (Some(cq), Ok(of)) => cq.write(of),
+            (Some(cq), Err(error)) => cq.write_error(error),
+            (None, _) => {}
         }
     }
 
@@ -436,6 +456,34 @@ impl Ledger {
         self.write(Err(error));
     }
 
+    /// The kinds of operations that are counted, but for receives: FI_SEND, FI_READ, FI_WRITE,
+    /// FI_REMOTE_READ, FI_REMOTE_WRITE.
+    pub fn kinds(&self) -> u64 {
+        let counted = |kind: &&u64| self.cntr_of_kind(**kind).is_some();
+        [FI_SEND, FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE].iter().filter(counted).sum()
+    }
+
+    /// The counter of one of [`kinds`](Self::kinds).
+    fn cntr_of_kind(&self, kind: u64) -> Option<&Arc<Cntr>> {
+        match kind {
+            FI_SEND => self.tx.cntr.as_ref(),
+            FI_READ => self.tx.reads.as_ref(),
+            FI_WRITE => self.tx.writes.as_ref(),
+            FI_REMOTE_READ => self.rx.peers_reads.as_ref(),
+            FI_REMOTE_WRITE => self.rx.peers_writes.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Counts an operation of this kind that another provider has completed.
+    pub fn count(&self, kind: u64, failed: bool) {
+        match self.cntr_of_kind(kind) {
+            Some(cntr) if failed => cntr.failed(),
+            Some(cntr) => cntr.completed(0),
+            None => {}
+        }
+    }
+
     /// Stops reporting in both directions, because the endpoint closes.
     pub fn mute(&mut self) {
         self.tx.mute();
@@ -453,7 +501,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::{FI_MSG, FI_RMA, FI_SEND, FI_TAGGED};
+    use crate::abi::{FI_MSG, FI_RMA, FI_TAGGED};
     use crate::cq::testing::{domain, queue};
     use crate::error::Error;
     use crate::later::Later;

@@ -196,14 +196,15 @@ impl Av {
         Ok(entry.ok_or(Error::INVAL)?.addr.clone())
     }
 
-    /// Whether addresses are IP addresses, and neither those of RDMA devices nor names.
+    /// Whether addresses are IP addresses, and not those of RDMA devices, names or several addresses.
     fn is_ip(&self) -> bool {
-        let others = [abi::FI_ADDR_IB_UD, abi::FI_SOCKADDR_IB, abi::FI_ADDR_STR];
+        let others =
+            [abi::FI_ADDR_IB_UD, abi::FI_SOCKADDR_IB, abi::FI_ADDR_STR, abi::FI_FORMAT_UNSPEC];
         !others.iter().any(|other| *other as u32 == self.format)
     }
 
     /// The indices of all addresses in the vector, in order.
-    pub(crate) fn indices(&self) -> Vec<fi_addr_t> {
+    pub fn indices(&self) -> Vec<fi_addr_t> {
         self.table().entries.iter().map(|(index, _)| u64::from(index)).collect()
     }
 
@@ -628,10 +629,12 @@ unsafe extern "C" fn straddr(
     // SAFETY: `addr` is an address of the vector's format; `buf` has `*len` bytes.
     unsafe {
         let text = match Av::from_c(av) {
-            Ok(av) if !av.is_ip() && !addr.is_null() => {
-                let bytes = addr::string_or_bytes(av.format, addr);
-                Some(ofi::info::tostr::address(av.format, Some(bytes)))
-            }
+            Ok(av) if !av.is_ip() && !addr.is_null() => addr::string_or_bytes(av.format, addr)
+                .ok()
+                .map(|bytes| match Addr::read(av.format, bytes) {
+                    Ok(Addr::Link(link)) => link.to_string(),
+                    _ => ofi::info::tostr::address(av.format, Some(bytes)),
+                }),
             _ => addr::from_ptr(addr).ok().map(|addr| addr::to_text(&addr)),
         };
         let Some(text) = text else { return std::ptr::null() };

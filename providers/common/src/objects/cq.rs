@@ -338,7 +338,7 @@ impl Cq {
             (domain.on_blocking)(kind)?;
         }
         if let Some(owner) = owner {
-            return Ok(Self::of_peer(domain, format, owner));
+            return Ok(Self::of_peer(domain, format, owner, Lazy::new(kind, false)?));
         }
         // SAFETY: by this function's contract.
         let wait_set = unsafe { WaitSet::from_attr(wait_obj, set) }?;
@@ -368,8 +368,8 @@ impl Cq {
     }
 
     /// A queue whose entries go to another provider's queue. The context it was opened with was
-    /// only for opening.
-    fn of_peer(domain: OnDomain, format: Format, owner: CqOwner) -> Arc<Self> {
+    /// only for opening. Its wait object tells when there is something to do.
+    fn of_peer(domain: OnDomain, format: Format, owner: CqOwner, wait: Lazy) -> Arc<Self> {
         Arc::new(Self {
             c: fid_cq {
                 fid: Self::fid(std::ptr::null_mut()),
@@ -379,7 +379,7 @@ impl Cq {
             count: AtomicUsize::new(0),
             size: usize::MAX,
             format,
-            wait: Lazy::none(),
+            wait,
             wait_set: None,
             owner: Some(owner),
             progress: Driver::new(domain.progress),

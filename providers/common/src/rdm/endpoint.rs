@@ -12,7 +12,7 @@ use crate::abi::{
     FI_COLLECTIVE, FI_DIRECTED_RECV, FI_FENCE, FI_MULTICAST, FI_OPT_BUFFERED_LIMIT,
     FI_OPT_BUFFERED_MIN, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_OPT_PEER_LINKS,
     FI_OPT_SHARED_MEMORY_PERMITTED, FI_ORDER_ATOMIC_WAR, FI_ORDER_RMA_WAR, FI_ORDER_SAR,
-    FI_ORDER_WAR, FI_SOURCE_ERR, fi_peer_links,
+    FI_ORDER_WAR, FI_PEEK, FI_SOURCE_ERR, fi_peer_links,
 };
 use crate::api::{
     Atomic, AtomicOp, Bindings, Cm, ContextAttr, Endpoint, Msg, ReadOp, RecvOp, Rma, RxAttr,
@@ -193,6 +193,14 @@ pub trait RdmEngine: HearsNames + Sized {
     fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result;
     /// Starts an atomic operation.
     fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result;
+    /// A message is to be looked for that may be on its way (FI_PEEK): called without the engine's
+    /// lock, before [`PostsReceives::look`].
+    #[inline(always)]
+    fn looks(&self) {}
+    /// A receive was posted, and the engine's lock is free again: what has to be done without it can
+    /// be done now.
+    #[inline(always)]
+    fn posted(&self) {}
     /// Most bytes of elements that one atomic operation of this kind can have.
     fn max_atomic(operation: Operation) -> usize;
     /// FI_OPT_MAX_ATOMIC_SIZE.
@@ -537,7 +545,9 @@ impl<E: RdmEngine> Msg for RdmEndpoint<E> {
     }
     #[inline(always)]
     fn recv(&self, op: RecvOp) -> Result {
-        self.engine.state().post(self.id, op, false)
+        let posted = self.engine.state().post(self.id, op, false);
+        self.engine.posted();
+        posted
     }
 }
 
@@ -548,7 +558,12 @@ impl<E: RdmEngine> Tagged for RdmEndpoint<E> {
     }
     #[inline(always)]
     fn trecv(&self, op: RecvOp) -> Result {
-        self.engine.state().post(self.id, op, true)
+        if op.flags & FI_PEEK != 0 {
+            self.engine.looks();
+        }
+        let posted = self.engine.state().post(self.id, op, true);
+        self.engine.posted();
+        posted
     }
 }
 

@@ -28,6 +28,7 @@ use ofi_provider::abi::FI_RMA_EVENT;
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::error::Result;
 use ofi_provider::facts::EngineFacts;
+use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages};
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::progress::Progress;
@@ -82,6 +83,8 @@ pub(crate) struct RxmState {
     eps: Slab<Box<RxmEngineEp>>,
     /// Whether the helper runs.
     helped: bool,
+    /// Kept messages that other providers started, if endpoints take receives from such.
+    started: Option<Arc<StartedMessages>>,
     /// Where the endpoints are shown to others.
     facts: EngineFacts,
     /// Turns that threads of the library made.
@@ -94,7 +97,8 @@ impl RxmEngine {
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
         // Simulated worlds are nobody's to look at.
         let facts = if cfg!(test) { EngineFacts::hidden() } else { EngineFacts::new(&RXM) };
-        let state = RxmState { eps: Slab::default(), helped: false, facts, visits: 0 };
+        let state =
+            RxmState { eps: Slab::default(), helped: false, started: None, facts, visits: 0 };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -220,6 +224,14 @@ impl Drop for RxmEngine {
     }
 }
 
+impl StartsMessages for RxmEngine {
+    fn start_now(&self) {
+        if let Some(mut state) = self.state.lock_if_idle() {
+            state.take_started();
+        }
+    }
+}
+
 impl Progress for RxmEngine {
     #[inline]
     fn progress(&self) {
@@ -276,9 +288,29 @@ impl RxmState {
         &mut self.eps[id]
     }
 
+    /// Has an endpoint take its receives from another provider's queue.
+    pub(crate) fn import(&mut self, ep: u32, owner: SrxOwner, engine: Weak<dyn StartsMessages>) {
+        let started = self.started.get_or_insert_with(|| StartedMessages::new(engine));
+        self.eps[ep].inbox.import(owner, started);
+    }
+
+    /// Takes up the kept messages that other providers started.
+    fn take_started(&mut self) {
+        let Some(started) = &self.started else { return };
+        for one in started.take() {
+            let ep = self.eps.get_mut(one.ep);
+            match ep.and_then(|ep| ep.inbox.started(&one).map(|meeting| (ep, meeting))) {
+                Some((ep, meeting)) => ep.meet(meeting),
+                // The endpoint is closed.
+                None => one.give_back(),
+            }
+        }
+    }
+
     /// One turn of progress.
     #[inline]
     pub(crate) fn turn(&mut self) {
+        self.take_started();
         let (mut due, mut beside) = (0, false);
         for (_, ep) in self.eps.iter_mut() {
             ep.turn(beside);

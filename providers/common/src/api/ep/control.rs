@@ -206,7 +206,9 @@ unsafe extern "C" fn connect<E: Endpoint>(
             let ep = EpFid::<E>::from_c(ep)?;
             let addr = match ep.shared.ground.addr_format {
                 _ if addr.is_null() => None,
-                format if format == FI_ADDR_STR as u32 => Some(addr::string_or_bytes(format, addr)),
+                format if format == FI_ADDR_STR as u32 => {
+                    Some(addr::string_or_bytes(format, addr)?)
+                }
                 _ => Some(addr::bytes_at(addr)?),
             };
             ep.enable()?;

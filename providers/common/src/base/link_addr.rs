@@ -1,0 +1,253 @@
+//! The addresses of endpoints that are several endpoints of other providers at a time (fi_lnx(7)):
+//! bytes that begin with the host's name and have, for each of these endpoints, the name of its
+//! fabric and its own address. The layout is the original's, in the host's byte order and without
+//! gaps:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 64 | the host's name, with a NUL |
+//! | 4 | how many parts follow, each of which is |
+//! | 64 | the name of a fabric, with a NUL |
+//! | 8 | the length of the address |
+//! | that many | the address, as fi_getname(3) gives it |
+//!
+//! The original compares host names up to their NUL, so what is behind that is free: there this
+//! library's endpoints have a mark by which others of their host find them ([`LinkAddr::mark`]).
+use crate::error::{Error, Result};
+use core::fmt;
+use std::sync::Arc;
+
+/// Bytes of a name, with its NUL.
+const NAME: usize = 64;
+/// Bytes before the first part.
+const HEAD: usize = NAME + 4;
+/// Bytes of a part before its address.
+const PART: usize = NAME + 8;
+/// Most parts of an address.
+pub const MOST_PARTS: usize = 64;
+/// Most bytes of the address of one part.
+pub const MOST_PART_LEN: usize = 1024;
+/// Bytes of a mark.
+pub const MARK_LEN: usize = 16;
+/// What a mark has before it, at the end of the host's name.
+const MARKED: &[u8; 8] = b"ofi-lnx\x01";
+/// Bytes of a host name that leaves room for a mark, with its NUL.
+const MARKED_NAME: usize = NAME - MARKED.len() - MARK_LEN;
+
+/// The address of an endpoint that is several endpoints of other providers, as bytes that are known
+/// to be whole.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct LinkAddr(Arc<[u8]>);
+
+/// How long an address is of which only the beginning was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkLen {
+    /// So many bytes are needed to know more.
+    AtLeast(usize),
+    /// It has so many bytes.
+    Exactly(usize),
+}
+
+/// The number at the start of these bytes, in the host's order.
+fn count_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// The length of a part's address, whose part begins at `at`.
+fn len_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at + NAME..at + PART)?.try_into().ok().map(u64::from_ne_bytes)
+}
+
+/// The name at the start of a field, up to its NUL; -FI_EINVAL if it has none.
+fn name(field: &[u8]) -> Result<&[u8]> {
+    let end = field.iter().position(|byte| *byte == 0).ok_or(Error::INVAL)?;
+    Ok(&field[..end])
+}
+
+/// A name in a field of its own, cut to `most` bytes with its NUL.
+fn field(name: &[u8], most: usize) -> [u8; NAME] {
+    let mut field = [0; NAME];
+    let len = name.len().min(most - 1);
+    field[..len].copy_from_slice(&name[..len]);
+    field
+}
+
+impl LinkAddr {
+    /// How long the address is that begins with these bytes. -FI_EINVAL if none does: with more
+    /// parts or longer ones than there are.
+    pub fn len_of(bytes: &[u8]) -> Result<LinkLen> {
+        let Some(count) = count_at(bytes, NAME) else { return Ok(LinkLen::AtLeast(HEAD)) };
+        if count as usize > MOST_PARTS {
+            return Err(Error::INVAL);
+        }
+        let mut at = HEAD;
+        for _ in 0..count {
+            let Some(len) = len_at(bytes, at) else { return Ok(LinkLen::AtLeast(at + PART)) };
+            if len > MOST_PART_LEN as u64 {
+                return Err(Error::INVAL);
+            }
+            at += PART + len as usize;
+        }
+        Ok(LinkLen::Exactly(at))
+    }
+
+    /// The address that these bytes begin with; -FI_EINVAL if they are too short for it, or a name
+    /// has no end.
+    pub fn read(bytes: &[u8]) -> Result<Self> {
+        let LinkLen::Exactly(len) = Self::len_of(bytes)? else { return Err(Error::INVAL) };
+        let bytes = bytes.get(..len).ok_or(Error::INVAL)?;
+        name(&bytes[..NAME])?;
+        let addr = Self(bytes.into());
+        addr.fields().try_for_each(|(fabric, _)| name(fabric).map(drop))?;
+        Ok(addr)
+    }
+
+    /// The address of an endpoint on this host, of these parts; -FI_EINVAL for more than an address
+    /// has, or for a longer one.
+    pub fn new(
+        host: &[u8],
+        mark: Option<[u8; MARK_LEN]>,
+        parts: &[(Vec<u8>, Vec<u8>)],
+    ) -> Result<Self> {
+        if parts.len() > MOST_PARTS || parts.iter().any(|(_, addr)| addr.len() > MOST_PART_LEN) {
+            return Err(Error::INVAL);
+        }
+        let mut bytes = Vec::from(field(host, if mark.is_some() { MARKED_NAME } else { NAME }));
+        if let Some(mark) = mark {
+            bytes[MARKED_NAME..NAME - MARK_LEN].copy_from_slice(MARKED);
+            bytes[NAME - MARK_LEN..].copy_from_slice(&mark);
+        }
+        bytes.extend_from_slice(&(parts.len() as u32).to_ne_bytes());
+        for (fabric, addr) in parts {
+            bytes.extend_from_slice(&field(fabric, NAME));
+            bytes.extend_from_slice(&(addr.len() as u64).to_ne_bytes());
+            bytes.extend_from_slice(addr);
+        }
+        Ok(Self(bytes.into()))
+    }
+
+    /// All of it.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The name of the host, which tells hosts not apart: several may have one name, and one several.
+    pub fn host(&self) -> &[u8] {
+        name(&self.0[..NAME]).unwrap_or_default()
+    }
+
+    /// The mark of the endpoint, if it is one of this library's.
+    pub fn mark(&self) -> Option<[u8; MARK_LEN]> {
+        let (magic, mark) = self.0[MARKED_NAME..NAME].split_at(MARKED.len());
+        (magic == MARKED && self.host().len() < MARKED_NAME).then(|| mark.try_into().ok())?
+    }
+
+    /// The parts, as they are: the field of the fabric's name, and the address.
+    fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut rest = &self.0[HEAD..];
+        std::iter::from_fn(move || {
+            let len = len_at(rest, 0)? as usize;
+            let (part, behind) = rest.split_at_checked(PART + len)?;
+            rest = behind;
+            Some((&part[..NAME], &part[PART..]))
+        })
+    }
+
+    /// The parts: the name of the fabric, and the address there.
+    pub fn parts(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.fields().map(|(fabric, addr)| (name(fabric).unwrap_or_default(), addr))
+    }
+}
+
+impl fmt::Display for LinkAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fi_lnx://{}", self.host().escape_ascii())?;
+        self.parts().try_for_each(|(fabric, addr)| {
+            write!(f, "/{}:", fabric.escape_ascii())?;
+            match addr.strip_suffix(b"\0") {
+                // A name of an endpoint is text.
+                Some(text) if !text.is_empty() && text.is_ascii() && !text.contains(&0) => {
+                    write!(f, "{}", text.escape_ascii())
+                }
+                _ => addr.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
+            }
+        })
+    }
+}
+
+impl fmt::Debug for LinkAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LinkAddr({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts() -> Vec<(Vec<u8>, Vec<u8>)> {
+        vec![(b"shm".to_vec(), b"17:0:1\0".to_vec()), (b"10.0.0.0/24".to_vec(), vec![2, 0, 7])]
+    }
+
+    #[test]
+    fn an_address_comes_out_of_its_bytes_as_it_was_made() {
+        let mark = [9; MARK_LEN];
+        let addr = LinkAddr::new(b"node-1", Some(mark), &parts()).unwrap();
+        assert_eq!(addr.as_bytes().len(), HEAD + 2 * PART + 7 + 3);
+        let again = LinkAddr::read(addr.as_bytes()).unwrap();
+        assert_eq!(again, addr);
+        assert_eq!((again.host(), again.mark()), (&b"node-1"[..], Some(mark)));
+        let read: Vec<_> = again.parts().map(|(f, a)| (f.to_vec(), a.to_vec())).collect();
+        assert_eq!(read, parts());
+        assert_eq!(addr.to_string(), "fi_lnx://node-1/shm:17:0:1/10.0.0.0/24:020007");
+        // The original's have nothing behind the name.
+        let theirs = LinkAddr::new(&[b'h'; 63], None, &parts()).unwrap();
+        assert_eq!((theirs.host().len(), theirs.mark()), (63, None));
+        // A long name makes room for the mark.
+        let long = LinkAddr::new(&[b'h'; 80], Some(mark), &parts()).unwrap();
+        assert_eq!((long.host().len(), long.mark()), (MARKED_NAME - 1, Some(mark)));
+    }
+
+    #[test]
+    fn the_length_is_found_with_no_more_bytes_than_an_address_has() {
+        let addr = LinkAddr::new(b"node", None, &parts()).unwrap();
+        let (mut known, mut looks) = (0, 0);
+        let len = loop {
+            looks += 1;
+            match LinkAddr::len_of(&addr.as_bytes()[..known]).unwrap() {
+                LinkLen::Exactly(len) => break len,
+                LinkLen::AtLeast(more) => {
+                    assert!(more > known && more <= addr.as_bytes().len());
+                    known = more;
+                }
+            }
+        };
+        assert_eq!((len, looks), (addr.as_bytes().len(), 4));
+    }
+
+    #[test]
+    fn bytes_that_are_no_address_are_refused() {
+        let good = LinkAddr::new(b"node", Some([1; MARK_LEN]), &parts()).unwrap();
+        let good = good.as_bytes();
+        for len in 0..good.len() {
+            assert_eq!(LinkAddr::read(&good[..len]), Err(Error::INVAL), "{len} bytes");
+        }
+        let with = |at: usize, bytes: &[u8]| {
+            let mut bad = good.to_vec();
+            bad[at..at + bytes.len()].copy_from_slice(bytes);
+            LinkAddr::read(&bad)
+        };
+        assert_eq!(with(NAME, &65u32.to_ne_bytes()), Err(Error::INVAL));
+        assert_eq!(with(NAME, &u32::MAX.to_ne_bytes()), Err(Error::INVAL));
+        assert_eq!(with(NAME, &3u32.to_ne_bytes()), Err(Error::INVAL));
+        assert_eq!(with(HEAD + NAME, &1025u64.to_ne_bytes()), Err(Error::INVAL));
+        assert_eq!(with(HEAD + NAME, &u64::MAX.to_ne_bytes()), Err(Error::INVAL));
+        assert_eq!(with(0, &[b'x'; NAME]), Err(Error::INVAL));
+        assert_eq!(with(HEAD, &[b'x'; NAME]), Err(Error::INVAL));
+        assert!(with(HEAD, b"tcp").is_ok());
+        let many = vec![(b"f".to_vec(), vec![0; 4]); MOST_PARTS + 1];
+        assert_eq!(LinkAddr::new(b"node", None, &many), Err(Error::INVAL));
+        let long = [(b"f".to_vec(), vec![0; MOST_PART_LEN + 1])];
+        assert_eq!(LinkAddr::new(b"node", None, &long), Err(Error::INVAL));
+    }
+}

@@ -1,0 +1,638 @@
+//! Endpoints of a core provider that write to queues of ours and take their receives from us
+//! (`owner.rs`): what a provider stands on that makes one endpoint of several.
+//!
+//! Buffers that applications lend stay theirs to keep until the completion, as in any transfer call.
+use super::owner::{ArrivingMessage, LentQueues, QueueOwner};
+use super::{CoreDomain, bind, call, close, code, control};
+use crate::abi::{
+    self, FI_COMPLETION, FI_INJECT, c_enum, fi_addr_t, fi_atomic_attr, fi_av_attr, fi_av_type,
+    fi_cntr_attr, fi_cq_attr, fi_cq_format, fi_ioc, fi_msg, fi_msg_atomic, fi_msg_rma,
+    fi_msg_tagged, fi_peer_cntr_context, fi_peer_cq_context, fi_peer_srx_context, fi_rma_ioc,
+    fi_rma_iov, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_ep,
+};
+use crate::atomic::{AtomicKind, Operation};
+use crate::boundary::Uncancelled;
+use crate::buf::{IOV_LIMIT, Local, RecvBuf};
+use crate::cq::{Completion, CompletionError};
+use crate::error::{Error, Result};
+use crate::info::InfoBuf;
+use crate::operation::{AtomicOp, ReadOp, RemoteSegments, SendOp, WriteOp};
+use crate::reserved::SPARES_CALLERS;
+use core::ffi::{c_int, c_void};
+use libc::ssize_t;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most bytes of an address that fi_getname(3) of a core gives.
+const MOST_NAME: usize = 1024;
+
+/// An endpoint of a core provider, with the core's objects that belong to it alone.
+#[derive(Debug)]
+pub struct CoreRail<O: QueueOwner> {
+    raw: NonNull<fid_ep>,
+    srx: NonNull<fid_ep>,
+    cq: NonNull<fid_cq>,
+    av: NonNull<fid_av>,
+    cntrs: Mutex<Vec<NonNull<fid_cntr>>>,
+    /// A descriptor that is readable when the core has something to do.
+    fd: Option<RawFd>,
+    closed: AtomicBool,
+    lent: Box<LentQueues<O>>,
+    domain: Arc<CoreDomain>,
+}
+
+// SAFETY: objects of a domain with FI_THREAD_SAFE, which may be used from any thread.
+unsafe impl<O: QueueOwner> Send for CoreRail<O> {}
+// SAFETY: objects of a domain with FI_THREAD_SAFE, which may be used from any thread.
+unsafe impl<O: QueueOwner> Sync for CoreRail<O> {}
+
+/// What a call of a transfer answered.
+fn check(ret: ssize_t) -> Result {
+    if ret == 0 { Ok(()) } else { Err(Error::from_code(-ret as c_int)) }
+}
+
+/// The object that an opening call gave.
+fn given<T>(raw: *mut T) -> Result<NonNull<T>> {
+    NonNull::new(raw).ok_or(Error::OTHER)
+}
+
+/// The descriptors of a buffer's segments (fi_mr_desc(3)).
+fn descs(of: Local<'_>) -> [*mut c_void; IOV_LIMIT] {
+    let mut descs = [ptr::null_mut(); IOV_LIMIT];
+    descs.iter_mut().zip(of).for_each(|(to, segment)| *to = segment.desc as *mut c_void);
+    descs
+}
+
+/// The places of a peer's memory as fi_rma(3) has them, and their number.
+fn places(of: &RemoteSegments) -> ([fi_rma_iov; IOV_LIMIT], usize) {
+    let mut all = [fi_rma_iov { addr: 0, len: 0, key: 0 }; IOV_LIMIT];
+    for (to, one) in all.iter_mut().zip(of.as_slice()) {
+        *to = fi_rma_iov { addr: one.addr, len: one.len as usize, key: one.key };
+    }
+    (all, of.as_slice().len())
+}
+
+/// Runs of elements as fi_atomic(3) has them.
+fn elements(iov: &[libc::iovec], size: usize) -> [fi_ioc; IOV_LIMIT] {
+    let mut all = [fi_ioc { addr: ptr::null_mut(), count: 0 }; IOV_LIMIT];
+    for (to, one) in all.iter_mut().zip(iov) {
+        *to = fi_ioc { addr: one.iov_base, count: one.iov_len / size };
+    }
+    all
+}
+
+/// Flags of a transfer's call that is as plain as one without flags.
+const PLAIN: u64 = FI_COMPLETION;
+
+impl<O: QueueOwner> CoreRail<O> {
+    /// Opens an endpoint as `info` describes it, and enables it. `counted` are the kinds of operations
+    /// that it counts: FI_SEND, FI_READ, FI_REMOTE_WRITE … With `waits` it has a descriptor to wait on,
+    /// if the core has that.
+    pub fn open(
+        domain: &Arc<CoreDomain>,
+        info: &InfoBuf,
+        owner: Arc<O>,
+        counted: u64,
+        waits: bool,
+    ) -> Result<Self> {
+        let lent = LentQueues::new(owner);
+        let mut opened = OpenedObjects::default();
+        // SAFETY: the domain is open; attributes and contexts live for the calls, and the queues until
+        // the objects are closed.
+        unsafe {
+            let ops = domain.raw.as_ref().ops;
+            let mut raw: *mut fid_av = ptr::null_mut();
+            let mut attr = std::mem::zeroed::<fi_av_attr>();
+            attr.r#type = fi_av_type::FI_AV_TABLE.into();
+            attr.flags = abi::FI_AV_USER_ID;
+            let open = call!(ops, av_open);
+            code(open(domain.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
+            let av = opened.note(given(raw)?);
+
+            let (cq, fd) = open_cq(domain, &lent, waits)?;
+            opened.note(cq);
+
+            let mut raw: *mut fid_ep = ptr::null_mut();
+            let mut attr = *info.rx();
+            attr.op_flags = abi::FI_PEER;
+            let mut context =
+                fi_peer_srx_context { size: size_of::<fi_peer_srx_context>(), srx: lent.srx() };
+            let open = call!(ops, srx_ctx);
+            let context = (&raw mut context).cast();
+            code(open(domain.raw.as_ptr(), &mut attr, &mut raw, context))?;
+            let srx = opened.note(given(raw)?);
+
+            let mut raw: *mut fid_ep = ptr::null_mut();
+            let open = call!(ops, endpoint);
+            let info = info.as_ptr().cast_mut();
+            code(open(domain.raw.as_ptr(), info, &mut raw, ptr::null_mut()))?;
+            let raw = opened.note(given(raw)?);
+
+            let fid = raw.as_ptr().cast::<fid>();
+            bind(fid, av.as_ptr().cast(), 0)?;
+            bind(
+                fid,
+                cq.as_ptr().cast(),
+                abi::FI_TRANSMIT | abi::FI_RECV | abi::FI_SELECTIVE_COMPLETION,
+            )?;
+            bind(fid, srx.as_ptr().cast(), 0)?;
+            let rail = Self {
+                raw,
+                srx,
+                cq,
+                av,
+                cntrs: Mutex::default(),
+                fd,
+                closed: AtomicBool::new(false),
+                lent,
+                domain: domain.clone(),
+            };
+            opened.keep();
+            rail.count(counted)?;
+            control(fid, abi::FI_ENABLE, ptr::null_mut())?;
+            Ok(rail)
+        }
+    }
+
+    /// Has these kinds of operations counted as well.
+    pub fn count(&self, kinds: u64) -> Result {
+        for kind in (0..u64::BITS).map(|bit| 1 << bit).filter(|kind| kinds & kind != 0) {
+            // SAFETY: all zeros is a valid attribute but for the flag; the counter is ours until the
+            // core's is closed; both objects are open and of one domain.
+            unsafe {
+                let mut raw: *mut fid_cntr = ptr::null_mut();
+                let mut attr = std::mem::zeroed::<fi_cntr_attr>();
+                attr.wait_obj = fi_wait_obj::FI_WAIT_NONE.into();
+                attr.flags = abi::FI_PEER;
+                let mut context = fi_peer_cntr_context {
+                    size: size_of::<fi_peer_cntr_context>(),
+                    cntr: self.lent.cntr(kind),
+                };
+                let open = call!(self.domain.raw.as_ref().ops, cntr_open);
+                let context = (&raw mut context).cast();
+                code(open(self.domain.raw.as_ptr(), &mut attr, &mut raw, context))?;
+                let cntr = given(raw)?;
+                self.cntrs.lock().unwrap_or_else(PoisonError::into_inner).push(cntr);
+                bind(self.fid(), cntr.as_ptr().cast(), kind)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn fid(&self) -> *mut fid {
+        self.raw.as_ptr().cast()
+    }
+
+    /// The endpoint's own address (fi_getname(3)).
+    pub fn name(&self) -> Result<Vec<u8>> {
+        let mut name = vec![0; MOST_NAME];
+        let mut len = name.len();
+        // SAFETY: open; the room is as long as said.
+        unsafe {
+            let getname = call!(self.raw.as_ref().cm, getname);
+            code(getname(self.fid(), name.as_mut_ptr().cast(), &mut len))?;
+        }
+        name.truncate(len);
+        Ok(name)
+    }
+
+    /// Names an address of the core's format: what comes from there is reported as from `id`
+    /// (FI_AV_USER_ID). Returns the name to send to.
+    pub fn insert(&self, addr: &[u8], id: fi_addr_t) -> Result<fi_addr_t> {
+        let mut name = id;
+        // An address is copied to where one of any format may be read, with zeros behind it.
+        let mut room = vec![0u64; addr.len().max(MOST_NAME) / 8 + 2];
+        // SAFETY: open; the room is longer than the address and lives for the call, as the name.
+        let inserted = unsafe {
+            let bytes = room.as_mut_ptr().cast::<u8>();
+            ptr::copy_nonoverlapping(addr.as_ptr(), bytes, addr.len());
+            let insert = call!(self.av.as_ref().ops, insert);
+            let flags = abi::FI_AV_USER_ID;
+            insert(self.av.as_ptr(), bytes.cast(), 1, &mut name, flags, ptr::null_mut())
+        };
+        match inserted {
+            1 => Ok(name),
+            error if error < 0 => Err(Error::from_code(-error)),
+            _ => Err(Error::INVAL),
+        }
+    }
+
+    /// Forgets a name.
+    pub fn remove(&self, mut name: fi_addr_t) {
+        let _ = (|| {
+            // SAFETY: open; the name lives for the call.
+            unsafe {
+                let remove = call!(self.av.as_ref().ops, remove);
+                code(remove(self.av.as_ptr(), &mut name, 1, 0))
+            }
+        })();
+    }
+
+    /// Makes progress (fi_cq_read(3) of no entries).
+    pub fn progress(&self) {
+        // Another library's queue may be a cancellation point.
+        let _uncancelled = Uncancelled::new();
+        // SAFETY: open.
+        unsafe { progress(self.cq) };
+    }
+
+    /// A descriptor that is readable when the core has something to do, if it has one.
+    pub fn fd(&self) -> Option<RawFd> {
+        self.fd
+    }
+
+    /// Whether a caller may sleep until the descriptor is readable (fi_trywait(3)).
+    pub fn may_block(&self) -> bool {
+        // SAFETY: open, and of this domain.
+        unsafe { may_block(&self.domain, self.cq) }
+    }
+
+    /// Sends a message to a name of the core's.
+    #[inline]
+    pub fn send(&self, to: fi_addr_t, op: &SendOp, tagged: bool) -> Result {
+        let context = op.context.0;
+        // SAFETY: open; the application lends the buffer until the completion, or, injected, for the
+        // call; vectors live for the call.
+        unsafe {
+            if let Some(one) = op.buf.local().only()
+                && op.flags & !PLAIN & !FI_INJECT == 0
+            {
+                let (ep, buf, desc) =
+                    (self.raw.as_ptr(), one.addr as *const c_void, one.desc as *mut c_void);
+                match op.flags {
+                    PLAIN if tagged => {
+                        let send = call!(self.raw.as_ref().tagged, send);
+                        return check(send(ep, buf, one.len, desc, to, op.tag, context));
+                    }
+                    PLAIN => {
+                        let send = call!(self.raw.as_ref().msg, send);
+                        return check(send(ep, buf, one.len, desc, to, context));
+                    }
+                    FI_INJECT if tagged => {
+                        let inject = call!(self.raw.as_ref().tagged, inject);
+                        return check(inject(ep, buf, one.len, to, op.tag));
+                    }
+                    FI_INJECT => {
+                        let inject = call!(self.raw.as_ref().msg, inject);
+                        return check(inject(ep, buf, one.len, to));
+                    }
+                    _ => {}
+                }
+            }
+            let iov = op.buf.iov();
+            let mut desc = descs(op.buf.local());
+            if tagged {
+                let message = fi_msg_tagged {
+                    msg_iov: iov.as_ptr(),
+                    desc: desc.as_mut_ptr(),
+                    iov_count: iov.len(),
+                    addr: to,
+                    tag: op.tag,
+                    ignore: 0,
+                    context,
+                    data: op.data,
+                };
+                let send = call!(self.raw.as_ref().tagged, sendmsg);
+                check(send(self.raw.as_ptr(), &raw const message, op.flags))
+            } else {
+                let message = fi_msg {
+                    msg_iov: iov.as_ptr(),
+                    desc: desc.as_mut_ptr(),
+                    iov_count: iov.len(),
+                    addr: to,
+                    context,
+                    data: op.data,
+                };
+                let send = call!(self.raw.as_ref().msg, sendmsg);
+                check(send(self.raw.as_ptr(), &raw const message, op.flags))
+            }
+        }
+    }
+
+    /// Reads memory of a peer with this name.
+    pub fn read(&self, from: fi_addr_t, op: &ReadOp) -> Result {
+        let (iov, mut desc) = (op.buf.iov(), descs(op.buf.local()));
+        let (remote, count) = places(&op.remote);
+        let message = fi_msg_rma {
+            msg_iov: iov.as_ptr(),
+            desc: desc.as_mut_ptr(),
+            iov_count: iov.len(),
+            addr: from,
+            rma_iov: remote.as_ptr(),
+            rma_iov_count: count,
+            context: op.context.0,
+            data: 0,
+        };
+        // SAFETY: open; the application lends the buffer until the completion, vectors live for the
+        // call.
+        unsafe {
+            let read = call!(self.raw.as_ref().rma, readmsg);
+            check(read(self.raw.as_ptr(), &raw const message, op.flags))
+        }
+    }
+
+    /// Writes to memory of a peer with this name.
+    pub fn write(&self, to: fi_addr_t, op: &WriteOp) -> Result {
+        let (iov, mut desc) = (op.buf.iov(), descs(op.buf.local()));
+        let (remote, count) = places(&op.remote);
+        let message = fi_msg_rma {
+            msg_iov: iov.as_ptr(),
+            desc: desc.as_mut_ptr(),
+            iov_count: iov.len(),
+            addr: to,
+            rma_iov: remote.as_ptr(),
+            rma_iov_count: count,
+            context: op.context.0,
+            data: op.data,
+        };
+        // SAFETY: as in `read`.
+        unsafe {
+            let write = call!(self.raw.as_ref().rma, writemsg);
+            check(write(self.raw.as_ptr(), &raw const message, op.flags))
+        }
+    }
+
+    /// Starts an atomic operation on memory of a peer with this name.
+    pub fn atomic(&self, to: fi_addr_t, op: &AtomicOp) -> Result {
+        let size = op.operation.size();
+        let remote = op.remote.as_slice();
+        let mut places = [fi_rma_ioc { addr: 0, count: 0, key: 0 }; IOV_LIMIT];
+        for (to, one) in places.iter_mut().zip(remote) {
+            *to = fi_rma_ioc { addr: one.addr, count: one.len as usize / size, key: one.key };
+        }
+        let sources = elements(op.source.iov(), size);
+        let compared = elements(op.compare.iov(), size);
+        let mut results = elements(op.result.iov(), size);
+        let mut desc = [ptr::null_mut(); IOV_LIMIT];
+        let (datatype, number) = (op.operation.datatype(), op.operation.op());
+        let message = fi_msg_atomic {
+            msg_iov: sources.as_ptr(),
+            desc: desc.as_mut_ptr(),
+            iov_count: if op.operation.has_source() { op.source.segments() } else { 0 },
+            addr: to,
+            rma_iov: places.as_ptr(),
+            rma_iov_count: remote.len(),
+            datatype: c_enum::from_raw(datatype.into()),
+            op: c_enum::from_raw(number.into()),
+            context: op.context.0,
+            data: op.data,
+        };
+        let ep = self.raw.as_ptr();
+        let results_at = results.as_mut_ptr();
+        let (result_count, compare_count) = (op.result.segments(), op.compare.segments());
+        // SAFETY: as in `read`.
+        unsafe {
+            let (mut of_results, mut of_compared) = (desc, desc);
+            let of_results = of_results.as_mut_ptr();
+            let table = self.raw.as_ref().atomic;
+            check(match op.operation.kind() {
+                AtomicKind::Base => call!(table, writemsg)(ep, &raw const message, op.flags),
+                AtomicKind::Fetch => {
+                    let fetch = call!(table, readwritemsg);
+                    fetch(ep, &raw const message, results_at, of_results, result_count, op.flags)
+                }
+                AtomicKind::Compare => call!(table, compwritemsg)(
+                    ep,
+                    &raw const message,
+                    compared.as_ptr(),
+                    of_compared.as_mut_ptr(),
+                    compare_count,
+                    results_at,
+                    of_results,
+                    result_count,
+                    op.flags,
+                ),
+            })
+        }
+    }
+
+    /// Has the core move a message that waits there ([`QueueOwner::waits`]) to a receive.
+    pub fn start(&self, entry: u32, buf: &RecvBuf, filling: O::Filling) {
+        self.lent.start(entry, buf, filling);
+    }
+
+    /// Has the core drop a message that waits there.
+    pub fn discard(&self, entry: u32) {
+        self.lent.discard(entry);
+    }
+
+    /// Closes the core's endpoint: its operations are reported as cancelled, if at all, and after that
+    /// nothing is. No call but those of names may follow.
+    pub fn shut(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            // SAFETY: open until here.
+            let _ = unsafe { close(self.fid()) };
+        }
+    }
+}
+
+impl<O: QueueOwner> Drop for CoreRail<O> {
+    fn drop(&mut self) {
+        self.shut();
+        let cntrs = std::mem::take(self.cntrs.get_mut().unwrap_or_else(PoisonError::into_inner));
+        // SAFETY: the endpoint that used them is closed; the queues of ours go after them.
+        unsafe {
+            for cntr in cntrs {
+                let _ = close(cntr.as_ptr().cast());
+            }
+            let _ = close(self.srx.as_ptr().cast());
+            let _ = close(self.cq.as_ptr().cast());
+            let _ = close(self.av.as_ptr().cast());
+        }
+    }
+}
+
+/// Objects of a core that are closed again if not all of them can be opened.
+#[derive(Default)]
+struct OpenedObjects(Vec<*mut fid>);
+
+impl OpenedObjects {
+    fn note<T>(&mut self, object: NonNull<T>) -> NonNull<T> {
+        self.0.push(object.as_ptr().cast());
+        object
+    }
+
+    fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for OpenedObjects {
+    fn drop(&mut self) {
+        while let Some(fid) = self.0.pop() {
+            // SAFETY: open, and nothing uses it: what was opened later is closed.
+            let _ = unsafe { close(fid) };
+        }
+    }
+}
+
+/// fi_cq_read(3) of no entries.
+///
+/// # Safety
+/// The queue is open.
+#[inline]
+unsafe fn progress(cq: NonNull<fid_cq>) {
+    // SAFETY: by this function's contract; no entries are read.
+    unsafe {
+        if let Some(read) = cq.as_ref().ops.as_ref().and_then(|ops| ops.read) {
+            read(cq.as_ptr(), ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// fi_trywait(3).
+///
+/// # Safety
+/// The queue is open, and of this domain.
+unsafe fn may_block(domain: &CoreDomain, cq: NonNull<fid_cq>) -> bool {
+    let mut fids = [cq.as_ptr().cast::<fid>()];
+    // SAFETY: by this function's contract.
+    unsafe { domain.fabric.try_wait(&mut fids) }.is_ok()
+}
+
+/// What makes progress for all endpoints of a core's domain, and waits for all: a queue to which
+/// nothing is bound. Providers of this library have one engine for each domain, so that one look is
+/// enough for however many endpoints.
+#[derive(Debug)]
+pub struct CoreWaiter {
+    cq: NonNull<fid_cq>,
+    fd: RawFd,
+    _lent: Box<LentQueues<NoOwner>>,
+    domain: Arc<CoreDomain>,
+}
+
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
+unsafe impl Send for CoreWaiter {}
+// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
+unsafe impl Sync for CoreWaiter {}
+
+impl CoreWaiter {
+    /// One for this domain, if its provider is one of this library's.
+    pub fn open(domain: &Arc<CoreDomain>) -> Option<Self> {
+        let lent = LentQueues::new(Arc::new(NoOwner));
+        // SAFETY: the queues live until the core's queue is closed.
+        let (cq, fd) = unsafe { open_cq(domain, &lent, true) }.ok()?;
+        // SAFETY: open; a queue that does not know the command refuses it.
+        let known = unsafe { control(cq.as_ptr().cast(), SPARES_CALLERS, ptr::null_mut()) }.is_ok();
+        match fd {
+            Some(fd) if known => Some(Self { cq, fd, _lent: lent, domain: domain.clone() }),
+            _ => {
+                // SAFETY: open, and nothing uses it.
+                let _ = unsafe { close(cq.as_ptr().cast()) };
+                None
+            }
+        }
+    }
+
+    /// Makes progress for all endpoints of the domain.
+    #[inline]
+    pub fn progress(&self) {
+        // SAFETY: open.
+        unsafe { progress(self.cq) };
+    }
+
+    /// A descriptor that is readable when there is something to do.
+    pub fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    /// Whether a caller may sleep until the descriptor is readable (fi_trywait(3)).
+    pub fn may_block(&self) -> bool {
+        // SAFETY: open, and of this domain.
+        unsafe { may_block(&self.domain, self.cq) }
+    }
+}
+
+impl Drop for CoreWaiter {
+    fn drop(&mut self) {
+        // SAFETY: open until here.
+        let _ = unsafe { close(self.cq.as_ptr().cast()) };
+    }
+}
+
+/// Of queues to which nothing is bound, so that nothing comes.
+#[derive(Debug)]
+struct NoOwner;
+
+impl QueueOwner for NoOwner {
+    type Filling = ();
+
+    fn arrived(&self, _message: &ArrivingMessage) -> Option<(RecvBuf, ())> {
+        None
+    }
+    fn waits(&self, _message: &ArrivingMessage, _entry: u32) {}
+    fn named(&self, _addr_of: &dyn Fn(u32) -> fi_addr_t) {}
+    fn received(&self, (): (), _of: &Completion) {}
+    fn receive_failed(&self, (): (), _error: &CompletionError) {}
+    fn done(&self, _of: Completion) {}
+    fn failed(&self, _error: CompletionError) {}
+    fn counted(&self, _kind: u64, _failed: bool) {}
+}
+
+/// Opens the completion queue of a rail, with a descriptor to wait on if that is asked for and the core
+/// has it.
+///
+/// # Safety
+/// The queues live until the core's queue is closed.
+unsafe fn open_cq<O: QueueOwner>(
+    domain: &Arc<CoreDomain>,
+    lent: &LentQueues<O>,
+    waits: bool,
+) -> Result<(NonNull<fid_cq>, Option<RawFd>)> {
+    let open = |wait: fi_wait_obj| {
+        let mut raw: *mut fid_cq = ptr::null_mut();
+        // SAFETY: all zeros but for what is set is a valid attribute; it and the context live for the
+        // call, and the queue as this function's contract says.
+        unsafe {
+            let mut attr = std::mem::zeroed::<fi_cq_attr>();
+            attr.flags = abi::FI_PEER;
+            attr.format = fi_cq_format::FI_CQ_FORMAT_TAGGED.into();
+            attr.wait_obj = wait.into();
+            let mut context =
+                fi_peer_cq_context { size: size_of::<fi_peer_cq_context>(), cq: lent.cq() };
+            let open = call!(domain.raw.as_ref().ops, cq_open);
+            let context = (&raw mut context).cast();
+            code(open(domain.raw.as_ptr(), &mut attr, &mut raw, context))?;
+        }
+        given(raw)
+    };
+    if waits && let Ok(cq) = open(fi_wait_obj::FI_WAIT_FD) {
+        let mut fd: c_int = -1;
+        // SAFETY: open; FI_GETWAIT of a queue with FI_WAIT_FD fills an int.
+        let asked =
+            unsafe { control(cq.as_ptr().cast(), abi::FI_GETWAIT, (&raw mut fd).cast::<c_void>()) };
+        if asked.is_ok() && fd >= 0 {
+            return Ok((cq, Some(fd)));
+        }
+        // SAFETY: open, and nothing uses it.
+        let _ = unsafe { close(cq.as_ptr().cast()) };
+    }
+    Ok((open(fi_wait_obj::FI_WAIT_NONE)?, None))
+}
+
+impl CoreDomain {
+    /// Most bytes of elements that an atomic operation can have (fi_query_atomic(3)); 0 if the core
+    /// does not have it.
+    pub fn max_atomic(&self, operation: Operation) -> usize {
+        let flags = match operation.kind() {
+            AtomicKind::Base => 0,
+            AtomicKind::Fetch => abi::FI_FETCH_ATOMIC,
+            AtomicKind::Compare => abi::FI_COMPARE_ATOMIC,
+        };
+        let asked = (|| -> Result<usize> {
+            // SAFETY: the domain is open; all zeros is a valid attribute, which lives for the call.
+            unsafe {
+                let mut attr = std::mem::zeroed::<fi_atomic_attr>();
+                let (datatype, op) = (operation.datatype(), operation.op());
+                let (datatype, op) =
+                    (c_enum::from_raw(datatype.into()), c_enum::from_raw(op.into()));
+                let query = call!(self.raw.as_ref().ops, query_atomic);
+                code(query(self.raw.as_ptr(), datatype, op, &mut attr, flags))?;
+                Ok(attr.count.saturating_mul(operation.size()))
+            }
+        })();
+        asked.unwrap_or(0)
+    }
+}

@@ -1,0 +1,136 @@
+//! The engine as the application's endpoints call it ([`ofi_provider::endpoint`]).
+use crate::engine::{LnxEngine, LnxState, LnxTransfer};
+use ofi_provider::abi::{
+    FI_ATOMIC, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
+};
+use ofi_provider::addr::Addr;
+use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
+use ofi_provider::atomic::Operation;
+use ofi_provider::contexts::ContextPlace;
+use ofi_provider::endpoint::{RdmAttr, RdmEndpoint, RdmEngine};
+use ofi_provider::eq::FidPtr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::lock::Guard;
+use ofi_provider::peers::HearsNames;
+use ofi_provider::progress::Progress;
+use std::sync::Arc;
+
+/// An endpoint of the application's.
+pub(crate) type LnxEp = RdmEndpoint<LnxEngine>;
+
+impl HearsNames for LnxEngine {
+    fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
+        self.insert_name(ep, name, addr);
+    }
+
+    fn name_identified(&self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
+        self.identify_name(ep, name, id);
+    }
+
+    fn name_removed(&self, ep: u32, name: fi_addr_t) {
+        self.remove_name(ep, name);
+    }
+}
+
+impl RdmEngine for LnxEngine {
+    type Identity = RdmAttr;
+    type Aside = ();
+    type State = LnxState;
+
+    #[inline]
+    fn state(&self) -> Guard<'_, LnxState> {
+        self.lock()
+    }
+
+    fn add(&self, identity: RdmAttr) -> u32 {
+        self.add_ep(identity)
+    }
+
+    // Endpoints are whole ones: no others are opened.
+    fn set_place(&self, _ep: u32, _place: ContextPlace) {}
+
+    fn set_fid(&self, ep: u32, fid: FidPtr) {
+        self.lock().set_fid(ep, fid);
+    }
+
+    fn enable(&self, ep: &LnxEp, bindings: &Bindings, _srx: Option<u32>) -> Result {
+        self.enable_ep(ep.id, bindings)
+    }
+
+    fn enable_contexts(&self, _eps: &[u32], _bindings: &Bindings) -> Result {
+        Err(Error::NOSYS)
+    }
+
+    fn bind_tx(&self, _ep: u32, _bindings: &Bindings) {}
+
+    fn bind_rx(&self, _ep: u32, _bindings: &Bindings) {}
+
+    fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result {
+        self.bind_late(ep, bindings)
+    }
+
+    fn become_context(&self, _ep: u32, _attr: &ContextAttr) {}
+
+    fn close(&self, ep: u32) {
+        self.close_ep(ep);
+    }
+
+    fn close_tx(&self, _ep: u32) {}
+
+    fn close_rx(&self, _ep: u32) {}
+
+    fn tx_left(&self, ep: u32) -> usize {
+        self.lock().tx_left(ep)
+    }
+
+    #[inline]
+    fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
+        let SendOp { dest: peer, context, flags, .. } = op;
+        let kind = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
+        let about = LnxTransfer { peer, context, flags, kind };
+        self.transfer(ep, about, |rail, to| rail.send(to, &op, tagged))
+    }
+
+    fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {
+        let ReadOp { src: peer, context, flags, .. } = op;
+        let about = LnxTransfer { peer, context, flags, kind: FI_READ | FI_RMA };
+        self.transfer(ep, about, |rail, from| rail.read(from, &op))
+    }
+
+    fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result {
+        let WriteOp { dest: peer, context, flags, .. } = op;
+        let about = LnxTransfer { peer, context, flags, kind: FI_WRITE | FI_RMA };
+        self.transfer(ep, about, |rail, to| rail.write(to, &op))
+    }
+
+    fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result {
+        let AtomicOp { dest: peer, context, flags, .. } = op;
+        let way = if op.operation.fetches() { FI_READ } else { FI_WRITE };
+        let about = LnxTransfer { peer, context, flags, kind: way | FI_ATOMIC };
+        self.transfer(ep, about, |rail, to| rail.atomic(to, &op))
+    }
+
+    fn looks(&self) {
+        self.progress();
+    }
+
+    fn posted(&self) {
+        self.start_messages();
+    }
+
+    fn max_atomic(operation: Operation) -> usize {
+        Self::most_atomic(operation)
+    }
+
+    fn max_atomic_bytes() -> usize {
+        Self::most_atomic_bytes()
+    }
+
+    fn getname(&self, ep: u32) -> Result<Vec<u8>> {
+        self.lock().name(ep)
+    }
+
+    fn setname(&self, _ep: u32, _name: &[u8]) -> Result {
+        Err(Error::NOSYS)
+    }
+}

@@ -1,0 +1,80 @@
+//! Which peers are on this host: a name is no proof, since several hosts may have one name and one
+//! host several.
+//!
+//! Each endpoint has a socket with a random name that is in its address (`LinkAddr::mark`). Who finds
+//! a socket of that name is on the same host, in the same network namespace, in which the names of
+//! the shm provider are as well; and as the name begins with the user's number, he runs for the same
+//! user. Nothing is ever sent to it.
+use ofi_provider::error::{Error, Result};
+use ofi_provider::link_addr::MARK_LEN;
+use ofi_provider::sys;
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The socket by which others of this host find an endpoint.
+#[derive(Debug)]
+pub(crate) struct Beacon {
+    mark: [u8; MARK_LEN],
+    _socket: UnixDatagram,
+}
+
+/// Names tried before giving up: that one is taken happens with no chance at all.
+const ATTEMPTS: usize = 8;
+
+/// The name of the socket of a mark, for processes of this user.
+fn name(mark: &[u8; MARK_LEN]) -> Result<SocketAddr> {
+    let number = u128::from_be_bytes(*mark);
+    let name = format!("ofi-lnx/{}/{number:032x}", sys::user());
+    Ok(SocketAddr::from_abstract_name(name)?)
+}
+
+impl Beacon {
+    /// A socket with a name of its own.
+    pub(crate) fn new() -> Result<Self> {
+        for _ in 0..ATTEMPTS {
+            let mut mark = [0; MARK_LEN];
+            mark[..8].copy_from_slice(&sys::random().to_ne_bytes());
+            mark[8..].copy_from_slice(&sys::random().to_ne_bytes());
+            match UnixDatagram::bind_addr(&name(&mark)?) {
+                Ok(socket) => return Ok(Self { mark, _socket: socket }),
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::ADDRINUSE)
+    }
+
+    /// What is in the endpoint's address.
+    pub(crate) fn mark(&self) -> [u8; MARK_LEN] {
+        self.mark
+    }
+}
+
+/// Whether the endpoint with this mark is on this host, and runs for our user.
+pub(crate) fn is_here(mark: &[u8; MARK_LEN]) -> bool {
+    let found = || -> Result {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.connect_addr(&name(mark)?)?)
+    };
+    found().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_found_as_long_as_it_is_there_and_no_other_is() {
+        let (one, other) = (Beacon::new().unwrap(), Beacon::new().unwrap());
+        assert_ne!(one.mark(), other.mark());
+        assert!(is_here(&one.mark()) && is_here(&other.mark()));
+        let mut wrong = one.mark();
+        wrong[3] ^= 1;
+        assert!(!is_here(&wrong) && !is_here(&[0; MARK_LEN]));
+        let gone = one.mark();
+        drop(one);
+        assert!(!is_here(&gone) && is_here(&other.mark()));
+    }
+}

@@ -1,0 +1,120 @@
+//! Fabrics and domains.
+use crate::LNX;
+use crate::adaptor::LnxEp;
+use crate::config::config;
+use crate::engine::{LnxCommon, LnxEngine, OpenedCore};
+use crate::info;
+use core::ffi::CStr;
+use ofi_provider::abi::{FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
+use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp};
+use ofi_provider::core_provider::{CoreDomain, CoreFabric, LinkedRegions};
+use ofi_provider::endpoint::RdmAttr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, version};
+use ofi_provider::lock::Level;
+use ofi_provider::mr::MrTable;
+use ofi_provider::progress::Progress;
+use std::sync::Arc;
+
+/// A fabric. Those of the cores are opened with a domain, whose info says which these are.
+#[derive(Debug)]
+pub(crate) struct LnxFabric;
+
+impl Fabric for LnxFabric {
+    type PassiveEp = NoPassiveEp;
+
+    fn open(_name: &CStr) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
+        no_keys(info, api_version)?;
+        let cores = cores_of(info, api_version)?;
+        let mut settings = DomainSettings::new(info, false)?;
+        // The cores call from threads of theirs, whatever the application promises.
+        settings.level = Level::Shared;
+        settings.addr_format = FI_FORMAT_UNSPEC as u32;
+        let mr_mode = match info.domain().map_or(FI_MR_UNSPEC, |domain| domain.mr_mode) {
+            FI_MR_BASIC => FI_MR_BASIC,
+            _ => info::mr_mode(&cores),
+        };
+        let key_size = cores.iter().map(|core| core.info.domain().mr_key_size).min();
+        let mut opened = Vec::new();
+        for core in cores {
+            let fabric = CoreFabric::open(&core.info)?;
+            let domain = CoreDomain::open(&fabric, &core.info)?;
+            opened.push(OpenedCore::new(domain, core));
+        }
+        let domains = opened.iter().map(|core| core.domain.clone()).collect();
+        let regions = Arc::new(LinkedRegions::new(domains, mr_mode, key_size.unwrap_or(8)));
+        settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
+        let common = LnxCommon { cores: opened, regions: settings.regions.clone() };
+        let engine = LnxEngine::new(common)?;
+        Ok(LnxDomain { engine, settings, api_version }.into())
+    }
+}
+
+impl Getinfo for LnxFabric {
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+        info::getinfo(query)
+    }
+}
+
+/// -FI_EINVAL for a program that has a secret of its own: the cores are not told of it, and nobody is to
+/// believe that they are.
+fn no_keys(info: InfoRef<'_>, api_version: u32) -> Result {
+    let keys = [info.domain_auth_key(), info.ep_auth_key()];
+    let knows = api_version >= version(1, 5);
+    if knows && keys.iter().any(Option::is_some) { Err(Error::INVAL) } else { Ok(()) }
+}
+
+/// The cores of the link whose domain this info names.
+fn cores_of(info: InfoRef<'_>, api_version: u32) -> Result<Vec<info::LnxCore>> {
+    let links = config().links.as_ref().map_err(|_| Error::NODATA)?;
+    let name = info.domain_name().ok_or(Error::INVAL)?;
+    for link in links {
+        let cores = info::cores_by_name(api_version, link, Some(info), name.to_bytes())?;
+        if let Some(cores) = cores {
+            return Ok(cores);
+        }
+    }
+    ofi_provider::log!(&LNX, WARN, DOMAIN, "no link has a domain {}", name.to_string_lossy());
+    Err(Error::NODATA)
+}
+
+/// A domain: the domains of the cores, and the engine that makes one of them.
+#[derive(Debug)]
+pub(crate) struct LnxDomain {
+    engine: Arc<LnxEngine>,
+    settings: DomainSettings,
+    api_version: u32,
+}
+
+impl Domain for LnxDomain {
+    type Endpoint = LnxEp;
+
+    fn progress_source(&self) -> Arc<dyn Progress> {
+        self.engine.clone()
+    }
+
+    fn settings(&self) -> &DomainSettings {
+        &self.settings
+    }
+
+    fn thread_name(&self) -> String {
+        "ofi-lnx".to_owned()
+    }
+
+    fn has_atomics(&self) -> bool {
+        self.engine.has_atomics()
+    }
+
+    fn endpoint(&self, info: InfoRef<'_>) -> Result<LnxEp> {
+        info.must_be(fi_ep_type::FI_EP_RDM)?;
+        no_keys(info, self.api_version)?;
+        let attr = RdmAttr::of(info, self.api_version)?;
+        // Peers call, send and use our memory whether there is something to wait for or not.
+        self.start_thread()?;
+        Ok(LnxEp::new(self.engine.clone(), attr, ()))
+    }
+}

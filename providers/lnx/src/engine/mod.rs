@@ -1,0 +1,508 @@
+//! The engine of a domain: its endpoints, and what makes them move.
+//!
+//! Receives are posted here, and messages that came before theirs wait at the cores, which have
+//! announced them (fi_peer(3)): so that it does not matter over which core a message comes. One lock
+//! guards this. It is taken in calls that come from a core with the core's own locks held
+//! ([`owner`]), and so no core is ever called with it held: what is to be done at a core is put down
+//! and done when the lock is free ([`LnxEngine::start_messages`]).
+mod ep;
+mod owner;
+mod peers;
+mod rails;
+
+pub(crate) use rails::{LnxRail, OpenedCore};
+
+use crate::beacon::Beacon;
+use ep::LnxEngineEp;
+use ofi_provider::abi::{FI_COMPLETION, FI_INJECT, fi_addr_t};
+use ofi_provider::api::{Bindings, RecvOp};
+use ofi_provider::core_provider::{CoreRail, CoreWaiter};
+use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::endpoint::RdmAttr;
+use ofi_provider::eq::FidPtr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::inbox::{Inbox, Meeting, UnexpectedBody};
+use ofi_provider::ledger::Ledger;
+use ofi_provider::link_addr::LinkAddr;
+use ofi_provider::lock::{Guard, Lock};
+use ofi_provider::mr::MrTable;
+use ofi_provider::progress::Progress;
+use ofi_provider::receives::PostsReceives;
+use ofi_provider::slab::Slab;
+use ofi_provider::sys::{Epoll, EventFd, Interest, Timer};
+use owner::{LnxFilling, RailOwner};
+use rails::AtomicLimits;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+/// How long a caller sleeps at most while a core has no descriptor that would wake it.
+const DEAF_PAUSE: Duration = Duration::from_millis(1);
+
+/// All cores are looked at in each so many turns, or when so many nanoseconds have passed.
+const COLD_TURNS: u64 = 16;
+const COLD_NANOS: u64 = 20_000;
+
+/// The clock is looked at in each so many turns.
+const CLOCK_TURNS: u64 = 4;
+
+/// A multi-receive buffer with less room is given back (FI_OPT_MIN_MULTI_RECV).
+const MIN_MULTI_RECV: usize = 4096;
+
+/// What the endpoints of a domain have in common.
+#[derive(Debug)]
+pub(crate) struct LnxCommon {
+    /// The cores, those for peers of this host first.
+    pub(crate) cores: Vec<OpenedCore>,
+    pub(crate) regions: Arc<MrTable>,
+}
+
+/// How a message waits for its receive: at a core.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LnxKept {
+    /// The core's number at the endpoint.
+    rail: usize,
+    /// The number by which the core is told to start it.
+    entry: u32,
+}
+
+impl UnexpectedBody for LnxKept {
+    fn bytes(&self) -> Option<&[u8]> {
+        None
+    }
+    // The core has the bytes, and bounds them.
+    fn cost(&self, _len: usize) -> usize {
+        0
+    }
+    const ONE_LOCK: bool = true;
+}
+
+/// A transfer, as far as it matters here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LnxTransfer {
+    pub(crate) peer: fi_addr_t,
+    pub(crate) context: Context,
+    pub(crate) flags: u64,
+    /// The flags of its completion entry: FI_SEND | FI_TAGGED …
+    pub(crate) kind: u64,
+}
+
+/// A message that met its receive, or is to be dropped: the core is to be told.
+#[derive(Debug)]
+struct LnxStart {
+    ep: u32,
+    kept: LnxKept,
+    /// The receive; none for a message that is dropped.
+    filling: Option<LnxFilling>,
+}
+
+/// What the engine's lock guards.
+pub(crate) struct LnxState {
+    eps: Slab<Box<LnxEngineEp>>,
+    starts: Vec<LnxStart>,
+    /// Whether there are starts, for those who do not have the lock.
+    any_starts: Arc<AtomicBool>,
+}
+
+/// What the engine and the queues of its cores have in common.
+pub(crate) struct LnxShared {
+    state: Lock<LnxState>,
+    any_starts: Arc<AtomicBool>,
+    /// Wakes a thread that sleeps when a core's call has left something to do.
+    wake: EventFd,
+}
+
+impl std::fmt::Debug for LnxShared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LnxShared")
+    }
+}
+
+/// A domain's engine.
+pub(crate) struct LnxEngine {
+    shared: Arc<LnxShared>,
+    common: LnxCommon,
+    /// The endpoints of cores, which progress goes through. Taken before the locks of cores.
+    rails: RwLock<Vec<Arc<LnxRail>>>,
+    epoll: Epoll,
+    /// Expires while a caller sleeps that not all cores would wake.
+    timer: Timer,
+    deaf: AtomicBool,
+    /// The core where something went on last, which is looked at in each turn.
+    lead: AtomicUsize,
+    /// When all cores were looked at last, in nanoseconds since `began`.
+    looked_at_all: AtomicU64,
+    began: Instant,
+    activity: AtomicU64,
+}
+
+impl std::fmt::Debug for LnxEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LnxEngine({:?})", self.common.cores)
+    }
+}
+
+impl LnxEngine {
+    /// A new engine.
+    pub(crate) fn new(common: LnxCommon) -> Result<Arc<Self>> {
+        let any_starts = Arc::new(AtomicBool::new(false));
+        let state =
+            LnxState { eps: Slab::default(), starts: Vec::new(), any_starts: any_starts.clone() };
+        let shared =
+            Arc::new(LnxShared { state: Lock::new(state), any_starts, wake: EventFd::new()? });
+        let (epoll, timer) = (Epoll::new()?, Timer::new()?);
+        epoll.add(shared.wake.as_raw_fd(), 0, Interest::READ)?;
+        epoll.add(timer.as_raw_fd(), 0, Interest::READ)?;
+        if common.cores.iter().all(OpenedCore::has_atomics) {
+            AtomicLimits::note(common.cores.iter().map(|core| &core.domain));
+        }
+        for waiter in common.cores.iter().filter_map(|core| core.waiter.as_ref()) {
+            epoll.add(waiter.fd(), 0, Interest::READ)?;
+        }
+        let (rails, deaf, activity) =
+            (RwLock::default(), AtomicBool::new(false), AtomicU64::new(0));
+        let (lead, looked_at_all) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let began = Instant::now();
+        Ok(Arc::new(Self {
+            shared,
+            common,
+            rails,
+            epoll,
+            timer,
+            deaf,
+            lead,
+            looked_at_all,
+            began,
+            activity,
+        }))
+    }
+
+    /// Waits for the lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_, LnxState> {
+        self.shared.state.lock()
+    }
+
+    /// Whether this turn looks at all cores, also at those where nothing goes on: a look in vain costs
+    /// time, and may give the processor away.
+    #[inline]
+    fn is_time_for_all(&self, turn: u64) -> bool {
+        if !turn.is_multiple_of(CLOCK_TURNS) {
+            return false;
+        }
+        let now = self.began.elapsed().as_nanos() as u64;
+        let due = now.wrapping_sub(self.looked_at_all.load(Ordering::Relaxed)) >= COLD_NANOS
+            || turn.is_multiple_of(COLD_TURNS);
+        if due {
+            self.looked_at_all.store(now, Ordering::Relaxed);
+        }
+        due
+    }
+
+    fn rails(&self) -> RwLockReadGuard<'_, Vec<Arc<LnxRail>>> {
+        self.rails.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an endpoint; returns its number.
+    pub(crate) fn add_ep(&self, attr: RdmAttr) -> u32 {
+        self.lock().eps.insert_with(|id| {
+            let inbox = attr.inbox(id, MIN_MULTI_RECV, [0; 2]);
+            Box::new(LnxEngineEp::new(inbox, attr.tx_size))
+        })
+    }
+
+    /// Opens the endpoint's endpoints at the cores.
+    pub(crate) fn enable_ep(&self, id: u32, bindings: &Bindings) -> Result {
+        self.lock().ep(id).inbox.bind(&bindings.ledger.rx);
+        let ledger = Arc::new(Mutex::new(bindings.ledger.clone()));
+        let (mut rails, mut parts) = (Vec::new(), Vec::new());
+        for (number, core) in self.common.cores.iter().enumerate() {
+            let owner = RailOwner::new(&self.shared, id, number, &ledger, &core.turns);
+            let (owner, kinds) = (Arc::new(owner), bindings.ledger.kinds());
+            let waits = core.waiter.is_none();
+            let rail = CoreRail::open(&core.domain, &core.info, owner.clone(), kinds, waits)?;
+            parts.push((core.fabric.clone(), rail.name()?));
+            // The kernel bounds how many descriptors are watched in this way.
+            let watched = rail.fd().is_some_and(|fd| self.epoll.add(fd, 0, Interest::READ).is_ok());
+            if waits && !watched {
+                self.deaf.store(true, Ordering::Release);
+            }
+            rails.push(Arc::new(LnxRail { rail, owner }));
+        }
+        // Without one nobody talks to this endpoint over what reaches peers of this host only.
+        let local = self.common.cores.iter().any(|core| core.is_local);
+        let beacon = if local { Beacon::new().ok() } else { None };
+        let mark = beacon.as_ref().map(Beacon::mark);
+        let addr = LinkAddr::new(&rails::host_name(), mark, &parts)?;
+        self.rails.write().unwrap_or_else(PoisonError::into_inner).extend(rails.iter().cloned());
+        let mut state = self.lock();
+        let ep = state.ep(id);
+        (ep.rails, ep.addr, ep.beacon, ep.ledger) = (rails, Some(addr), beacon, Some(ledger));
+        ep.av.clone_from(&bindings.av);
+        drop(state);
+        if let Some(av) = &bindings.av {
+            for name in av.indices() {
+                if let Ok(addr) = av.get(name) {
+                    self.insert_name(id, name, &addr);
+                    self.identify_name(id, name, av.id_of(name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over counters that were bound after the endpoint was enabled.
+    pub(crate) fn bind_late(&self, id: u32, bindings: &Bindings) -> Result {
+        let mut state = self.lock();
+        let ep = state.ep(id);
+        ep.inbox.bind(&bindings.ledger.rx);
+        let (rails, ledger) = (ep.rails.clone(), ep.ledger.clone());
+        drop(state);
+        let Some(ledger) = ledger else { return Err(Error::OPBADSTATE) };
+        let known = {
+            let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = ledger.kinds();
+            *ledger = bindings.ledger.clone();
+            known
+        };
+        let new = bindings.ledger.kinds() & !known;
+        rails.iter().try_for_each(|rail| rail.rail.count(new))
+    }
+
+    /// Closes an endpoint.
+    pub(crate) fn close_ep(&self, id: u32) {
+        let rails = self.lock().ep(id).rails.clone();
+        // Whoever makes progress, or starts messages, has it open: nobody does when this returns.
+        self.rails
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|rail| rail.owner.ep != id);
+        for rail in &rails {
+            if let Some(fd) = rail.rail.fd() {
+                self.epoll.remove(fd);
+            }
+            // What is under way is reported as cancelled.
+            rail.rail.shut();
+        }
+        let mut state = self.lock();
+        let (of_ep, others) =
+            std::mem::take(&mut state.starts).into_iter().partition(|start| start.ep == id);
+        state.starts = others;
+        let Some(mut ep) = state.eps.remove(id) else { return };
+        drop(state);
+        let of_ep: Vec<LnxStart> = of_ep;
+        for LnxFilling { recv, about } in of_ep.into_iter().filter_map(|start| start.filling) {
+            ep.inbox.failed(&recv, &about, Error::CANCELED);
+        }
+        ep.close();
+        drop(rails);
+    }
+
+    /// Starts a transfer: at the core that reaches the peer.
+    #[inline]
+    pub(crate) fn transfer(
+        &self,
+        ep: u32,
+        LnxTransfer { peer, context, flags, kind }: LnxTransfer,
+        start: impl FnOnce(&CoreRail<RailOwner>, u64) -> Result,
+    ) -> Result {
+        let route = self.lock().ep(ep).route(peer);
+        let (rail, to) = match route {
+            Err(Error::HOSTUNREACH) => {
+                let of = Completion::of(context, kind, 0);
+                return self.fail(ep, CompletionError::new(of, Error::HOSTUNREACH), flags);
+            }
+            route => route?,
+        };
+        let owner = &rail.owner;
+        if !owner.tx.has_room(flags & FI_COMPLETION != 0) {
+            self.progress();
+            return Err(Error::AGAIN);
+        }
+        owner.begin(flags);
+        let started = start(&rail.rail, to);
+        match started {
+            Ok(()) => owner.tx.handed_on(),
+            Err(error) => {
+                owner.refused(flags);
+                if error == Error::AGAIN {
+                    self.progress();
+                }
+            }
+        }
+        started
+    }
+
+    /// Reports a transfer to a peer that no core reaches.
+    #[cold]
+    fn fail(&self, ep: u32, error: CompletionError, flags: u64) -> Result {
+        let ledger = self.lock().ep(ep).ledger.clone().ok_or(Error::OPBADSTATE)?;
+        let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        match flags & (FI_INJECT | FI_COMPLETION) {
+            FI_INJECT => ledger.tx.failed_unseen(error.of.flags),
+            _ => ledger.tx.failed(error),
+        }
+        Ok(())
+    }
+
+    /// Tells the cores of messages that met their receives, or are to be dropped. No lock of this
+    /// engine's is held while they are told.
+    #[inline]
+    pub(crate) fn start_messages(&self) {
+        if self.shared.any_starts.load(Ordering::Acquire) {
+            // As long as this is held, no endpoint is closed.
+            let open = self.rails();
+            self.start_all(&open);
+        }
+    }
+
+    #[cold]
+    fn start_all(&self, open: &[Arc<LnxRail>]) {
+        loop {
+            let mut state = self.lock();
+            state.any_starts.store(false, Ordering::Release);
+            let starts = std::mem::take(&mut state.starts);
+            if starts.is_empty() {
+                return;
+            }
+            // Those of an endpoint that is being closed, or opened, stay.
+            let rail_of = |start: &LnxStart| {
+                let of = (start.ep, start.kept.rail);
+                open.iter().find(|rail| (rail.owner.ep, rail.owner.rail) == of).cloned()
+            };
+            let (mut told, mut left) = (Vec::new(), Vec::new());
+            for start in starts {
+                match rail_of(&start) {
+                    Some(rail) => told.push((rail, start)),
+                    None => left.push(start),
+                }
+            }
+            let some = !told.is_empty();
+            state.starts = left;
+            drop(state);
+            for (rail, start) in told {
+                rail.start(start.kept.entry, start.filling);
+            }
+            if !some {
+                return;
+            }
+        }
+    }
+}
+
+impl Progress for LnxEngine {
+    fn progress(&self) {
+        // Only read by the progress thread, which needs to see it move, not an
+        // exact count: a plain load and store does.
+        let turn = self.activity.load(Ordering::Relaxed) + 1;
+        self.activity.store(turn, Ordering::Relaxed);
+        let rails = self.rails();
+        let cores = &self.common.cores;
+        if rails.iter().any(|rail| rail.owner.is_flooded()) {
+            return;
+        }
+        let lead = self.lead.load(Ordering::Relaxed);
+        let look_at_all = cores.len() > 1 && self.is_time_for_all(turn);
+        for (number, core) in cores.iter().enumerate() {
+            if number != lead && !look_at_all && !core.turns.is_due() {
+                continue;
+            }
+            match &core.waiter {
+                Some(waiter) => waiter.progress(),
+                None => {
+                    let of_core = rails.iter().filter(|rail| rail.owner.rail == number);
+                    of_core.for_each(|rail| rail.rail.progress());
+                }
+            }
+            if core.turns.looked() && number != lead {
+                self.lead.store(number, Ordering::Relaxed);
+            }
+        }
+        if self.shared.any_starts.load(Ordering::Acquire) {
+            self.start_all(&rails);
+        }
+        drop(rails);
+        self.common.regions.pass_counts_on();
+    }
+
+    fn wait_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    fn may_block(&self) -> bool {
+        self.shared.wake.drain();
+        if self.shared.any_starts.load(Ordering::Acquire) {
+            return false;
+        }
+        if self.deaf.load(Ordering::Acquire) {
+            self.timer.set(DEAF_PAUSE);
+        }
+        let mut waiters = self.common.cores.iter().filter_map(|core| core.waiter.as_ref());
+        waiters.all(CoreWaiter::may_block)
+            && self.rails().iter().all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
+    }
+
+    fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+}
+
+impl LnxState {
+    /// The endpoint with this number.
+    #[inline]
+    fn ep(&mut self, id: u32) -> &mut LnxEngineEp {
+        &mut self.eps[id]
+    }
+
+    /// Puts down that a core is to be told of a message.
+    fn put_start(&mut self, start: LnxStart) {
+        self.starts.push(start);
+        self.any_starts.store(true, Ordering::Release);
+    }
+
+    /// Sets the fid by which events name the endpoint.
+    pub(crate) fn set_fid(&mut self, ep: u32, fid: FidPtr) {
+        self.ep(ep).inbox.set_fid(fid);
+    }
+
+    /// How many transfers may be under way.
+    pub(crate) fn tx_left(&mut self, ep: u32) -> usize {
+        self.ep(ep).tx_size
+    }
+
+    /// The endpoint's own address, once it is enabled.
+    pub(crate) fn name(&mut self, ep: u32) -> Result<Vec<u8>> {
+        self.ep(ep).addr.as_ref().map(|addr| addr.as_bytes().to_vec()).ok_or(Error::OPBADSTATE)
+    }
+}
+
+impl PostsReceives for LnxState {
+    type Kept = LnxKept;
+
+    #[inline]
+    fn inbox(&mut self, ep: u32) -> &mut Inbox<LnxKept> {
+        &mut self.eps[ep].inbox
+    }
+
+    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<LnxKept>> {
+        self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
+    }
+
+    // Endpoints with buffered receives are not offered.
+    fn post_tag(&mut self, _ep: u32, _op: &RecvOp) {}
+
+    // Cores are not called with the lock held: what is on its way comes with the next read.
+    fn look(&mut self) {}
+
+    fn meet(&mut self, meeting: Meeting) {
+        let Meeting { queue, message, recv, owner, .. } = meeting;
+        let start = self.eps.get_mut(owner).and_then(|ep| ep.meet(owner, queue, message, recv));
+        if let Some(start) = start {
+            self.put_start(start);
+        }
+    }
+}
+
+/// The ledger of an endpoint, which changes when counters are bound late.
+type LnxLedger = Arc<Mutex<Ledger>>;

@@ -1,0 +1,191 @@
+//! What the cores call: messages that arrive and wait, completions, counts (fi_peer(3)).
+//!
+//! All of it comes with locks of the core's held, so no core is called from here.
+use super::rails::LnxTurns;
+use super::{LnxKept, LnxLedger, LnxShared, LnxStart};
+use ofi_provider::abi::{
+    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, fi_addr_t,
+};
+use ofi_provider::buf::RecvBuf;
+use ofi_provider::core_provider::{ArrivingMessage, QueueOwner};
+use ofi_provider::cq::{Completion, CompletionError, Cq};
+use ofi_provider::error::Error;
+use ofi_provider::inbox::{About, Recv};
+use ofi_provider::ledger::TxLedger;
+use ofi_provider::slab::NONE;
+use std::sync::{Arc, PoisonError};
+
+/// A receive while a core fills it.
+#[derive(Debug)]
+pub(crate) struct LnxFilling {
+    pub(super) recv: Recv,
+    pub(super) about: About,
+}
+
+/// Entries that a queue may have more than it was made for before no core is looked at any more: peers'
+/// writes with data take nothing of ours.
+const EXCESS: usize = 1024;
+
+/// What hears of one endpoint of a core.
+#[derive(Debug)]
+pub(crate) struct RailOwner {
+    shared: Arc<LnxShared>,
+    /// The endpoint, and the core's number.
+    pub(super) ep: u32,
+    pub(super) rail: usize,
+    /// Where sends, reads and writes are reported.
+    pub(super) tx: TxLedger,
+    /// The queue of receives.
+    rx: Option<Arc<Cq>>,
+    ledger: LnxLedger,
+    pub(super) turns: Arc<LnxTurns>,
+}
+
+impl RailOwner {
+    pub(super) fn new(
+        shared: &Arc<LnxShared>,
+        ep: u32,
+        rail: usize,
+        ledger: &LnxLedger,
+        turns: &Arc<LnxTurns>,
+    ) -> Self {
+        let (tx, rx) = {
+            let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+            (ledger.tx.clone(), ledger.rx.cq().cloned())
+        };
+        let (shared, ledger, turns) = (shared.clone(), ledger.clone(), turns.clone());
+        Self { shared, ep, rail, tx, rx, ledger, turns }
+    }
+
+    /// Whether peers have written so much with data that nothing more is to be taken from the core
+    /// until the application has read some of it.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.rx.as_ref().is_some_and(|cq| {
+            let [entries, size] = cq.fill();
+            entries > size.saturating_add(EXCESS as u64)
+        })
+    }
+
+    /// A transfer is about to start.
+    #[inline]
+    pub(super) fn begin(&self, flags: u64) {
+        self.turns.called();
+        if flags & FI_COMPLETION != 0 {
+            self.turns.begin();
+        }
+    }
+
+    /// A transfer did not start.
+    pub(super) fn refused(&self, flags: u64) {
+        if flags & FI_COMPLETION != 0 {
+            self.turns.over();
+        }
+    }
+
+    /// What the application calls a sender that a core reports.
+    fn id_of(&self, src: fi_addr_t) -> fi_addr_t {
+        let mut state = self.shared.state.lock();
+        state.eps.get_mut(self.ep).map_or(FI_ADDR_NOTAVAIL, |ep| {
+            let peer = ep.peers.number(src);
+            if peer == NONE { FI_ADDR_NOTAVAIL } else { ep.inbox.id_of(peer) }
+        })
+    }
+}
+
+impl QueueOwner for RailOwner {
+    type Filling = LnxFilling;
+
+    fn arrived(&self, message: &ArrivingMessage) -> Option<(RecvBuf, LnxFilling)> {
+        self.turns.called();
+        let filling = self.shared.state.lock().eps.get_mut(self.ep)?.arrived(message)?;
+        self.turns.begin();
+        Some((filling.recv.buf.clone(), filling))
+    }
+
+    fn waits(&self, message: &ArrivingMessage, entry: u32) {
+        self.turns.called();
+        let kept = LnxKept { rail: self.rail, entry };
+        let mut state = self.shared.state.lock();
+        let Some(ep) = state.eps.get_mut(self.ep) else { return };
+        if let Some(filling) = ep.waits(message, kept) {
+            // The core is still in the call that announced the message.
+            state.put_start(LnxStart { ep: self.ep, kept, filling: Some(filling) });
+            drop(state);
+            self.shared.wake.signal();
+        }
+    }
+
+    fn named(&self, addr_of: &dyn Fn(u32) -> fi_addr_t) {
+        let mut state = self.shared.state.lock();
+        let Some(ep) = state.eps.get_mut(self.ep) else { return };
+        for stranger in ep.peers.strangers() {
+            let known = ep.inbox.kept_from(stranger).into_iter().find_map(|(queue, message)| {
+                let kept = ep.inbox.kept_as(queue, message, |kept: &LnxKept| *kept)?;
+                let addr =
+                    if kept.rail == self.rail { addr_of(kept.entry) } else { FI_ADDR_NOTAVAIL };
+                let peer = ep.peers.number(addr);
+                (peer != NONE).then_some((addr, peer))
+            });
+            if let Some((addr, peer)) = known {
+                ep.inbox.set_name(stranger, addr, ep.inbox.id_of(peer));
+            }
+        }
+    }
+
+    fn received(&self, filling: LnxFilling, of: &Completion) {
+        self.turns.called();
+        self.turns.over();
+        let LnxFilling { recv, mut about } = filling;
+        about.len = of.len;
+        if of.flags & FI_REMOTE_CQ_DATA != 0 {
+            about.cq_data = Some(of.data);
+        }
+        if let Some(ep) = self.shared.state.lock().eps.get_mut(self.ep) {
+            ep.inbox.received(&recv, &about);
+            ep.filled(&about);
+        }
+    }
+
+    fn receive_failed(&self, filling: LnxFilling, error: &CompletionError) {
+        self.turns.called();
+        self.turns.over();
+        let LnxFilling { recv, mut about } = filling;
+        if error.of.flags & FI_REMOTE_CQ_DATA != 0 {
+            about.cq_data = Some(error.of.data);
+        }
+        let mut state = self.shared.state.lock();
+        let Some(ep) = state.eps.get_mut(self.ep) else { return };
+        if error.error == Error::TRUNC {
+            // What the buffer has no room for is counted from the message's length.
+            about.len = about.len.max(error.of.len + error.olen).max(recv.buf.len() + 1);
+            ep.inbox.received(&recv, &about);
+        } else {
+            ep.inbox.failed(&recv, &about, error.error);
+        }
+        ep.filled(&about);
+    }
+
+    fn done(&self, of: Completion) {
+        self.turns.called();
+        if of.flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
+            let src = if of.src == FI_ADDR_NOTAVAIL { of.src } else { self.id_of(of.src) };
+            let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+            ledger.rx.peer_told(of.flags, of.len, of.data, src);
+            return;
+        }
+        self.turns.over();
+        self.tx.passed_on(Ok(of));
+    }
+
+    fn failed(&self, error: CompletionError) {
+        self.turns.called();
+        self.turns.over();
+        self.tx.passed_on(Err(error));
+    }
+
+    fn counted(&self, kind: u64, failed: bool) {
+        self.turns.called();
+        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        ledger.count(kind, failed);
+    }
+}

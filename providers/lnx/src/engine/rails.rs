@@ -1,0 +1,198 @@
+//! The cores of a domain, and an endpoint's endpoints there: its rails.
+use super::owner::{LnxFilling, RailOwner};
+use crate::info::LnxCore;
+use ofi_provider::abi::FI_ATOMIC;
+use ofi_provider::atomic::{AtomicKind, Operation};
+use ofi_provider::core_provider::{CoreDomain, CoreRail, CoreWaiter};
+use ofi_provider::info::InfoBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Looks at a core that brought nothing after which it is not looked at in each turn any more.
+const COLD: u32 = 64;
+
+/// What goes on at a core, by which it is decided how often to look there.
+#[derive(Debug)]
+pub(super) struct LnxTurns {
+    /// How often the core has called, or was called.
+    calls: AtomicU64,
+    /// Transfers and receives under way, of which the core will tell, less injected ones that failed.
+    under_way: AtomicIsize,
+    /// The calls when it was looked at last, and the looks since the last one that brought any.
+    seen: AtomicU64,
+    idle: AtomicU32,
+}
+
+impl LnxTurns {
+    fn new() -> Self {
+        Self {
+            calls: AtomicU64::new(0),
+            under_way: AtomicIsize::new(0),
+            seen: AtomicU64::new(0),
+            idle: AtomicU32::new(COLD),
+        }
+    }
+
+    #[inline]
+    pub(super) fn called(&self) {
+        // Nothing depends on each single call being counted.
+        self.calls.store(self.calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Something began of which the core will tell.
+    #[inline]
+    pub(super) fn begin(&self) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is over.
+    #[inline]
+    pub(super) fn over(&self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether it is to be looked at in each turn: something went on there lately, or will.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) < COLD || self.under_way.load(Ordering::Relaxed) != 0
+    }
+
+    /// It was looked at: returns whether something had gone on since the last look.
+    #[inline]
+    pub(super) fn looked(&self) -> bool {
+        let calls = self.calls.load(Ordering::Relaxed);
+        let busy = calls != self.seen.load(Ordering::Relaxed);
+        if busy {
+            self.seen.store(calls, Ordering::Relaxed);
+            self.idle.store(0, Ordering::Relaxed);
+        } else {
+            let idle = self.idle.load(Ordering::Relaxed);
+            self.idle.store(idle.saturating_add(1), Ordering::Relaxed);
+        }
+        busy
+    }
+}
+
+/// A core of the domain.
+#[derive(Debug)]
+pub(crate) struct OpenedCore {
+    /// What makes progress for all endpoints there, if there is such; else each does by itself.
+    pub(super) waiter: Option<CoreWaiter>,
+    pub(crate) domain: Arc<CoreDomain>,
+    pub(super) info: InfoBuf,
+    pub(super) is_local: bool,
+    /// The name of its fabric, by which addresses are for it or not.
+    pub(super) fabric: Vec<u8>,
+    pub(super) turns: Arc<LnxTurns>,
+}
+
+impl OpenedCore {
+    /// A core whose domain was opened with its info.
+    pub(crate) fn new(domain: Arc<CoreDomain>, core: LnxCore) -> Self {
+        let LnxCore { info, is_local } = core;
+        let fabric =
+            info.as_ref().fabric_name().map_or(Vec::new(), |name| name.to_bytes().to_vec());
+        let waiter = CoreWaiter::open(&domain);
+        Self { waiter, domain, info, is_local, fabric, turns: Arc::new(LnxTurns::new()) }
+    }
+
+    /// The name of its domain, for people.
+    pub(super) fn domain_name(&self) -> String {
+        let name = self.info.as_ref().domain_name();
+        name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+
+    /// Whether it has atomic operations.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.info.caps() & FI_ATOMIC != 0
+    }
+}
+
+/// An endpoint's endpoint at a core.
+#[derive(Debug)]
+pub(crate) struct LnxRail {
+    pub(super) rail: CoreRail<RailOwner>,
+    pub(super) owner: Arc<RailOwner>,
+}
+
+impl LnxRail {
+    /// Has the core move a message that waits there to a receive, or drop it.
+    pub(super) fn start(&self, entry: u32, filling: Option<LnxFilling>) {
+        match filling {
+            Some(filling) => {
+                self.owner.turns.begin();
+                let buf = filling.recv.buf.clone();
+                self.rail.start(entry, &buf, filling);
+            }
+            None => self.rail.discard(entry),
+        }
+    }
+}
+
+/// The name of the host, as it is in addresses.
+pub(super) fn host_name() -> Vec<u8> {
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim_ascii().to_vec()
+}
+
+/// Data types and operations that there are.
+const NUMBERS: usize = 20;
+
+/// How long atomic operations may be: what every core has that was opened in this process.
+pub(super) struct AtomicLimits;
+
+static LIMITS: [AtomicUsize; 3 * NUMBERS * NUMBERS] =
+    [const { AtomicUsize::new(usize::MAX) }; 3 * NUMBERS * NUMBERS];
+
+/// The operations of these numbers.
+fn place(operation: Operation) -> &'static AtomicUsize {
+    let (datatype, op) = (operation.datatype() as usize, operation.op() as usize);
+    &LIMITS[(operation.kind() as usize * NUMBERS + datatype) * NUMBERS + op]
+}
+
+impl AtomicLimits {
+    /// Notes what these cores can do.
+    pub(super) fn note<'a>(domains: impl Iterator<Item = &'a Arc<CoreDomain>> + Clone) {
+        let kinds = [AtomicKind::Base, AtomicKind::Fetch, AtomicKind::Compare];
+        for (kind, number) in kinds
+            .into_iter()
+            .flat_map(|kind| (0..NUMBERS * NUMBERS).map(move |number| (kind, number as u32)))
+        {
+            let numbers = (number / NUMBERS as u32, number % NUMBERS as u32);
+            let Ok(operation) = Operation::new(kind, numbers.0, numbers.1) else { continue };
+            let least = domains.clone().map(|domain| domain.max_atomic(operation)).min();
+            place(operation).fetch_min(least.unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+
+    /// Most bytes of an operation; 0 if a core does not have it.
+    pub(super) fn most(operation: Operation) -> usize {
+        match place(operation).load(Ordering::Relaxed) {
+            usize::MAX => 0,
+            most => most,
+        }
+    }
+
+    /// Most bytes of any operation.
+    pub(super) fn most_of_all() -> usize {
+        let known = LIMITS.iter().map(|most| most.load(Ordering::Relaxed));
+        known.filter(|most| *most != usize::MAX).max().unwrap_or(0)
+    }
+}
+
+impl super::LnxEngine {
+    /// Most bytes of elements that an atomic operation of this kind can have.
+    pub(crate) fn most_atomic(operation: Operation) -> usize {
+        AtomicLimits::most(operation)
+    }
+
+    /// Most bytes of elements that any atomic operation can have.
+    pub(crate) fn most_atomic_bytes() -> usize {
+        AtomicLimits::most_of_all()
+    }
+
+    /// Whether all cores have atomic operations.
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.common.cores.iter().all(OpenedCore::has_atomics)
+    }
+}

@@ -1,0 +1,439 @@
+//! What the provider offers over which links (fi_getinfo(3), fi_lnx(7)).
+use crate::config::config;
+use crate::links::{CoreSpec, LinkSpec};
+use crate::{LNX, LNX_NAME};
+use core::ffi::{CStr, c_int};
+use ofi_provider::abi::*;
+use ofi_provider::core_provider;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::{
+    InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, usual_domain, version,
+};
+use std::ffi::CString;
+
+/// The local provider, whose endpoints reach peers of this host only.
+const LOCAL: &[u8] = b"shm";
+
+const TX_CAPS: u64 =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
+const RX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_MULTI_RECV
+    | FI_DIRECTED_RECV
+    | FI_SOURCE
+    | FI_RMA_EVENT;
+const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+/// What the cores have to do. The rest, matching and reporting, is this provider's.
+const CORE_CAPS: u64 = (TX_CAPS | RX_CAPS) & !(FI_MULTI_RECV | FI_DIRECTED_RECV);
+const REMOTE_CAPS: u64 =
+    FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RMA_EVENT;
+/// What a core is asked for that nobody asked of this provider.
+const SPARE_CAPS: u64 = FI_FENCE | FI_RMA_EVENT;
+const TX_OP_FLAGS: u64 =
+    FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
+const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
+const IOV_LIMIT: usize = 4;
+/// What cores may require of registered memory: that the provider chooses the keys is not among it,
+/// since all cores have the same.
+const MR_MODE: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
+/// What cores may require of whoever posts transfers, which is passed on to the application.
+const MODE: u64 = FI_CONTEXT | FI_CONTEXT2;
+/// Every field of the tag is matched on its own.
+const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+/// Most endpoints of cores that an endpoint has.
+const MOST_RAILS: usize = 16;
+
+/// A core of a link: one domain of a provider.
+#[derive(Debug)]
+pub(crate) struct LnxCore {
+    /// What the core is opened with.
+    pub(crate) info: InfoBuf,
+    /// Whether it reaches peers of this host only.
+    pub(crate) is_local: bool,
+}
+
+/// Logs why something is not in the answer.
+fn report(line: &str) {
+    ofi_provider::log!(&LNX, INFO, FABRIC, "{line}");
+}
+
+/// The hints for the cores, so that the link can do what `hints` ask of it, and `extra` beside that.
+/// They name no domain and no provider.
+fn core_hints(hints: Option<InfoRef<'_>>, extra: u64) -> Result<InfoBuf> {
+    let mut core = InfoBuf::new()?;
+    let asked = hints.map_or(0, InfoRef::caps);
+    let mut caps = match asked & (CORE_CAPS | COMM_CAPS) {
+        0 => (CORE_CAPS & !SPARE_CAPS) | extra,
+        asked => asked | extra,
+    };
+    if caps & (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC) == 0 {
+        caps |= FI_MSG;
+    }
+    core.set_caps(caps | FI_PEER | FI_AV_USER_ID);
+    core.set_mode(hints.map_or(0, InfoRef::mode) & MODE);
+    if let Some(asked) = hints.and_then(InfoRef::tx) {
+        let tx = core.tx_mut();
+        tx.msg_order = asked.msg_order;
+        (tx.inject_size, tx.size) = (asked.inject_size, asked.size);
+        (tx.iov_limit, tx.rma_iov_limit, tx.tclass) =
+            (asked.iov_limit, asked.rma_iov_limit, asked.tclass);
+    }
+    if let Some(asked) = hints.and_then(InfoRef::rx) {
+        core.rx_mut().msg_order = asked.msg_order;
+    }
+    core.edit_ep(|ep| ep.r#type = fi_ep_type::FI_EP_RDM.into());
+    if let Some(asked) = hints.and_then(InfoRef::ep) {
+        core.edit_ep(|ep| {
+            ep.max_msg_size = asked.max_msg_size;
+            ep.max_order_raw_size = asked.max_order_raw_size;
+            ep.max_order_war_size = asked.max_order_war_size;
+            ep.max_order_waw_size = asked.max_order_waw_size;
+        });
+    }
+    let domain = hints.and_then(InfoRef::domain);
+    core.edit_domain(|to| {
+        to.threading = fi_threading::FI_THREAD_SAFE.into();
+        to.data_progress = fi_progress::FI_PROGRESS_MANUAL.into();
+        to.mr_mode = match domain.map(|domain| domain.mr_mode) {
+            None | Some(FI_MR_BASIC) => MR_MODE,
+            Some(FI_MR_SCALABLE) => 0,
+            Some(mode) => mode & MR_MODE,
+        };
+        if let Some(asked) = domain {
+            to.resource_mgmt = asked.resource_mgmt;
+            to.mr_key_size = asked.mr_key_size;
+            to.cq_data_size = asked.cq_data_size;
+        }
+    });
+    Ok(core)
+}
+
+/// Whether an info's name of its provider is that of a link: the same names in any order, with `;`
+/// between them.
+fn is_provider(name: &[u8], wanted: &str) -> bool {
+    let names = |text: &[u8]| {
+        let mut names: Vec<_> =
+            text.split(|byte| *byte == b';').map(<[u8]>::to_ascii_lowercase).collect();
+        names.sort();
+        names
+    };
+    names(name) == names(wanted.as_bytes())
+}
+
+/// The infos of a provider of a link, one for each domain.
+fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> {
+    let is_local = spec.provider.as_bytes() == LOCAL;
+    let name = |text: &str| CString::new(text).map_err(|_| Error::INVAL);
+    let mut hints = hints.as_ref().to_owned()?;
+    hints.set_prov_name(&name(&spec.provider)?)?;
+    if is_local {
+        hints.set_caps(hints.caps() & !FI_REMOTE_COMM);
+    }
+    let mut found: Vec<LnxCore> = Vec::new();
+    let mut look = |hints: &InfoBuf| -> Result {
+        // Older versions cannot say what a provider is asked for as a peer.
+        let version = api.max(version(1, 9));
+        let hints = Some(hints.as_ref());
+        let query = InfoQuery { version, node: None, service: None, flags: 0, hints };
+        for mut info in core_provider::getinfo_any(&query)? {
+            let names = |core: &LnxCore| {
+                let (core, info) = (core.info.as_ref(), info.as_ref());
+                core.domain_name() == info.domain_name()
+            };
+            // The name of a core alone is also answered by utility providers over it.
+            let name = info.as_ref().prov_name().map_or(&[][..], CStr::to_bytes);
+            if !is_provider(name, &spec.provider) {
+                continue;
+            }
+            let key = info.domain().mr_mode & FI_MR_PROV_KEY != 0;
+            if found.iter().any(names) || (key && info.caps() & REMOTE_CAPS != 0) {
+                continue;
+            }
+            // The library adds these to its answer, and looks for them again.
+            info.tx_mut().op_flags = FI_COMPLETION;
+            info.rx_mut().op_flags = 0;
+            found.push(LnxCore { info, is_local });
+        }
+        Ok(())
+    };
+    if spec.domains.is_empty() {
+        look(&hints)?;
+    }
+    for domain in &spec.domains {
+        hints.set_domain_name(&name(domain)?)?;
+        look(&hints)?;
+    }
+    if is_local {
+        found.truncate(1);
+    }
+    if found.is_empty() { Err(Error::NODATA) } else { Ok(found) }
+}
+
+/// The cores of a link that do for `hints`; none if one of its providers does not.
+pub(crate) fn cores_of(
+    api: u32,
+    link: &LinkSpec,
+    hints: Option<InfoRef<'_>>,
+) -> Result<Option<Vec<LnxCore>>> {
+    // Whoever asks for nothing gets what there is.
+    let extras: &[u64] = match hints.map_or(0, InfoRef::caps) {
+        0 => &[SPARE_CAPS, 0],
+        _ => &[0],
+    };
+    let mut cores = Vec::new();
+    for extra in extras {
+        cores = find_all(api, link, &core_hints(hints, *extra)?)?;
+        if !cores.is_empty() {
+            break;
+        }
+    }
+    if cores.is_empty() {
+        return Ok(None);
+    }
+    if cores.len() > MOST_RAILS {
+        report(&format!(
+            "a link has {} domains, of which the first {MOST_RAILS} are used",
+            cores.len()
+        ));
+        cores.truncate(MOST_RAILS);
+    }
+    // What reaches peers of this host only is tried first.
+    cores.sort_by_key(|core| !core.is_local);
+    Ok(Some(cores))
+}
+
+/// The cores of a link; none if one of its providers does not do.
+fn find_all(api: u32, link: &LinkSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> {
+    let mut cores = Vec::new();
+    for spec in link {
+        match infos_of(api, spec, hints) {
+            Ok(infos) => cores.extend(infos),
+            Err(error) => {
+                report(&format!(
+                    "a link left out: {} does not do for it ({error}); fi_info --explain says why",
+                    spec.provider
+                ));
+                return Ok(Vec::new());
+            }
+        }
+    }
+    Ok(cores)
+}
+
+/// The name of a link's domain: those of its cores.
+pub(crate) fn domain_name(cores: &[LnxCore]) -> Result<CString> {
+    let names: Vec<_> = cores
+        .iter()
+        .filter_map(|core| core.info.as_ref().domain_name())
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
+    CString::new(names.join("+")).map_err(|_| Error::INVAL)
+}
+
+/// Those of the cores whose domains make this name of a link's; none if it is another link's.
+fn named(cores: Vec<LnxCore>, name: &[u8]) -> Option<Vec<LnxCore>> {
+    let mut rest = name;
+    let mut chosen = Vec::new();
+    for core in cores {
+        let own = core.info.as_ref().domain_name().map_or(&[][..], |name| name.to_bytes());
+        let Some(behind) = rest.strip_prefix(own).filter(|_| !own.is_empty()) else { continue };
+        match behind.strip_prefix(b"+") {
+            Some(more) => rest = more,
+            None if behind.is_empty() => {
+                chosen.push(core);
+                return Some(chosen);
+            }
+            // Another domain whose name begins so.
+            None => continue,
+        }
+        chosen.push(core);
+    }
+    None
+}
+
+/// The cores of a link that make the domain of this name; none if it is another link's.
+pub(crate) fn cores_by_name(
+    api: u32,
+    link: &LinkSpec,
+    hints: Option<InfoRef<'_>>,
+    name: &[u8],
+) -> Result<Option<Vec<LnxCore>>> {
+    // An info has more than was asked for: which peers its cores reach together, none of them has to.
+    let mut hints = hints.map(InfoRef::to_owned).transpose()?;
+    if let Some(hints) = &mut hints {
+        hints.set_caps(hints.caps() & !COMM_CAPS);
+    }
+    let cores = cores_of(api, link, hints.as_ref().map(InfoBuf::as_ref))?;
+    let found = cores.and_then(|cores| named(cores, name));
+    if found.is_none() {
+        report("a link left out: domain_attr->name is another");
+    }
+    Ok(found)
+}
+
+/// What all of a link's cores require of registered memory.
+pub(crate) fn mr_mode(cores: &[LnxCore]) -> c_int {
+    cores.iter().fold(0, |all, core| all | core.info.domain().mr_mode) & MR_MODE
+}
+
+/// What is offered over these cores.
+fn offer(cores: &[LnxCore]) -> Result<ProviderOffer> {
+    let infos = || cores.iter().map(|core| &core.info);
+    let least = |of: fn(&InfoBuf) -> usize| infos().map(of).min().unwrap_or(0);
+    let all = |of: fn(&InfoBuf) -> u64| infos().fold(u64::MAX, |all, info| all & of(info));
+    let any = |of: fn(&InfoBuf) -> u64| infos().fold(0, |any, info| any | of(info));
+    let of_cores = all(InfoBuf::caps) & CORE_CAPS;
+    let comm = any(|info| info.caps() & COMM_CAPS) | FI_LOCAL_COMM;
+    let caps = of_cores | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE | FI_AV_USER_ID | comm;
+
+    let mut most = InfoBuf::new()?;
+    most.set_caps(caps);
+    most.set_mode(any(InfoBuf::mode));
+    let tx = most.tx_mut();
+    tx.caps = caps & TX_CAPS;
+    tx.mode = any(|info| info.tx().mode);
+    tx.op_flags = TX_OP_FLAGS;
+    tx.msg_order = all(|info| info.tx().msg_order);
+    tx.inject_size = least(|info| info.tx().inject_size);
+    tx.size = least(|info| info.tx().size);
+    tx.iov_limit = least(|info| info.tx().iov_limit).min(IOV_LIMIT);
+    tx.rma_iov_limit = least(|info| info.tx().rma_iov_limit).min(IOV_LIMIT);
+    let rx = most.rx_mut();
+    rx.caps = caps & RX_CAPS;
+    rx.op_flags = RX_OP_FLAGS;
+    rx.msg_order = all(|info| info.rx().msg_order);
+    rx.size = least(|info| info.rx().size).max(1 << 16);
+    rx.iov_limit = IOV_LIMIT;
+    most.edit_ep(|ep| {
+        ep.r#type = fi_ep_type::FI_EP_RDM.into();
+        ep.protocol = FI_PROTO_LNX as u32;
+        ep.protocol_version = 1;
+        ep.max_msg_size = least(|info| info.ep().max_msg_size);
+        ep.max_order_raw_size = least(|info| info.ep().max_order_raw_size);
+        ep.max_order_war_size = least(|info| info.ep().max_order_war_size);
+        ep.max_order_waw_size = least(|info| info.ep().max_order_waw_size);
+        ep.mem_tag_format = TAG_FORMAT;
+        (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (1, 1);
+    });
+    most.edit_domain(|domain| {
+        usual_domain(domain, least(|info| info.domain().ep_cnt));
+        domain.mr_mode = mr_mode(cores);
+        domain.mr_key_size = least(|info| info.domain().mr_key_size);
+        domain.cq_data_size = least(|info| info.domain().cq_data_size).min(size_of::<u64>());
+        domain.cq_cnt = 65536;
+        domain.mr_iov_limit = 1;
+        domain.caps = comm | FI_AV_USER_ID;
+    });
+    let (tx_size, rx_size) = (most.tx().size, most.rx().size.min(1024));
+    Ok(ProviderOffer { most, tx_size, rx_size })
+}
+
+/// The info of a link for an application with these hints.
+fn info_of(api: u32, cores: &[LnxCore], hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
+    let offer = offer(cores)?;
+    let refusals = hints.map_or(Vec::new(), |hints| check(api, &offer, hints));
+    for refusal in &refusals {
+        report(&format!("FI_EP_RDM refused: {refusal}"));
+    }
+    if !refusals.is_empty() {
+        return Ok(None);
+    }
+    let mut info = alter(api, &offer, hints)?;
+    let asked = hints.and_then(InfoRef::domain).map(|domain| domain.data_progress);
+    if asked.is_none_or(|progress| progress == fi_progress::FI_PROGRESS_UNSPEC) {
+        info.edit_domain(|domain| {
+            domain.data_progress = fi_progress::FI_PROGRESS_MANUAL.into();
+            domain.control_progress = fi_progress::FI_PROGRESS_MANUAL.into();
+        });
+    }
+    // The addresses are of no format that others know (fi_getinfo(3), FI_FORMAT_UNSPEC).
+    info.set_addr_format(FI_FORMAT_UNSPEC as u32);
+    info.set_fabric_name(LNX_NAME)?;
+    info.set_domain_name(&domain_name(cores)?)?;
+    if let Some(hints) = hints {
+        info.set_handle(hints.handle());
+    }
+    Ok(Some(info))
+}
+
+/// The answer to fi_getinfo(3).
+pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+    let InfoQuery { version: api, hints, .. } = *query;
+    let links = match &config().links {
+        Ok(links) => links,
+        Err(why) => {
+            report(&format!("refused: {why}"));
+            return Err(Error::NODATA);
+        }
+    };
+    let wanted = hints.map_or(Default::default(), InfoRef::ep_type);
+    if wanted != fi_ep_type::FI_EP_UNSPEC && wanted != fi_ep_type::FI_EP_RDM {
+        report("refused: ep_attr->type: only FI_EP_RDM");
+        return Err(Error::NODATA);
+    }
+    if hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format) != FI_FORMAT_UNSPEC as u32 {
+        report("refused: addr_format: only FI_FORMAT_UNSPEC, addresses are no one else's");
+        return Err(Error::NODATA);
+    }
+    let given = |name: Option<&CStr>| name.map(|name| name.to_bytes().to_vec());
+    let fabric = given(hints.and_then(InfoRef::fabric_name));
+    if fabric.is_some_and(|name| name != LNX_NAME.to_bytes()) {
+        report("refused: fabric_attr->name: only lnx");
+        return Err(Error::NODATA);
+    }
+    let domain = given(hints.and_then(InfoRef::domain_name));
+    let mut chain = InfoChain::new();
+    for link in links {
+        let cores = match &domain {
+            None => cores_of(api, link, hints)?,
+            Some(name) => cores_by_name(api, link, hints, name)?,
+        };
+        if let Some(cores) = cores
+            && let Some(info) = info_of(api, &cores, hints)?
+        {
+            chain.push(info);
+        }
+    }
+    if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cores(names: &[&str]) -> Vec<LnxCore> {
+        let core = |name: &&str| {
+            let mut info = InfoBuf::new().unwrap();
+            info.set_domain_name(&CString::new(*name).unwrap()).unwrap();
+            LnxCore { info, is_local: *name == "shm" }
+        };
+        names.iter().map(core).collect()
+    }
+
+    #[test]
+    fn a_core_is_of_the_provider_that_was_named_and_not_of_one_over_it() {
+        assert!(is_provider(b"tcp", "tcp") && is_provider(b"TCP;ofi_rxm", "ofi_rxm;tcp"));
+        assert!(!is_provider(b"tcp;ofi_rxm", "tcp") && !is_provider(b"tcp", "tcp;ofi_rxm"));
+        assert!(!is_provider(b"", "tcp"));
+    }
+
+    #[test]
+    fn a_domain_s_name_chooses_the_cores_that_made_it() {
+        let all = || cores(&["shm", "eth0", "eth01", "a+b", "lo"]);
+        let chosen = |name: &str| {
+            let cores = named(all(), name.as_bytes())?;
+            Some(domain_name(&cores).unwrap().into_string().unwrap())
+        };
+        for name in ["shm", "shm+eth0+eth01+a+b+lo", "eth01", "shm+lo", "a+b", "eth0+lo"] {
+            assert_eq!(chosen(name).as_deref(), Some(name));
+        }
+        for name in ["", "shm+", "lo+shm", "eth", "shm+eth0+wlan0", "+shm", "shm++lo"] {
+            assert_eq!(chosen(name), None, "{name}");
+        }
+    }
+}
