@@ -138,7 +138,12 @@ fn fits(kind: AtomicKind, class: TypeClass, op: fi_op) -> bool {
 /// Bytes of an element of the type with this number; -FI_EOPNOTSUPP if there is none.
 pub(crate) fn size_of_type(datatype: u32) -> Result<usize> {
     let known = usize::try_from(datatype).ok().and_then(|number| DATATYPES.get(number));
-    known.and_then(|datatype| class(*datatype)).map(|(_, size)| size).ok_or(Error::OPNOTSUPP)
+    match known {
+        // Where they cannot be combined they can be moved: their size is that of every 64-bit Linux.
+        Some(FI_LONG_DOUBLE) if cfg!(target_pointer_width = "64") => Ok(16),
+        Some(FI_LONG_DOUBLE_COMPLEX) if cfg!(target_pointer_width = "64") => Ok(32),
+        _ => known.and_then(|kind| class(*kind)).map(|(_, size)| size).ok_or(Error::OPNOTSUPP),
+    }
 }
 
 impl Operation {
@@ -712,6 +717,13 @@ mod tests {
 
     fn base<T: Copy>(datatype: fi_datatype, op: fi_op, old: T, a: T) -> T {
         apply(AtomicKind::Base, datatype, op, old, a, a).0
+    }
+
+    #[test]
+    fn every_type_has_a_size_by_which_it_is_moved() {
+        let types = DATATYPES.len() as u32;
+        assert!((0..types).all(|number| size_of_type(number).is_ok()));
+        assert_eq!(size_of_type(types), Err(Error::OPNOTSUPP));
     }
 
     #[test]
