@@ -164,14 +164,14 @@ static void compute(void)
 static void flood(int to)
 {
 	struct fi_cq_tagged_entry entry;
-	int vain = 0, i = 0;
+	struct timespec now, last;
+	int i = 0;
 
-	while (vain < 200000) {
+	clock_gettime(CLOCK_MONOTONIC, &last);
+	for (now = last; now.tv_sec - last.tv_sec < 3; clock_gettime(CLOCK_MONOTONIC, &now)) {
 		if (fi_tsend(ep, out, 1000, NULL, peers[to], 5, &contexts[i % 4096]) == 0) {
-			vain = 0;
+			last = now;
 			i++;
-		} else {
-			vain++;
 		}
 		fi_cq_read(txcq, &entry, 1);
 		fi_cq_read(rxcq, NULL, 0);
@@ -366,6 +366,8 @@ static void run(const char *name, int rank)
 		FILE *log = rank == 0 && getenv("HANGS_LOG") ? fopen(getenv("HANGS_LOG"), "w") : NULL;
 		unsigned long sent = 1; /* the greeting */
 
+		if (log) /* it ends by a signal */
+			setvbuf(log, NULL, _IOLBF, 0);
 		hangs();
 		for (;;) {
 			struct timespec now;
