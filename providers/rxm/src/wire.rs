@@ -242,13 +242,12 @@ impl RxmCall {
         }
         let conn_id = numbers.u64(16);
         let (ours, multicast) = read_kin((conn_id >> KIN_SHIFT) as u8);
-        let conn_id = if ours { conn_id & !(0xff << KIN_SHIFT) } else { conn_id };
         Ok(Self {
             port: numbers.u16(4),
             flow_control: FlowControl::read(bytes[6]),
             eager_limit: numbers.u32(8),
             rx_size: numbers.u32(12),
-            conn_id,
+            conn_id: conn_id & !(0xff << KIN_SHIFT),
             contexts,
             key: key.to_vec(),
             own: bytes[0] == OWN_CM_VERSION,
@@ -785,6 +784,13 @@ mod tests {
         let multicast = RxmCall { ours: true, multicast: true, ..call.clone() };
         assert_eq!((multicast.write()[7], multicast.write()[23]), (0, 0x67));
         assert_eq!(RxmCall::read(&multicast.write()), Ok(multicast));
+        let mut others = call.write();
+        others[23] = 0xff;
+        assert_eq!(
+            RxmCall::read(&others).as_ref(),
+            Ok(&call),
+            "no number of a process is so large"
+        );
         let ours = RxmCall { ours: true, ..call.clone() };
         assert_eq!((ours.write()[7], ours.write()[23]), (0, 0x68));
         assert_eq!(RxmCall::read(&ours.write()), Ok(ours));
