@@ -149,6 +149,20 @@ unsafe extern "C" fn ia_close(ia: Handle, flags: u32) -> u32 {
     })
 }
 
+/// `DAT_NAMED_ATTR`.
+#[repr(C)]
+struct DatNamedAttr {
+    name: *const c_char,
+    value: *const c_char,
+}
+// SAFETY: both strings stay.
+unsafe impl Sync for DatNamedAttr {}
+
+/// What the providers of the reference tell by name beside their attributes. Programs that can do
+/// without reads of remote memory ask for this one, dtest among them.
+static NAMED: [DatNamedAttr; 1] =
+    [DatNamedAttr { name: c"DAT_IB_RDMA_READ".as_ptr(), value: c"TRUE".as_ptr() }];
+
 fn name_of(text: &str) -> [u8; 256] {
     let mut name = [0; 256];
     let length = text.len().min(255);
@@ -218,6 +232,7 @@ unsafe extern "C" fn ia_query(
             // what the line of dat.conf said: the registry knows the adaptor again by it
             p.is_thread_safe = u32::from(of.thread_safe);
             p.max_private_data_size = of.private_max as i32;
+            p.ep_creator = EP_CREATOR_IF_ASKED;
             p.optimal_buffer_alignment = 64;
             p.evd_stream_merging_supported = [[1; 6]; 6];
             p.srq_supported = 1;
@@ -225,6 +240,8 @@ unsafe extern "C" fn ia_query(
             p.srq_info_supported = 1;
             p.dto_async_return_guaranteed = 1;
             p.rmr_scope_supported = 1;
+            p.num_provider_specific_attr = NAMED.len() as i32;
+            p.provider_specific_attr = NAMED.as_ptr().expose_provenance();
             put(provider, p);
         }
         Ok(())
@@ -933,13 +950,9 @@ unsafe extern "C" fn pz_free(pz: Handle) -> u32 {
 
 // ---- service points
 
-/// Endpoints are the application's to make.
-fn consumer_creates(flags: u32) -> DatResult {
-    match flags {
-        0 => Ok(()),
-        1 => error(MODEL_NOT_SUPPORTED, 0),
-        _ => bad_argument(4),
-    }
+/// Whether a service point is to make an endpoint for each request.
+fn makes_endpoints(flags: u32) -> DatResult<bool> {
+    if flags > 1 { bad_argument(4) } else { Ok(flags == 1) }
 }
 
 unsafe extern "C" fn psp_create(
@@ -954,11 +967,11 @@ unsafe extern "C" fn psp_create(
         if !world.ias.contains_key(&ia) {
             return error(INVALID_HANDLE, HANDLE_IA);
         }
-        consumer_creates(flags)?;
+        let makes_endpoints = makes_endpoints(flags)?;
         if conn_qual == 0 {
             return bad_argument(2);
         }
-        put(psp, world.sp_create(ia, conn_qual, evd, None)?.0);
+        put(psp, world.sp_create(ia, conn_qual, evd, None, makes_endpoints)?.0);
         Ok(())
     })
 }
@@ -976,8 +989,7 @@ unsafe extern "C" fn psp_create_any(
         if !world.ias.contains_key(&ia) {
             return error(INVALID_HANDLE, HANDLE_IA);
         }
-        consumer_creates(flags)?;
-        let (made, at) = world.sp_create(ia, 0, evd, None)?;
+        let (made, at) = world.sp_create(ia, 0, evd, None, makes_endpoints(flags)?)?;
         put(psp, made);
         put(conn_qual, at);
         Ok(())
@@ -990,7 +1002,8 @@ unsafe extern "C" fn psp_query(psp: Handle, _mask: u32, param: *mut DatPspParam)
         let Some(found) = found else { return error(INVALID_HANDLE, HANDLE_PSP) };
         room(param, 3)?;
         let (ia_handle, conn_qual, evd_handle) = (found.ia, found.conn_qual, found.evd);
-        put(param, DatPspParam { ia_handle, conn_qual, evd_handle, psp_flags: 0 });
+        let psp_flags = found.makes_endpoints.into();
+        put(param, DatPspParam { ia_handle, conn_qual, evd_handle, psp_flags });
         Ok(())
     })
 }
@@ -1011,7 +1024,7 @@ unsafe extern "C" fn rsp_create(
         if conn_qual == 0 && world.ias.contains_key(&ia) {
             return bad_argument(2);
         }
-        put(rsp, world.sp_create(ia, conn_qual, evd, Some(ep))?.0);
+        put(rsp, world.sp_create(ia, conn_qual, evd, Some(ep), false)?.0);
         Ok(())
     })
 }
