@@ -3,7 +3,7 @@
 //! Here pointers of the application's become values and answers become numbers. Handles are only
 //! compared with those that are open. Nothing panics past this module.
 use crate::answer::*;
-use crate::fabric::SocketAddress;
+use crate::fabric::{FabricSleep, SocketAddress, wake};
 use crate::layout::*;
 use crate::world::*;
 use std::ffi::{CStr, c_char, c_void};
@@ -48,8 +48,15 @@ fn give_back(mut world: MutexGuard<'_, DatWorld>) {
             told.push((cno.agent, evd));
         }
     }
+    let news = std::mem::take(&mut world.news);
+    if news {
+        // while the lock is held: a number is a sleeper's until it takes the lock again
+        world.sleepers.iter().for_each(|&sleeper| wake(sleeper));
+    }
     drop(world);
-    NEWS.notify_all();
+    if news {
+        NEWS.notify_all();
+    }
     for (agent, evd) in told {
         // SAFETY: the application gave the address of a function of this type with its object.
         let function: unsafe extern "C" fn(usize, Handle) = unsafe {
@@ -323,9 +330,16 @@ unsafe extern "C" fn cno_free(cno: Handle) -> u32 {
     answer(|world| world.cno_free(cno))
 }
 
-/// Calls `look` until it has something, the time is over or it fails; sleeps in between, at first
-/// hardly at all.
+/// How often a waiter looks before it sleeps.
+const LOOKS: u32 = 50;
+/// How long a waiter sleeps at most: not everything that it waits for has something to wake it, the
+/// end of a time that another call gave for one.
+const SLEEP: Duration = Duration::from_millis(5);
+
+/// Calls `look` until it has something, the time is over or it fails; sleeps in between, in the
+/// domain of what is waited for, where something may come, or a short time where that has no means.
 fn wait_for<T>(
+    waited: Handle,
     timeout: u32,
     mut look: impl FnMut(&mut DatWorld) -> DatResult<Option<T>>,
     expired: impl FnOnce(&mut DatWorld) -> DatResult<T>,
@@ -333,6 +347,7 @@ fn wait_for<T>(
     let end = (timeout != TIMEOUT_INFINITE)
         .then(|| Instant::now() + Duration::from_micros(timeout.into()));
     let mut looks = 0u32;
+    let (mut sleep, mut looked_around) = (None, false);
     let mut guard = world();
     loop {
         if let Some(found) = look(&mut guard)? {
@@ -349,11 +364,32 @@ fn wait_for<T>(
             return expired(&mut guard);
         }
         looks = looks.saturating_add(1);
-        if looks < 100 {
+        if looks < LOOKS {
             drop(guard);
             std::thread::yield_now();
             guard = world();
             continue;
+        }
+        if sleep.is_none() {
+            sleep = Some(guard.domain_of(waited).and_then(FabricSleep::open));
+        }
+        if let Some(Some(sleep)) = &sleep {
+            if sleep.is_allowed() {
+                guard.sleepers.push(sleep.number());
+                drop(guard);
+                sleep.sleep(left.map_or(SLEEP, |left| left.min(SLEEP)));
+                guard = world();
+                guard.sleepers.retain(|&sleeper| sleeper != sleep.number());
+                looked_around = false;
+                continue;
+            }
+            // something is there that others wait for, or nobody: while it is not taken, nothing
+            // tells of what else comes
+            if !std::mem::replace(&mut looked_around, true) {
+                guard.look_around(waited);
+                continue;
+            }
+            looked_around = false;
         }
         let nap = Duration::from_micros(u64::from(looks.min(1000)));
         let nap = left.map_or(nap, |left| left.min(nap));
@@ -373,6 +409,7 @@ unsafe extern "C" fn cno_wait(cno: Handle, timeout: u32, evd: *mut Handle) -> u3
         }
         drop(guard);
         let found = wait_for(
+            cno,
             timeout,
             |world| world.cno_look(cno).or(error(ABORT, 0)),
             |_| error(TIMEOUT_EXPIRED, 0),
@@ -506,6 +543,7 @@ unsafe extern "C" fn evd_wait(
         drop(guard);
         let mut first = true;
         let found = wait_for(
+            evd,
             timeout,
             |world| {
                 // events of before are enough; of those that come, one has to be for waiters

@@ -182,6 +182,10 @@ pub(crate) struct DatWorld {
     next_key: u32,
     /// Looks at dispatchers so far.
     looks: u64,
+    /// Whether who waits has reason to look again.
+    pub(crate) news: bool,
+    /// Threads that sleep, by what wakes them.
+    pub(crate) sleepers: Vec<i32>,
     /// Dispatchers that agents are to be told of, once the lock is given back.
     pub(crate) upcalls: Vec<(usize, Handle)>,
 }
@@ -214,6 +218,15 @@ fn unmarked(data: &[u8]) -> Option<&[u8]> {
 impl DatWorld {
     fn provider(&self, ia: Handle) -> usize {
         self.ias.get(&ia).map_or(0, |ia| ia.provider)
+    }
+
+    /// The domain that a thread sleeps in who waits for this dispatcher or notification object.
+    pub(crate) fn domain_of(&self, waited: Handle) -> Option<&Arc<FabricDomain>> {
+        let ia = match self.evds.get(&waited) {
+            Some(evd) => evd.ia,
+            None => self.cnos.get(&waited)?.ia,
+        };
+        Some(&self.ias.get(&ia)?.domain)
     }
 
     fn has_ia(&mut self, ia: Handle) -> DatResult<&mut DatIa> {
@@ -325,6 +338,7 @@ impl DatWorld {
             evd.uses = evd.uses.saturating_sub(1);
         }
         clear!(evds);
+        self.news = true;
         self.handles.close(ia);
         self.ias.remove(&ia);
         Ok(())
@@ -474,8 +488,9 @@ impl DatWorld {
         let found = find!(self.evds, evd, HANDLE_1);
         let pending = enabled && !found.enabled && !found.queue.is_empty();
         found.enabled = enabled;
+        found.notified |= pending;
+        self.news = true;
         if pending {
-            found.notified = true;
             self.trigger(evd);
         }
         Ok(())
@@ -483,11 +498,13 @@ impl DatWorld {
 
     pub(crate) fn evd_waitable(&mut self, evd: Handle, waitable: bool) -> DatResult {
         find!(self.evds, evd, HANDLE_1).waitable = waitable;
+        self.news = true;
         Ok(())
     }
 
     /// Tells the notification object of a dispatcher.
     fn trigger(&mut self, evd: Handle) {
+        self.news = true;
         let Some(found) = self.evds.get(&evd) else { return };
         if !found.enabled {
             return;
@@ -506,8 +523,9 @@ impl DatWorld {
         let Some(found) = self.evds.get_mut(&evd) else { return };
         event.evd_handle = evd;
         found.queue.push_back(event);
+        found.notified |= tell;
+        self.news = true;
         if tell {
-            found.notified = true;
             self.trigger(evd);
         }
     }
@@ -1826,6 +1844,20 @@ impl DatWorld {
             for ep in eps {
                 self.drain(ep, true, false);
             }
+        }
+        self.events(ia);
+    }
+
+    /// Looks at everything that feeds any dispatcher of the adaptor of this one, or of this
+    /// notification object.
+    pub(crate) fn look_around(&mut self, waited: Handle) {
+        let ia = self.evds.get(&waited).map(|evd| evd.ia);
+        let Some(ia) = ia.or_else(|| self.cnos.get(&waited).map(|cno| cno.ia)) else { return };
+        let eps: Vec<Handle> =
+            self.eps.iter().filter(|(_, ep)| ep.ia == ia).map(|(&h, _)| h).collect();
+        for ep in eps {
+            self.drain(ep, true, false);
+            self.drain(ep, false, false);
         }
         self.events(ia);
     }
