@@ -1,4 +1,33 @@
-/* kfi_msg(3): kfabric's interface in user space, on the calls of this library. */
+/*
+ * kfi_msg(3): kfabric's interface in user space, on the calls of this library.
+ *
+ * What kfabric's page says, and the test that shows it:
+ *
+ *   len: from 0 bytes up to max_msg_size				in_order, too_long
+ *   iov, count, desc: vectored data, as one message			every_call, bad_lists
+ *   data: remote CQ data (kfi_senddata, KFI_REMOTE_CQ_DATA)		every_call
+ *   dest_addr is ignored by connected endpoints			no_addresses
+ *   src_addr counts with KFI_DIRECTED_RECV alone, and
+ *   KFI_ADDR_UNSPEC is any source					directed, no_addresses
+ *   context comes back with the completion				every_call, and all others
+ *   messages are received into posted buffers, their bounds kept	every_call, in_order
+ *   a buffer is its owner's when the operation has completed		in_order
+ *   kfi_send needs a connection					unconnected
+ *   kfi_sendmsg, kfi_recvmsg: connected and unconnected endpoints,
+ *   struct kfi_msg with its type and list				every_call, on RDM and MSG
+ *   kfi_inject leaves the buffer at once and is never reported		every_call, own_flags, flags
+ *   receives are searched in the order of their posts			in_order
+ *   flags of kfi_sendmsg and kfi_recvmsg stand in place of the
+ *   endpoint's								own_flags
+ *   KFI_COMPLETION: an entry is made; ignored where queues tell all	flags, own_flags, all_told
+ *   KFI_MORE: more is posted at once					flags
+ *   KFI_INJECT: as kfi_inject, reported when asked for			inject_flag
+ *   KFI_MULTI_RECV: one buffer, many messages, freed when less is
+ *   left than KFI_OPT_MIN_MULTI_RECV					flags
+ *   KFI_FENCE waits for what was posted before				fenced
+ *   0, or a negative code of kfi_errno.h				bad_lists, too_long, unconnected
+ *   -KFI_EAGAIN: try again when operations have completed		again
+ */
 #include "ct.h"
 
 #if __has_include(<kfabric.h>)

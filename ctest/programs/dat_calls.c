@@ -470,6 +470,14 @@ static void shortages(char *name)
 		setrlimit(RLIMIT_AS, &limit);
 		CHECK(TYPE(answer, DAT_INSUFFICIENT_RESOURCES), "a queue without memory: DAT_INSUFFICIENT_RESOURCES");
 		while (made) MUST(dat_srq_free(queues[--made]));
+		DAT_EVD_HANDLE evds[64];
+		few.rlim_cur = ((rlim_t)vm_size() * sysconf(_SC_PAGESIZE)) + 65536;
+		setrlimit(RLIMIT_AS, &few);
+		for (answer = 0; made < 64 && !(answer = dat_evd_create(ia, 1 << 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &evds[made])); made++) {}
+		DAT_RETURN larger = dat_evd_resize(small, 1 << 16);
+		setrlimit(RLIMIT_AS, &limit);
+		CHECK(TYPE(answer, DAT_INSUFFICIENT_RESOURCES) && TYPE(larger, DAT_INSUFFICIENT_RESOURCES), "an EVD without memory, made or resized: DAT_INSUFFICIENT_RESOURCES");
+		while (made) MUST(dat_evd_free(evds[--made]));
 	}
 	part(other, third); part(from, to); MUST(dat_ep_free(spare)); MUST(dat_evd_free(small));
 }

@@ -1,5 +1,37 @@
 // What dat_srq_post_recv(3DAT) says of shared receive queues, and the answers of other calls to bad
-// input, through Debian's libdat2. Both ends of each connection are in this process.
+// input, through Debian's libdat2. Both ends of most connections are in this process.
+//
+// The sentences of the page, and the lines of this program's output that show them:
+//
+//   srq_handle, DAT_INVALID_HANDLE	"no queue", "another object", "a queue that was freed"
+//   num_segments may be 0, local_iov NULL, for a message of no bytes
+//					"a buffer of no segments takes a message of no bytes, and no cookie ..."
+//   user_cookie: may be NULL, need not be unique, comes back
+//					the same, "a cookie comes back", "for each buffer that was posted with it"
+//   any connected endpoint of the queue takes the buffer
+//					"the completion is on the receive EVD of the endpoint that took the buffer",
+//					"each endpoint tells of its own", "another endpoint takes it"
+//   segments are filled in order, one in part, those behind it not
+//					"segments are filled front to back", "what was in the list when it was posted ..."
+//   completion by the endpoint's configuration; UNSIGNALLED is the default and signals
+//					"the default flag of an endpoint with a queue ...", "a threshold of three waits for three, ..."
+//   SOLICITED_WAIT			cannot be had: "solicited wait: DAT_MODEL_NOT_SUPPORTED" (dat_calls), "the attributes promise ..."
+//   EVD_THRESHOLD: dat_evd_wait's threshold decides	"DAT_COMPLETION_EVD_THRESHOLD_FLAG: ...", "but by three"
+//   local_iov is its owner's again, as the attributes say	"the attributes say that a list of segments ..."
+//   DAT_SUCCESS is a receive that was posted	"what is left is counted", "a full queue"
+//   posting allocates nothing and does not block	"posting allocates nothing"
+//   messages of a connection complete in their order	"messages of a connection complete in their order"
+//   valid in all states of the queue		posts before, between and after connections, all through this program
+//   DAT_INSUFFICIENT_RESOURCES			"a full queue: DAT_INSUFFICIENT_RESOURCES"
+//   DAT_INVALID_PARAMETER			"a segment that ends outside its LMR", "one that begins outside", "more segments ..."
+//   DAT_PROTECTION_VIOLATION			"an LMR of another zone"
+//   DAT_PRIVILEGES_VIOLATION			"one that may not be written", "one that is not there"
+//   only endpoints that are connected or about to disconnect take buffers
+//					"an endpoint without a connection takes no buffer", "in that state an endpoint takes buffers, too",
+//					"an endpoint that is disconnected takes none"
+//   what an endpoint has taken is told of when it is disconnected, what is not complete flushed
+//					"when the connection ends that buffer is flushed ...", "no buffer of the queue is flushed",
+//					"and the one behind it stays in the queue"
 #include "dat_test.h"
 #include <malloc.h>
 #include <signal.h>
@@ -145,7 +177,7 @@ static void sentences(char **argv, int device)
 	while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS || dat_evd_dequeue(async, &e) == DAT_SUCCESS) {}
 	MUST(dat_srq_query(q, DAT_SRQ_FIELD_ALL, &p));
 	CHECK(p.available_dto_count == 4, "what an endpoint that is freed has not taken stays");
-	CHECK(TYPE(dat_srq_post_recv(q, 1, NULL, none), DAT_INVALID_PARAMETER), "a refusal leaves no trace either");
+	CHECK(TYPE(dat_srq_post_recv(q, 1, NULL, none), DAT_INVALID_PARAMETER), "a segment that is announced and not there: DAT_INVALID_PARAMETER");
 	MUST(dat_ep_free(calm)); MUST(dat_srq_free(q));
 	if (!device) {	// a device goes on when its process is stopped
 		// an endpoint whose connection is to end when its requests have takes buffers until then
