@@ -3,7 +3,7 @@
 //! Here pointers of the application's become values and answers become numbers. Handles are only
 //! compared with those that are open. Nothing panics past this module.
 use crate::answer::*;
-use crate::fabric::{FabricSleep, SocketAddress, wake};
+use crate::fabric::{FabricSleep, SEGMENTS, SocketAddress, wake};
 use crate::layout::*;
 use crate::world::*;
 use std::ffi::{CStr, c_char, c_void};
@@ -112,8 +112,28 @@ fn private(from: *const u8, count: i32, place: u32) -> DatResult<Vec<u8>> {
     Ok(all[..count].to_vec())
 }
 
-fn segments(from: *const Triplet, count: i32) -> DatResult<([Triplet; 16], usize)> {
+/// The segments of an operation of which there may be so many: of more nothing is read.
+fn segments(
+    from: *const Triplet,
+    count: i32,
+    most: usize,
+) -> DatResult<([Triplet; SEGMENTS], usize)> {
+    if usize::try_from(count).is_ok_and(|count| count > most) {
+        return bad_argument(2);
+    }
     array(from, count, 2)
+}
+
+/// How many segments requests of an endpoint may have, and its receives.
+fn segments_of(world: &DatWorld, ep: Handle) -> DatResult<(usize, usize)> {
+    match world.eps.get(&ep) {
+        Some(found) => {
+            let attr = &found.attr;
+            let most = [attr.max_request_iov, attr.max_recv_iov].map(|n| n.max(1) as usize);
+            Ok((most[0].min(SEGMENTS), most[1].min(SEGMENTS)))
+        }
+        None => error(INVALID_HANDLE, HANDLE_EP),
+    }
 }
 
 // ---- adaptors
@@ -751,10 +771,8 @@ unsafe extern "C" fn ep_post_send(
     flags: u32,
 ) -> u32 {
     answer(|world| {
-        if !world.eps.contains_key(&ep) {
-            return error(INVALID_HANDLE, HANDLE_EP);
-        }
-        let (iov, count) = segments(iov, count)?;
+        let most = segments_of(world, ep)?.0;
+        let (iov, count) = segments(iov, count, most)?;
         world.ep_post_request(ep, DTO_SEND, &iov[..count], cookie, None, flags)
     })
 }
@@ -767,10 +785,8 @@ unsafe extern "C" fn ep_post_recv(
     flags: u32,
 ) -> u32 {
     answer(|world| {
-        if !world.eps.contains_key(&ep) {
-            return error(INVALID_HANDLE, HANDLE_EP);
-        }
-        let (iov, count) = segments(iov, count)?;
+        let most = segments_of(world, ep)?.1;
+        let (iov, count) = segments(iov, count, most)?;
         world.ep_post_recv(ep, &iov[..count], cookie, flags)
     })
 }
@@ -784,10 +800,8 @@ fn access(
     flags: u32,
 ) -> u32 {
     answer(|world| {
-        if !world.eps.contains_key(&ep) {
-            return error(INVALID_HANDLE, HANDLE_EP);
-        }
-        let (iov, count) = segments(iov, count)?;
+        let most = segments_of(world, ep)?.0;
+        let (iov, count) = segments(iov, count, most)?;
         let Some(remote) = get(remote) else { return bad_argument(5) };
         world.ep_post_request(ep, kind, &iov[..count], cookie, Some(&remote), flags)
     })
@@ -1112,10 +1126,8 @@ unsafe extern "C" fn srq_post_recv(
     cookie: u64,
 ) -> u32 {
     answer(|world| {
-        if !world.srqs.contains_key(&srq) {
-            return error(INVALID_HANDLE, HANDLE_SRQ);
-        }
-        let (iov, count) = segments(iov, count)?;
+        let Some(found) = world.srqs.get(&srq) else { return error(INVALID_HANDLE, HANDLE_SRQ) };
+        let (iov, count) = segments(iov, count, found.max_iov)?;
         world.srq_post(srq, &iov[..count], cookie)
     })
 }
