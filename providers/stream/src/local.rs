@@ -1326,7 +1326,7 @@ impl<I: Copy> HostPeers<I> {
         let local = &settings.local;
         let host =
             MeetingHost::new(RingMemory { ring: local.ring, most: local.memory }, local.reads)?;
-        watcher.add_fd(host.door().bell_fd(), BELL)?;
+        watcher.add_bell(host.door().bell_fd(), BELL)?;
         Ok(Self {
             host: RefCell::new(host),
             links: RefCell::default(),

@@ -289,6 +289,9 @@ pub trait WitnessPoller<Id>: LinkPoller<Id> {
 
 /// Whatever has a descriptor is watched by epoll.
 impl LinkPoller<RawFd> for Epoll {
+    /// Tells each time that such a descriptor is written to, until it is closed; nobody reads it.
+    fn add_bell(&self, fd: RawFd, token: u64) -> Result;
+
     #[inline(always)]
     fn add(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
         Self::add(self, fd, token, interest)
@@ -320,6 +323,10 @@ impl WitnessPoller<RawFd> for Epoll {
 }
 
 /// What tells of links that have descriptors, and of the engine's timer: one epoll instance.
+    fn add_bell(&self, fd: RawFd, token: u64) -> Result {
+        Self::add_edge(self, fd, token)
+    }
+
 #[derive(Debug)]
 pub struct Watch {
     epoll: Epoll,

@@ -1013,7 +1013,8 @@ mod tests {
         assert!(is_bell());
         assert!(!door.fall_asleep());
         door.wake();
-        assert_eq!((is_bell(), rung(&door)), (false, vec![5]));
+        assert_eq!(rung(&door), [5]);
+        silence(&door);
         a.send(b"x").unwrap();
         assert!(!is_bell(), "nobody sleeps");
     }
@@ -1324,6 +1325,13 @@ mod tests {
         }
     }
 
+    /// Takes back that the bell was rung, which engines hear of but once for each time.
+    fn silence(door: &LocalDoor) {
+        let mut times = 0_u64;
+        // SAFETY: eight bytes are written to `times`, which outlives the call.
+        unsafe { libc::read(door.bell_fd(), (&raw mut times).cast(), 8) };
+    }
+
     /// Where the words of the ring are that the maker of a segment writes, those of the other,
     /// and in them what the reader says and the cells.
     const RINGS: [u64; 2] = [128, 128 + CELLS_AT + 32 * 128];
@@ -1334,6 +1342,7 @@ mod tests {
 
     /// An end, and the memory of its pipe for one who writes there what he likes.
     fn end_of_hostile(maker: bool) -> (LocalPipe, std::fs::File, [u64; 2]) {
+        silence(door);
         let (pipe, fd) = LocalPipe::create(4096).unwrap();
         let other = LocalPipe::open(fd.as_fd()).unwrap();
         let [out, inward] = RINGS;
