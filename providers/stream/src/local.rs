@@ -1094,6 +1094,13 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         taken
     }
 
+    fn take_long(&self, take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
+        match self.pipe() {
+            Ok((_, pipe)) if self.hears_locally() => pipe.take_long(take),
+            _ => ShortCells::Else,
+        }
+    }
+
     fn take_whole(&self, take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool) -> ShortCells {
         match self.pipe() {
             Ok((_, pipe)) if self.hears_locally() => pipe.take_whole(take),
