@@ -25,6 +25,7 @@ const AWAKE_AFTER: u32 = 64;
 impl<N: Net> StreamState<N> {
     /// Looks at the connections whose bytes come through memory and that moved lately. Returns
     /// whether nothing else is to be looked at in this turn.
+    #[inline(always)]
     pub(super) fn look_nearby(&mut self) -> bool {
         self.wake_up();
         if self.awake < AWAKE_AFTER && self.sleepers.is_empty() {
@@ -55,10 +56,10 @@ impl<N: Net> StreamState<N> {
             self.idle = 0;
         }
         self.since_poll += 1;
-        let rung = self.since_poll.is_multiple_of(SIGN_GAP) && self.net.is_rung();
         // Who was woken asks the poller when nothing more comes through memory: before the next sleep.
         let gap = if moved { self.poll_gap.max(MOVED_GAP) } else { self.poll_gap };
-        self.hot.is_empty() && self.since_poll < self.poll_gap && !rung
+        let rung = self.since_poll.is_multiple_of(SIGN_GAP) && self.net.is_rung();
+        self.hot.is_empty() && self.since_poll < gap && !rung
     }
 
     /// Puts a connection whose bytes come through memory, and that moved, on the list of those that
