@@ -51,6 +51,16 @@ impl Burst {
         self.0 = Some(clock.now());
     }
 
+    /// Whether a message that is about to leave belongs to the burst; otherwise it may begin one.
+    pub(super) fn goes_on(&mut self, clock: &impl LinkClock) -> bool {
+        let now = clock.now();
+        let on = self.0.is_some_and(|left| now.saturating_duration_since(left) < BURST);
+        if !on {
+            self.0 = Some(now);
+        }
+        on
+    }
+
     /// Whether a message that is sent now belongs to the burst.
     pub(super) fn is_on(&self, clock: &impl LinkClock) -> bool {
         self.0.is_some_and(|left| clock.now().saturating_duration_since(left) < BURST)
@@ -66,6 +76,12 @@ impl Batch {
     /// burst.
     pub(super) fn is_burst(&self, clock: &impl LinkClock) -> bool {
         self.left.is_on(clock)
+    }
+
+    /// Whether a message that is about to leave, after others since the last progress, belongs to a
+    /// burst; otherwise it leaves alone, and may begin one.
+    pub(super) fn goes_on(&mut self, clock: &impl LinkClock) -> bool {
+        self.left.goes_on(clock)
     }
 
     /// Notes that the batch has left, or a message shortly after others.
