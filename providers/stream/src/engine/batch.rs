@@ -164,6 +164,28 @@ impl Batch {
 mod tests {
     use super::*;
 
+    /// A clock that the test sets.
+    struct TestClock(std::cell::Cell<Instant>);
+
+    impl LinkClock for TestClock {
+        fn now(&self) -> Instant {
+            self.0.get()
+        }
+    }
+
+    #[test]
+    fn messages_are_a_burst_from_the_second_on_that_follows_another_closely() {
+        let (clock, mut batch) = (TestClock(Instant::now().into()), Batch::default());
+        let mut after = |micros| {
+            clock.0.set(clock.0.get() + Duration::from_micros(micros));
+            (batch.goes_on(&clock), batch.is_burst(&clock))
+        };
+        // Who is alone may begin one; those that come late are alone again.
+        assert_eq!([0, 21, 20, 1000].map(&mut after), [(false, true); 4]);
+        assert_eq!([19, 0].map(&mut after), [(true, true); 2]);
+        assert_eq!(after(2), (false, true), "the burst is over unless something leaves with it");
+    }
+
     #[test]
     fn requests_count_among_what_leaves_together_and_are_not_over_with_that() {
         let mut batch = Batch::default();
