@@ -1094,6 +1094,13 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         taken
     }
 
+    fn take_long(&self, take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
+        match self.pipe() {
+            Ok((_, pipe)) if self.hears_locally() => pipe.take_long(take),
+            _ => ShortCells::Else,
+        }
+    }
+
     fn take_whole(&self, take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool) -> ShortCells {
         match self.pipe() {
             Ok((_, pipe)) if self.hears_locally() => pipe.take_whole(take),
@@ -1326,7 +1333,7 @@ impl<I: Copy> HostPeers<I> {
         let local = &settings.local;
         let host =
             MeetingHost::new(RingMemory { ring: local.ring, most: local.memory }, local.reads)?;
-        watcher.add_fd(host.door().bell_fd(), BELL)?;
+        watcher.add_bell(host.door().bell_fd(), BELL)?;
         Ok(Self {
             host: RefCell::new(host),
             links: RefCell::default(),

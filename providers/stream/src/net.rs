@@ -162,6 +162,12 @@ pub trait ByteLink: Debug + Send + 'static {
         ShortCells::Else
     }
 
+    /// [`take_short`](ByteLink::take_short) of what is longer, as
+    /// [`LocalPipe::take_long`](ofi_provider::ring::LocalPipe::take_long) does.
+    fn take_long(&self, _take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
+        ShortCells::Else
+    }
+
     /// [`take_short`](ByteLink::take_short) of what is longer, too, as
     /// [`LocalPipe::take_whole`](ofi_provider::ring::LocalPipe::take_whole) does.
     fn take_whole(&self, _take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool) -> ShortCells {
@@ -283,6 +289,9 @@ pub trait WitnessPoller<Id>: LinkPoller<Id> {
     /// Tells when a descriptor can be read that is no link, until it is closed.
     fn add_fd(&self, fd: RawFd, token: u64) -> Result;
 
+    /// Tells each time that such a descriptor is written to, until it is closed; nobody reads it.
+    fn add_bell(&self, fd: RawFd, token: u64) -> Result;
+
     /// Stops watching such a descriptor.
     fn remove_fd(&self, fd: RawFd);
 }
@@ -312,6 +321,10 @@ impl WitnessPoller<RawFd> for Epoll {
 
     fn add_fd(&self, fd: RawFd, token: u64) -> Result {
         Self::add(self, fd, token, Interest::READ)
+    }
+
+    fn add_bell(&self, fd: RawFd, token: u64) -> Result {
+        Self::add_edge(self, fd, token)
     }
 
     fn remove_fd(&self, fd: RawFd) {

@@ -32,10 +32,12 @@ pub struct Lock<T> {
 /// What keeps users of a [`Lock`] apart.
 #[derive(Clone, Debug)]
 pub enum Level {
-    /// Any thread may take the lock at any time.
-    Shared,
+    // First, so that it is told from the others with one instruction less: to those who take a lock
+    // of another level that makes no difference.
     /// The application serializes all calls, and nothing of ours runs beside it.
     Serialized,
+    /// Any thread may take the lock at any time.
+    Shared,
     /// The application serializes all calls, and threads of ours that run beside
     /// it come as visitors. All locks of a domain have the same gate.
     Gated(Arc<Gate>),

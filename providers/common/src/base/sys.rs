@@ -190,6 +190,12 @@ impl Epoll {
         self.ctl(libc::EPOLL_CTL_ADD, fd, token, interest.bits())
     }
 
+    /// Starts watching `fd` for reading; each time that something is written to it is told of once,
+    /// whether it is read or not.
+    pub fn add_edge(&self, fd: RawFd, token: u64) -> Result {
+        self.ctl(libc::EPOLL_CTL_ADD, fd, token, (libc::EPOLLIN | libc::EPOLLET) as u32)
+    }
+
     /// Changes what a watched `fd` is watched for.
     pub fn modify(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
         self.ctl(libc::EPOLL_CTL_MOD, fd, token, interest.bits())

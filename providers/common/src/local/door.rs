@@ -34,7 +34,8 @@ impl LocalDoor {
         self.bell.as_fd()
     }
 
-    /// The bell's descriptor, to be watched for reading while the engine sleeps.
+    /// The bell's descriptor, to be watched while the engine sleeps for being rung
+    /// ([`Epoll::add_edge`](crate::sys::Epoll::add_edge)): nobody reads it.
     pub fn bell_fd(&self) -> RawFd {
         self.bell.as_raw_fd()
     }
@@ -68,13 +69,10 @@ impl LocalDoor {
         }
     }
 
-    /// Says that the engine is awake, and stops the bell.
+    /// Says that the engine is awake. The bell goes on ringing: what watches it tells of each time that
+    /// it is rung, and reading it would be another system call for each.
     pub fn wake(&self) {
         self.door.words().wake();
-        // Another process may have made its descriptor, which is the same, one that blocks.
-        if poll_now(self.bell.as_raw_fd(), libc::POLLIN) {
-            self.bell.drain();
-        }
     }
 }
 

@@ -244,10 +244,15 @@ impl MrTable {
 
     /// Adds to the regions' counters the writes that the backing has counted since the last
     /// call.
+    #[inline(always)]
     pub fn pass_counts_on(&self) {
-        if !self.counted.load(Ordering::Acquire) {
-            return;
+        if self.counted.load(Ordering::Acquire) {
+            self.pass_on();
         }
+    }
+
+    #[cold]
+    fn pass_on(&self) {
         let keys = &mut *self.keys();
         for (key, (count, passed)) in &mut keys.counts {
             let now = count();

@@ -295,7 +295,15 @@ impl RxmState {
     }
 
     /// Takes up the kept messages that other providers started.
+    #[inline(always)]
     fn take_started(&mut self) {
+        if self.started.is_some() {
+            self.take_all_started();
+        }
+    }
+
+    #[cold]
+    fn take_all_started(&mut self) {
         let Some(started) = &self.started else { return };
         for one in started.take() {
             let ep = self.eps.get_mut(one.ep);

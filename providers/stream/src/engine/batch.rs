@@ -51,6 +51,16 @@ impl Burst {
         self.0 = Some(clock.now());
     }
 
+    /// Whether a message that is about to leave belongs to the burst; otherwise it may begin one.
+    pub(super) fn goes_on(&mut self, clock: &impl LinkClock) -> bool {
+        let now = clock.now();
+        let on = self.0.is_some_and(|left| now.saturating_duration_since(left) < BURST);
+        if !on {
+            self.0 = Some(now);
+        }
+        on
+    }
+
     /// Whether a message that is sent now belongs to the burst.
     pub(super) fn is_on(&self, clock: &impl LinkClock) -> bool {
         self.0.is_some_and(|left| clock.now().saturating_duration_since(left) < BURST)
@@ -66,6 +76,12 @@ impl Batch {
     /// burst.
     pub(super) fn is_burst(&self, clock: &impl LinkClock) -> bool {
         self.left.is_on(clock)
+    }
+
+    /// Whether a message that is about to leave, after others since the last progress, belongs to a
+    /// burst; otherwise it leaves alone, and may begin one.
+    pub(super) fn goes_on(&mut self, clock: &impl LinkClock) -> bool {
+        self.left.goes_on(clock)
     }
 
     /// Notes that the batch has left, or a message shortly after others.
@@ -147,6 +163,28 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A clock that the test sets.
+    struct TestClock(std::cell::Cell<Instant>);
+
+    impl LinkClock for TestClock {
+        fn now(&self) -> Instant {
+            self.0.get()
+        }
+    }
+
+    #[test]
+    fn messages_are_a_burst_from_the_second_on_that_follows_another_closely() {
+        let (clock, mut batch) = (TestClock(Instant::now().into()), Batch::default());
+        let mut after = |micros| {
+            clock.0.set(clock.0.get() + Duration::from_micros(micros));
+            (batch.goes_on(&clock), batch.is_burst(&clock))
+        };
+        // Who is alone may begin one; those that come late are alone again.
+        assert_eq!([0, 21, 20, 1000].map(&mut after), [(false, true); 4]);
+        assert_eq!([19, 0].map(&mut after), [(true, true); 2]);
+        assert_eq!(after(2), (false, true), "the burst is over unless something leaves with it");
+    }
 
     #[test]
     fn requests_count_among_what_leaves_together_and_are_not_over_with_that() {

@@ -306,6 +306,7 @@ impl<N: Net> Progress for StreamEngine<N> {
 impl<N: Net> StreamState<N> {
     /// One turn of progress: feeds starved connections, sends held messages, and reads what the
     /// poller reports or the hot connection has.
+    #[inline(never)]
     pub(crate) fn turn(&mut self) {
         self.look_around();
     }
@@ -320,10 +321,14 @@ impl<N: Net> StreamState<N> {
             self.show();
         }
         // One test for the four, of which there is nearly always none, or the last.
-        if self.starved.len() | self.crowded.len() | self.held.len() | self.local.len() != 0
-            && self.tend()
-        {
-            return;
+        let waiting = self.starved.len() | self.crowded.len() | self.held.len();
+        if waiting | self.local.len() != 0 {
+            if waiting != 0 {
+                self.go_on_with_what_waits();
+            }
+            if !self.local.is_empty() && self.look_nearby() {
+                return;
+            }
         }
         self.since_poll += 1;
         // A look at the one connection that moves costs what a look at all by the poller does, and
@@ -340,16 +345,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Goes on with what waits for room, for memory, or for the next turn, and reads what came
-    /// through memory. Returns whether that was all there is to do in this turn.
-    #[inline(never)]
-    fn tend(&mut self) -> bool {
-        if self.starved.len() | self.crowded.len() | self.held.len() != 0 {
-            self.go_on_with_what_waits();
-        }
-        !self.local.is_empty() && self.look_nearby()
-    }
-
+    /// Goes on with what waits for room, for memory, or for the next turn.
     #[inline(never)]
     fn go_on_with_what_waits(&mut self) {
         if !self.starved.is_empty() {

@@ -15,6 +15,9 @@ const MAX_LOCAL: usize = 16;
 /// Turns in which the signs of others are looked at once.
 const SIGN_GAP: u32 = 8;
 
+/// Turns in which something comes through memory that may pass, at least, before the poller is asked.
+const MOVED_GAP: u32 = 8;
+
 /// Turns after a sleep from which on peers need not give signs: telling them to do so again, before
 /// the next sleep, costs more than the signs of a few messages.
 const AWAKE_AFTER: u32 = 64;
@@ -22,6 +25,7 @@ const AWAKE_AFTER: u32 = 64;
 impl<N: Net> StreamState<N> {
     /// Looks at the connections whose bytes come through memory and that moved lately. Returns
     /// whether nothing else is to be looked at in this turn.
+    #[inline(always)]
     pub(super) fn look_nearby(&mut self) -> bool {
         self.wake_up();
         if self.awake < AWAKE_AFTER && self.sleepers.is_empty() {
@@ -52,8 +56,10 @@ impl<N: Net> StreamState<N> {
             self.idle = 0;
         }
         self.since_poll += 1;
+        // Who was woken asks the poller when nothing more comes through memory: before the next sleep.
+        let gap = if moved { self.poll_gap.max(MOVED_GAP) } else { self.poll_gap };
         let rung = self.since_poll.is_multiple_of(SIGN_GAP) && self.net.is_rung();
-        self.hot.is_empty() && self.since_poll < self.poll_gap && !rung
+        self.hot.is_empty() && self.since_poll < gap && !rung
     }
 
     /// Puts a connection whose bytes come through memory, and that moved, on the list of those that

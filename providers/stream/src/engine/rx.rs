@@ -151,11 +151,20 @@ fn plain_messages<'a, N: Net>(
     rest
 }
 
-/// [`plain_messages`] that came through memory, short ones, from where they are there.
+/// [`plain_messages`] that came through memory, from where they are there.
 #[inline(never)]
 fn plain_in_memory<N: Net>(conn: &StreamConn<N>, eps: &mut Slab<StreamEngineEp>) -> ShortCells {
     let (inbox, peer) = (&mut eps[conn.ep].inbox, conn.peer);
     let came = conn.link.take_short(|words, bytes| {
+        StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
+            inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+                && conn.received.one(bytes.len() - head)
+        })
+    });
+    if came != ShortCells::Else {
+        return came;
+    }
+    let came = conn.link.take_long(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
             inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
                 && conn.received.one(bytes.len() - head)

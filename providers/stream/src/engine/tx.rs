@@ -219,7 +219,7 @@ impl<N: Net> StreamState<N> {
     /// nothing waits, is sent at once. In any other case nothing has been done yet.
     #[inline(always)]
     fn send_plain(&mut self, ep_id: u32, op: PlainSend<'_>, tagged: bool) -> Plainly {
-        let Self { eps, conns, packet, turns, forsaken, courier, .. } = self;
+        let Self { net, eps, conns, packet, turns, forsaken, courier, .. } = self;
         let ep = &mut eps[ep_id];
         let len = op.buf.len();
         let inject = op.flags & FI_INJECT != 0;
@@ -241,7 +241,7 @@ impl<N: Net> StreamState<N> {
             || !conn.batch.is_empty()
             || (conn.sent_in == *turns
                 && !(report && ep.ledger.all_is_read())
-                && Self::gathers(conn, courier, *forsaken))
+                && Self::gathers(conn, net, courier, *forsaken))
         {
             return Plainly::Not;
         }
@@ -266,11 +266,19 @@ impl<N: Net> StreamState<N> {
         Plainly::Sent
     }
 
-    /// Whether messages may wait here for others: not if nothing would send them soon, nor through
-    /// memory, where there is no call to be spared.
+    /// Whether messages may wait here for others: not if they do not follow each other closely, nor if
+    /// nothing would send them soon, nor through memory, where there is no call to be spared.
     #[inline(never)]
-    fn gathers(conn: &StreamConn<N>, courier: &Option<N::Visits>, forsaken: u64) -> bool {
-        forsaken != conn.sent_in && courier.is_some() && !conn.link.sends_locally()
+    fn gathers(
+        conn: &mut StreamConn<N>,
+        net: &N,
+        courier: &Option<N::Visits>,
+        forsaken: u64,
+    ) -> bool {
+        forsaken != conn.sent_in
+            && courier.is_some()
+            && !conn.link.sends_locally()
+            && conn.batch.goes_on(net)
     }
 
     /// The rest of a message of which the link took not all ([`Plainly::InPart`]) waits.

@@ -26,12 +26,15 @@ use ofi_simulation::{PlantedFault, here, planted};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How long what is held back waits for a visitor.
 const PATIENCE: u64 = 500_000;
+
+/// The token of what is watched for being written to.
+const RUNG: u64 = u64::MAX;
 
 /// So many bytes of a new link are taken whole: the proof of a secret and the first message.
 const FRESH: usize = 700;
@@ -524,6 +527,8 @@ pub struct Rings {
     together: bool,
     /// What watches descriptors, once there are any.
     fds: Arc<OnceLock<Epoll>>,
+    /// What tells once of each time that it is written to, which `fds` watches.
+    bells: Arc<OnceLock<Epoll>>,
 }
 
 impl Rings {
@@ -533,8 +538,9 @@ impl Rings {
         let together = together && !RingEnd::settings().secret.encrypts();
         let mut inside = look(world);
         inside.watches.push(EngineWatch::default());
-        let (node, fds) = (inside.watches.len() - 1, Arc::default());
-        Self { world: world.clone(), node, together, fds }
+        let node = inside.watches.len() - 1;
+        let (fds, bells) = (Arc::default(), Arc::default());
+        Self { world: world.clone(), node, together, fds, bells }
     }
 
     pub(super) fn node(&self) -> usize {
@@ -624,6 +630,15 @@ impl WitnessPoller<RingId> for Rings {
         self.fds.get_or_init(|| Epoll::new().unwrap()).add(fd, token, Interest::READ)
     }
 
+    fn add_bell(&self, fd: RawFd, token: u64) -> Result {
+        here::memory()?;
+        let bells = self.bells.get_or_init(|| Epoll::new().unwrap());
+        bells.add_edge(fd, token)?;
+        // What was rung is told of once; asking whether there is something to be told is no telling.
+        let fds = self.fds.get_or_init(|| Epoll::new().unwrap());
+        fds.add(bells.as_raw_fd(), RUNG, Interest::READ)
+    }
+
     fn remove_fd(&self, fd: RawFd) {
         if let Some(fds) = self.fds.get() {
             fds.remove(fd);
@@ -655,6 +670,12 @@ impl Net for Rings {
         }
         // What has happened may become known later.
         events.retain(|_| world.prompt || world.random.below(8) > 0);
+        if let Some(at) = events.iter().position(|event| event.token == RUNG)
+            && let Some(bells) = self.bells.get()
+        {
+            events.swap_remove(at);
+            bells.wait(Some(Duration::ZERO), |event| events.push(event)).unwrap();
+        }
         let watch = &world.watches[self.node];
         if watch.timer.is_some_and(|at| at <= world.nanos) {
             events.push(PollEvent { token: TIMER_TOKEN, readable: true, writable: false });
