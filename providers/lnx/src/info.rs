@@ -62,6 +62,16 @@ fn report(line: &str) {
     ofi_provider::log!(&LNX, INFO, FABRIC, "{line}");
 }
 
+/// What cores are promised of the calls they get. A thread of this provider's comes beside the
+/// application's, unless that has promised to serialize its calls and to make progress by itself.
+fn threading(domain: Option<&fi_domain_attr>) -> fi_threading {
+    let alone = domain.is_some_and(|domain| {
+        domain.threading == fi_threading::FI_THREAD_DOMAIN
+            && domain.data_progress == fi_progress::FI_PROGRESS_MANUAL
+    });
+    if alone { fi_threading::FI_THREAD_DOMAIN } else { fi_threading::FI_THREAD_SAFE }
+}
+
 /// The hints for the cores, so that the link can do what `hints` ask of it, and `extra` beside that.
 /// They name no domain and no provider.
 fn core_hints(hints: Option<InfoRef<'_>>, extra: u64) -> Result<InfoBuf> {
@@ -97,7 +107,8 @@ fn core_hints(hints: Option<InfoRef<'_>>, extra: u64) -> Result<InfoBuf> {
     }
     let domain = hints.and_then(InfoRef::domain);
     core.edit_domain(|to| {
-        to.threading = fi_threading::FI_THREAD_SAFE.into();
+        to.threading = threading(domain).into();
+        to.control_progress = fi_progress::FI_PROGRESS_MANUAL.into();
         to.data_progress = fi_progress::FI_PROGRESS_MANUAL.into();
         to.mr_mode = match domain.map(|domain| domain.mr_mode) {
             None | Some(FI_MR_BASIC) => MR_MODE,

@@ -19,11 +19,12 @@ use crate::buf::{IOV_LIMIT, RecvBuf};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::ops;
+use crate::lock::{Guard, Level, Lock};
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 /// A message that came to an endpoint of a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,7 +166,7 @@ pub(super) struct LentQueues<O: QueueOwner> {
     cq: UnsafeCell<fid_peer_cq>,
     srx: UnsafeCell<fid_peer_srx>,
     owner: Arc<O>,
-    records: Mutex<RxRecords<O::Filling>>,
+    records: Lock<RxRecords<O::Filling>>,
     #[allow(clippy::vec_box, reason = "the core has their addresses")]
     cntrs: Mutex<Vec<Box<LentCntr<O>>>>,
 }
@@ -221,8 +222,8 @@ impl<O: QueueOwner> LentQueues<O> {
         incerr: Some(count::<O, true>),
     };
 
-    /// Queues whose calls go to `owner`.
-    pub(super) fn new(owner: Arc<O>) -> Box<Self> {
+    /// Queues whose calls go to `owner`, of a core whose calls need locks of this level.
+    pub(super) fn new(owner: Arc<O>, level: Level) -> Box<Self> {
         let none = || owned_fid(0, ptr::null());
         let mut lent = Box::new(Self {
             cq: UnsafeCell::new(fid_peer_cq {
@@ -244,7 +245,7 @@ impl<O: QueueOwner> LentQueues<O> {
                 peer_ops: ptr::null_mut(),
             }),
             owner,
-            records: Mutex::new(RxRecords { all: Vec::new(), free: Vec::new() }),
+            records: Lock::with_level(RxRecords { all: Vec::new(), free: Vec::new() }, level),
             cntrs: Mutex::default(),
         });
         let at = (&raw const *lent).cast::<c_void>();
@@ -283,8 +284,9 @@ impl<O: QueueOwner> LentQueues<O> {
         c
     }
 
-    fn records(&self) -> MutexGuard<'_, RxRecords<O::Filling>> {
-        self.records.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    #[inline]
+    fn records(&self) -> Guard<'_, RxRecords<O::Filling>> {
+        self.records.lock()
     }
 
     /// A record that nobody had.
