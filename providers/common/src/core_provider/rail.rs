@@ -12,7 +12,7 @@ use crate::abi::{
 };
 use crate::atomic::{AtomicKind, Operation};
 use crate::boundary::Uncancelled;
-use crate::buf::{IOV_LIMIT, Local, RecvBuf};
+use crate::buf::{ForeignPieces, IOV_LIMIT, Local, RecvBuf};
 use crate::cq::{Completion, CompletionError};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
@@ -561,6 +561,9 @@ impl QueueOwner for NoOwner {
 
     fn arrived(&self, _message: &ArrivingMessage) -> Option<(RecvBuf, ())> {
         None
+    }
+    fn arrived_whole(&self, _message: &ArrivingMessage, _bytes: ForeignPieces<'_>) -> bool {
+        false
     }
     fn waits(&self, _message: &ArrivingMessage, _entry: u32) {}
     fn named(&self, _addr_of: &dyn Fn(u32) -> fi_addr_t) {}
