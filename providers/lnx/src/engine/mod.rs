@@ -147,8 +147,11 @@ impl LnxEngine {
         let any_starts = Arc::new(AtomicBool::new(false));
         let state =
             LnxState { eps: Slab::default(), starts: Vec::new(), any_starts: any_starts.clone() };
-        let shared =
-            Arc::new(LnxShared { state: Lock::with_level(state, level.clone()), any_starts, wake: EventFd::new()? });
+        let shared = Arc::new(LnxShared {
+            state: Lock::with_level(state, level.clone()),
+            any_starts,
+            wake: EventFd::new()?,
+        });
         let (epoll, timer) = (Epoll::new()?, Timer::new()?);
         epoll.add(shared.wake.as_raw_fd(), 0, Interest::READ)?;
         epoll.add(timer.as_raw_fd(), 0, Interest::READ)?;
@@ -195,9 +198,9 @@ impl LnxEngine {
             }
             rails.push(Arc::new(LnxRail { rail, owner }));
         }
-        // Without one nobody talks to this endpoint over what reaches peers of this host only.
-        let local = self.common.cores.iter().any(|core| core.is_local);
-        let beacon = if local { Beacon::new().ok() } else { None };
+        // Without one nobody talks to this endpoint over what reaches peers of this host only: cores as
+        // shm, and addresses of the loopback interface.
+        let beacon = Beacon::new().ok();
         let mark = beacon.as_ref().map(Beacon::mark);
         let addr = LinkAddr::new(&rails::host_name(), mark, &parts)?;
         self.rails.lock().all.extend(rails.iter().cloned());
@@ -408,7 +411,12 @@ impl Progress for LnxEngine {
         }
         let mut waiters = self.common.cores.iter().filter_map(|core| core.waiter.as_ref());
         waiters.all(CoreWaiter::may_block)
-            && self.rails.lock().all.iter().all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
+            && self
+                .rails
+                .lock()
+                .all
+                .iter()
+                .all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
     }
 
     fn activity(&self) -> u64 {
