@@ -711,7 +711,7 @@ static void acknowledged(int rank)
 /* Both ranks and both processors count up the same numbers. */
 static void together(int rank)
 {
-	enum { N = 2000 };
+	const int N = ct_fewer(2000);
 	struct ct c;
 	struct region r;
 	struct { uint64_t a; uint32_t b; uint16_t c; uint8_t d; float f; unsigned __int128 wide __attribute__((aligned(16))); } *b, *s;

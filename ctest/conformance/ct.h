@@ -154,17 +154,47 @@ static inline unsigned char ct_byte(size_t i, unsigned seed)
 {
 	return (unsigned char)(i * 131 + (i >> 8) * 7 + seed * 29 + 1);
 }
+/* Those bytes, which begin anew after 64 KiB; a seed begins in another row of 256. */
+static unsigned char ct_bytes[1 << 16];
+__attribute__((constructor)) static void ct_make_bytes(void)
+{
+	for (size_t i = 0; i < sizeof ct_bytes; i++)
+		ct_bytes[i] = ct_byte(i, 0);
+}
+/* Of the bytes from i on, which are n to the end, as many as are in one piece. */
+static inline const unsigned char *ct_piece(size_t i, size_t *n, unsigned seed)
+{
+	size_t at = (i + 256 * (seed * 29 * 183 % 256)) % sizeof ct_bytes;	/* 7 * 183 is 1 */
+
+	if (*n > sizeof ct_bytes - at)
+		*n = sizeof ct_bytes - at;
+	return ct_bytes + at;
+}
 static inline void ct_fill(void *b, size_t n, unsigned seed)
 {
-	for (size_t i = 0; i < n; i++)
-		((unsigned char *)b)[i] = ct_byte(i, seed);
+	for (size_t i = 0, k; i < n; i += k) {
+		const unsigned char *piece = ct_piece(i, (k = n - i, &k), seed);
+
+		memcpy((char *)b + i, piece, k);
+	}
 }
 static inline int ct_same(const void *b, size_t n, unsigned seed)
 {
-	for (size_t i = 0; i < n; i++)
-		if (((const unsigned char *)b)[i] != ct_byte(i, seed))
+	for (size_t i = 0, k; i < n; i += k) {
+		const unsigned char *piece = ct_piece(i, (k = n - i, &k), seed);
+
+		if (memcmp((const char *)b + i, piece, k))
 			return 0;
+	}
 	return 1;
+}
+/* CT_FEWER=4: a quarter of so many messages, where each takes long or others have sent them all. */
+static inline int ct_fewer(int n)
+{
+	const char *fewer = getenv("CT_FEWER");
+	int k = fewer ? atoi(fewer) : 1;
+
+	return k > 1 ? (n + k - 1) / k : n;
 }
 
 /* Progress without consuming anything. */

@@ -708,10 +708,10 @@ static void duplex(int rank, int tagged, size_t n, int count)
 	}
 	ct_done(&c);
 }
-static void duplex_small(int rank) { duplex(rank, 0, 64, 5000); }
-static void duplex_large(int rank) { duplex(rank, 0, 300000, 100); }
-static void tag_duplex_small(int rank) { duplex(rank, 1, 64, 5000); }
-static void tag_duplex_large(int rank) { duplex(rank, 1, 300000, 100); }
+static void duplex_small(int rank) { duplex(rank, 0, 64, ct_fewer(5000)); }
+static void duplex_large(int rank) { duplex(rank, 0, 300000, ct_fewer(100)); }
+static void tag_duplex_small(int rank) { duplex(rank, 1, 64, ct_fewer(5000)); }
+static void tag_duplex_large(int rank) { duplex(rank, 1, 300000, ct_fewer(100)); }
 
 /* More than the transmit queue holds is pushed back or queued, never lost. */
 static void flood(int rank)

@@ -543,7 +543,7 @@ static void fences_face_to_face(int rank)
 	b = ct_alloc(&c, LEN);
 	s = ct_alloc(&c, 2 * LEN);
 	r = share(&c, 0, b, LEN, REMOTE);
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < ct_fewer(100); i++) {
 		struct iovec v = { s + LEN, LEN };
 		void *desc = ct_desc(s);
 		struct fi_rma_iov p = { r.addr, LEN, r.key };
@@ -812,7 +812,7 @@ static void closed_amid_reads(int rank)
 	enum { N = 200, LEN = 64 };
 	struct ct_opt o = { .caps = CAPS };
 
-	for (int round = 0; round < 20; round++) {
+	for (int round = 0; round < ct_fewer(20); round++) {
 		struct ct c;
 		struct region r;
 		char *b;

@@ -87,13 +87,29 @@ fn look(engine: &Weak<RxdEngine>, bed: &Bed, awake: &AtomicBool) {
         vain = if busy { 0 } else { vain + 1 };
         if vain >= LOOKS {
             vain = 0;
+            let look =
+                || engine.upgrade().is_some_and(|of| unharmed(|| of.help(false)) == Some(true));
+            if !may_sleep(awake, look) {
+                continue;
+            }
             let mut stop = bed.stop();
-            awake.store(false, Ordering::Release);
             while !*stop && !awake.load(Ordering::Acquire) {
                 stop = bed.woken.wait(stop).unwrap_or_else(|poisoned| poisoned.into_inner());
             }
         }
     }
+}
+
+/// Says that the helper sleeps, and then has it look once more: something may have begun after the
+/// last look by a thread that saw the helper awake.
+fn may_sleep(awake: &AtomicBool, look: impl FnOnce() -> bool) -> bool {
+    awake.store(false, Ordering::Release);
+    // The look takes the engine's lock. Who takes that later sees that the helper sleeps.
+    if !look() {
+        return true;
+    }
+    awake.store(true, Ordering::Release);
+    false
 }
 
 impl Drop for Helper {
@@ -105,5 +121,24 @@ impl Drop for Helper {
                 self.bed.woken.notify_one();
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_begins_while_the_helper_falls_asleep_is_looked_after() {
+        let awake = AtomicBool::new(true);
+        // Begun by a thread that saw it awake, and so did not wake it.
+        assert!(!may_sleep(&awake, || true));
+        assert!(awake.load(Ordering::Relaxed));
+        // Begun during that look: whoever does it sees the helper asleep.
+        assert!(may_sleep(&awake, || {
+            assert!(!awake.load(Ordering::Relaxed));
+            false
+        }));
+        assert!(!awake.load(Ordering::Relaxed));
     }
 }
