@@ -276,3 +276,33 @@ impl super::LnxEngine {
         self.common.cores.iter().all(OpenedCore::has_atomics)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns that look at all cores, of so many that follow each other in `pace`.
+    fn looks(looks: &mut LooksAtAll, now: &mut Instant, turns: u32, pace: Duration) -> u32 {
+        let mut due = 0;
+        for _ in 0..turns {
+            *now += pace;
+            looks.left -= 1;
+            due += u32::from(looks.left == 0 && looks.has_come(*now));
+        }
+        due
+    }
+
+    #[test]
+    fn all_cores_are_looked_at_by_time_however_quickly_turns_follow() {
+        let mut all = LooksAtAll::new();
+        let mut now = all.last;
+        // 100 nanoseconds each: in 2 milliseconds not more than one in 20 microseconds.
+        let quick = looks(&mut all, &mut now, 20_000, Duration::from_nanos(100));
+        assert!((60..=100).contains(&quick), "{quick}");
+        assert_eq!(all.gap, MOST_TURNS);
+        // Whoever turns slow after that is late once at most, and then looks each time.
+        let slow = looks(&mut all, &mut now, 100, Duration::from_millis(1));
+        assert!(slow >= 100 - MOST_TURNS, "{slow}");
+        assert_eq!(all.gap, 1);
+    }
+}
