@@ -146,7 +146,7 @@ fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> 
         hints.set_caps(hints.caps() & !FI_REMOTE_COMM);
     }
     let mut found: Vec<LnxCore> = Vec::new();
-    let mut look = |hints: &InfoBuf| -> Result {
+    let mut look = |hints: &InfoBuf, domain: Option<&CStr>| -> Result {
         // Older versions cannot say what a provider is asked for as a peer.
         let version = api.max(version(1, 9));
         let hints = Some(hints.as_ref());
@@ -161,6 +161,10 @@ fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> 
             if !is_provider(name, &spec.provider) {
                 continue;
             }
+            // A provider may answer with more than the domain that was asked for.
+            if domain.is_some() && info.as_ref().domain_name() != domain {
+                continue;
+            }
             let key = info.domain().mr_mode & FI_MR_PROV_KEY != 0;
             if found.iter().any(names) || (key && info.caps() & REMOTE_CAPS != 0) {
                 continue;
@@ -173,11 +177,12 @@ fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> 
         Ok(())
     };
     if spec.domains.is_empty() {
-        look(&hints)?;
+        look(&hints, None)?;
     }
     for domain in &spec.domains {
-        hints.set_domain_name(&name(domain)?)?;
-        look(&hints)?;
+        let domain = name(domain)?;
+        hints.set_domain_name(&domain)?;
+        look(&hints, Some(&domain))?;
     }
     if is_local {
         found.truncate(1);
