@@ -338,6 +338,11 @@ static inline void ct_needs_memory(void)
 
 	if ((local && !strcmp(local, "0")) || (ring && !strcmp(ring, "1")))
 		SKIP_HERE("the environment keeps peers on sockets");
+	/* Shared memory is kept from children. qemu-user cannot do that, and so the library refuses it there. */
+	void *page = mmap(NULL, sysconf(_SC_PAGESIZE), PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED || madvise(page, sysconf(_SC_PAGESIZE), MADV_DONTFORK))
+		SKIP_HERE("the system does not keep memory from children (MADV_DONTFORK)");
+	munmap(page, sysconf(_SC_PAGESIZE));
 }
 /* For tests that take the provider's addresses apart, or call them by sockets of their own. */
 static inline void ct_ip_only(void)
