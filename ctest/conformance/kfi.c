@@ -1,4 +1,33 @@
-/* kfi_msg(3): kfabric's interface in user space, on the calls of this library. */
+/*
+ * kfi_msg(3): kfabric's interface in user space, on the calls of this library.
+ *
+ * What kfabric's page says, and the test that shows it:
+ *
+ *   len: from 0 bytes up to max_msg_size				in_order, too_long
+ *   iov, count, desc: vectored data, as one message			every_call, bad_lists
+ *   data: remote CQ data (kfi_senddata, KFI_REMOTE_CQ_DATA)		every_call
+ *   dest_addr is ignored by connected endpoints			no_addresses
+ *   src_addr counts with KFI_DIRECTED_RECV alone, and
+ *   KFI_ADDR_UNSPEC is any source					directed, no_addresses
+ *   context comes back with the completion				every_call, and all others
+ *   messages are received into posted buffers, their bounds kept	every_call, in_order
+ *   a buffer is its owner's when the operation has completed		in_order
+ *   kfi_send needs a connection					unconnected
+ *   kfi_sendmsg, kfi_recvmsg: connected and unconnected endpoints,
+ *   struct kfi_msg with its type and list				every_call, on RDM and MSG
+ *   kfi_inject leaves the buffer at once and is never reported		every_call, own_flags, flags
+ *   receives are searched in the order of their posts			in_order
+ *   flags of kfi_sendmsg and kfi_recvmsg stand in place of the
+ *   endpoint's								own_flags
+ *   KFI_COMPLETION: an entry is made; ignored where queues tell all	flags, own_flags, all_told
+ *   KFI_MORE: more is posted at once					flags
+ *   KFI_INJECT: as kfi_inject, reported when asked for			inject_flag
+ *   KFI_MULTI_RECV: one buffer, many messages, freed when less is
+ *   left than KFI_OPT_MIN_MULTI_RECV					flags
+ *   KFI_FENCE waits for what was posted before				fenced
+ *   0, or a negative code of kfi_errno.h				bad_lists, too_long, unconnected
+ *   -KFI_EAGAIN: try again when operations have completed		again
+ */
 #include "ct.h"
 
 #if __has_include(<kfabric.h>)
@@ -397,6 +426,253 @@ static void write_data(int rank)
 	ct_close(&c);
 }
 
+/* Receives are taken as they were posted, one for each message, of no bytes too. */
+static void in_order(int rank)
+{
+	const size_t sizes[5] = { 10, 0, 64, 1, 33 };
+	struct ct_opt o = { .caps = KFI_MSG };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	if (rank == 0) {
+		for (int i = 0; i < 5; i++)
+			POST(&c, kfi_recv(c.ep, b + i * 64, 64, ct_desc(b), KFI_ADDR_UNSPEC, CTX(i)));
+		ct_barrier(&c);
+		for (int i = 0; i < 5; i++) {
+			ct_recvd(&c, CTX(i), sizes[i]);
+			CHECK(ct_same(b + i * 64, sizes[i], i));
+		}
+	} else {
+		ct_barrier(&c);
+		for (int i = 0; i < 5; i++) {
+			ct_fill(b, sizes[i], i);
+			POST(&c, kfi_send(c.ep, b, sizes[i], ct_desc(b), c.peer, CTX(i)));
+			ct_sent(&c, CTX(i));
+			/* reported, so that the buffer is ours again */
+			memset(b, 0xee, 64);
+		}
+	}
+	ct_done(&c);
+}
+
+static void too_long(int rank)
+{
+	struct ct_opt o = { .caps = KFI_MSG };
+	struct ct c;
+	size_t most;
+	ssize_t r;
+	char *b;
+
+	(void)rank;
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 1 << 20);
+	most = c.info->tx_attr->inject_size;
+	if (most < 1 << 20) {
+		r = kfi_inject(c.ep, b, most + 1, c.peer);
+		CHECK(r < 0 && r != -KFI_EAGAIN);
+	}
+	most = c.info->ep_attr->max_msg_size;
+	if (most < SIZE_MAX) {
+		r = kfi_send(c.ep, b, most + 1, ct_desc(b), c.peer, CTX(0));
+		CHECK(r < 0 && r != -KFI_EAGAIN);
+		r = kfi_senddata(c.ep, b, most + 1, ct_desc(b), 1, c.peer, CTX(0));
+		CHECK(r < 0 && r != -KFI_EAGAIN);
+	}
+	NOTHING(&c, c.tx, 5);
+	ct_done(&c);
+}
+
+/* A full queue says -KFI_EAGAIN, and takes more when operations are reported. */
+static void again(int rank)
+{
+	enum { N = 3000 };
+	struct ct_opt o = { .caps = KFI_MSG };
+	struct fi_cq_tagged_entry e;
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	if (rank == 1) {
+		int posted = 0, reported = 0;
+
+		while (reported < N) {
+			ssize_t r = posted < N ? kfi_send(c.ep, b, 512, ct_desc(b), c.peer, CTX(posted)) : -KFI_EAGAIN;
+
+			if (r == 0) {
+				posted++;
+				continue;
+			}
+			EQ(r, -KFI_EAGAIN);
+			if (kfi_cq_read(c.tx, &e, 1) == 1) {
+				CHECK(e.op_context == CTX(reported));
+				reported++;
+			}
+		}
+	} else {
+		ct_nap(50);
+		for (int i = 0; i < N; i++) {
+			POST(&c, kfi_recv(c.ep, b, 512, ct_desc(b), KFI_ADDR_UNSPEC, CTX(i)));
+			ct_recvd(&c, CTX(i), 512);
+		}
+	}
+	ct_done(&c);
+}
+
+/* Flags of kfi_sendmsg and kfi_recvmsg stand in place of the endpoint's. */
+static void own_flags(int rank)
+{
+	struct ct_opt o = { .caps = KFI_MSG, .cq_flags = KFI_SELECTIVE_COMPLETION, .tx_op_flags = KFI_COMPLETION };
+	struct ct c;
+	struct pieces p;
+	struct kfi_msg m;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	p = cut(b, 60, 1);
+	if (rank == 0) {
+		for (int i = 0; i < 4; i++) {
+			m = msg_of(&p, KFI_KVEC, KFI_ADDR_UNSPEC, CTX(i), 0);
+			POST(&c, kfi_recvmsg(c.ep, &m, i == 3 ? KFI_COMPLETION : 0));
+		}
+		ct_barrier(&c);
+		ct_recvd(&c, CTX(3), 60);
+		NOTHING(&c, c.rx, 10);
+	} else {
+		ct_barrier(&c);
+		POST(&c, kfi_send(c.ep, b, 60, ct_desc(b), c.peer, CTX(0)));
+		ct_sent(&c, CTX(0));
+		m = msg_of(&p, KFI_KVEC, c.peer, CTX(1), 0);
+		POST(&c, kfi_sendmsg(c.ep, &m, 0));
+		POST(&c, kfi_inject(c.ep, b, c.info->tx_attr->inject_size < 60 ? 0 : 60, c.peer));
+		m.context = CTX(3);
+		POST(&c, kfi_sendmsg(c.ep, &m, KFI_COMPLETION));
+		ct_sent(&c, CTX(3));
+		NOTHING(&c, c.tx, 10);
+	}
+	ct_done(&c);
+}
+
+/* Where queues tell of all there is nothing for KFI_COMPLETION to add; kfi_inject is told of nowhere. */
+static void all_told(int rank)
+{
+	struct ct_opt o = { .caps = KFI_MSG };
+	struct ct c;
+	struct pieces p;
+	struct kfi_msg m;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	p = cut(b, 16, 1);
+	for (int i = 0; i < 2; i++) {
+		m = msg_of(&p, KFI_KVEC, rank ? c.peer : KFI_ADDR_UNSPEC, CTX(i), 0);
+		if (rank == 0) {
+			POST(&c, kfi_recvmsg(c.ep, &m, i ? KFI_COMPLETION : 0));
+			ct_barrier(&c);
+			ct_recvd(&c, CTX(i), 16);
+		} else {
+			ct_barrier(&c);
+			POST(&c, kfi_sendmsg(c.ep, &m, i ? KFI_COMPLETION : 0));
+			ct_sent(&c, CTX(i));
+		}
+	}
+	NOTHING(&c, rank ? c.tx : c.rx, 5);
+	ct_done(&c);
+}
+
+/* Addresses mean nothing to connected endpoints, nor sources to those that do not direct receives. */
+static void no_addresses(int rank)
+{
+	struct ct_opt o = { .caps = KFI_MSG };
+	struct ct c;
+	kfi_addr_t odd = 0x1234567;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	if (ct_type != FI_EP_MSG) {
+		struct ct_name own = ct_getname(&c.ep->fid);
+
+		if (c.info->caps & KFI_DIRECTED_RECV)
+			SKIP("this endpoint always directs receives");
+		odd = ct_insert(&c, &own);
+	}
+	if (rank == 0) {
+		POST(&c, kfi_recv(c.ep, b, 64, ct_desc(b), odd, CTX(1)));
+		ct_barrier(&c);
+		ct_recvd(&c, CTX(1), 32);
+	} else {
+		ct_barrier(&c);
+		POST(&c, kfi_send(c.ep, b, 32, ct_desc(b), ct_type == FI_EP_MSG ? odd : c.peer, CTX(2)));
+		ct_sent(&c, CTX(2));
+	}
+	ct_done(&c);
+}
+
+/* What is fenced waits for what was posted before it. */
+static void fenced(int rank)
+{
+	enum { N = 200000 };
+	struct ct_opt o = { .caps = KFI_MSG | KFI_RMA };
+	struct { uint64_t addr, key; } mine, theirs;
+	struct kfid_mr *mr;
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 2 * N);
+	ct_fill(b, N, rank);
+	OK(kfi_mr_reg(c.domain, b, N, KFI_REMOTE_READ | KFI_READ | KFI_WRITE, 0, 78, 0, &mr, NULL));
+	mine.addr = c.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)b : 0;
+	mine.key = kfi_mr_key(mr);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		POST(&c, kfi_recv(c.ep, b + N, 64, ct_desc(b), KFI_ADDR_UNSPEC, CTX(1)));
+		ct_barrier(&c);
+		ct_recvd(&c, CTX(1), 8);
+	} else {
+		struct pieces p = cut(b, 8, 1);
+		struct kfi_msg m = msg_of(&p, KFI_KVEC, c.peer, CTX(3), 0);
+
+		ct_barrier(&c);
+		POST(&c, kfi_read(c.ep, b + N, N, ct_desc(b), c.peer, theirs.addr, theirs.key, CTX(2)));
+		POST(&c, kfi_sendmsg(c.ep, &m, KFI_FENCE | KFI_COMPLETION));
+		ct_sent(&c, CTX(2));
+		CHECK(ct_same(b + N, N, 0));
+		ct_sent(&c, CTX(3));
+	}
+	ct_barrier(&c);
+	OK(kfi_close(&c.ep->fid));
+	c.ep = NULL;
+	OK(kfi_close(&mr->fid));
+	ct_close(&c);
+}
+
+static void unconnected(int rank)
+{
+	struct ct c;
+	struct ct_name n;
+	char b[64] = "";
+
+	memset(&c, 0, sizeof c);
+	if (rank == 0) {
+		ct_listen(&c);
+		n = ct_getname(&c.pep->fid);
+		ct_send_oob(&n, sizeof n);
+	} else {
+		ct_recv_oob(NULL, &n, sizeof n);
+		ct_prepare(&c, &n);
+		CHECK(kfi_send(c.ep, b, 1, NULL, 0, CTX(0)) < 0);
+		CHECK(kfi_inject(c.ep, b, 1, 0) < 0);
+	}
+	ct_barrier(NULL);
+	ct_close(&c);
+}
+
 /* ---- queues that can be waited on, and call back --------------------------------------------------------- */
 
 static pthread_mutex_t called = PTHREAD_MUTEX_INITIALIZER;
@@ -631,6 +907,14 @@ static void connections(int rank)
 
 static const struct ct_test tests[] = {
 	{ "every call of kfi_msg(3) sends and receives, from and to every kind of list", every_call, CT_REL },
+	{ "receives are taken in the order in which they were posted, and a reported buffer is its owner's", in_order, CT_REL },
+	{ "messages longer than max_msg_size, or than inject_size for kfi_inject, are refused", too_long, 0 },
+	{ "a full queue answers -KFI_EAGAIN, and takes more when operations have completed", again, CT_REL },
+	{ "flags of kfi_sendmsg and kfi_recvmsg stand in place of the endpoint's", own_flags, CT_REL },
+	{ "a queue that tells of all operations ignores KFI_COMPLETION", all_told, CT_REL },
+	{ "addresses are ignored by connected endpoints, sources without KFI_DIRECTED_RECV", no_addresses, CT_REL },
+	{ "KFI_FENCE waits for a read that was posted before", fenced, CT_REL },
+	{ "kfi_send and kfi_inject without a connection fail", unconnected, CT_MSG },
 	{ "lists of an unknown kind, missing or too long ones are refused", bad_lists, 0 },
 	{ "KFI_MULTI_RECV, KFI_MORE, KFI_FENCE and KFI_COMPLETION", flags, CT_REL },
 	{ "KFI_INJECT leaves the buffer to the caller at once", inject_flag, CT_REL },

@@ -317,6 +317,107 @@ static void data_of_connections(void)
 	part(from, to);
 }
 
+// Endpoints that a service point makes for its requests.
+static void made_endpoints(void)
+{
+	DAT_PROVIDER_ATTR attr; DAT_PSP_HANDLE point; DAT_PSP_PARAM pp; DAT_CONN_QUAL qual; DAT_CR_PARAM c; DAT_EP_PARAM p; DAT_EVENT e; DAT_EP_STATE state; DAT_BOOLEAN idle;
+	struct sockaddr_storage peer = here();
+	MUST(dat_ia_query(ia, NULL, 0, NULL, DAT_PROVIDER_FIELD_ALL, &attr));
+	CHECK(attr.ep_creator == DAT_PSP_CREATES_EP_IFASKED, "the attributes say that service points make endpoints for who asks");
+	CHECK(TYPE(dat_psp_create_any(ia, &qual, cr, 2, &point), DAT_INVALID_PARAMETER), "a flag of a service point that is none: DAT_INVALID_PARAMETER");
+	MUST(dat_psp_create_any(ia, &qual, cr, DAT_PSP_PROVIDER_FLAG, &point));
+	CHECK(dat_psp_query(point, DAT_PSP_FIELD_ALL, &pp) == DAT_SUCCESS && pp.psp_flags == DAT_PSP_PROVIDER_FLAG && pp.conn_qual == qual, "dat_psp_query: what the point was made with");
+	DAT_EP_HANDLE from = endpoint(), other = endpoint(), made;
+	MUST(dat_ep_connect(from, (DAT_IA_ADDRESS_PTR)&peer, qual, DAT_TIMEOUT_INFINITE, 0, NULL, 0, 0));
+	DAT_CR_HANDLE request = next(cr).event_data.cr_arrival_event_data.cr_handle;
+	MUST(dat_cr_query(request, DAT_CR_FIELD_ALL, &c));
+	made = c.local_ep_handle;
+	CHECK(made != DAT_HANDLE_NULL && dat_ep_query(made, DAT_EP_FIELD_ALL, &p) == DAT_SUCCESS, "a request comes with an endpoint");
+	CHECK(p.ep_state == DAT_EP_STATE_PASSIVE_CONNECTION_PENDING && p.pz_handle == DAT_HANDLE_NULL && p.recv_evd_handle == DAT_HANDLE_NULL && p.request_evd_handle == DAT_HANDLE_NULL && p.connect_evd_handle == DAT_HANDLE_NULL, "which has no zone and no EVDs yet");
+	CHECK(TYPE(dat_cr_accept(request, made, 0, NULL), DAT_INVALID_STATE), "and is not connected without: DAT_INVALID_STATE");
+	CHECK(TYPE(dat_cr_accept(request, other, 0, NULL), DAT_INVALID_HANDLE), "nor is another in its place: DAT_INVALID_HANDLE");
+	p.pz_handle = pz; p.recv_evd_handle = recv_evd; p.request_evd_handle = req; p.connect_evd_handle = conn;
+	MUST(dat_ep_modify(made, DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE | DAT_EP_FIELD_REQUEST_EVD_HANDLE | DAT_EP_FIELD_CONNECT_EVD_HANDLE, &p));
+	DAT_LMR_TRIPLET in = at(0, 64), out = at(SIZE, 64);
+	strcpy(memory + SIZE, "to what was made"); memset(memory, 0, 64);
+	MUST(dat_ep_post_recv(made, 1, &in, cookie(5), 0));
+	MUST(dat_cr_accept(request, DAT_HANDLE_NULL, 0, NULL));
+	for (int n = 0; n < 2; n++) CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_ESTABLISHED, "with them it is");
+	MUST(dat_ep_post_send(from, 1, &out, cookie(6), 0));
+	CHECK(dto(recv_evd).user_cookie.as_64 == 5 && dto(req).status == DAT_DTO_SUCCESS && !strcmp(memory, "to what was made"), "and takes messages");
+	part(from, made);
+	from = endpoint();
+	MUST(dat_ep_connect(from, (DAT_IA_ADDRESS_PTR)&peer, qual, DAT_TIMEOUT_INFINITE, 0, NULL, 0, 0));
+	request = next(cr).event_data.cr_arrival_event_data.cr_handle;
+	MUST(dat_cr_query(request, DAT_CR_FIELD_ALL, &c));
+	MUST(dat_cr_reject(request, 0, NULL));
+	CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_PEER_REJECTED && TYPE(dat_ep_get_status(c.local_ep_handle, &state, &idle, &idle), DAT_INVALID_HANDLE), "that of a request which is turned away goes with it");
+	MUST(dat_ep_reset(from));
+	MUST(dat_ep_connect(from, (DAT_IA_ADDRESS_PTR)&peer, qual, DAT_TIMEOUT_INFINITE, 0, NULL, 0, 0));
+	request = next(cr).event_data.cr_arrival_event_data.cr_handle;
+	MUST(dat_cr_query(request, DAT_CR_FIELD_ALL, &c));
+	MUST(dat_ep_free(c.local_ep_handle));
+	CHECK(TYPE(dat_cr_accept(request, DAT_HANDLE_NULL, 0, NULL), DAT_INVALID_HANDLE), "one that was freed is not connected: DAT_INVALID_HANDLE");
+	MUST(dat_cr_reject(request, 0, NULL));
+	CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_PEER_REJECTED, "but its request can be turned away");
+	while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS) {}
+	MUST(dat_psp_free(point)); MUST(dat_ep_free(from)); MUST(dat_ep_free(other));
+}
+
+// Every call with a handle, without one, with one that was closed and with an object of another kind.
+static void bad_handles(void)
+{
+	DAT_EP_HANDLE ep = endpoint(), no_ep = endpoint(); DAT_EVD_HANDLE evd, no_evd, said; DAT_CNO_HANDLE cno, no_cno; DAT_PZ_HANDLE no_pz; DAT_LMR_HANDLE no_lmr; DAT_RMR_HANDLE rmr, no_rmr;
+	DAT_PSP_HANDLE no_psp; DAT_RSP_HANDLE no_rsp; DAT_SRQ_HANDLE srq, no_srq; DAT_CR_HANDLE no_cr; DAT_CONN_QUAL qual; DAT_COUNT more; DAT_CONTEXT word = { 0 }; DAT_HANDLE_TYPE kind;
+	DAT_EP_PARAM ep_param; DAT_EVD_PARAM evd_param; DAT_CNO_PARAM cno_param; DAT_PZ_PARAM pz_param; DAT_LMR_PARAM lmr_param; DAT_RMR_PARAM rmr_param; DAT_PSP_PARAM psp_param; DAT_RSP_PARAM rsp_param;
+	DAT_SRQ_PARAM srq_param; DAT_CR_PARAM cr_param; DAT_EP_STATE state; DAT_BOOLEAN idle; DAT_EVENT e = { .event_number = DAT_SOFTWARE_EVENT };
+	DAT_SRQ_ATTR a = { .max_recv_dtos = 4, .max_recv_iov = 1 }; DAT_LMR_TRIPLET t = at(0, 64); DAT_RMR_TRIPLET r = far(0, 64, rkey); DAT_RMR_CONTEXT window; DAT_LMR_CONTEXT k; DAT_VLEN l; DAT_VADDR v;
+	DAT_REGION_DESCRIPTION d = { .for_va = memory }; DAT_HANDLE made; struct sockaddr_storage to = here(); DAT_IA_ADDRESS_PTR peer = (DAT_IA_ADDRESS_PTR)&to;
+	MUST(dat_evd_create(ia, 4, DAT_HANDLE_NULL, DAT_EVD_SOFTWARE_FLAG, &evd)); MUST(dat_evd_create(ia, 4, DAT_HANDLE_NULL, DAT_EVD_SOFTWARE_FLAG | DAT_EVD_DTO_FLAG | DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG, &no_evd));
+	MUST(dat_cno_create(ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &cno)); MUST(dat_cno_create(ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &no_cno));
+	MUST(dat_pz_create(ia, &no_pz)); MUST(dat_rmr_create(pz, &rmr)); MUST(dat_rmr_create(pz, &no_rmr));
+	MUST(dat_srq_create(ia, pz, &a, &srq)); MUST(dat_srq_create(ia, pz, &a, &no_srq));
+	MUST(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, d, SIZE, pz, DAT_MEM_PRIV_ALL_FLAG, DAT_VA_TYPE_VA, &no_lmr, &k, &window, &l, &v));
+	MUST(dat_psp_create_any(ia, &qual, cr, DAT_PSP_CONSUMER_FLAG, &no_psp)); MUST(dat_psp_free(no_psp));
+	MUST(dat_rsp_create(ia, qual, no_ep, cr, &no_rsp)); MUST(dat_rsp_free(no_rsp));
+	MUST(dat_ep_connect(no_ep, peer, port, DAT_TIMEOUT_INFINITE, 0, NULL, 0, 0));
+	no_cr = next(cr).event_data.cr_arrival_event_data.cr_handle;
+	MUST(dat_cr_reject(no_cr, 0, NULL)); next(conn);
+	MUST(dat_ep_free(no_ep)); MUST(dat_evd_free(no_evd)); MUST(dat_cno_free(no_cno)); MUST(dat_pz_free(no_pz)); MUST(dat_rmr_free(no_rmr)); MUST(dat_srq_free(no_srq)); MUST(dat_lmr_free(no_lmr));
+#define WITH(gone, other, name, call) do { DAT_HANDLE all_[] = { DAT_HANDLE_NULL, gone, other }; int right_ = 1; for (int n_ = 0; n_ < 3; n_++) { DAT_HANDLE h = all_[n_]; right_ &= TYPE(call, DAT_INVALID_HANDLE); } \
+	CHECK(right_, name " with no handle, a closed one and another object's: DAT_INVALID_HANDLE"); } while (0)
+	WITH(no_cno, evd, "dat_cno_free", dat_cno_free(h)); WITH(no_cno, evd, "dat_cno_query", dat_cno_query(h, DAT_CNO_FIELD_ALL, &cno_param));
+	WITH(no_cno, evd, "dat_cno_modify_agent", dat_cno_modify_agent(h, DAT_OS_WAIT_PROXY_AGENT_NULL)); WITH(no_cno, evd, "dat_cno_wait", dat_cno_wait(h, 0, &said));
+	WITH(no_cr, ep, "dat_cr_query", dat_cr_query(h, DAT_CR_FIELD_ALL, &cr_param)); WITH(no_cr, ep, "dat_cr_accept", dat_cr_accept(h, ep, 0, NULL)); WITH(no_cr, ep, "dat_cr_reject", dat_cr_reject(h, 0, NULL));
+	WITH(no_evd, ep, "dat_evd_free", dat_evd_free(h)); WITH(no_evd, ep, "dat_evd_query", dat_evd_query(h, DAT_EVD_FIELD_ALL, &evd_param)); WITH(no_evd, ep, "dat_evd_modify_cno", dat_evd_modify_cno(h, cno));
+	WITH(no_evd, ep, "dat_evd_enable", dat_evd_enable(h)); WITH(no_evd, ep, "dat_evd_disable", dat_evd_disable(h)); WITH(no_evd, ep, "dat_evd_wait", dat_evd_wait(h, 0, 1, &e, &more)); WITH(no_evd, ep, "dat_evd_resize", dat_evd_resize(h, 8));
+	WITH(no_evd, ep, "dat_evd_post_se", dat_evd_post_se(h, &e)); WITH(no_evd, ep, "dat_evd_dequeue", dat_evd_dequeue(h, &e)); WITH(no_evd, ep, "dat_evd_set_unwaitable", dat_evd_set_unwaitable(h)); WITH(no_evd, ep, "dat_evd_clear_unwaitable", dat_evd_clear_unwaitable(h));
+	WITH(no_ep, evd, "dat_ep_free", dat_ep_free(h)); WITH(no_ep, evd, "dat_ep_query", dat_ep_query(h, DAT_EP_FIELD_ALL, &ep_param)); WITH(no_ep, evd, "dat_ep_modify", dat_ep_modify(h, 0, &ep_param)); WITH(no_ep, evd, "dat_ep_reset", dat_ep_reset(h));
+	WITH(no_ep, evd, "dat_ep_connect", dat_ep_connect(h, peer, port, DAT_TIMEOUT_INFINITE, 0, NULL, 0, 0)); WITH(no_ep, evd, "dat_ep_dup_connect", dat_ep_dup_connect(h, ep, DAT_TIMEOUT_INFINITE, 0, NULL, 0)); WITH(no_ep, evd, "dat_ep_disconnect", dat_ep_disconnect(h, 0));
+	WITH(no_ep, evd, "dat_ep_post_send", dat_ep_post_send(h, 1, &t, cookie(1), 0)); WITH(no_ep, evd, "dat_ep_post_recv", dat_ep_post_recv(h, 1, &t, cookie(1), 0)); WITH(no_ep, evd, "dat_ep_get_status", dat_ep_get_status(h, &state, &idle, &idle));
+	WITH(no_ep, evd, "dat_ep_post_rdma_read", dat_ep_post_rdma_read(h, 1, &t, cookie(1), &r, 0)); WITH(no_ep, evd, "dat_ep_post_rdma_write", dat_ep_post_rdma_write(h, 1, &t, cookie(1), &r, 0));
+	WITH(no_lmr, ep, "dat_lmr_free", dat_lmr_free(h)); WITH(no_lmr, ep, "dat_lmr_query", dat_lmr_query(h, DAT_LMR_FIELD_ALL, &lmr_param));
+	WITH(no_rmr, ep, "dat_rmr_free", dat_rmr_free(h)); WITH(no_rmr, ep, "dat_rmr_query", dat_rmr_query(h, DAT_RMR_FIELD_ALL, &rmr_param)); WITH(no_rmr, ep, "dat_rmr_bind", dat_rmr_bind(h, lmr, &t, 0, DAT_VA_TYPE_VA, ep, cookie(1), 0, &window));
+	WITH(no_pz, ep, "dat_pz_free", dat_pz_free(h)); WITH(no_pz, ep, "dat_pz_query", dat_pz_query(h, DAT_PZ_FIELD_ALL, &pz_param)); WITH(no_pz, ep, "dat_rmr_create, for its zone,", dat_rmr_create(h, &made));
+	WITH(no_pz, ep, "dat_srq_create, for its zone,", dat_srq_create(ia, h, &a, &made)); WITH(no_pz, ep, "dat_ep_create, for its zone,", dat_ep_create(ia, h, recv_evd, req, conn, NULL, &made));
+	WITH(no_pz, ep, "dat_lmr_create, for its zone,", dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, d, SIZE, h, 0, DAT_VA_TYPE_VA, &made, &k, &window, &l, &v));
+	WITH(no_psp, ep, "dat_psp_free", dat_psp_free(h)); WITH(no_psp, ep, "dat_psp_query", dat_psp_query(h, DAT_PSP_FIELD_ALL, &psp_param)); WITH(no_rsp, psp, "dat_rsp_free", dat_rsp_free(h)); WITH(no_rsp, psp, "dat_rsp_query", dat_rsp_query(h, DAT_RSP_FIELD_ALL, &rsp_param));
+	WITH(no_evd, ep, "dat_psp_create, for its EVD,", dat_psp_create(ia, qual, h, 0, &made)); WITH(no_evd, ep, "dat_rsp_create, for its EVD,", dat_rsp_create(ia, qual, ep, h, &made)); WITH(no_ep, evd, "dat_rsp_create, for its endpoint,", dat_rsp_create(ia, qual, h, cr, &made));
+	WITH(no_srq, ep, "dat_srq_free", dat_srq_free(h)); WITH(no_srq, ep, "dat_srq_query", dat_srq_query(h, DAT_SRQ_FIELD_ALL, &srq_param)); WITH(no_srq, ep, "dat_srq_resize", dat_srq_resize(h, 8)); WITH(no_srq, ep, "dat_srq_set_lw", dat_srq_set_lw(h, 1));
+	WITH(no_srq, ep, "dat_srq_post_recv", dat_srq_post_recv(h, 1, &t, cookie(1))); WITH(no_srq, ep, "dat_ep_create_with_srq, for its queue,", dat_ep_create_with_srq(ia, pz, recv_evd, req, conn, h, NULL, &made));
+	// none may be given there: an endpoint without such an EVD
+	DAT_EVD_HANDLE wrong[] = { no_evd, ep };
+	int right = 1;
+	for (int n = 0; n < 2; n++) right &= TYPE(dat_ep_create(ia, pz, wrong[n], req, conn, NULL, &made), DAT_INVALID_HANDLE) && TYPE(dat_ep_create(ia, pz, recv_evd, wrong[n], conn, NULL, &made), DAT_INVALID_HANDLE) && TYPE(dat_ep_create(ia, pz, recv_evd, req, wrong[n], NULL, &made), DAT_INVALID_HANDLE);
+	CHECK(right, "dat_ep_create with an EVD that was closed, or is none: DAT_INVALID_HANDLE");
+	CHECK(TYPE(dat_evd_create(ia, 4, no_cno, DAT_EVD_DTO_FLAG, &made), DAT_INVALID_HANDLE) && TYPE(dat_evd_modify_cno(evd, no_cno), DAT_INVALID_HANDLE), "an EVD with a CNO that was closed: DAT_INVALID_HANDLE");
+	CHECK(TYPE(dat_set_consumer_context(no_ep, word), DAT_INVALID_HANDLE) && TYPE(dat_get_consumer_context(no_ep, &word), DAT_INVALID_HANDLE) && TYPE(dat_get_handle_type(no_ep, &kind), DAT_INVALID_HANDLE), "the context and type of what was closed: DAT_INVALID_HANDLE");
+	CHECK(TYPE(dat_rmr_bind(rmr, no_lmr, &t, 0, DAT_VA_TYPE_VA, no_ep, cookie(1), 0, &window), DAT_INVALID_HANDLE), "a bind of a region and at an endpoint that were closed: DAT_INVALID_HANDLE");
+	CHECK(dat_ep_get_status(ep, &state, &idle, &idle) == DAT_SUCCESS && state == DAT_EP_STATE_UNCONNECTED && dat_cno_query(cno, DAT_CNO_FIELD_ALL, &cno_param) == DAT_SUCCESS, "and nothing else is changed by any of it");
+	MUST(dat_ep_free(ep)); MUST(dat_evd_free(evd)); MUST(dat_cno_free(cno)); MUST(dat_rmr_free(rmr)); MUST(dat_srq_free(srq));
+	while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS) {}
+}
+
 // Without descriptors or memory, and with queues that are full.
 static void shortages(char *name)
 {
@@ -369,6 +470,14 @@ static void shortages(char *name)
 		setrlimit(RLIMIT_AS, &limit);
 		CHECK(TYPE(answer, DAT_INSUFFICIENT_RESOURCES), "a queue without memory: DAT_INSUFFICIENT_RESOURCES");
 		while (made) MUST(dat_srq_free(queues[--made]));
+		DAT_EVD_HANDLE evds[64];
+		few.rlim_cur = ((rlim_t)vm_size() * sysconf(_SC_PAGESIZE)) + 65536;
+		setrlimit(RLIMIT_AS, &few);
+		for (answer = 0; made < 64 && !(answer = dat_evd_create(ia, 1 << 16, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &evds[made])); made++) {}
+		DAT_RETURN larger = dat_evd_resize(small, 1 << 16);
+		setrlimit(RLIMIT_AS, &limit);
+		CHECK(TYPE(answer, DAT_INSUFFICIENT_RESOURCES) && TYPE(larger, DAT_INSUFFICIENT_RESOURCES), "an EVD without memory, made or resized: DAT_INSUFFICIENT_RESOURCES");
+		while (made) MUST(dat_evd_free(evds[--made]));
 	}
 	part(other, third); part(from, to); MUST(dat_ep_free(spare)); MUST(dat_evd_free(small));
 }
@@ -470,6 +579,8 @@ int main(int argc, char **argv)
 	lost_events();
 	resized();
 	data_of_connections();
+	made_endpoints();
+	bad_handles();
 	if (!device) strangers();
 	shortages(argv[1]);
 	killed(argv);

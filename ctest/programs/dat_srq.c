@@ -1,6 +1,39 @@
 // What dat_srq_post_recv(3DAT) says of shared receive queues, and the answers of other calls to bad
-// input, through Debian's libdat2. Both ends of each connection are in this process.
+// input, through Debian's libdat2. Both ends of most connections are in this process.
+//
+// The sentences of the page, and the lines of this program's output that show them:
+//
+//   srq_handle, DAT_INVALID_HANDLE	"no queue", "another object", "a queue that was freed"
+//   num_segments may be 0, local_iov NULL, for a message of no bytes
+//					"a buffer of no segments takes a message of no bytes, and no cookie ..."
+//   user_cookie: may be NULL, need not be unique, comes back
+//					the same, "a cookie comes back", "for each buffer that was posted with it"
+//   any connected endpoint of the queue takes the buffer
+//					"the completion is on the receive EVD of the endpoint that took the buffer",
+//					"each endpoint tells of its own", "another endpoint takes it"
+//   segments are filled in order, one in part, those behind it not
+//					"segments are filled front to back", "what was in the list when it was posted ..."
+//   completion by the endpoint's configuration; UNSIGNALLED is the default and signals
+//					"the default flag of an endpoint with a queue ...", "a threshold of three waits for three, ..."
+//   SOLICITED_WAIT			cannot be had: "solicited wait: DAT_MODEL_NOT_SUPPORTED" (dat_calls), "the attributes promise ..."
+//   EVD_THRESHOLD: dat_evd_wait's threshold decides	"DAT_COMPLETION_EVD_THRESHOLD_FLAG: ...", "but by three"
+//   local_iov is its owner's again, as the attributes say	"the attributes say that a list of segments ..."
+//   DAT_SUCCESS is a receive that was posted	"what is left is counted", "a full queue"
+//   posting allocates nothing and does not block	"posting allocates nothing"
+//   messages of a connection complete in their order	"messages of a connection complete in their order"
+//   valid in all states of the queue		posts before, between and after connections, all through this program
+//   DAT_INSUFFICIENT_RESOURCES			"a full queue: DAT_INSUFFICIENT_RESOURCES"
+//   DAT_INVALID_PARAMETER			"a segment that ends outside its LMR", "one that begins outside", "more segments ..."
+//   DAT_PROTECTION_VIOLATION			"an LMR of another zone"
+//   DAT_PRIVILEGES_VIOLATION			"one that may not be written", "one that is not there"
+//   only endpoints that are connected or about to disconnect take buffers
+//					"an endpoint without a connection takes no buffer", "in that state an endpoint takes buffers, too",
+//					"an endpoint that is disconnected takes none"
+//   what an endpoint has taken is told of when it is disconnected, what is not complete flushed
+//					"when the connection ends that buffer is flushed ...", "no buffer of the queue is flushed",
+//					"and the one behind it stays in the queue"
 #include "dat_test.h"
+#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,26 +91,143 @@ static void send_to(int k, const char *text, int length)
 	CHECK(e.event_number == DAT_DTO_COMPLETION_EVENT && e.event_data.dto_completion_event_data.status == DAT_DTO_SUCCESS, "a send completes");
 }
 
-// Another process that connects and stays until it is killed.
-static int peer(char *name, DAT_CONN_QUAL to_port)
+enum { LARGE = 48 << 20 };
+// Another process that connects and stays until it is killed; it may send a message before it is
+// stopped, "sends", or be stopped while it sends a large one, "begins".
+static int peer(char *name, DAT_CONN_QUAL to_port, const char *what)
 {
-	DAT_EP_HANDLE ep;
+	DAT_EP_HANDLE ep; DAT_EVENT e;
 	MUST(dat_ia_open(name, 8, &async, &ia));
 	struct sockaddr_storage to = here();
 	MUST(dat_pz_create(ia, &pz));
 	MUST(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &conn));
-	MUST(dat_ep_create(ia, pz, DAT_HANDLE_NULL, DAT_HANDLE_NULL, conn, NULL, &ep));
+	MUST(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &req));
+	MUST(dat_ep_create(ia, pz, DAT_HANDLE_NULL, req, conn, NULL, &ep));
 	MUST(dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)&to, to_port, DAT_TIMEOUT_INFINITE, 0, NULL, 0, 0));
 	next(conn);
+	if (*what) {
+		int length = strcmp(what, "begins") ? 4 : LARGE;
+		char *m = malloc(length);
+		DAT_REGION_DESCRIPTION d = { .for_va = m }; DAT_LMR_CONTEXT k; DAT_RMR_CONTEXT r; DAT_VLEN l; DAT_VADDR v;
+		memset(m, '+', length);
+		MUST(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, d, length, pz, DAT_MEM_PRIV_ALL_FLAG, DAT_VA_TYPE_VA, &lmr, &k, &r, &l, &v));
+		DAT_LMR_TRIPLET t = { (DAT_VADDR)(uintptr_t)m, length, k };
+		MUST(dat_ep_post_send(ep, 1, &t, cookie(1), 0));
+		if (length == 4) e = next(req);
+		(void)e;
+		raise(SIGSTOP);
+	}
 	pause();
 	return 0;
+}
+static pid_t starts(char **argv, DAT_EP_HANDLE ep, const char *what)
+{
+	char number[24];
+	int status;
+	snprintf(number, sizeof number, "%llu", (unsigned long long)port);
+	fflush(stdout);
+	pid_t child = fork();
+	if (!child) {
+		// what is under way between processes of one host is else read where it is, also of one that is stopped
+		setenv("FI_TCP_LOCAL", "0", 1);
+		execl(argv[0], argv[0], argv[1], number, what, (char *)NULL); _exit(1);
+	}
+	DAT_EVENT e = next(cr);
+	MUST(dat_cr_accept(e.event_data.cr_arrival_event_data.cr_handle, ep, 0, NULL));
+	CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_ESTABLISHED, "another process connects");
+	waitpid(child, &status, WUNTRACED);
+	return child;
+}
+
+// The sentences of the page that the rest leaves open: a buffer for nothing, flags, states, posting without memory.
+static void sentences(char **argv, int device)
+{
+	DAT_SRQ_ATTR a = { .max_recv_dtos = 8, .max_recv_iov = 2, .low_watermark = 0 }; DAT_SRQ_PARAM p; DAT_SRQ_HANDLE q;
+	DAT_EVD_HANDLE rv; DAT_EP_HANDLE from, to, calm; DAT_EP_PARAM ep_param; DAT_EP_ATTR attr; DAT_EP_STATE state; DAT_BOOLEAN idle; DAT_EVENT e; DAT_COUNT left;
+	struct sockaddr_storage peer_at = here();
+	DAT_DTO_COMPLETION_EVENT_DATA *d = &e.event_data.dto_completion_event_data;
+	MUST(dat_evd_create(ia, 64, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &rv));
+	MUST(dat_srq_create(ia, pz, &a, &q));
+	MUST(dat_ep_create(ia, pz, send_recv, req, conn, NULL, &from));
+	MUST(dat_ep_query(from, DAT_EP_FIELD_ALL, &ep_param));
+	attr = ep_param.ep_attr; attr.recv_completion_flags = DAT_COMPLETION_EVD_THRESHOLD_FLAG;
+	MUST(dat_ep_create_with_srq(ia, pz, rv, req, conn, q, &attr, &to));
+	MUST(dat_ep_create_with_srq(ia, pz, rv, req, conn, q, NULL, &calm));
+	size_t before = mallinfo2().uordblks;
+	DAT_DTO_COOKIE none; memset(&none, 0, sizeof none);
+	MUST(dat_srq_post_recv(q, 0, NULL, none));
+	for (int n = 1; n < 8; n++) { DAT_LMR_TRIPLET t = at(n * 64, 64); MUST(dat_srq_post_recv(q, 1, &t, cookie(n))); }
+	CHECK(mallinfo2().uordblks == before, "posting allocates nothing");
+	MUST(dat_srq_query(q, DAT_SRQ_FIELD_ALL, &p));
+	CHECK(p.available_dto_count == 8 && nothing(rv), "an endpoint without a connection takes no buffer");
+	MUST(dat_ep_connect(from, (DAT_IA_ADDRESS_PTR)&peer_at, port, DAT_TIMEOUT_INFINITE, 0, NULL, 0, 0));
+	e = next(cr);
+	MUST(dat_cr_accept(e.event_data.cr_arrival_event_data.cr_handle, to, 0, NULL));
+	for (int n = 0; n < 2; n++) CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_ESTABLISHED, "both ends are told of the connection");
+	MUST(dat_ep_post_send(from, 0, NULL, cookie(70), 0)); next(req);
+	e = next(rv);
+	CHECK(d->status == DAT_DTO_SUCCESS && d->transfered_length == 0 && d->user_cookie.as_64 == 0 && d->ep_handle == to, "a buffer of no segments takes a message of no bytes, and no cookie comes back as none");
+	DAT_LMR_TRIPLET t = at(32 * SIZE, 8);
+	for (int n = 0; n < 2; n++) { MUST(dat_ep_post_send(from, 1, &t, cookie(71), 0)); next(req); }
+	CHECK(TYPE(dat_evd_wait(rv, 200000, 3, &e, &left), DAT_TIMEOUT_EXPIRED) && left == 2, "DAT_COMPLETION_EVD_THRESHOLD_FLAG: dat_evd_wait with a threshold of three is not woken by two");
+	MUST(dat_ep_post_send(from, 1, &t, cookie(71), 0)); next(req);
+	CHECK(dat_evd_wait(rv, 10000000, 3, &e, &left) == DAT_SUCCESS && left == 2 && d->user_cookie.as_64 == 1, "but by three");
+	next(rv); next(rv);
+	MUST(dat_ep_free(from)); MUST(dat_ep_free(to));
+	while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS || dat_evd_dequeue(async, &e) == DAT_SUCCESS) {}
+	MUST(dat_srq_query(q, DAT_SRQ_FIELD_ALL, &p));
+	CHECK(p.available_dto_count == 4, "what an endpoint that is freed has not taken stays");
+	CHECK(TYPE(dat_srq_post_recv(q, 1, NULL, none), DAT_INVALID_PARAMETER), "a segment that is announced and not there: DAT_INVALID_PARAMETER");
+	MUST(dat_ep_free(calm)); MUST(dat_srq_free(q));
+	if (!device) {	// a device goes on when its process is stopped
+		// an endpoint whose connection is to end when its requests have takes buffers until then
+		MUST(dat_srq_create(ia, pz, &a, &q));
+		MUST(dat_ep_create_with_srq(ia, pz, rv, req, conn, q, NULL, &to));
+		pid_t child = starts(argv, to, "sends");
+		DAT_RMR_TRIPLET r = { 4096, 8, 1 };
+		MUST(dat_ep_post_rdma_read(to, 1, &t, cookie(80), &r, 0));
+		MUST(dat_ep_disconnect(to, DAT_CLOSE_GRACEFUL_FLAG));
+		MUST(dat_ep_get_status(to, &state, &idle, &idle));
+		CHECK(state == DAT_EP_STATE_DISCONNECT_PENDING, "a graceful end waits for a read that is not answered: DAT_EP_STATE_DISCONNECT_PENDING");
+		DAT_LMR_TRIPLET in = at(0, 64);
+		MUST(dat_srq_post_recv(q, 1, &in, cookie(81)));
+		e = next(rv);
+		CHECK(d->user_cookie.as_64 == 81 && d->status == DAT_DTO_SUCCESS && d->transfered_length == 4, "in that state an endpoint takes buffers, too");
+		kill(child, SIGKILL); waitpid(child, NULL, 0);
+		CHECK(next(conn).event_number != 0 && next(req).event_data.dto_completion_event_data.status == DAT_DTO_ERR_FLUSHED, "and the read is flushed when the peer is gone");
+		MUST(dat_srq_post_recv(q, 1, &in, cookie(82)));
+		CHECK(nothing(rv), "an endpoint that is disconnected takes none");
+		while (dat_evd_dequeue(async, &e) == DAT_SUCCESS) {}
+		MUST(dat_ep_free(to)); MUST(dat_srq_free(q));
+
+		// a message that came in part
+		DAT_REGION_DESCRIPTION region = { .for_va = calloc(1, LARGE) }; DAT_LMR_HANDLE big; DAT_LMR_CONTEXT k; DAT_RMR_CONTEXT w; DAT_VLEN l; DAT_VADDR v;
+		volatile char *first = region.for_va;
+		MUST(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, LARGE, pz, DAT_MEM_PRIV_ALL_FLAG, DAT_VA_TYPE_VA, &big, &k, &w, &l, &v));
+		MUST(dat_srq_create(ia, pz, &a, &q));
+		MUST(dat_ep_create_with_srq(ia, pz, rv, req, conn, q, NULL, &to));
+		DAT_LMR_TRIPLET all = { (DAT_VADDR)(uintptr_t)region.for_va, LARGE, k };
+		MUST(dat_srq_post_recv(q, 1, &all, cookie(90))); MUST(dat_srq_post_recv(q, 1, &in, cookie(91)));
+		child = starts(argv, to, "begins");
+		for (int n = 0; n < 100 && !*first; n++) nothing(rv);
+		CHECK(*first == '+' && nothing(rv), "a buffer is filled in part, and nothing is told");
+		kill(child, SIGKILL); waitpid(child, NULL, 0);
+		e = next(rv);
+		CHECK(d->user_cookie.as_64 == 90 && d->status == DAT_DTO_ERR_FLUSHED && d->ep_handle == to, "when the connection ends that buffer is flushed on the EVD of the endpoint that took it");
+		MUST(dat_srq_query(q, DAT_SRQ_FIELD_ALL, &p));
+		CHECK(p.available_dto_count == 1 && nothing(rv), "and the one behind it stays in the queue");
+		CHECK(next(conn).event_number != 0, "a peer that dies: an event of the connection");
+		while (dat_evd_dequeue(async, &e) == DAT_SUCCESS) {}
+		MUST(dat_ep_free(to)); MUST(dat_srq_free(q)); MUST(dat_lmr_free(big)); free(region.for_va);
+	}
+	MUST(dat_evd_free(rv));
 }
 
 int main(int argc, char **argv)
 {
 	alarm(120);
 	if (argc < 2) return 2;
-	if (argc > 2) return peer(argv[1], strtoull(argv[2], NULL, 10));
+	if (argc > 2) return peer(argv[1], strtoull(argv[2], NULL, 10), argc > 3 ? argv[3] : "");
 	MUST(dat_ia_open(argv[1], 64, &async, &ia));
 	MUST(dat_pz_create(ia, &pz)); MUST(dat_pz_create(ia, &other_pz));
 	MUST(dat_evd_create(ia, 64, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &conn));
@@ -361,6 +511,9 @@ int main(int argc, char **argv)
 	e = next(send_recv);
 	CHECK(e.event_data.dto_completion_event_data.user_cookie.as_64 == 601 && e.event_data.dto_completion_event_data.status == DAT_DTO_ERR_FLUSHED, "as are those that are posted later");
 	MUST(dat_ep_free(ep));
+
+	while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS || dat_evd_dequeue(async, &e) == DAT_SUCCESS) {}
+	sentences(argv, !!strstr(ia_attr.vendor_name, "verbs"));
 
 	// no descriptors
 	struct rlimit limit, few;

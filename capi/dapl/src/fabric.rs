@@ -9,8 +9,10 @@ use ofi::abi::*;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::mem::{size_of, transmute};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// A positive code of libfabric's.
 pub(crate) type Code = c_int;
@@ -371,7 +373,97 @@ impl Drop for OwnedFid {
 pub(crate) struct FabricDomain {
     eq: OwnedFid,
     domain: OwnedFid,
+    bell: Option<FabricBell>,
     fabric: OwnedFid,
+}
+
+/// What one blocks on for all queues of a domain: a wait set, and its descriptor.
+struct FabricBell {
+    set: OwnedFid,
+    descriptor: c_int,
+}
+
+impl FabricBell {
+    /// One of this fabric's; none if its provider has no such thing.
+    fn open(fabric: *mut fid_fabric) -> Option<Self> {
+        let wait_obj = c_enum::from_raw(fi_wait_obj::FI_WAIT_FD as u32);
+        let mut attr = fi_wait_attr { wait_obj, flags: 0 };
+        let mut set: *mut fid_wait = null_mut();
+        code(call!(-FI_ENOSYS, fabric, ops, wait_open, &mut attr, &mut set)).ok()?;
+        let set = OwnedFid(set.cast());
+        let mut descriptor: c_int = -1;
+        let room = (&raw mut descriptor).cast();
+        code(call!(-FI_ENOSYS, set.0, ops, control, FI_GETWAIT, room)).ok()?;
+        (descriptor >= 0).then_some(Self { set, descriptor })
+    }
+
+    /// What the attributes of a queue say of it.
+    fn of_queue(this: Option<&Self>) -> (c_enum<fi_wait_obj>, *mut fid_wait) {
+        let (kind, set) = match this {
+            Some(bell) => (fi_wait_obj::FI_WAIT_SET, bell.set.0.cast()),
+            None => (fi_wait_obj::FI_WAIT_NONE, null_mut()),
+        };
+        (c_enum::from_raw(kind as u32), set)
+    }
+}
+
+/// Where a thread sleeps until something moves in a domain, or another thread has news for it.
+pub(crate) struct FabricSleep {
+    own: OwnedFd,
+    domain: Arc<FabricDomain>,
+    descriptor: c_int,
+}
+
+impl FabricSleep {
+    /// One for this domain; none if there is nothing to block on, or no descriptor.
+    pub(crate) fn open(domain: &Arc<FabricDomain>) -> Option<Self> {
+        let descriptor = domain.bell.as_ref()?.descriptor;
+        // SAFETY: a number and flags.
+        let own = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if own < 0 {
+            return None;
+        }
+        // SAFETY: a descriptor that was opened here.
+        let own = unsafe { OwnedFd::from_raw_fd(own) };
+        Some(Self { own, domain: Arc::clone(domain), descriptor })
+    }
+
+    /// What [`wake`] wakes it by.
+    pub(crate) fn number(&self) -> c_int {
+        self.own.as_raw_fd()
+    }
+
+    /// Whether one may sleep: nothing is there to be read.
+    pub(crate) fn is_allowed(&self) -> bool {
+        let Some(bell) = &self.domain.bell else { return false };
+        let fabric: *mut fid_fabric = self.domain.fabric.0.cast();
+        let mut one = bell.set.0;
+        call!(-FI_ENOSYS, fabric, ops, trywait, &mut one, 1) == 0
+    }
+
+    /// Sleeps, so long at most.
+    pub(crate) fn sleep(&self, most: Duration) {
+        let fd = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut both = [fd(self.descriptor), fd(self.number())];
+        let most = libc::timespec {
+            tv_sec: most.as_secs() as libc::time_t,
+            tv_nsec: most.subsec_nanos().into(),
+        };
+        // SAFETY: two entries, and descriptors that stay open as long as this.
+        unsafe { libc::ppoll(both.as_mut_ptr(), 2, &most, null()) };
+        if both[1].revents != 0 {
+            let mut news = 0u64;
+            // SAFETY: room for a number.
+            unsafe { libc::read(self.number(), (&raw mut news).cast(), size_of::<u64>()) };
+        }
+    }
+}
+
+/// Wakes the thread that sleeps by this number.
+pub(crate) fn wake(number: c_int) {
+    let one = 1u64;
+    // SAFETY: a descriptor of a sleep that is not over, and a number.
+    unsafe { libc::write(number, (&raw const one).cast(), size_of::<u64>()) };
 }
 
 /// What an event queue tells.
@@ -395,16 +487,18 @@ impl FabricDomain {
         let mut domain: *mut fid_domain = null_mut();
         code(call!(-FI_ENOSYS, fabric, ops, domain, info.0, &mut domain, null_mut()))?;
         let domain = OwnedFid(domain.cast());
-        let mut attr = fi_eq_attr {
-            size: 1024,
-            flags: 0,
-            wait_obj: c_enum::from_raw(fi_wait_obj::FI_WAIT_NONE as u32),
-            signaling_vector: 0,
-            wait_set: null_mut(),
-        };
         let mut eq: *mut fid_eq = null_mut();
-        code(call!(-FI_ENOSYS, fabric, ops, eq_open, &mut attr, &mut eq, null_mut()))?;
-        Ok(Arc::new(Self { eq: OwnedFid(eq.cast()), domain, fabric: fabric_fid }))
+        let mut open = |bell: Option<&FabricBell>| {
+            let (wait_obj, wait_set) = FabricBell::of_queue(bell);
+            let mut attr =
+                fi_eq_attr { size: 1024, flags: 0, wait_obj, signaling_vector: 0, wait_set };
+            code(call!(-FI_ENOSYS, fabric, ops, eq_open, &mut attr, &mut eq, null_mut()))
+        };
+        let bell = FabricBell::open(fabric).filter(|bell| open(Some(bell)).is_ok());
+        if bell.is_none() {
+            open(None)?;
+        }
+        Ok(Arc::new(Self { eq: OwnedFid(eq.cast()), domain, bell, fabric: fabric_fid }))
     }
 
     fn domain(&self) -> *mut fid_domain {
@@ -492,19 +586,23 @@ pub(crate) struct FabricCompletion {
 impl FabricQueue {
     /// One with room for so many.
     pub(crate) fn open(domain: &Arc<FabricDomain>, size: usize) -> Result<Self, Code> {
-        let mut attr = fi_cq_attr {
-            size,
-            flags: 0,
-            format: c_enum::from_raw(fi_cq_format::FI_CQ_FORMAT_MSG as u32),
-            wait_obj: c_enum::from_raw(fi_wait_obj::FI_WAIT_NONE as u32),
-            signaling_vector: 0,
-            wait_cond: c_enum::from_raw(fi_cq_wait_cond::FI_CQ_COND_NONE as u32),
-            wait_set: null_mut(),
-            xpu_ctx: null_mut(),
-        };
         let mut cq: *mut fid_cq = null_mut();
         let of = domain.domain();
-        code(call!(-FI_ENOSYS, of, ops, cq_open, &mut attr, &mut cq, null_mut()))?;
+        let mut open = |bell: Option<&FabricBell>| {
+            let (wait_obj, wait_set) = FabricBell::of_queue(bell);
+            let mut attr = fi_cq_attr {
+                size,
+                flags: 0,
+                format: c_enum::from_raw(fi_cq_format::FI_CQ_FORMAT_MSG as u32),
+                wait_obj,
+                signaling_vector: 0,
+                wait_cond: c_enum::from_raw(fi_cq_wait_cond::FI_CQ_COND_NONE as u32),
+                wait_set,
+                xpu_ctx: null_mut(),
+            };
+            code(call!(-FI_ENOSYS, of, ops, cq_open, &mut attr, &mut cq, null_mut()))
+        };
+        open(domain.bell.as_ref()).or_else(|_| open(None))?;
         Ok(Self { cq: OwnedFid(cq.cast()), _domain: Arc::clone(domain) })
     }
 

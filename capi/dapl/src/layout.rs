@@ -92,6 +92,8 @@ pub(crate) const ASYNC_EVD_OVERFLOW: u32 = 0x08001;
 pub(crate) const ASYNC_EP_BROKEN: u32 = 0x08003;
 pub(crate) const ASYNC_PROVIDER_INTERNAL_ERROR: u32 = 0x08005;
 pub(crate) const SOFTWARE_EVENT: u32 = 0x10001;
+/// `DAT_PSP_CREATES_EP_IFASKED`.
+pub(crate) const EP_CREATOR_IF_ASKED: u32 = 1;
 /// The reason of an asynchronous event of a shared receive queue.
 pub(crate) const SRQ_LOW_WATERMARK: i32 = 2;
 
@@ -763,6 +765,7 @@ mod tests {
             ASYNC_EVD_OVERFLOW = "DAT_ASYNC_ERROR_EVD_OVERFLOW",
             ASYNC_EP_BROKEN = "DAT_ASYNC_ERROR_EP_BROKEN",
             SOFTWARE_EVENT = "DAT_SOFTWARE_EVENT",
+            EP_CREATOR_IF_ASKED = "DAT_PSP_CREATES_EP_IFASKED",
             SRQ_LOW_WATERMARK = "DAT_SRQ_LOW_WATERMARK_EVENT",
             DTO_FLUSHED = "DAT_DTO_ERR_FLUSHED",
             DTO_LOCAL_LENGTH = "DAT_DTO_ERR_LOCAL_LENGTH",

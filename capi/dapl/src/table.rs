@@ -3,7 +3,7 @@
 //! Here pointers of the application's become values and answers become numbers. Handles are only
 //! compared with those that are open. Nothing panics past this module.
 use crate::answer::*;
-use crate::fabric::SocketAddress;
+use crate::fabric::{FabricSleep, SEGMENTS, SocketAddress, wake};
 use crate::layout::*;
 use crate::world::*;
 use std::ffi::{CStr, c_char, c_void};
@@ -48,8 +48,15 @@ fn give_back(mut world: MutexGuard<'_, DatWorld>) {
             told.push((cno.agent, evd));
         }
     }
+    let news = std::mem::take(&mut world.news);
+    if news {
+        // while the lock is held: a number is a sleeper's until it takes the lock again
+        world.sleepers.iter().for_each(|&sleeper| wake(sleeper));
+    }
     drop(world);
-    NEWS.notify_all();
+    if news {
+        NEWS.notify_all();
+    }
     for (agent, evd) in told {
         // SAFETY: the application gave the address of a function of this type with its object.
         let function: unsafe extern "C" fn(usize, Handle) = unsafe {
@@ -105,8 +112,28 @@ fn private(from: *const u8, count: i32, place: u32) -> DatResult<Vec<u8>> {
     Ok(all[..count].to_vec())
 }
 
-fn segments(from: *const Triplet, count: i32) -> DatResult<([Triplet; 16], usize)> {
+/// The segments of an operation of which there may be so many: of more nothing is read.
+fn segments(
+    from: *const Triplet,
+    count: i32,
+    most: usize,
+) -> DatResult<([Triplet; SEGMENTS], usize)> {
+    if usize::try_from(count).is_ok_and(|count| count > most) {
+        return bad_argument(2);
+    }
     array(from, count, 2)
+}
+
+/// How many segments requests of an endpoint may have, and its receives.
+fn segments_of(world: &DatWorld, ep: Handle) -> DatResult<(usize, usize)> {
+    match world.eps.get(&ep) {
+        Some(found) => {
+            let attr = &found.attr;
+            let most = [attr.max_request_iov, attr.max_recv_iov].map(|n| n.max(1) as usize);
+            Ok((most[0].min(SEGMENTS), most[1].min(SEGMENTS)))
+        }
+        None => error(INVALID_HANDLE, HANDLE_EP),
+    }
 }
 
 // ---- adaptors
@@ -148,6 +175,20 @@ unsafe extern "C" fn ia_close(ia: Handle, flags: u32) -> u32 {
         world.ia_close(ia, flags == 1)
     })
 }
+
+/// `DAT_NAMED_ATTR`.
+#[repr(C)]
+struct DatNamedAttr {
+    name: *const c_char,
+    value: *const c_char,
+}
+// SAFETY: both strings stay.
+unsafe impl Sync for DatNamedAttr {}
+
+/// What the providers of the reference tell by name beside their attributes. Programs that can do
+/// without reads of remote memory ask for this one, dtest among them.
+static NAMED: [DatNamedAttr; 1] =
+    [DatNamedAttr { name: c"DAT_IB_RDMA_READ".as_ptr(), value: c"TRUE".as_ptr() }];
 
 fn name_of(text: &str) -> [u8; 256] {
     let mut name = [0; 256];
@@ -218,6 +259,7 @@ unsafe extern "C" fn ia_query(
             // what the line of dat.conf said: the registry knows the adaptor again by it
             p.is_thread_safe = u32::from(of.thread_safe);
             p.max_private_data_size = of.private_max as i32;
+            p.ep_creator = EP_CREATOR_IF_ASKED;
             p.optimal_buffer_alignment = 64;
             p.evd_stream_merging_supported = [[1; 6]; 6];
             p.srq_supported = 1;
@@ -225,6 +267,8 @@ unsafe extern "C" fn ia_query(
             p.srq_info_supported = 1;
             p.dto_async_return_guaranteed = 1;
             p.rmr_scope_supported = 1;
+            p.num_provider_specific_attr = NAMED.len() as i32;
+            p.provider_specific_attr = NAMED.as_ptr().expose_provenance();
             put(provider, p);
         }
         Ok(())
@@ -306,9 +350,16 @@ unsafe extern "C" fn cno_free(cno: Handle) -> u32 {
     answer(|world| world.cno_free(cno))
 }
 
-/// Calls `look` until it has something, the time is over or it fails; sleeps in between, at first
-/// hardly at all.
+/// How often a waiter looks before it sleeps.
+const LOOKS: u32 = 50;
+/// How long a waiter sleeps at most: not everything that it waits for has something to wake it, the
+/// end of a time that another call gave for one.
+const SLEEP: Duration = Duration::from_millis(5);
+
+/// Calls `look` until it has something, the time is over or it fails; sleeps in between, in the
+/// domain of what is waited for, where something may come, or a short time where that has no means.
 fn wait_for<T>(
+    waited: Handle,
     timeout: u32,
     mut look: impl FnMut(&mut DatWorld) -> DatResult<Option<T>>,
     expired: impl FnOnce(&mut DatWorld) -> DatResult<T>,
@@ -316,6 +367,7 @@ fn wait_for<T>(
     let end = (timeout != TIMEOUT_INFINITE)
         .then(|| Instant::now() + Duration::from_micros(timeout.into()));
     let mut looks = 0u32;
+    let (mut sleep, mut looked_around) = (None, false);
     let mut guard = world();
     loop {
         if let Some(found) = look(&mut guard)? {
@@ -332,11 +384,32 @@ fn wait_for<T>(
             return expired(&mut guard);
         }
         looks = looks.saturating_add(1);
-        if looks < 100 {
+        if looks < LOOKS {
             drop(guard);
             std::thread::yield_now();
             guard = world();
             continue;
+        }
+        if sleep.is_none() {
+            sleep = Some(guard.domain_of(waited).and_then(FabricSleep::open));
+        }
+        if let Some(Some(sleep)) = &sleep {
+            if sleep.is_allowed() {
+                guard.sleepers.push(sleep.number());
+                drop(guard);
+                sleep.sleep(left.map_or(SLEEP, |left| left.min(SLEEP)));
+                guard = world();
+                guard.sleepers.retain(|&sleeper| sleeper != sleep.number());
+                looked_around = false;
+                continue;
+            }
+            // something is there that others wait for, or nobody: while it is not taken, nothing
+            // tells of what else comes
+            if !std::mem::replace(&mut looked_around, true) {
+                guard.look_around(waited);
+                continue;
+            }
+            looked_around = false;
         }
         let nap = Duration::from_micros(u64::from(looks.min(1000)));
         let nap = left.map_or(nap, |left| left.min(nap));
@@ -356,6 +429,7 @@ unsafe extern "C" fn cno_wait(cno: Handle, timeout: u32, evd: *mut Handle) -> u3
         }
         drop(guard);
         let found = wait_for(
+            cno,
             timeout,
             |world| world.cno_look(cno).or(error(ABORT, 0)),
             |_| error(TIMEOUT_EXPIRED, 0),
@@ -489,6 +563,7 @@ unsafe extern "C" fn evd_wait(
         drop(guard);
         let mut first = true;
         let found = wait_for(
+            evd,
             timeout,
             |world| {
                 // events of before are enough; of those that come, one has to be for waiters
@@ -696,10 +771,8 @@ unsafe extern "C" fn ep_post_send(
     flags: u32,
 ) -> u32 {
     answer(|world| {
-        if !world.eps.contains_key(&ep) {
-            return error(INVALID_HANDLE, HANDLE_EP);
-        }
-        let (iov, count) = segments(iov, count)?;
+        let most = segments_of(world, ep)?.0;
+        let (iov, count) = segments(iov, count, most)?;
         world.ep_post_request(ep, DTO_SEND, &iov[..count], cookie, None, flags)
     })
 }
@@ -712,10 +785,8 @@ unsafe extern "C" fn ep_post_recv(
     flags: u32,
 ) -> u32 {
     answer(|world| {
-        if !world.eps.contains_key(&ep) {
-            return error(INVALID_HANDLE, HANDLE_EP);
-        }
-        let (iov, count) = segments(iov, count)?;
+        let most = segments_of(world, ep)?.1;
+        let (iov, count) = segments(iov, count, most)?;
         world.ep_post_recv(ep, &iov[..count], cookie, flags)
     })
 }
@@ -729,10 +800,8 @@ fn access(
     flags: u32,
 ) -> u32 {
     answer(|world| {
-        if !world.eps.contains_key(&ep) {
-            return error(INVALID_HANDLE, HANDLE_EP);
-        }
-        let (iov, count) = segments(iov, count)?;
+        let most = segments_of(world, ep)?.0;
+        let (iov, count) = segments(iov, count, most)?;
         let Some(remote) = get(remote) else { return bad_argument(5) };
         world.ep_post_request(ep, kind, &iov[..count], cookie, Some(&remote), flags)
     })
@@ -933,13 +1002,9 @@ unsafe extern "C" fn pz_free(pz: Handle) -> u32 {
 
 // ---- service points
 
-/// Endpoints are the application's to make.
-fn consumer_creates(flags: u32) -> DatResult {
-    match flags {
-        0 => Ok(()),
-        1 => error(MODEL_NOT_SUPPORTED, 0),
-        _ => bad_argument(4),
-    }
+/// Whether a service point is to make an endpoint for each request.
+fn makes_endpoints(flags: u32) -> DatResult<bool> {
+    if flags > 1 { bad_argument(4) } else { Ok(flags == 1) }
 }
 
 unsafe extern "C" fn psp_create(
@@ -954,11 +1019,11 @@ unsafe extern "C" fn psp_create(
         if !world.ias.contains_key(&ia) {
             return error(INVALID_HANDLE, HANDLE_IA);
         }
-        consumer_creates(flags)?;
+        let makes_endpoints = makes_endpoints(flags)?;
         if conn_qual == 0 {
             return bad_argument(2);
         }
-        put(psp, world.sp_create(ia, conn_qual, evd, None)?.0);
+        put(psp, world.sp_create(ia, conn_qual, evd, None, makes_endpoints)?.0);
         Ok(())
     })
 }
@@ -976,8 +1041,7 @@ unsafe extern "C" fn psp_create_any(
         if !world.ias.contains_key(&ia) {
             return error(INVALID_HANDLE, HANDLE_IA);
         }
-        consumer_creates(flags)?;
-        let (made, at) = world.sp_create(ia, 0, evd, None)?;
+        let (made, at) = world.sp_create(ia, 0, evd, None, makes_endpoints(flags)?)?;
         put(psp, made);
         put(conn_qual, at);
         Ok(())
@@ -990,7 +1054,8 @@ unsafe extern "C" fn psp_query(psp: Handle, _mask: u32, param: *mut DatPspParam)
         let Some(found) = found else { return error(INVALID_HANDLE, HANDLE_PSP) };
         room(param, 3)?;
         let (ia_handle, conn_qual, evd_handle) = (found.ia, found.conn_qual, found.evd);
-        put(param, DatPspParam { ia_handle, conn_qual, evd_handle, psp_flags: 0 });
+        let psp_flags = found.makes_endpoints.into();
+        put(param, DatPspParam { ia_handle, conn_qual, evd_handle, psp_flags });
         Ok(())
     })
 }
@@ -1011,7 +1076,7 @@ unsafe extern "C" fn rsp_create(
         if conn_qual == 0 && world.ias.contains_key(&ia) {
             return bad_argument(2);
         }
-        put(rsp, world.sp_create(ia, conn_qual, evd, Some(ep))?.0);
+        put(rsp, world.sp_create(ia, conn_qual, evd, Some(ep), false)?.0);
         Ok(())
     })
 }
@@ -1061,10 +1126,8 @@ unsafe extern "C" fn srq_post_recv(
     cookie: u64,
 ) -> u32 {
     answer(|world| {
-        if !world.srqs.contains_key(&srq) {
-            return error(INVALID_HANDLE, HANDLE_SRQ);
-        }
-        let (iov, count) = segments(iov, count)?;
+        let Some(found) = world.srqs.get(&srq) else { return error(INVALID_HANDLE, HANDLE_SRQ) };
+        let (iov, count) = segments(iov, count, found.max_iov)?;
         world.srq_post(srq, &iov[..count], cookie)
     })
 }

@@ -123,6 +123,8 @@ pub(crate) struct DatSp {
     pub(crate) evd: Handle,
     pub(crate) conn_qual: u64,
     pub(crate) reserved: Option<Handle>,
+    /// Whether each request comes with an endpoint (DAT_PSP_PROVIDER_FLAG).
+    pub(crate) makes_endpoints: bool,
     listener: Arc<FabricListener>,
 }
 
@@ -132,6 +134,8 @@ pub(crate) struct DatCr {
     pub(crate) peer: Box<SocketAddress>,
     pub(crate) data: Box<[u8]>,
     pub(crate) ep: Handle,
+    /// Whether that endpoint was made for the request, and goes with it if it is turned away.
+    made: bool,
     sp: Handle,
     listener: Arc<FabricListener>,
     info: FabricInfo,
@@ -178,6 +182,10 @@ pub(crate) struct DatWorld {
     next_key: u32,
     /// Looks at dispatchers so far.
     looks: u64,
+    /// Whether who waits has reason to look again.
+    pub(crate) news: bool,
+    /// Threads that sleep, by what wakes them.
+    pub(crate) sleepers: Vec<i32>,
     /// Dispatchers that agents are to be told of, once the lock is given back.
     pub(crate) upcalls: Vec<(usize, Handle)>,
 }
@@ -212,6 +220,15 @@ impl DatWorld {
         self.ias.get(&ia).map_or(0, |ia| ia.provider)
     }
 
+    /// The domain that a thread sleeps in who waits for this dispatcher or notification object.
+    pub(crate) fn domain_of(&self, waited: Handle) -> Option<&Arc<FabricDomain>> {
+        let ia = match self.evds.get(&waited) {
+            Some(evd) => evd.ia,
+            None => self.cnos.get(&waited)?.ia,
+        };
+        Some(&self.ias.get(&ia)?.domain)
+    }
+
     fn has_ia(&mut self, ia: Handle) -> DatResult<&mut DatIa> {
         Ok(find!(self.ias, ia, HANDLE_IA))
     }
@@ -229,6 +246,9 @@ impl DatWorld {
     ) -> DatResult<(Handle, Handle)> {
         if qlen < 0 {
             return bad_argument(2);
+        }
+        if qlen > EVD_MAX {
+            return exhausted(RESOURCE_MEMORY);
         }
         if evd != 0 && evd != ASYNC_EXISTS {
             let given = find!(self.evds, evd, HANDLE_EVD_ASYNC);
@@ -318,6 +338,7 @@ impl DatWorld {
             evd.uses = evd.uses.saturating_sub(1);
         }
         clear!(evds);
+        self.news = true;
         self.handles.close(ia);
         self.ias.remove(&ia);
         Ok(())
@@ -346,15 +367,19 @@ impl DatWorld {
         if qlen > EVD_MAX {
             return exhausted(RESOURCE_MEMORY);
         }
-        let evd = self.handles.open(HandleKind::Evd, provider);
         let qlen = qlen as usize;
+        let mut queue = VecDeque::new();
+        if queue.try_reserve_exact(qlen).is_err() {
+            return exhausted(RESOURCE_MEMORY);
+        }
+        let evd = self.handles.open(HandleKind::Evd, provider);
         self.evds.insert(
             evd,
             DatEvd {
                 ia,
                 flags,
                 qlen,
-                queue: VecDeque::with_capacity(qlen.min(64)),
+                queue,
                 cno,
                 enabled: true,
                 waitable: true,
@@ -391,10 +416,14 @@ impl DatWorld {
         if qlen > EVD_MAX {
             return exhausted(RESOURCE_MEMORY);
         }
-        if (qlen as usize) < found.queue.len() {
+        let qlen = qlen as usize;
+        if qlen < found.queue.len() {
             return error(INVALID_STATE, 0);
         }
-        found.qlen = qlen as usize;
+        if found.queue.try_reserve_exact(qlen - found.queue.len()).is_err() {
+            return exhausted(RESOURCE_MEMORY);
+        }
+        found.qlen = qlen;
         Ok(())
     }
 
@@ -459,8 +488,9 @@ impl DatWorld {
         let found = find!(self.evds, evd, HANDLE_1);
         let pending = enabled && !found.enabled && !found.queue.is_empty();
         found.enabled = enabled;
+        found.notified |= pending;
+        self.news = true;
         if pending {
-            found.notified = true;
             self.trigger(evd);
         }
         Ok(())
@@ -468,11 +498,13 @@ impl DatWorld {
 
     pub(crate) fn evd_waitable(&mut self, evd: Handle, waitable: bool) -> DatResult {
         find!(self.evds, evd, HANDLE_1).waitable = waitable;
+        self.news = true;
         Ok(())
     }
 
     /// Tells the notification object of a dispatcher.
     fn trigger(&mut self, evd: Handle) {
+        self.news = true;
         let Some(found) = self.evds.get(&evd) else { return };
         if !found.enabled {
             return;
@@ -491,8 +523,9 @@ impl DatWorld {
         let Some(found) = self.evds.get_mut(&evd) else { return };
         event.evd_handle = evd;
         found.queue.push_back(event);
+        found.notified |= tell;
+        self.news = true;
         if tell {
-            found.notified = true;
             self.trigger(evd);
         }
     }
@@ -1060,10 +1093,24 @@ impl DatWorld {
                 return Err(error);
             }
         }
-        let ep = self.handles.open(HandleKind::Ep, provider);
         if let Some(srq) = srq {
             find!(self.srqs, srq, HANDLE_SRQ).uses += 1;
         }
+        let evds = [recv_evd, request_evd, connect_evd];
+        Ok(self.ep_insert((provider, ia), pz, evds, srq, attr, local))
+    }
+
+    /// An endpoint of objects that know of it already; all of them may be none.
+    fn ep_insert(
+        &mut self,
+        (provider, ia): (usize, Handle),
+        pz: Handle,
+        [recv_evd, request_evd, connect_evd]: [Handle; 3],
+        srq: Option<Handle>,
+        attr: DatEpAttr,
+        local: SocketAddress,
+    ) -> Handle {
+        let ep = self.handles.open(HandleKind::Ep, provider);
         let counts = [attr.max_request_dtos, attr.max_recv_dtos].map(|n| n.max(1) as usize);
         self.eps.insert(
             ep,
@@ -1089,7 +1136,7 @@ impl DatWorld {
                 fabric: None,
             },
         );
-        Ok(ep)
+        ep
     }
 
     /// Opens the endpoint of libfabric's behind one.
@@ -1600,13 +1647,15 @@ impl DatWorld {
 
     // ---- service points and requests
 
-    /// A service point at a port, 0 for any; for one endpoint or for all that ask.
+    /// A service point at a port, 0 for any; for one endpoint or for all that ask, with or without
+    /// an endpoint for each.
     pub(crate) fn sp_create(
         &mut self,
         ia: Handle,
         conn_qual: u64,
         evd: Handle,
         reserved: Option<Handle>,
+        makes_endpoints: bool,
     ) -> DatResult<(Handle, u64)> {
         self.has_ia(ia)?;
         let Ok(port) = u16::try_from(conn_qual) else { return bad_argument(2) };
@@ -1639,7 +1688,7 @@ impl DatWorld {
             find!(self.eps, ep, HANDLE_EP).state = EpState::Reserved;
         }
         find!(self.evds, evd, HANDLE_EVD_CR).uses += 1;
-        self.sps.insert(sp, DatSp { ia, evd, conn_qual, reserved, listener });
+        self.sps.insert(sp, DatSp { ia, evd, conn_qual, reserved, makes_endpoints, listener });
         Ok((sp, conn_qual))
     }
 
@@ -1671,8 +1720,10 @@ impl DatWorld {
         let listener = Arc::clone(&found.listener);
         let Some(data) = unmarked(data) else { return listener.reject(&info, &[]) };
         let (evd, conn_qual, reserved) = (found.evd, found.conn_qual, found.reserved);
+        let made = found.makes_endpoints;
         let Some(adaptor) = self.ias.get(&ia) else { return };
-        let (provider, local) = (adaptor.provider, std::ptr::from_ref(&*adaptor.address).addr());
+        let (provider, own) = (adaptor.provider, *adaptor.address);
+        let local = std::ptr::from_ref(&*adaptor.address).addr();
         if self.evds.get(&evd).is_none_or(|evd| evd.queue.len() >= evd.qlen) {
             listener.reject(&info, &[]);
             let overflow = DatEvent::asynchronous(ASYNC_EVD_OVERFLOW, evd, 0);
@@ -1687,8 +1738,18 @@ impl DatWorld {
         }
         let cr = self.handles.open(HandleKind::Cr, provider);
         let peer = Box::new(info.address(true));
-        let ep = reserved.unwrap_or(0);
-        self.crs.insert(cr, DatCr { ia, peer, data: data.into(), ep, sp, listener, info });
+        let ep = if made {
+            // without a zone and dispatchers: the application gives it some before it accepts
+            let attr = self.default_attr(ia);
+            let ep = self.ep_insert((provider, ia), 0, [0; 3], None, attr, own);
+            if let Some(ep) = self.eps.get_mut(&ep) {
+                ep.state = EpState::PassivePending;
+            }
+            ep
+        } else {
+            reserved.unwrap_or(0)
+        };
+        self.crs.insert(cr, DatCr { ia, peer, data: data.into(), ep, made, sp, listener, info });
         let named = if reserved.is_some() { 0 } else { sp };
         self.put(evd, DatEvent::request(named, local, conn_qual, cr, false), true);
     }
@@ -1721,6 +1782,7 @@ impl DatWorld {
         if let Err(error) = self.realize(ep, Some(&request.info)) {
             request.listener.reject(&request.info, &[]);
             if error != DatError(INTERNAL_ERROR) {
+                find!(self.eps, ep, HANDLE_EP).state = EpState::Unconnected;
                 return Err(error);
             }
             // of a caller that has gone a device makes no endpoint: that is an event as well
@@ -1747,12 +1809,15 @@ impl DatWorld {
         if data.len() > find!(self.ias, request.ia, HANDLE_IA).private_max {
             return bad_argument(2);
         }
-        if let Some(ep) = self.eps.get_mut(&request.ep) {
-            ep.state = EpState::Unconnected;
-        }
         request.listener.reject(&request.info, &marked(data));
+        let (ep, made) = (request.ep, request.made);
         self.crs.remove(&cr);
         self.handles.close(cr);
+        if made {
+            let _ = self.ep_free(ep);
+        } else if let Some(ep) = self.eps.get_mut(&ep) {
+            ep.state = EpState::Unconnected;
+        }
         Ok(())
     }
 
@@ -1779,6 +1844,20 @@ impl DatWorld {
             for ep in eps {
                 self.drain(ep, true, false);
             }
+        }
+        self.events(ia);
+    }
+
+    /// Looks at everything that feeds any dispatcher of the adaptor of this one, or of this
+    /// notification object.
+    pub(crate) fn look_around(&mut self, waited: Handle) {
+        let ia = self.evds.get(&waited).map(|evd| evd.ia);
+        let Some(ia) = ia.or_else(|| self.cnos.get(&waited).map(|cno| cno.ia)) else { return };
+        let eps: Vec<Handle> =
+            self.eps.iter().filter(|(_, ep)| ep.ia == ia).map(|(&h, _)| h).collect();
+        for ep in eps {
+            self.drain(ep, true, false);
+            self.drain(ep, false, false);
         }
         self.events(ia);
     }

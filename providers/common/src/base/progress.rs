@@ -88,9 +88,52 @@ const LOOK_IN: Duration = Duration::from_secs(1);
 /// How long the thread stands back after it saw the application make progress.
 const STAND_BACK: Duration = Duration::from_millis(1);
 
+/// How long it stands back at least, where the application stops at once time after time.
+const STAND_BACK_LEAST: Duration = Duration::from_micros(50);
+
 /// How long the thread stands back at most while the application goes on making progress,
 /// because each look costs the application a little.
 const STAND_BACK_MOST: Duration = Duration::from_millis(16);
+
+/// How long the thread stands back.
+///
+/// An application that goes on is left alone for longer and longer. One that makes a call or two and
+/// then looks at its memory alone, as targets of remote writes may, moves only when the thread comes:
+/// each time that it had stopped within the first wait, the next first wait is half as long, and
+/// twice as long as soon as it had not.
+#[derive(Debug)]
+struct Patience {
+    /// The first wait after the application was seen to do nothing.
+    first: Duration,
+    next: Duration,
+    /// How often in a row it was seen to make progress.
+    turns: u32,
+}
+
+impl Patience {
+    fn new() -> Self {
+        Self { first: STAND_BACK, next: STAND_BACK, turns: 0 }
+    }
+
+    /// The application made progress since the last look: how long to wait for the next.
+    fn active(&mut self) -> Duration {
+        if self.turns == 1 {
+            self.first = (self.first * 2).min(STAND_BACK);
+        }
+        self.turns = self.turns.saturating_add(1);
+        let now = self.next;
+        self.next = (now * 2).min(STAND_BACK_MOST);
+        now
+    }
+
+    /// It made none.
+    fn idle(&mut self) {
+        if self.turns == 1 {
+            self.first = (self.first / 2).max(STAND_BACK_LEAST);
+        }
+        (self.next, self.turns) = (self.first, 0);
+    }
+}
 
 /// How long the thread stands back after a visit that panicked, and how long at most if
 /// one after the other does: each says so on stderr.
@@ -120,7 +163,7 @@ impl Thread {
 
 fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
     let mut seen = 0;
-    let (mut stand_back, mut shaken) = (STAND_BACK, SHAKEN);
+    let (mut patience, mut shaken) = (Patience::new(), SHAKEN);
     while !shared.stop.load(Ordering::Acquire) {
         let Some(engine) = engine.upgrade() else { return };
         let now = engine.activity();
@@ -131,11 +174,10 @@ fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
             drop(engine);
             // While the thread stands back only its wake-up descriptor counts: the engine's is
             // readable most of the time.
-            std::thread::sleep(stand_back);
-            stand_back = (stand_back * 2).min(STAND_BACK_MOST);
+            std::thread::sleep(patience.active());
             continue;
         }
-        stand_back = STAND_BACK;
+        patience.idle();
         // A panic was reported, and everything else goes on: what failed may concern one
         // connection only.
         let Some(may_block) = unharmed(|| engine.visit()) else {
@@ -174,6 +216,36 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
     use std::sync::mpsc::{Sender, channel};
+
+    #[test]
+    fn one_that_goes_on_is_left_alone_and_one_that_stops_at_once_is_not() {
+        let mut patience = Patience::new();
+        for n in [1, 2, 4, 8, 16, 16, 16] {
+            assert_eq!(patience.active(), STAND_BACK * n);
+        }
+        patience.idle();
+        // what had gone on for long says nothing of how soon it stops
+        assert_eq!(patience.active(), STAND_BACK);
+        for n in [2, 4, 8, 16] {
+            patience.idle();
+            assert_eq!(patience.active(), STAND_BACK / n);
+        }
+        for _ in 0..10 {
+            patience.idle();
+            patience.active();
+        }
+        patience.idle();
+        assert_eq!(patience.active(), STAND_BACK_LEAST);
+        // it goes on again
+        assert_eq!(patience.active(), STAND_BACK_LEAST * 2);
+        patience.idle();
+        assert_eq!(patience.active(), STAND_BACK_LEAST * 2);
+        // nothing but looks in vain
+        for _ in 0..3 {
+            patience.idle();
+        }
+        assert_eq!(patience.active(), STAND_BACK_LEAST);
+    }
 
     /// An engine of which visits panic, as many as are said.
     struct Shaky {

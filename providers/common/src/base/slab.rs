@@ -28,6 +28,12 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
+    /// Makes room for so many values in all, so that storing them allocates nothing; false without
+    /// memory.
+    pub fn make_room(&mut self, values: usize) -> bool {
+        self.slots.try_reserve_exact(values.saturating_sub(self.slots.len())).is_ok()
+    }
+
     /// Stores a value; returns its index.
     #[inline(always)]
     pub fn insert(&mut self, value: T) -> u32 {

@@ -23,9 +23,13 @@ impl VerbsEngine {
     /// Opens a shared receive context; returns its index.
     pub(crate) fn add_shared(&self, limits: VerbsEpLimits) -> Result<u32> {
         let srq = Srq::new(&self.pd, limits.rx_size as u32, limits.rx_iov as u32)?;
-        let at = self.add(limits);
-        self.lock().eps[at].srq = Some(srq);
-        Ok(at)
+        let mut ep = VerbsEndpoint::new(limits);
+        // posting a receive asks for no memory
+        if !ep.shared.make_room(ep.limits.rx_size) {
+            return Err(Error::NOMEM);
+        }
+        ep.srq = Some(srq);
+        Ok(self.lock().eps.insert(ep))
     }
 
     /// Enables an endpoint: makes its queue pair, with receives of the shared context
