@@ -97,6 +97,12 @@ static char *sbuf, *rbuf;
 static void *sdesc, *rdesc;
 static size_t buflen;
 
+/* An endpoint's address, of whatever format. */
+union name {
+	struct sockaddr_storage addr;
+	char bytes[1024];
+};
+
 /* FABBENCH_NODE: for providers that have no loopback, an address of this host. */
 static const char *node(void)
 {
@@ -143,8 +149,8 @@ static struct fi_info *find(const char *node, const char *service, uint64_t flag
 		h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;
 	h->fabric_attr->prov_name = strdup(provider);
 	h->addr_format = FI_SOCKADDR_IN;
-	if (!strcmp(provider, "shm")) {		/* endpoints have names: each side takes its own */
-		h->addr_format = FI_ADDR_STR;
+	if (!strcmp(provider, "shm") || !strcmp(provider, "lnx")) {	/* each side takes its own */
+		h->addr_format = *provider == 's' ? FI_ADDR_STR : FI_FORMAT_UNSPEC;
 		node = service = NULL;
 		flags = 0;
 	}
@@ -419,7 +425,7 @@ static double raw(const char *mode, size_t n, long count)
 static struct side one, two;
 static int calm;
 
-static void open_pair(struct sockaddr_storage name[2])
+static void open_pair(union name name[2])
 {
 	struct side *s[2] = { &one, &two };
 
@@ -463,7 +469,7 @@ static struct fi_info *event_of_pair(struct side *s, uint32_t want)
 static void connect_pair(void)
 {
 	struct fi_eq_attr ea = { .wait_obj = FI_WAIT_UNSPEC };
-	struct sockaddr_storage name;
+	union name name;
 	size_t len = sizeof name;
 	char port[8];
 
@@ -612,7 +618,7 @@ static long resident(void)
 	return pages * sysconf(_SC_PAGESIZE);
 }
 /* So many endpoints of another process that have said one word to two. */
-static void connect_peers(int peers, struct sockaddr_storage *name)
+static void connect_peers(int peers, union name *name)
 {
 	int done = 0, go[2];
 	pid_t parent = getpid();
@@ -684,7 +690,7 @@ static double start_time(char **argv, long count)
 struct all {
 	atomic_int open, go, through;
 	_Atomic double slowest;
-	struct sockaddr_storage name[];
+	union name name[];
 };
 
 static void await_count(atomic_int *n, int wanted, struct side *s)
@@ -874,12 +880,12 @@ static double processes(int n, size_t size, void (*each)(struct all *, int, int,
 int main(int argc, char **argv)
 {
 	static struct side s;
-	size_t n, len = sizeof(struct sockaddr_storage);
+	size_t n, len = sizeof(union name);
 	long count, warm;
 	int fds[2], client, lat, bw, rma, w, st = 0;
 	pid_t p;
 	double t;
-	struct sockaddr_storage a = { 0 };
+	union name a = { 0 };
 
 	if (argc != 6) {
 		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|write|read|writebw|readbw|steps|calm|posted|kept|idle|memory|getinfo|start|pairs|crowd|kind|couples msg|rdm|raw PROVIDER SIZE COUNT\n");
@@ -929,7 +935,7 @@ int main(int argc, char **argv)
 	}
 	calm = !strcmp(argv[1], "calm");
 	if (!strcmp(argv[1], "steps") || calm || !strcmp(argv[1], "posted") || !strcmp(argv[1], "kept") || !strcmp(argv[1], "idle") || !strcmp(argv[1], "memory")) {
-		struct sockaddr_storage name[2];
+		union name name[2];
 		struct rlimit files;
 		double none;
 

@@ -1,5 +1,5 @@
 //! The engine as the application's endpoints call it ([`ofi_provider::endpoint`]).
-use crate::engine::{LnxEngine, LnxState, LnxTransfer};
+use crate::engine::{LnxAside, LnxEngine, LnxState, LnxTransfer};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
 };
@@ -7,7 +7,7 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
 use ofi_provider::contexts::ContextPlace;
-use ofi_provider::endpoint::{RdmAttr, RdmEndpoint, RdmEngine};
+use ofi_provider::endpoint::{EndpointAside, RdmAttr, RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::lock::Guard;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// An endpoint of the application's.
 pub(crate) type LnxEp = RdmEndpoint<LnxEngine>;
+
+impl EndpointAside<LnxEngine> for LnxAside {}
 
 impl HearsNames for LnxEngine {
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
@@ -34,7 +36,7 @@ impl HearsNames for LnxEngine {
 
 impl RdmEngine for LnxEngine {
     type Identity = RdmAttr;
-    type Aside = ();
+    type Aside = LnxAside;
     type State = LnxState;
 
     #[inline]
@@ -54,7 +56,7 @@ impl RdmEngine for LnxEngine {
     }
 
     fn enable(&self, ep: &LnxEp, bindings: &Bindings, _srx: Option<u32>) -> Result {
-        self.enable_ep(ep.id, bindings)
+        self.enable_ep(ep.id, &ep.aside, bindings)
     }
 
     fn enable_contexts(&self, _eps: &[u32], _bindings: &Bindings) -> Result {
@@ -84,26 +86,26 @@ impl RdmEngine for LnxEngine {
     }
 
     #[inline]
-    fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
+    fn send(self: &Arc<Self>, ep: &LnxEp, op: SendOp, tagged: bool) -> Result {
         let SendOp { dest: peer, context, flags, .. } = op;
         let kind = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         let about = LnxTransfer { peer, context, flags, kind };
         self.transfer(ep, about, |rail, to| rail.send(to, &op, tagged))
     }
 
-    fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {
+    fn read(self: &Arc<Self>, ep: &LnxEp, op: ReadOp) -> Result {
         let ReadOp { src: peer, context, flags, .. } = op;
         let about = LnxTransfer { peer, context, flags, kind: FI_READ | FI_RMA };
         self.transfer(ep, about, |rail, from| rail.read(from, &op))
     }
 
-    fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result {
+    fn write(self: &Arc<Self>, ep: &LnxEp, op: WriteOp) -> Result {
         let WriteOp { dest: peer, context, flags, .. } = op;
         let about = LnxTransfer { peer, context, flags, kind: FI_WRITE | FI_RMA };
         self.transfer(ep, about, |rail, to| rail.write(to, &op))
     }
 
-    fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result {
+    fn atomic(self: &Arc<Self>, ep: &LnxEp, op: AtomicOp) -> Result {
         let AtomicOp { dest: peer, context, flags, .. } = op;
         let way = if op.operation.fetches() { FI_READ } else { FI_WRITE };
         let about = LnxTransfer { peer, context, flags, kind: way | FI_ATOMIC };

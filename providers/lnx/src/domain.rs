@@ -2,7 +2,7 @@
 use crate::LNX;
 use crate::adaptor::LnxEp;
 use crate::config::config;
-use crate::engine::{LnxCommon, LnxEngine, OpenedCore};
+use crate::engine::{LnxAside, LnxCommon, LnxEngine, OpenedCore};
 use crate::info;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
@@ -11,7 +11,6 @@ use ofi_provider::core_provider::{CoreDomain, CoreFabric, LinkedRegions};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, version};
-use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use std::sync::Arc;
@@ -31,8 +30,6 @@ impl Fabric for LnxFabric {
         no_keys(info, api_version)?;
         let cores = cores_of(info, api_version)?;
         let mut settings = DomainSettings::new(info, false)?;
-        // The cores call from threads of theirs, whatever the application promises.
-        settings.level = Level::Shared;
         settings.addr_format = FI_FORMAT_UNSPEC as u32;
         let mr_mode = match info.domain().map_or(FI_MR_UNSPEC, |domain| domain.mr_mode) {
             FI_MR_BASIC => FI_MR_BASIC,
@@ -48,7 +45,8 @@ impl Fabric for LnxFabric {
         let domains = opened.iter().map(|core| core.domain.clone()).collect();
         let regions = Arc::new(LinkedRegions::new(domains, mr_mode, key_size.unwrap_or(8)));
         settings.regions = Arc::new(MrTable::backed(mr_mode, regions));
-        let common = LnxCommon { cores: opened, regions: settings.regions.clone() };
+        let (level, regions) = (settings.level.clone(), settings.regions.clone());
+        let common = LnxCommon { cores: opened, regions, level };
         let engine = LnxEngine::new(common)?;
         Ok(LnxDomain { engine, settings, api_version }.into())
     }
@@ -115,6 +113,6 @@ impl Domain for LnxDomain {
         let attr = RdmAttr::of(info, self.api_version)?;
         // Peers call, send and use our memory whether there is something to wait for or not.
         self.start_thread()?;
-        Ok(LnxEp::new(self.engine.clone(), attr, ()))
+        Ok(LnxEp::new(self.engine.clone(), attr, LnxAside::default()))
     }
 }

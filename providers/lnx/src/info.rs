@@ -62,6 +62,16 @@ fn report(line: &str) {
     ofi_provider::log!(&LNX, INFO, FABRIC, "{line}");
 }
 
+/// What cores are promised of the calls they get. A thread of this provider's comes beside the
+/// application's, unless that has promised to serialize its calls and to make progress by itself.
+fn threading(domain: Option<&fi_domain_attr>) -> fi_threading {
+    let alone = domain.is_some_and(|domain| {
+        domain.threading == fi_threading::FI_THREAD_DOMAIN
+            && domain.data_progress == fi_progress::FI_PROGRESS_MANUAL
+    });
+    if alone { fi_threading::FI_THREAD_DOMAIN } else { fi_threading::FI_THREAD_SAFE }
+}
+
 /// The hints for the cores, so that the link can do what `hints` ask of it, and `extra` beside that.
 /// They name no domain and no provider.
 fn core_hints(hints: Option<InfoRef<'_>>, extra: u64) -> Result<InfoBuf> {
@@ -97,7 +107,8 @@ fn core_hints(hints: Option<InfoRef<'_>>, extra: u64) -> Result<InfoBuf> {
     }
     let domain = hints.and_then(InfoRef::domain);
     core.edit_domain(|to| {
-        to.threading = fi_threading::FI_THREAD_SAFE.into();
+        to.threading = threading(domain).into();
+        to.control_progress = fi_progress::FI_PROGRESS_MANUAL.into();
         to.data_progress = fi_progress::FI_PROGRESS_MANUAL.into();
         to.mr_mode = match domain.map(|domain| domain.mr_mode) {
             None | Some(FI_MR_BASIC) => MR_MODE,
@@ -135,7 +146,7 @@ fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> 
         hints.set_caps(hints.caps() & !FI_REMOTE_COMM);
     }
     let mut found: Vec<LnxCore> = Vec::new();
-    let mut look = |hints: &InfoBuf| -> Result {
+    let mut look = |hints: &InfoBuf, domain: Option<&CStr>| -> Result {
         // Older versions cannot say what a provider is asked for as a peer.
         let version = api.max(version(1, 9));
         let hints = Some(hints.as_ref());
@@ -150,6 +161,10 @@ fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> 
             if !is_provider(name, &spec.provider) {
                 continue;
             }
+            // A provider may answer with more than the domain that was asked for.
+            if domain.is_some() && info.as_ref().domain_name() != domain {
+                continue;
+            }
             let key = info.domain().mr_mode & FI_MR_PROV_KEY != 0;
             if found.iter().any(names) || (key && info.caps() & REMOTE_CAPS != 0) {
                 continue;
@@ -162,11 +177,12 @@ fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> 
         Ok(())
     };
     if spec.domains.is_empty() {
-        look(&hints)?;
+        look(&hints, None)?;
     }
     for domain in &spec.domains {
-        hints.set_domain_name(&name(domain)?)?;
-        look(&hints)?;
+        let domain = name(domain)?;
+        hints.set_domain_name(&domain)?;
+        look(&hints, Some(&domain))?;
     }
     if is_local {
         found.truncate(1);

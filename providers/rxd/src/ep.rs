@@ -85,20 +85,20 @@ impl RdmEngine for RxdEngine {
     }
 
     #[inline]
-    fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
-        self.transfer(ep, |ep| ep.send(op, tagged))
+    fn send(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: SendOp, tagged: bool) -> Result {
+        self.transfer(ep.id, |ep| ep.send(op, tagged))
     }
 
-    fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {
-        self.transfer(ep, |ep| ep.read(op))
+    fn read(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: ReadOp) -> Result {
+        self.transfer(ep.id, |ep| ep.read(op))
     }
 
-    fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result {
-        self.transfer(ep, |ep| ep.write(op))
+    fn write(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: WriteOp) -> Result {
+        self.transfer(ep.id, |ep| ep.write(op))
     }
 
-    fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result {
-        self.transfer(ep, |ep| ep.atomic(op))
+    fn atomic(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: AtomicOp) -> Result {
+        self.transfer(ep.id, |ep| ep.atomic(op))
     }
 
     fn max_atomic(operation: Operation) -> usize {

@@ -119,23 +119,23 @@ impl RdmEngine for RxmEngine {
     }
 
     #[inline(always)]
-    fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
+    fn send(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: SendOp, tagged: bool) -> Result {
         let mut state = self.lock();
-        let result = state.ep(ep).send(op, tagged);
-        help_if_wanted(self, state, ep);
+        let result = state.ep(ep.id).send(op, tagged);
+        help_if_wanted(self, state, ep.id);
         result
     }
 
-    fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {
-        transfer(self, ep, |ep| ep.read(op))
+    fn read(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: ReadOp) -> Result {
+        transfer(self, ep.id, |ep| ep.read(op))
     }
 
-    fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result {
-        transfer(self, ep, |ep| ep.write(op))
+    fn write(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: WriteOp) -> Result {
+        transfer(self, ep.id, |ep| ep.write(op))
     }
 
-    fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result {
-        transfer(self, ep, |ep| ep.atomic(op))
+    fn atomic(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: AtomicOp) -> Result {
+        transfer(self, ep.id, |ep| ep.atomic(op))
     }
 
     fn max_atomic(operation: Operation) -> usize {

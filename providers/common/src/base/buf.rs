@@ -121,6 +121,11 @@ impl Segments {
         if count > IOV_LIMIT || (count > 0 && iov.is_null()) {
             return Err(Error::INVAL);
         }
+        if count == 1 {
+            // SAFETY: by this function's contract.
+            let one = unsafe { *iov };
+            return Ok(Self::one(one.iov_base, one.iov_len));
+        }
         let descs = [std::ptr::null_mut(); IOV_LIMIT];
         let mut all = Many { iov: [EMPTY; IOV_LIMIT], descs, count, len: 0 };
         for (index, to) in all.iov[..count].iter_mut().enumerate() {
@@ -321,6 +326,9 @@ pub trait MessageBytes: Copy {
 
     /// Copies them to a buffer; what does not fit is left out.
     fn copy_into(self, buf: &RecvBuf);
+
+    /// Where they are, and how many.
+    fn places(self) -> [(*const u8, usize); 2];
 }
 
 impl MessageBytes for &[u8] {
@@ -332,6 +340,11 @@ impl MessageBytes for &[u8] {
     #[inline(always)]
     fn copy_into(self, buf: &RecvBuf) {
         buf.copy_from(0, self);
+    }
+
+    #[inline(always)]
+    fn places(self) -> [(*const u8, usize); 2] {
+        [(self.as_ptr(), self.len()), (std::ptr::null(), 0)]
     }
 }
 
@@ -351,6 +364,11 @@ impl MessageBytes for ForeignBytes<'_> {
             done += len;
         });
     }
+
+    #[inline(always)]
+    fn places(self) -> [(*const u8, usize); 2] {
+        [(self.at, self.len), (std::ptr::null(), 0)]
+    }
 }
 
 /// [`ForeignBytes`] in two pieces, of which the second may be empty.
@@ -358,6 +376,14 @@ impl MessageBytes for ForeignBytes<'_> {
 pub struct ForeignPieces<'a>(pub(crate) [ForeignBytes<'a>; 2]);
 
 impl ForeignPieces<'_> {
+    /// Bytes that are in these places, each with their number.
+    ///
+    /// # Safety
+    /// They are readable as long as the value is used, and in no memory of the application's.
+    pub(crate) unsafe fn of(places: [(*const u8, usize); 2]) -> Self {
+        Self(places.map(|(at, len)| ForeignBytes { at, len, of: PhantomData }))
+    }
+
     /// How many bytes there are.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(self) -> usize {
@@ -393,9 +419,14 @@ impl MessageBytes for ForeignPieces<'_> {
         self.len()
     }
 
+    #[inline]
+    fn places(self) -> [(*const u8, usize); 2] {
+        self.0.map(|piece| (piece.at, piece.len))
+    }
+
     fn copy_into(self, buf: &RecvBuf) {
         let mut done = 0;
-        for piece in self.0 {
+        for piece in self.0.into_iter().filter(|piece| piece.len > 0) {
             let mut at = piece.at;
             buf.0.each(done, piece.len.min(buf.len() - done), |part, len| {
                 // SAFETY: the application keeps `part..part + len` writable and does not touch it;

@@ -1,12 +1,13 @@
 //! The addresses of endpoints that are several endpoints of other providers at a time (fi_lnx(7)):
 //! bytes that begin with the host's name and have, for each of these endpoints, the name of its
-//! fabric and its own address. The layout is the original's, in the host's byte order and without
-//! gaps:
+//! fabric and its own address. The layout is the original's, in the host's byte order:
 //!
 //! | bytes | |
 //! |---|---|
 //! | 64 | the host's name, with a NUL |
-//! | 4 | how many parts follow, each of which is |
+//! | 4 | how many parts follow |
+//! | 4 | nothing: C puts what has 8 bytes, as the length of an address has, where 8 divides |
+//! | | and for each part, without any gaps: |
 //! | 64 | the name of a fabric, with a NUL |
 //! | 8 | the length of the address |
 //! | that many | the address, as fi_getname(3) gives it |
@@ -20,7 +21,7 @@ use std::sync::Arc;
 /// Bytes of a name, with its NUL.
 const NAME: usize = 64;
 /// Bytes before the first part.
-const HEAD: usize = NAME + 4;
+const HEAD: usize = NAME + 8;
 /// Bytes of a part before its address.
 const PART: usize = NAME + 8;
 /// Most parts of an address.
@@ -118,6 +119,7 @@ impl LinkAddr {
             bytes[NAME - MARK_LEN..].copy_from_slice(&mark);
         }
         bytes.extend_from_slice(&(parts.len() as u32).to_ne_bytes());
+        bytes.resize(HEAD, 0);
         for (fabric, addr) in parts {
             bytes.extend_from_slice(&field(fabric, NAME));
             bytes.extend_from_slice(&(addr.len() as u64).to_ne_bytes());
@@ -206,6 +208,29 @@ mod tests {
         // A long name makes room for the mark.
         let long = LinkAddr::new(&[b'h'; 80], Some(mark), &parts()).unwrap();
         assert_eq!((long.host().len(), long.mark()), (MARKED_NAME - 1, Some(mark)));
+    }
+
+    /// What fi_getname(3) of an original's endpoint gave (2.5 and 2.7), of shm and tcp on `lo`. Behind the
+    /// NUL of a fabric's name there is what the memory had before.
+    #[test]
+    fn an_address_of_the_originals_is_read() {
+        let mut bytes = vec![0; 251];
+        let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
+        put(0, b"vm\0\0\0\0\0\0\xe8\x5c\x0d\xb8");
+        put(64, &2u32.to_ne_bytes());
+        put(72, b"shm\0\0\0\0\0\x80\x26\x01");
+        put(136, &19u64.to_ne_bytes());
+        put(144, b"fi_shm://23544:0:0\0");
+        put(163, b"127.0.0.1/32\0P\x03");
+        put(227, &16u64.to_ne_bytes());
+        put(235, b"\x02\0\xb6\xab\x7f\0\0\x01");
+        let mut longer = bytes.clone();
+        longer.resize(4096, 7);
+        let addr = LinkAddr::read(&longer).unwrap();
+        assert_eq!((addr.as_bytes(), addr.host(), addr.mark()), (&bytes[..], &b"vm"[..], None));
+        let parts: Vec<_> = addr.parts().collect();
+        assert_eq!(parts[0], (&b"shm"[..], &b"fi_shm://23544:0:0\0"[..]));
+        assert_eq!(parts[1], (&b"127.0.0.1/32"[..], &bytes[235..]));
     }
 
     #[test]

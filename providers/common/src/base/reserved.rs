@@ -17,6 +17,7 @@
 //! | | 62 | [`COLLECTIVE_ADDR`] | a group of a collective |
 //! | | upper half | [`MULTICAST_ADDR`] | a multicast group |
 //! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`] | see there |
+//! | behind the table of a receive queue's owner (fi_peer(3)) | | [`TAKES_WHOLE`] | see there |
 //!
 //! Flags of fi_getinfo that only providers use are in `ofi::info`, where the core sees them too.
 //! What is asserted at the end of this file is checked when it is compiled.
@@ -101,6 +102,10 @@ pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
 /// is nothing to read. A read would make progress first, which a utility provider that has several
 /// queues of one domain needs once for all of them.
 pub(crate) const HAS_ENTRIES: c_int = 0x0f1_0002;
+
+/// Behind a `struct fi_ops_srx_owner`, whose size says that there is more: the owner is one of this
+/// library's, and a function that takes messages that are all here follows (`crate::imports`).
+pub(crate) const TAKES_WHOLE: u64 = 0x0f1_77a6_e5a1_1001;
 
 /// The flags of the API that a call that starts an operation may have, an endpoint by default,
 /// or a completion.

@@ -37,6 +37,7 @@ use crate::info::{
     CORE_PROV_ONLY, Era, GETINFO_HIDDEN, GETINFO_INTERNAL, InfoBuf, InfoChain, InfoQuery, InfoRef,
     dup_raw,
 };
+use crate::lock::Level;
 use crate::mr::{Backed, Backing, Count, RegionRequest};
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
@@ -265,12 +266,15 @@ pub struct CoreDomain {
     local: bool,
     /// Whether peers name memory by its virtual address (FI_MR_VIRT_ADDR).
     virt_addr: bool,
+    /// Whether calls were promised to come one at a time (FI_THREAD_DOMAIN).
+    serialized: bool,
     fabric: Arc<CoreFabric>,
 }
 
-// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
+// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread, or with
+// FI_THREAD_DOMAIN, where the application has promised that and no thread of ours calls.
 unsafe impl Send for CoreDomain {}
-// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
+// SAFETY: as for `Send`.
 unsafe impl Sync for CoreDomain {}
 
 impl CoreDomain {
@@ -288,7 +292,13 @@ impl CoreDomain {
         let local = mode & abi::FI_LOCAL_MR != 0 || mr_mode & abi::FI_MR_LOCAL != 0;
         let basic = mr_mode == abi::FI_MR_BASIC;
         let virt_addr = basic || mr_mode & abi::FI_MR_VIRT_ADDR != 0;
-        Ok(Arc::new(Self { raw, local, virt_addr, fabric: fabric.clone() }))
+        let serialized = info.domain().threading == abi::fi_threading::FI_THREAD_DOMAIN;
+        Ok(Arc::new(Self { raw, local, virt_addr, serialized, fabric: fabric.clone() }))
+    }
+
+    /// The level of locks that only calls for this domain, and calls from there, take.
+    pub fn level(&self) -> Level {
+        if self.serialized { Level::Serialized } else { Level::Shared }
     }
 
     /// The fabric it is opened on.

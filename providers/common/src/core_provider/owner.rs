@@ -15,15 +15,18 @@ use crate::abi::{
     fid_peer_cntr, fid_peer_cq, fid_peer_srx,
 };
 use crate::boundary::{answer, answer_quickly};
-use crate::buf::{IOV_LIMIT, RecvBuf};
+use crate::buf::{ForeignPieces, IOV_LIMIT, RecvBuf};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::ops;
+use crate::imports::{OwnSrxOps, WholeMessage};
+use crate::lock::{Guard, Level, Lock};
+use crate::reserved::TAKES_WHOLE;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 /// A message that came to an endpoint of a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +51,9 @@ pub trait QueueOwner: Send + Sync + 'static {
 
     /// The oldest receive that a message matches.
     fn arrived(&self, message: &ArrivingMessage) -> Option<(RecvBuf, Self::Filling)>;
+    /// Gives a message that is all here to the receive it matches, and reports that. False if nothing
+    /// was done: the core then asks for a receive.
+    fn arrived_whole(&self, message: &ArrivingMessage, bytes: ForeignPieces<'_>) -> bool;
     /// A message waits at the core: its receive starts it, by this number.
     fn waits(&self, message: &ArrivingMessage, entry: u32);
     /// Senders got addresses: `addr_of` says that of a waiting message's sender.
@@ -165,7 +171,7 @@ pub(super) struct LentQueues<O: QueueOwner> {
     cq: UnsafeCell<fid_peer_cq>,
     srx: UnsafeCell<fid_peer_srx>,
     owner: Arc<O>,
-    records: Mutex<RxRecords<O::Filling>>,
+    records: Lock<RxRecords<O::Filling>>,
     #[allow(clippy::vec_box, reason = "the core has their addresses")]
     cntrs: Mutex<Vec<Box<LentCntr<O>>>>,
 }
@@ -206,14 +212,18 @@ impl<O: QueueOwner> LentQueues<O> {
         write: Some(write::<O>),
         writeerr: Some(write_error::<O>),
     };
-    const SRX_OPS: &'static fi_ops_srx_owner = &fi_ops_srx_owner {
-        size: size_of::<fi_ops_srx_owner>(),
-        get_msg: Some(get::<O, false>),
-        get_tag: Some(get::<O, true>),
-        queue_msg: Some(queue::<O>),
-        queue_tag: Some(queue::<O>),
-        foreach_unspec_addr: Some(foreach_unspec_addr::<O>),
-        free_entry: Some(free::<O>),
+    const SRX_OPS: &'static OwnSrxOps = &OwnSrxOps {
+        ops: fi_ops_srx_owner {
+            size: size_of::<OwnSrxOps>(),
+            get_msg: Some(get::<O, false>),
+            get_tag: Some(get::<O, true>),
+            queue_msg: Some(queue::<O>),
+            queue_tag: Some(queue::<O>),
+            foreach_unspec_addr: Some(foreach_unspec_addr::<O>),
+            free_entry: Some(free::<O>),
+        },
+        mark: TAKES_WHOLE,
+        take: take_whole::<O>,
     };
     const CNTR_OPS: &'static fi_ops_cntr_owner = &fi_ops_cntr_owner {
         size: size_of::<fi_ops_cntr_owner>(),
@@ -221,8 +231,8 @@ impl<O: QueueOwner> LentQueues<O> {
         incerr: Some(count::<O, true>),
     };
 
-    /// Queues whose calls go to `owner`.
-    pub(super) fn new(owner: Arc<O>) -> Box<Self> {
+    /// Queues whose calls go to `owner`, of a core whose calls need locks of this level.
+    pub(super) fn new(owner: Arc<O>, level: Level) -> Box<Self> {
         let none = || owned_fid(0, ptr::null());
         let mut lent = Box::new(Self {
             cq: UnsafeCell::new(fid_peer_cq {
@@ -240,11 +250,11 @@ impl<O: QueueOwner> LentQueues<O> {
                     atomic: ptr::null_mut(),
                     collective: ptr::null_mut(),
                 },
-                owner_ops: ptr::from_ref(Self::SRX_OPS).cast_mut(),
+                owner_ops: ptr::from_ref(Self::SRX_OPS).cast::<fi_ops_srx_owner>().cast_mut(),
                 peer_ops: ptr::null_mut(),
             }),
             owner,
-            records: Mutex::new(RxRecords { all: Vec::new(), free: Vec::new() }),
+            records: Lock::with_level(RxRecords { all: Vec::new(), free: Vec::new() }, level),
             cntrs: Mutex::default(),
         });
         let at = (&raw const *lent).cast::<c_void>();
@@ -283,8 +293,9 @@ impl<O: QueueOwner> LentQueues<O> {
         c
     }
 
-    fn records(&self) -> MutexGuard<'_, RxRecords<O::Filling>> {
-        self.records.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    #[inline]
+    fn records(&self) -> Guard<'_, RxRecords<O::Filling>> {
+        self.records.lock()
     }
 
     /// A record that nobody had.
@@ -444,6 +455,28 @@ unsafe extern "C" fn get<O: QueueOwner, const TAGGED: bool>(
                 None => Err(Error::from_code(libc::ENOENT)),
             }
         }
+    })
+}
+
+unsafe extern "C" fn take_whole<O: QueueOwner>(
+    srx: *mut fid_peer_srx,
+    message: *const WholeMessage,
+) -> c_int {
+    answer_quickly("a whole message that arrives", || -> Result<c_int> {
+        // SAFETY: see above; the message and its bytes live for the call, and are the core's.
+        let (lent, of, bytes) = unsafe {
+            let of = message.as_ref().ok_or(Error::INVAL)?;
+            let places = [(of.first, of.first_len), (of.second, of.second_len)];
+            (queues::<O>(srx.cast())?, of, ForeignPieces::of(places))
+        };
+        let message = ArrivingMessage {
+            tagged: of.tagged != 0,
+            src: of.src,
+            len: bytes.len(),
+            tag: of.tag,
+            cq_data: None,
+        };
+        Ok(lent.owner.arrived_whole(&message, bytes).into())
     })
 }
 

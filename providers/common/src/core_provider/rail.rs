@@ -12,7 +12,7 @@ use crate::abi::{
 };
 use crate::atomic::{AtomicKind, Operation};
 use crate::boundary::Uncancelled;
-use crate::buf::{IOV_LIMIT, Local, RecvBuf};
+use crate::buf::{ForeignPieces, IOV_LIMIT, Local, RecvBuf};
 use crate::cq::{Completion, CompletionError};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
@@ -43,9 +43,9 @@ pub struct CoreRail<O: QueueOwner> {
     domain: Arc<CoreDomain>,
 }
 
-// SAFETY: objects of a domain with FI_THREAD_SAFE, which may be used from any thread.
+// SAFETY: as for `CoreDomain`, of whose domain the objects are.
 unsafe impl<O: QueueOwner> Send for CoreRail<O> {}
-// SAFETY: objects of a domain with FI_THREAD_SAFE, which may be used from any thread.
+// SAFETY: as for `CoreDomain`, of whose domain the objects are.
 unsafe impl<O: QueueOwner> Sync for CoreRail<O> {}
 
 /// What a call of a transfer answered.
@@ -97,7 +97,7 @@ impl<O: QueueOwner> CoreRail<O> {
         counted: u64,
         waits: bool,
     ) -> Result<Self> {
-        let lent = LentQueues::new(owner);
+        let lent = LentQueues::new(owner, domain.level());
         let mut opened = OpenedObjects::default();
         // SAFETY: the domain is open; attributes and contexts live for the calls, and the queues until
         // the objects are closed.
@@ -503,15 +503,15 @@ pub struct CoreWaiter {
     domain: Arc<CoreDomain>,
 }
 
-// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
+// SAFETY: as for `CoreDomain`, of whose domain the object is.
 unsafe impl Send for CoreWaiter {}
-// SAFETY: an object of a domain with FI_THREAD_SAFE, which may be used from any thread.
+// SAFETY: as for `CoreDomain`, of whose domain the object is.
 unsafe impl Sync for CoreWaiter {}
 
 impl CoreWaiter {
     /// One for this domain, if its provider is one of this library's.
     pub fn open(domain: &Arc<CoreDomain>) -> Option<Self> {
-        let lent = LentQueues::new(Arc::new(NoOwner));
+        let lent = LentQueues::new(Arc::new(NoOwner), domain.level());
         // SAFETY: the queues live until the core's queue is closed.
         let (cq, fd) = unsafe { open_cq(domain, &lent, true) }.ok()?;
         // SAFETY: open; a queue that does not know the command refuses it.
@@ -561,6 +561,9 @@ impl QueueOwner for NoOwner {
 
     fn arrived(&self, _message: &ArrivingMessage) -> Option<(RecvBuf, ())> {
         None
+    }
+    fn arrived_whole(&self, _message: &ArrivingMessage, _bytes: ForeignPieces<'_>) -> bool {
+        false
     }
     fn waits(&self, _message: &ArrivingMessage, _entry: u32) {}
     fn named(&self, _addr_of: &dyn Fn(u32) -> fi_addr_t) {}

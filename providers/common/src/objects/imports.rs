@@ -13,9 +13,10 @@ use crate::abi::{
     fi_peer_srx_context, fid_peer_srx,
 };
 use crate::boundary::answer;
-use crate::buf::RecvBuf;
+use crate::buf::{MessageBytes, RecvBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
+use crate::reserved::TAKES_WHOLE;
 use core::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +32,42 @@ type GetReceive = unsafe extern "C" fn(
 type QueueReceive = unsafe extern "C" fn(*mut fi_peer_rx_entry) -> c_int;
 type AddrOfEntry = unsafe extern "C" fn(*mut fi_peer_rx_entry) -> fi_addr_t;
 
+/// A message that is all here, with nothing special to it: what an owner of this library's takes in
+/// one call.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct WholeMessage {
+    /// Whether it has a tag.
+    pub(crate) tagged: u64,
+    /// The sender, as the address vector names it.
+    pub(crate) src: fi_addr_t,
+    /// The tag of a tagged message.
+    pub(crate) tag: u64,
+    /// Where its bytes are, and how many, in two pieces of which the second may be empty.
+    pub(crate) first: *const u8,
+    /// See `first`.
+    pub(crate) first_len: usize,
+    /// See `first`.
+    pub(crate) second: *const u8,
+    /// See `first`.
+    pub(crate) second_len: usize,
+}
+
+/// Gives a message to the receive it matches, and reports that: 1. Otherwise nothing was done, 0: the
+/// message goes the way of fi_peer(3).
+pub(crate) type TakeWhole = unsafe extern "C" fn(*mut fid_peer_srx, *const WholeMessage) -> c_int;
+
+/// The table of an owner of this library's.
+#[repr(C)]
+pub(crate) struct OwnSrxOps {
+    /// Its size is that of all of this.
+    pub(crate) ops: fi_ops_srx_owner,
+    /// [`TAKES_WHOLE`].
+    pub(crate) mark: u64,
+    /// What takes messages that are all here.
+    pub(crate) take: TakeWhole,
+}
+
 /// The owner of a receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SrxOwner {
@@ -40,6 +77,8 @@ pub struct SrxOwner {
     queue: [QueueReceive; 2],
     for_unknown: Option<unsafe extern "C" fn(*mut fid_peer_srx, Option<AddrOfEntry>)>,
     free: unsafe extern "C" fn(*mut fi_peer_rx_entry),
+    /// What takes messages that are all here, if the owner is one of this library's.
+    take: Option<TakeWhole>,
 }
 
 // SAFETY: the owner takes calls from any thread (fi_peer(3)).
@@ -86,12 +125,15 @@ impl SrxOwner {
             let srx = object::<fid_peer_srx>(context)?;
             let ops: &fi_ops_srx_owner = table((*srx.as_ptr()).owner_ops)?;
             let need = || Error::INVAL;
+            let own = table((*srx.as_ptr()).owner_ops.cast::<OwnSrxOps>());
+            let take = own.ok().filter(|own| own.mark == TAKES_WHOLE).map(|own| own.take);
             let owner = Self {
                 srx,
                 get: [ops.get_msg.ok_or_else(need)?, ops.get_tag.ok_or_else(need)?],
                 queue: [ops.queue_msg.ok_or_else(need)?, ops.queue_tag.ok_or_else(need)?],
                 for_unknown: ops.foreach_unspec_addr,
                 free: ops.free_entry.ok_or_else(need)?,
+                take,
             };
             (*srx.as_ptr()).peer_ops = (&raw const PEER_OPS).cast_mut();
             Ok(owner)
@@ -112,6 +154,18 @@ impl SrxOwner {
             NONE_POSTED => entry.map(OwnersAnswer::Room),
             code => Err(Error::check(code).err().unwrap_or(Error::OTHER)),
         }
+    }
+
+    /// Gives a message that is all here to the receive it matches, which is reported then. False if
+    /// nothing was done.
+    #[inline]
+    pub fn take(&self, tagged: bool, src: fi_addr_t, tag: u64, bytes: impl MessageBytes) -> bool {
+        let Some(take) = self.take else { return false };
+        let [(first, first_len), (second, second_len)] = bytes.places();
+        let tagged = tagged.into();
+        let message = WholeMessage { tagged, src, tag, first, first_len, second, second_len };
+        // SAFETY: see the module; the message and its bytes live for the call.
+        unsafe { take(self.srx.as_ptr(), &raw const message) == 1 }
     }
 
     /// Leaves a note of a message with the owner, in the room it gave.

@@ -186,13 +186,13 @@ pub trait RdmEngine: HearsNames + Sized {
     fn tx_left(&self, ep: u32) -> usize;
 
     /// Sends a message.
-    fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result;
+    fn send(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: SendOp, tagged: bool) -> Result;
     /// Reads a peer's memory.
-    fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result;
+    fn read(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: ReadOp) -> Result;
     /// Writes to a peer's memory.
-    fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result;
+    fn write(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: WriteOp) -> Result;
     /// Starts an atomic operation.
-    fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result;
+    fn atomic(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: AtomicOp) -> Result;
     /// A message is to be looked for that may be on its way (FI_PEEK): called without the engine's
     /// lock, before [`PostsReceives::look`].
     #[inline(always)]
@@ -541,7 +541,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
 impl<E: RdmEngine> Msg for RdmEndpoint<E> {
     #[inline(always)]
     fn send(&self, op: SendOp) -> Result {
-        self.engine.send(self.id, op, false)
+        self.engine.send(self, op, false)
     }
     #[inline(always)]
     fn recv(&self, op: RecvOp) -> Result {
@@ -554,7 +554,7 @@ impl<E: RdmEngine> Msg for RdmEndpoint<E> {
 impl<E: RdmEngine> Tagged for RdmEndpoint<E> {
     #[inline(always)]
     fn tsend(&self, op: SendOp) -> Result {
-        self.engine.send(self.id, op, true)
+        self.engine.send(self, op, true)
     }
     #[inline(always)]
     fn trecv(&self, op: RecvOp) -> Result {
@@ -569,10 +569,10 @@ impl<E: RdmEngine> Tagged for RdmEndpoint<E> {
 
 impl<E: RdmEngine> Rma for RdmEndpoint<E> {
     fn read(&self, op: ReadOp) -> Result {
-        self.engine.read(self.id, op)
+        self.engine.read(self, op)
     }
     fn write(&self, op: WriteOp) -> Result {
-        self.engine.write(self.id, op)
+        self.engine.write(self, op)
     }
 }
 
@@ -582,7 +582,7 @@ impl<E: RdmEngine> Atomic for RdmEndpoint<E> {
         E::max_atomic(operation)
     }
     fn atomic(&self, op: AtomicOp) -> Result {
-        self.engine.atomic(self.id, op)
+        self.engine.atomic(self, op)
     }
 }
 
@@ -747,16 +747,16 @@ mod tests {
         fn tx_left(&self, ep: u32) -> usize {
             ep as usize
         }
-        fn send(self: &Arc<Self>, _ep: u32, _op: SendOp, _tagged: bool) -> Result {
+        fn send(self: &Arc<Self>, _ep: &RdmEndpoint<Self>, _op: SendOp, _tagged: bool) -> Result {
             Ok(())
         }
-        fn read(self: &Arc<Self>, _ep: u32, _op: ReadOp) -> Result {
+        fn read(self: &Arc<Self>, _ep: &RdmEndpoint<Self>, _op: ReadOp) -> Result {
             Ok(())
         }
-        fn write(self: &Arc<Self>, _ep: u32, _op: WriteOp) -> Result {
+        fn write(self: &Arc<Self>, _ep: &RdmEndpoint<Self>, _op: WriteOp) -> Result {
             Ok(())
         }
-        fn atomic(self: &Arc<Self>, _ep: u32, _op: AtomicOp) -> Result {
+        fn atomic(self: &Arc<Self>, _ep: &RdmEndpoint<Self>, _op: AtomicOp) -> Result {
             Ok(())
         }
         fn max_atomic(_operation: Operation) -> usize {

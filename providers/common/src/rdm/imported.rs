@@ -2,6 +2,7 @@
 use super::inbox::About;
 use super::multi_recv::Recv;
 use crate::abi::{FI_COMPLETION, FI_MULTI_RECV, FI_REMOTE_CQ_DATA, fi_addr_t};
+use crate::buf::MessageBytes;
 use crate::imports::{
     NotedMessage, OwnersAnswer, OwnersEntry, SrxOwner, StartedMessage, StartedMessages,
 };
@@ -52,6 +53,20 @@ impl Imported {
                 None
             }
         }
+    }
+
+    /// Gives a message from `sender` that is all here to a receive of an owner's of this library's.
+    /// False if nothing was done.
+    #[inline]
+    pub(super) fn take_whole(
+        &mut self,
+        tagged: bool,
+        sender: fi_addr_t,
+        tag: u64,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        self.drop_room();
+        self.owner.take(tagged, sender, tag, bytes)
     }
 
     fn drop_room(&mut self) {

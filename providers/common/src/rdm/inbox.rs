@@ -728,6 +728,24 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
+    /// [`receive_plain`](Self::receive_plain) where receives are another provider's: one of this library's
+    /// takes such a message in one call.
+    #[inline(never)]
+    pub fn receive_imported(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        let id = self.id_of(peer);
+        if tagged && self.takes_aside(tag) {
+            return false;
+        }
+        let imported = self.imported.as_deref_mut();
+        imported.is_some_and(|imported| imported.take_whole(tagged, id, tag, bytes))
+    }
+
     /// The next shortest way, after [`receive_plain`](Self::receive_plain): such a message goes to
     /// whichever posted receive matches it.
     #[inline(never)]
@@ -745,6 +763,9 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
         let about =
             About { tagged, msg_tag: None, collective: false, tag, len, cq_data: None, peer };
+        if self.imported.is_some() && self.receive_imported(peer, tagged, tag, bytes) {
+            return true;
+        }
         let Some(recv) = self.take_posted(&about) else { return false };
         bytes.copy_into(&recv.buf);
         self.received(&recv, &about);

@@ -4,10 +4,8 @@ use super::peers::LnxPeers;
 use super::rails::LnxRail;
 use super::{LnxKept, LnxLedger, LnxStart};
 use crate::beacon::Beacon;
-use ofi_provider::abi::fi_addr_t;
 use ofi_provider::av::Av;
 use ofi_provider::core_provider::ArrivingMessage;
-use ofi_provider::error::Result;
 use ofi_provider::inbox::{About, Inbox, Recv};
 use ofi_provider::link_addr::LinkAddr;
 use std::sync::Arc;
@@ -39,14 +37,6 @@ impl LnxEngineEp {
             av: None,
             ledger: None,
         }
-    }
-
-    /// Which core reaches a peer, and by which name. -FI_EINVAL for a name that the vector has not,
-    /// -FI_EHOSTUNREACH if no core does.
-    #[inline]
-    pub(super) fn route(&self, peer: fi_addr_t) -> Result<(Arc<LnxRail>, fi_addr_t)> {
-        let (rail, to) = self.peers.route(peer)?;
-        Ok((self.rails[rail].clone(), to))
     }
 
     /// A message as the inbox knows it.

@@ -10,8 +10,9 @@ mod owner;
 mod peers;
 mod rails;
 
-pub(crate) use rails::{LnxRail, OpenedCore};
+pub(crate) use rails::OpenedCore;
 
+use crate::adaptor::LnxEp;
 use crate::beacon::Beacon;
 use ep::LnxEngineEp;
 use ofi_provider::abi::{FI_COMPLETION, FI_INJECT, fi_addr_t};
@@ -24,28 +25,21 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{Inbox, Meeting, UnexpectedBody};
 use ofi_provider::ledger::Ledger;
 use ofi_provider::link_addr::LinkAddr;
-use ofi_provider::lock::{Guard, Lock};
+use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, EventFd, Interest, Timer};
 use owner::{LnxFilling, RailOwner};
-use rails::AtomicLimits;
+use rails::{AtomicLimits, LnxRail, LnxRails};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// How long a caller sleeps at most while a core has no descriptor that would wake it.
 const DEAF_PAUSE: Duration = Duration::from_millis(1);
-
-/// All cores are looked at in each so many turns, or when so many nanoseconds have passed.
-const COLD_TURNS: u64 = 16;
-const COLD_NANOS: u64 = 20_000;
-
-/// The clock is looked at in each so many turns.
-const CLOCK_TURNS: u64 = 4;
 
 /// A multi-receive buffer with less room is given back (FI_OPT_MIN_MULTI_RECV).
 const MIN_MULTI_RECV: usize = 4096;
@@ -56,7 +50,14 @@ pub(crate) struct LnxCommon {
     /// The cores, those for peers of this host first.
     pub(crate) cores: Vec<OpenedCore>,
     pub(crate) regions: Arc<MrTable>,
+    /// The level of the engine's locks. Cores have no threads, so that they call in calls only.
+    pub(crate) level: Level,
 }
+
+/// What an endpoint of the application's knows without the engine's lock: its endpoints at the cores,
+/// once it is enabled.
+#[derive(Debug, Default)]
+pub(crate) struct LnxAside(OnceLock<Vec<Arc<LnxRail>>>);
 
 /// How a message waits for its receive: at a core.
 #[derive(Clone, Copy, Debug)]
@@ -123,17 +124,13 @@ impl std::fmt::Debug for LnxShared {
 pub(crate) struct LnxEngine {
     shared: Arc<LnxShared>,
     common: LnxCommon,
-    /// The endpoints of cores, which progress goes through. Taken before the locks of cores.
-    rails: RwLock<Vec<Arc<LnxRail>>>,
+    /// The endpoints of cores, which progress goes through, with the lock held. Taken before the locks
+    /// of cores.
+    rails: Lock<LnxRails>,
     epoll: Epoll,
     /// Expires while a caller sleeps that not all cores would wake.
     timer: Timer,
     deaf: AtomicBool,
-    /// The core where something went on last, which is looked at in each turn.
-    lead: AtomicUsize,
-    /// When all cores were looked at last, in nanoseconds since `began`.
-    looked_at_all: AtomicU64,
-    began: Instant,
     activity: AtomicU64,
 }
 
@@ -146,11 +143,15 @@ impl std::fmt::Debug for LnxEngine {
 impl LnxEngine {
     /// A new engine.
     pub(crate) fn new(common: LnxCommon) -> Result<Arc<Self>> {
+        let level = common.level.clone();
         let any_starts = Arc::new(AtomicBool::new(false));
         let state =
             LnxState { eps: Slab::default(), starts: Vec::new(), any_starts: any_starts.clone() };
-        let shared =
-            Arc::new(LnxShared { state: Lock::new(state), any_starts, wake: EventFd::new()? });
+        let shared = Arc::new(LnxShared {
+            state: Lock::with_level(state, level.clone()),
+            any_starts,
+            wake: EventFd::new()?,
+        });
         let (epoll, timer) = (Epoll::new()?, Timer::new()?);
         epoll.add(shared.wake.as_raw_fd(), 0, Interest::READ)?;
         epoll.add(timer.as_raw_fd(), 0, Interest::READ)?;
@@ -160,48 +161,15 @@ impl LnxEngine {
         for waiter in common.cores.iter().filter_map(|core| core.waiter.as_ref()) {
             epoll.add(waiter.fd(), 0, Interest::READ)?;
         }
-        let (rails, deaf, activity) =
-            (RwLock::default(), AtomicBool::new(false), AtomicU64::new(0));
-        let (lead, looked_at_all) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let began = Instant::now();
-        Ok(Arc::new(Self {
-            shared,
-            common,
-            rails,
-            epoll,
-            timer,
-            deaf,
-            lead,
-            looked_at_all,
-            began,
-            activity,
-        }))
+        let rails = Lock::with_level(LnxRails::new(), level);
+        let (deaf, activity) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Arc::new(Self { shared, common, rails, epoll, timer, deaf, activity }))
     }
 
     /// Waits for the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, LnxState> {
         self.shared.state.lock()
-    }
-
-    /// Whether this turn looks at all cores, also at those where nothing goes on: a look in vain costs
-    /// time, and may give the processor away.
-    #[inline]
-    fn is_time_for_all(&self, turn: u64) -> bool {
-        if !turn.is_multiple_of(CLOCK_TURNS) {
-            return false;
-        }
-        let now = self.began.elapsed().as_nanos() as u64;
-        let due = now.wrapping_sub(self.looked_at_all.load(Ordering::Relaxed)) >= COLD_NANOS
-            || turn.is_multiple_of(COLD_TURNS);
-        if due {
-            self.looked_at_all.store(now, Ordering::Relaxed);
-        }
-        due
-    }
-
-    fn rails(&self) -> RwLockReadGuard<'_, Vec<Arc<LnxRail>>> {
-        self.rails.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an endpoint; returns its number.
@@ -213,7 +181,7 @@ impl LnxEngine {
     }
 
     /// Opens the endpoint's endpoints at the cores.
-    pub(crate) fn enable_ep(&self, id: u32, bindings: &Bindings) -> Result {
+    pub(crate) fn enable_ep(&self, id: u32, aside: &LnxAside, bindings: &Bindings) -> Result {
         self.lock().ep(id).inbox.bind(&bindings.ledger.rx);
         let ledger = Arc::new(Mutex::new(bindings.ledger.clone()));
         let (mut rails, mut parts) = (Vec::new(), Vec::new());
@@ -230,12 +198,13 @@ impl LnxEngine {
             }
             rails.push(Arc::new(LnxRail { rail, owner }));
         }
-        // Without one nobody talks to this endpoint over what reaches peers of this host only.
-        let local = self.common.cores.iter().any(|core| core.is_local);
-        let beacon = if local { Beacon::new().ok() } else { None };
+        // Without one nobody talks to this endpoint over what reaches peers of this host only: cores as
+        // shm, and addresses of the loopback interface.
+        let beacon = Beacon::new().ok();
         let mark = beacon.as_ref().map(Beacon::mark);
         let addr = LinkAddr::new(&rails::host_name(), mark, &parts)?;
-        self.rails.write().unwrap_or_else(PoisonError::into_inner).extend(rails.iter().cloned());
+        self.rails.lock().all.extend(rails.iter().cloned());
+        let _ = aside.0.set(rails.clone());
         let mut state = self.lock();
         let ep = state.ep(id);
         (ep.rails, ep.addr, ep.beacon, ep.ledger) = (rails, Some(addr), beacon, Some(ledger));
@@ -274,10 +243,7 @@ impl LnxEngine {
     pub(crate) fn close_ep(&self, id: u32) {
         let rails = self.lock().ep(id).rails.clone();
         // Whoever makes progress, or starts messages, has it open: nobody does when this returns.
-        self.rails
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|rail| rail.owner.ep != id);
+        self.rails.lock().all.retain(|rail| rail.owner.ep != id);
         for rail in &rails {
             if let Some(fd) = rail.rail.fd() {
                 self.epoll.remove(fd);
@@ -303,18 +269,20 @@ impl LnxEngine {
     #[inline]
     pub(crate) fn transfer(
         &self,
-        ep: u32,
+        ep: &LnxEp,
         LnxTransfer { peer, context, flags, kind }: LnxTransfer,
         start: impl FnOnce(&CoreRail<RailOwner>, u64) -> Result,
     ) -> Result {
-        let route = self.lock().ep(ep).route(peer);
+        let rails = ep.aside.0.get().ok_or(Error::OPBADSTATE)?;
+        let route = self.lock().ep(ep.id).peers.route(peer);
         let (rail, to) = match route {
             Err(Error::HOSTUNREACH) => {
                 let of = Completion::of(context, kind, 0);
-                return self.fail(ep, CompletionError::new(of, Error::HOSTUNREACH), flags);
+                return self.fail(ep.id, CompletionError::new(of, Error::HOSTUNREACH), flags);
             }
             route => route?,
         };
+        let rail = &rails[rail];
         let owner = &rail.owner;
         if !owner.tx.has_room(flags & FI_COMPLETION != 0) {
             self.progress();
@@ -351,9 +319,11 @@ impl LnxEngine {
     #[inline]
     pub(crate) fn start_messages(&self) {
         if self.shared.any_starts.load(Ordering::Acquire) {
-            // As long as this is held, no endpoint is closed.
-            let open = self.rails();
-            self.start_all(&open);
+            // As long as this is held, no endpoint is closed. Who holds it starts them as well.
+            match self.rails.lock_if_idle() {
+                Some(open) => self.start_all(&open.all),
+                None => self.shared.wake.signal(),
+            }
         }
     }
 
@@ -397,30 +367,31 @@ impl Progress for LnxEngine {
         // exact count: a plain load and store does.
         let turn = self.activity.load(Ordering::Relaxed) + 1;
         self.activity.store(turn, Ordering::Relaxed);
-        let rails = self.rails();
+        // The thread that holds the lock is making progress, or about to let go of it.
+        let Some(mut rails) = self.rails.lock_if_idle() else { return };
+        let LnxRails { all, lead, looks } = &mut *rails;
         let cores = &self.common.cores;
-        if rails.iter().any(|rail| rail.owner.is_flooded()) {
+        if all.iter().any(|rail| rail.owner.is_flooded()) {
             return;
         }
-        let lead = self.lead.load(Ordering::Relaxed);
-        let look_at_all = cores.len() > 1 && self.is_time_for_all(turn);
+        let look_at_all = cores.len() > 1 && looks.is_time_for_all();
         for (number, core) in cores.iter().enumerate() {
-            if number != lead && !look_at_all && !core.turns.is_due() {
+            if number != *lead && !look_at_all && !core.turns.is_due() {
                 continue;
             }
             match &core.waiter {
                 Some(waiter) => waiter.progress(),
                 None => {
-                    let of_core = rails.iter().filter(|rail| rail.owner.rail == number);
+                    let of_core = all.iter().filter(|rail| rail.owner.rail == number);
                     of_core.for_each(|rail| rail.rail.progress());
                 }
             }
-            if core.turns.looked() && number != lead {
-                self.lead.store(number, Ordering::Relaxed);
+            if core.turns.looked() {
+                *lead = number;
             }
         }
         if self.shared.any_starts.load(Ordering::Acquire) {
-            self.start_all(&rails);
+            self.start_all(all);
         }
         drop(rails);
         self.common.regions.pass_counts_on();
@@ -440,7 +411,12 @@ impl Progress for LnxEngine {
         }
         let mut waiters = self.common.cores.iter().filter_map(|core| core.waiter.as_ref());
         waiters.all(CoreWaiter::may_block)
-            && self.rails().iter().all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
+            && self
+                .rails
+                .lock()
+                .all
+                .iter()
+                .all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
     }
 
     fn activity(&self) -> u64 {

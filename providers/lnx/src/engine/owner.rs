@@ -1,12 +1,13 @@
 //! What the cores call: messages that arrive and wait, completions, counts (fi_peer(3)).
 //!
 //! All of it comes with locks of the core's held, so no core is called from here.
+use super::ep::LnxEngineEp;
 use super::rails::LnxTurns;
 use super::{LnxKept, LnxLedger, LnxShared, LnxStart};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, fi_addr_t,
 };
-use ofi_provider::buf::RecvBuf;
+use ofi_provider::buf::{ForeignPieces, RecvBuf};
 use ofi_provider::core_provider::{ArrivingMessage, QueueOwner};
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::error::Error;
@@ -100,6 +101,20 @@ impl QueueOwner for RailOwner {
         let filling = self.shared.state.lock().eps.get_mut(self.ep)?.arrived(message)?;
         self.turns.begin();
         Some((filling.recv.buf.clone(), filling))
+    }
+
+    fn arrived_whole(&self, message: &ArrivingMessage, bytes: ForeignPieces<'_>) -> bool {
+        self.turns.called();
+        let ArrivingMessage { tagged, src, tag, .. } = *message;
+        let mut state = self.shared.state.lock();
+        let Some(LnxEngineEp { inbox, peers, .. }) = state.eps.get_mut(self.ep).map(|ep| &mut **ep)
+        else {
+            return false;
+        };
+        let peer = peers.number(src);
+        peer != NONE
+            && (inbox.receive_plain(peer, tagged, tag, bytes)
+                || inbox.receive_whole(peer, tagged, tag, bytes))
     }
 
     fn waits(&self, message: &ArrivingMessage, entry: u32) {

@@ -5,8 +5,10 @@ use ofi_provider::abi::FI_ATOMIC;
 use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::core_provider::{CoreDomain, CoreRail, CoreWaiter};
 use ofi_provider::info::InfoBuf;
+use ofi_provider::lock::Level;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Looks at a core that brought nothing after which it is not looked at in each turn any more.
 const COLD: u32 = 64;
@@ -18,16 +20,19 @@ pub(super) struct LnxTurns {
     calls: AtomicU64,
     /// Transfers and receives under way, of which the core will tell, less injected ones that failed.
     under_way: AtomicIsize,
+    /// Calls come one at a time.
+    serialized: bool,
     /// The calls when it was looked at last, and the looks since the last one that brought any.
     seen: AtomicU64,
     idle: AtomicU32,
 }
 
 impl LnxTurns {
-    fn new() -> Self {
+    fn new(level: &Level) -> Self {
         Self {
             calls: AtomicU64::new(0),
             under_way: AtomicIsize::new(0),
+            serialized: matches!(level, Level::Serialized),
             seen: AtomicU64::new(0),
             idle: AtomicU32::new(COLD),
         }
@@ -42,13 +47,23 @@ impl LnxTurns {
     /// Something began of which the core will tell.
     #[inline]
     pub(super) fn begin(&self) {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
+        self.change(1);
     }
 
     /// It is over.
     #[inline]
     pub(super) fn over(&self) {
-        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.change(-1);
+    }
+
+    #[inline]
+    fn change(&self, by: isize) {
+        if self.serialized {
+            // What one instruction would do without the others' leave takes much longer.
+            self.under_way.store(self.under_way.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+        } else {
+            self.under_way.fetch_add(by, Ordering::Relaxed);
+        }
     }
 
     /// Whether it is to be looked at in each turn: something went on there lately, or will.
@@ -93,7 +108,8 @@ impl OpenedCore {
         let fabric =
             info.as_ref().fabric_name().map_or(Vec::new(), |name| name.to_bytes().to_vec());
         let waiter = CoreWaiter::open(&domain);
-        Self { waiter, domain, info, is_local, fabric, turns: Arc::new(LnxTurns::new()) }
+        let turns = Arc::new(LnxTurns::new(&domain.level()));
+        Self { waiter, domain, info, is_local, fabric, turns }
     }
 
     /// The name of its domain, for people.
@@ -126,6 +142,70 @@ impl LnxRail {
             }
             None => self.rail.discard(entry),
         }
+    }
+}
+
+/// The endpoints at the cores of all endpoints of a domain, and how progress goes through the cores.
+#[derive(Debug)]
+pub(super) struct LnxRails {
+    pub(super) all: Vec<Arc<LnxRail>>,
+    /// The core where something went on last, which is looked at in each turn.
+    pub(super) lead: usize,
+    pub(super) looks: LooksAtAll,
+}
+
+impl LnxRails {
+    pub(super) fn new() -> Self {
+        Self { all: Vec::new(), lead: 0, looks: LooksAtAll::new() }
+    }
+}
+
+/// All cores are looked at when so much time has passed.
+const COLD_TIME: Duration = Duration::from_micros(20);
+
+/// Most turns from one look at the clock to the next.
+const MOST_TURNS: u32 = 16;
+
+/// Which turns look at all cores, also at those where nothing goes on: a look in vain costs time, and may
+/// give the processor away. So does a look at the clock: the quicker turns follow each other, the fewer
+/// of them look there.
+#[derive(Debug)]
+pub(super) struct LooksAtAll {
+    /// The last look at all cores, and at the clock.
+    last: Instant,
+    last_time: Instant,
+    /// Turns from one look at the clock to the next, and those that are left of them.
+    gap: u32,
+    left: u32,
+}
+
+impl LooksAtAll {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { last: now, last_time: now, gap: 1, left: 1 }
+    }
+
+    /// Whether this turn does.
+    #[inline]
+    pub(super) fn is_time_for_all(&mut self) -> bool {
+        self.left -= 1;
+        self.left == 0 && self.has_come(Instant::now())
+    }
+
+    #[inline(never)]
+    fn has_come(&mut self, now: Instant) -> bool {
+        self.gap = match now - self.last_time {
+            // As many turns as this may be too many next time.
+            passed if passed >= COLD_TIME => 1,
+            passed if passed >= COLD_TIME / 4 => self.gap,
+            _ => (2 * self.gap).min(MOST_TURNS),
+        };
+        (self.last_time, self.left) = (now, self.gap);
+        let due = now - self.last >= COLD_TIME;
+        if due {
+            self.last = now;
+        }
+        due
     }
 }
 
@@ -194,5 +274,35 @@ impl super::LnxEngine {
     /// Whether all cores have atomic operations.
     pub(crate) fn has_atomics(&self) -> bool {
         self.common.cores.iter().all(OpenedCore::has_atomics)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns that look at all cores, of so many that follow each other in `pace`.
+    fn looks(looks: &mut LooksAtAll, now: &mut Instant, turns: u32, pace: Duration) -> u32 {
+        let mut due = 0;
+        for _ in 0..turns {
+            *now += pace;
+            looks.left -= 1;
+            due += u32::from(looks.left == 0 && looks.has_come(*now));
+        }
+        due
+    }
+
+    #[test]
+    fn all_cores_are_looked_at_by_time_however_quickly_turns_follow() {
+        let mut all = LooksAtAll::new();
+        let mut now = all.last;
+        // 100 nanoseconds each: in 2 milliseconds not more than one in 20 microseconds.
+        let quick = looks(&mut all, &mut now, 20_000, Duration::from_nanos(100));
+        assert!((60..=100).contains(&quick), "{quick}");
+        assert_eq!(all.gap, MOST_TURNS);
+        // Whoever turns slow after that is late once at most, and then looks each time.
+        let slow = looks(&mut all, &mut now, 100, Duration::from_millis(1));
+        assert!(slow >= 100 - MOST_TURNS, "{slow}");
+        assert_eq!(all.gap, 1);
     }
 }

@@ -125,20 +125,20 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
     }
 
     #[inline(always)]
-    fn send(self: &Arc<Self>, ep: u32, op: SendOp, tagged: bool) -> Result {
-        self.lock().send(ep, op, tagged)
+    fn send(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: SendOp, tagged: bool) -> Result {
+        self.lock().send(ep.id, op, tagged)
     }
 
-    fn read(self: &Arc<Self>, ep: u32, op: ReadOp) -> Result {
-        self.lock().read_remote(ep, op)
+    fn read(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: ReadOp) -> Result {
+        self.lock().read_remote(ep.id, op)
     }
 
-    fn write(self: &Arc<Self>, ep: u32, op: WriteOp) -> Result {
-        self.lock().write(ep, op)
+    fn write(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: WriteOp) -> Result {
+        self.lock().write(ep.id, op)
     }
 
-    fn atomic(self: &Arc<Self>, ep: u32, op: AtomicOp) -> Result {
-        self.lock().atomic(ep, op)
+    fn atomic(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: AtomicOp) -> Result {
+        self.lock().atomic(ep.id, op)
     }
 
     fn max_atomic(_operation: Operation) -> usize {

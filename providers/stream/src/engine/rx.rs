@@ -157,7 +157,8 @@ fn plain_in_memory<N: Net>(conn: &StreamConn<N>, eps: &mut Slab<StreamEngineEp>)
     let (inbox, peer) = (&mut eps[conn.ep].inbox, conn.peer);
     let came = conn.link.take_short(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+            (inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+                || inbox.receive_imported(peer, tagged, tag, bytes.behind(head)))
                 && conn.received.one(bytes.len() - head)
         })
     });
