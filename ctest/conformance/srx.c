@@ -552,6 +552,28 @@ static void hall_order(int rank)
 	free(out);
 }
 
+/* Waits until the message with this tag is there, which is for endpoint i. */
+static void there(struct hall *h, int i, struct fi_msg_tagged m, uint64_t tag)
+{
+	struct fi_cq_err_entry err = { 0 };
+	struct fi_cq_tagged_entry e;
+
+	m.tag = tag;
+	for (;;) {
+		OK(fi_trecvmsg(h->srx, &m, FI_PEEK | FI_COMPLETION));
+		for (;;) {
+			hall_progress(h);
+			if (fi_cq_read(h->at[i].rx, &e, 1) == 1) {
+				EQ(e.tag, tag);
+				return;
+			}
+			if (fi_cq_read(h->at[0].rx, &e, 1) == -FI_EAVAIL)
+				break;
+		}
+		EQ(fi_cq_readerr(h->at[0].rx, &err, 0), 1);
+		EQ(err.err, FI_ENOMSG);
+	}
+}
 static void hall_tags(int rank)
 {
 	struct hall h;
@@ -566,6 +588,8 @@ static void hall_tags(int rank)
 	OK(fi_trecv(h.srx, &in[1], 8, NULL, FI_ADDR_UNSPEC, 7, 0, &in[1]));
 	for (int i = 0; i < N; i++)
 		tell(&h, i, &out[i], 8, 50 + i);
+	for (int i = 0; i < N; i++)
+		there(&h, i, m, 50 + i);
 	silent(&h);
 	/* a message is looked at where it is, by whoever it came to */
 	OK(fi_trecvmsg(h.srx, &m, FI_PEEK | FI_CLAIM | FI_COMPLETION));
