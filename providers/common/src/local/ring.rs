@@ -570,45 +570,51 @@ impl LocalPipe {
         }
     }
 
+    /// Offers cells of which nothing was read to `take`, with their length, until it leaves one.
+    #[inline(always)]
+    fn take_cells(&self, mut take: impl FnMut(&RingWords, usize) -> bool) -> ShortCells {
+        let words = self.inward();
+        let mut result = ShortCells::Else;
+        // The writer may go on for ever.
+        for _ in 0..CELLS {
+            // One that was not wanted before may be by now.
+            if self.reader.look(words) != Ok(true) || self.reader.done() > 0 {
+                break;
+            }
+            let len = self.reader.left();
+            if !take(words, len as usize) {
+                break;
+            }
+            result = ShortCells::Took;
+            if self.reader.took(words, len) {
+                self.notify();
+            }
+        }
+        result
+    }
+
     /// [`take_short`](Self::take_short) of cells that stand for more bytes, which are in one piece.
     #[inline(never)]
     pub fn take_long(
         &self,
         mut take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool,
     ) -> ShortCells {
-        let words = self.inward();
-        let mut result = ShortCells::Else;
-        // The writer may go on for ever.
-        for _ in 0..CELLS {
-            // One that was not wanted before may be by now.
-            if self.reader.look(words) != Ok(true)
-                || self.reader.done() > 0
-                || self.reader.kind() != CellKind::Bytes
-            {
-                break;
-            }
-            let len = self.reader.left() as usize;
+        self.take_cells(|_, len| {
             let at = self.reader.next_byte() as usize & (self.size - 1);
-            if self.size - at < len.max(size_of::<[u64; 3]>()) {
-                break;
+            if self.reader.kind() != CellKind::Bytes
+                || self.size - at < len.max(size_of::<[u64; 3]>())
+            {
+                return false;
             }
             // SAFETY: the bytes, and three words, are in the ring. The words are read once: what is
             // found out about them holds, whatever the other process writes meanwhile.
-            let took = unsafe {
+            unsafe {
                 let bytes = self.inward_bytes.as_ptr().cast_const().add(at);
                 let first = bytes.cast::<[u64; 3]>().read_unaligned();
                 compiler_fence(Ordering::SeqCst);
                 take(first, ForeignBytes::new(bytes, len))
-            };
-            if !took {
-                break;
             }
-            result = ShortCells::Took;
-            if self.reader.took(words, len as u32) {
-                self.notify();
-            }
-        }
-        result
+        })
     }
 
     /// [`take_short`](Self::take_short) of cells that stand for more bytes as well, also in two
@@ -618,40 +624,22 @@ impl LocalPipe {
         &self,
         mut take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool,
     ) -> ShortCells {
-        let words = self.inward();
-        let mut result = ShortCells::Else;
-        // The writer may go on for ever.
-        for _ in 0..CELLS {
-            // One that was not wanted before may be by now.
-            if self.reader.look(words) != Ok(true) || self.reader.done() > 0 {
-                break;
+        let mut take = |pieces| take(ForeignPieces::words(pieces), pieces);
+        self.take_cells(|words, len| match self.reader.kind() {
+            CellKind::Inline => words.cell(self.reader.this_cell()).body.with(|body| {
+                // SAFETY: a cell has room for that.
+                take(unsafe { foreign([(body, len), (body, 0)]) })
+            }),
+            CellKind::Bytes => {
+                let bytes = self.inward_bytes.as_ptr().cast_const();
+                let at = self.reader.next_byte() as usize & (self.size - 1);
+                let first = len.min(self.size - at);
+                // SAFETY: both pieces are in the ring, whose size is a power of two and at
+                // least `len`, as `look` says.
+                take(unsafe { foreign([(bytes.add(at), first), (bytes, len - first)]) })
             }
-            let len = self.reader.left() as usize;
-            let mut take = |pieces| take(ForeignPieces::words(pieces), pieces);
-            let took = match self.reader.kind() {
-                CellKind::Inline => words.cell(self.reader.this_cell()).body.with(|body| {
-                    // SAFETY: a cell has room for that.
-                    take(unsafe { foreign([(body, len), (body, 0)]) })
-                }),
-                CellKind::Bytes => {
-                    let bytes = self.inward_bytes.as_ptr().cast_const();
-                    let at = self.reader.next_byte() as usize & (self.size - 1);
-                    let first = len.min(self.size - at);
-                    // SAFETY: both pieces are in the ring, whose size is a power of two and at
-                    // least `len`, as `look` says.
-                    take(unsafe { foreign([(bytes.add(at), first), (bytes, len - first)]) })
-                }
-                CellKind::Lent => false,
-            };
-            if !took {
-                break;
-            }
-            result = ShortCells::Took;
-            if self.reader.took(words, len as u32) {
-                self.notify();
-            }
-        }
-        result
+            CellKind::Lent => false,
+        })
     }
 
     /// Nothing is in the ring.
