@@ -8,15 +8,16 @@
 //! (MPI). Receives with the same mask and the same kind of source form a class,
 //! and inside a class a message names the receives that fit it exactly, so they
 //! are found by hashing; what is left is to take the oldest over the classes.
-//! The cost does not depend on how many receives are posted. A few receives are
-//! just searched, which is cheaper than any index.
+//! The cost does not depend on how many receives are posted. Messages mostly come
+//! in the order in which they are waited for: so a receive is in a queue first, where
+//! a message finds it at the front, and in the index once one is found behind many others.
 use crate::error::{Error, Result};
-use crate::fixed_queue::FixedQueue;
+use crate::ring_queue::RingQueue;
 use crate::slab::{NONE, Slab};
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
 
-/// Up to this many receives are searched; more are indexed.
+/// So many receives in the queue are searched; all are indexed when that is too few.
 const SEARCHED: usize = 16;
 
 /// Classes beyond this many share one list that is searched.
@@ -108,10 +109,12 @@ impl Pattern {
 /// The receives that wait for a message.
 #[derive(Debug)]
 pub struct Posted<R> {
-    /// All receives by age, while they are few.
-    few: FixedQueue<TakenRecv<R>, SEARCHED>,
-    /// All receives, once they are many and until none is left.
+    /// The youngest receives by age, mostly all there are.
+    recent: RingQueue<TakenRecv<R>>,
+    /// Older ones, which are in the index.
     entries: Slab<PostedEntry<R>>,
+    /// Receives of a smaller age, as [`TakenRecv`] counts it, belong in the index while that is not empty.
+    indexed_below: u64,
     /// Receives in the index that are searched one by one, by age.
     searched: List,
     /// Hash table of the other receives in the index, by what they match.
@@ -124,8 +127,9 @@ pub struct Posted<R> {
 impl<R> Default for Posted<R> {
     fn default() -> Self {
         Self {
-            few: FixedQueue::new(),
+            recent: RingQueue::default(),
             entries: Slab::default(),
+            indexed_below: 0,
             searched: List::EMPTY,
             buckets: Box::default(),
             classes: Vec::new(),
@@ -171,51 +175,45 @@ impl<R> Posted<R> {
     /// Posts a receive behind all others.
     #[inline(always)]
     pub fn push(&mut self, pattern: Pattern, value: R) {
-        let taken = TakenRecv { value, seq: self.next_seq, key: pattern.into() };
+        let seq = self.next_seq;
         self.next_seq += 1;
-        // While there are any in the index, none are few.
-        if !self.entries.is_empty() {
-            self.insert(taken, false);
-        } else if let Err(taken) = self.few.push(taken) {
-            self.insert(taken, false);
-        }
+        self.recent.push(TakenRecv { value, seq, key: pattern.into() });
     }
 
     /// Gives a receive back its place before all that are younger, as a
     /// multi-receive buffer with room left needs.
     pub fn put_back(&mut self, taken: TakenRecv<R>) {
         let seq = taken.seq;
-        if !self.entries.is_empty() {
-            self.insert(taken, true);
-        } else if let Err(taken) = self.few.insert(taken, |other| other.seq > seq) {
-            self.insert(taken, true);
-        }
-    }
-
-    /// Adds a receive to the index, `by_age` or behind all others.
-    #[inline(never)]
-    fn insert(&mut self, taken: TakenRecv<R>, by_age: bool) {
-        if self.entries.is_empty() || self.entries.len() >= self.buckets.len() * 2 {
-            self.rebuild();
-        }
-        let id =
-            self.entries.insert(PostedEntry { of: taken, class: WILD, prev: NONE, next: NONE });
-        self.index(id, by_age);
-    }
-
-    /// Indexes all receives, with room for more.
-    #[cold]
-    fn rebuild(&mut self) {
-        for of in self.few.drain() {
-            self.entries.insert(PostedEntry { of, class: WILD, prev: NONE, next: NONE });
-        }
-        let ids = self.by_age();
-        if self.buckets.len() < ids.len() {
-            let room = (ids.len() * 4).next_power_of_two();
-            self.buckets = vec![List::EMPTY; room].into_boxed_slice();
+        if !self.entries.is_empty() && seq < self.indexed_below {
+            let id = self.add(taken);
+            self.index(id, true);
         } else {
-            self.buckets.fill(List::EMPTY);
+            self.recent.insert(taken, |other| other.seq > seq);
         }
+    }
+
+    /// Adds a receive to those that are to be in the index.
+    fn add(&mut self, of: TakenRecv<R>) -> u32 {
+        self.entries.insert(PostedEntry { of, class: WILD, prev: NONE, next: NONE })
+    }
+
+    /// Moves the receives of the queue to the index.
+    #[cold]
+    fn index_recent(&mut self) {
+        let recent = self.recent.drain();
+        let ids: Vec<_> = recent.map(|taken| self.add(taken)).collect();
+        self.indexed_below = self.next_seq;
+        if self.entries.len() > self.buckets.len() * 2 {
+            self.rebuild();
+        } else {
+            ids.into_iter().for_each(|id| self.index(id, false));
+        }
+    }
+
+    /// Indexes all receives that are to be in the index anew, with room for more.
+    fn rebuild(&mut self) {
+        let ids = self.by_age();
+        self.buckets = vec![List::EMPTY; (ids.len() * 4).next_power_of_two()].into_boxed_slice();
         self.searched = List::EMPTY;
         self.classes.clear();
         for id in ids {
@@ -342,24 +340,38 @@ impl<R> Posted<R> {
         Some(entry.of)
     }
 
-    /// The oldest receive of all, if there are few and it fits a message: nearly
+    /// The oldest receive of all, if it is in the queue and fits a message: nearly
     /// always, since messages come mostly in the order they are waited for.
     /// [`drop_first`](Self::drop_first) takes it out.
     #[inline(always)]
     pub fn first(&self, src: u64, tag: u64) -> Option<&R> {
-        self.few.front().filter(|first| first.key.fits(src, tag)).map(|first| &first.value)
+        let first = self.recent.front().filter(|first| first.key.fits(src, tag))?;
+        self.entries.is_empty().then_some(&first.value)
     }
 
     /// Removes the [`first`](Self::first) receive.
     #[inline(always)]
     pub fn drop_first(&mut self) {
-        self.few.drop_front();
+        self.recent.drop_front();
     }
 
     /// Takes the oldest receive that fits a message.
     pub fn take(&mut self, src: u64, tag: u64) -> Option<TakenRecv<R>> {
+        if let Some(taken) = self.take_indexed(src, tag) {
+            return Some(taken);
+        }
+        let taken = self.recent.take(SEARCHED, |one| one.key.fits(src, tag));
+        if taken.is_some() || self.recent.len() <= SEARCHED {
+            return taken;
+        }
+        self.index_recent();
+        self.take_indexed(src, tag)
+    }
+
+    /// Takes the oldest receive in the index that fits a message.
+    fn take_indexed(&mut self, src: u64, tag: u64) -> Option<TakenRecv<R>> {
         if self.entries.is_empty() {
-            return self.few.take(|one| one.key.fits(src, tag));
+            return None;
         }
         let (mut best, best_seq) = self.oldest_indexed(src, tag);
         let mut id = self.searched.head;
@@ -405,26 +417,27 @@ impl<R> Posted<R> {
 
     /// Takes the oldest receive for which `wanted` is true.
     pub fn take_if(&mut self, mut wanted: impl FnMut(&R) -> bool) -> Option<R> {
-        if self.entries.is_empty() {
-            return self.few.take(|one| wanted(&one.value)).map(|taken| taken.value);
-        }
         let found = self.entries.iter().filter(|(_, entry)| wanted(&entry.of.value));
-        let (_, id) = found.map(|(id, entry)| (entry.of.seq, id)).min()?;
-        self.unlink(id).map(|taken| taken.value)
+        let found = found.map(|(id, entry)| (entry.of.seq, id)).min();
+        let taken = match found {
+            Some((_, id)) => self.unlink(id),
+            None => self.recent.take(usize::MAX, |one| wanted(&one.value)),
+        };
+        taken.map(|taken| taken.value)
     }
 
     /// Takes all, oldest first.
     pub fn drain(&mut self) -> Vec<R> {
         let indexed =
             self.by_age().into_iter().filter_map(|id| self.unlink(id)).collect::<Vec<_>>();
-        self.few.drain().into_iter().chain(indexed).map(|taken| taken.value).collect()
+        indexed.into_iter().chain(self.recent.drain()).map(|taken| taken.value).collect()
     }
 
     /// What the oldest receives match of those that are `wanted`, at most `most` of them, oldest
-    /// first; some of the oldest if there are more than `most * 8`.
+    /// first; some of the oldest if more than `most * 8` are in the index.
     pub fn oldest(&self, most: usize, wanted: impl Fn(&R) -> bool) -> Vec<Pattern> {
         let indexed = self.entries.iter().map(|(_, entry)| &entry.of).take(8 * most);
-        let all = self.few.iter().chain(indexed);
+        let all = indexed.chain(self.recent.iter().take(8 * most));
         let mut found: Vec<_> = all.filter(|taken| wanted(&taken.value)).collect();
         found.sort_unstable_by_key(|taken| taken.seq);
         let pattern = |Key { src, src_mask, tag, ignore }: Key| {
@@ -436,7 +449,7 @@ impl<R> Posted<R> {
 
     /// How many receives wait.
     pub fn len(&self) -> usize {
-        self.few.len() + self.entries.len()
+        self.recent.len() + self.entries.len()
     }
 
     /// Whether no receive waits.
@@ -868,8 +881,13 @@ mod tests {
             } else {
                 let (src, tag) = (random(3), random(8));
                 let wanted = plain.iter().position(|(pattern, _)| pattern.fits(src, tag));
-                let wanted = wanted.map(|at| plain.remove(at).1);
-                assert_eq!(posted.take(src, tag).map(|taken| taken.value), wanted);
+                let taken = posted.take(src, tag);
+                assert_eq!(taken.as_ref().map(|taken| taken.value), wanted.map(|at| plain[at].1));
+                match (taken, wanted) {
+                    (Some(taken), _) if random(4) == 0 => posted.put_back(taken),
+                    (Some(_), Some(at)) => _ = plain.remove(at),
+                    _ => {}
+                }
             }
         }
         let left: Vec<_> = plain.into_iter().map(|(_, number)| number).collect();
@@ -992,6 +1010,8 @@ mod tests {
         for n in 0..100_000u64 {
             posted.push(Pattern { src: Some(n % 7), tag: n << 8, ignore: 0xff }, n);
         }
+        // One that is behind many others gives reason for the index.
+        assert_eq!(posted.take(17 % 7, 17 << 8).unwrap().value, 17);
         let longest = |posted: &Posted<u64>| {
             let lengths = posted.buckets.iter().map(|list| {
                 let (mut id, mut n) = (list.head, 0);

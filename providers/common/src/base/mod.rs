@@ -9,7 +9,6 @@ pub mod buf;
 pub mod courtesy;
 #[allow(unsafe_code)]
 pub mod facts;
-pub(crate) mod fixed_queue;
 mod hang;
 #[allow(unsafe_code)]
 pub(crate) mod lent;
@@ -22,6 +21,7 @@ pub mod matching;
 pub(crate) mod primitives;
 pub mod progress;
 pub mod reserved;
+pub(crate) mod ring_queue;
 #[allow(unsafe_code)]
 pub mod secret;
 pub mod slab;

@@ -1,0 +1,170 @@
+//! A queue in a ring of slots.
+
+/// A queue whose values are in a ring of slots, a power of two of them, which doubles when it is full. Adding
+/// and dropping a value are a few instructions: what has to grow is done apart.
+#[derive(Debug)]
+pub(crate) struct RingQueue<T> {
+    /// The values, the oldest at `head`, those behind it after it and around the end.
+    slots: Box<[Option<T>]>,
+    /// Counts the values taken out at the front.
+    head: usize,
+    len: usize,
+}
+
+/// Slots of a new queue.
+const FIRST_SLOTS: usize = 16;
+
+fn empty<T>(slots: usize) -> Box<[Option<T>]> {
+    std::iter::repeat_with(|| None).take(slots).collect()
+}
+
+impl<T> Default for RingQueue<T> {
+    fn default() -> Self {
+        Self { slots: empty(FIRST_SLOTS), head: 0, len: 0 }
+    }
+}
+
+impl<T> RingQueue<T> {
+    /// The slot of the value at this place, counted from the oldest.
+    #[inline(always)]
+    fn slot(&self, place: usize) -> usize {
+        self.head.wrapping_add(place) & (self.slots.len() - 1)
+    }
+
+    /// How many values there are.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds a value behind the others.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, value: T) {
+        if self.len == self.slots.len() {
+            self.grow();
+        }
+        let slot = self.slot(self.len);
+        self.slots[slot] = Some(value);
+        self.len += 1;
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let mut slots = empty(self.slots.len() * 2);
+        for (place, to) in slots.iter_mut().enumerate().take(self.len) {
+            let from = self.slot(place);
+            *to = self.slots[from].take();
+        }
+        (self.slots, self.head) = (slots, 0);
+    }
+
+    /// The oldest value.
+    #[inline(always)]
+    pub(crate) fn front(&self) -> Option<&T> {
+        self.slots[self.slot(0)].as_ref()
+    }
+
+    /// Drops the oldest value.
+    #[inline(always)]
+    pub(crate) fn drop_front(&mut self) {
+        let slot = self.slot(0);
+        if self.slots[slot].take().is_some() {
+            self.head = self.head.wrapping_add(1);
+            self.len -= 1;
+        }
+    }
+
+    /// The values, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        (0..self.len).filter_map(|place| self.slots[self.slot(place)].as_ref())
+    }
+
+    fn swap(&mut self, one: usize, other: usize) {
+        self.slots.swap(self.slot(one), self.slot(other));
+    }
+
+    /// Adds a value before all for which `is_behind`.
+    pub(crate) fn insert(&mut self, value: T, is_behind: impl Fn(&T) -> bool) {
+        let place = self.iter().position(is_behind).unwrap_or(self.len);
+        if self.len == self.slots.len() {
+            self.grow();
+        }
+        // Those before it, mostly none, move down by one.
+        self.head = self.head.wrapping_sub(1);
+        self.len += 1;
+        let first = self.slot(0);
+        self.slots[first] = Some(value);
+        (0..place).for_each(|place| self.swap(place, place + 1));
+    }
+
+    /// Takes out the oldest value that is `wanted`, of the first `most`.
+    pub(crate) fn take(&mut self, most: usize, wanted: impl FnMut(&T) -> bool) -> Option<T> {
+        let place = self.iter().take(most).position(wanted)?;
+        // Those before it move up by one.
+        (0..place).rev().for_each(|place| self.swap(place, place + 1));
+        let first = self.slot(0);
+        let taken = self.slots[first].take();
+        self.head = self.head.wrapping_add(1);
+        self.len -= 1;
+        taken
+    }
+
+    /// Takes out all values, oldest first.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
+        let mut all = std::mem::take(self);
+        std::iter::from_fn(move || all.take(1, |_| true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn it_does_what_the_standard_librarys_queue_does() {
+        let mut random = 7_u32;
+        let mut next = |n: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 16) % n
+        };
+        let (mut queue, mut model) = (RingQueue::<String>::default(), VecDeque::<String>::new());
+        let mut longest = 0;
+        for step in 0..20_000 {
+            match next(7) {
+                0..=2 => {
+                    let value = format!("{}{step}", next(9));
+                    queue.push(value.clone());
+                    model.push_back(value);
+                }
+                3 => {
+                    let value = format!("{}{step}", next(9));
+                    let before = |one: &String| one[..1] > value[..1];
+                    let place = model.iter().position(before).unwrap_or(model.len());
+                    queue.insert(value.clone(), before);
+                    model.insert(place, value);
+                }
+                4 => {
+                    queue.drop_front();
+                    model.pop_front();
+                }
+                5 => {
+                    let wanted = next(9).to_string();
+                    let most = next(50) as usize;
+                    let place = model.iter().take(most).position(|one| one.starts_with(&wanted));
+                    let expected = place.and_then(|place| model.remove(place));
+                    assert_eq!(queue.take(most, |one| one.starts_with(&wanted)), expected);
+                }
+                _ if next(50) == 0 => {
+                    assert!(queue.drain().eq(model.drain(..)));
+                }
+                _ => {}
+            }
+            longest = longest.max(queue.len());
+            assert_eq!(queue.len(), model.len());
+            assert_eq!(queue.front(), model.front());
+            assert!(queue.iter().eq(model.iter()));
+        }
+        assert!(longest > 4 * FIRST_SLOTS, "{longest}");
+    }
+}
