@@ -1002,7 +1002,7 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         if self.sends.get() == Course::Meeting {
             let part = self.part()?;
             if !self.moves_out(part) {
-                let uncopied = way == Way::Uncopied;
+                let uncopied = way.is_uncopied();
                 let way = if uncopied && !part.zerocopy.get() { Way::Copied } else { way };
                 let sent = self.send_list_below(list, way)?;
                 part.sent.set(part.sent.get() + sent as u64);
@@ -1171,6 +1171,11 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         }
         let (_, pipe) = self.pipe().ok()?;
         pipe.can_lend().then(|| L::settings().local.min)
+    }
+
+    fn keep_lent(&self, key: u64, most: usize) -> Result<usize> {
+        let Ok((_, pipe)) = self.pipe() else { return Ok(0) };
+        pipe.keep_lent(key, most)
     }
 
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {

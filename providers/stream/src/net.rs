@@ -229,6 +229,12 @@ pub trait ByteLink: Debug + Send + 'static {
         None
     }
 
+    /// The memory region with this key is about to be closed: what of it the other end is to read where it
+    /// is ([`Way::OfRegion`]), and has not read, is kept elsewhere for it ([`LocalPipe::keep_lent`](ofi_provider::ring::LocalPipe::keep_lent)).
+    fn keep_lent(&self, _key: u64, _most: usize) -> Result<usize> {
+        Ok(0)
+    }
+
     /// The next notice that uncopied bytes are not in use any more; -FI_EAGAIN if there is none.
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         Err(Error::AGAIN)

@@ -24,16 +24,24 @@ pub enum Way {
     MoreFollows,
     /// The system uses the bytes where they are until it says that it is done (MSG_ZEROCOPY).
     Uncopied,
+    /// As uncopied bytes, which are of the memory region with this key.
+    OfRegion(u64),
 }
 
 impl Way {
+    /// Whether the bytes stay where they are.
+    #[inline]
+    pub fn is_uncopied(self) -> bool {
+        matches!(self, Self::Uncopied | Self::OfRegion(_))
+    }
+
     /// The flags of a send call that does not block, nor raise SIGPIPE.
     #[inline]
     pub fn flags(self) -> libc::c_int {
         let how = match self {
             Self::Copied => 0,
             Self::MoreFollows => libc::MSG_MORE,
-            Self::Uncopied => libc::MSG_ZEROCOPY,
+            Self::Uncopied | Self::OfRegion(_) => libc::MSG_ZEROCOPY,
         };
         libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | how
     }

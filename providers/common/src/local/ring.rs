@@ -4,16 +4,17 @@
 //! Whatever the other process writes there, an end of a pipe never leaves its own memory, and gives
 //! no more bytes than it was given room for: impossible indices and pieces are -FI_EPROTO.
 use crate::barriers;
-use crate::buf::{ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way};
+use crate::buf::{ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way, zeroed};
 use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
 use crate::error::{Error, Result};
 use crate::primitives::CELLS;
 use crate::segment::SharedSegment;
-use crate::words::{CellKind, INLINE, RingReader, RingWords, RingWriter};
+use crate::words::{CellKind, INLINE, RingCell, RingReader, RingWords, RingWriter};
 use core::cell::{Cell, OnceCell, RefCell};
+use core::ops::Range;
 use core::ptr::NonNull;
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -30,12 +31,34 @@ const FIRST_LINE: usize = 56;
 /// Most bytes that are fetched at a time.
 const MAX_FETCH: usize = 4 << 20;
 
+/// How often the writer may have moved a piece ([`LocalPipe::keep_lent`]) while it is fetched once.
+const MOST_MOVES: u32 = 2;
+
 /// Memory of the writer's, in place of bytes of the ring.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct LentPiece {
     addr: u64,
     len: u64,
+}
+
+/// A lent piece of which a part was fetched.
+#[derive(Clone, Copy, Debug)]
+struct PieceInPart {
+    len: u64,
+    done: u64,
+}
+
+/// A piece of a memory region ([`Way::OfRegion`]) that the reader may not have fetched yet.
+#[derive(Debug)]
+struct LoanedPiece {
+    /// How many pieces were lent in all with it, and its cell.
+    number: u32,
+    cell: u32,
+    key: u64,
+    memory: Range<usize>,
+    /// Its bytes, if the region was to be closed.
+    kept: Option<Box<[u8]>>,
 }
 
 /// Calls with [`Way::Uncopied`] whose memory the other end has read, as [`LocalPipe::uncopied_done`]
@@ -78,8 +101,8 @@ pub struct LocalPipe {
     inward_bytes: NonNull<u8>,
     /// Bytes of a ring.
     size: usize,
-    /// What is left of the lent piece that comes next, once it is known.
-    piece: Cell<Option<LentPiece>>,
+    /// The lent piece that comes next, once a part of it was fetched.
+    piece: Cell<Option<PieceInPart>>,
     door: OnceCell<(Arc<PeerDoor>, u32)>,
     memory: OnceCell<PeerMemory>,
     /// This process takes part in barriers of all processes.
@@ -89,6 +112,7 @@ pub struct LocalPipe {
     /// The number of the next call with [`Way::Uncopied`] that takes bytes.
     next_call: Cell<u32>,
     lending: RefCell<VecDeque<LendingCalls>>,
+    loaned: RefCell<VecDeque<LoanedPiece>>,
     /// This end has looked in vain since it sent a message that was not long: it does not send one
     /// after the other.
     waited: Cell<bool>,
@@ -129,6 +153,7 @@ impl LocalPipe {
             cooled: Cell::new(None),
             next_call: Cell::new(0),
             lending: RefCell::default(),
+            loaned: RefCell::default(),
             waited: Cell::new(false),
             segment,
         }
@@ -381,26 +406,26 @@ impl LocalPipe {
     /// has: a call that takes bytes has a number, and [`LocalPipe::uncopied_done`] tells of
     /// it. How many bytes were taken counts those that were lent.
     pub fn send_list(&self, list: &GatherList<'_>, way: Way) -> Result<usize> {
-        let done = if way == Way::Uncopied && self.can_lend() {
-            self.lend_parts(list)?
+        let done = if way.is_uncopied() && self.can_lend() {
+            self.lend_parts(list, way)?
         } else {
             self.put_all(list.len(), |from, len| list.parts(from, len))?
         };
         if done == 0 && !list.is_empty() {
             return Err(Error::AGAIN);
         }
-        if way == Way::Uncopied && done > 0 {
+        if way.is_uncopied() && done > 0 {
             self.note_call();
         }
         Ok(done)
     }
 
     /// Lends the large parts of a list, and copies the others: how many bytes were taken.
-    fn lend_parts(&self, list: &GatherList<'_>) -> Result<usize> {
+    fn lend_parts(&self, list: &GatherList<'_>, way: Way) -> Result<usize> {
         let mut done = 0;
         for (at, len) in list.parts(0, list.len()) {
             let n = if len >= MIN_LENT {
-                if self.lend(at, len)? { len } else { 0 }
+                if self.lend(at, len, way)? { len } else { 0 }
             } else {
                 self.put_all(len, |from, len| std::iter::once((at.wrapping_add(from), len)))?
             };
@@ -413,18 +438,24 @@ impl LocalPipe {
     }
 
     /// Lends a piece of memory; false if there is no cell for it.
-    fn lend(&self, at: *mut u8, len: usize) -> Result<bool> {
+    fn lend(&self, at: *mut u8, len: usize, way: Way) -> Result<bool> {
         while !self.writer.has_cell(self.out())? {
             if !self.writer.want_room(self.out())? {
                 return Ok(false);
             }
         }
         let piece = LentPiece { addr: at as u64, len: len as u64 };
-        self.out().cell(self.writer.next_cell()).body.with_mut(|body| {
+        let cell = self.writer.next_cell();
+        self.out().cell(cell).body.with_mut(|body| {
             // SAFETY: the cell has room for that.
             unsafe { body.cast::<LentPiece>().write_unaligned(piece) };
         });
         self.writer.publish(self.out(), CellKind::Lent, 1);
+        if let Way::OfRegion(key) = way {
+            let memory = at as usize..at as usize + len;
+            let piece = LoanedPiece { number: self.writer.lent(), cell, key, memory, kept: None };
+            self.loaned.borrow_mut().push_back(piece);
+        }
         self.writer.sent_all();
         self.notify();
         Ok(true)
@@ -456,12 +487,51 @@ impl LocalPipe {
         if !is_done(first) {
             self.writer.look_fetched(self.out())?;
         }
+        let is_back = |piece: &mut LoanedPiece| self.was_fetched(piece);
+        while self.loaned.borrow_mut().pop_front_if(is_back).is_some() {}
         let mut done: Option<FetchedCalls> = None;
         while let Some(calls) = lending.pop_front_if(|calls| is_done(calls)) {
             let low = done.map_or(calls.calls.low, |done| done.low);
             done = Some(FetchedCalls { low, high: calls.calls.high });
         }
         done.ok_or(Error::AGAIN)
+    }
+
+    /// Whether the other end has fetched a piece, as far as the last look tells.
+    fn was_fetched(&self, piece: &LoanedPiece) -> bool {
+        self.writer.fetched().wrapping_sub(piece.number) <= u32::MAX / 2
+    }
+
+    /// The memory region with this key is about to be closed: what of it is lent ([`Way::OfRegion`])
+    /// and was not fetched is copied, and the other end finds the copy in its place. Returns how many bytes
+    /// were copied; -FI_ENOBUFS if they were more than `most`, and then the pipe has to be
+    /// [withdrawn](Self::withdraw).
+    pub fn keep_lent(&self, key: u64, most: usize) -> Result<usize> {
+        self.writer.look_fetched(self.out())?;
+        let mut copied = 0;
+        for piece in self.loaned.borrow_mut().iter_mut() {
+            if piece.key != key || piece.kept.is_some() || self.was_fetched(piece) {
+                continue;
+            }
+            let len = piece.memory.len();
+            if len > most - copied {
+                return Err(Error::NOBUFS);
+            }
+            let mut bytes = zeroed(len)?;
+            // SAFETY: the memory stays as it is until it was fetched or this has returned, as who sent
+            // it has promised; the copy has as much room.
+            unsafe {
+                let from = piece.memory.start as *const u8;
+                from.copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
+            }
+            let cell = self.out().cell(piece.cell);
+            lent_word(cell, 0).store(bytes.as_ptr() as u64, Ordering::Release);
+            piece.kept = Some(bytes);
+            copied += len;
+        }
+        // Whoever reads what is written to the memory from now on sees that the piece is elsewhere.
+        fence(Ordering::SeqCst);
+        Ok(copied)
     }
 
     /// Whether a call with [`Way::Uncopied`] may have been read by the other end since it was
@@ -742,26 +812,33 @@ impl LocalPipe {
     ) -> Result<usize> {
         // Nobody may lend to a reader that cannot fetch.
         let memory = self.memory.get().ok_or(Error::PROTO)?;
-        let piece = match self.piece.get() {
-            Some(piece) => piece,
-            None => self.inward().cell(self.reader.this_cell()).body.with(|body| {
-                // SAFETY: the cell is as long as that, for which any bits are a value.
-                unsafe { body.cast::<LentPiece>().read_unaligned() }
-            }),
-        };
-        let end = piece.addr.checked_add(piece.len);
-        if piece.len == 0 || piece.len > i64::MAX as u64 || end.is_none() {
+        let cell = self.inward().cell(self.reader.this_cell());
+        let word = |at| lent_word(cell, at).load(Ordering::Acquire);
+        let piece = self.piece.get().unwrap_or_else(|| PieceInPart { len: word(1), done: 0 });
+        if piece.len == 0 || piece.len > i64::MAX as u64 {
             return Err(Error::PROTO);
         }
-        let n = left.min(MAX_FETCH).min(usize::try_from(piece.len).unwrap_or(usize::MAX));
-        // SAFETY: the parts are of the room that the caller gave.
-        let n = unsafe { memory.read(parts(done, n), piece.addr) }?;
-        if self.inward().is_withdrawn() {
-            return Err(Error::CONNRESET);
-        }
-        let rest = LentPiece { addr: piece.addr + n as u64, len: piece.len - n as u64 };
-        if rest.len > 0 {
-            self.piece.set(Some(rest));
+        let rest = usize::try_from(piece.len - piece.done).unwrap_or(usize::MAX);
+        let n = left.min(MAX_FETCH).min(rest);
+        let (mut addr, mut moves) = (word(0), 0);
+        let n = loop {
+            if addr.checked_add(piece.len).is_none() || moves > MOST_MOVES {
+                return Err(Error::PROTO);
+            }
+            // SAFETY: the parts are of the room that the caller gave.
+            let read = unsafe { memory.read(parts(done, n), addr + piece.done) };
+            if self.inward().is_withdrawn() {
+                return Err(Error::CONNRESET);
+            }
+            // What was read may be something else if the piece is elsewhere by now.
+            match word(0) {
+                same if same == addr => break read?,
+                other => (addr, moves) = (other, moves + 1),
+            }
+        };
+        let piece = PieceInPart { done: piece.done + n as u64, ..piece };
+        if piece.done < piece.len {
+            self.piece.set(Some(piece));
         } else {
             self.piece.set(None);
             self.reader.took_piece(self.inward());
@@ -845,6 +922,13 @@ impl LocalPipe {
     pub fn withdraw(&self) {
         self.out().withdraw();
     }
+}
+
+/// A word of what a cell says of a lent piece ([`LentPiece`]).
+fn lent_word(cell: &RingCell, at: usize) -> &AtomicU64 {
+    // SAFETY: a cell has room for that behind a word that is aligned, and lives as long as `cell`; each
+    // process writes there with care for the other, or else harms what it sends itself.
+    cell.body.with(|body| unsafe { AtomicU64::from_ptr(body.cast_mut().cast::<u64>().add(at)) })
 }
 
 /// Two pieces of memory that is shared, each an address and a length.
@@ -1232,6 +1316,70 @@ mod tests {
         let mut room = [0; 10_000];
         while b.recv(&mut room).is_ok() {}
         assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 2, high: 4 }));
+    }
+
+    #[test]
+    fn lent_memory_that_is_to_be_changed_is_kept_for_who_has_not_fetched_it() {
+        let (a, b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        const LEN: usize = 50_000;
+        let mut memory: Vec<_> = (0..4).map(|n| vec![n as u8 + 1; LEN]).collect();
+        for (key, part) in (0..).zip(&memory) {
+            let mut list = GatherList::default();
+            list.push_bytes(part);
+            assert_eq!(a.send_list(&list, Way::OfRegion(key)), Ok(LEN));
+        }
+        // The first was fetched, the second in part, and the fourth is not asked for.
+        let mut room = vec![0; LEN];
+        assert_eq!(b.recv(&mut room), Ok(LEN));
+        assert_eq!(b.recv(&mut room[..20_000]), Ok(20_000));
+        assert_eq!(a.keep_lent(0, LEN), Ok(0));
+        assert_eq!(a.keep_lent(1, LEN - 1), Err(Error::NOBUFS));
+        for n in [1, 2] {
+            assert_eq!(a.keep_lent(n as u64, LEN), Ok(LEN));
+            assert_eq!(a.keep_lent(n as u64, LEN), Ok(0), "once");
+            memory[n].fill(99);
+        }
+        assert_eq!((b.recv(&mut room[20_000..]), &room[..]), (Ok(30_000), &[2; LEN][..]));
+        assert_eq!((b.recv(&mut room), &room[..]), (Ok(LEN), &[3; LEN][..]));
+        assert_eq!((b.recv(&mut room), &room[..]), (Ok(LEN), &[4; LEN][..]));
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 0, high: 0 }));
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 1, high: 3 }));
+        assert!(a.loaned.borrow().is_empty());
+    }
+
+    #[test]
+    fn memory_that_is_kept_while_it_is_fetched_comes_as_it_was() {
+        let (a, mut b) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        if !with_memory([&a, &b], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        const LEN: usize = 1 << 20;
+        let mut memory = vec![0u8; LEN];
+        for round in 0..200 {
+            memory.fill(round as u8);
+            let mut list = GatherList::default();
+            list.push_bytes(&memory);
+            assert_eq!(a.send_list(&list, Way::OfRegion(7)), Ok(LEN));
+            thread::scope(|scope| {
+                let b = &mut b;
+                scope.spawn(move || {
+                    let mut room = vec![255; LEN];
+                    assert_eq!(b.recv(&mut room), Ok(LEN));
+                    assert!(room.iter().all(|byte| *byte == round as u8), "round {round}");
+                });
+                // From before the fetch to behind it.
+                let start = std::time::Instant::now();
+                while start.elapsed().as_micros() < round * 2 {}
+                assert!(a.keep_lent(7, LEN).is_ok());
+                memory.fill(round as u8 ^ 85);
+            });
+            assert!(a.uncopied_done().is_ok());
+        }
     }
 
     #[test]

@@ -1058,6 +1058,7 @@ impl<N: Net> StreamState<N> {
         let ep = &mut self.eps[conn.ep];
         conn.fetched = 0;
         self.owed -= std::mem::take(&mut conn.owed);
+        conn.kept = 0;
         // The system neither sends nor releases what it still has of zero-copy messages.
         let uncopied: Vec<_> =
             conn.zerocopy.take().map_or_else(Vec::new, |mut z| z.drain().collect());

@@ -120,6 +120,8 @@ pub(crate) struct StreamConn<N: Net> {
     /// Bytes of memory that answers and acknowledgements take which wait for the peer to read
     /// them.
     pub(super) owed: usize,
+    /// Bytes among them of regions that were closed before the peer had read them where they were.
+    pub(super) kept: usize,
 
     /// The last message was large, and so will be the next: its beginning is enough
     /// to find the place that the rest can be read to.
@@ -180,6 +182,7 @@ impl<N: Net> StreamConn<N> {
             reads: VecDeque::new(),
             fetched: 0,
             owed: 0,
+            kept: 0,
             large: false,
             incoming: None,
             announced: NumberSet::default(),
@@ -220,10 +223,11 @@ impl<N: Net> StreamConn<N> {
         self.link.has_come(!self.blocked, self.has_unsent())
     }
 
-    /// Messages large enough are read by the peer where they are from now on, if it can
+    /// With a message of `len` bytes, those large enough are read by the peer where they are from now on, if it can
     /// ([`ByteLink::lends_from`]).
-    pub(super) fn begin_lending(&mut self) {
-        if self.zerocopy.is_none()
+    pub(super) fn begin_lending(&mut self, len: usize) {
+        if len > COPY_MAX
+            && self.zerocopy.is_none()
             && let Some(from) = self.link.lends_from()
         {
             self.zerocopy = Some(Zerocopy::lending(from));

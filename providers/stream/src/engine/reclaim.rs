@@ -45,6 +45,9 @@ impl<N: Net> StreamState<N> {
         if zerocopy.is_busy() {
             return moved;
         }
+        let kept = std::mem::take(&mut conn.kept);
+        conn.owed -= kept;
+        self.owed -= kept;
         if conn.link.sends_locally() {
             conn.allow_plain();
         }

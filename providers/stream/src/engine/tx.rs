@@ -1,4 +1,5 @@
 //! Sending: from the application's calls and peers' requests to bytes for a link.
+use super::arrival::may_allocate;
 use super::conn::StreamConn;
 use super::ep::{StreamEngineEp, StreamEpKind};
 use super::facts::count_header;
@@ -44,10 +45,19 @@ const FAIR_OWED: usize = 512 << 10;
 const MAX_OWED: usize = 128 << 20;
 
 impl Outgoing {
-    /// Whether the message's body is sent without being copied ([`Way::Uncopied`]).
-    fn leaves_uncopied(&self, conn: &Option<Box<Zerocopy>>) -> bool {
-        let lent = matches!(self.body, SendBody::Lent(_)) && self.header.op != StreamOp::TagRts;
-        lent && conn.as_ref().is_some_and(|zerocopy| zerocopy.takes(self.body.len()))
+    /// The way of the message's body if it is sent without being copied. `keeps`: the link
+    /// can keep the bytes of a region that is closed before the peer has them
+    /// ([`ByteLink::keep_lent`]).
+    fn uncopied(&self, conn: &Option<Box<Zerocopy>>, keeps: bool) -> Option<Way> {
+        conn.as_ref().filter(|zerocopy| zerocopy.takes(self.body.len()))?;
+        match &self.body {
+            SendBody::Lent(_) if self.header.op != StreamOp::TagRts => Some(Way::Uncopied),
+            SendBody::Region(places, _) if keeps => match places.as_slice() {
+                [place] => Some(Way::OfRegion(place.key)),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 }
 
@@ -159,6 +169,7 @@ impl<N: Net> StreamState<N> {
         };
         let conn = &mut self.conns[id];
         conn.fenced |= outgoing.fence;
+        conn.begin_lending(outgoing.body.len());
         conn.tx.push_back(outgoing);
         if !conn.is_connected() {
             return;
@@ -333,9 +344,7 @@ impl<N: Net> StreamState<N> {
         let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_clear()) else {
             return Leaves::InTurn;
         };
-        if conn.link.sends_locally() && len > COPY_MAX {
-            conn.begin_lending();
-        }
+        conn.begin_lending(len);
         let (more, batched) = (flags & FI_MORE != 0, !conn.batch.is_empty());
         let free = (flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
             && !conn.leaves_uncopied(len);
@@ -469,6 +478,7 @@ impl<N: Net> StreamState<N> {
     /// that peers get what they asked for in time. Without memory for the copies, or beyond
     /// [`MAX_OWED`], the peers' connections end, because the protocol has no refusal.
     pub(super) fn save_answers(&mut self, key: u64) {
+        self.keep_lent(key);
         if self.owed == 0 {
             return;
         }
@@ -492,6 +502,21 @@ impl<N: Net> StreamState<N> {
             drop(opened);
             if let Err(error) = saved {
                 self.fail(id, error);
+            }
+        }
+    }
+
+    /// Answers that peers were to read out of a region, where it is, are kept elsewhere.
+    fn keep_lent(&mut self, key: u64) {
+        for id in self.conns.indices(StreamConn::is_lending) {
+            let conn = &mut self.conns[id];
+            let most = MAX_OWED.saturating_sub(self.owed);
+            match may_allocate().and_then(|()| conn.link.keep_lent(key, most)) {
+                Ok(kept) => {
+                    (conn.kept, conn.owed) = (conn.kept + kept, conn.owed + kept);
+                    self.owed += kept;
+                }
+                Err(error) => self.fail(id, error),
             }
         }
     }
@@ -731,6 +756,7 @@ impl<N: Net> StreamState<N> {
             let mut gathered = Ok(());
             let mut way = Way::Copied;
             let settled = conn.is_settled() && conn.batch.is_empty();
+            let keeps = conn.link.sends_locally();
             for (place, outgoing) in conn.tx.iter_mut().enumerate() {
                 if !list.has_room() || (outgoing.is_fenced() && !(settled && place == 0)) {
                     break;
@@ -742,7 +768,7 @@ impl<N: Net> StreamState<N> {
                     outgoing.wire_len = outgoing.header.write(order, &mut outgoing.wire);
                     trace("to", &conn.link, &outgoing.header);
                 }
-                if outgoing.leaves_uncopied(&conn.zerocopy) {
+                if let Some(uncopied) = outgoing.uncopied(&conn.zerocopy, keeps) {
                     // The head of a zero-copy message goes with what is before it, then its body
                     // alone.
                     if !outgoing.is_at_body() {
@@ -750,11 +776,11 @@ impl<N: Net> StreamState<N> {
                         way = Way::MoreFollows;
                         break;
                     }
-                    way = Way::Uncopied;
+                    way = uncopied;
                 }
                 let outgoing = &*outgoing;
                 gathered = gathered.and(outgoing.gather(&mut list, &self.regions, &opened));
-                if way == Way::Uncopied {
+                if way.is_uncopied() {
                     break;
                 }
             }
@@ -768,7 +794,7 @@ impl<N: Net> StreamState<N> {
                 // ([`StreamState::save_answers`]): with the rest of the answer goes the stream.
                 Err(error) => Err(error),
             };
-            if way == Way::Uncopied && result == Err(Error::NOBUFS) {
+            if way.is_uncopied() && result == Err(Error::NOBUFS) {
                 // The system has no memory for more zero-copy notices just now (optmem_max).
                 way = Way::Copied;
                 result = self.net.transfer(&conn.link, LinkOp::SendList(&mut list, way));
@@ -785,7 +811,7 @@ impl<N: Net> StreamState<N> {
                     return true;
                 }
             };
-            if way == Way::Uncopied
+            if way.is_uncopied()
                 && sent > 0
                 && let Some(zerocopy) = &mut conn.zerocopy
             {
@@ -801,8 +827,7 @@ impl<N: Net> StreamState<N> {
             self.account(id, &mut sent);
             // Parts that are too small to be lent were copied, so that the call may be over: no
             // peer gives a sign of that, for which another thread may wait.
-            if way == Way::Uncopied
-                && self.conns.get(id).is_some_and(|conn| conn.link.sends_locally())
+            if way.is_uncopied() && self.conns.get(id).is_some_and(|conn| conn.link.sends_locally())
             {
                 self.read_notices(id);
             }
@@ -886,6 +911,7 @@ impl<N: Net> StreamState<N> {
         let owed = answer.owed();
         conn.owed += owed;
         self.owed += owed;
+        conn.begin_lending(answer.body.len());
         conn.push_answer(answer);
         self.answered(id);
     }

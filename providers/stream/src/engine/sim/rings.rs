@@ -930,7 +930,7 @@ impl ByteLink for RingEnd {
             // SAFETY: as above.
             unsafe { std::slice::from_raw_parts(one.iov_base.cast::<u8>(), one.iov_len) }
         });
-        if way != Way::Uncopied {
+        if !way.is_uncopied() {
             return self.put(parts);
         }
         let taken = self.put(parts.clone())?;
