@@ -208,6 +208,22 @@ static inline void ct_progress(struct ct *c)
 		(void)fi_cq_read(c->rx, NULL, 0);
 }
 
+/*
+ * Between polls in vain, before the first of which *since is 0: others may run. Who has waited for
+ * milliseconds leaves them the processor, and looks again soon.
+ */
+static inline void ct_relax(int64_t *since)
+{
+	const struct timespec nap = { 0, 100000 };
+
+	if (!*since)
+		*since = ct_ms();
+	if (ct_ms() - *since < 3)
+		sched_yield();
+	else
+		nanosleep(&nap, NULL);
+}
+
 /* Exchange n bytes with the other rank, driving progress meanwhile. */
 static inline void ct_send_oob(const void *b, size_t n)
 {
@@ -216,6 +232,7 @@ static inline void ct_send_oob(const void *b, size_t n)
 }
 static inline void ct_recv_oob(struct ct *c, void *b, size_t n)
 {
+	int64_t since = 0;
 	size_t got = 0;
 
 	while (got < n) {
@@ -229,7 +246,10 @@ static inline void ct_recv_oob(struct ct *c, void *b, size_t n)
 			struct pollfd p = { .fd = ct_sync, .events = POLLIN };
 
 			ct_progress(c);
-			poll(&p, 1, c ? 0 : 100);
+			if (c)
+				ct_relax(&since);
+			else
+				poll(&p, 1, 100);
 		}
 	}
 }
@@ -721,7 +741,9 @@ static inline void ct_done(struct ct *c)
 static inline int ct_next(struct ct *c, struct fid_cq *q, struct fi_cq_tagged_entry *e,
 			  fi_addr_t *src, struct fi_cq_err_entry *err)
 {
-	for (;;) {
+	int64_t since = 0;
+
+	for (;; ct_relax(&since)) {
 		ssize_t r = src ? fi_cq_readfrom(q, e, 1, src) : fi_cq_read(q, e, 1);
 
 		if (r == 1)
@@ -741,7 +763,6 @@ static inline int ct_next(struct ct *c, struct fid_cq *q, struct fi_cq_tagged_en
 		if (r != -FI_EAGAIN)
 			FAIL("fi_cq_read: %zd %s", r, fi_strerror((int)-r));
 		ct_progress(c);
-		sched_yield();
 	}
 }
 static inline void ct_sent(struct ct *c, void *ctx)
@@ -765,7 +786,7 @@ static inline struct fi_cq_tagged_entry ct_recvd(struct ct *c, void *ctx, size_t
 #define NOTHING(c, q, ms) do { struct fi_cq_tagged_entry e_; ct_idle(c, ms); \
 	ERR(fi_cq_read(q, &e_, 1), FI_EAGAIN); } while (0)
 /* A posting call, repeated while the provider pushes back. */
-#define POST(c, x) do { long r_; while ((r_ = (long)(x)) == -FI_EAGAIN) { ct_progress(c); sched_yield(); } \
+#define POST(c, x) do { long r_; int64_t s_ = 0; while ((r_ = (long)(x)) == -FI_EAGAIN) { ct_progress(c); ct_relax(&s_); } \
 	if (r_) FAIL("%s: %ld %s", #x, r_, fi_strerror((int)-r_)); } while (0)
 
 /* Contexts with room for FI_CONTEXT2. */

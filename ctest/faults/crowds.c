@@ -23,11 +23,11 @@ struct head { uint16_t from, to; uint32_t number; };
 
 static void meet_all(struct ct *c, int *counter)
 {
+	int64_t since = 0;
+
 	__atomic_add_fetch(counter, 1, __ATOMIC_SEQ_CST);
-	while (__atomic_load_n(counter, __ATOMIC_SEQ_CST) < procs) {
+	for (; __atomic_load_n(counter, __ATOMIC_SEQ_CST) < procs; ct_relax(&since))
 		ct_progress(c);
-		sched_yield();
-	}
 }
 /* Bytes of memory that this process shares with peers, and how many rings are in it. */
 static size_t shared(size_t *rings)

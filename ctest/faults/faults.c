@@ -120,7 +120,7 @@ static void talk(int id, const struct ct_name *to, int port)
 	child_connect(&c, to);
 	for (int i = 0; i < W; i++)
 		POST(&c, fi_recv(c.ep, in[i], MOST, NULL, FI_ADDR_UNSPEC, &ictx[i]));
-	for (;;) {
+	for (int64_t since = 0;; ct_relax(&since)) {
 		struct fi_cq_tagged_entry e;
 		struct fi_cq_err_entry err;
 		ssize_t r;
@@ -140,6 +140,7 @@ static void talk(int id, const struct ct_name *to, int port)
 			while ((r = fi_cq_read(cq, &e, 1)) == 1 || r == -FI_EAVAIL) {
 				void *ctx = e.op_context;
 
+				since = 0;
 				if (r != 1) {
 					memset(&err, 0, sizeof err);
 					EQ(fi_cq_readerr(cq, &err, 0), 1);
@@ -160,7 +161,6 @@ static void talk(int id, const struct ct_name *to, int port)
 			(void)fi_eq_read(c.eq, (uint32_t[1]){ 0 }, (char[512]){ 0 }, 512, 0);
 		if (recv(ct_sync, &x, 1, MSG_DONTWAIT) == 1)
 			break;
-		sched_yield();
 	}
 	if (x == 'r')
 		each_fd(reset_fd, NULL);	/* the end of this process resets its connections */
@@ -186,10 +186,11 @@ static void post_recv(struct fid_ep *ep, struct op *o)
 	if (fi_recv(ep, o->buf, MOST, NULL, FI_ADDR_UNSPEC, o) == 0)
 		o->under_way = 1;
 }
-static void take(struct fid_cq *cq)
+static int take(struct fid_cq *cq)
 {
 	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry x;
+	int came = 0;
 	ssize_t r;
 
 	while ((r = fi_cq_read(cq, &e, 1)) == 1 || r == -FI_EAVAIL) {
@@ -218,8 +219,10 @@ static void take(struct fid_cq *cq)
 		} else {
 			p->errors++;
 		}
+		came = 1;
 	}
 	EQ(r, -FI_EAGAIN);
+	return came;
 }
 static void accept_one(struct peer *p, struct fi_eq_cm_entry *e)
 {
@@ -238,6 +241,9 @@ static void accept_one(struct peer *p, struct fi_eq_cm_entry *e)
 static struct peer *called;	/* MSG: whose call the next one is */
 static void step(void)
 {
+	static int64_t since;
+	int did = 0;
+
 	for (int i = 0; i < PEERS; i++) {
 		struct peer *p = &peers[i];
 
@@ -254,13 +260,12 @@ static void step(void)
 			make(o->buf, o->len, i);
 			r = fi_send(p->ep, o->buf, o->len, NULL, p->to, o);
 			if (r == 0)
-				o->under_way = 1;
+				o->under_way = did = 1;
 			else if (r != -FI_EAGAIN && r != -FI_ENOTCONN)
 				FAIL("fi_send: %s", fi_strerror((int)-r));
 		}
 	}
-	take(me.tx);
-	take(me.rx);
+	did |= take(me.tx) | take(me.rx);
 	if (me.eq) {
 		struct { struct fi_eq_cm_entry e; char d[512]; } b;
 		uint32_t ev;
@@ -279,8 +284,11 @@ static void step(void)
 				if (peers[i].ep && b.e.fid == &peers[i].ep->fid)
 					peers[i].ended = 1;
 		}
+		did |= r != -FI_EAGAIN;
 	}
-	sched_yield();
+	if (did)
+		since = 0;
+	ct_relax(&since);
 }
 #define UNTIL(c) do { snprintf(ct_prefix, sizeof ct_prefix, "%.50s: ", #c); while (!(c)) step(); ct_prefix[0] = 0; } while (0)
 static void steps_for(int ms)
