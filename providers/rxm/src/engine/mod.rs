@@ -241,7 +241,7 @@ impl Progress for RxmEngine {
         self.activity.store(turns, Ordering::Relaxed);
         let mut state = self.lock();
         state.facts.turn(turns);
-        state.turn();
+        state.look_around();
         drop(state);
         self.common.regions.pass_counts_on();
     }
@@ -316,8 +316,14 @@ impl RxmState {
     }
 
     /// One turn of progress.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn turn(&mut self) {
+        self.look_around();
+    }
+
+    /// [`RxmState::turn`], inlined into its caller.
+    #[inline(always)]
+    fn look_around(&mut self) {
         self.take_started();
         let (mut due, mut beside) = (0, false);
         for (_, ep) in self.eps.iter_mut() {
