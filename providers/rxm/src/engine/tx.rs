@@ -43,14 +43,14 @@ impl RxmEngineEp {
         // In parts, which stay in registers: for the other cases an operation is put together again.
         let SendOp { buf, dest, context, data, tag, flags } = op;
         let plain = PlainSend { buf: &buf, dest, context, data, tag, flags };
-        // Apart for both cases: what they share would be done before the first, which asks for less.
-        match self.send_plain(plain, tagged) {
-            Some(true) => Ok(()),
-            None => self.send_any(SendOp { buf, dest, context, data, tag, flags }, tagged),
-            Some(false) => {
-                self.send_refused(SendOp { buf, dest, context, data, tag, flags }, tagged)
-            }
+        let Some(taken) = self.send_plain(plain, tagged) else {
+            return self.send_any(SendOp { buf, dest, context, data, tag, flags }, tagged);
+        };
+        if !taken {
+            // Apart from the other case, with which it would share, and do always, what it needs.
+            return self.send_refused(SendOp { buf, dest, context, data, tag, flags }, tagged);
         }
+        Ok(())
     }
 
     /// Sends a message that the core has just refused: it waits, or a new connection takes it.
