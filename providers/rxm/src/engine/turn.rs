@@ -54,7 +54,7 @@ impl RxmEngineEp {
             }
         }
         // Many messages came at a time: with more buffers the core keeps fewer of them itself.
-        if (self.came - came) * 2 >= self.rx_wanted && self.rx_wanted > 0 {
+        if read > 1 && (self.came - came) * 2 >= self.rx_wanted && self.rx_wanted > 0 {
             self.want_more_shared();
         }
         if !self.stalled.is_empty() {

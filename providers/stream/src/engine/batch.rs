@@ -71,6 +71,11 @@ impl Batch {
         self.bytes.is_empty()
     }
 
+    /// Bytes of the batch, sent or not.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Whether a message that is sent now, after others since the last progress, belongs to a
     /// burst.
     pub(super) fn is_burst(&self, clock: &impl LinkClock) -> bool {
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn messages_are_a_burst_from_the_second_on_that_follows_another_closely() {
         let (clock, mut batch) = (TestClock(BURST.into()), Batch::default());
-        let mut after = |micros| {
+        let mut after = |micros: u64| {
             clock.0.set(clock.0.get() + micros * 1000);
             (batch.goes_on(&clock), batch.is_burst(&clock))
         };

@@ -229,6 +229,7 @@ impl<N: Net> StreamState<N> {
         if !conn.takes_plain() {
             return PlainRead::Not;
         }
+        let staging = &mut staging[..];
         let n = match conn.link.recv(staging) {
             Ok(n) if n > 0 => n,
             Err(Error::AGAIN | Error::INTR) => return PlainRead::Nothing,
