@@ -1,8 +1,19 @@
 //! Memory of another process, read where it is (process_vm_readv(2)).
 use crate::error::{Error, Result};
+use crate::facts::coarse_now;
 use crate::sys::{check, random};
+use core::cell::Cell;
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use libc::iovec;
+
+/// How many nanoseconds the process of a number is known to be the same after it was found to be. Until another can have the number, the system
+/// has to give away all others, of which there are 32,767 or more, and the most that processes are
+/// begun at is some for each microsecond and a thousand processors.
+const SAME_FOR: u64 = 10_000_000;
+
+/// From so many bytes on it is asked each time: they take so long that nobody notices.
+const ALWAYS_ASKED: usize = 256 << 10;
 
 /// A random word of this process, by which a peer that reads memory here knows that it reads that of
 /// this process, and not of another that has got its number since. Children have it not.
@@ -67,13 +78,15 @@ pub struct PeerMemory {
     process: libc::pid_t,
     address: u64,
     value: u64,
+    /// When the process was found to be the right one ([`coarse_now`]).
+    found: Cell<Option<u64>>,
 }
 
 impl PeerMemory {
     /// The memory of the process that has this number (by SO_PEERCRED, not by its own words), if this process may read
     /// it, and finds the word that the peer said is there ([`MemoryToken`]).
     pub fn open(process: i32, address: u64, value: u64) -> Result<Self> {
-        let memory = Self { process, address, value };
+        let memory = Self { process, address, value, found: Cell::new(None) };
         // What a peer behind another namespace of processes has.
         if process <= 0 {
             return Err(Error::PERM);
@@ -93,24 +106,29 @@ impl PeerMemory {
         from: u64,
     ) -> Result<usize> {
         let mut word = 0u64;
-        let mut local = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 65];
+        let mut local = [const { MaybeUninit::<iovec>::uninit() }; 65];
         let (mut count, mut len) = (0, 0);
         for ((base, part), to) in parts.zip(&mut local[..64]) {
-            *to = iovec { iov_base: base.cast(), iov_len: part };
+            to.write(iovec { iov_base: base.cast(), iov_len: part });
             len += part;
             count += 1;
         }
         let own = size_of_val(&word);
-        local[count] = iovec { iov_base: (&raw mut word).cast(), iov_len: own };
+        local[count].write(iovec { iov_base: (&raw mut word).cast(), iov_len: own });
         // The word comes last: the process is the right one, then, that the bytes were read of.
         let remote = [
             iovec { iov_base: from as *mut _, iov_len: len },
             iovec { iov_base: self.address as *mut _, iov_len: own },
         ];
-        // SAFETY: the local parts are valid for writing; the system checks the peer's.
+        let now = coarse_now();
+        let is_fresh = |found: u64| now.saturating_sub(found) < SAME_FOR;
+        let asks = len >= ALWAYS_ASKED || !self.found.get().is_some_and(is_fresh);
+        let (more, wanted) = if asks { (1, len + own) } else { (0, len) };
+        // SAFETY: the local parts, of which the first `count` and one are set, are valid for writing; the
+        // system checks the peer's.
         let n = unsafe {
-            let (local_count, remote_count) = (count as libc::c_ulong + 1, 2);
-            let (to, from) = (local.as_ptr(), remote.as_ptr());
+            let (local_count, remote_count) = (count as libc::c_ulong + more, 1 + more);
+            let (to, from) = (local.as_ptr().cast(), remote.as_ptr());
             libc::process_vm_readv(self.process, to, local_count, from, remote_count, 0)
         };
         match usize::try_from(n) {
@@ -119,9 +137,40 @@ impl PeerMemory {
                 gone if gone.code() == libc::ESRCH => Error::CONNRESET,
                 error => error,
             }),
-            Ok(n) if n == len + own && word == self.value => Ok(len),
-            Ok(n) if n == len + own => Err(Error::CONNRESET),
-            Ok(_) => Err(Error::PROTO),
+            Ok(n) if n != wanted => Err(Error::PROTO),
+            Ok(_) if !asks => Ok(len),
+            Ok(_) if word == self.value => {
+                self.found.set(Some(now));
+                Ok(len)
+            }
+            Ok(_) => Err(Error::CONNRESET),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_become_another_is_not_read() {
+        let token = MemoryToken::new().unwrap();
+        let memory = PeerMemory::open(std::process::id() as i32, token.address(), token.value());
+        let Ok(memory) = memory else {
+            return crate::testing::skip("processes may not read each other's memory here");
+        };
+        let (from, mut to) = ([5u8; 100], vec![0u8; ALWAYS_ASKED]);
+        let read = |to: &mut [u8], from: &[u8]| {
+            let part = std::iter::once((to.as_mut_ptr(), to.len()));
+            // SAFETY: the part is of a slice.
+            unsafe { memory.read(part, from.as_ptr() as u64) }
+        };
+        assert_eq!((read(&mut to[..100], &from), to[..100] == from), (Ok(100), true));
+        // SAFETY: the page is this test's.
+        unsafe { token.page.write(!token.value()) };
+        let large = vec![7; ALWAYS_ASKED];
+        assert_eq!(read(&mut to, &large), Err(Error::CONNRESET));
+        std::thread::sleep(std::time::Duration::from_nanos(SAME_FOR * 3));
+        assert_eq!(read(&mut to[..100], &from), Err(Error::CONNRESET));
     }
 }

@@ -9,8 +9,9 @@ use super::state::StreamState;
 use super::{COLD_AFTER, LEFT_BEHIND};
 use crate::net::{ByteLink, Net};
 
-/// Most connections that are looked at in every turn because bytes come through memory.
-const MAX_LOCAL: usize = 16;
+/// Most connections that are looked at in every turn because bytes come through memory: such a look
+/// costs about as much as the one call of the system that a further connection needs.
+const MAX_LOCAL: usize = 64;
 
 /// Turns in which the signs of others are looked at once.
 const SIGN_GAP: u32 = 8;

@@ -345,8 +345,10 @@ impl<N: Net> StreamState<N> {
         if ahead > 0 && !self.parse(id, &staging[..ahead]) {
             return Got::Last;
         }
-        // The link is empty if it gave less than was asked for: another read would only say so.
-        if n < wanted { Got::Last } else { Got::More }
+        // The link is empty if it gave less than was asked for: another read would only say so. But a
+        // large message that is lent comes by itself, behind its head.
+        let lent = |conn: &StreamConn<N>| conn.left() >= DIRECT_MIN && conn.link.hears_locally();
+        if n < wanted && !self.conns.get(id).is_some_and(lent) { Got::Last } else { Got::More }
     }
 
     /// One read whose first bytes go straight to the place of the message under way. Returns its
