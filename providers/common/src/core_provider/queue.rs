@@ -354,17 +354,13 @@ impl CoreCq {
     pub fn read(&self, max: usize, entries: &mut Entries) -> Result<usize> {
         let max = max.min(BATCH);
         (entries.next, entries.len) = (0, 0);
+        // The core would end a cancelled thread in here, and our callers with it.
+        let _uncancelled = (!self.spares_callers).then(Uncancelled::new);
         // SAFETY: the queue is open and of this format; the room has `max` entries.
         let n = unsafe {
             let read = call!(self.raw.as_ref().ops, readfrom);
             let (room, from) = (entries.room.as_mut_ptr(), entries.from.as_mut_ptr());
-            if self.spares_callers {
-                read(self.raw.as_ptr(), room.cast(), max, from)
-            } else {
-                // The core would end a cancelled thread in here, and our callers with it.
-                let _uncancelled = Uncancelled::new();
-                read(self.raw.as_ptr(), room.cast(), max, from)
-            }
+            read(self.raw.as_ptr(), room.cast(), max, from)
         };
         if n < 0 {
             return match Error::from_code(-n as c_int) {
