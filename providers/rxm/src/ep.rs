@@ -38,16 +38,18 @@ fn transfer(
     start: impl FnOnce(&mut RxmEngineEp) -> Result,
 ) -> Result {
     let mut state = engine.lock();
-    let result = start(state.ep(id));
-    help_if_wanted(engine, state, id);
+    let ep = state.ep(id);
+    let result = start(ep);
+    let wants_help = std::mem::take(&mut ep.wants_help);
+    help_if(wants_help, engine, state);
     result
 }
 
 /// Lets the engine do what a transfer asked for that needs its lock free.
 #[inline(always)]
-fn help_if_wanted(engine: &Arc<RxmEngine>, mut state: Guard<'_, RxmState>, id: u32) {
-    if std::mem::take(&mut state.ep(id).wants_help) {
-        drop(state);
+fn help_if(wanted: bool, engine: &Arc<RxmEngine>, state: Guard<'_, RxmState>) {
+    drop(state);
+    if wanted {
         engine.help();
     }
 }
@@ -121,8 +123,10 @@ impl RdmEngine for RxmEngine {
     #[inline(always)]
     fn send(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: SendOp, tagged: bool) -> Result {
         let mut state = self.lock();
-        let result = state.ep(ep.id).send(op, tagged);
-        help_if_wanted(self, state, ep.id);
+        let ep = state.ep(ep.id);
+        let result = ep.send(op, tagged);
+        let wants_help = std::mem::take(&mut ep.wants_help);
+        help_if(wants_help, self, state);
         result
     }
 

@@ -1750,6 +1750,11 @@ impl<N: Net> LinkClock for WithLocal<N> {
     fn now(&self) -> Instant {
         self.net.now()
     }
+
+    #[inline(always)]
+    fn nanos(&self) -> u64 {
+        self.net.nanos()
+    }
 }
 
 impl<N> Net for WithLocal<N>

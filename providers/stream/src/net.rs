@@ -14,7 +14,7 @@ use ofi_provider::facts::EngineFacts;
 use ofi_provider::log::peer_text;
 use ofi_provider::provider::Provider;
 use ofi_provider::ring::ShortCells;
-use ofi_provider::sys::{Epoll, Interest, PollEvent, Timer};
+use ofi_provider::sys::{Epoll, Interest, PollEvent, Timer, fine_now};
 use std::fmt::{Debug, Display};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Weak;
@@ -387,6 +387,12 @@ pub trait LinkClock {
     #[inline(always)]
     fn now(&self) -> Instant {
         Instant::now()
+    }
+
+    /// The same time in nanoseconds, for what is asked with each message.
+    #[inline(always)]
+    fn nanos(&self) -> u64 {
+        fine_now()
     }
 }
 

@@ -10,10 +10,9 @@ use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
-use ofi_provider::progress::Progress;
+use ofi_provider::progress::{Activity, Progress};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Requests that may wait, unless the application says otherwise.
 const BACKLOG: c_int = 1024;
@@ -40,7 +39,7 @@ pub(crate) struct VerbsPep {
 struct PepShared {
     channel: Arc<Channel>,
     state: Lock<PepState>,
-    activity: AtomicU64,
+    activity: Activity,
 }
 
 #[derive(Debug)]
@@ -66,7 +65,7 @@ impl VerbsPep {
             // fi_getinfo(3) could not know whether the kernel takes it.
             state.bind(&channel)?;
         }
-        let shared = PepShared { channel, state: Lock::new(state), activity: AtomicU64::new(0) };
+        let shared = PepShared { channel, state: Lock::new(state), activity: Activity::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
 }
@@ -139,7 +138,7 @@ impl PassiveEp for VerbsPep {
 
 impl Progress for PepShared {
     fn progress(&self) {
-        self.activity.fetch_add(1, Ordering::Relaxed);
+        self.activity.another();
         let state = self.state.lock();
         let events: Vec<_> = std::iter::from_fn(|| self.channel.next()).collect();
         if events.is_empty() {
@@ -159,7 +158,7 @@ impl Progress for PepShared {
     }
 
     fn activity(&self) -> u64 {
-        self.activity.load(Ordering::Relaxed)
+        self.activity.count()
     }
 }
 

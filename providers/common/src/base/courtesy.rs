@@ -19,9 +19,9 @@
 //!
 //! Only callers that do nothing but look are meant: one that was away for longer than
 //! a look takes computes, or gives way by itself.
+use crate::sys::fine_now;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Instant;
 
 /// Most nanoseconds between two looks of a caller that does nothing but look.
 const AT_ONCE: u64 = 3_000;
@@ -74,7 +74,7 @@ struct Neighbours {
     others: AtomicU8,
     /// Offers in a row that no thread took.
     declined: AtomicU8,
-    /// When threads that compute are offered the processor again, in nanoseconds of [`now`], and
+    /// When threads that compute are offered the processor again, in nanoseconds of [`fine_now`], and
     /// how long after the last offer that is.
     again_at: AtomicU64,
     pause: AtomicU64,
@@ -137,12 +137,6 @@ pub fn is_shared() -> bool {
     NEIGHBOURS.others() != Others::None
 }
 
-/// Nanoseconds of a clock that only goes forward.
-fn now() -> u64 {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
-}
-
 /// How a caller gives way after looking in vain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Courtesy {
@@ -158,9 +152,9 @@ impl Courtesy {
     pub fn make(self, fd: RawFd) {
         match self {
             Self::Processor => {
-                let start = now();
+                let start = fine_now();
                 std::thread::yield_now();
-                NEIGHBOURS.offered(start, now());
+                NEIGHBOURS.offered(start, fine_now());
             }
             Self::Sleep(nanos) => crate::sys::sleep_on(fd, nanos),
         }
@@ -170,13 +164,13 @@ impl Courtesy {
 /// How one caller, or all callers of one engine, polled lately.
 #[derive(Debug, Default)]
 pub struct Looks {
-    /// When the last look in vain ended, in nanoseconds of [`now`].
+    /// When the last look in vain ended, in nanoseconds of [`fine_now`].
     last: u64,
     /// Looks in vain, one right after the other.
     vain: u32,
     /// Looks in vain that lead to the next offer.
     next: u32,
-    /// When something was found last, in nanoseconds of [`now`], and how often the caller slept
+    /// When something was found last, in nanoseconds of [`fine_now`], and how often the caller slept
     /// since.
     found: u64,
     slept: u32,
@@ -208,7 +202,7 @@ impl Looks {
             self.fresh = true;
             return None;
         }
-        self.in_vain_at(now(), &NEIGHBOURS)
+        self.in_vain_at(fine_now(), &NEIGHBOURS)
     }
 
     fn in_vain_at(&mut self, now: u64, neighbours: &Neighbours) -> Option<Courtesy> {
@@ -245,7 +239,7 @@ impl Looks {
     /// Notes that the offer was made, so that the time it took is not taken for the caller's
     /// own.
     pub fn offered(&mut self) {
-        self.last = now();
+        self.last = fine_now();
     }
 }
 

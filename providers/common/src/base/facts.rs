@@ -9,7 +9,7 @@ use super::hang;
 use crate::error::Error;
 use crate::param::{core_boolean, core_size};
 use crate::provider::Provider;
-use crate::sys::{check, count_forks, generation};
+use crate::sys::{check, count_forks, fine_now, generation, nanos_of};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
 use ofi_facts::layout::{
@@ -32,13 +32,6 @@ mod head {
     pub(super) const PEERS_LEFT_OUT: usize = 6;
     pub(super) const ENDPOINTS_LEFT_OUT: usize = 7;
     pub(super) const TURNS: usize = 14;
-}
-
-fn nanos_of(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes `now`, which outlives it.
-    unsafe { libc::clock_gettime(clock, &raw mut now) };
-    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC, coarse, without a call of the system.
@@ -173,7 +166,7 @@ impl TransferTimes {
     #[cold]
     #[inline(never)]
     fn time(&mut self) -> u64 {
-        self.time_at(nanos_of(libc::CLOCK_MONOTONIC))
+        self.time_at(fine_now())
     }
 
     fn time_at(&mut self, now: u64) -> u64 {
@@ -195,7 +188,7 @@ impl TransferTimes {
     #[cold]
     #[inline(never)]
     pub fn end(&mut self) {
-        self.end_at(nanos_of(libc::CLOCK_MONOTONIC));
+        self.end_at(fine_now());
     }
 
     fn end_at(&mut self, now: u64) {

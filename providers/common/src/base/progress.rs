@@ -64,6 +64,27 @@ pub trait Progress: Send + Sync {
     fn activity(&self) -> u64;
 }
 
+/// Counts the calls of [`Progress::progress`] for [`Progress::activity`]. Only the progress thread reads
+/// it, which needs to see it move and no exact count, so a plain load and store do.
+#[derive(Debug, Default)]
+pub struct Activity(AtomicU64);
+
+impl Activity {
+    /// Counts one more; returns how many there were.
+    #[inline(always)]
+    pub fn another(&self) -> u64 {
+        let count = self.count() + 1;
+        self.0.store(count, Ordering::Relaxed);
+        count
+    }
+
+    /// How many there were.
+    #[inline(always)]
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A thread that progresses an engine while the application does not.
 ///
 /// It sleeps in epoll, not in a loop. While the application drives progress

@@ -7,6 +7,7 @@ use super::inbox::{Found, Inbox, Meeting, UnexpectedBody};
 use crate::abi::FI_PEEK;
 use crate::api::RecvOp;
 use crate::error::Result;
+use crate::imports::StartedMessage;
 use crate::reserved::ONLY_TAG;
 
 /// What an engine's lock guards, as far as receives are posted to its endpoints.
@@ -26,6 +27,17 @@ pub trait PostsReceives {
     fn meet(&mut self, meeting: Meeting);
     /// All messages that waited for a receive are with it, which made room for others.
     fn met(&mut self) {}
+
+    /// Takes up kept messages that other providers started.
+    fn take_up(&mut self, started: Vec<StartedMessage>) {
+        for one in started {
+            match self.inbox_if_open(one.ep).and_then(|inbox| inbox.started(&one)) {
+                Some(meeting) => self.meet(meeting),
+                // The endpoint is closed.
+                None => one.give_back(),
+            }
+        }
+    }
 
     /// fi_recv and fi_trecv, in all their forms.
     #[inline(always)]

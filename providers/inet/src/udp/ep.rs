@@ -22,13 +22,13 @@ use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::lock::{Level, Lock};
-use ofi_provider::progress::Progress;
+use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ pub(crate) struct UdpEngine {
     /// Whether some socket is not watched, so that all are looked at and not only those that epoll
     /// reports.
     starved: AtomicBool,
-    activity: AtomicU64,
+    activity: Activity,
     level: Level,
 }
 
@@ -57,7 +57,7 @@ impl UdpEngine {
             eps: Lock::with_level(Slab::default(), level.clone()),
             epoll: Epoll::new()?,
             starved: AtomicBool::new(false),
-            activity: AtomicU64::new(0),
+            activity: Activity::default(),
             level,
         }))
     }
@@ -66,7 +66,7 @@ impl UdpEngine {
 impl Progress for UdpEngine {
     #[inline]
     fn progress(&self) {
-        self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.activity.another();
         let eps = self.eps.lock();
         if eps.len() <= FEW || self.starved.load(Ordering::Relaxed) {
             let starved = eps.iter().fold(false, |any, (id, ep)| ep.drain(self, id) | any);
@@ -102,7 +102,7 @@ impl Progress for UdpEngine {
     }
 
     fn activity(&self) -> u64 {
-        self.activity.load(Ordering::Relaxed)
+        self.activity.count()
     }
 }
 

@@ -27,14 +27,14 @@ use ofi_provider::ledger::Ledger;
 use ofi_provider::link_addr::LinkAddr;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
-use ofi_provider::progress::Progress;
+use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, EventFd, Interest, Timer};
 use owner::{LnxFilling, RailOwner};
 use rails::{AtomicLimits, LnxRail, LnxRails};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -131,7 +131,7 @@ pub(crate) struct LnxEngine {
     /// Expires while a caller sleeps that not all cores would wake.
     timer: Timer,
     deaf: AtomicBool,
-    activity: AtomicU64,
+    activity: Activity,
 }
 
 impl std::fmt::Debug for LnxEngine {
@@ -162,7 +162,7 @@ impl LnxEngine {
             epoll.add(waiter.fd(), 0, Interest::READ)?;
         }
         let rails = Lock::with_level(LnxRails::new(), level);
-        let (deaf, activity) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (deaf, activity) = (AtomicBool::new(false), Activity::default());
         Ok(Arc::new(Self { shared, common, rails, epoll, timer, deaf, activity }))
     }
 
@@ -363,10 +363,7 @@ impl LnxEngine {
 
 impl Progress for LnxEngine {
     fn progress(&self) {
-        // Only read by the progress thread, which needs to see it move, not an
-        // exact count: a plain load and store does.
-        let turn = self.activity.load(Ordering::Relaxed) + 1;
-        self.activity.store(turn, Ordering::Relaxed);
+        self.activity.another();
         // The thread that holds the lock is making progress, or about to let go of it.
         let Some(mut rails) = self.rails.lock_if_idle() else { return };
         let LnxRails { all, lead, looks } = &mut *rails;
@@ -420,7 +417,7 @@ impl Progress for LnxEngine {
     }
 
     fn activity(&self) -> u64 {
-        self.activity.load(Ordering::Relaxed)
+        self.activity.count()
     }
 }
 

@@ -23,7 +23,7 @@ use ofi_provider::error::Result;
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
-use ofi_provider::progress::Progress;
+use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest, Timer};
@@ -31,7 +31,6 @@ pub(crate) use port::CorePorts;
 use port::PortSource;
 use rx::RxdUnexpected;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -65,7 +64,7 @@ pub(crate) struct RxdEngine {
     epoll: Epoll,
     /// Wakes a thread that sleeps when something is to be sent again.
     timer: Timer,
-    activity: AtomicU64,
+    activity: Activity,
     helper: Helper,
     /// The process that made the engine: a forked child's copy shares sockets with its parent.
     pid: u32,
@@ -134,7 +133,7 @@ impl RxdEngine {
         }
         let state = Lock::with_level(RxdState::default(), level);
         let helper = Helper::default();
-        let activity = AtomicU64::new(0);
+        let activity = Activity::default();
         let pid = std::process::id();
         let this = Arc::new(Self { state, limits, ports, epoll, timer, activity, helper, pid });
         let mut live = LIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -244,7 +243,7 @@ impl RxdEngine {
 impl Progress for RxdEngine {
     #[inline]
     fn progress(&self) {
-        self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.activity.another();
         let mut state = self.lock();
         if state.turn() {
             state.idle = 0;
@@ -291,7 +290,7 @@ impl Progress for RxdEngine {
     }
 
     fn activity(&self) -> u64 {
-        self.activity.load(Ordering::Relaxed)
+        self.activity.count()
     }
 }
 

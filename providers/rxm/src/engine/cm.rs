@@ -91,11 +91,8 @@ impl RxmEngineEp {
     /// Whether another peer may be called now ([`CallPace`](ofi_provider::calls::CallPace)).
     fn may_call(&mut self) -> bool {
         let conns = &self.conns;
-        self.calls.has_room(AT_A_TIME, clock(), |id, name| {
-            conns
-                .get(id)
-                .is_some_and(|conn| u64::from(conn.name(id)) == name && conn.link == Link::Calling)
-        })
+        let calls = |_, name| came_on(conns, name).is_some_and(|(_, to)| to.link == Link::Calling);
+        self.calls.has_room(AT_A_TIME, clock(), calls)
     }
 
     /// Calls peers that wait in line, as far as their turn has come.

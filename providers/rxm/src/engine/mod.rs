@@ -31,14 +31,14 @@ use ofi_provider::facts::EngineFacts;
 use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages};
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{Guard, Level, Lock};
-use ofi_provider::progress::Progress;
+use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
 use ofi_provider::worker::{Worker, unharmed};
 use pending::{Handed, RxmUnexpected};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(crate) struct RxmEngine {
     common: Arc<Common>,
     /// Watches the core's queues, where the core has no wait sets.
     epoll: Option<Epoll>,
-    activity: AtomicU64,
+    activity: Activity,
     helper: Mutex<Option<RxmHelper>>,
 }
 
@@ -105,7 +105,7 @@ impl RxmEngine {
             state,
             common,
             epoll,
-            activity: AtomicU64::new(0),
+            activity: Activity::default(),
             helper: Mutex::default(),
         }))
     }
@@ -235,14 +235,8 @@ impl StartsMessages for RxmEngine {
 impl Progress for RxmEngine {
     #[inline]
     fn progress(&self) {
-        // Only read by the progress thread, which needs to see it move, not an
-        // exact count: a plain load and store does.
-        let turns = self.activity.load(Ordering::Relaxed) + 1;
-        self.activity.store(turns, Ordering::Relaxed);
-        let mut state = self.lock();
-        state.facts.turn(turns);
-        state.turn();
-        drop(state);
+        let turns = self.activity.another();
+        self.lock().counted_turn(turns);
         self.common.regions.pass_counts_on();
     }
 
@@ -277,7 +271,7 @@ impl Progress for RxmEngine {
     }
 
     fn activity(&self) -> u64 {
-        self.activity.load(Ordering::Relaxed)
+        self.activity.count()
     }
 }
 
@@ -297,27 +291,28 @@ impl RxmState {
     /// Takes up the kept messages that other providers started.
     #[inline(always)]
     fn take_started(&mut self) {
-        if self.started.is_some() {
-            self.take_all_started();
-        }
-    }
-
-    #[cold]
-    fn take_all_started(&mut self) {
-        let Some(started) = &self.started else { return };
-        for one in started.take() {
-            let ep = self.eps.get_mut(one.ep);
-            match ep.and_then(|ep| ep.inbox.started(&one).map(|meeting| (ep, meeting))) {
-                Some((ep, meeting)) => ep.meet(meeting),
-                // The endpoint is closed.
-                None => one.give_back(),
-            }
+        if let Some(started) = &self.started {
+            let all = started.take();
+            self.take_up(all);
         }
     }
 
     /// One turn of progress.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn turn(&mut self) {
+        self.look_around();
+    }
+
+    /// A turn of the application's, which has made so many.
+    #[inline(always)]
+    fn counted_turn(&mut self, turns: u64) {
+        self.facts.turn(turns);
+        self.look_around();
+    }
+
+    /// [`RxmState::turn`], inlined into its caller.
+    #[inline(always)]
+    fn look_around(&mut self) {
         self.take_started();
         let (mut due, mut beside) = (0, false);
         for (_, ep) in self.eps.iter_mut() {

@@ -45,7 +45,14 @@ impl inbox::UnexpectedBody for RxmUnexpected {
             Self::Whole(bytes) => bytes.len(),
             Self::InPacket(buf, _) => buf.len(),
             Self::Partial { bytes, .. } => bytes.len(),
-            Self::AtSender { early, .. } => size_of::<RemoteSegments>() + early.cost(),
+            Self::AtSender { early, .. } => {
+                let early = match early {
+                    Early::None | Early::Unreadable => 0,
+                    Early::Coming(len) => *len,
+                    Early::Here(bytes) => bytes.len(),
+                };
+                size_of::<RemoteSegments>() + early
+            }
             Self::Lost => 0,
         }
     }
@@ -146,17 +153,6 @@ pub(crate) enum Early {
     /// No start can be fetched: the sender writes the message, all of it, to where the application
     /// wants it.
     Unreadable,
-}
-
-impl Early {
-    /// Bytes of memory that it takes.
-    pub(super) fn cost(&self) -> usize {
-        match self {
-            Self::None | Self::Unreadable => 0,
-            Self::Coming(len) => *len,
-            Self::Here(bytes) => bytes.len(),
-        }
-    }
 }
 
 /// The part of a message that is fetched to be reported with it.

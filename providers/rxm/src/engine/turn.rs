@@ -35,7 +35,7 @@ pub(super) fn plain_message(
 impl RxmEngineEp {
     /// One turn of progress: the core's completions, connection events, transfers that wait.
     /// `beside`: another endpoint has had the core make progress in this turn, for all endpoints.
-    #[inline]
+    #[inline(always)]
     pub(super) fn turn(&mut self, beside: bool) {
         if !self.parked.is_empty() {
             self.unpark();
@@ -46,15 +46,15 @@ impl RxmEngineEp {
             most = 0;
         }
         while read < most && self.parked.len() < self.parked_max {
-            let wanted = most - read;
+            let wanted = (most - read).min(Entries::MAX);
             let n = self.read_core(wanted);
             read += n;
-            if n == 0 || n < wanted.min(Entries::MAX) {
+            if n < wanted {
                 break;
             }
         }
         // Many messages came at a time: with more buffers the core keeps fewer of them itself.
-        if read > 0 && (self.came - came) * 2 >= self.rx_wanted && self.rx_wanted > 0 {
+        if read > 1 && (self.came - came) * 2 >= self.rx_wanted && self.rx_wanted > 0 {
             self.want_more_shared();
         }
         if !self.stalled.is_empty() {

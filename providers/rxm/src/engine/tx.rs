@@ -43,16 +43,28 @@ impl RxmEngineEp {
         // In parts, which stay in registers: for the other cases an operation is put together again.
         let SendOp { buf, dest, context, data, tag, flags } = op;
         let plain = PlainSend { buf: &buf, dest, context, data, tag, flags };
-        if self.send_plain(plain, tagged) {
-            return Ok(());
+        let Some(taken) = self.send_plain(plain, tagged) else {
+            return self.send_any(SendOp { buf, dest, context, data, tag, flags }, tagged);
+        };
+        if !taken {
+            // Apart from the other case, with which it would share, and do always, what it needs.
+            return self.send_refused(SendOp { buf, dest, context, data, tag, flags }, tagged);
         }
-        self.send_any(SendOp { buf, dest, context, data, tag, flags }, tagged)
+        Ok(())
+    }
+
+    /// Sends a message that the core has just refused: it waits, or a new connection takes it.
+    #[cold]
+    #[inline(never)]
+    fn send_refused(&mut self, op: SendOp, tagged: bool) -> Result {
+        self.send_any(op, tagged)
     }
 
     /// The short way for the commonest case: a small message with nothing special to it, which the
-    /// core copies at once. False in any other case, and then nothing has been done yet.
+    /// core copies at once. None in any other case; false if the core refuses it. Nothing has been done
+    /// yet then.
     #[inline(always)]
-    fn send_plain(&mut self, op: PlainSend<'_>, tagged: bool) -> bool {
+    fn send_plain(&mut self, op: PlainSend<'_>, tagged: bool) -> Option<bool> {
         let len = op.buf.len();
         let report = op.flags & FI_COMPLETION != 0;
         if op.flags & SPECIAL != 0
@@ -61,11 +73,11 @@ impl RxmEngineEp {
             || self.tx_left() == 0
             || !self.ledger.has_room(report)
         {
-            return false;
+            return None;
         }
-        let peer = self.peers.first(op.dest).and_then(|peer| self.peers.get(peer));
-        let Some(conn) = peer.and_then(|peer| self.conns.get(peer.conn)) else { return false };
-        let Some(link) = conn.ep.as_ref().filter(|_| conn.is_ready()) else { return false };
+        let peer = self.peers.first(op.dest).and_then(|peer| self.peers.get(peer))?;
+        let conn = self.conns.get(peer.conn)?;
+        let link = conn.ep.as_ref().filter(|_| conn.is_ready())?;
         let data = if op.flags & FI_REMOTE_CQ_DATA != 0 { op.data } else { 0 };
         let header = RxmHeader {
             op: if tagged { OP_TAGGED } else { OP_MSG },
@@ -78,14 +90,13 @@ impl RxmEngineEp {
         let (head, body) = self.packet.split_first_chunk_mut().expect("room for a header");
         header.write_to(head);
         op.buf.copy_to(0, &mut body[..len]);
-        // If the core does not take the message, it waits, or a new connection takes it.
         if link.inject(&self.packet[..HEADER_LEN + len]).is_err() {
-            return false;
+            return Some(false);
         }
         conn.sent.one(len);
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         self.ledger.succeeded(Completion::of(op.context, flags, 0), report);
-        true
+        Some(true)
     }
 
     #[inline(never)]

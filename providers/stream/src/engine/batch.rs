@@ -10,13 +10,12 @@
 //! several requests that came together leaves together when all are understood.
 use super::transfer::TransferFinish;
 use crate::net::LinkClock;
-use std::time::{Duration, Instant};
 
 /// Most messages in a batch.
 const MAX_MESSAGES: usize = 16;
 
-/// Messages that follow each other within this time are a burst.
-const BURST: Duration = Duration::from_micros(20);
+/// Messages that follow each other within so many nanoseconds are a burst.
+const BURST: u64 = 20_000;
 
 /// A connection's batch: encoded transfers that are not sent, or only in part. They go before
 /// all that is queued in [`StreamConn::tx`](super::conn::StreamConn::tx).
@@ -41,35 +40,40 @@ pub(super) struct Batch {
     left: Burst,
 }
 
-/// Tells a burst: when the last message left, to see whether the next follows within [`BURST`].
+/// Tells a burst: until when another message belongs to it, by the nanoseconds of the clock.
 #[derive(Debug, Default)]
-pub(super) struct Burst(Option<Instant>);
+pub(super) struct Burst(u64);
 
 impl Burst {
     /// Notes that a message has left now.
     pub(super) fn has_left(&mut self, clock: &impl LinkClock) {
-        self.0 = Some(clock.now());
+        self.0 = clock.nanos() + BURST;
     }
 
     /// Whether a message that is about to leave belongs to the burst; otherwise it may begin one.
     pub(super) fn goes_on(&mut self, clock: &impl LinkClock) -> bool {
-        let now = clock.now();
-        let on = self.0.is_some_and(|left| now.saturating_duration_since(left) < BURST);
+        let now = clock.nanos();
+        let on = now < self.0;
         if !on {
-            self.0 = Some(now);
+            self.0 = now + BURST;
         }
         on
     }
 
     /// Whether a message that is sent now belongs to the burst.
     pub(super) fn is_on(&self, clock: &impl LinkClock) -> bool {
-        self.0.is_some_and(|left| clock.now().saturating_duration_since(left) < BURST)
+        clock.nanos() < self.0
     }
 }
 
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
+    }
+
+    /// Bytes of the batch, sent or not.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Whether a message that is sent now, after others since the last progress, belongs to a
@@ -165,19 +169,19 @@ mod tests {
     use super::*;
 
     /// A clock that the test sets.
-    struct TestClock(std::cell::Cell<Instant>);
+    struct TestClock(std::cell::Cell<u64>);
 
     impl LinkClock for TestClock {
-        fn now(&self) -> Instant {
+        fn nanos(&self) -> u64 {
             self.0.get()
         }
     }
 
     #[test]
     fn messages_are_a_burst_from_the_second_on_that_follows_another_closely() {
-        let (clock, mut batch) = (TestClock(Instant::now().into()), Batch::default());
-        let mut after = |micros| {
-            clock.0.set(clock.0.get() + Duration::from_micros(micros));
+        let (clock, mut batch) = (TestClock(BURST.into()), Batch::default());
+        let mut after = |micros: u64| {
+            clock.0.set(clock.0.get() + micros * 1000);
             (batch.goes_on(&clock), batch.is_burst(&clock))
         };
         // Who is alone may begin one; those that come late are alone again.

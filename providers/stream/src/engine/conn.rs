@@ -374,12 +374,12 @@ impl<N: Net> StreamConn<N> {
     /// Whether plain messages may be read by the short way: nothing is begun, kept or to be sent.
     #[inline(always)]
     pub(super) fn takes_plain(&self) -> bool {
-        let between = self.incoming.is_none() && self.stash.is_empty() && !self.blocked;
+        // One test for several things, of which there is nearly always none.
+        let waiting = self.stash.len() | self.tx.len() | self.batch.len();
         self.plain_below != 0
-            && between
-            && !self.large
-            && self.tx.is_empty()
-            && self.batch.is_empty()
+            && self.incoming.is_none()
+            && waiting == 0
+            && !(self.blocked | self.large)
     }
 
     /// Whether a message may leave at once: nothing waits before it.

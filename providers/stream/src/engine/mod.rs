@@ -54,7 +54,7 @@ use ofi_provider::courtesy::{self, Courtesy, Looks};
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{Lender, MrTable};
-use ofi_provider::progress::Progress;
+use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::Interest;
 use rx::PlainRead;
@@ -62,7 +62,6 @@ use sleepers::Sleepers;
 use state::{TOKEN_CALLER, TOKEN_CONN, TOKEN_LISTENER};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use transfer::CopiedPacket;
 
@@ -92,7 +91,7 @@ pub struct StreamEngine<N: Net> {
     state: Lock<StreamState<N>>,
     /// Readable when something happens that the engine waits for.
     wait_fd: RawFd,
-    activity: AtomicU64,
+    activity: Activity,
     /// The process that made the engine. A forked child has a copy of the engine, but shares its
     /// links and its poller with the parent ([`StreamEngine::is_copy`]).
     pid: u32,
@@ -184,7 +183,7 @@ impl<N: Net> StreamEngine<N> {
         };
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
-        let engine = Arc::new(Self { state, wait_fd, activity: AtomicU64::new(0), pid });
+        let engine = Arc::new(Self { state, wait_fd, activity: Activity::default(), pid });
         let lender: Weak<Self> = Arc::downgrade(&engine);
         of_peers.set_lender(lender);
         let mut live = live();
@@ -261,14 +260,13 @@ impl<N: Net> Lender for StreamEngine<N> {
 impl<N: Net> Progress for StreamEngine<N> {
     #[inline]
     fn progress(&self) {
-        // `activity` is only read by the progress thread, which needs to see it change, not an
-        // exact count: a plain load and store does.
-        self.activity.store(self.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.activity.another();
         // The thread that holds the lock is making progress, or about to let go of it.
-        let Some(mut state) = self.state.lock_if_idle() else { return };
-        state.look_around();
-        if state.idle != 0 {
-            self.give_way(state);
+        if let Some(mut state) = self.state.lock_if_idle() {
+            state.look_around();
+            if state.idle != 0 {
+                self.give_way(state);
+            }
         }
     }
 
@@ -299,7 +297,7 @@ impl<N: Net> Progress for StreamEngine<N> {
     }
 
     fn activity(&self) -> u64 {
-        self.activity.load(Ordering::Relaxed)
+        self.activity.count()
     }
 }
 
@@ -595,20 +593,21 @@ impl<N: Net> StreamState<N> {
         }
         // A connection that waits for room in a queue goes on when the application reads the
         // queue, which is a call into the library.
-        let room = |id: &u32| {
-            self.conns.get(*id).is_some_and(|conn| self.eps[conn.ep].inbox.ledger.has_room())
-                && !self.owes_much(*id)
-        };
-        !self.starved.iter().any(room)
+        !self.starved.iter().any(|id| self.may_be_fed(*id))
+    }
+
+    /// Whether a connection that waited for room in a queue may go on.
+    fn may_be_fed(&self, id: u32) -> bool {
+        self.conns.get(id).is_some_and(|conn| self.eps[conn.ep].inbox.ledger.has_room())
+            && !self.owes_much(id)
     }
 
     /// Goes on with connections whose completion queue has room again.
     fn feed_starved(&mut self) {
         for id in std::mem::take(&mut self.starved) {
-            let Some(conn) = self.conns.get(id) else { continue };
-            if self.eps[conn.ep].inbox.ledger.has_room() && !self.owes_much(id) {
+            if self.may_be_fed(id) {
                 self.unblock(id);
-            } else {
+            } else if self.conns.get(id).is_some() {
                 self.starve(id);
             }
         }

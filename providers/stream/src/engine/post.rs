@@ -102,14 +102,8 @@ impl<N: Net> StreamState<N> {
 
     /// Takes up the kept messages that other providers started.
     pub(super) fn take_started(&mut self) {
-        let Some(started) = &self.started else { return };
-        for one in started.take() {
-            let meeting = self.eps.get_mut(one.ep).and_then(|ep| ep.inbox.started(&one));
-            match meeting {
-                Some(meeting) => self.meet(meeting),
-                // The endpoint is closed.
-                None => one.give_back(),
-            }
+        if let Some(started) = self.started.clone() {
+            self.take_up(started.take());
         }
     }
 

@@ -19,7 +19,7 @@ use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::buf::{ScatterList, copied};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::inbox::{About, Recv};
+use ofi_provider::inbox::{About, Inbox, Recv};
 use ofi_provider::log::peer_text;
 use ofi_provider::malformed;
 use ofi_provider::reserved::ONLY_TAG;
@@ -122,11 +122,10 @@ impl StreamEngineEp {
 #[inline(always)]
 fn plain_message<'a, N: Net>(
     conn: &StreamConn<N>,
-    eps: &mut Slab<StreamEngineEp>,
+    inbox: &mut Inbox<Unreceived>,
     bytes: &'a [u8],
 ) -> Option<&'a [u8]> {
     let message = StreamHeader::plain(bytes)?;
-    let inbox = &mut eps[conn.ep].inbox;
     let StreamPlain { tagged, tag, body, rest } = message;
     let taken = inbox.receive_plain(conn.peer, tagged, tag, body)
         || inbox.receive_whole(conn.peer, tagged, tag, body);
@@ -141,11 +140,11 @@ fn plain_message<'a, N: Net>(
 #[inline(never)]
 fn plain_messages<'a, N: Net>(
     conn: &StreamConn<N>,
-    eps: &mut Slab<StreamEngineEp>,
+    inbox: &mut Inbox<Unreceived>,
     bytes: &'a [u8],
 ) -> &'a [u8] {
     let mut rest = bytes;
-    while let Some(behind) = plain_message(conn, eps, rest) {
+    while let Some(behind) = plain_message(conn, inbox, rest) {
         rest = behind;
     }
     rest
@@ -230,6 +229,7 @@ impl<N: Net> StreamState<N> {
         if !conn.takes_plain() {
             return PlainRead::Not;
         }
+        let staging = &mut staging[..];
         let n = match conn.link.recv(staging) {
             Ok(n) if n > 0 => n,
             Err(Error::AGAIN | Error::INTR) => return PlainRead::Nothing,
@@ -241,8 +241,9 @@ impl<N: Net> StreamState<N> {
         conn.misses = 0;
         // The link is empty if the call brought less than it might have.
         let all = n < staging.len();
-        let rest = if n < LARGE { plain_messages(conn, eps, &staging[..n]) } else { &staging[..n] };
-        let left = rest.len();
+        let bytes = &staging[..n];
+        let inbox = &mut eps[conn.ep].inbox;
+        let left = if n < LARGE { plain_messages(conn, inbox, bytes).len() } else { n };
         if left == 0 && all {
             return PlainRead::Done;
         }
@@ -466,7 +467,7 @@ impl<N: Net> StreamState<N> {
                 continue;
             }
             if conn.hears_plain
-                && let Some(behind) = plain_message(conn, &mut self.eps, rest)
+                && let Some(behind) = plain_message(conn, &mut self.eps[conn.ep].inbox, rest)
             {
                 let n = rest.len() - behind.len();
                 conn.large = n >= LARGE;

@@ -11,11 +11,10 @@ use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
-use ofi_provider::progress::Progress;
+use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::sys::{Interest, PollEvent};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -44,7 +43,7 @@ pub struct StreamPep<N: Net> {
 struct StreamPepShared<N: Net> {
     state: Lock<StreamPepState<N>>,
     wait_fd: RawFd,
-    activity: AtomicU64,
+    activity: Activity,
 }
 
 impl<N: Net> std::fmt::Debug for StreamPepShared<N> {
@@ -93,7 +92,7 @@ impl<N: Net> StreamPep<N> {
             announcer: Announcer::new(info),
             deaf: false,
         };
-        let activity = AtomicU64::new(0);
+        let activity = Activity::default();
         Ok(Self {
             shared: Arc::new(StreamPepShared { state: Lock::new(state), wait_fd, activity }),
         })
@@ -145,10 +144,7 @@ impl<N: Net> PassiveEp for StreamPep<N> {
     fn set_backlog(&self, backlog: c_int) -> Result {
         let mut state = self.shared.state.lock();
         state.backlog = backlog;
-        match &state.listener {
-            Some((listener, _)) => listener.listen(backlog),
-            None => Ok(()),
-        }
+        state.listener.as_ref().map_or(Ok(()), |(listener, _)| listener.listen(backlog))
     }
 
     fn cm_data_size(&self) -> usize {
@@ -167,7 +163,7 @@ impl<N: Net> PassiveEp for StreamPep<N> {
 
 impl<N: Net> Progress for StreamPepShared<N> {
     fn progress(&self) {
-        self.activity.fetch_add(1, Ordering::Relaxed);
+        self.activity.another();
         let mut events: Vec<PollEvent> = Vec::new();
         let mut state = self.state.lock();
         state.net.poll(&mut events);
@@ -184,7 +180,7 @@ impl<N: Net> Progress for StreamPepShared<N> {
     }
 
     fn activity(&self) -> u64 {
-        self.activity.load(Ordering::Relaxed)
+        self.activity.count()
     }
 }
 

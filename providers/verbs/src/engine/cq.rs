@@ -60,7 +60,7 @@ impl Progress for VerbsEngine {
     fn progress(&self) {
         // The library of a device may call what is a cancellation point.
         let _uncancelled = Uncancelled::new();
-        self.activity.fetch_add(1, Ordering::Relaxed);
+        self.activity.another();
         let mut state = self.lock();
         state.poll();
         if self.armed.swap(false, Ordering::Relaxed) {
@@ -81,7 +81,7 @@ impl Progress for VerbsEngine {
     }
 
     fn activity(&self) -> u64 {
-        self.activity.load(Ordering::Relaxed)
+        self.activity.count()
     }
 
     fn error_text(&self, prov_errno: c_int) -> Option<&'static CStr> {

@@ -37,10 +37,11 @@ use ep::VerbsEndpoint;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::Result;
 use ofi_provider::lock::{Guard, Lock};
+use ofi_provider::progress::Activity;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The vendor number of siw, the iWARP device in software. It does not know the message by
@@ -57,7 +58,7 @@ pub(crate) struct VerbsEngine {
     epoll: Epoll,
     state: Lock<VerbsState>,
     /// How often a call made progress.
-    activity: AtomicU64,
+    activity: Activity,
     /// A thread may be asleep until the device reports a completion.
     armed: AtomicBool,
     max_msg_size: usize,
@@ -124,7 +125,7 @@ impl VerbsEngine {
                 callers: 0,
                 bunch: bunch(config().cqread_bunch_size),
             }),
-            activity: AtomicU64::new(0),
+            activity: Activity::default(),
             armed: AtomicBool::new(false),
             max_msg_size: port.max_msg_sz as usize,
             max_datagram: mtu(&port),
