@@ -330,6 +330,9 @@ impl<N: Net> StreamState<N> {
     fn leaves(&mut self, route: Route, flags: u64, len: usize, known: bool) -> Leaves {
         let nobody_looks = self.nobody_looks();
         let Route::Conn(id) = route else { return Leaves::InTurn };
+        if nobody_looks && self.conns.get(id).is_some_and(|conn| conn.batch.has_gone()) {
+            self.account(id, &mut 0);
+        }
         let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_clear()) else {
             return Leaves::InTurn;
         };
@@ -716,6 +719,10 @@ impl<N: Net> StreamState<N> {
         let mut moved = false;
         if N::Link::settings().max_saved_size != usize::MAX {
             self.number_announcements(id);
+        }
+        if self.conns.get(id).is_some_and(|conn| conn.batch.has_gone()) {
+            self.account(id, &mut 0);
+            moved = true;
         }
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return true };
