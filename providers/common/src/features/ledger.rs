@@ -190,19 +190,24 @@ impl TxLedger {
     }
 
     /// An operation was handed on to another provider, which completes it: it counts, and what it
-    /// reports is [`passed_on`](Self::passed_on).
+    /// reports goes to [`reported`](Self::reported) or [`report_failed`](Self::report_failed).
     #[inline]
     pub fn handed_on(&self) {
         self.tally.over();
     }
 
-    /// Writes the entry of an operation that was handed on.
-    #[inline]
-    pub fn passed_on(&self, outcome: Outcome) {
-        match (&self.cq, outcome) {
-            (Some(cq), Ok(of)) => cq.write(of),
-            (Some(cq), Err(error)) => cq.write_error(error),
-            (None, _) => {}
+    /// Writes the entry of an operation that was handed on, and succeeded.
+    #[inline(always)]
+    pub fn reported(&self, of: Completion) {
+        if let Some(cq) = &self.cq {
+            cq.write(of);
+        }
+    }
+
+    /// Writes the entry of an operation that was handed on, and failed.
+    pub fn report_failed(&self, error: CompletionError) {
+        if let Some(cq) = &self.cq {
+            cq.write_error(error);
         }
     }
 

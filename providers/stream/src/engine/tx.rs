@@ -215,6 +215,27 @@ impl<N: Net> StreamState<N> {
         }
     }
 
+    /// A message that is to be reported, for another provider: true if it has left, which nobody was
+    /// told; false if it will be reported.
+    #[inline(always)]
+    pub(super) fn send_at_once(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result<bool> {
+        let SendOp { buf, dest, context, data, tag, flags } = op;
+        let plain =
+            PlainSend { buf: &buf, dest, context, data, tag, flags: flags & !FI_COMPLETION };
+        match self.send_plain(ep_id, plain, tagged) {
+            Plainly::Sent => return Ok(true),
+            Plainly::Not => {
+                let flags = flags | self.eps[ep_id].identity.attr.send_flags;
+                self.send_any(ep_id, &SendOp { buf, dest, context, data, tag, flags }, tagged)?;
+            }
+            Plainly::InPart(result) => {
+                let op = SendOp { buf, dest, context, data, tag, flags };
+                self.sent_plain_in_part(ep_id, &op, tagged, result);
+            }
+        }
+        Ok(false)
+    }
+
     /// The short way for the commonest case: a small message without special flags, before which
     /// nothing waits, is sent at once. In any other case nothing has been done yet.
     #[inline(always)]
