@@ -85,7 +85,7 @@ impl RdmEngine for LnxEngine {
         self.lock().tx_left(ep)
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(self: &Arc<Self>, ep: &LnxEp, op: SendOp, tagged: bool) -> Result {
         let SendOp { dest: peer, context, flags, .. } = op;
         let kind = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };

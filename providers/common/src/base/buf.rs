@@ -394,12 +394,14 @@ impl ForeignPieces<'_> {
     ///
     /// # Safety
     /// They are readable as long as the value is used, and in no memory of the application's.
+    #[inline(always)]
     pub(crate) unsafe fn of(places: [(*const u8, usize); 2]) -> Self {
         Self(places.map(|(at, len)| ForeignBytes { at, len, of: PhantomData }))
     }
 
     /// How many bytes there are.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[inline(always)]
     pub fn len(self) -> usize {
         self.0[0].len + self.0[1].len
     }

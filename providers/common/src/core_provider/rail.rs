@@ -255,7 +255,7 @@ impl<O: QueueOwner> CoreRail<O> {
     }
 
     /// Sends a message to a name of the core's. True if it is complete: then the core reports nothing.
-    #[inline]
+    #[inline(always)]
     pub fn send(&self, to: fi_addr_t, op: &SendOp, tagged: bool) -> Result<bool> {
         if op.flags == PLAIN
             && let (Some(one), Some(calls)) = (op.buf.local().only(), &self.at_once)
@@ -274,6 +274,7 @@ impl<O: QueueOwner> CoreRail<O> {
         self.send_by_table(to, op, tagged).map(|()| false)
     }
 
+    #[inline(never)]
     fn send_by_table(&self, to: fi_addr_t, op: &SendOp, tagged: bool) -> Result {
         let context = op.context.0;
         // SAFETY: open; the application lends the buffer until the completion, or, injected, for the

@@ -270,7 +270,7 @@ impl LnxEngine {
 
     /// Starts a transfer: at the core that reaches the peer, which says whether the transfer is complete
     /// and was not reported.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn transfer(
         &self,
         ep: &LnxEp,
