@@ -50,7 +50,7 @@ pub(crate) struct LnxCommon {
     /// The cores, those for peers of this host first.
     pub(crate) cores: Vec<OpenedCore>,
     pub(crate) regions: Arc<MrTable>,
-    /// The level of the engine's locks. Cores have no threads, so that they call in calls only.
+    /// The level of the engine's locks. Cores call in calls only, whatever threads they have.
     pub(crate) level: Level,
 }
 
