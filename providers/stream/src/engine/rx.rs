@@ -475,6 +475,14 @@ impl<N: Net> StreamState<N> {
                 at += n;
                 continue;
             }
+            if conn.received_in == self.turns
+                && self.eps[conn.ep].inbox.is_imported()
+                && conn.hears_plain
+                && StreamHeader::plain(rest).is_some()
+            {
+                self.wait_a_turn(id, rest);
+                return false;
+            }
             let (header, len) = match next_header(conn, rest) {
                 Ok(Some(found)) => found,
                 Ok(None) => return self.stash(id, rest),
@@ -483,14 +491,6 @@ impl<N: Net> StreamState<N> {
                     return false;
                 }
             };
-            if conn.received_in == self.turns
-                && matches!(header.op, StreamOp::Msg | StreamOp::Tag)
-                && !header.is_ack()
-                && self.eps[conn.ep].inbox.is_imported()
-            {
-                self.wait_a_turn(id, rest);
-                return false;
-            }
             trace("from", &conn.link, &header);
             conn.large = header.op != StreamOp::TagRts && header.len >= LARGE as u64;
             let begun = self.begin(id, &header, &rest[..len], &rest[len..]);
