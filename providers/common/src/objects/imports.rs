@@ -42,8 +42,8 @@ pub(crate) struct SecondPiece {
     pub(crate) len: usize,
 }
 
-/// Gives a message that is all here, with nothing special to it, to the receive it matches, and reports that:
-/// 1. Otherwise nothing was done, 0: the message goes the way of fi_peer(3). The arguments are the queue,
+/// Gives a message that is all here, with nothing special to it, to the receive it matches, and reports that;
+/// returns 1. Where nothing was done it returns 0, and the message goes the way of fi_peer(3). The arguments are the queue,
 /// whether the message has a tag, the sender as the address vector names it, the tag, and where the bytes are
 /// and how many; a second piece of them, or null. In memory, written in words and read in pairs of them, they
 /// would be waited for.
