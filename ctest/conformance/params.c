@@ -247,6 +247,54 @@ static void no_staging(int rank)
 	setenv("FI_TCP_STAGING_SBUF_SIZE", "0", 1);
 	EQ(courier(rank, 0), 0);
 }
+/* Two peers of this host that lnx has talk over sockets of its tcp. */
+static void lnx_sockets(void)
+{
+	if (!ct_is_lnx())
+		SKIP("of lnx");
+	setenv("FI_LNX_DISABLE_SHM", "1", 1);
+	setenv("FI_TCP_LOCAL", "0", 1);
+}
+static void lnx_staging(int rank)
+{
+	lnx_sockets();
+	EQ(courier(rank, 1), rank == 0);
+}
+/* With a promise to serialize calls, and none while the messages that wait for company are under way. */
+static void lnx_bursts(int rank)
+{
+	enum { ROUNDS = 10, N = 12 };
+	struct ct_opt o = { .threading = FI_THREAD_DOMAIN };
+	struct ct c;
+	static char b[N][64];
+	char x;
+
+	lnx_sockets();
+	ct_open(&c, &o);
+	hello(&c);
+	for (int round = 0; round < ROUNDS; round++) {
+		if (rank == 0) {
+			ct_recv_oob(&c, &x, 1);
+			for (int k = 0; k < N; k++) {
+				ct_fill(b[k], 64, round + k);
+				OK(fi_send(c.ep, b[k], 64, NULL, c.peer, CTX(k)));
+			}
+			EQ(recv(ct_sync, &x, 1, 0), 1);	/* without a call of the library's */
+			for (int k = 0; k < N; k++)
+				ct_sent(&c, CTX(k));
+		} else {
+			for (int k = 0; k < N; k++)
+				POST(&c, fi_recv(c.ep, b[k], 64, NULL, c.peer, CTX(k)));
+			ct_send_oob("", 1);
+			for (int k = 0; k < N; k++) {
+				ct_recvd(&c, CTX(k), 64);
+				CHECK(ct_same(b[k], 64, round + k));
+			}
+			ct_send_oob("", 1);
+		}
+	}
+	ct_done(&c);
+}
 
 /* What is left in the socket when the queue has no room for more. */
 static int left_over(int rank)
@@ -717,6 +765,8 @@ static const struct ct_test tests[] = {
 	{ "without FI_TCP_NODELAY small segments leave at once", nodelay_on, CT_REL },
 	{ "FI_TCP_NODELAY=0 lets them wait", nodelay_off, CT_REL },
 	{ "small messages of a burst wait for each other", staging, CT_REL },
+	{ "small messages of a burst wait for each other over lnx", lnx_staging, CT_REL },
+	{ "over lnx a burst arrives although its sender makes no call", lnx_bursts, CT_REL },
 	{ "FI_TCP_STAGING_SBUF_SIZE=0 sends each message by itself", no_staging, CT_REL },
 	{ "what has come is read ahead", prefetch, CT_REL },
 	{ "FI_TCP_PREFETCH_RBUF_SIZE is how much is read ahead", little_prefetch, CT_REL },

@@ -85,7 +85,7 @@ impl RdmEngine for LnxEngine {
         self.lock().tx_left(ep)
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(self: &Arc<Self>, ep: &LnxEp, op: SendOp, tagged: bool) -> Result {
         let SendOp { dest: peer, context, flags, .. } = op;
         let kind = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
@@ -96,20 +96,20 @@ impl RdmEngine for LnxEngine {
     fn read(self: &Arc<Self>, ep: &LnxEp, op: ReadOp) -> Result {
         let ReadOp { src: peer, context, flags, .. } = op;
         let about = LnxTransfer { peer, context, flags, kind: FI_READ | FI_RMA };
-        self.transfer(ep, about, |rail, from| rail.read(from, &op))
+        self.transfer(ep, about, |rail, from| rail.read(from, &op).map(|()| false))
     }
 
     fn write(self: &Arc<Self>, ep: &LnxEp, op: WriteOp) -> Result {
         let WriteOp { dest: peer, context, flags, .. } = op;
         let about = LnxTransfer { peer, context, flags, kind: FI_WRITE | FI_RMA };
-        self.transfer(ep, about, |rail, to| rail.write(to, &op))
+        self.transfer(ep, about, |rail, to| rail.write(to, &op).map(|()| false))
     }
 
     fn atomic(self: &Arc<Self>, ep: &LnxEp, op: AtomicOp) -> Result {
         let AtomicOp { dest: peer, context, flags, .. } = op;
         let way = if op.operation.fetches() { FI_READ } else { FI_WRITE };
         let about = LnxTransfer { peer, context, flags, kind: way | FI_ATOMIC };
-        self.transfer(ep, about, |rail, to| rail.atomic(to, &op))
+        self.transfer(ep, about, |rail, to| rail.atomic(to, &op).map(|()| false))
     }
 
     fn looks(&self) {

@@ -144,6 +144,10 @@ fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> 
     hints.set_prov_name(&name(&spec.provider)?)?;
     if is_local {
         hints.set_caps(hints.caps() & !FI_REMOTE_COMM);
+    } else {
+        // What is sent to other hosts may be held back to leave together, and a thread of the core's
+        // sends it should the application make no call: it calls nothing of this provider's.
+        hints.edit_domain(|domain| domain.threading = fi_threading::FI_THREAD_SAFE.into());
     }
     let mut found: Vec<LnxCore> = Vec::new();
     let mut look = |hints: &InfoBuf, domain: Option<&CStr>| -> Result {

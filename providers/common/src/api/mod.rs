@@ -223,6 +223,13 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
 
 /// Messages (fi_msg(3)).
 pub trait Msg {
+    /// Whether there is [`send_at_once`](Self::send_at_once).
+    const SENDS_AT_ONCE: bool = false;
+    /// Sends a message, tagged or not, for another provider that reports it: true if the message is
+    /// complete, and nothing is reported here. False if it is under way, and will be reported.
+    fn send_at_once(&self, _op: SendOp, _tagged: bool) -> Result<bool> {
+        Err(Error::NOSYS)
+    }
     /// Sends a message; -FI_EAGAIN when there is no room, after progress.
     fn send(&self, _op: SendOp) -> Result {
         Err(Error::NOSYS)

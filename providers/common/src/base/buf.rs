@@ -379,6 +379,20 @@ impl MessageBytes for ForeignBytes<'_> {
     }
 }
 
+impl ForeignBytes<'_> {
+    /// Copies them to a buffer as what follows the first `before` bytes; what does not fit is left out.
+    #[inline(never)]
+    fn copy_behind(self, before: usize, buf: &RecvBuf) {
+        let Some(room) = buf.len().checked_sub(before) else { return };
+        let mut done = 0;
+        buf.0.each(before, self.len.min(room), |part, len| {
+            // SAFETY: as in `copy_into`.
+            unsafe { std::ptr::copy_nonoverlapping(self.at.add(done), part, len) };
+            done += len;
+        });
+    }
+}
+
 /// [`ForeignBytes`] in two pieces, of which the second may be empty.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignPieces<'a>(pub(crate) [ForeignBytes<'a>; 2]);
@@ -388,12 +402,14 @@ impl ForeignPieces<'_> {
     ///
     /// # Safety
     /// They are readable as long as the value is used, and in no memory of the application's.
+    #[inline(always)]
     pub(crate) unsafe fn of(places: [(*const u8, usize); 2]) -> Self {
         Self(places.map(|(at, len)| ForeignBytes { at, len, of: PhantomData }))
     }
 
     /// How many bytes there are.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[inline(always)]
     pub fn len(self) -> usize {
         self.0[0].len + self.0[1].len
     }
@@ -432,19 +448,12 @@ impl MessageBytes for ForeignPieces<'_> {
         self.0.map(|piece| (piece.at, piece.len))
     }
 
+    #[inline(always)]
     fn copy_into(self, buf: &RecvBuf) {
-        let mut done = 0;
-        for piece in self.0.into_iter().filter(|piece| piece.len > 0) {
-            let mut at = piece.at;
-            buf.0.each(done, piece.len.min(buf.len() - done), |part, len| {
-                // SAFETY: the application keeps `part..part + len` writable and does not touch it;
-                // the bytes are readable, and in no memory of the application's.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(at, part, len);
-                    at = at.add(len);
-                }
-                done += len;
-            });
+        let [first, second] = self.0;
+        first.copy_into(buf);
+        if second.len > 0 {
+            second.copy_behind(first.len, buf);
         }
     }
 }

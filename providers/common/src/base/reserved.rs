@@ -16,7 +16,7 @@
 //! | `fi_addr_t` | 61 | [`AV_SET_ADDR`] | a set of addresses (fi_av_set_addr) |
 //! | | 62 | [`COLLECTIVE_ADDR`] | a group of a collective |
 //! | | upper half | [`MULTICAST_ADDR`] | a multicast group |
-//! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`] | see there |
+//! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`], [`SENDS_AT_ONCE`] | see there |
 //! | behind the table of a receive queue's owner (fi_peer(3)) | | [`TAKES_WHOLE`] | see there |
 //!
 //! Flags of fi_getinfo that only providers use are in `ofi::info`, where the core sees them too.
@@ -103,9 +103,15 @@ pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
 /// queues of one domain needs once for all of them.
 pub(crate) const HAS_ENTRIES: c_int = 0x0f1_0002;
 
+/// A command of fi_control that only endpoints of this crate know: it gives the calls that send a
+/// message and tell at once if it is complete, which writes no entry then
+/// ([`SendsAtOnce`](crate::operation::SendsAtOnce)). A utility provider that has the application's queue
+/// writes the entry there.
+pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0003;
+
 /// Behind a `struct fi_ops_srx_owner`, whose size says that there is more: the owner is one of this
 /// library's, and a function that takes messages that are all here follows (`crate::imports`).
-pub(crate) const TAKES_WHOLE: u64 = 0x0f1_77a6_e5a1_1001;
+pub(crate) const TAKES_WHOLE: u64 = 0x0f1_77a6_e5a1_1002;
 
 /// The flags of the API that a call that starts an operation may have, an endpoint by default,
 /// or a completion.

@@ -19,7 +19,7 @@ use crate::buf::{ForeignPieces, IOV_LIMIT, RecvBuf};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::ops;
-use crate::imports::{OwnSrxOps, WholeMessage};
+use crate::imports::{OwnSrxOps, SecondPiece};
 use crate::lock::{Guard, Level, Lock};
 use crate::reserved::TAKES_WHOLE;
 use core::ffi::{c_int, c_void};
@@ -460,22 +460,21 @@ unsafe extern "C" fn get<O: QueueOwner, const TAGGED: bool>(
 
 unsafe extern "C" fn take_whole<O: QueueOwner>(
     srx: *mut fid_peer_srx,
-    message: *const WholeMessage,
+    tagged: u64,
+    src: fi_addr_t,
+    tag: u64,
+    first: *const u8,
+    first_len: usize,
+    second: *const SecondPiece,
 ) -> c_int {
     answer_quickly("a whole message that arrives", || -> Result<c_int> {
-        // SAFETY: see above; the message and its bytes live for the call, and are the core's.
-        let (lent, of, bytes) = unsafe {
-            let of = message.as_ref().ok_or(Error::INVAL)?;
-            let places = [(of.first, of.first_len), (of.second, of.second_len)];
-            (queues::<O>(srx.cast())?, of, ForeignPieces::of(places))
+        // SAFETY: see above; the bytes live for the call, and are the core's.
+        let (lent, bytes) = unsafe {
+            let second = second.as_ref().map_or((ptr::null(), 0), |second| (second.at, second.len));
+            (queues::<O>(srx.cast())?, ForeignPieces::of([(first, first_len), second]))
         };
-        let message = ArrivingMessage {
-            tagged: of.tagged != 0,
-            src: of.src,
-            len: bytes.len(),
-            tag: of.tag,
-            cq_data: None,
-        };
+        let (tagged, len) = (tagged != 0, bytes.len());
+        let message = ArrivingMessage { tagged, src, len, tag, cq_data: None };
         Ok(lent.owner.arrived_whole(&message, bytes).into())
     })
 }

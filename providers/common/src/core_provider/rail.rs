@@ -16,8 +16,8 @@ use crate::buf::{ForeignPieces, IOV_LIMIT, Local, RecvBuf};
 use crate::cq::{Completion, CompletionError};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
-use crate::operation::{AtomicOp, ReadOp, RemoteSegments, SendOp, WriteOp};
-use crate::reserved::SPARES_CALLERS;
+use crate::operation::{AtomicOp, ReadOp, RemoteSegments, SendOp, SendsAtOnce, WriteOp};
+use crate::reserved::{SENDS_AT_ONCE, SPARES_CALLERS};
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 use std::os::fd::RawFd;
@@ -38,6 +38,8 @@ pub struct CoreRail<O: QueueOwner> {
     cntrs: Mutex<Vec<NonNull<fid_cntr>>>,
     /// A descriptor that is readable when the core has something to do.
     fd: Option<RawFd>,
+    /// The calls of a core of this library's that tell at once of messages that are complete.
+    at_once: Option<SendsAtOnce>,
     closed: AtomicBool,
     lent: Box<LentQueues<O>>,
     domain: Arc<CoreDomain>,
@@ -138,13 +140,14 @@ impl<O: QueueOwner> CoreRail<O> {
                 abi::FI_TRANSMIT | abi::FI_RECV | abi::FI_SELECTIVE_COMPLETION,
             )?;
             bind(fid, srx.as_ptr().cast(), 0)?;
-            let rail = Self {
+            let mut rail = Self {
                 raw,
                 srx,
                 cq,
                 av,
                 cntrs: Mutex::default(),
                 fd,
+                at_once: None,
                 closed: AtomicBool::new(false),
                 lent,
                 domain: domain.clone(),
@@ -152,6 +155,8 @@ impl<O: QueueOwner> CoreRail<O> {
             opened.keep();
             rail.count(counted)?;
             control(fid, abi::FI_ENABLE, ptr::null_mut())?;
+            // Others refuse what they do not know.
+            let _ = control(fid, SENDS_AT_ONCE, (&raw mut rail.at_once).cast());
             Ok(rail)
         }
     }
@@ -249,9 +254,28 @@ impl<O: QueueOwner> CoreRail<O> {
         unsafe { may_block(&self.domain, self.cq) }
     }
 
-    /// Sends a message to a name of the core's.
-    #[inline]
-    pub fn send(&self, to: fi_addr_t, op: &SendOp, tagged: bool) -> Result {
+    /// Sends a message to a name of the core's. True if it is complete: then the core reports nothing.
+    #[inline(always)]
+    pub fn send(&self, to: fi_addr_t, op: &SendOp, tagged: bool) -> Result<bool> {
+        if op.flags == PLAIN
+            && let (Some(one), Some(calls)) = (op.buf.local().only(), &self.at_once)
+        {
+            let (buf, desc) = (one.addr as *const c_void, one.desc as *mut c_void);
+            let send = calls[usize::from(tagged)];
+            // SAFETY: as in `send_by_table`.
+            return match unsafe {
+                send(self.raw.as_ptr(), buf, one.len, desc, to, op.tag, op.context.0)
+            } {
+                0 => Ok(false),
+                1 => Ok(true),
+                code => Err(Error::from_code(-code)),
+            };
+        }
+        self.send_by_table(to, op, tagged).map(|()| false)
+    }
+
+    #[inline(never)]
+    fn send_by_table(&self, to: fi_addr_t, op: &SendOp, tagged: bool) -> Result {
         let context = op.context.0;
         // SAFETY: open; the application lends the buffer until the completion, or, injected, for the
         // call; vectors live for the call.

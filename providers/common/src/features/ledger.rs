@@ -131,10 +131,16 @@ impl TxLedger {
         !(wanted && self.cq.as_ref().is_some_and(|cq| !cq.has_room()))
     }
 
-    /// Whether the application has read all entries that are in the queue.
+    /// Whether the application is known to have read all entries that are in the queue.
     #[inline]
     pub fn all_is_read(&self) -> bool {
-        self.cq.as_ref().is_some_and(|cq| !cq.has_entries())
+        self.cq.as_ref().is_some_and(|cq| !cq.has_entries() && !cq.has_owner())
+    }
+
+    /// Whether entries go to another provider's queue.
+    #[inline]
+    pub fn has_owner(&self) -> bool {
+        self.cq.as_ref().is_some_and(|cq| cq.has_owner())
     }
 
     /// Reports an operation that succeeded: counts it and its bytes (`of.len`), and writes an
@@ -184,19 +190,24 @@ impl TxLedger {
     }
 
     /// An operation was handed on to another provider, which completes it: it counts, and what it
-    /// reports is [`passed_on`](Self::passed_on).
+    /// reports goes to [`reported`](Self::reported) or [`report_failed`](Self::report_failed).
     #[inline]
     pub fn handed_on(&self) {
         self.tally.over();
     }
 
-    /// Writes the entry of an operation that was handed on.
-    #[inline]
-    pub fn passed_on(&self, outcome: Outcome) {
-        match (&self.cq, outcome) {
-            (Some(cq), Ok(of)) => cq.write(of),
-            (Some(cq), Err(error)) => cq.write_error(error),
-            (None, _) => {}
+    /// Writes the entry of an operation that was handed on, and succeeded.
+    #[inline(always)]
+    pub fn reported(&self, of: Completion) {
+        if let Some(cq) = &self.cq {
+            cq.write(of);
+        }
+    }
+
+    /// Writes the entry of an operation that was handed on, and failed.
+    pub fn report_failed(&self, error: CompletionError) {
+        if let Some(cq) = &self.cq {
+            cq.write_error(error);
         }
     }
 
@@ -501,10 +512,11 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::{FI_MSG, FI_RMA, FI_TAGGED};
+    use crate::abi::{self, FI_MSG, FI_RMA, FI_TAGGED};
     use crate::cq::testing::{domain, queue};
     use crate::error::Error;
     use crate::later::Later;
+    use core::ffi::c_void;
     use std::sync::Mutex;
 
     fn cntr() -> Arc<Cntr> {
@@ -554,6 +566,47 @@ mod tests {
         assert_eq!(sums(&ledger), [3, 2, 1, 2, 1, 0]);
         assert_eq!((entries(&ledger.tx.cq), entries(&ledger.rx.cq)), (3, 3));
         ledger.close();
+    }
+
+    #[test]
+    fn nobody_knows_what_is_read_of_another_provider_s_queue() {
+        unsafe extern "C" fn write(
+            _cq: *mut abi::fid_peer_cq,
+            _context: *mut c_void,
+            _flags: u64,
+            _len: usize,
+            _buf: *mut c_void,
+            _data: u64,
+            _tag: u64,
+            _src: fi_addr_t,
+        ) -> isize {
+            0
+        }
+        unsafe extern "C" fn write_error(
+            _cq: *mut abi::fid_peer_cq,
+            _entry: *const abi::fi_cq_err_entry,
+        ) -> isize {
+            0
+        }
+        let mut ops = abi::fi_ops_cq_owner {
+            size: size_of::<abi::fi_ops_cq_owner>(),
+            write: Some(write),
+            writeerr: Some(write_error),
+        };
+        let mut ledger = bound();
+        assert!(ledger.tx.all_is_read() && !ledger.tx.has_owner());
+        // SAFETY: all zeros are valid, but for the table, which is there as long as the queue.
+        let peers = unsafe {
+            let mut cq = std::mem::zeroed::<abi::fid_peer_cq>();
+            cq.owner_ops = &raw mut ops;
+            let size = size_of::<abi::fi_peer_cq_context>();
+            let mut context = abi::fi_peer_cq_context { size, cq: &raw mut cq };
+            let mut attr = std::mem::zeroed::<abi::fi_cq_attr>();
+            attr.flags = abi::FI_PEER;
+            Cq::open(domain(), Some(&attr), (&raw mut context).cast())
+        };
+        ledger.tx.report_to(peers.unwrap());
+        assert!(ledger.tx.has_owner() && !ledger.tx.all_is_read());
     }
 
     #[test]

@@ -412,6 +412,12 @@ impl Cq {
         self.size.saturating_sub(self.count.load(Ordering::Relaxed))
     }
 
+    /// Whether entries go to another provider's queue: of what is read there nothing is known here.
+    #[inline]
+    pub fn has_owner(&self) -> bool {
+        self.owner.is_some()
+    }
+
     /// Whether there is something to read.
     #[inline]
     pub fn has_entries(&self) -> bool {

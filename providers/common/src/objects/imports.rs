@@ -18,7 +18,7 @@ use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::reserved::TAKES_WHOLE;
 use core::ffi::{c_int, c_void};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -32,30 +32,30 @@ type GetReceive = unsafe extern "C" fn(
 type QueueReceive = unsafe extern "C" fn(*mut fi_peer_rx_entry) -> c_int;
 type AddrOfEntry = unsafe extern "C" fn(*mut fi_peer_rx_entry) -> fi_addr_t;
 
-/// A message that is all here, with nothing special to it: what an owner of this library's takes in
-/// one call.
+/// The second piece of a message's bytes.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct WholeMessage {
-    /// Whether it has a tag.
-    pub(crate) tagged: u64,
-    /// The sender, as the address vector names it.
-    pub(crate) src: fi_addr_t,
-    /// The tag of a tagged message.
-    pub(crate) tag: u64,
-    /// Where its bytes are, and how many, in two pieces of which the second may be empty.
-    pub(crate) first: *const u8,
-    /// See `first`.
-    pub(crate) first_len: usize,
-    /// See `first`.
-    pub(crate) second: *const u8,
-    /// See `first`.
-    pub(crate) second_len: usize,
+pub(crate) struct SecondPiece {
+    /// Where it is.
+    pub(crate) at: *const u8,
+    /// How many bytes it has.
+    pub(crate) len: usize,
 }
 
-/// Gives a message to the receive it matches, and reports that: 1. Otherwise nothing was done, 0: the
-/// message goes the way of fi_peer(3).
-pub(crate) type TakeWhole = unsafe extern "C" fn(*mut fid_peer_srx, *const WholeMessage) -> c_int;
+/// Gives a message that is all here, with nothing special to it, to the receive it matches, and reports that;
+/// returns 1. Where nothing was done it returns 0, and the message goes the way of fi_peer(3). The arguments are the queue,
+/// whether the message has a tag, the sender as the address vector names it, the tag, and where the bytes are
+/// and how many; a second piece of them, or null. In memory, written in words and read in pairs of them, they
+/// would be waited for.
+pub(crate) type TakeWhole = unsafe extern "C" fn(
+    *mut fid_peer_srx,
+    u64,
+    fi_addr_t,
+    u64,
+    *const u8,
+    usize,
+    *const SecondPiece,
+) -> c_int;
 
 /// The table of an owner of this library's.
 #[repr(C)]
@@ -161,11 +161,11 @@ impl SrxOwner {
     #[inline]
     pub fn take(&self, tagged: bool, src: fi_addr_t, tag: u64, bytes: impl MessageBytes) -> bool {
         let Some(take) = self.take else { return false };
-        let [(first, first_len), (second, second_len)] = bytes.places();
-        let tagged = tagged.into();
-        let message = WholeMessage { tagged, src, tag, first, first_len, second, second_len };
-        // SAFETY: see the module; the message and its bytes live for the call.
-        unsafe { take(self.srx.as_ptr(), &raw const message) == 1 }
+        let [(first, first_len), (at, len)] = bytes.places();
+        let second = SecondPiece { at, len };
+        let behind = if len == 0 { ptr::null() } else { &raw const second };
+        // SAFETY: see the module; the message's bytes live for the call.
+        unsafe { take(self.srx.as_ptr(), tagged.into(), src, tag, first, first_len, behind) == 1 }
     }
 
     /// Leaves a note of a message with the owner, in the room it gave.

@@ -1,10 +1,11 @@
 //! Transfers, as they are handed to a provider: what fi_send(3), fi_read(3), fi_atomic(3) and their
 //! like ask for.
-use crate::abi::fi_addr_t;
+use crate::abi::{fi_addr_t, fid_ep};
 use crate::atomic::Operation;
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
+use core::ffi::{c_int, c_void};
 
 /// One message to send.
 #[derive(Clone, Debug)]
@@ -41,6 +42,22 @@ pub struct PlainSend<'a> {
     /// As those of the operation.
     pub flags: u64,
 }
+
+/// A call that sends a message as `fi_send` or, with a tag, `fi_tsend` does: the endpoint, the buffer with
+/// its length and descriptor, the destination, the tag and the context. 1: the message is complete, and no
+/// entry is written for it. 0: it is under way, and an entry will be written. Less: an error.
+pub(crate) type SendAtOnce = unsafe extern "C" fn(
+    *mut fid_ep,
+    *const c_void,
+    usize,
+    *mut c_void,
+    fi_addr_t,
+    u64,
+    *mut c_void,
+) -> c_int;
+
+/// What [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE) gives: the calls for messages and for tagged ones.
+pub(crate) type SendsAtOnce = [SendAtOnce; 2];
 
 /// Room for one message (or, with FI_MULTI_RECV, several).
 #[derive(Clone, Debug)]

@@ -187,6 +187,12 @@ pub trait RdmEngine: HearsNames + Sized {
 
     /// Sends a message.
     fn send(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: SendOp, tagged: bool) -> Result;
+    /// Whether there is [`send_at_once`](Self::send_at_once).
+    const SENDS_AT_ONCE: bool = false;
+    /// See [`Msg::send_at_once`].
+    fn send_at_once(&self, _ep: u32, _op: SendOp, _tagged: bool) -> Result<bool> {
+        Err(Error::NOSYS)
+    }
     /// Reads a peer's memory.
     fn read(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: ReadOp) -> Result;
     /// Writes to a peer's memory.
@@ -539,6 +545,11 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
 }
 
 impl<E: RdmEngine> Msg for RdmEndpoint<E> {
+    const SENDS_AT_ONCE: bool = E::SENDS_AT_ONCE;
+    #[inline(always)]
+    fn send_at_once(&self, op: SendOp, tagged: bool) -> Result<bool> {
+        self.engine.send_at_once(self.id, op, tagged)
+    }
     #[inline(always)]
     fn send(&self, op: SendOp) -> Result {
         self.engine.send(self, op, false)

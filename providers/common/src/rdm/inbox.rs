@@ -317,6 +317,12 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.imported = Some(Box::new(Imported::new(owner, started)));
     }
 
+    /// Whether receives are another provider's.
+    #[inline]
+    pub fn is_imported(&self) -> bool {
+        self.imported.is_some()
+    }
+
     /// What is to be done about a kept message that its owner started or dropped; nothing if the
     /// message is not there any more.
     pub fn started(&mut self, started: &StartedMessage) -> Option<Meeting> {

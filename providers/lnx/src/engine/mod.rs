@@ -50,7 +50,7 @@ pub(crate) struct LnxCommon {
     /// The cores, those for peers of this host first.
     pub(crate) cores: Vec<OpenedCore>,
     pub(crate) regions: Arc<MrTable>,
-    /// The level of the engine's locks. Cores have no threads, so that they call in calls only.
+    /// The level of the engine's locks. Cores call in calls only, whatever threads they have.
     pub(crate) level: Level,
 }
 
@@ -110,6 +110,8 @@ pub(crate) struct LnxState {
 pub(crate) struct LnxShared {
     state: Lock<LnxState>,
     any_starts: Arc<AtomicBool>,
+    /// Peers have written too much with data to some endpoint ([`RailOwner::is_flooded`]).
+    flooded: AtomicBool,
     /// Wakes a thread that sleeps when a core's call has left something to do.
     wake: EventFd,
 }
@@ -150,6 +152,7 @@ impl LnxEngine {
         let shared = Arc::new(LnxShared {
             state: Lock::with_level(state, level.clone()),
             any_starts,
+            flooded: AtomicBool::new(false),
             wake: EventFd::new()?,
         });
         let (epoll, timer) = (Epoll::new()?, Timer::new()?);
@@ -265,13 +268,14 @@ impl LnxEngine {
         drop(rails);
     }
 
-    /// Starts a transfer: at the core that reaches the peer.
-    #[inline]
+    /// Starts a transfer: at the core that reaches the peer, which says whether the transfer is complete
+    /// and was not reported.
+    #[inline(always)]
     pub(crate) fn transfer(
         &self,
         ep: &LnxEp,
         LnxTransfer { peer, context, flags, kind }: LnxTransfer,
-        start: impl FnOnce(&CoreRail<RailOwner>, u64) -> Result,
+        start: impl FnOnce(&CoreRail<RailOwner>, u64) -> Result<bool>,
     ) -> Result {
         let rails = ep.aside.0.get().ok_or(Error::OPBADSTATE)?;
         let route = self.lock().ep(ep.id).peers.route(peer);
@@ -288,18 +292,25 @@ impl LnxEngine {
             self.progress();
             return Err(Error::AGAIN);
         }
-        owner.begin(flags);
-        let started = start(&rail.rail, to);
-        match started {
-            Ok(()) => owner.tx.handed_on(),
+        owner.turns.called();
+        match start(&rail.rail, to) {
+            Ok(complete) => {
+                owner.tx.handed_on();
+                if complete {
+                    owner.tx.reported(Completion::of(context, kind, 0));
+                } else if flags & FI_COMPLETION != 0 {
+                    // The core may have told already that it is over.
+                    owner.turns.begin();
+                }
+                Ok(())
+            }
             Err(error) => {
-                owner.refused(flags);
                 if error == Error::AGAIN {
                     self.progress();
                 }
+                Err(error)
             }
         }
-        started
     }
 
     /// Reports a transfer to a peer that no core reaches.
@@ -368,8 +379,11 @@ impl Progress for LnxEngine {
         let Some(mut rails) = self.rails.lock_if_idle() else { return };
         let LnxRails { all, lead, looks } = &mut *rails;
         let cores = &self.common.cores;
-        if all.iter().any(|rail| rail.owner.is_flooded()) {
-            return;
+        if self.shared.flooded.load(Ordering::Relaxed) {
+            if all.iter().any(|rail| rail.owner.is_flooded()) {
+                return;
+            }
+            self.shared.flooded.store(false, Ordering::Relaxed);
         }
         let look_at_all = cores.len() > 1 && looks.is_time_for_all();
         for (number, core) in cores.iter().enumerate() {

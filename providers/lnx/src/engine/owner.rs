@@ -5,7 +5,7 @@ use super::ep::LnxEngineEp;
 use super::rails::LnxTurns;
 use super::{LnxKept, LnxLedger, LnxShared, LnxStart};
 use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, fi_addr_t,
 };
 use ofi_provider::buf::{ForeignPieces, RecvBuf};
 use ofi_provider::core_provider::{ArrivingMessage, QueueOwner};
@@ -14,6 +14,7 @@ use ofi_provider::error::Error;
 use ofi_provider::inbox::{About, Recv};
 use ofi_provider::ledger::TxLedger;
 use ofi_provider::slab::NONE;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 /// A receive while a core fills it.
@@ -65,22 +66,6 @@ impl RailOwner {
             let [entries, size] = cq.fill();
             entries > size.saturating_add(EXCESS as u64)
         })
-    }
-
-    /// A transfer is about to start.
-    #[inline]
-    pub(super) fn begin(&self, flags: u64) {
-        self.turns.called();
-        if flags & FI_COMPLETION != 0 {
-            self.turns.begin();
-        }
-    }
-
-    /// A transfer did not start.
-    pub(super) fn refused(&self, flags: u64) {
-        if flags & FI_COMPLETION != 0 {
-            self.turns.over();
-        }
     }
 
     /// What the application calls a sender that a core reports.
@@ -186,16 +171,20 @@ impl QueueOwner for RailOwner {
             let src = if of.src == FI_ADDR_NOTAVAIL { of.src } else { self.id_of(of.src) };
             let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
             ledger.rx.peer_told(of.flags, of.len, of.data, src);
+            drop(ledger);
+            if self.is_flooded() {
+                self.shared.flooded.store(true, Ordering::Relaxed);
+            }
             return;
         }
         self.turns.over();
-        self.tx.passed_on(Ok(of));
+        self.tx.reported(of);
     }
 
     fn failed(&self, error: CompletionError) {
         self.turns.called();
         self.turns.over();
-        self.tx.passed_on(Err(error));
+        self.tx.report_failed(error);
     }
 
     fn counted(&self, kind: u64, failed: bool) {

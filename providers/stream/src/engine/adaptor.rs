@@ -129,6 +129,13 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
         self.lock().send(ep.id, op, tagged)
     }
 
+    const SENDS_AT_ONCE: bool = true;
+
+    #[inline(always)]
+    fn send_at_once(&self, ep: u32, op: SendOp, tagged: bool) -> Result<bool> {
+        self.lock().send_at_once(ep, op, tagged)
+    }
+
     fn read(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: ReadOp) -> Result {
         self.lock().read_remote(ep.id, op)
     }

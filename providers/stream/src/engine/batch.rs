@@ -127,6 +127,16 @@ impl Batch {
         &mut self.bytes[at..]
     }
 
+    /// Whether all bytes have left, and the transfers are only to be completed.
+    pub(super) fn has_gone(&self) -> bool {
+        !self.bytes.is_empty() && self.unsent().is_empty()
+    }
+
+    /// Notes that so many bytes have left, of transfers that are completed later.
+    pub(super) fn left_early(&mut self, sent: usize) {
+        self.sent += sent.min(self.unsent().len());
+    }
+
     /// The bytes of the batch that are not sent yet.
     pub(super) fn unsent(&self) -> &[u8] {
         &self.bytes[self.sent..]
@@ -188,6 +198,23 @@ mod tests {
         assert_eq!([0, 21, 20, 1000].map(&mut after), [(false, true); 4]);
         assert_eq!([19, 0].map(&mut after), [(true, true); 2]);
         assert_eq!(after(2), (false, true), "the burst is over unless something leaves with it");
+    }
+
+    #[test]
+    fn what_left_early_is_completed_by_the_next_account_and_not_before() {
+        let mut batch = Batch::default();
+        assert!(!batch.has_gone());
+        batch.push(b"header", 2, TransferFinish::INTERNAL).copy_from_slice(b"ab");
+        batch.left_early(3);
+        assert_eq!((batch.unsent(), batch.has_gone()), (&b"derab"[..], false));
+        batch.left_early(9);
+        assert!(batch.has_gone() && !batch.is_empty() && batch.finishes().len() == 1);
+        // What joins then is all that is left to send.
+        batch.push(b"next", 0, TransferFinish::INTERNAL);
+        assert_eq!((batch.unsent(), batch.has_gone()), (&b"next"[..], false));
+        batch.left_early(4);
+        assert!(batch.account(&mut 0) && batch.finished().count() == 2);
+        assert!(batch.is_empty() && !batch.has_gone());
     }
 
     #[test]

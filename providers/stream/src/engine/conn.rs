@@ -92,6 +92,8 @@ pub(crate) struct StreamConn<N: Net> {
     pub(super) answers: bool,
     /// The turn in which a message of the application left last.
     pub(super) sent_in: u64,
+    /// The turn in which a message came last that was for a posted receive, if others were behind it.
+    pub(super) received_in: u64,
     /// Messages not sent yet, in order.
     pub(super) tx: VecDeque<Outgoing>,
     /// A transfer in `tx` may be fenced (FI_FENCE).
@@ -171,6 +173,7 @@ impl<N: Net> StreamConn<N> {
             batch: Batch::default(),
             answers: false,
             sent_in: 0,
+            received_in: 0,
             tx: VecDeque::new(),
             fenced: false,
             tx_id: 0,

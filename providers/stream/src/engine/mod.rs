@@ -46,9 +46,10 @@ pub use ep::{StreamEpKind, StreamIdentity, TargetOf};
 pub use state::StreamState;
 
 use crate::callers::Callers;
-use crate::net::{ByteLink, LateVisits, LinkPoller, Net, Visited};
+use crate::net::{ByteLink, LateVisits, LinkOp, LinkPoller, Net, Visited};
 use batch::Burst;
 use conn::StreamConn;
+use ofi_provider::buf::{GatherList, Way};
 use ofi_provider::calls::CallPace;
 use ofi_provider::courtesy::{self, Courtesy, Looks};
 use ofi_provider::error::Result;
@@ -638,7 +639,32 @@ impl<N: Net> StreamState<N> {
         if self.courier.as_ref().is_some_and(|courier| courier.is_needed(done)) {
             self.forsaken = self.turns;
         }
+        // What is complete by that is told to another provider in calls of its own only: it need not be
+        // ready for threads of this library, and locks nothing if its application promised so.
+        let held = std::mem::take(&mut self.held);
+        let (others, own) = held.into_iter().partition(|id| self.is_reported_elsewhere(*id));
+        self.held = own;
         self.flush_held();
+        let others: Vec<u32> = others;
+        others.iter().for_each(|id| self.send_bytes(*id));
+        self.held.extend(others);
+    }
+
+    /// Whether the connection's transfers are reported to another provider's queue.
+    fn is_reported_elsewhere(&self, id: u32) -> bool {
+        self.conns.get(id).is_some_and(|conn| self.eps[conn.ep].ledger.has_owner())
+    }
+
+    /// Sends what is held back on a connection, as far as the link takes it now, and leaves all that
+    /// follows from it to the next turn.
+    fn send_bytes(&mut self, id: u32) {
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_connected()) else { return };
+        let mut list = GatherList::default();
+        list.push_bytes(conn.batch.unsent());
+        let op = LinkOp::SendList(&mut list, Way::Copied);
+        // An error is found again by whoever sends the rest.
+        let sent = self.net.transfer(&conn.link, op).unwrap_or(0);
+        conn.batch.left_early(sent);
     }
 
     fn flush_held(&mut self) {

@@ -247,6 +247,9 @@ impl<N: Net> StreamState<N> {
         if left == 0 && all {
             return PlainRead::Done;
         }
+        if left < n {
+            conn.received_in = self.turns;
+        }
         if (left == 0 || self.parse_staged(id, n - left..n)) && !all {
             self.read(id);
         }
@@ -471,8 +474,17 @@ impl<N: Net> StreamState<N> {
             {
                 let n = rest.len() - behind.len();
                 conn.large = n >= LARGE;
+                conn.received_in = self.turns;
                 at += n;
                 continue;
+            }
+            if conn.received_in == self.turns
+                && self.eps[conn.ep].inbox.is_imported()
+                && conn.hears_plain
+                && StreamHeader::plain(rest).is_some()
+            {
+                self.wait_a_turn(id, rest);
+                return false;
             }
             let (header, len) = match next_header(conn, rest) {
                 Ok(Some(found)) => found,
@@ -527,6 +539,18 @@ impl<N: Net> StreamState<N> {
             }
         }
         true
+    }
+
+    /// Leaves messages to the next turn, behind others of this one that found their receives: by then
+    /// there may be more, where the application posts one for each that it has seen. To note them with
+    /// another provider, which starts each of them later, takes several times as long.
+    fn wait_a_turn(&mut self, id: u32, bytes: &[u8]) {
+        if self.stash(id, bytes)
+            && let Some(conn) = self.conns.get_mut(id)
+        {
+            conn.blocked = true;
+            self.starved.push(id);
+        }
     }
 
     /// Keeps bytes that are to be parsed later. False when there is no memory for them, which
@@ -1018,6 +1042,7 @@ impl<N: Net> StreamState<N> {
         let stash = std::mem::take(&mut conn.stash);
         self.heat(id);
         if !stash.is_empty() {
+            self.idle = 0;
             self.parse(id, &stash);
         }
         if self.conns.get(id).is_some() {

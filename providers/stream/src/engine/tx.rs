@@ -226,6 +226,27 @@ impl<N: Net> StreamState<N> {
         }
     }
 
+    /// A message that is to be reported, for another provider: true if it has left, which nobody was
+    /// told; false if it will be reported.
+    #[inline(always)]
+    pub(super) fn send_at_once(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result<bool> {
+        let SendOp { buf, dest, context, data, tag, flags } = op;
+        let plain =
+            PlainSend { buf: &buf, dest, context, data, tag, flags: flags & !FI_COMPLETION };
+        match self.send_plain(ep_id, plain, tagged) {
+            Plainly::Sent => return Ok(true),
+            Plainly::Not => {
+                let flags = flags | self.eps[ep_id].identity.attr.send_flags;
+                self.send_any(ep_id, &SendOp { buf, dest, context, data, tag, flags }, tagged)?;
+            }
+            Plainly::InPart(result) => {
+                let op = SendOp { buf, dest, context, data, tag, flags };
+                self.sent_plain_in_part(ep_id, &op, tagged, result);
+            }
+        }
+        Ok(false)
+    }
+
     /// The short way for the commonest case: a small message without special flags, before which
     /// nothing waits, is sent at once. In any other case nothing has been done yet.
     #[inline(always)]
@@ -341,6 +362,9 @@ impl<N: Net> StreamState<N> {
     fn leaves(&mut self, route: Route, flags: u64, len: usize, known: bool) -> Leaves {
         let nobody_looks = self.nobody_looks();
         let Route::Conn(id) = route else { return Leaves::InTurn };
+        if nobody_looks && self.conns.get(id).is_some_and(|conn| conn.batch.has_gone()) {
+            self.account(id, &mut 0);
+        }
         let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_clear()) else {
             return Leaves::InTurn;
         };
@@ -741,6 +765,10 @@ impl<N: Net> StreamState<N> {
         let mut moved = false;
         if N::Link::settings().max_saved_size != usize::MAX {
             self.number_announcements(id);
+        }
+        if self.conns.get(id).is_some_and(|conn| conn.batch.has_gone()) {
+            self.account(id, &mut 0);
+            moved = true;
         }
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return true };

@@ -8,6 +8,8 @@ use crate::boundary::{answer, answer_transfer};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, unbuilt};
+use crate::operation::SendsAtOnce;
+use crate::reserved::SENDS_AT_ONCE;
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 impl<E: Endpoint> EpFid<E> {
@@ -74,6 +76,12 @@ pub(super) unsafe extern "C" fn control<E: Endpoint>(
                 let ep = ep.alias(alias.flags)?;
                 // SAFETY: checked above.
                 unsafe { alias.fid.write(ep.into_c().cast()) };
+                Ok(())
+            }
+            SENDS_AT_ONCE => {
+                // SAFETY: the command passes room for the calls.
+                let to = unsafe { arg.cast::<Option<SendsAtOnce>>().as_mut() };
+                *to.ok_or(Error::INVAL)? = Some(ep.sends_at_once()?);
                 Ok(())
             }
             // SAFETY: `arg` is what the command asks for, as fi_control(3) says.

@@ -1,15 +1,18 @@
 //! The tables of messages and tagged messages (fi_msg(3), fi_tagged(3)) for any [`Endpoint`].
 use super::EpFid;
 use super::flags::{RX_FLAGS, SETTLES, TRX_FLAGS};
-use crate::abi::{self, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep};
+use crate::abi::{
+    self, FI_COMPLETION, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep,
+};
 use crate::api::{Endpoint, RecvOp, SendOp, refusing};
-use crate::boundary::answer_transfer;
+use crate::boundary::{answer_quickly, answer_transfer};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
+use crate::operation::SendsAtOnce;
 use crate::reserved::ONLY_TAG;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 
 impl<E: Endpoint> EpFid<E> {
@@ -86,9 +89,38 @@ impl<E: Endpoint> EpFid<E> {
     };
 }
 
+impl<E: Endpoint> EpFid<E> {
+    /// The calls of [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE), of an endpoint all of whose
+    /// messages are reported and have nothing special to them.
+    pub(super) fn sends_at_once(&self) -> Result<SendsAtOnce> {
+        match E::SENDS_AT_ONCE && self.tx() == FI_COMPLETION {
+            true => Ok([send_at_once::<E, false>, send_at_once::<E, true>]),
+            false => Err(Error::NOSYS),
+        }
+    }
+}
+
 // SAFETY of the entry points below: each is reachable only through the ops
 // tables of an endpoint of the same `E` that is open, or with null. Buffers and message
 // structures are the caller's as fi_msg(3) and fi_tagged(3) promise.
+
+unsafe extern "C" fn send_at_once<E: Endpoint, const TAGGED: bool>(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> c_int {
+    answer_quickly("a send of another provider's", || -> Result<c_int> {
+        // SAFETY: see above.
+        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
+        let (buf, context) = (buf.with_desc(desc), Context(context));
+        let op = SendOp { buf, dest, context, data: 0, tag, flags: FI_COMPLETION };
+        ep.shared.hand(true, |ep| ep.send_at_once(op, TAGGED)).map(c_int::from)
+    })
+}
 
 /// The name of a call of the API.
 macro_rules! name {

@@ -454,7 +454,7 @@ impl<E> EpShared<E> {
 
     /// Hands an operation to the provider, which completes it once, unless it refuses it here.
     #[inline(always)]
-    pub(super) fn hand(&self, sends: bool, post: impl FnOnce(&E) -> Result) -> Result {
+    pub(super) fn hand<T>(&self, sends: bool, post: impl FnOnce(&E) -> Result<T>) -> Result<T> {
         let tally = self.tally(sends);
         tally.posted();
         let result = post(&self.inner);
