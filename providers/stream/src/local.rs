@@ -1067,7 +1067,7 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         self.sends.get() == Course::Memory
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn send_plain(&self, id: u8, tag: Option<u64>, body: OnePiece<'_>) -> bool {
         let Ok((_, pipe)) = self.pipe() else { return false };
         let (head, _) = StreamHeader::plain_words(id, tag.is_some(), body.len());

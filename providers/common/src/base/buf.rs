@@ -293,6 +293,91 @@ impl OnePiece<'_> {
     }
 }
 
+/// Room for a message that is in one piece: nothing but its place and its size.
+#[derive(Clone, Copy, Debug)]
+pub struct OneRoom<'a> {
+    at: *mut u8,
+    len: usize,
+    of: PhantomData<&'a RecvBuf>,
+}
+
+impl OneRoom<'_> {
+    /// How many bytes fit.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// The address, as completion entries report it.
+    #[inline(always)]
+    pub fn address(self) -> usize {
+        self.at as usize
+    }
+}
+
+/// Whether so many bytes are as few as [`copy_some`] copies, and as many.
+#[inline(always)]
+pub(crate) fn is_some(n: usize) -> bool {
+    n.wrapping_sub(8) <= 64 - 8
+}
+
+/// Copies [some](is_some) bytes without a call, in pieces of which the last overlap the first.
+///
+/// # Safety
+/// That of `copy_nonoverlapping`; `n` is [some](is_some).
+#[inline(always)]
+pub(crate) unsafe fn copy_some(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: each piece is within the first `n` bytes.
+    unsafe {
+        let piece = |at: usize, len| to.add(at).copy_from_nonoverlapping(from.add(at), len);
+        if n > 32 {
+            piece(0, 16);
+            piece(16, 16);
+            piece(n - 32, 16);
+            piece(n - 16, 16);
+        } else if n >= 16 {
+            piece(0, 16);
+            piece(n - 16, 16);
+        } else {
+            piece(0, 8);
+            piece(n - 8, 8);
+        }
+    }
+}
+
+/// Copies bytes, without a call if they are some.
+///
+/// # Safety
+/// That of `copy_nonoverlapping`.
+#[inline(always)]
+pub(crate) unsafe fn copy_any(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if is_some(n) {
+            copy_some(from, to, n);
+        } else {
+            to.copy_from_nonoverlapping(from, n);
+        }
+    }
+}
+
+/// Copies `n` bytes to room, as far as they fit. `SOME`: they do, and are [some](is_some).
+///
+/// # Safety
+/// That of `copy_nonoverlapping`.
+#[inline(always)]
+unsafe fn copy_room<const SOME: bool>(from: *const u8, n: usize, room: OneRoom<'_>) {
+    // SAFETY: by this function's contract; what does not hold with `SOME` is looked at.
+    unsafe {
+        if !SOME {
+            copy_any(from, room.at, n.min(room.len));
+        } else if is_some(n) && n <= room.len {
+            copy_some(from, room.at, n);
+        }
+    }
+}
+
 /// Bytes in memory that another process may write to at any time: they can be copied, and nothing
 /// looks at them where they are.
 #[derive(Clone, Copy, Debug)]
@@ -335,6 +420,10 @@ pub trait MessageBytes: Copy {
     /// Copies them to a buffer; what does not fit is left out.
     fn copy_into(self, buf: &RecvBuf);
 
+    /// Copies them to room that is in one piece; what does not fit is left out. `SOME`: there are as few
+    /// as need no call ([`is_some`]).
+    fn copy_into_room<const SOME: bool>(self, room: OneRoom<'_>);
+
     /// Where they are, and how many.
     fn places(self) -> [(*const u8, usize); 2];
 }
@@ -348,6 +437,12 @@ impl MessageBytes for &[u8] {
     #[inline(always)]
     fn copy_into(self, buf: &RecvBuf) {
         buf.copy_from(0, self);
+    }
+
+    #[inline(always)]
+    fn copy_into_room<const SOME: bool>(self, room: OneRoom<'_>) {
+        // SAFETY: as in `RecvBuf::copy_from`.
+        unsafe { copy_room::<SOME>(self.as_ptr(), self.len(), room) };
     }
 
     #[inline(always)]
@@ -371,6 +466,12 @@ impl MessageBytes for ForeignBytes<'_> {
             unsafe { std::ptr::copy_nonoverlapping(self.at.add(done), part, len) };
             done += len;
         });
+    }
+
+    #[inline(always)]
+    fn copy_into_room<const SOME: bool>(self, room: OneRoom<'_>) {
+        // SAFETY: as in `copy_into`.
+        unsafe { copy_room::<SOME>(self.at, self.len, room) };
     }
 
     #[inline(always)]
@@ -454,6 +555,19 @@ impl MessageBytes for ForeignPieces<'_> {
         first.copy_into(buf);
         if second.len > 0 {
             second.copy_behind(first.len, buf);
+        }
+    }
+
+    #[inline(always)]
+    fn copy_into_room<const SOME: bool>(self, room: OneRoom<'_>) {
+        let [first, second] = self.0;
+        first.copy_into_room::<false>(room);
+        if let Some(len) = room.len.checked_sub(first.len) {
+            second.copy_into_room::<false>(OneRoom {
+                at: room.at.wrapping_add(first.len),
+                len,
+                ..room
+            });
         }
     }
 }
@@ -567,6 +681,13 @@ impl RecvBuf {
     /// Whether all of it lies in one piece, as [`split`](Self::split) needs.
     pub fn is_contiguous(&self) -> bool {
         self.0.as_slice().len() <= 1
+    }
+
+    /// All of it, if it is in one piece.
+    #[inline(always)]
+    pub fn in_one_piece(&self) -> Option<OneRoom<'_>> {
+        let iovec { iov_base, iov_len: len } = self.0.first;
+        self.0.all.is_none().then_some(OneRoom { at: iov_base.cast(), len, of: PhantomData })
     }
 
     /// The address of the first segment, as completion entries report it.

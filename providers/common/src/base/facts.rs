@@ -16,7 +16,6 @@ use ofi_facts::layout::{
     self, DEFAULT_PEERS, ENGINES, FIRST_ENDPOINTS, FactRecord, HeadFacts, LATENCY_CLASSES, MAGIC,
     MAX_PEERS, MORE_ENDPOINTS, VERSION, latency_class,
 };
-use std::cell::Cell;
 use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -42,22 +41,26 @@ pub fn coarse_now() -> u64 {
 /// How many messages passed, and how many bytes of theirs.
 #[derive(Default, Debug)]
 pub struct Passed {
-    messages: Cell<u64>,
-    bytes: Cell<u64>,
+    // Atomic so that each is added to where it is.
+    messages: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl Passed {
     /// One message of `len` bytes passed. Always true.
     #[inline(always)]
     pub fn one(&self, len: usize) -> bool {
-        self.messages.set(self.messages.get() + 1);
-        self.bytes.set(self.bytes.get().wrapping_add(len as u64));
+        let add = |to: &AtomicU64, n| {
+            to.store(to.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        };
+        add(&self.messages, 1);
+        add(&self.bytes, len as u64);
         true
     }
 
     /// Messages, then bytes.
     pub fn get(&self) -> [u64; 2] {
-        [self.messages.get(), self.bytes.get()]
+        [&self.messages, &self.bytes].map(|sum| sum.load(Ordering::Relaxed))
     }
 }
 

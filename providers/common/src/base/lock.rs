@@ -174,12 +174,27 @@ impl<T> Lock<T> {
     /// gate keeps others away already.
     #[inline(always)]
     pub fn lock_within(&self) -> Within<'_, T> {
-        match &self.level {
-            Level::Shared => self.acquire(),
-            Level::Serialized => self.expect_free(),
-            Level::Gated(_) => {}
+        if let Level::Shared = self.level {
+            self.acquire();
         }
         Within { lock: self }
+    }
+
+    /// Whether [`lock_within`](Self::lock_within) has nothing to do.
+    pub fn is_alone(&self) -> bool {
+        !matches!(self.level, Level::Shared)
+    }
+
+    /// The value, for a caller of [`lock_within`](Self::lock_within) that knows that it
+    /// [has nothing to do](Self::is_alone).
+    ///
+    /// # Safety
+    /// That is so, and nothing else has a reference to the value as long as the caller has this.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref, reason = "that is what the caller promises")]
+    pub(crate) unsafe fn alone(&self) -> &mut T {
+        // SAFETY: by this function's contract.
+        unsafe { &mut *self.value.get() }
     }
 
     /// Takes a lock of [`Level::Serialized`], where that is known; panics if it is of another level.
@@ -208,39 +223,51 @@ impl<T> Lock<T> {
         free.is_ok().then(|| Guard { lock: self })
     }
 
-    /// Takes the lock if it is free and no thread asks for it, at the price of a few instructions:
-    /// a function that does nothing else, and neither calls nor panics, needs no frame. The caller
-    /// releases it: a destructor would have to be ready for panics.
+    /// Uses the value of a lock of [`Level::Serialized`] that is free, at the price of a few instructions:
+    /// a function that does nothing else needs no frame, as long as `use_it` neither calls nor panics. None
+    /// of other levels, which have [`quickly`](Self::quickly).
     #[inline(always)]
-    pub fn lock_if_free(&self) -> Option<Quick<'_, T>> {
-        let held = match &self.level {
-            Level::Shared => {
-                let free =
-                    self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
-                free.ok()?;
-                QuickHold::Shared
-            }
-            Level::Serialized => {
-                if self.state.load(Ordering::Relaxed) != FREE {
-                    return None;
-                }
-                self.state.store(HELD, Ordering::Relaxed);
-                QuickHold::Serialized
-            }
-            Level::Gated(gate) => {
-                let gate: &Gate = gate;
-                if gate.inside.load(Ordering::Relaxed) {
-                    return None;
-                }
-                gate.announce();
-                if gate.visited.load(Ordering::Acquire) {
-                    gate.leave();
-                    return None;
-                }
-                QuickHold::Gated(gate)
-            }
+    pub fn at_once<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let free = self.state.load(Ordering::Relaxed) == FREE;
+        if !matches!(self.level, Level::Serialized) || !free {
+            return None;
+        }
+        // No call of the application's is inside another, and this one leaves no mark for so short.
+        // SAFETY: that is its promise, and nobody holds the lock.
+        Some(use_it(unsafe { &mut *self.value.get() }))
+    }
+
+    /// Uses the value if the lock is free and no thread asks for it; `use_it` does not panic. None if the
+    /// lock is held; else the result, and whether a thread sleeps until it gets the lock, which then has to
+    /// be woken by [`Lock::wake_sleeper`].
+    #[inline(always)]
+    pub fn quickly<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<(R, bool)> {
+        let gate: Option<&Gate> = match &self.level {
+            Level::Gated(gate) if gate.inside.load(Ordering::Relaxed) => return None,
+            Level::Gated(gate) => Some(gate),
+            Level::Shared | Level::Serialized => None,
         };
-        Some(Quick { lock: self, held })
+        if let Some(gate) = gate {
+            gate.announce();
+            if gate.visited.load(Ordering::Acquire) {
+                gate.leave();
+                return None;
+            }
+        } else {
+            let free =
+                self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+            free.ok()?;
+        }
+        // SAFETY: the lock is held.
+        let result = use_it(unsafe { &mut *self.value.get() });
+        let wake = match gate {
+            Some(gate) => {
+                gate.leave();
+                false
+            }
+            None => self.state.swap(FREE, Ordering::Release) == CONTENDED,
+        };
+        Some((result, wake))
     }
 
     /// Uses the value from a thread of the library; none if another thread holds the lock, or
@@ -304,18 +331,21 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Wakes a thread that sleeps until it gets the lock, which was released ([`Quick::release`]).
+    /// Wakes a thread that sleeps until it gets the lock, which was released ([`Lock::quickly`]).
     #[cold]
     pub fn wake_sleeper(&self) {
         wake_one(&self.state);
     }
 
-    /// Releases a serialized or gated lock.
+    /// Releases a lock of any level.
     #[inline(always)]
     fn leave(&self) {
+        if let Level::Serialized = self.level {
+            return self.state.store(FREE, Ordering::Relaxed);
+        }
         match &self.level {
             Level::Gated(gate) => gate.leave(),
-            _ => self.state.store(FREE, Ordering::Relaxed),
+            _ => self.release(),
         }
     }
 }
@@ -336,22 +366,6 @@ pub struct Within<'a, T> {
 #[derive(Debug)]
 pub struct Serialized<'a, T> {
     lock: &'a Lock<T>,
-}
-
-/// Access to the value under [`Lock::lock_if_free`].
-#[derive(Debug)]
-#[must_use = "it has to be released"]
-pub struct Quick<'a, T> {
-    lock: &'a Lock<T>,
-    held: QuickHold<'a>,
-}
-
-/// What releases a [`Quick`]: known without another look at the lock's level.
-#[derive(Debug)]
-enum QuickHold<'a> {
-    Shared,
-    Serialized,
-    Gated(&'a Gate),
 }
 
 macro_rules! gives_the_value {
@@ -384,36 +398,11 @@ macro_rules! gives_the_value {
     };
 }
 
-gives_the_value!(Guard, lock => match lock.level {
-    Level::Shared => lock.release(),
-    _ => lock.leave(),
-});
+gives_the_value!(Guard, lock => lock.leave());
 gives_the_value!(Within, lock => if let Level::Shared = lock.level {
     lock.release();
 });
 gives_the_value!(Serialized, lock => lock.state.store(FREE, Ordering::Relaxed));
-
-impl<T> Quick<'_, T> {
-    /// The value behind the lock, which no other thread can use meanwhile.
-    #[inline(always)]
-    pub fn value(&mut self) -> &mut T {
-        // SAFETY: the lock is held until `release`, which takes `self`.
-        unsafe { &mut *self.lock.value.get() }
-    }
-
-    /// Releases the lock; whether a thread sleeps until it gets it, which then has to be woken by
-    /// [`Lock::wake_sleeper`].
-    #[inline(always)]
-    #[must_use]
-    pub fn release(self) -> bool {
-        match self.held {
-            QuickHold::Shared => return self.lock.state.swap(FREE, Ordering::Release) == CONTENDED,
-            QuickHold::Serialized => self.lock.state.store(FREE, Ordering::Relaxed),
-            QuickHold::Gated(gate) => gate.leave(),
-        }
-        false
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -443,10 +432,9 @@ mod tests {
                 scope.spawn(|| {
                     let mut times = 0;
                     while times < 20_000 {
-                        let Some(mut quick) = lock.lock_if_free() else { continue };
-                        *quick.value() += 1;
+                        let Some((_, wake)) = lock.quickly(|value| *value += 1) else { continue };
                         times += 1;
-                        if quick.release() {
+                        if wake {
                             lock.wake_sleeper();
                         }
                     }
@@ -455,14 +443,16 @@ mod tests {
         });
         assert_eq!(*lock.lock(), 80_000);
         for level in [Level::Serialized].into_iter().chain(Gate::new().map(Level::Gated)) {
-            let lock = Lock::with_level((), level);
+            let lock = Lock::with_level(0, level);
             let guard = lock.lock();
-            assert!(lock.lock_if_free().is_none());
+            assert_eq!(lock.quickly(|value| *value += 1), None);
+            assert_eq!(lock.at_once(|value| *value += 1), None);
             drop(guard);
-            let quick = lock.lock_if_free().expect("the lock is free");
-            assert!(lock.lock_if_free().is_none());
-            assert!(!quick.release());
-            drop(lock.lock());
+            let serialized = matches!(lock.level, Level::Serialized);
+            assert_eq!(lock.at_once(|value| *value -= 1).is_some(), serialized);
+            *lock.lock() = 0;
+            assert_eq!(lock.quickly(|value| *value += 1), Some(((), false)));
+            assert_eq!(*lock.lock(), 1);
         }
     }
 

@@ -12,7 +12,7 @@
 //! in the order in which they are waited for: so a receive is in a queue first, where
 //! a message finds it at the front, and in the index once one is found behind many others.
 use crate::error::{Error, Result};
-use crate::ring_queue::RingQueue;
+use crate::ring_queue::{FirstInRing, RingQueue};
 use crate::slab::{NONE, Slab};
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
@@ -103,6 +103,24 @@ impl Pattern {
     #[inline]
     pub fn fits(&self, src: u64, tag: u64) -> bool {
         (tag ^ self.tag) & !self.ignore == 0 && self.src.is_none_or(|wanted| wanted == src)
+    }
+}
+
+/// The receive that was posted first of all, in its place.
+#[derive(Debug)]
+pub struct FirstPosted<'a, R>(FirstInRing<'a, TakenRecv<R>>);
+
+impl<R> FirstPosted<'_, R> {
+    /// The receive.
+    #[inline(always)]
+    pub fn value(&self) -> Option<&R> {
+        self.0.value().map(|taken| &taken.value)
+    }
+
+    /// Takes it out, and does not drop it: the caller has seen that it has nothing that needs to be.
+    #[inline(always)]
+    pub fn forget(self) {
+        self.0.forget();
     }
 }
 
@@ -342,17 +360,19 @@ impl<R> Posted<R> {
 
     /// The oldest receive of all, if it is in the queue and fits a message: nearly
     /// always, since messages come mostly in the order they are waited for.
-    /// [`drop_first`](Self::drop_first) takes it out.
-    #[inline(always)]
     pub fn first(&self, src: u64, tag: u64) -> Option<&R> {
         let first = self.recent.front().filter(|first| first.key.fits(src, tag))?;
         self.entries.is_empty().then_some(&first.value)
     }
 
-    /// Removes the [`first`](Self::first) receive.
+    /// The [`first`](Self::first) receive, to be looked at and then perhaps taken out.
     #[inline(always)]
-    pub fn drop_first(&mut self) {
-        self.recent.drop_front();
+    pub fn first_to_take(&mut self, src: u64, tag: u64) -> Option<FirstPosted<'_, R>> {
+        if !self.entries.is_empty() {
+            return None;
+        }
+        let first = self.recent.first()?;
+        first.value()?.key.fits(src, tag).then_some(FirstPosted(first))
     }
 
     /// Takes the oldest receive that fits a message.

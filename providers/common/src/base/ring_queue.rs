@@ -11,6 +11,31 @@ pub(crate) struct RingQueue<T> {
     len: usize,
 }
 
+/// The oldest value of a queue, in its place.
+#[derive(Debug)]
+pub(crate) struct FirstInRing<'a, T> {
+    slot: &'a mut Option<T>,
+    head: &'a mut usize,
+    len: &'a mut usize,
+}
+
+impl<T> FirstInRing<'_, T> {
+    /// The value.
+    #[inline(always)]
+    pub(crate) fn value(&self) -> Option<&T> {
+        self.slot.as_ref()
+    }
+
+    /// Takes the value out, and does not drop it: the caller has seen that it has nothing that needs to
+    /// be.
+    #[inline(always)]
+    pub(crate) fn forget(self) {
+        std::mem::forget(self.slot.take());
+        *self.head = self.head.wrapping_add(1);
+        *self.len -= 1;
+    }
+}
+
 /// Slots of a new queue.
 const FIRST_SLOTS: usize = 16;
 
@@ -44,7 +69,8 @@ impl<T> RingQueue<T> {
             self.grow();
         }
         let slot = self.slot(self.len);
-        self.slots[slot] = Some(value);
+        // There is nothing in a slot behind the last value, and so nothing to drop.
+        std::mem::forget(self.slots[slot].replace(value));
         self.len += 1;
     }
 
@@ -64,14 +90,13 @@ impl<T> RingQueue<T> {
         self.slots[self.slot(0)].as_ref()
     }
 
-    /// Drops the oldest value.
+    /// The oldest value, to be looked at and then perhaps taken out, where it is found once.
     #[inline(always)]
-    pub(crate) fn drop_front(&mut self) {
+    pub(crate) fn first(&mut self) -> Option<FirstInRing<'_, T>> {
         let slot = self.slot(0);
-        if self.slots[slot].take().is_some() {
-            self.head = self.head.wrapping_add(1);
-            self.len -= 1;
-        }
+        let Self { slots, head, len } = self;
+        let slot = &mut slots[slot];
+        slot.is_some().then_some(FirstInRing { slot, head, len })
     }
 
     /// The values, oldest first.
@@ -145,8 +170,14 @@ mod tests {
                     model.insert(place, value);
                 }
                 4 => {
-                    queue.drop_front();
-                    model.pop_front();
+                    let first = queue.first();
+                    assert_eq!(first.as_ref().and_then(|first| first.value()), model.front());
+                    if let Some(first) = first.filter(|_| next(4) > 0) {
+                        drop(first.slot.clone());
+                        *first.slot = Some(String::new());
+                        first.forget();
+                        model.pop_front();
+                    }
                 }
                 5 => {
                     let wanted = next(9).to_string();

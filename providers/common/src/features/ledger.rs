@@ -12,7 +12,7 @@ use crate::abi::{
     FI_WRITE, fi_addr_t,
 };
 use crate::cntr::Cntr;
-use crate::cq::{Completion, CompletionError, Context, Cq};
+use crate::cq::{Completion, CompletionError, Context, Cq, NextEntry};
 use crate::later::{Aside, Outcome};
 use crate::reserved::{ASIDE, OF_SHARED_RX};
 use std::sync::Arc;
@@ -167,6 +167,20 @@ impl TxLedger {
         }
     }
 
+    /// Where the entry of the next send's success goes, if nothing but that entry comes of it.
+    #[inline(always)]
+    pub fn next_entry(&self) -> Option<NextEntry<'_>> {
+        if self.cntr.is_some() { None } else { self.cq.as_ref()?.next_entry() }
+    }
+
+    /// Reports the success of a send like [`succeeded`](Self::succeeded), by its
+    /// [entry](Self::next_entry).
+    #[inline(always)]
+    pub fn succeeded_at(&self, next: NextEntry<'_>, of: Completion) {
+        self.tally.over();
+        next.write(Completion { len: 0, ..of });
+    }
+
     /// Reports an operation that failed or was cancelled: counts it, and writes an error entry.
     pub fn failed(&self, error: CompletionError) {
         self.tally.over();
@@ -314,6 +328,21 @@ impl RxLedger {
         }
         if wanted && let Some(cq) = &self.cq {
             cq.write(of);
+        }
+    }
+
+    /// Where the entry of the next receive's success goes, if nothing but that entry comes of it.
+    #[inline(always)]
+    pub fn next_entry(&self) -> Option<NextEntry<'_>> {
+        if self.cntr.is_some() { None } else { self.cq.as_ref()?.next_entry() }
+    }
+
+    /// Reports a success like [`succeeded`](Self::succeeded), by its [entry](Self::next_entry).
+    #[inline(always)]
+    pub fn succeeded_at(&self, next: NextEntry<'_>, of: Completion, wanted: bool) {
+        self.tally.over();
+        if wanted {
+            next.write(of);
         }
     }
 

@@ -4,7 +4,10 @@
 //! Whatever the other process writes there, an end of a pipe never leaves its own memory, and gives
 //! no more bytes than it was given room for: impossible indices and pieces are -FI_EPROTO.
 use crate::barriers;
-use crate::buf::{ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way, zeroed};
+use crate::buf::{
+    ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way, copy_any, copy_some,
+    is_some, zeroed,
+};
 use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
 use crate::error::{Error, Result};
@@ -210,7 +213,7 @@ impl LocalPipe {
         let cell = self.out().cell(number);
         cell.body.with_mut(|body| {
             // SAFETY: the cell has room for so many bytes, and is no memory of the caller's.
-            unsafe { body.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            unsafe { copy_any(bytes.as_ptr(), body, bytes.len()) };
         });
         self.writer.publish_short(cell, number, bytes.len());
         self.notify();
@@ -218,9 +221,40 @@ impl LocalPipe {
     }
 
     /// [`LocalPipe::send_short`] of two or three words and `body` behind them. The words come in
-    /// registers: bytes that were just written one by one would be waited for.
+    /// registers: bytes that were just written one by one would be waited for. A leaf without a frame for
+    /// most messages, as long as it is not inlined.
     #[inline(always)]
     pub fn send_joined(&self, head: [u64; 2], third: Option<u64>, body: OnePiece<'_>) -> bool {
+        let head_len = if third.is_some() { 24 } else { 16 };
+        let n = body.len();
+        if !is_some(n)
+            || !self.writer.knows_cell()
+            || (self.waited.get() && head_len + n > FIRST_LINE)
+        {
+            return self.send_joined_otherwise(head, third, body);
+        }
+        let number = self.writer.next_cell();
+        let cell = self.out().cell(number);
+        cell.body.with_mut(|to| {
+            // SAFETY: the cell has room for so many bytes, and is no memory of the caller's; the body is
+            // readable, as its owner says.
+            unsafe {
+                put_words(to, head, third);
+                copy_some(body.at(), to.add(head_len), n);
+            }
+        });
+        self.writer.publish_short(cell, number, head_len + n);
+        self.out().reader_looks(self.barriers) || self.tell_reader()
+    }
+
+    /// [`LocalPipe::send_joined`] of other lengths, and to a reader that waits.
+    #[inline(never)]
+    fn send_joined_otherwise(
+        &self,
+        head: [u64; 2],
+        third: Option<u64>,
+        body: OnePiece<'_>,
+    ) -> bool {
         let head_len = if third.is_some() { 24 } else { 16 };
         let len = head_len + body.len();
         if len > INLINE {
@@ -241,22 +275,23 @@ impl LocalPipe {
                 // reader, who looks at the first one again and again, would take the first one away.
                 // But a reader of message after message that falls behind gets several at a time.
                 if self.waited.replace(false) && left > near {
-                    to.add(FIRST_LINE).copy_from_nonoverlapping(body.add(near), left - near);
+                    copy_any(body.add(near), to.add(FIRST_LINE), left - near);
                     compiler_fence(Ordering::Release);
                     left = near;
                 }
-                let words = to.cast::<u64>();
-                words.write_unaligned(head[0]);
-                words.add(1).write_unaligned(head[1]);
-                if let Some(third) = third {
-                    words.add(2).write_unaligned(third);
-                }
-                if left > 0 {
-                    to.add(head_len).copy_from_nonoverlapping(body, left);
-                }
+                put_words(to, head, third);
+                copy_any(body, to.add(head_len), left);
             }
         });
         self.writer.publish_short(cell, number, len);
+        self.notify();
+        true
+    }
+
+    /// Tells the other end's engine that there is something for it, if need be. True, which callers
+    /// answer.
+    #[inline(never)]
+    fn tell_reader(&self) -> bool {
         self.notify();
         true
     }
@@ -921,6 +956,23 @@ impl LocalPipe {
     /// for bytes of the stream. The pipe has ended for the other end, then.
     pub fn withdraw(&self) {
         self.out().withdraw();
+    }
+}
+
+/// Writes two or three words.
+///
+/// # Safety
+/// There is room for them.
+#[inline(always)]
+unsafe fn put_words(to: *mut u8, head: [u64; 2], third: Option<u64>) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let words = to.cast::<u64>();
+        words.write_unaligned(head[0]);
+        words.add(1).write_unaligned(head[1]);
+        if let Some(third) = third {
+            words.add(2).write_unaligned(third);
+        }
     }
 }
 

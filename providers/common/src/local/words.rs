@@ -493,13 +493,16 @@ impl RingWords {
     /// process takes part in barriers of all processes.
     #[inline(always)]
     pub(crate) fn must_tell_reader(&self, barriers: bool) -> bool {
+        !self.reader_looks(barriers) && self.must_tell_after_fence()
+    }
+
+    /// Whether the ring's reader looks at it by itself, as is known without a fence.
+    #[inline(always)]
+    pub(crate) fn reader_looks(&self, barriers: bool) -> bool {
         // The processor may swap what was written and this; the reader's barrier makes that
         // harmless.
         compiler_fence(Ordering::SeqCst);
-        if barriers && self.state.polled.load(Ordering::Relaxed) == POLLED_WITH_BARRIERS {
-            return false;
-        }
-        self.must_tell_after_fence()
+        barriers && self.state.polled.load(Ordering::Relaxed) == POLLED_WITH_BARRIERS
     }
 
     #[inline(never)]

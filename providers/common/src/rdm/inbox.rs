@@ -15,7 +15,7 @@ use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_DISCARD, FI_MORE, FI_MSG, FI_MULTI_RECV,
     FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
 };
-use crate::buf::{MessageBytes, RecvBuf};
+use crate::buf::{MessageBytes, RecvBuf, is_some};
 use crate::buffered::Buffering;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::eq::FidPtr;
@@ -712,7 +712,10 @@ impl<B: UnexpectedBody> Inbox<B> {
     /// The short way of a message that is all here and has nothing special to it, for the
     /// commonest case: the oldest receive matches it. `tag` is that of a tagged message, 0 of
     /// another. False in any other case, and then nothing has been done yet.
-    #[inline(always)]
+    ///
+    /// A function of its own, so that it has all registers to itself, and nearly a leaf: what calls is in
+    /// the one that it ends with.
+    #[inline(never)]
     pub fn receive_plain(
         &mut self,
         peer: u32,
@@ -720,15 +723,43 @@ impl<B: UnexpectedBody> Inbox<B> {
         tag: u64,
         bytes: impl MessageBytes,
     ) -> bool {
-        if !self.ledger.has_room() || self.addrs.is_some() || (tagged && self.takes_aside(tag)) {
+        if self.receive_first::<true>(peer, tagged, tag, bytes) {
+            return true;
+        }
+        self.receive_first_otherwise(peer, tagged, tag, bytes)
+    }
+
+    #[inline(never)]
+    fn receive_first_otherwise(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        self.receive_first::<false>(peer, tagged, tag, bytes)
+    }
+
+    /// [`receive_plain`](Self::receive_plain); with `QUICK` false also if that would call anything.
+    #[inline(always)]
+    fn receive_first<const QUICK: bool>(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        if self.addrs.is_some() || (tagged && self.takes_aside(tag)) {
             return false;
         }
         let KnownPeer { name, id, .. } = *self.known(peer);
         let ledger = &self.ledger;
         match &mut self.queues {
-            QueuesAt::Own(queues) => queues.fill_first(ledger, name, id, tagged, tag, bytes),
-            QueuesAt::Shared(queues, _) if B::ONE_LOCK => {
-                queues.lock_serialized().fill_first(ledger, name, id, tagged, tag, bytes)
+            QueuesAt::Own(queues) => {
+                queues.fill_first::<QUICK>(ledger, [name, id], tagged, tag, bytes)
+            }
+            QueuesAt::Shared(queues, _) if B::ONE_LOCK && !QUICK => {
+                queues.lock_serialized().fill_first::<false>(ledger, [name, id], tagged, tag, bytes)
             }
             QueuesAt::Shared(..) => false,
         }
@@ -1396,29 +1427,39 @@ impl<B: UnexpectedBody> Queues<B> {
     }
 
     /// Gives a message to the oldest receive, if that is a plain one which matches it and has room
-    /// for it. `id` is reported as its source.
+    /// for it, and the queue has room. Its source is matched by the first name, and reported by the second.
+    /// With `QUICK` nothing is done that calls.
     #[inline(always)]
-    fn fill_first(
+    fn fill_first<const QUICK: bool>(
         &mut self,
         ledger: &RxLedger,
-        source: fi_addr_t,
-        id: fi_addr_t,
+        [source, id]: [fi_addr_t; 2],
         tagged: bool,
         tag: u64,
         bytes: impl MessageBytes,
     ) -> bool {
-        let posted = &mut self.posted[usize::from(tagged)];
-        let Some(recv) = posted.first(source, tag) else { return false };
-        if recv.flags & (FI_MULTI_RECV | ASIDE | ONLY_TAG) != 0 || recv.buf.len() < bytes.count() {
+        let len = bytes.count();
+        let next = if QUICK { ledger.next_entry() } else { None };
+        if if QUICK { next.is_none() || !is_some(len) } else { !ledger.has_room() } {
             return false;
         }
-        bytes.copy_into(&recv.buf);
-        let flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
-        let of = Completion::of(recv.context, flags, bytes.count());
-        let entry = Completion { buf: recv.buf.address(), tag, src: id, ..of };
-        let wanted = ledger.wants(recv.flags);
-        posted.drop_first();
-        ledger.succeeded(entry, wanted);
+        let posted = &mut self.posted[usize::from(tagged)];
+        let Some(first) = posted.first_to_take(source, tag) else { return false };
+        let Some(recv) = first.value() else { return false };
+        let (context, flags) = (recv.context, recv.flags);
+        let Some(room) = recv.buf.in_one_piece() else { return false };
+        if flags & (FI_MULTI_RECV | ASIDE | ONLY_TAG) != 0 || room.len() < len {
+            return false;
+        }
+        bytes.copy_into_room::<QUICK>(room);
+        let buf = room.address();
+        first.forget();
+        let kind = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
+        let entry = Completion { context, flags: kind, len, buf, data: 0, tag, src: id };
+        match next {
+            Some(next) => ledger.succeeded_at(next, entry, ledger.wants(flags)),
+            None => ledger.succeeded(entry, ledger.wants(flags)),
+        }
         true
     }
 

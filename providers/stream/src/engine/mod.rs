@@ -319,15 +319,12 @@ impl<N: Net> StreamState<N> {
         if self.turns.is_multiple_of(facts::SHOWN_EACH) {
             self.show();
         }
-        // One test for the four, of which there is nearly always none, or the last.
-        let waiting = self.starved.len() | self.crowded.len() | self.held.len();
-        if waiting | self.local.len() != 0 {
-            if waiting != 0 {
-                self.go_on_with_what_waits();
-            }
-            if !self.local.is_empty() && self.look_nearby() {
-                return;
-            }
+        // One test for the three, of which there is nearly always none.
+        if self.starved.len() | self.crowded.len() | self.held.len() != 0 {
+            self.go_on_with_what_waits();
+        }
+        if !self.local.is_empty() && self.look_nearby() {
+            return;
         }
         self.since_poll += 1;
         // A look at the one connection that moves costs what a look at all by the poller does, and

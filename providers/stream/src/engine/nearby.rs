@@ -8,16 +8,15 @@ use super::conn::StreamConn;
 use super::state::StreamState;
 use super::{COLD_AFTER, LEFT_BEHIND};
 use crate::net::{ByteLink, Net};
+use ofi_provider::ring::ShortCells;
 
 /// Most connections that are looked at in every turn because bytes come through memory: such a look
 /// costs about as much as the one call of the system that a further connection needs.
 const MAX_LOCAL: usize = 64;
 
-/// Turns in which the signs of others are looked at once.
+/// Turns in which the signs of others are looked at once; if something comes through memory in them, the
+/// poller is not asked before.
 const SIGN_GAP: u32 = 8;
-
-/// Turns in which something comes through memory that may pass, at least, before the poller is asked.
-const MOVED_GAP: u32 = 8;
 
 /// Turns after a sleep from which on peers need not give signs: telling them to do so again, before
 /// the next sleep, costs more than the signs of a few messages.
@@ -35,9 +34,37 @@ impl<N: Net> StreamState<N> {
                 self.set_polled(true);
             }
         }
+        // Nearly always there is one, and there are messages on it or nothing.
+        let first = match self.local[..] {
+            [only] => Some(self.read_plain_nearby(only)),
+            _ => None,
+        };
+        let moved = first == Some(ShortCells::Took) || self.look_at_each_nearby(first);
+        self.since_poll += 1;
+        if moved {
+            self.idle = 0;
+            if !self.since_poll.is_multiple_of(SIGN_GAP) && self.hot.is_empty() {
+                return true;
+            }
+        }
+        // Who was woken asks the poller when nothing more comes through memory: before the next sleep.
+        let gap = if moved { self.poll_gap.max(SIGN_GAP) } else { self.poll_gap };
+        let rung = self.since_poll.is_multiple_of(SIGN_GAP) && self.net.is_rung();
+        self.hot.is_empty() && self.since_poll < gap && !rung
+    }
+
+    /// Looks at each connection; that came of the first already, if it was looked at. Returns whether
+    /// anything moved.
+    #[inline(never)]
+    fn look_at_each_nearby(&mut self, mut first: Option<ShortCells>) -> bool {
         let (mut moved, mut index) = (false, 0);
         while let Some(&id) = self.local.get(index) {
-            if self.service_nearby(id) {
+            let moves = match first.take().unwrap_or_else(|| self.read_plain_nearby(id)) {
+                ShortCells::Took => true,
+                ShortCells::None => false,
+                ShortCells::Else => self.service(id),
+            };
+            if moves {
                 moved = true;
                 // What moved may have ended, or have ended others.
                 index += usize::from(self.local.get(index) == Some(&id));
@@ -53,14 +80,7 @@ impl<N: Net> StreamState<N> {
                 index -= 1;
             }
         }
-        if moved {
-            self.idle = 0;
-        }
-        self.since_poll += 1;
-        // Who was woken asks the poller when nothing more comes through memory: before the next sleep.
-        let gap = if moved { self.poll_gap.max(MOVED_GAP) } else { self.poll_gap };
-        let rung = self.since_poll.is_multiple_of(SIGN_GAP) && self.net.is_rung();
-        self.hot.is_empty() && self.since_poll < gap && !rung
+        moved
     }
 
     /// Puts a connection whose bytes come through memory, and that moved, on the list of those that

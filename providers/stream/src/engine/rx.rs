@@ -151,7 +151,7 @@ fn plain_messages<'a, N: Net>(
 }
 
 /// [`plain_messages`] that came through memory, from where they are there.
-#[inline(never)]
+#[inline(always)]
 fn plain_in_memory<N: Net>(conn: &StreamConn<N>, eps: &mut Slab<StreamEngineEp>) -> ShortCells {
     let (inbox, peer) = (&mut eps[conn.ep].inbox, conn.peer);
     let came = conn.link.take_short(|words, bytes| {
@@ -161,9 +161,13 @@ fn plain_in_memory<N: Net>(conn: &StreamConn<N>, eps: &mut Slab<StreamEngineEp>)
                 && conn.received.one(bytes.len() - head)
         })
     });
-    if came != ShortCells::Else {
-        return came;
-    }
+    if came == ShortCells::Else { longer_in_memory(conn, inbox) } else { came }
+}
+
+/// [`plain_in_memory`] of messages that are longer, or not for the oldest receive.
+#[inline(never)]
+fn longer_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
+    let peer = conn.peer;
     let came = conn.link.take_long(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
             inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
@@ -256,25 +260,19 @@ impl<N: Net> StreamState<N> {
         PlainRead::Moved
     }
 
-    /// [`StreamState::read_plain`] of short messages that came through memory, from where they are
-    /// there, and [`StreamState::service`] if something else is to be done. Returns whether anything
-    /// moved.
+    /// [`StreamState::read_plain`] of messages that came through memory, from where they are there.
     #[inline(always)]
-    pub(super) fn service_nearby(&mut self, id: u32) -> bool {
+    pub(super) fn read_plain_nearby(&mut self, id: u32) -> ShortCells {
         let Self { conns, eps, .. } = self;
-        if let Some(conn) = conns.get_mut(id)
-            && conn.takes_plain()
-        {
-            match plain_in_memory(conn, eps) {
-                ShortCells::Took => {
-                    conn.misses = 0;
-                    return true;
-                }
-                ShortCells::None => return false,
-                ShortCells::Else => {}
-            }
+        let Some(conn) = conns.get_mut(id) else { return ShortCells::Else };
+        if !conn.takes_plain() {
+            return ShortCells::Else;
         }
-        self.service(id)
+        let came = plain_in_memory(conn, eps);
+        if came == ShortCells::Took {
+            conn.misses = 0;
+        }
+        came
     }
 
     #[inline(never)]

@@ -254,13 +254,15 @@ impl<N: Net> StreamState<N> {
         let Self { net, eps, conns, packet, turns, forsaken, courier, .. } = self;
         let ep = &mut eps[ep_id];
         let len = op.buf.len();
-        let inject = op.flags & FI_INJECT != 0;
         let report = op.flags & FI_COMPLETION != 0;
-        if op.flags & SPECIAL != 0
-            || (inject && len > ep.identity.attr.inject_size)
+        if (op.flags & (SPECIAL | FI_INJECT) != 0
+            && (op.flags & SPECIAL != 0 || len > ep.identity.attr.inject_size))
             || ep.tx_pending >= ep.identity.attr.tx_size
-            || !ep.ledger.has_room(report)
         {
+            return Plainly::Not;
+        }
+        let next = if report { ep.ledger.next_entry() } else { None };
+        if next.is_none() && !ep.ledger.has_room(report) {
             return Plainly::Not;
         }
         let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else {
@@ -268,22 +270,23 @@ impl<N: Net> StreamState<N> {
         };
         // A message that follows another in the same turn may wait for more of them, but not if the
         // application has read already that those before have left.
-        if len >= conn.plain_below
-            || !conn.tx.is_empty()
-            || !conn.batch.is_empty()
-            || (conn.sent_in == *turns
-                && !(report && ep.ledger.all_is_read())
-                && Self::gathers(conn, net, courier, *forsaken))
-        {
+        if len >= conn.plain_below || conn.tx.len() | conn.batch.len() != 0 {
             return Plainly::Not;
         }
         let (id, tag) = (conn.tx_id, tagged.then_some(op.tag));
-        conn.sent_in = *turns;
-        conn.tx_id = id.wrapping_add(1);
-        conn.sent.one(len);
         let in_memory = conn.link.sends_locally()
             && op.buf.in_one_piece().is_some_and(|body| conn.link.send_plain(id, tag, body));
+        if !in_memory
+            && conn.sent_in == *turns
+            && !(report && ep.ledger.all_is_read())
+            && Self::gathers(conn, net, courier, *forsaken)
+        {
+            return Plainly::Not;
+        }
+        conn.tx_id = id.wrapping_add(1);
+        conn.sent.one(len);
         if !in_memory {
+            conn.sent_in = *turns;
             let head = packet.first_chunk_mut().expect("a packet has room for a header");
             let head_len = StreamHeader::write_plain(id, tag, len, head);
             let wire_len = head_len + len;
@@ -294,7 +297,11 @@ impl<N: Net> StreamState<N> {
             }
         }
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-        ep.ledger.done(Completion::of(Context(op.context.0), flags, len), report);
+        let of = Completion::of(Context(op.context.0), flags, len);
+        match next {
+            Some(next) => ep.ledger.succeeded_at(next, of),
+            None => ep.ledger.done(of, report),
+        }
         Plainly::Sent
     }
 
