@@ -1140,6 +1140,18 @@ mod tests {
     }
 
     #[test]
+    fn few_bytes_are_copied_as_many_are_and_none_beside_them() {
+        let from: Vec<u8> = (1..=100).collect();
+        for n in 0..=from.len() {
+            let mut to = vec![0; from.len() + 1];
+            // SAFETY: both have so many bytes.
+            unsafe { copy_any(from.as_ptr(), to.as_mut_ptr(), n) };
+            assert_eq!(to[..n], from[..n]);
+            assert!(to[n..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
     fn bytes_go_through_segments_in_order_from_any_offset() {
         let (mut a, mut b, mut c) = (*b"abc", *b"", *b"defgh");
         let iov = segments(&mut [&mut a, &mut b, &mut c]);

@@ -223,29 +223,16 @@ impl<T> Lock<T> {
         free.is_ok().then(|| Guard { lock: self })
     }
 
-    /// Uses the value of a lock of [`Level::Serialized`] that is free, at the price of a few instructions:
-    /// a function that does nothing else needs no frame, as long as `use_it` neither calls nor panics. None
-    /// of other levels, which have [`quickly`](Self::quickly).
+    /// Uses the value if the application serializes its calls and none is inside, nor a visitor, at the price
+    /// of a few instructions: a function that does nothing else needs no frame, as long as `use_it` neither
+    /// calls nor panics. Where calls are not serialized there is [`quickly`](Self::quickly).
     #[inline(always)]
     pub fn at_once<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let free = self.state.load(Ordering::Relaxed) == FREE;
-        if !matches!(self.level, Level::Serialized) || !free {
-            return None;
-        }
-        // No call of the application's is inside another, and this one leaves no mark for so short.
-        // SAFETY: that is its promise, and nobody holds the lock.
-        Some(use_it(unsafe { &mut *self.value.get() }))
-    }
-
-    /// Uses the value if the lock is free and no thread asks for it; `use_it` does not panic. None if the
-    /// lock is held; else the result, and whether a thread sleeps until it gets the lock, which then has to
-    /// be woken by [`Lock::wake_sleeper`].
-    #[inline(always)]
-    pub fn quickly<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<(R, bool)> {
         let gate: Option<&Gate> = match &self.level {
-            Level::Gated(gate) if gate.inside.load(Ordering::Relaxed) => return None,
-            Level::Gated(gate) => Some(gate),
-            Level::Shared | Level::Serialized => None,
+            // For so short no mark is left.
+            Level::Serialized if self.state.load(Ordering::Relaxed) == FREE => None,
+            Level::Gated(gate) if !gate.inside.load(Ordering::Relaxed) => Some(gate),
+            _ => return None,
         };
         if let Some(gate) = gate {
             gate.announce();
@@ -253,21 +240,26 @@ impl<T> Lock<T> {
                 gate.leave();
                 return None;
             }
-        } else {
-            let free =
-                self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
-            free.ok()?;
         }
+        // SAFETY: no other call is inside, as the application promised, and no visitor.
+        let result = use_it(unsafe { &mut *self.value.get() });
+        if let Some(gate) = gate {
+            gate.leave();
+        }
+        Some(result)
+    }
+
+    /// Uses the value of a lock of [`Level::Shared`] if it is free and no thread asks for it; `use_it` does
+    /// not panic. None if the lock is held, or of another level; else the result, and whether a thread sleeps
+    /// until it gets the lock, which then has to be woken by [`Lock::wake_sleeper`].
+    #[inline(always)]
+    pub fn quickly<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<(R, bool)> {
+        let Level::Shared = self.level else { return None };
+        let free = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        free.ok()?;
         // SAFETY: the lock is held.
         let result = use_it(unsafe { &mut *self.value.get() });
-        let wake = match gate {
-            Some(gate) => {
-                gate.leave();
-                false
-            }
-            None => self.state.swap(FREE, Ordering::Release) == CONTENDED,
-        };
-        Some((result, wake))
+        Some((result, self.state.swap(FREE, Ordering::Release) == CONTENDED))
     }
 
     /// Uses the value from a thread of the library; none if another thread holds the lock, or
@@ -445,15 +437,12 @@ mod tests {
         for level in [Level::Serialized].into_iter().chain(Gate::new().map(Level::Gated)) {
             let lock = Lock::with_level(0, level);
             let guard = lock.lock();
-            assert_eq!(lock.quickly(|value| *value += 1), None);
             assert_eq!(lock.at_once(|value| *value += 1), None);
             drop(guard);
-            let serialized = matches!(lock.level, Level::Serialized);
-            assert_eq!(lock.at_once(|value| *value -= 1).is_some(), serialized);
-            *lock.lock() = 0;
-            assert_eq!(lock.quickly(|value| *value += 1), Some(((), false)));
-            assert_eq!(*lock.lock(), 1);
+            assert_eq!(lock.at_once(|value| *value += 1), Some(()));
+            assert_eq!((lock.quickly(|value| *value += 1), *lock.lock()), (None, 1));
         }
+        assert_eq!(Lock::new(0).at_once(|value| *value += 1), None);
     }
 
     #[test]

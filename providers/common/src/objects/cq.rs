@@ -1209,3 +1209,93 @@ pub(crate) mod testing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{domain, queue};
+    use super::*;
+
+    fn open(level: Level, attr: fi_cq_attr) -> Arc<Cq> {
+        // SAFETY: neither a peer nor a wait set.
+        unsafe { Cq::open(OnDomain { level, ..domain() }, Some(&attr), std::ptr::null_mut()) }
+            .unwrap()
+    }
+
+    fn attr(format: fi_cq_format, size: usize) -> fi_cq_attr {
+        // SAFETY: all zeros are valid.
+        let zeros = unsafe { std::mem::zeroed::<fi_cq_attr>() };
+        fi_cq_attr { size, format: format.into(), ..zeros }
+    }
+
+    fn entry(n: u64) -> Completion {
+        let len = n as usize;
+        Completion {
+            context: Context::NULL,
+            flags: n,
+            len,
+            buf: 1,
+            data: 2,
+            tag: n * 3,
+            src: n * 4,
+        }
+    }
+
+    #[test]
+    fn the_place_of_an_entry_is_there_while_there_is_room_and_nobody_else_at_the_queue() {
+        let cq = open(Level::Serialized, attr(fi_cq_format::FI_CQ_FORMAT_TAGGED, 3));
+        for n in 1..=3 {
+            cq.next_entry().unwrap().write(entry(n));
+        }
+        assert!(cq.next_entry().is_none() && !cq.has_room());
+        // What comes all the same waits behind: of four slots one was left.
+        (4..=6).for_each(|n| cq.write(entry(n)));
+        assert_eq!(cq.fill(), [6, 3]);
+        for n in 1..=6 {
+            let (mut room, mut src) = ([0u64; 6], 0);
+            // SAFETY: the room is that of an entry of the queue's format.
+            unsafe {
+                let to = room.as_mut_ptr().cast();
+                if cq.read_at_once(to, 1, &raw mut src) != Some(true) {
+                    assert_eq!(cq.read(to, 1, &raw mut src), Ok(1));
+                }
+            }
+            assert_eq!((room, src), ([0, n, n, 1, 2, n * 3], n * 4));
+        }
+        assert!(!cq.has_entries());
+        let waits = fi_cq_attr {
+            wait_obj: fi_wait_obj::FI_WAIT_FD.into(),
+            ..attr(fi_cq_format::FI_CQ_FORMAT_MSG, 3)
+        };
+        assert!(open(Level::Serialized, waits).next_entry().is_none());
+        assert!(queue().next_entry().is_none(), "other threads may read it");
+    }
+
+    #[test]
+    fn an_entry_has_as_many_words_as_its_format_says() {
+        for (format, words) in [
+            (fi_cq_format::FI_CQ_FORMAT_CONTEXT, 1),
+            (fi_cq_format::FI_CQ_FORMAT_MSG, 3),
+            (fi_cq_format::FI_CQ_FORMAT_DATA, 5),
+            (fi_cq_format::FI_CQ_FORMAT_TAGGED, 6),
+        ] {
+            let cq = open(Level::Serialized, attr(format, 8));
+            for n in [5, 6, 7] {
+                cq.write(entry(n));
+            }
+            let all = |n: u64| [0, n, n, 1, 2, n * 3];
+            let mut room = [u64::MAX; 20];
+            // SAFETY: there is room for three entries of any format.
+            let read =
+                unsafe { cq.read_at_once(room.as_mut_ptr().cast(), 1, std::ptr::null_mut()) };
+            assert_eq!(read, Some(true));
+            assert_eq!(room[..words], all(5)[..words]);
+            assert!(room[words..].iter().all(|word| *word == u64::MAX));
+            // SAFETY: as before.
+            let read = unsafe { cq.read(room.as_mut_ptr().cast(), 3, std::ptr::null_mut()) };
+            assert_eq!(read, Ok(2));
+            assert_eq!(room[..words], all(6)[..words]);
+            assert_eq!(room[words..2 * words], all(7)[..words]);
+            assert!(room[2 * words..].iter().all(|word| *word == u64::MAX));
+        }
+    }
+}

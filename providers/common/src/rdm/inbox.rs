@@ -723,7 +723,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         tag: u64,
         bytes: impl MessageBytes,
     ) -> bool {
-        if self.receive_first::<true>(peer, tagged, tag, bytes) {
+        if is_some(bytes.count()) && self.receive_first::<true>(peer, tagged, tag, bytes) {
             return true;
         }
         self.receive_first_otherwise(peer, tagged, tag, bytes)
@@ -1440,7 +1440,7 @@ impl<B: UnexpectedBody> Queues<B> {
     ) -> bool {
         let len = bytes.count();
         let next = if QUICK { ledger.next_entry() } else { None };
-        if if QUICK { next.is_none() || !is_some(len) } else { !ledger.has_room() } {
+        if if QUICK { next.is_none() } else { !ledger.has_room() } {
             return false;
         }
         let posted = &mut self.posted[usize::from(tagged)];
