@@ -223,30 +223,34 @@ impl<T> Lock<T> {
         free.is_ok().then(|| Guard { lock: self })
     }
 
-    /// Uses the value if the application serializes its calls and none is inside, nor a visitor, at the price
-    /// of a few instructions: a function that does nothing else needs no frame, as long as `use_it` neither
-    /// calls nor panics. Where calls are not serialized there is [`quickly`](Self::quickly).
+    /// Uses the value of a lock of [`Level::Serialized`] that is free, at the price of a few instructions:
+    /// a function that does nothing else needs no frame, as long as `use_it` neither calls nor panics. None
+    /// of other levels.
     #[inline(always)]
     pub fn at_once<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let gate: Option<&Gate> = match &self.level {
-            // For so short no mark is left.
-            Level::Serialized if self.state.load(Ordering::Relaxed) == FREE => None,
-            Level::Gated(gate) if !gate.inside.load(Ordering::Relaxed) => Some(gate),
-            _ => return None,
-        };
-        if let Some(gate) = gate {
-            gate.announce();
-            if gate.visited.load(Ordering::Acquire) {
-                gate.leave();
-                return None;
-            }
+        let free = self.state.load(Ordering::Relaxed) == FREE;
+        if !matches!(self.level, Level::Serialized) || !free {
+            return None;
         }
-        // SAFETY: no other call is inside, as the application promised, and no visitor.
-        let result = use_it(unsafe { &mut *self.value.get() });
-        if let Some(gate) = gate {
-            gate.leave();
+        // No call of the application's is inside another, and this one leaves no mark for so short.
+        // SAFETY: that is its promise, and nobody holds the lock.
+        Some(use_it(unsafe { &mut *self.value.get() }))
+    }
+
+    /// [`at_once`](Self::at_once) of a lock of [`Level::Gated`], if no visitor is inside.
+    #[inline(always)]
+    pub fn within_gate<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let Level::Gated(gate) = &self.level else { return None };
+        let gate: &Gate = gate;
+        if gate.inside.load(Ordering::Relaxed) {
+            return None;
         }
-        Some(result)
+        gate.announce();
+        // SAFETY: no other call is inside, as the application promised, nor a visitor.
+        let result = (!gate.visited.load(Ordering::Acquire))
+            .then(|| use_it(unsafe { &mut *self.value.get() }));
+        gate.leave();
+        result
     }
 
     /// Uses the value of a lock of [`Level::Shared`] if it is free and no thread asks for it; `use_it` does
@@ -437,12 +441,17 @@ mod tests {
         for level in [Level::Serialized].into_iter().chain(Gate::new().map(Level::Gated)) {
             let lock = Lock::with_level(0, level);
             let guard = lock.lock();
-            assert_eq!(lock.at_once(|value| *value += 1), None);
+            let at_once = || {
+                lock.at_once(|value| *value += 1).or_else(|| lock.within_gate(|value| *value += 1))
+            };
+            assert_eq!(at_once(), None);
             drop(guard);
-            assert_eq!(lock.at_once(|value| *value += 1), Some(()));
+            assert_eq!(at_once(), Some(()));
             assert_eq!((lock.quickly(|value| *value += 1), *lock.lock()), (None, 1));
         }
-        assert_eq!(Lock::new(0).at_once(|value| *value += 1), None);
+        let shared = Lock::new(0);
+        assert_eq!(shared.at_once(|value| *value += 1), None);
+        assert_eq!(shared.within_gate(|value| *value += 1), None);
     }
 
     #[test]

@@ -528,6 +528,12 @@ impl Cq {
     #[inline(always)]
     unsafe fn read_one(&self, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> Look {
         // SAFETY: by this function's contract.
+        if let Some(took) =
+            self.ring.within_gate(|ring| unsafe { self.take_one(ring, buf, count, src) })
+        {
+            return if took { Look::Took } else { Look::Else };
+        }
+        // SAFETY: by this function's contract.
         match self.ring.quickly(|ring| unsafe { self.take_one(ring, buf, count, src) }) {
             Some((true, false)) => Look::Took,
             Some((took, true)) => Look::Wake { took },
