@@ -27,7 +27,7 @@ impl Fabric for RxdFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
-        let settings = DomainSettings::new(info, false)?;
+        let settings = DomainSettings::new(info, false)?.with_helpers();
         let core_info = core_info(info, api_version)?;
         let prefix = core_info.as_ref().ep().map_or(0, |ep| ep.msg_prefix_size);
         let most = core_info.as_ref().ep().map_or(0, |ep| ep.max_msg_size);
