@@ -211,10 +211,11 @@ impl Addr {
         info.src_addr().map_or_else(|| Ok(Self::any(format)), |bytes| Self::told(format, bytes))
     }
 
-    /// The address in `bytes`, as an application has it from an info or a call: a string if its
-    /// infos are of that format, otherwise by the family that it starts with.
+    /// The address in `bytes`, as an application has it from an info or a call: a string or the
+    /// address of a queue pair if its infos are of that format, otherwise by the family that it
+    /// starts with.
     pub fn told(format: u32, bytes: &[u8]) -> Result<Self> {
-        if format == FI_ADDR_STR as u32 {
+        if [FI_ADDR_STR as u32, FI_ADDR_IB_UD as u32].contains(&format) {
             return Self::read(format, bytes);
         }
         Self::from_bytes(bytes)
