@@ -609,6 +609,7 @@ mod tests {
         assert_eq!(UdAddr::from_bytes(&bytes), Ok(addr));
         assert_eq!(UdAddr::from_bytes(&bytes[..31]), Err(Error::INVAL));
         assert_eq!(bytes[27..], [0; 5]);
+        assert_eq!(Addr::told(FI_ADDR_IB_UD as u32, &bytes), Ok(Addr::Ud(addr)));
     }
 
     #[test]
