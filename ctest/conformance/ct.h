@@ -364,6 +364,36 @@ static inline void ct_needs_memory(void)
 		SKIP_HERE("the system does not keep memory from children (MADV_DONTFORK)");
 	munmap(page, sysconf(_SC_PAGESIZE));
 }
+/* From here on what the library prints, of this level and above, goes to a file in memory. */
+static inline void ct_keep_log(const char *level)
+{
+	int fd = memfd_create("log", MFD_CLOEXEC);
+
+	CHECK(fd >= 0 && dup2(fd, 2) == 2);
+	close(fd);
+	OK(fcntl(2, F_SETFL, O_APPEND));	/* reading it moves nobody's place */
+	setenv("FI_LOG_LEVEL", level, 1);
+	unsetenv("FI_LOG_LOCATION");
+}
+/* What is in that file, until this is called again. */
+static inline char *ct_log(void)
+{
+	static char log[1 << 20];
+	ssize_t n = pread(2, log, sizeof log - 1, 0);
+
+	CHECK(n >= 0);
+	log[n] = 0;
+	return log;
+}
+/* How many of its lines have this. */
+static inline int ct_logged(const char *what)
+{
+	int n = 0;
+
+	for (char *line = ct_log(); (line = strstr(line, what)); line += strcspn(line, "\n"))
+		n++;
+	return n;
+}
 /* For tests that take the provider's addresses apart, or call them by sockets of their own. */
 static inline void ct_ip_only(void)
 {

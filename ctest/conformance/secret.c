@@ -11,15 +11,13 @@
 
 enum { HELLO = 56, ANSWER = 56, PROOF = 24 };	/* bytes of these frames */
 
-static char logged[32] = "/tmp/secret-log.XXXXXX";
-
 /* A file with this secret, until it is read, as the parameter of this process. */
 static void key_file(const void *secret, size_t n, int mode)
 {
-	static char path[32];
+	static char path[PATH_MAX];
 	int fd;
 
-	strcpy(path, "/tmp/secret.XXXXXX");
+	snprintf(path, sizeof path, "%s/secret.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	CHECK((fd = mkstemp(path)) >= 0);
 	EQ(write(fd, secret, n), n);
 	CHECK(!fchmod(fd, mode));
@@ -33,28 +31,6 @@ static void forget_file(void)
 	snprintf(name, sizeof name, "FI_%s_AUTH_KEY_FILE", strcmp(ct_prov, "shm") ? "TCP" : "SHM");
 	if (getenv(name))
 		unlink(getenv(name));
-}
-/* What the library prints goes to a file. */
-static void keep_log(const char *level)
-{
-	int fd = mkstemp(logged);
-
-	if (getenv("FI_HOOK"))
-		SKIP_HERE("the log goes elsewhere when hooks are tested");
-	CHECK(fd >= 0 && dup2(fd, 2) == 2);
-	setenv("FI_LOG_LEVEL", level, 1);
-}
-static int was_logged(const char *text)
-{
-	char line[4096];
-	FILE *f = fopen(logged, "r");
-	int found = 0;
-
-	CHECK(f);
-	while (fgets(line, sizeof line, f))
-		found += strstr(line, text) != NULL;
-	fclose(f);
-	return found;
 }
 static void no_params(void)
 {
@@ -168,11 +144,10 @@ static void both_by_value(int rank)
 {
 	(void)rank;
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	ct_param("AUTH_KEY", SECRET);
 	usual();
-	CHECK(was_logged("AUTH_KEY") && !was_logged(SECRET));
-	unlink(logged);
+	CHECK(ct_logged("AUTH_KEY") && !ct_logged(SECRET));
 }
 static void both_on_sockets(int rank)
 {
@@ -274,45 +249,42 @@ static void refused(const struct ct_opt *o)
 static void one_has_none(int rank)
 {
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	if (rank == 0)
 		key_file(SECRET, sizeof SECRET, 0600);
 	refused(&usual_ones);
 	forget_file();
 	if (rank == 0)
-		CHECK(was_logged("it has no secret"));
-	unlink(logged);
+		CHECK(ct_logged("it has no secret"));
 }
 static void called_has_none(int rank)
 {
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	if (rank == 1)
 		key_file(SECRET, sizeof SECRET, 0600);
 	refused(&usual_ones);
 	forget_file();
 	if (rank == 1)
-		CHECK(was_logged("showed no secret"));
-	unlink(logged);
+		CHECK(ct_logged("showed no secret"));
 }
 static void others(int rank)
 {
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	if (rank == 0)
 		key_file(SECRET, sizeof SECRET, 0600);
 	else
 		key_file(OTHER, sizeof OTHER, 0600);
 	refused(&usual_ones);
 	forget_file();
-	CHECK(was_logged("has not the same secret"));
-	CHECK(!was_logged("the secret of a"));
-	unlink(logged);
+	CHECK(ct_logged("has not the same secret"));
+	CHECK(!ct_logged("the secret of a"));
 }
 static void one_encrypts(int rank)
 {
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	key_file(SECRET, sizeof SECRET, 0600);
 	if (!strcmp(ct_prov, "shm") || ct_is_lnx())
 		SKIP("shm has nothing to encrypt");
@@ -320,8 +292,7 @@ static void one_encrypts(int rank)
 		encrypt();
 	refused(&usual_ones);
 	forget_file();
-	CHECK(was_logged("one end encrypts"));
-	unlink(logged);
+	CHECK(ct_logged("one end encrypts"));
 }
 
 /* With these parameters no domain is opened, and the log says why. */
@@ -334,18 +305,17 @@ static void opens_nothing(const char *why)
 
 	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
 	EQ(fi_domain(fabric, info, &domain, NULL), -FI_EACCES);
-	CHECK(was_logged(why));
-	CHECK(!was_logged("secret of a job"));
+	CHECK(ct_logged(why));
+	CHECK(!ct_logged("secret of a job"));
 	OK(fi_close(&fabric->fid));
 	fi_freeinfo(info);
 	forget_file();
-	unlink(logged);
 }
 static void readable(int rank)
 {
 	(void)rank;
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	key_file(SECRET, sizeof SECRET, 0640);
 	opens_nothing("others may read");
 }
@@ -353,7 +323,7 @@ static void empty(int rank)
 {
 	(void)rank;
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	key_file(SECRET, 0, 0600);
 	opens_nothing("the secret is empty");
 }
@@ -361,7 +331,7 @@ static void brief(int rank)
 {
 	(void)rank;
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	key_file(SECRET, 15, 0600);
 	opens_nothing("shorter than 16 bytes");
 }
@@ -371,7 +341,7 @@ static void endless(int rank)
 
 	(void)rank;
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	key_file(much, sizeof much, 0600);
 	opens_nothing("longer than 4096 bytes");
 }
@@ -379,7 +349,7 @@ static void missing(int rank)
 {
 	(void)rank;
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	ct_param("AUTH_KEY_FILE", "/nonexistent/secret");
 	opens_nothing("No such file");
 }
@@ -387,7 +357,7 @@ static void encrypts_nothing(int rank)
 {
 	(void)rank;
 	no_params();
-	keep_log("warn");
+	ct_keep_log("warn");
 	encrypt();
 	opens_nothing("needs a secret");
 }
@@ -463,15 +433,14 @@ static void own_encrypted(int rank)
 /* Ranks with different secrets of their own, or of the user's beside the same. */
 static void own_differ(const struct ct_opt *mine, const char *user)
 {
-	keep_log("warn");
+	ct_keep_log("warn");
 	if (user)
 		key_file(user, strlen(user), 0600);
 	refused(mine);
 	if (user)
 		forget_file();
-	CHECK(was_logged("has not the same secret") || was_logged("it has no secret") || was_logged("showed no secret"));
-	CHECK(!was_logged("the secret of a"));
-	unlink(logged);
+	CHECK(ct_logged("has not the same secret") || ct_logged("it has no secret") || ct_logged("showed no secret"));
+	CHECK(!ct_logged("the secret of a"));
 }
 static void own_others(int rank)
 {
@@ -499,11 +468,10 @@ static void own_missing(int rank)
 	struct ct_opt o = { .caps = FI_MSG, .domain_key = rank ? NULL : SECRET };
 
 	no_rxm();
-	keep_log("warn");
+	ct_keep_log("warn");
 	refused(&o);
 	if (rank == 0)
-		CHECK(was_logged("it has no secret"));
-	unlink(logged);
+		CHECK(ct_logged("it has no secret"));
 }
 /* Two domains of a process, with a secret each: neither's endpoint hears the other's. */
 static void two_domains(int rank)
@@ -654,15 +622,14 @@ static void unseen(int rank)
 
 	(void)rank;
 	no_params();
-	keep_log("debug");
+	ct_keep_log("debug");
 	key_file(SECRET, sizeof SECRET, 0600);
 	usual();
 	CHECK((f = fopen("/proc/self/environ", "r")));
 	n = fread(b, 1, sizeof b, f);
 	CHECK(n > 0 && !memmem(b, n, SECRET, strlen(SECRET)));
 	fclose(f);
-	CHECK(was_logged("AUTH_KEY_FILE") >= 0 && !was_logged(SECRET));
-	unlink(logged);
+	CHECK(ct_logged("AUTH_KEY_FILE") >= 0 && !ct_logged(SECRET));
 }
 
 /* A connection to an endpoint. */

@@ -1172,26 +1172,6 @@ static void replaced(int rank)
 	}
 	ct_close(&c);
 }
-/* What this process logs from now on goes to a file in memory, at the level of information. */
-static FILE *keep_log(void)
-{
-	FILE *f = tmpfile();
-
-	CHECK(f);
-	OK(setenv("FI_LOG_LEVEL", "info", 1));
-	EQ(dup2(fileno(f), 2), 2);
-	return f;
-}
-static int count_lines(FILE *f, const char *text)
-{
-	char line[2000];
-	int n = 0;
-
-	rewind(f);
-	while (fgets(line, sizeof line, f))
-		n += strstr(line, text) != NULL;
-	return n;
-}
 /* One process of three may not be read: large messages of the others are read where they are. */
 static void some_read(int rank)
 {
@@ -1200,7 +1180,7 @@ static void some_read(int rank)
 	fi_addr_t to[3];
 	int me = rank, sync[2], st = 0;
 	pid_t third = 0;
-	FILE *log, *yama = fopen("/proc/sys/kernel/yama/ptrace_scope", "r");
+	FILE *yama = fopen("/proc/sys/kernel/yama/ptrace_scope", "r");
 	struct iovec one = { &me, sizeof me }, other = { &st, sizeof st };
 
 	shm_only();
@@ -1208,13 +1188,13 @@ static void some_read(int rank)
 	if ((yama && fgetc(yama) != '0') || process_vm_readv(getpid(), &one, 1, &other, 1, 0) != sizeof me)
 		SKIP_HERE("processes may not read each other");
 	me = rank;
-	log = keep_log();
+	ct_keep_log("info");
 	fi_freeinfo(info_of(hints(), NULL, NULL, 0));	/* while it may read the plug-ins */
 	OK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sync));
 	if (rank == 0 && !(third = fork())) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		me = 2;
-		log = keep_log();
+		ct_keep_log("info");
 	}
 	CHECK(third >= 0);
 	/* who is root reads all; 65534 is who has no number here, of whom nobody is sure */
@@ -1258,8 +1238,8 @@ static void some_read(int rank)
 				CHECK(ct_same(in + i * MB, len, i + round));
 	}
 	/* nobody reads the third, which reads both, and they read each other */
-	EQ(count_lines(log, "are read where they are"), me == 2 ? 2 : 1);
-	EQ(count_lines(log, "its memory is not read"), me == 2 ? 0 : 1);
+	EQ(ct_logged("are read where they are"), me == 2 ? 2 : 1);
+	EQ(ct_logged("its memory is not read"), me == 2 ? 0 : 1);
 	if (me == 2) {
 		char x;
 
