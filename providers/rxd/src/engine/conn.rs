@@ -466,6 +466,15 @@ impl RxdConn {
             return true;
         }
         (0..self.flight.len()).for_each(|at| self.lose(at));
+        if self.lost == 0
+            && let Some(oldest) = self.flight.front_mut()
+        {
+            // The peer has them all: what is lost is its word that it took them, which it gives again
+            // to who sends one again.
+            oldest.here = false;
+            self.here -= 1;
+            self.lose(0);
+        }
         if !self.flight.is_empty() {
             self.back_off(LEAST_WINDOW);
         }
@@ -531,6 +540,19 @@ mod tests {
         assert!(conn.carried < 2 * FIRST_WINDOW, "fewer are under way after a loss");
         conn.take_ack(24, OPEN, now).unwrap();
         assert!(!conn.has_lost());
+    }
+
+    #[test]
+    fn a_peer_that_has_all_and_whose_word_is_lost_is_asked_for_it() {
+        let (mut conn, now) = conn(true);
+        assert_eq!(send(&mut conn, 3, now), 3);
+        // 1 and 2 came before 0, after which there was no room for them at once.
+        conn.take_ack(0, Ack { window: 128, here: 0b11 }, now).unwrap();
+        conn.take_ack(1, Ack { window: 0, here: 0b1 }, now).unwrap();
+        assert!(!conn.has_lost());
+        let now = conn.deadline.unwrap();
+        assert!(conn.expired(now) && conn.may_repeat());
+        assert_eq!(conn.take_lost(now).unwrap().0, 1);
     }
 
     #[test]

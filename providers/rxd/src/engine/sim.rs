@@ -257,10 +257,17 @@ impl SimWorld for OverPackets {
 
     fn turn(&mut self, engine: &RxdEngine, _beneath: &mut RxdRegion) {
         let mut state = engine.lock();
-        if self.helped && lock(&self.net).random.one_in(8) {
-            state.help(lock(&self.net).random.one_in(2));
-        } else {
-            state.turn();
+        let looks = {
+            let random = &mut lock(&self.net).random;
+            (self.helped && random.one_in(8)).then(|| random.one_in(2))
+        };
+        match looks {
+            Some(idle) => {
+                state.help(idle);
+            }
+            None => {
+                state.turn();
+            }
         }
         state.check();
     }
