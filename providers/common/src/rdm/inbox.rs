@@ -736,7 +736,7 @@ impl<B: UnexpectedBody> Inbox<B> {
 
     /// [`receive_plain`](Self::receive_plain) where receives are another provider's: one of this library's
     /// takes such a message in one call.
-    #[inline(never)]
+    #[inline(always)]
     pub fn receive_imported(
         &mut self,
         peer: u32,

@@ -7,7 +7,7 @@ use ofi_provider::core_provider::{CoreDomain, CoreRail, CoreWaiter};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Level;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Looks at a core that brought nothing after which it is not looked at in each turn any more.
@@ -22,6 +22,8 @@ pub(super) struct LnxTurns {
     under_way: AtomicIsize,
     /// Calls come one at a time.
     serialized: bool,
+    /// It is looked at in each turn: something went on there lately, or will.
+    hot: AtomicBool,
     /// The calls when it was looked at last, and the looks since the last one that brought any.
     seen: AtomicU64,
     idle: AtomicU32,
@@ -33,8 +35,9 @@ impl LnxTurns {
             calls: AtomicU64::new(0),
             under_way: AtomicIsize::new(0),
             serialized: matches!(level, Level::Serialized),
+            hot: AtomicBool::new(false),
             seen: AtomicU64::new(0),
-            idle: AtomicU32::new(COLD),
+            idle: AtomicU32::new(0),
         }
     }
 
@@ -66,23 +69,31 @@ impl LnxTurns {
         }
     }
 
-    /// Whether it is to be looked at in each turn: something went on there lately, or will.
-    #[inline]
-    pub(super) fn is_due(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) < COLD || self.under_way.load(Ordering::Relaxed) != 0
+    #[inline(always)]
+    pub(super) fn is_hot(&self) -> bool {
+        self.hot.load(Ordering::Relaxed)
+    }
+
+    /// Something will go on.
+    #[cold]
+    pub(super) fn heat(&self) {
+        self.idle.store(0, Ordering::Relaxed);
+        self.hot.store(true, Ordering::Relaxed);
     }
 
     /// It was looked at: returns whether something had gone on since the last look.
-    #[inline]
     pub(super) fn looked(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         let busy = calls != self.seen.load(Ordering::Relaxed);
         if busy {
             self.seen.store(calls, Ordering::Relaxed);
-            self.idle.store(0, Ordering::Relaxed);
+            self.heat();
         } else {
-            let idle = self.idle.load(Ordering::Relaxed);
-            self.idle.store(idle.saturating_add(1), Ordering::Relaxed);
+            let idle = self.idle.load(Ordering::Relaxed).saturating_add(1);
+            self.idle.store(idle, Ordering::Relaxed);
+            if idle >= COLD && self.under_way.load(Ordering::Relaxed) == 0 {
+                self.hot.store(false, Ordering::Relaxed);
+            }
         }
         busy
     }
@@ -127,7 +138,7 @@ impl OpenedCore {
 /// An endpoint's endpoint at a core.
 #[derive(Debug)]
 pub(crate) struct LnxRail {
-    pub(super) rail: CoreRail<RailOwner>,
+    pub(crate) rail: CoreRail<RailOwner>,
     pub(super) owner: Arc<RailOwner>,
 }
 
@@ -137,6 +148,7 @@ impl LnxRail {
         match filling {
             Some(filling) => {
                 self.owner.turns.begin();
+                self.owner.heat();
                 let buf = filling.recv.buf.clone();
                 self.rail.start(entry, &buf, filling);
             }
@@ -145,18 +157,55 @@ impl LnxRail {
     }
 }
 
-/// The endpoints at the cores of all endpoints of a domain, and how progress goes through the cores.
+/// The endpoints at the cores of all endpoints of a domain, and when those cores are looked at where
+/// nothing goes on.
 #[derive(Debug)]
 pub(super) struct LnxRails {
     pub(super) all: Vec<Arc<LnxRail>>,
-    /// The core where something went on last, which is looked at in each turn.
-    pub(super) lead: usize,
     pub(super) looks: LooksAtAll,
 }
 
 impl LnxRails {
     pub(super) fn new() -> Self {
-        Self { all: Vec::new(), lead: 0, looks: LooksAtAll::new() }
+        Self { all: Vec::new(), looks: LooksAtAll::new() }
+    }
+}
+
+/// What turns need to know that look at one core and do nothing else: they take no lock, so that two at
+/// a time may count as one.
+#[derive(Debug, Default)]
+pub(super) struct QuickTurns {
+    /// The core where something went on last, which is looked at in each turn.
+    lead: AtomicUsize,
+    /// Turns until one asks the clock.
+    left: AtomicU32,
+}
+
+impl QuickTurns {
+    #[inline(always)]
+    pub(super) fn lead(&self) -> usize {
+        self.lead.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_lead(&self, lead: usize) {
+        self.lead.store(lead, Ordering::Relaxed);
+    }
+
+    /// Counts a turn: whether it asks the clock.
+    #[inline(always)]
+    pub(super) fn asks_the_clock(&self) -> bool {
+        match self.left.load(Ordering::Relaxed) {
+            0 => true,
+            left => {
+                self.left.store(left - 1, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// A turn asked the clock, as the one does that comes so many turns later.
+    pub(super) fn begin(&self, turns: u32) {
+        self.left.store(turns - 1, Ordering::Relaxed);
     }
 }
 
@@ -174,33 +223,30 @@ pub(super) struct LooksAtAll {
     /// The last look at all cores, and at the clock.
     last: Instant,
     last_time: Instant,
-    /// Turns from one look at the clock to the next, and those that are left of them.
+    /// Turns from one look at the clock to the next.
     gap: u32,
-    left: u32,
 }
 
 impl LooksAtAll {
     fn new() -> Self {
         let now = Instant::now();
-        Self { last: now, last_time: now, gap: 1, left: 1 }
+        Self { last: now, last_time: now, gap: 1 }
     }
 
-    /// Whether this turn does.
-    #[inline]
-    pub(super) fn is_time_for_all(&mut self) -> bool {
-        self.left -= 1;
-        self.left == 0 && self.has_come(Instant::now())
+    /// Turns from the one that asked the clock last to the next that does.
+    pub(super) fn gap(&self) -> u32 {
+        self.gap
     }
 
-    #[inline(never)]
-    fn has_come(&mut self, now: Instant) -> bool {
+    /// Whether this turn looks at all cores.
+    pub(super) fn is_time_for_all(&mut self, now: Instant) -> bool {
         self.gap = match now - self.last_time {
             // As many turns as this may be too many next time.
             passed if passed >= COLD_TIME => 1,
             passed if passed >= COLD_TIME / 4 => self.gap,
             _ => (2 * self.gap).min(MOST_TURNS),
         };
-        (self.last_time, self.left) = (now, self.gap);
+        self.last_time = now;
         let due = now - self.last >= COLD_TIME;
         if due {
             self.last = now;
@@ -283,11 +329,13 @@ mod tests {
 
     /// Turns that look at all cores, of so many that follow each other in `pace`.
     fn looks(looks: &mut LooksAtAll, now: &mut Instant, turns: u32, pace: Duration) -> u32 {
-        let mut due = 0;
+        let (mut due, quick) = (0, QuickTurns::default());
         for _ in 0..turns {
             *now += pace;
-            looks.left -= 1;
-            due += u32::from(looks.left == 0 && looks.has_come(*now));
+            if quick.asks_the_clock() {
+                due += u32::from(looks.is_time_for_all(*now));
+                quick.begin(looks.gap());
+            }
         }
         due
     }
