@@ -90,7 +90,8 @@ impl RdmEngine for LnxEngine {
         let kind = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         let about = LnxTransfer { peer: op.dest, context: op.context, flags: op.flags, kind };
         let Some((rail, to)) = self.way(ep, &about)? else { return Ok(()) };
-        self.began(rail, &about, rail.rail.send(to, op, tagged))
+        let all_is_read = rail.owner.tx.all_is_read();
+        self.began(rail, &about, rail.rail.send(to, op, tagged, all_is_read))
     }
 
     fn read(self: &Arc<Self>, ep: &LnxEp, op: ReadOp) -> Result {

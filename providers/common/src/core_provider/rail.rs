@@ -257,8 +257,9 @@ impl<O: QueueOwner> CoreRail<O> {
     }
 
     /// Sends a message to a name of the core's. True if it is complete: then the core reports nothing.
+    /// `all_is_read`: the application has read all entries in the queue of its sends.
     #[inline(always)]
-    pub fn send(&self, to: fi_addr_t, op: SendOp, tagged: bool) -> Result<bool> {
+    pub fn send(&self, to: fi_addr_t, op: SendOp, tagged: bool, all_is_read: bool) -> Result<bool> {
         if op.flags == PLAIN
             && let (Some(one), Some(calls)) = (op.buf.local().only(), &self.at_once)
         {
@@ -266,7 +267,16 @@ impl<O: QueueOwner> CoreRail<O> {
             let send = calls[usize::from(tagged)];
             // SAFETY: as in `send_by_table`.
             return match unsafe {
-                send(self.raw.as_ptr(), buf, one.len, desc, to, op.tag, op.context.0)
+                send(
+                    self.raw.as_ptr(),
+                    buf,
+                    one.len,
+                    desc,
+                    to,
+                    op.tag,
+                    op.context.0,
+                    all_is_read.into(),
+                )
             } {
                 0 => Ok(false),
                 1 => Ok(true),

@@ -30,20 +30,17 @@ use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
-use ofi_provider::sys::{Epoll, EventFd, Interest, Timer};
+use ofi_provider::sys::{self, Epoll, EventFd, Interest, Timer};
 use owner::{LnxFilling, RailOwner};
 use peers::LnxRoutes;
-use rails::{AtomicLimits, LnxRail, LnxRails, QuickTurns};
+use rails::{AtomicLimits, LnxRail, QuickTurns};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a caller sleeps at most while a core has no descriptor that would wake it.
 const DEAF_PAUSE: Duration = Duration::from_millis(1);
-
-/// Turns after which all that there may be to do is looked at where one core is alone.
-const ALONE: u32 = 256;
 
 /// A multi-receive buffer with less room is given back (FI_OPT_MIN_MULTI_RECV).
 const MIN_MULTI_RECV: usize = 4096;
@@ -148,7 +145,7 @@ pub(crate) struct LnxEngine {
     common: LnxCommon,
     /// The endpoints of cores, which progress goes through, with the lock held. Taken before the locks
     /// of cores.
-    rails: Lock<LnxRails>,
+    rails: Lock<Vec<Arc<LnxRail>>>,
     to_do: Arc<LnxToDo>,
     quick: QuickTurns,
     epoll: Epoll,
@@ -184,8 +181,8 @@ impl LnxEngine {
         for waiter in common.cores.iter().filter_map(|core| core.waiter.as_ref()) {
             epoll.add(waiter.fd(), 0, Interest::READ)?;
         }
-        let rails = Lock::with_level(LnxRails::new(), level);
-        let quick = QuickTurns::default();
+        let rails = Lock::with_level(Vec::new(), level);
+        let quick = QuickTurns::new(common.cores.len());
         let (deaf, activity) = (AtomicBool::new(false), Activity::default());
         Ok(Arc::new(Self { shared, common, rails, to_do, quick, epoll, timer, deaf, activity }))
     }
@@ -227,7 +224,7 @@ impl LnxEngine {
         let beacon = Beacon::new().ok();
         let mark = beacon.as_ref().map(Beacon::mark);
         let addr = LinkAddr::new(&rails::host_name(), mark, &parts)?;
-        self.rails.lock().all.extend(rails.iter().cloned());
+        self.rails.lock().extend(rails.iter().cloned());
         let mut state = self.lock();
         let ep = state.ep(id);
         let _ = aside.0.set((rails.clone(), ep.peers.routes.clone()));
@@ -267,7 +264,7 @@ impl LnxEngine {
     pub(crate) fn close_ep(&self, id: u32) {
         let rails = self.lock().ep(id).rails.clone();
         // Who looks at all, or starts messages, has it open: nobody does when this returns.
-        self.rails.lock().all.retain(|rail| rail.owner.ep != id);
+        self.rails.lock().retain(|rail| rail.owner.ep != id);
         for rail in &rails {
             if let Some(fd) = rail.rail.fd() {
                 self.epoll.remove(fd);
@@ -369,7 +366,7 @@ impl LnxEngine {
     fn start_now(&self) {
         // As long as this is held, no endpoint is closed. Who holds it starts them as well.
         match self.rails.lock_if_idle() {
-            Some(open) => self.start_all(&open.all),
+            Some(open) => self.start_all(&open),
             None => self.shared.wake.signal(),
         }
     }
@@ -409,13 +406,12 @@ impl LnxEngine {
 }
 
 impl LnxEngine {
-    /// A turn that looks at all that there may be to do; at cores where nothing goes on if it is time for
-    /// that by the clock, which is `asked`.
+    /// A turn that looks at all that there may be to do; with `for_all` at cores where nothing goes on as
+    /// well.
     #[inline(never)]
-    fn long_turn(&self, asked: bool) {
+    fn long_turn(&self, for_all: bool) {
         // The thread that holds the lock is making progress, or about to let go of it.
-        let Some(mut rails) = self.rails.lock_if_idle() else { return };
-        let LnxRails { all, looks } = &mut *rails;
+        let Some(all) = self.rails.lock_if_idle() else { return };
         let cores = &self.common.cores;
         // What comes up from here on is for the next turn.
         self.to_do.settled.store(true, Ordering::SeqCst);
@@ -425,34 +421,40 @@ impl LnxEngine {
             }
             self.to_do.flooded.store(false, Ordering::Relaxed);
         }
-        let at_all = asked && cores.len() > 1 && looks.is_time_for_all(Instant::now());
-        if asked {
-            self.quick.begin(if cores.len() > 1 { looks.gap() } else { ALONE });
-        }
-        for (number, core) in cores.iter().enumerate() {
-            if number != self.quick.lead() && !at_all && !core.turns.is_hot() {
-                continue;
-            }
-            match &core.waiter {
-                Some(waiter) => waiter.progress(),
-                None => {
-                    let of_core = all.iter().filter(|rail| rail.owner.rail == number);
-                    of_core.for_each(|rail| rail.rail.progress());
+        let lead = self.quick.lead();
+        let look_at = |hot: bool| {
+            for (number, core) in cores.iter().enumerate() {
+                if (number == lead || core.turns.is_hot()) != hot {
+                    continue;
+                }
+                match &core.waiter {
+                    Some(waiter) => waiter.progress(),
+                    None => {
+                        let of_core = all.iter().filter(|rail| rail.owner.rail == number);
+                        of_core.for_each(|rail| rail.rail.progress());
+                    }
+                }
+                if core.turns.looked() {
+                    self.quick.set_lead(number);
                 }
             }
-            if core.turns.looked() {
-                self.quick.set_lead(number);
-            }
+        };
+        look_at(true);
+        if for_all {
+            let began = sys::fine_now();
+            look_at(false);
+            let now = sys::fine_now();
+            self.quick.looked(now, now - began);
         }
         if self.to_do.starts.load(Ordering::Acquire) {
-            self.start_all(all);
+            self.start_all(&all);
         }
         let lead = self.quick.lead();
         let mut others = cores.iter().enumerate().filter(|(number, _)| *number != lead);
         if cores[lead].waiter.is_none() || others.any(|(_, core)| core.turns.is_hot()) {
             self.to_do.unsettle();
         }
-        drop(rails);
+        drop(all);
         self.common.regions.pass_counts_on();
     }
 }
@@ -460,12 +462,12 @@ impl LnxEngine {
 impl Progress for LnxEngine {
     fn progress(&self) {
         self.activity.another();
-        let asks = self.quick.asks_the_clock();
-        let is_long = asks || self.common.regions.has_counters();
+        let for_all = self.quick.is_for_all();
+        let is_long = for_all || self.common.regions.has_counters();
         match self.common.cores.get(self.quick.lead()).and_then(|core| core.waiter.as_ref()) {
             // No lock is taken: the core has its own, with which it keeps endpoints there open.
             Some(lead) if !is_long && self.to_do.settled.load(Ordering::Acquire) => lead.progress(),
-            _ => self.long_turn(asks),
+            _ => self.long_turn(for_all),
         }
     }
 
@@ -486,7 +488,6 @@ impl Progress for LnxEngine {
             && self
                 .rails
                 .lock()
-                .all
                 .iter()
                 .all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
     }

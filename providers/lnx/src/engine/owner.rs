@@ -35,7 +35,7 @@ pub(crate) struct RailOwner {
     pub(super) ep: u32,
     pub(super) rail: usize,
     /// Where sends, reads and writes are reported.
-    pub(super) tx: TxLedger,
+    pub(crate) tx: TxLedger,
     /// The queue of receives.
     rx: Option<Arc<Cq>>,
     ledger: LnxLedger,

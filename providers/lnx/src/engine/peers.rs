@@ -28,6 +28,12 @@ struct RouteCell {
 
 const UNREACHED: u32 = NONE - 1;
 
+impl RouteCell {
+    fn new() -> Self {
+        Self { core: AtomicU32::new(NONE), to: AtomicU64::new(0) }
+    }
+}
+
 /// Names of which there is no more to find than one index.
 const FIRST_NAMES: usize = 64;
 
@@ -42,8 +48,10 @@ pub(super) struct LnxRoutes {
 
 impl Default for LnxRoutes {
     fn default() -> Self {
-        const EMPTY: RouteCell = RouteCell { core: AtomicU32::new(NONE), to: AtomicU64::new(0) };
-        Self { first: [EMPTY; FIRST_NAMES], more: [const { OnceLock::new() }; 32] }
+        Self {
+            first: std::array::from_fn(|_| RouteCell::new()),
+            more: [const { OnceLock::new() }; 32],
+        }
     }
 }
 
@@ -73,8 +81,7 @@ impl LnxRoutes {
     fn set(&self, name: fi_addr_t, core: u32, to: fi_addr_t) {
         let cell = self.first.get(name as usize).or_else(|| {
             let (piece, size, place) = self.piece(name)?;
-            let empty = || RouteCell { core: AtomicU32::new(NONE), to: AtomicU64::new(0) };
-            piece.get_or_init(|| (0..size).map(|_| empty()).collect()).get(place)
+            piece.get_or_init(|| (0..size).map(|_| RouteCell::new()).collect()).get(place)
         });
         if let Some(cell) = cell {
             cell.to.store(to, Ordering::Relaxed);

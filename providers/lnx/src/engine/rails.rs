@@ -6,9 +6,9 @@ use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::core_provider::{CoreDomain, CoreRail, CoreWaiter};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Level;
+use ofi_provider::sys;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 /// Looks at a core that brought nothing after which it is not looked at in each turn any more.
 const COLD: u32 = 64;
@@ -139,7 +139,7 @@ impl OpenedCore {
 #[derive(Debug)]
 pub(crate) struct LnxRail {
     pub(crate) rail: CoreRail<RailOwner>,
-    pub(super) owner: Arc<RailOwner>,
+    pub(crate) owner: Arc<RailOwner>,
 }
 
 impl LnxRail {
@@ -157,31 +157,44 @@ impl LnxRail {
     }
 }
 
-/// The endpoints at the cores of all endpoints of a domain, and when those cores are looked at where
-/// nothing goes on.
+/// All cores are looked at when so much time has passed, in nanoseconds: at least, and at most.
+const PAUSES: [u64; 2] = [20_000, 200_000];
+
+/// What looks at cores where nothing goes on may take of the time: one part of so many.
+const SHARE: u64 = 64;
+
+/// Most turns from one look at the clock to the next.
+const MOST_TURNS: u32 = 16;
+
+/// Which core a turn looks at that has nothing else to do, and which turns look at all cores, also at those
+/// where nothing goes on: a look in vain costs time, and may give the processor away, so that it takes
+/// part of when the next one is. So does a look at the clock: the quicker turns follow each other, the
+/// fewer of them look there. No lock is taken, so that two turns at a time may count as one.
 #[derive(Debug)]
-pub(super) struct LnxRails {
-    pub(super) all: Vec<Arc<LnxRail>>,
-    pub(super) looks: LooksAtAll,
-}
-
-impl LnxRails {
-    pub(super) fn new() -> Self {
-        Self { all: Vec::new(), looks: LooksAtAll::new() }
-    }
-}
-
-/// What turns need to know that look at one core and do nothing else: they take no lock, so that two at
-/// a time may count as one.
-#[derive(Debug, Default)]
 pub(super) struct QuickTurns {
     /// The core where something went on last, which is looked at in each turn.
     lead: AtomicUsize,
-    /// Turns until one asks the clock.
+    /// Turns until one asks the clock, and from one that does to the next.
     left: AtomicU32,
+    gap: AtomicU32,
+    /// When the clock was asked last, and when all cores are looked at next, in nanoseconds of it.
+    asked: AtomicU64,
+    next: AtomicU64,
 }
 
 impl QuickTurns {
+    /// Turns that go through so many cores.
+    pub(super) fn new(cores: usize) -> Self {
+        let (left, next) = if cores > 1 { (0, 0) } else { (u32::MAX, u64::MAX) };
+        Self {
+            lead: AtomicUsize::new(0),
+            left: AtomicU32::new(left),
+            gap: AtomicU32::new(1),
+            asked: AtomicU64::new(0),
+            next: AtomicU64::new(next),
+        }
+    }
+
     #[inline(always)]
     pub(super) fn lead(&self) -> usize {
         self.lead.load(Ordering::Relaxed)
@@ -191,11 +204,11 @@ impl QuickTurns {
         self.lead.store(lead, Ordering::Relaxed);
     }
 
-    /// Counts a turn: whether it asks the clock.
+    /// Counts a turn: whether it is to look at all cores.
     #[inline(always)]
-    pub(super) fn asks_the_clock(&self) -> bool {
+    pub(super) fn is_for_all(&self) -> bool {
         match self.left.load(Ordering::Relaxed) {
-            0 => true,
+            0 => self.is_time(sys::fine_now()),
             left => {
                 self.left.store(left - 1, Ordering::Relaxed);
                 false
@@ -203,55 +216,25 @@ impl QuickTurns {
         }
     }
 
-    /// A turn asked the clock, as the one does that comes so many turns later.
-    pub(super) fn begin(&self, turns: u32) {
-        self.left.store(turns - 1, Ordering::Relaxed);
-    }
-}
-
-/// All cores are looked at when so much time has passed.
-const COLD_TIME: Duration = Duration::from_micros(20);
-
-/// Most turns from one look at the clock to the next.
-const MOST_TURNS: u32 = 16;
-
-/// Which turns look at all cores, also at those where nothing goes on: a look in vain costs time, and may
-/// give the processor away. So does a look at the clock: the quicker turns follow each other, the fewer
-/// of them look there.
-#[derive(Debug)]
-pub(super) struct LooksAtAll {
-    /// The last look at all cores, and at the clock.
-    last: Instant,
-    last_time: Instant,
-    /// Turns from one look at the clock to the next.
-    gap: u32,
-}
-
-impl LooksAtAll {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { last: now, last_time: now, gap: 1 }
-    }
-
-    /// Turns from the one that asked the clock last to the next that does.
-    pub(super) fn gap(&self) -> u32 {
-        self.gap
-    }
-
-    /// Whether this turn looks at all cores.
-    pub(super) fn is_time_for_all(&mut self, now: Instant) -> bool {
-        self.gap = match now - self.last_time {
+    #[inline(never)]
+    fn is_time(&self, now: u64) -> bool {
+        let gap = self.gap.load(Ordering::Relaxed);
+        let gap = match now.saturating_sub(self.asked.load(Ordering::Relaxed)) {
             // As many turns as this may be too many next time.
-            passed if passed >= COLD_TIME => 1,
-            passed if passed >= COLD_TIME / 4 => self.gap,
-            _ => (2 * self.gap).min(MOST_TURNS),
+            passed if passed >= PAUSES[0] => 1,
+            passed if passed >= PAUSES[0] / 4 => gap,
+            _ => (2 * gap).min(MOST_TURNS),
         };
-        self.last_time = now;
-        let due = now - self.last >= COLD_TIME;
-        if due {
-            self.last = now;
-        }
-        due
+        self.gap.store(gap, Ordering::Relaxed);
+        self.left.store(gap - 1, Ordering::Relaxed);
+        self.asked.store(now, Ordering::Relaxed);
+        now >= self.next.load(Ordering::Relaxed)
+    }
+
+    /// All cores were looked at; looks at those where nothing goes on took so many nanoseconds.
+    pub(super) fn looked(&self, now: u64, took: u64) {
+        let pause = took.saturating_mul(SHARE).clamp(PAUSES[0], PAUSES[1]);
+        self.next.store(now.saturating_add(pause), Ordering::Relaxed);
     }
 }
 
@@ -327,30 +310,42 @@ impl super::LnxEngine {
 mod tests {
     use super::*;
 
-    /// Turns that look at all cores, of so many that follow each other in `pace`.
-    fn looks(looks: &mut LooksAtAll, now: &mut Instant, turns: u32, pace: Duration) -> u32 {
-        let (mut due, quick) = (0, QuickTurns::default());
+    /// Turns that look at all cores, of so many that follow each other in `pace`, where that takes so many
+    /// nanoseconds.
+    fn looks(quick: &QuickTurns, now: &mut u64, turns: u32, [pace, took]: [u64; 2]) -> u32 {
+        let mut due = 0;
         for _ in 0..turns {
             *now += pace;
-            if quick.asks_the_clock() {
-                due += u32::from(looks.is_time_for_all(*now));
-                quick.begin(looks.gap());
+            let left = quick.left.load(Ordering::Relaxed);
+            if left == 0 && quick.is_time(*now) {
+                quick.looked(*now, took);
+                due += 1;
             }
+            quick.left.fetch_sub(left.min(1), Ordering::Relaxed);
         }
         due
     }
 
     #[test]
     fn all_cores_are_looked_at_by_time_however_quickly_turns_follow() {
-        let mut all = LooksAtAll::new();
-        let mut now = all.last;
+        let (quick, mut now) = (QuickTurns::new(2), 1_000_000);
         // 100 nanoseconds each: in 2 milliseconds not more than one in 20 microseconds.
-        let quick = looks(&mut all, &mut now, 20_000, Duration::from_nanos(100));
-        assert!((60..=100).contains(&quick), "{quick}");
-        assert_eq!(all.gap, MOST_TURNS);
+        let often = looks(&quick, &mut now, 20_000, [100, 100]);
+        assert!((60..=100).contains(&often), "{often}");
+        assert_eq!(quick.gap.load(Ordering::Relaxed), MOST_TURNS);
+        // Looks that take a microsecond have one part of so many of the time.
+        let seldom = looks(&quick, &mut now, 20_000, [100, 1000]);
+        assert!((25..=32).contains(&seldom), "{seldom}");
         // Whoever turns slow after that is late once at most, and then looks each time.
-        let slow = looks(&mut all, &mut now, 100, Duration::from_millis(1));
+        let slow = looks(&quick, &mut now, 100, [1_000_000, 1000]);
         assert!(slow >= 100 - MOST_TURNS, "{slow}");
-        assert_eq!(all.gap, 1);
+        assert_eq!(quick.gap.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_core_that_is_alone_is_looked_at_without_the_clock() {
+        let quick = QuickTurns::new(1);
+        assert!((0..1000).all(|_| !quick.is_for_all()));
+        assert!(quick.left.load(Ordering::Relaxed) > MOST_TURNS && !quick.is_time(1 << 62));
     }
 }

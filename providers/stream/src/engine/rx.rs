@@ -127,8 +127,10 @@ fn plain_message<'a, N: Net>(
 ) -> Option<&'a [u8]> {
     let message = StreamHeader::plain(bytes)?;
     let StreamPlain { tagged, tag, body, rest } = message;
-    let taken = inbox.receive_plain(conn.peer, tagged, tag, body)
-        || inbox.receive_whole(conn.peer, tagged, tag, body);
+    let taken = match inbox.is_imported() {
+        true => inbox.receive_imported(conn.peer, tagged, tag, body),
+        false => inbox.receive_plain(conn.peer, tagged, tag, body),
+    } || inbox.receive_whole(conn.peer, tagged, tag, body);
     if taken {
         conn.received.one(body.len());
     }
@@ -165,7 +167,8 @@ fn imported_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived
     }
     conn.link.take_whole(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            inbox.receive_whole(peer, tagged, tag, bytes.behind(head))
+            (inbox.receive_imported(peer, tagged, tag, bytes.behind(head))
+                || inbox.receive_whole(peer, tagged, tag, bytes.behind(head)))
                 && conn.received.one(bytes.len() - head)
         })
     })

@@ -112,6 +112,7 @@ unsafe extern "C" fn send_at_once<E: Endpoint, const TAGGED: bool>(
     dest: fi_addr_t,
     tag: u64,
     context: *mut c_void,
+    all_is_read: u64,
 ) -> c_int {
     let sent = answer_quickly("a send of another provider's", || -> ssize_t {
         let send = || {
@@ -120,7 +121,7 @@ unsafe extern "C" fn send_at_once<E: Endpoint, const TAGGED: bool>(
             let (ep, buf) = unsafe { (&*ep.cast::<EpFid<E>>(), SendBuf::of(buf, len)) };
             let (buf, context) = (buf.with_desc(desc), Context(context));
             let op = SendOp { buf, dest, context, data: 0, tag, flags: FI_COMPLETION };
-            ep.shared.hand(true, |ep| ep.send_at_once(op, TAGGED))
+            ep.shared.hand(true, |ep| ep.send_at_once(op, TAGGED, all_is_read != 0))
         };
         // Turned into C's terms in here, as in `answer_transfer`.
         match send() {
