@@ -2,7 +2,7 @@
 mod looking;
 
 use looking::{LookOptions, complain, now, print};
-use ofi_facts::doctor::{Finding, examine, is_waiting};
+use ofi_facts::doctor::{Finding, examine, is_waiting, starved};
 use ofi_facts::show::json;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -57,6 +57,12 @@ fn main() -> ExitCode {
              wait for something\n",
             after.len()
         ));
+        for process in starved(&before, &after) {
+            print(&format!(
+                "{} gets no processor, so that little was seen of it: look for longer (-i)\n",
+                process.who()
+            ));
+        }
     } else {
         print(&findings.iter().map(Finding::to_string).collect::<String>());
     }

@@ -181,6 +181,10 @@ const MEMORY_LEFT: u64 = 1 << 20;
 /// The part of the time without a processor above which a process is said to get none.
 const KEPT_WAITING: f64 = 0.9;
 
+/// Nanoseconds within which a process that makes calls makes one. Of one that ran for less it is not known
+/// whether it does; one that ran longer and made none computes, however little of the time it had.
+const BRIEFLY: u64 = 10_000_000;
+
 /// Most processes of a ring that are named.
 const MOST_NAMED: usize = 16;
 
@@ -205,6 +209,8 @@ struct EndpointView<'f> {
     ran_on: bool,
     /// The part of the time in between in which the process could have run, and had no processor.
     kept_waiting: f64,
+    /// It had none for nearly all of the time, and when it had one it was for too short to tell what it does.
+    starved: bool,
 }
 
 /// Processes at both times, and the time of the second (CLOCK_MONOTONIC, nanoseconds).
@@ -339,6 +345,23 @@ fn share_kept_waiting(before: &SystemFacts, after: &SystemFacts) -> f64 {
     1.0 - (ran.saturating_sub(old) as f64 / nanos.max(1.0)).min(1.0)
 }
 
+/// Whether a process got no processor between both looks, so that little was seen of it.
+fn is_starved(before: &SystemFacts, after: &SystemFacts) -> bool {
+    let ran = after.ran.zip(before.ran).map(|(now, then)| now.saturating_sub(then));
+    share_kept_waiting(before, after) > KEPT_WAITING && ran.is_some_and(|ran| ran < BRIEFLY)
+}
+
+/// Processes that got no processor between both looks, so that little was seen of them.
+pub fn starved<'p>(
+    before: &'p [ShownProcess],
+    after: &'p [ShownProcess],
+) -> impl Iterator<Item = &'p ShownProcess> {
+    after.iter().filter(|process| {
+        let mut earlier = before.iter().filter(|earlier| earlier.pid == process.pid);
+        earlier.any(|old| is_starved(&old.system, &process.system))
+    })
+}
+
 /// Examines processes that were looked at twice. `now` is the time of the second look, in nanoseconds
 /// of CLOCK_MONOTONIC.
 pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec<Finding> {
@@ -347,6 +370,7 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
         let earlier = before.iter().find(|earlier| earlier.pid == process.pid);
         let kept_waiting =
             earlier.map_or(0.0, |earlier| share_kept_waiting(&earlier.system, &process.system));
+        let starved = earlier.is_some_and(|old| is_starved(&old.system, &process.system));
         let runs = |process: &ShownProcess| process.system.threads.starts_with('R');
         let ran_on = runs(process) && earlier.is_some_and(runs);
         for (index, page) in process.pages.iter().enumerate() {
@@ -357,8 +381,6 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
                     Some((earlier, earlier.endpoints.iter().find(same)?))
                 });
                 let own_calls = |of: &EndpointFacts| of.turns.wrapping_sub(of.visits);
-                let calls =
-                    old.map_or(1, |(_, old)| own_calls(endpoint).wrapping_sub(own_calls(old)));
                 let (quiet, turns) = match old {
                     Some((earlier, old)) => {
                         let turn = |page: &ShownPage| {
@@ -371,6 +393,13 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
                     }
                     None => (false, 1),
                 };
+                // An application's turns are shown now and then, and those of threads at once.
+                let calls = match old {
+                    Some((_, old)) if old.written != endpoint.written => {
+                        own_calls(endpoint).wrapping_sub(own_calls(old))
+                    }
+                    _ => turns,
+                };
                 if views.len() < MOST_ENDPOINTS {
                     let view = EndpointView {
                         process,
@@ -381,6 +410,7 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
                         calls,
                         ran_on,
                         kept_waiting,
+                        starved,
                     };
                     views.push(view);
                 }
@@ -643,22 +673,29 @@ impl Examination<'_> {
                     found.push(Finding { rule, pid, waiter: Some(waiter), cause, seen });
                 };
                 let waits = view.is_looking() && !own && (owes || awaited);
-                if waits && !other.is_looking() && other.unseen(now) > LASTING {
-                    if other.kept_waiting > KEPT_WAITING {
-                        let cause = format!(
-                            "{} could run and gets no processor ({:.0} % of the time), and {} waits for it",
-                            other.who(),
-                            100.0 * other.kept_waiting.min(1.0),
-                            view.who()
-                        );
-                        let seen = format!(
-                            "it may use {} processors, and others run there",
-                            other.process.system.processors
-                        );
-                        say(HangRule::NoProcessor, asked, viewer, cause, seen);
-                        continue;
-                    }
+                let lasts = now.saturating_sub(peer.moved) > LASTING;
+                let silent = waits && !other.is_looking() && other.unseen(now) > LASTING;
+                let computes = waits && awaited && lasts && other.is_left_to_threads();
+                if (silent || computes) && other.starved {
+                    let cause = format!(
+                        "{} could run and gets no processor ({:.0} % of the time), and {} waits for it",
+                        other.who(),
+                        100.0 * other.kept_waiting.min(1.0),
+                        view.who()
+                    );
+                    let seen = format!(
+                        "it may use {} processors, and others run there",
+                        other.process.system.processors
+                    );
+                    say(HangRule::NoProcessor, asked, viewer, cause, seen);
+                    continue;
+                }
+                if silent {
                     let how = match other.process.system.threads.chars().next() {
+                        Some('R') if other.kept_waiting > KEPT_WAITING => format!(
+                            "it computes, and has a processor for {:.0} % of the time",
+                            100.0 * (1.0 - other.kept_waiting)
+                        ),
                         Some('R') => "it computes".to_string(),
                         Some('D') => "it waits for a device".to_string(),
                         _ if other.process.system.waits_in.is_empty() => "it sleeps".to_string(),
@@ -683,8 +720,7 @@ impl Examination<'_> {
                     say(HangRule::NoCalls, asked, viewer, cause, seen);
                     continue;
                 }
-                let lasts = now.saturating_sub(peer.moved) > LASTING;
-                if waits && awaited && lasts && other.is_left_to_threads() {
+                if computes {
                     let cause = format!(
                         "{} computes and makes no call, and {} waits for a message of it",
                         other.who(),
@@ -973,15 +1009,20 @@ mod tests {
         let then = Instant::now();
         before[1].system.read_at = Some(then);
         processes[1].system.read_at = Some(then + Duration::from_secs(2));
-        (before[1].system.ran, processes[1].system.ran) = (Some(0), Some(100_000_000));
+        (before[1].system.ran, processes[1].system.ran) = (Some(0), Some(BRIEFLY - 1));
         let found = examine(&before, &processes, NOW);
         assert_eq!(found[0].rule, HangRule::NoProcessor);
-        assert!(found[0].cause.contains("gets no processor (95 % of the time)"), "{}", found[0]);
+        assert!(found[0].cause.contains("gets no processor (100 % of the time)"), "{}", found[0]);
+        assert_eq!(starved(&before, &processes).count(), 1);
         processes[1].system.gave_way = 1;
         assert_eq!(examine(&before, &processes, NOW)[0].rule, HangRule::NoCalls);
         processes[1].system.gave_way = 0;
-        processes[1].system.ran = Some(1_000_000_000);
-        assert_eq!(examine(&before, &processes, NOW)[0].rule, HangRule::NoCalls);
+        // With a processor for 5 % of the time it would have made calls, if it made any.
+        processes[1].system.ran = Some(100_000_000);
+        let found = examine(&before, &processes, NOW);
+        assert_eq!(found[0].rule, HangRule::NoCalls);
+        let text = "(it computes, and has a processor for 5 % of the time)";
+        assert!(found[0].cause.contains(text), "{}", found[0]);
     }
 
     #[test]
@@ -1061,14 +1102,28 @@ mod tests {
     #[test]
     fn a_process_that_computes_while_a_thread_makes_progress_is_found() {
         let computes = EndpointFacts { turns: 100, visits: 60, ..EndpointFacts::default() };
-        let processes = [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, computes, &[peer(1)])];
-        assert_eq!(rules(&processes, &[]), [(HangRule::Computes, 2)]);
-        // One that makes calls itself has only not sent.
+        let mut processes = [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, computes, &[peer(1)])];
         let mut before = processes.to_vec();
         before.iter_mut().for_each(|process| process.pages[0].head.turns[0] = 0);
-        before[1].pages[0].endpoints[0].turns = 90;
-        let found = examine(&before, &processes, NOW);
-        assert_eq!(found[0].rule, HangRule::NothingSent, "{found:?}");
+        before[1].pages[0].endpoints[0].written = NOW - 1_000_000_000;
+        let first = |before: &[_], processes: &[_]| examine(before, processes, NOW)[0].rule;
+        assert_eq!(first(&before, &processes), HangRule::Computes);
+        // One that makes calls itself has only not sent.
+        let mut calls = before.clone();
+        calls[1].pages[0].endpoints[0].turns = 90;
+        assert_eq!(first(&calls, &processes), HangRule::NothingSent);
+        // So has one of which nothing was shown, but that it made turns.
+        let mut slow = before.clone();
+        slow[1].pages[0].endpoints[0].written = NOW;
+        assert_eq!(first(&slow, &processes), HangRule::NothingSent);
+        // Of one that hardly had a processor it is not known what it does with it.
+        let then = Instant::now();
+        before[1].system.read_at = Some(then);
+        processes[1].system.read_at = Some(then + Duration::from_secs(2));
+        (before[1].system.ran, processes[1].system.ran) = (Some(0), Some(BRIEFLY - 1));
+        assert_eq!(first(&before, &processes), HangRule::NoProcessor);
+        processes[1].system.ran = Some(BRIEFLY);
+        assert_eq!(first(&before, &processes), HangRule::Computes);
     }
 
     #[test]
