@@ -327,7 +327,7 @@ static inline int ct_is_ip(void)
 		h->mode = ~0ULL;
 		h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 		known = fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, h, &i) ||
-			(i->addr_format != FI_ADDR_STR && i->addr_format != FI_FORMAT_UNSPEC);
+			(i->addr_format != FI_ADDR_STR && i->addr_format != FI_FORMAT_UNSPEC && i->addr_format != FI_ADDR_IB_UD);
 		fi_freeinfo(h);
 		if (i)
 			fi_freeinfo(i);

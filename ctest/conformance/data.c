@@ -1283,6 +1283,41 @@ static void burst_leaves(int rank)
 	}
 	ct_done(&c);
 }
+/*
+ * Whose messages were answered at once, time after time, learns that the last one came although its
+ * receiver makes no call any more.
+ */
+static void no_answer(int rank)
+{
+	enum { ROUNDS = 200, LEN = 8 };
+	struct ct_opt o = { .threading = FI_THREAD_DOMAIN, .progress = FI_PROGRESS_MANUAL };
+	struct ct c;
+	char *in, *out, go;
+
+	ct_open(&c, &o);
+	in = ct_alloc(&c, LEN);
+	out = ct_alloc(&c, LEN);
+	OK(fi_recv(c.ep, in, LEN, ct_desc(in), c.peer, CTX(1)));
+	ct_barrier(&c);
+	for (int i = 0; i < ROUNDS; i++) {
+		if (rank == 0)
+			POST(&c, fi_send(c.ep, out, LEN, ct_desc(out), c.peer, CTX(0)));
+		ct_recvd(&c, CTX(1), LEN);
+		OK(fi_recv(c.ep, in, LEN, ct_desc(in), c.peer, CTX(1)));
+		if (rank == 1)
+			POST(&c, fi_send(c.ep, out, LEN, ct_desc(out), c.peer, CTX(0)));
+		ct_sent(&c, CTX(0));
+	}
+	if (rank == 0) {
+		POST(&c, fi_send(c.ep, out, LEN, ct_desc(out), c.peer, CTX(0)));
+		ct_sent(&c, CTX(0));
+		ct_send_oob("x", 1);
+	} else {
+		ct_recvd(&c, CTX(1), LEN);
+		ct_recv_oob(NULL, &go, 1);
+	}
+	ct_done(&c);
+}
 /* fi_inject is complete when it returns: the program may end without a word. */
 static void exit_after_inject(int rank)
 {
@@ -1404,6 +1439,7 @@ static const struct ct_test tests[] = {
 	{ "thirty-two endpoints talk all to all", many, CT_RDM },
 	{ "an endpoint can send to itself", self_send, CT_RDM | CT_SOLO },
 	{ "a burst leaves although its sender makes no further call", burst_leaves, 0 },
+	{ "a message that is not answered, as those before it were, completes", no_answer, CT_REL },
 	{ "injected messages leave although their sender exits at once", exit_after_inject, CT_REL },
 };
 CT_MAIN("data", tests)

@@ -170,6 +170,8 @@ static size_t packet(unsigned char *o, int port)
 		a.sin_addr.s_addr = rnd(4) ? htonl(INADDR_LOOPBACK) : htonl(rnd(~0u));
 		put(o + 16, rnd(4) ? 1 + rnd(5) : extreme[rnd(8)], 8, 0);
 		memcpy(o + 24, &a, sizeof a);
+		if (rnd(2))		/* as one of this library */
+			memcpy(o + 72, "ofi-rxd\1", 8), put(o + 80, rnd(3), 8, 0), flags = rnd(2) * 512;
 		n = 88;
 	} else if (type == 10) {
 		put(o + 16, rnd(4) ? rnd(5) : extreme[rnd(8)], 8, 0);
@@ -205,6 +207,13 @@ static size_t packet(unsigned char *o, int port)
 		}
 		n += rnd(400);
 	}
+	if (type != 9 && type != 11 && rnd(3) == 0) {	/* an acknowledgement behind the data */
+		put(o + n, rnd(4) ? rnd(40) : extreme[rnd(8)], 8, 0);
+		put(o + n + 8, rnd(2) ? rnd(200) : rnd(~0u), 4, 0);
+		n += 12;
+		flags |= 512;
+	}
+	put(o + 2, flags, 2, 0);
 	if (rnd(8) == 0)
 		n = rnd(n + 1);
 	if (rnd(6) == 0)

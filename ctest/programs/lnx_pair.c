@@ -21,6 +21,8 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
 
+#include "library.h"
+
 #define MAX_SIZE ((size_t)1 << 20)
 #define EACH 20				/* messages of each size, of which half come before their receives */
 #define TRY(call) do { long r_ = (long)(call); if (r_ < 0) { \
@@ -40,20 +42,6 @@ static void die(const char *what)
 {
 	fprintf(stderr, "lnx_pair: %s\n", what);
 	exit(1);
-}
-static void print_library(void)
-{
-	char line[4096], *path;
-	FILE *f = fopen("/proc/self/maps", "r");
-
-	while (f && fgets(line, sizeof line, f))
-		if (strstr(line, "libfabric.so") && (path = strchr(line, '/'))) {
-			printf("library: %s", path);
-			break;
-		}
-	if (f)
-		fclose(f);
-	fflush(stdout);
 }
 static unsigned char byte_of(int side, size_t size, int message, size_t at)
 {

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "library.h"
+
 static void fill(unsigned char *b, unsigned n, int seed)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -94,14 +96,7 @@ int main(int argc, char **argv)
 		bandwidth = (double)rounds * W * (1 << 20) / (MPI_Wtime() - t) / 1e6;
 	}
 	if (rank == 0) {
-		char line[4096], *path;
-		FILE *f = fopen("/proc/self/maps", "r");
-
-		while (f && fgets(line, sizeof line, f))
-			if (strstr(line, "libfabric.so") && (path = strchr(line, '/'))) {
-				printf("library: %s", path);
-				break;
-			}
+		print_library();
 		printf("64 B latency/us: %.2f\n1 MiB MB/s: %.1f\n", latency, bandwidth);
 	}
 	free(b);

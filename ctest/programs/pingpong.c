@@ -40,6 +40,8 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
 
+#include "library.h"
+
 #define WINDOW 64			/* messages in flight of the bandwidth part */
 #define MAX_SIZE ((size_t)16 << 20)
 #define TAG 0xf00d
@@ -75,23 +77,6 @@ static double now_us(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
-}
-
-/* Which libfabric this process has mapped. */
-static void print_library(void)
-{
-	char line[4096], *path;
-	FILE *f = fopen("/proc/self/maps", "r");
-
-	while (f && fgets(line, sizeof line, f)) {
-		if (!strstr(line, "libfabric.so") || !(path = strchr(line, '/')))
-			continue;
-		printf("library: %s", path);
-		break;
-	}
-	if (f)
-		fclose(f);
-	fflush(stdout);
 }
 
 /* ---- set-up ----------------------------------------------------------- */

@@ -2,7 +2,7 @@
 mod looking;
 
 use looking::{LookOptions, complain, now, print};
-use ofi_facts::doctor::{Finding, examine, is_waiting, kept_waiting};
+use ofi_facts::doctor::{Finding, examine, is_waiting, starved};
 use ofi_facts::show::json;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
              wait for something\n",
             after.len()
         ));
-        for process in kept_waiting(&before, &after) {
+        for process in starved(&before, &after) {
             print(&format!(
                 "{} gets no processor, so that little was seen of it: look for longer (-i)\n",
                 process.who()

@@ -87,35 +87,39 @@ impl RdmEngine for LnxEngine {
 
     #[inline(always)]
     fn send(self: &Arc<Self>, ep: &LnxEp, op: SendOp, tagged: bool) -> Result {
-        let SendOp { dest: peer, context, flags, .. } = op;
         let kind = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-        let about = LnxTransfer { peer, context, flags, kind };
-        self.transfer(ep, about, |rail, to| rail.send(to, &op, tagged))
+        let about = LnxTransfer { peer: op.dest, context: op.context, flags: op.flags, kind };
+        let Some((rail, to)) = self.way(ep, &about)? else { return Ok(()) };
+        let all_is_read = rail.owner.tx.all_is_read();
+        self.began(rail, &about, rail.rail.send(to, op, tagged, all_is_read))
     }
 
     fn read(self: &Arc<Self>, ep: &LnxEp, op: ReadOp) -> Result {
-        let ReadOp { src: peer, context, flags, .. } = op;
-        let about = LnxTransfer { peer, context, flags, kind: FI_READ | FI_RMA };
-        self.transfer(ep, about, |rail, from| rail.read(from, &op).map(|()| false))
+        let kind = FI_READ | FI_RMA;
+        let about = LnxTransfer { peer: op.src, context: op.context, flags: op.flags, kind };
+        let Some((rail, from)) = self.way(ep, &about)? else { return Ok(()) };
+        self.began(rail, &about, rail.rail.read(from, &op).map(|()| false))
     }
 
     fn write(self: &Arc<Self>, ep: &LnxEp, op: WriteOp) -> Result {
-        let WriteOp { dest: peer, context, flags, .. } = op;
-        let about = LnxTransfer { peer, context, flags, kind: FI_WRITE | FI_RMA };
-        self.transfer(ep, about, |rail, to| rail.write(to, &op).map(|()| false))
+        let kind = FI_WRITE | FI_RMA;
+        let about = LnxTransfer { peer: op.dest, context: op.context, flags: op.flags, kind };
+        let Some((rail, to)) = self.way(ep, &about)? else { return Ok(()) };
+        self.began(rail, &about, rail.rail.write(to, &op).map(|()| false))
     }
 
     fn atomic(self: &Arc<Self>, ep: &LnxEp, op: AtomicOp) -> Result {
-        let AtomicOp { dest: peer, context, flags, .. } = op;
-        let way = if op.operation.fetches() { FI_READ } else { FI_WRITE };
-        let about = LnxTransfer { peer, context, flags, kind: way | FI_ATOMIC };
-        self.transfer(ep, about, |rail, to| rail.atomic(to, &op).map(|()| false))
+        let kind = FI_ATOMIC | if op.operation.fetches() { FI_READ } else { FI_WRITE };
+        let about = LnxTransfer { peer: op.dest, context: op.context, flags: op.flags, kind };
+        let Some((rail, to)) = self.way(ep, &about)? else { return Ok(()) };
+        self.began(rail, &about, rail.rail.atomic(to, &op).map(|()| false))
     }
 
     fn looks(&self) {
         self.progress();
     }
 
+    #[inline(always)]
     fn posted(&self) {
         self.start_messages();
     }

@@ -5,7 +5,7 @@ use crate::ep::RxdEp;
 use crate::info::{self, core_hints, core_version};
 use crate::wire::{ATOMIC_HEAD, DATA_HEAD};
 use core::ffi::CStr;
-use ofi_provider::abi::fi_ep_type;
+use ofi_provider::abi::{FI_MSG_PREFIX, FI_SOURCE, fi_ep_type};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp};
 use ofi_provider::core_provider;
@@ -27,7 +27,7 @@ impl Fabric for RxdFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
-        let settings = DomainSettings::new(info, false)?;
+        let settings = DomainSettings::new(info, false)?.with_helpers();
         let core_info = core_info(info, api_version)?;
         let prefix = core_info.as_ref().ep().map_or(0, |ep| ep.msg_prefix_size);
         let most = core_info.as_ref().ep().map_or(0, |ep| ep.max_msg_size);
@@ -45,12 +45,13 @@ impl Fabric for RxdFabric {
             regions: settings.regions.clone(),
         };
         let level = settings.level.clone();
-        let inject = core_info.tx().inject_size;
+        let (inject, mode) = (core_info.tx().inject_size, core_info.tx().mode);
         let ports = CorePorts {
             domain,
             info: core_info,
             packet,
             prefix,
+            send_prefix: if mode & FI_MSG_PREFIX != 0 { prefix } else { 0 },
             inject,
             level: level.clone(),
             wait_set: core_provider::CoreWaitSet::open(&fabric).ok(),
@@ -73,9 +74,18 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
     // interface.
     hints.set_dest_addr(None)?;
     let version = core_version(api_version);
-    let hints = Some(hints.as_ref());
-    let query = InfoQuery { version, node: None, service: None, flags: 0, hints };
-    core_provider::getinfo(&query)?.into_iter().next().ok_or(Error::NODATA)
+    let caps = hints.caps();
+    // Not all cores tell who sent a packet, which keeps out those of others.
+    for more in [FI_SOURCE, 0] {
+        hints.set_caps(caps | more);
+        let hints = Some(hints.as_ref());
+        let query = InfoQuery { version, node: None, service: None, flags: 0, hints };
+        match core_provider::getinfo(&query) {
+            Err(Error::NODATA) => {}
+            cores => return cores?.into_iter().next().ok_or(Error::NODATA),
+        }
+    }
+    Err(Error::NODATA)
 }
 
 /// A domain: an engine, and its progress thread when the application wants

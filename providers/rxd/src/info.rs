@@ -70,7 +70,7 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
         Some(hints) => hints.to_owned()?,
         None => InfoBuf::new()?,
     };
-    core.set_caps(FI_MSG | FI_SOURCE | (core.caps() & COMM_CAPS));
+    core.set_caps(FI_MSG | (core.caps() & COMM_CAPS));
     core.set_mode(MODE);
     core.set_handle(std::ptr::null_mut());
     core.set_auth_keys(None, None)?;

@@ -1,9 +1,10 @@
 //! The packets, which are those of the original's protocol 2, in the byte order of the host.
 //!
-//! Two things are added that the original does not know, and does not see: behind the address in
+//! Some things are added that the original does not know, and does not see: behind the address in
 //! an RTS, where it has zeros, and behind the end of a CTS, a peer says that it is of this library
 //! and tells this acquaintance from an earlier one ([`Greeting`]); to such a peer an ACK also says
-//! which packets behind the expected one are here.
+//! which packets behind the expected one are here, and a packet with room has the ACK behind its
+//! data ([`Carried`]).
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 pub use ofi_provider::malformed::{Malformed, Parsed};
 
@@ -82,6 +83,9 @@ pub const INLINE: u16 = 32;
 
 /// The sender waits until the message has met its receive: between peers of this library only.
 pub const DELIVER: u16 = 1 << 8;
+/// The packet ends with an acknowledgement ([`Carried`]); in an RTS and a CTS with a greeting, the
+/// sender takes such packets: between peers of this library only.
+pub const CARRIES: u16 = 1 << 9;
 
 /// The header that all packets have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,15 +153,29 @@ impl RxdBase {
 pub struct Greeting {
     /// Tells the acquaintance from earlier ones of the same address.
     pub nonce: u64,
+    /// The peer takes acknowledgements behind the data of other packets: that of version 1.0.0 of
+    /// this library does not.
+    pub carries: bool,
 }
 
 impl Greeting {
     /// Length of a greeting.
     pub const LEN: usize = 16;
 
-    fn read(bytes: &[u8]) -> Option<Self> {
+    /// What this library says.
+    pub fn own(nonce: u64) -> Self {
+        Self { nonce, carries: true }
+    }
+
+    /// Reads a greeting of a packet with these flags.
+    fn read(flags: u16, bytes: &[u8]) -> Option<Self> {
+        let carries = flags & CARRIES != 0;
         (bytes.len() >= Self::LEN && u64_at(bytes, 0) == GREETING_MARK)
-            .then(|| Self { nonce: u64_at(bytes, 8) })
+            .then(|| Self { nonce: u64_at(bytes, 8), carries })
+    }
+
+    fn flags(self) -> u16 {
+        if self.carries { CARRIES } else { 0 }
     }
 
     fn write(self, bytes: &mut [u8]) {
@@ -186,7 +204,8 @@ impl<'a> Rts<'a> {
         if packet[0] != VERSION {
             return malformed("an RTS of another version");
         }
-        let greeting = Greeting::read(&packet[GREETING_AT..]);
+        let flags = RxdBase::read(packet)?.flags;
+        let greeting = Greeting::read(flags, &packet[GREETING_AT..]);
         let end = if greeting.is_some() { GREETING_AT } else { RTS_LEN };
         Ok(Self { index: u64_at(packet, BASE_LEN), source: &packet[BASE_LEN + 8..end], greeting })
     }
@@ -194,7 +213,7 @@ impl<'a> Rts<'a> {
     /// The packet. An address that is longer than there is room for is cut.
     pub fn packet(index: u64, source: &[u8], greeting: Greeting) -> [u8; RTS_LEN] {
         let mut packet = [0; RTS_LEN];
-        RxdBase { kind: RTS, flags: 0, peer: 0, seq: 0 }.write(&mut packet);
+        RxdBase { kind: RTS, flags: greeting.flags(), peer: 0, seq: 0 }.write(&mut packet);
         put64(&mut packet, BASE_LEN, index);
         let room = SOURCE_LEN - Greeting::LEN;
         let len = source.len().min(room);
@@ -224,15 +243,16 @@ impl Cts {
         if packet[0] != VERSION {
             return malformed("a CTS of another version");
         }
-        let greeting = Greeting::read(&packet[CTS_LEN..]);
+        let flags = RxdBase::read(packet)?.flags;
+        let greeting = Greeting::read(flags, &packet[CTS_LEN..]);
         Ok(Self { of: u64_at(packet, BASE_LEN), index: u64_at(packet, BASE_LEN + 8), greeting })
     }
 
     /// The packet, and its length.
     pub fn packet(&self) -> ([u8; CTS_LEN + Greeting::LEN], usize) {
         let mut packet = [0; CTS_LEN + Greeting::LEN];
-        let peer = self.of as u32;
-        RxdBase { kind: CTS, flags: 0, peer, seq: 0 }.write(&mut packet);
+        let (peer, flags) = (self.of as u32, self.greeting.map_or(0, Greeting::flags));
+        RxdBase { kind: CTS, flags, peer, seq: 0 }.write(&mut packet);
         put64(&mut packet, BASE_LEN, self.of);
         put64(&mut packet, BASE_LEN + 8, self.index);
         let Some(greeting) = self.greeting else { return (packet, CTS_LEN) };
@@ -267,6 +287,46 @@ impl Ack {
         put32(&mut packet, BASE_LEN + 4, self.window);
         put64(&mut packet, BASE_LEN + 8, self.here);
         packet
+    }
+}
+
+/// An acknowledgement behind the data of another packet. It says less than an [`Ack`]: no packet
+/// behind the expected one is here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Carried {
+    /// The number that is expected next.
+    pub next: u64,
+    /// How many packets behind that one may be under way.
+    pub window: u32,
+}
+
+impl Carried {
+    /// Length behind the data.
+    pub const LEN: usize = 12;
+
+    /// Takes the acknowledgement off a packet that has one; returns the rest.
+    #[inline]
+    pub fn split<'a>(base: &RxdBase, packet: &'a [u8]) -> Parsed<(&'a [u8], Option<Self>)> {
+        if base.flags & CARRIES == 0 {
+            return Ok((packet, None));
+        }
+        let end = packet.len().saturating_sub(Self::LEN);
+        if end < BASE_LEN {
+            return malformed("a packet shorter than what it carries");
+        }
+        let carried = Self { next: u64_at(packet, end), window: u32_at(packet, end + 8) };
+        Ok((&packet[..end], Some(carried)))
+    }
+
+    /// Puts the acknowledgement behind a packet of this length, for which there is room; returns
+    /// the length with it.
+    #[inline]
+    pub fn append(self, room: &mut [u8], len: usize) -> usize {
+        let flags = u16::from_ne_bytes([room[2], room[3]]) | CARRIES;
+        room[2..4].copy_from_slice(&flags.to_ne_bytes());
+        put64(room, len, self.next);
+        put32(room, len + 8, self.window);
+        len + Self::LEN
     }
 }
 
@@ -533,22 +593,43 @@ mod tests {
 
     #[test]
     fn peers_of_this_library_know_each_other_and_others_see_zeros() {
-        let greeting = Greeting { nonce: 77 };
+        let greeting = Greeting::own(77);
         let packet = Rts::packet(3, b"address", greeting);
         let rts = Rts::read(&packet).unwrap();
         assert_eq!((rts.index, rts.greeting), (3, Some(greeting)));
         assert!(rts.source.starts_with(b"address\0"));
         let mut plain = packet;
+        // The first version of this library takes no acknowledgements behind data.
+        plain[2..4].fill(0);
+        let first = Greeting { nonce: 77, carries: false };
+        assert_eq!(Rts::read(&plain).unwrap().greeting, Some(first));
         plain[GREETING_AT..].fill(0);
         assert_eq!(Rts::read(&plain).unwrap().greeting, None);
         plain[0] = 1;
         assert!(Rts::read(&plain).is_err() && Rts::read(&packet[..87]).is_err());
-        for greeting in [None, Some(greeting)] {
+        for greeting in [None, Some(greeting), Some(first)] {
             let cts = Cts { of: 3, index: 4, greeting };
             let (packet, len) = cts.packet();
             assert_eq!(Cts::read(&packet[..len]), Ok(cts));
         }
         let ack = Ack { window: 128, here: 5 };
         assert_eq!(Ack::read(&ack.packet(3, 9)), Ok(ack));
+    }
+
+    #[test]
+    fn an_acknowledgement_behind_data_comes_off_as_it_was_put_there() {
+        let base = RxdBase { kind: TAGGED, flags: INLINE, peer: 7, seq: 9 };
+        let mut packet = [0; BASE_LEN + 3 + Carried::LEN];
+        base.write(&mut packet);
+        packet[BASE_LEN..BASE_LEN + 3].copy_from_slice(b"abc");
+        let plain = &packet[..BASE_LEN + 3];
+        assert_eq!(Carried::split(&base, plain), Ok((plain, None)));
+        let carried = Carried { next: 8, window: 128 };
+        assert_eq!(carried.append(&mut packet, BASE_LEN + 3), packet.len());
+        let base = RxdBase::read(&packet).unwrap();
+        assert_eq!(base.flags, INLINE | CARRIES);
+        let (rest, other) = Carried::split(&base, &packet).unwrap();
+        assert_eq!((&rest[BASE_LEN..], other), (&b"abc"[..], Some(carried)));
+        assert!(Carried::split(&base, &packet[..BASE_LEN + Carried::LEN - 1]).is_err());
     }
 }

@@ -181,8 +181,8 @@ const MEMORY_LEFT: u64 = 1 << 20;
 /// The part of the time without a processor above which a process is said to get none.
 const KEPT_WAITING: f64 = 0.9;
 
-/// Nanoseconds within which a process that makes calls makes one, so that of one that ran for less it is
-/// not known whether it does.
+/// Nanoseconds within which a process that makes calls makes one. Of one that ran for less it is not known
+/// whether it does; one that ran longer and made none computes, however little of the time it had.
 const BRIEFLY: u64 = 10_000_000;
 
 /// Most processes of a ring that are named.
@@ -209,8 +209,8 @@ struct EndpointView<'f> {
     ran_on: bool,
     /// The part of the time in between in which the process could have run, and had no processor.
     kept_waiting: f64,
-    /// It had one for hardly any of the time.
-    ran_briefly: bool,
+    /// It had none for nearly all of the time, and when it had one it was for too short to tell what it does.
+    starved: bool,
 }
 
 /// Processes at both times, and the time of the second (CLOCK_MONOTONIC, nanoseconds).
@@ -345,14 +345,20 @@ fn share_kept_waiting(before: &SystemFacts, after: &SystemFacts) -> f64 {
     1.0 - (ran.saturating_sub(old) as f64 / nanos.max(1.0)).min(1.0)
 }
 
+/// Whether a process got no processor between both looks, so that little was seen of it.
+fn is_starved(before: &SystemFacts, after: &SystemFacts) -> bool {
+    let ran = after.ran.zip(before.ran).map(|(now, then)| now.saturating_sub(then));
+    share_kept_waiting(before, after) > KEPT_WAITING && ran.is_some_and(|ran| ran < BRIEFLY)
+}
+
 /// Processes that got no processor between both looks, so that little was seen of them.
-pub fn kept_waiting<'p>(
+pub fn starved<'p>(
     before: &'p [ShownProcess],
     after: &'p [ShownProcess],
 ) -> impl Iterator<Item = &'p ShownProcess> {
     after.iter().filter(|process| {
         let mut earlier = before.iter().filter(|earlier| earlier.pid == process.pid);
-        earlier.any(|old| share_kept_waiting(&old.system, &process.system) > KEPT_WAITING)
+        earlier.any(|old| is_starved(&old.system, &process.system))
     })
 }
 
@@ -364,9 +370,7 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
         let earlier = before.iter().find(|earlier| earlier.pid == process.pid);
         let kept_waiting =
             earlier.map_or(0.0, |earlier| share_kept_waiting(&earlier.system, &process.system));
-        let ran = earlier
-            .and_then(|earlier| Some(process.system.ran?.saturating_sub(earlier.system.ran?)));
-        let ran_briefly = kept_waiting > KEPT_WAITING && ran.is_some_and(|ran| ran < BRIEFLY);
+        let starved = earlier.is_some_and(|old| is_starved(&old.system, &process.system));
         let runs = |process: &ShownProcess| process.system.threads.starts_with('R');
         let ran_on = runs(process) && earlier.is_some_and(runs);
         for (index, page) in process.pages.iter().enumerate() {
@@ -406,7 +410,7 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
                         calls,
                         ran_on,
                         kept_waiting,
-                        ran_briefly,
+                        starved,
                     };
                     views.push(view);
                 }
@@ -672,8 +676,7 @@ impl Examination<'_> {
                 let lasts = now.saturating_sub(peer.moved) > LASTING;
                 let silent = waits && !other.is_looking() && other.unseen(now) > LASTING;
                 let computes = waits && awaited && lasts && other.is_left_to_threads();
-                let starved = silent && other.kept_waiting > KEPT_WAITING;
-                if starved || (computes && other.ran_briefly) {
+                if (silent || computes) && other.starved {
                     let cause = format!(
                         "{} could run and gets no processor ({:.0} % of the time), and {} waits for it",
                         other.who(),
@@ -689,6 +692,10 @@ impl Examination<'_> {
                 }
                 if silent {
                     let how = match other.process.system.threads.chars().next() {
+                        Some('R') if other.kept_waiting > KEPT_WAITING => format!(
+                            "it computes, and has a processor for {:.0} % of the time",
+                            100.0 * (1.0 - other.kept_waiting)
+                        ),
                         Some('R') => "it computes".to_string(),
                         Some('D') => "it waits for a device".to_string(),
                         _ if other.process.system.waits_in.is_empty() => "it sleeps".to_string(),
@@ -1002,15 +1009,20 @@ mod tests {
         let then = Instant::now();
         before[1].system.read_at = Some(then);
         processes[1].system.read_at = Some(then + Duration::from_secs(2));
-        (before[1].system.ran, processes[1].system.ran) = (Some(0), Some(100_000_000));
+        (before[1].system.ran, processes[1].system.ran) = (Some(0), Some(BRIEFLY - 1));
         let found = examine(&before, &processes, NOW);
         assert_eq!(found[0].rule, HangRule::NoProcessor);
-        assert!(found[0].cause.contains("gets no processor (95 % of the time)"), "{}", found[0]);
+        assert!(found[0].cause.contains("gets no processor (100 % of the time)"), "{}", found[0]);
+        assert_eq!(starved(&before, &processes).count(), 1);
         processes[1].system.gave_way = 1;
         assert_eq!(examine(&before, &processes, NOW)[0].rule, HangRule::NoCalls);
         processes[1].system.gave_way = 0;
-        processes[1].system.ran = Some(1_000_000_000);
-        assert_eq!(examine(&before, &processes, NOW)[0].rule, HangRule::NoCalls);
+        // With a processor for 5 % of the time it would have made calls, if it made any.
+        processes[1].system.ran = Some(100_000_000);
+        let found = examine(&before, &processes, NOW);
+        assert_eq!(found[0].rule, HangRule::NoCalls);
+        let text = "(it computes, and has a processor for 5 % of the time)";
+        assert!(found[0].cause.contains(text), "{}", found[0]);
     }
 
     #[test]
@@ -1110,7 +1122,6 @@ mod tests {
         processes[1].system.read_at = Some(then + Duration::from_secs(2));
         (before[1].system.ran, processes[1].system.ran) = (Some(0), Some(BRIEFLY - 1));
         assert_eq!(first(&before, &processes), HangRule::NoProcessor);
-        assert_eq!(kept_waiting(&before, &processes).count(), 1);
         processes[1].system.ran = Some(BRIEFLY);
         assert_eq!(first(&before, &processes), HangRule::Computes);
     }

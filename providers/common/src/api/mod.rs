@@ -227,7 +227,7 @@ pub trait Msg {
     const SENDS_AT_ONCE: bool = false;
     /// Sends a message, tagged or not, for another provider that reports it: true if the message is
     /// complete, and nothing is reported here. False if it is under way, and will be reported.
-    fn send_at_once(&self, _op: SendOp, _tagged: bool) -> Result<bool> {
+    fn send_at_once(&self, _op: SendOp, _tagged: bool, _all_is_read: bool) -> Result<bool> {
         Err(Error::NOSYS)
     }
     /// Sends a message; -FI_EAGAIN when there is no room, after progress.

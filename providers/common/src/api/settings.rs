@@ -70,9 +70,20 @@ impl DomainSettings {
     /// something to do gets an ordinary lock.
     ///
     /// [`Lock::visit`]: crate::lock::Lock::visit
-    pub fn with_visitors(mut self) -> Self {
+    pub fn with_visitors(self) -> Self {
+        let automatic = self.automatic;
+        self.admitting(automatic)
+    }
+
+    /// As [`with_visitors`](Self::with_visitors), of a provider that has threads of its own with
+    /// manual progress as well.
+    pub fn with_helpers(self) -> Self {
+        self.admitting(true)
+    }
+
+    fn admitting(mut self, any: bool) -> Self {
         if self.promised
-            && self.automatic
+            && any
             && !self.has_later
             && let Some(gate) = Gate::new()
         {

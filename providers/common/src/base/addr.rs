@@ -211,10 +211,11 @@ impl Addr {
         info.src_addr().map_or_else(|| Ok(Self::any(format)), |bytes| Self::told(format, bytes))
     }
 
-    /// The address in `bytes`, as an application has it from an info or a call: a string if its
-    /// infos are of that format, otherwise by the family that it starts with.
+    /// The address in `bytes`, as an application has it from an info or a call: a string or the
+    /// address of a queue pair if its infos are of that format, otherwise by the family that it
+    /// starts with.
     pub fn told(format: u32, bytes: &[u8]) -> Result<Self> {
-        if format == FI_ADDR_STR as u32 {
+        if [FI_ADDR_STR as u32, FI_ADDR_IB_UD as u32].contains(&format) {
             return Self::read(format, bytes);
         }
         Self::from_bytes(bytes)
@@ -608,6 +609,7 @@ mod tests {
         assert_eq!(UdAddr::from_bytes(&bytes), Ok(addr));
         assert_eq!(UdAddr::from_bytes(&bytes[..31]), Err(Error::INVAL));
         assert_eq!(bytes[27..], [0; 5]);
+        assert_eq!(Addr::told(FI_ADDR_IB_UD as u32, &bytes), Ok(Addr::Ud(addr)));
     }
 
     #[test]

@@ -589,6 +589,15 @@ impl SendBuf {
         Ok(Self(Segments::one(buf.cast_mut(), len).checked()?))
     }
 
+    /// [`new`](Self::new) of a buffer that was one already.
+    ///
+    /// # Safety
+    /// That of [`new`](Self::new).
+    #[inline]
+    pub(crate) unsafe fn of(buf: *const c_void, len: usize) -> Self {
+        Self(Segments::one(buf.cast_mut(), len))
+    }
+
     /// Copies the bytes from `from` on into `to`, which is filled.
     #[inline(always)]
     pub fn copy_to(&self, from: usize, to: &mut [u8]) {

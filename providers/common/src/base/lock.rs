@@ -159,6 +159,11 @@ impl<T> Lock<T> {
         !matches!(self.level, Level::Shared)
     }
 
+    /// Whether threads of the library may come ([`visit`](Self::visit)).
+    pub fn admits_visitors(&self) -> bool {
+        !matches!(self.level, Level::Serialized)
+    }
+
     /// Takes the lock, waiting for it if need be.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {

@@ -107,7 +107,7 @@ pub(crate) const HAS_ENTRIES: c_int = 0x0f1_0002;
 /// message and tell at once if it is complete, which writes no entry then
 /// ([`SendsAtOnce`](crate::operation::SendsAtOnce)). A utility provider that has the application's queue
 /// writes the entry there.
-pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0003;
+pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0004;
 
 /// Behind a `struct fi_ops_srx_owner`, whose size says that there is more: the owner is one of this
 /// library's, and a function that takes messages that are all here follows (`crate::imports`).

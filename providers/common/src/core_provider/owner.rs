@@ -15,7 +15,7 @@ use crate::abi::{
     fid_peer_cntr, fid_peer_cq, fid_peer_srx,
 };
 use crate::boundary::{answer, answer_quickly};
-use crate::buf::{ForeignPieces, IOV_LIMIT, RecvBuf};
+use crate::buf::{ForeignBytes, ForeignPieces, IOV_LIMIT, MessageBytes, RecvBuf};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::ops;
@@ -53,7 +53,7 @@ pub trait QueueOwner: Send + Sync + 'static {
     fn arrived(&self, message: &ArrivingMessage) -> Option<(RecvBuf, Self::Filling)>;
     /// Gives a message that is all here to the receive it matches, and reports that. False if nothing
     /// was done: the core then asks for a receive.
-    fn arrived_whole(&self, message: &ArrivingMessage, bytes: ForeignPieces<'_>) -> bool;
+    fn arrived_whole(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool;
     /// A message waits at the core: its receive starts it, by this number.
     fn waits(&self, message: &ArrivingMessage, entry: u32);
     /// Senders got addresses: `addr_of` says that of a waiting message's sender.
@@ -467,16 +467,34 @@ unsafe extern "C" fn take_whole<O: QueueOwner>(
     first_len: usize,
     second: *const SecondPiece,
 ) -> c_int {
-    answer_quickly("a whole message that arrives", || -> Result<c_int> {
-        // SAFETY: see above; the bytes live for the call, and are the core's.
-        let (lent, bytes) = unsafe {
-            let second = second.as_ref().map_or((ptr::null(), 0), |second| (second.at, second.len));
-            (queues::<O>(srx.cast())?, ForeignPieces::of([(first, first_len), second]))
-        };
-        let (tagged, len) = (tagged != 0, bytes.len());
-        let message = ArrivingMessage { tagged, src, len, tag, cq_data: None };
-        Ok(lent.owner.arrived_whole(&message, bytes).into())
-    })
+    let taken = answer_quickly("a whole message that arrives", || -> ssize_t {
+        // SAFETY: see above: the queue is one of ours, as only providers of this library call; the
+        // bytes live for the call, and are the core's.
+        unsafe {
+            let lent = &*(*srx).ep_fid.fid.context.cast::<LentQueues<O>>();
+            let (tagged, len) = (tagged != 0, first_len);
+            let message = ArrivingMessage { tagged, src, len, tag, cq_data: None };
+            let taken = match second.as_ref() {
+                None => lent.owner.arrived_whole(&message, ForeignBytes::new(first, first_len)),
+                Some(second) => {
+                    let pieces = [(first, first_len), (second.at, second.len)];
+                    in_pieces(lent, message, ForeignPieces::of(pieces))
+                }
+            };
+            taken.into()
+        }
+    });
+    taken as c_int
+}
+
+/// [`take_whole`] of a message in two pieces.
+#[inline(never)]
+fn in_pieces<O: QueueOwner>(
+    lent: &LentQueues<O>,
+    message: ArrivingMessage,
+    bytes: ForeignPieces<'_>,
+) -> bool {
+    lent.owner.arrived_whole(&ArrivingMessage { len: bytes.len(), ..message }, bytes)
 }
 
 unsafe extern "C" fn queue<O: QueueOwner>(entry: *mut fi_peer_rx_entry) -> c_int {

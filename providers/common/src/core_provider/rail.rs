@@ -12,14 +12,14 @@ use crate::abi::{
 };
 use crate::atomic::{AtomicKind, Operation};
 use crate::boundary::Uncancelled;
-use crate::buf::{ForeignPieces, IOV_LIMIT, Local, RecvBuf};
-use crate::cq::{Completion, CompletionError};
+use crate::buf::{IOV_LIMIT, Local, MessageBytes, RecvBuf};
+use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
 use crate::operation::{AtomicOp, ReadOp, RemoteSegments, SendOp, SendsAtOnce, WriteOp};
 use crate::reserved::{SENDS_AT_ONCE, SPARES_CALLERS};
 use core::ffi::{c_int, c_void};
-use libc::ssize_t;
+use libc::{iovec, ssize_t};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +50,8 @@ unsafe impl<O: QueueOwner> Send for CoreRail<O> {}
 // SAFETY: as for `CoreDomain`, of whose domain the objects are.
 unsafe impl<O: QueueOwner> Sync for CoreRail<O> {}
 
+type AccessMemory = unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> ssize_t;
+
 /// What a call of a transfer answered.
 fn check(ret: ssize_t) -> Result {
     if ret == 0 { Ok(()) } else { Err(Error::from_code(-ret as c_int)) }
@@ -77,7 +79,7 @@ fn places(of: &RemoteSegments) -> ([fi_rma_iov; IOV_LIMIT], usize) {
 }
 
 /// Runs of elements as fi_atomic(3) has them.
-fn elements(iov: &[libc::iovec], size: usize) -> [fi_ioc; IOV_LIMIT] {
+fn elements(iov: &[iovec], size: usize) -> [fi_ioc; IOV_LIMIT] {
     let mut all = [fi_ioc { addr: ptr::null_mut(), count: 0 }; IOV_LIMIT];
     for (to, one) in all.iter_mut().zip(iov) {
         *to = fi_ioc { addr: one.iov_base, count: one.iov_len / size };
@@ -255,8 +257,9 @@ impl<O: QueueOwner> CoreRail<O> {
     }
 
     /// Sends a message to a name of the core's. True if it is complete: then the core reports nothing.
+    /// `all_is_read`: the application has read all entries in the queue of its sends.
     #[inline(always)]
-    pub fn send(&self, to: fi_addr_t, op: &SendOp, tagged: bool) -> Result<bool> {
+    pub fn send(&self, to: fi_addr_t, op: SendOp, tagged: bool, all_is_read: bool) -> Result<bool> {
         if op.flags == PLAIN
             && let (Some(one), Some(calls)) = (op.buf.local().only(), &self.at_once)
         {
@@ -264,7 +267,16 @@ impl<O: QueueOwner> CoreRail<O> {
             let send = calls[usize::from(tagged)];
             // SAFETY: as in `send_by_table`.
             return match unsafe {
-                send(self.raw.as_ptr(), buf, one.len, desc, to, op.tag, op.context.0)
+                send(
+                    self.raw.as_ptr(),
+                    buf,
+                    one.len,
+                    desc,
+                    to,
+                    op.tag,
+                    op.context.0,
+                    all_is_read.into(),
+                )
             } {
                 0 => Ok(false),
                 1 => Ok(true),
@@ -274,8 +286,9 @@ impl<O: QueueOwner> CoreRail<O> {
         self.send_by_table(to, op, tagged).map(|()| false)
     }
 
+    // Takes the operation itself, so that the short way, which does not come here, need not put it together.
     #[inline(never)]
-    fn send_by_table(&self, to: fi_addr_t, op: &SendOp, tagged: bool) -> Result {
+    fn send_by_table(&self, to: fi_addr_t, op: SendOp, tagged: bool) -> Result {
         let context = op.context.0;
         // SAFETY: open; the application lends the buffer until the completion, or, injected, for the
         // call; vectors live for the call.
@@ -338,44 +351,48 @@ impl<O: QueueOwner> CoreRail<O> {
     /// Reads memory of a peer with this name.
     pub fn read(&self, from: fi_addr_t, op: &ReadOp) -> Result {
         let (iov, mut desc) = (op.buf.iov(), descs(op.buf.local()));
-        let (remote, count) = places(&op.remote);
-        let message = fi_msg_rma {
-            msg_iov: iov.as_ptr(),
-            desc: desc.as_mut_ptr(),
-            iov_count: iov.len(),
-            addr: from,
-            rma_iov: remote.as_ptr(),
-            rma_iov_count: count,
-            context: op.context.0,
-            data: 0,
-        };
-        // SAFETY: open; the application lends the buffer until the completion, vectors live for the
-        // call.
+        // SAFETY: open; the application lends the buffer until the completion.
         unsafe {
             let read = call!(self.raw.as_ref().rma, readmsg);
-            check(read(self.raw.as_ptr(), &raw const message, op.flags))
+            self.access(read, (iov, &mut desc), (from, &op.remote), (op.context, 0), op.flags)
         }
     }
 
     /// Writes to memory of a peer with this name.
     pub fn write(&self, to: fi_addr_t, op: &WriteOp) -> Result {
         let (iov, mut desc) = (op.buf.iov(), descs(op.buf.local()));
-        let (remote, count) = places(&op.remote);
+        // SAFETY: as in `read`.
+        unsafe {
+            let write = call!(self.raw.as_ref().rma, writemsg);
+            self.access(write, (iov, &mut desc), (to, &op.remote), (op.context, op.data), op.flags)
+        }
+    }
+
+    /// Makes a call that reads or writes a peer's memory.
+    ///
+    /// # Safety
+    /// The buffer is the call's until the completion.
+    unsafe fn access(
+        &self,
+        call: AccessMemory,
+        (iov, desc): (&[iovec], &mut [*mut c_void; IOV_LIMIT]),
+        (addr, remote): (fi_addr_t, &RemoteSegments),
+        (context, data): (Context, u64),
+        flags: u64,
+    ) -> Result {
+        let (remote, count) = places(remote);
         let message = fi_msg_rma {
             msg_iov: iov.as_ptr(),
             desc: desc.as_mut_ptr(),
             iov_count: iov.len(),
-            addr: to,
+            addr,
             rma_iov: remote.as_ptr(),
             rma_iov_count: count,
-            context: op.context.0,
-            data: op.data,
+            context: context.0,
+            data,
         };
-        // SAFETY: as in `read`.
-        unsafe {
-            let write = call!(self.raw.as_ref().rma, writemsg);
-            check(write(self.raw.as_ptr(), &raw const message, op.flags))
-        }
+        // SAFETY: by this function's contract; vectors live for the call.
+        unsafe { check(call(self.raw.as_ptr(), &raw const message, flags)) }
     }
 
     /// Starts an atomic operation on memory of a peer with this name.
@@ -516,12 +533,16 @@ unsafe fn may_block(domain: &CoreDomain, cq: NonNull<fid_cq>) -> bool {
     unsafe { domain.fabric.try_wait(&mut fids) }.is_ok()
 }
 
+type ReadQueue = unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> ssize_t;
+
 /// What makes progress for all endpoints of a core's domain, and waits for all: a queue to which
 /// nothing is bound. Providers of this library have one engine for each domain, so that one look is
 /// enough for however many endpoints.
 #[derive(Debug)]
 pub struct CoreWaiter {
     cq: NonNull<fid_cq>,
+    /// fi_cq_read(3) of it.
+    read: ReadQueue,
     fd: RawFd,
     _lent: Box<LentQueues<NoOwner>>,
     domain: Arc<CoreDomain>,
@@ -540,8 +561,12 @@ impl CoreWaiter {
         let (cq, fd) = unsafe { open_cq(domain, &lent, true) }.ok()?;
         // SAFETY: open; a queue that does not know the command refuses it.
         let known = unsafe { control(cq.as_ptr().cast(), SPARES_CALLERS, ptr::null_mut()) }.is_ok();
+        // SAFETY: open.
+        let read = unsafe { cq.as_ref().ops.as_ref().and_then(|ops| ops.read) };
         match fd {
-            Some(fd) if known => Some(Self { cq, fd, _lent: lent, domain: domain.clone() }),
+            Some(fd) if known && let Some(read) = read => {
+                Some(Self { cq, read, fd, _lent: lent, domain: domain.clone() })
+            }
             _ => {
                 // SAFETY: open, and nothing uses it.
                 let _ = unsafe { close(cq.as_ptr().cast()) };
@@ -551,10 +576,10 @@ impl CoreWaiter {
     }
 
     /// Makes progress for all endpoints of the domain.
-    #[inline]
+    #[inline(always)]
     pub fn progress(&self) {
-        // SAFETY: open.
-        unsafe { progress(self.cq) };
+        // SAFETY: open; no entries are read.
+        unsafe { (self.read)(self.cq.as_ptr(), ptr::null_mut(), 0) };
     }
 
     /// A descriptor that is readable when there is something to do.
@@ -586,7 +611,7 @@ impl QueueOwner for NoOwner {
     fn arrived(&self, _message: &ArrivingMessage) -> Option<(RecvBuf, ())> {
         None
     }
-    fn arrived_whole(&self, _message: &ArrivingMessage, _bytes: ForeignPieces<'_>) -> bool {
+    fn arrived_whole(&self, _message: &ArrivingMessage, _bytes: impl MessageBytes) -> bool {
         false
     }
     fn waits(&self, _message: &ArrivingMessage, _entry: u32) {}

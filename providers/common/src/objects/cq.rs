@@ -527,10 +527,11 @@ impl Cq {
     /// That of `read_at_once`.
     #[inline(always)]
     unsafe fn read_one(&self, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> Look {
-        // SAFETY: by this function's contract.
-        if let Some(took) =
-            self.ring.within_gate(|ring| unsafe { self.take_one(ring, buf, count, src) })
-        {
+        let within_gate = self.ring.within_gate(|ring| {
+            // SAFETY: by this function's contract.
+            unsafe { self.take_one(ring, buf, count, src) }
+        });
+        if let Some(took) = within_gate {
             return if took { Look::Took } else { Look::Else };
         }
         // SAFETY: by this function's contract.
@@ -1069,14 +1070,17 @@ unsafe extern "C-unwind" fn read_slowly(
 }
 
 unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: usize) -> ssize_t {
-    answer_quickly("fi_cq_read", || {
+    answer_quickly("fi_cq_read", || -> ssize_t {
         // SAFETY: see above.
-        let cq = unsafe { Cq::from_c(cq) }?;
-        if count != 0 {
-            return Err(Error::NOSYS);
+        let cq = unsafe { cq.cast::<Cq>().as_ref() };
+        match cq {
+            None => Error::INVAL.to_ret() as ssize_t,
+            Some(_) if count != 0 => Error::NOSYS.to_ret() as ssize_t,
+            Some(cq) => {
+                cq.progress.get().progress();
+                0
+            }
         }
-        cq.progress.get().progress();
-        Ok(0_usize)
     })
 }
 

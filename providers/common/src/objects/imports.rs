@@ -306,6 +306,12 @@ impl StartedMessages {
         self.any.store(true, Ordering::Release);
     }
 
+    /// Whether a message was started.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
     /// Takes out all that was started, in its order.
     pub fn take(&self) -> Vec<StartedMessage> {
         if !self.any.swap(false, Ordering::Acquire) {

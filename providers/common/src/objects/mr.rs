@@ -242,6 +242,12 @@ impl MrTable {
         }
     }
 
+    /// Whether regions have counters to which writes are added ([`pass_counts_on`](Self::pass_counts_on)).
+    #[inline(always)]
+    pub fn has_counters(&self) -> bool {
+        self.counted.load(Ordering::Acquire)
+    }
+
     /// Adds to the regions' counters the writes that the backing has counted since the last
     /// call.
     #[inline(always)]

@@ -44,8 +44,9 @@ pub struct PlainSend<'a> {
 }
 
 /// A call that sends a message as `fi_send` or, with a tag, `fi_tsend` does: the endpoint, the buffer with
-/// its length and descriptor, the destination, the tag and the context. 1: the message is complete, and no
-/// entry is written for it. 0: it is under way, and an entry will be written. Less: an error.
+/// its length and descriptor, the destination, the tag, the context, and whether the application has read all
+/// entries in the queue of its sends, so that nothing waits for more of them. 1: the message is complete, and
+/// no entry is written for it. 0: it is under way, and an entry will be written. Less: an error.
 pub(crate) type SendAtOnce = unsafe extern "C" fn(
     *mut fid_ep,
     *const c_void,
@@ -54,6 +55,7 @@ pub(crate) type SendAtOnce = unsafe extern "C" fn(
     fi_addr_t,
     u64,
     *mut c_void,
+    u64,
 ) -> c_int;
 
 /// What [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE) gives: the calls for messages and for tagged ones.

@@ -190,7 +190,13 @@ pub trait RdmEngine: HearsNames + Sized {
     /// Whether there is [`send_at_once`](Self::send_at_once).
     const SENDS_AT_ONCE: bool = false;
     /// See [`Msg::send_at_once`].
-    fn send_at_once(&self, _ep: u32, _op: SendOp, _tagged: bool) -> Result<bool> {
+    fn send_at_once(
+        &self,
+        _ep: u32,
+        _op: SendOp,
+        _tagged: bool,
+        _all_is_read: bool,
+    ) -> Result<bool> {
         Err(Error::NOSYS)
     }
     /// Reads a peer's memory.
@@ -547,8 +553,8 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
 impl<E: RdmEngine> Msg for RdmEndpoint<E> {
     const SENDS_AT_ONCE: bool = E::SENDS_AT_ONCE;
     #[inline(always)]
-    fn send_at_once(&self, op: SendOp, tagged: bool) -> Result<bool> {
-        self.engine.send_at_once(self.id, op, tagged)
+    fn send_at_once(&self, op: SendOp, tagged: bool, all_is_read: bool) -> Result<bool> {
+        self.engine.send_at_once(self.id, op, tagged, all_is_read)
     }
     #[inline(always)]
     fn send(&self, op: SendOp) -> Result {

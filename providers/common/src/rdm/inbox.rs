@@ -767,7 +767,7 @@ impl<B: UnexpectedBody> Inbox<B> {
 
     /// [`receive_plain`](Self::receive_plain) where receives are another provider's: one of this library's
     /// takes such a message in one call.
-    #[inline(never)]
+    #[inline(always)]
     pub fn receive_imported(
         &mut self,
         peer: u32,
@@ -783,7 +783,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         imported.is_some_and(|imported| imported.take_whole(tagged, id, tag, bytes))
     }
 
-    /// The next shortest way, after [`receive_plain`](Self::receive_plain): such a message goes to
+    /// The next shortest way, after [`receive_plain`](Self::receive_plain) or, where receives are another
+    /// provider's, [`receive_imported`](Self::receive_imported): such a message goes to
     /// whichever posted receive matches it.
     #[inline(never)]
     pub fn receive_whole(
@@ -800,9 +801,6 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
         let about =
             About { tagged, msg_tag: None, collective: false, tag, len, cq_data: None, peer };
-        if self.imported.is_some() && self.receive_imported(peer, tagged, tag, bytes) {
-            return true;
-        }
         let Some(recv) = self.take_posted(&about) else { return false };
         bytes.copy_into(&recv.buf);
         self.received(&recv, &about);

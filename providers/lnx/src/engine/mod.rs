@@ -30,9 +30,10 @@ use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
-use ofi_provider::sys::{Epoll, EventFd, Interest, Timer};
+use ofi_provider::sys::{self, Epoll, EventFd, Interest, Timer};
 use owner::{LnxFilling, RailOwner};
-use rails::{AtomicLimits, LnxRail, LnxRails};
+use peers::LnxRoutes;
+use rails::{AtomicLimits, LnxRail, QuickTurns};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -54,10 +55,10 @@ pub(crate) struct LnxCommon {
     pub(crate) level: Level,
 }
 
-/// What an endpoint of the application's knows without the engine's lock: its endpoints at the cores,
-/// once it is enabled.
+/// What an endpoint of the application's knows without the engine's lock, once it is enabled: its endpoints
+/// at the cores, and which of them reaches whom.
 #[derive(Debug, Default)]
-pub(crate) struct LnxAside(OnceLock<Vec<Arc<LnxRail>>>);
+pub(crate) struct LnxAside(OnceLock<(Vec<Arc<LnxRail>>, Arc<LnxRoutes>)>);
 
 /// How a message waits for its receive: at a core.
 #[derive(Clone, Copy, Debug)]
@@ -102,16 +103,32 @@ struct LnxStart {
 pub(crate) struct LnxState {
     eps: Slab<Box<LnxEngineEp>>,
     starts: Vec<LnxStart>,
-    /// Whether there are starts, for those who do not have the lock.
-    any_starts: Arc<AtomicBool>,
+    to_do: Arc<LnxToDo>,
+}
+
+/// What there is to do, for those who do not have the lock.
+#[derive(Debug, Default)]
+struct LnxToDo {
+    /// Whether there are messages to be started.
+    starts: AtomicBool,
+    /// Peers have written too much with data to some endpoint ([`RailOwner::is_flooded`]).
+    flooded: AtomicBool,
+    /// Nothing is to be done but to look at the core that leads. A turn that looks at all that there may be
+    /// to do says so, before it looks.
+    settled: AtomicBool,
+}
+
+impl LnxToDo {
+    /// There may be something to do beside a look at the core that leads.
+    fn unsettle(&self) {
+        self.settled.store(false, Ordering::Release);
+    }
 }
 
 /// What the engine and the queues of its cores have in common.
 pub(crate) struct LnxShared {
     state: Lock<LnxState>,
-    any_starts: Arc<AtomicBool>,
-    /// Peers have written too much with data to some endpoint ([`RailOwner::is_flooded`]).
-    flooded: AtomicBool,
+    to_do: Arc<LnxToDo>,
     /// Wakes a thread that sleeps when a core's call has left something to do.
     wake: EventFd,
 }
@@ -128,7 +145,9 @@ pub(crate) struct LnxEngine {
     common: LnxCommon,
     /// The endpoints of cores, which progress goes through, with the lock held. Taken before the locks
     /// of cores.
-    rails: Lock<LnxRails>,
+    rails: Lock<Vec<Arc<LnxRail>>>,
+    to_do: Arc<LnxToDo>,
+    quick: QuickTurns,
     epoll: Epoll,
     /// Expires while a caller sleeps that not all cores would wake.
     timer: Timer,
@@ -146,13 +165,11 @@ impl LnxEngine {
     /// A new engine.
     pub(crate) fn new(common: LnxCommon) -> Result<Arc<Self>> {
         let level = common.level.clone();
-        let any_starts = Arc::new(AtomicBool::new(false));
-        let state =
-            LnxState { eps: Slab::default(), starts: Vec::new(), any_starts: any_starts.clone() };
+        let to_do = Arc::<LnxToDo>::default();
+        let state = LnxState { eps: Slab::default(), starts: Vec::new(), to_do: to_do.clone() };
         let shared = Arc::new(LnxShared {
             state: Lock::with_level(state, level.clone()),
-            any_starts,
-            flooded: AtomicBool::new(false),
+            to_do: to_do.clone(),
             wake: EventFd::new()?,
         });
         let (epoll, timer) = (Epoll::new()?, Timer::new()?);
@@ -164,9 +181,10 @@ impl LnxEngine {
         for waiter in common.cores.iter().filter_map(|core| core.waiter.as_ref()) {
             epoll.add(waiter.fd(), 0, Interest::READ)?;
         }
-        let rails = Lock::with_level(LnxRails::new(), level);
+        let rails = Lock::with_level(Vec::new(), level);
+        let quick = QuickTurns::new(common.cores.len());
         let (deaf, activity) = (AtomicBool::new(false), Activity::default());
-        Ok(Arc::new(Self { shared, common, rails, epoll, timer, deaf, activity }))
+        Ok(Arc::new(Self { shared, common, rails, to_do, quick, epoll, timer, deaf, activity }))
     }
 
     /// Waits for the lock.
@@ -206,10 +224,10 @@ impl LnxEngine {
         let beacon = Beacon::new().ok();
         let mark = beacon.as_ref().map(Beacon::mark);
         let addr = LinkAddr::new(&rails::host_name(), mark, &parts)?;
-        self.rails.lock().all.extend(rails.iter().cloned());
-        let _ = aside.0.set(rails.clone());
+        self.rails.lock().extend(rails.iter().cloned());
         let mut state = self.lock();
         let ep = state.ep(id);
+        let _ = aside.0.set((rails.clone(), ep.peers.routes.clone()));
         (ep.rails, ep.addr, ep.beacon, ep.ledger) = (rails, Some(addr), beacon, Some(ledger));
         ep.av.clone_from(&bindings.av);
         drop(state);
@@ -245,8 +263,8 @@ impl LnxEngine {
     /// Closes an endpoint.
     pub(crate) fn close_ep(&self, id: u32) {
         let rails = self.lock().ep(id).rails.clone();
-        // Whoever makes progress, or starts messages, has it open: nobody does when this returns.
-        self.rails.lock().all.retain(|rail| rail.owner.ep != id);
+        // Who looks at all, or starts messages, has it open: nobody does when this returns.
+        self.rails.lock().retain(|rail| rail.owner.ep != id);
         for rail in &rails {
             if let Some(fd) = rail.rail.fd() {
                 self.epoll.remove(fd);
@@ -268,37 +286,42 @@ impl LnxEngine {
         drop(rails);
     }
 
-    /// Starts a transfer: at the core that reaches the peer, which says whether the transfer is complete
-    /// and was not reported.
+    /// The core that is to make a transfer, and what it calls the peer. None for a transfer that is over,
+    /// because no core reaches the peer.
     #[inline(always)]
-    pub(crate) fn transfer(
+    pub(crate) fn way<'a>(
         &self,
-        ep: &LnxEp,
-        LnxTransfer { peer, context, flags, kind }: LnxTransfer,
-        start: impl FnOnce(&CoreRail<RailOwner>, u64) -> Result<bool>,
-    ) -> Result {
-        let rails = ep.aside.0.get().ok_or(Error::OPBADSTATE)?;
-        let route = self.lock().ep(ep.id).peers.route(peer);
-        let (rail, to) = match route {
-            Err(Error::HOSTUNREACH) => {
-                let of = Completion::of(context, kind, 0);
-                return self.fail(ep.id, CompletionError::new(of, Error::HOSTUNREACH), flags);
-            }
-            route => route?,
+        ep: &'a LnxEp,
+        about: &LnxTransfer,
+    ) -> Result<Option<(&'a LnxRail, fi_addr_t)>> {
+        let Some((rails, routes)) = ep.aside.0.get() else { return Err(Error::OPBADSTATE) };
+        let (core, to) = routes.route(about.peer);
+        let Some(rail) = rails.get(core as usize) else {
+            let LnxTransfer { context, flags, kind, .. } = *about;
+            return self.no_way(ep.id, (context, flags, kind), core).map(|()| None);
         };
-        let rail = &rails[rail];
-        let owner = &rail.owner;
-        if !owner.tx.has_room(flags & FI_COMPLETION != 0) {
+        if !rail.owner.tx.has_room(about.flags & FI_COMPLETION != 0) {
             self.progress();
             return Err(Error::AGAIN);
         }
-        owner.turns.called();
-        match start(&rail.rail, to) {
+        rail.owner.heat();
+        Ok(Some((rail, to)))
+    }
+
+    /// A core answered the call that starts a transfer: whether it is complete, and will not be reported.
+    #[inline(always)]
+    pub(crate) fn began(
+        &self,
+        LnxRail { owner, .. }: &LnxRail,
+        about: &LnxTransfer,
+        answer: Result<bool>,
+    ) -> Result {
+        match answer {
             Ok(complete) => {
                 owner.tx.handed_on();
                 if complete {
-                    owner.tx.reported(Completion::of(context, kind, 0));
-                } else if flags & FI_COMPLETION != 0 {
+                    owner.tx.reported(Completion::of(about.context, about.kind, 0));
+                } else if about.flags & FI_COMPLETION != 0 {
                     // The core may have told already that it is over.
                     owner.turns.begin();
                 }
@@ -315,9 +338,14 @@ impl LnxEngine {
 
     /// Reports a transfer to a peer that no core reaches.
     #[cold]
-    fn fail(&self, ep: u32, error: CompletionError, flags: u64) -> Result {
+    fn no_way(&self, ep: u32, (context, flags, kind): (Context, u64, u64), core: u32) -> Result {
+        let error = peers::why_none(core);
+        if error != Error::HOSTUNREACH {
+            return Err(error);
+        }
         let ledger = self.lock().ep(ep).ledger.clone().ok_or(Error::OPBADSTATE)?;
         let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = CompletionError::new(Completion::of(context, kind, 0), error);
         match flags & (FI_INJECT | FI_COMPLETION) {
             FI_INJECT => ledger.tx.failed_unseen(error.of.flags),
             _ => ledger.tx.failed(error),
@@ -327,14 +355,19 @@ impl LnxEngine {
 
     /// Tells the cores of messages that met their receives, or are to be dropped. No lock of this
     /// engine's is held while they are told.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start_messages(&self) {
-        if self.shared.any_starts.load(Ordering::Acquire) {
-            // As long as this is held, no endpoint is closed. Who holds it starts them as well.
-            match self.rails.lock_if_idle() {
-                Some(open) => self.start_all(&open.all),
-                None => self.shared.wake.signal(),
-            }
+        if self.to_do.starts.load(Ordering::Acquire) {
+            self.start_now();
+        }
+    }
+
+    #[cold]
+    fn start_now(&self) {
+        // As long as this is held, no endpoint is closed. Who holds it starts them as well.
+        match self.rails.lock_if_idle() {
+            Some(open) => self.start_all(&open),
+            None => self.shared.wake.signal(),
         }
     }
 
@@ -342,7 +375,7 @@ impl LnxEngine {
     fn start_all(&self, open: &[Arc<LnxRail>]) {
         loop {
             let mut state = self.lock();
-            state.any_starts.store(false, Ordering::Release);
+            state.to_do.starts.store(false, Ordering::Release);
             let starts = std::mem::take(&mut state.starts);
             if starts.is_empty() {
                 return;
@@ -372,40 +405,70 @@ impl LnxEngine {
     }
 }
 
+impl LnxEngine {
+    /// A turn that looks at all that there may be to do; with `for_all` at cores where nothing goes on as
+    /// well.
+    #[inline(never)]
+    fn long_turn(&self, for_all: bool) {
+        // The thread that holds the lock is making progress, or about to let go of it.
+        let Some(all) = self.rails.lock_if_idle() else { return };
+        let cores = &self.common.cores;
+        // What comes up from here on is for the next turn.
+        self.to_do.settled.store(true, Ordering::SeqCst);
+        if self.to_do.flooded.load(Ordering::Relaxed) {
+            if all.iter().any(|rail| rail.owner.is_flooded()) {
+                return self.to_do.unsettle();
+            }
+            self.to_do.flooded.store(false, Ordering::Relaxed);
+        }
+        let lead = self.quick.lead();
+        let look_at = |hot: bool| {
+            for (number, core) in cores.iter().enumerate() {
+                if (number == lead || core.turns.is_hot()) != hot {
+                    continue;
+                }
+                match &core.waiter {
+                    Some(waiter) => waiter.progress(),
+                    None => {
+                        let of_core = all.iter().filter(|rail| rail.owner.rail == number);
+                        of_core.for_each(|rail| rail.rail.progress());
+                    }
+                }
+                if core.turns.looked() {
+                    self.quick.set_lead(number);
+                }
+            }
+        };
+        look_at(true);
+        if for_all {
+            let began = sys::fine_now();
+            look_at(false);
+            let now = sys::fine_now();
+            self.quick.looked(now, now - began);
+        }
+        if self.to_do.starts.load(Ordering::Acquire) {
+            self.start_all(&all);
+        }
+        let lead = self.quick.lead();
+        let mut others = cores.iter().enumerate().filter(|(number, _)| *number != lead);
+        if cores[lead].waiter.is_none() || others.any(|(_, core)| core.turns.is_hot()) {
+            self.to_do.unsettle();
+        }
+        drop(all);
+        self.common.regions.pass_counts_on();
+    }
+}
+
 impl Progress for LnxEngine {
     fn progress(&self) {
         self.activity.another();
-        // The thread that holds the lock is making progress, or about to let go of it.
-        let Some(mut rails) = self.rails.lock_if_idle() else { return };
-        let LnxRails { all, lead, looks } = &mut *rails;
-        let cores = &self.common.cores;
-        if self.shared.flooded.load(Ordering::Relaxed) {
-            if all.iter().any(|rail| rail.owner.is_flooded()) {
-                return;
-            }
-            self.shared.flooded.store(false, Ordering::Relaxed);
+        let for_all = self.quick.is_for_all();
+        let is_long = for_all || self.common.regions.has_counters();
+        match self.common.cores.get(self.quick.lead()).and_then(|core| core.waiter.as_ref()) {
+            // No lock is taken: the core has its own, with which it keeps endpoints there open.
+            Some(lead) if !is_long && self.to_do.settled.load(Ordering::Acquire) => lead.progress(),
+            _ => self.long_turn(for_all),
         }
-        let look_at_all = cores.len() > 1 && looks.is_time_for_all();
-        for (number, core) in cores.iter().enumerate() {
-            if number != *lead && !look_at_all && !core.turns.is_due() {
-                continue;
-            }
-            match &core.waiter {
-                Some(waiter) => waiter.progress(),
-                None => {
-                    let of_core = all.iter().filter(|rail| rail.owner.rail == number);
-                    of_core.for_each(|rail| rail.rail.progress());
-                }
-            }
-            if core.turns.looked() {
-                *lead = number;
-            }
-        }
-        if self.shared.any_starts.load(Ordering::Acquire) {
-            self.start_all(all);
-        }
-        drop(rails);
-        self.common.regions.pass_counts_on();
     }
 
     fn wait_fd(&self) -> RawFd {
@@ -414,7 +477,7 @@ impl Progress for LnxEngine {
 
     fn may_block(&self) -> bool {
         self.shared.wake.drain();
-        if self.shared.any_starts.load(Ordering::Acquire) {
+        if self.to_do.starts.load(Ordering::Acquire) {
             return false;
         }
         if self.deaf.load(Ordering::Acquire) {
@@ -425,7 +488,6 @@ impl Progress for LnxEngine {
             && self
                 .rails
                 .lock()
-                .all
                 .iter()
                 .all(|rail| rail.rail.fd().is_none() || rail.rail.may_block())
     }
@@ -445,7 +507,8 @@ impl LnxState {
     /// Puts down that a core is to be told of a message.
     fn put_start(&mut self, start: LnxStart) {
         self.starts.push(start);
-        self.any_starts.store(true, Ordering::Release);
+        self.to_do.starts.store(true, Ordering::Release);
+        self.to_do.unsettle();
     }
 
     /// Sets the fid by which events name the endpoint.

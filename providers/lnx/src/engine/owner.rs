@@ -1,13 +1,12 @@
 //! What the cores call: messages that arrive and wait, completions, counts (fi_peer(3)).
 //!
 //! All of it comes with locks of the core's held, so no core is called from here.
-use super::ep::LnxEngineEp;
 use super::rails::LnxTurns;
 use super::{LnxKept, LnxLedger, LnxShared, LnxStart};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, fi_addr_t,
 };
-use ofi_provider::buf::{ForeignPieces, RecvBuf};
+use ofi_provider::buf::{MessageBytes, RecvBuf};
 use ofi_provider::core_provider::{ArrivingMessage, QueueOwner};
 use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::error::Error;
@@ -36,7 +35,7 @@ pub(crate) struct RailOwner {
     pub(super) ep: u32,
     pub(super) rail: usize,
     /// Where sends, reads and writes are reported.
-    pub(super) tx: TxLedger,
+    pub(crate) tx: TxLedger,
     /// The queue of receives.
     rx: Option<Arc<Cq>>,
     ledger: LnxLedger,
@@ -68,6 +67,16 @@ impl RailOwner {
         })
     }
 
+    /// The core is called: it is looked at in each turn from now on, until nothing goes on there any more.
+    #[inline(always)]
+    pub(super) fn heat(&self) {
+        self.turns.called();
+        if !self.turns.is_hot() {
+            self.turns.heat();
+            self.shared.to_do.unsettle();
+        }
+    }
+
     /// What the application calls a sender that a core reports.
     fn id_of(&self, src: fi_addr_t) -> fi_addr_t {
         let mut state = self.shared.state.lock();
@@ -88,18 +97,16 @@ impl QueueOwner for RailOwner {
         Some((filling.recv.buf.clone(), filling))
     }
 
-    fn arrived_whole(&self, message: &ArrivingMessage, bytes: ForeignPieces<'_>) -> bool {
+    #[inline(always)]
+    fn arrived_whole(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool {
         self.turns.called();
         let ArrivingMessage { tagged, src, tag, .. } = *message;
         let mut state = self.shared.state.lock();
-        let Some(LnxEngineEp { inbox, peers, .. }) = state.eps.get_mut(self.ep).map(|ep| &mut **ep)
-        else {
-            return false;
-        };
-        let peer = peers.number(src);
-        peer != NONE
-            && (inbox.receive_plain(peer, tagged, tag, bytes)
-                || inbox.receive_whole(peer, tagged, tag, bytes))
+        let Some(ep) = state.eps.get_mut(self.ep) else { return false };
+        // The number of a peer with a name, or of none.
+        let peer = src as u32;
+        ep.inbox.receive_plain(peer, tagged, tag, bytes)
+            || (peer != NONE && ep.inbox.receive_whole(peer, tagged, tag, bytes))
     }
 
     fn waits(&self, message: &ArrivingMessage, entry: u32) {
@@ -124,10 +131,10 @@ impl QueueOwner for RailOwner {
                 let addr =
                     if kept.rail == self.rail { addr_of(kept.entry) } else { FI_ADDR_NOTAVAIL };
                 let peer = ep.peers.number(addr);
-                (peer != NONE).then_some((addr, peer))
+                (peer != NONE).then_some(peer)
             });
-            if let Some((addr, peer)) = known {
-                ep.inbox.set_name(stranger, addr, ep.inbox.id_of(peer));
+            if let Some(peer) = known {
+                ep.inbox.set_name(stranger, ep.peers.name_of(peer), ep.inbox.id_of(peer));
             }
         }
     }
@@ -173,7 +180,8 @@ impl QueueOwner for RailOwner {
             ledger.rx.peer_told(of.flags, of.len, of.data, src);
             drop(ledger);
             if self.is_flooded() {
-                self.shared.flooded.store(true, Ordering::Relaxed);
+                self.shared.to_do.flooded.store(true, Ordering::Relaxed);
+                self.shared.to_do.unsettle();
             }
             return;
         }

@@ -1,8 +1,9 @@
 //! The peers of an endpoint: what the address vector calls them, and which core reaches them.
 //!
-//! Every name of the vector is given to all cores that have an address of the peer's, as what they are
-//! to report for it (FI_AV_USER_ID): so a sender is known whichever way its messages take. Messages
-//! to it go one way always, so that they keep their order.
+//! All cores that have an address of a peer's are told to report its number here for it (FI_AV_USER_ID):
+//! so a sender is known whichever way its messages take, without a look at any table. Messages to it go
+//! one way always, so that they keep their order. Senders find that without the engine's lock
+//! ([`LnxRoutes`]).
 use super::LnxEngine;
 use super::rails::LnxRail;
 use crate::LNX;
@@ -10,29 +11,113 @@ use crate::beacon;
 use crate::config::config;
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use ofi_provider::addr::Addr;
-use ofi_provider::error::{Error, Result};
+use ofi_provider::error::Error;
 use ofi_provider::link_addr::LinkAddr;
 use ofi_provider::slab::{NONE, Slab};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The core that messages to a peer take, and its name there.
+#[derive(Debug)]
+struct RouteCell {
+    /// The core's number; [`NONE`] for a name that is not there, [`UNREACHED`] for one that no core
+    /// reaches.
+    core: AtomicU32,
+    to: AtomicU64,
+}
+
+const UNREACHED: u32 = NONE - 1;
+
+impl RouteCell {
+    fn new() -> Self {
+        Self { core: AtomicU32::new(NONE), to: AtomicU64::new(0) }
+    }
+}
+
+/// Names of which there is no more to find than one index.
+const FIRST_NAMES: usize = 64;
+
+/// Which way messages take, by the names of the vector. It is read without a lock: only a name that is
+/// inserted or removed just then changes, to which nobody sends.
+#[derive(Debug)]
+pub(super) struct LnxRoutes {
+    first: [RouteCell; FIRST_NAMES],
+    /// Pieces of which each has as many as all before it.
+    more: [OnceLock<Box<[RouteCell]>>; 32],
+}
+
+impl Default for LnxRoutes {
+    fn default() -> Self {
+        Self {
+            first: std::array::from_fn(|_| RouteCell::new()),
+            more: [const { OnceLock::new() }; 32],
+        }
+    }
+}
+
+impl LnxRoutes {
+    /// The piece of a name that is not in the first one, its size, and the name's place there.
+    fn piece(&self, name: fi_addr_t) -> Option<(&OnceLock<Box<[RouteCell]>>, usize, usize)> {
+        let number = (name / FIRST_NAMES as u64).checked_ilog2()?;
+        let size = FIRST_NAMES << number.min(32);
+        Some((self.more.get(number as usize)?, size, name as usize - size))
+    }
+
+    fn far(&self, name: fi_addr_t) -> Option<&RouteCell> {
+        let (piece, _, place) = self.piece(name)?;
+        piece.get()?.get(place)
+    }
+
+    /// The number of the core that reaches a peer, and the peer's name there. Without one there is no core
+    /// of that number, and [`why_none`] says why.
+    #[inline(always)]
+    pub(super) fn route(&self, name: fi_addr_t) -> (u32, fi_addr_t) {
+        match self.first.get(name as usize).or_else(|| self.far(name)) {
+            Some(cell) => (cell.core.load(Ordering::Acquire), cell.to.load(Ordering::Relaxed)),
+            None => (NONE, 0),
+        }
+    }
+
+    fn set(&self, name: fi_addr_t, core: u32, to: fi_addr_t) {
+        let cell = self.first.get(name as usize).or_else(|| {
+            let (piece, size, place) = self.piece(name)?;
+            piece.get_or_init(|| (0..size).map(|_| RouteCell::new()).collect()).get(place)
+        });
+        if let Some(cell) = cell {
+            cell.to.store(to, Ordering::Relaxed);
+            cell.core.store(core, Ordering::Release);
+        }
+    }
+}
+
+/// Why there is no core with the number that a route has: -FI_EINVAL for a name that is not there,
+/// -FI_EHOSTUNREACH for one that no core reaches.
+pub(super) fn why_none(core: u32) -> Error {
+    if core == UNREACHED { Error::HOSTUNREACH } else { Error::INVAL }
+}
 
 /// What is known of a name of the vector.
 #[derive(Clone, Debug)]
 struct LnxName {
     /// The number of the peer.
     peer: u32,
-    /// The core that messages to it take, and its name there; none if none reaches it.
-    route: Option<(usize, fi_addr_t)>,
     /// What the cores call it.
-    inserted: Vec<(usize, fi_addr_t)>,
+    inserted: Vec<(u32, fi_addr_t)>,
 }
 
 /// A peer, by the number that the inbox knows it by.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LnxPeer {
-    /// It is in the address vector.
-    named: bool,
+    /// What the address vector calls it; FI_ADDR_NOTAVAIL if it is not there.
+    name: fi_addr_t,
     /// Receives that are being filled by it.
     filling: usize,
+}
+
+impl LnxPeer {
+    fn is_stranger(&self) -> bool {
+        self.name == FI_ADDR_NOTAVAIL
+    }
 }
 
 /// The peers of an endpoint.
@@ -40,35 +125,42 @@ struct LnxPeer {
 pub(super) struct LnxPeers {
     names: Vec<Option<LnxName>>,
     peers: Slab<LnxPeer>,
+    pub(super) routes: Arc<LnxRoutes>,
 }
 
 impl LnxPeers {
-    fn name(&self, name: fi_addr_t) -> Option<&LnxName> {
-        self.names.get(usize::try_from(name).ok()?)?.as_ref()
+    fn name(&mut self, name: fi_addr_t) -> Option<&mut Option<LnxName>> {
+        self.names.get_mut(usize::try_from(name).ok()?)
     }
 
-    /// The core that reaches a peer, and the peer's name there.
-    #[inline]
-    pub(super) fn route(&self, name: fi_addr_t) -> Result<(usize, fi_addr_t)> {
-        self.name(name).ok_or(Error::INVAL)?.route.ok_or(Error::HOSTUNREACH)
-    }
-
-    /// The number of a sender, which is a new one for each message of one without a name.
-    pub(super) fn sender(&mut self, name: fi_addr_t) -> u32 {
-        match self.name(name) {
-            Some(known) => known.peer,
-            None => self.peers.insert(LnxPeer::default()),
+    /// The number of a sender that cores report as `src`, which is a new one for each message of one
+    /// without a name.
+    pub(super) fn sender(&mut self, src: fi_addr_t) -> u32 {
+        match self.number(src) {
+            NONE => self.peers.insert(LnxPeer { name: FI_ADDR_NOTAVAIL, filling: 0 }),
+            known => known,
         }
     }
 
-    /// The number of a peer with this name; [`NONE`] if there is none.
-    pub(super) fn number(&self, name: fi_addr_t) -> u32 {
-        self.name(name).map_or(NONE, |known| known.peer)
+    /// The number of a sender that cores report as `src`; [`NONE`] if it has no name.
+    pub(super) fn number(&self, src: fi_addr_t) -> u32 {
+        let number = u32::try_from(src).unwrap_or(NONE);
+        if self.name_of(number) == FI_ADDR_NOTAVAIL { NONE } else { number }
+    }
+
+    /// What the address vector calls the peer with this number; FI_ADDR_NOTAVAIL if it is not there.
+    pub(super) fn name_of(&self, peer: u32) -> fi_addr_t {
+        self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.name)
+    }
+
+    /// The number of the peer with this name of the vector; [`NONE`] if there is none.
+    fn named(&mut self, name: fi_addr_t) -> u32 {
+        self.name(name).and_then(|known| known.as_ref()).map_or(NONE, |known| known.peer)
     }
 
     /// The numbers of senders without a name.
     pub(super) fn strangers(&self) -> Vec<u32> {
-        self.peers.indices(|peer| !peer.named)
+        self.peers.indices(LnxPeer::is_stranger)
     }
 
     /// A receive is being filled by the peer.
@@ -87,7 +179,8 @@ impl LnxPeers {
 
     /// Forgets a peer without a name by which nothing is filled; returns whether it did.
     pub(super) fn forget_if_unused(&mut self, peer: u32) -> bool {
-        let unused = self.peers.get(peer).is_some_and(|peer| !peer.named && peer.filling == 0);
+        let unused =
+            self.peers.get(peer).is_some_and(|peer| peer.is_stranger() && peer.filling == 0);
         unused && self.peers.remove(peer).is_some()
     }
 
@@ -100,27 +193,38 @@ impl LnxPeers {
         if self.names[index].is_some() {
             return None;
         }
-        let peer = self.peers.insert(LnxPeer { named: true, filling: 0 });
-        self.names[index] = Some(LnxName { peer, route: None, inserted: Vec::new() });
+        let peer = self.peers.insert(LnxPeer { name, filling: 0 });
+        self.names[index] = Some(LnxName { peer, inserted: Vec::new() });
+        self.routes.set(name, UNREACHED, 0);
         Some(peer)
     }
 
     /// Sets what the cores call a peer, the one that messages take first.
-    fn set_routes(&mut self, name: fi_addr_t, inserted: Vec<(usize, fi_addr_t)>) {
-        let index = usize::try_from(name).ok();
-        if let Some(Some(known)) = index.and_then(|index| self.names.get_mut(index)) {
-            known.route = inserted.first().copied();
+    fn set_routes(&mut self, name: fi_addr_t, inserted: Vec<(u32, fi_addr_t)>) {
+        let first = inserted.first().copied();
+        if let Some(Some(known)) = self.name(name) {
             known.inserted = inserted;
+            let (core, to) = first.unwrap_or((UNREACHED, 0));
+            self.routes.set(name, core, to);
         }
     }
 
-    /// Takes a name out.
-    fn take(&mut self, name: fi_addr_t) -> Option<LnxName> {
-        let known = self.names.get_mut(usize::try_from(name).ok()?)?.take()?;
-        if let Some(peer) = self.peers.get_mut(known.peer) {
-            peer.named = false;
+    /// Ends the ways to a name; returns those that there were.
+    fn end_routes(&mut self, name: fi_addr_t) -> Vec<(u32, fi_addr_t)> {
+        self.routes.set(name, NONE, 0);
+        match self.name(name) {
+            Some(Some(known)) => std::mem::take(&mut known.inserted),
+            _ => Vec::new(),
         }
-        Some(known)
+    }
+
+    /// Takes a name out; returns the peer's number.
+    fn take(&mut self, name: fi_addr_t) -> Option<u32> {
+        let LnxName { peer, .. } = self.name(name)?.take()?;
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.name = FI_ADDR_NOTAVAIL;
+        }
+        Some(peer)
     }
 }
 
@@ -154,7 +258,7 @@ impl LnxEngine {
         ep.inbox.set_name(peer, name, name);
         let rails = ep.rails.clone();
         drop(state);
-        let inserted = self.insert_at_cores(&rails, name, addr);
+        let inserted = self.insert_at_cores(&rails, peer, addr);
         if inserted.is_empty() {
             ofi_provider::log!(&LNX, WARN, AV, "{addr}: no provider of the link reaches it");
         }
@@ -168,9 +272,9 @@ impl LnxEngine {
     fn insert_at_cores(
         &self,
         rails: &[Arc<LnxRail>],
-        name: fi_addr_t,
+        peer: u32,
         addr: &LinkAddr,
-    ) -> Vec<(usize, fi_addr_t)> {
+    ) -> Vec<(u32, fi_addr_t)> {
         let here = addr.mark().is_some_and(|mark| beacon::is_here(&mark));
         let mut inserted = Vec::new();
         for (number, (rail, core)) in rails.iter().zip(&self.common.cores).enumerate() {
@@ -178,8 +282,8 @@ impl LnxEngine {
                 continue;
             }
             for part in addrs_for(addr, &core.fabric, core.is_local, here) {
-                match rail.rail.insert(part, name) {
-                    Ok(of_core) => inserted.push((number, of_core)),
+                match rail.rail.insert(part, peer.into()) {
+                    Ok(of_core) => inserted.push((number as u32, of_core)),
                     Err(error) => ofi_provider::log!(
                         &LNX,
                         WARN,
@@ -197,7 +301,7 @@ impl LnxEngine {
     pub(crate) fn identify_name(&self, id: u32, name: fi_addr_t, as_id: fi_addr_t) {
         let mut state = self.lock();
         let Some(ep) = state.eps.get_mut(id) else { return };
-        let peer = ep.peers.number(name);
+        let peer = ep.peers.named(name);
         if peer != NONE {
             ep.inbox.set_name(peer, name, as_id);
         }
@@ -207,14 +311,17 @@ impl LnxEngine {
     pub(crate) fn remove_name(&self, id: u32, name: fi_addr_t) {
         let mut state = self.lock();
         let Some(ep) = state.eps.get_mut(id) else { return };
-        let Some(known) = ep.peers.take(name) else { return };
-        ep.inbox.set_name(known.peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
-        ep.settle(known.peer);
-        let rails = ep.rails.clone();
+        let (inserted, rails) = (ep.peers.end_routes(name), ep.rails.clone());
         drop(state);
-        for (rail, of_core) in known.inserted {
-            rails[rail].rail.remove(of_core);
+        // The number is another's only when no core reports it any more.
+        for (rail, of_core) in inserted {
+            rails[rail as usize].rail.remove(of_core);
         }
+        let mut state = self.lock();
+        let Some(ep) = state.eps.get_mut(id) else { return };
+        let Some(peer) = ep.peers.take(name) else { return };
+        ep.inbox.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+        ep.settle(peer);
     }
 }
 
@@ -247,15 +354,19 @@ mod tests {
     #[test]
     fn a_peer_keeps_its_number_as_long_as_something_is_its() {
         let mut peers = LnxPeers::default();
-        assert_eq!(peers.route(3), Err(Error::INVAL));
+        let routes = peers.routes.clone();
+        assert_eq!(routes.route(3).0, NONE);
         let peer = peers.add(3).unwrap();
-        assert_eq!((peers.add(3), peers.sender(3), peers.number(4)), (None, peer, NONE));
-        assert_eq!(peers.route(3), Err(Error::HOSTUNREACH));
+        assert_eq!((peers.add(3), peers.named(3), peers.named(4)), (None, peer, NONE));
+        assert_eq!((peers.sender(peer.into()), peers.number(7)), (peer, NONE));
+        assert_eq!(why_none(routes.route(3).0), Error::HOSTUNREACH);
         peers.set_routes(3, vec![(1, 9), (0, 5)]);
-        assert_eq!(peers.route(3), Ok((1, 9)));
+        assert_eq!(routes.route(3), (1, 9));
         peers.hold(peer);
-        assert_eq!(peers.take(3).unwrap().inserted, [(1, 9), (0, 5)]);
-        assert_eq!((peers.route(3), peers.strangers()), (Err(Error::INVAL), vec![peer]));
+        assert_eq!(peers.end_routes(3), [(1, 9), (0, 5)]);
+        assert_eq!((why_none(routes.route(3).0), peers.number(peer.into())), (Error::INVAL, peer));
+        assert_eq!((peers.take(3), peers.strangers()), (Some(peer), vec![peer]));
+        assert_eq!(peers.number(peer.into()), NONE);
         assert!(!peers.forget_if_unused(peer), "a receive is being filled");
         let again = peers.add(3).unwrap();
         assert_ne!(again, peer);
@@ -265,5 +376,23 @@ mod tests {
         let strangers = [peers.sender(FI_ADDR_NOTAVAIL), peers.sender(FI_ADDR_NOTAVAIL)];
         assert_ne!(strangers[0], strangers[1]);
         assert!(!peers.forget_if_unused(again));
+    }
+
+    #[test]
+    fn ways_are_found_by_any_name() {
+        let routes = LnxRoutes::default();
+        let names = [0, 1, 63, 64, 65, 127, 128, 255, 256, 4095, 4096, 100_000];
+        for name in names {
+            assert_eq!(routes.route(name).0, NONE);
+            routes.set(name, 2, name + 7);
+        }
+        for name in names {
+            assert_eq!(routes.route(name), (2, name + 7));
+            routes.set(name, NONE, 0);
+            assert_eq!(routes.route(name).0, NONE);
+        }
+        for name in [FI_ADDR_NOTAVAIL, u64::MAX / 2, 1 << 38, 1 << 37] {
+            assert_eq!(routes.route(name).0, NONE);
+        }
     }
 }

@@ -6,9 +6,9 @@ use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::core_provider::{CoreDomain, CoreRail, CoreWaiter};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Level;
+use ofi_provider::sys;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Looks at a core that brought nothing after which it is not looked at in each turn any more.
 const COLD: u32 = 64;
@@ -22,6 +22,8 @@ pub(super) struct LnxTurns {
     under_way: AtomicIsize,
     /// Calls come one at a time.
     serialized: bool,
+    /// It is looked at in each turn: something went on there lately, or will.
+    hot: AtomicBool,
     /// The calls when it was looked at last, and the looks since the last one that brought any.
     seen: AtomicU64,
     idle: AtomicU32,
@@ -33,8 +35,9 @@ impl LnxTurns {
             calls: AtomicU64::new(0),
             under_way: AtomicIsize::new(0),
             serialized: matches!(level, Level::Serialized),
+            hot: AtomicBool::new(false),
             seen: AtomicU64::new(0),
-            idle: AtomicU32::new(COLD),
+            idle: AtomicU32::new(0),
         }
     }
 
@@ -66,23 +69,31 @@ impl LnxTurns {
         }
     }
 
-    /// Whether it is to be looked at in each turn: something went on there lately, or will.
-    #[inline]
-    pub(super) fn is_due(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) < COLD || self.under_way.load(Ordering::Relaxed) != 0
+    #[inline(always)]
+    pub(super) fn is_hot(&self) -> bool {
+        self.hot.load(Ordering::Relaxed)
+    }
+
+    /// Something will go on.
+    #[cold]
+    pub(super) fn heat(&self) {
+        self.idle.store(0, Ordering::Relaxed);
+        self.hot.store(true, Ordering::Relaxed);
     }
 
     /// It was looked at: returns whether something had gone on since the last look.
-    #[inline]
     pub(super) fn looked(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         let busy = calls != self.seen.load(Ordering::Relaxed);
         if busy {
             self.seen.store(calls, Ordering::Relaxed);
-            self.idle.store(0, Ordering::Relaxed);
+            self.heat();
         } else {
-            let idle = self.idle.load(Ordering::Relaxed);
-            self.idle.store(idle.saturating_add(1), Ordering::Relaxed);
+            let idle = self.idle.load(Ordering::Relaxed).saturating_add(1);
+            self.idle.store(idle, Ordering::Relaxed);
+            if idle >= COLD && self.under_way.load(Ordering::Relaxed) == 0 {
+                self.hot.store(false, Ordering::Relaxed);
+            }
         }
         busy
     }
@@ -127,8 +138,8 @@ impl OpenedCore {
 /// An endpoint's endpoint at a core.
 #[derive(Debug)]
 pub(crate) struct LnxRail {
-    pub(super) rail: CoreRail<RailOwner>,
-    pub(super) owner: Arc<RailOwner>,
+    pub(crate) rail: CoreRail<RailOwner>,
+    pub(crate) owner: Arc<RailOwner>,
 }
 
 impl LnxRail {
@@ -137,6 +148,7 @@ impl LnxRail {
         match filling {
             Some(filling) => {
                 self.owner.turns.begin();
+                self.owner.heat();
                 let buf = filling.recv.buf.clone();
                 self.rail.start(entry, &buf, filling);
             }
@@ -145,67 +157,84 @@ impl LnxRail {
     }
 }
 
-/// The endpoints at the cores of all endpoints of a domain, and how progress goes through the cores.
-#[derive(Debug)]
-pub(super) struct LnxRails {
-    pub(super) all: Vec<Arc<LnxRail>>,
-    /// The core where something went on last, which is looked at in each turn.
-    pub(super) lead: usize,
-    pub(super) looks: LooksAtAll,
-}
+/// All cores are looked at when so much time has passed, in nanoseconds: at least, and at most.
+const PAUSES: [u64; 2] = [20_000, 200_000];
 
-impl LnxRails {
-    pub(super) fn new() -> Self {
-        Self { all: Vec::new(), lead: 0, looks: LooksAtAll::new() }
-    }
-}
-
-/// All cores are looked at when so much time has passed.
-const COLD_TIME: Duration = Duration::from_micros(20);
+/// What looks at cores where nothing goes on may take of the time: one part of so many.
+const SHARE: u64 = 64;
 
 /// Most turns from one look at the clock to the next.
 const MOST_TURNS: u32 = 16;
 
-/// Which turns look at all cores, also at those where nothing goes on: a look in vain costs time, and may
-/// give the processor away. So does a look at the clock: the quicker turns follow each other, the fewer
-/// of them look there.
+/// Which core a turn looks at that has nothing else to do, and which turns look at all cores, also at those
+/// where nothing goes on: a look in vain costs time, and may give the processor away, so that it takes
+/// part of when the next one is. So does a look at the clock: the quicker turns follow each other, the
+/// fewer of them look there. No lock is taken, so that two turns at a time may count as one.
 #[derive(Debug)]
-pub(super) struct LooksAtAll {
-    /// The last look at all cores, and at the clock.
-    last: Instant,
-    last_time: Instant,
-    /// Turns from one look at the clock to the next, and those that are left of them.
-    gap: u32,
-    left: u32,
+pub(super) struct QuickTurns {
+    /// The core where something went on last, which is looked at in each turn.
+    lead: AtomicUsize,
+    /// Turns until one asks the clock, and from one that does to the next.
+    left: AtomicU32,
+    gap: AtomicU32,
+    /// When the clock was asked last, and when all cores are looked at next, in nanoseconds of it.
+    asked: AtomicU64,
+    next: AtomicU64,
 }
 
-impl LooksAtAll {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { last: now, last_time: now, gap: 1, left: 1 }
+impl QuickTurns {
+    /// Turns that go through so many cores.
+    pub(super) fn new(cores: usize) -> Self {
+        let (left, next) = if cores > 1 { (0, 0) } else { (u32::MAX, u64::MAX) };
+        Self {
+            lead: AtomicUsize::new(0),
+            left: AtomicU32::new(left),
+            gap: AtomicU32::new(1),
+            asked: AtomicU64::new(0),
+            next: AtomicU64::new(next),
+        }
     }
 
-    /// Whether this turn does.
-    #[inline]
-    pub(super) fn is_time_for_all(&mut self) -> bool {
-        self.left -= 1;
-        self.left == 0 && self.has_come(Instant::now())
+    #[inline(always)]
+    pub(super) fn lead(&self) -> usize {
+        self.lead.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_lead(&self, lead: usize) {
+        self.lead.store(lead, Ordering::Relaxed);
+    }
+
+    /// Counts a turn: whether it is to look at all cores.
+    #[inline(always)]
+    pub(super) fn is_for_all(&self) -> bool {
+        match self.left.load(Ordering::Relaxed) {
+            0 => self.is_time(sys::fine_now()),
+            left => {
+                self.left.store(left - 1, Ordering::Relaxed);
+                false
+            }
+        }
     }
 
     #[inline(never)]
-    fn has_come(&mut self, now: Instant) -> bool {
-        self.gap = match now - self.last_time {
+    fn is_time(&self, now: u64) -> bool {
+        let gap = self.gap.load(Ordering::Relaxed);
+        let gap = match now.saturating_sub(self.asked.load(Ordering::Relaxed)) {
             // As many turns as this may be too many next time.
-            passed if passed >= COLD_TIME => 1,
-            passed if passed >= COLD_TIME / 4 => self.gap,
-            _ => (2 * self.gap).min(MOST_TURNS),
+            passed if passed >= PAUSES[0] => 1,
+            passed if passed >= PAUSES[0] / 4 => gap,
+            _ => (2 * gap).min(MOST_TURNS),
         };
-        (self.last_time, self.left) = (now, self.gap);
-        let due = now - self.last >= COLD_TIME;
-        if due {
-            self.last = now;
-        }
-        due
+        self.gap.store(gap, Ordering::Relaxed);
+        self.left.store(gap - 1, Ordering::Relaxed);
+        self.asked.store(now, Ordering::Relaxed);
+        now >= self.next.load(Ordering::Relaxed)
+    }
+
+    /// All cores were looked at; looks at those where nothing goes on took so many nanoseconds.
+    pub(super) fn looked(&self, now: u64, took: u64) {
+        let pause = took.saturating_mul(SHARE).clamp(PAUSES[0], PAUSES[1]);
+        self.next.store(now.saturating_add(pause), Ordering::Relaxed);
     }
 }
 
@@ -281,28 +310,42 @@ impl super::LnxEngine {
 mod tests {
     use super::*;
 
-    /// Turns that look at all cores, of so many that follow each other in `pace`.
-    fn looks(looks: &mut LooksAtAll, now: &mut Instant, turns: u32, pace: Duration) -> u32 {
+    /// Turns that look at all cores, of so many that follow each other in `pace`, where that takes so many
+    /// nanoseconds.
+    fn looks(quick: &QuickTurns, now: &mut u64, turns: u32, [pace, took]: [u64; 2]) -> u32 {
         let mut due = 0;
         for _ in 0..turns {
             *now += pace;
-            looks.left -= 1;
-            due += u32::from(looks.left == 0 && looks.has_come(*now));
+            let left = quick.left.load(Ordering::Relaxed);
+            if left == 0 && quick.is_time(*now) {
+                quick.looked(*now, took);
+                due += 1;
+            }
+            quick.left.fetch_sub(left.min(1), Ordering::Relaxed);
         }
         due
     }
 
     #[test]
     fn all_cores_are_looked_at_by_time_however_quickly_turns_follow() {
-        let mut all = LooksAtAll::new();
-        let mut now = all.last;
+        let (quick, mut now) = (QuickTurns::new(2), 1_000_000);
         // 100 nanoseconds each: in 2 milliseconds not more than one in 20 microseconds.
-        let quick = looks(&mut all, &mut now, 20_000, Duration::from_nanos(100));
-        assert!((60..=100).contains(&quick), "{quick}");
-        assert_eq!(all.gap, MOST_TURNS);
+        let often = looks(&quick, &mut now, 20_000, [100, 100]);
+        assert!((60..=100).contains(&often), "{often}");
+        assert_eq!(quick.gap.load(Ordering::Relaxed), MOST_TURNS);
+        // Looks that take a microsecond have one part of so many of the time.
+        let seldom = looks(&quick, &mut now, 20_000, [100, 1000]);
+        assert!((25..=32).contains(&seldom), "{seldom}");
         // Whoever turns slow after that is late once at most, and then looks each time.
-        let slow = looks(&mut all, &mut now, 100, Duration::from_millis(1));
+        let slow = looks(&quick, &mut now, 100, [1_000_000, 1000]);
         assert!(slow >= 100 - MOST_TURNS, "{slow}");
-        assert_eq!(all.gap, 1);
+        assert_eq!(quick.gap.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_core_that_is_alone_is_looked_at_without_the_clock() {
+        let quick = QuickTurns::new(1);
+        assert!((0..1000).all(|_| !quick.is_for_all()));
+        assert!(quick.left.load(Ordering::Relaxed) > MOST_TURNS && !quick.is_time(1 << 62));
     }
 }

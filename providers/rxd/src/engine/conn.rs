@@ -4,8 +4,9 @@
 //! more than where it is: from there on all is sent again. A peer of this library keeps what comes
 //! early and says what it has, so that what is lost is sent again and nothing else; to such a peer
 //! the number of packets under way also follows what the network carries.
+use super::habit::AnswerHabit;
 use super::rx::Arriving;
-use crate::wire::{Ack, Greeting, NO_OP, RxdBase};
+use crate::wire::{Ack, Carried, Greeting, NO_OP, RxdBase};
 use ofi_provider::abi::fi_addr_t;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -111,9 +112,13 @@ pub(super) struct RxdConn {
     pub(super) arriving: Option<Arriving>,
     /// The next packet waits for room.
     pub(super) stalled: bool,
-    /// An acknowledgement is to be sent: at the latest in the next turn, or in this one.
+    /// An acknowledgement is to be sent: at the latest in the next turn, or in this one, or it
+    /// waits for the application's answer to carry it.
     pub(super) ack_due: bool,
     pub(super) ack_now: bool,
+    pub(super) ack_put_off: bool,
+    /// Whether the application answers at once.
+    pub(super) habit: AnswerHabit,
     /// Packets that came since the last one.
     pub(super) came: usize,
     /// The peer was told to stop.
@@ -162,6 +167,8 @@ impl RxdConn {
             stalled: false,
             ack_due: false,
             ack_now: false,
+            ack_put_off: false,
+            habit: AnswerHabit::default(),
             came: 0,
             told_stop: false,
             hold: None,
@@ -173,6 +180,30 @@ impl RxdConn {
     /// Whether the peer is of this library.
     pub(super) fn is_ours(&self) -> bool {
         self.greeting.is_some()
+    }
+
+    /// Whether packets to the peer may carry acknowledgements.
+    #[inline]
+    pub(super) fn carries(&self) -> bool {
+        self.greeting.is_some_and(|greeting| greeting.carries)
+    }
+
+    /// The acknowledgement that is due, for another packet to carry it, if it is one of those that
+    /// can be carried. It counts as sent.
+    #[inline]
+    pub(super) fn take_carried(&mut self, window: usize) -> Option<Carried> {
+        let plain = self.early.is_empty() && !self.stalled && !self.told_stop;
+        if !self.ack_due || !plain || self.hold.is_some() {
+            return None;
+        }
+        self.ack_is_sent();
+        Some(Carried { next: self.expected, window: window as u32 })
+    }
+
+    /// The acknowledgement that was due is sent.
+    #[inline]
+    pub(super) fn ack_is_sent(&mut self) {
+        (self.ack_due, self.ack_now, self.ack_put_off, self.came) = (false, false, false, 0);
     }
 
     /// How often in a row something was sent again.
@@ -435,6 +466,15 @@ impl RxdConn {
             return true;
         }
         (0..self.flight.len()).for_each(|at| self.lose(at));
+        if self.lost == 0
+            && let Some(oldest) = self.flight.front_mut()
+        {
+            // The peer has them all: what is lost is its word that it took them, which it gives again
+            // to who sends one again.
+            oldest.here = false;
+            self.here -= 1;
+            self.lose(0);
+        }
         if !self.flight.is_empty() {
             self.back_off(LEAST_WINDOW);
         }
@@ -456,7 +496,7 @@ mod tests {
     fn conn(ours: bool) -> (RxdConn, Instant) {
         let now = Instant::now();
         let mut conn = RxdConn::new(0, 0, 1, 128, now);
-        conn.known(7, ours.then_some(Greeting { nonce: 1 }));
+        conn.known(7, ours.then_some(Greeting::own(1)));
         (conn, now)
     }
 
@@ -500,6 +540,19 @@ mod tests {
         assert!(conn.carried < 2 * FIRST_WINDOW, "fewer are under way after a loss");
         conn.take_ack(24, OPEN, now).unwrap();
         assert!(!conn.has_lost());
+    }
+
+    #[test]
+    fn a_peer_that_has_all_and_whose_word_is_lost_is_asked_for_it() {
+        let (mut conn, now) = conn(true);
+        assert_eq!(send(&mut conn, 3, now), 3);
+        // 1 and 2 came before 0, after which there was no room for them at once.
+        conn.take_ack(0, Ack { window: 128, here: 0b11 }, now).unwrap();
+        conn.take_ack(1, Ack { window: 0, here: 0b1 }, now).unwrap();
+        assert!(!conn.has_lost());
+        let now = conn.deadline.unwrap();
+        assert!(conn.expired(now) && conn.may_repeat());
+        assert_eq!(conn.take_lost(now).unwrap().0, 1);
     }
 
     #[test]

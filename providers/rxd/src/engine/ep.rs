@@ -1,5 +1,6 @@
 //! An endpoint of the engine: its peers, its turns, its beginning and end.
 use super::conn::{Acquaintance, RxdConn};
+use super::helper::Bed;
 use super::port::PacketPort;
 use super::rx::RxdUnexpected;
 use super::tx::RxdTx;
@@ -37,6 +38,17 @@ const DOUBT: u32 = 4;
 
 /// Packets that came before an acknowledgement is sent although more come.
 pub(super) const ACK_EVERY: usize = 8;
+
+/// Which acknowledgements that are due are to be sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum AcksDue {
+    /// Those that cannot wait.
+    Now,
+    /// Those, and those that have waited for as long as they may while the application makes
+    /// calls.
+    Waited,
+    All,
+}
 
 /// What an endpoint is from its opening on.
 #[derive(Clone, Debug)]
@@ -89,10 +101,12 @@ pub(crate) struct RxdEngineEp {
     pub(super) early_bytes: usize,
     /// Room to make packets in.
     pub(super) scratch: Vec<u8>,
+    /// Who sends what is put off if the application makes no call.
+    pub(super) helper: Arc<Bed>,
 }
 
 impl RxdEngineEp {
-    pub(super) fn new(id: u32, limits: RxdLimits, identity: RxdIdentity) -> Self {
+    pub(super) fn new(id: u32, limits: RxdLimits, identity: RxdIdentity, helper: Arc<Bed>) -> Self {
         Self {
             inbox: identity.attr.inbox(id, MIN_MULTI_RECV, [0; 2]),
             scratch: Vec::new(),
@@ -115,6 +129,7 @@ impl RxdEngineEp {
             unnamed: Vec::new(),
             forgotten: Vec::new(),
             early_bytes: 0,
+            helper,
         }
     }
 
@@ -303,7 +318,7 @@ impl RxdEngineEp {
 
     fn send_rts(&mut self, id: u32) {
         let Some(conn) = self.conns.get(id) else { return };
-        let (source, greeting) = (self.identity.local.to_bytes(), Greeting { nonce: conn.nonce });
+        let (source, greeting) = (self.identity.local.to_bytes(), Greeting::own(conn.nonce));
         let packet = Rts::packet(conn.index.into(), &source, greeting);
         if let Some(port) = &mut self.port {
             // A packet that is not sent is a packet that is lost.
@@ -326,7 +341,7 @@ impl RxdEngineEp {
         self.now = clock();
         // What was put off for the application's answer to go first.
         if !self.acks.is_empty() {
-            self.send_acks(&mut *port, true);
+            self.send_acks_by(&mut *port, AcksDue::Waited);
         }
         if !self.stalled.is_empty() {
             self.retry_stalled();
@@ -376,7 +391,7 @@ impl RxdEngineEp {
             }
         }
         if !self.acks.is_empty() {
-            self.send_acks(port, false);
+            self.send_acks_by(port, AcksDue::Now);
         }
         while let Some(id) = self.ready.pop() {
             let Some(conn) = self.conns.get_mut(id) else { continue };
@@ -387,9 +402,8 @@ impl RxdEngineEp {
         }
     }
 
-    /// Sends acknowledgements: those that cannot wait, or all.
-    fn send_acks(&mut self, port: &mut dyn PacketPort, all: bool) {
-        let window = self.limits.config.max_unacked as u32;
+    fn send_acks_by(&mut self, port: &mut dyn PacketPort, due: AcksDue) {
+        let (window, now) = (self.limits.config.max_unacked as u32, self.now);
         let (conns, ops) = (&mut self.conns, &self.ops);
         self.acks.retain(|id| {
             let Some(conn) = conns.get_mut(*id).filter(|conn| conn.ack_due) else { return false };
@@ -397,7 +411,12 @@ impl RxdEngineEp {
                 conn.ack_due = false;
                 return false;
             }
-            if !all && !conn.ack_now && conn.came < ACK_EVERY {
+            let waits = match due {
+                AcksDue::Now => true,
+                AcksDue::Waited => conn.ack_put_off && !conn.habit.is_late(now),
+                AcksDue::All => false,
+            };
+            if waits && !conn.ack_now && conn.came < ACK_EVERY {
                 return true;
             }
             let ours = conn.is_ours();
@@ -417,15 +436,21 @@ impl RxdEngineEp {
                 return true;
             }
             conn.told_stop = window == 0;
-            (conn.ack_due, conn.ack_now, conn.came) = (false, false, 0);
+            if conn.ack_put_off {
+                conn.habit.unanswered();
+            }
+            conn.ack_is_sent();
             false
         });
     }
 
-    /// Sends all acknowledgements that are due.
-    pub(super) fn flush_acks(&mut self) {
-        if let Some(mut port) = self.port.take() {
-            self.send_acks(&mut *port, true);
+    /// Sends acknowledgements.
+    pub(super) fn send_acks(&mut self, due: AcksDue) {
+        if !self.acks.is_empty()
+            && let Some(mut port) = self.port.take()
+        {
+            self.now = clock();
+            self.send_acks_by(&mut *port, due);
             self.port = Some(port);
         }
     }

@@ -2,9 +2,10 @@
 //! call.
 //!
 //! A transfer is accepted before the peer has it. If the application then waits for something else,
-//! under manual progress no call would repeat a lost packet: the helper does. It looks at intervals
-//! while something is under way, keeps out of the way of an application that makes progress itself,
-//! and sleeps when nothing was under way for a while.
+//! under manual progress no call would repeat a lost packet: the helper does, and it sends
+//! acknowledgements that were put off for an answer. It looks at intervals while something is under
+//! way, keeps out of the way of an application that makes progress itself, and sleeps when nothing
+//! was under way for a while.
 use super::RxdEngine;
 use ofi_provider::progress::Progress;
 use ofi_provider::worker::{Worker, unharmed};
@@ -19,17 +20,21 @@ const PAUSE: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 64;
 
 /// The helper of an engine.
-#[derive(Default)]
 pub(super) struct Helper {
-    /// It sleeps, or was never started.
-    awake: Arc<AtomicBool>,
+    engine: Weak<RxdEngine>,
+    /// The application leaves room for a thread.
+    allowed: bool,
     thread: Mutex<Option<Worker>>,
     bed: Arc<Bed>,
 }
 
 /// Where the helper sleeps.
 #[derive(Default)]
-struct Bed {
+pub(super) struct Bed {
+    /// There is a helper.
+    taken: AtomicBool,
+    /// It does not sleep.
+    awake: AtomicBool,
     /// It is to end.
     stop: Mutex<bool>,
     woken: Condvar,
@@ -39,39 +44,75 @@ impl Bed {
     fn stop(&self) -> MutexGuard<'_, bool> {
         self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+
+    /// Has the helper look from now on; false if there is none. For who has the engine's lock.
+    #[inline]
+    pub(super) fn rouse(&self) -> bool {
+        self.awake.load(Ordering::Relaxed) || self.knock()
+    }
+
+    #[cold]
+    fn knock(&self) -> bool {
+        if !self.taken.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.awake.store(true, Ordering::Release);
+        drop(self.stop());
+        self.woken.notify_one();
+        true
+    }
 }
 
 impl Helper {
-    /// Has the helper look from now on. An application that serializes all calls has none: its
-    /// packets are sent by its calls only.
+    /// The helper of this engine, which is not there until it is needed. `allowed`: the
+    /// application leaves room for a thread.
+    pub(super) fn new(engine: Weak<RxdEngine>, allowed: bool) -> Self {
+        Self { engine, allowed, thread: Mutex::default(), bed: Arc::default() }
+    }
+
+    /// Where it sleeps.
+    pub(super) fn bed(&self) -> &Arc<Bed> {
+        &self.bed
+    }
+
+    /// Has the helper look from now on.
     #[inline]
-    pub(super) fn wake(&self, engine: &Arc<RxdEngine>) {
-        if !self.awake.load(Ordering::Relaxed) {
-            self.start(engine);
+    pub(super) fn wake(&self) {
+        if !self.bed.awake.load(Ordering::Relaxed) {
+            self.start();
         }
     }
 
     #[cold]
-    fn start(&self, engine: &Arc<RxdEngine>) {
-        if engine.is_serialized() || self.awake.swap(true, Ordering::AcqRel) {
+    fn start(&self) {
+        if !self.allowed {
             return;
         }
         let mut thread = self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if thread.is_some() {
-            drop(self.bed.stop());
-            self.bed.woken.notify_one();
+        if self.bed.rouse() {
             return;
         }
-        let (engine, bed, awake) = (Arc::downgrade(engine), self.bed.clone(), self.awake.clone());
-        match Worker::start("ofi-rxd-again", move || look(&engine, &bed, &awake)) {
-            Ok(worker) => *thread = Some(worker),
-            Err(_) => self.awake.store(false, Ordering::Release),
+        self.bed.awake.store(true, Ordering::Release);
+        let (engine, bed) = (self.engine.clone(), self.bed.clone());
+        match Worker::start("ofi-rxd-again", move || look(&engine, &bed)) {
+            Ok(worker) => {
+                *thread = Some(worker);
+                self.bed.taken.store(true, Ordering::Release);
+            }
+            Err(_) => self.bed.awake.store(false, Ordering::Release),
         }
+    }
+
+    /// Has all believe that there is a helper, whose part a test takes.
+    #[cfg(test)]
+    pub(super) fn pretend(&self) {
+        self.bed.taken.store(true, Ordering::Relaxed);
+        self.bed.awake.store(true, Ordering::Relaxed);
     }
 }
 
 /// The helper's thread.
-fn look(engine: &Weak<RxdEngine>, bed: &Bed, awake: &AtomicBool) {
+fn look(engine: &Weak<RxdEngine>, bed: &Bed) {
     let (mut seen, mut vain) = (None, 0);
     loop {
         std::thread::sleep(PAUSE);
@@ -89,11 +130,11 @@ fn look(engine: &Weak<RxdEngine>, bed: &Bed, awake: &AtomicBool) {
             vain = 0;
             let look =
                 || engine.upgrade().is_some_and(|of| unharmed(|| of.help(false)) == Some(true));
-            if !may_sleep(awake, look) {
+            if !may_sleep(&bed.awake, look) {
                 continue;
             }
             let mut stop = bed.stop();
-            while !*stop && !awake.load(Ordering::Acquire) {
+            while !*stop && !bed.awake.load(Ordering::Acquire) {
                 stop = bed.woken.wait(stop).unwrap_or_else(|poisoned| poisoned.into_inner());
             }
         }

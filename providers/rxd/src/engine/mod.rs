@@ -6,6 +6,7 @@
 //! endpoint, or in tests a network that loses, doubles and reorders them.
 mod conn;
 mod ep;
+mod habit;
 mod helper;
 mod port;
 mod rx;
@@ -13,6 +14,7 @@ mod rx;
 mod sim;
 mod tx;
 
+use ep::AcksDue;
 pub(crate) use ep::{RxdEngineEp, RxdIdentity};
 
 use crate::config::RxdConfig;
@@ -132,10 +134,12 @@ impl RxdEngine {
             epoll.add(fd, 0, Interest::READ)?;
         }
         let state = Lock::with_level(RxdState::default(), level);
-        let helper = Helper::default();
         let activity = Activity::default();
         let pid = std::process::id();
-        let this = Arc::new(Self { state, limits, ports, epoll, timer, activity, helper, pid });
+        let this = Arc::new_cyclic(|this| {
+            let helper = Helper::new(this.clone(), state.admits_visitors());
+            Self { state, limits, ports, epoll, timer, activity, helper, pid }
+        });
         let mut live = LIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         live.retain(|engine| engine.strong_count() > 0);
         live.push(Arc::downgrade(&this));
@@ -150,7 +154,7 @@ impl RxdEngine {
             state.turn();
             let mut owing = false;
             for (_, ep) in state.eps.iter_mut() {
-                ep.flush_acks();
+                ep.send_acks(AcksDue::All);
                 owing |= ep.is_owing();
             }
             owing
@@ -171,8 +175,8 @@ impl RxdEngine {
 
     /// Adds an endpoint; returns its number.
     pub(crate) fn add_ep(&self, identity: RxdIdentity) -> u32 {
-        let limits = self.limits.clone();
-        self.lock().eps.insert_with(|id| Box::new(RxdEngineEp::new(id, limits, identity)))
+        let (limits, helper) = (self.limits.clone(), self.helper.bed().clone());
+        self.lock().eps.insert_with(|id| Box::new(RxdEngineEp::new(id, limits, identity, helper)))
     }
 
     /// Calls `each` with an endpoint, if that is still open.
@@ -185,24 +189,19 @@ impl RxdEngine {
     /// Starts a transfer.
     #[inline]
     pub(crate) fn transfer(
-        self: &Arc<Self>,
+        &self,
         ep: u32,
         start: impl FnOnce(&mut RxdEngineEp) -> Result,
     ) -> Result {
         let result = start(self.lock().ep(ep));
-        self.helper.wake(self);
+        self.helper.wake();
         result
     }
 
     /// A look of the helper's: makes progress for an application that makes none, if something is
-    /// under way. Returns whether it is.
+    /// under way. Returns whether it is, as far as the application lets the helper see.
     fn help(&self, idle: bool) -> bool {
-        let mut state = self.lock();
-        let busy = state.eps.iter().any(|(_, ep)| ep.is_busy());
-        if busy && idle {
-            state.turn();
-        }
-        busy
+        self.state.visit(|state| state.help(idle)).unwrap_or(true)
     }
 
     /// Starts an endpoint.
@@ -224,7 +223,7 @@ impl RxdEngine {
             let mut state = self.lock();
             let Some(of) = state.eps.get_mut(ep) else { return };
             of.turn();
-            of.flush_acks();
+            of.send_acks(AcksDue::All);
             if !of.is_owing() || start.elapsed() >= LINGER {
                 if let Some(mut ep) = state.eps.remove(ep) {
                     if let Some(fd) = ep.fd() {
@@ -237,6 +236,28 @@ impl RxdEngine {
             drop(state);
             std::thread::sleep(LINGER_PAUSE);
         }
+    }
+}
+
+impl RxdEngine {
+    /// Sends what was put off, and sets the timer that wakes a thread; false when there is
+    /// something to do right now.
+    fn prepare_to_sleep(&self, state: &mut RxdState) -> bool {
+        let mut next: Option<Instant> = None;
+        let mut may = true;
+        for (_, ep) in state.eps.iter_mut() {
+            ep.send_acks(AcksDue::All);
+            may &= ep.may_block();
+            next = [next, ep.deadline()].into_iter().flatten().min();
+        }
+        may &= self.ports.may_block();
+        let left = next.map(|at| at.saturating_duration_since(clock()));
+        if left == Some(Duration::ZERO) {
+            return false;
+        }
+        // No time turns the timer off.
+        self.timer.set(left.unwrap_or(Duration::ZERO));
+        may
     }
 }
 
@@ -266,23 +287,16 @@ impl Progress for RxdEngine {
         self.epoll.as_raw_fd()
     }
 
+    fn visit(&self) -> bool {
+        let visit = self.state.visit(|state| {
+            state.turn();
+            self.prepare_to_sleep(state)
+        });
+        visit.unwrap_or(false)
+    }
+
     fn may_block(&self) -> bool {
-        let mut state = self.lock();
-        let mut next: Option<Instant> = None;
-        let mut may = true;
-        for (_, ep) in state.eps.iter_mut() {
-            ep.flush_acks();
-            may &= ep.may_block();
-            next = [next, ep.deadline()].into_iter().flatten().min();
-        }
-        may &= self.ports.may_block();
-        let left = next.map(|at| at.saturating_duration_since(clock()));
-        if left == Some(Duration::ZERO) {
-            return false;
-        }
-        // No time turns the timer off.
-        self.timer.set(left.unwrap_or(Duration::ZERO));
-        may
+        self.prepare_to_sleep(&mut self.lock())
     }
 
     fn is_serialized(&self) -> bool {
@@ -299,6 +313,20 @@ impl RxdState {
     #[inline]
     pub(crate) fn ep(&mut self, id: u32) -> &mut RxdEngineEp {
         &mut self.eps[id]
+    }
+
+    /// A look of the helper's ([`RxdEngine::help`]).
+    fn help(&mut self, idle: bool) -> bool {
+        let busy = self.eps.iter().any(|(_, ep)| ep.is_busy());
+        if busy && idle {
+            self.turn();
+        }
+        if busy {
+            // The application does not answer what comes while it makes no calls.
+            let due = if idle { AcksDue::All } else { AcksDue::Waited };
+            self.eps.iter_mut().for_each(|(_, ep)| ep.send_acks(due));
+        }
+        busy
     }
 
     /// One turn of progress. Returns whether packets came.

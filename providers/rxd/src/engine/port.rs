@@ -56,9 +56,10 @@ pub(crate) struct CorePorts {
     pub(crate) domain: Arc<CoreDomain>,
     /// The core's info, to make those of its endpoints of.
     pub(crate) info: InfoBuf,
-    /// The longest packet, and what the core wants before it.
+    /// The longest packet, and what the core wants before one that comes, and one that is sent.
     pub(crate) packet: usize,
     pub(crate) prefix: usize,
+    pub(crate) send_prefix: usize,
     /// The longest packet that the core copies at once.
     pub(crate) inject: usize,
     pub(crate) level: Level,
@@ -163,12 +164,13 @@ impl CorePort {
     }
 
     fn send_one(&mut self, to: fi_addr_t, packet: &[u8]) -> Result {
-        if self.common.prefix == 0 && packet.len() <= self.common.inject {
+        let prefix = self.common.send_prefix;
+        if prefix == 0 && packet.len() <= self.common.inject {
             return self.ep.inject(packet, to);
         }
         let mut buf = self.buffer()?;
-        let end = self.common.prefix + packet.len();
-        buf[self.common.prefix..end].copy_from_slice(packet);
+        let end = prefix + packet.len();
+        buf[prefix..end].copy_from_slice(packet);
         self.ep.send(buf, end, to, SEND).map_err(|(error, buf)| {
             self.free.push(buf);
             error

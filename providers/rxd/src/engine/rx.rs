@@ -8,9 +8,9 @@ use super::tx::{RxdTx, TxData};
 use crate::config::{max_atomic, max_atomic_bytes};
 use crate::provider::RXD;
 use crate::wire::{
-    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, Ack, CTS, Cts, DATA, DATA_HEAD, DATA_READ, DELIVER,
-    DELIVERED, DataHead, Greeting, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION, Parsed,
-    READ_REQ, REFUSAL, RTS, Rts, RxdBase, RxdOperation, TAGGED, WRITE,
+    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, Ack, CTS, Carried, Cts, DATA, DATA_HEAD, DATA_READ,
+    DELIVER, DELIVERED, DataHead, Greeting, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION,
+    Parsed, READ_REQ, REFUSAL, RTS, Rts, RxdBase, RxdOperation, TAGGED, WRITE,
 };
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, fi_addr_t,
@@ -132,10 +132,19 @@ impl RxdEngineEp {
                     return Ok(());
                 }
                 conn.heard = self.now;
-                match kind {
-                    crate::wire::ACK => self.acknowledged(id, base.seq, Ack::read(packet)?),
-                    _ => self.in_sequence(id, base, packet),
+                if kind == crate::wire::ACK {
+                    return self.acknowledged(id, base.seq, Ack::read(packet)?);
                 }
+                let packet = if conn.carries() {
+                    let (rest, carried) = Carried::split(&base, packet)?;
+                    if let Some(Carried { next, window }) = carried {
+                        self.acknowledged(id, next, Ack { window, here: 0 })?;
+                    }
+                    rest
+                } else {
+                    packet
+                };
+                self.in_sequence(id, base, packet)
             }
         });
         if let Err(Malformed(why)) = handled {
@@ -211,7 +220,7 @@ impl RxdEngineEp {
         }
         conn.heard = now;
         conn.verified |= from == conn.to && from != FI_ADDR_NOTAVAIL;
-        let greeting = rts.greeting.map(|_| Greeting { nonce: conn.nonce });
+        let greeting = rts.greeting.map(|_| Greeting::own(conn.nonce));
         let (packet, len) = Cts { of: rts.index, index: conn.index.into(), greeting }.packet();
         self.greetings.push((id, packet[..len].to_vec()));
         self.make_ready(id);
@@ -326,7 +335,10 @@ impl RxdEngineEp {
             let at = conn.deadline;
             self.note_deadline(at);
         }
-        self.owe_ack(id, end);
+        let conn = &mut self.conns[id];
+        let put_off = end && conn.carries() && conn.habit.ended(self.now) && self.helper.rouse();
+        conn.ack_put_off |= put_off;
+        self.owe_ack(id, end && !put_off);
     }
 
     /// Goes on with packets that came early.

@@ -176,6 +176,8 @@ struct OverPackets {
     net: SharedNet,
     packet: usize,
     config: RxdConfig,
+    /// Engines have helpers.
+    helped: bool,
 }
 
 /// The memory that peers may reach, beneath one engine.
@@ -216,7 +218,8 @@ impl SimWorld for OverPackets {
             lost: 0,
         };
         let packet = random.pick(&[256, 512, 1472]);
-        Self { net: Arc::new(Mutex::new(net)), packet, config }
+        let helped = random.one_in(2);
+        Self { net: Arc::new(Mutex::new(net)), packet, config, helped }
     }
 
     fn begin(&mut self, plan: &mut SimPlan) {
@@ -237,6 +240,9 @@ impl SimWorld for OverPackets {
         // No thread but the simulation's calls: the engine starts none either.
         let ports = Box::new(LossyPorts(self.net.clone()));
         let engine = RxdEngine::new(limits, ports, Level::Serialized).unwrap();
+        if self.helped {
+            engine.helper.pretend();
+        }
         (engine, RxdRegion { regions, key })
     }
 
@@ -251,7 +257,18 @@ impl SimWorld for OverPackets {
 
     fn turn(&mut self, engine: &RxdEngine, _beneath: &mut RxdRegion) {
         let mut state = engine.lock();
-        state.turn();
+        let looks = {
+            let random = &mut lock(&self.net).random;
+            (self.helped && random.one_in(8)).then(|| random.one_in(2))
+        };
+        match looks {
+            Some(idle) => {
+                state.help(idle);
+            }
+            None => {
+                state.turn();
+            }
+        }
         state.check();
     }
 
@@ -308,7 +325,8 @@ impl SimWorld for OverPackets {
 
     fn describe(&self) -> String {
         let net = lock(&self.net);
-        format!("{:?} {:?}, {} lost", net.plan, self.config, net.lost)
+        let (plan, config, helped) = (net.plan, &self.config, self.helped);
+        format!("{plan:?} {config:?}, helped: {helped}, {} lost", net.lost)
     }
 }
 

@@ -7,9 +7,9 @@ use super::ep::RxdEngineEp;
 use super::port::PacketPort;
 use crate::provider::RXD;
 use crate::wire::{
-    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, BASE_LEN, DATA, DATA_HEAD, DATA_READ, DELIVER, DELIVERED,
-    DataHead, INJECTED, INLINE, MAX_HEAD, MSG, NO_OP, NO_TX_COMPLETION, READ_REQ, REFUSAL, RxdBase,
-    RxdOperation, TAGGED, WITH_CQ_DATA, WITH_TAG, WRITE,
+    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, BASE_LEN, Carried, DATA, DATA_HEAD, DATA_READ, DELIVER,
+    DELIVERED, DataHead, INJECTED, INLINE, MAX_HEAD, MSG, NO_OP, NO_TX_COMPLETION, READ_REQ,
+    REFUSAL, RxdBase, RxdOperation, TAGGED, WITH_CQ_DATA, WITH_TAG, WRITE,
 };
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG,
@@ -416,7 +416,7 @@ impl RxdEngineEp {
         if scratch.is_empty() {
             scratch.resize(BEFORE + most.max(BATCH), 0);
         }
-        let (now, mut sent) = (*now, Ok(()));
+        let (now, mut sent, mut owed) = (*now, Ok(()), false);
         while sent.is_ok() && conn.may_repeat() {
             let Some((seq, again)) = conn.take_lost(now) else { break };
             let Some(op) = ops.get(again.op) else { continue };
@@ -431,7 +431,7 @@ impl RxdEngineEp {
         }
         // Packets of full length one behind the other, of which the last may be shorter.
         while sent != Err(Error::AGAIN) && conn.room() > 0 {
-            let (mut at, mut stride, first) = (BEFORE, 0, conn.next);
+            let (mut at, mut stride, first, mut carries) = (BEFORE, 0, conn.next, false);
             while conn.room() > 0 && at + most <= scratch.len() {
                 let Some(op_id) = next_op(conn, ops) else { break };
                 let Some(op) = ops.get_mut(op_id) else { continue };
@@ -442,7 +442,13 @@ impl RxdEngineEp {
                 let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
                 let room = &mut scratch[at..at + most];
                 let part = (op_id, op.sent);
-                let len = op.build(&limits.regions, part, base, conn.is_ours(), room);
+                let mut len = op.build(&limits.regions, part, base, conn.is_ours(), room);
+                if at == BEFORE && conn.carries() && len + Carried::LEN <= most {
+                    conn.habit.answered(now);
+                    if let Some(carried) = conn.take_carried(limits.config.max_unacked) {
+                        (len, carries) = (carried.append(room, len), true);
+                    }
+                }
                 op.sent += 1;
                 if op.sent == op.packets {
                     conn.sent.push_back((conn.next, op_id));
@@ -464,9 +470,13 @@ impl RxdEngineEp {
             if sent == Err(Error::AGAIN) {
                 conn.not_sent(first);
             }
+            owed |= carries && sent.is_err();
         }
         let at = conn.deadline;
         self.note_deadline(at);
+        if owed {
+            self.owe_ack(id, true);
+        }
         match sent {
             Err(Error::AGAIN) => {
                 self.make_ready(id);

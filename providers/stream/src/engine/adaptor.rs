@@ -132,8 +132,8 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
     const SENDS_AT_ONCE: bool = true;
 
     #[inline(always)]
-    fn send_at_once(&self, ep: u32, op: SendOp, tagged: bool) -> Result<bool> {
-        self.lock().send_at_once(ep, op, tagged)
+    fn send_at_once(&self, ep: u32, op: SendOp, tagged: bool, all_is_read: bool) -> Result<bool> {
+        self.lock().send_at_once(ep, op, tagged, all_is_read)
     }
 
     fn read(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: ReadOp) -> Result {

@@ -389,9 +389,7 @@ impl<N: Net> StreamState<N> {
     }
 
     fn ask_poller(&mut self) {
-        if self.started.is_some() {
-            self.take_started();
-        }
+        self.take_started();
         self.wake_up();
         self.watch_looked_at();
         let mut events = std::mem::take(&mut self.events);

@@ -102,8 +102,11 @@ impl<N: Net> StreamState<N> {
 
     /// Takes up the kept messages that other providers started.
     pub(super) fn take_started(&mut self) {
-        if let Some(started) = self.started.clone() {
-            self.take_up(started.take());
+        if let Some(started) = &self.started
+            && started.any()
+        {
+            let started = started.take();
+            self.take_up(started);
         }
     }
 

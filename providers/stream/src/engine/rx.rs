@@ -24,7 +24,7 @@ use ofi_provider::log::peer_text;
 use ofi_provider::malformed;
 use ofi_provider::reserved::ONLY_TAG;
 use ofi_provider::ring::ShortCells;
-use ofi_provider::slab::{NONE, Slab};
+use ofi_provider::slab::NONE;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -127,8 +127,10 @@ fn plain_message<'a, N: Net>(
 ) -> Option<&'a [u8]> {
     let message = StreamHeader::plain(bytes)?;
     let StreamPlain { tagged, tag, body, rest } = message;
-    let taken = inbox.receive_plain(conn.peer, tagged, tag, body)
-        || inbox.receive_whole(conn.peer, tagged, tag, body);
+    let taken = match inbox.is_imported() {
+        true => inbox.receive_imported(conn.peer, tagged, tag, body),
+        false => inbox.receive_plain(conn.peer, tagged, tag, body),
+    } || inbox.receive_whole(conn.peer, tagged, tag, body);
     if taken {
         conn.received.one(body.len());
     }
@@ -150,14 +152,35 @@ fn plain_messages<'a, N: Net>(
     rest
 }
 
-/// [`plain_messages`] that came through memory, from where they are there.
-#[inline(always)]
-fn plain_in_memory<N: Net>(conn: &StreamConn<N>, eps: &mut Slab<StreamEngineEp>) -> ShortCells {
-    let (inbox, peer) = (&mut eps[conn.ep].inbox, conn.peer);
+/// [`plain_in_memory`] where receives are another provider's.
+#[inline(never)]
+fn imported_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
+    let peer = conn.peer;
     let came = conn.link.take_short(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            (inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
-                || inbox.receive_imported(peer, tagged, tag, bytes.behind(head)))
+            inbox.receive_imported(peer, tagged, tag, bytes.behind(head))
+                && conn.received.one(bytes.len() - head)
+        })
+    });
+    if came != ShortCells::Else {
+        return came;
+    }
+    conn.link.take_whole(|words, bytes| {
+        StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
+            (inbox.receive_imported(peer, tagged, tag, bytes.behind(head))
+                || inbox.receive_whole(peer, tagged, tag, bytes.behind(head)))
+                && conn.received.one(bytes.len() - head)
+        })
+    })
+}
+
+/// [`plain_messages`] that came through memory, from where they are there.
+#[inline(always)]
+fn plain_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
+    let peer = conn.peer;
+    let came = conn.link.take_short(|words, bytes| {
+        StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
+            inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
                 && conn.received.one(bytes.len() - head)
         })
     });
@@ -268,7 +291,11 @@ impl<N: Net> StreamState<N> {
         if !conn.takes_plain() {
             return ShortCells::Else;
         }
-        let came = plain_in_memory(conn, eps);
+        let inbox = &mut eps[conn.ep].inbox;
+        let came = match inbox.is_imported() {
+            true => imported_in_memory(conn, inbox),
+            false => plain_in_memory(conn, inbox),
+        };
         if came == ShortCells::Took {
             conn.misses = 0;
         }

@@ -210,7 +210,7 @@ impl<N: Net> StreamState<N> {
         // In parts, which stay in registers: for the calls below an operation is put together again.
         let SendOp { buf, dest, context, data, tag, flags } = op;
         let plain = PlainSend { buf: &buf, dest, context, data, tag, flags };
-        let sent = self.send_plain(ep_id, plain, tagged);
+        let sent = self.send_plain(ep_id, plain, tagged, false);
         // Apart for both cases: what they share would be done before either, sent or not.
         match sent {
             Plainly::Sent => Ok(()),
@@ -229,11 +229,17 @@ impl<N: Net> StreamState<N> {
     /// A message that is to be reported, for another provider: true if it has left, which nobody was
     /// told; false if it will be reported.
     #[inline(always)]
-    pub(super) fn send_at_once(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result<bool> {
+    pub(super) fn send_at_once(
+        &mut self,
+        ep_id: u32,
+        op: SendOp,
+        tagged: bool,
+        all_is_read: bool,
+    ) -> Result<bool> {
         let SendOp { buf, dest, context, data, tag, flags } = op;
         let plain =
             PlainSend { buf: &buf, dest, context, data, tag, flags: flags & !FI_COMPLETION };
-        match self.send_plain(ep_id, plain, tagged) {
+        match self.send_plain(ep_id, plain, tagged, all_is_read) {
             Plainly::Sent => return Ok(true),
             Plainly::Not => {
                 let flags = flags | self.eps[ep_id].identity.attr.send_flags;
@@ -250,7 +256,13 @@ impl<N: Net> StreamState<N> {
     /// The short way for the commonest case: a small message without special flags, before which
     /// nothing waits, is sent at once. In any other case nothing has been done yet.
     #[inline(always)]
-    fn send_plain(&mut self, ep_id: u32, op: PlainSend<'_>, tagged: bool) -> Plainly {
+    fn send_plain(
+        &mut self,
+        ep_id: u32,
+        op: PlainSend<'_>,
+        tagged: bool,
+        all_is_read: bool,
+    ) -> Plainly {
         let Self { net, eps, conns, packet, turns, forsaken, courier, .. } = self;
         let ep = &mut eps[ep_id];
         let len = op.buf.len();
@@ -278,7 +290,7 @@ impl<N: Net> StreamState<N> {
             && op.buf.in_one_piece().is_some_and(|body| conn.link.send_plain(id, tag, body));
         if !in_memory
             && conn.sent_in == *turns
-            && !(report && ep.ledger.all_is_read())
+            && !(all_is_read || (report && ep.ledger.all_is_read()))
             && Self::gathers(conn, net, courier, *forsaken)
         {
             return Plainly::Not;

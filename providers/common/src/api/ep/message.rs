@@ -112,14 +112,24 @@ unsafe extern "C" fn send_at_once<E: Endpoint, const TAGGED: bool>(
     dest: fi_addr_t,
     tag: u64,
     context: *mut c_void,
+    all_is_read: u64,
 ) -> c_int {
-    answer_quickly("a send of another provider's", || -> Result<c_int> {
-        // SAFETY: see above.
-        let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
-        let (buf, context) = (buf.with_desc(desc), Context(context));
-        let op = SendOp { buf, dest, context, data: 0, tag, flags: FI_COMPLETION };
-        ep.shared.hand(true, |ep| ep.send_at_once(op, TAGGED)).map(c_int::from)
-    })
+    let sent = answer_quickly("a send of another provider's", || -> ssize_t {
+        let send = || {
+            // SAFETY: see above; whoever has this function has a buffer that was looked at, and the
+            // endpoint.
+            let (ep, buf) = unsafe { (&*ep.cast::<EpFid<E>>(), SendBuf::of(buf, len)) };
+            let (buf, context) = (buf.with_desc(desc), Context(context));
+            let op = SendOp { buf, dest, context, data: 0, tag, flags: FI_COMPLETION };
+            ep.shared.hand(true, |ep| ep.send_at_once(op, TAGGED, all_is_read != 0))
+        };
+        // Turned into C's terms in here, as in `answer_transfer`.
+        match send() {
+            Ok(complete) => complete.into(),
+            Err(error) => error.to_ret() as ssize_t,
+        }
+    });
+    sent as c_int
 }
 
 /// The name of a call of the API.

@@ -1,0 +1,129 @@
+//! Whether an application answers its peer at once.
+//!
+//! Then the answer can carry the acknowledgement of what it answers, and half of the packets of
+//! such a talk need not be sent. If no answer comes the peer has waited for nothing. So the
+//! acknowledgement is put off only after a row of prompt answers, and each time that none came the
+//! next row has to be twice as long, until one was very long.
+use std::time::{Duration, Instant};
+
+/// An answer at once comes within this time.
+const AT_ONCE: Duration = Duration::from_micros(20);
+
+/// Prompt answers in a row after which another one is expected: at first, and at most.
+const FEWEST: u32 = 8;
+const MOST: u32 = 4096;
+/// After so many times as many another one is expected sooner again.
+const FORGIVEN: u32 = 64;
+
+/// What is known of an application's answers to one peer.
+#[derive(Debug)]
+pub(super) struct AnswerHabit {
+    /// When something ended that the application has not answered yet.
+    ended: Option<Instant>,
+    /// Prompt answers in a row, and how many are needed.
+    row: u32,
+    needed: u32,
+}
+
+impl Default for AnswerHabit {
+    fn default() -> Self {
+        Self { ended: None, row: 0, needed: FEWEST }
+    }
+}
+
+impl AnswerHabit {
+    /// Something of the peer's ended that the application may answer: whether it will do so at
+    /// once.
+    #[inline]
+    pub(super) fn ended(&mut self, now: Instant) -> bool {
+        if self.is_late(now) {
+            (self.ended, self.row) = (None, 0);
+        }
+        self.ended.get_or_insert(now);
+        self.row >= self.needed
+    }
+
+    /// A packet goes to the peer that can carry an acknowledgement.
+    #[inline]
+    pub(super) fn answered(&mut self, now: Instant) {
+        let late = self.is_late(now);
+        if self.ended.take().is_none() {
+            return;
+        }
+        self.row = if late { 0 } else { self.row + 1 };
+        if self.row >= FORGIVEN * self.needed {
+            (self.needed, self.row) = ((self.needed / 2).max(FEWEST), self.needed);
+        }
+    }
+
+    /// Whether an answer does not come at once any more.
+    #[inline]
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.ended.is_some_and(|at| now.saturating_duration_since(at) > AT_ONCE)
+    }
+
+    /// An answer was expected, and the acknowledgement had to go without it.
+    pub(super) fn unanswered(&mut self) {
+        self.needed = (self.needed * 2).min(MOST);
+        (self.ended, self.row) = (None, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers so many times at once, until an answer is expected; returns how many it took.
+    fn prompt_until_expected(habit: &mut AnswerHabit, now: &mut Instant) -> u32 {
+        let mut count = 0;
+        while !habit.ended(*now) {
+            *now += AT_ONCE;
+            habit.answered(*now);
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_row_of_prompt_answers_promises_another_and_a_broken_promise_costs_a_longer_row() {
+        let (mut habit, mut now) = (AnswerHabit::default(), Instant::now());
+        let mut needed = FEWEST;
+        for _ in 0..20 {
+            assert_eq!(prompt_until_expected(&mut habit, &mut now), needed);
+            assert!(!habit.is_late(now + AT_ONCE));
+            now += AT_ONCE + Duration::from_micros(1);
+            assert!(habit.is_late(now));
+            habit.unanswered();
+            assert!(!habit.is_late(now));
+            needed = (2 * needed).min(MOST);
+        }
+        assert_eq!(needed, MOST);
+        // All is forgiven, in the end.
+        for _ in 0..2 * FORGIVEN * MOST {
+            habit.ended(now);
+            habit.answered(now);
+        }
+        assert_eq!(habit.needed, FEWEST);
+    }
+
+    #[test]
+    fn who_answers_late_or_not_at_all_begins_anew_at_no_cost() {
+        let (mut habit, mut now) = (AnswerHabit::default(), Instant::now());
+        for answers in [true, false].into_iter().cycle().take(20) {
+            for _ in 0..FEWEST - 1 {
+                assert!(!habit.ended(now));
+                habit.answered(now);
+            }
+            assert!(!habit.ended(now));
+            now += 2 * AT_ONCE;
+            if answers {
+                habit.answered(now);
+            }
+        }
+        // What goes to a peer of which nothing ended is no answer.
+        habit.answered(now);
+        assert!(!habit.ended(now));
+        habit.answered(now);
+        assert_eq!(prompt_until_expected(&mut habit, &mut now), FEWEST - 1);
+    }
+}
