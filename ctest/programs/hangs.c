@@ -436,7 +436,7 @@ int main(int argc, char **argv)
 		ranks = 3;
 	else if (!strcmp(argv[1], "ring"))
 		ranks = 4;
-	alarm(60);
+	alarm(150);
 	if (pipe(done))
 		return 1;
 	for (int i = 0; i < ranks; i++) {
@@ -445,7 +445,7 @@ int main(int argc, char **argv)
 		pids[i] = fork();
 		if (pids[i] == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			alarm(60);
+			alarm(150);
 			run(argv[1], i);
 			return 0;
 		}
