@@ -43,6 +43,26 @@ pub enum Level {
     Gated(Arc<Gate>),
 }
 
+impl Level {
+    /// How many levels there are, and the number of each ([`number`](Self::number)).
+    pub const COUNT: usize = 3;
+    /// The number of [`Level::Serialized`].
+    pub const SERIALIZED: usize = 0;
+    /// The number of [`Level::Shared`].
+    pub const SHARED: usize = 1;
+    /// The number of [`Level::Gated`].
+    pub const GATED: usize = 2;
+
+    /// The level's number, below [`COUNT`](Self::COUNT), for functions that are made for each level.
+    pub fn number(&self) -> usize {
+        match self {
+            Self::Serialized => Self::SERIALIZED,
+            Self::Shared => Self::SHARED,
+            Self::Gated(_) => Self::GATED,
+        }
+    }
+}
+
 /// Keeps threads of the library away from an application that serializes its calls, at no cost
 /// to the application, which marks with plain stores that it is inside. The rare visitor makes
 /// all running threads pass a memory barrier (membarrier(2)) before it believes the mark.

@@ -142,7 +142,7 @@ impl MutexCond {
 ///
 /// [`Uncancelled`]: crate::boundary::Uncancelled
 macro_rules! cancellable {
-    ($function:ident: fn($($arg:ty),* $(,)?) -> $ret:ty) => {{
+    ($function:path: fn($($arg:ty),* $(,)?) -> $ret:ty) => {{
         type Unwinds = unsafe extern "C-unwind" fn($($arg),*) -> $ret;
         // SAFETY: the two kinds of function are called in the same way.
         Some(unsafe {

@@ -224,6 +224,12 @@ pub struct NextEntry<'a> {
 }
 
 impl NextEntry<'_> {
+    /// Whether the application has read all entries before it.
+    #[inline(always)]
+    pub fn is_first(&self) -> bool {
+        self.number == self.cq.read.load(Ordering::Relaxed)
+    }
+
     /// Writes the entry.
     #[inline(always)]
     pub fn write(self, entry: Completion) {
@@ -321,10 +327,11 @@ impl Cq {
             return Err(Error::INVAL);
         }
         let slots = zeroed(size.next_power_of_two())?;
+        let level = domain.level.number();
         let ring = Lock::with_level(EntryRing::new(slots), domain.level);
         let is_plain = ring.is_alone() && kind == WaitKind::None;
         let cq = Arc::new(Self {
-            c: fid_cq { fid: Self::fid(context), ops: (&raw const CQ_OPS).cast_mut() },
+            c: fid_cq { fid: Self::fid(context), ops: (&raw const CQ_OPS[level]).cast_mut() },
             ring,
             read: AtomicUsize::new(0),
             written: AtomicUsize::new(0),
@@ -503,46 +510,38 @@ impl Cq {
     }
 
     /// Takes the one entry that is wanted, or there, if nothing else has to be done. Most reads that find
-    /// something come to an end here: nothing in it calls or panics, so that it needs no frame. None if it
-    /// takes more to use the queue ([`read_one`](Self::read_one)).
+    /// something come to an end here: nothing in it calls or panics, so that it needs no frame. `LEVEL` is the
+    /// number of the level of the queue's lock; with another one there is more to do.
     ///
     /// # Safety
     /// `buf` has room for `count` entries of the queue's format; `src` is null
     /// or has room for `count` addresses.
     #[inline(always)]
-    unsafe fn read_at_once(
+    unsafe fn read_one<const LEVEL: usize>(
         &self,
         buf: *mut c_void,
         count: usize,
         src: *mut fi_addr_t,
-    ) -> Option<bool> {
-        // SAFETY: by this function's contract.
-        self.ring.at_once(|ring| unsafe { self.take_one(ring, buf, count, src) })
-    }
-
-    /// [`read_at_once`](Self::read_at_once) where threads of ours or of the application's may use the queue at
-    /// the same time.
-    ///
-    /// # Safety
-    /// That of `read_at_once`.
-    #[inline(always)]
-    unsafe fn read_one(&self, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> Look {
-        let within_gate = self.ring.within_gate(|ring| {
-            // SAFETY: by this function's contract.
-            unsafe { self.take_one(ring, buf, count, src) }
-        });
-        if let Some(took) = within_gate {
-            return if took { Look::Took } else { Look::Else };
+    ) -> Look {
+        // Where taking the lock costs more than this look.
+        if LEVEL != Level::SERIALIZED && self.len() == 0 {
+            return Look::Else;
         }
         // SAFETY: by this function's contract.
-        match self.ring.quickly(|ring| unsafe { self.take_one(ring, buf, count, src) }) {
+        let take = |ring: &mut EntryRing| unsafe { self.take_one(ring, buf, count, src) };
+        let looked = match LEVEL {
+            Level::SERIALIZED => self.ring.at_once(take).map(|took| (took, false)),
+            Level::GATED => self.ring.within_gate(take).map(|took| (took, false)),
+            _ => self.ring.quickly(take),
+        };
+        match looked {
             Some((true, false)) => Look::Took,
             Some((took, true)) => Look::Wake { took },
             _ => Look::Else,
         }
     }
 
-    /// See [`read_at_once`](Self::read_at_once).
+    /// See [`read_one`](Self::read_one).
     ///
     /// # Safety
     /// Its own.
@@ -574,25 +573,21 @@ impl Cq {
         true
     }
 
-    /// Takes up to `count` entries to `buf` (and their sources to `src`), after progress if there is
-    /// none.
-    ///
-    /// # Safety
-    /// The contract of [`read_one`](Self::read_one).
-    unsafe fn read(&self, buf: *mut c_void, count: usize, src: *mut fi_addr_t) -> Result<usize> {
+    /// Makes progress if there is nothing to read. A read of no entries is how an application asks for
+    /// progress only.
+    #[inline(always)]
+    fn look_for(&self, count: usize) {
         if count == 0 || self.len() == 0 {
             self.progress.get().progress();
         }
-        // SAFETY: by this function's contract.
-        unsafe { self.read_rest(buf, count, src) }
     }
 
-    /// [`read`](Self::read) after progress.
+    /// Takes up to `count` of the entries that are there to `buf`, and their sources to `src`.
     ///
     /// # Safety
-    /// Its contract.
+    /// The contract of [`read_one`](Self::read_one).
     #[inline(never)]
-    unsafe fn read_rest(
+    unsafe fn read_all(
         &self,
         buf: *mut c_void,
         count: usize,
@@ -604,33 +599,6 @@ impl Cq {
         if count == 0 {
             return Ok(0);
         }
-        // SAFETY: by this function's contract.
-        unsafe {
-            match self.read_one(buf, count, src) {
-                Look::Took => return Ok(1),
-                Look::Else => {}
-                Look::Wake { took } => {
-                    self.ring.wake_sleeper();
-                    if took {
-                        return Ok(1);
-                    }
-                }
-            }
-            self.read_all(buf, count, src)
-        }
-    }
-
-    /// Takes up to `count` of the entries that are there.
-    ///
-    /// # Safety
-    /// The contract of [`read_one`](Self::read_one).
-    #[inline(never)]
-    unsafe fn read_all(
-        &self,
-        buf: *mut c_void,
-        count: usize,
-        src: *mut fi_addr_t,
-    ) -> Result<usize> {
         if buf.is_null() {
             return Err(Error::INVAL);
         }
@@ -675,9 +643,10 @@ impl Cq {
         }
     }
 
-    /// One look of a blocking read, with [`read`](Self::read).
+    /// One look of a blocking read.
     ///
-    /// # Safety The contract of [`read`](Self::read).
+    /// # Safety
+    /// The contract of [`read_one`](Self::read_one).
     unsafe fn sread(
         &self,
         buf: *mut c_void,
@@ -688,8 +657,11 @@ impl Cq {
         call.look(
             self.wait()?,
             || self.progress.get().may_block(),
-            // SAFETY: by this function's contract.
-            || unsafe { self.read(buf, count, src) },
+            || {
+                self.look_for(count);
+                // SAFETY: by this function's contract.
+                unsafe { self.read_all(buf, count, src) }
+            },
             || self.has_entries(),
         )
     }
@@ -904,22 +876,31 @@ impl Object<fid_cq> for Cq {
     }
 }
 
-static CQ_OPS: fi_ops_cq = fi_ops_cq {
-    size: size_of::<fi_ops_cq>(),
-    read: cancellable!(read: fn(*mut fid_cq, *mut c_void, usize) -> ssize_t),
-    readfrom: cancellable!(readfrom: fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t) -> ssize_t),
-    readerr: Some(readerr),
-    sread: cancellable!(
-        sread: fn(*mut fid_cq, *mut c_void, usize, *const c_void, c_int) -> ssize_t
-    ),
-    sreadfrom: cancellable!(
-        sreadfrom: fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t, *const c_void, c_int)
-            -> ssize_t
-    ),
-    signal: Some(signal),
-    strerror: Some(cq_strerror),
-    export_xpu: unbuilt(),
-};
+/// The calls on queues of each [level](Level::number): each reads without asking how.
+static CQ_OPS: [fi_ops_cq; Level::COUNT] = [
+    cq_ops::<{ Level::SERIALIZED }>(),
+    cq_ops::<{ Level::SHARED }>(),
+    cq_ops::<{ Level::GATED }>(),
+];
+
+const fn cq_ops<const LEVEL: usize>() -> fi_ops_cq {
+    fi_ops_cq {
+        size: size_of::<fi_ops_cq>(),
+        read: cancellable!(read::<LEVEL>: fn(*mut fid_cq, *mut c_void, usize) -> ssize_t),
+        readfrom: cancellable!(readfrom::<LEVEL>: fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t) -> ssize_t),
+        readerr: Some(readerr),
+        sread: cancellable!(
+            sread: fn(*mut fid_cq, *mut c_void, usize, *const c_void, c_int) -> ssize_t
+        ),
+        sreadfrom: cancellable!(
+            sreadfrom: fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t, *const c_void, c_int)
+                -> ssize_t
+        ),
+        signal: Some(signal),
+        strerror: Some(cq_strerror),
+        export_xpu: unbuilt(),
+    }
+}
 
 /// Calls on a queue of FI_PEER, whose entries are in its owner's queue: a read of no entries
 /// makes progress, and all else fails (fi_peer(3)).
@@ -955,19 +936,23 @@ unsafe extern "C-unwind" fn end_if_cancelled_in_vain(cq: *mut fid_cq, answer: ss
     }
 }
 
-unsafe extern "C-unwind" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> ssize_t {
+unsafe extern "C-unwind" fn read<const LEVEL: usize>(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+) -> ssize_t {
     // SAFETY: see above; the buffer is the caller's.
-    unsafe { read_quickly(cq, buf, count, std::ptr::null_mut()) }
+    unsafe { read_quickly::<LEVEL>(cq, buf, count, std::ptr::null_mut()) }
 }
 
-unsafe extern "C-unwind" fn readfrom(
+unsafe extern "C-unwind" fn readfrom<const LEVEL: usize>(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
     src: *mut fi_addr_t,
 ) -> ssize_t {
     // SAFETY: see above; the buffers are the caller's.
-    unsafe { read_quickly(cq, buf, count, src) }
+    unsafe { read_quickly::<LEVEL>(cq, buf, count, src) }
 }
 
 /// Reads an entry that is there, or else does more. Itself a leaf without a frame: whatever calls or may unwind is
@@ -976,7 +961,7 @@ unsafe extern "C-unwind" fn readfrom(
 /// # Safety
 /// The queue is open or null; the buffers are as [`Cq::read_one`] wants them.
 #[inline(always)]
-unsafe fn read_quickly(
+unsafe fn read_quickly<const LEVEL: usize>(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -987,33 +972,9 @@ unsafe fn read_quickly(
         if cq.is_null() {
             return Error::INVAL.to_ret() as ssize_t;
         }
-        match (*cq.cast::<Cq>()).read_at_once(buf, count, src) {
-            Some(true) => 1,
-            Some(false) => read_slowly(cq, buf, count, src),
-            None => read_otherwise(cq, buf, count, src),
-        }
-    }
-}
-
-/// [`read_quickly`] where other threads may be at the queue.
-///
-/// # Safety
-/// That of [`read_slowly`].
-#[inline(never)]
-unsafe extern "C-unwind" fn read_otherwise(
-    cq: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src: *mut fi_addr_t,
-) -> ssize_t {
-    // SAFETY: by this function's contract.
-    unsafe {
-        if (*cq.cast::<Cq>()).len() == 0 {
-            return read_slowly(cq, buf, count, src);
-        }
-        match (*cq.cast::<Cq>()).read_one(buf, count, src) {
+        match (*cq.cast::<Cq>()).read_one::<LEVEL>(buf, count, src) {
             Look::Took => 1,
-            Look::Else => read_slowly(cq, buf, count, src),
+            Look::Else => read_slowly::<LEVEL>(cq, buf, count, src),
             Look::Wake { took } => wake_and_read(cq, buf, count, src, took),
         }
     }
@@ -1034,7 +995,7 @@ unsafe extern "C-unwind" fn wake_and_read(
     // SAFETY: by this function's contract.
     unsafe {
         (*cq.cast::<Cq>()).ring.wake_sleeper();
-        if took { 1 } else { read_slowly(cq, buf, count, src) }
+        if took { 1 } else { read_slowly::<{ Level::SHARED }>(cq, buf, count, src) }
     }
 }
 
@@ -1044,7 +1005,7 @@ unsafe extern "C-unwind" fn wake_and_read(
 /// The queue is open; the buffers are as [`Cq::read_one`] wants them. No frame here, nor in what the
 /// program calls it by, has anything to clean up.
 #[inline(never)]
-unsafe extern "C-unwind" fn read_slowly(
+unsafe extern "C-unwind" fn read_slowly<const LEVEL: usize>(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -1054,14 +1015,18 @@ unsafe extern "C-unwind" fn read_slowly(
         // SAFETY: by this function's contract.
         unsafe {
             let cq = &*cq.cast::<Cq>();
-            // A read of no entries is how an application asks for progress only.
-            if count == 0 || cq.len() == 0 {
-                cq.progress.get().progress();
+            cq.look_for(count);
+            match cq.read_one::<LEVEL>(buf, count, src) {
+                Look::Took => return 1,
+                Look::Else => {}
+                Look::Wake { took } => {
+                    cq.ring.wake_sleeper();
+                    if took {
+                        return 1;
+                    }
+                }
             }
-            match cq.read_at_once(buf, count, src) {
-                Some(true) => 1,
-                _ => cq.read_rest(buf, count, src).into_c(),
-            }
+            cq.read_all(buf, count, src).into_c()
         }
     });
     // SAFETY: by this function's contract.
@@ -1265,9 +1230,7 @@ mod tests {
             // SAFETY: the room is that of an entry of the queue's format.
             unsafe {
                 let to = room.as_mut_ptr().cast();
-                if cq.read_at_once(to, 1, &raw mut src) != Some(true) {
-                    assert_eq!(cq.read(to, 1, &raw mut src), Ok(1));
-                }
+                assert_eq!(readfrom::<{ Level::SERIALIZED }>(cq.as_c(), to, 1, &raw mut src), 1);
             }
             assert_eq!((room, src), ([0, n, n, 1, 2, n * 3], n * 4));
         }
@@ -1294,15 +1257,14 @@ mod tests {
             }
             let all = |n: u64| [0, n, n, 1, 2, n * 3];
             let mut room = [u64::MAX; 20];
-            // SAFETY: there is room for three entries of any format.
-            let read =
-                unsafe { cq.read_at_once(room.as_mut_ptr().cast(), 1, std::ptr::null_mut()) };
-            assert_eq!(read, Some(true));
+            let read = |room: &mut [u64], count| {
+                // SAFETY: there is room for three entries of any format.
+                unsafe { read::<{ Level::SERIALIZED }>(cq.as_c(), room.as_mut_ptr().cast(), count) }
+            };
+            assert_eq!(read(&mut room, 1), 1);
             assert_eq!(room[..words], all(5)[..words]);
             assert!(room[words..].iter().all(|word| *word == u64::MAX));
-            // SAFETY: as before.
-            let read = unsafe { cq.read(room.as_mut_ptr().cast(), 3, std::ptr::null_mut()) };
-            assert_eq!(read, Ok(2));
+            assert_eq!(read(&mut room, 3), 2);
             assert_eq!(room[..words], all(6)[..words]);
             assert_eq!(room[words..2 * words], all(7)[..words]);
             assert!(room[2 * words..].iter().all(|word| *word == u64::MAX));

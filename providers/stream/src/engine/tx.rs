@@ -290,7 +290,10 @@ impl<N: Net> StreamState<N> {
             && op.buf.in_one_piece().is_some_and(|body| conn.link.send_plain(id, tag, body));
         if !in_memory
             && conn.sent_in == *turns
-            && !(all_is_read || (report && ep.ledger.all_is_read()))
+            && !all_is_read
+            && !next
+                .as_ref()
+                .map_or_else(|| report && ep.ledger.all_is_read(), |next| next.is_first())
             && Self::gathers(conn, net, courier, *forsaken)
         {
             return Plainly::Not;
