@@ -28,7 +28,9 @@ use crate::settings::StreamSettings;
 use crate::wire::{LocalOffer, OFFER_LEN, StreamHeader};
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way};
+use ofi_provider::buf::{
+    ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, ShortBytes, Way,
+};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::log::peer_text;
@@ -1075,7 +1077,7 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     }
 
     #[inline(always)]
-    fn take_short(&self, take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
+    fn take_short(&self, take: impl FnMut(ShortBytes<'_>) -> bool) -> ShortCells {
         if !self.hears_locally() {
             return ShortCells::Else;
         }

@@ -8,7 +8,9 @@ use crate::settings::StreamSettings;
 use crate::wire::LocalOffer;
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way};
+use ofi_provider::buf::{
+    ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, ShortBytes, Way,
+};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::facts::EngineFacts;
 use ofi_provider::log::peer_text;
@@ -158,7 +160,7 @@ pub trait ByteLink: Debug + Send + 'static {
     /// [`LocalPipe::take_short`](ofi_provider::ring::LocalPipe::take_short) does, by a link that
     /// [hears locally](ByteLink::hears_locally).
     #[inline(always)]
-    fn take_short(&self, _take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
+    fn take_short(&self, _take: impl FnMut(ShortBytes<'_>) -> bool) -> ShortCells {
         ShortCells::Else
     }
 

@@ -412,6 +412,36 @@ impl ForeignBytes<'_> {
     }
 }
 
+/// [`ForeignBytes`] in a place that has three words in any case, whatever of them has come.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortBytes<'a>(ForeignBytes<'a>);
+
+impl<'a> ShortBytes<'a> {
+    /// The first bytes of an aligned place.
+    ///
+    /// # Safety
+    /// They, and three words, are readable for the lifetime that the caller chooses.
+    #[inline(always)]
+    pub(crate) unsafe fn new(at: *const u8, len: usize) -> Self {
+        // SAFETY: by this function's contract.
+        Self(unsafe { ForeignBytes::new(at, len) })
+    }
+
+    /// The three words. What is found out about this copy holds, whatever the other process writes:
+    /// to be called once.
+    #[inline(always)]
+    pub fn words(self) -> [u64; 3] {
+        // SAFETY: they are there, and aligned.
+        [0, 1, 2].map(|word| unsafe { self.0.at.cast::<u64>().add(word).read_volatile() })
+    }
+
+    /// All bytes.
+    #[inline(always)]
+    pub fn all(self) -> ForeignBytes<'a> {
+        self.0
+    }
+}
+
 /// The bytes of a message, wherever they are.
 pub trait MessageBytes: Copy {
     /// How many there are.
@@ -602,14 +632,17 @@ impl SendBuf {
     #[inline(always)]
     pub fn copy_to(&self, from: usize, to: &mut [u8]) {
         debug_assert!(from + to.len() <= self.len());
-        let mut done = 0;
-        self.0.each(from, to.len(), |part, len| {
-            // SAFETY: the application keeps `part..part + len` readable; `to`
-            // has room for it, since the parts add up to `to.len()`; a buffer
-            // of ours does not overlap the application's.
-            unsafe { std::ptr::copy_nonoverlapping(part, to.as_mut_ptr().add(done), len) };
+        let (mut done, room) = (0, to.as_mut_ptr());
+        // SAFETY: the application keeps `part..part + len` readable; `to` has room for it, since the
+        // parts add up to `to.len()`; a buffer of ours does not overlap the application's.
+        let mut copy = |part, len| unsafe {
+            copy_any(part, room.add(done), len);
             done += len;
-        });
+        };
+        match self.in_one_piece() {
+            Some(OnePiece { at, len, .. }) if from == 0 => copy(at, to.len().min(len)),
+            _ => self.0.each(from, to.len(), |part, len| copy(part, len)),
+        }
     }
 
     /// All bytes, if they are in one piece.

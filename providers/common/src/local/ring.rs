@@ -5,8 +5,8 @@
 //! no more bytes than it was given room for: impossible indices and pieces are -FI_EPROTO.
 use crate::barriers;
 use crate::buf::{
-    ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, Way, copy_any, copy_some,
-    is_some, zeroed,
+    ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, ShortBytes, Way, copy_any,
+    copy_some, is_some, zeroed,
 };
 use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
@@ -629,15 +629,11 @@ impl LocalPipe {
         done
     }
 
-    /// Gives the short bytes of each cell that is there to `take`, without copying them: the first
-    /// three words, whatever of them has come, and all bytes. What `take` answers true to has been
-    /// received. The look ends at the first that it does not want, and where the writer is to be
+    /// Gives the short bytes of each cell that is there to `take`, without copying them. What `take`
+    /// answers true to has been received. The look ends at the first that it does not want, and where the writer is to be
     /// told of room.
     #[inline(always)]
-    pub fn take_short(
-        &self,
-        mut take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool,
-    ) -> ShortCells {
+    pub fn take_short(&self, mut take: impl FnMut(ShortBytes<'_>) -> bool) -> ShortCells {
         let Some(mut number) = self.reader.next_cell() else { return ShortCells::Else };
         let words = self.inward();
         let mut result = ShortCells::Else;
@@ -654,12 +650,8 @@ impl LocalPipe {
             };
             let took = cell.body.with(|body| {
                 // SAFETY: a cell has room for more than three words, behind a word that is aligned, and for
-                // as many bytes as `look_short` says. Each word is read once: what is found out about
-                // it holds, whatever the other process writes meanwhile.
-                unsafe {
-                    let word = |at| body.cast::<u64>().add(at).read_volatile();
-                    take([word(0), word(1), word(2)], ForeignBytes::new(body, len))
-                }
+                // as many bytes as `look_short` says.
+                take(unsafe { ShortBytes::new(body, len) })
             });
             if !took {
                 return result;
@@ -1081,25 +1073,26 @@ mod tests {
         let (a, b) = pair(4096);
         let source: Vec<u8> = (0..INLINE as u8).collect();
         let mut room = [0; INLINE];
-        assert_eq!(b.take_short(|_, _| true), ShortCells::None);
+        assert_eq!(b.take_short(|_| true), ShortCells::None);
         for n in 0..=INLINE {
             for third in [None, Some(7)] {
                 // SAFETY: the bytes outlive the buffer.
                 let body = unsafe { SendBuf::new(source.as_ptr().cast(), n) }.unwrap();
                 // The second line of a cell goes first after a look in vain.
                 for looks in [false, true] {
-                    let _ = looks.then(|| a.take_short(|_, _| true));
+                    let _ = looks.then(|| a.take_short(|_| true));
                     assert_eq!(a.writer.has_cell(a.out()), Ok(true));
                     let head = if third.is_some() { 24 } else { 16 };
                     let sent = a.send_joined([5, 6], third, body.in_one_piece().unwrap());
                     assert!(sent);
                     if head + n > INLINE {
-                        assert_eq!(b.take_short(|_, _| true), ShortCells::Else);
+                        assert_eq!(b.take_short(|_| true), ShortCells::Else);
                         assert_eq!(b.recv(&mut [0; 2 * INLINE]), Ok(head + n));
                         continue;
                     }
-                    assert_eq!(b.take_short(|_, _| false), ShortCells::Else, "it stays");
-                    let taken = b.take_short(|words, bytes| {
+                    assert_eq!(b.take_short(|_| false), ShortCells::Else, "it stays");
+                    let taken = b.take_short(|short| {
+                        let (words, bytes) = (short.words(), short.all());
                         assert_eq!((words[0], words[1], bytes.len()), (5, 6, head + n));
                         assert!(third.is_none_or(|third| words[2] == third));
                         room.fill(255);
@@ -1112,16 +1105,16 @@ mod tests {
                     assert_eq!(taken, ShortCells::Took);
                     assert_eq!(&room[..n], &source[..n]);
                     assert!(room[n..].iter().all(|byte| *byte == 255));
-                    assert_eq!(b.take_short(|_, _| true), ShortCells::None);
+                    assert_eq!(b.take_short(|_| true), ShortCells::None);
                 }
             }
         }
         // What is not short, and what was begun, is received as ever.
         assert_eq!(a.send(&[1; INLINE + 1]), Ok(INLINE + 1));
-        assert_eq!(b.take_short(|_, _| true), ShortCells::Else);
+        assert_eq!(b.take_short(|_| true), ShortCells::Else);
         assert_eq!((b.recv(&mut [0; 500]), a.send(b"two")), (Ok(INLINE + 1), Ok(3)));
         assert_eq!(b.recv(&mut [0; 2]), Ok(2));
-        assert_eq!(b.take_short(|_, _| true), ShortCells::Else);
+        assert_eq!(b.take_short(|_| true), ShortCells::Else);
         assert_eq!(b.recv(&mut [0; 2]), Ok(1));
     }
 
@@ -1189,7 +1182,7 @@ mod tests {
             assert_eq!((a.send(&source[..n]), a.send(b"next")), (Ok(n), Ok(4)));
             // It stays when it is not wanted, by the short way as well, and may be wanted later.
             assert_eq!(b.take_whole(|_, _| false), ShortCells::Else);
-            assert_eq!(b.take_short(|_, _| true), ShortCells::Else);
+            assert_eq!(b.take_short(|_| true), ShortCells::Else);
             let (mut lens, skip) = (Vec::new(), n / 3);
             let taken = b.take_whole(|words, bytes| {
                 lens.push(bytes.len());
@@ -1885,8 +1878,8 @@ mod tests {
                     _ => {
                         let _ = (end.has_data(), end.has_room(), end.can_lend());
                         let wants = numbers.below(2) == 0;
-                        end.take_short(|_, bytes| {
-                            assert!(bytes.len() <= INLINE);
+                        end.take_short(|short| {
+                            assert!(short.all().len() <= INLINE);
                             wants
                         });
                         let _ = end.uncopied_done();

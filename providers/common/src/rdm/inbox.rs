@@ -713,9 +713,9 @@ impl<B: UnexpectedBody> Inbox<B> {
     /// commonest case: the oldest receive matches it. `tag` is that of a tagged message, 0 of
     /// another. False in any other case, and then nothing has been done yet.
     ///
-    /// A function of its own, so that it has all registers to itself, and nearly a leaf: what calls is in
-    /// the one that it ends with.
-    #[inline(never)]
+    /// Inlined, since it is nearly a leaf: what calls is in [`receive_first`](Self::receive_first). Its caller
+    /// does best to have nothing beside it.
+    #[inline(always)]
     pub fn receive_plain(
         &mut self,
         peer: u32,
@@ -723,26 +723,25 @@ impl<B: UnexpectedBody> Inbox<B> {
         tag: u64,
         bytes: impl MessageBytes,
     ) -> bool {
-        if is_some(bytes.count()) && self.receive_first::<true>(peer, tagged, tag, bytes) {
-            return true;
-        }
-        self.receive_first_otherwise(peer, tagged, tag, bytes)
+        (is_some(bytes.count()) && self.fill_first::<true>(peer, tagged, tag, bytes))
+            || self.receive_first(peer, tagged, tag, bytes)
     }
 
+    /// [`receive_plain`](Self::receive_plain) of messages of any length, and of queues that others use as well.
     #[inline(never)]
-    fn receive_first_otherwise(
+    pub fn receive_first(
         &mut self,
         peer: u32,
         tagged: bool,
         tag: u64,
         bytes: impl MessageBytes,
     ) -> bool {
-        self.receive_first::<false>(peer, tagged, tag, bytes)
+        self.fill_first::<false>(peer, tagged, tag, bytes)
     }
 
     /// [`receive_plain`](Self::receive_plain); with `QUICK` false also if that would call anything.
     #[inline(always)]
-    fn receive_first<const QUICK: bool>(
+    fn fill_first<const QUICK: bool>(
         &mut self,
         peer: u32,
         tagged: bool,

@@ -155,10 +155,10 @@ fn plain_messages<'a, N: Net>(
 /// [`plain_in_memory`] where receives are another provider's.
 #[inline(never)]
 fn imported_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
-    let peer = conn.peer;
-    let came = conn.link.take_short(|words, bytes| {
-        StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            inbox.receive_imported(peer, tagged, tag, bytes.behind(head))
+    let came = conn.link.take_short(|short| {
+        let bytes = short.all();
+        StreamHeader::plain_in(short.words(), bytes.len()).is_some_and(|(tagged, tag, head)| {
+            inbox.receive_imported(conn.peer, tagged, tag, bytes.behind(head))
                 && conn.received.one(bytes.len() - head)
         })
     });
@@ -167,8 +167,8 @@ fn imported_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived
     }
     conn.link.take_whole(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            (inbox.receive_imported(peer, tagged, tag, bytes.behind(head))
-                || inbox.receive_whole(peer, tagged, tag, bytes.behind(head)))
+            (inbox.receive_imported(conn.peer, tagged, tag, bytes.behind(head))
+                || inbox.receive_whole(conn.peer, tagged, tag, bytes.behind(head)))
                 && conn.received.one(bytes.len() - head)
         })
     })
@@ -177,10 +177,10 @@ fn imported_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived
 /// [`plain_messages`] that came through memory, from where they are there.
 #[inline(always)]
 fn plain_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
-    let peer = conn.peer;
-    let came = conn.link.take_short(|words, bytes| {
-        StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+    let came = conn.link.take_short(|short| {
+        let bytes = short.all();
+        StreamHeader::plain_in(short.words(), bytes.len()).is_some_and(|(tagged, tag, head)| {
+            inbox.receive_plain(conn.peer, tagged, tag, bytes.behind(head))
                 && conn.received.one(bytes.len() - head)
         })
     });
@@ -193,7 +193,7 @@ fn longer_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>)
     let peer = conn.peer;
     let came = conn.link.take_long(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+            inbox.receive_first(peer, tagged, tag, bytes.behind(head))
                 && conn.received.one(bytes.len() - head)
         })
     });
@@ -202,7 +202,7 @@ fn longer_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>)
     }
     conn.link.take_whole(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            (inbox.receive_plain(peer, tagged, tag, bytes.behind(head))
+            (inbox.receive_first(peer, tagged, tag, bytes.behind(head))
                 || inbox.receive_whole(peer, tagged, tag, bytes.behind(head)))
                 && conn.received.one(bytes.len() - head)
         })
