@@ -6,9 +6,9 @@
 pub(crate) struct RingQueue<T> {
     /// The values, the oldest at `head`, those behind it after it and around the end.
     slots: Box<[Option<T>]>,
-    /// Counts the values taken out at the front.
+    /// Counts the values taken out at the front, and those that were added behind.
     head: usize,
-    len: usize,
+    tail: usize,
 }
 
 /// The oldest value of a queue, in its place.
@@ -16,7 +16,6 @@ pub(crate) struct RingQueue<T> {
 pub(crate) struct FirstInRing<'a, T> {
     slot: &'a mut Option<T>,
     head: &'a mut usize,
-    len: &'a mut usize,
 }
 
 impl<T> FirstInRing<'_, T> {
@@ -32,7 +31,6 @@ impl<T> FirstInRing<'_, T> {
     pub(crate) fn forget(self) {
         std::mem::forget(self.slot.take());
         *self.head = self.head.wrapping_add(1);
-        *self.len -= 1;
     }
 }
 
@@ -45,7 +43,7 @@ fn empty<T>(slots: usize) -> Box<[Option<T>]> {
 
 impl<T> Default for RingQueue<T> {
     fn default() -> Self {
-        Self { slots: empty(FIRST_SLOTS), head: 0, len: 0 }
+        Self { slots: empty(FIRST_SLOTS), head: 0, tail: 0 }
     }
 }
 
@@ -59,29 +57,29 @@ impl<T> RingQueue<T> {
     /// How many values there are.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.tail.wrapping_sub(self.head)
     }
 
     /// Adds a value behind the others.
     #[inline(always)]
     pub(crate) fn push(&mut self, value: T) {
-        if self.len == self.slots.len() {
+        if self.len() == self.slots.len() {
             self.grow();
         }
-        let slot = self.slot(self.len);
+        let slot = self.tail & (self.slots.len() - 1);
         // There is nothing in a slot behind the last value, and so nothing to drop.
         std::mem::forget(self.slots[slot].replace(value));
-        self.len += 1;
+        self.tail = self.tail.wrapping_add(1);
     }
 
     #[cold]
     fn grow(&mut self) {
         let mut slots = empty(self.slots.len() * 2);
-        for (place, to) in slots.iter_mut().enumerate().take(self.len) {
+        for (place, to) in slots.iter_mut().enumerate().take(self.len()) {
             let from = self.slot(place);
             *to = self.slots[from].take();
         }
-        (self.slots, self.head) = (slots, 0);
+        (self.slots, self.head, self.tail) = (slots, 0, self.len());
     }
 
     /// The oldest value.
@@ -94,14 +92,14 @@ impl<T> RingQueue<T> {
     #[inline(always)]
     pub(crate) fn first(&mut self) -> Option<FirstInRing<'_, T>> {
         let slot = self.slot(0);
-        let Self { slots, head, len } = self;
+        let Self { slots, head, .. } = self;
         let slot = &mut slots[slot];
-        slot.is_some().then_some(FirstInRing { slot, head, len })
+        slot.is_some().then_some(FirstInRing { slot, head })
     }
 
     /// The values, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        (0..self.len).filter_map(|place| self.slots[self.slot(place)].as_ref())
+        (0..self.len()).filter_map(|place| self.slots[self.slot(place)].as_ref())
     }
 
     fn swap(&mut self, one: usize, other: usize) {
@@ -110,13 +108,12 @@ impl<T> RingQueue<T> {
 
     /// Adds a value before all for which `is_behind`.
     pub(crate) fn insert(&mut self, value: T, is_behind: impl Fn(&T) -> bool) {
-        let place = self.iter().position(is_behind).unwrap_or(self.len);
-        if self.len == self.slots.len() {
+        let place = self.iter().position(is_behind).unwrap_or(self.len());
+        if self.len() == self.slots.len() {
             self.grow();
         }
         // Those before it, mostly none, move down by one.
         self.head = self.head.wrapping_sub(1);
-        self.len += 1;
         let first = self.slot(0);
         self.slots[first] = Some(value);
         (0..place).for_each(|place| self.swap(place, place + 1));
@@ -130,7 +127,6 @@ impl<T> RingQueue<T> {
         let first = self.slot(0);
         let taken = self.slots[first].take();
         self.head = self.head.wrapping_add(1);
-        self.len -= 1;
         taken
     }
 

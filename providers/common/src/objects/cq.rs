@@ -101,6 +101,8 @@ impl CompletionError {
 #[derive(Debug)]
 struct EntryRing {
     slots: Box<[Completion]>,
+    /// The bits of a slot's number that are its place.
+    mask: usize,
     /// Whoever reads an entry has more to do: a provider waits for room in the ring
     /// ([`Cq::wait_for_room`]), or entries wait behind it.
     awaited: bool,
@@ -134,6 +136,7 @@ impl EntryRing {
     /// full.
     fn new(slots: Box<[Completion]>) -> Self {
         Self {
+            mask: slots.len().wrapping_sub(1),
             slots,
             awaited: false,
             behind: VecDeque::new(),
@@ -146,7 +149,16 @@ impl EntryRing {
     #[inline(always)]
     fn slot(&mut self, number: usize) -> &mut Completion {
         // SAFETY: slots are asked for of rings that have some, a power of two, so that the mask gives one.
-        unsafe { self.slots.get_unchecked_mut(number & self.slots.len().unchecked_sub(1)) }
+        unsafe { self.slots.get_unchecked_mut(number & self.mask) }
+    }
+
+    /// Writes the entry of a success.
+    #[inline(always)]
+    fn set(&mut self, number: usize, entry: Completion) {
+        let slot = self.slot(number);
+        // In parts, which stay in registers: as a whole, the entry would be put together and copied.
+        (slot.context, slot.flags, slot.len) = (entry.context, entry.flags, entry.len);
+        (slot.buf, slot.data, slot.tag, slot.src) = (entry.buf, entry.data, entry.tag, entry.src);
     }
 }
 
@@ -167,9 +179,9 @@ pub struct Cq {
     owner: Option<CqOwner>,
     progress: Driver,
     api_version: u32,
-    /// Nothing has to be done for an entry but to write it while the domain's lock is held: no thread waits
-    /// for it, none reads meanwhile, and it has no other owner.
-    is_plain: bool,
+    /// As `size` where nothing has to be done for an entry but to write it while the domain's lock is held: no
+    /// thread waits for it, none reads meanwhile, and it has no other owner. Else 0.
+    plain_size: usize,
     /// Reading the queue is no cancellation point: see [`SPARES_CALLERS`].
     spares_callers: AtomicBool,
     base: Base,
@@ -220,28 +232,24 @@ impl Driver {
 #[derive(Debug)]
 pub struct NextEntry<'a> {
     cq: &'a Cq,
-    number: usize,
 }
 
 impl NextEntry<'_> {
     /// Whether the application has read all entries before it.
     #[inline(always)]
     pub fn is_first(&self) -> bool {
-        self.number == self.cq.read.load(Ordering::Relaxed)
+        self.cq.len() == 0
     }
 
     /// Writes the entry.
     #[inline(always)]
     pub fn write(self, entry: Completion) {
         debug_assert!(entry.flags != ERROR_MARK);
-        debug_assert_eq!(self.number, self.cq.written.load(Ordering::Relaxed));
+        let number = self.cq.written.load(Ordering::Relaxed);
         // SAFETY: no other thread uses the ring while the caller holds the domain's lock, as it promised,
         // and nothing below asks for another reference.
-        let slot = unsafe { self.cq.ring.alone() }.slot(self.number);
-        // In parts, as in `Cq::write`.
-        (slot.context, slot.flags, slot.len) = (entry.context, entry.flags, entry.len);
-        (slot.buf, slot.data, slot.tag, slot.src) = (entry.buf, entry.data, entry.tag, entry.src);
-        self.cq.written.store(self.number + 1, Ordering::Release);
+        unsafe { self.cq.ring.alone() }.set(number, entry);
+        self.cq.written.store(number + 1, Ordering::Release);
     }
 }
 
@@ -342,7 +350,7 @@ impl Cq {
             owner: None,
             progress: Driver::new(domain.progress),
             api_version: domain.api_version,
-            is_plain,
+            plain_size: if is_plain { size } else { 0 },
             spares_callers: AtomicBool::new(false),
             base: Base::new(domain.parent),
         });
@@ -370,7 +378,7 @@ impl Cq {
             owner: Some(owner),
             progress: Driver::new(domain.progress),
             api_version: domain.api_version,
-            is_plain: false,
+            plain_size: 0,
             spares_callers: AtomicBool::new(false),
             base: Base::new(domain.parent),
         })
@@ -425,18 +433,14 @@ impl Cq {
     #[inline(always)]
     pub fn write(&self, entry: Completion) {
         debug_assert_ne!(entry.flags, ERROR_MARK);
-        // In parts, which stay in registers: as a whole, the entry would be put together for the
-        // call below, and copied.
-        let Completion { context, flags, len, buf, data, tag, src } = entry;
         let mut ring = self.ring.lock_within();
         let number = self.written.load(Ordering::Relaxed);
         if number - self.read.load(Ordering::Relaxed) == ring.slots.len() {
             drop(ring);
+            let Completion { context, flags, len, buf, data, tag, src } = entry;
             return self.write_past_ring((context, flags, len, buf), (data, tag, src));
         }
-        let slot = ring.slot(number);
-        (slot.context, slot.flags, slot.len, slot.buf) = (context, flags, len, buf);
-        (slot.data, slot.tag, slot.src) = (data, tag, src);
+        ring.set(number, entry);
         self.written.store(number + 1, Ordering::Release);
         drop(ring);
         if self.wait.kind() != WaitKind::None {
@@ -449,9 +453,8 @@ impl Cq {
     /// entry, or does not want to any more.
     #[inline(always)]
     pub fn next_entry(&self) -> Option<NextEntry<'_>> {
-        let number = self.written.load(Ordering::Relaxed);
-        let room = number - self.read.load(Ordering::Acquire) < self.size;
-        (self.is_plain && room).then_some(NextEntry { cq: self, number })
+        let unread = self.written.load(Ordering::Relaxed) - self.read.load(Ordering::Acquire);
+        (unread < self.plain_size).then_some(NextEntry { cq: self })
     }
 
     /// Puts an entry into the ring, or behind it if that is full.

@@ -751,14 +751,12 @@ impl<B: UnexpectedBody> Inbox<B> {
         if self.addrs.is_some() || (tagged && self.takes_aside(tag)) {
             return false;
         }
-        let KnownPeer { name, id, .. } = *self.known(peer);
+        let known = self.peers.get(peer as usize).unwrap_or(&self.only);
         let ledger = &self.ledger;
         match &mut self.queues {
-            QueuesAt::Own(queues) => {
-                queues.fill_first::<QUICK>(ledger, [name, id], tagged, tag, bytes)
-            }
+            QueuesAt::Own(queues) => queues.fill_first::<QUICK>(ledger, known, tagged, tag, bytes),
             QueuesAt::Shared(queues, _) if B::ONE_LOCK && !QUICK => {
-                queues.lock_serialized().fill_first::<false>(ledger, [name, id], tagged, tag, bytes)
+                queues.lock_serialized().fill_first::<false>(ledger, known, tagged, tag, bytes)
             }
             QueuesAt::Shared(..) => false,
         }
@@ -1424,13 +1422,13 @@ impl<B: UnexpectedBody> Queues<B> {
     }
 
     /// Gives a message to the oldest receive, if that is a plain one which matches it and has room
-    /// for it, and the queue has room. Its source is matched by the first name, and reported by the second.
+    /// for it, and the queue has room.
     /// With `QUICK` nothing is done that calls.
     #[inline(always)]
     fn fill_first<const QUICK: bool>(
         &mut self,
         ledger: &RxLedger,
-        [source, id]: [fi_addr_t; 2],
+        from: &KnownPeer,
         tagged: bool,
         tag: u64,
         bytes: impl MessageBytes,
@@ -1441,7 +1439,7 @@ impl<B: UnexpectedBody> Queues<B> {
             return false;
         }
         let posted = &mut self.posted[usize::from(tagged)];
-        let Some(first) = posted.first_to_take(source, tag) else { return false };
+        let Some(first) = posted.first_to_take(from.name, tag) else { return false };
         let Some(recv) = first.value() else { return false };
         let (context, flags) = (recv.context, recv.flags);
         let Some(room) = recv.buf.in_one_piece() else { return false };
@@ -1452,7 +1450,7 @@ impl<B: UnexpectedBody> Queues<B> {
         let buf = room.address();
         first.forget();
         let kind = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
-        let entry = Completion { context, flags: kind, len, buf, data: 0, tag, src: id };
+        let entry = Completion { context, flags: kind, len, buf, data: 0, tag, src: from.id };
         match next {
             Some(next) => ledger.succeeded_at(next, entry, ledger.wants(flags)),
             None => ledger.succeeded(entry, ledger.wants(flags)),

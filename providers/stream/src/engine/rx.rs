@@ -129,7 +129,7 @@ fn plain_message<'a, N: Net>(
     let StreamPlain { tagged, tag, body, rest } = message;
     let taken = match inbox.is_imported() {
         true => inbox.receive_imported(conn.peer, tagged, tag, body),
-        false => inbox.receive_plain(conn.peer, tagged, tag, body),
+        false => inbox.receive_first(conn.peer, tagged, tag, body),
     } || inbox.receive_whole(conn.peer, tagged, tag, body);
     if taken {
         conn.received.one(body.len());
@@ -141,6 +141,24 @@ fn plain_message<'a, N: Net>(
 /// so that it has all registers to itself.
 #[inline(never)]
 fn plain_messages<'a, N: Net>(
+    conn: &StreamConn<N>,
+    inbox: &mut Inbox<Unreceived>,
+    bytes: &'a [u8],
+) -> &'a [u8] {
+    let mut rest = bytes;
+    // The oldest receive is nearly always the right one, and the only thing to look at.
+    while let Some(StreamPlain { tagged, tag, body, rest: behind }) = StreamHeader::plain(rest)
+        && inbox.receive_plain(conn.peer, tagged, tag, body)
+    {
+        conn.received.one(body.len());
+        rest = behind;
+    }
+    if rest.is_empty() { rest } else { other_messages(conn, inbox, rest) }
+}
+
+/// [`plain_messages`] where the first is not for the oldest receive, or receives are another provider's.
+#[inline(never)]
+fn other_messages<'a, N: Net>(
     conn: &StreamConn<N>,
     inbox: &mut Inbox<Unreceived>,
     bytes: &'a [u8],
@@ -270,7 +288,11 @@ impl<N: Net> StreamState<N> {
         let all = n < staging.len();
         let bytes = &staging[..n];
         let inbox = &mut eps[conn.ep].inbox;
-        let left = if n < LARGE { plain_messages(conn, inbox, bytes).len() } else { n };
+        let left = match inbox.is_imported() {
+            _ if n >= LARGE => n,
+            true => other_messages(conn, inbox, bytes).len(),
+            false => plain_messages(conn, inbox, bytes).len(),
+        };
         if left == 0 && all {
             return PlainRead::Done;
         }
