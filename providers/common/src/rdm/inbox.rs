@@ -1434,16 +1434,16 @@ impl<B: UnexpectedBody> Queues<B> {
         bytes: impl MessageBytes,
     ) -> bool {
         let len = bytes.count();
-        let next = if QUICK { ledger.next_entry() } else { None };
-        if if QUICK { next.is_none() } else { !ledger.has_room() } {
-            return false;
-        }
         let posted = &mut self.posted[usize::from(tagged)];
         let Some(first) = posted.first_to_take(from.name, tag) else { return false };
         let Some(recv) = first.value() else { return false };
         let (context, flags) = (recv.context, recv.flags);
         let Some(room) = recv.buf.in_one_piece() else { return false };
         if flags & (FI_MULTI_RECV | ASIDE | ONLY_TAG) != 0 || room.len() < len {
+            return false;
+        }
+        let next = if QUICK { ledger.next_entry() } else { None };
+        if if QUICK { next.is_none() } else { !ledger.has_room() } {
             return false;
         }
         bytes.copy_into_room::<QUICK>(room);

@@ -10,11 +10,11 @@
 //!
 //! A turn that finds nothing is one system call. While one connection alone moves it is *hot*: it
 //! is read directly, and the poller, which tells of all others, is asked less often the longer it
-//! has nothing to tell. When several move, or others want the processor, the poller is asked each
-//! time. Who looks in vain again and again gives way ([`courtesy`]). Idle connections cost nothing.
-//! Where one call can read or write several links ([`Net::is_ring`]), the poller is asked in every
-//! turn, and those calls are used ([`together`]). Connections whose bytes come through memory have
-//! rules of their own ([`nearby`]).
+//! has nothing to tell. When several move, or others want the processor and nothing moved in the turn
+//! before, the poller is asked each time. Who looks in vain again and again gives way ([`courtesy`]).
+//! Idle connections cost nothing. Where one call can read or write several links ([`Net::is_ring`]),
+//! the poller is asked in every turn, and those calls are used ([`together`]). Connections whose bytes
+//! come through memory have rules of their own ([`nearby`]).
 mod adaptor;
 mod arrival;
 mod atomic;
@@ -328,11 +328,12 @@ impl<N: Net> StreamState<N> {
         }
         self.since_poll += 1;
         // A look at the one connection that moves costs what a look at all by the poller does, and
-        // finds what is there with one call less. But others are heard later.
+        // finds what is there with one call less. But others are heard later, which matters where the
+        // processor is others' in between: one that moved just now was no reason to give it away.
+        let directly = || self.idle <= FEW || self.looks.are_at_once();
         if let [only] = self.hot[..]
             && self.since_poll < self.poll_gap
-            && (self.idle <= FEW || self.looks.are_at_once())
-            && !courtesy::is_shared()
+            && (self.idle == 1 || (directly() && !courtesy::is_shared()))
         {
             self.look_at(only);
         } else {

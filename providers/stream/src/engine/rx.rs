@@ -129,7 +129,7 @@ fn plain_message<'a, N: Net>(
     let StreamPlain { tagged, tag, body, rest } = message;
     let taken = match inbox.is_imported() {
         true => inbox.receive_imported(conn.peer, tagged, tag, body),
-        false => inbox.receive_first(conn.peer, tagged, tag, body),
+        false => inbox.receive_plain(conn.peer, tagged, tag, body),
     } || inbox.receive_whole(conn.peer, tagged, tag, body);
     if taken {
         conn.received.one(body.len());
@@ -137,28 +137,21 @@ fn plain_message<'a, N: Net>(
     taken.then_some(rest)
 }
 
-/// [`plain_message`] of as many messages as there are: what is behind them. Apart from its callers,
-/// so that it has all registers to itself.
+/// The commonest case of [`plain_message`]: it is all there is, and the oldest receive waits for it. Apart
+/// from its caller, so that it has all registers to itself.
 #[inline(never)]
-fn plain_messages<'a, N: Net>(
-    conn: &StreamConn<N>,
-    inbox: &mut Inbox<Unreceived>,
-    bytes: &'a [u8],
-) -> &'a [u8] {
-    let mut rest = bytes;
-    // The oldest receive is nearly always the right one, and the only thing to look at.
-    while let Some(StreamPlain { tagged, tag, body, rest: behind }) = StreamHeader::plain(rest)
-        && inbox.receive_plain(conn.peer, tagged, tag, body)
-    {
-        conn.received.one(body.len());
-        rest = behind;
-    }
-    if rest.is_empty() { rest } else { other_messages(conn, inbox, rest) }
+fn only_message<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>, bytes: &[u8]) -> bool {
+    let ([first, second, third, ..], _) = bytes.as_chunks() else { return false };
+    let words = [first, second, third].map(|word| u64::from_ne_bytes(*word));
+    StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
+        inbox.receive_plain(conn.peer, tagged, tag, &bytes[head..])
+            && conn.received.one(bytes.len() - head)
+    })
 }
 
-/// [`plain_messages`] where the first is not for the oldest receive, or receives are another provider's.
+/// [`plain_message`] of as many messages as there are: what is behind them.
 #[inline(never)]
-fn other_messages<'a, N: Net>(
+fn plain_messages<'a, N: Net>(
     conn: &StreamConn<N>,
     inbox: &mut Inbox<Unreceived>,
     bytes: &'a [u8],
@@ -288,10 +281,10 @@ impl<N: Net> StreamState<N> {
         let all = n < staging.len();
         let bytes = &staging[..n];
         let inbox = &mut eps[conn.ep].inbox;
-        let left = match inbox.is_imported() {
-            _ if n >= LARGE => n,
-            true => other_messages(conn, inbox, bytes).len(),
-            false => plain_messages(conn, inbox, bytes).len(),
+        let left = match n < LARGE {
+            true if !inbox.is_imported() && only_message(conn, inbox, bytes) => 0,
+            true => plain_messages(conn, inbox, bytes).len(),
+            false => n,
         };
         if left == 0 && all {
             return PlainRead::Done;
