@@ -37,6 +37,8 @@
 //! the highest, and tells that to those that know a lower one, who go on with it as well:
 //! whoever asks is no part of what they had under way. One that is new among members that are
 //! not goes on with the turn after that, as messages of its predecessor may wait in the highest.
+//! A turn that failed for one member fails for all, in the call that has its number: whoever tells
+//! a turn tells before it which ones failed, and nobody skips one of which he knows that.
 //!
 //! # Members that vanish
 //! Waiting for a message says nothing about its sender. So the first time that a
@@ -166,6 +168,16 @@ struct CollState {
     early: Vec<(fi_addr_t, u64, Error)>,
     /// State of the sequence from which new groups get their numbers.
     seed: u64,
+}
+
+impl CollState {
+    /// Whether a joining's turn is behind the one that the endpoint is in with the set.
+    fn is_past(&self, joining: u64) -> bool {
+        let turn = turn_of(joining);
+        let same = |set: &&Set| joining_tag(set.signature, turn) == joining;
+        let mut sets = self.sets.values().filter(same).peekable();
+        sets.peek().is_some() && sets.all(|set| is_after(set.turn, turn))
+    }
 }
 
 /// A peer's question after the turn of a set.
@@ -517,7 +529,8 @@ impl Collectives {
         if state.reserved.contains(&group) && state.broken.iter().filter(same).count() < MAX_EARLY {
             state.broken.push((from, group, error));
         }
-        if joining != 0 && from != FI_ADDR_NOTAVAIL && groups.is_empty() && runs.is_empty() {
+        let news = groups.is_empty() && runs.is_empty() && !state.is_past(joining);
+        if joining != 0 && from != FI_ADDR_NOTAVAIL && news {
             let same = |early: &(fi_addr_t, u64, Error)| early.0 == from;
             if state.early.iter().filter(|early| same(early)).count() == MAX_EARLY
                 && let Some(oldest) = state.early.iter().position(same)
@@ -573,7 +586,7 @@ impl Collectives {
     /// A notice of a turn has come: a peer asks for the turn of a set, or tells it.
     fn heard_turn(self: &Arc<Self>, from: fi_addr_t, notice: &CollNotice) {
         let (name, tag) = (notice.group, notice.joining);
-        let turn = tag >> RANK_BITS & ((1 << SEQ_BITS) - 1);
+        let turn = turn_of(tag);
         if tag & JOINING_TAG == 0 {
             return;
         }
@@ -629,23 +642,26 @@ impl Collectives {
     /// known to fail.
     fn answer(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, to: fi_addr_t) {
         let mut state = lock(&self.state);
-        let early: Vec<_> = state.early.iter().map(|(from, tag, _)| (*from, *tag)).collect();
+        let early = self.failed_elsewhere(&state, members);
         let Some(set) = state.sets.get_mut(members) else { return };
         let mut turn = set.turn;
-        let fails = |turn| {
-            let tag = joining_tag(set.signature, turn);
-            early.iter().any(|(from, of)| *of == tag && self.member_of(*from, members).is_some())
-        };
         if set.joining && set.lost.contains_key(&to) {
             // The one that takes part in this turn is the peer's predecessor at this address.
             turn = (turn + 1) % TURNS;
         }
-        while !set.joining && fails(turn) {
+        let mut failed = Vec::new();
+        while !set.joining && early.contains(&joining_tag(set.signature, turn)) {
+            failed.push(joining_tag(set.signature, turn));
             turn = (turn + 1) % TURNS;
         }
         set.known.insert(to, turn);
         let notice = set.notice(turn, 0);
         drop(state);
+        // The member may be in a turn that is skipped here, and not have heard that it failed.
+        for joining in failed {
+            let error = Error::CONNRESET.code();
+            self.notify(to, &CollNotice { group: 0, error, joining });
+        }
         self.notify(to, &notice);
     }
 
@@ -655,10 +671,15 @@ impl Collectives {
         let runs: Vec<_> =
             state.runs.iter().filter(|r| r.group == 0 && r.members == *members).cloned().collect();
         let awaited = runs.iter().any(|run| run.awaits_notice_of(rank));
+        let early = self.failed_elsewhere(&state, members);
         let Some(set) = state.sets.get_mut(members).filter(|_| awaited || unasked) else {
             // An answer that comes late has no meaning any more.
             return;
         };
+        if unasked && !set.joining && early.contains(&joining_tag(set.signature, set.turn)) {
+            // The next call fails in the turn that this would skip.
+            return;
+        }
         let before = set.turn;
         let behind = set.learn(members[rank], turn);
         let (raised, notice, own) = (set.turn != before, set.notice(set.turn, UNASKED), set.rank);
@@ -687,12 +708,12 @@ impl Collectives {
     }
 
     /// The members have told their turns to this endpoint, which goes on with the highest; or with
-    /// the next one if it is new among members that are not: what its predecessor sent in that turn
-    /// may still wait for members' receives.
-    fn come_new(self: &Arc<Self>, members: &Arc<[fi_addr_t]>) {
+    /// the next one if it is new among members that are past the turn that it has counted: what its
+    /// predecessor sent in the highest may still wait for members' receives.
+    fn come_new(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, counted: u64) {
         let mut state = lock(&self.state);
         let Some(set) = state.sets.get_mut(members) else { return };
-        if !std::mem::take(&mut set.newcomer) || set.turn == 0 {
+        if !std::mem::take(&mut set.newcomer) || set.turn == counted {
             return;
         }
         set.turn = (set.turn + 1) % TURNS;
@@ -707,6 +728,12 @@ impl Collectives {
             .collect();
         drop(state);
         behind.iter().for_each(|to| self.notify(*to, &notice));
+    }
+
+    /// The tags of the joinings of a set that failed elsewhere and have not begun here.
+    fn failed_elsewhere(&self, state: &CollState, members: &[fi_addr_t]) -> BTreeSet<u64> {
+        let of_set = state.early.iter().filter(|(from, ..)| self.is_among(*from, members));
+        of_set.map(|(_, tag, _)| *tag).collect()
     }
 
     /// The error with which a joining failed elsewhere before it began here, if it did.
@@ -805,6 +832,11 @@ fn joining_tag(signature: u32, turn: u64) -> u64 {
     OWN_TAG | JOINING_TAG | u64::from(signature) << GROUP_SHIFT | turn << RANK_BITS
 }
 
+/// The turn in the tag of a joining or a question.
+fn turn_of(joining: u64) -> u64 {
+    joining >> RANK_BITS & ((1 << SEQ_BITS) - 1)
+}
+
 /// What a member says of a number that was proposed: whether it has a group of that number already,
 /// the number, and its complement. Of all votes the highest of each byte counts: it is each
 /// member's own if, and only if, they all have the same number.
@@ -835,6 +867,12 @@ impl Join {
     /// The tag of the joining's messages without the sender's rank.
     fn tag(&self) -> u64 {
         joining_tag(self.signature, self.turn)
+    }
+
+    /// The ranks of the members with which this one exchanges messages to join.
+    fn partners(&self) -> BTreeSet<usize> {
+        let plans = [self.member.broadcast(0, 4), self.member.allreduce(BALLOT, 1)];
+        plans.iter().flat_map(CollPlan::others).collect()
     }
 
     fn begin(self) {
@@ -873,14 +911,13 @@ impl Join {
         if let Some(error) = self.room.failed_early(self.tag(), &self.members) {
             return self.over(Err(error));
         }
-        let plans = [self.member.broadcast(0, 4), self.member.allreduce(BALLOT, 1)];
-        let others: BTreeSet<usize> = plans.iter().flat_map(CollPlan::others).collect();
+        let others = self.partners();
         let (room, members) = (self.room.clone(), self.members.clone());
         let joining = joining_tag(self.signature, QUESTION) | self.member.rank as u64;
         let question = CollNotice { group: self.name, error: 0, joining };
         let nothing = CollPlan::nothing();
         self.step(nothing, &[], None, others.iter().copied().collect(), |join, _| {
-            join.room.come_new(&join.members);
+            join.room.come_new(&join.members, join.turn);
             join.enter();
         });
         for other in others {
@@ -1003,7 +1040,16 @@ impl Join {
 
     fn over(mut self, result: Result<Arc<CollGroup>>) {
         self.release();
-        if let Some(set) = lock(&self.room.state).sets.get_mut(&self.members) {
+        if let Err(error) = result {
+            // Members that ask for the turn hear that this one has failed before they hear of the
+            // next, also when the news of it that another sent is late.
+            let notice = CollNotice { group: 0, error: error.code(), joining: self.tag() };
+            for rank in self.partners() {
+                self.room.notify(self.members[rank], &notice);
+            }
+        }
+        let mut state = lock(&self.room.state);
+        if let Some(set) = state.sets.get_mut(&self.members) {
             set.joining = false;
             set.known.clear();
             set.agreed = result.is_ok();
@@ -1011,6 +1057,10 @@ impl Join {
                 set.turn = (self.turn + 1) % TURNS;
             }
         }
+        let mut early = std::mem::take(&mut state.early);
+        early.retain(|(_, joining, _)| !state.is_past(*joining));
+        state.early = early;
+        drop(state);
         self.room.join_over(self.signature);
         (self.done)(result);
     }

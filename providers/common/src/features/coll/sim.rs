@@ -28,6 +28,8 @@ enum Parcel {
     Message { lives: [usize; 2], tag: u64, bytes: Vec<u8>, completes: Option<Context> },
     /// The sender of all before this was killed.
     End { life: usize },
+    /// Nobody was at the address to which the peer's life of this number has sent.
+    Refused { life: usize, context: Context },
 }
 
 /// A receive that was posted.
@@ -57,6 +59,8 @@ struct Network {
     dice: SimRandom,
     stops: Vec<CollSimAddress>,
     links: BTreeMap<(usize, usize), VecDeque<Parcel>>,
+    /// Whether a send was put off since the world last looked.
+    put_off: bool,
     /// A fault planted in the simulator, for its own tests.
     fault: Option<Fault>,
 }
@@ -88,7 +92,9 @@ impl Network {
         let (peer_alive, peer_life) = (peer.alive, peer.life);
         if !self.stops[from].connected.contains_key(&to) {
             if !peer_alive {
-                self.done(from, failed(context, Error::CONNREFUSED));
+                // It takes a while until that is known.
+                let refused = Parcel::Refused { life, context };
+                self.links.entry((to, from)).or_default().push_back(refused);
                 return;
             }
             self.stops[from].connected.insert(to, peer_life);
@@ -164,6 +170,11 @@ impl Network {
                     self.done(from, Ok(Completion::of(context, 0, 0)));
                 }
             }
+            Parcel::Refused { life, context } => {
+                if self.stops[to].life == life {
+                    self.done(to, failed(context, Error::CONNREFUSED));
+                }
+            }
             Parcel::End { life } => {
                 let stop = &mut self.stops[to];
                 if !stop.alive || stop.connected.get(&from) != Some(&life) {
@@ -223,6 +234,7 @@ impl Port for SimPort {
     fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result {
         let Some(mut network) = self.network() else { return Err(Error::CANCELED) };
         if network.dice.one_in(8) {
+            network.put_off = true;
             return Err(Error::AGAIN);
         }
         network.send(self.node, to as usize, tag, &buf, context);
@@ -332,6 +344,14 @@ enum MemberProgress {
 struct Member {
     progress: MemberProgress,
     group: Option<Arc<CollGroup>>,
+    /// How often it was sent to join.
+    joins: usize,
+}
+
+impl Member {
+    fn new() -> Self {
+        Self { progress: MemberProgress::Outside, group: None, joins: 0 }
+    }
 }
 
 /// What the oracle and the scripts of members share: how far each member of each set is.
@@ -366,6 +386,8 @@ struct CollWorld {
     nodes: Vec<CollNode>,
     sets: Vec<Arc<[fi_addr_t]>>,
     kills: usize,
+    /// How often each member joins at most.
+    joins: usize,
 }
 
 fn addr_of(node: usize) -> Addr {
@@ -380,6 +402,7 @@ impl CollWorld {
             dice: SimRandom::new(!seed),
             stops: Vec::new(),
             links: BTreeMap::new(),
+            put_off: false,
             fault,
         }));
         let mut nodes = Vec::new();
@@ -406,11 +429,10 @@ impl CollWorld {
         let board = Arc::new(Mutex::new(Board::default()));
         for (set, members) in sets.iter().enumerate() {
             for node in members.iter() {
-                let member = Member { progress: MemberProgress::Outside, group: None };
-                lock(&board).members.insert((*node as usize, set), member);
+                lock(&board).members.insert((*node as usize, set), Member::new());
             }
         }
-        Self { dice, network, board, nodes, sets, kills }
+        Self { dice, network, board, nodes, sets, kills, joins: usize::MAX }
     }
 
     /// An endpoint begins at an address.
@@ -445,7 +467,7 @@ impl CollWorld {
         self.nodes[node] = Self::begin(&self.network, node, life, later);
         for ((of, _), member) in &mut lock(&self.board).members {
             if *of == node {
-                *member = Member { progress: MemberProgress::Outside, group: None };
+                *member = Member::new();
             }
         }
     }
@@ -456,7 +478,8 @@ impl CollWorld {
         let member = board.members.get_mut(&(node, set)).unwrap();
         let progress = member.progress.clone();
         match progress {
-            MemberProgress::Outside | MemberProgress::Failed => {
+            MemberProgress::Outside | MemberProgress::Failed if member.joins < self.joins => {
+                member.joins += 1;
                 if let Some(group) = member.group.take() {
                     let _ = self.nodes[node].room.leave(&group);
                 }
@@ -474,9 +497,7 @@ impl CollWorld {
             MemberProgress::Inside(_, OPERATIONS, false) => {
                 member.progress = MemberProgress::Through
             }
-            MemberProgress::Inside(..) | MemberProgress::Joining | MemberProgress::Through => {
-                return false;
-            }
+            _ => return false,
         }
         true
     }
@@ -549,6 +570,24 @@ impl CollWorld {
         }
     }
 
+    /// A member is gone and nobody comes in its place: each of the others joins `ROUNDS` times,
+    /// at any time, and hears each time that it failed.
+    fn run_without(mut self, gone: usize) {
+        self.kills = 0;
+        lock(&self.network).kill(gone);
+        self.nodes[gone].room.close();
+        self.nodes[gone].later.leave(LANE);
+        self.sets.truncate(1);
+        lock(&self.board).members.retain(|(node, set), _| *node != gone && *set == 0);
+        self.joins = ROUNDS;
+        self.settle();
+        for ((node, _), member) in &lock(&self.board).members {
+            assert_eq!(member.progress, MemberProgress::Failed, "{node} waits for ever");
+            let kept = &lock(&self.nodes[*node].room.state).early;
+            assert!(kept.is_empty(), "{node} keeps {kept:?}");
+        }
+    }
+
     /// One step of the world, of those that are possible; false if nothing moves any more.
     fn step(&mut self) -> bool {
         let links: Vec<_> = {
@@ -593,8 +632,9 @@ impl CollWorld {
                 moved |= self.act(node, set);
                 self.nodes[node].later.run();
             }
-            let quiet = lock(&self.network).links.values().all(VecDeque::is_empty);
-            if quiet && !moved {
+            let mut network = lock(&self.network);
+            let quiet = network.links.values().all(VecDeque::is_empty);
+            if quiet && !moved && !std::mem::take(&mut network.put_off) {
                 return;
             }
         }
@@ -645,6 +685,17 @@ fn run(seed: u64, fault: Option<Fault>) -> usize {
 #[test]
 fn members_that_come_go_and_begin_anew_find_together_and_get_right_results() {
     seeds::run_all(300, |seed| run(seed, None));
+}
+
+#[test]
+fn all_calls_to_join_a_set_fail_while_a_member_is_gone() {
+    seeds::run_all(300, |seed| {
+        let world = CollWorld::new(seed, None);
+        let gone = seed as usize % world.nodes.len();
+        let members = world.nodes.len();
+        world.run_without(gone);
+        members
+    });
 }
 
 #[test]
