@@ -49,6 +49,7 @@ use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
 use crate::imports::SrxOwner;
 use crate::info::{InfoChain, InfoQuery, InfoRef};
+use crate::lock::Level;
 use crate::progress::Progress;
 use crate::wait::WaitKind;
 use core::ffi::{CStr, c_int, c_void};
@@ -237,6 +238,16 @@ pub trait Msg {
     /// Posts a receive.
     fn recv(&self, _op: RecvOp) -> Result {
         Err(Error::NOSYS)
+    }
+    /// The number of the level of the locks that a receive needs, for [`post_at_once`](Self::post_at_once).
+    fn level(&self) -> usize {
+        Level::SHARED
+    }
+    /// Posts a receive, tagged or not, if that takes no call and cannot panic, and `LEVEL` is the
+    /// [`level`](Self::level). False in any other case, and then nothing has been done.
+    #[inline(always)]
+    fn post_at_once<const LEVEL: usize>(&self, _op: RecvOp, _tagged: bool) -> bool {
+        false
     }
 }
 

@@ -174,6 +174,11 @@ impl<T> Lock<T> {
         Self { state, waiters, level, value: UnsafeCell::new(value) }
     }
 
+    /// The number of its level.
+    pub fn level(&self) -> usize {
+        self.level.number()
+    }
+
     /// Whether the application serializes all calls around it.
     pub fn is_serialized(&self) -> bool {
         !matches!(self.level, Level::Shared)
@@ -248,34 +253,34 @@ impl<T> Lock<T> {
         free.is_ok().then(|| Guard { lock: self })
     }
 
-    /// Uses the value of a lock of [`Level::Serialized`] that is free, at the price of a few instructions:
-    /// a function that does nothing else needs no frame, as long as `use_it` neither calls nor panics. None
-    /// of other levels.
+    /// Takes a lock of the level of number `LEVEL` if no call of the application's is inside, nor a visitor, at
+    /// the price of a few instructions: a function that does nothing else needs no frame, as long as nothing
+    /// in it calls or panics. None of other levels, and always of [`Level::Shared`], for which there is
+    /// [`quickly`](Self::quickly).
     #[inline(always)]
-    pub fn at_once<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let free = self.state.load(Ordering::Relaxed) == FREE;
-        if !matches!(self.level, Level::Serialized) || !free {
-            return None;
+    pub fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, T>> {
+        match &self.level {
+            Level::Serialized if LEVEL == Level::SERIALIZED => {
+                if self.state.load(Ordering::Relaxed) != FREE {
+                    return None;
+                }
+                self.state.store(HELD, Ordering::Relaxed);
+                Some(AtOnce { lock: self, gate: None })
+            }
+            Level::Gated(gate) if LEVEL == Level::GATED => {
+                let gate: &Gate = gate;
+                if gate.inside.load(Ordering::Relaxed) {
+                    return None;
+                }
+                gate.announce();
+                if gate.visited.load(Ordering::Acquire) {
+                    gate.leave();
+                    return None;
+                }
+                Some(AtOnce { lock: self, gate: Some(gate) })
+            }
+            _ => None,
         }
-        // No call of the application's is inside another, and this one leaves no mark for so short.
-        // SAFETY: that is its promise, and nobody holds the lock.
-        Some(use_it(unsafe { &mut *self.value.get() }))
-    }
-
-    /// [`at_once`](Self::at_once) of a lock of [`Level::Gated`], if no visitor is inside.
-    #[inline(always)]
-    pub fn within_gate<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let Level::Gated(gate) = &self.level else { return None };
-        let gate: &Gate = gate;
-        if gate.inside.load(Ordering::Relaxed) {
-            return None;
-        }
-        gate.announce();
-        // SAFETY: no other call is inside, as the application promised, nor a visitor.
-        let result = (!gate.visited.load(Ordering::Acquire))
-            .then(|| use_it(unsafe { &mut *self.value.get() }));
-        gate.leave();
-        result
     }
 
     /// Uses the value of a lock of [`Level::Shared`] if it is free and no thread asks for it; `use_it` does
@@ -383,6 +388,13 @@ pub struct Within<'a, T> {
     lock: &'a Lock<T>,
 }
 
+/// Access to the value under [`Lock::at_once`].
+#[derive(Debug)]
+pub struct AtOnce<'a, T> {
+    lock: &'a Lock<T>,
+    gate: Option<&'a Gate>,
+}
+
 /// Access to the value under [`Lock::lock_serialized`].
 #[derive(Debug)]
 pub struct Serialized<'a, T> {
@@ -390,7 +402,7 @@ pub struct Serialized<'a, T> {
 }
 
 macro_rules! gives_the_value {
-    ($guard:ident, $lock:ident => $leave:expr) => {
+    ($guard:ident, $this:ident => $leave:expr) => {
         impl<T> Deref for $guard<'_, T> {
             type Target = T;
             #[inline]
@@ -412,18 +424,22 @@ macro_rules! gives_the_value {
         impl<T> Drop for $guard<'_, T> {
             #[inline(always)]
             fn drop(&mut self) {
-                let $lock = self.lock;
+                let $this = self;
                 $leave;
             }
         }
     };
 }
 
-gives_the_value!(Guard, lock => lock.leave());
-gives_the_value!(Within, lock => if let Level::Shared = lock.level {
-    lock.release();
+gives_the_value!(Guard, this => this.lock.leave());
+gives_the_value!(Within, this => if let Level::Shared = this.lock.level {
+    this.lock.release();
 });
-gives_the_value!(Serialized, lock => lock.state.store(FREE, Ordering::Relaxed));
+gives_the_value!(AtOnce, this => match this.gate {
+    Some(gate) => gate.leave(),
+    None => this.lock.state.store(FREE, Ordering::Relaxed),
+});
+gives_the_value!(Serialized, this => this.lock.state.store(FREE, Ordering::Relaxed));
 
 #[cfg(test)]
 mod tests {
@@ -463,20 +479,20 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 80_000);
+        fn at_once(lock: &Lock<u64>) -> Option<()> {
+            let serialized = lock.at_once::<{ Level::SERIALIZED }>();
+            *serialized.or_else(|| lock.at_once::<{ Level::GATED }>())? += 1;
+            Some(())
+        }
         for level in [Level::Serialized].into_iter().chain(Gate::new().map(Level::Gated)) {
             let lock = Lock::with_level(0, level);
             let guard = lock.lock();
-            let at_once = || {
-                lock.at_once(|value| *value += 1).or_else(|| lock.within_gate(|value| *value += 1))
-            };
-            assert_eq!(at_once(), None);
+            assert_eq!(at_once(&lock), None);
             drop(guard);
-            assert_eq!(at_once(), Some(()));
+            assert_eq!(at_once(&lock), Some(()));
             assert_eq!((lock.quickly(|value| *value += 1), *lock.lock()), (None, 1));
         }
-        let shared = Lock::new(0);
-        assert_eq!(shared.at_once(|value| *value += 1), None);
-        assert_eq!(shared.within_gate(|value| *value += 1), None);
+        assert_eq!(at_once(&Lock::new(0)), None);
     }
 
     #[test]

@@ -190,6 +190,12 @@ fn place(class: u32, src: u64) -> u64 {
 }
 
 impl<R> Posted<R> {
+    /// Whether [`push`](Self::push) has to make room first.
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.recent.is_full()
+    }
+
     /// Posts a receive behind all others.
     #[inline(always)]
     pub fn push(&mut self, pattern: Pattern, value: R) {

@@ -63,13 +63,21 @@ impl<T> RingQueue<T> {
     /// Adds a value behind the others.
     #[inline(always)]
     pub(crate) fn push(&mut self, value: T) {
-        if self.len() == self.slots.len() {
+        if self.is_full() {
             self.grow();
         }
-        let slot = self.tail & (self.slots.len() - 1);
-        // There is nothing in a slot behind the last value, and so nothing to drop.
-        std::mem::forget(self.slots[slot].replace(value));
-        self.tail = self.tail.wrapping_add(1);
+        let slot = self.tail & self.slots.len().wrapping_sub(1);
+        if let Some(slot) = self.slots.get_mut(slot) {
+            // There is nothing in a slot behind the last value, and so nothing to drop.
+            std::mem::forget(slot.replace(value));
+            self.tail = self.tail.wrapping_add(1);
+        }
+    }
+
+    /// Whether it has to grow for the next value.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() == self.slots.len()
     }
 
     #[cold]

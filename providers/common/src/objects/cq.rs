@@ -533,9 +533,8 @@ impl Cq {
         // SAFETY: by this function's contract.
         let take = |ring: &mut EntryRing| unsafe { self.take_one(ring, buf, count, src) };
         let looked = match LEVEL {
-            Level::SERIALIZED => self.ring.at_once(take).map(|took| (took, false)),
-            Level::GATED => self.ring.within_gate(take).map(|took| (took, false)),
-            _ => self.ring.quickly(take),
+            Level::SHARED => self.ring.quickly(take),
+            _ => self.ring.at_once::<LEVEL>().map(|mut ring| (take(&mut ring), false)),
         };
         match looked {
             Some((true, false)) => Look::Took,

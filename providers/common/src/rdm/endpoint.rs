@@ -26,7 +26,7 @@ use crate::eq::FidPtr;
 use crate::error::{Error, Result};
 use crate::imports::SrxOwner;
 use crate::info::InfoRef;
-use crate::lock::Guard;
+use crate::lock::{AtOnce, Guard, Level};
 use core::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
@@ -152,6 +152,16 @@ pub trait RdmEngine: HearsNames + Sized {
 
     /// Takes the engine's lock, waiting for it if need be.
     fn state(&self) -> Guard<'_, Self::State>;
+    /// Takes the lock as [`Lock::at_once`](crate::lock::Lock::at_once) does. None by engines that have more to
+    /// do about a receive.
+    #[inline(always)]
+    fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, Self::State>> {
+        None
+    }
+    /// The level's number for that, if it is of use.
+    fn level(&self) -> usize {
+        Level::SHARED
+    }
     /// Adds an endpoint, or a shared receive context.
     fn add(&self, identity: Self::Identity) -> u32;
     /// Says which of a scalable endpoint's contexts an endpoint is that was just added.
@@ -565,6 +575,15 @@ impl<E: RdmEngine> Msg for RdmEndpoint<E> {
         let posted = self.engine.state().post(self.id, op, false);
         self.engine.posted();
         posted
+    }
+    fn level(&self) -> usize {
+        self.engine.level()
+    }
+    #[inline(always)]
+    fn post_at_once<const LEVEL: usize>(&self, op: RecvOp, tagged: bool) -> bool {
+        let Some(mut state) = self.engine.at_once::<LEVEL>() else { return false };
+        let Some(inbox) = state.inbox_if_open(self.id) else { return false };
+        inbox.post_at_once(op, tagged)
     }
 }
 

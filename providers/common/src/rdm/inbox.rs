@@ -1220,6 +1220,18 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
+    /// [`post_plain`](Self::post_plain) where it calls nothing and does not panic: to queues of the inbox's own
+    /// that have room. False in any other case, and then nothing has been done.
+    #[inline(always)]
+    pub fn post_at_once(&mut self, op: RecvOp, tagged: bool) -> bool {
+        match &self.queues {
+            QueuesAt::Own(queues) if !queues.posted[usize::from(tagged)].is_full() => {
+                self.post_plain(op, tagged).is_none()
+            }
+            _ => false,
+        }
+    }
+
     /// fi_recv and fi_trecv in all their forms but tags alone ([`post_tag`](Self::post_tag)).
     /// For FI_PEEK the caller makes progress first: the message asked for may be on its way.
     pub fn post(&mut self, op: RecvOp, tagged: bool) -> Result<Found> {

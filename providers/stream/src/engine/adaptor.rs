@@ -14,7 +14,7 @@ use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::imports::{SrxOwner, StartsMessages};
-use ofi_provider::lock::Guard;
+use ofi_provider::lock::{AtOnce, Guard};
 use ofi_provider::peers::HearsNames;
 use std::sync::{Arc, Weak};
 
@@ -46,6 +46,15 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
     #[inline(always)]
     fn state(&self) -> Guard<'_, StreamState<N>> {
         self.lock()
+    }
+
+    #[inline(always)]
+    fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, StreamState<N>>> {
+        self.state.at_once::<LEVEL>()
+    }
+
+    fn level(&self) -> usize {
+        self.state.level()
     }
 
     fn add(&self, identity: StreamIdentity) -> u32 {

@@ -19,6 +19,7 @@ impl<N: Net> PostsReceives for StreamState<N> {
         &mut self.eps[ep].inbox
     }
 
+    #[inline(always)]
     fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<Unreceived>> {
         self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
     }

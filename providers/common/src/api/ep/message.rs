@@ -14,11 +14,15 @@ use crate::operation::SendsAtOnce;
 use crate::reserved::ONLY_TAG;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
+use std::marker::PhantomData;
 
-impl<E: Endpoint> EpFid<E> {
+/// The tables of endpoints whose locks are of the level of this number ([`Msg::level`](crate::api::Msg::level)).
+pub(super) struct MessageTables<E, const LEVEL: usize>(PhantomData<E>);
+
+impl<E: Endpoint, const LEVEL: usize> MessageTables<E, LEVEL> {
     pub(super) const MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
         size: size_of::<fi_ops_msg>(),
-        recv: Some(recv::<E>),
+        recv: Some(recv::<E, LEVEL>),
         recvv: Some(recvv::<E>),
         recvmsg: Some(recvmsg::<E>),
         send: Some(send::<E>),
@@ -31,7 +35,7 @@ impl<E: Endpoint> EpFid<E> {
 
     pub(super) const TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
         size: size_of::<fi_ops_tagged>(),
-        recv: Some(trecv::<E>),
+        recv: Some(trecv::<E, LEVEL>),
         recvv: Some(trecvv::<E>),
         recvmsg: Some(trecvmsg::<E>),
         send: Some(tsend::<E>),
@@ -53,14 +57,14 @@ impl<E: Endpoint> EpFid<E> {
 
     /// A shared receive context receives and does nothing else.
     pub(super) const SRX_MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
-        recv: Some(recv::<E>),
+        recv: Some(recv::<E, LEVEL>),
         recvv: Some(recvv::<E>),
         recvmsg: Some(recvmsg::<E>),
         ..refusing::NO_MSG
     };
 
     pub(super) const SRX_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
-        recv: Some(trecv::<E>),
+        recv: Some(trecv::<E, LEVEL>),
         recvv: Some(trecvv::<E>),
         recvmsg: Some(trecvmsg::<E>),
         ..refusing::NO_TAGGED
@@ -278,10 +282,35 @@ sends!(tsend(tag): tsend tsendv tinject tsenddata tinjectdata, tsendmsg tsend_op
 /// flags that a call with a message structure may carry.
 macro_rules! receives {
     (
-        $method:ident($($tag:ident $ignore:ident)?): $recv:ident $recvv:ident,
+        $method:ident($($tag:ident $ignore:ident)?, $tagged:literal): $recv:ident $slowly:ident $recvv:ident,
             $recvmsg:ident $op:ident $msg:ty, $allowed:expr
     ) => {
-        unsafe extern "C" fn $recv<E: Endpoint>(
+        /// Posts a receive at once, in a leaf, or else does more in the function it ends with.
+        unsafe extern "C" fn $recv<E: Endpoint, const LEVEL: usize>(
+            ep: *mut fid_ep,
+            buf: *mut c_void,
+            len: usize,
+            desc: *mut c_void,
+            src: fi_addr_t,
+            $($tag: u64, $ignore: u64,)?
+            context: *mut c_void,
+        ) -> ssize_t {
+            // SAFETY: see above.
+            let args = unsafe { (EpFid::<E>::from_c(ep), RecvBuf::new(buf, len)) };
+            if let (Ok(ep), Ok(buf)) = args {
+                let (buf, context, flags) = (buf.with_desc(desc), Context(context), ep.rx());
+                let (tag, ignore) = (or_0!($($tag)?), or_0!($($ignore)?));
+                let op = RecvOp { buf, src, tag, ignore, context, flags };
+                if ep.post_at_once::<LEVEL>(op, $tagged) {
+                    return 0;
+                }
+            }
+            // SAFETY: the arguments are the same.
+            unsafe { $slowly::<E>(ep, buf, len, desc, src, $($tag, $ignore,)? context) }
+        }
+
+        #[inline(never)]
+        unsafe extern "C" fn $slowly<E: Endpoint>(
             ep: *mut fid_ep,
             buf: *mut c_void,
             len: usize,
@@ -358,11 +387,11 @@ macro_rules! receives {
 }
 
 receives!(
-    recv(): recv recvv, recvmsg recv_op fi_msg,
+    recv(, false): recv recv_slowly recvv, recvmsg recv_op fi_msg,
     |ep, flags| if ep.settles(flags) { RX_FLAGS | SETTLES } else { RX_FLAGS }
 );
 receives!(
-    trecv(tag ignore): trecv trecvv, trecvmsg trecv_op fi_msg_tagged,
+    trecv(tag ignore, true): trecv trecv_slowly trecvv, trecvmsg trecv_op fi_msg_tagged,
     |_, _| RX_FLAGS | TRX_FLAGS
 );
 

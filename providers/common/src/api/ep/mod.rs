@@ -17,7 +17,7 @@ use super::stx::Stx;
 use super::{Endpoint, RxAttr, refusing};
 use crate::abi::{
     self, FI_CLASS_EP, FI_CLASS_RX_CTX, FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_TX_CTX,
-    fi_ep_type, fi_ops, fid, fid_ep,
+    fi_ep_type, fi_ops, fi_ops_msg, fi_ops_tagged, fid, fid_ep,
 };
 use crate::boundary::answer;
 use crate::coll::Collectives;
@@ -28,11 +28,13 @@ use crate::fid::{Embeds, ops};
 use crate::info::InfoRef;
 use crate::later::Later;
 use crate::ledger::{Ledger, Tally};
+use crate::lock::Level;
 use crate::object::{Object, Parent, Users};
 use crate::progress::Progress;
 use crate::reserved::{OF_SHARED_RX, OWN_FLAGS};
 use crate::variable;
 use core::ffi::{c_int, c_void};
+use message::MessageTables;
 use std::any::TypeId;
 use std::cell::UnsafeCell;
 use std::ops::Deref;
@@ -342,22 +344,36 @@ impl<E: Endpoint> EpFid<E> {
         ep
     }
 
+    /// The ops tables of messages, tagged and not, for the endpoint's role.
+    fn message_tables<const LEVEL: usize>(&self) -> (&'static fi_ops_msg, &'static fi_ops_tagged) {
+        type Of<E, const LEVEL: usize> = MessageTables<E, LEVEL>;
+        let buffered = self.shared.buffered;
+        let sends_only = || self.srx().is_some() || self.shared.imports.load(Ordering::Acquire);
+        match self.shared.role {
+            Role::Scalable => (&refusing::NO_MSG, &refusing::NO_TAGGED),
+            Role::Rx if buffered => {
+                (Of::<E, LEVEL>::SRX_MSG_OPS, Of::<E, LEVEL>::BUFFERED_SRX_TAGGED_OPS)
+            }
+            Role::Srx | Role::Rx => (Of::<E, LEVEL>::SRX_MSG_OPS, Of::<E, LEVEL>::SRX_TAGGED_OPS),
+            Role::Tx => (Of::<E, LEVEL>::SEND_MSG_OPS, Of::<E, LEVEL>::SEND_TAGGED_OPS),
+            Role::Endpoint if sends_only() => {
+                (Of::<E, LEVEL>::SEND_MSG_OPS, Of::<E, LEVEL>::SEND_TAGGED_OPS)
+            }
+            Role::Endpoint if buffered => {
+                (Of::<E, LEVEL>::MSG_OPS, Of::<E, LEVEL>::BUFFERED_TAGGED_OPS)
+            }
+            Role::Endpoint => (Of::<E, LEVEL>::MSG_OPS, Of::<E, LEVEL>::TAGGED_OPS),
+        }
+    }
+
     /// Sets the ops tables of the transfers that the endpoint's capabilities promise.
     fn use_transfer_tables(&self) {
         let has = |cap| self.shared.caps & cap != 0;
         let role = self.shared.role;
-        let (msg, tagged) = match role {
-            Role::Scalable => (&refusing::NO_MSG, &refusing::NO_TAGGED),
-            Role::Rx if self.shared.buffered => (Self::SRX_MSG_OPS, Self::BUFFERED_SRX_TAGGED_OPS),
-            Role::Srx | Role::Rx => (Self::SRX_MSG_OPS, Self::SRX_TAGGED_OPS),
-            Role::Tx => (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS),
-            Role::Endpoint
-                if self.srx().is_some() || self.shared.imports.load(Ordering::Acquire) =>
-            {
-                (Self::SEND_MSG_OPS, Self::SEND_TAGGED_OPS)
-            }
-            Role::Endpoint if self.shared.buffered => (Self::MSG_OPS, Self::BUFFERED_TAGGED_OPS),
-            Role::Endpoint => (Self::MSG_OPS, Self::TAGGED_OPS),
+        let (msg, tagged) = match self.shared.inner.level() {
+            Level::SERIALIZED => self.message_tables::<{ Level::SERIALIZED }>(),
+            Level::GATED => self.message_tables::<{ Level::GATED }>(),
+            _ => self.message_tables::<{ Level::SHARED }>(),
         };
         let msg = if has(abi::FI_MSG) { msg } else { &refusing::NO_MSG };
         let tagged = if has(abi::FI_TAGGED) { tagged } else { &refusing::NO_TAGGED };

@@ -102,6 +102,16 @@ start!(
 );
 
 impl<E: Endpoint> EpFid<E> {
+    /// Hands a receive to the provider, if that takes nothing more ([`Msg::post_at_once`]).
+    #[inline(always)]
+    pub(super) fn post_at_once<const LEVEL: usize>(&self, op: RecvOp, tagged: bool) -> bool {
+        if op.flags & (FI_TRIGGER | TO_GROUPS) != 0 {
+            return false;
+        }
+        let post = |ep: &E| ep.post_at_once::<LEVEL>(op, tagged).then_some(()).ok_or(Error::AGAIN);
+        self.shared.hand(false, post).is_ok()
+    }
+
     /// Hands a transfer to the provider, to the counter it waits for, or to a group.
     fn start(&self, mut op: Transfer) -> Result {
         let (_, flags) = op.parts();
