@@ -723,10 +723,20 @@ impl<B: UnexpectedBody> Inbox<B> {
         tag: u64,
         bytes: impl MessageBytes,
     ) -> bool {
-        if is_some(bytes.count()) && self.receive_first::<true>(peer, tagged, tag, bytes) {
-            return true;
-        }
-        self.receive_first_otherwise(peer, tagged, tag, bytes)
+        self.receive_short(peer, tagged, tag, bytes)
+            || self.receive_first_otherwise(peer, tagged, tag, bytes)
+    }
+
+    /// [`receive_plain`](Self::receive_plain) of a short message, if that calls nothing.
+    #[inline(always)]
+    pub fn receive_short(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        is_some(bytes.count()) && self.receive_first::<true>(peer, tagged, tag, bytes)
     }
 
     #[inline(never)]

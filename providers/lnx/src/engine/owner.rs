@@ -98,6 +98,18 @@ impl QueueOwner for RailOwner {
     }
 
     #[inline(always)]
+    fn arrived_short(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool {
+        self.turns.called();
+        let ArrivingMessage { tagged, src, tag, .. } = *message;
+        let taken = self.shared.state.at_once(|state| {
+            let ep = state.eps.get_mut(self.ep);
+            // The number of a peer with a name, or of none.
+            ep.is_some_and(|ep| ep.inbox.receive_short(src as u32, tagged, tag, bytes))
+        });
+        taken == Some(true)
+    }
+
+    #[inline(always)]
     fn arrived_whole(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool {
         self.turns.called();
         let ArrivingMessage { tagged, src, tag, .. } = *message;
