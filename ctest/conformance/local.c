@@ -454,7 +454,11 @@ static void __attribute__((noreturn)) halting(enum phase phase, const struct ct_
 		}
 	}
 	if (phase == SENDS || phase == HALF_READ) {
+		char go;
+
 		CHECK(write(tell, "s", 1) == 1);
+		/* the large message must not come before the other has stopped to look */
+		CHECK(read(tell, &go, 1) == 1);
 		POST(&c, fi_tsend(c.ep, big, BIG, ct_desc(big), c.peer, 2, CTX(2)));
 	}
 	CHECK(write(tell, "h", 1) == 1);
@@ -488,7 +492,7 @@ static void killed_in(const char *cma)
 		char x;
 
 		snprintf(ct_prefix, sizeof ct_prefix, "phase %d: ", phase);
-		CHECK(!pipe(p));
+		CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, p));
 		child = fork();
 		if (!child)
 			halting(phase, &mine, p[1]);
@@ -513,11 +517,12 @@ static void killed_in(const char *cma)
 		}
 		small[0] = 0;
 		if (x == 's') {
-			CHECK(!fcntl(p[0], F_SETFL, 0));
-			EQ(read(p[0], &x, 1), 1);
 			(void)fi_cancel(&c.ep->fid, CTX(1));
 			if (!got && fi_cq_readerr(c.rx, &err, 0) != 1)
 				EQ(fi_cq_read(c.rx, &e, 1), 1);
+			CHECK(!fcntl(p[0], F_SETFL, 0));
+			CHECK(write(p[0], "g", 1) == 1);
+			EQ(read(p[0], &x, 1), 1);
 		}
 		close(p[0]);
 		switch (phase) {

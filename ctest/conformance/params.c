@@ -295,6 +295,74 @@ static void lnx_bursts(int rank)
 	}
 	ct_done(&c);
 }
+/* The context of one entry of the queues, or none. */
+static void *entry_of(struct ct *c)
+{
+	struct fid_cq *queues[] = { c->tx, c->rx };
+
+	for (int k = 0; k < 2; k++) {
+		struct fi_cq_tagged_entry e;
+		ssize_t r = fi_cq_read(queues[k], &e, 1);
+
+		CHECK(r == 1 || r == -FI_EAGAIN);
+		if (r == 1)
+			return e.op_context;
+	}
+	return NULL;
+}
+/* The first side talks to itself over shm, or does nothing, while the other's messages come over tcp, of which
+ * nothing was heard for a while. */
+static void lnx_idle_way(int rank)
+{
+	enum { ROUNDS = 12, MS = 5 };
+	struct ct_opt o = { .caps = FI_TAGGED, .threading = FI_THREAD_DOMAIN };
+	struct ct c;
+	static char b[64], m[64], out[64];
+	char name[2048] = { 0 }, x;
+	size_t len = sizeof name;
+	fi_addr_t self;
+
+	if (!ct_is_lnx())
+		SKIP("of lnx");
+	setenv("FI_TCP_LOCAL", "0", 1);
+	if (rank == 1)
+		setenv("FI_LNX_DISABLE_SHM", "1", 1);
+	ct_open(&c, &o);
+	OK(fi_getname(&c.ep->fid, name, &len));
+	EQ(fi_av_insert(c.av, name, 1, &self, 0, NULL), 1);
+	for (int round = 0; round < ROUNDS; round++) {
+		int talks = round % 2, told = 0, mine = 0, came = 0;
+		int64_t end = ct_ms() + MS;
+
+		if (rank == 1) {
+			ct_recv_oob(&c, &x, 1);
+			ct_fill(out, 64, round);
+			POST(&c, fi_tsend(c.ep, out, 64, NULL, c.peer, 2, CTX(2)));
+			ct_sent(&c, CTX(2));
+			continue;
+		}
+		POST(&c, fi_trecv(c.ep, b, 64, NULL, FI_ADDR_UNSPEC, 2, 0, CTX(2)));
+		while (!came || mine) {
+			void *context;
+
+			if (talks && !mine && !came) {
+				POST(&c, fi_trecv(c.ep, m, 64, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(0)));
+				POST(&c, fi_tsend(c.ep, out, 64, NULL, self, 1, CTX(1)));
+				mine = 2;
+			}
+			context = entry_of(&c);
+			mine -= context == CTX(0) || context == CTX(1);
+			came |= context == CTX(2);
+			if (!told && ct_ms() >= end) {
+				CHECK(!came);
+				ct_send_oob("", 1);
+				told = 1;
+			}
+		}
+		CHECK(ct_same(b, 64, round));
+	}
+	ct_done(&c);
+}
 
 /* What is left in the socket when the queue has no room for more. */
 static int left_over(int rank)
@@ -751,6 +819,7 @@ static const struct ct_test tests[] = {
 	{ "small messages of a burst wait for each other", staging, CT_REL },
 	{ "small messages of a burst wait for each other over lnx", lnx_staging, CT_REL },
 	{ "over lnx a burst arrives although its sender makes no call", lnx_bursts, CT_REL },
+	{ "over lnx a message is heard that comes another way than all for a while", lnx_idle_way, CT_REL },
 	{ "FI_TCP_STAGING_SBUF_SIZE=0 sends each message by itself", no_staging, CT_REL },
 	{ "what has come is read ahead", prefetch, CT_REL },
 	{ "FI_TCP_PREFETCH_RBUF_SIZE is how much is read ahead", little_prefetch, CT_REL },

@@ -1,5 +1,5 @@
 //! The engine as the application's endpoints call it ([`ofi_provider::endpoint`]).
-use crate::engine::{LnxAside, LnxEngine, LnxState, LnxTransfer};
+use crate::engine::{LnxAside, LnxEngine, LnxState, LnxTransfer, LnxWay};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
 };
@@ -89,29 +89,28 @@ impl RdmEngine for LnxEngine {
     fn send(self: &Arc<Self>, ep: &LnxEp, op: SendOp, tagged: bool) -> Result {
         let kind = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         let about = LnxTransfer { peer: op.dest, context: op.context, flags: op.flags, kind };
-        let Some((rail, to)) = self.way(ep, &about)? else { return Ok(()) };
-        let all_is_read = rail.owner.tx.all_is_read();
+        let Some(LnxWay { rail, to, all_is_read }) = self.way(ep, &about)? else { return Ok(()) };
         self.began(rail, &about, rail.rail.send(to, op, tagged, all_is_read))
     }
 
     fn read(self: &Arc<Self>, ep: &LnxEp, op: ReadOp) -> Result {
         let kind = FI_READ | FI_RMA;
         let about = LnxTransfer { peer: op.src, context: op.context, flags: op.flags, kind };
-        let Some((rail, from)) = self.way(ep, &about)? else { return Ok(()) };
+        let Some(LnxWay { rail, to: from, .. }) = self.way(ep, &about)? else { return Ok(()) };
         self.began(rail, &about, rail.rail.read(from, &op).map(|()| false))
     }
 
     fn write(self: &Arc<Self>, ep: &LnxEp, op: WriteOp) -> Result {
         let kind = FI_WRITE | FI_RMA;
         let about = LnxTransfer { peer: op.dest, context: op.context, flags: op.flags, kind };
-        let Some((rail, to)) = self.way(ep, &about)? else { return Ok(()) };
+        let Some(LnxWay { rail, to, .. }) = self.way(ep, &about)? else { return Ok(()) };
         self.began(rail, &about, rail.rail.write(to, &op).map(|()| false))
     }
 
     fn atomic(self: &Arc<Self>, ep: &LnxEp, op: AtomicOp) -> Result {
         let kind = FI_ATOMIC | if op.operation.fetches() { FI_READ } else { FI_WRITE };
         let about = LnxTransfer { peer: op.dest, context: op.context, flags: op.flags, kind };
-        let Some((rail, to)) = self.way(ep, &about)? else { return Ok(()) };
+        let Some(LnxWay { rail, to, .. }) = self.way(ep, &about)? else { return Ok(()) };
         self.began(rail, &about, rail.rail.atomic(to, &op).map(|()| false))
     }
 

@@ -95,7 +95,8 @@ pub fn is_group(dest: fi_addr_t) -> bool {
 /// A command of fi_control that only queues of this crate know: who reads the queue does so on
 /// behalf of others, and has something to clean up where a cancelled thread would be ended in
 /// vain reads. A utility provider says so once, and then need not keep its thread from being
-/// cancelled around every read.
+/// cancelled around every read. Who passes room for it gets the call that makes progress and reads nothing
+/// ([`MakesTurn`](crate::operation::MakesTurn)).
 pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
 
 /// A command of fi_control that only queues of this crate know: it fails with -FI_EAGAIN if there
@@ -107,11 +108,11 @@ pub(crate) const HAS_ENTRIES: c_int = 0x0f1_0002;
 /// message and tell at once if it is complete, which writes no entry then
 /// ([`SendsAtOnce`](crate::operation::SendsAtOnce)). A utility provider that has the application's queue
 /// writes the entry there.
-pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0004;
+pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0005;
 
 /// Behind a `struct fi_ops_srx_owner`, whose size says that there is more: the owner is one of this
 /// library's, and a function that takes messages that are all here follows (`crate::imports`).
-pub(crate) const TAKES_WHOLE: u64 = 0x0f1_77a6_e5a1_1002;
+pub(crate) const TAKES_WHOLE: u64 = 0x0f1_77a6_e5a1_1003;
 
 /// The flags of the API that a call that starts an operation may have, an endpoint by default,
 /// or a completion.

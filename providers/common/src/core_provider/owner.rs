@@ -51,6 +51,9 @@ pub trait QueueOwner: Send + Sync + 'static {
 
     /// The oldest receive that a message matches.
     fn arrived(&self, message: &ArrivingMessage) -> Option<(RecvBuf, Self::Filling)>;
+    /// [`arrived_whole`](Self::arrived_whole) where that neither calls anything nor panics: false in any
+    /// other case.
+    fn arrived_short(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool;
     /// Gives a message that is all here to the receive it matches, and reports that. False if nothing
     /// was done: the core then asks for a receive.
     fn arrived_whole(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool;
@@ -223,7 +226,9 @@ impl<O: QueueOwner> LentQueues<O> {
             free_entry: Some(free::<O>),
         },
         mark: TAKES_WHOLE,
+        taker: taker::<O>,
         take: take_whole::<O>,
+        take_pieces: take_pieces::<O>,
     };
     const CNTR_OPS: &'static fi_ops_cntr_owner = &fi_ops_cntr_owner {
         size: size_of::<fi_ops_cntr_owner>(),
@@ -458,8 +463,54 @@ unsafe extern "C" fn get<O: QueueOwner, const TAGGED: bool>(
     })
 }
 
+unsafe extern "C" fn taker<O: QueueOwner>(srx: *mut fid_peer_srx) -> *const c_void {
+    // SAFETY: see above: the queue is one of ours, as only providers of this library call.
+    unsafe { Arc::as_ptr(&(*(*srx).ep_fid.fid.context.cast::<LentQueues<O>>()).owner).cast() }
+}
+
+/// A message in one piece. What neither calls nor panics is done in here, without a frame for more.
 unsafe extern "C" fn take_whole<O: QueueOwner>(
-    srx: *mut fid_peer_srx,
+    taker: *const c_void,
+    tagged: u64,
+    src: fi_addr_t,
+    tag: u64,
+    first: *const u8,
+    len: usize,
+) -> c_int {
+    // SAFETY: the owner, which [`taker`] gave; the bytes live for the call, and are the core's.
+    let (owner, bytes) = unsafe { (&*taker.cast::<O>(), ForeignBytes::new(first, len)) };
+    let message = ArrivingMessage { tagged: tagged != 0, src, len, tag, cq_data: None };
+    if owner.arrived_short(&message, bytes) {
+        return 1;
+    }
+    // SAFETY: by this function's contract.
+    unsafe { take_longer::<O>(taker, tagged, src, tag, first, len) }
+}
+
+/// [`take_whole`] of any message.
+///
+/// # Safety
+/// That of [`take_whole`].
+#[inline(never)]
+unsafe extern "C" fn take_longer<O: QueueOwner>(
+    taker: *const c_void,
+    tagged: u64,
+    src: fi_addr_t,
+    tag: u64,
+    first: *const u8,
+    len: usize,
+) -> c_int {
+    let taken = answer_quickly("a whole message that arrives", || -> ssize_t {
+        // SAFETY: as in `take_whole`.
+        let (owner, bytes) = unsafe { (&*taker.cast::<O>(), ForeignBytes::new(first, len)) };
+        let message = ArrivingMessage { tagged: tagged != 0, src, len, tag, cq_data: None };
+        owner.arrived_whole(&message, bytes).into()
+    });
+    taken as c_int
+}
+
+unsafe extern "C" fn take_pieces<O: QueueOwner>(
+    taker: *const c_void,
     tagged: u64,
     src: fi_addr_t,
     tag: u64,
@@ -468,33 +519,16 @@ unsafe extern "C" fn take_whole<O: QueueOwner>(
     second: *const SecondPiece,
 ) -> c_int {
     let taken = answer_quickly("a whole message that arrives", || -> ssize_t {
-        // SAFETY: see above: the queue is one of ours, as only providers of this library call; the
-        // bytes live for the call, and are the core's.
-        unsafe {
-            let lent = &*(*srx).ep_fid.fid.context.cast::<LentQueues<O>>();
-            let (tagged, len) = (tagged != 0, first_len);
-            let message = ArrivingMessage { tagged, src, len, tag, cq_data: None };
-            let taken = match second.as_ref() {
-                None => lent.owner.arrived_whole(&message, ForeignBytes::new(first, first_len)),
-                Some(second) => {
-                    let pieces = [(first, first_len), (second.at, second.len)];
-                    in_pieces(lent, message, ForeignPieces::of(pieces))
-                }
-            };
-            taken.into()
-        }
+        // SAFETY: as in `take_whole`; the second piece is there for the call.
+        let (owner, bytes) = unsafe {
+            let pieces = [(first, first_len), ((*second).at, (*second).len)];
+            (&*taker.cast::<O>(), ForeignPieces::of(pieces))
+        };
+        let (tagged, len) = (tagged != 0, bytes.len());
+        let message = ArrivingMessage { tagged, src, len, tag, cq_data: None };
+        owner.arrived_whole(&message, bytes).into()
     });
     taken as c_int
-}
-
-/// [`take_whole`] of a message in two pieces.
-#[inline(never)]
-fn in_pieces<O: QueueOwner>(
-    lent: &LentQueues<O>,
-    message: ArrivingMessage,
-    bytes: ForeignPieces<'_>,
-) -> bool {
-    lent.owner.arrived_whole(&ArrivingMessage { len: bytes.len(), ..message }, bytes)
 }
 
 unsafe extern "C" fn queue<O: QueueOwner>(entry: *mut fi_peer_rx_entry) -> c_int {

@@ -16,6 +16,7 @@ use crate::buf::{IOV_LIMIT, Local, MessageBytes, RecvBuf};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
+use crate::operation::MakesTurn;
 use crate::operation::{AtomicOp, ReadOp, RemoteSegments, SendOp, SendsAtOnce, WriteOp};
 use crate::reserved::{SENDS_AT_ONCE, SPARES_CALLERS};
 use core::ffi::{c_int, c_void};
@@ -261,22 +262,14 @@ impl<O: QueueOwner> CoreRail<O> {
     #[inline(always)]
     pub fn send(&self, to: fi_addr_t, op: SendOp, tagged: bool, all_is_read: bool) -> Result<bool> {
         if op.flags == PLAIN
-            && let (Some(one), Some(calls)) = (op.buf.local().only(), &self.at_once)
+            && let (Some(one), Some(SendsAtOnce { who, calls })) =
+                (op.buf.local().only(), &self.at_once)
         {
             let (buf, desc) = (one.addr as *const c_void, one.desc as *mut c_void);
             let send = calls[usize::from(tagged)];
             // SAFETY: as in `send_by_table`.
             return match unsafe {
-                send(
-                    self.raw.as_ptr(),
-                    buf,
-                    one.len,
-                    desc,
-                    to,
-                    op.tag,
-                    op.context.0,
-                    all_is_read.into(),
-                )
+                send(*who, buf, one.len, desc, to, op.tag, op.context.0, all_is_read.into())
             } {
                 0 => Ok(false),
                 1 => Ok(true),
@@ -533,16 +526,14 @@ unsafe fn may_block(domain: &CoreDomain, cq: NonNull<fid_cq>) -> bool {
     unsafe { domain.fabric.try_wait(&mut fids) }.is_ok()
 }
 
-type ReadQueue = unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> ssize_t;
-
 /// What makes progress for all endpoints of a core's domain, and waits for all: a queue to which
 /// nothing is bound. Providers of this library have one engine for each domain, so that one look is
 /// enough for however many endpoints.
 #[derive(Debug)]
 pub struct CoreWaiter {
     cq: NonNull<fid_cq>,
-    /// fi_cq_read(3) of it.
-    read: ReadQueue,
+    /// What makes progress, called with the queue.
+    turn: MakesTurn,
     fd: RawFd,
     _lent: Box<LentQueues<NoOwner>>,
     domain: Arc<CoreDomain>,
@@ -559,13 +550,13 @@ impl CoreWaiter {
         let lent = LentQueues::new(Arc::new(NoOwner), domain.level());
         // SAFETY: the queues live until the core's queue is closed.
         let (cq, fd) = unsafe { open_cq(domain, &lent, true) }.ok()?;
+        let mut turn: Option<MakesTurn> = None;
         // SAFETY: open; a queue that does not know the command refuses it.
-        let known = unsafe { control(cq.as_ptr().cast(), SPARES_CALLERS, ptr::null_mut()) }.is_ok();
-        // SAFETY: open.
-        let read = unsafe { cq.as_ref().ops.as_ref().and_then(|ops| ops.read) };
-        match fd {
-            Some(fd) if known && let Some(read) = read => {
-                Some(Self { cq, read, fd, _lent: lent, domain: domain.clone() })
+        let known =
+            unsafe { control(cq.as_ptr().cast(), SPARES_CALLERS, (&raw mut turn).cast()) }.is_ok();
+        match (fd, turn) {
+            (Some(fd), Some(turn)) if known => {
+                Some(Self { cq, turn, fd, _lent: lent, domain: domain.clone() })
             }
             _ => {
                 // SAFETY: open, and nothing uses it.
@@ -578,8 +569,8 @@ impl CoreWaiter {
     /// Makes progress for all endpoints of the domain.
     #[inline(always)]
     pub fn progress(&self) {
-        // SAFETY: open; no entries are read.
-        unsafe { (self.read)(self.cq.as_ptr(), ptr::null_mut(), 0) };
+        // SAFETY: open.
+        unsafe { (self.turn)(self.cq.as_ptr()) };
     }
 
     /// A descriptor that is readable when there is something to do.
@@ -610,6 +601,9 @@ impl QueueOwner for NoOwner {
 
     fn arrived(&self, _message: &ArrivingMessage) -> Option<(RecvBuf, ())> {
         None
+    }
+    fn arrived_short(&self, _message: &ArrivingMessage, _bytes: impl MessageBytes) -> bool {
+        false
     }
     fn arrived_whole(&self, _message: &ArrivingMessage, _bytes: impl MessageBytes) -> bool {
         false

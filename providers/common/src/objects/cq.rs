@@ -16,6 +16,7 @@ use crate::fid::{Embeds, unbuilt};
 use crate::info::version;
 use crate::lock::{Level, Lock};
 use crate::object::{Base, Object, Parent, fid_ops};
+use crate::operation::MakesTurn;
 use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
@@ -856,6 +857,10 @@ impl Object<fid_cq> for Cq {
             }
             SPARES_CALLERS => {
                 self.spares_callers.store(true, Ordering::Relaxed);
+                // SAFETY: the command passes null, or room for the call.
+                if let Some(to) = unsafe { arg.cast::<Option<MakesTurn>>().as_mut() } {
+                    *to = Some(turn);
+                }
                 Ok(())
             }
             HAS_ENTRIES => self.has_entries().then_some(()).ok_or(Error::AGAIN),
@@ -1049,6 +1054,15 @@ unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: us
             }
         }
     })
+}
+
+/// What [`SPARES_CALLERS`] gives: progress, and no more of a read.
+unsafe extern "C" fn turn(cq: *mut fid_cq) {
+    answer_quickly("a turn for another provider", || -> ssize_t {
+        // SAFETY: see above; whoever has this function has the queue open.
+        unsafe { (*cq.cast::<Cq>()).progress.get().progress() };
+        0
+    });
 }
 
 unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> ssize_t {

@@ -18,7 +18,7 @@ use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::reserved::TAKES_WHOLE;
 use core::ffi::{c_int, c_void};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -43,12 +43,16 @@ pub(crate) struct SecondPiece {
 }
 
 /// Gives a message that is all here, with nothing special to it, to the receive it matches, and reports that;
-/// returns 1. Where nothing was done it returns 0, and the message goes the way of fi_peer(3). The arguments are the queue,
-/// whether the message has a tag, the sender as the address vector names it, the tag, and where the bytes are
-/// and how many; a second piece of them, or null. In memory, written in words and read in pairs of them, they
-/// would be waited for.
-pub(crate) type TakeWhole = unsafe extern "C" fn(
-    *mut fid_peer_srx,
+/// returns 1. Where nothing was done it returns 0, and the message goes the way of fi_peer(3). The arguments are
+/// who takes it ([`OwnSrxOps::taker`]), whether the message has a tag, the sender as the address vector names
+/// it, the tag, and where the bytes are and how many. In memory, written in words and read in pairs of them,
+/// they would be waited for.
+pub(crate) type TakeWhole =
+    unsafe extern "C" fn(*const c_void, u64, fi_addr_t, u64, *const u8, usize) -> c_int;
+
+/// [`TakeWhole`] of a message in two pieces.
+pub(crate) type TakePieces = unsafe extern "C" fn(
+    *const c_void,
     u64,
     fi_addr_t,
     u64,
@@ -64,8 +68,21 @@ pub(crate) struct OwnSrxOps {
     pub(crate) ops: fi_ops_srx_owner,
     /// [`TAKES_WHOLE`].
     pub(crate) mark: u64,
-    /// What takes messages that are all here.
+    /// Who takes messages that are all here: asked for once, and there as long as the queue, so that the
+    /// way to where messages go has no more steps than it must have.
+    pub(crate) taker: unsafe extern "C" fn(*mut fid_peer_srx) -> *const c_void,
+    /// What takes them.
     pub(crate) take: TakeWhole,
+    /// What takes them if they are in two pieces.
+    pub(crate) take_pieces: TakePieces,
+}
+
+/// What an owner of this library's takes messages by that are all here.
+#[derive(Clone, Copy, Debug)]
+struct WholeTaker {
+    who: *const c_void,
+    take: TakeWhole,
+    take_pieces: TakePieces,
 }
 
 /// The owner of a receive queue.
@@ -78,7 +95,7 @@ pub struct SrxOwner {
     for_unknown: Option<unsafe extern "C" fn(*mut fid_peer_srx, Option<AddrOfEntry>)>,
     free: unsafe extern "C" fn(*mut fi_peer_rx_entry),
     /// What takes messages that are all here, if the owner is one of this library's.
-    take: Option<TakeWhole>,
+    taker: Option<WholeTaker>,
 }
 
 // SAFETY: the owner takes calls from any thread (fi_peer(3)).
@@ -126,14 +143,18 @@ impl SrxOwner {
             let ops: &fi_ops_srx_owner = table((*srx.as_ptr()).owner_ops)?;
             let need = || Error::INVAL;
             let own = table((*srx.as_ptr()).owner_ops.cast::<OwnSrxOps>());
-            let take = own.ok().filter(|own| own.mark == TAKES_WHOLE).map(|own| own.take);
+            let taker = own.ok().filter(|own| own.mark == TAKES_WHOLE).map(|own| WholeTaker {
+                who: (own.taker)(srx.as_ptr()),
+                take: own.take,
+                take_pieces: own.take_pieces,
+            });
             let owner = Self {
                 srx,
                 get: [ops.get_msg.ok_or_else(need)?, ops.get_tag.ok_or_else(need)?],
                 queue: [ops.queue_msg.ok_or_else(need)?, ops.queue_tag.ok_or_else(need)?],
                 for_unknown: ops.foreach_unspec_addr,
                 free: ops.free_entry.ok_or_else(need)?,
-                take,
+                taker,
             };
             (*srx.as_ptr()).peer_ops = (&raw const PEER_OPS).cast_mut();
             Ok(owner)
@@ -160,12 +181,18 @@ impl SrxOwner {
     /// nothing was done.
     #[inline]
     pub fn take(&self, tagged: bool, src: fi_addr_t, tag: u64, bytes: impl MessageBytes) -> bool {
-        let Some(take) = self.take else { return false };
+        let Some(WholeTaker { who, take, take_pieces }) = self.taker else { return false };
         let [(first, first_len), (at, len)] = bytes.places();
-        let second = SecondPiece { at, len };
-        let behind = if len == 0 { ptr::null() } else { &raw const second };
         // SAFETY: see the module; the message's bytes live for the call.
-        unsafe { take(self.srx.as_ptr(), tagged.into(), src, tag, first, first_len, behind) == 1 }
+        let taken = unsafe {
+            if len == 0 {
+                take(who, tagged.into(), src, tag, first, first_len)
+            } else {
+                let second = SecondPiece { at, len };
+                take_pieces(who, tagged.into(), src, tag, first, first_len, &raw const second)
+            }
+        };
+        taken == 1
     }
 
     /// Leaves a note of a message with the owner, in the room it gave.

@@ -1,6 +1,6 @@
 //! Transfers, as they are handed to a provider: what fi_send(3), fi_read(3), fi_atomic(3) and their
 //! like ask for.
-use crate::abi::{fi_addr_t, fid_ep};
+use crate::abi::{fi_addr_t, fid_cq};
 use crate::atomic::Operation;
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::cq::Context;
@@ -43,12 +43,12 @@ pub struct PlainSend<'a> {
     pub flags: u64,
 }
 
-/// A call that sends a message as `fi_send` or, with a tag, `fi_tsend` does: the endpoint, the buffer with
+/// A call that sends a message as `fi_send` or, with a tag, `fi_tsend` does: [who](SendsAtOnce::who) sends it, the buffer with
 /// its length and descriptor, the destination, the tag, the context, and whether the application has read all
 /// entries in the queue of its sends, so that nothing waits for more of them. 1: the message is complete, and
 /// no entry is written for it. 0: it is under way, and an entry will be written. Less: an error.
 pub(crate) type SendAtOnce = unsafe extern "C" fn(
-    *mut fid_ep,
+    *const c_void,
     *const c_void,
     usize,
     *mut c_void,
@@ -58,8 +58,19 @@ pub(crate) type SendAtOnce = unsafe extern "C" fn(
     u64,
 ) -> c_int;
 
-/// What [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE) gives: the calls for messages and for tagged ones.
-pub(crate) type SendsAtOnce = [SendAtOnce; 2];
+/// What [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE) gives.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendsAtOnce {
+    /// What the calls are called with: it is there as long as the endpoint is open, and nearer to what sends
+    /// than the endpoint's fid.
+    pub(crate) who: *const c_void,
+    /// The calls for messages and for tagged ones.
+    pub(crate) calls: [SendAtOnce; 2],
+}
+
+/// A call that makes progress on all of the domain of a queue.
+pub(crate) type MakesTurn = unsafe extern "C" fn(*mut fid_cq);
 
 /// Room for one message (or, with FI_MULTI_RECV, several).
 #[derive(Clone, Debug)]

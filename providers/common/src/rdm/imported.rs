@@ -45,7 +45,9 @@ impl Imported {
     pub(super) fn take(&mut self, about: &About, sender: fi_addr_t) -> Option<Recv> {
         // A message that is asked for again may have a receive by now, and those behind it must not
         // get theirs first.
-        self.drop_room();
+        if self.room.is_some() {
+            self.drop_room();
+        }
         match self.owner.get(about.tagged, sender, about.len, about.tag).ok()? {
             OwnersAnswer::Receive(entry) => self.receive(entry),
             OwnersAnswer::Room(entry) => {
@@ -65,10 +67,13 @@ impl Imported {
         tag: u64,
         bytes: impl MessageBytes,
     ) -> bool {
-        self.drop_room();
+        if self.room.is_some() {
+            self.drop_room();
+        }
         self.owner.take(tagged, sender, tag, bytes)
     }
 
+    #[cold]
     fn drop_room(&mut self) {
         if let Some((_, entry)) = self.room.take() {
             self.owner.free(entry);

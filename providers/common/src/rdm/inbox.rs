@@ -723,8 +723,19 @@ impl<B: UnexpectedBody> Inbox<B> {
         tag: u64,
         bytes: impl MessageBytes,
     ) -> bool {
-        (is_some(bytes.count()) && self.fill_first::<true>(peer, tagged, tag, bytes))
-            || self.receive_first(peer, tagged, tag, bytes)
+        self.receive_short(peer, tagged, tag, bytes) || self.receive_first(peer, tagged, tag, bytes)
+    }
+
+    /// [`receive_plain`](Self::receive_plain) of a short message, if that calls nothing.
+    #[inline(always)]
+    pub fn receive_short(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        is_some(bytes.count()) && self.fill_first::<true>(peer, tagged, tag, bytes)
     }
 
     /// [`receive_plain`](Self::receive_plain) of messages of any length, and of queues that others use as well.

@@ -33,7 +33,7 @@ use ofi_provider::slab::Slab;
 use ofi_provider::sys::{self, Epoll, EventFd, Interest, Timer};
 use owner::{LnxFilling, RailOwner};
 use peers::LnxRoutes;
-use rails::{AtomicLimits, LnxRail, QuickTurns};
+use rails::{AtomicLimits, LnxRail, QuickTurns, RestingCores};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -58,7 +58,17 @@ pub(crate) struct LnxCommon {
 /// What an endpoint of the application's knows without the engine's lock, once it is enabled: its endpoints
 /// at the cores, and which of them reaches whom.
 #[derive(Debug, Default)]
-pub(crate) struct LnxAside(OnceLock<(Vec<Arc<LnxRail>>, Arc<LnxRoutes>)>);
+pub(crate) struct LnxAside(OnceLock<LnxWays>);
+
+/// The ways to an endpoint's peers.
+#[derive(Debug)]
+struct LnxWays {
+    /// The endpoint at the first core, which mostly is the one that a message takes: who finds that out need
+    /// not wait for the number of the core to know where its endpoint is.
+    first: Arc<LnxRail>,
+    rails: Vec<Arc<LnxRail>>,
+    routes: Arc<LnxRoutes>,
+}
 
 /// How a message waits for its receive: at a core.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +100,17 @@ pub(crate) struct LnxTransfer {
     pub(crate) kind: u64,
 }
 
+/// The way that a transfer takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LnxWay<'a> {
+    /// The endpoint of the core.
+    pub(crate) rail: &'a LnxRail,
+    /// What the core calls the peer.
+    pub(crate) to: fi_addr_t,
+    /// The application is known to have read all entries in the queue of its sends.
+    pub(crate) all_is_read: bool,
+}
+
 /// A message that met its receive, or is to be dropped: the core is to be told.
 #[derive(Debug)]
 struct LnxStart {
@@ -101,7 +122,7 @@ struct LnxStart {
 
 /// What the engine's lock guards.
 pub(crate) struct LnxState {
-    eps: Slab<Box<LnxEngineEp>>,
+    eps: Slab<LnxEngineEp>,
     starts: Vec<LnxStart>,
     to_do: Arc<LnxToDo>,
 }
@@ -149,6 +170,7 @@ pub(crate) struct LnxEngine {
     to_do: Arc<LnxToDo>,
     quick: QuickTurns,
     epoll: Epoll,
+    resting: RestingCores,
     /// Expires while a caller sleeps that not all cores would wake.
     timer: Timer,
     deaf: AtomicBool,
@@ -183,8 +205,20 @@ impl LnxEngine {
         }
         let rails = Lock::with_level(Vec::new(), level);
         let quick = QuickTurns::new(common.cores.len());
+        let resting = RestingCores::new(&common.cores);
         let (deaf, activity) = (AtomicBool::new(false), Activity::default());
-        Ok(Arc::new(Self { shared, common, rails, to_do, quick, epoll, timer, deaf, activity }))
+        Ok(Arc::new(Self {
+            shared,
+            common,
+            rails,
+            to_do,
+            quick,
+            epoll,
+            resting,
+            timer,
+            deaf,
+            activity,
+        }))
     }
 
     /// Waits for the lock.
@@ -197,7 +231,7 @@ impl LnxEngine {
     pub(crate) fn add_ep(&self, attr: RdmAttr) -> u32 {
         self.lock().eps.insert_with(|id| {
             let inbox = attr.inbox(id, MIN_MULTI_RECV, [0; 2]);
-            Box::new(LnxEngineEp::new(inbox, attr.tx_size))
+            LnxEngineEp::new(inbox, attr.tx_size)
         })
     }
 
@@ -227,7 +261,10 @@ impl LnxEngine {
         self.rails.lock().extend(rails.iter().cloned());
         let mut state = self.lock();
         let ep = state.ep(id);
-        let _ = aside.0.set((rails.clone(), ep.peers.routes.clone()));
+        if let Some(first) = rails.first().cloned() {
+            let routes = ep.peers.routes.clone();
+            let _ = aside.0.set(LnxWays { first, rails: rails.clone(), routes });
+        }
         (ep.rails, ep.addr, ep.beacon, ep.ledger) = (rails, Some(addr), beacon, Some(ledger));
         ep.av.clone_from(&bindings.av);
         drop(state);
@@ -289,23 +326,33 @@ impl LnxEngine {
     /// The core that is to make a transfer, and what it calls the peer. None for a transfer that is over,
     /// because no core reaches the peer.
     #[inline(always)]
-    pub(crate) fn way<'a>(
-        &self,
-        ep: &'a LnxEp,
-        about: &LnxTransfer,
-    ) -> Result<Option<(&'a LnxRail, fi_addr_t)>> {
-        let Some((rails, routes)) = ep.aside.0.get() else { return Err(Error::OPBADSTATE) };
-        let (core, to) = routes.route(about.peer);
-        let Some(rail) = rails.get(core as usize) else {
-            let LnxTransfer { context, flags, kind, .. } = *about;
-            return self.no_way(ep.id, (context, flags, kind), core).map(|()| None);
+    pub(crate) fn way<'a>(&self, ep: &'a LnxEp, about: &LnxTransfer) -> Result<Option<LnxWay<'a>>> {
+        let Some(LnxWays { first, rails, routes }) = ep.aside.0.get() else {
+            return Err(Error::OPBADSTATE);
         };
-        if !rail.owner.tx.has_room(about.flags & FI_COMPLETION != 0) {
-            self.progress();
-            return Err(Error::AGAIN);
+        let (core, to) = routes.route(about.peer);
+        let rail = match core {
+            0 => first,
+            core => match rails.get(core as usize) {
+                Some(rail) => rail,
+                None => {
+                    let LnxTransfer { context, flags, kind, .. } = *about;
+                    return self.no_way(ep.id, (context, flags, kind), core).map(|()| None);
+                }
+            },
+        };
+        let all_is_read = rail.owner.tx.all_is_read();
+        if !all_is_read && !rail.owner.tx.has_room(about.flags & FI_COMPLETION != 0) {
+            return Err(self.is_full());
         }
-        rail.owner.heat();
-        Ok(Some((rail, to)))
+        Ok(Some(LnxWay { rail, to, all_is_read }))
+    }
+
+    /// The queue of sends has no room for another entry.
+    #[cold]
+    fn is_full(&self) -> Error {
+        self.progress();
+        Error::AGAIN
     }
 
     /// A core answered the call that starts a transfer: whether it is complete, and will not be reported.
@@ -316,6 +363,7 @@ impl LnxEngine {
         about: &LnxTransfer,
         answer: Result<bool>,
     ) -> Result {
+        owner.heat();
         match answer {
             Ok(complete) => {
                 owner.tx.handed_on();
@@ -327,12 +375,7 @@ impl LnxEngine {
                 }
                 Ok(())
             }
-            Err(error) => {
-                if error == Error::AGAIN {
-                    self.progress();
-                }
-                Err(error)
-            }
+            Err(error) => Err(if error == Error::AGAIN { self.is_full() } else { error }),
         }
     }
 
@@ -406,6 +449,35 @@ impl LnxEngine {
 }
 
 impl LnxEngine {
+    /// A turn that looks at the core that leads, if there is nothing else to do.
+    #[inline(always)]
+    fn turn(&self) {
+        if !self.to_do.settled.load(Ordering::Acquire) || self.common.regions.has_counters() {
+            return self.long_turn(false);
+        }
+        match self.common.cores.get(self.quick.lead()).and_then(|core| core.waiter.as_ref()) {
+            // No lock is taken: the core has its own, with which it keeps endpoints there open.
+            Some(lead) => lead.progress(),
+            None => self.long_turn(false),
+        }
+    }
+
+    /// A turn that looks at all cores if it is time to do so.
+    #[inline(never)]
+    fn turn_by_clock(&self) {
+        let began = sys::fine_now();
+        let lead = self.common.cores.get(self.quick.lead());
+        if !self.quick.is_time(began, lead.map_or(0, |core| core.turns.calls())) {
+            return self.turn();
+        }
+        if !self.resting.has_nothing_come() {
+            return self.long_turn(true);
+        }
+        let now = sys::fine_now();
+        self.quick.looked(now, now - began);
+        self.turn();
+    }
+
     /// A turn that looks at all that there may be to do; with `for_all` at cores where nothing goes on as
     /// well.
     #[inline(never)]
@@ -428,7 +500,12 @@ impl LnxEngine {
                     continue;
                 }
                 match &core.waiter {
-                    Some(waiter) => waiter.progress(),
+                    Some(waiter) => {
+                        if number != lead {
+                            self.resting.disturb();
+                        }
+                        waiter.progress();
+                    }
                     None => {
                         let of_core = all.iter().filter(|rail| rail.owner.rail == number);
                         of_core.for_each(|rail| rail.rail.progress());
@@ -445,6 +522,11 @@ impl LnxEngine {
             look_at(false);
             let now = sys::fine_now();
             self.quick.looked(now, now - began);
+            let lead = self.quick.lead();
+            let mut others = cores.iter().enumerate().filter(|(number, _)| *number != lead);
+            if others.all(|(_, core)| core.turns.is_hot() || core.rest()) {
+                self.resting.begin();
+            }
         }
         if self.to_do.starts.load(Ordering::Acquire) {
             self.start_all(&all);
@@ -462,13 +544,7 @@ impl LnxEngine {
 impl Progress for LnxEngine {
     fn progress(&self) {
         self.activity.another();
-        let for_all = self.quick.is_for_all();
-        let is_long = for_all || self.common.regions.has_counters();
-        match self.common.cores.get(self.quick.lead()).and_then(|core| core.waiter.as_ref()) {
-            // No lock is taken: the core has its own, with which it keeps endpoints there open.
-            Some(lead) if !is_long && self.to_do.settled.load(Ordering::Acquire) => lead.progress(),
-            _ => self.long_turn(for_all),
-        }
+        if self.quick.counts_turn() { self.turn() } else { self.turn_by_clock() }
     }
 
     fn wait_fd(&self) -> RawFd {

@@ -12,6 +12,7 @@ use ofi_provider::cq::{Completion, CompletionError, Cq};
 use ofi_provider::error::Error;
 use ofi_provider::inbox::{About, Recv};
 use ofi_provider::ledger::TxLedger;
+use ofi_provider::lock::Level;
 use ofi_provider::slab::NONE;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -95,6 +96,18 @@ impl QueueOwner for RailOwner {
         let filling = self.shared.state.lock().eps.get_mut(self.ep)?.arrived(message)?;
         self.turns.begin();
         Some((filling.recv.buf.clone(), filling))
+    }
+
+    #[inline(always)]
+    fn arrived_short(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool {
+        self.turns.called();
+        let ArrivingMessage { tagged, src, tag, .. } = *message;
+        let state = self.shared.state.at_once::<{ Level::SERIALIZED }>();
+        state.is_some_and(|mut state| {
+            let ep = state.eps.get_mut(self.ep);
+            // The number of a peer with a name, or of none.
+            ep.is_some_and(|ep| ep.inbox.receive_short(src as u32, tagged, tag, bytes))
+        })
     }
 
     #[inline(always)]

@@ -4,11 +4,13 @@ use crate::info::LnxCore;
 use ofi_provider::abi::FI_ATOMIC;
 use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::core_provider::{CoreDomain, CoreRail, CoreWaiter};
+use ofi_provider::error::Result;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Level;
-use ofi_provider::sys;
+use ofi_provider::sys::{Epoll, Interest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Looks at a core that brought nothing after which it is not looked at in each turn any more.
 const COLD: u32 = 64;
@@ -45,6 +47,11 @@ impl LnxTurns {
     pub(super) fn called(&self) {
         // Nothing depends on each single call being counted.
         self.calls.store(self.calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// How often the core has called, or was called, more or less.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// Something began of which the core will tell.
@@ -129,6 +136,13 @@ impl OpenedCore {
         name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
     }
 
+    /// Prepares for not being looked at: true if its descriptor becomes readable when something comes. A
+    /// local one is looked at all the same, as long as something else is not: that costs little, and peers
+    /// of one that rests would have to wake it.
+    pub(super) fn rest(&self) -> bool {
+        !self.is_local && self.waiter.as_ref().is_some_and(CoreWaiter::may_block)
+    }
+
     /// Whether it has atomic operations.
     pub(crate) fn has_atomics(&self) -> bool {
         self.info.caps() & FI_ATOMIC != 0
@@ -157,14 +171,76 @@ impl LnxRail {
     }
 }
 
-/// All cores are looked at when so much time has passed, in nanoseconds: at least, and at most.
-const PAUSES: [u64; 2] = [20_000, 200_000];
+/// The cores where nothing goes on, all of which one call of the system asks whether something came, as if
+/// a thread slept until then.
+#[derive(Debug)]
+pub(super) struct RestingCores {
+    /// None where the kernel watches no more descriptors in this way: then each core is looked at.
+    epoll: Option<Epoll>,
+    /// All cores [rest](OpenedCore::rest) that are not looked at in each turn, and none was looked at since.
+    all: AtomicBool,
+}
 
-/// What looks at cores where nothing goes on may take of the time: one part of so many.
-const SHARE: u64 = 64;
+impl RestingCores {
+    pub(super) fn new(cores: &[OpenedCore]) -> Self {
+        let watch = || -> Result<Epoll> {
+            let epoll = Epoll::new()?;
+            let others = cores.iter().filter(|core| !core.is_local);
+            for waiter in others.filter_map(|core| core.waiter.as_ref()) {
+                epoll.add(waiter.fd(), 0, Interest::READ)?;
+            }
+            Ok(epoll)
+        };
+        Self { epoll: watch().ok(), all: AtomicBool::new(false) }
+    }
+
+    /// They rest from now on.
+    pub(super) fn begin(&self) {
+        self.all.store(true, Ordering::Release);
+    }
+
+    /// One of them is looked at.
+    pub(super) fn disturb(&self) {
+        self.all.store(false, Ordering::Release);
+    }
+
+    /// They rest, and nothing came since they do.
+    pub(super) fn has_nothing_come(&self) -> bool {
+        let Some(epoll) = self.epoll.as_ref().filter(|_| self.all.load(Ordering::Acquire)) else {
+            return false;
+        };
+        epoll.wait(Some(Duration::ZERO), |_| {}).is_ok_and(|events| events == 0)
+    }
+}
+
+/// How often cores are looked at where nothing goes on: least and most nanoseconds from one look to the next, and
+/// what such looks may take of the time, as one part of so many.
+#[derive(Debug)]
+struct LookPace {
+    pauses: [u64; 2],
+    share: u64,
+}
+
+/// While something goes on at the core that leads.
+const BUSY: LookPace = LookPace { pauses: [100_000, 200_000], share: 256 };
+
+/// While nothing does: who waits for something may as well wait for what comes another way.
+const STILL: LookPace = LookPace { pauses: [5_000, 50_000], share: 16 };
+
+/// For so many nanoseconds after something went on at the core that leads it may go on.
+const GOES_ON: u64 = 5_000;
+
+/// Turns that ask the clock are to follow each other within so many nanoseconds.
+const ASKED_WITHIN: u64 = 10_000;
 
 /// Most turns from one look at the clock to the next.
-const MOST_TURNS: u32 = 16;
+const MOST_TURNS: u32 = 32;
+
+impl LookPace {
+    fn pause(&self, took: u64) -> u64 {
+        took.saturating_mul(self.share).clamp(self.pauses[0], self.pauses[1])
+    }
+}
 
 /// Which core a turn looks at that has nothing else to do, and which turns look at all cores, also at those
 /// where nothing goes on: a look in vain costs time, and may give the processor away, so that it takes
@@ -174,24 +250,35 @@ const MOST_TURNS: u32 = 16;
 pub(super) struct QuickTurns {
     /// The core where something went on last, which is looked at in each turn.
     lead: AtomicUsize,
+    /// There is no other.
+    is_alone: bool,
     /// Turns until one asks the clock, and from one that does to the next.
     left: AtomicU32,
     gap: AtomicU32,
-    /// When the clock was asked last, and when all cores are looked at next, in nanoseconds of it.
+    /// When the clock was asked last, in nanoseconds of it.
     asked: AtomicU64,
-    next: AtomicU64,
+    /// The calls of the core that leads then, and when they had changed last.
+    calls: AtomicU64,
+    moved: AtomicU64,
+    /// When all cores were looked at last, and how long those took where nothing goes on.
+    looked: AtomicU64,
+    took: AtomicU64,
 }
 
 impl QuickTurns {
     /// Turns that go through so many cores.
     pub(super) fn new(cores: usize) -> Self {
-        let (left, next) = if cores > 1 { (0, 0) } else { (u32::MAX, u64::MAX) };
+        let (is_alone, zero) = (cores == 1, || AtomicU64::new(0));
         Self {
+            is_alone,
             lead: AtomicUsize::new(0),
-            left: AtomicU32::new(left),
+            left: AtomicU32::new(if is_alone { u32::MAX } else { 0 }),
             gap: AtomicU32::new(1),
-            asked: AtomicU64::new(0),
-            next: AtomicU64::new(next),
+            asked: zero(),
+            calls: zero(),
+            moved: zero(),
+            looked: zero(),
+            took: zero(),
         }
     }
 
@@ -204,37 +291,46 @@ impl QuickTurns {
         self.lead.store(lead, Ordering::Relaxed);
     }
 
-    /// Counts a turn: whether it is to look at all cores.
+    /// Counts a turn; false if it is one that asks the clock whether all cores are to be looked at.
     #[inline(always)]
-    pub(super) fn is_for_all(&self) -> bool {
-        match self.left.load(Ordering::Relaxed) {
-            0 => self.is_time(sys::fine_now()),
-            left => {
-                self.left.store(left - 1, Ordering::Relaxed);
-                false
-            }
+    pub(super) fn counts_turn(&self) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        if left != 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
         }
+        left != 0
     }
 
-    #[inline(never)]
-    fn is_time(&self, now: u64) -> bool {
+    /// Whether all cores are to be looked at, by the clock and [the calls](LnxTurns::calls) of the core that
+    /// leads.
+    pub(super) fn is_time(&self, now: u64, calls: u64) -> bool {
+        if self.is_alone {
+            self.left.store(u32::MAX, Ordering::Relaxed);
+            return false;
+        }
+        let since = |at: &AtomicU64| now.saturating_sub(at.load(Ordering::Relaxed));
         let gap = self.gap.load(Ordering::Relaxed);
-        let gap = match now.saturating_sub(self.asked.load(Ordering::Relaxed)) {
+        let gap = match since(&self.asked) {
             // As many turns as this may be too many next time.
-            passed if passed >= PAUSES[0] => 1,
-            passed if passed >= PAUSES[0] / 4 => gap,
+            passed if passed >= ASKED_WITHIN => 1,
+            passed if passed >= ASKED_WITHIN / 4 => gap,
             _ => (2 * gap).min(MOST_TURNS),
         };
         self.gap.store(gap, Ordering::Relaxed);
         self.left.store(gap - 1, Ordering::Relaxed);
         self.asked.store(now, Ordering::Relaxed);
-        now >= self.next.load(Ordering::Relaxed)
+        if self.calls.load(Ordering::Relaxed) != calls {
+            self.calls.store(calls, Ordering::Relaxed);
+            self.moved.store(now, Ordering::Relaxed);
+        }
+        let pace = if since(&self.moved) < GOES_ON { BUSY } else { STILL };
+        since(&self.looked) >= pace.pause(self.took.load(Ordering::Relaxed))
     }
 
     /// All cores were looked at; looks at those where nothing goes on took so many nanoseconds.
     pub(super) fn looked(&self, now: u64, took: u64) {
-        let pause = took.saturating_mul(SHARE).clamp(PAUSES[0], PAUSES[1]);
-        self.next.store(now.saturating_add(pause), Ordering::Relaxed);
+        self.looked.store(now, Ordering::Relaxed);
+        self.took.store(took, Ordering::Relaxed);
     }
 }
 
@@ -311,17 +407,16 @@ mod tests {
     use super::*;
 
     /// Turns that look at all cores, of so many that follow each other in `pace`, where that takes so many
-    /// nanoseconds.
-    fn looks(quick: &QuickTurns, now: &mut u64, turns: u32, [pace, took]: [u64; 2]) -> u32 {
-        let mut due = 0;
+    /// nanoseconds, and something goes on at the core that leads, or does not.
+    fn looks(quick: &QuickTurns, now: &mut u64, turns: u32, pace: [u64; 2], goes_on: bool) -> u32 {
+        let ([pace, took], mut due) = (pace, 0);
         for _ in 0..turns {
             *now += pace;
-            let left = quick.left.load(Ordering::Relaxed);
-            if left == 0 && quick.is_time(*now) {
+            let calls = if goes_on { *now } else { 0 };
+            if !quick.counts_turn() && quick.is_time(*now, calls) {
                 quick.looked(*now, took);
                 due += 1;
             }
-            quick.left.fetch_sub(left.min(1), Ordering::Relaxed);
         }
         due
     }
@@ -329,23 +424,35 @@ mod tests {
     #[test]
     fn all_cores_are_looked_at_by_time_however_quickly_turns_follow() {
         let (quick, mut now) = (QuickTurns::new(2), 1_000_000);
-        // 100 nanoseconds each: in 2 milliseconds not more than one in 20 microseconds.
-        let often = looks(&quick, &mut now, 20_000, [100, 100]);
-        assert!((60..=100).contains(&often), "{often}");
+        // 100 nanoseconds each: in 2 milliseconds not more than one in 100 microseconds.
+        let often = looks(&quick, &mut now, 20_000, [100, 100], true);
+        assert!((18..=20).contains(&often), "{often}");
         assert_eq!(quick.gap.load(Ordering::Relaxed), MOST_TURNS);
-        // Looks that take a microsecond have one part of so many of the time.
-        let seldom = looks(&quick, &mut now, 20_000, [100, 1000]);
-        assert!((25..=32).contains(&seldom), "{seldom}");
+        // Looks that take a microsecond have one part of so many of the time, or the longest pause.
+        let seldom = looks(&quick, &mut now, 20_000, [100, 1000], true);
+        assert!((9..=11).contains(&seldom), "{seldom}");
         // Whoever turns slow after that is late once at most, and then looks each time.
-        let slow = looks(&quick, &mut now, 100, [1_000_000, 1000]);
+        let slow = looks(&quick, &mut now, 100, [1_000_000, 1000], true);
         assert!(slow >= 100 - MOST_TURNS, "{slow}");
         assert_eq!(quick.gap.load(Ordering::Relaxed), 1);
     }
 
     #[test]
+    fn all_cores_are_looked_at_more_often_where_nothing_goes_on_at_the_one_that_leads() {
+        let (quick, mut now) = (QuickTurns::new(2), 1_000_000);
+        looks(&quick, &mut now, 1000, [100, 100], true);
+        // A look each 5 microseconds, and such as take a microsecond each 16.
+        let waiting = looks(&quick, &mut now, 20_000, [100, 100], false);
+        assert!((280..=400).contains(&waiting), "{waiting}");
+        let dear = looks(&quick, &mut now, 20_000, [100, 1000], false);
+        assert!((100..=126).contains(&dear), "{dear}");
+    }
+
+    #[test]
     fn a_core_that_is_alone_is_looked_at_without_the_clock() {
         let quick = QuickTurns::new(1);
-        assert!((0..1000).all(|_| !quick.is_for_all()));
-        assert!(quick.left.load(Ordering::Relaxed) > MOST_TURNS && !quick.is_time(1 << 62));
+        assert!((0..1000).all(|_| quick.counts_turn()));
+        quick.left.store(0, Ordering::Relaxed);
+        assert!(!quick.is_time(1 << 62, 1) && quick.left.load(Ordering::Relaxed) > MOST_TURNS);
     }
 }

@@ -1,6 +1,6 @@
 //! The tables of messages and tagged messages (fi_msg(3), fi_tagged(3)) for any [`Endpoint`].
-use super::EpFid;
 use super::flags::{RX_FLAGS, SETTLES, TRX_FLAGS};
+use super::{EpFid, EpShared};
 use crate::abi::{
     self, FI_COMPLETION, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep,
 };
@@ -15,6 +15,7 @@ use crate::reserved::ONLY_TAG;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// The tables of endpoints whose locks are of the level of this number ([`Msg::level`](crate::api::Msg::level)).
 pub(super) struct MessageTables<E, const LEVEL: usize>(PhantomData<E>);
@@ -98,7 +99,10 @@ impl<E: Endpoint> EpFid<E> {
     /// messages are reported and have nothing special to them.
     pub(super) fn sends_at_once(&self) -> Result<SendsAtOnce> {
         match E::SENDS_AT_ONCE && self.tx() == FI_COMPLETION {
-            true => Ok([send_at_once::<E, false>, send_at_once::<E, true>]),
+            true => Ok(SendsAtOnce {
+                who: Arc::as_ptr(&self.shared).cast(),
+                calls: [send_at_once::<E, false>, send_at_once::<E, true>],
+            }),
             false => Err(Error::NOSYS),
         }
     }
@@ -109,7 +113,7 @@ impl<E: Endpoint> EpFid<E> {
 // structures are the caller's as fi_msg(3) and fi_tagged(3) promise.
 
 unsafe extern "C" fn send_at_once<E: Endpoint, const TAGGED: bool>(
-    ep: *mut fid_ep,
+    who: *const c_void,
     buf: *const c_void,
     len: usize,
     desc: *mut c_void,
@@ -122,10 +126,10 @@ unsafe extern "C" fn send_at_once<E: Endpoint, const TAGGED: bool>(
         let send = || {
             // SAFETY: see above; whoever has this function has a buffer that was looked at, and the
             // endpoint.
-            let (ep, buf) = unsafe { (&*ep.cast::<EpFid<E>>(), SendBuf::of(buf, len)) };
+            let (ep, buf) = unsafe { (&*who.cast::<EpShared<E>>(), SendBuf::of(buf, len)) };
             let (buf, context) = (buf.with_desc(desc), Context(context));
             let op = SendOp { buf, dest, context, data: 0, tag, flags: FI_COMPLETION };
-            ep.shared.hand(true, |ep| ep.send_at_once(op, TAGGED, all_is_read != 0))
+            ep.hand(true, |ep| ep.send_at_once(op, TAGGED, all_is_read != 0))
         };
         // Turned into C's terms in here, as in `answer_transfer`.
         match send() {
