@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Bytes of the ring.
+/// Bytes beside the cells.
 const SIZE: u32 = 4;
 
 /// A byte in memory that both have.
@@ -112,10 +112,14 @@ impl Shared {
         }
         let room = writer.room(&self.words, bytes.len() as u32).unwrap();
         let n = bytes.len().min(room as usize);
-        for (at, byte) in (writer.next_byte()..).zip(&bytes[..n]) {
-            self.bytes[(at % SIZE) as usize].set(*byte);
+        let place = writer.place();
+        for (at, byte) in (place as usize..).zip(&bytes[..n]) {
+            self.bytes[at].set(*byte);
         }
         if n > 0 {
+            let cell = self.words.cell(writer.next_cell());
+            // SAFETY: a cell has room for a byte.
+            cell.body.with_mut(|body| unsafe { body.write(place as u8) });
             writer.publish(&self.words, CellKind::Bytes, n as u32);
             self.tell_reader();
         }
@@ -169,8 +173,9 @@ impl Shared {
             return true;
         }
         let n = reader.left().min(most);
-        for at in reader.next_byte()..reader.next_byte() + n {
-            out.push(self.bytes[(at % SIZE) as usize].get());
+        let at = u32::from(byte_in_cell()) + reader.done();
+        for at in at..at + n {
+            out.push(self.bytes[at as usize].get());
         }
         if reader.took(&self.words, n) {
             self.tell_writer();

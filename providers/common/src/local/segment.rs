@@ -116,7 +116,7 @@ struct SegmentPage {
 }
 
 /// Says that this is a segment, and of which layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"ofiring3");
+const MAGIC: u64 = u64::from_le_bytes(*b"ofiring4");
 const WORDS: usize = size_of::<SegmentPage>().next_multiple_of(PAGE);
 
 /// Bytes of segments that this process has made and has mapped.

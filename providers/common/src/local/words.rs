@@ -2,8 +2,9 @@
 //! in them, how far a ring's writer is and how far its reader, who sleeps.
 //!
 //! A ring of cells gives the order. What is short is in a cell itself, behind the word that says so:
-//! whoever looks for it has it with the same line of memory. Longer bytes are in a ring of bytes, and
-//! a cell says how many come next; or they are in the writer's memory, and a cell says where.
+//! whoever looks for it has it with the same line of memory. Longer bytes are in the memory beside the
+//! cells, or in the writer's own, and a cell says where. Of the memory beside the cells the writer uses
+//! a small part as long as the reader keeps up: that stays in the caches next to both.
 //!
 //! Nothing that the other process writes here is believed: an index is compared with what it can
 //! be, and -FI_EPROTO is the answer if it cannot. The programs of `model/` run this under every
@@ -26,8 +27,8 @@ const POLLED_WITH_BARRIERS: u32 = 2;
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct WriterLine {
-    /// How much is to be read before the writer is told of room: [`Taken`].
-    wanted: AtomicU64,
+    /// How many cells are to be read before the writer is told of room.
+    wanted: AtomicU32,
     /// The writer found no room, and is to be told when there is some.
     wants_room: AtomicU32,
     /// The memory of lent pieces is not the stream's any more.
@@ -40,8 +41,8 @@ pub(crate) struct WriterLine {
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct ReaderLine {
-    /// How much was read, as far as the reader has said: [`Taken`].
-    taken: AtomicU64,
+    /// How many cells were read, as far as the reader has said.
+    taken: AtomicU32,
     /// Lent pieces fetched in all.
     fetched: AtomicU32,
 }
@@ -68,7 +69,7 @@ pub(crate) struct RingCell {
     /// The cell's number and 1, in the upper half, once it is written; the length and the kind of what is
     /// there.
     head: AtomicU64,
-    /// Short bytes, or what is said of a lent piece.
+    /// Short bytes, or where longer ones are.
     pub(crate) body: SharedBytes<INLINE>,
 }
 
@@ -77,28 +78,75 @@ pub(crate) struct RingCell {
 pub(crate) enum CellKind {
     /// In the cell.
     Inline,
-    /// In the ring of bytes, so many as the cell says.
+    /// In the memory beside the cells, in one piece.
     Bytes,
     /// In the writer's memory.
     Lent,
 }
 
-/// Cells and bytes of the ring, counted from the beginning modulo 2³², as one word.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Taken {
-    cells: u32,
-    bytes: u32,
+/// Most bytes of the part of the memory that is used first.
+const NEAR_MOST: u32 = 16 << 10;
+
+/// Bytes of the part of so much memory that is used first; the other part is for when the reader does
+/// not keep up.
+#[inline(always)]
+fn near_part(size: u32) -> u32 {
+    (size / 4).min(NEAR_MOST)
 }
 
-impl Taken {
+/// A piece of the memory beside the cells that the reader may not have read yet.
+#[derive(Clone, Copy, Default, Debug)]
+struct RingPiece {
+    cell: u32,
+    at: u32,
+    len: u32,
+}
+
+/// A part of the memory beside the cells, in which pieces follow each other; behind its end comes its
+/// beginning again.
+#[derive(Debug)]
+struct RingPart {
+    start: u32,
+    end: u32,
+    /// Where the last piece ends, and the last that was read.
+    head: Cell<u32>,
+    tail: Cell<u32>,
+    /// Pieces that the reader may not have read yet.
+    held: Cell<u32>,
+}
+
+impl RingPart {
+    fn new(start: u32, end: u32) -> Self {
+        Self { start, end, head: Cell::new(start), tail: Cell::new(start), held: Cell::new(0) }
+    }
+
+    /// Where there is room for so many bytes, and for how many; or else the most room.
     #[inline(always)]
-    fn of(word: u64) -> Self {
-        Self { cells: (word >> 32) as u32, bytes: word as u32 }
+    fn place(&self, wanted: u32) -> (u32, u32) {
+        let (head, tail) = (self.head.get(), self.tail.get());
+        if self.held.get() == 0 {
+            return (self.start, self.end - self.start);
+        }
+        if head <= tail {
+            return (head, tail - head);
+        }
+        let (behind, before) = (self.end - head, tail - self.start);
+        if behind >= wanted || behind >= before { (head, behind) } else { (self.start, before) }
     }
 
     #[inline(always)]
-    fn word(self) -> u64 {
-        u64::from(self.cells) << 32 | u64::from(self.bytes)
+    fn hold(&self, at: u32, len: u32) {
+        if self.held.get() == 0 {
+            self.tail.set(at);
+        }
+        self.held.set(self.held.get() + 1);
+        self.head.set(at + len);
+    }
+
+    #[inline(always)]
+    fn free(&self, end: u32) {
+        self.held.set(self.held.get() - 1);
+        self.tail.set(end);
     }
 }
 
@@ -145,12 +193,12 @@ impl RingWords {
         let long = || AtomicU64::new(0);
         Self {
             writer: WriterLine {
-                wanted: long(),
+                wanted: word(),
                 wants_room: word(),
                 withdrawn: word(),
                 switched_at: long(),
             },
-            reader: ReaderLine { taken: long(), fetched: word() },
+            reader: ReaderLine { taken: word(), fetched: word() },
             state: ReaderState { polled: word(), can_fetch: word() },
             cells: std::array::from_fn(|_| RingCell { head: long(), body: SharedBytes::new() }),
         }
@@ -167,11 +215,20 @@ impl RingWords {
 #[derive(Debug)]
 pub(crate) struct RingWriter {
     size: u32,
-    /// How much was written.
+    /// How many cells were written.
     cells: Cell<u32>,
-    bytes: Cell<u32>,
-    /// How much the reader had read at the last look.
-    taken: Cell<Taken>,
+    /// How many the reader had read at the last look.
+    taken: Cell<u32>,
+    /// The parts of the memory beside the cells: the one that is used first, and the other.
+    near: RingPart,
+    far: RingPart,
+    /// Where the next bytes go, as [`room`](Self::room) has found.
+    place: Cell<u32>,
+    /// The pieces that the reader may not have read yet, by their number, of which these are the first
+    /// and the next.
+    pieces: [Cell<RingPiece>; CELLS],
+    first_piece: Cell<u32>,
+    next_piece: Cell<u32>,
     lent: Cell<u32>,
     /// The reader's count of fetched pieces as it was last seen.
     fetched: Cell<u32>,
@@ -182,8 +239,21 @@ pub(crate) struct RingWriter {
 impl RingWriter {
     pub(crate) fn new(size: u32) -> Self {
         let word = || Cell::new(0);
-        let (taken, short) = (Cell::default(), Cell::new(false));
-        Self { size, cells: word(), bytes: word(), taken, lent: word(), fetched: word(), short }
+        let near = near_part(size);
+        Self {
+            size,
+            cells: word(),
+            taken: word(),
+            near: RingPart::new(0, near),
+            far: RingPart::new(near, size),
+            place: word(),
+            pieces: std::array::from_fn(|_| Cell::default()),
+            first_piece: word(),
+            next_piece: word(),
+            lent: word(),
+            fetched: word(),
+            short: Cell::new(false),
+        }
     }
 
     /// The number of the cell that is written next.
@@ -192,38 +262,46 @@ impl RingWriter {
         self.cells.get()
     }
 
-    /// The number of the byte of the ring that is written next.
+    /// Where in the memory beside the cells the bytes go for which there is [`room`](Self::room).
     #[inline(always)]
-    pub(crate) fn next_byte(&self) -> u32 {
-        self.bytes.get()
+    pub(crate) fn place(&self) -> u32 {
+        self.place.get()
     }
 
     /// Whether there was a free cell at the last look at the reader's line.
     #[inline(always)]
     pub(crate) fn knows_cell(&self) -> bool {
-        self.cells.get().wrapping_sub(self.taken.get().cells) < CELLS as u32
+        self.cells.get().wrapping_sub(self.taken.get()) < CELLS as u32
     }
 
     fn free_cells(&self) -> u32 {
-        CELLS as u32 - self.cells.get().wrapping_sub(self.taken.get().cells)
-    }
-
-    fn free_bytes(&self) -> u32 {
-        self.size - self.bytes.get().wrapping_sub(self.taken.get().bytes)
+        CELLS as u32 - self.cells.get().wrapping_sub(self.taken.get())
     }
 
     /// Looks at the reader's line.
     pub(crate) fn look(&self, words: &RingWords) -> Result {
-        let taken = Taken::of(words.reader.taken.load(Ordering::Acquire));
-        let old = self.taken.get();
-        // Neither less than before nor more than there is.
-        if taken.cells.wrapping_sub(old.cells) > CELLS as u32 - self.free_cells()
-            || taken.bytes.wrapping_sub(old.bytes) > self.size - self.free_bytes()
-        {
+        let taken = words.reader.taken.load(Ordering::Acquire);
+        // Neither fewer than before nor more than there are.
+        if taken.wrapping_sub(self.taken.get()) > CELLS as u32 - self.free_cells() {
             return Err(Error::PROTO);
         }
         self.taken.set(taken);
+        while let Some(piece) = self.piece(self.first_piece.get()) {
+            // Its cell is one of those that were read last, or it is still to be read.
+            if taken.wrapping_sub(piece.cell).wrapping_sub(1) >= CELLS as u32 {
+                break;
+            }
+            let part = if piece.at < self.near.end { &self.near } else { &self.far };
+            part.free(piece.at + piece.len);
+            self.first_piece.set(self.first_piece.get().wrapping_add(1));
+        }
         Ok(())
+    }
+
+    /// The piece of this number, if there is one.
+    fn piece(&self, number: u32) -> Option<RingPiece> {
+        let is_one = number != self.next_piece.get();
+        is_one.then(|| self.pieces[number as usize % CELLS].get())
     }
 
     /// Whether there is a free cell.
@@ -234,13 +312,25 @@ impl RingWriter {
         Ok(self.knows_cell())
     }
 
-    /// Bytes of room in the ring, and a cell for them, of which so many are wanted: none without
-    /// a cell.
+    /// Bytes of room in one piece, at [`place`](Self::place), and a cell for them, of which so many are
+    /// wanted: none without a cell.
     pub(crate) fn room(&self, words: &RingWords, wanted: u32) -> Result<u32> {
-        if !self.knows_cell() || self.free_bytes() < wanted {
+        let mut near = self.near.place(wanted);
+        if !self.knows_cell() || near.1 < wanted {
             self.look(words)?;
+            near = self.near.place(wanted);
         }
-        Ok(if self.knows_cell() { self.free_bytes() } else { 0 })
+        if !self.knows_cell() {
+            return Ok(0);
+        }
+        let (place, room) = if near.1 >= wanted {
+            near
+        } else {
+            let far = self.far.place(wanted);
+            if far.1 > near.1 { far } else { near }
+        };
+        self.place.set(place);
+        Ok(room)
     }
 
     /// Shows the reader the next cell, which is written, with what it stands for.
@@ -249,8 +339,12 @@ impl RingWriter {
         debug_assert!(self.knows_cell());
         let number = self.cells.get();
         if kind == CellKind::Bytes {
-            debug_assert!(len <= self.free_bytes());
-            self.bytes.set(self.bytes.get().wrapping_add(len));
+            let at = self.place.get();
+            let part = if at < self.near.end { &self.near } else { &self.far };
+            part.hold(at, len);
+            let next = self.next_piece.get();
+            self.pieces[next as usize % CELLS].set(RingPiece { cell: number, at, len });
+            self.next_piece.set(next.wrapping_add(1));
         }
         self.cells.set(number.wrapping_add(1));
         let what = len << 2 | kind as u32;
@@ -275,11 +369,22 @@ impl RingWriter {
     #[cold]
     pub(crate) fn want_room(&self, words: &RingWords) -> Result<bool> {
         self.short.set(true);
-        let wanted = Taken {
-            cells: self.cells.get().wrapping_sub(CELLS as u32 / 2),
-            bytes: self.bytes.get().wrapping_sub(self.size / 2),
-        };
-        words.writer.wanted.store(wanted.word(), Ordering::Relaxed);
+        // The oldest cells, as far as those behind them leave half of the bytes.
+        let (mut wanted, mut held) = (self.cells.get().wrapping_sub(CELLS as u32 / 2), 0);
+        let mut number = self.next_piece.get();
+        while number != self.first_piece.get() {
+            number = number.wrapping_sub(1);
+            let piece = self.pieces[number as usize % CELLS].get();
+            held += piece.len;
+            if held > self.size / 2 {
+                let behind = piece.cell.wrapping_add(1);
+                if behind.wrapping_sub(wanted) <= CELLS as u32 {
+                    wanted = behind;
+                }
+                break;
+            }
+        }
+        words.writer.wanted.store(wanted, Ordering::Relaxed);
         words.writer.wants_room.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let had = self.taken.get();
@@ -289,7 +394,13 @@ impl RingWriter {
 
     /// Whether a send may go on: none found too little room, or a quarter is free since.
     pub(crate) fn has_room(&self, words: &RingWords) -> Result<bool> {
-        let much = || self.free_cells() >= CELLS as u32 / 4 && self.free_bytes() >= self.size / 4;
+        let much = || {
+            let (first, next) = (self.first_piece.get(), self.next_piece.get());
+            let pieces =
+                (0..next.wrapping_sub(first)).map(|n| first.wrapping_add(n) as usize % CELLS);
+            let held: u32 = pieces.map(|n| self.pieces[n].get().len).sum();
+            self.free_cells() >= CELLS as u32 / 4 && held <= self.size / 4 * 3
+        };
         if self.short.get() && !much() {
             self.look(words)?;
             return Ok(much());
@@ -330,11 +441,11 @@ impl RingWriter {
 #[derive(Debug)]
 pub(crate) struct RingReader {
     size: u32,
-    /// How much was read: whole cells, and bytes of the ring.
+    /// How many cells were read, and of how many the writer was told.
     cells: Cell<u32>,
-    bytes: Cell<u32>,
-    /// How much the writer was told of.
-    told: Cell<Taken>,
+    told: Cell<u32>,
+    /// Bytes beside the cells that were read since.
+    untold: Cell<u32>,
     /// What the next cell stands for.
     kind: Cell<CellKind>,
     len: Cell<u32>,
@@ -347,21 +458,14 @@ pub(crate) struct RingReader {
 impl RingReader {
     pub(crate) fn new(size: u32) -> Self {
         let word = || Cell::new(0);
-        let (told, kind) = (Cell::default(), Cell::new(CellKind::Inline));
-        let (cells, bytes, len, left, fetched) = (word(), word(), word(), word(), word());
-        Self { size, cells, bytes, told, kind, len, left, fetched }
+        let (cells, told, untold, kind) = (word(), word(), word(), Cell::new(CellKind::Inline));
+        Self { size, cells, told, untold, kind, len: word(), left: word(), fetched: word() }
     }
 
     /// The number of the cell that is read.
     #[inline(always)]
     pub(crate) fn this_cell(&self) -> u32 {
         self.cells.get()
-    }
-
-    /// The number of the byte of the ring that is read next.
-    #[inline(always)]
-    pub(crate) fn next_byte(&self) -> u32 {
-        self.bytes.get()
     }
 
     /// What the cell stands for that is read.
@@ -427,12 +531,9 @@ impl RingReader {
         debug_assert!(n <= self.left.get());
         self.left.set(self.left.get() - n);
         if self.kind.get() == CellKind::Bytes {
-            self.bytes.set(self.bytes.get().wrapping_add(n));
+            self.untold.set(self.untold.get().saturating_add(n));
         }
-        if self.left.get() == 0 {
-            return self.took_cell(words);
-        }
-        self.bytes.get().wrapping_sub(self.told.get().bytes) >= self.size / 4 && self.tell(words)
+        self.left.get() == 0 && self.took_cell(words)
     }
 
     /// A cell with short bytes was read, and this is the next one's number; true if the writer is
@@ -440,16 +541,15 @@ impl RingReader {
     #[inline(always)]
     pub(crate) fn took_short(&self, next: u32) -> bool {
         self.cells.set(next);
-        next.wrapping_sub(self.told.get().cells) >= CELLS as u32 / 4
+        next.wrapping_sub(self.told.get()) >= CELLS as u32 / 4
     }
 
     /// All that the cell stands for was read; true if the writer is to be told of room.
     #[inline(always)]
     pub(crate) fn took_cell(&self, words: &RingWords) -> bool {
         self.cells.set(self.cells.get().wrapping_add(1));
-        let told = self.told.get();
-        let much = self.cells.get().wrapping_sub(told.cells) >= CELLS as u32 / 4
-            || self.bytes.get().wrapping_sub(told.bytes) >= self.size / 4;
+        let much = self.cells.get().wrapping_sub(self.told.get()) >= CELLS as u32 / 4
+            || self.untold.get() >= near_part(self.size).div_ceil(4);
         much && self.tell(words)
     }
 
@@ -464,16 +564,16 @@ impl RingReader {
     /// Tells the writer how far the reader is; true if the writer waits for that.
     #[cold]
     pub(crate) fn tell(&self, words: &RingWords) -> bool {
-        let taken = Taken { cells: self.cells.get(), bytes: self.bytes.get() };
+        let taken = self.cells.get();
         self.told.set(taken);
-        words.reader.taken.store(taken.word(), Ordering::Release);
+        self.untold.set(0);
+        words.reader.taken.store(taken, Ordering::Release);
         fence(Ordering::SeqCst);
         if words.writer.wants_room.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let wanted = Taken::of(words.writer.wanted.load(Ordering::Relaxed));
-        let reached = |taken: u32, wanted: u32| taken.wrapping_sub(wanted) <= u32::MAX / 2;
-        let enough = reached(taken.cells, wanted.cells) && reached(taken.bytes, wanted.bytes);
+        let wanted = words.writer.wanted.load(Ordering::Relaxed);
+        let enough = taken.wrapping_sub(wanted) <= u32::MAX / 2;
         if enough {
             words.writer.wants_room.store(0, Ordering::Relaxed);
         }
