@@ -28,9 +28,7 @@ use crate::settings::StreamSettings;
 use crate::wire::{LocalOffer, OFFER_LEN, StreamHeader};
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{
-    ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, ShortBytes, Way,
-};
+use ofi_provider::buf::{ForeignBytes, GatherList, OnePiece, ScatterList, ShortBytes, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::log::peer_text;
@@ -1096,14 +1094,7 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         taken
     }
 
-    fn take_long(&self, take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
-        match self.pipe() {
-            Ok((_, pipe)) if self.hears_locally() => pipe.take_long(take),
-            _ => ShortCells::Else,
-        }
-    }
-
-    fn take_whole(&self, take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool) -> ShortCells {
+    fn take_whole(&self, take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
         match self.pipe() {
             Ok((_, pipe)) if self.hears_locally() => pipe.take_whole(take),
             _ => ShortCells::Else,

@@ -8,9 +8,7 @@ use crate::settings::StreamSettings;
 use crate::wire::LocalOffer;
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{
-    ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, ShortBytes, Way,
-};
+use ofi_provider::buf::{ForeignBytes, GatherList, OnePiece, ScatterList, ShortBytes, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::facts::EngineFacts;
 use ofi_provider::log::peer_text;
@@ -164,15 +162,9 @@ pub trait ByteLink: Debug + Send + 'static {
         ShortCells::Else
     }
 
-    /// [`take_short`](ByteLink::take_short) of what is longer, as
-    /// [`LocalPipe::take_long`](ofi_provider::ring::LocalPipe::take_long) does.
-    fn take_long(&self, _take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
-        ShortCells::Else
-    }
-
     /// [`take_short`](ByteLink::take_short) of what is longer, too, as
     /// [`LocalPipe::take_whole`](ofi_provider::ring::LocalPipe::take_whole) does.
-    fn take_whole(&self, _take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool) -> ShortCells {
+    fn take_whole(&self, _take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
         ShortCells::Else
     }
 

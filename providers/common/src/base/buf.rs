@@ -454,8 +454,8 @@ pub trait MessageBytes: Copy {
     /// as need no call ([`is_some`]).
     fn copy_into_room<const SOME: bool>(self, room: OneRoom<'_>);
 
-    /// Where they are, and how many.
-    fn places(self) -> [(*const u8, usize); 2];
+    /// Where they are.
+    fn place(self) -> *const u8;
 }
 
 impl MessageBytes for &[u8] {
@@ -476,8 +476,8 @@ impl MessageBytes for &[u8] {
     }
 
     #[inline(always)]
-    fn places(self) -> [(*const u8, usize); 2] {
-        [(self.as_ptr(), self.len()), (std::ptr::null(), 0)]
+    fn place(self) -> *const u8 {
+        self.as_ptr()
     }
 }
 
@@ -505,100 +505,8 @@ impl MessageBytes for ForeignBytes<'_> {
     }
 
     #[inline(always)]
-    fn places(self) -> [(*const u8, usize); 2] {
-        [(self.at, self.len), (std::ptr::null(), 0)]
-    }
-}
-
-impl ForeignBytes<'_> {
-    /// Copies them to a buffer as what follows the first `before` bytes; what does not fit is left out.
-    #[inline(never)]
-    fn copy_behind(self, before: usize, buf: &RecvBuf) {
-        let Some(room) = buf.len().checked_sub(before) else { return };
-        let mut done = 0;
-        buf.0.each(before, self.len.min(room), |part, len| {
-            // SAFETY: as in `copy_into`.
-            unsafe { std::ptr::copy_nonoverlapping(self.at.add(done), part, len) };
-            done += len;
-        });
-    }
-}
-
-/// [`ForeignBytes`] in two pieces, of which the second may be empty.
-#[derive(Clone, Copy, Debug)]
-pub struct ForeignPieces<'a>(pub(crate) [ForeignBytes<'a>; 2]);
-
-impl ForeignPieces<'_> {
-    /// Bytes that are in these places, each with their number.
-    ///
-    /// # Safety
-    /// They are readable as long as the value is used, and in no memory of the application's.
-    #[inline(always)]
-    pub(crate) unsafe fn of(places: [(*const u8, usize); 2]) -> Self {
-        Self(places.map(|(at, len)| ForeignBytes { at, len, of: PhantomData }))
-    }
-
-    /// How many bytes there are.
-    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
-    #[inline(always)]
-    pub fn len(self) -> usize {
-        self.0[0].len + self.0[1].len
-    }
-
-    /// Those behind the first `n`, which are at most all.
-    pub fn behind(self, n: usize) -> Self {
-        let [first, second] = self.0;
-        Self([first.behind(n), second.behind(n.saturating_sub(first.len))])
-    }
-
-    /// The first three words, as far as there are bytes, copied once: what is found out about them
-    /// holds, whatever the other process writes.
-    pub(crate) fn words(self) -> [u64; 3] {
-        let mut words = [0u64; 3];
-        let (mut to, mut room) = (words.as_mut_ptr().cast::<u8>(), size_of_val(&words));
-        for piece in self.0 {
-            let n = piece.len.min(room);
-            // SAFETY: the bytes are readable, and `to` has `room` left.
-            unsafe {
-                to.copy_from_nonoverlapping(piece.at, n);
-                to = to.add(n);
-            }
-            room -= n;
-        }
-        words
-    }
-}
-
-impl MessageBytes for ForeignPieces<'_> {
-    fn count(self) -> usize {
-        self.len()
-    }
-
-    #[inline]
-    fn places(self) -> [(*const u8, usize); 2] {
-        self.0.map(|piece| (piece.at, piece.len))
-    }
-
-    #[inline(always)]
-    fn copy_into(self, buf: &RecvBuf) {
-        let [first, second] = self.0;
-        first.copy_into(buf);
-        if second.len > 0 {
-            second.copy_behind(first.len, buf);
-        }
-    }
-
-    #[inline(always)]
-    fn copy_into_room<const SOME: bool>(self, room: OneRoom<'_>) {
-        let [first, second] = self.0;
-        first.copy_into_room::<false>(room);
-        if let Some(len) = room.len.checked_sub(first.len) {
-            second.copy_into_room::<false>(OneRoom {
-                at: room.at.wrapping_add(first.len),
-                len,
-                ..room
-            });
-        }
+    fn place(self) -> *const u8 {
+        self.at
     }
 }
 

@@ -112,7 +112,7 @@ pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0005;
 
 /// Behind a `struct fi_ops_srx_owner`, whose size says that there is more: the owner is one of this
 /// library's, and a function that takes messages that are all here follows (`crate::imports`).
-pub(crate) const TAKES_WHOLE: u64 = 0x0f1_77a6_e5a1_1003;
+pub(crate) const TAKES_WHOLE: u64 = 0x0f1_77a6_e5a1_1004;
 
 /// The flags of the API that a call that starts an operation may have, an endpoint by default,
 /// or a completion.

@@ -15,11 +15,11 @@ use crate::abi::{
     fid_peer_cntr, fid_peer_cq, fid_peer_srx,
 };
 use crate::boundary::{answer, answer_quickly};
-use crate::buf::{ForeignBytes, ForeignPieces, IOV_LIMIT, MessageBytes, RecvBuf};
+use crate::buf::{ForeignBytes, IOV_LIMIT, MessageBytes, RecvBuf};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::ops;
-use crate::imports::{OwnSrxOps, SecondPiece};
+use crate::imports::OwnSrxOps;
 use crate::lock::{Guard, Level, Lock};
 use crate::reserved::TAKES_WHOLE;
 use core::ffi::{c_int, c_void};
@@ -228,7 +228,6 @@ impl<O: QueueOwner> LentQueues<O> {
         mark: TAKES_WHOLE,
         taker: taker::<O>,
         take: take_whole::<O>,
-        take_pieces: take_pieces::<O>,
     };
     const CNTR_OPS: &'static fi_ops_cntr_owner = &fi_ops_cntr_owner {
         size: size_of::<fi_ops_cntr_owner>(),
@@ -468,7 +467,7 @@ unsafe extern "C" fn taker<O: QueueOwner>(srx: *mut fid_peer_srx) -> *const c_vo
     unsafe { Arc::as_ptr(&(*(*srx).ep_fid.fid.context.cast::<LentQueues<O>>()).owner).cast() }
 }
 
-/// A message in one piece. What neither calls nor panics is done in here, without a frame for more.
+/// What neither calls nor panics is done in here, without a frame for more.
 unsafe extern "C" fn take_whole<O: QueueOwner>(
     taker: *const c_void,
     tagged: u64,
@@ -504,28 +503,6 @@ unsafe extern "C" fn take_longer<O: QueueOwner>(
         // SAFETY: as in `take_whole`.
         let (owner, bytes) = unsafe { (&*taker.cast::<O>(), ForeignBytes::new(first, len)) };
         let message = ArrivingMessage { tagged: tagged != 0, src, len, tag, cq_data: None };
-        owner.arrived_whole(&message, bytes).into()
-    });
-    taken as c_int
-}
-
-unsafe extern "C" fn take_pieces<O: QueueOwner>(
-    taker: *const c_void,
-    tagged: u64,
-    src: fi_addr_t,
-    tag: u64,
-    first: *const u8,
-    first_len: usize,
-    second: *const SecondPiece,
-) -> c_int {
-    let taken = answer_quickly("a whole message that arrives", || -> ssize_t {
-        // SAFETY: as in `take_whole`; the second piece is there for the call.
-        let (owner, bytes) = unsafe {
-            let pieces = [(first, first_len), ((*second).at, (*second).len)];
-            (&*taker.cast::<O>(), ForeignPieces::of(pieces))
-        };
-        let (tagged, len) = (tagged != 0, bytes.len());
-        let message = ArrivingMessage { tagged, src, len, tag, cq_data: None };
         owner.arrived_whole(&message, bytes).into()
     });
     taken as c_int

@@ -5,8 +5,8 @@
 //! no more bytes than it was given room for: impossible indices and pieces are -FI_EPROTO.
 use crate::barriers;
 use crate::buf::{
-    ForeignBytes, ForeignPieces, GatherList, OnePiece, ScatterList, ShortBytes, Way, copy_any,
-    copy_some, is_some, zeroed,
+    ForeignBytes, GatherList, OnePiece, ScatterList, ShortBytes, Way, copy_any, copy_some, is_some,
+    zeroed,
 };
 use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
@@ -676,52 +676,30 @@ impl LocalPipe {
         result
     }
 
-    /// [`take_short`](Self::take_short) of cells that stand for more bytes, which are in one piece.
-    #[inline(never)]
-    pub fn take_long(
-        &self,
-        mut take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool,
-    ) -> ShortCells {
-        self.take_cells(|_, len| {
-            if self.reader.kind() != CellKind::Bytes {
-                return false;
-            }
-            let Ok(at) = self.place() else { return false };
-            if self.size - at < size_of::<[u64; 3]>() {
-                return false;
-            }
-            // SAFETY: the bytes, and three words, are in the ring. The words are read once: what is
-            // found out about them holds, whatever the other process writes meanwhile.
-            unsafe {
-                let bytes = self.inward_bytes.as_ptr().cast_const().add(at);
-                let first = bytes.cast::<[u64; 3]>().read_unaligned();
-                compiler_fence(Ordering::SeqCst);
-                take(first, ForeignBytes::new(bytes, len))
-            }
-        })
-    }
-
-    /// [`take_short`](Self::take_short) of cells that stand for more bytes as well, also in two
-    /// pieces.
+    /// [`take_short`](Self::take_short) of cells that stand for more bytes as well.
     #[inline(never)]
     pub fn take_whole(
         &self,
-        mut take: impl FnMut([u64; 3], ForeignPieces<'_>) -> bool,
+        mut take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool,
     ) -> ShortCells {
-        let mut take = |pieces| take(ForeignPieces::words(pieces), pieces);
+        // SAFETY: the bytes, and three words, are readable where this is called. The words are read once:
+        // what is found out about them holds, whatever the other process writes meanwhile.
+        let mut take = |bytes: *const u8, len| unsafe {
+            let first = bytes.cast::<[u64; 3]>().read_unaligned();
+            compiler_fence(Ordering::SeqCst);
+            take(first, ForeignBytes::new(bytes, len))
+        };
         self.take_cells(|words, len| match self.reader.kind() {
-            CellKind::Inline => words.cell(self.reader.this_cell()).body.with(|body| {
-                // SAFETY: a cell has room for that.
-                take(unsafe { foreign([(body, len), (body, 0)]) })
-            }),
-            CellKind::Bytes => {
-                let Ok(at) = self.place() else { return false };
-                // SAFETY: they are in the memory beside the cells, as `place` has found.
-                take(unsafe {
-                    let bytes = self.inward_bytes.as_ptr().cast_const().add(at);
-                    foreign([(bytes, len), (bytes, 0)])
-                })
+            CellKind::Inline => {
+                words.cell(self.reader.this_cell()).body.with(|body| take(body, len))
             }
+            CellKind::Bytes => match self.place() {
+                // SAFETY: it is in the memory beside the cells.
+                Ok(at) if self.size - at >= size_of::<[u64; 3]>() => unsafe {
+                    take(self.inward_bytes.as_ptr().cast_const().add(at), len)
+                },
+                _ => false,
+            },
             CellKind::Lent => false,
         })
     }
@@ -965,15 +943,6 @@ fn lent_word(cell: &RingCell, at: usize) -> &AtomicU64 {
     cell.body.with(|body| unsafe { AtomicU64::from_ptr(body.cast_mut().cast::<u64>().add(at)) })
 }
 
-/// Two pieces of memory that is shared, each an address and a length.
-///
-/// # Safety
-/// They are readable for the lifetime that the caller chooses.
-unsafe fn foreign<'a>(pieces: [(*const u8, usize); 2]) -> ForeignPieces<'a> {
-    // SAFETY: as the caller says.
-    ForeignPieces(pieces.map(|(at, len)| unsafe { ForeignBytes::new(at, len) }))
-}
-
 /// Has the processor get what comes next while it looks whether it has come.
 #[inline(always)]
 fn prefetch(at: *const u8) {
@@ -1131,7 +1100,7 @@ mod tests {
                 missed += 1;
                 continue;
             }
-            assert_eq!(b.take_long(|_, _| false), ShortCells::Else, "it stays");
+            assert_eq!(b.take_whole(|_, _| false), ShortCells::Else, "it stays");
             got.clear();
             let mut take = |words: [u64; 3], bytes: usize| {
                 assert_eq!((words[0], words[1], bytes), (round, 6, head + n));
@@ -1141,7 +1110,7 @@ mod tests {
             };
             // SAFETY: the room outlives the buffer.
             let to = unsafe { RecvBuf::new(room.as_mut_ptr().cast(), n) }.unwrap();
-            let long = b.take_long(|words, bytes| {
+            let long = b.take_whole(|words, bytes| {
                 bytes.behind(head).copy_into(&to);
                 take(words, bytes.len())
             });
@@ -1737,7 +1706,6 @@ mod tests {
                 for _ in 0..2 {
                     assert_eq!(end.take_short(|_| true), ShortCells::Else);
                     // Three words are read of what is taken whole.
-                    assert_eq!(end.take_long(|_, _| false), ShortCells::Else);
                     assert_eq!(end.take_whole(|_, _| false), ShortCells::Else);
                 }
                 let wanted = if good { Ok(len as usize) } else { Err(Error::PROTO) };

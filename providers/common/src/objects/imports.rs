@@ -32,16 +32,6 @@ type GetReceive = unsafe extern "C" fn(
 type QueueReceive = unsafe extern "C" fn(*mut fi_peer_rx_entry) -> c_int;
 type AddrOfEntry = unsafe extern "C" fn(*mut fi_peer_rx_entry) -> fi_addr_t;
 
-/// The second piece of a message's bytes.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct SecondPiece {
-    /// Where it is.
-    pub(crate) at: *const u8,
-    /// How many bytes it has.
-    pub(crate) len: usize,
-}
-
 /// Gives a message that is all here, with nothing special to it, to the receive it matches, and reports that;
 /// returns 1. Where nothing was done it returns 0, and the message goes the way of fi_peer(3). The arguments are
 /// who takes it ([`OwnSrxOps::taker`]), whether the message has a tag, the sender as the address vector names
@@ -49,17 +39,6 @@ pub(crate) struct SecondPiece {
 /// they would be waited for.
 pub(crate) type TakeWhole =
     unsafe extern "C" fn(*const c_void, u64, fi_addr_t, u64, *const u8, usize) -> c_int;
-
-/// [`TakeWhole`] of a message in two pieces.
-pub(crate) type TakePieces = unsafe extern "C" fn(
-    *const c_void,
-    u64,
-    fi_addr_t,
-    u64,
-    *const u8,
-    usize,
-    *const SecondPiece,
-) -> c_int;
 
 /// The table of an owner of this library's.
 #[repr(C)]
@@ -73,8 +52,6 @@ pub(crate) struct OwnSrxOps {
     pub(crate) taker: unsafe extern "C" fn(*mut fid_peer_srx) -> *const c_void,
     /// What takes them.
     pub(crate) take: TakeWhole,
-    /// What takes them if they are in two pieces.
-    pub(crate) take_pieces: TakePieces,
 }
 
 /// What an owner of this library's takes messages by that are all here.
@@ -82,7 +59,6 @@ pub(crate) struct OwnSrxOps {
 struct WholeTaker {
     who: *const c_void,
     take: TakeWhole,
-    take_pieces: TakePieces,
 }
 
 /// The owner of a receive queue.
@@ -143,11 +119,10 @@ impl SrxOwner {
             let ops: &fi_ops_srx_owner = table((*srx.as_ptr()).owner_ops)?;
             let need = || Error::INVAL;
             let own = table((*srx.as_ptr()).owner_ops.cast::<OwnSrxOps>());
-            let taker = own.ok().filter(|own| own.mark == TAKES_WHOLE).map(|own| WholeTaker {
-                who: (own.taker)(srx.as_ptr()),
-                take: own.take,
-                take_pieces: own.take_pieces,
-            });
+            let taker = own
+                .ok()
+                .filter(|own| own.mark == TAKES_WHOLE)
+                .map(|own| WholeTaker { who: (own.taker)(srx.as_ptr()), take: own.take });
             let owner = Self {
                 srx,
                 get: [ops.get_msg.ok_or_else(need)?, ops.get_tag.ok_or_else(need)?],
@@ -181,18 +156,9 @@ impl SrxOwner {
     /// nothing was done.
     #[inline]
     pub fn take(&self, tagged: bool, src: fi_addr_t, tag: u64, bytes: impl MessageBytes) -> bool {
-        let Some(WholeTaker { who, take, take_pieces }) = self.taker else { return false };
-        let [(first, first_len), (at, len)] = bytes.places();
+        let Some(WholeTaker { who, take }) = self.taker else { return false };
         // SAFETY: see the module; the message's bytes live for the call.
-        let taken = unsafe {
-            if len == 0 {
-                take(who, tagged.into(), src, tag, first, first_len)
-            } else {
-                let second = SecondPiece { at, len };
-                take_pieces(who, tagged.into(), src, tag, first, first_len, &raw const second)
-            }
-        };
-        taken == 1
+        unsafe { take(who, tagged.into(), src, tag, bytes.place(), bytes.count()) == 1 }
     }
 
     /// Leaves a note of a message with the owner, in the room it gave.

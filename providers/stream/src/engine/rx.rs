@@ -202,15 +202,6 @@ fn plain_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) 
 #[inline(never)]
 fn longer_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
     let peer = conn.peer;
-    let came = conn.link.take_long(|words, bytes| {
-        StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            inbox.receive_first(peer, tagged, tag, bytes.behind(head))
-                && conn.received.one(bytes.len() - head)
-        })
-    });
-    if came != ShortCells::Else {
-        return came;
-    }
     conn.link.take_whole(|words, bytes| {
         StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
             (inbox.receive_first(peer, tagged, tag, bytes.behind(head))
