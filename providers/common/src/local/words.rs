@@ -286,22 +286,28 @@ impl RingWriter {
             return Err(Error::PROTO);
         }
         self.taken.set(taken);
-        while let Some(piece) = self.piece(self.first_piece.get()) {
+        for piece in self.held() {
             // Its cell is one of those that were read last, or it is still to be read.
             if taken.wrapping_sub(piece.cell).wrapping_sub(1) >= CELLS as u32 {
                 break;
             }
-            let part = if piece.at < self.near.end { &self.near } else { &self.far };
-            part.free(piece.at + piece.len);
+            self.part_of(piece.at).free(piece.at + piece.len);
             self.first_piece.set(self.first_piece.get().wrapping_add(1));
         }
         Ok(())
     }
 
-    /// The piece of this number, if there is one.
-    fn piece(&self, number: u32) -> Option<RingPiece> {
-        let is_one = number != self.next_piece.get();
-        is_one.then(|| self.pieces[number as usize % CELLS].get())
+    /// The pieces that the reader may not have read yet, the oldest first.
+    fn held(&self) -> impl DoubleEndedIterator<Item = RingPiece> + '_ {
+        let (first, next) = (self.first_piece.get(), self.next_piece.get());
+        let numbers = (0..next.wrapping_sub(first)).map(move |n| first.wrapping_add(n));
+        numbers.map(|number| self.pieces[number as usize % CELLS].get())
+    }
+
+    /// The part of the memory beside the cells that a place is in.
+    #[inline(always)]
+    fn part_of(&self, at: u32) -> &RingPart {
+        if at < self.near.end { &self.near } else { &self.far }
     }
 
     /// Whether there is a free cell.
@@ -340,8 +346,7 @@ impl RingWriter {
         let number = self.cells.get();
         if kind == CellKind::Bytes {
             let at = self.place.get();
-            let part = if at < self.near.end { &self.near } else { &self.far };
-            part.hold(at, len);
+            self.part_of(at).hold(at, len);
             let next = self.next_piece.get();
             self.pieces[next as usize % CELLS].set(RingPiece { cell: number, at, len });
             self.next_piece.set(next.wrapping_add(1));
@@ -371,10 +376,7 @@ impl RingWriter {
         self.short.set(true);
         // The oldest cells, as far as those behind them leave half of the bytes.
         let (mut wanted, mut held) = (self.cells.get().wrapping_sub(CELLS as u32 / 2), 0);
-        let mut number = self.next_piece.get();
-        while number != self.first_piece.get() {
-            number = number.wrapping_sub(1);
-            let piece = self.pieces[number as usize % CELLS].get();
+        for piece in self.held().rev() {
             held += piece.len;
             if held > self.size / 2 {
                 let behind = piece.cell.wrapping_add(1);
@@ -395,10 +397,7 @@ impl RingWriter {
     /// Whether a send may go on: none found too little room, or a quarter is free since.
     pub(crate) fn has_room(&self, words: &RingWords) -> Result<bool> {
         let much = || {
-            let (first, next) = (self.first_piece.get(), self.next_piece.get());
-            let pieces =
-                (0..next.wrapping_sub(first)).map(|n| first.wrapping_add(n) as usize % CELLS);
-            let held: u32 = pieces.map(|n| self.pieces[n].get().len).sum();
+            let held: u32 = self.held().map(|piece| piece.len).sum();
             self.free_cells() >= CELLS as u32 / 4 && held <= self.size / 4 * 3
         };
         if self.short.get() && !much() {
