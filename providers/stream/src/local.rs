@@ -858,16 +858,26 @@ impl<L: ByteLink> LocalLink<L> {
         if self.moves_in(part, moved())? {
             return self.recv_memory(room);
         }
-        let n = self.recv_below(room).inspect_err(|_| {
-            // Whoever moves from now on gives a sign; who has moved, before all came that was sent
-            // earlier, has given it, and is looked at until that is here.
-            part.news.drained.store(moved().is_none(), Ordering::Relaxed);
-        })?;
+        let came = self.recv_below(room);
         // The other end may have moved, filled the ring and said its last words in the meantime.
         let Some(at) = moved() else {
+            // Whoever moves from now on gives a sign.
+            let n = came.inspect_err(|_| part.news.drained.store(true, Ordering::Relaxed))?;
             part.got.set(before + n as u64);
             part.talks();
             return Ok(n);
+        };
+        let n = match came {
+            // Or it has ended since: what it wrote to the ring comes first.
+            Ok(0) if !room.is_empty() => return self.hear_last(part, at, came, room),
+            Ok(n) => n,
+            Err(Error::AGAIN | Error::INTR) => {
+                // Who has moved, before all came that was sent earlier, has given a sign, and is looked
+                // at until that is here.
+                part.news.drained.store(false, Ordering::Relaxed);
+                return came;
+            }
+            Err(_) => return self.hear_last(part, at, came, room),
         };
         let due = at.checked_sub(before).ok_or(Error::PROTO)?;
         let due = usize::try_from(due).unwrap_or(usize::MAX).min(n);
@@ -880,6 +890,21 @@ impl<L: ByteLink> LocalLink<L> {
             return self.recv_memory(room);
         }
         Ok(due)
+    }
+
+    /// Reads what the other end, which moved at this byte, wrote to the ring before the witness ended so.
+    fn hear_last(
+        &self,
+        part: &LocalPart,
+        at: u64,
+        end: Result<usize>,
+        room: &mut [u8],
+    ) -> Result<usize> {
+        if !self.moves_in(part, Some(at))? {
+            return end;
+        }
+        part.end.set(Some(WitnessEnd::Over(end)));
+        self.recv_memory(room)
     }
 
     /// Whether receiving goes through memory from here on: the other end's sending has moved there

@@ -883,6 +883,8 @@ impl RingEnd {
 
 std::thread_local! {
     static CHOSEN: Cell<Option<&'static StreamSettings>> = const { Cell::new(None) };
+    /// What another process does while this one begins to read from a link.
+    static MEANWHILE: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
 /// Has the thread's engines use these settings in place of the usual ones.
@@ -908,6 +910,9 @@ impl ByteLink for RingEnd {
     }
 
     fn recv(&self, room: &mut [u8]) -> Result<usize> {
+        if let Some(happens) = MEANWHILE.take() {
+            happens();
+        }
         self.take(std::iter::once(room))
     }
 
@@ -1026,5 +1031,71 @@ impl Drop for RingEnd {
         if pipe.open == [false, false] {
             world.pipes[self.pipe] = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::LocalSettings;
+
+    /// An end moves to memory, says something there and hangs up while the other end, which has seen
+    /// none of it, reads from the link.
+    fn hangs_up_meanwhile(is_cut: bool) {
+        static IN_MEMORY: LazyLock<StreamSettings> = LazyLock::new(|| {
+            let local = LocalSettings { enabled: true, talk: (0, 0), ..Default::default() };
+            StreamSettings { local, ..Default::default() }
+        });
+        choose(Some(&IN_MEMORY));
+        let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
+        look(&world).prompt = true;
+        let [server, client] = [(); 2].map(|()| SimNet::new(Rings::new(&world, false)));
+        let any = Addr::from(SocketAddr::from(([10, 9, 0, 1], 0)));
+        let (listener, at) = server.bind(&any).unwrap();
+        let dialed = client.dial(&any, false, &at).unwrap();
+        client.poller().add(dialed.id(), 7, Interest::READ).unwrap();
+        let all_arrives = |world: &Mutex<StreamWorld>| while look(world).something_arrives(true) {};
+        all_arrives(&world);
+        let (accepted, _) = listener.accept().unwrap();
+        server.poller().add(accepted.id(), 9, Interest::READ).unwrap();
+        let offer = server.offer(&accepted, 9).unwrap();
+        accepted.made();
+        client.meet(&dialed, 7, &offer);
+        dialed.made();
+
+        let (mut got, mut room) = (0, [0; 64]);
+        let mut hear = |got: &mut usize| loop {
+            match accepted.recv(&mut room) {
+                Ok(n @ 1..) => *got += n,
+                end => return end,
+            }
+        };
+        // That is enough to meet; the end that dialed moves when it sends again.
+        assert_eq!(dialed.send(b"the first words"), Ok(15));
+        for _ in 0..32 {
+            all_arrives(&world);
+            client.poll(&mut Vec::new());
+            server.poll(&mut Vec::new());
+            assert_eq!(hear(&mut got), Err(Error::AGAIN));
+        }
+        assert!(got == 15 && !dialed.sends_locally());
+        let there = world.clone();
+        MEANWHILE.set(Some(Box::new(move || {
+            assert_eq!(dialed.send(b"the last words"), Ok(14));
+            assert!(dialed.sends_locally());
+            assert!(!is_cut || look(&there).cut(&any, &any));
+            drop(dialed);
+            all_arrives(&there);
+        })));
+        let end = if is_cut { Err(Error::CONNRESET) } else { Ok(0) };
+        assert_eq!(hear(&mut got), end);
+        assert_eq!(got, 15 + 14, "what is in memory is heard before the end");
+        assert_eq!(hear(&mut got), end);
+    }
+
+    #[test]
+    fn who_hangs_up_while_the_other_end_looks_elsewhere_is_heard_out() {
+        hangs_up_meanwhile(false);
+        hangs_up_meanwhile(true);
     }
 }
