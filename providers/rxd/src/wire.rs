@@ -412,6 +412,11 @@ impl RxdOperation {
         matches!(kind, ATOMIC | ATOMIC_FETCH | ATOMIC_COMPARE)
     }
 
+    /// Whether an operation is answered, by the number in its header of segments.
+    fn is_answered(kind: u8) -> bool {
+        matches!(kind, READ_REQ | ATOMIC_FETCH | ATOMIC_COMPARE)
+    }
+
     /// Reads the headers of the packet with this base, and its data.
     #[inline]
     pub fn read<'a>(base: &RxdBase, packet: &'a [u8]) -> Parsed<(Self, &'a [u8])> {
@@ -438,6 +443,9 @@ impl RxdOperation {
         };
         let mut places = 1;
         let inline = flags & INLINE != 0;
+        if inline && Self::is_answered(kind) {
+            return malformed("an operation that is to be answered, without its number");
+        }
         if !inline {
             let segments = take(&mut rest, SEGMENTS_LEN)?;
             (op.total, op.packets) = (u64_at(segments, 0), u64_at(segments, 8));
@@ -553,6 +561,18 @@ mod tests {
         places: RemoteSegments::EMPTY,
         atomic: (0, 0),
     };
+
+    #[test]
+    fn what_is_to_be_answered_has_a_number() {
+        for kind in [READ_REQ, ATOMIC_FETCH, ATOMIC_COMPARE] {
+            let base = RxdBase { kind, flags: INLINE, peer: 7, seq: 9 };
+            let mut packet = [0; BASE_LEN + PLACE_LEN + 9];
+            base.write(&mut packet);
+            // As many bytes behind the place as it has.
+            packet[BASE_LEN + 8] = 9;
+            assert!(RxdOperation::read(&base, &packet).is_err());
+        }
+    }
 
     #[test]
     fn operations_come_out_as_they_went_in() {
