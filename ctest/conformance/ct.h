@@ -209,18 +209,19 @@ static inline void ct_progress(struct ct *c)
 }
 
 /*
- * Between polls in vain, before the first of which *since is 0: others may run. Who has waited for
- * milliseconds leaves them the processor, and looks again soon.
+ * Between polls in vain, before the first of which *since is 0.  Who has waited for longer than an answer
+ * takes sleeps, and is woken soon.  The processor is not offered to others (sched_yield): programs that
+ * compute would take it for a slice of theirs, and again, which makes a test of many steps take minutes.
  */
 static inline void ct_relax(int64_t *since)
 {
-	const struct timespec nap = { 0, 100000 };
+	const struct timespec nap = { 0, 50000 };
+	struct timespec t;
 
+	clock_gettime(CLOCK_MONOTONIC, &t);
 	if (!*since)
-		*since = ct_ms();
-	if (ct_ms() - *since < 3)
-		sched_yield();
-	else
+		*since = t.tv_sec * 1000000000LL + t.tv_nsec;
+	else if (t.tv_sec * 1000000000LL + t.tv_nsec - *since > 50000)
 		nanosleep(&nap, NULL);
 }
 
