@@ -153,7 +153,9 @@ impl StreamSocket {
     pub fn has_ended(&self) -> bool {
         let mut polled = libc::pollfd { fd: self.fd(), events: libc::POLLRDHUP, revents: 0 };
         // SAFETY: one entry, which outlives the call.
-        unsafe { libc::poll(&raw mut polled, 1, 0) > 0 }
+        let some = unsafe { libc::poll(&raw mut polled, 1, 0) > 0 };
+        // Not an error: notices of sends without a copy are told as one. Who is reset has hung up as well.
+        some && polled.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLNVAL) != 0
     }
 
     /// Makes closing reset the connection: what the system has not sent by then never leaves.

@@ -241,4 +241,33 @@ mod tests {
         other.set_no_network();
         assert_eq!(congestion_control(&other), before);
     }
+
+    #[test]
+    fn a_notice_of_a_send_without_a_copy_is_not_the_end() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let listener = TcpSocket::new(&any).unwrap();
+        listener.bind_listener(&any, None).unwrap();
+        listener.0.listen(1).unwrap();
+        let caller = TcpSocket::new(&any).unwrap();
+        caller.connect(&listener.local_addr().unwrap()).unwrap();
+        let Ok((accepted, _)) = listener.accept() else { panic!("nobody called") };
+        caller.set_zerocopy().unwrap();
+        let bytes = [7u8; 1000];
+        // SAFETY: the kernel reads `bytes`, which are there until the test ends.
+        let sent = unsafe {
+            libc::send(caller.fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_ZEROCOPY)
+        };
+        assert_eq!(sent, 1000);
+        assert_eq!(accepted.0.recv(&mut [0; 2000]), Ok(1000));
+        let mut polled = libc::pollfd { fd: caller.fd(), events: 0, revents: 0 };
+        // SAFETY: one entry, which outlives the call.
+        assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 30_000) }, 1, "a notice comes");
+        assert!(!caller.0.has_ended());
+        caller.zerocopy_done().unwrap();
+        assert_eq!(accepted.0.send(b"not read"), Ok(8));
+        // Who closes with something unread resets the connection.
+        assert_eq!(caller.0.send(b"not read"), Ok(8));
+        drop(accepted);
+        assert!(caller.0.has_ended());
+    }
 }
