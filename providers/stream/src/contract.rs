@@ -457,7 +457,14 @@ pub fn check_local<N: Net>(server: &N, client: &N, any: &Addr) {
     });
     drop((dialed, accepted));
 
+    // What came to who looked by itself, and then did not read, is told when he is to read again.
     let (dialed, accepted) = make(40);
+    accepted.set_polled(true);
+    server.poller().modify(accepted.id(), 9, Interest::NONE).expect("a link need not be read");
     assert_eq!(dialed.send(b"x"), Ok(1));
+    accepted.set_polled(false);
+    assert!(!tells(server, 9, |event| event.readable), "which is not told to who does not read");
+    server.poller().modify(accepted.id(), 9, Interest::READ).expect("a link can be read");
+    assert!(tells(server, 9, |event| event.readable), "but when he reads again");
     assert_eq!(accepted.recv(&mut [0; 8]), Ok(1));
 }

@@ -1722,12 +1722,15 @@ where
         }
         let reads_again = interest.read && !(entry.watched && entry.interest.read);
         (entry.watched, entry.interest) = (true, interest);
-        if reads_again && neighbours.armed.get() && entry.note_filled() {
-            // What came meanwhile gives no further sign, and another thread may sleep.
+        if reads_again && entry.note_filled() {
+            // What came meanwhile gives no further sign.
             if !std::mem::replace(&mut entry.listed, true) {
                 neighbours.signs.borrow_mut().push(id.number);
             }
-            neighbours.host.borrow().door().rouse();
+            if neighbours.armed.get() {
+                // Another thread may sleep.
+                neighbours.host.borrow().door().rouse();
+            }
         }
         let wanted = entry.wanted();
         Some((entry.shown.replace(wanted), wanted))
