@@ -769,8 +769,9 @@ impl<N: Net> StreamState<N> {
     /// before is received first.
     #[cold]
     pub(super) fn sent_in_vain(&mut self, id: u32, error: Error) {
-        if self.staging.is_empty() {
-            // The connection is being read just now, and reading finds its end by itself.
+        if self.staging.is_empty() || self.hearing == id {
+            // The connection is being read just now, or what was read of it before is understood: what
+            // comes behind that must not overtake it. Reading finds the end by itself.
             return;
         }
         while self.conns.get(id).is_some_and(|conn| !conn.blocked) && self.read(id) {}
