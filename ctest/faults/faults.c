@@ -1119,6 +1119,89 @@ static void silent(int rank)
 	end_wired(fds);
 }
 
+/* A process whose successor has its address: what it had sent when it ended comes before what that sends. */
+static void speak(const struct ct_name *to, const char *service, int successor)
+{
+	struct ct_opt o = { .caps = FI_MSG };
+	struct ct_name mine;
+	struct ct c;
+	int i;
+
+	mine = ct_open_at(&c, NULL, &o, service);
+	c.peer = ct_insert(&c, to);
+	if (!successor)
+		ct_send_oob(&mine, sizeof mine);
+	for (i = 0; i < (successor ? 1 : 100); i++) {
+		POST(&c, fi_send(c.ep, &i, sizeof i, NULL, c.peer, CTX(0)));
+		if (successor) {	/* it calls */
+			for (int64_t end = ct_ms() + 20; ct_ms() < end;)
+				ct_progress(&c);
+			ct_send_oob("x", 1);
+		}
+		ct_sent(&c, CTX(0));
+	}
+	if (!successor) {
+		ct_recv_oob(&c, &(char){ 0 }, 1);	/* nobody reads from here on */
+		for (; i < 120; i++)
+			POST(&c, fi_inject(c.ep, &i, sizeof i, c.peer));
+	}
+	exit(0);
+}
+static void successor(int rank)
+{
+	enum { N = 121 };
+	struct ct_opt o = { .caps = FI_MSG };
+	static struct fi_context2 ctx[N];
+	int in[N], sp[2], st;
+	struct ct_name mine, theirs;
+	struct ct c;
+	char x;
+
+	(void)rank;
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("its peers' connections are the core provider's, or others have no such names");
+	for (int round = 0; round < 6; round++) {
+		char service[8];
+		pid_t pid;
+
+		CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sp));
+		mine = ct_open_at(&c, NULL, &o, NULL);
+		snprintf(service, sizeof service, "%s", ct_lasting_port());
+		ct_sync = sp[0];
+		for (int last = 0; last < 2; last++) {
+			if ((pid = fork()) == 0) {
+				ct_rank = 1 + last;
+				ct_sync = sp[1];
+				close(sp[0]);
+				speak(&mine, service, last);
+			}
+			if (!last) {
+				ct_recv_oob(NULL, &theirs, sizeof theirs);
+				ct_insert(&c, &theirs);
+				for (int i = 0; i < N; i++)
+					OK(fi_recv(c.ep, &in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, &ctx[i]));
+				for (int i = 0; i < 100; i++)
+					ct_recvd(&c, &ctx[i], sizeof in[i]);
+				/* the connection is not looked at in each turn any more */
+				for (int64_t end = ct_ms() + 30; ct_ms() < end;)
+					ct_progress(&c);
+				ct_send_oob("x", 1);
+				CHECK(waitpid(pid, &st, 0) == pid && WIFEXITED(st) && !WEXITSTATUS(st));
+			} else {
+				ct_recv_oob(NULL, &x, 1);
+			}
+		}
+		for (int i = 100; i < N; i++)
+			ct_recvd(&c, &ctx[i], sizeof in[i]);
+		for (int i = 0; i < N; i++)
+			EQ(in[i], i < 120 ? i : 0);
+		CHECK(waitpid(pid, &st, 0) == pid && WIFEXITED(st) && !WEXITSTATUS(st));
+		ct_close(&c);
+		close(sp[0]);
+		close(sp[1]);
+	}
+}
+
 static const struct ct_test tests[] = {
 	{ "a killed peer in the middle of traffic takes nothing else along, four times", killed, CT_SOLO },
 	{ "a peer that resets its connections takes nothing else along", reset, CT_SOLO },
@@ -1133,6 +1216,7 @@ static const struct ct_test tests[] = {
 	{ "a link that goes down and comes back costs no operation", link_down, CT_SOLO },
 	{ "a peer that is started anew behind a broken link is reached", unheard, CT_SOLO },
 	{ "a peer behind a firewall calls and gets what waited for it, and is not called", firewalled, CT_SOLO | CT_RDM },
+	{ "what a peer had sent when it ended comes before what its successor sends", successor, CT_SOLO | CT_RDM },
 	{ "a peer whose machine is gone ends what is under way", silent, CT_SOLO },
 };
 CT_MAIN("faults", tests)

@@ -774,8 +774,18 @@ impl<N: Net> StreamState<N> {
                 self.drop_conn(id);
                 return;
             }
-            // What was under way with the peer's predecessor is lost.
-            CallAnswer::Restarted => self.fail(other, Error::CONNRESET),
+            // What was under way with the peer's predecessor is lost, but for what that had sent before it ended.
+            CallAnswer::Restarted => {
+                if known.is_some_and(|known| known.link.has_ended()) {
+                    self.sent_in_vain(other, Error::CONNRESET);
+                }
+                if self.eps[ep_id].peers.get(peer).is_some_and(|peer| peer.conn == other) {
+                    self.fail(other, Error::CONNRESET);
+                }
+                if self.conns.get(id).is_none() {
+                    return;
+                }
+            }
             CallAnswer::Replace => {
                 let waiting = std::mem::take(&mut self.conns[other].tx);
                 let entry = &mut self.eps[ep_id].peers[peer];
