@@ -799,12 +799,24 @@ impl<L: ByteLink> LocalLink<L> {
     #[cold]
     fn read_on(&self, part: &LocalPart, pipe: &LocalPipe, room: &mut [u8]) -> Result<usize> {
         self.look_at_witness(part);
-        let Some(end) = part.end.get() else { return Err(Error::AGAIN) };
+        if part.end.get().is_none() && part.behind.borrow().is_empty() {
+            return Err(Error::AGAIN);
+        }
         // What was written before the end, or the words, is seen by now.
         match pipe.recv(room) {
             Err(Error::AGAIN) => {}
             result => return result,
         }
+        let Some(end) = part.end.get() else {
+            // The words that came early go on on the witness, if the other end says more.
+            let behind = self.take_behind(part, room);
+            if part.behind.borrow().is_empty() {
+                self.hears_witness(part);
+            } else {
+                part.news.witness.store(true, Ordering::Relaxed);
+            }
+            return if behind > 0 { Ok(behind) } else { Err(Error::AGAIN) };
+        };
         match end {
             WitnessEnd::Over(result) => {
                 // What was taken for words while the ends were about to meet is the last.

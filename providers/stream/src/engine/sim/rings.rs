@@ -1038,10 +1038,13 @@ impl Drop for RingEnd {
 mod tests {
     use super::*;
     use crate::settings::LocalSettings;
+    use std::rc::Rc;
 
-    /// An end moves to memory, says something there and hangs up while the other end, which has seen
-    /// none of it, reads from the link.
-    fn hangs_up_meanwhile(is_cut: bool) {
+    /// What an end hears in all, and what its last call says, when `happens` happens to the other end, which
+    /// is about to move to memory, while this one, which has seen none of it, begins to read from the link.
+    fn heard_when(
+        happens: impl FnOnce(SimLink, &Mutex<StreamWorld>) -> Option<SimLink> + 'static,
+    ) -> (usize, Result<usize>) {
         static IN_MEMORY: LazyLock<StreamSettings> = LazyLock::new(|| {
             let local = LocalSettings { enabled: true, talk: (0, 0), ..Default::default() };
             StreamSettings { local, ..Default::default() }
@@ -1079,23 +1082,48 @@ mod tests {
             assert_eq!(hear(&mut got), Err(Error::AGAIN));
         }
         assert!(got == 15 && !dialed.sends_locally());
-        let there = world.clone();
+        let (there, left) = (world.clone(), Rc::new(Cell::new(None)));
+        let stays = left.clone();
         MEANWHILE.set(Some(Box::new(move || {
-            assert_eq!(dialed.send(b"the last words"), Ok(14));
-            assert!(dialed.sends_locally());
-            assert!(!is_cut || look(&there).cut(&any, &any));
-            drop(dialed);
+            stays.set(happens(dialed, &there));
             all_arrives(&there);
         })));
-        let end = if is_cut { Err(Error::CONNRESET) } else { Ok(0) };
+        got = 0;
+        let end = hear(&mut got);
         assert_eq!(hear(&mut got), end);
-        assert_eq!(got, 15 + 14, "what is in memory is heard before the end");
-        assert_eq!(hear(&mut got), end);
+        (got, end)
     }
 
     #[test]
     fn who_hangs_up_while_the_other_end_looks_elsewhere_is_heard_out() {
-        hangs_up_meanwhile(false);
-        hangs_up_meanwhile(true);
+        let heard = heard_when(|dialed, _| {
+            assert_eq!(dialed.send(b"the last words"), Ok(14));
+            assert!(dialed.sends_locally());
+            None
+        });
+        assert_eq!(heard, (14, Ok(0)));
+        let heard = heard_when(|dialed, world| {
+            assert_eq!(dialed.send(b"the last words"), Ok(14));
+            let ends = [dialed.local_addr(), dialed.peer_addr()].map(Result::unwrap);
+            assert!(look(world).cut(&ends[0], &ends[1]));
+            None
+        });
+        assert_eq!(heard, (14, Err(Error::CONNRESET)));
+    }
+
+    #[test]
+    fn words_behind_a_full_ring_are_heard_although_the_link_stays() {
+        let sent = Rc::new(Cell::new(0));
+        let counted = sent.clone();
+        let heard = heard_when(move |dialed, _| {
+            while let Ok(n) = dialed.send(&[7; 1000]) {
+                counted.set(counted.get() + n);
+            }
+            assert!(dialed.sends_locally());
+            dialed.last_words();
+            assert_eq!(dialed.send(b"the last words"), Ok(14));
+            Some(dialed)
+        });
+        assert_eq!(heard, (sent.get() + 14, Err(Error::AGAIN)));
     }
 }
