@@ -1480,10 +1480,8 @@ impl<I: Copy> HostPeers<I> {
             let Some(news) = self.links.borrow().get(number).map(|entry| entry.news.clone()) else {
                 continue;
             };
-            let called = self.host.borrow().call(&offer, number).and_then(|(call, pipe)| {
-                watcher.add_fd(call.fd(), CALL | u64::from(number))?;
-                Ok((call, pipe))
-            });
+            let watch = |fd| watcher.add_fd(fd, CALL | u64::from(number));
+            let called = self.host.borrow().call(&offer, number, watch);
             match called {
                 Ok((call, pipe)) => {
                     news.may_hear.store(true, Ordering::Relaxed);

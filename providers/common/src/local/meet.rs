@@ -360,11 +360,13 @@ impl MeetingHost {
     }
 
     /// Goes to the meeting that the other end of a link offers, with a new pipe for the link, which
-    /// this engine calls by the number `link`.
+    /// this engine calls by the number `link`. `watch` is called with the descriptor that the answer comes
+    /// to, before anything is said: who cannot be answered must not be believed to have the pipe.
     pub fn call(
         &self,
         offer: &[u8; MEETING_OFFER_LEN],
         link: u32,
+        watch: impl FnOnce(RawFd) -> Result,
     ) -> Result<(MeetingCall, LocalPipe)> {
         let socket = MeetingSocket::new()?;
         let at = system_name(offer[..16].first_chunk().ok_or(Error::INVAL)?);
@@ -379,6 +381,7 @@ impl MeetingHost {
         greeting[..8].copy_from_slice(&GREETING_MARK);
         greeting[8..32].copy_from_slice(&offer[16..]);
         greeting[32..].copy_from_slice(&self.of_us(link));
+        watch(socket.0.as_raw_fd())?;
         socket.send(&greeting, &[segment.as_fd(), self.door.memory(), self.door.bell()])?;
         Ok((MeetingCall { socket, process }, pipe))
     }
@@ -578,7 +581,7 @@ mod tests {
     /// An honest meeting for link 7 of `host`, which the other side calls 9.
     fn meets(host: &mut MeetingHost, offer: &[u8; MEETING_OFFER_LEN]) {
         let mut other = MeetingHost::new(PAGES, true).unwrap();
-        let (call, theirs) = other.call(offer, 9).unwrap();
+        let (call, theirs) = other.call(offer, 9, |_| Ok(())).unwrap();
         assert_eq!(other.hear(&call).err(), Some(Error::AGAIN));
         let (mut met, failed) = visits(host);
         assert_eq!((met.len(), failed.len()), (1, 0));
@@ -598,6 +601,23 @@ mod tests {
         let own = MemoryToken::new().unwrap();
         let reads = PeerMemory::open(std::process::id() as i32, own.address(), own.value()).is_ok();
         assert_eq!((ours.can_lend(), theirs.can_lend()), (reads, reads));
+    }
+
+    #[test]
+    fn who_cannot_wait_for_the_answer_says_nothing() {
+        let mut host = host();
+        let offer = host.offer(7).unwrap();
+        let other = MeetingHost::new(PAGES, true).unwrap();
+        let mut watched = None;
+        let called = other.call(&offer, 9, |fd| {
+            // What had been said by now would be answered.
+            let (met, failed) = visits(&mut host);
+            watched = Some((fd, met.len() + failed.len()));
+            Err(Error::NOSPC)
+        });
+        assert_eq!(called.err(), Some(Error::NOSPC));
+        assert!(matches!(watched, Some((0.., 0))), "{watched:?}");
+        nobody_comes(&mut host);
     }
 
     /// A stranger at the place of an offer.
@@ -631,18 +651,18 @@ mod tests {
         meets(&mut host, &offer);
         assert_eq!(host.open_offers(), 0);
         let mut late = MeetingHost::new(PAGES, false).unwrap();
-        let (call, _) = late.call(&offer, 1).unwrap();
+        let (call, _) = late.call(&offer, 1, |_| Ok(())).unwrap();
         nobody_comes(&mut host);
         assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "a cookie that is used up");
         let offer = host.offer(7).unwrap();
         meets(&mut host, &offer);
         let offer = host.offer(7).unwrap();
         host.withdraw(7);
-        let (call, _) = late.call(&offer, 1).unwrap();
+        let (call, _) = late.call(&offer, 1, |_| Ok(())).unwrap();
         nobody_comes(&mut host);
         assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "a link that has ended");
         drop(host);
-        assert_eq!(late.call(&offer, 1).err(), Some(Error::CONNREFUSED));
+        assert_eq!(late.call(&offer, 1, |_| Ok(())).err(), Some(Error::CONNREFUSED));
     }
 
     #[test]
@@ -651,7 +671,7 @@ mod tests {
         let mut doors = Vec::new();
         for link in 0..2 {
             let offer = host.offer(link).unwrap();
-            let (call, _pipe) = other.call(&offer, link).unwrap();
+            let (call, _pipe) = other.call(&offer, link, |_| Ok(())).unwrap();
             assert_eq!(visits(&mut host).0.len(), 1);
             doors.push(other.hear(&call).unwrap().door);
         }
@@ -736,7 +756,7 @@ mod tests {
         let offer = host.offer(7).unwrap();
         let mut caller = MeetingHost::new(PAGES, true).unwrap();
         for (mark, fds) in [(b"ofimeet?", [door, bell]), (&ANSWER_MARK, [door, door])] {
-            let (call, _pipe) = caller.call(&offer, 9).unwrap();
+            let (call, _pipe) = caller.call(&offer, 9, |_| Ok(())).unwrap();
             let guest = host.place.as_ref().unwrap().accept().unwrap();
             let mut answer = [0; ANSWER_LEN];
             answer[..8].copy_from_slice(mark);
@@ -769,7 +789,7 @@ mod tests {
         let offers: Vec<_> = (0..=MAX_OFFERS).map(|_| host.offer(7).unwrap()).collect();
         assert_eq!(host.open_offers(), MAX_OFFERS);
         let mut late = MeetingHost::new(PAGES, false).unwrap();
-        let (call, _) = late.call(&offers[0], 1).unwrap();
+        let (call, _) = late.call(&offers[0], 1, |_| Ok(())).unwrap();
         nobody_comes(&mut host);
         assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "the oldest is withdrawn");
         meets(&mut host, &offers[1]);
@@ -809,7 +829,7 @@ mod tests {
             (theirs, offer)
         })
         .unwrap();
-        assert_eq!(host.call(&offered, 1).err(), Some(Error::ACCES));
+        assert_eq!(host.call(&offered, 1, |_| Ok(())).err(), Some(Error::ACCES));
         drop(theirs);
         meets(&mut host, &offer);
     }
