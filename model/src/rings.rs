@@ -43,9 +43,7 @@ impl Engine {
     }
 
     fn ring(&self) {
-        if self.door.ring(5) {
-            self.bell.signal();
-        }
+        self.door.ring(5, || self.bell.signal());
     }
 
     /// Sleeps until somebody rings, unless `look` finds something.
@@ -339,9 +337,7 @@ pub(crate) fn two_ring() {
             let (engine, words) = (engine.clone(), words.clone());
             spawn(move || {
                 words[index].store(1, Relaxed);
-                if engine.door.ring(index as u32) {
-                    engine.bell.signal();
-                }
+                engine.door.ring(index as u32, || engine.bell.signal());
             })
         })
         .collect();

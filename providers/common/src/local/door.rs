@@ -91,9 +91,43 @@ impl PeerDoor {
 
     /// Asks the peer to look at the connection that it calls by this number.
     pub fn ring(&self, index: u32) {
-        // A bell that takes no more rings already, or is none: that must not block.
-        if self.door.words().ring(index) && poll_now(self.bell.as_raw_fd(), libc::POLLOUT) {
-            self.bell.signal();
-        }
+        self.door.words().ring(index, || {
+            // A bell that takes no more rings already, or is none: that must not block.
+            if poll_now(self.bell.as_raw_fd(), libc::POLLOUT) {
+                self.bell.signal();
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stops_before_the_bell_rings_keeps_nobody_else_from_ringing() {
+        let door = LocalDoor::new().unwrap();
+        let words = door.door.words();
+        let mut rung = [0; 2];
+        assert!(door.fall_asleep());
+        words.ring(1, || {
+            rung[0] += 1;
+            words.ring(2, || rung[1] += 1);
+        });
+        assert_eq!(rung, [1, 1]);
+        words.ring(3, || panic!("the owner was woken"));
+        // It slept again before the first to ring went on.
+        let mut ready = Vec::new();
+        door.ready(&mut ready);
+        assert_eq!(ready, [1, 2, 3]);
+        assert!(door.fall_asleep());
+        words.ring(1, || {
+            door.wake();
+            door.ready(&mut ready);
+            assert!(door.fall_asleep());
+        });
+        let mut woken = false;
+        words.ring(2, || woken = true);
+        assert!(woken, "the second sleep is another");
     }
 }

@@ -654,7 +654,10 @@ impl RingWords {
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct DoorWords {
+    /// The number of the owner's sleep, 0 while it is awake or somebody has woken it.
     asleep: AtomicU32,
+    /// How often the owner has said that it sleeps.
+    sleeps: AtomicU32,
     ready: DoorBits,
 }
 
@@ -671,16 +674,22 @@ impl DoorWords {
     #[allow(dead_code, reason = "for the programs of `model/`")]
     pub(crate) fn new() -> Self {
         let ready = DoorBits(std::array::from_fn(|_| AtomicU64::new(0)));
-        Self { asleep: AtomicU32::new(0), ready }
+        Self { asleep: AtomicU32::new(0), sleeps: AtomicU32::new(0), ready }
     }
 
-    /// Asks the owner to look at a connection; true if it has to be woken.
-    pub(crate) fn ring(&self, index: u32) -> bool {
+    /// Asks the owner to look at a connection; `signal` wakes it if it sleeps.
+    pub(crate) fn ring(&self, index: u32, signal: impl FnOnce()) {
         let index = index % DOOR_BITS;
         let (word, bit) = (&self.ready.0[index as usize / 64], 1 << (index % 64));
         word.fetch_or(bit, Ordering::AcqRel);
         fence(Ordering::SeqCst);
-        self.asleep.load(Ordering::Relaxed) != 0 && self.asleep.swap(0, Ordering::Relaxed) != 0
+        let sleep = self.asleep.load(Ordering::Relaxed);
+        if sleep != 0 {
+            // First, since this process may be ended or stopped at any time: others must not take the
+            // owner for woken before it is. What is marked is this sleep, not one that it began since.
+            signal();
+            let _ = self.asleep.compare_exchange(sleep, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Whether anybody has come.
@@ -708,7 +717,9 @@ impl DoorWords {
 
     /// The owner is about to sleep; false if somebody has come.
     pub(crate) fn fall_asleep(&self) -> bool {
-        self.asleep.store(1, Ordering::SeqCst);
+        let sleeps = self.sleeps.load(Ordering::Relaxed).wrapping_add(1).max(1);
+        self.sleeps.store(sleeps, Ordering::Relaxed);
+        self.asleep.store(sleeps, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.is_ready() {
             self.wake();
