@@ -341,6 +341,47 @@ static void user_id(int rank)
 	ct_done(&c);
 }
 
+/* A message that came before its sender was inserted takes the sender's name then, and no other peer's. */
+static void late_name(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_DIRECTED_RECV };
+	struct ct c;
+	struct ct_name mine, theirs;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	mine = ct_getname(&c.ep->fid);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		struct fi_cq_tagged_entry e = { 0 };
+		fi_addr_t from = 12345, me;
+
+		OK(fi_av_remove(c.av, &c.peer, 1, 0));
+		ct_barrier(&c);
+		ct_barrier(&c);
+		ct_idle(&c, 100);
+		/* the names are given out in an order other than that in which the peers came */
+		me = ct_insert(&c, &mine);
+		c.peer = ct_insert(&c, &theirs);
+		OK(fi_recv(c.ep, b + 1024, 64, ct_desc(b), me, CTX(9)));
+		for (int i = 0; i < 3; i++) {
+			OK(fi_recv(c.ep, b, 64, ct_desc(b), c.peer, CTX(i)));
+			ct_next(&c, c.rx, &e, &from, NULL);
+			CHECK(e.op_context == CTX(i));
+			EQ(from, c.peer);
+		}
+	} else {
+		ct_barrier(&c);
+		for (int i = 0; i < 3; i++) {
+			send1(&c, b, 64, i);
+			ct_sent(&c, CTX(i));
+		}
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+
 /* FI_SOURCE_ERR: a stranger's message fails with the stranger's address, and is there all the same. */
 static void source_stranger(int rank)
 {
@@ -869,6 +910,7 @@ static const struct ct_test tests[] = {
 	{ "a read that makes room in a full queue serves what waits for it", room_is_used, CT_REL },
 	{ "readfrom tells FI_ADDR_NOTAVAIL for a sender outside the address vector", source_unknown, CT_RDM },
 	{ "with FI_AV_USER_ID completions name a peer as the application does", user_id, CT_RDM | CT_REL },
+	{ "a message that waits takes its sender's name when that is inserted, and no other", late_name, CT_RDM | CT_REL },
 	{ "with FI_SOURCE_ERR a stranger's message fails and tells the address", source_stranger, CT_RDM | CT_REL },
 	{ "with FI_SOURCE_ERR a stranger may be gone, and truncation is told", source_stranger_gone, CT_RDM | CT_REL },
 	{ "sread waits on FI_WAIT_UNSPEC", sread_unspec, 0 },

@@ -239,9 +239,18 @@ impl Av {
 
     /// Chooses what completions report for `index`.
     fn set_id(&self, index: fi_addr_t, id: fi_addr_t) -> Result {
-        let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
         let _news = self.news();
-        let mut table = self.table();
+        self.identify(self.table(), index, id)
+    }
+
+    /// Does so, and tells listeners without the table's lock; `news` is held.
+    fn identify(
+        &self,
+        mut table: MutexGuard<'_, Table>,
+        index: fi_addr_t,
+        id: fi_addr_t,
+    ) -> Result {
+        let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
         table.entries.get_mut(slot).ok_or(Error::INVAL)?.id = id;
         let listeners = table.listeners.clone();
         drop(table);
@@ -251,6 +260,13 @@ impl Av {
 
     /// Inserts an address; returns its index.
     pub fn insert(&self, addr: Addr) -> Result<fi_addr_t> {
+        self.insert_as(addr, None)
+    }
+
+    /// [`insert`](Self::insert), and completions are to report `id` for the index if it is given. Who
+    /// hears of the insertion and asks for that ([`id_of`](Self::id_of)) never gets the index instead,
+    /// which may be what the application calls another peer.
+    fn insert_as(&self, addr: Addr, id: Option<fi_addr_t>) -> Result<fi_addr_t> {
         if !addr.is_reachable() {
             return Err(Error::INVAL);
         }
@@ -259,11 +275,15 @@ impl Av {
         let mut table = self.table();
         if let Some(&index) = table.index.get(&addr) {
             table.entries[index].uses += 1;
-            return Ok(u64::from(index));
+            let index = u64::from(index);
+            if let Some(id) = id {
+                self.identify(table, index, id)?;
+            }
+            return Ok(index);
         }
         let index =
             table.entries.insert(AvEntry { addr: addr.clone(), uses: 1, id: 0, firewalled: false });
-        table.entries[index].id = u64::from(index);
+        table.entries[index].id = id.unwrap_or(u64::from(index));
         table.index.insert(addr.clone(), index);
         let listeners = table.listeners.clone();
         drop(table);
@@ -333,11 +353,10 @@ impl Av {
             // SAFETY: by this function's contract.
             let id = if named { Some(unsafe { out.add(index).read() }) } else { None };
             let result = addr.and_then(|addr| {
-                let index = self.insert(addr)?;
+                let index = self.insert_as(addr, id)?;
                 if flags & abi::FI_FIREWALL_ADDR != 0 {
                     self.set_firewalled(index);
                 }
-                id.map_or(Ok(()), |id| self.set_id(index, id))?;
                 Ok(index)
             });
             // SAFETY: by this function's contract.
@@ -734,6 +753,41 @@ mod tests {
             }
         });
         assert_eq!(*heard.0.lock().unwrap(), (None, false));
+    }
+
+    /// An endpoint that asks what completions are to report for a new address.
+    struct AskingListener(Arc<Av>, Mutex<Vec<fi_addr_t>>);
+
+    impl AvListener for AskingListener {
+        fn inserted(&self, index: fi_addr_t, _: &Addr) {
+            self.1.lock().unwrap().push(self.0.id_of(index));
+        }
+        fn removed(&self, _: fi_addr_t, _: &Addr) {}
+        fn identified(&self, _: fi_addr_t, id: fi_addr_t) {
+            self.1.lock().unwrap().push(id);
+        }
+    }
+
+    #[test]
+    fn an_address_that_comes_with_an_id_never_goes_by_its_index() {
+        let av = open();
+        let asks = Arc::new(AskingListener(av.clone(), Mutex::default()));
+        av.listen(Arc::downgrade(&(asks.clone() as Arc<dyn AvListener>)));
+        let sin = |port: u16| libc::sockaddr_in {
+            sin_family: libc::AF_INET as u16,
+            sin_port: port.to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([10, 0, 0, 1]) },
+            sin_zero: [0; 8],
+        };
+        let (c, null) = ((&raw const av.c).cast_mut(), std::ptr::null_mut());
+        let addrs = [sin(1), sin(2), sin(1)];
+        let mut out = [7, 8, 9];
+        // SAFETY: three addresses, and room for three of what is asked for.
+        let inserted = unsafe {
+            insert(c, addrs.as_ptr().cast(), 3, out.as_mut_ptr(), abi::FI_AV_USER_ID, null)
+        };
+        assert_eq!((inserted, out), (3, [0, 1, 0]));
+        assert_eq!(*asks.1.lock().unwrap(), [7, 8, 9]);
     }
 
     /// An endpoint that looks an address up while it is told that it goes.

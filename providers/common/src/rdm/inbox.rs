@@ -502,7 +502,10 @@ impl<B: UnexpectedBody> Inbox<B> {
         let was_stranger = self.is_stranger(peer);
         let known = self.known_mut(peer);
         let before = std::mem::replace(known, KnownPeer { name, id, ..*known });
-        if before.name == name || before.kept == 0 {
+        let (renamed, identified) = (before.name != name, before.id != id);
+        // Receives here choose by the name; another provider, whose receives are imported, knows the
+        // sender by the other number alone.
+        if before.kept == 0 || !(renamed || (identified && self.imported.is_some())) {
             return;
         }
         let bytes = before.bytes;
@@ -512,13 +515,15 @@ impl<B: UnexpectedBody> Inbox<B> {
             _ => {}
         }
         for (queue, number) in self.kept_from(peer) {
-            self.with(queue, |queues| {
-                let unexpected = &mut queues.unexpected[queue];
-                if let Some(kept) = unexpected.get_mut(number) {
-                    kept.source = name;
-                }
-                unexpected.set_source(number, name);
-            });
+            if renamed {
+                self.with(queue, |queues| {
+                    let unexpected = &mut queues.unexpected[queue];
+                    if let Some(kept) = unexpected.get_mut(number) {
+                        kept.source = name;
+                    }
+                    unexpected.set_source(number, name);
+                });
+            }
             if let Some(imported) = &self.imported {
                 imported.name((queue, number), id);
             }

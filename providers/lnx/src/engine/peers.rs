@@ -254,8 +254,9 @@ impl LnxEngine {
         let mut state = self.lock();
         let Some(ep) = state.eps.get_mut(id).filter(|ep| !ep.rails.is_empty()) else { return };
         let Some(peer) = ep.peers.add(name) else { return };
+        let as_id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
         // What comes from now on is known to be from this peer.
-        ep.inbox.set_name(peer, name, name);
+        ep.inbox.set_name(peer, name, as_id);
         let rails = ep.rails.clone();
         drop(state);
         let inserted = self.insert_at_cores(&rails, peer, addr);
