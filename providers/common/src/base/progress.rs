@@ -34,10 +34,10 @@ pub trait Progress: Send + Sync {
     /// does not sleep on `wait_fd` after the last [`may_block`](Self::may_block) any more.
     fn stands_back(&self) {}
 
-    /// A second descriptor that is readable when there is something to do. The kernel bounds how
-    /// deep epoll instances nest, so the two are not made one.
-    fn wake_fd(&self) -> Option<RawFd> {
-        None
+    /// Other descriptors that are readable when there is something to do. The kernel bounds how
+    /// deep epoll instances nest, so they are not made one.
+    fn wake_fds(&self) -> [Option<RawFd>; 2] {
+        [None, None]
     }
 
     /// Makes `wait_fd` tell the truth before a caller blocks on it; false when
@@ -62,6 +62,11 @@ pub trait Progress: Send + Sync {
     /// A count that changes with every call of `progress` that the application
     /// made, so that the progress thread can keep out of its way.
     fn activity(&self) -> u64;
+}
+
+/// All descriptors that are readable when there is something to do.
+pub(crate) fn all_fds(source: &(impl Progress + ?Sized)) -> impl Iterator<Item = RawFd> {
+    std::iter::once(source.wait_fd()).chain(source.wake_fds().into_iter().flatten())
 }
 
 /// Counts the calls of [`Progress::progress`] for [`Progress::activity`]. Only the progress thread reads
@@ -172,7 +177,7 @@ impl Thread {
         let epoll = Epoll::new()?;
         epoll.add(shared.wake.as_raw_fd(), 0, Interest::READ)?;
         if let Some(engine) = engine.upgrade() {
-            for fd in [Some(engine.wait_fd()), engine.wake_fd()].into_iter().flatten() {
+            for fd in all_fds(&*engine) {
                 epoll.add(fd, 1, Interest::READ)?;
             }
         }

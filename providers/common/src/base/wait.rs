@@ -12,7 +12,7 @@ use crate::primitives::{
     AtomicBool, AtomicU32, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, fence, wake_all,
     yield_now,
 };
-use crate::progress::Progress;
+use crate::progress::{Progress, all_fds};
 use crate::sys::{Deadline, Epoll, EventFd, Interest};
 use crate::worker::Worker;
 use core::ffi::{c_int, c_void};
@@ -263,7 +263,7 @@ impl Wait {
     /// Adds a source: the wait object wakes when `source` has something to do. A source that
     /// several objects of a queue share is added once.
     pub fn add_source(&self, source: &dyn Progress) -> Result {
-        for fd in [Some(source.wait_fd()), source.wake_fd()].into_iter().flatten() {
+        for fd in all_fds(source) {
             match self.epoll.add(fd, SOURCE, Interest::READ) {
                 Err(error) if error.code() == libc::EEXIST => {}
                 Err(error) if [libc::EINVAL, libc::ELOOP].contains(&error.code()) => {

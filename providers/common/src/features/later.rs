@@ -515,8 +515,8 @@ impl Progress for Attended {
         self.inner.stands_back();
     }
 
-    fn wake_fd(&self) -> Option<RawFd> {
-        Some(self.later.wake.as_raw_fd())
+    fn wake_fds(&self) -> [Option<RawFd>; 2] {
+        [Some(self.later.wake.as_raw_fd()), self.inner.wake_fds()[0]]
     }
 
     fn may_block(&self) -> bool {

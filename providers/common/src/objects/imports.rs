@@ -17,10 +17,12 @@ use crate::buf::{MessageBytes, RecvBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::reserved::TAKES_WHOLE;
+use crate::sys::EventFd;
 use core::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 const _: () = assert!(size_of::<fi_peer_srx_context>() == 2 * size_of::<usize>());
 
@@ -266,8 +268,53 @@ impl StartedMessage {
 
 /// What takes up messages that were started: an engine.
 pub trait StartsMessages: Send + Sync {
-    /// Takes them up, unless another thread has the engine's lock.
+    /// Takes them up, or sees to it that no thread sleeps before it has ([`StartsWake`]) if another
+    /// one has the engine's lock.
     fn start_now(&self);
+}
+
+/// Wakes the threads that sleep until an engine has something to do, when a message is started while
+/// another thread has the engine's lock.
+///
+/// That thread need not be one that looks for started messages: it may be in a send, while a third
+/// one sleeps that did look. So whoever starts a message puts it down, and then signals if it does
+/// not get the lock. Who is about to sleep undoes the signal first and takes up what was put down
+/// after that, with the lock. If the signal was undone, what it was for had been put down before
+/// and is found; if it was not, the descriptor is readable and nobody sleeps. The descriptor is there
+/// before anyone can sleep on it, and between each side's store and its look at the other's is a
+/// fence: so who finds no descriptor has put the message down before the other looks.
+#[derive(Debug, Default)]
+pub struct StartsWake {
+    fd: OnceLock<Option<EventFd>>,
+    signalled: AtomicBool,
+}
+
+impl StartsWake {
+    /// What is readable from a signal on until [`undo`](Self::undo).
+    pub fn fd(&self) -> Option<RawFd> {
+        self.fd.get_or_init(|| EventFd::new().ok()).as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// A message was put down, and another thread has the lock.
+    #[cold]
+    pub fn signal(&self) {
+        fence(Ordering::SeqCst);
+        if let Some(Some(fd)) = self.fd.get() {
+            fd.signal();
+            // Noted last: a signal that is noted and not given yet would stay when it is undone.
+            self.signalled.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// The calling thread is about to sleep, and takes up what was started after this.
+    pub fn undo(&self) {
+        if self.signalled.swap(false, Ordering::SeqCst)
+            && let Some(Some(fd)) = self.fd.get()
+        {
+            fd.drain();
+        }
+        fence(Ordering::SeqCst);
+    }
 }
 
 /// The messages of an engine that owners started, until they are taken up.
@@ -384,4 +431,31 @@ pub(crate) fn find(fid: usize) -> Option<SrxOwner> {
     let opened = opened();
     let found = opened.iter().find(|(known, owner)| *known == fid || owner.srx.addr().get() == fid);
     found.map(|(_, owner)| *owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_readable(fd: RawFd) -> bool {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which outlives the call.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    }
+
+    #[test]
+    fn who_starts_a_message_wakes_those_that_sleep_until_one_of_them_looks() {
+        let wake = StartsWake::default();
+        wake.signal();
+        let fd = wake.fd().unwrap();
+        assert!(!is_readable(fd), "nobody could sleep");
+        for _ in 0..2 {
+            wake.signal();
+            wake.signal();
+            assert!(is_readable(fd) && wake.fd() == Some(fd));
+            wake.undo();
+            assert!(!is_readable(fd));
+            wake.undo();
+        }
+    }
 }

@@ -28,7 +28,7 @@ use ofi_provider::abi::FI_RMA_EVENT;
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::error::Result;
 use ofi_provider::facts::EngineFacts;
-use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages};
+use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages, StartsWake};
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::progress::{Activity, Progress};
@@ -50,6 +50,8 @@ pub(crate) struct RxmEngine {
     epoll: Option<Epoll>,
     activity: Activity,
     helper: Mutex<Option<RxmHelper>>,
+    /// Wakes threads that sleep when another provider starts a message.
+    starts: StartsWake,
 }
 
 /// A thread that makes connections, and sends what the core had no room for, while
@@ -107,6 +109,7 @@ impl RxmEngine {
             epoll,
             activity: Activity::default(),
             helper: Mutex::default(),
+            starts: StartsWake::default(),
         }))
     }
 
@@ -226,8 +229,11 @@ impl Drop for RxmEngine {
 
 impl StartsMessages for RxmEngine {
     fn start_now(&self) {
-        if let Some(mut state) = self.state.lock_if_idle() {
-            state.take_started();
+        match self.state.lock_if_idle() {
+            Some(mut state) => {
+                state.take_started();
+            }
+            None => self.starts.signal(),
         }
     }
 }
@@ -251,8 +257,17 @@ impl Progress for RxmEngine {
         self.epoll.as_ref().map(|epoll| epoll.as_raw_fd()).or_else(set).unwrap_or(-1)
     }
 
+    fn wake_fds(&self) -> [Option<RawFd>; 2] {
+        [self.starts.fd(), None]
+    }
+
     fn may_block(&self) -> bool {
+        self.starts.undo();
         let mut state = self.lock();
+        // What was started may be over by that, and then has to be looked at.
+        if state.take_started() {
+            return false;
+        }
         let all = state.eps.iter_mut().all(|(_, ep)| ep.may_block());
         let may = all && self.common.wait_set.as_ref().is_none_or(|set| set.may_block());
         if may {
@@ -288,13 +303,15 @@ impl RxmState {
         self.eps[ep].inbox.import(owner, started);
     }
 
-    /// Takes up the kept messages that other providers started.
+    /// Takes up the kept messages that other providers started; returns whether there were any.
     #[inline(always)]
-    fn take_started(&mut self) {
-        if let Some(started) = &self.started {
-            let all = started.take();
-            self.take_up(all);
-        }
+    fn take_started(&mut self) -> bool {
+        let Some(started) = self.started.as_ref().filter(|started| started.any()) else {
+            return false;
+        };
+        let all = started.take();
+        self.take_up(all);
+        true
     }
 
     /// One turn of progress.

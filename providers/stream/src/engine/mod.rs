@@ -53,6 +53,7 @@ use ofi_provider::buf::{GatherList, Way};
 use ofi_provider::calls::CallPace;
 use ofi_provider::courtesy::{self, Courtesy, Looks};
 use ofi_provider::error::Result;
+use ofi_provider::imports::StartsWake;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{Lender, MrTable};
 use ofi_provider::progress::{Activity, Progress};
@@ -93,6 +94,8 @@ pub struct StreamEngine<N: Net> {
     /// Readable when something happens that the engine waits for.
     wait_fd: RawFd,
     activity: Activity,
+    /// Wakes threads that sleep when another provider starts a message.
+    starts: StartsWake,
     /// The process that made the engine. A forked child has a copy of the engine, but shares its
     /// links and its poller with the parent ([`StreamEngine::is_copy`]).
     pid: u32,
@@ -184,7 +187,13 @@ impl<N: Net> StreamEngine<N> {
         };
         let state = Lock::with_level(state, level.clone());
         let pid = std::process::id();
-        let engine = Arc::new(Self { state, wait_fd, activity: Activity::default(), pid });
+        let engine = Arc::new(Self {
+            state,
+            wait_fd,
+            activity: Activity::default(),
+            starts: StartsWake::default(),
+            pid,
+        });
         let lender: Weak<Self> = Arc::downgrade(&engine);
         of_peers.set_lender(lender);
         let mut live = live();
@@ -230,10 +239,14 @@ impl<N: Net> StreamEngine<N> {
         }
     }
 
-    /// Takes up what other providers started, unless a thread has the lock.
+    /// Takes up what other providers started, unless a thread has the lock: then no thread sleeps
+    /// before that is taken up.
     fn start_if_idle(&self) {
-        if let Some(mut state) = self.state.lock_if_idle() {
-            state.take_started();
+        match self.state.lock_if_idle() {
+            Some(mut state) => {
+                state.take_started();
+            }
+            None => self.starts.signal(),
         }
     }
 
@@ -273,6 +286,8 @@ impl<N: Net> Progress for StreamEngine<N> {
 
     fn visit(&self) -> bool {
         let visit = self.state.visit(|state| {
+            // Not without the lock: what was signalled is taken up below.
+            self.starts.undo();
             state.visits += 1;
             state.turn();
             state.prepare_to_sleep()
@@ -284,7 +299,12 @@ impl<N: Net> Progress for StreamEngine<N> {
         self.wait_fd
     }
 
+    fn wake_fds(&self) -> [Option<RawFd>; 2] {
+        [self.starts.fd(), None]
+    }
+
     fn may_block(&self) -> bool {
+        self.starts.undo();
         self.lock().prepare_to_sleep()
     }
 
@@ -578,6 +598,10 @@ impl<N: Net> StreamState<N> {
     /// Called before a thread sleeps on the poller's descriptor: true if every event that the
     /// engine waits for will make that descriptor readable.
     fn prepare_to_block(&mut self) -> bool {
+        // What was started may be over by that, and then has to be looked at.
+        if self.take_started() {
+            return false;
+        }
         if !self.crowded.is_empty() {
             self.keep_crowded();
         }

@@ -101,14 +101,14 @@ impl<N: Net> StreamState<N> {
         self.eps[ep].inbox.import(owner, started);
     }
 
-    /// Takes up the kept messages that other providers started.
-    pub(super) fn take_started(&mut self) {
-        if let Some(started) = &self.started
-            && started.any()
-        {
-            let started = started.take();
-            self.take_up(started);
-        }
+    /// Takes up the kept messages that other providers started; returns whether there were any.
+    pub(super) fn take_started(&mut self) -> bool {
+        let Some(started) = self.started.as_ref().filter(|started| started.any()) else {
+            return false;
+        };
+        let started = started.take();
+        self.take_up(started);
+        true
     }
 
     /// Takes all posted receives back, as when a connection is over for good.

@@ -31,8 +31,8 @@ impl Progress for Connections {
         self.0.channel.fd()
     }
 
-    fn wake_fd(&self) -> Option<RawFd> {
-        Some(self.0.device.events_fd())
+    fn wake_fds(&self) -> [Option<RawFd>; 2] {
+        [Some(self.0.device.events_fd()), None]
     }
 
     /// Always 0: no call of the application makes this progress.
