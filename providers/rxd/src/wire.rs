@@ -269,6 +269,9 @@ pub struct Ack {
     /// Which packets behind the expected one are here; bit 0 is the one next to it. Always 0 of the
     /// original.
     pub here: u64,
+    /// How many packets, from the expected one on, were taken already, although the sender is not to
+    /// forget them yet. Always 0 of the original, which does not look at it.
+    pub taken: u32,
 }
 
 impl Ack {
@@ -277,13 +280,15 @@ impl Ack {
         if packet.len() < DATA_HEAD {
             return malformed("an ACK that is too short");
         }
-        Ok(Self { window: u32_at(packet, BASE_LEN + 4), here: u64_at(packet, BASE_LEN + 8) })
+        let (taken, window) = (u32_at(packet, BASE_LEN), u32_at(packet, BASE_LEN + 4));
+        Ok(Self { window, here: u64_at(packet, BASE_LEN + 8), taken })
     }
 
     /// The packet.
     pub fn packet(&self, peer: u32, next: u64) -> [u8; DATA_HEAD] {
         let mut packet = [0; DATA_HEAD];
         RxdBase { kind: ACK, flags: 0, peer, seq: next }.write(&mut packet);
+        put32(&mut packet, BASE_LEN, self.taken);
         put32(&mut packet, BASE_LEN + 4, self.window);
         put64(&mut packet, BASE_LEN + 8, self.here);
         packet
@@ -632,7 +637,7 @@ mod tests {
             let (packet, len) = cts.packet();
             assert_eq!(Cts::read(&packet[..len]), Ok(cts));
         }
-        let ack = Ack { window: 128, here: 5 };
+        let ack = Ack { window: 128, here: 5, taken: 0 };
         assert_eq!(Ack::read(&ack.packet(3, 9)), Ok(ack));
     }
 

@@ -508,7 +508,7 @@ mod tests {
         room
     }
 
-    const OPEN: Ack = Ack { window: 128, here: 0 };
+    const OPEN: Ack = Ack { window: 128, here: 0, taken: 0 };
 
     #[test]
     fn the_original_gets_all_of_its_window_and_after_a_gap_all_behind_it_again() {
@@ -521,7 +521,7 @@ mod tests {
         let again: Vec<_> =
             std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect();
         assert_eq!(again, (10..128).collect::<Vec<_>>(), "once, however often it says so");
-        conn.take_ack(128, Ack { window: 0, here: 0 }, now).unwrap();
+        conn.take_ack(128, Ack { window: 0, here: 0, taken: 0 }, now).unwrap();
         assert_eq!(conn.room(), 0);
         assert!(conn.take_ack(129, OPEN, now).is_none());
     }
@@ -533,7 +533,7 @@ mod tests {
         conn.take_ack(16, OPEN, now).unwrap();
         assert_eq!(send(&mut conn, 1000, now), 2 * FIRST_WINDOW);
         // 16 and 18 are lost, and 19 to 23 came.
-        conn.take_ack(16, Ack { window: 128, here: 0b111_1101 }, now).unwrap();
+        conn.take_ack(16, Ack { window: 128, here: 0b111_1101, taken: 0 }, now).unwrap();
         let again: Vec<_> =
             std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect();
         assert_eq!(again, [16, 18]);
@@ -547,8 +547,8 @@ mod tests {
         let (mut conn, now) = conn(true);
         assert_eq!(send(&mut conn, 3, now), 3);
         // 1 and 2 came before 0, after which there was no room for them at once.
-        conn.take_ack(0, Ack { window: 128, here: 0b11 }, now).unwrap();
-        conn.take_ack(1, Ack { window: 0, here: 0b1 }, now).unwrap();
+        conn.take_ack(0, Ack { window: 128, here: 0b11, taken: 0 }, now).unwrap();
+        conn.take_ack(1, Ack { window: 0, here: 0b1, taken: 0 }, now).unwrap();
         assert!(!conn.has_lost());
         let now = conn.deadline.unwrap();
         assert!(conn.expired(now) && conn.may_repeat());
@@ -582,7 +582,7 @@ mod tests {
         for _ in 0..3 * MOST_RETRIES {
             now = conn.deadline.unwrap();
             assert!(conn.expired(now));
-            conn.take_ack(0, Ack { window: 0, here: 0 }, now).unwrap();
+            conn.take_ack(0, Ack { window: 0, here: 0, taken: 0 }, now).unwrap();
         }
     }
 }

@@ -292,6 +292,7 @@ impl RxdEngineEp {
     pub(super) fn drop_conn(&mut self, id: u32, error: Error) {
         let Some(mut conn) = self.conns.remove(id) else { return };
         self.early_bytes -= conn.early.values().map(|packet| packet.len()).sum::<usize>();
+        self.stalled.retain(|stalled| *stalled != id);
         self.peers.detach(conn.peer, id);
         for op in self.ops.indices(|op| op.conn == id) {
             self.finish(op, Err(error));
@@ -379,6 +380,10 @@ impl RxdEngineEp {
         }
         for id in std::mem::take(&mut self.unnamed) {
             let Some(conn) = self.conns.get_mut(id) else { continue };
+            if conn.to != FI_ADDR_NOTAVAIL {
+                // Its number is another's by now, which is in this list as well, or its name is known.
+                continue;
+            }
             match port.resolve(&self.peers[conn.peer].addr) {
                 Ok(to) => conn.to = to,
                 Err(error) => self.drop_conn(id, error),
@@ -431,7 +436,9 @@ impl RxdEngineEp {
             }
             let here = if ours && next == conn.expected { conn.early_bits() } else { 0 };
             let window = if conn.stalled { 0 } else { window };
-            let packet = Ack { window, here }.packet(conn.remote, next);
+            // A peer that holds its acknowledgement as well learns by this that its refusal was taken.
+            let taken = if ours { (conn.expected - next) as u32 } else { 0 };
+            let packet = Ack { window, here, taken }.packet(conn.remote, next);
             if port.send(conn.to, &packet, packet.len()) == Err(Error::AGAIN) {
                 return true;
             }

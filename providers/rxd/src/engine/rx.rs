@@ -138,7 +138,7 @@ impl RxdEngineEp {
                 let packet = if conn.carries() {
                     let (rest, carried) = Carried::split(&base, packet)?;
                     if let Some(Carried { next, window }) = carried {
-                        self.acknowledged(id, next, Ack { window, here: 0 })?;
+                        self.acknowledged(id, next, Ack { window, here: 0, taken: 0 })?;
                     }
                     rest
                 } else {
@@ -244,7 +244,8 @@ impl RxdEngineEp {
         let id = u32::try_from(cts.of).ok().and_then(|index| self.named(index));
         let Some(id) = id else { return Err(Malformed("an answer to somebody else")) };
         let conn = &mut self.conns[id];
-        if from != FI_ADDR_NOTAVAIL && from != conn.to {
+        // Who is not known has an address that is not in the vector; who is verified has one that is.
+        if from != conn.to && (from != FI_ADDR_NOTAVAIL || conn.verified) {
             return Err(Malformed("an answer of somebody else"));
         }
         let Some(index) = u32::try_from(cts.index).ok().filter(|index| *index > 0) else {
@@ -277,6 +278,7 @@ impl RxdEngineEp {
             return Err(Malformed("an acknowledgement of what was not sent"));
         };
         self.settle_acked(id);
+        self.release(id, next.saturating_add(ack.taken.into()));
         if let Some(conn) = self.conns.get_mut(id) {
             conn.arm_probe(now);
             let at = conn.deadline;

@@ -521,6 +521,18 @@ impl RxdEngineEp {
         }
     }
 
+    /// Packets up to this number were taken by the peer. If a refusal is among them, what it is for need not be held
+    /// any more: the peer holds the acknowledgement of the refusal, if it has refused something itself.
+    pub(super) fn release(&mut self, id: u32, taken: u64) {
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_ours()) else { return };
+        let Some((_, refusal)) = conn.hold else { return };
+        let tx = self.ops.get(refusal).filter(|tx| tx.conn == id && tx.sent > 0);
+        if tx.is_some_and(|tx| tx.start < taken) {
+            conn.hold = None;
+            self.owe_ack(id, true);
+        }
+    }
+
     /// A peer refused the operation whose first packet has this number, or to which this number of
     /// ours belongs.
     pub(super) fn refused(&mut self, id: u32, tx_id: u32, seq: u64, error: Error) {
