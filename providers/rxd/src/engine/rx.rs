@@ -726,9 +726,9 @@ impl RxdEngineEp {
 
     /// Data that a read or a fetching operation asked for.
     fn answer_came(&mut self, id: u32, tx_id: u32, data: &[u8]) -> Parsed {
-        let Some(tx) = self.ops.get_mut(tx_id).filter(|tx| tx.conn == id) else {
-            return Err(Malformed("an answer nobody asked for"));
-        };
+        // What was refused half-way is over, and the rest of its answer is nothing; a packet that is not taken
+        // would keep back all behind it.
+        let Some(tx) = self.ops.get_mut(tx_id).filter(|tx| tx.conn == id) else { return Ok(()) };
         let got = tx.got + data.len();
         let Some(answer) = tx.answer.as_ref().filter(|answer| got <= answer.len()) else {
             return Err(Malformed("an answer nobody asked for, or a longer one"));
