@@ -363,7 +363,10 @@ static void selective(int rank)
 			if (!early)
 				say(&s.cli[i], out, 64);
 			if (i == 1) {
-				nothing(&s, 1);
+				/* on a busy machine it comes later */
+				do
+					nothing(&s, 1);
+				while (!ct_same(buf, 64, i));
 			} else {
 				e = hear(&s, i);
 				CHECK(e.op_context == buf);

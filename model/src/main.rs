@@ -23,7 +23,9 @@ mod words;
 mod progress {
     pub trait Progress {
         fn wait_fd(&self) -> std::os::fd::RawFd;
-        fn wake_fd(&self) -> Option<std::os::fd::RawFd>;
+    }
+    pub(crate) fn all_fds(source: &dyn Progress) -> impl Iterator<Item = std::os::fd::RawFd> {
+        std::iter::once(source.wait_fd())
     }
 }
 mod worker {
