@@ -409,7 +409,7 @@ impl RxdEngineEp {
 
     fn send_acks_by(&mut self, port: &mut dyn PacketPort, due: AcksDue) {
         let (window, now) = (self.limits.config.max_unacked as u32, self.now);
-        let (conns, ops) = (&mut self.conns, &self.ops);
+        let conns = &mut self.conns;
         self.acks.retain(|id| {
             let Some(conn) = conns.get_mut(*id).filter(|conn| conn.ack_due) else { return false };
             if conn.stage != Acquaintance::Known {
@@ -425,19 +425,10 @@ impl RxdEngineEp {
                 return true;
             }
             let ours = conn.is_ours();
-            let mut next = conn.expected;
-            if let Some((limit, op)) = conn.hold {
-                // The refusal is acknowledged when it is forgotten.
-                if ops.get(op).is_some_and(|op| op.conn == *id) {
-                    next = next.min(limit);
-                } else {
-                    conn.hold = None;
-                }
-            }
+            let next = conn.holds.front().map_or(conn.expected, |(limit, _)| *limit);
+            let taken = (conn.expected - next) as u32;
             let here = if ours && next == conn.expected { conn.early_bits() } else { 0 };
             let window = if conn.stalled { 0 } else { window };
-            // A peer that holds its acknowledgement as well learns by this that its refusal was taken.
-            let taken = if ours { (conn.expected - next) as u32 } else { 0 };
             let packet = Ack { window, here, taken }.packet(conn.remote, next);
             if port.send(conn.to, &packet, packet.len()) == Err(Error::AGAIN) {
                 return true;

@@ -278,7 +278,7 @@ impl RxdEngineEp {
             return Err(Malformed("an acknowledgement of what was not sent"));
         };
         self.settle_acked(id);
-        self.release(id, next.saturating_add(ack.taken.into()));
+        self.settle_taken(id, next.saturating_add(ack.taken.into()));
         if let Some(conn) = self.conns.get_mut(id) {
             conn.arm_probe(now);
             let at = conn.deadline;
@@ -600,9 +600,7 @@ impl RxdEngineEp {
         let seq = self.conns[id].expected;
         let op = self.start_answer(RxdTx::refusal(id, tx_id, seq, error));
         // The peer has to have it before it hears that the request is here.
-        let conn = &mut self.conns[id];
-        let limit = conn.hold.map_or(seq, |(limit, _)| limit);
-        conn.hold = Some((limit, op));
+        self.conns[id].holds.push_back((seq, op));
     }
 
     /// A peer reads our memory.

@@ -84,7 +84,14 @@ pub(super) struct RxdTx {
 }
 
 impl RxdTx {
-    fn new(conn: u32, context: Context, flags: u64, call: u64, kind: u8, data: TxData) -> Self {
+    pub(super) fn new(
+        conn: u32,
+        context: Context,
+        flags: u64,
+        call: u64,
+        kind: u8,
+        data: TxData,
+    ) -> Self {
         let report = call & FI_COMPLETION != 0;
         Self {
             conn,
@@ -338,7 +345,13 @@ impl RxdEngineEp {
 
     /// Starts an operation of the application's with so many bytes of data: makes its headers, and
     /// sends as much of it as may be sent now.
-    fn start(&mut self, mut tx: RxdTx, mut head: RxdOperation, len: usize, flags: u64) -> Result {
+    pub(super) fn start(
+        &mut self,
+        mut tx: RxdTx,
+        mut head: RxdOperation,
+        len: usize,
+        flags: u64,
+    ) -> Result {
         let conn = tx.conn;
         if head.cq_data.is_some() {
             head.flags |= WITH_CQ_DATA;
@@ -396,10 +409,14 @@ impl RxdEngineEp {
 
     /// Sends an answer of the engine's own.
     pub(super) fn start_answer(&mut self, tx: RxdTx) -> u32 {
-        let conn = tx.conn;
+        let (conn, refuses) = (tx.conn, tx.kind == REFUSAL);
         let id = self.ops.insert(Box::new(tx));
         let of = &mut self.conns[conn];
-        of.replies.push_back(id);
+        if refuses {
+            of.refusals.push_back(id)
+        } else {
+            of.replies.push_back(id)
+        }
         of.answers += 1;
         self.make_ready(conn);
         id
@@ -430,9 +447,9 @@ impl RxdEngineEp {
             }
         }
         // Packets of full length one behind the other, of which the last may be shorter.
-        while sent != Err(Error::AGAIN) && conn.room() > 0 {
+        while sent != Err(Error::AGAIN) && (conn.room() > 0 || conn.may_refuse()) {
             let (mut at, mut stride, first, mut carries) = (BEFORE, 0, conn.next, false);
-            while conn.room() > 0 && at + most <= scratch.len() {
+            while at + most <= scratch.len() {
                 let Some(op_id) = next_op(conn, ops) else { break };
                 let Some(op) = ops.get_mut(op_id) else { continue };
                 if op.sent == 0 {
@@ -453,6 +470,8 @@ impl RxdEngineEp {
                 if op.sent == op.packets {
                     conn.sent.push_back((conn.next, op_id));
                 } else {
+                    // Only an operation of one packet overtakes the one that was begun.
+                    debug_assert!(conn.current.is_none());
                     conn.current = Some(op_id);
                 }
                 stride = if at == BEFORE { len } else { stride };
@@ -503,10 +522,10 @@ impl RxdEngineEp {
             tx.acked = true;
             if !tx.is_own() {
                 conn.answers -= 1;
-                let held = conn.hold.is_some_and(|(_, refusal)| refusal == op);
                 self.ops.remove(op);
-                if held {
-                    conn.hold = None;
+                let before = conn.holds.len();
+                conn.holds.retain(|(_, refusal)| *refusal != op);
+                if conn.holds.len() < before {
                     self.owe_ack(id, true);
                 }
             } else if tx.over {
@@ -521,14 +540,17 @@ impl RxdEngineEp {
         }
     }
 
-    /// Packets up to this number were taken by the peer. If a refusal is among them, what it is for need not be held
-    /// any more: the peer holds the acknowledgement of the refusal, if it has refused something itself.
-    pub(super) fn release(&mut self, id: u32, taken: u64) {
-        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_ours()) else { return };
-        let Some((_, refusal)) = conn.hold else { return };
-        let tx = self.ops.get(refusal).filter(|tx| tx.conn == id && tx.sent > 0);
-        if tx.is_some_and(|tx| tx.start < taken) {
-            conn.hold = None;
+    /// Acknowledges requests of a peer's that are refused, if it has taken the refusals among our
+    /// packets before this number. It may be unable to acknowledge those, because it has refused
+    /// requests of ours, and waits for the same.
+    pub(super) fn settle_taken(&mut self, id: u32, before: u64) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let held = conn.holds.len();
+        let ops = &self.ops;
+        conn.holds.retain(|(_, refusal)| {
+            ops.get(*refusal).is_some_and(|refusal| refusal.sent == 0 || refusal.start >= before)
+        });
+        if conn.holds.len() < held {
             self.owe_ack(id, true);
         }
     }
@@ -612,9 +634,16 @@ impl RxdEngineEp {
     }
 }
 
-/// Takes out the operation whose packet is sent next: the one that was begun, else an answer to the
-/// peer, else the next that waits, unless that is to start when all before it are complete.
+/// Takes out the operation whose packet is sent next, if there is room for it: a refusal, else the
+/// one that was begun, else an answer to the peer, else the next that waits, unless that is to start
+/// when all before it are complete.
 fn next_op(conn: &mut RxdConn, ops: &Slab<Box<RxdTx>>) -> Option<u32> {
+    if conn.may_refuse() {
+        return conn.refusals.pop_front();
+    }
+    if conn.room() == 0 {
+        return None;
+    }
     if let Some(op) = conn.current.take().or_else(|| conn.replies.pop_front()) {
         return Some(op);
     }

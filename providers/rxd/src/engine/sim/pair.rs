@@ -1,0 +1,175 @@
+//! Two endpoints, or one that talks to itself, and what a simulation does not draw: accesses that are
+//! refused, and packets that no peer of this library sends.
+use super::super::conn::Acquaintance;
+use super::super::tx::{RxdTx, TxData};
+use super::super::{RxdEngine, RxdEngineEp, RxdIdentity, RxdLimits};
+use super::{LossyNet, LossyPorts, NetPlan, SharedNet, lock};
+use crate::config::config;
+use crate::wire::{MSG, READ_REQ, RxdOperation, WRITE};
+use ofi_provider::abi::{
+    FI_COMPLETION, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_SOCKADDR_IN, FI_WRITE,
+};
+use ofi_provider::addr::Addr;
+use ofi_provider::api::{Bindings, RemoteSegments};
+use ofi_provider::cq::Context;
+use ofi_provider::endpoint::RdmAttr;
+use ofi_provider::lock::Level;
+use ofi_provider::mr::MrTable;
+use ofi_simulation::{SimRandom, address, here};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+const PACKET: usize = 256;
+
+struct Pair {
+    net: SharedNet,
+    engines: Vec<Arc<RxdEngine>>,
+}
+
+impl Pair {
+    /// So many endpoints, over a network that loses one in so many packets.
+    fn new(count: usize, loses: usize) -> Self {
+        let plan = NetPlan { loses, doubles: 0, reorders: 0, refuses: 0, tells: true };
+        let net = Arc::new(Mutex::new(LossyNet {
+            random: SimRandom::new(1),
+            plan,
+            under_way: VecDeque::new(),
+            here: BTreeMap::new(),
+            next_port: 40_000,
+            lost: 0,
+        }));
+        let open = |node: usize| {
+            let limits = RxdLimits {
+                format: FI_SOCKADDR_IN as u32,
+                packet: PACKET,
+                config: config().clone(),
+                regions: Arc::new(MrTable::new(0)),
+            };
+            let ports = Box::new(LossyPorts(net.clone()));
+            let engine = RxdEngine::new(limits, ports, Level::Serialized).unwrap();
+            let local = Addr::Ip(address(node, 0));
+            let attr = RdmAttr { tx_size: 1024, ..RdmAttr::default() };
+            assert_eq!(engine.add_ep(RxdIdentity { local, attr }), 0);
+            engine.enable(0, &Bindings::default()).unwrap();
+            engine
+        };
+        let engines = (0..count).map(open).collect();
+        Self { net, engines }
+    }
+
+    fn with<R>(&self, node: usize, each: impl FnOnce(&mut RxdEngineEp) -> R) -> R {
+        each(self.engines[node].lock().ep(0))
+    }
+
+    /// The connection of an endpoint to another, which is made if there is none.
+    fn conn(&self, node: usize, to: usize) -> u32 {
+        self.with(node, |ep| {
+            let addr = Addr::Ip(address(to, 0)).identity();
+            let peer = ep.peers.peer_at(None, addr, &mut ep.inbox);
+            match ep.peers[peer].conn {
+                ofi_provider::slab::NONE => ep.new_conn(peer).unwrap(),
+                conn => conn,
+            }
+        })
+    }
+
+    /// Has an endpoint get to know another.
+    fn meet(&mut self, node: usize, to: usize) {
+        let conn = self.conn(node, to);
+        self.with(node, |ep| ep.ask(conn));
+        self.go_on(1000);
+        assert_eq!(self.with(node, |ep| ep.conns[conn].stage), Acquaintance::Known);
+    }
+
+    /// All that is under way arrives, and each endpoint makes a turn; so many times.
+    fn go_on(&mut self, times: usize) {
+        for _ in 0..times {
+            while lock(&self.net).deliver() {}
+            for engine in &self.engines {
+                let mut state = engine.lock();
+                state.turn();
+                state.check();
+            }
+            here::pass(1_000_000);
+        }
+    }
+
+    /// Goes on until nothing is left to do, or for 200 seconds.
+    fn finish(&mut self) {
+        for _ in 0..20000 {
+            let all = 0..self.engines.len();
+            if all.clone().all(|node| self.with(node, |ep| ep.ops.is_empty())) {
+                break;
+            }
+            self.go_on(10);
+        }
+    }
+
+    /// Starts an operation of so many bytes.
+    fn start(&self, node: usize, to: usize, kind: u8, len: usize, key: u64) -> u32 {
+        let conn = self.conn(node, to);
+        self.with(node, |ep| {
+            let flags = match kind {
+                MSG => FI_SEND | FI_MSG,
+                WRITE => FI_RMA | FI_WRITE,
+                _ => FI_RMA | FI_READ,
+            };
+            let data = TxData::Own(vec![7; if kind == READ_REQ { 0 } else { len }].into());
+            let tx = RxdTx::new(conn, Context::NULL, flags, FI_COMPLETION, kind, data);
+            let head = RxdOperation {
+                kind,
+                flags: 0,
+                tag: 0,
+                cq_data: None,
+                total: len as u64,
+                packets: 0,
+                tx_id: 0,
+                places: match kind {
+                    MSG => RemoteSegments::EMPTY,
+                    _ => RemoteSegments::one(0, len as u64, key),
+                },
+                atomic: (0, 0),
+            };
+            let len = if kind == READ_REQ { 0 } else { len };
+            ep.start(tx, head, len, FI_COMPLETION).unwrap();
+            conn
+        })
+    }
+
+    /// Operations that are not complete.
+    fn left(&self, node: usize) -> usize {
+        self.with(node, |ep| ep.own_ops)
+    }
+}
+
+/// A key of no region.
+const BAD: u64 = 99;
+
+#[test]
+fn refused_accesses_of_both_sides_all_end() {
+    // Of one packet and of many; fewer and more than a window of them.
+    let all = [(1, 8), (1, 100_000), (300, 8), (40, 1000)];
+    for ((count, len), loses) in all.into_iter().flat_map(|of| [(of, 0), (of, 10)]) {
+        let mut pair = Pair::new(2, loses);
+        pair.meet(0, 1);
+        let before = pair.conn(1, 0);
+        for _ in 0..count {
+            pair.start(0, 1, WRITE, len, BAD);
+            pair.start(1, 0, WRITE, len, BAD);
+        }
+        pair.finish();
+        assert_eq!((pair.left(0), pair.left(1)), (0, 0), "of {count} writes of {len} bytes each");
+        assert_eq!(pair.conn(1, 0), before);
+    }
+}
+
+#[test]
+fn refused_accesses_to_oneself_all_end() {
+    let mut pair = Pair::new(1, 0);
+    pair.meet(0, 0);
+    for len in [8, 8, 10_000] {
+        pair.start(0, 0, WRITE, len, BAD);
+    }
+    pair.finish();
+    assert_eq!(pair.left(0), 0);
+}
