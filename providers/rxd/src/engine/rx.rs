@@ -24,7 +24,10 @@ use ofi_provider::slab::NONE;
 use std::time::Duration;
 
 /// Memory that waiting messages of one endpoint may take before peers have to wait.
-const MAX_KEPT: usize = 256 << 20;
+const MAX_KEPT: usize = if cfg!(test) { 3 << 20 } else { 256 << 20 };
+
+/// What the memory of a message that is arriving grows by at most.
+const MOST_GROWTH: usize = 1 << 20;
 
 /// Memory that packets may take which came early.
 const MAX_EARLY: usize = 64 << 20;
@@ -391,12 +394,6 @@ impl RxdEngineEp {
         }
     }
 
-    /// Whether there is room to report something, and to keep a message.
-    #[inline]
-    fn may_take(&self) -> bool {
-        self.inbox.ledger.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
-    }
-
     /// Handles the packet whose turn it is.
     fn take_next(&mut self, id: u32, base: RxdBase, packet: &[u8]) -> Parsed<PacketFate> {
         match base.kind {
@@ -459,7 +456,8 @@ impl RxdEngineEp {
         data: &[u8],
         lazy: bool,
     ) -> Parsed<PacketFate> {
-        if !self.may_take() {
+        // How much is kept matters only where no receive is posted.
+        if !self.inbox.ledger.has_room() {
             return Ok(PacketFate::Wait);
         }
         let tagged = op.kind == TAGGED;
@@ -537,9 +535,28 @@ impl RxdEngineEp {
             }
             RxdTarget::Kept(queue, number, about) => {
                 let (queue, number, about) = (*queue, *number, *about);
-                let more = About { len: data.len(), ..about };
-                if !self.inbox.may_keep(&more, MAX_KEPT) {
-                    return Ok(PacketFate::Wait);
+                // Not left to the vector, which would double it whatever the bound.
+                let spare = |body: &RxdUnexpected| match body {
+                    RxdUnexpected::Partial { bytes, .. } => bytes.capacity() - bytes.len(),
+                    _ => usize::MAX,
+                };
+                let spare = self.inbox.kept_as(queue, number, spare).unwrap_or(usize::MAX);
+                if spare < data.len() {
+                    let most = at.min(MOST_GROWTH).max(data.len()).min(arriving.total - at);
+                    let may =
+                        |len: &usize| self.inbox.may_keep(&About { len: *len, ..about }, MAX_KEPT);
+                    let Some(more) = [most, data.len()].into_iter().find(may) else {
+                        return Ok(PacketFate::Wait);
+                    };
+                    let grown = self.inbox.change(queue, number, |body| match body {
+                        RxdUnexpected::Partial { bytes, .. } => {
+                            bytes.try_reserve_exact(more).is_ok()
+                        }
+                        _ => true,
+                    });
+                    if grown == Some(false) {
+                        return Ok(PacketFate::Wait);
+                    }
                 }
                 self.inbox.change(queue, number, |body| {
                     if let RxdUnexpected::Partial { bytes, .. } = body {

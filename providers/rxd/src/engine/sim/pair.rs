@@ -7,10 +7,11 @@ use super::{LossyNet, LossyPorts, NetPlan, SharedNet, lock};
 use crate::config::config;
 use crate::wire::{MSG, READ_REQ, RxdOperation, WRITE};
 use ofi_provider::abi::{
-    FI_COMPLETION, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_SOCKADDR_IN, FI_WRITE,
+    FI_COMPLETION, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_SOCKADDR_IN, FI_WRITE, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Bindings, RemoteSegments};
+use ofi_provider::api::{Bindings, RecvOp, RemoteSegments};
+use ofi_provider::buf::RecvBuf;
 use ofi_provider::cq::Context;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::lock::Level;
@@ -48,7 +49,7 @@ impl Pair {
             let ports = Box::new(LossyPorts(net.clone()));
             let engine = RxdEngine::new(limits, ports, Level::Serialized).unwrap();
             let local = Addr::Ip(address(node, 0));
-            let attr = RdmAttr { tx_size: 1024, ..RdmAttr::default() };
+            let attr = RdmAttr { tx_size: 1024, directed: true, ..RdmAttr::default() };
             assert_eq!(engine.add_ep(RxdIdentity { local, attr }), 0);
             engine.enable(0, &Bindings::default()).unwrap();
             engine
@@ -136,10 +137,42 @@ impl Pair {
         })
     }
 
+    /// Gives an endpoint's peer a name, so that it is no stranger.
+    fn name(&self, node: usize, peer: usize) {
+        let addr = Addr::Ip(address(peer, 0));
+        self.with(node, |ep| ep.name_inserted(peer as fi_addr_t, &addr));
+    }
+
+    /// Posts a receive without room for a peer's message.
+    fn post(&self, node: usize, src: fi_addr_t) {
+        let (buf, context) = (RecvBuf::none(), Context::NULL);
+        let op = RecvOp { buf, src, context, tag: 0, ignore: 0, flags: 0 };
+        self.with(node, |ep| assert!(ep.inbox.post(op, false).is_ok()));
+    }
+
     /// Operations that are not complete.
     fn left(&self, node: usize) -> usize {
         self.with(node, |ep| ep.own_ops)
     }
+}
+
+#[test]
+fn a_large_message_that_nobody_waits_for_stops_no_other_that_somebody_does() {
+    let mut pair = Pair::new(3, 0);
+    pair.meet(1, 0);
+    pair.meet(2, 0);
+    pair.name(0, 1);
+    pair.name(0, 2);
+    pair.start(1, 0, MSG, 8 << 20, 0);
+    pair.go_on(1000);
+    let kept = pair.with(0, |ep| ep.inbox.kept_bytes());
+    assert_eq!(pair.left(1), 1, "there is no room for all of it");
+    assert!(kept > 1 << 20, "{kept} bytes of it are kept");
+    pair.post(0, 2);
+    pair.start(2, 0, MSG, 0, 0);
+    pair.go_on(100);
+    assert_eq!(pair.left(2), 0, "a message meets its receive while {kept} bytes are kept");
+    assert!(kept <= 3 << 20, "{kept} bytes are kept");
 }
 
 /// A key of no region.
