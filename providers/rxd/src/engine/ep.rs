@@ -82,6 +82,8 @@ pub(crate) struct RxdEngineEp {
     /// Operations that are not complete, and how many of them are the application's.
     pub(super) ops: Slab<Box<RxdTx>>,
     pub(super) own_ops: usize,
+    /// Tells operations whose entry is the same apart.
+    pub(super) op_generation: u32,
     /// The time, as it was when the turn or call began.
     pub(super) now: Instant,
     /// No connection has a deadline before this.
@@ -120,6 +122,7 @@ impl RxdEngineEp {
             generation: random() as u32 & 0x7ff,
             ops: Slab::default(),
             own_ops: 0,
+            op_generation: random() as u32 & 0x7ff,
             now: clock(),
             next_deadline: None,
             ready: Vec::new(),

@@ -304,13 +304,14 @@ impl RxdEngineEp {
             return Ok(());
         }
         if ahead == 0 && !conn.stalled {
-            match self.take_next(id, base, packet)? {
-                PacketFate::Done { end } => {
+            match self.take_next(id, base, packet) {
+                Ok(PacketFate::Done { end }) => {
                     self.took(id, end);
                     self.take_early(id);
                     return Ok(());
                 }
-                PacketFate::Wait => self.stall(id),
+                Ok(PacketFate::Wait) => self.stall(id),
+                Err(why) => return self.jammed(id, why),
             }
         }
         let conn = &mut self.conns[id];
@@ -362,9 +363,29 @@ impl RxdEngineEp {
                     self.stall(id);
                     return;
                 }
-                Err(_) => return,
+                Err(why) => {
+                    let _ = self.jammed(id, why);
+                    return;
+                }
             }
         }
+    }
+
+    /// The packet whose turn it is can never be taken, nor any behind it: the connection ends.
+    #[cold]
+    fn jammed(&mut self, id: u32, why: Malformed) -> Parsed {
+        if let Some(conn) = self.conns.get(id) {
+            let who = self.peers[conn.peer].addr.for_people();
+            let Malformed(why) = why;
+            ofi_provider::log_sparsely!(
+                &RXD,
+                WARN,
+                EP_DATA,
+                "{who} sent {why}: what was under way to it fails"
+            );
+        }
+        self.drop_conn(id, Error::PROTO);
+        Err(why)
     }
 
     /// There is no room for what a peer sends.
@@ -741,9 +762,11 @@ impl RxdEngineEp {
 
     /// Data that a read or a fetching operation asked for.
     fn answer_came(&mut self, id: u32, tx_id: u32, data: &[u8]) -> Parsed {
-        // What was refused half-way is over, and the rest of its answer is nothing; a packet that is not taken
-        // would keep back all behind it.
-        let Some(tx) = self.ops.get_mut(tx_id).filter(|tx| tx.conn == id) else { return Ok(()) };
+        // The rest of an answer that was refused half-way.
+        let Some(op) = self.numbered(id, tx_id).filter(|op| !self.ops[*op].over) else {
+            return Ok(());
+        };
+        let tx = &mut self.ops[op];
         let got = tx.got + data.len();
         let Some(answer) = tx.answer.as_ref().filter(|answer| got <= answer.len()) else {
             return Err(Malformed("an answer nobody asked for, or a longer one"));
@@ -752,7 +775,7 @@ impl RxdEngineEp {
         let whole = got == answer.len();
         tx.got = got;
         if whole {
-            self.answered(tx_id);
+            self.answered(op);
         }
         Ok(())
     }

@@ -31,6 +31,11 @@ const BATCH: usize = 60 << 10;
 /// Room before them for the core's own.
 const BEFORE: usize = ManyDatagrams::LEN;
 
+/// Bits of the number of an operation that say where its entry is. Those above tell it from others
+/// that had the entry before: of those, answers may still come.
+const ENTRY_BITS: u32 = 20;
+const ENTRY: u32 = (1 << ENTRY_BITS) - 1;
+
 /// Where the data of an operation are.
 #[derive(Debug)]
 pub(super) enum TxData {
@@ -69,7 +74,9 @@ pub(super) struct RxdTx {
     sent: u64,
     start: u64,
     /// The number of the operation at its initiator, which an answer names.
-    tx_id: u32,
+    pub(super) tx_id: u32,
+    /// The first packet of an answer for which the data were not there.
+    refused_at: u64,
     /// Where the peer's answer goes, and how many bytes of it are there.
     pub(super) answer: Option<RecvBuf>,
     pub(super) got: usize,
@@ -78,7 +85,7 @@ pub(super) struct RxdTx {
     /// The peer has all of it.
     acked: bool,
     /// It is reported, and only stays until it is acknowledged.
-    over: bool,
+    pub(super) over: bool,
     /// The peer refused it.
     pub(super) error: Option<Error>,
 }
@@ -111,6 +118,7 @@ impl RxdTx {
             sent: 0,
             start: 0,
             tx_id: 0,
+            refused_at: u64::MAX,
             answer: None,
             got: 0,
             deliver: false,
@@ -165,9 +173,9 @@ impl RxdTx {
 
     /// Makes one of the operation's packets, for a peer of this library or not; returns its length.
     fn build(
-        &self,
+        &mut self,
         regions: &MrTable,
-        (id, packet): (u32, u64),
+        packet: u64,
         base: RxdBase,
         ours: bool,
         room: &mut [u8],
@@ -184,7 +192,8 @@ impl RxdTx {
                 match self.copy(regions, from, &mut room[DATA_HEAD..DATA_HEAD + len]) {
                     Ok(()) => DATA_HEAD + len,
                     // The application took back what it had promised the peer, who hears of it once.
-                    Err(error) if ours => {
+                    Err(error) if ours && packet <= self.refused_at => {
+                        self.refused_at = packet;
                         RxdBase { kind: REFUSAL, ..base }.write(room);
                         DataHead { tx_id, rx_id: error.code() as u32, segment: u64::MAX }
                             .write(room);
@@ -214,7 +223,7 @@ impl RxdTx {
                     _ => {
                         let from = self.first + (packet as usize - 1) * data_room;
                         RxdBase { kind: DATA, ..base }.write(room);
-                        DataHead { tx_id: id, rx_id: 0, segment: packet - 1 }.write(room);
+                        DataHead { tx_id, rx_id: 0, segment: packet - 1 }.write(room);
                         (DATA_HEAD, from, part(from))
                     }
                 };
@@ -377,9 +386,16 @@ impl RxdEngineEp {
         }
         let is_inline = tx.head_len > 0 || (bare && tx.wire_flags & INLINE != 0);
         let id = self.ops.insert(Box::new(tx));
+        if id > ENTRY {
+            self.ops.remove(id);
+            return Err(Error::AGAIN);
+        }
+        // Never 0, by which operations are named that have no number.
+        self.op_generation = self.op_generation % (u32::MAX >> ENTRY_BITS) + 1;
         let tx = &mut self.ops[id];
+        tx.tx_id = self.op_generation << ENTRY_BITS | id;
         if !is_inline {
-            head.tx_id = id;
+            head.tx_id = tx.tx_id;
             head.packets = 1;
             let head_len = head.write(&mut tx.head);
             let first = len.min(most - BASE_LEN - head_len);
@@ -436,10 +452,10 @@ impl RxdEngineEp {
         let (now, mut sent, mut owed) = (*now, Ok(()), false);
         while sent.is_ok() && conn.may_repeat() {
             let Some((seq, again)) = conn.take_lost(now) else { break };
-            let Some(op) = ops.get(again.op) else { continue };
+            let Some(op) = ops.get_mut(again.op) else { continue };
             let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
             let room = &mut scratch[..most];
-            let part = (again.op, again.packet);
+            let part = again.packet;
             let len = op.build(&limits.regions, part, base, conn.is_ours(), room);
             sent = port.send(conn.to, &scratch[..len], len);
             if sent == Err(Error::AGAIN) {
@@ -458,7 +474,7 @@ impl RxdEngineEp {
                 let seq = conn.send_next(op_id, op.sent, now);
                 let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
                 let room = &mut scratch[at..at + most];
-                let part = (op_id, op.sent);
+                let part = op.sent;
                 let mut len = op.build(&limits.regions, part, base, conn.is_ours(), room);
                 if at == BEFORE && conn.carries() && len + Carried::LEN <= most {
                     conn.habit.answered(now);
@@ -555,6 +571,14 @@ impl RxdEngineEp {
         }
     }
 
+    /// The operation of the application's to a peer that the peer gives this number, if it still is
+    /// there.
+    pub(super) fn numbered(&self, id: u32, tx_id: u32) -> Option<u32> {
+        let op = tx_id & ENTRY;
+        let is = |tx: &&Box<RxdTx>| tx.conn == id && tx.is_own() && tx.tx_id == tx_id;
+        self.ops.get(op).filter(is).map(|_| op)
+    }
+
     /// A peer refused the operation whose first packet has this number, or to which this number of
     /// ours belongs.
     pub(super) fn refused(&mut self, id: u32, tx_id: u32, seq: u64, error: Error) {
@@ -563,10 +587,9 @@ impl RxdEngineEp {
         let starts = |op: &&u32| {
             self.ops.get(**op).is_some_and(|op| op.is_own() && op.sent > 0 && op.start == seq)
         };
-        let op = begun.filter(|_| seq != u64::MAX).find(starts).copied().unwrap_or(tx_id);
-        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.conn == id && tx.is_own()) else {
-            return;
-        };
+        let op = begun.filter(|_| seq != u64::MAX).find(starts).copied();
+        let Some(op) = op.or_else(|| self.numbered(id, tx_id)) else { return };
+        let tx = &mut self.ops[op];
         tx.error = Some(error);
         if tx.answer.is_some() {
             self.answered(op);
@@ -574,10 +597,9 @@ impl RxdEngineEp {
     }
 
     /// A peer says that a message of ours has met its receive.
-    pub(super) fn delivered(&mut self, id: u32, op: u32) {
-        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.conn == id && tx.deliver) else {
-            return;
-        };
+    pub(super) fn delivered(&mut self, id: u32, tx_id: u32) {
+        let Some(op) = self.numbered(id, tx_id).filter(|op| self.ops[*op].deliver) else { return };
+        let tx = &mut self.ops[op];
         tx.deliver = false;
         self.answered(op);
     }

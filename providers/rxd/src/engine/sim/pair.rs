@@ -5,7 +5,9 @@ use super::super::tx::{RxdTx, TxData};
 use super::super::{RxdEngine, RxdEngineEp, RxdIdentity, RxdLimits};
 use super::{LossyNet, LossyPorts, NetPlan, SharedNet, lock};
 use crate::config::config;
-use crate::wire::{MSG, READ_REQ, RxdOperation, WRITE};
+use crate::wire::{
+    DATA, DATA_HEAD, DATA_READ, DataHead, MSG, READ_REQ, REFUSAL, RxdBase, RxdOperation, WRITE,
+};
 use ofi_provider::abi::{
     FI_COMPLETION, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_SOCKADDR_IN, FI_WRITE, fi_addr_t,
 };
@@ -117,6 +119,9 @@ impl Pair {
             };
             let data = TxData::Own(vec![7; if kind == READ_REQ { 0 } else { len }].into());
             let tx = RxdTx::new(conn, Context::NULL, flags, FI_COMPLETION, kind, data);
+            let answer = (kind == READ_REQ).then(RecvBuf::none);
+            let mut tx = tx;
+            tx.answer = answer;
             let head = RxdOperation {
                 kind,
                 flags: 0,
@@ -150,6 +155,25 @@ impl Pair {
         self.with(node, |ep| assert!(ep.inbox.post(op, false).is_ok()));
     }
 
+    /// A packet comes to an endpoint whose turn it is, as if another had sent it.
+    fn inject(&mut self, from: usize, to: usize, kind: u8, head: DataHead) {
+        let conn = self.conn(to, from);
+        let base = self.with(to, |ep| {
+            let conn = &ep.conns[conn];
+            RxdBase { kind, flags: 0, peer: conn.index, seq: conn.expected }
+        });
+        let mut packet = [0; DATA_HEAD + 8];
+        base.write(&mut packet);
+        head.write(&mut packet);
+        lock(&self.net).send(address(from, 0), address(to, 0), &packet);
+        self.go_on(1);
+    }
+
+    /// The number by which a peer names an endpoint's oldest operation.
+    fn number(&self, node: usize) -> u32 {
+        self.with(node, |ep| ep.ops.iter().next().unwrap().1.tx_id)
+    }
+
     /// Operations that are not complete.
     fn left(&self, node: usize) -> usize {
         self.with(node, |ep| ep.own_ops)
@@ -173,6 +197,50 @@ fn a_large_message_that_nobody_waits_for_stops_no_other_that_somebody_does() {
     pair.go_on(100);
     assert_eq!(pair.left(2), 0, "a message meets its receive while {kept} bytes are kept");
     assert!(kept <= 3 << 20, "{kept} bytes are kept");
+}
+
+#[test]
+fn an_answer_that_ends_half_way_says_so_once() {
+    let mut pair = Pair::new(2, 0);
+    pair.meet(0, 1);
+    let back = pair.conn(1, 0);
+    let refusals = pair.with(1, |ep| {
+        let (data, room) = (TxData::Region(RemoteSegments::one(0, 8, BAD)), PACKET - DATA_HEAD);
+        ep.start_answer(RxdTx::of_peer(back, 77, data, 10 * room, room));
+        ep.turn();
+        let packets = lock(&pair.net);
+        let kinds = packets.under_way.iter().map(|(_, _, packet)| packet[1]);
+        kinds.filter(|kind| *kind == REFUSAL).count()
+    });
+    assert_eq!(refusals, 1);
+    pair.finish();
+}
+
+#[test]
+fn what_is_said_of_an_operation_does_not_concern_the_next_one() {
+    let mut pair = Pair::new(2, 0);
+    pair.meet(0, 1);
+    pair.start(0, 1, READ_REQ, 0, BAD);
+    let number = pair.number(0);
+    pair.finish();
+    pair.start(0, 1, MSG, 2000, 0);
+    pair.inject(1, 0, REFUSAL, DataHead { tx_id: number, rx_id: 1, segment: u64::MAX });
+    let errors: Vec<_> = pair.with(0, |ep| ep.ops.iter().map(|(_, op)| op.error).collect());
+    assert_eq!(errors, [None]);
+}
+
+#[test]
+fn an_answer_to_nothing_is_passed_over_and_what_contradicts_itself_ends_the_connection() {
+    let mut pair = Pair::new(2, 0);
+    pair.meet(0, 1);
+    let expected =
+        |pair: &Pair, conn| pair.with(0, |ep| ep.conns.get(conn).map(|conn| conn.expected));
+    let conn = pair.conn(0, 1);
+    pair.inject(1, 0, DATA_READ, DataHead { tx_id: 77, rx_id: 0, segment: 0 });
+    pair.inject(1, 0, REFUSAL, DataHead { tx_id: 77, rx_id: 1, segment: u64::MAX });
+    assert_eq!(expected(&pair, conn), Some(2), "packets of numbers 0 and 1");
+    pair.inject(1, 0, DATA, DataHead { tx_id: 0, rx_id: 0, segment: 0 });
+    assert_eq!(expected(&pair, conn), None, "data of no operation");
 }
 
 /// A key of no region.
