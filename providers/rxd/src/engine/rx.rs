@@ -247,8 +247,7 @@ impl RxdEngineEp {
         let id = u32::try_from(cts.of).ok().and_then(|index| self.named(index));
         let Some(id) = id else { return Err(Malformed("an answer to somebody else")) };
         let conn = &mut self.conns[id];
-        // Who is not known has an address that is not in the vector; who is verified has one that is.
-        if from != conn.to && (from != FI_ADDR_NOTAVAIL || conn.verified) {
+        if from != conn.to && (conn.verified || from != FI_ADDR_NOTAVAIL) {
             return Err(Malformed("an answer of somebody else"));
         }
         let Some(index) = u32::try_from(cts.index).ok().filter(|index| *index > 0) else {

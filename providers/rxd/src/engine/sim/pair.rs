@@ -6,7 +6,8 @@ use super::super::{RxdEngine, RxdEngineEp, RxdIdentity, RxdLimits};
 use super::{LossyNet, LossyPorts, NetPlan, SharedNet, lock};
 use crate::config::config;
 use crate::wire::{
-    DATA, DATA_HEAD, DATA_READ, DataHead, MSG, READ_REQ, REFUSAL, RxdBase, RxdOperation, WRITE,
+    Cts, DATA, DATA_HEAD, DATA_READ, DataHead, Greeting, MSG, READ_REQ, REFUSAL, RxdBase,
+    RxdOperation, WRITE,
 };
 use ofi_provider::abi::{
     FI_COMPLETION, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_SOCKADDR_IN, FI_WRITE, fi_addr_t,
@@ -169,6 +170,12 @@ impl Pair {
         self.go_on(1);
     }
 
+    /// A packet comes to an endpoint from an address of which it knows nothing, or from another's.
+    fn inject_from(&mut self, from: usize, to: usize, packet: &[u8]) {
+        lock(&self.net).send(address(from, 0), address(to, 0), packet);
+        self.go_on(1);
+    }
+
     /// The number by which a peer names an endpoint's oldest operation.
     fn number(&self, node: usize) -> u32 {
         self.with(node, |ep| ep.ops.iter().next().unwrap().1.tx_id)
@@ -241,6 +248,21 @@ fn an_answer_to_nothing_is_passed_over_and_what_contradicts_itself_ends_the_conn
     assert_eq!(expected(&pair, conn), Some(2), "packets of numbers 0 and 1");
     pair.inject(1, 0, DATA, DataHead { tx_id: 0, rx_id: 0, segment: 0 });
     assert_eq!(expected(&pair, conn), None, "data of no operation");
+}
+
+#[test]
+fn an_answer_from_elsewhere_does_not_end_a_connection() {
+    let mut pair = Pair::new(2, 0);
+    pair.meet(0, 1);
+    let conn = pair.conn(0, 1);
+    pair.start(1, 0, MSG, 8, 0);
+    pair.go_on(10);
+    let (index, verified) = pair.with(0, |ep| (ep.conns[conn].index, ep.conns[conn].verified));
+    assert!(verified);
+    let greeting = Some(Greeting::own(3));
+    let (packet, len) = Cts { of: index.into(), index: 9, greeting }.packet();
+    pair.inject_from(7, 0, &packet[..len]);
+    assert_eq!(pair.with(0, |ep| ep.conns.get(conn).map(|conn| conn.index)), Some(index));
 }
 
 /// A key of no region.
