@@ -81,7 +81,7 @@ pub(super) struct RxdTx {
     pub(super) answer: Option<RecvBuf>,
     pub(super) got: usize,
     /// A peer of this library says when the message has met its receive.
-    deliver: bool,
+    pub(super) deliver: bool,
     /// The peer has all of it.
     acked: bool,
     /// It is reported, and only stays until it is acknowledged.
@@ -159,9 +159,10 @@ impl RxdTx {
     }
 
     /// Copies data to a packet; -FI_EINVAL if the region that they are in is closed.
-    fn copy(&self, regions: &MrTable, from: usize, to: &mut [u8]) -> Result {
+    pub(super) fn copy(&self, regions: &MrTable, from: usize, to: &mut [u8]) -> Result {
         match &self.data {
-            TxData::None => {}
+            // Of an operation that is over; the room has other peers' packets.
+            TxData::None => to.fill(0),
             TxData::Lent(buf) => buf.copy_to(from, to),
             TxData::Own(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
             TxData::Region(places) => {
@@ -572,11 +573,12 @@ impl RxdEngineEp {
     }
 
     /// The operation of the application's to a peer that the peer gives this number, if it still is
-    /// there.
+    /// there and the peer can know of all of it: what is sent must not be given back.
     pub(super) fn numbered(&self, id: u32, tx_id: u32) -> Option<u32> {
         let op = tx_id & ENTRY;
-        let is = |tx: &&Box<RxdTx>| tx.conn == id && tx.is_own() && tx.tx_id == tx_id;
-        self.ops.get(op).filter(is).map(|_| op)
+        let tx = self.ops.get(op)?;
+        let is = tx.conn == id && tx.is_own() && tx.tx_id == tx_id && tx.sent == tx.packets;
+        is.then_some(op)
     }
 
     /// A peer refused the operation whose first packet has this number, or to which this number of

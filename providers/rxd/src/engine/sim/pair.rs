@@ -6,8 +6,8 @@ use super::super::{RxdEngine, RxdEngineEp, RxdIdentity, RxdLimits};
 use super::{LossyNet, LossyPorts, NetPlan, SharedNet, lock};
 use crate::config::config;
 use crate::wire::{
-    Cts, DATA, DATA_HEAD, DATA_READ, DataHead, Greeting, MSG, READ_REQ, REFUSAL, RxdBase,
-    RxdOperation, WRITE,
+    Cts, DATA, DATA_HEAD, DATA_READ, DELIVERED, DataHead, Greeting, MSG, READ_REQ, REFUSAL,
+    RxdBase, RxdOperation, WRITE,
 };
 use ofi_provider::abi::{
     FI_COMPLETION, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_SOCKADDR_IN, FI_WRITE, fi_addr_t,
@@ -263,6 +263,22 @@ fn an_answer_from_elsewhere_does_not_end_a_connection() {
     let (packet, len) = Cts { of: index.into(), index: 9, greeting }.packet();
     pair.inject_from(7, 0, &packet[..len]);
     assert_eq!(pair.with(0, |ep| ep.conns.get(conn).map(|conn| conn.index)), Some(index));
+}
+
+#[test]
+fn an_operation_that_is_being_sent_is_not_ended_by_the_peer() {
+    let mut pair = Pair::new(2, 0);
+    pair.meet(0, 1);
+    pair.start(0, 1, MSG, 100_000, 0);
+    pair.with(0, |ep| ep.ops.iter_mut().for_each(|(_, op)| op.deliver = true));
+    let tx_id = pair.number(0);
+    pair.inject(1, 0, DELIVERED, DataHead { tx_id, rx_id: 0, segment: 0 });
+    assert_eq!(pair.left(0), 1);
+    // What is sent again of one that is over has nothing of others' packets.
+    let over = RxdTx::new(0, Context::NULL, 0, 0, MSG, TxData::None);
+    let mut room = [1; 8];
+    over.copy(&MrTable::new(0), 0, &mut room).unwrap();
+    assert_eq!(room, [0; 8]);
 }
 
 /// A key of no region.
