@@ -382,11 +382,9 @@ impl RxdEngineEp {
             port.forget(to);
         }
         for id in std::mem::take(&mut self.unnamed) {
-            let Some(conn) = self.conns.get_mut(id) else { continue };
-            if conn.to != FI_ADDR_NOTAVAIL {
-                // Its number is another's by now, which is in this list as well, or its name is known.
-                continue;
-            }
+            // One that ended may be there twice, if the next one has its number.
+            let unnamed = |conn: &&mut Box<RxdConn>| conn.to == FI_ADDR_NOTAVAIL;
+            let Some(conn) = self.conns.get_mut(id).filter(unnamed) else { continue };
             match port.resolve(&self.peers[conn.peer].addr) {
                 Ok(to) => conn.to = to,
                 Err(error) => self.drop_conn(id, error),

@@ -6,7 +6,7 @@ use super::super::{RxdEngine, RxdEngineEp, RxdIdentity, RxdLimits};
 use super::{LossyNet, LossyPorts, NetPlan, SharedNet, lock};
 use crate::config::config;
 use crate::wire::{
-    Cts, DATA, DATA_HEAD, DATA_READ, DELIVERED, DataHead, Greeting, MSG, READ_REQ, REFUSAL,
+    Cts, DATA, DATA_HEAD, DATA_READ, DELIVERED, DataHead, Greeting, MSG, READ_REQ, REFUSAL, Rts,
     RxdBase, RxdOperation, WRITE,
 };
 use ofi_provider::abi::{
@@ -17,6 +17,7 @@ use ofi_provider::api::{Bindings, RecvOp, RemoteSegments};
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::cq::Context;
 use ofi_provider::endpoint::RdmAttr;
+use ofi_provider::error::Error;
 use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
 use ofi_simulation::{SimRandom, address, here};
@@ -279,6 +280,46 @@ fn an_operation_that_is_being_sent_is_not_ended_by_the_peer() {
     let mut room = [1; 8];
     over.copy(&MrTable::new(0), 0, &mut room).unwrap();
     assert_eq!(room, [0; 8]);
+}
+
+#[test]
+fn a_connection_that_ends_leaves_nothing() {
+    let mut pair = Pair::new(2, 0);
+    pair.meet(0, 1);
+    let conn = pair.conn(0, 1);
+    pair.with(0, |ep| {
+        ep.conns[conn].stalled = true;
+        ep.stalled.push(conn);
+        ep.drop_conn(conn, Error::CONNRESET);
+        assert!(ep.stalled.is_empty());
+    });
+}
+
+#[test]
+fn a_peer_that_was_started_again_at_once_is_named_once() {
+    let mut pair = Pair::new(1, 0);
+    let source = Addr::Ip(address(5, 0)).to_bytes();
+    for nonce in [1, 2] {
+        let packet = Rts::packet(3, &source, Greeting::own(nonce));
+        lock(&pair.net).send(address(5, 0), address(0, 0), &packet);
+    }
+    while lock(&pair.net).deliver() {}
+    // In one turn, if the network gives both.
+    pair.with(0, |ep| {
+        let mut port = ep.port.take().unwrap();
+        let (mut packets, mut from) = (Vec::new(), 0);
+        while packets.len() < 2 {
+            port.receive(&mut |name, packet| {
+                from = name;
+                packets.push(packet.to_vec());
+            });
+        }
+        packets.iter().for_each(|packet| ep.packet_came(from, packet));
+        ep.port = Some(port);
+    });
+    pair.go_on(1);
+    let conn = pair.conn(0, 5);
+    assert_eq!(pair.with(0, |ep| ep.conns[conn].to), 0, "the first name that the port gives");
 }
 
 /// A key of no region.
