@@ -3,7 +3,8 @@
 //! Some things are added that the original does not know, and does not see: behind the address in
 //! an RTS, where it has zeros, and behind the end of a CTS, a peer says that it is of this library
 //! and tells this acquaintance from an earlier one ([`Greeting`]); to such a peer an ACK also says
-//! which packets behind the expected one are here, and a packet with room has the ACK behind its
+//! which packets behind the expected one are here, and how many are taken though they are not
+//! acknowledged; and a packet with room has the ACK behind its
 //! data ([`Carried`]).
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 pub use ofi_provider::malformed::{Malformed, Parsed};
@@ -269,8 +270,9 @@ pub struct Ack {
     /// Which packets behind the expected one are here; bit 0 is the one next to it. Always 0 of the
     /// original.
     pub here: u64,
-    /// How many packets, from the expected one on, were taken already, although the sender is not to
-    /// forget them yet. Always 0 of the original, which does not look at it.
+    /// How many packets are taken that are not acknowledged: the first of them is of an operation
+    /// that is refused, which must not seem complete before the refusal is known. Always 0 of the
+    /// original, and of version 1.0.0 of this library.
     pub taken: u32,
 }
 
@@ -280,8 +282,11 @@ impl Ack {
         if packet.len() < DATA_HEAD {
             return malformed("an ACK that is too short");
         }
-        let (taken, window) = (u32_at(packet, BASE_LEN), u32_at(packet, BASE_LEN + 4));
-        Ok(Self { window, here: u64_at(packet, BASE_LEN + 8), taken })
+        Ok(Self {
+            window: u32_at(packet, BASE_LEN + 4),
+            here: u64_at(packet, BASE_LEN + 8),
+            taken: u32_at(packet, BASE_LEN),
+        })
     }
 
     /// The packet.
@@ -637,7 +642,7 @@ mod tests {
             let (packet, len) = cts.packet();
             assert_eq!(Cts::read(&packet[..len]), Ok(cts));
         }
-        let ack = Ack { window: 128, here: 5, taken: 0 };
+        let ack = Ack { window: 128, here: 5, taken: 3 };
         assert_eq!(Ack::read(&ack.packet(3, 9)), Ok(ack));
     }
 

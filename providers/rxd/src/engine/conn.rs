@@ -27,6 +27,10 @@ const MOST_RTO: Duration = Duration::from_secs(4);
 const PROBE: Duration = Duration::from_millis(500);
 /// Times in a row that something is sent again before the peer counts as gone.
 const MOST_RETRIES: u32 = 50;
+/// Packets that may be under way beyond the peer's window while it says that it has others, and
+/// refusals beyond those.
+const BEYOND: usize = 64;
+const REFUSALS: usize = 64;
 
 /// How far getting to know each other is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +83,8 @@ pub(super) struct RxdConn {
     /// those; and the operation of which a part is sent.
     pub(super) waiting: VecDeque<u32>,
     pub(super) replies: VecDeque<u32>,
+    /// Refusals of the peer's requests, which wait for nothing: acknowledgements do for them.
+    pub(super) refusals: VecDeque<u32>,
     pub(super) current: Option<u32>,
     /// Operations of which all is sent, and the number behind their last packet.
     pub(super) sent: VecDeque<(u64, u32)>,
@@ -123,8 +129,9 @@ pub(super) struct RxdConn {
     pub(super) came: usize,
     /// The peer was told to stop.
     pub(super) told_stop: bool,
-    /// Acknowledgements do not go beyond this number until the peer has taken a refusal.
-    pub(super) hold: Option<(u64, u32)>,
+    /// Requests of the peer that are refused, by their numbers, and the refusals which the peer has
+    /// not taken: acknowledgements do not go beyond the first.
+    pub(super) holds: VecDeque<(u64, u32)>,
     pub(super) heard: Instant,
     /// The connection is in the list of those that may have something to send.
     pub(super) is_ready: bool,
@@ -143,6 +150,7 @@ impl RxdConn {
             verified: false,
             waiting: VecDeque::new(),
             replies: VecDeque::new(),
+            refusals: VecDeque::new(),
             current: None,
             sent: VecDeque::new(),
             answers: 0,
@@ -171,7 +179,7 @@ impl RxdConn {
             habit: AnswerHabit::default(),
             came: 0,
             told_stop: false,
-            hold: None,
+            holds: VecDeque::new(),
             heard: now,
             is_ready: false,
         }
@@ -193,7 +201,7 @@ impl RxdConn {
     #[inline]
     pub(super) fn take_carried(&mut self, window: usize) -> Option<Carried> {
         let plain = self.early.is_empty() && !self.stalled && !self.told_stop;
-        if !self.ack_due || !plain || self.hold.is_some() {
+        if !self.ack_due || !plain || !self.holds.is_empty() {
             return None;
         }
         self.ack_is_sent();
@@ -223,7 +231,8 @@ impl RxdConn {
 
     /// Whether something waits to be sent.
     pub(super) fn has_waiting(&self) -> bool {
-        self.current.is_some() || !self.replies.is_empty() || !self.waiting.is_empty()
+        let waits = !self.replies.is_empty() || !self.refusals.is_empty();
+        self.current.is_some() || waits || !self.waiting.is_empty()
     }
 
     /// The oldest number that is not acknowledged.
@@ -235,7 +244,15 @@ impl RxdConn {
     pub(super) fn room(&self) -> usize {
         let most = if self.is_ours() { self.window.min(self.carried) } else { self.window };
         most.saturating_sub(self.flight.len() - self.here - self.lost)
-            .min((self.window.max(1) + 64).saturating_sub(self.flight.len()))
+            .min((self.window.max(1) + BEYOND).saturating_sub(self.flight.len()))
+    }
+
+    /// Whether a refusal waits and may be sent now. There is room for some when there is none for
+    /// anything else: both sides may have a window full of packets that are acknowledged only when
+    /// the other one's refusals are there.
+    pub(super) fn may_refuse(&self) -> bool {
+        let room = self.window + BEYOND + REFUSALS;
+        !self.refusals.is_empty() && self.window > 0 && self.flight.len() < room
     }
 
     /// Whether a packet that is lost may be sent again now. One may be even if the peer wants none,
@@ -386,6 +403,7 @@ impl RxdConn {
                 self.arm(now);
             }
             if self.is_ours() {
+                (0..self.flight.len().min(ack.taken as usize)).for_each(|at| self.arrived(at));
                 self.note_here(ack.here, now);
             } else if self.doubles >= DOUBLES && !recovering {
                 self.doubles = 0;
@@ -393,7 +411,16 @@ impl RxdConn {
                 self.recovered = self.next;
             }
         }
-        Some(Acked { go_on: self.room() > before || self.lost > 0 })
+        Some(Acked { go_on: self.room() > before || self.lost > 0 || self.may_refuse() })
+    }
+
+    /// The peer has a packet, though it is not acknowledged.
+    fn arrived(&mut self, at: usize) {
+        let sent = &mut self.flight[at];
+        if !std::mem::replace(&mut sent.here, true) {
+            self.here += 1;
+            self.lost -= usize::from(std::mem::take(&mut sent.lost));
+        }
     }
 
     /// Notes which packets behind the expected one the peer has, and which are lost by that.
@@ -402,14 +429,10 @@ impl RxdConn {
         while bits != 0 {
             let at = bits.trailing_zeros() as usize + 1;
             bits &= bits - 1;
-            let Some(sent) = self.flight.get_mut(at) else { break };
-            if !sent.here {
-                sent.here = true;
-                self.here += 1;
-                if std::mem::take(&mut sent.lost) {
-                    self.lost -= 1;
-                }
+            if at >= self.flight.len() {
+                break;
             }
+            self.arrived(at);
             last = Some(at);
         }
         let Some(last) = last else { return };

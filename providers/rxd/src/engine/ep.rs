@@ -82,6 +82,8 @@ pub(crate) struct RxdEngineEp {
     /// Operations that are not complete, and how many of them are the application's.
     pub(super) ops: Slab<Box<RxdTx>>,
     pub(super) own_ops: usize,
+    /// Tells operations whose entry is the same apart.
+    pub(super) op_generation: u32,
     /// The time, as it was when the turn or call began.
     pub(super) now: Instant,
     /// No connection has a deadline before this.
@@ -120,6 +122,7 @@ impl RxdEngineEp {
             generation: random() as u32 & 0x7ff,
             ops: Slab::default(),
             own_ops: 0,
+            op_generation: random() as u32 & 0x7ff,
             now: clock(),
             next_deadline: None,
             ready: Vec::new(),
@@ -379,11 +382,9 @@ impl RxdEngineEp {
             port.forget(to);
         }
         for id in std::mem::take(&mut self.unnamed) {
-            let Some(conn) = self.conns.get_mut(id) else { continue };
-            if conn.to != FI_ADDR_NOTAVAIL {
-                // Its number is another's by now, which is in this list as well, or its name is known.
-                continue;
-            }
+            // One that ended may be there twice, if the next one has its number.
+            let unnamed = |conn: &&mut Box<RxdConn>| conn.to == FI_ADDR_NOTAVAIL;
+            let Some(conn) = self.conns.get_mut(id).filter(unnamed) else { continue };
             match port.resolve(&self.peers[conn.peer].addr) {
                 Ok(to) => conn.to = to,
                 Err(error) => self.drop_conn(id, error),
@@ -409,7 +410,7 @@ impl RxdEngineEp {
 
     fn send_acks_by(&mut self, port: &mut dyn PacketPort, due: AcksDue) {
         let (window, now) = (self.limits.config.max_unacked as u32, self.now);
-        let (conns, ops) = (&mut self.conns, &self.ops);
+        let conns = &mut self.conns;
         self.acks.retain(|id| {
             let Some(conn) = conns.get_mut(*id).filter(|conn| conn.ack_due) else { return false };
             if conn.stage != Acquaintance::Known {
@@ -425,19 +426,10 @@ impl RxdEngineEp {
                 return true;
             }
             let ours = conn.is_ours();
-            let mut next = conn.expected;
-            if let Some((limit, op)) = conn.hold {
-                // The refusal is acknowledged when it is forgotten.
-                if ops.get(op).is_some_and(|op| op.conn == *id) {
-                    next = next.min(limit);
-                } else {
-                    conn.hold = None;
-                }
-            }
+            let next = conn.holds.front().map_or(conn.expected, |(limit, _)| *limit);
+            let taken = (conn.expected - next) as u32;
             let here = if ours && next == conn.expected { conn.early_bits() } else { 0 };
             let window = if conn.stalled { 0 } else { window };
-            // A peer that holds its acknowledgement as well learns by this that its refusal was taken.
-            let taken = if ours { (conn.expected - next) as u32 } else { 0 };
             let packet = Ack { window, here, taken }.packet(conn.remote, next);
             if port.send(conn.to, &packet, packet.len()) == Err(Error::AGAIN) {
                 return true;

@@ -24,7 +24,10 @@ use ofi_provider::slab::NONE;
 use std::time::Duration;
 
 /// Memory that waiting messages of one endpoint may take before peers have to wait.
-const MAX_KEPT: usize = 256 << 20;
+const MAX_KEPT: usize = if cfg!(test) { 3 << 20 } else { 256 << 20 };
+
+/// What the memory of a message that is arriving grows by at most.
+const MOST_GROWTH: usize = 1 << 20;
 
 /// Memory that packets may take which came early.
 const MAX_EARLY: usize = 64 << 20;
@@ -244,8 +247,7 @@ impl RxdEngineEp {
         let id = u32::try_from(cts.of).ok().and_then(|index| self.named(index));
         let Some(id) = id else { return Err(Malformed("an answer to somebody else")) };
         let conn = &mut self.conns[id];
-        // Who is not known has an address that is not in the vector; who is verified has one that is.
-        if from != conn.to && (from != FI_ADDR_NOTAVAIL || conn.verified) {
+        if from != conn.to && (conn.verified || from != FI_ADDR_NOTAVAIL) {
             return Err(Malformed("an answer of somebody else"));
         }
         let Some(index) = u32::try_from(cts.index).ok().filter(|index| *index > 0) else {
@@ -278,7 +280,7 @@ impl RxdEngineEp {
             return Err(Malformed("an acknowledgement of what was not sent"));
         };
         self.settle_acked(id);
-        self.release(id, next.saturating_add(ack.taken.into()));
+        self.settle_taken(id, next.saturating_add(ack.taken.into()));
         if let Some(conn) = self.conns.get_mut(id) {
             conn.arm_probe(now);
             let at = conn.deadline;
@@ -301,13 +303,14 @@ impl RxdEngineEp {
             return Ok(());
         }
         if ahead == 0 && !conn.stalled {
-            match self.take_next(id, base, packet)? {
-                PacketFate::Done { end } => {
+            match self.take_next(id, base, packet) {
+                Ok(PacketFate::Done { end }) => {
                     self.took(id, end);
                     self.take_early(id);
                     return Ok(());
                 }
-                PacketFate::Wait => self.stall(id),
+                Ok(PacketFate::Wait) => self.stall(id),
+                Err(why) => return self.jammed(id, why),
             }
         }
         let conn = &mut self.conns[id];
@@ -359,9 +362,29 @@ impl RxdEngineEp {
                     self.stall(id);
                     return;
                 }
-                Err(_) => return,
+                Err(why) => {
+                    let _ = self.jammed(id, why);
+                    return;
+                }
             }
         }
+    }
+
+    /// The packet whose turn it is can never be taken, nor any behind it: the connection ends.
+    #[cold]
+    fn jammed(&mut self, id: u32, why: Malformed) -> Parsed {
+        if let Some(conn) = self.conns.get(id) {
+            let who = self.peers[conn.peer].addr.for_people();
+            let Malformed(why) = why;
+            ofi_provider::log_sparsely!(
+                &RXD,
+                WARN,
+                EP_DATA,
+                "{who} sent {why}: what was under way to it fails"
+            );
+        }
+        self.drop_conn(id, Error::PROTO);
+        Err(why)
     }
 
     /// There is no room for what a peer sends.
@@ -389,12 +412,6 @@ impl RxdEngineEp {
                 self.owe_ack(id, true);
             }
         }
-    }
-
-    /// Whether there is room to report something, and to keep a message.
-    #[inline]
-    fn may_take(&self) -> bool {
-        self.inbox.ledger.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
     }
 
     /// Handles the packet whose turn it is.
@@ -459,7 +476,8 @@ impl RxdEngineEp {
         data: &[u8],
         lazy: bool,
     ) -> Parsed<PacketFate> {
-        if !self.may_take() {
+        // How much is kept matters only where no receive is posted.
+        if !self.inbox.ledger.has_room() {
             return Ok(PacketFate::Wait);
         }
         let tagged = op.kind == TAGGED;
@@ -537,9 +555,28 @@ impl RxdEngineEp {
             }
             RxdTarget::Kept(queue, number, about) => {
                 let (queue, number, about) = (*queue, *number, *about);
-                let more = About { len: data.len(), ..about };
-                if !self.inbox.may_keep(&more, MAX_KEPT) {
-                    return Ok(PacketFate::Wait);
+                // Not left to the vector, which would double it whatever the bound.
+                let spare = |body: &RxdUnexpected| match body {
+                    RxdUnexpected::Partial { bytes, .. } => bytes.capacity() - bytes.len(),
+                    _ => usize::MAX,
+                };
+                let spare = self.inbox.kept_as(queue, number, spare).unwrap_or(usize::MAX);
+                if spare < data.len() {
+                    let most = at.min(MOST_GROWTH).max(data.len()).min(arriving.total - at);
+                    let may =
+                        |len: &usize| self.inbox.may_keep(&About { len: *len, ..about }, MAX_KEPT);
+                    let Some(more) = [most, data.len()].into_iter().find(may) else {
+                        return Ok(PacketFate::Wait);
+                    };
+                    let grown = self.inbox.change(queue, number, |body| match body {
+                        RxdUnexpected::Partial { bytes, .. } => {
+                            bytes.try_reserve_exact(more).is_ok()
+                        }
+                        _ => true,
+                    });
+                    if grown == Some(false) {
+                        return Ok(PacketFate::Wait);
+                    }
                 }
                 self.inbox.change(queue, number, |body| {
                     if let RxdUnexpected::Partial { bytes, .. } = body {
@@ -600,9 +637,7 @@ impl RxdEngineEp {
         let seq = self.conns[id].expected;
         let op = self.start_answer(RxdTx::refusal(id, tx_id, seq, error));
         // The peer has to have it before it hears that the request is here.
-        let conn = &mut self.conns[id];
-        let limit = conn.hold.map_or(seq, |(limit, _)| limit);
-        conn.hold = Some((limit, op));
+        self.conns[id].holds.push_back((seq, op));
     }
 
     /// A peer reads our memory.
@@ -726,9 +761,11 @@ impl RxdEngineEp {
 
     /// Data that a read or a fetching operation asked for.
     fn answer_came(&mut self, id: u32, tx_id: u32, data: &[u8]) -> Parsed {
-        // What was refused half-way is over, and the rest of its answer is nothing; a packet that is not taken
-        // would keep back all behind it.
-        let Some(tx) = self.ops.get_mut(tx_id).filter(|tx| tx.conn == id) else { return Ok(()) };
+        // The rest of an answer that was refused half-way.
+        let Some(op) = self.numbered(id, tx_id).filter(|op| !self.ops[*op].over) else {
+            return Ok(());
+        };
+        let tx = &mut self.ops[op];
         let got = tx.got + data.len();
         let Some(answer) = tx.answer.as_ref().filter(|answer| got <= answer.len()) else {
             return Err(Malformed("an answer nobody asked for, or a longer one"));
@@ -737,7 +774,7 @@ impl RxdEngineEp {
         let whole = got == answer.len();
         tx.got = got;
         if whole {
-            self.answered(tx_id);
+            self.answered(op);
         }
         Ok(())
     }

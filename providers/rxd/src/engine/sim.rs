@@ -2,6 +2,8 @@
 //! reorders packets, without sockets, threads or real time. What happens and when is drawn from one
 //! seed; what endpoints do, and what must come of it, is that of all simulators
 //! (`ofi_simulation`).
+mod pair;
+
 use super::port::{PacketPort, PortSource};
 use super::rx::RxdUnexpected;
 use super::{RxdEngine, RxdIdentity, RxdLimits, RxdState};

@@ -31,6 +31,11 @@ const BATCH: usize = 60 << 10;
 /// Room before them for the core's own.
 const BEFORE: usize = ManyDatagrams::LEN;
 
+/// Bits of the number of an operation that say where its entry is. Those above tell it from others
+/// that had the entry before: of those, answers may still come.
+const ENTRY_BITS: u32 = 20;
+const ENTRY: u32 = (1 << ENTRY_BITS) - 1;
+
 /// Where the data of an operation are.
 #[derive(Debug)]
 pub(super) enum TxData {
@@ -69,22 +74,31 @@ pub(super) struct RxdTx {
     sent: u64,
     start: u64,
     /// The number of the operation at its initiator, which an answer names.
-    tx_id: u32,
+    pub(super) tx_id: u32,
+    /// The first packet of an answer for which the data were not there.
+    refused_at: u64,
     /// Where the peer's answer goes, and how many bytes of it are there.
     pub(super) answer: Option<RecvBuf>,
     pub(super) got: usize,
     /// A peer of this library says when the message has met its receive.
-    deliver: bool,
+    pub(super) deliver: bool,
     /// The peer has all of it.
     acked: bool,
     /// It is reported, and only stays until it is acknowledged.
-    over: bool,
+    pub(super) over: bool,
     /// The peer refused it.
     pub(super) error: Option<Error>,
 }
 
 impl RxdTx {
-    fn new(conn: u32, context: Context, flags: u64, call: u64, kind: u8, data: TxData) -> Self {
+    pub(super) fn new(
+        conn: u32,
+        context: Context,
+        flags: u64,
+        call: u64,
+        kind: u8,
+        data: TxData,
+    ) -> Self {
         let report = call & FI_COMPLETION != 0;
         Self {
             conn,
@@ -104,6 +118,7 @@ impl RxdTx {
             sent: 0,
             start: 0,
             tx_id: 0,
+            refused_at: u64::MAX,
             answer: None,
             got: 0,
             deliver: false,
@@ -144,9 +159,10 @@ impl RxdTx {
     }
 
     /// Copies data to a packet; -FI_EINVAL if the region that they are in is closed.
-    fn copy(&self, regions: &MrTable, from: usize, to: &mut [u8]) -> Result {
+    pub(super) fn copy(&self, regions: &MrTable, from: usize, to: &mut [u8]) -> Result {
         match &self.data {
-            TxData::None => {}
+            // Of an operation that is over; the room has other peers' packets.
+            TxData::None => to.fill(0),
             TxData::Lent(buf) => buf.copy_to(from, to),
             TxData::Own(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
             TxData::Region(places) => {
@@ -158,9 +174,9 @@ impl RxdTx {
 
     /// Makes one of the operation's packets, for a peer of this library or not; returns its length.
     fn build(
-        &self,
+        &mut self,
         regions: &MrTable,
-        (id, packet): (u32, u64),
+        packet: u64,
         base: RxdBase,
         ours: bool,
         room: &mut [u8],
@@ -177,7 +193,8 @@ impl RxdTx {
                 match self.copy(regions, from, &mut room[DATA_HEAD..DATA_HEAD + len]) {
                     Ok(()) => DATA_HEAD + len,
                     // The application took back what it had promised the peer, who hears of it once.
-                    Err(error) if ours => {
+                    Err(error) if ours && packet <= self.refused_at => {
+                        self.refused_at = packet;
                         RxdBase { kind: REFUSAL, ..base }.write(room);
                         DataHead { tx_id, rx_id: error.code() as u32, segment: u64::MAX }
                             .write(room);
@@ -207,7 +224,7 @@ impl RxdTx {
                     _ => {
                         let from = self.first + (packet as usize - 1) * data_room;
                         RxdBase { kind: DATA, ..base }.write(room);
-                        DataHead { tx_id: id, rx_id: 0, segment: packet - 1 }.write(room);
+                        DataHead { tx_id, rx_id: 0, segment: packet - 1 }.write(room);
                         (DATA_HEAD, from, part(from))
                     }
                 };
@@ -338,7 +355,13 @@ impl RxdEngineEp {
 
     /// Starts an operation of the application's with so many bytes of data: makes its headers, and
     /// sends as much of it as may be sent now.
-    fn start(&mut self, mut tx: RxdTx, mut head: RxdOperation, len: usize, flags: u64) -> Result {
+    pub(super) fn start(
+        &mut self,
+        mut tx: RxdTx,
+        mut head: RxdOperation,
+        len: usize,
+        flags: u64,
+    ) -> Result {
         let conn = tx.conn;
         if head.cq_data.is_some() {
             head.flags |= WITH_CQ_DATA;
@@ -364,9 +387,16 @@ impl RxdEngineEp {
         }
         let is_inline = tx.head_len > 0 || (bare && tx.wire_flags & INLINE != 0);
         let id = self.ops.insert(Box::new(tx));
+        if id > ENTRY {
+            self.ops.remove(id);
+            return Err(Error::AGAIN);
+        }
+        // Never 0, by which operations are named that have no number.
+        self.op_generation = self.op_generation % (u32::MAX >> ENTRY_BITS) + 1;
         let tx = &mut self.ops[id];
+        tx.tx_id = self.op_generation << ENTRY_BITS | id;
         if !is_inline {
-            head.tx_id = id;
+            head.tx_id = tx.tx_id;
             head.packets = 1;
             let head_len = head.write(&mut tx.head);
             let first = len.min(most - BASE_LEN - head_len);
@@ -396,10 +426,14 @@ impl RxdEngineEp {
 
     /// Sends an answer of the engine's own.
     pub(super) fn start_answer(&mut self, tx: RxdTx) -> u32 {
-        let conn = tx.conn;
+        let (conn, refuses) = (tx.conn, tx.kind == REFUSAL);
         let id = self.ops.insert(Box::new(tx));
         let of = &mut self.conns[conn];
-        of.replies.push_back(id);
+        if refuses {
+            of.refusals.push_back(id)
+        } else {
+            of.replies.push_back(id)
+        }
         of.answers += 1;
         self.make_ready(conn);
         id
@@ -419,10 +453,10 @@ impl RxdEngineEp {
         let (now, mut sent, mut owed) = (*now, Ok(()), false);
         while sent.is_ok() && conn.may_repeat() {
             let Some((seq, again)) = conn.take_lost(now) else { break };
-            let Some(op) = ops.get(again.op) else { continue };
+            let Some(op) = ops.get_mut(again.op) else { continue };
             let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
             let room = &mut scratch[..most];
-            let part = (again.op, again.packet);
+            let part = again.packet;
             let len = op.build(&limits.regions, part, base, conn.is_ours(), room);
             sent = port.send(conn.to, &scratch[..len], len);
             if sent == Err(Error::AGAIN) {
@@ -430,9 +464,9 @@ impl RxdEngineEp {
             }
         }
         // Packets of full length one behind the other, of which the last may be shorter.
-        while sent != Err(Error::AGAIN) && conn.room() > 0 {
+        while sent != Err(Error::AGAIN) && (conn.room() > 0 || conn.may_refuse()) {
             let (mut at, mut stride, first, mut carries) = (BEFORE, 0, conn.next, false);
-            while conn.room() > 0 && at + most <= scratch.len() {
+            while at + most <= scratch.len() {
                 let Some(op_id) = next_op(conn, ops) else { break };
                 let Some(op) = ops.get_mut(op_id) else { continue };
                 if op.sent == 0 {
@@ -441,7 +475,7 @@ impl RxdEngineEp {
                 let seq = conn.send_next(op_id, op.sent, now);
                 let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
                 let room = &mut scratch[at..at + most];
-                let part = (op_id, op.sent);
+                let part = op.sent;
                 let mut len = op.build(&limits.regions, part, base, conn.is_ours(), room);
                 if at == BEFORE && conn.carries() && len + Carried::LEN <= most {
                     conn.habit.answered(now);
@@ -453,6 +487,8 @@ impl RxdEngineEp {
                 if op.sent == op.packets {
                     conn.sent.push_back((conn.next, op_id));
                 } else {
+                    // Only an operation of one packet overtakes the one that was begun.
+                    debug_assert!(conn.current.is_none());
                     conn.current = Some(op_id);
                 }
                 stride = if at == BEFORE { len } else { stride };
@@ -503,10 +539,10 @@ impl RxdEngineEp {
             tx.acked = true;
             if !tx.is_own() {
                 conn.answers -= 1;
-                let held = conn.hold.is_some_and(|(_, refusal)| refusal == op);
                 self.ops.remove(op);
-                if held {
-                    conn.hold = None;
+                let before = conn.holds.len();
+                conn.holds.retain(|(_, refusal)| *refusal != op);
+                if conn.holds.len() < before {
                     self.owe_ack(id, true);
                 }
             } else if tx.over {
@@ -521,16 +557,28 @@ impl RxdEngineEp {
         }
     }
 
-    /// Packets up to this number were taken by the peer. If a refusal is among them, what it is for need not be held
-    /// any more: the peer holds the acknowledgement of the refusal, if it has refused something itself.
-    pub(super) fn release(&mut self, id: u32, taken: u64) {
-        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_ours()) else { return };
-        let Some((_, refusal)) = conn.hold else { return };
-        let tx = self.ops.get(refusal).filter(|tx| tx.conn == id && tx.sent > 0);
-        if tx.is_some_and(|tx| tx.start < taken) {
-            conn.hold = None;
+    /// Acknowledges requests of a peer's that are refused, if it has taken the refusals among our
+    /// packets before this number. It may be unable to acknowledge those, because it has refused
+    /// requests of ours, and waits for the same.
+    pub(super) fn settle_taken(&mut self, id: u32, before: u64) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let held = conn.holds.len();
+        let ops = &self.ops;
+        conn.holds.retain(|(_, refusal)| {
+            ops.get(*refusal).is_some_and(|refusal| refusal.sent == 0 || refusal.start >= before)
+        });
+        if conn.holds.len() < held {
             self.owe_ack(id, true);
         }
+    }
+
+    /// The operation of the application's to a peer that the peer gives this number, if it still is
+    /// there and the peer can know of all of it: what is sent must not be given back.
+    pub(super) fn numbered(&self, id: u32, tx_id: u32) -> Option<u32> {
+        let op = tx_id & ENTRY;
+        let tx = self.ops.get(op)?;
+        let is = tx.conn == id && tx.is_own() && tx.tx_id == tx_id && tx.sent == tx.packets;
+        is.then_some(op)
     }
 
     /// A peer refused the operation whose first packet has this number, or to which this number of
@@ -541,10 +589,9 @@ impl RxdEngineEp {
         let starts = |op: &&u32| {
             self.ops.get(**op).is_some_and(|op| op.is_own() && op.sent > 0 && op.start == seq)
         };
-        let op = begun.filter(|_| seq != u64::MAX).find(starts).copied().unwrap_or(tx_id);
-        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.conn == id && tx.is_own()) else {
-            return;
-        };
+        let op = begun.filter(|_| seq != u64::MAX).find(starts).copied();
+        let Some(op) = op.or_else(|| self.numbered(id, tx_id)) else { return };
+        let tx = &mut self.ops[op];
         tx.error = Some(error);
         if tx.answer.is_some() {
             self.answered(op);
@@ -552,10 +599,9 @@ impl RxdEngineEp {
     }
 
     /// A peer says that a message of ours has met its receive.
-    pub(super) fn delivered(&mut self, id: u32, op: u32) {
-        let Some(tx) = self.ops.get_mut(op).filter(|tx| tx.conn == id && tx.deliver) else {
-            return;
-        };
+    pub(super) fn delivered(&mut self, id: u32, tx_id: u32) {
+        let Some(op) = self.numbered(id, tx_id).filter(|op| self.ops[*op].deliver) else { return };
+        let tx = &mut self.ops[op];
         tx.deliver = false;
         self.answered(op);
     }
@@ -612,9 +658,16 @@ impl RxdEngineEp {
     }
 }
 
-/// Takes out the operation whose packet is sent next: the one that was begun, else an answer to the
-/// peer, else the next that waits, unless that is to start when all before it are complete.
+/// Takes out the operation whose packet is sent next, if there is room for it: a refusal, else the
+/// one that was begun, else an answer to the peer, else the next that waits, unless that is to start
+/// when all before it are complete.
 fn next_op(conn: &mut RxdConn, ops: &Slab<Box<RxdTx>>) -> Option<u32> {
+    if conn.may_refuse() {
+        return conn.refusals.pop_front();
+    }
+    if conn.room() == 0 {
+        return None;
+    }
     if let Some(op) = conn.current.take().or_else(|| conn.replies.pop_front()) {
         return Some(op);
     }
