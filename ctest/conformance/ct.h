@@ -217,11 +217,13 @@ static inline void ct_relax(int64_t *since)
 {
 	const struct timespec nap = { 0, 50000 };
 	struct timespec t;
+	int64_t now;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
+	now = t.tv_sec * 1000000000LL + t.tv_nsec;
 	if (!*since)
-		*since = t.tv_sec * 1000000000LL + t.tv_nsec;
-	else if (t.tv_sec * 1000000000LL + t.tv_nsec - *since > 50000)
+		*since = now;
+	else if (now - *since > 50000)
 		nanosleep(&nap, NULL);
 }
 
