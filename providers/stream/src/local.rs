@@ -807,32 +807,26 @@ impl<L: ByteLink> LocalLink<L> {
             Err(Error::AGAIN) => {}
             result => return result,
         }
-        let Some(end) = part.end.get() else {
+        let behind = self.take_behind(part, room);
+        let end = part.end.get();
+        if end.is_none() {
             // The words that came early go on on the witness, if the other end says more.
-            let behind = self.take_behind(part, room);
             if part.behind.borrow().is_empty() {
                 self.hears_witness(part);
             } else {
                 part.news.witness.store(true, Ordering::Relaxed);
             }
-            return if behind > 0 { Ok(behind) } else { Err(Error::AGAIN) };
-        };
+        }
         match end {
-            WitnessEnd::Over(result) => {
-                // What was taken for words while the ends were about to meet is the last.
-                let behind = self.take_behind(part, room);
-                if behind > 0 { Ok(behind) } else { result }
-            }
-            WitnessEnd::Words(byte) if !room.is_empty() => {
-                let behind = self.take_behind(part, room);
-                if behind > 0 {
-                    return Ok(behind);
-                }
+            // At the link's end, what was taken for words while the ends were about to meet is the last.
+            _ if behind > 0 => Ok(behind),
+            Some(WitnessEnd::Over(result)) => result,
+            Some(WitnessEnd::Words(byte)) if !room.is_empty() => {
                 self.hears_witness(part);
                 room[0] = byte;
                 Ok(1)
             }
-            WitnessEnd::Words(_) => Err(Error::AGAIN),
+            _ => Err(Error::AGAIN),
         }
     }
 
@@ -880,16 +874,15 @@ impl<L: ByteLink> LocalLink<L> {
             return Ok(n);
         };
         let n = match came {
-            // Or it has ended since: what it wrote to the ring comes first.
-            Ok(0) if !room.is_empty() => return self.hear_last(part, at, came, room),
-            Ok(n) => n,
+            Ok(n) if n > 0 || room.is_empty() => n,
             Err(Error::AGAIN | Error::INTR) => {
                 // Who has moved, before all came that was sent earlier, has given a sign, and is looked
                 // at until that is here.
                 part.news.drained.store(false, Ordering::Relaxed);
                 return came;
             }
-            Err(_) => return self.hear_last(part, at, came, room),
+            // Or it has ended since: what it wrote to the ring comes first.
+            _ => return self.hear_last(part, at, came, room),
         };
         let due = at.checked_sub(before).ok_or(Error::PROTO)?;
         let due = usize::try_from(due).unwrap_or(usize::MAX).min(n);

@@ -120,10 +120,8 @@ impl Pair {
                 _ => FI_RMA | FI_READ,
             };
             let data = TxData::Own(vec![7; if kind == READ_REQ { 0 } else { len }].into());
-            let tx = RxdTx::new(conn, Context::NULL, flags, FI_COMPLETION, kind, data);
-            let answer = (kind == READ_REQ).then(RecvBuf::none);
-            let mut tx = tx;
-            tx.answer = answer;
+            let mut tx = RxdTx::new(conn, Context::NULL, flags, FI_COMPLETION, kind, data);
+            tx.answer = (kind == READ_REQ).then(RecvBuf::none);
             let head = RxdOperation {
                 kind,
                 flags: 0,
