@@ -4,8 +4,15 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck disable=SC2034 # for those who source this
 OUT=$ROOT/out
 WORK=$(mktemp -d)
-PIDS=()
-cleanup() { local p; for p in "${PIDS[@]}"; do kill -- "$p" 2>/dev/null; done; rm -rf "$WORK"; }
+# What this shell has started and what has not ended yet: the number of what has may be another's by now. With job
+# control (set -m) each is a group of processes.
+cleanup() {
+  local p group=; case $- in *m*) group=-;; esac
+  for p in $(jobs -pr); do kill -- "$group$p" 2>/dev/null; done
+  rm -rf "$WORK"
+}
+# stop PID: ends a process that this shell has started, if it still runs
+stop() { ! jobs -pr | grep -qx -- "$1" || kill "$1" 2>/dev/null; }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -97,7 +104,7 @@ fi_pp_once() {
   local bin=$1 prov=$2 type=$3 out=$4 pid i rc rc2; shift 4
   free_port; PP_LIBS=	# the data has the next port, which stays taken for a while
   LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -B "$PP_PORT" </dev/null >"$WORK/pp.server" 2>&1 &
-  pid=$!; PIDS+=("$pid")
+  pid=$!
   for i in $(seq 100); do
     ss -Hltn "sport = :$PP_PORT" 2>/dev/null | grep -q . && break
     kill -0 $pid 2>/dev/null || break

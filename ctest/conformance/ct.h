@@ -915,10 +915,14 @@ static inline int ct_run_one(const struct ct_test *t, char *why, size_t nwhy)
 			why[got] = 0;
 		}
 		for (int i = 0; i < n; i++) {
-			if (pid[i] <= 0 || waitpid(pid[i], &st, WNOHANG) != pid[i])
+			siginfo_t ended = { 0 };
+
+			/* its group first: once it is waited for, its number may be another's */
+			if (pid[i] <= 0 || waitid(P_PID, pid[i], &ended, WEXITED | WNOHANG | WNOWAIT) || ended.si_pid != pid[i])
 				continue;
 			left--;
 			kill(-pid[i], SIGKILL);
+			waitpid(pid[i], &st, 0);
 			pid[i] = 0;
 			/* who was ended here, on account of the other rank, has no verdict */
 			worst = WIFEXITED(st) ? WEXITSTATUS(st) : kill_at && WTERMSIG(st) == SIGKILL ? 0 : 1;
