@@ -493,6 +493,95 @@ static void accept_without_descriptors(int rank)
 	}
 	ct_done(&c);
 }
+/* One rank's table of descriptors has room for so many more while the two get to know each other.  A message fails or
+   comes, and where it came all that follow do, more than any buffer between the two holds. */
+static void few_descriptors(int rank)
+{
+	enum { KEPT = 14, FIRST = 50, N = 400, SIZE = 4000 };
+
+	for (int round = 0; round < 2 * KEPT; round++) {
+		int full = rank == round % 2, fds[256], k = 0, first = 0, sent = 0, received = 0;
+		struct fi_cq_tagged_entry e;
+		struct ct_name n, theirs;
+		struct rlimit l, low;
+		char *b, failed = 0, x;
+		struct ct c;
+
+		memset(&c, 0, sizeof c);
+		n = ct_open_rdm(&c, NULL);
+		b = ct_alloc(&c, SIZE);
+		ct_swap(&c, &n, &theirs, sizeof n);
+		c.peer = ct_insert(&c, &theirs);
+		CHECK(!getrlimit(RLIMIT_NOFILE, &l));
+		low = l;
+		low.rlim_cur = 200;
+		if (full) {
+			CHECK(!setrlimit(RLIMIT_NOFILE, &low));
+			while (k < 256 && (fds[k] = dup(0)) >= 0)
+				k++;
+			for (int i = 0; i < round / 2 && k > 0; i++)
+				close(fds[--k]);
+		}
+		ct_barrier(&c);
+		for (int i = 0; i < FIRST; i++) {
+			ssize_t r = 0;
+
+			if (!rank) {
+				POST(&c, fi_recv(c.ep, b, SIZE, ct_desc(b), FI_ADDR_UNSPEC, CTX(0)));
+				continue;
+			}
+			while ((r = fi_send(c.ep, b, 8, ct_desc(b), c.peer, CTX(0))) == -FI_EAGAIN)
+				ct_progress(&c);
+			if (r == -FI_EMFILE)
+				break;
+			OK(r);
+			first++;
+		}
+		ct_idle(&c, 60);
+		ct_barrier(&c);
+		while (k > 0)
+			close(fds[--k]);
+		CHECK(!setrlimit(RLIMIT_NOFILE, &l));
+		if (rank) {
+			struct fi_cq_err_entry err = { 0 };
+
+			failed = first < FIRST;
+			for (int i = 0; i < first; i++)
+				failed |= ct_next(&c, c.tx, &e, NULL, &err) < 0;
+			ct_send_oob(&failed, 1);
+		} else {
+			ct_recv_oob(&c, &failed, 1);
+			for (int i = 0; !failed && i < FIRST; i++)
+				ct_recvd(&c, CTX(0), 8);
+		}
+		while (!failed && rank == 0 && sent < N) {
+			ssize_t r = fi_send(c.ep, b, SIZE, ct_desc(b), c.peer, CTX(1));
+
+			if (r == -FI_EAGAIN) {
+				if (fi_cq_read(c.tx, &e, 1) == 1)
+					received++;
+				continue;
+			}
+			OK(r);
+			sent++;
+		}
+		if (!failed && rank)
+			ct_nap(20);	/* who reads is late */
+		for (; !failed && received < N; received++) {
+			if (rank) {
+				POST(&c, fi_recv(c.ep, b, SIZE, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
+				ct_recvd(&c, CTX(1), SIZE);
+			} else {
+				ct_sent(&c, CTX(1));
+			}
+		}
+		x = 'x';
+		ct_send_oob(&x, 1);
+		ct_recv_oob(&c, &x, 1);
+		ct_close(&c);
+	}
+	ct_barrier(NULL);
+}
 /* A signal handler that interrupts system calls disturbs nothing. */
 static void on_alarm(int s) { (void)s; }
 static void interrupted(int rank)
@@ -1227,6 +1316,7 @@ static const struct ct_test tests[] = {
 	{ "garbage connections do not disturb honest peers", garbage_beside, CT_RDM | CT_REL },
 	{ "running out of descriptors fails calls and kills nothing", no_descriptors, CT_RDM | CT_SOLO },
 	{ "a connection waits while the acceptor has no descriptor", accept_without_descriptors, CT_RDM | CT_REL },
+	{ "peers that get to know each other with few descriptors lose nothing", few_descriptors, CT_RDM | CT_REL },
 	{ "signals that interrupt system calls disturb nothing", interrupted, CT_REL },
 	{ "a peer that is busy for long is not taken for gone", busy_peer, CT_REL },
 	{ "a peer that is switched off is noticed, and found again when it is back", silent_peer, CT_RDM | CT_REL | CT_SOLO },

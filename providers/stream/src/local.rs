@@ -1618,7 +1618,7 @@ impl<I: Copy> HostPeers<I> {
             return;
         };
         let mut call = locked(&news.call);
-        let Some(called) = &*call else { return };
+        let Some(called) = &mut *call else { return };
         let heard = match self.host.borrow_mut().hear(called) {
             Ok(peer) => MeetingNews::Answered(peer),
             Err(Error::AGAIN | Error::INTR) => return,

@@ -37,6 +37,8 @@ const MAX_ACCEPTS: usize = 64;
 const GREETING_LEN: usize = 56;
 const ANSWER_LEN: usize = 32;
 const MAX_FDS: usize = 8;
+/// Descriptors of an answer: memory and bell of a door.
+const ANSWER_FDS: usize = 2;
 
 /// What the messages begin with, which names their version.
 const GREETING_MARK: [u8; 8] = *b"ofimeet1";
@@ -257,12 +259,23 @@ type DoorId = (i32, u64, u64);
 pub struct MeetingCall {
     socket: MeetingSocket,
     process: i32,
+    /// Descriptors that are closed when the answer comes, for those that come with it: where the process had
+    /// no room for these, the other end would be believed to have been understood.
+    room: Vec<OwnedFd>,
 }
 
 impl MeetingCall {
     /// The descriptor that is readable when the answer is there.
     pub fn fd(&self) -> RawFd {
         self.socket.0.as_raw_fd()
+    }
+
+    /// Takes room for the answer's descriptors.
+    fn take_room(&mut self) -> Result {
+        while self.room.len() < ANSWER_FDS {
+            self.room.push(self.socket.0.try_clone().map_err(|_| Error::last_os())?);
+        }
+        Ok(())
     }
 }
 
@@ -381,9 +394,11 @@ impl MeetingHost {
         greeting[..8].copy_from_slice(&GREETING_MARK);
         greeting[8..32].copy_from_slice(&offer[16..]);
         greeting[32..].copy_from_slice(&self.of_us(link));
-        watch(socket.0.as_raw_fd())?;
-        socket.send(&greeting, &[segment.as_fd(), self.door.memory(), self.door.bell()])?;
-        Ok((MeetingCall { socket, process }, pipe))
+        let mut call = MeetingCall { socket, process, room: Vec::new() };
+        call.take_room()?;
+        watch(call.fd())?;
+        call.socket.send(&greeting, &[segment.as_fd(), self.door.memory(), self.door.bell()])?;
+        Ok((call, pipe))
     }
 
     /// What either end says of itself: its number of the link, and how its memory is known.
@@ -402,7 +417,7 @@ impl MeetingHost {
         &mut self,
         said: &[u8],
         process: i32,
-        [door, bell]: [OwnedFd; 2],
+        [door, bell]: [OwnedFd; ANSWER_FDS],
     ) -> Result<MetPeer> {
         let index = u32::try_from(word(said, 0)).map_err(|_| Error::PROTO)?;
         let memory = match (&self.token, word(said, 8)) {
@@ -439,9 +454,14 @@ impl MeetingHost {
 
     /// The answer to a call: -FI_EAGAIN until it is there; any other error says that the link stays
     /// as it is.
-    pub fn hear(&mut self, call: &MeetingCall) -> Result<MetPeer> {
+    pub fn hear(&mut self, call: &mut MeetingCall) -> Result<MetPeer> {
         let mut answer = [0; ANSWER_LEN];
-        let fds = call.socket.receive(&mut answer)?;
+        call.room.clear();
+        let heard = call.socket.receive::<ANSWER_FDS>(&mut answer);
+        if heard.as_ref().is_err_and(|error| matches!(*error, Error::AGAIN | Error::INTR)) {
+            let _ = call.take_room();
+        }
+        let fds = heard?;
         if answer[..8] != ANSWER_MARK {
             return Err(Error::PROTO);
         }
@@ -581,13 +601,13 @@ mod tests {
     /// An honest meeting for link 7 of `host`, which the other side calls 9.
     fn meets(host: &mut MeetingHost, offer: &[u8; MEETING_OFFER_LEN]) {
         let mut other = MeetingHost::new(PAGES, true).unwrap();
-        let (call, theirs) = other.call(offer, 9, |_| Ok(())).unwrap();
-        assert_eq!(other.hear(&call).err(), Some(Error::AGAIN));
+        let (mut call, theirs) = other.call(offer, 9, |_| Ok(())).unwrap();
+        assert_eq!(other.hear(&mut call).err(), Some(Error::AGAIN));
         let (mut met, failed) = visits(host);
         assert_eq!((met.len(), failed.len()), (1, 0));
         let (link, ours) = met.pop().unwrap();
         assert_eq!(link, 7);
-        let peer = other.hear(&call).unwrap();
+        let peer = other.hear(&mut call).unwrap();
         assert_eq!(peer.index, 7);
         peer.join(&theirs);
         let mut room = [0; 8];
@@ -651,16 +671,16 @@ mod tests {
         meets(&mut host, &offer);
         assert_eq!(host.open_offers(), 0);
         let mut late = MeetingHost::new(PAGES, false).unwrap();
-        let (call, _) = late.call(&offer, 1, |_| Ok(())).unwrap();
+        let (mut call, _) = late.call(&offer, 1, |_| Ok(())).unwrap();
         nobody_comes(&mut host);
-        assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "a cookie that is used up");
+        assert_eq!(late.hear(&mut call).err(), Some(Error::CONNRESET), "a cookie that is used up");
         let offer = host.offer(7).unwrap();
         meets(&mut host, &offer);
         let offer = host.offer(7).unwrap();
         host.withdraw(7);
-        let (call, _) = late.call(&offer, 1, |_| Ok(())).unwrap();
+        let (mut call, _) = late.call(&offer, 1, |_| Ok(())).unwrap();
         nobody_comes(&mut host);
-        assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "a link that has ended");
+        assert_eq!(late.hear(&mut call).err(), Some(Error::CONNRESET), "a link that has ended");
         drop(host);
         assert_eq!(late.call(&offer, 1, |_| Ok(())).err(), Some(Error::CONNREFUSED));
     }
@@ -671,9 +691,9 @@ mod tests {
         let mut doors = Vec::new();
         for link in 0..2 {
             let offer = host.offer(link).unwrap();
-            let (call, _pipe) = other.call(&offer, link, |_| Ok(())).unwrap();
+            let (mut call, _pipe) = other.call(&offer, link, |_| Ok(())).unwrap();
             assert_eq!(visits(&mut host).0.len(), 1);
-            doors.push(other.hear(&call).unwrap().door);
+            doors.push(other.hear(&mut call).unwrap().door);
         }
         assert!(Arc::ptr_eq(&doors[0], &doors[1]));
         let third = MeetingHost::new(PAGES, true).unwrap();
@@ -756,12 +776,12 @@ mod tests {
         let offer = host.offer(7).unwrap();
         let mut caller = MeetingHost::new(PAGES, true).unwrap();
         for (mark, fds) in [(b"ofimeet?", [door, bell]), (&ANSWER_MARK, [door, door])] {
-            let (call, _pipe) = caller.call(&offer, 9, |_| Ok(())).unwrap();
+            let (mut call, _pipe) = caller.call(&offer, 9, |_| Ok(())).unwrap();
             let guest = host.place.as_ref().unwrap().accept().unwrap();
             let mut answer = [0; ANSWER_LEN];
             answer[..8].copy_from_slice(mark);
             guest.send(&answer, &fds).unwrap();
-            assert!(!matches!(caller.hear(&call), Ok(_) | Err(Error::AGAIN)));
+            assert!(!matches!(caller.hear(&mut call), Ok(_) | Err(Error::AGAIN)));
         }
     }
 
@@ -789,9 +809,9 @@ mod tests {
         let offers: Vec<_> = (0..=MAX_OFFERS).map(|_| host.offer(7).unwrap()).collect();
         assert_eq!(host.open_offers(), MAX_OFFERS);
         let mut late = MeetingHost::new(PAGES, false).unwrap();
-        let (call, _) = late.call(&offers[0], 1, |_| Ok(())).unwrap();
+        let (mut call, _) = late.call(&offers[0], 1, |_| Ok(())).unwrap();
         nobody_comes(&mut host);
-        assert_eq!(late.hear(&call).err(), Some(Error::CONNRESET), "the oldest is withdrawn");
+        assert_eq!(late.hear(&mut call).err(), Some(Error::CONNRESET), "the oldest is withdrawn");
         meets(&mut host, &offers[1]);
     }
 
