@@ -382,6 +382,46 @@ static void late_name(int rank)
 	ct_done(&c);
 }
 
+/* Nor does a message that waits keep the name when that is removed: it may be another's then. */
+static void lost_name(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_DIRECTED_RECV };
+	struct ct c;
+	struct ct_name mine, theirs;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 4096);
+	mine = ct_getname(&c.ep->fid);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	if (rank == 0) {
+		struct fi_cq_tagged_entry e = { 0 };
+		fi_addr_t from = 12345, me;
+
+		OK(fi_av_remove(c.av, &c.peer, 1, 0));
+		ct_barrier(&c);
+		ct_barrier(&c);
+		ct_idle(&c, 100);
+		c.peer = ct_insert(&c, &theirs);
+		ct_idle(&c, 20);
+		OK(fi_av_remove(c.av, &c.peer, 1, 0));
+		me = ct_insert(&c, &mine);
+		OK(fi_recv(c.ep, b + 1024, 64, ct_desc(b), me, CTX(9)));
+		recv1(&c, b, 64, 0);
+		ct_next(&c, c.rx, &e, &from, NULL);
+		CHECK(e.op_context == CTX(0));
+		EQ(from, FI_ADDR_NOTAVAIL);
+		ct_barrier(&c);
+	} else {
+		ct_barrier(&c);
+		send1(&c, b, 64, 0);
+		ct_sent(&c, CTX(0));
+		ct_barrier(&c);
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
+
 /* FI_SOURCE_ERR: a stranger's message fails with the stranger's address, and is there all the same. */
 static void source_stranger(int rank)
 {
@@ -911,6 +951,7 @@ static const struct ct_test tests[] = {
 	{ "readfrom tells FI_ADDR_NOTAVAIL for a sender outside the address vector", source_unknown, CT_RDM },
 	{ "with FI_AV_USER_ID completions name a peer as the application does", user_id, CT_RDM | CT_REL },
 	{ "a message that waits takes its sender's name when that is inserted, and no other", late_name, CT_RDM | CT_REL },
+	{ "a message that waits has no name any more when that is removed", lost_name, CT_RDM | CT_REL },
 	{ "with FI_SOURCE_ERR a stranger's message fails and tells the address", source_stranger, CT_RDM | CT_REL },
 	{ "with FI_SOURCE_ERR a stranger may be gone, and truncation is told", source_stranger_gone, CT_RDM | CT_REL },
 	{ "sread waits on FI_WAIT_UNSPEC", sread_unspec, 0 },

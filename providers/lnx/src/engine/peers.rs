@@ -320,9 +320,16 @@ impl LnxEngine {
         }
         let mut state = self.lock();
         let Some(ep) = state.eps.get_mut(id) else { return };
-        let Some(peer) = ep.peers.take(name) else { return };
-        ep.inbox.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
-        ep.settle(peer);
+        if ep.peers.take(name).is_none() {
+            return;
+        }
+        // The peer, and who sent messages that waited before the name was inserted.
+        for stranger in ep.peers.strangers() {
+            if ep.inbox.name_of(stranger) == name {
+                ep.inbox.set_name(stranger, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+                ep.settle(stranger);
+            }
+        }
     }
 }
 
