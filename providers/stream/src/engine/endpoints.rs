@@ -60,6 +60,10 @@ impl<N: Net> StreamState<N> {
             }
         }
         self.admit_held(ep_id, addr);
+        // More is kept of a peer with a name, and a thread that sleeps looks at nobody who waits for that.
+        if !self.crowded.is_empty() {
+            self.keep_crowded();
+        }
     }
 
     /// The application chose what completions report for a name (FI_AV_USER_ID).

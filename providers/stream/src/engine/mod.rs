@@ -65,6 +65,7 @@ use state::{TOKEN_CALLER, TOKEN_CONN, TOKEN_LISTENER};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 use transfer::CopiedPacket;
 
 /// Most connections on the hot list (`StreamState::hot`). Only a single hot connection is read
@@ -110,10 +111,22 @@ trait Live: Send + Sync {
     fn flush(&self);
 }
 
+/// How often a process that ends asks for an engine that another thread is using, and how long it waits each
+/// time. A thread has it for a short while only, unless it is the one that ends the process.
+const LAST_ASKS: usize = 100;
+const LAST_PAUSE: Duration = Duration::from_micros(100);
+
 impl<N: Net> Live for StreamEngine<N> {
     fn flush(&self) {
-        if !self.is_copy() {
-            self.visited();
+        // Without threads of the library's own nothing is held back.
+        if self.is_copy() || !self.state.admits_visitors() {
+            return;
+        }
+        for _ in 0..LAST_ASKS {
+            if self.visited() {
+                return;
+            }
+            std::thread::sleep(LAST_PAUSE);
         }
     }
 }
