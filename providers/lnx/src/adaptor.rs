@@ -10,7 +10,7 @@ use ofi_provider::contexts::ContextPlace;
 use ofi_provider::endpoint::{EndpointAside, RdmAttr, RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::lock::Guard;
+use ofi_provider::lock::{AtOnce, Guard};
 use ofi_provider::peers::HearsNames;
 use ofi_provider::progress::Progress;
 use std::sync::Arc;
@@ -42,6 +42,16 @@ impl RdmEngine for LnxEngine {
     #[inline]
     fn state(&self) -> Guard<'_, LnxState> {
         self.lock()
+    }
+
+    // Who posts a receive for which no message waits has nothing to start.
+    #[inline(always)]
+    fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, LnxState>> {
+        self.lock_at_once::<LEVEL>()
+    }
+
+    fn level(&self) -> usize {
+        self.level()
     }
 
     fn add(&self, identity: RdmAttr) -> u32 {

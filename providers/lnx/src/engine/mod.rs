@@ -25,7 +25,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{Inbox, Meeting, UnexpectedBody};
 use ofi_provider::ledger::Ledger;
 use ofi_provider::link_addr::LinkAddr;
-use ofi_provider::lock::{Guard, Level, Lock};
+use ofi_provider::lock::{AtOnce, Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
@@ -225,6 +225,17 @@ impl LnxEngine {
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, LnxState> {
         self.shared.state.lock()
+    }
+
+    /// Takes the lock if it is free, as [`Lock::at_once`] does.
+    #[inline(always)]
+    pub(crate) fn lock_at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, LnxState>> {
+        self.shared.state.at_once::<LEVEL>()
+    }
+
+    /// The number of the lock's level.
+    pub(crate) fn level(&self) -> usize {
+        self.shared.state.level()
     }
 
     /// Adds an endpoint; returns its number.
