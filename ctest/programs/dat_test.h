@@ -23,7 +23,7 @@ static DAT_EVENT next(DAT_EVD_HANDLE evd)
 {
 	DAT_EVENT e; DAT_COUNT more;
 	memset(&e, 0, sizeof e);
-	if (dat_evd_wait(evd, 10000000, 1, &e, &more)) e.event_number = 0;
+	if (dat_evd_wait(evd, 100000000, 1, &e, &more)) e.event_number = 0;
 	return e;
 }
 static int nothing(DAT_EVD_HANDLE evd)
