@@ -35,6 +35,8 @@ const BEFORE: usize = ManyDatagrams::LEN;
 /// that had the entry before: of those, answers may still come.
 const ENTRY_BITS: u32 = 20;
 const ENTRY: u32 = (1 << ENTRY_BITS) - 1;
+/// What a peer of the original gives back of a number: the least bits, which have to say where the entry is.
+const OF_ORIGINAL: u32 = 0xffff;
 
 /// Where the data of an operation are.
 #[derive(Debug)]
@@ -387,7 +389,9 @@ impl RxdEngineEp {
         }
         let is_inline = tx.head_len > 0 || (bare && tx.wire_flags & INLINE != 0);
         let id = self.ops.insert(Box::new(tx));
-        if id > ENTRY {
+        // Who is not known yet may be of the original.
+        let is_ours = self.conns.get(conn).is_some_and(|conn| conn.is_ours());
+        if id > if is_ours { ENTRY } else { OF_ORIGINAL } {
             self.ops.remove(id);
             return Err(Error::AGAIN);
         }
@@ -575,10 +579,11 @@ impl RxdEngineEp {
     /// The operation of the application's to a peer that the peer gives this number, if it still is
     /// there and the peer can know of all of it: what is sent must not be given back.
     pub(super) fn numbered(&self, id: u32, tx_id: u32) -> Option<u32> {
-        let op = tx_id & ENTRY;
+        let known = if self.conns.get(id)?.is_ours() { u32::MAX } else { OF_ORIGINAL };
+        let op = tx_id & known & ENTRY;
         let tx = self.ops.get(op)?;
-        let is = tx.conn == id && tx.is_own() && tx.tx_id == tx_id && tx.sent == tx.packets;
-        is.then_some(op)
+        let is_it = (tx.tx_id ^ tx_id) & known == 0;
+        (is_it && tx.conn == id && tx.is_own() && tx.sent == tx.packets).then_some(op)
     }
 
     /// A peer refused the operation whose first packet has this number, or to which this number of
