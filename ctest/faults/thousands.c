@@ -6,6 +6,7 @@
  */
 #include "../conformance/ct.h"
 #include "fault.h"
+#include <rdma/fi_ext.h>
 
 enum { PROCS = 4, LEN = 64, WINDOW = 64 };
 /* What an idle peer may take of our memory beside what the system keeps for its socket. */
@@ -271,9 +272,73 @@ static void closes(int rank)
 		FAIL("%.1f us for each of %d peers, and %.1f us for each of an eighth of them", many, n, few);
 }
 
+/* Seconds of the processor for asking each of the first connections of n for its link, many times. */
+static double asking(struct ct *c, int n, struct fid_ep **ep, int *made)
+{
+	enum { ASKED = 20, TIMES = 2000 };
+	struct ct_name to = ct_getname(&c->pep->fid);
+	double t;
+
+	for (; *made < 2 * n; *made += 2) {
+		struct ct caller = { .o = c->o, .fabric = c->fabric, .domain = c->domain, .eq = c->eq, .tx = c->tx, .rx = c->rx };
+		struct { struct fi_eq_cm_entry e; char d[512]; } b;
+		uint32_t ev = 0;
+
+		ct_prepare(&caller, &to);
+		ep[*made] = caller.ep;
+		OK(fi_connect(caller.ep, caller.info->dest_addr, NULL, 0));
+		fi_freeinfo(caller.info);
+		CHECK(ct_event(c, &ev, &b, sizeof b, NULL) > 0);
+		EQ(ev, FI_CONNREQ);
+		OK(fi_endpoint(c->domain, b.e.info, &ep[*made + 1], NULL));
+		OK(fi_ep_bind(ep[*made + 1], &c->eq->fid, 0));
+		OK(fi_ep_bind(ep[*made + 1], &c->tx->fid, FI_TRANSMIT));
+		OK(fi_ep_bind(ep[*made + 1], &c->rx->fid, FI_RECV));
+		OK(fi_enable(ep[*made + 1]));
+		OK(fi_accept(ep[*made + 1], NULL, 0));
+		fi_freeinfo(b.e.info);
+		ct_want_event(c, FI_CONNECTED, NULL, 0);
+		ct_want_event(c, FI_CONNECTED, NULL, 0);
+	}
+	t = cpu_seconds();
+	for (int i = 0; i < ASKED * TIMES; i++) {
+		struct fi_peer_links links;
+		size_t len = sizeof links;
+
+		OK(fi_getopt(&ep[i % ASKED]->fid, FI_OPT_ENDPOINT, FI_OPT_PEER_LINKS, &links, &len));
+		EQ(links.memory + links.network, 1);
+	}
+	return (cpu_seconds() - t) / (ASKED * TIMES);
+}
+static void asks(int rank)
+{
+	enum { FEW = 20, MANY = 800 };
+	static struct fid_ep *ep[2 * MANY];
+	struct ct c = { .o.caps = FI_MSG, .o.cq_size = 4096 };
+	double few, many;
+	int made = 0;
+
+	(void)rank;
+	if (strcmp(ct_prov, "tcp"))
+		SKIP("an option of tcp");
+	need_fds(2 * MANY + 200);
+	ct_listen(&c);
+	ct_open_domain(&c);
+	few = asking(&c, FEW, ep, &made) * 1e9;
+	many = asking(&c, MANY, ep, &made) * 1e9;
+	printf("     %s: asked in %.0f ns with %d connections, in %.0f ns with %d\n", ct_prov, few, FEW, many, MANY);
+	fflush(stdout);
+	if (many > 4 * few && many > 1000)
+		FAIL("%.0f ns with %d connections, and %.0f ns with %d", few, FEW, many, MANY);
+	while (made)
+		OK(fi_close(&ep[--made]->fid));
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "thousands of peers connect, are answered, stay idle and go", over_sockets, CT_SOLO | CT_RDM },
 	{ "thousands of peers of this host connect, are answered, stay idle and go", through_memory, CT_SOLO | CT_RDM },
 	{ "closing an endpoint takes as long for each of its peers, however many there are", closes, CT_SOLO | CT_RDM },
+	{ "asking a connected endpoint for its link takes as long, however many there are", asks, CT_SOLO | CT_MSG },
 };
 CT_MAIN("thousands", tests)

@@ -1003,8 +1003,17 @@ impl<N: Net> StreamState<N> {
 
     /// The connections of an endpoint.
     pub(super) fn conns_of(&self, ep_id: u32) -> Vec<u32> {
-        let is_its = |(id, conn): (u32, &StreamConn<N>)| (conn.ep == ep_id).then_some(id);
-        self.conns.iter().filter_map(is_its).collect()
+        self.each_conn_of(ep_id).map(|(id, _)| id).collect()
+    }
+
+    /// The connections of an endpoint. A MSG endpoint's only one is not searched for: there may be as
+    /// many endpoints as connections.
+    pub(super) fn each_conn_of(&self, ep_id: u32) -> impl Iterator<Item = (u32, &StreamConn<N>)> {
+        let ep = &self.eps[ep_id];
+        let only = (ep.identity.kind == StreamEpKind::Msg).then_some(ep.conn);
+        let all = only.is_none().then(|| self.conns.iter()).into_iter().flatten();
+        let found = only.and_then(|id| self.conns.get(id).map(|conn| (id, conn)));
+        found.into_iter().chain(all).filter(move |(_, conn)| conn.ep == ep_id)
     }
 
     /// Makes a connection the peer's.
@@ -1152,13 +1161,7 @@ impl<N: Net> StreamState<N> {
     /// Closes an endpoint: ends its connections, cancels its operations, and forgets its
     /// callers.
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
-        let ep = &self.eps[ep_id];
-        let ids = match ep.identity.kind {
-            // A MSG endpoint's only connection is not searched for: there may be as many
-            // endpoints as connections.
-            StreamEpKind::Msg => self.conns.get(ep.conn).map(|_| ep.conn).into_iter().collect(),
-            _ => self.conns_of(ep_id),
-        };
+        let ids = self.conns_of(ep_id);
         // The event queue hears nothing of an endpoint that is being closed.
         self.eps[ep_id].eq = None;
         self.flush_conns(&ids);

@@ -21,8 +21,8 @@ impl<N: Net> StreamState<N> {
 
     /// How many of the endpoint's connections go which way (FI_OPT_PEER_LINKS).
     pub(crate) fn peer_links(&self, ep: u32) -> fi_peer_links {
-        let made = |conn: &&StreamConn<N>| conn.ep == ep && conn.stage == Stage::Connected;
-        let conns = self.conns.iter().map(|(_, conn)| conn).filter(made);
+        let made = |conn: &&StreamConn<N>| conn.stage == Stage::Connected;
+        let conns = self.each_conn_of(ep).map(|(_, conn)| conn).filter(made);
         count_links(conns.map(|conn| conn.link.sends_locally() && conn.link.hears_locally()))
     }
 
