@@ -9,6 +9,7 @@ use super::rx::Arriving;
 use crate::wire::{Ack, Carried, Greeting, NO_OP, RxdBase};
 use ofi_provider::abi::fi_addr_t;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Packets under way before the network has shown what it carries.
@@ -107,6 +108,11 @@ pub(super) struct RxdConn {
     doubles: u32,
     /// Losses of packets before this number are those of one event.
     recovered: u64,
+    /// When the last packet was sent of those that are known to have come.
+    newest: Option<Instant>,
+    /// A lost packet is to be sent again though as many are under way as may be: the network carried
+    /// some meanwhile, and without the word that it brings nothing might be heard of the rest.
+    urgent: bool,
     smoothed: Option<(Duration, Duration)>,
     retries: u32,
     pub(super) deadline: Option<Instant>,
@@ -166,6 +172,8 @@ impl RxdConn {
             growth: 0,
             doubles: 0,
             recovered: 0,
+            newest: None,
+            urgent: false,
             smoothed: None,
             retries: 0,
             deadline: None,
@@ -258,7 +266,8 @@ impl RxdConn {
     /// Whether a packet that is lost may be sent again now. One may be even if the peer wants none,
     /// whose next word may be lost as well.
     pub(super) fn may_repeat(&self) -> bool {
-        self.lost > 0 && (self.room() > 0 || self.flight.len() == self.here + self.lost)
+        let silent = self.flight.len() == self.here + self.lost;
+        self.lost > 0 && (self.room() > 0 || silent || self.urgent)
     }
 
     /// The oldest packet that is lost, for it to be sent again: its number with it. It counts as
@@ -271,6 +280,7 @@ impl RxdConn {
         let sent = &mut self.flight[at];
         (sent.lost, sent.again, sent.at) = (false, true, now);
         self.lost -= 1;
+        self.urgent = false;
         self.arm(now);
         Some((self.acked + at as u64, self.flight[at]))
     }
@@ -291,9 +301,9 @@ impl RxdConn {
         seq
     }
 
-    /// The last packets were not sent: they are to be sent again.
-    pub(super) fn not_sent(&mut self, first: u64) {
-        for seq in first.max(self.acked)..self.next {
+    /// Packets of these numbers were not sent: they are to be sent again.
+    pub(super) fn not_sent(&mut self, numbers: Range<u64>) {
+        for seq in numbers.start.max(self.acked)..numbers.end {
             self.lose((seq - self.acked) as usize);
         }
     }
@@ -316,9 +326,9 @@ impl RxdConn {
     }
 
     fn arm(&mut self, now: Instant) {
-        if self.deadline.is_none() {
-            self.deadline = Some(now + self.rto());
-        }
+        // The peer may have been about to be asked for a sign, which is later.
+        let at = now + self.rto();
+        self.deadline = Some(self.deadline.map_or(at, |before| before.min(at)));
     }
 
     /// Sets the time at which the peer is asked again.
@@ -379,17 +389,13 @@ impl RxdConn {
         self.retries = 0;
         let count = (next - self.acked) as usize;
         let recovering = next < self.recovered;
+        let had = self.here;
         if count > 0 {
-            let mut took = None;
-            for sent in self.flight.drain(..count) {
-                self.here -= usize::from(sent.here);
-                self.lost -= usize::from(sent.lost);
-                took = (!sent.again).then(|| now.saturating_duration_since(sent.at));
-            }
+            // The last says how long the network took, unless it was known before to have come.
+            (0..count).for_each(|at| self.arrived(at, now, at + 1 == count));
+            self.flight.drain(..count);
+            self.here -= count;
             self.acked = next;
-            if let Some(took) = took {
-                self.measure(took);
-            }
             self.doubles = 0;
             if !recovering {
                 self.grow(count);
@@ -403,8 +409,10 @@ impl RxdConn {
                 self.arm(now);
             }
             if self.is_ours() {
-                (0..self.flight.len().min(ack.taken as usize)).for_each(|at| self.arrived(at));
-                self.note_here(ack.here, now);
+                let taken = self.flight.len().min(ack.taken as usize);
+                (0..taken).for_each(|at| self.arrived(at, now, false));
+                self.note_here(ack.here, recovering, now);
+                self.urgent |= self.lost > 0 && self.here + count > had;
             } else if self.doubles >= DOUBLES && !recovering {
                 self.doubles = 0;
                 (0..self.flight.len()).for_each(|at| self.lose(at));
@@ -414,17 +422,30 @@ impl RxdConn {
         Some(Acked { go_on: self.room() > before || self.lost > 0 || self.may_refuse() })
     }
 
-    /// The peer has a packet, though it is not acknowledged.
-    fn arrived(&mut self, at: usize) {
+    /// The peer has a packet; `measures`: this is the first word of it, and tells how long it took.
+    fn arrived(&mut self, at: usize, now: Instant, measures: bool) {
         let sent = &mut self.flight[at];
-        if !std::mem::replace(&mut sent.here, true) {
-            self.here += 1;
-            self.lost -= usize::from(std::mem::take(&mut sent.lost));
+        if std::mem::replace(&mut sent.here, true) {
+            return;
+        }
+        self.here += 1;
+        let (lost, again, sent) = (std::mem::take(&mut sent.lost), sent.again, sent.at);
+        self.lost -= usize::from(lost);
+        let took = now.saturating_duration_since(sent);
+        // Word of a packet that counted as lost is late; of one that was sent twice it may be word
+        // of the first, if it comes sooner than word of the second can.
+        let of_first = again && took < self.smoothed.map_or(FIRST_RTO, |(mean, _)| mean / 2);
+        if !lost && !of_first {
+            self.newest = self.newest.max(Some(sent));
+        }
+        if measures && !lost && !again {
+            self.measure(took);
         }
     }
 
-    /// Notes which packets behind the expected one the peer has, and which are lost by that.
-    fn note_here(&mut self, mut bits: u64, now: Instant) {
+    /// Notes which packets behind the expected one the peer has, and which are lost by that: those
+    /// long before the last that has come, and those that were sent long before it.
+    fn note_here(&mut self, mut bits: u64, recovering: bool, now: Instant) {
         let mut last = None;
         while bits != 0 {
             let at = bits.trailing_zeros() as usize + 1;
@@ -432,17 +453,22 @@ impl RxdConn {
             if at >= self.flight.len() {
                 break;
             }
-            self.arrived(at);
+            self.arrived(at, now, bits == 0);
             last = Some(at);
         }
-        let Some(last) = last else { return };
+        if last.is_none() && !recovering {
+            return;
+        }
         let patience = self.smoothed.map_or(FIRST_RTO, |(mean, spread)| mean + 4 * spread);
+        let behind = last.map_or(0, |last| (last + 1).saturating_sub(REORDERED as usize));
+        let overtaken = self.smoothed.map_or(FIRST_RTO, |(mean, _)| mean / 2);
         let mut any = false;
-        for at in 0..(last + 1).saturating_sub(REORDERED as usize) {
+        for at in 0..self.flight.len() {
             let sent = self.flight[at];
             // One that was sent again may be on its way.
-            let on_its_way = sent.again && now < sent.at + patience;
-            if !sent.here && !sent.lost && !on_its_way {
+            let passed = at < behind && !(sent.again && now < sent.at + patience);
+            let late = self.newest.is_some_and(|newest| newest > sent.at + overtaken);
+            if (passed || late) && !sent.here && !sent.lost {
                 self.lose(at);
                 any = true;
             }
@@ -563,6 +589,70 @@ mod tests {
         assert!(conn.carried < 2 * FIRST_WINDOW, "fewer are under way after a loss");
         conn.take_ack(24, OPEN, now).unwrap();
         assert!(!conn.has_lost());
+    }
+
+    const TRIP: Duration = Duration::from_micros(100);
+
+    /// A connection on which round trips took TRIP, with so many packets under way since the time.
+    fn moving(count: usize) -> (RxdConn, Instant) {
+        let (mut conn, now) = conn(true);
+        assert_eq!(send(&mut conn, 1000, now), FIRST_WINDOW);
+        let now = now + TRIP;
+        conn.take_ack(16, OPEN, now).unwrap();
+        assert_eq!(send(&mut conn, count, now), count);
+        (conn, now)
+    }
+
+    fn lost(conn: &mut RxdConn, now: Instant) -> Vec<u64> {
+        std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect()
+    }
+
+    #[test]
+    fn what_is_sent_is_sent_again_in_time_though_the_peer_was_to_be_asked_later() {
+        let (mut conn, now) = moving(1);
+        conn.ops = 1;
+        conn.take_ack(17, OPEN, now).unwrap();
+        conn.arm_probe(now);
+        assert_eq!(conn.deadline, Some(now + PROBE));
+        send(&mut conn, 1, now);
+        assert!(conn.deadline.unwrap() < now + PROBE / 10);
+    }
+
+    #[test]
+    fn what_waited_for_a_lost_packet_does_not_tell_how_long_the_network_takes() {
+        let (mut conn, now) = moving(8);
+        let now = now + TRIP;
+        conn.take_ack(16, Ack { window: 128, here: 0b111_1111, taken: 0 }, now).unwrap();
+        assert_eq!(lost(&mut conn, now), [16]);
+        // What was sent again is lost as well, and comes long after.
+        let now = now + 1000 * TRIP;
+        conn.take_ack(24, OPEN, now).unwrap();
+        assert!(conn.smoothed.unwrap().0 < 2 * TRIP);
+    }
+
+    #[test]
+    fn a_lost_packet_is_sent_again_though_as_many_are_under_way_as_may_be() {
+        let (mut conn, now) = moving(32);
+        let now = now + TRIP;
+        // 17 to 19 came: fewer are to be under way than are.
+        conn.take_ack(16, Ack { window: 128, here: 0b111, taken: 0 }, now).unwrap();
+        assert_eq!(conn.room(), 0);
+        assert!(conn.may_repeat());
+        assert_eq!(conn.take_lost(now).unwrap().0, 16);
+        conn.not_sent(16..17);
+        assert!(!conn.may_repeat(), "one for each word of the peer's");
+    }
+
+    #[test]
+    fn what_was_sent_long_before_what_came_is_lost() {
+        let (mut conn, now) = moving(16);
+        let now = now + TRIP;
+        // Of 16 and of all behind 19 nothing is heard.
+        conn.take_ack(16, Ack { window: 128, here: 0b111, taken: 0 }, now).unwrap();
+        assert_eq!(lost(&mut conn, now), [16]);
+        let now = now + TRIP;
+        conn.take_ack(20, OPEN, now).unwrap();
+        assert_eq!(lost(&mut conn, now), (20..32).collect::<Vec<_>>());
     }
 
     #[test]

@@ -464,7 +464,7 @@ impl RxdEngineEp {
             let len = op.build(&limits.regions, part, base, conn.is_ours(), room);
             sent = port.send(conn.to, &scratch[..len], len);
             if sent == Err(Error::AGAIN) {
-                conn.not_sent(seq);
+                conn.not_sent(seq..seq + 1);
             }
         }
         // Packets of full length one behind the other, of which the last may be shorter.
@@ -508,7 +508,7 @@ impl RxdEngineEp {
             }
             sent = port.send_many(conn.to, &mut scratch[..at], stride);
             if sent == Err(Error::AGAIN) {
-                conn.not_sent(first);
+                conn.not_sent(first..conn.next);
             }
             owed |= carries && sent.is_err();
         }
