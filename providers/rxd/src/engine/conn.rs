@@ -227,9 +227,19 @@ impl RxdConn {
         self.retries
     }
 
-    /// The peer gave a sign of life.
-    pub(super) fn lives(&mut self) {
-        self.retries = 0;
+    /// The peer gave a sign of life: what is under way is sent again as soon as that of a peer that
+    /// was never silent.
+    pub(super) fn lives(&mut self, now: Instant) {
+        let silent = std::mem::take(&mut self.retries) > 0;
+        if silent && !self.flight.is_empty() {
+            self.arm(now);
+        }
+    }
+
+    /// Whether what is under way is sent again in time.
+    #[cfg(test)]
+    pub(super) fn is_in_time(&self, now: Instant) -> bool {
+        self.flight.is_empty() || self.deadline.is_some_and(|at| at <= now + self.rto())
     }
 
     /// Whether nothing is under way to the peer.
@@ -386,7 +396,7 @@ impl RxdConn {
         }
         let before = self.room();
         self.window = ack.window.min(1 << 16) as usize;
-        self.retries = 0;
+        self.lives(now);
         let count = (next - self.acked) as usize;
         let recovering = next < self.recovered;
         let had = self.here;
@@ -405,9 +415,6 @@ impl RxdConn {
             self.doubles += 1;
         }
         if !self.flight.is_empty() {
-            if count > 0 {
-                self.arm(now);
-            }
             if self.is_ours() {
                 let taken = self.flight.len().min(ack.taken as usize);
                 (0..taken).for_each(|at| self.arrived(at, now, false));
@@ -418,6 +425,9 @@ impl RxdConn {
                 (0..self.flight.len()).for_each(|at| self.lose(at));
                 self.recovered = self.next;
             }
+        }
+        if !self.flight.is_empty() {
+            self.arm(now);
         }
         Some(Acked { go_on: self.room() > before || self.lost > 0 || self.may_refuse() })
     }

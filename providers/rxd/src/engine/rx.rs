@@ -268,7 +268,9 @@ impl RxdEngineEp {
             );
             self.drop_conn(id, Error::CONNRESET);
         } else {
-            conn.lives();
+            conn.lives(self.now);
+            let at = conn.deadline;
+            self.note_deadline(at);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! (`ofi_simulation`).
 mod pair;
 
+use super::conn::Acquaintance;
 use super::port::{PacketPort, PortSource};
 use super::rx::RxdUnexpected;
 use super::{RxdEngine, RxdIdentity, RxdLimits, RxdState};
@@ -345,6 +346,8 @@ impl RxdState {
             assert_eq!(ep.early_bytes, early, "bytes of packets that came early");
             for (id, conn) in ep.conns.iter() {
                 assert!(conn.early.len() <= ep.limits.config.max_unacked, "more than the window");
+                let waits = conn.stage == Acquaintance::Known && ep.limits.config.retry;
+                assert!(!waits || conn.is_in_time(ep.now), "connection {id} is not seen to");
                 let answers = ep.ops.iter().filter(|(_, op)| op.conn == id && !op.is_own()).count();
                 assert_eq!(conn.answers, answers, "answers of connection {id}");
             }
