@@ -10,7 +10,8 @@ use ofi_provider::info::{
 };
 use std::ffi::CString;
 
-const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
+const TX_CAPS: u64 =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_TRIGGER;
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
@@ -21,9 +22,12 @@ const RX_CAPS: u64 = FI_MSG
     | FI_SOURCE
     | FI_DIRECTED_RECV
     | FI_MULTI_RECV
-    | FI_RMA_EVENT;
+    | FI_RMA_EVENT
+    | FI_TRIGGER;
 /// Capabilities that an application which asks for some gets only if it asks for these.
-const HINTED_CAPS: u64 = FI_DIRECTED_RECV | FI_RMA_EVENT;
+const HINTED_CAPS: u64 = FI_DIRECTED_RECV | FI_RMA_EVENT | FI_TRIGGER;
+/// Those of [`HINTED_CAPS`] that one which asks for none does not get either: the original has none.
+const NAMED_CAPS: u64 = FI_TRIGGER;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
@@ -180,7 +184,7 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     }
     let mut info = alter(api, &offer, hints)?;
     let unasked = match hints.map_or(0, InfoRef::caps) {
-        0 => 0,
+        0 => NAMED_CAPS,
         asked => HINTED_CAPS & !asked,
     };
     info.set_caps(info.caps() & !unasked);
