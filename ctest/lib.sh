@@ -139,13 +139,13 @@ fetch() {
 
 # diagnosed PATTERN COMMAND...: what the command has fi_doctor write to LOG begins with such a line. Where much else runs a
 # process may get no processor for a while, and fi_doctor is right to say so, or sees too little to say anything: then it is
-# asked again.
+# asked again, as it is while it says what NOT_YET is.
 diagnosed() {
   local pattern=$1 rc _; shift
   for _ in {1..30}; do
     "$@"; rc=$?
     [ $rc = 1 ] && head -1 "$LOG" | grep -qE "$pattern" && return 0
-    [ $rc = 0 ] || grep -q 'gets no processor' "$LOG" || return 1
+    [ $rc = 0 ] || grep -qE "gets no processor${NOT_YET:+|$NOT_YET}" "$LOG" || return 1
     sleep 1
   done
   return 1
