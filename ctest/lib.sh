@@ -118,21 +118,21 @@ fi_pp_once() {
   [ $rc = 0 ] && [ $rc2 = 0 ]
 }
 
-# runtime NAME REQUIREMENT: sets V to a Python environment with that package of PyPI, which is
-# fetched once and kept in OFI_TEST_CACHE.
+# runtime NAME REQUIREMENT...: sets V to a Python environment with these packages of PyPI and no others,
+# which are fetched once and kept in OFI_TEST_CACHE.
 : "${OFI_TEST_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/ofi-test}"
 runtime() {
   local lock r
   V=$OFI_TEST_CACHE/$1
   [ -e "$V/.complete" ] && return 0
   mkdir -p "$OFI_TEST_CACHE" && exec {lock}>"$V.lock" && flock "$lock" || return 1
-  fetch "$2"; r=$?
+  fetch "${@:2}"; r=$?
   exec {lock}>&-
   return $r
 }
 fetch() {
   [ -e "$V/.complete" ] && return 0
-  rm -rf "$V" && python3 -m venv "$V" && "$V/bin/pip" install -q --retries 1 --timeout 30 --no-deps "$1" >"$WORK/pip.log" 2>&1 && touch "$V/.complete" && return 0
+  rm -rf "$V" && python3 -m venv "$V" && "$V/bin/pip" install -q --retries 1 --timeout 30 --no-deps "$@" >"$WORK/pip.log" 2>&1 && touch "$V/.complete" && return 0
   tail -n 3 "$WORK/pip.log" >&2
   return 1
 }
