@@ -18,6 +18,8 @@ const FIRST_WINDOW: usize = 16;
 const LEAST_WINDOW: usize = 2;
 /// A packet is lost if one so many numbers behind it is known to have come.
 const REORDERED: u64 = 3;
+/// Most packets under way that are looked at for one acknowledgement, whatever window the peer has.
+const JUDGED: usize = 256;
 /// As many acknowledgements that say the same tell of a gap.
 const DOUBLES: u32 = 3;
 /// Time until something is sent again: at first, at least and at most.
@@ -473,7 +475,7 @@ impl RxdConn {
         let behind = last.map_or(0, |last| (last + 1).saturating_sub(REORDERED as usize));
         let overtaken = self.smoothed.map_or(FIRST_RTO, |(mean, _)| mean / 2);
         let mut any = false;
-        for at in 0..self.flight.len() {
+        for at in 0..self.flight.len().min(JUDGED) {
             let sent = self.flight[at];
             // One that was sent again may be on its way.
             let passed = at < behind && !(sent.again && now < sent.at + patience);
