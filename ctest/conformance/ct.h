@@ -33,6 +33,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -381,9 +382,15 @@ static inline void ct_keep_log(const char *level)
 /* What is in that file, until this is called again. */
 static inline char *ct_log(void)
 {
-	static char log[1 << 20];
-	ssize_t n = pread(2, log, sizeof log - 1, 0);
+	static char *log;
+	struct stat st;
+	ssize_t n;
 
+	/* at a level that the program was started with, which stays, every call may be in it */
+	CHECK(!fstat(2, &st));
+	log = realloc(log, st.st_size + 1);
+	CHECK(log);
+	n = pread(2, log, st.st_size, 0);
 	CHECK(n >= 0);
 	log[n] = 0;
 	return log;
