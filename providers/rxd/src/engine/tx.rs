@@ -77,7 +77,7 @@ pub(super) struct RxdTx {
     start: u64,
     /// The number of the operation at its initiator, which an answer names.
     pub(super) tx_id: u32,
-    /// The first packet of an answer for which the data were not there.
+    /// The first packet of an answer for which the data were not there when it was sent first.
     refused_at: u64,
     /// Where the peer's answer goes, and how many bytes of it are there.
     pub(super) answer: Option<RecvBuf>,
@@ -175,10 +175,11 @@ impl RxdTx {
     }
 
     /// Makes one of the operation's packets, for a peer of this library or not; returns its length.
-    fn build(
+    /// `again`: it was sent before.
+    pub(super) fn build(
         &mut self,
         regions: &MrTable,
-        packet: u64,
+        (packet, again): (u64, bool),
         base: RxdBase,
         ours: bool,
         room: &mut [u8],
@@ -194,9 +195,12 @@ impl RxdTx {
                 DataHead { tx_id, rx_id: 0, segment: packet }.write(room);
                 match self.copy(regions, from, &mut room[DATA_HEAD..DATA_HEAD + len]) {
                     Ok(()) => DATA_HEAD + len,
-                    // The application took back what it had promised the peer, who hears of it once.
-                    Err(error) if ours && packet <= self.refused_at => {
-                        self.refused_at = packet;
+                    // The application took back what it had promised the peer, who hears of it once,
+                    // and instead of each packet that may be lost: he does not look at what he has.
+                    Err(error) if ours && (again || packet <= self.refused_at) => {
+                        if !again {
+                            self.refused_at = packet;
+                        }
                         RxdBase { kind: REFUSAL, ..base }.write(room);
                         DataHead { tx_id, rx_id: error.code() as u32, segment: u64::MAX }
                             .write(room);
@@ -460,7 +464,7 @@ impl RxdEngineEp {
             let Some(op) = ops.get_mut(again.op) else { continue };
             let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
             let room = &mut scratch[..most];
-            let part = again.packet;
+            let part = (again.packet, true);
             let len = op.build(&limits.regions, part, base, conn.is_ours(), room);
             sent = port.send(conn.to, &scratch[..len], len);
             if sent == Err(Error::AGAIN) {
@@ -479,7 +483,7 @@ impl RxdEngineEp {
                 let seq = conn.send_next(op_id, op.sent, now);
                 let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
                 let room = &mut scratch[at..at + most];
-                let part = op.sent;
+                let part = (op.sent, false);
                 let mut len = op.build(&limits.regions, part, base, conn.is_ours(), room);
                 if at == BEFORE && conn.carries() && len + Carried::LEN <= most {
                     conn.habit.answered(now);

@@ -6,8 +6,8 @@ use super::super::{RxdEngine, RxdEngineEp, RxdIdentity, RxdLimits};
 use super::{LossyNet, LossyPorts, NetPlan, SharedNet, lock};
 use crate::config::config;
 use crate::wire::{
-    Cts, DATA, DATA_HEAD, DATA_READ, DELIVERED, DataHead, Greeting, MSG, READ_REQ, REFUSAL, Rts,
-    RxdBase, RxdOperation, WRITE,
+    Cts, DATA, DATA_HEAD, DATA_READ, DELIVERED, DataHead, Greeting, MSG, NO_OP, READ_REQ, REFUSAL,
+    Rts, RxdBase, RxdOperation, WRITE,
 };
 use ofi_provider::abi::{
     FI_COMPLETION, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_SOCKADDR_IN, FI_WRITE, fi_addr_t,
@@ -220,6 +220,23 @@ fn an_answer_that_ends_half_way_says_so_once() {
     });
     assert_eq!(refusals, 1);
     pair.finish();
+}
+
+#[test]
+fn whatever_is_lost_of_an_answer_whose_data_are_gone_is_refused() {
+    let (data, room) = (TxData::Region(RemoteSegments::one(0, 8, BAD)), PACKET - DATA_HEAD);
+    let mut answer = RxdTx::of_peer(0, 77, data, 10 * room, room);
+    let regions = MrTable::new(0);
+    let mut kind = |packet, again| {
+        let base = RxdBase { kind: DATA_READ, flags: 0, peer: 0, seq: packet };
+        let mut built = [0; PACKET];
+        answer.build(&regions, (packet, again), base, true, &mut built);
+        built[1]
+    };
+    // The peer may have the first of these, and does not look at it; the second is lost.
+    assert_eq!([kind(2, true), kind(5, true)], [REFUSAL; 2]);
+    assert_eq!([kind(7, false), kind(8, false)], [REFUSAL, NO_OP]);
+    assert_eq!(kind(8, true), REFUSAL);
 }
 
 #[test]
