@@ -427,8 +427,6 @@ impl RxdConn {
                 (0..self.flight.len()).for_each(|at| self.lose(at));
                 self.recovered = self.next;
             }
-        }
-        if !self.flight.is_empty() {
             self.arm(now);
         }
         Some(Acked { go_on: self.room() > before || self.lost > 0 || self.may_refuse() })
