@@ -281,6 +281,7 @@ static double asking(struct ct *c, int n, struct fid_ep **ep, int *made)
 
 	for (; *made < 2 * n; *made += 2) {
 		struct ct caller = { .o = c->o, .fabric = c->fabric, .domain = c->domain, .eq = c->eq, .tx = c->tx, .rx = c->rx };
+		struct ct called = caller;
 		struct { struct fi_eq_cm_entry e; char d[512]; } b;
 		uint32_t ev = 0;
 
@@ -290,12 +291,10 @@ static double asking(struct ct *c, int n, struct fid_ep **ep, int *made)
 		fi_freeinfo(caller.info);
 		CHECK(ct_event(c, &ev, &b, sizeof b, NULL) > 0);
 		EQ(ev, FI_CONNREQ);
-		OK(fi_endpoint(c->domain, b.e.info, &ep[*made + 1], NULL));
-		OK(fi_ep_bind(ep[*made + 1], &c->eq->fid, 0));
-		OK(fi_ep_bind(ep[*made + 1], &c->tx->fid, FI_TRANSMIT));
-		OK(fi_ep_bind(ep[*made + 1], &c->rx->fid, FI_RECV));
-		OK(fi_enable(ep[*made + 1]));
-		OK(fi_accept(ep[*made + 1], NULL, 0));
+		ct_open_ep(&called, b.e.info);
+		ep[*made + 1] = called.ep;
+		OK(fi_enable(called.ep));
+		OK(fi_accept(called.ep, NULL, 0));
 		fi_freeinfo(b.e.info);
 		ct_want_event(c, FI_CONNECTED, NULL, 0);
 		ct_want_event(c, FI_CONNECTED, NULL, 0);
