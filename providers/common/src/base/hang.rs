@@ -2,7 +2,7 @@
 //!
 //! A thread looks at this process from outside, at what it shows to others (`facts.rs`), so
 //! that the engines have nothing to do with it.
-use crate::worker::{Worker, unharmed};
+use crate::worker::{Worker, rest, unharmed};
 use ofi_facts::doctor::{Finding, examine, standstill};
 use ofi_facts::read::{ShownProcess, all_processes, process};
 use std::fmt::Write;
@@ -38,7 +38,7 @@ fn wait_for_hang(own: u32, after: Duration) {
     let mut last = None;
     let mut since = Instant::now();
     loop {
-        sleep(LOOK);
+        rest(|| sleep(LOOK));
         let Ok(now) = process(own) else { return };
         let still = standstill(&before, &now);
         if still.is_none() || still != last {
@@ -57,7 +57,7 @@ fn look(pids: &[u32]) -> Vec<ShownProcess> {
 /// Examines this process and those of its user on this host, and says what concerns this one.
 fn report(own: u32, since: Instant) {
     let before = look(&all_processes());
-    sleep(EXAMINATION);
+    rest(|| sleep(EXAMINATION));
     let pids: Vec<_> = before.iter().map(|process| process.pid).collect();
     let after = look(&pids);
     let findings = examine(&before, &after, super::facts::coarse_now());

@@ -6,7 +6,7 @@
 //! [`Thread`].
 use crate::error::Result;
 use crate::sys::{Epoll, EventFd, Interest};
-use crate::worker::{Worker, unharmed};
+use crate::worker::{Worker, rest, unharmed};
 use core::ffi::{CStr, c_int};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -200,7 +200,7 @@ fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
             drop(engine);
             // While the thread stands back only its wake-up descriptor counts: the engine's is
             // readable most of the time.
-            std::thread::sleep(patience.active());
+            rest(|| std::thread::sleep(patience.active()));
             continue;
         }
         patience.idle();
@@ -208,7 +208,7 @@ fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
         // connection only.
         let Some(may_block) = unharmed(|| engine.visit()) else {
             drop(engine);
-            std::thread::sleep(shaken);
+            rest(|| std::thread::sleep(shaken));
             shaken = (shaken * 2).min(SHAKEN_MOST);
             continue;
         };
@@ -219,9 +219,9 @@ fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
         if may_block {
             // A time limit, because the application may take over meanwhile
             // and be gone again without an event for us.
-            let _ = epoll.wait(Some(LOOK_IN), |_| ());
+            let _ = rest(|| epoll.wait(Some(LOOK_IN), |_| ()));
         } else {
-            std::thread::yield_now();
+            rest(std::thread::yield_now);
         }
         shared.turns.fetch_add(1, Ordering::Relaxed);
     }

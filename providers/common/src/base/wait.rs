@@ -13,8 +13,8 @@ use crate::primitives::{
     yield_now,
 };
 use crate::progress::{Progress, all_fds};
-use crate::sys::{Deadline, Epoll, EventFd, Interest};
-use crate::worker::Worker;
+use crate::sys::{Deadline, Epoll, EventFd, Interest, count_forks, generation};
+use crate::worker::{Worker, rest};
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
@@ -57,6 +57,8 @@ struct MutexCond {
     cond: UnsafeCell<libc::pthread_cond_t>,
     helper: Mutex<SignalHelper>,
     asked: Condvar,
+    /// The process that made it ([`generation`]).
+    process: u32,
 }
 
 /// The thread that signals the condition when the writer of an entry must not wait for the
@@ -82,6 +84,10 @@ impl MutexCond {
             cond: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
             helper: Mutex::default(),
             asked: Condvar::new(),
+            process: {
+                count_forks();
+                generation()
+            },
         })
     }
 
@@ -119,7 +125,8 @@ impl MutexCond {
         loop {
             let mut helper = self.helper();
             while !helper.asked && !helper.over {
-                helper = self.asked.wait(helper).unwrap_or_else(|poisoned| poisoned.into_inner());
+                let asked = rest(|| self.asked.wait(helper));
+                helper = asked.unwrap_or_else(|poisoned| poisoned.into_inner());
             }
             if helper.over {
                 return;
@@ -424,7 +431,8 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        if let Some(pair) = &self.mutex_cond {
+        // A forked child has no such thread, which may have been about to look whether it is asked.
+        if let Some(pair) = self.mutex_cond.as_ref().filter(|pair| pair.process == generation()) {
             pair.helper().over = true;
             pair.asked.notify_one();
         }

@@ -1,7 +1,95 @@
 //! Threads of the library's own.
 use crate::error::Result;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{Builder, JoinHandle};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::Duration;
+
+thread_local! {
+    /// Whether [`Worker::start`] started this thread.
+    static WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How many threads of the library are at work ([`rest`]), and [`FORKING`].
+static AT_WORK: AtomicU32 = AtomicU32::new(0);
+
+/// Bit of [`AT_WORK`]: a thread of the application forks, and no thread of the library begins.
+const FORKING: u32 = 1 << 31;
+
+/// How often a fork looks whether the library's threads rest, and how long it waits each time. It goes on
+/// without them after a second: then one waits for what only a thread that forks can give.
+const FORK_LOOKS: usize = 10_000;
+const FORK_PAUSE: Duration = Duration::from_micros(100);
+
+/// A thread of the library that is at work, which may hold locks. The process does not fork meanwhile: the
+/// child would find them held for ever, by a thread that it does not have, and an application without
+/// threads of its own may use everything in a child that it may use in the parent.
+struct AtWork;
+
+impl AtWork {
+    fn begin() -> Self {
+        while AT_WORK.fetch_add(1, Ordering::SeqCst) & FORKING != 0 {
+            drop(Self);
+            sleep(FORK_PAUSE);
+        }
+        Self
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        AT_WORK.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Sleeps, as `sleep` does; if [`Worker::start`] started this thread, the process may fork meanwhile. It holds
+/// no lock that a forked child may ask for.
+pub fn rest<R>(sleep: impl FnOnce() -> R) -> R {
+    /// Has the thread at work again, although `sleep` may panic.
+    struct Rested;
+    impl Drop for Rested {
+        fn drop(&mut self) {
+            std::mem::forget(AtWork::begin());
+        }
+    }
+    if !WORKER.get() {
+        return sleep();
+    }
+    drop(AtWork);
+    let _rested = Rested;
+    sleep()
+}
+
+/// Before a fork: waits until the threads of the library rest.
+extern "C" fn before_fork() {
+    AT_WORK.fetch_or(FORKING, Ordering::SeqCst);
+    for _ in 0..FORK_LOOKS {
+        if AT_WORK.load(Ordering::SeqCst) == FORKING {
+            return;
+        }
+        sleep(FORK_PAUSE);
+    }
+}
+
+extern "C" fn after_fork_in_parent() {
+    AT_WORK.fetch_and(!FORKING, Ordering::SeqCst);
+}
+
+/// A child has none of the threads.
+extern "C" fn after_fork_in_child() {
+    AT_WORK.store(0, Ordering::SeqCst);
+}
+
+fn mind_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let (parent, child) = (after_fork_in_parent, after_fork_in_child);
+        // SAFETY: the handlers stay as long as this library does; they touch one number, and sleep.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(parent), Some(child)) };
+    });
+}
 
 /// Runs `work` on a thread of the library that goes on even if `work` panics; then the result is
 /// none, and a line goes to stderr, behind that of Rust's panic hook.
@@ -19,7 +107,7 @@ pub fn unharmed<R>(work: impl FnOnce() -> R) -> Option<R> {
 /// A thread that works beside the application until it is told to end.
 ///
 /// Signals are the application's: its handlers do not run on it. A forked process
-/// has a copy of this, but no such thread.
+/// has a copy of this, but no such thread. The thread sleeps in [`rest`]: else forks wait for it.
 #[derive(Debug)]
 pub struct Worker {
     thread: Option<JoinHandle<()>>,
@@ -30,8 +118,11 @@ pub struct Worker {
 impl Worker {
     /// Starts a thread with this name.
     pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Self> {
+        mind_forks();
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
             block_signals();
+            WORKER.set(true);
+            let _at_work = AtWork::begin();
             work();
         })?;
         Ok(Self { thread: Some(thread), process: std::process::id() })
@@ -78,14 +169,46 @@ fn block_signals() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
+    use std::sync::{Arc, Mutex};
+
+    /// The locks of a worker that works most of the time.
+    #[test]
+    fn a_forked_child_finds_no_lock_held_by_a_worker() {
+        let (lock, over) = (Arc::new(Mutex::new(0)), Arc::new(AtomicBool::new(false)));
+        let (held, stop) = (lock.clone(), over.clone());
+        let mut worker = Worker::start("test", move || {
+            while !stop.load(Ordering::Relaxed) {
+                let guard = held.lock().unwrap();
+                sleep(Duration::from_millis(1));
+                drop(guard);
+                rest(|| sleep(Duration::from_micros(10)));
+            }
+        })
+        .unwrap();
+        for _ in 0..20 {
+            // SAFETY: the child only tries the lock.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child, without the test's own end.
+                unsafe { libc::_exit(lock.try_lock().is_err().into()) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for a child of this process; `status` outlives the call.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!((waited, status), (child, 0));
+            sleep(Duration::from_micros(300));
+        }
+        worker.end(|| over.store(true, Ordering::Relaxed));
+    }
 
     #[test]
     fn a_worker_ends_when_it_is_told_and_not_before() {
         let (tell, told) = channel::<()>();
         let (say, said) = channel();
         let mut worker = Worker::start("test", move || {
-            say.send(told.recv()).unwrap();
+            say.send(rest(|| told.recv())).unwrap();
         })
         .unwrap();
         assert!(said.try_recv().is_err());

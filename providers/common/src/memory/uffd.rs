@@ -11,7 +11,7 @@
 use crate::error::{Error, Result};
 use crate::mem_monitor::{MemoryEvents, MemoryWatch};
 use crate::sys::{Epoll, EventFd, Interest, check};
-use crate::worker::Worker;
+use crate::worker::{Worker, rest};
 use core::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -105,9 +105,11 @@ fn open(more: u64) -> Result<OwnedFd> {
 fn read_events(fd: &OwnedFd, epoll: &Epoll, notices: &MemoryEvents) {
     loop {
         let (mut events, mut stop) = (false, false);
-        let waited = epoll.wait(None, |event| match event.token {
-            0 => events = true,
-            _ => stop = true,
+        let waited = rest(|| {
+            epoll.wait(None, |event| match event.token {
+                0 => events = true,
+                _ => stop = true,
+            })
         });
         if stop || waited.is_err() {
             return;

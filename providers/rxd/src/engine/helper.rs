@@ -8,7 +8,7 @@
 //! was under way for a while.
 use super::RxdEngine;
 use ofi_provider::progress::Progress;
-use ofi_provider::worker::{Worker, unharmed};
+use ofi_provider::worker::{Worker, rest, unharmed};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -115,7 +115,7 @@ impl Helper {
 fn look(engine: &Weak<RxdEngine>, bed: &Bed) {
     let (mut seen, mut vain) = (None, 0);
     loop {
-        std::thread::sleep(PAUSE);
+        rest(|| std::thread::sleep(PAUSE));
         if *bed.stop() {
             return;
         }
@@ -135,7 +135,8 @@ fn look(engine: &Weak<RxdEngine>, bed: &Bed) {
             }
             let mut stop = bed.stop();
             while !*stop && !bed.awake.load(Ordering::Acquire) {
-                stop = bed.woken.wait(stop).unwrap_or_else(|poisoned| poisoned.into_inner());
+                stop =
+                    rest(|| bed.woken.wait(stop)).unwrap_or_else(|poisoned| poisoned.into_inner());
             }
         }
     }

@@ -35,7 +35,7 @@ use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest};
-use ofi_provider::worker::{Worker, unharmed};
+use ofi_provider::worker::{Worker, rest, unharmed};
 use pending::{Handed, RxmUnexpected};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -198,7 +198,7 @@ impl RxmEngine {
 fn help(engine: &Weak<RxmEngine>, stop: &AtomicBool) {
     let (mut seen, mut vain) = (None, 0);
     while !stop.load(Ordering::Acquire) {
-        std::thread::sleep(HELPER_PAUSE);
+        rest(|| std::thread::sleep(HELPER_PAUSE));
         let Some(engine) = engine.upgrade() else { return };
         let now = Some(engine.activity());
         let mut state = engine.lock();

@@ -3,7 +3,7 @@ use crate::net::{LateVisits, Visited};
 use ofi_provider::error::Result;
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::Timer;
-use ofi_provider::worker::{Worker, unharmed};
+use ofi_provider::worker::{Worker, rest, unharmed};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl CourierShared {
 
     fn run(&self, engine: &Weak<dyn Visited>) {
         loop {
-            self.timer.wait();
+            rest(|| self.timer.wait());
             if self.stop.load(Ordering::Acquire) {
                 return;
             }

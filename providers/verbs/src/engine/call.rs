@@ -8,7 +8,7 @@ use crate::sys::CmId;
 use ofi_provider::api::Bindings;
 use ofi_provider::error::Result;
 use ofi_provider::sys::{Epoll, Interest};
-use ofi_provider::worker::Worker;
+use ofi_provider::worker::{Worker, rest};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl VerbsEngine {
             return true;
         }
         drop(state);
-        let made = id.connect(&data);
+        let made = rest(|| id.connect(&data));
         // The endpoint keeps another reference and ends the connection with the lock held.
         drop(id);
         self.lock().called(at, made, self.settles);
@@ -81,7 +81,7 @@ impl VerbsEngine {
             let Ok(epoll) = Epoll::new() else { return };
             let _ = epoll.add(engine.channel.fd(), 0, Interest::READ);
             while is_left(&engine) {
-                let _ = epoll.wait(Some(LOOK_IN), |_| ());
+                let _ = rest(|| epoll.wait(Some(LOOK_IN), |_| ()));
                 engine.hear();
             }
         };
