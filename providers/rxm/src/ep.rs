@@ -10,7 +10,7 @@ use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::Result;
 use ofi_provider::imports::SrxOwner;
-use ofi_provider::lock::Guard;
+use ofi_provider::lock::{AtOnce, Guard};
 use ofi_provider::peers::HearsNames;
 use std::sync::{Arc, Weak};
 
@@ -62,6 +62,15 @@ impl RdmEngine for RxmEngine {
     #[inline]
     fn state(&self) -> Guard<'_, RxmState> {
         self.lock()
+    }
+
+    #[inline(always)]
+    fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, RxmState>> {
+        self.lock_at_once::<LEVEL>()
+    }
+
+    fn level(&self) -> usize {
+        RxmEngine::level(self)
     }
 
     fn add(&self, identity: RxmIdentity) -> u32 {

@@ -30,7 +30,7 @@ use ofi_provider::error::Result;
 use ofi_provider::facts::EngineFacts;
 use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages, StartsWake};
 use ofi_provider::inbox::{Inbox, Meeting};
-use ofi_provider::lock::{Guard, Level, Lock};
+use ofi_provider::lock::{AtOnce, Guard, Level, Lock};
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
 use ofi_provider::slab::Slab;
@@ -140,6 +140,17 @@ impl RxmEngine {
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, RxmState> {
         self.state.lock()
+    }
+
+    /// Takes the lock as [`Lock::at_once`] does.
+    #[inline(always)]
+    pub(crate) fn lock_at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, RxmState>> {
+        self.state.at_once::<LEVEL>()
+    }
+
+    /// The level of the lock, by its number.
+    pub(crate) fn level(&self) -> usize {
+        self.state.level()
     }
 
     /// Adds an endpoint; returns its number.
@@ -371,6 +382,7 @@ impl PostsReceives for RxmState {
         &mut self.eps[ep].inbox
     }
 
+    #[inline(always)]
     fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<RxmUnexpected>> {
         self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
     }
