@@ -2,7 +2,7 @@
 //! in memory, and a bell for an engine that sleeps.
 use crate::error::Result;
 use crate::segment::SharedDoor;
-use crate::sys::{EventFd, poll_now};
+use crate::sys::EventFd;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// An engine's own door. Its peers set bits in it, one for each connection: indexes
@@ -64,9 +64,7 @@ impl LocalDoor {
 
     /// Rings the engine's own bell: a thread that sleeps wakes up.
     pub fn rouse(&self) {
-        if poll_now(self.bell.as_raw_fd(), libc::POLLOUT) {
-            self.bell.signal();
-        }
+        self.bell.signal_shared();
     }
 
     /// Says that the engine is awake. The bell goes on ringing: what watches it tells of each time that
@@ -91,18 +89,35 @@ impl PeerDoor {
 
     /// Asks the peer to look at the connection that it calls by this number.
     pub fn ring(&self, index: u32) {
-        self.door.words().ring(index, || {
-            // A bell that takes no more rings already, or is none: that must not block.
-            if poll_now(self.bell.as_raw_fd(), libc::POLLOUT) {
-                self.bell.signal();
-            }
-        });
+        self.door.words().ring(index, || self.bell.signal_shared());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bell_that_was_made_to_block_is_not_rung() {
+        let door = LocalDoor::new().unwrap();
+        let bell = door.bell_fd();
+        let full = (u64::MAX - 1).to_ne_bytes();
+        // SAFETY: eight bytes are read from `full`; the descriptor is open.
+        unsafe {
+            assert_eq!(libc::write(bell, full.as_ptr().cast(), full.len()), 8);
+            assert_eq!(libc::fcntl(bell, libc::F_SETFL, 0), 0);
+        }
+        let peer =
+            PeerDoor::open(door.memory(), door.bell().try_clone_to_owned().unwrap()).unwrap();
+        assert!(door.fall_asleep());
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            peer.ring(0);
+            door.rouse();
+            tell.send(()).unwrap();
+        });
+        told.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    }
 
     #[test]
     fn who_stops_before_the_bell_rings_keeps_nobody_else_from_ringing() {
