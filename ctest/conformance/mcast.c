@@ -75,7 +75,7 @@ static struct fid_mc *join(struct party *p, int e, int i, uint64_t flags)
 	return end_join(p, begin_join(p, e, i, flags), e);
 }
 /* A call that sends to a group, repeated while somebody has not said whether he is in it. */
-#define TO_GROUP(p, x) do { long r_; while ((r_ = (long)(x)) == -FI_EAGAIN) turn(p); OK(r_); } while (0)
+#define TO_GROUP(p, x) do { long sent_; while ((sent_ = (long)(x)) == -FI_EAGAIN) turn(p); OK(sent_); } while (0)
 
 /* The next entry of a queue of endpoint e. */
 static struct fi_cq_tagged_entry next(struct party *p, int e, int tx, fi_addr_t *src, struct fi_cq_err_entry *err)
