@@ -74,6 +74,10 @@ impl Epoll {
     pub fn new() -> Result<Self> {
         Ok(Self(add(Arc::default())))
     }
+    /// Nothing forks here.
+    pub fn is_inherited(&self) -> bool {
+        false
+    }
     pub fn add(&self, fd: RawFd, token: u64, _: Interest) -> Result {
         // There is no source but the object's own event here.
         if token != 0 {
@@ -158,10 +162,4 @@ unsafe extern "C-unwind" fn ofi_sleep(
     } else {
         sleep_while(turn, sleeper.seen);
     }
-}
-
-/// Nothing forks here.
-pub fn count_forks() {}
-pub fn generation() -> u32 {
-    0
 }

@@ -175,8 +175,13 @@ impl Epoll {
         Ok(Self { fd, process: generation() })
     }
 
+    /// Whether this is a forked child's copy of its parent's.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.process != generation()
+    }
+
     fn ctl(&self, op: libc::c_int, fd: RawFd, token: u64, events: u32) -> Result {
-        if self.process != generation() {
+        if self.is_inherited() {
             return Ok(());
         }
         let mut event = libc::epoll_event { events, u64: token };
@@ -279,13 +284,26 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
     unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
 }
 
-/// Whether one of these events (POLLIN …) is there for a descriptor.
+/// Whether a descriptor answers in place of waiting (O_NONBLOCK). Another process that has it may change that.
+pub(crate) fn is_nonblocking(fd: RawFd) -> Result<bool> {
+    // SAFETY: no memory is involved.
+    let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    Ok(flags & libc::O_NONBLOCK != 0)
+}
+
+/// The exit status of a forked child that does this, and nothing of the parent's.
 #[cfg(test)]
-pub(crate) fn poll_now(fd: RawFd, events: libc::c_short) -> bool {
-    let mut polled = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: one entry, which outlives the call.
-    unsafe { libc::poll(&raw mut polled, 1, 0) };
-    polled.revents & events != 0
+pub(crate) fn forked(work: impl FnOnce() -> libc::c_int) -> libc::c_int {
+    // SAFETY: the child ends without coming back.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe { libc::_exit(work()) };
+    }
+    let mut status = -1;
+    // SAFETY: `status` outlives the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
 }
 
 /// A descriptor that becomes readable when it is signalled and stays so until
@@ -316,11 +334,9 @@ impl EventFd {
     }
 
     /// [`signal`](Self::signal) of a descriptor that other processes have: not if one of them has made that
-    /// wait where the number behind it is full. To ask takes a third of what poll(2) takes.
+    /// wait where the number behind it is full. To ask takes less than poll(2).
     pub(crate) fn signal_shared(&self) {
-        // SAFETY: no memory is involved.
-        let flags = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_GETFL) };
-        if flags != -1 && flags & libc::O_NONBLOCK != 0 {
+        if is_nonblocking(self.0.as_raw_fd()) == Ok(true) {
             self.signal();
         }
     }
@@ -482,16 +498,10 @@ mod tests {
     fn a_forked_child_takes_nothing_out_of_what_its_parent_watches() {
         let (epoll, event) = (Epoll::new().unwrap(), EventFd::new().unwrap());
         epoll.add(event.as_raw_fd(), 7, Interest::READ).unwrap();
-        // SAFETY: the child makes system calls alone, and ends.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        let status = forked(|| {
             epoll.remove(event.as_raw_fd());
-            // SAFETY: nothing of the parent's is to be run.
-            unsafe { libc::_exit(0) };
-        }
-        let mut status = -1;
-        // SAFETY: `status` outlives the call.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            0
+        });
         assert_eq!(status, 0);
         event.signal();
         assert_eq!(epoll.wait(Some(Duration::ZERO), |_| ()), Ok(1));

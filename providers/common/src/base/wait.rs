@@ -13,7 +13,7 @@ use crate::primitives::{
     yield_now,
 };
 use crate::progress::{Progress, all_fds};
-use crate::sys::{Deadline, Epoll, EventFd, Interest, count_forks, generation};
+use crate::sys::{Deadline, Epoll, EventFd, Interest};
 use crate::worker::{Worker, rest};
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
@@ -57,8 +57,6 @@ struct MutexCond {
     cond: UnsafeCell<libc::pthread_cond_t>,
     helper: Mutex<SignalHelper>,
     asked: Condvar,
-    /// The process that made it ([`generation`]).
-    process: u32,
 }
 
 /// The thread that signals the condition when the writer of an entry must not wait for the
@@ -84,10 +82,6 @@ impl MutexCond {
             cond: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
             helper: Mutex::default(),
             asked: Condvar::new(),
-            process: {
-                count_forks();
-                generation()
-            },
         })
     }
 
@@ -432,7 +426,7 @@ impl Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         // A forked child has no such thread, which may have been about to look whether it is asked.
-        if let Some(pair) = self.mutex_cond.as_ref().filter(|pair| pair.process == generation()) {
+        if let Some(pair) = self.mutex_cond.as_ref().filter(|_| !self.epoll.is_inherited()) {
             pair.helper().over = true;
             pair.asked.notify_one();
         }

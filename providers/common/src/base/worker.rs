@@ -23,42 +23,46 @@ const FORKING: u32 = 1 << 31;
 const FORK_LOOKS: usize = 10_000;
 const FORK_PAUSE: Duration = Duration::from_micros(100);
 
-/// A thread of the library that is at work, which may hold locks. The process does not fork meanwhile: the
+/// A thread of the library is at work, and may hold locks: the process does not fork meanwhile. The
 /// child would find them held for ever, by a thread that it does not have, and an application without
 /// threads of its own may use everything in a child that it may use in the parent.
-struct AtWork;
-
-impl AtWork {
-    fn begin() -> Self {
-        while AT_WORK.fetch_add(1, Ordering::SeqCst) & FORKING != 0 {
-            drop(Self);
-            sleep(FORK_PAUSE);
-        }
-        Self
+fn begin_work() {
+    while AT_WORK.fetch_add(1, Ordering::SeqCst) & FORKING != 0 {
+        end_work();
+        sleep(FORK_PAUSE);
     }
 }
 
+/// The thread holds no lock that a forked child may ask for.
+fn end_work() {
+    AT_WORK.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Ends the thread's work, although that may panic.
+struct AtWork;
+
 impl Drop for AtWork {
     fn drop(&mut self) {
-        AT_WORK.fetch_sub(1, Ordering::SeqCst);
+        end_work();
+    }
+}
+
+/// Has the thread at work again after its sleep, although that may panic.
+struct AtRest;
+
+impl Drop for AtRest {
+    fn drop(&mut self) {
+        begin_work();
     }
 }
 
 /// Sleeps, as `sleep` does; if [`Worker::start`] started this thread, the process may fork meanwhile. It holds
 /// no lock that a forked child may ask for.
 pub fn rest<R>(sleep: impl FnOnce() -> R) -> R {
-    /// Has the thread at work again, although `sleep` may panic.
-    struct Rested;
-    impl Drop for Rested {
-        fn drop(&mut self) {
-            std::mem::forget(AtWork::begin());
-        }
-    }
-    if !WORKER.get() {
-        return sleep();
-    }
-    drop(AtWork);
-    let _rested = Rested;
+    let _rests = WORKER.get().then(|| {
+        end_work();
+        AtRest
+    });
     sleep()
 }
 
@@ -122,7 +126,8 @@ impl Worker {
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
             block_signals();
             WORKER.set(true);
-            let _at_work = AtWork::begin();
+            begin_work();
+            let _works = AtWork;
             work();
         })?;
         Ok(Self { thread: Some(thread), process: std::process::id() })
@@ -169,6 +174,7 @@ fn block_signals() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::forked;
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
     use std::sync::{Arc, Mutex};
@@ -188,16 +194,7 @@ mod tests {
         })
         .unwrap();
         for _ in 0..20 {
-            // SAFETY: the child only tries the lock.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                // SAFETY: ends the child, without the test's own end.
-                unsafe { libc::_exit(lock.try_lock().is_err().into()) };
-            }
-            let mut status = 0;
-            // SAFETY: waits for a child of this process; `status` outlives the call.
-            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert_eq!((waited, status), (child, 0));
+            assert_eq!(forked(|| lock.try_lock().is_err().into()), 0);
             sleep(Duration::from_micros(300));
         }
         worker.end(|| over.store(true, Ordering::Relaxed));

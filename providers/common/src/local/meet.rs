@@ -15,7 +15,7 @@ use crate::door::{LocalDoor, PeerDoor};
 use crate::error::{Error, Result};
 use crate::ring::LocalPipe;
 use crate::segment::{MIN_RING, made_bytes, segment_bytes};
-use crate::sys::{check, fill_random};
+use crate::sys::{check, fill_random, is_nonblocking};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
@@ -430,9 +430,7 @@ impl MeetingHost {
     /// The door that these descriptors are of, mapped once for all links to the same engine.
     fn door_of(&mut self, process: i32, door: OwnedFd, bell: OwnedFd) -> Result<Arc<PeerDoor>> {
         // Ringing must not block: a bell is of a kind that says so.
-        // SAFETY: no memory is involved.
-        let flags = check(unsafe { libc::fcntl(bell.as_raw_fd(), libc::F_GETFL) })?;
-        if flags & libc::O_NONBLOCK == 0 {
+        if !is_nonblocking(bell.as_raw_fd())? {
             return Err(Error::PROTO);
         }
         // SAFETY: all zeros is a valid `stat`, which the call writes.

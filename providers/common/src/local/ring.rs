@@ -971,9 +971,10 @@ mod tests {
     use crate::buf::{MessageBytes, RecvBuf, SendBuf};
     use crate::cma::MemoryToken;
     use crate::door::LocalDoor;
-    use crate::sys::poll_now;
+    use crate::sys::{Epoll, Interest};
     use std::os::fd::AsFd;
     use std::thread;
+    use std::time::Duration;
 
     fn pair(ring: usize) -> (LocalPipe, LocalPipe) {
         let (a, fd) = LocalPipe::create(ring).unwrap();
@@ -1218,7 +1219,9 @@ mod tests {
         assert_eq!(rung(&door), []);
         b.set_polled(false);
         assert!(b.has_data());
-        let is_bell = || poll_now(door.bell_fd(), libc::POLLIN);
+        let epoll = Epoll::new().unwrap();
+        epoll.add(door.bell_fd(), 0, Interest::READ).unwrap();
+        let is_bell = || epoll.wait(Some(Duration::ZERO), |_| ()).unwrap() == 1;
         assert!(door.fall_asleep());
         assert!(!is_bell());
         a.send(b"x").unwrap();
