@@ -426,22 +426,29 @@ static void unwanted(int rank)
 	ct_close(&c);
 }
 
-/* Whoever was there and said something is heard, also when he has gone. */
+/* Whoever was there and said something is heard, also when he has gone and a peer with a name fills what room there is. */
 static void last_words(int rank)
 {
 	struct ct c;
-	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	struct ct_name n;
 	unsigned char m[64];
 	char b[8];
-	int s = stranger(&c, &n, 1);
+	int s;
 
 	(void)rank;
+	setenv("FI_TCP_MAX_UNEXPECTED", "1048576", 1);
+	n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	s = stranger(&c, &n, 1);
 	shout(&c, s, m, frame(m, (struct frame){ TAG, .tag = 5, .body = 5 }) + 5);
 	ct_idle(&c, 5);
 	close(s);
 	ct_idle(&c, 5);
+	s = stranger(&c, &n, 2);
+	introduce(&c, 2);
+	CHECK(babble(&c, s, 1ull << 40, 1ull << 30) < 1ull << 30);
 	POST(&c, fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, 5, 0, CTX(1)));
 	ct_recvd(&c, CTX(1), 5);
+	close(s);
 	ct_close(&c);
 }
 

@@ -880,8 +880,21 @@ impl<B: UnexpectedBody> Inbox<B> {
                 return sum <= free.saturating_mul(GREED);
             }
             let free = (most / ALL_STRANGERS).saturating_sub(queues.of_strangers);
-            cost <= free && sum <= free.min(most / ONE_STRANGER).max(UnexpectedMessage::<B>::COST)
+            cost <= free && sum <= most_of_stranger::<B>(free, most)
         })
+    }
+
+    /// Whether a message that may not be kept where `most` bytes of messages may be is kept out by
+    /// messages of other strangers alone. Peers with names take no room from strangers that have
+    /// left: they wait, as everything waits that they send.
+    pub fn strangers_keep_out(&self, about: &About, most: usize) -> bool {
+        let cost = about.len.saturating_add(UnexpectedMessage::<B>::COST);
+        let sum = self.known(about.peer).bytes.saturating_add(cost);
+        let all = most / ALL_STRANGERS;
+        self.is_stranger(about.peer)
+            && cost <= all
+            && sum <= most_of_stranger::<B>(all, most)
+            && self.look(0, |queues| queues.has_room(about.len, most))
     }
 
     /// Whether a message of which nothing is here may be noted, where `most` bytes of messages may
@@ -1432,6 +1445,12 @@ impl Seen {
     }
 }
 
+/// Most bytes that the kept messages of a stranger may take if strangers may have `free` more of
+/// the `most` bytes that there are.
+fn most_of_stranger<B: UnexpectedBody>(free: usize, most: usize) -> usize {
+    free.min(most / ONE_STRANGER).max(UnexpectedMessage::<B>::COST)
+}
+
 impl<B: UnexpectedBody> Queues<B> {
     /// Whether there is room for a message of `len` bytes, whoever sends it.
     fn has_room(&self, len: usize, most: usize) -> bool {
@@ -1932,6 +1951,24 @@ mod tests {
         assert!(inbox.may_keep(&large(0), MOST), "it has a name now");
         inbox.trust_all();
         assert!(inbox.may_keep(&large(1), MOST));
+    }
+
+    #[test]
+    fn a_peer_with_a_name_keeps_a_stranger_out_but_does_not_make_others_leave() {
+        let mut inbox = named();
+        let (named, stranger) = (message(1, 0, MOST), message(2000, 0, 8));
+        fill(&mut inbox, 1, 1000);
+        while !inbox.may_keep(&message(1, 0, 1000), MOST) && inbox.may_keep(&stranger, MOST) {
+            inbox.keep(message(1, 0, 100_000), Waits(None, 100_000));
+        }
+        assert!(!inbox.may_keep(&named, MOST) && !inbox.may_keep(&stranger, MOST));
+        assert!(!inbox.strangers_keep_out(&named, MOST), "nobody has to go for it");
+        assert!(!inbox.strangers_keep_out(&stranger, MOST), "that others go would not help");
+        let mut inbox = Inbox::new(false, false, 64);
+        (0..1000).for_each(|peer| drop(fill(&mut inbox, peer, 8)));
+        assert!(!inbox.may_keep(&stranger, MOST) && inbox.strangers_keep_out(&stranger, MOST));
+        let large = message(2000, 0, MOST / ONE_STRANGER);
+        assert!(!inbox.strangers_keep_out(&large, MOST), "it would not be kept anyway");
     }
 
     #[test]

@@ -931,13 +931,15 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Whether there is room to keep a message; if need be, drops messages of strangers that
-    /// have no connection any more.
+    /// have no connection any more, to keep one of another.
     fn makes_room(&mut self, about: &Arrival) -> bool {
+        let most = N::Link::settings().max_unexpected;
         loop {
-            if self.eps[about.ep].inbox.may_keep(about, N::Link::settings().max_unexpected) {
+            let inbox = &self.eps[about.ep].inbox;
+            if inbox.may_keep(about, most) {
                 return true;
             }
-            if !self.drop_oldest_left(about.ep) {
+            if !inbox.strangers_keep_out(about, most) || !self.drop_oldest_left(about.ep) {
                 return false;
             }
         }
