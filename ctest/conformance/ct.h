@@ -179,15 +179,25 @@ static inline void ct_fill(void *b, size_t n, unsigned seed)
 		memcpy((char *)b + i, piece, k);
 	}
 }
-static inline int ct_same(const void *b, size_t n, unsigned seed)
+/* The first of these bytes, from the i-th on, that is not what ct_fill has put there; n if all are. */
+static inline size_t ct_wrong(const void *b, size_t i, size_t n, unsigned seed)
 {
-	for (size_t i = 0, k; i < n; i += k) {
+	const unsigned char *at = b;
+
+	for (size_t k; i < n; i += k) {
 		const unsigned char *piece = ct_piece(i, (k = n - i, &k), seed);
 
-		if (memcmp((const char *)b + i, piece, k))
-			return 0;
+		if (memcmp(at + i, piece, k)) {
+			while (at[i] == *piece++)
+				i++;
+			return i;
+		}
 	}
-	return 1;
+	return n;
+}
+static inline int ct_same(const void *b, size_t n, unsigned seed)
+{
+	return ct_wrong(b, 0, n, seed) == n;
 }
 /* CT_FEWER=4: a quarter of so many messages, where each takes long or others have sent them all. */
 static inline int ct_fewer(int n)
