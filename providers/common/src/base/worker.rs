@@ -12,11 +12,12 @@ thread_local! {
     static WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How many threads of the library are at work ([`rest`]), and [`FORKING`].
+/// How many threads of the library are at work ([`rest`]), and how many times [`FORK`].
 static AT_WORK: AtomicU32 = AtomicU32::new(0);
 
-/// Bit of [`AT_WORK`]: a thread of the application forks, and no thread of the library begins.
-const FORKING: u32 = 1 << 31;
+/// What [`AT_WORK`] has for each thread of the application that forks: no thread of the library begins
+/// meanwhile.
+const FORK: u32 = 1 << 16;
 
 /// How often a fork looks whether the library's threads rest, and how long it waits each time. It goes on
 /// without them after a second: then one waits for what only a thread that forks can give.
@@ -27,7 +28,7 @@ const FORK_PAUSE: Duration = Duration::from_micros(100);
 /// child would find them held for ever, by a thread that it does not have, and an application without
 /// threads of its own may use everything in a child that it may use in the parent.
 fn begin_work() {
-    while AT_WORK.fetch_add(1, Ordering::SeqCst) & FORKING != 0 {
+    while AT_WORK.fetch_add(1, Ordering::SeqCst) >= FORK {
         end_work();
         sleep(FORK_PAUSE);
     }
@@ -68,9 +69,9 @@ pub fn rest<R>(sleep: impl FnOnce() -> R) -> R {
 
 /// Before a fork: waits until the threads of the library rest.
 extern "C" fn before_fork() {
-    AT_WORK.fetch_or(FORKING, Ordering::SeqCst);
+    AT_WORK.fetch_add(FORK, Ordering::SeqCst);
     for _ in 0..FORK_LOOKS {
-        if AT_WORK.load(Ordering::SeqCst) == FORKING {
+        if AT_WORK.load(Ordering::SeqCst).is_multiple_of(FORK) {
             return;
         }
         sleep(FORK_PAUSE);
@@ -78,7 +79,7 @@ extern "C" fn before_fork() {
 }
 
 extern "C" fn after_fork_in_parent() {
-    AT_WORK.fetch_and(!FORKING, Ordering::SeqCst);
+    AT_WORK.fetch_sub(FORK, Ordering::SeqCst);
 }
 
 /// A child has none of the threads.
@@ -198,6 +199,23 @@ mod tests {
             sleep(Duration::from_micros(300));
         }
         worker.end(|| over.store(true, Ordering::Relaxed));
+    }
+
+    /// The end of one fork is not that of another, which another thread has begun meanwhile.
+    #[test]
+    fn no_worker_begins_before_the_last_of_two_forks_is_over() {
+        let begun = Arc::new(AtomicBool::new(false));
+        let begins = begun.clone();
+        before_fork();
+        before_fork();
+        after_fork_in_parent();
+        let mut worker =
+            Worker::start("test", move || begins.store(true, Ordering::SeqCst)).unwrap();
+        sleep(Duration::from_millis(20));
+        let early = begun.load(Ordering::SeqCst);
+        after_fork_in_parent();
+        worker.end(|| ());
+        assert!(!early && begun.load(Ordering::SeqCst));
     }
 
     #[test]
