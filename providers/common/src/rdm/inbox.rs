@@ -879,8 +879,7 @@ impl<B: UnexpectedBody> Inbox<B> {
             if !stranger {
                 return sum <= free.saturating_mul(GREED);
             }
-            let free = (most / ALL_STRANGERS).saturating_sub(queues.of_strangers);
-            cost <= free && sum <= most_of_stranger::<B>(free, most)
+            stranger_has_room::<B>(cost, sum, queues.of_strangers, most)
         })
     }
 
@@ -890,10 +889,8 @@ impl<B: UnexpectedBody> Inbox<B> {
     pub fn strangers_keep_out(&self, about: &About, most: usize) -> bool {
         let cost = about.len.saturating_add(UnexpectedMessage::<B>::COST);
         let sum = self.known(about.peer).bytes.saturating_add(cost);
-        let all = most / ALL_STRANGERS;
         self.is_stranger(about.peer)
-            && cost <= all
-            && sum <= most_of_stranger::<B>(all, most)
+            && stranger_has_room::<B>(cost, sum, 0, most)
             && self.look(0, |queues| queues.has_room(about.len, most))
     }
 
@@ -1445,10 +1442,16 @@ impl Seen {
     }
 }
 
-/// Most bytes that the kept messages of a stranger may take if strangers may have `free` more of
-/// the `most` bytes that there are.
-fn most_of_stranger<B: UnexpectedBody>(free: usize, most: usize) -> usize {
-    free.min(most / ONE_STRANGER).max(UnexpectedMessage::<B>::COST)
+/// Whether a stranger's message that takes `cost` bytes may be kept, and all of the stranger's take
+/// `sum` with it, where those of all strangers take `of_strangers` and `most` bytes of messages may be.
+fn stranger_has_room<B: UnexpectedBody>(
+    cost: usize,
+    sum: usize,
+    of_strangers: usize,
+    most: usize,
+) -> bool {
+    let free = (most / ALL_STRANGERS).saturating_sub(of_strangers);
+    cost <= free && sum <= free.min(most / ONE_STRANGER).max(UnexpectedMessage::<B>::COST)
 }
 
 impl<B: UnexpectedBody> Queues<B> {
