@@ -1,6 +1,6 @@
 //! A ring between two processes: bytes, lent pieces, room, and who is told of them.
 use crate::Watched;
-use crate::primitives::{CELLS, Ordering, fence};
+use crate::primitives::{CELLS, Ordering, fence, set_barriers};
 use crate::sys::{self, EventFd};
 use crate::words::{CellKind, DoorWords, RingReader, RingWords, RingWriter};
 use loom::sync::atomic::AtomicU32;
@@ -214,6 +214,7 @@ pub(crate) fn both_poll(writes: &'static [usize], most: u32) {
 
 /// A reader that has polled sleeps, and hears of bytes that come before and after.
 pub(crate) fn reader_sleeps(barriers: bool, messages: usize) {
+    set_barriers(barriers);
     let shared = Shared::new();
     shared.back.set_polled(true, true);
     shared.words.set_polled(true, barriers);
@@ -228,11 +229,13 @@ pub(crate) fn reader_sleeps(barriers: bool, messages: usize) {
             continue;
         }
         shared.words.set_polled(false, barriers);
-        // The barrier of all processes, which stands beside the writer's compiler fence.
+        // The barrier of all processes, which stands beside the writer's compiler fence; without it, the
+        // fence beside the writer's own.
         fence(Ordering::SeqCst);
         shared.reader.sleep_unless(|| !reader.is_empty(&shared.words));
     }
     writer.join().unwrap();
+    set_barriers(true);
     assert_eq!(got.len(), messages);
 }
 
