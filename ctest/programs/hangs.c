@@ -147,7 +147,7 @@ static void hangs(void)
 /* Who polls in vain without a pause takes the processor from the tests beside this one. */
 static void rest_a_little(void)
 {
-	struct timespec t = { 0, 200000 };
+	struct timespec t = { 0, 2000000 };
 
 	nanosleep(&t, NULL);
 }

@@ -32,7 +32,7 @@ static void hangs(void)
 
 static void rest_a_little(void)
 {
-	struct timespec t = { 0, 200000 };
+	struct timespec t = { 0, 2000000 };
 
 	nanosleep(&t, NULL);
 }
