@@ -16,6 +16,7 @@ use crate::boundary::answer;
 use crate::buf::{MessageBytes, RecvBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
+use crate::lock::Lock;
 use crate::reserved::TAKES_WHOLE;
 use crate::sys::EventFd;
 use core::ffi::{c_int, c_void};
@@ -295,9 +296,18 @@ impl StartsWake {
         self.fd.get_or_init(|| EventFd::new().ok()).as_ref().map(AsRawFd::as_raw_fd)
     }
 
+    /// Has `take_up` take up what was started, with the engine's lock, unless another thread has that:
+    /// then no thread sleeps before that is taken up.
+    pub fn take_up_or_signal<S>(&self, state: &Lock<S>, take_up: impl FnOnce(&mut S)) {
+        match state.lock_if_idle() {
+            Some(mut state) => take_up(&mut state),
+            None => self.signal(),
+        }
+    }
+
     /// A message was put down, and another thread has the lock.
     #[cold]
-    pub fn signal(&self) {
+    fn signal(&self) {
         fence(Ordering::SeqCst);
         if let Some(Some(fd)) = self.fd.get() {
             fd.signal();
@@ -350,6 +360,12 @@ impl StartedMessages {
     #[inline]
     pub fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
+    }
+
+    /// Takes out all that was started, in its order; none if nothing was, or there is no such list.
+    #[inline]
+    pub fn of(list: Option<&Arc<Self>>) -> Option<Vec<StartedMessage>> {
+        list.filter(|started| started.any()).map(|started| started.take())
     }
 
     /// Takes out all that was started, in its order.

@@ -240,12 +240,7 @@ impl Drop for RxmEngine {
 
 impl StartsMessages for RxmEngine {
     fn start_now(&self) {
-        match self.state.lock_if_idle() {
-            Some(mut state) => {
-                state.take_started();
-            }
-            None => self.starts.signal(),
-        }
+        self.starts.take_up_or_signal(&self.state, |state| _ = state.take_started());
     }
 }
 
@@ -317,12 +312,7 @@ impl RxmState {
     /// Takes up the kept messages that other providers started; returns whether there were any.
     #[inline(always)]
     fn take_started(&mut self) -> bool {
-        let Some(started) = self.started.as_ref().filter(|started| started.any()) else {
-            return false;
-        };
-        let all = started.take();
-        self.take_up(all);
-        true
+        StartedMessages::of(self.started.as_ref()).map(|all| self.take_up(all)).is_some()
     }
 
     /// One turn of progress.

@@ -34,7 +34,7 @@ impl<N: Net> HearsNames for StreamEngine<N> {
 
 impl<N: Net> StartsMessages for StreamEngine<N> {
     fn start_now(&self) {
-        self.start_if_idle();
+        self.starts.take_up_or_signal(&self.state, |state| _ = state.take_started());
     }
 }
 

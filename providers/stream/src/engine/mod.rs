@@ -252,17 +252,6 @@ impl<N: Net> StreamEngine<N> {
         }
     }
 
-    /// Takes up what other providers started, unless a thread has the lock: then no thread sleeps
-    /// before that is taken up.
-    fn start_if_idle(&self) {
-        match self.state.lock_if_idle() {
-            Some(mut state) => {
-                state.take_started();
-            }
-            None => self.starts.signal(),
-        }
-    }
-
     /// Takes the engine's lock, waiting for it if need be.
     #[inline]
     pub fn lock(&self) -> Guard<'_, StreamState<N>> {

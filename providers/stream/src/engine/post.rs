@@ -103,12 +103,7 @@ impl<N: Net> StreamState<N> {
 
     /// Takes up the kept messages that other providers started; returns whether there were any.
     pub(super) fn take_started(&mut self) -> bool {
-        let Some(started) = self.started.as_ref().filter(|started| started.any()) else {
-            return false;
-        };
-        let started = started.take();
-        self.take_up(started);
-        true
+        StartedMessages::of(self.started.as_ref()).map(|all| self.take_up(all)).is_some()
     }
 
     /// Takes all posted receives back, as when a connection is over for good.

@@ -537,19 +537,13 @@ impl<N: Net> StreamState<N> {
             match begun {
                 Ok(Begun::Taken(n)) => at += len + n,
                 Ok(Begun::Blocked) => {
-                    if self.stash(id, &rest[len..])
-                        && let Some(conn) = self.conns.get_mut(id)
-                    {
-                        conn.blocked = true;
+                    if self.block(id, &rest[len..]) {
                         self.watch(id);
                     }
                     return false;
                 }
                 Ok(Begun::Starved) => {
-                    if self.stash(id, rest)
-                        && let Some(conn) = self.conns.get_mut(id)
-                    {
-                        conn.blocked = true;
+                    if self.block(id, rest) {
                         self.starve(id);
                         self.watch(id);
                     }
@@ -576,12 +570,19 @@ impl<N: Net> StreamState<N> {
     /// there may be more, where the application posts one for each that it has seen. To note them with
     /// another provider, which starts each of them later, takes several times as long.
     fn wait_a_turn(&mut self, id: u32, bytes: &[u8]) {
-        if self.stash(id, bytes)
-            && let Some(conn) = self.conns.get_mut(id)
-        {
-            conn.blocked = true;
+        if self.block(id, bytes) {
             self.starved.push(id);
         }
+    }
+
+    /// Parses no more of a connection for now, and keeps these bytes until it goes on. False when
+    /// there is no memory for them, which ends the connection.
+    fn block(&mut self, id: u32, bytes: &[u8]) -> bool {
+        let kept = self.stash(id, bytes);
+        if let Some(conn) = self.conns.get_mut(id).filter(|_| kept) {
+            conn.blocked = true;
+        }
+        kept
     }
 
     /// Keeps bytes that are to be parsed later. False when there is no memory for them, which
