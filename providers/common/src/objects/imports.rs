@@ -356,24 +356,11 @@ impl StartedMessages {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether a message was started.
+    /// Takes out all that was started, in its order, if anything was; `None` costs a load.
     #[inline]
-    pub fn any(&self) -> bool {
-        self.any.load(Ordering::Acquire)
-    }
-
-    /// Takes out all that was started, in its order; none if nothing was, or there is no such list.
-    #[inline]
-    pub fn of(list: Option<&Arc<Self>>) -> Option<Vec<StartedMessage>> {
-        list.filter(|started| started.any()).map(|started| started.take())
-    }
-
-    /// Takes out all that was started, in its order.
-    pub fn take(&self) -> Vec<StartedMessage> {
-        if !self.any.swap(false, Ordering::Acquire) {
-            return Vec::new();
-        }
-        std::mem::take(&mut *self.list())
+    pub fn take(&self) -> Option<Vec<StartedMessage>> {
+        let any = self.any.load(Ordering::Acquire) && self.any.swap(false, Ordering::Acquire);
+        any.then(|| std::mem::take(&mut *self.list()))
     }
 }
 

@@ -312,7 +312,8 @@ impl RxmState {
     /// Takes up the kept messages that other providers started; returns whether there were any.
     #[inline(always)]
     fn take_started(&mut self) -> bool {
-        StartedMessages::of(self.started.as_ref()).map(|all| self.take_up(all)).is_some()
+        let started = self.started.as_ref().and_then(|started| started.take());
+        started.map(|started| self.take_up(started)).is_some()
     }
 
     /// One turn of progress.

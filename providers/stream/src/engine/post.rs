@@ -103,7 +103,8 @@ impl<N: Net> StreamState<N> {
 
     /// Takes up the kept messages that other providers started; returns whether there were any.
     pub(super) fn take_started(&mut self) -> bool {
-        StartedMessages::of(self.started.as_ref()).map(|all| self.take_up(all)).is_some()
+        let started = self.started.as_ref().and_then(|started| started.take());
+        started.map(|started| self.take_up(started)).is_some()
     }
 
     /// Takes all posted receives back, as when a connection is over for good.

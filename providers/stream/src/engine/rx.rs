@@ -579,8 +579,8 @@ impl<N: Net> StreamState<N> {
     /// there is no memory for them, which ends the connection.
     fn block(&mut self, id: u32, bytes: &[u8]) -> bool {
         let kept = self.stash(id, bytes);
-        if let Some(conn) = self.conns.get_mut(id).filter(|_| kept) {
-            conn.blocked = true;
+        if kept {
+            self.conns[id].blocked = true;
         }
         kept
     }
