@@ -1201,6 +1201,12 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         pipe.keep_lent(key, most)
     }
 
+    fn end_room(&self) {
+        if let Ok((_, pipe)) = self.pipe() {
+            pipe.end_room();
+        }
+    }
+
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         let Some(part) = self.part.get() else { return self.witness.zerocopy_done() };
         if let Some(done) = part.fetched.take().or_else(|| self.next_fetched(part)) {
