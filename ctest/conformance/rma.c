@@ -881,6 +881,68 @@ static void closed_amid_large_reads(int rank)
 	closed_amid(rank, 6, 200000);
 }
 
+/* Nor does anybody write to it any more, however much peers are at. */
+static void closed_amid_writes(int rank)
+{
+	enum { N = 4, LEN = 1 << 20 };
+	struct ct_opt o = { .caps = CAPS };
+
+	for (int round = 0; round < ct_fewer(10); round++) {
+		struct ct c;
+		struct region r;
+		char *b;
+
+		mr[0] = mr[1] = NULL;
+		ct_open(&c, &o);
+		b = ct_alloc(&c, N * LEN);
+		if (rank == 0)
+			ct_fill(b, N * LEN, round + 1);
+		r = share(&c, 0, b, N * LEN, REMOTE);
+		if (rank == 0) {
+			/* until they are in memory, where there is any */
+			for (int i = 0; i < 200; i++) {
+				POST(&c, fi_write(c.ep, b, 1000, ct_desc(b), c.peer, r.addr, r.key, CTX(N)));
+				ct_sent(&c, CTX(N));
+				if (i % 20 == 0)
+					usleep(1000);
+			}
+			ct_barrier(&c);
+			int over = 0;
+
+			for (int i = 0; i < N; i++) {
+				long ret;
+
+				while ((ret = fi_write(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, r.addr + i * LEN, r.key, CTX(i))) == -FI_EAGAIN)
+					ct_progress(&c);
+				over += ret != 0;	/* the connection is */
+			}
+			for (; over < N; over++) {
+				struct fi_cq_tagged_entry e;
+				struct fi_cq_err_entry err;
+
+				ct_next(&c, c.tx, &e, NULL, &err);
+			}
+			NOTHING(&c, c.tx, 0);
+		} else {
+			ct_barrier(&c);
+			/* some have come, and more is under way */
+			volatile char *at = b + round % N * LEN + LEN / 5 * (round % 5) + 1;
+
+			for (int64_t end = ct_ms() + 200; !at[0] && !at[1] && ct_ms() < end; )
+				ct_progress(&c);
+			OK(fi_close(&mr[0]->fid));
+			mr[0] = NULL;
+			memset(b, 0xee, N * LEN);
+			for (int i = 0; i < 100; i++)
+				ct_progress(&c);
+			for (int i = 0; i < N * LEN; i++)
+				if ((unsigned char)b[i] != 0xee)
+					FAIL("round %d: byte %d was written to when the region was closed", round, i);
+		}
+		done(&c);
+	}
+}
+
 static const struct ct_test tests[] = {
 	{ "regions are named as FI_MR_BASIC, FI_MR_SCALABLE or neither say, in old programs and new", registration_modes, CT_REL },
 	{ "fi_write of every size arrives before the message behind it", write_sizes, CT_REL },
@@ -896,6 +958,7 @@ static const struct ct_test tests[] = {
 	{ "bursts of small writes, reads and messages keep their order and bytes, fenced and acknowledged ones among them", bursts, CT_REL },
 	{ "a region may go while peers are answered bursts of small reads of it", closed_amid_reads, CT_REL },
 	{ "a region may go while peers read much of it", closed_amid_large_reads, CT_REL },
+	{ "a region may go while peers write much to it", closed_amid_writes, CT_REL },
 	{ "a counter bound to a region counts the writes to it", region_counter, CT_REL },
 	{ "a fenced write waits for the reads before it", fenced, CT_REL },
 	{ "fences of both sides wait for each other's reads and not for each other", fences_face_to_face, CT_REL },

@@ -251,6 +251,14 @@ pub struct LocalLinkId<I> {
     number: u32,
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl<I> LocalLinkId<I> {
+    /// By what the net beneath knows it.
+    pub(crate) fn beneath(self) -> I {
+        self.witness
+    }
+}
+
 impl LocalPart {
     /// Something was said on the witness: when that is enough the ends are to meet.
     fn talks(&self) {
@@ -1202,6 +1210,7 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     }
 
     fn end_room(&self) {
+        self.witness.end_room();
         if let Ok((_, pipe)) = self.pipe() {
             pipe.end_room();
         }

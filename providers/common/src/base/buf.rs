@@ -1060,7 +1060,7 @@ impl<'a> ScatterList<'a> {
     }
 
     /// How many bytes of room stay ([`stays`](Self::stays)), from the list's first on.
-    pub(crate) fn staying(&self) -> usize {
+    pub fn staying(&self) -> usize {
         self.staying
     }
 

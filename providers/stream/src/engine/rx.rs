@@ -1132,13 +1132,10 @@ impl<N: Net> StreamState<N> {
 
     /// The memory region with this key is closed: no peer writes to it when this returns.
     pub(super) fn end_writes(&self, key: u64) {
-        for (_, conn) in self.conns.iter() {
-            if let Some(Incoming { target: MessageTarget::Region(places), .. }) = &conn.incoming
-                && places.as_slice().iter().any(|place| place.key == key)
-            {
-                conn.link.end_room();
-            }
-        }
+        self.conns
+            .iter()
+            .filter(|(_, conn)| conn.writes_to(key))
+            .for_each(|(_, conn)| conn.link.end_room());
     }
 
     /// Ends, with `error`, what was arriving on a connection that is over: receives and reads
