@@ -13,11 +13,13 @@ use crate::primitives::{
     yield_now,
 };
 use crate::progress::{Progress, all_fds};
-use crate::sys::{Deadline, Epoll, EventFd, Interest};
+use crate::sys::{Deadline, Epoll, EventFd, Interest, fine_now};
 use crate::worker::{Worker, rest};
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
+// For what is a guess: nothing depends on the orders in which threads see it, and the models try none.
+use std::sync::atomic as guess;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -164,6 +166,70 @@ const SOURCE: u64 = 1;
 /// Longest sleep of a blocking call while some of its sources cannot wake it.
 const DEAF_PAUSE: Duration = Duration::from_millis(1);
 
+/// How many nanoseconds a call looks on before it sleeps, where an answer is likely to come sooner than
+/// a sleeper would wake up; and for how long the last call may have waited if it is.
+const LOOKED_ON: u64 = 200_000;
+
+/// How often the calls that sleep at once after one that looked on in vain are doubled.
+const DOUBLED_MOST: u32 = 10;
+
+/// Whether calls that block look on for a while before they sleep.
+///
+/// To sleep and to be woken takes the system microseconds, and tens of them where the processor has to be
+/// woken as well. Where answers come fast that would be most of the time. So a call looks on if the one
+/// before had its answer soon; others that want the processor get it meanwhile ([`courtesy`]). Who has
+/// looked on in vain lets calls sleep at once: two, four, eight… times, so that little is lost where that
+/// never pays.
+///
+/// [`courtesy`]: crate::courtesy
+#[derive(Debug, Default)]
+struct LookingOn {
+    /// The last call had its answer soon.
+    soon: guess::AtomicBool,
+    /// Calls that looked on in vain, one after the other, and that are still to sleep at once for it.
+    vain: guess::AtomicU32,
+    skipped: guess::AtomicU32,
+    /// Until when a call looks on, in nanoseconds of [`fine_now`].
+    until: guess::AtomicU64,
+}
+
+impl LookingOn {
+    /// Until when a call that has found nothing now is to look on; 0: it sleeps.
+    fn begin(&self, now: u64) -> u64 {
+        if !self.soon.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let skipped = self.skipped.load(Ordering::Relaxed);
+        if skipped > 0 {
+            self.skipped.store(skipped - 1, Ordering::Relaxed);
+            return 0;
+        }
+        // One is enough. It may have been cancelled, so its time is what counts.
+        if now < self.until.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.until.store(now + LOOKED_ON, Ordering::Relaxed);
+        now + LOOKED_ON
+    }
+
+    /// A call has looked on in vain, and sleeps.
+    #[cold]
+    fn in_vain(&self) {
+        let vain = (self.vain.load(Ordering::Relaxed) + 1).min(DOUBLED_MOST);
+        self.vain.store(vain, Ordering::Relaxed);
+        self.skipped.store(1 << vain, Ordering::Relaxed);
+    }
+
+    /// A call that found nothing at first has its answer, while it `looks_on` or later.
+    fn answered(&self, began: u64, looks_on: bool) {
+        self.soon.store(fine_now().saturating_sub(began) < LOOKED_ON, Ordering::Relaxed);
+        self.until.store(0, Ordering::Relaxed);
+        if looks_on {
+            self.vain.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 /// How the calls that block at the same time share one wait object.
 ///
 /// Only one call at a time waits on epoll; it alone resets the event, and wakes all others
@@ -234,6 +300,7 @@ pub struct Wait {
     /// A source could not be added, because the kernel limits how epoll instances nest: blocking
     /// calls then look for entries every [`DEAF_PAUSE`].
     deaf: AtomicBool,
+    looking_on: LookingOn,
 }
 
 impl std::fmt::Debug for Wait {
@@ -258,6 +325,7 @@ impl Wait {
             told: AtomicBool::new(false),
             signalled: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
+            looking_on: LookingOn::default(),
         })
     }
 
@@ -533,12 +601,17 @@ pub struct Blocking {
     deadline: Deadline,
     pause: Pause,
     slept: bool,
+    /// When the call found nothing for the first time, and until when it looks on, in nanoseconds of
+    /// [`fine_now`]; 0: it has not, or does not.
+    began: u64,
+    looks_on: u64,
 }
 
 impl Blocking {
     /// A call that gives up after `timeout` milliseconds; negative: never.
     pub fn new(timeout: c_int) -> Self {
-        Self { deadline: Deadline::after_ms(timeout), pause: Pause::Over, slept: false }
+        let deadline = Deadline::after_ms(timeout);
+        Self { deadline, pause: Pause::Over, slept: false, began: 0, looks_on: 0 }
     }
 
     /// One look of the call. `look` makes progress and answers what was found, or -FI_EAGAIN;
@@ -562,10 +635,13 @@ impl Blocking {
         match look() {
             Err(Error::AGAIN) => {}
             other => {
-                if self.slept
-                    && let Some(wait) = wait
-                {
-                    wait.pass_on(ready);
+                if let Some(wait) = wait {
+                    if self.began != 0 {
+                        wait.looking_on.answered(self.began, self.looks_on != 0);
+                    }
+                    if self.slept {
+                        wait.pass_on(ready);
+                    }
                 }
                 return other;
             }
@@ -577,6 +653,7 @@ impl Blocking {
             // processor.
             None => Pause::Yield,
             Some(wait) if wait.kind == WaitKind::Yield => Pause::Yield,
+            Some(wait) if self.looks_on(wait) => Pause::Again,
             Some(wait) => {
                 self.slept = true;
                 let sleeper = wait.begin_sleep(self.deadline.left(), || {
@@ -586,6 +663,22 @@ impl Blocking {
             }
         };
         Err(Error::AGAIN)
+    }
+
+    /// Whether the call looks on in place of sleeping.
+    fn looks_on(&mut self, wait: &Wait) -> bool {
+        let now = fine_now();
+        if self.began == 0 {
+            self.began = now;
+            self.looks_on = wait.looking_on.begin(now);
+        }
+        if now < self.looks_on {
+            return true;
+        }
+        if std::mem::take(&mut self.looks_on) != 0 {
+            wait.looking_on.in_vain();
+        }
+        false
     }
 
     /// Pauses, and says whether the call is to look again; the thread may be cancelled
@@ -657,6 +750,55 @@ mod tests {
     fn put(wait: &Wait, left: &AtomicUsize, count: usize) {
         left.fetch_add(count, Ordering::SeqCst);
         wait.entry_written();
+    }
+
+    #[test]
+    fn calls_look_on_where_answers_come_soon_and_ever_more_rarely_in_vain() {
+        let looking_on = LookingOn::default();
+        let answered = |ago: u64, looks_on| looking_on.answered(fine_now() - ago, looks_on);
+        let begin = || looking_on.begin(fine_now()) != 0;
+        assert!(!begin());
+        answered(LOOKED_ON + 1, false);
+        assert!(!begin());
+        answered(0, false);
+        assert!(begin());
+        assert!(!begin(), "one is enough");
+        answered(0, true);
+        for doubled in 1..=DOUBLED_MOST + 1 {
+            assert!(begin());
+            looking_on.in_vain();
+            answered(0, false);
+            let slept = 1 << doubled.min(DOUBLED_MOST);
+            assert!((0..slept).all(|_| !begin()), "{slept}");
+        }
+        assert!(begin());
+        answered(0, true);
+        assert!(begin());
+        looking_on.in_vain();
+        answered(LOOKED_ON + 1, false);
+        assert!((0..10).all(|_| !begin()));
+    }
+
+    #[test]
+    fn a_call_that_looks_on_sleeps_in_the_end_and_has_its_answer_before() {
+        let wait = Wait::new(WaitKind::Fd).unwrap();
+        wait.looking_on.answered(fine_now(), false);
+        let looks = std::cell::Cell::new(0);
+        let answer_at = |at: u32| {
+            looks.set(0);
+            let look = || {
+                looks.set(looks.get() + 1);
+                if looks.get() == at { Ok(()) } else { Err(Error::AGAIN) }
+            };
+            blocking(Some(&wait), 50, || true, look, || false)
+        };
+        // The answer comes with nothing that would wake a sleeper.
+        assert_eq!(answer_at(5), Ok(()));
+        assert_eq!(answer_at(u32::MAX), Err(Error::AGAIN));
+        assert!(looks.get() > 2 && wait.looking_on.vain.load(Ordering::Relaxed) == 1);
+        // This one sleeps at once.
+        assert_eq!(answer_at(u32::MAX), Err(Error::AGAIN));
+        assert_eq!(looks.get(), 2);
     }
 
     #[test]
