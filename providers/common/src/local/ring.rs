@@ -135,7 +135,8 @@ pub struct LocalPipe {
     joints: Cell<u32>,
     /// The other end has come to the last one.
     helped: Cell<bool>,
-    /// The system does not let this end write to the other's memory, or there is no such memory.
+    /// The system does not let this end write to the other's memory, or there is no such memory, or what was
+    /// lent is withdrawn.
     cannot_help: Cell<bool>,
     door: OnceCell<(Arc<PeerDoor>, u32)>,
     memory: OnceCell<PeerMemory>,
@@ -1080,6 +1081,8 @@ impl LocalPipe {
     /// Takes lent memory back, as the end of a pipe does: what the other end reads from now on it does not take
     /// for bytes of the stream. The pipe has ended for the other end, then.
     pub fn withdraw(&self) {
+        // The other end takes its room for left alone as soon as it sees this.
+        self.cannot_help.set(true);
         self.out().withdraw();
     }
 }
@@ -1753,6 +1756,29 @@ mod tests {
         let begin = Instant::now();
         half.reader.end_room();
         assert!(begin.elapsed() >= JOINT_PATIENCE);
+    }
+
+    #[test]
+    fn who_has_withdrawn_what_it_lent_copies_none_of_it() {
+        let (writer, reader) = pair(4096);
+        let token = MemoryToken::new().unwrap();
+        if !with_memory([&writer, &reader], &token) {
+            return crate::testing::skip("no process_vm_readv(2)");
+        }
+        let (piece, mut room) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
+        let mut list = GatherList::default();
+        list.push_bytes(&piece);
+        assert_eq!(writer.send_list(&list, Way::Uncopied), Ok(piece.len()));
+        let len = piece.len() as u64;
+        let all = WriterShare { piece: 1, from: 0, to: room.as_mut_ptr() as u64, len };
+        reader.inward().begin_joint(all, 0);
+        let copied = || room.iter().filter(|byte| **byte == 1).count();
+        assert_eq!(writer.uncopied_done(), Err(Error::AGAIN));
+        let before = copied();
+        assert!(before > 0 && before < room.len());
+        writer.withdraw();
+        assert_eq!(writer.uncopied_done(), Err(Error::AGAIN));
+        assert_eq!(copied(), before);
     }
 
     #[test]
