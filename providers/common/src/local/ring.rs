@@ -1782,6 +1782,20 @@ mod tests {
     }
 
     #[test]
+    fn shares_that_the_other_end_gives_back_are_not_counted_twice() {
+        let (end, memory, [_, inward]) = end_of_hostile(true);
+        let all = WriterShare { piece: 1, from: 0, to: 0, len: 1 << 20 };
+        let words = end.inward();
+        let mut read = words.begin_joint(all, 4);
+        let (_, len) = words.take_own_share(&mut read, false).unwrap().unwrap();
+        assert_eq!(read.left(), all.len - len);
+        put_word(&memory, inward + JOINT, 5 << 32);
+        assert_eq!(words.take_own_share(&mut read, false), Err(Error::PROTO));
+        words.end_joint(&mut read);
+        assert_eq!((read.left(), words.joint_state(&read)), (0, JointState::Done));
+    }
+
+    #[test]
     fn both_ends_copy_large_pieces_and_the_writer_only_to_room_that_stays() {
         let Some(half) = HalfWay::new() else { return };
         drop(half);
@@ -1997,6 +2011,7 @@ mod tests {
     const RINGS: [u64; 2] = [128, 128 + CELLS_AT + 32 * 128];
     const TAKEN: u64 = 128;
     const FETCHED: u64 = 132;
+    const JOINT: u64 = 136;
     const CAN_FETCH: u64 = 260;
     const CELLS_AT: u64 = 384;
 

@@ -801,6 +801,7 @@ impl RingWords {
     pub(crate) fn end_joint(&self, read: &mut JointRead) {
         let all = u64::from(read.number) << 32 | u64::from(read.units);
         let before = self.reader.joint.taken.swap(all, Ordering::AcqRel) as u32;
+        let before = before.clamp(read.taken, read.units);
         read.taken = read.units;
         read.done += read.len - (u64::from(before) * UNIT).min(read.len);
     }
