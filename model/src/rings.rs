@@ -3,7 +3,7 @@ use crate::Watched;
 use crate::primitives::{CELLS, Ordering, fence, set_barriers};
 use crate::sys::{self, EventFd};
 use crate::words::{
-    CellKind, DoorWords, JointState, RingReader, RingWords, RingWriter, UNIT, WriterShare,
+    CellKind, DoorWords, JointPart, JointState, RingReader, RingWords, RingWriter, UNIT,
 };
 use loom::sync::atomic::AtomicU32;
 use loom::thread::{spawn, yield_now};
@@ -352,7 +352,7 @@ pub(crate) fn both_copy(pieces: u32, rooms: u64, units: u64) {
         for room in 0..rooms {
             let first = room * units;
             let (from, to) = (first * UNIT, u64::from(piece) + first * UNIT);
-            let all = WriterShare { piece, from, to, len: units * UNIT };
+            let all = JointPart { piece, from, to, len: units * UNIT };
             let mut read = shared.words.begin_joint(all, copies);
             copies += 1;
             while let Some((from, len)) = shared.words.take_own_share(&mut read, true).unwrap() {

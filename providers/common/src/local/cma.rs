@@ -92,9 +92,17 @@ impl PeerMemory {
         if process <= 0 {
             return Err(Error::PERM);
         }
-        // SAFETY: there is no part.
-        unsafe { memory.read(std::iter::empty(), 0) }?;
+        memory.ask()?;
         Ok(memory)
+    }
+
+    /// Whether the process is the right one, unless that is known from a moment ago.
+    pub(crate) fn ask(&self) -> Result {
+        if self.was_found_by(coarse_now()) {
+            return Ok(());
+        }
+        // SAFETY: there is no part.
+        unsafe { self.read(std::iter::empty(), 0) }.map(drop)
     }
 
     /// Reads memory of the peer's from `from` on into these parts: -FI_EPROTO if there is none, or not all.
@@ -160,10 +168,7 @@ impl PeerMemory {
     /// # Safety
     /// The bytes are readable.
     pub(crate) unsafe fn write(&self, from: *const u8, len: usize, to: u64) -> Result {
-        if !self.was_found_by(coarse_now()) {
-            // SAFETY: there is no part.
-            unsafe { self.read(std::iter::empty(), 0) }?;
-        }
+        self.ask()?;
         let own = size_of_val(&self.value);
         let local = [
             iovec { iov_base: (&raw const self.value).cast_mut().cast(), iov_len: own },

@@ -14,8 +14,7 @@ use crate::error::{Error, Result};
 use crate::primitives::CELLS;
 use crate::segment::SharedSegment;
 use crate::words::{
-    CellKind, INLINE, JointRead, JointState, RingCell, RingReader, RingWords, RingWriter,
-    WriterShare,
+    CellKind, INLINE, JointPart, JointRead, JointState, RingCell, RingReader, RingWords, RingWriter,
 };
 use core::cell::{Cell, OnceCell, RefCell};
 use core::ops::Range;
@@ -542,8 +541,7 @@ impl LocalPipe {
             |calls: &LendingCalls| self.writer.fetched().wrapping_sub(calls.lent) <= u32::MAX / 2;
         if !is_done(first) {
             self.writer.look_fetched(self.out())?;
-            if !is_done(first) {
-                self.help();
+            if !is_done(first) && self.help() {
                 self.writer.look_fetched(self.out())?;
             }
         }
@@ -557,18 +555,23 @@ impl LocalPipe {
         done.ok_or(Error::AGAIN)
     }
 
-    /// Copies of the piece that the other end fetches what that has not begun to copy.
-    fn help(&self) {
-        let Some(memory) = self.memory.get() else { return };
+    /// Copies of the piece that the other end fetches what that has not begun to copy. Whether that was
+    /// anything.
+    fn help(&self) -> bool {
+        let Some(memory) = self.memory.get() else { return false };
         let (words, loaned) = (self.out(), self.loaned.borrow());
-        let Some(piece) = loaned.iter().find(|piece| !self.was_fetched(piece)) else { return };
+        let Some(piece) = loaned.iter().find(|piece| !self.was_fetched(piece)) else {
+            return false;
+        };
         // A piece of a region may be elsewhere by now.
         if piece.key.is_some() || self.cannot_help.get() {
-            return;
+            return false;
         }
         words.set_helps(piece.number);
-        for _ in 0..MOST_SHARES {
-            let Some(share) = words.take_share(|number| number == piece.number) else { break };
+        for done in 0..MOST_SHARES {
+            let Some(share) = words.take_share(|number| number == piece.number) else {
+                return done > 0;
+            };
             let end = share.from.checked_add(share.len);
             let is_in = end.is_some_and(|end| end <= piece.memory.len() as u64);
             // SAFETY: the share is of the piece, which is readable until it was fetched.
@@ -587,6 +590,7 @@ impl LocalPipe {
                 break;
             }
         }
+        true
     }
 
     /// Whether the other end has fetched a piece, as far as the last look tells.
@@ -954,7 +958,7 @@ impl LocalPipe {
             joint
         } else {
             let piece = self.reader.fetched().wrapping_add(1);
-            let all = WriterShare { piece, from, to: to as u64, len: len as u64 };
+            let all = JointPart { piece, from, to: to as u64, len: len as u64 };
             let mut joint = JointFetch { to, read: words.begin_joint(all, self.joints.get()) };
             self.joints.set(self.joints.get().wrapping_add(1));
             loop {
@@ -994,10 +998,8 @@ impl LocalPipe {
         let until = Instant::now() + JOINT_PATIENCE;
         // Who has withdrawn what it lent is at none of it.
         while words.joint_state(&joint.read) == JointState::Waits && !words.is_withdrawn() {
-            // SAFETY: there is no part.
-            let asked =
-                self.memory.get().map(|memory| unsafe { memory.read(std::iter::empty(), 0) });
-            if !matches!(asked, Some(Ok(_))) || Instant::now() > until {
+            let is_there = self.memory.get().is_some_and(|memory| memory.ask().is_ok());
+            if !is_there || Instant::now() > until {
                 break;
             }
             std::thread::yield_now();
@@ -1159,6 +1161,17 @@ mod tests {
             let memory = PeerMemory::open(own, token.address(), token.value());
             memory.map(|memory| end.set_peer_memory(memory)).is_ok()
         })
+    }
+
+    /// A pair of which both ends may lend; none, and a skip, if the system does not let them.
+    #[track_caller]
+    fn lending_pair() -> Option<(LocalPipe, LocalPipe, MemoryToken)> {
+        let ((a, b), token) = (pair(4096), MemoryToken::new().unwrap());
+        if !with_memory([&a, &b], &token) {
+            crate::testing::skip("no process_vm_readv(2)");
+            return None;
+        }
+        Some((a, b, token))
     }
 
     fn peer_of(door: &LocalDoor) -> Arc<PeerDoor> {
@@ -1501,11 +1514,7 @@ mod tests {
 
     #[test]
     fn lent_memory_that_is_to_be_changed_is_kept_for_who_has_not_fetched_it() {
-        let (a, b) = pair(4096);
-        let token = MemoryToken::new().unwrap();
-        if !with_memory([&a, &b], &token) {
-            return crate::testing::skip("no process_vm_readv(2)");
-        }
+        let Some((a, b, _token)) = lending_pair() else { return };
         const LEN: usize = 50_000;
         let mut memory: Vec<_> = (0..4).map(|n| vec![n as u8 + 1; LEN]).collect();
         for (key, part) in (0..).zip(&memory) {
@@ -1565,11 +1574,7 @@ mod tests {
 
     #[test]
     fn so_many_pieces_are_lent_and_no_more() {
-        let (a, b) = pair(4096);
-        let token = MemoryToken::new().unwrap();
-        if !with_memory([&a, &b], &token) {
-            return crate::testing::skip("no process_vm_readv(2)");
-        }
+        let Some((a, b, _token)) = lending_pair() else { return };
         let large = vec![1; MIN_LENT];
         let lend = || {
             let mut list = GatherList::default();
@@ -1594,11 +1599,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_not_there_ends_the_pipe() {
-        let (a, b) = pair(4096);
-        let token = MemoryToken::new().unwrap();
-        if !with_memory([&a, &b], &token) {
-            return crate::testing::skip("no process_vm_readv(2)");
-        }
+        let Some((a, b, _token)) = lending_pair() else { return };
         let lend = |at: usize, len| {
             let mut list = GatherList::default();
             assert!(list.push_raw(at as *mut u8, len));
@@ -1613,11 +1614,7 @@ mod tests {
 
     #[test]
     fn memory_that_was_taken_back_is_not_believed() {
-        let (a, b) = pair(4096);
-        let token = MemoryToken::new().unwrap();
-        if !with_memory([&a, &b], &token) {
-            return crate::testing::skip("no process_vm_readv(2)");
-        }
+        let Some((a, b, _token)) = lending_pair() else { return };
         let large = vec![1; 8192];
         let mut list = GatherList::default();
         list.push_bytes(&large);
@@ -1636,18 +1633,14 @@ mod tests {
         reader: LocalPipe,
         piece: Vec<u8>,
         room: Vec<u8>,
-        share: WriterShare,
+        share: JointPart,
         _token: MemoryToken,
     }
 
     impl HalfWay {
+        #[track_caller]
         fn new() -> Option<Self> {
-            let (writer, reader) = pair(4096);
-            let token = MemoryToken::new().unwrap();
-            if !with_memory([&writer, &reader], &token) {
-                crate::testing::skip("no process_vm_readv(2)");
-                return None;
-            }
+            let (writer, reader, token) = lending_pair()?;
             let piece: Vec<u8> = (0..200_001u32).map(|at| (at / 7) as u8 | 1).collect();
             let (mut room, len) = (vec![0; piece.len()], piece.len() as u64);
             let mut list = GatherList::default();
@@ -1655,7 +1648,7 @@ mod tests {
             assert_eq!(writer.send_list(&list, Way::Uncopied), Ok(piece.len()));
             let words = reader.inward();
             let to = room.as_ptr() as usize;
-            let all = WriterShare { piece: 1, from: 0, to: to as u64, len };
+            let all = JointPart { piece: 1, from: 0, to: to as u64, len };
             let mut read = words.begin_joint(all, 0);
             reader.joints.set(1);
             let mut shares = vec![words.take_own_share(&mut read, true).unwrap().unwrap()];
@@ -1760,17 +1753,13 @@ mod tests {
 
     #[test]
     fn who_has_withdrawn_what_it_lent_copies_none_of_it() {
-        let (writer, reader) = pair(4096);
-        let token = MemoryToken::new().unwrap();
-        if !with_memory([&writer, &reader], &token) {
-            return crate::testing::skip("no process_vm_readv(2)");
-        }
+        let Some((writer, reader, _token)) = lending_pair() else { return };
         let (piece, mut room) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
         let mut list = GatherList::default();
         list.push_bytes(&piece);
         assert_eq!(writer.send_list(&list, Way::Uncopied), Ok(piece.len()));
         let len = piece.len() as u64;
-        let all = WriterShare { piece: 1, from: 0, to: room.as_mut_ptr() as u64, len };
+        let all = JointPart { piece: 1, from: 0, to: room.as_mut_ptr() as u64, len };
         reader.inward().begin_joint(all, 0);
         let copied = || room.iter().filter(|byte| **byte == 1).count();
         assert_eq!(writer.uncopied_done(), Err(Error::AGAIN));
@@ -1784,7 +1773,7 @@ mod tests {
     #[test]
     fn shares_that_the_other_end_gives_back_are_not_counted_twice() {
         let (end, memory, [_, inward]) = end_of_hostile(true);
-        let all = WriterShare { piece: 1, from: 0, to: 0, len: 1 << 20 };
+        let all = JointPart { piece: 1, from: 0, to: 0, len: 1 << 20 };
         let words = end.inward();
         let mut read = words.begin_joint(all, 4);
         let (_, len) = words.take_own_share(&mut read, false).unwrap().unwrap();
@@ -1797,12 +1786,8 @@ mod tests {
 
     #[test]
     fn both_ends_copy_large_pieces_and_the_writer_only_to_room_that_stays() {
-        let Some(half) = HalfWay::new() else { return };
-        drop(half);
         for stays in [true, false] {
-            let (writer, reader) = pair(4096);
-            let token = MemoryToken::new().unwrap();
-            assert!(with_memory([&writer, &reader], &token));
+            let Some((writer, reader, _token)) = lending_pair() else { return };
             let done = AtomicU64::new(0);
             thread::scope(|scope| {
                 let done = &done;

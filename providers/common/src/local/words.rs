@@ -80,9 +80,9 @@ const MOST_TRIES: u32 = 64;
 /// Most bytes of a joint copy.
 pub(crate) const JOINT_MOST: usize = 1 << 30;
 
-/// A share of a joint copy that the writer has taken.
+/// A part of a lent piece that is copied jointly, or a share of that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct WriterShare {
+pub(crate) struct JointPart {
     /// Which piece it is of, and where in that.
     pub(crate) piece: u32,
     pub(crate) from: u64,
@@ -119,6 +119,12 @@ pub(crate) enum JointState {
     Done,
     /// The writer could not copy a share, and is at none.
     Failed,
+}
+
+/// From where on, and how many bytes, `units` of a copy of `len` bytes are behind the first `taken`.
+fn stretch(taken: u32, units: u32, len: u64) -> (u64, u64) {
+    let from = (u64::from(taken) * UNIT).min(len);
+    (from, (u64::from(units) * UNIT).min(len - from))
 }
 
 /// How many units of so many in all who has the turn takes, if so many are left: few towards the end, so
@@ -741,7 +747,7 @@ impl RingWords {
     }
 
     /// Begins a joint copy of the piece that is read; no other is under way. `before` is the one before.
-    pub(crate) fn begin_joint(&self, share: WriterShare, before: u32) -> JointRead {
+    pub(crate) fn begin_joint(&self, share: JointPart, before: u32) -> JointRead {
         let (joint, number) = (&self.reader.joint, before.wrapping_add(1));
         let word = u64::from(number) << 32;
         // A writer that has looked at the copy before takes nothing of it any more, whatever it reads of this one.
@@ -786,10 +792,9 @@ impl RingWords {
             match taken_by.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     read.taken = taken + units;
-                    let from = u64::from(taken) * UNIT;
-                    let len = (u64::from(units) * UNIT).min(read.len - from);
-                    read.done += len;
-                    return Ok(Some((from, len)));
+                    let share = stretch(taken, units, read.len);
+                    read.done += share.1;
+                    return Ok(Some(share));
                 }
                 Err(other) => seen = other,
             }
@@ -802,8 +807,8 @@ impl RingWords {
         let all = u64::from(read.number) << 32 | u64::from(read.units);
         let before = self.reader.joint.taken.swap(all, Ordering::AcqRel) as u32;
         let before = before.clamp(read.taken, read.units);
+        read.done += stretch(before, read.units - before, read.len).1;
         read.taken = read.units;
-        read.done += read.len - (u64::from(before) * UNIT).min(read.len);
     }
 
     /// How far a joint copy is of which all is taken.
@@ -820,7 +825,7 @@ impl RingWords {
 
     /// Takes a share of the joint copy under way, for the writer, who has to say what came of it
     /// ([`share_done`](Self::share_done)).
-    pub(crate) fn take_share(&self, is_of: impl FnOnce(u32) -> bool) -> Option<WriterShare> {
+    pub(crate) fn take_share(&self, is_of: impl FnOnce(u32) -> bool) -> Option<JointPart> {
         let joint = &self.reader.joint;
         let seen = joint.taken.load(Ordering::Acquire);
         let piece = joint.piece.load(Ordering::Relaxed);
@@ -837,13 +842,12 @@ impl RingWords {
         // If it is still this copy, what was read above is of it.
         let next = seen + u64::from(units);
         joint.taken.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        let at = u64::from(taken) * UNIT;
-        let len = (u64::from(units) * UNIT).min(len - at);
-        Some(WriterShare { piece, from: from.wrapping_add(at), to: to.wrapping_add(at), len })
+        let (at, len) = stretch(taken, units, len);
+        Some(JointPart { piece, from: from.wrapping_add(at), to: to.wrapping_add(at), len })
     }
 
     /// The writer has copied the share that it had taken, or could not.
-    pub(crate) fn share_done(&self, share: &WriterShare, copied: bool) {
+    pub(crate) fn share_done(&self, share: &JointPart, copied: bool) {
         let helped = &self.reader.joint.helped;
         if copied {
             helped.fetch_add(share.len, Ordering::Release);
