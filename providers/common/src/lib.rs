@@ -49,6 +49,8 @@ pub use memory::{mem_monitor, mr_cache};
 use objects::peer;
 pub use objects::{attr, av, cntr, cq, eq, imports, mr, object, operation, poll};
 pub use plugin::{log, param, provider};
-pub use rdm::{buffered, calls, contexts, endpoint, inbox, multi_recv, names, peers, receives};
+pub use rdm::{
+    buffered, calls, closing, contexts, endpoint, inbox, multi_recv, names, peers, receives,
+};
 
 pub use ofi::{abi, boundary, error, fid, info};

@@ -113,6 +113,17 @@ impl RdmEngine for RxmEngine {
         self.lock().ep(ep).become_context(attr);
     }
 
+    fn has_undelivered(&self, ep: u32) -> bool {
+        self.lock().ep(ep).has_undelivered()
+    }
+
+    fn drain_sends(&self, ep: u32) {
+        // Simulated peers move only when the simulation says so, which drains by itself.
+        if cfg!(not(test)) {
+            self.closing().drive(self, || !self.has_undelivered(ep));
+        }
+    }
+
     fn close(&self, ep: u32) {
         self.close_ep(ep);
     }

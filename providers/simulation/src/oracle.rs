@@ -119,6 +119,8 @@ pub(crate) struct TakenOperation {
     /// A success is reported.
     reports: bool,
     fenced: bool,
+    /// The application has its buffer back at once (FI_INJECT).
+    injected: bool,
     /// The application has its completion, or needs none.
     pub(crate) over: bool,
     /// The error of a transfer that failed.
@@ -200,6 +202,8 @@ pub(crate) struct Oracle {
     matches: HashMap<(usize, usize, bool, MessageLane), Vec<(OpId, OpId)>>,
     /// Messages that nodes with buffered receives were told of, by receiver, sender and kind.
     told: HashMap<(usize, usize, bool), Vec<OpId>>,
+    /// Messages that reach their receivers although their senders have closed.
+    owed: Vec<OpId>,
     /// Looks that have claimed a message since they were asked for last.
     claimed: Vec<OpId>,
     /// Parts of a node have names of their own.
@@ -221,6 +225,7 @@ impl Oracle {
             windows: HashMap::new(),
             matches: HashMap::new(),
             told: HashMap::new(),
+            owed: Vec::new(),
             claimed: Vec::new(),
             named_parts: false,
             hostile: false,
@@ -234,8 +239,24 @@ impl Oracle {
         place.names.fill([None; PARTS]);
     }
 
-    /// A node's endpoint is closed: nothing is promised to it any more.
-    pub(crate) fn ends(&mut self, node: usize) {
+    /// A node's endpoint is closed: nothing is promised to it any more. If it was `drained` before,
+    /// others get the messages that were injected or have completed with success.
+    pub(crate) fn ends(&mut self, node: usize, drained: bool) {
+        let accepted = |id: &OpId| {
+            let op = &self.ops[*id];
+            let Deed::Send { to, taken: false, .. } = op.deed else { return false };
+            let succeeded = op.over && op.failure.is_none();
+            op.node == node
+                && op.life == self.places[node].life
+                && to != node
+                && (op.injected || succeeded)
+                && self.places[to].alive
+                && !self.is_hurt(node, to)
+        };
+        let owed: Vec<_> = match drained && !self.hostile {
+            true => (0..self.ops.len()).filter(accepted).collect(),
+            false => Vec::new(),
+        };
         let place = &mut self.places[node];
         place.alive = false;
         place.life += 1;
@@ -246,11 +267,18 @@ impl Oracle {
         for other in 0..self.hurt.len() {
             self.hurt(node, other);
         }
+        self.owed.extend(owed);
     }
 
     /// The link between two nodes was cut.
     pub(crate) fn hurt(&mut self, one: usize, other: usize) {
         (self.hurt[one][other], self.hurt[other][one]) = (true, true);
+        let ops = &self.ops;
+        let between = |id: &OpId| {
+            let Deed::Send { to, .. } = ops[*id].deed else { return false };
+            [(one, other), (other, one)].contains(&(ops[*id].node, to))
+        };
+        self.owed.retain(|id| !between(id));
     }
 
     /// A connection between two nodes is over, for which there must be a cause.
@@ -319,11 +347,19 @@ impl Oracle {
             deed,
             reports,
             fenced,
+            injected: false,
             over: false,
             failure: None,
             buf,
             fetched,
         });
+    }
+
+    /// The operation that was taken last was injected.
+    pub(crate) fn injected_last(&mut self) {
+        if let Some(op) = self.ops.last_mut() {
+            op.injected = true;
+        }
     }
 
     fn window(&mut self, from: usize, to: usize) -> &mut OracleWindow {
@@ -779,6 +815,11 @@ impl Oracle {
 
     /// Nothing moves any more: what is not over now will never be.
     pub(crate) fn check_end(&self) {
+        for id in &self.owed {
+            let op = &self.ops[*id];
+            let Deed::Send { taken, .. } = op.deed else { continue };
+            assert!(taken, "message {id} was accepted, and lost when its sender closed: {op:?}");
+        }
         for (id, op) in self.ops.iter().enumerate() {
             let alive = |node: usize| self.places[node].alive;
             if !alive(op.node) || op.life != self.places[op.node].life {

@@ -84,7 +84,7 @@ pub struct SimPlan {
     pub shortage: usize,
     /// Somebody is there who is no node and keeps to no protocol, where the world has one.
     pub hostile: bool,
-    /// Nodes with buffered receives post tags.
+    /// Nodes with buffered receives post tags before the end, too.
     pub tags: bool,
     /// The memory of a receive is in two parts.
     pub split: bool,
@@ -134,7 +134,7 @@ impl SimPlan {
             split: false,
             met: false,
             met_is_received: false,
-            delivered_is_received: true,
+            delivered_is_received: false,
         }
     }
 }
@@ -218,6 +218,8 @@ pub trait SimWorld: Sized {
     fn goes_on(&mut self, still: usize) -> bool;
     /// Turns of a node in each round of them all.
     const TURNS: usize;
+    /// What a node has accepted reaches the others although its endpoints close.
+    const DELIVERS_AT_CLOSE: bool = false;
     /// Nothing may be left when all nodes have ended.
     fn check_end(&self);
     /// What is to be known of a world without an end.
@@ -249,6 +251,9 @@ impl<W: SimWorld> SimNode<W> {
         &self.all[self.rx[part.unwrap_or(0)]]
     }
 }
+
+/// Rounds of all nodes that a node which closes waits at most for others.
+const DRAIN_ROUNDS: usize = 400;
 
 /// No operation has so large a number, and no structure so small an address.
 const LEAST_POINTER: usize = 1 << 24;
@@ -468,14 +473,34 @@ impl<W: SimWorld> Sim<W> {
         self.oracle.named(node, other, None, true);
     }
 
+    /// Whether something of a node's has to reach others before its endpoints close.
+    fn has_undelivered(&self, node: usize) -> bool {
+        self.enter(node);
+        let of = self.nodes[node].as_ref();
+        of.is_some_and(|of| of.all.iter().any(|ep| of.engine.has_undelivered(ep.id)))
+    }
+
+    /// Has what a node's endpoints still have to deliver leave, as closing them does; false if that
+    /// comes to no end.
+    fn drain(&mut self, node: usize) -> bool {
+        for _ in 0..DRAIN_ROUNDS {
+            if !self.has_undelivered(node) {
+                return true;
+            }
+            self.rounds(1);
+        }
+        false
+    }
+
     /// Closes a node's endpoint, and checks that nothing of it is left.
     pub fn end(&mut self, node: usize) {
+        let drained = W::DELIVERS_AT_CLOSE && self.drain(node);
         self.read(node, usize::MAX);
         self.enter(node);
         let Some(SimNode { engine, beneath, all, av, memory, .. }) = self.nodes[node].take() else {
             return;
         };
-        self.oracle.ends(node);
+        self.oracle.ends(node, drained);
         self.told.retain(|(of, ..)| *of != node);
         all.iter().for_each(Endpoint::close);
         drop((all, av));
@@ -811,6 +836,9 @@ impl<W: SimWorld> Sim<W> {
         let (lane, tagged) = ((from, part), class.is_some());
         let deed = Deed::Send { to, lane, tagged, tag, len, acked, taken: false };
         self.oracle.took(node, deed, bytes, Box::default(), reports, flags & FI_FENCE != 0);
+        if flags & FI_INJECT != 0 {
+            self.oracle.injected_last();
+        }
         Some(id)
     }
 
@@ -1117,7 +1145,7 @@ impl<W: SimWorld> Sim<W> {
                 for tagged in [false, true] {
                     let (count, bytes) = self.oracle.waiting(node, at, tagged);
                     if self.plan.shape == Shape::Buffered {
-                        let tags = if tagged && self.plan.tags { count } else { 0 };
+                        let tags = if tagged { count } else { 0 };
                         (0..tags).for_each(|_| self.post_tag(node, (0, u64::MAX >> 1)));
                     } else if count > 0 && self.nodes[node].is_some() && (at.is_some() || part == 0)
                     {

@@ -1162,6 +1162,10 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         self.sends.set(self.ground());
     }
 
+    fn has_unacknowledged(&self) -> bool {
+        self.witness.has_unacknowledged()
+    }
+
     fn has_ended(&self) -> bool {
         self.witness.has_ended()
     }

@@ -189,6 +189,12 @@ pub trait ByteLink: Debug + Send + 'static {
     /// is full, where there is more room elsewhere.
     fn last_words(&self) {}
 
+    /// Whether bytes that were sent are still with this host's system: closing the link may then
+    /// destroy them, if the other end sends something. False if the link cannot tell.
+    fn has_unacknowledged(&self) -> bool {
+        false
+    }
+
     /// Whether the other end is known to be gone, even if there is something left to receive; false
     /// if the link cannot tell.
     fn has_ended(&self) -> bool {

@@ -158,6 +158,14 @@ impl StreamSocket {
         some && polled.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLNVAL) != 0
     }
 
+    /// Bytes that were sent and that the peer's system has not acknowledged; 0 if that is not known.
+    pub fn unacknowledged(&self) -> usize {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the kernel writes one number to `bytes`, which outlives the call.
+        let known = unsafe { libc::ioctl(self.fd(), libc::TIOCOUTQ, &raw mut bytes) } == 0;
+        if known { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+    }
+
     /// Makes closing reset the connection: what the system has not sent by then never leaves.
     pub fn reset_when_closed(&self) {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };

@@ -182,7 +182,17 @@ pub trait RdmEngine: HearsNames + Sized {
     fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result;
     /// Sets the attributes of a transmit or receive context that is opened.
     fn become_context(&self, ep: u32, attr: &ContextAttr);
-    /// Closes an endpoint: ends its connections and cancels its operations.
+    /// Whether operations that the application takes for delivered, or answers that peers wait
+    /// for, have not left yet: injected operations above all.
+    fn has_undelivered(&self, _ep: u32) -> bool {
+        false
+    }
+    /// Drives progress before the endpoint, or its transmit context, closes, until nothing
+    /// [undelivered](Self::has_undelivered) is left. Takes bounded time
+    /// ([`CloseBudget`](super::closing::CloseBudget)).
+    fn drain_sends(&self, _ep: u32) {}
+    /// Closes an endpoint: ends its connections and drops its operations without reporting them
+    /// (fi_endpoint(3), fi_close).
     fn close(&self, ep: u32);
     /// Closes a transmit context: drops its transfers without reporting them.
     fn close_tx(&self, ep: u32);
@@ -534,13 +544,20 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
             return;
         }
         match &self.part {
-            ContextPart::Whole => self.engine.close(self.id),
+            ContextPart::Whole => {
+                self.engine.drain_sends(self.id);
+                self.engine.close(self.id);
+            }
             ContextPart::Scalable(group) => {
-                group.ids().iter().for_each(|id| self.engine.close(*id))
+                group.ids().iter().for_each(|id| self.engine.drain_sends(*id));
+                group.ids().iter().for_each(|id| self.engine.close(*id));
             }
             ContextPart::Context(group, half, index) => {
                 group.give_back(*half, *index, |id| match half {
-                    Half::Transmit => self.engine.close_tx(id),
+                    Half::Transmit => {
+                        self.engine.drain_sends(id);
+                        self.engine.close_tx(id);
+                    }
                     Half::Receive => self.engine.close_rx(id),
                 });
             }

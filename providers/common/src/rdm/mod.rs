@@ -2,6 +2,7 @@
 #[allow(unsafe_code)]
 pub mod buffered;
 pub mod calls;
+pub mod closing;
 pub mod contexts;
 pub mod endpoint;
 mod imported;

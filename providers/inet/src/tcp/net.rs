@@ -304,6 +304,10 @@ impl ByteLink for TcpSocket {
         self.set_no_network();
     }
 
+    fn has_unacknowledged(&self) -> bool {
+        self.0.unacknowledged() > 0
+    }
+
     fn has_ended(&self) -> bool {
         self.0.has_ended()
     }

@@ -26,6 +26,7 @@ use crate::provider::RXM;
 use crate::wire::Refusal;
 use ofi_provider::abi::FI_RMA_EVENT;
 use ofi_provider::api::{Bindings, RecvOp};
+use ofi_provider::closing::CloseBudget;
 use ofi_provider::error::Result;
 use ofi_provider::facts::EngineFacts;
 use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages, StartsWake};
@@ -49,6 +50,8 @@ pub(crate) struct RxmEngine {
     /// Watches the core's queues, where the core has no wait sets.
     epoll: Option<Epoll>,
     activity: Activity,
+    /// Bounds the time that closing endpoints takes.
+    closing: CloseBudget,
     helper: Mutex<Option<RxmHelper>>,
     /// Wakes threads that sleep when another provider starts a message.
     starts: StartsWake,
@@ -108,6 +111,7 @@ impl RxmEngine {
             common,
             epoll,
             activity: Activity::default(),
+            closing: CloseBudget::default(),
             helper: Mutex::default(),
             starts: StartsWake::default(),
         }))
@@ -187,6 +191,11 @@ impl RxmEngine {
             fds.into_iter().flatten().try_for_each(|fd| epoll.add(fd, 0, Interest::READ))?;
         }
         Ok(())
+    }
+
+    /// The limit on the time that closing endpoints takes.
+    pub(crate) fn closing(&self) -> &CloseBudget {
+        &self.closing
     }
 
     /// Closes an endpoint.

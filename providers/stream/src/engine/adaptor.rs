@@ -113,6 +113,17 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
         self.lock().ep(ep).become_context(attr);
     }
 
+    fn has_undelivered(&self, ep: u32) -> bool {
+        self.lock().has_undelivered(ep)
+    }
+
+    fn drain_sends(&self, ep: u32) {
+        // Simulated peers move only when the simulation says so, which drains by itself.
+        if cfg!(not(any(test, feature = "sim"))) {
+            self.closing.drive(self, || !self.lock().has_undelivered(ep));
+        }
+    }
+
     fn close(&self, ep: u32) {
         self.lock().close_ep(ep);
     }

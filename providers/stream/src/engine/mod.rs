@@ -51,6 +51,7 @@ use batch::Burst;
 use conn::StreamConn;
 use ofi_provider::buf::{GatherList, Way};
 use ofi_provider::calls::CallPace;
+use ofi_provider::closing::CloseBudget;
 use ofi_provider::courtesy::{self, Courtesy, Looks};
 use ofi_provider::error::Result;
 use ofi_provider::imports::StartsWake;
@@ -95,6 +96,8 @@ pub struct StreamEngine<N: Net> {
     /// Readable when something happens that the engine waits for.
     wait_fd: RawFd,
     activity: Activity,
+    /// Bounds the time that closing endpoints takes.
+    closing: CloseBudget,
     /// Wakes threads that sleep when another provider starts a message.
     starts: StartsWake,
     /// The process that made the engine. A forked child has a copy of the engine, but shares its
@@ -204,6 +207,7 @@ impl<N: Net> StreamEngine<N> {
             state,
             wait_fd,
             activity: Activity::default(),
+            closing: CloseBudget::default(),
             starts: StartsWake::default(),
             pid,
         });

@@ -8,7 +8,7 @@ use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::destination;
 use ofi_provider::core_provider::OPT_SOURCE;
-use ofi_provider::endpoint::{EndpointAside, RdmEndpoint, put_number};
+use ofi_provider::endpoint::{EndpointAside, RdmEndpoint, RdmEngine, put_number};
 use ofi_provider::error::{Error, Result};
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard};
@@ -123,6 +123,7 @@ impl<N: Net> EndpointAside<StreamEngine<N>> for StreamAside<N::Link> {
 
     fn shutdown(ep: &RdmEndpoint<StreamEngine<N>>) -> Result {
         ep.aside.is_msg()?;
+        ep.engine.drain_sends(ep.id);
         ep.engine.lock().shutdown(ep.id)
     }
 
