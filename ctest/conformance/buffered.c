@@ -39,11 +39,13 @@ static struct fi_cq_tagged_entry claim_done(struct ct *c, void *context, size_t 
 	CHECK(e.flags & FI_CLAIM);
 	return e;
 }
-/* The next message that is reported. */
+/* The next message that is reported. A tagged one is when a tag is posted for it: any. */
 static struct fi_recv_context *hear(struct ct *c, struct fi_cq_tagged_entry *e, uint64_t kind, size_t len)
 {
 	struct fi_recv_context *r;
 
+	if (kind == FI_TAGGED)
+		POST(c, fi_trecv(c->ep, NULL, 0, NULL, FI_ADDR_UNSPEC, 0, ~0ull, NULL));
 	memset(e, 0, sizeof *e);
 	ct_next(c, c->rx, e, NULL, NULL);
 	EQ(e->flags & (FI_RECV | FI_MSG | FI_TAGGED), FI_RECV | kind);
@@ -51,7 +53,7 @@ static struct fi_recv_context *hear(struct ct *c, struct fi_cq_tagged_entry *e, 
 	CHECK(!(e->flags & FI_CLAIM));
 	r = e->op_context;
 	/* hooks hand out endpoints of their own */
-	CHECK(getenv("FI_HOOK") ? r->ep != NULL : r->ep == c->ep);
+	CHECK(kind == FI_TAGGED ? r->ep == NULL : getenv("FI_HOOK") ? r->ep != NULL : r->ep == c->ep);
 	CHECK(r->context == NULL);
 	return r;
 }
@@ -514,6 +516,34 @@ static void by_tag_as(int rank, struct ct *c)
 	NOTHING(c, c->rx, 30);
 	ct_done(c);
 }
+/* fi_tagged(3), Buffered Tagged Receives: "When a provider receives a message for which there is a matching tag, it
+   will write an entry to the completion queue": without one a tagged message is not reported. */
+static void no_tag(int rank)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_recv_context *r;
+	struct ct c;
+	char *buf;
+
+	open_buffered(&c, FI_TAGGED);
+	buf = ct_alloc(&c, BIG);
+	if (rank == 1) {
+		tell(&c, buf, 100, 7, 0);
+		tell(&c, buf, limit(&c) + 1, 8, 1);
+		ct_barrier(&c);
+	} else {
+		NOTHING(&c, c.rx, 100);
+		post_tag(&c, 0, 8, 0, CTX(0));
+		r = met(&c, &e, 8, limit(&c) + 1, CTX(0));
+		OK(settle(&c, r, NULL, 0, FI_TAGGED, FI_DISCARD));
+		post_tag(&c, 0, 7, 0, CTX(1));
+		r = met(&c, &e, 7, 100, CTX(1));
+		CHECK(ct_same(e.buf, 100, 0));
+		OK(settle(&c, r, NULL, 0, FI_TAGGED, FI_DISCARD));
+		ct_barrier(&c);
+	}
+	ct_done(&c);
+}
 static void by_tag(int rank)
 {
 	struct ct c;
@@ -817,6 +847,7 @@ static const struct ct_test tests[] = {
 	{ "messages of all sizes are reported whole up to the limit", order_whole, CT_REL },
 	{ "messages that their sender writes are reported and claimed in order", order_written, CT_REL },
 	{ "a message whose sender stands holds up nobody else's", others_pass, CT_RDM | CT_REL },
+	{ "a tagged message is not reported before a tag is posted", no_tag, CT_REL },
 	{ "tagged messages meet posted tags, which have no buffers", by_tag, CT_REL },
 	{ "tagged messages meet posted tags with FI_VARIABLE_MSG", by_tag_variable, CT_REL },
 	{ "of a message past the limit the start is reported when it meets its tag", by_tag_long, CT_REL },

@@ -454,16 +454,7 @@ static void msg_stopped(int rank) { not_before_peer(rank, 0, FI_DELIVERY_COMPLET
 static void msg_stopped_empty(int rank) { not_before_peer(rank, 0, FI_DELIVERY_COMPLETE, 0); }
 static void tag_stopped_empty(int rank) { not_before_peer(rank, 1, FI_DELIVERY_COMPLETE, 0); }
 static void match_stopped_empty(int rank) { not_before_peer(rank, 1, FI_MATCH_COMPLETE, 0); }
-/* Where a provider stands on another one a message is delivered when that has it. */
-static void delivered_late(int rank, int tagged)
-{
-	if (ct_is_rxm())
-		SKIP("keeps delivered messages for receives to come");
-	not_before_receive(rank, tagged, FI_DELIVERY_COMPLETE, 100);
-}
-static void msg_delivered_late(int rank) { delivered_late(rank, 0); }
-static void tag_delivered_late(int rank) { delivered_late(rank, 1); }
-/* Of two messages that complete when they are received the one is complete that was received,
+/* Of two messages that complete when they have met their receives the one is complete that was received,
    though the other was sent first. */
 static void received_first_completes_first(int rank)
 {
@@ -471,8 +462,6 @@ static void received_first_completes_first(int rank)
 	struct ct c;
 	char *b;
 
-	if (ct_is_rxm())
-		SKIP("keeps delivered messages for receives to come");
 	ct_open(&c, &o);
 	b = ct_alloc(&c, 4096);
 	if (rank == 0) {
@@ -485,7 +474,7 @@ static void received_first_completes_first(int rank)
 	} else {
 		for (int i = 0; i < 2; i++) {
 			ct_fill(b + 200 * i, 100, 4 + i);
-			smsg(&c, 1, b + 200 * i, 100, 0, 3 + i, CTX(i), FI_DELIVERY_COMPLETE | FI_COMPLETION);
+			smsg(&c, 1, b + 200 * i, 100, 0, 3 + i, CTX(i), FI_MATCH_COMPLETE | FI_COMPLETION);
 		}
 		for (int i = 1; i >= 0; i--) {
 			NOTHING(&c, c.tx, 100);
@@ -1402,11 +1391,9 @@ static const struct ct_test tests[] = {
 	{ "FI_DELIVERY_COMPLETE completes for a large message", delivery_complete_large, CT_REL },
 	{ "FI_DELIVERY_COMPLETE completes for a tagged message", tag_delivery_complete, 0 },
 	{ "FI_MATCH_COMPLETE completes for a tagged message", tag_match_complete, 0 },
-	{ "FI_DELIVERY_COMPLETE waits for the receive", msg_delivered_late, CT_REL },
 	{ "an injected message that completes by FI_DELIVERY_COMPLETE leaves its buffer at once", msg_injected_delivered, CT_REL },
 	{ "an injected tagged message that completes by FI_DELIVERY_COMPLETE leaves its buffer at once", tag_injected_delivered, 0 },
-	{ "FI_DELIVERY_COMPLETE waits for the tagged receive", tag_delivered_late, 0 },
-	{ "of two messages with FI_DELIVERY_COMPLETE the one that is received completes", received_first_completes_first, CT_REL },
+	{ "of two messages with FI_MATCH_COMPLETE the one that is received completes", received_first_completes_first, CT_REL },
 	{ "FI_MATCH_COMPLETE waits for the match", tag_matched_late, 0 },
 	{ "FI_MATCH_COMPLETE of a message of no bytes waits for the match", tag_matched_late_empty, 0 },
 	{ "FI_DELIVERY_COMPLETE waits for a process that stands still", msg_stopped, CT_REL },

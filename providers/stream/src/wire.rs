@@ -100,6 +100,9 @@ pub enum StreamOp {
     Data = 7,
     /// An atomic operation on the receiver's memory, followed by its operands.
     Atomic = 64,
+    /// The refusal of a write that the header names by its number among the transfers to be
+    /// acknowledged; its error code is in `op_data` ([`Knows::outcomes`]).
+    WriteRefused = 66,
     /// The result of an atomic operation, and the former values if it fetches them. Answers to
     /// these and to [`StreamOp::ReadReq`] come in the order of the requests.
     AtomicRsp = 65,
@@ -118,6 +121,17 @@ pub const DELIVERY_COMPLETE: u16 = 4;
 /// The sender waits for an acknowledgement, which may come only when the bytes are persistent.
 pub const COMMIT_COMPLETE: u16 = 8;
 
+/// The sender waits for an acknowledgement that comes only when the message has met its receive
+/// (FI_MATCH_COMPLETE); with [`DELIVERY_COMPLETE`], for peers that know it ([`Knows::outcomes`]).
+pub const MATCH_COMPLETE: u16 = 16;
+
+/// Most transfers that one acknowledgement is for.
+pub const MAX_ACK_RUN: u16 = u16::MAX;
+
+/// Bits of an acknowledgement's number; the bits above have how many more transfers follow the one
+/// of this number.
+const ACK_NUMBER_BITS: u32 = 48;
+
 /// `op_data` of an acknowledgement.
 pub const ACK: u8 = 2;
 
@@ -128,8 +142,9 @@ pub struct StreamHeader {
     pub op: StreamOp,
     /// REMOTE_CQ_DATA, DELIVERY_COMPLETE, COMMIT_COMPLETE.
     pub flags: u16,
-    /// [`ACK`], or the number of a message that waits at its sender; in [`StreamOp::AtomicRsp`] the
-    /// error code, 0 for success.
+    /// [`ACK`], or the number of a message that waits at its sender; in [`StreamOp::AtomicRsp`],
+    /// [`StreamOp::WriteRefused`] and, from peers that know it, [`StreamOp::ReadRsp`] the error
+    /// code, 0 for success.
     pub op_data: u8,
     /// The sender's count of headers on this connection.
     pub id: u8,
@@ -210,6 +225,29 @@ impl StreamOp {
     }
 }
 
+/// Transfers of consecutive numbers that are acknowledged together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AckRun {
+    /// The number of the first.
+    pub first: u64,
+    /// How many there are, at least 1.
+    pub count: u16,
+}
+
+impl AckRun {
+    /// The run of one transfer.
+    pub fn of(number: u64) -> Self {
+        Self { first: number, count: 1 }
+    }
+
+    /// Adds the transfer of this number if it follows those of the run; false if not.
+    pub fn extend(&mut self, number: u64) -> bool {
+        let follows = number == self.first + u64::from(self.count) && self.count < MAX_ACK_RUN;
+        self.count += u16::from(follows);
+        follows
+    }
+}
+
 impl StreamHeader {
     /// Bytes the header takes on the wire.
     #[inline]
@@ -222,6 +260,7 @@ impl StreamHeader {
                 | StreamOp::Cts
                 | StreamOp::Data
                 | StreamOp::ReadRsp
+                | StreamOp::WriteRefused
                 | StreamOp::AtomicRsp => 0,
                 StreamOp::Tag | StreamOp::TaggedMsg => 8,
                 StreamOp::Atomic => 8 + SEGMENT_LEN * self.segments as usize,
@@ -410,6 +449,7 @@ impl StreamHeader {
             4 => StreamOp::Write,
             64 => StreamOp::Atomic,
             65 => StreamOp::AtomicRsp,
+            66 => StreamOp::WriteRefused,
             _ => return Err(Malformed("unknown operation")),
         };
         let flags = order.u16([bytes[2], bytes[3]]);
@@ -417,7 +457,7 @@ impl StreamHeader {
             StreamOp::Msg if flags & TAGGED_MSG != 0 => (StreamOp::TaggedMsg, flags & !TAGGED_MSG),
             op => (op, flags),
         };
-        if flags & !(REMOTE_CQ_DATA | DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0 {
+        if flags & !(REMOTE_CQ_DATA | DELIVERY_COMPLETE | COMMIT_COMPLETE | MATCH_COMPLETE) != 0 {
             return Err(Malformed("unknown flags"));
         }
         // In headers that name no place the original does not clear the number of places.
@@ -461,7 +501,11 @@ impl StreamHeader {
         }
         let acknowledges = op == StreamOp::Msg && header.op_data == ACK;
         if payload != 0
-            && (acknowledges || matches!(op, StreamOp::TagRts | StreamOp::Cts | StreamOp::ReadReq))
+            && (acknowledges
+                || matches!(
+                    op,
+                    StreamOp::TagRts | StreamOp::Cts | StreamOp::ReadReq | StreamOp::WriteRefused
+                ))
         {
             return Err(Malformed("bytes after a header that has none"));
         }
@@ -474,6 +518,9 @@ impl StreamHeader {
             }
             StreamOp::AtomicRsp if header.op_data != 0 && payload != 0 => {
                 return Err(Malformed("bytes after a refusal"));
+            }
+            StreamOp::WriteRefused if header.op_data == 0 || flags & REMOTE_CQ_DATA == 0 => {
+                return Err(Malformed("a refusal of nothing"));
             }
             _ => {}
         }
@@ -488,16 +535,37 @@ impl StreamHeader {
         Self { op, flags: 0, op_data: 0, id: 0, segments: 0, cq_data: 0, tag: 0, len: 0 }
     }
 
-    /// An acknowledgement: of the message with this number among those that ask for one
-    /// ([`Knows::acks`]), or of the oldest that waits for one.
-    pub fn ack(number: Option<u64>) -> Self {
-        let flags = if number.is_some() { REMOTE_CQ_DATA } else { 0 };
-        Self { op_data: ACK, flags, cq_data: number.unwrap_or(0), ..Self::of(StreamOp::Msg) }
+    /// An acknowledgement of the oldest message that waits for one.
+    pub fn ack_oldest() -> Self {
+        Self { op_data: ACK, ..Self::of(StreamOp::Msg) }
     }
 
-    /// The number of the message that an acknowledgement is for, if it says that.
-    pub fn acked(&self) -> Option<u64> {
-        (self.flags & REMOTE_CQ_DATA != 0).then_some(self.cq_data)
+    /// An acknowledgement of transfers by their numbers among those that ask for one
+    /// ([`Knows::acks`]); of more than one to peers that know [`Knows::outcomes`].
+    pub fn ack(run: AckRun) -> Self {
+        let more = u64::from(run.count - 1) << ACK_NUMBER_BITS;
+        let cq_data = (run.first & ((1 << ACK_NUMBER_BITS) - 1)) | more;
+        Self { op_data: ACK, flags: REMOTE_CQ_DATA, cq_data, ..Self::of(StreamOp::Msg) }
+    }
+
+    /// The transfers that an acknowledgement is for, if it names them.
+    pub fn acked(&self) -> Option<AckRun> {
+        let more = self.cq_data >> ACK_NUMBER_BITS;
+        let count = u16::try_from(more + 1).unwrap_or(MAX_ACK_RUN);
+        let first = self.cq_data & ((1 << ACK_NUMBER_BITS) - 1);
+        (self.flags & REMOTE_CQ_DATA != 0).then_some(AckRun { first, count })
+    }
+
+    /// The refusal of the write of this number among the transfers that ask for an
+    /// acknowledgement, for peers that know [`Knows::outcomes`].
+    pub fn refuse_write(number: u64, error: u8) -> Self {
+        let (flags, op_data) = (REMOTE_CQ_DATA, error.max(1));
+        Self { op_data, flags, cq_data: number, ..Self::of(StreamOp::WriteRefused) }
+    }
+
+    /// The answer to a read that is refused, for peers that know [`Knows::outcomes`].
+    pub fn refuse_read(error: u8) -> Self {
+        Self { op_data: error.max(1), ..Self::of(StreamOp::ReadRsp) }
     }
 
     /// Whether the header is an acknowledgement.
@@ -555,6 +623,9 @@ const KNOWS_ACKS: u8 = 8;
 /// answer: its data end with such an offer.
 const KNOWS_LOCAL: u8 = 16;
 
+/// The sender knows the outcomes of transfers that [`Knows::outcomes`] names.
+const KNOWS_OUTCOMES: u8 = 32;
+
 /// Offset where a [`CmType::ContextRequest`] and the answer to it name contexts, in network
 /// order: the caller's transmit context, then the called endpoint's receive context.
 const CM_CONTEXTS: usize = 8;
@@ -594,6 +665,10 @@ pub struct Knows {
     pub acks: bool,
     /// The sender may be on the receiver's host and takes a [`LocalOffer`]; an answer has one.
     pub local: bool,
+    /// The sender takes refusals of reads and writes, acknowledges writes whether asked to or not,
+    /// takes one acknowledgement for several transfers, and tells [`MATCH_COMPLETE`] from
+    /// [`DELIVERY_COMPLETE`]. To other peers a refusal ends the connection.
+    pub outcomes: bool,
 }
 
 impl Knows {
@@ -603,6 +678,7 @@ impl Knows {
             | bit(self.multicast, KNOWS_MULTICAST)
             | bit(self.acks, KNOWS_ACKS)
             | bit(self.local, KNOWS_LOCAL)
+            | bit(self.outcomes, KNOWS_OUTCOMES)
     }
 }
 
@@ -736,6 +812,7 @@ impl CmMessage {
             acks: says(KNOWS_ACKS),
             // What the offer is for is in this machine's byte order.
             local: says(KNOWS_LOCAL) && order == ByteOrder::Native,
+            outcomes: says(KNOWS_OUTCOMES),
         };
         let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
             [t0, t1, r0, r1] if says(NAMES_CONTEXTS) && kind != CmType::Request => {
@@ -812,7 +889,8 @@ impl RdmHello {
 mod tests {
     use super::*;
 
-    const NOTHING: Knows = Knows { atomics: false, multicast: false, acks: false, local: false };
+    const NOTHING: Knows =
+        Knows { atomics: false, multicast: false, acks: false, local: false, outcomes: false };
     const ATOMICS: Knows = Knows { atomics: true, ..NOTHING };
 
     fn written(header: &StreamHeader, order: ByteOrder) -> Vec<u8> {
@@ -822,12 +900,44 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_says_which_message_it_is_for_or_not() {
-        for (number, len) in [(None, 16), (Some(0), 24), (Some(1 << 40), 24)] {
-            let bytes = written(&StreamHeader::ack(number), ByteOrder::Network);
-            assert_eq!(bytes.len(), len);
+    fn an_acknowledgement_says_which_messages_it_is_for_or_not() {
+        let run = |first, count| Some(AckRun { first, count });
+        for acked in [None, run(0, 1), run(1 << 40, 1), run(7, 2), run(1, MAX_ACK_RUN)] {
+            let header = acked.map_or_else(StreamHeader::ack_oldest, StreamHeader::ack);
+            let bytes = written(&header, ByteOrder::Network);
+            assert_eq!(bytes.len(), if acked.is_some() { 24 } else { 16 });
             let header = StreamHeader::parse(&bytes, ByteOrder::Network).unwrap();
-            assert_eq!((header.is_ack(), header.acked()), (true, number));
+            assert_eq!((header.is_ack(), header.acked()), (true, acked));
+        }
+        // Of one message it has the bytes that peers know that take no runs.
+        assert_eq!(StreamHeader::ack(AckRun::of(9)).cq_data, 9);
+    }
+
+    #[test]
+    fn a_run_takes_the_numbers_that_follow_up_to_its_largest_length() {
+        let mut run = AckRun::of(5);
+        assert!(!run.extend(5) && !run.extend(7) && run.extend(6));
+        assert_eq!(run, AckRun { first: 5, count: 2 });
+        let mut long = AckRun { first: 0, count: MAX_ACK_RUN - 1 };
+        assert!(long.extend(u64::from(MAX_ACK_RUN) - 1) && !long.extend(MAX_ACK_RUN.into()));
+    }
+
+    #[test]
+    fn refusals_name_an_error_and_writes_a_number() {
+        let parsed = |header: &StreamHeader| {
+            StreamHeader::parse(&written(header, ByteOrder::Network), ByteOrder::Network)
+        };
+        let write = StreamHeader::refuse_write(77, 13);
+        assert_eq!(parsed(&write), Ok(write));
+        assert_eq!((write.op, write.op_data, write.cq_data), (StreamOp::WriteRefused, 13, 77));
+        let read = parsed(&StreamHeader::refuse_read(0)).unwrap();
+        assert_eq!((read.op, read.op_data, read.len), (StreamOp::ReadRsp, 1, 0));
+        for wrong in [
+            StreamHeader { op_data: 0, ..write },
+            StreamHeader { flags: 0, ..write },
+            StreamHeader { len: 1, ..write },
+        ] {
+            assert!(parsed(&wrong).is_err());
         }
     }
 

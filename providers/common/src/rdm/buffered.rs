@@ -1,9 +1,9 @@
 //! Buffered receives of 1.x (fi_msg(3) as of 1.7 to 1.22): messages come to the
 //! provider's buffers, and the application claims or discards what is reported.
 //!
-//! Untagged messages are reported as they come, and so are tagged ones until the application
-//! posts a tag. From then on each tagged message waits for a tag that matches (fi_tagged(3)),
-//! and is reported with the context of that.
+//! Untagged messages are reported as they come. A tagged message waits until the application posts
+//! a tag that matches, and is reported with the context of that (fi_tagged(3), Buffered Tagged
+//! Receives).
 use crate::abi::{FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN, fi_recv_context};
 use crate::cq::Context;
 use crate::eq::FidPtr;
@@ -66,8 +66,6 @@ pub struct Buffering {
     most: [usize; 2],
     /// The endpoint is enabled: the options cannot be set any more.
     fixed: bool,
-    /// The application has posted a tag.
-    tags: bool,
     /// Reported messages, by the address of the context that the application has of each.
     told: HashMap<usize, ReportedMessage>,
     /// Messages that have met a tag and are to be reported once enough of them is here, with the
@@ -88,7 +86,6 @@ impl Buffering {
             start: 0,
             most,
             fixed: false,
-            tags: false,
             told: HashMap::new(),
             due: HashMap::new(),
         }
@@ -135,16 +132,6 @@ impl Buffering {
     /// How many bytes of a message of `len` must be here when it is reported.
     pub fn wanted(&self, len: usize) -> usize {
         if self.is_long(len) { len.min(self.start) } else { len }
-    }
-
-    /// Notes that the application posts tags: tagged messages wait for one from now on.
-    pub fn post_tags(&mut self) {
-        self.tags = true;
-    }
-
-    /// Whether messages of this kind wait for a tag.
-    pub fn waits(&self, tagged: bool) -> bool {
-        tagged && self.tags
     }
 
     /// Notes that a message has met a tag, and is to be reported once enough of it is here.
@@ -243,11 +230,8 @@ mod tests {
     }
 
     #[test]
-    fn tagged_messages_wait_from_the_first_tag_on() {
+    fn a_message_that_met_a_tag_keeps_its_context_until_it_is_reported() {
         let mut buffering = Buffering::new(100, [1000, 10]);
-        assert!(!buffering.waits(true));
-        buffering.post_tags();
-        assert!(buffering.waits(true) && !buffering.waits(false));
         buffering.owe(1, 3, context(1));
         assert!(buffering.take_owed(1, 4).is_none());
         assert!(buffering.take_owed(1, 3).is_some() && buffering.take_owed(1, 3).is_none());

@@ -1192,9 +1192,6 @@ impl<B: UnexpectedBody> Inbox<B> {
     /// Posts a tag on an endpoint with buffered receives; returns the message that it meets, if
     /// one waits.
     pub fn post_tag(&mut self, op: &RecvOp) -> Option<(u32, About)> {
-        if let Some(buffering) = &mut self.buffering {
-            buffering.post_tags();
-        }
         let pattern = self.pattern(op, false);
         let message = self.with(TAGGED, |queues| queues.unexpected[TAGGED].find(pattern));
         let Some(message) = message else {

@@ -15,7 +15,7 @@ pub(crate) use rails::OpenedCore;
 use crate::adaptor::LnxEp;
 use crate::beacon::Beacon;
 use ep::LnxEngineEp;
-use ofi_provider::abi::{FI_COMPLETION, FI_INJECT, fi_addr_t};
+use ofi_provider::abi::{FI_COMPLETION, fi_addr_t};
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::core_provider::{CoreRail, CoreWaiter};
 use ofi_provider::cq::{Completion, CompletionError, Context};
@@ -317,7 +317,6 @@ impl LnxEngine {
             if let Some(fd) = rail.rail.fd() {
                 self.epoll.remove(fd);
             }
-            // What is under way is reported as cancelled.
             rail.rail.shut();
         }
         let mut state = self.lock();
@@ -327,6 +326,8 @@ impl LnxEngine {
         let Some(mut ep) = state.eps.remove(id) else { return };
         drop(state);
         let of_ep: Vec<LnxStart> = of_ep;
+        // Operations of a closed endpoint are dropped without being reported (fi_endpoint(3)).
+        ep.inbox.ledger.mute();
         for LnxFilling { recv, about } in of_ep.into_iter().filter_map(|start| start.filling) {
             ep.inbox.failed(&recv, &about, Error::CANCELED);
         }
@@ -347,8 +348,8 @@ impl LnxEngine {
             core => match rails.get(core as usize) {
                 Some(rail) => rail,
                 None => {
-                    let LnxTransfer { context, flags, kind, .. } = *about;
-                    return self.no_way(ep.id, (context, flags, kind), core).map(|()| None);
+                    let LnxTransfer { context, kind, .. } = *about;
+                    return self.no_way(ep.id, (context, kind), core).map(|()| None);
                 }
             },
         };
@@ -392,7 +393,7 @@ impl LnxEngine {
 
     /// Reports a transfer to a peer that no core reaches.
     #[cold]
-    fn no_way(&self, ep: u32, (context, flags, kind): (Context, u64, u64), core: u32) -> Result {
+    fn no_way(&self, ep: u32, (context, kind): (Context, u64), core: u32) -> Result {
         let error = peers::why_none(core);
         if error != Error::HOSTUNREACH {
             return Err(error);
@@ -400,10 +401,7 @@ impl LnxEngine {
         let ledger = self.lock().ep(ep).ledger.clone().ok_or(Error::OPBADSTATE)?;
         let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let error = CompletionError::new(Completion::of(context, kind, 0), error);
-        match flags & (FI_INJECT | FI_COMPLETION) {
-            FI_INJECT => ledger.tx.failed_unseen(error.of.flags),
-            _ => ledger.tx.failed(error),
-        }
+        ledger.tx.failed(error);
         Ok(())
     }
 

@@ -34,7 +34,7 @@ impl RxmEngineEp {
     fn kept(&mut self, about: &About, message: u32, met: Option<Recv>) {
         match met {
             Some(recv) => self.inbox.owe(about.queue(), message, recv.context),
-            None if self.inbox.buffering().is_some_and(|b| b.waits(about.tagged)) => return,
+            None if about.tagged && self.inbox.buffering().is_some() => return,
             None => {}
         }
         self.owe(about, message);

@@ -1,13 +1,14 @@
 //! An endpoint of the engine: the core's objects it uses, its peers and connections, and its turns.
 use super::common::{Common, clock};
-use super::conn::{Link, RxmConn};
+use super::conn::{Link, RxmConn, Waiting};
 use super::pending::{
-    Fetch, Handed, MAX_BUFFERED, MAX_INJECT, Parked, Reports, RxmUnexpected, TxOp,
+    Fetch, Handed, MAX_BUFFERED, MAX_INJECT, Parked, Reports, RxmUnexpected, Todo, TxOp,
 };
 use crate::provider::RXM;
 use crate::wire::HEADER_LEN;
 use ofi_provider::abi::{
-    FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t, fi_peer_links,
+    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SHARED_CONTEXT, fi_addr_t,
+    fi_peer_links,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
@@ -452,7 +453,27 @@ impl RxmEngineEp {
     }
 
     /// Closes the endpoint: ends its connections and cancels its operations.
+    /// Whether transfers that are complete for the application, or on which a known peer's
+    /// operations depend, have not been handed to the core yet.
+    pub(crate) fn has_undelivered(&self) -> bool {
+        let is_due = |op: &TxOp| op.silent || op.flags & ASIDE != 0;
+        let is_packet = |waiting: &Waiting| matches!(waiting, Waiting::Packet(..));
+        let owes = |conn: &RxmConn| {
+            conn.urgent.iter().chain(&conn.waiting).any(is_packet)
+                && self.peers.name_of(conn.peer) != FI_ADDR_NOTAVAIL
+        };
+        self.ops.iter().any(|(_, op)| is_due(op) && !matches!(op.todo, Todo::Failed(_)))
+            || self.conns.iter().any(|(_, conn)| owes(conn))
+    }
+
+    /// Ends the endpoint's connections, and drops its operations without reporting them
+    /// (fi_endpoint(3), fi_close).
     pub(super) fn close(&mut self) {
+        self.ledger.mute();
+        // A receive that the endpoint has taken from a shared context is given back with an error.
+        if !self.inbox.is_shared() {
+            self.inbox.ledger.mute();
+        }
         // Injected messages are complete for the application: they leave if they can.
         let connected = |(id, conn): (u32, &RxmConn)| (conn.link == Link::Connected).then_some(id);
         for id in self.conns.iter().filter_map(connected).collect::<Vec<_>>() {
@@ -464,7 +485,6 @@ impl RxmEngineEp {
             self.end(id, Error::CANCELED);
         }
         self.core = None;
-        // Receives to which nothing will be sent are reported as well: every operation completes.
         for meeting in self.inbox.cancel_all() {
             self.meet(meeting);
         }

@@ -15,8 +15,8 @@ use crate::wire::{
 };
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
-    FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA,
-    FI_SEND, FI_TAGGED, FI_WRITE,
+    FI_INJECT_COMPLETE, FI_KEY_NOTAVAIL, FI_MATCH_COMPLETE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA,
+    FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE,
 };
 use ofi_provider::api::{
     AtomicOp, PlainSend, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
@@ -34,7 +34,10 @@ use ofi_provider::slab::NONE;
 const DIRECT_MIN: usize = 4096;
 
 /// Flags of an operation that keep a message from being sent by the short way (`send_plain`).
-const SPECIAL: u64 = FI_FENCE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | ASIDE;
+const SPECIAL: u64 = FI_FENCE | DELIVERED | ASIDE;
+
+/// Completion levels that wait until the peer's endpoint has the message (fi_cq(3)).
+const DELIVERED: u64 = FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
 
 impl RxmEngineEp {
     /// fi_send and fi_tsend, in all their forms.
@@ -108,7 +111,8 @@ impl RxmEngineEp {
         }
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
-        let deliver = op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
+        let deliver = op.flags & DELIVERED != 0;
+        let processed = op.flags & FI_DELIVERY_COMPLETE != 0 && !self.common.core_delivers;
         let eager = len <= self.common.config.eager_limit && !deliver;
         let copy = if inject && !eager { Some(self.copy_of(&op.buf)?) } else { None };
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
@@ -118,7 +122,7 @@ impl RxmEngineEp {
             tag: op.tag,
             cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
             deliver,
-            told: op.flags & FI_MATCH_COMPLETE != 0 || (deliver && !self.common.core_delivers),
+            told: op.flags & FI_MATCH_COMPLETE != 0 || processed,
             sent: 0,
             segments: 0,
         };
@@ -177,7 +181,8 @@ impl RxmEngineEp {
         let fenced = self.behind_atomics(conn, op.flags);
         let ready = self.may_go(conn, fenced);
         let (to, data) = (op.remote, op.data);
-        let flags = op.flags & (FI_REMOTE_CQ_DATA | FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE);
+        let levels = FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
+        let flags = op.flags & (FI_REMOTE_CQ_DATA | FI_COMMIT_COMPLETE | levels);
         let todo = if inject {
             let mut bytes = self.buffer()?;
             op.buf.copy_to(0, &mut bytes[..len]);
@@ -467,7 +472,7 @@ impl RxmEngineEp {
                 len,
                 Token::Message(id),
             )
-        } else if len <= sar && !message.deliver {
+        } else if len <= sar {
             return self.send_segments(id, message);
         } else {
             self.announce(id, &message)
@@ -495,7 +500,9 @@ impl RxmEngineEp {
         header.conn_id = conn.remote_id;
         header.write(&mut buf);
         let total = HEADER_LEN + len;
-        let deliver = message.deliver && self.common.core_delivers;
+        // The core delivers in order: of a message in segments the last one is enough.
+        let last = from + len == message.buf.len();
+        let deliver = last && message.deliver && self.common.core_delivers;
         let whole = matches!(token, Token::Message(_)) && !deliver;
         if whole && total <= self.common.core_inject {
             // A message that had to wait goes the same way as one that had not, so that none
@@ -613,7 +620,8 @@ impl RxmEngineEp {
         let Todo::Announced(message) = &op.todo else { return false };
         let buf = message.buf.clone();
         let delivers = message.deliver && self.common.core_delivers;
-        let level = if delivers { FI_DELIVERY_COMPLETE } else { 0 };
+        // What follows the writes says that they are done; nothing else waits for them.
+        let level = if delivers { FI_DELIVERY_COMPLETE } else { FI_INJECT_COMPLETE };
         if !to.total().is_ok_and(|total| total <= buf.len()) {
             return false;
         }
@@ -925,19 +933,7 @@ impl RxmEngineEp {
             }
             _ => {}
         }
-        match result {
-            Err(error) if op.silent => {
-                self.errors.add(error);
-                self.ledger.failed_unseen(op.flags);
-                ofi_provider::log_sparsely!(
-                    &RXM,
-                    WARN,
-                    EP_DATA,
-                    "an injected message was lost: {error}; its failure is reported nowhere else"
-                );
-            }
-            result => self.report(op.context, op.flags, op.report, result),
-        }
+        self.report(op.context, op.flags, op.report, result);
     }
 
     /// Forgets a transfer.

@@ -1,6 +1,6 @@
 //! A message that arrives: what its header and its connection say of it, and the form in which
 //! it waits if it came before a receive.
-use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, StreamHeader};
+use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, StreamHeader};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::Result;
 use ofi_provider::inbox::{self, About};
@@ -24,8 +24,8 @@ const MORE_ROOM: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) about: About,
-    /// The sender waits for an acknowledgement.
-    pub(super) ack: bool,
+    /// When the sender is to get an acknowledgement.
+    pub(super) ack: AckAt,
     /// The number of a message that is to be acknowledged, among those of its connection.
     pub(super) number: u64,
     /// The acknowledgement may come only when what was written is durable (FI_COMMIT_COMPLETE).
@@ -46,9 +46,51 @@ impl Deref for Arrival {
     }
 }
 
+/// When the sender of a transfer gets an acknowledgement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum AckAt {
+    /// Never, or it has got it already.
+    Never,
+    /// Once all of the transfer is at this endpoint, in a buffer of the application's or of the
+    /// provider's (FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_COMMIT_COMPLETE).
+    Delivery,
+    /// Once the message has met its receive as well (FI_MATCH_COMPLETE).
+    Match,
+}
+
+impl AckAt {
+    /// What a header asks for.
+    #[inline]
+    pub(super) fn of(header: &StreamHeader) -> Self {
+        if header.flags & MATCH_COMPLETE != 0 {
+            Self::Match
+        } else if header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0 {
+            Self::Delivery
+        } else {
+            Self::Never
+        }
+    }
+
+    /// Whether an acknowledgement is still to come.
+    #[inline]
+    pub(super) fn is_awaited(self) -> bool {
+        self != Self::Never
+    }
+
+    /// Whether the acknowledgement is due at delivery; it counts as given from then on.
+    #[inline]
+    pub(super) fn take_delivery(&mut self) -> bool {
+        let due = *self == Self::Delivery;
+        if due {
+            *self = Self::Never;
+        }
+        due
+    }
+}
+
 /// Whether the sender of a header waits for an acknowledgement.
 pub(super) fn wants_ack(header: &StreamHeader) -> bool {
-    header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE) != 0
+    AckAt::of(header).is_awaited()
 }
 
 /// How much of an unexpected message is here.
@@ -83,7 +125,7 @@ impl StreamUnexpected {
 pub struct Unreceived {
     pub(super) body: StreamUnexpected,
     /// What the message's [`Arrival`] said.
-    pub(super) ack: bool,
+    pub(super) ack: AckAt,
     pub(super) number: u64,
     pub(super) conn: u32,
     pub(super) serial: u64,

@@ -56,10 +56,12 @@ impl<N: Net> StreamState<N> {
                 | (op.flags & ASIDE),
             report,
             acked: false,
+            weak: false,
             len: op.remote.total()?,
             internal: false,
             inject,
             lent: 0,
+            refused: None,
         };
         if let Route::Conn(id) = route
             && self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.knows.atomics)
@@ -209,7 +211,7 @@ impl<N: Net> StreamState<N> {
                 );
             }
         }
-        if !about.ack {
+        if !about.ack.is_awaited() {
             return;
         }
         header.len = fetched.len() as u64;

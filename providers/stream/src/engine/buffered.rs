@@ -23,7 +23,7 @@ impl StreamEngineEp {
         let Some(buffering) = self.inbox.buffering_mut() else { return };
         let queue = about.queue();
         match buffering.take_owed(queue, id) {
-            None if buffering.waits(about.tagged) => {}
+            None if about.tagged => {}
             posted => self.inbox.announce(queue, id, None, posted),
         }
     }
@@ -60,7 +60,7 @@ impl<N: Net> StreamState<N> {
         let ep = &mut self.eps[about.ep];
         let Some(buffering) = ep.inbox.buffering() else { return Ok(Begun::Gone) };
         let queue = about.queue();
-        let waits = posted.is_none() && buffering.waits(about.tagged);
+        let waits = posted.is_none() && about.tagged;
         if buffering.is_long(about.len) && !waits {
             let start = behind[..buffering.wanted(about.len).min(behind.len())].into();
             let message = ep.keep(&about, StreamUnexpected::Blocking)?;

@@ -5,7 +5,7 @@
 //! time, one of the calls gives way. MSG endpoints are connected by the
 //! application, and their events go to the event queue.
 use super::conn::{Stage, StreamConn};
-use super::ep::{StreamEngineEp, StreamEpKind};
+use super::ep::{StreamEngineEp, StreamEpKind, StreamPeer};
 use super::state::{StreamState, TOKEN_CONN, TOKEN_LISTENER};
 use super::transfer::{Outgoing, Route};
 use crate::callers::{self, Caller, CallerState, HANDSHAKE_TIMEOUT};
@@ -499,7 +499,7 @@ impl<N: Net> StreamState<N> {
                 let multicast = self.eps[conn.ep].identity.attr.multicast && contexts.are_first();
                 let memory = self.eps[conn.ep].identity.memory;
                 let local = memory && self.net.may_be_local(&conn.link);
-                let knows = Knows { atomics: true, multicast, acks: true, local };
+                let knows = Knows { atomics: true, multicast, acks: true, local, outcomes: true };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
                 match conn.link.send(&message) {
                     Ok(sent) if sent == message.len() => {
@@ -986,6 +986,15 @@ impl<N: Net> StreamState<N> {
         }
     }
 
+    /// Whether transfers that have to reach peers still wait, for a connection or for room
+    /// ([`Outgoing::is_due`]).
+    pub(super) fn has_undelivered(&self, ep_id: u32) -> bool {
+        let Some(ep) = self.eps.get(ep_id) else { return false };
+        let parked = |peer: &StreamPeer| peer.parked.iter().any(Outgoing::is_due);
+        ep.peers.iter().any(|(_, peer)| parked(&peer.extra))
+            || self.each_conn_of(ep_id).any(|(_, conn)| conn.has_undelivered())
+    }
+
     /// Sends what waits on an endpoint's connections, as far as links take it: injected messages
     /// are complete for the application, so they must leave.
     pub(super) fn flush_ep(&mut self, ep_id: u32) {
@@ -1075,6 +1084,8 @@ impl<N: Net> StreamState<N> {
     pub(super) fn end_sending(&mut self, id: u32, error: Error) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let ep = &mut self.eps[conn.ep];
+        conn.sends_no_more = true;
+        conn.plain_below = 0;
         conn.fetched = 0;
         self.owed -= std::mem::take(&mut conn.owed);
         conn.kept = 0;
@@ -1158,12 +1169,18 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Closes an endpoint: ends its connections, cancels its operations, and forgets its
-    /// callers.
+    /// Closes an endpoint: ends its connections, drops its operations without reporting them
+    /// (fi_endpoint(3), fi_close), and forgets its callers.
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
         let ids = self.conns_of(ep_id);
+        let ep = &mut self.eps[ep_id];
         // The event queue hears nothing of an endpoint that is being closed.
-        self.eps[ep_id].eq = None;
+        ep.eq = None;
+        ep.ledger.mute();
+        // A receive that the endpoint has taken from a shared context is given back with an error.
+        if !ep.inbox.is_shared() {
+            ep.inbox.ledger.mute();
+        }
         self.flush_conns(&ids);
         for id in ids {
             if let Some(mut conn) = self.drop_conn(id) {

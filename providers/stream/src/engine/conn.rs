@@ -7,7 +7,9 @@ use super::transfer::{COPY_MAX, Outgoing, TransferFinish};
 use super::zerocopy::Zerocopy;
 use crate::guests::Guest;
 use crate::net::{ByteLink, Net};
-use crate::wire::{ByteOrder, Knows, StreamHeader};
+use crate::wire::{
+    AckRun, ByteOrder, DELIVERY_COMPLETE, Knows, MATCH_COMPLETE, StreamHeader, StreamOp,
+};
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::facts::{Passed, PeerPlace};
 use ofi_provider::slab::NONE;
@@ -48,6 +50,42 @@ impl NumberSet {
     pub(super) fn remove(&mut self, number: u8) {
         let (word, bit) = Self::place(number);
         self.0[word] &= !bit;
+    }
+}
+
+/// Acknowledgements of consecutive transfers, to be sent as one.
+#[derive(Debug, Default)]
+pub(super) struct AckBatch(Option<AckRun>);
+
+impl AckBatch {
+    /// Adds the acknowledgement of this number. Returns the run before it if that is complete.
+    pub(super) fn add(&mut self, number: u64) -> Option<AckRun> {
+        match &mut self.0 {
+            Some(run) => (!run.extend(number)).then(|| std::mem::replace(run, AckRun::of(number))),
+            none => {
+                *none = Some(AckRun::of(number));
+                None
+            }
+        }
+    }
+
+    /// Takes out the run that is to be sent.
+    pub(super) fn take(&mut self) -> Option<AckRun> {
+        self.0.take()
+    }
+}
+
+impl Knows {
+    /// Adapts a transfer to what the peer can tell of its outcome. A write is complete when the peer
+    /// says so, unless its user asked for no more than its buffer (FI_INJECT_COMPLETE).
+    #[inline]
+    pub(super) fn adapt_level(self, header: &mut StreamHeader, finish: &mut TransferFinish) {
+        if !self.outcomes {
+            header.flags &= !MATCH_COMPLETE;
+        } else if header.op == StreamOp::Write && !finish.acked && !finish.weak {
+            header.flags |= DELIVERY_COMPLETE;
+            finish.acked = true;
+        }
     }
 }
 
@@ -107,6 +145,10 @@ pub(crate) struct StreamConn<N: Net> {
     pub(super) first_unacked: u64,
     /// How many messages the peer has sent that it wants acknowledged.
     pub(super) asked: u64,
+    /// Acknowledgements that go out when the bytes being parsed are.
+    pub(super) acks: AckBatch,
+    /// The direction to the peer has ended; the other one is read to its end.
+    pub(super) sends_no_more: bool,
     /// Messages sent without being copied ([`Way::Uncopied`](ofi_provider::buf::Way::Uncopied));
     /// none if this connection copies all.
     pub(super) zerocopy: Option<Box<Zerocopy>>,
@@ -180,6 +222,8 @@ impl<N: Net> StreamConn<N> {
             unacked: VecDeque::new(),
             first_unacked: 0,
             asked: 0,
+            acks: AckBatch::default(),
+            sends_no_more: false,
             zerocopy: None,
             waiting: HashMap::new(),
             reads: VecDeque::new(),
@@ -247,7 +291,7 @@ impl<N: Net> StreamConn<N> {
     /// them.
     pub(super) fn allow_plain(&mut self) {
         let plain = self.zerocopy.is_none() || (self.link.sends_locally() && !self.is_lending());
-        if self.hears_plain && plain {
+        if self.hears_plain && plain && !self.sends_no_more {
             let max = if self.rendezvous { N::Link::settings().max_saved_size } else { usize::MAX };
             self.plain_below = max.min(COPY_MAX) + 1;
         }
@@ -268,6 +312,15 @@ impl<N: Net> StreamConn<N> {
     pub(super) fn has_unsent(&self) -> bool {
         !self.batch.is_empty()
             || self.tx.front().is_some_and(|first| !first.is_fenced() || self.is_settled())
+    }
+
+    /// Whether bytes are still to reach the peer that have to, even if the endpoint closes now.
+    pub(super) fn has_undelivered(&self) -> bool {
+        // Unknown peers get nothing of the application's, and must not make it wait.
+        self.guest.is_none()
+            && (!self.batch.is_empty()
+                || self.tx.iter().any(Outgoing::is_due)
+                || (self.is_connected() && self.link.has_unacknowledged()))
     }
 
     /// Whether all that has left is complete, so that a fenced transfer may leave: nothing is
@@ -345,7 +398,10 @@ impl<N: Net> StreamConn<N> {
     /// and the batch is not full.
     #[inline]
     pub(super) fn answers_together(&self, len: usize) -> bool {
-        len <= COPY_MAX && self.is_clear() && !self.batch.is_full(N::Link::settings().batch)
+        len <= COPY_MAX
+            && self.is_clear()
+            && !self.sends_no_more
+            && !self.batch.is_full(N::Link::settings().batch)
     }
 
     /// Adds an answer to the batch ([`StreamConn::answers_together`]); returns the room for its `len`

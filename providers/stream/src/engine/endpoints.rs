@@ -33,8 +33,8 @@ impl<N: Net> StreamState<N> {
 
     /// Adds an endpoint.
     pub(crate) fn add_ep(&mut self, identity: StreamIdentity) -> u32 {
-        let (settings, provider) = (N::Link::settings(), N::Link::provider());
-        self.eps.insert_with(|id| StreamEngineEp::new(id, identity, settings, provider))
+        let settings = N::Link::settings();
+        self.eps.insert_with(|id| StreamEngineEp::new(id, identity, settings))
     }
 
     /// Sets what completions of receives report as their source (`OPT_SOURCE`).

@@ -19,7 +19,6 @@ use ofi_provider::facts::{EndpointErrors, EndpointPlace, PeerPlace, PeersRetired
 use ofi_provider::inbox::Inbox;
 use ofi_provider::ledger::TxLedger;
 use ofi_provider::peers::{PeerExtra, PeerTable};
-use ofi_provider::provider::Provider;
 use ofi_provider::slab::NONE;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -144,9 +143,6 @@ pub(crate) struct StreamEngineEp {
     /// The one connection of a MSG endpoint; `NONE` on other endpoints.
     pub(super) conn: u32,
 
-    /// The provider that log lines name.
-    pub(super) provider: &'static Provider,
-
     /// Errors that were reported, for others to be shown.
     pub(super) errors: EndpointErrors,
     /// What passed over connections that are no more.
@@ -160,12 +156,7 @@ pub(crate) struct StreamEngineEp {
 }
 
 impl StreamEngineEp {
-    pub(super) fn new(
-        id: u32,
-        identity: StreamIdentity,
-        settings: &StreamSettings,
-        provider: &'static Provider,
-    ) -> Self {
+    pub(super) fn new(id: u32, identity: StreamIdentity, settings: &StreamSettings) -> Self {
         let least = settings.min_multi_recv;
         let mut inbox = identity.attr.inbox(id, least, MAX_BUFFERED);
         if identity.kind != StreamEpKind::Rdm || identity.attr.buffered {
@@ -185,7 +176,6 @@ impl StreamEngineEp {
             peers: PeerTable::default(),
             place: ContextPlace::default(),
             conn: NONE,
-            provider,
             errors: EndpointErrors::default(),
             past: PeersRetired::default(),
             times: TransferTimes::default(),

@@ -58,7 +58,9 @@ impl<N: Net> StreamState<N> {
         match body {
             StreamUnexpected::Whole(_) => {
                 // The connection the message came on may be over.
-                if ack && self.conns.get(conn).is_some_and(|conn| conn.serial == serial) {
+                if ack.is_awaited()
+                    && self.conns.get(conn).is_some_and(|conn| conn.serial == serial)
+                {
                     self.acknowledge(conn, number);
                 }
             }

@@ -4,7 +4,9 @@
 //! a large one the rest is read straight to where it belongs. A message that no receive waits for
 //! is kept, up to a bound; beyond it the connection is not read until a receive takes what blocks
 //! it or others, so that the rest waits at its sender.
-use super::arrival::{Arrival, StreamUnexpected, Unreceived, may_allocate, room_behind, wants_ack};
+use super::arrival::{
+    AckAt, Arrival, StreamUnexpected, Unreceived, may_allocate, room_behind, wants_ack,
+};
 use super::conn::StreamConn;
 use super::ep::StreamEngineEp;
 use super::facts::count_header;
@@ -62,7 +64,7 @@ impl Arrival {
         };
         Ok(Self {
             about,
-            ack: wants_ack(header),
+            ack: AckAt::of(header),
             number: conn.asked,
             commit: header.flags & COMMIT_COMPLETE != 0,
             ep: conn.ep,
@@ -322,7 +324,10 @@ impl<N: Net> StreamState<N> {
             }
             let left = conn.left();
             let (result, wanted) = if left >= DIRECT_MIN {
-                self.read_direct(id, staging)
+                match self.read_direct(id, staging) {
+                    (Err(error), 0) if self.refuse_rest(id, error) => continue,
+                    read => read,
+                }
             } else {
                 let room = conn.room_in(staging);
                 let wanted = room.len();
@@ -386,7 +391,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// One read whose first bytes go straight to the place of the message under way. Returns its
-    /// result, and how many bytes were asked for.
+    /// result, and how many bytes were asked for: 0 if the region is closed that a peer writes.
     fn read_direct(&mut self, id: u32, staging: &mut [u8]) -> (Result<usize>, usize) {
         let conn = &mut self.conns[id];
         // What is here of an unexpected message: taken from the inbox while the call writes to it.
@@ -437,7 +442,7 @@ impl<N: Net> StreamState<N> {
                 let opened = opened.insert(self.regions.open());
                 match opened.scatter(places, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
                     Ok(placed) => placed,
-                    Err(error) => return (Err(error), 1),
+                    Err(error) => return (Err(error), 0),
                 }
             }
             MessageTarget::Atomic(request) => {
@@ -490,9 +495,10 @@ impl<N: Net> StreamState<N> {
             if conn.incoming.is_some() {
                 match self.feed(id, rest) {
                     Ok(n) => at += n,
+                    // The region was closed that the peer writes.
+                    Err(error) if self.refuse_rest(id, error) => continue,
                     Err(error) => {
-                        // There is no memory for the bytes, or the region was closed that the
-                        // peer writes.
+                        // There is no memory for the bytes.
                         self.fail(id, error);
                         return false;
                     }
@@ -686,15 +692,27 @@ impl<N: Net> StreamState<N> {
                 Ok(self.begun(id, 0))
             }
             StreamOp::Write => self.begin_write(id, header, bytes, behind),
+            StreamOp::WriteRefused => {
+                if !self.conns[id].knows.outcomes {
+                    return Err(Error::PROTO);
+                }
+                let error = Error::from_code(header.op_data.into());
+                self.write_refused(id, header.cq_data, error)?;
+                Ok(self.begun(id, 0))
+            }
             StreamOp::ReadReq => {
-                self.admit_access(id, FI_REMOTE_READ)?;
                 let places = self.places(id, header, bytes)?;
                 let len = places.total()?;
-                self.grant(id, &places, FI_REMOTE_READ, &[])?;
+                let granted = self
+                    .admit_access(id, FI_REMOTE_READ)
+                    .and_then(|()| self.grant(id, &places, FI_REMOTE_READ, &[]));
                 if self.is_overrun(id) {
                     return Err(Error::NOBUFS);
                 }
-                self.answer_read(id, places, len)?;
+                match granted {
+                    Ok(()) => self.answer_read(id, places, len)?,
+                    Err(error) => self.refuse(id, None, error),
+                }
                 Ok(self.begun(id, 0))
             }
             StreamOp::Atomic => self.begin_atomic(id, header, bytes, behind),
@@ -706,7 +724,9 @@ impl<N: Net> StreamState<N> {
                     return Err(Error::PROTO);
                 }
                 let (buf, finish) = conn.reads.pop_front().ok_or(Error::PROTO)?;
-                if header.op == StreamOp::AtomicRsp && header.op_data != 0 {
+                let refusable = header.op == StreamOp::AtomicRsp
+                    || (conn.knows.outcomes && about.len == 0 && !buf.is_empty());
+                if refusable && header.op_data != 0 {
                     let error = Error::from_code(header.op_data.into());
                     self.eps[conn.ep].finish_tx(&finish, Err(error));
                     self.lift_fence(id);
@@ -734,7 +754,9 @@ impl<N: Net> StreamState<N> {
                     conn.incoming = Some(incoming);
                     return Err(Error::PROTO);
                 }
-                incoming.about.ack |= wants_ack(header);
+                if wants_ack(header) {
+                    incoming.about.ack = AckAt::of(header);
+                }
                 incoming.about.number = conn.asked;
                 conn.incoming = Some(incoming);
                 if header.len == 0 && !self.complete_incoming(id) {
@@ -763,8 +785,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Checks that a peer has this right to the places, and writes `bytes` there. An error, of
-    /// which the log has a line, ends the connection, since the protocol has no other answer.
+    /// Checks that a peer has this right to the places, and writes `bytes` there. The log has a line
+    /// of an error, with which the access is to be [refused](StreamState::refuse).
     fn grant(&self, id: u32, places: &RemoteSegments, right: u64, bytes: &[u8]) -> Result {
         let opened = self.regions.open();
         let checked = opened.check(places, right);
@@ -786,7 +808,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Checks that the endpoint lets peers read, or write, memory at all (FI_REMOTE_READ,
-    /// FI_REMOTE_WRITE); -FI_EACCES, which ends the connection, if not.
+    /// FI_REMOTE_WRITE); -FI_EACCES, with which the access is to be refused, if not.
     fn admit_access(&self, id: u32, right: u64) -> Result {
         let conn = &self.conns[id];
         if self.eps[conn.ep].identity.target.rma & right != 0 {
@@ -813,26 +835,66 @@ impl<N: Net> StreamState<N> {
         bytes: &[u8],
         behind: &[u8],
     ) -> Result<Begun> {
-        self.admit_access(id, FI_REMOTE_WRITE)?;
         let places = self.places(id, header, bytes)?;
         let conn = &self.conns[id];
-        let about = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
+        let mut about = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
         let starved = about.cq_data.is_some() && !self.eps[conn.ep].inbox.ledger.has_room();
         let here = if starved { 0 } else { about.len.min(behind.len()) };
-        self.grant(id, &places, FI_REMOTE_WRITE, &behind[..here])?;
-        if starved {
+        let granted = self
+            .admit_access(id, FI_REMOTE_WRITE)
+            .and_then(|()| self.grant(id, &places, FI_REMOTE_WRITE, &behind[..here]));
+        if starved && granted.is_ok() {
             return Ok(Begun::Starved);
         }
-        if here == about.len {
-            self.written(&about, &places);
-            if about.ack {
-                self.acknowledge(id, about.number);
+        let target = match granted {
+            Ok(()) if here == about.len => {
+                self.written(&about, &places);
+                if about.ack.is_awaited() {
+                    self.acknowledge(id, about.number);
+                }
+                return Ok(self.begun(id, here));
             }
-            return Ok(self.begun(id, here));
+            Ok(()) => MessageTarget::Region(places),
+            Err(error) => {
+                self.refuse_write(id, &mut about, error);
+                MessageTarget::Discard
+            }
+        };
+        // The refusal may have ended the connection.
+        let Some(conn) = self.conns.get_mut(id) else { return Ok(Begun::Gone) };
+        let here = about.len.min(behind.len());
+        if here < about.len {
+            conn.incoming = Some(Incoming { about, target, done: here });
         }
-        let target = MessageTarget::Region(places);
-        self.conns[id].incoming = Some(Incoming { about, target, done: here });
         Ok(Begun::Taken(here))
+    }
+
+    /// Refuses a peer's write, whose bytes are to be discarded. Without an acknowledgement the peer
+    /// takes the write for done, and need not lose the connection over it.
+    fn refuse_write(&mut self, id: u32, about: &mut Arrival, error: Error) {
+        if about.ack.is_awaited() {
+            self.refuse(id, Some(about.number), error);
+        }
+        about.ack = AckAt::Never;
+    }
+
+    /// Refuses the rest of a peer's write that was under way when its region was closed. False if
+    /// the message under way is no such write.
+    fn refuse_rest(&mut self, id: u32, error: Error) -> bool {
+        let Some(conn) = self.conns.get_mut(id) else { return false };
+        let Some(mut incoming) = conn.incoming.take() else { return false };
+        if !matches!(incoming.target, MessageTarget::Region(_)) {
+            conn.incoming = Some(incoming);
+            return false;
+        }
+        incoming.target = MessageTarget::Discard;
+        let mut about = incoming.about;
+        self.refuse_write(id, &mut about, error);
+        incoming.about = about;
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.incoming = Some(incoming);
+        }
+        true
     }
 
     /// Finishes a peer's write whose bytes are all in their places: makes them durable if asked
@@ -878,7 +940,7 @@ impl<N: Net> StreamState<N> {
             recv.buf.copy_from(0, &behind[..here]);
             if here == about.len {
                 ep.inbox.received(&recv, &about);
-                if about.ack {
+                if about.ack.is_awaited() {
                     self.acknowledge(id, about.number);
                     if self.conns.get(id).is_none() {
                         return Ok(Begun::Gone);
@@ -920,6 +982,7 @@ impl<N: Net> StreamState<N> {
         about: Arrival,
         behind: &[u8],
     ) -> Result<(u32, Begun)> {
+        let mut about = about;
         let has_room = self.makes_room(&about);
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
@@ -931,8 +994,12 @@ impl<N: Net> StreamState<N> {
             return Ok((message, Begun::Blocked));
         }
         if here == about.len {
+            let delivered = about.ack.take_delivery();
             let message = ep.keep(&about, StreamUnexpected::Whole(copied(&behind[..here])?))?;
-            return Ok((message, Begun::Taken(here)));
+            if delivered {
+                self.acknowledge(id, about.number);
+            }
+            return Ok((message, self.begun(id, here)));
         }
         let message = ep.keep(&about, StreamUnexpected::arriving(about.len, &behind[..here])?)?;
         conn.incoming = Some(Incoming { about, target: MessageTarget::Kept(message), done: here });
@@ -1029,7 +1096,7 @@ impl<N: Net> StreamState<N> {
         let conn = &mut self.conns[id];
         let Some(incoming) = conn.incoming.take() else { return true };
         let ep = &mut self.eps[conn.ep];
-        let mut ack = incoming.about.ack;
+        let (mut ack, mut delivered) = (incoming.about.ack.is_awaited(), incoming.about.ack);
         match incoming.target {
             MessageTarget::Posted(recv) => ep.inbox.received(&recv, &incoming.about),
             MessageTarget::Discard => {}
@@ -1041,8 +1108,8 @@ impl<N: Net> StreamState<N> {
                     recv.buf.copy_from(0, &bytes);
                     ep.inbox.received(&recv, &about);
                 } else {
-                    // A kept message is acknowledged when a receive takes it.
-                    ack = false;
+                    ack = delivered.take_delivery();
+                    let about = Arrival { ack: delivered, ..about };
                     if let Err(error) = ep.keep(&about, StreamUnexpected::Whole(bytes.into())) {
                         self.fail(id, error);
                         return false;
@@ -1059,11 +1126,11 @@ impl<N: Net> StreamState<N> {
                 self.lift_fence(id);
             }
             MessageTarget::Kept(message) => {
-                // A kept message is acknowledged when a receive takes it.
-                ack = false;
+                ack = delivered.take_delivery();
                 let whole = ep.inbox.change(incoming.about.queue(), message, |kept| {
                     let StreamUnexpected::Arriving(bytes) = &mut kept.body else { return false };
                     kept.body = StreamUnexpected::Whole(std::mem::take(bytes));
+                    kept.ack = delivered;
                     true
                 });
                 if whole == Some(true) {

@@ -1,6 +1,8 @@
 //! Transfers that leave: what is reported of them, their bytes, and where they wait.
 use super::arrival::may_allocate;
-use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, REMOTE_CQ_DATA, StreamHeader, StreamOp};
+use crate::wire::{
+    COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, REMOTE_CQ_DATA, StreamHeader, StreamOp,
+};
 use ofi_provider::abi::{
     FI_COMMIT_COMPLETE, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
     FI_TRANSMIT_COMPLETE,
@@ -10,6 +12,7 @@ use ofi_provider::buf::{GatherList, RecvBuf, SendBuf, zeroed};
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::mr::{MrTable, Opened};
+use ofi_provider::reserved::ASIDE;
 use std::cell::OnceCell;
 
 /// Messages up to this size are copied behind their header, so that one plain
@@ -33,16 +36,21 @@ pub(super) struct TransferFinish {
     pub(super) report: bool,
     /// The transfer is complete only when the peer acknowledges it.
     pub(super) acked: bool,
+    /// The completion says no more than that the buffer may be used again (FI_INJECT_COMPLETE).
+    pub(super) weak: bool,
     /// The message's size in bytes, for the completion and for counters.
     pub(super) len: usize,
     /// The transfer is the provider's own, such as an acknowledgement: it is neither reported
     /// nor counted as the application's.
     pub(super) internal: bool,
-    /// The operation was injected: its failure is not reported either (fi_msg(3)).
+    /// The operation was injected: its bytes are a copy, and no entry reports its success.
     pub(super) inject: bool,
     /// Acknowledged or not, the system may still be using the bytes of the message with this
     /// number ([`Zerocopy::sent_for_ack`]).
     pub(super) lent: u32,
+    /// The peer has refused the transfer, which fails with this error once its bytes are not in use
+    /// any more.
+    pub(super) refused: Option<Error>,
 }
 
 impl TransferFinish {
@@ -51,10 +59,12 @@ impl TransferFinish {
         flags: 0,
         report: false,
         acked: false,
+        weak: false,
         len: 0,
         internal: true,
         inject: false,
         lent: 0,
+        refused: None,
     };
 
     #[inline]
@@ -141,6 +151,13 @@ impl Outgoing {
         opened.read(places, FI_REMOTE_READ, from, &mut bytes[from..])?;
         self.body = SendBody::Copied(bytes);
         Ok(len)
+    }
+
+    /// Whether the transfer has to reach the peer even if its endpoint closes now: it is complete
+    /// for the application, or the peer's operation depends on it.
+    pub(super) fn is_due(&self) -> bool {
+        let answers = self.finish.internal && !matches!(self.body, SendBody::Region(..));
+        self.finish.inject || self.finish.flags & ASIDE != 0 || answers
     }
 
     /// Whether the transfer is fenced (FI_FENCE) and has not begun to leave.
@@ -239,7 +256,9 @@ pub(super) fn level(op_flags: u64) -> (u16, bool) {
     let acked = op_flags & ACKED != 0;
     if acked {
         let commit = op_flags & FI_COMMIT_COMPLETE != 0;
+        let matched = op_flags & FI_MATCH_COMPLETE != 0;
         flags |= if commit { COMMIT_COMPLETE } else { DELIVERY_COMPLETE };
+        flags |= if matched { MATCH_COMPLETE } else { 0 };
     }
     (flags, acked)
 }

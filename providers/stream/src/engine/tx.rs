@@ -11,11 +11,12 @@ use super::transfer::{
 use super::zerocopy::Zerocopy;
 use crate::net::{ByteLink, LateVisits, LinkOp, LinkPoller, Net};
 use crate::wire::{
-    ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, SEGMENT_LEN, StreamHeader, StreamOp,
+    AckRun, ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, SEGMENT_LEN,
+    StreamHeader, StreamOp,
 };
 use ofi_provider::abi::{
-    FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_READ, FI_REMOTE_CQ_DATA,
-    FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
+    FI_COMPLETION, FI_FENCE, FI_INJECT, FI_INJECT_COMPLETE, FI_MORE, FI_MSG, FI_READ,
+    FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
 };
 use ofi_provider::api::{PlainSend, ReadOp, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::buf::{GatherList, Way};
@@ -81,6 +82,7 @@ impl StreamEngineEp {
             return self.finish_timed(finish, result);
         }
         self.tx_pending -= 1;
+        let result = finish.refused.map_or(result, Err);
         #[cfg(any(test, feature = "sim"))]
         match ofi_simulation::planted() {
             Some(ofi_simulation::PlantedFault::LostCompletion) => return,
@@ -91,16 +93,6 @@ impl StreamEngineEp {
         }
         match result {
             Ok(()) => self.ledger.done(finish.entry(), finish.report),
-            Err(error) if finish.inject && !finish.report && finish.flags & ASIDE == 0 => {
-                self.errors.add(error);
-                self.ledger.failed_unseen(finish.flags);
-                ofi_provider::log_sparsely!(
-                    self.provider,
-                    WARN,
-                    EP_DATA,
-                    "an injected message was lost: {error}; its failure is reported nowhere else"
-                );
-            }
             Err(error) => {
                 self.errors.add(error);
                 self.ledger.failed(CompletionError::new(finish.entry(), error));
@@ -359,7 +351,11 @@ impl<N: Net> StreamState<N> {
             {
                 return Err(Error::OPNOTSUPP);
             }
-            waits = tagged && conn.rendezvous && op.buf.len() > N::Link::settings().max_saved_size;
+            // An injected message must not depend on a receive: its endpoint may close.
+            waits = tagged
+                && op.flags & FI_INJECT == 0
+                && conn.rendezvous
+                && op.buf.len() > N::Link::settings().max_saved_size;
         }
         let leaves =
             if waits { Leaves::InTurn } else { self.leaves(route, op.flags, op.buf.len(), false) };
@@ -433,10 +429,12 @@ impl<N: Net> StreamState<N> {
             flags: FI_RMA | FI_WRITE | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
             acked,
+            weak: op.flags & FI_INJECT_COMPLETE != 0,
             len,
             internal: false,
             inject: op.flags & FI_INJECT != 0,
             lent: 0,
+            refused: None,
         };
         if len <= COPY_MAX
             && let Route::Conn(id) = route
@@ -470,10 +468,12 @@ impl<N: Net> StreamState<N> {
             flags: FI_RMA | FI_READ | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
             acked: false,
+            weak: false,
             len: op.buf.len(),
             internal: false,
             inject: false,
             lent: 0,
+            refused: None,
         };
         if let Route::Conn(id) = route {
             let leaves = self.leaves(route, op.flags, 0, false);
@@ -586,10 +586,12 @@ impl<N: Net> StreamState<N> {
             flags: FI_SEND | if tagged { FI_TAGGED } else { FI_MSG } | (op.flags & ASIDE),
             report: op.flags & FI_COMPLETION != 0,
             acked,
+            weak: false,
             len,
             internal: false,
             inject: op.flags & FI_INJECT != 0,
             lent: 0,
+            refused: None,
         };
         (header, finish)
     }
@@ -632,9 +634,12 @@ impl<N: Net> StreamState<N> {
         mut header: StreamHeader,
         places: &RemoteSegments,
         len: usize,
-        finish: Option<TransferFinish>,
+        mut finish: Option<TransferFinish>,
     ) -> &mut [u8] {
         let conn = &mut self.conns[id];
+        if let Some(finish) = &mut finish {
+            conn.knows.adapt_level(&mut header, finish);
+        }
         let mut wire = [0; 40];
         let wire_len = conn.write_header(&mut header, &mut wire);
         let (order, places) = (conn.order, places.as_slice());
@@ -695,6 +700,7 @@ impl<N: Net> StreamState<N> {
     fn send_now(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
         let (mut header, mut finish) = Self::header_and_finish(op, tagged);
         let conn = &mut self.conns[conn_id];
+        conn.knows.adapt_level(&mut header, &mut finish);
         conn.sent_in = self.turns;
         let len = op.buf.len();
         let wire = self.packet.first_chunk_mut().expect("a packet has room for a header");
@@ -813,6 +819,7 @@ impl<N: Net> StreamState<N> {
                     break;
                 }
                 if outgoing.wire_len == 0 {
+                    conn.knows.adapt_level(&mut outgoing.header, &mut outgoing.finish);
                     outgoing.header.id = tx_id;
                     tx_id = tx_id.wrapping_add(1);
                     count_header(&conn.sent, &outgoing.header);
@@ -950,15 +957,46 @@ impl<N: Net> StreamState<N> {
         self.answer(id, Outgoing::new(header, SendBody::Empty, TransferFinish::INTERNAL));
     }
 
-    /// Acknowledges a message: `number` counts those of the connection that ask for it.
+    /// Acknowledges a transfer: `number` counts those of the connection that ask for it. What is
+    /// acknowledged while bytes are parsed goes out together when all of them are.
     pub(super) fn acknowledge(&mut self, id: u32, number: u64) {
-        let numbered = self.conns.get(id).is_some_and(|conn| conn.knows.acks);
-        self.send_internal(id, StreamHeader::ack(numbered.then_some(number)));
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        if conn.knows.outcomes && self.hearing == id {
+            conn.answers = true;
+            let complete = conn.acks.add(number);
+            if let Some(run) = complete {
+                self.send_internal(id, StreamHeader::ack(run));
+            }
+        } else if conn.knows.acks {
+            self.send_internal(id, StreamHeader::ack(AckRun::of(number)));
+        } else {
+            self.send_internal(id, StreamHeader::ack_oldest());
+        }
+    }
+
+    /// Refuses a peer's read, or a write that is to be acknowledged under `number`. The peer's
+    /// other transfers go on; only to a peer that does not know refusals
+    /// ([`Knows::outcomes`](crate::wire::Knows::outcomes)) nothing more is sent, so that it sees the
+    /// end of the connection, and the messages under way from it are still received.
+    pub(super) fn refuse(&mut self, id: u32, write: Option<u64>, error: Error) {
+        let Some(conn) = self.conns.get(id) else { return };
+        if conn.knows.outcomes {
+            let code = u8::try_from(error.code()).unwrap_or(libc::EIO as u8);
+            let refusal = match write {
+                Some(number) => StreamHeader::refuse_write(number, code),
+                None => StreamHeader::refuse_read(code),
+            };
+            return self.send_internal(id, refusal);
+        }
+        if !conn.sends_no_more {
+            conn.link.end_sending();
+            self.end_sending(id, error);
+        }
     }
 
     /// Queues an answer that a peer waits for, and sends it now or with others.
     pub(super) fn answer(&mut self, id: u32, answer: Outgoing) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| !conn.sends_no_more) else { return };
         let owed = answer.owed();
         conn.owed += owed;
         self.owed += owed;
@@ -985,6 +1023,9 @@ impl<N: Net> StreamState<N> {
         if let Some(conn) = self.conns.get_mut(id)
             && std::mem::take(&mut conn.answers)
         {
+            if let Some(run) = conn.acks.take() {
+                self.send_internal(id, StreamHeader::ack(run));
+            }
             self.flush(id);
             self.see_to_rest(id);
         }
@@ -1026,11 +1067,34 @@ impl<N: Net> StreamState<N> {
         self.see_to_rest(id);
     }
 
-    /// The peer acknowledged the message of this number, or the oldest message that waits for an
+    /// The peer acknowledged these transfers, or the oldest one that waits for an
+    /// acknowledgement; -FI_EPROTO if there are none.
+    pub(super) fn acknowledged(&mut self, id: u32, run: Option<AckRun>) -> Result {
+        match run {
+            None => self.settle(id, None, None)?,
+            Some(AckRun { first, count }) => {
+                for number in first..first.saturating_add(count.into()) {
+                    self.settle(id, Some(number), None)?;
+                }
+            }
+        }
+        self.lift_fence(id);
+        Ok(())
+    }
+
+    /// The peer refused the write of this number; -FI_EPROTO if there is none.
+    pub(super) fn write_refused(&mut self, id: u32, number: u64, error: Error) -> Result {
+        self.settle(id, Some(number), Some(error))?;
+        self.lift_fence(id);
+        Ok(())
+    }
+
+    /// Ends the transfer of this number, or the oldest one, of those that wait for an
     /// acknowledgement; -FI_EPROTO if there is none.
-    pub(super) fn acknowledged(&mut self, id: u32, number: Option<u64>) -> Result {
-        let conn = &mut self.conns[id];
+    fn settle(&mut self, id: u32, number: Option<u64>, refused: Option<Error>) -> Result {
+        let Some(conn) = self.conns.get_mut(id) else { return Ok(()) };
         let finish = conn.take_unacked(number).ok_or(Error::PROTO)?;
+        let finish = TransferFinish { refused, ..finish };
         let over = match &mut conn.zerocopy {
             Some(zerocopy) if finish.lent != 0 => zerocopy.acknowledged(finish.lent, finish),
             _ => Some(finish),
@@ -1038,7 +1102,6 @@ impl<N: Net> StreamState<N> {
         if let Some(finish) = over {
             self.eps[conn.ep].finish_tx(&finish, Ok(()));
         }
-        self.lift_fence(id);
         Ok(())
     }
 
@@ -1056,7 +1119,7 @@ impl<N: Net> StreamState<N> {
         let waiting = conn.waiting.remove(&number).ok_or(Error::PROTO)?;
         let header = StreamHeader {
             op: StreamOp::Data,
-            flags: waiting.header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE),
+            flags: waiting.header.flags & (DELIVERY_COMPLETE | COMMIT_COMPLETE | MATCH_COMPLETE),
             op_data: number,
             id: 0,
             segments: 0,

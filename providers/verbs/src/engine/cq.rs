@@ -3,7 +3,6 @@
 use super::ep::{QpState, VerbsEndpoint};
 use super::request::{PostedRecv, SEND, VerbsTransfer};
 use super::{VerbsEngine, VerbsState};
-use crate::info::VERBS;
 use crate::sys::{HwCq, WorkDone, status, status_text};
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::{FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_SHUTDOWN};
@@ -229,20 +228,9 @@ impl VerbsEndpoint {
     #[cold]
     fn send_failed(&mut self, sent: &VerbsTransfer, status: u32, vendor_error: u32) {
         let ledger = &self.bindings.ledger.tx;
-        if sent.report_error {
+        if !sent.is_part() {
             let of = Completion::of(sent.context, sent.flags, 0);
             ledger.failed(failure(of, status, vendor_error));
-        } else if !sent.is_part() {
-            ledger.failed_unseen(sent.flags);
-        }
-        if !sent.report_error && status != status::IBV_WC_WR_FLUSH_ERR {
-            let text = status_text(status as c_int).unwrap_or_default().to_string_lossy();
-            ofi_provider::log!(
-                &VERBS,
-                WARN,
-                EP_DATA,
-                "an injected message was lost: {text}; its failure is reported nowhere else"
-            );
         }
         self.broke(status);
     }
@@ -359,7 +347,6 @@ mod tests {
                 signalled,
                 done: None,
                 report: false,
-                report_error: false,
                 rare: None,
             });
         }

@@ -52,8 +52,6 @@ pub(super) struct VerbsTransfer {
     pub(super) done: Option<(u32, u32)>,
     /// The operation's success gets an entry in the completion queue.
     pub(super) report: bool,
-    /// The operation's failure gets an error entry.
-    pub(super) report_error: bool,
     /// What only few operations need.
     pub(super) rare: Option<Box<Rare>>,
 }

@@ -118,7 +118,6 @@ impl VerbsEndpoint {
             signalled,
             done: None,
             report,
-            report_error: report || flags & FI_INJECT == 0,
             rare: None,
         });
         Ok(true)
@@ -215,7 +214,6 @@ impl VerbsEndpoint {
         } else {
             self.post(&mut work)?;
         }
-        let report_error = report || flags & FI_INJECT == 0;
         self.is_sent(VerbsTransfer {
             context,
             flags: kind,
@@ -223,7 +221,6 @@ impl VerbsEndpoint {
             signalled,
             done: None,
             report,
-            report_error,
             rare,
         });
         if !more && !self.work.is_empty() {
@@ -294,7 +291,6 @@ impl VerbsEndpoint {
             signalled: false,
             done: None,
             report: false,
-            report_error: false,
             rare: None,
         });
         Ok(())

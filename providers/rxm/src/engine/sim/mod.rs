@@ -226,6 +226,7 @@ impl SimWorld for OverWires {
 
     /// Connection events are looked for in one of so many idle turns.
     const TURNS: usize = 20;
+    const DELIVERS_AT_CLOSE: bool = true;
 
     fn check_end(&self) {
         let left = self.world().left();

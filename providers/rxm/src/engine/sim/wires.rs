@@ -636,7 +636,6 @@ fn report(bound: &Bindings, done: WireDone) {
             }
             bound.ledger.tx.succeeded(of, done.report);
         }
-        Err(_) if !done.report => bound.ledger.tx.failed_unseen(done.kind),
         Err(error) => bound.ledger.tx.failed(CompletionError::new(of, error)),
     }
 }
@@ -910,7 +909,8 @@ impl Endpoint for WireEp {
             // Nothing is reported, but all is accounted for.
             bound.ledger.tx.mute();
             for done in left {
-                bound.ledger.tx.failed_unseen(done.kind);
+                let of = Completion::of(done.context, done.kind, 0);
+                bound.ledger.tx.failed(CompletionError::new(of, Error::CANCELED));
             }
             bound.ledger.tx.close();
             bound.ledger.rx.dropped(port.posted.len());

@@ -274,6 +274,7 @@ impl SimWorld for OverRings {
     }
 
     const TURNS: usize = 1;
+    const DELIVERS_AT_CLOSE: bool = true;
 
     fn check_end(&self) {
         assert_eq!(self.world().left(), (0, 0), "links and listeners that are not closed");

@@ -156,6 +156,7 @@ fn said_first(random: &mut SimRandom) -> Vec<u8> {
         multicast: bit(random),
         acks: bit(random),
         local: bit(random),
+        outcomes: bit(random),
     };
     let contexts = Contexts { tx: random.below(4) as u16, rx: random.below(4) as u16 };
     let hello = RdmHello {
@@ -189,6 +190,7 @@ fn said_later(random: &mut SimRandom) -> Vec<u8> {
         StreamOp::Data,
         StreamOp::Atomic,
         StreamOp::AtomicRsp,
+        StreamOp::WriteRefused,
         StreamOp::TaggedMsg,
     ];
     let op = random.pick(&ops);
@@ -199,7 +201,7 @@ fn said_later(random: &mut SimRandom) -> Vec<u8> {
     };
     let header = StreamHeader {
         op,
-        flags: random.pick(&[0, 0, 0, 1, 4, 5, 8]),
+        flags: random.pick(&[0, 0, 0, 1, 4, 5, 8, 20]),
         op_data: random.pick(&[0, 0, 1, 2, 3, 255]),
         segments: random.pick(&[0, 0, 1, 2]),
         cq_data: random.below(256) as u64,
@@ -341,12 +343,8 @@ impl StreamWorld {
             };
             lane.arrived += part.min(left);
             if lane.arrived == lane.bytes.len() && lane.close.is_some() {
+                // Bytes that have arrived can still be read, as from a socket of Linux that was reset.
                 lane.closed = true;
-                if lane.close == Some(Close::Reset) {
-                    // A reset overtakes what was not read.
-                    lane.bytes.clear();
-                    lane.arrived = 0;
-                }
             }
             return true;
         }
@@ -1011,6 +1009,13 @@ impl ByteLink for RingEnd {
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         let done = self.with(|pipe, _| pipe.done[self.side].pop_front()).ok_or(Error::AGAIN)?;
         Ok(ZerocopyDone { low: done, high: done, copied: false })
+    }
+
+    fn has_unacknowledged(&self) -> bool {
+        self.with(|pipe, _| {
+            let lane = &pipe.lanes[self.side];
+            lane.arrived < lane.bytes.len()
+        })
     }
 
     fn reset_when_closed(&self) {
