@@ -566,8 +566,11 @@ static void forbidden(int rank)
 			.rma_iov_count = 2, .datatype = FI_UINT64, .op = FI_SUM, .context = CTX(20) };
 		POST(&c, fi_atomicmsg(c.ep, &m, FI_COMPLETION));
 		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
-		/* an injected one fails silently */
+		/* fi_cq(3): "error completions are generated for all operations, including those for which a completion
+		   was not requested" */
 		POST(&c, fi_inject_atomic(c.ep, s, 1, c.peer, ro.addr, ro.key, FI_UINT64, FI_SUM));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		CHECK(!err.op_context && err.err == FI_EACCES);
 		/* the connection is still there, and so is what is allowed */
 		POST(&c, fi_fetch_atomic(c.ep, NULL, 1, NULL, s + 1, ct_desc(s), c.peer, ro.addr, ro.key, FI_UINT64, FI_ATOMIC_READ, CTX(9)));
 		ct_sent(&c, CTX(9));
@@ -864,6 +867,8 @@ static void unknown(int rank, int echo)
 		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
 		CHECK(err.op_context == CTX(1) && err.err == FI_EOPNOTSUPP && err.flags == (FI_ATOMIC | FI_READ));
 		POST(&c, fi_inject_atomic(c.ep, v, 1, c.peer, 0, 1, FI_UINT64, FI_SUM));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		CHECK(!err.op_context && err.err == FI_EOPNOTSUPP);
 	}
 	EQ(v[1], 2);
 	POST(&c, fi_send(c.ep, v, sizeof v, NULL, c.peer, CTX(2)));

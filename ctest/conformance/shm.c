@@ -1662,11 +1662,8 @@ static void foreign_lost(int rank)
 		POST(&c, fi_tsend(c.ep, big, sizeof big, NULL, c.peer, 4, CTX(1)));
 		POST(&c, fi_tinject(c.ep, "12345678", 8, c.peer, 5));
 		ct_recv_oob(&c, &x, 1);
-		OK(fi_close(&c.ep->fid));
-		c.ep = NULL;
 		ct_send_oob("x", 1);
-		ct_close(&c);
-		return;
+		_exit(0);
 	}
 	while (owner_waits(3) < 2)
 		ct_progress(&c);

@@ -3,7 +3,7 @@
 //! A request carries the operands; the peer carries it out when all are there,
 //! at once and under its engine's lock, and answers how it went, with the former
 //! values if they are wanted. Answers come in the order of the requests, among
-//! those to reads. Only what was injected, and is complete with that, has none.
+//! those to reads. Injected operations have one as well: a failure is reported.
 use super::arrival::{Arrival, may_allocate};
 use super::incoming::{AtomicRequest, Begun, Incoming, MessageTarget};
 use super::state::StreamState;
@@ -34,15 +34,12 @@ impl<N: Net> StreamState<N> {
         let route = self.route(ep_id, op.dest)?;
         let kind = op.operation.kind();
         let report = op.flags & FI_COMPLETION != 0;
-        let (flags, acked) = level(op.flags);
+        let (flags, _) = level(op.flags);
         let inject = kind == AtomicKind::Base && op.flags & FI_INJECT != 0 && !report;
-        // An injected operation without an acknowledgement takes no answer: nothing would report
-        // it.
-        let silent = inject && !acked;
         let word =
             AtomicWord { kind, datatype: op.operation.datatype(), op: op.operation.op() }.to_word();
         let header = StreamHeader {
-            flags: flags | if silent { 0 } else { DELIVERY_COMPLETE },
+            flags: flags | DELIVERY_COMPLETE,
             segments: op.remote.as_slice().len() as u8,
             cq_data: op.data,
             tag: word,
@@ -71,8 +68,7 @@ impl<N: Net> StreamState<N> {
             ep.finish_tx(&finish, Err(Error::OPNOTSUPP));
             return Ok(());
         }
-        let body = if silent { SendBody::Empty } else { SendBody::Answer(op.result) };
-        let mut outgoing = Outgoing::new(header, body, finish);
+        let mut outgoing = Outgoing::new(header, SendBody::Answer(op.result), finish);
         // Operands are small and their buffers many: they go as one copy.
         let mut bytes = self.encode_places(route, &op.remote).into_vec();
         let places = bytes.len();

@@ -872,7 +872,8 @@ impl<N: Net> StreamState<N> {
     /// Refuses a peer's write, whose bytes are to be discarded. Without an acknowledgement the peer
     /// takes the write for done, and need not lose the connection over it.
     fn refuse_write(&mut self, id: u32, about: &mut Arrival, error: Error) {
-        if about.ack.is_awaited() {
+        let conn = &self.conns[id];
+        if about.ack.is_awaited() || (conn.guest.is_some() && !conn.knows.outcomes) {
             self.refuse(id, Some(about.number), error);
         }
         about.ack = AckAt::Never;
@@ -882,15 +883,10 @@ impl<N: Net> StreamState<N> {
     /// the message under way is no such write.
     fn refuse_rest(&mut self, id: u32, error: Error) -> bool {
         let Some(conn) = self.conns.get_mut(id) else { return false };
-        let Some(mut incoming) = conn.incoming.take() else { return false };
-        if !matches!(incoming.target, MessageTarget::Region(_)) {
-            conn.incoming = Some(incoming);
-            return false;
-        }
+        let is_write = |one: &mut Incoming| matches!(one.target, MessageTarget::Region(_));
+        let Some(mut incoming) = conn.incoming.take_if(is_write) else { return false };
         incoming.target = MessageTarget::Discard;
-        let mut about = incoming.about;
-        self.refuse_write(id, &mut about, error);
-        incoming.about = about;
+        self.refuse_write(id, &mut incoming.about, error);
         if let Some(conn) = self.conns.get_mut(id) {
             conn.incoming = Some(incoming);
         }

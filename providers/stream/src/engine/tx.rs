@@ -988,7 +988,10 @@ impl<N: Net> StreamState<N> {
             };
             return self.send_internal(id, refusal);
         }
-        if !conn.sends_no_more {
+        if conn.guest.is_some() {
+            // An unknown peer has no messages to lose that the application waits for.
+            self.fail(id, error);
+        } else if !conn.sends_no_more {
             conn.link.end_sending();
             self.end_sending(id, error);
         }
