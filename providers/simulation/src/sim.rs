@@ -202,6 +202,10 @@ pub trait SimWorld: Sized {
     /// What a kept message costs at most beside its bytes.
     fn kept_cost(&self) -> usize;
 
+    /// Whether all that a node's engine has handed to what is beneath it has left the node.
+    fn has_left(&self, _node: usize) -> bool {
+        true
+    }
     /// Something happens on a link, with `all` all that can happen there; false if nothing can.
     fn something_happens(&mut self, all: bool) -> bool;
     /// Cuts what links two nodes, if anything does.
@@ -484,7 +488,7 @@ impl<W: SimWorld> Sim<W> {
     /// comes to no end.
     fn drain(&mut self, node: usize) -> bool {
         for _ in 0..DRAIN_ROUNDS {
-            if !self.has_undelivered(node) {
+            if !self.has_undelivered(node) && self.world.has_left(node) {
                 return true;
             }
             self.rounds(1);

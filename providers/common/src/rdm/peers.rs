@@ -223,11 +223,19 @@ impl<P> PeerTable<P> {
 
     /// A connection with the peer is over: nothing is sent on it any more.
     pub fn detach(&mut self, peer: u32, conn: u32) {
+        self.release(peer, conn);
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.conns -= 1;
-            if peer.conn == conn {
-                peer.conn = NONE;
-            }
+        }
+    }
+
+    /// Has new transfers to a peer take another connection than this one, which is still the
+    /// peer's.
+    pub fn release(&mut self, peer: u32, conn: u32) {
+        if let Some(peer) = self.peers.get_mut(peer)
+            && peer.conn == conn
+        {
+            peer.conn = NONE;
         }
     }
 

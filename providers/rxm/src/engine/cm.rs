@@ -7,6 +7,7 @@
 use super::common::{clock, process_id};
 use super::conn::{INDEX_BITS, Link, RxmConn, Token, Waiting, came_on, packet_id, process_of};
 use super::ep::RxmEngineEp;
+use super::pending::Parked;
 use crate::provider::RXM;
 use crate::wire::{Accept, FlowControl, Refusal, RxmCall};
 use ofi_provider::addr::{Addr, connect_order};
@@ -372,7 +373,7 @@ impl RxmEngineEp {
                 }
             },
             Link::Accepting => {}
-            Link::Refused | Link::Connected => return,
+            Link::Refused | Link::Connected | Link::Ended => return,
         }
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.link = Link::Connected;
@@ -448,29 +449,75 @@ impl RxmEngineEp {
         }
     }
 
-    /// Ends a connection whose messages are all dealt with. The cost does not depend on how many
-    /// other connections there are.
+    /// Ends a connection whose messages are all taken from the core. Messages of it that wait for
+    /// room in the completion queue are received first; nothing else is done with it from now on.
+    /// The cost does not depend on how many other connections there are.
     pub(super) fn end(&mut self, id: u32, error: Error) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let link = std::mem::replace(&mut conn.link, Link::Ended);
+        let source = u64::from(conn.name(id));
+        if link != Link::Ended {
+            self.end_transfers(id, link, error);
+        }
+        let is_of_it =
+            |parked: &Parked| matches!(parked, Parked::Packet(one) if one.source == source);
+        if self.parked.iter().any(is_of_it) {
+            self.ending.push((id, error));
+            return;
+        }
         let Some(mut conn) = self.conns.remove(id) else { return };
-        if conn.link != Link::Connected {
+        self.peers.detach(conn.peer, id);
+        self.lose_messages_of(id, &mut conn, error);
+        let unconnected = self.peers.get(conn.peer).is_none_or(|peer| peer.conns == 0);
+        if conn.was_made
+            && unconnected
+            && let Some(later) = self.inbox.ledger.aside()
+        {
+            later.lost(self.peers.name_of(conn.peer), error);
+        }
+        self.forget_peer_if_unused(conn.peer);
+    }
+
+    /// Ends connections all of whose messages are received now.
+    pub(super) fn end_received(&mut self) {
+        for (id, error) in std::mem::take(&mut self.ending) {
+            // Another connection may have the index by now.
+            if self.conns.get(id).is_some_and(|conn| conn.link == Link::Ended) {
+                self.end(id, error);
+            }
+        }
+    }
+
+    /// Gives the core's endpoint of a connection back, and fails the transfers on it; `link` is how
+    /// far it was.
+    fn end_transfers(&mut self, id: u32, link: Link, error: Error) {
+        let conn = &mut self.conns[id];
+        conn.was_made = link == Link::Connected;
+        let (waiting, urgent) =
+            (std::mem::take(&mut conn.waiting), std::mem::take(&mut conn.urgent));
+        let (ep, stalled, ops) = (conn.ep.take(), conn.stalled, conn.ops);
+        let (peer, made) = (conn.peer, conn.was_made);
+        if !made {
             self.unready -= 1;
             self.refused.retain(|refused| *refused != id);
         }
-        if conn.stalled {
+        if stalled {
+            self.conns[id].stalled = false;
             self.stalled.retain(|stalled| *stalled != id);
         }
         #[cfg(test)]
         if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::LeakedConnection) {
-            self.peers.attach(conn.peer);
+            self.peers.attach(peer);
         }
+        let conn = &self.conns[id];
         self.past.add(&conn.sent, &conn.received);
-        if conn.link == Link::Connected && error != Error::CANCELED {
-            let peer = self.peers.get(conn.peer).map(|peer| peer.addr.for_people());
+        if made && error != Error::CANCELED {
+            let peer = self.peers.get(peer).map(|peer| peer.addr.for_people());
             self.errors.lost(error, peer);
         }
-        self.peers.detach(conn.peer, id);
+        self.peers.release(peer, id);
         // After this the core uses no memory of the connection's transfers.
-        if let Some(ep) = conn.ep.take() {
+        if let Some(ep) = ep {
             for (token, buf) in ep.close() {
                 self.release(buf);
                 if let Token::Fetch(fetch) = Token::from_u64(token) {
@@ -478,22 +525,13 @@ impl RxmEngineEp {
                 }
             }
         }
-        for waiting in conn.urgent.drain(..).chain(conn.waiting.drain(..)) {
+        for waiting in urgent.into_iter().chain(waiting) {
             if let Waiting::Packet(buf, _, _) = waiting {
                 self.release(Some(buf));
             }
         }
-        if conn.ops > 0 {
+        if ops > 0 {
             self.fail_ops_of(id, error);
         }
-        self.lose_messages_of(id, &mut conn, error);
-        let unconnected = self.peers.get(conn.peer).is_none_or(|peer| peer.conns == 0);
-        if conn.link == Link::Connected
-            && unconnected
-            && let Some(later) = self.inbox.ledger.aside()
-        {
-            later.lost(self.peers.name_of(conn.peer), error);
-        }
-        self.forget_peer_if_unused(conn.peer);
     }
 }

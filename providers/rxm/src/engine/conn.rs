@@ -23,6 +23,8 @@ pub(super) enum Link {
     Refused,
     /// The connection is made, and transfers can go out.
     Connected,
+    /// The connection is over, and messages of it wait for room in the completion queue.
+    Ended,
 }
 
 /// One connection, or the attempt at one.
@@ -30,6 +32,8 @@ pub(super) enum Link {
 pub(super) struct RxmConn {
     pub(super) peer: u32,
     pub(super) link: Link,
+    /// The connection that is over was made before.
+    pub(super) was_made: bool,
     /// The core's endpoint; none while the peer has refused.
     pub(super) ep: Option<CoreEndpoint>,
     /// Receive buffers posted to the core's endpoint, if the connection has its own, and how many
@@ -90,6 +94,7 @@ impl RxmConn {
         Self {
             peer,
             link,
+            was_made: false,
             ep: None,
             rx_posted: 0,
             rx_wanted: FIRST_RX_BUFFERS,
@@ -129,7 +134,7 @@ impl RxmConn {
         match self.link {
             Link::Calling => OwnCall::Calling,
             Link::Refused => OwnCall::Refused,
-            Link::Accepting | Link::Connected => OwnCall::Made,
+            Link::Accepting | Link::Connected | Link::Ended => OwnCall::Made,
         }
     }
 

@@ -91,6 +91,8 @@ pub(crate) struct RxmEngineEp {
     /// taken from the core: nothing else bounds what peers write.
     pub(super) parked: VecDeque<Parked>,
     pub(super) parked_max: usize,
+    /// Connections that end, with this error, when what came on them is not parked any more.
+    pub(super) ending: Vec<(u32, Error)>,
 
     pub(super) peers: PeerTable<()>,
     /// Which of a scalable endpoint's contexts this is.
@@ -172,6 +174,7 @@ impl RxmEngineEp {
             reports: Reports::new(),
             parked: VecDeque::new(),
             parked_max: usize::MAX,
+            ending: Vec::new(),
             peers: PeerTable::default(),
             place: ContextPlace::default(),
             handed: Vec::new(),
@@ -456,7 +459,7 @@ impl RxmEngineEp {
     /// Whether transfers that are complete for the application, or on which a known peer's
     /// operations depend, have not been handed to the core yet.
     pub(crate) fn has_undelivered(&self) -> bool {
-        let is_due = |op: &TxOp| op.silent || op.flags & ASIDE != 0;
+        let is_due = |op: &TxOp| op.injected || op.flags & ASIDE != 0;
         let is_packet = |waiting: &Waiting| matches!(waiting, Waiting::Packet(..));
         let owes = |conn: &RxmConn| {
             conn.urgent.iter().chain(&conn.waiting).any(is_packet)
@@ -481,6 +484,7 @@ impl RxmEngineEp {
         }
         // Connections are closed first: after that the core uses no memory of the application's.
         self.drain_core();
+        self.parked.clear();
         for id in self.conns.indices(|_| true) {
             self.end(id, Error::CANCELED);
         }

@@ -20,7 +20,7 @@ impl RxmConn {
             Link::Calling => states::CALLING,
             Link::Accepting => states::CALLED,
             Link::Refused => states::LATER,
-            Link::Connected => states::CONNECTED,
+            Link::Connected | Link::Ended => states::CONNECTED,
         };
         let in_memory = self.ep.as_ref().is_some_and(CoreEndpoint::is_in_memory);
         let ways = if in_memory { peer_bits::SENDS_LOCALLY | peer_bits::HEARS_LOCALLY } else { 0 };

@@ -258,8 +258,8 @@ pub(super) struct TxOp {
     /// The flags of the completion entry.
     pub(super) flags: u64,
     pub(super) report: bool,
-    /// Failures are not reported (inject calls).
-    pub(super) silent: bool,
+    /// The application has its buffer back already (FI_INJECT).
+    pub(super) injected: bool,
     /// The transfer starts when all before it to the same peer are complete (FI_FENCE).
     pub(super) fence: bool,
     /// Where the peer's answer goes, which completes the transfer; none if no answer is awaited.
@@ -284,7 +284,7 @@ impl TxOp {
             context,
             flags: kind | (flags & ASIDE),
             report,
-            silent: flags & FI_INJECT != 0 && !report,
+            injected: flags & FI_INJECT != 0,
             fence: flags & FI_FENCE != 0,
             answer: None,
             todo,

@@ -222,6 +222,7 @@ impl RxmEngineEp {
                 Parked::Written(data, len) => self.report_written(data, len),
             }
         }
+        self.end_received();
     }
 
     #[inline]

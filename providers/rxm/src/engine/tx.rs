@@ -339,6 +339,9 @@ impl RxmEngineEp {
             return Ok(());
         }
         op.conn = NONE;
+        let answered = op.answer.is_some();
+        let of = &mut self.conns[conn];
+        (of.ops, of.atomics) = (of.ops - 1, of.atomics - usize::from(answered));
         self.ended(conn, Error::CONNRESET);
         let known = self.peers.get(peer).map(|peer| peer.conn);
         let conn = match known {
@@ -366,7 +369,7 @@ impl RxmEngineEp {
 
     pub(super) fn stall(&mut self, id: u32) {
         let conn = &mut self.conns[id];
-        if !conn.stalled {
+        if !conn.stalled && conn.link != Link::Ended {
             conn.stalled = true;
             self.stalled.push(id);
         }

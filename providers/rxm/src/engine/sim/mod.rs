@@ -7,7 +7,7 @@
 //! connections.
 mod wires;
 
-use super::conn::Link;
+use super::conn::{Link, RxmConn};
 use super::pending::RxmUnexpected;
 use super::{Common, RxmEngine, RxmIdentity, RxmState};
 use crate::config::{RxmConfig, config};
@@ -228,6 +228,10 @@ impl SimWorld for OverWires {
     const TURNS: usize = 20;
     const DELIVERS_AT_CLOSE: bool = true;
 
+    fn has_left(&self, node: usize) -> bool {
+        self.world().has_left(address(node, 0).ip())
+    }
+
     fn check_end(&self) {
         let left = self.world().left();
         assert_eq!(left, [0; 4], "endpoints, contexts, listeners, wires that are not closed");
@@ -244,7 +248,8 @@ impl RxmState {
     fn check(&self) {
         for (_, ep) in self.eps.iter() {
             assert!(ep.ops.len() <= ep.identity.attr.tx_size, "{} transfers", ep.ops.len());
-            let unready = ep.conns.iter().filter(|(_, conn)| conn.link != Link::Connected).count();
+            let is_unready = |conn: &RxmConn| !matches!(conn.link, Link::Connected | Link::Ended);
+            let unready = ep.conns.iter().filter(|(_, conn)| is_unready(conn)).count();
             assert_eq!(ep.unready, unready, "connections that are not made");
             for (id, conn) in ep.conns.iter() {
                 let ops = ep.ops.iter().filter(|(_, op)| op.conn == id).count();

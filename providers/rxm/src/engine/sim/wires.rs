@@ -27,7 +27,7 @@ use ofi_provider::wait::WaitKind;
 use ofi_simulation::{PlantedFault, SimRandom, planted};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -604,6 +604,20 @@ impl RxmWorld {
             self.doors.len(),
             self.wires.iter().flatten().count(),
         ]
+    }
+}
+
+impl RxmWorld {
+    /// Whether nothing that was posted at this address waits to leave.
+    pub(super) fn has_left(&self, at: IpAddr) -> bool {
+        let is_there =
+            |port: &usize| self.ports[*port].as_ref().is_some_and(|port| port.local.ip() == at);
+        self.wires.iter().flatten().all(|wire| {
+            let mut sides = wire.ports.iter().zip(&wire.lanes);
+            sides.all(|(port, lane)| {
+                lane.posted.is_empty() || !port.is_some_and(|port| is_there(&port))
+            })
+        })
     }
 }
 
