@@ -66,7 +66,7 @@ pub fn random() -> u64 {
 }
 
 /// Fills a buffer with random bytes that nobody can guess (getrandom(2)).
-pub(crate) fn fill_random(bytes: &mut [u8]) -> Result {
+pub fn fill_random(bytes: &mut [u8]) -> Result {
     // SAFETY: the buffer has as many bytes as is said.
     let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if usize::try_from(n) == Ok(bytes.len()) { Ok(()) } else { Err(Error::IO) }

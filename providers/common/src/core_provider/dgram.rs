@@ -1,7 +1,7 @@
 //! Datagram endpoints of a core provider, and the address vectors that name their peers.
 use super::queue::{post_first, set_bytes, start_send};
 use super::{CoreBuf, CoreCq, CoreDomain, bind, call, close, code, control};
-use super::{OPT_RECEIVE_MANY, OPT_SEND_MANY};
+use super::{OPT_RECEIVE_MANY, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES};
 use crate::abi::{self, fi_addr_t, fi_av_attr, fi_av_type, fid, fid_av, fid_ep};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
@@ -79,6 +79,15 @@ impl Drop for CoreAv {
     }
 }
 
+/// What a core provider's datagram endpoint does beyond the API.
+#[derive(Clone, Copy, Debug)]
+pub struct DgramMeans {
+    /// Takes and sends many datagrams at a time ([`OPT_RECEIVE_MANY`]).
+    pub many: bool,
+    /// Tells the addresses of senders that are in no address vector ([`OPT_UNKNOWN_SOURCES`]).
+    pub unknown_sources: bool,
+}
+
 /// A core provider's datagram endpoint.
 #[derive(Debug)]
 pub struct CoreDgram {
@@ -96,14 +105,14 @@ unsafe impl Sync for CoreDgram {}
 impl CoreDgram {
     /// Opens an endpoint as `info` describes it, and enables it.
     ///
-    /// Returns as well whether it takes and sends many datagrams at a time ([`OPT_RECEIVE_MANY`]), for
-    /// which the system is to hold so many bytes.
+    /// Returns as well what it does beyond the API. For many datagrams at a time the system is to hold
+    /// so many bytes.
     pub fn open(
         info: &InfoBuf,
         cq: &Arc<CoreCq>,
         av: &Arc<CoreAv>,
         held: usize,
-    ) -> Result<(Self, bool)> {
+    ) -> Result<(Self, DgramMeans)> {
         let mut raw: *mut fid_ep = ptr::null_mut();
         let domain = cq.domain();
         // SAFETY: the domain is open; the core only reads the info, during the call.
@@ -122,7 +131,9 @@ impl CoreDgram {
         }
         // SAFETY: open.
         let many = unsafe { set_bytes(ep.raw, OPT_RECEIVE_MANY, &held.to_ne_bytes()) }.is_ok();
-        Ok((ep, many))
+        // SAFETY: open.
+        let unknown_sources = unsafe { set_bytes(ep.raw, OPT_UNKNOWN_SOURCES, &[]) }.is_ok();
+        Ok((ep, DgramMeans { many, unknown_sources }))
     }
 
     fn fid(&self) -> *mut fid {

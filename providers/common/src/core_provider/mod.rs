@@ -19,7 +19,7 @@ mod regions;
 mod wait;
 
 pub use cm::{CoreEq, CoreEvent, Passive};
-pub use dgram::{CoreAv, CoreDgram};
+pub use dgram::{CoreAv, CoreDgram, DgramMeans};
 pub use owner::{ArrivingMessage, QueueOwner};
 pub use queue::{ArrivedPacket, CoreCq, CoreEndpoint, CoreEntry, Done, Entries, SharedRx};
 pub use rail::{CoreRail, CoreWaiter};
@@ -65,6 +65,14 @@ pub const OPT_SEND_MANY: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f02;
 /// length is the CQ data of the completion, which is 0 for a single one. The value is how many bytes
 /// the system is to hold for the endpoint.
 pub const OPT_RECEIVE_MANY: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f03;
+
+/// An option of datagram endpoints with FI_SOURCE (fi_setopt(3), without a value): the address of a
+/// sender that is in no address vector is in the last [`UNKNOWN_SOURCE_LEN`] bytes of the receive's
+/// buffer, if the datagrams leave them free; the completion's source is FI_ADDR_NOTAVAIL then.
+pub const OPT_UNKNOWN_SOURCES: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f04;
+
+/// Bytes that the address of a sender takes with [`OPT_UNKNOWN_SOURCES`], with zeros behind it.
+pub const UNKNOWN_SOURCE_LEN: usize = crate::addr::MAX_LEN;
 
 /// What is before the datagrams in the value of [`OPT_SEND_MANY`].
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,9 @@ use ofi_provider::api::{
     Atomic, Bindings, Cm, Endpoint, GroupRole, Msg, RecvOp, Rma, SendOp, Tagged,
 };
 use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
-use ofi_provider::core_provider::{ManyDatagrams, OPT_RECEIVE_MANY, OPT_SEND_MANY};
+use ofi_provider::core_provider::{
+    ManyDatagrams, OPT_RECEIVE_MANY, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES, UNKNOWN_SOURCE_LEN,
+};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
@@ -128,6 +130,8 @@ struct Receiver {
     /// Whether receives report who sent the message, and take several datagrams.
     source: bool,
     several: AtomicBool,
+    /// Receives report the addresses of senders that are in no address vector.
+    unknown_sources: AtomicBool,
     rx: Lock<Rx>,
     /// The groups of the endpoint. Their lock is taken with or without that of `rx`, and never
     /// before it.
@@ -203,7 +207,11 @@ impl Receiver {
             let got = got.unwrap_or(0);
             taken += got;
             for (datagram, recv) in datagrams.iter().zip(rx.posted.drain(..got)) {
-                complete(bound, &recv, datagram);
+                let src = source_of(bound, datagram);
+                if src == FI_ADDR_NOTAVAIL && self.unknown_sources.load(Ordering::Relaxed) {
+                    append_source(&recv, datagram);
+                }
+                complete(bound, &recv, datagram, src);
             }
             if got < room {
                 return;
@@ -212,11 +220,30 @@ impl Receiver {
     }
 }
 
+/// The sender of a datagram in the address vector.
+#[inline]
+fn source_of(bound: &Bindings, datagram: &Datagram) -> fi_addr_t {
+    let name = |from: &SocketAddr| bound.av.as_ref().map(|av| av.find(Addr::Ip(*from)));
+    datagram.from.as_ref().and_then(name).unwrap_or(FI_ADDR_NOTAVAIL)
+}
+
+/// Puts the address of a datagram's sender at the end of the receive's buffer
+/// (OPT_UNKNOWN_SOURCES).
+#[cold]
+fn append_source(recv: &UdpRecv, datagram: &Datagram) {
+    let room = recv.buf.len().checked_sub(UNKNOWN_SOURCE_LEN);
+    let Some(at) = room.filter(|at| *at >= datagram.len) else { return };
+    let mut source = [0; UNKNOWN_SOURCE_LEN];
+    if let Some(from) = &datagram.from {
+        let from = addr::to_raw(from);
+        source[..from.as_bytes().len()].copy_from_slice(from.as_bytes());
+    }
+    recv.buf.copy_from(at, &source);
+}
+
 /// Reports a receive.
 #[inline]
-fn complete(bound: &Bindings, recv: &UdpRecv, datagram: &Datagram) {
-    let name = |from: &SocketAddr| bound.av.as_ref().map(|av| av.find(Addr::Ip(*from)));
-    let src = datagram.from.as_ref().and_then(name).unwrap_or(FI_ADDR_NOTAVAIL);
+fn complete(bound: &Bindings, recv: &UdpRecv, datagram: &Datagram, src: fi_addr_t) {
     let len = datagram.len.min(recv.buf.len());
     // How several datagrams are told apart (OPT_RECEIVE_MANY).
     let data = if datagram.segment < datagram.len { datagram.segment as u64 } else { 0 };
@@ -263,6 +290,7 @@ impl UdpEp {
             socket,
             source,
             several: AtomicBool::new(false),
+            unknown_sources: AtomicBool::new(false),
             rx: Lock::with_level(rx, engine.level.clone()),
             groups: Lock::with_level(Groups::default(), engine.level.clone()),
             group_sockets: AtomicBool::new(false),
@@ -310,6 +338,10 @@ impl Endpoint for UdpEp {
                 let held = value.try_into().map_err(|_| Error::INVAL)?;
                 self.receiver.socket.receive_many(usize::from_ne_bytes(held))?;
                 self.receiver.several.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            OPT_UNKNOWN_SOURCES if self.receiver.source => {
+                self.receiver.unknown_sources.store(true, Ordering::Relaxed);
                 Ok(())
             }
             _ => Err(Error::NOPROTOOPT),
@@ -465,6 +497,11 @@ mod tests {
 
     impl Loop {
         fn open(engine: &Arc<UdpEngine>, cq_size: usize) -> Self {
+            Self::open_with(engine, cq_size, false)
+        }
+
+        /// An endpoint that reports the sources of messages, or not.
+        fn open_with(engine: &Arc<UdpEngine>, cq_size: usize, source: bool) -> Self {
             let nothing = || Parent::new(Arc::new(()), Arc::default());
             let domain = OnDomain {
                 later: None,
@@ -484,7 +521,7 @@ mod tests {
             let null = std::ptr::null_mut();
             // SAFETY: no peer.
             let av = unsafe { Av::open(nothing(), format, None, null) }.unwrap();
-            let ep = UdpEp::open(engine, (Ipv4Addr::LOCALHOST, 0).into(), 16, false).unwrap();
+            let ep = UdpEp::open(engine, (Ipv4Addr::LOCALHOST, 0).into(), 16, source).unwrap();
             let own = av.insert(Addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
             let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
             bindings.ledger.rx.report_to(cq.clone());
@@ -584,6 +621,32 @@ mod tests {
         }
         all.iter().for_each(|me| me.ep.close());
         assert_eq!(engine.eps.lock().len(), 0);
+    }
+
+    #[test]
+    fn the_address_of_an_unknown_sender_is_behind_its_datagram_where_that_leaves_room() {
+        let engine = UdpEngine::new(Level::Shared).unwrap();
+        let silent = Loop::open(&engine, 8);
+        assert_eq!(silent.ep.setopt(OPT_UNKNOWN_SOURCES, &[]), Err(Error::NOPROTOOPT));
+        let me = Loop::open_with(&engine, 8, true);
+        me.ep.setopt(OPT_UNKNOWN_SOURCES, &[]).unwrap();
+        let to = me.ep.receiver.socket.local().unwrap();
+        let unknown = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let from = addr::to_raw(&unknown.local_addr().unwrap());
+        let fits = 64 - UNKNOWN_SOURCE_LEN;
+        for (number, len, tells) in [(1, fits, true), (2, fits + 1, false), (3, 8, false)] {
+            let room = room();
+            let at = room.as_ptr();
+            me.post(room, number).unwrap();
+            match number {
+                3 => me.send(me.own, b"my own's").unwrap(),
+                _ => drop(unknown.send_to(&[7; 64][..len], to).unwrap()),
+            }
+            assert_eq!(me.next(), (number, len));
+            // SAFETY: static memory, whose receive is complete.
+            let end = unsafe { std::slice::from_raw_parts(at.add(fits), UNKNOWN_SOURCE_LEN) };
+            assert_eq!(end.starts_with(from.as_bytes()), tells, "datagram {number}");
+        }
     }
 
     #[test]

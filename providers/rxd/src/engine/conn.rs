@@ -4,7 +4,9 @@
 //! more than where it is: from there on all is sent again. A peer of this library keeps what comes
 //! early and says what it has, so that what is lost is sent again and nothing else; to such a peer
 //! the number of packets under way also follows what the network carries.
+use super::budget::Held;
 use super::habit::AnswerHabit;
+use super::half_open::Introduced;
 use super::rx::Arriving;
 use crate::wire::{Ack, Carried, Greeting, NO_OP, RxdBase};
 use ofi_provider::abi::fi_addr_t;
@@ -32,15 +34,16 @@ const PROBE: Duration = Duration::from_millis(500);
 const MOST_RETRIES: u32 = 50;
 /// Packets that may be under way beyond the peer's window while it says that it has others, and
 /// refusals beyond those.
-const BEYOND: usize = 64;
-const REFUSALS: usize = 64;
+pub(super) const BEYOND: usize = 64;
+pub(super) const REFUSALS: usize = 64;
 
 /// How far getting to know each other is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Acquaintance {
     /// Nothing was said.
     New,
-    /// The peer was asked for its index.
+    /// The peer was asked for its index: its answer names the one that it was asked with, which shows
+    /// that it is the peer's.
     Asking,
     /// The peer's index is known.
     Known,
@@ -81,6 +84,10 @@ pub(super) struct RxdConn {
     pub(super) greeting: Option<Greeting>,
     /// The core has told that packets of the peer come from its address.
     pub(super) verified: bool,
+    /// The peer is in no address vector, and counts as such.
+    pub(super) unknown: bool,
+    /// What requests of the peer have said while it was asked.
+    pub(super) introduced: Option<Introduced>,
 
     /// Operations of which nothing is sent, in order; answers to the peer, which wait for none of
     /// those; and the operation of which a part is sent.
@@ -91,8 +98,8 @@ pub(super) struct RxdConn {
     pub(super) current: Option<u32>,
     /// Operations of which all is sent, and the number behind their last packet.
     pub(super) sent: VecDeque<(u64, u32)>,
-    /// Answers to the peer's requests that are not acknowledged.
-    pub(super) answers: usize,
+    /// What is kept because of the peer's requests.
+    pub(super) held: Held,
     /// Operations of the application's that are not complete.
     pub(super) ops: usize,
     /// The oldest number that is not acknowledged, and the next to be given.
@@ -102,8 +109,11 @@ pub(super) struct RxdConn {
     /// How many of those in flight the peer has, and how many are lost.
     here: usize,
     lost: usize,
-    /// How many packets the peer takes, and how many the network does.
+    /// No packet in flight before this one is lost.
+    first_lost: usize,
+    /// How many packets the peer takes, of at most so many, and how many the network does.
     window: usize,
+    most: usize,
     carried: usize,
     threshold: usize,
     growth: usize,
@@ -146,7 +156,9 @@ pub(super) struct RxdConn {
 }
 
 impl RxdConn {
-    pub(super) fn new(peer: u32, to: fi_addr_t, index: u32, window: usize, now: Instant) -> Self {
+    /// The connection with a peer, to which the core's name leads, and which has this index; at most so
+    /// many packets are to be under way.
+    pub(super) fn new(peer: u32, to: fi_addr_t, index: u32, most: usize, now: Instant) -> Self {
         Self {
             peer,
             to,
@@ -156,19 +168,23 @@ impl RxdConn {
             nonce: 0,
             greeting: None,
             verified: false,
+            unknown: false,
+            introduced: None,
             waiting: VecDeque::new(),
             replies: VecDeque::new(),
             refusals: VecDeque::new(),
             current: None,
             sent: VecDeque::new(),
-            answers: 0,
+            held: Held::default(),
             ops: 0,
             acked: 0,
             next: 0,
             flight: VecDeque::new(),
             here: 0,
             lost: 0,
-            window,
+            first_lost: 0,
+            window: most,
+            most,
             carried: FIRST_WINDOW,
             threshold: usize::MAX,
             growth: 0,
@@ -288,10 +304,11 @@ impl RxdConn {
         if self.lost == 0 {
             return None;
         }
-        let at = self.flight.iter().position(|sent| sent.lost)?;
+        let at = (self.first_lost..self.flight.len()).find(|at| self.flight[*at].lost)?;
         let sent = &mut self.flight[at];
         (sent.lost, sent.again, sent.at) = (false, true, now);
         self.lost -= 1;
+        self.first_lost = at + 1;
         self.urgent = false;
         self.arm(now);
         Some((self.acked + at as u64, self.flight[at]))
@@ -325,6 +342,7 @@ impl RxdConn {
         if !sent.here && !sent.lost {
             sent.lost = true;
             self.lost += 1;
+            self.first_lost = self.first_lost.min(at);
         }
     }
 
@@ -351,6 +369,7 @@ impl RxdConn {
     /// The peer's index is known.
     pub(super) fn known(&mut self, remote: u32, greeting: Option<Greeting>) {
         (self.remote, self.stage, self.greeting) = (remote, Acquaintance::Known, greeting);
+        self.introduced = None;
         (self.retries, self.deadline) = (0, None);
     }
 
@@ -397,7 +416,8 @@ impl RxdConn {
             return Some(Acked::default());
         }
         let before = self.room();
-        self.window = ack.window.min(1 << 16) as usize;
+        // What it takes need not be what is to be kept for it here.
+        self.window = self.most.min(ack.window as usize);
         self.lives(now);
         let count = (next - self.acked) as usize;
         let recovering = next < self.recovered;
@@ -406,6 +426,7 @@ impl RxdConn {
             // The last says how long the network took, unless it was known before to have come.
             (0..count).for_each(|at| self.arrived(at, now, at + 1 == count));
             self.flight.drain(..count);
+            self.first_lost = self.first_lost.saturating_sub(count);
             self.here -= count;
             self.acked = next;
             self.doubles = 0;
@@ -626,6 +647,30 @@ mod tests {
         assert_eq!(conn.deadline, Some(now + PROBE));
         send(&mut conn, 1, now);
         assert!(conn.deadline.unwrap() < now + PROBE / 10);
+    }
+
+    #[test]
+    fn all_that_is_lost_is_found_once_in_its_order_whatever_comes_between() {
+        let (mut conn, now) = moving(32);
+        conn.not_sent(20..24);
+        assert_eq!(conn.take_lost(now).unwrap().0, 20);
+        // One before it, one behind it, and itself.
+        conn.not_sent(18..19);
+        conn.not_sent(30..31);
+        conn.not_sent(20..21);
+        conn.take_ack(18, OPEN, now).unwrap();
+        assert_eq!(lost(&mut conn, now), [18, 20, 21, 22, 23, 30]);
+        assert!(!conn.has_lost());
+        conn.not_sent(40..41);
+        conn.take_ack(25, OPEN, now).unwrap();
+        assert_eq!(lost(&mut conn, now), [40]);
+    }
+
+    #[test]
+    fn a_peer_that_takes_more_than_is_to_be_under_way_gets_no_more() {
+        let (mut conn, now) = conn(false);
+        conn.take_ack(0, Ack { window: 1 << 20, here: 0, taken: 0 }, now).unwrap();
+        assert_eq!(send(&mut conn, 1000, now), 128);
     }
 
     #[test]

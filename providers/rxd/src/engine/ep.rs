@@ -1,12 +1,16 @@
 //! An endpoint of the engine: its peers, its turns, its beginning and end.
+use super::budget::HeldSums;
 use super::conn::{Acquaintance, RxdConn};
+use super::half_open::HalfOpens;
+use super::handshake::RequestAnswer;
 use super::helper::Bed;
+use super::indices::{IndexUse, NumberMap, PeerIndices};
 use super::port::PacketPort;
 use super::rx::RxdUnexpected;
 use super::tx::RxdTx;
-use super::{RxdLimits, clock};
+use super::{LINGER, LINGER_INJECTED, RxdLimits, clock};
 use crate::provider::RXD;
-use crate::wire::{Ack, BASE_LEN, Greeting, Rts};
+use crate::wire::{Ack, BASE_LEN};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_COMPLETION, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
@@ -25,12 +29,6 @@ use std::time::{Duration, Instant};
 
 /// Room below which a multi-receive buffer is given back, if not set.
 const MIN_MULTI_RECV: usize = 64;
-
-/// Bits of an index that number connections; those above tell later ones of the same number.
-const SLOT_BITS: u32 = 20;
-
-/// A stranger that was not heard for so long makes room for another one.
-const IDLE: Duration = Duration::from_secs(5);
 
 /// Packets that were sent again so often in vain that the peer is asked whether it still is the
 /// same.
@@ -77,8 +75,17 @@ pub(crate) struct RxdEngineEp {
     pub(crate) inbox: Inbox<RxdUnexpected>,
     pub(super) peers: PeerTable<()>,
     pub(super) conns: Slab<Box<RxdConn>>,
-    /// Tells connections of the same number apart.
-    generation: u32,
+    /// Connections by the names that the port has for their peers.
+    pub(super) by_name: NumberMap<fi_addr_t, u32>,
+    /// What peers have to call themselves, and requests that are not confirmed.
+    pub(super) indices: PeerIndices,
+    pub(super) half_open: HalfOpens,
+    /// How many connections are with peers in no address vector, and the first time at which it may
+    /// help to look for silent ones.
+    pub(super) unknown: usize,
+    pub(super) next_search: [Option<Instant>; 2],
+    /// What is kept because of peers' requests.
+    pub(super) sums: HeldSums,
     /// Operations that are not complete, and how many of them are the application's.
     pub(super) ops: Slab<Box<RxdTx>>,
     pub(super) own_ops: usize,
@@ -94,11 +101,11 @@ pub(crate) struct RxdEngineEp {
     pub(super) acks: Vec<u32>,
     /// Connections whose next packet waits for room.
     pub(super) stalled: Vec<u32>,
-    /// Answers to peers that want to talk, by connection.
-    pub(super) greetings: Vec<(u32, Vec<u8>)>,
+    /// Answers to peers that have asked for their index.
+    pub(super) answers: Vec<RequestAnswer>,
     /// Connections whose peers the port has no name for yet, and names that it may forget.
-    unnamed: Vec<u32>,
-    forgotten: Vec<fi_addr_t>,
+    pub(super) unnamed: Vec<u32>,
+    pub(super) forgotten: Vec<fi_addr_t>,
     /// Bytes of packets that came early.
     pub(super) early_bytes: usize,
     /// Room to make packets in.
@@ -119,7 +126,12 @@ impl RxdEngineEp {
             av: None,
             peers: PeerTable::default(),
             conns: Slab::default(),
-            generation: random() as u32 & 0x7ff,
+            by_name: NumberMap::default(),
+            indices: PeerIndices::default(),
+            half_open: HalfOpens::default(),
+            unknown: 0,
+            next_search: [None; 2],
+            sums: HeldSums::default(),
             ops: Slab::default(),
             own_ops: 0,
             op_generation: random() as u32 & 0x7ff,
@@ -128,7 +140,7 @@ impl RxdEngineEp {
             ready: Vec::new(),
             acks: Vec::new(),
             stalled: Vec::new(),
-            greetings: Vec::new(),
+            answers: Vec::new(),
             unnamed: Vec::new(),
             forgotten: Vec::new(),
             early_bytes: 0,
@@ -207,7 +219,8 @@ impl RxdEngineEp {
 
     /// The address vector gave `addr` a name.
     pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &Addr) {
-        self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.inbox);
+        let peers = self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.inbox);
+        peers.into_iter().for_each(|peer| self.set_unknown(peer, false));
     }
 
     /// The application chose what completions report for a name (FI_AV_USER_ID).
@@ -215,9 +228,32 @@ impl RxdEngineEp {
         self.peers.name_identified(name, id, &mut self.inbox);
     }
 
-    /// A name was removed from the address vector: the peer is a stranger again.
+    /// A name was removed from the address vector: the peer is unknown again, and forgotten as others
+    /// are.
     pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
-        self.peers.name_removed(name, &mut self.inbox);
+        let peers = self.peers.name_removed(name, &mut self.inbox);
+        peers.into_iter().for_each(|peer| self.set_unknown(peer, true));
+        if self.unknown > self.limits.config.max_peers {
+            self.now = clock();
+            self.forget_idle();
+        }
+    }
+
+    /// A peer is in the address vector now, or in none.
+    fn set_unknown(&mut self, peer: u32, unknown: bool) {
+        let id = self.peers.get(peer).map_or(NONE, |peer| peer.conn);
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.unknown != unknown) else {
+            return;
+        };
+        conn.unknown = unknown;
+        let held = conn.held;
+        *self.sums.of(!unknown) -= held;
+        *self.sums.of(unknown) += held;
+        if unknown {
+            self.unknown += 1;
+        } else {
+            self.unknown -= 1;
+        }
     }
 
     /// The connection to a peer, which is made if there is none.
@@ -226,69 +262,23 @@ impl RxdEngineEp {
         let peer = self.peers.find(self.av.as_deref(), dest, &mut self.inbox)?;
         match self.peers[peer].conn {
             NONE => self.new_conn(peer),
-            conn => Ok(conn),
+            conn => {
+                // One whose name was in the address vector before the endpoint heard of names.
+                if self.conns[conn].unknown && self.peers.name_of(peer) != FI_ADDR_NOTAVAIL {
+                    self.set_unknown(peer, false);
+                }
+                Ok(conn)
+            }
         }
     }
 
-    /// Makes a connection to a peer, of which nothing is said yet.
-    pub(super) fn new_conn(&mut self, peer: u32) -> Result<u32> {
-        if self.conns.slots() >= (1 << SLOT_BITS) - 1 {
-            return Err(Error::NOMEM);
-        }
-        // During a turn the port is busy: it names the peer before anything is sent there.
-        let to = match &mut self.port {
-            Some(port) => port.resolve(&self.peers[peer].addr)?,
-            None => FI_ADDR_NOTAVAIL,
-        };
-        self.generation = (self.generation + 1) & 0x7ff;
-        let (generation, window, now) = (self.generation, self.limits.config.max_unacked, self.now);
-        let id = self.conns.insert_with(|slot| {
-            let index = (generation << SLOT_BITS | slot) + 1;
-            Box::new(RxdConn::new(peer, to, index, window, now))
-        });
-        self.conns[id].nonce = random();
-        self.peers.attach(peer);
-        self.peers[peer].conn = id;
-        if to == FI_ADDR_NOTAVAIL {
-            self.unnamed.push(id);
-        }
-        Ok(id)
-    }
-
-    /// The connection that a packet's header names.
+    /// The connection that has this index.
     #[inline]
-    pub(super) fn named(&self, index: u32) -> Option<u32> {
-        let slot = index.checked_sub(1)? & ((1 << SLOT_BITS) - 1);
-        self.conns.get(slot).filter(|conn| conn.index == index)?;
-        Some(slot)
-    }
-
-    /// Whether there may be another peer that is in no address vector. One that has been silent
-    /// for a while makes room.
-    pub(super) fn has_room_for_stranger(&mut self) -> bool {
-        if self.conns.len() < self.limits.config.max_peers {
-            return true;
+    pub(super) fn conn_of(&self, index: u32) -> Option<u32> {
+        match self.indices.get(index) {
+            Some(IndexUse::Conn(id)) => Some(id),
+            _ => None,
         }
-        let (mut strangers, mut oldest) = (0, None::<(Instant, u32)>);
-        for (id, conn) in self.conns.iter() {
-            if self.peers.name_of(conn.peer) != FI_ADDR_NOTAVAIL {
-                continue;
-            }
-            strangers += 1;
-            let idle = conn.is_quiet() && conn.arriving.is_none() && conn.ops == 0;
-            if idle
-                && self.now.saturating_duration_since(conn.heard) >= IDLE
-                && oldest.is_none_or(|(heard, _)| conn.heard < heard)
-            {
-                oldest = Some((conn.heard, id));
-            }
-        }
-        if strangers < self.limits.config.max_peers {
-            return true;
-        }
-        let Some((_, id)) = oldest else { return false };
-        self.drop_conn(id, Error::CONNRESET);
-        true
     }
 
     /// Ends a connection; what is under way on it fails.
@@ -296,38 +286,25 @@ impl RxdEngineEp {
         let Some(mut conn) = self.conns.remove(id) else { return };
         self.early_bytes -= conn.early.values().map(|packet| packet.len()).sum::<usize>();
         self.stalled.retain(|stalled| *stalled != id);
+        self.indices.free(conn.index);
+        self.unknown -= usize::from(conn.unknown);
+        *self.sums.of(conn.unknown) -= conn.held;
         self.peers.detach(conn.peer, id);
-        for op in self.ops.indices(|op| op.conn == id) {
-            self.finish(op, Err(error));
-            self.ops.remove(op);
+        // Nothing is looked for where nothing can be: whoever sends packets can end connections.
+        if conn.ops > 0 || conn.has_waiting() || !conn.sent.is_empty() {
+            for op in self.ops.indices(|op| op.conn == id) {
+                self.finish(op, Err(error));
+                self.ops.remove(op);
+            }
         }
         if let Some(arriving) = conn.arriving.take() {
             self.lose_arriving(arriving, error);
         }
         if conn.to != FI_ADDR_NOTAVAIL {
+            self.by_name.remove(&conn.to);
             self.forgotten.push(conn.to);
         }
         self.peers.forget_if_unused(conn.peer, &mut self.inbox);
-    }
-
-    /// Asks a peer for its index.
-    pub(super) fn ask(&mut self, id: u32) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.stage = Acquaintance::Asking;
-        conn.arm_asking(self.now);
-        let at = conn.deadline;
-        self.note_deadline(at);
-        self.send_rts(id);
-    }
-
-    fn send_rts(&mut self, id: u32) {
-        let Some(conn) = self.conns.get(id) else { return };
-        let (source, greeting) = (self.identity.local.to_bytes(), Greeting::own(conn.nonce));
-        let packet = Rts::packet(conn.index.into(), &source, greeting);
-        if let Some(port) = &mut self.port {
-            // A packet that is not sent is a packet that is lost.
-            let _ = port.send(conn.to, &packet, packet.len());
-        }
     }
 
     pub(super) fn note_deadline(&mut self, at: Option<Instant>) {
@@ -356,7 +333,7 @@ impl RxdEngineEp {
         };
         let mut taken = 0;
         loop {
-            let (came, more) = port.receive(&mut |from, packet| self.packet_came(from, packet));
+            let (came, more) = port.receive(&mut |source, packet| self.packet_came(source, packet));
             taken += came;
             if came > 0 {
                 self.answer(&mut *port);
@@ -378,23 +355,11 @@ impl RxdEngineEp {
 
     /// Sends what packets that came ask for.
     fn answer(&mut self, port: &mut dyn PacketPort) {
-        for to in self.forgotten.drain(..) {
-            port.forget(to);
+        if !self.forgotten.is_empty() || !self.unnamed.is_empty() {
+            self.name_peers(port);
         }
-        for id in std::mem::take(&mut self.unnamed) {
-            // One that ended may be there twice, if the next one has its number.
-            let unnamed = |conn: &&mut Box<RxdConn>| conn.to == FI_ADDR_NOTAVAIL;
-            let Some(conn) = self.conns.get_mut(id).filter(unnamed) else { continue };
-            match port.resolve(&self.peers[conn.peer].addr) {
-                Ok(to) => conn.to = to,
-                Err(error) => self.drop_conn(id, error),
-            }
-        }
-        for (id, packet) in std::mem::take(&mut self.greetings) {
-            if let Some(conn) = self.conns.get(id) {
-                // A packet that is not sent is a packet that is lost.
-                let _ = port.send(conn.to, &packet, packet.len());
-            }
+        if !self.answers.is_empty() {
+            self.send_answers(port);
         }
         if !self.acks.is_empty() {
             self.send_acks_by(port, AcksDue::Now);
@@ -530,13 +495,20 @@ impl RxdEngineEp {
         self.next_deadline.is_some() || !self.acks.is_empty() || !self.ready.is_empty()
     }
 
-    /// Whether a peer has not yet acknowledged what the application need not wait for.
-    pub(super) fn is_owing(&self) -> bool {
-        self.port.is_some() && self.ops.iter().any(|(_, op)| op.is_owed())
+    /// For how long an endpoint that closes goes on with what peers have not acknowledged and the
+    /// application need not wait for, if there is any.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.port.as_ref()?;
+        let injected = self.ops.iter().any(|(_, op)| op.is_injected());
+        let answers = || self.ops.iter().any(|(_, op)| !op.is_own());
+        if injected { Some(LINGER_INJECTED) } else { answers().then_some(LINGER) }
     }
 
-    /// Closes the endpoint: cancels its operations.
+    /// Closes the endpoint. Operations that are not complete are dropped without a word
+    /// (fi_endpoint(3)).
     pub(super) fn close(&mut self) {
+        self.ledger.mute();
+        self.inbox.ledger.mute();
         self.inbox.leave();
         for id in self.conns.indices(|_| true) {
             self.drop_conn(id, Error::CANCELED);

@@ -4,10 +4,14 @@
 //! to a peer and repeats those that get lost ([`conn`]); operations become packets in [`tx`], and
 //! packets operations in [`rx`]. Packets come and go by a [`port`], which is the core provider's
 //! endpoint, or in tests a network that loses, doubles and reorders them.
+mod budget;
 mod conn;
 mod ep;
 mod habit;
+mod half_open;
+mod handshake;
 mod helper;
+mod indices;
 mod port;
 mod rx;
 #[cfg(test)]
@@ -84,11 +88,8 @@ pub(crate) fn linger() {
     let live: Vec<_> = live.iter().filter_map(Weak::upgrade).collect();
     let start = Instant::now();
     loop {
-        let mut owing = false;
-        for engine in &live {
-            owing |= engine.owes();
-        }
-        if !owing || start.elapsed() >= LINGER {
+        let patience = live.iter().filter_map(|engine| engine.patience()).max();
+        if patience.is_none_or(|patience| start.elapsed() >= patience) {
             return;
         }
         std::thread::sleep(LINGER_PAUSE);
@@ -111,12 +112,17 @@ pub(crate) struct RxdState {
     idle: u32,
 }
 
-/// How long an endpoint that is closed waits for peers to have what was sent to them.
+/// How long an endpoint that is closed waits for peers to have the answers to their requests, and how
+/// long for them to have what was injected: a peer may compute for a while before it takes that.
 #[cfg(not(test))]
 const LINGER: Duration = Duration::from_secs(1);
+#[cfg(not(test))]
+const LINGER_INJECTED: Duration = Duration::from_secs(5);
 /// In a simulation nobody else moves meanwhile.
 #[cfg(test)]
 const LINGER: Duration = Duration::ZERO;
+#[cfg(test)]
+const LINGER_INJECTED: Duration = Duration::ZERO;
 /// Between its looks.
 const LINGER_PAUSE: Duration = Duration::from_micros(100);
 
@@ -147,19 +153,19 @@ impl RxdEngine {
         Ok(this)
     }
 
-    /// Makes a turn; whether there are peers that have not acknowledged what the application need
-    /// not wait for. A forked child owes nothing.
-    fn owes(&self) -> bool {
-        let owes = |state: &mut RxdState| {
+    /// Makes a turn; for how long to go on with what peers have not acknowledged and the application
+    /// need not wait for, if there is any. A forked child owes nothing.
+    fn patience(&self) -> Option<Duration> {
+        let patience = |state: &mut RxdState| {
             state.turn();
-            let mut owing = false;
+            let mut patience = None;
             for (_, ep) in state.eps.iter_mut() {
                 ep.send_acks(AcksDue::All);
-                owing |= ep.is_owing();
+                patience = patience.max(ep.patience());
             }
-            owing
+            patience
         };
-        self.pid == std::process::id() && self.state.visit(owes).unwrap_or(false)
+        if self.pid == std::process::id() { self.state.visit(patience).flatten() } else { None }
     }
 
     /// The longest packet.
@@ -224,7 +230,7 @@ impl RxdEngine {
             let Some(of) = state.eps.get_mut(ep) else { return };
             of.turn();
             of.send_acks(AcksDue::All);
-            if !of.is_owing() || start.elapsed() >= LINGER {
+            if of.patience().is_none_or(|patience| start.elapsed() >= patience) {
                 if let Some(mut ep) = state.eps.remove(ep) {
                     if let Some(fd) = ep.fd() {
                         self.epoll.remove(fd);

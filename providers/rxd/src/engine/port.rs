@@ -1,14 +1,26 @@
 //! What carries packets: a datagram endpoint of the core provider's, or a simulated network.
-use ofi_provider::abi::fi_addr_t;
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::core_provider::{
-    CoreAv, CoreBuf, CoreCq, CoreDgram, CoreDomain, CoreKeys, CoreWaitSet, Entries, ManyDatagrams,
+    CoreAv, CoreBuf, CoreCq, CoreDgram, CoreDomain, CoreKeys, CoreWaitSet, DgramMeans, Done,
+    Entries, ManyDatagrams, UNKNOWN_SOURCE_LEN,
 };
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Level;
 use std::os::fd::RawFd;
 use std::sync::{Arc, LazyLock};
+
+/// Where a packet came from, as far as the core tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum PacketSource {
+    /// From the address that the port gave this name.
+    Named(fi_addr_t),
+    /// From this address, which has no name.
+    At(Addr),
+    /// The core does not tell.
+    Untold,
+}
 
 /// What carries packets, any of which may be lost, doubled or overtaken.
 pub(crate) trait PacketPort: Send {
@@ -26,10 +38,9 @@ pub(crate) trait PacketPort: Send {
     }
     /// The same of packets without room before them.
     fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result;
-    /// Calls `each` with the packets that came, some at a time, and with the names of who sent them
-    /// as far as they are known; returns how many receives there were, and whether more may be
-    /// there.
-    fn receive(&mut self, each: &mut dyn FnMut(fi_addr_t, &[u8])) -> (usize, bool);
+    /// Calls `each` with the packets that came, some at a time, and with where they came from;
+    /// returns how many receives there were, and whether more may be there.
+    fn receive(&mut self, each: &mut dyn FnMut(&PacketSource, &[u8])) -> (usize, bool);
     /// A descriptor to wait for packets on.
     fn fd(&self) -> Option<RawFd>;
     /// Whether a thread may sleep on that descriptor.
@@ -63,6 +74,10 @@ pub(crate) struct CorePorts {
     /// The longest packet that the core copies at once.
     pub(crate) inject: usize,
     pub(crate) level: Level,
+    /// The format of addresses.
+    pub(crate) format: u32,
+    /// The core tells where packets come from.
+    pub(crate) tells: bool,
     /// The core's wait set that all queues are in, if it has wait sets: the system bounds how many
     /// ways lead from sockets to one that sleeps.
     pub(crate) wait_set: Option<Arc<CoreWaitSet>>,
@@ -83,6 +98,21 @@ impl PortSource for Arc<CorePorts> {
 }
 
 impl CorePorts {
+    /// Where the packets of a receive came from.
+    #[inline]
+    fn source_of(&self, done: &Done, buf: &[u8], means: DgramMeans) -> PacketSource {
+        if done.src != FI_ADDR_NOTAVAIL && self.tells {
+            return PacketSource::Named(done.src);
+        }
+        match buf.len().checked_sub(UNKNOWN_SOURCE_LEN) {
+            Some(end) if means.unknown_sources && done.len <= end => {
+                let addr = Addr::read(self.format, &buf[end..]);
+                addr.map_or(PacketSource::Untold, |addr| PacketSource::At(addr.identity()))
+            }
+            _ => PacketSource::Untold,
+        }
+    }
+
     /// A key for memory of this provider's own.
     fn key(&self) -> u64 {
         static KEYS: LazyLock<CoreKeys> = LazyLock::new(|| CoreKeys::new(size_of::<u64>()));
@@ -93,7 +123,7 @@ impl CorePorts {
 /// Receives that wait in the core: if each takes one packet, or many.
 const RECEIVES: usize = 512;
 const MANY_RECEIVES: usize = 64;
-/// Bytes of a receive that takes many.
+/// Bytes of a receive that takes many, without the room for their source.
 const MANY_LEN: usize = 64 << 10;
 /// Bytes of packets that the system is to hold.
 const HELD: usize = 4 << 20;
@@ -114,8 +144,7 @@ struct CorePort {
     free: Vec<CoreBuf>,
     /// Receives that the core has.
     posted: usize,
-    /// The core takes and sends many packets at a time.
-    many: bool,
+    means: DgramMeans,
 }
 
 impl CorePort {
@@ -126,7 +155,7 @@ impl CorePort {
         let cq =
             CoreCq::open(&common.domain, QUEUE, common.level.clone(), common.wait_set.as_ref())?;
         let av = CoreAv::open(&common.domain)?;
-        let (ep, many) = CoreDgram::open(&info, &cq, &av, HELD)?;
+        let (ep, means) = CoreDgram::open(&info, &cq, &av, HELD)?;
         let mut port = Self {
             ep,
             cq,
@@ -134,7 +163,7 @@ impl CorePort {
             entries: Entries::default(),
             free: Vec::new(),
             posted: 0,
-            many,
+            means,
         };
         port.post();
         if port.posted == 0 {
@@ -146,13 +175,14 @@ impl CorePort {
 
     fn buffer(&mut self) -> Result<CoreBuf> {
         let common = &self.common;
-        let len = if self.many { MANY_LEN } else { common.prefix + common.packet };
+        let len = if self.means.many { MANY_LEN } else { common.prefix + common.packet };
+        let len = len + if self.means.unknown_sources { UNKNOWN_SOURCE_LEN } else { 0 };
         self.free.pop().map_or_else(|| common.domain.buffer(len, || common.key()), Ok)
     }
 
     /// Posts receives until there are enough, or the core has no room.
     fn post(&mut self) {
-        let most = if self.many { MANY_RECEIVES } else { RECEIVES };
+        let most = if self.means.many { MANY_RECEIVES } else { RECEIVES };
         while self.posted < most {
             let Ok(buf) = self.buffer() else { return };
             if let Err((_, buf)) = self.ep.post(buf, RECEIVE) {
@@ -193,7 +223,7 @@ impl PacketPort for CorePort {
 
     fn send_many(&mut self, to: fi_addr_t, room: &mut [u8], stride: usize) -> Result {
         let several = room.len() > ManyDatagrams::LEN + stride;
-        if several && self.many && self.common.prefix == 0 {
+        if several && self.means.many && self.common.prefix == 0 {
             ManyDatagrams { to, stride: stride as u64 }.write(room);
             match self.ep.send_many(room) {
                 // Not all networks take them at a time.
@@ -208,14 +238,14 @@ impl PacketPort for CorePort {
         packets.chunks(stride).try_for_each(|packet| self.send_one(to, packet))
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(fi_addr_t, &[u8])) -> (usize, bool) {
+    fn receive(&mut self, each: &mut dyn FnMut(&PacketSource, &[u8])) -> (usize, bool) {
         let mut came = 0;
         let read = self.cq.read(Entries::MAX, &mut self.entries);
         let more = match read {
             Ok(n) => {
                 while let Some(entry) = self.entries.take_next() {
-                    let Some(done) = self.cq.done(entry) else { continue };
-                    let Some(buf) = done.buf else { continue };
+                    let Some(mut done) = self.cq.done(entry) else { continue };
+                    let Some(buf) = done.buf.take() else { continue };
                     if done.token == Some(SEND) {
                         self.free.push(buf);
                         continue;
@@ -229,7 +259,8 @@ impl PacketPort for CorePort {
                             0 => packets.len(),
                             stride => stride,
                         };
-                        packets.chunks(stride).for_each(|packet| each(done.src, packet));
+                        let source = self.common.source_of(&done, &buf, self.means);
+                        packets.chunks(stride).for_each(|packet| each(&source, packet));
                     }
                     match self.ep.post(buf, RECEIVE) {
                         Ok(()) => self.posted += 1,

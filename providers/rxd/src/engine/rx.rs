@@ -2,26 +2,24 @@
 //!
 //! A packet that comes early is kept until those before it are here; one for whose operation there
 //! is no room waits in the same place, and with it all behind it. Then the peer is told to stop.
-use super::conn::{Acquaintance, RxdConn};
+use super::budget::Held;
+use super::conn::Acquaintance;
 use super::ep::RxdEngineEp;
+use super::indices::IndexUse;
+use super::port::PacketSource;
 use super::tx::{RxdTx, TxData};
 use crate::config::{max_atomic, max_atomic_bytes};
 use crate::provider::RXD;
 use crate::wire::{
     ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, Ack, CTS, Carried, Cts, DATA, DATA_HEAD, DATA_READ,
-    DELIVER, DELIVERED, DataHead, Greeting, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION,
-    Parsed, READ_REQ, REFUSAL, RTS, Rts, RxdBase, RxdOperation, TAGGED, WRITE,
+    DELIVER, DELIVERED, DataHead, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION, Parsed,
+    READ_REQ, REFUSAL, RTS, Rts, RxdBase, RxdOperation, TAGGED, WRITE,
 };
-use ofi_provider::abi::{
-    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, fi_addr_t,
-};
-use ofi_provider::addr::Addr;
+use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Meeting, Recv, UnexpectedBody};
-use ofi_provider::slab::NONE;
-use std::time::Duration;
 
 /// Memory that waiting messages of one endpoint may take before peers have to wait.
 const MAX_KEPT: usize = if cfg!(test) { 3 << 20 } else { 256 << 20 };
@@ -29,19 +27,14 @@ const MAX_KEPT: usize = if cfg!(test) { 3 << 20 } else { 256 << 20 };
 /// What the memory of a message that is arriving grows by at most.
 const MOST_GROWTH: usize = 1 << 20;
 
-/// Memory that packets may take which came early.
+/// Memory that packets may take which came early, and those among them of peers that are in no
+/// address vector.
 const MAX_EARLY: usize = 64 << 20;
-
-/// Answers to one peer that it has not acknowledged, before its requests have to wait.
-const MAX_ANSWERS: usize = 256;
+const MAX_EARLY_UNKNOWN: usize = 16 << 20;
 
 /// What a peer reads is copied at once up to so many bytes: the region may be closed before all
 /// of it is sent. What is more is read from there when it is sent.
 const COPIED_READ: usize = 64 << 10;
-
-/// A request of a peer of the original to get to know it that comes so long after its last packet
-/// is of another process: one of the same would have come before.
-const STALE: Duration = Duration::from_secs(1);
 
 /// Whom to tell that a message has met its receive: our index of the sender, and the message's
 /// number there; none if nobody waits for that.
@@ -114,26 +107,24 @@ enum PacketFate {
 }
 
 impl RxdEngineEp {
-    /// Handles a packet, and who sent it as far as the core knows.
-    pub(super) fn packet_came(&mut self, from: fi_addr_t, packet: &[u8]) {
+    /// Handles a packet that came from there.
+    pub(super) fn packet_came(&mut self, source: &PacketSource, packet: &[u8]) {
         let handled = RxdBase::read(packet).and_then(|base| match base.kind {
-            RTS => self.asked(&Rts::read(packet)?, from),
-            CTS => self.told(&Cts::read(packet)?, from),
+            RTS => self.asked(&Rts::read(packet)?, source),
+            CTS => self.told(&Cts::read(packet)?, source),
             kind => {
-                let Some(id) = self.named(base.peer) else {
-                    return Err(Malformed("a packet of nobody we know"));
+                let id = match self.indices.get(base.peer) {
+                    Some(IndexUse::Conn(id)) => {
+                        self.check_source(id, source)?;
+                        id
+                    }
+                    Some(IndexUse::HalfOpen(number)) => self.confirmed(number, source)?,
+                    None => return Err(Malformed("a packet of no peer that is known")),
                 };
-                let conn = &mut self.conns[id];
-                if from == conn.to && from != FI_ADDR_NOTAVAIL {
-                    conn.verified = true;
-                } else if conn.verified {
-                    return Err(Malformed("a packet that says to be of another peer"));
-                }
-                if conn.stage != Acquaintance::Known {
-                    // The answer to our request is lost, but the peer knows us: it says so again
-                    // when we ask again.
+                if self.conns[id].stage != Acquaintance::Known && !self.heard_unanswered(id) {
                     return Ok(());
                 }
+                let conn = &mut self.conns[id];
                 conn.heard = self.now;
                 if kind == crate::wire::ACK {
                     return self.acknowledged(id, base.seq, Ack::read(packet)?);
@@ -153,126 +144,6 @@ impl RxdEngineEp {
         if let Err(Malformed(why)) = handled {
             ofi_provider::log_sparsely!(&RXD, INFO, EP_DATA, "a packet is dropped: {why}");
         }
-    }
-
-    /// Somebody wants to talk, who says what his address is.
-    fn asked(&mut self, rts: &Rts<'_>, from: fi_addr_t) -> Parsed {
-        let Ok(remote) = u32::try_from(rts.index) else {
-            return Err(Malformed("an index that no packet can have"));
-        };
-        if remote == 0 {
-            return Err(Malformed("an index that is none"));
-        }
-        let Ok(addr) = Addr::read(self.limits.format, rts.source) else {
-            return Err(Malformed("an address that is none"));
-        };
-        let addr = addr.identity();
-        let known = self.peers.find_at(&addr);
-        let stranger = match known {
-            Some(peer) => {
-                self.peers.name_of(peer) == FI_ADDR_NOTAVAIL && self.peers[peer].conn == NONE
-            }
-            None => self.av.as_ref().is_none_or(|av| av.find(addr.clone()) == FI_ADDR_NOTAVAIL),
-        };
-        if stranger && !self.has_room_for_stranger() {
-            return Err(Malformed("one stranger too many"));
-        }
-        let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox);
-        let id = self.peers[peer].conn;
-        if self.conns.get(id).is_some_and(|conn| conn.verified && conn.to != from) {
-            return Err(Malformed("a packet that says to be of another peer"));
-        }
-        if let Some(conn) = self.conns.get(id)
-            && conn.stage == Acquaintance::Known
-            && self.is_another(conn, remote, rts.greeting)
-        {
-            let who = &self.peers[peer].addr;
-            ofi_provider::log_sparsely!(
-                &RXD,
-                INFO,
-                EP_CTRL,
-                "{} was started again: what was under way to it fails",
-                who.for_people()
-            );
-            self.drop_conn(id, Error::CONNRESET);
-            // The peer may be forgotten by that.
-            let addr = Addr::read(self.limits.format, rts.source);
-            let Ok(addr) = addr else { return Ok(()) };
-            let peer = self.peers.peer_at(self.av.as_deref(), addr.identity(), &mut self.inbox);
-            return self.greet(peer, NONE, remote, rts, from);
-        }
-        self.greet(peer, id, remote, rts, from)
-    }
-
-    /// Answers a peer that wants to talk, on its connection if there is one.
-    fn greet(&mut self, peer: u32, id: u32, remote: u32, rts: &Rts<'_>, from: fi_addr_t) -> Parsed {
-        let id = match id {
-            NONE => match self.new_conn(peer) {
-                Ok(id) => id,
-                Err(_) => {
-                    self.peers.forget_if_unused(peer, &mut self.inbox);
-                    return Err(Malformed("a peer that there is no room for"));
-                }
-            },
-            id => id,
-        };
-        let now = self.now;
-        let conn = &mut self.conns[id];
-        if conn.stage != Acquaintance::Known {
-            conn.known(remote, rts.greeting);
-        }
-        conn.heard = now;
-        conn.verified |= from == conn.to && from != FI_ADDR_NOTAVAIL;
-        let greeting = rts.greeting.map(|_| Greeting::own(conn.nonce));
-        let (packet, len) = Cts { of: rts.index, index: conn.index.into(), greeting }.packet();
-        self.greetings.push((id, packet[..len].to_vec()));
-        self.make_ready(id);
-        Ok(())
-    }
-
-    /// Whether a peer that asks is another process than the one we knew at its address.
-    fn is_another(&self, conn: &RxdConn, remote: u32, greeting: Option<Greeting>) -> bool {
-        match (conn.greeting, greeting) {
-            (None, None) => {
-                conn.remote != remote
-                    || (conn.expected > 0
-                        && self.now.saturating_duration_since(conn.heard) >= STALE)
-            }
-            (before, now) => before != now,
-        }
-    }
-
-    /// A peer that was asked tells its index.
-    fn told(&mut self, cts: &Cts, from: fi_addr_t) -> Parsed {
-        let id = u32::try_from(cts.of).ok().and_then(|index| self.named(index));
-        let Some(id) = id else { return Err(Malformed("an answer to somebody else")) };
-        let conn = &mut self.conns[id];
-        if from != conn.to && (conn.verified || from != FI_ADDR_NOTAVAIL) {
-            return Err(Malformed("an answer of somebody else"));
-        }
-        let Some(index) = u32::try_from(cts.index).ok().filter(|index| *index > 0) else {
-            return Err(Malformed("an index that no packet can have"));
-        };
-        if conn.stage == Acquaintance::Asking {
-            conn.known(index, cts.greeting);
-            conn.heard = self.now;
-            self.make_ready(id);
-        } else if conn.greeting != cts.greeting || conn.remote != index {
-            let who = &self.peers[conn.peer].addr;
-            ofi_provider::log_sparsely!(
-                &RXD,
-                INFO,
-                EP_CTRL,
-                "{} was started again: what was under way to it fails",
-                who.for_people()
-            );
-            self.drop_conn(id, Error::CONNRESET);
-        } else {
-            conn.lives(self.now);
-            let at = conn.deadline;
-            self.note_deadline(at);
-        }
-        Ok(())
     }
 
     /// A peer says what it has.
@@ -316,7 +187,8 @@ impl RxdEngineEp {
             }
         }
         let conn = &mut self.conns[id];
-        if ahead < window && self.early_bytes + packet.len() <= MAX_EARLY {
+        let most = if conn.unknown { MAX_EARLY_UNKNOWN } else { MAX_EARLY };
+        if ahead < window && self.early_bytes + packet.len() <= most {
             let bytes = &mut self.early_bytes;
             conn.early.entry(base.seq).or_insert_with(|| {
                 *bytes += packet.len();
@@ -494,12 +366,16 @@ impl RxdEngineEp {
         };
         let whole = op.packets == 1;
         let tells = op.flags & DELIVER != 0;
+        if tells && !self.may_notify(id) {
+            return Ok(PacketFate::Wait);
+        }
         let deliver = tells.then(|| (self.conns[id].index, op.tx_id));
         let target = match self.inbox.take_posted(&about) {
             Some(recv) => {
                 recv.buf.copy_from(0, data);
                 if whole {
                     self.inbox.received(&recv, &about);
+                    self.expect_notice(id, deliver);
                     self.tell(deliver);
                     return Ok(PacketFate::Done { end: !lazy });
                 }
@@ -519,7 +395,11 @@ impl RxdEngineEp {
                 RxdTarget::Kept(about.queue(), number, about)
             }
         };
+        self.expect_notice(id, deliver);
         if whole {
+            if let RxdTarget::Nowhere = target {
+                self.tell(deliver);
+            }
             return Ok(PacketFate::Done { end: !lazy });
         }
         let (got, total, left) = (data.len(), about.len, op.packets - 1);
@@ -527,10 +407,17 @@ impl RxdEngineEp {
         Ok(PacketFate::Done { end: false })
     }
 
-    /// Tells the sender of a message that it has met its receive.
+    /// A message came whose sender is to be told that it has met its receive, or another one.
+    fn expect_notice(&mut self, id: u32, deliver: Deliver) {
+        if deliver.is_some() {
+            self.hold(id, Held::NOTICE);
+        }
+    }
+
+    /// Tells the sender of a message that it has met its receive, if that is expected.
     fn tell(&mut self, deliver: Deliver) {
         let Some((index, tx_id)) = deliver else { return };
-        if let Some(id) = self.named(index) {
+        if let Some(id) = self.conn_of(index) {
             self.start_answer(RxdTx::delivered(id, tx_id));
         }
     }
@@ -644,13 +531,14 @@ impl RxdEngineEp {
 
     /// A peer reads our memory.
     fn read_came(&mut self, id: u32, op: &RxdOperation) -> PacketFate {
-        if self.conns[id].answers >= MAX_ANSWERS {
+        if !self.may_answer(id) {
             return PacketFate::Wait;
         }
         let total = op.total as usize;
+        let copies = total <= COPIED_READ && self.may_copy(id, total);
         let data = {
             let regions = self.limits.regions.open();
-            if total <= COPIED_READ {
+            if copies {
                 let mut bytes = vec![0; total];
                 let read = regions
                     .check(&op.places, FI_REMOTE_READ)
@@ -685,6 +573,7 @@ impl RxdEngineEp {
         };
         let target = match result {
             Ok(()) => RxdTarget::Memory(op.places, op.cq_data),
+            Err(_) if !self.may_refuse(id) => return PacketFate::Wait,
             Err(error) => {
                 self.refuse(id, op.tx_id, error);
                 RxdTarget::Nowhere
@@ -705,7 +594,12 @@ impl RxdEngineEp {
 
     /// A peer's atomic operation on our memory.
     fn atomic_came(&mut self, id: u32, op: &RxdOperation, data: &[u8]) -> PacketFate {
-        if op.kind != ATOMIC && self.conns[id].answers >= MAX_ANSWERS {
+        let room = match op.kind {
+            ATOMIC => self.may_refuse(id),
+            // The result is as long as the elements.
+            _ => self.may_answer(id) && self.may_keep_result(id, op.total as usize),
+        };
+        if !room {
             return PacketFate::Wait;
         }
         if op.cq_data.is_some() && !self.inbox.ledger.has_room() {

@@ -4,11 +4,14 @@
 //! (`ofi_simulation`).
 mod pair;
 
+use super::budget::Held;
 use super::conn::Acquaintance;
-use super::port::{PacketPort, PortSource};
+use super::indices::IndexUse;
+use super::port::{PacketPort, PacketSource, PortSource};
 use super::rx::RxdUnexpected;
 use super::{RxdEngine, RxdIdentity, RxdLimits, RxdState};
 use crate::config::{RxdConfig, config};
+use crate::wire::{Greeting, RTS_LEN, Rts};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SOCKADDR_IN, fi_addr_t,
 };
@@ -22,7 +25,7 @@ use ofi_simulation::{
     EndpointRole, NodePlace, PlantedFault, Shape, Sim, SimPlan, SimRandom, SimWorld, here, seeds,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -34,8 +37,16 @@ struct NetPlan {
     reorders: usize,
     /// A send finds no room.
     refuses: usize,
-    /// The core says who sent a packet.
+    /// Somebody asks in the name of an endpoint, whose address the packet comes from or not.
+    forges: usize,
+    /// The core tells where packets come from.
     tells: bool,
+}
+
+impl NetPlan {
+    /// A network that does nothing, and does not tell.
+    const CALM: Self =
+        Self { loses: 0, doubles: 0, reorders: 0, refuses: 0, forges: 0, tells: false };
 }
 
 /// The network: packets on their way, and those that came, by address.
@@ -57,6 +68,9 @@ fn lock(net: &SharedNet) -> MutexGuard<'_, LossyNet> {
 
 impl LossyNet {
     fn send(&mut self, from: SocketAddr, to: SocketAddr, packet: &[u8]) {
+        if self.random.one_in(self.plan.forges) {
+            self.forge(to);
+        }
         if self.random.one_in(self.plan.loses) {
             self.lost += 1;
             return;
@@ -69,6 +83,23 @@ impl LossyNet {
             };
             self.under_way.insert(at, (from, to, packet.to_vec()));
         }
+    }
+
+    /// Sends a request in the name of some endpoint.
+    fn forge(&mut self, to: SocketAddr) {
+        let named = self.random.below(self.here.len());
+        let Some(named) = self.here.keys().nth(named).copied() else { return };
+        let source = Addr::Ip(named).to_bytes();
+        let index = 1 + self.random.below(5) as u64;
+        let mut packet = Rts::packet(index, &source, Greeting::own(self.random.below(4) as u64));
+        if self.random.one_in(2) {
+            // As one of the original.
+            packet[2..4].fill(0);
+            packet[RTS_LEN - Greeting::LEN..].fill(0);
+        }
+        let elsewhere = (Ipv4Addr::new(192, 0, 2, 9), 7).into();
+        let from = if self.random.one_in(2) { named } else { elsewhere };
+        self.under_way.push_back((from, to, packet.to_vec()));
     }
 
     /// A packet arrives; false if none is under way.
@@ -123,7 +154,7 @@ impl PacketPort for LossyPort {
         Ok(())
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(fi_addr_t, &[u8])) -> (usize, bool) {
+    fn receive(&mut self, each: &mut dyn FnMut(&PacketSource, &[u8])) -> (usize, bool) {
         let came = {
             let mut net = lock(&self.net);
             let most = 1 + net.random.below(16);
@@ -133,8 +164,13 @@ impl PacketPort for LossyPort {
         };
         let tells = lock(&self.net).plan.tells;
         for (from, packet) in &came {
-            let name = self.by_addr.get(from).filter(|_| tells).copied();
-            each(name.unwrap_or(FI_ADDR_NOTAVAIL), packet);
+            let name = self.by_addr.get(from).copied();
+            let source = match name {
+                _ if !tells => PacketSource::Untold,
+                Some(name) => PacketSource::Named(name),
+                None => PacketSource::At(Addr::Ip(*from)),
+            };
+            each(&source, packet);
         }
         (came.len(), false)
     }
@@ -203,6 +239,7 @@ impl SimWorld for OverPackets {
             doubles: rate(random),
             reorders: rate(random),
             refuses: rate(random),
+            forges: rate(random),
             tells: random.one_in(2),
         };
         let mut config = config().clone();
@@ -211,7 +248,7 @@ impl SimWorld for OverPackets {
         // Nothing cuts a peer off for good.
         (plan.cuts, plan.hostile, plan.met, plan.shortage) = (0, false, true, 0);
         (plan.shape, plan.parts) = (Shape::Single, 1);
-        (plan.met_is_received, plan.delivered_is_received) = (true, true);
+        (plan.met_is_received, plan.delivered_is_received) = (true, false);
         let net = LossyNet {
             random: own,
             plan: net,
@@ -311,7 +348,7 @@ impl SimWorld for OverPackets {
     fn be_prompt(&mut self) {
         let mut net = lock(&self.net);
         let tells = net.plan.tells;
-        net.plan = NetPlan { loses: 0, doubles: 0, reorders: 0, refuses: 0, tells };
+        net.plan = NetPlan { tells, ..NetPlan::CALM };
     }
 
     /// Until peers that are gone are given up.
@@ -335,8 +372,9 @@ impl SimWorld for OverPackets {
 
 impl RxdState {
     /// What must hold at any time.
-    fn check(&self) {
-        for (_, ep) in self.eps.iter() {
+    fn check(&mut self) {
+        for (_, ep) in self.eps.iter_mut() {
+            let mut sums = [Held::default(); 2];
             assert!(ep.own_ops <= ep.identity.attr.tx_size, "{} transfers", ep.own_ops);
             let early: usize = ep
                 .conns
@@ -348,9 +386,24 @@ impl RxdState {
                 assert!(conn.early.len() <= ep.limits.config.max_unacked, "more than the window");
                 let waits = conn.stage == Acquaintance::Known && ep.limits.config.retry;
                 assert!(!waits || conn.is_in_time(ep.now), "connection {id} is not seen to");
-                let answers = ep.ops.iter().filter(|(_, op)| op.conn == id && !op.is_own()).count();
-                assert_eq!(conn.answers, answers, "answers of connection {id}");
+                let mut held = Held::default();
+                let answers = ep.ops.iter().filter(|(_, op)| op.conn == id && !op.is_own());
+                answers.for_each(|(_, op)| held += op.held());
+                // Notices are expected before they are sent.
+                assert!(conn.held.notices >= held.notices);
+                held.notices = conn.held.notices;
+                assert_eq!(conn.held, held, "what is kept for connection {id}");
+                let unknown = ep.peers.name_of(conn.peer) == FI_ADDR_NOTAVAIL;
+                assert_eq!(conn.unknown, unknown, "of connection {id}");
+                sums[usize::from(unknown)] += held;
+                assert_eq!(ep.indices.get(conn.index), Some(IndexUse::Conn(id)));
             }
+            let [known, unknown] = sums;
+            assert_eq!((known, unknown), (*ep.sums.of(false), *ep.sums.of(true)), "what is kept");
+            let unknown = ep.conns.iter().filter(|(_, conn)| conn.unknown).count();
+            assert_eq!(ep.unknown, unknown, "connections with unknown peers");
+            let indices = ep.conns.iter().count() + ep.half_open.len();
+            assert_eq!(ep.indices.len(), indices, "indices");
             for (id, peer) in ep.peers.iter() {
                 let conns = ep.conns.iter().filter(|(_, conn)| conn.peer == id).count();
                 assert_eq!(peer.conns as usize, conns, "connections of peer {id}");
@@ -361,7 +414,7 @@ impl RxdState {
     }
 
     /// What must hold when nothing moves any more.
-    fn check_idle(&self) {
+    fn check_idle(&mut self) {
         self.check();
         for (_, ep) in self.eps.iter() {
             assert_eq!((ep.own_ops, ep.ops.len()), (0, 0), "transfers are left");

@@ -2,6 +2,7 @@
 //!
 //! Data are taken from the application's buffer whenever a packet is made of them, also when it is
 //! sent again: nothing is copied but what the application gets back at once.
+use super::budget::Held;
 use super::conn::{Acquaintance, RxdConn};
 use super::ep::RxdEngineEp;
 use super::port::PacketPort;
@@ -12,8 +13,8 @@ use crate::wire::{
     REFUSAL, RxdBase, RxdOperation, TAGGED, WITH_CQ_DATA, WITH_TAG, WRITE,
 };
 use ofi_provider::abi::{
-    FI_ATOMIC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG,
-    FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE,
+    FI_ATOMIC, FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_READ,
+    FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE,
 };
 use ofi_provider::api::{AtomicOp, ReadOp, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::atomic::AtomicKind;
@@ -58,8 +59,8 @@ pub(super) struct RxdTx {
     /// The flags of the completion entry.
     flags: u64,
     report: bool,
-    /// Failures are not reported (inject calls).
-    silent: bool,
+    /// The application has its buffer back, and need not wait for the end.
+    injected: bool,
     /// The operation starts when all before it to the same peer are complete (FI_FENCE).
     fence: bool,
     /// The type and flags of the first packet.
@@ -107,7 +108,7 @@ impl RxdTx {
             context,
             flags: flags | (call & ASIDE),
             report,
-            silent: call & FI_INJECT != 0 && !report,
+            injected: call & FI_INJECT != 0,
             fence: call & FI_FENCE != 0,
             kind,
             wire_flags: 0,
@@ -144,7 +145,7 @@ impl RxdTx {
         Self { tx_id, over: true, first: code, total: seq, ..op }
     }
 
-    /// The news that a peer's message has met its receive.
+    /// A notice that a peer's message has met its receive.
     pub(super) fn delivered(conn: u32, tx_id: u32) -> Self {
         let op = Self::new(conn, Context::NULL, 0, 0, DELIVERED, TxData::None);
         Self { tx_id, over: true, ..op }
@@ -156,8 +157,17 @@ impl RxdTx {
     }
 
     /// Whether the application relies on it to arrive, without waiting for it.
-    pub(super) fn is_owed(&self) -> bool {
-        if self.is_own() { self.silent && !self.over } else { true }
+    pub(super) fn is_injected(&self) -> bool {
+        self.is_own() && self.injected && !self.over
+    }
+
+    /// What is kept of an answer.
+    pub(super) fn held(&self) -> Held {
+        match &self.data {
+            _ if self.kind == DELIVERED => Held::NOTICE,
+            TxData::Own(bytes) => Held::answer(bytes.len()),
+            _ => Held::answer(0),
+        }
     }
 
     /// Copies data to a packet; -FI_EINVAL if the region that they are in is closed.
@@ -263,7 +273,9 @@ impl RxdEngineEp {
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         let kind = if tagged { TAGGED } else { MSG };
         let tx = RxdTx::new(conn, op.context, flags, op.flags, kind, data);
-        let deliver = op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
+        // A message that the peer has acknowledged is delivered, whether it has met its receive or waits
+        // for it (fi_cq(3)).
+        let deliver = op.flags & FI_MATCH_COMPLETE != 0;
         let tx = RxdTx { deliver, ..tx };
         let wire_flags = if tagged { WITH_TAG } else { 0 };
         let head = RxdOperation {
@@ -435,6 +447,10 @@ impl RxdEngineEp {
     /// Sends an answer of the engine's own.
     pub(super) fn start_answer(&mut self, tx: RxdTx) -> u32 {
         let (conn, refuses) = (tx.conn, tx.kind == REFUSAL);
+        // A notice is held since its message came.
+        if tx.kind != DELIVERED {
+            self.hold(conn, tx.held());
+        }
         let id = self.ops.insert(Box::new(tx));
         let of = &mut self.conns[conn];
         if refuses {
@@ -442,7 +458,6 @@ impl RxdEngineEp {
         } else {
             of.replies.push_back(id)
         }
-        of.answers += 1;
         self.make_ready(conn);
         id
     }
@@ -536,23 +551,18 @@ impl RxdEngineEp {
 
     /// Ends the operations of which a peer has all packets.
     pub(super) fn settle_acked(&mut self, id: u32) {
+        let (mut released, mut refusals) = (Held::default(), false);
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return };
-            let Some(&(end, op)) = conn.sent.front() else { return };
-            if end > conn.acked() {
-                return;
-            }
+            let next = conn.sent.front().filter(|(end, _)| *end <= conn.acked());
+            let Some(&(_, op)) = next else { break };
             conn.sent.pop_front();
             let Some(tx) = self.ops.get_mut(op) else { continue };
             tx.acked = true;
             if !tx.is_own() {
-                conn.answers -= 1;
+                released += tx.held();
+                refusals |= tx.kind == REFUSAL;
                 self.ops.remove(op);
-                let before = conn.holds.len();
-                conn.holds.retain(|(_, refusal)| *refusal != op);
-                if conn.holds.len() < before {
-                    self.owe_ack(id, true);
-                }
             } else if tx.over {
                 self.ops.remove(op);
             } else if let Some(error) = tx.error {
@@ -563,11 +573,15 @@ impl RxdEngineEp {
                 self.ops.remove(op);
             }
         }
+        self.release(id, released);
+        if refusals {
+            self.settle_taken(id, 0);
+        }
     }
 
     /// Acknowledges requests of a peer's that are refused, if it has taken the refusals among our
     /// packets before this number. It may be unable to acknowledge those, because it has refused
-    /// requests of ours, and waits for the same.
+    /// requests of ours, and waits for the same. Those that are acknowledged are there no more.
     pub(super) fn settle_taken(&mut self, id: u32, before: u64) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let held = conn.holds.len();
@@ -653,15 +667,6 @@ impl RxdEngineEp {
         }
         match result {
             Ok(()) => self.ledger.done(of, tx.report),
-            Err(error) if tx.silent => {
-                self.ledger.failed_unseen(tx.flags);
-                ofi_provider::log_sparsely!(
-                    &RXD,
-                    WARN,
-                    EP_DATA,
-                    "an injected operation was lost: {error}; its failure is reported nowhere else"
-                );
-            }
             Err(error) => self.ledger.failed(CompletionError::new(of, error)),
         }
     }

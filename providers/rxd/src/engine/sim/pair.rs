@@ -1,16 +1,18 @@
 //! Two endpoints, or one that talks to itself, and what a simulation does not draw: accesses that are
 //! refused, and packets that no peer of this library sends.
 use super::super::conn::Acquaintance;
+use super::super::half_open::Introduction;
 use super::super::tx::{RxdTx, TxData};
 use super::super::{RxdEngine, RxdEngineEp, RxdIdentity, RxdLimits};
 use super::{LossyNet, LossyPorts, NetPlan, SharedNet, lock};
 use crate::config::config;
 use crate::wire::{
-    Cts, DATA, DATA_HEAD, DATA_READ, DELIVERED, DataHead, Greeting, MSG, NO_OP, READ_REQ, REFUSAL,
-    Rts, RxdBase, RxdOperation, WRITE,
+    BASE_LEN, Cts, DATA, DATA_HEAD, DATA_READ, DELIVER, DELIVERED, DataHead, Greeting, MAX_HEAD,
+    MSG, NO_OP, READ_REQ, REFUSAL, RTS_LEN, Rts, RxdBase, RxdOperation, WRITE,
 };
 use ofi_provider::abi::{
-    FI_COMPLETION, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_SOCKADDR_IN, FI_WRITE, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_COMPLETION, FI_MSG, FI_READ, FI_RMA, FI_SEND,
+    FI_SOCKADDR_IN, FI_WRITE, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{Bindings, RecvOp, RemoteSegments};
@@ -22,6 +24,8 @@ use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
 use ofi_simulation::{SimRandom, address, here};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 const PACKET: usize = 256;
@@ -34,7 +38,11 @@ struct Pair {
 impl Pair {
     /// So many endpoints, over a network that loses one in so many packets.
     fn new(count: usize, loses: usize) -> Self {
-        let plan = NetPlan { loses, doubles: 0, reorders: 0, refuses: 0, tells: true };
+        Self::over(count, NetPlan { loses, tells: true, ..NetPlan::CALM })
+    }
+
+    /// So many endpoints, over a network that does this.
+    fn over(count: usize, plan: NetPlan) -> Self {
         let net = Arc::new(Mutex::new(LossyNet {
             random: SimRandom::new(1),
             plan,
@@ -78,12 +86,16 @@ impl Pair {
         })
     }
 
-    /// Has an endpoint get to know another.
+    /// Has two endpoints get to know each other.
     fn meet(&mut self, node: usize, to: usize) {
-        let conn = self.conn(node, to);
-        self.with(node, |ep| ep.ask(conn));
-        self.go_on(1000);
-        assert_eq!(self.with(node, |ep| ep.conns[conn].stage), Acquaintance::Known);
+        for (node, to) in [(node, to), (to, node)] {
+            let conn = self.conn(node, to);
+            if self.with(node, |ep| ep.conns[conn].stage) != Acquaintance::Known {
+                self.with(node, |ep| ep.ask(conn));
+                self.go_on(1000);
+            }
+            assert_eq!(self.with(node, |ep| ep.conns[conn].stage), Acquaintance::Known);
+        }
     }
 
     /// All that is under way arrives, and each endpoint makes a turn; so many times.
@@ -173,6 +185,70 @@ impl Pair {
     fn inject_from(&mut self, from: usize, to: usize, packet: &[u8]) {
         lock(&self.net).send(address(from, 0), address(to, 0), packet);
         self.go_on(1);
+    }
+
+    /// Takes the packets off the network that go to an address where no endpoint is.
+    fn taken_at(&self, node: usize) -> Vec<Vec<u8>> {
+        let mut net = lock(&self.net);
+        let all = std::mem::take(&mut net.under_way);
+        let (its, others) = all.into_iter().partition(|(_, to, _)| *to == address(node, 0));
+        net.under_way = others;
+        let its: VecDeque<(SocketAddr, SocketAddr, Vec<u8>)> = its;
+        its.into_iter().map(|(_, _, packet)| packet).collect()
+    }
+
+    /// A request of this peer comes from an address, which names another, or the same.
+    fn request(&mut self, from: usize, named: usize, to: usize, by: Introduction) {
+        let source = Addr::Ip(address(named, 0)).to_bytes();
+        let mut packet = Rts::packet(by.remote.into(), &source, Greeting::own(0));
+        match by.greeting {
+            Some(greeting) => {
+                packet = Rts::packet(by.remote.into(), &source, greeting);
+            }
+            None => {
+                packet[2..4].fill(0);
+                packet[RTS_LEN - Greeting::LEN..].fill(0);
+            }
+        }
+        self.inject_from(from, to, &packet);
+    }
+
+    /// The index that an endpoint gives a peer which is no endpoint.
+    fn index_for(&mut self, node: usize, to: usize, nonce: u64) -> u32 {
+        self.request(
+            node,
+            node,
+            to,
+            Introduction { remote: 3, greeting: Some(Greeting::own(nonce)) },
+        );
+        let packet = self.taken_at(node).pop().unwrap();
+        Cts::read(&packet).unwrap().index as u32
+    }
+
+    /// Operation packets of a peer that is no endpoint come, from this number on, each with one byte.
+    fn inject_ops(
+        &mut self,
+        from: usize,
+        to: usize,
+        op: RxdOperation,
+        index: u32,
+        seqs: Range<u64>,
+    ) {
+        for seq in seqs {
+            let mut head = [0; MAX_HEAD];
+            let len = op.write(&mut head);
+            let mut packet = vec![0; BASE_LEN];
+            RxdBase { kind: op.kind, flags: op.flags, peer: index, seq }.write(&mut packet);
+            packet.extend_from_slice(&head[..len]);
+            packet.extend_from_slice(&[7][..usize::from(op.kind != READ_REQ)]);
+            lock(&self.net).send(address(from, 0), address(to, 0), &packet);
+        }
+        // Some come in each turn.
+        let arrived = |pair: &Self| lock(&pair.net).here.values().all(|here| here.is_empty());
+        self.go_on(1);
+        while !arrived(self) {
+            self.go_on(1);
+        }
     }
 
     /// The number by which a peer names an endpoint's oldest operation.
@@ -310,31 +386,197 @@ fn a_connection_that_ends_leaves_nothing() {
     });
 }
 
+/// A packet with which a peer says that it knows its index.
+fn sign(index: u32, seq: u64) -> [u8; BASE_LEN] {
+    let mut packet = [0; BASE_LEN];
+    RxdBase { kind: NO_OP, flags: 0, peer: index, seq }.write(&mut packet);
+    packet
+}
+
 #[test]
-fn a_peer_that_was_started_again_at_once_is_named_once() {
-    let mut pair = Pair::new(1, 0);
-    let source = Addr::Ip(address(5, 0)).to_bytes();
-    for nonce in [1, 2] {
-        let packet = Rts::packet(3, &source, Greeting::own(nonce));
-        lock(&pair.net).send(address(5, 0), address(0, 0), &packet);
-    }
-    while lock(&pair.net).deliver() {}
-    // In one turn, if the network gives both.
-    pair.with(0, |ep| {
-        let mut port = ep.port.take().unwrap();
-        let (mut packets, mut from) = (Vec::new(), 0);
-        while packets.len() < 2 {
-            port.receive(&mut |name, packet| {
-                from = name;
-                packets.push(packet.to_vec());
-            });
+fn a_peer_that_was_started_again_has_a_new_connection_when_it_uses_the_new_index() {
+    for tells in [true, false] {
+        let mut pair = Pair::over(1, NetPlan { tells, ..NetPlan::CALM });
+        let first = pair.index_for(5, 0, 1);
+        pair.inject_from(5, 0, &sign(first, 0));
+        let conn = pair.conn(0, 5);
+        let name = pair.with(0, |ep| ep.conns[conn].to);
+        pair.start(0, 5, MSG, 8, 0);
+        let next = pair.index_for(5, 0, 2);
+        assert_ne!(first, next);
+        assert_eq!((pair.conn(0, 5), pair.left(0)), (conn, 1), "it is not believed yet");
+        pair.inject_from(5, 0, &sign(next, 0));
+        assert_eq!(pair.left(0), 0, "what was under way to the one before fails");
+        let conn = pair.conn(0, 5);
+        let is_now = pair.with(0, |ep| {
+            let conn = &ep.conns[conn];
+            (conn.index, conn.expected, conn.to != FI_ADDR_NOTAVAIL, conn.stage)
+        });
+        assert_eq!(is_now, (next, 1, true, Acquaintance::Known));
+        pair.inject_from(5, 0, &sign(next, 1));
+        assert_eq!(pair.with(0, |ep| ep.conns[conn].expected), 2);
+        if tells {
+            assert_eq!(pair.with(0, |ep| ep.conns[conn].to), name, "the port's name stays");
         }
-        packets.iter().for_each(|packet| ep.packet_came(from, packet));
-        ep.port = Some(port);
+        assert_eq!(pair.with(0, |ep| ep.conn_of(first)), None);
+    }
+}
+
+#[test]
+fn a_request_is_answered_where_it_came_from_and_not_where_it_says() {
+    let mut pair = Pair::new(1, 0);
+    pair.request(7, 5, 0, Introduction { remote: 9, greeting: None });
+    assert_eq!((pair.taken_at(5).len(), pair.taken_at(7).len()), (0, 1));
+    // So it is if the endpoint has a connection with the sender already.
+    let index = pair.index_for(6, 0, 1);
+    pair.inject_from(6, 0, &sign(index, 0));
+    pair.taken_at(6);
+    pair.request(6, 5, 0, Introduction { remote: 9, greeting: None });
+    assert_eq!((pair.taken_at(5).len(), pair.taken_at(6).len()), (0, 1));
+}
+
+#[test]
+fn an_address_that_is_only_named_gets_one_packet_for_each_which_is_shorter() {
+    let mut pair = Pair::over(1, NetPlan::CALM);
+    for greeting in [None, Some(Greeting::own(4))] {
+        pair.request(7, 5, 0, Introduction { remote: 9, greeting });
+        let packets = pair.taken_at(5);
+        assert!(packets.len() == 1 && packets[0].len() < RTS_LEN, "{packets:?}");
+    }
+    // Whatever index the sender guesses, nothing else goes there.
+    let read = RxdOperation { kind: READ_REQ, ..operation(0, 8, 1) };
+    for index in (0..200).chain([1 << 20, 1 << 31, u32::MAX]) {
+        pair.inject_ops(7, 0, read, index, 0..1);
+    }
+    pair.go_on(20_000);
+    assert_eq!((pair.taken_at(5).len(), pair.with(0, |ep| ep.conns.len())), (0, 0));
+    // Nor is a group asked, or anybody at all.
+    for addr in ["224.0.0.1:5", "255.255.255.255:5", "0.0.0.0:5", "127.0.0.1:0"] {
+        let addr = Addr::Ip(addr.parse().unwrap());
+        let packet = Rts::packet(9, &addr.to_bytes(), Greeting::own(3));
+        pair.inject_from(7, 0, &packet);
+        assert!(lock(&pair.net).under_way.is_empty(), "{addr}");
+    }
+}
+
+/// An operation with one byte of so many, to memory with this key.
+fn operation(key: u64, total: u64, packets: u64) -> RxdOperation {
+    let places = RemoteSegments::one(0, total, key);
+    let (kind, flags, tag, cq_data, tx_id, atomic) = (WRITE, 0, 0, None, 1, (0, 0));
+    RxdOperation { kind, flags, tag, cq_data, total, packets, tx_id, places, atomic }
+}
+
+#[test]
+fn a_request_in_the_name_of_a_peer_costs_that_peer_nothing() {
+    for (tells, greeting) in
+        [true, false].into_iter().flat_map(|tells| [(tells, None), (tells, Some(Greeting::own(5)))])
+    {
+        let mut pair = Pair::over(2, NetPlan { tells, ..NetPlan::CALM });
+        let forged = Introduction { remote: 9, greeting };
+        // Before the two know each other, with a source that is forged as well.
+        pair.request(1, 1, 0, forged);
+        pair.post(1, 0);
+        pair.name(1, 0);
+        pair.start(0, 1, MSG, 8, 0);
+        pair.request(1, 1, 0, forged);
+        pair.finish();
+        assert_eq!(pair.left(0), 0);
+        let conn = pair.conn(0, 1);
+        let of = |pair: &Pair| pair.with(0, |ep| ep.conns.get(conn).map(|conn| conn.index));
+        let before = of(&pair);
+        assert!(before.is_some());
+        // And while they talk.
+        pair.start(0, 1, MSG, 2000, 0);
+        pair.request(1, 1, 0, forged);
+        pair.start(1, 0, MSG, 2000, 0);
+        pair.request(1, 1, 0, forged);
+        pair.finish();
+        assert_eq!((pair.left(0), pair.left(1), of(&pair)), (0, 0, before));
+        assert!(pair.with(0, |ep| ep.inbox.kept_bytes()) > 2000);
+    }
+}
+
+#[test]
+fn a_peer_in_whose_name_something_else_was_said_as_well_is_asked() {
+    for tells in [true, false] {
+        let mut pair = Pair::over(2, NetPlan { tells, ..NetPlan::CALM });
+        pair.request(0, 0, 1, Introduction { remote: 9, greeting: None });
+        pair.start(0, 1, MSG, 8, 0);
+        pair.finish();
+        assert_eq!((pair.left(0), pair.left(1)), (0, 0));
+        pair.go_on(1000);
+        assert!(pair.with(1, |ep| ep.inbox.kept_bytes()) > 0, "the message came");
+        let (there, here) = (pair.conn(1, 0), pair.conn(0, 1));
+        let index = pair.with(0, |ep| ep.conns[here].index);
+        assert_eq!(pair.with(1, |ep| ep.conns[there].remote), index);
+    }
+}
+
+#[test]
+fn peers_that_ask_each_other_at_once_get_to_know_each_other() {
+    for loses in [0, 3] {
+        let mut pair = Pair::new(2, loses);
+        pair.start(0, 1, MSG, 8, 0);
+        pair.start(1, 0, MSG, 8, 0);
+        pair.finish();
+        assert_eq!((pair.left(0), pair.left(1)), (0, 0));
+    }
+}
+
+#[test]
+fn what_is_kept_for_a_peer_that_acknowledges_nothing_is_bounded() {
+    let mut pair = Pair::new(1, 0);
+    let index = pair.index_for(7, 0, 1);
+    pair.inject_ops(7, 0, operation(BAD, 1, 1), index, 0..5000);
+    let conn = pair.conn(0, 7);
+    let kept = pair.with(0, |ep| (ep.conns[conn].held.answers, ep.conns[conn].expected));
+    assert_eq!(kept, (512, 512), "refusals, and requests that are taken");
+    // Notices, of another peer.
+    let index = pair.index_for(8, 0, 1);
+    (0..3000).for_each(|_| pair.post(0, FI_ADDR_UNSPEC));
+    let places = RemoteSegments::EMPTY;
+    let message = RxdOperation { kind: MSG, flags: DELIVER, places, ..operation(0, 1, 1) };
+    pair.inject_ops(8, 0, message, index, 0..2000);
+    let conn = pair.conn(0, 8);
+    let kept = pair.with(0, |ep| (ep.conns[conn].held.notices, ep.conns[conn].expected));
+    assert_eq!(kept, (1024, 1024), "notices, and messages that are taken");
+    // They go with their peers.
+    here::pass(400_000_000_000);
+    pair.go_on(20);
+    here::pass(400_000_000_000);
+    for _ in 0..100 {
+        here::pass(10_000_000_000);
+        pair.go_on(1);
+    }
+    assert_eq!(pair.with(0, |ep| (ep.ops.len(), ep.conns.len())), (0, 0));
+}
+
+#[test]
+fn silent_peers_make_room_for_others_that_are_in_no_address_vector() {
+    let mut pair = Pair::new(1, 0);
+    let most = pair.with(0, |ep| {
+        ep.limits.config.max_peers = 8;
+        ep.limits.config.max_peers
     });
-    pair.go_on(1);
-    let conn = pair.conn(0, 5);
-    assert_eq!(pair.with(0, |ep| ep.conns[conn].to), 0, "the first name that the port gives");
+    let mut last = 0;
+    for node in 100..150 {
+        here::pass(6_000_000_000 / most as u64);
+        let index = pair.index_for(node, 0, 1);
+        pair.inject_from(node, 0, &sign(index, 0));
+        last = index;
+    }
+    let there = pair.with(0, |ep| (ep.unknown, ep.conn_of(last).is_some()));
+    assert!(there.0 <= most && there.1, "{there:?}");
+    // Those that were in the vector as well.
+    for node in 151..250 {
+        pair.name(0, node);
+        pair.conn(0, node);
+    }
+    here::pass(6_000_000_000);
+    for node in 151..250 {
+        pair.with(0, |ep| ep.name_removed(node));
+    }
+    assert!(pair.with(0, |ep| ep.conns.len()) <= most);
 }
 
 /// A key of no region.

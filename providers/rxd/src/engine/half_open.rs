@@ -1,0 +1,162 @@
+//! Requests to get to know this endpoint that are answered and not confirmed.
+//!
+//! Whoever can send a packet can send a request, with any address as its source. Such a request gets
+//! one answer, and takes one place here, of which there are few: the oldest makes room for the newest.
+//! What is known of the peer becomes a connection when a packet comes with the index that the answer
+//! has told.
+use super::indices::{IndexUse, PeerIndices, random_number};
+use crate::wire::Greeting;
+use ofi_provider::addr::Addr;
+use ofi_provider::error::Result;
+use std::collections::HashMap;
+
+/// Places for requests of peers that are in no address vector, and for those of others.
+pub(super) const PLACES: u32 = if cfg!(test) { 16 } else { 4096 };
+
+/// What a request says of its sender.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Introduction {
+    /// The sender's index for this endpoint.
+    pub(super) remote: u32,
+    pub(super) greeting: Option<Greeting>,
+}
+
+/// What requests of one address have said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Introduced {
+    /// All said the same.
+    As(Introduction),
+    /// They contradict each other: the peer has to be asked.
+    InSeveralWays,
+}
+
+impl Introduced {
+    /// Takes another request into account.
+    pub(super) fn and(self, other: Introduction) -> Self {
+        if self == Self::As(other) { self } else { Self::InSeveralWays }
+    }
+}
+
+/// A request that is answered and not confirmed.
+#[derive(Debug)]
+pub(super) struct HalfOpen {
+    pub(super) addr: Addr,
+    /// What the peer has to call itself.
+    pub(super) index: u32,
+    /// What the acquaintance is known by, if there will be one.
+    pub(super) nonce: u64,
+    pub(super) introduced: Introduced,
+}
+
+/// The half-open requests of an endpoint.
+#[derive(Default)]
+pub(super) struct HalfOpens {
+    /// Of peers that are in no address vector, and of others: the place of the next one of each.
+    places: [(Vec<Option<HalfOpen>>, u32); 2],
+    by_addr: HashMap<Addr, u32>,
+}
+
+impl HalfOpens {
+    fn place(&mut self, number: u32) -> Option<&mut Option<HalfOpen>> {
+        let (ring, at) = (number / PLACES, number % PLACES);
+        self.places.get_mut(ring as usize)?.0.get_mut(at as usize)
+    }
+
+    /// The request in this place.
+    pub(super) fn get(&self, number: u32) -> Option<&HalfOpen> {
+        let (ring, at) = (number / PLACES, number % PLACES);
+        self.places.get(ring as usize)?.0.get(at as usize)?.as_ref()
+    }
+
+    /// Notes a request from this address; returns the index and the nonce to answer with, which are the
+    /// same for all of one address. `known`: the address is in the address vector.
+    pub(super) fn note(
+        &mut self,
+        addr: &Addr,
+        known: bool,
+        by: Introduction,
+        indices: &mut PeerIndices,
+    ) -> Result<(u32, u64)> {
+        if let Some(number) = self.by_addr.get(addr).copied()
+            && let Some(Some(half)) = self.place(number)
+        {
+            half.introduced = half.introduced.and(by);
+            return Ok((half.index, half.nonce));
+        }
+        let (index, nonce) = (indices.draw()?, random_number()?);
+        let (ring, next) = &mut self.places[usize::from(known)];
+        let at = *next;
+        *next = (at + 1) % PLACES;
+        if ring.len() <= at as usize {
+            ring.resize_with(at as usize + 1, || None);
+        }
+        let introduced = Introduced::As(by);
+        let half = HalfOpen { addr: addr.clone(), index, nonce, introduced };
+        let oldest = ring[at as usize].replace(half);
+        let number = u32::from(known) * PLACES + at;
+        if let Some(oldest) = oldest {
+            indices.free(oldest.index);
+            self.by_addr.remove(&oldest.addr);
+        }
+        self.by_addr.insert(addr.clone(), number);
+        indices.set(index, IndexUse::HalfOpen(number));
+        Ok((index, nonce))
+    }
+
+    /// How many requests there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_addr.len()
+    }
+
+    /// Takes out the request of this address, whose index is the caller's from now on.
+    pub(super) fn take(&mut self, addr: &Addr) -> Option<HalfOpen> {
+        let number = self.by_addr.remove(addr)?;
+        self.place(number)?.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(port: u16) -> Addr {
+        Addr::Ip(([127, 0, 0, 1], port).into())
+    }
+
+    const ONE: Introduction = Introduction { remote: 1, greeting: None };
+    const OTHER: Introduction = Introduction { remote: 2, greeting: None };
+
+    #[test]
+    fn requests_of_one_address_share_an_index_and_are_remembered_to_contradict_each_other() {
+        let (mut halves, mut indices) = (HalfOpens::default(), PeerIndices::default());
+        let first = halves.note(&addr(1), false, ONE, &mut indices).unwrap();
+        assert_eq!(halves.note(&addr(1), false, ONE, &mut indices), Ok(first));
+        let Some(IndexUse::HalfOpen(number)) = indices.get(first.0) else { panic!("no place") };
+        assert_eq!(halves.get(number).unwrap().introduced, Introduced::As(ONE));
+        let other = halves.note(&addr(2), false, ONE, &mut indices).unwrap();
+        assert!(other.0 != first.0 && other.1 != first.1);
+        // Whatever the address vector says by now.
+        assert_eq!(halves.note(&addr(1), true, OTHER, &mut indices), Ok(first));
+        assert_eq!(halves.note(&addr(1), true, ONE, &mut indices), Ok(first));
+        let half = halves.take(&addr(1)).unwrap();
+        assert_eq!((half.index, half.introduced), (first.0, Introduced::InSeveralWays));
+        assert!(halves.take(&addr(1)).is_none() && halves.get(number).is_none());
+    }
+
+    #[test]
+    fn the_oldest_makes_room_and_none_of_a_known_peer_makes_it_for_an_unknown_one() {
+        let (mut halves, mut indices) = (HalfOpens::default(), PeerIndices::default());
+        let known = halves.note(&addr(9), true, ONE, &mut indices).unwrap();
+        let all = PLACES as u16 * 3;
+        let given: Vec<_> = (100..100 + all)
+            .map(|port| halves.note(&addr(port), false, ONE, &mut indices).unwrap().0)
+            .collect();
+        let left = given.iter().filter(|index| indices.get(**index).is_some()).count();
+        assert_eq!(left, PLACES as usize);
+        assert!(given[given.len() - left..].iter().all(|index| indices.get(*index).is_some()));
+        assert_eq!(indices.len(), left + 1);
+        assert_eq!(halves.by_addr.len(), left + 1);
+        assert_eq!(halves.note(&addr(9), true, ONE, &mut indices), Ok(known));
+    }
+}

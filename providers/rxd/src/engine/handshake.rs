@@ -1,0 +1,352 @@
+//! How endpoints get to know each other.
+//!
+//! An endpoint asks (RTS) and the other one answers (CTS); each tells an index that the other has to
+//! put into its packets. Whoever asks is believed nothing, not even the address, before a packet with
+//! the index comes that the answer has told: the request takes a place among the half-open ones, and
+//! its address gets one packet for each request, which is shorter. Where the core tells where packets
+//! come from, that is the address, whatever the text says.
+use super::conn::{Acquaintance, RxdConn};
+use super::ep::RxdEngineEp;
+use super::half_open::{HalfOpen, Introduced, Introduction};
+use super::indices::{IndexUse, random_number};
+use super::port::{PacketPort, PacketSource};
+use crate::provider::RXD;
+use crate::wire::{CTS_LEN, Cts, Greeting, Malformed, Parsed, Rts};
+use ofi_provider::abi::FI_ADDR_NOTAVAIL;
+use ofi_provider::addr::Addr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::slab::NONE;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// A request of a peer of the original to get to know it that comes so long after its last packet
+/// is of another process: one of the same would have come before.
+const STALE: Duration = Duration::from_secs(1);
+
+/// A peer that was asked so often without an answer, and uses the index that it was asked with, is
+/// taken at its own word.
+const UNANSWERED: u32 = 3;
+
+/// An answer that waits for the port.
+pub(super) struct RequestAnswer {
+    to: Addr,
+    packet: [u8; CTS_LEN + Greeting::LEN],
+    len: usize,
+}
+
+/// Whether an address that a packet names is one endpoint's, and no group's or nobody's.
+fn is_unicast(addr: &Addr) -> bool {
+    let Ok(addr) = addr.ip() else { return true };
+    let one = match addr.ip() {
+        IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
+        IpAddr::V6(ip) => !ip.is_multicast() && !ip.is_unspecified(),
+    };
+    one && addr.port() != 0
+}
+
+impl RxdEngineEp {
+    /// A peer asks for its index.
+    pub(super) fn asked(&mut self, rts: &Rts<'_>, source: &PacketSource) -> Parsed {
+        let remote = match u32::try_from(rts.index) {
+            Ok(0) | Err(_) => return Err(Malformed("an index that no packet can have")),
+            Ok(remote) => remote,
+        };
+        let Ok(text) = Addr::read(self.limits.format, rts.source) else {
+            return Err(Malformed("an address that is none"));
+        };
+        let addr = match source {
+            PacketSource::At(addr) => addr.clone(),
+            PacketSource::Named(name) => match self.by_name.get(name) {
+                Some(id) => self.peers[self.conns[*id].peer].addr.clone(),
+                None => return Err(Malformed("a packet of a peer that is gone")),
+            },
+            PacketSource::Untold if is_unicast(&text) => text.identity(),
+            PacketSource::Untold => return Err(Malformed("an address that is no endpoint's")),
+        };
+        let by = Introduction { remote, greeting: rts.greeting };
+        let peer = self.peers.find_at(&addr);
+        let id = peer.map_or(NONE, |peer| self.peers[peer].conn);
+        let conn = self.conns.get(id);
+        let (index, nonce) = match conn {
+            Some(conn) if conn.stage != Acquaintance::Known || !self.is_another(conn, by) => {
+                (conn.index, conn.nonce)
+            }
+            _ => {
+                // If the peer was known it may be another process now, or somebody who only says so.
+                let is_known = conn.is_some() || self.is_in_vector(&addr);
+                if !is_known && !self.has_room_for_unknown() {
+                    return Err(Malformed("one unknown peer too many"));
+                }
+                let noted = self.half_open.note(&addr, is_known, by, &mut self.indices);
+                noted.map_err(|_| Malformed("a peer that there is no index for"))?
+            }
+        };
+        if let Some(conn) = self.conns.get_mut(id)
+            && conn.stage != Acquaintance::Known
+        {
+            let before = conn.introduced;
+            conn.introduced = Some(before.map_or(Introduced::As(by), |before| before.and(by)));
+        }
+        let greeting = rts.greeting.map(|_| Greeting::own(nonce));
+        let (packet, len) = Cts { of: rts.index, index: index.into(), greeting }.packet();
+        self.answers.push(RequestAnswer { to: addr, packet, len });
+        Ok(())
+    }
+
+    fn is_in_vector(&self, addr: &Addr) -> bool {
+        self.av.as_ref().is_some_and(|av| av.find(addr.clone()) != FI_ADDR_NOTAVAIL)
+    }
+
+    /// Whether a peer that asks is another process than the one we knew at its address.
+    fn is_another(&self, conn: &RxdConn, by: Introduction) -> bool {
+        match (conn.greeting, by.greeting) {
+            (None, None) => {
+                conn.remote != by.remote
+                    || (conn.expected > 0
+                        && self.now.saturating_duration_since(conn.heard) >= STALE)
+            }
+            (before, now) => before != now,
+        }
+    }
+
+    /// A packet came with the index of a half-open request: its sender is at that address, and gets a
+    /// connection, in the place of that of an earlier process if there was one.
+    pub(super) fn confirmed(&mut self, number: u32, source: &PacketSource) -> Parsed<u32> {
+        let Some(half) = self.half_open.get(number) else {
+            return Err(Malformed("a packet of no peer that is known"));
+        };
+        let before = self.peers.find_at(&half.addr).map_or(NONE, |peer| self.peers[peer].conn);
+        let is_its = match source {
+            PacketSource::Named(name) => {
+                self.conns.get(before).is_some_and(|conn| conn.to == *name)
+            }
+            PacketSource::At(addr) => *addr == half.addr,
+            PacketSource::Untold => true,
+        };
+        if !is_its {
+            return Err(Malformed("a packet that says to be of another peer"));
+        }
+        let addr = half.addr.clone();
+        if self.conns.get(before).is_some() {
+            self.was_restarted(before);
+        } else if !self.is_in_vector(&addr) && !self.has_room_for_unknown() {
+            return Err(Malformed("one unknown peer too many"));
+        }
+        let Some(half) = self.half_open.take(&addr) else {
+            return Err(Malformed("a packet of no peer that is known"));
+        };
+        let introduced = half.introduced;
+        let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox);
+        let Ok(id) = self.new_conn_of(peer, Some(half)) else {
+            self.peers.forget_if_unused(peer, &mut self.inbox);
+            return Err(Malformed("a peer that there is no room for"));
+        };
+        let now = self.now;
+        if let PacketSource::Named(name) = source {
+            // The name was that of the connection before.
+            self.forgotten.retain(|forgotten| forgotten != name);
+            self.conns[id].to = *name;
+            self.by_name.insert(*name, id);
+        }
+        let conn = &mut self.conns[id];
+        (conn.heard, conn.verified) = (now, *source != PacketSource::Untold);
+        match introduced {
+            Introduced::As(Introduction { remote, greeting }) => conn.known(remote, greeting),
+            Introduced::InSeveralWays => {
+                // It is asked when the port is free.
+                (conn.stage, conn.deadline) = (Acquaintance::Asking, Some(now));
+                self.note_deadline(Some(now));
+            }
+        }
+        Ok(id)
+    }
+
+    /// Ends the connection with a process whose address another one has now.
+    fn was_restarted(&mut self, id: u32) {
+        let who = &self.peers[self.conns[id].peer].addr;
+        ofi_provider::log_sparsely!(
+            &RXD,
+            INFO,
+            EP_CTRL,
+            "{} was started again: what was under way to it fails",
+            who.for_people()
+        );
+        self.drop_conn(id, Error::CONNRESET);
+    }
+
+    /// A packet came of a peer that was asked, and whose answer has not come: it says so again when it
+    /// is asked again. Returns whether the peer is known now.
+    pub(super) fn heard_unanswered(&mut self, id: u32) -> bool {
+        let conn = &mut self.conns[id];
+        match conn.introduced {
+            Some(Introduced::As(by)) if conn.retries() >= UNANSWERED => {
+                conn.known(by.remote, by.greeting);
+                self.make_ready(id);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A peer that was asked tells its index.
+    pub(super) fn told(&mut self, cts: &Cts, source: &PacketSource) -> Parsed {
+        let index = u32::try_from(cts.of).ok();
+        let Some(IndexUse::Conn(id)) = index.and_then(|index| self.indices.get(index)) else {
+            return Err(Malformed("an answer to somebody else"));
+        };
+        self.check_source(id, source)?;
+        let conn = &mut self.conns[id];
+        let Some(index) = u32::try_from(cts.index).ok().filter(|index| *index > 0) else {
+            return Err(Malformed("an index that no packet can have"));
+        };
+        if conn.stage != Acquaintance::Known {
+            conn.known(index, cts.greeting);
+            conn.heard = self.now;
+            self.make_ready(id);
+        } else if conn.greeting != cts.greeting || conn.remote != index {
+            self.was_restarted(id);
+        } else {
+            conn.lives(self.now);
+            let at = conn.deadline;
+            self.note_deadline(at);
+        }
+        Ok(())
+    }
+
+    /// Checks that a packet with a connection's index comes from its peer, as far as the core tells. A
+    /// peer may have several addresses: one that was never heard from the address that it has here is
+    /// known by the index alone.
+    #[inline]
+    pub(super) fn check_source(&mut self, id: u32, source: &PacketSource) -> Parsed {
+        let conn = &mut self.conns[id];
+        let is_its = match source {
+            PacketSource::Named(name) => *name == conn.to,
+            PacketSource::At(addr) => *addr == self.peers[conn.peer].addr,
+            PacketSource::Untold => false,
+        };
+        if !is_its && conn.verified {
+            return Err(Malformed("a packet that says to be of another peer"));
+        }
+        conn.verified |= is_its;
+        Ok(())
+    }
+
+    /// Makes a connection to a peer, of which nothing is said yet but what it may have asked.
+    pub(super) fn new_conn(&mut self, peer: u32) -> Result<u32> {
+        let half = self.half_open.take(&self.peers[peer].addr);
+        self.new_conn_of(peer, half)
+    }
+
+    /// The same of a peer that has asked, or not: what it was answered holds.
+    fn new_conn_of(&mut self, peer: u32, half: Option<HalfOpen>) -> Result<u32> {
+        let result = self.try_new_conn(peer, half.as_ref());
+        if let (Err(_), Some(half)) = (&result, &half) {
+            self.indices.free(half.index);
+        }
+        result
+    }
+
+    fn try_new_conn(&mut self, peer: u32, half: Option<&HalfOpen>) -> Result<u32> {
+        let (index, nonce) = match half {
+            Some(half) => (half.index, half.nonce),
+            None => (self.indices.draw()?, random_number()?),
+        };
+        // During a turn the port is busy: it names the peer before anything is sent there.
+        let to = match &mut self.port {
+            Some(port) => port.resolve(&self.peers[peer].addr)?,
+            None => FI_ADDR_NOTAVAIL,
+        };
+        let unknown = self.peers.name_of(peer) == FI_ADDR_NOTAVAIL;
+        let mut conn = RxdConn::new(peer, to, index, self.limits.config.max_unacked, self.now);
+        (conn.nonce, conn.unknown) = (nonce, unknown);
+        conn.introduced = half.map(|half| half.introduced);
+        let id = self.conns.insert(Box::new(conn));
+        self.unknown += usize::from(unknown);
+        self.indices.set(index, IndexUse::Conn(id));
+        self.peers.attach(peer);
+        self.peers[peer].conn = id;
+        match to {
+            FI_ADDR_NOTAVAIL => self.unnamed.push(id),
+            to => drop(self.by_name.insert(to, id)),
+        }
+        Ok(id)
+    }
+
+    /// Has the port forget the names of connections that ended, and name the peers of new ones.
+    pub(super) fn name_peers(&mut self, port: &mut dyn PacketPort) {
+        for to in self.forgotten.drain(..) {
+            port.forget(to);
+        }
+        for id in std::mem::take(&mut self.unnamed) {
+            // One that ended may be there twice, if the next one has its number.
+            let unnamed = |conn: &&mut Box<RxdConn>| conn.to == FI_ADDR_NOTAVAIL;
+            let Some(conn) = self.conns.get_mut(id).filter(unnamed) else { continue };
+            match port.resolve(&self.peers[conn.peer].addr) {
+                Ok(to) => {
+                    conn.to = to;
+                    self.by_name.insert(to, id);
+                }
+                Err(error) => self.drop_conn(id, error),
+            }
+        }
+    }
+
+    /// Sends the answers to peers that have asked. One without a connection has a name for that long.
+    pub(super) fn send_answers(&mut self, port: &mut dyn PacketPort) {
+        for RequestAnswer { to, packet, len } in std::mem::take(&mut self.answers) {
+            let conn =
+                self.peers.find_at(&to).and_then(|peer| self.conns.get(self.peers[peer].conn));
+            let named = conn.map(|conn| conn.to).filter(|to| *to != FI_ADDR_NOTAVAIL);
+            let Some(name) = named.or_else(|| port.resolve(&to).ok()) else { continue };
+            // A packet that is not sent is a packet that is lost.
+            let _ = port.send(name, &packet[..len], len);
+            if named.is_none() {
+                port.forget(name);
+            }
+        }
+    }
+
+    /// Asks a peer for its index.
+    pub(super) fn ask(&mut self, id: u32) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.stage = Acquaintance::Asking;
+        conn.arm_asking(self.now);
+        let at = conn.deadline;
+        self.note_deadline(at);
+        self.send_rts(id);
+    }
+
+    pub(super) fn send_rts(&mut self, id: u32) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let (source, greeting) = (self.identity.local.to_bytes(), Greeting::own(conn.nonce));
+        let packet = Rts::packet(conn.index.into(), &source, greeting);
+        if let Some(port) = &mut self.port {
+            // A packet that is not sent is a packet that is lost.
+            let _ = port.send(conn.to, &packet, packet.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_group_and_nobody_is_a_peer() {
+        let is_peer = |addr: &str| is_unicast(&Addr::Ip(addr.parse().unwrap()));
+        for addr in ["192.0.2.1:5", "[2001:db8::1]:5", "127.0.0.1:65535"] {
+            assert!(is_peer(addr), "{addr}");
+        }
+        let none = [
+            "224.0.0.1:5",
+            "255.255.255.255:5",
+            "0.0.0.0:5",
+            "192.0.2.1:0",
+            "[ff02::1]:5",
+            "[::]:5",
+        ];
+        for addr in none {
+            assert!(!is_peer(addr), "{addr}");
+        }
+    }
+}
