@@ -369,6 +369,26 @@ impl Addr {
         self.ip().map_or_else(|_| self.to_string(), |addr| addr.to_string())
     }
 
+    /// Whether the address is that of one endpoint, as far as that can be seen: no group's, not that
+    /// of all, none without a port.
+    pub fn is_unicast(&self) -> bool {
+        let is_one = |ip: IpAddr| match ip.to_canonical() {
+            IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
+            IpAddr::V6(ip) => !ip.is_multicast() && !ip.is_unspecified(),
+        };
+        match self {
+            Self::Ip(addr) => is_one(addr.ip()) && addr.port() != 0,
+            // Over Ethernet a GID is an IP address; within a subnet the LID leads there.
+            Self::Ud(addr) => {
+                let gid = Ipv6Addr::from(addr.gid);
+                let one = gid.is_unspecified() || is_one(gid.into());
+                one && addr.lid < UdAddr::FIRST_GROUP && (2..UdAddr::QPN).contains(&addr.qpn)
+            }
+            Self::Ib(addr) => is_one(Ipv6Addr::from(addr.gid).into()),
+            Self::Name(_) | Self::Link(_) => true,
+        }
+    }
+
     /// Whether both addresses are of the same host, whatever the port.
     pub fn is_same_host(&self, other: &Self) -> bool {
         match (self, other) {
@@ -537,6 +557,8 @@ impl UdAddr {
     /// Bytes of an FI_ADDR_IB_UD address.
     pub const LEN: usize = 32;
     const QPN: u32 = (1 << 24) - 1;
+    /// LIDs from here on are of multicast groups.
+    const FIRST_GROUP: u16 = 0xc000;
 
     /// The address in `bytes`, -FI_EINVAL when they are too short.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
@@ -587,6 +609,26 @@ pub fn connect_order(a: &Addr, b: &Addr) -> std::cmp::Ordering {
 mod tests {
     use super::*;
     use crate::abi::{FI_SOCKADDR_IN, FI_SOURCE};
+
+    #[test]
+    fn groups_and_addresses_without_a_port_are_no_one_s() {
+        let ip = |addr: &str| Addr::Ip(addr.parse().unwrap()).is_unicast();
+        for addr in ["192.0.2.1:5", "[2001:db8::1]:5", "127.0.0.1:65535"] {
+            assert!(ip(addr), "{addr}");
+        }
+        for addr in ["224.0.0.1:5", "255.255.255.255:5", "0.0.0.0:5", "192.0.2.1:0", "[ff02::1]:5"]
+        {
+            assert!(!ip(addr), "{addr}");
+        }
+        assert!(!ip("[::ffff:224.0.0.1]:5") && !ip("[::]:5"));
+        let ud = |gid: &str, lid, qpn| {
+            let gid = gid.parse::<Ipv6Addr>().unwrap().octets();
+            Addr::Ud(UdAddr { gid, lid, qpn, ..UdAddr::default() }).is_unicast()
+        };
+        assert!(ud("fe80::1", 0, 17) && ud("::ffff:192.0.2.1", 0, 17) && ud("::", 7, 17));
+        assert!(!ud("ff12::1", 0, 17) && !ud("::ffff:224.0.0.1", 0, 17));
+        assert!(!ud("fe80::1", 0xc001, 17) && !ud("fe80::1", 7, 0xff_ffff) && !ud("fe80::1", 7, 1));
+    }
 
     #[test]
     fn short_and_foreign_addresses_are_refused() {

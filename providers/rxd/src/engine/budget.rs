@@ -179,6 +179,9 @@ impl RxdEngineEp {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.held -= less;
         *self.sums.of(conn.unknown) -= less;
+        if less != Held::default() {
+            self.to_retry = self.held_back.len();
+        }
     }
 
     /// Whether there may be another peer that is in no address vector. Those that have been silent

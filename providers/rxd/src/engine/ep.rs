@@ -99,8 +99,12 @@ pub(crate) struct RxdEngineEp {
     pub(super) ready: Vec<u32>,
     /// Connections to which an acknowledgement is due.
     pub(super) acks: Vec<u32>,
-    /// Connections whose next packet waits for room.
+    /// Connections whose next packet waits for room of the application's making.
     pub(super) stalled: Vec<u32>,
+    /// Connections whose next packet waits until peers acknowledge answers, and how many of these are
+    /// to be tried again.
+    pub(super) held_back: Vec<u32>,
+    pub(super) to_retry: usize,
     /// Answers to peers that have asked for their index.
     pub(super) answers: Vec<RequestAnswer>,
     /// Connections whose peers the port has no name for yet, and names that it may forget.
@@ -140,6 +144,8 @@ impl RxdEngineEp {
             ready: Vec::new(),
             acks: Vec::new(),
             stalled: Vec::new(),
+            held_back: Vec::new(),
+            to_retry: 0,
             answers: Vec::new(),
             unnamed: Vec::new(),
             forgotten: Vec::new(),
@@ -286,9 +292,11 @@ impl RxdEngineEp {
         let Some(mut conn) = self.conns.remove(id) else { return };
         self.early_bytes -= conn.early.values().map(|packet| packet.len()).sum::<usize>();
         self.stalled.retain(|stalled| *stalled != id);
+        self.held_back.retain(|stalled| *stalled != id);
         self.indices.free(conn.index);
         self.unknown -= usize::from(conn.unknown);
         *self.sums.of(conn.unknown) -= conn.held;
+        self.to_retry = self.held_back.len();
         self.peers.detach(conn.peer, id);
         // Nothing is looked for where nothing can be: whoever sends packets can end connections.
         if conn.ops > 0 || conn.has_waiting() || !conn.sent.is_empty() {
@@ -324,7 +332,7 @@ impl RxdEngineEp {
         if !self.acks.is_empty() {
             self.send_acks_by(&mut *port, AcksDue::Waited);
         }
-        if !self.stalled.is_empty() {
+        if !self.stalled.is_empty() || self.to_retry > 0 {
             self.retry_stalled();
         }
         let most = match self.limits.config.spin_count {
@@ -442,6 +450,8 @@ impl RxdEngineEp {
     fn expire(&mut self) {
         let now = self.now;
         self.next_deadline = None;
+        // Peers may have been silent for long enough to make room.
+        self.to_retry = self.held_back.len();
         for id in self.conns.indices(|conn| conn.deadline.is_some_and(|at| at <= now)) {
             let conn = &mut self.conns[id];
             if conn.stage == Acquaintance::Known && !self.limits.config.retry {
@@ -487,6 +497,7 @@ impl RxdEngineEp {
         let Some(port) = &self.port else { return true };
         self.ready.is_empty()
             && (self.stalled.is_empty() || !self.inbox.ledger.has_room())
+            && self.to_retry == 0
             && port.may_block()
     }
 

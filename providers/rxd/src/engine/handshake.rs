@@ -16,7 +16,6 @@ use ofi_provider::abi::FI_ADDR_NOTAVAIL;
 use ofi_provider::addr::Addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// A request of a peer of the original to get to know it that comes so long after its last packet
@@ -32,16 +31,6 @@ pub(super) struct RequestAnswer {
     to: Addr,
     packet: [u8; CTS_LEN + Greeting::LEN],
     len: usize,
-}
-
-/// Whether an address that a packet names is one endpoint's, and no group's or nobody's.
-fn is_unicast(addr: &Addr) -> bool {
-    let Ok(addr) = addr.ip() else { return true };
-    let one = match addr.ip() {
-        IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
-        IpAddr::V6(ip) => !ip.is_multicast() && !ip.is_unspecified(),
-    };
-    one && addr.port() != 0
 }
 
 impl RxdEngineEp {
@@ -60,7 +49,7 @@ impl RxdEngineEp {
                 Some(id) => self.peers[self.conns[*id].peer].addr.clone(),
                 None => return Err(Malformed("a packet of a peer that is gone")),
             },
-            PacketSource::Untold if is_unicast(&text) => text.identity(),
+            PacketSource::Untold if text.is_unicast() => text.identity(),
             PacketSource::Untold => return Err(Malformed("an address that is no endpoint's")),
         };
         let by = Introduction { remote, greeting: rts.greeting };
@@ -323,30 +312,6 @@ impl RxdEngineEp {
         if let Some(port) = &mut self.port {
             // A packet that is not sent is a packet that is lost.
             let _ = port.send(conn.to, &packet, packet.len());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_group_and_nobody_is_a_peer() {
-        let is_peer = |addr: &str| is_unicast(&Addr::Ip(addr.parse().unwrap()));
-        for addr in ["192.0.2.1:5", "[2001:db8::1]:5", "127.0.0.1:65535"] {
-            assert!(is_peer(addr), "{addr}");
-        }
-        let none = [
-            "224.0.0.1:5",
-            "255.255.255.255:5",
-            "0.0.0.0:5",
-            "192.0.2.1:0",
-            "[ff02::1]:5",
-            "[::]:5",
-        ];
-        for addr in none {
-            assert!(!is_peer(addr), "{addr}");
         }
     }
 }

@@ -40,6 +40,9 @@ const COPIED_READ: usize = 64 << 10;
 /// number there; none if nobody waits for that.
 type Deliver = Option<(u32, u32)>;
 
+/// Connections that are tried again in one turn, of those that wait for room of one kind.
+const RETRIED: usize = 16;
+
 /// How a message waits for a receive.
 #[derive(Debug)]
 pub(crate) enum RxdUnexpected {
@@ -104,6 +107,8 @@ enum PacketFate {
     Done { end: bool },
     /// There is no room for what it brings.
     Wait,
+    /// There is no room for an answer to it, until peers have acknowledged some.
+    HeldBack,
 }
 
 impl RxdEngineEp {
@@ -182,7 +187,7 @@ impl RxdEngineEp {
                     self.take_early(id);
                     return Ok(());
                 }
-                Ok(PacketFate::Wait) => self.stall(id),
+                Ok(fate) => self.stall(id, fate),
                 Err(why) => return self.jammed(id, why),
             }
         }
@@ -229,11 +234,11 @@ impl RxdEngineEp {
             let taken = RxdBase::read(&packet).and_then(|base| self.take_next(id, base, &packet));
             match taken {
                 Ok(PacketFate::Done { end }) => self.took(id, end),
-                Ok(PacketFate::Wait) => {
+                Ok(fate) => {
                     let Some(conn) = self.conns.get_mut(id) else { return };
                     self.early_bytes += packet.len();
                     conn.early.insert(conn.expected, packet);
-                    self.stall(id);
+                    self.stall(id, fate);
                     return;
                 }
                 Err(why) => {
@@ -262,20 +267,28 @@ impl RxdEngineEp {
     }
 
     /// There is no room for what a peer sends.
-    fn stall(&mut self, id: u32) {
+    fn stall(&mut self, id: u32, fate: PacketFate) {
         if let Some(cq) = self.inbox.ledger.cq().filter(|cq| !cq.has_room()) {
             cq.wait_for_room();
         }
         let Some(conn) = self.conns.get_mut(id) else { return };
         if !std::mem::replace(&mut conn.stalled, true) {
-            self.stalled.push(id);
+            match fate {
+                PacketFate::HeldBack => self.held_back.push(id),
+                _ => self.stalled.push(id),
+            }
         }
     }
 
     /// Goes on with peers for whose packets there was no room.
     #[cold]
     pub(super) fn retry_stalled(&mut self) {
-        for id in std::mem::take(&mut self.stalled) {
+        // Not all of many in each turn: peers that nothing helps must cost others little.
+        let stalled = self.stalled.len().min(RETRIED);
+        let held_back = self.held_back.len().min(RETRIED).min(self.to_retry);
+        self.to_retry -= held_back;
+        let ids = self.stalled.drain(..stalled).chain(self.held_back.drain(..held_back));
+        for id in ids.collect::<Vec<_>>() {
             let Some(conn) = self.conns.get_mut(id) else { continue };
             conn.stalled = false;
             self.take_early(id);
@@ -367,7 +380,7 @@ impl RxdEngineEp {
         let whole = op.packets == 1;
         let tells = op.flags & DELIVER != 0;
         if tells && !self.may_notify(id) {
-            return Ok(PacketFate::Wait);
+            return Ok(PacketFate::HeldBack);
         }
         let deliver = tells.then(|| (self.conns[id].index, op.tx_id));
         let target = match self.inbox.take_posted(&about) {
@@ -532,7 +545,7 @@ impl RxdEngineEp {
     /// A peer reads our memory.
     fn read_came(&mut self, id: u32, op: &RxdOperation) -> PacketFate {
         if !self.may_answer(id) {
-            return PacketFate::Wait;
+            return PacketFate::HeldBack;
         }
         let total = op.total as usize;
         let copies = total <= COPIED_READ && self.may_copy(id, total);
@@ -573,7 +586,7 @@ impl RxdEngineEp {
         };
         let target = match result {
             Ok(()) => RxdTarget::Memory(op.places, op.cq_data),
-            Err(_) if !self.may_refuse(id) => return PacketFate::Wait,
+            Err(_) if !self.may_refuse(id) => return PacketFate::HeldBack,
             Err(error) => {
                 self.refuse(id, op.tx_id, error);
                 RxdTarget::Nowhere
@@ -600,7 +613,7 @@ impl RxdEngineEp {
             _ => self.may_answer(id) && self.may_keep_result(id, op.total as usize),
         };
         if !room {
-            return PacketFate::Wait;
+            return PacketFate::HeldBack;
         }
         if op.cq_data.is_some() && !self.inbox.ledger.has_room() {
             return PacketFate::Wait;

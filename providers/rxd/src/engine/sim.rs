@@ -418,7 +418,7 @@ impl RxdState {
         self.check();
         for (_, ep) in self.eps.iter() {
             assert_eq!((ep.own_ops, ep.ops.len()), (0, 0), "transfers are left");
-            assert!(ep.stalled.is_empty() && ep.early_bytes == 0);
+            assert!(ep.stalled.is_empty() && ep.held_back.is_empty() && ep.early_bytes == 0);
             for (id, conn) in ep.conns.iter() {
                 assert!(conn.is_quiet() && conn.arriving.is_none(), "of connection {id}");
             }
