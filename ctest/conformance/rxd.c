@@ -1,6 +1,6 @@
 /*
- * Peers of ofi_rxd over udp that speak its protocol by hand: what one may do, and what it can make the
- * program send, hold and believe. They are sockets of the test's own.
+ * Peers of ofi_rxd over udp that speak its protocol by hand: what one may do, and what it can make an
+ * endpoint send, hold and believe. They are sockets of the test's own.
  */
 #include "ct.h"
 #include <malloc.h>
@@ -226,7 +226,7 @@ static void indices(int rank)
 
 	(void)rank;
 	for (int i = 0; i < N; i++) {
-		struct raw r = raw_open();	/* stays open: nobody else is to have its address */
+		struct raw r = raw_open();	/* stays open: no other is to have its address */
 
 		meet(&c, &r, &n, i % 2);
 		index[i] = r.index;

@@ -298,7 +298,7 @@ impl RxdEngineEp {
         *self.sums.of(conn.unknown) -= conn.held;
         self.to_retry = self.held_back.len();
         self.peers.detach(conn.peer, id);
-        // Nothing is looked for where nothing can be: whoever sends packets can end connections.
+        // Nothing is looked for where nothing can be: packets can end connections at any rate.
         if conn.ops > 0 || conn.has_waiting() || !conn.sent.is_empty() {
             for op in self.ops.indices(|op| op.conn == id) {
                 self.finish(op, Err(error));

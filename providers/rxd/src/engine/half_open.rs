@@ -1,6 +1,6 @@
 //! Requests to get to know this endpoint that are answered and not confirmed.
 //!
-//! Whoever can send a packet can send a request, with any address as its source. Such a request gets
+//! A request can be sent with any address as its source, as any packet can. Such a request gets
 //! one answer, and takes one place here, of which there are few: the oldest makes room for the newest.
 //! What is known of the peer becomes a connection when a packet comes with the index that the answer
 //! has told.

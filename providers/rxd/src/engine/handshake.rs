@@ -1,8 +1,8 @@
 //! How endpoints get to know each other.
 //!
 //! An endpoint asks (RTS) and the other one answers (CTS); each tells an index that the other has to
-//! put into its packets. Whoever asks is believed nothing, not even the address, before a packet with
-//! the index comes that the answer has told: the request takes a place among the half-open ones, and
+//! put into its packets. An endpoint that asks is believed nothing, not even its address, before a packet
+//! with the index comes that the answer has told: the request takes a place among the half-open ones, and
 //! its address gets one packet for each request, which is shorter. Where the core tells where packets
 //! come from, that is the address, whatever the text says.
 use super::conn::{Acquaintance, RxdConn};
@@ -61,7 +61,7 @@ impl RxdEngineEp {
                 (conn.index, conn.nonce)
             }
             _ => {
-                // If the peer was known it may be another process now, or somebody who only says so.
+                // If the peer was known the request may come from another process now, or be forged.
                 let is_known = conn.is_some() || self.is_in_vector(&addr);
                 if !is_known && !self.has_room_for_unknown() {
                     return Err(Malformed("one unknown peer too many"));
@@ -181,7 +181,7 @@ impl RxdEngineEp {
     pub(super) fn told(&mut self, cts: &Cts, source: &PacketSource) -> Parsed {
         let index = u32::try_from(cts.of).ok();
         let Some(IndexUse::Conn(id)) = index.and_then(|index| self.indices.get(index)) else {
-            return Err(Malformed("an answer to somebody else"));
+            return Err(Malformed("an answer to no request"));
         };
         self.check_source(id, source)?;
         let conn = &mut self.conns[id];

@@ -1,6 +1,6 @@
 //! The indices that peers have to put into their packets.
 //!
-//! A peer learns its index by a packet that is sent to its address. Nobody else can know it, since each
+//! A peer learns its index by a packet that is sent to its address, and by nothing else, since each index
 //! is drawn from the system's random numbers: a packet with it proves that its sender receives what is
 //! sent to that address.
 use ofi_provider::error::{Error, Result};

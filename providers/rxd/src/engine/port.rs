@@ -123,7 +123,8 @@ impl CorePorts {
 /// Receives that wait in the core: if each takes one packet, or many.
 const RECEIVES: usize = 512;
 const MANY_RECEIVES: usize = 64;
-/// Bytes of a receive that takes many, without the room for their source.
+/// Bytes of a receive that takes many: 29 more than the longest datagram of UDP over IPv4 has, which
+/// leaves room for its source.
 const MANY_LEN: usize = 64 << 10;
 /// Bytes of packets that the system is to hold.
 const HELD: usize = 4 << 20;
@@ -175,8 +176,8 @@ impl CorePort {
 
     fn buffer(&mut self) -> Result<CoreBuf> {
         let common = &self.common;
-        let len = if self.means.many { MANY_LEN } else { common.prefix + common.packet };
-        let len = len + if self.means.unknown_sources { UNKNOWN_SOURCE_LEN } else { 0 };
+        let behind = if self.means.unknown_sources { UNKNOWN_SOURCE_LEN } else { 0 };
+        let len = if self.means.many { MANY_LEN } else { common.prefix + common.packet + behind };
         self.free.pop().map_or_else(|| common.domain.buffer(len, || common.key()), Ok)
     }
 
