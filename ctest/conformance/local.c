@@ -5,9 +5,12 @@
 #include "ct.h"
 #include <rdma/fi_ext.h>
 #include <dirent.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/tcp.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 enum { REQUEST = 40, ANSWER = 80, OFFER = 40, GREETING = 56 };
@@ -92,6 +95,52 @@ static void met(int rank)
 	ct_close(&c);
 	EQ(descriptors(), before);
 	EQ(shared(), mapped);
+}
+/*
+ * fi_endpoint(3): "any outstanding operations posted to an endpoint when fi_close is called are discarded".
+ * A peer that is stopped while it writes to this process's memory goes on when the memory has been given
+ * back. So none does that: the system ends who tries, here.
+ */
+static void no_writes(int rank)
+{
+	struct sock_filter f[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog all = { .len = sizeof f / sizeof *f, .filter = f };
+	struct ct_opt o = { .caps = FI_MSG | FI_RMA };
+	struct ct c;
+	char *b;
+
+	if (strcmp(ct_prov, "tcp") && strcmp(ct_prov, "tcp;ofi_rxm") && strcmp(ct_prov, "shm"))
+		SKIP("no memory that peers share");
+	ct_needs_memory();
+	OK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all))
+		SKIP_HERE("no filter of system calls: %s", strerror(errno));
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 1 << 20);
+	talk(&c, b, 64, 200);
+	for (size_t n = 16 << 10; n <= 1 << 20; n *= 2)
+		talk(&c, b, n, 20);
+	/* several under way at once, whose sender makes progress while they are copied */
+	for (int i = 0; i < 100; i++) {
+		enum { W = 4, LEN = 256 << 10 };
+
+		for (int k = 0; k < W; k++)
+			if (rank == 0)
+				POST(&c, fi_send(c.ep, b + k * LEN, LEN, ct_desc(b), c.peer, CTX(k)));
+			else
+				OK(fi_recv(c.ep, b + k * LEN, LEN, ct_desc(b), c.peer, CTX(k)));
+		for (int k = 0; k < W; k++)
+			if (rank == 0)
+				ct_sent(&c, CTX(k));
+			else
+				ct_recvd(&c, CTX(k), LEN);
+	}
+	ct_done(&c);
 }
 static void not_wanted(int rank)
 {
@@ -776,6 +825,7 @@ static const struct ct_test tests[] = {
 	{ "an endpoint tells how many of its peers it talks to through memory", links_told, CT_REL },
 	{ "who only sends, and finds all completions at once, meets its peer", only_sends, CT_REL },
 	{ "FI_OPT_SHARED_MEMORY_PERMITTED keeps the peers of an endpoint on TCP", forbidden, CT_RDM | CT_REL },
+	{ "no peer writes to the memory of another process", no_writes, CT_REL },
 	{ "peers stay on TCP where one of them wants that", not_wanted, CT_REL },
 	{ "messages of every size go both ways in order", usual, CT_REL },
 	{ "messages of every size go through rings of a page", tiny, CT_REL },

@@ -246,7 +246,7 @@ fn first_sleeper() {
 type Model = (&'static str, usize, fn());
 
 /// Each with how often a thread may be interrupted where it could go on.
-const MODELS: [Model; 25] = [
+const MODELS: [Model; 23] = [
     ("two threads take a lock twice", 8, || shared(2, 2)),
     ("three threads take a lock", 4, || shared(3, 1)),
     ("a lock is left to others", 8, idle),
@@ -277,8 +277,6 @@ const MODELS: [Model; 25] = [
     ("a ring of cells, both sleep", 2, || rings::both_sleep(6, 1, 1)),
     ("lent pieces", 3, || rings::lends(3, false)),
     ("lent pieces, both sleep", 2, || rings::lends(3, true)),
-    ("a lent piece that both copy", 2, || rings::both_copy(1, 2, 2)),
-    ("lent pieces that both copy", 2, || rings::both_copy(2, 1, 2)),
     ("lent memory is taken back", 8, rings::withdraws),
     ("two ring at a door", 3, rings::two_ring),
 ];

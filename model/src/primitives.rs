@@ -115,7 +115,7 @@ macro_rules! atomic {
 }
 atomic!(AtomicBool, bool, swap);
 atomic!(AtomicU32, u32, swap, fetch_add, fetch_sub);
-atomic!(AtomicU64, u64, swap, fetch_add, fetch_or);
+atomic!(AtomicU64, u64, swap, fetch_or);
 atomic!(AtomicUsize, usize, swap, fetch_add, fetch_sub, fetch_or);
 
 /// The kernel's side of a word that threads sleep on (futex(2)).

@@ -2,9 +2,7 @@
 use crate::Watched;
 use crate::primitives::{CELLS, Ordering, fence, set_barriers};
 use crate::sys::{self, EventFd};
-use crate::words::{
-    CellKind, DoorWords, JointPart, JointState, RingReader, RingWords, RingWriter, UNIT,
-};
+use crate::words::{CellKind, DoorWords, RingReader, RingWords, RingWriter};
 use loom::sync::atomic::AtomicU32;
 use loom::thread::{spawn, yield_now};
 use std::os::fd::AsRawFd;
@@ -317,60 +315,6 @@ pub(crate) fn lends(pieces: u32, sleeps: bool) {
     writer.join().unwrap();
     let expected = (0..pieces as u8).flat_map(|piece| [100 + piece, piece]);
     assert_eq!(got, expected.collect::<Vec<_>>());
-}
-
-/// Reader and writer copy pieces together: each unit is copied once, by one of them, before the reader takes the
-/// piece for read, and the writer has it back only then. The reader has room for so many units at a time, and sleeps
-/// while the writer is at its share.
-pub(crate) fn both_copy(pieces: u32, rooms: u64, units: u64) {
-    let shared = Shared::new();
-    let there = shared.clone();
-    let writer = spawn(move || {
-        let writer = RingWriter::new(SIZE);
-        for piece in 1..=pieces {
-            assert!(there.lend(&writer, 0));
-            while writer.look_fetched(&there.words).unwrap() < piece {
-                there.words.set_helps(piece);
-                let Some(share) = there.words.take_share(|number| number == piece) else {
-                    yield_now();
-                    continue;
-                };
-                assert_eq!((share.to - share.from, share.piece), (u64::from(piece), piece));
-                for unit in share.from / UNIT..(share.from + share.len) / UNIT {
-                    there.bytes[unit as usize].set(piece as u8);
-                }
-                there.words.share_done(&share, true);
-                there.tell_reader();
-            }
-        }
-    });
-    let (reader, mut copies) = (RingReader::new(SIZE), 0);
-    for piece in 1..=pieces {
-        while !reader.look(&shared.words).unwrap() {
-            yield_now();
-        }
-        for room in 0..rooms {
-            let first = room * units;
-            let (from, to) = (first * UNIT, u64::from(piece) + first * UNIT);
-            let all = JointPart { piece, from, to, len: units * UNIT };
-            let mut read = shared.words.begin_joint(all, copies);
-            copies += 1;
-            while let Some((from, len)) = shared.words.take_own_share(&mut read, true).unwrap() {
-                for unit in from / UNIT..(from + len) / UNIT {
-                    shared.bytes[(first + unit) as usize].set(piece as u8);
-                }
-            }
-            while shared.words.joint_state(&read) == JointState::Waits {
-                let is_done = || shared.words.joint_state(&read) != JointState::Waits;
-                shared.reader.sleep_unless(is_done);
-            }
-            for unit in first..first + units {
-                assert_eq!(shared.bytes[unit as usize].get(), piece as u8);
-            }
-        }
-        reader.took_piece(&shared.words);
-    }
-    writer.join().unwrap();
 }
 
 /// What was lent and taken back is not believed once it has changed.

@@ -52,7 +52,7 @@ fn read() -> ShmConfig {
     let copies = param::boolean(
         prov,
         c"disable_cma",
-        c"never copy from or to a peer's memory directly (process_vm_readv, process_vm_writev); default no",
+        c"never copy from a peer's memory directly (process_vm_readv); default no",
     );
     let local = LocalSettings::of_params(prov);
     let engine = StreamSettings {

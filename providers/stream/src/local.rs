@@ -251,14 +251,6 @@ pub struct LocalLinkId<I> {
     number: u32,
 }
 
-#[cfg(any(test, feature = "sim"))]
-impl<I> LocalLinkId<I> {
-    /// By what the net beneath knows it.
-    pub(crate) fn beneath(self) -> I {
-        self.witness
-    }
-}
-
 impl LocalPart {
     /// Something was said on the witness: when that is enough the ends are to meet.
     fn talks(&self) {
@@ -1211,13 +1203,6 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     fn keep_lent(&self, key: u64, most: usize) -> Result<usize> {
         let Ok((_, pipe)) = self.pipe() else { return Ok(0) };
         pipe.keep_lent(key, most)
-    }
-
-    fn end_room(&self) {
-        self.witness.end_room();
-        if let Ok((_, pipe)) = self.pipe() {
-            pipe.end_room();
-        }
     }
 
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {

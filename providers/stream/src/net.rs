@@ -235,9 +235,6 @@ pub trait ByteLink: Debug + Send + 'static {
         Ok(0)
     }
 
-    /// Room that was to [stay](ScatterList::stays) does not any more: when this returns nobody writes to it.
-    fn end_room(&self) {}
-
     /// The next notice that uncopied bytes are not in use any more; -FI_EAGAIN if there is none.
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         Err(Error::AGAIN)

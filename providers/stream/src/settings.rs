@@ -135,8 +135,8 @@ impl LocalSettings {
         let reads = param::boolean(
             prov,
             c"local_cma",
-            c"peers of this host read large messages where they are, and write them where they \
-              belong, where the system lets them (process_vm_readv, process_vm_writev); default yes",
+            c"peers of this host read large messages where they are, where the system lets \
+              them (process_vm_readv); default yes",
         );
         let min = param::size(
             prov,

@@ -916,8 +916,6 @@ pub struct IoVecs<M> {
     iov: [MaybeUninit<iovec>; MAX_VECTORS],
     count: usize,
     len: usize,
-    /// So many bytes stay where they are ([`ScatterList::stays`]).
-    staying: usize,
     memory: PhantomData<M>,
 }
 
@@ -931,7 +929,7 @@ impl<M> Default for IoVecs<M> {
     #[inline]
     fn default() -> Self {
         let iov = [const { MaybeUninit::uninit() }; MAX_VECTORS];
-        Self { iov, count: 0, len: 0, staying: 0, memory: PhantomData }
+        Self { iov, count: 0, len: 0, memory: PhantomData }
     }
 }
 
@@ -1050,18 +1048,6 @@ impl<'a> ScatterList<'a> {
     /// Appends room of ours; false when the list is full.
     pub fn push_room(&mut self, room: &'a mut [u8]) -> bool {
         room.is_empty() || self.push(room.as_mut_ptr(), room.len())
-    }
-
-    /// The room that is in the list by now is an operation's, and stays so when the call that gets the list
-    /// has returned: until it is filled, or the operation ends otherwise and the link is told
-    /// (`ByteLink::end_room`), others may write to it.
-    pub fn stays(&mut self) {
-        self.staying = self.len;
-    }
-
-    /// How many bytes of room stay ([`stays`](Self::stays)), from the list's first on.
-    pub fn staying(&self) -> usize {
-        self.staying
     }
 
     /// Copies bytes to the list's room from byte `from` on: how many there was room for.

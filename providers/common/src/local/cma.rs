@@ -1,4 +1,4 @@
-//! Memory of another process, read and written where it is (process_vm_readv(2), process_vm_writev(2)).
+//! Memory of another process, read where it is (process_vm_readv(2)).
 use crate::error::{Error, Result};
 use crate::facts::coarse_now;
 use crate::sys::{check, random};
@@ -6,7 +6,6 @@ use core::cell::Cell;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use libc::iovec;
-use std::os::fd::AsRawFd;
 
 /// How many nanoseconds the process of a number is known to be the same after it was found to be. Until another can have the number, the system
 /// has to give away all others, of which there are 32,767 or more, and the most that processes are
@@ -73,7 +72,7 @@ impl Drop for MemoryToken {
     }
 }
 
-/// The memory of a peer's process, which this process may read and write.
+/// The memory of a peer's process, which this process may read.
 #[derive(Debug)]
 pub struct PeerMemory {
     process: libc::pid_t,
@@ -92,17 +91,9 @@ impl PeerMemory {
         if process <= 0 {
             return Err(Error::PERM);
         }
-        memory.ask()?;
-        Ok(memory)
-    }
-
-    /// Whether the process is the right one, unless that is known from a moment ago.
-    pub(crate) fn ask(&self) -> Result {
-        if self.was_found_by(coarse_now()) {
-            return Ok(());
-        }
         // SAFETY: there is no part.
-        unsafe { self.read(std::iter::empty(), 0) }.map(drop)
+        unsafe { memory.read(std::iter::empty(), 0) }?;
+        Ok(memory)
     }
 
     /// Reads memory of the peer's from `from` on into these parts: -FI_EPROTO if there is none, or not all.
@@ -130,7 +121,8 @@ impl PeerMemory {
             iovec { iov_base: self.address as *mut _, iov_len: own },
         ];
         let now = coarse_now();
-        let asks = len >= ALWAYS_ASKED || !self.was_found_by(now);
+        let is_fresh = |found: u64| now.saturating_sub(found) < SAME_FOR;
+        let asks = len >= ALWAYS_ASKED || !self.found.get().is_some_and(is_fresh);
         let (more, wanted) = if asks { (1, len + own) } else { (0, len) };
         // SAFETY: the local parts, of which the first `count` and one are set, are valid for writing; the
         // system checks the peer's.
@@ -154,137 +146,11 @@ impl PeerMemory {
             Ok(_) => Err(Error::CONNRESET),
         }
     }
-
-    /// Whether the process is known to be the right one now.
-    fn was_found_by(&self, now: u64) -> bool {
-        self.found.get().is_some_and(|found| now.saturating_sub(found) < SAME_FOR)
-    }
-
-    /// Writes so many bytes to memory of the peer's, to where it has said: all of them, or an error.
-    ///
-    /// The peer's word is written first, as it is: a process that has the peer's number by now has no memory
-    /// there, or only by a chance that nobody has to reckon with, and then nothing is written to it.
-    ///
-    /// # Safety
-    /// The bytes are readable.
-    pub(crate) unsafe fn write(&self, from: *const u8, len: usize, to: u64) -> Result {
-        self.ask()?;
-        let own = size_of_val(&self.value);
-        let local = [
-            iovec { iov_base: (&raw const self.value).cast_mut().cast(), iov_len: own },
-            iovec { iov_base: from.cast_mut().cast(), iov_len: len },
-        ];
-        let remote = [
-            iovec { iov_base: self.address as *mut _, iov_len: own },
-            iovec { iov_base: to as *mut _, iov_len: len },
-        ];
-        // SAFETY: the local parts are readable; the system checks the peer's.
-        let n = unsafe {
-            let (from, to) = (local.as_ptr(), remote.as_ptr());
-            libc::process_vm_writev(self.process, from, 2, to, 2, 0)
-        };
-        match usize::try_from(n) {
-            Err(_) => Err(Error::last_os()),
-            Ok(n) if n == own + len => Ok(()),
-            Ok(_) => Err(Error::PROTO),
-        }
-    }
-}
-
-/// A process that sleeps, whose memory tests may write to. It ends with this.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct OtherProcess {
-    process: libc::pid_t,
-    address: u64,
-    value: u64,
-}
-
-impl OtherProcess {
-    /// A new one: a child of this process, with a copy of its memory.
-    pub fn begin() -> Self {
-        let (hear, tell) = std::io::pipe().expect("a pipe");
-        // SAFETY: the child calls the system alone, until it is killed.
-        let process = unsafe { libc::fork() };
-        if process == 0 {
-            let words = MemoryToken::new().map(|token| {
-                let words = [token.address(), token.value()];
-                std::mem::forget(token);
-                words
-            });
-            let words = words.unwrap_or_default();
-            // SAFETY: the words are there to be written; none of the calls has any other argument that points.
-            unsafe {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                libc::write(tell.as_raw_fd(), words.as_ptr().cast(), size_of_val(&words));
-                loop {
-                    libc::pause();
-                }
-            }
-        }
-        drop(tell);
-        let mut words = [[0; 8]; 2];
-        std::io::Read::read_exact(&mut &hear, words.as_flattened_mut()).expect("the child's words");
-        let [address, value] = words.map(u64::from_ne_bytes);
-        Self { process, address, value }
-    }
-
-    /// Its memory, where the system lets this process use it.
-    pub fn memory(&self) -> Result<PeerMemory> {
-        PeerMemory::open(self.process, self.address, self.value)
-    }
-}
-
-impl Drop for OtherProcess {
-    fn drop(&mut self) {
-        // SAFETY: the process is a child that nobody has waited for.
-        unsafe {
-            libc::kill(self.process, libc::SIGKILL);
-            libc::waitpid(self.process, std::ptr::null_mut(), 0);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_is_written_to_that_has_the_word_and_no_other() {
-        let word = vec![3u8; 1 << 16];
-        let process = OtherProcess::begin();
-        let Ok(memory) = process.memory() else {
-            return crate::testing::skip("processes may not write to each other's memory here");
-        };
-        let look = |memory: &PeerMemory| {
-            let mut seen = vec![0; word.len()];
-            let part = std::iter::once((seen.as_mut_ptr(), seen.len()));
-            // SAFETY: the part is of a vector.
-            unsafe { memory.read(part, word.as_ptr() as u64) }.map(|_| seen)
-        };
-        let write = |memory: &PeerMemory, byte: u8| {
-            let bytes = vec![byte; word.len()];
-            // SAFETY: the bytes are those of a vector.
-            unsafe { memory.write(bytes.as_ptr(), bytes.len(), word.as_ptr() as u64) }
-        };
-        assert_eq!(write(&memory, 4), Ok(()));
-        assert_eq!((look(&memory).unwrap()[word.len() - 1], word[0]), (4, 3));
-        // A process that was found a moment ago, and has no word there any more.
-        let other = PeerMemory {
-            address: 4096,
-            found: Cell::new(Some(coarse_now())),
-            ..process.memory().unwrap()
-        };
-        assert_eq!(write(&other, 5), Err(Error::FAULT));
-        assert_eq!(look(&memory).unwrap()[0], 4);
-        // One that is another by its word.
-        let other = PeerMemory { value: 1, found: Cell::new(None), ..process.memory().unwrap() };
-        assert_eq!(write(&other, 5), Err(Error::CONNRESET));
-        assert_eq!(look(&memory).unwrap()[0], 4);
-        drop(process);
-        let gone = write(&memory, 5).unwrap_err();
-        assert!(gone == Error::CONNRESET || gone.code() == libc::ESRCH, "{gone}");
-    }
 
     #[test]
     fn a_process_that_has_become_another_is_not_read() {

@@ -35,9 +35,8 @@ pub(crate) struct WriterLine {
     withdrawn: AtomicU32,
     /// After how many bytes on the former link the ring goes on, and 1; 0 until that is known.
     switched_at: AtomicU64,
-    /// The last lent piece of which the writer, which can write to the reader's memory, was about to copy a
-    /// share, if there had been one.
-    helps: AtomicU32,
+    /// 0, by which an earlier version of the reader knows that this writer copies nothing to its memory.
+    copies: AtomicU32,
 }
 
 /// What the reader of a ring says again and again.
@@ -48,89 +47,8 @@ pub(crate) struct ReaderLine {
     taken: AtomicU32,
     /// Lent pieces fetched in all.
     fetched: AtomicU32,
-    joint: JointCopy,
-}
-
-/// A copy that reader and writer make together: the reader says which part of a lent piece it wants and
-/// where, and each copies the next share of it that neither has taken yet. Copies follow one
-/// another, and each has a number, so that what was said of one is not taken for another.
-#[derive(Debug)]
-#[repr(C)]
-struct JointCopy {
-    /// The copy's number, in the upper half, and how many units of it were taken.
-    taken: AtomicU64,
-    /// How many bytes the writer has copied, and [`FAILED`].
-    helped: AtomicU64,
-    /// Of which piece, from where in it, to where in the reader's memory, and how many bytes.
-    piece: AtomicU32,
-    from: AtomicU64,
-    to: AtomicU64,
-    len: AtomicU64,
-}
-
-/// Bytes of the unit that shares of a joint copy are counted in.
-pub(crate) const UNIT: u64 = 4096;
-
-/// The writer could not copy a share that it had taken.
-const FAILED: u64 = 1 << 63;
-
-/// How often a share is asked for that the other side has just taken.
-const MOST_TRIES: u32 = 64;
-
-/// Most bytes of a joint copy.
-pub(crate) const JOINT_MOST: usize = 1 << 30;
-
-/// A part of a lent piece that is copied jointly, or a share of that.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct JointPart {
-    /// Which piece it is of, and where in that.
-    pub(crate) piece: u32,
-    pub(crate) from: u64,
-    /// Where it belongs in the reader's memory, and how many bytes it has.
-    pub(crate) to: u64,
-    pub(crate) len: u64,
-}
-
-/// A joint copy, as its reader has begun it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct JointRead {
-    number: u32,
-    /// Units that were taken at the last look, of so many.
-    taken: u32,
-    units: u32,
-    pub(crate) len: u64,
-    /// Bytes that the reader has copied.
-    done: u64,
-}
-
-impl JointRead {
-    /// Bytes that the writer has taken, if all is taken.
-    pub(crate) fn left(&self) -> u64 {
-        self.len - self.done
-    }
-}
-
-/// How far a joint copy is of which all is taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum JointState {
-    /// The writer is at a share.
-    Waits,
-    /// All was copied.
-    Done,
-    /// The writer could not copy a share, and is at none.
-    Failed,
-}
-
-/// From where on, and how many bytes, `units` of a copy of `len` bytes are behind the first `taken`.
-fn stretch(taken: u32, units: u32, len: u64) -> (u64, u64) {
-    let from = (u64::from(taken) * UNIT).min(len);
-    (from, (u64::from(units) * UNIT).min(len - from))
-}
-
-/// How many units of so many in all who has the turn takes, if so many are left: few towards the end, so
-/// that both are done at about the same time, but not so few that the system's calls take longer than the copies.
-fn share(left: u32, all: u32) -> u32 {
-    (left / 4).max((all / 2).min(16)).min(64).min(left)
+    /// 0, by which an earlier version of the writer knows that this reader wants nothing copied to its memory.
+    wanted_copies: [AtomicU64; 6],
 }
 
 /// What the reader of a ring says now and then. The writer looks there for each message: so it is in
@@ -283,19 +201,12 @@ impl RingWords {
                 wants_room: word(),
                 withdrawn: word(),
                 switched_at: long(),
-                helps: word(),
+                copies: word(),
             },
             reader: ReaderLine {
                 taken: word(),
                 fetched: word(),
-                joint: JointCopy {
-                    taken: long(),
-                    helped: long(),
-                    piece: word(),
-                    from: long(),
-                    to: long(),
-                    len: long(),
-                },
+                wanted_copies: std::array::from_fn(|_| long()),
             },
             state: ReaderState { polled: word(), can_fetch: word() },
             cells: std::array::from_fn(|_| RingCell { head: long(), body: SharedBytes::new() }),
@@ -641,11 +552,6 @@ impl RingReader {
         next.wrapping_sub(self.told.get()) >= CELLS as u32 / 4
     }
 
-    /// Pieces fetched in all.
-    pub(crate) fn fetched(&self) -> u32 {
-        self.fetched.get()
-    }
-
     /// All that the cell stands for was read; true if the writer is to be told of room.
     #[inline(always)]
     pub(crate) fn took_cell(&self, words: &RingWords) -> bool {
@@ -730,130 +636,6 @@ impl RingWords {
 
     pub(crate) fn can_fetch(&self) -> bool {
         self.state.can_fetch.load(Ordering::Acquire) != 0
-    }
-
-    /// The writer, which can write to the reader's memory, looks for shares of the piece of this number.
-    pub(crate) fn set_helps(&self, piece: u32) {
-        if self.writer.helps.load(Ordering::Relaxed) != piece {
-            self.writer.helps.store(piece, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether the writer may come to share the copy of the piece of this number: it has looked for shares of
-    /// that, or of the one before.
-    pub(crate) fn may_help(&self, piece: u32) -> bool {
-        let helps = self.writer.helps.load(Ordering::Relaxed);
-        helps != 0 && piece.wrapping_sub(helps) <= 1
-    }
-
-    /// Begins a joint copy of the piece that is read; no other is under way. `before` is the one before.
-    pub(crate) fn begin_joint(&self, share: JointPart, before: u32) -> JointRead {
-        let (joint, number) = (&self.reader.joint, before.wrapping_add(1));
-        let word = u64::from(number) << 32;
-        // A writer that has looked at the copy before takes nothing of it any more, whatever it reads of this one.
-        joint.taken.swap(word | u64::from(u32::MAX), Ordering::AcqRel);
-        joint.piece.store(share.piece, Ordering::Relaxed);
-        joint.from.store(share.from, Ordering::Relaxed);
-        joint.to.store(share.to, Ordering::Relaxed);
-        joint.len.store(share.len, Ordering::Relaxed);
-        joint.helped.store(0, Ordering::Relaxed);
-        joint.taken.swap(word, Ordering::AcqRel);
-        let units = share.len.div_ceil(UNIT) as u32;
-        JointRead { number, taken: 0, units, len: share.len, done: 0 }
-    }
-
-    /// Takes the reader's next share of a joint copy: from where in it, and how many bytes; none if all
-    /// is taken. `helped`: the writer is expected to come.
-    pub(crate) fn take_own_share(
-        &self,
-        read: &mut JointRead,
-        helped: bool,
-    ) -> Result<Option<(u64, u64)>> {
-        let number = u64::from(read.number) << 32;
-        let mut seen = number | u64::from(read.taken);
-        for _ in 0..MOST_TRIES {
-            let taken = (seen ^ number) as u32;
-            if seen >> 32 != number >> 32 || taken < read.taken || taken > read.units {
-                return Err(Error::PROTO);
-            }
-            read.taken = taken;
-            let left = read.units - taken;
-            // Who is alone would be kept from longer reads by small ones.
-            let units = if helped {
-                share(left, read.units)
-            } else {
-                left.div_ceil(2).max(share(left, read.units))
-            };
-            if units == 0 {
-                return Ok(None);
-            }
-            let next = seen + u64::from(units);
-            let taken_by = &self.reader.joint.taken;
-            match taken_by.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    read.taken = taken + units;
-                    let share = stretch(taken, units, read.len);
-                    read.done += share.1;
-                    return Ok(Some(share));
-                }
-                Err(other) => seen = other,
-            }
-        }
-        Err(Error::PROTO)
-    }
-
-    /// Takes all that is left of a joint copy, which nobody copies then.
-    pub(crate) fn end_joint(&self, read: &mut JointRead) {
-        let all = u64::from(read.number) << 32 | u64::from(read.units);
-        let before = self.reader.joint.taken.swap(all, Ordering::AcqRel) as u32;
-        let before = before.clamp(read.taken, read.units);
-        read.done += stretch(before, read.units - before, read.len).1;
-        read.taken = read.units;
-    }
-
-    /// How far a joint copy is of which all is taken.
-    pub(crate) fn joint_state(&self, read: &JointRead) -> JointState {
-        let helped = self.reader.joint.helped.load(Ordering::Acquire);
-        if helped & FAILED != 0 {
-            JointState::Failed
-        } else if helped < read.left() {
-            JointState::Waits
-        } else {
-            JointState::Done
-        }
-    }
-
-    /// Takes a share of the joint copy under way, for the writer, who has to say what came of it
-    /// ([`share_done`](Self::share_done)).
-    pub(crate) fn take_share(&self, is_of: impl FnOnce(u32) -> bool) -> Option<JointPart> {
-        let joint = &self.reader.joint;
-        let seen = joint.taken.load(Ordering::Acquire);
-        let piece = joint.piece.load(Ordering::Relaxed);
-        let [from, to, len] =
-            [&joint.from, &joint.to, &joint.len].map(|at| at.load(Ordering::Relaxed));
-        if len > JOINT_MOST as u64 || !is_of(piece) {
-            return None;
-        }
-        let (taken, all) = (seen as u32, len.div_ceil(UNIT) as u32);
-        let units = share(all.saturating_sub(taken), all);
-        if units == 0 {
-            return None;
-        }
-        // If it is still this copy, what was read above is of it.
-        let next = seen + u64::from(units);
-        joint.taken.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        let (at, len) = stretch(taken, units, len);
-        Some(JointPart { piece, from: from.wrapping_add(at), to: to.wrapping_add(at), len })
-    }
-
-    /// The writer has copied the share that it had taken, or could not.
-    pub(crate) fn share_done(&self, share: &JointPart, copied: bool) {
-        let helped = &self.reader.joint.helped;
-        if copied {
-            helped.fetch_add(share.len, Ordering::Release);
-        } else {
-            helped.fetch_or(FAILED, Ordering::Release);
-        }
     }
 
     pub(crate) fn switch_at(&self, bytes: u64) {

@@ -130,15 +130,11 @@ pub trait Backed: Send + Sync {
     }
 }
 
-/// What still sends peers bytes out of regions, or lets them write there, when a region is closed: the
-/// engine of a domain.
+/// What still sends peers bytes out of regions when a region is closed: the engine of a domain.
 pub trait Lender: Send + Sync + std::fmt::Debug {
-    /// Called before the region of this key is closed: nobody reads the memory when this returns.
+    /// Called before the region of this key is closed: the application has its memory back when
+    /// this returns.
     fn closing(&self, key: u64);
-
-    /// Called when nobody finds the region of this key any more: nobody writes to the memory when this
-    /// returns.
-    fn closed(&self, key: u64);
 }
 
 /// The regions of a domain.
@@ -607,14 +603,10 @@ impl Object<fid_mr> for Mr {
     fn closed(this: &mut Arc<Self>, _fid: *mut fid) {
         let key = this.c.key;
         let lender = this.table.lender.get().filter(|_| key != FI_KEY_NOTAVAIL);
-        let lender = lender.and_then(Weak::upgrade);
-        if let Some(lender) = &lender {
+        if let Some(lender) = lender.and_then(Weak::upgrade) {
             lender.closing(key);
         }
         this.table.remove(key);
-        if let Some(lender) = &lender {
-            lender.closed(key);
-        }
         // The application held the only reference.
         drop(Arc::get_mut(this).and_then(|mr| mr.backing.take()));
     }

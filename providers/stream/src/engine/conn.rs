@@ -297,11 +297,6 @@ impl<N: Net> StreamConn<N> {
         }
     }
 
-    /// Whether the peer is at a write to the memory region with this key.
-    pub(super) fn writes_to(&self, key: u64) -> bool {
-        self.incoming.as_ref().is_some_and(|incoming| incoming.writes_to(key))
-    }
-
     #[inline]
     pub(super) fn is_connected(&self) -> bool {
         self.stage == Stage::Connected

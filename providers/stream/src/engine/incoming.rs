@@ -78,12 +78,6 @@ pub(super) enum Got {
 }
 
 impl Incoming {
-    /// Whether it is a write to the memory region with this key.
-    pub(super) fn writes_to(&self, key: u64) -> bool {
-        let MessageTarget::Region(places) = &self.target else { return false };
-        places.as_slice().iter().any(|place| place.key == key)
-    }
-
     #[inline]
     pub(super) fn left(&self) -> usize {
         self.about.len - self.done

@@ -275,12 +275,6 @@ impl<N: Net> Lender for StreamEngine<N> {
             self.lock().save_answers(key);
         }
     }
-
-    fn closed(&self, key: u64) {
-        if !self.is_copy() {
-            self.lock().end_writes(key);
-        }
-    }
 }
 
 impl<N: Net> Progress for StreamEngine<N> {

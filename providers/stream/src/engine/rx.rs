@@ -402,11 +402,6 @@ impl<N: Net> StreamState<N> {
         let mut list = ScatterList::default();
         let Some(incoming) = &mut conn.incoming else { return (Err(Error::AGAIN), 0) };
         let left = incoming.left();
-        // All other room may be moved, or given away, before it is full.
-        let stays = matches!(
-            incoming.target,
-            MessageTarget::Posted(_) | MessageTarget::Region(_) | MessageTarget::Answer(..)
-        );
         let placed = match &mut incoming.target {
             MessageTarget::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
             MessageTarget::Kept(message) => {
@@ -452,9 +447,6 @@ impl<N: Net> StreamState<N> {
             MessageTarget::Answer(buf, _) => buf.scatter(incoming.done, left, &mut list),
             MessageTarget::Discard => 0,
         };
-        if stays {
-            list.stays();
-        }
         if placed < left {
             // Bytes that do not fit in the receive are read to be dropped, and nothing behind
             // them in the same call.
@@ -1193,18 +1185,9 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// The memory region with this key is closed: no peer writes to it when this returns.
-    pub(super) fn end_writes(&self, key: u64) {
-        self.conns
-            .iter()
-            .filter(|(_, conn)| conn.writes_to(key))
-            .for_each(|(_, conn)| conn.link.end_room());
-    }
-
     /// Ends, with `error`, what was arriving on a connection that is over: receives and reads
     /// fail, unexpected messages that are not complete are dropped.
     pub(super) fn lose_incoming(&mut self, conn: &mut StreamConn<N>, error: Error) {
-        conn.link.end_room();
         let ep = &mut self.eps[conn.ep];
         let under_way =
             conn.incoming.take().into_iter().chain(conn.expected.drain().map(|(_, i)| i));

@@ -214,13 +214,6 @@ impl SimWorld for OverRings {
             return;
         }
         state.turn();
-        if state.turns.is_multiple_of(16) {
-            // As if the region were closed: nobody writes to it.
-            state.end_writes(beneath.key);
-            let mut writes = state.conns.iter().filter(|(_, conn)| conn.writes_to(beneath.key));
-            let stays = |link: &SimLink| self.world().has_room_that_stays(link.id().beneath());
-            assert!(writes.all(|(_, conn)| !stays(&conn.link)), "a region that is closed");
-        }
         let sleeps = self.dozes && self.world().random.one_in(2) && state.prepare_to_block();
         beneath.asleep = sleeps.then_some(state.turns);
         state.check();

@@ -116,8 +116,6 @@ struct Pipe {
     lent: [VecDeque<(u32, Vec<Lent>)>; 2],
     done: [VecDeque<u32>; 2],
     calls: [u32; 2],
-    /// The ends that were given room which stays, and have neither filled it nor been told of its end.
-    staying: [bool; 2],
 }
 
 impl Pipe {
@@ -131,7 +129,6 @@ impl Pipe {
             lent: Default::default(),
             done: Default::default(),
             calls: [0; 2],
-            staying: [false; 2],
         }
     }
 }
@@ -454,12 +451,6 @@ impl StreamWorld {
     pub(super) fn ended(&mut self, node: usize) {
         let watch = std::mem::take(&mut self.watches[node]);
         assert!(watch.watched.is_empty(), "{watch:?}");
-    }
-
-    /// Whether somebody may write to room that this link was given.
-    pub(super) fn has_room_that_stays(&self, link: RingId) -> bool {
-        let RingId::End(pipe, side) = link else { return false };
-        self.pipes[pipe].as_ref().is_some_and(|pipe| pipe.staying[side])
     }
 
     /// Whether the poller or the timer of an engine has something to tell.
@@ -920,7 +911,6 @@ impl ByteLink for RingEnd {
         if let Some(happens) = MEANWHILE.take() {
             happens();
         }
-        self.end_room();
         self.take(std::iter::once(room))
     }
 
@@ -933,13 +923,10 @@ impl ByteLink for RingEnd {
         // SAFETY: the message points to as many vectors, whose memory the list borrows for what
         // is done here.
         let rooms = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as _) };
-        let taken = self.take(rooms.iter().map(|one| {
+        self.take(rooms.iter().map(|one| {
             // SAFETY: as above.
             unsafe { std::slice::from_raw_parts_mut(one.iov_base.cast(), one.iov_len) }
-        }));
-        let stays = taken.unwrap_or(0) < list.staying();
-        self.with(|pipe, _| pipe.staying[self.side] = stays);
-        taken
+        }))
     }
 
     fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
@@ -1002,10 +989,6 @@ impl ByteLink for RingEnd {
         Ok(())
     }
 
-    fn end_room(&self) {
-        self.with(|pipe, _| pipe.staying[self.side] = false);
-    }
-
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         let done = self.with(|pipe, _| pipe.done[self.side].pop_front()).ok_or(Error::AGAIN)?;
         Ok(ZerocopyDone { low: done, high: done, copied: false })
@@ -1044,8 +1027,6 @@ impl Drop for RingEnd {
             watch.watched.remove(&RingId::End(self.pipe, self.side));
         }
         let Some(pipe) = &mut world.pipes[self.pipe] else { return };
-        let stays = std::mem::take(&mut pipe.staying[self.side]);
-        assert!(!stays || std::thread::panicking(), "the room of a link that ends was taken back");
         pipe.open[self.side] = false;
         pipe.lent[self.side].clear();
         // Who closes with something unread says so to the other end.
