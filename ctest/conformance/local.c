@@ -96,39 +96,48 @@ static void met(int rank)
 	EQ(descriptors(), before);
 	EQ(shared(), mapped);
 }
-/*
- * fi_endpoint(3): "any outstanding operations posted to an endpoint when fi_close is called are discarded".
- * A peer that is stopped while it writes to this process's memory goes on when the memory has been given
- * back. So none does that: the system ends who tries, here.
- */
-static void no_writes(int rank)
+/* From here on the system answers a call of this process so (SECCOMP_RET_ERRNO with an error, SECCOMP_RET_KILL_PROCESS). */
+static void filter(int call, unsigned answer)
 {
 	struct sock_filter f[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, answer),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog all = { .len = sizeof f / sizeof *f, .filter = f };
-	struct ct_opt o = { .caps = FI_MSG | FI_RMA };
-	struct ct c;
-	char *b;
 
+	OK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	/* other threads may be there */
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &all))
+		SKIP_HERE("no filter of system calls: %s", strerror(errno));
+}
+static void memory_only(void)
+{
 	if (strcmp(ct_prov, "tcp") && strcmp(ct_prov, "tcp;ofi_rxm") && strcmp(ct_prov, "shm"))
 		SKIP("no memory that peers share");
 	ct_needs_memory();
-	OK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all))
-		SKIP_HERE("no filter of system calls: %s", strerror(errno));
-	ct_open(&c, &o);
-	b = ct_alloc(&c, 1 << 20);
-	talk(&c, b, 64, 200);
+}
+/*
+ * fi_endpoint(3): "any outstanding operations posted to an endpoint when fi_close is called are discarded".
+ * A peer that is stopped while it writes to this process's memory goes on when the memory has been given
+ * back. So none does that: here the system ends a process that tries.
+ */
+static void no_writes(int rank)
+{
+	enum { W = 4, LEN = 256 << 10 };
+	struct ct c;
+	char *b;
+
+	memory_only();
+	filter(SYS_process_vm_writev, SECCOMP_RET_KILL_PROCESS);
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, W * LEN);
+	meet(&c, b);
 	for (size_t n = 16 << 10; n <= 1 << 20; n *= 2)
 		talk(&c, b, n, 20);
 	/* several under way at once, whose sender makes progress while they are copied */
 	for (int i = 0; i < 100; i++) {
-		enum { W = 4, LEN = 256 << 10 };
-
 		for (int k = 0; k < W; k++)
 			if (rank == 0)
 				POST(&c, fi_send(c.ep, b + k * LEN, LEN, ct_desc(b), c.peer, CTX(k)));
@@ -142,6 +151,87 @@ static void no_writes(int rank)
 	}
 	ct_done(&c);
 }
+/* What the system forbids, and of which operation that is noticed. */
+enum noticed { BY_MESSAGE, BY_WRITE, BY_READ };
+static int drops;
+static void forbid(int error)
+{
+	if (!drops) {
+		filter(SYS_process_vm_readv, SECCOMP_RET_ERRNO | error);
+		return;
+	}
+	/* as a server that began as root: its memory may not be read from then on, nor others' by it */
+	if (setresgid(12345, 12345, 12345) || setresuid(12345, 12345, 12345))
+		SKIP_HERE("may not become another user: %s", strerror(errno));
+}
+/*
+ * Peers that read each other's memory may be forbidden to at any time: by a filter of system calls, another
+ * user, prctl(PR_SET_DUMPABLE). What is under way then goes on, and what comes after it.
+ */
+static void forbidden_reads(enum noticed noticed)
+{
+	enum { W = 3, LEN = 1 << 20 };
+	struct { uint64_t key, addr; } mine, theirs;
+	struct ct_opt o = { .caps = FI_MSG | FI_RMA };
+	struct fid_mr *mr;
+	struct ct c;
+	char *b, *region;
+
+	memory_only();
+	if (noticed == BY_WRITE)
+		o.tx_op_flags = FI_DELIVERY_COMPLETE;
+	ct_open(&c, &o);
+	b = ct_alloc(&c, W * LEN);
+	region = ct_alloc(&c, W * LEN);
+	OK(fi_mr_reg(c.domain, region, W * LEN, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 100, 0, &mr, NULL));
+	mine.key = fi_mr_key(mr);
+	mine.addr = c.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)region : 0;
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	meet(&c, b);
+	talk(&c, b, LEN, 3);
+	for (int round = 0; round < 3; round++) {
+		ct_barrier(&c);
+		ct_fill(noticed == BY_READ ? region : b, W * LEN, round + ct_rank);
+		for (int k = 0; k < W && noticed == BY_MESSAGE; k++)
+			POST(&c, fi_send(c.ep, b + k * LEN, LEN, ct_desc(b), c.peer, CTX(k)));
+		ct_barrier(&c);
+		for (int k = 0; k < W && noticed != BY_MESSAGE; k++)
+			if (noticed == BY_WRITE)
+				POST(&c, fi_write(c.ep, b + k * LEN, LEN, ct_desc(b), c.peer, theirs.addr + k * LEN, theirs.key, CTX(k)));
+			else
+				POST(&c, fi_read(c.ep, b + k * LEN, LEN, ct_desc(b), c.peer, theirs.addr + k * LEN, theirs.key, CTX(k)));
+		if (round == 1 && (drops || ct_rank == 0))
+			forbid(EPERM);
+		if (round == 2 && !drops && ct_rank == 1)
+			forbid(ENOSYS);
+		for (int k = 0; k < W && noticed == BY_MESSAGE; k++)
+			OK(fi_recv(c.ep, region + k * LEN, LEN, ct_desc(region), c.peer, CTX(W + k)));
+		for (int left = noticed == BY_MESSAGE ? 2 * W : W; left;) {
+			struct fi_cq_tagged_entry e;
+			struct fi_cq_err_entry err = { 0 };
+			struct fid_cq *all[2] = { c.tx, c.rx };
+
+			for (int q = 0; q < 2 - (c.tx == c.rx); q++) {
+				ssize_t n = fi_cq_read(all[q], &e, 1);
+
+				if (n == -FI_EAVAIL && fi_cq_readerr(all[q], &err, 0) == 1)
+					FAIL("round %d: %s", round, fi_strerror(err.err));
+				left -= n == 1;
+			}
+		}
+		ct_barrier(&c);
+		if (!ct_same(noticed == BY_READ ? b : region, W * LEN, round + !ct_rank))
+			FAIL("round %d: other bytes", round);
+	}
+	talk(&c, b, LEN, 3);
+	ct_barrier(&c);
+	OK(fi_close(&mr->fid));
+	ct_close(&c);
+}
+static void forbidden_messages(int rank) { (void)rank; forbidden_reads(BY_MESSAGE); }
+static void forbidden_writes(int rank) { (void)rank; forbidden_reads(BY_WRITE); }
+static void forbidden_answers(int rank) { (void)rank; forbidden_reads(BY_READ); }
+static void another_user(int rank) { (void)rank; drops = 1; forbidden_reads(BY_MESSAGE); }
 static void not_wanted(int rank)
 {
 	struct ct c;
@@ -826,6 +916,10 @@ static const struct ct_test tests[] = {
 	{ "who only sends, and finds all completions at once, meets its peer", only_sends, CT_REL },
 	{ "FI_OPT_SHARED_MEMORY_PERMITTED keeps the peers of an endpoint on TCP", forbidden, CT_RDM | CT_REL },
 	{ "no peer writes to the memory of another process", no_writes, CT_REL },
+	{ "large messages go on when their receiver may not read its peer's memory any more", forbidden_messages, CT_REL },
+	{ "large writes go on when their target may not read its peer's memory any more", forbidden_writes, CT_REL },
+	{ "large reads go on when their initiator may not read its peer's memory any more", forbidden_answers, CT_REL },
+	{ "large messages go on when the processes become another user's", another_user, CT_REL },
 	{ "peers stay on TCP where one of them wants that", not_wanted, CT_REL },
 	{ "messages of every size go both ways in order", usual, CT_REL },
 	{ "messages of every size go through rings of a page", tiny, CT_REL },

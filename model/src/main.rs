@@ -246,7 +246,7 @@ fn first_sleeper() {
 type Model = (&'static str, usize, fn());
 
 /// Each with how often a thread may be interrupted where it could go on.
-const MODELS: [Model; 23] = [
+const MODELS: [Model; 25] = [
     ("two threads take a lock twice", 8, || shared(2, 2)),
     ("three threads take a lock", 4, || shared(3, 1)),
     ("a lock is left to others", 8, idle),
@@ -277,6 +277,8 @@ const MODELS: [Model; 23] = [
     ("a ring of cells, both sleep", 2, || rings::both_sleep(6, 1, 1)),
     ("lent pieces", 3, || rings::lends(3, false)),
     ("lent pieces, both sleep", 2, || rings::lends(3, true)),
+    ("a lent piece that is copied at request", 3, || rings::copies(1, 2)),
+    ("lent pieces that are copied at request", 2, || rings::copies(2, 1)),
     ("lent memory is taken back", 8, rings::withdraws),
     ("two ring at a door", 3, rings::two_ring),
 ];

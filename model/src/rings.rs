@@ -317,6 +317,51 @@ pub(crate) fn lends(pieces: u32, sleeps: bool) {
     assert_eq!(got, expected.collect::<Vec<_>>());
 }
 
+/// The writer copies pieces that the reader may not read, one byte at a time at its request, to a place that is used
+/// again and again. Both sleep when there is nothing to do.
+pub(crate) fn copies(pieces: u32, len: u64) {
+    let shared = Shared::new();
+    let there = shared.clone();
+    let byte_of = |piece: u32, at: u64| (10 * piece as u64 + at) as u8;
+    let writer = spawn(move || {
+        let (writer, mut last) = (RingWriter::new(SIZE), None);
+        (0..pieces).for_each(|_| assert!(there.lend(&writer, 0)));
+        while writer.look_fetched(&there.words).unwrap() < pieces {
+            if let Some(request) = there.words.copy_request(last) {
+                last = Some(request);
+                there.bytes[0].set(byte_of(request.piece(), request.from));
+                there.words.answer_copy(request);
+                there.tell_reader();
+                continue;
+            }
+            let has_come = || {
+                there.words.copy_request(last).is_some()
+                    || writer.look_fetched(&there.words) == Ok(pieces)
+            };
+            there.writer.sleep_unless(has_come);
+        }
+    });
+    let (reader, mut last) = (RingReader::new(SIZE), None);
+    for piece in 1..=pieces {
+        while !reader.look(&shared.words).unwrap() {
+            shared.reader.sleep_unless(|| !reader.is_empty(&shared.words));
+        }
+        assert_eq!(reader.fetched() + 1, piece);
+        for at in 0..len {
+            let request = shared.words.request_copy(piece, at, last);
+            last = Some(request);
+            shared.tell_writer();
+            while !shared.words.is_answered(request) {
+                shared.reader.sleep_unless(|| shared.words.is_answered(request));
+            }
+            assert_eq!(shared.bytes[0].get(), byte_of(piece, at));
+        }
+        reader.took_piece(&shared.words);
+        shared.tell_writer();
+    }
+    writer.join().unwrap();
+}
+
 /// What was lent and taken back is not believed once it has changed.
 pub(crate) fn withdraws() {
     let shared = Shared::new();

@@ -617,6 +617,14 @@ impl<L: ByteLink> LocalLink<L> {
         Ok((part, part.pipe.get().ok_or(Error::OTHER)?))
     }
 
+    /// Does not read the other end's memory from here on ([`LocalPipe::stop_reading`]).
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn stop_reading(&self) {
+        if let Ok((_, pipe)) = self.pipe() {
+            pipe.stop_reading();
+        }
+    }
+
     /// Goes on with the meeting, if there is news of it.
     fn go_on(&self, part: &LocalPart) {
         if part.news.has_news.load(Ordering::Relaxed) {

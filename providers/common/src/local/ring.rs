@@ -12,8 +12,8 @@ use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
 use crate::error::{Error, Result};
 use crate::primitives::CELLS;
-use crate::segment::SharedSegment;
-use crate::words::{CellKind, INLINE, RingCell, RingReader, RingWords, RingWriter};
+use crate::segment::{COPY_ROOM, SharedSegment};
+use crate::words::{CellKind, CopyRequest, INLINE, RingCell, RingReader, RingWords, RingWriter};
 use core::cell::{Cell, OnceCell, RefCell};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -34,6 +34,9 @@ const FIRST_LINE: usize = 56;
 /// Most bytes that are fetched at a time.
 const MAX_FETCH: usize = 4 << 20;
 
+/// How often the reader looks whether the writer has copied what was asked for, before it sees to other things.
+const COPY_LOOKS: u32 = 200;
+
 /// How often the writer may have moved a piece ([`LocalPipe::keep_lent`]) while it is fetched once.
 const MOST_MOVES: u32 = 2;
 
@@ -52,13 +55,14 @@ struct PieceInPart {
     done: u64,
 }
 
-/// A piece of a memory region ([`Way::OfRegion`]) that the reader may not have fetched yet.
+/// A lent piece that the reader may not have fetched yet.
 #[derive(Debug)]
 struct LoanedPiece {
     /// How many pieces were lent in all with it, and its cell.
     number: u32,
     cell: u32,
-    key: u64,
+    /// Of which memory region it is ([`Way::OfRegion`]).
+    key: Option<u64>,
     memory: Range<usize>,
     /// Its bytes, if the region was to be closed.
     kept: Option<Box<[u8]>>,
@@ -106,6 +110,13 @@ pub struct LocalPipe {
     size: usize,
     /// The lent piece that comes next, once a part of it was fetched.
     piece: Cell<Option<PieceInPart>>,
+    /// The system does not let this end read the other's memory any more.
+    unreadable: Cell<bool>,
+    /// The request for a copy of a part of the piece that is under way, and the last one; and the last of the
+    /// other end's.
+    request: Cell<Option<CopyRequest>>,
+    last_request: Cell<Option<CopyRequest>>,
+    answered: Cell<Option<CopyRequest>>,
     door: OnceCell<(Arc<PeerDoor>, u32)>,
     memory: OnceCell<PeerMemory>,
     /// This process takes part in barriers of all processes.
@@ -141,6 +152,7 @@ impl LocalPipe {
 
     fn of(segment: SharedSegment) -> Self {
         let size = segment.ring_size() as u32;
+        segment.out().set_answers();
         Self {
             writer: RingWriter::new(size),
             reader: RingReader::new(size),
@@ -150,6 +162,10 @@ impl LocalPipe {
             inward_bytes: segment.inward_bytes(),
             size: segment.ring_size(),
             piece: Cell::new(None),
+            unreadable: Cell::new(false),
+            request: Cell::new(None),
+            last_request: Cell::new(None),
+            answered: Cell::new(None),
             door: OnceCell::new(),
             memory: OnceCell::new(),
             barriers: barriers::are_there(),
@@ -472,11 +488,10 @@ impl LocalPipe {
             unsafe { body.cast::<LentPiece>().write_unaligned(piece) };
         });
         self.writer.publish(self.out(), CellKind::Lent, 1);
-        if let Way::OfRegion(key) = way {
-            let memory = at as usize..at as usize + len;
-            let piece = LoanedPiece { number: self.writer.lent(), cell, key, memory, kept: None };
-            self.loaned.borrow_mut().push_back(piece);
-        }
+        let key = if let Way::OfRegion(key) = way { Some(key) } else { None };
+        let memory = at as usize..at as usize + len;
+        let piece = LoanedPiece { number: self.writer.lent(), cell, key, memory, kept: None };
+        self.loaned.borrow_mut().push_back(piece);
         self.writer.sent_all();
         self.notify();
         Ok(true)
@@ -507,6 +522,9 @@ impl LocalPipe {
             |calls: &LendingCalls| self.writer.fetched().wrapping_sub(calls.lent) <= u32::MAX / 2;
         if !is_done(first) {
             self.writer.look_fetched(self.out())?;
+            if let Some(request) = self.out().copy_request(self.answered.get()) {
+                self.answer(request);
+            }
         }
         let is_back = |piece: &mut LoanedPiece| self.was_fetched(piece);
         while self.loaned.borrow_mut().pop_front_if(is_back).is_some() {}
@@ -516,6 +534,27 @@ impl LocalPipe {
             done = Some(FetchedCalls { low, high: calls.calls.high });
         }
         done.ok_or(Error::AGAIN)
+    }
+
+    /// Copies what the other end has asked for, of a piece that it may not read.
+    #[cold]
+    fn answer(&self, request: CopyRequest) {
+        self.answered.set(Some(request));
+        let loaned = self.loaned.borrow();
+        let is_asked_for = |piece: &&LoanedPiece| piece.number == request.piece();
+        let piece = loaned.iter().find(is_asked_for).filter(|piece| !self.was_fetched(piece));
+        let Some(piece) = piece else { return };
+        let from = usize::try_from(request.from).unwrap_or(usize::MAX);
+        let n = piece.memory.len().saturating_sub(from).min(COPY_ROOM);
+        if n == 0 {
+            return;
+        }
+        let start = piece.kept.as_deref().map_or(piece.memory.start as *const u8, <[u8]>::as_ptr);
+        // SAFETY: the part is of the piece, which is readable until it was fetched, or of the bytes that
+        // were kept in its place; there is room for it, which is no memory of the caller's.
+        unsafe { self.segment.out_copies().as_ptr().copy_from_nonoverlapping(start.add(from), n) };
+        self.out().answer_copy(request);
+        self.notify();
     }
 
     /// Whether the other end has fetched a piece, as far as the last look tells.
@@ -531,7 +570,7 @@ impl LocalPipe {
         self.writer.look_fetched(self.out())?;
         let mut copied = 0;
         for piece in self.loaned.borrow_mut().iter_mut() {
-            if piece.key != key || piece.kept.is_some() || self.was_fetched(piece) {
+            if piece.key != Some(key) || piece.kept.is_some() || self.was_fetched(piece) {
                 continue;
             }
             let len = piece.memory.len();
@@ -816,9 +855,12 @@ impl LocalPipe {
         let rest = usize::try_from(piece.len - piece.done).unwrap_or(usize::MAX);
         let n = left.min(MAX_FETCH).min(rest);
         let (mut addr, mut moves) = (word(0), 0);
-        let n = loop {
+        let read = loop {
             if addr.checked_add(piece.len).is_none() || moves > MOST_MOVES {
                 return Err(Error::PROTO);
+            }
+            if self.unreadable.get() {
+                break Err(Error::PERM);
             }
             // SAFETY: the parts are of the room that the caller gave.
             let read = unsafe { memory.read(parts(done, n), addr + piece.done) };
@@ -827,8 +869,18 @@ impl LocalPipe {
             }
             // What was read may be something else if the piece is elsewhere by now.
             match word(0) {
-                same if same == addr => break read?,
+                same if same == addr => break read,
                 other => (addr, moves) = (other, moves + 1),
+            }
+        };
+        let n = match read {
+            Ok(n) => n,
+            // The memory is not there, or the process is gone.
+            Err(error @ (Error::PROTO | Error::CONNRESET)) => return Err(error),
+            Err(error) if !self.inward().answers() => return Err(error),
+            Err(_) => {
+                self.stop_reading();
+                self.take_copy(piece.done, n, done, parts)?
             }
         };
         let piece = PieceInPart { done: piece.done + n as u64, ..piece };
@@ -842,6 +894,56 @@ impl LocalPipe {
         Ok(n)
     }
 
+    /// Does not read the other end's memory from here on, as when the system does not let this end do so any
+    /// more: what is lent already the other end copies.
+    #[doc(hidden)]
+    pub fn stop_reading(&self) {
+        self.unreadable.set(true);
+        self.inward().set_cannot_fetch();
+    }
+
+    /// Takes up to `n` bytes, of those of a lent piece from one on, that the other end has copied at this end's
+    /// request: how many, -FI_EAGAIN if they are not there yet. `parts` tells where they go, from byte `done` on.
+    #[cold]
+    fn take_copy<P: Iterator<Item = (*mut u8, usize)>>(
+        &self,
+        from: u64,
+        n: usize,
+        done: usize,
+        parts: &impl Fn(usize, usize) -> P,
+    ) -> Result<usize> {
+        let words = self.inward();
+        let request = self.request.get().unwrap_or_else(|| {
+            let piece = self.reader.fetched().wrapping_add(1);
+            let request = words.request_copy(piece, from, self.last_request.get());
+            self.request.set(Some(request));
+            self.last_request.set(Some(request));
+            self.notify();
+            request
+        });
+        for _ in 0..COPY_LOOKS {
+            if words.is_withdrawn() {
+                return Err(Error::CONNRESET);
+            }
+            if words.is_answered(request) {
+                let n = n.min(COPY_ROOM);
+                let mut copy = self.segment.inward_copies().as_ptr().cast_const();
+                for (to, len) in parts(done, n) {
+                    // SAFETY: the memory has so many bytes, which the parts add up to. The caller's room is
+                    // writable, and no memory of a segment.
+                    unsafe {
+                        copy.copy_to_nonoverlapping(to, len);
+                        copy = copy.add(len);
+                    }
+                }
+                self.request.set(None);
+                return Ok(n);
+            }
+            std::hint::spin_loop();
+        }
+        Err(Error::AGAIN)
+    }
+
     /// Whether there is something to receive: bytes, lent memory, or an error that
     /// [`LocalPipe::recv`] will tell.
     #[inline]
@@ -849,7 +951,11 @@ impl LocalPipe {
         if let Some(before) = self.cooled.take() {
             barriers::pass_one_after(before, self.barriers);
         }
-        !self.reader.is_empty(self.inward())
+        let words = self.inward();
+        if let Some(request) = self.request.get() {
+            return words.is_answered(request) || words.is_withdrawn();
+        }
+        !self.reader.is_empty(words)
     }
 
     /// Whether it is worth while to send again: no call took fewer bytes than it was given, or there is
@@ -1393,6 +1499,107 @@ mod tests {
         }
     }
 
+    /// A pair of which each end may read the other's memory; none, and a skip, if the system does not let them.
+    #[track_caller]
+    fn lending_pair() -> Option<(LocalPipe, LocalPipe, MemoryToken)> {
+        let ((a, b), token) = (pair(4096), MemoryToken::new().unwrap());
+        if !with_memory([&a, &b], &token) {
+            crate::testing::skip("no process_vm_readv(2)");
+            return None;
+        }
+        Some((a, b, token))
+    }
+
+    fn lend(pipe: &LocalPipe, bytes: &[u8], way: Way) {
+        let mut list = GatherList::default();
+        assert!(list.push_bytes(bytes));
+        assert_eq!(pipe.send_list(&list, way), Ok(bytes.len()));
+    }
+
+    /// Receives so many bytes, which come as the other end copies them.
+    fn recv_copied(a: &LocalPipe, b: &LocalPipe, n: usize) -> Vec<u8> {
+        let (mut room, mut done) = (vec![0; n], 0);
+        while done < n {
+            match b.recv(&mut room[done..]) {
+                Ok(n) => done += n,
+                Err(error) => {
+                    assert_eq!((error, b.has_data()), (Error::AGAIN, false));
+                    assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+                    assert!(b.has_data(), "after {done} bytes");
+                }
+            }
+        }
+        room
+    }
+
+    #[test]
+    fn lent_memory_that_may_not_be_read_any_more_is_copied_by_its_owner() {
+        let Some((a, b, _token)) = lending_pair() else { return };
+        let large: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
+        let mut of_region = vec![7; 50_000];
+        lend(&a, &large, Way::Uncopied);
+        a.send(b"between").unwrap();
+        lend(&a, &of_region, Way::OfRegion(3));
+        assert_eq!(recv_copied(&a, &b, 30_000), large[..30_000]);
+        b.stop_reading();
+        assert!(!a.can_lend() && b.can_lend());
+        assert_eq!(recv_copied(&a, &b, 70_000), large[30_000..]);
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 0, high: 0 }));
+        assert_eq!(recv_copied(&a, &b, 7), b"between");
+        assert_eq!(recv_copied(&a, &b, 20_001), [7; 20_001]);
+        // The region may be closed meanwhile.
+        assert_eq!(a.keep_lent(3, usize::MAX), Ok(50_000));
+        of_region.fill(8);
+        assert_eq!(recv_copied(&a, &b, 29_999), [7; 29_999]);
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 1, high: 1 }));
+        // What is sent from now on is copied at once.
+        lend(&a, &large[..3000], Way::Uncopied);
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 2, high: 2 }));
+        assert_eq!(b.recv(&mut of_region), Ok(3000));
+        assert_eq!(b.recv(&mut of_region), Err(Error::AGAIN));
+    }
+
+    #[test]
+    fn a_copy_that_is_asked_for_does_not_come_when_the_memory_was_taken_back() {
+        let Some((a, b, _token)) = lending_pair() else { return };
+        let large = vec![1; 8192];
+        lend(&a, &large, Way::Uncopied);
+        b.stop_reading();
+        assert_eq!((b.recv(&mut [0; 100]), b.has_data()), (Err(Error::AGAIN), false));
+        drop(a);
+        assert_eq!((b.recv(&mut [0; 100]), b.has_data()), (Err(Error::CONNRESET), true));
+    }
+
+    #[test]
+    fn a_writer_that_copies_nothing_is_not_waited_for() {
+        let Some((a, b, _token)) = lending_pair() else { return };
+        lend(&a, &[1; 8192], Way::Uncopied);
+        a.out().set_answers_not();
+        b.stop_reading();
+        assert_eq!(b.recv(&mut [0; 100]), Err(Error::PERM));
+    }
+
+    #[test]
+    fn nothing_is_copied_but_what_was_lent_and_not_fetched() {
+        let Some((a, b, _token)) = lending_pair() else { return };
+        let (first, second) = (vec![1; 8192], vec![2; 8192]);
+        lend(&a, &first, Way::Uncopied);
+        lend(&a, &second, Way::Uncopied);
+        let mut room = vec![0; 8192];
+        assert_eq!(b.recv(&mut room), Ok(8192));
+        assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 0, high: 0 }));
+        let mut last = None;
+        for (piece, from) in [(0, 0), (1, 0), (3, 0), (u32::MAX, 0), (2, 8192), (2, u64::MAX)] {
+            let request = b.inward().request_copy(piece, from, last);
+            last = Some(request);
+            assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+            assert!(!b.inward().is_answered(request), "{piece} from {from} on");
+        }
+        let request = b.inward().request_copy(2, 8191, last);
+        assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
+        assert!(b.inward().is_answered(request));
+    }
+
     #[test]
     fn so_many_pieces_are_lent_and_no_more() {
         let (a, b) = pair(4096);
@@ -1553,6 +1760,10 @@ mod tests {
                 Ok(n) => {
                     idle = false;
                     received += n;
+                    if received > total / 2 {
+                        // The system does not let it from here on.
+                        pipe.stop_reading();
+                    }
                     let mut got = &room[..n];
                     while !got.is_empty() {
                         if receiving.is_empty() {

@@ -119,6 +119,11 @@ struct SegmentPage {
 const MAGIC: u64 = u64::from_le_bytes(*b"ofiring4");
 const WORDS: usize = size_of::<SegmentPage>().next_multiple_of(PAGE);
 
+/// Bytes behind the words, for each ring, that its writer copies parts of exposed pieces to when the
+/// reader asks for that.
+pub(crate) const COPY_ROOM: usize = (WORDS - size_of::<SegmentPage>()) / 2 / 64 * 64;
+const _: () = assert!(COPY_ROOM >= 1024);
+
 /// Bytes of segments that this process has made and has mapped.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
@@ -230,6 +235,21 @@ impl SharedSegment {
     /// The bytes of the ring that this side reads.
     pub(crate) fn inward_bytes(&self) -> NonNull<u8> {
         self.bytes(1 - self.own)
+    }
+
+    /// Where this side copies what the other one asks for: [`COPY_ROOM`] bytes.
+    pub(crate) fn out_copies(&self) -> NonNull<u8> {
+        self.copies(self.own)
+    }
+
+    /// Where the other side copies what this one asks for.
+    pub(crate) fn inward_copies(&self) -> NonNull<u8> {
+        self.copies(1 - self.own)
+    }
+
+    fn copies(&self, which: usize) -> NonNull<u8> {
+        // SAFETY: the mapping has both behind the words, and then the rings.
+        unsafe { self.memory.base.add(size_of::<SegmentPage>() + which * COPY_ROOM) }
     }
 
     fn bytes(&self, which: usize) -> NonNull<u8> {

@@ -37,6 +37,10 @@ pub(crate) struct WriterLine {
     switched_at: AtomicU64,
     /// 0, by which an earlier version of the reader knows that this writer copies nothing to its memory.
     copies: AtomicU32,
+    /// The writer copies what the reader asks for of exposed pieces.
+    answers: AtomicU32,
+    /// The last request for a copy that was answered ([`CopyRequest`]).
+    answered: AtomicU64,
 }
 
 /// What the reader of a ring says again and again.
@@ -49,6 +53,26 @@ pub(crate) struct ReaderLine {
     fetched: AtomicU32,
     /// 0, by which an earlier version of the writer knows that this reader wants nothing copied to its memory.
     wanted_copies: [AtomicU64; 6],
+    /// A request for a copy ([`CopyRequest`]): the piece's number in the upper half, that of the request in
+    /// the lower. And from where in the piece on.
+    requested: AtomicU64,
+    requested_from: AtomicU64,
+}
+
+/// A reader's request that the writer copy a part of an exposed piece to the memory that both have, because the
+/// system does not let the reader read it where it is. One is under way at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CopyRequest {
+    id: u64,
+    /// From where in the piece on.
+    pub(crate) from: u64,
+}
+
+impl CopyRequest {
+    /// The piece's number: how many were exposed by then.
+    pub(crate) fn piece(&self) -> u32 {
+        (self.id >> 32) as u32
+    }
 }
 
 /// What the reader of a ring says now and then. The writer looks there for each message: so it is in
@@ -202,11 +226,15 @@ impl RingWords {
                 withdrawn: word(),
                 switched_at: long(),
                 copies: word(),
+                answers: word(),
+                answered: long(),
             },
             reader: ReaderLine {
                 taken: word(),
                 fetched: word(),
                 wanted_copies: std::array::from_fn(|_| long()),
+                requested: long(),
+                requested_from: long(),
             },
             state: ReaderState { polled: word(), can_fetch: word() },
             cells: std::array::from_fn(|_| RingCell { head: long(), body: SharedBytes::new() }),
@@ -552,6 +580,11 @@ impl RingReader {
         next.wrapping_sub(self.told.get()) >= CELLS as u32 / 4
     }
 
+    /// Pieces fetched in all.
+    pub(crate) fn fetched(&self) -> u32 {
+        self.fetched.get()
+    }
+
     /// All that the cell stands for was read; true if the writer is to be told of room.
     #[inline(always)]
     pub(crate) fn took_cell(&self, words: &RingWords) -> bool {
@@ -634,8 +667,61 @@ impl RingWords {
         self.state.can_fetch.store(1, Ordering::Release);
     }
 
+    /// The reader cannot read the writer's memory any more.
+    pub(crate) fn set_cannot_fetch(&self) {
+        self.state.can_fetch.store(0, Ordering::Release);
+    }
+
     pub(crate) fn can_fetch(&self) -> bool {
         self.state.can_fetch.load(Ordering::Acquire) != 0
+    }
+
+    /// The writer answers requests for copies.
+    pub(crate) fn set_answers(&self) {
+        self.writer.answers.store(1, Ordering::Relaxed);
+    }
+
+    /// As an earlier version of the writer.
+    #[cfg(test)]
+    pub(crate) fn set_answers_not(&self) {
+        self.writer.answers.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn answers(&self) -> bool {
+        self.writer.answers.load(Ordering::Relaxed) != 0
+    }
+
+    /// Asks the writer for a copy of a part of an exposed piece; `before` is the request before, which is over.
+    pub(crate) fn request_copy(
+        &self,
+        piece: u32,
+        from: u64,
+        before: Option<CopyRequest>,
+    ) -> CopyRequest {
+        let number = before.map_or(0, |before| before.id as u32).wrapping_add(1).max(1);
+        let id = u64::from(piece) << 32 | u64::from(number);
+        self.reader.requested_from.store(from, Ordering::Relaxed);
+        // What was copied for the request before has been read by now.
+        self.reader.requested.store(id, Ordering::Release);
+        CopyRequest { id, from }
+    }
+
+    /// Whether the writer has copied what was asked for.
+    pub(crate) fn is_answered(&self, request: CopyRequest) -> bool {
+        self.writer.answered.load(Ordering::Acquire) == request.id
+    }
+
+    /// The request of the reader that is not the last that was answered.
+    pub(crate) fn copy_request(&self, last: Option<CopyRequest>) -> Option<CopyRequest> {
+        let id = self.reader.requested.load(Ordering::Acquire);
+        let is_new = id != last.map_or(0, |last| last.id);
+        let from = || self.reader.requested_from.load(Ordering::Relaxed);
+        is_new.then(|| CopyRequest { id, from: from() })
+    }
+
+    /// What was asked for is copied.
+    pub(crate) fn answer_copy(&self, request: CopyRequest) {
+        self.writer.answered.store(request.id, Ordering::Release);
     }
 
     pub(crate) fn switch_at(&self, bytes: u64) {

@@ -72,6 +72,8 @@ pub struct OverRings {
     together: bool,
     /// Nodes sleep until the poller has something to tell.
     dozes: bool,
+    /// Engines may not read each other's memory any more at some time.
+    forbids: bool,
     /// Passive endpoints of nodes whose endpoints are connected.
     passive: Vec<rings::RingPassive>,
 }
@@ -147,6 +149,7 @@ impl SimWorld for OverRings {
             courier: random.below(4) > 0,
             together: random.below(5) == 0,
             dozes: random.one_in(3),
+            forbids: random.one_in(3),
             passive: Vec::new(),
         }
     }
@@ -214,6 +217,10 @@ impl SimWorld for OverRings {
             return;
         }
         state.turn();
+        if self.forbids && self.world().random.one_in(200) {
+            // As when the system does not let a process read another any more.
+            state.conns.iter().for_each(|(_, conn)| conn.link.stop_reading());
+        }
         let sleeps = self.dozes && self.world().random.one_in(2) && state.prepare_to_block();
         beneath.asleep = sleeps.then_some(state.turns);
         state.check();
