@@ -378,6 +378,48 @@ static inline void ct_needs_memory(void)
 		SKIP_HERE("the system does not keep memory from children (MADV_DONTFORK)");
 	munmap(page, sysconf(_SC_PAGESIZE));
 }
+/* A socket whose closing waits for a quarter of an hour (SO_LINGER), or until `rest` is closed. */
+static inline int ct_lingering(int *rest)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct linger wait = { 1, 900 };
+	int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), few = 4096;
+	static char b[65536];
+	socklen_t n = sizeof a;
+
+	CHECK(l >= 0 && s >= 0);
+	OK(setsockopt(l, SOL_SOCKET, SO_RCVBUF, &few, sizeof few));
+	OK(bind(l, (void *)&a, n));
+	OK(listen(l, 1));
+	OK(getsockname(l, (void *)&a, &n));
+	OK(connect(s, (void *)&a, n));
+	CHECK((*rest = accept(l, NULL, NULL)) >= 0);
+	close(l);
+	while (send(s, b, sizeof b, MSG_DONTWAIT) > 0)
+		;
+	OK(setsockopt(s, SOL_SOCKET, SO_LINGER, &wait, sizeof wait));
+	return s;
+}
+/* Sends bytes and such a socket, of which no other descriptor is left; -1 if the system does not. */
+static inline int ct_send_lingering(int to, const void *b, size_t len, int *rest)
+{
+	union { char b[CMSG_SPACE(sizeof(int))]; struct cmsghdr h; } u = { 0 };
+	struct iovec v = { (void *)b, len };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof u };
+	int s = ct_lingering(rest), r;
+
+	u.h.cmsg_level = SOL_SOCKET;
+	u.h.cmsg_type = SCM_RIGHTS;
+	u.h.cmsg_len = CMSG_LEN(sizeof s);
+	memcpy(CMSG_DATA(&u.h), &s, sizeof s);
+	r = sendmsg(to, &m, MSG_NOSIGNAL) == (ssize_t)len ? 0 : -1;
+	if (r) {	/* it is the last one here */
+		close(*rest);
+		*rest = -1;
+	}
+	close(s);
+	return r;
+}
 /* From here on what the library prints, of this level and above, goes to a file in memory. */
 static inline void ct_keep_log(const char *level)
 {

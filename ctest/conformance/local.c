@@ -910,6 +910,55 @@ static void strangers(int rank)
 	ct_close(&h.c);
 }
 
+/*
+ * Closing a socket closes descriptors in its queue as well, and closing these may wait for as long as who
+ * sent them has chosen.  Neither calls nor fi_close wait for that.
+ */
+static void lingering(int rank)
+{
+	enum { N = 4 };
+	struct ct c;
+	struct ct_name at, name;
+	unsigned char offer[N][OFFER], greeting[GREETING] = "ofimeet1";
+	int s[N], v[2 * N], rest[2 * N];
+	fi_addr_t to;
+	char *b;
+
+	(void)rank;
+	tcp_only();
+	memset(&c, 0, sizeof c);
+	at = ct_open_rdm(&c, NULL);
+	b = ct_alloc(&c, 64);
+	for (int i = 0; i < N; i++) {
+		name = at;
+		((struct sockaddr_in *)name.b)->sin_port = htons(1000 + i);
+		to = ct_insert(&c, &name);
+		s[i] = stranger(&c, &at, 1000 + i, offer[i]);
+		/* with the cookie that is asked for, and without */
+		memcpy(greeting + 8, offer[i] + 16, 24);
+		greeting[16] ^= i % 2;
+		v[i] = visit(offer[i]);
+		if (ct_send_lingering(v[i], i == 3 ? "?" : (char *)greeting, i == 3 ? 1 : GREETING, &rest[i]))
+			SKIP_HERE("no descriptors may be sent: %s", strerror(errno));
+		ct_idle(&c, 10);
+		exchange(&c, s[i], b, to);
+	}
+	/* and who waits to be accepted */
+	for (int i = N; i < 2 * N; i++) {
+		v[i] = visit(offer[0]);
+		OK(ct_send_lingering(v[i], "?", 1, &rest[i]));
+	}
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	for (int i = 0; i < 2 * N; i++) {
+		close(rest[i]);
+		close(v[i]);
+	}
+	for (int i = 0; i < N; i++)
+		close(s[i]);
+	ct_close(&c);
+}
+
 static const struct ct_test tests[] = {
 	{ "peers of a host talk through memory, of which nothing is left afterwards", met, CT_REL },
 	{ "an endpoint tells how many of its peers it talks to through memory", links_told, CT_REL },
@@ -929,6 +978,7 @@ static const struct ct_test tests[] = {
 	{ "a peer may be killed at any moment of the meeting or after it", killed, CT_RDM | CT_REL },
 	{ "a peer that is killed leaves an error entry in each phase, memory lent or not", killed_lending, CT_RDM | CT_REL | CT_SOLO },
 	{ "a peer that is killed leaves an error entry in each phase where large messages are copied", killed_copying, CT_RDM | CT_REL | CT_SOLO },
+	{ "descriptors whose closing waits, from any process, keep no call waiting", lingering, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
 	{ "who comes to a meeting and is not the peer harms nobody", strangers, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
 };
 CT_MAIN("local", tests)

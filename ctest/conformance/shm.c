@@ -1004,6 +1004,42 @@ static void stranger(int rank)
 		close(s[i]);
 	ct_close(&c);
 }
+/*
+ * Closing a socket closes descriptors in its queue as well, and closing these may wait for as long as who
+ * sent them has chosen.  Neither calls nor fi_close wait for that.
+ */
+static void lingering(int rank)
+{
+	enum { N = 6 };
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct ct c = { .o = { .caps = FI_TAGGED } };
+	struct ct_name n;
+	socklen_t len;
+	int s[2 * N], rest[2 * N];
+
+	(void)rank;
+	shm_only();
+	n = open_as(&c, NULL, NULL);
+	c.peer = ct_insert(&c, &n);
+	len = offsetof(struct sockaddr_un, sun_path) + 1 +
+		snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "ofi-shm-1/%d/%s", geteuid(), n.b + 9);
+	for (int i = 0; i < 2 * N; i++) {
+		CHECK((s[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0);
+		OK(connect(s[i], (void *)&a, len));
+		/* no name; and a name, and more */
+		ct_send_lingering(s[i], i % 2 ? "\377x" : "\3abc\1\2\3\4", i % 2 ? 2 : 8, &rest[i]);
+		if (i < N)
+			ct_idle(&c, 10);
+	}
+	/* the others wait to be accepted */
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	for (int i = 0; i < 2 * N; i++) {
+		close(rest[i]);
+		close(s[i]);
+	}
+	ct_close(&c);
+}
 #define PEERS 300
 static void many(int rank)
 {
@@ -1708,6 +1744,7 @@ static const struct ct_test tests[] = {
 	{ "a small /dev/shm, or none, is no matter", small_shm, CT_RDM },
 	{ "another user's processes are no peers", other_user, CT_RDM },
 	{ "callers that say nothing, or nonsense, stop nobody", stranger, CT_SOLO | CT_RDM },
+	{ "descriptors whose closing waits, from any process, keep no call waiting", lingering, CT_SOLO | CT_RDM },
 	{ "three hundred peers of one endpoint", many, CT_SOLO | CT_RDM },
 	{ "many endpoints call each other at one moment, and all are heard", first_contacts, CT_RDM },
 	{ "an endpoint that takes the name of another of its process is reached, and nothing is left of that", replaced, CT_SOLO | CT_RDM },

@@ -8,7 +8,7 @@
 use ofi_provider::error::{Error, Result};
 use ofi_provider::link_addr::MARK_LEN;
 use ofi_provider::sys;
-use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -16,17 +16,16 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 #[derive(Debug)]
 pub(crate) struct Beacon {
     mark: [u8; MARK_LEN],
-    _socket: UnixDatagram,
+    _socket: OwnedFd,
 }
 
 /// Names tried before giving up: that one is taken happens with no chance at all.
 const ATTEMPTS: usize = 8;
 
 /// The name of the socket of a mark, for processes of this user.
-fn name(mark: &[u8; MARK_LEN]) -> Result<SocketAddr> {
+fn name(mark: &[u8; MARK_LEN]) -> String {
     let number = u128::from_be_bytes(*mark);
-    let name = format!("ofi-lnx/{}/{number:032x}", sys::user());
-    Ok(SocketAddr::from_abstract_name(name)?)
+    format!("ofi-lnx/{}/{number:032x}", sys::user())
 }
 
 impl Beacon {
@@ -36,10 +35,10 @@ impl Beacon {
             let mut mark = [0; MARK_LEN];
             mark[..8].copy_from_slice(&sys::random().to_ne_bytes());
             mark[8..].copy_from_slice(&sys::random().to_ne_bytes());
-            match UnixDatagram::bind_addr(&name(&mark)?) {
+            match sys::name_holder(name(&mark).as_bytes()) {
                 Ok(socket) => return Ok(Self { mark, _socket: socket }),
-                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-                Err(error) => return Err(error.into()),
+                Err(Error::ADDRINUSE) => {}
+                Err(error) => return Err(error),
             }
         }
         Err(Error::ADDRINUSE)
@@ -56,7 +55,7 @@ pub(crate) fn is_here(mark: &[u8; MARK_LEN]) -> bool {
     let found = || -> Result {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
-        Ok(socket.connect_addr(&name(mark)?)?)
+        Ok(socket.connect_addr(&SocketAddr::from_abstract_name(name(mark))?)?)
     };
     found().is_ok()
 }
@@ -73,6 +72,10 @@ mod tests {
         let mut wrong = one.mark();
         wrong[3] ^= 1;
         assert!(!is_here(&wrong) && !is_here(&[0; MARK_LEN]));
+        // Nothing can be sent there, which would stay until the end, descriptors among it.
+        let socket = UnixDatagram::unbound().unwrap();
+        let at = SocketAddr::from_abstract_name(name(&one.mark())).unwrap();
+        assert!(socket.send_to_addr(b"x", &at).is_err());
         let gone = one.mark();
         drop(one);
         assert!(!is_here(&gone) && is_here(&other.mark()));

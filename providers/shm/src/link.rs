@@ -251,7 +251,7 @@ impl ByteLink for ShmLink {
     }
 
     fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
-        list.receive(self.socket.fd())
+        self.socket.recv_list(list)
     }
 
     fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {

@@ -6,6 +6,7 @@ pub mod addr;
 pub mod atomic;
 #[allow(unsafe_code)]
 pub mod buf;
+pub(crate) mod closer;
 pub mod courtesy;
 #[allow(unsafe_code)]
 pub mod facts;
@@ -21,6 +22,8 @@ pub mod matching;
 pub(crate) mod primitives;
 pub mod progress;
 pub mod reserved;
+#[allow(unsafe_code)]
+pub(crate) mod rights;
 pub(crate) mod ring_queue;
 #[allow(unsafe_code)]
 pub mod secret;

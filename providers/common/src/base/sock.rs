@@ -1,8 +1,11 @@
 //! Sockets that carry bytes in order, of any family: no call blocks.
 //!
 //! Addresses are the bytes of a `sockaddr` of the socket's family, as the system has them.
+use crate::buf::ScatterList;
 use crate::error::{Error, Result};
-use crate::sys::{check, set_option};
+use crate::sys::{check, count_forks, generation, set_option};
+use crate::{closer, rights};
+use core::mem::ManuallyDrop;
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -13,27 +16,56 @@ const LONGEST: usize = size_of::<libc::sockaddr_storage>();
 type NameCall =
     unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
+/// What may come to a socket beside bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Rights {
+    /// Nothing.
+    None,
+    /// Descriptors of other processes (AF_UNIX), which the kernel cannot refuse.
+    /// The number is of the process that made the socket ([`generation`]); a forked child has it as well.
+    May(u32),
+}
+
 /// A stream socket, bound or connected or neither.
+///
+/// No call waits because of descriptors that another process sends to it ([`rights`]): they end the stream.
 #[derive(Debug)]
-pub struct StreamSocket(OwnedFd);
+pub struct StreamSocket {
+    /// Taken by the destructor alone.
+    fd: ManuallyDrop<OwnedFd>,
+    rights: Rights,
+}
 
 impl StreamSocket {
     /// A new socket of this family (AF_INET, AF_UNIX …).
     pub fn new(family: libc::c_int) -> Result<Self> {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no memory is involved; the result is checked, then owned once.
-        unsafe { Ok(Self(OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?))) }
+        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?) };
+        let may = family == libc::AF_UNIX && !rights::refuse(fd.as_fd());
+        Ok(Self::of(fd, may))
+    }
+
+    /// `may`: other processes may send descriptors to the socket.
+    fn of(fd: OwnedFd, may: bool) -> Self {
+        let rights = if may {
+            count_forks();
+            Rights::May(generation())
+        } else {
+            Rights::None
+        };
+        Self { fd: ManuallyDrop::new(fd), rights }
     }
 
     /// The socket's descriptor.
     #[inline(always)]
     pub fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
     }
 
     /// Sets an option that is a number.
     pub fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result {
-        set_option(self.0.as_fd(), level, name, value)
+        set_option(self.fd.as_fd(), level, name, value)
     }
 
     /// Sets an option that is a text.
@@ -99,8 +131,13 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Accepts a connection that waits, with its peer's address; -FI_EAGAIN if none does.
+    /// Accepts a connection that waits, with its peer's address; -FI_EAGAIN if none does, -FI_ENOBUFS if too
+    /// many are being closed.
     pub fn accept(&self) -> Result<(Self, Vec<u8>)> {
+        let may = self.rights != Rights::None;
+        if may && closer::is_behind() {
+            return Err(Error::NOBUFS);
+        }
         let mut raw = [0u8; LONGEST];
         let mut len = raw.len() as libc::socklen_t;
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -108,9 +145,9 @@ impl StreamSocket {
         // checked, then owned once.
         let socket = unsafe {
             let fd = libc::accept4(self.fd(), raw.as_mut_ptr().cast(), &raw mut len, flags);
-            Self(OwnedFd::from_raw_fd(check(fd)?))
+            OwnedFd::from_raw_fd(check(fd)?)
         };
-        Ok((socket, raw[..(len as usize).min(raw.len())].to_vec()))
+        Ok((Self::of(socket, may), raw[..(len as usize).min(raw.len())].to_vec()))
     }
 
     fn name(&self, get: NameCall) -> Result<Vec<u8>> {
@@ -135,16 +172,57 @@ impl StreamSocket {
     /// (pthread_cancel(3)), as it could be in recv(3), which is also dearer for that.
     #[inline(always)]
     pub fn recv(&self, room: &mut [u8]) -> Result<usize> {
-        rustix::net::recv(&self.0, room, RecvFlags::DONTWAIT)
+        if self.rights != Rights::None {
+            return self.recv_bytes(room);
+        }
+        self.recv_any(room)
+    }
+
+    #[inline(always)]
+    fn recv_any(&self, room: &mut [u8]) -> Result<usize> {
+        rustix::net::recv(&*self.fd, room, RecvFlags::DONTWAIT)
             .map(|(n, _)| n)
             .map_err(|errno| Error::from_code(errno.raw_os_error()))
+    }
+
+    /// [`recv`](Self::recv) of bytes with which no descriptors come: -FI_EPROTO if some do, which stay where they are.
+    #[inline(never)]
+    fn recv_bytes(&self, room: &mut [u8]) -> Result<usize> {
+        match rights::peek(self.fd(), room)? {
+            (_, true) => Err(Error::PROTO),
+            // More may have come since, and stays.
+            (n, false) => self.recv_any(&mut room[..n]),
+        }
+    }
+
+    /// [`recv`](Self::recv) to the room of a list.
+    pub fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
+        if self.rights == Rights::None {
+            return list.receive(self.fd());
+        }
+        let mut done = 0;
+        while let Some(room) = list.room_from(done) {
+            let len = room.len();
+            match self.recv(room) {
+                Ok(n) => {
+                    done += n;
+                    if n < len {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                // What came is told of first; the error comes again.
+                Err(_) => break,
+            }
+        }
+        Ok(done)
     }
 
     /// Sends without blocking or SIGPIPE; returns how many bytes the socket took. Not send(3), as in
     /// [`recv`](Self::recv).
     #[inline(always)]
     pub fn send(&self, bytes: &[u8]) -> Result<usize> {
-        rustix::net::send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+        rustix::net::send(&*self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             .map_err(|errno| Error::from_code(errno.raw_os_error()))
     }
 
@@ -195,6 +273,18 @@ impl StreamSocket {
     }
 }
 
+impl Drop for StreamSocket {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it afterwards.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        match self.rights {
+            // A child's copy is not the last, and must not end the parent's.
+            Rights::May(process) if process == generation() => rights::close_socket(fd),
+            Rights::May(_) | Rights::None => drop(fd),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,6 +293,58 @@ mod tests {
     fn raw(name: &str) -> Vec<u8> {
         let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
         [&family, &b"\0"[..], name.as_bytes()].concat()
+    }
+
+    /// Sockets to which the kernel lets others send descriptors.
+    fn unrefusing() -> StreamSocket {
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no memory is involved; the result is checked, then owned once.
+        let fd =
+            unsafe { OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0)).unwrap()) };
+        StreamSocket::of(fd, true)
+    }
+
+    #[test]
+    fn descriptors_that_come_are_not_received_and_keep_no_call_waiting() {
+        let at = raw(&format!("ofi-sock-rights/{}", std::process::id()));
+        let listener = unrefusing();
+        listener.bind(&at).unwrap();
+        listener.listen(8).unwrap();
+        let mut rests = Vec::new();
+        let mut calls = |bytes: &[u8], with: &[u8]| {
+            let caller = unrefusing();
+            caller.connect(&at).unwrap();
+            assert_eq!(caller.send(bytes), Ok(bytes.len()));
+            if !with.is_empty() {
+                let (fd, rest) = rights::lingering();
+                rights::send_with(caller.fd.as_fd(), with, fd.as_fd());
+                rests.push(rest);
+            }
+            caller
+        };
+        let mut room = [0; 8];
+        let honest = calls(b"before", b"");
+        let accepted = listener.accept().unwrap().0;
+        let (mut list, mut rooms) = (ScatterList::default(), [[0; 4]; 2]);
+        rooms.iter_mut().for_each(|room| assert!(list.push_room(room)));
+        assert_eq!((accepted.recv_list(&mut list), &rooms), (Ok(6), &[*b"befo", *b"re\0\0"]));
+        assert_eq!(accepted.recv(&mut room), Err(Error::AGAIN));
+        drop(honest);
+        assert_eq!(accepted.recv(&mut room), Ok(0));
+        let hostile = calls(b"before", b"with");
+        let accepted = listener.accept().unwrap().0;
+        // One look finds both.
+        let mut list = ScatterList::default();
+        list.push_room(&mut room[..4]);
+        assert_eq!(accepted.recv_list(&mut list), Err(Error::PROTO));
+        assert_eq!(accepted.recv(&mut room), Err(Error::PROTO));
+        drop(accepted);
+        assert_eq!(hostile.send(b"more"), Err(Error::from_code(libc::EPIPE)));
+        // Those that wait to be accepted, as well.
+        let _waiting = [calls(b"", b"x"), calls(b"", b"x")];
+        drop(listener);
+        let again = unrefusing();
+        again.bind(&at).unwrap();
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Safe wrappers for the system calls that the standard library does not have.
 use crate::addr;
 use crate::error::{Error, Result};
+use crate::rights::ReceivedFd;
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 /// Turns a system call's -1 into the error it left in errno.
@@ -34,6 +35,22 @@ pub fn shared_udp_socket(at: &SocketAddr) -> Result<UdpSocket> {
     // SAFETY: the address outlives the call, which only reads it.
     check(unsafe { libc::bind(socket.as_raw_fd(), name, len) })?;
     Ok(socket)
+}
+
+/// A unix socket of this abstract name (unix(7)) to which others can connect and send nothing, neither bytes nor
+/// descriptors; -FI_EADDRINUSE if another has the name.
+pub fn name_holder(name: &[u8]) -> Result<OwnedFd> {
+    let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
+    let at = [&family, &b"\0"[..], name].concat();
+    // SAFETY: the address's bytes outlive the call; the descriptor is checked, then owned once.
+    unsafe {
+        let fd = check(libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
+        let socket = OwnedFd::from_raw_fd(fd);
+        // Before any other process can know of it.
+        check(libc::shutdown(fd, libc::SHUT_RD))?;
+        check(libc::bind(fd, at.as_ptr().cast(), at.len() as libc::socklen_t))?;
+        Ok(socket)
+    }
 }
 
 /// Sets an option of a socket that is a number.
@@ -321,9 +338,16 @@ impl EventFd {
         }
     }
 
-    /// What another process made.
-    pub(crate) fn of(fd: OwnedFd) -> Self {
-        Self(fd)
+    /// What another process sent: -FI_EPROTO if it is nothing of this kind, which does not raise signals, or if
+    /// it makes its writers wait.
+    pub(crate) fn received(fd: ReceivedFd) -> Result<Self> {
+        let raw = fd.get().ok_or(Error::PROTO)?.as_raw_fd();
+        let what = std::fs::read_link(format!("/proc/thread-self/fd/{raw}"));
+        let is_event = what.is_ok_and(|what| what.as_os_str() == "anon_inode:[eventfd]");
+        if !is_event || !is_nonblocking(raw)? {
+            return Err(Error::PROTO);
+        }
+        fd.into_known().map(Self).ok_or(Error::PROTO)
     }
 
     /// Makes the descriptor readable, if it is not already.

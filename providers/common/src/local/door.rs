@@ -34,6 +34,13 @@ impl LocalDoor {
         self.bell.as_fd()
     }
 
+    /// The bell, as a peer has it.
+    #[cfg(test)]
+    pub(crate) fn bell_for_peer(&self) -> EventFd {
+        let bell = self.bell().try_clone_to_owned().unwrap();
+        EventFd::received(crate::rights::ReceivedFd::new(bell)).unwrap()
+    }
+
     /// The bell's descriptor, to be watched while the engine sleeps for being rung
     /// ([`Epoll::add_edge`](crate::sys::Epoll::add_edge)): nobody reads it.
     pub fn bell_fd(&self) -> RawFd {
@@ -83,8 +90,8 @@ pub struct PeerDoor {
 
 impl PeerDoor {
     /// The door and the bell of these descriptors, which the peer sent.
-    pub fn open(memory: BorrowedFd<'_>, bell: OwnedFd) -> Result<Self> {
-        Ok(Self { door: SharedDoor::open(memory)?, bell: EventFd::of(bell) })
+    pub(crate) fn open(memory: BorrowedFd<'_>, bell: EventFd) -> Result<Self> {
+        Ok(Self { door: SharedDoor::open(memory)?, bell })
     }
 
     /// Asks the peer to look at the connection that it calls by this number.
@@ -100,6 +107,7 @@ mod tests {
     #[test]
     fn a_bell_that_was_made_to_block_is_not_rung() {
         let door = LocalDoor::new().unwrap();
+        let peer = PeerDoor::open(door.memory(), door.bell_for_peer()).unwrap();
         let bell = door.bell_fd();
         let full = (u64::MAX - 1).to_ne_bytes();
         // SAFETY: eight bytes are read from `full`; the descriptor is open.
@@ -107,8 +115,6 @@ mod tests {
             assert_eq!(libc::write(bell, full.as_ptr().cast(), full.len()), 8);
             assert_eq!(libc::fcntl(bell, libc::F_SETFL, 0), 0);
         }
-        let peer =
-            PeerDoor::open(door.memory(), door.bell().try_clone_to_owned().unwrap()).unwrap();
         assert!(door.fall_asleep());
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

@@ -10,12 +10,15 @@
 //! Everybody on the host may connect: strangers are hung up on, as is who says anything but what is
 //! expected. A cookie is good for one meeting, and nothing but this meeting depends on what happens
 //! here: the link goes on as it is.
+use crate::closer;
 use crate::cma::{MemoryToken, PeerMemory};
 use crate::door::{LocalDoor, PeerDoor};
 use crate::error::{Error, Result};
+use crate::rights::{self, ReceivedFd};
 use crate::ring::LocalPipe;
-use crate::segment::{MIN_RING, made_bytes, segment_bytes};
-use crate::sys::{check, fill_random, is_nonblocking};
+use crate::segment::{MIN_RING, ReceivedMemory, made_bytes, segment_bytes};
+use crate::sys::{EventFd, check, count_forks, fill_random, generation};
+use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
@@ -70,13 +73,24 @@ fn system_name(name: &Secret) -> Vec<u8> {
 
 /// A socket of a meeting: packets, with descriptors. No call blocks.
 #[derive(Debug)]
-struct MeetingSocket(OwnedFd);
+struct MeetingSocket {
+    /// Taken by the destructor alone.
+    fd: ManuallyDrop<OwnedFd>,
+    /// The process that made the socket ([`generation`]). A forked child has it as well.
+    process: u32,
+}
 
 impl MeetingSocket {
     fn new() -> Result<Self> {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no memory is involved; the result is checked, then owned once.
-        unsafe { Ok(Self(OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0))?))) }
+        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, kind, 0))?) };
+        Ok(Self::of(fd))
+    }
+
+    fn of(fd: OwnedFd) -> Self {
+        count_forks();
+        Self { fd: ManuallyDrop::new(fd), process: generation() }
     }
 
     /// The process at the other end, 0 if it is in another namespace of processes; -FI_EACCES if
@@ -88,7 +102,7 @@ impl MeetingSocket {
         // SAFETY: the kernel writes at most `len` bytes to `peer`, which is what the option is.
         check(unsafe {
             let at = (&raw mut peer).cast();
-            libc::getsockopt(self.0.as_raw_fd(), level, name, at, &raw mut len)
+            libc::getsockopt(self.fd.as_raw_fd(), level, name, at, &raw mut len)
         })?;
         // SAFETY: asks for a number.
         let own = unsafe { libc::geteuid() };
@@ -121,7 +135,7 @@ impl MeetingSocket {
         };
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: `message` points to what outlives the call, which only reads it.
-        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, flags) };
+        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
         match usize::try_from(sent) {
             Ok(sent) if sent == bytes.len() => Ok(()),
             Ok(_) => Err(Error::IO),
@@ -129,9 +143,10 @@ impl MeetingSocket {
         }
     }
 
-    /// Receives the message that is there, which has to be just as long as `room` and to come with
-    /// just so many descriptors; -FI_EAGAIN if there is none. All others are closed again.
-    fn receive<const FDS: usize>(&self, room: &mut [u8]) -> Result<[OwnedFd; FDS]> {
+    /// Reads the message that is there, which has to be just as long as `room` and to come with
+    /// just so many descriptors; -FI_EAGAIN if there is none. It stays in the queue with descriptors of its own,
+    /// for which there may be no room, until it is [taken](Self::take).
+    fn look<const FDS: usize>(&self, room: &mut [u8]) -> Result<[ReceivedFd; FDS]> {
         let mut control = [0u64; 16];
         let mut more = 0u8;
         let len = room.len();
@@ -144,9 +159,9 @@ impl MeetingSocket {
         (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), 2);
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
-        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_PEEK;
         // SAFETY: `message` points to what outlives the call, for the kernel to write to.
-        let got = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut message, flags) };
+        let got = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, flags) };
         let got = usize::try_from(got).map_err(|_| Error::last_os())?;
         let mut fds = Vec::new();
         // SAFETY: the kernel's control data are whole headers with their data; descriptors in them
@@ -160,7 +175,8 @@ impl MeetingSocket {
                     let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
                     let data = libc::CMSG_DATA(header).cast::<RawFd>();
                     for at in 0..bytes / size_of::<RawFd>() {
-                        fds.push(OwnedFd::from_raw_fd(data.add(at).read_unaligned()));
+                        let fd = OwnedFd::from_raw_fd(data.add(at).read_unaligned());
+                        fds.push(ReceivedFd::new(fd));
                     }
                 }
                 header = libc::CMSG_NXTHDR(&raw const message, header);
@@ -172,6 +188,24 @@ impl MeetingSocket {
                 Err(Error::PROTO)
             }
             _ => fds.try_into().map_err(|_| Error::PROTO),
+        }
+    }
+
+    /// Takes the message that was read out of the queue. Closing what came with it does not wait.
+    fn take(&self) {
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: there is no room to write to.
+        unsafe { libc::recv(self.fd.as_raw_fd(), std::ptr::null_mut(), 0, flags) };
+    }
+}
+
+impl Drop for MeetingSocket {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it afterwards.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        // A child's copy is not the last, and must not end the parent's.
+        if self.process == generation() {
+            rights::close_socket(fd);
         }
     }
 }
@@ -189,10 +223,10 @@ impl MeetingPlace {
         let at = system_name(&name);
         // SAFETY: the kernel reads the address's bytes, which outlive the call.
         check(unsafe {
-            libc::bind(listener.0.as_raw_fd(), at.as_ptr().cast(), at.len() as libc::socklen_t)
+            libc::bind(listener.fd.as_raw_fd(), at.as_ptr().cast(), at.len() as libc::socklen_t)
         })?;
         // SAFETY: no memory is involved.
-        check(unsafe { libc::listen(listener.0.as_raw_fd(), BACKLOG) })?;
+        check(unsafe { libc::listen(listener.fd.as_raw_fd(), BACKLOG) })?;
         Ok(Self { listener, name })
     }
 
@@ -201,8 +235,8 @@ impl MeetingPlace {
         let (nobody, none) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: no address is asked for; the result is checked, then owned once.
         unsafe {
-            let fd = libc::accept4(self.listener.0.as_raw_fd(), nobody, none, flags);
-            Ok(MeetingSocket(OwnedFd::from_raw_fd(check(fd)?)))
+            let fd = libc::accept4(self.listener.fd.as_raw_fd(), nobody, none, flags);
+            Ok(MeetingSocket::of(OwnedFd::from_raw_fd(check(fd)?)))
         }
     }
 }
@@ -267,13 +301,13 @@ pub struct MeetingCall {
 impl MeetingCall {
     /// The descriptor that is readable when the answer is there.
     pub fn fd(&self) -> RawFd {
-        self.socket.0.as_raw_fd()
+        self.socket.fd.as_raw_fd()
     }
 
     /// Takes room for the answer's descriptors.
     fn take_room(&mut self) -> Result {
         while self.room.len() < ANSWER_FDS {
-            self.room.push(self.socket.0.try_clone().map_err(|_| Error::last_os())?);
+            self.room.push(self.socket.fd.try_clone().map_err(|_| Error::last_os())?);
         }
         Ok(())
     }
@@ -332,7 +366,7 @@ impl MeetingHost {
             return Ok(None);
         }
         let place = self.place.insert(MeetingPlace::new()?);
-        Ok(Some(place.listener.0.as_raw_fd()))
+        Ok(Some(place.listener.fd.as_raw_fd()))
     }
 
     /// Closes that place, until it is opened again.
@@ -342,7 +376,7 @@ impl MeetingHost {
 
     /// The descriptor of the place where the engine is met, if that is open.
     pub fn place(&self) -> Option<RawFd> {
-        self.place.as_ref().map(|place| place.listener.0.as_raw_fd())
+        self.place.as_ref().map(|place| place.listener.fd.as_raw_fd())
     }
 
     /// Offers the other end of a link to meet here. The engine calls the link by the number `link`.
@@ -386,7 +420,7 @@ impl MeetingHost {
         // SAFETY: the kernel reads the address's bytes, which outlive the call.
         check(unsafe {
             let len = at.len() as libc::socklen_t;
-            libc::connect(socket.0.as_raw_fd(), at.as_ptr().cast(), len)
+            libc::connect(socket.fd.as_raw_fd(), at.as_ptr().cast(), len)
         })?;
         let process = socket.process()?;
         let (pipe, segment) = LocalPipe::create(self.rings.next(made_bytes())?)?;
@@ -417,7 +451,7 @@ impl MeetingHost {
         &mut self,
         said: &[u8],
         process: i32,
-        [door, bell]: [OwnedFd; ANSWER_FDS],
+        [door, bell]: [ReceivedFd; ANSWER_FDS],
     ) -> Result<MetPeer> {
         let index = u32::try_from(word(said, 0)).map_err(|_| Error::PROTO)?;
         let memory = match (&self.token, word(said, 8)) {
@@ -428,17 +462,15 @@ impl MeetingHost {
     }
 
     /// The door that these descriptors are of, mapped once for all links to the same engine.
-    fn door_of(&mut self, process: i32, door: OwnedFd, bell: OwnedFd) -> Result<Arc<PeerDoor>> {
-        // Ringing must not block: a bell is of a kind that says so.
-        if !is_nonblocking(bell.as_raw_fd())? {
-            return Err(Error::PROTO);
-        }
-        // SAFETY: all zeros is a valid `stat`, which the call writes.
-        let id = unsafe {
-            let mut stat = std::mem::zeroed::<libc::stat>();
-            check(libc::fstat(door.as_raw_fd(), &raw mut stat))?;
-            (process, stat.st_dev, stat.st_ino)
-        };
+    fn door_of(
+        &mut self,
+        process: i32,
+        door: ReceivedFd,
+        bell: ReceivedFd,
+    ) -> Result<Arc<PeerDoor>> {
+        let (bell, door) = (EventFd::received(bell)?, ReceivedMemory::new(door)?);
+        let (device, number) = door.id()?;
+        let id = (process, device, number);
         self.doors.retain(|(_, door)| door.strong_count() > 0);
         // Who is in another namespace of processes has no number that tells it from others there.
         let known = self.doors.iter().find(|(known, _)| *known == id && process != 0);
@@ -455,7 +487,7 @@ impl MeetingHost {
     pub fn hear(&mut self, call: &mut MeetingCall) -> Result<MetPeer> {
         let mut answer = [0; ANSWER_LEN];
         call.room.clear();
-        let heard = call.socket.receive::<ANSWER_FDS>(&mut answer);
+        let heard = call.socket.look::<ANSWER_FDS>(&mut answer);
         if heard.as_ref().is_err_and(|error| matches!(*error, Error::AGAIN | Error::INTR)) {
             let _ = call.take_room();
         }
@@ -463,7 +495,9 @@ impl MeetingHost {
         if answer[..8] != ANSWER_MARK {
             return Err(Error::PROTO);
         }
-        self.of_peer(&answer[8..], call.process, fds)
+        let peer = self.of_peer(&answer[8..], call.process, fds)?;
+        call.socket.take();
+        Ok(peer)
     }
 
     /// Lets callers in and hears them. `guest` is called with the descriptor of each who has not
@@ -481,6 +515,10 @@ impl MeetingHost {
         let Some(place) = &self.place else { return Ok(()) };
         let (mut new, mut result) = (Vec::new(), Ok(()));
         for _ in 0..MAX_ACCEPTS {
+            if closer::is_behind() {
+                result = Err(Error::NOBUFS);
+                break;
+            }
             match place.accept() {
                 Ok(socket) => new.push(socket),
                 Err(Error::AGAIN) => break,
@@ -498,7 +536,7 @@ impl MeetingHost {
                 Ok((link, pipe)) => met(link, pipe),
                 Err((_, Error::AGAIN | Error::INTR)) => {
                     if at >= known {
-                        guest(socket.0.as_raw_fd());
+                        guest(socket.fd.as_raw_fd());
                     }
                     self.guests.push_back(socket);
                 }
@@ -520,11 +558,13 @@ impl MeetingHost {
     ) -> core::result::Result<(u32, LocalPipe), (Option<u32>, Error)> {
         let process = socket.process().map_err(|error| (None, error))?;
         let mut greeting = [0; GREETING_LEN];
-        let [segment, door, bell] = socket.receive(&mut greeting).map_err(|error| (None, error))?;
+        let [segment, door, bell] = socket.look(&mut greeting).map_err(|error| (None, error))?;
         let link = self.take_offer(&greeting).ok_or((None, Error::ACCES))?;
-        let pipe = LocalPipe::open(segment.as_fd())
+        let pipe = ReceivedMemory::new(segment)
+            .and_then(|segment| LocalPipe::open(segment.as_fd()))
             .and_then(|pipe| {
                 self.of_peer(&greeting[32..], process, [door, bell])?.join(&pipe);
+                socket.take();
                 Ok(pipe)
             })
             .and_then(|pipe| {
@@ -645,7 +685,7 @@ mod tests {
         // SAFETY: the kernel reads the address's bytes, which outlive the call.
         check(unsafe {
             let len = at.len() as libc::socklen_t;
-            libc::connect(socket.0.as_raw_fd(), at.as_ptr().cast(), len)
+            libc::connect(socket.fd.as_raw_fd(), at.as_ptr().cast(), len)
         })
         .unwrap();
         socket
@@ -659,7 +699,7 @@ mod tests {
     }
 
     fn is_hung_up_on(socket: &MeetingSocket) {
-        assert_eq!(socket.receive::<2>(&mut [0; ANSWER_LEN]).err(), Some(Error::CONNRESET));
+        assert_eq!(socket.look::<2>(&mut [0; ANSWER_LEN]).err(), Some(Error::CONNRESET));
     }
 
     #[test]
@@ -695,9 +735,9 @@ mod tests {
         }
         assert!(Arc::ptr_eq(&doors[0], &doors[1]));
         let third = MeetingHost::new(PAGES, true).unwrap();
-        let [memory, own] = [host.door().memory(), third.door().memory()]
-            .map(|fd| fd.try_clone_to_owned().unwrap());
-        let bell = || third.door().bell().try_clone_to_owned().unwrap();
+        let received = |fd: BorrowedFd<'_>| ReceivedFd::new(fd.try_clone_to_owned().unwrap());
+        let [memory, own] = [&host, &third].map(|host| received(host.door().memory()));
+        let bell = || received(third.door().bell());
         let process = std::process::id() as i32;
         assert!(!Arc::ptr_eq(&doors[0], &other.door_of(process, own, bell()).unwrap()));
         let claimed = other.door_of(process + 1, memory, bell()).unwrap();
@@ -754,13 +794,16 @@ mod tests {
         let (_pipe, segment) = LocalPipe::create(4096).unwrap();
         let (_end, blocking) = std::io::pipe().unwrap();
         let (segment, door, bell) = (segment.as_fd(), other.door().memory(), other.door().bell());
-        let blocking = blocking.as_fd();
+        let (blocking, pipe) = (blocking.as_fd(), std::io::pipe().unwrap().1);
+        // SAFETY: no memory is involved. It would raise a signal in who writes to it.
+        unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         for fds in [
             [door, door, bell],
             [bell, door, bell],
             [segment, segment, bell],
             [segment, bell, bell],
             [segment, door, blocking],
+            [segment, door, pipe.as_fd()],
         ] {
             let offer = host.offer(7).unwrap();
             let socket = stranger(&offer);

@@ -1098,8 +1098,7 @@ mod tests {
     }
 
     fn peer_of(door: &LocalDoor) -> Arc<PeerDoor> {
-        let bell = door.bell().try_clone_to_owned().unwrap();
-        Arc::new(PeerDoor::open(door.memory(), bell).unwrap())
+        Arc::new(PeerDoor::open(door.memory(), door.bell_for_peer()).unwrap())
     }
 
     fn rung(door: &LocalDoor) -> Vec<u32> {

@@ -1,10 +1,11 @@
 //! Memory that two processes have mapped: sealed, without a name, and gone with the last of them.
 use crate::error::{Error, Result};
+use crate::rights::ReceivedFd;
 use crate::sys::check;
 use crate::words::{DoorWords, RingWords};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The seals under which no page of a mapping can go away.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -45,17 +46,10 @@ impl SharedMemory {
     /// The memory of a descriptor that another process gave: -FI_EPROTO if a page of it could go away, or if
     /// it does not have a length that `fits`.
     pub(crate) fn open(fd: BorrowedFd<'_>, fits: impl FnOnce(usize) -> bool) -> Result<Self> {
-        // SAFETY: no memory is involved.
-        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 || seals & SEALS != SEALS {
+        if !has_seals(fd) {
             return Err(Error::PROTO);
         }
-        // SAFETY: all zeros is a valid `stat`, which the call writes.
-        let size = unsafe {
-            let mut stat = std::mem::zeroed::<libc::stat>();
-            check(libc::fstat(fd.as_raw_fd(), &raw mut stat))?;
-            stat.st_size
-        };
+        let size = status(fd)?.st_size;
         let len = usize::try_from(size).map_err(|_| Error::PROTO)?;
         if !fits(len) {
             return Err(Error::PROTO);
@@ -77,6 +71,49 @@ impl SharedMemory {
         // SAFETY: the range is the mapping's.
         check(unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTFORK) })?;
         Ok(memory)
+    }
+}
+
+/// Whether it is of memory, of which no page can go away.
+fn has_seals(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: no memory is involved. Files of other kinds have no such call.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & SEALS == SEALS
+}
+
+/// What fstat(2) says, which may wait if it is of a file that is not memory.
+fn status(fd: BorrowedFd<'_>) -> Result<libc::stat> {
+    // SAFETY: all zeros is a valid `stat`, which the call writes.
+    unsafe {
+        let mut stat = std::mem::zeroed::<libc::stat>();
+        check(libc::fstat(fd.as_raw_fd(), &raw mut stat))?;
+        Ok(stat)
+    }
+}
+
+/// A descriptor of memory that another process sent. Closing it does not wait.
+#[derive(Debug)]
+pub(crate) struct ReceivedMemory(OwnedFd);
+
+impl ReceivedMemory {
+    /// -FI_EPROTO if it is of something else, or a page of it could go away.
+    pub(crate) fn new(fd: ReceivedFd) -> Result<Self> {
+        if !fd.get().is_some_and(has_seals) {
+            return Err(Error::PROTO);
+        }
+        fd.into_known().map(Self).ok_or(Error::PROTO)
+    }
+
+    /// By which the system tells it from other memory.
+    pub(crate) fn id(&self) -> Result<(u64, u64)> {
+        let stat = status(self.as_fd())?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+}
+
+impl AsFd for ReceivedMemory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
