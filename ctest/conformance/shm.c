@@ -968,6 +968,31 @@ static void other_user(int rank)
 	ERR(fi_cq_read(c.rx, &e, 1), FI_EAGAIN);
 	ct_done(&c);
 }
+/*
+ * Where a namespace knows no users, as of a container without root, all have one number. Whether a process is of
+ * one's own user cannot be told then, not even of oneself.
+ */
+static void unknown_users(int rank)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct ct_name n;
+	struct ct c = { .o = { .caps = FI_TAGGED } };
+
+	(void)rank;
+	shm_only();
+	if (unshare(CLONE_NEWUSER))
+		SKIP_HERE("no namespaces of users: %s", strerror(errno));
+	ct_param("PEER_WAIT", "1");
+	n = open_as(&c, NULL, NULL);
+	c.peer = ct_insert(&c, &n);
+	OK(fi_trecv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(1)));
+	POST(&c, fi_tsend(c.ep, big, 8, NULL, c.peer, 1, CTX(2)));
+	EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+	EQ(err.err, FI_EACCES);
+	ERR(fi_cq_read(c.rx, &e, 1), FI_EAGAIN);
+	ct_close(&c);
+}
 /* A stranger who may not be a peer knows the socket's name, and calls. */
 static void stranger(int rank)
 {
@@ -1743,6 +1768,7 @@ static const struct ct_test tests[] = {
 	{ "no signal handler is installed, and no file made", handlers, CT_RDM },
 	{ "a small /dev/shm, or none, is no matter", small_shm, CT_RDM },
 	{ "another user's processes are no peers", other_user, CT_RDM },
+	{ "where users have no numbers no process is a peer", unknown_users, CT_SOLO | CT_RDM },
 	{ "callers that say nothing, or nonsense, stop nobody", stranger, CT_SOLO | CT_RDM },
 	{ "descriptors whose closing waits, from any process, keep no call waiting", lingering, CT_SOLO | CT_RDM },
 	{ "three hundred peers of one endpoint", many, CT_SOLO | CT_RDM },

@@ -3,7 +3,7 @@
 //! Addresses are the bytes of a `sockaddr` of the socket's family, as the system has them.
 use crate::buf::ScatterList;
 use crate::error::{Error, Result};
-use crate::sys::{check, count_forks, generation, set_option};
+use crate::sys::{check, count_forks, generation, is_own_user, set_option};
 use crate::{closer, rights};
 use core::mem::ManuallyDrop;
 use rustix::net::{RecvFlags, SendFlags};
@@ -115,7 +115,7 @@ impl StreamSocket {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         // SAFETY: `peer` is what the option is.
         unsafe { self.get(libc::SO_PEERCRED, &mut peer) }?;
-        Ok(peer.uid == crate::sys::user())
+        Ok(is_own_user(peer.uid))
     }
 
     /// Reads an option of the socket's own level.
@@ -293,6 +293,27 @@ mod tests {
     fn raw(name: &str) -> Vec<u8> {
         let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
         [&family, &b"\0"[..], name.as_bytes()].concat()
+    }
+
+    #[test]
+    fn processes_whose_users_have_no_numbers_are_not_of_one_user() {
+        let at = raw(&format!("ofi-sock-users/{}", std::process::id()));
+        let status = crate::sys::forked(|| {
+            // SAFETY: no memory is involved; the child has one thread.
+            if unsafe { libc::unshare(libc::CLONE_NEWUSER) } < 0 {
+                return 2;
+            }
+            let [listener, caller] = [0; 2].map(|_| StreamSocket::new(libc::AF_UNIX).unwrap());
+            listener.bind(&at).and_then(|()| listener.listen(1)).unwrap();
+            caller.connect(&at).unwrap();
+            let accepted = listener.accept().unwrap().0;
+            let same = [caller.is_of_same_user(), accepted.is_of_same_user()];
+            (same != [Ok(false); 2]).into()
+        });
+        if status != 0 {
+            assert_eq!(libc::WEXITSTATUS(status), 2);
+            crate::testing::skip("no namespaces of users");
+        }
     }
 
     /// Sockets to which the kernel lets others send descriptors.

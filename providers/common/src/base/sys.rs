@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Turns a system call's -1 into the error it left in errno.
@@ -68,10 +68,52 @@ pub fn set_option(
     Ok(())
 }
 
-/// The user that this process runs for (geteuid(2)).
+/// The user that this process ran for when it was first asked ([`note_user`]).
+static FIRST_USER: OnceLock<u32> = OnceLock::new();
+
+/// Notes which user the process runs for, before threads of it act for others.
+pub fn note_user() {
+    FIRST_USER.get_or_init(|| user_ids()[1]);
+}
+
+/// The calling thread's real, effective and saved user (getresuid(2)).
+fn user_ids() -> [u32; 3] {
+    let [mut real, mut effective, mut saved] = [0; 3];
+    // SAFETY: the call writes three numbers, which outlive it.
+    unsafe { libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved) };
+    [real, effective, saved]
+}
+
+/// The user that this process runs for: the same one for all its threads, of which some may act for others
+/// (setfsuid(2), seteuid(2) as a system call) while they call.
 pub fn user() -> u32 {
-    // SAFETY: asks for a number.
-    unsafe { libc::geteuid() }
+    note_user();
+    let first = FIRST_USER.get().copied();
+    user_of(user_ids(), first)
+}
+
+/// Who can become another user again is still the first one; all others have become another for good.
+fn user_of(ids: [u32; 3], first: Option<u32>) -> u32 {
+    let [_, effective, _] = ids;
+    first.filter(|_| ids != [effective; 3]).unwrap_or(effective)
+}
+
+/// Whether a process of this user, as the kernel tells it (SO_PEERCRED), runs for the user that this process runs
+/// for. In a namespace of users that does not know all of them, those that it does not know have one number, and
+/// cannot be told from each other.
+pub(crate) fn is_own_user(uid: u32) -> bool {
+    let number =
+        |file| std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
+    uid == user()
+        && (uid != number("/proc/sys/kernel/overflowuid").unwrap_or(65534) || knows_all_users())
+}
+
+/// Whether each user of the system has a number in this process's namespace.
+fn knows_all_users() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let count =
+        |line: &str| line.split_whitespace().nth(2).and_then(|count| count.parse::<u64>().ok());
+    map.lines().filter_map(count).sum::<u64>() >= u64::from(u32::MAX)
 }
 
 /// A random number from the system (getrandom(2)); 0 if it has none.
@@ -531,6 +573,32 @@ mod tests {
         assert_eq!(epoll.wait(Some(Duration::ZERO), |_| ()), Ok(1));
         epoll.remove(event.as_raw_fd());
         assert_eq!(epoll.wait(Some(Duration::ZERO), |_| ()), Ok(0));
+    }
+
+    #[test]
+    fn threads_that_act_for_others_do_not_change_for_whom_the_process_runs() {
+        assert_eq!(user_of([5, 5, 5], Some(0)), 5, "it has become another user");
+        assert_eq!(user_of([0, 5, 0], Some(0)), 0);
+        assert_eq!(user_of([5, 5, 0], Some(0)), 0);
+        // A set-user-ID program.
+        assert_eq!(user_of([5, 0, 0], Some(0)), 0);
+        assert_eq!(user_of([5, 5, 0], Some(0)), 0);
+    }
+
+    #[test]
+    fn users_without_a_number_are_not_taken_for_each_other() {
+        assert!(is_own_user(user()) && !is_own_user(user() ^ 1));
+        let status = forked(|| {
+            // SAFETY: no memory is involved; the child has one thread.
+            if unsafe { libc::unshare(libc::CLONE_NEWUSER) } < 0 {
+                return 2;
+            }
+            is_own_user(user_ids()[1]).into()
+        });
+        if status != 0 {
+            assert_eq!(libc::WEXITSTATUS(status), 2);
+            crate::testing::skip("no namespaces of users");
+        }
     }
 
     #[test]

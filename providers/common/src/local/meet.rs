@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::rights::{self, ReceivedFd};
 use crate::ring::LocalPipe;
 use crate::segment::{MIN_RING, ReceivedMemory, made_bytes, segment_bytes};
-use crate::sys::{EventFd, check, count_forks, fill_random, generation};
+use crate::sys::{EventFd, check, count_forks, fill_random, generation, is_own_user};
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -104,11 +104,7 @@ impl MeetingSocket {
             let at = (&raw mut peer).cast();
             libc::getsockopt(self.fd.as_raw_fd(), level, name, at, &raw mut len)
         })?;
-        // SAFETY: asks for a number.
-        let own = unsafe { libc::geteuid() };
-        // What users of another user namespace are called here that have no number of their own.
-        const NOBODY: libc::uid_t = 65534;
-        if peer.uid == own && own != NOBODY { Ok(peer.pid) } else { Err(Error::ACCES) }
+        if is_own_user(peer.uid) { Ok(peer.pid) } else { Err(Error::ACCES) }
     }
 
     /// Sends a message with descriptors, whole or not at all.
