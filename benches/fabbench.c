@@ -8,6 +8,9 @@
  *       bw    one-way stream, MB/s, window of 16
  *       rate  one-way stream, thousand messages a second, window of 64
  *       raw   the same over one non-blocking TCP connection: the floor
+ *   fabbench first|longest msg|rdm PROVIDER SIZE COUNT
+ *       milliseconds of the first COUNT round trips of a pair that has just met, and the longest of
+ *       them, microseconds.  FABBENCH_THREADS=1: each process has another thread, which sleeps
  *   fabbench write|read|writebw|readbw rdm PROVIDER SIZE COUNT
  *       as rate and bw, of writes to the other's memory and reads of it
  *   fabbench steps rdm PROVIDER SIZE COUNT
@@ -45,6 +48,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -309,6 +313,25 @@ static void pingpong(struct side *s, size_t n, long count, int client)
 			post_send(s, n);
 		await_sends(s, 0);
 	}
+}
+/* The longest of these round trips, microseconds. */
+static double longest(struct side *s, size_t n, long count, int client)
+{
+	double most = 0, t = now_us(), then;
+
+	for (long i = 0; i < count; i++, t = then) {
+		pingpong(s, n, 1, client);
+		then = now_us();
+		if (then - t > most)
+			most = then - t;
+	}
+	return most;
+}
+static void *sleeps(void *none)
+{
+	for (;;)
+		pause();
+	return none;
 }
 static void stream(struct side *s, size_t n, long count, int w, int client)
 {
@@ -882,13 +905,13 @@ int main(int argc, char **argv)
 	static struct side s;
 	size_t n, len = sizeof(union name);
 	long count, warm;
-	int fds[2], client, lat, bw, rma, w, st = 0;
+	int fds[2], client, lat, first, bw, rma, w, st = 0;
 	pid_t p;
-	double t;
+	double t, most;
 	union name a = { 0 };
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|write|read|writebw|readbw|steps|calm|posted|kept|idle|memory|getinfo|start|pairs|crowd|kind|couples msg|rdm|raw PROVIDER SIZE COUNT\n");
+		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|first|longest|write|read|writebw|readbw|steps|calm|posted|kept|idle|memory|getinfo|start|pairs|crowd|kind|couples msg|rdm|raw PROVIDER SIZE COUNT\n");
 		return 2;
 	}
 	provider = argv[3];
@@ -896,6 +919,7 @@ int main(int argc, char **argv)
 	count = atol(argv[5]);
 	type = strcmp(argv[2], "msg") ? FI_EP_RDM : FI_EP_MSG;
 	lat = !strcmp(argv[1], "lat") || !strcmp(argv[1], "wait");
+	first = !strcmp(argv[1], "first") || !strcmp(argv[1], "longest");
 	if (!strcmp(argv[1], "wait"))
 		wait_obj = FI_WAIT_UNSPEC;
 	if (!strcmp(argv[1], "getinfo")) {
@@ -989,6 +1013,12 @@ int main(int argc, char **argv)
 	/* each has pages of its own: those that a fork left to both are copied when a process's memory is read */
 	memset(sbuf, 1, n + 256);
 	memset(rbuf, 0, n + 256);
+	if (getenv("FABBENCH_THREADS")) {
+		pthread_t thread;
+
+		if (pthread_create(&thread, NULL, sleeps, NULL))
+			return 1;
+	}
 	if (!client) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		s.info = find(node(), "0", FI_SOURCE);
@@ -1052,6 +1082,17 @@ int main(int argc, char **argv)
 			return 1;
 	} else if (rma && read(fds[0], &place, sizeof place) != sizeof place) {
 		return 1;
+	}
+	if (first) {
+		t = now_us();
+		most = longest(&s, n, count, client);
+		t = now_us() - t;
+		if (!client)
+			pause();
+		kill(p, SIGKILL);
+		waitpid(p, &st, 0);
+		printf("%.2f\n", strcmp(argv[1], "first") ? most : t / 1000);
+		return 0;
 	}
 	warm = count / 10 + 1;
 	if (lat)

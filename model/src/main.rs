@@ -246,7 +246,7 @@ fn first_sleeper() {
 type Model = (&'static str, usize, fn());
 
 /// Each with how often a thread may be interrupted where it could go on.
-const MODELS: [Model; 25] = [
+const MODELS: [Model; 26] = [
     ("two threads take a lock twice", 8, || shared(2, 2)),
     ("three threads take a lock", 4, || shared(3, 1)),
     ("a lock is left to others", 8, idle),
@@ -272,6 +272,7 @@ const MODELS: [Model; 25] = [
     ("a ring of cells, both look at it", 4, || rings::both_poll(&[1; 6], 4)),
     ("a ring whose reader stops looking, with a barrier", 4, || rings::reader_sleeps(true, 2)),
     ("a ring whose reader stops looking, with a fence", 4, || rings::reader_sleeps(false, 2)),
+    ("a ring whose reader promises a barrier later", 4, || rings::reader_promises(2)),
     ("a ring, both sleep", 3, || rings::both_sleep(6, 6, 1)),
     ("a ring, both sleep, many bytes at a time", 2, || rings::both_sleep(9, 9, 4)),
     ("a ring of cells, both sleep", 2, || rings::both_sleep(6, 1, 1)),

@@ -212,6 +212,34 @@ pub(crate) fn both_poll(writes: &'static [usize], most: u32) {
     assert_eq!(got, bytes);
 }
 
+/// A reader that polls promises a barrier only later, and then sleeps.
+pub(crate) fn reader_promises(messages: usize) {
+    let shared = Shared::new();
+    shared.back.set_polled(true, true);
+    shared.words.set_polled(true, false);
+    let there = shared.clone();
+    let writer = spawn(move || {
+        let writer = RingWriter::new(SIZE);
+        (0..messages).for_each(|n| assert_eq!(there.write(&writer, &[n as u8]), 1));
+    });
+    let (reader, mut got) = (RingReader::new(SIZE), Vec::new());
+    while got.len() < messages {
+        if shared.read(&reader, 1, &mut got) {
+            continue;
+        }
+        shared.words.set_polled(true, true);
+        if shared.read(&reader, 1, &mut got) {
+            continue;
+        }
+        shared.words.set_polled(false, true);
+        // The barrier of all processes.
+        fence(Ordering::SeqCst);
+        shared.reader.sleep_unless(|| !reader.is_empty(&shared.words));
+    }
+    writer.join().unwrap();
+    assert_eq!(got.len(), messages);
+}
+
 /// A reader that has polled sleeps, and hears of bytes that come before and after.
 pub(crate) fn reader_sleeps(barriers: bool, messages: usize) {
     set_barriers(barriers);

@@ -53,4 +53,12 @@ pub use rdm::{
     buffered, calls, closing, contexts, endpoint, inbox, multi_recv, names, peers, receives,
 };
 
+/// What is to be done before the program that loads a plug-in goes on, and has more threads: see
+/// [`plug_in`](crate::plug_in).
+#[doc(hidden)]
+pub fn plugin_loaded() {
+    sys::note_user();
+    barriers::prepare();
+}
+
 pub use ofi::{abi, boundary, error, fid, info};

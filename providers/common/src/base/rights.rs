@@ -56,7 +56,13 @@ fn has_something(socket: BorrowedFd<'_>) -> bool {
         return unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut bytes) } != 0 || bytes != 0;
     }
     let mut byte = 0u8;
-    match peek(fd, std::slice::from_mut(&mut byte)) {
+    let mut look = || peek(fd, std::slice::from_mut(&mut byte));
+    // That the other end has closed with something unread is told once, before what is in the queue.
+    let seen = match look() {
+        Err(Error::CONNRESET) => look(),
+        seen => seen,
+    };
+    match seen {
         Ok((0, false)) => false,
         // It never was connected.
         Err(error) => error.code() != libc::ENOTCONN,
@@ -210,6 +216,11 @@ mod tests {
             assert!(empty(&|_| ()));
             assert!(!empty(&|other| send(other, b"x")));
             assert!(!empty(&|other| send_with(other.as_fd(), b"x", null.as_fd())));
+            // The other end has gone, and left something unread.
+            let [socket, other] = pair(kind);
+            send(&socket, b"x");
+            drop(other);
+            assert!(is_empty(socket.as_fd()));
             // A packet without bytes is one, and may have descriptors.
             assert_eq!(empty(&|other| send(other, b"")), stream);
             if !stream {

@@ -160,6 +160,14 @@ pub fn count_forks() {
     });
 }
 
+/// How many threads the process has; none where the system does not tell.
+pub(crate) fn threads() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    // The folder has one in it for each, and two links besides.
+    let links = std::fs::metadata("/proc/self/task").ok()?.nlink();
+    links.checked_sub(2)
+}
+
 /// A value of sysconf(3); 0 if the system does not know it.
 pub(crate) fn sysconf(what: libc::c_int) -> usize {
     // SAFETY: asks for a number; -1 if there is none.

@@ -119,8 +119,10 @@ pub struct LocalPipe {
     answered: Cell<Option<CopyRequest>>,
     door: OnceCell<(Arc<PeerDoor>, u32)>,
     memory: OnceCell<PeerMemory>,
-    /// This process takes part in barriers of all processes.
-    barriers: bool,
+    /// This process takes part in barriers of all processes, as far as this end knows.
+    barriers: Cell<bool>,
+    /// This end has said that it looks at the pipe in each turn.
+    polled: Cell<bool>,
     /// After which barrier of this process's polling has ended, if that is to be waited for.
     cooled: Cell<Option<u64>>,
     /// The number of the next call with [`Way::Uncopied`] that takes bytes.
@@ -168,7 +170,8 @@ impl LocalPipe {
             answered: Cell::new(None),
             door: OnceCell::new(),
             memory: OnceCell::new(),
-            barriers: barriers::are_there(),
+            barriers: Cell::new(barriers::are_there()),
+            polled: Cell::new(false),
             cooled: Cell::new(None),
             next_call: Cell::new(0),
             lending: RefCell::default(),
@@ -198,8 +201,27 @@ impl LocalPipe {
     /// Tells the other end's engine that there is something for it, unless it looks by itself.
     #[inline(always)]
     fn notify(&self) {
-        if self.out().must_tell_reader(self.barriers) {
+        if self.out().must_tell_reader(self.barriers.get()) {
             self.ring();
+        }
+    }
+
+    /// Asks whether the process takes part in barriers by now, if it did not before.
+    #[inline(always)]
+    fn look_for_barriers(&self) {
+        if !self.barriers.get() {
+            self.use_barriers();
+        }
+    }
+
+    #[cold]
+    fn use_barriers(&self) {
+        if barriers::are_there() {
+            self.barriers.set(true);
+            if self.polled.get() {
+                // The other end needs no fences from here on, and this one will pass a barrier.
+                self.inward().set_polled(true, true);
+            }
         }
     }
 
@@ -260,7 +282,7 @@ impl LocalPipe {
             }
         });
         self.writer.publish_short(cell, number, head_len + n);
-        self.out().reader_looks(self.barriers) || self.tell_reader()
+        self.out().reader_looks(self.barriers.get()) || self.tell_reader()
     }
 
     /// [`LocalPipe::send_joined`] of other lengths, and to a reader that waits.
@@ -746,6 +768,7 @@ impl LocalPipe {
     /// Nothing is in the ring.
     #[inline(always)]
     fn found_none(&self, words: &RingWords) {
+        self.look_for_barriers();
         // The second line of a message comes at the same time as the first, then.
         let cell = words.cell(self.reader.this_cell());
         cell.body.with(|body| prefetch(body.wrapping_add(FIRST_LINE)));
@@ -949,8 +972,9 @@ impl LocalPipe {
     #[inline]
     pub fn has_data(&self) -> bool {
         if let Some(before) = self.cooled.take() {
-            barriers::pass_one_after(before, self.barriers);
+            barriers::pass_one_after(before, self.barriers.get());
         }
+        self.look_for_barriers();
         let words = self.inward();
         if let Some(request) = self.request.get() {
             return words.is_answered(request) || words.is_withdrawn();
@@ -988,7 +1012,9 @@ impl LocalPipe {
     /// processes with pipes; one for all pipes, if it is turned off for all before the first is
     /// looked at.
     pub fn set_polled(&self, polled: bool) {
-        self.inward().set_polled(polled, self.barriers);
+        self.look_for_barriers();
+        self.polled.set(polled);
+        self.inward().set_polled(polled, self.barriers.get());
         self.cooled.set((!polled).then(barriers::begun));
     }
 
