@@ -13,7 +13,7 @@ use libc::iovec;
 const SAME_FOR: u64 = 10_000_000;
 
 /// From so many bytes on it is asked each time: they take so long that nobody notices.
-const ALWAYS_ASKED: usize = 256 << 10;
+const ALWAYS_ASKED: usize = 1 << 20;
 
 /// A random word of this process, by which a peer that reads memory here knows that it reads that of
 /// this process, and not of another that has got its number since. Children have it not.
