@@ -232,6 +232,26 @@ static void forbidden_messages(int rank) { (void)rank; forbidden_reads(BY_MESSAG
 static void forbidden_writes(int rank) { (void)rank; forbidden_reads(BY_WRITE); }
 static void forbidden_answers(int rank) { (void)rank; forbidden_reads(BY_READ); }
 static void another_user(int rank) { (void)rank; drops = 1; forbidden_reads(BY_MESSAGE); }
+/*
+ * Memory without a name is a file to the system. setrlimit(2): a program that tries to extend a file beyond
+ * RLIMIT_FSIZE is sent SIGXFSZ, which ends it.
+ */
+static void no_files(int rank)
+{
+	struct rlimit none = { 0, 0 };
+	struct ct c;
+	char *b;
+
+	(void)rank;
+	memory_only();
+	OK(setrlimit(RLIMIT_FSIZE, &none));
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, 1 << 20);
+	talk(&c, b, 64, 200);
+	talk(&c, b, 1 << 20, 3);
+	CHECK(shared() == 0);
+	ct_done(&c);
+}
 static void not_wanted(int rank)
 {
 	struct ct c;
@@ -969,6 +989,7 @@ static const struct ct_test tests[] = {
 	{ "large writes go on when their target may not read its peer's memory any more", forbidden_writes, CT_REL },
 	{ "large reads go on when their initiator may not read its peer's memory any more", forbidden_answers, CT_REL },
 	{ "large messages go on when the processes become another user's", another_user, CT_REL },
+	{ "a process that may make no files talks through sockets", no_files, CT_REL },
 	{ "peers stay on TCP where one of them wants that", not_wanted, CT_REL },
 	{ "messages of every size go both ways in order", usual, CT_REL },
 	{ "messages of every size go through rings of a page", tiny, CT_REL },

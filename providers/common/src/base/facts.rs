@@ -9,7 +9,7 @@ use super::hang;
 use crate::error::Error;
 use crate::param::{core_boolean, core_size};
 use crate::provider::Provider;
-use crate::sys::{check, count_forks, fine_now, generation, nanos_of};
+use crate::sys::{count_forks, fine_now, generation, nanos_of, sealed_memory};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
 use ofi_facts::layout::{
@@ -17,7 +17,7 @@ use ofi_facts::layout::{
     MAX_PEERS, MORE_ENDPOINTS, VERSION, latency_class,
 };
 use std::fmt;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 pub use ofi_facts::layout::{
@@ -267,7 +267,7 @@ impl FactsMemory {
     fn new(provider: &'static Provider) -> Option<Self> {
         let peers = core_size(c"stats_peers").unwrap_or(DEFAULT_PEERS).clamp(1, MAX_PEERS);
         let len = 8 * layout::words_with(peers);
-        let fd = Self::descriptor(len).ok()?;
+        let fd = sealed_memory(c"libfabric-stats", len).ok()?;
         let (at, access) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: a new mapping, at an address that the system chooses.
         let base = unsafe { libc::mmap(at, len, access, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
@@ -309,25 +309,6 @@ impl FactsMemory {
         };
         this.write(0, &head);
         Some(this)
-    }
-
-    /// A sealed descriptor of so many bytes of memory.
-    fn descriptor(len: usize) -> crate::error::Result<OwnedFd> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a C string.
-        let create =
-            |flags| check(unsafe { libc::memfd_create(c"libfabric-stats".as_ptr(), flags) });
-        // A kernel before 6.3 does not know that memory need not be executable.
-        let fd = create(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| create(flags))?;
-        // SAFETY: just opened, and owned once.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let size = libc::off_t::try_from(len).map_err(|_| crate::error::Error::INVAL)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: no memory is involved.
-        check(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
-        // SAFETY: no memory is involved.
-        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
-        Ok(fd)
     }
 
     /// Writes a record's words, the first last, and last of all.

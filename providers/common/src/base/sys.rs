@@ -2,6 +2,7 @@
 use crate::addr;
 use crate::error::{Error, Result};
 use crate::rights::ReceivedFd;
+use core::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -158,6 +159,40 @@ pub fn count_forks() {
         // SAFETY: the handler stays as long as this library does, and touches one number.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
+}
+
+/// Whether a file may have so many bytes. Where RLIMIT_FSIZE says less, the system answers the attempt to make it
+/// longer with a signal that ends programs (SIGXFSZ), and memory without a name is a file to it.
+pub fn may_have_size(len: usize) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the call, which writes it.
+    let told = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    told && (limit.rlim_cur == libc::RLIM_INFINITY || len as u64 <= limit.rlim_cur)
+}
+
+/// The seals under which no page of memory can go away.
+pub(crate) const FIXED_SIZE: libc::c_int =
+    libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// A descriptor of so many bytes of memory, all zero, whose length stays ([`FIXED_SIZE`]).
+pub(crate) fn sealed_memory(name: &CStr, len: usize) -> Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string.
+    let create = |flags| check(unsafe { libc::memfd_create(name.as_ptr(), flags) });
+    // A kernel before 6.3 does not know that memory need not be executable.
+    let fd = create(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| create(flags))?;
+    // SAFETY: just opened, and owned once.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let size = libc::off_t::try_from(len).map_err(|_| Error::INVAL)?;
+    if !may_have_size(len) {
+        return Err(Error::from_code(libc::EFBIG));
+    }
+    // SAFETY: no memory is involved.
+    unsafe {
+        check(libc::ftruncate(fd.as_raw_fd(), size))?;
+        check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, FIXED_SIZE))?;
+    }
+    Ok(fd)
 }
 
 /// How many threads the process has; none where the system does not tell.
@@ -581,6 +616,19 @@ mod tests {
         assert_eq!(epoll.wait(Some(Duration::ZERO), |_| ()), Ok(1));
         epoll.remove(event.as_raw_fd());
         assert_eq!(epoll.wait(Some(Duration::ZERO), |_| ()), Ok(0));
+    }
+
+    #[test]
+    fn memory_that_the_limit_on_files_forbids_is_an_error_and_no_signal() {
+        assert!(sealed_memory(c"test", 8192).is_ok());
+        let status = forked(|| {
+            let limit = libc::rlimit { rlim_cur: 4096, rlim_max: libc::RLIM_INFINITY };
+            // SAFETY: the limit outlives the call, which reads it.
+            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+            let made = [4096, 4097].map(|len| sealed_memory(c"test", len).map_err(Error::code));
+            (made[0].is_err() || made[1].as_ref().err() != Some(&libc::EFBIG)).into()
+        });
+        assert_eq!(status, 0);
     }
 
     #[test]

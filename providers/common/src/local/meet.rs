@@ -16,7 +16,7 @@ use crate::door::{LocalDoor, PeerDoor};
 use crate::error::{Error, Result};
 use crate::rights::{self, ReceivedFd};
 use crate::ring::LocalPipe;
-use crate::segment::{MIN_RING, ReceivedMemory, made_bytes, segment_bytes};
+use crate::segment::{MIN_RING, ReceivedMemory, mapped_bytes, segment_bytes};
 use crate::sys::{EventFd, check, count_forks, fill_random, generation, is_own_user};
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
@@ -267,12 +267,12 @@ pub struct MeetingHost {
 pub struct RingMemory {
     /// Bytes of a ring, a power of two.
     pub ring: usize,
-    /// Most bytes of all rings that this process has made and still has.
+    /// Most bytes of all rings that this process has, made by it or by its peers.
     pub most: usize,
 }
 
 impl RingMemory {
-    /// The bytes of the next ring, when so many are made: half as many for each quarter of the
+    /// The bytes of the next ring, when so many are there: half as many for each quarter of the
     /// whole that is taken, so that many peers can be met; -FI_ENOMEM when the rest is too little.
     fn next(self, made: usize) -> Result<usize> {
         let quarters = made.saturating_mul(4) / self.most.max(1);
@@ -419,7 +419,7 @@ impl MeetingHost {
             libc::connect(socket.fd.as_raw_fd(), at.as_ptr().cast(), len)
         })?;
         let process = socket.process()?;
-        let (pipe, segment) = LocalPipe::create(self.rings.next(made_bytes())?)?;
+        let (pipe, segment) = LocalPipe::create(self.rings.next(mapped_bytes())?)?;
         let mut greeting = [0; GREETING_LEN];
         greeting[..8].copy_from_slice(&GREETING_MARK);
         greeting[8..32].copy_from_slice(&offer[16..]);
@@ -557,7 +557,7 @@ impl MeetingHost {
         let [segment, door, bell] = socket.look(&mut greeting).map_err(|error| (None, error))?;
         let link = self.take_offer(&greeting).ok_or((None, Error::ACCES))?;
         let pipe = ReceivedMemory::new(segment)
-            .and_then(|segment| LocalPipe::open(segment.as_fd()))
+            .and_then(|segment| LocalPipe::open_within(segment.as_fd(), self.rings.most))
             .and_then(|pipe| {
                 self.of_peer(&greeting[32..], process, [door, bell])?.join(&pipe);
                 socket.take();
@@ -819,6 +819,24 @@ mod tests {
             answer[..8].copy_from_slice(mark);
             guest.send(&answer, &fds).unwrap();
             assert!(!matches!(caller.hear(&mut call), Ok(_) | Err(Error::AGAIN)));
+        }
+    }
+
+    #[test]
+    fn rings_that_others_bring_count_as_own_ones_do() {
+        let mut host = host();
+        let other = MeetingHost::new(PAGES, true).unwrap();
+        // Other tests have rings meanwhile.
+        for (most, met) in [(segment_bytes(16 << 20), 0), (usize::MAX / 4, 1)] {
+            host.rings.most = most;
+            let offer = host.offer(7).unwrap();
+            let (_pipe, segment) = LocalPipe::create(16 << 20).unwrap();
+            let socket = stranger(&offer);
+            let fds = [segment.as_fd(), other.door().memory(), other.door().bell()];
+            socket.send(&greeting(&offer), &fds).unwrap();
+            let (came, failed) = visits(&mut host);
+            assert_eq!((came.len(), failed.len()), (met, 1 - met));
+            assert!(failed.iter().all(|(_, error)| *error == Error::NOMEM));
         }
     }
 

@@ -149,7 +149,12 @@ impl LocalPipe {
     /// The other end of a pipe, of the descriptor that came from its maker: -FI_EPROTO if it is not what
     /// [`LocalPipe::create`] makes.
     pub fn open(fd: BorrowedFd<'_>) -> Result<Self> {
-        Ok(Self::of(SharedSegment::open(fd)?))
+        Self::open_within(fd, usize::MAX)
+    }
+
+    /// [`LocalPipe::open`], unless the process had more than `most` bytes of rings then: -FI_ENOMEM.
+    pub fn open_within(fd: BorrowedFd<'_>, most: usize) -> Result<Self> {
+        Ok(Self::of(SharedSegment::open(fd, most)?))
     }
 
     fn of(segment: SharedSegment) -> Self {

@@ -1,14 +1,11 @@
 //! Memory that two processes have mapped: sealed, without a name, and gone with the last of them.
 use crate::error::{Error, Result};
 use crate::rights::ReceivedFd;
-use crate::sys::check;
+use crate::sys::{FIXED_SIZE, check, sealed_memory};
 use crate::words::{DoorWords, RingWords};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-
-/// The seals under which no page of a mapping can go away.
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Mapped memory of a sealed descriptor.
 #[derive(Debug)]
@@ -27,19 +24,8 @@ unsafe impl Sync for SharedMemory {}
 impl SharedMemory {
     /// New memory of so many bytes, all zero, and its descriptor for the other process.
     pub(crate) fn create(len: usize) -> Result<(Self, OwnedFd)> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a C string.
-        let create = |flags| check(unsafe { libc::memfd_create(c"ofi-local".as_ptr(), flags) });
-        // A kernel before 6.3 does not know that memory need not be executable.
-        let fd = create(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| create(flags))?;
-        // SAFETY: just opened, and owned once.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let size = libc::off_t::try_from(len).map_err(|_| Error::INVAL)?;
-        // SAFETY: no memory is involved.
-        check(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
-        reserve(&fd, size)?;
-        // SAFETY: no memory is involved.
-        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+        let fd = sealed_memory(c"ofi-local", len)?;
+        reserve(&fd, libc::off_t::try_from(len).map_err(|_| Error::INVAL)?)?;
         Ok((Self::map(&fd, len)?, fd))
     }
 
@@ -78,7 +64,7 @@ impl SharedMemory {
 fn has_seals(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: no memory is involved. Files of other kinds have no such call.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    seals >= 0 && seals & SEALS == SEALS
+    seals >= 0 && seals & FIXED_SIZE == FIXED_SIZE
 }
 
 /// What fstat(2) says, which may wait if it is of a file that is not memory.
@@ -161,12 +147,12 @@ const WORDS: usize = size_of::<SegmentPage>().next_multiple_of(PAGE);
 pub(crate) const COPY_ROOM: usize = (WORDS - size_of::<SegmentPage>()) / 2 / 64 * 64;
 const _: () = assert!(COPY_ROOM >= 1024);
 
-/// Bytes of segments that this process has made and has mapped.
-static MADE: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of segments that this process has mapped.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// How many bytes of segments this process has made, and still has.
-pub(crate) fn made_bytes() -> usize {
-    MADE.load(Ordering::Relaxed)
+/// How many bytes of segments this process has, made by it or by its peers.
+pub(crate) fn mapped_bytes() -> usize {
+    MAPPED.load(Ordering::Relaxed)
 }
 
 /// The bytes of a segment with rings of so many.
@@ -174,20 +160,21 @@ pub(crate) fn segment_bytes(ring: usize) -> usize {
     WORDS + 2 * ring
 }
 
-/// The part that a segment has in [`made_bytes`].
+/// The part that a segment has in [`mapped_bytes`].
 #[derive(Debug)]
-struct MadeBytes(usize);
+struct MappedBytes(usize);
 
-impl MadeBytes {
-    fn new(bytes: usize) -> Self {
-        MADE.fetch_add(bytes, Ordering::Relaxed);
-        Self(bytes)
+impl MappedBytes {
+    /// None if there were more than `most` in all, then.
+    fn claim(bytes: usize, most: usize) -> Option<Self> {
+        let more = |mapped: usize| mapped.checked_add(bytes).filter(|all| *all <= most);
+        MAPPED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self(bytes))
     }
 }
 
-impl Drop for MadeBytes {
+impl Drop for MappedBytes {
     fn drop(&mut self) {
-        MADE.fetch_sub(self.0, Ordering::Relaxed);
+        MAPPED.fetch_sub(self.0, Ordering::Relaxed);
     }
 }
 
@@ -198,8 +185,8 @@ pub(crate) struct SharedSegment {
     ring: usize,
     /// Which ring this side writes.
     own: usize,
-    /// What the segment takes of this process's share, if this process made it.
-    _made: Option<MadeBytes>,
+    /// What the segment takes of this process's share.
+    _mapped: MappedBytes,
 }
 
 impl SharedSegment {
@@ -209,22 +196,28 @@ impl SharedSegment {
             return Err(Error::INVAL);
         }
         let len = segment_bytes(ring);
+        let mapped = MappedBytes::claim(len, usize::MAX).ok_or(Error::NOMEM)?;
         let (memory, fd) = SharedMemory::create(len)?;
-        let segment = Self { memory, ring, own: 0, _made: Some(MadeBytes::new(len)) };
+        let segment = Self { memory, ring, own: 0, _mapped: mapped };
         let page = segment.page();
         page.ring.store(ring as u64, Ordering::Relaxed);
         page.magic.store(MAGIC, Ordering::Release);
         Ok((segment, fd))
     }
 
-    /// The segment of a descriptor that another process gave.
-    pub(crate) fn open(fd: BorrowedFd<'_>) -> Result<Self> {
-        let mut ring = 0;
+    /// The segment of a descriptor that another process gave; -FI_ENOMEM if there were more than `most` bytes of
+    /// segments then.
+    pub(crate) fn open(fd: BorrowedFd<'_>, most: usize) -> Result<Self> {
+        let (mut ring, mut mapped) = (0, Err(Error::PROTO));
         let memory = SharedMemory::open(fd, |len| {
             ring = len.saturating_sub(WORDS) / 2;
-            Self::is_size(ring) && len == segment_bytes(ring)
-        })?;
-        let segment = Self { memory, ring, own: 1, _made: None };
+            if Self::is_size(ring) && len == segment_bytes(ring) {
+                mapped = MappedBytes::claim(len, most).ok_or(Error::NOMEM);
+            }
+            mapped.is_ok()
+        });
+        let mapped = mapped?;
+        let segment = Self { memory: memory?, ring, own: 1, _mapped: mapped };
         let page = segment.page();
         let magic = page.magic.load(Ordering::Acquire);
         let said = page.ring.load(Ordering::Relaxed);
