@@ -131,6 +131,55 @@ static void peer_killed_large(int rank)
 }
 
 
+/*
+ * fi_cq(3): every operation that was started completes, "successfully or in error". A peer whose messages wait
+ * for a receive is not read, and yet its end ends what is under way to it.
+ */
+static void kill_unread(int rank)
+{
+	enum { LEN = 40000, BIG = 16 << 20, W = 60 };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	struct ct c;
+	char *b;
+
+	ct_param("MAX_UNEXPECTED", "1000000");
+	ct_open(&c, NULL);
+	b = ct_alloc(&c, BIG);
+	/* until they talk through memory, where there is any */
+	for (int i = 0; i < 100; i++) {
+		if (rank == 0) {
+			POST(&c, fi_send(c.ep, b, 8, ct_desc(b), c.peer, CTX(0)));
+			ct_sent(&c, CTX(0));
+		} else {
+			OK(fi_recv(c.ep, b, 8, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
+			ct_recvd(&c, CTX(1), 8);
+		}
+		ct_idle(&c, i % 20 ? 0 : 1);
+	}
+	if (rank == 1) {
+		for (int i = 0; i < W; i++)
+			if (fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(i)))
+				break;
+		ct_barrier(&c);
+		ct_recv_oob(&c, b, 1);
+		kill(getpid(), SIGKILL);
+	}
+	ct_barrier(&c);
+	ct_idle(&c, 200);
+	POST(&c, fi_send(c.ep, b, BIG, ct_desc(b), c.peer, CTX(9)));
+	ct_idle(&c, 100);
+	ct_send_oob("k", 1);
+	if (ct_next(&c, c.tx, &e, NULL, &err) < 0)
+		CHECK(err.op_context == CTX(9) && err.err > 0);
+	ct_close(&c);
+}
+static void peer_killed_unread(int rank)
+{
+	if (ct_is_rxd())
+		SKIP("a peer that is silent counts as gone after minutes only");
+	in_child(rank, kill_unread);
+}
 /* Nothing arrives any more: receives of a lost MSG connection are flushed. */
 static void kill_idle(int rank)
 {
@@ -1309,6 +1358,7 @@ static const struct ct_test tests[] = {
 	{ "a connection that is stopped and whose peer is gone costs no time", crowded_and_gone, CT_RDM | CT_REL },
 	{ "a killed peer ends small transfers with errors and no hang", peer_killed_small, CT_REL },
 	{ "a killed peer ends large transfers with errors and no hang", peer_killed_large, CT_REL },
+	{ "a killed peer ends what is under way to it though its messages wait for receives", peer_killed_unread, CT_REL },
 	{ "a killed peer of an idle connection gives FI_SHUTDOWN and flushes receives", peer_killed_idle, CT_MSG },
 	{ "a peer restarted at the same address is reached again", restarted, CT_RDM },
 	{ "sending to nobody ends in an error entry", nobody, CT_RDM | CT_SOLO | CT_REL },

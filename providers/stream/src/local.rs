@@ -1166,8 +1166,15 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         self.witness.has_unacknowledged()
     }
 
+    fn hides_end(&self) -> bool {
+        // What was sent before the other end moved may be more than the witness has room for. Nothing that this end
+        // sends there has the other end's system say that the process is gone.
+        self.sends_locally() && !self.hears_locally()
+    }
+
     fn has_ended(&self) -> bool {
         self.witness.has_ended()
+            || (self.hides_end() && self.pipe().is_ok_and(|(_, pipe)| pipe.peer_is_gone()))
     }
 
     fn probe(&self) {
@@ -1298,13 +1305,13 @@ struct LocalEntry<I> {
 }
 
 impl<I> LocalEntry<I> {
-    /// What the poller is to watch the witness for. A link that sends through memory and waits for
-    /// room there has to hear of the end.
+    /// What the poller is to watch the witness for. A link that sends through memory, and waits for room there or
+    /// for what the other end reads of this process's memory, has to hear of the end.
     fn wanted(&self) -> WitnessWatch {
-        let Interest { read, write } = self.interest;
+        let read = self.interest.read;
         match self.news.sends.load(Ordering::Relaxed) {
             false => WitnessWatch::For(self.interest),
-            true if write && !read => WitnessWatch::End,
+            true if !read => WitnessWatch::End,
             true => WitnessWatch::For(Interest { read, write: false }),
         }
     }

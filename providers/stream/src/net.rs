@@ -195,6 +195,12 @@ pub trait ByteLink: Debug + Send + 'static {
         false
     }
 
+    /// Whether the poller may not tell of the end as long as the link is not received from: what comes before it is
+    /// with the other end's system.
+    fn hides_end(&self) -> bool {
+        false
+    }
+
     /// Whether the other end is known to be gone, even if there is something left to receive; false
     /// if the link cannot tell.
     fn has_ended(&self) -> bool {

@@ -203,6 +203,13 @@ pub(crate) fn threads() -> Option<u64> {
     links.checked_sub(2)
 }
 
+/// Whether there is no process of this number any more; 0 is none that can be asked for.
+pub(crate) fn is_gone(process: libc::pid_t) -> bool {
+    // SAFETY: no signal is sent.
+    let asked = unsafe { process > 0 && libc::kill(process, 0) < 0 };
+    asked && Error::last_os().code() == libc::ESRCH
+}
+
 /// A value of sysconf(3); 0 if the system does not know it.
 pub(crate) fn sysconf(what: libc::c_int) -> usize {
     // SAFETY: asks for a number; -1 if there is none.

@@ -2,7 +2,7 @@
 //! in memory, and a bell for an engine that sleeps.
 use crate::error::Result;
 use crate::segment::SharedDoor;
-use crate::sys::EventFd;
+use crate::sys::{EventFd, is_gone};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// An engine's own door. Its peers set bits in it, one for each connection: indexes
@@ -86,12 +86,19 @@ impl LocalDoor {
 pub struct PeerDoor {
     door: SharedDoor,
     bell: EventFd,
+    /// The peer's process (SO_PEERCRED).
+    process: i32,
 }
 
 impl PeerDoor {
     /// The door and the bell of these descriptors, which the peer sent.
-    pub(crate) fn open(memory: BorrowedFd<'_>, bell: EventFd) -> Result<Self> {
-        Ok(Self { door: SharedDoor::open(memory)?, bell })
+    pub(crate) fn open(memory: BorrowedFd<'_>, bell: EventFd, process: i32) -> Result<Self> {
+        Ok(Self { door: SharedDoor::open(memory)?, bell, process })
+    }
+
+    /// Whether the peer's process has ended, as far as its number tells.
+    pub(crate) fn is_gone(&self) -> bool {
+        is_gone(self.process)
     }
 
     /// Asks the peer to look at the connection that it calls by this number.
@@ -107,7 +114,7 @@ mod tests {
     #[test]
     fn a_bell_that_was_made_to_block_is_not_rung() {
         let door = LocalDoor::new().unwrap();
-        let peer = PeerDoor::open(door.memory(), door.bell_for_peer()).unwrap();
+        let peer = PeerDoor::open(door.memory(), door.bell_for_peer(), 0).unwrap();
         let bell = door.bell_fd();
         let full = (u64::MAX - 1).to_ne_bytes();
         // SAFETY: eight bytes are read from `full`; the descriptor is open.

@@ -473,7 +473,7 @@ impl MeetingHost {
         if let Some(known) = known.and_then(|(_, door)| door.upgrade()) {
             return Ok(known);
         }
-        let door = Arc::new(PeerDoor::open(door.as_fd(), bell)?);
+        let door = Arc::new(PeerDoor::open(door.as_fd(), bell, process)?);
         self.doors.push((id, Arc::downgrade(&door)));
         Ok(door)
     }

@@ -1043,6 +1043,17 @@ impl LocalPipe {
         self.memory.get().is_some()
     }
 
+    /// Whether the other end's process has ended: there is none of its number, or not with the word by which its
+    /// memory is known.
+    pub fn peer_is_gone(&self) -> bool {
+        let is_gone = |memory: &PeerMemory| {
+            // SAFETY: there is no part.
+            unsafe { memory.read(std::iter::empty(), 0) }.err() == Some(Error::CONNRESET)
+        };
+        self.memory.get().is_some_and(is_gone)
+            || self.door.get().is_some_and(|(door, _)| door.is_gone())
+    }
+
     /// Whether the other end has said that it reads this process's memory.
     #[inline]
     pub fn can_lend(&self) -> bool {
@@ -1129,7 +1140,7 @@ mod tests {
     }
 
     fn peer_of(door: &LocalDoor) -> Arc<PeerDoor> {
-        Arc::new(PeerDoor::open(door.memory(), door.bell_for_peer()).unwrap())
+        Arc::new(PeerDoor::open(door.memory(), door.bell_for_peer(), 0).unwrap())
     }
 
     fn rung(door: &LocalDoor) -> Vec<u32> {
@@ -1598,6 +1609,29 @@ mod tests {
         assert_eq!((b.recv(&mut [0; 100]), b.has_data()), (Err(Error::AGAIN), false));
         drop(a);
         assert_eq!((b.recv(&mut [0; 100]), b.has_data()), (Err(Error::CONNRESET), true));
+    }
+
+    #[test]
+    fn a_peer_whose_process_has_ended_is_found_out() {
+        let (a, _b) = pair(4096);
+        let door = LocalDoor::new().unwrap();
+        // SAFETY: the child ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: nothing is left to do.
+            unsafe { libc::_exit(0) };
+        }
+        let peer = |process| {
+            Arc::new(PeerDoor::open(door.memory(), door.bell_for_peer(), process).unwrap())
+        };
+        let own = peer(std::process::id() as i32);
+        a.attach_peer(peer(child), 0);
+        let mut status = 0;
+        // SAFETY: `status` outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(a.peer_is_gone() && !own.is_gone() && !peer(0).is_gone());
+        let Some((a, _b, _token)) = lending_pair() else { return };
+        assert!(!a.peer_is_gone());
     }
 
     #[test]

@@ -375,7 +375,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    fn wake_in(&mut self, delay: Duration) {
+    pub(super) fn wake_in(&mut self, delay: Duration) {
         self.wake_at(self.net.now() + delay);
     }
 
@@ -964,6 +964,9 @@ impl<N: Net> StreamState<N> {
         for ep in self.deaf.clone() {
             self.accept_all(ep);
         }
+        if !self.unread.is_empty() {
+            self.look_for_hidden_ends();
+        }
         if let Some(next) = next {
             self.wake_at(next);
         }
@@ -1089,6 +1092,11 @@ impl<N: Net> StreamState<N> {
         conn.fetched = 0;
         self.owed -= std::mem::take(&mut conn.owed);
         conn.kept = 0;
+        if conn.is_lending() {
+            // The application gets its buffers back: a peer that is still there must not take what it reads in
+            // them for the message.
+            conn.link.reset_when_closed();
+        }
         // The system neither sends nor releases what it still has of zero-copy messages.
         let uncopied: Vec<_> =
             conn.zerocopy.take().map_or_else(Vec::new, |mut z| z.drain().collect());

@@ -53,7 +53,7 @@ use ofi_provider::buf::{GatherList, Way};
 use ofi_provider::calls::CallPace;
 use ofi_provider::closing::CloseBudget;
 use ofi_provider::courtesy::{self, Courtesy, Looks};
-use ofi_provider::error::Result;
+use ofi_provider::error::{Error, Result};
 use ofi_provider::imports::StartsWake;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{Lender, MrTable};
@@ -89,6 +89,9 @@ const MEMORY_LOOKS: u32 = 4;
 
 /// A connection leaves the hot list after others moved so many times while it did not.
 const LEFT_BEHIND: u32 = 16;
+
+/// How often connections are looked at that are not read, and of whose end the poller may not tell.
+const UNREAD_LOOK: Duration = Duration::from_secs(1);
 
 /// A domain's engine.
 pub struct StreamEngine<N: Net> {
@@ -172,6 +175,7 @@ impl<N: Net> StreamEngine<N> {
             packet: Box::new([0; size_of::<CopiedPacket>()]),
             starved: Vec::new(),
             crowded: Vec::new(),
+            unread: Vec::new(),
             held: Vec::new(),
             courier: None,
             turns: 1,
@@ -431,6 +435,7 @@ impl<N: Net> StreamState<N> {
                     if self.conns.get(id).is_some() {
                         news |= !self.hot.contains(&id) && !self.local.contains(&id);
                         moved = true;
+                        self.look_for_end(id);
                         if self.net.is_ring() {
                             ready.push(id);
                         } else if self.service(id) {
@@ -463,6 +468,26 @@ impl<N: Net> StreamState<N> {
             self.idle = 0;
         }
         self.poll_gap = if news { 1 } else { (self.poll_gap * 2).min(MAX_POLL_GAP) };
+    }
+
+    /// The poller told of a connection. If that is not read now, since a message on it waits for a receive, and its
+    /// peer has ended, what is under way to the peer ends; what came of it stays.
+    fn look_for_end(&mut self, id: u32) {
+        let Some(conn) = self.conns.get(id) else { return };
+        if conn.blocked && (conn.is_lending() || conn.has_unsent()) && conn.link.has_ended() {
+            self.end_sending(id, Error::CONNRESET);
+        }
+    }
+
+    /// Looks at the connections of whose end the poller may not tell, and again later while there are some.
+    pub(super) fn look_for_hidden_ends(&mut self) {
+        for (id, serial) in std::mem::take(&mut self.unread) {
+            if self.conns.get(id).is_some_and(|conn| conn.serial == serial) {
+                self.look_for_end(id);
+                // Notes it again if it still is one.
+                self.watch(id);
+            }
+        }
     }
 
     /// Gives one connection a turn: goes on connecting, sends what waits, reads. Returns whether
@@ -575,6 +600,7 @@ impl<N: Net> StreamState<N> {
         // which has no effect before the link is read again. But zero-copy notices are reported
         // whatever the link is watched for, as long as it is watched at all.
         let watched = wanted != Interest::NONE || conn.is_lending();
+        let unread = (conn.blocked && watched && conn.link.hides_end()).then_some(conn.serial);
         let before = (std::mem::replace(&mut conn.watched, watched), conn.interest);
         conn.interest = wanted;
         let (link, token) = (conn.link.id(), TOKEN_CONN | u64::from(id));
@@ -589,6 +615,12 @@ impl<N: Net> StreamState<N> {
             ((false, _), true) => poller.add(link, token, wanted),
             ((false, _), false) => Ok(()),
         };
+        if let Some(serial) = unread
+            && !self.unread.contains(&(id, serial))
+        {
+            self.unread.push((id, serial));
+            self.wake_in(UNREAD_LOOK);
+        }
     }
 
     /// [`StreamState::prepare_to_block`] for longer than a moment: others are shown that a thread

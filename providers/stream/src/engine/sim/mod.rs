@@ -504,7 +504,7 @@ mod tests {
         for (fault, says) in [
             (PlantedFault::LostCompletion, &["never completes", "before its fence"][..]),
             (PlantedFault::SecondCompletion, &["completes twice"]),
-            (PlantedFault::SwappedMatch, &["got message", "passed over"]),
+            (PlantedFault::SwappedMatch, &["got message", "passed over", "does not match"]),
             (PlantedFault::WrongByte, &["the bytes of message"]),
         ] {
             seeds::finds(fault, says, connect);
