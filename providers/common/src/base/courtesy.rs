@@ -8,14 +8,17 @@
 //!
 //! | the offer took | others are there | from then on |
 //! |---|---|---|
-//! | next to nothing | no | one offer after 16 looks in vain, 32, 64 … |
-//! | a little | yes, and they look in vain as well | an offer with every look in vain but the first few |
-//! | very long | yes, and they compute | short sleeps in place of offers, for a while |
+//! | next to nothing | no | one offer after 50 us of polls that found nothing, then after twice as many polls |
+//! | a little | yes, and they poll as well | an offer with every poll that finds nothing but the first few |
+//! | very long | yes, and they compute | after 50 us short sleeps in place of offers, for a while |
 //!
-//! A sleeper is woken by what it looks for, and then goes before those who compute;
-//! an offer to those costs a whole slice of theirs. The caller may look for something
-//! else as well, which cannot wake it, so it sleeps shortly, and not at all where it
-//! has found nothing for long.
+//! An offer to a thread that computes costs a whole time slice, thousands of times what an answer takes
+//! from a peer that runs on another processor: so the caller goes on polling as long as an answer of a
+//! running peer may take. After that the peer probably does not run. A sleeper is woken by the answer,
+//! and then goes before threads that compute, as it has not used its share. The caller may poll for
+//! something else as well, which cannot wake it, so it sleeps shortly, and not at all where it
+//! has found nothing for long. For some time after threads were seen that poll as well, offers begin
+//! after 16 polls.
 //!
 //! Only callers that do nothing but look are meant: one that was away for longer than
 //! a look takes computes, or gives way by itself.
@@ -32,8 +35,15 @@ const DECLINED: u64 = 2_000;
 /// An offer of the processor that takes more nanoseconds was taken by a thread that computes.
 const SLICE: u64 = 500_000;
 
-/// Looks in vain before the first offer, while no other thread is known to want the processor.
+/// Looks in vain before the first offer, where threads that poll wanted the processor lately.
 const FIRST_OFFER: u32 = 16;
+
+/// Nanoseconds of polls that found nothing before the first offer, or the first sleep, where no other
+/// thread is known to want the processor, or threads do that compute.
+const SPIN: u64 = 50_000;
+
+/// Nanoseconds since threads were seen that poll for which others are expected to do so.
+const LATELY: u64 = 1_000_000_000;
 
 /// Looks in vain before any offer: some callers look at several queues, one after the other, and
 /// then give way by themselves.
@@ -45,7 +55,7 @@ const DECLINED_OFTEN: u8 = 2;
 /// How long, in nanoseconds, the processor is not offered again after a thread that computes
 /// took it: at first, and at most, since the time grows while such threads are there.
 const PAUSE: u64 = 10_000_000;
-const PAUSE_MOST: u64 = 160_000_000;
+const PAUSE_MOST: u64 = 640_000_000;
 
 /// The first sleep, in nanoseconds, to which the kernel adds its timer slack. Each one
 /// that ends in vain is followed by one twice as long.
@@ -78,6 +88,8 @@ struct Neighbours {
     /// how long after the last offer that is.
     again_at: AtomicU64,
     pause: AtomicU64,
+    /// When threads that poll wanted the processor last, in nanoseconds of [`fine_now`]; 0: never.
+    looked_at: AtomicU64,
 }
 
 static NEIGHBOURS: Neighbours = Neighbours::new();
@@ -89,7 +101,14 @@ impl Neighbours {
             declined: AtomicU8::new(0),
             again_at: AtomicU64::new(0),
             pause: AtomicU64::new(PAUSE),
+            looked_at: AtomicU64::new(0),
         }
+    }
+
+    /// Whether threads that poll wanted the processor lately.
+    fn have_looked(&self, now: u64) -> bool {
+        let at = self.looked_at.load(Ordering::Relaxed);
+        at != 0 && now.saturating_sub(at) < LATELY
     }
 
     #[inline]
@@ -113,7 +132,10 @@ impl Neighbours {
                 }
                 Others::None
             }
-            taken if taken < SLICE => Others::Look,
+            taken if taken < SLICE => {
+                self.looked_at.store(end, Ordering::Relaxed);
+                Others::Look
+            }
             _ => {
                 let pause = self.pause.load(Ordering::Relaxed);
                 self.again_at.store(end + pause, Ordering::Relaxed);
@@ -217,9 +239,12 @@ impl Looks {
             return None;
         }
         self.vain = self.vain.saturating_add(1);
+        let spins = now.saturating_sub(self.found) < SPIN;
         match neighbours.others() {
             _ if self.vain < FEW => None,
             Others::None if self.vain < self.next => None,
+            Others::None if spins && !neighbours.have_looked(now) => None,
+            Others::Compute if spins => None,
             Others::None => {
                 self.next = self.vain.saturating_mul(2);
                 Some(Courtesy::Processor)
@@ -262,7 +287,18 @@ mod tests {
     #[test]
     fn offers_that_nobody_takes_become_rare() {
         let (neighbours, mut own) = (Neighbours::new(), Looks::default());
-        let made = looks(&mut own, 100, 0, &neighbours);
+        let made = looks(&mut own, 1000, 0, &neighbours);
+        // The first after 50 us.
+        assert_eq!(made, [167, 334, 668].map(|n| (n, Courtesy::Processor)));
+    }
+
+    #[test]
+    fn offers_begin_early_where_others_polled_lately() {
+        let (neighbours, mut own) = (Neighbours::new(), Looks::default());
+        neighbours.offered(0, 20_000);
+        (0..2).for_each(|_| neighbours.offered(30_000, 30_300));
+        assert_eq!(neighbours.others(), Others::None);
+        let made = looks(&mut own, 100, 30_300, &neighbours);
         assert_eq!(made, [16, 32, 64].map(|n| (n, Courtesy::Processor)));
     }
 
@@ -283,14 +319,14 @@ mod tests {
     fn others_that_compute_are_offered_nothing_for_a_while() {
         let (neighbours, mut own) = (Neighbours::new(), Looks::default());
         neighbours.offered(0, 3_000_000);
-        let made = looks(&mut own, 7, 3_000_000, &neighbours);
-        assert_eq!(made, [4, 5, 6].map(|n| (n, Courtesy::Sleep(SLEEP << (n - 4)))));
+        let made = looks(&mut own, 170, 3_000_000, &neighbours);
+        assert_eq!(made, [167, 168, 169].map(|n| (n, Courtesy::Sleep(SLEEP << (n - 167)))));
         let again = 3_000_000 + PAUSE;
-        assert_eq!(looks(&mut own, 5, again, &neighbours), [(4, Courtesy::Processor)]);
+        assert_eq!(looks(&mut own, 168, again, &neighbours), [(167, Courtesy::Processor)]);
         // They are still there.
         neighbours.offered(again, again + 3_000_000);
-        let still = looks(&mut own, 5, again + PAUSE + 3_000_000, &neighbours);
-        assert_eq!(still, [(4, Courtesy::Sleep(SLEEP))]);
+        let still = looks(&mut own, 168, again + PAUSE + 3_000_000, &neighbours);
+        assert_eq!(still, [(167, Courtesy::Sleep(SLEEP))]);
     }
 
     #[test]
