@@ -105,6 +105,16 @@ core::arch::global_asm!(
     f = sym entry::param_define_text,
 );
 
+/// Runs when the library is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INIT: extern "C" fn() = {
+    extern "C" fn init() {
+        registry::resolve_own_path();
+    }
+    init
+};
+
 /// Runs when the process ends, or when the library is unloaded.
 #[used]
 #[unsafe(link_section = ".fini_array")]

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// The directory of plug-ins of an installation that has none beside the library.
 const PROVDIR: &str = match option_env!("OFI_PROVDIR") {
@@ -344,15 +344,19 @@ impl Registry {
             self.searched.push(file.clone());
             self.load_file(file, true, path.first_wins);
         }
-        let default = path.dirs.is_empty();
-        let dirs = if default { default_dirs() } else { path.dirs.clone() };
-        for dir in dirs {
-            self.load_dir(&dir, path.first_wins, default);
+        for dir in &path.dirs {
+            self.load_dir(dir, path.first_wins, false);
+        }
+        // The library's own plug-ins are there whatever else is named.
+        for dir in default_dirs() {
+            self.load_dir(&dir, path.first_wins, true);
         }
     }
 
     fn load_dir(&mut self, dir: &Path, first_wins: bool, may_miss: bool) {
-        self.searched.push(dir.to_owned());
+        if !self.searched.iter().any(|searched| searched == dir) {
+            self.searched.push(dir.to_owned());
+        }
         let entries = match std::fs::read_dir(dir) {
             Ok(entries) => entries,
             Err(error) if may_miss => {
@@ -557,7 +561,7 @@ fn root_cause(error: &libloading::Error) -> String {
 struct Search {
     /// Plug-ins that win over others of their name: `+FILE`.
     preferred: Vec<PathBuf>,
-    /// Directories; none are the default ones.
+    /// Directories that are read before the default ones.
     dirs: Vec<PathBuf>,
     /// Of two plug-ins of one name the first found is used, not the newer one (a leading `@`).
     first_wins: bool,
@@ -596,19 +600,38 @@ fn default_dirs() -> Vec<PathBuf> {
     dirs
 }
 
+/// The file that this code was loaded from, if it was loaded by a relative name: as that name was understood then.
+static LOADED_BY_RELATIVE_NAME: OnceLock<Option<PathBuf>> = OnceLock::new();
+
+/// Resolves the name that this library was loaded by, if that is a relative one: the working directory, from which such a name
+/// counts, may be another one later. Called when the library is loaded.
+pub fn resolve_own_path() {
+    if let Some(name) = own_name().filter(|name| name.is_relative()) {
+        LOADED_BY_RELATIVE_NAME.get_or_init(|| name.canonicalize().ok());
+    }
+}
+
 /// The file that this code was loaded from.
 fn own_path() -> Option<PathBuf> {
+    match LOADED_BY_RELATIVE_NAME.get() {
+        Some(path) => path.clone(),
+        None => own_name()?.canonicalize().ok(),
+    }
+}
+
+/// The name that this code was loaded by.
+fn own_name() -> Option<&'static Path> {
     // SAFETY: an address of our own, and a place for the answer, whose name is
     // a C string that stays as long as this code is loaded.
     let name = unsafe {
         let mut about: libc::Dl_info = core::mem::zeroed();
-        let here = own_path as fn() -> Option<PathBuf>;
+        let here = own_name as fn() -> Option<&'static Path>;
         if libc::dladdr(here as *const _, &mut about) == 0 || about.dli_fname.is_null() {
             return None;
         }
         CStr::from_ptr(about.dli_fname)
     };
-    Path::new(OsStr::from_bytes(name.to_bytes())).canonicalize().ok()
+    Some(Path::new(OsStr::from_bytes(name.to_bytes())))
 }
 
 #[cfg(test)]
