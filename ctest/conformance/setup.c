@@ -357,6 +357,60 @@ static void null_arguments(int rank)
 	c.ep = NULL;
 	ct_close(&c);
 }
+/*
+ * fi_mr(3): "A region that grants peers no right has no key, and requested_key of it is ignored": programs that register
+ * buffers for their own transfers alone pass 0 each time.
+ */
+static void keyless_regions(int rank)
+{
+	static const uint64_t own[] = { FI_SEND | FI_RECV, FI_SEND | FI_RECV, FI_READ | FI_WRITE, FI_SEND, FI_WRITE };
+	static const int modes[] = { 0, FI_MR_LOCAL, FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY };
+	static char b[4096];
+	int tried = 0;
+
+	(void)rank;
+	for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
+		struct ct_opt o = { .mr_mode = &modes[m], .version = FI_VERSION(1, 20) };
+		struct fi_info *h = ct_hints(&o);
+		struct fid_mr *mr[sizeof own / sizeof *own], *remote;
+		struct ct c = { .o = o };
+		int r;
+
+		h->caps = ct_type == FI_EP_DGRAM ? FI_MSG : FI_MSG | FI_RMA;
+		r = fi_getinfo(o.version, NULL, NULL, 0, h, &c.info);
+		fi_freeinfo(h);
+		if (r == -FI_ENODATA)
+			continue;
+		OK(r);
+		tried = 1;
+		OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
+		OK(fi_domain(c.fabric, c.info, &c.domain, NULL));
+		for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+			OK(fi_mr_reg(c.domain, b, sizeof b, own[i], 0, 0, 0, &mr[i], NULL));
+		for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+			CHECK(fi_mr_key(mr[i]) == FI_KEY_NOTAVAIL);
+		/* and the key that they asked for is free, also when they are closed */
+		OK(fi_mr_reg(c.domain, b, sizeof b, FI_REMOTE_READ, 0, 0, 0, &remote, NULL));
+		if (!(c.info->domain_attr->mr_mode & FI_MR_PROV_KEY)) {
+			struct fid_mr *again;
+
+			EQ(fi_mr_key(remote), 0);
+			ERR(fi_mr_reg(c.domain, b, sizeof b, FI_REMOTE_READ, 0, 0, 0, &again, NULL), FI_ENOKEY);
+		}
+		for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+			OK(fi_close(&mr[i]->fid));
+		if (!(c.info->domain_attr->mr_mode & FI_MR_PROV_KEY)) {
+			struct fid_mr *again;
+
+			ERR(fi_mr_reg(c.domain, b, sizeof b, FI_REMOTE_READ, 0, 0, 0, &again, NULL), FI_ENOKEY);
+		}
+		OK(fi_close(&remote->fid));
+		OK(fi_close(&c.domain->fid));
+		OK(fi_close(&c.fabric->fid));
+		fi_freeinfo(c.info);
+	}
+	CHECK(tried);
+}
 /* Opening and closing everything many times leaks no descriptor. */
 /* Where flags say nothing, what a program puts there changes nothing. */
 static void idle_flags(int rank)
@@ -592,6 +646,7 @@ static const struct ct_test tests[] = {
 	{ "missing and unknown arguments are refused", null_arguments, CT_SOLO },
 	{ "flags of calls that have none are passed over", idle_flags, CT_SOLO },
 	{ "opening and closing leaks no descriptor", reopen, 0 },
+	{ "regions that grant peers nothing have no key, and take none", keyless_regions, CT_SOLO },
 	{ "infos have the fabric and domain that are open", open_objects, CT_SOLO },
 	{ "no object has a profile", no_profile, CT_SOLO },
 	{ "a program that leaves room for a prefix gets messages behind it", prefix, 0 },

@@ -38,7 +38,7 @@ use crate::info::{
     dup_raw,
 };
 use crate::lock::Level;
-use crate::mr::{Backed, Backing, Count, RegionRequest};
+use crate::mr::{Backed, Backing, Count, RegionRequest, Unbacked, grants_peers};
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -460,6 +460,10 @@ impl Regions {
 impl Backing for Regions {
     unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)> {
         let RegionRequest { base, len, access, offset, key, .. } = *wanted;
+        // Transfers pass the core no descriptor of the application's, so it knows of what peers use alone.
+        if !grants_peers(access) {
+            return Ok((abi::FI_KEY_NOTAVAIL, Box::new(Unbacked)));
+        }
         let iov = iovec { iov_base: base as *mut c_void, iov_len: len };
         let region = match &self.basic {
             None => self.domain.register(iov, access, offset, key)?,

@@ -1,9 +1,9 @@
 //! Memory that is registered with several cores under one key, so that peers reach it over whichever
 //! they choose.
 use super::{CoreDomain, CoreKeys, CoreRegistration, MAX_KEYS};
-use crate::abi::{FI_MR_BASIC, FI_MR_VIRT_ADDR};
+use crate::abi::{FI_KEY_NOTAVAIL, FI_MR_BASIC, FI_MR_VIRT_ADDR};
 use crate::error::{Error, Result};
-use crate::mr::{Backed, Backing, Count, RegionRequest};
+use crate::mr::{Backed, Backing, Count, RegionRequest, Unbacked, grants_peers};
 use core::ffi::{c_int, c_void};
 use libc::iovec;
 use std::sync::{Arc, OnceLock};
@@ -42,6 +42,10 @@ impl LinkedRegions {
 
 impl Backing for LinkedRegions {
     unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)> {
+        // Transfers pass no core a descriptor of the application's, so cores know of what peers use alone.
+        if !grants_peers(wanted.access) {
+            return Ok((FI_KEY_NOTAVAIL, Box::new(Unbacked)));
+        }
         let Some(keys) = &self.keys else {
             return Ok((wanted.key, Box::new(self.register_as(wanted, wanted.key)?)));
         };

@@ -137,6 +137,21 @@ pub trait Lender: Send + Sync + std::fmt::Debug {
     fn closing(&self, key: u64);
 }
 
+/// Whether regions with these access rights may be used by peers, and so need a key.
+pub fn grants_peers(access: u64) -> bool {
+    access & (abi::FI_REMOTE_READ | abi::FI_REMOTE_WRITE) != 0
+}
+
+/// The backing of a region that needs none.
+#[derive(Debug)]
+pub struct Unbacked;
+
+impl Backed for Unbacked {
+    fn count(&self) -> Result<Count> {
+        Err(Error::INVAL)
+    }
+}
+
 /// The regions of a domain.
 #[derive(Debug)]
 pub struct MrTable {
@@ -182,8 +197,8 @@ impl MrTable {
         self.keys.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Registers a region; returns its key. -FI_ENOKEY if the application chose a key that is
-    /// taken.
+    /// Registers a region; returns its key, which is FI_KEY_NOTAVAIL if the region grants peers no
+    /// right. -FI_ENOKEY if the application chose a key that is taken.
     pub fn insert(
         &self,
         base: usize,
@@ -192,17 +207,13 @@ impl MrTable {
         offset: u64,
         wanted: u64,
     ) -> Result<u64> {
+        if !grants_peers(access) {
+            // Peers cannot name such a region, so a key that was requested for it stays free.
+            return Ok(FI_KEY_NOTAVAIL);
+        }
         let region = self.region(base, len, access, offset);
         let mut keys = self.keys();
-        let key = if self.mode & abi::FI_MR_PROV_KEY != 0 {
-            if access & (abi::FI_REMOTE_READ | abi::FI_REMOTE_WRITE) == 0 {
-                // A region without rights for peers needs no key.
-                return Ok(FI_KEY_NOTAVAIL);
-            }
-            keys.draw()
-        } else {
-            wanted
-        };
+        let key = if self.mode & abi::FI_MR_PROV_KEY != 0 { keys.draw() } else { wanted };
         if keys.regions.contains_key(&key) {
             return Err(Error::NOKEY);
         }
@@ -668,6 +679,21 @@ mod tests {
         assert_eq!(check(8, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
         table.remove(7);
         assert_eq!(check(7, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn a_region_without_rights_for_peers_takes_no_key() {
+        for mode in [abi::FI_MR_SCALABLE, abi::FI_MR_PROV_KEY, abi::FI_MR_VIRT_ADDR] {
+            let table = MrTable::new(mode);
+            for access in [abi::FI_SEND | abi::FI_RECV, abi::FI_READ | abi::FI_WRITE, abi::FI_SEND]
+            {
+                assert_eq!(table.insert(0x1000, 64, access, 0, 7), Ok(FI_KEY_NOTAVAIL));
+            }
+            let key = table.insert(0x1000, 64, FI_REMOTE_READ, 0, 7).unwrap();
+            assert_eq!(key == 7, mode & abi::FI_MR_PROV_KEY == 0);
+            table.remove(FI_KEY_NOTAVAIL);
+            assert!(table.keys().regions.contains_key(&key));
+        }
     }
 
     #[test]
