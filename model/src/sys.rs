@@ -141,6 +141,7 @@ struct Sleeper {
     epoll: i32,
     seen: u32,
     signalled: u32,
+    interrupted: u32,
 }
 
 /// `ofi_sleep` of `cancel.c`, for threads that nobody cancels.
@@ -162,6 +163,26 @@ unsafe extern "C-unwind" fn ofi_sleep(
     } else {
         sleep_while(turn, sleeper.seen);
     }
+}
+
+/// Signals held back from threads to which none are sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldSignals;
+
+impl HeldSignals {
+    pub(crate) fn hold() -> Self {
+        Self
+    }
+
+    pub(crate) fn release(self) -> bool {
+        false
+    }
+
+    pub(crate) fn end(self) {}
+
+    /// # Safety
+    /// None is needed.
+    pub(crate) unsafe fn end_if_cancelled(&self) {}
 }
 
 /// A clock by which all takes long.

@@ -11,6 +11,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -114,6 +115,7 @@ struct ofi_sleeper {
 	int32_t epoll;		/* what a leader sleeps on; negative: a follower */
 	uint32_t seen;
 	uint32_t signalled;	/* out: the event of token 0 was there */
+	uint32_t interrupted;	/* out: a signal ended the sleep */
 };
 
 /*
@@ -123,7 +125,11 @@ struct ofi_sleeper {
 OWN void ofi_sleep(struct ofi_sleeper *s, void (*abandon)(void *))
 {
 	struct epoll_event e[64];
-	struct timespec t = { s->nanos / 1000000000, s->nanos % 1000000000 };
+	/*
+	 * Even a follower that sleeps for ever has a limit, of 34 years: with one a signal ends the
+	 * sleep also if its handler has SA_RESTART, as it ends that of a leader.
+	 */
+	struct timespec t = { s->nanos < 0 ? 1L << 30 : s->nanos / 1000000000, s->nanos < 0 ? 0 : s->nanos % 1000000000 };
 	volatile long n = 0;	/* cleaning up may be a longjmp */
 	int before;
 
@@ -133,10 +139,21 @@ OWN void ofi_sleep(struct ofi_sleeper *s, void (*abandon)(void *))
 	if (s->epoll >= 0)
 		n = syscall(SYS_epoll_pwait, s->epoll, e, 64, s->ms, NULL, 8);
 	else
-		syscall(SYS_futex, s->turn, FUTEX_WAIT_PRIVATE, s->seen, s->nanos < 0 ? NULL : &t, NULL, 0);
+		n = syscall(SYS_futex, s->turn, FUTEX_WAIT_PRIVATE, s->seen, &t, NULL, 0);
+	s->interrupted = n < 0 && errno == EINTR;
 	pthread_setcanceltype(before, NULL);
 	pthread_cleanup_pop(0);
 	for (long i = n; i-- > 0;)
 		if (e[i].data.u64 == 0)
 			s->signalled = 1;
+}
+
+static void restore(void *mask) { syscall(SYS_rt_sigprocmask, SIG_SETMASK, mask, NULL, 8); }
+
+/* Ends a thread that was cancelled while it holds back signals, with `mask` as its signal mask again. */
+OWN void ofi_end_if_cancelled(const uint64_t *mask)
+{
+	pthread_cleanup_push(restore, (void *)mask);
+	pthread_testcancel();
+	pthread_cleanup_pop(0);
 }

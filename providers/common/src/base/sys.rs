@@ -393,6 +393,102 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
     unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
 }
 
+/// The signals of a thread, held back while the thread polls for something that it would otherwise sleep for.
+///
+/// A signal ends a sleep, and the thread's call with it. One that came before the sleep would be handled unseen,
+/// and the call sleep on: so the thread lets signals through at a moment at which it sees whether one was there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldSignals {
+    /// The thread's signal mask before, in the kernel's form.
+    mask: u64,
+}
+
+impl HeldSignals {
+    /// All signals but those that are answers to what the thread itself does, and those of the C library: cancellation
+    /// and the change of user ids.
+    const HELD: u64 = {
+        let answers = [
+            libc::SIGILL,
+            libc::SIGTRAP,
+            libc::SIGABRT,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGSEGV,
+            libc::SIGSYS,
+        ];
+        let (mut held, mut i) = (!0, 0);
+        while i < answers.len() {
+            held &= !(1u64 << (answers[i] - 1));
+            i += 1;
+        }
+        held & !(1 << (32 - 1)) & !(1 << (33 - 1))
+    };
+
+    /// Holds signals back from the calling thread.
+    pub(crate) fn hold() -> Self {
+        let (held, mut mask) = (Self::HELD, 0u64);
+        // SAFETY: the kernel reads one mask of eight bytes and writes another.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                libc::SIG_BLOCK,
+                &raw const held,
+                &raw mut mask,
+                size_of::<u64>(),
+            )
+        };
+        Self { mask }
+    }
+
+    /// Lets signals through; says whether a handler ran for one of those that were held back.
+    pub(crate) fn release(self) -> bool {
+        let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: no descriptors; the kernel reads the mask, and writes the time that is left to a copy of ours.
+        let handled = unsafe {
+            let mut limit = none;
+            let n = libc::syscall(
+                libc::SYS_ppoll,
+                std::ptr::null_mut::<libc::pollfd>(),
+                0,
+                &raw mut limit,
+                &raw const self.mask,
+                size_of::<u64>(),
+            );
+            n < 0 && Error::last_os() == Error::INTR
+        };
+        self.end();
+        handled
+    }
+
+    /// Lets signals through without looking for one.
+    pub(crate) fn end(self) {
+        // SAFETY: the kernel reads one mask of eight bytes.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                libc::SIG_SETMASK,
+                &raw const self.mask,
+                std::ptr::null_mut::<u64>(),
+                size_of::<u64>(),
+            )
+        };
+    }
+
+    /// Ends the thread if it was cancelled, with its own signal mask.
+    ///
+    /// # Safety
+    /// No frame from the caller's to the program's own has anything to clean up.
+    pub(crate) unsafe fn end_if_cancelled(&self) {
+        // SAFETY: by this function's contract; the mask outlives the call.
+        unsafe { ofi_end_if_cancelled(&raw const self.mask) };
+    }
+}
+
+unsafe extern "C-unwind" {
+    /// Ends the thread if it was cancelled, with this signal mask (`c/cancel.c`).
+    fn ofi_end_if_cancelled(mask: *const u64);
+}
+
 /// Whether a descriptor answers in place of waiting (O_NONBLOCK). Another process that has it may change that.
 pub(crate) fn is_nonblocking(fd: RawFd) -> Result<bool> {
     // SAFETY: no memory is involved.
@@ -591,6 +687,45 @@ pub(crate) unsafe fn persist(base: *mut u8, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn held_signals_come_when_they_are_let_through_and_that_is_seen() {
+        use std::sync::atomic::AtomicUsize;
+        static HANDLED: AtomicUsize = AtomicUsize::new(0);
+        extern "C" fn handler(_: libc::c_int) {
+            HANDLED.fetch_add(1, Ordering::SeqCst);
+        }
+        let mask = || {
+            let mut mask = 0u64;
+            let how = (libc::SIG_BLOCK, std::ptr::null::<u64>(), &raw mut mask, size_of::<u64>());
+            // SAFETY: the kernel writes eight bytes.
+            unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how.0, how.1, how.2, how.3) };
+            mask
+        };
+        // SAFETY: the handler does nothing that it may not; a signal for this thread alone.
+        let (set, raise) = unsafe {
+            let handler = handler as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            (libc::signal(libc::SIGURG, handler), || libc::raise(libc::SIGURG))
+        };
+        let before = mask();
+        let held = HeldSignals::hold();
+        assert_eq!(mask() & 1 << (libc::SIGSEGV - 1), before & 1 << (libc::SIGSEGV - 1));
+        raise();
+        assert_eq!(HANDLED.load(Ordering::SeqCst), 0);
+        assert!(held.release());
+        assert_eq!((HANDLED.load(Ordering::SeqCst), mask()), (1, before));
+        assert!(!HeldSignals::hold().release());
+        // One that is ignored ends no call.
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGURG, libc::SIG_IGN) };
+        let held = HeldSignals::hold();
+        raise();
+        assert!(!held.release());
+        HeldSignals::hold().end();
+        assert_eq!((HANDLED.load(Ordering::SeqCst), mask()), (1, before));
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGURG, set) };
+    }
 
     #[test]
     fn an_event_fd_is_readable_from_signal_to_drain() {

@@ -13,7 +13,7 @@ use crate::primitives::{
     yield_now,
 };
 use crate::progress::{Progress, all_fds};
-use crate::sys::{Deadline, Epoll, EventFd, Interest, fine_now};
+use crate::sys::{Deadline, Epoll, EventFd, HeldSignals, Interest, fine_now};
 use crate::worker::{Worker, rest};
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
@@ -170,6 +170,11 @@ const DEAF_PAUSE: Duration = Duration::from_millis(1);
 /// a sleeper would wake up; and for how long the last call may have waited if it is.
 const LOOKED_ON: u64 = 200_000;
 
+/// For how many nanoseconds a call polls before it holds signals back, and how long it does so until it lets
+/// them through. Less than the former a call may take to go to sleep anyway.
+const HELD_AFTER: u64 = 5_000;
+const HELD_MOST: u64 = 200_000;
+
 /// How often the calls that sleep at once after one that looked on in vain are doubled.
 const DOUBLED_MOST: u32 = 10;
 
@@ -257,6 +262,8 @@ struct Sleeper {
     seen: u32,
     /// Set if the wait object's own event was signalled.
     signalled: u32,
+    /// Set if a signal ended the sleep.
+    interrupted: u32,
 }
 
 unsafe extern "C-unwind" {
@@ -431,6 +438,7 @@ impl Wait {
             epoll: if leads { self.fd() } else { -1 },
             seen,
             signalled: 0,
+            interrupted: 0,
         })
     }
 
@@ -605,13 +613,28 @@ pub struct Blocking {
     /// [`fine_now`]; 0: it has not, or does not.
     began: u64,
     looks_on: u64,
+    /// The time of the last look, if it asked for the time.
+    now: u64,
+    /// Signals are held back, since then.
+    held: Option<(HeldSignals, u64)>,
+    /// A handler ran for a signal that ended a sleep, or was held back.
+    interrupted: bool,
 }
 
 impl Blocking {
     /// A call that gives up after `timeout` milliseconds; negative: never.
     pub fn new(timeout: c_int) -> Self {
         let deadline = Deadline::after_ms(timeout);
-        Self { deadline, pause: Pause::Over, slept: false, began: 0, looks_on: 0 }
+        Self {
+            deadline,
+            pause: Pause::Over,
+            slept: false,
+            began: 0,
+            looks_on: 0,
+            now: 0,
+            held: None,
+            interrupted: false,
+        }
     }
 
     /// One look of the call. `look` makes progress and answers what was found, or -FI_EAGAIN;
@@ -619,7 +642,8 @@ impl Blocking {
     /// `sources_may_block` tells whether all sources of progress would wake a sleeper.
     ///
     /// -FI_EAGAIN is the answer if the call does not [go on](Self::goes_on): its time is
-    /// over, or `fi_cq_signal` was called.
+    /// over, or `fi_cq_signal` was called. -FI_EINTR is the answer if a signal was handled
+    /// since the last look, and there is nothing to read.
     pub fn look<T>(
         &mut self,
         wait: Option<&Wait>,
@@ -646,6 +670,9 @@ impl Blocking {
                 return other;
             }
         }
+        if std::mem::take(&mut self.interrupted) {
+            return Err(Error::INTR);
+        }
         self.pause = match wait {
             Some(wait) if wait.signalled.swap(false, Ordering::SeqCst) => Pause::Over,
             _ if self.deadline.passed() => Pause::Over,
@@ -668,6 +695,7 @@ impl Blocking {
     /// Whether the call looks on in place of sleeping.
     fn looks_on(&mut self, wait: &Wait) -> bool {
         let now = fine_now();
+        self.now = now;
         if self.began == 0 {
             self.began = now;
             self.looks_on = wait.looking_on.begin(now);
@@ -690,23 +718,65 @@ impl Blocking {
     #[inline(always)]
     pub unsafe fn goes_on(&mut self) -> bool {
         match &mut self.pause {
-            Pause::Over => return false,
-            Pause::Again => {
-                // SAFETY: by this function's contract.
-                unsafe { end_if_cancelled() };
+            Pause::Over => {
+                if let Some((held, _)) = self.held.take() {
+                    held.end();
+                }
+                return false;
             }
+            // SAFETY: by this function's contract.
+            Pause::Again => unsafe { self.poll() },
             Pause::Yield => {
                 yield_now();
                 // SAFETY: by this function's contract.
-                unsafe { end_if_cancelled() };
+                unsafe { self.poll() };
             }
-            // SAFETY: by this function's contract; a sleep that began in `look` ends in
-            // `ofi_sleep`, or by `abandon`.
-            Pause::Sleep(sleeper) => unsafe {
-                ofi_sleep((&raw mut *sleeper).cast(), abandon);
-            },
+            Pause::Sleep(sleeper) => {
+                if let Some((held, _)) = self.held.take() {
+                    self.interrupted = held.release();
+                }
+                // The next look ends a sleep that has begun, whether the thread slept or not.
+                if !self.interrupted {
+                    // SAFETY: by this function's contract; a sleep that began in `look` ends in
+                    // `ofi_sleep`, or by `abandon`.
+                    unsafe { ofi_sleep((&raw mut *sleeper).cast(), abandon) };
+                    self.interrupted = sleeper.interrupted != 0;
+                }
+            }
         }
         true
+    }
+
+    /// Between two looks without a sleep: holds signals back once the call has polled for a while, and lets
+    /// them through at intervals.
+    ///
+    /// # Safety
+    /// As of [`goes_on`](Self::goes_on).
+    #[inline(always)]
+    unsafe fn poll(&mut self) {
+        let now = match std::mem::take(&mut self.now) {
+            0 => fine_now(),
+            now => now,
+        };
+        match self.held {
+            None => {
+                if self.began == 0 {
+                    self.began = now;
+                } else if now.saturating_sub(self.began) >= HELD_AFTER {
+                    self.held = Some((HeldSignals::hold(), now));
+                }
+                // SAFETY: by this function's contract.
+                unsafe { end_if_cancelled() };
+            }
+            Some((held, since)) => {
+                if now.saturating_sub(since) >= HELD_MOST {
+                    self.held = None;
+                    self.interrupted = held.release();
+                }
+                // SAFETY: by this function's contract.
+                unsafe { held.end_if_cancelled() };
+            }
+        }
     }
 }
 
@@ -799,6 +869,44 @@ mod tests {
         // This one sleeps at once.
         assert_eq!(answer_at(u32::MAX), Err(Error::AGAIN));
         assert_eq!(looks.get(), 2);
+    }
+
+    /// The answers of a call in whose looks, from the second on, `at` nanoseconds after the first a signal comes.
+    fn interrupted(wait: Option<&Wait>, at: u64) -> Result {
+        extern "C" fn handler(_: c_int) {}
+        // SAFETY: the handler does nothing; no other test has to do with this signal.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as extern "C" fn(c_int) as libc::sighandler_t;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGWINCH, &raw const action, std::ptr::null_mut());
+        }
+        let (first, looks) = (fine_now(), std::cell::Cell::new(0));
+        let look = || {
+            looks.set(looks.get() + 1);
+            while looks.get() == 2 && fine_now() < first + at {}
+            if looks.get() == 3 {
+                // SAFETY: a signal for this thread alone.
+                unsafe { libc::raise(libc::SIGWINCH) };
+            }
+            Err(Error::AGAIN)
+        };
+        blocking(wait, 3000, || true, look, || false)
+    }
+
+    #[test]
+    fn a_signal_that_comes_while_a_call_looks_on_ends_it() {
+        // A thread that gets no processor at the wrong moment sleeps before its third look.
+        let ends = (0..20).any(|_| {
+            let wait = Wait::new(WaitKind::Fd).unwrap();
+            wait.looking_on.answered(fine_now(), false);
+            interrupted(Some(&wait), 2 * HELD_AFTER) == Err(Error::INTR)
+        });
+        assert!(ends);
+        let yields = Wait::new(WaitKind::Yield).unwrap();
+        for wait in [Some(&yields), None] {
+            assert_eq!(interrupted(wait, 2 * HELD_AFTER), Err(Error::INTR));
+        }
     }
 
     #[test]
