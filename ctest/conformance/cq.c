@@ -699,6 +699,66 @@ static void sread_none(int rank)
 	ct_done(&c);
 }
 
+/*
+ * fi_control(3): "FI_GETWAIT, FI_GETWAITOBJ: of queues, counters and wait sets: the wait object, such as a file descriptor, and
+ * its kind": a provider over another one asks what it can add to its own.
+ */
+static void wait_kinds(int rank)
+{
+	static const enum fi_wait_obj kinds[] = { FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_SET, FI_WAIT_MUTEX_COND, FI_WAIT_YIELD };
+	struct fi_wait_attr wa = { .wait_obj = FI_WAIT_UNSPEC };
+	struct fid_wait *set;
+	struct ct c;
+
+	(void)rank;
+	ct_open(&c, NULL);
+	OK(fi_wait_open(c.fabric, &wa, &set));
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+		const enum fi_wait_obj kind = kinds[i];
+		struct fid_wait *in = kind == FI_WAIT_SET ? set : NULL;
+		struct fi_cq_attr ca = { .format = FI_CQ_FORMAT_CONTEXT, .wait_obj = kind, .wait_set = in };
+		struct fi_eq_attr qa = { .wait_obj = kind, .wait_set = in };
+		struct fi_cntr_attr na = { .wait_obj = kind, .wait_set = in };
+		struct fid_cq *cq;
+		struct fid_eq *eq;
+		struct fid_cntr *cntr;
+		struct fid_wait *wait;
+		struct fid *all[4];
+		int n = 0, r = fi_cq_open(c.domain, &ca, &cq, NULL);
+
+		/* FI_WAIT_MUTEX_COND and FI_WAIT_YIELD need not be there, but then for none of them */
+		if (r) {
+			CHECK((r == -FI_ENOSYS || r == -FI_EINVAL) && i > 2);
+			continue;
+		}
+		all[n++] = &cq->fid;
+		OK(fi_eq_open(c.fabric, &qa, &eq, NULL));
+		all[n++] = &eq->fid;
+		if (!(r = fi_cntr_open(c.domain, &na, &cntr, NULL)))
+			all[n++] = &cntr->fid;
+		wa.wait_obj = kind;
+		if (kind != FI_WAIT_SET) {
+			OK(fi_wait_open(c.fabric, &wa, &wait));
+			all[n++] = &wait->fid;
+		}
+		for (int k = 0; k < n; k++) {
+			enum fi_wait_obj got = FI_WAIT_NONE;
+			union { int fd; struct fi_mutex_cond mc; } w = { .fd = -1 };
+
+			OK(fi_control(all[k], FI_GETWAITOBJ, &got));
+			EQ(got, i < 3 ? FI_WAIT_FD : kind);
+			if (got == FI_WAIT_FD) {
+				OK(fi_control(all[k], FI_GETWAIT, &w));
+				CHECK(fcntl(w.fd, F_GETFD) >= 0);
+			}
+		}
+		while (n-- > 0)
+			OK(fi_close(all[n]));
+	}
+	OK(fi_close(&set->fid));
+	ct_done(&c);
+}
+
 /* ---- counters --------------------------------------------------------- */
 
 static void counters(int rank)
@@ -961,6 +1021,7 @@ static const struct ct_test tests[] = {
 	{ "fi_cq_signal wakes a waiting reader", cq_signal, 0 },
 	{ "fi_trywait and poll on the descriptor miss no completion", wait_fd, 0 },
 	{ "a queue without wait object has no descriptor", sread_none, 0 },
+	{ "queues, counters and wait sets tell what kind of wait object they have", wait_kinds, 0 },
 	{ "counters count what completed, injects too", counters, 0 },
 	{ "counters can be set and added to", counter_arithmetic, 0 },
 	{ "a cancelled receive counts as an error", counter_errors, 0 },

@@ -12,6 +12,7 @@
  *   -p PROVIDER   default tcp           -n COUNT   iterations per size (1000)
  *   -S SIZE       one size only         -b ADDR    address to listen on (127.0.0.1)
  *   -q            print the table only, no heading
+ *   -w            sleep until there is a completion (fi_cq_sread), in place of polling
  *
  * The program is also what a test runs: it checks every byte it receives,
  * prints which libfabric it has mapped, and ends with status 1 on any error.
@@ -48,7 +49,7 @@
 
 static const char *provider = "tcp", *node = "127.0.0.1", *service = "0";
 static enum fi_ep_type type = FI_EP_RDM;
-static int iterations = 1000, quiet;
+static int iterations = 1000, quiet, sleeps;
 static size_t only_size = SIZE_MAX;
 static int listening = -1;		/* RDM with a forked peer: pipe to tell the address */
 
@@ -100,7 +101,9 @@ static struct fi_info *find(const char *n, const char *s, uint64_t flags)
 
 static void open_endpoint(struct fi_info *info)
 {
-	struct fi_cq_attr cq_attr = { .format = FI_CQ_FORMAT_TAGGED, .size = 2 * WINDOW };
+	struct fi_cq_attr cq_attr = {
+		.format = FI_CQ_FORMAT_TAGGED, .size = 2 * WINDOW, .wait_obj = sleeps ? FI_WAIT_UNSPEC : FI_WAIT_NONE,
+	};
 	struct fi_av_attr av_attr = { .type = FI_AV_TABLE, .count = 2 };
 
 	TRY(fi_domain(fabric, info, &domain, NULL));
@@ -169,12 +172,10 @@ static void open_fabric(struct fi_info *info)
 
 /* ---- transfers --------------------------------------------------------- */
 
-/* Read one queue; true when it had an entry. Progress of the other comes along. */
-static int reap(struct fid_cq *cq)
+/* What reading a queue answered; true when there was an entry. */
+static int found(struct fid_cq *cq, ssize_t r)
 {
-	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry err = { 0 };
-	ssize_t r = fi_cq_read(cq, &e, 1);
 
 	if (r == 1)
 		return 1;
@@ -182,9 +183,23 @@ static int reap(struct fid_cq *cq)
 		TRY(fi_cq_readerr(cq, &err, 0));
 		die("transfer", -err.err);
 	}
-	if (r != -FI_EAGAIN)
+	if (r != -FI_EAGAIN && r != -FI_EINTR)
 		die("fi_cq_read", r);
 	return 0;
+}
+/* Read one queue; true when it had an entry. Progress of the other comes along. */
+static int reap(struct fid_cq *cq)
+{
+	struct fi_cq_tagged_entry e;
+
+	return found(cq, fi_cq_read(cq, &e, 1));
+}
+/* The same for a queue that will have one; -w sleeps until then. */
+static int await(struct fid_cq *cq)
+{
+	struct fi_cq_tagged_entry e;
+
+	return found(cq, sleeps ? fi_cq_sread(cq, &e, 1, NULL, -1) : fi_cq_read(cq, &e, 1));
 }
 
 static struct fi_context contexts[2 * WINDOW];
@@ -226,13 +241,13 @@ static void post_send(size_t n)
 
 static void await_recv(void)
 {
-	while (!reap(rxcq))
+	while (!await(rxcq))
 		outstanding -= outstanding ? reap(txcq) : 0;
 }
 static void await_sends(long left)
 {
 	while (outstanding > left)
-		outstanding -= reap(txcq);
+		outstanding -= await(txcq);
 }
 
 static void fill(size_t n, unsigned seed)
@@ -441,7 +456,7 @@ int main(int argc, char **argv)
 	int c, fds[2], status = 0;
 	pid_t child = 0;
 
-	while ((c = getopt(argc, argv, "e:p:sa:b:n:S:q")) != -1) {
+	while ((c = getopt(argc, argv, "e:p:sa:b:n:S:qw")) != -1) {
 		switch (c) {
 		case 'e': type = strcmp(optarg, "msg") ? FI_EP_RDM : FI_EP_MSG; break;
 		case 'p': provider = optarg; break;
@@ -451,8 +466,9 @@ int main(int argc, char **argv)
 		case 'n': iterations = atoi(optarg) > 0 ? atoi(optarg) : 1; break;
 		case 'S': only_size = strtoull(optarg, NULL, 0); break;
 		case 'q': quiet = 1; break;
+		case 'w': sleeps = 1; break;
 		default:
-			fprintf(stderr, "usage: %s [-e msg|rdm] [-p provider] [-s | -a ADDR:PORT] [-b ADDR] [-n COUNT] [-S SIZE] [-q]\n", argv[0]);
+			fprintf(stderr, "usage: %s [-e msg|rdm] [-p provider] [-s | -a ADDR:PORT] [-b ADDR] [-n COUNT] [-S SIZE] [-q] [-w]\n", argv[0]);
 			return 2;
 		}
 	}

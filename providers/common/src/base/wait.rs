@@ -50,6 +50,25 @@ impl WaitKind {
             _ => return Err(Error::INVAL),
         })
     }
+
+    /// FI_GETWAITOBJ: tells the application which kind it got.
+    ///
+    /// # Safety
+    /// `arg` is null or points to an enum fi_wait_obj.
+    pub unsafe fn tell(self, arg: *mut c_void) -> Result {
+        if arg.is_null() {
+            return Err(Error::INVAL);
+        }
+        let kind = match self {
+            Self::None => fi_wait_obj::FI_WAIT_NONE,
+            Self::Fd => fi_wait_obj::FI_WAIT_FD,
+            Self::MutexCond => fi_wait_obj::FI_WAIT_MUTEX_COND,
+            Self::Yield => fi_wait_obj::FI_WAIT_YIELD,
+        };
+        // SAFETY: by this function's contract.
+        unsafe { arg.cast::<c_int>().write(kind as c_int) };
+        Ok(())
+    }
 }
 
 /// The mutex and condition variable of FI_WAIT_MUTEX_COND, which the

@@ -312,6 +312,8 @@ impl Object<fid_cntr> for Cntr {
         match command {
             // SAFETY: FI_GETWAIT passes what the wait object needs (fi_cntr(3)).
             abi::FI_GETWAIT => unsafe { self.wait()?.ok_or(Error::NODATA)?.get(arg) },
+            // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
+            abi::FI_GETWAITOBJ => unsafe { self.wait.kind().tell(arg) },
             _ => Err(Error::NOSYS),
         }
     }

@@ -864,20 +864,8 @@ impl Object<fid_cq> for Cq {
                 Ok(())
             }
             HAS_ENTRIES => self.has_entries().then_some(()).ok_or(Error::AGAIN),
-            abi::FI_GETWAITOBJ => {
-                let kind = match self.wait.kind() {
-                    WaitKind::None => fi_wait_obj::FI_WAIT_NONE,
-                    WaitKind::Fd => fi_wait_obj::FI_WAIT_FD,
-                    WaitKind::MutexCond => fi_wait_obj::FI_WAIT_MUTEX_COND,
-                    WaitKind::Yield => fi_wait_obj::FI_WAIT_YIELD,
-                };
-                if arg.is_null() {
-                    return Err(Error::INVAL);
-                }
-                // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
-                unsafe { arg.cast::<c_int>().write(kind as c_int) };
-                Ok(())
-            }
+            // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
+            abi::FI_GETWAITOBJ => unsafe { self.wait.kind().tell(arg) },
             _ => Err(Error::NOSYS),
         }
     }

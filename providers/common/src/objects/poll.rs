@@ -335,6 +335,8 @@ impl Object<fid_wait> for WaitSet {
         match command {
             // SAFETY: FI_GETWAIT passes what the wait object needs (fi_poll(3)).
             abi::FI_GETWAIT => unsafe { self.wait.get(arg) },
+            // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
+            abi::FI_GETWAITOBJ => unsafe { self.wait.kind().tell(arg) },
             _ => Err(Error::NOSYS),
         }
     }
