@@ -798,6 +798,37 @@ static void ordered(int rank)
 	(void)rank;
 	done(&c);
 }
+/* fi_endpoint(3): "FI_ORDER_ATOMIC_WAR: atomic write after atomic read"; no write changes what the reads before it get. */
+static void writes_after_reads(int rank)
+{
+	struct ct_opt o = { .caps = CAPS, .msg_order = FI_ORDER_ATOMIC_WAR };
+	struct ct c;
+	struct region r;
+	uint64_t *b, *s;
+	enum { N = 200 };
+
+	mr[0] = mr[1] = NULL;
+	ct_open(&c, &o);
+	CHECK(c.info->tx_attr->msg_order & FI_ORDER_ATOMIC_WAR);
+	b = ct_alloc(&c, 64);
+	s = ct_alloc(&c, 64);
+	r = share(&c, 0, b, 64, REMOTE);
+	for (int i = 1; i <= N; i++) {
+		s[0] = i;
+		POST(&c, fi_fetch_atomic(c.ep, NULL, 1, NULL, s + 1, ct_desc(s), c.peer, r.addr, r.key, FI_UINT64, FI_ATOMIC_READ, CTX(0)));
+		POST(&c, fi_atomic(c.ep, s, 1, ct_desc(s), c.peer, r.addr, r.key, FI_UINT64, FI_ATOMIC_WRITE, CTX(1)));
+		POST(&c, fi_fetch_atomic(c.ep, NULL, 1, NULL, s + 2, ct_desc(s), c.peer, r.addr, r.key, FI_UINT64, FI_ATOMIC_READ, CTX(2)));
+		for (int left = 3; left; left--) {
+			struct fi_cq_tagged_entry e;
+
+			ct_next(&c, c.tx, &e, NULL, NULL);	/* in any order: comp_order is FI_ORDER_NONE */
+		}
+		EQ(s[1], i - 1);
+		EQ(s[2], i);
+	}
+	(void)rank;
+	done(&c);
+}
 /* All n bytes, or no test. */
 static void take(int fd, void *b, size_t n)
 {
@@ -906,6 +937,7 @@ static const struct ct_test tests[] = {
 	{ "counters count atomics at both ends", counted, CT_REL },
 	{ "peers and processors that add at the same time lose nothing", together, CT_REL },
 	{ "atomics keep their order with messages and reads, and a fence", ordered, CT_REL },
+	{ "with FI_ORDER_ATOMIC_WAR atomic writes do not overtake atomic reads", writes_after_reads, CT_REL },
 	{ "at a peer that does not know atomics they fail, and nothing else does", unknown_there, CT_REL | CT_BARE },
 	{ "what we say, sent back, is not taken for knowing atomics", echoed, CT_REL | CT_BARE },
 	{ "an endpoint without FI_ATOMIC has none", not_asked_for, CT_REL },

@@ -70,6 +70,7 @@ struct ct_opt {
 	enum fi_wait_obj wait;		/* default FI_WAIT_NONE */
 	uint64_t cq_flags;		/* FI_SELECTIVE_COMPLETION */
 	uint64_t tx_op_flags;
+	uint64_t msg_order;		/* of both sides */
 	enum fi_threading threading;
 	enum fi_progress progress;	/* of data */
 	enum fi_av_type av;
@@ -486,6 +487,7 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 	h->domain_attr->data_progress = o->progress;
 	h->domain_attr->av_type = o->av;
 	h->tx_attr->op_flags = o->tx_op_flags;
+	h->tx_attr->msg_order = h->rx_attr->msg_order = o->msg_order;
 	if (o->ep_key) {
 		h->ep_attr->auth_key = (uint8_t *)strdup(o->ep_key);
 		h->ep_attr->auth_key_size = strlen(o->ep_key);
@@ -516,6 +518,7 @@ static inline struct fi_info *ct_getinfo(const struct ct_opt *o, const char *nod
 		uint64_t caps = h->caps;
 		h->caps = FI_MSG;
 		h->tx_attr->op_flags = 0;
+		h->tx_attr->msg_order = h->rx_attr->msg_order = 0;
 		h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 		h->domain_attr->threading = FI_THREAD_UNSPEC;
 		OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));

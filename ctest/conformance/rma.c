@@ -530,6 +530,54 @@ static void fenced(int rank)
 	}
 	done(&c);
 }
+/*
+ * fi_endpoint(3): "FI_ORDER_RMA_WAR: RMA write after RMA read", "FI_ORDER_SAR: message sends after RMA reads": what follows a
+ * read neither changes what the read gets nor comes before it. Reads are long, so that their answers take a while.
+ */
+static void after_reads(int rank)
+{
+	enum { LEN = 3 << 20, ROUNDS = 8 };
+	const uint64_t order = FI_ORDER_WAR | FI_ORDER_RMA_WAR | FI_ORDER_SAR;
+	struct ct_opt o = { .caps = CAPS, .msg_order = order };
+	struct ct c;
+	struct region r;
+	char *b, *s, *d;
+
+	mr[0] = mr[1] = NULL;
+	ct_open(&c, &o);
+	EQ(c.info->tx_attr->msg_order & order, order);
+	CHECK(c.info->ep_attr->max_order_war_size >= LEN);
+	b = ct_alloc(&c, LEN);
+	s = ct_alloc(&c, LEN);
+	d = ct_alloc(&c, LEN);
+	ct_fill(b, LEN, 1);
+	r = share(&c, 0, b, LEN, REMOTE);
+	for (int i = 0; i < 2 * ROUNDS; i++) {
+		char x;
+
+		if (rank == i % 2) {
+			ct_fill(s, LEN, i + 2);
+			POST(&c, fi_read(c.ep, d, LEN, ct_desc(d), c.peer, r.addr, r.key, CTX(0)));
+			POST(&c, fi_write(c.ep, s, LEN, ct_desc(s), c.peer, r.addr, r.key, CTX(1)));
+			ct_sent(&c, CTX(0));
+			CHECK(ct_same(d, LEN, 1));
+			ct_sent(&c, CTX(1));
+			/* the message says that the memory is read, and may change */
+			POST(&c, fi_read(c.ep, d, LEN, ct_desc(d), c.peer, r.addr, r.key, CTX(2)));
+			POST(&c, fi_send(c.ep, s, 1, ct_desc(s), c.peer, CTX(3)));
+			ct_sent(&c, CTX(2));
+			CHECK(ct_same(d, LEN, i + 2));
+			ct_sent(&c, CTX(3));
+		} else {
+			POST(&c, fi_recv(c.ep, &x, 1, NULL, c.peer, CTX(4)));
+			ct_recvd(&c, CTX(4), 1);
+			CHECK(ct_same(b, LEN, i + 2));
+			ct_fill(b, LEN, 1);
+		}
+		ct_barrier(&c);
+	}
+	done(&c);
+}
 /* Each side's fence waits for a read that the other answers behind its own fence. */
 static void fences_face_to_face(int rank)
 {
@@ -961,6 +1009,7 @@ static const struct ct_test tests[] = {
 	{ "a region may go while peers write much to it", closed_amid_writes, CT_REL },
 	{ "a counter bound to a region counts the writes to it", region_counter, CT_REL },
 	{ "a fenced write waits for the reads before it", fenced, CT_REL },
+	{ "with FI_ORDER_RMA_WAR and FI_ORDER_SAR writes and messages wait for the reads before them", after_reads, CT_REL },
 	{ "fences of both sides wait for each other's reads and not for each other", fences_face_to_face, CT_REL },
 	{ "a committed write is there when it is complete", committed, CT_REL },
 	{ "transfers of no bytes complete, also such as name no buffer and no place", nothing, CT_REL },

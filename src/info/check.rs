@@ -68,6 +68,8 @@ pub struct ProviderOffer {
     pub tx_size: usize,
     /// The receive size of an application that names none.
     pub rx_size: usize,
+    /// The part of `msg_order` that costs something, so that only those who ask for it get it.
+    pub costly_order: u64,
 }
 
 /// Why a provider does not do what hints ask for.
@@ -436,6 +438,7 @@ fn implied_caps(wanted: u64, offered: u64) -> u64 {
 /// against. Addresses and names are the caller's to fill in.
 pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     let mut info = offer.most.as_ref().to_owned()?;
+    keep_asked_order(&mut info, offer.costly_order, hints);
     let (tx, rx) = (*offer.most.tx(), *offer.most.rx());
     let all = offer.most.caps();
     info.tx_mut().size = offer.tx_size;
@@ -512,6 +515,19 @@ pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Res
         });
     }
     Ok(info)
+}
+
+/// Takes orders out of an answer that cost something and that hints do not ask for: every endpoint of an info that
+/// has them pays for them.
+fn keep_asked_order(info: &mut InfoBuf, costly: u64, hints: Option<InfoRef<'_>>) {
+    const WAR: u64 = FI_ORDER_WAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR;
+    let tx = hints.and_then(InfoRef::tx).map_or(0, |tx| tx.msg_order);
+    let rx = hints.and_then(InfoRef::rx).map_or(0, |rx| rx.msg_order);
+    info.tx_mut().msg_order &= !costly | tx;
+    info.rx_mut().msg_order &= !costly | tx | rx;
+    if info.tx().msg_order & WAR == 0 {
+        info.edit_ep(|ep| ep.max_order_war_size = 0);
+    }
 }
 
 /// Zero asks for nothing in particular.
@@ -597,7 +613,7 @@ mod tests {
             domain.max_ep_rx_ctx = 1;
             domain.mr_key_size = 8;
         });
-        ProviderOffer { most, tx_size: 256, rx_size: 256 }
+        ProviderOffer { most, tx_size: 256, rx_size: 256, costly_order: 0 }
     }
 
     /// What refuses hints that `edit` makes.
@@ -615,6 +631,30 @@ mod tests {
         let mut hints = InfoBuf::new().unwrap();
         edit(&mut hints);
         alter(API_VERSION, &offer(), Some(hints.as_ref())).unwrap()
+    }
+
+    #[test]
+    fn what_follows_a_read_waits_for_those_who_ask() {
+        const AFTER_READS: u64 =
+            FI_ORDER_WAR | FI_ORDER_SAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR;
+        let mut offer = ProviderOffer { costly_order: AFTER_READS, ..offer() };
+        offer.most.tx_mut().msg_order = AFTER_READS | FI_ORDER_SAS;
+        offer.most.rx_mut().msg_order = AFTER_READS | FI_ORDER_SAS;
+        offer.most.edit_ep(|ep| ep.max_order_war_size = 7);
+        let orders = |tx, rx| {
+            let mut hints = InfoBuf::new().unwrap();
+            (hints.tx_mut().msg_order, hints.rx_mut().msg_order) = (tx, rx);
+            assert!(check(API_VERSION, &offer, hints.as_ref()).is_empty());
+            let info = alter(API_VERSION, &offer, Some(hints.as_ref())).unwrap();
+            (info.tx().msg_order, info.rx().msg_order, info.ep().max_order_war_size)
+        };
+        const SAS: u64 = FI_ORDER_SAS;
+        const WAR: u64 = FI_ORDER_ATOMIC_WAR;
+        assert_eq!(orders(0, 0), (SAS, SAS, 0));
+        assert_eq!(orders(WAR, 0), (SAS | WAR, SAS | WAR, 7));
+        assert_eq!(orders(0, WAR), (SAS, SAS | WAR, 0));
+        assert_eq!(orders(FI_ORDER_SAR, 0), (SAS | FI_ORDER_SAR, SAS | FI_ORDER_SAR, 0));
+        assert_eq!(alter(API_VERSION, &offer, None).unwrap().tx().msg_order, SAS);
     }
 
     #[test]

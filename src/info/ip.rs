@@ -456,7 +456,7 @@ mod tests {
         most.rx_mut().size = 1024;
         most.edit_ep(|ep| ep.r#type = fi_ep_type::FI_EP_RDM.into());
         most.edit_domain(|domain| domain.threading = fi_threading::FI_THREAD_SAFE.into());
-        ProviderOffer { most, tx_size: 256, rx_size: 256 }
+        ProviderOffer { most, tx_size: 256, rx_size: 256, costly_order: 0 }
     }
 
     type IpAnswer = (Result<InfoChain>, Vec<String>);

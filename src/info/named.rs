@@ -86,7 +86,7 @@ mod tests {
         most.set_caps(FI_MSG | FI_LOCAL_COMM | FI_REMOTE_COMM);
         most.edit_ep(|ep| ep.r#type = fi_ep_type::FI_EP_RDM.into());
         let said = RefCell::new(Vec::new());
-        let offers = [ProviderOffer { most, tx_size: 256, rx_size: 256 }];
+        let offers = [ProviderOffer { most, tx_size: 256, rx_size: 256, costly_order: 0 }];
         let report = |line: &str| said.borrow_mut().push(line.to_owned());
         let prov = NameProvider { name: c"named", offers: &offers, report: &report };
         let Ok(chain) = name_getinfo(&prov, query) else { return Err(said.into_inner()) };

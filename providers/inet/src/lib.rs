@@ -2,9 +2,8 @@
 //! and `net` are plug-ins of a few lines each.
 //!
 //! A plug-in says what it is ([`InetPlugIn`]) and which endpoints it has: connections, and reliable
-//! datagrams over them ([`tcp`]); datagrams ([`udp`]); or all of them in one fabric ([`both`]).
+//! datagrams over them ([`tcp`]), or datagrams ([`udp`]).
 #![cfg_attr(not(test), deny(unsafe_code))]
-pub mod both;
 mod plug_in;
 pub mod tcp;
 pub mod udp;

@@ -15,6 +15,12 @@ pub struct InetPlugIn {
     /// Whether hints that ask for one context are offered several as well, as scalable endpoints
     /// have them.
     pub scalable: bool,
+    /// Whether hints may ask that what follows a read waits for its answer
+    /// ([`OfferLimits::after_reads`](ofi_stream::offer::OfferLimits::after_reads)).
+    pub after_reads: bool,
+    /// Whether connections also have FI_EP_DGRAM endpoints
+    /// ([`OfferLimits::datagrams`](ofi_stream::offer::OfferLimits::datagrams)).
+    pub datagrams: bool,
     /// What users of the name should know, for the log at level `info` when the first domain is opened.
     pub note: Option<&'static str>,
 }
@@ -24,8 +30,14 @@ pub struct InetPlugIn {
 pub static TCP_PARAMETERS: Provider = Provider::named(c"tcp", PROV_VERSION, API_VERSION);
 
 /// What nobody has handed out has no name of its own: in unit tests.
-static UNNAMED: InetPlugIn =
-    InetPlugIn { provider: &INET, offered: |_| {}, scalable: false, note: None };
+static UNNAMED: InetPlugIn = InetPlugIn {
+    provider: &INET,
+    offered: |_| {},
+    scalable: false,
+    after_reads: false,
+    datagrams: false,
+    note: None,
+};
 
 static INET: Provider = Provider::named(c"inet", PROV_VERSION, API_VERSION);
 

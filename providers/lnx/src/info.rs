@@ -350,7 +350,7 @@ fn offer(cores: &[LnxCore]) -> Result<ProviderOffer> {
         domain.caps = comm | FI_AV_USER_ID;
     });
     let (tx_size, rx_size) = (most.tx().size, most.rx().size.min(1024));
-    Ok(ProviderOffer { most, tx_size, rx_size })
+    Ok(ProviderOffer { most, tx_size, rx_size, costly_order: 0 })
 }
 
 /// The info of a link for an application with these hints.

@@ -10,8 +10,14 @@ static NET: Provider = Provider::named(c"net", PROV_VERSION, API_VERSION)
     .with_cleanup(ofi_inet::cleanup)
     .with_parameters_of(&ofi_inet::TCP_PARAMETERS);
 
-static PLUG_IN: InetPlugIn =
-    InetPlugIn { provider: &NET, offered: as_it_was, scalable: false, note: None };
+static PLUG_IN: InetPlugIn = InetPlugIn {
+    provider: &NET,
+    offered: as_it_was,
+    scalable: false,
+    after_reads: false,
+    datagrams: false,
+    note: None,
+};
 
 ofi_provider::plug_in!(ofi_inet::tcp::hand_out(&PLUG_IN, None));
 

@@ -167,7 +167,7 @@ fn offer(core: InfoRef<'_>) -> Result<ProviderOffer> {
         domain.cq_cnt = OBJECTS;
         domain.caps = COMM_CAPS;
     });
-    Ok(ProviderOffer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE })
+    Ok(ProviderOffer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE, costly_order: 0 })
 }
 
 /// The info for an application with these hints, over one core provider.

@@ -241,7 +241,8 @@ fn offer(
         domain.max_cntr_value = u64::MAX;
         domain.max_err_cntr_value = u64::MAX;
     });
-    Ok(ProviderOffer { most, tx_size: config.tx_size, rx_size: config.rx_size })
+    let (tx_size, rx_size) = (config.tx_size, config.rx_size);
+    Ok(ProviderOffer { most, tx_size, rx_size, costly_order: 0 })
 }
 
 /// The inject size for an application that names none: what the core takes without a copy of ours,

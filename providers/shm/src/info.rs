@@ -114,7 +114,8 @@ fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<ProviderOffer
         domain.mr_iov_limit = 1;
         domain.caps = DOMAIN_CAPS;
     });
-    Ok(ProviderOffer { most, tx_size: config.tx_size, rx_size: config.rx_size })
+    let (tx_size, rx_size) = (config.tx_size, config.rx_size);
+    Ok(ProviderOffer { most, tx_size, rx_size, costly_order: DEAR_ORDER })
 }
 
 /// Whether addresses of memory are to be virtual ones and nothing is asked of the order of accesses to
@@ -136,13 +137,6 @@ fn adapt(info: &mut InfoBuf, hints: Option<InfoRef<'_>>) {
     let asked = hints.and_then(InfoRef::domain).map_or(0, |domain| domain.caps);
     let reach = if asked == 0 { info.caps() } else { asked };
     info.edit_domain(|domain| domain.caps = reach & DOMAIN_CAPS);
-    let tx_order = hints.and_then(InfoRef::tx).map_or(0, |tx| tx.msg_order);
-    let rx_order = hints.and_then(InfoRef::rx).map_or(0, |rx| rx.msg_order);
-    info.tx_mut().msg_order = FREE_ORDER | (tx_order & DEAR_ORDER);
-    info.rx_mut().msg_order = FREE_ORDER | ((tx_order | rx_order) & DEAR_ORDER);
-    if tx_order & DEAR_ORDER & !FI_ORDER_SAR == 0 {
-        info.edit_ep(|ep| ep.max_order_war_size = 0);
-    }
     if is_fast(hints) {
         info.tx_mut().msg_order = FI_ORDER_SAS;
         info.edit_domain(|domain| domain.mr_mode |= FI_MR_VIRT_ADDR);

@@ -1,11 +1,14 @@
-//! The provider `sockets`: endpoints of all types over the sockets of `ofi_inet`, for programs that
+//! The provider `sockets`: endpoints of all types over connections of `ofi_inet`, for programs that
 //! ask for this name.
 //!
 //! The original's provider of this name speaks protocols of its own. Nothing of these is here: the
-//! peers of an endpoint are those of `tcp`, or, for FI_EP_DGRAM, of `udp`.
+//! peers of an endpoint are those of `tcp`. FI_EP_DGRAM endpoints are those of FI_EP_RDM, as in the original, where
+//! messages of theirs are of any size, have tags and are triggered.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 use ofi_inet::InetPlugIn;
-use ofi_provider::abi::FI_PROTO_SOCK_TCP;
+use ofi_provider::abi::{
+    FI_DIRECTED_RECV, FI_NAMED_RX_CTX, FI_PROTO_SOCK_TCP, FI_SOURCE, fi_ep_type,
+};
 use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
 use ofi_provider::provider::Provider;
 
@@ -18,13 +21,15 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
     provider: &SOCKETS,
     offered: in_this_name,
     scalable: true,
+    after_reads: true,
+    datagrams: true,
     note: Some(
-        "sockets is tcp, and udp for datagrams, by another name: on the network it speaks their \
-         protocols, and reaches no peer that uses sockets of another library",
+        "sockets is tcp by another name: on the network it speaks its protocol, and reaches no \
+         peer that uses sockets of another library",
     ),
 };
 
-ofi_provider::plug_in!(ofi_inet::both::hand_out(&PLUG_IN));
+ofi_provider::plug_in!(ofi_inet::tcp::hand_out(&PLUG_IN, None));
 
 /// Most bytes of an injected message, at least.
 const INJECT: usize = 255;
@@ -32,17 +37,28 @@ const INJECT: usize = 255;
 const OBJECTS: usize = 128;
 const REGIONS: usize = 65535;
 const ERR_DATA: usize = 256;
+/// Capabilities that say nothing of an endpoint with one connection: its messages are its peer's, whose address is
+/// none of a vector's, and go to its one receive context.
+const CONNECTED_CAPS: u64 = FI_SOURCE | FI_DIRECTED_RECV | FI_NAMED_RX_CTX;
 
 /// The attributes that programs know the name by.
 fn in_this_name(offer: &mut ProviderOffer) {
     let most = &mut offer.most;
     let tx = most.tx_mut();
     tx.inject_size = tx.inject_size.max(INJECT);
+    let connected = most.ep().r#type == fi_ep_type::FI_EP_MSG;
+    if connected {
+        most.set_caps(most.caps() | CONNECTED_CAPS);
+        most.tx_mut().caps |= FI_NAMED_RX_CTX;
+        most.rx_mut().caps |= FI_SOURCE | FI_DIRECTED_RECV;
+    }
     most.edit_ep(|ep| {
         ep.protocol = FI_PROTO_SOCK_TCP as u32;
         ep.protocol_version = 2;
     });
     most.edit_domain(|domain| {
+        domain.max_ep_stx_ctx = domain.max_ep_stx_ctx.max(OBJECTS);
+        domain.max_ep_srx_ctx = domain.max_ep_srx_ctx.max(OBJECTS);
         domain.cntr_cnt = OBJECTS;
         domain.mr_cnt = REGIONS;
         domain.max_err_data = ERR_DATA;

@@ -32,6 +32,17 @@ const RDM_CAPS: u64 = FI_DIRECTED_RECV
     | FI_PEER
     | FI_COLLECTIVE
     | FI_MULTICAST;
+/// Capabilities of FI_EP_DGRAM endpoints ([`OfferLimits::datagrams`]): those of messages.
+const DGRAM_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_SEND
+    | FI_RECV
+    | FI_MULTI_RECV
+    | FI_FENCE
+    | FI_TRIGGER
+    | FI_DIRECTED_RECV
+    | FI_SOURCE
+    | FI_SOURCE_ERR;
 /// Which peers endpoints reach; loopback addresses lose FI_REMOTE_COMM.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.
@@ -81,6 +92,8 @@ const MSG_ORDER: u64 = FI_ORDER_RAR
     | FI_ORDER_ATOMIC_RAR
     | FI_ORDER_ATOMIC_RAW
     | FI_ORDER_ATOMIC_WAW;
+/// Orders that hold if what follows a read waits for its answer.
+const AFTER_READS: u64 = FI_ORDER_WAR | FI_ORDER_SAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
@@ -103,6 +116,12 @@ pub struct OfferLimits {
     pub protocols: [u32; 2],
     /// Whether domains and endpoints take secrets of the program's own (`auth_key`).
     pub keys: bool,
+    /// Whether hints may ask that writes, atomic operations and messages wait for the answers to reads that were posted
+    /// before them.
+    pub after_reads: bool,
+    /// Whether there are FI_EP_DGRAM endpoints, which are those of FI_EP_RDM without access to memory. They are the first
+    /// of the answer.
+    pub datagrams: bool,
     /// Whether hints that do not ask for contexts of scalable endpoints are offered them as well.
     pub scalable: bool,
 }
@@ -116,6 +135,8 @@ impl OfferLimits {
             max_inject: 128,
             protocols,
             keys: false,
+            after_reads: false,
+            datagrams: false,
             scalable: false,
         }
     }
@@ -209,6 +230,10 @@ pub fn offers(
     // Programs that choose from a list instead of asking find a connected endpoint over a shared
     // receive context behind the others.
     let mut kinds = vec![rdm, msg];
+    if limits.datagrams {
+        let caps = (DGRAM_CAPS & !without) | named | caps;
+        kinds.insert(0, OfferedEndpoint { ep_type: fi_ep_type::FI_EP_DGRAM, caps, ..rdm });
+    }
     if hints.is_none() {
         kinds.push(OfferedEndpoint { max_rx_size: 65536, shared: [false, true], ..msg });
     }
@@ -257,6 +282,7 @@ struct OfferedEndpoint {
 impl OfferedEndpoint {
     fn offer(&self, limits: &OfferLimits) -> Result<ProviderOffer> {
         let caps = self.caps | DOMAIN_CAPS;
+        let order = MSG_ORDER | if limits.after_reads { AFTER_READS } else { 0 };
         let mut most = InfoBuf::new()?;
         most.set_caps(caps);
         most.set_mode(self.mode);
@@ -265,17 +291,17 @@ impl OfferedEndpoint {
         tx.caps = caps & TX_CAPS;
         tx.mode = self.mode & FI_MSG_PREFIX;
         tx.op_flags = TX_OP_FLAGS;
-        tx.msg_order = MSG_ORDER;
+        tx.msg_order = order;
         tx.inject_size = limits.max_inject;
         tx.size = self.max_tx_size.max(limits.tx_size);
         tx.iov_limit = IOV_LIMIT;
-        tx.rma_iov_limit = IOV_LIMIT;
+        tx.rma_iov_limit = if caps & FI_RMA != 0 { IOV_LIMIT } else { 0 };
 
         let rx = most.rx_mut();
         rx.caps = caps & RX_CAPS;
         rx.mode = self.mode & FI_MSG_PREFIX;
         rx.op_flags = RX_OP_FLAGS;
-        rx.msg_order = MSG_ORDER;
+        rx.msg_order = order;
         rx.size = self.max_rx_size.max(limits.rx_size);
         rx.iov_limit = IOV_LIMIT;
 
@@ -285,6 +311,7 @@ impl OfferedEndpoint {
             ep.protocol_version = self.protocol_version;
             ep.max_msg_size = usize::MAX;
             ep.max_order_raw_size = usize::MAX;
+            ep.max_order_war_size = if limits.after_reads { usize::MAX } else { 0 };
             ep.max_order_waw_size = usize::MAX;
             ep.mem_tag_format = TAG_FORMAT;
             [ep.tx_ctx_cnt, ep.rx_ctx_cnt] =
@@ -302,7 +329,12 @@ impl OfferedEndpoint {
             domain.mr_iov_limit = 1;
             domain.caps = DOMAIN_CAPS;
         });
-        Ok(ProviderOffer { most, tx_size: limits.tx_size, rx_size: limits.rx_size })
+        Ok(ProviderOffer {
+            most,
+            tx_size: limits.tx_size,
+            rx_size: limits.rx_size,
+            costly_order: AFTER_READS,
+        })
     }
 }
 

@@ -8,8 +8,14 @@ use ofi_provider::param;
 use provider::TCP;
 use std::ffi::CString;
 
-static PLUG_IN: InetPlugIn =
-    InetPlugIn { provider: &TCP, offered: |_| {}, scalable: false, note: None };
+static PLUG_IN: InetPlugIn = InetPlugIn {
+    provider: &TCP,
+    offered: |_| {},
+    scalable: false,
+    after_reads: false,
+    datagrams: false,
+    note: None,
+};
 
 ofi_provider::plug_in!({
     let name = param::string(&TCP, c"prov_name", c"another name for this provider, for tests");

@@ -7,7 +7,13 @@ use ofi_provider::provider::Provider;
 /// The provider, as the core knows it.
 static UDP: Provider = Provider::named(c"udp", PROV_VERSION, API_VERSION);
 
-static PLUG_IN: InetPlugIn =
-    InetPlugIn { provider: &UDP, offered: |_| {}, scalable: false, note: None };
+static PLUG_IN: InetPlugIn = InetPlugIn {
+    provider: &UDP,
+    offered: |_| {},
+    scalable: false,
+    after_reads: false,
+    datagrams: false,
+    note: None,
+};
 
 ofi_provider::plug_in!(ofi_inet::udp::hand_out(&PLUG_IN));

@@ -194,17 +194,20 @@ impl Facts {
         let datagrams = match inline(true)? {
             Some(inline) => {
                 let most = of_datagrams(most.as_ref().to_owned()?, inline, mtu(&port));
-                Some(ProviderOffer { most, tx_size, rx_size })
+                Some(ProviderOffer { most, tx_size, rx_size, costly_order: 0 })
             }
             None => None,
         };
         let hmem = match reaches_accelerators(device)? {
-            true => {
-                Some(ProviderOffer { most: of_hmem(most.as_ref().to_owned()?), tx_size, rx_size })
-            }
+            true => Some(ProviderOffer {
+                most: of_hmem(most.as_ref().to_owned()?),
+                tx_size,
+                rx_size,
+                costly_order: 0,
+            }),
             false => None,
         };
-        let offer = ProviderOffer { most, tx_size, rx_size };
+        let offer = ProviderOffer { most, tx_size, rx_size, costly_order: 0 };
         let fabric = fabric_name(device, config.gid_idx)?;
         Ok(Self { device, offer, datagrams, hmem, nic: card(device, &attr, &port), fabric })
     }

@@ -16,6 +16,8 @@ pub(crate) fn limits() -> &'static OfferLimits {
         let limits = OfferLimits {
             keys: true,
             scalable: plug_in::current().scalable,
+            after_reads: plug_in::current().after_reads,
+            datagrams: plug_in::current().datagrams,
             ..OfferLimits::of_params(provider(), protocols)
         };
         iface();

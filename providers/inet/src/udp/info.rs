@@ -54,7 +54,7 @@ fn offer() -> Result<ProviderOffer> {
         domain.cq_cnt = OBJECTS;
         domain.caps = DOMAIN_CAPS;
     });
-    Ok(ProviderOffer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE })
+    Ok(ProviderOffer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE, costly_order: 0 })
 }
 
 impl Getinfo for UdpFabric {

@@ -163,7 +163,8 @@ impl<N: LinkProvider> StreamDomain<N> {
     fn identity(&self, info: InfoRef<'_>, passive: Option<&[u8]>) -> Result<StreamIdentity> {
         let kind = match info.ep_type() {
             t if t == fi_ep_type::FI_EP_MSG => StreamEpKind::Msg,
-            t if t == fi_ep_type::FI_EP_RDM => StreamEpKind::Rdm,
+            // Of datagrams less is promised than the engine keeps.
+            t if t == fi_ep_type::FI_EP_RDM || t == fi_ep_type::FI_EP_DGRAM => StreamEpKind::Rdm,
             _ => return Err(Error::INVAL),
         };
         let local = match passive {
