@@ -1,14 +1,17 @@
 //! Reads what the hook `monitor` has counted (fi_mon_sampler(1)).
 use ofi_facts::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS, csv_head, csv_line};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{CString, OsStr, OsString, c_int};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::rc::Rc;
+use std::sync::atomic::{Ordering, fence};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -87,20 +90,145 @@ impl SampleOptions {
     }
 }
 
-/// A file of the hook's, in memory that is shared with it.
-struct MonitorSource {
-    memory: NonNull<u8>,
+/// What fstat(2) says of a file.
+fn status_of(file: &File) -> io::Result<libc::stat> {
+    // SAFETY: numbers alone, for which zeros do; the call writes them, and they outlive it.
+    unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        match libc::fstat(file.as_raw_fd(), &raw mut status) {
+            0 => Ok(status),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn is_kind(status: &libc::stat, kind: libc::mode_t) -> bool {
+    status.st_mode & libc::S_IFMT == kind
+}
+
+fn c_name(name: &OsStr) -> io::Result<CString> {
+    Ok(CString::new(name.as_bytes())?)
+}
+
+/// Opens a file of a folder; a link at its end is not followed.
+fn open_in(folder: &File, name: &OsStr, flags: c_int) -> io::Result<File> {
+    let name = c_name(name)?;
+    let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: a C string that outlives the call; the result is checked, then owned once.
+    unsafe {
+        match libc::openat(folder.as_raw_fd(), name.as_ptr(), flags) {
+            fd if fd >= 0 => Ok(File::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// The folder of a target, which stays the same whatever comes in its place: a user to whom it belongs could put a
+/// link there that leads to files of others.
+struct TargetFolder {
+    fd: File,
+    owner: libc::uid_t,
     path: PathBuf,
 }
 
-impl MonitorSource {
+impl TargetFolder {
+    /// Opens the folder. Links on the way to it are followed only if they are of root or of the user who runs this program.
     fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let found = file.metadata()?;
-        if !found.is_file() || found.len() > FILE_LEN as u64 {
+        const MOST_LINKS: u32 = 40;
+        // SAFETY: a number is asked for.
+        let user = unsafe { libc::geteuid() };
+        let mut at = File::open(if path.is_absolute() { "/" } else { "." })?;
+        let mut names: Vec<OsString> = Vec::new();
+        let push = |names: &mut Vec<OsString>, path: &Path| {
+            names.extend(path.components().rev().filter_map(|part| match part {
+                Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
+                _ => None,
+            }));
+        };
+        push(&mut names, path);
+        let mut links = 0;
+        while let Some(name) = names.pop() {
+            let next = open_in(&at, &name, libc::O_PATH)?;
+            let status = status_of(&next)?;
+            if !is_kind(&status, libc::S_IFLNK) {
+                at = next;
+                continue;
+            }
+            links += 1;
+            if links > MOST_LINKS || ![0, user].contains(&status.st_uid) {
+                let text = format!("the link {} is not followed", Path::new(&name).display());
+                return Err(io::Error::other(text));
+            }
+            // An empty name is the link that is open itself (readlinkat(2)).
+            let to = read_link(&next)?;
+            if to.is_absolute() {
+                at = File::open("/")?;
+            }
+            push(&mut names, &to);
+        }
+        let fd = open_in(&at, OsStr::new("."), libc::O_RDONLY | libc::O_DIRECTORY)?;
+        let owner = status_of(&fd)?.st_uid;
+        Ok(Self { fd, owner, path: path.to_owned() })
+    }
+
+    /// The names of what is in the folder, in order.
+    fn names(&self) -> Vec<OsString> {
+        let listed = fs::read_dir(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
+        let files = listed.into_iter().flatten().flatten();
+        let files = files.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+        let mut names: Vec<_> = files.map(|entry| entry.file_name()).collect();
+        names.sort();
+        names
+    }
+
+    /// Whether the folder has been removed, so that there may be another one in its place.
+    fn is_removed(&self) -> bool {
+        status_of(&self.fd).is_ok_and(|status| status.st_nlink == 0)
+    }
+
+    fn path_of(&self, name: &OsStr) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+/// What a link that is open says.
+fn read_link(link: &File) -> io::Result<PathBuf> {
+    let mut text = vec![0u8; libc::PATH_MAX as usize];
+    let (to, room) = (text.as_mut_ptr(), text.len());
+    // SAFETY: the call writes at most so many bytes.
+    let len = unsafe { libc::readlinkat(link.as_raw_fd(), c"".as_ptr(), to.cast(), room) };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    text.truncate(len);
+    Ok(OsString::from_vec(text).into())
+}
+
+/// A file of the hook's.
+struct MonitorSource {
+    file: File,
+    /// Its memory, for the one thing that reading and writing a file cannot do: to change a byte that the program may
+    /// change at the same time. Nothing here touches it, as that would end this program if the file were made shorter.
+    memory: NonNull<u8>,
+    /// Which file it is.
+    identity: (libc::dev_t, libc::ino_t),
+    folder: Rc<TargetFolder>,
+    name: OsString,
+}
+
+impl MonitorSource {
+    /// Opens a file of a folder, if it belongs to the folder's owner: its user may have put anything there. `or_own`: a file
+    /// of the user who runs this program will do as well.
+    fn open(folder: &Rc<TargetFolder>, name: &OsStr, or_own: bool) -> io::Result<Self> {
+        let file = open_in(&folder.fd, name, libc::O_RDWR)?;
+        let status = status_of(&file)?;
+        // SAFETY: a number is asked for.
+        let own = or_own && status.st_uid == unsafe { libc::geteuid() };
+        if status.st_uid != folder.owner && !own || status.st_nlink != 1 {
+            return Err(io::Error::other("not a file of the folder's owner alone"));
+        }
+        if !is_kind(&status, libc::S_IFREG) || status.st_size > FILE_LEN as libc::off_t {
             return Err(io::Error::other("not a file of the hook monitor"));
         }
-        if found.len() < FILE_LEN as u64 {
+        if status.st_size < FILE_LEN as libc::off_t {
             // Or not yet: some hooks make it longer after they have made it.
             let text = "too short for a file of the hook monitor";
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
@@ -111,34 +239,61 @@ impl MonitorSource {
             libc::mmap(ptr::null_mut(), FILE_LEN, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
         match NonNull::new(memory.cast::<u8>()) {
-            Some(memory) if memory.as_ptr().cast() != libc::MAP_FAILED => {
-                Ok(Self { memory, path: path.to_owned() })
-            }
+            Some(memory) if memory.as_ptr().cast() != libc::MAP_FAILED => Ok(Self {
+                file,
+                memory,
+                identity: (status.st_dev, status.st_ino),
+                folder: folder.clone(),
+                name: name.to_owned(),
+            }),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    fn flags(&self) -> &AtomicU8 {
-        // SAFETY: the memory has this byte, as long as this value lives; all access is atomic.
-        unsafe { self.memory.add(FLAGS_AT).cast().as_ref() }
-    }
-
-    /// Asks the program for what it has counted.
-    fn ask(&self) {
-        self.flags().fetch_or(ASKED, Ordering::AcqRel);
+    /// Asks the program for what it has counted: sets a bit, as the system does it (FUTEX_WAKE_OP of futex(2)), which
+    /// answers an error where the file has no memory any more.
+    fn ask(&self) -> io::Result<()> {
+        const { assert!(FLAGS_AT.is_multiple_of(4) && FLAGS_AT + 4 <= FILE_LEN) };
+        let first = u32::from_ne_bytes([ASKED, 0, 0, 0]);
+        let operation = (libc::FUTEX_OP_OR << 28) | ((first as c_int & 0xfff) << 12);
+        // SAFETY: the word lies within the mapping, which only the system accesses; no thread sleeps there.
+        let answer = unsafe {
+            let word = self.memory.add(FLAGS_AT).as_ptr();
+            let how = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+            libc::syscall(libc::SYS_futex, word, how, 0, 0usize, word, operation)
+        };
+        if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Whether there is an answer, and whether it is the last one.
-    fn state(&self) -> (bool, bool) {
-        let flags = self.flags().load(Ordering::Acquire);
-        let ended = flags & ENDED != 0;
-        (flags & ASKED == 0 || ended, ended)
+    fn state(&self) -> io::Result<(bool, bool)> {
+        let mut flags = [0];
+        self.file.read_exact_at(&mut flags, FLAGS_AT as u64)?;
+        // What the program wrote before them is read after them.
+        fence(Ordering::Acquire);
+        let ended = flags[0] & ENDED != 0;
+        Ok((flags[0] & ASKED == 0 || ended, ended))
     }
 
-    fn numbers(&self) -> [u64; NUMBERS] {
-        // SAFETY: the memory begins with so many numbers, and a page; as above.
-        let numbers: &[AtomicU64; NUMBERS] = unsafe { self.memory.cast().as_ref() };
-        std::array::from_fn(|place| numbers[place].load(Ordering::Relaxed))
+    fn numbers(&self) -> io::Result<[u64; NUMBERS]> {
+        let mut bytes = [0; NUMBERS * size_of::<u64>()];
+        self.file.read_exact_at(&mut bytes, 0)?;
+        let (numbers, _) = bytes.as_chunks();
+        Ok(std::array::from_fn(|place| u64::from_ne_bytes(numbers[place])))
+    }
+
+    /// Removes the file, unless there is another one of its name by now.
+    fn remove(&self) -> io::Result<()> {
+        let now = status_of(&open_in(&self.folder.fd, &self.name, libc::O_PATH)?)?;
+        if (now.st_dev, now.st_ino) != self.identity {
+            return Ok(());
+        }
+        let name = c_name(&self.name)?;
+        // SAFETY: a C string that outlives the call.
+        match unsafe { libc::unlinkat(self.folder.fd.as_raw_fd(), name.as_ptr(), 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
@@ -157,14 +312,13 @@ struct MonitorSample {
 
 impl MonitorSample {
     /// Begins to read a file: asks for the first answer.
-    fn begin(path: &Path, folder: Option<&Path>) -> io::Result<Self> {
-        let source = MonitorSource::open(path)?;
-        let mut out: Box<dyn Write> = match folder {
+    fn begin(source: MonitorSource, tables: Option<&Path>) -> io::Result<Self> {
+        let mut out: Box<dyn Write> = match tables {
             None => Box::new(io::stdout()),
-            Some(folder) => {
-                let mut name = path.file_name().unwrap_or_default().to_owned();
+            Some(tables) => {
+                let mut name = source.name.clone();
                 name.push(".csv");
-                let to = folder.join(name);
+                let to = tables.join(name);
                 eprintln!("Writing sampled data to {}", to.display());
                 Box::new(File::create(&to).map_err(|error| {
                     io::Error::new(error.kind(), format!("{}: {error}", to.display()))
@@ -172,27 +326,27 @@ impl MonitorSample {
             }
         };
         out.write_all(csv_head().as_bytes())?;
-        if !source.state().1 {
-            source.ask();
+        if !source.state()?.1 {
+            source.ask()?;
         }
         Ok(Self { source, out })
     }
 
     fn line(&mut self) -> io::Result<()> {
-        self.out.write_all(csv_line(&self.source.numbers()).as_bytes())?;
+        self.out.write_all(csv_line(&self.source.numbers()?).as_bytes())?;
         self.out.flush()
     }
 
     /// Writes an answer, if there is one, and asks for the next. Whether that was all: then nobody
     /// needs the file any more.
     fn look(&mut self) -> io::Result<bool> {
-        let (answered, ended) = self.source.state();
+        let (answered, ended) = self.source.state()?;
         if answered {
             self.line()?;
         }
         match ended {
-            true => drop(fs::remove_file(&self.source.path)),
-            false if answered => self.source.ask(),
+            true => drop(self.source.remove()),
+            false if answered => self.source.ask()?,
             false => {}
         }
         Ok(ended)
@@ -201,27 +355,57 @@ impl MonitorSample {
     /// Waits a moment for an answer and writes what there is.
     fn once(&mut self) -> io::Result<()> {
         let begin = Instant::now();
-        while !self.source.state().0 && begin.elapsed() < PATIENCE {
+        while !self.source.state()?.0 && begin.elapsed() < PATIENCE {
             sleep(Duration::from_millis(1));
         }
-        let (_, ended) = self.source.state();
+        let (_, ended) = self.source.state()?;
         self.line()?;
         if ended {
-            let _ = fs::remove_file(&self.source.path);
+            let _ = self.source.remove();
         }
         Ok(())
     }
 }
 
-/// The files of a target: itself, or those in it.
-fn files(target: &Path, is_folder: bool) -> Vec<PathBuf> {
-    if !is_folder {
-        return vec![target.to_owned()];
+/// What is read: the files of a folder, or one of them.
+struct SampleTarget {
+    folder: Rc<TargetFolder>,
+    only: Option<OsString>,
+}
+
+impl SampleTarget {
+    fn open(path: &Path, is_folder: bool) -> io::Result<Self> {
+        if is_folder {
+            return Ok(Self { folder: Rc::new(TargetFolder::open(path)?), only: None });
+        }
+        let name = path.file_name().ok_or(io::ErrorKind::NotFound)?.to_owned();
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        Ok(Self { folder: Rc::new(TargetFolder::open(folder)?), only: Some(name) })
     }
-    let inside = fs::read_dir(target).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut files: Vec<_> = inside.filter(|path| path.is_file()).collect();
-    files.sort();
-    files
+
+    fn names(&self) -> Vec<OsString> {
+        match &self.only {
+            Some(name) => vec![name.clone()],
+            None => self.folder.names(),
+        }
+    }
+
+    fn begin(&self, name: &OsStr, tables: Option<&Path>) -> io::Result<MonitorSample> {
+        let source = MonitorSource::open(&self.folder, name, self.only.is_some())?;
+        MonitorSample::begin(source, tables)
+    }
+
+    /// Takes the folder that is there now, if the one of before was removed.
+    fn renew(&mut self) {
+        if self.folder.is_removed()
+            && let Ok(folder) = TargetFolder::open(&self.folder.path)
+        {
+            self.folder = Rc::new(folder);
+        }
+    }
 }
 
 fn closed(path: &Path) {
@@ -229,9 +413,9 @@ fn closed(path: &Path) {
 }
 
 /// Reads until everything is done. Whether all could be read.
-fn sample(options: &SampleOptions, is_folder: bool) -> bool {
+fn sample(options: &SampleOptions, mut target: SampleTarget) -> bool {
     let mut all = true;
-    let folder = options.folder.as_deref();
+    let tables = options.folder.as_deref();
     let mut complain = |path: &Path, error: io::Error| {
         // Nobody reads the output any more.
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -241,8 +425,9 @@ fn sample(options: &SampleOptions, is_folder: bool) -> bool {
         all = false;
     };
     let Some(pause) = options.watch else {
-        for path in files(&options.target, is_folder) {
-            let read = MonitorSample::begin(&path, folder).and_then(|mut sample| sample.once());
+        for name in target.names() {
+            let path = target.folder.path_of(&name);
+            let read = target.begin(&name, tables).and_then(|mut sample| sample.once());
             match read {
                 Ok(()) => closed(&path),
                 Err(error) => complain(&path, error),
@@ -250,38 +435,41 @@ fn sample(options: &SampleOptions, is_folder: bool) -> bool {
         }
         return all;
     };
-    let mut open: BTreeMap<PathBuf, MonitorSample> = BTreeMap::new();
-    let mut refused: Vec<PathBuf> = Vec::new();
+    let mut open: BTreeMap<OsString, MonitorSample> = BTreeMap::new();
+    let mut refused: Vec<OsString> = Vec::new();
     loop {
-        for path in files(&options.target, is_folder) {
-            if open.contains_key(&path) || refused.contains(&path) {
+        target.renew();
+        for name in target.names() {
+            if open.contains_key(&name) || refused.contains(&name) {
                 continue;
             }
-            match MonitorSample::begin(&path, folder) {
-                Ok(sample) => drop(open.insert(path, sample)),
-                Err(error) if is_folder && error.kind() == io::ErrorKind::UnexpectedEof => {}
+            match target.begin(&name, tables) {
+                Ok(sample) => drop(open.insert(name, sample)),
+                Err(error)
+                    if target.only.is_none() && error.kind() == io::ErrorKind::UnexpectedEof => {}
                 Err(error) => {
-                    complain(&path, error);
-                    refused.push(path);
+                    complain(&target.folder.path_of(&name), error);
+                    refused.push(name);
                 }
             }
         }
         let mut over = Vec::new();
-        for (path, sample) in &mut open {
+        for (name, sample) in &mut open {
             match sample.look() {
-                Ok(true) => over.push(path.clone()),
+                Ok(true) => over.push(name.clone()),
                 Ok(false) => {}
                 Err(error) => {
-                    complain(path, error);
-                    over.push(path.clone());
+                    complain(&target.folder.path_of(name), error);
+                    over.push(name.clone());
+                    refused.push(name.clone());
                 }
             }
         }
-        for path in over {
-            open.remove(&path);
-            closed(&path);
+        for name in over {
+            open.remove(&name);
+            closed(&target.folder.path_of(&name));
         }
-        if !is_folder && open.is_empty() {
+        if target.only.is_some() && open.is_empty() {
             return all;
         }
         sleep(pause);
@@ -300,7 +488,10 @@ fn run() -> Result<bool, Complaint> {
         let text = "Target is a directory, cannot use stdout as output!".to_owned();
         return Err(Complaint(text, libc::ENOENT));
     }
-    Ok(sample(&options, found.is_dir()))
+    let target = SampleTarget::open(&options.target, found.is_dir()).map_err(|error| {
+        Complaint(format!("{}: {error}", options.target.display()), libc::ENOENT)
+    })?;
+    Ok(sample(&options, target))
 }
 
 fn main() -> ExitCode {
