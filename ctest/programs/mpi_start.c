@@ -1,0 +1,75 @@
+/*
+ * MPI jobs that do next to nothing, so that nothing hides what happens while ranks start and end.
+ *
+ *   mpi_start [plain]   MPI_Init, groups, MPI_Finalize: what is sent is MPI's own
+ *   mpi_start dup       and a communicator that is duplicated and freed
+ *   mpi_start reduce    and a reduction
+ *   mpi_start sends     neighbours both send before they receive, 0 B to 16 KiB: MPI_Send of messages that an MPI
+ *                       library buffers does not wait for the receive
+ */
+#include <mpi.h>
+#include <stdlib.h>
+#include "library.h"
+
+static int wrong(const char *what)
+{
+	fprintf(stderr, "mpi_start: %s\n", what);
+	return MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static void send_first(int rank, int ranks)
+{
+	static unsigned char out[16384], in[16384];
+	const int peer = rank ^ 1;
+
+	if (peer >= ranks)
+		return;
+	for (int n = 0; n <= (int)sizeof out; n = n ? 2 * n : 1) {
+		MPI_Status status;
+		int got;
+
+		memset(out, rank + n % 7, n);
+		MPI_Send(out, n, MPI_BYTE, peer, n, MPI_COMM_WORLD);
+		memset(in, 99, sizeof in);
+		MPI_Recv(in, sizeof in, MPI_BYTE, peer, n, MPI_COMM_WORLD, &status);
+		MPI_Get_count(&status, MPI_BYTE, &got);
+		if (got != n)
+			wrong("the length is wrong");
+		for (int i = 0; i < n; i++)
+			if (in[i] != (unsigned char)(peer + n % 7))
+				wrong("a byte is wrong");
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "plain";
+	MPI_Group all, some;
+	int rank, ranks, first[2] = { 0, 1 };
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	MPI_Comm_group(MPI_COMM_WORLD, &all);
+	MPI_Group_incl(all, ranks < 2 ? ranks : 2, first, &some);
+	if (!strcmp(what, "dup")) {
+		MPI_Comm copy;
+
+		MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+		MPI_Comm_free(&copy);
+	} else if (!strcmp(what, "reduce")) {
+		int one = 1, sum = 0;
+
+		MPI_Reduce(&one, &sum, 1, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);
+		if (!rank && sum != ranks)
+			wrong("the sum is wrong");
+	} else if (!strcmp(what, "sends")) {
+		send_first(rank, ranks);
+	}
+	MPI_Group_free(&some);
+	MPI_Group_free(&all);
+	if (!rank)
+		print_library();
+	MPI_Finalize();
+	return 0;
+}
