@@ -256,6 +256,8 @@ static void failed_inject(int rank)
 
 	(void)rank;
 	ct_ip_only();
+	if (ct_is_rxd())
+		SKIP("a peer that is silent counts as gone after minutes only");
 	memset(&gone, 0, sizeof gone);
 	gone.o = o;
 	name = ct_open_rdm(&gone, NULL);
