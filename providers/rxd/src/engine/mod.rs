@@ -24,6 +24,7 @@ pub(crate) use ep::{RxdEngineEp, RxdIdentity};
 use crate::config::RxdConfig;
 use helper::Helper;
 use ofi_provider::api::{Bindings, RecvOp};
+use ofi_provider::closing::CloseBudget;
 use ofi_provider::courtesy::{Courtesy, Looks};
 use ofi_provider::error::Result;
 use ofi_provider::inbox::{Inbox, Meeting};
@@ -72,6 +73,8 @@ pub(crate) struct RxdEngine {
     timer: Timer,
     activity: Activity,
     helper: Helper,
+    /// Bounds the time that closing endpoints takes.
+    closing: CloseBudget,
     /// The process that made the engine: a forked child's copy shares sockets with its parent.
     pid: u32,
 }
@@ -114,16 +117,9 @@ pub(crate) struct RxdState {
 
 /// How long an endpoint that is closed waits for peers to have the answers to their requests, and how
 /// long for them to have what was injected: a peer may compute for a while before it takes that.
-#[cfg(not(test))]
 const LINGER: Duration = Duration::from_secs(1);
-#[cfg(not(test))]
 const LINGER_INJECTED: Duration = Duration::from_secs(5);
-/// In a simulation nobody else moves meanwhile.
-#[cfg(test)]
-const LINGER: Duration = Duration::ZERO;
-#[cfg(test)]
-const LINGER_INJECTED: Duration = Duration::ZERO;
-/// Between its looks.
+/// Time between looks at whether they have it as the process ends.
 const LINGER_PAUSE: Duration = Duration::from_micros(100);
 
 impl RxdEngine {
@@ -144,7 +140,8 @@ impl RxdEngine {
         let pid = std::process::id();
         let this = Arc::new_cyclic(|this| {
             let helper = Helper::new(this.clone(), state.admits_visitors());
-            Self { state, limits, ports, epoll, timer, activity, helper, pid }
+            let closing = CloseBudget::default();
+            Self { state, limits, ports, epoll, timer, activity, helper, closing, pid }
         });
         let mut live = LIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         live.retain(|engine| engine.strong_count() > 0);
@@ -222,26 +219,31 @@ impl RxdEngine {
         }
     }
 
-    /// Closes an endpoint, once peers have what the application need not wait for.
-    pub(crate) fn close_ep(&self, ep: u32) {
+    /// Whether peers have not acknowledged what the application takes for delivered, or answers to
+    /// their requests.
+    pub(crate) fn has_undelivered(&self, ep: u32) -> bool {
+        self.lock().eps.get_mut(ep).is_some_and(|ep| ep.patience().is_some())
+    }
+
+    /// Makes progress until nothing [undelivered](Self::has_undelivered) is left, for a bounded time.
+    pub(crate) fn drain(&self, ep: u32) {
         let start = Instant::now();
-        loop {
-            let mut state = self.lock();
-            let Some(of) = state.eps.get_mut(ep) else { return };
-            of.turn();
-            of.send_acks(AcksDue::All);
-            if of.patience().is_none_or(|patience| start.elapsed() >= patience) {
-                if let Some(mut ep) = state.eps.remove(ep) {
-                    if let Some(fd) = ep.fd() {
-                        self.epoll.remove(fd);
-                    }
-                    ep.close();
-                }
-                return;
-            }
-            drop(state);
-            std::thread::sleep(LINGER_PAUSE);
+        self.closing.drive(self, || {
+            let patience = self.lock().eps.get_mut(ep).and_then(|ep| ep.patience());
+            patience.is_none_or(|patience| start.elapsed() >= patience)
+        });
+    }
+
+    /// Closes an endpoint.
+    pub(crate) fn close_ep(&self, ep: u32) {
+        let mut state = self.lock();
+        let Some(mut ep) = state.eps.remove(ep) else { return };
+        ep.turn();
+        ep.send_acks(AcksDue::All);
+        if let Some(fd) = ep.fd() {
+            self.epoll.remove(fd);
         }
+        ep.close();
     }
 }
 

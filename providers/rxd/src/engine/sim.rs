@@ -359,6 +359,8 @@ impl SimWorld for OverPackets {
 
     const TURNS: usize = 2;
 
+    const DELIVERS_AT_CLOSE: bool = true;
+
     fn check_end(&self) {
         assert_eq!(lock(&self.net).here.len(), 0, "ports that are not closed");
     }
