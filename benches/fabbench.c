@@ -42,6 +42,10 @@
  *   fabbench couples rdm PROVIDER SIZE COUNT
  *       half a round trip of the slowest of SIZE pairs that play at once, microseconds
  *
+ * FABBENCH_NODE=ADDRESS: the address of the serving process, in place of 127.0.0.1.
+ * FABBENCH_SERVER_NETNS=FILE: of two processes the serving one enters this network namespace,
+ * which has that address, before it calls libfabric; not with raw.
+ *
  * FI_EP_RDM uses tagged messages, FI_EP_MSG untagged ones.  Queues have no wait
  * object and both sides spin, each on a core of its own where there are two.
  */
@@ -133,6 +137,22 @@ static void pin(int core)
 		if (CPU_ISSET(i, &all) && core-- == 0)
 			CPU_SET(i, &one);
 	sched_setaffinity(0, sizeof one, &one);
+}
+
+/* Puts this process, which has one thread yet, into the network namespace that is asked for. */
+static void enter_netns(void)
+{
+	const char *file = getenv("FABBENCH_SERVER_NETNS");
+	int fd;
+
+	if (!file)
+		return;
+	fd = open(file, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || setns(fd, CLONE_NEWNET)) {
+		fprintf(stderr, "fabbench: %s: %s\n", file, strerror(errno));
+		exit(1);
+	}
+	close(fd);
 }
 
 /* What the queue for receives has to sleep on. */
@@ -1010,6 +1030,8 @@ int main(int argc, char **argv)
 	p = fork();
 	client = p != 0;
 	pin(!client);
+	if (!client)
+		enter_netns();
 	/* each has pages of its own: those that a fork left to both are copied when a process's memory is read */
 	memset(sbuf, 1, n + 256);
 	memset(rbuf, 0, n + 256);

@@ -34,3 +34,70 @@ instructions() { # LIB PROVIDER SIZE
   done
   echo $(((out[1] - out[0]) / 2000))
 }
+# has LIB PROVIDER: whether it has tagged messages over this provider.
+has() { LD_LIBRARY_PATH=$1 timeout 60 "$WORK/fabbench" getinfo rdm "$2" 64 1 >/dev/null 2>&1; }
+# fabric LIB PROVIDER MODE SIZE COUNT: one figure, by the command in WITHIN if there is one.
+WITHIN=()
+fabric() {
+  if [ "$3" = steps ]; then instructions "$1" "$2" "$4"
+  else LD_LIBRARY_PATH=$1 timeout 120 "${WITHIN[@]}" "$WORK/fabbench" "$3" rdm "$2" "$4" "$5" 2>"$WORK/err"; fi
+}
+# ours_and_peer: sets ours and peer, directories with LIBFABRIC_DIR's and BENCH_PEER's file alone.
+ours_and_peer() {
+  : "${BENCH_PEER:=$DEBIAN}"
+  # shellcheck disable=SC2153 # ctest/lib.sh has it
+  only "$BENCH_PEER" || exit 1; peer=$ONLY; echo "peer: $LUT"
+  only "$LIBFABRIC_DIR" || exit 1; ours=$ONLY; echo "ours: $LUT"
+}
+# contender NAME MODE SIZE COUNT: one figure of ours over shm, tcp, tcp through sockets alone or tcp;ofi_rxm, or of the peer.
+contender() {
+  case $1 in
+    shm | tcp) fabric "$ours" "$1" "${@:2}";;
+    sockets) FI_TCP_LOCAL=0 fabric "$ours" tcp "${@:2}";;
+    rxm) fabric "$ours" "tcp;ofi_rxm" "${@:2}";;
+    peer-rxm) fabric "$peer" "tcp;ofi_rxm" "${@:2}";;
+    peer-*) fabric "$peer" "${1#peer-}" "${@:2}";;
+  esac
+}
+# leave_out_missing: the contenders of the peer that it has no provider for, into LEFT_OUT.
+LEFT_OUT=" "
+leave_out_missing() {
+  local p
+  for p in tcp rxm shm; do
+    case $p in rxm) has "$peer" "tcp;ofi_rxm";; *) has "$peer" $p;; esac || { echo "peer: no tagged messages over $p"; LEFT_OUT+="peer-$p "; }
+  done
+}
+# compare: reads rows KIND|SIZE|COUNT|CONTENDERS|RATIOS|TITLE and prints medians and ratios; each ratio is OURS/OTHER AIM.
+# The figures are those of `figure CONTENDER KIND SIZE COUNT`, BENCH_N of each in turns. Fails when one of ours does.
+compare() {
+  local kind size count contenders ratios title all those c i j rounds v name pair aim fail=0
+  while IFS='|' read -r kind size count contenders ratios title; do
+    wanted "$kind" || continue
+    count=$((count * BENCH_COUNT_SCALE / 100)); [ $count -gt 5 ] || count=5
+    rm -f "$WORK"/fig.*
+    read -ra all <<<"$contenders"
+    those=(); for c in "${all[@]}"; do case $LEFT_OUT in *" $c "*) ;; *) those+=("$c");; esac; done
+    rounds=$BENCH_N; [ "$kind" != steps ] || rounds=1
+    for ((i = 0; i < rounds; i++)); do for ((j = 0; j < ${#those[@]}; j++)); do
+      # each round begins with another, so that nobody always runs after the same one
+      c=${those[(i + j) % ${#those[@]}]}
+      [ ! -e "$WORK/fig.$c.failed" ] || continue
+      if ! figure "$c" "$kind" "$size" "$count" >>"$WORK/fig.$c" </dev/null; then
+        echo "failed: $c $kind $size: $(grep -m 1 . "$WORK/err" || echo "no end in sight")" >&2
+        touch "$WORK/fig.$c.failed"; case $c in ucx | peer*) ;; *) fail=1;; esac
+      fi
+    done; done
+    printf '%-30s' "$title"
+    for c in "${those[@]}"; do
+      v=$(median "$WORK/fig.$c"); printf ' %s %s ' "$c" "$v"
+      case $c in peer-*) name="original, ${c#peer-}";; ucx) name=UCX;; *) name="ours, $c";; esac
+      keep "$title" "$name" "$v"
+    done; echo
+    while read -r pair aim; do
+      [ -n "$pair" ] || continue
+      case $LEFT_OUT in *" ${pair%/*} "* | *" ${pair#*/} "*) continue;; esac
+      printf '    %-26s %s  (aim %s)\n' "$pair" "$(ratio "$WORK/fig.${pair%/*}" "$WORK/fig.${pair#*/}")" "$aim"
+    done < <(tr ',' '\n' <<<"$ratios")
+  done
+  return $fail
+}
