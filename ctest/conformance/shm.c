@@ -1044,6 +1044,8 @@ static void lingering(int rank)
 
 	(void)rank;
 	shm_only();
+	/* else a thread of the library may be through with a descriptor before it is closed here, which waits then */
+	ct_param("DISABLE_AUTO_PROGRESS", "1");
 	n = open_as(&c, NULL, NULL);
 	c.peer = ct_insert(&c, &n);
 	len = offsetof(struct sockaddr_un, sun_path) + 1 +
