@@ -360,22 +360,7 @@ impl<L: ByteLink> LocalLink<L> {
 
     #[inline(never)]
     fn recv_list_secret(&self, list: &mut ScatterList<'_>) -> Result<usize> {
-        let mut done = 0;
-        while let Some(room) = list.room_from(done) {
-            let len = room.len();
-            match self.recv_secret(room) {
-                Ok(n) => {
-                    done += n;
-                    if n < len {
-                        break;
-                    }
-                }
-                Err(error) if done == 0 => return Err(error),
-                // What came is told of first; the error comes again.
-                Err(_) => break,
-            }
-        }
-        Ok(done)
+        list.fill(|room| self.recv_secret(room))
     }
 
     /// Goes on with the proof: true when it is complete, false when the other end hung up first.

@@ -1070,6 +1070,27 @@ impl<'a> ScatterList<'a> {
         Some(unsafe { std::slice::from_raw_parts_mut(at, len) })
     }
 
+    /// Fills the list from its start by calls of `receive`, each of which takes bytes into the room that
+    /// it is given and returns how many. Ends with a call that takes fewer than there is room for. An
+    /// error is returned if nothing was taken before it; the next call of `receive` gives it again.
+    pub fn fill(&mut self, mut receive: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
+        let mut done = 0;
+        while let Some(room) = self.room_from(done) {
+            let len = room.len();
+            match receive(room) {
+                Ok(n) => {
+                    done += n;
+                    if n < len {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
     /// Receives into the list without blocking; 0 is the end of the stream.
     pub fn receive(&mut self, socket: i32) -> Result<usize> {
         let mut message = self.message();

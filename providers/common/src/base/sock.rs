@@ -200,22 +200,7 @@ impl StreamSocket {
         if self.rights == Rights::None {
             return list.receive(self.fd());
         }
-        let mut done = 0;
-        while let Some(room) = list.room_from(done) {
-            let len = room.len();
-            match self.recv(room) {
-                Ok(n) => {
-                    done += n;
-                    if n < len {
-                        break;
-                    }
-                }
-                Err(error) if done == 0 => return Err(error),
-                // What came is told of first; the error comes again.
-                Err(_) => break,
-            }
-        }
-        Ok(done)
+        list.fill(|room| self.recv(room))
     }
 
     /// Sends without blocking or SIGPIPE; returns how many bytes the socket took. Not send(3), as in
