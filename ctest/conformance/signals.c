@@ -20,7 +20,10 @@ static void count(int s)
 static void handle(int flags)
 {
 	struct sigaction a = { .sa_handler = count, .sa_flags = flags };
+	const char *ring = getenv("FI_TCP_IO_URING");
 
+	if (ring && !strcmp(ring, "1"))
+		SKIP_HERE("with an io_uring sleeps end as by a signal without one");
 	CHECK(!sigaction(SIGUSR1, &a, NULL));
 	handled = 0;
 }

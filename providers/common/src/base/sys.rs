@@ -6,7 +6,7 @@ use core::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -393,6 +393,20 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
     unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
 }
 
+/// Completions of an io_uring are work that the kernel does in the process's threads.
+static HAS_TASK_WORK: AtomicBool = AtomicBool::new(false);
+
+/// Records that the process has an io_uring. The kernel ends sleeps for its work with EINTR, as for a
+/// signal, so that from now on nothing tells whether a handler ran.
+pub fn note_task_work() {
+    HAS_TASK_WORK.store(true, Ordering::Relaxed);
+}
+
+/// Whether a sleep that ended with EINTR has ended because of a signal.
+pub(crate) fn is_signal(interrupted: bool) -> bool {
+    interrupted && !HAS_TASK_WORK.load(Ordering::Relaxed)
+}
+
 /// The signals of a thread, held back while the thread polls for something that it would otherwise sleep for.
 ///
 /// A signal ends a sleep, and the thread's call with it. One that came before the sleep would be handled unseen,
@@ -457,7 +471,7 @@ impl HeldSignals {
             n < 0 && Error::last_os() == Error::INTR
         };
         self.end();
-        handled
+        is_signal(handled)
     }
 
     /// Lets signals through without looking for one.

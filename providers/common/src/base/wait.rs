@@ -13,7 +13,7 @@ use crate::primitives::{
     yield_now,
 };
 use crate::progress::{Progress, all_fds};
-use crate::sys::{Deadline, Epoll, EventFd, HeldSignals, Interest, fine_now};
+use crate::sys::{Deadline, Epoll, EventFd, HeldSignals, Interest, fine_now, is_signal};
 use crate::worker::{Worker, rest};
 use core::ffi::{c_int, c_void};
 use std::cell::UnsafeCell;
@@ -759,7 +759,7 @@ impl Blocking {
                     // SAFETY: by this function's contract; a sleep that began in `look` ends in
                     // `ofi_sleep`, or by `abandon`.
                     unsafe { ofi_sleep((&raw mut *sleeper).cast(), abandon) };
-                    self.interrupted = sleeper.interrupted != 0;
+                    self.interrupted = is_signal(sleeper.interrupted != 0);
                 }
             }
         }

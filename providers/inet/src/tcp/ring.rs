@@ -99,6 +99,7 @@ impl Ring {
     /// A new ring; an error where the system refuses one or lacks an operation that we need.
     pub(crate) fn new() -> Result<Self> {
         let uring = IoUring::new(BATCH as u32)?;
+        ofi_provider::sys::note_task_work();
         let mut probe = Probe::new();
         uring.submitter().register_probe(&mut probe)?;
         let needed =
