@@ -1165,6 +1165,10 @@ impl<N: Net> StreamState<N> {
             if inbox.kept_as(queue, number, blocks) != Some(true) {
                 continue;
             }
+            // Another message by now, reported by its start: the application says where it goes.
+            if inbox.buffering().is_some_and(|buffering| buffering.has_told(queue, number)) {
+                continue;
+            }
             let max = N::Link::settings().max_saved.unwrap_or(usize::MAX);
             // The blocking message is counted itself, hence more than `max`.
             let over = about.peer != NONE && inbox.kept_count(about.peer) > max;
