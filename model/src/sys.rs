@@ -165,6 +165,11 @@ unsafe extern "C-unwind" fn ofi_sleep(
     }
 }
 
+/// Whether a sleep that ended with EINTR has ended because of a signal: always, without an io_uring.
+pub(crate) fn is_signal(interrupted: bool) -> bool {
+    interrupted
+}
+
 /// Signals held back from threads to which none are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldSignals;
