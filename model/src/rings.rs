@@ -212,27 +212,28 @@ pub(crate) fn both_poll(writes: &'static [usize], most: u32) {
     assert_eq!(got, bytes);
 }
 
-/// A reader that polls promises a barrier only later, and then sleeps.
-pub(crate) fn reader_promises(messages: usize) {
+/// Reads `messages` bytes that a thread writes one by one, and sleeps while there are none. `states` are the
+/// arguments of `set_polled`: the first holds from the start, the others are set one after the other before a
+/// sleep, each after a look at the ring.
+fn read_and_sleep(messages: usize, states: &[(bool, bool)]) {
     let shared = Shared::new();
     shared.back.set_polled(true, true);
-    shared.words.set_polled(true, false);
+    shared.words.set_polled(states[0].0, states[0].1);
     let there = shared.clone();
     let writer = spawn(move || {
         let writer = RingWriter::new(SIZE);
         (0..messages).for_each(|n| assert_eq!(there.write(&writer, &[n as u8]), 1));
     });
     let (reader, mut got) = (RingReader::new(SIZE), Vec::new());
-    while got.len() < messages {
-        if shared.read(&reader, 1, &mut got) {
-            continue;
+    'messages: while got.len() < messages {
+        for &(polled, barriers) in &states[1..] {
+            if shared.read(&reader, 1, &mut got) {
+                continue 'messages;
+            }
+            shared.words.set_polled(polled, barriers);
         }
-        shared.words.set_polled(true, true);
-        if shared.read(&reader, 1, &mut got) {
-            continue;
-        }
-        shared.words.set_polled(false, true);
-        // The barrier of all processes.
+        // The barrier of all processes, which stands beside the writer's compiler fence; without it, the
+        // fence beside the writer's own.
         fence(Ordering::SeqCst);
         shared.reader.sleep_unless(|| !reader.is_empty(&shared.words));
     }
@@ -240,31 +241,16 @@ pub(crate) fn reader_promises(messages: usize) {
     assert_eq!(got.len(), messages);
 }
 
+/// A reader that polls promises a barrier only later, and then sleeps.
+pub(crate) fn reader_promises(messages: usize) {
+    read_and_sleep(messages, &[(true, false), (true, true), (false, true)]);
+}
+
 /// A reader that has polled sleeps, and hears of bytes that come before and after.
 pub(crate) fn reader_sleeps(barriers: bool, messages: usize) {
     set_barriers(barriers);
-    let shared = Shared::new();
-    shared.back.set_polled(true, true);
-    shared.words.set_polled(true, barriers);
-    let there = shared.clone();
-    let writer = spawn(move || {
-        let writer = RingWriter::new(SIZE);
-        (0..messages).for_each(|n| assert_eq!(there.write(&writer, &[n as u8]), 1));
-    });
-    let (reader, mut got) = (RingReader::new(SIZE), Vec::new());
-    while got.len() < messages {
-        if shared.read(&reader, 1, &mut got) {
-            continue;
-        }
-        shared.words.set_polled(false, barriers);
-        // The barrier of all processes, which stands beside the writer's compiler fence; without it, the
-        // fence beside the writer's own.
-        fence(Ordering::SeqCst);
-        shared.reader.sleep_unless(|| !reader.is_empty(&shared.words));
-    }
-    writer.join().unwrap();
+    read_and_sleep(messages, &[(true, barriers), (false, barriers)]);
     set_barriers(true);
-    assert_eq!(got.len(), messages);
 }
 
 /// A writer without room sleeps until there is some, and so does the reader while there is nothing.
