@@ -463,19 +463,39 @@ static void honest(void)
 			FAIL("the honest peer's message does not come");
 	}
 }
-static void close_all(void)
+static int under_way(void)
+{
+	int n = 0;
+
+	for (int i = 0; i < S.nops; i++)
+		n += S.op[i].posted && !S.op[i].done;
+	return n;
+}
+static void cancel_all(void)
+{
+	for (int i = 0; i < S.nops; i++)
+		if (S.op[i].posted && !S.op[i].done)
+			(void)fi_cancel(&S.ep[0]->fid, &S.op[i]);
+}
+/* Every operation completes once all peers are gone, at the latest. */
+static void complete_all(void)
 {
 	for (int i = 0; i < PEERS; i++)
 		hang_up(i, 0);
+	OK(fi_close(&S.ep[1]->fid));
+	for (int64_t until = now_ms() + 20000; under_way(); sched_yield()) {
+		cancel_all();
+		drain(0);
+		if (now_ms() > until)
+			FAIL("%d operations do not complete", under_way());
+	}
+}
+static void close_all(void)
+{
+	OK(fi_close(&S.ep[0]->fid));
 	for (int i = 0; i < 2; i++) {
-		OK(fi_close(&S.ep[i]->fid));
 		while (drain(i))
 			;
-	}
-	for (int i = 0; i < S.nops; i++)
-		if (S.op[i].posted && !S.op[i].done)
-			FAIL("operation %d did not complete", i);
-	for (int i = 0; i < 2; i++) {
 		OK(fi_close(&S.av[i]->fid));
 		OK(fi_close(&S.cq[i]->fid));
 	}
@@ -527,11 +547,10 @@ void ofi_fuzz_engine(const uint8_t *script, size_t len, int rxm)
 		}
 	}
 	/* the receives of the script would take the honest message */
-	for (int i = 0; i < S.nops; i++)
-		if (S.op[i].posted && !S.op[i].done)
-			(void)fi_cancel(&S.ep[0]->fid, &S.op[i]);
+	cancel_all();
 	drain(0);
 	honest();
+	complete_all();
 	close_all();
 
 	/* the first runs fill caches and start threads */
