@@ -13,6 +13,9 @@
  *       them, microseconds.  FABBENCH_THREADS=1: each process has another thread, which sleeps
  *   fabbench write|read|writebw|readbw rdm PROVIDER SIZE COUNT
  *       as rate and bw, of writes to the other's memory and reads of it
+ *   fabbench writebibw|readbibw rdm PROVIDER SIZE COUNT
+ *       MB/s of one direction while both processes write to or read from the other, 16 transfers
+ *       at a time, all of which are complete before the next begin
  *   fabbench steps rdm PROVIDER SIZE COUNT
  *       COUNT times tagged send, receive and both completions between two
  *       endpoints of one process, for an instruction counter around it
@@ -392,6 +395,32 @@ static void stream_rma(struct side *s, size_t n, long count, int w, int client)
 	await_recv(s);
 	if (!client)
 		post_send(s, 1);
+	await_sends(s, 0);
+}
+
+/* Each tells the other where its memory is. */
+static void share_both(struct side *s)
+{
+	struct place mine = share(s);
+
+	post_recv(s, sizeof mine, 0);
+	memcpy(sbuf, &mine, sizeof mine);
+	post_send(s, sizeof mine);
+	await_recv(s);
+	await_sends(s, 0);
+	memcpy(&place, rbuf, sizeof place);
+}
+static void stream_both(struct side *s, size_t n, long count, int w, int client)
+{
+	(void)client;
+	post_recv(s, 1, 0);
+	for (long i = 0; i < count; i += w) {
+		for (long j = i; j < i + w && j < count; j++)
+			post_rma(s, n);
+		await_sends(s, 0);
+	}
+	post_send(s, 1);
+	await_recv(s);
 	await_sends(s, 0);
 }
 
@@ -925,13 +954,14 @@ int main(int argc, char **argv)
 	static struct side s;
 	size_t n, len = sizeof(union name);
 	long count, warm;
-	int fds[2], client, lat, first, bw, rma, w, st = 0;
+	int fds[2], client, lat, first, bw, both, rma, w, st = 0;
+	void (*run)(struct side *s, size_t n, long count, int w, int client);
 	pid_t p;
 	double t, most;
 	union name a = { 0 };
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|first|longest|write|read|writebw|readbw|steps|calm|posted|kept|idle|memory|getinfo|start|pairs|crowd|kind|couples msg|rdm|raw PROVIDER SIZE COUNT\n");
+		fprintf(stderr, "usage: fabbench lat|wait|bw|rate|first|longest|write|read|writebw|readbw|writebibw|readbibw|steps|calm|posted|kept|idle|memory|getinfo|start|pairs|crowd|kind|couples msg|rdm|raw PROVIDER SIZE COUNT\n");
 		return 2;
 	}
 	provider = argv[3];
@@ -955,6 +985,8 @@ int main(int argc, char **argv)
 	if (rma)
 		more_caps = FI_RMA;
 	bw = strstr(argv[1], "bw") != NULL;
+	both = strstr(argv[1], "bibw") != NULL;
+	run = both ? stream_both : rma ? stream_rma : stream;
 	w = bw ? 16 : 64;
 	buflen = n + 256;
 	sbuf = calloc(1, n + 256);
@@ -1098,7 +1130,9 @@ int main(int argc, char **argv)
 		sbuf = keep_s;
 		rbuf = keep_r;
 	}
-	if (rma && !client) {
+	if (both) {
+		share_both(&s);
+	} else if (rma && !client) {
 		place = share(&s);
 		if (write(fds[1], &place, sizeof place) != sizeof place)
 			return 1;
@@ -1120,13 +1154,13 @@ int main(int argc, char **argv)
 	if (lat)
 		pingpong(&s, n, warm, client);
 	else
-		(rma ? stream_rma : stream)(&s, n, warm, w, client);
+		run(&s, n, warm, w, client);
 	pingpong(&s, 1, 1, client);
 	t = now_us();
 	if (lat)
 		pingpong(&s, n, count, client);
 	else
-		(rma ? stream_rma : stream)(&s, n, count, w, client);
+		run(&s, n, count, w, client);
 	t = now_us() - t;
 	pingpong(&s, 1, 1, client);
 	if (!client)

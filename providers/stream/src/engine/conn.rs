@@ -130,6 +130,8 @@ pub(crate) struct StreamConn<N: Net> {
     pub(super) answers: bool,
     /// The turn in which a message of the application left last.
     pub(super) sent_in: u64,
+    /// The turn in which an answer to a read of ours was complete last.
+    pub(super) answered_in: u64,
     /// The turn in which a message came last that was for a posted receive, if others were behind it.
     pub(super) received_in: u64,
     /// Messages not sent yet, in order.
@@ -215,6 +217,7 @@ impl<N: Net> StreamConn<N> {
             batch: Batch::default(),
             answers: false,
             sent_in: 0,
+            answered_in: 0,
             received_in: 0,
             tx: VecDeque::new(),
             fenced: false,
@@ -380,13 +383,23 @@ impl<N: Net> StreamConn<N> {
     /// Queues an answer the peer waits for. It goes before a fenced transfer, whose fence may
     /// wait for what the peer sends only after the answer.
     pub(super) fn push_answer(&mut self, answer: Outgoing) {
+        let mut place = answer.place_in(&self.tx);
         if self.fenced {
-            if let Some(fence) = self.tx.iter().position(Outgoing::is_fenced) {
-                return self.tx.insert(fence, answer);
-            }
-            self.fenced = false;
+            let fence = self.tx.iter().position(Outgoing::is_fenced);
+            self.fenced = fence.is_some();
+            place = place.min(fence.unwrap_or(place));
         }
-        self.tx.push_back(answer);
+        self.tx.insert(place, answer);
+    }
+
+    /// Queues a transfer of the application.
+    pub(super) fn push_transfer(&mut self, transfer: Outgoing) {
+        self.tx.insert(transfer.place_in(&self.tx), transfer);
+    }
+
+    /// Whether answers wait in the queue that have not begun to leave.
+    pub(super) fn has_waiting_answers(&self) -> bool {
+        self.tx.back().is_some_and(Outgoing::is_waiting_answer)
     }
 
     /// Whether an answer of `len` bytes may join the batch: it is small, nothing waits in `tx`,

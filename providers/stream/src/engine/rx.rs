@@ -726,6 +726,7 @@ impl<N: Net> StreamState<N> {
                 }
                 let right_size = buf.len() == about.len;
                 if right_size && about.len <= behind.len() {
+                    conn.answered_in = self.turns;
                     buf.copy_from(0, &behind[..about.len]);
                     self.eps[conn.ep].finish_tx(&finish, Ok(()));
                     self.lift_fence(id);
@@ -1110,6 +1111,7 @@ impl<N: Net> StreamState<N> {
                 self.carry_out(id, &incoming.about, &request, &request.operands);
             }
             MessageTarget::Answer(_, finish) => {
+                conn.answered_in = self.turns;
                 ep.finish_tx(&finish, Ok(()));
                 self.lift_fence(id);
             }

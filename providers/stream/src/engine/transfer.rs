@@ -14,6 +14,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::mr::{MrTable, Opened};
 use ofi_provider::reserved::ASIDE;
 use std::cell::OnceCell;
+use std::collections::VecDeque;
 
 /// Messages up to this size are copied behind their header, so that one plain
 /// send takes both; larger ones are gathered where they are.
@@ -165,6 +166,30 @@ impl Outgoing {
         self.fence && self.wire_len == 0
     }
 
+    /// Whether the transfer answers a read of the peer's from a region, and has not begun to leave.
+    pub(super) fn is_waiting_answer(&self) -> bool {
+        self.wire_len == 0 && matches!(self.body, SendBody::Region(..))
+    }
+
+    /// The place of the transfer in the queue of its connection, most of which it goes behind. What has
+    /// no bytes and makes the peer go on goes before bytes that have not begun to leave, as the
+    /// direction from the peer stands still until the peer has it: requests before answers, and
+    /// acknowledgements and the like before all bytes.
+    pub(super) fn place_in(&self, queue: &VecDeque<Self>) -> usize {
+        let stays = |one: &Self| match self.body {
+            SendBody::Answer(_) if !self.fence => !one.is_waiting_answer(),
+            SendBody::Empty if self.is_notice() => one.wire_len > 0 || one.body.len() == 0,
+            _ => true,
+        };
+        queue.iter().rposition(stays).map_or(0, |at| at + 1)
+    }
+
+    /// Whether the transfer tells the peer of one of its transfers, which it names by a number; or of
+    /// the oldest one, in the order of all that do.
+    fn is_notice(&self) -> bool {
+        self.header.is_ack() || matches!(self.header.op, StreamOp::Cts | StreamOp::WriteRefused)
+    }
+
     /// Turns places written in our byte order into network order, for a peer whose byte order
     /// differs. Nothing of the message is sent yet.
     pub(super) fn turn_places(&mut self) {
@@ -290,5 +315,47 @@ mod tests {
         outgoing.segments = bytes(ByteOrder::Native);
         outgoing.turn_places();
         assert_eq!(outgoing.segments, bytes(ByteOrder::Network));
+    }
+
+    #[test]
+    fn requests_go_before_answers_that_have_not_begun_to_leave() {
+        let transfer = |body, begun: usize| {
+            let header = StreamHeader::of(StreamOp::ReadReq);
+            let wire_len = 16 * begun;
+            Outgoing { wire_len, ..Outgoing::new(header, body, TransferFinish::INTERNAL) }
+        };
+        // SAFETY: no bytes are at this address.
+        let nowhere = || unsafe { RecvBuf::new(std::ptr::null_mut(), 0) }.unwrap();
+        let answer = |begun| transfer(SendBody::Region(RemoteSegments::EMPTY, 9000), begun);
+        let request = || transfer(SendBody::Answer(nowhere()), 0);
+        let message = || transfer(SendBody::Empty, 0);
+        let fenced = || Outgoing { fence: true, ..request() };
+        let place = |new: Outgoing, queue: Vec<Outgoing>| new.place_in(&queue.into());
+        assert_eq!(place(request(), vec![]), 0);
+        assert_eq!(place(request(), vec![answer(0), answer(0)]), 0);
+        assert_eq!(place(request(), vec![answer(1), answer(0), answer(0)]), 1);
+        assert_eq!(place(request(), vec![request(), answer(0)]), 1, "requests keep their order");
+        assert_eq!(place(request(), vec![answer(0), message(), answer(0)]), 2);
+        assert_eq!(place(request(), vec![answer(0), message()]), 2);
+        assert_eq!(place(fenced(), vec![answer(0)]), 1);
+        assert_eq!(place(message(), vec![answer(0)]), 1);
+    }
+
+    #[test]
+    fn acknowledgements_go_before_bytes_and_keep_their_order() {
+        let transfer = |header, body| Outgoing::new(header, body, TransferFinish::INTERNAL);
+        let ack = || transfer(StreamHeader::ack_oldest(), SendBody::Empty);
+        let refused = || transfer(StreamHeader::refuse_read(1), SendBody::Empty);
+        let bytes = || {
+            let body = SendBody::Copied([0; 9].into());
+            transfer(StreamHeader::of(StreamOp::Write), body)
+        };
+        let begun = || Outgoing { wire_len: 16, ..bytes() };
+        let place = |new: Outgoing, queue: Vec<Outgoing>| new.place_in(&queue.into());
+        assert_eq!(place(ack(), vec![]), 0);
+        assert_eq!(place(ack(), vec![begun(), bytes(), bytes()]), 1);
+        assert_eq!(place(ack(), vec![bytes(), ack(), bytes()]), 2);
+        assert_eq!(place(refused(), vec![bytes(), bytes()]), 2, "reads are answered in order");
+        assert_eq!(place(bytes(), vec![bytes()]), 1);
     }
 }

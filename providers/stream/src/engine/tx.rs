@@ -162,11 +162,13 @@ impl<N: Net> StreamState<N> {
         let conn = &mut self.conns[id];
         conn.fenced |= outgoing.fence;
         conn.begin_lending(outgoing.body.len());
-        conn.tx.push_back(outgoing);
+        conn.push_transfer(outgoing);
         if !conn.is_connected() {
             return;
         }
-        if more {
+        // A request leaves with the answers that are held, before them.
+        let with_answers = conn.has_waiting_answers() && self.held.contains(&id);
+        if more || with_answers {
             self.hold(id);
         } else {
             self.send_off(id);
@@ -1029,9 +1031,22 @@ impl<N: Net> StreamState<N> {
             if let Some(run) = conn.acks.take() {
                 self.send_internal(id, StreamHeader::ack(run));
             }
+            if self.may_hold_answers(id) {
+                return self.hold(id);
+            }
             self.flush(id);
             self.see_to_rest(id);
         }
+    }
+
+    /// Whether answers may leave in the next turn: reads of the application's own are complete since
+    /// this one began. It is about to post others, whose requests would be behind many bytes of
+    /// answers otherwise, so that the two directions of the connection would be used in turns.
+    fn may_hold_answers(&mut self, id: u32) -> bool {
+        let (turn, done) = (self.turns, self.turns + self.batches);
+        let both = |conn: &StreamConn<N>| conn.answered_in == turn && conn.has_waiting_answers();
+        self.conns.get(id).is_some_and(both)
+            && self.courier.as_mut().is_some_and(|courier| courier.order(done))
     }
 
     /// Makes what the link did not take leave later.
