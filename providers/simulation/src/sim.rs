@@ -18,7 +18,7 @@ use ofi_provider::api::{
     RxAttr, SendOp, Tagged, TxAttr, WriteOp,
 };
 use ofi_provider::atomic::{AtomicKind, Operation};
-use ofi_provider::av::Av;
+use ofi_provider::av::{Av, AvSharing};
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::{Context, Cq};
 use ofi_provider::endpoint::{RdmAttr, RdmEndpoint, RdmEngine};
@@ -363,10 +363,9 @@ impl<W: SimWorld> Sim<W> {
         // SAFETY: all zeros are the defaults of an attribute structure.
         let mut attr = unsafe { std::mem::zeroed::<fi_av_attr>() };
         attr.rx_ctx_bits = if self.plan.shape == Shape::Scalable { CONTEXT_BITS as _ } else { 0 };
+        let (format, null) = (FI_SOCKADDR_IN as u32, std::ptr::null_mut());
         // SAFETY: not of a peer.
-        let av = unsafe {
-            Av::open(parent(), FI_SOCKADDR_IN as u32, Some(&mut attr), std::ptr::null_mut())
-        };
+        let av = unsafe { Av::open(parent(), format, AvSharing::Never, Some(&mut attr), null) };
         let av = av.unwrap();
         let one = queue(self.plan.cq_size);
         let queues = match self.random.below(2) {

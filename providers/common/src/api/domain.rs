@@ -239,8 +239,9 @@ unsafe extern "C" fn av_open<D: Domain>(
         // SAFETY: see above; the attributes are the caller's or null.
         unsafe {
             open_on::<D, Av, _>(domain, out, |domain| {
-                let format = domain.inner.settings().addr_format;
-                let av = Av::open(domain.parent(), format, attr.as_mut(), context)?;
+                let settings = domain.inner.settings();
+                let (format, sharing) = (settings.addr_format, settings.sharing);
+                let av = Av::open(domain.parent(), format, sharing, attr.as_mut(), context)?;
                 Ok(av.with_ops(&AV_OPS))
             })
         }

@@ -1,6 +1,7 @@
 //! What every domain is told by the info it is opened with.
 use crate::abi::{FI_ADDR_IB_UD, FI_SOCKADDR_IB, fi_ep_type, fi_progress, fi_threading};
 use crate::addr::Addr;
+use crate::av::AvSharing;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
 use crate::later;
@@ -29,6 +30,8 @@ pub struct DomainSettings {
     pub automatic: bool,
     /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB, FI_ADDR_IB_UD or FI_ADDR_STR.
     pub addr_format: u32,
+    /// Whether processes may share address vectors of the domain.
+    pub(crate) sharing: AvSharing,
     /// The domain's registered memory regions.
     pub regions: Arc<MrTable>,
     thread: Mutex<Option<Thread>>,
@@ -58,10 +61,16 @@ impl DomainSettings {
             has_later: info.caps() & later::CAPS != 0,
             automatic: !manual,
             addr_format,
+            sharing: AvSharing::Never,
             regions: Arc::new(MrTable::new(attr.mr_mode)),
             thread: Mutex::new(None),
             attended: OnceLock::new(),
         })
+    }
+
+    /// For a provider that says what address vectors may be.
+    pub fn with_vectors(self, sharing: AvSharing) -> Self {
+        Self { sharing, ..self }
     }
 
     /// For a provider whose own threads come as visitors ([`Lock::visit`]): calls

@@ -2,6 +2,7 @@
 //! addresses and the arithmetic of atomic operations.
 #[allow(unsafe_code)]
 pub mod addr;
+pub(crate) mod addr_table;
 #[allow(unsafe_code)]
 pub mod atomic;
 #[allow(unsafe_code)]

@@ -195,6 +195,42 @@ pub(crate) fn sealed_memory(name: &CStr, len: usize) -> Result<OwnedFd> {
     Ok(fd)
 }
 
+/// How a part of a file is locked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileLock {
+    /// Not.
+    Open,
+    /// Against those that want it alone.
+    Shared,
+    /// Against all others.
+    Exclusive,
+}
+
+/// Locks a byte of a file in place of the lock that this opened file has there. The lock is the opened file's, so
+/// that the system takes it back with the last descriptor (F_OFD_SETLK in fcntl(2)). -FI_EAGAIN if others have it,
+/// unless the call is to `wait`.
+pub(crate) fn lock_file(fd: BorrowedFd<'_>, byte: i64, lock: FileLock, wait: bool) -> Result {
+    let kind = match lock {
+        FileLock::Open => libc::F_UNLCK,
+        FileLock::Shared => libc::F_RDLCK,
+        FileLock::Exclusive => libc::F_WRLCK,
+    };
+    let call = if wait { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
+    // SAFETY: zeros are a valid `flock`, as numbers of any kind are.
+    let mut region = unsafe { std::mem::zeroed::<libc::flock>() };
+    region.l_type = kind as libc::c_short;
+    region.l_whence = libc::SEEK_SET as libc::c_short;
+    (region.l_start, region.l_len) = (byte, 1);
+    loop {
+        // SAFETY: the descriptor is open, and `region` outlives the call.
+        match check(unsafe { libc::fcntl(fd.as_raw_fd(), call, &raw mut region) }) {
+            Err(Error::INTR) => {}
+            Err(Error::ACCES) => return Err(Error::AGAIN),
+            answer => return answer.map(|_| ()),
+        }
+    }
+}
+
 /// How many threads the process has; none where the system does not tell.
 pub(crate) fn threads() -> Option<u64> {
     use std::os::unix::fs::MetadataExt;

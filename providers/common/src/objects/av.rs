@@ -3,11 +3,16 @@
 //! FI_AV_MAP and FI_AV_TABLE are the same: an fi_addr_t is an index. Inserting an address again
 //! gives the index it has and counts the insertions; the address goes when it was removed as
 //! often.
+//!
+//! A vector with a name is shared by the processes that open the name: its addresses are in a [`SharedAddrTable`], whose
+//! records have the same indices here. A process copies records to its own table when it looks for an index or an
+//! address that it does not have yet, so known peers cost it nothing more than those of other vectors.
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_CLASS_AV, fi_addr_t, fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid,
     fid_av,
 };
 use crate::addr::{self, Addr, AddrList};
+use crate::addr_table::SharedAddrTable;
 use crate::boundary::answer;
 use crate::cq::Context;
 use crate::eq::{Eq, EqEvent, FidPtr};
@@ -16,6 +21,7 @@ use crate::fid::{Embeds, unbuilt};
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::AvOwner;
 use crate::slab::Slab;
+use crate::sys::has_more_rights;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -45,7 +51,54 @@ struct Table {
     entries: Slab<AvEntry>,
     index: HashMap<Addr, u32>,
     listeners: Vec<Weak<dyn AvListener>>,
+    /// Indices that other processes gave addresses, of which listeners have not heard.
+    untold: Vec<u32>,
 }
+
+impl Table {
+    /// Copies the records of `shared` that are new.
+    fn catch_up(&mut self, shared: &SharedAddrTable) {
+        for addr in shared.since(self.entries.slots() as u32) {
+            // What names nothing takes its place as well.
+            let (addr, uses) = addr.map_or((Addr::any(shared.format()), 0), |addr| (addr, 1));
+            let entry = AvEntry { addr: addr.clone(), uses, id: 0, firewalled: false };
+            let index = self.entries.insert(entry);
+            self.entries[index].id = u64::from(index);
+            if uses > 0 {
+                self.index.insert(addr, index);
+                self.untold.push(index);
+            }
+        }
+    }
+
+    /// The address of an index that names one.
+    fn addr(&self, index: u32) -> Option<&Addr> {
+        Some(&self.entries.get(index).filter(|entry| entry.uses > 0)?.addr)
+    }
+
+    /// An index names nothing from now on; returns the address that it named.
+    fn retire(&mut self, index: u32) -> Option<Addr> {
+        let addr = self.addr(index)?.clone();
+        self.entries[index].uses = 0;
+        if self.index.get(&addr) == Some(&index) {
+            self.index.remove(&addr);
+        }
+        Some(addr)
+    }
+}
+
+/// What vectors of a domain may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AvSharing {
+    /// One process's.
+    Never,
+    /// Several processes', by a name (FI_SHARED_AV).
+    ByName,
+}
+
+/// What a shared vector says of `map_addr` if the application leaves it open: a number, the same in each process,
+/// because an fi_addr_t is an index wherever the vector is. Nothing is there.
+const MAP_ADDR: usize = 4096;
 
 /// An address vector, as C and providers share it.
 #[repr(C)]
@@ -62,6 +115,8 @@ pub struct Av {
     user_ids: bool,
     /// How many of the highest bits of an fi_addr_t name a peer's receive context (fi_rx_addr).
     rx_ctx_bits: u32,
+    /// The table of a vector that processes share.
+    shared: Option<SharedAddrTable>,
     /// The other provider's vector beside which this one was opened with FI_PEER (fi_peer(3)).
     owner: Option<AvOwner>,
     base: Base,
@@ -87,21 +142,22 @@ impl Av {
     }
 
     /// Opens a vector (fi_av_open) for addresses of `format` (FI_SOCKADDR_*).
-    /// On success `attr.type` says what the vector is, if it was left open.
+    /// On success `attr.type` says what the vector is, if it was left open, and `attr.map_addr`
+    /// of a shared one is not null.
     ///
     /// # Safety
     /// With FI_PEER `context` is null or a `struct fi_peer_av_context` (fi_peer(3)).
     pub unsafe fn open(
         domain: Parent,
         format: u32,
+        sharing: AvSharing,
         attr: Option<&mut fi_av_attr>,
         mut context: *mut c_void,
     ) -> Result<Arc<Self>> {
         let (mut events, mut user_ids, mut rx_ctx_bits) = (false, false, 0);
-        let mut owner = None;
+        let (mut owner, mut shared) = (None, None);
         if let Some(attr) = attr {
-            if !attr.name.is_null() {
-                // Vectors that processes share are not built.
+            if !attr.name.is_null() && sharing == AvSharing::Never {
                 return Err(Error::NOSYS);
             }
             const ALLOWED: u64 = abi::FI_EVENT
@@ -132,18 +188,41 @@ impl Av {
             if attr.r#type == fi_av_type::FI_AV_UNSPEC {
                 attr.r#type = fi_av_type::FI_AV_TABLE.into();
             }
+            let read_only = attr.flags & abi::FI_READ != 0;
+            if !attr.name.is_null() {
+                // Tables are of IP addresses, and of processes that have the rights of their callers alone.
+                if !is_ip(format) {
+                    return Err(Error::NOSYS);
+                }
+                if has_more_rights() {
+                    return Err(Error::ACCES);
+                }
+                // SAFETY: the application gives a C string.
+                let name = unsafe { CStr::from_ptr(attr.name) };
+                shared = Some(SharedAddrTable::open(name, format, read_only)?);
+                if attr.map_addr.is_null() {
+                    attr.map_addr = std::ptr::without_provenance_mut(MAP_ADDR);
+                }
+            } else if read_only && sharing == AvSharing::ByName {
+                return Err(Error::INVAL);
+            }
             events = attr.flags & abi::FI_EVENT != 0;
             user_ids = attr.flags & abi::FI_AV_USER_ID != 0;
+        }
+        let mut table = Table::default();
+        if let Some(shared) = &shared {
+            table.catch_up(shared);
         }
         Ok(Arc::new(Self {
             c: fid_av { fid: Self::fid(context), ops: (&raw const AV_OPS).cast_mut() },
             format,
-            table: Mutex::new(Table::default()),
+            table: Mutex::new(table),
             news: Mutex::new(()),
             eq: OnceLock::new(),
             events,
             user_ids,
             rx_ctx_bits,
+            shared,
             owner,
             base: Base::new(domain),
         }))
@@ -191,26 +270,74 @@ impl Av {
     /// caller that used it then would go on doing so when the index is another address's.
     pub fn get(&self, index: fi_addr_t) -> Result<Addr> {
         let index = u32::try_from(index).map_err(|_| Error::INVAL)?;
-        let table = self.table();
-        let entry = table.entries.get(index).filter(|entry| entry.uses > 0);
-        Ok(entry.ok_or(Error::INVAL)?.addr.clone())
+        let mut table = self.table();
+        if let Some(shared) = &self.shared {
+            if table.entries.get(index).is_none() {
+                table.catch_up(shared);
+            }
+            // Another process may have removed it.
+            let known = table.addr(index).filter(|addr| shared.holds(index, addr));
+            return known.cloned().ok_or(Error::INVAL);
+        }
+        table.addr(index).cloned().ok_or(Error::INVAL)
+    }
+
+    /// Tells listeners of addresses that other processes inserted. Their names are known without that, as soon as
+    /// something is sent to them or comes from them; peers that came before their address did are named here.
+    fn hear_others(&self) {
+        if let Some(shared) = &self.shared {
+            let _news = self.news();
+            self.table().catch_up(shared);
+            self.tell_untold();
+        }
+    }
+
+    /// Tells listeners of what they have not heard of; `news` is held.
+    fn tell_untold(&self) {
+        let mut table = self.table();
+        let untold = std::mem::take(&mut table.untold);
+        let named = |index: u32| Some((u64::from(index), table.addr(index)?.clone()));
+        let all: Vec<_> = untold.into_iter().filter_map(named).collect();
+        let listeners = if all.is_empty() { Vec::new() } else { table.listeners.clone() };
+        drop(table);
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            all.iter().for_each(|(index, addr)| listener.inserted(*index, addr));
+        }
     }
 
     /// Whether addresses are IP addresses, and not those of RDMA devices, names or several addresses.
     fn is_ip(&self) -> bool {
-        let others =
-            [abi::FI_ADDR_IB_UD, abi::FI_SOCKADDR_IB, abi::FI_ADDR_STR, abi::FI_FORMAT_UNSPEC];
-        !others.iter().any(|other| *other as u32 == self.format)
+        is_ip(self.format)
     }
 
     /// The indices of all addresses in the vector, in order.
     pub fn indices(&self) -> Vec<fi_addr_t> {
-        self.table().entries.iter().map(|(index, _)| u64::from(index)).collect()
+        let mut table = self.table();
+        let mut there = None;
+        if let Some(shared) = &self.shared {
+            table.catch_up(shared);
+            there = Some(shared.since(0));
+        }
+        // Other processes may have removed some.
+        let is_there = |index: u32, addr: &Addr| {
+            let at = |addrs: &Vec<Option<Addr>>| addrs.get(index as usize)?.clone();
+            there.as_ref().is_none_or(|addrs| at(addrs).is_some_and(|now| now == *addr))
+        };
+        let entries = table.entries.iter();
+        let named =
+            entries.filter(|(index, entry)| entry.uses > 0 && is_there(*index, &entry.addr));
+        named.map(|(index, _)| u64::from(index)).collect()
     }
 
     /// The index of an address, FI_ADDR_NOTAVAIL when it was not inserted.
     pub fn find(&self, addr: Addr) -> fi_addr_t {
-        self.table().index.get(&addr.identity()).map_or(FI_ADDR_NOTAVAIL, |index| u64::from(*index))
+        let (addr, mut table) = (addr.identity(), self.table());
+        let mut index = table.index.get(&addr).copied();
+        if let (None, Some(shared)) = (index, &self.shared) {
+            table.catch_up(shared);
+            index = table.index.get(&addr).copied();
+        }
+        index.map_or(FI_ADDR_NOTAVAIL, u64::from)
     }
 
     /// What completions report for `index`: itself, or what the application
@@ -272,6 +399,9 @@ impl Av {
         }
         let addr = addr.identity();
         let _news = self.news();
+        if let Some(shared) = &self.shared {
+            return self.insert_shared(shared, &addr, id);
+        }
         let mut table = self.table();
         if let Some(&index) = table.index.get(&addr) {
             table.entries[index].uses += 1;
@@ -296,10 +426,76 @@ impl Av {
         Ok(index)
     }
 
+    /// Does so in a table that processes share: the address has its index in all of them. `news` is held.
+    fn insert_shared(
+        &self,
+        shared: &SharedAddrTable,
+        addr: &Addr,
+        id: Option<fi_addr_t>,
+    ) -> Result<fi_addr_t> {
+        let writer = shared.write()?;
+        let mut table = self.table();
+        table.catch_up(shared);
+        let mut gone = None;
+        let index = match table.index.get(addr).copied() {
+            Some(index) if writer.use_again(index, addr)? => index,
+            old => {
+                let next = table.entries.slots() as u32;
+                writer.append(next, addr)?;
+                // Another process removed the address, and it comes again by another index.
+                gone = old.and_then(|old| Some((old, table.retire(old)?)));
+                table.catch_up(shared);
+                if table.addr(next) != Some(addr) {
+                    return Err(Error::IO);
+                }
+                next
+            }
+        };
+        drop(writer);
+        if let Some((old, addr)) = gone {
+            let listeners = table.listeners.clone();
+            drop(table);
+            for listener in listeners.iter().filter_map(Weak::upgrade) {
+                listener.removed(u64::from(old), &addr);
+            }
+            table = self.table();
+        }
+        let index = u64::from(index);
+        match id {
+            Some(id) => self.identify(table, index, id)?,
+            None => drop(table),
+        }
+        self.tell_untold();
+        Ok(index)
+    }
+
+    /// Removes an index once, of a table that processes share. An index of such a table is never another address's.
+    /// `news` is held.
+    fn remove_shared(&self, shared: &SharedAddrTable, index: u32) -> Result {
+        let writer = shared.write()?;
+        let mut table = self.table();
+        table.catch_up(shared);
+        table.addr(index).ok_or(Error::INVAL)?;
+        if writer.release(index)? > 0 {
+            return Ok(());
+        }
+        drop(writer);
+        let addr = table.retire(index).ok_or(Error::INVAL)?;
+        let listeners = table.listeners.clone();
+        drop(table);
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            listener.removed(u64::from(index), &addr);
+        }
+        Ok(())
+    }
+
     /// Removes an index once; its address goes when it was removed as often as it was inserted.
     fn remove(&self, index: fi_addr_t) -> Result {
         let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
         let _news = self.news();
+        if let Some(shared) = &self.shared {
+            return self.remove_shared(shared, slot);
+        }
         let mut table = self.table();
         let entry = table.entries.get_mut(slot).ok_or(Error::INVAL)?;
         // Zero uses: another thread is removing the index already.
@@ -398,6 +594,12 @@ impl Av {
             }
         }
     }
+}
+
+/// Whether addresses of a format are IP addresses.
+fn is_ip(format: u32) -> bool {
+    let others = [abi::FI_ADDR_IB_UD, abi::FI_SOCKADDR_IB, abi::FI_ADDR_STR, abi::FI_FORMAT_UNSPEC];
+    !others.iter().any(|other| *other as u32 == format)
 }
 
 /// `name` with its last number raised by `by`: how fi_av_insertsym makes the
@@ -603,6 +805,7 @@ unsafe fn copy_addr(
     if len.is_null() {
         return Err(Error::INVAL);
     }
+    av.hear_others();
     let bytes = av.get(index)?.to_bytes();
     // SAFETY: the caller's buffer has `*len` bytes.
     unsafe { crate::lent::copy_out(&bytes, buf, len) };
@@ -688,6 +891,7 @@ unsafe extern "C" fn set_user_id(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CString;
 
     fn ip(text: &str) -> Addr {
         Addr::Ip(text.parse().unwrap())
@@ -697,7 +901,8 @@ mod tests {
         let format = abi::FI_SOCKADDR_IN as u32;
         // SAFETY: no peer.
         unsafe {
-            Av::open(Parent::new(Arc::new(()), Arc::default()), format, None, std::ptr::null_mut())
+            let parent = Parent::new(Arc::new(()), Arc::default());
+            Av::open(parent, format, AvSharing::Never, None, std::ptr::null_mut())
         }
         .unwrap()
     }
@@ -819,7 +1024,8 @@ mod tests {
         let null = std::ptr::null_mut();
         // SAFETY: no peer.
         let av = unsafe {
-            Av::open(Parent::new(Arc::new(()), Arc::default()), format, Some(&mut attr), null)
+            let parent = Parent::new(Arc::new(()), Arc::default());
+            Av::open(parent, format, AvSharing::Never, Some(&mut attr), null)
         };
         let av = av.unwrap();
         let c = (&raw const av.c).cast_mut();
@@ -841,6 +1047,119 @@ mod tests {
         // SAFETY: as above.
         let empty = unsafe { insert(c, c"".as_ptr().cast(), 1, out.as_mut_ptr(), 0, null) };
         assert_eq!((empty, out[0]), (0, FI_ADDR_NOTAVAIL));
+    }
+
+    /// A name that no other test has.
+    fn unique_name() -> CString {
+        CString::new(format!("ofi-av-{}-{:x}", std::process::id(), crate::sys::random())).unwrap()
+    }
+
+    /// Opens a vector of this name, as one of several processes would.
+    fn open_named(name: &CStr, flags: u64) -> Result<Arc<Av>> {
+        // SAFETY: numbers and null pointers.
+        let mut attr: fi_av_attr = unsafe { std::mem::zeroed() };
+        (attr.name, attr.flags) = (name.as_ptr(), flags);
+        let format = abi::FI_SOCKADDR_IN as u32;
+        let parent = Parent::new(Arc::new(()), Arc::default());
+        // SAFETY: no peer; the name outlives the call.
+        let av = unsafe {
+            Av::open(parent, format, AvSharing::ByName, Some(&mut attr), std::ptr::null_mut())
+        }?;
+        assert!(!attr.map_addr.is_null());
+        Ok(av)
+    }
+
+    #[test]
+    fn a_named_vector_has_the_same_addresses_wherever_it_is_open() {
+        let name = unique_name();
+        assert_eq!(open_named(&name, abi::FI_READ).err(), Some(Error::INVAL));
+        let (a, b) = (ip("10.0.0.1:1"), ip("10.0.0.2:1"));
+        let one = open_named(&name, 0).unwrap();
+        assert_eq!(one.insert(a.clone()), Ok(0));
+        let (two, reader) =
+            (open_named(&name, 0).unwrap(), open_named(&name, abi::FI_READ).unwrap());
+        assert_eq!((two.get(0), reader.get(0)), (Ok(a.clone()), Ok(a.clone())));
+        assert_eq!((two.insert(a.clone()), two.insert(b.clone())), (Ok(0), Ok(1)));
+        assert_eq!((one.find(b.clone()), reader.get(1)), (1, Ok(b.clone())));
+        assert_eq!((reader.get(2), reader.indices()), (Err(Error::INVAL), vec![0, 1]));
+        assert_eq!(
+            (reader.insert(b.clone()), reader.remove(0)),
+            (Err(Error::ACCES), Err(Error::ACCES))
+        );
+        // Each of two has inserted the first address.
+        one.remove(0).unwrap();
+        assert_eq!((one.get(0), reader.get(0)), (Ok(a.clone()), Ok(a.clone())));
+        two.remove(0).unwrap();
+        for av in [&one, &two, &reader] {
+            assert_eq!(av.get(0), Err(Error::INVAL));
+        }
+        assert_eq!((one.remove(0), two.remove(9)), (Err(Error::INVAL), Err(Error::INVAL)));
+        // An index is never another address's.
+        assert_eq!((one.insert(a.clone()), two.find(a.clone())), (Ok(2), 2));
+        assert_eq!((two.insert(a), reader.indices()), (Ok(2), vec![1, 2]));
+    }
+
+    #[test]
+    fn names_keep_vectors_apart_and_unnamed_ones_share_nothing() {
+        let names = [unique_name(), unique_name()];
+        let vectors = names.each_ref().map(|name| open_named(name, 0).unwrap());
+        vectors[0].insert(ip("10.0.0.1:1")).unwrap();
+        assert_eq!((vectors[0].indices(), vectors[1].indices()), (vec![0], vec![]));
+        let av = open();
+        av.insert(ip("10.0.0.3:1")).unwrap();
+        assert_eq!(vectors[0].indices(), [0]);
+    }
+
+    #[test]
+    fn a_name_is_refused_where_vectors_are_one_processs() {
+        let name = unique_name();
+        // SAFETY: numbers and null pointers.
+        let mut attr: fi_av_attr = unsafe { std::mem::zeroed() };
+        let open = |sharing, format: u64, attr: &mut fi_av_attr| {
+            let parent = Parent::new(Arc::new(()), Arc::default());
+            // SAFETY: no peer; the name outlives the call.
+            unsafe { Av::open(parent, format as u32, sharing, Some(attr), std::ptr::null_mut()) }
+        };
+        attr.flags = abi::FI_READ;
+        let (ip, string) = (abi::FI_SOCKADDR_IN as u64, abi::FI_ADDR_STR as u64);
+        assert_eq!(open(AvSharing::ByName, ip, &mut attr).err(), Some(Error::INVAL));
+        assert!(open(AvSharing::Never, ip, &mut attr).is_ok());
+        (attr.name, attr.flags) = (name.as_ptr(), 0);
+        assert_eq!(open(AvSharing::Never, ip, &mut attr).err(), Some(Error::NOSYS));
+        assert_eq!(open(AvSharing::ByName, string, &mut attr).err(), Some(Error::NOSYS));
+        assert!(attr.map_addr.is_null());
+        attr.map_addr = std::ptr::without_provenance_mut(0x2000_0000);
+        assert!(open(AvSharing::ByName, ip, &mut attr).is_ok());
+        assert_eq!(attr.map_addr.addr(), 0x2000_0000);
+    }
+
+    #[test]
+    fn listeners_hear_of_addresses_of_other_processes_with_the_next_call() {
+        let name = unique_name();
+        let (one, two) = (open_named(&name, 0).unwrap(), open_named(&name, abi::FI_READ).unwrap());
+        let heard = Arc::new(AddrHeard::default());
+        two.listen(Arc::downgrade(&(heard.clone() as Arc<dyn AvListener>)));
+        let addr = ip("10.0.0.1:1");
+        one.insert(addr.clone()).unwrap();
+        // An endpoint that looks up an address holds locks.
+        assert_eq!((two.find(addr), heard.0.lock().unwrap().0), (0, None));
+        two.hear_others();
+        two.hear_others();
+        assert_eq!(*heard.0.lock().unwrap(), (Some(0), false));
+    }
+
+    #[test]
+    fn an_address_that_another_process_removed_comes_again_by_another_index() {
+        let name = unique_name();
+        let (one, two) = (open_named(&name, 0).unwrap(), open_named(&name, 0).unwrap());
+        let heard = Arc::new(AddrHeard::default());
+        two.listen(Arc::downgrade(&(heard.clone() as Arc<dyn AvListener>)));
+        let addr = ip("10.0.0.1:1");
+        one.insert(addr.clone()).unwrap();
+        two.hear_others();
+        one.remove(0).unwrap();
+        assert_eq!(two.insert(addr), Ok(1));
+        assert_eq!(*heard.0.lock().unwrap(), (Some(1), false));
     }
 
     #[test]

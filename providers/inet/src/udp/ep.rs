@@ -479,7 +479,7 @@ mod tests {
     use super::*;
     use core::ffi::c_void;
     use ofi_provider::abi::{FI_SOCKADDR_IN, fi_cq_attr, fi_cq_format, fi_cq_msg_entry, fid_cq};
-    use ofi_provider::av::Av;
+    use ofi_provider::av::{Av, AvSharing};
     use ofi_provider::buf::SendBuf;
     use ofi_provider::cq::{Cq, OnDomain};
     use ofi_provider::fid::Embeds;
@@ -520,7 +520,7 @@ mod tests {
             let format = FI_SOCKADDR_IN as u32;
             let null = std::ptr::null_mut();
             // SAFETY: no peer.
-            let av = unsafe { Av::open(nothing(), format, None, null) }.unwrap();
+            let av = unsafe { Av::open(nothing(), format, AvSharing::Never, None, null) }.unwrap();
             let ep = UdpEp::open(engine, (Ipv4Addr::LOCALHOST, 0).into(), 16, source).unwrap();
             let own = av.insert(Addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
             let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
