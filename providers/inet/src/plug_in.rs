@@ -1,4 +1,5 @@
 //! Which plug-in this is.
+use ofi_provider::av::AvSharing;
 use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
@@ -21,6 +22,8 @@ pub struct InetPlugIn {
     /// Whether connections also have FI_EP_DGRAM endpoints
     /// ([`OfferLimits::datagrams`](ofi_stream::offer::OfferLimits::datagrams)).
     pub datagrams: bool,
+    /// What address vectors of connections may be ([`OfferLimits::sharing`](ofi_stream::offer::OfferLimits::sharing)).
+    pub sharing: AvSharing,
     /// What users of the name should know, for the log at level `info` when the first domain is opened.
     pub note: Option<&'static str>,
 }
@@ -36,6 +39,7 @@ static UNNAMED: InetPlugIn = InetPlugIn {
     scalable: false,
     after_reads: false,
     datagrams: false,
+    sharing: AvSharing::Never,
     note: None,
 };
 

@@ -2,6 +2,7 @@
 //! are `tcp`'s in later versions. It is `tcp` by that name, and reaches the same peers.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 use ofi_inet::InetPlugIn;
+use ofi_provider::av::AvSharing;
 use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
 use ofi_provider::provider::Provider;
 
@@ -16,6 +17,7 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
     scalable: false,
     after_reads: false,
     datagrams: false,
+    sharing: AvSharing::Never,
     note: None,
 };
 

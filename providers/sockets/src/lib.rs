@@ -9,6 +9,7 @@ use ofi_inet::InetPlugIn;
 use ofi_provider::abi::{
     FI_DIRECTED_RECV, FI_NAMED_RX_CTX, FI_PROTO_SOCK_TCP, FI_SOURCE, fi_ep_type,
 };
+use ofi_provider::av::AvSharing;
 use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
 use ofi_provider::provider::Provider;
 
@@ -23,6 +24,7 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
     scalable: true,
     after_reads: true,
     datagrams: true,
+    sharing: AvSharing::ByName,
     note: Some(
         "sockets is tcp by another name: on the network it speaks its protocol, and reaches no \
          peer that uses sockets of another library",

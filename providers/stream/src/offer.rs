@@ -1,6 +1,7 @@
 //! What the engine can do, whatever its links: what its providers offer (fi_getinfo(3)).
 use crate::secret::SECRET_BYTES;
 use ofi_provider::abi::*;
+use ofi_provider::av::AvSharing;
 use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::error::Result;
@@ -124,6 +125,8 @@ pub struct OfferLimits {
     pub datagrams: bool,
     /// Whether hints that do not ask for contexts of scalable endpoints are offered them as well.
     pub scalable: bool,
+    /// Whether processes may share address vectors (FI_SHARED_AV).
+    pub sharing: AvSharing,
 }
 
 impl OfferLimits {
@@ -138,6 +141,7 @@ impl OfferLimits {
             after_reads: false,
             datagrams: false,
             scalable: false,
+            sharing: AvSharing::Never,
         }
     }
 
@@ -281,7 +285,11 @@ struct OfferedEndpoint {
 
 impl OfferedEndpoint {
     fn offer(&self, limits: &OfferLimits) -> Result<ProviderOffer> {
-        let caps = self.caps | DOMAIN_CAPS;
+        let domain_caps = match limits.sharing {
+            AvSharing::Never => DOMAIN_CAPS,
+            AvSharing::ByName => DOMAIN_CAPS | FI_SHARED_AV,
+        };
+        let caps = self.caps | domain_caps;
         let order = MSG_ORDER | if limits.after_reads { AFTER_READS } else { 0 };
         let mut most = InfoBuf::new()?;
         most.set_caps(caps);
@@ -327,7 +335,7 @@ impl OfferedEndpoint {
             domain.max_ep_stx_ctx = if self.shared[0] { self.ep_cnt } else { 0 };
             domain.max_ep_srx_ctx = self.max_ep_srx_ctx;
             domain.mr_iov_limit = 1;
-            domain.caps = DOMAIN_CAPS;
+            domain.caps = domain_caps;
         });
         Ok(ProviderOffer {
             most,

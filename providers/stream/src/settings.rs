@@ -1,6 +1,7 @@
 //! What a provider lets its users choose of the engine.
 use crate::secret::JobSecret;
 use core::time::Duration;
+use ofi_provider::av::AvSharing;
 use ofi_provider::calls::CALLS_AT_A_TIME;
 use ofi_provider::log;
 use ofi_provider::param;
@@ -61,6 +62,9 @@ pub struct StreamSettings {
     pub firewalled: bool,
     /// How peers of one host talk through memory ([`WithLocal`](crate::local::WithLocal)).
     pub local: LocalSettings,
+    /// Whether processes may share address vectors (FI_SHARED_AV). The provider says it of its offers, too
+    /// ([`OfferLimits::sharing`](crate::offer::OfferLimits::sharing)).
+    pub sharing: AvSharing,
     /// The secret by which links tell the job's processes from strangers.
     pub secret: JobSecret,
     /// How often a peer that was never there yet is called, at most every [`PATIENCE_STEP`], before
@@ -284,6 +288,7 @@ impl Default for StreamSettings {
             threads: true,
             firewalled: false,
             local: LocalSettings::default(),
+            sharing: AvSharing::Never,
             secret: JobSecret::default(),
             patience: 0,
             calls: CALLS_AT_A_TIME,

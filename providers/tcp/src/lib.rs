@@ -4,6 +4,7 @@
 pub mod provider;
 
 use ofi_inet::InetPlugIn;
+use ofi_provider::av::AvSharing;
 use ofi_provider::param;
 use provider::TCP;
 use std::ffi::CString;
@@ -14,6 +15,7 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
     scalable: false,
     after_reads: false,
     datagrams: false,
+    sharing: AvSharing::Never,
     note: None,
 };
 

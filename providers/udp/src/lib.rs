@@ -1,6 +1,7 @@
 //! The udp provider: FI_EP_DGRAM endpoints over UDP sockets, which are those of `ofi_inet`.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 use ofi_inet::InetPlugIn;
+use ofi_provider::av::AvSharing;
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
 
@@ -13,6 +14,7 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
     scalable: false,
     after_reads: false,
     datagrams: false,
+    sharing: AvSharing::Never,
     note: None,
 };
 

@@ -1,6 +1,6 @@
 //! The provider's run-time parameters (fi_tcp(7)).
 use super::admission::Admission;
-use crate::plug_in::{provider, variable};
+use crate::plug_in::{current, provider, variable};
 use ofi_provider::param;
 use ofi_stream::secret::JobSecret;
 use ofi_stream::settings::{LocalSettings, StreamSettings};
@@ -57,6 +57,7 @@ fn read() -> TcpConfig {
         only_known_by: variable(c"peers"),
         firewalled: firewall_addr.unwrap_or(false),
         local: LocalSettings::of_params(prov),
+        sharing: current().sharing,
         secret: JobSecret::of_params(prov, true),
         ..StreamSettings::of_params(prov)
     };

@@ -18,6 +18,7 @@ pub(crate) fn limits() -> &'static OfferLimits {
             scalable: plug_in::current().scalable,
             after_reads: plug_in::current().after_reads,
             datagrams: plug_in::current().datagrams,
+            sharing: plug_in::current().sharing,
             ..OfferLimits::of_params(provider(), protocols)
         };
         iface();

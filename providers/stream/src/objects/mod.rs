@@ -128,8 +128,8 @@ impl<N: LinkProvider> Fabric for StreamFabric<N> {
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
         let secret = own_of_domain::<N>(info, api_version)?;
         let net = secret.as_ref().map_or_else(N::open, N::open_with)?;
-        let threads = N::Link::settings().threads;
-        let settings = DomainSettings::new(info, !threads)?.with_visitors();
+        let (threads, sharing) = (N::Link::settings().threads, N::Link::settings().sharing);
+        let settings = DomainSettings::new(info, !threads)?.with_vectors(sharing).with_visitors();
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let engine = StreamEngine::new(net, level, threads, regions)?;
         Ok(StreamDomain { engine, settings, api_version, secret }.into())
