@@ -386,6 +386,29 @@ mod tests {
     }
 
     #[test]
+    fn vectors_that_processes_share_are_offered_whether_hints_ask_or_not() {
+        let mut limits = OfferLimits::usual([0; 2]);
+        let mut hints = InfoBuf::new().unwrap();
+        hints.set_caps(FI_MSG | FI_SHARED_AV);
+        let met = |limits: &OfferLimits, hints: &InfoBuf| {
+            let offers = offers(limits, API_VERSION, Some(hints.as_ref())).unwrap();
+            offers
+                .iter()
+                .filter(|offer| check(API_VERSION, offer, hints.as_ref()).is_empty())
+                .count()
+        };
+        assert_eq!(met(&limits, &hints), 0);
+        limits.sharing = AvSharing::ByName;
+        assert_eq!(met(&limits, &hints), 2);
+        hints.set_caps(FI_MSG);
+        for offer in offers(&limits, API_VERSION, Some(hints.as_ref())).unwrap() {
+            let info = alter(API_VERSION, &offer, Some(hints.as_ref())).unwrap();
+            assert_eq!(info.caps() & info.domain().caps & FI_SHARED_AV, FI_SHARED_AV);
+            assert_eq!((info.tx().caps | info.rx().caps) & FI_SHARED_AV, 0);
+        }
+    }
+
+    #[test]
     fn choosing_whom_to_receive_from_is_for_connectionless_endpoints() {
         let offers = offered(None);
         let [rdm, msg, shared] = &offers[..] else { panic!("three offers") };

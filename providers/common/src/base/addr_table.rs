@@ -115,7 +115,8 @@ fn refusal(error: &std::io::Error) -> Error {
     }
 }
 
-/// -FI_EACCES of a file that others own or may write, -FI_EINVAL of what is no file with one name.
+/// Checks that a file is this user's alone: -FI_EACCES of one that others own or may use, -FI_EINVAL of what is no file
+/// with one name.
 fn is_own(file: &Metadata) -> Result {
     if !file.file_type().is_file() || file.nlink() > 1 {
         return Err(Error::INVAL);
@@ -279,9 +280,9 @@ impl SharedAddrTable {
         parse(index, self.format, &record).filter(|_| index < MAX_ADDRS)
     }
 
-    /// Whether the index is this address's now.
-    pub(crate) fn holds(&self, index: u32, addr: &Addr) -> bool {
-        self.entry(index).is_some_and(|(now, _)| now == *addr)
+    /// The address of an index, if it has one now.
+    pub(crate) fn addr(&self, index: u32) -> Option<Addr> {
+        self.entry(index).map(|(addr, _)| addr)
     }
 
     /// Keeps other writers away as long as the result lives. -FI_EACCES if the table is only read, or if it
@@ -427,7 +428,7 @@ mod tests {
         let other = folder.open(false).unwrap();
         other.write().unwrap().append(1, &b).unwrap();
         assert_eq!(reader.since(1), [Some(b.clone())]);
-        assert!(writer.holds(1, &b) && !writer.holds(1, &a) && !writer.holds(2, &a));
+        assert_eq!((writer.addr(0), writer.addr(1), writer.addr(2)), (Some(a), Some(b), None));
         assert_eq!(reader.write().err(), Some(Error::ACCES));
     }
 
@@ -467,7 +468,7 @@ mod tests {
         killed(table);
         let reader = folder.open(true).unwrap();
         assert_eq!(reader.since(0).len(), 1);
-        // With a reader there is somebody whose indices have to stay.
+        // The indices of a reader have to stay.
         let writer = folder.open(false).unwrap();
         assert_eq!(writer.since(0).len(), 1);
         killed(writer);
@@ -478,8 +479,7 @@ mod tests {
         drop(writer);
         // One that ended before it had written the header.
         File::create(folder.file()).unwrap();
-        let private = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(folder.file(), private).unwrap();
+        std::fs::set_permissions(folder.file(), std::fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(folder.open(true).err(), Some(Error::INVAL));
         assert!(folder.open(false).is_ok());
     }
@@ -495,8 +495,7 @@ mod tests {
             }
             assert_eq!(std::fs::read(&path).unwrap_or_default(), before);
         };
-        let garbage = [b"garbage".to_vec(), vec![0x55; 4096], MAGIC.to_vec(), vec![0; 100]];
-        for bytes in garbage.iter().filter(|bytes| !bytes.starts_with(&MAGIC)) {
+        for bytes in [b"garbage".to_vec(), vec![0x55; 4096], MAGIC[..5].to_vec(), vec![0; 100]] {
             std::fs::write(&path, bytes).unwrap();
             std::fs::set_permissions(&path, private.clone()).unwrap();
             refused(Error::INVAL);
@@ -547,10 +546,10 @@ mod tests {
         let addrs = reader.since(0);
         let gone: Vec<_> = (0..600).filter(|index| addrs[*index].is_none()).collect();
         assert_eq!((addrs.len(), gone), (600, vec![5, 7, 9, 11]));
-        assert!(!reader.holds(5, &ip("10.0.0.1:1")));
+        assert_eq!((reader.addr(4), reader.addr(5)), (Some(ip("10.0.0.1:1")), None));
         file.set_len(HEADER + 100).unwrap();
         assert_eq!((reader.since(0).len(), reader.since(5).len()), (1, 0));
-        assert!(!reader.holds(3, &ip("10.0.0.1:1")));
+        assert_eq!(reader.addr(3), None);
         assert_eq!(writer.write().unwrap().append(600, &ip("10.0.0.2:1")), Err(Error::IO));
         file.set_len(0).unwrap();
         assert_eq!(reader.since(0), []);

@@ -71,6 +71,21 @@ impl Table {
         }
     }
 
+    /// The address that an index names in `shared` now: another process may have removed it.
+    fn look_up(&mut self, shared: &SharedAddrTable, index: u32) -> Option<Addr> {
+        if self.entries.get(index).is_none() {
+            self.catch_up(shared);
+        }
+        let (now, entry) = (shared.addr(index)?, self.entries.get_mut(index)?);
+        // The record was not all there when it was copied.
+        if entry.uses == 0 {
+            (entry.addr, entry.uses) = (now.clone(), 1);
+            self.index.insert(now.clone(), index);
+            self.untold.push(index);
+        }
+        (self.entries[index].addr == now).then_some(now)
+    }
+
     /// The address of an index that names one.
     fn addr(&self, index: u32) -> Option<&Addr> {
         Some(&self.entries.get(index).filter(|entry| entry.uses > 0)?.addr)
@@ -272,12 +287,7 @@ impl Av {
         let index = u32::try_from(index).map_err(|_| Error::INVAL)?;
         let mut table = self.table();
         if let Some(shared) = &self.shared {
-            if table.entries.get(index).is_none() {
-                table.catch_up(shared);
-            }
-            // Another process may have removed it.
-            let known = table.addr(index).filter(|addr| shared.holds(index, addr));
-            return known.cloned().ok_or(Error::INVAL);
+            return table.look_up(shared, index).ok_or(Error::INVAL);
         }
         table.addr(index).cloned().ok_or(Error::INVAL)
     }
@@ -1160,6 +1170,23 @@ mod tests {
         one.remove(0).unwrap();
         assert_eq!(two.insert(addr), Ok(1));
         assert_eq!(*heard.0.lock().unwrap(), (Some(1), false));
+    }
+
+    #[test]
+    fn a_record_that_was_torn_when_it_was_copied_is_looked_at_again() {
+        let name = unique_name();
+        let one = open_named(&name, 0).unwrap();
+        one.insert(ip("10.0.0.1:1")).unwrap();
+        let path = std::path::Path::new("/dev/shm").join(name.to_str().unwrap());
+        let whole = std::fs::read(&path).unwrap();
+        let mut torn = whole.clone();
+        torn[whole.len() - 1] = 1;
+        std::fs::write(&path, &torn).unwrap();
+        let two = open_named(&name, abi::FI_READ).unwrap();
+        assert_eq!((two.get(0), two.indices()), (Err(Error::INVAL), vec![]));
+        std::fs::write(&path, &whole).unwrap();
+        assert_eq!((two.get(0), two.find(ip("10.0.0.1:1"))), (Ok(ip("10.0.0.1:1")), 0));
+        assert_eq!(two.indices(), [0]);
     }
 
     #[test]
