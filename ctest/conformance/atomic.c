@@ -377,9 +377,9 @@ static void vectors(int rank)
 		res[3].count = 2;
 		ERR(fi_fetch_atomicmsg(c.ep, &m, res, d, 4, 0), FI_EINVAL);
 		ERR(fi_atomicmsg(c.ep, &m, FI_MULTI_RECV), FI_EBADFLAGS);
-		m.rma_iov_count = 5;
+		m.rma_iov_count = c.info->tx_attr->rma_iov_limit + 1;
 		ERR(fi_atomicmsg(c.ep, &m, 0), FI_EINVAL);
-		ERR(fi_atomicv(c.ep, v, d, 5, c.peer, r.addr, r.key, FI_UINT32, FI_SUM, CTX(3)), FI_EINVAL);
+		ERR(fi_atomicv(c.ep, v, d, c.info->tx_attr->iov_limit + 1, c.peer, r.addr, r.key, FI_UINT32, FI_SUM, CTX(3)), FI_EINVAL);
 		ERR(fi_atomic(c.ep, s, 0, NULL, c.peer, r.addr, r.key, FI_UINT32, FI_SUM, CTX(3)), FI_EINVAL);
 		ERR(fi_atomic(c.ep, NULL, 1, NULL, c.peer, r.addr, r.key, FI_UINT32, FI_SUM, CTX(3)), FI_EINVAL);
 		ERR(fi_atomic(c.ep, s, SIZE_MAX / 2, NULL, c.peer, r.addr, r.key, FI_UINT32, FI_SUM, CTX(3)), FI_EINVAL);

@@ -153,11 +153,11 @@ static void many_places(int rank)
 		POST(&c, fi_readmsg(c.ep, &m, FI_COMPLETION));
 		ct_sent(&c, CTX(1));
 		CHECK(ct_same(s, 3000, 9));
-		/* the places must be as long as the buffer, and no more than four */
+		/* the places must be as long as the buffer, and no more than are offered */
 		p[2].len = 499;
 		ERR(fi_writemsg(c.ep, &m, FI_COMPLETION), FI_EINVAL);
 		p[2].len = 500;
-		m.rma_iov_count = 5;
+		m.rma_iov_count = c.info->tx_attr->rma_iov_limit + 1;
 		ERR(fi_readmsg(c.ep, &m, FI_COMPLETION), FI_EINVAL);
 	}
 	ct_barrier(&c);

@@ -1,5 +1,6 @@
 //! Which plug-in this is.
 use ofi_provider::av::AvSharing;
+use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
@@ -24,6 +25,12 @@ pub struct InetPlugIn {
     pub datagrams: bool,
     /// What address vectors of connections may be ([`OfferLimits::sharing`](ofi_stream::offer::OfferLimits::sharing)).
     pub sharing: AvSharing,
+    /// How many segments a transfer over connections may have
+    /// ([`OfferLimits::segments`](ofi_stream::offer::OfferLimits::segments)).
+    pub segments: usize,
+    /// How many segments a region of their domains may have
+    /// ([`OfferLimits::region_segments`](ofi_stream::offer::OfferLimits::region_segments)).
+    pub region_segments: usize,
     /// What users of the name should know, for the log at level `info` when the first domain is opened.
     pub note: Option<&'static str>,
 }
@@ -40,6 +47,8 @@ static UNNAMED: InetPlugIn = InetPlugIn {
     after_reads: false,
     datagrams: false,
     sharing: AvSharing::Never,
+    segments: IOV_LIMIT,
+    region_segments: 1,
     note: None,
 };
 

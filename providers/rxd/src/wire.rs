@@ -377,7 +377,7 @@ impl DataHead {
 }
 
 /// An operation, as its first packet says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RxdOperation {
     /// The type of the packet.
     pub kind: u8,
@@ -592,10 +592,20 @@ mod tests {
         round_trip(RxdOperation { packets: 4, total: 5000, ..OP }, b"abc");
         let places = RemoteSegments::one(1, 3, 2);
         round_trip(
-            RxdOperation { kind: WRITE, flags: INLINE, tag: 0, tx_id: 0, places, ..OP },
+            RxdOperation {
+                kind: WRITE,
+                flags: INLINE,
+                tag: 0,
+                tx_id: 0,
+                places: places.clone(),
+                ..OP
+            },
             b"abc",
         );
-        round_trip(RxdOperation { kind: READ_REQ, flags: 0, tag: 0, places, ..OP }, b"");
+        round_trip(
+            RxdOperation { kind: READ_REQ, flags: 0, tag: 0, places: places.clone(), ..OP },
+            b"",
+        );
         let atomic = (3, 2);
         round_trip(
             RxdOperation { kind: ATOMIC_FETCH, flags: 0, tag: 0, places, atomic, ..OP },

@@ -968,7 +968,7 @@ mod tests {
         let mut written = [0xff; PLACES_LEN];
         write_places(&places, &mut written);
         assert_eq!(written[..], bytes);
-        assert_eq!(read_places(&bytes, false), Ok(places));
+        assert_eq!(read_places(&bytes, false), Ok(places.clone()));
         places.push(RemoteSegment { addr: 1, len: 2, key: 3 }).unwrap();
         write_places(&places, &mut written);
         assert_eq!(read_places(&written, false), Ok(places));
@@ -992,7 +992,7 @@ mod tests {
         assert_eq!(AtomicHeader::from_tag(header.tag), what);
         assert_eq!(what.to_tag(), header.tag);
         let places = RemoteSegments::one(0, 1, 0xc0de);
-        assert_eq!(read_iocs(payload, 1), Ok((places, &[7, 0, 0, 0][..])));
+        assert_eq!(read_iocs(payload, 1), Ok((places.clone(), &[7, 0, 0, 0][..])));
         let mut written = [0xff; IOCS_LEN];
         write_iocs(&places, &mut written);
         assert_eq!(written[..], payload[..IOCS_LEN]);

@@ -10,7 +10,9 @@ use ofi_provider::abi::{
     FI_DIRECTED_RECV, FI_NAMED_RX_CTX, FI_PROTO_SOCK_TCP, FI_SOURCE, fi_ep_type,
 };
 use ofi_provider::av::AvSharing;
+use ofi_provider::buf::MAX_SEGMENTS;
 use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
+use ofi_provider::mr::MAX_REGION_SEGMENTS;
 use ofi_provider::provider::Provider;
 
 /// The provider, as the core knows it.
@@ -25,6 +27,8 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
     after_reads: true,
     datagrams: true,
     sharing: AvSharing::ByName,
+    segments: MAX_SEGMENTS,
+    region_segments: MAX_REGION_SEGMENTS,
     note: Some(
         "sockets is tcp by another name: on the network it speaks its protocol, and reaches no \
          peer that uses sockets of another library",

@@ -28,7 +28,9 @@ use crate::settings::StreamSettings;
 use crate::wire::{LocalOffer, OFFER_LEN, StreamHeader};
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{ForeignBytes, GatherList, OnePiece, ScatterList, ShortBytes, Way};
+use ofi_provider::buf::{
+    ForeignBytes, GatherList, OnePiece, ScatterList, SegmentLimit, ShortBytes, Way,
+};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::log::peer_text;
@@ -1956,6 +1958,14 @@ where
 
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         N::getinfo(query)
+    }
+
+    fn segments() -> SegmentLimit {
+        N::segments()
+    }
+
+    fn region_segments() -> usize {
+        N::region_segments()
     }
 
     fn address(info: InfoRef<'_>) -> Result<Addr> {

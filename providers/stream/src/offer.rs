@@ -2,6 +2,7 @@
 use crate::secret::SECRET_BYTES;
 use ofi_provider::abi::*;
 use ofi_provider::av::AvSharing;
+use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::error::Result;
@@ -99,7 +100,6 @@ const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
 
-const IOV_LIMIT: usize = 4;
 /// Every field of the tag is matched on its own.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
@@ -127,6 +127,12 @@ pub struct OfferLimits {
     pub scalable: bool,
     /// Whether processes may share address vectors (FI_SHARED_AV).
     pub sharing: AvSharing,
+    /// How many segments the application's memory and a peer's may have in a transfer
+    /// ([`LinkProvider::segments`](crate::objects::LinkProvider::segments) answers as many).
+    pub segments: usize,
+    /// How many segments a region may have
+    /// ([`LinkProvider::region_segments`](crate::objects::LinkProvider::region_segments) answers as many).
+    pub region_segments: usize,
 }
 
 impl OfferLimits {
@@ -142,6 +148,8 @@ impl OfferLimits {
             datagrams: false,
             scalable: false,
             sharing: AvSharing::Never,
+            segments: IOV_LIMIT,
+            region_segments: 1,
         }
     }
 
@@ -302,8 +310,8 @@ impl OfferedEndpoint {
         tx.msg_order = order;
         tx.inject_size = limits.max_inject;
         tx.size = self.max_tx_size.max(limits.tx_size);
-        tx.iov_limit = IOV_LIMIT;
-        tx.rma_iov_limit = if caps & FI_RMA != 0 { IOV_LIMIT } else { 0 };
+        tx.iov_limit = limits.segments;
+        tx.rma_iov_limit = if caps & FI_RMA != 0 { limits.segments } else { 0 };
 
         let rx = most.rx_mut();
         rx.caps = caps & RX_CAPS;
@@ -311,7 +319,7 @@ impl OfferedEndpoint {
         rx.op_flags = RX_OP_FLAGS;
         rx.msg_order = order;
         rx.size = self.max_rx_size.max(limits.rx_size);
-        rx.iov_limit = IOV_LIMIT;
+        rx.iov_limit = limits.segments;
 
         most.edit_ep(|ep| {
             ep.r#type = self.ep_type.into();
@@ -336,6 +344,8 @@ impl OfferedEndpoint {
             domain.max_ep_srx_ctx = self.max_ep_srx_ctx;
             domain.mr_iov_limit = 1;
             domain.caps = domain_caps;
+            domain.mr_iov_limit = limits.region_segments;
+            domain.caps = DOMAIN_CAPS;
         });
         Ok(ProviderOffer {
             most,

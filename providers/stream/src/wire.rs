@@ -19,14 +19,19 @@ pub const VERSION: u8 = 3;
 /// Bytes of one place in the receiver's memory: address, length, key.
 pub const SEGMENT_LEN: usize = 24;
 
-/// Most places one header can name.
-pub const MAX_SEGMENTS: usize = 4;
+/// Most places that a header names, to peers that say that they take as many ([`Knows::places`]).
+pub const MAX_SEGMENTS: usize = ofi_provider::buf::MAX_SEGMENTS;
+
+/// Most places that a header names to other peers: as many as the protocol of the original has.
+pub const USUAL_SEGMENTS: usize = 4;
 
 /// Bytes of a header before its optional fields.
 pub const BASE_LEN: usize = 16;
 
-/// Longest header in bytes: base, CQ data, an atomic operation's word, and four remote segments.
-pub const MAX_HEADER_LEN: usize = 128;
+/// Longest header in bytes: base, CQ data, an atomic operation's word, and all remote segments. A byte of
+/// the header has its length.
+pub const MAX_HEADER_LEN: usize = BASE_LEN + 16 + MAX_SEGMENTS * SEGMENT_LEN;
+const _: () = assert!(MAX_HEADER_LEN <= u8::MAX as usize);
 
 /// Most bytes of memory that one atomic operation changes.
 pub const MAX_ATOMIC: usize = 16384;
@@ -626,6 +631,9 @@ const KNOWS_LOCAL: u8 = 16;
 /// The sender knows the outcomes of transfers that [`Knows::outcomes`] names.
 const KNOWS_OUTCOMES: u8 = 32;
 
+/// The sender takes headers that name more than [`USUAL_SEGMENTS`] places.
+const KNOWS_PLACES: u8 = 64;
+
 /// Offset where a [`CmType::ContextRequest`] and the answer to it name contexts, in network
 /// order: the caller's transmit context, then the called endpoint's receive context.
 const CM_CONTEXTS: usize = 8;
@@ -669,6 +677,9 @@ pub struct Knows {
     /// takes one acknowledgement for several transfers, and tells [`MATCH_COMPLETE`] from
     /// [`DELIVERY_COMPLETE`]. To other peers a refusal ends the connection.
     pub outcomes: bool,
+    /// The sender takes headers that name up to [`MAX_SEGMENTS`] places in its memory. Others take
+    /// [`USUAL_SEGMENTS`], and end the connection on which more come.
+    pub places: bool,
 }
 
 impl Knows {
@@ -679,6 +690,7 @@ impl Knows {
             | bit(self.acks, KNOWS_ACKS)
             | bit(self.local, KNOWS_LOCAL)
             | bit(self.outcomes, KNOWS_OUTCOMES)
+            | bit(self.places, KNOWS_PLACES)
     }
 }
 
@@ -813,6 +825,7 @@ impl CmMessage {
             // What the offer is for is in this machine's byte order.
             local: says(KNOWS_LOCAL) && order == ByteOrder::Native,
             outcomes: says(KNOWS_OUTCOMES),
+            places: says(KNOWS_PLACES),
         };
         let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
             [t0, t1, r0, r1] if says(NAMES_CONTEXTS) && kind != CmType::Request => {
@@ -889,8 +902,14 @@ impl RdmHello {
 mod tests {
     use super::*;
 
-    const NOTHING: Knows =
-        Knows { atomics: false, multicast: false, acks: false, local: false, outcomes: false };
+    const NOTHING: Knows = Knows {
+        atomics: false,
+        multicast: false,
+        acks: false,
+        local: false,
+        outcomes: false,
+        places: false,
+    };
     const ATOMICS: Knows = Knows { atomics: true, ..NOTHING };
 
     fn written(header: &StreamHeader, order: ByteOrder) -> Vec<u8> {
@@ -1103,6 +1122,42 @@ mod tests {
         assert!(StreamHeader::parse(&bytes, order).is_err());
         bytes[5] = 0;
         assert!(StreamHeader::parse(&bytes, order).is_err());
+    }
+
+    #[test]
+    fn a_header_names_eight_places_at_most() {
+        let places = |count: u8| {
+            let numbers = (0..u64::from(count)).map(|n| RemoteSegment { addr: n, len: 1, key: n });
+            numbers.collect::<Vec<_>>()
+        };
+        for op in [StreamOp::ReadReq, StreamOp::Write, StreamOp::Atomic] {
+            for segments in 1..=9 {
+                // The longest header: with CQ data, and a word if there is one.
+                let (flags, tag) = if op == StreamOp::ReadReq { (0, 0) } else { (1, 7) };
+                let tag = if op == StreamOp::Atomic { tag } else { 0 };
+                let header = StreamHeader { flags, segments, tag, ..StreamHeader::of(op) };
+                let mut bytes = written(&header, ByteOrder::Network);
+                bytes.extend(StreamHeader::write_segments(ByteOrder::Network, &places(segments)));
+                assert!(segments > 8 || bytes.len() <= MAX_HEADER_LEN);
+                let parsed = StreamHeader::parse(&bytes, ByteOrder::Network);
+                assert_eq!(parsed.is_ok(), segments <= 8, "{op:?} {segments}");
+                if let Ok(parsed) = parsed {
+                    let named = parsed.read_segments(&bytes, ByteOrder::Network).unwrap();
+                    assert_eq!((parsed, named.as_slice()), (header, &places(segments)[..]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn peers_that_take_many_places_say_so() {
+        let many = Knows { places: true, ..ATOMICS };
+        for (kind, mark) in [(CmType::Request, b"ofi-rs?\x41"), (CmType::Response, b"ofi-rs!\x41")]
+        {
+            let message = CmMessage::encode(kind, many, b"x");
+            assert_eq!(&message[16..24], mark);
+            assert_eq!(CmMessage::parse(&message).unwrap().knows, many);
+        }
     }
 
     #[test]

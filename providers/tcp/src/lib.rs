@@ -16,6 +16,8 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
     after_reads: false,
     datagrams: false,
     sharing: AvSharing::Never,
+    segments: ofi_provider::buf::IOV_LIMIT,
+    region_segments: 1,
     note: None,
 };
 

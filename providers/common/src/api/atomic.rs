@@ -7,7 +7,7 @@ use crate::abi::{
 };
 use crate::atomic::{AtomicKind, Operation};
 use crate::boundary::{answer, answer_transfer};
-use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
+use crate::buf::{MAX_SEGMENTS, RecvBuf, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
@@ -102,17 +102,18 @@ impl<E: Endpoint> EpFid<E> {
         msg: &fi_msg_atomic,
         (comparev, compare_count): (*const fi_ioc, usize),
         (resultv, result_count): (*mut fi_ioc, usize),
+        most: SegmentLimit,
         flags: u64,
     ) -> Result<AtomicOp> {
         let op = operation(kind, msg.datatype, msg.op)?;
         // SAFETY: by this function's contract.
         let (operands, remote) = unsafe {
             let operands = [
-                AtomicElements::sources(msg.msg_iov, msg.iov_count, op)?,
-                AtomicElements::many(comparev, compare_count, op)?,
-                AtomicElements::many(resultv, result_count, op)?,
+                AtomicElements::sources(msg.msg_iov, msg.iov_count, most, op)?,
+                AtomicElements::many(comparev, compare_count, most, op)?,
+                AtomicElements::many(resultv, result_count, most, op)?,
             ];
-            (operands, places(msg.rma_iov, msg.rma_iov_count, op)?)
+            (operands, places(msg.rma_iov, msg.rma_iov_count, most, op)?)
         };
         let about = AtomicArgs { dest: msg.addr, context: msg.context, data: msg.data, flags };
         Self::checked_op(op, operands, remote, about)
@@ -134,15 +135,15 @@ pub(super) fn query<E: Endpoint>(
     }
 }
 
-/// Up to four runs of elements in the application's memory.
+/// Up to [`MAX_SEGMENTS`] runs of elements in the application's memory.
 struct AtomicElements {
-    iov: [iovec; IOV_LIMIT],
+    iov: [iovec; MAX_SEGMENTS],
     count: usize,
 }
 
 impl AtomicElements {
     const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-    const NONE: Self = Self { iov: [Self::EMPTY; IOV_LIMIT], count: 0 };
+    const NONE: Self = Self { iov: [Self::EMPTY; MAX_SEGMENTS], count: 0 };
 
     /// One run of `count` elements at `addr`.
     ///
@@ -161,8 +162,14 @@ impl AtomicElements {
     /// # Safety
     /// `ioc` is null or points to `count` entries, whose elements the application lends as
     /// fi_atomic(3) says.
-    unsafe fn many(ioc: *const fi_ioc, count: usize, operation: Operation) -> Result<Self> {
-        if count > IOV_LIMIT || (ioc.is_null() && count > 0) {
+    unsafe fn many(
+        ioc: *const fi_ioc,
+        count: usize,
+        most: SegmentLimit,
+        operation: Operation,
+    ) -> Result<Self> {
+        let count = most.check(count)?;
+        if ioc.is_null() && count > 0 {
             return Err(Error::INVAL);
         }
         let mut all = Self::NONE;
@@ -179,12 +186,17 @@ impl AtomicElements {
     /// The runs of a call's sources, which `ioc` names if the operation has sources at all.
     ///
     /// # Safety The contract of [`AtomicElements::many`], if the operation has sources.
-    unsafe fn sources(ioc: *const fi_ioc, count: usize, operation: Operation) -> Result<Self> {
+    unsafe fn sources(
+        ioc: *const fi_ioc,
+        count: usize,
+        most: SegmentLimit,
+        operation: Operation,
+    ) -> Result<Self> {
         if !operation.has_source() {
             return Ok(Self::NONE);
         }
         // SAFETY: by this function's contract.
-        unsafe { Self::many(ioc, count, operation) }
+        unsafe { Self::many(ioc, count, most, operation) }
     }
 
     /// Bytes of all elements.
@@ -220,9 +232,11 @@ impl AtomicArgs {
 unsafe fn places(
     ioc: *const fi_rma_ioc,
     count: usize,
+    most: SegmentLimit,
     operation: Operation,
 ) -> Result<RemoteSegments> {
-    if count > IOV_LIMIT || (ioc.is_null() && count > 0) {
+    let count = most.check(count)?;
+    if ioc.is_null() && count > 0 {
         return Err(Error::INVAL);
     }
     let mut all = RemoteSegments::EMPTY;
@@ -260,7 +274,7 @@ macro_rules! about {
 macro_rules! by_arguments {
     ($(
         $name:ident: $call:literal, $kind:ident($($arg:ident: $type:ty),*)$($context:ident)?,
-            |$op:ident| $operands:expr;
+            |$op:ident, $most:ident| $operands:expr;
     )+) => {$(
         unsafe extern "C" fn $name<E: Endpoint>(
             ep: *mut fid_ep,
@@ -275,7 +289,7 @@ macro_rules! by_arguments {
             answer_transfer($call, || {
                 // SAFETY: see above.
                 let ep = unsafe { EpFid::<E>::from_c(ep) }?;
-                let $op = operation(AtomicKind::$kind, datatype, op)?;
+                let ($op, $most) = (operation(AtomicKind::$kind, datatype, op)?, ep.most_segments());
                 // SAFETY: see above.
                 let operands: [AtomicElements; 3] = unsafe { $operands };
                 let widest = if $op.fetches() { &operands[2] } else { &operands[0] };
@@ -291,30 +305,30 @@ type ConstBuf = *const c_void;
 
 by_arguments! {
     atomic: "fi_atomic", Base(buf: ConstBuf, count: usize, _desc: VoidPtr) context,
-        |op| [AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::NONE];
+        |op, _most| [AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::NONE];
     atomicv: "fi_atomicv", Base(iov: *const fi_ioc, _desc: Desc, count: usize) context,
-        |op| [AtomicElements::many(iov, count, op)?, AtomicElements::NONE, AtomicElements::NONE];
+        |op, most| [AtomicElements::many(iov, count, most, op)?, AtomicElements::NONE, AtomicElements::NONE];
     inject: "fi_inject_atomic", Base(buf: ConstBuf, count: usize),
-        |op| [AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::NONE];
+        |op, _most| [AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::NONE];
     fetch: "fi_fetch_atomic", Fetch(
         buf: ConstBuf, count: usize, _desc: VoidPtr, result: VoidPtr, _result_desc: VoidPtr
     ) context,
-        |op| [
+        |op, _most| [
             AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::one(result, count, op)?
         ];
     fetchv: "fi_fetch_atomicv", Fetch(
         iov: *const fi_ioc, _desc: Desc, count: usize,
         resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
     ) context,
-        |op| [
-            AtomicElements::sources(iov, count, op)?, AtomicElements::NONE,
-            AtomicElements::many(resultv, result_count, op)?
+        |op, most| [
+            AtomicElements::sources(iov, count, most, op)?, AtomicElements::NONE,
+            AtomicElements::many(resultv, result_count, most, op)?
         ];
     compare: "fi_compare_atomic", Compare(
         buf: ConstBuf, count: usize, _desc: VoidPtr, compare: ConstBuf, _compare_desc: VoidPtr,
         result: VoidPtr, _result_desc: VoidPtr
     ) context,
-        |op| [
+        |op, _most| [
             AtomicElements::one(buf, count, op)?, AtomicElements::one(compare, count, op)?,
             AtomicElements::one(result, count, op)?
         ];
@@ -323,9 +337,9 @@ by_arguments! {
         comparev: *const fi_ioc, _compare_desc: Desc, compare_count: usize,
         resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
     ) context,
-        |op| [
-            AtomicElements::sources(iov, count, op)?, AtomicElements::many(comparev, compare_count, op)?,
-            AtomicElements::many(resultv, result_count, op)?
+        |op, most| [
+            AtomicElements::sources(iov, count, most, op)?, AtomicElements::many(comparev, compare_count, most, op)?,
+            AtomicElements::many(resultv, result_count, most, op)?
         ];
 }
 
@@ -348,7 +362,7 @@ macro_rules! by_message {
                 let msg = unsafe { msg.as_ref() }.ok_or(Error::INVAL)?;
                 let flags = ep.tx_msg(flags & !abi::FI_ATOMIC)?;
                 // SAFETY: see above.
-                let op = unsafe { EpFid::<E>::msg_op(AtomicKind::$kind, msg, $with, $result, flags) }?;
+                let op = unsafe { EpFid::<E>::msg_op(AtomicKind::$kind, msg, $with, $result, ep.most_segments(), flags) }?;
                 ep.atomic(op)
             })
         }

@@ -13,7 +13,7 @@ use crate::abi::{
 use crate::addr::Addr;
 use crate::atomic::{Operation, size_of_type};
 use crate::boundary::{answer, answer_transfer};
-use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
+use crate::buf::{MAX_SEGMENTS, RecvBuf, SegmentLimit, SendBuf};
 use crate::coll::{AvSet, CollGroup, CollPlan, Collectives, MAX_MEMBERS, RankOf, Start};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
@@ -318,11 +318,17 @@ calls! {
 ///
 /// # Safety
 /// `ioc` is null or points to `count` entries.
-unsafe fn runs(ioc: *const fi_ioc, count: usize, size: usize) -> Result<[iovec; IOV_LIMIT]> {
-    if count > IOV_LIMIT || (ioc.is_null() && count > 0) {
+unsafe fn runs(
+    ioc: *const fi_ioc,
+    count: usize,
+    most: SegmentLimit,
+    size: usize,
+) -> Result<[iovec; MAX_SEGMENTS]> {
+    let count = most.check(count)?;
+    if ioc.is_null() && count > 0 {
         return Err(Error::INVAL);
     }
-    let mut all = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; IOV_LIMIT];
+    let mut all = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_SEGMENTS];
     for (index, to) in all[..count].iter_mut().enumerate() {
         // SAFETY: by this function's contract.
         let ioc = unsafe { &*ioc.add(index) };
@@ -373,7 +379,9 @@ unsafe extern "C" fn msg<E: Endpoint>(
                 true => (msg.msg_iov, msg.iov_count),
                 false => (resultv.cast_const(), result_count),
             };
-            let (from, to) = (runs(msg.msg_iov, msg.iov_count, size)?, runs(to, to_count, size)?);
+            let most = ep.most_segments();
+            let from = runs(msg.msg_iov, msg.iov_count, most, size)?;
+            let to = runs(to, to_count, most, size)?;
             (
                 SendBuf::from_iov(from.as_ptr(), msg.iov_count)?,
                 RecvBuf::from_iov(to.as_ptr(), to_count)?,

@@ -174,6 +174,7 @@ impl<D: Domain> DomainFid<D> {
         Ground {
             api_version: self.api_version,
             addr_format: self.inner.settings().addr_format,
+            segments: self.inner.settings().segments,
             parent,
             progress: self.progress.clone(),
             later: self.later.clone(),

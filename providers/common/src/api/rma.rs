@@ -3,7 +3,7 @@ use super::ep::EpFid;
 use super::{Endpoint, ReadOp, RemoteSegment, RemoteSegments, WriteOp};
 use crate::abi::{self, fi_addr_t, fi_msg_rma, fi_ops_rma, fid_ep};
 use crate::boundary::answer_transfer;
-use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
+use crate::buf::{RecvBuf, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
@@ -59,12 +59,13 @@ impl<E: Endpoint> EpFid<E> {
 ///
 /// # Safety
 /// `msg.rma_iov` points to `msg.rma_iov_count` entries.
-unsafe fn remote(msg: &fi_msg_rma) -> Result<RemoteSegments> {
-    if msg.rma_iov_count > IOV_LIMIT || (msg.rma_iov.is_null() && msg.rma_iov_count > 0) {
+unsafe fn remote(msg: &fi_msg_rma, most: SegmentLimit) -> Result<RemoteSegments> {
+    let count = most.check(msg.rma_iov_count)?;
+    if msg.rma_iov.is_null() && count > 0 {
         return Err(Error::INVAL);
     }
     let mut all = RemoteSegments::EMPTY;
-    for index in 0..msg.rma_iov_count {
+    for index in 0..count {
         // SAFETY: by this function's contract.
         let iov = unsafe { &*msg.rma_iov.add(index) };
         all.push(RemoteSegment { addr: iov.addr, len: iov.len as u64, key: iov.key })?;
@@ -106,8 +107,10 @@ unsafe extern "C" fn readv<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_readv", || {
         // SAFETY: see above.
-        let (ep, buf) =
-            unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::from_iov(iov, count)?.with_descs(descs)) };
+        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+        let count = ep.segments(count)?;
+        // SAFETY: see above.
+        let buf = unsafe { RecvBuf::from_iov(iov, count)?.with_descs(descs) };
         let remote = RemoteSegments::one(addr, buf.len() as u64, key);
         ep.read_op(buf, remote, src, context, ep.tx())
     })
@@ -118,10 +121,11 @@ unsafe extern "C" fn readv<E: Endpoint>(
 /// # Safety
 /// The structure's vectors are readable; its buffers the caller's as fi_rma(3)
 /// promises.
-pub(super) unsafe fn read_op(msg: &fi_msg_rma, flags: u64) -> Result<ReadOp> {
+pub(super) unsafe fn read_op(msg: &fi_msg_rma, most: SegmentLimit, flags: u64) -> Result<ReadOp> {
+    let count = most.check(msg.iov_count)?;
     // SAFETY: by this function's contract.
     let (buf, remote) = unsafe {
-        (RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc), remote(msg)?)
+        (RecvBuf::from_iov(msg.msg_iov, count)?.with_descs(msg.desc), remote(msg, most)?)
     };
     if remote.total()? != buf.len() {
         return Err(Error::INVAL);
@@ -132,10 +136,11 @@ pub(super) unsafe fn read_op(msg: &fi_msg_rma, flags: u64) -> Result<ReadOp> {
 /// The write that a message structure describes.
 ///
 /// # Safety The contract of [`read_op`].
-pub(super) unsafe fn write_op(msg: &fi_msg_rma, flags: u64) -> Result<WriteOp> {
+pub(super) unsafe fn write_op(msg: &fi_msg_rma, most: SegmentLimit, flags: u64) -> Result<WriteOp> {
+    let count = most.check(msg.iov_count)?;
     // SAFETY: by this function's contract.
     let (buf, remote) = unsafe {
-        (SendBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc), remote(msg)?)
+        (SendBuf::from_iov(msg.msg_iov, count)?.with_descs(msg.desc), remote(msg, most)?)
     };
     if remote.total()? != buf.len() {
         return Err(Error::INVAL);
@@ -153,7 +158,7 @@ unsafe extern "C" fn readmsg<E: Endpoint>(
         // SAFETY: see above; the message structure is the caller's.
         unsafe {
             let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
-            let op = read_op(msg, ep.tx_msg(flags)?)?;
+            let op = read_op(msg, ep.most_segments(), ep.tx_msg(flags)?)?;
             ep.read(op)
         }
     })
@@ -189,8 +194,10 @@ unsafe extern "C" fn writev<E: Endpoint>(
 ) -> ssize_t {
     answer_transfer("fi_writev", || {
         // SAFETY: see above.
-        let (ep, buf) =
-            unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::from_iov(iov, count)?.with_descs(descs)) };
+        let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+        let count = ep.segments(count)?;
+        // SAFETY: see above.
+        let buf = unsafe { SendBuf::from_iov(iov, count)?.with_descs(descs) };
         let remote = RemoteSegments::one(addr, buf.len() as u64, key);
         ep.write_op(buf, remote, dest, context, 0, ep.tx())
     })
@@ -205,7 +212,7 @@ unsafe extern "C" fn writemsg<E: Endpoint>(
         // SAFETY: see above; the message structure is the caller's.
         unsafe {
             let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
-            let op = write_op(msg, ep.tx_msg(flags)?)?;
+            let op = write_op(msg, ep.most_segments(), ep.tx_msg(flags)?)?;
             ep.write(op)
         }
     })

@@ -156,6 +156,7 @@ impl<E: Endpoint> EpFid<E> {
             ground: Ground {
                 api_version: sep.ground.api_version,
                 addr_format: sep.ground.addr_format,
+                segments: sep.ground.segments,
                 parent: Parent::new(sep.ground.parent.kept().clone(), sep.users.clone()),
                 progress: sep.ground.progress.clone(),
                 later: sep.ground.later.clone().filter(|_| caps & FI_TRIGGER != 0),

@@ -2,6 +2,7 @@
 use crate::abi::{FI_ADDR_IB_UD, FI_SOCKADDR_IB, fi_ep_type, fi_progress, fi_threading};
 use crate::addr::Addr;
 use crate::av::AvSharing;
+use crate::buf::SegmentLimit;
 use crate::error::{Error, Result};
 use crate::info::InfoRef;
 use crate::later;
@@ -32,6 +33,8 @@ pub struct DomainSettings {
     pub addr_format: u32,
     /// Whether processes may share address vectors of the domain.
     pub(crate) sharing: AvSharing,
+    /// How many segments a transfer may have.
+    pub segments: SegmentLimit,
     /// The domain's registered memory regions.
     pub regions: Arc<MrTable>,
     thread: Mutex<Option<Thread>>,
@@ -62,6 +65,7 @@ impl DomainSettings {
             automatic: !manual,
             addr_format,
             sharing: AvSharing::Never,
+            segments: SegmentLimit::default(),
             regions: Arc::new(MrTable::new(attr.mr_mode)),
             thread: Mutex::new(None),
             attended: OnceLock::new(),
@@ -71,6 +75,13 @@ impl DomainSettings {
     /// For a provider that says what address vectors may be.
     pub fn with_vectors(self, sharing: AvSharing) -> Self {
         Self { sharing, ..self }
+    }
+
+    /// For a provider that offers other numbers of segments than the usual ones, of a transfer and of a
+    /// region.
+    pub fn with_segments(self, segments: SegmentLimit, of_region: usize) -> Self {
+        let regions = Arc::new(self.regions.like().with_segments(of_region));
+        Self { segments, regions, ..self }
     }
 
     /// For a provider whose own threads come as visitors ([`Lock::visit`]): calls

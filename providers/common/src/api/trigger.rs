@@ -16,7 +16,7 @@ use crate::abi::{
 };
 use crate::atomic::AtomicKind;
 use crate::boundary::answer;
-use crate::buf::{RecvBuf, SendBuf};
+use crate::buf::{RecvBuf, SegmentLimit, SendBuf};
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
@@ -210,7 +210,7 @@ impl DeferredWork {
     ///
     /// # Safety
     /// The structures are as fi_trigger(3) says, and not taken back yet.
-    unsafe fn op<E: Endpoint>(self) -> Result<(Transfer, u64)> {
+    unsafe fn op<E: Endpoint>(self, most: SegmentLimit) -> Result<(Transfer, u64)> {
         use fi_op_type::*;
         let tx = |flags: u64| match flags & !(TX_FLAGS | FI_TRIGGER) {
             0 => Ok(flags & !(FI_COMPLETION | FI_INJECT | FI_TRIGGER) | ASIDE),
@@ -232,43 +232,50 @@ impl DeferredWork {
             if is(FI_OP_SEND) || is(FI_OP_RECV) {
                 let op = &*work.op.msg;
                 let made = match is(FI_OP_SEND) {
-                    true => Transfer::Send(ep::send_op(&op.msg, tx(op.flags)?)?),
-                    false => Transfer::Recv(ep::recv_op(&op.msg, rx(op.flags)?)?),
+                    true => Transfer::Send(ep::send_op(&op.msg, most, tx(op.flags)?)?),
+                    false => Transfer::Recv(ep::recv_op(&op.msg, most, rx(op.flags)?)?),
                 };
                 return Ok((made, op.flags));
             }
             if is(FI_OP_TSEND) || is(FI_OP_TRECV) {
                 let op = &*work.op.tagged;
                 let made = match is(FI_OP_TSEND) {
-                    true => Transfer::Tsend(ep::tsend_op(&op.msg, tx(op.flags)?)?),
-                    false => Transfer::Trecv(ep::trecv_op(&op.msg, rx(op.flags)?)?),
+                    true => Transfer::Tsend(ep::tsend_op(&op.msg, most, tx(op.flags)?)?),
+                    false => Transfer::Trecv(ep::trecv_op(&op.msg, most, rx(op.flags)?)?),
                 };
                 return Ok((made, op.flags));
             }
             if is(FI_OP_READ) || is(FI_OP_WRITE) {
                 let op = &*work.op.rma;
                 let made = match is(FI_OP_READ) {
-                    true => Transfer::Read(rma::read_op(&op.msg, tx(op.flags)?)?),
-                    false => Transfer::Write(rma::write_op(&op.msg, tx(op.flags)?)?),
+                    true => Transfer::Read(rma::read_op(&op.msg, most, tx(op.flags)?)?),
+                    false => Transfer::Write(rma::write_op(&op.msg, most, tx(op.flags)?)?),
                 };
                 return Ok((made, op.flags));
             }
             let made = if is(FI_OP_ATOMIC) {
                 let op = &*work.op.atomic;
                 let flags = tx(op.flags & !FI_ATOMIC)?;
-                let made = EpFid::<E>::msg_op(AtomicKind::Base, &op.msg, NONE, NO_RESULT, flags)?;
+                let made =
+                    EpFid::<E>::msg_op(AtomicKind::Base, &op.msg, NONE, NO_RESULT, most, flags)?;
                 (made, op.flags)
             } else if is(FI_OP_FETCH_ATOMIC) {
                 let op = &*work.op.fetch_atomic;
                 let flags = tx(op.flags & !FI_ATOMIC)?;
                 let result = (op.fetch.msg_iov, op.fetch.iov_count);
-                (EpFid::<E>::msg_op(AtomicKind::Fetch, &op.msg, NONE, result, flags)?, op.flags)
+                (
+                    EpFid::<E>::msg_op(AtomicKind::Fetch, &op.msg, NONE, result, most, flags)?,
+                    op.flags,
+                )
             } else if is(FI_OP_COMPARE_ATOMIC) {
                 let op = &*work.op.compare_atomic;
                 let flags = tx(op.flags & !FI_ATOMIC)?;
                 let result = (op.fetch.msg_iov, op.fetch.iov_count);
                 let with = (op.compare.msg_iov, op.compare.iov_count);
-                (EpFid::<E>::msg_op(AtomicKind::Compare, &op.msg, with, result, flags)?, op.flags)
+                (
+                    EpFid::<E>::msg_op(AtomicKind::Compare, &op.msg, with, result, most, flags)?,
+                    op.flags,
+                )
             } else {
                 return Err(Error::NOSYS);
             };
@@ -279,10 +286,14 @@ impl DeferredWork {
     /// The task of deferred work that is a transfer, and the counters it needs.
     ///
     /// # Safety The contract of [`DeferredWork::op`].
-    unsafe fn transfer<E: Endpoint>(self, later: &Arc<Later>) -> Result<(Task, Vec<InUse>)> {
+    unsafe fn transfer<E: Endpoint>(
+        self,
+        most: SegmentLimit,
+        later: &Arc<Later>,
+    ) -> Result<(Task, Vec<InUse>)> {
         // Errors in the work are reported now, not when its time has come.
         // SAFETY: by this function's contract.
-        let (op, asked) = unsafe { self.op::<E>() }?;
+        let (op, asked) = unsafe { self.op::<E>(most) }?;
         // SAFETY: by this function's contract; the endpoint comes first in the
         // structure of every transfer.
         let (ep, completion) = unsafe { ((*(*self.0).op.msg).ep, (*self.0).completion_cntr) };
@@ -311,7 +322,7 @@ impl DeferredWork {
             let Some(later) = later.upgrade() else { return Ok(()) };
             // SAFETY: fi_trigger(3): the structures stay until the work is done,
             // which it is not yet.
-            let (mut op, context) = match unsafe { { self }.op::<E>() } {
+            let (mut op, context) = match unsafe { { self }.op::<E>(most) } {
                 Ok((mut op, _)) => {
                     let context = *op.parts().0;
                     (op, context)
@@ -412,7 +423,11 @@ impl<E: Endpoint> EpShared<E> {
 
 /// # Safety
 /// `work` is as fi_trigger(3) says.
-unsafe fn queue<D: Domain>(later: &Arc<Later>, work: *const fi_deferred_work) -> Result {
+unsafe fn queue<D: Domain>(
+    most: SegmentLimit,
+    later: &Arc<Later>,
+    work: *const fi_deferred_work,
+) -> Result {
     let of = DeferredWork(work);
     // SAFETY: by this function's contract.
     let work = unsafe { work.as_ref() }.ok_or(Error::INVAL)?;
@@ -422,7 +437,7 @@ unsafe fn queue<D: Domain>(later: &Arc<Later>, work: *const fi_deferred_work) ->
     let (set, add) = (is(fi_op_type::FI_OP_CNTR_SET), is(fi_op_type::FI_OP_CNTR_ADD));
     // SAFETY: by this function's contract.
     let (task, counters) = unsafe {
-        if set || add { of.count(set, later) } else { of.transfer::<D::Endpoint>(later) }
+        if set || add { of.count(set, later) } else { of.transfer::<D::Endpoint>(most, later) }
     }?;
     let name = RequestName::Work(of.0 as usize);
     later.defer(&cntr, work.threshold, DeferredRequest { name, task, counters, cancelled: None });
@@ -464,7 +479,9 @@ pub(super) unsafe extern "C" fn control<D: Domain>(
             let domain = DomainFid::<D>::from_c(fid.cast::<fid_domain>())?;
             let later = domain.later.as_ref().ok_or(Error::NOSYS)?;
             match command {
-                abi::FI_QUEUE_WORK => queue::<D>(later, arg.cast()),
+                abi::FI_QUEUE_WORK => {
+                    queue::<D>(domain.inner.settings().segments, later, arg.cast())
+                }
                 abi::FI_CANCEL_WORK if arg.is_null() => Err(Error::INVAL),
                 abi::FI_CANCEL_WORK => later.cancel(RequestName::Work(arg as usize)),
                 abi::FI_FLUSH_WORK => {

@@ -47,8 +47,35 @@ impl Way {
     }
 }
 
-/// How many segments one transfer may have (tx_attr/rx_attr.iov_limit).
+/// How many segments a transfer may have (iov_limit of tx_attr and rx_attr, rma_iov_limit), unless a
+/// provider offers more ([`SegmentLimit`]).
 pub const IOV_LIMIT: usize = 4;
+
+/// Most segments that any provider takes of a transfer.
+pub const MAX_SEGMENTS: usize = 8;
+
+/// How many segments the transfers of a domain may have, at most [`MAX_SEGMENTS`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentLimit(usize);
+
+impl Default for SegmentLimit {
+    fn default() -> Self {
+        Self(IOV_LIMIT)
+    }
+}
+
+impl SegmentLimit {
+    /// The limit of a provider that offers so many.
+    pub fn new(most: usize) -> Self {
+        Self(most.min(MAX_SEGMENTS))
+    }
+
+    /// The number of segments of a transfer; -FI_EINVAL if they are too many.
+    #[inline]
+    pub(crate) fn check(self, count: usize) -> Result<usize> {
+        if count > self.0 { Err(Error::INVAL) } else { Ok(count) }
+    }
+}
 
 /// Nearly all transfers have one segment, and a receive is moved often until its
 /// message is there: so one segment is all that it carries with it.
@@ -64,8 +91,8 @@ struct Segments {
 
 #[derive(Clone)]
 struct Many {
-    iov: [iovec; IOV_LIMIT],
-    descs: [*mut c_void; IOV_LIMIT],
+    iov: [iovec; MAX_SEGMENTS],
+    descs: [*mut c_void; MAX_SEGMENTS],
     count: usize,
     len: usize,
 }
@@ -126,7 +153,7 @@ impl Segments {
     /// # Safety
     /// `iov` points to `count` readable iovecs, or `count` is 0.
     unsafe fn many(iov: *const iovec, count: usize) -> Result<Self> {
-        if count > IOV_LIMIT || (count > 0 && iov.is_null()) {
+        if count > MAX_SEGMENTS || (count > 0 && iov.is_null()) {
             return Err(Error::INVAL);
         }
         if count == 1 {
@@ -134,8 +161,8 @@ impl Segments {
             let one = unsafe { *iov };
             return Ok(Self::one(one.iov_base, one.iov_len));
         }
-        let descs = [std::ptr::null_mut(); IOV_LIMIT];
-        let mut all = Many { iov: [EMPTY; IOV_LIMIT], descs, count, len: 0 };
+        let descs = [std::ptr::null_mut(); MAX_SEGMENTS];
+        let mut all = Many { iov: [EMPTY; MAX_SEGMENTS], descs, count, len: 0 };
         for (index, to) in all.iov[..count].iter_mut().enumerate() {
             // SAFETY: `index` is below `count`.
             *to = unsafe { *iov.add(index) };
@@ -220,8 +247,8 @@ impl Segments {
 
     /// The `len` bytes from `from` on, as segments of their own.
     fn part(&self, from: usize, len: usize) -> Self {
-        let descs = [std::ptr::null_mut(); IOV_LIMIT];
-        let mut part = Many { iov: [EMPTY; IOV_LIMIT], descs, count: 0, len: 0 };
+        let descs = [std::ptr::null_mut(); MAX_SEGMENTS];
+        let mut part = Many { iov: [EMPTY; MAX_SEGMENTS], descs, count: 0, len: 0 };
         self.each(from, len, |base, len| {
             part.iov[part.count] = iovec { iov_base: base.cast(), iov_len: len };
             part.count += 1;
@@ -686,7 +713,7 @@ impl RecvBuf {
 macro_rules! lent {
     ($($buffer:ident)*) => {$(
         impl $buffer {
-            /// Up to [`IOV_LIMIT`] segments.
+            /// Up to [`MAX_SEGMENTS`] segments.
             ///
             /// # Safety
             /// `iov` points to `count` iovecs, whose memory is lent as [`new`](Self::new)
@@ -1228,7 +1255,10 @@ mod tests {
         unsafe {
             assert!(SendBuf::new(std::ptr::null(), 1).is_err());
             assert!(SendBuf::new(std::ptr::null(), 0).is_ok());
-            assert!(SendBuf::from_iov([EMPTY; 5].as_ptr(), 5).is_err());
+            assert!(SendBuf::from_iov([EMPTY; MAX_SEGMENTS].as_ptr(), MAX_SEGMENTS).is_ok());
+            assert!(
+                SendBuf::from_iov([EMPTY; MAX_SEGMENTS + 1].as_ptr(), MAX_SEGMENTS + 1).is_err()
+            );
             assert!(RecvBuf::from_iov(std::ptr::null(), 1).is_err());
         }
     }

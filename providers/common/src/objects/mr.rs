@@ -19,18 +19,77 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
+/// Most segments that a region of any provider has (mr_iov_limit).
+pub const MAX_REGION_SEGMENTS: usize = 8;
+
 /// One registered region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Region {
-    /// Address of the region's first byte.
-    pub base: usize,
-    /// Length of the region in bytes.
-    pub len: usize,
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Region {
     /// What may be done with the region: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
-    pub access: u64,
-    /// The address remote peers use for the first byte: `base` with
-    /// FI_MR_VIRT_ADDR, else 0 and the offset the application gave.
-    pub remote_base: u64,
+    access: u64,
+    first: RegionSegment,
+    /// The segments behind the first.
+    more: Box<[RegionSegment]>,
+}
+
+/// A segment of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct RegionSegment {
+    memory: LocalMemory,
+    /// The address remote peers use for the first byte: its own with FI_MR_VIRT_ADDR, else the
+    /// offset the application gave and the bytes of the segments before it.
+    remote_base: u64,
+}
+
+/// Memory of this process in one piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct LocalMemory {
+    /// Address of the first byte.
+    base: usize,
+    /// Length in bytes; `base + len` does not overflow.
+    len: usize,
+}
+
+impl Region {
+    /// The region's memory at an address that a peer names: of `len` bytes as many as are in the
+    /// segment that has the address. -FI_EACCES if none has it.
+    #[inline]
+    fn piece(&self, addr: u64, len: u64) -> Result<LocalMemory> {
+        let piece_in = |segment: &RegionSegment| {
+            let offset = addr.checked_sub(segment.remote_base)?;
+            let room = (segment.memory.len as u64).checked_sub(offset)?;
+            // No number is above the segment's length, which is a usize.
+            let base = segment.memory.base.wrapping_add(offset as usize);
+            (room > 0 || len == 0).then_some(LocalMemory { base, len: room.min(len) as usize })
+        };
+        let piece = piece_in(&self.first).or_else(|| self.more.iter().find_map(piece_in));
+        piece.ok_or(Error::ACCES)
+    }
+}
+
+/// The memory of a place that a peer names, piece by piece. One of them is an error if the place goes
+/// beyond the region, and the last then.
+struct PlacePieces<'a> {
+    region: &'a Region,
+    addr: u64,
+    /// Bytes that are left of the place; none when it is at its end.
+    left: Option<u64>,
+}
+
+impl Iterator for PlacePieces<'_> {
+    type Item = Result<LocalMemory>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Result<LocalMemory>> {
+        let left = self.left.take()?;
+        let piece = self.region.piece(self.addr, left);
+        if let Ok(LocalMemory { len, .. }) = piece {
+            // Each piece ends where its segment does, or the place: there are no more than segments.
+            self.addr = self.addr.wrapping_add(len as u64);
+            self.left = Some(left - len as u64).filter(|left| *left > 0);
+        }
+        Some(piece)
+    }
 }
 
 #[derive(Default)]
@@ -66,7 +125,7 @@ impl std::fmt::Debug for RegionKeys {
     }
 }
 
-/// What an application wants to be registered (struct fi_mr_attr).
+/// What an application wants to be registered (struct fi_mr_attr), in one segment.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionRequest {
     /// The virtual address of the first byte.
@@ -160,6 +219,8 @@ pub struct MrTable {
     counted: AtomicBool,
     backing: Option<Arc<dyn Backing>>,
     lender: OnceLock<Weak<dyn Lender>>,
+    /// How many segments a region may have; 1 with a backing.
+    segments: usize,
     keys: Mutex<RegionKeys>,
 }
 
@@ -175,7 +236,19 @@ impl MrTable {
             mode => mode,
         };
         let (counted, lender) = (AtomicBool::new(false), OnceLock::new());
-        Self { mode, counted, backing: None, lender, keys: Mutex::default() }
+        Self { mode, counted, backing: None, lender, segments: 1, keys: Mutex::default() }
+    }
+
+    /// A table of the same domain's without regions.
+    pub(crate) fn like(&self) -> Self {
+        Self { backing: self.backing.clone(), segments: self.segments, ..Self::new(self.mode) }
+    }
+
+    /// The table of a provider that offers so many segments of a region (mr_iov_limit), at most
+    /// [`MAX_REGION_SEGMENTS`].
+    #[must_use]
+    pub fn with_segments(self, most: usize) -> Self {
+        Self { segments: most.min(MAX_REGION_SEGMENTS), ..self }
     }
 
     /// Sets what is called before a region is closed.
@@ -207,11 +280,22 @@ impl MrTable {
         offset: u64,
         wanted: u64,
     ) -> Result<u64> {
+        self.insert_segments(&[LocalMemory { base, len }], access, offset, wanted)
+    }
+
+    /// As [`insert`](Self::insert), of a region of several segments.
+    fn insert_segments(
+        &self,
+        memory: &[LocalMemory],
+        access: u64,
+        offset: u64,
+        wanted: u64,
+    ) -> Result<u64> {
         if !grants_peers(access) {
             // Peers cannot name such a region, so a key that was requested for it stays free.
             return Ok(FI_KEY_NOTAVAIL);
         }
-        let region = self.region(base, len, access, offset);
+        let region = self.region(memory, access, offset)?;
         let mut keys = self.keys();
         let key = if self.mode & abi::FI_MR_PROV_KEY != 0 { keys.draw() } else { wanted };
         if keys.regions.contains_key(&key) {
@@ -221,9 +305,22 @@ impl MrTable {
         Ok(key)
     }
 
-    fn region(&self, base: usize, len: usize, access: u64, offset: u64) -> Region {
-        let virtual_addr = self.mode & abi::FI_MR_VIRT_ADDR != 0;
-        Region { base, len, access, remote_base: if virtual_addr { base as u64 } else { offset } }
+    /// The region of these segments, of which there is one at least. -FI_EINVAL if its last bytes have
+    /// no address for peers.
+    fn region(&self, memory: &[LocalMemory], access: u64, offset: u64) -> Result<Region> {
+        let (first, more) = memory.split_first().ok_or(Error::INVAL)?;
+        let is_virtual = self.mode & abi::FI_MR_VIRT_ADDR != 0;
+        let segment = |memory: &LocalMemory, offset| RegionSegment {
+            memory: *memory,
+            remote_base: if is_virtual { memory.base as u64 } else { offset },
+        };
+        let mut begin = offset;
+        let mut behind = Vec::with_capacity(more.len());
+        for (before, memory_of) in memory.iter().zip(more) {
+            begin = begin.checked_add(before.len as u64).ok_or(Error::INVAL)?;
+            behind.push(segment(memory_of, begin));
+        }
+        Ok(Region { access, first: segment(first, offset), more: behind.into() })
     }
 
     /// Removes the region of a key.
@@ -313,26 +410,23 @@ impl MrTable {
 pub struct Opened<'a>(MutexGuard<'a, RegionKeys>);
 
 impl Opened<'_> {
-    /// The address and length of a place. -FI_EINVAL for an unknown key, -FI_EACCES for a range
-    /// or right that was not granted.
-    fn locate(&self, place: &RemoteSegment, right: u64) -> Result<(usize, usize)> {
+    /// The memory of a place. -FI_EINVAL for an unknown key, -FI_EACCES for a right that was not granted.
+    #[inline]
+    fn pieces(&self, place: &RemoteSegment, right: u64) -> Result<PlacePieces<'_>> {
         let region = self.0.regions.get(&place.key).ok_or(Error::INVAL)?;
         if region.access & right != right {
             return Err(Error::ACCES);
         }
-        let offset = place.addr.checked_sub(region.remote_base).ok_or(Error::ACCES)?;
-        let end = offset.checked_add(place.len).ok_or(Error::ACCES)?;
-        if end > region.len as u64 {
-            return Err(Error::ACCES);
-        }
-        // Neither number is above the region's length, which is a usize.
-        Ok((region.base + offset as usize, place.len as usize))
+        Ok(PlacePieces { region, addr: place.addr, left: Some(place.len) })
     }
 
     /// Checks that a peer has this right to all of `places`: -FI_EINVAL for an unknown key,
     /// -FI_EACCES for a range or right that was not granted.
     pub fn check(&self, places: &RemoteSegments, right: u64) -> Result {
-        places.as_slice().iter().try_for_each(|place| self.locate(place, right).map(|_| ()))
+        for place in places.as_slice() {
+            self.pieces(place, right)?.try_for_each(|piece| piece.map(|_| ()))?;
+        }
+        Ok(())
     }
 
     /// Calls `each` with the memory of bytes `from..from + max` of `places`.
@@ -345,18 +439,20 @@ impl Opened<'_> {
         mut each: impl FnMut(*mut u8, usize),
     ) -> Result {
         for place in places.as_slice() {
-            let (base, len) = self.locate(place, right)?;
-            if from >= len {
-                from -= len;
-                continue;
+            for piece in self.pieces(place, right)? {
+                let LocalMemory { base, len } = piece?;
+                if from >= len {
+                    from -= len;
+                    continue;
+                }
+                let part = (len - from).min(max);
+                if part == 0 {
+                    return Ok(());
+                }
+                each((base + from) as *mut u8, part);
+                max -= part;
+                from = 0;
             }
-            let part = (len - from).min(max);
-            if part == 0 {
-                break;
-            }
-            each((base + from) as *mut u8, part);
-            max -= part;
-            from = 0;
         }
         Ok(())
     }
@@ -396,8 +492,9 @@ impl Opened<'_> {
     /// after the other. `source` and `compare` are the operands, as far as the
     /// operation has them; `fetched` gets the former values if it fetches.
     ///
-    /// Nothing is changed on errors: -FI_EINVAL for an unknown key, and when
-    /// places and operands are not whole elements of the same number;
+    /// Nothing is changed on errors: -FI_EINVAL for an unknown key, when
+    /// places and operands are not whole elements of the same number, and when an
+    /// element is not whole in a segment of its region;
     /// -FI_EACCES for a range or right that was not granted.
     pub fn atomic(
         &self,
@@ -418,6 +515,11 @@ impl Opened<'_> {
         }
         let right = operation.rights();
         self.check(places, right)?;
+        let mut whole = true;
+        self.each(places, right, 0, total, |_, len| whole &= len.is_multiple_of(size))?;
+        if !whole {
+            return Err(Error::INVAL);
+        }
         let mut done = 0;
         self.each(places, right, 0, total, |base, len| {
             // Each operand has as many bytes as all places together, or none.
@@ -501,12 +603,18 @@ impl std::fmt::Debug for Mr {
     }
 }
 
-/// The memory that `attr` describes; `hmem`: the domain has FI_HMEM.
+/// The memory that `attr` describes, and its segments if there are up to `most`; `hmem`: the domain has
+/// FI_HMEM.
 ///
 /// # Safety
 /// `attr.mr_iov` points to `attr.iov_count` iovecs, or with FI_MR_DMABUF to a
 /// fi_mr_dmabuf; either may be null.
-unsafe fn wanted(attr: &fi_mr_attr, flags: u64, hmem: bool) -> Result<RegionRequest> {
+unsafe fn wanted(
+    attr: &fi_mr_attr,
+    flags: u64,
+    hmem: bool,
+    most: usize,
+) -> Result<(RegionRequest, WantedSegments)> {
     const ACCESS: u64 = abi::FI_MSG
         | abi::FI_RMA
         | abi::FI_TAGGED
@@ -527,31 +635,54 @@ unsafe fn wanted(attr: &fi_mr_attr, flags: u64, hmem: bool) -> Result<RegionRequ
     if attr.mr_iov.is_null() {
         return Err(Error::INVAL);
     }
-    let (base, len, place) = if dmabuf {
+    let mut segments = WantedSegments::default();
+    let place = if dmabuf {
         // SAFETY: by this function's contract.
         let fi_mr_dmabuf { fd, offset, len, base_addr } = unsafe { *attr.mr_iov.cast() };
         let start = usize::try_from(offset).map_err(|_| Error::INVAL)?;
         let base = (base_addr as usize).checked_add(start).ok_or(Error::INVAL)?;
-        (base, len, MemoryPlace::Dmabuf { fd, offset })
+        segments.push(base, len)?;
+        MemoryPlace::Dmabuf { fd, offset }
     } else {
-        // Only one contiguous range can be registered: mr_iov_limit is 1.
-        if attr.iov_count != 1 {
+        if attr.iov_count == 0 || attr.iov_count > most {
             return Err(Error::INVAL);
         }
-        // SAFETY: by this function's contract.
-        let iov = unsafe { *attr.mr_iov };
+        for index in 0..attr.iov_count {
+            // SAFETY: by this function's contract.
+            let iov = unsafe { *attr.mr_iov.add(index) };
+            segments.push(iov.iov_base as usize, iov.iov_len)?;
+        }
         // Memory that a device's interface allocated on the host is treated as ordinary memory.
         let host = !hmem || flags & abi::FI_HMEM_HOST_ALLOC != 0;
-        let place = match attr.iface {
+        match attr.iface {
             iface if host || iface == fi_hmem_iface::FI_HMEM_SYSTEM => MemoryPlace::System,
             iface => MemoryPlace::Device(iface),
-        };
-        (iov.iov_base as usize, iov.iov_len, place)
+        }
     };
-    // The range must not go beyond the last address.
-    base.checked_add(len).ok_or(Error::INVAL)?;
+    let LocalMemory { base, len } = segments.all[0];
     let (access, offset, key) = (attr.access & ACCESS, attr.offset, attr.requested_key);
-    Ok(RegionRequest { base, len, place, access, offset, key })
+    Ok((RegionRequest { base, len, place, access, offset, key }, segments))
+}
+
+/// The segments of a region that is to be registered.
+#[derive(Default)]
+struct WantedSegments {
+    all: [LocalMemory; MAX_REGION_SEGMENTS],
+    count: usize,
+}
+
+impl WantedSegments {
+    /// Adds a segment; -FI_EINVAL if it goes beyond the last address, or is one too many.
+    fn push(&mut self, base: usize, len: usize) -> Result {
+        base.checked_add(len).ok_or(Error::INVAL)?;
+        *self.all.get_mut(self.count).ok_or(Error::INVAL)? = LocalMemory { base, len };
+        self.count += 1;
+        Ok(())
+    }
+
+    fn as_slice(&self) -> &[LocalMemory] {
+        &self.all[..self.count]
+    }
 }
 
 impl Mr {
@@ -568,16 +699,17 @@ impl Mr {
         flags: u64,
     ) -> Result<Arc<Self>> {
         // SAFETY: by this function's contract.
-        let wanted = unsafe { wanted(attr, flags, table.hmem()) }?;
-        let RegionRequest { base, len, access, offset, .. } = wanted;
+        let (wanted, segments) = unsafe { wanted(attr, flags, table.hmem(), table.segments) }?;
+        let RegionRequest { access, offset, .. } = wanted;
+        let memory = segments.as_slice();
         let (key, backing) = match &table.backing {
-            None => (table.insert(base, len, access, offset, wanted.key)?, None),
+            None => (table.insert_segments(memory, access, offset, wanted.key)?, None),
             Some(backing) => {
                 // SAFETY: the application keeps the memory valid until it has closed
                 // the region (fi_mr(3)), which drops what comes back here.
                 let (key, guard) = unsafe { backing.register(&wanted) }?;
                 if key != FI_KEY_NOTAVAIL {
-                    let region = table.region(base, len, access, offset);
+                    let region = table.region(memory, access, offset)?;
                     table.keys().regions.insert(key, region);
                 }
                 (key, Some(guard))
@@ -665,20 +797,90 @@ mod tests {
     use super::*;
     use crate::abi::{FI_REMOTE_READ, FI_REMOTE_WRITE};
 
+    /// Where the memory of a place begins, if a peer has this right to all of it.
+    fn first_piece(table: &MrTable, place: RemoteSegment, right: u64) -> Result<usize> {
+        let opened = table.open();
+        opened.check(&RemoteSegments::one(place.addr, place.len, place.key), right)?;
+        opened.pieces(&place, right)?.next().unwrap().map(|piece| piece.base)
+    }
+
     #[test]
     fn scalable_keys_are_the_application_s_and_addresses_are_offsets() {
         let table = MrTable::new(abi::FI_MR_SCALABLE);
         assert_eq!(table.insert(0x1000, 64, FI_REMOTE_WRITE, 0, 7), Ok(7));
         assert_eq!(table.insert(0x2000, 64, FI_REMOTE_WRITE, 0, 7), Err(Error::NOKEY));
-        let check = |key, addr, len, right| {
-            table.open().locate(&RemoteSegment { addr, len, key }, right).map(|(base, _)| base)
-        };
+        let check =
+            |key, addr, len, right| first_piece(&table, RemoteSegment { addr, len, key }, right);
         assert_eq!(check(7, 16, 48, FI_REMOTE_WRITE), Ok(0x1010));
         assert_eq!(check(7, 16, 49, FI_REMOTE_WRITE), Err(Error::ACCES));
         assert_eq!(check(7, 0, 1, FI_REMOTE_READ), Err(Error::ACCES));
         assert_eq!(check(8, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
         table.remove(7);
         assert_eq!(check(7, 0, 1, FI_REMOTE_WRITE), Err(Error::INVAL));
+    }
+
+    /// The pieces of a place, as distances from `base` and lengths.
+    fn pieces_of(table: &MrTable, place: [u64; 3], base: usize) -> Result<Vec<(usize, usize)>> {
+        let [addr, len, key] = place;
+        let opened = table.open();
+        let pieces = opened.pieces(&RemoteSegment { addr, len, key }, FI_REMOTE_WRITE)?;
+        pieces.map(|piece| piece.map(|piece| (piece.base - base, piece.len))).collect()
+    }
+
+    #[test]
+    fn offsets_go_through_the_segments_of_a_region_in_their_order() {
+        let table = MrTable::new(abi::FI_MR_SCALABLE).with_segments(3);
+        let at = |base: usize, len| LocalMemory { base: 0x1000 + base, len };
+        let memory = [at(0x200, 8), at(0, 0), at(0x100, 24)];
+        table.insert_segments(&memory, FI_REMOTE_WRITE, 0, 7).unwrap();
+        let pieces = |addr, len| pieces_of(&table, [addr, len, 7], 0x1000);
+        assert_eq!(pieces(0, 8), Ok(vec![(0x200, 8)]));
+        assert_eq!(pieces(6, 4), Ok(vec![(0x206, 2), (0x100, 2)]));
+        assert_eq!(pieces(0, 32), Ok(vec![(0x200, 8), (0x100, 24)]));
+        assert_eq!(pieces(8, 24), Ok(vec![(0x100, 24)]));
+        assert_eq!(pieces(31, 1), Ok(vec![(0x117, 1)]));
+        assert_eq!(pieces(32, 0).map(|pieces| pieces[0].1), Ok(0));
+        for (addr, len) in [(0, 33), (32, 1), (33, 0), (u64::MAX, 1), (8, 25), (1, u64::MAX)] {
+            assert_eq!(pieces(addr, len), Err(Error::ACCES));
+        }
+    }
+
+    #[test]
+    fn with_virtual_addresses_each_segment_has_its_own() {
+        let table = MrTable::new(abi::FI_MR_BASIC).with_segments(3);
+        let at = |base, len| LocalMemory { base, len };
+        // The last adjoins the first.
+        let memory = [at(0x2000, 8), at(0x1000, 16), at(0x2008, 8)];
+        let key = table.insert_segments(&memory, FI_REMOTE_WRITE, 0, 0).unwrap();
+        let pieces = |addr, len| pieces_of(&table, [addr, len, key], 0);
+        assert_eq!(pieces(0x2000, 8), Ok(vec![(0x2000, 8)]));
+        assert_eq!(pieces(0x1008, 8), Ok(vec![(0x1008, 8)]));
+        assert_eq!(pieces(0x2004, 12), Ok(vec![(0x2004, 4), (0x2008, 8)]));
+        for (addr, len) in [(0x1008, 9), (0x2004, 13), (0, 1), (0x1fff, 2), (0x2010, 1)] {
+            assert_eq!(pieces(addr, len), Err(Error::ACCES));
+        }
+    }
+
+    #[test]
+    fn an_atomic_operation_changes_elements_that_are_whole_in_a_segment() {
+        let mut memory = [0u64; 4];
+        let at = memory.as_mut_ptr() as usize;
+        let table = MrTable::new(abi::FI_MR_SCALABLE).with_segments(2);
+        let segments = [LocalMemory { base: at + 16, len: 12 }, LocalMemory { base: at, len: 16 }];
+        let right = FI_REMOTE_WRITE | FI_REMOTE_READ;
+        table.insert_segments(&segments, right, 0, 7).unwrap();
+        let (u64s, sum) = (abi::fi_datatype::FI_UINT64 as u32, abi::fi_op::FI_SUM as u32);
+        let operation = Operation::new(AtomicKind::Base, u64s, sum).unwrap();
+        let add = |addr, elements: u64| {
+            let source: Vec<u8> = (0..elements).flat_map(|_| 5u64.to_ne_bytes()).collect();
+            let places = RemoteSegments::one(addr, 8 * elements, 7);
+            table.open().atomic(operation, &places, &source, &[], &mut [])
+        };
+        assert_eq!(add(0, 1), Ok(()));
+        assert_eq!(add(8, 1), Err(Error::INVAL));
+        assert_eq!(add(12, 2), Ok(()));
+        assert_eq!(add(20, 2), Err(Error::ACCES));
+        assert_eq!(memory, [5, 5, 5, 0]);
     }
 
     #[test]
@@ -711,7 +913,7 @@ mod tests {
         let key = table.insert(0x1000, 64, FI_REMOTE_READ, 0, 7).unwrap();
         let check = |addr, len| {
             let place = RemoteSegment { addr, len, key };
-            table.open().locate(&place, FI_REMOTE_READ).map(|(base, _)| base)
+            first_piece(&table, place, FI_REMOTE_READ)
         };
         assert_eq!(check(0x1020, 32), Ok(0x1020));
         assert_eq!(check(0x0fff, 1), Err(Error::ACCES));
@@ -736,7 +938,7 @@ mod tests {
         let wanted = |dmabuf: &fi_mr_dmabuf, hmem| {
             let attr = attr(std::ptr::from_ref(dmabuf).cast(), 1);
             // SAFETY: with the flag it is what it points to.
-            unsafe { wanted(&attr, abi::FI_MR_DMABUF, hmem) }
+            unsafe { wanted(&attr, abi::FI_MR_DMABUF, hmem, 1) }.map(|(request, _)| request)
         };
         let good = wanted(&dmabuf(0x2000, 64, 0x10000), true).unwrap();
         assert_eq!((good.base, good.len), (0x12000, 64));
@@ -747,8 +949,8 @@ mod tests {
             assert_eq!(wanted(&bad, true).unwrap_err(), Error::INVAL);
         }
         // SAFETY: null is allowed.
-        let none = unsafe { super::wanted(&attr(std::ptr::null(), 0), abi::FI_MR_DMABUF, true) };
-        assert_eq!(none.unwrap_err(), Error::INVAL);
+        let none = unsafe { super::wanted(&attr(std::ptr::null(), 0), abi::FI_MR_DMABUF, true, 1) };
+        assert_eq!(none.err(), Some(Error::INVAL));
     }
 
     #[test]
@@ -757,7 +959,7 @@ mod tests {
         let place = |iface: fi_hmem_iface, flags, hmem| {
             let attr = fi_mr_attr { iface: iface.into(), ..attr(&raw const iov, 1) };
             // SAFETY: one vector.
-            unsafe { wanted(&attr, flags, hmem) }.unwrap().place
+            unsafe { wanted(&attr, flags, hmem, 1) }.unwrap().0.place
         };
         let cuda = fi_hmem_iface::FI_HMEM_CUDA;
         assert_eq!(place(cuda, 0, true), MemoryPlace::Device(cuda.into()));

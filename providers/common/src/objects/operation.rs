@@ -2,7 +2,7 @@
 //! like ask for.
 use crate::abi::{fi_addr_t, fid_cq};
 use crate::atomic::Operation;
-use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
+use crate::buf::{IOV_LIMIT, MAX_SEGMENTS, RecvBuf, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use core::ffi::{c_int, c_void};
@@ -100,36 +100,87 @@ pub struct RemoteSegment {
     pub key: u64,
 }
 
-/// Up to four places in a peer's memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Up to [`MAX_SEGMENTS`] places in a peer's memory. As many as most providers offer are in the list, which
+/// is moved often until a transfer is complete.
+#[derive(Clone, Default)]
 pub struct RemoteSegments {
-    segments: [RemoteSegment; IOV_LIMIT],
+    few: [RemoteSegment; IOV_LIMIT],
     count: usize,
+    /// All places, if there are more than a few.
+    all: Option<Box<[RemoteSegment; MAX_SEGMENTS]>>,
+}
+
+impl PartialEq for RemoteSegments {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for RemoteSegments {}
+
+impl std::fmt::Debug for RemoteSegments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
 }
 
 impl RemoteSegments {
     /// A list without a place.
     pub const EMPTY: Self =
-        Self { segments: [RemoteSegment { addr: 0, len: 0, key: 0 }; IOV_LIMIT], count: 0 };
+        Self { few: [RemoteSegment { addr: 0, len: 0, key: 0 }; IOV_LIMIT], count: 0, all: None };
+
+    /// Most bytes of memory that a list takes.
+    pub const MOST_BYTES: usize = size_of::<Self>() + size_of::<[RemoteSegment; MAX_SEGMENTS]>();
+
+    /// Bytes of memory that the list takes.
+    pub fn memory(&self) -> usize {
+        if self.all.is_some() { Self::MOST_BYTES } else { size_of::<Self>() }
+    }
 
     /// A list with one place.
+    #[inline]
     pub fn one(addr: u64, len: u64, key: u64) -> Self {
-        let mut all = Self::EMPTY;
-        all.segments[0] = RemoteSegment { addr, len, key };
-        all.count = 1;
-        all
+        let mut list = Self::EMPTY;
+        list.few[0] = RemoteSegment { addr, len, key };
+        list.count = 1;
+        list
     }
 
     /// Adds a place; -FI_EINVAL when it is one too many.
+    #[inline]
     pub fn push(&mut self, segment: RemoteSegment) -> Result {
-        *self.segments.get_mut(self.count).ok_or(Error::INVAL)? = segment;
+        let room = match &mut self.all {
+            None => self.few.get_mut(self.count),
+            Some(all) => all.get_mut(self.count),
+        };
+        match room {
+            Some(room) => *room = segment,
+            None => return self.push_behind(segment),
+        }
         self.count += 1;
         Ok(())
     }
 
+    /// Adds a place for which the list has no room.
+    #[cold]
+    fn push_behind(&mut self, segment: RemoteSegment) -> Result {
+        if self.all.is_some() {
+            return Err(Error::INVAL);
+        }
+        let mut all = Box::new([RemoteSegment::default(); MAX_SEGMENTS]);
+        all[..IOV_LIMIT].copy_from_slice(&self.few);
+        all[IOV_LIMIT] = segment;
+        (self.all, self.count) = (Some(all), IOV_LIMIT + 1);
+        Ok(())
+    }
+
     /// The places.
+    #[inline]
     pub fn as_slice(&self) -> &[RemoteSegment] {
-        &self.segments[..self.count]
+        match &self.all {
+            None => &self.few[..self.count],
+            Some(all) => &all[..self.count],
+        }
     }
 
     /// Bytes in all; -FI_EINVAL when there are more than memory can have.
@@ -195,4 +246,23 @@ pub struct AtomicOp {
     pub data: u64,
     /// Flags as in [`SendOp::flags`].
     pub flags: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_keeps_its_places_in_order_up_to_the_most_there_can_be() {
+        let place = |n: usize| RemoteSegment { addr: n as u64, len: 1, key: 7 };
+        let mut list = RemoteSegments::EMPTY;
+        for n in 0..MAX_SEGMENTS {
+            assert_eq!(list.as_slice(), (0..n).map(place).collect::<Vec<_>>());
+            assert_eq!((list.total(), list == list.clone()), (Ok(n), true));
+            list.push(place(n)).unwrap();
+        }
+        assert_eq!(list.push(place(0)), Err(Error::INVAL));
+        assert_eq!(list.as_slice().len(), MAX_SEGMENTS);
+        assert_eq!(list.memory(), RemoteSegments::MOST_BYTES);
+    }
 }

@@ -19,6 +19,8 @@ pub(crate) fn limits() -> &'static OfferLimits {
             after_reads: plug_in::current().after_reads,
             datagrams: plug_in::current().datagrams,
             sharing: plug_in::current().sharing,
+            segments: plug_in::current().segments,
+            region_segments: plug_in::current().region_segments,
             ..OfferLimits::of_params(provider(), protocols)
         };
         iface();

@@ -7,7 +7,7 @@ use super::sock::TcpSocket;
 use crate::plug_in::{self, provider, variable};
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::buf::{GatherList, ScatterList, SegmentLimit, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery};
 use ofi_provider::provider::Provider;
@@ -106,6 +106,14 @@ fn ring() -> Option<Box<Ring>> {
 impl LinkProvider for Sockets {
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         info::getinfo(query)
+    }
+
+    fn segments() -> SegmentLimit {
+        SegmentLimit::new(plug_in::current().segments)
+    }
+
+    fn region_segments() -> usize {
+        plug_in::current().region_segments
     }
 
     fn open() -> Result<Self> {

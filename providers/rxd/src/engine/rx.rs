@@ -558,7 +558,9 @@ impl RxdEngineEp {
                     .and_then(|()| regions.read(&op.places, FI_REMOTE_READ, 0, &mut bytes));
                 read.map(|()| TxData::Own(bytes.into()))
             } else {
-                regions.check(&op.places, FI_REMOTE_READ).map(|()| TxData::Region(op.places))
+                regions
+                    .check(&op.places, FI_REMOTE_READ)
+                    .map(|()| TxData::Region(op.places.clone()))
             }
         };
         match data {
@@ -585,7 +587,7 @@ impl RxdEngineEp {
                 .and_then(|()| regions.write(&op.places, FI_REMOTE_WRITE, 0, data))
         };
         let target = match result {
-            Ok(()) => RxdTarget::Memory(op.places, op.cq_data),
+            Ok(()) => RxdTarget::Memory(op.places.clone(), op.cq_data),
             Err(_) if !self.may_refuse(id) => return PacketFate::HeldBack,
             Err(error) => {
                 self.refuse(id, op.tx_id, error);

@@ -396,12 +396,14 @@ impl RxdEngineEp {
             && matches!(head.kind, MSG | TAGGED | WRITE | ATOMIC)
             && (matches!(head.kind, MSG | TAGGED) || head.places.as_slice().len() == 1);
         if bare {
-            let inline = RxdOperation { flags: head.flags | INLINE, ..head };
-            let head_len = inline.write(&mut tx.head);
+            let flags = head.flags;
+            head.flags |= INLINE;
+            let head_len = head.write(&mut tx.head);
             if BASE_LEN + head_len + len <= most {
-                (tx.head_len, tx.wire_flags, tx.first) = (head_len, inline.flags, len);
+                (tx.head_len, tx.wire_flags, tx.first) = (head_len, head.flags, len);
                 tx.total = len;
             }
+            head.flags = flags;
         }
         let is_inline = tx.head_len > 0 || (bare && tx.wire_flags & INLINE != 0);
         let id = self.ops.insert(Box::new(tx));

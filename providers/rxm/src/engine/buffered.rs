@@ -79,7 +79,7 @@ impl RxmEngineEp {
         if wanted == 0 {
             return;
         }
-        let (conn, header, places) = (*conn, *header, *places);
+        let (conn, header, places) = (*conn, *header, places.clone());
         let readable = places.as_slice().iter().all(|place| place.key != FI_KEY_NOTAVAIL);
         let state = if readable { Early::Coming(wanted) } else { Early::Unreadable };
         self.set_early(queue, message, state);

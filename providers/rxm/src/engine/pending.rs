@@ -45,13 +45,13 @@ impl inbox::UnexpectedBody for RxmUnexpected {
             Self::Whole(bytes) => bytes.len(),
             Self::InPacket(buf, _) => buf.len(),
             Self::Partial { bytes, .. } => bytes.len(),
-            Self::AtSender { early, .. } => {
+            Self::AtSender { early, places, .. } => {
                 let early = match early {
                     Early::None | Early::Unreadable => 0,
                     Early::Coming(len) => *len,
                     Early::Here(bytes) => bytes.len(),
                 };
-                size_of::<RemoteSegments>() + early
+                places.memory() + early
             }
             Self::Lost => 0,
         }

@@ -9,7 +9,7 @@ use super::incoming::{AtomicRequest, Begun, Incoming, MessageTarget};
 use super::state::StreamState;
 use super::transfer::{Outgoing, Route, SendBody, TransferFinish, level};
 use crate::net::{ByteLink, Net, peer_of};
-use crate::wire::{AtomicWord, DELIVERY_COMPLETE, Knows, MAX_ATOMIC, StreamHeader, StreamOp};
+use crate::wire::{AtomicWord, DELIVERY_COMPLETE, MAX_ATOMIC, StreamHeader, StreamOp};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
 };
@@ -60,12 +60,7 @@ impl<N: Net> StreamState<N> {
             lent: 0,
             refused: None,
         };
-        if let Route::Conn(id) = route
-            && self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.knows.atomics)
-        {
-            let ep = &mut self.eps[ep_id];
-            ep.tx_pending += 1;
-            ep.finish_tx(&finish, Err(Error::OPNOTSUPP));
+        if self.cannot_do(ep_id, route, &header, &finish) {
             return Ok(());
         }
         let mut outgoing = Outgoing::new(header, SendBody::Answer(op.result), finish);
@@ -81,17 +76,38 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// A peer is connected, and may not know atomic operations, or notices of multicast
+    /// Whether the peer is connected and cannot do what a header asks for: the transfer has failed
+    /// then, and nothing else.
+    #[inline]
+    pub(super) fn cannot_do(
+        &mut self,
+        ep_id: u32,
+        route: Route,
+        header: &StreamHeader,
+        finish: &TransferFinish,
+    ) -> bool {
+        let Route::Conn(id) = route else { return false };
+        let can =
+            self.conns.get(id).is_none_or(|conn| conn.knows.takes(header) || !conn.is_connected());
+        if !can {
+            let ep = &mut self.eps[ep_id];
+            ep.tx_pending += 1;
+            ep.finish_tx(finish, Err(Error::OPNOTSUPP));
+        }
+        !can
+    }
+
+    /// A peer is connected, and may not know atomic operations, many places, or notices of multicast
     /// groups: those that waited for the connection fail, and nothing else.
     pub(super) fn refuse_unknown(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
-        let Knows { atomics, multicast, .. } = conn.knows;
-        let is_unknown = |outgoing: &Outgoing| match outgoing.header.op {
-            StreamOp::Atomic => !atomics,
-            StreamOp::Tag => {
-                !multicast && is_group_notice(outgoing.finish.flags, outgoing.header.tag)
-            }
-            _ => false,
+        let knows = conn.knows;
+        let is_notice = |outgoing: &Outgoing| {
+            outgoing.header.op == StreamOp::Tag
+                && is_group_notice(outgoing.finish.flags, outgoing.header.tag)
+        };
+        let is_unknown = |outgoing: &Outgoing| {
+            !knows.takes(&outgoing.header) || (!knows.multicast && is_notice(outgoing))
         };
         if !conn.tx.iter().any(is_unknown) {
             return;

@@ -499,7 +499,8 @@ impl<N: Net> StreamState<N> {
                 let multicast = self.eps[conn.ep].identity.attr.multicast && contexts.are_first();
                 let memory = self.eps[conn.ep].identity.memory;
                 let local = memory && self.net.may_be_local(&conn.link);
-                let knows = Knows { atomics: true, multicast, acks: true, local, outcomes: true };
+                let (acks, outcomes) = (true, true);
+                let knows = Knows { atomics: true, multicast, acks, local, outcomes, places: true };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
                 match conn.link.send(&message) {
                     Ok(sent) if sent == message.len() => {

@@ -9,6 +9,7 @@ use crate::guests::Guest;
 use crate::net::{ByteLink, Net};
 use crate::wire::{
     AckRun, ByteOrder, DELIVERY_COMPLETE, Knows, MATCH_COMPLETE, StreamHeader, StreamOp,
+    USUAL_SEGMENTS,
 };
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::facts::{Passed, PeerPlace};
@@ -76,6 +77,13 @@ impl AckBatch {
 }
 
 impl Knows {
+    /// Whether the peer can do what a header asks it for.
+    #[inline]
+    pub(super) fn takes(self, header: &StreamHeader) -> bool {
+        (self.atomics || header.op != StreamOp::Atomic)
+            && (self.places || usize::from(header.segments) <= USUAL_SEGMENTS)
+    }
+
     /// Adapts a transfer to what the peer can tell of its outcome. A write is complete when the peer
     /// says so, unless its user asked for no more than its buffer (FI_INJECT_COMPLETE).
     #[inline]

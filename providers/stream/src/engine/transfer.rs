@@ -125,10 +125,14 @@ impl Outgoing {
     }
 
     /// Bytes of memory that an answer takes while it waits: a place in a queue that grows by
-    /// doubling, and a copy of its bytes. 0 for transfers of the application.
+    /// doubling, and a copy of its bytes or the places that they are in. 0 for transfers of the application.
     pub(super) fn owed(&self) -> usize {
-        let copied = if let SendBody::Copied(bytes) = &self.body { bytes.len() } else { 0 };
-        if self.finish.internal { 2 * size_of::<Self>() + copied } else { 0 }
+        let beside = match &self.body {
+            SendBody::Copied(bytes) => bytes.len(),
+            SendBody::Region(places, _) => places.memory(),
+            _ => 0,
+        };
+        if self.finish.internal { 2 * size_of::<Self>() + beside } else { 0 }
     }
 
     /// Whether the transfer's bytes are in the memory region with this key.

@@ -438,6 +438,9 @@ impl<N: Net> StreamState<N> {
             lent: 0,
             refused: None,
         };
+        if self.cannot_do(ep_id, route, &header, &finish) {
+            return Ok(());
+        }
         if len <= COPY_MAX
             && let Route::Conn(id) = route
         {
@@ -477,6 +480,9 @@ impl<N: Net> StreamState<N> {
             lent: 0,
             refused: None,
         };
+        if self.cannot_do(ep_id, route, &header, &finish) {
+            return Ok(());
+        }
         if let Route::Conn(id) = route {
             let leaves = self.leaves(route, op.flags, 0, false);
             if leaves != Leaves::InTurn {

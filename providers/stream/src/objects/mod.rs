@@ -17,6 +17,7 @@ use ofi_provider::api::{
     Domain, DomainSettings, Fabric, Getinfo, NewDomain, RxAttr, getinfo_entry, open_fabric,
     passive_name, take_request,
 };
+use ofi_provider::buf::SegmentLimit;
 use ofi_provider::endpoint::{RdmAttr, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, version};
@@ -33,6 +34,18 @@ pub trait LinkProvider: Net {
 
     /// Whether there are scalable endpoints, and contexts that endpoints share.
     const CONTEXTS: bool = true;
+
+    /// How many segments a transfer may have: as many as are offered
+    /// ([`OfferLimits::segments`](crate::offer::OfferLimits::segments)).
+    fn segments() -> SegmentLimit {
+        SegmentLimit::default()
+    }
+
+    /// How many segments a region may have: as many as are offered
+    /// ([`OfferLimits::region_segments`](crate::offer::OfferLimits::region_segments)).
+    fn region_segments() -> usize {
+        1
+    }
 
     /// The address that a new endpoint of this info is to have; any if the info says none.
     fn address(info: InfoRef<'_>) -> Result<Addr> {
@@ -129,7 +142,10 @@ impl<N: LinkProvider> Fabric for StreamFabric<N> {
         let secret = own_of_domain::<N>(info, api_version)?;
         let net = secret.as_ref().map_or_else(N::open, N::open_with)?;
         let (threads, sharing) = (N::Link::settings().threads, N::Link::settings().sharing);
-        let settings = DomainSettings::new(info, !threads)?.with_vectors(sharing).with_visitors();
+        let settings = DomainSettings::new(info, !threads)?
+            .with_segments(N::segments(), N::region_segments())
+            .with_vectors(sharing)
+            .with_visitors();
         let (level, regions) = (settings.level.clone(), settings.regions.clone());
         let engine = StreamEngine::new(net, level, threads, regions)?;
         Ok(StreamDomain { engine, settings, api_version, secret }.into())

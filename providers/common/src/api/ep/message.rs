@@ -6,7 +6,7 @@ use crate::abi::{
 };
 use crate::api::{Endpoint, RecvOp, SendOp, refusing};
 use crate::boundary::{answer_quickly, answer_transfer};
-use crate::buf::{RecvBuf, SendBuf};
+use crate::buf::{RecvBuf, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
@@ -193,6 +193,7 @@ macro_rules! sends {
             answer_transfer(name!($sendv), || {
                 // SAFETY: see above.
                 let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+                let count = ep.segments(count)?;
                 // SAFETY: see above.
                 let buf = unsafe { SendBuf::from_iov(iov, count)?.with_descs(descs) };
                 let (context, tag) = (Context(context), or_0!($($tag)?));
@@ -256,9 +257,10 @@ macro_rules! sends {
         /// # Safety
         /// The structure's vectors are readable; its buffers the caller's as fi_msg(3)
         /// promises.
-        pub(in crate::api) unsafe fn $op(msg: &$msg, flags: u64) -> Result<SendOp> {
+        pub(in crate::api) unsafe fn $op(msg: &$msg, most: SegmentLimit, flags: u64) -> Result<SendOp> {
+            let count = most.check(msg.iov_count)?;
             // SAFETY: by this function's contract.
-            let buf = unsafe { SendBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc) };
+            let buf = unsafe { SendBuf::from_iov(msg.msg_iov, count)?.with_descs(msg.desc) };
             let (context, tag) = (Context(msg.context), 0 $(+ msg.$tag)?);
             Ok(SendOp { buf, dest: msg.addr, context, data: msg.data, tag, flags })
         }
@@ -272,7 +274,7 @@ macro_rules! sends {
                 // SAFETY: see above.
                 let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
                 // SAFETY: see above.
-                let op = unsafe { $op(msg, ep.tx_msg(flags)?) }?;
+                let op = unsafe { $op(msg, ep.most_segments(), ep.tx_msg(flags)?) }?;
                 ep.$method(op)
             })
         }
@@ -344,6 +346,7 @@ macro_rules! receives {
             answer_transfer(name!($recvv), || {
                 // SAFETY: see above.
                 let ep = unsafe { EpFid::<E>::from_c(ep) }?;
+                let count = ep.segments(count)?;
                 // SAFETY: see above.
                 let buf = unsafe { RecvBuf::from_iov(iov, count)?.with_descs(descs) };
                 let (context, flags) = (Context(context), ep.rx());
@@ -357,7 +360,7 @@ macro_rules! receives {
         /// # Safety
         /// The structure's vectors are readable; its buffers the caller's as fi_msg(3)
         /// promises.
-        pub(in crate::api) unsafe fn $op(msg: &$msg, flags: u64) -> Result<RecvOp> {
+        pub(in crate::api) unsafe fn $op(msg: &$msg, most: SegmentLimit, flags: u64) -> Result<RecvOp> {
             // FI_PEEK may have a buffer for the message's beginning; FI_DISCARD has none, whatever
             // the structure says.
             let peeks = flags & abi::FI_PEEK != 0;
@@ -365,8 +368,9 @@ macro_rules! receives {
             let buf = if nowhere {
                 RecvBuf::none()
             } else {
+                let count = most.check(msg.iov_count)?;
                 // SAFETY: by this function's contract.
-                unsafe { RecvBuf::from_iov(msg.msg_iov, msg.iov_count)?.with_descs(msg.desc) }
+                unsafe { RecvBuf::from_iov(msg.msg_iov, count)?.with_descs(msg.desc) }
             };
             let (tag, ignore) = (0 $(+ msg.$tag)?, 0 $(+ msg.$ignore)?);
             let (src, context) = (msg.addr, Context(msg.context));
@@ -382,8 +386,9 @@ macro_rules! receives {
                 // SAFETY: see above.
                 let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
                 let allowed: fn(&EpFid<E>, u64) -> u64 = $allowed;
+                let flags = ep.rx_msg(flags, allowed(ep, flags))?;
                 // SAFETY: see above.
-                let op = unsafe { $op(msg, ep.rx_msg(flags, allowed(ep, flags))?) }?;
+                let op = unsafe { $op(msg, ep.most_segments(), flags) }?;
                 ep.$method(op)
             })
         }

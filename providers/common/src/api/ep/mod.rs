@@ -20,6 +20,7 @@ use crate::abi::{
     fi_ep_type, fi_ops, fi_ops_msg, fi_ops_tagged, fid, fid_ep,
 };
 use crate::boundary::answer;
+use crate::buf::SegmentLimit;
 use crate::coll::Collectives;
 use crate::cq::Cq;
 use crate::eq::FidPtr;
@@ -71,6 +72,8 @@ pub(super) struct Ground {
     pub(super) api_version: u32,
     /// The format of the domain's addresses (FI_SOCKADDR_IN, FI_ADDR_STR …).
     pub(super) addr_format: u32,
+    /// How many segments a transfer may have.
+    pub(super) segments: SegmentLimit,
     /// The object that cannot be closed before them: the domain, or, for a context, its scalable
     /// endpoint, which keeps the domain.
     pub(super) parent: Parent,
@@ -436,6 +439,18 @@ impl<E: Endpoint> EpFid<E> {
         // SAFETY: the context is set by the application or never.
         let context = unsafe { (*self.c.get()).fid.context };
         Ok(Self::make(self.shared.clone(), context, all))
+    }
+
+    /// How many segments a transfer may have.
+    #[inline]
+    pub(super) fn most_segments(&self) -> SegmentLimit {
+        self.shared.ground.segments
+    }
+
+    /// The number of segments of a call; -FI_EINVAL if they are too many.
+    #[inline]
+    pub(super) fn segments(&self, count: usize) -> Result<usize> {
+        self.most_segments().check(count)
     }
 
     #[inline]

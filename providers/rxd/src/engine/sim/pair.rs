@@ -230,7 +230,7 @@ impl Pair {
         &mut self,
         from: usize,
         to: usize,
-        op: RxdOperation,
+        op: &RxdOperation,
         index: u32,
         seqs: Range<u64>,
     ) {
@@ -446,7 +446,7 @@ fn an_address_that_is_only_named_gets_one_packet_for_each_which_is_shorter() {
     // Whatever index the sender guesses, nothing else goes there.
     let read = RxdOperation { kind: READ_REQ, ..operation(0, 8, 1) };
     for index in (0..200).chain([1 << 20, 1 << 31, u32::MAX]) {
-        pair.inject_ops(7, 0, read, index, 0..1);
+        pair.inject_ops(7, 0, &read, index, 0..1);
     }
     pair.go_on(20_000);
     assert_eq!((pair.taken_at(5).len(), pair.with(0, |ep| ep.conns.len())), (0, 0));
@@ -527,7 +527,7 @@ fn peers_that_ask_each_other_at_once_get_to_know_each_other() {
 fn what_is_kept_for_a_peer_that_acknowledges_nothing_is_bounded() {
     let mut pair = Pair::new(1, 0);
     let index = pair.index_for(7, 0, 1);
-    pair.inject_ops(7, 0, operation(BAD, 1, 1), index, 0..5000);
+    pair.inject_ops(7, 0, &operation(BAD, 1, 1), index, 0..5000);
     let conn = pair.conn(0, 7);
     let kept = pair.with(0, |ep| (ep.conns[conn].held.answers, ep.conns[conn].expected));
     assert_eq!(kept, (512, 512), "refusals, and requests that are taken");
@@ -536,7 +536,7 @@ fn what_is_kept_for_a_peer_that_acknowledges_nothing_is_bounded() {
     (0..3000).for_each(|_| pair.post(0, FI_ADDR_UNSPEC));
     let places = RemoteSegments::EMPTY;
     let message = RxdOperation { kind: MSG, flags: DELIVER, places, ..operation(0, 1, 1) };
-    pair.inject_ops(8, 0, message, index, 0..2000);
+    pair.inject_ops(8, 0, &message, index, 0..2000);
     let conn = pair.conn(0, 8);
     let kept = pair.with(0, |ep| (ep.conns[conn].held.notices, ep.conns[conn].expected));
     assert_eq!(kept, (1024, 1024), "notices, and messages that are taken");

@@ -195,7 +195,7 @@ impl SimWorld for OverWires {
     fn kept_cost(&self) -> usize {
         // A message may wait in the buffer that it came in, or be announced by the places it is in.
         let packet = self.config.eager_limit + HEADER_LEN;
-        Inbox::<RxmUnexpected>::COST + packet.max(size_of::<RemoteSegments>())
+        Inbox::<RxmUnexpected>::COST + packet.max(RemoteSegments::MOST_BYTES)
     }
 
     fn something_happens(&mut self, _all: bool) -> bool {

@@ -154,6 +154,7 @@ fn said_first(random: &mut SimRandom) -> Vec<u8> {
         acks: bit(random),
         local: bit(random),
         outcomes: bit(random),
+        places: bit(random),
     };
     let contexts = Contexts { tx: random.below(4) as u16, rx: random.below(4) as u16 };
     let hello = RdmHello {
