@@ -342,10 +342,8 @@ impl OfferedEndpoint {
             domain.max_ep_rx_ctx = self.contexts;
             domain.max_ep_stx_ctx = if self.shared[0] { self.ep_cnt } else { 0 };
             domain.max_ep_srx_ctx = self.max_ep_srx_ctx;
-            domain.mr_iov_limit = 1;
-            domain.caps = domain_caps;
             domain.mr_iov_limit = limits.region_segments;
-            domain.caps = DOMAIN_CAPS;
+            domain.caps = domain_caps;
         });
         Ok(ProviderOffer {
             most,
