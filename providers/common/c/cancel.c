@@ -35,13 +35,21 @@ OWN ssize_t read(int fd, void *b, size_t n) { return syscall(SYS_read, fd, b, n)
 OWN ssize_t write(int fd, const void *b, size_t n) { return syscall(SYS_write, fd, b, n); }
 OWN ssize_t readv(int fd, const struct iovec *v, int n) { return syscall(SYS_readv, fd, v, n); }
 OWN ssize_t writev(int fd, const struct iovec *v, int n) { return syscall(SYS_writev, fd, v, n); }
-OWN ssize_t pread64(int fd, void *b, size_t n, off64_t at)
-{
-#if __SIZEOF_LONG__ == 8
-	return syscall(SYS_pread64, fd, b, n, at);
-#else
-#error "pread64 takes its offset in two registers here"
+#if __SIZEOF_LONG__ != 8
+#error "pread64 and pwrite64 take their offset in two registers here"
 #endif
+OWN ssize_t pread64(int fd, void *b, size_t n, off64_t at) { return syscall(SYS_pread64, fd, b, n, at); }
+OWN ssize_t pwrite64(int fd, const void *b, size_t n, off64_t at) { return syscall(SYS_pwrite64, fd, b, n, at); }
+/* F_OFD_SETLKW waits */
+OWN int fcntl(int fd, int command, ...)
+{
+	va_list l;
+	void *argument;
+
+	va_start(l, command);
+	argument = va_arg(l, void *);
+	va_end(l);
+	return syscall(SYS_fcntl, fd, command, argument);
 }
 OWN int open64(const char *path, int flags, ...)
 {
