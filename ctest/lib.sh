@@ -82,30 +82,30 @@ with_net() {
   else unshare -rn bash -c "$setup" with_net "$@"; fi
 }
 
-# fi_pp BIN PROVIDER TYPE OUTFILE [OPTION...]: server and client of fi_pingpong on loopback.
-# Sets PP_LIBS to the libfabric files the live server had mapped. Needs ONLY.
+# fi_pp BIN PROVIDER TYPE OUTFILE [OPTION...]: server and client of fi_pingpong on loopback, over the libraries in
+# PP_SERVER and PP_CLIENT, or over the one in ONLY. Sets PP_LIBS to the libfabric files the live server had mapped.
 : "${PP_PORT:=$((20000 + RANDOM % 12000))}"	# below those the system gives to others
 # free_port: the next port that nobody has, nor the one behind it, not even a connection that is over
 free_port() {
   PP_PORT=$((PP_PORT + 2))
   while ss -Htan "sport = :$PP_PORT or sport = :$((PP_PORT + 1))" 2>/dev/null | grep -q .; do PP_PORT=$((PP_PORT + 2)); done
 }
-# Somebody may take the port before the server does: then it is another one's turn.
+# Another program may take the port before the server does: the next port is tried then.
 fi_pp() {
   local _
   for _ in 1 2 3; do
     fi_pp_once "$@" && return 0
     grep -q 'Address already in use' "$WORK/pp.server" || break
   done
-  tail -n 3 "$WORK/pp.server" "$4" >&2
+  { echo "fi_pingpong $PP_STATUS"; tail -n 3 "$WORK/pp.server" "$4"; } >&2
   return 1
 }
 fi_pp_once() {
   local bin=$1 prov=$2 type=$3 out=$4 pid i rc rc2; shift 4
   free_port; PP_LIBS=	# the data has the next port, which stays taken for a while
-  LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -B "$PP_PORT" </dev/null >"$WORK/pp.server" 2>&1 &
+  LD_LIBRARY_PATH=${PP_SERVER:-$ONLY} timeout 100 "$bin" -p "$prov" -e "$type" "$@" -B "$PP_PORT" </dev/null >"$WORK/pp.server" 2>&1 &
   pid=$!
-  for i in $(seq 100); do
+  for i in $(seq 1000); do
     ss -Hltn "sport = :$PP_PORT" 2>/dev/null | grep -q . && break
     kill -0 $pid 2>/dev/null || break
     sleep 0.05
@@ -113,8 +113,10 @@ fi_pp_once() {
   # the library is mapped at start: the server is a child of timeout
   # shellcheck disable=SC2034
   PP_LIBS=$(for i in $(pgrep -P $pid 2>/dev/null); do mapped "$i"; done | sort -u)
-  LD_LIBRARY_PATH=$ONLY timeout 100 "$bin" -p "$prov" -e "$type" "$@" -P "$PP_PORT" 127.0.0.1 </dev/null >"$out" 2>&1; rc=$?
+  LD_LIBRARY_PATH=${PP_CLIENT:-$ONLY} timeout 100 "$bin" -p "$prov" -e "$type" "$@" -P "$PP_PORT" 127.0.0.1 </dev/null >"$out" 2>&1; rc=$?
+  [ $rc = 0 ] || stop $pid	# a server whose client failed may wait for ever
   wait $pid; rc2=$?
+  PP_STATUS="server: status $rc2 on ${PP_LIBS:-nothing}, client: status $rc"
   [ $rc = 0 ] && [ $rc2 = 0 ]
 }
 
