@@ -160,30 +160,110 @@ static void cm_data(int rank)
 	}
 }
 
+/* fi_cm(3): "The fi_connect, fi_accept, and fi_reject calls will silently truncate any application data which cannot fit". */
 static void too_much_data(int rank)
+{
+	static unsigned char p[70000];
+	size_t max = 0, len = sizeof max;
+
+	ct_fill(p, sizeof p, 4);
+	for (int rejects = 0; rejects < 2; rejects++) {
+		struct ct c;
+		struct ct_name n;
+		struct {
+			struct fi_eq_cm_entry e;
+			unsigned char data[70000];
+		} x;
+		uint32_t ev;
+		ssize_t r;
+
+		memset(&c, 0, sizeof c);
+		if (rank == 0) {
+			ct_listen(&c);
+			OK(fi_getopt(&c.pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &max, &len));
+			n = ct_getname(&c.pep->fid);
+			ct_send_oob(&n, sizeof n);
+			r = ct_event(&c, &ev, &x, sizeof x, NULL);
+			EQ(ev, FI_CONNREQ);
+			EQ(r, sizeof x.e + max);
+			CHECK(ct_same(x.data, max, 4));
+			if (rejects) {
+				OK(fi_reject(c.pep, x.e.info->handle, p, sizeof p));
+				fi_freeinfo(x.e.info);
+			} else {
+				c.info = x.e.info;
+				ct_open_domain(&c);
+				ct_open_ep(&c, c.info);
+				OK(fi_accept(c.ep, p, max + 1));
+				ct_want_event(&c, FI_CONNECTED, &x.e, sizeof x);
+			}
+			ct_barrier(NULL);
+		} else {
+			struct fi_eq_err_entry err = { 0 };
+
+			ct_recv_oob(NULL, &n, sizeof n);
+			ct_prepare(&c, &n);
+			OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &max, &len));
+			OK(fi_connect(c.ep, n.b, p, sizeof p));
+			if (rejects) {
+				err.err_data = x.data;
+				err.err_data_size = sizeof x.data;
+				EQ(ct_event(&c, &ev, &x.e, sizeof x.e, &err), -FI_EAVAIL);
+				EQ(err.err, FI_ECONNREFUSED);
+				EQ(err.err_data_size, max);
+				CHECK(ct_same(err.err_data, max, 4));
+			} else {
+				r = ct_event(&c, &ev, &x, sizeof x, NULL);
+				EQ(ev, FI_CONNECTED);
+				EQ(r, sizeof x.e + max);
+				CHECK(ct_same(x.data, max, 4));
+			}
+			ct_barrier(NULL);
+		}
+		ct_close(&c);
+	}
+}
+
+/* fi_cm(3): "calls fi_reject with the listening endpoint and a reference to the connection request": also when an endpoint was
+ * opened for it, which has not accepted it. */
+static void rejected_late(int rank)
 {
 	struct ct c;
 	struct ct_name n;
-	static char p[70000];
-	size_t max = 0, len = sizeof max;
+	struct cm_event x;
+	unsigned char p[16];
+	uint32_t ev;
 
 	memset(&c, 0, sizeof c);
+	ct_fill(p, sizeof p, 9);
 	if (rank == 0) {
 		ct_listen(&c);
 		n = ct_getname(&c.pep->fid);
 		ct_send_oob(&n, sizeof n);
+		EQ(ct_event(&c, &ev, &x, sizeof x, NULL), sizeof x.e);
+		EQ(ev, FI_CONNREQ);
+		fi_freeinfo(c.info);
+		c.info = x.e.info;
+		ct_open_domain(&c);
+		ct_open_ep(&c, c.info);
+		OK(fi_reject(c.pep, c.info->handle, p, sizeof p));
+		ERR(fi_reject(c.pep, c.info->handle, p, sizeof p), FI_EINVAL);
+		CHECK(fi_accept(c.ep, NULL, 0) < 0);
 		ct_barrier(NULL);
 	} else {
+		struct fi_eq_err_entry err = { 0 };
+
 		ct_recv_oob(NULL, &n, sizeof n);
 		ct_prepare(&c, &n);
-		OK(fi_getopt(&c.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &max, &len));
-		ERR(fi_connect(c.ep, n.b, p, max + 1), FI_EINVAL);
-		ERR(fi_connect(c.ep, n.b, p, sizeof p), FI_EINVAL);
+		OK(fi_connect(c.ep, n.b, NULL, 0));
+		EQ(ct_event(&c, &ev, &x, sizeof x, &err), -FI_EAVAIL);
+		EQ(err.err, FI_ECONNREFUSED);
+		EQ(err.err_data_size, sizeof p);
+		CHECK(ct_same(err.err_data, sizeof p, 9));
 		ct_barrier(NULL);
 	}
 	ct_close(&c);
 }
-
 static void rejected(int rank)
 {
 	for (size_t k = 0; k < 3; k++) {
@@ -615,7 +695,8 @@ static const struct ct_test tests[] = {
 	{ "an event that does not fit the buffer stays queued", eq_small_buffer, CT_SOLO },
 	{ "writing to an event queue wakes its reader", eq_wakes, CT_SOLO },
 	{ "connection data of every length goes both ways", cm_data, CT_MSG },
-	{ "connection data past FI_OPT_CM_DATA_SIZE is refused", too_much_data, CT_MSG },
+	{ "connection data past FI_OPT_CM_DATA_SIZE is cut off", too_much_data, CT_MSG },
+	{ "a request can be rejected after an endpoint was opened for it", rejected_late, CT_MSG },
 	{ "a rejected connection tells so with the rejecter's data", rejected, CT_MSG },
 	{ "a port nobody listens on gives FI_ECONNREFUSED", refused, CT_MSG | CT_SOLO },
 	{ "fi_shutdown gives FI_SHUTDOWN and flushes receives", shutdown_event, CT_MSG },

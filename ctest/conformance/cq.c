@@ -321,6 +321,23 @@ static void user_id(int rank)
 	CHECK(c.peer != 4711);
 	ERR(fi_av_set_user_id(c.av, c.peer, 1, 1), FI_EBADFLAGS);
 	ERR(fi_av_set_user_id(c.av, 77, 1, 0), FI_EINVAL);
+	/* no id is known of an address that is inserted without one */
+	OK(fi_av_remove(c.av, &c.peer, 1, 0));
+	EQ(fi_av_insert(c.av, theirs.b, 1, &c.peer, 0, NULL), 1);
+	ct_barrier(&c);
+	if (rank == 0) {
+		struct fi_cq_tagged_entry e = { 0 };
+		fi_addr_t from = 12345;
+
+		OK(fi_recv(c.ep, b, 64, ct_desc(b), c.peer, CTX(9)));
+		ct_next(&c, c.rx, &e, &from, NULL);
+		CHECK(e.op_context == CTX(9));
+		EQ(from, FI_ADDR_NOTAVAIL);
+		OK(fi_av_set_user_id(c.av, c.peer, 4711, 0));
+	} else {
+		send1(&c, b, 64, 9);
+		ct_sent(&c, CTX(9));
+	}
 	ct_barrier(&c);
 	for (int i = 0; i < 2; i++) {
 		if (rank == 0) {
@@ -642,18 +659,40 @@ static void cq_signal(int rank)
 	ct_done(&c);
 }
 
-/* fi_trywait, poll, read: the loop of an application with its own event loop. */
-static void wait_fd(int rank)
+/*
+ * The descriptors of FI_WAIT_POLLFD. fi_poll(3): "On output, this will be set to the number of entries needed to store the
+ * current number of file descriptors. If the input value is smaller than the output value, fi_control() will return the
+ * error -FI_ETOOSMALL."
+ */
+static size_t poll_fds(struct fid *f, struct pollfd *p, size_t room)
 {
-	struct ct_opt o = { .wait = FI_WAIT_FD, .one_cq = 1 };
+	struct fi_wait_pollfd list = { .nfds = 0 };
+	uint64_t index;
+
+	ERR(fi_control(f, FI_GETWAIT, &list), FI_ETOOSMALL);
+	CHECK(list.nfds > 0 && list.nfds <= room);
+	index = list.change_index;
+	list.fd = p;
+	OK(fi_control(f, FI_GETWAIT, &list));
+	EQ(list.change_index, index);
+	for (size_t i = 0; i < list.nfds; i++)
+		CHECK(p[i].fd >= 0 && fcntl(p[i].fd, F_GETFD) >= 0 && p[i].events);
+	return list.nfds;
+}
+/* fi_trywait, poll, read: the loop of an application with its own event loop. */
+static void poll_loop(int rank, enum fi_wait_obj w)
+{
+	struct ct_opt o = { .wait = w, .one_cq = 1 };
 	struct ct c;
 	char *b;
 	int fd = -1, polls = 0;
 
 	ct_open(&c, &o);
 	b = ct_alloc(&c, 1 << 20);
-	OK(fi_control(&c.rx->fid, FI_GETWAIT, &fd));
-	CHECK(fd >= 0 && fcntl(fd, F_GETFD) >= 0);
+	if (w == FI_WAIT_FD) {
+		OK(fi_control(&c.rx->fid, FI_GETWAIT, &fd));
+		CHECK(fd >= 0 && fcntl(fd, F_GETFD) >= 0);
+	}
 	for (int i = 0; i < 60; i++) {
 		size_t n = i % 20 == 19 ? ct_most(&c, 1 << 20) : 64;
 		struct fi_cq_tagged_entry e = { 0 };
@@ -667,7 +706,8 @@ static void wait_fd(int rank)
 		}
 		for (;;) {
 			struct fid *f = &c.rx->fid;
-			struct pollfd p = { .fd = fd, .events = POLLIN };
+			struct pollfd p[8] = { { .fd = fd, .events = POLLIN } };
+			size_t fds = w == FI_WAIT_FD ? 1 : poll_fds(f, p, 8);
 			ssize_t r = fi_cq_read(c.rx, &e, 1);
 			int t;
 
@@ -677,7 +717,7 @@ static void wait_fd(int rank)
 			t = fi_trywait(c.fabric, &f, 1);
 			if (t == 0) {
 				polls++;
-				poll(&p, 1, -1);
+				poll(p, fds, -1);
 			} else {
 				EQ(t, -FI_EAGAIN);
 			}
@@ -687,6 +727,9 @@ static void wait_fd(int rank)
 	CHECK(rank == 1 || polls > 0);
 	ct_done(&c);
 }
+
+static void wait_fd(int rank) { poll_loop(rank, FI_WAIT_FD); }
+static void wait_pollfd(int rank) { poll_loop(rank, FI_WAIT_POLLFD); }
 
 static void sread_none(int rank)
 {
@@ -705,7 +748,9 @@ static void sread_none(int rank)
  */
 static void wait_kinds(int rank)
 {
-	static const enum fi_wait_obj kinds[] = { FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_SET, FI_WAIT_MUTEX_COND, FI_WAIT_YIELD };
+	static const enum fi_wait_obj kinds[] = {
+		FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_SET, FI_WAIT_MUTEX_COND, FI_WAIT_YIELD, FI_WAIT_POLLFD
+	};
 	struct fi_wait_attr wa = { .wait_obj = FI_WAIT_UNSPEC };
 	struct fid_wait *set;
 	struct ct c;
@@ -751,6 +796,8 @@ static void wait_kinds(int rank)
 				OK(fi_control(all[k], FI_GETWAIT, &w));
 				CHECK(fcntl(w.fd, F_GETFD) >= 0);
 			}
+			if (got == FI_WAIT_POLLFD)
+				poll_fds(all[k], (struct pollfd[8]){ 0 }, 8);
 		}
 		while (n-- > 0)
 			OK(fi_close(all[n]));
@@ -791,9 +838,45 @@ static void counters(int rank)
 	OK(fi_cntr_wait(mine, 5, 0));
 	ct_done(&c);
 }
+/* fi_cntr(3), FI_CNTR_EVENTS_BYTES: what the counter counts is bytes. */
+static void counted_bytes(int rank)
+{
+	struct ct_opt o = { .setup = ct_count_bytes };
+	struct ct c;
+	uint64_t sum = 0;
+	char *b;
+
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 1 << 20);
+	for (int i = 0; i < 24; i++) {
+		static const size_t sizes[] = { 0, 1, 64, 200, 1400, 4096, 40000, 1 << 20 };
+		size_t n = ct_most(&c, sizes[i % 8]);
+
+		sum += n;
+		if (rank == 0) {
+			recv1(&c, b, n, i);
+			ct_barrier(&c);
+			ct_recvd(&c, CTX(i), n);
+		} else {
+			ct_barrier(&c);
+			if (i >= 16 && n <= c.info->tx_attr->inject_size) {
+				POST(&c, fi_inject(c.ep, b, n, c.peer));
+			} else {
+				send1(&c, b, n, i);
+				ct_sent(&c, CTX(i));
+			}
+		}
+	}
+	while (fi_cntr_read(rank ? c.txc : c.rxc) < sum)
+		ct_progress(&c);
+	EQ(fi_cntr_read(rank ? c.txc : c.rxc), sum);
+	EQ(fi_cntr_read(rank ? c.rxc : c.txc), 0);
+	ct_done(&c);
+}
 static void counter_arithmetic(int rank)
 {
 	struct ct_opt o = { .cntr = 1 };
+	uint64_t flags;
 	struct ct c;
 
 	(void)rank;
@@ -808,6 +891,11 @@ static void counter_arithmetic(int rank)
 	EQ(fi_cntr_readerr(c.txc), 10);
 	EQ(fi_cntr_read(c.txc), 111);
 	EQ(fi_cntr_read(c.rxc), 0);
+	/* fi_cntr(3): "FI_GETOPSFLAG: Returns the current default operational flags associated with the counter." */
+	flags = 1;
+	OK(fi_control(&c.txc->fid, FI_GETOPSFLAG, &flags));
+	EQ(flags, 0);
+	OK(fi_control(&c.txc->fid, FI_SETOPSFLAG, &flags));
 	ct_done(&c);
 }
 static void counter_errors(int rank)
@@ -1020,9 +1108,11 @@ static const struct ct_test tests[] = {
 	{ "FI_WAIT_MUTEX_COND works or is refused, nonsense is refused", mutex_cond, 0 },
 	{ "fi_cq_signal wakes a waiting reader", cq_signal, 0 },
 	{ "fi_trywait and poll on the descriptor miss no completion", wait_fd, 0 },
+	{ "fi_trywait and poll on the descriptors of FI_WAIT_POLLFD miss no completion", wait_pollfd, 0 },
 	{ "a queue without wait object has no descriptor", sread_none, 0 },
 	{ "queues, counters and wait sets tell what kind of wait object they have", wait_kinds, 0 },
 	{ "counters count what completed, injects too", counters, 0 },
+	{ "counters of bytes count those of messages", counted_bytes, 0 },
 	{ "counters can be set and added to", counter_arithmetic, 0 },
 	{ "a cancelled receive counts as an error", counter_errors, 0 },
 	{ "add and adderr wake a waiter", counter_wakes, 0 },

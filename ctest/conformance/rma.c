@@ -64,6 +64,72 @@ static void write_sizes(int rank)
 	}
 	done(&c);
 }
+/*
+ * fi_getinfo(3), FI_MSG: "The caps may be used to specify or restrict the type of messaging operations that are supported."
+ * May: programs that name access to memory alone send messages as well, and the original sends them.
+ */
+static void messages_beside(int rank)
+{
+	struct ct_opt o = { .caps = FI_RMA };
+	struct region r;
+	struct ct c;
+	char *b, *s;
+
+	mr[0] = mr[1] = NULL;
+	ct_open(&c, &o);
+	b = ct_alloc(&c, 8192);
+	s = ct_alloc(&c, 8192);
+	r = share(&c, 0, b, 4096, REMOTE);
+	ct_fill(s, 4096, rank);
+	for (int i = 0; i < 20; i++) {
+		size_t n = i % 2 ? 8 : 4096;
+
+		POST(&c, fi_recv(c.ep, b + 4096, 4096, ct_desc(b), c.peer, CTX(0)));
+		POST(&c, fi_send(c.ep, s, n, ct_desc(s), c.peer, CTX(1)));
+		ct_recvd(&c, CTX(0), n);
+		ct_sent(&c, CTX(1));
+		CHECK(ct_same(b + 4096, n, !rank));
+		POST(&c, fi_write(c.ep, s, n, ct_desc(s), c.peer, r.addr, r.key, CTX(2)));
+		ct_sent(&c, CTX(2));
+	}
+	done(&c);
+}
+static void bind_bytes(struct ct *c)
+{
+	ct_count_bytes(c);
+	OK(fi_ep_bind(c->ep, &c->txc->fid, FI_READ | FI_WRITE));
+}
+/* fi_cntr(3), FI_CNTR_EVENTS_BYTES: what the counter counts is bytes. */
+static void counted_bytes(int rank)
+{
+	struct ct_opt o = { .caps = CAPS, .setup = bind_bytes };
+	struct region r;
+	struct ct c;
+	uint64_t sum = 0;
+	char *b, *s;
+
+	mr[0] = mr[1] = NULL;
+	ct_open(&c, &o);
+	b = ct_alloc(&c, MAX);
+	s = ct_alloc(&c, MAX);
+	r = share(&c, 0, b, MAX, REMOTE);
+	for (size_t i = 0; rank == 0 && i < sizeof sizes / sizeof *sizes; i++) {
+		sum += 2 * sizes[i];
+		POST(&c, fi_write(c.ep, s, sizes[i], ct_desc(s), c.peer, r.addr, r.key, CTX(0)));
+		ct_sent(&c, CTX(0));
+		POST(&c, fi_read(c.ep, s, sizes[i], ct_desc(s), c.peer, r.addr, r.key, CTX(1)));
+		ct_sent(&c, CTX(1));
+		if (sizes[i] <= c.info->tx_attr->inject_size) {
+			sum += sizes[i];
+			POST(&c, fi_inject_write(c.ep, s, sizes[i], c.peer, r.addr, r.key));
+		}
+	}
+	while (fi_cntr_read(c.txc) < sum)
+		ct_progress(&c);
+	EQ(fi_cntr_read(c.txc), sum);
+	EQ(fi_cntr_read(c.rxc), 0);
+	done(&c);
+}
 /* Every way to ask for memory registration there ever was: 1 is FI_MR_BASIC, 2 FI_MR_SCALABLE. */
 static void registration_modes(int rank)
 {
@@ -611,9 +677,11 @@ static void fences_face_to_face(int rank)
 	}
 	done(&c);
 }
-static void committed(int rank)
+/* fi_getinfo(3), FI_RMA_PMEM, asks for FI_COMMIT_COMPLETE: of each write by
+ * itself, or of all as the endpoint's default. */
+static void commits(int rank, int by_default)
 {
-	struct ct_opt o = { .caps = CAPS | FI_RMA_PMEM };
+	struct ct_opt o = { .caps = CAPS | FI_RMA_PMEM, .tx_op_flags = by_default ? FI_COMMIT_COMPLETE : 0 };
 	struct ct c;
 	struct region r;
 	char *b, *s;
@@ -631,8 +699,17 @@ static void committed(int rank)
 			.rma_iov = &p, .rma_iov_count = 1, .context = CTX(0) };
 
 		ct_fill(s, 9000, 3);
-		POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_COMMIT_COMPLETE));
+		if (by_default)
+			POST(&c, fi_write(c.ep, s, 9000, desc, c.peer, r.addr + 1, r.key, CTX(0)));
+		else
+			POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_COMMIT_COMPLETE));
 		ct_sent(&c, CTX(0));
+		/* messages beside are complete as ever */
+		POST(&c, fi_send(c.ep, s, 8, desc, c.peer, CTX(1)));
+		ct_sent(&c, CTX(1));
+	} else {
+		POST(&c, fi_recv(c.ep, s, 8, ct_desc(s), c.peer, CTX(1)));
+		ct_recvd(&c, CTX(1), 8);
 	}
 	/* complete means that it is there */
 	ct_barrier(&c);
@@ -640,6 +717,8 @@ static void committed(int rank)
 		CHECK(ct_same(b + 1, 9000, 3));
 	done(&c);
 }
+static void committed(int rank) { commits(rank, 0); }
+static void committed_by_default(int rank) { commits(rank, 1); }
 
 static void region_counter(int rank)
 {
@@ -993,12 +1072,14 @@ static void closed_amid_writes(int rank)
 
 static const struct ct_test tests[] = {
 	{ "regions are named as FI_MR_BASIC, FI_MR_SCALABLE or neither say, in old programs and new", registration_modes, CT_REL },
+	{ "an endpoint that was opened for access to memory sends messages as well", messages_beside, CT_REL },
 	{ "fi_write of every size arrives before the message behind it", write_sizes, CT_REL },
 	{ "fi_read of every size, from both sides at once", read_sizes, CT_REL },
 	{ "one transfer can use several buffers and several places", many_places, CT_REL },
 	{ "remote CQ data makes an entry at the target, a plain write none", with_data, CT_REL },
 	{ "writes with data wait at their sender when the target's queue is full and unread, and all are told", data_unread, CT_REL },
 	{ "counters count reads and writes at both ends", counted, CT_REL },
+	{ "counters of bytes count those read and written", counted_bytes, CT_REL },
 	{ "counters bound to an enabled endpoint count what is there", counters_come_late, CT_REL },
 	{ "access without a right fails, ends one connection and changes nothing", forbidden, CT_REL },
 	{ "fi_inject_write past the limit is refused", too_much_injected, CT_REL },
@@ -1012,6 +1093,7 @@ static const struct ct_test tests[] = {
 	{ "with FI_ORDER_RMA_WAR and FI_ORDER_SAR writes and messages wait for the reads before them", after_reads, CT_REL },
 	{ "fences of both sides wait for each other's reads and not for each other", fences_face_to_face, CT_REL },
 	{ "a committed write is there when it is complete", committed, CT_REL },
+	{ "FI_COMMIT_COMPLETE can be the default of an endpoint", committed_by_default, CT_REL },
 	{ "transfers of no bytes complete, also such as name no buffer and no place", nothing, CT_REL },
 	{ "all memory can be one region, and none goes past its end", all_memory, CT_REL },
 };

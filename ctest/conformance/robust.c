@@ -268,8 +268,7 @@ static void restarted(int rank)
 /* Sending to an address where nobody listens ends in an error entry. */
 static void nobody(int rank)
 {
-	if (ct_is_rxd())
-		SKIP("a peer that is silent counts as gone after minutes only");
+	setenv("FI_OFI_RXD_PEER_TIMEOUT", "1", 1);	/* a silent peer counts as gone after minutes */
 	struct ct c;
 	struct ct_name n = { .n = sizeof(struct sockaddr_in) };
 	struct fi_cq_tagged_entry e;
@@ -302,11 +301,53 @@ static void nobody(int rank)
 	ct_close(&c);
 }
 
+/* The peer's host takes the connection, and no program answers: the user's limit ends what waits. */
+static void unanswered(int rank)
+{
+	struct ct c;
+	struct ct_name n = { .n = sizeof(struct sockaddr_in) };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t al = sizeof a;
+	int s = socket(AF_INET, SOCK_STREAM, 0);
+	static char b[8];
+
+	(void)rank;
+	if (strncmp(ct_prov, "tcp", 3))
+		SKIP("the limit is of tcp's connections");
+	setenv("FI_TCP_CONNECT_TIMEOUT", "1", 1);
+	CHECK(s >= 0 && !bind(s, (void *)&a, al) && !listen(s, 8) && !getsockname(s, (void *)&a, &al));
+	memcpy(n.b, &a, sizeof a);
+	memset(&c, 0, sizeof c);
+	if (ct_type == FI_EP_MSG) {
+		struct fi_eq_err_entry cm = { 0 };
+		struct fi_eq_cm_entry x;
+		uint32_t ev;
+
+		ct_prepare(&c, &n);
+		OK(fi_connect(c.ep, n.b, NULL, 0));
+		EQ(ct_event(&c, &ev, &x, sizeof x, &cm), -FI_EAVAIL);
+		CHECK(cm.fid == &c.ep->fid);
+		EQ(cm.err, FI_ETIMEDOUT);
+	} else {
+		fi_addr_t to;
+
+		ct_open_rdm(&c, NULL);
+		to = ct_insert(&c, &n);
+		POST(&c, fi_send(c.ep, b, 8, NULL, to, CTX(1)));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		CHECK(err.op_context == CTX(1));
+		EQ(err.err, FI_ETIMEDOUT);
+	}
+	close(s);
+	ct_close(&c);
+}
+
 /* What is injected to nobody: the failure has an entry, whether the call asked for one of its success or not. */
 static void injected_to_nobody(int rank)
 {
-	if (ct_is_rxd())
-		SKIP("a peer that is silent counts as gone after minutes only");
+	setenv("FI_OFI_RXD_PEER_TIMEOUT", "1", 1);	/* a silent peer counts as gone after minutes */
 	struct ct c;
 	struct ct_name n = { .n = sizeof(struct sockaddr_in) };
 	struct fi_cq_tagged_entry e;
@@ -1362,6 +1403,7 @@ static const struct ct_test tests[] = {
 	{ "a killed peer of an idle connection gives FI_SHUTDOWN and flushes receives", peer_killed_idle, CT_MSG },
 	{ "a peer restarted at the same address is reached again", restarted, CT_RDM },
 	{ "sending to nobody ends in an error entry", nobody, CT_RDM | CT_SOLO | CT_REL },
+	{ "a peer that does not answer a connection request is given up after the user's time", unanswered, CT_SOLO | CT_REL | CT_CONN | CT_BARE },
 	{ "what is injected to nobody has an error entry and is counted", injected_to_nobody, CT_RDM | CT_REL | CT_SOLO },
 	{ "garbage on the listening port is refused", garbage, CT_REL },
 	{ "garbage connections do not disturb honest peers", garbage_beside, CT_RDM | CT_REL },

@@ -259,6 +259,102 @@ static void enable_errors(int rank)
 	OK(fi_close(&ep->fid));
 	ct_close(&c);
 }
+/*
+ * fi_domain(3): "An event queue bound to a domain will be the default EQ associated with asynchronous control events that
+ * occur on the domain or active endpoints allocated on a domain. This includes CM events."
+ */
+static void domain_eq(int rank)
+{
+	struct fi_av_attr a = { .flags = FI_EVENT };
+	struct fi_eq_entry e = { 0 };
+	struct ct c;
+	struct fid_ep *ep;
+	struct fid_av *av;
+	struct fid_eq *eq;
+	uint32_t ev = 0;
+
+	(void)rank;
+	memset(&c, 0, sizeof c);
+	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
+	ct_open_in(&c, NULL);
+	OK(fi_eq_open(c.fabric, &(struct fi_eq_attr){ .size = 8 }, &eq, NULL));
+	ERR(fi_domain_bind(c.domain, NULL, 0), FI_EINVAL);
+	OK(fi_domain_bind(c.domain, &eq->fid, 0));
+	ERR(fi_domain_bind(c.domain, &eq->fid, 0), FI_EINVAL);
+	ERR(fi_close(&eq->fid), FI_EBUSY);
+	/* a vector without a queue of its own reports its insertions there */
+	if (c.av && !fi_av_open(c.domain, &a, &av, NULL)) {
+		struct ct_name name;
+		fi_addr_t addr = FI_ADDR_NOTAVAIL;
+
+		OK(fi_endpoint(c.domain, c.info, &ep, NULL));
+		OK(fi_ep_bind(ep, &c.tx->fid, FI_TRANSMIT));
+		OK(fi_ep_bind(ep, &c.rx->fid, FI_RECV));
+		OK(fi_ep_bind(ep, &c.av->fid, 0));
+		OK(fi_enable(ep));
+		name = ct_getname(&ep->fid);
+		OK(fi_av_insert(av, name.b, 1, &addr, 0, CTX(3)));
+		EQ(fi_eq_read(eq, &ev, &e, sizeof e, 0), sizeof e);
+		EQ(ev, FI_AV_COMPLETE);
+		CHECK(e.fid == &av->fid && e.context == CTX(3));
+		EQ(e.data, 1);
+		OK(fi_close(&av->fid));
+		OK(fi_close(&ep->fid));
+	} else if (!c.av) {
+		/* a connected endpoint is enabled without one of its own */
+		OK(fi_endpoint(c.domain, c.info, &ep, NULL));
+		OK(fi_ep_bind(ep, &c.tx->fid, FI_TRANSMIT));
+		OK(fi_ep_bind(ep, &c.rx->fid, FI_RECV));
+		OK(fi_enable(ep));
+		OK(fi_close(&ep->fid));
+	}
+	/* the domain has the queue until it closes */
+	if (c.eq)
+		OK(fi_close(&c.eq->fid));
+	c.eq = eq;
+	ct_close(&c);
+}
+/*
+ * fi_endpoint(3): "inject_size: ... the maximum size data transfer that can be associated with an inject operation",
+ * "iov_limit: ... the maximum number of IO vectors ... that a single posted operation may reference". An endpoint cannot
+ * be opened with more than the provider has, which it would not keep.
+ */
+static void beyond_limits(int rank)
+{
+	struct ct c;
+	struct fid_ep *ep;
+
+	(void)rank;
+	memset(&c, 0, sizeof c);
+	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
+	ct_open_in(&c, NULL);
+	struct { const char *name; size_t *value, much; } all[] = {
+		{ "tx_attr->inject_size", &c.info->tx_attr->inject_size, 1 << 30 },
+		{ "tx_attr->size", &c.info->tx_attr->size, 1 << 24 },
+		{ "tx_attr->iov_limit", &c.info->tx_attr->iov_limit, 1000 },
+		{ "tx_attr->rma_iov_limit", &c.info->tx_attr->rma_iov_limit, 1000 },
+		{ "rx_attr->size", &c.info->rx_attr->size, 1 << 24 },
+		{ "rx_attr->iov_limit", &c.info->rx_attr->iov_limit, 1000 },
+	};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+		size_t had = *all[i].value;
+		int r;
+
+		*all[i].value = all[i].much;
+		r = fi_endpoint(c.domain, c.info, &ep, NULL);
+		if (r != -FI_ENODATA)
+			FAIL("%s of %zu: %d", all[i].name, all[i].much, r);
+		*all[i].value = had;
+		OK(fi_endpoint(c.domain, c.info, &ep, NULL));
+		OK(fi_close(&ep->fid));
+		/* less is fine */
+		*all[i].value = had ? 1 : 0;
+		OK(fi_endpoint(c.domain, c.info, &ep, NULL));
+		OK(fi_close(&ep->fid));
+		*all[i].value = had;
+	}
+	ct_close(&c);
+}
 static void before_enable(int rank)
 {
 	struct ct c;
@@ -639,6 +735,8 @@ static const struct ct_test tests[] = {
 	{ "insertsvc and insertsym resolve names and count up", av_service, CT_SOLO | CT_RDM },
 	{ "fi_enable names what is not bound", enable_errors, CT_SOLO | CT_RDM },
 	{ "what belongs to another domain is not bound to an endpoint", other_domain, CT_SOLO },
+	{ "an event queue that is bound to a domain is that of endpoints and vectors without their own", domain_eq, CT_SOLO },
+	{ "an endpoint is not opened with more than the provider offers", beyond_limits, CT_SOLO },
 	{ "an endpoint that is not enabled refuses transfers", before_enable, CT_SOLO },
 	{ "endpoint options are kept and unknown ones refused", options, CT_RDM },
 	{ "operation flags can be read and set", op_flags, 0 },

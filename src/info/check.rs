@@ -405,6 +405,79 @@ fn check_rx(no: &mut Refusals, offer: &ProviderOffer, hints: InfoRef<'_>) {
     no.at_least("rx_attr->iov_limit", want.iov_limit, have.iov_limit);
 }
 
+/// The largest attributes with which endpoints may be opened (fi_endpoint(3)), by their type: sizes of
+/// queues in operations, of injected messages in bytes, and numbers of segments.
+#[derive(Debug, Default)]
+pub struct EndpointLimits(Vec<TypeLimits>);
+
+#[derive(Debug)]
+struct TypeLimits {
+    ep_type: c_enum<fi_ep_type>,
+    inject_size: usize,
+    tx_size: usize,
+    tx_iov_limit: usize,
+    rma_iov_limit: usize,
+    rx_size: usize,
+    rx_iov_limit: usize,
+}
+
+impl EndpointLimits {
+    /// The limits of what is offered: of several offers of one type, the largest.
+    pub fn of<'a>(offers: impl IntoIterator<Item = &'a ProviderOffer>) -> Self {
+        let mut limits = Self::default();
+        offers.into_iter().for_each(|offer| limits.admit(offer.most.as_ref()));
+        limits
+    }
+
+    /// Admits endpoints that are opened with this info, as one that fi_getinfo(3) gave is.
+    pub fn admit(&mut self, info: InfoRef<'_>) {
+        let (Some(tx), Some(rx)) = (info.tx(), info.rx()) else { return };
+        let ep_type = info.ep_type();
+        let known = self.0.iter().position(|limits| limits.ep_type == ep_type);
+        let at = known.unwrap_or(self.0.len());
+        if known.is_none() {
+            self.0.push(TypeLimits {
+                ep_type,
+                inject_size: 0,
+                tx_size: 0,
+                tx_iov_limit: 0,
+                rma_iov_limit: 0,
+                rx_size: 0,
+                rx_iov_limit: 0,
+            });
+        }
+        let limits = &mut self.0[at];
+        limits.inject_size = limits.inject_size.max(tx.inject_size);
+        limits.tx_size = limits.tx_size.max(tx.size);
+        limits.tx_iov_limit = limits.tx_iov_limit.max(tx.iov_limit);
+        limits.rma_iov_limit = limits.rma_iov_limit.max(tx.rma_iov_limit);
+        limits.rx_size = limits.rx_size.max(rx.size);
+        limits.rx_iov_limit = limits.rx_iov_limit.max(rx.iov_limit);
+    }
+
+    /// Whether there are limits for endpoints of the info's type.
+    pub fn has_type(&self, info: InfoRef<'_>) -> bool {
+        self.0.iter().any(|limits| limits.ep_type == info.ep_type())
+    }
+
+    /// The attributes of the info that are beyond the limits of its type of endpoint; none for a type
+    /// without limits.
+    pub fn check(&self, info: InfoRef<'_>) -> Vec<HintsRefusal> {
+        let mut no = Refusals(Vec::new());
+        let limits = self.0.iter().find(|limits| limits.ep_type == info.ep_type());
+        let (Some(limits), Some(tx), Some(rx)) = (limits, info.tx(), info.rx()) else {
+            return no.0;
+        };
+        no.at_least("tx_attr->inject_size", tx.inject_size, limits.inject_size);
+        no.at_least("tx_attr->size", tx.size, limits.tx_size);
+        no.at_least("tx_attr->iov_limit", tx.iov_limit, limits.tx_iov_limit);
+        no.at_least("tx_attr->rma_iov_limit", tx.rma_iov_limit, limits.rma_iov_limit);
+        no.at_least("rx_attr->size", rx.size, limits.rx_size);
+        no.at_least("rx_attr->iov_limit", rx.iov_limit, limits.rx_iov_limit);
+        no.0
+    }
+}
+
 /// The capabilities of the answer: those asked for, what they imply, and what
 /// comes at no cost. Nothing asked for is everything.
 fn answer_caps(wanted: u64, offer: &InfoBuf) -> u64 {
@@ -708,6 +781,31 @@ mod tests {
         assert_eq!(size(1025), ["tx_attr->size"]);
         assert_eq!(answer(|hints| hints.tx_mut().size = 10).tx().size, 10);
         assert_eq!(answer(|_| ()).tx().size, 256);
+    }
+
+    #[test]
+    fn endpoints_are_opened_within_the_largest_offer_of_their_type() {
+        let (small, mut large) = (offer(), offer());
+        large.most.rx_mut().size = 4096;
+        large.most.tx_mut().iov_limit = 4;
+        let limits = EndpointLimits::of([&small, &large]);
+        let beyond = |edit: fn(&mut InfoBuf)| {
+            let mut info = offer().most;
+            edit(&mut info);
+            limits.check(info.as_ref()).iter().map(|refusal| refusal.what).collect::<Vec<_>>()
+        };
+        assert!(beyond(|info| info.rx_mut().size = 4096).is_empty());
+        assert_eq!(beyond(|info| info.rx_mut().size = 4097), ["rx_attr->size"]);
+        assert_eq!(beyond(|info| info.tx_mut().inject_size = 129), ["tx_attr->inject_size"]);
+        assert_eq!(beyond(|info| info.tx_mut().iov_limit = 5), ["tx_attr->iov_limit"]);
+        assert_eq!(beyond(|info| info.tx_mut().rma_iov_limit = 1), ["tx_attr->rma_iov_limit"]);
+        assert_eq!(beyond(|info| info.tx_mut().size = 1025), ["tx_attr->size"]);
+        // Another type of endpoint has no limits here.
+        let other = beyond(|info| {
+            info.edit_ep(|ep| ep.r#type = fi_ep_type::FI_EP_MSG.into());
+            info.tx_mut().size = 1025;
+        });
+        assert!(other.is_empty());
     }
 
     #[test]

@@ -50,6 +50,10 @@ impl LinkProvider for HostLinks {
         )
     }
 
+    fn offers() -> Result<Vec<ProviderOffer>> {
+        offers(&LIMITS, API_VERSION, None)
+    }
+
     fn open() -> Result<Self> {
         Self::new()
     }

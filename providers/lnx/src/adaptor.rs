@@ -98,28 +98,52 @@ impl RdmEngine for LnxEngine {
     #[inline(always)]
     fn send(self: &Arc<Self>, ep: &LnxEp, op: SendOp, tagged: bool) -> Result {
         let kind = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-        let about = LnxTransfer { peer: op.dest, context: op.context, flags: op.flags, kind };
+        let about = LnxTransfer {
+            peer: op.dest,
+            context: op.context,
+            flags: op.flags,
+            kind,
+            len: op.buf.len(),
+        };
         let Some(LnxWay { rail, to, all_is_read }) = self.way(ep, &about)? else { return Ok(()) };
         self.began(rail, &about, rail.rail.send(to, op, tagged, all_is_read))
     }
 
     fn read(self: &Arc<Self>, ep: &LnxEp, op: ReadOp) -> Result {
         let kind = FI_READ | FI_RMA;
-        let about = LnxTransfer { peer: op.src, context: op.context, flags: op.flags, kind };
+        let about = LnxTransfer {
+            peer: op.src,
+            context: op.context,
+            flags: op.flags,
+            kind,
+            len: op.buf.len(),
+        };
         let Some(LnxWay { rail, to: from, .. }) = self.way(ep, &about)? else { return Ok(()) };
         self.began(rail, &about, rail.rail.read(from, &op).map(|()| false))
     }
 
     fn write(self: &Arc<Self>, ep: &LnxEp, op: WriteOp) -> Result {
         let kind = FI_WRITE | FI_RMA;
-        let about = LnxTransfer { peer: op.dest, context: op.context, flags: op.flags, kind };
+        let about = LnxTransfer {
+            peer: op.dest,
+            context: op.context,
+            flags: op.flags,
+            kind,
+            len: op.buf.len(),
+        };
         let Some(LnxWay { rail, to, .. }) = self.way(ep, &about)? else { return Ok(()) };
         self.began(rail, &about, rail.rail.write(to, &op).map(|()| false))
     }
 
     fn atomic(self: &Arc<Self>, ep: &LnxEp, op: AtomicOp) -> Result {
         let kind = FI_ATOMIC | if op.operation.fetches() { FI_READ } else { FI_WRITE };
-        let about = LnxTransfer { peer: op.dest, context: op.context, flags: op.flags, kind };
+        let about = LnxTransfer {
+            peer: op.dest,
+            context: op.context,
+            flags: op.flags,
+            kind,
+            len: op.source.len(),
+        };
         let Some(LnxWay { rail, to, .. }) = self.way(ep, &about)? else { return Ok(()) };
         self.began(rail, &about, rail.rail.atomic(to, &op).map(|()| false))
     }

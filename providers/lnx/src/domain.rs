@@ -29,7 +29,8 @@ impl Fabric for LnxFabric {
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
         no_keys(info, api_version)?;
         let cores = cores_of(info, api_version)?;
-        let mut settings = DomainSettings::new(info, false)?;
+        let mut settings =
+            DomainSettings::new(info, false)?.with_offers(&LNX, &[info::offer(&cores)?], info);
         settings.addr_format = FI_FORMAT_UNSPEC as u32;
         let mr_mode = match info.domain().map_or(FI_MR_UNSPEC, |domain| domain.mr_mode) {
             FI_MR_BASIC => FI_MR_BASIC,
@@ -102,6 +103,9 @@ impl Domain for LnxDomain {
     fn thread_name(&self) -> String {
         "ofi-lnx".to_owned()
     }
+
+    // Cores tell that an operation is complete, and not how long it was.
+    const COUNTS_BYTES: bool = false;
 
     fn has_atomics(&self) -> bool {
         self.engine.has_atomics()

@@ -302,7 +302,7 @@ pub(crate) fn mr_mode(cores: &[LnxCore]) -> c_int {
 }
 
 /// What is offered over these cores.
-fn offer(cores: &[LnxCore]) -> Result<ProviderOffer> {
+pub(crate) fn offer(cores: &[LnxCore]) -> Result<ProviderOffer> {
     let infos = || cores.iter().map(|core| &core.info);
     let least = |of: fn(&InfoBuf) -> usize| infos().map(of).min().unwrap_or(0);
     let all = |of: fn(&InfoBuf) -> u64| infos().fold(u64::MAX, |all, info| all & of(info));

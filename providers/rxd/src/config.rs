@@ -5,6 +5,7 @@ use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::param;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// The longest packet, with what the core wants before it.
 pub(crate) const MAX_PACKET: usize = 4096;
@@ -19,6 +20,8 @@ pub(crate) struct RxdConfig {
     pub(crate) spin_count: usize,
     /// Packets that are lost are sent again.
     pub(crate) retry: bool,
+    /// How long a peer may leave packets unanswered; none: until they were sent again 50 times.
+    pub(crate) peer_timeout: Option<Duration>,
     /// Most peers that are in no address vector.
     pub(crate) max_peers: usize,
     /// Packets under way to one peer, and from it.
@@ -46,6 +49,13 @@ pub(crate) fn config() -> &'static RxdConfig {
                 c"send packets again that are lost; default: yes",
             )
             .unwrap_or(true),
+            peer_timeout: number(
+                c"peer_timeout",
+                c"seconds after which operations with a peer that answers nothing fail; default: \
+                  after its packets were sent 50 times, about 3 minutes",
+            )
+            .filter(|n| *n > 0)
+            .map(|n| Duration::from_secs(n as u64)),
             max_peers: number(
                 c"max_peers",
                 c"most peers that are in no address vector; default 1024",

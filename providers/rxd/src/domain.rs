@@ -3,6 +3,7 @@ use crate::config::{MAX_PACKET, config, note_packet};
 use crate::engine::{CorePorts, RxdEngine, RxdIdentity, RxdLimits};
 use crate::ep::RxdEp;
 use crate::info::{self, core_hints, core_version};
+use crate::provider::RXD;
 use crate::wire::{ATOMIC_HEAD, DATA_HEAD};
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_MSG_PREFIX, FI_SOURCE, fi_ep_type};
@@ -27,8 +28,10 @@ impl Fabric for RxdFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
-        let settings = DomainSettings::new(info, false)?.with_helpers();
         let core_info = core_info(info, api_version)?;
+        let settings = DomainSettings::new(info, false)?
+            .with_offers(&RXD, &[info::offer(core_info.as_ref())?], info)
+            .with_helpers();
         let prefix = core_info.as_ref().ep().map_or(0, |ep| ep.msg_prefix_size);
         let most = core_info.as_ref().ep().map_or(0, |ep| ep.max_msg_size);
         let packet = most.min(MAX_PACKET).saturating_sub(prefix);

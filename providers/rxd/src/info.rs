@@ -124,7 +124,7 @@ pub(crate) fn core_version(api: u32) -> u32 {
 }
 
 /// What this provider offers over a core provider.
-fn offer(core: InfoRef<'_>) -> Result<ProviderOffer> {
+pub(crate) fn offer(core: InfoRef<'_>) -> Result<ProviderOffer> {
     let core_ep = core.ep().ok_or(Error::NODATA)?;
     let packet = core_ep.max_msg_size.min(MAX_PACKET).saturating_sub(core_ep.msg_prefix_size);
     let mut most = InfoBuf::new()?;

@@ -3,6 +3,7 @@ use crate::config::config;
 use crate::engine::{Common, RxmEngine, RxmIdentity};
 use crate::ep::RxmEp;
 use crate::info::{self, core_hints, core_version, find_cores};
+use crate::provider::RXM;
 use crate::wire::MAX_KEY_LEN;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
@@ -30,8 +31,12 @@ impl Fabric for RxmFabric {
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
         let config = config();
-        let mut settings = DomainSettings::new(info, false)?;
         let core_info = core_info(info, api_version)?;
+        let mut settings = DomainSettings::new(info, false)?.with_offers(
+            &RXM,
+            &[info::offer_over(core_info.as_ref())?],
+            info,
+        );
         let fabric = core_provider::CoreFabric::open(&core_info)?;
         let domain = core_provider::CoreDomain::open(&fabric, &core_info)?;
         let mr_mode = match info.domain().map_or(FI_MR_UNSPEC, |domain| domain.mr_mode) {

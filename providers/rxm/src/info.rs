@@ -192,7 +192,7 @@ fn offer(
 
     let tx = most.tx_mut();
     tx.caps = caps & TX_CAPS;
-    tx.op_flags = TX_OP_FLAGS;
+    tx.op_flags = TX_OP_FLAGS | if caps & FI_RMA_PMEM != 0 { FI_COMMIT_COMPLETE } else { 0 };
     tx.msg_order = core_tx.msg_order;
     tx.inject_size = config.eager_limit;
     tx.size = MAX_TX_SIZE.max(config.tx_size);
@@ -243,6 +243,11 @@ fn offer(
     });
     let (tx_size, rx_size) = (config.tx_size, config.rx_size);
     Ok(ProviderOffer { most, tx_size, rx_size, costly_order: 0 })
+}
+
+/// What this provider offers over a core provider to applications that ask for nothing in particular.
+pub(crate) fn offer_over(core: InfoRef<'_>) -> Result<ProviderOffer> {
+    offer(core, [false; 2], 1, [None; 2], BufferedBits { mode: 0, caps: 0 })
 }
 
 /// The inject size for an application that names none: what the core takes without a copy of ours,

@@ -53,6 +53,8 @@ const IOV_LIMIT: usize = 4;
 /// Every field of the tag is matched on its own.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 const EP_CNT: usize = 256;
+/// How many segments a region may have.
+pub(crate) const REGION_SEGMENTS: usize = 4;
 const CONTEXTS: usize = 1024;
 
 /// Whether hints name the provider.
@@ -62,7 +64,7 @@ fn is_named(hints: Option<InfoRef<'_>>) -> bool {
 }
 
 /// What is offered for these hints.
-fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<ProviderOffer> {
+pub(crate) fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<ProviderOffer> {
     let more = is_named(hints);
     let asked = hints.filter(|_| more).map_or(0, InfoRef::caps);
     let caps = TX_CAPS | RX_CAPS | DOMAIN_CAPS | (asked & MORE_CAPS);
@@ -111,7 +113,7 @@ fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<ProviderOffer
         domain.cq_cnt = CONTEXTS;
         domain.mr_key_size = size_of::<u64>();
         domain.cq_data_size = size_of::<u64>();
-        domain.mr_iov_limit = 1;
+        domain.mr_iov_limit = REGION_SEGMENTS;
         domain.caps = DOMAIN_CAPS;
     });
     let (tx_size, rx_size) = (config.tx_size, config.rx_size);

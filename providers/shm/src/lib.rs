@@ -12,7 +12,7 @@ mod settings;
 use link::ShmLinks;
 use ofi_provider::addr::Addr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{API_VERSION, InfoChain, InfoQuery, InfoRef, PROV_VERSION};
+use ofi_provider::info::{API_VERSION, InfoChain, InfoQuery, InfoRef, PROV_VERSION, ProviderOffer};
 use ofi_provider::provider::Provider;
 use ofi_stream::local::WithLocal;
 use ofi_stream::objects::{LinkProvider, hand_out};
@@ -32,6 +32,14 @@ impl LinkProvider for ShmLinks {
 
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         info::getinfo(query)
+    }
+
+    fn offers() -> Result<Vec<ProviderOffer>> {
+        Ok(vec![info::offer(settings::config(), None)?])
+    }
+
+    fn region_segments() -> usize {
+        info::REGION_SEGMENTS
     }
 
     fn address(info: InfoRef<'_>) -> Result<Addr> {

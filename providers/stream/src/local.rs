@@ -32,7 +32,7 @@ use ofi_provider::buf::{
     ForeignBytes, GatherList, OnePiece, ScatterList, SegmentLimit, ShortBytes, Way,
 };
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_provider::log::peer_text;
 use ofi_provider::meet::{MEETING_OFFER_LEN, MeetingCall, MeetingHost, MetPeer, RingMemory};
 use ofi_provider::provider::Provider;
@@ -1958,6 +1958,10 @@ where
 
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         N::getinfo(query)
+    }
+
+    fn offers() -> Result<Vec<ProviderOffer>> {
+        N::offers()
     }
 
     fn segments() -> SegmentLimit {

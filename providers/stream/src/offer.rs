@@ -98,6 +98,8 @@ const MSG_ORDER: u64 = FI_ORDER_RAR
 const AFTER_READS: u64 = FI_ORDER_WAR | FI_ORDER_SAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
+/// Those of endpoints whose regions may be persistent memory (FI_RMA_PMEM).
+const PMEM_OP_FLAGS: u64 = FI_COMMIT_COMPLETE;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
 
 /// Every field of the tag is matched on its own.
@@ -306,7 +308,7 @@ impl OfferedEndpoint {
         let tx = most.tx_mut();
         tx.caps = caps & TX_CAPS;
         tx.mode = self.mode & FI_MSG_PREFIX;
-        tx.op_flags = TX_OP_FLAGS;
+        tx.op_flags = TX_OP_FLAGS | if caps & FI_RMA_PMEM != 0 { PMEM_OP_FLAGS } else { 0 };
         tx.msg_order = order;
         tx.inject_size = limits.max_inject;
         tx.size = self.max_tx_size.max(limits.tx_size);

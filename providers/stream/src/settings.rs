@@ -70,6 +70,9 @@ pub struct StreamSettings {
     /// How often a peer that was never there yet is called, at most every [`PATIENCE_STEP`], before
     /// what waits for it fails; 0: once.
     pub patience: u32,
+    /// How long a peer may take to answer a connection request before what waits for the connection
+    /// fails; none: as long as it likes, as a process that computes makes no progress.
+    pub connect_timeout: Option<Duration>,
     /// How many peers an engine calls at a time.
     pub calls: usize,
     /// FI_OPT_MIN_MULTI_RECV of an endpoint that sets no other: a multi-receive buffer is given back
@@ -262,6 +265,15 @@ impl StreamSettings {
                 c"with FI_LOG_LEVEL=trace, tell of every message that leaves or comes",
             )
             .unwrap_or(false),
+            connect_timeout: param::int(
+                prov,
+                c"connect_timeout",
+                c"seconds after which a connection fails whose peer was reached and does not answer; \
+                  default: no limit, as peers may compute",
+            )
+            .and_then(|seconds| u64::try_from(seconds).ok())
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs),
             threads: !param::boolean(
                 prov,
                 c"disable_auto_progress",
@@ -291,6 +303,7 @@ impl Default for StreamSettings {
             sharing: AvSharing::Never,
             secret: JobSecret::default(),
             patience: 0,
+            connect_timeout: None,
             calls: CALLS_AT_A_TIME,
             min_multi_recv: MIN_MULTI_RECV,
         }

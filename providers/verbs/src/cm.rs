@@ -6,7 +6,6 @@
 //! says them. Between InfiniBand addresses there is none, so we write one ourselves:
 //! the data is where it always is, and as long.
 use ofi_provider::addr::Addr;
-use ofi_provider::error::{Error, Result};
 
 /// What librdmacm carries on every kind of device.
 const PRIVATE_DATA: usize = 56;
@@ -18,14 +17,14 @@ pub(crate) const DATA_MAX: usize = PRIVATE_DATA - 1;
 const HEADER: usize = 36;
 
 /// What goes over the wire as a request from an address to another.
-pub(crate) fn pack_request(from: &Addr, to: &Addr, data: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn pack_request(from: &Addr, to: &Addr, data: &[u8]) -> Vec<u8> {
     let (Addr::Ib(from), Addr::Ib(to)) = (from, to) else { return pack(data) };
     // The header's version, and the version of IP that addresses of 16 bytes look like.
     let mut packed = vec![0, 6 << 4];
     packed.extend(from.port().to_be_bytes());
     packed.extend(from.gid.iter().chain(&to.gid));
-    packed.extend(pack(data)?);
-    Ok(packed)
+    packed.extend(pack(data));
+    packed
 }
 
 /// The user data in the private data of a request that came to an address.
@@ -36,14 +35,12 @@ pub(crate) fn unpack_request(to: Option<&Addr>, packed: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What goes over the wire as an answer.
-pub(crate) fn pack(data: &[u8]) -> Result<Vec<u8>> {
-    if data.len() > DATA_MAX {
-        return Err(Error::INVAL);
-    }
+/// What goes over the wire as an answer: of the data what there is room for ([`DATA_MAX`]).
+pub(crate) fn pack(data: &[u8]) -> Vec<u8> {
+    let data = &data[..data.len().min(DATA_MAX)];
     let mut packed = vec![data.len() as u8];
     packed.extend_from_slice(data);
-    Ok(packed)
+    packed
 }
 
 /// The user data in private data that came; a peer may claim more than it sent.
@@ -63,13 +60,13 @@ mod tests {
     fn data_comes_out_as_it_went_in_however_much_is_padded() {
         for len in 0..=DATA_MAX {
             let data: Vec<u8> = (0..len as u8).collect();
-            let mut packed = pack(&data).unwrap();
+            let mut packed = pack(&data);
             assert!(packed.len() <= PRIVATE_DATA);
             assert_eq!(unpack(&packed), data);
             packed.resize(196, 0);
             assert_eq!(unpack(&packed), data);
         }
-        assert_eq!(pack(&[0; DATA_MAX + 1]), Err(Error::INVAL));
+        assert_eq!(pack(&[0; DATA_MAX + 1]), pack(&[0; DATA_MAX]));
     }
 
     #[test]
@@ -77,14 +74,14 @@ mod tests {
         let [mut from, to] = [[1; 16], [2; 16]].map(|gid| IbAddr::new(gid, 0xffff));
         from.set_port(0x1234);
         let [from, to] = [from, to].map(Addr::Ib);
-        let packed = pack_request(&from, &to, &[9; DATA_MAX]).unwrap();
+        let packed = pack_request(&from, &to, &[9; DATA_MAX]);
         assert_eq!(packed[..4], [0, 0x60, 0x12, 0x34]);
         assert_eq!((&packed[4..20], &packed[20..36]), (&[1; 16][..], &[2; 16][..]));
         // The private data of a request of InfiniBand's.
         assert_eq!(packed.len(), 92);
         assert_eq!(unpack_request(Some(&to), &packed), [9; DATA_MAX]);
         assert_eq!(unpack_request(Some(&to), &packed[..35]), []);
-        assert_eq!(pack_request(&from, &to, &[0; DATA_MAX + 1]), Err(Error::INVAL));
+        assert_eq!(pack_request(&from, &to, &[9; DATA_MAX + 1]), packed);
         let ip = Addr::Ip("192.0.2.1:5".parse().unwrap());
         assert_eq!(pack_request(&ip, &ip, b"data"), pack(b"data"));
         assert_eq!(unpack_request(Some(&ip), b"\x02data"), *b"da");

@@ -25,7 +25,7 @@ pub(crate) struct VerbsCaller {
 
 impl Reject for VerbsCaller {
     fn reject(self, param: &[u8]) -> Result {
-        self.id.reject(&pack(param)?)
+        self.id.reject(&pack(param))
     }
 }
 

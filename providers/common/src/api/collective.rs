@@ -6,9 +6,9 @@ use super::ep::{EpFid, EpShared};
 use super::mc::Mc;
 use super::{Domain, Endpoint};
 use crate::abi::{
-    FI_ADDR_UNSPEC, FI_COLLECTIVE, FI_COMPLETION, c_enum, fi_addr_t, fi_atomic_attr,
-    fi_collective_addr, fi_collective_attr, fi_collective_op, fi_datatype, fi_ioc,
-    fi_msg_collective, fi_op, fi_ops_collective, fid_domain, fid_ep, fid_mc,
+    FI_ADDR_UNSPEC, FI_COLLECTIVE, c_enum, fi_addr_t, fi_atomic_attr, fi_collective_addr,
+    fi_collective_attr, fi_collective_op, fi_datatype, fi_ioc, fi_msg_collective, fi_op,
+    fi_ops_collective, fid_domain, fid_ep, fid_mc,
 };
 use crate::addr::Addr;
 use crate::atomic::{Operation, size_of_type};
@@ -61,7 +61,7 @@ impl<E: Endpoint> EpShared<E> {
     /// Begins a collective operation.
     fn collective(self: &Arc<Self>, group: &CollGroup, call: CollectiveCall) -> Result {
         let room = self.room()?;
-        let CollectiveCall { plan, reduction, source, result, flags, context } = call;
+        let CollectiveCall { plan, reduction, source, result, context } = call;
         if plan.input > source.len() || plan.result.len > result.len() {
             return Err(Error::INVAL);
         }
@@ -69,7 +69,7 @@ impl<E: Endpoint> EpShared<E> {
         let finish = Box::new(move |outcome: Result<&[u8]>| match outcome {
             Ok(bytes) => {
                 result.copy_from(0, bytes);
-                shared.collected(context, flags, len);
+                shared.collected(context, len);
             }
             Err(error) => {
                 shared
@@ -83,10 +83,11 @@ impl<E: Endpoint> EpShared<E> {
         Ok(())
     }
 
-    /// Reports a collective operation that is complete.
-    fn collected(&self, context: Context, flags: u64, len: usize) {
-        let of = Completion::of(context, FI_COLLECTIVE, len);
-        self.ledger().succeed(of, flags & FI_COMPLETION != 0);
+    /// Reports a collective operation that is complete. There is an entry for each, also in a queue
+    /// that is bound with FI_SELECTIVE_COMPLETION: programs wait for it, and it is how they learn that
+    /// the buffers are theirs again.
+    fn collected(&self, context: Context, len: usize) {
+        self.ledger().succeed(Completion::of(context, FI_COLLECTIVE, len), true);
     }
 }
 
@@ -96,7 +97,6 @@ struct CollectiveCall {
     reduction: Option<Operation>,
     source: SendBuf,
     result: RecvBuf,
-    flags: u64,
     context: Context,
 }
 
@@ -181,10 +181,9 @@ impl ContiguousArgs {
     unsafe fn begin<E: Endpoint>(self, ep: *mut fid_ep) -> Result {
         // SAFETY: by this function's contract.
         let ep = unsafe { EpFid::<E>::from_c(ep.cast_const()) }?;
-        let flags = match self.flags {
-            Some(flags) => ep.tx_msg(flags & !FI_COLLECTIVE)?,
-            None => ep.tx(),
-        };
+        if let Some(flags) = self.flags {
+            ep.tx_msg(flags & !FI_COLLECTIVE)?;
+        }
         let group = ep.shared.room()?.group(self.group)?;
         let (plan, reduction) = plan(self.coll, &group, self.root, self.elements, self.op)?;
         // SAFETY: by this function's contract: they are as long as the operation needs.
@@ -192,8 +191,7 @@ impl ContiguousArgs {
             (SendBuf::new(self.buf, plan.input)?, RecvBuf::new(self.result, plan.result.len)?)
         };
         let context = Context(self.context);
-        ep.shared
-            .collective(&group, CollectiveCall { plan, reduction, source, result, flags, context })
+        ep.shared.collective(&group, CollectiveCall { plan, reduction, source, result, context })
     }
 }
 
@@ -367,7 +365,7 @@ unsafe extern "C" fn msg<E: Endpoint>(
         // SAFETY: see above.
         let (ep, msg) =
             unsafe { (EpFid::<E>::from_c(ep.cast_const())?, msg.as_ref().ok_or(Error::INVAL)?) };
-        let flags = ep.tx_msg(flags & !FI_COLLECTIVE)?;
+        ep.tx_msg(flags & !FI_COLLECTIVE)?;
         let coll = collective_op(msg.coll.raw())?;
         let group = ep.shared.room()?.group(msg.coll_addr)?;
         let is = |of: fi_collective_op| coll == of;
@@ -402,8 +400,7 @@ unsafe extern "C" fn msg<E: Endpoint>(
         let elements = CollectiveElements { len, size, datatype: msg.datatype.raw() };
         let (plan, reduction) = plan(coll, &group, msg.root_addr, elements, msg.op.raw())?;
         let context = Context(msg.context);
-        ep.shared
-            .collective(&group, CollectiveCall { plan, reduction, source, result, flags, context })
+        ep.shared.collective(&group, CollectiveCall { plan, reduction, source, result, context })
     })
 }
 

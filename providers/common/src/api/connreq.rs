@@ -3,13 +3,19 @@ use crate::abi::{FI_CLASS_CONNREQ, fid};
 use crate::error::{Error, Result};
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 
 /// What `info->handle` of an FI_CONNREQ event points to. The application only
 /// hands it back, to fi_endpoint or fi_reject.
 #[repr(C)]
 struct ConnReq {
     c: fid,
+}
+
+impl std::fmt::Debug for ConnReq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ConnReq")
+    }
 }
 
 // SAFETY: never changed after it was made.
@@ -19,16 +25,54 @@ unsafe impl Send for ConnReq {}
 
 struct Pending {
     object: Arc<ConnReq>,
-    request: Box<dyn Any + Send>,
+    request: PendingRequest,
     /// The passive endpoint that the request came through, by its address.
     owner: usize,
+}
+
+/// Where a request is that the application has not answered.
+enum PendingRequest {
+    Waiting(Box<dyn Any + Send>),
+    /// An endpoint was opened with it, and has not accepted it: a `Mutex<Option<T>>`.
+    OfEndpoint(Weak<dyn Any + Send + Sync>),
+}
+
+/// A request that an endpoint was opened with, until the endpoint accepts it or the application
+/// rejects it (fi_cm(3)).
+#[derive(Debug)]
+pub struct EndpointRequest<T> {
+    slot: Arc<Mutex<Option<T>>>,
+    /// Nothing else has the handle meanwhile.
+    object: Arc<ConnReq>,
+}
+
+impl<T> EndpointRequest<T> {
+    /// The request, for the answer; none if it was rejected or answered.
+    pub fn take(&self) -> Option<T> {
+        lock(&self.slot).take()
+    }
+
+    /// Looks at the request; none if it was rejected or answered.
+    pub fn look<R>(&self, at: impl FnOnce(&T) -> R) -> Option<R> {
+        lock(&self.slot).as_ref().map(at)
+    }
+}
+
+impl<T> Drop for EndpointRequest<T> {
+    fn drop(&mut self) {
+        pending().remove(&(Arc::as_ptr(&self.object) as usize));
+    }
+}
+
+fn lock<T>(slot: &Mutex<Option<T>>) -> MutexGuard<'_, Option<T>> {
+    slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// The requests that the application has not answered. A handle is looked up here before it is
 /// believed, so that a stale or invented one is an error and not a crash.
 static PENDING: LazyLock<Mutex<HashMap<usize, Pending>>> = LazyLock::new(Mutex::default);
 
-fn pending() -> std::sync::MutexGuard<'static, HashMap<usize, Pending>> {
+fn pending() -> MutexGuard<'static, HashMap<usize, Pending>> {
     PENDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -48,7 +92,8 @@ impl ConnRequest {
             },
         });
         let handle = Arc::as_ptr(&object) as usize;
-        pending().insert(handle, Pending { object, request: Box::new(request), owner });
+        let request = PendingRequest::Waiting(Box::new(request));
+        pending().insert(handle, Pending { object, request, owner });
         handle as *mut fid
     }
 
@@ -59,16 +104,49 @@ impl ConnRequest {
     }
 }
 
-/// Takes the request behind a handle; a handle that is not waiting, or is of
-/// another provider, is -FI_EINVAL.
+/// Takes the request behind a handle, also from an endpoint that was opened with it; a handle that is
+/// not waiting, or is of another provider, is -FI_EINVAL.
 pub fn take_request<T: Any + Send>(handle: *const fid) -> Result<T> {
     let mut pending = pending();
     let entry = pending.remove(&(handle as usize)).ok_or(Error::INVAL)?;
     debug_assert_eq!(entry.object.c.fclass, FI_CLASS_CONNREQ as usize);
-    match entry.request.downcast::<T>() {
-        Ok(request) => Ok(*request),
+    let request = match entry.request {
+        PendingRequest::Waiting(request) => match request.downcast::<T>() {
+            Ok(request) => return Ok(*request),
+            Err(request) => PendingRequest::Waiting(request),
+        },
+        PendingRequest::OfEndpoint(slot) => {
+            let shared = slot.upgrade().ok_or(Error::INVAL)?;
+            match shared.downcast::<Mutex<Option<T>>>() {
+                Ok(slot) => return lock(&slot).take().ok_or(Error::INVAL),
+                Err(_) => PendingRequest::OfEndpoint(slot),
+            }
+        }
+    };
+    pending.insert(handle as usize, Pending { request, ..entry });
+    Err(Error::INVAL)
+}
+
+/// Takes the request behind a handle for an endpoint that is opened with it. The application may still
+/// reject it by its handle. Errors as for [`take_request`]; one endpoint alone can be opened with it.
+pub fn request_of_endpoint<T: Any + Send>(handle: *const fid) -> Result<EndpointRequest<T>> {
+    let mut all = pending();
+    let entry = all.remove(&(handle as usize)).ok_or(Error::INVAL)?;
+    let Pending { object, request: PendingRequest::Waiting(request), owner } = entry else {
+        all.insert(handle as usize, entry);
+        return Err(Error::INVAL);
+    };
+    match request.downcast::<T>() {
+        Ok(request) => {
+            let slot = Arc::new(Mutex::new(Some(*request)));
+            let shared: Arc<dyn Any + Send + Sync> = slot.clone();
+            let request = PendingRequest::OfEndpoint(Arc::downgrade(&shared));
+            all.insert(handle as usize, Pending { object: object.clone(), request, owner });
+            Ok(EndpointRequest { slot, object })
+        }
         Err(request) => {
-            pending.insert(handle as usize, Pending { request, ..entry });
+            let request = PendingRequest::Waiting(request);
+            all.insert(handle as usize, Pending { object, request, owner });
             Err(Error::INVAL)
         }
     }
@@ -88,5 +166,24 @@ mod tests {
         let other = ConnRequest::keep(6u8, 2);
         ConnRequest::drop_all_of(2);
         assert_eq!(take_request::<u8>(other), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn a_request_of_an_endpoint_can_be_rejected_until_it_is_accepted() {
+        let handle = ConnRequest::keep(7u8, 3);
+        assert!(request_of_endpoint::<u16>(handle).is_err());
+        let own = request_of_endpoint::<u8>(handle).unwrap();
+        assert_eq!(own.look(|request| *request), Some(7));
+        assert!(request_of_endpoint::<u8>(handle).is_err());
+        assert_eq!(take_request::<u16>(handle), Err(Error::INVAL));
+        assert_eq!(take_request::<u8>(handle), Ok(7));
+        assert_eq!((own.take(), own.look(|request| *request)), (None, None));
+        let handle = ConnRequest::keep(8u8, 3);
+        let own = request_of_endpoint::<u8>(handle).unwrap();
+        assert_eq!(own.take(), Some(8));
+        assert_eq!(take_request::<u8>(handle), Err(Error::INVAL));
+        let handle = ConnRequest::keep(9u8, 3);
+        drop(request_of_endpoint::<u8>(handle).unwrap());
+        assert_eq!(take_request::<u8>(handle), Err(Error::INVAL));
     }
 }

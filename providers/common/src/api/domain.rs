@@ -4,10 +4,11 @@ use super::imported::ImportedSrx;
 use super::stx::Stx;
 use super::{Atomic, Domain, Endpoint, RxAttr, atomic, collective, opened, trigger};
 use crate::abi::{
-    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_PEER, FI_TAGGED, c_enum,
-    fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_datatype, fi_hmem_iface, fi_info,
-    fi_mr_attr, fi_op, fi_ops, fi_ops_av, fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr,
-    fi_tx_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
+    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_PEER, FI_REG_MR,
+    FI_TAGGED, c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cntr_events, fi_cq_attr,
+    fi_datatype, fi_hmem_iface, fi_info, fi_mr_attr, fi_op, fi_ops, fi_ops_av, fi_ops_domain,
+    fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain,
+    fid_ep, fid_mr, fid_poll, fid_stx,
 };
 use crate::atomic::AtomicKind;
 use crate::av::{self, Av};
@@ -15,13 +16,14 @@ use crate::boundary::answer;
 use crate::cntr::{Cntr, CntrWatch};
 use crate::coll;
 use crate::cq::{Cq, OnDomain};
+use crate::eq::{DomainEq, Eq};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, ops, unbuilt};
 use crate::imports::SrxOwner;
 use crate::info::InfoRef;
 use crate::later::{self, Attended, Later};
 use crate::mr::Mr;
-use crate::object::{Parent, Users};
+use crate::object::{Object, Parent, Users};
 use crate::poll::PollSet;
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
@@ -38,6 +40,8 @@ pub struct DomainFid<D> {
     /// What the domain does when no lock is held, if it was opened for such.
     pub(super) later: Option<Arc<Later>>,
     progress: Arc<dyn Progress>,
+    /// The event queue of objects of the domain that have none of their own (fi_domain_bind).
+    eq: DomainEq,
     /// The provider's part, with a count of its own for what outlives the fid.
     pub(crate) inner: Arc<D>,
 }
@@ -111,7 +115,7 @@ impl<D> std::fmt::Debug for DomainFid<D> {
 
 impl<D: Domain> DomainFid<D> {
     const FID_OPS: &'static fi_ops =
-        &fi_ops { control: Some(trigger::control::<D>), ..ops(close::<D>) };
+        &fi_ops { control: Some(trigger::control::<D>), bind: Some(bind::<D>), ..ops(close::<D>) };
 
     const OPS: &'static fi_ops_domain = &fi_ops_domain {
         size: size_of::<fi_ops_domain>(),
@@ -160,6 +164,7 @@ impl<D: Domain> DomainFid<D> {
             fabric: on.parent,
             later,
             progress,
+            eq: DomainEq::default(),
             inner: Arc::new(inner),
         }))
     }
@@ -178,6 +183,7 @@ impl<D: Domain> DomainFid<D> {
             parent,
             progress: self.progress.clone(),
             later: self.later.clone(),
+            eq: self.eq.clone(),
         }
     }
 
@@ -205,8 +211,27 @@ unsafe extern "C" fn close<D: Domain>(fid: *mut fid) -> c_int {
         opened::remove_domain(fid.cast());
         // SAFETY: see above; nothing of ours uses it any more.
         let domain = unsafe { DomainFid::<D>::take(fid.cast()) };
+        domain.eq.leave();
         domain.fabric.leave();
         Ok(())
+    })
+}
+
+unsafe extern "C" fn bind<D: Domain>(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
+    answer("fi_domain_bind", || {
+        if bfid.is_null() {
+            return Err(Error::INVAL);
+        }
+        // Registration is never asynchronous (FI_REG_MR).
+        if flags & FI_REG_MR != 0 {
+            return Err(Error::NOSYS);
+        }
+        if flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        // SAFETY: see above; the application binds an open event queue.
+        let (domain, eq) = unsafe { (DomainFid::<D>::from_c(fid.cast())?, Eq::from_fid(bfid)?) };
+        domain.eq.set(eq)
     })
 }
 
@@ -242,7 +267,8 @@ unsafe extern "C" fn av_open<D: Domain>(
             open_on::<D, Av, _>(domain, out, |domain| {
                 let settings = domain.inner.settings();
                 let (format, sharing) = (settings.addr_format, settings.sharing);
-                let av = Av::open(domain.parent(), format, sharing, attr.as_mut(), context)?;
+                let av = Av::open(domain.parent(), format, sharing, attr.as_mut(), context)?
+                    .with_default_eq(domain.eq.clone());
                 Ok(av.with_ops(&AV_OPS))
             })
         }
@@ -292,6 +318,11 @@ unsafe extern "C" fn cntr_open<D: Domain>(
                 xpu_ctx: std::ptr::null_mut(),
             });
             open_on::<D, Cntr, _>(domain, out, |domain| {
+                let bytes =
+                    |attr: &fi_cntr_attr| attr.events == fi_cntr_events::FI_CNTR_EVENTS_BYTES;
+                if !D::COUNTS_BYTES && attr.as_ref().is_some_and(bytes) {
+                    return Err(Error::NOSYS);
+                }
                 Cntr::open(domain.for_queue(), attr.as_ref(), context)
             })
         }
@@ -329,6 +360,7 @@ unsafe fn open_endpoint<D: Domain>(
                 // gives.
                 return Err(Error::INVAL);
             }
+            domain.inner.settings().check_endpoint(info)?;
             let inner = domain.inner.endpoint(info)?;
             Ok(EpFid::open(inner, info, domain.ground(parent), context))
         })
@@ -373,6 +405,7 @@ unsafe extern "C" fn scalable_ep<D: Domain>(
             let info = InfoRef::from_c(info)?;
             open_on::<D, EpFid<D::Endpoint>, _>(domain, out, |domain| {
                 let parent = domain.parent();
+                domain.inner.settings().check_endpoint(info)?;
                 let inner = domain.inner.scalable_ep(info)?;
                 Ok(EpFid::open_scalable(inner, info, domain.ground(parent), context))
             })

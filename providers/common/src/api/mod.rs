@@ -35,7 +35,7 @@ pub use crate::operation::{
     AtomicOp, PlainSend, ReadOp, RecvOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
 };
 pub use crate::reserved::{MULTICAST_ADDR, is_group};
-pub use connreq::{ConnRequest, take_request};
+pub use connreq::{ConnRequest, EndpointRequest, request_of_endpoint, take_request};
 pub use domain::{DomainFid, NewDomain};
 pub use ep::{Bindings, EpFid};
 pub use fabric::{FabricFid, getinfo_entry, open_fabric};
@@ -130,6 +130,8 @@ pub trait Domain: Send + Sync + Sized + 'static {
     /// Endpoints may take their receives from another provider's queue
     /// ([`Endpoint::import`]).
     const IMPORTS: bool = false;
+    /// Counters of the domain can count bytes (FI_CNTR_EVENTS_BYTES).
+    const COUNTS_BYTES: bool = true;
     /// Opens a scalable endpoint: an address, of which only the name, the address
     /// vector, [`Endpoint::context`], [`Endpoint::enable`] and [`Endpoint::close`]
     /// are used.

@@ -347,10 +347,9 @@ unsafe extern "C" fn reject<P: PassiveEp>(
         // up, not followed.
         unsafe {
             let pep = PepFid::<P>::from_c(pep)?;
-            if param_len > pep.inner.cm_data_size() {
-                return Err(Error::INVAL);
-            }
-            (pep.reject)(handle, bytes(param, param_len))
+            // What no message has room for is cut off (fi_cm(3)).
+            let len = param_len.min(pep.inner.cm_data_size());
+            (pep.reject)(handle, bytes(param, len))
         }
     })
 }

@@ -160,6 +160,7 @@ impl<E: Endpoint> EpFid<E> {
                 parent: Parent::new(sep.ground.parent.kept().clone(), sep.users.clone()),
                 progress: sep.ground.progress.clone(),
                 later: sep.ground.later.clone().filter(|_| caps & FI_TRIGGER != 0),
+                eq: sep.ground.eq.clone(),
             },
             scalable: None,
             sep: Some(self.shared.clone()),

@@ -4,11 +4,12 @@ use crate::addr::Addr;
 use crate::av::AvSharing;
 use crate::buf::SegmentLimit;
 use crate::error::{Error, Result};
-use crate::info::InfoRef;
+use crate::info::{EndpointLimits, InfoRef, ProviderOffer};
 use crate::later;
 use crate::lock::{Gate, Level};
 use crate::mr::MrTable;
 use crate::progress::{Progress, Thread};
+use crate::provider::Provider;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -35,6 +36,8 @@ pub struct DomainSettings {
     pub(crate) sharing: AvSharing,
     /// How many segments a transfer may have.
     pub segments: SegmentLimit,
+    /// What endpoints may be opened with, and the provider that offers it.
+    limits: Option<(&'static Provider, EndpointLimits)>,
     /// The domain's registered memory regions.
     pub regions: Arc<MrTable>,
     thread: Mutex<Option<Thread>>,
@@ -66,10 +69,37 @@ impl DomainSettings {
             addr_format,
             sharing: AvSharing::Never,
             segments: SegmentLimit::default(),
+            limits: None,
             regions: Arc::new(MrTable::new(attr.mr_mode)),
             thread: Mutex::new(None),
             attended: OnceLock::new(),
         })
+    }
+
+    /// For a provider whose endpoints are opened with no more than is in these offers, or in the
+    /// domain's own `info`.
+    pub fn with_offers<'a>(
+        self,
+        provider: &'static Provider,
+        offers: impl IntoIterator<Item = &'a ProviderOffer>,
+        info: InfoRef<'_>,
+    ) -> Self {
+        let mut limits = EndpointLimits::of(offers);
+        if limits.has_type(info) {
+            limits.admit(info);
+        }
+        Self { limits: Some((provider, limits)), ..self }
+    }
+
+    /// Checks what an endpoint is opened with: -FI_ENODATA, and a line in the log for each, if
+    /// attributes are beyond what is offered.
+    pub(crate) fn check_endpoint(&self, info: InfoRef<'_>) -> Result {
+        let Some((provider, limits)) = &self.limits else { return Ok(()) };
+        let refusals = limits.check(info);
+        for refusal in &refusals {
+            crate::log!(*provider, WARN, EP_CTRL, "fi_endpoint refused: {refusal}");
+        }
+        if refusals.is_empty() { Ok(()) } else { Err(Error::NODATA) }
     }
 
     /// For a provider that says what address vectors may be.

@@ -5,7 +5,7 @@
 //! an entry is written. Descriptor handed to the application (FI_WAIT_FD),
 //! blocking reads and wait sets all use it; FI_WAIT_MUTEX_COND also gets a
 //! condition variable for the application to sleep on.
-use crate::abi::{c_enum, fi_mutex_cond, fi_wait_obj};
+use crate::abi::{c_enum, fi_mutex_cond, fi_wait_obj, fi_wait_pollfd};
 use crate::boundary::end_if_cancelled;
 use crate::error::{Error, Result};
 use crate::primitives::{
@@ -30,6 +30,8 @@ pub enum WaitKind {
     None,
     /// FI_WAIT_FD, and FI_WAIT_UNSPEC, which leaves the choice to us.
     Fd,
+    /// FI_WAIT_POLLFD: a list of descriptors, which has one here and never changes.
+    PollFd,
     /// FI_WAIT_MUTEX_COND: the application sleeps on a condition variable itself.
     MutexCond,
     /// FI_WAIT_YIELD: a blocking read gives up the processor between looks.
@@ -38,7 +40,7 @@ pub enum WaitKind {
 
 impl WaitKind {
     /// The kind for a `wait_obj` field; FI_WAIT_SET is for the caller to look
-    /// at first, FI_WAIT_POLLFD is not built.
+    /// at first.
     pub fn from_attr(wait_obj: c_enum<fi_wait_obj>) -> Result<Self> {
         use fi_wait_obj::*;
         Ok(match wait_obj {
@@ -46,7 +48,7 @@ impl WaitKind {
             w if w == FI_WAIT_UNSPEC || w == FI_WAIT_FD || w == FI_WAIT_SET => Self::Fd,
             w if w == FI_WAIT_MUTEX_COND => Self::MutexCond,
             w if w == FI_WAIT_YIELD => Self::Yield,
-            w if w == FI_WAIT_POLLFD => return Err(Error::NOSYS),
+            w if w == FI_WAIT_POLLFD => Self::PollFd,
             _ => return Err(Error::INVAL),
         })
     }
@@ -62,6 +64,7 @@ impl WaitKind {
         let kind = match self {
             Self::None => fi_wait_obj::FI_WAIT_NONE,
             Self::Fd => fi_wait_obj::FI_WAIT_FD,
+            Self::PollFd => fi_wait_obj::FI_WAIT_POLLFD,
             Self::MutexCond => fi_wait_obj::FI_WAIT_MUTEX_COND,
             Self::Yield => fi_wait_obj::FI_WAIT_YIELD,
         };
@@ -177,6 +180,9 @@ pub(crate) use cancellable;
 /// Bit of [`Wait::armed`]: the application may block on the wait object itself. Nothing tells us
 /// when it stops doing so.
 const APPLICATION: usize = 1 << (usize::BITS - 1);
+
+/// The number of the list of descriptors of FI_WAIT_POLLFD, which stays the same.
+const POLL_FDS: u64 = 1;
 
 /// Epoll tokens: the wait object's own event descriptor, or a source of progress.
 const OWN: u64 = 0;
@@ -493,8 +499,8 @@ impl Wait {
     /// FI_GETWAIT: fills what the application passed for this kind.
     ///
     /// # Safety
-    /// `arg` points to an int for FI_WAIT_FD, to a `struct fi_mutex_cond` for
-    /// FI_WAIT_MUTEX_COND.
+    /// `arg` points to an int for FI_WAIT_FD, to a `struct fi_wait_pollfd` with as many entries as
+    /// that says for FI_WAIT_POLLFD, to a `struct fi_mutex_cond` for FI_WAIT_MUTEX_COND.
     pub unsafe fn get(&self, arg: *mut c_void) -> Result {
         if arg.is_null() {
             return Err(Error::INVAL);
@@ -503,6 +509,22 @@ impl Wait {
             (WaitKind::Fd, _) => {
                 // SAFETY: by this function's contract.
                 unsafe { arg.cast::<c_int>().write(self.fd()) };
+                Ok(())
+            }
+            (WaitKind::PollFd, _) => {
+                // SAFETY: by this function's contract.
+                let list = unsafe { &mut *arg.cast::<fi_wait_pollfd>() };
+                let room = std::mem::replace(&mut list.nfds, 1);
+                list.change_index = POLL_FDS;
+                if room == 0 {
+                    return Err(Error::TOOSMALL);
+                }
+                if list.fd.is_null() {
+                    return Err(Error::INVAL);
+                }
+                let entry = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: by this function's contract.
+                unsafe { list.fd.write(entry) };
                 Ok(())
             }
             (WaitKind::MutexCond, Some(pair)) => {

@@ -15,7 +15,7 @@ use crate::addr::{self, Addr, AddrList};
 use crate::addr_table::SharedAddrTable;
 use crate::boundary::answer;
 use crate::cq::Context;
-use crate::eq::{Eq, EqEvent, FidPtr};
+use crate::eq::{DomainEq, Eq, EqEvent, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, unbuilt};
 use crate::object::{Base, Object, Parent, fid_ops};
@@ -53,9 +53,16 @@ struct Table {
     listeners: Vec<Weak<dyn AvListener>>,
     /// Indices that other processes gave addresses, of which listeners have not heard.
     untold: Vec<u32>,
+    /// The application chooses what completions report (FI_AV_USER_ID).
+    user_ids: bool,
 }
 
 impl Table {
+    /// What completions report for an index for which the application has chosen nothing.
+    fn default_id(&self, index: u32) -> fi_addr_t {
+        if self.user_ids { FI_ADDR_NOTAVAIL } else { u64::from(index) }
+    }
+
     /// Copies the records of `shared` that are new.
     fn catch_up(&mut self, shared: &SharedAddrTable) {
         for addr in shared.since(self.entries.slots() as u32) {
@@ -63,7 +70,7 @@ impl Table {
             let (addr, uses) = addr.map_or((Addr::any(shared.format()), 0), |addr| (addr, 1));
             let entry = AvEntry { addr: addr.clone(), uses, id: 0, firewalled: false };
             let index = self.entries.insert(entry);
-            self.entries[index].id = u64::from(index);
+            self.entries[index].id = self.default_id(index);
             if uses > 0 {
                 self.index.insert(addr, index);
                 self.untold.push(index);
@@ -125,9 +132,9 @@ pub struct Av {
     /// of changes in order. Taken before all other locks.
     news: Mutex<()>,
     eq: OnceLock<Arc<Eq>>,
+    /// The event queue of the domain, for a vector that is bound to none.
+    default_eq: DomainEq,
     events: bool,
-    /// The application chooses what completions report (FI_AV_USER_ID).
-    user_ids: bool,
     /// How many of the highest bits of an fi_addr_t name a peer's receive context (fi_rx_addr).
     rx_ctx_bits: u32,
     /// The table of a vector that processes share.
@@ -218,13 +225,13 @@ impl Av {
                 if attr.map_addr.is_null() {
                     attr.map_addr = std::ptr::without_provenance_mut(MAP_ADDR);
                 }
-            } else if read_only && sharing == AvSharing::ByName {
+            } else if read_only {
                 return Err(Error::INVAL);
             }
             events = attr.flags & abi::FI_EVENT != 0;
             user_ids = attr.flags & abi::FI_AV_USER_ID != 0;
         }
-        let mut table = Table::default();
+        let mut table = Table { user_ids, ..Table::default() };
         if let Some(shared) = &shared {
             table.catch_up(shared);
         }
@@ -234,8 +241,8 @@ impl Av {
             table: Mutex::new(table),
             news: Mutex::new(()),
             eq: OnceLock::new(),
+            default_eq: DomainEq::default(),
             events,
-            user_ids,
             rx_ctx_bits,
             shared,
             owner,
@@ -249,6 +256,19 @@ impl Av {
             av.c.ops = std::ptr::from_ref(ops).cast_mut();
         }
         self
+    }
+
+    /// The vector, just opened, whose events go to this queue of its domain if it is bound to none.
+    pub(crate) fn with_default_eq(mut self: Arc<Self>, eq: DomainEq) -> Arc<Self> {
+        if let Some(av) = Arc::get_mut(&mut self) {
+            av.default_eq = eq;
+        }
+        self
+    }
+
+    /// Where events of the vector go.
+    fn event_queue(&self) -> Result<&Arc<Eq>> {
+        self.eq.get().or_else(|| self.default_eq.get()).ok_or(Error::NOEQ)
     }
 
     fn news(&self) -> MutexGuard<'_, ()> {
@@ -423,7 +443,7 @@ impl Av {
         }
         let index =
             table.entries.insert(AvEntry { addr: addr.clone(), uses: 1, id: 0, firewalled: false });
-        table.entries[index].id = id.unwrap_or(u64::from(index));
+        table.entries[index].id = id.unwrap_or(table.default_id(index));
         table.index.insert(addr.clone(), index);
         let listeners = table.listeners.clone();
         drop(table);
@@ -552,7 +572,7 @@ impl Av {
         if sync && context.is_null() {
             return Err(Error::INVAL);
         }
-        let eq = if self.events { Some(self.eq.get().ok_or(Error::NOEQ)?) } else { None };
+        let eq = if self.events { Some(self.event_queue()?) } else { None };
         let fid = FidPtr((&raw const self.c.fid).cast_mut());
         let mut inserted = 0;
         for (index, addr) in addrs.enumerate() {
@@ -894,7 +914,7 @@ unsafe extern "C" fn set_user_id(
         // SAFETY: see above.
         let av = unsafe { Av::from_c(av) }?;
         // Only a vector opened with FI_AV_USER_ID has ids.
-        if av.user_ids { av.set_id(addr, id) } else { Err(Error::NOSYS) }
+        if av.table().user_ids { av.set_id(addr, id) } else { Err(Error::NOSYS) }
     })
 }
 
@@ -1133,7 +1153,7 @@ mod tests {
         attr.flags = abi::FI_READ;
         let (ip, string) = (abi::FI_SOCKADDR_IN as u64, abi::FI_ADDR_STR as u64);
         assert_eq!(open(AvSharing::ByName, ip, &mut attr).err(), Some(Error::INVAL));
-        assert!(open(AvSharing::Never, ip, &mut attr).is_ok());
+        assert_eq!(open(AvSharing::Never, ip, &mut attr).err(), Some(Error::INVAL));
         (attr.name, attr.flags) = (name.as_ptr(), 0);
         assert_eq!(open(AvSharing::Never, ip, &mut attr).err(), Some(Error::NOSYS));
         assert_eq!(open(AvSharing::ByName, string, &mut attr).err(), Some(Error::NOSYS));

@@ -314,6 +314,18 @@ impl Object<fid_cntr> for Cntr {
             abi::FI_GETWAIT => unsafe { self.wait()?.ok_or(Error::NODATA)?.get(arg) },
             // SAFETY: FI_GETWAITOBJ passes an enum fi_wait_obj.
             abi::FI_GETWAITOBJ => unsafe { self.wait.kind().tell(arg) },
+            // Counters have no operational flags.
+            abi::FI_GETOPSFLAG | abi::FI_SETOPSFLAG => {
+                // SAFETY: both pass a pointer to the flags (fi_cntr(3)).
+                let flags = unsafe { arg.cast::<u64>().as_mut() }.ok_or(Error::INVAL)?;
+                match command {
+                    abi::FI_SETOPSFLAG if *flags != 0 => Err(Error::BADFLAGS),
+                    _ => {
+                        *flags = 0;
+                        Ok(())
+                    }
+                }
+            }
             _ => Err(Error::NOSYS),
         }
     }

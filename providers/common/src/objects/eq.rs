@@ -19,7 +19,7 @@ use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, RwLock, Weak};
+use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 /// A fid's address: what events name their object by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -554,4 +554,32 @@ unsafe extern "C" fn eq_strerror(
 ) -> *const c_char {
     // SAFETY: `buf` is null or has `len` bytes, as the caller says.
     unsafe { error_text(prov_errno, buf, len) }
+}
+
+/// The event queue of a domain, if the application has bound one, which cannot be closed before
+/// (fi_domain(3)).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DomainEq(Arc<OnceLock<Arc<Eq>>>);
+
+impl DomainEq {
+    /// The queue, for an object that has none of its own.
+    pub(crate) fn get(&self) -> Option<&Arc<Eq>> {
+        self.0.get()
+    }
+
+    /// Binds a queue: -FI_EINVAL if there is one.
+    pub(crate) fn set(&self, eq: Arc<Eq>) -> Result {
+        eq.add_user();
+        self.0.set(eq).map_err(|eq| {
+            eq.remove_user();
+            Error::INVAL
+        })
+    }
+
+    /// Lets go of the queue: the domain is closed.
+    pub(crate) fn leave(&self) {
+        if let Some(eq) = self.get() {
+            eq.remove_user();
+        }
+    }
 }

@@ -3,7 +3,7 @@ use super::config::config;
 use crate::plug_in::{self, iface, provider, variable};
 use ofi_provider::abi::{FI_PROTO_SOCK_TCP, FI_PROTO_XNET};
 use ofi_provider::error::Result;
-use ofi_provider::info::{InfoChain, InfoQuery, IpProvider, ip_getinfo};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, IpProvider, ProviderOffer, ip_getinfo};
 use ofi_stream::offer::{OfferLimits, offers};
 use std::sync::OnceLock;
 
@@ -28,14 +28,20 @@ pub(crate) fn limits() -> &'static OfferLimits {
     })
 }
 
+/// What this plug-in offers to an application with these hints.
+pub(crate) fn offered(api: u32, hints: Option<InfoRef<'_>>) -> Result<Vec<ProviderOffer>> {
+    let mut offers = offers(limits(), api, hints)?;
+    offers.iter_mut().for_each(plug_in::current().offered);
+    Ok(offers)
+}
+
 /// The infos for a query.
 pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let prov = provider();
     let io_uring = config().io_uring.then(|| format!("{} is on", variable(c"io_uring")));
     config().engine.local.explain(prov, io_uring.as_deref());
     config().engine.secret.explain(prov);
-    let mut offers = offers(limits(), query.version, query.hints)?;
-    offers.iter_mut().for_each(plug_in::current().offered);
+    let offers = offered(query.version, query.hints)?;
     let prov = IpProvider {
         name: prov.name(),
         offers: &offers,

@@ -9,7 +9,7 @@ use core::time::Duration;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, SegmentLimit, Way};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery};
+use ofi_provider::info::{API_VERSION, InfoChain, InfoQuery, ProviderOffer};
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, PollEvent};
 use ofi_stream::engine::{CONNECT_TIMEOUT, Courier};
@@ -106,6 +106,10 @@ fn ring() -> Option<Box<Ring>> {
 impl LinkProvider for Sockets {
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         info::getinfo(query)
+    }
+
+    fn offers() -> Result<Vec<ProviderOffer>> {
+        info::offered(API_VERSION, None)
     }
 
     fn segments() -> SegmentLimit {

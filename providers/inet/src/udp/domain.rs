@@ -1,6 +1,6 @@
 //! Fabrics and domains.
 use super::ep::{UdpEngine, UdpEp};
-use super::info::QUEUE_SIZE;
+use super::info::{QUEUE_SIZE, offer};
 use crate::plug_in;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_SOURCE, fi_ep_type};
@@ -24,7 +24,8 @@ impl Fabric for UdpFabric {
 
     fn domain(&self, info: InfoRef<'_>, _api_version: u32) -> Result<NewDomain> {
         plug_in::current().tell();
-        let settings = DomainSettings::new(info, false)?;
+        let settings =
+            DomainSettings::new(info, false)?.with_offers(plug_in::provider(), &[offer()?], info);
         let engine = UdpEngine::new(settings.level.clone())?;
         Ok(UdpDomain { engine, settings }.into())
     }

@@ -24,7 +24,8 @@ pub(crate) const QUEUE_SIZE: usize = 1024;
 const IOV_LIMIT: usize = 4;
 const OBJECTS: usize = 256;
 
-fn offer() -> Result<ProviderOffer> {
+/// What this provider offers.
+pub(crate) fn offer() -> Result<ProviderOffer> {
     let mut most = InfoBuf::new()?;
     most.set_caps(TX_CAPS | RX_CAPS | DOMAIN_CAPS);
 

@@ -98,6 +98,8 @@ pub(crate) struct LnxTransfer {
     pub(crate) flags: u64,
     /// The flags of its completion entry: FI_SEND | FI_TAGGED …
     pub(crate) kind: u64,
+    /// The application's bytes.
+    pub(crate) len: usize,
 }
 
 /// The way that a transfer takes.
@@ -380,7 +382,7 @@ impl LnxEngine {
             Ok(complete) => {
                 owner.tx.handed_on();
                 if complete {
-                    owner.tx.reported(Completion::of(about.context, about.kind, 0));
+                    owner.tx.reported(Completion::of(about.context, about.kind, about.len));
                 } else if about.flags & FI_COMPLETION != 0 {
                     // The core may have told already that it is over.
                     owner.turns.begin();

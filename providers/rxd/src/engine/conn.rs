@@ -127,6 +127,8 @@ pub(super) struct RxdConn {
     urgent: bool,
     smoothed: Option<(Duration, Duration)>,
     retries: u32,
+    /// When what the peer does not answer was first sent again.
+    silent_since: Option<Instant>,
     pub(super) deadline: Option<Instant>,
 
     /// The number that is expected next, and what came early.
@@ -194,6 +196,7 @@ impl RxdConn {
             urgent: false,
             smoothed: None,
             retries: 0,
+            silent_since: None,
             deadline: None,
             expected: 0,
             early: BTreeMap::new(),
@@ -531,18 +534,25 @@ impl RxdConn {
         self.flight.is_empty().then_some(base)
     }
 
-    /// Called when the deadline has passed. False if the peer is gone.
-    pub(super) fn expired(&mut self, now: Instant) -> bool {
+    /// Called when the deadline has passed. False if the peer is gone: if it was asked
+    /// [`MOST_RETRIES`] times, or has been silent for `limit`.
+    pub(super) fn expired(&mut self, now: Instant, limit: Option<Duration>) -> bool {
         self.deadline = None;
         if self.stage == Acquaintance::Known && !self.waits_for_peer() {
             return true;
         }
         self.retries += 1;
-        if self.retries > MOST_RETRIES {
+        if self.retries == 1 {
+            self.silent_since = Some(now);
+        }
+        let over = limit.zip(self.silent_since).map(|(limit, since)| since + limit);
+        if self.retries > MOST_RETRIES || over.is_some_and(|over| over <= now) {
             return false;
         }
+        // The time is not over between two retries.
+        let next = |pause| over.map_or(now + pause, |over| over.min(now + pause));
         if self.flight.is_empty() && self.stage == Acquaintance::Known {
-            self.deadline = Some(now + self.rto().max(PROBE));
+            self.deadline = Some(next(self.rto().max(PROBE)));
             return true;
         }
         (0..self.flight.len()).for_each(|at| self.lose(at));
@@ -558,7 +568,7 @@ impl RxdConn {
         if !self.flight.is_empty() {
             self.back_off(LEAST_WINDOW);
         }
-        self.deadline = Some(now + self.rto());
+        self.deadline = Some(next(self.rto()));
         true
     }
 
@@ -719,7 +729,7 @@ mod tests {
         conn.take_ack(1, Ack { window: 0, here: 0b1, taken: 0 }, now).unwrap();
         assert!(!conn.has_lost());
         let now = conn.deadline.unwrap();
-        assert!(conn.expired(now) && conn.may_repeat());
+        assert!(conn.expired(now, None) && conn.may_repeat());
         assert_eq!(conn.take_lost(now).unwrap().0, 1);
     }
 
@@ -732,7 +742,7 @@ mod tests {
             let at = conn.deadline.unwrap();
             pauses.push(at - now);
             now = at;
-            if !conn.expired(now) {
+            if !conn.expired(now, None) {
                 break;
             }
             assert!(conn.take_lost(now).is_some());
@@ -744,12 +754,28 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_is_silent_for_longer_than_the_limit_is_given_up_then() {
+        let limit = Duration::from_secs(3);
+        let (mut conn, mut now) = conn(true);
+        send(&mut conn, 1, now);
+        let first = conn.deadline.unwrap();
+        loop {
+            now = conn.deadline.unwrap();
+            if !conn.expired(now, Some(limit)) {
+                break;
+            }
+            assert!(conn.take_lost(now).is_some());
+        }
+        assert_eq!(now - first, limit);
+    }
+
+    #[test]
     fn any_sign_of_the_peer_makes_it_a_living_one() {
         let (mut conn, mut now) = conn(true);
         send(&mut conn, 2, now);
         for _ in 0..3 * MOST_RETRIES {
             now = conn.deadline.unwrap();
-            assert!(conn.expired(now));
+            assert!(conn.expired(now, None));
             conn.take_ack(0, Ack { window: 0, here: 0, taken: 0 }, now).unwrap();
         }
     }

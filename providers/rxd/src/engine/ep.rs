@@ -458,7 +458,7 @@ impl RxdEngineEp {
                 conn.deadline = None;
                 continue;
             }
-            if !conn.expired(now) {
+            if !conn.expired(now, self.limits.config.peer_timeout) {
                 let who = &self.peers[conn.peer].addr;
                 ofi_provider::log_sparsely!(
                     &RXD,

@@ -655,10 +655,11 @@ impl RxdEngineEp {
                 self.ready.push(tx.conn);
             }
         }
+        let len = tx.answer.as_ref().map_or(tx.total, RecvBuf::len);
         // The application has its buffers back.
         tx.data = TxData::None;
         tx.answer = tx.answer.take().map(|_| RecvBuf::none());
-        let of = Completion::of(tx.context, tx.flags, 0);
+        let of = Completion::of(tx.context, tx.flags, len);
         #[cfg(test)]
         match ofi_simulation::planted() {
             Some(ofi_simulation::PlantedFault::LostCompletion) => return,

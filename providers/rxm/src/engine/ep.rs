@@ -16,7 +16,7 @@ use ofi_provider::av::Av;
 use ofi_provider::calls::CallPace;
 use ofi_provider::contexts::ContextPlace;
 use ofi_provider::core_provider::{self, CoreBuf, CoreEndpoint, Entries};
-use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::cq::{Completion, CompletionError};
 use ofi_provider::endpoint::{RdmAttr, count_links};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::facts::{EndpointErrors, EndpointPlace, PeersRetired, TransferTimes};
@@ -394,8 +394,7 @@ impl RxmEngineEp {
 
     /// Reports a transfer that is complete or has failed.
     #[inline]
-    pub(super) fn report(&mut self, context: Context, flags: u64, wanted: bool, result: Result) {
-        let of = Completion::of(context, flags, 0);
+    pub(super) fn report(&mut self, of: Completion, wanted: bool, result: Result) {
         match result {
             Ok(()) => self.ledger.done(of, wanted),
             Err(error) => {

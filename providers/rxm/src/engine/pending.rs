@@ -257,6 +257,8 @@ pub(super) struct TxOp {
     pub(super) context: Context,
     /// The flags of the completion entry.
     pub(super) flags: u64,
+    /// The application's bytes, as the completion entry and counters of bytes have them.
+    pub(super) len: usize,
     pub(super) report: bool,
     /// The application has its buffer back already (FI_INJECT).
     pub(super) injected: bool,
@@ -283,6 +285,7 @@ impl TxOp {
             conn,
             context,
             flags: kind | (flags & ASIDE),
+            len: 0,
             report,
             injected: flags & FI_INJECT != 0,
             fence: flags & FI_FENCE != 0,

@@ -37,7 +37,8 @@ const DIRECT_MIN: usize = 4096;
 const SPECIAL: u64 = FI_FENCE | DELIVERED | ASIDE;
 
 /// Completion levels that wait until the peer's endpoint has the message (fi_cq(3)).
-const DELIVERED: u64 = FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+const DELIVERED: u64 =
+    FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
 impl RxmEngineEp {
     /// fi_send and fi_tsend, in all their forms.
@@ -98,7 +99,7 @@ impl RxmEngineEp {
         }
         conn.sent.one(len);
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-        self.ledger.succeeded(Completion::of(op.context, flags, 0), report);
+        self.ledger.succeeded(Completion::of(op.context, flags, len), report);
         Some(true)
     }
 
@@ -144,6 +145,7 @@ impl RxmEngineEp {
         let todo = packet.unwrap_or(Todo::Send(message));
         let id = self.ops.insert(TxOp {
             copy: copy.map(|(kept, _)| kept),
+            len,
             ..TxOp::new(conn, op.context, flags, op.flags, todo)
         });
         self.conns[conn].sent.one(len);
@@ -164,8 +166,10 @@ impl RxmEngineEp {
         let conn = self.conn_to(op.src)?;
         let flags = self.behind_atomics(conn, op.flags) & !FI_INJECT;
         let ready = self.may_go(conn, flags);
+        let len = op.buf.len();
         let todo = Todo::Read { buf: op.buf, from: op.remote };
-        let id = self.ops.insert(TxOp::new(conn, op.context, FI_RMA | FI_READ, flags, todo));
+        let new = TxOp::new(conn, op.context, FI_RMA | FI_READ, flags, todo);
+        let id = self.ops.insert(TxOp { len, ..new });
         self.start(id, conn, ready)
     }
 
@@ -190,7 +194,8 @@ impl RxmEngineEp {
         } else {
             Todo::Write { buf: op.buf, to, data, flags }
         };
-        let id = self.ops.insert(TxOp::new(conn, op.context, FI_RMA | FI_WRITE, fenced, todo));
+        let new = TxOp::new(conn, op.context, FI_RMA | FI_WRITE, fenced, todo);
+        let id = self.ops.insert(TxOp { len, ..new });
         self.conns[conn].sent.one(len);
         self.start(id, conn, ready)
     }
@@ -252,6 +257,7 @@ impl RxmEngineEp {
         let what =
             AtomicHeader { datatype: op.operation.datatype(), op: op.operation.op(), places };
         let id = self.ops.insert(TxOp {
+            len: op.source.len().max(op.result.len()),
             answer: Some(op.result),
             ..TxOp::new(conn, op.context, FI_ATOMIC | access, op.flags, Todo::Wait)
         });
@@ -932,11 +938,11 @@ impl RxmEngineEp {
         match ofi_simulation::planted() {
             Some(ofi_simulation::PlantedFault::LostCompletion) => return,
             Some(ofi_simulation::PlantedFault::SecondCompletion) => {
-                self.report(op.context, op.flags, op.report, result);
+                self.report(Completion::of(op.context, op.flags, op.len), op.report, result);
             }
             _ => {}
         }
-        self.report(op.context, op.flags, op.report, result);
+        self.report(Completion::of(op.context, op.flags, op.len), op.report, result);
     }
 
     /// Forgets a transfer.

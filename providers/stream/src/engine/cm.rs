@@ -156,7 +156,38 @@ impl<N: Net> StreamState<N> {
             self.net.dial_as(identity.secret.as_ref(), &identity.local, identity.keep_port, to)?;
         let mut conn = StreamConn::new(link, Stage::Connecting, ep_id);
         conn.param = param;
-        self.add_conn(conn)
+        let id = self.add_conn(conn)?;
+        if let Some(limit) = N::Link::settings().connect_timeout {
+            let at = self.net.now() + limit;
+            self.awaited.push_back((id, self.conns[id].serial, at));
+            self.wake_at(at);
+        }
+        Ok(id)
+    }
+
+    /// Ends connections whose peers have not answered in time. Returns when to look at the next one.
+    fn end_unanswered(&mut self, now: Instant) -> Option<Instant> {
+        while let Some(&(id, serial, at)) = self.awaited.front() {
+            if at > now {
+                return Some(at);
+            }
+            self.awaited.pop_front();
+            let waits = |conn: &&StreamConn<N>| {
+                conn.serial == serial
+                    && matches!(conn.stage, Stage::Connecting | Stage::AwaitResponse)
+            };
+            if let Some(conn) = self.conns.get(id).filter(waits) {
+                ofi_provider::log_sparsely!(
+                    N::Link::provider(),
+                    WARN,
+                    EP_CTRL,
+                    "{} does not answer a connection request: what waits for it fails",
+                    peer_text(peer_of(&conn.link))
+                );
+                self.fail(id, Error::TIMEDOUT);
+            }
+        }
+        None
     }
 
     /// Starts a connection to an RDM peer, which takes the transfers that wait for the peer.
@@ -948,6 +979,9 @@ impl<N: Net> StreamState<N> {
         let now = self.net.now();
         let (complete, mut next) = self.callers.end_silence(now);
         complete.into_iter().for_each(|id| self.called(id));
+        if let Some(at) = self.end_unanswered(now) {
+            next = Some(next.map_or(at, |next| next.min(at)));
+        }
         let mut due = Vec::new();
         for (ep_id, ep) in self.eps.iter() {
             for (peer, entry) in ep.peers.iter() {

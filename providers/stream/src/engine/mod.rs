@@ -192,6 +192,7 @@ impl<N: Net> StreamEngine<N> {
             left_in: 0,
             left: Burst::default(),
             callers: Callers::new(TOKEN_CALLER, usize::MAX),
+            awaited: VecDeque::new(),
             calls: CallPace::default(),
             line: VecDeque::new(),
             guests: VecDeque::new(),

@@ -97,6 +97,10 @@ pub struct StreamState<N: Net> {
     pub(super) left: Burst,
     /// Accepted connections whose request is not complete yet.
     pub(super) callers: Callers<N::Link>,
+    /// Connections whose peers are to answer within a time
+    /// ([`StreamSettings::connect_timeout`](crate::settings::StreamSettings::connect_timeout)), with their
+    /// serial numbers and the ends of that, earliest first.
+    pub(super) awaited: VecDeque<(u32, u64, Instant)>,
     /// Our calls of RDM peers that are under way, and those that wait for their turn: the number of
     /// an endpoint and of its peer, which may have been called or forgotten since.
     pub(super) calls: CallPace,

@@ -6,7 +6,7 @@ use crate::wire::CM_DATA_MAX;
 use core::ffi::c_int;
 use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR};
 use ofi_provider::addr::Addr;
-use ofi_provider::api::destination;
+use ofi_provider::api::{EndpointRequest, destination};
 use ofi_provider::core_provider::OPT_SOURCE;
 use ofi_provider::endpoint::{EndpointAside, RdmEndpoint, RdmEngine, put_number};
 use ofi_provider::error::{Error, Result};
@@ -20,7 +20,7 @@ pub struct StreamAside<L> {
     /// The address fi_connect connects to if it is given none.
     dest: Option<Addr>,
     /// The request the endpoint was opened with, until fi_accept.
-    request: Mutex<Option<StreamRequest<L>>>,
+    request: Mutex<Option<EndpointRequest<StreamRequest<L>>>>,
 }
 
 impl<L> Default for StreamAside<L> {
@@ -33,12 +33,12 @@ impl<L> StreamAside<L> {
     pub(crate) fn new(
         kind: StreamEpKind,
         dest: Option<Addr>,
-        request: Option<StreamRequest<L>>,
+        request: Option<EndpointRequest<StreamRequest<L>>>,
     ) -> Self {
         Self { kind, dest, request: Mutex::new(request) }
     }
 
-    fn request(&self) -> MutexGuard<'_, Option<StreamRequest<L>>> {
+    fn request(&self) -> MutexGuard<'_, Option<EndpointRequest<StreamRequest<L>>>> {
         self.request.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -46,11 +46,6 @@ impl<L> StreamAside<L> {
     fn is_msg(&self) -> Result {
         if self.kind == StreamEpKind::Msg { Ok(()) } else { Err(Error::NOSYS) }
     }
-}
-
-/// -FI_EINVAL for user data that no connection message has room for.
-fn fits(param: &[u8]) -> Result {
-    if param.len() > CM_DATA_MAX { Err(Error::INVAL) } else { Ok(()) }
 }
 
 impl<N: Net> EndpointAside<StreamEngine<N>> for StreamAside<N::Link> {
@@ -107,7 +102,6 @@ impl<N: Net> EndpointAside<StreamEngine<N>> for StreamAside<N::Link> {
 
     fn connect(ep: &RdmEndpoint<StreamEngine<N>>, to: Option<&[u8]>, param: &[u8]) -> Result {
         ep.aside.is_msg()?;
-        fits(param)?;
         let mut state = ep.engine.lock();
         let format = state.local(ep.id).format();
         let to = destination(to, ep.aside.dest.as_ref(), |bytes| Addr::told(format, bytes))?;
@@ -116,8 +110,7 @@ impl<N: Net> EndpointAside<StreamEngine<N>> for StreamAside<N::Link> {
 
     fn accept(ep: &RdmEndpoint<StreamEngine<N>>, param: &[u8]) -> Result {
         ep.aside.is_msg()?;
-        fits(param)?;
-        let request = ep.aside.request().take().ok_or(Error::INVAL)?;
+        let request = ep.aside.request().take().and_then(|own| own.take()).ok_or(Error::INVAL)?;
         ep.engine.lock().accept(ep.id, request, param)
     }
 

@@ -15,12 +15,12 @@ use ofi_provider::abi::{FI_FORMAT_UNSPEC, fi_ep_type, fi_provider};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{
     Domain, DomainSettings, Fabric, Getinfo, NewDomain, RxAttr, getinfo_entry, open_fabric,
-    passive_name, take_request,
+    passive_name, request_of_endpoint,
 };
 use ofi_provider::buf::SegmentLimit;
 use ofi_provider::endpoint::{RdmAttr, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, version};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer, version};
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::WaitKind;
 use std::ffi::CString;
@@ -31,6 +31,9 @@ pub trait LinkProvider: Net {
     /// The infos for a query (fi_getinfo(3)). What the engine can do is in
     /// [`offers`](crate::offer::offers).
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
+
+    /// What endpoints may be opened with: what applications without hints are offered.
+    fn offers() -> Result<Vec<ProviderOffer>>;
 
     /// Whether there are scalable endpoints, and contexts that endpoints share.
     const CONTEXTS: bool = true;
@@ -143,6 +146,7 @@ impl<N: LinkProvider> Fabric for StreamFabric<N> {
         let net = secret.as_ref().map_or_else(N::open, N::open_with)?;
         let (threads, sharing) = (N::Link::settings().threads, N::Link::settings().sharing);
         let settings = DomainSettings::new(info, !threads)?
+            .with_offers(N::Link::provider(), &N::offers()?, info)
             .with_segments(N::segments(), N::region_segments())
             .with_vectors(sharing)
             .with_visitors();
@@ -233,9 +237,10 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
             _ if handle.is_null() => None,
             StreamEpKind::Msg if passive.is_some() => None,
             StreamEpKind::Msg => {
-                let request = take_request::<StreamRequest<N::Link>>(handle)?;
+                let request = request_of_endpoint::<StreamRequest<N::Link>>(handle)?;
                 // The passive endpoint's secret is what was proven.
-                if !N::is_for(request.link(), identity.secret.as_ref().or(self.secret.as_ref())) {
+                let secret = identity.secret.as_ref().or(self.secret.as_ref());
+                if request.look(|request| N::is_for(request.link(), secret)) != Some(true) {
                     ofi_provider::log!(
                         N::Link::provider(),
                         WARN,

@@ -43,7 +43,7 @@ impl VerbsState {
             Error::OPBADSTATE
         })?;
         let from = id.local().ok_or(Error::OPBADSTATE)?;
-        let packed = pack_request(&from, to, param)?;
+        let packed = pack_request(&from, to, param);
         id.resolve_addr(to)?;
         ep.conn = QpState::Resolving(packed);
         Ok(())
@@ -56,7 +56,7 @@ impl VerbsState {
             return Err(Error::OPBADSTATE);
         }
         let id = ep.id.as_ref().ok_or(Error::OPBADSTATE)?;
-        id.accept(&pack(param)?)?;
+        id.accept(&pack(param))?;
         ep.tune();
         ep.conn = QpState::Accepted;
         Ok(())

@@ -23,7 +23,7 @@ use crate::boundary::answer;
 use crate::buf::SegmentLimit;
 use crate::coll::Collectives;
 use crate::cq::Cq;
-use crate::eq::FidPtr;
+use crate::eq::{DomainEq, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, ops};
 use crate::info::InfoRef;
@@ -80,6 +80,8 @@ pub(super) struct Ground {
     pub(super) progress: Arc<dyn Progress>,
     /// What the domain does when no lock is held, if it was opened for such.
     pub(super) later: Option<Arc<Later>>,
+    /// The event queue of the domain, for endpoints that are enabled without one.
+    pub(super) eq: DomainEq,
 }
 
 /// What a fid is made of, whatever its role.
@@ -378,8 +380,11 @@ impl<E: Endpoint> EpFid<E> {
             Level::GATED => self.message_tables::<{ Level::GATED }>(),
             _ => self.message_tables::<{ Level::SHARED }>(),
         };
-        let msg = if has(abi::FI_MSG) { msg } else { &refusing::NO_MSG };
-        let tagged = if has(abi::FI_TAGGED) { tagged } else { &refusing::NO_TAGGED };
+        // Programs name the capabilities that they optimize for, and send messages as well. Contexts
+        // have the capabilities that were asked of them.
+        let serves = |cap| has(cap) || role == Role::Endpoint;
+        let msg = if serves(abi::FI_MSG) { msg } else { &refusing::NO_MSG };
+        let tagged = if serves(abi::FI_TAGGED) { tagged } else { &refusing::NO_TAGGED };
         // SAFETY: transfers come after enabling, in one thread or ordered by the
         // application (fi_endpoint(3)); nobody reads the fields now.
         unsafe {

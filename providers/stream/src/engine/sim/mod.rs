@@ -18,7 +18,7 @@ use crate::settings::{LocalSettings, StreamSettings};
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_ATOMIC, FI_MULTI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
 };
-use ofi_provider::api::{RecvOp, Reject};
+use ofi_provider::api::{ConnRequest, RecvOp, Reject, request_of_endpoint};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::inbox::{About, Inbox, Recv};
 use ofi_provider::lock::Level;
@@ -48,7 +48,8 @@ impl ConnectedWorld for OverRings {
     }
 
     fn aside(&self, request: Option<Self::Request>) -> StreamAside<SimLink> {
-        StreamAside::new(StreamEpKind::Msg, None, request)
+        let of_endpoint = |request| request_of_endpoint(ConnRequest::keep(request, 0)).unwrap();
+        StreamAside::new(StreamEpKind::Msg, None, request.map(of_endpoint))
     }
 
     fn stop_listening(&mut self) {
