@@ -101,7 +101,7 @@ fn endpoint_of(page: &ShownPage, of: &EndpointFacts) -> fi_stats_endpoint {
         rx_queue_size: of.rx_queue_size,
         lost: of.lost[0],
         latency: of.latency,
-        peers: page.peers_of(of).count() as u64,
+        peers: page.peers_of(of).len() as u64,
     }
 }
 
@@ -194,7 +194,7 @@ unsafe extern "C" fn peer(
         let stats = unsafe { OpenStats::from_c(stats) }?;
         let shown = stats.shown();
         let (page, of) = nth(&shown, endpoint)?;
-        let of = page.peers_of(of).nth(index).ok_or(Error::INVAL)?;
+        let of = page.peers_of(of).get(index).ok_or(Error::INVAL)?;
         // SAFETY: fi_open(3): null, or so many bytes.
         unsafe { give(peer_of(of), to, size) }
     })

@@ -2,8 +2,10 @@
 mod looking;
 
 use looking::{LookOptions, complain, now, print};
-use ofi_facts::doctor::{Finding, examine, is_waiting, starved};
+use ofi_facts::doctor::{Diagnosis, Finding, examine, is_waiting, starved};
+use ofi_facts::read::ShownProcess;
 use ofi_facts::show::json;
+use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -32,39 +34,67 @@ fn finding_json(finding: &Finding) -> String {
     )
 }
 
+/// What was left out, as an object like those of findings.
+fn left_out_json((pid, what): (u32, String)) -> String {
+    format!(
+        "{{\"rule\":\"left-out\",\"pid\":{pid},\"cause\":\"too much to read\",\"seen\":\"\",\"advice\":\"name fewer \
+         processes\",\"left_out\":{what}}}"
+    )
+}
+
 fn main() -> ExitCode {
     let options = LookOptions::parse("fi_doctor", HELP, &["--json"], &["-i"]);
     let before = options.look("fi_doctor");
-    if before.is_empty() {
+    if before.processes.is_empty() {
+        if before.left_out > 0 {
+            eprint!("{}", before.left_out_text());
+        }
         complain("fi_doctor", "no process that uses libfabric can be looked at");
     }
     std::thread::sleep(Duration::from_secs_f64(options.value("-i", 2.0)));
-    let after =
-        LookOptions { pids: before.iter().map(|one| one.pid).collect(), ..LookOptions::default() };
-    let after = after.look("fi_doctor");
-    let findings = examine(&before, &after, now());
+    let pids = before.processes.iter().map(|one| one.pid).collect();
+    let mut looked = LookOptions { pids, ..LookOptions::default() }.look("fi_doctor");
+    // The second look is at those alone that the first one saw.
+    looked.left_out += before.left_out;
+    let (before, after) = (&before.processes, &looked.processes);
+    let Diagnosis { findings, left_out } = examine(before, after, now());
     if options.has("--json") {
-        let findings: Vec<_> = findings.iter().map(finding_json).collect();
-        print(&format!("[{}]\n", findings.join(",")));
-    } else if findings.is_empty() {
-        let endpoints = after.iter().flat_map(|process| &process.pages);
-        let endpoints = endpoints.flat_map(|page| page.endpoints.iter().map(move |ep| (page, ep)));
-        let (all, waiting) = endpoints.fold((0, 0), |(all, waiting), (page, endpoint)| {
-            (all + 1, waiting + usize::from(is_waiting(page, endpoint)))
-        });
-        print(&format!(
-            "nothing is wrong that can be seen from here: {} processes, {all} endpoints, of which {waiting} \
-             wait for something\n",
-            after.len()
-        ));
-        for process in starved(&before, &after) {
-            print(&format!(
-                "{} gets no processor, so that little was seen of it: look for longer (-i)\n",
-                process.who()
-            ));
-        }
+        let mut parts = looked.left_out_json();
+        parts.extend((left_out > 0).then(|| (0, format!("{{\"findings\":{left_out}}}"))));
+        let parts = parts.into_iter().map(left_out_json);
+        let all: Vec<_> = findings.iter().map(finding_json).chain(parts).collect();
+        print(&format!("[{}]\n", all.join(",")));
     } else {
-        print(&findings.iter().map(Finding::to_string).collect::<String>());
+        let mut text: String = findings.iter().map(Finding::to_string).collect();
+        if findings.is_empty() {
+            text = without_findings(before, after);
+        }
+        if left_out > 0 {
+            let _ = writeln!(text, "and {left_out} more findings: name fewer processes");
+        }
+        print(&(text + &looked.left_out_text()));
     }
     ExitCode::from(u8::from(!findings.is_empty()))
+}
+
+/// What is said if there is no finding.
+fn without_findings(before: &[ShownProcess], after: &[ShownProcess]) -> String {
+    let endpoints = after.iter().flat_map(|process| &process.pages);
+    let endpoints = endpoints.flat_map(|page| page.endpoints.iter().map(move |ep| (page, ep)));
+    let (all, waiting) = endpoints.fold((0, 0), |(all, waiting), (page, endpoint)| {
+        (all + 1, waiting + usize::from(is_waiting(page, endpoint)))
+    });
+    let mut text = format!(
+        "nothing is wrong that can be seen from here: {} processes, {all} endpoints, of which {waiting} \
+         wait for something\n",
+        after.len()
+    );
+    for process in starved(before, after) {
+        let _ = writeln!(
+            text,
+            "{} gets no processor, so that little was seen of it: look for longer (-i)",
+            process.who()
+        );
+    }
+    text
 }

@@ -22,16 +22,16 @@ fn main() -> ExitCode {
     // All that the system says is for JSON alone; of a thousand processes it takes long.
     let json = options.has("--json");
     let read_one = if json { read::process } else { read::process_by_name };
-    let processes = options.look_by("fi_ps", read_one);
+    let looked = options.look_by("fi_ps", read_one);
     if json {
-        print(&processes_json(&processes));
+        print(&processes_json(&looked));
     } else {
         let heading = [
             "PID", "PROGRAM", "PROVIDER", "TYPE", "PEERS", "SENT", "BYTES", "RECEIVED", "BYTES",
             "ADDRESS",
         ];
         let mut rows = vec![heading.map(String::from).to_vec()];
-        for process in &processes {
+        for process in &looked.processes {
             for page in &process.pages {
                 for endpoint in &page.endpoints {
                     if !is_listed(process, endpoint, options.has("-a")) {
@@ -51,8 +51,8 @@ fn main() -> ExitCode {
                 }
             }
         }
-        print(&table(&rows));
+        print(&(table(&rows) + &looked.left_out_text()));
     }
-    let missing = !options.pids.is_empty() && processes.len() < options.pids.len();
+    let missing = !options.pids.is_empty() && looked.processes.len() < options.pids.len();
     if missing { ExitCode::from(2) } else { ExitCode::SUCCESS }
 }

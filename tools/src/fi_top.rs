@@ -2,12 +2,14 @@
 mod looking;
 
 use looking::{
-    LookOptions, class_text, complain, endpoint_cells, is_listed, latencies, now, print,
-    processes_json, quantile, table,
+    LookOptions, LookedAt, class_text, complain, endpoint_cells, is_listed, latencies, now, print,
+    process_labels, processes_json, quantile, table,
 };
+use ofi_facts::doctor::by_pid;
 use ofi_facts::layout::{EndpointFacts, PeerFacts, latency_below};
 use ofi_facts::read::{ShownPage, ShownProcess};
 use ofi_facts::show::{address, json, link, receive, secrecy, short, state, time};
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -124,11 +126,23 @@ enum TopView {
     Peer(LineKey),
 }
 
-/// A peer's line, and what is said of it alone.
+/// A peer's line.
 struct PeerLine {
     serial: u64,
     cells: Vec<String>,
-    details: Vec<(&'static str, String)>,
+}
+
+/// What is said of one peer alone.
+type PeerDetails = Vec<(&'static str, String)>;
+
+/// What is told of an endpoint's peers, of which there may be many.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ToldPeers {
+    None,
+    /// A line for each.
+    All,
+    /// All that is known of the one with this serial.
+    One(u64),
 }
 
 /// A line's cells, and by what it is sorted.
@@ -136,6 +150,8 @@ struct RatedLine {
     key: LineKey,
     cells: Vec<String>,
     peers: Vec<PeerLine>,
+    /// What is said of the one peer that is told of.
+    details: Option<PeerDetails>,
     /// How many transfers took how long.
     times: Vec<(String, u64)>,
     messages: f64,
@@ -167,14 +183,22 @@ fn remark(process: &ShownProcess, endpoint: &EndpointFacts, turns: u64, at: u64)
     }
 }
 
-fn lines(before: &[ShownProcess], after: &[ShownProcess], at: u64, all: bool) -> Vec<RatedLine> {
+fn lines(
+    before: &[ShownProcess],
+    after: &[ShownProcess],
+    at: u64,
+    all: bool,
+    choice: &TopChoice,
+) -> Vec<RatedLine> {
     let mut lines = Vec::new();
+    let before = by_pid(before);
     for process in after {
-        let old = before.iter().find(|old| old.pid == process.pid);
+        let old = before.get(&process.pid);
         for (index, page) in process.pages.iter().enumerate() {
             let old = old.and_then(|old| old.pages.get(index));
             for endpoint in page.endpoints.iter().filter(|one| is_listed(process, one, all)) {
-                lines.push(line(process, index, endpoint, old, at));
+                let told = choice.told_peers((process.pid, index, endpoint.serial, 0));
+                lines.push(line(process, index, endpoint, old, at, told));
             }
         }
     }
@@ -187,6 +211,7 @@ fn line(
     endpoint: &EndpointFacts,
     old: Option<&ShownPage>,
     at: u64,
+    told: ToldPeers,
 ) -> RatedLine {
     let page = &process.pages[index];
     let same = |known: &&EndpointFacts| known.serial == endpoint.serial;
@@ -210,17 +235,28 @@ fn line(
     let (at_once, classes) = latencies(page, endpoint, before);
     cells.extend([0.5, 0.99].map(|part| quantile(at_once, &classes, part)));
     cells.push(remark(process, endpoint, turns, at));
-    let peers = page.peers_of(endpoint).map(|peer| {
-        let known =
-            before.and_then(|(old, _)| old.peers.iter().find(|known| known.serial == peer.serial));
-        peer_line(page, endpoint, peer, known, at)
-    });
+    let (mut peers, mut details) = (Vec::new(), None);
+    if told != ToldPeers::None {
+        let known = before.map_or(&[][..], |(old, known)| old.peers_of(known));
+        let known: HashMap<_, _> = known.iter().map(|peer| (peer.serial, peer)).collect();
+        for peer in page.peers_of(endpoint) {
+            let rate = peer_rate(peer, known.get(&peer.serial).copied());
+            match told {
+                ToldPeers::One(serial) if serial == peer.serial => {
+                    details = Some(peer_details(page, endpoint, peer, rate, at));
+                }
+                ToldPeers::All => peers.push(peer_line(peer, rate, at)),
+                _ => {}
+            }
+        }
+    }
     let count = |(class, count): (usize, &u64)| (class_text(class), *count);
     let waited = classes.iter().enumerate().filter(|(_, count)| **count > 0).map(count);
     RatedLine {
         key: (process.pid, index, endpoint.serial, 0),
         cells,
-        peers: peers.collect(),
+        peers,
+        details,
         times: std::iter::once(("at once".into(), at_once)).chain(waited).collect(),
         messages: rate[0] + rate[2],
         bytes: rate[1] + rate[3],
@@ -228,29 +264,37 @@ fn line(
     }
 }
 
-fn peer_line(
-    page: &ShownPage,
-    endpoint: &EndpointFacts,
-    peer: &PeerFacts,
-    known: Option<&PeerFacts>,
-    at: u64,
-) -> PeerLine {
+/// How much went to a peer and came from it in a second.
+fn peer_rate(peer: &PeerFacts, known: Option<&PeerFacts>) -> [String; 4] {
     let passed =
         |peer: &PeerFacts| [peer.sent, peer.sent_bytes, peer.received, peer.received_bytes];
     let rate = known.map_or([0.0; 4], |known| {
         rates(passed(known), passed(peer), peer.written.saturating_sub(known.written))
     });
-    let [sent, sent_bytes, received, received_bytes] = rate.map(short);
+    rate.map(short)
+}
+
+fn peer_line(peer: &PeerFacts, rate: [String; 4], at: u64) -> PeerLine {
     let still = at.saturating_sub(peer.moved);
     let mut cells = vec![String::new(); COLUMNS];
     (cells[1], cells[2], cells[3]) =
         (address(&peer.address), state(peer).into(), link(peer).into());
-    (cells[5], cells[6], cells[7], cells[8]) =
-        (sent.clone(), sent_bytes.clone(), received.clone(), received_bytes.clone());
+    cells[5..9].clone_from_slice(&rate);
     cells[11] = peer.unsent.saturating_add(peer.unacknowledged).to_string();
     if still > 1_000_000_000 {
         cells[COLUMNS - 1] = format!("nothing for {}", time(still));
     }
+    PeerLine { serial: peer.serial, cells }
+}
+
+fn peer_details(
+    page: &ShownPage,
+    endpoint: &EndpointFacts,
+    peer: &PeerFacts,
+    [sent, sent_bytes, received, received_bytes]: [String; 4],
+    at: u64,
+) -> PeerDetails {
+    let still = at.saturating_sub(peer.moved);
     let name =
         if peer.name == ofi_facts::layout::ANY { "none".into() } else { peer.name.to_string() };
     let of_it = |waiting: &&ofi_facts::layout::WaitingFacts| {
@@ -258,7 +302,7 @@ fn peer_line(
     };
     let receives = endpoint.receives.iter().filter(of_it);
     let receives: Vec<_> = receives.map(|one| receive(one, |_| address(&peer.address))).collect();
-    let details = vec![
+    vec![
         ("of the endpoint", format!("{} {}", page.provider(), address(&endpoint.address))),
         ("peer", address(&peer.address)),
         ("fi_addr_t", name),
@@ -279,8 +323,7 @@ fn peer_line(
         ("requests without answer", peer.unanswered.to_string()),
         ("bytes still to come", peer.incomplete.to_string()),
         ("receives from it alone", receives.join("; ")),
-    ];
-    PeerLine { serial: peer.serial, cells, details }
+    ]
 }
 
 const HEADING: [&str; 16] = [
@@ -308,19 +351,28 @@ struct TopChoice {
 }
 
 impl TopChoice {
+    /// What is told of the peers of the endpoint with this key.
+    fn told_peers(&self, endpoint: LineKey) -> ToldPeers {
+        match self.view {
+            TopView::All if self.peers => ToldPeers::All,
+            TopView::Endpoint(key) if key == endpoint => ToldPeers::All,
+            TopView::Peer((pid, page, serial, peer)) if (pid, page, serial, 0) == endpoint => {
+                ToldPeers::One(peer)
+            }
+            _ => ToldPeers::None,
+        }
+    }
+
     fn screen(&self, mut lines: Vec<RatedLine>) -> TopScreen {
         lines.sort_by(|one, other| match self.sort {
             SortKey::Messages => other.messages.total_cmp(&one.messages),
             SortKey::Bytes => other.bytes.total_cmp(&one.bytes),
             SortKey::Queues => other.queued.cmp(&one.queued),
         });
-        if let TopView::Peer((pid, page, endpoint, peer)) = self.view {
-            let line = lines.iter().find(|line| line.key == (pid, page, endpoint, 0));
-            let found = line.and_then(|line| line.peers.iter().find(|one| one.serial == peer));
-            let text = match found {
-                Some(peer) => {
-                    let rows =
-                        peer.details.iter().map(|(name, value)| format!("{name:>24}  {value}"));
+        if let TopView::Peer((pid, ..)) = self.view {
+            let text = match lines.iter().find_map(|line| line.details.as_ref()) {
+                Some(details) => {
+                    let rows = details.iter().map(|(name, value)| format!("{name:>24}  {value}"));
                     format!("process {pid}\n{}\n", rows.collect::<Vec<_>>().join("\n"))
                 }
                 None => "this peer is not connected any more\n".into(),
@@ -404,7 +456,7 @@ impl TopChoice {
 }
 
 /// The counters, as Prometheus' textfile collector takes them.
-fn metrics(processes: &[ShownProcess]) -> String {
+fn metrics(looked: &LookedAt) -> String {
     type Value = fn(&ShownPage, &EndpointFacts) -> u64;
     let known: [(&str, &str, &str, Value); 9] = [
         ("sent_messages_total", "counter", "Messages sent", |page, ep| page.passed(ep)[0]),
@@ -427,16 +479,12 @@ fn metrics(processes: &[ShownProcess]) -> String {
         ("lost_connections_total", "counter", "Connections that were lost", |_, ep| ep.lost[0]),
     ];
     let mut text = String::new();
+    let series = series(&looked.processes);
     for (name, of, help, value) in known {
         let _ = writeln!(text, "# HELP libfabric_{name} {help}\n# TYPE libfabric_{name} {of}");
-        for process in processes {
-            for page in &process.pages {
-                for endpoint in &page.endpoints {
-                    let labels = labels(process, page, endpoint);
-                    let value = value(page, endpoint);
-                    let _ = writeln!(text, "libfabric_{name}{{{labels}}} {value}");
-                }
-            }
+        for (labels, page, endpoint) in &series {
+            let value = value(page, endpoint);
+            let _ = writeln!(text, "libfabric_{name}{{{labels}}} {value}");
         }
     }
     let name = "transfer_seconds";
@@ -444,39 +492,45 @@ fn metrics(processes: &[ShownProcess]) -> String {
         text,
         "# HELP libfabric_{name} How long transfers took; the sum is an estimate\n# TYPE libfabric_{name} histogram"
     );
+    for (labels, page, endpoint) in &series {
+        let (at_once, classes) = latencies(page, endpoint, None);
+        let (mut count, mut sum) = (at_once, 0.0);
+        let _ = writeln!(text, "libfabric_{name}_bucket{{{labels},le=\"0\"}} {count}");
+        for (class, more) in classes.iter().enumerate() {
+            count = count.saturating_add(*more);
+            let below = latency_below(class).map(|nanos| nanos as f64 / 1e9);
+            // In the middle of the class.
+            sum += *more as f64 * below.unwrap_or(8.0) * 0.75;
+            let le = below.map_or("+Inf".into(), |below| format!("{below}"));
+            let _ = writeln!(text, "libfabric_{name}_bucket{{{labels},le=\"{le}\"}} {count}");
+        }
+        let _ = writeln!(text, "libfabric_{name}_sum{{{labels}}} {sum:.6}");
+        let _ = writeln!(text, "libfabric_{name}_count{{{labels}}} {count}");
+    }
+    text + &looked.left_out_metrics()
+}
+
+/// The endpoints, each with labels that no other one has: Prometheus takes none of a file in which two series are
+/// alike, and a process may show two endpoints of one address.
+fn series(processes: &[ShownProcess]) -> Vec<(String, &ShownPage, &EndpointFacts)> {
+    let (mut series, mut known) = (Vec::new(), HashSet::new());
     for process in processes {
-        for page in &process.pages {
+        for (index, page) in process.pages.iter().enumerate() {
             for endpoint in &page.endpoints {
-                let labels = labels(process, page, endpoint);
-                let (at_once, classes) = latencies(page, endpoint, None);
-                let (mut count, mut sum) = (at_once, 0.0);
-                let _ = writeln!(text, "libfabric_{name}_bucket{{{labels},le=\"0\"}} {count}");
-                for (class, more) in classes.iter().enumerate() {
-                    count = count.saturating_add(*more);
-                    let below = latency_below(class).map(|nanos| nanos as f64 / 1e9);
-                    // In the middle of the class.
-                    sum += *more as f64 * below.unwrap_or(8.0) * 0.75;
-                    let le = below.map_or("+Inf".into(), |below| format!("{below}"));
-                    let _ =
-                        writeln!(text, "libfabric_{name}_bucket{{{labels},le=\"{le}\"}} {count}");
+                let mut labels = format!(
+                    "{},provider={},address={}",
+                    process_labels(process),
+                    json(&page.provider()),
+                    json(&address(&endpoint.address)),
+                );
+                if !known.insert(labels.clone()) {
+                    let _ = write!(labels, ",endpoint=\"{index}.{}\"", endpoint.serial);
                 }
-                let _ = writeln!(text, "libfabric_{name}_sum{{{labels}}} {sum:.6}");
-                let _ = writeln!(text, "libfabric_{name}_count{{{labels}}} {count}");
+                series.push((labels, page, endpoint));
             }
         }
     }
-    text
-}
-
-/// What tells an endpoint's series from others.
-fn labels(process: &ShownProcess, page: &ShownPage, endpoint: &EndpointFacts) -> String {
-    format!(
-        "pid=\"{}\",program={},provider={},address={}",
-        process.pid,
-        json(&process.system.program),
-        json(&page.provider()),
-        json(&address(&endpoint.address)),
-    )
+    series
 }
 
 fn main() -> ExitCode {
@@ -484,7 +538,8 @@ fn main() -> ExitCode {
     let options = LookOptions::parse_with("fi_top", HELP, &flags, &["-d", "-n"], &["-s"]);
     let mut before = options.look("fi_top");
     if options.has("--json") || options.has("--metrics") {
-        let text = if options.has("--json") { processes_json(&before) } else { metrics(&before) };
+        let json = options.has("--json");
+        let text = if json { processes_json(&before) } else { metrics(&before) };
         print(&text);
         return ExitCode::SUCCESS;
     }
@@ -494,7 +549,8 @@ fn main() -> ExitCode {
         Some("q") => SortKey::Queues,
         Some(_) => complain("fi_top", "-s takes m, b or q"),
     };
-    if before.is_empty() {
+    if before.processes.is_empty() {
+        eprint!("{}", before.left_out_text());
         complain("fi_top", "no process that uses libfabric can be looked at");
     }
     let terminal = !options.has("-b") && io::stdout().is_terminal();
@@ -505,7 +561,7 @@ fn main() -> ExitCode {
     let mut choice =
         TopChoice { sort, peers: has("-p"), times: has("-l"), view: TopView::All, cursor: None };
     let mut shown = 0.0;
-    let mut latest: Option<(Vec<ShownProcess>, u64)> = None;
+    let mut latest: Option<(LookedAt, u64)> = None;
     let mut chosen = Vec::new();
     while shown < times {
         let until = Instant::now() + wait;
@@ -519,7 +575,7 @@ fn main() -> ExitCode {
             let Some(key) = KeyTerminal::key(left) else { break };
             ended = !choice.press(key, &chosen);
             if let Some((after, at)) = &latest {
-                chosen = show(&choice, lines(&before, after, *at, all), terminal);
+                chosen = show(&choice, &before, after, *at, all, terminal);
             }
         }
         if ended {
@@ -529,11 +585,11 @@ fn main() -> ExitCode {
             before = after;
         }
         let after = options.look("fi_top");
-        if after.is_empty() {
+        if after.processes.is_empty() {
             break;
         }
         let at = now();
-        chosen = show(&choice, lines(&before, &after, at, all), terminal);
+        chosen = show(&choice, &before, &after, at, all, terminal);
         latest = Some((after, at));
         shown += 1.0;
     }
@@ -542,8 +598,17 @@ fn main() -> ExitCode {
 }
 
 /// Shows the lines; returns the keys of those that can be chosen.
-fn show(choice: &TopChoice, lines: Vec<RatedLine>, terminal: bool) -> Vec<LineKey> {
+fn show(
+    choice: &TopChoice,
+    before: &LookedAt,
+    after: &LookedAt,
+    at: u64,
+    all: bool,
+    terminal: bool,
+) -> Vec<LineKey> {
+    let lines = lines(&before.processes, &after.processes, at, all, choice);
     let TopScreen { text, keys } = choice.screen(lines);
+    let text = text + &after.left_out_text();
     print(&if terminal { format!("\x1b[H\x1b[2J{text}") } else { text });
     keys
 }

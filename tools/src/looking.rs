@@ -1,9 +1,11 @@
 //! What fi_ps, fi_top and fi_doctor share: whom they look at, when, and what they say of whom they
 //! cannot look at.
 #![allow(dead_code, reason = "no tool needs all of it")]
+use ofi_facts::bounds::{LeftOut, LookBounds};
 use ofi_facts::layout::{EndpointFacts, LATENCY_CLASSES, PeerFacts, WaitingFacts, latency_below};
 use ofi_facts::read::{self, NoFacts, ShownPage, ShownProcess};
 use ofi_facts::show::{address, json, kind, link, secrecy, short, state};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
@@ -27,6 +29,90 @@ pub(crate) fn complain(own: &str, what: &str) -> ! {
     eprintln!("{own}: {what}");
     std::process::exit(2);
 }
+
+/// What was seen in one look.
+#[derive(Default)]
+pub(crate) struct LookedAt {
+    pub(crate) processes: Vec<ShownProcess>,
+    /// How many processes were left out, as too much of others was read before.
+    pub(crate) left_out: usize,
+}
+
+/// Most processes of which a text says what was left out.
+const MOST_LEFT_OUT: usize = 20;
+
+impl LookedAt {
+    /// Processes of which something was left out.
+    fn read_in_part(&self) -> impl Iterator<Item = (&ShownProcess, LeftOut)> {
+        let all = self.processes.iter().map(|process| (process, process.left_out()));
+        all.filter(|(_, left_out)| !left_out.is_nothing())
+    }
+
+    /// Lines that say what was left out; nothing as a rule.
+    pub(crate) fn left_out_text(&self) -> String {
+        let mut text = String::new();
+        for (process, left_out) in self.read_in_part().take(MOST_LEFT_OUT) {
+            let _ = writeln!(text, "left out of {}: {left_out}", process.who());
+        }
+        let more = self.read_in_part().skip(MOST_LEFT_OUT).count();
+        if more > 0 {
+            let _ = writeln!(text, "and something of {more} more processes");
+        }
+        if self.left_out > 0 {
+            let _ = writeln!(
+                text,
+                "left out: {} processes, as too much of others was read; name those that matter",
+                self.left_out
+            );
+        }
+        text
+    }
+
+    /// The same as objects in JSON, by process; that of all processes left out has the number 0.
+    pub(crate) fn left_out_json(&self) -> Vec<(u32, String)> {
+        let mut all: Vec<_> = self
+            .read_in_part()
+            .map(|(process, left_out)| (process.pid, left_out_object(&left_out)))
+            .collect();
+        if self.left_out > 0 {
+            all.push((0, format!("{{\"processes\":{}}}", self.left_out)));
+        }
+        all
+    }
+
+    /// The same as lines for Prometheus.
+    pub(crate) fn left_out_metrics(&self) -> String {
+        let mut text = String::from(
+            "# HELP libfabric_left_out What the tool did not read of a process, as there was too much of it or it \
+             changed\n# TYPE libfabric_left_out gauge\n",
+        );
+        for (process, left_out) in self.read_in_part() {
+            for (what, count) in left_out.numbers().into_iter().filter(|(_, count)| *count > 0) {
+                let labels = process_labels(process);
+                let _ = writeln!(text, "libfabric_left_out{{{labels},what=\"{what}\"}} {count}");
+            }
+        }
+        let _ = writeln!(
+            text,
+            "# HELP libfabric_processes_left_out Processes that the tool did not read\n\
+             # TYPE libfabric_processes_left_out gauge\nlibfabric_processes_left_out {}",
+            self.left_out
+        );
+        text
+    }
+}
+
+fn left_out_object(left_out: &LeftOut) -> String {
+    object(&left_out.numbers().map(|(what, count)| (what, count.to_string())))
+}
+
+/// What tells a process's series from others.
+pub(crate) fn process_labels(process: &ShownProcess) -> String {
+    format!("pid=\"{}\",program={}", process.pid, json(&process.system.program))
+}
+
+/// How a process is read.
+type ReadProcess = fn(u32, &mut LookBounds) -> Result<ShownProcess, NoFacts>;
 
 /// What the command line asks for.
 #[derive(Default)]
@@ -96,28 +182,25 @@ impl LookOptions {
 
     /// Looks at the processes that are asked for, or at all. Says on standard error which of those
     /// asked for could not be looked at.
-    pub(crate) fn look(&self, own: &str) -> Vec<ShownProcess> {
+    pub(crate) fn look(&self, own: &str) -> LookedAt {
         self.look_by(own, read::process)
     }
 
     /// [`look`](Self::look) by this way of reading a process.
-    pub(crate) fn look_by(
-        &self,
-        own: &str,
-        read_one: fn(u32) -> Result<ShownProcess, NoFacts>,
-    ) -> Vec<ShownProcess> {
+    pub(crate) fn look_by(&self, own: &str, read_one: ReadProcess) -> LookedAt {
         let any = self.pids.is_empty();
         let all = if any { read::any_processes() } else { self.pids.clone() };
-        let mut found = Vec::new();
+        let (mut looked, mut bounds) = (LookedAt::default(), LookBounds::default());
         for pid in all {
-            match read_one(pid) {
-                Ok(process) => found.push(process),
+            match read_one(pid, &mut bounds) {
+                Ok(process) => looked.processes.push(process),
                 // Most processes do not use the library, or are another user's.
                 Err(NoFacts::None | NoFacts::Gone | NoFacts::NotAllowed) if any => {}
+                Err(NoFacts::TooMuch) if any => looked.left_out += 1,
                 Err(error) => eprintln!("{own}: {pid}: {error}"),
             }
         }
-        found
+        looked
     }
 }
 
@@ -244,12 +327,12 @@ fn endpoint_json(page: &ShownPage, endpoint: &EndpointFacts) -> String {
         ("receives", list(endpoint.receives.iter().filter_map(waiting_json))),
         ("messages", list(endpoint.messages.iter().filter_map(waiting_json))),
         ("errors", list(errors.map(|error| pair([error.code, error.count])))),
-        ("peers", list(page.peers_of(endpoint).map(peer_json))),
+        ("peers", list(page.peers_of(endpoint).iter().map(peer_json))),
     ])
 }
 
 /// Processes in JSON.
-pub(crate) fn processes_json(processes: &[ShownProcess]) -> String {
+pub(crate) fn processes_json(looked: &LookedAt) -> String {
     let page = |page: &ShownPage| {
         object(&[
             ("provider", json(&page.provider())),
@@ -262,15 +345,20 @@ pub(crate) fn processes_json(processes: &[ShownProcess]) -> String {
             ("endpoints", list(page.endpoints.iter().map(|ep| endpoint_json(page, ep)))),
         ])
     };
-    let process = |process: &ShownProcess| {
-        object(&[
+    let mut left_out: HashMap<_, _> = looked.left_out_json().into_iter().collect();
+    let mut process = |process: &ShownProcess| {
+        let mut fields = vec![
             ("pid", process.pid.to_string()),
             ("program", json(&process.system.program)),
             ("threads", json(&process.system.threads)),
             ("providers", list(process.pages.iter().map(page))),
-        ])
+        ];
+        fields.extend(left_out.remove(&process.pid).map(|what| ("left_out", what)));
+        object(&fields)
     };
-    list(processes.iter().map(process)) + "\n"
+    // Processes of which nothing is known but how many there are have one object, of the number 0.
+    let others = (looked.left_out > 0).then(ShownProcess::default);
+    list(looked.processes.iter().chain(&others).map(&mut process)) + "\n"
 }
 
 /// The first cells of an endpoint's row: process, program, provider, type, peers, and what it sent
@@ -286,7 +374,7 @@ pub(crate) fn endpoint_cells(
         process.system.program.clone(),
         page.provider(),
         kind(endpoint.kind).to_string(),
-        page.peers_of(endpoint).count().to_string(),
+        page.peers_of(endpoint).len().to_string(),
     ];
     cells.extend(passed.map(short));
     cells

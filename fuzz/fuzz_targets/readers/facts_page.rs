@@ -1,8 +1,9 @@
 //! The facts that a process shows: whatever they are, they are read, judged and told in bounded text
 //! without control characters.
+use ofi_facts::bounds::ProcessBounds;
 use ofi_facts::doctor::examine;
 use ofi_facts::layout::{MAGIC, VERSION, words_with};
-use ofi_facts::read::{ShownProcess, read};
+use ofi_facts::read::{ShownProcess, SystemFacts, read};
 use ofi_facts::show::{address, link, state};
 
 pub fn run(bytes: &[u8]) {
@@ -17,17 +18,18 @@ pub fn run(bytes: &[u8]) {
         memory[32..40].copy_from_slice(&u64::from(choice >> 4).min(8).to_ne_bytes());
         memory[40..48].copy_from_slice(&u64::from(choice >> 5).to_ne_bytes());
     }
-    let Ok(page) = read(&memory[..]) else { return };
+    let Ok(page) = read(&memory[..], &mut ProcessBounds::alone()) else { return };
     let plain = |text: &str| text.len() < 4096 && !text.chars().any(char::is_control);
     assert!(plain(&page.provider()));
-    for peer in &page.peers {
+    for peer in page.peers() {
         assert!(plain(&address(&peer.address)) && plain(state(peer)) && plain(link(peer)));
     }
-    let process = ShownProcess { pid: 1, pages: vec![page], ..ShownProcess::default() };
-    let other = ShownProcess { pid: 2, ..process.clone() };
+    let process = ShownProcess::new(1, SystemFacts::default(), vec![page]);
+    let mut other = process.clone();
+    other.pid = 2;
     let processes = [process, other];
     let now = u64::from_ne_bytes([choice; 8]);
-    for finding in examine(&processes, &processes, now) {
+    for finding in examine(&processes, &processes, now).findings {
         assert!(plain(&finding.cause) && plain(&finding.seen), "{finding:?}");
     }
 }

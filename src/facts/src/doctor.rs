@@ -6,10 +6,11 @@
 use crate::layout::{ANY, EndpointFacts, PeerFacts, WaitingFacts, peer_bits, states, words_text};
 use crate::read::{ShownPage, ShownProcess, SystemFacts};
 use crate::show::{address, receive, short, time};
+use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write};
 
 /// The rules, the surest cause first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum HangRule {
     /// A process is stopped by a signal or a debugger.
     Stopped,
@@ -188,11 +189,8 @@ const BRIEFLY: u64 = 10_000_000;
 /// Most processes of a ring that are named.
 const MOST_NAMED: usize = 16;
 
-/// Most findings.
+/// Most findings of one examination.
 const MOST: usize = 100;
-
-/// Most processes and endpoints between which it is looked who waits for whom.
-const MOST_ENDPOINTS: usize = 4096;
 
 /// One endpoint at both times.
 struct EndpointView<'f> {
@@ -213,11 +211,52 @@ struct EndpointView<'f> {
     starved: bool,
 }
 
-/// Processes at both times, and the time of the second (CLOCK_MONOTONIC, nanoseconds).
+/// Processes at both times, and the time of the second (CLOCK_MONOTONIC, nanoseconds). What is looked for
+/// by its value is in tables: a process may show so many peers that going through them for each would take
+/// minutes.
 struct Examination<'f> {
     views: Vec<EndpointView<'f>>,
     now: u64,
-    findings: Vec<Finding>,
+    /// Places in `views` by address, of endpoints that serve no others.
+    by_address: HashMap<[u64; 8], usize>,
+    /// The peer of an endpoint that is another endpoint seen here, by the places of both.
+    peers_seen: HashMap<(usize, usize), &'f PeerFacts>,
+    /// Processes of which an endpoint calls over a core provider, for so long that this is said.
+    calling: HashSet<u32>,
+    /// Processes of which a core provider is connecting for so long.
+    connecting: HashSet<u32>,
+}
+
+/// What was found, once of each rule and process.
+#[derive(Default)]
+struct FindingList {
+    known: HashSet<(HangRule, u32)>,
+    list: Vec<Finding>,
+}
+
+impl FindingList {
+    /// Adds a finding, of which the cause and what was seen are asked for if it is the first of its kind.
+    fn add(
+        &mut self,
+        rule: HangRule,
+        pid: u32,
+        waiter: Option<u32>,
+        text: impl FnOnce() -> (String, String),
+    ) {
+        if self.known.insert((rule, pid)) {
+            let (cause, seen) = text();
+            self.list.push(Finding { rule, pid, waiter, cause, seen });
+        }
+    }
+}
+
+/// What an examination found.
+#[derive(Clone, Debug, Default)]
+pub struct Diagnosis {
+    /// The surest causes.
+    pub findings: Vec<Finding>,
+    /// How many further findings there are.
+    pub left_out: usize,
 }
 
 /// Errors with which a peer cannot be reached: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH.
@@ -229,7 +268,7 @@ const UNREACHED: [(u64, &str); 4] = [
 ];
 
 impl<'f> EndpointView<'f> {
-    fn peers(&self) -> impl Iterator<Item = &'f PeerFacts> {
+    fn peers(&self) -> &'f [PeerFacts] {
         self.page.peers_of(self.endpoint)
     }
 
@@ -249,7 +288,7 @@ impl<'f> EndpointView<'f> {
 
     /// What a `fi_addr_t` stands for.
     fn named(&self, name: u64) -> String {
-        match self.peers().find(|peer| peer.name == name) {
+        match self.page.peer_by_name(self.endpoint, name) {
             Some(peer) => format!("peer {name} ({})", address(&peer.address)),
             None => format!("peer {name}"),
         }
@@ -277,7 +316,7 @@ impl<'f> EndpointView<'f> {
     /// No message of another peer would do for its receives.
     fn awaits_alone(&self, peer: &PeerFacts) -> bool {
         let named = self.receives().all(|one| one.source == peer.name);
-        self.awaits(peer) && (named || self.peers().nth(1).is_none())
+        self.awaits(peer) && (named || self.peers().len() == 1)
     }
 
     /// Messages of this peer came, and no receive takes them.
@@ -356,18 +395,24 @@ pub fn starved<'p>(
     before: &'p [ShownProcess],
     after: &'p [ShownProcess],
 ) -> impl Iterator<Item = &'p ShownProcess> {
-    after.iter().filter(|process| {
-        let mut earlier = before.iter().filter(|earlier| earlier.pid == process.pid);
-        earlier.any(|old| is_starved(&old.system, &process.system))
+    let before = by_pid(before);
+    after.iter().filter(move |process| {
+        before.get(&process.pid).is_some_and(|old| is_starved(&old.system, &process.system))
     })
+}
+
+/// Processes by their number.
+pub fn by_pid(processes: &[ShownProcess]) -> HashMap<u32, &ShownProcess> {
+    processes.iter().rev().map(|process| (process.pid, process)).collect()
 }
 
 /// Examines processes that were looked at twice. `now` is the time of the second look, in nanoseconds
 /// of CLOCK_MONOTONIC.
-pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec<Finding> {
+pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Diagnosis {
     let mut views = Vec::new();
+    let before = by_pid(before);
     for process in after {
-        let earlier = before.iter().find(|earlier| earlier.pid == process.pid);
+        let earlier = before.get(&process.pid).copied();
         let kept_waiting =
             earlier.map_or(0.0, |earlier| share_kept_waiting(&earlier.system, &process.system));
         let starved = earlier.is_some_and(|old| is_starved(&old.system, &process.system));
@@ -400,169 +445,161 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec
                     }
                     _ => turns,
                 };
-                if views.len() < MOST_ENDPOINTS {
-                    let view = EndpointView {
-                        process,
-                        page,
-                        endpoint,
-                        quiet,
-                        turns,
-                        calls,
-                        ran_on,
-                        kept_waiting,
-                        starved,
-                    };
-                    views.push(view);
-                }
+                views.push(EndpointView {
+                    process,
+                    page,
+                    endpoint,
+                    quiet,
+                    turns,
+                    calls,
+                    ran_on,
+                    kept_waiting,
+                    starved,
+                });
             }
         }
     }
-    let mut examination = Examination { views, now, findings: Vec::new() };
-    examination.processes(after);
+    let examination = Examination::new(views, now);
+    let mut found = FindingList::default();
+    processes(after, &mut found);
     for index in 0..examination.views.len() {
-        examination.endpoint(index);
+        examination.endpoint(index, &mut found);
     }
-    examination.pairs();
-    let mut findings = examination.findings;
+    examination.pairs(&mut found);
+    let mut findings = found.list;
     findings.sort_by_key(|finding| (finding.rule, finding.pid));
-    let mismatched: Vec<_> =
+    let mismatched: HashSet<_> =
         findings.iter().filter(|one| one.rule == HangRule::Mismatch).map(|one| one.pid).collect();
     findings.retain(|one| one.rule != HangRule::NothingSent || !mismatched.contains(&one.pid));
-    findings.dedup_by(|one, other| one.rule == other.rule && one.pid == other.pid);
+    let left_out = findings.len().saturating_sub(MOST);
     findings.truncate(MOST);
-    findings
+    Diagnosis { findings, left_out }
 }
 
-impl Examination<'_> {
-    fn found(&mut self, rule: HangRule, pid: u32, cause: String, seen: String) {
-        self.add(Finding { rule, pid, waiter: None, cause, seen });
-    }
-
-    fn add(&mut self, finding: Finding) {
-        if self.findings.len() < 10 * MOST {
-            self.findings.push(finding);
+/// Rules about whole processes.
+fn processes(processes: &[ShownProcess], list: &mut FindingList) {
+    for process in processes {
+        let system = &process.system;
+        let (pid, who) = (process.pid, process.who());
+        if process.is_stopped() {
+            let by = if system.threads.starts_with('t') { "a debugger" } else { "a signal" };
+            let text = || (format!("{who} is stopped by {by}"), String::new());
+            list.add(HangRule::Stopped, pid, None, text);
         }
+        let [open, most] = system.descriptors;
+        if open >= most {
+            let cause = format!("{who} has all {most} descriptors open that it may have");
+            list.add(HangRule::Descriptors, pid, None, || (cause, String::new()));
+        }
+        let [has, most] = system.memory;
+        if has >= most.saturating_sub(MEMORY_LEFT) {
+            let cause = format!(
+                "{who} has {} bytes of memory, and may have no more than {}",
+                short(has as f64),
+                short(most as f64)
+            );
+            let seen = "an allocation of a MiB would fail".into();
+            list.add(HangRule::Memory, pid, None, || (cause, seen));
+        }
+    }
+}
+
+impl<'f> Examination<'f> {
+    fn new(views: Vec<EndpointView<'f>>, now: u64) -> Self {
+        let (mut by_address, mut peers_seen) = (HashMap::new(), HashMap::new());
+        for (index, view) in views.iter().enumerate() {
+            if !view.serves() && view.endpoint.address[0] != 0 {
+                by_address.entry(view.endpoint.address).or_insert(index);
+            }
+        }
+        let (mut calling, mut connecting) = (HashSet::new(), HashSet::new());
+        for (index, view) in views.iter().enumerate() {
+            for peer in view.peers() {
+                if let Some(other) = by_address.get(&peer.address) {
+                    peers_seen.entry((index, *other)).or_insert(peer);
+                }
+                let lasts = now.saturating_sub(peer.since) > LASTING;
+                match (peer.state & 0xff, view.serves()) {
+                    (states::CALLING, false) if lasts => calling.insert(view.process.pid),
+                    (states::CONNECTING, true) if lasts => connecting.insert(view.process.pid),
+                    _ => false,
+                };
+            }
+        }
+        Self { views, now, by_address, peers_seen, calling, connecting }
     }
 
     /// The endpoint with this address among those that are seen.
-    fn at(&self, wanted: &[u64; 8]) -> Option<&EndpointView<'_>> {
-        let known = wanted[0] != 0;
-        let is_at = |view: &&EndpointView<'_>| !view.serves() && view.endpoint.address == *wanted;
-        self.views.iter().find(|view| known && is_at(view))
-    }
-
-    /// Whether an endpoint of the process calls over a core provider, for so long that this is said.
-    fn is_calling(&self, pid: u32) -> bool {
-        let lasts = |peer: &PeerFacts| {
-            peer.state & 0xff == states::CALLING && self.now.saturating_sub(peer.since) > LASTING
-        };
-        let mut own = self.views.iter().filter(|view| view.process.pid == pid && !view.serves());
-        own.any(|view| view.peers().any(lasts))
-    }
-
-    /// Whether a core provider of the process is connecting for so long.
-    fn core_is_connecting(&self, pid: u32) -> bool {
-        let lasts = |peer: &PeerFacts| {
-            peer.state & 0xff == states::CONNECTING && self.now.saturating_sub(peer.since) > LASTING
-        };
-        let cores = self.views.iter().filter(|view| view.process.pid == pid && view.serves());
-        cores.into_iter().any(|core| core.peers().any(lasts))
-    }
-
-    /// Rules about whole processes.
-    fn processes(&mut self, processes: &[ShownProcess]) {
-        for process in processes {
-            let system = &process.system;
-            let who = process.who();
-            if process.is_stopped() {
-                let by = if system.threads.starts_with('t') { "a debugger" } else { "a signal" };
-                let cause = format!("{who} is stopped by {by}");
-                self.found(HangRule::Stopped, process.pid, cause, String::new());
-            }
-            let [open, most] = system.descriptors;
-            if open >= most {
-                let cause = format!("{who} has all {most} descriptors open that it may have");
-                self.found(HangRule::Descriptors, process.pid, cause, String::new());
-            }
-            let [has, most] = system.memory;
-            if has >= most.saturating_sub(MEMORY_LEFT) {
-                let cause = format!(
-                    "{who} has {} bytes of memory, and may have no more than {}",
-                    short(has as f64),
-                    short(most as f64)
-                );
-                let seen = "an allocation of a MiB would fail".into();
-                self.found(HangRule::Memory, process.pid, cause, seen);
-            }
-        }
+    fn at(&self, wanted: &[u64; 8]) -> Option<&EndpointView<'f>> {
+        self.by_address.get(wanted).and_then(|index| self.views.get(*index))
     }
 
     /// Rules about one endpoint.
-    fn endpoint(&mut self, index: usize) {
+    fn endpoint(&self, index: usize, list: &mut FindingList) {
         let now = self.now;
         let view = &self.views[index];
         if view.is_stopped() {
             return;
         }
         let (pid, who, endpoint) = (view.process.pid, view.who(), view.endpoint);
-        let mut found = Vec::new();
 
         // Of who does not look it is only known how far its connections were.
-        for peer in view.peers().filter(|_| view.is_looking()) {
-            let to = address(&peer.address);
+        for peer in view.peers().iter().filter(|_| view.is_looking()) {
+            let to = || address(&peer.address);
             let since = now.saturating_sub(peer.since);
             let lasts = since > LASTING;
             let is_connecting = match peer.state & 0xff {
-                states::CALLING => self.core_is_connecting(pid),
+                states::CALLING => self.connecting.contains(&pid),
                 state => state == states::CONNECTING,
             };
             match peer.state & 0xff {
-                states::LATER if lasts => found.push((
-                    HangRule::Unreachable,
-                    format!("{who} is refused by {to}"),
-                    format!("called {} times; {} messages wait", peer.refused, peer.unsent),
-                )),
-                states::CONNECTING if view.serves() && self.is_calling(pid) => {}
-                _ if lasts && is_connecting => found.push((
-                    HangRule::HalfMade,
-                    format!("{who} gets no answer from the network at {to}, for {}", time(since)),
-                    format!("the connection is being made; {} messages wait for it", peer.unsent),
-                )),
+                states::LATER if lasts => list.add(HangRule::Unreachable, pid, None, || {
+                    let seen =
+                        format!("called {} times; {} messages wait", peer.refused, peer.unsent);
+                    (format!("{who} is refused by {}", to()), seen)
+                }),
+                states::CONNECTING if view.serves() && self.calling.contains(&pid) => {}
+                _ if lasts && is_connecting => list.add(HangRule::HalfMade, pid, None, || {
+                    let cause = format!(
+                        "{who} gets no answer from the network at {}, for {}",
+                        to(),
+                        time(since)
+                    );
+                    let wait = peer.unsent;
+                    (cause, format!("the connection is being made; {wait} messages wait for it"))
+                }),
                 // Who is asked makes no calls, if it is seen here: the rule about pairs says so.
                 states::ASKED | states::CALLING
                     if lasts
                         && !view.serves()
                         && self.at(&peer.address).is_none_or(|at| at.is_looking()) =>
                 {
-                    found.push((
-                        HangRule::HalfMade,
-                        format!(
-                            "{who} has called {to}, which has not answered for {}",
+                    list.add(HangRule::HalfMade, pid, None, || {
+                        let cause = format!(
+                            "{who} has called {}, which has not answered for {}",
+                            to(),
                             time(since)
-                        ),
-                        format!("{} messages wait for the answer", peer.unsent),
-                    ));
+                        );
+                        (cause, format!("{} messages wait for the answer", peer.unsent))
+                    });
                 }
                 _ => {}
             }
         }
         if view.serves() {
-            found.into_iter().for_each(|(rule, cause, seen)| self.found(rule, pid, cause, seen));
             return;
         }
         for error in endpoint.errors {
             let known = UNREACHED.iter().find(|(code, _)| *code == error.code);
             if let Some((_, text)) = known.filter(|_| view.quiet && error.count > 0) {
-                let seen = format!("{} operations failed with error {}", error.count, error.code);
-                found.push((
-                    HangRule::Unreachable,
-                    format!("{who} did not reach a peer: {text}"),
-                    seen,
-                ));
+                list.add(HangRule::Unreachable, pid, None, || {
+                    let seen =
+                        format!("{} operations failed with error {}", error.count, error.code);
+                    (format!("{who} did not reach a peer: {text}"), seen)
+                });
             }
         }
         if !view.quiet {
-            found.into_iter().for_each(|(rule, cause, seen)| self.found(rule, pid, cause, seen));
             return;
         }
         if endpoint.lost[0] > 0 && view.waits_for_receive() {
@@ -577,7 +614,7 @@ impl Examination<'_> {
                 endpoint.lost[1],
                 endpoint.posted.iter().fold(0u64, |sum, more| sum.saturating_add(*more))
             );
-            found.push((HangRule::PeerGone, cause, seen));
+            list.add(HangRule::PeerGone, pid, None, || (cause, seen));
         }
         let queues = [
             ("receives", endpoint.rx_queue, endpoint.rx_queue_size),
@@ -587,80 +624,75 @@ impl Examination<'_> {
         for (i, (of, entries, size)) in shown.iter().enumerate() {
             let of = if endpoint.one_queue == 1 { "" } else { &format!(" of {of}") };
             if *size > 0 && entries >= size {
-                found.push((
-                    HangRule::QueueFull,
-                    format!("the completion queue{of} of {who} is full, and nobody reads it"),
-                    format!(
-                        "{entries} entries, made for {size}; {} connections wait for room",
-                        endpoint.starved
-                    ),
-                ));
+                let cause =
+                    format!("the completion queue{of} of {who} is full, and nobody reads it");
+                let seen = format!(
+                    "{entries} entries, made for {size}; {} connections wait for room",
+                    endpoint.starved
+                );
+                list.add(HangRule::QueueFull, pid, None, || (cause, seen));
             } else if *entries > 0 && view.is_looking() && (i == 0 || endpoint.one_queue == 1) {
-                found.push((
-                    HangRule::QueueUnread,
-                    format!(
-                        "{who} does not read the {entries} entries of its completion queue{of}"
-                    ),
-                    format!("it makes progress by other calls, {} times in between", view.turns),
-                ));
+                let cause = format!(
+                    "{who} does not read the {entries} entries of its completion queue{of}"
+                );
+                let seen =
+                    format!("it makes progress by other calls, {} times in between", view.turns);
+                list.add(HangRule::QueueUnread, pid, None, || (cause, seen));
             }
         }
         if view.is_looking() {
-            found.extend(mismatch(view));
+            if let Some((rule, cause, seen)) = mismatch(view) {
+                list.add(rule, pid, None, || (cause, seen));
+            }
             let receives: u64 = view.receives().count() as u64;
             let kept: u64 =
                 endpoint.unexpected.iter().fold(0, |sum, more| sum.saturating_add(*more));
-            let blocked = view.peers().find(|peer| peer.state & peer_bits::BLOCKED != 0);
+            let blocked = view.peers().iter().find(|peer| peer.state & peer_bits::BLOCKED != 0);
             if let Some(peer) = blocked.filter(|peer| now.saturating_sub(peer.moved) > LASTING) {
-                found.push((
-                    HangRule::TakesNoMore,
-                    format!(
-                        "{who} takes no more messages of {}: it keeps {kept} that have no receive",
-                        address(&peer.address)
-                    ),
-                    format!("they take {} bytes", endpoint.unexpected_bytes),
-                ));
+                let cause = format!(
+                    "{who} takes no more messages of {}: it keeps {kept} that have no receive",
+                    address(&peer.address)
+                );
+                let seen = format!("they take {} bytes", endpoint.unexpected_bytes);
+                list.add(HangRule::TakesNoMore, pid, None, || (cause, seen));
             }
             if receives == 0 && kept > 0 {
                 let first = view.messages().next().copied().unwrap_or_default();
-                found.push((
-                    HangRule::NoReceive,
-                    format!("{who} posts no receive for {kept} messages that have come"),
-                    format!("the first has {}", message(view, &first)),
-                ));
+                list.add(HangRule::NoReceive, pid, None, || {
+                    let cause =
+                        format!("{who} posts no receive for {kept} messages that have come");
+                    (cause, format!("the first has {}", message(view, &first)))
+                });
             }
         }
         for peer in view.peers() {
             let still = now.saturating_sub(peer.moved) > LASTING;
             let connected = peer.state & 0xff == states::CONNECTED;
             if connected && is_owed(peer) && still && self.at(&peer.address).is_none() {
-                let to = address(&peer.address);
-                found.push((
-                    HangRule::NotTaken,
-                    format!(
-                        "{to} does not take what {who} has for it, for {}",
+                list.add(HangRule::NotTaken, pid, None, || {
+                    let cause = format!(
+                        "{} does not take what {who} has for it, for {}",
+                        address(&peer.address),
                         time(now - peer.moved)
-                    ),
-                    owed(peer),
-                ));
+                    );
+                    (cause, owed(peer))
+                });
             }
         }
-        found.into_iter().for_each(|(rule, cause, seen)| self.found(rule, pid, cause, seen));
     }
 
     /// Rules about two endpoints that are seen.
-    fn pairs(&mut self) {
+    fn pairs(&self, list: &mut FindingList) {
         let now = self.now;
-        let mut found = Vec::new();
         // Who waits for a message of whom alone, where both look at their queues.
         let mut alone = Vec::new();
-        for view in &self.views {
+        for (index, view) in self.views.iter().enumerate() {
             if !view.quiet || view.is_stopped() || view.serves() {
                 continue;
             }
-
             for peer in view.peers() {
-                let Some(other) = self.at(&peer.address) else { continue };
+                let Some(&at) = self.by_address.get(&peer.address) else { continue };
+                let other = &self.views[at];
                 if other.is_stopped() {
                     continue;
                 }
@@ -669,153 +701,190 @@ impl Examination<'_> {
                 let awaited = view.awaits(peer);
                 let own = other.process.pid == view.process.pid;
                 let [viewer, asked] = [view, other].map(|view| view.process.pid);
-                let mut say = |rule, pid, waiter, cause, seen| {
-                    found.push(Finding { rule, pid, waiter: Some(waiter), cause, seen });
-                };
                 let waits = view.is_looking() && !own && (owes || awaited);
                 let lasts = now.saturating_sub(peer.moved) > LASTING;
                 let silent = waits && !other.is_looking() && other.unseen(now) > LASTING;
                 let computes = waits && awaited && lasts && other.is_left_to_threads();
                 if (silent || computes) && other.starved {
-                    let cause = format!(
-                        "{} could run and gets no processor ({:.0} % of the time), and {} waits for it",
-                        other.who(),
-                        100.0 * other.kept_waiting.min(1.0),
-                        view.who()
-                    );
-                    let seen = format!(
-                        "it may use {} processors, and others run there",
-                        other.process.system.processors
-                    );
-                    say(HangRule::NoProcessor, asked, viewer, cause, seen);
+                    list.add(HangRule::NoProcessor, asked, Some(viewer), || {
+                        let cause = format!(
+                            "{} could run and gets no processor ({:.0} % of the time), and {} waits for it",
+                            other.who(),
+                            100.0 * other.kept_waiting.min(1.0),
+                            view.who()
+                        );
+                        let seen = format!(
+                            "it may use {} processors, and others run there",
+                            other.process.system.processors
+                        );
+                        (cause, seen)
+                    });
                     continue;
                 }
                 if silent {
-                    let how = match other.process.system.threads.chars().next() {
-                        Some('R') if other.kept_waiting > KEPT_WAITING => format!(
-                            "it computes, and has a processor for {:.0} % of the time",
-                            100.0 * (1.0 - other.kept_waiting)
-                        ),
-                        Some('R') => "it computes".to_string(),
-                        Some('D') => "it waits for a device".to_string(),
-                        _ if other.process.system.waits_in.is_empty() => "it sleeps".to_string(),
-                        _ => format!("it sleeps in {}", other.process.system.waits_in),
-                    };
-                    let cause = format!(
-                        "{} has made no progress call for {} ({how}), and {} waits for it",
-                        other.who(),
-                        time(other.unseen(now)),
-                        view.who()
-                    );
-                    let mut seen = owed(peer);
-                    if seen.is_empty() {
-                        seen = match view.receives().next() {
-                            Some(one) => format!(
-                                "a receive waits: {}",
-                                receive(one, |name| view.named(name))
-                            ),
-                            None => "the connection is not made".into(),
-                        };
-                    }
-                    say(HangRule::NoCalls, asked, viewer, cause, seen);
+                    let text = || self.silence(view, other, peer);
+                    list.add(HangRule::NoCalls, asked, Some(viewer), text);
                     continue;
                 }
                 if computes {
-                    let cause = format!(
-                        "{} computes and makes no call, and {} waits for a message of it",
-                        other.who(),
-                        view.who()
-                    );
-                    let seen = "a thread of the library makes progress for it".into();
-                    say(HangRule::Computes, asked, viewer, cause, seen);
+                    list.add(HangRule::Computes, asked, Some(viewer), || {
+                        let cause = format!(
+                            "{} computes and makes no call, and {} waits for a message of it",
+                            other.who(),
+                            view.who()
+                        );
+                        (cause, "a thread of the library makes progress for it".into())
+                    });
                     continue;
                 }
                 if !view.is_looking() || !other.is_looking() || !connected {
                     continue;
                 }
-                let back = other.peers().find(|back| back.address == view.endpoint.address);
-                let back = back.filter(|back| {
+                let back = self.peers_seen.get(&(at, index)).filter(|back| {
                     !own && other.quiet && view.awaits_alone(peer) && other.awaits_alone(back)
                 });
                 let crossed =
                     back.is_some_and(|back| view.keeps_some_of(peer) && other.keeps_some_of(back));
                 if is_owed(peer) && lasts && !crossed {
-                    let cause =
-                        format!("{} does not take what {} has for it", other.who(), view.who());
-                    say(HangRule::NotTaken, viewer, asked, cause, owed(peer));
+                    list.add(HangRule::NotTaken, viewer, Some(asked), || {
+                        let cause =
+                            format!("{} does not take what {} has for it", other.who(), view.who());
+                        (cause, owed(peer))
+                    });
                 } else if awaited && !own {
-                    let first = view.receives().next().copied().unwrap_or_default();
-                    let seen = receive(&first, |name| view.named(name));
+                    let seen = || {
+                        let first = view.receives().next().copied().unwrap_or_default();
+                        receive(&first, |name| view.named(name))
+                    };
                     if back.is_some() {
                         if asked < viewer {
                             // Said of the other one already.
                             continue;
                         }
-                        let second = other.receives().next().copied().unwrap_or_default();
-                        let cause = format!(
-                            "{} and {} wait for a message of each other",
-                            view.who(),
-                            other.who()
-                        );
-                        let seen = format!(
-                            "the one receives {seen}, the other {}",
-                            receive(&second, |name| other.named(name))
-                        );
                         let rule = if crossed { HangRule::Crossed } else { HangRule::Deadlock };
-                        say(rule, viewer, asked, cause, seen);
+                        list.add(rule, viewer, Some(asked), || {
+                            let second = other.receives().next().copied().unwrap_or_default();
+                            let cause = format!(
+                                "{} and {} wait for a message of each other",
+                                view.who(),
+                                other.who()
+                            );
+                            let seen = format!(
+                                "the one receives {}, the other {}",
+                                seen(),
+                                receive(&second, |name| other.named(name))
+                            );
+                            (cause, seen)
+                        });
                     } else {
                         if view.awaits_alone(peer) {
                             alone.push((viewer, asked));
                         }
-                        let cause = format!(
-                            "{} waits for a message that {} has not sent",
-                            view.who(),
-                            other.who()
-                        );
-                        say(HangRule::NothingSent, viewer, asked, cause, seen);
+                        list.add(HangRule::NothingSent, viewer, Some(asked), || {
+                            let cause = format!(
+                                "{} waits for a message that {} has not sent",
+                                view.who(),
+                                other.who()
+                            );
+                            (cause, seen())
+                        });
                     }
                 }
             }
         }
-        found.extend(self.ring(&alone));
-        found.into_iter().for_each(|finding| self.add(finding));
+        self.ring(&alone, list);
+    }
+
+    /// What is said of a process that makes no call while another one waits for it.
+    fn silence(
+        &self,
+        view: &EndpointView<'_>,
+        other: &EndpointView<'_>,
+        peer: &PeerFacts,
+    ) -> (String, String) {
+        let how = match other.process.system.threads.chars().next() {
+            Some('R') if other.kept_waiting > KEPT_WAITING => format!(
+                "it computes, and has a processor for {:.0} % of the time",
+                100.0 * (1.0 - other.kept_waiting)
+            ),
+            Some('R') => "it computes".to_string(),
+            Some('D') => "it waits for a device".to_string(),
+            _ if other.process.system.waits_in.is_empty() => "it sleeps".to_string(),
+            _ => format!("it sleeps in {}", other.process.system.waits_in),
+        };
+        let cause = format!(
+            "{} has made no progress call for {} ({how}), and {} waits for it",
+            other.who(),
+            time(other.unseen(self.now)),
+            view.who()
+        );
+        let owed = owed(peer);
+        let seen = match view.receives().next() {
+            _ if !owed.is_empty() => owed,
+            Some(one) => format!("a receive waits: {}", receive(one, |name| view.named(name))),
+            None => "the connection is not made".into(),
+        };
+        (cause, seen)
     }
 
     /// Processes of which each waits for the next, and the last for the first.
-    fn ring(&self, waits: &[(u32, u32)]) -> Option<Finding> {
-        let next = |pid: u32| waits.iter().find(|(waiter, _)| *waiter == pid).map(|(_, of)| *of);
-        let ring = waits.iter().find_map(|(first, _)| {
-            let mut ring = vec![*first];
-            while let Some(of) = next(*ring.last()?).filter(|_| ring.len() <= waits.len()) {
-                if of == *first {
-                    return Some(ring);
-                }
-                ring.push(of);
-            }
-            None
-        })?;
+    fn ring(&self, waits: &[(u32, u32)], list: &mut FindingList) {
+        let Some(ring) = first_ring(waits) else { return };
         let who = |pid: &u32| {
             let view = self.views.iter().find(|view| view.process.pid == *pid);
             view.map_or_else(|| format!("process {pid}"), EndpointView::who)
         };
-        let first = who(&ring[0]);
-        let mut others: Vec<_> =
-            ring.iter().skip(1).take(MOST_NAMED).map(|pid| pid.to_string()).collect();
-        if ring.len() > MOST_NAMED + 1 {
-            others.push(format!("{} more", ring.len() - MOST_NAMED - 1));
-        }
-        Some(Finding {
-            rule: HangRule::Deadlock,
-            pid: ring[0],
-            waiter: ring.get(1).copied(),
-            cause: format!(
+        list.add(HangRule::Deadlock, ring[0], ring.get(1).copied(), || {
+            let first = who(&ring[0]);
+            let mut others: Vec<_> =
+                ring.iter().skip(1).take(MOST_NAMED).map(|pid| pid.to_string()).collect();
+            if ring.len() > MOST_NAMED + 1 {
+                others.push(format!("{} more", ring.len() - MOST_NAMED - 1));
+            }
+            let cause = format!(
                 "{} processes wait for messages of each other, in a ring: {first} waits for {}, and that for {first}",
                 ring.len(),
                 others.join(", that for "),
-            ),
-            seen: "each receives from the next alone".into(),
-        })
+            );
+            (cause, "each receives from the next alone".into())
+        });
     }
+}
+
+/// The first ring among processes that each wait for another one; of what a process waits for the first
+/// counts.
+fn first_ring(waits: &[(u32, u32)]) -> Option<Vec<u32>> {
+    let mut next = HashMap::new();
+    for (waiter, of) in waits {
+        next.entry(*waiter).or_insert(*of);
+    }
+    // From where each way was gone, by its first process.
+    let (mut gone, mut in_rings) = (HashMap::new(), HashSet::new());
+    for (first, _) in waits {
+        if gone.contains_key(first) {
+            continue;
+        }
+        let mut at = *first;
+        while !gone.contains_key(&at) {
+            gone.insert(at, *first);
+            let Some(of) = next.get(&at) else { break };
+            at = *of;
+        }
+        // The way came to where it was before.
+        if gone.get(&at) == Some(first) && next.contains_key(&at) {
+            while in_rings.insert(at) {
+                at = next[&at];
+            }
+        }
+    }
+    let (first, _) = waits.iter().find(|(pid, _)| in_rings.contains(pid))?;
+    let mut ring = vec![*first];
+    let mut at = next[first];
+    while at != *first {
+        ring.push(at);
+        at = next[&at];
+    }
+    Some(ring)
 }
 
 /// A message that came before its receive, in words.
@@ -905,7 +974,10 @@ pub fn standstill(before: &ShownProcess, after: &ShownProcess) -> Option<Vec<[u6
 pub fn is_waiting(page: &ShownPage, endpoint: &EndpointFacts) -> bool {
     waits_for_one(endpoint)
         || endpoint.in_flight > 0
-        || page.peers_of(endpoint).any(|peer| is_owed(peer) || peer.state & peer_bits::BLOCKED != 0)
+        || page
+            .peers_of(endpoint)
+            .iter()
+            .any(|peer| is_owed(peer) || peer.state & peer_bits::BLOCKED != 0)
 }
 
 /// The provider's name and the endpoint's address.
@@ -915,11 +987,16 @@ pub fn title(page: &ShownPage, endpoint: &EndpointFacts) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::examine as diagnose;
     use super::*;
     use crate::layout::{HeadFacts, kinds, text_words};
     use std::time::{Duration, Instant};
 
     const NOW: u64 = 100_000_000_000;
+
+    fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec<Finding> {
+        diagnose(before, after, now).findings
+    }
 
     fn named(pid: u32) -> String {
         format!("10.0.0.{pid}:1")
@@ -936,8 +1013,7 @@ mod tests {
             address: text_words(&named(pid)),
             ..endpoint
         };
-        let page =
-            ShownPage { head, endpoints: vec![endpoint], peers: peers.to_vec(), changing: 0 };
+        let page = ShownPage::new(head, vec![endpoint], peers.to_vec());
         let system = SystemFacts {
             program: "test".into(),
             threads: "R".into(),
@@ -945,7 +1021,7 @@ mod tests {
             memory: [1 << 20, u64::MAX],
             ..SystemFacts::default()
         };
-        ShownProcess { pid, system, pages: vec![page] }
+        ShownProcess::new(pid, system, vec![page])
     }
 
     /// A connected peer that nothing is owed.
@@ -1140,7 +1216,9 @@ mod tests {
         let calling = PeerFacts { state: states::CALLING, since: 1, ..peer(7) };
         let mut both = of(1, 9, EndpointFacts::default(), &[calling]);
         both.pages.push(process.pages[0].clone());
-        both.pages[1].peers[0].address = [0; 8];
+        let core = both.pages[1].clone();
+        let unnamed = PeerFacts { address: [0; 8], ..core.peers()[0] };
+        both.pages[1] = ShownPage::new(core.head, core.endpoints, vec![unnamed]);
         let mut before = vec![both.clone()];
         before[0].pages.iter_mut().for_each(|page| page.head.turns[0] = 0);
         let found = examine(&before, &[both], NOW);
@@ -1164,5 +1242,36 @@ mod tests {
         assert_eq!(standstill(&of(1, 0, core, &[]), &process), None);
         let process = of(1, 9, receiving(2), &[]);
         assert!(standstill(&of(1, 0, receiving(2), &[]), &process).is_some());
+    }
+
+    #[test]
+    fn a_process_has_one_finding_of_each_rule_however_many_peers_it_shows() {
+        let connecting = |pid| PeerFacts { state: states::CONNECTING, since: 1, ..peer(pid) };
+        let peers: Vec<_> = (1000..60_000).map(connecting).collect();
+        let process = of(1, 9, EndpointFacts::default(), &peers);
+        assert_eq!(rules(std::slice::from_ref(&process), &[]), [(HangRule::HalfMade, 1)]);
+    }
+
+    #[test]
+    fn more_findings_than_are_told_are_counted() {
+        let stopped = |pid| {
+            let mut process = of(pid, 9, EndpointFacts::default(), &[]);
+            process.system.threads = "T".into();
+            process
+        };
+        let processes: Vec<_> = (1..=MOST as u32 + 7).map(stopped).collect();
+        let told = diagnose(&processes, &processes, NOW);
+        assert_eq!((told.findings.len(), told.left_out), (MOST, 7));
+    }
+
+    #[test]
+    fn rings_are_found_behind_ways_that_lead_to_them() {
+        assert_eq!(first_ring(&[]), None);
+        assert_eq!(first_ring(&[(3, 1), (3, 1), (1, 2)]), None);
+        assert_eq!(first_ring(&[(9, 2), (1, 2), (2, 3), (3, 1), (3, 9)]), Some(vec![1, 2, 3]));
+        assert_eq!(first_ring(&[(7, 8), (5, 6), (8, 9), (9, 8), (6, 5)]), Some(vec![5, 6]));
+        // Each start of a long way is gone once.
+        let way: Vec<_> = (0..200_000).map(|pid| (pid, pid + 1)).collect();
+        assert_eq!(first_ring(&way), None);
     }
 }

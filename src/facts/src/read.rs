@@ -1,23 +1,33 @@
 //! Reads what a process shows, which may change meanwhile, end, or be anything.
 use crate::NAME;
+use crate::bounds::{LeftOut, LookBounds, LookCost, ProcessBounds};
 use crate::layout::{
     EndpointFacts, FIRST_ENDPOINTS, FactRecord, HeadFacts, MAGIC, MAX_PEERS, MORE_ENDPOINTS,
     PeerFacts, VERSION, endpoint_at, peer_at, words_text, words_with,
 };
+use crate::memory::open_memory;
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::time::Instant;
 
 /// How often a record that changes while it is read is read again.
 const TRIES: usize = 50;
 
+/// How often such records of one memory are read again, all together.
+const TRIES_IN_SUM: usize = 2000;
+
 /// Most memories of one process that are looked at: each plug-in has one.
 const MAX_PAGES: usize = 16;
 
-/// Most descriptors of one process that are looked at.
-const MAX_DESCRIPTORS: usize = 1 << 20;
+/// Most threads of one process that are looked at.
+const MAX_THREADS: usize = 1024;
+
+/// Most bytes of records that are read at once.
+const PIECE: usize = 64 << 10;
 
 /// Why there are no facts.
 #[derive(Debug)]
@@ -32,6 +42,8 @@ pub enum NoFacts {
     OtherVersion(u64),
     /// The memory holds what the library does not write.
     Rubbish(&'static str),
+    /// The bounds of the look are reached ([`LookBounds`]), and no memory was found before that.
+    TooMuch,
     /// Another error of the system.
     System(io::Error),
 }
@@ -50,6 +62,9 @@ impl fmt::Display for NoFacts {
                 f,
                 "the process has a library that shows other facts (version {version}, this tool knows \
                  {VERSION}): take the tool of that library"
+            ),
+            Self::TooMuch => f.write_str(
+                "the process is left out, as too much of it or of others was read: name it alone",
             ),
             Self::Rubbish(what) => write!(f, "what the process shows cannot be: {what}"),
             Self::System(error) => write!(f, "{error}"),
@@ -95,56 +110,124 @@ impl ShownMemory for [u8] {
 pub struct ShownPage {
     /// What is said once.
     pub head: HeadFacts,
-    /// The endpoints.
+    /// The endpoints, each with a serial of its own.
     pub endpoints: Vec<EndpointFacts>,
-    /// The peers.
-    pub peers: Vec<PeerFacts>,
-    /// Records that changed all the time, and are left out.
-    pub changing: usize,
+    /// The peers, by endpoint and name.
+    peers: Vec<PeerFacts>,
+    /// What was not read.
+    pub left_out: LeftOut,
 }
 
 fn words<M: ShownMemory + ?Sized>(
     memory: &M,
     at: usize,
     count: usize,
-) -> Result<Option<Vec<u64>>, NoFacts> {
+) -> Result<Vec<u64>, NoFacts> {
+    const SHORT: NoFacts = NoFacts::Rubbish("it ends before its records do");
     let mut bytes = vec![0; 8 * count];
     if memory.read_at(8 * at as u64, &mut bytes)? < bytes.len() {
-        return Ok(None);
+        return Err(SHORT);
     }
     let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-    Ok(Some(bytes.chunks(8).map(word).collect()))
+    Ok(bytes.chunks(8).map(word).collect())
 }
 
-/// A record that is used; none if it is free.
-fn record<M: ShownMemory + ?Sized, R: FactRecord>(
-    memory: &M,
-    at: usize,
-    changing: &mut usize,
-) -> Result<Option<R>, NoFacts> {
-    const SHORT: NoFacts = NoFacts::Rubbish("it ends before its records do");
-    for _ in 0..TRIES {
-        // The first word is read before all others and after them.
-        let before = words(memory, at, 2)?.ok_or(SHORT)?;
-        if before[1] == 0 {
-            return Ok(None);
+/// A record of which these are the words as they were read three times. None inside if it is free, none
+/// at all if it changed meanwhile: what was read second is whole if nothing was written from the first
+/// word of the first time to that of the third.
+fn settled<R: FactRecord>(read: [&[u64]; 3]) -> Option<Option<R>> {
+    let [sequence, second, third] = read.map(|words| words[0]);
+    let still = sequence.is_multiple_of(2) && [second, third] == [sequence; 2];
+    still.then(|| (read[1][1] != 0).then(|| R::of_words(read[1])))
+}
+
+/// Reads records of one memory.
+struct RecordReader<'r, M: ?Sized> {
+    memory: &'r M,
+    bounds: &'r mut ProcessBounds,
+    tries: usize,
+    left_out: LeftOut,
+}
+
+impl<M: ShownMemory + ?Sized> RecordReader<'_, M> {
+    /// Adds those of `count` records from a word on that are used.
+    fn read<R: FactRecord>(
+        &mut self,
+        at: usize,
+        count: usize,
+        cost: LookCost,
+        to: &mut Vec<R>,
+    ) -> Result<(), NoFacts> {
+        let mut done = 0;
+        while done < count {
+            let piece = (PIECE / (8 * R::WORDS)).min(count - done);
+            let piece = self.bounds.take(cost, piece);
+            if piece == 0 {
+                self.left_out.records += (count - done) as u64;
+                return Ok(());
+            }
+            let first = at + done * R::WORDS;
+            self.read_piece(first, piece, to)?;
+            done += piece;
         }
-        let all = words(memory, at, R::WORDS)?.ok_or(SHORT)?;
-        let after = words(memory, at, 1)?.ok_or(SHORT)?;
-        let sequence = [before[0], all[0], after[0]];
-        if sequence[0] % 2 == 0 && sequence == [sequence[0]; 3] {
-            return Ok((all[1] != 0).then(|| R::of_words(&all)));
-        }
-        std::thread::yield_now();
+        Ok(())
     }
-    *changing += 1;
-    Ok(None)
+
+    fn read_piece<R: FactRecord>(
+        &mut self,
+        at: usize,
+        count: usize,
+        to: &mut Vec<R>,
+    ) -> Result<(), NoFacts> {
+        let all = || words(self.memory, at, count * R::WORDS);
+        let first = all()?;
+        if first.chunks(R::WORDS).all(|record| record[1] == 0) {
+            return Ok(());
+        }
+        let (second, third) = (all()?, all()?);
+        for index in 0..count {
+            let place = index * R::WORDS..(index + 1) * R::WORDS;
+            if first[place.start + 1] == 0 {
+                continue;
+            }
+            let read = [&first, &second, &third].map(|words| &words[place.clone()]);
+            match settled::<R>(read) {
+                Some(record) => to.extend(record),
+                None => to.extend(self.read_again::<R>(at + place.start)?),
+            }
+        }
+        Ok(())
+    }
+
+    /// A record that changed while it was read.
+    fn read_again<R: FactRecord>(&mut self, at: usize) -> Result<Option<R>, NoFacts> {
+        for _ in 0..TRIES {
+            if self.tries == 0 || self.bounds.take(LookCost::Attempt, 1) == 0 {
+                break;
+            }
+            self.tries -= 1;
+            let words = |count| words(self.memory, at, count);
+            let (first, second, third) = (words(2)?, words(R::WORDS)?, words(2)?);
+            if first[1] == 0 {
+                return Ok(None);
+            }
+            if let Some(record) = settled::<R>([&first, &second, &third]) {
+                return Ok(record);
+            }
+            std::thread::yield_now();
+        }
+        self.left_out.changing += 1;
+        Ok(None)
+    }
 }
 
 /// Reads the head of a memory: whose it is, and of which version.
 pub fn read_head<M: ShownMemory + ?Sized>(memory: &M) -> Result<HeadFacts, NoFacts> {
-    let head = words(memory, 0, HeadFacts::WORDS)?;
-    let head = head.ok_or(NoFacts::Rubbish("it is too short"))?;
+    const SHORT: NoFacts = NoFacts::Rubbish("it is too short");
+    let head = words(memory, 0, HeadFacts::WORDS).map_err(|error| match error {
+        NoFacts::Rubbish(_) => SHORT,
+        error => error,
+    })?;
     let head = HeadFacts::of_words(&head);
     if head.magic != MAGIC {
         return Err(NoFacts::Rubbish("it does not begin as it should"));
@@ -161,37 +244,68 @@ pub fn read_head<M: ShownMemory + ?Sized>(memory: &M) -> Result<HeadFacts, NoFac
     Ok(head)
 }
 
-/// Reads a memory.
-pub fn read<M: ShownMemory + ?Sized>(memory: &M) -> Result<ShownPage, NoFacts> {
+/// Reads a memory within the bounds of a process.
+pub fn read<M: ShownMemory + ?Sized>(
+    memory: &M,
+    bounds: &mut ProcessBounds,
+) -> Result<ShownPage, NoFacts> {
     let head = read_head(memory)?;
-    let mut page = ShownPage { head, ..ShownPage::default() };
-    let peers = head.peers as usize;
-    debug_assert!(words_with(peers) > peer_at(peers));
-    for index in 0..head.endpoints_used as usize {
-        let at = endpoint_at(index, peers);
-        page.endpoints.extend(record::<_, EndpointFacts>(memory, at, &mut page.changing)?);
-    }
-    for index in 0..head.peers_used as usize {
-        page.peers.extend(record::<_, PeerFacts>(memory, peer_at(index), &mut page.changing)?);
-    }
-    Ok(page)
+    let mut reader =
+        RecordReader { memory, bounds, tries: TRIES_IN_SUM, left_out: LeftOut::default() };
+    let (mut endpoints, mut peers) = (Vec::new(), Vec::new());
+    let room = head.peers as usize;
+    debug_assert!(words_with(room) > peer_at(room));
+    let used = head.endpoints_used as usize;
+    let first = used.min(FIRST_ENDPOINTS);
+    reader.read(endpoint_at(0, room), first, LookCost::Endpoint, &mut endpoints)?;
+    let further = endpoint_at(FIRST_ENDPOINTS, room);
+    reader.read(further, used - first, LookCost::Endpoint, &mut endpoints)?;
+    reader.read(peer_at(0), head.peers_used as usize, LookCost::Peer, &mut peers)?;
+    let left_out = reader.left_out;
+    Ok(ShownPage { left_out, ..ShownPage::new(head, endpoints, peers) })
 }
 
 impl ShownPage {
+    /// The facts of these records. Of endpoints with one serial the first counts.
+    pub fn new(
+        head: HeadFacts,
+        mut endpoints: Vec<EndpointFacts>,
+        mut peers: Vec<PeerFacts>,
+    ) -> Self {
+        let mut known = HashSet::new();
+        endpoints.retain(|endpoint| known.insert(endpoint.serial));
+        peers.sort_by_key(|peer| (peer.endpoint, peer.name));
+        Self { head, endpoints, peers, left_out: LeftOut::default() }
+    }
+
     /// The provider's name.
     pub fn provider(&self) -> String {
         words_text(&self.head.provider)
     }
 
-    /// The peers of an endpoint.
-    pub fn peers_of(&self, endpoint: &EndpointFacts) -> impl Iterator<Item = &PeerFacts> {
-        self.peers.iter().filter(|peer| peer.endpoint == endpoint.serial)
+    /// All peers, by endpoint and name.
+    pub fn peers(&self) -> &[PeerFacts] {
+        &self.peers
+    }
+
+    /// The peers of an endpoint, by name.
+    pub fn peers_of(&self, endpoint: &EndpointFacts) -> &[PeerFacts] {
+        let from = self.peers.partition_point(|peer| peer.endpoint < endpoint.serial);
+        let count = self.peers[from..].partition_point(|peer| peer.endpoint == endpoint.serial);
+        &self.peers[from..from + count]
+    }
+
+    /// The peer of an endpoint that has this name.
+    pub fn peer_by_name(&self, endpoint: &EndpointFacts, name: u64) -> Option<&PeerFacts> {
+        let peers = self.peers_of(endpoint);
+        let at = peers.partition_point(|peer| peer.name < name);
+        peers.get(at).filter(|peer| peer.name == name)
     }
 
     /// Messages and bytes that an endpoint has sent, then received.
     pub fn passed(&self, endpoint: &EndpointFacts) -> [u64; 4] {
         let past = [endpoint.sent, endpoint.sent_bytes, endpoint.received, endpoint.received_bytes];
-        self.peers_of(endpoint).fold(past, |sums, peer| {
+        self.peers_of(endpoint).iter().fold(past, |sums, peer| {
             let more = [peer.sent, peer.sent_bytes, peer.received, peer.received_bytes];
             std::array::from_fn(|at| sums[at].wrapping_add(more[at]))
         })
@@ -234,9 +348,24 @@ pub struct ShownProcess {
     pub system: SystemFacts,
     /// What its plug-ins show.
     pub pages: Vec<ShownPage>,
+    /// What was left out of the process as a whole.
+    left_out: LeftOut,
 }
 
 impl ShownProcess {
+    /// A process of which this was read.
+    pub fn new(pid: u32, system: SystemFacts, pages: Vec<ShownPage>) -> Self {
+        Self { pid, system, pages, left_out: LeftOut::default() }
+    }
+
+    /// What was left out of the process and all of its pages.
+    pub fn left_out(&self) -> LeftOut {
+        self.pages.iter().fold(self.left_out, |mut sum, page| {
+            sum.add(&page.left_out);
+            sum
+        })
+    }
+
     /// The process as messages name it.
     pub fn who(&self) -> String {
         format!("process {} ({})", self.pid, self.system.program)
@@ -246,6 +375,12 @@ impl ShownProcess {
     pub fn is_stopped(&self) -> bool {
         self.system.threads.starts_with(['T', 't'])
     }
+}
+
+/// A file of the system's as a text. Names of programs and threads are bytes, and are in some of these files:
+/// what is no character becomes a sign that stands for that.
+fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A text of the system's without control characters, cut.
@@ -275,10 +410,22 @@ fn may_poll(state: Option<char>, waits_in: &str) -> bool {
     state == Some('S') && (waits_in.is_empty() || waits_in.contains("poll"))
 }
 
+/// How many descriptors a process has open: as the system says, or counted as far as that is done.
+fn count_descriptors(pid: u32) -> io::Result<u64> {
+    let folder = format!("/proc/{pid}/fd");
+    // The length of the folder, since Linux 6.2.
+    let said = fs::metadata(&folder)?.len();
+    if said > 0 {
+        return Ok(said);
+    }
+    let most = ProcessBounds::alone().take(LookCost::Descriptor, usize::MAX);
+    Ok(fs::read_dir(&folder)?.take(most).count() as u64)
+}
+
 impl SystemFacts {
-    /// What the system says of this process.
-    pub fn of(pid: u32) -> Result<Self, NoFacts> {
-        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}"));
+    /// What the system says of this process, within the bounds of a process; notes what that leaves out.
+    fn of(pid: u32, bounds: &mut ProcessBounds, left_out: &mut LeftOut) -> Result<Self, NoFacts> {
+        let read = |file: &str| read_text(format!("/proc/{pid}/{file}"));
         let stat = read("stat")?;
         // The program's name is in parentheses, and may hold some.
         let (_, behind) = stat.rsplit_once(')').ok_or(NoFacts::Gone)?;
@@ -288,14 +435,18 @@ impl SystemFacts {
         let mut threads: String = fields.first().copied().unwrap_or("?").chars().take(1).collect();
         let waits_in = clean(&read("wchan").unwrap_or_default()).replace('0', "");
         let mut polls = may_poll(threads.chars().next(), &waits_in);
-        for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten().take(1024) {
+        for (index, task) in fs::read_dir(format!("/proc/{pid}/task"))?.flatten().enumerate() {
+            if index == MAX_THREADS || bounds.take(LookCost::Thread, 1) == 0 {
+                left_out.threads = true;
+                break;
+            }
             if task.file_name().to_string_lossy().parse() == Ok(pid) {
                 continue;
             }
-            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let stat = read_text(task.path().join("stat")).unwrap_or_default();
             let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim().chars().next());
             threads.extend(state);
-            let waits = fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+            let waits = read_text(task.path().join("wchan")).unwrap_or_default();
             polls |= may_poll(state, waits.trim_matches('0'));
         }
         let limits = read("limits").unwrap_or_default();
@@ -309,7 +460,7 @@ impl SystemFacts {
         let times = read("schedstat").unwrap_or_default();
         let ran = times.split_whitespace().next().and_then(|nanos| nanos.parse().ok());
         let gave_way = value(&status, "voluntary_ctxt_switches");
-        let open = fs::read_dir(format!("/proc/{pid}/fd"))?.take(MAX_DESCRIPTORS).count() as u64;
+        let open = count_descriptors(pid)?;
         Ok(Self {
             program: clean(&read("comm").unwrap_or_default()),
             threads,
@@ -326,69 +477,112 @@ impl SystemFacts {
     }
 }
 
-/// The memories that a process shows, or has inherited, opened.
-fn memories(process: &str) -> Result<Vec<File>, NoFacts> {
-    let mut found = Vec::new();
+/// The memories that a process shows, or has inherited, opened; each once.
+fn memories(
+    process: &str,
+    bounds: &mut ProcessBounds,
+    left_out: &mut LeftOut,
+) -> Result<Vec<File>, NoFacts> {
+    let (mut found, mut known) = (Vec::new(), HashSet::new());
     let link = format!("/memfd:{NAME} (deleted)");
-    for fd in fs::read_dir(format!("/proc/{process}/fd"))?.take(MAX_DESCRIPTORS) {
+    let mut refused = None;
+    for fd in fs::read_dir(format!("/proc/{process}/fd"))? {
         let path = fd?.path();
+        if bounds.take(LookCost::Descriptor, 1) == 0 {
+            left_out.descriptors = true;
+            break;
+        }
         let Ok(target) = fs::read_link(&path) else { continue };
         if target.as_os_str() != link.as_str() {
             continue;
         }
-        // What looks so may be anything, but not what opening waits for: a link of /proc to memory.
-        match File::open(&path) {
-            Ok(file) => found.push(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
         if found.len() == MAX_PAGES {
-            break;
+            left_out.memories += 1;
+            continue;
+        }
+        match open_memory(&path) {
+            Ok(Some(file)) => {
+                let about = file.metadata()?;
+                if known.insert((about.dev(), about.ino())) {
+                    found.push(file);
+                }
+            }
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => refused = Some(error),
         }
     }
-    Ok(found)
+    match refused {
+        Some(error) if found.is_empty() => Err(error.into()),
+        _ => Ok(found),
+    }
 }
 
-/// The number that a process has in its own namespace.
-fn own_number(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+/// The number that a process has in its own namespace, and its user.
+fn own_number_and_user(pid: u32) -> (u64, u32) {
+    let status = read_text(format!("/proc/{pid}/status")).unwrap_or_default();
     let numbers = value(&status, "NSpid").and_then(|line| line.split_whitespace().next_back());
-    numbers.and_then(|number| number.parse().ok()).unwrap_or(pid.into())
+    let user = value(&status, "Uid").and_then(|line| line.split_whitespace().next());
+    let number = numbers.and_then(|number| number.parse().ok()).unwrap_or(pid.into());
+    (number, user.and_then(|user| user.parse().ok()).unwrap_or(u32::MAX))
 }
 
-/// Whether a process shows anything; quick.
-pub fn shows(pid: u32) -> bool {
-    memories(&pid.to_string()).is_ok_and(|found| !found.is_empty())
-}
-
-/// Reads all that a process shows, and what the system says of it.
-pub fn process(pid: u32) -> Result<ShownProcess, NoFacts> {
-    let pages = pages(&pid.to_string(), own_number(pid))?;
-    Ok(ShownProcess { pid, system: SystemFacts::of(pid)?, pages })
+/// Reads all that a process shows, and what the system says of it, within the bounds of a look.
+pub fn process(pid: u32, look: &mut LookBounds) -> Result<ShownProcess, NoFacts> {
+    process_by(pid, look, SystemFacts::of)
 }
 
 /// Reads all that a process shows, and of what the system says its name alone.
-pub fn process_by_name(pid: u32) -> Result<ShownProcess, NoFacts> {
-    let pages = pages(&pid.to_string(), own_number(pid))?;
-    let name = fs::read_to_string(format!("/proc/{pid}/comm"))?;
-    let system = SystemFacts { program: clean(&name), ..SystemFacts::default() };
-    Ok(ShownProcess { pid, system, pages })
+pub fn process_by_name(pid: u32, look: &mut LookBounds) -> Result<ShownProcess, NoFacts> {
+    process_by(pid, look, |pid, _, _| {
+        let name = read_text(format!("/proc/{pid}/comm"))?;
+        Ok(SystemFacts { program: clean(&name), ..SystemFacts::default() })
+    })
+}
+
+fn process_by(
+    pid: u32,
+    look: &mut LookBounds,
+    system: fn(u32, &mut ProcessBounds, &mut LeftOut) -> Result<SystemFacts, NoFacts>,
+) -> Result<ShownProcess, NoFacts> {
+    // Most processes are other users', which is seen at once.
+    fs::read_dir(format!("/proc/{pid}/fd"))?;
+    let (own, user) = own_number_and_user(pid);
+    let mut bounds = look.begin(user);
+    let mut left_out = LeftOut::default();
+    let read = pages(&pid.to_string(), own, &mut bounds, &mut left_out).and_then(|pages| {
+        let system = system(pid, &mut bounds, &mut left_out)?;
+        Ok(ShownProcess { left_out, ..ShownProcess::new(pid, system, pages) })
+    });
+    look.end(bounds);
+    read
 }
 
 /// Reads all that this process shows.
 pub fn own_pages() -> Result<Vec<ShownPage>, NoFacts> {
-    pages("self", std::process::id().into())
+    let (bounds, left_out) = (&mut ProcessBounds::alone(), &mut LeftOut::default());
+    pages("self", std::process::id().into(), bounds, left_out)
 }
 
 /// Reads all that a process shows that knows itself by the number `own`.
-fn pages(process: &str, own: u64) -> Result<Vec<ShownPage>, NoFacts> {
-    let memories = memories(process)?;
+fn pages(
+    process: &str,
+    own: u64,
+    bounds: &mut ProcessBounds,
+    left_out: &mut LeftOut,
+) -> Result<Vec<ShownPage>, NoFacts> {
+    let memories = memories(process, bounds, left_out)?;
     let mut pages = Vec::new();
-    let mut last = NoFacts::None;
+    let mut last = if left_out.descriptors { NoFacts::TooMuch } else { NoFacts::None };
+    if !memories.is_empty() && bounds.take(LookCost::Process, 1) == 0 {
+        return Err(NoFacts::TooMuch);
+    }
     for memory in memories {
-        match read(&memory) {
-            // A forked child that has not started another program has its parent's.
-            Ok(page) if page.head.process != own => {}
+        // A forked child that has not started another program has its parent's.
+        if read_head(&memory).is_ok_and(|head| head.process != own) {
+            continue;
+        }
+        match read(&memory, bounds) {
             Ok(page) => pages.push(page),
             Err(error) => last = error,
         }
@@ -406,11 +600,6 @@ pub fn any_processes() -> Vec<u32> {
     let mut pids: Vec<u32> = pids.collect();
     pids.sort_unstable();
     pids
-}
-
-/// The processes that may be looked at and show something.
-pub fn all_processes() -> Vec<u32> {
-    any_processes().into_iter().filter(|pid| shows(*pid)).collect()
 }
 
 #[cfg(test)]
@@ -449,8 +638,11 @@ mod tests {
         endpoint.put_words(&mut words[at..at + EndpointFacts::WORDS]);
         let peer = PeerFacts { sequence: 4, serial: 2, endpoint: 1, sent: 7, ..Default::default() };
         peer.put_words(&mut words[peer_at(1)..peer_at(2)]);
-        let page = read(&bytes(&words)[..]).unwrap();
-        assert_eq!((page.endpoints.len(), page.peers.len(), page.changing), (1, 1, 0));
+        let page = read(&bytes(&words)[..], &mut ProcessBounds::alone()).unwrap();
+        assert_eq!(
+            (page.endpoints.len(), page.peers.len(), page.left_out),
+            (1, 1, LeftOut::default())
+        );
         assert_eq!((page.passed(&page.endpoints[0])[0], page.provider().as_str()), (7, "tcp"));
     }
 
@@ -459,20 +651,84 @@ mod tests {
         let mut words = memory(good());
         let peer = PeerFacts { sequence: 5, serial: 2, ..Default::default() };
         peer.put_words(&mut words[peer_at(0)..peer_at(1)]);
-        let page = read(&bytes(&words)[..]).unwrap();
-        assert_eq!((page.peers.len(), page.changing), (0, 1));
+        let page = read(&bytes(&words)[..], &mut ProcessBounds::alone()).unwrap();
+        assert_eq!((page.peers.len(), page.left_out.changing), (0, 1));
     }
 
     #[test]
     fn other_versions_and_rubbish_are_told_apart() {
-        let is = |head| read(&bytes(&memory(head))[..]).unwrap_err().to_string();
+        let read = |bytes: &[u8]| read(bytes, &mut ProcessBounds::alone());
+        let is = |head| read(&bytes(&memory(head))).unwrap_err().to_string();
         assert!(is(HeadFacts { version: 9, ..good() }).contains("version 9"));
         assert!(is(HeadFacts { magic: 1, ..good() }).contains("cannot be"));
         assert!(is(HeadFacts { peers: u64::MAX, ..good() }).contains("more peers"));
         assert!(is(HeadFacts { endpoints_used: 1 << 40, ..good() }).contains("more endpoints"));
-        assert!(matches!(read(&[0; 100][..]), Err(NoFacts::Rubbish("it is too short"))));
+        assert!(matches!(read(&[0; 100]), Err(NoFacts::Rubbish("it is too short"))));
         let cut = bytes(&memory(HeadFacts { peers_used: 4, ..good() }));
         assert!(matches!(read(&cut[..peer_at(3) * 8]), Err(NoFacts::Rubbish(_))));
+    }
+
+    #[test]
+    fn of_more_records_than_a_process_may_show_the_rest_is_left_out() {
+        let mut words = memory(good());
+        let peer = PeerFacts { sequence: 2, serial: 2, endpoint: 1, ..Default::default() };
+        for index in 0..2 {
+            peer.put_words(&mut words[peer_at(index)..peer_at(index + 1)]);
+        }
+        let mut bounds = ProcessBounds::alone();
+        let all = bounds.take(LookCost::Peer, usize::MAX);
+        let mut bounds = ProcessBounds::alone();
+        bounds.take(LookCost::Peer, all - 1);
+        // An endpoint costs more than is left.
+        let page = read(&bytes(&words)[..], &mut bounds).unwrap();
+        assert_eq!((page.peers.len(), page.left_out.records), (1, 2));
+        assert_eq!(read(&bytes(&words)[..], &mut bounds).unwrap().left_out.records, 3);
+    }
+
+    #[test]
+    fn records_that_never_settle_are_read_again_so_often_in_sum() {
+        struct CountedMemory(Vec<u8>, std::cell::Cell<usize>);
+        impl ShownMemory for CountedMemory {
+            fn read_at(&self, offset: u64, room: &mut [u8]) -> io::Result<usize> {
+                self.1.set(self.1.get() + 1);
+                self.0.read_at(offset, room)
+            }
+        }
+        let head = HeadFacts { peers: 1 << 12, peers_used: 1 << 12, ..good() };
+        let mut words = vec![0; words_with(1 << 12)];
+        head.put_words(&mut words[..HeadFacts::WORDS]);
+        for index in 0..1 << 12 {
+            words[peer_at(index)..][..2].copy_from_slice(&[1, 1]);
+        }
+        let memory = CountedMemory(bytes(&words), Default::default());
+        let page = read(&memory, &mut ProcessBounds::alone()).unwrap();
+        assert_eq!((page.peers.len(), page.left_out.changing), (0, 1 << 12));
+        assert!(memory.1.get() < 3 * TRIES_IN_SUM + 1000, "{} reads", memory.1.get());
+    }
+
+    #[test]
+    fn peers_are_of_one_endpoint_each() {
+        let endpoint = |serial| EndpointFacts { serial, ..EndpointFacts::default() };
+        let peer =
+            |serial, endpoint, name| PeerFacts { serial, endpoint, name, ..Default::default() };
+        let endpoints = vec![endpoint(3), endpoint(1), endpoint(3)];
+        let peers = vec![peer(4, 3, 9), peer(5, 1, 2), peer(6, 3, 7), peer(7, 2, 1)];
+        let page = ShownPage::new(HeadFacts::default(), endpoints, peers);
+        assert_eq!(page.endpoints.iter().map(|one| one.serial).collect::<Vec<_>>(), [3, 1]);
+        let serials = |at: usize| page.peers_of(&page.endpoints[at]).iter().map(|one| one.serial);
+        assert_eq!([serials(0).collect::<Vec<_>>(), serials(1).collect()], [vec![6, 4], vec![5]]);
+        let named = |name| page.peer_by_name(&page.endpoints[0], name).map(|one| one.serial);
+        assert_eq!([named(9), named(7), named(2)], [Some(4), Some(6), None]);
+    }
+
+    #[test]
+    fn the_name_of_a_program_may_be_cut_within_a_character() {
+        let before = fs::read("/proc/self/comm").unwrap();
+        fs::write("/proc/self/comm", b"caf\xc3").unwrap();
+        let (mut bounds, mut left_out) = (ProcessBounds::alone(), LeftOut::default());
+        let facts = SystemFacts::of(std::process::id(), &mut bounds, &mut left_out).unwrap();
+        fs::write("/proc/self/comm", before).unwrap();
+        assert_eq!(facts.program, "caf\u{fffd}");
     }
 
     #[test]

@@ -3,8 +3,9 @@
 //! A thread looks at this process from outside, at what it shows to others (`facts.rs`), so
 //! that the engines have nothing to do with it.
 use crate::worker::{Worker, rest, unharmed};
+use ofi_facts::bounds::LookBounds;
 use ofi_facts::doctor::{Finding, examine, standstill};
-use ofi_facts::read::{ShownProcess, all_processes, process};
+use ofi_facts::read::{ShownProcess, any_processes, process};
 use std::fmt::Write;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -34,12 +35,13 @@ pub(super) fn watch(seconds: usize) {
 
 /// Returns when the report is made, or cannot be any more.
 fn wait_for_hang(own: u32, after: Duration) {
-    let Ok(mut before) = process(own) else { return };
+    let look_at_own = || process(own, &mut LookBounds::default());
+    let Ok(mut before) = look_at_own() else { return };
     let mut last = None;
     let mut since = Instant::now();
     loop {
         rest(|| sleep(LOOK));
-        let Ok(now) = process(own) else { return };
+        let Ok(now) = look_at_own() else { return };
         let still = standstill(&before, &now);
         if still.is_none() || still != last {
             since = Instant::now();
@@ -50,17 +52,21 @@ fn wait_for_hang(own: u32, after: Duration) {
     }
 }
 
-fn look(pids: &[u32]) -> Vec<ShownProcess> {
-    pids.iter().filter_map(|pid| process(*pid).ok()).collect()
+/// What those of these processes show that may be looked at, this one first: what bounds leave out is of others.
+fn look(own: u32, pids: &[u32]) -> Vec<ShownProcess> {
+    let mut bounds = LookBounds::default();
+    let others = pids.iter().filter(|pid| **pid != own);
+    let pids = std::iter::once(&own).chain(others);
+    pids.filter_map(|pid| process(*pid, &mut bounds).ok()).collect()
 }
 
 /// Examines this process and those of its user on this host, and says what concerns this one.
 fn report(own: u32, since: Instant) {
-    let before = look(&all_processes());
+    let before = look(own, &any_processes());
     rest(|| sleep(EXAMINATION));
     let pids: Vec<_> = before.iter().map(|process| process.pid).collect();
-    let after = look(&pids);
-    let findings = examine(&before, &after, super::facts::coarse_now());
+    let after = look(own, &pids);
+    let findings = examine(&before, &after, super::facts::coarse_now()).findings;
     eprint!("{}", verdict(own, since.elapsed().as_secs(), &findings));
 }
 
