@@ -26,7 +26,7 @@ pub use call::{
 pub use log::HookLog;
 pub use object::open_fabric;
 pub use ofi_provider::provider::Provider;
-pub use ofi_provider::sys::has_more_rights;
+pub use ofi_provider::sys::{has_more_rights, may_have_size};
 pub use ofi_provider::{abi, error, info, param};
 
 use error::Result;

@@ -1,13 +1,17 @@
-//! The file by which samplers read the counters: where it is, and its memory.
+//! The file by which samplers read the counters: where it is, and what is written to it.
+//!
+//! It is read and written by system calls alone. Memory that a file is mapped to is lost when another program makes
+//! the file shorter, or when its file system has no room for a page of it, and touching it then ends the program.
 use ofi_facts::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS};
-use std::ffi::CStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use ofi_hook::may_have_size;
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::{File, Permissions};
 use std::io::{Error, ErrorKind, Result};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{Ordering, fence};
 
 /// What the user chose of files and folders.
 #[derive(Clone, Debug)]
@@ -25,18 +29,14 @@ pub(crate) struct MonitorPlace {
 const BASE_MODE: u32 = 0o1777;
 
 impl MonitorPlace {
-    /// The folder for this user's files of this host, which is there from now on.
-    fn folder(&self) -> Result<PathBuf> {
-        make_folder(&self.base, BASE_MODE)?;
+    /// The folder for this user's files of this host, and the one above it. Both are there from now on.
+    fn folders(&self) -> Result<[MonitorFolder; 2]> {
+        let base = MonitorFolder::base(&self.base)?;
         // SAFETY: a number is asked for.
         let user = unsafe { libc::geteuid() };
-        let mut folder = self.base.join(user.to_string());
-        make_folder(&folder, self.dir_mode)?;
-        check_owner(&folder, user)?;
-        folder.push(host_name()?);
-        make_folder(&folder, self.dir_mode)?;
-        check_owner(&folder, user)?;
-        Ok(folder)
+        let of_user = base.folder(&user.to_string(), self.dir_mode, user)?;
+        let of_host = of_user.folder(&host_name()?, self.dir_mode, user)?;
+        Ok([of_host, of_user])
     }
 }
 
@@ -44,24 +44,103 @@ fn with_path(path: &Path, error: &Error) -> Error {
     Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Makes a folder of this mode, whatever the process's mask, if it is not there.
-fn make_folder(path: &Path, mode: u32) -> Result<()> {
-    match DirBuilder::new().mode(mode).create(path) {
-        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
-    }
-    .map_err(|error| with_path(path, &error))
+fn c_name(name: &OsStr) -> Result<CString> {
+    Ok(CString::new(name.as_bytes())?)
 }
 
-/// Others can make folders where all users' are: a folder that is not this user's, or a link, might
-/// lead anywhere.
-fn check_owner(path: &Path, user: u32) -> Result<()> {
-    let found = fs::symlink_metadata(path).map_err(|error| with_path(path, &error))?;
-    if found.is_dir() && found.uid() == user {
-        return Ok(());
+/// An answer of the system's that is negative if it is an error.
+fn check(answer: libc::c_int) -> Result<libc::c_int> {
+    if answer < 0 { Err(Error::last_os_error()) } else { Ok(answer) }
+}
+
+/// A folder that is open. It stays the same whatever is put in its place: the folder of all users belongs to one of
+/// them, who may move those of others.
+#[derive(Debug)]
+struct MonitorFolder {
+    fd: File,
+    path: PathBuf,
+}
+
+impl MonitorFolder {
+    /// The folder of all users, which is made if it is not there. A link in its place is followed if it is of this
+    /// user's or of root.
+    fn base(path: &Path) -> Result<Self> {
+        let shown = |error| with_path(path, &error);
+        let name = c_name(path.as_os_str())?;
+        let made = make(libc::AT_FDCWD, &name, BASE_MODE).map_err(shown)?;
+        // SAFETY: a number is asked for.
+        let user = unsafe { libc::geteuid() };
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        let mut fd = open(libc::AT_FDCWD, &name, flags, 0).map_err(shown)?;
+        let found = fd.metadata().map_err(shown)?;
+        if found.file_type().is_symlink() {
+            if ![0, user].contains(&found.uid()) {
+                return Err(shown(Error::other("a link of another user's is not followed")));
+            }
+            fd = open(libc::AT_FDCWD, &name, libc::O_PATH | libc::O_DIRECTORY, 0).map_err(shown)?;
+        }
+        let folder = Self { fd, path: path.to_owned() };
+        if made {
+            folder.chosen_mode(BASE_MODE, user).map_err(shown)?;
+        }
+        Ok(folder)
     }
-    Err(Error::other(format!("{}: not a folder of this user's", path.display())))
+
+    /// A folder in this one, which is made with this mode if it is not there. It is the user's, and no link.
+    fn folder(&self, name: &str, mode: u32, user: u32) -> Result<Self> {
+        let path = self.path.join(name);
+        let shown = |error| with_path(&path, &error);
+        let name = c_name(OsStr::new(name))?;
+        let made = make(self.fd.as_raw_fd(), &name, mode).map_err(shown)?;
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        let fd = open(self.fd.as_raw_fd(), &name, flags, 0).map_err(shown)?;
+        let found = fd.metadata().map_err(shown)?;
+        if !found.is_dir() || found.uid() != user {
+            return Err(shown(Error::other("not a folder of this user's")));
+        }
+        let folder = Self { fd, path };
+        if made {
+            folder.chosen_mode(mode, user).map_err(|error| with_path(&folder.path, &error))?;
+        }
+        Ok(folder)
+    }
+
+    /// Gives the folder this mode, whatever the process's mask, if it is this user's.
+    fn chosen_mode(&self, mode: u32, user: u32) -> Result<()> {
+        if self.fd.metadata()?.uid() != user {
+            return Ok(());
+        }
+        // What was opened by its path alone takes no mode but by its name in /proc.
+        let same = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        std::fs::set_permissions(same, Permissions::from_mode(mode))
+    }
+
+    fn remove(&self, name: &CStr) -> Result<()> {
+        // SAFETY: a C string that outlives the call.
+        check(unsafe { libc::unlinkat(self.fd.as_raw_fd(), name.as_ptr(), 0) })?;
+        Ok(())
+    }
+}
+
+/// Makes a folder; whether it was not there before.
+fn make(at: libc::c_int, name: &CStr, mode: u32) -> Result<bool> {
+    // SAFETY: a C string that outlives the call.
+    match check(unsafe { libc::mkdirat(at, name.as_ptr(), mode) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn open(at: libc::c_int, name: &CStr, flags: libc::c_int, mode: u32) -> Result<File> {
+    let flags = flags | libc::O_CLOEXEC;
+    // The system call itself, in which no thread is cancelled.
+    // SAFETY: a C string that outlives the call; the result is checked, then owned once.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_openat, at, name.as_ptr(), flags, mode);
+        let fd = check(libc::c_int::try_from(fd).unwrap_or(-1))?;
+        Ok(File::from_raw_fd(fd))
+    }
 }
 
 fn host_name() -> Result<String> {
@@ -76,131 +155,225 @@ fn host_name() -> Result<String> {
     Ok(if matches!(&*name, "" | "." | "..") { "_".to_owned() } else { name })
 }
 
-/// The file, in memory that the process shares with samplers.
+/// The file.
 #[derive(Debug)]
 pub(crate) struct MonitorFile {
-    memory: ptr::NonNull<u8>,
-    path: PathBuf,
-    /// The process that made it: a forked child has the same memory, and must not write to it.
+    /// None after the end.
+    file: Option<File>,
+    /// Which file it is: a program may close descriptors that are not its own, and open other files by their numbers.
+    identity: (u64, u64),
+    folder: MonitorFolder,
+    name: CString,
+    /// The process that made it: a forked child has the same file, and must not write to it.
     process: u32,
 }
 
-// SAFETY: the memory is of this value alone, and only atomic accesses are made to it.
-unsafe impl Send for MonitorFile {}
-// SAFETY: as above.
-unsafe impl Sync for MonitorFile {}
+fn identity_of(file: &File) -> Result<(u64, u64)> {
+    let found = file.metadata()?;
+    Ok((found.dev(), found.ino()))
+}
 
 impl MonitorFile {
-    /// A new file of this name, full of zeros.
+    /// A new file of this name, full of zeros, of which no byte lacks room.
     pub(crate) fn new(place: &MonitorPlace, name: &str) -> Result<Self> {
-        let folder = place.folder()?;
-        let path = folder.join(name);
+        Self::new_in(place.folders()?, place.file_mode, name)
+    }
+
+    /// The same in a folder, made in the one above it.
+    fn new_in([folder, above]: [MonitorFolder; 2], mode: u32, name: &str) -> Result<Self> {
         // Samplers look at all files of the folder, so it is put there when it is complete.
-        let early = folder.with_file_name(format!(".{name}"));
-        let create = || {
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .mode(place.file_mode)
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(&early)
-        };
-        let file = match create() {
+        let early = c_name(OsStr::new(&format!(".{name}")))?;
+        let name = c_name(OsStr::new(name))?;
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        let create = || open(above.fd.as_raw_fd(), &early, flags, mode);
+        let made = create().or_else(|error| match error.kind() {
             // What an earlier process of this number has left.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                fs::remove_file(&early).and_then(|()| create())
+            ErrorKind::AlreadyExists => above.remove(&early).and_then(|()| create()),
+            _ => Err(error),
+        });
+        let made = made.and_then(|file| {
+            let filled = fill(&file, mode).and_then(|()| {
+                let [from, to] = [&above, &folder].map(|folder| folder.fd.as_raw_fd());
+                // SAFETY: C strings that outlive the call.
+                check(unsafe { libc::renameat(from, early.as_ptr(), to, name.as_ptr()) })
+            });
+            match filled.and_then(|_| identity_of(&file)) {
+                Ok(identity) => Ok((file, identity)),
+                Err(error) => {
+                    let _ = above.remove(&early);
+                    Err(error)
+                }
             }
-            done => done,
-        }
-        .map_err(|error| with_path(&early, &error))?;
-        let made = file
-            .set_permissions(Permissions::from_mode(place.file_mode))
-            .and_then(|()| file.set_len(FILE_LEN as u64))
-            .and_then(|()| map(&file))
-            .map(|memory| Self { memory, path, process: std::process::id() })
-            .and_then(|made| fs::rename(&early, &made.path).map(|()| made));
-        made.map_err(|error| {
-            let _ = fs::remove_file(&early);
-            with_path(&early, &error)
-        })
+        });
+        let path = || folder.path.join(OsStr::from_bytes(name.as_bytes()));
+        let (file, identity) = made.map_err(|error| with_path(&path(), &error))?;
+        Ok(Self { file: Some(file), identity, folder, name, process: std::process::id() })
     }
 
-    fn numbers(&self) -> &[AtomicU64; NUMBERS] {
-        // SAFETY: the memory begins with so many numbers, is mapped as long as this value lives, begins
-        // a page, and is accessed by atomic operations alone.
-        unsafe { self.memory.cast().as_ref() }
+    /// The file, if the descriptor is still of it and the process is the one that made it.
+    fn own(&self) -> Option<&File> {
+        let file = self.file.as_ref().filter(|_| std::process::id() == self.process)?;
+        identity_of(file).is_ok_and(|identity| identity == self.identity).then_some(file)
     }
 
-    fn flags(&self) -> &AtomicU8 {
-        // SAFETY: the memory has this byte behind the numbers; as above.
-        unsafe { self.memory.add(FLAGS_AT).cast().as_ref() }
+    fn flags(file: &File) -> Option<u8> {
+        let mut flags = [0];
+        file.read_exact_at(&mut flags, FLAGS_AT as u64).ok()?;
+        // What a sampler did before it asked is seen by what follows.
+        fence(Ordering::Acquire);
+        Some(flags[0])
     }
 
-    /// Whether this is another process than the one whose file it is.
-    fn is_of_parent(&self) -> bool {
-        std::process::id() != self.process
-    }
-
-    /// Whether a sampler asks for what was counted.
+    /// Whether a sampler asks for what was counted, as far as one look at the file tells.
     pub(crate) fn is_asked(&self) -> bool {
-        self.flags().load(Ordering::Acquire) & ASKED != 0 && !self.is_of_parent()
+        let file = self.file.as_ref().filter(|_| std::process::id() == self.process);
+        file.and_then(Self::flags).is_some_and(|flags| flags & ASKED != 0)
     }
 
-    /// Puts into each place what `counted` takes out of the counters.
-    fn replace(&self, counted: impl Fn(usize) -> u64) {
-        for (place, number) in self.numbers().iter().enumerate() {
-            number.store(counted(place), Ordering::Relaxed);
+    /// Writes the numbers, then the flags; nothing where the file may not be so long any more.
+    fn write(file: &File, numbers: &[u64; NUMBERS], flags: u8) {
+        if !may_have_size(FILE_LEN) {
+            return;
+        }
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        if file.write_all_at(&bytes, 0).is_ok() {
+            // Who sees the flags sees the numbers.
+            fence(Ordering::Release);
+            let _ = file.write_all_at(&[flags], FLAGS_AT as u64);
         }
     }
 
     /// Gives the sampler that has asked what `counted` takes out of the counters, a number for each
     /// place.
     pub(crate) fn answer(&self, counted: impl Fn(usize) -> u64) {
-        self.replace(counted);
-        self.flags().fetch_and(!ASKED, Ordering::Release);
+        let Some(file) = self.own() else { return };
+        let Some(flags) = Self::flags(file).filter(|flags| flags & ASKED != 0) else { return };
+        Self::write(file, &std::array::from_fn(counted), flags & !ASKED);
     }
 
     /// Gives what was counted last. If nobody has asked since the last time, what was given then may
     /// not have been read, and comes on top.
     pub(crate) fn end(&self, counted: impl Fn(usize) -> u64) {
-        if self.is_of_parent() {
-            return;
-        }
-        if self.flags().load(Ordering::Acquire) & ASKED != 0 {
-            self.replace(counted);
-        } else {
-            for (place, number) in self.numbers().iter().enumerate() {
-                number.fetch_add(counted(place), Ordering::Relaxed);
+        let Some(file) = self.own() else { return };
+        let Some(flags) = Self::flags(file) else { return };
+        let mut numbers: [u64; NUMBERS] = std::array::from_fn(counted);
+        if flags & ASKED == 0 {
+            let mut bytes = [0; NUMBERS * size_of::<u64>()];
+            if file.read_exact_at(&mut bytes, 0).is_ok() {
+                let (given, _) = bytes.as_chunks();
+                for (number, given) in numbers.iter_mut().zip(given) {
+                    *number = number.wrapping_add(u64::from_ne_bytes(*given));
+                }
             }
         }
         // At once, so that the last answer is never taken for one that others follow.
-        self.flags().store(ENDED, Ordering::Release);
+        Self::write(file, &numbers, ENDED);
     }
 
     /// Removes the file; who reads it goes on doing so.
     pub(crate) fn remove(&self) {
-        if !self.is_of_parent() {
-            let _ = fs::remove_file(&self.path);
+        if std::process::id() == self.process {
+            let _ = self.folder.remove(&self.name);
         }
     }
 }
 
 impl Drop for MonitorFile {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length, and nothing refers to it any more.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), FILE_LEN) };
+        if let Some(file) = self.file.take()
+            && !identity_of(&file).is_ok_and(|identity| identity == self.identity)
+        {
+            // The program has closed it, and the number may be of another file.
+            let _ = file.into_raw_fd();
+        }
     }
 }
 
-fn map(file: &File) -> Result<ptr::NonNull<u8>> {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping of a file that is long enough; no memory of ours is touched.
-    let memory = unsafe {
-        libc::mmap(ptr::null_mut(), FILE_LEN, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
-    if memory == libc::MAP_FAILED {
-        return Err(Error::last_os_error());
+/// Makes a file as long as it will be, with room for all of it.
+fn fill(file: &File, mode: u32) -> Result<()> {
+    file.set_permissions(Permissions::from_mode(mode))?;
+    if !may_have_size(FILE_LEN) {
+        return Err(ErrorKind::FileTooLarge.into());
     }
-    ptr::NonNull::new(memory.cast()).ok_or_else(|| Error::from(ErrorKind::OutOfMemory))
+    file.write_all_at(&[0; FILE_LEN], 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{lchown, symlink};
+
+    /// A folder of a test's own, and the place below it.
+    fn place(name: &str) -> (PathBuf, MonitorPlace) {
+        let path = std::env::temp_dir().join(format!("ofi-place-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        let base = path.join("base");
+        (path, MonitorPlace { base, dir_mode: 0o1700, file_mode: 0o600 })
+    }
+
+    #[test]
+    fn a_folder_that_is_moved_away_leads_to_no_other_one() {
+        let (path, place) = place("moved");
+        let folders = place.folders().unwrap();
+        // As the owner of the base may do, even if it is another user.
+        let [host, above] = folders.each_ref().map(|folder| folder.path.clone());
+        let elsewhere = path.join("elsewhere");
+        fs::create_dir_all(elsewhere.join(host.file_name().unwrap())).unwrap();
+        fs::rename(&above, path.join("moved")).unwrap();
+        symlink(&elsewhere, &above).unwrap();
+        let file = MonitorFile::new_in(folders, 0o600, "one").unwrap();
+        let made = path.join("moved").join(host.file_name().unwrap()).join("one");
+        assert!(made.exists() && !host.join("one").exists());
+        file.remove();
+        assert!(!made.exists());
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn links_in_the_place_of_the_base_are_followed_if_they_are_of_the_user() {
+        let (path, place) = place("base");
+        fs::create_dir(path.join("real")).unwrap();
+        symlink("real", &place.base).unwrap();
+        assert!(place.folders().is_ok());
+        // Only root can give it to another user.
+        if lchown(&place.base, Some(65534), None).is_ok() {
+            let refused = place.folders().unwrap_err().to_string();
+            assert!(refused.contains("another user's"), "{refused}");
+        }
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_gets_shorter_ends_no_program() {
+        let (path, place) = place("shorter");
+        let file = MonitorFile::new(&place, "one").unwrap();
+        let at = file.folder.path.join("one");
+        fs::write(&at, "").unwrap();
+        assert!(!file.is_asked());
+        file.answer(|_| 1);
+        file.end(|_| 1);
+        assert_eq!(fs::read(at).unwrap(), []);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_got_the_number_of_a_closed_one_is_left_alone() {
+        let (path, place) = place("closed");
+        let file = MonitorFile::new(&place, "one").unwrap();
+        let other = path.join("other");
+        fs::write(&other, vec![ASKED; FILE_LEN]).unwrap();
+        let own = file.file.as_ref().unwrap().as_raw_fd();
+        let opened = File::options().read(true).write(true).open(&other).unwrap();
+        // SAFETY: descriptors alone.
+        assert_eq!(unsafe { libc::dup2(opened.as_raw_fd(), own) }, own);
+        file.answer(|_| 1);
+        file.end(|_| 1);
+        drop(file);
+        assert!(fs::read(&other).unwrap().iter().all(|byte| *byte == ASKED));
+        // SAFETY: a descriptor of this test, which is closed once.
+        assert_eq!(unsafe { libc::close(own) }, 0, "it is still open");
+        fs::remove_dir_all(path).unwrap();
+    }
 }
