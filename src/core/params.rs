@@ -317,15 +317,23 @@ fn raw(env: &CStr) -> Option<*const c_char> {
     // SAFETY: a C string; C's own copy, because that is what callers get.
     let value = unsafe { libc::getenv(env.as_ptr()) }.cast_const();
     // SAFETY: null or a C string of the environment's.
-    let value = match unsafe { value.as_ref().map(|value| CStr::from_ptr(value)) } {
-        Some(text) if has_foreign_rights() && names_code_or_file(env, text) => ptr::null(),
-        _ => value,
-    };
-    let of_system = system_file().get(env).map(|value| value.as_ptr());
-    if value.is_null() || (of_system.is_some() && prefer_system()) {
-        return of_system;
-    }
-    Some(value)
+    let of_caller = unsafe { value.as_ref().map(|value| CStr::from_ptr(value)) };
+    let of_system = system_file().get(env).map(CString::as_c_str);
+    let foreign = has_foreign_rights();
+    choose(env, of_caller, of_system, foreign, foreign || prefer_system()).map(CStr::as_ptr)
+}
+
+/// The value that counts of those that the caller's environment and `libfabric.conf` give to a variable.
+/// `foreign`: the caller has fewer rights than the program. `system_first`: `libfabric.conf` goes first.
+fn choose<'v>(
+    env: &CStr,
+    of_caller: Option<&'v CStr>,
+    of_system: Option<&'v CStr>,
+    foreign: bool,
+    system_first: bool,
+) -> Option<&'v CStr> {
+    let of_caller = of_caller.filter(|value| !foreign || !names_code_or_file(env, value));
+    if system_first { of_system.or(of_caller) } else { of_caller.or(of_system) }
 }
 
 /// Whether who set the environment has fewer rights than the program, which is set-uid
@@ -445,6 +453,16 @@ mod tests {
         assert!(names_code_or_file(c"FI_HOOK", c"trace"));
         assert!(names_code_or_file(c"FI_SOME_FILE", c"/tmp/x"));
         assert!(!names_code_or_file(c"FI_PROVIDER", c"tcp;ofi_rxm"));
+    }
+
+    #[test]
+    fn what_the_system_says_counts_where_the_caller_has_fewer_rights() {
+        let (caller, system) = (Some(c"0"), Some(c"1"));
+        assert_eq!(choose(c"FI_TCP_ENCRYPT", caller, system, false, false), caller);
+        assert_eq!(choose(c"FI_TCP_ENCRYPT", caller, system, false, true), system);
+        assert_eq!(choose(c"FI_TCP_ENCRYPT", caller, system, true, true), system);
+        assert_eq!(choose(c"FI_TCP_ENCRYPT", caller, None, true, true), caller);
+        assert_eq!(choose(c"FI_HOOK", Some(c"trace"), None, true, true), None);
     }
 
     #[test]
