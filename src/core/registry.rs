@@ -580,7 +580,7 @@ impl Search {
                 Some(file) => log::warn(format_args!(
                     "FI_PROVIDER_PATH: +{file} is left out, because it is no absolute path"
                 )),
-                None => search.dirs.push(part.into()),
+                None => search.dirs.push(from_start(Path::new(part))),
             }
         }
         search
@@ -603,9 +603,23 @@ fn default_dirs() -> Vec<PathBuf> {
 /// The file that this code was loaded from, if it was loaded by a relative name: as that name was understood then.
 static LOADED_BY_RELATIVE_NAME: OnceLock<Option<PathBuf>> = OnceLock::new();
 
+/// The working directory when this library was loaded, if FI_PROVIDER_PATH was set then.
+static STARTED_IN: OnceLock<PathBuf> = OnceLock::new();
+
+/// A directory that FI_PROVIDER_PATH names, as its name was understood when the program began.
+fn from_start(dir: &Path) -> PathBuf {
+    // An absolute name stays as it is.
+    STARTED_IN.get().map_or_else(|| dir.to_owned(), |start| start.join(dir))
+}
+
 /// Resolves the name that this library was loaded by, if that is a relative one: the working directory, from which such a name
-/// counts, may be another one later. Called when the library is loaded.
+/// counts, may be another one later. So may that from which FI_PROVIDER_PATH counts. Called when the library is loaded.
 pub fn resolve_own_path() {
+    if std::env::var_os("FI_PROVIDER_PATH").is_some()
+        && let Ok(start) = std::env::current_dir()
+    {
+        STARTED_IN.get_or_init(|| start);
+    }
     if let Some(name) = own_name().filter(|name| name.is_relative()) {
         LOADED_BY_RELATIVE_NAME.get_or_init(|| name.canonicalize().ok());
     }
