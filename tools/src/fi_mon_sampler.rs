@@ -1,6 +1,6 @@
 //! Reads what the hook `monitor` has counted (fi_mon_sampler(1)).
 use ofi_facts::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS, csv_head, csv_line};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr, OsString, c_int};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -28,8 +28,17 @@ their files, or a folder of them, such as /dev/shm/ofi/UID/HOSTNAME.
   -h           this text
 ";
 
-/// How long an answer is waited for if there is only one.
+/// How long answers are waited for if there is only one of each file.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Most files that are read at a time; others follow when these have ended.
+const MOST_FILES: usize = 4096;
+
+/// Most names of a folder that are looked at.
+const MOST_NAMES: usize = 1 << 16;
+
+/// Most errors that are told.
+const MOST_TOLD: usize = 1000;
 
 /// What the command line asks for.
 struct SampleOptions {
@@ -175,6 +184,7 @@ impl TargetFolder {
     fn names(&self) -> Vec<OsString> {
         let listed = fs::read_dir(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
         let files = listed.into_iter().flatten().flatten();
+        let files = files.take(MOST_NAMES);
         let files = files.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
         let mut names: Vec<_> = files.map(|entry| entry.file_name()).collect();
         names.sort();
@@ -319,10 +329,12 @@ impl MonitorSample {
                 let mut name = source.name.clone();
                 name.push(".csv");
                 let to = tables.join(name);
+                let table = File::create(&to).map_err(|error| match error {
+                    error if lacks_descriptors(&error) => error,
+                    error => io::Error::new(error.kind(), format!("{}: {error}", to.display())),
+                })?;
                 eprintln!("Writing sampled data to {}", to.display());
-                Box::new(File::create(&to).map_err(|error| {
-                    io::Error::new(error.kind(), format!("{}: {error}", to.display()))
-                })?)
+                Box::new(table)
             }
         };
         out.write_all(csv_head().as_bytes())?;
@@ -352,18 +364,19 @@ impl MonitorSample {
         Ok(ended)
     }
 
-    /// Waits a moment for an answer and writes what there is.
-    fn once(&mut self) -> io::Result<()> {
-        let begin = Instant::now();
-        while !self.source.state()?.0 && begin.elapsed() < PATIENCE {
-            sleep(Duration::from_millis(1));
-        }
+    /// Writes what there is, and removes a file of which that is the last.
+    fn finish(&mut self) -> io::Result<()> {
         let (_, ended) = self.source.state()?;
         self.line()?;
         if ended {
             let _ = self.source.remove();
         }
         Ok(())
+    }
+
+    /// Whether nothing more is to be waited for.
+    fn is_answered(&self) -> bool {
+        self.source.state().map_or(true, |(answered, _)| answered)
     }
 }
 
@@ -412,44 +425,108 @@ fn closed(path: &Path) {
     eprintln!("Closed {}", path.display());
 }
 
-/// Reads until everything is done. Whether all could be read.
-fn sample(options: &SampleOptions, mut target: SampleTarget) -> bool {
-    let mut all = true;
-    let tables = options.folder.as_deref();
-    let mut complain = |path: &Path, error: io::Error| {
+/// What was told of errors.
+#[derive(Default)]
+struct ToldErrors(usize);
+
+impl ToldErrors {
+    /// Tells of an error with a file. Its user may make as many as there is room for.
+    fn tell(&mut self, path: &Path, error: &io::Error) {
         // Nobody reads the output any more.
         if error.kind() == io::ErrorKind::BrokenPipe {
             std::process::exit(0);
         }
-        eprintln!("{}: {error}", path.display());
-        all = false;
-    };
-    let Some(pause) = options.watch else {
-        for name in target.names() {
-            let path = target.folder.path_of(&name);
-            let read = target.begin(&name, tables).and_then(|mut sample| sample.once());
-            match read {
+        self.0 += 1;
+        match self.0 {
+            ..=MOST_TOLD => eprintln!("{}: {error}", path.display()),
+            told if told == MOST_TOLD + 1 => eprintln!("further errors are not told"),
+            _ => {}
+        }
+    }
+}
+
+/// Has as many descriptors as the process may have: each file that is read takes two.
+fn raise_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+/// Whether the process has no room for another descriptor, which may change.
+fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// Reads until everything is done. Whether all could be read.
+fn sample(options: &SampleOptions, target: SampleTarget) -> bool {
+    match options.watch {
+        None => sample_once(&target, options.folder.as_deref()),
+        Some(pause) => sample_on(target, options.folder.as_deref(), pause),
+    }
+}
+
+/// Reads an answer of each file, as many at a time as may be open.
+fn sample_once(target: &SampleTarget, tables: Option<&Path>) -> bool {
+    let mut told = ToldErrors::default();
+    let names = target.names();
+    let mut rest = &names[..];
+    while !rest.is_empty() {
+        let mut open = Vec::new();
+        while let Some((name, others)) = rest.split_first().filter(|_| open.len() < MOST_FILES) {
+            match target.begin(name, tables) {
+                Ok(sample) => open.push((name, sample)),
+                // It comes again behind those that are open.
+                Err(error) if lacks_descriptors(&error) && !open.is_empty() => break,
+                Err(error) => told.tell(&target.folder.path_of(name), &error),
+            }
+            rest = others;
+        }
+        let begin = Instant::now();
+        let waits = |open: &[(_, MonitorSample)]| !open.iter().all(|(_, one)| one.is_answered());
+        while waits(&open) && begin.elapsed() < PATIENCE {
+            sleep(Duration::from_millis(1));
+        }
+        for (name, mut sample) in open {
+            let path = target.folder.path_of(name);
+            match sample.finish() {
                 Ok(()) => closed(&path),
-                Err(error) => complain(&path, error),
+                Err(error) => told.tell(&path, &error),
             }
         }
-        return all;
-    };
+    }
+    told.0 == 0
+}
+
+/// Reads the answers of all files, again and again, until the only one ends.
+fn sample_on(mut target: SampleTarget, tables: Option<&Path>, pause: Duration) -> bool {
+    let mut told = ToldErrors::default();
     let mut open: BTreeMap<OsString, MonitorSample> = BTreeMap::new();
-    let mut refused: Vec<OsString> = Vec::new();
+    let mut refused: BTreeSet<OsString> = BTreeSet::new();
     loop {
         target.renew();
-        for name in target.names() {
+        let names: BTreeSet<_> = target.names().into_iter().collect();
+        // What is gone is forgotten, so that no more are kept than there are.
+        refused.retain(|name| names.contains(name));
+        for name in names {
             if open.contains_key(&name) || refused.contains(&name) {
                 continue;
             }
+            if open.len() >= MOST_FILES {
+                break;
+            }
             match target.begin(&name, tables) {
                 Ok(sample) => drop(open.insert(name, sample)),
+                Err(error) if lacks_descriptors(&error) && !open.is_empty() => break,
                 Err(error)
                     if target.only.is_none() && error.kind() == io::ErrorKind::UnexpectedEof => {}
                 Err(error) => {
-                    complain(&target.folder.path_of(&name), error);
-                    refused.push(name);
+                    told.tell(&target.folder.path_of(&name), &error);
+                    refused.insert(name);
                 }
             }
         }
@@ -459,9 +536,9 @@ fn sample(options: &SampleOptions, mut target: SampleTarget) -> bool {
                 Ok(true) => over.push(name.clone()),
                 Ok(false) => {}
                 Err(error) => {
-                    complain(&target.folder.path_of(name), error);
+                    told.tell(&target.folder.path_of(name), &error);
                     over.push(name.clone());
-                    refused.push(name.clone());
+                    refused.insert(name.clone());
                 }
             }
         }
@@ -470,7 +547,7 @@ fn sample(options: &SampleOptions, mut target: SampleTarget) -> bool {
             closed(&target.folder.path_of(&name));
         }
         if target.only.is_some() && open.is_empty() {
-            return all;
+            return told.0 == 0;
         }
         sleep(pause);
     }
@@ -491,6 +568,7 @@ fn run() -> Result<bool, Complaint> {
     let target = SampleTarget::open(&options.target, found.is_dir()).map_err(|error| {
         Complaint(format!("{}: {error}", options.target.display()), libc::ENOENT)
     })?;
+    raise_descriptors();
     Ok(sample(&options, target))
 }
 
