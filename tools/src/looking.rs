@@ -34,7 +34,7 @@ pub(crate) fn complain(own: &str, what: &str) -> ! {
 #[derive(Default)]
 pub(crate) struct LookedAt {
     pub(crate) processes: Vec<ShownProcess>,
-    /// How many processes were left out, as too much of others was read before.
+    /// How many processes were left out as a whole, beyond the bounds of a look.
     pub(crate) left_out: usize,
 }
 
@@ -61,7 +61,7 @@ impl LookedAt {
         if self.left_out > 0 {
             let _ = writeln!(
                 text,
-                "left out: {} processes, as too much of others was read; name those that matter",
+                "left out: {} processes, beyond the bounds of fi_ps(1): name those that matter",
                 self.left_out
             );
         }

@@ -48,9 +48,9 @@ struct LookAmount {
 }
 
 impl LookAmount {
-    /// The most of one process: two memories with all records that there may be.
+    /// The most of one process: two memories with all records that there may be, and threads.
     const OF_PROCESS: Self =
-        Self { descriptors: 1 << 17, steps: 1 << 18, time: Duration::from_secs(4) };
+        Self { descriptors: 1 << 20, steps: 280_000, time: Duration::from_secs(4) };
     /// The most of a user's processes: half of the sum at most, so that something is left for those of others.
     const OF_USER: Self =
         Self { descriptors: 1 << 20, steps: 1 << 20, time: Duration::from_secs(10) };
@@ -209,9 +209,9 @@ mod tests {
     fn a_process_has_a_bound() {
         let mut bounds = ProcessBounds::alone();
         assert_eq!(bounds.take(LookCost::Peer, 5), 5);
-        assert_eq!(bounds.take(LookCost::Peer, usize::MAX), (1 << 18) - 5);
+        assert_eq!(bounds.take(LookCost::Peer, usize::MAX), 280_000 - 5);
         assert_eq!([bounds.take(LookCost::Peer, 1), bounds.take(LookCost::Endpoint, 1)], [0, 0]);
-        assert_eq!(bounds.take(LookCost::Descriptor, usize::MAX), 1 << 17);
+        assert_eq!(bounds.take(LookCost::Descriptor, usize::MAX), 1 << 20);
     }
 
     #[test]
@@ -225,9 +225,9 @@ mod tests {
         };
         assert_eq!((0..9).map(|_| read(1)).sum::<usize>(), 1 << 20);
         assert_eq!(read(1), 0);
-        assert_eq!(read(2), 1 << 18);
+        assert_eq!(read(2), 280_000);
         // In sum there is a bound, too.
-        assert_eq!((3..100).map(read).sum::<usize>(), (1 << 20) - (1 << 18));
+        assert_eq!((3..100).map(read).sum::<usize>(), (1 << 20) - 280_000);
     }
 
     #[test]

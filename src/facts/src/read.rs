@@ -64,7 +64,7 @@ impl fmt::Display for NoFacts {
                  {VERSION}): take the tool of that library"
             ),
             Self::TooMuch => f.write_str(
-                "the process is left out, as too much of it or of others was read: name it alone",
+                "the process is left out, beyond the bounds of what is read of it or of all (fi_ps(1))",
             ),
             Self::Rubbish(what) => write!(f, "what the process shows cannot be: {what}"),
             Self::System(error) => write!(f, "{error}"),
