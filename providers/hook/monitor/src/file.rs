@@ -237,7 +237,7 @@ impl MonitorFile {
         }
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         if file.write_all_at(&bytes, 0).is_ok() {
-            // Who sees the flags sees the numbers.
+            // A sampler that sees the flags sees the numbers.
             fence(Ordering::Release);
             let _ = file.write_all_at(&[flags], FLAGS_AT as u64);
         }
@@ -270,7 +270,7 @@ impl MonitorFile {
         Self::write(file, &numbers, ENDED);
     }
 
-    /// Removes the file; who reads it goes on doing so.
+    /// Removes the file; a sampler that reads it goes on doing so.
     pub(crate) fn remove(&self) {
         if std::process::id() == self.process {
             let _ = self.folder.remove(&self.name);
