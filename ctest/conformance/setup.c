@@ -260,6 +260,39 @@ static void enable_errors(int rank)
 	ct_close(&c);
 }
 /*
+ * fi_domain(3): "The default authorization key to associate with endpoint and memory registrations created within the domain."
+ * A provider that associates none refuses the key: the program would take its messages for protected.
+ */
+static void refused_keys(int rank)
+{
+	static uint8_t key[] = "a secret of some bytes";
+	struct ct_opt keyed = { .ep_key = (char *)key };
+	struct ct c;
+	struct fi_info *hints = ct_hints(&keyed), *with = NULL;
+	struct fid_domain *d;
+	struct fid_ep *ep;
+
+	(void)rank;
+	if (!fi_getinfo(CT_VERSION, NULL, NULL, 0, hints, &with) && with->ep_attr->auth_key_size)
+		SKIP("keys are used");
+	memset(&c, 0, sizeof c);
+	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
+	ct_open_in(&c, NULL);
+	c.info->domain_attr->auth_key = key;
+	c.info->domain_attr->auth_key_size = sizeof key - 1;
+	CHECK(fi_domain(c.fabric, c.info, &d, NULL) < 0);
+	c.info->domain_attr->auth_key = NULL;
+	c.info->domain_attr->auth_key_size = 0;
+	c.info->ep_attr->auth_key = key;
+	c.info->ep_attr->auth_key_size = sizeof key - 1;
+	CHECK(fi_endpoint(c.domain, c.info, &ep, NULL) < 0);
+	c.info->ep_attr->auth_key = NULL;
+	c.info->ep_attr->auth_key_size = 0;
+	OK(fi_endpoint(c.domain, c.info, &ep, NULL));
+	OK(fi_close(&ep->fid));
+	ct_close(&c);
+}
+/*
  * fi_domain(3): "An event queue bound to a domain will be the default EQ associated with asynchronous control events that
  * occur on the domain or active endpoints allocated on a domain. This includes CM events."
  */
@@ -735,6 +768,7 @@ static const struct ct_test tests[] = {
 	{ "insertsvc and insertsym resolve names and count up", av_service, CT_SOLO | CT_RDM },
 	{ "fi_enable names what is not bound", enable_errors, CT_SOLO | CT_RDM },
 	{ "what belongs to another domain is not bound to an endpoint", other_domain, CT_SOLO },
+	{ "a provider that uses no authorization keys refuses them", refused_keys, CT_SOLO },
 	{ "an event queue that is bound to a domain is that of endpoints and vectors without their own", domain_eq, CT_SOLO },
 	{ "an endpoint is not opened with more than the provider offers", beyond_limits, CT_SOLO },
 	{ "an endpoint that is not enabled refuses transfers", before_enable, CT_SOLO },

@@ -6,11 +6,13 @@ use crate::engine::{LnxAside, LnxCommon, LnxEngine, OpenedCore};
 use crate::info;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
-use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp};
+use ofi_provider::api::{
+    Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp, refuse_keys,
+};
 use ofi_provider::core_provider::{CoreDomain, CoreFabric, LinkedRegions};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, version};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use std::sync::Arc;
@@ -27,8 +29,9 @@ impl Fabric for LnxFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
-        no_keys(info, api_version)?;
+        refuse_keys(&LNX, info, api_version)?;
         let cores = cores_of(info, api_version)?;
+        warn_of_secret(&cores);
         let mut settings =
             DomainSettings::new(info, false)?.with_offers(&LNX, &[info::offer(&cores)?], info);
         settings.addr_format = FI_FORMAT_UNSPEC as u32;
@@ -59,12 +62,22 @@ impl Getinfo for LnxFabric {
     }
 }
 
-/// -FI_EINVAL for a program that has a secret of its own: the cores are not told of it, and nobody is to
-/// believe that they are.
-fn no_keys(info: InfoRef<'_>, api_version: u32) -> Result {
-    let keys = [info.domain_auth_key(), info.ep_auth_key()];
-    let knows = api_version >= version(1, 5);
-    if knows && keys.iter().any(Option::is_some) { Err(Error::INVAL) } else { Ok(()) }
+/// Tells a user who protects `tcp` with a job's secret that peers of this host are reached without it.
+fn warn_of_secret(cores: &[info::LnxCore]) {
+    let is_set = |variable| std::env::var_os(variable).is_some();
+    let names_shm = |core: &info::LnxCore| core.info.as_ref().prov_name() == Some(c"shm");
+    if is_set("FI_TCP_AUTH_KEY_FILE")
+        && !is_set("FI_SHM_AUTH_KEY_FILE")
+        && cores.iter().any(names_shm)
+    {
+        ofi_provider::log!(
+            &LNX,
+            WARN,
+            DOMAIN,
+            "FI_TCP_AUTH_KEY_FILE has no effect on peers of this host, which shm reaches: see \
+             FI_SHM_AUTH_KEY_FILE"
+        );
+    }
 }
 
 /// The cores of the link whose domain this info names.
@@ -113,7 +126,7 @@ impl Domain for LnxDomain {
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<LnxEp> {
         info.must_be(fi_ep_type::FI_EP_RDM)?;
-        no_keys(info, self.api_version)?;
+        refuse_keys(&LNX, info, self.api_version)?;
         let attr = RdmAttr::of(info, self.api_version)?;
         // Peers call, send and use our memory whether there is something to wait for or not.
         self.start_thread()?;

@@ -8,7 +8,9 @@ use crate::wire::{ATOMIC_HEAD, DATA_HEAD};
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_MSG_PREFIX, FI_SOURCE, fi_ep_type};
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp};
+use ofi_provider::api::{
+    Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp, refuse_keys,
+};
 use ofi_provider::core_provider;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
@@ -28,6 +30,7 @@ impl Fabric for RxdFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
+        refuse_keys(&RXD, info, api_version)?;
         let core_info = core_info(info, api_version)?;
         let settings = DomainSettings::new(info, false)?
             .with_offers(&RXD, &[info::offer(core_info.as_ref())?], info)
@@ -120,6 +123,7 @@ impl Domain for RxdDomain {
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxdEp> {
         info.must_be(fi_ep_type::FI_EP_RDM)?;
+        refuse_keys(&RXD, info, self.api_version)?;
         let mut attr = RdmAttr::of(info, self.api_version)?;
         attr.inject_size = attr.inject_size.min(info::inject_size(self.engine.packet()));
         let identity = RxdIdentity { local: Addr::of_info(info)?, attr };

@@ -4,7 +4,7 @@ use crate::addr::Addr;
 use crate::av::AvSharing;
 use crate::buf::SegmentLimit;
 use crate::error::{Error, Result};
-use crate::info::{EndpointLimits, InfoRef, ProviderOffer};
+use crate::info::{EndpointLimits, InfoRef, ProviderOffer, version};
 use crate::later;
 use crate::lock::{Gate, Level};
 use crate::mr::MrTable;
@@ -16,6 +16,27 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 /// The IP address an endpoint is to have; the unspecified one if `info` leaves it open.
 pub fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
     Addr::of_info(info)?.ip()
+}
+
+/// Refuses the authorization keys of an info (fi_domain(3), fi_endpoint(3)), with a line in the log, for a
+/// provider that does nothing with them: a program that has given one takes its messages for protected.
+/// -FI_EINVAL. Programs of versions before 1.5 have no keys.
+pub fn refuse_keys(provider: &'static Provider, info: InfoRef<'_>, api_version: u32) -> Result {
+    let given = [
+        (info.domain_auth_key(), info.domain().map_or(0, |domain| domain.auth_key_size)),
+        (info.ep_auth_key(), info.ep().map_or(0, |ep| ep.auth_key_size)),
+    ];
+    let is_given = |(key, size): &(Option<&[u8]>, usize)| key.is_some() || *size > 0;
+    if api_version < version(1, 5) || !given.iter().any(is_given) {
+        return Ok(());
+    }
+    crate::log!(
+        provider,
+        WARN,
+        DOMAIN,
+        "auth_key is refused: the provider authenticates no messages"
+    );
+    Err(Error::INVAL)
 }
 
 /// Threading, progress, addresses and memory registration of a domain, and its

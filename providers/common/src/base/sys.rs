@@ -6,7 +6,7 @@ use core::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -139,17 +139,38 @@ pub fn has_more_rights() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// How often this process was forked off from another since that counts ([`count_forks`]).
-static FORKS: AtomicU32 = AtomicU32::new(0);
+/// The number of this process among a program and the children that it forks. Children have a copy, which
+/// they raise.
+static FORKS: AtomicU32 = AtomicU32::new(1);
+
+/// The same in memory that the kernel clears in each child, whatever call made it (MADV_WIPEONFORK of
+/// madvise(2)); null before [`count_forks`], and on systems without such memory.
+static OWN_NUMBER: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Which process this is, among a program and the children that it forks: a child has another
-/// number than its parent. Costs nothing, other than the process's number. Needs [`count_forks`].
+/// number than its parent. Takes no system call. Needs [`count_forks`].
 #[inline(always)]
 pub fn generation() -> u32 {
-    FORKS.load(Ordering::Relaxed)
+    // SAFETY: null, or memory that stays mapped as long as the process lives.
+    match unsafe { OWN_NUMBER.load(Ordering::Acquire).as_ref() } {
+        Some(own) => match own.load(Ordering::Relaxed) {
+            0 => number_child(own),
+            number => number,
+        },
+        None => FORKS.load(Ordering::Relaxed),
+    }
 }
 
-/// Makes [`generation`] tell children from their parents.
+/// Gives a forked child a number of its own.
+#[cold]
+fn number_child(own: &AtomicU32) -> u32 {
+    let number = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    let first = own.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+    first.map_or_else(|other| other, |_| number)
+}
+
+/// Makes [`generation`] tell children from their parents: also those of `_Fork`(3) and of the bare system call,
+/// which run no handler of pthread_atfork(3), where the system clears memory for them.
 pub fn count_forks() {
     extern "C" fn in_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);
@@ -158,8 +179,30 @@ pub fn count_forks() {
     ONCE.call_once(|| {
         // SAFETY: the handler stays as long as this library does, and touches one number.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        // SAFETY: new memory, a page of zeros, is asked for, which is never unmapped.
+        let page = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(std::ptr::null_mut(), PAGE, access, kind, -1, 0)
+        };
+        if page == libc::MAP_FAILED {
+            return;
+        }
+        // SAFETY: the memory is that page, and nothing else uses it.
+        if unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } != 0 {
+            // SAFETY: as above.
+            unsafe { libc::munmap(page, PAGE) };
+            return;
+        }
+        let own = page.cast::<AtomicU32>();
+        // SAFETY: the page begins with such a number, aligned, and is never unmapped from here on.
+        unsafe { &*own }.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
+        OWN_NUMBER.store(own, Ordering::Release);
     });
 }
+
+/// Bytes of the smallest page of any processor of the library's.
+const PAGE: usize = 4096;
 
 /// Whether a file may have so many bytes. Where RLIMIT_FSIZE says less, the system answers the attempt to make it
 /// longer with a signal that ends programs (SIGXFSZ), and memory without a name is a file to it.
@@ -737,6 +780,31 @@ pub(crate) unsafe fn persist(base: *mut u8, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_child_has_another_number_however_it_was_forked() {
+        count_forks();
+        let own = generation();
+        let same = || i32::from(generation() == own || generation() != generation());
+        assert_eq!(forked(same), 0);
+        // The bare system call, after which no handler runs.
+        // SAFETY: the child makes no call but the one that ends it.
+        let status = unsafe {
+            match libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) {
+                0 => libc::_exit(same()),
+                child => {
+                    let mut status = -1;
+                    assert_eq!(
+                        libc::waitpid(child as libc::pid_t, &raw mut status, 0),
+                        child as i32
+                    );
+                    status
+                }
+            }
+        };
+        assert_eq!(status, 0);
+        assert_eq!(generation(), own);
+    }
 
     #[test]
     fn held_signals_come_when_they_are_let_through_and_that_is_seen() {
