@@ -94,6 +94,37 @@ static void messages_beside(int rank)
 	}
 	done(&c);
 }
+/*
+ * fi_mr(3): "The raw key support functions are usable with all registered memory regions, even if FI_MR_RAW has not been
+ * set." "If the actual key is larger than what can fit into the buffer, it will return -FI_ETOOSMALL."
+ */
+static void raw_keys(int rank)
+{
+	struct { uint64_t base; size_t size; uint8_t key[64]; } mine, theirs;
+	struct region r;
+	struct ct c;
+	uint64_t key = 0;
+	char *b, *s;
+
+	open_rma(&c, 0);
+	b = ct_alloc(&c, 4096);
+	s = ct_alloc(&c, 4096);
+	r = share(&c, 0, b, 4096, REMOTE);
+	memset(&mine, 0, sizeof mine);
+	ERR(fi_mr_raw_attr(mr[0], &mine.base, mine.key, &mine.size, 0), FI_ETOOSMALL);
+	CHECK(mine.size > 0 && mine.size <= sizeof mine.key);
+	OK(fi_mr_raw_attr(mr[0], &mine.base, mine.key, &mine.size, 0));
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	EQ(theirs.base, r.addr);
+	OK(fi_mr_map_raw(c.domain, theirs.base, theirs.key, theirs.size, &key, 0));
+	ct_fill(s, 4096, rank);
+	POST(&c, fi_write(c.ep, s, 4096, ct_desc(s), c.peer, theirs.base, key, CTX(0)));
+	ct_sent(&c, CTX(0));
+	ct_barrier(&c);
+	CHECK(ct_same(b, 4096, !rank));
+	OK(fi_mr_unmap_key(c.domain, key));
+	done(&c);
+}
 static void bind_bytes(struct ct *c)
 {
 	ct_count_bytes(c);
@@ -1079,6 +1110,7 @@ static const struct ct_test tests[] = {
 	{ "remote CQ data makes an entry at the target, a plain write none", with_data, CT_REL },
 	{ "writes with data wait at their sender when the target's queue is full and unread, and all are told", data_unread, CT_REL },
 	{ "counters count reads and writes at both ends", counted, CT_REL },
+	{ "a region has a raw key, which peers map", raw_keys, CT_REL },
 	{ "counters of bytes count those read and written", counted_bytes, CT_REL },
 	{ "counters bound to an enabled endpoint count what is there", counters_come_late, CT_REL },
 	{ "access without a right fails, ends one connection and changes nothing", forbidden, CT_REL },

@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
 use crate::later::{Aside, DeferredRequest, InUse, Later, Outcome, RequestName, Task};
 use crate::ledger::Ledger;
+use crate::mr;
 use crate::notices::Port;
 use crate::object::Object;
 use crate::reserved::ASIDE;
@@ -477,6 +478,15 @@ pub(super) unsafe extern "C" fn control<D: Domain>(
         // `D`, or with null; `arg` is what the command asks for (fi_trigger(3)).
         unsafe {
             let domain = DomainFid::<D>::from_c(fid.cast::<fid_domain>())?;
+            match command {
+                // Keys of peers' regions are used as they are (fi_mr(3)).
+                abi::FI_MAP_RAW_MR => {
+                    let map = arg.cast::<abi::fi_mr_map_raw>().as_ref().ok_or(Error::INVAL)?;
+                    return mr::map_raw(map);
+                }
+                abi::FI_UNMAP_KEY => return if arg.is_null() { Err(Error::INVAL) } else { Ok(()) },
+                _ => {}
+            }
             let later = domain.later.as_ref().ok_or(Error::NOSYS)?;
             match command {
                 abi::FI_QUEUE_WORK => {

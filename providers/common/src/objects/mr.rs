@@ -2,7 +2,7 @@
 //! registering hardware need.
 use crate::abi::{
     self, FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, c_enum, fi_hmem_iface,
-    fi_mr_attr, fi_mr_dmabuf, fi_ops, fid, fid_mr,
+    fi_mr_attr, fi_mr_dmabuf, fi_mr_map_raw, fi_mr_raw_attr, fi_ops, fid, fid_mr,
 };
 use crate::atomic::{AtomicKind, Operation};
 use crate::boundary::answer;
@@ -305,14 +305,18 @@ impl MrTable {
         Ok(key)
     }
 
+    /// The address that peers use for the first byte of a segment that is `offset` behind a region's start.
+    fn remote_base(&self, memory: &LocalMemory, offset: u64) -> u64 {
+        if self.mode & abi::FI_MR_VIRT_ADDR != 0 { memory.base as u64 } else { offset }
+    }
+
     /// The region of these segments, of which there is one at least. -FI_EINVAL if its last bytes have
     /// no address for peers.
     fn region(&self, memory: &[LocalMemory], access: u64, offset: u64) -> Result<Region> {
         let (first, more) = memory.split_first().ok_or(Error::INVAL)?;
-        let is_virtual = self.mode & abi::FI_MR_VIRT_ADDR != 0;
         let segment = |memory: &LocalMemory, offset| RegionSegment {
             memory: *memory,
-            remote_base: if is_virtual { memory.base as u64 } else { offset },
+            remote_base: self.remote_base(memory, offset),
         };
         let mut begin = offset;
         let mut behind = Vec::with_capacity(more.len());
@@ -587,6 +591,8 @@ pub struct Mr {
     table: Arc<MrTable>,
     /// The registration with the backing, which ends when it is dropped.
     backing: Option<Box<dyn Backed>>,
+    /// The address remote peers use for the first byte.
+    remote_base: u64,
     base: Base,
 }
 
@@ -702,6 +708,7 @@ impl Mr {
         let (wanted, segments) = unsafe { wanted(attr, flags, table.hmem(), table.segments) }?;
         let RegionRequest { access, offset, .. } = wanted;
         let memory = segments.as_slice();
+        let remote_base = table.remote_base(memory.first().ok_or(Error::INVAL)?, offset);
         let (key, backing) = match &table.backing {
             None => (table.insert_segments(memory, access, offset, wanted.key)?, None),
             Some(backing) => {
@@ -723,6 +730,7 @@ impl Mr {
             },
             table,
             backing,
+            remote_base,
             base: Base::new(domain),
         }))
     }
@@ -754,13 +762,63 @@ impl Object<fid_mr> for Mr {
         drop(Arc::get_mut(this).and_then(|mr| mr.backing.take()));
     }
 
-    unsafe fn control(&self, command: c_int, _arg: *mut c_void) -> Result {
+    unsafe fn control(&self, command: c_int, arg: *mut c_void) -> Result {
         match command {
             // A region is enabled from the start, and cached nowhere, so that it is never stale.
             abi::FI_ENABLE | abi::FI_REFRESH => Ok(()),
+            abi::FI_GET_RAW_MR => {
+                // SAFETY: the command passes a struct fi_mr_raw_attr, whose pointers are null or of what
+                // they are named for (fi_mr(3)).
+                unsafe { self.get_raw(arg.cast::<fi_mr_raw_attr>().as_ref().ok_or(Error::INVAL)?) }
+            }
             _ => Err(Error::NOSYS),
         }
     }
+}
+
+impl Mr {
+    /// fi_mr_raw_attr: the raw key is the key.
+    ///
+    /// # Safety
+    /// `attr.raw_key` has `*attr.key_size` bytes; each pointer is null or of what it is named for.
+    unsafe fn get_raw(&self, attr: &fi_mr_raw_attr) -> Result {
+        if attr.flags != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        if self.c.key == FI_KEY_NOTAVAIL {
+            return Err(Error::NOKEY);
+        }
+        // SAFETY: by this function's contract.
+        unsafe {
+            let room = attr.key_size.as_mut().ok_or(Error::INVAL)?;
+            let key = self.c.key.to_ne_bytes();
+            if std::mem::replace(room, key.len()) < key.len() {
+                return Err(Error::TOOSMALL);
+            }
+            if attr.raw_key.is_null() || attr.base_addr.is_null() {
+                return Err(Error::INVAL);
+            }
+            attr.raw_key.copy_from_nonoverlapping(key.as_ptr(), key.len());
+            attr.base_addr.write(self.remote_base);
+        }
+        Ok(())
+    }
+}
+
+/// fi_mr_map_raw: the key of a peer's raw key.
+///
+/// # Safety
+/// `map.raw_key` has `map.key_size` bytes, and `map.key` is of a number; either may be null.
+pub(crate) unsafe fn map_raw(map: &fi_mr_map_raw) -> Result {
+    if map.flags != 0 {
+        return Err(Error::BADFLAGS);
+    }
+    if map.raw_key.is_null() || map.key.is_null() || map.key_size != size_of::<u64>() {
+        return Err(Error::INVAL);
+    }
+    // SAFETY: by this function's contract; the bytes may be anywhere.
+    unsafe { map.key.write(map.raw_key.cast::<u64>().read_unaligned()) };
+    Ok(())
 }
 
 // SAFETY of the entry points below: each is reachable only through the ops table
