@@ -155,12 +155,20 @@ impl Info {
             .ok_or(Error::NOMEM)
             .during("fi_allocinfo")
     }
-    /// The first way that fits the hints; without an address, one that the
-    /// provider likes best.
-    fn find(hints: &Info) -> PingpongOutcome<Self> {
+    /// The first way that fits the hints, from the source address if one was asked for; without
+    /// any address, one that the provider likes best.
+    fn find(o: &Options, hints: &Info) -> PingpongOutcome<Self> {
+        // A name that is none of IP's may be one of the provider's.
+        let own = o.source.as_deref().filter(|_| hints.view().src_addr.is_null());
+        let own = own.map(CString::new).transpose();
+        let own = own.map_err(|_| Error::INVAL).during("source address")?;
+        let (node, flags) = match &own {
+            Some(name) => (name.as_ptr(), FI_SOURCE),
+            None => (ptr::null(), 0),
+        };
         let mut info = ptr::null_mut();
-        // SAFETY: hints is a whole fi_info, info is ours to be filled.
-        let r = unsafe { fi_getinfo(API, ptr::null(), ptr::null(), 0, hints.get(), &mut info) };
+        // SAFETY: hints is a whole fi_info, node null or a C string, info ours to be filled.
+        let r = unsafe { fi_getinfo(API, node, ptr::null(), flags, hints.get(), &mut info) };
         Error::check(r).during("fi_getinfo")?;
         NonNull::new(info).map(Self).ok_or(Error::NODATA).during("fi_getinfo")
     }
@@ -185,6 +193,24 @@ fn c_string(text: &str) -> PingpongOutcome<*mut c_char> {
     // SAFETY: text is a C string.
     let copy = unsafe { libc::strdup(text.as_ptr()) };
     if copy.is_null() { Err(Error::NOMEM).during("name") } else { Ok(copy) }
+}
+
+/// An address that fi_freeinfo will free.
+fn c_copy(address: &[u8]) -> PingpongOutcome<*mut c_void> {
+    // SAFETY: what malloc gives has room for all of the address.
+    unsafe {
+        let copy = libc::malloc(address.len());
+        if copy.is_null() {
+            return Err(Error::NOMEM).during("address");
+        }
+        ptr::copy_nonoverlapping(address.as_ptr(), copy.cast(), address.len());
+        Ok(copy)
+    }
+}
+
+/// The first address of the family that a host's name has.
+fn ip_address(name: &str, port: u16, v6: bool) -> Option<SocketAddr> {
+    (name, port).to_socket_addrs().ok()?.find(|address| address.is_ipv6() == v6)
 }
 
 /// The connection beside the fabric.
@@ -284,6 +310,10 @@ struct RawAddress {
 impl RawAddress {
     fn pointer(&self) -> *const libc::sockaddr {
         (&raw const self.storage).cast()
+    }
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the storage is as long or longer, and all of it was written.
+        unsafe { std::slice::from_raw_parts(self.pointer().cast(), self.length as usize) }
     }
 }
 impl From<SocketAddr> for RawAddress {
@@ -398,22 +428,27 @@ fn hints(o: &Options) -> PingpongOutcome<Info> {
         if let Some(name) = &o.domain {
             (*i.domain_attr).name = c_string(name)?;
         }
+        if let Some(name) = &o.fabric {
+            (*i.fabric_attr).name = c_string(name)?;
+        }
+        if let Some(address) = o.source.as_deref().and_then(|name| ip_address(name, 0, o.v6)) {
+            let address = RawAddress::from(address);
+            let format = if o.v6 { FI_SOCKADDR_IN6 } else { FI_SOCKADDR_IN };
+            i.addr_format = format as u32;
+            i.src_addr = c_copy(address.bytes())?;
+            i.src_addrlen = address.bytes().len();
+        }
     }
     Ok(info)
 }
 
 /// Hints that ask for a way to `address`.
 fn toward(info: &Info, format: u32, address: &[u8]) -> PingpongOutcome {
-    // SAFETY: fi_freeinfo will free what malloc gives; the struct is ours.
+    // SAFETY: fi_freeinfo frees the copy; the struct is ours.
     unsafe {
-        let copy = libc::malloc(address.len());
-        if copy.is_null() {
-            return Err(Error::NOMEM).during("address");
-        }
-        ptr::copy_nonoverlapping(address.as_ptr(), copy.cast(), address.len());
         let i = &mut *info.get();
         i.addr_format = format;
-        i.dest_addr = copy;
+        i.dest_addr = c_copy(address)?;
         i.dest_addrlen = address.len();
     }
     Ok(())
@@ -550,7 +585,7 @@ impl PingPong {
     }
 
     fn server(options: &Options, control: &mut Control) -> PingpongOutcome<Self> {
-        let info = Info::find(&hints(options)?)?;
+        let info = Info::find(options, &hints(options)?)?;
         let format = info.view().addr_format;
         let fabric = open_fabric(&info)?;
         if options.endpoint == fi_ep_type::FI_EP_MSG {
@@ -582,7 +617,7 @@ impl PingPong {
         let (format, peer) = control.receive_address()?;
         let hints = hints(options)?;
         toward(&hints, format, &peer)?;
-        let info = Info::find(&hints)?;
+        let info = Info::find(options, &hints)?;
         let fabric = open_fabric(&info)?;
         if options.endpoint == fi_ep_type::FI_EP_MSG {
             let eq = open_eq(&fabric)?;

@@ -19,6 +19,8 @@ pub(crate) struct Options {
     pub(crate) source_port: Option<u16>,
     pub(crate) destination_port: u16,
     pub(crate) domain: Option<String>,
+    pub(crate) fabric: Option<String>,
+    pub(crate) source: Option<String>,
     pub(crate) provider: Option<String>,
     pub(crate) endpoint: fi_ep_type,
     pub(crate) iterations: usize,
@@ -42,6 +44,8 @@ Options:
  -B <src_port>        source control port number (server: 47592, client: auto)
  -P <dst_port>        destination control port number (client: 47592)
  -d <domain>          domain name
+ -f <fabric>          fabric name
+ -s <source address>  source address associated with domain name
  -p <provider>        specific provider name eg sockets, verbs
  -e <ep_type>         endpoint type: msg|rdm|dgram (dgram)
  -I <number>          number of iterations (10)
@@ -68,6 +72,8 @@ pub(crate) fn parse(arguments: &[String]) -> std::result::Result<Options, UsageR
         source_port: None,
         destination_port: CONTROL_PORT,
         domain: None,
+        fabric: None,
+        source: None,
         provider: None,
         endpoint: fi_ep_type::FI_EP_DGRAM,
         iterations: 10,
@@ -99,7 +105,7 @@ pub(crate) fn parse(arguments: &[String]) -> std::result::Result<Options, UsageR
                 'v' => o.verbose = true,
                 '6' => o.v6 = true,
                 'h' => return Err(refuse(String::new(), true)),
-                'B' | 'P' | 'd' | 'p' | 'e' | 'I' | 'S' | 'm' => {
+                'B' | 'P' | 'd' | 'f' | 's' | 'p' | 'e' | 'I' | 'S' | 'm' => {
                     let value = if rest.is_empty() {
                         words.next().cloned().ok_or_else(|| {
                             refuse(format!("option requires an argument -- '{letter}'"), true)
@@ -113,6 +119,8 @@ pub(crate) fn parse(arguments: &[String]) -> std::result::Result<Options, UsageR
                         'B' => o.source_port = Some(value.parse().map_err(|_| bad())?),
                         'P' => o.destination_port = value.parse().map_err(|_| bad())?,
                         'd' => o.domain = Some(value),
+                        'f' => o.fabric = Some(value),
+                        's' => o.source = Some(value),
                         'p' => o.provider = Some(value),
                         'e' => {
                             o.endpoint = match value.to_ascii_lowercase().as_str() {

@@ -51,6 +51,15 @@ fn options_may_be_joined_to_their_values_and_follow_the_server() {
 }
 
 #[test]
+fn a_fabric_and_a_source_address_can_be_chosen() {
+    let o = parse(&words("-f 192.0.2.0/24 -s192.0.2.7 -d eth0")).unwrap();
+    assert_eq!(o.fabric.as_deref(), Some("192.0.2.0/24"));
+    assert_eq!(o.source.as_deref(), Some("192.0.2.7"));
+    assert_eq!((o.domain.as_deref(), o.server), (Some("eth0"), None));
+    assert!(parse(&words("-s")).unwrap_err().usage && parse(&words("-f")).unwrap_err().usage);
+}
+
+#[test]
 fn unknown_options_and_missing_values_are_told_with_the_usage() {
     let r = parse(&words("-x")).unwrap_err();
     assert_eq!((r.message.as_str(), r.usage), ("invalid option -- 'x'", true));
