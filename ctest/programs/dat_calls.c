@@ -317,6 +317,22 @@ static void data_of_connections(void)
 	part(from, to);
 }
 
+// What the provider's attributes tell by name, which other providers tell as well.
+static const char *named(const DAT_PROVIDER_ATTR *attr, const char *name)
+{
+	for (DAT_COUNT n = 0; n < attr->num_provider_specific_attr; n++)
+		if (!strcmp(attr->provider_specific_attr[n].name, name)) return attr->provider_specific_attr[n].value;
+	return "";
+}
+static void named_attributes(void)
+{
+	DAT_PROVIDER_ATTR attr; char *end;
+	MUST(dat_ia_query(ia, NULL, 0, NULL, DAT_PROVIDER_FIELD_ALL, &attr));
+	CHECK(!strcmp(named(&attr, "DAT_IB_RDMA_READ"), "TRUE"), "the named attribute DAT_IB_RDMA_READ is TRUE");
+	long mtu = strtol(named(&attr, "DAT_IB_TRANSPORT_MTU"), &end, 10);
+	CHECK(!*end && mtu >= 256 && mtu <= 4096 && !(mtu & (mtu - 1)), "the named attribute DAT_IB_TRANSPORT_MTU is an MTU of InfiniBand's");
+}
+
 // Endpoints that a service point makes for its requests.
 static void made_endpoints(void)
 {
@@ -579,6 +595,7 @@ int main(int argc, char **argv)
 	lost_events();
 	resized();
 	data_of_connections();
+	named_attributes();
 	made_endpoints();
 	bad_handles();
 	if (!device) strangers();

@@ -230,10 +230,12 @@ impl FabricInfo {
         unsafe {
             let (tx, rx) = (&*(*self.0).tx_attr, &*(*self.0).rx_attr);
             let ep = &*(*self.0).ep_attr;
+            let link = (*self.0).nic.as_ref().and_then(|nic| nic.link_attr.as_ref());
             FabricLimits {
                 receives: rx.size,
                 segments: tx.iov_limit.min(rx.iov_limit).min(SEGMENTS),
                 message: ep.max_msg_size,
+                packet: link.map(|link| link.mtu).filter(|mtu| *mtu != 0),
             }
         }
     }
@@ -245,6 +247,8 @@ pub(crate) struct FabricLimits {
     pub(crate) receives: usize,
     pub(crate) segments: usize,
     pub(crate) message: usize,
+    /// The most bytes of a packet on the device's link, where the provider tells.
+    pub(crate) packet: Option<usize>,
 }
 
 /// A `sockaddr` of IPv4 or IPv6.

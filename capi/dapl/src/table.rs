@@ -186,9 +186,31 @@ struct DatNamedAttr {
 unsafe impl Sync for DatNamedAttr {}
 
 /// What the providers of the reference tell by name beside their attributes. Programs that can do
-/// without reads of remote memory ask for this one, dtest among them.
-static NAMED: [DatNamedAttr; 1] =
-    [DatNamedAttr { name: c"DAT_IB_RDMA_READ".as_ptr(), value: c"TRUE".as_ptr() }];
+/// without reads of remote memory ask for the first, dtest among them, and others choose the length
+/// of their messages by the second, as dtestsrq does.
+const fn named(mtu: &'static CStr) -> [DatNamedAttr; 2] {
+    [
+        DatNamedAttr { name: c"DAT_IB_RDMA_READ".as_ptr(), value: c"TRUE".as_ptr() },
+        DatNamedAttr { name: c"DAT_IB_TRANSPORT_MTU".as_ptr(), value: mtu.as_ptr() },
+    ]
+}
+
+/// The MTUs that InfiniBand has, and the named attributes of adaptors with each of them.
+static NAMED: [(usize, [DatNamedAttr; 2]); 5] = [
+    (256, named(c"256")),
+    (512, named(c"512")),
+    (1024, named(c"1024")),
+    (2048, named(c"2048")),
+    (4096, named(c"4096")),
+];
+
+/// The attributes of an adaptor whose link has packets of this length: of the MTUs that InfiniBand
+/// has, they name the largest that fits. A transport without packets has the largest of all.
+fn named_attributes(packet: Option<usize>) -> &'static [DatNamedAttr] {
+    let packet = packet.unwrap_or(usize::MAX);
+    let fits = NAMED.iter().rev().find(|(mtu, _)| *mtu <= packet);
+    &fits.unwrap_or(&NAMED[0]).1
+}
 
 fn name_of(text: &str) -> [u8; 256] {
     let mut name = [0; 256];
@@ -267,8 +289,9 @@ unsafe extern "C" fn ia_query(
             p.srq_info_supported = 1;
             p.dto_async_return_guaranteed = 1;
             p.rmr_scope_supported = 1;
-            p.num_provider_specific_attr = NAMED.len() as i32;
-            p.provider_specific_attr = NAMED.as_ptr().expose_provenance();
+            let named = named_attributes(of.limits.packet);
+            p.num_provider_specific_attr = named.len() as i32;
+            p.provider_specific_attr = named.as_ptr().expose_provenance();
             put(provider, p);
         }
         Ok(())
@@ -1361,4 +1384,27 @@ pub(crate) unsafe extern "C" fn dat_provider_fini(info: *const DatProviderInfo) 
             unsafe { remove(std::ptr::with_exposed_provenance(table), info) };
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_named_mtu_is_the_largest_of_infiniband_that_fits_into_a_packet() {
+        for (packet, mtu) in [
+            (None, c"4096"),
+            (Some(65536), c"4096"),
+            (Some(4095), c"2048"),
+            (Some(1500), c"1024"),
+            (Some(256), c"256"),
+            (Some(68), c"256"),
+        ] {
+            let named = named_attributes(packet);
+            // SAFETY: both are C texts that stay.
+            let (name, value) =
+                unsafe { (CStr::from_ptr(named[1].name), CStr::from_ptr(named[1].value)) };
+            assert_eq!((name, value), (c"DAT_IB_TRANSPORT_MTU", mtu), "{packet:?}");
+        }
+    }
 }
