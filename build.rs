@@ -2,16 +2,16 @@
 //! test.
 //!
 //! One module of `src/abi` is one header: cbindgen writes the types and the
-//! prototypes, this file the constants (cbindgen cannot give them C's types) and
-//! the inline calls (from the list in `src/abi/calls.rs`). What Rust cannot say -
-//! function-like macros, inlines that do more than jump through a table - is C
-//! text in `capi/headers/`: `.macros.h` goes before the declarations,
-//! `.inline.h` after them.
+//! prototypes, this file the constants (cbindgen cannot give them C's types), the
+//! enums without a name (`unnamed_enum!`) and the inline calls (from the list in
+//! `src/abi/calls.rs`). What Rust cannot say - function-like macros, inlines that
+//! do more than jump through a table - is C text in `capi/headers/`: `.macros.h`
+//! goes before the declarations, `.inline.h` after them.
 //!
 //! The headers are committed, and written only when their text changes, so that
 //! a build from a clean checkout leaves the tree as it was.
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::{env, fs, path::Path};
 
 use syn::parse::{Parse, ParseStream, Parser};
@@ -163,8 +163,10 @@ struct Module {
     exported: Vec<String>,
     /// Every name in its types and signatures.
     mentioned: BTreeSet<String>,
-    /// Its constants, as C macros.
+    /// Its constants, as C macros, and its enums without a name.
     constants: String,
+    /// Other names that enums have for values.
+    value_aliases: Vec<ValueAlias>,
     /// For each struct and field that is a function pointer: whether its first
     /// parameter is a plain `struct fid *`.
     slots: BTreeMap<(String, String), bool>,
@@ -216,15 +218,78 @@ impl<'ast> Visit<'ast> for Module {
         visit::visit_item_type(self, item);
     }
     fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
+        let ty = match &*item.ty {
+            syn::Type::Reference(_) => "string".to_owned(),
+            ty => path_type(ty).expect("the type of a constant is a name").0,
+        };
+        let value = c_constant(&item.ident, &ty, &item.expr);
+        if self.tagged.get(&ty) == Some(&"enum") {
+            let name = item.ident.to_string();
+            self.value_aliases.push(ValueAlias { of: ty, value, name });
+            return;
+        }
         if let Some(text) = doc(&item.attrs) {
             writeln!(self.constants, "/**{text} */").unwrap();
         }
-        let value = c_constant(item);
         writeln!(self.constants, "#define {} {value}", item.ident).unwrap();
+    }
+    fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
+        if item.mac.path.is_ident("unnamed_enum") {
+            let list = item.mac.parse_body::<UnnamedEnum>();
+            self.constants += &list.expect("the list of an enum's values").to_string();
+        }
     }
     fn visit_path_segment(&mut self, segment: &'ast syn::PathSegment) {
         self.mentioned.insert(segment.ident.to_string());
         visit::visit_path_segment(self, segment);
+    }
+}
+
+/// Another name of an enum's value: in C a value of the enum, in Rust a constant of it.
+struct ValueAlias {
+    of: String,
+    value: String,
+    name: String,
+}
+
+/// The argument of `unnamed_enum!`: an enum as in Rust, without a name.
+struct UnnamedEnum {
+    doc: Option<String>,
+    values: Vec<(Option<String>, syn::Ident, syn::Expr)>,
+}
+
+impl Parse for UnnamedEnum {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let doc = doc(&input.call(syn::Attribute::parse_outer)?);
+        input.parse::<Token![enum]>()?;
+        let list;
+        braced!(list in input);
+        let mut values = Vec::new();
+        while !list.is_empty() {
+            let attributes = list.call(syn::Attribute::parse_outer)?;
+            let name = list.parse()?;
+            list.parse::<Token![=]>()?;
+            values.push((self::doc(&attributes), name, list.parse()?));
+            list.parse::<Option<Token![,]>>()?;
+        }
+        Ok(Self { doc, values })
+    }
+}
+
+impl fmt::Display for UnnamedEnum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(text) = &self.doc {
+            writeln!(f, "/**{text} */")?;
+        }
+        writeln!(f, "enum {{")?;
+        for (doc, name, value) in &self.values {
+            if let Some(text) = doc {
+                writeln!(f, "        /**{text} */")?;
+            }
+            let value = c_constant(name, "c_int", value);
+            writeln!(f, "        {name} = {value},")?;
+        }
+        writeln!(f, "}};")
     }
 }
 
@@ -276,12 +341,8 @@ fn doc(attributes: &[syn::Attribute]) -> Option<String> {
 
 /// A constant as C writes it: of the same type, and usable in `#if` where it is
 /// a number.
-fn c_constant(item: &syn::ItemConst) -> String {
-    let ty = match &*item.ty {
-        syn::Type::Reference(_) => "string".to_owned(),
-        ty => path_type(ty).expect("the type of a constant is a name").0,
-    };
-    let suffix = match ty.as_str() {
+fn c_constant(name: &syn::Ident, ty: &str, value: &syn::Expr) -> String {
+    let suffix = match ty {
         "u64" => "ULL",
         "u32" => "U",
         _ => "",
@@ -294,7 +355,7 @@ fn c_constant(item: &syn::ItemConst) -> String {
             _ => None,
         }
     }
-    match &*item.expr {
+    match value {
         syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::CStr(text), .. }) => {
             format!("\"{}\"", text.value().to_str().unwrap())
         }
@@ -306,14 +367,13 @@ fn c_constant(item: &syn::ItemConst) -> String {
             format!("({} << {})", left.expect("a number"), right.expect("a number"))
         }
         // u64::MAX, or a value of an enum.
-        syn::Expr::Path(path) => match (ty.as_str(), path.path.segments.last()) {
+        syn::Expr::Path(path) => match (ty, path.path.segments.last()) {
             ("u64", Some(name)) if name.ident == "MAX" => "((uint64_t) -1)".into(),
             ("usize", Some(name)) if name.ident == "MAX" => "((size_t) -1)".into(),
             (_, name) => name.expect("a path has a last name").ident.to_string(),
         },
-        expression => number(expression, suffix).unwrap_or_else(|| {
-            panic!("{}: a constant of a form build.rs does not know", item.ident)
-        }),
+        expression => number(expression, suffix)
+            .unwrap_or_else(|| panic!("{name}: a constant of a form build.rs does not know")),
     }
 }
 
@@ -459,6 +519,7 @@ fn declarations(name: &str, modules: &BTreeMap<&str, Module>) -> String {
     let text = String::from_utf8(text).expect("cbindgen writes UTF-8");
     let text = inline_unions(text, own);
     let text = name_union_aliases(text, own);
+    let text = add_value_aliases(text, own);
     // Rust's empty array at the end of a struct is C's flexible one.
     let text = text.replace("[0];", "[];");
     // The compiler checks the arguments of what takes a printf format.
@@ -504,6 +565,18 @@ fn name_union_aliases(mut text: String, module: &Module) -> String {
                 "        union {{\n                {first}\n                {alias};\n        }};\n"
             ),
         );
+    }
+    text
+}
+
+/// Writes each other name of an enum's value behind the value.
+fn add_value_aliases(mut text: String, module: &Module) -> String {
+    for ValueAlias { of, value, name } in &module.value_aliases {
+        let start = text.find(&format!("\nenum {of} {{\n")).expect("the enum is declared");
+        let at = text[start..].find(&format!(" {value} = ")).expect("the value is declared");
+        let line = start + at;
+        let end = line + text[line..].find('\n').expect("the line ends") + 1;
+        text.insert_str(end, &format!("        {name} = {value},\n"));
     }
     text
 }

@@ -128,8 +128,9 @@ int main(void)
     differences(test, &program)
 }
 
-/// Checks every value, and that what is a macro in the API is one, because
-/// programs ask with `#ifdef`.
+/// Checks every value, that what is a macro in the API is one, because programs
+/// ask with `#ifdef`, and that what is a value of an enum is none, because tools
+/// make bindings for other languages of the enums.
 fn constant_differences(test: &str, tsv: &str) -> Vec<String> {
     let mut program = includes();
     program += "#include <stdio.h>
@@ -150,6 +151,8 @@ int main(void)
         let [name, value, _, group, ..] = row[..] else { panic!("{row:?}") };
         if group.contains("macro") {
             writeln!(program, "#ifndef {name}\n\tputs(\"{name}: not a macro\");\n#endif").unwrap();
+        } else {
+            writeln!(program, "#ifdef {name}\n\tputs(\"{name}: a macro\");\n#endif").unwrap();
         }
         match group {
             // Their text is looked at below.
@@ -177,6 +180,55 @@ int main(void)
         let actual = definitions.lines().find_map(|line| line.strip_prefix(&start));
         if actual.map(squeeze) != Some(squeeze(value)) {
             found.push(format!("{name}: {actual:?}, should be {value}"));
+        }
+    }
+    found
+}
+
+/// The enums that a preprocessed C text declares: each one's name, which may be
+/// none, and the names of its values.
+fn enums(text: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut enums = Vec::new();
+    for declaration in text.split("enum ").skip(1) {
+        let Some((name, body)) = declaration.split_once('{') else { continue };
+        let (name, body) = (name.trim(), body.split('}').next().unwrap_or_default());
+        if name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            continue;
+        }
+        let values = body.split(',').map(|value| value.split('=').next().unwrap_or(value).trim());
+        enums.push((name, values.filter(|value| !value.is_empty()).collect()));
+    }
+    enums
+}
+
+/// Checks that the values of the enums are declared in the order of the rows, so
+/// that a tool that numbers enums without a name gives them the same numbers.
+fn order_differences(test: &str, tsv: &str) -> Vec<String> {
+    let source = source(test, "enums.c", &includes());
+    let output = compile("gcc", &["-E", "-P"], &source);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let text = text(&output.stdout);
+    let declared = enums(&text);
+    let mut wanted: Vec<(&str, Vec<&str>)> = Vec::new();
+    for row in rows(tsv) {
+        let [name, _, _, group, ..] = row[..] else { panic!("{row:?}") };
+        let Some(group) = group.strip_prefix("enum ") else { continue };
+        let group = if group == "(anon)" { "" } else { group };
+        match wanted.iter_mut().find(|(name, _)| *name == group) {
+            Some((_, values)) => values.push(name),
+            None => wanted.push((group, vec![name])),
+        }
+    }
+    let mut found = Vec::new();
+    for (group, values) in wanted {
+        let here: Vec<&str> = declared
+            .iter()
+            .filter(|(name, _)| *name == group)
+            .flat_map(|(_, values)| values.iter().copied())
+            .filter(|value| values.contains(value))
+            .collect();
+        if here != values {
+            found.push(format!("enum {group}: {here:?}, should be {values:?}"));
         }
     }
     found
@@ -214,6 +266,7 @@ fn the_headers_have_the_layouts_constants_and_functions_of_the_abi() {
     let found = [
         layout_differences("all_layout", LAYOUT),
         constant_differences("all_constants", CONSTANTS),
+        order_differences("all_enums", CONSTANTS),
         function_differences("all_functions", FUNCTIONS),
     ]
     .concat();
@@ -258,6 +311,17 @@ fn a_wrong_fact_is_noticed() {
         constant("FI_LOG_CNTR\t9\t0x9\tenum fi_log_subsys", "FI_LOG_CNTR\t9\t0x9\tmacro"),
         1
     );
+    assert_eq!(
+        constant(
+            "FI_HMEM\t140737488355328\t0x800000000000\tmacro",
+            "FI_HMEM\t140737488355328\t0x800000000000\tenum (anon)"
+        ),
+        1
+    );
+    let order = |row: &str, wrong: &str| {
+        order_differences("mutated_enums", &change(CONSTANTS, row, wrong)).len()
+    };
+    assert_eq!(order("FI_TAG_MPI\t1\t0x1\tenum (anon)", "FI_TAG_CCL\t2\t0x2\tenum (anon)"), 1);
     assert_eq!(constant("EXTERNALLY_VISIBLE\texternally", "EXTERNALLY_VISIBLE\tinternally"), 1);
 
     let function = |row: &str, wrong: &str| {

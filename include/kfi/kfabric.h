@@ -141,9 +141,9 @@ extern "C" {
 #define KFI_PEER_SRX FI_PEER_SRX
 #define KFI_PROV_SPECIFIC FI_PROV_SPECIFIC
 #define KFI_EP_SOCK_DGRAM FI_EP_SOCK_DGRAM
-#define KFI_VERSION_MAX FI_VERSION_MAX
 #define KFI_PATH_MAX FI_PATH_MAX
 #define KFI_NAME_MAX FI_NAME_MAX
+#define KFI_VERSION_MAX FI_VERSION_MAX
 #define KFI_ATOMIC_OP_LAST FI_ATOMIC_OP_LAST
 #define KFI_DATATYPE_LAST FI_DATATYPE_LAST
 #define KFI_FORMAT_UNSPEC FI_FORMAT_UNSPEC
@@ -263,8 +263,6 @@ extern "C" {
 #define KFI_EXPORT_FID FI_EXPORT_FID
 #define KFI_GET_FD FI_GET_FD
 #define KFI_GET_MR_XPU_DESC FI_GET_MR_XPU_DESC
-#define KFI_BUS_UNKNOWN FI_BUS_UNKNOWN
-#define KFI_BUS_UNSPEC FI_BUS_UNSPEC
 #define kfi_alias fi_alias
 #define kfi_bus_attr fi_bus_attr
 #define kfi_context fi_context
@@ -299,6 +297,8 @@ extern "C" {
 #define kfid_wait fid_wait
 #define kfid_xpu_ctx fid_xpu_ctx
 #define kfi_bus_type fi_bus_type
+#define KFI_BUS_UNSPEC FI_BUS_UNSPEC
+#define KFI_BUS_UNKNOWN FI_BUS_UNKNOWN
 #define KFI_BUS_PCI FI_BUS_PCI
 #define kfi_av_type fi_av_type
 #define KFI_AV_UNSPEC FI_AV_UNSPEC

@@ -282,135 +282,152 @@ enum fi_mr_mode {
 #define FI_PROV_SPECIFIC (1U << 31)
 /** An endpoint type of 1.5 to 1.20. */
 #define FI_EP_SOCK_DGRAM 5
-/** A bound on the length of version texts, up to 1.22. */
-#define FI_VERSION_MAX 64
-/** A bound on the length of path names, up to 1.22. */
-#define FI_PATH_MAX 256
-/** The longest name of a provider or a fabric, in bytes. */
-#define FI_NAME_MAX 64
-/** A frozen bound; newer operations lie beyond it. */
-#define FI_ATOMIC_OP_LAST 19
-/** A frozen bound; newer datatypes lie beyond it. */
-#define FI_DATATYPE_LAST 14
-#define FI_FORMAT_UNSPEC 0
-#define FI_SOCKADDR 1
-#define FI_SOCKADDR_IN 2
-#define FI_SOCKADDR_IN6 3
-#define FI_SOCKADDR_IB 4
-#define FI_ADDR_PSMX 5
-#define FI_ADDR_GNI 6
-#define FI_ADDR_BGQ 7
-#define FI_ADDR_MLX 8
-#define FI_ADDR_STR 9
-#define FI_ADDR_PSMX2 10
-#define FI_ADDR_IB_UD 11
-#define FI_ADDR_EFA 12
-#define FI_ADDR_PSMX3 13
-#define FI_ADDR_OPX 14
-#define FI_ADDR_CXI 15
-#define FI_ADDR_UCX 16
-#define FI_SOCKADDR_IP 17
-#define FI_PROTO_UNSPEC 0
-#define FI_PROTO_RDMA_CM_IB_RC 1
-#define FI_PROTO_IWARP 2
-#define FI_PROTO_IB_UD 3
-#define FI_PROTO_PSMX 4
-#define FI_PROTO_UDP 5
-#define FI_PROTO_SOCK_TCP 6
-#define FI_PROTO_MXM 7
-#define FI_PROTO_IWARP_RDM 8
-#define FI_PROTO_IB_RDM 9
-#define FI_PROTO_GNI 10
-#define FI_PROTO_RXM 11
-#define FI_PROTO_RXD 12
-#define FI_PROTO_MLX 13
-#define FI_PROTO_NETWORKDIRECT 14
-#define FI_PROTO_PSMX2 15
-#define FI_PROTO_SHM 16
-#define FI_PROTO_MRAIL 17
-#define FI_PROTO_RSTREAM 18
-#define FI_PROTO_RDMA_CM_IB_XRC 19
-#define FI_PROTO_EFA 20
-#define FI_PROTO_PSMX3 21
-#define FI_PROTO_RXM_TCP 22
-#define FI_PROTO_OPX 23
-#define FI_PROTO_CXI 24
-#define FI_PROTO_XNET 25
-#define FI_PROTO_COLL 26
-#define FI_PROTO_UCX 27
-#define FI_PROTO_SM2 28
-#define FI_PROTO_CXI_RNR 29
-#define FI_PROTO_LPP 30
-#define FI_PROTO_LNX 31
-#define FI_TAG_BITS 0
-#define FI_TAG_MPI 1
-#define FI_TAG_CCL 2
-#define FI_TAG_MAX_FORMAT 65536
-#define FI_TC_UNSPEC 0
-#define FI_TC_DSCP 256
-#define FI_TC_LABEL 512
-#define FI_TC_BEST_EFFORT 512
-#define FI_TC_LOW_LATENCY 513
-#define FI_TC_DEDICATED_ACCESS 514
-#define FI_TC_BULK_DATA 515
-#define FI_TC_SCAVENGER 516
-#define FI_TC_NETWORK_CTRL 517
-#define FI_CLASS_UNSPEC 0
-#define FI_CLASS_FABRIC 1
-#define FI_CLASS_DOMAIN 2
-#define FI_CLASS_EP 3
-#define FI_CLASS_SEP 4
-#define FI_CLASS_RX_CTX 5
-#define FI_CLASS_SRX_CTX 6
-#define FI_CLASS_TX_CTX 7
-#define FI_CLASS_STX_CTX 8
-#define FI_CLASS_PEP 9
-#define FI_CLASS_INTERFACE 10
-#define FI_CLASS_AV 11
-#define FI_CLASS_MR 12
-#define FI_CLASS_EQ 13
-#define FI_CLASS_CQ 14
-#define FI_CLASS_CNTR 15
-#define FI_CLASS_WAIT 16
-#define FI_CLASS_POLL 17
-#define FI_CLASS_CONNREQ 18
-#define FI_CLASS_MC 19
-#define FI_CLASS_NIC 20
-#define FI_CLASS_AV_SET 21
-#define FI_CLASS_MR_CACHE 22
-#define FI_CLASS_MEM_MONITOR 23
-#define FI_CLASS_PEER_CQ 24
-#define FI_CLASS_PEER_SRX 25
-#define FI_CLASS_LOG 26
-#define FI_CLASS_PEER_AV 27
-#define FI_CLASS_PEER_AV_SET 28
-#define FI_CLASS_PEER_CNTR 29
-#define FI_CLASS_PROFILE 30
-#define FI_CLASS_XPU_CTX 31
-#define FI_GETFIDFLAG 0
-#define FI_SETFIDFLAG 1
-#define FI_GETOPSFLAG 2
-#define FI_SETOPSFLAG 3
-#define FI_ALIAS 4
-#define FI_GETWAIT 5
-#define FI_ENABLE 6
-#define FI_BACKLOG 7
-#define FI_GET_RAW_MR 8
-#define FI_MAP_RAW_MR 9
-#define FI_UNMAP_KEY 10
-#define FI_QUEUE_WORK 11
-#define FI_CANCEL_WORK 12
-#define FI_FLUSH_WORK 13
-#define FI_REFRESH 14
-#define FI_DUP 15
-#define FI_GETWAITOBJ 16
-#define FI_GET_VAL 17
-#define FI_SET_VAL 18
-#define FI_EXPORT_FID 19
-#define FI_GET_FD 20
-#define FI_GET_MR_XPU_DESC 21
-/** Another name of [`fi_bus_type::FI_BUS_UNSPEC`]. */
-#define FI_BUS_UNKNOWN FI_BUS_UNSPEC
+/** Bounds. Those of operations and datatypes are frozen: newer ones lie beyond them. */
+enum {
+        /** The length of path names, up to 1.22. */
+        FI_PATH_MAX = 256,
+        /** The length of the name of a provider or a fabric. */
+        FI_NAME_MAX = 64,
+        /** The length of version texts, up to 1.22. */
+        FI_VERSION_MAX = 64,
+        FI_ATOMIC_OP_LAST = 19,
+        FI_DATATYPE_LAST = 14,
+};
+/** Address formats. */
+enum {
+        FI_FORMAT_UNSPEC = 0,
+        FI_SOCKADDR = 1,
+        FI_SOCKADDR_IN = 2,
+        FI_SOCKADDR_IN6 = 3,
+        FI_SOCKADDR_IB = 4,
+        FI_ADDR_PSMX = 5,
+        FI_ADDR_GNI = 6,
+        FI_ADDR_BGQ = 7,
+        FI_ADDR_MLX = 8,
+        FI_ADDR_STR = 9,
+        FI_ADDR_PSMX2 = 10,
+        FI_ADDR_IB_UD = 11,
+        FI_ADDR_EFA = 12,
+        FI_ADDR_PSMX3 = 13,
+        FI_ADDR_OPX = 14,
+        FI_ADDR_CXI = 15,
+        FI_ADDR_UCX = 16,
+        FI_SOCKADDR_IP = 17,
+};
+/** Wire protocols (fi_endpoint(3)). */
+enum {
+        FI_PROTO_UNSPEC = 0,
+        FI_PROTO_RDMA_CM_IB_RC = 1,
+        FI_PROTO_IWARP = 2,
+        FI_PROTO_IB_UD = 3,
+        FI_PROTO_PSMX = 4,
+        FI_PROTO_UDP = 5,
+        FI_PROTO_SOCK_TCP = 6,
+        FI_PROTO_MXM = 7,
+        FI_PROTO_IWARP_RDM = 8,
+        FI_PROTO_IB_RDM = 9,
+        FI_PROTO_GNI = 10,
+        FI_PROTO_RXM = 11,
+        FI_PROTO_RXD = 12,
+        FI_PROTO_MLX = 13,
+        FI_PROTO_NETWORKDIRECT = 14,
+        FI_PROTO_PSMX2 = 15,
+        FI_PROTO_SHM = 16,
+        FI_PROTO_MRAIL = 17,
+        FI_PROTO_RSTREAM = 18,
+        FI_PROTO_RDMA_CM_IB_XRC = 19,
+        FI_PROTO_EFA = 20,
+        FI_PROTO_PSMX3 = 21,
+        FI_PROTO_RXM_TCP = 22,
+        FI_PROTO_OPX = 23,
+        FI_PROTO_CXI = 24,
+        FI_PROTO_XNET = 25,
+        FI_PROTO_COLL = 26,
+        FI_PROTO_UCX = 27,
+        FI_PROTO_SM2 = 28,
+        FI_PROTO_CXI_RNR = 29,
+        FI_PROTO_LPP = 30,
+        FI_PROTO_LNX = 31,
+};
+/** Tag formats (fi_endpoint(3)). */
+enum {
+        FI_TAG_BITS = 0,
+        FI_TAG_MPI = 1,
+        FI_TAG_CCL = 2,
+        FI_TAG_MAX_FORMAT = 65536,
+};
+/** Traffic classes (fi_endpoint(3)). */
+enum {
+        FI_TC_UNSPEC = 0,
+        FI_TC_DSCP = 0x100,
+        FI_TC_LABEL = 0x200,
+        FI_TC_BEST_EFFORT = FI_TC_LABEL,
+        FI_TC_LOW_LATENCY = 0x201,
+        FI_TC_DEDICATED_ACCESS = 0x202,
+        FI_TC_BULK_DATA = 0x203,
+        FI_TC_SCAVENGER = 0x204,
+        FI_TC_NETWORK_CTRL = 0x205,
+};
+/** Classes of objects, `fid.fclass`. */
+enum {
+        FI_CLASS_UNSPEC = 0,
+        FI_CLASS_FABRIC = 1,
+        FI_CLASS_DOMAIN = 2,
+        FI_CLASS_EP = 3,
+        FI_CLASS_SEP = 4,
+        FI_CLASS_RX_CTX = 5,
+        FI_CLASS_SRX_CTX = 6,
+        FI_CLASS_TX_CTX = 7,
+        FI_CLASS_STX_CTX = 8,
+        FI_CLASS_PEP = 9,
+        FI_CLASS_INTERFACE = 10,
+        FI_CLASS_AV = 11,
+        FI_CLASS_MR = 12,
+        FI_CLASS_EQ = 13,
+        FI_CLASS_CQ = 14,
+        FI_CLASS_CNTR = 15,
+        FI_CLASS_WAIT = 16,
+        FI_CLASS_POLL = 17,
+        FI_CLASS_CONNREQ = 18,
+        FI_CLASS_MC = 19,
+        FI_CLASS_NIC = 20,
+        FI_CLASS_AV_SET = 21,
+        FI_CLASS_MR_CACHE = 22,
+        FI_CLASS_MEM_MONITOR = 23,
+        FI_CLASS_PEER_CQ = 24,
+        FI_CLASS_PEER_SRX = 25,
+        FI_CLASS_LOG = 26,
+        FI_CLASS_PEER_AV = 27,
+        FI_CLASS_PEER_AV_SET = 28,
+        FI_CLASS_PEER_CNTR = 29,
+        FI_CLASS_PROFILE = 30,
+        FI_CLASS_XPU_CTX = 31,
+};
+/** Commands of `fi_control`. */
+enum {
+        FI_GETFIDFLAG = 0,
+        FI_SETFIDFLAG = 1,
+        FI_GETOPSFLAG = 2,
+        FI_SETOPSFLAG = 3,
+        FI_ALIAS = 4,
+        FI_GETWAIT = 5,
+        FI_ENABLE = 6,
+        FI_BACKLOG = 7,
+        FI_GET_RAW_MR = 8,
+        FI_MAP_RAW_MR = 9,
+        FI_UNMAP_KEY = 10,
+        FI_QUEUE_WORK = 11,
+        FI_CANCEL_WORK = 12,
+        FI_FLUSH_WORK = 13,
+        FI_REFRESH = 14,
+        FI_DUP = 15,
+        FI_GETWAITOBJ = 16,
+        FI_GET_VAL = 17,
+        FI_SET_VAL = 18,
+        FI_EXPORT_FID = 19,
+        FI_GET_FD = 20,
+        FI_GET_MR_XPU_DESC = 21,
+};
 
 struct fi_alias;
 struct fi_bus_attr;
@@ -451,6 +468,7 @@ struct fid_xpu_ctx;
  */
 enum fi_bus_type {
         FI_BUS_UNSPEC = 0,
+        FI_BUS_UNKNOWN = FI_BUS_UNSPEC,
         FI_BUS_PCI = 1,
 };
 

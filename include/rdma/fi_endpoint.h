@@ -10,32 +10,41 @@
 extern "C" {
 #endif
 
-#define FI_OPT_ENDPOINT 0
-#define FI_OPT_MIN_MULTI_RECV 0
-#define FI_OPT_CM_DATA_SIZE 1
-#define FI_OPT_BUFFERED_MIN 2
-#define FI_OPT_BUFFERED_LIMIT 3
-#define FI_OPT_SEND_BUF_SIZE 4
-#define FI_OPT_RECV_BUF_SIZE 5
-#define FI_OPT_TX_SIZE 6
-#define FI_OPT_RX_SIZE 7
-#define FI_OPT_FI_HMEM_P2P 8
-#define FI_OPT_XPU_TRIGGER 9
-#define FI_OPT_CUDA_API_PERMITTED 10
-#define FI_OPT_SHARED_MEMORY_PERMITTED 11
-#define FI_OPT_MAX_MSG_SIZE 12
-#define FI_OPT_MAX_TAGGED_SIZE 13
-#define FI_OPT_MAX_RMA_SIZE 14
-#define FI_OPT_MAX_ATOMIC_SIZE 15
-#define FI_OPT_INJECT_MSG_SIZE 16
-#define FI_OPT_INJECT_TAGGED_SIZE 17
-#define FI_OPT_INJECT_RMA_SIZE 18
-#define FI_OPT_INJECT_ATOMIC_SIZE 19
-#define FI_OPT_FIREWALL_ADDR 20
-#define FI_HMEM_P2P_ENABLED 0
-#define FI_HMEM_P2P_REQUIRED 1
-#define FI_HMEM_P2P_PREFERRED 2
-#define FI_HMEM_P2P_DISABLED 3
+/** Levels of the options of endpoints (fi_endpoint(3)). */
+enum {
+        FI_OPT_ENDPOINT = 0,
+};
+/** Options of that level. */
+enum {
+        FI_OPT_MIN_MULTI_RECV = 0,
+        FI_OPT_CM_DATA_SIZE = 1,
+        FI_OPT_BUFFERED_MIN = 2,
+        FI_OPT_BUFFERED_LIMIT = 3,
+        FI_OPT_SEND_BUF_SIZE = 4,
+        FI_OPT_RECV_BUF_SIZE = 5,
+        FI_OPT_TX_SIZE = 6,
+        FI_OPT_RX_SIZE = 7,
+        FI_OPT_FI_HMEM_P2P = 8,
+        FI_OPT_XPU_TRIGGER = 9,
+        FI_OPT_CUDA_API_PERMITTED = 10,
+        FI_OPT_SHARED_MEMORY_PERMITTED = 11,
+        FI_OPT_MAX_MSG_SIZE = 12,
+        FI_OPT_MAX_TAGGED_SIZE = 13,
+        FI_OPT_MAX_RMA_SIZE = 14,
+        FI_OPT_MAX_ATOMIC_SIZE = 15,
+        FI_OPT_INJECT_MSG_SIZE = 16,
+        FI_OPT_INJECT_TAGGED_SIZE = 17,
+        FI_OPT_INJECT_RMA_SIZE = 18,
+        FI_OPT_INJECT_ATOMIC_SIZE = 19,
+        FI_OPT_FIREWALL_ADDR = 20,
+};
+/** Values of FI_OPT_FI_HMEM_P2P. */
+enum {
+        FI_HMEM_P2P_ENABLED = 0,
+        FI_HMEM_P2P_REQUIRED = 1,
+        FI_HMEM_P2P_PREFERRED = 2,
+        FI_HMEM_P2P_DISABLED = 3,
+};
 
 struct fi_rx_attr;
 struct fi_tx_attr;

@@ -11,13 +11,16 @@
 extern "C" {
 #endif
 
-#define FI_NOTIFY 0
-#define FI_CONNREQ 1
-#define FI_CONNECTED 2
-#define FI_SHUTDOWN 3
-#define FI_MR_COMPLETE 4
-#define FI_AV_COMPLETE 5
-#define FI_JOIN_COMPLETE 6
+/** Events of an event queue (fi_eq(3)). */
+enum {
+        FI_NOTIFY = 0,
+        FI_CONNREQ = 1,
+        FI_CONNECTED = 2,
+        FI_SHUTDOWN = 3,
+        FI_MR_COMPLETE = 4,
+        FI_AV_COMPLETE = 5,
+        FI_JOIN_COMPLETE = 6,
+};
 
 struct fi_info;
 struct fid;

@@ -54,23 +54,26 @@ extern "C" {
 #define FI_ECANCELED 125
 #define FI_EKEYREJECTED 129
 #define FI_ERRNO_OFFSET 256
-#define FI_EOTHER 256
-#define FI_ETOOSMALL 257
-#define FI_EOPBADSTATE 258
-#define FI_EAVAIL 259
-#define FI_EBADFLAGS 260
-#define FI_ENOEQ 261
-#define FI_EDOMAIN 262
-#define FI_ENOCQ 263
-#define FI_ECRC 264
-#define FI_ETRUNC 265
-#define FI_ENOKEY 266
-#define FI_ENOAV 267
-#define FI_EOVERRUN 268
-#define FI_ENORX 269
-#define FI_ENOMR 270
-#define FI_EFIREWALLADDR 271
-#define FI_ERRNO_MAX 272
+/** Codes of this library (fi_errno(3)). */
+enum {
+        FI_EOTHER = 256,
+        FI_ETOOSMALL = 257,
+        FI_EOPBADSTATE = 258,
+        FI_EAVAIL = 259,
+        FI_EBADFLAGS = 260,
+        FI_ENOEQ = 261,
+        FI_EDOMAIN = 262,
+        FI_ENOCQ = 263,
+        FI_ECRC = 264,
+        FI_ETRUNC = 265,
+        FI_ENOKEY = 266,
+        FI_ENOAV = 267,
+        FI_EOVERRUN = 268,
+        FI_ENORX = 269,
+        FI_ENOMR = 270,
+        FI_EFIREWALLADDR = 271,
+        FI_ERRNO_MAX = 272,
+};
 
 extern const char *fi_strerror(int errnum);
 

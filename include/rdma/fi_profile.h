@@ -11,16 +11,22 @@
 extern "C" {
 #endif
 
-#define FI_VAR_UNEXP_MSG_CNT 0
-#define FI_VAR_UNEXP_MSG_QUEUE 1
-#define FI_VAR_MSG_QUEUE_CNT 2
-#define FI_VAR_CONNECTION_CNT 3
-#define FI_VAR_CONN_REQUEST 4
-#define FI_VAR_CONN_ACCEPT 5
-#define FI_VAR_CONN_REJECT 6
-#define FI_VAR_OFI_MEM 7
-#define FI_EVENT_UNEXP_MSG_RECVD 0
-#define FI_EVENT_UNEXP_MSG_MATCHED 1
+/** Variables that providers have in common (fi_profile(3)). */
+enum {
+        FI_VAR_UNEXP_MSG_CNT = 0,
+        FI_VAR_UNEXP_MSG_QUEUE = 1,
+        FI_VAR_MSG_QUEUE_CNT = 2,
+        FI_VAR_CONNECTION_CNT = 3,
+        FI_VAR_CONN_REQUEST = 4,
+        FI_VAR_CONN_ACCEPT = 5,
+        FI_VAR_CONN_REJECT = 6,
+        FI_VAR_OFI_MEM = 7,
+};
+/** Events that providers have in common. */
+enum {
+        FI_EVENT_UNEXP_MSG_RECVD = 0,
+        FI_EVENT_UNEXP_MSG_MATCHED = 1,
+};
 
 struct fid;
 struct fi_profile_desc;

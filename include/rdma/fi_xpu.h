@@ -16,10 +16,13 @@ extern "C" {
 #define FI_XPU_CAP_EP (1ULL << 0)
 #define FI_XPU_CAP_CQ (1ULL << 1)
 #define FI_XPU_CAP_CNTR (1ULL << 2)
-#define FI_XPU_WORK_ITEM 0
-#define FI_XPU_SUBGROUP 1
-#define FI_XPU_WORK_GROUP 2
-#define FI_XPU_DEVICE 3
+/** Which part of a device calls together. */
+enum {
+        FI_XPU_WORK_ITEM = 0,
+        FI_XPU_SUBGROUP = 1,
+        FI_XPU_WORK_GROUP = 2,
+        FI_XPU_DEVICE = 3,
+};
 
 struct fid;
 struct fi_ops_xpu_ctx;

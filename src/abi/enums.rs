@@ -2,6 +2,19 @@ use core::ffi::c_uint;
 use core::fmt;
 use core::marker::PhantomData;
 
+/// Declares the values of a C enum that has no name, as constants of the type that C gives them.
+/// `build.rs` makes the C enum of the same list.
+macro_rules! unnamed_enum {
+    (
+        $(#[$_doc:meta])*
+        enum {
+            $($(#[$attribute:meta])* $name:ident = $value:expr),+ $(,)?
+        }
+    ) => {
+        $($(#[$attribute])* pub const $name: ::core::ffi::c_int = $value;)+
+    };
+}
+
 /// A C `enum E` as it lies in a struct or an argument: any `unsigned int`, not
 /// only E's values, because a C caller may store anything there.
 #[repr(transparent)]

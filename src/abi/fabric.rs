@@ -241,140 +241,173 @@ pub const FI_PEER_SRX: u64 = 1 << 42;
 pub const FI_PROV_SPECIFIC: u32 = 1 << 31;
 /// An endpoint type of 1.5 to 1.20.
 pub const FI_EP_SOCK_DGRAM: c_int = 5;
-/// A bound on the length of version texts, up to 1.22.
-pub const FI_VERSION_MAX: c_int = 64;
-/// A bound on the length of path names, up to 1.22.
-pub const FI_PATH_MAX: c_int = 256;
 
-/// The longest name of a provider or a fabric, in bytes.
-pub const FI_NAME_MAX: c_int = 64;
-/// A frozen bound; newer operations lie beyond it.
-pub const FI_ATOMIC_OP_LAST: c_int = 19;
-/// A frozen bound; newer datatypes lie beyond it.
-pub const FI_DATATYPE_LAST: c_int = 14;
-// Address formats.
-pub const FI_FORMAT_UNSPEC: c_int = 0;
-pub const FI_SOCKADDR: c_int = 1;
-pub const FI_SOCKADDR_IN: c_int = 2;
-pub const FI_SOCKADDR_IN6: c_int = 3;
-pub const FI_SOCKADDR_IB: c_int = 4;
-pub const FI_ADDR_PSMX: c_int = 5;
-pub const FI_ADDR_GNI: c_int = 6;
-pub const FI_ADDR_BGQ: c_int = 7;
-pub const FI_ADDR_MLX: c_int = 8;
-pub const FI_ADDR_STR: c_int = 9;
-pub const FI_ADDR_PSMX2: c_int = 10;
-pub const FI_ADDR_IB_UD: c_int = 11;
-pub const FI_ADDR_EFA: c_int = 12;
-pub const FI_ADDR_PSMX3: c_int = 13;
-pub const FI_ADDR_OPX: c_int = 14;
-pub const FI_ADDR_CXI: c_int = 15;
-pub const FI_ADDR_UCX: c_int = 16;
-pub const FI_SOCKADDR_IP: c_int = 17;
-// Wire protocols (fi_endpoint(3)).
-pub const FI_PROTO_UNSPEC: c_int = 0;
-pub const FI_PROTO_RDMA_CM_IB_RC: c_int = 1;
-pub const FI_PROTO_IWARP: c_int = 2;
-pub const FI_PROTO_IB_UD: c_int = 3;
-pub const FI_PROTO_PSMX: c_int = 4;
-pub const FI_PROTO_UDP: c_int = 5;
-pub const FI_PROTO_SOCK_TCP: c_int = 6;
-pub const FI_PROTO_MXM: c_int = 7;
-pub const FI_PROTO_IWARP_RDM: c_int = 8;
-pub const FI_PROTO_IB_RDM: c_int = 9;
-pub const FI_PROTO_GNI: c_int = 10;
-pub const FI_PROTO_RXM: c_int = 11;
-pub const FI_PROTO_RXD: c_int = 12;
-pub const FI_PROTO_MLX: c_int = 13;
-pub const FI_PROTO_NETWORKDIRECT: c_int = 14;
-pub const FI_PROTO_PSMX2: c_int = 15;
-pub const FI_PROTO_SHM: c_int = 16;
-pub const FI_PROTO_MRAIL: c_int = 17;
-pub const FI_PROTO_RSTREAM: c_int = 18;
-pub const FI_PROTO_RDMA_CM_IB_XRC: c_int = 19;
-pub const FI_PROTO_EFA: c_int = 20;
-pub const FI_PROTO_PSMX3: c_int = 21;
-pub const FI_PROTO_RXM_TCP: c_int = 22;
-pub const FI_PROTO_OPX: c_int = 23;
-pub const FI_PROTO_CXI: c_int = 24;
-pub const FI_PROTO_XNET: c_int = 25;
-pub const FI_PROTO_COLL: c_int = 26;
-pub const FI_PROTO_UCX: c_int = 27;
-pub const FI_PROTO_SM2: c_int = 28;
-pub const FI_PROTO_CXI_RNR: c_int = 29;
-pub const FI_PROTO_LPP: c_int = 30;
-pub const FI_PROTO_LNX: c_int = 31;
-// Tag formats (fi_endpoint(3)).
-pub const FI_TAG_BITS: c_int = 0;
-pub const FI_TAG_MPI: c_int = 1;
-pub const FI_TAG_CCL: c_int = 2;
-pub const FI_TAG_MAX_FORMAT: c_int = 65536;
-// Traffic classes (fi_endpoint(3)).
-pub const FI_TC_UNSPEC: c_int = 0;
-pub const FI_TC_DSCP: c_int = 256;
-pub const FI_TC_LABEL: c_int = 512;
-pub const FI_TC_BEST_EFFORT: c_int = 512;
-pub const FI_TC_LOW_LATENCY: c_int = 513;
-pub const FI_TC_DEDICATED_ACCESS: c_int = 514;
-pub const FI_TC_BULK_DATA: c_int = 515;
-pub const FI_TC_SCAVENGER: c_int = 516;
-pub const FI_TC_NETWORK_CTRL: c_int = 517;
-// Classes of objects, `fid.fclass`.
-pub const FI_CLASS_UNSPEC: c_int = 0;
-pub const FI_CLASS_FABRIC: c_int = 1;
-pub const FI_CLASS_DOMAIN: c_int = 2;
-pub const FI_CLASS_EP: c_int = 3;
-pub const FI_CLASS_SEP: c_int = 4;
-pub const FI_CLASS_RX_CTX: c_int = 5;
-pub const FI_CLASS_SRX_CTX: c_int = 6;
-pub const FI_CLASS_TX_CTX: c_int = 7;
-pub const FI_CLASS_STX_CTX: c_int = 8;
-pub const FI_CLASS_PEP: c_int = 9;
-pub const FI_CLASS_INTERFACE: c_int = 10;
-pub const FI_CLASS_AV: c_int = 11;
-pub const FI_CLASS_MR: c_int = 12;
-pub const FI_CLASS_EQ: c_int = 13;
-pub const FI_CLASS_CQ: c_int = 14;
-pub const FI_CLASS_CNTR: c_int = 15;
-pub const FI_CLASS_WAIT: c_int = 16;
-pub const FI_CLASS_POLL: c_int = 17;
-pub const FI_CLASS_CONNREQ: c_int = 18;
-pub const FI_CLASS_MC: c_int = 19;
-pub const FI_CLASS_NIC: c_int = 20;
-pub const FI_CLASS_AV_SET: c_int = 21;
-pub const FI_CLASS_MR_CACHE: c_int = 22;
-pub const FI_CLASS_MEM_MONITOR: c_int = 23;
-pub const FI_CLASS_PEER_CQ: c_int = 24;
-pub const FI_CLASS_PEER_SRX: c_int = 25;
-pub const FI_CLASS_LOG: c_int = 26;
-pub const FI_CLASS_PEER_AV: c_int = 27;
-pub const FI_CLASS_PEER_AV_SET: c_int = 28;
-pub const FI_CLASS_PEER_CNTR: c_int = 29;
-pub const FI_CLASS_PROFILE: c_int = 30;
-pub const FI_CLASS_XPU_CTX: c_int = 31;
-// Commands of `fi_control`.
-pub const FI_GETFIDFLAG: c_int = 0;
-pub const FI_SETFIDFLAG: c_int = 1;
-pub const FI_GETOPSFLAG: c_int = 2;
-pub const FI_SETOPSFLAG: c_int = 3;
-pub const FI_ALIAS: c_int = 4;
-pub const FI_GETWAIT: c_int = 5;
-pub const FI_ENABLE: c_int = 6;
-pub const FI_BACKLOG: c_int = 7;
-pub const FI_GET_RAW_MR: c_int = 8;
-pub const FI_MAP_RAW_MR: c_int = 9;
-pub const FI_UNMAP_KEY: c_int = 10;
-pub const FI_QUEUE_WORK: c_int = 11;
-pub const FI_CANCEL_WORK: c_int = 12;
-pub const FI_FLUSH_WORK: c_int = 13;
-pub const FI_REFRESH: c_int = 14;
-pub const FI_DUP: c_int = 15;
-pub const FI_GETWAITOBJ: c_int = 16;
-pub const FI_GET_VAL: c_int = 17;
-pub const FI_SET_VAL: c_int = 18;
-pub const FI_EXPORT_FID: c_int = 19;
-pub const FI_GET_FD: c_int = 20;
-pub const FI_GET_MR_XPU_DESC: c_int = 21;
+unnamed_enum! {
+    /// Bounds. Those of operations and datatypes are frozen: newer ones lie beyond them.
+    enum {
+        /// The length of path names, up to 1.22.
+        FI_PATH_MAX = 256,
+        /// The length of the name of a provider or a fabric.
+        FI_NAME_MAX = 64,
+        /// The length of version texts, up to 1.22.
+        FI_VERSION_MAX = 64,
+        FI_ATOMIC_OP_LAST = 19,
+        FI_DATATYPE_LAST = 14,
+    }
+}
+
+unnamed_enum! {
+    /// Address formats.
+    enum {
+        FI_FORMAT_UNSPEC = 0,
+        FI_SOCKADDR = 1,
+        FI_SOCKADDR_IN = 2,
+        FI_SOCKADDR_IN6 = 3,
+        FI_SOCKADDR_IB = 4,
+        FI_ADDR_PSMX = 5,
+        FI_ADDR_GNI = 6,
+        FI_ADDR_BGQ = 7,
+        FI_ADDR_MLX = 8,
+        FI_ADDR_STR = 9,
+        FI_ADDR_PSMX2 = 10,
+        FI_ADDR_IB_UD = 11,
+        FI_ADDR_EFA = 12,
+        FI_ADDR_PSMX3 = 13,
+        FI_ADDR_OPX = 14,
+        FI_ADDR_CXI = 15,
+        FI_ADDR_UCX = 16,
+        FI_SOCKADDR_IP = 17,
+    }
+}
+
+unnamed_enum! {
+    /// Wire protocols (fi_endpoint(3)).
+    enum {
+        FI_PROTO_UNSPEC = 0,
+        FI_PROTO_RDMA_CM_IB_RC = 1,
+        FI_PROTO_IWARP = 2,
+        FI_PROTO_IB_UD = 3,
+        FI_PROTO_PSMX = 4,
+        FI_PROTO_UDP = 5,
+        FI_PROTO_SOCK_TCP = 6,
+        FI_PROTO_MXM = 7,
+        FI_PROTO_IWARP_RDM = 8,
+        FI_PROTO_IB_RDM = 9,
+        FI_PROTO_GNI = 10,
+        FI_PROTO_RXM = 11,
+        FI_PROTO_RXD = 12,
+        FI_PROTO_MLX = 13,
+        FI_PROTO_NETWORKDIRECT = 14,
+        FI_PROTO_PSMX2 = 15,
+        FI_PROTO_SHM = 16,
+        FI_PROTO_MRAIL = 17,
+        FI_PROTO_RSTREAM = 18,
+        FI_PROTO_RDMA_CM_IB_XRC = 19,
+        FI_PROTO_EFA = 20,
+        FI_PROTO_PSMX3 = 21,
+        FI_PROTO_RXM_TCP = 22,
+        FI_PROTO_OPX = 23,
+        FI_PROTO_CXI = 24,
+        FI_PROTO_XNET = 25,
+        FI_PROTO_COLL = 26,
+        FI_PROTO_UCX = 27,
+        FI_PROTO_SM2 = 28,
+        FI_PROTO_CXI_RNR = 29,
+        FI_PROTO_LPP = 30,
+        FI_PROTO_LNX = 31,
+    }
+}
+
+unnamed_enum! {
+    /// Tag formats (fi_endpoint(3)).
+    enum {
+        FI_TAG_BITS = 0,
+        FI_TAG_MPI = 1,
+        FI_TAG_CCL = 2,
+        FI_TAG_MAX_FORMAT = 65536,
+    }
+}
+
+unnamed_enum! {
+    /// Traffic classes (fi_endpoint(3)).
+    enum {
+        FI_TC_UNSPEC = 0,
+        FI_TC_DSCP = 0x100,
+        FI_TC_LABEL = 0x200,
+        FI_TC_BEST_EFFORT = FI_TC_LABEL,
+        FI_TC_LOW_LATENCY = 0x201,
+        FI_TC_DEDICATED_ACCESS = 0x202,
+        FI_TC_BULK_DATA = 0x203,
+        FI_TC_SCAVENGER = 0x204,
+        FI_TC_NETWORK_CTRL = 0x205,
+    }
+}
+
+unnamed_enum! {
+    /// Classes of objects, `fid.fclass`.
+    enum {
+        FI_CLASS_UNSPEC = 0,
+        FI_CLASS_FABRIC = 1,
+        FI_CLASS_DOMAIN = 2,
+        FI_CLASS_EP = 3,
+        FI_CLASS_SEP = 4,
+        FI_CLASS_RX_CTX = 5,
+        FI_CLASS_SRX_CTX = 6,
+        FI_CLASS_TX_CTX = 7,
+        FI_CLASS_STX_CTX = 8,
+        FI_CLASS_PEP = 9,
+        FI_CLASS_INTERFACE = 10,
+        FI_CLASS_AV = 11,
+        FI_CLASS_MR = 12,
+        FI_CLASS_EQ = 13,
+        FI_CLASS_CQ = 14,
+        FI_CLASS_CNTR = 15,
+        FI_CLASS_WAIT = 16,
+        FI_CLASS_POLL = 17,
+        FI_CLASS_CONNREQ = 18,
+        FI_CLASS_MC = 19,
+        FI_CLASS_NIC = 20,
+        FI_CLASS_AV_SET = 21,
+        FI_CLASS_MR_CACHE = 22,
+        FI_CLASS_MEM_MONITOR = 23,
+        FI_CLASS_PEER_CQ = 24,
+        FI_CLASS_PEER_SRX = 25,
+        FI_CLASS_LOG = 26,
+        FI_CLASS_PEER_AV = 27,
+        FI_CLASS_PEER_AV_SET = 28,
+        FI_CLASS_PEER_CNTR = 29,
+        FI_CLASS_PROFILE = 30,
+        FI_CLASS_XPU_CTX = 31,
+    }
+}
+
+unnamed_enum! {
+    /// Commands of `fi_control`.
+    enum {
+        FI_GETFIDFLAG = 0,
+        FI_SETFIDFLAG = 1,
+        FI_GETOPSFLAG = 2,
+        FI_SETOPSFLAG = 3,
+        FI_ALIAS = 4,
+        FI_GETWAIT = 5,
+        FI_ENABLE = 6,
+        FI_BACKLOG = 7,
+        FI_GET_RAW_MR = 8,
+        FI_MAP_RAW_MR = 9,
+        FI_UNMAP_KEY = 10,
+        FI_QUEUE_WORK = 11,
+        FI_CANCEL_WORK = 12,
+        FI_FLUSH_WORK = 13,
+        FI_REFRESH = 14,
+        FI_DUP = 15,
+        FI_GETWAITOBJ = 16,
+        FI_GET_VAL = 17,
+        FI_SET_VAL = 18,
+        FI_EXPORT_FID = 19,
+        FI_GET_FD = 20,
+        FI_GET_MR_XPU_DESC = 21,
+    }
+}
 
 /// How an address vector names its peers (fi_av(3)).
 #[repr(C)]

@@ -10,34 +10,49 @@ use super::fi_xpu::fid_xpu_ep;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 
-// Options of endpoints, with their level first (fi_endpoint(3)).
-pub const FI_OPT_ENDPOINT: c_int = 0;
-pub const FI_OPT_MIN_MULTI_RECV: c_int = 0;
-pub const FI_OPT_CM_DATA_SIZE: c_int = 1;
-pub const FI_OPT_BUFFERED_MIN: c_int = 2;
-pub const FI_OPT_BUFFERED_LIMIT: c_int = 3;
-pub const FI_OPT_SEND_BUF_SIZE: c_int = 4;
-pub const FI_OPT_RECV_BUF_SIZE: c_int = 5;
-pub const FI_OPT_TX_SIZE: c_int = 6;
-pub const FI_OPT_RX_SIZE: c_int = 7;
-pub const FI_OPT_FI_HMEM_P2P: c_int = 8;
-pub const FI_OPT_XPU_TRIGGER: c_int = 9;
-pub const FI_OPT_CUDA_API_PERMITTED: c_int = 10;
-pub const FI_OPT_SHARED_MEMORY_PERMITTED: c_int = 11;
-pub const FI_OPT_MAX_MSG_SIZE: c_int = 12;
-pub const FI_OPT_MAX_TAGGED_SIZE: c_int = 13;
-pub const FI_OPT_MAX_RMA_SIZE: c_int = 14;
-pub const FI_OPT_MAX_ATOMIC_SIZE: c_int = 15;
-pub const FI_OPT_INJECT_MSG_SIZE: c_int = 16;
-pub const FI_OPT_INJECT_TAGGED_SIZE: c_int = 17;
-pub const FI_OPT_INJECT_RMA_SIZE: c_int = 18;
-pub const FI_OPT_INJECT_ATOMIC_SIZE: c_int = 19;
-pub const FI_OPT_FIREWALL_ADDR: c_int = 20;
-// Values of FI_OPT_FI_HMEM_P2P.
-pub const FI_HMEM_P2P_ENABLED: c_int = 0;
-pub const FI_HMEM_P2P_REQUIRED: c_int = 1;
-pub const FI_HMEM_P2P_PREFERRED: c_int = 2;
-pub const FI_HMEM_P2P_DISABLED: c_int = 3;
+unnamed_enum! {
+    /// Levels of the options of endpoints (fi_endpoint(3)).
+    enum {
+        FI_OPT_ENDPOINT = 0,
+    }
+}
+
+unnamed_enum! {
+    /// Options of that level.
+    enum {
+        FI_OPT_MIN_MULTI_RECV = 0,
+        FI_OPT_CM_DATA_SIZE = 1,
+        FI_OPT_BUFFERED_MIN = 2,
+        FI_OPT_BUFFERED_LIMIT = 3,
+        FI_OPT_SEND_BUF_SIZE = 4,
+        FI_OPT_RECV_BUF_SIZE = 5,
+        FI_OPT_TX_SIZE = 6,
+        FI_OPT_RX_SIZE = 7,
+        FI_OPT_FI_HMEM_P2P = 8,
+        FI_OPT_XPU_TRIGGER = 9,
+        FI_OPT_CUDA_API_PERMITTED = 10,
+        FI_OPT_SHARED_MEMORY_PERMITTED = 11,
+        FI_OPT_MAX_MSG_SIZE = 12,
+        FI_OPT_MAX_TAGGED_SIZE = 13,
+        FI_OPT_MAX_RMA_SIZE = 14,
+        FI_OPT_MAX_ATOMIC_SIZE = 15,
+        FI_OPT_INJECT_MSG_SIZE = 16,
+        FI_OPT_INJECT_TAGGED_SIZE = 17,
+        FI_OPT_INJECT_RMA_SIZE = 18,
+        FI_OPT_INJECT_ATOMIC_SIZE = 19,
+        FI_OPT_FIREWALL_ADDR = 20,
+    }
+}
+
+unnamed_enum! {
+    /// Values of FI_OPT_FI_HMEM_P2P.
+    enum {
+        FI_HMEM_P2P_ENABLED = 0,
+        FI_HMEM_P2P_REQUIRED = 1,
+        FI_HMEM_P2P_PREFERRED = 2,
+        FI_HMEM_P2P_DISABLED = 3,
+    }
+}
 
 /// A message, for the calls that take flags (fi_msg(3)).
 #[repr(C)]

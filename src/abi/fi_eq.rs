@@ -6,14 +6,18 @@ use super::fi_xpu::{fid_xpu_cntr, fid_xpu_cq, fid_xpu_ctx};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pollfd, pthread_cond_t, pthread_mutex_t, ssize_t};
 
-// Events of an event queue (fi_eq(3)).
-pub const FI_NOTIFY: c_int = 0;
-pub const FI_CONNREQ: c_int = 1;
-pub const FI_CONNECTED: c_int = 2;
-pub const FI_SHUTDOWN: c_int = 3;
-pub const FI_MR_COMPLETE: c_int = 4;
-pub const FI_AV_COMPLETE: c_int = 5;
-pub const FI_JOIN_COMPLETE: c_int = 6;
+unnamed_enum! {
+    /// Events of an event queue (fi_eq(3)).
+    enum {
+        FI_NOTIFY = 0,
+        FI_CONNREQ = 1,
+        FI_CONNECTED = 2,
+        FI_SHUTDOWN = 3,
+        FI_MR_COMPLETE = 4,
+        FI_AV_COMPLETE = 5,
+        FI_JOIN_COMPLETE = 6,
+    }
+}
 
 /// What a blocked caller waits on (fi_poll(3)).
 #[repr(C)]

@@ -49,24 +49,28 @@ pub const FI_ECANCELED: c_int = 125;
 pub const FI_EKEYREJECTED: c_int = 129;
 pub const FI_ERRNO_OFFSET: c_int = 256;
 
-// Codes of this library (fi_errno(3)).
-pub const FI_EOTHER: c_int = 256;
-pub const FI_ETOOSMALL: c_int = 257;
-pub const FI_EOPBADSTATE: c_int = 258;
-pub const FI_EAVAIL: c_int = 259;
-pub const FI_EBADFLAGS: c_int = 260;
-pub const FI_ENOEQ: c_int = 261;
-pub const FI_EDOMAIN: c_int = 262;
-pub const FI_ENOCQ: c_int = 263;
-pub const FI_ECRC: c_int = 264;
-pub const FI_ETRUNC: c_int = 265;
-pub const FI_ENOKEY: c_int = 266;
-pub const FI_ENOAV: c_int = 267;
-pub const FI_EOVERRUN: c_int = 268;
-pub const FI_ENORX: c_int = 269;
-pub const FI_ENOMR: c_int = 270;
-pub const FI_EFIREWALLADDR: c_int = 271;
-pub const FI_ERRNO_MAX: c_int = 272;
+unnamed_enum! {
+    /// Codes of this library (fi_errno(3)).
+    enum {
+        FI_EOTHER = 256,
+        FI_ETOOSMALL = 257,
+        FI_EOPBADSTATE = 258,
+        FI_EAVAIL = 259,
+        FI_EBADFLAGS = 260,
+        FI_ENOEQ = 261,
+        FI_EDOMAIN = 262,
+        FI_ENOCQ = 263,
+        FI_ECRC = 264,
+        FI_ETRUNC = 265,
+        FI_ENOKEY = 266,
+        FI_ENOAV = 267,
+        FI_EOVERRUN = 268,
+        FI_ENORX = 269,
+        FI_ENOMR = 270,
+        FI_EFIREWALLADDR = 271,
+        FI_ERRNO_MAX = 272,
+    }
+}
 
 unsafe extern "C" {
     pub fn fi_strerror(errnum: c_int) -> *const c_char;

@@ -13,16 +13,20 @@ pub const FI_PROV_SPECIFIC_TCP: c_int = 0x7cb0000;
 /// The line's provider is filtered out (`FI_LOG_PROV`).
 pub const FI_LOG_PROV_FILTERED: u64 = 1 << 0;
 
-// Endpoint options of efa.
-pub const FI_OPT_EFA_RNR_RETRY: c_int = -251265024;
-pub const FI_OPT_EFA_EMULATED_READ: c_int = -251265023;
-pub const FI_OPT_EFA_EMULATED_WRITE: c_int = -251265022;
-pub const FI_OPT_EFA_EMULATED_ATOMICS: c_int = -251265021;
-pub const FI_OPT_EFA_USE_DEVICE_RDMA: c_int = -251265020;
-pub const FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES: c_int = -251265019;
-pub const FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES: c_int = -251265018;
-pub const FI_OPT_EFA_HOMOGENEOUS_PEERS: c_int = -251265017;
-pub const FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV: c_int = -251265016;
+unnamed_enum! {
+    /// Endpoint options of efa.
+    enum {
+        FI_OPT_EFA_RNR_RETRY = -251265024,
+        FI_OPT_EFA_EMULATED_READ = -251265023,
+        FI_OPT_EFA_EMULATED_WRITE = -251265022,
+        FI_OPT_EFA_EMULATED_ATOMICS = -251265021,
+        FI_OPT_EFA_USE_DEVICE_RDMA = -251265020,
+        FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES = -251265019,
+        FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES = -251265018,
+        FI_OPT_EFA_HOMOGENEOUS_PEERS = -251265017,
+        FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV = -251265016,
+    }
+}
 
 // Endpoint options of tcp, shm, and ofi_rxm over tcp, of this library alone.
 /// How the endpoint's peers are reached, as a `fi_peer_links`; cannot be set.

@@ -6,17 +6,27 @@ use super::fi_domain::fi_datatype;
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 
-// Variables and events that providers have in common (fi_profile(3)).
-pub const FI_VAR_UNEXP_MSG_CNT: c_int = 0;
-pub const FI_VAR_UNEXP_MSG_QUEUE: c_int = 1;
-pub const FI_VAR_MSG_QUEUE_CNT: c_int = 2;
-pub const FI_VAR_CONNECTION_CNT: c_int = 3;
-pub const FI_VAR_CONN_REQUEST: c_int = 4;
-pub const FI_VAR_CONN_ACCEPT: c_int = 5;
-pub const FI_VAR_CONN_REJECT: c_int = 6;
-pub const FI_VAR_OFI_MEM: c_int = 7;
-pub const FI_EVENT_UNEXP_MSG_RECVD: c_int = 0;
-pub const FI_EVENT_UNEXP_MSG_MATCHED: c_int = 1;
+unnamed_enum! {
+    /// Variables that providers have in common (fi_profile(3)).
+    enum {
+        FI_VAR_UNEXP_MSG_CNT = 0,
+        FI_VAR_UNEXP_MSG_QUEUE = 1,
+        FI_VAR_MSG_QUEUE_CNT = 2,
+        FI_VAR_CONNECTION_CNT = 3,
+        FI_VAR_CONN_REQUEST = 4,
+        FI_VAR_CONN_ACCEPT = 5,
+        FI_VAR_CONN_REJECT = 6,
+        FI_VAR_OFI_MEM = 7,
+    }
+}
+
+unnamed_enum! {
+    /// Events that providers have in common.
+    enum {
+        FI_EVENT_UNEXP_MSG_RECVD = 0,
+        FI_EVENT_UNEXP_MSG_MATCHED = 1,
+    }
+}
 
 /// Whether a variable's type is a datatype of atomics or a struct of the API (fi_profile(3)).
 #[repr(C)]

@@ -13,11 +13,15 @@ pub const FI_XPU_CAP_EP: u64 = 1 << 0;
 pub const FI_XPU_CAP_CQ: u64 = 1 << 1;
 pub const FI_XPU_CAP_CNTR: u64 = 1 << 2;
 
-// Which part of a device calls together.
-pub const FI_XPU_WORK_ITEM: c_int = 0;
-pub const FI_XPU_SUBGROUP: c_int = 1;
-pub const FI_XPU_WORK_GROUP: c_int = 2;
-pub const FI_XPU_DEVICE: c_int = 3;
+unnamed_enum! {
+    /// Which part of a device calls together.
+    enum {
+        FI_XPU_WORK_ITEM = 0,
+        FI_XPU_SUBGROUP = 1,
+        FI_XPU_WORK_GROUP = 2,
+        FI_XPU_DEVICE = 3,
+    }
+}
 
 /// The provider that made a device-side object.
 #[repr(C)]

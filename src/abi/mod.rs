@@ -7,6 +7,7 @@
 #![allow(clippy::type_complexity, reason = "a slot's type is written where the slot is")]
 
 mod calls;
+#[macro_use]
 mod enums;
 pub mod fabric;
 pub mod fi_atomic;
