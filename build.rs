@@ -75,6 +75,7 @@ const HEADERS: &[PublicHeader] = &[
             "rdma/providers/fi_peer.h",
         ],
     ),
+    header("fi_ext_efa", &["stdbool.h", "rdma/fi_domain.h"]),
 ];
 
 /// Fields with a second name in C, where they share an unnamed union: struct,
@@ -382,7 +383,10 @@ fn generate(header: &PublicHeader, modules: &BTreeMap<&str, Module>, calls: &[Ca
     let own = &modules[name];
     // The guards are the original's, so that a program that meets both sets of
     // headers gets one of them.
-    let guard = format!("{}_H", name.to_uppercase());
+    let guard = match name {
+        "fi_ext_efa" => "_FI_EXT_EFA_H_".to_owned(),
+        _ => format!("{}_H", name.to_uppercase()),
+    };
     let includes: String = header.includes.iter().map(|i| format!("#include <{i}>\n")).collect();
     let forward: String = modules
         .iter()
