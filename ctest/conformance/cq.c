@@ -247,6 +247,45 @@ static void source_unknown(int rank)
 	ct_done(&c);
 }
 
+/* fi_cq(3): "Source address data is only available for those endpoints configured with FI_SOURCE capability. If
+ * fi_cq_readfrom is called on an endpoint for which source addressing data is not available, the source address will
+ * be set to FI_ADDR_NOTAVAIL."  For messages that were awaited and for one that was not. */
+static void source_not_asked(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG };
+	struct ct c;
+	char *b;
+
+	ct_open(&c, &o);
+	if (c.info->caps & FI_SOURCE)
+		SKIP("FI_SOURCE comes unasked");
+	b = ct_alloc(&c, 4096);
+	for (int i = 0; i < 3; i++) {
+		if (rank == 0) {
+			struct fi_cq_tagged_entry e = { 0 };
+			fi_addr_t from = 12345;
+
+			if (i < 2)
+				recv1(&c, b, 64, i);
+			ct_barrier(&c);
+			if (i == 2) {
+				ct_barrier(&c);
+				recv1(&c, b, 64, i);
+			}
+			ct_next(&c, c.rx, &e, &from, NULL);
+			CHECK(e.op_context == CTX(i));
+			EQ(from, FI_ADDR_NOTAVAIL);
+		} else {
+			ct_barrier(&c);
+			send1(&c, b, 64, i);
+			if (i == 2)
+				ct_barrier(&c);
+			ct_sent(&c, CTX(i));
+		}
+	}
+	ct_done(&c);
+}
+
 /* A read that makes room in a full queue is enough for what waits for room: no further call is needed. */
 static void room_is_used(int rank)
 {
@@ -1097,6 +1136,7 @@ static const struct ct_test tests[] = {
 	{ "readfrom tells the sender's address", source, CT_RDM },
 	{ "a read that makes room in a full queue serves what waits for it", room_is_used, CT_REL },
 	{ "readfrom tells FI_ADDR_NOTAVAIL for a sender outside the address vector", source_unknown, CT_RDM },
+	{ "readfrom tells FI_ADDR_NOTAVAIL without FI_SOURCE", source_not_asked, 0 },
 	{ "with FI_AV_USER_ID completions name a peer as the application does", user_id, CT_RDM | CT_REL },
 	{ "a message that waits takes its sender's name when that is inserted, and no other", late_name, CT_RDM | CT_REL },
 	{ "a message that waits has no name any more when that is removed", lost_name, CT_RDM | CT_REL },

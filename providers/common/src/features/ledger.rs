@@ -8,8 +8,8 @@
 //! ([`Tally`]): more completions than operations stop the test that sees them, and so does an
 //! endpoint that is closed with operations left.
 use crate::abi::{
-    FI_COMPLETION, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND,
-    FI_WRITE, fi_addr_t,
+    FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_SEND, FI_WRITE, fi_addr_t,
 };
 use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context, Cq, NextEntry};
@@ -240,6 +240,9 @@ pub struct RxLedger {
     /// The counters of peers' reads and of their writes (FI_REMOTE_READ, FI_REMOTE_WRITE).
     pub(crate) peers_reads: Option<Arc<Cntr>>,
     pub(crate) peers_writes: Option<Arc<Cntr>>,
+    /// Bits that sources get in entries: those of FI_ADDR_NOTAVAIL, which are all, if the endpoint
+    /// does not tell sources, else none.
+    hidden: fi_addr_t,
     pub(crate) aside: Option<Aside>,
     pub(crate) tally: Tally,
 }
@@ -252,6 +255,7 @@ impl Default for RxLedger {
             cntr: None,
             peers_reads: None,
             peers_writes: None,
+            hidden: 0,
             aside: None,
             tally: Tally::default(),
         }
@@ -259,6 +263,18 @@ impl Default for RxLedger {
 }
 
 impl RxLedger {
+    /// Sets whether entries have the source of their message; without FI_SOURCE they have
+    /// FI_ADDR_NOTAVAIL in its place (fi_cq(3)).
+    pub(crate) fn tell_sources(&mut self, told: bool) {
+        self.hidden = if told { 0 } else { FI_ADDR_NOTAVAIL };
+    }
+
+    /// The entry as the application gets it.
+    #[inline(always)]
+    fn shown(&self, of: Completion) -> Completion {
+        Completion { src: of.src | self.hidden, ..of }
+    }
+
     /// Sets which receives write an entry: only those that ask for one
     /// (FI_SELECTIVE_COMPLETION), or also those of a shared receive context.
     pub(crate) fn set_selective(&mut self, selective: bool) {
@@ -319,7 +335,7 @@ impl RxLedger {
             cntr.completed(of.len);
         }
         if wanted && let Some(cq) = &self.cq {
-            cq.write(of);
+            cq.write(self.shown(of));
         }
     }
 
@@ -334,7 +350,7 @@ impl RxLedger {
     pub fn succeeded_at(&self, next: NextEntry<'_>, of: Completion, wanted: bool) {
         self.tally.over();
         if wanted {
-            next.write(of);
+            next.write(self.shown(of));
         }
     }
 
@@ -349,7 +365,7 @@ impl RxLedger {
             cntr.failed();
         }
         if let Some(cq) = &self.cq {
-            cq.write_error(error);
+            cq.write_error(CompletionError { of: self.shown(error.of), ..error });
         }
     }
 
@@ -357,7 +373,7 @@ impl RxLedger {
     pub fn looked_at(&self, of: Completion, wanted: bool) {
         self.tally.over();
         if wanted && let Some(cq) = &self.cq {
-            cq.write(of);
+            cq.write(self.shown(of));
         }
     }
 
@@ -365,7 +381,7 @@ impl RxLedger {
     pub fn found_none(&self, error: CompletionError) {
         self.tally.over();
         if let Some(cq) = &self.cq {
-            cq.write_error(error);
+            cq.write_error(CompletionError { of: self.shown(error.of), ..error });
         }
     }
 
@@ -376,7 +392,7 @@ impl RxLedger {
             self.tally.over();
         }
         if let Some(cq) = &self.cq {
-            cq.write(of);
+            cq.write(self.shown(of));
         }
     }
 
@@ -396,7 +412,7 @@ impl RxLedger {
     pub fn peer_told(&self, flags: u64, len: usize, data: u64, src: fi_addr_t) {
         if let Some(cq) = &self.cq {
             let of = Completion::of(Context::NULL, flags | FI_REMOTE_CQ_DATA, len);
-            cq.write(Completion { data, src, ..of });
+            cq.write(self.shown(Completion { data, src, ..of }));
         }
     }
 
@@ -628,6 +644,17 @@ mod tests {
         };
         ledger.tx.report_to(peers.unwrap());
         assert!(ledger.tx.has_owner() && !ledger.tx.all_is_read());
+    }
+
+    #[test]
+    fn an_entry_names_the_source_only_where_sources_are_told() {
+        let mut rx = RxLedger::default();
+        let source = |rx: &RxLedger| rx.shown(Completion { src: 3, ..entry(FI_RECV) }).src;
+        assert_eq!(source(&rx), 3);
+        rx.tell_sources(false);
+        assert_eq!(source(&rx), FI_ADDR_NOTAVAIL);
+        rx.tell_sources(true);
+        assert_eq!(source(&rx), 3);
     }
 
     #[test]

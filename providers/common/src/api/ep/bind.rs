@@ -257,6 +257,14 @@ impl<E: Endpoint> EpFid<E> {
                 own.cntr.clone_from(&shared.cntr);
             }
         }
+        // The source of what a connected endpoint receives is the one that its user has named, if any.
+        let rx = &mut bindings.ledger.rx;
+        let is_peers = rx.cq.as_ref().is_some_and(|cq| cq.has_owner());
+        rx.tell_sources(
+            self.shared.caps & abi::FI_SOURCE != 0
+                || self.shared.ep_type == fi_ep_type::FI_EP_MSG
+                || is_peers,
+        );
         if let Some(sep) = &self.shared.sep {
             bindings.av.clone_from(&sep.bindings().av);
         }
