@@ -670,7 +670,8 @@ static void no_profile(int rank)
 	ct_close(&c);
 }
 
-/* FI_MSG_PREFIX: the provider's part before each message, if it wants one. */
+/* FI_MSG_PREFIX: the provider's part before each message, if it wants one.  fi_getinfo(3): "providers will clear mode bits
+ * that are not necessary", so a prefix without bytes has no mode. */
 static void prefix(int rank)
 {
 	struct ct_opt o = { .mode = FI_MSG_PREFIX };
@@ -687,11 +688,10 @@ static void prefix(int rank)
 	fi_freeinfo(i);
 	o.mode = FI_MSG_PREFIX;
 	ct_open(&c, &o);
-	if (!(c.info->mode & FI_MSG_PREFIX))
-		SKIP("not offered: FI_MSG_PREFIX");
-	EQ(c.info->tx_attr->mode & FI_MSG_PREFIX, FI_MSG_PREFIX);
-	EQ(c.info->rx_attr->mode & FI_MSG_PREFIX, FI_MSG_PREFIX);
 	pre = c.info->ep_attr->msg_prefix_size;
+	EQ(!!(c.info->mode & FI_MSG_PREFIX), !!pre);
+	EQ(c.info->tx_attr->mode & FI_MSG_PREFIX, c.info->mode & FI_MSG_PREFIX);
+	EQ(c.info->rx_attr->mode & FI_MSG_PREFIX, c.info->mode & FI_MSG_PREFIX);
 	buf = ct_alloc(&c, 2 * (pre + n));
 	ct_fill(buf + pre, n, rank);
 	OK(fi_recv(c.ep, buf + pre + n, pre + n, NULL, FI_ADDR_UNSPEC, CTX(1)));
@@ -702,6 +702,41 @@ static void prefix(int rank)
 	CHECK(!(e.flags & FI_MORE));
 	CHECK(ct_same(buf + pre + n + pre, n, !rank));
 	ct_done(&c);
+}
+
+/* fi_getinfo(3), domain_attr->caps: a domain has the capabilities that are asked of it, or of the whole; those of address
+ * vectors and of peers are on only if they are asked for. */
+static void domain_caps(int rank)
+{
+	const uint64_t asked[] = { FI_AV_USER_ID, FI_PEER };
+	int offered = 0;
+
+	(void)rank;
+	for (int n = 0; n < 2; n++) {
+		struct ct_opt o = { .caps = FI_MSG };
+		struct fi_info *h = ct_hints(&o), *i;
+
+		OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
+		CHECK(!(i->domain_attr->caps & asked[n]));
+		fi_freeinfo(i);
+		h->caps = FI_MSG | asked[n];
+		if (fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i)) {
+			fi_freeinfo(h);
+			continue;
+		}
+		offered++;
+		CHECK(i->caps & asked[n] && i->domain_attr->caps & asked[n]);
+		fi_freeinfo(i);
+		/* what an answer has can be asked for */
+		h->domain_attr->caps = asked[n];
+		OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
+		EQ(i->domain_attr->caps & (FI_AV_USER_ID | FI_PEER), asked[n]);
+		CHECK(i->domain_attr->caps & FI_LOCAL_COMM);
+		fi_freeinfo(i);
+		fi_freeinfo(h);
+	}
+	if (!offered)
+		SKIP("not offered: FI_AV_USER_ID, FI_PEER");
 }
 
 /* What was opened on another domain is not bound; an event queue is the fabric's. */
@@ -782,5 +817,6 @@ static const struct ct_test tests[] = {
 	{ "infos have the fabric and domain that are open", open_objects, CT_SOLO },
 	{ "no object has a profile", no_profile, CT_SOLO },
 	{ "a program that leaves room for a prefix gets messages behind it", prefix, 0 },
+	{ "a domain has the capabilities that are asked of it or of the whole", domain_caps, CT_SOLO },
 };
 CT_MAIN("setup", tests)

@@ -34,6 +34,10 @@ const ON_REQUEST: u64 = FI_SOURCE | FI_SOURCE_ERR | FI_TRIGGER;
 const ONLY_IF_ASKED: u64 =
     FI_SOURCE_ERR | FI_AV_USER_ID | FI_PEER | FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
 
+/// Capabilities of a domain that are on only if the application asks for them, of the domain or
+/// of the whole.
+pub const ASKED_DOMAIN_CAPS: u64 = FI_AV_USER_ID | FI_PEER;
+
 /// Capabilities that say which halves of a primary one are wanted.
 pub const MODIFIER_CAPS: u64 = MSG_MODIFIERS | RMA_MODIFIERS;
 const MSG_MODIFIERS: u64 = FI_SEND | FI_RECV;
@@ -507,6 +511,13 @@ fn implied_caps(wanted: u64, offered: u64) -> u64 {
     caps & offered
 }
 
+/// The capabilities of a domain: those that hints ask of it, or else the whole has, and what all
+/// domains of the provider have.
+fn answer_domain_caps(wanted: u64, caps: u64, offered: u64) -> u64 {
+    let chosen = if wanted == 0 { caps } else { wanted };
+    offered & (chosen | !ASKED_DOMAIN_CAPS)
+}
+
 /// The info an application gets from an offer that [`check`] has nothing
 /// against. Addresses and names are the caller's to fill in.
 pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
@@ -526,14 +537,21 @@ pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Res
         info.tx_mut().caps &= shown;
         info.rx_mut().caps &= shown;
         let needs = offer.most.domain().mr_mode;
-        info.edit_domain(|domain| domain.mr_mode = answer_mr_mode(api, 0, needs));
+        info.edit_domain(|domain| {
+            domain.mr_mode = answer_mr_mode(api, 0, needs);
+            domain.caps = answer_domain_caps(0, shown, domain.caps);
+        });
         return Ok(info);
     };
 
     let mut caps = answer_caps(hints.caps(), &offer.most);
     let want_mr = hints.domain().map_or(0, |domain| domain.mr_mode);
     let needs = mr_mode_needed(hints.caps(), all, offer.most.domain().mr_mode);
-    info.edit_domain(|domain| domain.mr_mode = answer_mr_mode(api, want_mr, needs));
+    let want_caps = hints.domain().map_or(0, |domain| domain.caps);
+    info.edit_domain(|domain| {
+        domain.mr_mode = answer_mr_mode(api, want_mr, needs);
+        domain.caps = answer_domain_caps(want_caps, caps, domain.caps);
+    });
     if hints.domain().is_none() && needs & !FI_MR_LOCAL != 0 && hints.caps() == 0 {
         // The application never said that it could meet the needs of a target.
         caps &= !(FI_REMOTE_READ | FI_REMOTE_WRITE);
@@ -704,6 +722,20 @@ mod tests {
         let mut hints = InfoBuf::new().unwrap();
         edit(&mut hints);
         alter(API_VERSION, &offer(), Some(hints.as_ref())).unwrap()
+    }
+
+    #[test]
+    fn a_domain_has_what_it_or_the_whole_is_asked_for() {
+        let offered = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID | FI_PEER;
+        for (wanted, caps, answer) in [
+            (0, 0, FI_LOCAL_COMM | FI_REMOTE_COMM),
+            (0, FI_MSG | FI_PEER, FI_LOCAL_COMM | FI_REMOTE_COMM | FI_PEER),
+            (FI_LOCAL_COMM, FI_MSG | FI_PEER, FI_LOCAL_COMM | FI_REMOTE_COMM),
+            (FI_PEER, FI_MSG | FI_AV_USER_ID, FI_LOCAL_COMM | FI_REMOTE_COMM | FI_PEER),
+        ] {
+            assert_eq!(answer_domain_caps(wanted, caps, offered), answer);
+        }
+        assert_eq!(answer_domain_caps(FI_PEER, FI_PEER, FI_LOCAL_COMM), FI_LOCAL_COMM);
     }
 
     #[test]

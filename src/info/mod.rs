@@ -28,7 +28,9 @@ mod query;
 #[allow(unsafe_code)]
 pub mod tostr;
 
-pub use check::{EndpointLimits, HintsRefusal, ProviderOffer, alter, check, usual_domain};
+pub use check::{
+    ASKED_DOMAIN_CAPS, EndpointLimits, HintsRefusal, ProviderOffer, alter, check, usual_domain,
+};
 pub use ip::{IpProvider, interface_of, ip_getinfo, resolve};
 pub use named::{NameProvider, name_getinfo};
 pub use nic::Nic;

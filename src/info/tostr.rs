@@ -288,6 +288,18 @@ impl fmt::Display for S<'_> {
     }
 }
 
+/// How many contexts an endpoint has, or that it shares one.
+struct ContextCount(usize);
+
+impl fmt::Display for ContextCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            FI_SHARED_CONTEXT => f.write_str("FI_SHARED_CONTEXT"),
+            count => write!(f, "{count}"),
+        }
+    }
+}
+
 /// Lines with the indentation that structures inside structures have.
 struct Text(String);
 
@@ -341,8 +353,8 @@ impl Text {
         self.line(at, "max_order_war_size", attr.max_order_war_size);
         self.line(at, "max_order_waw_size", attr.max_order_waw_size);
         self.line(at, "mem_tag_format", format_args!("{:#018x}", attr.mem_tag_format));
-        self.line(at, "tx_ctx_cnt", attr.tx_ctx_cnt);
-        self.line(at, "rx_ctx_cnt", attr.rx_ctx_cnt);
+        self.line(at, "tx_ctx_cnt", ContextCount(attr.tx_ctx_cnt));
+        self.line(at, "rx_ctx_cnt", ContextCount(attr.rx_ctx_cnt));
         self.line(at, "auth_key_size", attr.auth_key_size);
         self.line(at, "xpu_ctx", P(attr.xpu_ctx));
     }
@@ -783,12 +795,15 @@ mod tests {
         buf.set_src_addr(Some(addr.as_bytes())).unwrap();
         buf.set_domain_name(c"eth0").unwrap();
         buf.set_versions(206 << 16, 0x20006);
+        buf.edit_ep(|ep| (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (2, FI_SHARED_CONTEXT));
         let text = info(buf.as_ref());
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[..3], ["fi_info:", "    caps: [ FI_MSG, FI_SEND ]", "    mode: [  ]"]);
         assert!(lines.contains(&"    src_addr: fi_sockaddr_in://192.0.2.2:0"));
         assert!(lines.contains(&"    dest_addr: (null)"));
         assert!(lines.contains(&"        mem_tag_format: 0x0000000000000000"));
+        assert!(lines.contains(&"        tx_ctx_cnt: 2"));
+        assert!(lines.contains(&"        rx_ctx_cnt: FI_SHARED_CONTEXT"));
         assert!(lines.contains(&"        name: eth0"));
         assert!(lines.contains(&"        prov_version: 206.0"));
         assert_eq!(lines.last(), Some(&"    nic: (nil)"));

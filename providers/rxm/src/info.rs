@@ -10,7 +10,7 @@ use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::core_provider;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{
-    InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, version,
+    ASKED_DOMAIN_CAPS, InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, version,
 };
 use std::ffi::CString;
 
@@ -31,7 +31,7 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_NAMED_RX_CTX;
 /// Capabilities that change nothing for an application that does not use them: one that asks for none
 /// in particular sees them.
-const IDLE_CAPS: u64 = FI_AV_USER_ID;
+const IDLE_CAPS: u64 = FI_AV_USER_ID | FI_PEER;
 /// Those of [`HINTED_CAPS`] that are offered only if the core provider has them.
 const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
@@ -237,7 +237,7 @@ fn offer(
         domain.max_ep_tx_ctx = contexts;
         domain.max_ep_rx_ctx = contexts;
         domain.mr_iov_limit = 1;
-        domain.caps = COMM_CAPS | FI_AV_USER_ID;
+        domain.caps = COMM_CAPS | ASKED_DOMAIN_CAPS;
         domain.max_cntr_value = u64::MAX;
         domain.max_err_cntr_value = u64::MAX;
     });
@@ -295,6 +295,9 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     let unasked = HINTED_CAPS & !asked;
     let idle = if asked == 0 { IDLE_CAPS } else { 0 };
     info.set_caps((info.caps() & !unasked) | idle);
+    if hints.and_then(InfoRef::domain).is_none_or(|domain| domain.caps == 0) {
+        info.edit_domain(|domain| domain.caps |= idle);
+    }
     info.tx_mut().caps &= !unasked;
     info.rx_mut().caps &= !unasked;
     if hints.and_then(InfoRef::tx).is_none_or(|tx| tx.inject_size == 0) {

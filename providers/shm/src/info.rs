@@ -136,9 +136,10 @@ fn adapt(info: &mut InfoBuf, hints: Option<InfoRef<'_>>) {
     if hints.is_none_or(|hints| hints.caps() == 0) {
         info.set_caps(info.caps() | DOMAIN_CAPS);
     }
-    let asked = hints.and_then(InfoRef::domain).map_or(0, |domain| domain.caps);
-    let reach = if asked == 0 { info.caps() } else { asked };
-    info.edit_domain(|domain| domain.caps = reach & DOMAIN_CAPS);
+    if hints.and_then(InfoRef::domain).is_none_or(|domain| domain.caps == 0) {
+        let caps = info.caps();
+        info.edit_domain(|domain| domain.caps |= caps & DOMAIN_CAPS);
+    }
     if is_fast(hints) {
         info.tx_mut().msg_order = FI_ORDER_SAS;
         info.edit_domain(|domain| domain.mr_mode |= FI_MR_VIRT_ADDR);

@@ -6,7 +6,9 @@ use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::buffered::{self, VARIABLE_MSG};
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::error::Result;
-use ofi_provider::info::{InfoBuf, InfoRef, ProviderOffer, usual_domain, version};
+use ofi_provider::info::{
+    ASKED_DOMAIN_CAPS, InfoBuf, InfoRef, ProviderOffer, usual_domain, version,
+};
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
 
@@ -204,10 +206,9 @@ pub fn offers(
     // Buffered receives (FI_BUFFERED_RECV) are not offered with shared receive contexts.
     let (buffers, variable) = if shared[1] { (0, 0) } else { buffered::bits(version) };
     let caps = hints.map_or(0, InfoRef::caps) & variable;
-    // An application that can do with every mode asks for none. The prefix of FI_MSG_PREFIX has
-    // no bytes.
+    // An application that can do with every mode asks for none.
     let modes = hints.map(InfoRef::mode).filter(|mode| *mode != u64::MAX);
-    let mode = modes.unwrap_or(0) & (buffers | FI_MSG_PREFIX);
+    let mode = modes.unwrap_or(0) & buffers;
     // Triggered operations and collectives take ordinary receives; collectives also take an
     // endpoint that both sends and receives, with contexts of its own.
     let without = match mode & FI_BUFFERED_RECV == 0 && caps == 0 {
@@ -307,7 +308,6 @@ impl OfferedEndpoint {
 
         let tx = most.tx_mut();
         tx.caps = caps & TX_CAPS;
-        tx.mode = self.mode & FI_MSG_PREFIX;
         tx.op_flags = TX_OP_FLAGS | if caps & FI_RMA_PMEM != 0 { PMEM_OP_FLAGS } else { 0 };
         tx.msg_order = order;
         tx.inject_size = limits.max_inject;
@@ -317,7 +317,6 @@ impl OfferedEndpoint {
 
         let rx = most.rx_mut();
         rx.caps = caps & RX_CAPS;
-        rx.mode = self.mode & FI_MSG_PREFIX;
         rx.op_flags = RX_OP_FLAGS;
         rx.msg_order = order;
         rx.size = self.max_rx_size.max(limits.rx_size);
@@ -345,7 +344,7 @@ impl OfferedEndpoint {
             domain.max_ep_stx_ctx = if self.shared[0] { self.ep_cnt } else { 0 };
             domain.max_ep_srx_ctx = self.max_ep_srx_ctx;
             domain.mr_iov_limit = limits.region_segments;
-            domain.caps = domain_caps;
+            domain.caps = domain_caps | (self.caps & ASKED_DOMAIN_CAPS);
         });
         Ok(ProviderOffer {
             most,
@@ -442,15 +441,14 @@ mod tests {
         for (mode, api, answer) in [
             (FI_CONTEXT | buffers, version(1, 22), buffers),
             (FI_CONTEXT | buffers, version(2, 0), 0),
-            (FI_CONTEXT | FI_MSG_PREFIX, version(2, 0), FI_MSG_PREFIX),
+            (FI_CONTEXT | FI_MSG_PREFIX, version(2, 0), 0),
             (all, version(1, 17), 0),
         ] {
             hints.set_mode(mode);
             for offer in offers(&OfferLimits::usual([0; 2]), api, Some(hints.as_ref())).unwrap() {
                 let info = alter(api, &offer, Some(hints.as_ref())).unwrap();
                 assert_eq!(info.mode(), answer);
-                assert_eq!(info.rx().mode, answer & FI_MSG_PREFIX);
-                assert_eq!(info.tx().mode, answer & FI_MSG_PREFIX);
+                assert_eq!((info.rx().mode, info.tx().mode), (0, 0));
                 assert_eq!(info.ep().msg_prefix_size, 0);
             }
         }
