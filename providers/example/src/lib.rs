@@ -10,7 +10,7 @@ use link::HostLinks;
 use ofi_provider::abi::FI_PROV_SPECIFIC;
 use ofi_provider::error::Result;
 use ofi_provider::info::{
-    API_VERSION, InfoChain, InfoQuery, NameProvider, PROV_VERSION, name_getinfo,
+    API_VERSION, InfoChain, InfoQuery, NameProvider, PROV_VERSION, ProviderOffer, name_getinfo,
 };
 use ofi_provider::provider::Provider;
 use ofi_stream::objects::{LinkProvider, hand_out};
