@@ -265,24 +265,33 @@ static void restarted(int rank)
 	}
 }
 
+/* A port of this host's that no endpoint gets as long as the socket is open, which does not listen, and its address. */
+static int hold_port(struct ct_name *n)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t al = sizeof a;
+	int s = socket(AF_INET, SOCK_STREAM, 0);
+
+	CHECK(s >= 0 && !bind(s, (void *)&a, al) && !getsockname(s, (void *)&a, &al));
+	n->n = sizeof a;
+	memcpy(n->b, &a, sizeof a);
+	return s;
+}
+
 /* Sending to an address where nobody listens ends in an error entry. */
 static void nobody(int rank)
 {
 	setenv("FI_OFI_RXD_PEER_TIMEOUT", "1", 1);	/* a silent peer counts as gone after minutes */
 	struct ct c;
-	struct ct_name n = { .n = sizeof(struct sockaddr_in) };
+	struct ct_name n;
 	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry err;
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t al = sizeof a;
-	int s = socket(AF_INET, SOCK_STREAM, 0);
 	static char b[8];
 	fi_addr_t to;
 
 	ct_param("PEER_WAIT", "1");	/* of shm, which waits for peers that may come */
 	(void)rank;
-	CHECK(s >= 0 && !bind(s, (void *)&a, al) && !getsockname(s, (void *)&a, &al));
-	memcpy(n.b, &a, sizeof a);
+	hold_port(&n);
 	memset(&c, 0, sizeof c);
 	ct_open_rdm(&c, NULL);
 	to = ct_insert(&c, &n);
@@ -305,20 +314,18 @@ static void nobody(int rank)
 static void unanswered(int rank)
 {
 	struct ct c;
-	struct ct_name n = { .n = sizeof(struct sockaddr_in) };
+	struct ct_name n;
 	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry err;
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t al = sizeof a;
-	int s = socket(AF_INET, SOCK_STREAM, 0);
 	static char b[8];
+	int s;
 
 	(void)rank;
 	if (strncmp(ct_prov, "tcp", 3))
 		SKIP("the limit is of tcp's connections");
 	setenv("FI_TCP_CONNECT_TIMEOUT", "1", 1);
-	CHECK(s >= 0 && !bind(s, (void *)&a, al) && !listen(s, 8) && !getsockname(s, (void *)&a, &al));
-	memcpy(n.b, &a, sizeof a);
+	s = hold_port(&n);
+	OK(listen(s, 8));
 	memset(&c, 0, sizeof c);
 	if (ct_type == FI_EP_MSG) {
 		struct fi_eq_err_entry cm = { 0 };
@@ -349,21 +356,18 @@ static void injected_to_nobody(int rank)
 {
 	setenv("FI_OFI_RXD_PEER_TIMEOUT", "1", 1);	/* a silent peer counts as gone after minutes */
 	struct ct c;
-	struct ct_name n = { .n = sizeof(struct sockaddr_in) };
+	struct ct_name n;
 	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry err;
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t al = sizeof a;
-	int s = socket(AF_INET, SOCK_STREAM, 0);
 	static char b[8];
 	struct iovec v = { b, 8 };
 	struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .context = CTX(2) };
 	fi_addr_t to;
+	int s;
 
 	ct_param("PEER_WAIT", "1");	/* of shm, which waits for peers that may come */
 	(void)rank;
-	CHECK(s >= 0 && !bind(s, (void *)&a, al) && !getsockname(s, (void *)&a, &al));
-	memcpy(n.b, &a, sizeof a);
+	s = hold_port(&n);
 	for (int counts = 0; counts < 2; counts++) {
 		memset(&c, 0, sizeof c);
 		c.o.cntr = counts;

@@ -234,15 +234,20 @@ static void av_service(int rank)
 
 /* ---- endpoints ----------------------------------------------------------- */
 
+/* All that an endpoint of this host's loopback address stands on, and no endpoint. */
+static void open_without_ep(struct ct *c)
+{
+	memset(c, 0, sizeof *c);
+	c->info = ct_getinfo(&c->o, "127.0.0.1", "0", FI_SOURCE);
+	ct_open_in(c, NULL);
+}
 static void enable_errors(int rank)
 {
 	struct ct c;
 	struct fid_ep *ep;
 
 	(void)rank;
-	memset(&c, 0, sizeof c);
-	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
-	ct_open_in(&c, NULL);
+	open_without_ep(&c);
 	OK(fi_endpoint(c.domain, c.info, &ep, NULL));
 	CHECK(fi_enable(ep) < 0);
 	OK(fi_ep_bind(ep, &c.av->fid, 0));
@@ -275,9 +280,7 @@ static void refused_keys(int rank)
 	(void)rank;
 	if (!fi_getinfo(CT_VERSION, NULL, NULL, 0, hints, &with) && with->ep_attr->auth_key_size)
 		SKIP("keys are used");
-	memset(&c, 0, sizeof c);
-	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
-	ct_open_in(&c, NULL);
+	open_without_ep(&c);
 	c.info->domain_attr->auth_key = key;
 	c.info->domain_attr->auth_key_size = sizeof key - 1;
 	CHECK(fi_domain(c.fabric, c.info, &d, NULL) < 0);
@@ -307,9 +310,7 @@ static void domain_eq(int rank)
 	uint32_t ev = 0;
 
 	(void)rank;
-	memset(&c, 0, sizeof c);
-	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
-	ct_open_in(&c, NULL);
+	open_without_ep(&c);
 	OK(fi_eq_open(c.fabric, &(struct fi_eq_attr){ .size = 8 }, &eq, NULL));
 	ERR(fi_domain_bind(c.domain, NULL, 0), FI_EINVAL);
 	OK(fi_domain_bind(c.domain, &eq->fid, 0));
@@ -358,9 +359,7 @@ static void beyond_limits(int rank)
 	struct fid_ep *ep;
 
 	(void)rank;
-	memset(&c, 0, sizeof c);
-	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
-	ct_open_in(&c, NULL);
+	open_without_ep(&c);
 	struct { const char *name; size_t *value, much; } all[] = {
 		{ "tx_attr->inject_size", &c.info->tx_attr->inject_size, 1 << 30 },
 		{ "tx_attr->size", &c.info->tx_attr->size, 1 << 24 },
@@ -395,9 +394,7 @@ static void before_enable(int rank)
 	char b[8];
 
 	(void)rank;
-	memset(&c, 0, sizeof c);
-	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
-	ct_open_in(&c, NULL);
+	open_without_ep(&c);
 	OK(fi_endpoint(c.domain, c.info, &ep, NULL));
 	CHECK(fi_send(ep, b, 1, NULL, 0, CTX(0)) < 0);
 	CHECK(fi_recv(ep, b, 1, NULL, 0, CTX(0)) < 0);
@@ -477,9 +474,7 @@ static void null_arguments(int rank)
 	a.name = (char *)"x";
 	a.prov_name = (char *)"no such provider";
 	CHECK(fi_fabric(&a, &f, NULL) < 0);
-	memset(&c, 0, sizeof c);
-	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
-	ct_open_in(&c, NULL);
+	open_without_ep(&c);
 	CHECK(fi_endpoint(c.domain, c.info, &c.ep, NULL) == 0);
 	CHECK(fi_control(&c.ep->fid, 9999, NULL) < 0);
 	OK(fi_close(&c.ep->fid));

@@ -105,6 +105,14 @@ impl Refusals {
         }
     }
 
+    /// Several such bounds, in the same order.
+    fn within(&mut self, wanted: &[NamedBound], have: &[NamedBound]) {
+        wanted
+            .iter()
+            .zip(have)
+            .for_each(|(wanted, have)| self.at_least(wanted.0, wanted.1, have.1));
+    }
+
     /// Bits of the application's that the provider must all have.
     fn subset(&mut self, what: &'static str, wanted: u64, have: u64, names: fn(u64) -> String) {
         self.0.extend(not_offered(what, wanted & !have, names));
@@ -391,10 +399,7 @@ fn check_tx(no: &mut Refusals, offer: &ProviderOffer, hints: InfoRef<'_>) {
     no.subset("tx_attr->op_flags", want.op_flags, have.op_flags, tostr::op_flags);
     no.subset("tx_attr->msg_order", want.msg_order, have.msg_order, tostr::msg_order);
     no.subset("tx_attr->comp_order", want.comp_order, have.comp_order, tostr::msg_order);
-    no.at_least("tx_attr->inject_size", want.inject_size, have.inject_size);
-    no.at_least("tx_attr->size", want.size, have.size);
-    no.at_least("tx_attr->iov_limit", want.iov_limit, have.iov_limit);
-    no.at_least("tx_attr->rma_iov_limit", want.rma_iov_limit, have.rma_iov_limit);
+    no.within(&tx_bounds(want), &tx_bounds(have));
 }
 
 fn check_rx(no: &mut Refusals, offer: &ProviderOffer, hints: InfoRef<'_>) {
@@ -405,8 +410,7 @@ fn check_rx(no: &mut Refusals, offer: &ProviderOffer, hints: InfoRef<'_>) {
     no.subset("rx_attr->msg_order", want.msg_order, have.msg_order, tostr::msg_order);
     no.subset("rx_attr->comp_order", want.comp_order, have.comp_order, tostr::msg_order);
     no.at_least("rx_attr->total_buffered_recv", want.total_buffered_recv, have.total_buffered_recv);
-    no.at_least("rx_attr->size", want.size, have.size);
-    no.at_least("rx_attr->iov_limit", want.iov_limit, have.iov_limit);
+    no.within(&rx_bounds(want), &rx_bounds(have));
 }
 
 /// The largest attributes with which endpoints may be opened (fi_endpoint(3)), by their type: sizes of
@@ -417,12 +421,31 @@ pub struct EndpointLimits(Vec<TypeLimits>);
 #[derive(Debug)]
 struct TypeLimits {
     ep_type: c_enum<fi_ep_type>,
-    inject_size: usize,
-    tx_size: usize,
-    tx_iov_limit: usize,
-    rma_iov_limit: usize,
-    rx_size: usize,
-    rx_iov_limit: usize,
+    tx: [NamedBound; 4],
+    rx: [NamedBound; 2],
+}
+
+/// The name of an attribute, and its value.
+type NamedBound = (&'static str, usize);
+
+/// What is bounded of a transmit context.
+fn tx_bounds(tx: &fi_tx_attr) -> [NamedBound; 4] {
+    [
+        ("tx_attr->inject_size", tx.inject_size),
+        ("tx_attr->size", tx.size),
+        ("tx_attr->iov_limit", tx.iov_limit),
+        ("tx_attr->rma_iov_limit", tx.rma_iov_limit),
+    ]
+}
+
+/// What is bounded of a receive context.
+fn rx_bounds(rx: &fi_rx_attr) -> [NamedBound; 2] {
+    [("rx_attr->size", rx.size), ("rx_attr->iov_limit", rx.iov_limit)]
+}
+
+/// Makes each bound that of `other` if that is larger.
+fn widen(bounds: &mut [NamedBound], other: &[NamedBound]) {
+    bounds.iter_mut().zip(other).for_each(|(bound, other)| bound.1 = bound.1.max(other.1));
 }
 
 impl EndpointLimits {
@@ -436,27 +459,14 @@ impl EndpointLimits {
     /// Admits endpoints that are opened with this info, as one that fi_getinfo(3) gave is.
     pub fn admit(&mut self, info: InfoRef<'_>) {
         let (Some(tx), Some(rx)) = (info.tx(), info.rx()) else { return };
-        let ep_type = info.ep_type();
-        let known = self.0.iter().position(|limits| limits.ep_type == ep_type);
-        let at = known.unwrap_or(self.0.len());
-        if known.is_none() {
-            self.0.push(TypeLimits {
-                ep_type,
-                inject_size: 0,
-                tx_size: 0,
-                tx_iov_limit: 0,
-                rma_iov_limit: 0,
-                rx_size: 0,
-                rx_iov_limit: 0,
-            });
+        let (ep_type, tx, rx) = (info.ep_type(), tx_bounds(tx), rx_bounds(rx));
+        match self.0.iter_mut().find(|limits| limits.ep_type == ep_type) {
+            Some(limits) => {
+                widen(&mut limits.tx, &tx);
+                widen(&mut limits.rx, &rx);
+            }
+            None => self.0.push(TypeLimits { ep_type, tx, rx }),
         }
-        let limits = &mut self.0[at];
-        limits.inject_size = limits.inject_size.max(tx.inject_size);
-        limits.tx_size = limits.tx_size.max(tx.size);
-        limits.tx_iov_limit = limits.tx_iov_limit.max(tx.iov_limit);
-        limits.rma_iov_limit = limits.rma_iov_limit.max(tx.rma_iov_limit);
-        limits.rx_size = limits.rx_size.max(rx.size);
-        limits.rx_iov_limit = limits.rx_iov_limit.max(rx.iov_limit);
     }
 
     /// Whether there are limits for endpoints of the info's type.
@@ -472,12 +482,8 @@ impl EndpointLimits {
         let (Some(limits), Some(tx), Some(rx)) = (limits, info.tx(), info.rx()) else {
             return no.0;
         };
-        no.at_least("tx_attr->inject_size", tx.inject_size, limits.inject_size);
-        no.at_least("tx_attr->size", tx.size, limits.tx_size);
-        no.at_least("tx_attr->iov_limit", tx.iov_limit, limits.tx_iov_limit);
-        no.at_least("tx_attr->rma_iov_limit", tx.rma_iov_limit, limits.rma_iov_limit);
-        no.at_least("rx_attr->size", rx.size, limits.rx_size);
-        no.at_least("rx_attr->iov_limit", rx.iov_limit, limits.rx_iov_limit);
+        no.within(&tx_bounds(tx), &limits.tx);
+        no.within(&rx_bounds(rx), &limits.rx);
         no.0
     }
 }

@@ -3,7 +3,7 @@ use crate::abi::{FI_CLASS_CONNREQ, fid};
 use crate::error::{Error, Result};
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 /// What `info->handle` of an FI_CONNREQ event points to. The application only
 /// hands it back, to fi_endpoint or fi_reject.
@@ -25,16 +25,19 @@ unsafe impl Send for ConnReq {}
 
 struct Pending {
     object: Arc<ConnReq>,
-    request: PendingRequest,
+    /// A `Mutex<Option<T>>`, which has the request until it is answered.
+    slot: Arc<dyn Any + Send + Sync>,
+    /// An endpoint was opened with the request.
+    is_of_endpoint: bool,
     /// The passive endpoint that the request came through, by its address.
     owner: usize,
 }
 
-/// Where a request is that the application has not answered.
-enum PendingRequest {
-    Waiting(Box<dyn Any + Send>),
-    /// An endpoint was opened with it, and has not accepted it: a `Mutex<Option<T>>`.
-    OfEndpoint(Weak<dyn Any + Send + Sync>),
+impl Pending {
+    /// The slot of a request of this type; -FI_EINVAL for one of another provider.
+    fn slot<T: Any + Send>(&self) -> Result<Arc<Mutex<Option<T>>>> {
+        self.slot.clone().downcast().map_err(|_| Error::INVAL)
+    }
 }
 
 /// A request that an endpoint was opened with, until the endpoint accepts it or the application
@@ -92,8 +95,8 @@ impl ConnRequest {
             },
         });
         let handle = Arc::as_ptr(&object) as usize;
-        let request = PendingRequest::Waiting(Box::new(request));
-        pending().insert(handle, Pending { object, request, owner });
+        let slot = Arc::new(Mutex::new(Some(request)));
+        pending().insert(handle, Pending { object, slot, is_of_endpoint: false, owner });
         handle as *mut fid
     }
 
@@ -108,48 +111,22 @@ impl ConnRequest {
 /// not waiting, or is of another provider, is -FI_EINVAL.
 pub fn take_request<T: Any + Send>(handle: *const fid) -> Result<T> {
     let mut pending = pending();
-    let entry = pending.remove(&(handle as usize)).ok_or(Error::INVAL)?;
+    let entry = pending.get(&(handle as usize)).ok_or(Error::INVAL)?;
     debug_assert_eq!(entry.object.c.fclass, FI_CLASS_CONNREQ as usize);
-    let request = match entry.request {
-        PendingRequest::Waiting(request) => match request.downcast::<T>() {
-            Ok(request) => return Ok(*request),
-            Err(request) => PendingRequest::Waiting(request),
-        },
-        PendingRequest::OfEndpoint(slot) => {
-            let shared = slot.upgrade().ok_or(Error::INVAL)?;
-            match shared.downcast::<Mutex<Option<T>>>() {
-                Ok(slot) => return lock(&slot).take().ok_or(Error::INVAL),
-                Err(_) => PendingRequest::OfEndpoint(slot),
-            }
-        }
-    };
-    pending.insert(handle as usize, Pending { request, ..entry });
-    Err(Error::INVAL)
+    let slot = entry.slot::<T>()?;
+    pending.remove(&(handle as usize));
+    lock(&slot).take().ok_or(Error::INVAL)
 }
 
 /// Takes the request behind a handle for an endpoint that is opened with it. The application may still
 /// reject it by its handle. Errors as for [`take_request`]; one endpoint alone can be opened with it.
 pub fn request_of_endpoint<T: Any + Send>(handle: *const fid) -> Result<EndpointRequest<T>> {
-    let mut all = pending();
-    let entry = all.remove(&(handle as usize)).ok_or(Error::INVAL)?;
-    let Pending { object, request: PendingRequest::Waiting(request), owner } = entry else {
-        all.insert(handle as usize, entry);
-        return Err(Error::INVAL);
-    };
-    match request.downcast::<T>() {
-        Ok(request) => {
-            let slot = Arc::new(Mutex::new(Some(*request)));
-            let shared: Arc<dyn Any + Send + Sync> = slot.clone();
-            let request = PendingRequest::OfEndpoint(Arc::downgrade(&shared));
-            all.insert(handle as usize, Pending { object: object.clone(), request, owner });
-            Ok(EndpointRequest { slot, object })
-        }
-        Err(request) => {
-            let request = PendingRequest::Waiting(request);
-            all.insert(handle as usize, Pending { object, request, owner });
-            Err(Error::INVAL)
-        }
-    }
+    let mut pending = pending();
+    let entry = pending.get_mut(&(handle as usize)).filter(|entry| !entry.is_of_endpoint);
+    let entry = entry.ok_or(Error::INVAL)?;
+    let slot = entry.slot::<T>()?;
+    entry.is_of_endpoint = true;
+    Ok(EndpointRequest { slot, object: entry.object.clone() })
 }
 
 #[cfg(test)]
