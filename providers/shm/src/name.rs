@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The scheme of names that endpoints of one process share, so that each adds something of its own.
 pub(crate) const OWN_SCHEME: &str = "fi_shm://";
 
+/// Digits of a process's number and of an endpoint's in a name that has both: those of the largest process
+/// number that Linux has (4194304), and of 10,000 endpoints.
+const DIGITS: usize = 7 + 4;
+
 /// Bytes of `sun_path` in `struct sockaddr_un`.
 const PATH: usize = 108;
 
@@ -44,7 +48,15 @@ pub(crate) fn of_process() -> Result<CString> {
 fn numbered(process: &CStr) -> Result<Addr> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    with_suffix(process, &format!(":{}:{number}", sys::user()))
+    with_suffix(process, &suffix(process.count_bytes(), number))
+}
+
+/// The user and the endpoint's number behind a process's name of this length. The names of one user's
+/// processes are equally long, whatever the processes' numbers are: MPICH exchanges the names of all ranks
+/// with the length that the rank's own has.
+fn suffix(process: usize, number: u32) -> String {
+    let width = (OWN_SCHEME.len() + DIGITS).saturating_sub(process);
+    format!(":{}:{number:0width$}", sys::user())
 }
 
 /// Another name for an endpoint whose name somebody else has.
@@ -141,6 +153,19 @@ mod tests {
             assert_eq!(endpoint(not), Err(Error::INVAL));
         }
         assert_eq!(endpoint(Some(&long[1..])).map(|name| name.len()), Ok(255));
+    }
+
+    #[test]
+    fn names_of_processes_are_equally_long() {
+        let of = |process: &str, number| format!("{process}{}", suffix(process.len(), number));
+        let long = of("fi_shm://4194304", 9999);
+        for name in [of("fi_shm://9", 0), of("fi_shm://10", 123), of("fi_shm://99999", 1)] {
+            assert_eq!(name.len(), long.len(), "{name} {long}");
+        }
+        assert!(of("fi_shm://9", 0).ends_with(":0000000000"));
+        // more endpoints, and longer names, are told apart all the same
+        assert!(of("fi_shm://4194304", 10_000).ends_with(":10000"));
+        assert!(of("fi_shm://a name of the application's", 12).ends_with(":12"));
     }
 
     #[test]
