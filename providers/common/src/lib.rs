@@ -39,7 +39,7 @@ pub use base::{
     addr, atomic, buf, courtesy, facts, link_addr, lock, malformed, matching, progress, reserved,
     secret, slab, sock, sys, testing, wait, worker,
 };
-use base::{addr_table, closer, lent, primitives, rights, ring_queue};
+use base::{addr_table, closer, lent, primitives, process_end, rights, ring_queue};
 use features::{coll, mcast, notices, variable};
 pub use features::{later, ledger};
 use local::{barriers, segment, words};

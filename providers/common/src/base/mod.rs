@@ -21,6 +21,8 @@ pub mod malformed;
 pub mod matching;
 #[allow(unsafe_code)]
 pub(crate) mod primitives;
+#[allow(unsafe_code)]
+pub(crate) mod process_end;
 pub mod progress;
 pub mod reserved;
 #[allow(unsafe_code)]

@@ -1,5 +1,6 @@
 //! Threads of the library's own.
 use crate::error::Result;
+use crate::process_end;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
@@ -18,6 +19,35 @@ static AT_WORK: AtomicU32 = AtomicU32::new(0);
 /// What [`AT_WORK`] has for each thread of the application that forks: no thread of the library begins
 /// meanwhile.
 const FORK: u32 = 1 << 16;
+
+/// How many threads of the library there are.
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+
+/// How many threads of the library there are.
+pub(crate) fn running_workers() -> u32 {
+    RUNNING.load(Ordering::Relaxed)
+}
+
+/// Whether [`Worker::start`] started the calling thread.
+pub(crate) fn is_worker() -> bool {
+    WORKER.get()
+}
+
+/// Counts a thread of the library as long as this lives.
+struct Running;
+
+impl Running {
+    fn begin() -> Self {
+        RUNNING.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// How often a fork looks whether the library's threads rest, and how long it waits each time. It goes on
 /// without them after a second: then one waits for what only a thread that forks can give.
@@ -85,6 +115,8 @@ extern "C" fn after_fork_in_parent() {
 /// A child has none of the threads.
 extern "C" fn after_fork_in_child() {
     AT_WORK.store(0, Ordering::SeqCst);
+    RUNNING.store(0, Ordering::Relaxed);
+    process_end::after_fork_in_child();
 }
 
 fn mind_forks() {
@@ -112,7 +144,8 @@ pub fn unharmed<R>(work: impl FnOnce() -> R) -> Option<R> {
 /// A thread that works beside the application until it is told to end.
 ///
 /// Signals are the application's: its handlers do not run on it. A forked process
-/// has a copy of this, but no such thread. The thread sleeps in [`rest`]: else forks wait for it.
+/// has a copy of this, but no such thread. The thread does not keep the process alive once all threads of
+/// the application have ended ([`process_end`]). The thread sleeps in [`rest`]: else forks wait for it.
 #[derive(Debug)]
 pub struct Worker {
     thread: Option<JoinHandle<()>>,
@@ -124,7 +157,10 @@ impl Worker {
     /// Starts a thread with this name.
     pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Self> {
         mind_forks();
+        process_end::watch_end_of_thread();
+        let running = Running::begin();
         let thread = Builder::new().name(name.to_owned()).spawn(move || {
+            let _running = running;
             block_signals();
             WORKER.set(true);
             begin_work();

@@ -1,0 +1,150 @@
+//! The end of a process of which only threads of the library are left.
+//!
+//! A process whose main thread called pthread_exit(3) ends with its last thread. Threads of the library
+//! end with the objects that they work for, which such a process never closes, so that they would keep it
+//! alive for ever. They are not in its way: once the application has no thread any more, the process ends
+//! as glibc ends it with its last thread, by exit(3) with status 0.
+use crate::worker::{Worker, is_worker, rest, running_workers};
+use std::ffi::c_void;
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Time between two looks at the main thread, which runs.
+const MAIN_PAUSE: Duration = Duration::from_secs(1);
+
+/// Time between two looks at all threads, of which the main one has ended.
+const TASKS_PAUSE: Duration = Duration::from_millis(100);
+
+/// The threads of this process, as proc(5) lists them.
+const TASKS: &str = "/proc/self/task";
+
+/// Whether the process is watched: by one thread at most.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Has the end of the calling thread, one of the application, start the watch. Called by each thread that
+/// starts a thread of the library.
+pub(crate) fn watch_end_of_thread() {
+    static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
+    let key = KEY.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: the key is written before it is used. The function stays: neither this library nor a
+        // plug-in in which it is linked is unloaded once a thread of it has been started.
+        (unsafe { libc::pthread_key_create(&raw mut key, Some(end_thread)) } == 0).then_some(key)
+    });
+    if let Some(key) = *key
+        && !is_worker()
+    {
+        // SAFETY: the key exists, and its value, which is not null, is never used as a pointer.
+        unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(1)) };
+    }
+}
+
+/// Starts the watch, at the end of a thread that has started one of the library.
+extern "C" fn end_thread(_value: *mut c_void) {
+    if running_workers() == 0 || WATCHED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    if Worker::start("ofi-last", watch).is_err() {
+        WATCHED.store(false, Ordering::Release);
+    }
+}
+
+/// A forked child has no thread that watches.
+pub(crate) fn after_fork_in_child() {
+    WATCHED.store(false, Ordering::Release);
+}
+
+/// Ends the process when the application has no thread any more; returns when the library has none but
+/// this one.
+fn watch() {
+    let mut empty = 0;
+    while running_workers() > 1 {
+        let has_main = is_alive(&Path::new(TASKS).join(std::process::id().to_string()));
+        let has_other = has_main || has_application_thread(Path::new(TASKS));
+        empty = if has_other { 0 } else { empty + 1 };
+        // A second look, in case the list changed while it was read.
+        if empty == 2 {
+            std::process::exit(0);
+        }
+        rest(|| std::thread::sleep(if has_main { MAIN_PAUSE } else { TASKS_PAUSE }));
+    }
+    WATCHED.store(false, Ordering::Release);
+}
+
+/// Whether a thread has not ended. True also if that cannot be found out.
+fn is_alive(task: &Path) -> bool {
+    fs::read_to_string(task.join("status")).map_or(true, |status| Task::of(&status).is_alive)
+}
+
+/// Whether one of these threads belongs to the application. True also if they cannot be listed.
+fn has_application_thread(tasks: &Path) -> bool {
+    let Ok(tasks) = fs::read_dir(tasks) else { return true };
+    tasks.into_iter().any(|task| {
+        let Ok(task) = task else { return true };
+        // A thread of which nothing can be read has ended since.
+        let Ok(status) = fs::read_to_string(task.path().join("status")) else { return false };
+        let task = Task::of(&status);
+        task.is_alive && !task.is_of_library
+    })
+}
+
+/// A thread as proc(5) shows it.
+#[derive(PartialEq, Eq, Debug)]
+struct Task {
+    is_alive: bool,
+    /// Whether the library started it, or the kernel for an io_uring: both have such names, and take no
+    /// signal.
+    is_of_library: bool,
+}
+
+impl Task {
+    /// Reads the lines of a thread's `status`.
+    fn of(status: &str) -> Self {
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.unwrap_or("").trim()
+        };
+        let named = ["ofi-", "iou-"].iter().any(|start| field("Name").starts_with(start));
+        let blocked = u64::from_str_radix(field("SigBlk"), 16).unwrap_or(0);
+        Self {
+            is_alive: !field("State").starts_with(['Z', 'X']),
+            is_of_library: named && blocked & ORDINARY == ORDINARY,
+        }
+    }
+}
+
+/// The signals that have a bit among the first 31 and can be blocked.
+const ORDINARY: u64 = 0x7fff_ffff & !(1 << (libc::SIGKILL - 1)) & !(1 << (libc::SIGSTOP - 1));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(is_alive: bool, is_of_library: bool) -> Task {
+        Task { is_alive, is_of_library }
+    }
+
+    #[test]
+    fn a_thread_is_of_the_library_by_its_name_and_its_blocked_signals() {
+        let status = |name: &str, state: &str, blocked: &str| {
+            Task::of(&format!("Name:\t{name}\nState:\t{state}\nSigPnd:\t0\nSigBlk:\t{blocked}\n"))
+        };
+        let all = "fffffffe7ffbfeff";
+        assert_eq!(status("ofi-tcp", "S (sleeping)", all), task(true, true));
+        assert_eq!(status("iou-wrk-77", "S (sleeping)", "fffffffffffbfeff"), task(true, true));
+        assert_eq!(status("ofi-tcp", "S (sleeping)", "0000000000000000"), task(true, false));
+        assert_eq!(status("server", "R (running)", all), task(true, false));
+        assert_eq!(status("server", "Z (zombie)", "0000000000000000"), task(false, false));
+        assert_eq!(Task::of(""), task(true, false));
+    }
+
+    #[test]
+    fn this_thread_is_one_of_the_application() {
+        assert!(is_alive(&Path::new(TASKS).join(std::process::id().to_string())));
+        assert!(has_application_thread(Path::new(TASKS)));
+        assert!(has_application_thread(Path::new("/proc/self/nothing")));
+    }
+}
