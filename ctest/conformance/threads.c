@@ -1,6 +1,7 @@
 /* FI_THREAD_SAFE: every call from several threads at once. */
 #include "ct.h"
 #include <dirent.h>
+#include <limits.h>
 
 enum { T = 4, N = 400, LEN = 512 };
 
@@ -501,6 +502,148 @@ static void no_thread(int rank)
 	ct_close(&c);
 }
 
+/*
+ * pthread_exit(3): "After the last thread in a process terminates, the process terminates as by calling exit(3) with an exit
+ * status of zero".  A thread of the library is none that the application could end.
+ */
+static void end_main_thread(enum fi_progress progress)
+{
+	pid_t child;
+	int status;
+
+	CHECK((child = fork()) >= 0);
+	if (child == 0) {
+		struct ct c;
+		struct ct_name name = open_progress(&c, FI_MSG, progress);
+		char *b = ct_alloc(&c, 128);
+
+		c.peer = ct_insert(&c, &name);
+		for (int i = 0; i < 100; i++) {
+			POST(&c, fi_recv(c.ep, b, 64, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
+			POST(&c, fi_send(c.ep, b + 64, 64, ct_desc(b), c.peer, CTX(2)));
+			ct_recvd(&c, CTX(1), 64);
+			ct_sent(&c, CTX(2));
+		}
+		pthread_exit(NULL);
+	}
+	EQ(waitpid(child, &status, 0), child);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		SKIP("not offered with this progress");
+	EQ(status, 0);
+}
+static void no_thread_left(int rank)
+{
+	(void)rank;
+	end_main_thread(FI_PROGRESS_MANUAL);
+}
+static void no_thread_left_automatic(int rank)
+{
+	(void)rank;
+	end_main_thread(FI_PROGRESS_AUTO);
+}
+/* The main thread ends first, and the last thread has opened nothing. */
+static void *outlive(void *arg)
+{
+	(void)arg;
+	ct_nap(300);
+	return NULL;
+}
+static void no_thread_left_of_several(int rank)
+{
+	pid_t child;
+	int status;
+
+	(void)rank;
+	CHECK((child = fork()) >= 0);
+	if (child == 0) {
+		struct ct c;
+		pthread_t t;
+
+		open_progress(&c, FI_MSG, FI_PROGRESS_AUTO);
+		CHECK(!pthread_create(&t, NULL, outlive, NULL));
+		pthread_exit(NULL);
+	}
+	EQ(waitpid(child, &status, 0), child);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		SKIP("not offered with this progress");
+	EQ(status, 0);
+}
+
+/* PTHREAD_STACK_MIN is enough for a thread that calls the library; the thread has little on it besides. */
+static struct ct small;
+static char *small_bytes;
+static fi_addr_t small_self;
+enum { SMALL_MOST = 70000 };
+static void small_next(void)
+{
+	struct fi_cq_tagged_entry e;
+	ssize_t r = fi_cq_sread(small.tx, &e, 1, NULL, 1);
+
+	CHECK(r == 1 || r == -FI_EAGAIN);
+	r = fi_cq_read(small.tx, &e, 1);
+	CHECK(r == 1 || r == -FI_EAGAIN);
+}
+static void *use_small_stack(void *arg)
+{
+	struct fi_info *hints = arg, *info;
+	struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_UNSPEC };
+	struct fi_av_attr av = { .type = FI_AV_TABLE };
+	static struct ct_name name;
+
+	EQ(fi_getinfo(CT_VERSION, ct_node(&small.o), NULL, ct_node(&small.o) ? FI_SOURCE : 0, hints, &info), 0);
+	OK(fi_fabric(info->fabric_attr, &small.fabric, NULL));
+	OK(fi_domain(small.fabric, info, &small.domain, NULL));
+	OK(fi_cq_open(small.domain, &cq, &small.tx, NULL));
+	OK(fi_av_open(small.domain, &av, &small.av, NULL));
+	OK(fi_endpoint(small.domain, info, &small.ep, NULL));
+	OK(fi_ep_bind(small.ep, &small.tx->fid, FI_TRANSMIT | FI_RECV));
+	OK(fi_ep_bind(small.ep, &small.av->fid, 0));
+	OK(fi_enable(small.ep));
+	name.n = sizeof name.b;
+	OK(fi_getname(&small.ep->fid, name.b, &name.n));
+	EQ(fi_av_insert(small.av, name.b, 1, &small_self, 0, NULL), 1);
+	for (int i = 0; i < 100; i++) {
+		size_t n = i % 3 ? SMALL_MOST : 9;
+
+		while (fi_trecv(small.ep, small_bytes, SMALL_MOST, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(1)) == -FI_EAGAIN)
+			small_next();
+		while (fi_tinject(small.ep, small_bytes, 8, small_self, 1) == -FI_EAGAIN)
+			small_next();
+		small_next();
+		while (fi_tsend(small.ep, small_bytes + SMALL_MOST, n, NULL, small_self, 2, CTX(2)) == -FI_EAGAIN)
+			small_next();
+		while (fi_trecv(small.ep, small_bytes, SMALL_MOST, NULL, FI_ADDR_UNSPEC, 2, 0, CTX(3)) == -FI_EAGAIN)
+			small_next();
+		small_next();
+	}
+	OK(fi_close(&small.ep->fid));
+	OK(fi_close(&small.av->fid));
+	OK(fi_close(&small.tx->fid));
+	OK(fi_close(&small.domain->fid));
+	OK(fi_close(&small.fabric->fid));
+	fi_freeinfo(info);
+	return NULL;
+}
+static void small_stack(int rank)
+{
+	struct fi_info *hints;
+	pthread_attr_t attr;
+	pthread_t t;
+
+	(void)rank;
+#ifdef __SANITIZE_ADDRESS__
+	SKIP_HERE("AddressSanitizer's frames are larger");
+#endif
+	small.o.caps = FI_TAGGED;
+	hints = ct_hints(&small.o);
+	hints->domain_attr->mr_mode = 0;
+	CHECK((small_bytes = malloc(2 * SMALL_MOST)));
+	CHECK(!pthread_attr_init(&attr));
+	CHECK(!pthread_attr_setstacksize(&attr, PTHREAD_STACK_MIN));
+	CHECK(!pthread_create(&t, &attr, use_small_stack, hints));
+	CHECK(!pthread_join(t, NULL));
+}
+
 static const struct ct_test tests[] = {
 	{ "a condition variable's mutex can be held while looking for entries", look_with_mutex_held, CT_REL },
 	{ "what a thread sends goes out while another sleeps on its queue", left_to_a_sleeper, CT_REL },
@@ -511,6 +654,10 @@ static const struct ct_test tests[] = {
 	{ "FI_OFI_RXM_DATA_AUTO_PROGRESS does the same where nothing is asked for", no_calls_param, CT_RDM | CT_REL },
 	{ "a forked child that makes no call is sent to, written and read with automatic progress", no_calls_of_child, CT_RDM | CT_REL },
 	{ "manual progress has no thread", no_thread, CT_RDM | CT_REL | CT_SOLO },
+	{ "a process with manual progress ends with the last thread of the application", no_thread_left, CT_RDM | CT_REL | CT_SOLO },
+	{ "a process with automatic progress ends with the last thread of the application", no_thread_left_automatic, CT_RDM | CT_REL | CT_SOLO },
+	{ "a process ends with a thread that made no call and outlived the main one", no_thread_left_of_several, CT_RDM | CT_REL | CT_SOLO },
+	{ "a thread opens, transfers and closes with the smallest stack", small_stack, CT_RDM | CT_REL | CT_SOLO },
 	{ "endpoints can be opened and closed in parallel", open_in_parallel, CT_RDM | CT_SOLO },
 	{ "threads that wait on their own queues are woken by their own messages", many_waiters, CT_RDM | CT_SOLO },
 };

@@ -6,7 +6,7 @@
 //! is always of the current generation, whose beginning is that of the older.
 #![allow(clippy::missing_safety_doc, reason = "each is as its manual page, named here, says")]
 use crate::{getinfo, log, open, params, start};
-use core::cell::UnsafeCell;
+use core::cell::{Cell, OnceCell};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use ofi::abi::*;
@@ -227,13 +227,17 @@ pub unsafe extern "C" fn tostr_r(
 /// fi_tostr, fabric(7): the text, until this thread asks for another.
 pub unsafe extern "C" fn tostr(data: *const c_void, datatype: c_enum<fi_type>) -> *mut c_char {
     thread_local! {
-        static BUF: UnsafeCell<[c_char; tostr::BUFFER]> =
-            const { UnsafeCell::new([0; tostr::BUFFER]) };
+        // On the heap: a program that is linked with the library has what is thread-local on each stack.
+        static BUF: OnceCell<Box<[Cell<c_char>]>> = const { OnceCell::new() };
     }
     guard(ptr::null_mut(), || {
-        let buf = BUF.with(UnsafeCell::get);
+        let buf = BUF.try_with(|buf| {
+            buf.get_or_init(|| vec![Cell::new(0); tostr::BUFFER].into()).as_ptr().cast_mut()
+        });
         // SAFETY: the caller's data, and a buffer that only this thread writes to.
-        unsafe { tostr_r(buf.cast(), tostr::BUFFER, data, datatype) }
+        buf.map_or(ptr::null_mut(), |buf| unsafe {
+            tostr_r(buf.cast(), tostr::BUFFER, data, datatype)
+        })
     })
 }
 

@@ -101,6 +101,9 @@ impl LastRecordWait {
     }
 }
 
+/// Most bytes that one call receives while the two ends agree on shared memory.
+const MEETING_PIECE: usize = 8192;
+
 /// Most bytes of a first message that waits for the proof of a secret.
 const FIRST_MAX: usize = 4096;
 
@@ -1039,10 +1042,9 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
                 }
             }
             Course::Meeting => {
-                let mut room = [0; 8192];
-                let most = room.len().min(list.len());
-                let n = self.recv_meeting(&mut room[..most])?;
-                Ok(list.copy_from(0, &room[..n]))
+                let Some(room) = list.room_from(0) else { return Ok(0) };
+                let most = room.len().min(MEETING_PIECE);
+                self.recv_meeting(&mut room[..most])
             }
         }
     }

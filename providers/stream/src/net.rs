@@ -23,9 +23,6 @@ use std::time::Instant;
 /// Most connections that [`Net::send_each`] and [`Net::receive_each`] take at a time.
 pub const MAX_EACH: usize = 16;
 
-/// Bytes that are copied at a time where a link takes no lists.
-const PIECE: usize = 8192;
-
 /// The token of the engine's timer in what [`Net::poll`] reports.
 pub const TIMER_TOKEN: u64 = 2 << 32;
 
@@ -62,47 +59,13 @@ pub trait ByteLink: Debug + Send + 'static {
     /// Sends as many of these bytes as the link takes now; -FI_EAGAIN if it takes none.
     fn send(&self, bytes: &[u8]) -> Result<usize>;
 
-    /// [`ByteLink::recv`] to all the room in a list. By default the bytes are copied once more.
-    fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
-        let (mut room, mut done) = ([0; PIECE], 0);
-        while done < list.len() {
-            let most = room.len().min(list.len() - done);
-            match self.recv(&mut room[..most]) {
-                Ok(n) => {
-                    done += list.copy_from(done, &room[..n]);
-                    if n < most {
-                        break;
-                    }
-                }
-                Err(error) if done == 0 => return Err(error),
-                // What has come is told of first; the error comes again.
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
+    /// Receives as [`ByteLink::recv`] does, into all the room in a list.
+    fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize>;
 
-    /// [`ByteLink::send`] of all the bytes in a list, in this way. By default the bytes are copied
-    /// once more, whatever the way.
+    /// Sends as [`ByteLink::send`] does, all the bytes in a list, in this way.
     /// With [`Way::Uncopied`] the link may read the memory until [`ByteLink::zerocopy_done`] says
     /// that it is done: what is written there meanwhile may be what the other end gets.
-    fn send_list(&self, list: &mut GatherList<'_>, _way: Way) -> Result<usize> {
-        let (mut room, mut done) = ([0; PIECE], 0);
-        while done < list.len() {
-            let n = list.copy_to(done, &mut room);
-            match self.send(&room[..n]) {
-                Ok(sent) => {
-                    done += sent;
-                    if sent < n {
-                        break;
-                    }
-                }
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
+    fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize>;
 
     /// The error with which making the link ended, if it did; an error ends the link. It is asked
     /// for until the first bytes are sent.

@@ -217,6 +217,8 @@ pub struct Queues<B> {
 }
 
 impl<B> Queues<B> {
+    // Inlined: queues are large, and are to be on the stack of a caller once.
+    #[inline(always)]
     fn new(min_multi_recv: usize) -> Self {
         Self {
             posted: Default::default(),
