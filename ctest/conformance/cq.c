@@ -937,6 +937,74 @@ static void counter_arithmetic(int rank)
 	OK(fi_control(&c.txc->fid, FI_SETOPSFLAG, &flags));
 	ct_done(&c);
 }
+/*
+ * fi_cntr(3): "Wait objects allow applications to block until the wait object is signaled, indicating that a counter has reached
+ * a specific threshold", "When an event is added to the event counter, the corresponding wait set will be signaled".
+ */
+static void *change_counter(void *arg)
+{
+	struct fid_cntr **cntr = arg;
+
+	ct_nap(50);
+	OK(fi_cntr_add(cntr[0], 1));
+	ct_nap(50);
+	OK(fi_cntr_set(cntr[0], 5));
+	ct_nap(50);
+	OK(fi_cntr_adderr(cntr[0], 1));
+	return NULL;
+}
+static void changed_counter_wakes(int rank)
+{
+	struct fi_wait_attr w = { .wait_obj = FI_WAIT_UNSPEC };
+	struct fi_cntr_attr by_fd = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_FD };
+	struct fi_cntr_attr by_set = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_SET };
+	struct fid_wait *set;
+	struct fid_cntr *cntr;
+	struct ct c = { .o = { 0 } };
+	pthread_t other;
+	int r, fd = -1;
+
+	(void)rank;
+	c.info = ct_getinfo(&c.o, ct_node(&c.o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0);
+	ct_open_in(&c, NULL);
+	/* a descriptor */
+	r = fi_cntr_open(c.domain, &by_fd, &cntr, NULL);
+	if (r == -FI_ENOSYS)
+		SKIP("no counters with descriptors");
+	OK(r);
+	OK(fi_control(&cntr->fid, FI_GETWAIT, &fd));
+	EQ(pthread_create(&other, NULL, change_counter, &cntr), 0);
+	for (uint64_t before = 0; before < 5;) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		struct fid *f = &cntr->fid;
+
+		if (fi_cntr_read(cntr) != before)
+			before = fi_cntr_read(cntr);
+		else if (!fi_trywait(c.fabric, &f, 1) && fi_cntr_read(cntr) == before)
+			CHECK(poll(&p, 1, -1) == 1 || errno == EINTR);
+	}
+	EQ(pthread_join(other, NULL), 0);
+	EQ(fi_cntr_readerr(cntr), 1);
+	OK(fi_close(&cntr->fid));
+	/* a wait set, and a call that waits for a threshold */
+	OK(fi_wait_open(c.fabric, &w, &set));
+	by_set.wait_set = set;
+	OK(fi_cntr_open(c.domain, &by_set, &cntr, NULL));
+	EQ(pthread_create(&other, NULL, change_counter, &cntr), 0);
+	while (fi_cntr_read(cntr) < 5 || !fi_cntr_readerr(cntr))
+		OK(fi_wait(set, -1));
+	EQ(pthread_join(other, NULL), 0);
+	OK(fi_close(&cntr->fid));
+	OK(fi_close(&set->fid));
+	by_fd.wait_obj = FI_WAIT_UNSPEC;
+	OK(fi_cntr_open(c.domain, &by_fd, &cntr, NULL));
+	EQ(pthread_create(&other, NULL, change_counter, &cntr), 0);
+	OK(fi_cntr_wait(cntr, 5, -1));
+	ERR(fi_cntr_wait(cntr, 6, -1), FI_EAVAIL);
+	EQ(pthread_join(other, NULL), 0);
+	OK(fi_close(&cntr->fid));
+	ct_close(&c);
+}
 static void counter_errors(int rank)
 {
 	struct ct_opt o = { .cntr = 1 };
@@ -1154,6 +1222,7 @@ static const struct ct_test tests[] = {
 	{ "counters count what completed, injects too", counters, 0 },
 	{ "counters of bytes count those of messages", counted_bytes, 0 },
 	{ "counters can be set and added to", counter_arithmetic, 0 },
+	{ "a counter that is changed wakes its wait object", changed_counter_wakes, CT_SOLO },
 	{ "a cancelled receive counts as an error", counter_errors, 0 },
 	{ "add and adderr wake a waiter", counter_wakes, 0 },
 	{ "a queue for which there is no memory is refused", too_large, CT_SOLO },

@@ -833,8 +833,31 @@ static void other_sizes(int rank)
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		every_value(rank, names[i], values);
 }
+/* fi_getinfo(3): with FI_SOURCE node and service are the local address; a peer cannot insert one that stands for all of a host. */
+static void source_by_port(int rank)
+{
+	struct ct_opt o = { 0 };
+	struct fi_info *h = ct_hints(&o), *i = NULL;
+	int loopback = 0;
+
+	(void)rank;
+	only_rxm();
+	OK(fi_getinfo(CT_VERSION, NULL, "7471", FI_SOURCE, h, &i));
+	for (struct fi_info *p = i; p; p = p->next) {
+		const struct sockaddr_in *a = p->src_addr;
+
+		CHECK(a && p->addr_format == FI_SOCKADDR_IN);
+		EQ(a->sin_port, htons(7471));
+		CHECK(a->sin_addr.s_addr != htonl(INADDR_ANY));
+		loopback |= a->sin_addr.s_addr == htonl(INADDR_LOOPBACK);
+	}
+	CHECK(loopback);
+	fi_freeinfo(i);
+	fi_freeinfo(h);
+}
 
 static const struct ct_test tests[] = {
+	{ "a source that is named by its port alone is at each address of the host", source_by_port, CT_RDM | CT_SOLO },
 	{ "a peer of the other byte order may call and send", other_order_calls, CT_RDM },
 	{ "a peer of the other byte order may be called and sent to", other_order_answers, CT_RDM },
 	{ "only peers with the same authorization key talk with each other", keys, CT_RDM | CT_REL },

@@ -786,6 +786,199 @@ static void other_domain(int rank)
 	fi_freeinfo(there.info);
 	ct_close(&here);
 }
+/*
+ * fi_cm(3): "If no service address is specified and a service address has not yet been assigned to the endpoint, then the
+ * provider will allocate a service address and assign it to the endpoint.  If a node or service address is specified, then,
+ * upon successful completion of fi_setname, the endpoint will be assigned the given addressing."
+ */
+static void assigned_name(int rank)
+{
+	struct sockaddr_in none = sin_of("127.0.0.1", 0), *a, *b;
+	struct ct_name first, then;
+	struct ct c;
+	char got = 0;
+
+	ct_ip_only();
+	memset(&c, 0, sizeof c);
+	c.info = ct_getinfo(&c.o, "127.0.0.1", "0", FI_SOURCE);
+	ct_open_in(&c, NULL);
+	OK(fi_endpoint(c.domain, c.info, &c.ep, NULL));
+	OK(fi_setname(&c.ep->fid, &none, sizeof none));
+	first = ct_getname(&c.ep->fid);
+	a = (struct sockaddr_in *)first.b;
+	EQ(a->sin_addr.s_addr, none.sin_addr.s_addr);
+	CHECK(a->sin_port != 0);
+	OK(fi_ep_bind(c.ep, &c.tx->fid, FI_TRANSMIT));
+	OK(fi_ep_bind(c.ep, &c.rx->fid, FI_RECV));
+	OK(fi_ep_bind(c.ep, &c.av->fid, 0));
+	OK(fi_enable(c.ep));
+	then = ct_getname(&c.ep->fid);
+	b = (struct sockaddr_in *)then.b;
+	EQ(b->sin_port, a->sin_port);
+	/* it is where messages come */
+	ct_swap(&c, &then, &first, sizeof first);
+	c.peer = ct_insert(&c, &first);
+	OK(fi_recv(c.ep, &got, 1, NULL, FI_ADDR_UNSPEC, CTX(1)));
+	ct_barrier(&c);
+	POST(&c, fi_send(c.ep, rank ? "b" : "a", 1, NULL, c.peer, CTX(2)));
+	ct_sent(&c, CTX(2));
+	ct_recvd(&c, CTX(1), 1);
+	EQ(got, rank ? 'a' : 'b');
+	ct_done(&c);
+}
+/* The same of endpoints that connect: their peers see the address. */
+static void assigned_caller(int rank)
+{
+	struct sockaddr_in none = sin_of("127.0.0.1", 0);
+	struct ct_name name, to;
+	struct cm_event { struct fi_eq_cm_entry e; char data[64]; } x;
+	struct ct c;
+
+	ct_ip_only();
+	memset(&c, 0, sizeof c);
+	if (rank == 0) {
+		ct_listen(&c);
+		to = ct_getname(&c.pep->fid);
+		ct_send_oob(&to, sizeof to);
+		ct_recv_oob(&c, &name, sizeof name);
+		ct_want_event(&c, FI_CONNREQ, &x.e, sizeof x);
+		EQ(((struct sockaddr_in *)x.e.info->dest_addr)->sin_port, ((struct sockaddr_in *)name.b)->sin_port);
+		OK(fi_reject(c.pep, x.e.info->handle, NULL, 0));
+		fi_freeinfo(x.e.info);
+		ct_barrier(NULL);
+	} else {
+		ct_recv_oob(NULL, &to, sizeof to);
+		ct_prepare(&c, &to);
+		OK(fi_setname(&c.ep->fid, &none, sizeof none));
+		name = ct_getname(&c.ep->fid);
+		CHECK(((struct sockaddr_in *)name.b)->sin_port != 0);
+		ct_send_oob(&name, sizeof name);
+		OK(fi_connect(c.ep, to.b, NULL, 0));
+		ct_barrier(NULL);
+	}
+	ct_close(&c);
+}
+/*
+ * fi_getinfo(3): with FI_SOURCE "node and service are the local address", and node may be null. An endpoint of all addresses
+ * of the host is named by one that peers can use.
+ */
+static void wildcard_name(int rank)
+{
+	struct ct c;
+	struct ct_name mine, theirs;
+	char got = 0;
+
+	ct_ip_only();
+	memset(&c, 0, sizeof c);
+	c.info = ct_getinfo(&c.o, NULL, "0", FI_SOURCE);
+	ct_open_in(&c, NULL);
+	ct_open_ep(&c, c.info);
+	OK(fi_enable(c.ep));
+	mine = ct_getname(&c.ep->fid);
+	CHECK(((struct sockaddr_in *)mine.b)->sin_addr.s_addr != htonl(INADDR_ANY));
+	CHECK(((struct sockaddr_in *)mine.b)->sin_port != 0);
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	c.peer = ct_insert(&c, &theirs);
+	OK(fi_recv(c.ep, &got, 1, NULL, FI_ADDR_UNSPEC, CTX(1)));
+	ct_barrier(&c);
+	POST(&c, fi_send(c.ep, rank ? "b" : "a", 1, NULL, c.peer, CTX(2)));
+	ct_sent(&c, CTX(2));
+	ct_recvd(&c, CTX(1), 1);
+	EQ(got, rank ? 'a' : 'b');
+	ct_done(&c);
+}
+/*
+ * fi_endpoint(3): "If an endpoint is using a shared transmit and/or receive context, the shared contexts must be bound to the
+ * endpoint.  CQs, counters, AV, and shared contexts must be bound to endpoints before they are enabled."
+ */
+static void shared_contexts_bound(int rank)
+{
+	struct fi_info *h, *i = NULL;
+	struct ct_opt o = { 0 };
+	struct fid_ep *srx;
+	struct ct c;
+
+	(void)rank;
+	h = ct_hints(&o);
+	h->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+	if (fi_getinfo(CT_VERSION, ct_node(&o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0, h, &i) == -FI_ENODATA)
+		SKIP("no shared receive contexts");
+	fi_freeinfo(h);
+	CHECK(i != NULL);
+	memset(&c, 0, sizeof c);
+	c.info = i;
+	ct_open_in(&c, NULL);
+	ct_open_eq(&c);
+	OK(fi_endpoint(c.domain, c.info, &c.ep, NULL));
+	OK(fi_ep_bind(c.ep, &c.eq->fid, 0));
+	OK(fi_ep_bind(c.ep, &c.tx->fid, FI_TRANSMIT));
+	OK(fi_ep_bind(c.ep, &c.rx->fid, FI_RECV));
+	if (c.av)
+		OK(fi_ep_bind(c.ep, &c.av->fid, 0));
+	CHECK(fi_enable(c.ep) < 0);
+	OK(fi_srx_context(c.domain, c.info->rx_attr, &srx, NULL));
+	OK(fi_ep_bind(c.ep, &srx->fid, 0));
+	OK(fi_enable(c.ep));
+	OK(fi_close(&c.ep->fid));
+	c.ep = NULL;
+	OK(fi_close(&srx->fid));
+	ct_close(&c);
+}
+/* fi_endpoint(3), FI_SETOPSFLAG: "Valid control flags are defined below." fi_errno(3): "FI_EBADFLAGS: Flags not supported". */
+static void unknown_op_flags(int rank)
+{
+	uint64_t unknown = 1ULL << 62, f;
+	struct iovec v;
+	struct fi_msg m = { .msg_iov = &v, .iov_count = 1 };
+	struct fi_msg_tagged t = { .msg_iov = &v, .iov_count = 1 };
+	struct ct c;
+	char b[8];
+
+	(void)rank;
+	v.iov_base = b;
+	v.iov_len = sizeof b;
+	ct_open(&c, NULL);
+	m.addr = t.addr = c.peer;
+	ERR(fi_sendmsg(c.ep, &m, unknown), FI_EBADFLAGS);
+	ERR(fi_recvmsg(c.ep, &m, unknown), FI_EBADFLAGS);
+	if (c.info->caps & FI_TAGGED) {
+		ERR(fi_tsendmsg(c.ep, &t, unknown), FI_EBADFLAGS);
+		ERR(fi_trecvmsg(c.ep, &t, unknown), FI_EBADFLAGS);
+	}
+	f = FI_TRANSMIT | unknown;
+	ERR(fi_control(&c.ep->fid, FI_SETOPSFLAG, &f), FI_EBADFLAGS);
+	f = FI_RECV | unknown;
+	ERR(fi_control(&c.ep->fid, FI_SETOPSFLAG, &f), FI_EBADFLAGS);
+	f = FI_RECV | FI_TRANSMIT;
+	ERR(fi_control(&c.ep->fid, FI_SETOPSFLAG, &f), FI_EINVAL);
+	f = FI_TRANSMIT;
+	OK(fi_control(&c.ep->fid, FI_GETOPSFLAG, &f));
+	CHECK(!(f & unknown));
+	ct_done(&c);
+}
+/*
+ * fi_av(3): "Applications may also pass in an FI_ADDR_STR formatted address as the node parameter. In such cases, the service
+ * parameter must be NULL."
+ */
+static void av_string_node(int rank)
+{
+	struct ct c;
+	struct sockaddr_in b;
+	size_t n = sizeof b;
+	fi_addr_t f;
+
+	(void)rank;
+	ct_ip_only();
+	open_av(&c, FI_AV_TABLE, 8);
+	EQ(fi_av_insertsvc(c.av, "fi_sockaddr_in://127.0.0.1:8001", NULL, &f, 0, NULL), 1);
+	OK(fi_av_lookup(c.av, f, &b, &n));
+	EQ(n, sizeof b);
+	EQ(b.sin_port, htons(8001));
+	EQ(b.sin_addr.s_addr, htonl(INADDR_LOOPBACK));
+	CHECK(fi_av_insertsvc(c.av, "127.0.0.1", NULL, &f, 0, NULL) < 0);
+	CHECK(fi_av_insertsvc(c.av, NULL, NULL, &f, 0, NULL) < 0);
+	ct_close(&c);
+}
 
 static const struct ct_test tests[] = {
 	{ "fi_getinfo without hints lists whole records", getinfo_basics, CT_SOLO },
@@ -796,6 +989,7 @@ static const struct ct_test tests[] = {
 	{ "an FI_AV_MAP keeps, finds, counts and forgets addresses", av_map, CT_SOLO | CT_RDM },
 	{ "a bad address fails alone and tells why", av_bad, CT_SOLO | CT_RDM },
 	{ "insertsvc and insertsym resolve names and count up", av_service, CT_SOLO | CT_RDM },
+	{ "insertsvc takes an address string in place of node and service", av_string_node, CT_SOLO | CT_RDM },
 	{ "fi_enable names what is not bound", enable_errors, CT_SOLO | CT_RDM },
 	{ "what belongs to another domain is not bound to an endpoint", other_domain, CT_SOLO },
 	{ "a provider that uses no authorization keys refuses them", refused_keys, CT_SOLO },
@@ -804,7 +998,12 @@ static const struct ct_test tests[] = {
 	{ "an endpoint that is not enabled refuses transfers", before_enable, CT_SOLO },
 	{ "endpoint options are kept and unknown ones refused", options, CT_RDM },
 	{ "operation flags can be read and set", op_flags, 0 },
+	{ "flags that no call knows are refused, also as defaults", unknown_op_flags, 0 },
 	{ "an endpoint tells its own address", rdm_name, CT_SOLO | CT_RDM },
+	{ "fi_setname assigns an address before the endpoint is enabled", assigned_name, CT_RDM },
+	{ "fi_setname assigns the address that a connection comes from", assigned_caller, CT_MSG },
+	{ "an endpoint of all addresses of the host has a name that peers can use", wildcard_name, CT_RDM },
+	{ "an endpoint is not enabled without the shared contexts that its info has", shared_contexts_bound, CT_SOLO },
 	{ "missing and unknown arguments are refused", null_arguments, CT_SOLO },
 	{ "flags of calls that have none are passed over", idle_flags, CT_SOLO },
 	{ "opening and closing leaks no descriptor", reopen, 0 },

@@ -141,7 +141,7 @@ impl IpEnds {
             // No route there now; the provider may still be opened.
             return Ok(vec![Iface::nowhere(prov.name)]);
         }
-        let ifaces = usable(Iface::all(), prov);
+        let ifaces = usable(Iface::all(), prov.iface, prov.report);
         if ifaces.is_empty() {
             (prov.report)("refused: no network interface is up, not even the loopback");
             return Err(Error::NODATA);
@@ -167,6 +167,36 @@ impl IpEnds {
 pub fn interfaces() -> Vec<(String, SocketAddr)> {
     let all = Iface::all().into_iter();
     all.filter_map(|iface| Some((iface.name, iface.addr?))).collect()
+}
+
+/// An address by which peers can call a socket that is bound to this one: where that is the address of all
+/// interfaces, the address of the best interface of its family.
+pub fn address_for_peers(bound: SocketAddr) -> SocketAddr {
+    if !bound.ip().is_unspecified() {
+        return bound;
+    }
+    let ours = usable(Iface::all(), None, &|_| {}).into_iter().filter_map(|iface| iface.addr);
+    match best_of_family(ours, &bound) {
+        Some(mut addr) => {
+            addr.set_port(bound.port());
+            addr
+        }
+        None => bound,
+    }
+}
+
+/// The first of these addresses that is of the same family and can be used without naming an interface, if
+/// there is one, or else the first of the family.
+fn best_of_family(
+    addrs: impl Iterator<Item = SocketAddr> + Clone,
+    like: &SocketAddr,
+) -> Option<SocketAddr> {
+    let mut family = addrs.filter(|addr| addr.is_ipv4() == like.is_ipv4());
+    let is_global = |addr: &SocketAddr| match addr {
+        SocketAddr::V4(_) => true,
+        SocketAddr::V6(addr) => !addr.ip().is_unicast_link_local(),
+    };
+    family.clone().find(is_global).or_else(|| family.next())
 }
 
 /// An address in hints: a socket address, or a string if they say so.
@@ -378,14 +408,14 @@ fn sock_len(addr: &libc::sockaddr) -> Option<usize> {
 /// The interfaces to offer, best first: by speed, IPv4 before IPv6, what the
 /// system lists last first; loopback behind all others, and of its addresses
 /// only the well-known ones.
-fn usable(all: Vec<Iface>, prov: &IpProvider<'_>) -> Vec<Iface> {
-    if let Some(wanted) = prov.iface {
+fn usable(all: Vec<Iface>, wanted: Option<&str>, report: &dyn Fn(&str)) -> Vec<Iface> {
+    if let Some(wanted) = wanted {
         let named: Vec<_> =
             all.iter().rev().filter(|iface| iface.name == wanted).cloned().collect();
         if !named.is_empty() {
             return ranked(named);
         }
-        (prov.report)(&format!("interface {wanted} is not up or has no address; using all others"));
+        report(&format!("interface {wanted} is not up or has no address; using all others"));
     }
     let is_loopback = |iface: &&Iface| iface.addr.is_some_and(|addr| is_the_loopback(addr.ip()));
     let others = all
@@ -480,6 +510,25 @@ mod tests {
             addr.and_then(addr::from_sock).map_or(String::new(), |addr| addr.to_string())
         };
         chain.unwrap().iter().map(|info| (text(info.src_addr()), text(info.dest_addr()))).collect()
+    }
+
+    #[test]
+    fn a_wildcard_address_is_named_by_the_best_one_of_its_family() {
+        let addrs = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let ours: Vec<SocketAddr> =
+            addrs(&["[fe80::1]:0", "192.0.2.1:0", "[2001:db8::1]:0", "127.0.0.1:0", "[::1]:0"]);
+        let best = |like: &str| best_of_family(ours.iter().copied(), &like.parse().unwrap());
+        assert_eq!(best("0.0.0.0:1"), Some(ours[1]));
+        assert_eq!(best("[::]:1"), Some(ours[2]));
+        assert_eq!(
+            best_of_family(ours[..1].iter().copied(), &"[::]:1".parse().unwrap()),
+            Some(ours[0])
+        );
+        assert_eq!(best_of_family(ours[..1].iter().copied(), &"0.0.0.0:1".parse().unwrap()), None);
+        let bound = "192.0.2.7:5".parse().unwrap();
+        assert_eq!(address_for_peers(bound), bound);
+        let named = address_for_peers("0.0.0.0:5".parse().unwrap());
+        assert_eq!(named.port(), 5);
     }
 
     #[test]

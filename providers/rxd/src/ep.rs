@@ -125,6 +125,6 @@ impl RdmEngine for RxdEngine {
     }
 
     fn setname(&self, ep: u32, name: &[u8]) -> Result {
-        self.lock().ep(ep).set_local(name)
+        self.set_name(ep, name)
     }
 }

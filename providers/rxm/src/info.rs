@@ -5,6 +5,7 @@ use crate::provider::{RXM, RXM_NAME};
 use crate::wire::{HEADER_LEN, MAX_KEY_LEN};
 use core::ffi::c_int;
 use ofi_provider::abi::*;
+use ofi_provider::addr::Addr;
 use ofi_provider::buffered;
 use ofi_provider::contexts::MAX_CONTEXTS;
 use ofi_provider::core_provider;
@@ -368,7 +369,10 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         None => flags,
     };
     let asked = InfoQuery { version: core_version(api), flags, ..*query };
-    let cores = find_cores(&asked, core_hints(hints)?)?;
+    let mut cores = find_cores(&asked, core_hints(hints)?)?;
+    if let Some(port) = open_source(&asked, &cores) {
+        cores = at_each_interface(&asked, hints, port)?;
+    }
     let lists = hints.is_none_or(|hints| hints.caps() == 0);
     let (mut chain, mut collective) = (InfoChain::new(), InfoChain::new());
     for core in cores.iter() {
@@ -385,6 +389,33 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     }
     chain.append(collective);
     if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
+}
+
+/// The port of a program that names a source by its port alone, where the cores answer with the address of all
+/// interfaces, by which no peer can call.
+fn open_source(query: &InfoQuery<'_>, cores: &InfoChain) -> Option<u16> {
+    if query.flags & FI_SOURCE == 0 || query.node.is_some() {
+        return None;
+    }
+    let source = Addr::from_bytes(cores.iter().next()?.src_addr()?).ok()?;
+    source.is_any().then(|| source.port())
+}
+
+/// The cores at each address of this host, with this port.
+fn at_each_interface(
+    query: &InfoQuery<'_>,
+    hints: Option<InfoRef<'_>>,
+    port: u16,
+) -> Result<InfoChain> {
+    let flags = query.flags & !FI_SOURCE;
+    let unbound = InfoQuery { service: None, flags, ..*query };
+    let mut cores = find_cores(&unbound, core_hints(hints)?)?;
+    for core in cores.iter_mut() {
+        let Some(source) = core.as_ref().src_addr() else { continue };
+        let source = Addr::from_bytes(source)?.at_port(port);
+        core.set_src_addr(Some(&source.to_bytes()))?;
+    }
+    Ok(cores)
 }
 
 /// The core providers that do for `hints` and the addresses of `query`, with a transmit size as large as there is, up

@@ -303,6 +303,15 @@ impl Addr {
         }
     }
 
+    /// The address by which peers can call an endpoint of this one: an IP address of all interfaces
+    /// gives way to that of the best interface.
+    pub fn name_for_peers(&self) -> Self {
+        match self {
+            Self::Ip(addr) => Self::Ip(ofi::info::address_for_peers(*addr)),
+            other => other.clone(),
+        }
+    }
+
     /// Whether the address is that of an InfiniBand port.
     pub fn is_ib(&self) -> bool {
         matches!(self, Self::Ib(_))

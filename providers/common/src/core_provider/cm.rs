@@ -3,6 +3,7 @@ use super::{CoreFabric, CoreWaitSet, bind, call, close, code, control, take_info
 use crate::abi::{
     self, fi_eq_attr, fi_eq_cm_entry, fi_eq_err_entry, fi_wait_obj, fid, fid_eq, fid_pep,
 };
+use crate::addr::Addr;
 use crate::boundary::Uncancelled;
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
@@ -194,11 +195,12 @@ impl Drop for CoreEq {
     }
 }
 
-/// A core provider's passive endpoint, which listens.
+/// A core provider's passive endpoint.
 #[derive(Debug)]
 pub struct Passive {
     raw: NonNull<fid_pep>,
-    eq: Arc<CoreEq>,
+    /// Where requests go, of one that listens.
+    eq: Option<Arc<CoreEq>>,
     _fabric: Arc<CoreFabric>,
 }
 
@@ -210,6 +212,29 @@ unsafe impl Sync for Passive {}
 impl Passive {
     /// Listens at the source address of `info`; requests go to `eq`.
     pub fn listen(fabric: &Arc<CoreFabric>, info: &InfoBuf, eq: &Arc<CoreEq>) -> Result<Self> {
+        let mut pep = Self::open(fabric, info)?;
+        // SAFETY: both are open, and of one fabric.
+        unsafe {
+            bind(pep.fid(), eq.fid(), 0)?;
+            pep.eq = Some(eq.clone());
+            code(call!(pep.raw.as_ref().cm, listen)(pep.raw.as_ptr()))?;
+        }
+        Ok(pep)
+    }
+
+    /// Takes an address without listening at it; a port that it leaves open is allocated.
+    pub fn reserve(fabric: &Arc<CoreFabric>, info: &InfoBuf, addr: &Addr) -> Result<Self> {
+        let pep = Self::open(fabric, info)?;
+        let mut name = addr.to_bytes();
+        // SAFETY: open; the core only reads the address, during the call.
+        unsafe {
+            let setname = call!(pep.raw.as_ref().cm, setname);
+            code(setname(pep.fid(), name.as_mut_ptr().cast(), name.len()))?;
+        }
+        Ok(pep)
+    }
+
+    fn open(fabric: &Arc<CoreFabric>, info: &InfoBuf) -> Result<Self> {
         let mut raw: *mut fid_pep = ptr::null_mut();
         // SAFETY: the fabric is open; the core only reads the info, during the call.
         let raw = unsafe {
@@ -218,13 +243,7 @@ impl Passive {
             code(open(fabric.0.as_ptr(), info, &mut raw, ptr::null_mut()))?;
             NonNull::new(raw).ok_or(Error::OTHER)?
         };
-        let pep = Self { raw, eq: eq.clone(), _fabric: fabric.clone() };
-        // SAFETY: both are open, and of one fabric.
-        unsafe {
-            bind(pep.fid(), pep.eq.fid(), 0)?;
-            code(call!(pep.raw.as_ref().cm, listen)(pep.raw.as_ptr()))?;
-        }
-        Ok(pep)
+        Ok(Self { raw, eq: None, _fabric: fabric.clone() })
     }
 
     fn fid(&self) -> *mut fid {

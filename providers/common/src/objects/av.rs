@@ -760,8 +760,15 @@ unsafe extern "C" fn insertsvc(
             // No name service knows queue pairs, ports of theirs, or names of endpoints.
             return Err(Error::NOSYS);
         }
-        let (Some(node), Some(service)) = (node, service) else { return Err(Error::INVAL) };
-        let first = addr::resolve(node, service, av.format).map(Addr::Ip);
+        let first = match (node, service) {
+            (Some(node), Some(service)) => addr::resolve(node, service, av.format).map(Addr::Ip),
+            // An address string (FI_ADDR_STR) has the port as well.
+            (Some(node), None) => {
+                let addr = Addr::from_hints(node.as_bytes(), abi::FI_ADDR_STR as u32)?;
+                if addr.is_of(av.format) { Ok(addr) } else { Err(Error::INVAL) }
+            }
+            (None, _) => return Err(Error::INVAL),
+        };
         // SAFETY: `out` and `context` are the caller's, for one entry.
         unsafe { av.insert_all(std::iter::once(first), out, flags, context) }
     })

@@ -172,7 +172,7 @@ impl Net for Sockets {
             socket.set_nodelay();
         }
         socket.set_connect_timeout(CONNECT_TIMEOUT);
-        if local.is_ipv4() == to.is_ipv4() && !local.ip().is_unspecified() {
+        if local.is_ipv4() == to.is_ipv4() && (keep_port || !local.ip().is_unspecified()) {
             // Peers know the endpoint by its own address, so the connection comes from there.
             if keep_port {
                 socket.bind_listener(local, None)?;

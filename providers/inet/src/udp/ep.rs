@@ -463,7 +463,7 @@ impl Atomic for UdpEp {}
 
 impl Cm for UdpEp {
     fn getname(&self) -> Result<Vec<u8>> {
-        self.receiver.socket.name()
+        Ok(Addr::from_bytes(&self.receiver.socket.name()?)?.name_for_peers().to_bytes())
     }
 
     fn setname(&self, name: &[u8]) -> Result {

@@ -68,6 +68,8 @@ pub(crate) struct RxdEngineEp {
     pub(super) limits: RxdLimits,
     pub(super) identity: RxdIdentity,
     pub(super) port: Option<Box<dyn PacketPort>>,
+    /// What is to carry the packets, opened when the endpoint was assigned its address (fi_setname).
+    bound: Option<Box<dyn PacketPort>>,
     /// Where transfers are reported. Receives, and what peers do to our memory, are reported by the
     /// inbox.
     pub(super) ledger: TxLedger,
@@ -126,6 +128,7 @@ impl RxdEngineEp {
             limits,
             identity,
             port: None,
+            bound: None,
             ledger: TxLedger::default(),
             av: None,
             peers: PeerTable::default(),
@@ -168,10 +171,18 @@ impl RxdEngineEp {
     ) -> Result<Option<RawFd>> {
         self.bind(bindings);
         self.av.clone_from(&bindings.av);
-        self.identity.local = Addr::read(self.limits.format, &port.name()?)?;
+        self.identity.local = self.address_of(&*port)?;
         let fd = port.fd();
         self.port = Some(port);
         Ok(fd)
+    }
+
+    /// The own address once packets come by this port.
+    fn address_of(&self, port: &dyn PacketPort) -> Result<Addr> {
+        let name = Addr::read(self.limits.format, &port.name()?)?;
+        let local = &self.identity.local;
+        // The core names an address that peers can use; packets may come from another one.
+        Ok(if local.is_any() { local.at_port(name.port()) } else { name })
     }
 
     /// Takes over what is bound to the endpoint.
@@ -187,16 +198,32 @@ impl RxdEngineEp {
 
     /// The endpoint's own address.
     pub(crate) fn name(&self) -> Result<Vec<u8>> {
-        Ok(self.identity.local.to_bytes())
+        Ok(self.identity.local.name_for_peers().to_bytes())
     }
 
-    /// Sets the endpoint's own address, before it is enabled.
-    pub(crate) fn set_local(&mut self, name: &[u8]) -> Result {
+    /// Sets the endpoint's own address, before it is enabled. An IP address is assigned now: `open` is called for what
+    /// carries the packets, so that the endpoint's name is the one that peers call.
+    pub(super) fn set_local(
+        &mut self,
+        name: &[u8],
+        open: impl FnOnce(&Addr) -> Result<Box<dyn PacketPort>>,
+    ) -> Result {
         if self.port.is_some() {
             return Err(Error::OPBADSTATE);
         }
+        self.bound = None;
         self.identity.local = Addr::read(self.limits.format, name)?;
+        if self.identity.local.ip().is_ok() {
+            let port = open(&self.identity.local)?;
+            self.identity.local = self.address_of(&*port)?;
+            self.bound = Some(port);
+        }
         Ok(())
+    }
+
+    /// What carries the packets of the address that was set, if it was opened then.
+    pub(super) fn take_bound(&mut self) -> Option<Box<dyn PacketPort>> {
+        self.bound.take()
     }
 
     /// How many more transfers may be started.

@@ -211,12 +211,20 @@ impl RxdEngine {
     pub(crate) fn enable(&self, ep: u32, bindings: &Bindings) -> Result {
         let mut state = self.lock();
         let ep = state.ep(ep);
-        let port = self.ports.open(ep.local())?;
+        let port = match ep.take_bound() {
+            Some(port) => port,
+            None => self.ports.open(ep.local())?,
+        };
         let fd = ep.enable(bindings, port)?;
         match fd {
             Some(fd) => self.epoll.add(fd, 0, Interest::READ),
             None => Ok(()),
         }
+    }
+
+    /// Sets the address of an endpoint that is not enabled.
+    pub(crate) fn set_name(&self, ep: u32, name: &[u8]) -> Result {
+        self.lock().ep(ep).set_local(name, |local| self.ports.open(local))
     }
 
     /// Whether peers have not acknowledged what the application takes for delivered, or answers to

@@ -74,6 +74,8 @@ pub(crate) struct RxmEngineEp {
     pub(super) common: Arc<Common>,
     pub(super) identity: RxmIdentity,
     pub(super) core: Option<RxmCore>,
+    /// Has the address that the endpoint was assigned (fi_setname), until the endpoint listens.
+    bound: Option<core_provider::Passive>,
     /// Where transfers are reported. Receives, and what peers do to our memory, are reported by the
     /// inbox.
     pub(super) ledger: TxLedger,
@@ -166,6 +168,7 @@ impl RxmEngineEp {
             common,
             identity,
             core: None,
+            bound: None,
             ledger: TxLedger::default(),
             counted: [0; 2],
             av: None,
@@ -259,7 +262,7 @@ impl RxmEngineEp {
         info.set_src_addr(Some(&self.identity.local.to_bytes()))?;
         let mut pep = None;
         if listens {
-            let new = core_provider::Passive::listen(fabric, &info, &eq)?;
+            let new = self.listen(fabric, &info, &eq)?;
             self.identity.local = Addr::from_bytes(&new.name()?)?;
             pep = Some(new);
         }
@@ -297,6 +300,24 @@ impl RxmEngineEp {
         Ok(self.fds())
     }
 
+    /// The core's passive endpoint for calls.
+    fn listen(
+        &mut self,
+        fabric: &Arc<core_provider::CoreFabric>,
+        info: &ofi_provider::info::InfoBuf,
+        eq: &Arc<core_provider::CoreEq>,
+    ) -> Result<core_provider::Passive> {
+        // The port that is kept stays so until another one listens at it, where the core knows that.
+        let kept = self.bound.take();
+        match core_provider::Passive::listen(fabric, info, eq) {
+            Err(Error::ADDRINUSE) if kept.is_some() => {
+                drop(kept);
+                core_provider::Passive::listen(fabric, info, eq)
+            }
+            made => made,
+        }
+    }
+
     /// The core's receive context that all connections share, if it is wanted and the core has one.
     /// `info` is changed accordingly.
     fn open_srx(
@@ -330,13 +351,24 @@ impl RxmEngineEp {
 
     /// The endpoint's own address.
     pub(crate) fn name(&self) -> Result<Vec<u8>> {
-        Ok(self.identity.local.to_bytes())
+        Ok(self.identity.local.name_for_peers().to_bytes())
     }
 
-    /// Sets the endpoint's own address, before it listens.
-    pub(crate) fn set_local(&mut self, local: Addr) -> Result {
+    /// Sets the endpoint's own address, before it listens. The core assigns it now, if it can, with a port where that
+    /// is left open, so that the endpoint's name is the one that peers call.
+    pub(crate) fn set_local(&mut self, mut local: Addr) -> Result {
         if self.core.is_some() {
             return Err(Error::OPBADSTATE);
+        }
+        self.bound = None;
+        let fabric = self.common.domain.fabric();
+        match core_provider::Passive::reserve(fabric, &self.common.info, &local) {
+            Ok(kept) => {
+                local = Addr::from_bytes(&kept.name()?)?;
+                self.bound = Some(kept);
+            }
+            Err(Error::NOSYS) => {}
+            Err(error) => return Err(error),
         }
         self.identity.local = local;
         Ok(())

@@ -196,17 +196,21 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
     }
 
     fn getname(&self, ep: u32) -> Result<Vec<u8>> {
-        Ok(self.lock().ep(ep).local().to_own_bytes())
+        let mut state = self.lock();
+        let ep = state.ep(ep);
+        match ep.kind() {
+            StreamEpKind::Rdm => Ok(ep.local().name_for_peers().to_own_bytes()),
+            StreamEpKind::Msg | StreamEpKind::Srx => Ok(ep.local().to_own_bytes()),
+        }
     }
 
     fn setname(&self, ep: u32, name: &[u8]) -> Result {
         let mut state = self.lock();
-        if state.is_listening(ep) {
+        if state.is_listening(ep) || state.connected_link(ep).is_some() {
             // Peers may know the address already.
             return Err(Error::BUSY);
         }
         let addr = Addr::told(state.ep(ep).local().format(), name)?;
-        state.ep(ep).set_local(addr);
-        Ok(())
+        state.set_address(ep, addr)
     }
 }

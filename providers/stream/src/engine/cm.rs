@@ -320,10 +320,29 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
+    /// Sets the address of an endpoint that neither listens nor is connected. An IP address is assigned now, with a
+    /// port if it leaves that open, so that the endpoint's name is the one that peers call, or see calls from.
+    pub(crate) fn set_address(&mut self, ep_id: u32, addr: Addr) -> Result {
+        self.bound.remove(&ep_id);
+        let identity = &mut self.eps[ep_id].identity;
+        if addr.ip().is_err() || identity.kind == StreamEpKind::Srx {
+            identity.local = addr;
+            return Ok(());
+        }
+        let (listener, local) = self.net.bind_as(identity.secret.as_ref(), &addr)?;
+        identity.local = local;
+        identity.keep_port = identity.kind == StreamEpKind::Msg;
+        self.bound.insert(ep_id, listener);
+        Ok(())
+    }
+
     /// Starts listening for RDM peers.
     pub(crate) fn listen(&mut self, ep_id: u32) -> Result {
         let identity = &self.eps[ep_id].identity;
-        let (listener, local) = self.net.bind_as(identity.secret.as_ref(), &identity.local)?;
+        let (listener, local) = match self.bound.remove(&ep_id) {
+            Some(listener) => (listener, identity.local.clone()),
+            None => self.net.bind_as(identity.secret.as_ref(), &identity.local)?,
+        };
         listener.listen(BACKLOG)?;
         let token = TOKEN_LISTENER | u64::from(ep_id);
         self.net.poller().add(listener.id(), token, Interest::READ)?;
@@ -1233,6 +1252,7 @@ impl<N: Net> StreamState<N> {
         self.eps[ep_id].inbox.leave();
         self.cancel_all(ep_id);
         self.fail_parked(ep_id);
+        self.bound.remove(&ep_id);
         if let Some((listener, _)) = self.listeners.remove(&ep_id) {
             self.net.poller().remove(listener.id());
         }

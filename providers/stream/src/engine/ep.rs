@@ -281,11 +281,6 @@ impl StreamEngineEp {
         &self.identity.local
     }
 
-    /// Sets the endpoint's own address, before it listens.
-    pub(crate) fn set_local(&mut self, local: Addr) {
-        self.identity.local = local;
-    }
-
     /// How many more transfers may be started: tx_attr.size less those under way.
     pub(crate) fn tx_left(&self) -> usize {
         self.identity.attr.tx_size.saturating_sub(self.tx_pending)

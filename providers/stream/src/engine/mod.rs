@@ -167,6 +167,7 @@ impl<N: Net> StreamEngine<N> {
             conns: Slab::default(),
             eps: Slab::default(),
             listeners: HashMap::new(),
+            bound: HashMap::new(),
             hot: Vec::with_capacity(MAX_HOT),
             local: Vec::new(),
             sleepers: Sleepers::default(),

@@ -35,6 +35,8 @@ pub struct StreamState<N: Net> {
     pub(super) eps: Slab<StreamEngineEp>,
     /// Where peers call the endpoints, by the endpoints' numbers.
     pub(super) listeners: HashMap<u32, (N::Listener, Door)>,
+    /// Sockets that have the addresses which endpoints were assigned (fi_setname), until the endpoints listen.
+    pub(super) bound: HashMap<u32, N::Listener>,
     /// Connections that moved lately; one alone is looked at in every turn.
     pub(super) hot: Vec<u32>,
     /// Connections that hear through memory ([`ByteLink::hears_locally`]) and moved lately: they are

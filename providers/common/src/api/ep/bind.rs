@@ -283,6 +283,7 @@ impl<E: Endpoint> EpFid<E> {
         }
         let bindings = self.bindings().clone();
         let srx = self.srx().clone();
+        self.check_shared_contexts(srx.is_some())?;
         if let Some(srx) = &srx {
             let own = bindings.ledger.rx.cq.iter().map(|cq| (self.shared.place(), cq.clone()));
             srx.change_sharers(|sharers| sharers.extend(own))?;
@@ -314,6 +315,18 @@ impl<E: Endpoint> EpFid<E> {
         self.shared.enabled.store(true, Ordering::Release);
         self.use_transfer_tables();
         self.shared.hear_of_groups()
+    }
+}
+
+impl<E: Endpoint> EpFid<E> {
+    /// Checks that the shared contexts are bound that the endpoint's info has it use (fi_endpoint(3)).
+    fn check_shared_contexts(&self, has_srx: bool) -> Result {
+        let [tx, rx] = self.shared.shares;
+        let imports = self.shared.imports.load(Ordering::Acquire);
+        if (tx && !self.shared.has_stx()) || (rx && !has_srx && !imports) {
+            return Err(Error::INVAL);
+        }
+        Ok(())
     }
 }
 
@@ -361,6 +374,10 @@ impl<E> EpShared<E> {
         stx.add_user();
         *slot = Some(stx);
         Ok(())
+    }
+
+    fn has_stx(&self) -> bool {
+        self.stx.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_some()
     }
 }
 

@@ -63,6 +63,9 @@ impl<E: Endpoint> EpFid<E> {
             _ => return Err(Error::INVAL),
         };
         if set {
+            let known = if which == abi::FI_RECV { RX_FLAGS } else { TX_FLAGS };
+            let multicast = self.shared.caps & abi::FI_MULTICAST;
+            self.only_triggered(*flags & !(which | known | multicast))?;
             let msg = if which == abi::FI_RECV { &self.rx_msg_flags } else { &self.tx_msg_flags };
             // Without selective completion every success is reported.
             let always = msg.load(Ordering::Relaxed) & ALWAYS;

@@ -17,7 +17,7 @@ use super::stx::Stx;
 use super::{Endpoint, RxAttr, refusing};
 use crate::abi::{
     self, FI_CLASS_EP, FI_CLASS_RX_CTX, FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_TX_CTX,
-    fi_ep_type, fi_ops, fi_ops_msg, fi_ops_tagged, fid, fid_ep,
+    FI_SHARED_CONTEXT, fi_ep_type, fi_ops, fi_ops_msg, fi_ops_tagged, fid, fid_ep,
 };
 use crate::boundary::answer;
 use crate::buf::SegmentLimit;
@@ -90,6 +90,8 @@ pub(super) struct Parts<E> {
     pub(super) role: Role,
     pub(super) caps: u64,
     pub(super) ep_type: fi_ep_type,
+    /// Whether the info has the endpoint use shared contexts, to transmit and to receive.
+    pub(super) shares: [bool; 2],
     /// The endpoint has buffered receives, whose messages are claimed and discarded (fi_msg(3)
     /// of 1.x).
     pub(super) buffered: bool,
@@ -221,6 +223,9 @@ impl<E: Endpoint> EpFid<E> {
                 role: Role::Endpoint,
                 caps: info.caps(),
                 ep_type,
+                shares: info.ep().map_or([false; 2], |ep| {
+                    [ep.tx_ctx_cnt, ep.rx_ctx_cnt].map(|count| count == FI_SHARED_CONTEXT)
+                }),
                 buffered: E::BUFFERS && variable::is_asked(info, ground.api_version),
                 tx_defaults: info.tx().map_or(0, |tx| tx.op_flags & !OWN_FLAGS),
                 rx_defaults: info.rx().map_or(0, |rx| rx.op_flags & !OWN_FLAGS),
@@ -248,6 +253,7 @@ impl<E: Endpoint> EpFid<E> {
                 role: Role::Srx,
                 caps: if rx.caps & both == 0 { both } else { rx.caps & both },
                 ep_type: fi_ep_type::FI_EP_UNSPEC,
+                shares: [false; 2],
                 buffered: false,
                 tx_defaults: 0,
                 rx_defaults: rx.op_flags & !OWN_FLAGS,
