@@ -163,7 +163,8 @@ fn check_ep(no: &mut Refusals, api: u32, offer: &ProviderOffer, hints: InfoRef<'
     if want.protocol != 0 && want.protocol != have.protocol {
         no.add("ep_attr->protocol", tostr::protocol(want.protocol), tostr::protocol(have.protocol));
     }
-    if want.protocol_version != 0 && want.protocol_version != have.protocol_version {
+    // An endpoint of a newer version of a protocol talks with those of older ones.
+    if want.protocol_version > have.protocol_version {
         no.add("ep_attr->protocol_version", want.protocol_version, have.protocol_version);
     }
     no.at_least("ep_attr->max_msg_size", want.max_msg_size, have.max_msg_size);

@@ -25,7 +25,7 @@ const RX_CAPS: u64 = FI_MSG
     | FI_RMA_EVENT
     | FI_TRIGGER;
 /// Capabilities that an application which asks for some gets only if it asks for these.
-const HINTED_CAPS: u64 = FI_DIRECTED_RECV | FI_RMA_EVENT | FI_TRIGGER;
+const HINTED_CAPS: u64 = FI_DIRECTED_RECV | FI_TRIGGER;
 /// Those of [`HINTED_CAPS`] that one which asks for none does not get either: the original has none.
 const NAMED_CAPS: u64 = FI_TRIGGER;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;

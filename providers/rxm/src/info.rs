@@ -123,7 +123,7 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
             mode => (mode & MR_MODE) | FI_MR_LOCAL,
         };
         (domain.mode, domain.caps) = (0, 0);
-        (domain.cq_data_size, domain.mr_iov_limit) = (0, 0);
+        (domain.cq_data_size, domain.mr_iov_limit, domain.mr_key_size) = (0, 0, 0);
         (domain.cq_cnt, domain.ep_cnt, domain.cntr_cnt, domain.mr_cnt) = (0, 0, 0, 0);
         (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (0, 0);
         (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (0, 0);
