@@ -141,6 +141,7 @@ static void kill_unread(int rank)
 	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry err = { 0 };
 	struct ct c;
+	int under_way = 0;
 	char *b;
 
 	ct_param("MAX_UNEXPECTED", "1000000");
@@ -158,9 +159,15 @@ static void kill_unread(int rank)
 		ct_idle(&c, i % 20 ? 0 : 1);
 	}
 	if (rank == 1) {
-		for (int i = 0; i < W; i++)
-			if (fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(i)))
-				break;
+		/* until what may be kept of them is full */
+		for (int64_t moved = ct_ms(); ct_ms() - moved < 500;) {
+			while (under_way < W && !fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(1)))
+				under_way++;
+			if (fi_cq_read(c.tx, &e, 1) == 1) {
+				under_way--;
+				moved = ct_ms();
+			}
+		}
 		ct_barrier(&c);
 		ct_recv_oob(&c, b, 1);
 		kill(getpid(), SIGKILL);

@@ -71,6 +71,16 @@ pub const OPT_RECEIVE_MANY: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f03;
 /// buffer, if the datagrams leave them free; the completion's source is FI_ADDR_NOTAVAIL then.
 pub const OPT_UNKNOWN_SOURCES: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f04;
 
+/// An option of connected endpoints (fi_getopt(3), 1 byte): whether the peer is known to have ended the connection, even
+/// if there is something left to receive. While what came fills the room for messages without a receive, no event
+/// tells of that.
+pub const OPT_PEER_ENDED: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f05;
+
+/// An option of datagram endpoints. Setting it (fi_setopt(3), without a value) has the endpoint note the destinations of
+/// datagrams whose ports are closed, as their hosts report; reading it (fi_getopt(3), [`UNKNOWN_SOURCE_LEN`] bytes)
+/// takes the oldest of these notes; -FI_EAGAIN if there is none. A forged packet can make such a note.
+pub const OPT_REFUSALS: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f06;
+
 /// Bytes that the address of a sender takes with [`OPT_UNKNOWN_SOURCES`], with zeros behind it.
 pub const UNKNOWN_SOURCE_LEN: usize = crate::addr::MAX_LEN;
 

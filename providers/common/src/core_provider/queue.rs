@@ -808,6 +808,19 @@ impl CoreEndpoint {
         unsafe { set_source(self.raw, &source) }
     }
 
+    /// Whether the core knows that the peer has ended the connection ([`OPT_PEER_ENDED`](super::OPT_PEER_ENDED)).
+    pub fn peer_has_ended(&self) -> bool {
+        let (mut ended, mut len) = (0u8, 1);
+        let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, super::OPT_PEER_ENDED);
+        // SAFETY: open; the room for the value is as long as said, and lives for the call.
+        let told: Result = (|| unsafe {
+            let getopt = call!(self.raw.as_ref().ops, getopt);
+            let value = (&raw mut ended).cast();
+            code(getopt(self.raw.as_ptr().cast(), level, name, value, &mut len))
+        })();
+        told.is_ok() && ended != 0
+    }
+
     /// Forbids the core to use memory to talk to a peer of this host, if it knows how to.
     pub fn forbid_memory(&self) -> Result {
         // SAFETY: open; the value lives for the call.

@@ -6,6 +6,7 @@ use ofi_provider::inbox::{About, Recv};
 use ofi_provider::slab::Slab;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+use std::time::Instant;
 
 /// Receive buffers that a connection has at first, if it has its own; more follow
 /// when these turn out too few.
@@ -63,6 +64,11 @@ pub(super) struct RxmConn {
     pub(super) stalled: bool,
     /// Transfers that are not complete, including those that wait.
     pub(super) ops: usize,
+    /// When it was seen first that the peer has ended the connection, whose messages have no room here.
+    pub(super) ended_at: Option<Instant>,
+    /// Transfers that waited for the peer have failed: its answers to them, which may be behind its messages, mean
+    /// nothing any more.
+    pub(super) given_up: bool,
     /// How many of `ops` are atomic operations.
     pub(super) atomics: usize,
     /// Whether the first transfer that waits does so until all before it are complete (FI_FENCE).
@@ -109,6 +115,8 @@ impl RxmConn {
             partial: Vec::new(),
             stalled: false,
             ops: 0,
+            ended_at: None,
+            given_up: false,
             atomics: 0,
             fenced: false,
             own: false,

@@ -138,6 +138,8 @@ pub(crate) struct RxmEngineEp {
     /// Transfers wait for a connection or for room, so that a helper is needed if the application
     /// makes no calls.
     pub(crate) wants_help: bool,
+    /// When it was looked last for peers that have ended connections which are not read.
+    pub(super) last_end_look: Instant,
     /// Look for connection events in the next turn, however early it is.
     pub(super) look_now: bool,
     /// The core's completion queue is being drained ([`drain_core`](Self::drain_core)).
@@ -194,6 +196,7 @@ impl RxmEngineEp {
             since_look: 0,
             idle_turns: 0,
             last_look: clock(),
+            last_end_look: clock(),
             look_now: false,
             draining: false,
             wants_help: false,

@@ -5,10 +5,17 @@ use super::ep::RxmEngineEp;
 use super::pending::RxmUnexpected;
 use crate::wire::{RxmHeader, RxmPlain};
 use ofi_provider::abi::FI_REMOTE_WRITE;
-use ofi_provider::core_provider::Entries;
+use ofi_provider::core_provider::{CoreEndpoint, Entries};
 use ofi_provider::error::Error;
 use ofi_provider::inbox::Inbox;
 use ofi_provider::slab::Slab;
+use std::time::{Duration, Instant};
+
+/// How often it is looked for peers that have ended connections on which something waits for them.
+const END_LOOK: Duration = Duration::from_secs(1);
+
+/// How long what waits for such a peer goes on: the answer may be behind messages that the application is about to take.
+const ENDED_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Turns without a completion after which the time is looked at.
 const IDLE_TURNS: u32 = 16;
@@ -164,11 +171,30 @@ impl RxmEngineEp {
         let early = now.duration_since(self.last_look) < self.common.config.cm_interval;
         if !early {
             (self.last_look, self.show_due) = (now, true);
+            if now.duration_since(self.last_end_look) >= END_LOOK {
+                self.last_end_look = now;
+                self.look_for_ends(now);
+            }
         } else if self.unready == 0 && !self.look_now {
             return;
         }
         self.look_now = false;
         self.connection_events();
+    }
+
+    /// Looks at connections with transfers under way for whether the peer has ended them. The core's event says so
+    /// behind all that came, which may not be read before the application has receives for it.
+    #[cold]
+    fn look_for_ends(&mut self, now: Instant) {
+        for id in self.conns.indices(|conn| conn.ops > 0 && conn.link == Link::Connected) {
+            let conn = &mut self.conns[id];
+            if !conn.ep.as_ref().is_some_and(CoreEndpoint::peer_has_ended) {
+                conn.ended_at = None;
+            } else if now.duration_since(*conn.ended_at.get_or_insert(now)) >= ENDED_PATIENCE {
+                conn.given_up = true;
+                self.fail_awaiting(id, Error::CONNRESET);
+            }
+        }
     }
 
     /// Called before a thread sleeps: true if everything that the endpoint waits for will wake it.

@@ -1266,6 +1266,11 @@ impl<N: Net> StreamState<N> {
         }
     }
 
+    /// Whether the peer of a connected endpoint is known to be gone.
+    pub(crate) fn peer_has_ended(&self, ep_id: u32) -> bool {
+        self.connected_link(ep_id).is_some_and(ByteLink::has_ended)
+    }
+
     /// The link of a connected endpoint, for fi_getname and fi_getpeer.
     pub(crate) fn connected_link(&self, ep_id: u32) -> Option<&N::Link> {
         self.conns.get(self.eps.get(ep_id)?.conn).map(|conn| &conn.link)

@@ -7,7 +7,7 @@ use core::ffi::c_int;
 use ofi_provider::abi::{FI_OPT_CM_DATA_SIZE, FI_OPT_FIREWALL_ADDR};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{EndpointRequest, destination};
-use ofi_provider::core_provider::OPT_SOURCE;
+use ofi_provider::core_provider::{OPT_PEER_ENDED, OPT_SOURCE};
 use ofi_provider::endpoint::{EndpointAside, RdmEndpoint, RdmEngine, put_number};
 use ofi_provider::error::{Error, Result};
 use std::os::fd::RawFd;
@@ -52,6 +52,11 @@ impl<N: Net> EndpointAside<StreamEngine<N>> for StreamAside<N::Link> {
     fn getopt(ep: &RdmEndpoint<StreamEngine<N>>, name: c_int, value: &mut [u8]) -> Result<usize> {
         match (name, ep.aside.kind) {
             (FI_OPT_CM_DATA_SIZE, StreamEpKind::Msg) => put_number(CM_DATA_MAX, value),
+            (OPT_PEER_ENDED, StreamEpKind::Msg) => {
+                let ended = ep.engine.lock().peer_has_ended(ep.id);
+                *value.first_mut().ok_or(Error::TOOSMALL)? = ended.into();
+                Ok(1)
+            }
             (FI_OPT_FIREWALL_ADDR, StreamEpKind::Rdm) => {
                 // FI_OPT_FIREWALL_ADDR is an int, as in the original.
                 let bytes = c_int::from(*ep.engine.lock().firewalled(ep.id)).to_ne_bytes();
