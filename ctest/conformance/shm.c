@@ -1,6 +1,7 @@
 /* The provider shm: what programs of the original's see (fi_shm(7)), and what the original gets wrong. */
 #include "ct.h"
 #include <sched.h>
+#include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
 #include <sys/mount.h>
@@ -968,6 +969,61 @@ static void other_user(int rank)
 	ERR(fi_cq_read(c.rx, &e, 1), FI_EAGAIN);
 	ct_done(&c);
 }
+/* Another user has made a socket of a peer's name, and does not answer: what is sent to the peer need not wait for ever. */
+static void taken_name(int rank)
+{
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	struct ct_name peer;
+	struct ct c = { .o = { .caps = FI_MSG } };
+
+	(void)rank;
+	shm_only();
+	if (geteuid())
+		SKIP_HERE("is not root");
+	open_as(&c, NULL, NULL);
+	for (int listens = 0; listens < 2; listens++) {
+		struct sockaddr_un a = { .sun_family = AF_UNIX };
+		int n, ready[2], callers[4];
+		pid_t child;
+		char go;
+
+		peer.n = snprintf(peer.b, sizeof peer.b, "fi_ns://taken-%d-%d", getpid(), listens) + 1;
+		n = snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "ofi-shm-1/%u/%s", geteuid(), peer.b + 8);
+		EQ(pipe(ready), 0);
+		child = fork();
+		if (!child) {
+			int s;
+
+			if (setresuid(65534, 65534, 65534))
+				_exit(1);
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			s = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+			if (bind(s, (void *)&a, offsetof(struct sockaddr_un, sun_path) + 1 + n))
+				_exit(1);
+			if (listens) {
+				/* a full queue */
+				listen(s, 0);
+				for (int i = 0; i < 4; i++) {
+					callers[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+					(void)!connect(callers[i], (void *)&a, offsetof(struct sockaddr_un, sun_path) + 1 + n);
+				}
+			}
+			(void)!write(ready[1], "x", 1);
+			for (;;)
+				pause();
+		}
+		close(ready[1]);
+		EQ(read(ready[0], &go, 1), 1);
+		close(ready[0]);
+		POST(&c, fi_send(c.ep, big, 8, NULL, ct_insert(&c, &peer), CTX(2)));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		EQ(err.err, FI_EACCES);
+		kill(child, SIGKILL);
+		EQ(waitpid(child, NULL, 0), child);
+	}
+	ct_close(&c);
+}
 /*
  * Where a namespace knows no users, as of a container without root, all have one number. Whether a process is of
  * one's own user cannot be told then, not even of oneself.
@@ -1770,6 +1826,7 @@ static const struct ct_test tests[] = {
 	{ "no signal handler is installed, and no file made", handlers, CT_RDM },
 	{ "a small /dev/shm, or none, is no matter", small_shm, CT_RDM },
 	{ "another user's processes are no peers", other_user, CT_RDM },
+	{ "a send to a name that another user has, and does not answer for, fails", taken_name, CT_SOLO | CT_RDM },
 	{ "where users have no numbers no process is a peer", unknown_users, CT_SOLO | CT_RDM },
 	{ "callers that say nothing, or nonsense, stop nobody", stranger, CT_SOLO | CT_RDM },
 	{ "descriptors whose closing waits, from any process, keep no call waiting", lingering, CT_SOLO | CT_RDM },

@@ -10,8 +10,8 @@ use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::provider::Provider;
-use ofi_provider::sock::StreamSocket;
-use ofi_provider::sys::{Epoll, Interest, PollEvent};
+use ofi_provider::sock::{StreamSocket, unix_name_owner};
+use ofi_provider::sys::{self, Epoll, Interest, PollEvent};
 use ofi_stream::engine::Courier;
 use ofi_stream::net::{ByteLink, LinkClock, LinkListener, Net, Visited, Watch};
 use ofi_stream::settings::StreamSettings;
@@ -19,10 +19,14 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most callers of a listener that have not told their names; the oldest is dropped if there are
 /// more.
 const MAX_NAMELESS: usize = 64;
+
+/// How often the user is looked for that has the name of a peer that does not answer.
+const OWNER_LOOK: Duration = Duration::from_secs(1);
 
 /// How many names are tried for an endpoint whose own is taken.
 const NAMES: usize = 16;
@@ -96,11 +100,13 @@ impl Net for ShmLinks {
 }
 
 /// Connects to the endpoint with this socket name, and tells it ours. A socket of this family is
-/// connected at once or not at all.
+/// connected at once or not at all. -FI_EACCES: another user has the name.
 fn call(socket: &StreamSocket, to: &[u8], own: &[u8]) -> Result {
     match socket.connect(to) {
-        // Its queue of callers is full; it is worth trying again, as when nobody is there.
-        Err(Error::AGAIN) => return Err(Error::CONNREFUSED),
+        // Its queue of callers is full, or it does not listen; it is worth trying again, as when no socket has the name.
+        Err(Error::AGAIN | Error::CONNREFUSED) => {
+            return Err(if is_of_another_user(to) { Error::ACCES } else { Error::CONNREFUSED });
+        }
         done => done?,
     }
     if !socket.is_of_same_user()? {
@@ -112,6 +118,30 @@ fn call(socket: &StreamSocket, to: &[u8], own: &[u8]) -> Result {
         // The listener was closed meanwhile.
         Err(_) => Err(Error::CONNREFUSED),
     }
+}
+
+/// Whether another user than that of this process, or the superuser, has made the socket of this name, as far as the kernel
+/// tells: it goes through all sockets of the host, and so is asked once a second at most.
+fn is_of_another_user(name: &[u8]) -> bool {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let (now, next) = (sys::fine_now(), NEXT.load(Ordering::Relaxed));
+    let until = now.saturating_add(OWNER_LOOK.as_nanos() as u64);
+    if now < next
+        || NEXT.compare_exchange(next, until, Ordering::Relaxed, Ordering::Relaxed).is_err()
+    {
+        return false;
+    }
+    let Some(owner) = unix_name_owner(name) else { return false };
+    let another = owner != sys::user() && owner != 0;
+    if another {
+        ofi_provider::log_sparsely!(
+            &SHM,
+            WARN,
+            EP_CTRL,
+            "user {owner} has the name of a peer's socket and does not answer: the peer is not called"
+        );
+    }
+    another
 }
 
 /// Where an endpoint is called.

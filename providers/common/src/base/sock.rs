@@ -270,6 +270,120 @@ impl Drop for StreamSocket {
     }
 }
 
+/// The user who made a socket of the family AF_UNIX that has this name (`struct sockaddr_un`), by the kernel's list of
+/// such sockets (sock_diag(7)); none if no socket has it, or the kernel does not tell.
+pub fn unix_name_owner(name: &[u8]) -> Option<u32> {
+    let path = name.get(size_of::<libc::sa_family_t>()..)?;
+    // SAFETY: no memory is involved; the result is checked, then owned once.
+    let fd = unsafe {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        OwnedFd::from_raw_fd(check(libc::socket(libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG)).ok()?)
+    };
+    let request = unix_diag_request();
+    // SAFETY: the kernel reads the request's bytes, which outlive the call.
+    let sent = unsafe { libc::send(fd.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
+    if usize::try_from(sent) != Ok(request.len()) {
+        return None;
+    }
+    let mut room = vec![0u8; 32 << 10];
+    // The kernel has made each part of the list by the time it is asked for it.
+    for _ in 0..MOST_PARTS {
+        // SAFETY: the kernel writes within the room, which outlives the call.
+        let got = unsafe {
+            libc::recv(fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT)
+        };
+        let part = room.get(..usize::try_from(got).ok()?)?;
+        match owner_in(part, path) {
+            ListPart::Owner(uid) => return Some(uid),
+            ListPart::More => {}
+            ListPart::Last => return None,
+        }
+    }
+    None
+}
+
+/// Most parts of the kernel's list of sockets that are looked at.
+const MOST_PARTS: usize = 4096;
+/// Of `linux/netlink.h`, `linux/sock_diag.h` and `linux/unix_diag.h`.
+const NETLINK_SOCK_DIAG: libc::c_int = 4;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST_DUMP: u16 = 0x301;
+const UDIAG_SHOW_NAME_AND_UID: u32 = 0x1 | 0x40;
+const UNIX_DIAG_NAME: u16 = 0;
+const UNIX_DIAG_UID: u16 = 7;
+/// The lengths of `struct nlmsghdr` and `struct unix_diag_msg`.
+const HEADER: usize = 16;
+const DIAG: usize = 16;
+
+/// The request for all sockets of the family, with their names and users.
+fn unix_diag_request() -> Vec<u8> {
+    let body_len = 24;
+    let mut request = Vec::with_capacity(HEADER + body_len);
+    request.extend_from_slice(&((HEADER + body_len) as u32).to_ne_bytes());
+    request.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request.extend_from_slice(&NLM_F_REQUEST_DUMP.to_ne_bytes());
+    request.extend_from_slice(&[0; 8]);
+    request.extend_from_slice(&[libc::AF_UNIX as u8, 0, 0, 0]);
+    // Sockets in any state.
+    request.extend_from_slice(&u32::MAX.to_ne_bytes());
+    request.extend_from_slice(&[0; 4]);
+    request.extend_from_slice(&UDIAG_SHOW_NAME_AND_UID.to_ne_bytes());
+    request.extend_from_slice(&[0; 8]);
+    request
+}
+
+/// What a part of the kernel's list says.
+enum ListPart {
+    Owner(u32),
+    More,
+    Last,
+}
+
+/// Looks for the user of the socket of this name in a part of the list.
+fn owner_in(mut part: &[u8], path: &[u8]) -> ListPart {
+    while let Some((len, kind)) = head(part, 4) {
+        let Some(message) = part.get(HEADER..len) else { break };
+        match kind {
+            NLMSG_DONE | NLMSG_ERROR => return ListPart::Last,
+            _ => {
+                let (mut name, mut uid) = (None, None);
+                let mut attributes = message.get(DIAG..).unwrap_or_default();
+                while let Some((len, kind)) = head(attributes, 2) {
+                    match attributes.get(4..len) {
+                        Some(value) if kind == UNIX_DIAG_NAME => name = Some(value),
+                        Some(value) if kind == UNIX_DIAG_UID => {
+                            uid = value.try_into().ok().map(u32::from_ne_bytes);
+                        }
+                        Some(_) => {}
+                        None => break,
+                    }
+                    attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
+                }
+                if let (Some(name), Some(uid)) = (name, uid)
+                    && name == path
+                {
+                    return ListPart::Owner(uid);
+                }
+            }
+        }
+        part = part.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    ListPart::More
+}
+
+/// The length and the kind that a message (a length of 4 bytes) or an attribute (of 2) begins with.
+fn head(bytes: &[u8], width: usize) -> Option<(usize, u16)> {
+    let number = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    let len = match width {
+        4 => u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize,
+        _ => usize::from(number(0)?),
+    };
+    // What is shorter than its own beginning would be read for ever.
+    (len >= 2 * width).then_some((len, number(width)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,6 +392,43 @@ mod tests {
     fn raw(name: &str) -> Vec<u8> {
         let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
         [&family, &b"\0"[..], name.as_bytes()].concat()
+    }
+
+    #[test]
+    fn the_user_of_a_name_of_a_unix_socket_is_found() {
+        let name = |number: u32| {
+            let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
+            let path = format!("\0ofi-test/{}/{number}", std::process::id());
+            [&family[..], path.as_bytes()].concat()
+        };
+        let socket = StreamSocket::new(libc::AF_UNIX).unwrap();
+        socket.bind(&name(1)).unwrap();
+        // SAFETY: no memory is involved.
+        let own = unsafe { libc::geteuid() };
+        // Not every system has the list.
+        assert!([None, Some(own)].contains(&unix_name_owner(&name(1))));
+        assert_eq!(unix_name_owner(&name(2)), None);
+    }
+
+    #[test]
+    fn lists_of_sockets_that_make_no_sense_end() {
+        let message = |len: u32, kind: u16, rest: &[u8]| {
+            [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], rest].concat()
+        };
+        let named = |uid: &[u8]| {
+            let attributes = [&[6, 0, 0, 0, 0, b'x', 0, 0, 8, 0, 7, 0], uid].concat();
+            let rest = [&[0; DIAG][..], &attributes].concat();
+            message((HEADER + rest.len()) as u32, SOCK_DIAG_BY_FAMILY, &rest)
+        };
+        if cfg!(target_endian = "little") {
+            let found = owner_in(&named(&1000u32.to_ne_bytes()), b"\0x");
+            assert!(matches!(found, ListPart::Owner(1000)));
+        }
+        assert!(matches!(owner_in(&named(&[0; 4]), b"\0y"), ListPart::More));
+        assert!(matches!(owner_in(&message(16, NLMSG_DONE, &[]), b"x"), ListPart::Last));
+        for len in [0, 1, 7, 8, 15, 16, 17, u32::MAX] {
+            assert!(matches!(owner_in(&message(len, 20, &[0, 0, 1, 0]), b"x"), ListPart::More));
+        }
     }
 
     #[test]
