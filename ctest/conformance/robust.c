@@ -118,15 +118,11 @@ static void kill_small(int rank) { peer_killed(rank, 64); }
 static void kill_large(int rank) { peer_killed(rank, 1 << 20); }
 static void peer_killed_small(int rank)
 {
-	if (ct_is_rxd())
-		SKIP("a peer that is silent counts as gone after minutes only");
 	in_child(rank, kill_small);
 }
 
 static void peer_killed_large(int rank)
 {
-	if (ct_is_rxd())
-		SKIP("a peer that is silent counts as gone after minutes only");
 	in_child(rank, kill_large);
 }
 
@@ -183,8 +179,6 @@ static void kill_unread(int rank)
 }
 static void peer_killed_unread(int rank)
 {
-	if (ct_is_rxd())
-		SKIP("a peer that is silent counts as gone after minutes only");
 	in_child(rank, kill_unread);
 }
 /* Nothing arrives any more: receives of a lost MSG connection are flushed. */

@@ -560,8 +560,73 @@ static void close_keeps(int rank)
 	}
 	ct_done(&c);
 }
+/*
+ * Peers whose ports are closed, one that the endpoint never heard of and one that it knew: their host reports that for each
+ * packet, and so what is sent to them need not be repeated for minutes.
+ */
+static void gone_peers(int rank)
+{
+	struct ct c;
+	struct ct_name n;
+	struct raw never, known;
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	fi_addr_t to_never, to_known;
+
+	(void)rank;
+	n = open_for_peers(&c, FI_MSG, 0);
+	never = raw_open();
+	known = raw_open();
+	to_never = insert(&c, &never.at);
+	to_known = insert(&c, &known.at);
+	meet(&c, &known, &n, 1);
+	no_op(&known, &n);
+	ct_idle(&c, 10);
+	close(never.s);
+	close(known.s);
+	for (int i = 0; i < 2; i++) {
+		OK(fi_send(c.ep, "lost", 4, NULL, i ? to_known : to_never, CTX(1)));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		EQ(err.err, FI_ECONNREFUSED);
+	}
+	ct_close(&c);
+}
+/* A peer that opens its port after its host has reported several times that it is closed is reached all the same. */
+static void late_peer(int rank)
+{
+	struct ct_opt o = { .caps = FI_MSG };
+	struct ct c, late;
+	struct ct_name n;
+	struct sockaddr_in at_late = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	const char *service;
+	char b[8] = "";
+
+	(void)rank;
+	needs_rxd();
+	service = ct_lasting_port();
+	at_late.sin_port = htons(atoi(service));
+	memset(&c, 0, sizeof c);
+	c.o = o;
+	ct_open_rdm(&c, NULL);
+	OK(fi_send(c.ep, "message", 8, NULL, insert(&c, &at_late), CTX(1)));
+	ct_idle(&c, 1000);
+	n = ct_open_at(&late, NULL, &o, service);
+	EQ(((struct sockaddr_in *)n.b)->sin_port, at_late.sin_port);
+	OK(fi_recv(late.ep, b, sizeof b, NULL, FI_ADDR_UNSPEC, CTX(2)));
+	while (!b[0]) {
+		ct_progress(&late);
+		ct_progress(&c);
+		ct_nap(1);
+	}
+	ct_recvd(&late, CTX(2), 8);
+	ct_sent(&c, CTX(1));
+	ct_close(&late);
+	ct_close(&c);
+}
 
 static const struct ct_test tests[] = {
+	{ "a send to a closed port fails when the host has reported it for seconds", gone_peers, CT_SOLO | CT_RDM },
+	{ "a peer that opens its port late is reached although its host reported it as closed", late_peer, CT_SOLO | CT_RDM },
 	{ "a third party gets less than a peer sends that asks in its name", third_party, CT_SOLO | CT_RDM },
 	{ "the index that a peer must use tells nothing of others'", indices, CT_SOLO | CT_RDM },
 	{ "a peer that asks in the name of another is not received as that one", directed, CT_SOLO | CT_RDM },

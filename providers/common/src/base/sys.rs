@@ -777,9 +777,75 @@ pub(crate) unsafe fn persist(base: *mut u8, len: usize) {
     }
 }
 
+/// Most errors that [`next_refusal`] takes from a queue at a time.
+const MOST_ERRORS: usize = 256;
+
+/// The destination of a datagram whose port is closed, as its host has reported (ICMP, port unreachable), from
+/// the error queue of a socket with IP_RECVERR or IPV6_RECVERR. Other errors are taken from the queue and passed over.
+/// -FI_EAGAIN: the queue is empty.
+pub fn next_refusal(fd: RawFd) -> Result<SocketAddr> {
+    // A flood of errors keeps no thread here.
+    for _ in 0..MOST_ERRORS {
+        let mut control = [0u64; 64];
+        let mut name = [0u64; size_of::<libc::sockaddr_storage>() / 8];
+        // SAFETY: all zeros is a valid msghdr: no name, no data.
+        let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
+        message.msg_name = name.as_mut_ptr().cast();
+        message.msg_namelen = size_of_val(&name) as _;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        // SAFETY: the kernel writes a name and control data within `name` and `control`, which are aligned for them, and
+        // says in `message` how much.
+        check(unsafe {
+            libc::recvmsg(fd, &raw mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)
+        } as libc::c_int)?;
+        // SAFETY: `message` describes the control data that the kernel just wrote.
+        let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        while !header.is_null() {
+            // SAFETY: the kernel's control data are whole headers with their data.
+            let kind = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
+            let of_errors =
+                [(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)];
+            let told = of_errors.contains(&kind).then(|| {
+                // SAFETY: the data of these kinds are a sock_extended_err.
+                let error = unsafe { libc::CMSG_DATA(header).cast::<libc::sock_extended_err>() };
+                // SAFETY: as above.
+                unsafe { error.read_unaligned() }.ee_errno
+            });
+            if told == Some(libc::ECONNREFUSED as u32) {
+                let len = (message.msg_namelen as usize).min(size_of_val(&name));
+                // SAFETY: the kernel wrote so many bytes of the name.
+                let bytes = unsafe { std::slice::from_raw_parts(name.as_ptr().cast::<u8>(), len) };
+                if let Ok(addr) = addr::from_bytes(bytes) {
+                    return Ok(addr);
+                }
+            }
+            // SAFETY: as above.
+            header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
+        }
+    }
+    Err(Error::AGAIN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_datagram_to_a_closed_port_is_refused_by_name() {
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        set_option(sender.as_fd(), libc::SOL_IP, libc::IP_RECVERR, 1).unwrap();
+        let listener = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(next_refusal(sender.as_raw_fd()), Err(Error::AGAIN));
+        sender.send_to(b"there", listener.local_addr().unwrap()).unwrap();
+        assert_eq!(next_refusal(sender.as_raw_fd()), Err(Error::AGAIN));
+        let gone = listener.local_addr().unwrap();
+        drop(listener);
+        sender.send_to(b"gone", gone).unwrap();
+        // The answer of this host is there before the call that sends returns.
+        assert_eq!(next_refusal(sender.as_raw_fd()), Ok(gone));
+        assert_eq!(next_refusal(sender.as_raw_fd()), Err(Error::AGAIN));
+    }
 
     #[test]
     fn a_child_has_another_number_however_it_was_forked() {

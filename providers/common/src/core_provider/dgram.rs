@@ -1,7 +1,9 @@
 //! Datagram endpoints of a core provider, and the address vectors that name their peers.
 use super::queue::{post_first, set_bytes, start_send};
 use super::{CoreBuf, CoreCq, CoreDomain, bind, call, close, code, control};
-use super::{OPT_RECEIVE_MANY, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES};
+use super::{
+    OPT_RECEIVE_MANY, OPT_REFUSALS, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES, UNKNOWN_SOURCE_LEN,
+};
 use crate::abi::{self, fi_addr_t, fi_av_attr, fi_av_type, fid, fid_av, fid_ep};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
@@ -86,6 +88,8 @@ pub struct DgramMeans {
     pub many: bool,
     /// Tells the addresses of senders that are in no address vector ([`OPT_UNKNOWN_SOURCES`]).
     pub unknown_sources: bool,
+    /// Tells of closed ports ([`OPT_REFUSALS`]).
+    pub refusals: bool,
 }
 
 /// A core provider's datagram endpoint.
@@ -133,7 +137,9 @@ impl CoreDgram {
         let many = unsafe { set_bytes(ep.raw, OPT_RECEIVE_MANY, &held.to_ne_bytes()) }.is_ok();
         // SAFETY: open.
         let unknown_sources = unsafe { set_bytes(ep.raw, OPT_UNKNOWN_SOURCES, &[]) }.is_ok();
-        Ok((ep, DgramMeans { many, unknown_sources }))
+        // SAFETY: open.
+        let refusals = unsafe { set_bytes(ep.raw, OPT_REFUSALS, &[]) }.is_ok();
+        Ok((ep, DgramMeans { many, unknown_sources, refusals }))
     }
 
     fn fid(&self) -> *mut fid {
@@ -162,6 +168,19 @@ impl CoreDgram {
     pub fn send_many(&self, value: &[u8]) -> Result {
         // SAFETY: open.
         unsafe { set_bytes(self.raw, OPT_SEND_MANY, value) }
+    }
+
+    /// The next address with a closed port, of those that datagrams were sent to ([`OPT_REFUSALS`]).
+    pub fn next_refusal(&self) -> Result<[u8; UNKNOWN_SOURCE_LEN]> {
+        let mut addr = [0; UNKNOWN_SOURCE_LEN];
+        let (level, mut len) = (abi::FI_OPT_ENDPOINT as c_int, addr.len());
+        // SAFETY: open; the room for the value is as long as said, and lives for the call.
+        unsafe {
+            let getopt = call!(self.raw.as_ref().ops, getopt);
+            let value = addr.as_mut_ptr().cast();
+            code(getopt(self.fid(), level, OPT_REFUSALS, value, &mut len))?;
+        }
+        Ok(addr)
     }
 
     /// Posts a buffer for a datagram.

@@ -7,7 +7,7 @@
 //! there, as datagrams are.
 use super::group::{Change, Groups};
 use super::info::MAX_MSG_SIZE;
-use super::socket::DgramSocket;
+use super::socket::{DgramSocket, is_of_earlier};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MSG,
     FI_MULTI_RECV, FI_MULTICAST, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
@@ -18,7 +18,8 @@ use ofi_provider::api::{
 };
 use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
 use ofi_provider::core_provider::{
-    ManyDatagrams, OPT_RECEIVE_MANY, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES, UNKNOWN_SOURCE_LEN,
+    ManyDatagrams, OPT_RECEIVE_MANY, OPT_REFUSALS, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES,
+    UNKNOWN_SOURCE_LEN,
 };
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
@@ -26,7 +27,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::lock::{Level, Lock};
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::slab::Slab;
-use ofi_provider::sys::{Epoll, Interest};
+use ofi_provider::sys::{Epoll, Interest, next_refusal};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -36,6 +37,9 @@ use std::time::Duration;
 
 /// With more endpoints than this, epoll is asked which have something.
 const FEW: usize = 4;
+
+/// Most addresses with closed ports that are noted.
+const MOST_REFUSALS: usize = 64;
 
 const IDLE: Interest = Interest { read: false, write: false };
 
@@ -89,6 +93,9 @@ impl Progress for UdpEngine {
     /// A socket is watched while there are receives for what comes in.
     fn may_block(&self) -> bool {
         for (id, ep) in self.eps.lock().iter() {
+            if ep.notes_refusals.load(Ordering::Relaxed) {
+                ep.take_refusals();
+            }
             let mut rx = ep.rx.lock();
             let wanted = !rx.posted.is_empty() && ep.rx_room() > 0;
             ep.watch(self, &mut rx, id, wanted);
@@ -132,6 +139,9 @@ struct Receiver {
     several: AtomicBool,
     /// Receives report the addresses of senders that are in no address vector.
     unknown_sources: AtomicBool,
+    /// The system notes which ports are closed (OPT_REFUSALS), and notes that were taken from it.
+    notes_refusals: AtomicBool,
+    refusals: Lock<VecDeque<SocketAddr>>,
     rx: Lock<Rx>,
     /// The groups of the endpoint. Their lock is taken with or without that of `rx`, and never
     /// before it.
@@ -157,6 +167,21 @@ impl Receiver {
                 for fd in self.groups.lock().sockets() {
                     let _ = engine.epoll.modify(fd, id.into(), interest);
                 }
+            }
+        }
+    }
+
+    /// Takes the system's notes of closed ports: as long as it has some, a thread cannot sleep.
+    #[cold]
+    fn take_refusals(&self) {
+        let mut refusals = self.refusals.lock();
+        for _ in 0..MOST_REFUSALS {
+            let Ok(addr) = next_refusal(self.socket.fd()) else { return };
+            if !refusals.contains(&addr) {
+                if refusals.len() >= MOST_REFUSALS {
+                    refusals.pop_front();
+                }
+                refusals.push_back(addr);
             }
         }
     }
@@ -291,6 +316,8 @@ impl UdpEp {
             source,
             several: AtomicBool::new(false),
             unknown_sources: AtomicBool::new(false),
+            notes_refusals: AtomicBool::new(false),
+            refusals: Lock::with_level(VecDeque::new(), engine.level.clone()),
             rx: Lock::with_level(rx, engine.level.clone()),
             groups: Lock::with_level(Groups::default(), engine.level.clone()),
             group_sockets: AtomicBool::new(false),
@@ -322,8 +349,17 @@ impl Endpoint for UdpEp {
         Ok(())
     }
 
-    fn getopt(&self, _name: core::ffi::c_int, _value: &mut [u8]) -> Result<usize> {
-        Err(Error::NOPROTOOPT)
+    fn getopt(&self, name: core::ffi::c_int, value: &mut [u8]) -> Result<usize> {
+        if name != OPT_REFUSALS || !self.receiver.notes_refusals.load(Ordering::Relaxed) {
+            return Err(Error::NOPROTOOPT);
+        }
+        let room = value.first_chunk_mut::<UNKNOWN_SOURCE_LEN>().ok_or(Error::TOOSMALL)?;
+        self.receiver.take_refusals();
+        let refused = self.receiver.refusals.lock().pop_front().ok_or(Error::AGAIN)?;
+        let refused = addr::to_raw(&refused);
+        *room = [0; UNKNOWN_SOURCE_LEN];
+        room[..refused.as_bytes().len()].copy_from_slice(refused.as_bytes());
+        Ok(UNKNOWN_SOURCE_LEN)
     }
 
     fn setopt(&self, name: core::ffi::c_int, value: &[u8]) -> Result {
@@ -338,6 +374,11 @@ impl Endpoint for UdpEp {
                 let held = value.try_into().map_err(|_| Error::INVAL)?;
                 self.receiver.socket.receive_many(usize::from_ne_bytes(held))?;
                 self.receiver.several.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            OPT_REFUSALS => {
+                self.receiver.socket.note_refusals()?;
+                self.receiver.notes_refusals.store(true, Ordering::Relaxed);
                 Ok(())
             }
             OPT_UNKNOWN_SOURCES if self.receiver.source => {
@@ -420,8 +461,8 @@ impl Msg for UdpEp {
         };
         let (fd, to) = (self.receiver.socket.fd(), addr::to_raw(&to));
         let mut sent = op.buf.send_to(fd, &to);
-        if sent == Err(Error::CONNREFUSED) {
-            // The error was about an earlier datagram, and kept this one from leaving.
+        if is_of_earlier(&sent) {
+            // The error kept this one from leaving.
             sent = op.buf.send_to(fd, &to);
         }
         match sent {

@@ -24,6 +24,14 @@ fn interface_for(group: &SocketAddrV6, local: &SocketAddr) -> u32 {
     if group.scope_id() > 0 { group.scope_id() } else { interface_of(local) }
 }
 
+/// Whether a send may have failed for an earlier datagram, of which the system tells with the next call.
+pub(crate) fn is_of_earlier(sent: &Result) -> bool {
+    matches!(
+        sent,
+        Err(Error::CONNREFUSED | Error::HOSTUNREACH | Error::NETUNREACH | Error::MSGSIZE)
+    )
+}
+
 /// A UDP socket with an address.
 #[derive(Debug)]
 pub(crate) struct DgramSocket(UdpSocket);
@@ -123,12 +131,20 @@ impl DgramSocket {
         Ok(())
     }
 
+    /// Has the system note the destinations of datagrams whose ports are closed ([`sys::next_refusal`]).
+    pub(crate) fn note_refusals(&self) -> Result {
+        match self.local()? {
+            SocketAddr::V4(_) => self.set(libc::SOL_IP, libc::IP_RECVERR, &1),
+            SocketAddr::V6(_) => self.set(libc::SOL_IPV6, libc::IPV6_RECVERR, &1),
+        }
+    }
+
     /// Sends datagrams of `stride` bytes each, of which the last may be shorter.
     pub(crate) fn send_many(&self, to: &SocketAddr, bytes: &[u8], stride: usize) -> Result {
         let (fd, to) = (self.fd(), addr::to_raw(to));
         let mut sent = send_datagrams(fd, &to, bytes, stride);
-        if sent == Err(Error::CONNREFUSED) {
-            // The error was about an earlier datagram, and kept these from leaving.
+        if is_of_earlier(&sent) {
+            // The error kept these from leaving.
             sent = send_datagrams(fd, &to, bytes, stride);
         }
         match sent {

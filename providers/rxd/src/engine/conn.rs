@@ -32,6 +32,10 @@ const MOST_RTO: Duration = Duration::from_secs(4);
 const PROBE: Duration = Duration::from_millis(500);
 /// Times in a row that something is sent again before the peer counts as gone.
 const MOST_RETRIES: u32 = 50;
+/// How often a host has to report a peer's port as closed before that counts, and for how long the peer is
+/// asked then: it may be about to be started again.
+const REFUSALS_BELIEVED: u32 = 4;
+const REFUSED_PATIENCE: Duration = Duration::from_secs(5);
 /// Packets that may be under way beyond the peer's window while it says that it has others, and
 /// refusals beyond those.
 pub(super) const BEYOND: usize = 64;
@@ -127,6 +131,8 @@ pub(super) struct RxdConn {
     urgent: bool,
     smoothed: Option<(Duration, Duration)>,
     retries: u32,
+    /// How often a host reported the peer's port as closed since the peer was heard from.
+    pub(super) refused: u32,
     /// When what the peer does not answer was first sent again.
     silent_since: Option<Instant>,
     pub(super) deadline: Option<Instant>,
@@ -196,6 +202,7 @@ impl RxdConn {
             urgent: false,
             smoothed: None,
             retries: 0,
+            refused: 0,
             silent_since: None,
             deadline: None,
             expected: 0,
@@ -251,6 +258,7 @@ impl RxdConn {
     /// The peer gave a sign of life: what is under way is sent again as soon as that of a peer that
     /// was never silent.
     pub(super) fn lives(&mut self, now: Instant) {
+        self.refused = 0;
         let silent = std::mem::take(&mut self.retries) > 0;
         if silent && !self.flight.is_empty() {
             self.arm(now);
@@ -369,11 +377,20 @@ impl RxdConn {
         self.deadline = Some(now + self.rto());
     }
 
+    /// How long a peer may answer nothing, of which the user says `limit`: for less long if the peer's host says again and
+    /// again that the port is closed. Forged reports can do no more than that, and only to a peer that is silent.
+    pub(super) fn patience(&self, limit: Option<Duration>) -> Option<Duration> {
+        if self.refused < REFUSALS_BELIEVED {
+            return limit;
+        }
+        Some(limit.map_or(REFUSED_PATIENCE, |limit| limit.min(REFUSED_PATIENCE)))
+    }
+
     /// The peer's index is known.
     pub(super) fn known(&mut self, remote: u32, greeting: Option<Greeting>) {
         (self.remote, self.stage, self.greeting) = (remote, Acquaintance::Known, greeting);
         self.introduced = None;
-        (self.retries, self.deadline) = (0, None);
+        (self.retries, self.refused, self.deadline) = (0, 0, None);
     }
 
     /// Notes a round trip.
@@ -599,6 +616,19 @@ mod tests {
     }
 
     const OPEN: Ack = Ack { window: 128, here: 0, taken: 0 };
+
+    #[test]
+    fn refusals_shorten_the_wait_for_a_silent_peer_and_a_sign_of_it_forgets_them() {
+        let now = Instant::now();
+        let mut conn = RxdConn::new(0, 0, 1, 128, now);
+        conn.refused = REFUSALS_BELIEVED - 1;
+        assert_eq!(conn.patience(None), None);
+        conn.refused += 1;
+        assert_eq!(conn.patience(None), Some(REFUSED_PATIENCE));
+        assert_eq!(conn.patience(Some(Duration::from_secs(1))), Some(Duration::from_secs(1)));
+        conn.lives(now);
+        assert_eq!(conn.patience(None), None);
+    }
 
     #[test]
     fn the_original_gets_all_of_its_window_and_after_a_gap_all_behind_it_again() {

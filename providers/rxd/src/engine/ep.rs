@@ -34,6 +34,9 @@ const MIN_MULTI_RECV: usize = 64;
 /// same.
 const DOUBT: u32 = 4;
 
+/// Most reports of closed ports that are heard at a time.
+const REFUSALS_HEARD: usize = 64;
+
 /// Packets that came before an acknowledgement is sent although more come.
 pub(super) const ACK_EVERY: usize = 8;
 
@@ -378,6 +381,7 @@ impl RxdEngineEp {
             }
         }
         if self.next_deadline.is_some_and(|at| at <= self.now) {
+            self.hear_refusals(&mut *port);
             self.port = Some(port);
             self.expire();
             let Some(back) = self.port.take() else { return taken > 0 };
@@ -386,6 +390,19 @@ impl RxdEngineEp {
         self.answer(&mut *port);
         self.port = Some(port);
         taken > 0
+    }
+
+    /// Notes the peers whose hosts report their ports as closed.
+    #[cold]
+    fn hear_refusals(&mut self, port: &mut dyn PacketPort) {
+        for _ in 0..REFUSALS_HEARD {
+            let Some(addr) = port.refused() else { return };
+            let peer = self.peers.find_at(&addr);
+            let conn = peer.and_then(|peer| self.conns.get_mut(self.peers[peer].conn));
+            if let Some(conn) = conn {
+                conn.refused += 1;
+            }
+        }
     }
 
     /// Sends what packets that came ask for.
@@ -485,7 +502,7 @@ impl RxdEngineEp {
                 conn.deadline = None;
                 continue;
             }
-            if !conn.expired(now, self.limits.config.peer_timeout) {
+            if !conn.expired(now, conn.patience(self.limits.config.peer_timeout)) {
                 let who = &self.peers[conn.peer].addr;
                 ofi_provider::log_sparsely!(
                     &RXD,

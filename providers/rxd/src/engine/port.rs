@@ -41,6 +41,10 @@ pub(crate) trait PacketPort: Send {
     /// Calls `each` with the packets that came, some at a time, and with where they came from;
     /// returns how many receives there were, and whether more may be there.
     fn receive(&mut self, each: &mut dyn FnMut(&PacketSource, &[u8])) -> (usize, bool);
+    /// The next destination of packets whose port is closed, as its host reports; the report may be forged.
+    fn refused(&mut self) -> Option<Addr> {
+        None
+    }
     /// A descriptor to wait for packets on.
     fn fd(&self) -> Option<RawFd>;
     /// Whether a thread may sleep on that descriptor.
@@ -282,6 +286,14 @@ impl PacketPort for CorePort {
         };
         self.post();
         (came, more)
+    }
+
+    fn refused(&mut self) -> Option<Addr> {
+        if !self.means.refusals {
+            return None;
+        }
+        let addr = self.ep.next_refusal().ok()?;
+        Addr::read(self.common.format, &addr).ok().map(Addr::identity)
     }
 
     fn fd(&self) -> Option<RawFd> {

@@ -130,7 +130,7 @@ impl RxdEngineEp {
                     return Ok(());
                 }
                 let conn = &mut self.conns[id];
-                conn.heard = self.now;
+                (conn.heard, conn.refused) = (self.now, 0);
                 if kind == crate::wire::ACK {
                     return self.acknowledged(id, base.seq, Ack::read(packet)?);
                 }
