@@ -794,7 +794,13 @@ impl<N: Net> StreamState<N> {
             return;
         }
         let ep = &mut self.eps[ep_id];
-        let local = ep.identity.local.clone();
+        let mut local = ep.identity.local.clone();
+        if local.is_any()
+            && let Ok(called) = self.conns[id].link.local_addr()
+        {
+            // The address by which the caller knows this endpoint, so that both decide alike which call goes on.
+            local.set_host(&called);
+        }
         let peer = ep.peer_at(addr.clone());
         let firewalled = hello.features & BEHIND_FIREWALL != 0;
         let process = ProcessMark { pid: hello.pid, instance: message.instance };
