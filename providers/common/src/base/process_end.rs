@@ -76,7 +76,8 @@ fn watch() {
 
 /// Whether a thread has not ended. True also if that cannot be found out.
 fn is_alive(task: &Path) -> bool {
-    fs::read_to_string(task.join("status")).map_or(true, |status| Task::of(&status).is_alive)
+    fs::read_to_string(task.join("status"))
+        .map_or(true, |status| ListedThread::of(&status).is_alive)
 }
 
 /// Whether one of these threads belongs to the application. True also if they cannot be listed.
@@ -86,21 +87,21 @@ fn has_application_thread(tasks: &Path) -> bool {
         let Ok(task) = task else { return true };
         // A thread of which nothing can be read has ended since.
         let Ok(status) = fs::read_to_string(task.path().join("status")) else { return false };
-        let task = Task::of(&status);
+        let task = ListedThread::of(&status);
         task.is_alive && !task.is_of_library
     })
 }
 
 /// A thread as proc(5) shows it.
 #[derive(PartialEq, Eq, Debug)]
-struct Task {
+struct ListedThread {
     is_alive: bool,
     /// Whether the library started it, or the kernel for an io_uring: both have such names, and take no
     /// signal.
     is_of_library: bool,
 }
 
-impl Task {
+impl ListedThread {
     /// Reads the lines of a thread's `status`.
     fn of(status: &str) -> Self {
         let field = |name: &str| {
@@ -123,14 +124,16 @@ const ORDINARY: u64 = 0x7fff_ffff & !(1 << (libc::SIGKILL - 1)) & !(1 << (libc::
 mod tests {
     use super::*;
 
-    fn task(is_alive: bool, is_of_library: bool) -> Task {
-        Task { is_alive, is_of_library }
+    fn task(is_alive: bool, is_of_library: bool) -> ListedThread {
+        ListedThread { is_alive, is_of_library }
     }
 
     #[test]
     fn a_thread_is_of_the_library_by_its_name_and_its_blocked_signals() {
         let status = |name: &str, state: &str, blocked: &str| {
-            Task::of(&format!("Name:\t{name}\nState:\t{state}\nSigPnd:\t0\nSigBlk:\t{blocked}\n"))
+            ListedThread::of(&format!(
+                "Name:\t{name}\nState:\t{state}\nSigPnd:\t0\nSigBlk:\t{blocked}\n"
+            ))
         };
         let all = "fffffffe7ffbfeff";
         assert_eq!(status("ofi-tcp", "S (sleeping)", all), task(true, true));
@@ -138,7 +141,7 @@ mod tests {
         assert_eq!(status("ofi-tcp", "S (sleeping)", "0000000000000000"), task(true, false));
         assert_eq!(status("server", "R (running)", all), task(true, false));
         assert_eq!(status("server", "Z (zombie)", "0000000000000000"), task(false, false));
-        assert_eq!(Task::of(""), task(true, false));
+        assert_eq!(ListedThread::of(""), task(true, false));
     }
 
     #[test]
