@@ -11,6 +11,7 @@ mod link_addr;
 mod local_ring;
 mod rxd_packet;
 mod rxm_packet;
+mod sealed_datagram;
 mod secret_frames;
 mod sockaddr_bytes;
 mod tcp_cm;
@@ -25,6 +26,7 @@ fuzz_target!(
         ("local_ring", local_ring::run),
         ("rxd_packet", rxd_packet::run),
         ("rxm_packet", rxm_packet::run),
+        ("sealed_datagram", sealed_datagram::run),
         ("secret_frames", secret_frames::run),
         ("sockaddr_bytes", sockaddr_bytes::run),
         ("tcp_cm", tcp_cm::run),

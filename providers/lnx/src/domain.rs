@@ -12,9 +12,11 @@ use ofi_provider::api::{
 use ofi_provider::core_provider::{CoreDomain, CoreFabric, LinkedRegions};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef};
+use ofi_provider::info::{API_VERSION, InfoChain, InfoQuery, InfoRef, PROV_VERSION};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
+use ofi_provider::provider::Provider;
+use ofi_provider::secret::key_variable;
 use std::sync::Arc;
 
 /// A fabric. Those of the cores are opened with a domain, whose info says which these are.
@@ -64,17 +66,18 @@ impl Getinfo for LnxFabric {
 
 /// Tells a user who protects `tcp` with a job's secret that peers of this host are reached without it.
 fn warn_of_secret(cores: &[info::LnxCore]) {
-    let is_set = |variable| std::env::var_os(variable).is_some();
+    static TCP: Provider = Provider::named(c"tcp", PROV_VERSION, API_VERSION);
+    static SHM: Provider = Provider::named(c"shm", PROV_VERSION, API_VERSION);
     let names_shm = |core: &info::LnxCore| core.info.as_ref().prov_name() == Some(c"shm");
-    if is_set("FI_TCP_AUTH_KEY_FILE")
-        && !is_set("FI_SHM_AUTH_KEY_FILE")
-        && cores.iter().any(names_shm)
+    if cores.iter().any(names_shm)
+        && let Some(variable) = key_variable(&TCP)
+        && key_variable(&SHM).is_none()
     {
         ofi_provider::log!(
             &LNX,
             WARN,
             DOMAIN,
-            "FI_TCP_AUTH_KEY_FILE has no effect on peers of this host, which shm reaches: see \
+            "{variable} has no effect on peers of this host, which shm reaches: see \
              FI_SHM_AUTH_KEY_FILE"
         );
     }

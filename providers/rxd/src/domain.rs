@@ -1,6 +1,6 @@
 //! Fabrics and domains.
 use crate::config::{MAX_PACKET, config, note_packet};
-use crate::engine::{CorePorts, RxdEngine, RxdIdentity, RxdLimits};
+use crate::engine::{CorePorts, OwnCore, RxdEngine, RxdIdentity, RxdLimits};
 use crate::ep::RxdEp;
 use crate::info::{self, core_hints, core_version};
 use crate::provider::RXD;
@@ -9,7 +9,7 @@ use core::ffi::CStr;
 use ofi_provider::abi::{FI_MSG_PREFIX, FI_SOURCE, fi_ep_type};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{
-    Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp, refuse_keys,
+    Domain, DomainSettings, Fabric, Getinfo, NewDomain, NoPassiveEp, domain_key, endpoint_key,
 };
 use ofi_provider::core_provider;
 use ofi_provider::endpoint::RdmAttr;
@@ -30,18 +30,12 @@ impl Fabric for RxdFabric {
     }
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
-        refuse_keys(&RXD, info, api_version)?;
-        let core_info = core_info(info, api_version)?;
+        let core_info = core_info(info, api_version, [None, domain_key(info, api_version)?])?;
         let settings = DomainSettings::new(info, false)?
             .with_offers(&RXD, &[info::offer(core_info.as_ref())?], info)
             .with_helpers();
         let prefix = core_info.as_ref().ep().map_or(0, |ep| ep.msg_prefix_size);
-        let most = core_info.as_ref().ep().map_or(0, |ep| ep.max_msg_size);
-        let packet = most.min(MAX_PACKET).saturating_sub(prefix);
-        if packet <= ATOMIC_HEAD.max(DATA_HEAD) {
-            return Err(Error::NODATA);
-        }
-        note_packet(packet);
+        let packet = packet_of(core_info.as_ref())?;
         let fabric = core_provider::CoreFabric::open(&core_info)?;
         let domain = core_provider::CoreDomain::open(&fabric, &core_info)?;
         let limits = RxdLimits {
@@ -76,9 +70,22 @@ impl Getinfo for RxdFabric {
     }
 }
 
-/// The core provider's info that belongs to an info of this provider.
-fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
+/// The longest packet over a core provider.
+fn packet_of(core_info: InfoRef<'_>) -> Result<usize> {
+    let (prefix, most) = core_info.ep().map_or((0, 0), |ep| (ep.msg_prefix_size, ep.max_msg_size));
+    let packet = most.min(MAX_PACKET).saturating_sub(prefix);
+    if packet <= ATOMIC_HEAD.max(DATA_HEAD) {
+        return Err(Error::NODATA);
+    }
+    note_packet(packet);
+    Ok(packet)
+}
+
+/// The core provider's info that belongs to an info of this provider, with an authorization key of an
+/// endpoint's or of a domain's. -FI_EINVAL: the core takes no such key.
+fn core_info(info: InfoRef<'_>, api_version: u32, keys: [Option<&[u8]>; 2]) -> Result<InfoBuf> {
     let mut hints = core_hints(Some(info))?;
+    hints.set_auth_keys(keys[0], keys[1])?;
     // The destination is an endpoint's business; the source address stays, because it names the
     // interface.
     hints.set_dest_addr(None)?;
@@ -94,6 +101,10 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
             cores => return cores?.into_iter().next().ok_or(Error::NODATA),
         }
     }
+    if keys.iter().any(Option::is_some) {
+        ofi_provider::log!(&RXD, WARN, DOMAIN, "auth_key: the core provider takes none such");
+        return Err(Error::INVAL);
+    }
     Err(Error::NODATA)
 }
 
@@ -104,6 +115,15 @@ pub(crate) struct RxdDomain {
     engine: Arc<RxdEngine>,
     settings: DomainSettings,
     api_version: u32,
+}
+
+impl RxdDomain {
+    /// The core of an endpoint with a secret of its own.
+    fn core_with_key(&self, info: InfoRef<'_>, key: &[u8]) -> Result<OwnCore> {
+        let core = core_info(info, self.api_version, [Some(key), None])?;
+        let packet = packet_of(core.as_ref())?.min(self.engine.packet());
+        Ok(OwnCore { info: Arc::new(core), packet })
+    }
 }
 
 impl Domain for RxdDomain {
@@ -123,10 +143,12 @@ impl Domain for RxdDomain {
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<RxdEp> {
         info.must_be(fi_ep_type::FI_EP_RDM)?;
-        refuse_keys(&RXD, info, self.api_version)?;
+        let key = endpoint_key(info, self.api_version)?;
+        let own = key.map(|key| self.core_with_key(info, key)).transpose()?;
         let mut attr = RdmAttr::of(info, self.api_version)?;
-        attr.inject_size = attr.inject_size.min(info::inject_size(self.engine.packet()));
-        let identity = RxdIdentity { local: Addr::of_info(info)?, attr };
+        let packet = own.as_ref().map_or(self.engine.packet(), |own| own.packet);
+        attr.inject_size = attr.inject_size.min(info::inject_size(packet));
+        let identity = RxdIdentity { local: Addr::of_info(info)?, attr, own };
         // Peers send and use our memory whether there is something to wait for or not.
         self.start_thread()?;
         Ok(RxdEp::new(self.engine.clone(), identity, ()))

@@ -77,7 +77,6 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     core.set_caps(FI_MSG | (core.caps() & COMM_CAPS));
     core.set_mode(MODE);
     core.set_handle(std::ptr::null_mut());
-    core.set_auth_keys(None, None)?;
     // The versions of this provider and of its protocol are not the core's.
     core.set_versions(0, 0);
     let tx = core.tx_mut();
@@ -147,6 +146,8 @@ pub(crate) fn offer(core: InfoRef<'_>) -> Result<ProviderOffer> {
     rx.size = QUEUE_SIZE;
     rx.iov_limit = IOV_LIMIT;
 
+    // Secrets of the program's own are the core's: a core that has none refuses them.
+    most.set_auth_keys(core.ep_auth_key(), core.domain_auth_key())?;
     most.edit_ep(|ep| {
         ep.r#type = fi_ep_type::FI_EP_RDM.into();
         ep.protocol = FI_PROTO_RXD as u32;
@@ -226,7 +227,11 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
         Some(false) => flags & !FI_RESCAN,
         None => flags,
     };
-    let hinted = core_hints(hints)?;
+    let mut hinted = core_hints(hints)?;
+    if api < version(1, 5) {
+        // Programs of these versions have no authorization keys.
+        hinted.set_auth_keys(None, None)?;
+    }
     let version = core_version(api);
     let asked = InfoQuery { version, flags, hints: Some(hinted.as_ref()), ..*query };
     let cores = core_provider::getinfo(&asked)?;

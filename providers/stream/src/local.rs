@@ -2019,12 +2019,7 @@ where
     }
 
     fn own_secret(key: &[u8]) -> Result<JobSecret> {
-        let secret = N::Link::settings().secret.with_own(key).map_err(|why| {
-            ofi_provider::log!(N::Link::provider(), WARN, DOMAIN, "auth_key: {why}");
-            Error::INVAL
-        })?;
-        secret.check(N::Link::provider())?;
-        Ok(secret)
+        N::Link::settings().secret.with_program_key(N::Link::provider(), key)
     }
 
     fn open_with(secret: &JobSecret) -> Result<Self> {

@@ -40,7 +40,7 @@ pub use domain::{DomainFid, NewDomain};
 pub use ep::{Bindings, EpFid};
 pub use fabric::{FabricFid, getinfo_entry, open_fabric};
 pub use pep::{Announcer, NoPassiveEp, PepFid, Reject, passive_name};
-pub use settings::{DomainSettings, local_addr, refuse_keys};
+pub use settings::{DomainSettings, domain_key, endpoint_key, local_addr, refuse_keys};
 
 use crate::abi::fi_addr_t;
 use crate::atomic::Operation;

@@ -18,6 +18,32 @@ pub fn local_addr(info: InfoRef<'_>) -> Result<SocketAddr> {
     Addr::of_info(info)?.ip()
 }
 
+/// The authorization key among a domain's attributes, if there is one. Programs of versions before 1.5
+/// have none, and their attributes end before these fields. -FI_EINVAL: a length without a key, or
+/// FI_AV_AUTH_KEY for its length.
+pub fn domain_key(info: InfoRef<'_>, api: u32) -> Result<Option<&[u8]>> {
+    given_key(api, || (info.domain().map(|domain| domain.auth_key_size), info.domain_auth_key()))
+}
+
+/// The same among an endpoint's attributes.
+pub fn endpoint_key(info: InfoRef<'_>, api: u32) -> Result<Option<&[u8]>> {
+    given_key(api, || (info.ep().map(|ep| ep.auth_key_size), info.ep_auth_key()))
+}
+
+fn given_key<'a>(
+    api: u32,
+    given: impl FnOnce() -> (Option<usize>, Option<&'a [u8]>),
+) -> Result<Option<&'a [u8]>> {
+    if api < version(1, 5) {
+        return Ok(None);
+    }
+    match given() {
+        (None | Some(0), _) => Ok(None),
+        (Some(_), Some(key)) => Ok(Some(key)),
+        (Some(_), None) => Err(Error::INVAL),
+    }
+}
+
 /// Refuses the authorization keys of an info (fi_domain(3), fi_endpoint(3)), with a line in the log, for a
 /// provider that does nothing with them: a program that has given one takes its messages for protected.
 /// -FI_EINVAL. Programs of versions before 1.5 have no keys.

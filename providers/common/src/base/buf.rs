@@ -11,7 +11,7 @@ use core::ffi::{c_int, c_void};
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use libc::iovec;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 
 /// How the system takes bytes to send.
@@ -909,6 +909,83 @@ pub fn receive_datagrams<'a>(
         };
     }
     Ok(got)
+}
+
+/// A datagram, or several of one sender, in memory of the library's.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressedDatagram {
+    /// Bytes of it.
+    pub len: usize,
+    /// The sender's address.
+    pub from: SocketAddr,
+    /// The IP address that it was sent to, if the socket tells (IP_PKTINFO, IPV6_RECVPKTINFO).
+    pub to: Option<IpAddr>,
+    /// If there are several, one behind the other, the length of each but the last; else 0.
+    pub segment: usize,
+}
+
+/// The control messages of one call as long as they can be: the length of segments and the addresses.
+#[repr(C, align(8))]
+struct AddressMessages([u8; 128]);
+
+/// Receives a datagram that has arrived into `room`, without blocking. -FI_EAGAIN: there is none.
+/// -FI_ETRUNC: it was longer than the room, and is gone.
+pub fn receive_datagram(socket: RawFd, room: &mut [u8]) -> Result<AddressedDatagram> {
+    let mut name = [0u8; addr::MAX_LEN];
+    let mut controls = AddressMessages([0; 128]);
+    let mut iov = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+    loop {
+        // SAFETY: all zeros is a valid header. The kernel writes to the room, the name and the control
+        // messages, all of which outlive the call and are as long as said.
+        let (got, message) = unsafe {
+            let mut message = std::mem::zeroed::<libc::msghdr>();
+            message.msg_name = name.as_mut_ptr().cast();
+            message.msg_namelen = name.len() as libc::socklen_t;
+            (message.msg_iov, message.msg_iovlen) = (&raw mut iov, 1);
+            message.msg_control = (&raw mut controls).cast();
+            message.msg_controllen = size_of::<AddressMessages>() as _;
+            (libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT), message)
+        };
+        let Ok(len) = usize::try_from(got) else {
+            match Error::last_os() {
+                Error::INTR => continue,
+                error => return Err(error),
+            }
+        };
+        if message.msg_flags & libc::MSG_TRUNC != 0 {
+            return Err(Error::TRUNC);
+        }
+        let name_len = (message.msg_namelen as usize).min(name.len());
+        let from = addr::from_bytes(&name[..name_len])?;
+        // SAFETY: the kernel has filled the header in, and its control messages are still there.
+        let (segment, to) = unsafe { (segment_of(&message), destination_of(&message)) };
+        return Ok(AddressedDatagram { len, from, to, segment });
+    }
+}
+
+/// The IP address that a datagram was sent to, as a received message says.
+///
+/// # Safety
+/// The kernel has filled the header in, and its control messages are still there.
+unsafe fn destination_of(message: &libc::msghdr) -> Option<IpAddr> {
+    // SAFETY: by this function's contract; control messages of these types have such data.
+    unsafe {
+        let mut head = libc::CMSG_FIRSTHDR(message);
+        while !head.is_null() {
+            match ((*head).cmsg_level, (*head).cmsg_type) {
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                    let info = libc::CMSG_DATA(head).cast::<libc::in_pktinfo>().read_unaligned();
+                    return Some(Ipv4Addr::from(info.ipi_addr.s_addr.to_ne_bytes()).into());
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                    let info = libc::CMSG_DATA(head).cast::<libc::in6_pktinfo>().read_unaligned();
+                    return Some(Ipv6Addr::from(info.ipi6_addr.s6_addr).into());
+                }
+                _ => head = libc::CMSG_NXTHDR(message, head),
+            }
+        }
+    }
+    None
 }
 
 /// `len` zero bytes; -FI_ENOMEM if there is no memory, which must be an error and no abort where

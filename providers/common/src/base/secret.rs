@@ -1,7 +1,14 @@
-//! Memory for secrets: it is in no core dump and is cleared before it is given back.
+//! Memory for secrets: it is in no core dump and is cleared before it is given back. And the parameters that
+//! say where a job's secret is.
 use crate::error::{Error, Result};
+use crate::param;
+use crate::provider::Provider;
+use crate::sys::has_more_rights;
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, compiler_fence};
+use std::ffi::OsString;
 use std::fmt;
 
 /// Zeroed memory of its own for a secret.
@@ -68,6 +75,59 @@ impl fmt::Debug for SecretMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SecretMemory of {} bytes", self.len)
     }
+}
+
+/// The parameter that names the file of a job's secret, and what is said of it.
+pub const KEY_FILE: &CStr = c"auth_key_file";
+/// See [`KEY_FILE`].
+pub const KEY_FILE_HELP: &CStr = c"file with the job's secret: only peers that have it are talked \
+    to. Of the user or root, and readable by nobody else; default: none";
+
+/// The variable of the environment that is a job's secret, and its value, for this provider or one whose
+/// parameters hold for it. It is no parameter, so that no list shows it, and none in programs that have more
+/// rights than their callers.
+pub fn key_in_environment(prov: &'static Provider) -> Option<(String, OsString)> {
+    prov.and_bases().find_map(|prov| {
+        let variable = param::variable_of(prov, c"auth_key");
+        let value = std::env::var_os(&variable).filter(|_| !has_more_rights());
+        value.map(|value| (variable, value))
+    })
+}
+
+/// The variable by which the user set a secret for the messages of a provider, which may be another
+/// one's and not loaded: in the environment or in libfabric.conf.
+pub fn key_variable(prov: &'static Provider) -> Option<String> {
+    let file = param::string(prov, KEY_FILE, KEY_FILE_HELP);
+    let in_file = file.map(|_| param::variable(prov, KEY_FILE));
+    in_file.or_else(|| key_in_environment(prov).map(|(variable, _)| variable))
+}
+
+/// Bytes of the stack that are cleared behind what works on secrets: more than it uses, and less than the
+/// smallest stacks of threads leave.
+const WIPED_STACK: usize = 6 << 10;
+
+/// Does what works on a secret, and clears the part of the stack that it used, where copies of the secret
+/// may be.
+pub fn with_wiped_stack<R>(work: impl FnOnce() -> R) -> R {
+    // A frame of its own, so that all that is used is below this one's.
+    #[inline(never)]
+    fn run<R>(work: impl FnOnce() -> R) -> R {
+        work()
+    }
+    let result = run(work);
+    wipe_stack();
+    result
+}
+
+/// Clears the stack below the caller's frame.
+#[inline(never)]
+fn wipe_stack() {
+    let mut below = [const { MaybeUninit::<u64>::uninit() }; WIPED_STACK / 8];
+    for word in &mut below {
+        // SAFETY: a word of this frame.
+        unsafe { core::ptr::write_volatile(word.as_mut_ptr(), 0) };
+    }
+    compiler_fence(Ordering::SeqCst);
 }
 
 #[cfg(test)]

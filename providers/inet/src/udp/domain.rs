@@ -1,16 +1,18 @@
 //! Fabrics and domains.
 use super::ep::{UdpEngine, UdpEp};
-use super::info::{QUEUE_SIZE, offer};
-use crate::plug_in;
+use super::info::{QUEUE_SIZE, offer, secret};
+use crate::plug_in::{self, TCP_PARAMETERS};
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_SOURCE, fi_ep_type};
 use ofi_provider::api::{
-    Domain, DomainSettings, Fabric, NewDomain, NoPassiveEp, local_addr, refuse_keys,
+    Domain, DomainSettings, Fabric, NewDomain, NoPassiveEp, domain_key, endpoint_key, local_addr,
 };
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
+use ofi_provider::secret::{KEY_FILE, key_variable};
 use ofi_provider::wait::WaitKind;
+use ofi_stream::secret::JobSecret;
 use std::sync::{Arc, Once};
 
 /// A fabric: a network that some interface is on. It has no state.
@@ -26,29 +28,35 @@ impl Fabric for UdpFabric {
 
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain> {
         plug_in::current().tell();
-        refuse_keys(plug_in::provider(), info, api_version)?;
-        warn_of_secret();
+        let secret = match domain_key(info, api_version)? {
+            Some(key) => secret().with_program_key(plug_in::provider(), key)?,
+            None => secret().clone(),
+        };
+        secret.check(plug_in::provider())?;
+        if secret.key().is_none() {
+            warn_of_secret();
+        }
+        let offer = offer(secret.key().is_some())?;
         let settings =
-            DomainSettings::new(info, false)?.with_offers(plug_in::provider(), &[offer()?], info);
+            DomainSettings::new(info, false)?.with_offers(plug_in::provider(), &[offer], info);
         let engine = UdpEngine::new(settings.level.clone())?;
-        Ok(UdpDomain { engine, settings, api_version }.into())
+        Ok(UdpDomain { engine, settings, api_version, secret }.into())
     }
 }
 
-/// Tells a user who protects `tcp` with a job's secret, once, that datagrams are not protected.
+/// Tells a user who protects `tcp` with a job's secret, once, that datagrams are not protected by it.
 fn warn_of_secret() {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
-        let variable = ["FI_TCP_AUTH_KEY_FILE", "FI_TCP_AUTH_KEY"]
-            .into_iter()
-            .find(|variable| std::env::var_os(variable).is_some());
-        if let Some(variable) = variable {
+        if let Some(variable) = key_variable(&TCP_PARAMETERS) {
             let prov = plug_in::provider();
+            let own = plug_in::variable(KEY_FILE);
             ofi_provider::log!(
                 prov,
                 WARN,
                 DOMAIN,
-                "{variable} has no effect here: datagrams are neither authenticated nor encrypted"
+                "{variable} has no effect here: datagrams are neither authenticated nor encrypted \
+                 without {own}"
             );
         }
     });
@@ -64,6 +72,8 @@ pub(crate) struct UdpDomain {
     engine: Arc<UdpEngine>,
     settings: DomainSettings,
     api_version: u32,
+    /// The secret of endpoints that have none of their own: the program's, or what the user chose.
+    secret: JobSecret,
 }
 
 impl Domain for UdpDomain {
@@ -87,8 +97,12 @@ impl Domain for UdpDomain {
 
     fn endpoint(&self, info: InfoRef<'_>) -> Result<UdpEp> {
         info.must_be(fi_ep_type::FI_EP_DGRAM)?;
-        refuse_keys(plug_in::provider(), info, self.api_version)?;
+        let own = match endpoint_key(info, self.api_version)? {
+            Some(key) => Some(secret().with_program_key(plug_in::provider(), key)?),
+            None => None,
+        };
+        let key = own.as_ref().unwrap_or(&self.secret).key().cloned();
         let rx_size = info.rx().ok_or(Error::INVAL)?.size.clamp(1, QUEUE_SIZE);
-        UdpEp::open(&self.engine, local_addr(info)?, rx_size, info.caps() & FI_SOURCE != 0)
+        UdpEp::open(&self.engine, local_addr(info)?, rx_size, info.caps() & FI_SOURCE != 0, key)
     }
 }

@@ -6,7 +6,8 @@
 //! has room: everything else waits in the system's socket buffer, or is lost
 //! there, as datagrams are.
 use super::group::{Change, Groups};
-use super::info::MAX_MSG_SIZE;
+use super::info::{MAX_MSG_SIZE, MAX_SEALED_SIZE};
+use super::sealed::{OpeningReceiver, SealingSender};
 use super::socket::{DgramSocket, is_of_earlier};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MATCH_COMPLETE, FI_MSG,
@@ -28,6 +29,7 @@ use ofi_provider::lock::{Level, Lock};
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest, next_refusal};
+use ofi_stream::secret::SecretKey;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -40,6 +42,9 @@ const FEW: usize = 4;
 
 /// Most addresses with closed ports that are noted.
 const MOST_REFUSALS: usize = 64;
+
+/// Most datagrams that an endpoint with a secret opens in a turn.
+const MOST_OPENED: usize = 64;
 
 const IDLE: Interest = Interest { read: false, write: false };
 
@@ -128,6 +133,8 @@ struct Rx {
     posted: VecDeque<UdpRecv>,
     /// Whether the engine's epoll watches the sockets.
     watched: bool,
+    /// What opens the datagrams that come to an endpoint with a secret.
+    opening: Option<Box<OpeningReceiver>>,
 }
 
 /// The half of an endpoint that progress works on.
@@ -148,11 +155,21 @@ struct Receiver {
     groups: Lock<Groups>,
     /// Whether some groups have sockets of their own.
     group_sockets: AtomicBool,
+    /// Whether what arrives is not simply received from one socket: there are sockets of groups, or a
+    /// secret.
+    special: AtomicBool,
+    /// The secret that peers need.
+    secret: Option<Arc<SecretKey>>,
     /// The objects bound to the endpoint, once it is enabled.
     bindings: OnceLock<Bindings>,
 }
 
 impl Receiver {
+    fn set_group_sockets(&self, any: bool) {
+        self.group_sockets.store(any, Ordering::Relaxed);
+        self.special.store(any || self.secret.is_some(), Ordering::Relaxed);
+    }
+
     fn rx_room(&self) -> usize {
         let cq = self.bindings.get().and_then(|bound| bound.ledger.rx.cq());
         cq.map_or(BATCH, |cq| cq.room())
@@ -199,18 +216,57 @@ impl Receiver {
             return !rx.watched;
         }
         self.watch(engine, &mut rx, id, true);
-        if self.group_sockets.load(Ordering::Relaxed) {
-            self.drain_groups(bound, &mut rx);
+        if self.special.load(Ordering::Relaxed) && self.drain_special(bound, &mut rx) {
+            return false;
         }
         self.drain_socket(self.socket.fd(), bound, &mut rx, usize::MAX);
         false
     }
 
-    /// Takes what has arrived at groups' own sockets, each with a share of the receives.
+    /// Takes what has arrived at groups' own sockets, each with a share of the receives; of an endpoint
+    /// with a secret all that has arrived. Returns whether that is so.
     #[cold]
-    fn drain_groups(&self, bound: &Bindings, rx: &mut Rx) {
-        for fd in self.groups.lock().sockets() {
-            self.drain_socket(fd, bound, rx, BATCH);
+    fn drain_special(&self, bound: &Bindings, rx: &mut Rx) -> bool {
+        let Some(mut opening) = rx.opening.take() else {
+            for fd in self.groups.lock().sockets() {
+                self.drain_socket(fd, bound, rx, BATCH);
+            }
+            return false;
+        };
+        for (fd, group) in self.groups.lock().sockets_of_groups() {
+            self.drain_sealed(&mut opening, (fd, Some(group)), bound, rx, BATCH);
+        }
+        self.drain_sealed(&mut opening, (self.socket.fd(), None), bound, rx, MOST_OPENED);
+        rx.opening = Some(opening);
+        true
+    }
+
+    /// Takes up to so many datagrams of one socket, the own or that of a group, as far as there are
+    /// receives. Those that are not authentic count, so that a turn ends however many come.
+    fn drain_sealed(
+        &self,
+        opening: &mut OpeningReceiver,
+        socket: (RawFd, Option<SocketAddr>),
+        bound: &Bindings,
+        rx: &mut Rx,
+        most: usize,
+    ) {
+        for _ in 0..most {
+            if self.rx_room() == 0 {
+                return;
+            }
+            let Some(recv) = rx.posted.front() else { return };
+            match opening.receive(socket, &recv.buf) {
+                Err(Error::AGAIN) => return,
+                // An error is an earlier send's: see below.
+                Err(_) | Ok(None) => {}
+                Ok(Some(mut datagram)) => {
+                    datagram.from = datagram.from.filter(|_| self.source);
+                    if let Some(recv) = rx.posted.pop_front() {
+                        self.received(bound, &recv, &datagram);
+                    }
+                }
+            }
         }
     }
 
@@ -232,16 +288,22 @@ impl Receiver {
             let got = got.unwrap_or(0);
             taken += got;
             for (datagram, recv) in datagrams.iter().zip(rx.posted.drain(..got)) {
-                let src = source_of(bound, datagram);
-                if src == FI_ADDR_NOTAVAIL && self.unknown_sources.load(Ordering::Relaxed) {
-                    append_source(&recv, datagram);
-                }
-                complete(bound, &recv, datagram, src);
+                self.received(bound, &recv, datagram);
             }
             if got < room {
                 return;
             }
         }
+    }
+
+    /// Reports a receive that a datagram came for.
+    #[inline]
+    fn received(&self, bound: &Bindings, recv: &UdpRecv, datagram: &Datagram) {
+        let src = source_of(bound, datagram);
+        if src == FI_ADDR_NOTAVAIL && self.unknown_sources.load(Ordering::Relaxed) {
+            append_source(recv, datagram);
+        }
+        complete(bound, recv, datagram, src);
     }
 }
 
@@ -300,17 +362,24 @@ pub(crate) struct UdpEp {
     receiver: Arc<Receiver>,
     id: u32,
     rx_size: usize,
+    /// Messages shorter than this are sent as they are: none of an endpoint with a secret.
+    plain_end: usize,
+    /// What seals the datagrams of an enabled endpoint with a secret.
+    sealing: OnceLock<Lock<SealingSender>>,
 }
 
 impl UdpEp {
+    /// Opens an endpoint; with a secret its datagrams are sealed.
     pub(crate) fn open(
         engine: &Arc<UdpEngine>,
         local: SocketAddr,
         rx_size: usize,
         source: bool,
+        secret: Option<Arc<SecretKey>>,
     ) -> Result<Self> {
         let socket = DgramSocket::bound(&local)?;
-        let rx = Rx { posted: VecDeque::with_capacity(rx_size), watched: false };
+        let plain_end = if secret.is_some() { 0 } else { MAX_MSG_SIZE + 1 };
+        let rx = Rx { posted: VecDeque::with_capacity(rx_size), watched: false, opening: None };
         let receiver = Arc::new(Receiver {
             socket,
             source,
@@ -321,10 +390,54 @@ impl UdpEp {
             rx: Lock::with_level(rx, engine.level.clone()),
             groups: Lock::with_level(Groups::default(), engine.level.clone()),
             group_sockets: AtomicBool::new(false),
+            special: AtomicBool::new(secret.is_some()),
+            secret,
             bindings: OnceLock::new(),
         });
         let id = engine.eps.lock().insert(receiver.clone());
-        Ok(Self { engine: engine.clone(), receiver, id, rx_size })
+        let sealing = OnceLock::new();
+        Ok(Self { engine: engine.clone(), receiver, id, rx_size, plain_end, sealing })
+    }
+
+    /// Sends a message of an endpoint with a secret, and refuses any that is too long.
+    #[cold]
+    fn send_sealed(&self, bound: &Bindings, op: &SendOp) -> Result {
+        let sealing = self.sealing.get().ok_or(Error::MSGSIZE)?;
+        if op.buf.len() > MAX_SEALED_SIZE {
+            return Err(Error::MSGSIZE);
+        }
+        let report = op.flags & FI_COMPLETION != 0;
+        if !bound.ledger.tx.has_room(report) {
+            self.engine.progress();
+            return Err(Error::AGAIN);
+        }
+        let to = self.destination(bound, op)?;
+        let sent = sealing.lock().send(&self.receiver.socket, &to, &op.buf);
+        self.sent(bound, op, report, sent)
+    }
+
+    /// Where a message goes.
+    #[inline(always)]
+    fn destination(&self, bound: &Bindings, op: &SendOp) -> Result<SocketAddr> {
+        match bound.av.as_ref().ok_or(Error::NOAV)?.get(op.dest) {
+            Ok(to) if op.flags & FI_MULTICAST == 0 => to.ip(),
+            _ => self.receiver.groups.lock().find(op.dest),
+        }
+    }
+
+    /// Reports a message that the system has taken, or not.
+    #[inline(always)]
+    fn sent(&self, bound: &Bindings, op: &SendOp, report: bool, sent: Result) -> Result {
+        match sent {
+            Err(Error::AGAIN | Error::NOBUFS) => {
+                self.engine.progress();
+                return Err(Error::AGAIN);
+            }
+            other => other?,
+        }
+        let of = Completion::of(op.context, FI_MSG | FI_SEND, op.buf.len());
+        bound.ledger.tx.succeeded(of, report);
+        Ok(())
     }
 }
 
@@ -333,6 +446,14 @@ impl Endpoint for UdpEp {
 
     fn enable(&self, bindings: &Bindings, _srx: Option<&Self>) -> Result {
         let fd = self.receiver.socket.fd();
+        if let Some(secret) = &self.receiver.secret {
+            self.receiver.socket.tell_destinations()?;
+            let local = self.receiver.socket.local()?;
+            let opening = OpeningReceiver::new(secret, local)?;
+            self.receiver.rx.lock().opening = Some(Box::new(opening));
+            let sealing = SealingSender::new(secret, local)?;
+            let _ = self.sealing.set(Lock::with_level(sealing, self.engine.level.clone()));
+        }
         self.engine.epoll.add(fd, self.id.into(), IDLE)?;
         // Only ever set here, and an endpoint is enabled once.
         let _ = self.receiver.bindings.set(bindings.clone());
@@ -368,7 +489,11 @@ impl Endpoint for UdpEp {
                 let (ManyDatagrams { to, stride }, bytes) = ManyDatagrams::read(value)?;
                 let bound = self.receiver.bindings.get().ok_or(Error::OPBADSTATE)?;
                 let to = bound.av.as_ref().ok_or(Error::NOAV)?.get(to)?.ip()?;
-                self.receiver.socket.send_many(&to, bytes, stride as usize)
+                let (socket, stride) = (&self.receiver.socket, stride as usize);
+                match self.sealing.get() {
+                    None => socket.send_many(&to, bytes, stride),
+                    Some(sealing) => sealing.lock().send_many(socket, &to, bytes, stride),
+                }
             }
             OPT_RECEIVE_MANY => {
                 let held = value.try_into().map_err(|_| Error::INVAL)?;
@@ -401,7 +526,7 @@ impl Endpoint for UdpEp {
                 groups.leave(&self.receiver.socket, addr);
                 return Err(error);
             }
-            self.receiver.group_sockets.store(true, Ordering::Relaxed);
+            self.receiver.set_group_sockets(true);
         }
         Ok(addr)
     }
@@ -412,7 +537,7 @@ impl Endpoint for UdpEp {
             // Closing would do, but a child process may have the socket as well.
             self.engine.epoll.remove(socket.fd());
             let any = groups.sockets().next().is_some();
-            self.receiver.group_sockets.store(any, Ordering::Relaxed);
+            self.receiver.set_group_sockets(any);
         }
     }
 
@@ -447,34 +572,22 @@ impl Msg for UdpEp {
         if op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0 {
             return Err(Error::BADFLAGS);
         }
-        if op.buf.len() > MAX_MSG_SIZE {
-            return Err(Error::MSGSIZE);
+        if op.buf.len() >= self.plain_end {
+            return self.send_sealed(bound, &op);
         }
         let report = op.flags & FI_COMPLETION != 0;
         if !bound.ledger.tx.has_room(report) {
             self.engine.progress();
             return Err(Error::AGAIN);
         }
-        let to = match bound.av.as_ref().ok_or(Error::NOAV)?.get(op.dest) {
-            Ok(to) if op.flags & FI_MULTICAST == 0 => to.ip()?,
-            _ => self.receiver.groups.lock().find(op.dest)?,
-        };
+        let to = self.destination(bound, &op)?;
         let (fd, to) = (self.receiver.socket.fd(), addr::to_raw(&to));
         let mut sent = op.buf.send_to(fd, &to);
         if is_of_earlier(&sent) {
             // The error kept this one from leaving.
             sent = op.buf.send_to(fd, &to);
         }
-        match sent {
-            Err(Error::AGAIN | Error::NOBUFS) => {
-                self.engine.progress();
-                return Err(Error::AGAIN);
-            }
-            other => other?,
-        }
-        let of = Completion::of(op.context, FI_MSG | FI_SEND, op.buf.len());
-        bound.ledger.tx.succeeded(of, report);
-        Ok(())
+        self.sent(bound, &op, report, sent)
     }
 
     #[inline]
@@ -525,6 +638,7 @@ mod tests {
     use ofi_provider::cq::{Cq, OnDomain};
     use ofi_provider::fid::Embeds;
     use ofi_provider::object::Parent;
+    use ofi_stream::secret::JobSecret;
     use std::net::Ipv4Addr;
     use std::time::Instant;
 
@@ -538,11 +652,16 @@ mod tests {
 
     impl Loop {
         fn open(engine: &Arc<UdpEngine>, cq_size: usize) -> Self {
-            Self::open_with(engine, cq_size, false)
+            Self::open_with(engine, cq_size, false, None)
         }
 
-        /// An endpoint that reports the sources of messages, or not.
-        fn open_with(engine: &Arc<UdpEngine>, cq_size: usize, source: bool) -> Self {
+        /// An endpoint that reports the sources of messages, or not, and has this secret.
+        fn open_with(
+            engine: &Arc<UdpEngine>,
+            cq_size: usize,
+            source: bool,
+            secret: Option<&Arc<SecretKey>>,
+        ) -> Self {
             let nothing = || Parent::new(Arc::new(()), Arc::default());
             let domain = OnDomain {
                 later: None,
@@ -562,7 +681,8 @@ mod tests {
             let null = std::ptr::null_mut();
             // SAFETY: no peer.
             let av = unsafe { Av::open(nothing(), format, AvSharing::Never, None, null) }.unwrap();
-            let ep = UdpEp::open(engine, (Ipv4Addr::LOCALHOST, 0).into(), 16, source).unwrap();
+            let local = (Ipv4Addr::LOCALHOST, 0).into();
+            let ep = UdpEp::open(engine, local, 16, source, secret.cloned()).unwrap();
             let own = av.insert(Addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
             let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
             bindings.ledger.rx.report_to(cq.clone());
@@ -669,7 +789,7 @@ mod tests {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let silent = Loop::open(&engine, 8);
         assert_eq!(silent.ep.setopt(OPT_UNKNOWN_SOURCES, &[]), Err(Error::NOPROTOOPT));
-        let me = Loop::open_with(&engine, 8, true);
+        let me = Loop::open_with(&engine, 8, true, None);
         me.ep.setopt(OPT_UNKNOWN_SOURCES, &[]).unwrap();
         let to = me.ep.receiver.socket.local().unwrap();
         let unknown = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -688,6 +808,69 @@ mod tests {
             let end = unsafe { std::slice::from_raw_parts(at.add(fits), UNKNOWN_SOURCE_LEN) };
             assert_eq!(end.starts_with(from.as_bytes()), tells, "datagram {number}");
         }
+    }
+
+    fn secret(bytes: &[u8]) -> Arc<SecretKey> {
+        JobSecret::new(bytes, true).key().unwrap().clone()
+    }
+
+    #[test]
+    fn endpoints_with_a_secret_hear_each_other_and_nobody_else() {
+        let engine = UdpEngine::new(Level::Shared).unwrap();
+        let job = secret(b"the secret of a job");
+        let me = Loop::open_with(&engine, 8, false, Some(&job));
+        let other = Loop::open_with(&engine, 8, false, Some(&secret(b"the secret of another")));
+        let plain = Loop::open(&engine, 8);
+        let room = room();
+        let at = room.as_ptr();
+        me.post(room, 1).unwrap();
+        let name = Addr::from_bytes(&me.ep.getname().unwrap()).unwrap();
+        for stranger in [&other, &plain] {
+            let to = stranger.av.insert(name.clone()).unwrap();
+            stranger.send(to, b"stranger's").unwrap();
+        }
+        for _ in 0..100 {
+            engine.progress();
+        }
+        assert!(!me.cq.has_entries() && me.ep.receiver.rx.lock().posted.len() == 1);
+        me.send(me.own, b"my own's").unwrap();
+        assert_eq!(me.next(), (1, 8));
+        // SAFETY: static memory, whose receive is complete.
+        assert_eq!(unsafe { std::slice::from_raw_parts(at, 8) }, b"my own's");
+        assert_eq!(me.send(me.own, &[0; MAX_SEALED_SIZE + 1]), Err(Error::MSGSIZE));
+        me.send(me.own, &[0; MAX_SEALED_SIZE]).unwrap();
+        me.post(self::room(), 2).unwrap();
+        // Longer than its room: an error entry.
+        while !me.cq.has_entries() {
+            engine.progress();
+        }
+        assert!(me.ep.receiver.rx.lock().posted.is_empty());
+    }
+
+    #[test]
+    fn many_datagrams_that_leave_and_come_together_are_sealed_each() {
+        let engine = UdpEngine::new(Level::Shared).unwrap();
+        let job = secret(b"the secret of a job");
+        let me = Loop::open_with(&engine, 8, true, Some(&job));
+        me.ep.setopt(OPT_RECEIVE_MANY, &(1usize << 20).to_ne_bytes()).unwrap();
+        let mut value = vec![0; ManyDatagrams::LEN];
+        ManyDatagrams { to: me.own, stride: 100 }.write(&mut value);
+        value.extend((0..1050).map(|at| at as u8));
+        me.ep.setopt(OPT_SEND_MANY, &value).unwrap();
+        let (mut got, mut number) = (Vec::new(), 0);
+        while got.len() < 1050 {
+            let room: &'static mut [u8] = Box::leak(vec![0; 4096].into_boxed_slice());
+            let at = room.as_ptr();
+            number += 1;
+            me.post(room, number).unwrap();
+            let (_, len) = me.next();
+            // SAFETY: static memory, whose receive is complete.
+            got.extend_from_slice(unsafe { std::slice::from_raw_parts(at, len) });
+        }
+        assert!(got.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+        // More than one call takes.
+        value.resize(ManyDatagrams::LEN + 65000, 0);
+        assert_eq!(me.ep.setopt(OPT_SEND_MANY, &value), Err(Error::MSGSIZE));
     }
 
     #[test]

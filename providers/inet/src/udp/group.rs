@@ -114,7 +114,13 @@ impl Groups {
 
     /// The sockets that groups have of their own.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = RawFd> {
-        self.heard.iter().filter_map(|heard| heard.socket.as_ref()).map(DgramSocket::fd)
+        self.sockets_of_groups().map(|(fd, _)| fd)
+    }
+
+    /// The same, each with its group.
+    pub(crate) fn sockets_of_groups(&self) -> impl Iterator<Item = (RawFd, SocketAddr)> {
+        let of_group = |heard: &Hearing| Some((heard.socket.as_ref()?.fd(), heard.group));
+        self.heard.iter().filter_map(of_group)
     }
 }
 

@@ -7,9 +7,16 @@ use ofi_provider::error::Result;
 use ofi_provider::info::{
     InfoBuf, InfoChain, InfoQuery, IpProvider, ProviderOffer, ip_getinfo, usual_domain,
 };
+use ofi_stream::offer::echoed_keys;
+use ofi_stream::secret::JobSecret;
+use ofi_stream::secret::datagrams::DATAGRAM_OVERHEAD;
+use std::sync::OnceLock;
 
 /// The largest message: what one unfragmented datagram carries over Ethernet.
 pub(crate) const MAX_MSG_SIZE: usize = 1472;
+
+/// The largest message of an endpoint with a secret.
+pub(crate) const MAX_SEALED_SIZE: usize = MAX_MSG_SIZE - DATAGRAM_OVERHEAD;
 
 const TX_CAPS: u64 = FI_MSG | FI_SEND | FI_MULTICAST;
 const RX_CAPS: u64 = FI_MSG | FI_RECV | FI_SOURCE;
@@ -24,15 +31,16 @@ pub(crate) const QUEUE_SIZE: usize = 1024;
 const IOV_LIMIT: usize = 4;
 const OBJECTS: usize = 256;
 
-/// What this provider offers.
-pub(crate) fn offer() -> Result<ProviderOffer> {
+/// What this provider offers, with a secret or without.
+pub(crate) fn offer(sealed: bool) -> Result<ProviderOffer> {
+    let max_msg_size = if sealed { MAX_SEALED_SIZE } else { MAX_MSG_SIZE };
     let mut most = InfoBuf::new()?;
     most.set_caps(TX_CAPS | RX_CAPS | DOMAIN_CAPS);
 
     let tx = most.tx_mut();
     tx.caps = TX_CAPS;
     tx.op_flags = TX_OP_FLAGS;
-    tx.inject_size = MAX_MSG_SIZE;
+    tx.inject_size = max_msg_size;
     tx.size = QUEUE_SIZE;
     tx.iov_limit = IOV_LIMIT;
 
@@ -45,7 +53,7 @@ pub(crate) fn offer() -> Result<ProviderOffer> {
     most.edit_ep(|ep| {
         ep.r#type = fi_ep_type::FI_EP_DGRAM.into();
         ep.protocol = FI_PROTO_UDP as u32;
-        ep.max_msg_size = MAX_MSG_SIZE;
+        ep.max_msg_size = max_msg_size;
         ep.tx_ctx_cnt = 1;
         ep.rx_ctx_cnt = 1;
     });
@@ -58,9 +66,19 @@ pub(crate) fn offer() -> Result<ProviderOffer> {
     Ok(ProviderOffer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE, costly_order: 0 })
 }
 
+/// The secret that the user chose (FI_UDP_AUTH_KEY_FILE), read once; declares the parameter to the core at
+/// first use.
+pub(crate) fn secret() -> &'static JobSecret {
+    static SECRET: OnceLock<JobSecret> = OnceLock::new();
+    SECRET.get_or_init(|| JobSecret::of_datagram_params(provider()))
+}
+
 impl Getinfo for UdpFabric {
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
-        let mut offer = offer()?;
+        secret().explain_datagrams(provider());
+        let keys = echoed_keys(true, query.version, query.hints);
+        let mut offer = offer(secret().is_wanted() || keys.iter().any(Option::is_some))?;
+        offer.most.set_auth_keys(keys[0], keys[1])?;
         (plug_in::current().offered)(&mut offer);
         let prov = IpProvider {
             name: provider().name(),
@@ -79,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_source_of_messages_is_reported_only_on_request() {
-        let offer = offer().unwrap();
+        let offer = offer(false).unwrap();
         let mut hints = InfoBuf::new().unwrap();
         hints.set_caps(FI_MSG);
         let info = alter(API_VERSION, &offer, Some(hints.as_ref())).unwrap();
@@ -91,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_a_datagram_cannot_do_is_refused() {
-        let offer = offer().unwrap();
+        let offer = offer(false).unwrap();
         let mut hints = InfoBuf::new().unwrap();
         hints.set_caps(FI_MSG | FI_TAGGED);
         assert!(!check(API_VERSION, &offer, hints.as_ref()).is_empty());

@@ -1,11 +1,13 @@
 //! FI_EP_DGRAM endpoints over UDP sockets.
 //!
-//! One datagram is one message, without a header: [`info`] says what is offered, [`domain`] has fabric
-//! and domain, `ep` the endpoints, `socket` their sockets, `group` their multicast groups.
+//! One datagram is one message, without a header, or sealed where there is a secret: [`info`] says what is
+//! offered, [`domain`] has fabric and domain, `ep` the endpoints, `socket` their sockets, `group` their
+//! multicast groups, `sealed` what is between endpoints with a secret and their sockets.
 pub(crate) mod domain;
 mod ep;
 mod group;
 pub(crate) mod info;
+mod sealed;
 mod socket;
 
 use crate::plug_in::{InetPlugIn, iface};
@@ -18,7 +20,8 @@ pub fn hand_out(plug_in: &'static InetPlugIn) -> *mut fi_provider {
     plug_in.is_this();
     let (getinfo, fabric) = (getinfo_entry::<UdpFabric>, open_fabric::<UdpFabric>);
     let provider = plug_in.provider.hand_out_with(None, getinfo, fabric);
-    // Declares the parameter, so that fi_getparams lists it.
+    // Declares the parameters, so that fi_getparams lists them.
     iface();
+    info::secret();
     provider
 }

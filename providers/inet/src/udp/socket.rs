@@ -139,6 +139,15 @@ impl DgramSocket {
         }
     }
 
+    /// Has the system tell where datagrams were sent to, if that is more than the socket's own address.
+    pub(crate) fn tell_destinations(&self) -> Result {
+        match self.local()? {
+            local if !local.ip().is_unspecified() => Ok(()),
+            SocketAddr::V4(_) => self.set(libc::IPPROTO_IP, libc::IP_PKTINFO, &1),
+            SocketAddr::V6(_) => self.set(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1),
+        }
+    }
+
     /// Sends datagrams of `stride` bytes each, of which the last may be shorter.
     pub(crate) fn send_many(&self, to: &SocketAddr, bytes: &[u8], stride: usize) -> Result {
         let (fd, to) = (self.fd(), addr::to_raw(to));

@@ -18,11 +18,13 @@ use ofi_provider::av::Av;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::Inbox;
+use ofi_provider::info::InfoBuf;
 use ofi_provider::ledger::TxLedger;
 use ofi_provider::peers::PeerTable;
 use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::random;
+use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,6 +60,23 @@ pub(crate) struct RxdIdentity {
     pub(crate) local: Addr,
     /// What the application asked for.
     pub(crate) attr: RdmAttr,
+    /// The core's part, if it is not as that of the domain's other endpoints.
+    pub(crate) own: Option<OwnCore>,
+}
+
+/// The core's part of an endpoint that has a secret of its own.
+#[derive(Clone)]
+pub(crate) struct OwnCore {
+    /// The core's info, with the secret.
+    pub(crate) info: Arc<InfoBuf>,
+    /// The longest packet.
+    pub(crate) packet: usize,
+}
+
+impl fmt::Debug for OwnCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnCore").field("packet", &self.packet).finish_non_exhaustive()
+    }
 }
 
 impl AsMut<RdmAttr> for RxdIdentity {
@@ -124,7 +143,13 @@ pub(crate) struct RxdEngineEp {
 }
 
 impl RxdEngineEp {
-    pub(super) fn new(id: u32, limits: RxdLimits, identity: RxdIdentity, helper: Arc<Bed>) -> Self {
+    pub(super) fn new(
+        id: u32,
+        mut limits: RxdLimits,
+        identity: RxdIdentity,
+        helper: Arc<Bed>,
+    ) -> Self {
+        limits.packet = identity.own.as_ref().map_or(limits.packet, |own| own.packet);
         Self {
             inbox: identity.attr.inbox(id, MIN_MULTI_RECV, [0; 2]),
             scratch: Vec::new(),
@@ -160,9 +185,9 @@ impl RxdEngineEp {
         }
     }
 
-    /// The address that the application chose.
-    pub(super) fn local(&self) -> &Addr {
-        &self.identity.local
+    /// What the endpoint is.
+    pub(super) fn identity(&self) -> &RxdIdentity {
+        &self.identity
     }
 
     /// Starts the endpoint, whose packets this port carries. Returns what becomes readable when
@@ -209,7 +234,7 @@ impl RxdEngineEp {
     pub(super) fn set_local(
         &mut self,
         name: &[u8],
-        open: impl FnOnce(&Addr) -> Result<Box<dyn PacketPort>>,
+        open: impl FnOnce(&RxdIdentity) -> Result<Box<dyn PacketPort>>,
     ) -> Result {
         if self.port.is_some() {
             return Err(Error::OPBADSTATE);
@@ -217,7 +242,7 @@ impl RxdEngineEp {
         self.bound = None;
         self.identity.local = Addr::read(self.limits.format, name)?;
         if self.identity.local.ip().is_ok() {
-            let port = open(&self.identity.local)?;
+            let port = open(&self.identity)?;
             self.identity.local = self.address_of(&*port)?;
             self.bound = Some(port);
         }

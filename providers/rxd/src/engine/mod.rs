@@ -19,7 +19,7 @@ mod sim;
 mod tx;
 
 use ep::AcksDue;
-pub(crate) use ep::{RxdEngineEp, RxdIdentity};
+pub(crate) use ep::{OwnCore, RxdEngineEp, RxdIdentity};
 
 use crate::config::RxdConfig;
 use helper::Helper;
@@ -213,7 +213,7 @@ impl RxdEngine {
         let ep = state.ep(ep);
         let port = match ep.take_bound() {
             Some(port) => port,
-            None => self.ports.open(ep.local())?,
+            None => self.ports.open(ep.identity())?,
         };
         let fd = ep.enable(bindings, port)?;
         match fd {
@@ -224,7 +224,7 @@ impl RxdEngine {
 
     /// Sets the address of an endpoint that is not enabled.
     pub(crate) fn set_name(&self, ep: u32, name: &[u8]) -> Result {
-        self.lock().ep(ep).set_local(name, |local| self.ports.open(local))
+        self.lock().ep(ep).set_local(name, |identity| self.ports.open(identity))
     }
 
     /// Whether peers have not acknowledged what the application takes for delivered, or answers to

@@ -1,4 +1,5 @@
 //! What carries packets: a datagram endpoint of the core provider's, or a simulated network.
+use super::ep::RxdIdentity;
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::core_provider::{
@@ -53,8 +54,8 @@ pub(crate) trait PacketPort: Send {
 
 /// Where endpoints get what carries their packets.
 pub(crate) trait PortSource: Send + Sync {
-    /// What carries the packets of an endpoint of this address.
-    fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>>;
+    /// What carries the packets of this endpoint.
+    fn open(&self, identity: &RxdIdentity) -> Result<Box<dyn PacketPort>>;
     /// A descriptor to wait for packets of all of them on, if there is one.
     fn fd(&self) -> Option<RawFd> {
         None
@@ -88,8 +89,8 @@ pub(crate) struct CorePorts {
 }
 
 impl PortSource for Arc<CorePorts> {
-    fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>> {
-        Ok(Box::new(CorePort::open(self, local)?))
+    fn open(&self, identity: &RxdIdentity) -> Result<Box<dyn PacketPort>> {
+        Ok(Box::new(CorePort::open(self, identity)?))
     }
 
     fn fd(&self) -> Option<RawFd> {
@@ -153,10 +154,11 @@ struct CorePort {
 }
 
 impl CorePort {
-    /// Opens an endpoint of this address.
-    fn open(common: &Arc<CorePorts>, local: &Addr) -> Result<Self> {
-        let mut info = common.info.as_ref().to_owned()?;
-        info.set_src_addr(Some(&local.to_bytes()))?;
+    /// Opens the core's endpoint of this one.
+    fn open(common: &Arc<CorePorts>, identity: &RxdIdentity) -> Result<Self> {
+        let core = identity.own.as_ref().map_or(&common.info, |own| &own.info);
+        let mut info = core.as_ref().to_owned()?;
+        info.set_src_addr(Some(&identity.local.to_bytes()))?;
         let cq =
             CoreCq::open(&common.domain, QUEUE, common.level.clone(), common.wait_set.as_ref())?;
         let av = CoreAv::open(&common.domain)?;

@@ -194,8 +194,8 @@ impl Drop for LossyPort {
 struct LossyPorts(SharedNet);
 
 impl PortSource for LossyPorts {
-    fn open(&self, local: &Addr) -> Result<Box<dyn PacketPort>> {
-        let mut local = local.ip()?;
+    fn open(&self, identity: &RxdIdentity) -> Result<Box<dyn PacketPort>> {
+        let mut local = identity.local.ip()?;
         let mut net = lock(&self.0);
         if local.port() == 0 {
             net.next_port += 1;
@@ -287,7 +287,7 @@ impl SimWorld for OverPackets {
     }
 
     fn identity(&self, _role: EndpointRole, local: SocketAddr, attr: RdmAttr) -> RxdIdentity {
-        RxdIdentity { local: Addr::Ip(local), attr }
+        RxdIdentity { local: Addr::Ip(local), attr, own: None }
     }
 
     fn end(&mut self, engine: Arc<RxdEngine>, beneath: RxdRegion) {

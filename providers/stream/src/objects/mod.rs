@@ -14,13 +14,13 @@ use core::marker::PhantomData;
 use ofi_provider::abi::{FI_FORMAT_UNSPEC, fi_ep_type, fi_provider};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{
-    Domain, DomainSettings, Fabric, Getinfo, NewDomain, RxAttr, getinfo_entry, open_fabric,
-    passive_name, request_of_endpoint,
+    Domain, DomainSettings, Fabric, Getinfo, NewDomain, RxAttr, domain_key, endpoint_key,
+    getinfo_entry, open_fabric, passive_name, request_of_endpoint,
 };
 use ofi_provider::buf::SegmentLimit;
 use ofi_provider::endpoint::{RdmAttr, RdmEndpoint};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer, version};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_provider::progress::Progress;
 use ofi_provider::wait::WaitKind;
 use std::ffi::CString;
@@ -87,31 +87,14 @@ pub trait LinkProvider: Net {
     }
 }
 
-/// A program's own secret, of attributes' `auth_key`: `given` says how long it is, and which it is.
-/// Programs of versions before 1.5 have none, and their attributes end before these fields.
-fn own_secret<'a, N: LinkProvider>(
-    api_version: u32,
-    given: impl FnOnce() -> (Option<usize>, Option<&'a [u8]>),
-) -> Result<Option<JobSecret>> {
-    if api_version < version(1, 5) {
-        return Ok(None);
-    }
-    match given() {
-        (None | Some(0), _) => Ok(None),
-        (Some(_), Some(key)) => N::own_secret(key).map(Some),
-        // Null, or FI_AV_AUTH_KEY for its size.
-        (Some(_), None) => Err(Error::INVAL),
-    }
-}
-
+/// A program's own secret, of a domain's attributes.
 fn own_of_domain<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<JobSecret>> {
-    own_secret::<N>(api, || {
-        (info.domain().map(|domain| domain.auth_key_size), info.domain_auth_key())
-    })
+    domain_key(info, api)?.map(N::own_secret).transpose()
 }
 
+/// The same of an endpoint's.
 fn own_of_endpoint<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<JobSecret>> {
-    own_secret::<N>(api, || (info.ep().map(|ep| ep.auth_key_size), info.ep_auth_key()))
+    endpoint_key(info, api)?.map(N::own_secret).transpose()
 }
 
 /// Hands a provider to the core, in `fi_prov_ini`: under another name, if the user wants one.

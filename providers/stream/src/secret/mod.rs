@@ -3,7 +3,8 @@
 //! [`JobSecret`] is the secret and where it comes from; [`proof`] is the handshake by which the two
 //! ends of a link prove to each other that they have it, and [`records`] is the form of what they
 //! say afterwards where that is encrypted. Both turn bytes into bytes and know no link:
-//! [`LocalLink`](crate::local::LocalLink) runs them.
+//! [`LocalLink`](crate::local::LocalLink) runs them. [`datagrams`] is the form of datagrams.
+pub mod datagrams;
 pub mod proof;
 pub mod records;
 
@@ -11,7 +12,9 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::log;
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
-use ofi_provider::secret::SecretMemory;
+use ofi_provider::secret::{
+    KEY_FILE, KEY_FILE_HELP, SecretMemory, key_in_environment, with_wiped_stack,
+};
 use ofi_provider::sys::{has_more_rights, user};
 use std::fmt;
 use std::io::Read;
@@ -46,6 +49,20 @@ impl SecretKey {
         let mut memory = SecretMemory::new(KEY_LEN)?;
         memory.bytes_mut().copy_from_slice(hash.finish().as_ref());
         Ok(Self(memory))
+    }
+
+    /// A key made of this one for what is named by a label and a context: HMAC-SHA-256 of both. Labels end
+    /// with a byte 0, so that none begins with another one.
+    fn derive(&self, label: &[u8], context: &[u8]) -> [u8; KEY_LEN] {
+        let mut derived = [0; KEY_LEN];
+        with_wiped_stack(|| {
+            let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, self.bytes());
+            let mut hash = ring::hmac::Context::with_key(&key);
+            hash.update(label);
+            hash.update(context);
+            derived.copy_from_slice(hash.sign().as_ref());
+        });
+        derived
     }
 
     /// The bytes of the key.
@@ -98,6 +115,17 @@ impl JobSecret {
         Ok(Self { key: Some(Arc::new(key)), encrypt: self.encrypt, ..Self::default() })
     }
 
+    /// The same with a line in the log if it is none (-FI_EINVAL), and -FI_EACCES if what the user chose
+    /// is wrong.
+    pub fn with_program_key(&self, prov: &'static Provider, key: &[u8]) -> Result<Self> {
+        let secret = self.with_own(key).map_err(|why| {
+            log!(prov, WARN, DOMAIN, "auth_key: {why}");
+            Error::INVAL
+        })?;
+        secret.check(prov)?;
+        Ok(secret)
+    }
+
     /// Whether links prove the same secret and carry the same.
     pub fn is_same(&self, key: Option<&SecretKey>, encrypts: bool) -> bool {
         match (self.key(), key) {
@@ -111,12 +139,7 @@ impl JobSecret {
     /// are declared to the core by this call. FI_TCP_AUTH_KEY itself is not, so that no list of
     /// parameters shows it.
     pub fn of_params(prov: &'static Provider, encrypts: bool) -> Self {
-        let file = param::string(
-            prov,
-            c"auth_key_file",
-            c"file with the job's secret: only peers that have it are talked to. Of the user or \
-              root, and readable by nobody else; default: none",
-        );
+        let file = param::string(prov, KEY_FILE, KEY_FILE_HELP);
         let encrypt = encrypts
             && param::boolean(
                 prov,
@@ -125,13 +148,8 @@ impl JobSecret {
                   default no",
             )
             .unwrap_or(false);
-        let in_file = param::variable(prov, c"auth_key_file");
-        let found = prov.and_bases().find_map(|prov| {
-            let variable = param::variable_of(prov, c"auth_key");
-            let value = std::env::var_os(&variable).filter(|_| !has_more_rights());
-            value.map(|value| (variable, value))
-        });
-        let (plain, value) = found.unzip();
+        let in_file = param::variable(prov, KEY_FILE);
+        let (plain, value) = key_in_environment(prov).unzip();
         let plain = plain.unwrap_or_else(|| param::variable_of(prov, c"auth_key"));
         let none = file.is_none() && value.is_none();
         let origin = match &file {
@@ -171,6 +189,11 @@ impl JobSecret {
         }
     }
 
+    /// The same for datagrams (FI_UDP_AUTH_KEY_FILE and FI_UDP_AUTH_KEY), which are always encrypted.
+    pub fn of_datagram_params(prov: &'static Provider) -> Self {
+        Self { encrypt: true, ..Self::of_params(prov, false) }
+    }
+
     /// -FI_EACCES with a line in the log if the user wants a secret and there is none.
     pub fn check(&self, prov: &'static Provider) -> Result {
         let Some(why) = &self.wrong else { return Ok(()) };
@@ -180,23 +203,42 @@ impl JobSecret {
 
     /// Says in the log, and so to `fi_info --explain`, whom the provider's endpoints talk with.
     pub fn explain(&self, prov: &'static Provider) {
+        let encrypted = if self.encrypt { "" } else { " not" };
+        self.explain_as(prov, || {
+            format!(
+                "only peers that prove the job's secret are talked to ({}), and what goes over the \
+                 network is{encrypted} encrypted; peers without the secret are refused, which the \
+                 log tells at level warn",
+                self.origin
+            )
+        });
+    }
+
+    /// The same of datagrams, which are sealed.
+    pub fn explain_datagrams(&self, prov: &'static Provider) {
+        self.explain_as(prov, || {
+            format!(
+                "datagrams are authenticated and encrypted with the job's secret ({}); those of \
+                 peers without it are dropped, which the log tells at level warn",
+                self.origin
+            )
+        });
+    }
+
+    fn explain_as(&self, prov: &'static Provider, text: impl FnOnce() -> String) {
         if !log::enabled(prov, log::level::INFO, log::subsys::FABRIC) {
             return;
         }
         if let Some(why) = &self.wrong {
             log!(prov, INFO, FABRIC, "no domain can be opened: {why}");
         } else if self.key.is_some() {
-            let encrypted = if self.encrypt { "" } else { " not" };
-            log!(
-                prov,
-                INFO,
-                FABRIC,
-                "only peers that prove the job's secret are talked to ({}), and what goes over the \
-                 network is{encrypted} encrypted; peers without the secret are refused, which the \
-                 log tells at level warn",
-                self.origin
-            );
+            log!(prov, INFO, FABRIC, "{}", text());
         }
+    }
+
+    /// Whether the user wants a secret, be it a wrong one.
+    pub fn is_wanted(&self) -> bool {
+        self.key.is_some() || self.wrong.is_some()
     }
 
     /// The secret, if links are to prove that they have it.

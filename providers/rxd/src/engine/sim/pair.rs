@@ -62,7 +62,7 @@ impl Pair {
             let engine = RxdEngine::new(limits, ports, Level::Serialized).unwrap();
             let local = Addr::Ip(address(node, 0));
             let attr = RdmAttr { tx_size: 1024, directed: true, ..RdmAttr::default() };
-            assert_eq!(engine.add_ep(RxdIdentity { local, attr }), 0);
+            assert_eq!(engine.add_ep(RxdIdentity { local, attr, own: None }), 0);
             engine.enable(0, &Bindings::default()).unwrap();
             engine
         };

@@ -1,0 +1,629 @@
+//! The form of datagrams between endpoints that have the same secret: each is sealed on its own.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..4 | four that tell sealed datagrams from others |
+//! | 4 | the version, 1 |
+//! | 5 | 1: the sender's socket has an IP address of its own, and that is authenticated; else 0 |
+//! | 6..8 | 0 |
+//! | 8..24 | the sender's id: random, drawn when an endpoint is enabled, and anew in a forked child |
+//! | 24..32 | the datagram's number among those of the sender, most significant byte first |
+//! | 32.. | the message, encrypted, and its tag of 16 bytes |
+//!
+//! Each sender has a key of its own, which is HMAC-SHA-256 under the secret's key, of a label that
+//! nothing else uses and the sender's id; so nothing of a link's handshake can be used here, nor the
+//! other way round. The cipher is ChaCha20-Poly1305 and the nonce is the number: a key that one sender has and
+//! a number that it counts are never used twice. Authenticated as well are what is before the message, and
+//! the addresses that the datagram goes from and to, so that none can be sent on to another endpoint, or
+//! in the name of another address.
+//!
+//! A receiver keeps a [`ReplayWindow`] for each sender of which an authentic datagram came. There is no
+//! handshake, so it cannot tell whether the first datagram of a sender is fresh or a recorded one: see
+//! SECURITY.md.
+use super::SecretKey;
+use super::proof::TAG_LEN;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::sys::{count_forks, fill_random, generation};
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey};
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a sealed datagram begins with.
+const DATAGRAM_MARK: [u8; 4] = *b"\xc5OFD";
+const DATAGRAM_VERSION: u8 = 1;
+
+/// Bytes before the message.
+pub const DATAGRAM_HEAD: usize = 32;
+
+/// Bytes by which a sealed datagram is longer than its message.
+pub const DATAGRAM_OVERHEAD: usize = DATAGRAM_HEAD + TAG_LEN;
+
+/// What is hashed before a sender's id.
+const DATAGRAM_LABEL: &[u8] = b"libfabric datagrams 1\0";
+
+/// Bytes of a sender's id.
+const SENDER_ID_LEN: usize = 16;
+
+/// Most senders of which a receiver keeps a window: about 5 MB.
+const MAX_SENDERS: usize = 16384;
+
+type SenderId = [u8; SENDER_ID_LEN];
+
+/// Bytes of an address with its port.
+const END_LEN: usize = 18;
+
+/// What is authenticated beside the message.
+const AAD_LEN: usize = DATAGRAM_HEAD + 2 * END_LEN;
+
+/// Why a datagram is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DatagramRefusal {
+    /// It is not sealed.
+    Plain,
+    /// It has another version.
+    Version,
+    /// The sender has another secret, or the datagram or its addresses were changed.
+    NotAuthentic,
+    /// It came before, or is so old that this cannot be told.
+    Repeated,
+    /// There is no memory for another sender.
+    NoMemory,
+}
+
+impl fmt::Display for DatagramRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Plain => "it is not sealed: its sender has no secret, and this process has one",
+            Self::Version => "it has another version of sealed datagrams",
+            Self::NotAuthentic => {
+                "its sender has not the same secret, or it was changed or redirected on its way"
+            }
+            Self::Repeated => "it came before, or is too late",
+            Self::NoMemory => "there is no memory for another sender",
+        })
+    }
+}
+
+/// The key of a sender's datagrams.
+fn sender_key(key: &SecretKey, id: &SenderId) -> [u8; 32] {
+    key.derive(DATAGRAM_LABEL, id)
+}
+
+fn cipher(key: &[u8; 32]) -> LessSafeKey {
+    // The length is the cipher's, which is all that is asked of a key.
+    LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, key).expect("the length of a key"))
+}
+
+fn nonce(number: u64) -> Nonce {
+    let mut bytes = [0; 12];
+    bytes[4..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+/// An address as it is authenticated: IPv4 ones as IPv6 has them.
+fn end(ip: IpAddr, port: u16) -> [u8; END_LEN] {
+    let ip = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let mut end = [0; END_LEN];
+    end[..16].copy_from_slice(&ip.octets());
+    end[16..].copy_from_slice(&port.to_be_bytes());
+    end
+}
+
+fn aad(head: &[u8; DATAGRAM_HEAD], from: &SocketAddr, to: &SocketAddr) -> [u8; AAD_LEN] {
+    let mut from = end(from.ip(), from.port());
+    if head[5] == 0 {
+        from[..16].fill(0);
+    }
+    let mut aad = [0; AAD_LEN];
+    let (bytes, ends) = aad.split_at_mut(DATAGRAM_HEAD);
+    bytes.copy_from_slice(head);
+    let (first, second) = ends.split_at_mut(END_LEN);
+    first.copy_from_slice(&from);
+    second.copy_from_slice(&end(to.ip(), to.port()));
+    aad
+}
+
+/// Seals the datagrams of one endpoint.
+pub struct DatagramSealer {
+    secret: Arc<SecretKey>,
+    /// The address of the endpoint's socket.
+    from: SocketAddr,
+    id: SenderId,
+    key: LessSafeKey,
+    /// The number of the next datagram.
+    next: u64,
+    /// The process that the id was drawn for.
+    generation: u32,
+}
+
+impl fmt::Debug for DatagramSealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DatagramSealer").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+impl DatagramSealer {
+    /// The sealer of an endpoint whose socket has this address.
+    pub fn new(secret: &Arc<SecretKey>, from: SocketAddr) -> Result<Self> {
+        count_forks();
+        let generation = generation();
+        let (id, key) = Self::draw(secret)?;
+        Ok(Self { secret: secret.clone(), from, id, key, next: 0, generation })
+    }
+
+    fn draw(secret: &SecretKey) -> Result<(SenderId, LessSafeKey)> {
+        let mut id = SenderId::default();
+        fill_random(&mut id)?;
+        Ok((id, cipher(&sender_key(secret, &id))))
+    }
+
+    /// Goes on as another sender in a forked child, and when there are no more numbers.
+    #[cold]
+    fn renew(&mut self) -> Result {
+        let generation = generation();
+        (self.id, self.key) = Self::draw(&self.secret)?;
+        (self.next, self.generation) = (0, generation);
+        Ok(())
+    }
+
+    /// Seals a datagram in place: the message has [`DATAGRAM_HEAD`] bytes before it, and behind it room
+    /// for the tag. -FI_EINVAL if there is no such room.
+    pub fn seal(&mut self, to: &SocketAddr, datagram: &mut [u8]) -> Result {
+        if self.generation != generation() || self.next == u64::MAX {
+            self.renew()?;
+        }
+        let (head, rest) = datagram.split_first_chunk_mut::<DATAGRAM_HEAD>().ok_or(Error::INVAL)?;
+        let (message, tag) = rest.split_last_chunk_mut::<TAG_LEN>().ok_or(Error::INVAL)?;
+        head[..4].copy_from_slice(&DATAGRAM_MARK);
+        // What leaves a socket of a group's address has another one.
+        let is_bound = !self.from.ip().is_unspecified() && !self.from.ip().is_multicast();
+        head[4..8].copy_from_slice(&[DATAGRAM_VERSION, u8::from(is_bound), 0, 0]);
+        head[8..24].copy_from_slice(&self.id);
+        head[24..].copy_from_slice(&self.next.to_be_bytes());
+        let aad = Aad::from(aad(head, &self.from, to));
+        let number = self.next;
+        self.next += 1;
+        let made = self.key.seal_in_place_separate_tag(nonce(number), aad, message);
+        tag.copy_from_slice(made.map_err(|_| Error::INVAL)?.as_ref());
+        Ok(())
+    }
+}
+
+/// Numbers that a window remembers, in words of 64; the oldest word is in part overwritten.
+const WINDOW_WORDS: usize = 32;
+
+/// How late a datagram may come: so many numbers after later ones.
+pub const WINDOW: u64 = (WINDOW_WORDS as u64 - 1) * 64;
+
+/// Which of a sender's numbers came, as RFC 6479 has it.
+#[derive(Clone, Debug)]
+struct ReplayWindow {
+    /// The largest number that came.
+    last: u64,
+    /// Bits of numbers, each in the word that it has modulo the number of words.
+    words: [u64; WINDOW_WORDS],
+}
+
+impl ReplayWindow {
+    /// The window of a sender whose first datagram to come has this number.
+    fn new(first: u64) -> Self {
+        let mut window = Self { last: first, words: [0; WINDOW_WORDS] };
+        window.note(first);
+        window
+    }
+
+    fn place(number: u64) -> (usize, u64) {
+        let word = (number / 64) % WINDOW_WORDS as u64;
+        (word as usize, 1 << (number % 64))
+    }
+
+    /// Whether a number did not come before, as far as is known.
+    fn is_new(&self, number: u64) -> bool {
+        if number > self.last {
+            return true;
+        }
+        let (word, bit) = Self::place(number);
+        self.last - number < WINDOW && self.words[word] & bit == 0
+    }
+
+    /// Notes a number that is new.
+    fn note(&mut self, number: u64) {
+        if number > self.last {
+            let (before, now) = (self.last / 64, number / 64);
+            let passed = (now - before).min(WINDOW_WORDS as u64);
+            for word in 0..passed {
+                self.words[((now - word) % WINDOW_WORDS as u64) as usize] = 0;
+            }
+            self.last = number;
+        }
+        let (word, bit) = Self::place(number);
+        self.words[word] |= bit;
+    }
+}
+
+/// What a receiver keeps of a sender.
+struct Sender {
+    key: [u8; 32],
+    window: ReplayWindow,
+    /// When a datagram came last, in datagrams.
+    heard: u64,
+}
+
+/// Opens the datagrams that come to one endpoint.
+pub struct DatagramOpener {
+    secret: Arc<SecretKey>,
+    /// The senders of which authentic datagrams came.
+    senders: HashMap<SenderId, Sender>,
+    most: usize,
+    /// Authentic datagrams so far, and those that were dropped.
+    opened: u64,
+    dropped: u64,
+}
+
+impl fmt::Debug for DatagramOpener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DatagramOpener")
+            .field("senders", &self.senders.len())
+            .field("opened", &self.opened)
+            .field("dropped", &self.dropped)
+            .finish_non_exhaustive()
+    }
+}
+
+impl DatagramOpener {
+    /// An opener of an endpoint with this secret.
+    pub fn new(secret: &Arc<SecretKey>) -> Self {
+        Self {
+            secret: secret.clone(),
+            senders: HashMap::new(),
+            most: MAX_SENDERS,
+            opened: 0,
+            dropped: 0,
+        }
+    }
+
+    /// How many datagrams were dropped.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Opens a datagram in place; returns where its message is. One that is not authentic changes
+    /// nothing but the count, and costs no more than to read it once.
+    pub fn open(
+        &mut self,
+        from: &SocketAddr,
+        to: &SocketAddr,
+        datagram: &mut [u8],
+    ) -> core::result::Result<Range<usize>, DatagramRefusal> {
+        let opened = self.try_open(from, to, datagram);
+        match opened {
+            Ok(_) => self.opened += 1,
+            Err(_) => self.dropped += 1,
+        }
+        opened
+    }
+
+    fn try_open(
+        &mut self,
+        from: &SocketAddr,
+        to: &SocketAddr,
+        datagram: &mut [u8],
+    ) -> core::result::Result<Range<usize>, DatagramRefusal> {
+        let (head, rest) =
+            datagram.split_first_chunk_mut::<DATAGRAM_HEAD>().ok_or(DatagramRefusal::Plain)?;
+        let (message, tag) =
+            rest.split_last_chunk_mut::<TAG_LEN>().ok_or(DatagramRefusal::Plain)?;
+        match head {
+            [a, b, c, d, DATAGRAM_VERSION, 0 | 1, 0, 0, ..]
+                if [*a, *b, *c, *d] == DATAGRAM_MARK => {}
+            [a, b, c, d, ..] if [*a, *b, *c, *d] == DATAGRAM_MARK => {
+                return Err(DatagramRefusal::Version);
+            }
+            _ => return Err(DatagramRefusal::Plain),
+        }
+        let mut id = SenderId::default();
+        id.copy_from_slice(&head[8..24]);
+        let mut number = [0; 8];
+        number.copy_from_slice(&head[24..]);
+        let number = u64::from_be_bytes(number);
+        let known = self.senders.get(&id);
+        if known.is_some_and(|sender| !sender.window.is_new(number)) {
+            return Err(DatagramRefusal::Repeated);
+        }
+        let key = known.map_or_else(|| sender_key(&self.secret, &id), |sender| sender.key);
+        let len = message.len();
+        let tag = Tag::from(*tag);
+        let aad = Aad::from(aad(head, from, to));
+        let opened = cipher(&key).open_in_place_separate_tag(nonce(number), aad, tag, message, 0..);
+        if opened.is_err() {
+            return Err(DatagramRefusal::NotAuthentic);
+        }
+        self.note(id, key, number)?;
+        Ok(DATAGRAM_HEAD..DATAGRAM_HEAD + len)
+    }
+
+    /// Notes an authentic datagram.
+    fn note(
+        &mut self,
+        id: SenderId,
+        key: [u8; 32],
+        number: u64,
+    ) -> core::result::Result<(), DatagramRefusal> {
+        if let Some(sender) = self.senders.get_mut(&id) {
+            sender.window.note(number);
+            sender.heard = self.opened;
+            return Ok(());
+        }
+        if self.senders.len() >= self.most {
+            self.forget_silent();
+        }
+        self.senders.try_reserve(1).map_err(|_| DatagramRefusal::NoMemory)?;
+        let window = ReplayWindow::new(number);
+        self.senders.insert(id, Sender { key, window, heard: self.opened });
+        Ok(())
+    }
+
+    /// Forgets the eighth of the senders that was heard least recently.
+    #[cold]
+    fn forget_silent(&mut self) {
+        let mut heard: Vec<u64> = self.senders.values().map(|sender| sender.heard).collect();
+        let eighth = heard.len() / 8;
+        let (_, oldest_kept, _) = heard.select_nth_unstable(eighth);
+        let oldest_kept = *oldest_kept;
+        // Each was heard at another time, so at least one goes.
+        self.senders.retain(|_, sender| sender.heard > oldest_kept);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secret::JobSecret;
+
+    const A: &str = "192.0.2.1:1000";
+    const B: &str = "192.0.2.2:2000";
+
+    fn at(addr: &str) -> SocketAddr {
+        addr.parse().unwrap()
+    }
+
+    fn secret(bytes: &[u8]) -> Arc<SecretKey> {
+        JobSecret::new(bytes, false).key().unwrap().clone()
+    }
+
+    /// A sealer at A and an opener with the same secret.
+    fn pair() -> (DatagramSealer, DatagramOpener) {
+        let secret = secret(b"the secret of a job");
+        (DatagramSealer::new(&secret, at(A)).unwrap(), DatagramOpener::new(&secret))
+    }
+
+    fn sealed(sealer: &mut DatagramSealer, to: &str, message: &[u8]) -> Vec<u8> {
+        let mut datagram = vec![0; DATAGRAM_HEAD];
+        datagram.extend_from_slice(message);
+        datagram.resize(message.len() + DATAGRAM_OVERHEAD, 0);
+        sealer.seal(&at(to), &mut datagram).unwrap();
+        datagram
+    }
+
+    /// The message of a datagram from A to B.
+    fn opened(
+        opener: &mut DatagramOpener,
+        datagram: &[u8],
+    ) -> core::result::Result<Vec<u8>, DatagramRefusal> {
+        let mut datagram = datagram.to_vec();
+        let message = opener.open(&at(A), &at(B), &mut datagram)?;
+        Ok(datagram[message].to_vec())
+    }
+
+    #[test]
+    fn a_message_comes_once_and_nothing_of_it_can_be_read_on_the_way() {
+        let (mut sealer, mut opener) = pair();
+        for message in [&b""[..], b"x", b"words that nobody else is to read"] {
+            let datagram = sealed(&mut sealer, B, message);
+            assert_eq!(datagram.len(), message.len() + DATAGRAM_OVERHEAD);
+            let is_in = |part: &[u8]| datagram.windows(part.len()).any(|w| w == part);
+            assert!(message.len() < 8 || !is_in(&message[..8]));
+            assert_eq!(opened(&mut opener, &datagram).as_deref(), Ok(message));
+            assert_eq!(opened(&mut opener, &datagram), Err(DatagramRefusal::Repeated));
+        }
+        // The same bytes are others each time.
+        assert_ne!(sealed(&mut sealer, B, b"x")[32..], sealed(&mut sealer, B, b"x")[32..]);
+        assert_eq!((opener.opened, opener.dropped(), opener.senders.len()), (3, 3, 1));
+        assert_eq!(sealer.seal(&at(B), &mut [0; DATAGRAM_OVERHEAD - 1]), Err(Error::INVAL));
+    }
+
+    /// What another implementation says: hmac, hashlib and the package "cryptography" of Python.
+    #[test]
+    fn the_bytes_are_the_known_ones() {
+        let (mut sealer, _) = pair();
+        sealer.id = *b"0123456789abcdef";
+        sealer.key = cipher(&sender_key(&sealer.secret, &sealer.id));
+        sealer.next = 5;
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(&sealed(&mut sealer, B, b"message")), KNOWN);
+    }
+
+    const KNOWN: &str = "c54f4644010100003031323334353637383961626364656600000000000000059820836835a2e43b\
+        fb264cd508d7b68f14ee858ad0abed";
+
+    #[test]
+    fn every_changed_byte_is_noticed_and_a_short_datagram_is_none() {
+        let (mut sealer, mut opener) = pair();
+        let datagram = sealed(&mut sealer, B, b"message");
+        for at in 0..datagram.len() {
+            for bit in [1, 0x80] {
+                let mut changed = datagram.clone();
+                changed[at] ^= bit;
+                assert!(opened(&mut opener, &changed).is_err(), "byte {at}");
+            }
+            assert!(opened(&mut opener, &datagram[..at]).is_err(), "{at} bytes");
+        }
+        assert!(opened(&mut opener, &[&datagram[..], b"!"].concat()).is_err());
+        // Nothing is kept of these, and the right one still comes.
+        assert_eq!(opener.senders.len(), 0);
+        assert!(opened(&mut opener, &datagram).is_ok());
+        for at in 24..datagram.len() {
+            let mut changed = datagram.clone();
+            changed[at] ^= 1;
+            assert!(opened(&mut opener, &changed).is_err(), "byte {at} of a known sender's");
+        }
+        let next = sealed(&mut sealer, B, b"next");
+        assert!(opened(&mut opener, &next).is_ok(), "the window moves with authentic ones alone");
+    }
+
+    #[test]
+    fn endpoints_with_other_secrets_or_none_are_not_heard() {
+        let (mut sealer, _) = pair();
+        let mut other = DatagramOpener::new(&secret(b"the secret of another job"));
+        let datagram = sealed(&mut sealer, B, b"message");
+        assert_eq!(opened(&mut other, &datagram), Err(DatagramRefusal::NotAuthentic));
+        let (_, mut opener) = pair();
+        for plain in [&b""[..], b"plain", &[0; 100]] {
+            assert_eq!(opened(&mut opener, plain), Err(DatagramRefusal::Plain));
+        }
+        let mut later = datagram;
+        later[4] = 2;
+        assert_eq!(opened(&mut opener, &later), Err(DatagramRefusal::Version));
+        assert_eq!((other.senders.len(), opener.senders.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_datagram_is_good_for_its_addresses_alone() {
+        let (mut sealer, mut opener) = pair();
+        let datagram = sealed(&mut sealer, B, b"message");
+        for (from, to) in [
+            (A, "192.0.2.2:2001"),
+            (A, "192.0.2.3:2000"),
+            (B, A),
+            ("192.0.2.9:1000", B),
+            ("192.0.2.1:1001", B),
+        ] {
+            let refused = opener.open(&at(from), &at(to), &mut datagram.clone());
+            assert_eq!(refused, Err(DatagramRefusal::NotAuthentic), "{from} {to}");
+        }
+        // Sockets of IPv6 see addresses of IPv4 in the form that IPv6 has for them.
+        let (from, to) = ("[::ffff:192.0.2.1]:1000", "[::ffff:192.0.2.2]:2000");
+        assert!(opener.open(&at(from), &at(to), &mut datagram.clone()).is_ok());
+        // A socket without an address of its own has one that the system chooses.
+        sealer.from = at("0.0.0.0:1000");
+        let datagram = sealed(&mut sealer, B, b"message");
+        for (from, good) in [("192.0.2.9:1001", false), ("192.0.2.9:1000", true)] {
+            let result = opener.open(&at(from), &at(B), &mut datagram.clone());
+            assert_eq!(result.is_ok(), good, "{from}");
+        }
+        let (mut sealer, mut opener) = pair();
+        let mut datagram = sealed(&mut sealer, B, b"message");
+        datagram[5] = 0;
+        let refused = opener.open(&at("192.0.2.9:1000"), &at(B), &mut datagram);
+        assert_eq!(refused, Err(DatagramRefusal::NotAuthentic), "what is bound stays bound");
+    }
+
+    #[test]
+    fn a_window_takes_each_number_once_as_far_back_as_it_reaches() {
+        let mut window = ReplayWindow::new(5000);
+        assert!(!window.is_new(5000) && window.is_new(4999) && window.is_new(5000 - WINDOW + 1));
+        assert!(!window.is_new(5000 - WINDOW));
+        window.note(4999);
+        window.note(5000 + 64);
+        assert!(!window.is_new(4999) && !window.is_new(5000) && window.is_new(5001));
+        // Far ahead: all that was is too old.
+        window.note(1_000_000);
+        assert!(!window.is_new(5001) && window.is_new(999_999) && window.is_new(1_000_000 - 1900));
+        let mut last = ReplayWindow::new(u64::MAX - 1);
+        assert!(last.is_new(u64::MAX) && !last.is_new(0));
+        last.note(u64::MAX);
+        assert!(!last.is_new(u64::MAX));
+    }
+
+    /// The window against a set of what came.
+    #[test]
+    fn a_window_agrees_with_a_list_of_all_that_came() {
+        let mut seed = 1u64;
+        let mut random = |most: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % most
+        };
+        let (mut window, mut came) = (ReplayWindow::new(0), std::collections::HashSet::from([0]));
+        let mut highest = 0;
+        for _ in 0..200_000 {
+            let number = match random(50) {
+                0 => highest + random(5000),
+                _ => (highest + random(70)).saturating_sub(random(WINDOW + 200)),
+            };
+            let is_new = !came.contains(&number) && (number > highest || highest - number < WINDOW);
+            assert_eq!(window.is_new(number), is_new, "{number} of {highest}");
+            if is_new {
+                window.note(number);
+                came.insert(number);
+                highest = highest.max(number);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_not_used_twice_when_they_end() {
+        let (mut sealer, mut opener) = pair();
+        sealer.next = u64::MAX - 1;
+        let first = sealer.id;
+        for _ in 0..3 {
+            let datagram = sealed(&mut sealer, B, b"message");
+            assert!(opened(&mut opener, &datagram).is_ok());
+        }
+        assert!(sealer.id != first && sealer.next == 2 && opener.senders.len() == 2);
+    }
+
+    #[test]
+    fn a_forked_child_is_another_sender() {
+        let (mut sealer, mut opener) = pair();
+        let before = sealed(&mut sealer, B, b"parent's");
+        // SAFETY: the child makes no call of the library's but this, and ends by _exit.
+        let status = unsafe {
+            match libc::fork() {
+                0 => {
+                    let mut datagram = [0; DATAGRAM_OVERHEAD];
+                    let done = sealer.seal(&at(B), &mut datagram);
+                    let other = datagram[8..24] != before[8..24] && datagram[24..32] == [0; 8];
+                    libc::_exit(i32::from(done.is_err() || !other))
+                }
+                child => {
+                    let mut status = -1;
+                    assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+                    status
+                }
+            }
+        };
+        assert_eq!(status, 0);
+        let after = sealed(&mut sealer, B, b"parent's");
+        assert_eq!(before[8..24], after[8..24]);
+        assert!(opened(&mut opener, &before).is_ok() && opened(&mut opener, &after).is_ok());
+    }
+
+    #[test]
+    fn senders_are_bounded_and_those_that_were_silent_longest_are_forgotten() {
+        let (mut first, mut opener) = pair();
+        opener.most = 64;
+        for _ in 0..1000 {
+            let (mut sealer, _) = pair();
+            let datagram = sealed(&mut sealer, B, b"message");
+            assert!(opened(&mut opener, &datagram).is_ok());
+            assert!(opener.senders.len() <= 64);
+            let datagram = sealed(&mut first, B, b"message");
+            assert!(opened(&mut opener, &datagram).is_ok());
+            assert_eq!(opened(&mut opener, &datagram), Err(DatagramRefusal::Repeated));
+        }
+        // Forged ones of any number of senders leave nothing.
+        let (known, senders) = (sealed(&mut first, B, b"message"), opener.senders.len());
+        for id in 0..1000u32 {
+            let mut forged = known.clone();
+            forged[8..12].copy_from_slice(&id.to_ne_bytes());
+            assert_eq!(opened(&mut opener, &forged), Err(DatagramRefusal::NotAuthentic));
+        }
+        assert_eq!((opener.senders.len(), opener.dropped()), (senders, 2000));
+    }
+}
