@@ -1075,7 +1075,8 @@ static inline int ct_main(int argc, char **argv, const char *suite, const struct
 		}
 		ms = ct_ms();
 		processor = ct_processor_ms();
-		if (t[i].flags & CT_BARE && (getenv("FI_TCP_AUTH_KEY_FILE") || getenv("FI_TCP_AUTH_KEY"))) {
+		if (t[i].flags & CT_BARE && (ct_is_rxd() ? getenv("FI_UDP_AUTH_KEY_FILE") || getenv("FI_UDP_AUTH_KEY") :
+					     getenv("FI_TCP_AUTH_KEY_FILE") || getenv("FI_TCP_AUTH_KEY"))) {
 			snprintf(why, sizeof why, "[not here: whom it writes by hand proves no secret]");
 			r = 77;
 		} else {
