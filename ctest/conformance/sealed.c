@@ -159,6 +159,18 @@ static void unseen(int rank)
 	exchange(&o);
 	CHECK(!ct_logged(SECRET));
 }
+static void undumped(int rank)
+{
+	/* SHA-256 of "libfabric job secret 1\0" and SECRET, as ct_dumped takes it */
+	static const char key[] = "\x2d\xe2\x99\xbe\x30\xcd\xde\xb5\x6a\x6f\x88\xe0\xa8\xc7\x90\x48\x12\xc8\x52\x27\xc6\xec\x96\xbf\x7b\x1c\xb7\x97\xd9\x1a\x53\x91";
+	struct ct_opt o = { .caps = FI_MSG };
+
+	(void)rank;
+	sealed_only();
+	with_secret(SECRET);
+	exchange(&o);
+	EQ(ct_dumped(key, sizeof key - 1), 0);
+}
 
 /* Neither rank hears the other, and both logs say why. */
 static void deaf(const struct ct_opt *o, const char *user, const char *why)
@@ -628,6 +640,7 @@ static const struct ct_test tests[] = {
 	{ "a program's own secret of the endpoint comes before the domain's", by_endpoint, CT_RDM },
 	{ "a program's own secret is needed beside the user's", by_both, CT_RDM },
 	{ "the secret is in no line of the log", unseen, CT_RDM },
+	{ "what is made of the secret is in no core dump", undumped, CT_RDM },
 	{ "endpoints with different secrets hear nothing of each other", differ, CT_RDM },
 	{ "endpoints with different secrets of their own hear nothing of each other", differ_own, CT_RDM },
 	{ "a program's own secret does not replace the user's", differ_user, CT_RDM },

@@ -632,6 +632,20 @@ static void unseen(int rank)
 	CHECK(ct_logged("AUTH_KEY_FILE") >= 0 && !ct_logged(SECRET));
 }
 
+/* What is made of the secret, which proves as well as it, is in no core dump when the proof is over. */
+static void undumped(int rank)
+{
+	/* SHA-256 of "libfabric job secret 1\0" and SECRET, as ct_dumped takes it */
+	static const char key[] = "\xaf\x58\xb4\x85\x4f\x19\x9a\xe9\x93\x40\xc3\x4a\x4e\x55\x23\x1c\xa4\xed\x27\x62\x5c\xca\x39\x31\x0e\x97\xc2\xa4\xd8\x22\xd7\xe3";
+
+	(void)rank;
+	no_params();
+	key_file(SECRET, sizeof SECRET, 0600);
+	ct_param("LOCAL", "0");
+	usual();
+	EQ(ct_dumped(key, sizeof key - 1), 0);
+}
+
 /* A connection to an endpoint. */
 static int call(const struct ct_name *n)
 {
@@ -1011,6 +1025,7 @@ static const struct ct_test tests[] = {
 	{ "a secret that is too short or no memory is refused", own_wrong, CT_REL | CT_SOLO | CT_CONN },
 	{ "a connection is taken by an endpoint with its passive endpoint's secret", own_of_another, CT_MSG | CT_CONN },
 	{ "a secret is neither in the environment nor in the log", unseen, CT_REL | CT_CONN },
+	{ "what is made of a secret is in no core dump when it is proven", undumped, CT_REL | CT_CONN },
 	{ "what was recorded of a proof is no proof", in_the_clear, CT_RDM | CT_REL | CT_SOLO | CT_CONN },
 	{ "what was recorded of encrypted peers is no proof, and cannot be read", in_secret, CT_RDM | CT_REL | CT_SOLO | CT_CONN },
 	{ "what is changed on its way to an encrypted peer ends the connection", changed, CT_RDM | CT_REL | CT_SOLO | CT_CONN },

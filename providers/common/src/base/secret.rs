@@ -6,6 +6,7 @@ use crate::provider::Provider;
 use crate::sys::has_more_rights;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
+use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, compiler_fence};
 use std::ffi::OsString;
@@ -102,6 +103,60 @@ pub fn key_variable(prov: &'static Provider) -> Option<String> {
     in_file.or_else(|| key_in_environment(prov).map(|(variable, _)| variable))
 }
 
+/// A value in memory of its own, which is cleared when the value is dropped: copies of it that were made
+/// on the way there are not, see [`with_wiped_stack`].
+pub struct WipedBox<T> {
+    memory: Box<MaybeUninit<T>>,
+}
+
+impl<T> WipedBox<T> {
+    /// Moves a value into such memory.
+    pub fn new(value: T) -> Self {
+        Self { memory: Box::new(MaybeUninit::new(value)) }
+    }
+}
+
+impl<T> Deref for WipedBox<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: a value from the beginning on, until the drop.
+        unsafe { self.memory.assume_init_ref() }
+    }
+}
+
+impl<T> DerefMut for WipedBox<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { self.memory.assume_init_mut() }
+    }
+}
+
+impl<T> WipedBox<T> {
+    /// Drops the value and clears its memory.
+    ///
+    /// # Safety
+    /// Nothing else is done with the box afterwards.
+    unsafe fn wipe(&mut self) {
+        let bytes = self.memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: a value until here, which is not used from here on; the bytes are its memory's.
+        unsafe {
+            self.memory.assume_init_drop();
+            for at in 0..size_of::<T>() {
+                core::ptr::write_volatile(bytes.add(at), 0);
+            }
+        }
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+impl<T> Drop for WipedBox<T> {
+    fn drop(&mut self) {
+        // SAFETY: the memory is given back next.
+        unsafe { self.wipe() };
+    }
+}
+
 /// Bytes of the stack that are cleared behind what works on secrets: more than it uses, and less than the
 /// smallest stacks of threads leave.
 const WIPED_STACK: usize = 6 << 10;
@@ -133,6 +188,29 @@ fn wipe_stack() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_of_a_wiped_box_is_cleared_after_its_value_is_dropped() {
+        struct Noisy<'a>([u8; 64], &'a core::cell::Cell<u8>);
+        impl Drop for Noisy<'_> {
+            fn drop(&mut self) {
+                self.1.set(self.0[63]);
+            }
+        }
+        let seen = core::cell::Cell::new(0);
+        let mut value = WipedBox::new(Noisy([7; 64], &seen));
+        value.0[63] = 8;
+        assert_eq!((value.0[0], seen.get()), (7, 0));
+        let memory: *const [u8; 64] = &raw const value.0;
+        let mut wiped = core::mem::ManuallyDrop::new(value);
+        // The memory is looked at before it is given back: as the drop does, but for that.
+        // SAFETY: dropped once, here; the box's memory is leaked.
+        unsafe {
+            wiped.wipe();
+            assert!((*memory).iter().all(|byte| *byte == 0));
+        }
+        assert_eq!(seen.get(), 8);
+    }
 
     #[test]
     fn a_secret_is_kept_from_dumps_and_from_debug_output() {

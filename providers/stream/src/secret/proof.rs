@@ -16,6 +16,7 @@
 //! (Noise's prologue): who changes one, for example to have nothing encrypted, ends it.
 use super::SecretKey;
 use super::records::RecordKeys;
+use ofi_provider::secret::{WipedBox, with_wiped_stack};
 use snow::resolvers::{DefaultResolver, FallbackResolver, RingResolver};
 use snow::{Builder, HandshakeState};
 use std::fmt;
@@ -100,9 +101,9 @@ impl fmt::Display for Disbelief {
 /// How far an end is.
 enum ProofStage {
     /// The caller, whose hello is on its way.
-    AwaitAnswer(Box<HandshakeState>),
+    AwaitAnswer(WipedBox<HandshakeState>),
     /// The called end.
-    AwaitHello(Box<HandshakeState>),
+    AwaitHello(WipedBox<HandshakeState>),
     /// The called end, whose answer is on its way.
     AwaitProof(Box<RecordKeys>),
     Proven(Option<Box<RecordKeys>>),
@@ -170,9 +171,11 @@ impl ProofExchange {
         ephemeral: Option<&[u8]>,
     ) -> Result<Self, Disbelief> {
         let prologue = prologue(encrypts);
-        let state = builder(&prologue, key)
-            .and_then(|builder| with_ephemeral(builder, ephemeral).build_responder());
-        let stage = ProofStage::AwaitHello(Box::new(state.map_err(|_| Disbelief::System)?));
+        let state = with_wiped_stack(|| {
+            let builder = with_ephemeral(builder(&prologue, key)?, ephemeral);
+            builder.build_responder().map(WipedBox::new)
+        });
+        let stage = ProofStage::AwaitHello(state.map_err(|_: snow::Error| Disbelief::System)?);
         Ok(Self { stage, encrypts, heard: Vec::new(), unsent: Vec::new() })
     }
 
@@ -183,15 +186,16 @@ impl ProofExchange {
         ephemeral: Option<&[u8]>,
     ) -> Result<Self, Disbelief> {
         let prologue = prologue(encrypts);
-        let begun = builder(&prologue, key).and_then(|builder| {
-            let mut state = with_ephemeral(builder, ephemeral).build_initiator()?;
+        let begun = with_wiped_stack(|| {
+            let builder = with_ephemeral(builder(&prologue, key)?, ephemeral);
+            let mut state = WipedBox::new(builder.build_initiator()?);
             let mut body = [0; BODY_MAX];
             state.write_message(&[], &mut body)?;
             Ok((state, body))
         });
-        let (state, body) = begun.map_err(|_| Disbelief::System)?;
+        let (state, body) = begun.map_err(|_: snow::Error| Disbelief::System)?;
         let unsent = [&FrameKind::Hello.head(encrypts)[..], &body].concat();
-        let stage = ProofStage::AwaitAnswer(Box::new(state));
+        let stage = ProofStage::AwaitAnswer(state);
         Ok(Self { stage, encrypts, heard: Vec::new(), unsent })
     }
 
@@ -247,7 +251,7 @@ impl ProofExchange {
             return Err(self.end(Disbelief::OutOfTurn));
         }
         self.heard.extend_from_slice(bytes);
-        self.understand().map_err(|why| self.end(why))
+        with_wiped_stack(|| self.understand()).map_err(|why| self.end(why))
     }
 
     fn end(&mut self, why: Disbelief) -> Disbelief {
@@ -303,11 +307,11 @@ impl ProofExchange {
                 state.write_message(&[], &mut answer).map_err(|_| Disbelief::System)?;
                 self.unsent.extend(FrameKind::Answer.head(self.encrypts));
                 self.unsent.extend(answer);
-                ProofStage::AwaitProof(keys_of(*state))
+                ProofStage::AwaitProof(keys_of(state))
             }
             ProofStage::AwaitAnswer(mut state) => {
                 read(&mut state, body)?;
-                let mut keys = keys_of(*state);
+                let mut keys = keys_of(state);
                 let tag = keys.prove().map_err(|_| Disbelief::System)?;
                 self.unsent.extend(FrameKind::Proof.head(self.encrypts));
                 self.unsent.extend(tag);
@@ -335,7 +339,7 @@ fn read(state: &mut HandshakeState, body: &[u8]) -> Result<(), Disbelief> {
 }
 
 /// The keys that a handshake made whose messages are all said: first that of the caller.
-fn keys_of(mut state: HandshakeState) -> Box<RecordKeys> {
+fn keys_of(mut state: WipedBox<HandshakeState>) -> Box<RecordKeys> {
     let (caller, called) = state.dangerously_get_raw_split();
     let (sends, takes) = if state.is_initiator() { (caller, called) } else { (called, caller) };
     Box::new(RecordKeys::new(&sends, &takes))
