@@ -870,18 +870,18 @@ pub fn receive_datagrams<'a>(
     // SAFETY: all zeros is a valid mmsghdr: no name, no room, no control data.
     let mut messages = unsafe { std::mem::zeroed::<[libc::mmsghdr; BATCH]>() };
     let mut count = 0;
-    let named = messages.iter_mut().zip(&mut names).zip(&mut controls);
-    for (((message, name), control), room) in named.zip(rooms) {
+    for room in rooms.take(BATCH) {
+        let header = &mut messages[count].msg_hdr;
         if several {
-            message.msg_hdr.msg_control = (&raw mut *control).cast();
-            message.msg_hdr.msg_controllen = size_of::<SegmentMessage>() as _;
+            header.msg_control = (&raw mut controls[count]).cast();
+            header.msg_controllen = size_of::<SegmentMessage>() as _;
         }
         let iov = room.0.as_slice();
-        message.msg_hdr.msg_iov = iov.as_ptr().cast_mut();
-        message.msg_hdr.msg_iovlen = iov.len() as _;
+        header.msg_iov = iov.as_ptr().cast_mut();
+        header.msg_iovlen = iov.len() as _;
         if sources {
-            message.msg_hdr.msg_name = name.as_mut_ptr().cast();
-            message.msg_hdr.msg_namelen = name.len() as libc::socklen_t;
+            header.msg_name = names[count].as_mut_ptr().cast();
+            header.msg_namelen = addr::MAX_LEN as libc::socklen_t;
         }
         count += 1;
     }
@@ -891,17 +891,19 @@ pub fn receive_datagrams<'a>(
         // memory that the application lent, which outlives its `RecvBuf`; it
         // only reads the iovecs, which `rooms` borrows.
         let got = unsafe {
-            libc::recvmmsg(socket, messages.as_mut_ptr(), count, flags as _, std::ptr::null_mut())
+            let (messages, count) = (messages.as_mut_ptr(), count as _);
+            libc::recvmmsg(socket, messages, count, flags as _, std::ptr::null_mut())
         };
         match usize::try_from(got) {
-            Ok(got) => break got,
+            Ok(got) => break got.min(BATCH),
             Err(_) if Error::last_os() == Error::INTR => {}
             Err(_) => return Err(Error::last_os()),
         }
     };
-    for ((message, name), out) in messages.iter().zip(&names).zip(out).take(got) {
+    for at in 0..got {
+        let (message, name) = (&messages[at], &names[at]);
         let name_len = (message.msg_hdr.msg_namelen as usize).min(name.len());
-        *out = Datagram {
+        out[at] = Datagram {
             len: message.msg_len as usize,
             from: if sources { addr::from_bytes(&name[..name_len]).ok() } else { None },
             // SAFETY: just filled in.
