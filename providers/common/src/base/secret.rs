@@ -159,7 +159,7 @@ impl<T> Drop for WipedBox<T> {
 
 /// Bytes of the stack that are cleared behind what works on secrets: more than it uses, and less than the
 /// smallest stacks of threads leave.
-const WIPED_STACK: usize = 6 << 10;
+const WIPED_STACK: usize = 4 << 10;
 
 /// Does what works on a secret, and clears the part of the stack that it used, where copies of the secret
 /// may be.

@@ -25,13 +25,14 @@ pub(crate) struct SealingSender {
     sealer: DatagramSealer,
     /// The address of the endpoint's socket.
     local: SocketAddr,
-    /// Room for many datagrams, once there were such.
+    /// Room for all datagrams that leave with one call.
     room: Box<[u8]>,
 }
 
 impl SealingSender {
     pub(crate) fn new(secret: &Arc<SecretKey>, local: SocketAddr) -> Result<Self> {
-        Ok(Self { sealer: DatagramSealer::new(secret, local)?, local, room: Box::default() })
+        let (sealer, room) = (DatagramSealer::new(secret, local)?, zeroed(MOST_SENT)?);
+        Ok(Self { sealer, local, room })
     }
 
     /// Where a datagram arrives that is sent to this address: the system sends those to no address in
@@ -51,11 +52,10 @@ impl SealingSender {
 
     /// Sends a message, of at most [`MAX_SEALED_SIZE`] bytes.
     pub(crate) fn send(&mut self, socket: &DgramSocket, to: &SocketAddr, buf: &SendBuf) -> Result {
-        let mut room = [0; MAX_MSG_SIZE];
-        let len = buf.len() + DATAGRAM_OVERHEAD;
-        let datagram = room.get_mut(..len).ok_or(Error::MSGSIZE)?;
+        let (arrives_at, len) = (self.arrives_at(to), buf.len() + DATAGRAM_OVERHEAD);
+        let datagram = self.room.get_mut(..len).ok_or(Error::MSGSIZE)?;
         buf.copy_to(0, &mut datagram[DATAGRAM_HEAD..DATAGRAM_HEAD + buf.len()]);
-        self.sealer.seal(&self.arrives_at(to), datagram)?;
+        self.sealer.seal(&arrives_at, datagram)?;
         socket.send_many(to, datagram, len)
     }
 
@@ -70,9 +70,6 @@ impl SealingSender {
         let all = bytes.len() + bytes.len().div_ceil(stride) * DATAGRAM_OVERHEAD;
         if stride > MAX_SEALED_SIZE || all > MOST_SENT {
             return Err(Error::MSGSIZE);
-        }
-        if self.room.is_empty() {
-            self.room = zeroed(MOST_SENT)?;
         }
         let arrives_at = self.arrives_at(to);
         let room = &mut self.room[..all];
