@@ -15,6 +15,18 @@ pub(crate) fn check(ret: libc::c_int) -> Result<libc::c_int> {
     if ret < 0 { Err(Error::last_os()) } else { Ok(ret) }
 }
 
+/// Whether a thread that was not joined yet is the calling one.
+pub(crate) fn is_this_thread(thread: libc::pthread_t) -> bool {
+    // SAFETY: nothing is asked of the threads.
+    unsafe { libc::pthread_equal(thread, libc::pthread_self()) != 0 }
+}
+
+/// What tells the calling thread from all others that live. No memory of the thread's own is needed for it.
+pub fn thread_number() -> usize {
+    // SAFETY: no memory is involved.
+    unsafe { libc::pthread_self() as usize }
+}
+
 /// Makes `fd`, which keeps its number, another name of what `other` is of.
 pub fn replace(fd: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result {
     // SAFETY: both descriptors are open, and both stay so.

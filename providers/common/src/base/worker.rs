@@ -1,16 +1,48 @@
 //! Threads of the library's own.
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::process_end;
-use std::cell::Cell;
+use crate::sys::is_this_thread;
+use core::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{Builder, JoinHandle, sleep};
+use std::sync::{Once, OnceLock};
+use std::thread::sleep;
 use std::time::Duration;
 
-thread_local! {
-    /// Whether [`Worker::start`] started this thread.
-    static WORKER: Cell<bool> = const { Cell::new(false) };
+/// The key of what threads that [`Worker::start`] started have for themselves. Variables of a thread (`thread_local!`) of a plug-in are allocated by the C
+/// library when the thread first uses one, which ends the process without memory; asking for a key's value allocates nothing.
+static WORKER: OnceLock<libc::pthread_key_t> = OnceLock::new();
+
+/// The key, made by the first call.
+fn worker_key() -> Result<libc::pthread_key_t> {
+    if let Some(key) = WORKER.get() {
+        return Ok(*key);
+    }
+    let mut key = 0;
+    // SAFETY: the place outlives the call; values of the key need nothing to be done at the end of a thread.
+    let code = unsafe { libc::pthread_key_create(&raw mut key, None) };
+    if code != 0 {
+        return Err(Error::from_code(code));
+    }
+    let first = *WORKER.get_or_init(|| key);
+    if first != key {
+        // SAFETY: another thread was first; nothing has this key.
+        unsafe { libc::pthread_key_delete(key) };
+    }
+    Ok(first)
+}
+
+/// Whether [`Worker::start`] started the calling thread.
+pub(crate) fn is_worker() -> bool {
+    // SAFETY: the key is never deleted.
+    WORKER.get().is_some_and(|key| !unsafe { libc::pthread_getspecific(*key) }.is_null())
+}
+
+/// Notes that [`Worker::start`] started this thread.
+fn note_worker(key: libc::pthread_key_t) {
+    // SAFETY: the key is never deleted; the value is an address of ours, which nothing reads. Without memory for it the thread
+    // goes on, and forks wait for it while it sleeps.
+    unsafe { libc::pthread_setspecific(key, (&raw const WORKER).cast()) };
 }
 
 /// How many threads of the library are at work ([`rest`]), and how many times [`FORK`].
@@ -26,11 +58,6 @@ static RUNNING: AtomicU32 = AtomicU32::new(0);
 /// How many threads of the library there are.
 pub(crate) fn running_workers() -> u32 {
     RUNNING.load(Ordering::Relaxed)
-}
-
-/// Whether [`Worker::start`] started the calling thread.
-pub(crate) fn is_worker() -> bool {
-    WORKER.get()
 }
 
 /// Counts a thread of the library as long as this lives.
@@ -90,7 +117,7 @@ impl Drop for AtRest {
 /// Sleeps, as `sleep` does; if [`Worker::start`] started this thread, the process may fork meanwhile. It holds
 /// no lock that a forked child may ask for.
 pub fn rest<R>(sleep: impl FnOnce() -> R) -> R {
-    let _rests = WORKER.get().then(|| {
+    let _rests = is_worker().then(|| {
         end_work();
         AtRest
     });
@@ -134,11 +161,76 @@ pub fn unharmed<R>(work: impl FnOnce() -> R) -> Option<R> {
     // Such work uses what is behind locks, whose other users may panic as well.
     let result = catch_unwind(AssertUnwindSafe(work));
     if result.is_err() {
-        let thread = std::thread::current();
-        let name = thread.name().unwrap_or("a thread of the library's");
+        let name = own_name();
+        let name = CStr::from_bytes_until_nul(&name).map(CStr::to_string_lossy);
+        let name = name.as_deref().unwrap_or("a thread of the library's");
         eprintln!("libfabric: internal error on {name}; it goes on, and so does the process");
     }
     result.ok()
+}
+
+/// What the system keeps of a thread's name, with the zero behind it.
+const NAME_LEN: usize = 16;
+
+/// The name of the calling thread.
+fn own_name() -> [u8; NAME_LEN] {
+    let mut name = [0; NAME_LEN];
+    // SAFETY: the room is as long as it is said to be.
+    unsafe {
+        libc::pthread_getname_np(libc::pthread_self(), name.as_mut_ptr().cast::<c_char>(), NAME_LEN)
+    };
+    name
+}
+
+/// Bytes of the stack of a thread of the library, as many as threads of Rust's standard library have.
+const STACK: usize = 2 << 20;
+
+/// What a thread has to do.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// What a new thread gets from the one that starts it.
+struct NewWorker {
+    name: [u8; NAME_LEN],
+    key: libc::pthread_key_t,
+    running: Running,
+    work: Work,
+}
+
+/// Starts a thread. The standard library's own call ends the process when an allocation of it fails, since it
+/// takes memory that the allocator of the program is not asked for.
+fn start_thread(new: NewWorker) -> Result<libc::pthread_t> {
+    extern "C" fn run(new: *mut c_void) -> *mut c_void {
+        // SAFETY: a box of this type, which is this thread's from now on.
+        let NewWorker { name, key, running: _running, work } =
+            *unsafe { Box::from_raw(new.cast::<NewWorker>()) };
+        // SAFETY: a C string, cut off to what the system takes.
+        unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr().cast::<c_char>()) };
+        block_signals();
+        note_worker(key);
+        begin_work();
+        let _works = AtWork;
+        // A panic ends the thread; Rust's panic hook has said so.
+        _ = catch_unwind(AssertUnwindSafe(work));
+        std::ptr::null_mut()
+    }
+    let new = Box::into_raw(Box::new(new));
+    let mut thread = 0;
+    // SAFETY: attributes are initialized before they are used, and destroyed; `new` is the new thread's, or, if there
+    // is none, taken back.
+    unsafe {
+        let mut attr = std::mem::zeroed::<libc::pthread_attr_t>();
+        let mut code = libc::pthread_attr_init(&raw mut attr);
+        if code == 0 {
+            libc::pthread_attr_setstacksize(&raw mut attr, STACK);
+            code = libc::pthread_create(&raw mut thread, &raw const attr, run, new.cast());
+            libc::pthread_attr_destroy(&raw mut attr);
+        }
+        if code != 0 {
+            drop(Box::from_raw(new));
+            return Err(Error::from_code(code));
+        }
+    }
+    Ok(thread)
 }
 
 /// A thread that works beside the application until it is told to end.
@@ -148,25 +240,23 @@ pub fn unharmed<R>(work: impl FnOnce() -> R) -> Option<R> {
 /// the application have ended ([`process_end`]). The thread sleeps in [`rest`]: else forks wait for it.
 #[derive(Debug)]
 pub struct Worker {
-    thread: Option<JoinHandle<()>>,
+    thread: Option<libc::pthread_t>,
     /// The process that the thread runs in.
     process: u32,
 }
 
 impl Worker {
-    /// Starts a thread with this name.
+    /// Starts a thread with this name, of which the system keeps 15 bytes.
     pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Self> {
         mind_forks();
         process_end::watch_end_of_thread();
+        let mut own = [0; NAME_LEN];
+        for (to, from) in own[..NAME_LEN - 1].iter_mut().zip(name.bytes()) {
+            *to = from;
+        }
+        let key = worker_key()?;
         let running = Running::begin();
-        let thread = Builder::new().name(name.to_owned()).spawn(move || {
-            let _running = running;
-            block_signals();
-            WORKER.set(true);
-            begin_work();
-            let _works = AtWork;
-            work();
-        })?;
+        let thread = start_thread(NewWorker { name: own, key, running, work: Box::new(work) })?;
         Ok(Self { thread: Some(thread), process: std::process::id() })
     }
 
@@ -177,23 +267,30 @@ impl Worker {
         let Some(thread) = self.thread.take() else { return };
         if self.process != std::process::id() {
             // The thread does not exist in this process: there is nothing to join.
-            return std::mem::forget(thread);
+            return;
         }
         tell();
         // The thread itself may drop the last reference to what it works for, and must not join
         // itself.
-        if thread.thread().id() != std::thread::current().id() {
-            // A thread that panicked has ended, too.
-            let _ = thread.join();
-        }
+        let own = is_this_thread(thread);
+        // SAFETY: the thread was neither joined nor detached yet, and is from here on, since nothing has its name any more.
+        unsafe {
+            match own {
+                true => libc::pthread_detach(thread),
+                false => libc::pthread_join(thread, std::ptr::null_mut()),
+            }
+        };
     }
 }
 
 impl Drop for Worker {
     /// A thread that was not ended goes on by itself.
     fn drop(&mut self) {
-        if self.process != std::process::id() {
-            self.end(|| ());
+        if let Some(thread) = self.thread.take()
+            && self.process == std::process::id()
+        {
+            // SAFETY: as in `end`.
+            unsafe { libc::pthread_detach(thread) };
         }
     }
 }

@@ -5,15 +5,11 @@
 //! each thread takes its own away when it makes its next turn, or goes to do something else. A mark
 //! that stays, of a thread that never comes back, costs peers a call for each message.
 
+use ofi_provider::sys::thread_number;
+
 /// Marks of the threads that prepared to sleep.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers(Vec<usize>);
-
-/// What tells the calling thread from all others that live.
-fn mark() -> usize {
-    thread_local!(static MARK: u8 = const { 0 });
-    MARK.with(|mark| std::ptr::from_ref(mark).addr())
-}
 
 impl Sleepers {
     pub(super) fn is_empty(&self) -> bool {
@@ -27,14 +23,14 @@ impl Sleepers {
 
     /// The calling thread prepares to sleep.
     pub(super) fn add(&mut self) {
-        if !self.0.contains(&mark()) {
-            self.0.push(mark());
+        if !self.0.contains(&thread_number()) {
+            self.0.push(thread_number());
         }
     }
 
     /// The calling thread does not sleep.
     pub(super) fn remove(&mut self) {
-        let own = mark();
+        let own = thread_number();
         self.0.retain(|mark| *mark != own);
     }
 }
