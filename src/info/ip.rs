@@ -97,7 +97,7 @@ impl IpEnds {
                     text(node),
                     text(service)
                 ));
-                Error::NODATA
+                why.error()
             })?;
             if flags & FI_SOURCE != 0 {
                 src = Some(found);
@@ -135,13 +135,13 @@ impl IpEnds {
     fn ifaces(&self, prov: &IpProvider<'_>) -> Result<Vec<Iface>> {
         let src = self.src.or_else(|| self.dest.and_then(|dest| source_for(&dest)));
         if let Some(src) = src {
-            return Ok(vec![Iface::of(src, prov.name)]);
+            return Ok(vec![Iface::of(src, prov.name)?]);
         }
         if self.dest.is_some() {
             // No route there now; the provider may still be opened.
             return Ok(vec![Iface::nowhere(prov.name)]);
         }
-        let ifaces = usable(Iface::all(), prov.iface, prov.report);
+        let ifaces = usable(Iface::all()?, prov.iface, prov.report);
         if ifaces.is_empty() {
             (prov.report)("refused: no network interface is up, not even the loopback");
             return Err(Error::NODATA);
@@ -165,7 +165,7 @@ impl IpEnds {
 /// The addresses of interfaces that are up, each with its interface's name, in
 /// the order of the system.
 pub fn interfaces() -> Vec<(String, SocketAddr)> {
-    let all = Iface::all().into_iter();
+    let all = Iface::all().unwrap_or_default().into_iter();
     all.filter_map(|iface| Some((iface.name, iface.addr?))).collect()
 }
 
@@ -175,7 +175,8 @@ pub fn address_for_peers(bound: SocketAddr) -> SocketAddr {
     if !bound.ip().is_unspecified() {
         return bound;
     }
-    let ours = usable(Iface::all(), None, &|_| {}).into_iter().filter_map(|iface| iface.addr);
+    let all = Iface::all().unwrap_or_default();
+    let ours = usable(all, None, &|_| {}).into_iter().filter_map(|iface| iface.addr);
     match best_of_family(ours, &bound) {
         Some(mut addr) => {
             addr.set_port(bound.port());
@@ -208,18 +209,44 @@ fn read_addr(bytes: &[u8], format: u32) -> Option<SocketAddr> {
     addr::from_sock(bytes)
 }
 
+/// Why a node and service have no address: a text for people, and an error for the call.
+#[derive(Debug)]
+pub struct Unresolved {
+    why: String,
+    error: Error,
+}
+
+impl Unresolved {
+    /// -FI_ENODATA, or -FI_ENOMEM if there was no memory for an answer.
+    pub fn error(&self) -> Error {
+        self.error
+    }
+}
+
+impl From<&str> for Unresolved {
+    fn from(why: &str) -> Self {
+        Self { why: why.to_owned(), error: Error::NODATA }
+    }
+}
+
+impl core::fmt::Display for Unresolved {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
 /// The address of a node and service, the first one the system knows. `flags`:
-/// FI_NUMERICHOST, FI_SOURCE. The error is a text for people.
+/// FI_NUMERICHOST, FI_SOURCE.
 pub fn resolve(
     node: Option<&CStr>,
     service: Option<&CStr>,
     flags: u64,
     format: u32,
-) -> core::result::Result<SocketAddr, String> {
+) -> core::result::Result<SocketAddr, Unresolved> {
     if let Some(addr) = node.and_then(|node| node.to_str().ok()).and_then(addr::from_string) {
         let port = match service.and_then(|service| service.to_str().ok()) {
             Some(service) if addr.port() == 0 => {
-                service.parse().map_err(|_| "the service is no port number".to_owned())?
+                service.parse().map_err(|_| "the service is no port number")?
             }
             _ => addr.port(),
         };
@@ -246,7 +273,9 @@ pub fn resolve(
     if ret != 0 {
         // SAFETY: the answer is a constant string for every code.
         let text = unsafe { CStr::from_ptr(libc::gai_strerror(ret)) };
-        return Err(text.to_string_lossy().into_owned());
+        let is_memory = ret == libc::EAI_MEMORY;
+        let error = if is_memory { Error::NOMEM } else { Error::NODATA };
+        return Err(Unresolved { why: text.to_string_lossy().into_owned(), error });
     }
     let mut found = None;
     let mut next = list;
@@ -261,7 +290,7 @@ pub fn resolve(
     }
     // SAFETY: made by getaddrinfo, and not used any more.
     unsafe { libc::freeaddrinfo(list) };
-    found.ok_or_else(|| "no IP address".to_owned())
+    found.ok_or_else(|| "no IP address".into())
 }
 
 /// # Safety
@@ -292,7 +321,8 @@ fn source_for(dest: &SocketAddr) -> Option<SocketAddr> {
 
 /// The index of the interface that has this address; 0 if none has.
 pub fn interface_of(addr: IpAddr) -> u32 {
-    let found = Iface::all().into_iter().find(|iface| iface.addr.is_some_and(|a| a.ip() == addr));
+    let mut all = Iface::all().unwrap_or_default().into_iter();
+    let found = all.find(|iface| iface.addr.is_some_and(|a| a.ip() == addr));
     let name = found.and_then(|iface| CString::new(iface.name).ok());
     // SAFETY: a C string, which outlives the call.
     name.map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })
@@ -312,12 +342,14 @@ struct Iface {
 }
 
 impl Iface {
-    /// All addresses of interfaces that are up, in the order of the system.
-    fn all() -> Vec<Self> {
+    /// All addresses of interfaces that are up, in the order of the system, none if that does not say; -FI_ENOMEM if there is no
+    /// memory for its answer.
+    fn all() -> Result<Vec<Self>> {
         let mut list = ptr::null_mut();
         // SAFETY: a place for the answer.
         if unsafe { libc::getifaddrs(&mut list) } != 0 {
-            return Vec::new();
+            let error = Error::last_os();
+            return if error == Error::NOMEM { Err(error) } else { Ok(Vec::new()) };
         }
         let mut all = Vec::new();
         let mut next = list;
@@ -363,18 +395,15 @@ impl Iface {
         }
         // SAFETY: made by getifaddrs, and not used any more.
         unsafe { libc::freeifaddrs(list) };
-        all
+        Ok(all)
     }
 
     /// The interface of a source address that was given.
-    fn of(src: SocketAddr, prov: &CStr) -> Self {
-        let found = Self::all()
+    fn of(src: SocketAddr, prov: &CStr) -> Result<Self> {
+        let found = Self::all()?
             .into_iter()
             .find(|iface| iface.addr.is_some_and(|addr| addr.ip() == src.ip()));
-        match found {
-            Some(iface) => Self { addr: Some(src), ..iface },
-            None => Self { addr: Some(src), ..Self::nowhere(prov) },
-        }
+        Ok(Self { addr: Some(src), ..found.unwrap_or_else(|| Self::nowhere(prov)) })
     }
 
     /// No interface: the provider's own names stand in.

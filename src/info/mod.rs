@@ -31,7 +31,7 @@ pub mod tostr;
 pub use check::{
     ASKED_DOMAIN_CAPS, EndpointLimits, HintsRefusal, ProviderOffer, alter, check, usual_domain,
 };
-pub use ip::{IpProvider, address_for_peers, interface_of, ip_getinfo, resolve};
+pub use ip::{IpProvider, Unresolved, address_for_peers, interface_of, ip_getinfo, resolve};
 pub use named::{NameProvider, name_getinfo};
 pub use nic::Nic;
 pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};

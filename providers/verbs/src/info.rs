@@ -35,7 +35,7 @@ impl VerbsEnds {
         if node.is_some() || (service.is_some() && flags & FI_SOURCE != 0) {
             let found = Addr::resolve(node, service, flags, format).map_err(|why| {
                 report(&format!("refused: {why}"));
-                Error::NODATA
+                why.error()
             })?;
             if flags & FI_SOURCE != 0 {
                 src = Some(found);
@@ -160,6 +160,7 @@ impl Getinfo for VerbsFabric {
             report("refused: ep_attr->type: only FI_EP_MSG and FI_EP_DGRAM");
             return Err(Error::NODATA);
         }
+        raw::load()?;
         let mut known = device::known(flags & FI_RESCAN != 0, &report);
         let known = known.as_mut().ok_or(Error::NODATA)?;
         if known.facts.is_empty() {

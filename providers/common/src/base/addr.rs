@@ -4,7 +4,7 @@ use crate::abi::{
     FI_ADDR_IB_UD, FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IB, FI_SOCKADDR_IN6,
 };
 use crate::error::{Error, Result};
-use crate::info::InfoRef;
+use crate::info::{InfoRef, Unresolved};
 use crate::link_addr::{LinkAddr, LinkLen};
 use core::ffi::{CStr, c_char, c_void};
 use core::fmt;
@@ -174,7 +174,7 @@ impl Addr {
         service: Option<&CStr>,
         flags: u64,
         format: u32,
-    ) -> core::result::Result<Self, String> {
+    ) -> core::result::Result<Self, Unresolved> {
         let string = node.and_then(|node| node.to_str().ok());
         let mut addr = match string.and_then(IbAddr::from_text) {
             Some(addr) => addr,
@@ -182,11 +182,11 @@ impl Addr {
                 return ofi::info::resolve(node, service, flags, format).map(Self::Ip);
             }
             None if node.is_none() => IbAddr::any(),
-            None => return Err("the node is no address string (fi_sockaddr_ib://)".to_owned()),
+            None => return Err("the node is no address string (fi_sockaddr_ib://)".into()),
         };
         if let Some(service) = service.filter(|_| addr.port() == 0) {
             let number = service.to_str().ok().and_then(|service| service.parse().ok());
-            addr.set_port(number.ok_or_else(|| "the service is no port number".to_owned())?);
+            addr.set_port(number.ok_or("the service is no port number")?);
         }
         Ok(Self::Ib(addr))
     }
@@ -594,11 +594,11 @@ impl UdAddr {
 }
 
 /// The first address of `node` and `service` (getaddrinfo(3)) in this format, of IP
-/// addresses; -FI_ENODATA when there is none.
+/// addresses; -FI_ENODATA when there is none, -FI_ENOMEM without memory.
 pub fn resolve(node: &str, service: &str, format: u32) -> Result<SocketAddr> {
     let c_string = |text: &str| CString::new(text).map_err(|_| Error::INVAL);
     let (node, service) = (c_string(node)?, c_string(service)?);
-    ofi::info::resolve(Some(&node), Some(&service), 0, format).map_err(|_| Error::NODATA)
+    ofi::info::resolve(Some(&node), Some(&service), 0, format).map_err(|why| why.error())
 }
 
 /// The order that decides simultaneous connects: the address bytes, then the

@@ -11,6 +11,7 @@ mod types;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libc::sockaddr;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use ofi_provider::error::Error;
 use std::mem::offset_of;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -131,9 +132,27 @@ macro_rules! functions {
 }
 
 /// All of the functions, or what is missing.
+static ALL: OnceLock<Result<Functions, String>> = OnceLock::new();
+
 fn all() -> &'static Result<Functions, String> {
-    static ALL: OnceLock<Result<Functions, String>> = OnceLock::new();
     ALL.get_or_init(Functions::find)
+}
+
+/// Looks for the functions, unless that is done; -FI_ENOMEM if there was no memory for it.
+pub(crate) fn load() -> ofi_provider::error::Result {
+    if ALL.get().is_some() {
+        return Ok(());
+    }
+    // SAFETY: errno is the calling thread's own.
+    unsafe { *libc::__errno_location() = 0 };
+    let found = Functions::find();
+    // SAFETY: as above.
+    let errno = unsafe { *libc::__errno_location() };
+    if found.is_err() && errno == libc::ENOMEM {
+        return Err(Error::NOMEM);
+    }
+    ALL.get_or_init(|| found);
+    Ok(())
 }
 
 /// What this provider lacks to do anything on this machine: a library, or a function of one.
