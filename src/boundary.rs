@@ -1,5 +1,6 @@
 //! The one place where Rust answers C: results become codes, panics stay here.
 use crate::error::{Error, Result};
+use crate::heap;
 use core::ffi::c_int;
 use libc::ssize_t;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,6 +11,8 @@ pub trait CReturn {
     type C;
     /// The answer of a call that panicked.
     const PANICKED: Self::C;
+    /// The answer of a call that is not begun because there is no memory.
+    const NO_MEMORY: Self::C;
     /// The answer of a call that came to this result.
     fn into_c(self) -> Self::C;
 }
@@ -17,6 +20,7 @@ pub trait CReturn {
 impl CReturn for Result {
     type C = c_int;
     const PANICKED: c_int = Error::OTHER.to_ret();
+    const NO_MEMORY: c_int = Error::NOMEM.to_ret();
     #[inline]
     fn into_c(self) -> c_int {
         match self {
@@ -30,6 +34,7 @@ impl CReturn for Result {
 impl CReturn for Result<c_int> {
     type C = c_int;
     const PANICKED: c_int = Error::OTHER.to_ret();
+    const NO_MEMORY: c_int = Error::NOMEM.to_ret();
     #[inline]
     fn into_c(self) -> c_int {
         self.unwrap_or_else(Error::to_ret)
@@ -40,6 +45,7 @@ impl CReturn for Result<c_int> {
 impl CReturn for Result<usize> {
     type C = ssize_t;
     const PANICKED: ssize_t = Error::OTHER.to_ret() as ssize_t;
+    const NO_MEMORY: ssize_t = Error::NOMEM.to_ret() as ssize_t;
     #[inline]
     fn into_c(self) -> ssize_t {
         match self {
@@ -53,6 +59,7 @@ impl CReturn for Result<usize> {
 impl CReturn for ssize_t {
     type C = ssize_t;
     const PANICKED: ssize_t = Error::OTHER.to_ret() as ssize_t;
+    const NO_MEMORY: ssize_t = Error::NOMEM.to_ret() as ssize_t;
     #[inline]
     fn into_c(self) -> ssize_t {
         self
@@ -63,6 +70,7 @@ impl CReturn for ssize_t {
 impl CReturn for u64 {
     type C = u64;
     const PANICKED: u64 = 0;
+    const NO_MEMORY: u64 = 0;
     #[inline]
     fn into_c(self) -> u64 {
         self
@@ -124,6 +132,15 @@ pub fn answer<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C
     answer_quickly(entry, body)
 }
 
+/// Like [`answer`], for calls that begin something: while memory is short they answer -FI_ENOMEM and have
+/// done nothing ([`heap::ready`]).
+pub fn answer_if_memory<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
+    if heap::ready().is_err() {
+        return R::NO_MEMORY;
+    }
+    answer(entry, body)
+}
+
 /// Like [`answer`], for calls of which nothing leads to a cancellation point: those of
 /// the data path, for which turning cancellation off and on is too much.
 #[inline]
@@ -142,9 +159,13 @@ fn report_panic(entry: &'static str) {
     eprintln!("libfabric: internal error in {entry}; the call fails, the process goes on");
 }
 
-/// Like [`answer`] for the transfer calls, whose success is 0 in an `ssize_t`.
+/// Like [`answer`] for the transfer calls, whose success is 0 in an `ssize_t`. While memory is short they answer
+/// -FI_EAGAIN, as when there is no room for another transfer.
 #[inline]
 pub fn answer_transfer(entry: &'static str, body: impl FnOnce() -> Result) -> ssize_t {
+    if heap::is_short() && heap::ready().is_err() {
+        return Error::AGAIN.to_ret() as ssize_t;
+    }
     // Turned into C's terms in here: a result that leaves the closure is put together and taken apart.
     answer_quickly(entry, || body().into_c() as ssize_t)
 }

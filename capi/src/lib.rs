@@ -121,6 +121,7 @@ static INIT: extern "C" fn() = {
 static FINI: extern "C" fn() = {
     extern "C" fn fini() {
         registry::cleanup();
+        ofi::heap::release();
     }
     fini
 };

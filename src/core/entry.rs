@@ -10,7 +10,7 @@ use core::cell::{Cell, OnceCell};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use ofi::abi::*;
-use ofi::boundary::{Uncancelled, answer};
+use ofi::boundary::{Uncancelled, answer, answer_if_memory};
 use ofi::error::{Error, Result, ofi_text};
 use ofi::info::{API_VERSION, Era, InfoQuery, InfoRef, dup_raw, free_raw, tostr, version};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,7 +49,7 @@ unsafe fn getinfo_of(
     hints: *const fi_info,
     info: *mut *mut fi_info,
 ) -> c_int {
-    answer("fi_getinfo", || -> Result {
+    answer_if_memory("fi_getinfo", || -> Result {
         // SAFETY: by this function's contract.
         unsafe {
             let info = info.as_mut().ok_or(Error::INVAL)?;
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn fabric(
     fabric: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_fabric", || {
+    answer_if_memory("fi_fabric", || {
         // SAFETY: fi_fabric(3): valid attributes and a place, or null.
         unsafe { getinfo::fabric(attr, fabric.as_mut().ok_or(Error::INVAL)?, context) }
     })
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn fabric_1_0(
     fabric: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_fabric", || {
+    answer_if_memory("fi_fabric", || {
         // SAFETY: fi_fabric(3); the version lies in what was padding then.
         unsafe {
             let mut attr = fi_fabric_attr {
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn fabric2(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_fabric2", || {
+    answer_if_memory("fi_fabric2", || {
         if flags != 0 {
             return Err(Error::INVAL);
         }
@@ -187,8 +187,8 @@ pub unsafe extern "C" fn fi_open(
     fid: *mut *mut fid,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_open", || -> Result {
-        start();
+    answer_if_memory("fi_open", || -> Result {
+        start()?;
         // SAFETY: fi_open(3): a name, attributes and a place, or null.
         unsafe {
             let place = fid.as_mut().ok_or(Error::INVAL)?;
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn param_get(
 /// fi_getparams, fi_provider(7).
 pub unsafe extern "C" fn getparams(list: *mut *mut fi_param, count: *mut c_int) -> c_int {
     answer("fi_getparams", || -> Result {
-        start();
+        start()?;
         // SAFETY: the caller's places, or null.
         unsafe {
             let (list, count) = (list.as_mut(), count.as_mut());

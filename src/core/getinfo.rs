@@ -88,7 +88,7 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// `fi_getinfo`. `-FI_ENOSYS`: the version is newer than this library;
 /// `-FI_ENODATA`: no provider does, and one line of the log says why.
 pub fn getinfo(request: InfoQuery<'_>) -> Result<InfoChain> {
-    super::start();
+    super::start()?;
     if request.version > API_VERSION {
         log::warn(format_args!(
             "fi_getinfo: asked for version {}, but this library has {}",
@@ -391,7 +391,7 @@ pub unsafe fn fabric(
         }
         (CStr::from_ptr(attr.prov_name).to_string_lossy().into_owned(), attr.api_version)
     };
-    super::start();
+    super::start()?;
     let registry = registry::current();
     // The top layer opens those below it.
     let top = prov_name.rsplit(';').next().unwrap_or_default();

@@ -32,6 +32,7 @@ pub mod registry;
 mod stats;
 
 use core::cell::Cell;
+use ofi::error::Result;
 use std::sync::Once;
 
 static STARTED: Once = Once::new();
@@ -41,19 +42,44 @@ thread_local! {
     static STARTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Reads the environment and loads the providers, unless that is done already.
+/// Reads the environment and loads the providers, unless that is done already; -FI_ENOMEM if there was no memory for
+/// one of the plug-ins. The next call tries again.
 ///
 /// Every thread waits until it is; a plug-in whose entry point calls back into
 /// the library finds it half started rather than waiting for itself.
-pub fn start() {
-    if STARTED.is_completed() || STARTING.get() {
-        return;
+pub fn start() -> Result {
+    if STARTING.get() {
+        return Ok(());
+    }
+    if !STARTED.is_completed() {
+        // The tables of providers and parameters grow from here on.
+        ofi::heap::keep_all()?;
     }
     STARTED.call_once(|| {
-        STARTING.set(true);
+        let _starting = Starting::begin();
         params::define_core();
         log::configure();
         registry::load();
-        STARTING.set(false);
     });
+    if registry::is_complete() {
+        return Ok(());
+    }
+    let _starting = Starting::begin();
+    registry::complete()
+}
+
+/// This thread is inside start-up.
+struct Starting;
+
+impl Starting {
+    fn begin() -> Self {
+        STARTING.set(true);
+        Self
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        STARTING.set(false);
+    }
 }

@@ -36,7 +36,7 @@ static PROVIDERS: OnceLock<NameFilter> = OnceLock::new();
 static OUTPUT: OnceLock<Output> = OnceLock::new();
 
 /// A list "a,b" of names, or "^a,b" of all others.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NameFilter {
     negated: bool,
     names: Vec<String>,

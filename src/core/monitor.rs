@@ -15,7 +15,7 @@ use core::ops::Range;
 use ofi::abi::{
     FI_CLASS_MEM_MONITOR, fi_ops, fi_ops_mem_monitor, fi_ops_mem_notify, fid, fid_mem_monitor,
 };
-use ofi::boundary::answer;
+use ofi::boundary::{answer, answer_if_memory};
 use ofi::error::{Error, Result};
 use ofi::fid::{Embeds, ops};
 use ofi::monitor::Coverage;
@@ -242,7 +242,7 @@ unsafe extern "C" fn subscribe(
     addr: *const c_void,
     len: usize,
 ) -> c_int {
-    answer("subscribe", || -> Result {
+    answer_if_memory("subscribe", || -> Result {
         let mut state = state();
         let imported = state.imported()?;
         let subscribe = imported.ops.subscribe.ok_or(Error::NOSYS)?;

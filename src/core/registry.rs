@@ -10,14 +10,16 @@ use core::ffi::CStr;
 use core::mem;
 use core::ptr::NonNull;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use ofi::abi::{FI_LIB_SUFFIX, fi_provider};
+use ofi::abi::{FI_ENOMEM, FI_LIB_SUFFIX, fi_provider};
+use ofi::error::{Error, Result};
 use ofi::info::{API_VERSION, version};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// The directory of plug-ins of an installation that has none beside the library.
 const PROVDIR: &str = match option_env!("OFI_PROVDIR") {
@@ -198,7 +200,7 @@ impl LoadedProvider {
 }
 
 /// All providers, in the order in which they are asked.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Registry {
     providers: Vec<LoadedProvider>,
     /// Those that `FI_PROVIDER` leaves out.
@@ -211,9 +213,14 @@ pub struct Registry {
     hooks: Vec<String>,
     /// Where plug-ins were looked for.
     searched: Vec<PathBuf>,
+    /// There was no memory for some plug-in.
+    is_incomplete: bool,
 }
 
 static REGISTRY: RwLock<Option<Arc<Registry>>> = RwLock::new(None);
+
+/// There was no memory for some plug-in when they were looked for.
+static INCOMPLETE: AtomicBool = AtomicBool::new(false);
 
 /// All providers there are now. Nothing is locked while they are used, so that
 /// providers may ask for others.
@@ -230,14 +237,12 @@ pub(super) fn load() {
         hooks: parse_hooks(&hooks),
         ..Registry::default()
     };
-    let path = params::core_string(c"provider_path").unwrap_or_default();
     if std::env::var_os("FI_PROVIDER_PATH").is_some() && params::has_foreign_rights() {
         log::warn(format_args!("FI_PROVIDER_PATH is left out, because this program is set-uid"));
     }
-    let path = Search::parse(&path);
-    registry.search(&path);
-    registry.sort();
-    for name in registry.filter.iter() {
+    registry.find_all();
+    let missing = registry.filter.iter().filter(|_| !registry.is_incomplete);
+    for name in missing {
         let asked = name.split(';').next().unwrap_or_default();
         let mut known = registry.providers.iter().chain(&registry.left_out);
         if !known.any(|prov| prov.is(asked)) {
@@ -247,7 +252,24 @@ pub(super) fn load() {
             ));
         }
     }
-    *REGISTRY.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(registry));
+    registry.publish();
+}
+
+/// Whether there was memory for all plug-ins that were found.
+pub(super) fn is_complete() -> bool {
+    !INCOMPLETE.load(Ordering::Acquire)
+}
+
+/// Looks again for plug-ins that there was no memory for; -FI_ENOMEM if there still is none.
+pub(super) fn complete() -> Result {
+    static COMPLETING: Mutex<()> = Mutex::new(());
+    let _completing = COMPLETING.lock().unwrap_or_else(PoisonError::into_inner);
+    if !is_complete() {
+        let mut registry = Registry::clone(&current());
+        registry.find_all();
+        registry.publish();
+    }
+    if is_complete() { Ok(()) } else { Err(Error::NOMEM) }
 }
 
 /// Lets providers clean up at the end of the process.
@@ -339,17 +361,41 @@ impl Registry {
         if places.is_empty() { "no directory".to_owned() } else { places.join(", ") }
     }
 
+    /// Finds and loads all plug-ins that are not loaded yet.
+    fn find_all(&mut self) {
+        self.is_incomplete = false;
+        let path = params::core_string(c"provider_path").unwrap_or_default();
+        self.search(&Search::parse(&path));
+        self.sort();
+    }
+
+    /// Makes these the providers there are.
+    fn publish(self) {
+        INCOMPLETE.store(self.is_incomplete, Ordering::Release);
+        *REGISTRY.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(self));
+    }
+
+    /// Notes that there was no memory, if that is the error.
+    fn note(&mut self, error: &std::io::Error) -> bool {
+        let is_memory = error.raw_os_error() == Some(FI_ENOMEM);
+        self.is_incomplete |= is_memory;
+        is_memory
+    }
+
     fn search(&mut self, path: &Search) {
         for file in &path.preferred {
-            self.searched.push(file.clone());
+            if !self.searched.contains(file) {
+                self.searched.push(file.clone());
+            }
             self.load_file(file, true, path.first_wins);
         }
         for dir in &path.dirs {
             self.load_dir(dir, path.first_wins, false);
         }
         // The library's own plug-ins are there whatever else is named.
-        for dir in default_dirs() {
-            self.load_dir(&dir, path.first_wins, true);
+        match default_dirs() {
+            Ok(dirs) => dirs.iter().for_each(|dir| self.load_dir(dir, path.first_wins, true)),
+            Err(error) => _ = self.note(&error),
         }
     }
 
@@ -359,6 +405,7 @@ impl Registry {
         }
         let entries = match std::fs::read_dir(dir) {
             Ok(entries) => entries,
+            Err(error) if self.note(&error) => return,
             Err(error) if may_miss => {
                 log::info(format_args!("no plug-ins in {}: {error}", dir.display()));
                 return;
@@ -384,7 +431,11 @@ impl Registry {
     }
 
     fn load_file(&mut self, file: &Path, preferred: bool, first_wins: bool) {
-        let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+        let real = match file.canonicalize() {
+            Ok(real) => real,
+            Err(error) if self.note(&error) => return,
+            Err(_) => file.to_owned(),
+        };
         if self.files.contains(&real) {
             return;
         }
@@ -394,6 +445,7 @@ impl Registry {
                 prov.preferred = preferred;
                 self.register(prov, first_wins);
             }
+            Err(Refused::NoMemory) => self.is_incomplete = true,
             Err(Refused::Nothing) => {
                 log::info(format_args!("plug-in {} has nothing to offer here", file.display()));
             }
@@ -469,6 +521,8 @@ enum Refused {
     Needs(String),
     /// The provider found nothing on this host that it could work with.
     Nothing,
+    /// There was no memory to load it.
+    NoMemory,
     /// Something is wrong with the plug-in.
     Unusable(String),
 }
@@ -482,8 +536,14 @@ fn open(file: &Path) -> core::result::Result<LoadedProvider, Refused> {
     // SAFETY: loading code runs it; that is what a plug-in is, and where
     // plug-ins come from is for the administrator and the user to say.
     unsafe {
-        let library = Library::open(Some(file), RTLD_NOW | RTLD_LOCAL)
-            .map_err(|error| Refused::by_loader(file, root_cause(&error)))?;
+        *libc::__errno_location() = 0;
+        let library = Library::open(Some(file), RTLD_NOW | RTLD_LOCAL).map_err(|error| {
+            // The loader's text need not say it: there may be no memory for the text, either.
+            match *libc::__errno_location() {
+                FI_ENOMEM => Refused::NoMemory,
+                _ => Refused::by_loader(file, root_cause(&error)),
+            }
+        })?;
         let entry = match library.get::<Entry>(b"fi_prov_ini\0") {
             Ok(entry) => *entry,
             Err(_) => return Err(Refused::Unusable("it has no fi_prov_ini".to_owned())),
@@ -495,7 +555,12 @@ fn open(file: &Path) -> core::result::Result<LoadedProvider, Refused> {
         };
         // From here on its code may have left traces.
         core::mem::forget(library);
+        *libc::__errno_location() = 0;
         match entry() {
+            // As plug-ins of this library say it.
+            raw if raw.is_null() && *libc::__errno_location() == FI_ENOMEM => {
+                Err(Refused::NoMemory)
+            }
             raw if raw.is_null() => Err(Refused::Nothing),
             raw => {
                 let prov = LoadedProvider::new(raw).map_err(Refused::Unusable)?;
@@ -543,6 +608,12 @@ fn is_cut_off(file: &Path) -> bool {
 impl Refused {
     /// By what the loader says of a file.
     fn by_loader(file: &Path, why: String) -> Self {
+        // Of the loader's own texts for that, one ends with that of the error's code.
+        let no_memory = std::io::Error::from_raw_os_error(FI_ENOMEM).to_string();
+        let no_memory = no_memory.split(" (os error").next().unwrap_or_default();
+        if why.contains(no_memory) || why.contains("out of memory") {
+            return Self::NoMemory;
+        }
         // Of what a plug-in is linked to it names the library, else the plug-in.
         match why.split_once(": cannot open shared object file: No such file") {
             Some((library, _)) if Path::new(library) != file => Self::Needs(library.to_owned()),
@@ -588,16 +659,20 @@ impl Search {
 }
 
 /// `libfabric/` beside this library, then the installation's directory.
-fn default_dirs() -> Vec<PathBuf> {
+fn default_dirs() -> std::io::Result<Vec<PathBuf>> {
     let mut dirs = Vec::new();
-    if let Some(own) = own_path().as_deref().and_then(Path::parent) {
+    let own = match own_path() {
+        Some(Err(error)) if error.raw_os_error() == Some(FI_ENOMEM) => return Err(error),
+        own => own.and_then(std::io::Result::ok),
+    };
+    if let Some(own) = own.as_deref().and_then(Path::parent) {
         dirs.push(own.join("libfabric"));
     }
     let installed = PathBuf::from(PROVDIR);
     if !dirs.contains(&installed) {
         dirs.push(installed);
     }
-    dirs
+    Ok(dirs)
 }
 
 /// The file that this code was loaded from, if it was loaded by a relative name: as that name was understood then.
@@ -626,10 +701,10 @@ pub fn resolve_own_path() {
 }
 
 /// The file that this code was loaded from.
-fn own_path() -> Option<PathBuf> {
+fn own_path() -> Option<std::io::Result<PathBuf>> {
     match LOADED_BY_RELATIVE_NAME.get() {
-        Some(path) => path.clone(),
-        None => own_name()?.canonicalize().ok(),
+        Some(path) => path.clone().map(Ok),
+        None => Some(own_name()?.canonicalize()),
     }
 }
 
@@ -812,6 +887,6 @@ pub(super) mod tests {
     fn a_file_that_is_no_plug_in_is_left_out() {
         let refused = open(Path::new("/nonexistent-fi.so"));
         assert!(matches!(refused, Err(Refused::Unusable(why)) if why.contains("nonexistent")));
-        assert!(!default_dirs().is_empty());
+        assert!(!default_dirs().unwrap().is_empty());
     }
 }

@@ -54,11 +54,16 @@ pub use rdm::{
 };
 
 /// What is to be done before the program that loads a plug-in goes on, and has more threads: see
-/// [`plug_in`](crate::plug_in).
+/// [`plug_in`](crate::plug_in). False without memory for a plug-in: `errno` says so then.
 #[doc(hidden)]
-pub fn plugin_loaded() {
+#[must_use]
+pub fn plugin_loaded() -> bool {
+    if !heap::ready_or_errno() {
+        return false;
+    }
     sys::note_user();
     barriers::prepare();
+    true
 }
 
-pub use ofi::{abi, boundary, error, fid, info};
+pub use ofi::{abi, boundary, error, fid, heap, info};

@@ -27,7 +27,7 @@ pub use log::HookLog;
 pub use object::open_fabric;
 pub use ofi_provider::provider::Provider;
 pub use ofi_provider::sys::{has_more_rights, may_have_size};
-pub use ofi_provider::{abi, error, info, param};
+pub use ofi_provider::{abi, error, heap, info, param};
 
 use error::Result;
 
@@ -102,6 +102,9 @@ macro_rules! plug_in {
         /// The entry point of the plug-in (fi_provider(7)).
         #[unsafe(no_mangle)]
         pub extern "C" fn fi_prov_ini() -> *mut $crate::abi::fi_provider {
+            if !$crate::heap::ready_or_errno() {
+                return ::core::ptr::null_mut();
+            }
             $($loaded;)?
             PROVIDER.as_ptr()
         }

@@ -8,8 +8,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 use libc::ssize_t;
-use ofi_provider::boundary::Uncancelled;
-use ofi_provider::boundary::answer;
+use ofi_provider::boundary::{Uncancelled, answer_if_memory};
 use ofi_provider::info::version;
 use std::sync::Arc;
 
@@ -224,7 +223,7 @@ pub unsafe extern "C" fn open_fabric<H: Hook>(
     fabric: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_fabric", || {
+    answer_if_memory("fi_fabric", || {
         let prov = context.cast::<fi_provider>();
         // SAFETY: by this function's contract.
         unsafe {

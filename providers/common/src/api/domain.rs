@@ -12,7 +12,7 @@ use crate::abi::{
 };
 use crate::atomic::AtomicKind;
 use crate::av::{self, Av};
-use crate::boundary::answer;
+use crate::boundary::{answer, answer_if_memory};
 use crate::cntr::{Cntr, CntrWatch};
 use crate::coll;
 use crate::cq::{Cq, OnDomain};
@@ -218,7 +218,7 @@ unsafe extern "C" fn close<D: Domain>(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn bind<D: Domain>(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
-    answer("fi_domain_bind", || {
+    answer_if_memory("fi_domain_bind", || {
         if bfid.is_null() {
             return Err(Error::INVAL);
         }
@@ -261,7 +261,7 @@ unsafe extern "C" fn av_open<D: Domain>(
     out: *mut *mut fid_av,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_av_open", || {
+    answer_if_memory("fi_av_open", || {
         // SAFETY: see above; the attributes are the caller's or null.
         unsafe {
             open_on::<D, Av, _>(domain, out, |domain| {
@@ -281,7 +281,7 @@ unsafe extern "C" fn cq_open<D: Domain>(
     out: *mut *mut fid_cq,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_cq_open", || {
+    answer_if_memory("fi_cq_open", || {
         // SAFETY: see above; of the attributes only the part every version has is read.
         unsafe {
             let attr = (!attr.is_null()).then(|| fi_cq_attr {
@@ -307,7 +307,7 @@ unsafe extern "C" fn cntr_open<D: Domain>(
     out: *mut *mut fid_cntr,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_cntr_open", || {
+    answer_if_memory("fi_cntr_open", || {
         // SAFETY: see above; of the attributes only the part every version has is read.
         unsafe {
             let attr = (!attr.is_null()).then(|| fi_cntr_attr {
@@ -334,7 +334,7 @@ unsafe extern "C" fn poll_open<D: Domain>(
     attr: *mut fi_poll_attr,
     out: *mut *mut fid_poll,
 ) -> c_int {
-    answer("fi_poll_open", || {
+    answer_if_memory("fi_poll_open", || {
         // SAFETY: see above; the attributes are the caller's or null.
         unsafe {
             open_on::<D, PollSet, _>(domain, out, |domain| {
@@ -374,7 +374,7 @@ unsafe extern "C" fn endpoint<D: Domain>(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: see above.
-    answer("fi_endpoint", || unsafe { open_endpoint::<D>(domain, info, out, context) })
+    answer_if_memory("fi_endpoint", || unsafe { open_endpoint::<D>(domain, info, out, context) })
 }
 
 unsafe extern "C" fn endpoint2<D: Domain>(
@@ -384,7 +384,7 @@ unsafe extern "C" fn endpoint2<D: Domain>(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_endpoint2", || {
+    answer_if_memory("fi_endpoint2", || {
         if flags != 0 {
             return Err(Error::BADFLAGS);
         }
@@ -399,7 +399,7 @@ unsafe extern "C" fn scalable_ep<D: Domain>(
     out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_scalable_ep", || {
+    answer_if_memory("fi_scalable_ep", || {
         // SAFETY: see above; the info is the caller's.
         unsafe {
             let info = InfoRef::from_c(info)?;
@@ -419,7 +419,7 @@ unsafe extern "C" fn stx_ctx<D: Domain>(
     out: *mut *mut fid_stx,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_stx_context", || {
+    answer_if_memory("fi_stx_context", || {
         if !D::SHARED_TX {
             return Err(Error::NOSYS);
         }
@@ -458,7 +458,7 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
     out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_srx_context", || {
+    answer_if_memory("fi_srx_context", || {
         // SAFETY: see above; of the attributes, which are the caller's or null,
         // only fields that every version has are read.
         unsafe {
@@ -537,7 +537,7 @@ unsafe extern "C" fn reg<D: Domain>(
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_mr_reg", || {
+    answer_if_memory("fi_mr_reg", || {
         let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
         let attr = mr_attr(&raw const iov, 1, access, offset, key, context);
         // SAFETY: see above; `iov` outlives the call.
@@ -556,7 +556,7 @@ unsafe extern "C" fn regv<D: Domain>(
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_mr_regv", || {
+    answer_if_memory("fi_mr_regv", || {
         let attr = mr_attr(iov, count, access, offset, key, context);
         // SAFETY: see above; the iovecs are the caller's.
         unsafe { register::<D>(fid, attr, std::ptr::null(), flags, out) }
@@ -569,7 +569,7 @@ unsafe extern "C" fn regattr<D: Domain>(
     flags: u64,
     out: *mut *mut fid_mr,
 ) -> c_int {
-    answer("fi_mr_regattr", || {
+    answer_if_memory("fi_mr_regattr", || {
         if attr.is_null() {
             return Err(Error::INVAL);
         }

@@ -6,10 +6,11 @@ use crate::abi::{
     self, FI_CLASS_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric,
     fi_wait_attr, fid, fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
 };
-use crate::boundary::answer;
+use crate::boundary::{answer, answer_if_memory};
 use crate::eq::Eq;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, ops};
+use crate::heap;
 use crate::info::{Era, InfoBuf, InfoQuery, InfoRef};
 use crate::object::{Parent, Users};
 use crate::peer;
@@ -52,7 +53,7 @@ pub unsafe extern "C" fn getinfo_entry<G: Getinfo>(
     hints: *const fi_info,
     info: *mut *mut fi_info,
 ) -> c_int {
-    answer("fi_getinfo", || -> Result {
+    answer_if_memory("fi_getinfo", || -> Result {
         // SAFETY: by this function's contract.
         unsafe {
             let place = info.as_mut().ok_or(Error::INVAL)?;
@@ -84,7 +85,8 @@ pub unsafe extern "C" fn open_fabric<F: Fabric>(
     out: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_fabric", || {
+    answer_if_memory("fi_fabric", || {
+        heap::keep_all()?;
         // SAFETY: `attr` points to a fabric attribute or is null; its name is a C string.
         let name = unsafe {
             let attr = attr.as_ref().ok_or(Error::INVAL)?;
@@ -183,7 +185,7 @@ unsafe extern "C" fn domain<F: Fabric>(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: see above.
-    answer("fi_domain", || unsafe { open_domain::<F>(fabric, info, out, context) })
+    answer_if_memory("fi_domain", || unsafe { open_domain::<F>(fabric, info, out, context) })
 }
 
 unsafe extern "C" fn domain2<F: Fabric>(
@@ -193,7 +195,7 @@ unsafe extern "C" fn domain2<F: Fabric>(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_domain2", || {
+    answer_if_memory("fi_domain2", || {
         if flags & !abi::FI_PEER != 0 {
             return Err(Error::BADFLAGS);
         }
@@ -215,7 +217,7 @@ unsafe extern "C" fn passive_ep<F: Fabric>(
     out: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_passive_ep", || {
+    answer_if_memory("fi_passive_ep", || {
         // SAFETY: see above; the info is the caller's.
         let (fabric, info) =
             unsafe { (FabricFid::<F>::arc_from_c(fabric)?, InfoRef::from_c(info)?) };
@@ -235,7 +237,7 @@ unsafe extern "C" fn eq_open<F: Fabric>(
     out: *mut *mut fid_eq,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_eq_open", || {
+    answer_if_memory("fi_eq_open", || {
         // SAFETY: see above; the attributes are the caller's or null.
         let (fabric, attr) = unsafe { (FabricFid::<F>::arc_from_c(fabric)?, attr.as_ref()) };
         if out.is_null() {
@@ -254,7 +256,7 @@ unsafe extern "C" fn wait_open<F: Fabric>(
     attr: *mut fi_wait_attr,
     out: *mut *mut fid_wait,
 ) -> c_int {
-    answer("fi_wait_open", || {
+    answer_if_memory("fi_wait_open", || {
         // SAFETY: see above; the attributes are the caller's or null.
         let (fabric, attr) = unsafe { (FabricFid::<F>::arc_from_c(fabric)?, attr.as_ref()) };
         if out.is_null() {

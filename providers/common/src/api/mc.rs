@@ -8,7 +8,7 @@ use crate::abi::{
     fi_collective_addr, fi_ops, fid, fid_ep, fid_mc,
 };
 use crate::addr;
-use crate::boundary::answer;
+use crate::boundary::{answer, answer_if_memory};
 use crate::coll::CollGroup;
 use crate::cq::Context;
 use crate::eq::{Eq, EqEvent, EventError, FidPtr};
@@ -140,7 +140,7 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
     out: *mut *mut fid_mc,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_join", || {
+    answer_if_memory("fi_join", || {
         if flags & !(FI_COLLECTIVE | FI_SEND | FI_RECV) != 0 {
             return Err(Error::BADFLAGS);
         }

@@ -147,7 +147,7 @@ impl<E: Endpoint> EpShared<E> {
         let (flags, len, context) = (op.flags, op.buf.len(), op.context);
         let mut copy = None;
         if flags & FI_INJECT != 0 {
-            let bytes = op.buf.to_boxed();
+            let bytes = op.buf.to_boxed()?;
             // SAFETY: the bytes stay where they are until all parts are over, since what
             // owns them waits for each of those.
             op.buf = unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }?;

@@ -6,7 +6,7 @@ use super::{Fabric, PassiveEp, bytes, copy_out, take_request};
 use crate::abi::{
     self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_pep, fid_t,
 };
-use crate::boundary::answer;
+use crate::boundary::{answer, answer_if_memory};
 use crate::eq::{Eq, EqEvent, FidPtr};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of, ops, unbuilt};
@@ -247,7 +247,7 @@ unsafe extern "C" fn close<P: PassiveEp>(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn bind<P: PassiveEp>(fid: *mut fid, bfid: *mut fid, _flags: u64) -> c_int {
-    answer("fi_pep_bind", || {
+    answer_if_memory("fi_pep_bind", || {
         // SAFETY: see above; `bfid` is an open object of the application's or null.
         unsafe {
             let pep = PepFid::<P>::from_c(fid.cast::<fid_pep>())?;
@@ -328,7 +328,7 @@ unsafe extern "C" fn getname<P: PassiveEp>(
 }
 
 unsafe extern "C" fn listen<P: PassiveEp>(pep: *mut fid_pep) -> c_int {
-    answer("fi_listen", || {
+    answer_if_memory("fi_listen", || {
         // SAFETY: see above.
         let inner = unsafe { PepFid::<P>::from_c(pep) }?;
         let eq = inner.eq.get().ok_or(Error::NOEQ)?;

@@ -5,7 +5,7 @@ use super::{ContextAttr, Endpoint, RxAttr, TxAttr};
 use crate::abi::{
     FI_NAMED_RX_CTX, FI_TRIGGER, fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep,
 };
-use crate::boundary::answer;
+use crate::boundary::answer_if_memory;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, unbuilt};
 use crate::info::InfoRef;
@@ -188,7 +188,7 @@ unsafe extern "C" fn tx_ctx<E: Endpoint>(
     out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_tx_context", || {
+    answer_if_memory("fi_tx_context", || {
         if out.is_null() {
             return Err(Error::INVAL);
         }
@@ -209,7 +209,7 @@ unsafe extern "C" fn rx_ctx<E: Endpoint>(
     out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_rx_context", || {
+    answer_if_memory("fi_rx_context", || {
         if out.is_null() {
             return Err(Error::INVAL);
         }

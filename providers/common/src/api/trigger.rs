@@ -21,6 +21,7 @@ use crate::cntr::Cntr;
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, class_of};
+use crate::heap;
 use crate::later::{Aside, DeferredRequest, InUse, Later, Outcome, RequestName, Task};
 use crate::ledger::Ledger;
 use crate::mr;
@@ -68,7 +69,7 @@ impl<E: Endpoint> EpFid<E> {
         // so its bytes are copied.
         let mut own = None;
         if injected && let Some(source) = op.source() {
-            let bytes = source.to_boxed();
+            let bytes = source.to_boxed()?;
             // SAFETY: the bytes stay where they are until the task, which owns them,
             // has been run to its end; the operation is injected, so it needs them no
             // longer than the call that posts it.
@@ -490,6 +491,7 @@ pub(super) unsafe extern "C" fn control<D: Domain>(
             let later = domain.later.as_ref().ok_or(Error::NOSYS)?;
             match command {
                 abi::FI_QUEUE_WORK => {
+                    heap::ready()?;
                     queue::<D>(domain.inner.settings().segments, later, arg.cast())
                 }
                 abi::FI_CANCEL_WORK if arg.is_null() => Err(Error::INVAL),

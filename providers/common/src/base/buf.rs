@@ -6,6 +6,7 @@
 //! library. That promise of the caller is what every `unsafe` here rests on.
 use crate::addr::{self, RawAddr};
 use crate::error::{Error, Result};
+use crate::heap;
 use core::alloc::Layout;
 use core::ffi::{c_int, c_void};
 use core::marker::PhantomData;
@@ -587,11 +588,11 @@ impl SendBuf {
         self.0.all.is_none().then_some(OnePiece { at: iov_base.cast(), len, of: PhantomData })
     }
 
-    /// A copy of all bytes, for when the application keeps its buffer.
-    pub fn to_boxed(&self) -> Box<[u8]> {
-        let mut bytes = vec![0; self.len()].into_boxed_slice();
+    /// A copy of all bytes, for when the application keeps its buffer; -FI_ENOMEM if there is no memory for it.
+    pub fn to_boxed(&self) -> Result<Box<[u8]>> {
+        let mut bytes = zeroed(self.len())?;
         self.copy_to(0, &mut bytes);
-        bytes
+        Ok(bytes)
     }
 
     /// Sends the bytes as one datagram, without blocking or SIGPIPE. The kernel
@@ -996,6 +997,7 @@ pub fn zeroed(len: usize) -> Result<Box<[u8]>> {
     if len == 0 {
         return Ok(Box::default());
     }
+    heap::ready()?;
     let layout = Layout::array::<u8>(len).map_err(|_| Error::NOMEM)?;
     // SAFETY: `layout` is not of size 0. What is not null is memory of that layout, and the
     // bytes in it are initialized: a box of so many bytes owns it from here on.
@@ -1008,8 +1010,9 @@ pub fn zeroed(len: usize) -> Result<Box<[u8]>> {
     }
 }
 
-/// A copy of bytes that a peer sent; -FI_ENOMEM if there is no memory for it.
+/// A copy of bytes of which a peer or the program says how many they are; -FI_ENOMEM if there is no memory for it.
 pub fn copied(bytes: &[u8]) -> Result<Box<[u8]>> {
+    heap::ready()?;
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len()).map_err(|_| Error::NOMEM)?;
     copy.extend_from_slice(bytes);
@@ -1237,7 +1240,7 @@ mod tests {
         let mut out = [0; 4];
         buf.copy_to(2, &mut out);
         assert_eq!(&out, b"cdef");
-        assert_eq!(&*buf.to_boxed(), b"abcdefgh");
+        assert_eq!(&*buf.to_boxed().unwrap(), b"abcdefgh");
         let mut list = GatherList::default();
         assert_eq!(buf.gather(4, &mut list), 4);
     }

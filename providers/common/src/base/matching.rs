@@ -12,6 +12,7 @@
 //! in the order in which they are waited for: so a receive is in a queue first, where
 //! a message finds it at the front, and in the index once one is found behind many others.
 use crate::error::{Error, Result};
+use crate::heap;
 use crate::ring_queue::{FirstInRing, RingQueue};
 use crate::slab::{NONE, Slab};
 use std::hash::BuildHasher;
@@ -237,7 +238,17 @@ impl<R> Posted<R> {
     /// Indexes all receives that are to be in the index anew, with room for more.
     fn rebuild(&mut self) {
         let ids = self.by_age();
-        self.buckets = vec![List::EMPTY; (ids.len() * 4).next_power_of_two()].into_boxed_slice();
+        let wanted = (ids.len() * 4).next_power_of_two();
+        let mut buckets = Vec::new();
+        if heap::ready().is_ok() && buckets.try_reserve_exact(wanted).is_ok() {
+            buckets.resize(wanted, List::EMPTY);
+            self.buckets = buckets.into_boxed_slice();
+        } else if self.buckets.is_empty() {
+            self.buckets = vec![List::EMPTY].into_boxed_slice();
+        } else {
+            // Without memory the lists only become longer.
+            self.buckets.fill(List::EMPTY);
+        }
         self.searched = List::EMPTY;
         self.classes.clear();
         for id in ids {
@@ -671,7 +682,10 @@ impl<U> Unexpected<U> {
         let index = &mut indices[at];
         let mut table = Vec::new();
         let links = messages.slots().saturating_sub(index.links.len());
-        if table.try_reserve_exact(buckets).is_err() || index.links.try_reserve(links).is_err() {
+        if heap::ready().is_err()
+            || table.try_reserve_exact(buckets).is_err()
+            || index.links.try_reserve(links).is_err()
+        {
             return false;
         }
         table.resize(buckets, List::EMPTY);

@@ -5,6 +5,7 @@
 //! domain. A domain with automatic progress and an object that calls may block on also has a
 //! [`Thread`].
 use crate::error::Result;
+use crate::heap;
 use crate::sys::{Epoll, EventFd, Interest};
 use crate::worker::{Worker, rest, unharmed};
 use core::ffi::{CStr, c_int};
@@ -204,6 +205,11 @@ fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
             continue;
         }
         patience.idle();
+        if !heap::may_progress() {
+            drop(engine);
+            rest(|| std::thread::sleep(STAND_BACK));
+            continue;
+        }
         // A panic was reported, and everything else goes on: what failed may concern one
         // connection only.
         let Some(may_block) = unharmed(|| engine.visit()) else {

@@ -1,5 +1,6 @@
 //! Slots addressed by small numbers that are reused.
 use crate::error::{Error, Result};
+use crate::heap;
 use std::ops::{Index, IndexMut};
 
 /// The index that names no slot.
@@ -31,7 +32,8 @@ impl<T> Slab<T> {
     /// Makes room for so many values in all, so that storing them allocates nothing; false without
     /// memory.
     pub fn make_room(&mut self, values: usize) -> bool {
-        self.slots.try_reserve_exact(values.saturating_sub(self.slots.len())).is_ok()
+        heap::ready().is_ok()
+            && self.slots.try_reserve_exact(values.saturating_sub(self.slots.len())).is_ok()
     }
 
     /// Stores a value; returns its index.
@@ -64,6 +66,7 @@ impl<T> Slab<T> {
 
     /// Makes room for so many more values; -FI_ENOMEM if there is none.
     pub fn try_reserve(&mut self, more: usize) -> Result {
+        heap::ready()?;
         let free = self.slots.len() - self.len;
         self.slots.try_reserve(more.saturating_sub(free)).map_err(|_| Error::NOMEM)
     }

@@ -13,7 +13,7 @@ use crate::abi::{
 };
 use crate::addr::{self, Addr, AddrList};
 use crate::addr_table::SharedAddrTable;
-use crate::boundary::answer;
+use crate::boundary::{answer, answer_if_memory};
 use crate::cq::Context;
 use crate::eq::{DomainEq, Eq, EqEvent, FidPtr};
 use crate::error::{Error, Result};
@@ -58,6 +58,12 @@ struct Table {
 }
 
 impl Table {
+    /// Makes room for another address; -FI_ENOMEM if there is none.
+    fn make_room(&mut self) -> Result {
+        self.entries.try_reserve(1)?;
+        self.index.try_reserve(1).map_err(|_| Error::NOMEM)
+    }
+
     /// What completions report for an index for which the application has chosen nothing.
     fn default_id(&self, index: u32) -> fi_addr_t {
         if self.user_ids { FI_ADDR_NOTAVAIL } else { u64::from(index) }
@@ -441,6 +447,7 @@ impl Av {
             }
             return Ok(index);
         }
+        table.make_room()?;
         let index =
             table.entries.insert(AvEntry { addr: addr.clone(), uses: 1, id: 0, firewalled: false });
         table.entries[index].id = id.unwrap_or(table.default_id(index));
@@ -704,7 +711,7 @@ pub(crate) static AV_OPS: fi_ops_av = fi_ops_av {
 // of a vector that `open` made and `close` has not taken back, or with null.
 
 unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
-    answer("fi_av_bind", || {
+    answer_if_memory("fi_av_bind", || {
         if bfid.is_null() {
             return Err(Error::INVAL);
         }
@@ -729,7 +736,7 @@ unsafe extern "C" fn insert(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_av_insert", || -> Result<c_int> {
+    answer_if_memory("fi_av_insert", || -> Result<c_int> {
         // SAFETY: see above.
         let av = unsafe { Av::from_c(av) }?;
         if count == 0 {
@@ -753,7 +760,7 @@ unsafe extern "C" fn insertsvc(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_av_insertsvc", || -> Result<c_int> {
+    answer_if_memory("fi_av_insertsvc", || -> Result<c_int> {
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
         if !av.is_ip() {
@@ -784,7 +791,7 @@ unsafe extern "C" fn insertsym(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_av_insertsym", || -> Result<c_int> {
+    answer_if_memory("fi_av_insertsym", || -> Result<c_int> {
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
         if !av.is_ip() {

@@ -4,7 +4,8 @@ use crate::abi::{
     self, FI_CLASS_EQ, fi_eq_attr, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fi_ops,
     fi_ops_eq, fid, fid_eq,
 };
-use crate::boundary::{answer, end_if_cancelled};
+use crate::boundary::{answer, answer_if_memory, end_if_cancelled};
+use crate::buf::copied;
 use crate::cq::error_text;
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
@@ -492,7 +493,7 @@ unsafe extern "C" fn write(
     len: usize,
     _flags: u64,
 ) -> ssize_t {
-    answer("fi_eq_write", || {
+    answer_if_memory("fi_eq_write", || {
         // SAFETY: see above.
         let eq = unsafe { Eq::from_c(eq) }?;
         if !eq.may_write {
@@ -506,7 +507,7 @@ unsafe extern "C" fn write(
             Vec::new()
         } else {
             // SAFETY: the caller gives `len` readable bytes.
-            unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) }.to_vec()
+            copied(unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) })?.into_vec()
         };
         eq.write(EqEvent::Written { event, bytes });
         Ok(len)

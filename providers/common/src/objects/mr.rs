@@ -5,7 +5,7 @@ use crate::abi::{
     fi_mr_attr, fi_mr_dmabuf, fi_mr_map_raw, fi_mr_raw_attr, fi_ops, fid, fid_mr,
 };
 use crate::atomic::{AtomicKind, Operation};
-use crate::boundary::answer;
+use crate::boundary::answer_if_memory;
 use crate::buf::{GatherList, IoVecs, ScatterList};
 use crate::cntr::Cntr;
 use crate::error::{Error, Result};
@@ -825,7 +825,7 @@ pub(crate) unsafe fn map_raw(map: &fi_mr_map_raw) -> Result {
 // of a region that `open` made and `close` has not taken back, or with null.
 
 unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
-    answer("fi_mr_bind", || {
+    answer_if_memory("fi_mr_bind", || {
         // SAFETY: the application binds an object it has open, or null.
         match unsafe { class_of(bfid) }.map(|class| class as c_int) {
             _ if fid.is_null() => Err(Error::INVAL),

@@ -3,7 +3,7 @@ use crate::abi::{
     self, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_POLL, FI_CLASS_WAIT, c_enum, fi_ops,
     fi_ops_poll, fi_ops_wait, fi_poll_attr, fi_wait_attr, fi_wait_obj, fid, fid_poll, fid_wait,
 };
-use crate::boundary::{answer, end_if_cancelled};
+use crate::boundary::{answer, answer_if_memory, end_if_cancelled};
 use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::eq::Eq;
@@ -419,7 +419,7 @@ unsafe extern "C-unwind" fn poll_poll(
 }
 
 unsafe extern "C" fn poll_add(set: *mut fid_poll, fid: *mut fid, _flags: u64) -> c_int {
-    answer("fi_poll_add", || {
+    answer_if_memory("fi_poll_add", || {
         // SAFETY: see above; the fid is one the application has open.
         let (set, member) = unsafe { (PollSet::from_c(set)?, PollMember::from_fid(fid)?) };
         let mut members = set.members();

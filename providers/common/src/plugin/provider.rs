@@ -169,7 +169,9 @@ macro_rules! plug_in {
         // Programs that fuzz have several providers linked to them.
         #[cfg_attr(not(fuzzing), unsafe(no_mangle))]
         pub extern "C" fn fi_prov_ini() -> *mut $crate::abi::fi_provider {
-            $crate::plugin_loaded();
+            if !$crate::plugin_loaded() {
+                return ::core::ptr::null_mut();
+            }
             $provider
         }
     };

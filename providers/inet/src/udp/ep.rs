@@ -25,6 +25,7 @@ use ofi_provider::core_provider::{
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::heap;
 use ofi_provider::lock::{Level, Lock};
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::slab::Slab;
@@ -78,6 +79,9 @@ impl Progress for UdpEngine {
     #[inline]
     fn progress(&self) {
         self.activity.another();
+        if !heap::may_progress() {
+            return;
+        }
         let eps = self.eps.lock();
         if eps.len() <= FEW || self.starved.load(Ordering::Relaxed) {
             let starved = eps.iter().fold(false, |any, (id, ep)| ep.drain(self, id) | any);
@@ -379,7 +383,9 @@ impl UdpEp {
     ) -> Result<Self> {
         let socket = DgramSocket::bound(&local)?;
         let plain_end = if secret.is_some() { 0 } else { MAX_MSG_SIZE + 1 };
-        let rx = Rx { posted: VecDeque::with_capacity(rx_size), watched: false, opening: None };
+        let mut posted = VecDeque::new();
+        posted.try_reserve(rx_size).map_err(|_| Error::NOMEM)?;
+        let rx = Rx { posted, watched: false, opening: None };
         let receiver = Arc::new(Receiver {
             socket,
             source,

@@ -22,6 +22,7 @@ use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::heap;
 use ofi_provider::inbox::{Inbox, Meeting, UnexpectedBody};
 use ofi_provider::ledger::Ledger;
 use ofi_provider::link_addr::LinkAddr;
@@ -555,6 +556,9 @@ impl LnxEngine {
 impl Progress for LnxEngine {
     fn progress(&self) {
         self.activity.another();
+        if !heap::may_progress() {
+            return;
+        }
         if self.quick.counts_turn() { self.turn() } else { self.turn_by_clock() }
     }
 

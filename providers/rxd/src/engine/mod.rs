@@ -27,6 +27,7 @@ use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::closing::CloseBudget;
 use ofi_provider::courtesy::{Courtesy, Looks};
 use ofi_provider::error::Result;
+use ofi_provider::heap;
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
@@ -281,6 +282,9 @@ impl Progress for RxdEngine {
     #[inline]
     fn progress(&self) {
         self.activity.another();
+        if !heap::may_progress() {
+            return;
+        }
         let mut state = self.lock();
         if state.turn() {
             state.idle = 0;

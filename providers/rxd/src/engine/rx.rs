@@ -18,7 +18,9 @@ use crate::wire::{
 use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::atomic::{AtomicKind, Operation};
+use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
+use ofi_provider::heap;
 use ofi_provider::inbox::{About, Meeting, Recv, UnexpectedBody};
 
 /// Memory that waiting messages of one endpoint may take before peers have to wait.
@@ -472,7 +474,7 @@ impl RxdEngineEp {
                     };
                     let grown = self.inbox.change(queue, number, |body| match body {
                         RxdUnexpected::Partial { bytes, .. } => {
-                            bytes.try_reserve_exact(more).is_ok()
+                            heap::ready().is_ok() && bytes.try_reserve_exact(more).is_ok()
                         }
                         _ => true,
                     });
@@ -552,11 +554,11 @@ impl RxdEngineEp {
         let data = {
             let regions = self.limits.regions.open();
             if copies {
-                let mut bytes = vec![0; total];
-                let read = regions
-                    .check(&op.places, FI_REMOTE_READ)
-                    .and_then(|()| regions.read(&op.places, FI_REMOTE_READ, 0, &mut bytes));
-                read.map(|()| TxData::Own(bytes.into()))
+                regions.check(&op.places, FI_REMOTE_READ).and_then(|()| {
+                    let mut bytes = zeroed(total)?;
+                    regions.read(&op.places, FI_REMOTE_READ, 0, &mut bytes)?;
+                    Ok(TxData::Own(bytes))
+                })
             } else {
                 regions
                     .check(&op.places, FI_REMOTE_READ)

@@ -261,7 +261,7 @@ impl RxdEngineEp {
         if buf.len() > self.identity.attr.inject_size {
             return Err(Error::MSGSIZE);
         }
-        Ok(TxData::Own(buf.to_boxed()))
+        buf.to_boxed().map(TxData::Own)
     }
 
     /// fi_send and fi_tsend, in all their forms.
@@ -345,8 +345,8 @@ impl RxdEngineEp {
             AtomicKind::Fetch => (ATOMIC_FETCH, FI_READ),
             AtomicKind::Compare => (ATOMIC_COMPARE, FI_READ),
         };
-        let mut operands = op.source.to_boxed().into_vec();
-        operands.extend_from_slice(&op.compare.to_boxed());
+        let mut operands = op.source.to_boxed()?.into_vec();
+        operands.extend_from_slice(&op.compare.to_boxed()?);
         if operands.len().max(op.result.len()) > self.limits.packet - crate::wire::ATOMIC_HEAD {
             return Err(Error::MSGSIZE);
         }

@@ -29,6 +29,7 @@ use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::closing::CloseBudget;
 use ofi_provider::error::Result;
 use ofi_provider::facts::EngineFacts;
+use ofi_provider::heap;
 use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages, StartsWake};
 use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{AtOnce, Guard, Level, Lock};
@@ -257,6 +258,9 @@ impl Progress for RxmEngine {
     #[inline]
     fn progress(&self) {
         let turns = self.activity.another();
+        if !heap::may_progress() {
+            return;
+        }
         self.lock().counted_turn(turns);
         self.common.regions.pass_counts_on();
     }

@@ -16,6 +16,7 @@ use ofi_provider::abi::{
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::heap;
 use ofi_provider::inbox::{About, Meeting, Recv};
 use ofi_provider::malformed;
 use ofi_provider::slab::NONE;
@@ -454,7 +455,9 @@ impl RxmEngineEp {
                     if let RxmUnexpected::Partial { bytes, .. } = body {
                         // The peer decides how long the message becomes, so memory is allocated as
                         // it comes.
-                        fits = may_allocate() && bytes.try_reserve(payload.len()).is_ok();
+                        fits = may_allocate()
+                            && heap::ready().is_ok()
+                            && bytes.try_reserve(payload.len()).is_ok();
                         if !fits {
                             return;
                         }

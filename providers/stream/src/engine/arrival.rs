@@ -3,15 +3,16 @@
 use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, StreamHeader};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::Result;
+use ofi_provider::heap;
 use ofi_provider::inbox::{self, About};
 use std::ops::Deref;
 
-/// Whether there may be memory for what peers send; a simulator says -FI_ENOMEM now and then.
+/// Whether there may be memory for what peers send: -FI_ENOMEM while it is short, and when a simulator says so.
 #[inline(always)]
 pub(super) fn may_allocate() -> Result {
     #[cfg(any(test, feature = "sim"))]
     ofi_simulation::here::memory()?;
-    Ok(())
+    heap::ready()
 }
 
 /// Most bytes that are allocated for an unexpected message before any of it is here.

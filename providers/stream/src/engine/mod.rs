@@ -49,11 +49,12 @@ use crate::callers::Callers;
 use crate::net::{ByteLink, LateVisits, LinkOp, LinkPoller, Net, Visited};
 use batch::Burst;
 use conn::StreamConn;
-use ofi_provider::buf::{GatherList, Way};
+use ofi_provider::buf::{GatherList, Way, zeroed};
 use ofi_provider::calls::CallPace;
 use ofi_provider::closing::CloseBudget;
 use ofi_provider::courtesy::{self, Courtesy, Looks};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::heap;
 use ofi_provider::imports::StartsWake;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{Lender, MrTable};
@@ -172,7 +173,7 @@ impl<N: Net> StreamEngine<N> {
             local: Vec::new(),
             sleepers: Sleepers::default(),
             awake: 0,
-            staging: vec![0; N::Link::settings().prefetch].into_boxed_slice(),
+            staging: zeroed(N::Link::settings().prefetch)?,
             packet: Box::new([0; size_of::<CopiedPacket>()]),
             starved: Vec::new(),
             crowded: Vec::new(),
@@ -287,6 +288,9 @@ impl<N: Net> Progress for StreamEngine<N> {
     #[inline]
     fn progress(&self) {
         self.activity.another();
+        if !heap::may_progress() {
+            return;
+        }
         // The thread that holds the lock is making progress, or about to let go of it.
         if let Some(mut state) = self.state.lock_if_idle() {
             state.look_around();

@@ -293,12 +293,12 @@ pub(super) fn level(op_flags: u64) -> (u16, bool) {
 }
 
 /// A message's bytes, copied if the application wants its buffer back at once.
-pub(super) fn body_of(buf: &SendBuf, inject: bool) -> SendBody {
-    match buf.len() {
+pub(super) fn body_of(buf: &SendBuf, inject: bool) -> Result<SendBody> {
+    Ok(match buf.len() {
         0 => SendBody::Empty,
-        _ if inject => SendBody::Copied(buf.to_boxed()),
+        _ if inject => SendBody::Copied(buf.to_boxed()?),
         _ => SendBody::Lent(buf.clone()),
-    }
+    })
 }
 
 #[cfg(test)]

@@ -371,7 +371,7 @@ impl<N: Net> StreamState<N> {
             (Route::Conn(id), Leaves::First | Leaves::Next | Leaves::Together) => {
                 self.send_together(ep_id, id, op, tagged, leaves);
             }
-            _ => self.send_later(ep_id, route, op, tagged, waits),
+            _ => self.send_later(ep_id, route, op, tagged, waits)?,
         }
         Ok(())
     }
@@ -454,7 +454,7 @@ impl<N: Net> StreamState<N> {
                 return Ok(());
             }
         }
-        let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
+        let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject)?, finish);
         outgoing.segments = self.encode_places(route, &op.remote);
         self.enqueue(ep_id, route, outgoing, op.flags);
         Ok(())
@@ -606,13 +606,21 @@ impl<N: Net> StreamState<N> {
 
     /// Queues a message that cannot leave at once, or that `waits` here until the peer asks for
     /// it.
-    fn send_later(&mut self, ep_id: u32, route: Route, op: &SendOp, tagged: bool, waits: bool) {
+    fn send_later(
+        &mut self,
+        ep_id: u32,
+        route: Route,
+        op: &SendOp,
+        tagged: bool,
+        waits: bool,
+    ) -> Result {
         let (mut header, finish) = Self::header_and_finish(op, tagged);
         if waits {
             header.op = StreamOp::TagRts;
         }
-        let outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
+        let outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject)?, finish);
         self.enqueue(ep_id, route, outgoing, op.flags);
+        Ok(())
     }
 
     /// Adds a small message to the connection's batch, which leaves now or later as `leaves`
@@ -754,15 +762,20 @@ impl<N: Net> StreamState<N> {
         finish.flags |= ep.times.begin();
         let conn = &mut self.conns[conn_id];
         let sent = match result {
-            Ok(sent) => sent,
-            Err(Error::AGAIN | Error::INTR | Error::NOBUFS) => 0,
+            Ok(sent) => Ok(sent),
+            Err(Error::AGAIN | Error::INTR | Error::NOBUFS) => Ok(0),
+            Err(error) => Err(error),
+        };
+        let body = body_of(&op.buf, finish.inject);
+        let (sent, body) = match sent.and_then(|sent| Ok((sent, body?))) {
+            Ok(both) => both,
             Err(error) => {
                 // The message fails with all others on this connection.
                 conn.tx.push_back(Outgoing::new(header, SendBody::Empty, finish));
                 return self.sent_in_vain(conn_id, error);
             }
         };
-        let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject), finish);
+        let mut outgoing = Outgoing::new(header, body, finish);
         outgoing.wire_len = header.write(conn.order, &mut outgoing.wire);
         outgoing.sent = sent;
         conn.tx.push_back(outgoing);

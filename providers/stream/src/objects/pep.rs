@@ -9,6 +9,7 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::{Announcer, PassiveEp, Reject, take_request};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::heap;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::lock::Lock;
 use ofi_provider::progress::{Activity, Progress};
@@ -164,6 +165,9 @@ impl<N: Net> PassiveEp for StreamPep<N> {
 impl<N: Net> Progress for StreamPepShared<N> {
     fn progress(&self) {
         self.activity.another();
+        if !heap::may_progress() {
+            return;
+        }
         let mut events: Vec<PollEvent> = Vec::new();
         let mut state = self.state.lock();
         state.net.poll(&mut events);

@@ -9,6 +9,7 @@ use ofi_provider::abi::{FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_
 use ofi_provider::boundary::Uncancelled;
 use ofi_provider::cq::{Completion, CompletionError};
 use ofi_provider::error::{Error, Result};
+use ofi_provider::heap;
 use ofi_provider::progress::Progress;
 use ofi_provider::slab::Slab;
 use std::collections::HashMap;
@@ -60,6 +61,9 @@ impl Progress for VerbsEngine {
         // The library of a device may call what is a cancellation point.
         let _uncancelled = Uncancelled::new();
         self.activity.another();
+        if !heap::may_progress() {
+            return;
+        }
         let mut state = self.lock();
         state.poll();
         if self.armed.swap(false, Ordering::Relaxed) {

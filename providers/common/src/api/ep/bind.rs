@@ -7,7 +7,7 @@ use crate::abi::{
 use crate::api::Endpoint;
 use crate::api::stx::Stx;
 use crate::av::Av;
-use crate::boundary::answer;
+use crate::boundary::answer_if_memory;
 use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::eq::Eq;
@@ -386,7 +386,7 @@ pub(super) unsafe extern "C" fn bind<E: Endpoint>(
     bfid: *mut fid,
     flags: u64,
 ) -> c_int {
-    answer("fi_ep_bind", || {
+    answer_if_memory("fi_ep_bind", || {
         // SAFETY: see above; `bfid` is an open object of the application's or null.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
         // SAFETY: see above.

@@ -4,10 +4,11 @@ use super::EpFid;
 use crate::abi::{self, FI_ADDR_STR, fi_alias, fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t};
 use crate::addr;
 use crate::api::{Endpoint, bytes, copy_out, mc};
-use crate::boundary::{answer, answer_transfer};
+use crate::boundary::{CReturn, answer, answer_if_memory, answer_quickly};
 use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::fid::{Embeds, unbuilt};
+use crate::heap;
 use crate::operation::SendsAtOnce;
 use crate::reserved::SENDS_AT_ONCE;
 use core::ffi::{c_int, c_void};
@@ -55,7 +56,10 @@ pub(super) unsafe extern "C" fn control<E: Endpoint>(
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
         match command {
-            abi::FI_ENABLE => ep.enable(),
+            abi::FI_ENABLE => {
+                heap::ready()?;
+                ep.enable()
+            }
             abi::FI_GETOPSFLAG | abi::FI_SETOPSFLAG => {
                 // SAFETY: both pass a pointer to the flags (fi_endpoint(3)).
                 let flags = unsafe { arg.cast::<u64>().as_mut() }.ok_or(Error::INVAL)?;
@@ -73,6 +77,7 @@ pub(super) unsafe extern "C" fn control<E: Endpoint>(
                 if alias.fid.is_null() {
                     return Err(Error::INVAL);
                 }
+                heap::ready()?;
                 let ep = ep.alias(alias.flags)?;
                 // SAFETY: checked above.
                 unsafe { alias.fid.write(ep.into_c().cast()) };
@@ -91,14 +96,16 @@ pub(super) unsafe extern "C" fn control<E: Endpoint>(
 }
 
 unsafe extern "C" fn cancel<E: Endpoint>(fid: fid_t, context: *mut c_void) -> ssize_t {
-    answer_transfer("fi_cancel", || {
+    let cancel = || -> Result {
         // SAFETY: see above.
         let shared = &unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?.shared;
         if shared.cancel_triggered(context) {
             return Ok(());
         }
         shared.inner.cancel(Context(context), false)
-    })
+    };
+    // Without memory as well.
+    answer_quickly("fi_cancel", || cancel().into_c() as ssize_t)
 }
 
 unsafe extern "C" fn getopt<E: Endpoint>(
@@ -207,7 +214,7 @@ unsafe extern "C" fn connect<E: Endpoint>(
     param: *const c_void,
     param_len: usize,
 ) -> c_int {
-    answer("fi_connect", || {
+    answer_if_memory("fi_connect", || {
         // SAFETY: see above; `addr` is null or an address of the domain's format, `param` has
         // `param_len` bytes.
         unsafe {
@@ -230,7 +237,7 @@ unsafe extern "C" fn accept<E: Endpoint>(
     param: *const c_void,
     param_len: usize,
 ) -> c_int {
-    answer("fi_accept", || {
+    answer_if_memory("fi_accept", || {
         // SAFETY: see above; `param` has `param_len` bytes.
         unsafe {
             let ep = EpFid::<E>::from_c(ep)?;

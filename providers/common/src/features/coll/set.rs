@@ -4,7 +4,7 @@ use crate::abi::{
     fid_av_set,
 };
 use crate::av::Av;
-use crate::boundary::answer;
+use crate::boundary::{answer, answer_if_memory};
 use crate::error::{Error, Result};
 use crate::fid::Embeds;
 use crate::object::Object;
@@ -195,7 +195,7 @@ unsafe extern "C" fn diff(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int
 }
 
 unsafe extern "C" fn insert(set: *mut fid_av_set, addr: fi_addr_t) -> c_int {
-    answer("fi_av_set_insert", || {
+    answer_if_memory("fi_av_set_insert", || {
         // SAFETY: see above.
         let set = unsafe { AvSet::from_fid(set) }?;
         set.av.get(addr)?;
@@ -241,7 +241,7 @@ pub(crate) unsafe extern "C" fn av_set(
     set: *mut *mut fid_av_set,
     context: *mut c_void,
 ) -> c_int {
-    answer("fi_av_set", || {
+    answer_if_memory("fi_av_set", || {
         // SAFETY: reachable only through the table of an open vector of ours, or with
         // null; the attributes and `set` are the caller's or null.
         unsafe {

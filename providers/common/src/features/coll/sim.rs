@@ -100,7 +100,7 @@ impl Network {
             self.stops[from].connected.insert(to, peer_life);
         }
         let peer_life = self.stops[from].connected[&to];
-        let mut bytes = buf.to_boxed().into_vec();
+        let mut bytes = buf.to_boxed().unwrap().into_vec();
         if self.fault == Some(Fault::WrongByte) && bytes.len() > 20 {
             bytes[3] ^= 1;
         }

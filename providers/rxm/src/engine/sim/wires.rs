@@ -356,10 +356,10 @@ impl RxmWorld {
             return;
         }
         let (what, late) = match what {
-            WireWork::Send(buf) => (WireWork::Bytes(buf.to_boxed()), delivered),
+            WireWork::Send(buf) => (WireWork::Bytes(buf.to_boxed().unwrap()), delivered),
             WireWork::Write { buf, to, data } => {
                 let late = delivered || acknowledges;
-                (WireWork::WriteBytes { bytes: buf.to_boxed(), to, data }, late)
+                (WireWork::WriteBytes { bytes: buf.to_boxed().unwrap(), to, data }, late)
             }
             what @ WireWork::Bytes(_) => (what, delivered),
             what => (what, true),
@@ -859,7 +859,9 @@ impl WireEp {
             return Err(Error::AGAIN);
         }
         let what = match what {
-            WireWork::Send(buf) if flags & FI_INJECT != 0 => WireWork::Bytes(buf.to_boxed()),
+            WireWork::Send(buf) if flags & FI_INJECT != 0 => {
+                WireWork::Bytes(buf.to_boxed().unwrap())
+            }
             what => what,
         };
         let delivered = flags & FI_DELIVERY_COMPLETE != 0;
