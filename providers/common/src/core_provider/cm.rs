@@ -1,7 +1,7 @@
 //! Connection management of a core provider: event queues, passive endpoints.
-use super::{CoreFabric, CoreWaitSet, bind, call, close, code, control, take_info};
+use super::{CoreFabric, CoreWaitSet, bind, call, close, code, control, copy_info};
 use crate::abi::{
-    self, fi_eq_attr, fi_eq_cm_entry, fi_eq_err_entry, fi_wait_obj, fid, fid_eq, fid_pep,
+    self, fi_eq_attr, fi_eq_cm_entry, fi_eq_err_entry, fi_info, fi_wait_obj, fid, fid_eq, fid_pep,
 };
 use crate::addr::Addr;
 use crate::boundary::Uncancelled;
@@ -57,12 +57,28 @@ pub struct CoreEq {
     raw: NonNull<fid_eq>,
     /// Endpoints by their address as events name them.
     tokens: Mutex<HashMap<usize, u64>>,
+    /// A request that was read, and that there was no memory to report.
+    unreported: Mutex<Option<UnreportedRequest>>,
     /// The wait set of the queue, which must not be closed before it.
     _set: Option<Arc<CoreWaitSet>>,
     _fabric: Arc<CoreFabric>,
 }
 
-// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
+/// A request for a connection as the core reported it. Its info is ours to free.
+#[derive(Debug)]
+struct UnreportedRequest {
+    info: *mut fi_info,
+    data: Vec<u8>,
+}
+
+impl Drop for UnreportedRequest {
+    fn drop(&mut self) {
+        // SAFETY: the info of a request is the reader's (fi_cm(3)); null frees nothing.
+        unsafe { abi::fi_freeinfo(self.info) };
+    }
+}
+
+// SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread; an info belongs to no thread.
 unsafe impl Send for CoreEq {}
 // SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
 unsafe impl Sync for CoreEq {}
@@ -87,8 +103,8 @@ impl CoreEq {
             Some(_) => open(fi_wait_obj::FI_WAIT_SET),
             None => open(fi_wait_obj::FI_WAIT_FD).or_else(|_| open(fi_wait_obj::FI_WAIT_NONE)),
         }?;
-        let (tokens, _set) = (Mutex::default(), set.cloned());
-        Ok(Arc::new(Self { raw, tokens, _set, _fabric: fabric.clone() }))
+        let (tokens, unreported, _set) = (Mutex::default(), Mutex::default(), set.cloned());
+        Ok(Arc::new(Self { raw, tokens, unreported, _set, _fabric: fabric.clone() }))
     }
 
     pub(super) fn fid(&self) -> *mut fid {
@@ -121,8 +137,29 @@ impl CoreEq {
         self.tokens().get(&(fid as usize)).copied()
     }
 
+    fn unreported(&self) -> MutexGuard<'_, Option<UnreportedRequest>> {
+        self.unreported.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A request for a connection as an event. Without memory for it it is kept for the next [`CoreEq::read`]:
+    /// a request that is lost is neither accepted nor rejected, and its caller waits for ever.
+    fn report(&self, request: UnreportedRequest) -> Result<CoreEvent> {
+        // SAFETY: the request has an info of the core's, or null.
+        match unsafe { copy_info(request.info) } {
+            Err(Error::NOMEM) => {
+                *self.unreported() = Some(request);
+                Err(Error::NOMEM)
+            }
+            copied => Ok(CoreEvent::Request { info: copied?, data: request.data.clone() }),
+        }
+    }
+
     /// The next event; `None` when there is none.
     pub fn read(&self) -> Result<Option<CoreEvent>> {
+        let unreported = self.unreported().take();
+        if let Some(request) = unreported {
+            return self.report(request).map(Some);
+        }
         #[repr(C, align(16))]
         struct EventRoom([u8; size_of::<fi_eq_cm_entry>() + CM_DATA]);
         let mut room = EventRoom([0; size_of::<fi_eq_cm_entry>() + CM_DATA]);
@@ -150,10 +187,7 @@ impl CoreEq {
         let entry = unsafe { &*room.0.as_ptr().cast::<fi_eq_cm_entry>() };
         let token = self.token(entry.fid);
         Ok(Some(match (event as i32, token) {
-            (abi::FI_CONNREQ, _) => {
-                // SAFETY: the info of a request is the reader's (fi_cm(3)).
-                CoreEvent::Request { info: unsafe { take_info(entry.info) }?, data }
-            }
+            (abi::FI_CONNREQ, _) => self.report(UnreportedRequest { info: entry.info, data })?,
             (abi::FI_CONNECTED, Some(token)) => CoreEvent::Connected { token, data },
             (abi::FI_SHUTDOWN, Some(token)) => CoreEvent::Ended { token },
             _ => CoreEvent::Other,

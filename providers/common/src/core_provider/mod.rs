@@ -157,19 +157,18 @@ fn find(query: &InfoQuery<'_>, more: u64) -> Result<InfoChain> {
     }
 }
 
-/// Takes over an info that a core provider made, such as a connection request's.
+/// A copy of an info that a core provider made, such as a connection request's.
 ///
 /// # Safety
-/// `info` is null or of the library that loaded us, and the caller's to free.
-unsafe fn take_info(info: *mut fi_info) -> Result<InfoBuf> {
+/// `info` is null or of the library that loaded us.
+unsafe fn copy_info(info: *const fi_info) -> Result<InfoBuf> {
     if info.is_null() {
         return Err(Error::INVAL);
     }
     // SAFETY: by this function's contract; no library makes infos older than its
-    // release says, and what it made it can free.
+    // release says.
     unsafe {
         let copy = dup_raw(info, Era::of_release(abi::fi_version()).min(Era::V1_3));
-        abi::fi_freeinfo(info);
         InfoBuf::from_raw(copy?.as_ptr())
     }
 }
