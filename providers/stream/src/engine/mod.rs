@@ -606,10 +606,7 @@ impl<N: Net> StreamState<N> {
         // which has no effect before the link is read again. But zero-copy notices are reported
         // whatever the link is watched for, as long as it is watched at all.
         let watched = wanted != Interest::NONE || conn.is_lending();
-        // The user of a connected endpoint may wait for what its peer does, of which the engine knows nothing.
-        let is_looked_for = (watched && conn.link.hides_end())
-            || self.eps.get(conn.ep).is_some_and(|ep| ep.kind() == StreamEpKind::Msg);
-        let unread = (conn.blocked && is_looked_for).then_some(conn.serial);
+        let unread = (conn.blocked && watched && conn.link.hides_end()).then_some(conn.serial);
         let before = (std::mem::replace(&mut conn.watched, watched), conn.interest);
         conn.interest = wanted;
         let (link, token) = (conn.link.id(), TOKEN_CONN | u64::from(id));
