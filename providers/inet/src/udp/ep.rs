@@ -369,7 +369,7 @@ pub(crate) struct UdpEp {
     /// Messages shorter than this are sent as they are: none of an endpoint with a secret.
     plain_end: usize,
     /// What seals the datagrams of an enabled endpoint with a secret.
-    sealing: OnceLock<Lock<SealingSender>>,
+    sealing: OnceLock<Box<Lock<SealingSender>>>,
 }
 
 impl UdpEp {
@@ -458,7 +458,8 @@ impl Endpoint for UdpEp {
             let opening = OpeningReceiver::new(secret, local)?;
             self.receiver.rx.lock().opening = Some(Box::new(opening));
             let sealing = SealingSender::new(secret, local)?;
-            let _ = self.sealing.set(Lock::with_level(sealing, self.engine.level.clone()));
+            let sealing = Lock::with_level(sealing, self.engine.level.clone());
+            let _ = self.sealing.set(Box::new(sealing));
         }
         self.engine.epoll.add(fd, self.id.into(), IDLE)?;
         // Only ever set here, and an endpoint is enabled once.
