@@ -1,5 +1,5 @@
 # Compares what two libraries answer to sets of hints (hint_sets.c), by a list of the differences that are there and why.
-#	awk -f hint_sets.awk -v LIBRARY=NAME EXPECTED ORIGINAL OURS
+#	awk -f compare_hints.awk -v LIBRARY=NAME EXPECTED ORIGINAL OURS
 # Prints the differences that no line of EXPECTED is about, the lines of it that are about none, and how many there were.
 #
 # A line of EXPECTED has fields with tabs between them: which library (1.17, 2.x or *), which provider (a regular expression for
