@@ -342,6 +342,11 @@ impl RxmEngineEp {
             }
             PacketKind::Segment => self.segment(id, &header, payload),
             PacketKind::RndvRequest => self.announcement(id, &header, payload),
+            PacketKind::RndvReadDone | PacketKind::RndvWriteTo | PacketKind::AtomicResponse
+                if self.is_given_up(id) =>
+            {
+                Ok(())
+            }
             PacketKind::RndvReadDone => {
                 let known = self.message_fetched(id, header.msg_id);
                 known.then_some(()).ok_or(Malformed("the end of a rendezvous that is none"))

@@ -278,9 +278,6 @@ impl RxmEngineEp {
     pub(super) fn answered(&mut self, conn: u32, header: &RxmHeader, payload: &[u8]) -> bool {
         let Ok(id) = u32::try_from(header.msg_id) else { return false };
         let Some(op) = self.ops.get(id).filter(|op| op.conn == conn) else { return false };
-        if self.is_given_up(conn) {
-            return true;
-        }
         let (Some(answer), Ok((status, bytes))) = (&op.answer, read_answer(payload)) else {
             return false;
         };
@@ -619,9 +616,6 @@ impl RxmEngineEp {
     /// Handles the notice that the receiver of an announced message has it. False if there is no
     /// such message.
     pub(super) fn message_fetched(&mut self, conn: u32, msg_id: u64) -> bool {
-        if self.is_given_up(conn) {
-            return true;
-        }
         let Some(id) = self.announced(conn, msg_id) else { return false };
         self.finish_op(id, Ok(()));
         true
@@ -630,9 +624,6 @@ impl RxmEngineEp {
     /// Handles a receiver's request to write an announced message there. False if there is no such
     /// message, or it cannot be written there.
     pub(super) fn deliver_to(&mut self, conn: u32, header: &RxmHeader, to: RemoteSegments) -> bool {
-        if self.is_given_up(conn) {
-            return true;
-        }
         let Some(id) = self.announced(conn, header.msg_id) else { return false };
         let op = &mut self.ops[id];
         let Todo::Announced(message) = &op.todo else { return false };
@@ -661,7 +652,7 @@ impl RxmEngineEp {
     }
 
     /// Whether answers on a connection are to transfers that have failed meanwhile.
-    fn is_given_up(&self, conn: u32) -> bool {
+    pub(super) fn is_given_up(&self, conn: u32) -> bool {
         self.conns.get(conn).is_some_and(|conn| conn.given_up)
     }
 
