@@ -21,7 +21,6 @@ pub mod malformed;
 pub mod matching;
 #[allow(unsafe_code)]
 pub(crate) mod primitives;
-#[allow(unsafe_code)]
 pub(crate) mod process_end;
 pub mod progress;
 pub mod reserved;

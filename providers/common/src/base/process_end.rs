@@ -4,11 +4,10 @@
 //! end with the objects that they work for, which such a process never closes, so that they would keep it
 //! alive for ever. They are not in its way: once the application has no thread any more, the process ends
 //! as glibc ends it with its last thread, by exit(3) with status 0.
-use crate::worker::{Worker, is_worker, rest, running_workers};
+use crate::worker::{ThreadMark, Worker, is_worker, rest, running_workers};
 use std::ffi::c_void;
 use std::fs;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -24,21 +23,14 @@ const TASKS: &str = "/proc/self/task";
 /// Whether the process is watched: by one thread at most.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
+/// The mark of threads of the application that have started one of the library.
+static STARTER: ThreadMark = ThreadMark::new(Some(end_thread));
+
 /// Has the end of the calling thread, one of the application, start the watch. Called by each thread that
 /// starts a thread of the library.
 pub(crate) fn watch_end_of_thread() {
-    static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
-    let key = KEY.get_or_init(|| {
-        let mut key = 0;
-        // SAFETY: the key is written before it is used. The function stays: neither this library nor a
-        // plug-in in which it is linked is unloaded once a thread of it has been started.
-        (unsafe { libc::pthread_key_create(&raw mut key, Some(end_thread)) } == 0).then_some(key)
-    });
-    if let Some(key) = *key
-        && !is_worker()
-    {
-        // SAFETY: the key exists, and its value, which is not null, is never used as a pointer.
-        unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(1)) };
+    if !is_worker() {
+        STARTER.set();
     }
 }
 

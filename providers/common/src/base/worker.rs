@@ -9,40 +9,61 @@ use std::sync::{Once, OnceLock};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// The key of what threads that [`Worker::start`] started have for themselves. Variables of a thread (`thread_local!`) of a plug-in are allocated by the C
-/// library when the thread first uses one, which ends the process without memory; asking for a key's value allocates nothing.
-static WORKER: OnceLock<libc::pthread_key_t> = OnceLock::new();
-
-/// The key, made by the first call.
-fn worker_key() -> Result<libc::pthread_key_t> {
-    if let Some(key) = WORKER.get() {
-        return Ok(*key);
-    }
-    let mut key = 0;
-    // SAFETY: the place outlives the call; values of the key need nothing to be done at the end of a thread.
-    let code = unsafe { libc::pthread_key_create(&raw mut key, None) };
-    if code != 0 {
-        return Err(Error::from_code(code));
-    }
-    let first = *WORKER.get_or_init(|| key);
-    if first != key {
-        // SAFETY: another thread was first; nothing has this key.
-        unsafe { libc::pthread_key_delete(key) };
-    }
-    Ok(first)
+/// A mark that each thread has or not, by a key of pthread_key_create(3). Variables of a thread (`thread_local!`) of a plug-in are allocated
+/// by the C library when the thread first uses one, which ends the process without memory; asking for a key's value allocates nothing.
+#[derive(Debug)]
+pub(crate) struct ThreadMark {
+    key: OnceLock<libc::pthread_key_t>,
+    /// Called at the end of a thread that has the mark.
+    at_end: Option<unsafe extern "C" fn(*mut c_void)>,
 }
+
+impl ThreadMark {
+    pub(crate) const fn new(at_end: Option<unsafe extern "C" fn(*mut c_void)>) -> Self {
+        Self { key: OnceLock::new(), at_end }
+    }
+
+    /// The key, made by the first call.
+    fn key(&self) -> Result<libc::pthread_key_t> {
+        if let Some(key) = self.key.get() {
+            return Ok(*key);
+        }
+        let mut key = 0;
+        // SAFETY: the place outlives the call; `at_end` is a function of this library, or of a plug-in with it, which is not
+        // unloaded once it has started a thread.
+        let code = unsafe { libc::pthread_key_create(&raw mut key, self.at_end) };
+        if code != 0 {
+            return Err(Error::from_code(code));
+        }
+        let first = *self.key.get_or_init(|| key);
+        if first != key {
+            // SAFETY: another thread was first; nothing has this key.
+            unsafe { libc::pthread_key_delete(key) };
+        }
+        Ok(first)
+    }
+
+    /// Gives the calling thread the mark. Without memory it goes on without one.
+    pub(crate) fn set(&self) {
+        if let Ok(key) = self.key() {
+            // SAFETY: the key is never deleted; the value is an address of ours, which nothing reads.
+            unsafe { libc::pthread_setspecific(key, (&raw const *self).cast()) };
+        }
+    }
+
+    /// Whether the calling thread has the mark.
+    pub(crate) fn is_set(&self) -> bool {
+        // SAFETY: the key is never deleted.
+        self.key.get().is_some_and(|key| !unsafe { libc::pthread_getspecific(*key) }.is_null())
+    }
+}
+
+/// The mark of threads that [`Worker::start`] started. Forks wait for one without it also while it sleeps.
+static WORKER: ThreadMark = ThreadMark::new(None);
 
 /// Whether [`Worker::start`] started the calling thread.
 pub(crate) fn is_worker() -> bool {
-    // SAFETY: the key is never deleted.
-    WORKER.get().is_some_and(|key| !unsafe { libc::pthread_getspecific(*key) }.is_null())
-}
-
-/// Notes that [`Worker::start`] started this thread.
-fn note_worker(key: libc::pthread_key_t) {
-    // SAFETY: the key is never deleted; the value is an address of ours, which nothing reads. Without memory for it the thread
-    // goes on, and forks wait for it while it sleeps.
-    unsafe { libc::pthread_setspecific(key, (&raw const WORKER).cast()) };
+    WORKER.is_set()
 }
 
 /// How many threads of the library are at work ([`rest`]), and how many times [`FORK`].
@@ -191,7 +212,6 @@ type Work = Box<dyn FnOnce() + Send>;
 /// What a new thread gets from the one that starts it.
 struct NewWorker {
     name: [u8; NAME_LEN],
-    key: libc::pthread_key_t,
     running: Running,
     work: Work,
 }
@@ -201,12 +221,12 @@ struct NewWorker {
 fn start_thread(new: NewWorker) -> Result<libc::pthread_t> {
     extern "C" fn run(new: *mut c_void) -> *mut c_void {
         // SAFETY: a box of this type, which is this thread's from now on.
-        let NewWorker { name, key, running: _running, work } =
+        let NewWorker { name, running: _running, work } =
             *unsafe { Box::from_raw(new.cast::<NewWorker>()) };
         // SAFETY: a C string, cut off to what the system takes.
         unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr().cast::<c_char>()) };
         block_signals();
-        note_worker(key);
+        WORKER.set();
         begin_work();
         let _works = AtWork;
         // A panic ends the thread; Rust's panic hook has said so.
@@ -254,9 +274,9 @@ impl Worker {
         for (to, from) in own[..NAME_LEN - 1].iter_mut().zip(name.bytes()) {
             *to = from;
         }
-        let key = worker_key()?;
+        WORKER.key()?;
         let running = Running::begin();
-        let thread = start_thread(NewWorker { name: own, key, running, work: Box::new(work) })?;
+        let thread = start_thread(NewWorker { name: own, running, work: Box::new(work) })?;
         Ok(Self { thread: Some(thread), process: std::process::id() })
     }
 
