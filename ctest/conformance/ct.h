@@ -21,6 +21,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -365,6 +366,26 @@ static inline void ct_param(const char *name, const char *value)
 		snprintf(var, sizeof var, "FI_%s_%s", cores[k], name);
 		setenv(var, value, 1);
 	}
+}
+/* A file with this secret as the parameter of this process, until ct_forget_key_file. */
+static char ct_key_path[PATH_MAX];
+static inline void ct_key_file(const void *secret, size_t n, int mode)
+{
+	int fd;
+
+	snprintf(ct_key_path, sizeof ct_key_path, "%s/secret.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	CHECK((fd = mkstemp(ct_key_path)) >= 0);
+	EQ(write(fd, secret, n), n);
+	CHECK(!fchmod(fd, mode));
+	close(fd);
+	ct_param("AUTH_KEY_FILE", ct_key_path);
+}
+/* The library has read the file, if there is one. */
+static inline void ct_forget_key_file(void)
+{
+	if (ct_key_path[0])
+		unlink(ct_key_path);
+	ct_key_path[0] = 0;
 }
 /* For tests of memory that peers of a host share: where all goes through sockets there is nothing to test. */
 static inline void ct_needs_memory(void)

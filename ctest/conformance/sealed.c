@@ -21,28 +21,10 @@ static void sealed_only(void)
 	unsetenv("FI_TCP_AUTH_KEY_FILE");
 	unsetenv("FI_TCP_AUTH_KEY");
 }
-/* A file with this secret, until it is read, as the parameter of this process. */
-static void key_file(const char *secret, size_t n, int mode)
-{
-	static char path[PATH_MAX];
-	int fd;
-
-	snprintf(path, sizeof path, "%s/sealed.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	CHECK((fd = mkstemp(path)) >= 0);
-	EQ(write(fd, secret, n), n);
-	CHECK(!fchmod(fd, mode));
-	close(fd);
-	ct_param("AUTH_KEY_FILE", path);
-}
 static void with_secret(const char *secret)
 {
 	if (secret)
-		key_file(secret, strlen(secret), 0600);
-}
-static void forget_file(void)
-{
-	if (getenv("FI_UDP_AUTH_KEY_FILE"))
-		unlink(getenv("FI_UDP_AUTH_KEY_FILE"));
+		ct_key_file(secret, strlen(secret), 0600);
 }
 /* One message each way, of n bytes. */
 static void talk(struct ct *c, char *b, size_t n)
@@ -69,7 +51,7 @@ static void exchange(const struct ct_opt *o)
 	char *b;
 
 	ct_open(&c, o);
-	forget_file();
+	ct_forget_key_file();
 	EQ(c.info->domain_attr->auth_key_size, o->domain_key ? strlen(o->domain_key) : 0);
 	EQ(c.info->ep_attr->auth_key_size, o->ep_key ? strlen(o->ep_key) : 0);
 	if (!ct_is_rxd())
@@ -182,7 +164,7 @@ static void deaf(const struct ct_opt *o, const char *user, const char *why)
 	ct_keep_log("warn");
 	with_secret(user);
 	mine = ct_open_rdm(&c, NULL);
-	forget_file();
+	ct_forget_key_file();
 	ct_swap(&c, &mine, &theirs, sizeof mine);
 	c.peer = ct_insert(&c, &theirs);
 	OK(fi_recv(c.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, CTX(1)));
@@ -231,7 +213,7 @@ static void plain(int rank)
 		with_secret(SECRET);
 	name = ct_open_rdm(&c, NULL);
 	if (rank == 0) {
-		forget_file();
+		ct_forget_key_file();
 		OK(fi_recv(c.ep, b, sizeof b, NULL, FI_ADDR_UNSPEC, CTX(1)));
 		ct_send_oob(&name, sizeof name);
 		ct_barrier(&c);
@@ -364,7 +346,7 @@ static void repeated(int rank)
 	comes(&c, in, 3, 2);
 	NOTHING(&c, c.rx, 50);
 	CHECK(!is_answered(&c, s));
-	forget_file();
+	ct_forget_key_file();
 	ct_close(&c);
 }
 static void changed(int rank)
@@ -383,7 +365,7 @@ static void changed(int rank)
 	record(&r, 1);
 	ct_open_at(&c, NULL, &o, r.to);
 	elsewhere = ct_open_rdm(&other, NULL);
-	forget_file();
+	ct_forget_key_file();
 	s = at(&r.sender);
 	for (int i = 0; i < 2; i++)
 		OK(fi_recv(i ? other.ep : c.ep, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, CTX(0)));
@@ -432,7 +414,7 @@ static void flood(int rank)
 	name = ct_open_at(&c, NULL, &o, NULL);
 	n = ct_open_at(&peer, NULL, &o, NULL);
 	(void)n;
-	forget_file();
+	ct_forget_key_file();
 	peer.peer = ct_insert(&peer, &name);
 	to = address(&name);
 	any.sin_addr = to.sin_addr;
@@ -489,7 +471,7 @@ static void recorded_request(int rank)
 	with_secret(SECRET);
 	record(&r, 1);
 	ct_open_at(&c, NULL, &o, r.to);
-	forget_file();
+	ct_forget_key_file();
 	s = at(&r.sender);
 	OK(fi_recv(c.ep, in, sizeof in, NULL, FI_ADDR_UNSPEC, CTX(0)));
 	send_to(s, &r.receiver, r.b[0], r.n[0]);
@@ -522,7 +504,7 @@ static void forked(int rank)
 		SKIP("an endpoint of ofi_rxd is its process's");
 	with_secret(SECRET);
 	name = ct_open_rdm(&c, NULL);
-	forget_file();
+	ct_forget_key_file();
 	any.sin_addr = address(&name).sin_addr;
 	s = at(&any);
 	CHECK(!getsockname(s, (void *)&any, &len));
@@ -597,14 +579,14 @@ static void readable(int rank)
 	(void)rank;
 	sealed_only();
 	ct_keep_log("warn");
-	key_file(SECRET, strlen(SECRET), 0640);
+	ct_key_file(SECRET, strlen(SECRET), 0640);
 	info = ct_getinfo(&o, ct_node(&o), "0", FI_SOURCE);
 	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
 	EQ(fi_domain(fabric, info, &domain, NULL), -FI_EACCES);
 	CHECK(ct_logged("others may read"));
 	OK(fi_close(&fabric->fid));
 	fi_freeinfo(info);
-	forget_file();
+	ct_forget_key_file();
 }
 /* The secret of another provider's variable. */
 static void elsewhere(int with_own)
@@ -618,7 +600,7 @@ static void elsewhere(int with_own)
 	if (with_own)
 		with_secret(SECRET);
 	ct_open_rdm(&c, NULL);
-	forget_file();
+	ct_forget_key_file();
 	EQ(ct_logged("FI_TCP_AUTH_KEY_FILE has no effect here"), !with_own);
 	ct_close(&c);
 }

@@ -11,27 +11,6 @@
 
 enum { HELLO = 56, ANSWER = 56, PROOF = 24 };	/* bytes of these frames */
 
-/* A file with this secret, until it is read, as the parameter of this process. */
-static void key_file(const void *secret, size_t n, int mode)
-{
-	static char path[PATH_MAX];
-	int fd;
-
-	snprintf(path, sizeof path, "%s/secret.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	CHECK((fd = mkstemp(path)) >= 0);
-	EQ(write(fd, secret, n), n);
-	CHECK(!fchmod(fd, mode));
-	close(fd);
-	ct_param("AUTH_KEY_FILE", path);
-}
-static void forget_file(void)
-{
-	char name[64];
-
-	snprintf(name, sizeof name, "FI_%s_AUTH_KEY_FILE", strcmp(ct_prov, "shm") ? "TCP" : "SHM");
-	if (getenv(name))
-		unlink(getenv(name));
-}
 static void no_params(void)
 {
 	/* those of who runs the tests */
@@ -102,7 +81,7 @@ static void usual(void)
 	char *b;
 
 	ct_open(&c, &o);
-	forget_file();
+	ct_forget_key_file();
 	b = ct_alloc(&c, MOST);
 	for (size_t n = 1; n <= MOST; n = n * 5 + 1)
 		talk(&c, b, n, 4);
@@ -137,7 +116,7 @@ static void both(int rank)
 {
 	(void)rank;
 	no_params();
-	key_file(SECRET, sizeof SECRET, 0600);
+	ct_key_file(SECRET, sizeof SECRET, 0600);
 	usual();
 }
 static void both_by_value(int rank)
@@ -153,7 +132,7 @@ static void both_on_sockets(int rank)
 {
 	(void)rank;
 	no_params();
-	key_file(SECRET, sizeof SECRET, 0600);
+	ct_key_file(SECRET, sizeof SECRET, 0600);
 	ct_param("LOCAL", "0");
 	usual();
 }
@@ -161,7 +140,7 @@ static void encrypted(int rank)
 {
 	(void)rank;
 	no_params();
-	key_file(SECRET, sizeof SECRET, 0600);
+	ct_key_file(SECRET, sizeof SECRET, 0600);
 	encrypt();
 	ct_param("LOCAL", "0");
 	usual();
@@ -170,7 +149,7 @@ static void encrypted_and_local(int rank)
 {
 	(void)rank;
 	no_params();
-	key_file(SECRET, sizeof SECRET, 0600);
+	ct_key_file(SECRET, sizeof SECRET, 0600);
 	encrypt();
 	usual();
 }
@@ -251,9 +230,9 @@ static void one_has_none(int rank)
 	no_params();
 	ct_keep_log("warn");
 	if (rank == 0)
-		key_file(SECRET, sizeof SECRET, 0600);
+		ct_key_file(SECRET, sizeof SECRET, 0600);
 	refused(&usual_ones);
-	forget_file();
+	ct_forget_key_file();
 	if (rank == 0)
 		CHECK(ct_logged("it has no secret"));
 }
@@ -262,9 +241,9 @@ static void called_has_none(int rank)
 	no_params();
 	ct_keep_log("warn");
 	if (rank == 1)
-		key_file(SECRET, sizeof SECRET, 0600);
+		ct_key_file(SECRET, sizeof SECRET, 0600);
 	refused(&usual_ones);
-	forget_file();
+	ct_forget_key_file();
 	if (rank == 1)
 		CHECK(ct_logged("showed no secret"));
 }
@@ -273,11 +252,11 @@ static void others(int rank)
 	no_params();
 	ct_keep_log("warn");
 	if (rank == 0)
-		key_file(SECRET, sizeof SECRET, 0600);
+		ct_key_file(SECRET, sizeof SECRET, 0600);
 	else
-		key_file(OTHER, sizeof OTHER, 0600);
+		ct_key_file(OTHER, sizeof OTHER, 0600);
 	refused(&usual_ones);
-	forget_file();
+	ct_forget_key_file();
 	CHECK(ct_logged("has not the same secret"));
 	CHECK(!ct_logged("the secret of a"));
 }
@@ -285,13 +264,13 @@ static void one_encrypts(int rank)
 {
 	no_params();
 	ct_keep_log("warn");
-	key_file(SECRET, sizeof SECRET, 0600);
+	ct_key_file(SECRET, sizeof SECRET, 0600);
 	if (!strcmp(ct_prov, "shm") || ct_is_lnx())
 		SKIP("shm has nothing to encrypt");
 	if (rank == 0)
 		encrypt();
 	refused(&usual_ones);
-	forget_file();
+	ct_forget_key_file();
 	CHECK(ct_logged("one end encrypts"));
 }
 
@@ -309,14 +288,14 @@ static void opens_nothing(const char *why)
 	CHECK(!ct_logged("secret of a job"));
 	OK(fi_close(&fabric->fid));
 	fi_freeinfo(info);
-	forget_file();
+	ct_forget_key_file();
 }
 static void readable(int rank)
 {
 	(void)rank;
 	no_params();
 	ct_keep_log("warn");
-	key_file(SECRET, sizeof SECRET, 0640);
+	ct_key_file(SECRET, sizeof SECRET, 0640);
 	opens_nothing("others may read");
 }
 static void empty(int rank)
@@ -324,7 +303,7 @@ static void empty(int rank)
 	(void)rank;
 	no_params();
 	ct_keep_log("warn");
-	key_file(SECRET, 0, 0600);
+	ct_key_file(SECRET, 0, 0600);
 	opens_nothing("the secret is empty");
 }
 static void brief(int rank)
@@ -332,7 +311,7 @@ static void brief(int rank)
 	(void)rank;
 	no_params();
 	ct_keep_log("warn");
-	key_file(SECRET, 15, 0600);
+	ct_key_file(SECRET, 15, 0600);
 	opens_nothing("shorter than 16 bytes");
 }
 static void endless(int rank)
@@ -342,7 +321,7 @@ static void endless(int rank)
 	(void)rank;
 	no_params();
 	ct_keep_log("warn");
-	key_file(much, sizeof much, 0600);
+	ct_key_file(much, sizeof much, 0600);
 	opens_nothing("longer than 4096 bytes");
 }
 static void missing(int rank)
@@ -370,10 +349,10 @@ static void own(const char *domain_key, const char *ep_key, const char *user)
 	struct ct c;
 
 	if (user)
-		key_file(user, strlen(user), 0600);
+		ct_key_file(user, strlen(user), 0600);
 	ct_open(&c, &o);
 	if (user)
-		forget_file();
+		ct_forget_key_file();
 	/* the answer has what was asked for */
 	EQ(c.info->domain_attr->auth_key_size, domain_key ? strlen(domain_key) : 0);
 	EQ(c.info->ep_attr->auth_key_size, ep_key ? strlen(ep_key) : 0);
@@ -435,10 +414,10 @@ static void own_differ(const struct ct_opt *mine, const char *user)
 {
 	ct_keep_log("warn");
 	if (user)
-		key_file(user, strlen(user), 0600);
+		ct_key_file(user, strlen(user), 0600);
 	refused(mine);
 	if (user)
-		forget_file();
+		ct_forget_key_file();
 	CHECK(ct_logged("has not the same secret") || ct_logged("it has no secret") || ct_logged("showed no secret"));
 	CHECK(!ct_logged("the secret of a"));
 }
@@ -623,7 +602,7 @@ static void unseen(int rank)
 	(void)rank;
 	no_params();
 	ct_keep_log("debug");
-	key_file(SECRET, sizeof SECRET, 0600);
+	ct_key_file(SECRET, sizeof SECRET, 0600);
 	usual();
 	CHECK((f = fopen("/proc/self/environ", "r")));
 	n = fread(b, 1, sizeof b, f);
@@ -640,7 +619,7 @@ static void undumped(int rank)
 
 	(void)rank;
 	no_params();
-	key_file(SECRET, sizeof SECRET, 0600);
+	ct_key_file(SECRET, sizeof SECRET, 0600);
 	ct_param("LOCAL", "0");
 	usual();
 	EQ(ct_dumped(key, sizeof key - 1), 0);
@@ -743,7 +722,7 @@ static void sockets_only(void)
 	if (strcmp(ct_prov, "tcp"))
 		SKIP("these strangers speak the protocol of tcp");
 	no_params();
-	key_file(SECRET, sizeof SECRET, 0600);
+	ct_key_file(SECRET, sizeof SECRET, 0600);
 	ct_param("LOCAL", "0");
 }
 /* Two endpoints of this process. */
@@ -757,7 +736,7 @@ static void open_two(struct two *t)
 	t->an = ct_open_rdm(&t->a, NULL);
 	t->bn = ct_open_rdm(&t->b, NULL);
 	t->a.peer = ct_insert(&t->a, &t->bn);
-	forget_file();
+	ct_forget_key_file();
 }
 /* A message from b to the peer it knows a by. */
 static void say(struct two *t, char *out, char *in, size_t n)

@@ -786,6 +786,18 @@ static void other_domain(int rank)
 	fi_freeinfo(there.info);
 	ct_close(&here);
 }
+/* One byte each way between the ranks. */
+static void exchange(struct ct *c, int rank)
+{
+	char got = 0;
+
+	OK(fi_recv(c->ep, &got, 1, NULL, FI_ADDR_UNSPEC, CTX(1)));
+	ct_barrier(c);
+	POST(c, fi_send(c->ep, rank ? "b" : "a", 1, NULL, c->peer, CTX(2)));
+	ct_sent(c, CTX(2));
+	ct_recvd(c, CTX(1), 1);
+	EQ(got, rank ? 'a' : 'b');
+}
 /*
  * fi_cm(3): "If no service address is specified and a service address has not yet been assigned to the endpoint, then the
  * provider will allocate a service address and assign it to the endpoint.  If a node or service address is specified, then,
@@ -796,7 +808,6 @@ static void assigned_name(int rank)
 	struct sockaddr_in none = sin_of("127.0.0.1", 0), *a, *b;
 	struct ct_name first, then;
 	struct ct c;
-	char got = 0;
 
 	ct_ip_only();
 	memset(&c, 0, sizeof c);
@@ -818,12 +829,7 @@ static void assigned_name(int rank)
 	/* it is where messages come */
 	ct_swap(&c, &then, &first, sizeof first);
 	c.peer = ct_insert(&c, &first);
-	OK(fi_recv(c.ep, &got, 1, NULL, FI_ADDR_UNSPEC, CTX(1)));
-	ct_barrier(&c);
-	POST(&c, fi_send(c.ep, rank ? "b" : "a", 1, NULL, c.peer, CTX(2)));
-	ct_sent(&c, CTX(2));
-	ct_recvd(&c, CTX(1), 1);
-	EQ(got, rank ? 'a' : 'b');
+	exchange(&c, rank);
 	ct_done(&c);
 }
 /* The same of endpoints that connect: their peers see the address. */
@@ -866,7 +872,6 @@ static void wildcard_name(int rank)
 {
 	struct ct c;
 	struct ct_name mine, theirs;
-	char got = 0;
 
 	ct_ip_only();
 	memset(&c, 0, sizeof c);
@@ -879,12 +884,7 @@ static void wildcard_name(int rank)
 	CHECK(((struct sockaddr_in *)mine.b)->sin_port != 0);
 	ct_swap(&c, &mine, &theirs, sizeof mine);
 	c.peer = ct_insert(&c, &theirs);
-	OK(fi_recv(c.ep, &got, 1, NULL, FI_ADDR_UNSPEC, CTX(1)));
-	ct_barrier(&c);
-	POST(&c, fi_send(c.ep, rank ? "b" : "a", 1, NULL, c.peer, CTX(2)));
-	ct_sent(&c, CTX(2));
-	ct_recvd(&c, CTX(1), 1);
-	EQ(got, rank ? 'a' : 'b');
+	exchange(&c, rank);
 	ct_done(&c);
 }
 /*

@@ -370,93 +370,96 @@ static void state(const char *what, long n, int none)
 {
 	snprintf(ct_prefix, sizeof ct_prefix, "%s, allocation %ld%s: ", what, n, none ? " and no memory from then on" : "");
 }
-static void opening(int rank)
+/* The allocations of a run from fail_from on; more than the longest before make more runs. */
+static long total;
+static void count(void)
 {
-	struct end a, b;
-	long total, before = 0;
-	int fds = 0;
-
-	(void)rank;
+	if (fail_no_more() > total)
+		total = allocations;
+}
+/* Runs `once` for each n, where the n-th allocation fails alone, and then where there is no memory from it on. */
+static void for_each(const char *what, void (*once)(long n, int none))
+{
 	begin_test();
 	make_hints();
 	for (int none = 0; none < 2; none++) {
 		total = 1;
 		for (long n = first_of(); n <= first_of() || n < total; n = next_of(n, total)) {
-			state("opening", n, none);
-			fail_from(n, none);
-			memset(&b, 0, sizeof b);
-			if (!open_end(&a, 0))
-				open_end(&b, 1);
-			if (fail_no_more() > total)
-				total = allocations;
-			close_end(&a);
-			close_end(&b);
-			if (n % 5)
-				continue;
-			OK(open_end(&a, 0));
-			OK(open_end(&b, 1));
-			one_message(&a, &b);
-			close_end(&a);
-			close_end(&b);
-			if (!n && !none) {
-				before = live;
-				fds = open_fds();
-			}
+			state(what, n, none);
+			once(n, none);
 		}
 	}
 	ct_prefix[0] = 0;
+}
+static long live_before;
+static int fds_before;
+static void open_once(long n, int none)
+{
+	struct end a, b;
+
+	fail_from(n, none);
+	memset(&b, 0, sizeof b);
+	if (!open_end(&a, 0))
+		open_end(&b, 1);
+	count();
+	close_end(&a);
+	close_end(&b);
+	if (n % 5)
+		return;
+	OK(open_end(&a, 0));
+	OK(open_end(&b, 1));
+	one_message(&a, &b);
+	close_end(&a);
+	close_end(&b);
+	if (!n && !none) {
+		live_before = live;
+		fds_before = open_fds();
+	}
+}
+static void opening(int rank)
+{
+	(void)rank;
+	for_each("opening", open_once);
 	/* tables that grew, and what the library keeps of threads that ended */
-	if (live > before + 60)
-		FAIL("%ld allocations are left over", live - before);
-	EQ(open_fds(), fds);
+	if (live > live_before + 60)
+		FAIL("%ld allocations are left over", live - live_before);
+	EQ(open_fds(), fds_before);
+}
+static void talk_once(long n, int none)
+{
+	struct end a, b;
+
+	OK(open_end(&a, 0));
+	OK(open_end(&b, 1));
+	fail_from(n, none);
+	talk(&a, &b);
+	count();
+	settle(&a, &b);
+	one_message(&a, &b);
+	close_end(&a);
+	close_end(&b);
 }
 static void talking(int rank)
 {
-	struct end a, b;
-	long total;
-
 	(void)rank;
-	begin_test();
-	make_hints();
-	for (int none = 0; none < 2; none++) {
-		total = 1;
-		for (long n = first_of(); n <= first_of() || n < total; n = next_of(n, total)) {
-			state("talking", n, none);
-			OK(open_end(&a, 0));
-			OK(open_end(&b, 1));
-			fail_from(n, none);
-			talk(&a, &b);
-			if (fail_no_more() > total)
-				total = allocations;
-			settle(&a, &b);
-			one_message(&a, &b);
-			close_end(&a);
-			close_end(&b);
-		}
-	}
+	for_each("talking", talk_once);
+}
+static void close_once(long n, int none)
+{
+	struct end a, b;
+
+	OK(open_end(&a, 0));
+	OK(open_end(&b, 1));
+	talk(&a, &b);
+	fail_from(n, none);
+	close_end(&a);
+	close_end(&b);
+	count();
 }
 static void closing(int rank)
 {
-	struct end a, b;
-	long total;
-
 	(void)rank;
-	begin_test();
-	make_hints();
-	for (int none = 0; none < 2; none++) {
-		total = 1;
-		for (long n = first_of(); n <= first_of() || n < total; n = next_of(n, total)) {
-			state("closing", n, none);
-			OK(open_end(&a, 0));
-			OK(open_end(&b, 1));
-			talk(&a, &b);
-			fail_from(n, none);
-			close_end(&a);
-			close_end(&b);
-			if (fail_no_more() > total)
-				total = allocations;
-		}
-	}
+	for_each("closing", close_once);
 }
 /* The first call of a process. */
 static void starting(int rank)
