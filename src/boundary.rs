@@ -163,7 +163,7 @@ fn report_panic(entry: &'static str) {
 /// -FI_EAGAIN, as when there is no room for another transfer.
 #[inline]
 pub fn answer_transfer(entry: &'static str, body: impl FnOnce() -> Result) -> ssize_t {
-    if heap::is_short() && heap::ready().is_err() {
+    if heap::ready().is_err() {
         return Error::AGAIN.to_ret() as ssize_t;
     }
     // Turned into C's terms in here: a result that leaves the closure is put together and taken apart.

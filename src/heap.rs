@@ -273,7 +273,7 @@ unsafe fn move_to(heap: &Heap, old: *mut u8, before: Layout, after: Layout) -> *
 
 /// Whether an allocation failed and blocks of the reserve may be missing since, or have not been set aside yet.
 #[inline(always)]
-pub fn is_short() -> bool {
+fn is_short() -> bool {
     RESERVE.short.load(Ordering::Relaxed)
 }
 

@@ -39,29 +39,23 @@ impl<T> Slab<T> {
     /// Stores a value; returns its index.
     #[inline(always)]
     pub fn insert(&mut self, value: T) -> u32 {
-        self.put(Cell::Used(value))
-    }
-
-    /// Stores a used cell. The cell is made by the caller: a large value is then on the stack once.
-    #[inline(always)]
-    fn put(&mut self, cell: Cell<T>) -> u32 {
         self.len += 1;
         if self.free == NONE {
-            self.slots.push(cell);
+            self.slots.push(Cell::Used(value));
             return (self.slots.len() - 1) as u32;
         }
         let index = self.free;
         if let Cell::Free(next) = self.slots[index as usize] {
             self.free = next;
         }
-        self.slots[index as usize] = cell;
+        self.slots[index as usize] = Cell::Used(value);
         index
     }
 
     /// Stores a value that is made with its index; returns the index.
     pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let next = if self.free == NONE { self.slots.len() as u32 } else { self.free };
-        self.put(Cell::Used(make(next)))
+        self.insert(make(next))
     }
 
     /// Makes room for so many more values; -FI_ENOMEM if there is none.

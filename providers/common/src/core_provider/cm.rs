@@ -143,14 +143,17 @@ impl CoreEq {
 
     /// A request for a connection as an event. Without memory for it it is kept for the next [`CoreEq::read`]:
     /// a request that is lost is neither accepted nor rejected, and its caller waits for ever.
-    fn report(&self, request: UnreportedRequest) -> Result<CoreEvent> {
+    fn report(&self, mut request: UnreportedRequest) -> Result<CoreEvent> {
         // SAFETY: the request has an info of the core's, or null.
         match unsafe { copy_info(request.info) } {
             Err(Error::NOMEM) => {
                 *self.unreported() = Some(request);
                 Err(Error::NOMEM)
             }
-            copied => Ok(CoreEvent::Request { info: copied?, data: request.data.clone() }),
+            copied => {
+                let data = std::mem::take(&mut request.data);
+                Ok(CoreEvent::Request { info: copied?, data })
+            }
         }
     }
 
