@@ -13,6 +13,8 @@ cleanup() {
 }
 # stop PID: ends a process that this shell has started, if it still runs
 stop() { ! jobs -pr | grep -qx -- "$1" || kill "$1" 2>/dev/null; }
+# stop_late PID: the same, after the time in which a process that has failed says why and ends
+stop_late() { local _; for _ in $(seq 100); do jobs -pr | grep -qx -- "$1" || return 0; sleep 0.05; done; stop "$1"; }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -95,7 +97,8 @@ fi_pp() {
   local _
   for _ in 1 2 3; do
     fi_pp_once "$@" && return 0
-    grep -q 'Address already in use' "$WORK/pp.server" || break
+    # shm of the original takes the region that a killed process of the same number left for one in use
+    grep -qE 'Address already in use|Device or resource busy' "$WORK/pp.server" "$4" || break
   done
   { echo "fi_pingpong $PP_STATUS"; tail -n 3 "$WORK/pp.server" "$4"; } >&2
   return 1
@@ -114,7 +117,7 @@ fi_pp_once() {
   # shellcheck disable=SC2034
   PP_LIBS=$(for i in $(pgrep -P $pid 2>/dev/null); do mapped "$i"; done | sort -u)
   LD_LIBRARY_PATH=${PP_CLIENT:-$ONLY} timeout 100 "$bin" -p "$prov" -e "$type" "$@" -P "$PP_PORT" 127.0.0.1 </dev/null >"$out" 2>&1; rc=$?
-  [ $rc = 0 ] || stop $pid	# a server whose client failed may wait for ever
+  [ $rc = 0 ] || stop_late $pid	# a server whose client failed may wait for ever
   wait $pid; rc2=$?
   PP_STATUS="server: status $rc2 on ${PP_LIBS:-nothing}, client: status $rc"
   [ $rc = 0 ] && [ $rc2 = 0 ]
