@@ -1,4 +1,4 @@
-//! The walls inside the house: which module may import which, where `unsafe` may be, whose names types have.
+//! The walls inside the house: which module may import which, where `unsafe` may be.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -370,74 +370,6 @@ fn what_is_for_unit_tests_is_left_out() {
     let code = "a; #[cfg(any(test, feature = \"x\"))] pub mod sim; b; #[cfg(test)] mod tests { use c; } d;";
     let code = tokens(code);
     assert_eq!(product(&code), (vec!["a", ";", "b", ";", "d", ";"], vec!["sim"]));
-}
-
-/// The types that a text defines, but for those within functions and the associated types of traits.
-fn type_names(text: &str) -> Vec<&str> {
-    let (mut names, mut blocks, mut item) = (Vec::new(), Vec::new(), 0);
-    let tokens = tokens(text);
-    for (at, token) in tokens.iter().enumerate() {
-        let defines = matches!(*token, "struct" | "enum" | "union" | "trait" | "type");
-        let name = tokens.get(at + 1).filter(|name| name.starts_with(char::is_uppercase));
-        if let Some(name) = name.filter(|_| defines && blocks.iter().all(|inside| *inside)) {
-            names.push(*name);
-        }
-        match *token {
-            "{" => blocks.push(tokens[item..at].contains(&"mod")),
-            "}" => drop(blocks.pop()),
-            _ => {}
-        }
-        if matches!(*token, "{" | "}" | ";") {
-            item = at + 1;
-        }
-    }
-    names
-}
-
-/// The names that more than one of these types has, with the files of each.
-fn names_met_twice<'a>(files: &[(&'a str, &'a str)]) -> Vec<(&'a str, Vec<&'a str>)> {
-    let mut met = BTreeMap::<_, Vec<_>>::new();
-    for (file, text) in files {
-        for name in type_names(text) {
-            met.entry(name).or_default().push(*file);
-        }
-    }
-    met.into_iter().filter(|(_, files)| files.len() > 1).collect()
-}
-
-#[test]
-fn a_type_name_that_is_there_twice_is_found() {
-    let one = "pub(crate) struct Once; impl Trait for Once { type Twice = u8; } fn f() { enum Twice { A } }";
-    let other = "struct S { a: u8 } // struct Once\nmod tests { pub enum Twice { Once } } trait T { type A; }";
-    assert_eq!(names_met_twice(&[("one", one), ("other", other)]), []);
-    let third = "struct Twice<T>(T);";
-    let found = names_met_twice(&[("one", one), ("other", other), ("third", third)]);
-    assert_eq!(found, [("Twice", vec!["other", "third"])]);
-}
-
-/// Folders of types whose names may be there again. `src/abi` has the names of C;
-/// `model/src` has what stands in for modules of common, which its users find by the names.
-const OF_OTHERS: [&str; 2] = ["src/abi/", "model/src/"];
-
-#[test]
-fn type_names_are_unique_in_the_repository() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut paths = vec![root.join("build.rs")];
-    for folder in ["src", "capi", "providers", "tools", "docs", "tests", "benches", "ctest", "fuzz"]
-    {
-        paths.extend(all_files(&root.join(folder)));
-    }
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    let files = paths.iter().map(|path| {
-        let inside = path.strip_prefix(root).unwrap().to_str().unwrap();
-        (inside, fs::read_to_string(path).unwrap())
-    });
-    let files = files.filter(|(path, _)| !OF_OTHERS.iter().any(|folder| path.starts_with(folder)));
-    let files = files.collect::<Vec<_>>();
-    assert!(files.len() > 200, "only {} files were found", files.len());
-    let files = files.iter().map(|(path, text)| (*path, &**text)).collect::<Vec<_>>();
-    let twice = names_met_twice(&files);
-    assert!(twice.is_empty(), "these types need names of their own: {twice:#?}");
 }
 
 /// The modules of a crate, as their names from its root on, and the files' texts.

@@ -39,6 +39,7 @@ const CHAPTERS: [(&str, &[(&str, &str)]); 2] = [
         &[
             ("ARCHITECTURE.md", "Architecture"),
             ("CONTRIBUTING.md", "Contributing"),
+            ("docs/glossary.md", "Glossary"),
             ("docs/new-provider.md", "A new provider"),
             ("docs/packaging.md", "Packages and releases"),
             ("CHANGELOG.md", "Changes"),
