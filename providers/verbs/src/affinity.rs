@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 /// Where a device is.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct CpuPlace {
+pub(crate) struct NumaNode {
     /// The device's folder in sysfs, which names the bridges on the way to it.
     path: PathBuf,
     /// The device's NUMA node.
     node: Option<u32>,
 }
 
-impl CpuPlace {
+impl NumaNode {
     /// The place of the device behind a path in sysfs, if there is one.
     pub(crate) fn of(link: &Path) -> Option<Self> {
         let path = fs::canonicalize(link).ok()?;
@@ -57,44 +57,48 @@ impl CpuPlace {
 }
 
 /// Puts the nearest first; those that are equally near stay in their order.
-pub(crate) fn nearest_first<T>(devices: &mut [T], to: &CpuPlace, place: impl Fn(&T) -> CpuPlace) {
-    devices.sort_by_cached_key(|device| Reverse(place(device).nearness(to)));
+pub(crate) fn nearest_first<T>(
+    devices: &mut [T],
+    to: &NumaNode,
+    numa_node: impl Fn(&T) -> NumaNode,
+) {
+    devices.sort_by_cached_key(|device| Reverse(numa_node(device).nearness(to)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn place(path: &str, node: i32) -> CpuPlace {
-        CpuPlace { path: path.into(), node: u32::try_from(node).ok() }
+    fn numa_node(path: &str, node: i32) -> NumaNode {
+        NumaNode { path: path.into(), node: u32::try_from(node).ok() }
     }
 
     #[test]
     fn devices_behind_the_same_bridge_come_first_then_those_of_the_node() {
-        let to = place("/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0", 1);
+        let to = numa_node("/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0", 1);
         let mut devices = vec![
-            place("/sys/devices/virtual/net/lo", -1),
-            place("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", 0),
-            place("/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0", 1),
-            place("/sys/devices/pci0000:3a/0000:3a:02.0/0000:3d:00.0", 1),
-            place("/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1", 1),
-            place("/sys/devices/pci0000:81/0000:81:01.0/0000:82:00.0", 0),
+            numa_node("/sys/devices/virtual/net/lo", -1),
+            numa_node("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", 0),
+            numa_node("/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0", 1),
+            numa_node("/sys/devices/pci0000:3a/0000:3a:02.0/0000:3d:00.0", 1),
+            numa_node("/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1", 1),
+            numa_node("/sys/devices/pci0000:81/0000:81:01.0/0000:82:00.0", 0),
         ];
         let before = devices.clone();
-        nearest_first(&mut devices, &to, CpuPlace::clone);
+        nearest_first(&mut devices, &to, NumaNode::clone);
         let order = devices.iter().map(|device| before.iter().position(|was| was == device));
         assert_eq!(order.flatten().collect::<Vec<_>>(), [4, 3, 2, 0, 1, 5]);
     }
 
     #[test]
     fn without_a_device_to_be_near_to_the_node_decides() {
-        let mut devices = vec![place("/sys/devices/a", 0), place("/sys/devices/b", 1)];
-        nearest_first(&mut devices, &place("", 1), CpuPlace::clone);
-        assert_eq!(devices[0], place("/sys/devices/b", 1));
+        let mut devices = vec![numa_node("/sys/devices/a", 0), numa_node("/sys/devices/b", 1)];
+        nearest_first(&mut devices, &numa_node("", 1), NumaNode::clone);
+        assert_eq!(devices[0], numa_node("/sys/devices/b", 1));
         // Who has no node is near to nobody.
-        nearest_first(&mut devices, &place("", -1), CpuPlace::clone);
-        assert_eq!(devices[0], place("/sys/devices/b", 1));
-        assert!(CpuPlace::here().is_some_and(|here| here.node.is_some()));
-        assert_eq!(CpuPlace::of_pci("no such address"), None);
+        nearest_first(&mut devices, &numa_node("", -1), NumaNode::clone);
+        assert_eq!(devices[0], numa_node("/sys/devices/b", 1));
+        assert!(NumaNode::here().is_some_and(|here| here.node.is_some()));
+        assert_eq!(NumaNode::of_pci("no such address"), None);
     }
 }

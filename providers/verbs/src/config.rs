@@ -1,5 +1,5 @@
 //! The provider's run-time parameters (fi_verbs(7)).
-use crate::affinity::CpuPlace;
+use crate::affinity::NumaNode;
 use crate::info::VERBS;
 use ofi_provider::param;
 use std::sync::OnceLock;
@@ -28,7 +28,7 @@ pub(crate) struct VerbsConfig {
     /// The interfaces whose addresses to use.
     pub(crate) ifaces: DeviceFilter,
     /// What the devices that are listed first are near to, if the user chose something.
-    pub(crate) near: Option<CpuPlace>,
+    pub(crate) near: Option<NumaNode>,
 }
 
 /// The names that the user wants, with commas between them; none stands for all.
@@ -53,15 +53,15 @@ impl DeviceFilter {
 }
 
 /// What devices are to be near to; the log says why a user's choice has no effect.
-fn near(policy: Option<&str>, device: Option<&str>) -> Option<CpuPlace> {
+fn near(policy: Option<&str>, device: Option<&str>) -> Option<NumaNode> {
     let say = |why: &str| {
         ofi_provider::log!(&VERBS, WARN, FABRIC, "the order of devices is the system's: {why}");
         None
     };
     match (policy, device) {
         (None | Some("none"), _) => None,
-        (Some("auto"), None) => CpuPlace::here().or_else(|| say("no NUMA node is known")),
-        (Some("auto"), Some(device)) => CpuPlace::of_pci(device)
+        (Some("auto"), None) => NumaNode::here().or_else(|| say("no NUMA node is known")),
+        (Some("auto"), Some(device)) => NumaNode::of_pci(device)
             .or_else(|| say(&format!("FI_VERBS_AFFINITY_DEVICE: no PCI device {device}"))),
         (Some("manual"), _) => {
             say("FI_VERBS_NIC_AFFINITY_POLICY: files of orders (manual) are not read")

@@ -1,5 +1,5 @@
 //! What a device can do, and its addresses.
-use crate::affinity::{CpuPlace, nearest_first};
+use crate::affinity::{NumaNode, nearest_first};
 use crate::config::{VerbsConfig, config};
 use crate::raw;
 use crate::sys::{CompChannel, HwCq, Pd, QpSpec, VerbsDevice};
@@ -48,7 +48,7 @@ pub(crate) const CONTEXTS: usize = 1024;
 const MAX_ERR_DATA: usize = 255;
 
 /// A device as fi_getinfo(3) shows it.
-pub(crate) struct Facts {
+pub(crate) struct DeviceAttributes {
     pub(crate) device: VerbsDevice,
     pub(crate) offer: ProviderOffer,
     /// What datagram endpoints offer, if the device has them.
@@ -62,7 +62,7 @@ pub(crate) struct Facts {
 
 /// What fi_getinfo(3) tells of devices and their addresses.
 pub(crate) struct KnownDevices {
-    pub(crate) facts: Vec<Facts>,
+    pub(crate) attributes: Vec<DeviceAttributes>,
     locals: Vec<LocalDevice>,
     since: Instant,
 }
@@ -79,8 +79,8 @@ pub(crate) fn known(
     static KNOWN: Mutex<Option<KnownDevices>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if anew || known.as_ref().is_none_or(|known| known.since.elapsed() > FRESH) {
-        let (facts, locals) = (all(report), locals());
-        *known = Some(KnownDevices { facts, locals, since: Instant::now() });
+        let (attributes, locals) = (all(report), locals());
+        *known = Some(KnownDevices { attributes, locals, since: Instant::now() });
     }
     known
 }
@@ -113,17 +113,20 @@ impl KnownDevices {
 }
 
 /// The devices that the user lets us use and that work; `report` hears of others.
-fn all(report: &dyn Fn(&str)) -> Vec<Facts> {
+fn all(report: &dyn Fn(&str)) -> Vec<DeviceAttributes> {
     let config = config();
     let wanted = |device: &&VerbsDevice| config.devices.take(&device.name().to_string_lossy());
-    let facts = |device: &VerbsDevice| {
-        Facts::of(*device, config)
+    let attributes = |device: &VerbsDevice| {
+        DeviceAttributes::of(*device, config)
             .inspect_err(|error| report(&format!("device {:?} left out: {error}", device.name())))
             .ok()
     };
-    let mut all: Vec<Facts> = VerbsDevice::all().iter().filter(wanted).filter_map(facts).collect();
+    let mut all: Vec<DeviceAttributes> =
+        VerbsDevice::all().iter().filter(wanted).filter_map(attributes).collect();
     if let Some(near) = &config.near {
-        nearest_first(&mut all, near, |facts| CpuPlace::of(&bus(facts.device)).unwrap_or_default());
+        nearest_first(&mut all, near, |attributes| {
+            NumaNode::of(&bus(attributes.device)).unwrap_or_default()
+        });
     }
     all
 }
@@ -132,7 +135,7 @@ fn count(number: i32) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-impl Facts {
+impl DeviceAttributes {
     fn of(device: VerbsDevice, config: &VerbsConfig) -> Result<Self> {
         let (attr, port) = (device.attr()?, device.port(1)?);
         let iwarp = device.is_iwarp();
@@ -351,7 +354,7 @@ fn fabric_name(device: VerbsDevice, gid_idx: i32) -> Result<CString> {
 /// Bits per second of a port (InfiniBand's codes of speed and width).
 fn speed(port: &raw::ibv_port_attr) -> usize {
     const MEGA: usize = 1_000_000;
-    let lanes = match port.active_width {
+    let lane_count = match port.active_width {
         1 => 1,
         2 => 4,
         4 => 8,
@@ -369,7 +372,7 @@ fn speed(port: &raw::ibv_port_attr) -> usize {
         128 => 100_000,
         _ => 0,
     };
-    lanes * lane * MEGA
+    lane_count * lane * MEGA
 }
 
 /// The link in sysfs that says on which bus a device is.
@@ -507,9 +510,9 @@ mod tests {
 
     #[test]
     fn a_place_on_the_bus_is_read_and_other_names_are_none() {
-        let place = pci("0001:3b:1f.7").unwrap();
-        assert_eq!((place.domain_id, place.bus_id), (1, 0x3b));
-        assert_eq!((place.device_id, place.function_id), (0x1f, 7));
+        let address = pci("0001:3b:1f.7").unwrap();
+        assert_eq!((address.domain_id, address.bus_id), (1, 0x3b));
+        assert_eq!((address.device_id, address.function_id), (0x1f, 7));
         assert!(["", "rxe0", "0000:00", "0000:00:zz.0"].iter().all(|name| pci(name).is_none()));
     }
 

@@ -161,7 +161,7 @@ impl Msg for VerbsEp {
 impl Tagged for VerbsEp {}
 
 /// The one place in a peer's memory that a device can name.
-fn place(remote: &RemoteSegments) -> Result<(u64, u32)> {
+fn remote_segment(remote: &RemoteSegments) -> Result<(u64, u32)> {
     match remote.as_slice() {
         [] => Ok((0, 0)),
         [one] => Ok((one.addr, u32::try_from(one.key).map_err(|_| Error::INVAL)?)),
@@ -171,7 +171,7 @@ fn place(remote: &RemoteSegments) -> Result<(u64, u32)> {
 
 impl Rma for VerbsEp {
     fn read(&self, op: ReadOp) -> Result {
-        let (addr, key) = place(&op.remote)?;
+        let (addr, key) = remote_segment(&op.remote)?;
         let request = WorkSpec {
             verb: Verb::Read { addr, key },
             segments: op.buf.local(),
@@ -187,7 +187,7 @@ impl Rma for VerbsEp {
     }
 
     fn write(&self, op: WriteOp) -> Result {
-        let (addr, key) = place(&op.remote)?;
+        let (addr, key) = remote_segment(&op.remote)?;
         let request = WorkSpec {
             verb: Verb::Write { addr, key },
             segments: op.buf.local(),
@@ -232,7 +232,7 @@ impl Atomic for VerbsEp {
     }
 
     fn atomic(&self, op: AtomicOp) -> Result {
-        let (addr, key) = place(&op.remote)?;
+        let (addr, key) = remote_segment(&op.remote)?;
         let operation = op.operation;
         let verb = match operation.kind() {
             AtomicKind::Compare => Verb::CompareSwap {

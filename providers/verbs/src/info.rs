@@ -1,6 +1,6 @@
 //! What the provider offers (fi_getinfo(3), fi_verbs(7)), and its entry point.
 use crate::config::config;
-use crate::device::{self, Facts, KnownDevices, LocalDevice};
+use crate::device::{self, DeviceAttributes, KnownDevices, LocalDevice};
 use crate::domain::VerbsFabric;
 use crate::raw;
 use core::ffi::CStr;
@@ -91,7 +91,7 @@ pub(crate) const DATAGRAMS: &CStr = c"-dgram";
 /// connections.
 fn info_of(
     version: u32,
-    facts: &mut Facts,
+    attributes: &mut DeviceAttributes,
     hints: Option<InfoRef<'_>>,
     datagrams: bool,
 ) -> Result<Option<InfoBuf>> {
@@ -100,13 +100,13 @@ fn info_of(
     let count = if wanted == FI_SHARED_CONTEXT { FI_SHARED_CONTEXT } else { 1 };
     // What memory of accelerators rules out is missing only where it is asked for.
     let hmem = hints.is_some_and(|hints| hints.caps() & FI_HMEM != 0);
-    let connected = facts.hmem.as_mut().filter(|_| hmem).unwrap_or(&mut facts.offer);
+    let connected = attributes.hmem.as_mut().filter(|_| hmem).unwrap_or(&mut attributes.offer);
     connected.most.edit_ep(|ep| ep.rx_ctx_cnt = count);
-    let mut name = facts.device.name().to_owned();
+    let mut name = attributes.device.name().to_owned();
     if datagrams {
         name = CString::new([name.as_bytes(), DATAGRAMS.to_bytes()].concat()).unwrap_or(name);
     }
-    let offer = match &facts.datagrams {
+    let offer = match &attributes.datagrams {
         _ if !datagrams => connected,
         Some(offer) => offer,
         None => return Ok(None),
@@ -145,8 +145,8 @@ fn info_of(
         info.edit_domain(|domain| domain.mr_mode |= offered & wanted);
     }
     info.set_domain_name(&name)?;
-    info.set_fabric_name(&facts.fabric)?;
-    info.set_nic(facts.nic.clone());
+    info.set_fabric_name(&attributes.fabric)?;
+    info.set_nic(attributes.nic.clone());
     Ok(Some(info))
 }
 
@@ -163,7 +163,7 @@ impl Getinfo for VerbsFabric {
         raw::load()?;
         let mut known = device::known(flags & FI_RESCAN != 0, &report);
         let known = known.as_mut().ok_or(Error::NODATA)?;
-        if known.facts.is_empty() {
+        if known.attributes.is_empty() {
             match raw::missing() {
                 Some(missing) => report(&format!("refused: {missing}")),
                 None => report("refused: no RDMA device"),
@@ -193,10 +193,10 @@ impl Getinfo for VerbsFabric {
             datagrams = false;
         }
         let mut chain = InfoChain::new();
-        for facts in &mut known.facts {
-            let own = locals.iter().filter(|local| local.device == facts.device).cloned();
+        for attributes in &mut known.attributes {
+            let own = locals.iter().filter(|local| local.device == attributes.device).cloned();
             for local in own.collect::<Vec<_>>() {
-                let Some(mut info) = info_of(version, facts, hints, false)? else { break };
+                let Some(mut info) = info_of(version, attributes, hints, false)? else { break };
                 info.set_addr_format(local.addr.format());
                 info.set_src_addr(Some(&local.addr.to_bytes()))?;
                 let dest = ends.dest.as_ref().map(Addr::to_bytes);
@@ -206,7 +206,7 @@ impl Getinfo for VerbsFabric {
                 }
                 chain.push(info);
             }
-            if datagrams && let Some(mut info) = info_of(version, facts, hints, true)? {
+            if datagrams && let Some(mut info) = info_of(version, attributes, hints, true)? {
                 let given = |bytes: Option<&[u8]>| {
                     bytes.filter(|_| of_pairs).map(UdAddr::from_bytes).transpose()
                 };

@@ -1,6 +1,6 @@
 //! Passive endpoints: listening for connections.
 use crate::cm::{DATA_MAX, pack, unpack_request};
-use crate::engine::hear_all;
+use crate::engine::process_all_events;
 use crate::info::VERBS;
 use crate::sys::{Channel, CmEvent, CmId, CmKind};
 use core::ffi::c_int;
@@ -47,7 +47,7 @@ struct PepState {
     /// The address; also that of the requests' infos.
     id: Option<CmId>,
     backlog: c_int,
-    announcer: Announcer,
+    conn_req_reporter: Announcer,
     local: Addr,
 }
 
@@ -57,7 +57,7 @@ impl VerbsPep {
         let mut state = PepState {
             id: None,
             backlog: BACKLOG,
-            announcer: Announcer::new(info),
+            conn_req_reporter: Announcer::new(info),
             local: local.clone(),
         };
         let channel = Channel::new()?;
@@ -90,10 +90,10 @@ impl PassiveEp for VerbsPep {
 
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
         let mut state = self.shared.state.lock();
-        state.announcer.check_silent()?;
+        state.conn_req_reporter.check_silent()?;
         let backlog = state.backlog;
         state.bind(&self.shared.channel)?.listen(backlog)?;
-        state.announcer.listen(eq, fid);
+        state.conn_req_reporter.listen(eq, fid);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl PassiveEp for VerbsPep {
     fn setname(&self, name: &[u8]) -> Result {
         let local = Addr::from_bytes(name)?;
         let mut state = self.shared.state.lock();
-        state.announcer.check_silent()?;
+        state.conn_req_reporter.check_silent()?;
         let before = (state.id.take(), state.local.clone());
         state.local = local;
         if let Err(error) = state.bind(&self.shared.channel) {
@@ -120,7 +120,7 @@ impl PassiveEp for VerbsPep {
 
     fn set_backlog(&self, backlog: c_int) -> Result {
         let mut state = self.shared.state.lock();
-        state.announcer.check_silent()?;
+        state.conn_req_reporter.check_silent()?;
         state.backlog = backlog;
         Ok(())
     }
@@ -132,7 +132,7 @@ impl PassiveEp for VerbsPep {
     fn close(&self) {
         let mut state = self.shared.state.lock();
         state.id = None;
-        state.announcer.close();
+        state.conn_req_reporter.close();
     }
 }
 
@@ -145,7 +145,7 @@ impl Progress for PepShared {
             return;
         }
         // What connections told before one of these came.
-        hear_all();
+        process_all_events();
         for event in events {
             if let Err(error) = state.announce(event) {
                 ofi_provider::log!(&VERBS, WARN, EP_CTRL, "dropping a connection request: {error}");
@@ -172,7 +172,7 @@ impl PepState {
         let data = unpack_request(local.as_ref(), &data);
         let device = id.device();
         let [from, to] = [&local, &peer].map(|end| end.as_ref().map(Addr::to_bytes));
-        self.announcer.announce(
+        self.conn_req_reporter.announce(
             VerbsCaller { id },
             [from.as_deref(), to.as_deref()],
             data,

@@ -190,11 +190,11 @@ impl VerbsDevice {
             |port| self.port(port).ok().and_then(|attr| usize::try_from(attr.gid_tbl_len).ok());
         let most = (1..=ports).filter_map(len).sum();
         let mut entries: Vec<raw::ibv_gid_entry> = Vec::with_capacity(most);
-        let (room, size) = (entries.as_mut_ptr(), size_of::<raw::ibv_gid_entry>());
+        let (buffer, size) = (entries.as_mut_ptr(), size_of::<raw::ibv_gid_entry>());
         // SAFETY: the context is open, and there is room for as many entries of this
         // size as it is told; the answer is how many it filled, or an error.
         unsafe {
-            let filled = query(self.0.as_ptr(), room, most, 0, size);
+            let filled = query(self.0.as_ptr(), buffer, most, 0, size);
             entries.set_len(usize::try_from(filled).unwrap_or(0).min(most));
         }
         let mut gids = Vec::new();
@@ -586,16 +586,16 @@ impl HwCq {
         check_code(unsafe { raw::ibv_req_notify_cq(self.cq.as_ptr(), 0) })
     }
 
-    /// Takes completions, as many as `room` has places for, of which there are at most
+    /// Takes completions, as many as `buffer` has places for, of which there are at most
     /// [`POLL_MAX`].
     #[inline]
-    pub(crate) fn poll<'a>(&self, room: &'a mut [WorkDone]) -> &'a [WorkDone] {
-        let most = room.len().min(POLL_MAX) as c_int;
-        let first = room.as_mut_ptr().cast::<raw::ibv_wc>();
+    pub(crate) fn poll<'a>(&self, buffer: &'a mut [WorkDone]) -> &'a [WorkDone] {
+        let most = buffer.len().min(POLL_MAX) as c_int;
+        let first = buffer.as_mut_ptr().cast::<raw::ibv_wc>();
         // SAFETY: the queue is open and writes at most as many entries as it is told, which
         // are what `WorkDone` is transparent for.
         let n = unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), most, first) };
-        room.get(..usize::try_from(n).unwrap_or(0)).unwrap_or_default()
+        buffer.get(..usize::try_from(n).unwrap_or(0)).unwrap_or_default()
     }
 }
 
@@ -755,7 +755,7 @@ impl WorkRequest {
     }
 
     /// Makes it a datagram to that peer.
-    pub(crate) fn goes(&mut self, way: &UdWay) {
+    pub(crate) fn goes(&mut self, way: &UdAddressHandle) {
         let (ah, remote_qpn) = (way.ah.as_ptr(), way.qpn);
         self.wr.wr.ud = raw::ud_t { ah, remote_qpn, remote_qkey: QKEY };
     }
@@ -936,7 +936,7 @@ impl UdQp {
     }
 
     /// The way to another queue pair.
-    pub(crate) fn way_to(&self, to: &UdAddr) -> Result<UdWay> {
+    pub(crate) fn address_handle_of(&self, to: &UdAddr) -> Result<UdAddressHandle> {
         // SAFETY: numbers only, so all zeros is a value.
         let mut attr: raw::ibv_ah_attr = unsafe { std::mem::zeroed() };
         attr.grh.dgid = raw::ibv_gid { raw: to.gid };
@@ -948,7 +948,7 @@ impl UdQp {
         attr.port_num = 1;
         // SAFETY: open; the attributes live for the call.
         let ah = object(unsafe { raw::ibv_create_ah(self.pd.0.as_ptr(), &raw mut attr) })?;
-        Ok(UdWay { ah, qpn: to.qpn, _pd: self.pd.clone() })
+        Ok(UdAddressHandle { ah, qpn: to.qpn, _pd: self.pd.clone() })
     }
 }
 
@@ -961,18 +961,18 @@ impl Drop for UdQp {
 
 /// The way to a peer's queue pair for datagrams (ibv_create_ah(3)).
 #[derive(Debug)]
-pub(crate) struct UdWay {
+pub(crate) struct UdAddressHandle {
     ah: NonNull<raw::ibv_ah>,
     qpn: u32,
     _pd: Arc<Pd>,
 }
 
 // SAFETY: libibverbs may be called from any thread.
-unsafe impl Send for UdWay {}
+unsafe impl Send for UdAddressHandle {}
 // SAFETY: as above.
-unsafe impl Sync for UdWay {}
+unsafe impl Sync for UdAddressHandle {}
 
-impl Drop for UdWay {
+impl Drop for UdAddressHandle {
     fn drop(&mut self) {
         // SAFETY: open, and requests that use it were copied when they were posted.
         unsafe { raw::ibv_destroy_ah(self.ah.as_ptr()) };

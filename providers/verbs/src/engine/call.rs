@@ -19,7 +19,7 @@ const CALLERS: usize = 16;
 const LOOK_IN: Duration = Duration::from_millis(100);
 
 /// A connection request that is to be sent, and the data that go along with it.
-pub(super) struct ConnectCall {
+pub(super) struct PendingConnReq {
     /// The endpoint's index.
     pub(super) at: u32,
     pub(super) id: Arc<CmId>,
@@ -38,8 +38,8 @@ impl VerbsEngine {
         for _ in 0..wanted {
             let engine = self.clone();
             let work = move || while engine.make_call() {};
-            let begun = self.settles && Worker::start("ofi-verbs-call", work).is_ok();
-            if !begun {
+            let started = self.settles && Worker::start("ofi-verbs-call", work).is_ok();
+            if !started {
                 while self.make_call() {}
             }
         }
@@ -49,7 +49,7 @@ impl VerbsEngine {
     /// returns false.
     fn make_call(&self) -> bool {
         let mut state = self.lock();
-        let Some(ConnectCall { at, id, data }) = state.calls.pop_front() else {
+        let Some(PendingConnReq { at, id, data }) = state.calls.pop_front() else {
             state.callers -= 1;
             return false;
         };
@@ -82,7 +82,7 @@ impl VerbsEngine {
             let _ = epoll.add(engine.channel.fd(), 0, Interest::READ);
             while is_left(&engine) {
                 let _ = rest(|| epoll.wait(Some(LOOK_IN), |_| ()));
-                engine.hear();
+                engine.process_events();
             }
         };
         if let Err(error) = Worker::start("ofi-verbs-bye", work) {

@@ -1,5 +1,5 @@
 //! Connections: made, accepted and ended, by calls of the application and by events.
-use super::call::ConnectCall;
+use super::call::PendingConnReq;
 use super::ep::{QpState, VerbsEndpoint};
 use super::{VerbsEngine, VerbsState};
 use crate::cm::{pack, pack_request, unpack};
@@ -79,7 +79,7 @@ impl VerbsState {
     }
 
     /// Takes in an event of a connection; returns the endpoint, if that ended its connection.
-    pub(super) fn hear(&mut self, event: CmEvent, engine: &VerbsEngine) -> Option<u32> {
+    pub(super) fn handle_event(&mut self, event: CmEvent, engine: &VerbsEngine) -> Option<u32> {
         let CmEvent { kind, token, status, data, .. } = event;
         let ep = self.eps.get_mut(token as u32)?;
         if let QpState::Leaving { answered } = &mut ep.conn {
@@ -96,14 +96,14 @@ impl VerbsState {
         match kind {
             CmKind::AddrResolved | CmKind::RouteResolved => match ep.go_on(kind) {
                 Ok(call) => {
-                    let of = |(id, data)| ConnectCall { at: token as u32, id, data };
+                    let of = |(id, data)| PendingConnReq { at: token as u32, id, data };
                     self.calls.extend(call.map(of));
                 }
                 Err(error) => ep.fail(error, status, Vec::new()),
             },
             CmKind::Established => {
                 ep.tune();
-                if engine.settles && ep.conn == QpState::Accepted && !ep.heard {
+                if engine.settles && ep.conn == QpState::Accepted && !ep.has_received {
                     ep.conn = QpState::Settling(Instant::now() + SETTLE);
                 } else {
                     ep.conn = QpState::Up;

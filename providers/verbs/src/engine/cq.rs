@@ -33,7 +33,7 @@ pub(super) struct DeviceQueue {
 
 /// The endpoints that take receives from shared contexts, by the numbers of their queue
 /// pairs.
-pub(super) type Sharers = HashMap<u32, u32, BuildHasherDefault<NumberHasher>>;
+pub(super) type SrxUsers = HashMap<u32, u32, BuildHasherDefault<NumberHasher>>;
 
 /// A hash of numbers that the device gives, so that no peer can choose them to collide.
 #[derive(Default)]
@@ -95,12 +95,12 @@ impl Progress for VerbsEngine {
 impl VerbsState {
     /// Reserves room for that many completions in a queue of the device; returns the index
     /// of the queue.
-    pub(super) fn reserve(&mut self, room: usize, engine: &VerbsEngine) -> Result<usize> {
-        let found = self.queues.iter().position(|queue| queue.free >= room);
+    pub(super) fn reserve(&mut self, slots: usize, engine: &VerbsEngine) -> Result<usize> {
+        let found = self.queues.iter().position(|queue| queue.free >= slots);
         let at = match found {
             Some(at) => at,
             None => {
-                let size = CQ_SIZE.min(engine.max_cqe).max(room);
+                let size = CQ_SIZE.min(engine.max_cqe).max(slots);
                 let cq = HwCq::new(engine.device, size, &engine.comp)?;
                 if engine.armed.load(Ordering::Relaxed) {
                     cq.arm()?;
@@ -109,7 +109,7 @@ impl VerbsState {
                 self.queues.len() - 1
             }
         };
-        self.queues[at].free -= room;
+        self.queues[at].free -= slots;
         Ok(at)
     }
 
@@ -118,13 +118,13 @@ impl VerbsState {
         if !self.waiting.is_empty() {
             self.ring_waiting();
         }
-        let Self { eps, queues, sharers, bunch, .. } = self;
+        let Self { eps, queues, srx_users, bunch, .. } = self;
         let (mut found, most) = (false, bunch.len());
         for queue in queues {
             for _ in 0..POLLS {
                 let came = queue.cq.poll(bunch);
                 for done in came {
-                    take(eps, sharers, done);
+                    take(eps, srx_users, done);
                 }
                 found |= !came.is_empty();
                 if came.len() < most {
@@ -149,13 +149,13 @@ impl VerbsState {
 
 /// Gives a completion to the endpoint whose request it completes.
 #[inline(always)]
-fn take(eps: &mut Slab<VerbsEndpoint>, sharers: &Sharers, done: &WorkDone) {
+fn take(eps: &mut Slab<VerbsEndpoint>, srx_users: &SrxUsers, done: &WorkDone) {
     let (at, number) = ((done.wr_id() >> 32) as u32, done.wr_id() as u32);
     let Some(ep) = eps.get_mut(at) else { return };
     if number & SEND != 0 {
         ep.sent_is_done(number & !SEND, done);
     } else if ep.srq.is_some() {
-        take_shared(eps, sharers, done);
+        take_shared(eps, srx_users, done);
     } else if ep.posted.first == number
         && let Some(posted) = ep.posted.pop()
     {
@@ -165,13 +165,13 @@ fn take(eps: &mut Slab<VerbsEndpoint>, sharers: &Sharers, done: &WorkDone) {
 
 /// Gives the completion of a shared context's receive to the endpoint that took the receive.
 #[inline(never)]
-fn take_shared(eps: &mut Slab<VerbsEndpoint>, sharers: &Sharers, done: &WorkDone) {
+fn take_shared(eps: &mut Slab<VerbsEndpoint>, srx_users: &SrxUsers, done: &WorkDone) {
     let (at, number) = ((done.wr_id() >> 32) as u32, done.wr_id() as u32);
     let Some(posted) = eps.get_mut(at).and_then(|context| context.shared.remove(number)) else {
         return;
     };
     // The endpoint that took the receive reports it.
-    let taker = sharers.get(&done.qp()).copied().unwrap_or(at);
+    let taker = srx_users.get(&done.qp()).copied().unwrap_or(at);
     if let Some(ep) = eps.get_mut(taker) {
         ep.received(&posted, done);
     }
@@ -182,7 +182,7 @@ impl VerbsEndpoint {
     /// does not report. Others before it may not be complete: on siw a message overtakes a
     /// read. For the application all complete in the order of their posting all the same.
     pub(super) fn sent_is_done(&mut self, number: u32, done: &WorkDone) {
-        if self.told == 0
+        if self.signalled_count == 0
             && number == self.sent.first
             && done.status() == status::IBV_WC_SUCCESS
             && let Some(sent) = self.sent.pop()
@@ -194,19 +194,19 @@ impl VerbsEndpoint {
             return;
         };
         sent.done = Some((done.status(), done.vendor_error()));
-        self.told += 1;
+        self.signalled_count += 1;
         while let Some(first) = self.sent.items.front() {
-            if first.done.is_none() && (first.signalled || self.told == 0) {
+            if first.done.is_none() && (first.signalled || self.signalled_count == 0) {
                 return;
             }
             let Some(sent) = self.sent.pop() else { return };
             match sent.done {
                 Some((status, vendor_error)) if status != status::IBV_WC_SUCCESS => {
-                    self.told -= 1;
+                    self.signalled_count -= 1;
                     self.send_failed(&sent, status, vendor_error);
                 }
                 done => {
-                    self.told -= usize::from(done.is_some());
+                    self.signalled_count -= usize::from(done.is_some());
                     self.send_succeeded(&sent);
                 }
             }
@@ -216,10 +216,10 @@ impl VerbsEndpoint {
     /// Completes a send that succeeded, for the application.
     #[inline]
     fn send_succeeded(&self, sent: &VerbsTransfer) {
-        if let Some(rare) = &sent.rare
-            && let (Some((to, place)), Some(scratch)) = (&rare.fetch, &self.scratch)
+        if let Some(extra) = &sent.extra
+            && let (Some((to, index)), Some(scratch)) = (&extra.fetch, &self.scratch)
         {
-            let value = scratch.words[*place].load(Ordering::Acquire);
+            let value = scratch.words[*index].load(Ordering::Acquire);
             to.copy_from(0, &value.to_ne_bytes());
         }
         if !sent.is_part() {
@@ -242,8 +242,8 @@ impl VerbsEndpoint {
     /// Completes a receive, for the application.
     #[inline]
     fn received(&mut self, posted: &PostedRecv, done: &WorkDone) {
-        if !self.heard && done.status() == status::IBV_WC_SUCCESS {
-            self.heard = true;
+        if !self.has_received && done.status() == status::IBV_WC_SUCCESS {
+            self.has_received = true;
             if matches!(self.conn, QpState::Settling(_)) {
                 self.conn = QpState::Up;
             }
@@ -351,19 +351,19 @@ mod tests {
                 signalled,
                 done: None,
                 report: false,
-                rare: None,
+                extra: None,
             });
         }
         let done = WorkDone::failed;
         ep.sent_is_done(2, &done(status::IBV_WC_SUCCESS));
-        assert_eq!((ep.sent.items.len(), ep.told), (4, 1));
+        assert_eq!((ep.sent.items.len(), ep.signalled_count), (4, 1));
         // The first completes the others as well, but for the last, which may not be complete.
         ep.sent_is_done(0, &done(status::IBV_WC_SUCCESS));
-        assert_eq!((ep.sent.items.len(), ep.told), (1, 0));
+        assert_eq!((ep.sent.items.len(), ep.signalled_count), (1, 0));
         // A completion that comes twice, or of no request, does no harm.
         ep.sent_is_done(2, &done(status::IBV_WC_SUCCESS));
         ep.sent_is_done(3, &done(status::IBV_WC_WR_FLUSH_ERR));
-        assert_eq!((ep.sent.items.len(), ep.told), (0, 0));
+        assert_eq!((ep.sent.items.len(), ep.signalled_count), (0, 0));
     }
 
     #[test]
@@ -385,8 +385,8 @@ mod tests {
             let entry = failure(Completion::of(Context::NULL, FI_SEND, 0), status, 9);
             assert_eq!((entry.error, entry.prov_errno), (error, status as c_int));
             // The words are libibverbs', which need not be there.
-            if let Some(said) = status_text(entry.prov_errno) {
-                assert_eq!(said.to_str(), Ok(text));
+            if let Some(found) = status_text(entry.prov_errno) {
+                assert_eq!(found.to_str(), Ok(text));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! An endpoint, as the engine keeps it.
 use super::request::{Fifo, PostedRecv, Scratch, VerbsTransfer};
-use crate::sys::{CmId, Qp, Srq, UdQp, UdWay, WorkRequest};
+use crate::sys::{CmId, Qp, Srq, UdAddressHandle, UdQp, WorkRequest};
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::UdAddr;
 use ofi_provider::api::Bindings;
@@ -83,13 +83,13 @@ pub(super) struct VerbsEndpoint {
     /// The receives under way.
     pub(super) posted: Fifo<PostedRecv>,
     /// Whether the peer has sent something.
-    pub(super) heard: bool,
+    pub(super) has_received: bool,
     /// The receives under way of a shared context, in any order.
     pub(super) shared: Slab<PostedRecv>,
     /// How many sends were posted since the last one whose success the device reports.
     pub(super) silent: usize,
     /// How many of `sent` the device has reported while others before them are not complete.
-    pub(super) told: usize,
+    pub(super) signalled_count: usize,
     /// Requests that are noted in `sent` and not posted: they are posted with the next one
     /// that has no FI_MORE.
     pub(super) work: Vec<WorkRequest>,
@@ -100,7 +100,7 @@ pub(super) struct VerbsEndpoint {
 /// A datagram endpoint's queue pair, and the ways to the peers it sent to.
 pub(super) struct Ud {
     // Dropped first: with the queue pair goes the protection domain.
-    pub(super) ways: HashMap<UdAddr, UdWay>,
+    pub(super) address_handles: HashMap<UdAddr, UdAddressHandle>,
     pub(super) pair: UdQp,
 }
 
@@ -120,10 +120,10 @@ impl VerbsEndpoint {
             inline: 0,
             sent: Fifo::default(),
             posted: Fifo::default(),
-            heard: false,
+            has_received: false,
             shared: Slab::default(),
             silent: 0,
-            told: 0,
+            signalled_count: 0,
             work: Vec::new(),
             scratch: None,
         }

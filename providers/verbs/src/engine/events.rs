@@ -22,9 +22,9 @@ pub(crate) struct Connections(pub(crate) Arc<VerbsEngine>);
 impl Progress for Connections {
     fn progress(&self) {
         while let Some(event) = self.0.device.next_event() {
-            device_told(self.0.device, event);
+            handle_device_event(self.0.device, event);
         }
-        self.0.hear();
+        self.0.process_events();
     }
 
     fn wait_fd(&self) -> RawFd {
@@ -43,13 +43,13 @@ impl Progress for Connections {
 
 /// Takes in the events of all connections of this process: those that came before a request
 /// to a listener are taken in before it.
-pub(crate) fn hear_all() {
+pub(crate) fn process_all_events() {
     let engines: Vec<_> = engines().iter().filter_map(Weak::upgrade).collect();
-    engines.iter().for_each(VerbsEngine::hear);
+    engines.iter().for_each(VerbsEngine::process_events);
 }
 
 /// Takes in an event of a device, for all engines that have the device open.
-fn device_told(device: VerbsDevice, event: DeviceEvent) {
+fn handle_device_event(device: VerbsDevice, event: DeviceEvent) {
     let name = device.name().to_string_lossy();
     let say = |what: &str| ofi_provider::log!(&VERBS, WARN, EP_CTRL, "{name}: {what}");
     match event {
@@ -64,17 +64,17 @@ fn device_told(device: VerbsDevice, event: DeviceEvent) {
     }
     let engines: Vec<_> = engines().iter().filter_map(Weak::upgrade).collect();
     for engine in engines.iter().filter(|engine| engine.device == device) {
-        engine.lock().device_told(event);
+        engine.lock().handle_device_event(event);
     }
 }
 
 impl VerbsEngine {
     /// Takes in the events of the domain's connections.
-    pub(super) fn hear(self: &Arc<Self>) {
+    pub(super) fn process_events(self: &Arc<Self>) {
         let mut ended = Vec::new();
         let mut state = self.lock();
         while let Some(event) = self.channel.next() {
-            ended.extend(state.hear(event, self));
+            ended.extend(state.handle_event(event, self));
         }
         let calls = !state.calls.is_empty();
         drop(state);
@@ -92,7 +92,7 @@ impl VerbsEngine {
 
 impl VerbsState {
     /// Takes in an event of the device.
-    fn device_told(&mut self, event: DeviceEvent) {
+    fn handle_device_event(&mut self, event: DeviceEvent) {
         match event {
             DeviceEvent::FirstMessage(pair) => {
                 let of = |ep: &VerbsEndpoint| ep.qp().is_ok_and(|qp| qp.number() == pair);

@@ -23,16 +23,16 @@ mod segments;
 mod tx;
 
 pub(crate) use ep::VerbsEpLimits;
-pub(crate) use events::{Connections, hear_all};
+pub(crate) use events::{Connections, process_all_events};
 pub(crate) use request::WorkSpec;
 
 use crate::config::config;
 use crate::device::{has_atomics, mtu};
 use crate::memory::VerbsMemory;
 use crate::sys::{Channel, CompChannel, Pd, VerbsDevice, WorkDone, bunch};
-use call::ConnectCall;
+use call::PendingConnReq;
 use core::ffi::c_int;
-use cq::{DeviceQueue, Sharers};
+use cq::{DeviceQueue, SrxUsers};
 use ep::VerbsEndpoint;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::Result;
@@ -86,11 +86,11 @@ pub(crate) struct VerbsState {
     queues: Vec<DeviceQueue>,
     /// The endpoints that take receives from a shared context, by the numbers of their
     /// queue pairs.
-    sharers: Sharers,
+    srx_users: SrxUsers,
     /// Endpoints that hold requests back until the next one (FI_MORE).
     waiting: Vec<u32>,
     /// Connection requests that are to be sent: the way to the peer is known.
-    calls: VecDeque<ConnectCall>,
+    calls: VecDeque<PendingConnReq>,
     /// How many threads send connection requests.
     callers: usize,
     /// Room for the completions that are taken from a queue of the device at once.
@@ -119,7 +119,7 @@ impl VerbsEngine {
             state: Lock::new(VerbsState {
                 eps: Slab::default(),
                 queues: Vec::new(),
-                sharers: Sharers::default(),
+                srx_users: SrxUsers::default(),
                 waiting: Vec::new(),
                 calls: VecDeque::new(),
                 callers: 0,

@@ -44,12 +44,12 @@ impl VerbsEngine {
         let limits = state.eps[at].limits;
         // Every receive of a shared context may be taken by one endpoint.
         let recvs = srx.map_or(limits.rx_size, |srx| state.eps[srx].limits.rx_size);
-        let room = limits.tx_size + recvs;
-        let queue = state.reserve(room, self)?;
+        let slots = limits.tx_size + recvs;
+        let queue = state.reserve(slots, self)?;
         let made = state.make_pair(at, queue, srx, &self.pd);
         let scratch = made.and_then(|number| {
             if let (Some(_), Some(number)) = (srx, number) {
-                state.sharers.insert(number, at);
+                state.srx_users.insert(number, at);
             }
             if limits.atomics { Scratch::new(&self.pd, limits.tx_size).map(Some) } else { Ok(None) }
         });
@@ -60,7 +60,7 @@ impl VerbsEngine {
                 Ok(())
             }
             Err(error) => {
-                state.queues[queue].free += room;
+                state.queues[queue].free += slots;
                 Err(error)
             }
         }
@@ -100,7 +100,7 @@ impl VerbsState {
             let pair = UdQp::new(pd, &spec, config().gid_idx as u8)?;
             let ep = &mut self.eps[at];
             (ep.inline, ep.conn) = (pair.inline as usize, QpState::Up);
-            ep.ud = Some(Ud { ways: HashMap::new(), pair });
+            ep.ud = Some(Ud { address_handles: HashMap::new(), pair });
             return Ok(None);
         }
         let mut id = self.eps[at].id.take().ok_or(Error::OPBADSTATE)?;
@@ -129,7 +129,7 @@ impl VerbsState {
     pub(super) fn remove(&mut self, at: u32) {
         let Some(mut ep) = self.eps.remove(at) else { return };
         if let Some(number) = ep.qp().ok().map(|qp| qp.number()) {
-            self.sharers.remove(&number);
+            self.srx_users.remove(&number);
         }
         let id = ep.id.take();
         if ep.is_made()

@@ -21,7 +21,7 @@ pub(super) const SEND: u32 = 1 << 31;
 
 /// Regions of the registration cache that a posted operation uses, where the application
 /// gave no descriptor.
-pub(super) type Kept = Option<Box<[Cached<OfDevice>]>>;
+pub(super) type UsedRegions = Option<Box<[Cached<OfDevice>]>>;
 
 /// A send, read, write or atomic operation, as the engine takes it.
 pub(crate) struct WorkSpec<'a> {
@@ -53,7 +53,7 @@ pub(super) struct VerbsTransfer {
     /// The operation's success gets an entry in the completion queue.
     pub(super) report: bool,
     /// What only few operations need.
-    pub(super) rare: Option<Box<Rare>>,
+    pub(super) extra: Option<Box<ExtraRequestState>>,
 }
 
 impl VerbsTransfer {
@@ -64,8 +64,8 @@ impl VerbsTransfer {
 }
 
 /// What few of the operations under way have.
-pub(super) struct Rare {
-    pub(super) _kept: Kept,
+pub(super) struct ExtraRequestState {
+    pub(super) _regions: UsedRegions,
     /// Where an atomic operation's former value goes, and the place in the scratch memory
     /// where the device puts it.
     pub(super) fetch: Option<(RecvBuf, usize)>,
@@ -76,7 +76,7 @@ pub(super) struct PostedRecv {
     pub(super) context: Context,
     pub(super) flags: u64,
     pub(super) buf: usize,
-    pub(super) _kept: Kept,
+    pub(super) _regions: UsedRegions,
 }
 
 /// Operations in the order of their posting, by numbers that wrap around below [`SEND`].
@@ -130,8 +130,8 @@ impl Scratch {
     }
 
     /// The place of that index, as a request names it.
-    pub(super) fn sge(&self, place: usize) -> Sge {
-        let addr = (&raw const self.words[place]) as u64;
+    pub(super) fn sge(&self, index: usize) -> Sge {
+        let addr = (&raw const self.words[index]) as u64;
         Sge { addr, length: size_of::<u64>() as u32, lkey: self.region.lkey() }
     }
 }

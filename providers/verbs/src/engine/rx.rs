@@ -29,7 +29,7 @@ impl VerbsEndpoint {
             return Err(Error::NOTCONN);
         }
         let mut sges = [Sge { addr: 0, length: 0, lkey: 0 }; IOV_LIMIT];
-        let (mut count, kept) =
+        let (mut count, regions) =
             engine.segments(op.buf.local(), &mut sges, false, VerbsMemory::WRITABLE)?;
         if count > self.limits.rx_iov {
             return Err(Error::INVAL);
@@ -39,7 +39,7 @@ impl VerbsEndpoint {
             count = 1;
         }
         let (context, flags) = (op.context, op.flags);
-        let item = PostedRecv { context, flags, buf: op.buf.address(), _kept: kept };
+        let item = PostedRecv { context, flags, buf: op.buf.address(), _regions: regions };
         let number = match &self.srq {
             Some(_) => self.shared.insert(item),
             None => {

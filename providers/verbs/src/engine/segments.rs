@@ -1,6 +1,6 @@
 //! The memory of a request, in segments as the device takes them.
 use super::VerbsEngine;
-use super::request::Kept;
+use super::request::UsedRegions;
 use crate::sys::Sge;
 use ofi_provider::buf::{IOV_LIMIT, Local, LocalSegment};
 use ofi_provider::error::{Error, Result};
@@ -16,7 +16,7 @@ impl VerbsEngine {
         sges: &mut [Sge; IOV_LIMIT],
         inline: bool,
         right: u32,
-    ) -> Result<(usize, Kept)> {
+    ) -> Result<(usize, UsedRegions)> {
         if let Some(LocalSegment { addr, len, desc }) = segments.only()
             && len > 0
             && (inline || desc != 0)
@@ -35,14 +35,14 @@ impl VerbsEngine {
         sges: &mut [Sge; IOV_LIMIT],
         inline: bool,
         right: u32,
-    ) -> Result<(usize, Kept)> {
-        let (mut count, mut kept) = (0, Vec::new());
+    ) -> Result<(usize, UsedRegions)> {
+        let (mut count, mut regions) = (0, Vec::new());
         for segment in segments.filter(|segment| segment.len > 0) {
             let lkey = match segment.desc {
                 _ if inline => 0,
                 0 => {
                     let (lkey, region) = self.memory.get(segment.addr, segment.len, right)?;
-                    kept.extend(region);
+                    regions.extend(region);
                     lkey
                 }
                 desc => desc as u32,
@@ -51,6 +51,6 @@ impl VerbsEngine {
             *sge = Sge { addr: segment.addr as u64, length: segment.len as u32, lkey };
             count += 1;
         }
-        Ok((count, (!kept.is_empty()).then(|| kept.into_boxed_slice())))
+        Ok((count, (!regions.is_empty()).then(|| regions.into_boxed_slice())))
     }
 }

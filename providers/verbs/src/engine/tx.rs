@@ -1,10 +1,10 @@
 //! Sends, reads, writes and atomic operations, from the call to the device.
 use super::VerbsEngine;
 use super::ep::{QpState, Ud, VerbsEndpoint};
-use super::request::{Rare, SEND, VerbsTransfer, WorkSpec, post_error};
+use super::request::{ExtraRequestState, SEND, VerbsTransfer, WorkSpec, post_error};
 use crate::info::VERBS;
 use crate::memory::VerbsMemory;
-use crate::sys::{How, Sge, UdWay, Verb, WorkDone, WorkRequest};
+use crate::sys::{How, Sge, UdAddressHandle, Verb, WorkDone, WorkRequest};
 use ofi_provider::abi::{
     FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
 };
@@ -17,7 +17,7 @@ use std::collections::hash_map::Entry;
 use std::time::Instant;
 
 /// The most requests that are posted together (FI_MORE).
-const TOGETHER: usize = 16;
+const MAX_BATCH: usize = 16;
 
 impl VerbsEngine {
     /// Posts a send, read, write or atomic operation; -FI_EAGAIN when there is no room even
@@ -25,11 +25,11 @@ impl VerbsEngine {
     #[inline]
     pub(crate) fn send(&self, at: u32, request: WorkSpec<'_>) -> Result {
         let mut state = self.lock();
-        if !state.eps[at].has_room()? {
+        if !state.eps[at].has_tx_space()? {
             drop(state);
             self.progress();
             state = self.lock();
-            if !state.eps[at].has_room()? {
+            if !state.eps[at].has_tx_space()? {
                 return Err(Error::AGAIN);
             }
         }
@@ -62,7 +62,7 @@ impl VerbsEngine {
 impl VerbsEndpoint {
     /// Whether the endpoint would take another send; an error if it has no connection.
     #[inline]
-    fn has_room(&mut self) -> Result<bool> {
+    fn has_tx_space(&mut self) -> Result<bool> {
         if !self.is_made() {
             return Err(Error::NOTCONN);
         }
@@ -72,12 +72,12 @@ impl VerbsEndpoint {
             }
             self.conn = QpState::Up;
         }
-        Ok(self.has_queue_room())
+        Ok(self.has_queue_space())
     }
 
     /// Whether the queues of the endpoint and of the application have room for another send.
     #[inline]
-    fn has_queue_room(&self) -> bool {
+    fn has_queue_space(&self) -> bool {
         self.bindings.ledger.tx.has_room(true) && self.sent.items.len() < self.limits.tx_size
     }
 
@@ -100,7 +100,7 @@ impl VerbsEndpoint {
                 0 => inline || desc != 0,
                 _ => inline && len <= self.limits.inject,
             };
-        if !is_plain || !self.has_queue_room() {
+        if !is_plain || !self.has_queue_space() {
             return Ok(false);
         }
         let report = flags & FI_COMPLETION != 0;
@@ -118,7 +118,7 @@ impl VerbsEndpoint {
             signalled,
             done: None,
             report,
-            rare: None,
+            extra: None,
         });
         Ok(true)
     }
@@ -150,19 +150,19 @@ impl VerbsEndpoint {
         let mut work = WorkRequest::default();
         let sges = &mut work.sges;
         let inline = !read && !atomic && len <= self.inline;
-        let (mut count, mut kept) = (0, None);
+        let (mut count, mut regions) = (0, None);
         let mut fetch = fetch.map(|to| (to, 0));
         if atomic {
             let scratch = self.scratch.as_ref().ok_or(Error::OPNOTSUPP)?;
-            let place = self.sent.next() as usize % scratch.words.len();
-            sges[0] = scratch.sge(place);
+            let index = self.sent.next() as usize % scratch.words.len();
+            sges[0] = scratch.sge(index);
             count = 1;
             if let Some(fetch) = &mut fetch {
-                fetch.1 = place;
+                fetch.1 = index;
             }
         } else {
             let right = if read { VerbsMemory::WRITABLE } else { 0 };
-            (count, kept) = engine
+            (count, regions) = engine
                 .segments(segments, sges, inline, right)
                 .map(|found| (count + found.0, found.1))?;
             if count > self.limits.tx_iov {
@@ -190,9 +190,9 @@ impl VerbsEndpoint {
         }
         let report = flags & FI_COMPLETION != 0;
         let counted = self.bindings.ledger.tx.counts(kind);
-        let rare =
-            (kept.is_some() || fetch.is_some()).then(|| Box::new(Rare { _kept: kept, fetch }));
-        let signalled = self.is_signalled(report || counted || rare.is_some());
+        let extra = (regions.is_some() || fetch.is_some())
+            .then(|| Box::new(ExtraRequestState { _regions: regions, fetch }));
+        let signalled = self.is_signalled(report || counted || extra.is_some());
         let how = How {
             data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(data as u32),
             inline,
@@ -205,10 +205,10 @@ impl VerbsEndpoint {
         }
         work.is(wr_id, verb, count - first, how);
         if self.limits.datagrams {
-            work.goes(self.way_to(dest)?);
+            work.goes(self.address_handle_of(dest)?);
         }
         // A message that is to be copied now (FI_INJECT) cannot wait for more.
-        let more = flags & (FI_MORE | FI_INJECT) == FI_MORE && self.work.len() + 1 < TOGETHER;
+        let more = flags & (FI_MORE | FI_INJECT) == FI_MORE && self.work.len() + 1 < MAX_BATCH;
         if more || !self.work.is_empty() {
             self.work.push(work);
         } else {
@@ -221,7 +221,7 @@ impl VerbsEndpoint {
             signalled,
             done: None,
             report,
-            rare,
+            extra,
         });
         if !more && !self.work.is_empty() {
             self.ring();
@@ -230,14 +230,14 @@ impl VerbsEndpoint {
     }
 
     /// The way from a datagram endpoint to a peer.
-    fn way_to(&mut self, dest: fi_addr_t) -> Result<&UdWay> {
+    fn address_handle_of(&mut self, dest: fi_addr_t) -> Result<&UdAddressHandle> {
         let Addr::Ud(to) = self.bindings.av.as_ref().ok_or(Error::NOAV)?.get(dest)? else {
             return Err(Error::INVAL);
         };
-        let Ud { ways, pair } = self.ud.as_mut().ok_or(Error::OPBADSTATE)?;
-        match ways.entry(to) {
+        let Ud { address_handles, pair } = self.ud.as_mut().ok_or(Error::OPBADSTATE)?;
+        match address_handles.entry(to) {
             Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(new) => Ok(new.insert(pair.way_to(&to)?)),
+            Entry::Vacant(new) => Ok(new.insert(pair.address_handle_of(&to)?)),
         }
     }
 
@@ -291,7 +291,7 @@ impl VerbsEndpoint {
             signalled: false,
             done: None,
             report: false,
-            rare: None,
+            extra: None,
         });
         Ok(())
     }

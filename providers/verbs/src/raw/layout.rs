@@ -1,13 +1,13 @@
 //! The structures and constants here against the headers of rdma-core, where these are installed.
-use super::types::{constant_facts, layout_facts};
+use super::types::{constant_assertions, layout_assertions};
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 /// What the C compiler says of these assertions after the headers.
-fn compile(facts: &[String]) -> std::io::Result<Output> {
+fn compile(assertions: &[String]) -> std::io::Result<Output> {
     let mut text = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n".to_owned();
-    for fact in facts {
-        text += &format!("_Static_assert({fact}, \"not so: {fact}\");\n");
+    for assertion in assertions {
+        text += &format!("_Static_assert({assertion}, \"not so: {assertion}\");\n");
     }
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let mut compiler = Command::new(compiler)
@@ -21,8 +21,8 @@ fn compile(facts: &[String]) -> std::io::Result<Output> {
 }
 
 /// Which of these facts are none.
-fn wrong(facts: &[String]) -> Vec<String> {
-    let output = compile(facts).unwrap();
+fn find_wrong(assertions: &[String]) -> Vec<String> {
+    let output = compile(assertions).unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let found: Vec<String> = text.lines().filter(|l| l.contains("error")).map(Into::into).collect();
     assert_eq!(output.status.success(), found.is_empty(), "{text}");
@@ -35,9 +35,9 @@ fn structures_and_constants_are_those_of_the_headers() {
         ofi_provider::testing::skip("no C compiler, or no libibverbs-dev and librdmacm-dev");
         return;
     }
-    let facts = [layout_facts(), constant_facts()].concat();
-    assert!(facts.len() > 400, "{} facts", facts.len());
-    let found = wrong(&facts);
+    let assertions = [layout_assertions(), constant_assertions()].concat();
+    assert!(assertions.len() > 400, "{} assertions", assertions.len());
+    let found = find_wrong(&assertions);
     assert!(found.is_empty(), "{}", found.join("\n"));
     // A field that moves, one of another size and a constant of another value are noticed.
     for (right, other) in [
@@ -45,8 +45,8 @@ fn structures_and_constants_are_those_of_the_headers() {
         ("sizeof(((struct ibv_wc *)0)->sl) == 1", "sizeof(((struct ibv_wc *)0)->sl) == 2"),
         ("IBV_QPS_ERR == 6", "IBV_QPS_ERR == 5"),
     ] {
-        assert!(facts.iter().any(|fact| fact == right), "{right} is a fact");
-        assert_eq!(wrong(&[right.into(), other.into()]).len(), 1, "{other}");
+        assert!(assertions.iter().any(|assertion| assertion == right), "{right} is an assertion");
+        assert_eq!(find_wrong(&[right.into(), other.into()]).len(), 1, "{other}");
     }
 }
 

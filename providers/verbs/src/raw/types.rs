@@ -25,26 +25,26 @@ macro_rules! layouts {
 
         /// The size of every structure, and the size and place of every field, as C can check them.
         #[cfg(test)]
-        pub(super) fn layout_facts() -> Vec<String> {
-            let mut facts = Vec::new();
+        pub(super) fn layout_assertions() -> Vec<String> {
+            let mut assertions = Vec::new();
             $(
                 let c = [$($c,)? concat!(stringify!($kind), " ", stringify!($name))][0];
                 let size = size_of::<$name>();
                 let is = if stringify!($extent) == "whole" { "==" } else { ">=" };
-                facts.push(format!("sizeof({c}) {is} {size}"));
+                assertions.push(format!("sizeof({c}) {is} {size}"));
                 $(
                     let field = [$($path,)? stringify!($field)][0];
-                    let place = core::mem::offset_of!($name, $field);
+                    let offset = core::mem::offset_of!($name, $field);
                     if !field.starts_with('_') {
-                        facts.push(match stringify!($extent) {
-                            "end" => format!("sizeof({c}) - offsetof({c}, {field}) == {}", size - place),
-                            _ => format!("offsetof({c}, {field}) == {place}"),
+                        assertions.push(match stringify!($extent) {
+                            "end" => format!("sizeof({c}) - offsetof({c}, {field}) == {}", size - offset),
+                            _ => format!("offsetof({c}, {field}) == {offset}"),
                         });
-                        facts.push(format!("sizeof((({c} *)0)->{field}) == {}", size_of::<$ty>()));
+                        assertions.push(format!("sizeof((({c} *)0)->{field}) == {}", size_of::<$ty>()));
                     }
                 )*
             )*
-            facts
+            assertions
         }
     };
 }
@@ -56,7 +56,7 @@ macro_rules! constants {
 
         /// The value of every constant, as C can check it.
         #[cfg(test)]
-        pub(super) fn constant_facts() -> Vec<String> {
+        pub(super) fn constant_assertions() -> Vec<String> {
             vec![$($(format!("{} == {}", stringify!($constant), $value),)*)*]
         }
     };
