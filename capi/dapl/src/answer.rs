@@ -14,8 +14,8 @@ pub(crate) fn error<T>(kind: u32, subtype: u32) -> DatResult<T> {
 }
 
 /// The parameter in this place, counted from 1, is not valid.
-pub(crate) fn bad_argument<T>(place: u32) -> DatResult<T> {
-    error(INVALID_PARAMETER, ARG_1 + place - 1)
+pub(crate) fn bad_argument<T>(argument: u32) -> DatResult<T> {
+    error(INVALID_PARAMETER, ARG_1 + argument - 1)
 }
 
 /// A call is not for an endpoint in this state.

@@ -377,17 +377,17 @@ impl Drop for OwnedFid {
 pub(crate) struct FabricDomain {
     eq: OwnedFid,
     domain: OwnedFid,
-    bell: Option<FabricBell>,
+    domain_wait_set: Option<DomainWaitSet>,
     fabric: OwnedFid,
 }
 
 /// What one blocks on for all queues of a domain: a wait set, and its descriptor.
-struct FabricBell {
+struct DomainWaitSet {
     set: OwnedFid,
     descriptor: c_int,
 }
 
-impl FabricBell {
+impl DomainWaitSet {
     /// One of this fabric's; none if its provider has no such thing.
     fn open(fabric: *mut fid_fabric) -> Option<Self> {
         let wait_obj = c_enum::from_raw(fi_wait_obj::FI_WAIT_FD as u32);
@@ -396,15 +396,15 @@ impl FabricBell {
         code(call!(-FI_ENOSYS, fabric, ops, wait_open, &mut attr, &mut set)).ok()?;
         let set = OwnedFid(set.cast());
         let mut descriptor: c_int = -1;
-        let room = (&raw mut descriptor).cast();
-        code(call!(-FI_ENOSYS, set.0, ops, control, FI_GETWAIT, room)).ok()?;
+        let buffer = (&raw mut descriptor).cast();
+        code(call!(-FI_ENOSYS, set.0, ops, control, FI_GETWAIT, buffer)).ok()?;
         (descriptor >= 0).then_some(Self { set, descriptor })
     }
 
     /// What the attributes of a queue say of it.
     fn of_queue(this: Option<&Self>) -> (c_enum<fi_wait_obj>, *mut fid_wait) {
         let (kind, set) = match this {
-            Some(bell) => (fi_wait_obj::FI_WAIT_SET, bell.set.0.cast()),
+            Some(domain_wait_set) => (fi_wait_obj::FI_WAIT_SET, domain_wait_set.set.0.cast()),
             None => (fi_wait_obj::FI_WAIT_NONE, null_mut()),
         };
         (c_enum::from_raw(kind as u32), set)
@@ -412,16 +412,16 @@ impl FabricBell {
 }
 
 /// Where a thread sleeps until something moves in a domain, or another thread has news for it.
-pub(crate) struct FabricSleep {
+pub(crate) struct DomainWaiter {
     own: OwnedFd,
     domain: Arc<FabricDomain>,
     descriptor: c_int,
 }
 
-impl FabricSleep {
+impl DomainWaiter {
     /// One for this domain; none if there is nothing to block on, or no descriptor.
     pub(crate) fn open(domain: &Arc<FabricDomain>) -> Option<Self> {
-        let descriptor = domain.bell.as_ref()?.descriptor;
+        let descriptor = domain.domain_wait_set.as_ref()?.descriptor;
         // SAFETY: a number and flags.
         let own = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if own < 0 {
@@ -439,9 +439,9 @@ impl FabricSleep {
 
     /// Whether one may sleep: nothing is there to be read.
     pub(crate) fn is_allowed(&self) -> bool {
-        let Some(bell) = &self.domain.bell else { return false };
+        let Some(domain_wait_set) = &self.domain.domain_wait_set else { return false };
         let fabric: *mut fid_fabric = self.domain.fabric.0.cast();
-        let mut one = bell.set.0;
+        let mut one = domain_wait_set.set.0;
         call!(-FI_ENOSYS, fabric, ops, trywait, &mut one, 1) == 0
     }
 
@@ -456,9 +456,9 @@ impl FabricSleep {
         // SAFETY: two entries, and descriptors that stay open as long as this.
         unsafe { libc::ppoll(both.as_mut_ptr(), 2, &most, null()) };
         if both[1].revents != 0 {
-            let mut news = 0u64;
+            let mut value = 0u64;
             // SAFETY: room for a number.
-            unsafe { libc::read(self.number(), (&raw mut news).cast(), size_of::<u64>()) };
+            unsafe { libc::read(self.number(), (&raw mut value).cast(), size_of::<u64>()) };
         }
     }
 }
@@ -492,17 +492,18 @@ impl FabricDomain {
         code(call!(-FI_ENOSYS, fabric, ops, domain, info.0, &mut domain, null_mut()))?;
         let domain = OwnedFid(domain.cast());
         let mut eq: *mut fid_eq = null_mut();
-        let mut open = |bell: Option<&FabricBell>| {
-            let (wait_obj, wait_set) = FabricBell::of_queue(bell);
+        let mut open = |domain_wait_set: Option<&DomainWaitSet>| {
+            let (wait_obj, wait_set) = DomainWaitSet::of_queue(domain_wait_set);
             let mut attr =
                 fi_eq_attr { size: 1024, flags: 0, wait_obj, signaling_vector: 0, wait_set };
             code(call!(-FI_ENOSYS, fabric, ops, eq_open, &mut attr, &mut eq, null_mut()))
         };
-        let bell = FabricBell::open(fabric).filter(|bell| open(Some(bell)).is_ok());
-        if bell.is_none() {
+        let domain_wait_set = DomainWaitSet::open(fabric)
+            .filter(|domain_wait_set| open(Some(domain_wait_set)).is_ok());
+        if domain_wait_set.is_none() {
             open(None)?;
         }
-        Ok(Arc::new(Self { eq: OwnedFid(eq.cast()), domain, bell, fabric: fabric_fid }))
+        Ok(Arc::new(Self { eq: OwnedFid(eq.cast()), domain, domain_wait_set, fabric: fabric_fid }))
     }
 
     fn domain(&self) -> *mut fid_domain {
@@ -512,19 +513,21 @@ impl FabricDomain {
     /// The next event.
     pub(crate) fn event(&self) -> Option<FabricEvent> {
         #[repr(C, align(8))]
-        struct Room(fi_eq_cm_entry, [u8; EVENT_BYTES]);
+        struct EventBuffer(fi_eq_cm_entry, [u8; EVENT_BYTES]);
         let eq: *mut fid_eq = self.eq.0.cast();
-        let mut room =
-            Room(fi_eq_cm_entry { fid: null_mut(), info: null_mut(), data: [] }, [0; EVENT_BYTES]);
+        let mut buffer = EventBuffer(
+            fi_eq_cm_entry { fid: null_mut(), info: null_mut(), data: [] },
+            [0; EVENT_BYTES],
+        );
         let mut what = 0;
-        let length = size_of::<Room>();
+        let length = size_of::<EventBuffer>();
         let answer = call!(
             -(FI_EAGAIN as isize),
             eq,
             ops,
             read,
             &mut what,
-            (&raw mut room).cast(),
+            (&raw mut buffer).cast(),
             length,
             0
         );
@@ -532,11 +535,11 @@ impl FabricDomain {
             return self.failure();
         }
         let data = usize::try_from(answer).ok()?.checked_sub(size_of::<fi_eq_cm_entry>())?;
-        let data = room.1[..data.min(EVENT_BYTES)].to_vec();
+        let data = buffer.1[..data.min(EVENT_BYTES)].to_vec();
         // SAFETY: events of connections are of open objects of ours.
-        let of = number(unsafe { (*room.0.fid).context });
+        let of = number(unsafe { (*buffer.0.fid).context });
         match what as c_int {
-            FI_CONNREQ => Some(FabricEvent::Request(of, FabricInfo(room.0.info), data)),
+            FI_CONNREQ => Some(FabricEvent::Request(of, FabricInfo(buffer.0.info), data)),
             FI_CONNECTED => Some(FabricEvent::Connected(of, data)),
             FI_SHUTDOWN => Some(FabricEvent::Shutdown(of)),
             _ => None,
@@ -545,15 +548,15 @@ impl FabricDomain {
 
     fn failure(&self) -> Option<FabricEvent> {
         let eq: *mut fid_eq = self.eq.0.cast();
-        let mut room = [0u8; EVENT_BYTES];
+        let mut buffer = [0u8; EVENT_BYTES];
         let mut entry = fi_eq_err_entry {
             fid: null_mut(),
             context: null_mut(),
             data: 0,
             err: 0,
             prov_errno: 0,
-            err_data: room.as_mut_ptr().cast(),
-            err_data_size: room.len(),
+            err_data: buffer.as_mut_ptr().cast(),
+            err_data_size: buffer.len(),
         };
         let answer = call!(0, eq, ops, readerr, &mut entry, 0);
         if answer <= 0 || entry.fid.is_null() {
@@ -592,8 +595,8 @@ impl FabricQueue {
     pub(crate) fn open(domain: &Arc<FabricDomain>, size: usize) -> Result<Self, Code> {
         let mut cq: *mut fid_cq = null_mut();
         let of = domain.domain();
-        let mut open = |bell: Option<&FabricBell>| {
-            let (wait_obj, wait_set) = FabricBell::of_queue(bell);
+        let mut open = |domain_wait_set: Option<&DomainWaitSet>| {
+            let (wait_obj, wait_set) = DomainWaitSet::of_queue(domain_wait_set);
             let mut attr = fi_cq_attr {
                 size,
                 flags: 0,
@@ -606,7 +609,7 @@ impl FabricQueue {
             };
             code(call!(-FI_ENOSYS, of, ops, cq_open, &mut attr, &mut cq, null_mut()))
         };
-        open(domain.bell.as_ref()).or_else(|_| open(None))?;
+        open(domain.domain_wait_set.as_ref()).or_else(|_| open(None))?;
         Ok(Self { cq: OwnedFid(cq.cast()), _domain: Arc::clone(domain) })
     }
 

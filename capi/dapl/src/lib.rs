@@ -1,7 +1,7 @@
 //! `libdaplofi.so.2`: a uDAPL 2.0 provider, which the DAT library (`libdat2.so.2`) loads through a
 //! line of `dat.conf`, on the public calls of `libfabric.so.1` (fi_dapl(7)).
 //!
-//! [`table`] is what `libdat2` calls, [`world`] what is behind it, [`fabric`] what that calls of
+//! [`table`] is what `libdat2` calls, [`state`] what is behind it, [`fabric`] what that calls of
 //! libfabric, [`layout`] the types of DAT's headers. Only `table` and `fabric` touch memory that is
 //! not Rust's.
 #![cfg_attr(not(test), deny(unsafe_code))]
@@ -11,6 +11,6 @@ mod fabric;
 mod handles;
 mod layout;
 mod posted;
+mod state;
 #[allow(unsafe_code)]
 mod table;
-mod world;

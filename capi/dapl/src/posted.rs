@@ -155,11 +155,11 @@ mod tests {
     #[test]
     fn a_queue_that_is_ready_never_grows() {
         let mut ops = PostedOps::ready(8).unwrap();
-        let room = (ops.ops.capacity(), ops.free.capacity());
+        let capacity = (ops.ops.capacity(), ops.free.capacity());
         for round in 0..100 {
             let number = ops.add(op(round)).unwrap();
             ops.take(number).unwrap();
         }
-        assert_eq!((ops.ops.capacity(), ops.free.capacity()), room);
+        assert_eq!((ops.ops.capacity(), ops.free.capacity()), capacity);
     }
 }

@@ -3,29 +3,29 @@
 //! Here pointers of the application's become values and answers become numbers. Handles are only
 //! compared with those that are open. Nothing panics past this module.
 use crate::answer::*;
-use crate::fabric::{FabricSleep, SEGMENTS, SocketAddress, wake};
+use crate::fabric::{DomainWaiter, SEGMENTS, SocketAddress, wake};
 use crate::layout::*;
-use crate::world::*;
+use crate::state::*;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::zeroed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-static WORLD: LazyLock<Mutex<DatWorld>> = LazyLock::new(Mutex::default);
+static STATE: LazyLock<Mutex<DatState>> = LazyLock::new(Mutex::default);
 /// Somebody may have put an event somewhere.
-static NEWS: Condvar = Condvar::new();
+static EVENTS: Condvar = Condvar::new();
 
-fn world() -> MutexGuard<'static, DatWorld> {
-    WORLD.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn state() -> MutexGuard<'static, DatState> {
+    STATE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Runs a call and gives its answer as a number.
-fn answer(body: impl FnOnce(&mut DatWorld) -> DatResult) -> u32 {
+fn answer(body: impl FnOnce(&mut DatState) -> DatResult) -> u32 {
     answer_without(|| {
-        let mut world = world();
-        let answer = body(&mut world);
-        give_back(world);
+        let mut state = state();
+        let answer = body(&mut state);
+        give_back(state);
         answer
     })
 }
@@ -40,24 +40,24 @@ fn answer_without(body: impl FnOnce() -> DatResult) -> u32 {
 }
 
 /// Gives the lock back, and has the agents told that wait for it.
-fn give_back(mut world: MutexGuard<'_, DatWorld>) {
-    let mut told = Vec::new();
-    for (cno, evd) in std::mem::take(&mut world.upcalls) {
-        if let Some(cno) = world.cnos.get_mut(&cno) {
+fn give_back(mut state: MutexGuard<'_, DatState>) {
+    let mut notified = Vec::new();
+    for (cno, evd) in std::mem::take(&mut state.upcalls) {
+        if let Some(cno) = state.cnos.get_mut(&cno) {
             cno.triggered.retain(|&of| of != evd);
-            told.push((cno.agent, evd));
+            notified.push((cno.agent, evd));
         }
     }
-    let news = std::mem::take(&mut world.news);
-    if news {
+    let has_events = std::mem::take(&mut state.has_events);
+    if has_events {
         // while the lock is held: a number is a sleeper's until it takes the lock again
-        world.sleepers.iter().for_each(|&sleeper| wake(sleeper));
+        state.waiters.iter().for_each(|&waiter| wake(waiter));
     }
-    drop(world);
-    if news {
-        NEWS.notify_all();
+    drop(state);
+    if has_events {
+        EVENTS.notify_all();
     }
-    for (agent, evd) in told {
+    for (agent, evd) in notified {
         // SAFETY: the application gave the address of a function of this type with its object.
         let function: unsafe extern "C" fn(usize, Handle) = unsafe {
             std::mem::transmute(std::ptr::with_exposed_provenance::<c_void>(agent.function))
@@ -68,8 +68,8 @@ fn give_back(mut world: MutexGuard<'_, DatWorld>) {
 }
 
 /// Checks that there is room for what a call answers.
-fn room<T>(to: *mut T, place: u32) -> DatResult {
-    if to.is_null() { bad_argument(place) } else { Ok(()) }
+fn check_output<T>(to: *mut T, argument: u32) -> DatResult {
+    if to.is_null() { bad_argument(argument) } else { Ok(()) }
 }
 
 fn put<T>(to: *mut T, value: T) {
@@ -89,14 +89,14 @@ fn get<T: Copy>(from: *const T) -> Option<T> {
 fn array<T: Copy + Default, const N: usize>(
     from: *const T,
     count: i32,
-    place: u32,
+    argument: u32,
 ) -> DatResult<([T; N], usize)> {
-    let Ok(count) = usize::try_from(count) else { return bad_argument(place) };
+    let Ok(count) = usize::try_from(count) else { return bad_argument(argument) };
     if count > N {
-        return bad_argument(place);
+        return bad_argument(argument);
     }
     if count > 0 && from.is_null() {
-        return bad_argument(place + 1);
+        return bad_argument(argument + 1);
     }
     let mut all = [T::default(); N];
     if count > 0 {
@@ -107,8 +107,8 @@ fn array<T: Copy + Default, const N: usize>(
 }
 
 /// Data of a connection, of at most what any adaptor carries.
-fn private(from: *const u8, count: i32, place: u32) -> DatResult<Vec<u8>> {
-    let (all, count) = array::<u8, PRIVATE_MAX>(from, count, place)?;
+fn private(from: *const u8, count: i32, argument: u32) -> DatResult<Vec<u8>> {
+    let (all, count) = array::<u8, PRIVATE_MAX>(from, count, argument)?;
     Ok(all[..count].to_vec())
 }
 
@@ -125,8 +125,8 @@ fn segments(
 }
 
 /// How many segments requests of an endpoint may have, and its receives.
-fn segments_of(world: &DatWorld, ep: Handle) -> DatResult<(usize, usize)> {
-    match world.eps.get(&ep) {
+fn segments_of(state: &DatState, ep: Handle) -> DatResult<(usize, usize)> {
+    match state.eps.get(&ep) {
         Some(found) => {
             let attr = &found.attr;
             let most = [attr.max_request_iov, attr.max_recv_iov].map(|n| n.max(1) as usize);
@@ -144,9 +144,9 @@ unsafe extern "C" fn ia_open(
     evd: *mut Handle,
     ia: *mut Handle,
 ) -> u32 {
-    answer(|world| {
-        room(ia, 4)?;
-        room(evd, 3)?;
+    answer(|state| {
+        check_output(ia, 4)?;
+        check_output(evd, 3)?;
         if name.is_null() {
             return bad_argument(1);
         }
@@ -158,7 +158,7 @@ unsafe extern "C" fn ia_open(
         };
         let given = get(evd).unwrap_or(0);
         let line = (of.table, of.thread_safe);
-        let (opened, async_evd) = world.ia_open(line, &name, &of.instance, qlen, given)?;
+        let (opened, async_evd) = state.ia_open(line, &name, &of.instance, qlen, given)?;
         put(ia, opened);
         if given != ASYNC_EXISTS {
             put(evd, async_evd);
@@ -168,11 +168,11 @@ unsafe extern "C" fn ia_open(
 }
 
 unsafe extern "C" fn ia_close(ia: Handle, flags: u32) -> u32 {
-    answer(|world| {
-        if flags > 1 && world.ias.contains_key(&ia) {
+    answer(|state| {
+        if flags > 1 && state.ias.contains_key(&ia) {
             return bad_argument(2);
         }
-        world.ia_close(ia, flags == 1)
+        state.ia_close(ia, flags == 1)
     })
 }
 
@@ -227,13 +227,13 @@ unsafe extern "C" fn ia_query(
     provider_mask: u64,
     provider: *mut DatProviderAttr,
 ) -> u32 {
-    answer(|world| {
-        let Some(of) = world.ias.get(&ia) else { return error(INVALID_HANDLE, HANDLE_IA) };
+    answer(|state| {
+        let Some(of) = state.ias.get(&ia) else { return error(INVALID_HANDLE, HANDLE_IA) };
         if mask != 0 {
-            room(attr, 4)?;
+            check_output(attr, 4)?;
         }
         if provider_mask != 0 {
-            room(provider, 6)?;
+            check_output(provider, 6)?;
         }
         put(evd, of.async_evd);
         let (segments, most) = (of.limits.segments as i32, of.limits.message.min(0x7fff_ffff));
@@ -299,7 +299,7 @@ unsafe extern "C" fn ia_query(
 }
 
 unsafe extern "C" fn set_consumer_context(handle: Handle, context: u64) -> u32 {
-    answer(|world| match world.handles.context(handle) {
+    answer(|state| match state.handles.context(handle) {
         Some(word) => {
             *word = context;
             Ok(())
@@ -309,9 +309,9 @@ unsafe extern "C" fn set_consumer_context(handle: Handle, context: u64) -> u32 {
 }
 
 unsafe extern "C" fn get_consumer_context(handle: Handle, context: *mut u64) -> u32 {
-    answer(|world| match world.handles.context(handle) {
+    answer(|state| match state.handles.context(handle) {
         Some(word) => {
-            room(context, 2)?;
+            check_output(context, 2)?;
             put(context, *word);
             Ok(())
         }
@@ -320,9 +320,9 @@ unsafe extern "C" fn get_consumer_context(handle: Handle, context: *mut u64) -> 
 }
 
 unsafe extern "C" fn get_handle_type(handle: Handle, kind: *mut u32) -> u32 {
-    answer(|world| match world.handles.kind(handle) {
+    answer(|state| match state.handles.kind(handle) {
         Some(of) => {
-            room(kind, 2)?;
+            check_output(kind, 2)?;
             put(kind, of as u32);
             Ok(())
         }
@@ -333,15 +333,15 @@ unsafe extern "C" fn get_handle_type(handle: Handle, kind: *mut u32) -> u32 {
 // ---- notification objects
 
 unsafe extern "C" fn cno_create(ia: Handle, agent: ProxyAgent, cno: *mut Handle) -> u32 {
-    answer(|world| {
-        room(cno, 3)?;
-        put(cno, world.cno_create(ia, agent)?);
+    answer(|state| {
+        check_output(cno, 3)?;
+        put(cno, state.cno_create(ia, agent)?);
         Ok(())
     })
 }
 
 unsafe extern "C" fn cno_modify_agent(cno: Handle, agent: ProxyAgent) -> u32 {
-    answer(|world| match world.cnos.get_mut(&cno) {
+    answer(|state| match state.cnos.get_mut(&cno) {
         Some(found) => {
             found.agent = agent;
             Ok(())
@@ -351,9 +351,9 @@ unsafe extern "C" fn cno_modify_agent(cno: Handle, agent: ProxyAgent) -> u32 {
 }
 
 unsafe extern "C" fn cno_query(cno: Handle, _mask: u32, param: *mut DatCnoParam) -> u32 {
-    answer(|world| match world.cnos.get(&cno) {
+    answer(|state| match state.cnos.get(&cno) {
         Some(found) => {
-            room(param, 3)?;
+            check_output(param, 3)?;
             let agent = found.agent;
             put(
                 param,
@@ -370,7 +370,7 @@ unsafe extern "C" fn cno_query(cno: Handle, _mask: u32, param: *mut DatCnoParam)
 }
 
 unsafe extern "C" fn cno_free(cno: Handle) -> u32 {
-    answer(|world| world.cno_free(cno))
+    answer(|state| state.cno_free(cno))
 }
 
 /// How often a waiter looks before it sleeps.
@@ -384,14 +384,14 @@ const SLEEP: Duration = Duration::from_millis(5);
 fn wait_for<T>(
     waited: Handle,
     timeout: u32,
-    mut look: impl FnMut(&mut DatWorld) -> DatResult<Option<T>>,
-    expired: impl FnOnce(&mut DatWorld) -> DatResult<T>,
+    mut look: impl FnMut(&mut DatState) -> DatResult<Option<T>>,
+    expired: impl FnOnce(&mut DatState) -> DatResult<T>,
 ) -> DatResult<T> {
     let end = (timeout != TIMEOUT_INFINITE)
         .then(|| Instant::now() + Duration::from_micros(timeout.into()));
     let mut looks = 0u32;
     let (mut sleep, mut looked_around) = (None, false);
-    let mut guard = world();
+    let mut guard = state();
     loop {
         if let Some(found) = look(&mut guard)? {
             give_back(guard);
@@ -399,7 +399,7 @@ fn wait_for<T>(
         }
         if !guard.upcalls.is_empty() {
             give_back(guard);
-            guard = world();
+            guard = state();
             continue;
         }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -410,19 +410,19 @@ fn wait_for<T>(
         if looks < LOOKS {
             drop(guard);
             std::thread::yield_now();
-            guard = world();
+            guard = state();
             continue;
         }
         if sleep.is_none() {
-            sleep = Some(guard.domain_of(waited).and_then(FabricSleep::open));
+            sleep = Some(guard.domain_of(waited).and_then(DomainWaiter::open));
         }
         if let Some(Some(sleep)) = &sleep {
             if sleep.is_allowed() {
-                guard.sleepers.push(sleep.number());
+                guard.waiters.push(sleep.number());
                 drop(guard);
                 sleep.sleep(left.map_or(SLEEP, |left| left.min(SLEEP)));
-                guard = world();
-                guard.sleepers.retain(|&sleeper| sleeper != sleep.number());
+                guard = state();
+                guard.waiters.retain(|&waiter| waiter != sleep.number());
                 looked_around = false;
                 continue;
             }
@@ -436,16 +436,16 @@ fn wait_for<T>(
         }
         let nap = Duration::from_micros(u64::from(looks.min(1000)));
         let nap = left.map_or(nap, |left| left.min(nap));
-        guard = NEWS.wait_timeout(guard, nap).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        guard = EVENTS.wait_timeout(guard, nap).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
     }
 }
 
 unsafe extern "C" fn cno_wait(cno: Handle, timeout: u32, evd: *mut Handle) -> u32 {
     answer_without(|| {
-        let mut guard = world();
+        let mut guard = state();
         match guard.cnos.get_mut(&cno) {
             Some(found) => {
-                room(evd, 3)?;
+                check_output(evd, 3)?;
                 found.waiters += 1;
             }
             None => return error(INVALID_HANDLE, HANDLE_CNO),
@@ -454,10 +454,10 @@ unsafe extern "C" fn cno_wait(cno: Handle, timeout: u32, evd: *mut Handle) -> u3
         let found = wait_for(
             cno,
             timeout,
-            |world| world.cno_look(cno).or(error(ABORT, 0)),
+            |state| state.cno_look(cno).or(error(ABORT, 0)),
             |_| error(TIMEOUT_EXPIRED, 0),
         );
-        if let Some(cno) = world().cnos.get_mut(&cno) {
+        if let Some(cno) = state().cnos.get_mut(&cno) {
             cno.waiters -= 1;
         }
         put(evd, found?);
@@ -468,9 +468,9 @@ unsafe extern "C" fn cno_wait(cno: Handle, timeout: u32, evd: *mut Handle) -> u3
 // ---- requests for connections
 
 unsafe extern "C" fn cr_query(cr: Handle, _mask: u32, param: *mut DatCrParam) -> u32 {
-    answer(|world| {
-        let Some(found) = world.crs.get(&cr) else { return error(INVALID_HANDLE, HANDLE_CR) };
-        room(param, 3)?;
+    answer(|state| {
+        let Some(found) = state.crs.get(&cr) else { return error(INVALID_HANDLE, HANDLE_CR) };
+        check_output(param, 3)?;
         put(
             param,
             DatCrParam {
@@ -486,22 +486,22 @@ unsafe extern "C" fn cr_query(cr: Handle, _mask: u32, param: *mut DatCrParam) ->
 }
 
 unsafe extern "C" fn cr_accept(cr: Handle, ep: Handle, length: i32, data: *const u8) -> u32 {
-    answer(|world| {
-        if !world.crs.contains_key(&cr) {
+    answer(|state| {
+        if !state.crs.contains_key(&cr) {
             return error(INVALID_HANDLE, HANDLE_CR);
         }
         let data = private(data, length, 3)?;
-        world.cr_accept(cr, ep, &data)
+        state.cr_accept(cr, ep, &data)
     })
 }
 
 unsafe extern "C" fn cr_reject(cr: Handle, length: i32, data: *const u8) -> u32 {
-    answer(|world| {
-        if !world.crs.contains_key(&cr) {
+    answer(|state| {
+        if !state.crs.contains_key(&cr) {
             return error(INVALID_HANDLE, HANDLE_CR);
         }
         let data = private(data, length, 2)?;
-        world.cr_reject(cr, &data)
+        state.cr_reject(cr, &data)
     })
 }
 
@@ -514,17 +514,17 @@ unsafe extern "C" fn evd_create(
     flags: u32,
     evd: *mut Handle,
 ) -> u32 {
-    answer(|world| {
-        room(evd, 5)?;
-        put(evd, world.evd_create(ia, qlen, cno, flags)?);
+    answer(|state| {
+        check_output(evd, 5)?;
+        put(evd, state.evd_create(ia, qlen, cno, flags)?);
         Ok(())
     })
 }
 
 unsafe extern "C" fn evd_query(evd: Handle, _mask: u32, param: *mut DatEvdParam) -> u32 {
-    answer(|world| {
-        let Some(found) = world.evds.get(&evd) else { return error(INVALID_HANDLE, HANDLE_1) };
-        room(param, 3)?;
+    answer(|state| {
+        let Some(found) = state.evds.get(&evd) else { return error(INVALID_HANDLE, HANDLE_1) };
+        check_output(param, 3)?;
         let enabled = if found.enabled { 0x01 } else { 0x02 };
         let waitable = if found.waitable { 0x04 } else { 0x08 };
         put(
@@ -542,23 +542,23 @@ unsafe extern "C" fn evd_query(evd: Handle, _mask: u32, param: *mut DatEvdParam)
 }
 
 unsafe extern "C" fn evd_modify_cno(evd: Handle, cno: Handle) -> u32 {
-    answer(|world| world.evd_set_cno(evd, cno))
+    answer(|state| state.evd_set_cno(evd, cno))
 }
 
 unsafe extern "C" fn evd_enable(evd: Handle) -> u32 {
-    answer(|world| world.evd_enable(evd, true))
+    answer(|state| state.evd_enable(evd, true))
 }
 
 unsafe extern "C" fn evd_disable(evd: Handle) -> u32 {
-    answer(|world| world.evd_enable(evd, false))
+    answer(|state| state.evd_enable(evd, false))
 }
 
 unsafe extern "C" fn evd_set_unwaitable(evd: Handle) -> u32 {
-    answer(|world| world.evd_waitable(evd, false))
+    answer(|state| state.evd_waitable(evd, false))
 }
 
 unsafe extern "C" fn evd_clear_unwaitable(evd: Handle) -> u32 {
-    answer(|world| world.evd_waitable(evd, true))
+    answer(|state| state.evd_waitable(evd, true))
 }
 
 unsafe extern "C" fn evd_wait(
@@ -569,13 +569,13 @@ unsafe extern "C" fn evd_wait(
     more: *mut i32,
 ) -> u32 {
     answer_without(|| {
-        let mut guard = world();
+        let mut guard = state();
         let Some(found) = guard.evds.get_mut(&evd) else { return error(INVALID_HANDLE, HANDLE_1) };
         if threshold <= 0 || threshold as usize > found.qlen {
             return bad_argument(3);
         }
-        room(event, 4)?;
-        room(more, 5)?;
+        check_output(event, 4)?;
+        check_output(more, 5)?;
         if found.waiters > 0 {
             return error(INVALID_STATE, STATE_EVD_WAITER);
         }
@@ -588,31 +588,31 @@ unsafe extern "C" fn evd_wait(
         let found = wait_for(
             evd,
             timeout,
-            |world| {
+            |state| {
                 // events of before are enough; of those that come, one has to be for waiters
-                let enough = |world: &DatWorld, first| match world.evds.get(&evd) {
+                let enough = |state: &DatState, first| match state.evds.get(&evd) {
                     None => error(ABORT, 0),
                     Some(found) if !found.waitable => error(INVALID_STATE, STATE_EVD_UNWAITABLE),
                     Some(found) => Ok(found.enabled
                         && found.queue.len() >= threshold as usize
                         && (first || found.notified)),
                 };
-                let mut ready = enough(world, std::mem::take(&mut first))?;
+                let mut ready = enough(state, std::mem::take(&mut first))?;
                 if !ready {
-                    world.progress(evd);
-                    ready = enough(world, false)?;
+                    state.progress(evd);
+                    ready = enough(state, false)?;
                 }
                 Ok(ready.then(|| {
-                    let event = world.take_event(evd);
-                    (event, world.evds.get(&evd).map_or(0, |evd| evd.queue.len()))
+                    let event = state.take_event(evd);
+                    (event, state.evds.get(&evd).map_or(0, |evd| evd.queue.len()))
                 }))
             },
-            |world| {
-                put(more, world.evds.get(&evd).map_or(0, |evd| evd.queue.len() as i32));
+            |state| {
+                put(more, state.evds.get(&evd).map_or(0, |evd| evd.queue.len() as i32));
                 error(TIMEOUT_EXPIRED, 0)
             },
         );
-        if let Some(evd) = world().evds.get_mut(&evd) {
+        if let Some(evd) = state().evds.get_mut(&evd) {
             evd.waiters = 0;
         }
         let (Some(found), left) = found? else { return error(INTERNAL_ERROR, 0) };
@@ -623,34 +623,34 @@ unsafe extern "C" fn evd_wait(
 }
 
 unsafe extern "C" fn evd_resize(evd: Handle, qlen: i32) -> u32 {
-    answer(|world| world.evd_resize(evd, qlen))
+    answer(|state| state.evd_resize(evd, qlen))
 }
 
 unsafe extern "C" fn evd_post_se(evd: Handle, event: *const DatEvent) -> u32 {
-    answer(|world| {
-        if !world.evds.contains_key(&evd) {
+    answer(|state| {
+        if !state.evds.contains_key(&evd) {
             return error(INVALID_HANDLE, HANDLE_1);
         }
         match get(event) {
-            Some(event) => world.evd_post(evd, &event),
+            Some(event) => state.evd_post(evd, &event),
             None => bad_argument(2),
         }
     })
 }
 
 unsafe extern "C" fn evd_dequeue(evd: Handle, event: *mut DatEvent) -> u32 {
-    answer(|world| {
-        if !world.evds.contains_key(&evd) {
+    answer(|state| {
+        if !state.evds.contains_key(&evd) {
             return error(INVALID_HANDLE, HANDLE_1);
         }
-        room(event, 2)?;
-        put(event, world.evd_dequeue(evd)?);
+        check_output(event, 2)?;
+        put(event, state.evd_dequeue(evd)?);
         Ok(())
     })
 }
 
 unsafe extern "C" fn evd_free(evd: Handle) -> u32 {
-    answer(|world| world.evd_free(evd))
+    answer(|state| state.evd_free(evd))
 }
 
 // ---- endpoints
@@ -664,10 +664,10 @@ unsafe extern "C" fn ep_create(
     attr: *const DatEpAttr,
     ep: *mut Handle,
 ) -> u32 {
-    answer(|world| {
-        room(ep, 7)?;
+    answer(|state| {
+        check_output(ep, 7)?;
         let evds = [recv, request, connect];
-        put(ep, world.ep_create(ia, pz, evds, None, get(attr).as_ref())?);
+        put(ep, state.ep_create(ia, pz, evds, None, get(attr).as_ref())?);
         Ok(())
     })
 }
@@ -683,18 +683,18 @@ unsafe extern "C" fn ep_create_with_srq(
     attr: *const DatEpAttr,
     ep: *mut Handle,
 ) -> u32 {
-    answer(|world| {
-        room(ep, 8)?;
+    answer(|state| {
+        check_output(ep, 8)?;
         let evds = [recv, request, connect];
-        put(ep, world.ep_create(ia, pz, evds, Some(srq), get(attr).as_ref())?);
+        put(ep, state.ep_create(ia, pz, evds, Some(srq), get(attr).as_ref())?);
         Ok(())
     })
 }
 
 unsafe extern "C" fn ep_query(ep: Handle, _mask: u64, param: *mut DatEpParam) -> u32 {
-    answer(|world| {
-        let Some(found) = world.eps.get(&ep) else { return error(INVALID_HANDLE, HANDLE_EP) };
-        room(param, 3)?;
+    answer(|state| {
+        let Some(found) = state.eps.get(&ep) else { return error(INVALID_HANDLE, HANDLE_EP) };
+        check_output(param, 3)?;
         put(
             param,
             DatEpParam {
@@ -722,12 +722,12 @@ unsafe extern "C" fn ep_query(ep: Handle, _mask: u64, param: *mut DatEpParam) ->
 }
 
 unsafe extern "C" fn ep_modify(ep: Handle, mask: u64, param: *const DatEpParam) -> u32 {
-    answer(|world| {
-        if !world.eps.contains_key(&ep) {
+    answer(|state| {
+        if !state.eps.contains_key(&ep) {
             return error(INVALID_HANDLE, HANDLE_EP);
         }
         match get(param) {
-            Some(param) => world.ep_modify(ep, mask, &param),
+            Some(param) => state.ep_modify(ep, mask, &param),
             None => bad_argument(3),
         }
     })
@@ -744,8 +744,8 @@ unsafe extern "C" fn ep_connect(
     qos: u32,
     flags: u32,
 ) -> u32 {
-    answer(|world| {
-        if !world.eps.contains_key(&ep) {
+    answer(|state| {
+        if !state.eps.contains_key(&ep) {
             return error(INVALID_HANDLE, HANDLE_EP);
         }
         // SAFETY: null or an address of the application's.
@@ -756,7 +756,7 @@ unsafe extern "C" fn ep_connect(
         if qos & !0x0f != 0 {
             return bad_argument(7);
         }
-        world.ep_connect(ep, peer, conn_qual, timeout, &data, flags)
+        state.ep_connect(ep, peer, conn_qual, timeout, &data, flags)
     })
 }
 
@@ -768,22 +768,22 @@ unsafe extern "C" fn ep_dup_connect(
     data: *const u8,
     _qos: u32,
 ) -> u32 {
-    answer(|world| {
-        if !world.eps.contains_key(&ep) {
+    answer(|state| {
+        if !state.eps.contains_key(&ep) {
             return error(INVALID_HANDLE, HANDLE_EP);
         }
-        let Some(of) = world.eps.get(&other) else { return error(INVALID_HANDLE, HANDLE_EP) };
+        let Some(of) = state.eps.get(&other) else { return error(INVALID_HANDLE, HANDLE_EP) };
         if of.state != EpState::Connected {
             return bad_state(of.state);
         }
         let (peer, conn_qual) = (*of.peer, of.conn_qual);
         let data = private(data, length, 4)?;
-        world.ep_connect(ep, peer, conn_qual, timeout, &data, 0)
+        state.ep_connect(ep, peer, conn_qual, timeout, &data, 0)
     })
 }
 
 unsafe extern "C" fn ep_disconnect(ep: Handle, flags: u32) -> u32 {
-    answer(|world| world.ep_disconnect(ep, flags))
+    answer(|state| state.ep_disconnect(ep, flags))
 }
 
 unsafe extern "C" fn ep_post_send(
@@ -793,10 +793,10 @@ unsafe extern "C" fn ep_post_send(
     cookie: u64,
     flags: u32,
 ) -> u32 {
-    answer(|world| {
-        let most = segments_of(world, ep)?.0;
+    answer(|state| {
+        let most = segments_of(state, ep)?.0;
         let (iov, count) = segments(iov, count, most)?;
-        world.ep_post_request(ep, DTO_SEND, &iov[..count], cookie, None, flags)
+        state.ep_post_request(ep, DTO_SEND, &iov[..count], cookie, None, flags)
     })
 }
 
@@ -807,10 +807,10 @@ unsafe extern "C" fn ep_post_recv(
     cookie: u64,
     flags: u32,
 ) -> u32 {
-    answer(|world| {
-        let most = segments_of(world, ep)?.1;
+    answer(|state| {
+        let most = segments_of(state, ep)?.1;
         let (iov, count) = segments(iov, count, most)?;
-        world.ep_post_recv(ep, &iov[..count], cookie, flags)
+        state.ep_post_recv(ep, &iov[..count], cookie, flags)
     })
 }
 
@@ -822,11 +822,11 @@ fn access(
     remote: *const Triplet,
     flags: u32,
 ) -> u32 {
-    answer(|world| {
-        let most = segments_of(world, ep)?.0;
+    answer(|state| {
+        let most = segments_of(state, ep)?.0;
         let (iov, count) = segments(iov, count, most)?;
         let Some(remote) = get(remote) else { return bad_argument(5) };
-        world.ep_post_request(ep, kind, &iov[..count], cookie, Some(&remote), flags)
+        state.ep_post_request(ep, kind, &iov[..count], cookie, Some(&remote), flags)
     })
 }
 
@@ -854,16 +854,16 @@ unsafe extern "C" fn ep_post_rdma_write(
 
 unsafe extern "C" fn ep_get_status(
     ep: Handle,
-    state: *mut u32,
+    ep_state: *mut u32,
     recv_idle: *mut u32,
     request_idle: *mut u32,
 ) -> u32 {
-    answer(|world| {
-        let Some(found) = world.eps.get(&ep) else { return error(INVALID_HANDLE, HANDLE_EP) };
+    answer(|state| {
+        let Some(found) = state.eps.get(&ep) else { return error(INVALID_HANDLE, HANDLE_EP) };
         let ia = found.ia;
-        world.events(ia);
-        let Some(found) = world.eps.get(&ep) else { return error(INVALID_HANDLE, HANDLE_EP) };
-        put(state, found.state as u32);
+        state.events(ia);
+        let Some(found) = state.eps.get(&ep) else { return error(INVALID_HANDLE, HANDLE_EP) };
+        put(ep_state, found.state as u32);
         put(recv_idle, u32::from(found.receives.used() == 0));
         put(request_idle, u32::from(found.requests.used() == 0));
         Ok(())
@@ -871,11 +871,11 @@ unsafe extern "C" fn ep_get_status(
 }
 
 unsafe extern "C" fn ep_free(ep: Handle) -> u32 {
-    answer(|world| world.ep_free(ep))
+    answer(|state| state.ep_free(ep))
 }
 
 unsafe extern "C" fn ep_reset(ep: Handle) -> u32 {
-    answer(|world| world.ep_reset(ep))
+    answer(|state| state.ep_reset(ep))
 }
 
 // ---- memory
@@ -895,10 +895,10 @@ unsafe extern "C" fn lmr_create(
     registered_length: *mut u64,
     registered_address: *mut u64,
 ) -> u32 {
-    answer(|world| {
-        room(lmr, 8)?;
-        let made = world.lmr_create(ia, mem_type, region, length, pz, privileges, va_type)?;
-        let Some(found) = world.lmrs.get(&made) else { return error(INTERNAL_ERROR, 0) };
+    answer(|state| {
+        check_output(lmr, 8)?;
+        let made = state.lmr_create(ia, mem_type, region, length, pz, privileges, va_type)?;
+        let Some(found) = state.lmrs.get(&made) else { return error(INTERNAL_ERROR, 0) };
         put(lmr, made);
         put(lmr_context, found.key);
         put(rmr_context, found.remote_key);
@@ -909,9 +909,9 @@ unsafe extern "C" fn lmr_create(
 }
 
 unsafe extern "C" fn lmr_query(lmr: Handle, _mask: u32, param: *mut DatLmrParam) -> u32 {
-    answer(|world| {
-        let Some(found) = world.lmrs.get(&lmr) else { return error(INVALID_HANDLE, HANDLE_LMR) };
-        room(param, 3)?;
+    answer(|state| {
+        let Some(found) = state.lmrs.get(&lmr) else { return error(INVALID_HANDLE, HANDLE_LMR) };
+        check_output(param, 3)?;
         put(
             param,
             DatLmrParam {
@@ -933,13 +933,13 @@ unsafe extern "C" fn lmr_query(lmr: Handle, _mask: u32, param: *mut DatLmrParam)
 }
 
 unsafe extern "C" fn lmr_free(lmr: Handle) -> u32 {
-    answer(|world| world.lmr_free(lmr))
+    answer(|state| state.lmr_free(lmr))
 }
 
 /// Memory is coherent: there is nothing to do.
 unsafe extern "C" fn lmr_sync(ia: Handle, iov: *const Triplet, count: u64) -> u32 {
-    answer(|world| {
-        if !world.ias.contains_key(&ia) {
+    answer(|state| {
+        if !state.ias.contains_key(&ia) {
             return error(INVALID_HANDLE, HANDLE_IA);
         }
         if iov.is_null() && count > 0 { bad_argument(2) } else { Ok(()) }
@@ -947,17 +947,17 @@ unsafe extern "C" fn lmr_sync(ia: Handle, iov: *const Triplet, count: u64) -> u3
 }
 
 unsafe extern "C" fn rmr_create(pz: Handle, rmr: *mut Handle) -> u32 {
-    answer(|world| {
-        room(rmr, 2)?;
-        put(rmr, world.rmr_create(pz)?);
+    answer(|state| {
+        check_output(rmr, 2)?;
+        put(rmr, state.rmr_create(pz)?);
         Ok(())
     })
 }
 
 unsafe extern "C" fn rmr_query(rmr: Handle, _mask: u32, param: *mut DatRmrParam) -> u32 {
-    answer(|world| {
-        let Some(found) = world.rmrs.get(&rmr) else { return error(INVALID_HANDLE, HANDLE_RMR) };
-        room(param, 3)?;
+    answer(|state| {
+        let Some(found) = state.rmrs.get(&rmr) else { return error(INVALID_HANDLE, HANDLE_RMR) };
+        check_output(param, 3)?;
         let (lmr_triplet, mem_priv, rmr_context) = found.bound.unwrap_or_default();
         put(
             param,
@@ -987,40 +987,40 @@ unsafe extern "C" fn rmr_bind(
     flags: u32,
     rmr_context: *mut u32,
 ) -> u32 {
-    answer(|world| {
-        if !world.rmrs.contains_key(&rmr) {
+    answer(|state| {
+        if !state.rmrs.contains_key(&rmr) {
             return error(INVALID_HANDLE, HANDLE_RMR);
         }
         let Some(triplet) = get(triplet) else { return bad_argument(3) };
-        let key = world.rmr_bind(rmr, lmr, triplet, privileges, va_type, ep, cookie, flags)?;
+        let key = state.rmr_bind(rmr, lmr, triplet, privileges, va_type, ep, cookie, flags)?;
         put(rmr_context, key);
         Ok(())
     })
 }
 
 unsafe extern "C" fn rmr_free(rmr: Handle) -> u32 {
-    answer(|world| world.rmr_free(rmr))
+    answer(|state| state.rmr_free(rmr))
 }
 
 unsafe extern "C" fn pz_create(ia: Handle, pz: *mut Handle) -> u32 {
-    answer(|world| {
-        room(pz, 2)?;
-        put(pz, world.pz_create(ia)?);
+    answer(|state| {
+        check_output(pz, 2)?;
+        put(pz, state.pz_create(ia)?);
         Ok(())
     })
 }
 
 unsafe extern "C" fn pz_query(pz: Handle, _mask: u32, param: *mut Handle) -> u32 {
-    answer(|world| {
-        let Some(found) = world.pzs.get(&pz) else { return error(INVALID_HANDLE, HANDLE_PZ) };
-        room(param, 3)?;
+    answer(|state| {
+        let Some(found) = state.pzs.get(&pz) else { return error(INVALID_HANDLE, HANDLE_PZ) };
+        check_output(param, 3)?;
         put(param, found.ia);
         Ok(())
     })
 }
 
 unsafe extern "C" fn pz_free(pz: Handle) -> u32 {
-    answer(|world| world.pz_free(pz))
+    answer(|state| state.pz_free(pz))
 }
 
 // ---- service points
@@ -1037,16 +1037,16 @@ unsafe extern "C" fn psp_create(
     flags: u32,
     psp: *mut Handle,
 ) -> u32 {
-    answer(|world| {
-        room(psp, 5)?;
-        if !world.ias.contains_key(&ia) {
+    answer(|state| {
+        check_output(psp, 5)?;
+        if !state.ias.contains_key(&ia) {
             return error(INVALID_HANDLE, HANDLE_IA);
         }
         let makes_endpoints = makes_endpoints(flags)?;
         if conn_qual == 0 {
             return bad_argument(2);
         }
-        put(psp, world.sp_create(ia, conn_qual, evd, None, makes_endpoints)?.0);
+        put(psp, state.sp_create(ia, conn_qual, evd, None, makes_endpoints)?.0);
         Ok(())
     })
 }
@@ -1058,13 +1058,13 @@ unsafe extern "C" fn psp_create_any(
     flags: u32,
     psp: *mut Handle,
 ) -> u32 {
-    answer(|world| {
-        room(psp, 5)?;
-        room(conn_qual, 2)?;
-        if !world.ias.contains_key(&ia) {
+    answer(|state| {
+        check_output(psp, 5)?;
+        check_output(conn_qual, 2)?;
+        if !state.ias.contains_key(&ia) {
             return error(INVALID_HANDLE, HANDLE_IA);
         }
-        let (made, at) = world.sp_create(ia, 0, evd, None, makes_endpoints(flags)?)?;
+        let (made, at) = state.sp_create(ia, 0, evd, None, makes_endpoints(flags)?)?;
         put(psp, made);
         put(conn_qual, at);
         Ok(())
@@ -1072,10 +1072,10 @@ unsafe extern "C" fn psp_create_any(
 }
 
 unsafe extern "C" fn psp_query(psp: Handle, _mask: u32, param: *mut DatPspParam) -> u32 {
-    answer(|world| {
-        let found = world.sps.get(&psp).filter(|sp| sp.reserved.is_none());
+    answer(|state| {
+        let found = state.sps.get(&psp).filter(|sp| sp.reserved.is_none());
         let Some(found) = found else { return error(INVALID_HANDLE, HANDLE_PSP) };
-        room(param, 3)?;
+        check_output(param, 3)?;
         let (ia_handle, conn_qual, evd_handle) = (found.ia, found.conn_qual, found.evd);
         let psp_flags = found.makes_endpoints.into();
         put(param, DatPspParam { ia_handle, conn_qual, evd_handle, psp_flags });
@@ -1084,7 +1084,7 @@ unsafe extern "C" fn psp_query(psp: Handle, _mask: u32, param: *mut DatPspParam)
 }
 
 unsafe extern "C" fn psp_free(psp: Handle) -> u32 {
-    answer(|world| world.sp_free(psp, false))
+    answer(|state| state.sp_free(psp, false))
 }
 
 unsafe extern "C" fn rsp_create(
@@ -1094,21 +1094,21 @@ unsafe extern "C" fn rsp_create(
     evd: Handle,
     rsp: *mut Handle,
 ) -> u32 {
-    answer(|world| {
-        room(rsp, 5)?;
-        if conn_qual == 0 && world.ias.contains_key(&ia) {
+    answer(|state| {
+        check_output(rsp, 5)?;
+        if conn_qual == 0 && state.ias.contains_key(&ia) {
             return bad_argument(2);
         }
-        put(rsp, world.sp_create(ia, conn_qual, evd, Some(ep), false)?.0);
+        put(rsp, state.sp_create(ia, conn_qual, evd, Some(ep), false)?.0);
         Ok(())
     })
 }
 
 unsafe extern "C" fn rsp_query(rsp: Handle, _mask: u32, param: *mut DatRspParam) -> u32 {
-    answer(|world| {
-        let found = world.sps.get(&rsp).and_then(|sp| sp.reserved.map(|ep| (sp, ep)));
+    answer(|state| {
+        let found = state.sps.get(&rsp).and_then(|sp| sp.reserved.map(|ep| (sp, ep)));
         let Some((found, ep_handle)) = found else { return error(INVALID_HANDLE, HANDLE_RSP) };
-        room(param, 3)?;
+        check_output(param, 3)?;
         let (ia_handle, conn_qual, evd_handle) = (found.ia, found.conn_qual, found.evd);
         put(param, DatRspParam { ia_handle, conn_qual, evd_handle, ep_handle });
         Ok(())
@@ -1116,7 +1116,7 @@ unsafe extern "C" fn rsp_query(rsp: Handle, _mask: u32, param: *mut DatRspParam)
 }
 
 unsafe extern "C" fn rsp_free(rsp: Handle) -> u32 {
-    answer(|world| world.sp_free(rsp, true))
+    answer(|state| state.sp_free(rsp, true))
 }
 
 // ---- shared receive queues
@@ -1127,19 +1127,19 @@ unsafe extern "C" fn srq_create(
     attr: *const DatSrqAttr,
     srq: *mut Handle,
 ) -> u32 {
-    answer(|world| {
-        room(srq, 4)?;
-        if !world.ias.contains_key(&ia) {
+    answer(|state| {
+        check_output(srq, 4)?;
+        if !state.ias.contains_key(&ia) {
             return error(INVALID_HANDLE, HANDLE_IA);
         }
         let Some(attr) = get(attr) else { return bad_argument(3) };
-        put(srq, world.srq_create(ia, pz, &attr)?);
+        put(srq, state.srq_create(ia, pz, &attr)?);
         Ok(())
     })
 }
 
 unsafe extern "C" fn srq_free(srq: Handle) -> u32 {
-    answer(|world| world.srq_free(srq))
+    answer(|state| state.srq_free(srq))
 }
 
 unsafe extern "C" fn srq_post_recv(
@@ -1148,17 +1148,17 @@ unsafe extern "C" fn srq_post_recv(
     iov: *const Triplet,
     cookie: u64,
 ) -> u32 {
-    answer(|world| {
-        let Some(found) = world.srqs.get(&srq) else { return error(INVALID_HANDLE, HANDLE_SRQ) };
+    answer(|state| {
+        let Some(found) = state.srqs.get(&srq) else { return error(INVALID_HANDLE, HANDLE_SRQ) };
         let (iov, count) = segments(iov, count, found.max_iov)?;
-        world.srq_post(srq, &iov[..count], cookie)
+        state.srq_post(srq, &iov[..count], cookie)
     })
 }
 
 unsafe extern "C" fn srq_query(srq: Handle, _mask: u32, param: *mut DatSrqParam) -> u32 {
-    answer(|world| {
-        let Some(found) = world.srqs.get(&srq) else { return error(INVALID_HANDLE, HANDLE_SRQ) };
-        room(param, 3)?;
+    answer(|state| {
+        let Some(found) = state.srqs.get(&srq) else { return error(INVALID_HANDLE, HANDLE_SRQ) };
+        check_output(param, 3)?;
         let left = found.ops.used() as i32;
         put(
             param,
@@ -1178,11 +1178,11 @@ unsafe extern "C" fn srq_query(srq: Handle, _mask: u32, param: *mut DatSrqParam)
 }
 
 unsafe extern "C" fn srq_resize(srq: Handle, size: i32) -> u32 {
-    answer(|world| world.srq_resize(srq, size))
+    answer(|state| state.srq_resize(srq, size))
 }
 
 unsafe extern "C" fn srq_set_lw(srq: Handle, mark: i32) -> u32 {
-    answer(|world| world.srq_set_lw(srq, mark))
+    answer(|state| state.srq_set_lw(srq, mark))
 }
 
 /// What there is no meaning for.

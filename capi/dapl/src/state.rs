@@ -166,7 +166,7 @@ pub(crate) struct DatEp {
 
 /// Everything.
 #[derive(Default)]
-pub(crate) struct DatWorld {
+pub(crate) struct DatState {
     pub(crate) handles: HandleTable,
     pub(crate) ias: HashMap<Handle, DatIa>,
     pub(crate) evds: HashMap<Handle, DatEvd>,
@@ -183,9 +183,9 @@ pub(crate) struct DatWorld {
     /// Looks at dispatchers so far.
     looks: u64,
     /// Whether who waits has reason to look again.
-    pub(crate) news: bool,
+    pub(crate) has_events: bool,
     /// Threads that sleep, by what wakes them.
-    pub(crate) sleepers: Vec<i32>,
+    pub(crate) waiters: Vec<i32>,
     /// Dispatchers that agents are to be told of, once the lock is given back.
     pub(crate) upcalls: Vec<(usize, Handle)>,
 }
@@ -215,7 +215,7 @@ fn unmarked(data: &[u8]) -> Option<&[u8]> {
     rest.get(..u16::from_be_bytes(*length).into())
 }
 
-impl DatWorld {
+impl DatState {
     fn provider(&self, ia: Handle) -> usize {
         self.ias.get(&ia).map_or(0, |ia| ia.provider)
     }
@@ -257,14 +257,14 @@ impl DatWorld {
             }
         }
         let mut words = instance.split_whitespace();
-        let place = words.next().unwrap_or("lo");
-        let place = interface_address(place)
+        let node = words.next().unwrap_or("lo");
+        let node = interface_address(node)
             .map_err(|code| of_code(code, RESOURCE_DEVICE))?
-            .unwrap_or_else(|| place.to_string());
+            .unwrap_or_else(|| node.to_string());
         let wanted = words.nth(1).map(str::to_string);
         let providers: Vec<&str> =
             wanted.as_deref().map_or_else(|| vec!["verbs", "tcp"], |name| vec![name]);
-        let info = FabricInfo::find(&providers, &place).map_err(|code| match code {
+        let info = FabricInfo::find(&providers, &node).map_err(|code| match code {
             libc::ENOMEM | libc::EMFILE | libc::ENFILE => of_code(code, RESOURCE_DEVICE),
             _ => DatError(PROVIDER_NOT_FOUND),
         })?;
@@ -338,7 +338,7 @@ impl DatWorld {
             evd.uses = evd.uses.saturating_sub(1);
         }
         clear!(evds);
-        self.news = true;
+        self.has_events = true;
         self.handles.close(ia);
         self.ias.remove(&ia);
         Ok(())
@@ -489,7 +489,7 @@ impl DatWorld {
         let pending = enabled && !found.enabled && !found.queue.is_empty();
         found.enabled = enabled;
         found.notified |= pending;
-        self.news = true;
+        self.has_events = true;
         if pending {
             self.trigger(evd);
         }
@@ -498,13 +498,13 @@ impl DatWorld {
 
     pub(crate) fn evd_waitable(&mut self, evd: Handle, waitable: bool) -> DatResult {
         find!(self.evds, evd, HANDLE_1).waitable = waitable;
-        self.news = true;
+        self.has_events = true;
         Ok(())
     }
 
     /// Tells the notification object of a dispatcher.
     fn trigger(&mut self, evd: Handle) {
-        self.news = true;
+        self.has_events = true;
         let Some(found) = self.evds.get(&evd) else { return };
         if !found.enabled {
             return;
@@ -524,7 +524,7 @@ impl DatWorld {
         event.evd_handle = evd;
         found.queue.push_back(event);
         found.notified |= tell;
-        self.news = true;
+        self.has_events = true;
         if tell {
             self.trigger(evd);
         }
@@ -1016,7 +1016,7 @@ impl DatWorld {
         }
     }
 
-    pub(crate) fn check_attr(&self, ia: Handle, attr: &DatEpAttr, place: u32) -> DatResult {
+    pub(crate) fn check_attr(&self, ia: Handle, attr: &DatEpAttr, argument: u32) -> DatResult {
         let limits = match self.ias.get(&ia) {
             Some(ia) => ia.limits,
             None => return error(INVALID_HANDLE, HANDLE_IA),
@@ -1038,7 +1038,7 @@ impl DatWorld {
             attr.max_rdma_read_out,
         ];
         if attr.service_type != 0 || solicited & !flags != 0 || counts.iter().any(|&n| n < 0) {
-            return bad_argument(place);
+            return bad_argument(argument);
         }
         let segments = limits.segments as i32;
         if attr.max_recv_dtos > DTO_MAX
@@ -1046,7 +1046,7 @@ impl DatWorld {
             || attr.max_recv_iov > segments
             || attr.max_request_iov > segments
         {
-            return bad_argument(place);
+            return bad_argument(argument);
         }
         Ok(())
     }
@@ -1497,7 +1497,7 @@ impl DatWorld {
             self.drain(ep, false, false);
         }
         let found = find!(self.eps, ep, HANDLE_EP);
-        let flags_place = if remote.is_some() { 6 } else { 5 };
+        let flags_argument = if remote.is_some() { 6 } else { 5 };
         if !matches!(found.state, EpState::Connected | EpState::Disconnected) {
             return bad_state(found.state);
         }
@@ -1508,7 +1508,7 @@ impl DatWorld {
             return bad_argument(2);
         }
         if flags & !0x0f != 0 {
-            return bad_argument(flags_place);
+            return bad_argument(flags_argument);
         }
         let of = (found.ia, found.pz);
         let read = kind == DTO_RDMA_READ;
@@ -2043,13 +2043,13 @@ mod tests {
 
     #[test]
     fn handles_of_nothing_are_refused_by_kind() {
-        let mut world = DatWorld::default();
+        let mut state = DatState::default();
         for handle in [0, 1, 0x7fff_dead_beef] {
-            assert_eq!(world.ia_close(handle, false), error(INVALID_HANDLE, HANDLE_IA));
-            assert_eq!(world.ep_free(handle), error(INVALID_HANDLE, HANDLE_EP));
-            assert_eq!(world.srq_post(handle, &[], 0), error(INVALID_HANDLE, HANDLE_SRQ));
-            assert_eq!(world.pz_free(handle), error(INVALID_HANDLE, HANDLE_PZ));
-            assert_eq!(world.cr_reject(handle, &[]), error(INVALID_HANDLE, HANDLE_CR));
+            assert_eq!(state.ia_close(handle, false), error(INVALID_HANDLE, HANDLE_IA));
+            assert_eq!(state.ep_free(handle), error(INVALID_HANDLE, HANDLE_EP));
+            assert_eq!(state.srq_post(handle, &[], 0), error(INVALID_HANDLE, HANDLE_SRQ));
+            assert_eq!(state.pz_free(handle), error(INVALID_HANDLE, HANDLE_PZ));
+            assert_eq!(state.cr_reject(handle, &[]), error(INVALID_HANDLE, HANDLE_CR));
         }
     }
 }
