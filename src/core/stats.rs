@@ -11,14 +11,14 @@ use ofi::boundary::answer;
 use ofi::error::{Error, Result};
 use ofi::fid::{Embeds, ops};
 use ofi_facts::layout::{ANY, EndpointFacts, PeerFacts, kinds, peer_bits, states, words_text};
-use ofi_facts::read::{NoFacts, ShownPage, own_pages};
+use ofi_facts::read::{StatsPage, StatsReadError, own_pages};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What `fi_open` gives: what was shown when it was looked at last.
 #[repr(C)]
 struct OpenStats {
     fid: fid_stats,
-    shown: Mutex<Vec<ShownPage>>,
+    shown: Mutex<Vec<StatsPage>>,
 }
 
 // SAFETY: pointers that nobody follows but C, who may use any thread; the rest has its own lock.
@@ -50,13 +50,13 @@ pub(super) fn open(context: *mut c_void) -> *mut fid {
 }
 
 impl OpenStats {
-    fn shown(&self) -> MutexGuard<'_, Vec<ShownPage>> {
+    fn shown(&self) -> MutexGuard<'_, Vec<StatsPage>> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// An endpoint by its index among all pages.
-fn nth(pages: &[ShownPage], index: usize) -> Result<(&ShownPage, &EndpointFacts)> {
+fn nth(pages: &[StatsPage], index: usize) -> Result<(&StatsPage, &EndpointFacts)> {
     let all = pages.iter().flat_map(|page| page.endpoints.iter().map(move |one| (page, one)));
     all.into_iter().nth(index).ok_or(Error::INVAL)
 }
@@ -70,7 +70,7 @@ fn characters<const N: usize>(text: &str) -> [c_char; N] {
     all
 }
 
-fn endpoint_of(page: &ShownPage, of: &EndpointFacts) -> fi_stats_endpoint {
+fn endpoint_of(page: &StatsPage, of: &EndpointFacts) -> fi_stats_endpoint {
     let ep_type = match of.kind {
         kinds::MSG => fi_ep_type::FI_EP_MSG as u64,
         kinds::RDM => fi_ep_type::FI_EP_RDM as u64,
@@ -156,8 +156,8 @@ unsafe extern "C" fn look(stats: *mut fid_stats, count: *mut usize) -> c_int {
         // SAFETY: fi_open(3): null, or a number to write to.
         let count = unsafe { count.as_mut() }.ok_or(Error::INVAL)?;
         let pages = own_pages().map_err(|why| match why {
-            NoFacts::None => Error::NODATA,
-            NoFacts::NotAllowed => Error::ACCES,
+            StatsReadError::None => Error::NODATA,
+            StatsReadError::NotAllowed => Error::ACCES,
             _ => Error::IO,
         })?;
         *count = pages.iter().map(|page| page.endpoints.len()).sum();
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_caller_with_an_older_type_gets_as_much_as_that_has() {
-        let page = ShownPage::default();
+        let page = StatsPage::default();
         let of = EndpointFacts { kind: kinds::RDM, serves: 1, in_flight: 9, ..Default::default() };
         let value = endpoint_of(&page, &of);
         let mut to = fi_stats_endpoint { flags: 77, written: 77, ..value };

@@ -1,9 +1,9 @@
 //! Says why nothing moves (fi_doctor(1)).
-mod looking;
+mod cli;
 
-use looking::{LookOptions, complain, now, print};
+use cli::{CliOptions, complain, now, print};
 use ofi_facts::doctor::{Diagnosis, Finding, examine, is_waiting, starved};
-use ofi_facts::read::ShownProcess;
+use ofi_facts::read::StatsProcess;
 use ofi_facts::show::json;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ fn left_out_json((pid, what): (u32, String)) -> String {
 }
 
 fn main() -> ExitCode {
-    let options = LookOptions::parse("fi_doctor", HELP, &["--json"], &["-i"]);
+    let options = CliOptions::parse("fi_doctor", HELP, &["--json"], &["-i"]);
     let before = options.look("fi_doctor");
     if before.processes.is_empty() {
         if before.left_out > 0 {
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
     std::thread::sleep(Duration::from_secs_f64(options.value("-i", 2.0)));
     let pids = before.processes.iter().map(|one| one.pid).collect();
-    let mut looked = LookOptions { pids, ..LookOptions::default() }.look("fi_doctor");
+    let mut looked = CliOptions { pids, ..CliOptions::default() }.look("fi_doctor");
     // The second look is at those alone that the first one saw.
     looked.left_out += before.left_out;
     let (before, after) = (&before.processes, &looked.processes);
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
 }
 
 /// What is said if there is no finding.
-fn without_findings(before: &[ShownProcess], after: &[ShownProcess]) -> String {
+fn without_findings(before: &[StatsProcess], after: &[StatsProcess]) -> String {
     let endpoints = after.iter().flat_map(|process| &process.pages);
     let endpoints = endpoints.flat_map(|page| page.endpoints.iter().map(move |ep| (page, ep)));
     let (all, waiting) = endpoints.fold((0, 0), |(all, waiting), (page, endpoint)| {

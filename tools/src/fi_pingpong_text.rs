@@ -61,13 +61,13 @@ Options:
 
 /// What the command line asks the program to do, when it is not to run.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct UsageRefusal {
+pub(crate) struct UsageError {
     pub(crate) message: String,
     pub(crate) usage: bool,
 }
 
-pub(crate) fn parse(arguments: &[String]) -> std::result::Result<Options, UsageRefusal> {
-    let refuse = |message: String, usage| UsageRefusal { message, usage };
+pub(crate) fn parse(arguments: &[String]) -> std::result::Result<Options, UsageError> {
+    let refuse = |message: String, usage| UsageError { message, usage };
     let mut o = Options {
         source_port: None,
         destination_port: CONTROL_PORT,

@@ -1,7 +1,7 @@
 //! Lists the processes that use the library (fi_ps(1)).
-mod looking;
+mod cli;
 
-use looking::{LookOptions, endpoint_cells, is_listed, print, processes_json, table};
+use cli::{CliOptions, endpoint_cells, is_listed, print, processes_json, table};
 use ofi_facts::read;
 use ofi_facts::show::address;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ as this user may look at them, and they were not started with FI_STATS=0.
 ";
 
 fn main() -> ExitCode {
-    let options = LookOptions::parse("fi_ps", HELP, &["-a", "--json"], &[]);
+    let options = CliOptions::parse("fi_ps", HELP, &["-a", "--json"], &[]);
     // All that the system says is for JSON alone; of a thousand processes it takes long.
     let json = options.has("--json");
     let read_one = if json { read::process } else { read::process_by_name };

@@ -1,13 +1,13 @@
 //! Shows what processes that use the library do, again and again (fi_top(1)).
-mod looking;
+mod cli;
 
-use looking::{
-    LookOptions, LookedAt, class_text, complain, endpoint_cells, is_listed, latencies, now, print,
+use cli::{
+    CliOptions, LookedAt, class_text, complain, endpoint_cells, is_listed, latencies, now, print,
     process_labels, processes_json, quantile, table,
 };
 use ofi_facts::doctor::by_pid;
 use ofi_facts::layout::{EndpointFacts, PeerFacts, latency_below};
-use ofi_facts::read::{ShownPage, ShownProcess};
+use ofi_facts::read::{StatsPage, StatsProcess};
 use ofi_facts::show::{address, json, link, receive, secrecy, short, state, time};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -166,7 +166,7 @@ fn rates(before: [u64; 4], after: [u64; 4], nanos: u64) -> [f64; 4] {
 }
 
 /// What is worth a remark.
-fn remark(process: &ShownProcess, endpoint: &EndpointFacts, turns: u64, at: u64) -> String {
+fn remark(process: &StatsProcess, endpoint: &EndpointFacts, turns: u64, at: u64) -> String {
     let seen = at.saturating_sub(endpoint.written);
     if process.is_stopped() {
         "stopped".into()
@@ -184,8 +184,8 @@ fn remark(process: &ShownProcess, endpoint: &EndpointFacts, turns: u64, at: u64)
 }
 
 fn lines(
-    before: &[ShownProcess],
-    after: &[ShownProcess],
+    before: &[StatsProcess],
+    after: &[StatsProcess],
     at: u64,
     all: bool,
     choice: &TopChoice,
@@ -206,10 +206,10 @@ fn lines(
 }
 
 fn line(
-    process: &ShownProcess,
+    process: &StatsProcess,
     index: usize,
     endpoint: &EndpointFacts,
-    old: Option<&ShownPage>,
+    old: Option<&StatsPage>,
     at: u64,
     told: ToldPeers,
 ) -> RatedLine {
@@ -217,7 +217,7 @@ fn line(
     let same = |known: &&EndpointFacts| known.serial == endpoint.serial;
     let before = old.and_then(|old| Some((old, old.endpoints.iter().find(same)?)));
     let turn =
-        |page: &ShownPage| page.head.turns.get(endpoint.engine as usize).copied().unwrap_or(0);
+        |page: &StatsPage| page.head.turns.get(endpoint.engine as usize).copied().unwrap_or(0);
     let (rate, turns) = match before {
         None => ([0.0; 4], 1),
         Some((old, known)) => {
@@ -288,7 +288,7 @@ fn peer_line(peer: &PeerFacts, rate: [String; 4], at: u64) -> PeerLine {
 }
 
 fn peer_details(
-    page: &ShownPage,
+    page: &StatsPage,
     endpoint: &EndpointFacts,
     peer: &PeerFacts,
     [sent, sent_bytes, received, received_bytes]: [String; 4],
@@ -457,7 +457,7 @@ impl TopChoice {
 
 /// The counters, as Prometheus' textfile collector takes them.
 fn metrics(looked: &LookedAt) -> String {
-    type Value = fn(&ShownPage, &EndpointFacts) -> u64;
+    type Value = fn(&StatsPage, &EndpointFacts) -> u64;
     let known: [(&str, &str, &str, Value); 9] = [
         ("sent_messages_total", "counter", "Messages sent", |page, ep| page.passed(ep)[0]),
         ("sent_bytes_total", "counter", "Bytes sent", |page, ep| page.passed(ep)[1]),
@@ -512,7 +512,7 @@ fn metrics(looked: &LookedAt) -> String {
 
 /// The endpoints, each with labels that no other one has: Prometheus takes none of a file in which two series are
 /// alike, and a process may show two endpoints of one address.
-fn series(processes: &[ShownProcess]) -> Vec<(String, &ShownPage, &EndpointFacts)> {
+fn series(processes: &[StatsProcess]) -> Vec<(String, &StatsPage, &EndpointFacts)> {
     let (mut series, mut known) = (Vec::new(), HashSet::new());
     for process in processes {
         for (index, page) in process.pages.iter().enumerate() {
@@ -535,7 +535,7 @@ fn series(processes: &[ShownProcess]) -> Vec<(String, &ShownPage, &EndpointFacts
 
 fn main() -> ExitCode {
     let flags = ["-a", "-p", "-l", "-b", "--json", "--metrics"];
-    let options = LookOptions::parse_with("fi_top", HELP, &flags, &["-d", "-n"], &["-s"]);
+    let options = CliOptions::parse_with("fi_top", HELP, &flags, &["-d", "-n"], &["-s"]);
     let mut before = options.look("fi_top");
     if options.has("--json") || options.has("--metrics") {
         let json = options.has("--json");

@@ -3,7 +3,7 @@ use std::time::Duration;
 #[path = "../src/fi_pingpong_text.rs"]
 #[allow(dead_code)]
 mod text;
-use text::{Mode, ResultRow, UsageRefusal, parse, short};
+use text::{Mode, ResultRow, UsageError, parse, short};
 
 fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
@@ -67,6 +67,6 @@ fn unknown_options_and_missing_values_are_told_with_the_usage() {
     assert!(parse(&words("-S foo")).unwrap_err().message.contains("foo"));
     assert_eq!(
         parse(&words("-h")).unwrap_err(),
-        UsageRefusal { message: String::new(), usage: true }
+        UsageError { message: String::new(), usage: true }
     );
 }

@@ -3,7 +3,7 @@
 use ofi_facts::bounds::ProcessBounds;
 use ofi_facts::doctor::examine;
 use ofi_facts::layout::{MAGIC, VERSION, words_with};
-use ofi_facts::read::{ShownProcess, SystemFacts, read};
+use ofi_facts::read::{StatsProcess, SystemFacts, read};
 use ofi_facts::show::{address, link, state};
 
 pub fn run(bytes: &[u8]) {
@@ -24,7 +24,7 @@ pub fn run(bytes: &[u8]) {
     for peer in page.peers() {
         assert!(plain(&address(&peer.address)) && plain(state(peer)) && plain(link(peer)));
     }
-    let process = ShownProcess::new(1, SystemFacts::default(), vec![page]);
+    let process = StatsProcess::new(1, SystemFacts::default(), vec![page]);
     let mut other = process.clone();
     other.pid = 2;
     let processes = [process, other];

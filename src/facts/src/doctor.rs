@@ -4,7 +4,7 @@
 //! finding. Findings are in the order of how surely they are the cause: a process that is stopped
 //! before those that wait for it.
 use crate::layout::{ANY, EndpointFacts, PeerFacts, WaitingFacts, peer_bits, states, words_text};
-use crate::read::{ShownPage, ShownProcess, SystemFacts};
+use crate::read::{StatsPage, StatsProcess, SystemFacts};
 use crate::show::{address, receive, short, time};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write};
@@ -194,8 +194,8 @@ const MOST: usize = 100;
 
 /// One endpoint at both times.
 struct EndpointView<'f> {
-    process: &'f ShownProcess,
-    page: &'f ShownPage,
+    process: &'f StatsProcess,
+    page: &'f StatsPage,
     endpoint: &'f EndpointFacts,
     /// Nothing came or went between both times, and nothing was posted.
     quiet: bool,
@@ -214,7 +214,7 @@ struct EndpointView<'f> {
 /// Processes at both times, and the time of the second (CLOCK_MONOTONIC, nanoseconds). What is looked for
 /// by its value is in tables: a process may show so many peers that going through them for each would take
 /// minutes.
-struct Examination<'f> {
+struct HangAnalysis<'f> {
     views: Vec<EndpointView<'f>>,
     now: u64,
     /// Places in `views` by address, of endpoints that serve no others.
@@ -392,9 +392,9 @@ fn is_starved(before: &SystemFacts, after: &SystemFacts) -> bool {
 
 /// Processes that got no processor between both looks, so that little was seen of them.
 pub fn starved<'p>(
-    before: &'p [ShownProcess],
-    after: &'p [ShownProcess],
-) -> impl Iterator<Item = &'p ShownProcess> {
+    before: &'p [StatsProcess],
+    after: &'p [StatsProcess],
+) -> impl Iterator<Item = &'p StatsProcess> {
     let before = by_pid(before);
     after.iter().filter(move |process| {
         before.get(&process.pid).is_some_and(|old| is_starved(&old.system, &process.system))
@@ -402,13 +402,13 @@ pub fn starved<'p>(
 }
 
 /// Processes by their number.
-pub fn by_pid(processes: &[ShownProcess]) -> HashMap<u32, &ShownProcess> {
+pub fn by_pid(processes: &[StatsProcess]) -> HashMap<u32, &StatsProcess> {
     processes.iter().rev().map(|process| (process.pid, process)).collect()
 }
 
 /// Examines processes that were looked at twice. `now` is the time of the second look, in nanoseconds
 /// of CLOCK_MONOTONIC.
-pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Diagnosis {
+pub fn examine(before: &[StatsProcess], after: &[StatsProcess], now: u64) -> Diagnosis {
     let mut views = Vec::new();
     let before = by_pid(before);
     for process in after {
@@ -416,7 +416,7 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Dia
         let kept_waiting =
             earlier.map_or(0.0, |earlier| share_kept_waiting(&earlier.system, &process.system));
         let starved = earlier.is_some_and(|old| is_starved(&old.system, &process.system));
-        let runs = |process: &ShownProcess| process.system.threads.starts_with('R');
+        let runs = |process: &StatsProcess| process.system.threads.starts_with('R');
         let ran_on = runs(process) && earlier.is_some_and(runs);
         for (index, page) in process.pages.iter().enumerate() {
             let earlier = earlier.and_then(|earlier| earlier.pages.get(index));
@@ -428,7 +428,7 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Dia
                 let own_calls = |of: &EndpointFacts| of.turns.wrapping_sub(of.visits);
                 let (quiet, turns) = match old {
                     Some((earlier, old)) => {
-                        let turn = |page: &ShownPage| {
+                        let turn = |page: &StatsPage| {
                             page.head.turns.get(endpoint.engine as usize).copied().unwrap_or(0)
                         };
                         let same = earlier.passed(old) == page.passed(endpoint)
@@ -459,7 +459,7 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Dia
             }
         }
     }
-    let examination = Examination::new(views, now);
+    let examination = HangAnalysis::new(views, now);
     let mut found = FindingList::default();
     processes(after, &mut found);
     for index in 0..examination.views.len() {
@@ -477,7 +477,7 @@ pub fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Dia
 }
 
 /// Rules about whole processes.
-fn processes(processes: &[ShownProcess], list: &mut FindingList) {
+fn processes(processes: &[StatsProcess], list: &mut FindingList) {
     for process in processes {
         let system = &process.system;
         let (pid, who) = (process.pid, process.who());
@@ -504,7 +504,7 @@ fn processes(processes: &[ShownProcess], list: &mut FindingList) {
     }
 }
 
-impl<'f> Examination<'f> {
+impl<'f> HangAnalysis<'f> {
     fn new(views: Vec<EndpointView<'f>>, now: u64) -> Self {
         let (mut by_address, mut peers_seen) = (HashMap::new(), HashMap::new());
         for (index, view) in views.iter().enumerate() {
@@ -941,11 +941,11 @@ fn mismatch(view: &EndpointView<'_>) -> Option<(HangRule, String, String)> {
 
 /// What would change if anything moved at the endpoints of a process that wait and are looked at; none
 /// if there is no such endpoint.
-pub fn standstill(before: &ShownProcess, after: &ShownProcess) -> Option<Vec<[u64; 10]>> {
+pub fn standstill(before: &StatsProcess, after: &StatsProcess) -> Option<Vec<[u64; 10]>> {
     let mut still = Vec::new();
     for (old, page) in before.pages.iter().zip(&after.pages) {
         for endpoint in &page.endpoints {
-            let turn = |page: &ShownPage| page.head.turns.get(endpoint.engine as usize).copied();
+            let turn = |page: &StatsPage| page.head.turns.get(endpoint.engine as usize).copied();
             let looks = turn(old) != turn(page) || endpoint.asleep > 0;
             if endpoint.serves == 0 && looks && is_waiting(page, endpoint) {
                 let [sent, sent_bytes, received, received_bytes] = page.passed(endpoint);
@@ -971,7 +971,7 @@ pub fn standstill(before: &ShownProcess, after: &ShownProcess) -> Option<Vec<[u6
 }
 
 /// Whether an endpoint waits for anything, for who only wants to know that.
-pub fn is_waiting(page: &ShownPage, endpoint: &EndpointFacts) -> bool {
+pub fn is_waiting(page: &StatsPage, endpoint: &EndpointFacts) -> bool {
     waits_for_one(endpoint)
         || endpoint.in_flight > 0
         || page
@@ -981,7 +981,7 @@ pub fn is_waiting(page: &ShownPage, endpoint: &EndpointFacts) -> bool {
 }
 
 /// The provider's name and the endpoint's address.
-pub fn title(page: &ShownPage, endpoint: &EndpointFacts) -> String {
+pub fn title(page: &StatsPage, endpoint: &EndpointFacts) -> String {
     format!("{} {}", page.provider(), words_text(&endpoint.address))
 }
 
@@ -994,7 +994,7 @@ mod tests {
 
     const NOW: u64 = 100_000_000_000;
 
-    fn examine(before: &[ShownProcess], after: &[ShownProcess], now: u64) -> Vec<Finding> {
+    fn examine(before: &[StatsProcess], after: &[StatsProcess], now: u64) -> Vec<Finding> {
         diagnose(before, after, now).findings
     }
 
@@ -1003,7 +1003,7 @@ mod tests {
     }
 
     /// A process that looks at its queues, with an endpoint of this kind; `turns` at the second look.
-    fn of(pid: u32, turns: u64, endpoint: EndpointFacts, peers: &[PeerFacts]) -> ShownProcess {
+    fn of(pid: u32, turns: u64, endpoint: EndpointFacts, peers: &[PeerFacts]) -> StatsProcess {
         let mut head = HeadFacts::default();
         head.turns[0] = turns;
         let endpoint = EndpointFacts {
@@ -1013,7 +1013,7 @@ mod tests {
             address: text_words(&named(pid)),
             ..endpoint
         };
-        let page = ShownPage::new(head, vec![endpoint], peers.to_vec());
+        let page = StatsPage::new(head, vec![endpoint], peers.to_vec());
         let system = SystemFacts {
             program: "test".into(),
             threads: "R".into(),
@@ -1021,7 +1021,7 @@ mod tests {
             memory: [1 << 20, u64::MAX],
             ..SystemFacts::default()
         };
-        ShownProcess::new(pid, system, vec![page])
+        StatsProcess::new(pid, system, vec![page])
     }
 
     /// A connected peer that nothing is owed.
@@ -1045,7 +1045,7 @@ mod tests {
     }
 
     /// The rules that find something, where all look on between the looks but those in `still`.
-    fn rules(processes: &[ShownProcess], still: &[u32]) -> Vec<(HangRule, u32)> {
+    fn rules(processes: &[StatsProcess], still: &[u32]) -> Vec<(HangRule, u32)> {
         let mut before = processes.to_vec();
         for process in before.iter_mut().filter(|one| !still.contains(&one.pid)) {
             process.pages[0].head.turns[0] = 0;
@@ -1218,7 +1218,7 @@ mod tests {
         both.pages.push(process.pages[0].clone());
         let core = both.pages[1].clone();
         let unnamed = PeerFacts { address: [0; 8], ..core.peers()[0] };
-        both.pages[1] = ShownPage::new(core.head, core.endpoints, vec![unnamed]);
+        both.pages[1] = StatsPage::new(core.head, core.endpoints, vec![unnamed]);
         let mut before = vec![both.clone()];
         before[0].pages.iter_mut().for_each(|page| page.head.turns[0] = 0);
         let found = examine(&before, &[both], NOW);

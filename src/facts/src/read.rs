@@ -31,7 +31,7 @@ const PIECE: usize = 64 << 10;
 
 /// Why there are no facts.
 #[derive(Debug)]
-pub enum NoFacts {
+pub enum StatsReadError {
     /// The process ended, or never was.
     Gone,
     /// The kernel does not let this user look.
@@ -48,7 +48,7 @@ pub enum NoFacts {
     System(io::Error),
 }
 
-impl fmt::Display for NoFacts {
+impl fmt::Display for StatsReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("there is no such process (any more)"),
@@ -72,7 +72,7 @@ impl fmt::Display for NoFacts {
     }
 }
 
-impl From<io::Error> for NoFacts {
+impl From<io::Error> for StatsReadError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::Gone,
@@ -107,7 +107,7 @@ impl ShownMemory for [u8] {
 
 /// The facts of one memory.
 #[derive(Clone, Debug, Default)]
-pub struct ShownPage {
+pub struct StatsPage {
     /// What is said once.
     pub head: HeadFacts,
     /// The endpoints, each with a serial of its own.
@@ -122,8 +122,8 @@ fn words<M: ShownMemory + ?Sized>(
     memory: &M,
     at: usize,
     count: usize,
-) -> Result<Vec<u64>, NoFacts> {
-    const SHORT: NoFacts = NoFacts::Rubbish("it ends before its records do");
+) -> Result<Vec<u64>, StatsReadError> {
+    const SHORT: StatsReadError = StatsReadError::Rubbish("it ends before its records do");
     let mut bytes = vec![0; 8 * count];
     if memory.read_at(8 * at as u64, &mut bytes)? < bytes.len() {
         return Err(SHORT);
@@ -157,7 +157,7 @@ impl<M: ShownMemory + ?Sized> RecordReader<'_, M> {
         count: usize,
         cost: LookCost,
         to: &mut Vec<R>,
-    ) -> Result<(), NoFacts> {
+    ) -> Result<(), StatsReadError> {
         let mut done = 0;
         while done < count {
             let piece = (PIECE / (8 * R::WORDS)).min(count - done);
@@ -178,7 +178,7 @@ impl<M: ShownMemory + ?Sized> RecordReader<'_, M> {
         at: usize,
         count: usize,
         to: &mut Vec<R>,
-    ) -> Result<(), NoFacts> {
+    ) -> Result<(), StatsReadError> {
         let all = || words(self.memory, at, count * R::WORDS);
         let first = all()?;
         if first.chunks(R::WORDS).all(|record| record[1] == 0) {
@@ -200,7 +200,7 @@ impl<M: ShownMemory + ?Sized> RecordReader<'_, M> {
     }
 
     /// A record that changed while it was read.
-    fn read_again<R: FactRecord>(&mut self, at: usize) -> Result<Option<R>, NoFacts> {
+    fn read_again<R: FactRecord>(&mut self, at: usize) -> Result<Option<R>, StatsReadError> {
         for _ in 0..TRIES {
             if self.tries == 0 || self.bounds.take(LookCost::Attempt, 1) == 0 {
                 break;
@@ -222,24 +222,24 @@ impl<M: ShownMemory + ?Sized> RecordReader<'_, M> {
 }
 
 /// Reads the head of a memory: whose it is, and of which version.
-pub fn read_head<M: ShownMemory + ?Sized>(memory: &M) -> Result<HeadFacts, NoFacts> {
-    const SHORT: NoFacts = NoFacts::Rubbish("it is too short");
+pub fn read_head<M: ShownMemory + ?Sized>(memory: &M) -> Result<HeadFacts, StatsReadError> {
+    const SHORT: StatsReadError = StatsReadError::Rubbish("it is too short");
     let head = words(memory, 0, HeadFacts::WORDS).map_err(|error| match error {
-        NoFacts::Rubbish(_) => SHORT,
+        StatsReadError::Rubbish(_) => SHORT,
         error => error,
     })?;
     let head = HeadFacts::of_words(&head);
     if head.magic != MAGIC {
-        return Err(NoFacts::Rubbish("it does not begin as it should"));
+        return Err(StatsReadError::Rubbish("it does not begin as it should"));
     }
     if head.version != VERSION {
-        return Err(NoFacts::OtherVersion(head.version));
+        return Err(StatsReadError::OtherVersion(head.version));
     }
     if head.peers > MAX_PEERS as u64 || head.peers_used > head.peers {
-        return Err(NoFacts::Rubbish("more peers than there may be"));
+        return Err(StatsReadError::Rubbish("more peers than there may be"));
     }
     if head.endpoints_used > (FIRST_ENDPOINTS + MORE_ENDPOINTS) as u64 {
-        return Err(NoFacts::Rubbish("more endpoints than there may be"));
+        return Err(StatsReadError::Rubbish("more endpoints than there may be"));
     }
     Ok(head)
 }
@@ -248,7 +248,7 @@ pub fn read_head<M: ShownMemory + ?Sized>(memory: &M) -> Result<HeadFacts, NoFac
 pub fn read<M: ShownMemory + ?Sized>(
     memory: &M,
     bounds: &mut ProcessBounds,
-) -> Result<ShownPage, NoFacts> {
+) -> Result<StatsPage, StatsReadError> {
     let head = read_head(memory)?;
     let mut reader =
         RecordReader { memory, bounds, tries: TRIES_IN_SUM, left_out: LeftOut::default() };
@@ -262,10 +262,10 @@ pub fn read<M: ShownMemory + ?Sized>(
     reader.read(further, used - first, LookCost::Endpoint, &mut endpoints)?;
     reader.read(peer_at(0), head.peers_used as usize, LookCost::Peer, &mut peers)?;
     let left_out = reader.left_out;
-    Ok(ShownPage { left_out, ..ShownPage::new(head, endpoints, peers) })
+    Ok(StatsPage { left_out, ..StatsPage::new(head, endpoints, peers) })
 }
 
-impl ShownPage {
+impl StatsPage {
     /// The facts of these records. Of endpoints with one serial the first counts.
     pub fn new(
         head: HeadFacts,
@@ -341,20 +341,20 @@ pub struct SystemFacts {
 
 /// A process and what it shows.
 #[derive(Clone, Debug, Default)]
-pub struct ShownProcess {
+pub struct StatsProcess {
     /// Its number.
     pub pid: u32,
     /// What the system says.
     pub system: SystemFacts,
     /// What its plug-ins show.
-    pub pages: Vec<ShownPage>,
+    pub pages: Vec<StatsPage>,
     /// What was left out of the process as a whole.
     left_out: LeftOut,
 }
 
-impl ShownProcess {
+impl StatsProcess {
     /// A process of which this was read.
-    pub fn new(pid: u32, system: SystemFacts, pages: Vec<ShownPage>) -> Self {
+    pub fn new(pid: u32, system: SystemFacts, pages: Vec<StatsPage>) -> Self {
         Self { pid, system, pages, left_out: LeftOut::default() }
     }
 
@@ -424,11 +424,15 @@ fn count_descriptors(pid: u32) -> io::Result<u64> {
 
 impl SystemFacts {
     /// What the system says of this process, within the bounds of a process; notes what that leaves out.
-    fn of(pid: u32, bounds: &mut ProcessBounds, left_out: &mut LeftOut) -> Result<Self, NoFacts> {
+    fn of(
+        pid: u32,
+        bounds: &mut ProcessBounds,
+        left_out: &mut LeftOut,
+    ) -> Result<Self, StatsReadError> {
         let read = |file: &str| read_text(format!("/proc/{pid}/{file}"));
         let stat = read("stat")?;
         // The program's name is in parentheses, and may hold some.
-        let (_, behind) = stat.rsplit_once(')').ok_or(NoFacts::Gone)?;
+        let (_, behind) = stat.rsplit_once(')').ok_or(StatsReadError::Gone)?;
         let fields: Vec<_> = behind.split_whitespace().collect();
         let ticks = |at: usize| fields.get(at).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
         let status = read("status").unwrap_or_default();
@@ -482,7 +486,7 @@ fn memories(
     process: &str,
     bounds: &mut ProcessBounds,
     left_out: &mut LeftOut,
-) -> Result<Vec<File>, NoFacts> {
+) -> Result<Vec<File>, StatsReadError> {
     let (mut found, mut known) = (Vec::new(), HashSet::new());
     let link = format!("/memfd:{NAME} (deleted)");
     let mut refused = None;
@@ -528,12 +532,12 @@ fn own_number_and_user(pid: u32) -> (u64, u32) {
 }
 
 /// Reads all that a process shows, and what the system says of it, within the bounds of a look.
-pub fn process(pid: u32, look: &mut LookBounds) -> Result<ShownProcess, NoFacts> {
+pub fn process(pid: u32, look: &mut LookBounds) -> Result<StatsProcess, StatsReadError> {
     process_by(pid, look, SystemFacts::of)
 }
 
 /// Reads all that a process shows, and of what the system says its name alone.
-pub fn process_by_name(pid: u32, look: &mut LookBounds) -> Result<ShownProcess, NoFacts> {
+pub fn process_by_name(pid: u32, look: &mut LookBounds) -> Result<StatsProcess, StatsReadError> {
     process_by(pid, look, |pid, _, _| {
         let name = read_text(format!("/proc/{pid}/comm"))?;
         Ok(SystemFacts { program: clean(&name), ..SystemFacts::default() })
@@ -543,8 +547,8 @@ pub fn process_by_name(pid: u32, look: &mut LookBounds) -> Result<ShownProcess, 
 fn process_by(
     pid: u32,
     look: &mut LookBounds,
-    system: fn(u32, &mut ProcessBounds, &mut LeftOut) -> Result<SystemFacts, NoFacts>,
-) -> Result<ShownProcess, NoFacts> {
+    system: fn(u32, &mut ProcessBounds, &mut LeftOut) -> Result<SystemFacts, StatsReadError>,
+) -> Result<StatsProcess, StatsReadError> {
     // Most processes are other users', which is seen at once.
     fs::read_dir(format!("/proc/{pid}/fd"))?;
     let (own, user) = own_number_and_user(pid);
@@ -552,14 +556,14 @@ fn process_by(
     let mut left_out = LeftOut::default();
     let read = pages(&pid.to_string(), own, &mut bounds, &mut left_out).and_then(|pages| {
         let system = system(pid, &mut bounds, &mut left_out)?;
-        Ok(ShownProcess { left_out, ..ShownProcess::new(pid, system, pages) })
+        Ok(StatsProcess { left_out, ..StatsProcess::new(pid, system, pages) })
     });
     look.end(bounds);
     read
 }
 
 /// Reads all that this process shows.
-pub fn own_pages() -> Result<Vec<ShownPage>, NoFacts> {
+pub fn own_pages() -> Result<Vec<StatsPage>, StatsReadError> {
     let (bounds, left_out) = (&mut ProcessBounds::alone(), &mut LeftOut::default());
     pages("self", std::process::id().into(), bounds, left_out)
 }
@@ -570,12 +574,13 @@ fn pages(
     own: u64,
     bounds: &mut ProcessBounds,
     left_out: &mut LeftOut,
-) -> Result<Vec<ShownPage>, NoFacts> {
+) -> Result<Vec<StatsPage>, StatsReadError> {
     let memories = memories(process, bounds, left_out)?;
     let mut pages = Vec::new();
-    let mut last = if left_out.descriptors { NoFacts::TooMuch } else { NoFacts::None };
+    let mut last =
+        if left_out.descriptors { StatsReadError::TooMuch } else { StatsReadError::None };
     if !memories.is_empty() && bounds.take(LookCost::Process, 1) == 0 {
-        return Err(NoFacts::TooMuch);
+        return Err(StatsReadError::TooMuch);
     }
     for memory in memories {
         // A forked child that has not started another program has its parent's.
@@ -663,9 +668,9 @@ mod tests {
         assert!(is(HeadFacts { magic: 1, ..good() }).contains("cannot be"));
         assert!(is(HeadFacts { peers: u64::MAX, ..good() }).contains("more peers"));
         assert!(is(HeadFacts { endpoints_used: 1 << 40, ..good() }).contains("more endpoints"));
-        assert!(matches!(read(&[0; 100]), Err(NoFacts::Rubbish("it is too short"))));
+        assert!(matches!(read(&[0; 100]), Err(StatsReadError::Rubbish("it is too short"))));
         let cut = bytes(&memory(HeadFacts { peers_used: 4, ..good() }));
-        assert!(matches!(read(&cut[..peer_at(3) * 8]), Err(NoFacts::Rubbish(_))));
+        assert!(matches!(read(&cut[..peer_at(3) * 8]), Err(StatsReadError::Rubbish(_))));
     }
 
     #[test]
@@ -713,7 +718,7 @@ mod tests {
             |serial, endpoint, name| PeerFacts { serial, endpoint, name, ..Default::default() };
         let endpoints = vec![endpoint(3), endpoint(1), endpoint(3)];
         let peers = vec![peer(4, 3, 9), peer(5, 1, 2), peer(6, 3, 7), peer(7, 2, 1)];
-        let page = ShownPage::new(HeadFacts::default(), endpoints, peers);
+        let page = StatsPage::new(HeadFacts::default(), endpoints, peers);
         assert_eq!(page.endpoints.iter().map(|one| one.serial).collect::<Vec<_>>(), [3, 1]);
         let serials = |at: usize| page.peers_of(&page.endpoints[at]).iter().map(|one| one.serial);
         assert_eq!([serials(0).collect::<Vec<_>>(), serials(1).collect()], [vec![6, 4], vec![5]]);

@@ -5,7 +5,7 @@
 use crate::worker::{Worker, rest, unharmed};
 use ofi_facts::bounds::LookBounds;
 use ofi_facts::doctor::{Finding, examine, standstill};
-use ofi_facts::read::{ShownProcess, any_processes, process};
+use ofi_facts::read::{StatsProcess, any_processes, process};
 use std::fmt::Write;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ fn wait_for_hang(own: u32, after: Duration) {
 }
 
 /// What those of these processes show that may be looked at, this one first: what bounds leave out is of others.
-fn look(own: u32, pids: &[u32]) -> Vec<ShownProcess> {
+fn look(own: u32, pids: &[u32]) -> Vec<StatsProcess> {
     let mut bounds = LookBounds::default();
     let others = pids.iter().filter(|pid| **pid != own);
     let pids = std::iter::once(&own).chain(others);

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "no tool needs all of it")]
 use ofi_facts::bounds::{LeftOut, LookBounds};
 use ofi_facts::layout::{EndpointFacts, LATENCY_CLASSES, PeerFacts, WaitingFacts, latency_below};
-use ofi_facts::read::{self, NoFacts, ShownPage, ShownProcess};
+use ofi_facts::read::{self, StatsPage, StatsProcess, StatsReadError};
 use ofi_facts::show::{address, json, kind, link, secrecy, short, state};
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -33,7 +33,7 @@ pub(crate) fn complain(own: &str, what: &str) -> ! {
 /// What was seen in one look.
 #[derive(Default)]
 pub(crate) struct LookedAt {
-    pub(crate) processes: Vec<ShownProcess>,
+    pub(crate) processes: Vec<StatsProcess>,
     /// How many processes were left out as a whole, beyond the bounds of a look.
     pub(crate) left_out: usize,
 }
@@ -43,7 +43,7 @@ const MOST_LEFT_OUT: usize = 20;
 
 impl LookedAt {
     /// Processes of which something was left out.
-    fn read_in_part(&self) -> impl Iterator<Item = (&ShownProcess, LeftOut)> {
+    fn read_in_part(&self) -> impl Iterator<Item = (&StatsProcess, LeftOut)> {
         let all = self.processes.iter().map(|process| (process, process.left_out()));
         all.filter(|(_, left_out)| !left_out.is_nothing())
     }
@@ -107,16 +107,16 @@ fn left_out_object(left_out: &LeftOut) -> String {
 }
 
 /// What tells a process's series from others.
-pub(crate) fn process_labels(process: &ShownProcess) -> String {
+pub(crate) fn process_labels(process: &StatsProcess) -> String {
     format!("pid=\"{}\",program={}", process.pid, json(&process.system.program))
 }
 
 /// How a process is read.
-type ReadProcess = fn(u32, &mut LookBounds) -> Result<ShownProcess, NoFacts>;
+type ReadProcess = fn(u32, &mut LookBounds) -> Result<StatsProcess, StatsReadError>;
 
 /// What the command line asks for.
 #[derive(Default)]
-pub(crate) struct LookOptions {
+pub(crate) struct CliOptions {
     /// Processes; all if none.
     pub(crate) pids: Vec<u32>,
     /// Options without a value that were given.
@@ -127,7 +127,7 @@ pub(crate) struct LookOptions {
     pub(crate) words: Vec<(String, String)>,
 }
 
-impl LookOptions {
+impl CliOptions {
     /// Reads the command line. `flags` take no value, `values` a number of seconds or times.
     pub(crate) fn parse(own: &str, help: &str, flags: &[&str], values: &[&str]) -> Self {
         Self::parse_with(own, help, flags, values, &[])
@@ -195,8 +195,9 @@ impl LookOptions {
             match read_one(pid, &mut bounds) {
                 Ok(process) => looked.processes.push(process),
                 // Most processes do not use the library, or are another user's.
-                Err(NoFacts::None | NoFacts::Gone | NoFacts::NotAllowed) if any => {}
-                Err(NoFacts::TooMuch) if any => looked.left_out += 1,
+                Err(StatsReadError::None | StatsReadError::Gone | StatsReadError::NotAllowed)
+                    if any => {}
+                Err(StatsReadError::TooMuch) if any => looked.left_out += 1,
                 Err(error) => eprintln!("{own}: {pid}: {error}"),
             }
         }
@@ -206,16 +207,16 @@ impl LookOptions {
 
 /// Whether an endpoint has a line. What serves a utility provider's endpoint has one if `all` is asked
 /// for: the program knows of the other alone.
-pub(crate) fn is_listed(process: &ShownProcess, endpoint: &EndpointFacts, all: bool) -> bool {
+pub(crate) fn is_listed(process: &StatsProcess, endpoint: &EndpointFacts, all: bool) -> bool {
     all || endpoint.serves == 0 || process.pages.len() == 1
 }
 
 /// How many of the transfers that an endpoint sent were complete when their call returned, then how
 /// many took how long ([`latency_class`](ofi_facts::layout::latency_class)), since `before`.
 pub(crate) fn latencies(
-    page: &ShownPage,
+    page: &StatsPage,
     endpoint: &EndpointFacts,
-    before: Option<(&ShownPage, &EndpointFacts)>,
+    before: Option<(&StatsPage, &EndpointFacts)>,
 ) -> (u64, [u64; LATENCY_CLASSES]) {
     let mut classes = endpoint.latency;
     let mut sent = page.passed(endpoint)[0];
@@ -301,7 +302,7 @@ fn waiting_json(waiting: &WaitingFacts) -> Option<String> {
     })
 }
 
-fn endpoint_json(page: &ShownPage, endpoint: &EndpointFacts) -> String {
+fn endpoint_json(page: &StatsPage, endpoint: &EndpointFacts) -> String {
     let [sent, sent_bytes, received, received_bytes] = page.passed(endpoint);
     let pair = |[first, second]: [u64; 2]| format!("[{first},{second}]");
     let errors = endpoint.errors.iter().filter(|error| error.count > 0);
@@ -333,7 +334,7 @@ fn endpoint_json(page: &ShownPage, endpoint: &EndpointFacts) -> String {
 
 /// Processes in JSON.
 pub(crate) fn processes_json(looked: &LookedAt) -> String {
-    let page = |page: &ShownPage| {
+    let page = |page: &StatsPage| {
         object(&[
             ("provider", json(&page.provider())),
             (
@@ -346,7 +347,7 @@ pub(crate) fn processes_json(looked: &LookedAt) -> String {
         ])
     };
     let mut left_out: HashMap<_, _> = looked.left_out_json().into_iter().collect();
-    let mut process = |process: &ShownProcess| {
+    let mut process = |process: &StatsProcess| {
         let mut fields = vec![
             ("pid", process.pid.to_string()),
             ("program", json(&process.system.program)),
@@ -357,15 +358,15 @@ pub(crate) fn processes_json(looked: &LookedAt) -> String {
         object(&fields)
     };
     // Processes of which nothing is known but how many there are have one object, of the number 0.
-    let others = (looked.left_out > 0).then(ShownProcess::default);
+    let others = (looked.left_out > 0).then(StatsProcess::default);
     list(looked.processes.iter().chain(&others).map(&mut process)) + "\n"
 }
 
 /// The first cells of an endpoint's row: process, program, provider, type, peers, and what it sent
 /// and received in messages and bytes, as figures of any unit.
 pub(crate) fn endpoint_cells(
-    process: &ShownProcess,
-    page: &ShownPage,
+    process: &StatsProcess,
+    page: &StatsPage,
     endpoint: &EndpointFacts,
     passed: [f64; 4],
 ) -> Vec<String> {
