@@ -328,7 +328,7 @@ static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
 static inline int ct_is_lnx(void) { return !strcmp(ct_prov, "lnx"); }
 static inline int ct_is_rxd(void) { return strstr(ct_prov, "ofi_rxd") != NULL; }
 /* For tests in which a side makes no calls: automatic progress, of a provider that does not give it to who asks for nothing. */
-static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") && !ct_is_lnx() ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
+static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") && strcmp(ct_prov, "sm2") && !ct_is_lnx() ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
 /* Whether the provider's addresses are IP addresses, or names (FI_ADDR_STR): its infos say so. */
 static inline int ct_is_ip(void)
 {

@@ -54,14 +54,15 @@ const ORDER: &[&str] = &[
     "ofi_hook_hmem",
     "ofi_hook_dmabuf_peer_mem",
     "off_coll",
+    "sm2",
 ];
 
 /// Core providers that no other is layered over unless both are named.
-const UNLAYERED: &[&str] = &["sockets", "net", "shm", "efa", "psm3", "ucx", "cxi"];
+const UNLAYERED: &[&str] = &["sockets", "net", "shm", "sm2", "efa", "psm3", "ucx", "cxi"];
 
 /// Core providers that are asked only by programs or users (`FI_PROVIDER`) that name them: those of
 /// names that have had their time, and of which each info would double one of another provider's.
-const BY_NAME: &[&str] = &["net"];
+const BY_NAME: &[&str] = &["net", "sm2"];
 
 /// What a provider is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

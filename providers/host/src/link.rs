@@ -3,8 +3,9 @@
 //! An endpoint listens at a socket whose name is made of its own ([`crate::name::of_socket`]). Who
 //! begins a link tells its own name first. Both sides ask the system for which user the other one
 //! runs, and talk with nobody but processes of their own user.
+use crate::name;
+use crate::plug_in::provider;
 use crate::settings::config;
-use crate::{SHM, name};
 use core::time::Duration;
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
@@ -72,7 +73,7 @@ impl Net for ShmLinks {
     }
 
     fn visits(&self, engine: Weak<dyn Visited>) -> Result<Courier> {
-        Courier::new(engine, &SHM)
+        Courier::new(engine, provider())
     }
 
     fn dial(&self, local: &Addr, _keep_port: bool, to: &Addr) -> Result<ShmLink> {
@@ -135,7 +136,7 @@ fn is_of_another_user(name: &[u8]) -> bool {
     let another = owner != sys::user() && owner != 0;
     if another {
         ofi_provider::log_sparsely!(
-            &SHM,
+            provider(),
             WARN,
             EP_CTRL,
             "user {owner} has the name of a peer's socket and does not answer: the peer is not called"
@@ -257,7 +258,7 @@ impl ByteLink for ShmLink {
     type Id = RawFd;
 
     fn provider() -> &'static Provider {
-        &SHM
+        provider()
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! What the provider offers (fi_getinfo(3), fi_shm(7)).
-use crate::SHM;
 use crate::name;
+use crate::plug_in::{current, provider};
 use crate::settings::{MAX_INJECT, ShmConfig, config};
 use ofi_provider::abi::*;
 use ofi_provider::error::{Error, Result};
@@ -60,7 +60,9 @@ const CONTEXTS: usize = 1024;
 /// Whether hints name the provider.
 fn is_named(hints: Option<InfoRef<'_>>) -> bool {
     let name = hints.and_then(InfoRef::prov_name).map(CStr::to_bytes);
-    name.is_some_and(|name| name.split(|byte| *byte == b';').any(|one| one == b"shm"))
+    name.is_some_and(|name| {
+        name.split(|byte| *byte == b';').any(|one| one == provider().name().to_bytes())
+    })
 }
 
 /// What is offered for these hints.
@@ -117,7 +119,9 @@ pub(crate) fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<Pr
         domain.caps = DOMAIN_CAPS;
     });
     let (tx_size, rx_size) = (config.tx_size, config.rx_size);
-    Ok(ProviderOffer { most, tx_size, rx_size, costly_order: DEAR_ORDER })
+    let mut offer = ProviderOffer { most, tx_size, rx_size, costly_order: DEAR_ORDER };
+    (current().offered)(&mut offer);
+    Ok(offer)
 }
 
 /// Whether addresses of memory are to be virtual ones and nothing is asked of the order of accesses to
@@ -140,7 +144,7 @@ fn adapt(info: &mut InfoBuf, hints: Option<InfoRef<'_>>) {
         let caps = info.caps();
         info.edit_domain(|domain| domain.caps |= caps & DOMAIN_CAPS);
     }
-    if is_fast(hints) {
+    if current().asks_virt_addr && is_fast(hints) {
         info.tx_mut().msg_order = FI_ORDER_SAS;
         info.edit_domain(|domain| domain.mr_mode |= FI_MR_VIRT_ADDR);
         info.edit_ep(|ep| {
@@ -158,7 +162,7 @@ fn resolve(node: Option<&CStr>, service: Option<&CStr>) -> Result<Vec<u8>> {
         (Some(node), _) if node.windows(3).any(|part| part == b"://") => &[node],
         (Some(node), Some(service)) => &[b"fi_ns://", node, b":", service],
         (None, Some(service)) => &[b"fi_ns://", service],
-        (Some(node), None) => &[name::OWN_SCHEME.as_bytes(), node],
+        (Some(node), None) => &[current().scheme.as_bytes(), node],
         (None, None) => &[own.to_bytes()],
     };
     Ok([&parts.concat()[..], b"\0"].concat())
@@ -190,11 +194,11 @@ fn ends(query: &InfoQuery<'_>) -> Result<[Option<Vec<u8>>; 2]> {
 pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let InfoQuery { version, hints, .. } = *query;
     let refuse = |why: &str| {
-        ofi_provider::log!(&SHM, INFO, FABRIC, "refused: {why}");
+        ofi_provider::log!(provider(), INFO, FABRIC, "refused: {why}");
         Err(Error::NODATA)
     };
-    config().engine.local.explain(&SHM, None);
-    config().engine.secret.explain(&SHM);
+    config().engine.local.explain(provider(), None);
+    config().engine.secret.explain(provider());
     let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);
     if ![FI_FORMAT_UNSPEC, FI_ADDR_STR].iter().any(|taken| *taken as u32 == format) {
         let (wanted, have) = (tostr::addr_format(format), tostr::addr_format(FI_ADDR_STR as u32));
@@ -209,14 +213,14 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let refusals = hints.map_or(Vec::new(), |hints| check(version, &offer, hints));
     if !refusals.is_empty() {
         for refusal in &refusals {
-            ofi_provider::log!(&SHM, INFO, FABRIC, "refused: {refusal}");
+            ofi_provider::log!(provider(), INFO, FABRIC, "refused: {refusal}");
         }
         return Err(Error::NODATA);
     }
     let mut info = alter(version, &offer, hints)?;
     adapt(&mut info, hints);
-    info.set_domain_name(SHM.name())?;
-    info.set_fabric_name(SHM.name())?;
+    info.set_domain_name(provider().name())?;
+    info.set_fabric_name(provider().name())?;
     info.set_addr_format(FI_ADDR_STR as u32);
     info.set_src_addr(src.as_deref())?;
     info.set_dest_addr(dest.as_deref())?;

@@ -1,4 +1,5 @@
 //! How endpoints are called (FI_ADDR_STR), and the system's names of their sockets.
+use crate::plug_in::{current, provider};
 use crate::settings::MAX_INJECT;
 use ofi_provider::abi::fi_ep_type;
 use ofi_provider::addr::{Addr, EndpointName};
@@ -8,9 +9,6 @@ use ofi_provider::sys;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The scheme of names that endpoints of one process share, so that each adds something of its own.
-pub(crate) const OWN_SCHEME: &str = "fi_shm://";
-
 /// Digits of a process's number and of an endpoint's in a name that has both: those of the largest process
 /// number that Linux has (4194304), and of 10,000 endpoints.
 const DIGITS: usize = 7 + 4;
@@ -18,7 +16,7 @@ const DIGITS: usize = 7 + 4;
 /// Bytes of `sun_path` in `struct sockaddr_un`.
 const PATH: usize = 108;
 
-/// The name that a new endpoint of this info is to have: one that begins with [`OWN_SCHEME`] is that
+/// The name that a new endpoint of this info is to have: one with the plug-in's scheme is that
 /// of the process, to which user and number are added.
 pub(crate) fn of_endpoint(info: InfoRef<'_>) -> Result<Addr> {
     info.must_be(fi_ep_type::FI_EP_RDM)?;
@@ -27,7 +25,7 @@ pub(crate) fn of_endpoint(info: InfoRef<'_>) -> Result<Addr> {
     }
     let src = info.src_addr().ok_or(Error::INVAL)?;
     let name = CStr::from_bytes_until_nul(src).map_err(|_| Error::INVAL)?;
-    let scheme = OWN_SCHEME.as_bytes();
+    let scheme = current().scheme.as_bytes();
     if !name.to_bytes().windows(scheme.len()).any(|part| part == scheme) {
         return EndpointName::proposed(name).map(Addr::Name);
     }
@@ -41,7 +39,7 @@ pub(crate) fn fresh() -> Result<Addr> {
 
 /// The name by which infos know this process.
 pub(crate) fn of_process() -> Result<CString> {
-    CString::new(format!("{OWN_SCHEME}{}", std::process::id())).map_err(|_| Error::INVAL)
+    CString::new(format!("{}{}", current().scheme, std::process::id())).map_err(|_| Error::INVAL)
 }
 
 /// A process's name with the user and another number each time.
@@ -55,7 +53,7 @@ fn numbered(process: &CStr) -> Result<Addr> {
 /// processes are equally long, whatever the processes' numbers are: MPICH exchanges the names of all ranks
 /// with the length that the rank's own has.
 fn suffix(process: usize, number: u32) -> String {
-    let width = (OWN_SCHEME.len() + DIGITS).saturating_sub(process);
+    let width = (current().scheme.len() + DIGITS).saturating_sub(process);
     format!(":{}:{number:0width$}", sys::user())
 }
 
@@ -87,7 +85,8 @@ pub(crate) fn named(addr: &Addr) -> Result<&EndpointName> {
 /// before and after a change could not talk with each other.
 pub(crate) fn of_socket(name: &EndpointName) -> Vec<u8> {
     let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
-    let before = format!("\0ofi-shm-1/{}/", sys::user());
+    let provider = provider().name().to_string_lossy();
+    let before = format!("\0ofi-{provider}-1/{}/", sys::user());
     let name = name.as_c_str().to_bytes();
     let path = match before.len() + name.len() <= PATH {
         true => [before.as_bytes(), name].concat(),

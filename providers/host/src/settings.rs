@@ -1,5 +1,5 @@
 //! The provider's run-time parameters (fi_shm(7)).
-use crate::SHM;
+use crate::plug_in::provider;
 use core::time::Duration;
 use ofi_provider::param;
 use ofi_stream::secret::JobSecret;
@@ -47,7 +47,7 @@ fn patience(seconds: i32) -> u32 {
 }
 
 fn read() -> ShmConfig {
-    let prov = &SHM;
+    let prov = provider();
     let size = |name, help| param::size(prov, name, QUEUE_SIZE, help).max(1);
     let copies = param::boolean(
         prov,

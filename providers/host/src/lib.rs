@@ -1,0 +1,58 @@
+//! FI_EP_RDM endpoints of one host, which have names (fi_shm(7)), for the providers `shm` and `sm2`.
+//!
+//! A plug-in names itself and its scheme of names ([`HostPlugIn`]). [`info`] has the attributes that are offered, [`name`] the
+//! names of endpoints, and [`link`] the links for the engine of `ofi_stream`, which soon move their bytes through memory
+//! ([`WithLocal`]). [`settings`] are the parameters.
+#![cfg_attr(not(test), forbid(unsafe_code))]
+mod info;
+mod link;
+mod name;
+mod plug_in;
+mod settings;
+
+use link::ShmLinks;
+use ofi_provider::abi::fi_provider;
+use ofi_provider::addr::Addr;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
+use ofi_stream::local::WithLocal;
+use ofi_stream::objects::LinkProvider;
+
+pub use ofi_stream::cleanup;
+pub use plug_in::{HostPlugIn, SHM_PARAMETERS};
+
+/// Hands the plug-in to the core as a provider of such endpoints, in `fi_prov_ini`.
+pub fn hand_out(plug_in: &'static HostPlugIn) -> *mut fi_provider {
+    plug_in.select();
+    // The parameters are declared when the provider is loaded, so that fi_getparams lists them.
+    settings::declare();
+    ofi_stream::objects::hand_out::<WithLocal<ShmLinks>>(None)
+}
+
+impl LinkProvider for ShmLinks {
+    const CONTEXTS: bool = false;
+
+    fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
+        info::getinfo(query)
+    }
+
+    fn offers() -> Result<Vec<ProviderOffer>> {
+        Ok(vec![info::offer(settings::config(), None)?])
+    }
+
+    fn region_segments() -> usize {
+        info::REGION_SEGMENTS
+    }
+
+    fn address(info: InfoRef<'_>) -> Result<Addr> {
+        name::of_endpoint(info)
+    }
+
+    fn open() -> Result<Self> {
+        Self::new()
+    }
+
+    fn open_passive() -> Result<Self> {
+        Err(Error::NOSYS)
+    }
+}

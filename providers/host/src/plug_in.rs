@@ -1,0 +1,47 @@
+//! The plug-in that the crate is linked into.
+use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
+use ofi_provider::provider::Provider;
+use std::sync::OnceLock;
+
+/// Name and attributes of a plug-in. A shared object has one.
+#[derive(Debug)]
+pub struct HostPlugIn {
+    /// Name and version of the provider.
+    pub provider: &'static Provider,
+    /// Scheme of the names of endpoints whose process has no other name for them: `fi_shm://`.
+    pub scheme: &'static str,
+    /// Whether infos ask for virtual addresses of memory and promise no order of accesses, where the hints allow both.
+    pub asks_virt_addr: bool,
+    /// Changes the attributes that the code has to those that are offered in this name.
+    pub offered: fn(&mut ProviderOffer),
+}
+
+/// The parameters of `shm`, which hold for `sm2` as well.
+pub static SHM_PARAMETERS: Provider = Provider::named(c"shm", PROV_VERSION, API_VERSION);
+
+/// The plug-in of unit tests.
+static SHM: HostPlugIn = HostPlugIn {
+    provider: &SHM_PARAMETERS,
+    scheme: "fi_shm://",
+    asks_virt_addr: true,
+    offered: |_| {},
+};
+
+static CURRENT: OnceLock<&'static HostPlugIn> = OnceLock::new();
+
+/// Returns the plug-in of this shared object.
+pub(crate) fn current() -> &'static HostPlugIn {
+    CURRENT.get().copied().unwrap_or(&SHM)
+}
+
+/// Returns the provider that log lines and parameters name.
+pub(crate) fn provider() -> &'static Provider {
+    current().provider
+}
+
+impl HostPlugIn {
+    /// Makes this the plug-in of the shared object, unless one was selected before.
+    pub(crate) fn select(&'static self) {
+        CURRENT.get_or_init(|| self);
+    }
+}
