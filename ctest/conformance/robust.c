@@ -311,6 +311,63 @@ static void nobody(int rank)
 	ct_close(&c);
 }
 
+/* The name of an endpoint that was there and is closed, which no process has heard of. */
+static struct ct_name closed_name(void)
+{
+	struct ct c = { 0 };
+	struct ct_name n = ct_open_rdm(&c, NULL);
+
+	ct_close(&c);
+	return n;
+}
+/* fi_av(3): "All resources associated with the indicated addresses are released." What is under way to a peer that no process is, and
+ * may wait until one is, has nothing to wait for from then on.  Each operation completes once. */
+static void removed_before_there(int rank)
+{
+	struct ct c = { .o = { .caps = FI_MSG | FI_TAGGED } };
+	struct ct_name n = closed_name();
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err;
+	static char b[8];
+	int posted = 0, ended = 0, seen[4] = { 0 };
+	int64_t until = ct_ms() + 300;
+	fi_addr_t to;
+
+	(void)rank;
+	ct_open_rdm(&c, NULL);
+	to = ct_insert(&c, &n);
+	while (ct_ms() < until) {
+		ssize_t r = posted == 4 ? -FI_EAGAIN : posted % 2 ? fi_tsend(c.ep, b, 8, NULL, to, 1, CTX(posted)) :
+			fi_send(c.ep, b, 8, NULL, to, CTX(posted));
+
+		if (!r)
+			posted++;
+		else
+			EQ(r, -FI_EAGAIN);
+		ct_progress(&c);
+	}
+	OK(fi_av_remove(c.av, &to, 1, 0));
+	for (; ended < posted; ended++) {
+		int64_t i;
+
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		i = (struct fi_context2 *)err.op_context - ct_ctx;
+		CHECK(i >= 0 && i < posted && !seen[i]);
+		seen[i] = 1;
+		CHECK(err.err == FI_ECANCELED || err.err == FI_ECONNREFUSED || err.err == FI_EHOSTUNREACH);
+	}
+	NOTHING(&c, c.tx, 50);
+	/* the address may be inserted again, and what is sent to it then is new */
+	to = ct_insert(&c, &n);
+	if (!fi_send(c.ep, b, 8, NULL, to, CTX(9))) {
+		ct_idle(&c, 20);
+		OK(fi_av_remove(c.av, &to, 1, 0));
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		CHECK(err.op_context == CTX(9));
+	}
+	ct_close(&c);
+}
+
 /* The peer's host takes the connection, and no program answers: the user's limit ends what waits. */
 static void unanswered(int rank)
 {
@@ -1408,6 +1465,7 @@ static const struct ct_test tests[] = {
 	{ "a killed peer of an idle connection gives FI_SHUTDOWN and flushes receives", peer_killed_idle, CT_MSG },
 	{ "a peer restarted at the same address is reached again", restarted, CT_RDM },
 	{ "sending to nobody ends in an error entry", nobody, CT_RDM | CT_SOLO | CT_REL },
+	{ "what waits for a peer that is not there ends when its address is removed", removed_before_there, CT_RDM | CT_SOLO | CT_REL },
 	{ "a peer that does not answer a connection request is given up after the user's time", unanswered, CT_SOLO | CT_REL | CT_CONN | CT_BARE },
 	{ "what is injected to nobody has an error entry and is counted", injected_to_nobody, CT_RDM | CT_REL | CT_SOLO },
 	{ "garbage on the listening port is refused", garbage, CT_REL },

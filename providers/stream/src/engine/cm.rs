@@ -18,7 +18,7 @@ use crate::wire::{
 };
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::{Addr, connect_order};
-use ofi_provider::calls::{CallAnswer, IncomingCall, OwnCall, ProcessMark, RetryRule};
+use ofi_provider::calls::{CallAnswer, CallRetry, IncomingCall, OwnCall, ProcessMark, RetryRule};
 use ofi_provider::contexts::Contexts;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{EqEvent, EventError};
@@ -205,6 +205,7 @@ impl<N: Net> StreamState<N> {
         let entry = &mut self.eps[ep_id].peers[peer];
         entry.conn = id;
         entry.extra.retry.calling();
+        entry.extra.is_absent = false;
         let parked = std::mem::take(&mut entry.extra.parked);
         self.conns[id].take_over(parked);
         Ok(id)
@@ -923,13 +924,36 @@ impl<N: Net> StreamState<N> {
     fn not_made(&mut self, id: u32, error: Error) {
         let most = N::Link::settings().patience;
         let conn = &self.conns[id];
-        let peer = self.eps[conn.ep].peers.get(conn.peer);
-        let was_there = peer.is_none_or(|peer| peer.extra.process.pid != 0);
+        let (ep_id, peer) = (conn.ep, conn.peer);
+        let peers = &self.eps[ep_id].peers;
+        let was_there = peers.get(peer).is_none_or(|peer| peer.extra.process.pid != 0);
         if most == 0 || error != Error::CONNREFUSED || was_there {
             self.fail(id, error);
             return;
         }
+        if peers.name_of(peer) == FI_ADDR_NOTAVAIL {
+            // The address was removed while the peer was called.
+            self.fail(id, Error::CANCELED);
+            return;
+        }
+        self.eps[ep_id].peers[peer].extra.is_absent = true;
         self.call_again(id, &RetryRule { most, ..AWAIT });
+    }
+
+    /// Fails the transfers that wait until peers exist, of those whose addresses were removed from the address vector:
+    /// nothing else would end them.
+    pub(super) fn cancel_absent(&mut self, ep_id: u32, peers: &[u32]) {
+        for &peer in peers {
+            let Some(entry) = self.eps[ep_id].peers.get_mut(peer) else { continue };
+            if entry.conn != NONE || !entry.extra.is_absent {
+                continue;
+            }
+            let parked = std::mem::take(&mut entry.extra.parked);
+            entry.extra.is_absent = false;
+            entry.extra.retry = CallRetry::default();
+            self.fail_all(ep_id, parked, Error::CANCELED);
+            self.eps[ep_id].forget_peer_if_unused(peer);
+        }
     }
 
     /// The peer refused our call. A MSG endpoint's connection has failed; an RDM peer is called

@@ -74,10 +74,11 @@ impl<N: Net> StreamState<N> {
 
     /// A name was removed from the address vector. The peer becomes a stranger; its connection
     /// stays unless only known peers may call
-    /// ([`only_known`](crate::settings::StreamSettings::only_known)).
+    /// ([`only_known`](crate::settings::StreamSettings::only_known)). What waits until the peer exists fails.
     pub(crate) fn name_removed(&mut self, ep_id: u32, name: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
         let peers = ep.peers.name_removed(name, &mut ep.inbox);
+        self.cancel_absent(ep_id, &peers);
         for &peer in &peers {
             self.peer_left(ep_id, peer);
         }

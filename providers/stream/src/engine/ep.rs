@@ -107,6 +107,9 @@ pub(super) struct StreamPeer {
     pub(super) parked: VecDeque<Outgoing>,
     /// How often the peer refused our calls, and when it is called again.
     pub(super) retry: CallRetry,
+    /// Whether the last call found no process at the peer's address, and the peer was never heard of: its transfers wait until it exists
+    /// ([`StreamSettings::patience`](crate::settings::StreamSettings::patience)).
+    pub(super) is_absent: bool,
     /// Where the peer is shown to others while it has no connection and transfers wait for one.
     pub(super) shown: PeerPlace,
 }
