@@ -181,6 +181,86 @@ static void peer_killed_unread(int rank)
 {
 	in_child(rank, kill_unread);
 }
+/*
+ * fi_cq(3): every operation that was started completes, "successfully or in error". The same of what has left and awaits the peer's
+ * answer, which would come behind the messages that are not read.
+ */
+static void kill_unanswered(int rank)
+{
+	enum { LEN = 40000, W = 60, OPS = 3 };
+	struct { uint64_t addr, key; pid_t pid; } theirs, mine = { 0 };
+	struct fi_cq_tagged_entry e;
+	struct fi_cq_err_entry err = { 0 };
+	struct iovec v;
+	struct fi_rma_iov at;
+	struct ct c;
+	int under_way = 0, seen[OPS] = { 0 };
+	char *b;
+
+	ct_param("MAX_UNEXPECTED", "1000000");
+	ct_open(&c, &(struct ct_opt){ .caps = FI_MSG | FI_RMA });
+	b = ct_alloc(&c, LEN);
+	if (rank == 1) {
+		struct fid_mr *mr;
+
+		OK(fi_mr_reg(c.domain, b, LEN, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 77, 0, &mr, NULL));
+		mine.key = fi_mr_key(mr);
+		mine.addr = c.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)b : 0;
+		mine.pid = getpid();
+	}
+	ct_swap(&c, &mine, &theirs, sizeof mine);
+	for (int i = 0; i < 100; i++) {
+		if (rank == 0) {
+			POST(&c, fi_send(c.ep, b, 8, ct_desc(b), c.peer, CTX(0)));
+			ct_sent(&c, CTX(0));
+		} else {
+			OK(fi_recv(c.ep, b, 8, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
+			ct_recvd(&c, CTX(1), 8);
+		}
+		ct_idle(&c, i % 20 ? 0 : 1);
+	}
+	if (rank == 1) {
+		for (int64_t moved = ct_ms(); ct_ms() - moved < 500;) {
+			while (under_way < W && !fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(1)))
+				under_way++;
+			if (fi_cq_read(c.tx, &e, 1) == 1) {
+				under_way--;
+				moved = ct_ms();
+			}
+		}
+		ct_barrier(&c);
+		for (;;)
+			ct_nap(1000);
+	}
+	ct_barrier(&c);
+	ct_idle(&c, 100);
+	ct_stop(theirs.pid);	/* what it has not read makes its end known */
+	v = (struct iovec){ b, 8 };
+	at = (struct fi_rma_iov){ theirs.addr, 8, theirs.key };
+	POST(&c, fi_read(c.ep, b, 8, ct_desc(b), c.peer, theirs.addr, theirs.key, CTX(0)));
+	POST(&c, fi_writemsg(c.ep, &(struct fi_msg_rma){ .msg_iov = &v, .desc = (void *[]){ ct_desc(b) }, .iov_count = 1, .addr = c.peer,
+		.rma_iov = &at, .rma_iov_count = 1, .context = CTX(1) }, FI_DELIVERY_COMPLETE | FI_COMPLETION));
+	POST(&c, fi_sendmsg(c.ep, &(struct fi_msg){ .msg_iov = &v, .desc = (void *[]){ ct_desc(b) }, .iov_count = 1, .addr = c.peer,
+		.context = CTX(2) }, FI_DELIVERY_COMPLETE | FI_COMPLETION));
+	ct_idle(&c, 100);
+	OK(kill(theirs.pid, SIGKILL));
+	for (int i = 0; i < OPS; i++) {
+		int64_t which;
+
+		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
+		which = (struct fi_context2 *)err.op_context - ct_ctx;
+		CHECK(which >= 0 && which < OPS && !seen[which] && err.err > 0);
+		seen[which] = 1;
+	}
+	NOTHING(&c, c.tx, 20);
+	ct_close(&c);
+}
+static void peer_killed_unanswered(int rank)
+{
+	if (ct_is_rxd())
+		SKIP("a peer that is silent counts as gone after minutes only");
+	in_child(rank, kill_unanswered);
+}
 /* Nothing arrives any more: receives of a lost MSG connection are flushed. */
 static void kill_idle(int rank)
 {
@@ -1462,6 +1542,7 @@ static const struct ct_test tests[] = {
 	{ "a killed peer ends small transfers with errors and no hang", peer_killed_small, CT_REL },
 	{ "a killed peer ends large transfers with errors and no hang", peer_killed_large, CT_REL },
 	{ "a killed peer ends what is under way to it though its messages wait for receives", peer_killed_unread, CT_REL },
+	{ "a killed peer ends what awaits its answer though its messages wait for receives", peer_killed_unanswered, CT_REL },
 	{ "a killed peer of an idle connection gives FI_SHUTDOWN and flushes receives", peer_killed_idle, CT_MSG },
 	{ "a peer restarted at the same address is reached again", restarted, CT_RDM },
 	{ "sending to nobody ends in an error entry", nobody, CT_RDM | CT_SOLO | CT_REL },

@@ -1048,7 +1048,7 @@ impl<N: Net> StreamState<N> {
         for ep in self.deaf.clone() {
             self.accept_all(ep);
         }
-        if !self.unread.is_empty() {
+        if !self.looked_for.is_empty() {
             self.look_for_hidden_ends();
         }
         if let Some(next) = next {
@@ -1200,6 +1200,21 @@ impl<N: Net> StreamState<N> {
         self.watch(id);
     }
 
+    /// Fails the operations that await answers of a peer that has ended; what comes of those that are still to be read means
+    /// nothing. Nothing more is sent.
+    pub(super) fn end_awaiting(&mut self, id: u32, error: Error) {
+        if self.conns.get(id).is_some_and(|conn| !conn.sends_no_more) {
+            self.end_sending(id, error);
+        }
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.ignores_answers = true;
+        let left: Vec<_> = conn.awaiting().collect();
+        let ep = &mut self.eps[conn.ep];
+        for finish in left {
+            ep.finish_tx(&finish, Err(error));
+        }
+    }
+
     fn end_transfers(&mut self, conn: &mut StreamConn<N>, error: Error) {
         self.lose_incoming(conn, error);
         let ep = &mut self.eps[conn.ep];
@@ -1209,10 +1224,8 @@ impl<N: Net> StreamState<N> {
             conn.link.reset_when_closed();
         }
         let uncopied = conn.zerocopy.iter_mut().flat_map(|zerocopy| zerocopy.drain());
-        let unacked = conn.unacked.drain(..).flatten();
-        let waiting = conn.waiting.drain().map(|(_, outgoing)| outgoing.finish);
-        let reads = conn.reads.drain(..).map(|(_, finish)| finish);
-        let left: Vec<_> = uncopied.chain(unacked).chain(waiting).chain(reads).collect();
+        let uncopied: Vec<_> = uncopied.collect();
+        let left: Vec<_> = uncopied.into_iter().chain(conn.awaiting()).collect();
         for finish in left.into_iter().chain(conn.unsent()) {
             ep.finish_tx(&finish, Err(error));
         }

@@ -17,6 +17,7 @@ use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// How far the making of a connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,6 +160,14 @@ pub(crate) struct StreamConn<N: Net> {
     pub(super) acks: AckBatch,
     /// The direction to the peer has ended; the other one is read to its end.
     pub(super) sends_no_more: bool,
+    /// The connection is in the engine's list of those that are not read
+    /// ([`StreamState::unread`](super::state::StreamState::unread)).
+    pub(super) is_listed_unread: bool,
+    /// When the peer was found to have ended while the connection was not read and operations awaited its answers, and how
+    /// many messages had come by then.
+    pub(super) ended_at: Option<(Instant, u64)>,
+    /// The operations that awaited the peer's answers have failed: answers that still come mean nothing.
+    pub(super) ignores_answers: bool,
     /// Messages sent without being copied ([`Way::Uncopied`](ofi_provider::buf::Way::Uncopied));
     /// none if this connection copies all.
     pub(super) zerocopy: Option<Box<Zerocopy>>,
@@ -235,6 +244,9 @@ impl<N: Net> StreamConn<N> {
             asked: 0,
             acks: AckBatch::default(),
             sends_no_more: false,
+            is_listed_unread: false,
+            ended_at: None,
+            ignores_answers: false,
             zerocopy: None,
             waiting: HashMap::new(),
             reads: VecDeque::new(),
@@ -372,6 +384,18 @@ impl<N: Net> StreamConn<N> {
         stash.copy_from_slice(&self.stash);
         let worth = if self.large { room.len().min(AHEAD_OF_LARGE) } else { room.len() };
         &mut room[..worth]
+    }
+
+    /// Whether operations that have left await the peer's answers.
+    pub(super) fn awaits_answers(&self) -> bool {
+        !(self.unacked.is_empty() && self.reads.is_empty() && self.waiting.is_empty())
+    }
+
+    /// Takes out the operations that await the peer's answers.
+    pub(super) fn awaiting(&mut self) -> impl Iterator<Item = TransferFinish> {
+        let unacked = self.unacked.drain(..).flatten();
+        let waiting = self.waiting.drain().map(|(_, outgoing)| outgoing.finish);
+        unacked.chain(waiting).chain(self.reads.drain(..).map(|(_, finish)| finish))
     }
 
     /// Takes out all transfers that are not sent completely, in order.

@@ -94,6 +94,10 @@ const LEFT_BEHIND: u32 = 16;
 /// How often connections are looked at that are not read, and of whose end the poller may not tell.
 const UNREAD_LOOK: Duration = Duration::from_secs(1);
 
+/// How long operations wait for the answer of a peer that has ended, where the next message before the answer waits for a
+/// receive.
+const ANSWER_GRACE: Duration = Duration::from_secs(3);
+
 /// A domain's engine.
 pub struct StreamEngine<N: Net> {
     state: Lock<StreamState<N>>,
@@ -178,6 +182,7 @@ impl<N: Net> StreamEngine<N> {
             starved: Vec::new(),
             crowded: Vec::new(),
             unread: Vec::new(),
+            looked_for: Vec::new(),
             held: Vec::new(),
             courier: None,
             turns: 1,
@@ -354,6 +359,9 @@ impl<N: Net> StreamState<N> {
         self.facts.turn(self.turns);
         if self.turns.is_multiple_of(facts::SHOWN_EACH) {
             self.show();
+            if !self.unread.is_empty() {
+                self.look_at_unread();
+            }
         }
         // One test for the three, of which there is nearly always none.
         if self.starved.len() | self.crowded.len() | self.held.len() != 0 {
@@ -476,22 +484,81 @@ impl<N: Net> StreamState<N> {
         self.poll_gap = if news { 1 } else { (self.poll_gap * 2).min(MAX_POLL_GAP) };
     }
 
-    /// The poller told of a connection. If that is not read now, since a message on it waits for a receive, and its
-    /// peer has ended, what is under way to the peer ends; what came of it stays.
+    /// If a connection is not read now, since a message on it waits for a receive, and its peer has ended, what is under
+    /// way to the peer ends; what came of it stays. Operations that await the peer's answer are given [`ANSWER_GRACE`]:
+    /// the answer may be behind that message.
     fn look_for_end(&mut self, id: u32) {
-        let Some(conn) = self.conns.get(id) else { return };
-        if conn.blocked && (conn.is_lending() || conn.has_unsent()) && conn.link.has_ended() {
+        let Some(conn) = self.conns.get(id).filter(|conn| conn.blocked) else { return };
+        let (unsent, awaits) = (conn.is_lending() || conn.has_unsent(), conn.awaits_answers());
+        if !(unsent || awaits) || !conn.link.has_ended() {
+            return;
+        }
+        if unsent {
             self.end_sending(id, Error::CONNRESET);
+        }
+        let now = self.net.now();
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.awaits_answers()) else {
+            return;
+        };
+        let [came, _] = conn.received.get();
+        match conn.ended_at {
+            Some((at, before)) if before == came => {
+                if now >= at + ANSWER_GRACE {
+                    self.end_awaiting(id, Error::CONNRESET);
+                }
+            }
+            // The application takes messages: the answer may be next.
+            _ => conn.ended_at = Some((now, came)),
         }
     }
 
     /// Looks at the connections of whose end the poller may not tell, and again later while there are some.
     pub(super) fn look_for_hidden_ends(&mut self) {
-        for (id, serial) in std::mem::take(&mut self.unread) {
+        for (id, serial) in std::mem::take(&mut self.looked_for) {
             if self.conns.get(id).is_some_and(|conn| conn.serial == serial) {
                 self.look_for_end(id);
                 // Notes it again if it still is one.
                 self.watch(id);
+                self.look_for_later(id);
+            }
+        }
+    }
+
+    /// Has the timer look at a connection that is not read and has operations that await the peer's answers.
+    fn look_for_later(&mut self, id: u32) {
+        let Some(conn) = self.conns.get(id) else { return };
+        if conn.blocked && conn.awaits_answers() {
+            self.note_hidden(id, conn.serial);
+        }
+    }
+
+    fn note_hidden(&mut self, id: u32, serial: u64) {
+        if !self.looked_for.contains(&(id, serial)) {
+            self.looked_for.push((id, serial));
+            self.wake_in(UNREAD_LOOK);
+        }
+    }
+
+    /// Notes a connection that is not read from now on. Operations that await answers there may be posted later, by short
+    /// ways that know nothing of this: [`StreamState::look_at_unread`] finds them.
+    pub(super) fn note_unread(&mut self, id: u32) {
+        let conn = &mut self.conns[id];
+        if !std::mem::replace(&mut conn.is_listed_unread, true) {
+            self.unread.push((id, conn.serial));
+        }
+    }
+
+    /// Looks through the connections that were not read when they were noted.
+    #[cold]
+    fn look_at_unread(&mut self) {
+        for (id, serial) in std::mem::take(&mut self.unread) {
+            let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.serial == serial) else {
+                continue;
+            };
+            conn.is_listed_unread = conn.blocked;
+            if conn.blocked {
+                self.unread.push((id, serial));
+                self.look_for_later(id);
             }
         }
     }
@@ -621,11 +688,8 @@ impl<N: Net> StreamState<N> {
             ((false, _), true) => poller.add(link, token, wanted),
             ((false, _), false) => Ok(()),
         };
-        if let Some(serial) = unread
-            && !self.unread.contains(&(id, serial))
-        {
-            self.unread.push((id, serial));
-            self.wake_in(UNREAD_LOOK);
+        if let Some(serial) = unread {
+            self.note_hidden(id, serial);
         }
     }
 
@@ -651,6 +715,9 @@ impl<N: Net> StreamState<N> {
         }
         if !self.held.is_empty() {
             self.flush_held();
+        }
+        if !self.unread.is_empty() {
+            self.look_at_unread();
         }
         self.watch_looked_at();
         if !self.rest() {

@@ -59,9 +59,12 @@ pub struct StreamState<N: Net> {
     pub(super) starved: Vec<u32>,
     /// Connections that a message without room blocks, with their serial numbers.
     pub(super) crowded: Vec<(u32, u64)>,
-    /// Connections that are not read, have something under way, and of whose end the poller may not tell
-    /// ([`ByteLink::hides_end`](crate::net::ByteLink::hides_end)).
+    /// Connections that were not read when they were noted, with their serial numbers.
     pub(super) unread: Vec<(u32, u64)>,
+    /// Connections that are not read, have something under way, and of whose end the poller may not tell
+    /// ([`ByteLink::hides_end`](crate::net::ByteLink::hides_end)), or with operations that await the peer's answers. The
+    /// engine's timer looks at them.
+    pub(super) looked_for: Vec<(u32, u64)>,
     /// Connections with messages that are held back to leave together.
     pub(super) held: Vec<u32>,
     /// The thread that sends held messages if the application makes no call. None if the
