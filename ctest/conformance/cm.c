@@ -519,6 +519,44 @@ static void from_pep(int rank)
 	}
 	ct_close(&c);
 }
+/*
+ * fi_cm(3): "After receiving such an event, the application allocates a new endpoint to accept the connection." The program has the
+ * request then: closing the passive endpoint drops those that were not read, and no others.
+ */
+static void accepted_after_close(int rank)
+{
+	struct ct c = { 0 };
+	struct ct_name n;
+	static char b[8];
+
+	if (rank == 0) {
+		struct fi_eq_cm_entry e;
+
+		ct_listen(&c);
+		n = ct_getname(&c.pep->fid);
+		ct_send_oob(&n, sizeof n);
+		ct_want_event(&c, FI_CONNREQ, &e, sizeof e);
+		OK(fi_close(&c.pep->fid));
+		c.pep = NULL;
+		fi_freeinfo(c.info);
+		c.info = e.info;
+		ct_open_domain(&c);
+		ct_open_ep(&c, c.info);
+		OK(fi_enable(c.ep));
+		OK(fi_accept(c.ep, NULL, 0));
+		ct_want_event(&c, FI_CONNECTED, NULL, 0);
+		OK(fi_recv(c.ep, b, 8, NULL, 0, CTX(1)));
+		ct_recvd(&c, CTX(1), 8);
+	} else {
+		ct_recv_oob(NULL, &n, sizeof n);
+		ct_prepare(&c, &n);
+		OK(fi_connect(c.ep, n.b, NULL, 0));
+		ct_want_event(&c, FI_CONNECTED, NULL, 0);
+		POST(&c, fi_send(c.ep, b, 8, NULL, 0, CTX(1)));
+		ct_sent(&c, CTX(1));
+	}
+	ct_done(&c);
+}
 static void many_connections(int rank)
 {
 	enum { N = 64 };
@@ -698,6 +736,7 @@ static const struct ct_test tests[] = {
 	{ "connection data past FI_OPT_CM_DATA_SIZE is cut off", too_much_data, CT_MSG },
 	{ "a request can be rejected after an endpoint was opened for it", rejected_late, CT_MSG },
 	{ "a rejected connection tells so with the rejecter's data", rejected, CT_MSG },
+	{ "a request that was read is accepted after its passive endpoint is closed", accepted_after_close, CT_MSG },
 	{ "a port nobody listens on gives FI_ECONNREFUSED", refused, CT_MSG | CT_SOLO },
 	{ "fi_shutdown gives FI_SHUTDOWN and flushes receives", shutdown_event, CT_MSG },
 	{ "fi_shutdown gives its caller FI_SHUTDOWN as well", own_shutdown, CT_MSG },

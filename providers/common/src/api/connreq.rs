@@ -105,6 +105,18 @@ impl ConnRequest {
     pub fn drop_all_of(owner: usize) {
         pending().retain(|_, pending| pending.owner != owner);
     }
+
+    /// Drops those requests of a passive endpoint that is closed which have one of these handles, and leaves the others to
+    /// the application, which can still answer them.
+    pub fn drop_these_of(owner: usize, handles: &[usize]) {
+        pending().retain(|handle, pending| {
+            let own = pending.owner == owner;
+            if own {
+                pending.owner = 0;
+            }
+            !(own && handles.contains(handle))
+        });
+    }
 }
 
 /// Takes the request behind a handle, also from an endpoint that was opened with it; a handle that is
@@ -143,6 +155,17 @@ mod tests {
         let other = ConnRequest::keep(6u8, 2);
         ConnRequest::drop_all_of(2);
         assert_eq!(take_request::<u8>(other), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn requests_that_were_read_outlive_their_passive_endpoint() {
+        let (read, unread) = (ConnRequest::keep(1u8, 5), ConnRequest::keep(2u8, 5));
+        let another = ConnRequest::keep(3u8, 6);
+        ConnRequest::drop_these_of(5, &[unread as usize, another as usize]);
+        assert_eq!(take_request::<u8>(unread), Err(Error::INVAL));
+        assert_eq!(take_request::<u8>(another), Ok(3));
+        ConnRequest::drop_all_of(5);
+        assert_eq!(take_request::<u8>(read), Ok(1), "the address may be a later endpoint's");
     }
 
     #[test]

@@ -92,6 +92,14 @@ impl Announcer {
         }
     }
 
+    /// The endpoint is closed: requests whose events the application has not read are dropped. It can still answer the others,
+    /// for providers whose requests do without the passive endpoint.
+    pub fn close_unread(&mut self) {
+        if let Some((eq, fid)) = self.to.take() {
+            ConnRequest::drop_these_of(fid.0 as usize, &eq.unread_requests(fid));
+        }
+    }
+
     /// The application hears of a request (FI_CONNREQ) that came to the address `local` from
     /// `peer` with this user data, after `complete` has put into its info what else is known.
     /// Returns the handle by which the application answers.

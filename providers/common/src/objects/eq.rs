@@ -223,6 +223,18 @@ impl Eq {
         }
     }
 
+    /// The handles of connection requests of a passive endpoint whose events were not read.
+    pub(crate) fn unread_requests(&self, fid: FidPtr) -> Vec<usize> {
+        let queue = self.queue.lock();
+        let handle = |event: &EqEvent| match event {
+            EqEvent::Cm { fid: of, info: Some(info), .. } if *of == fid => {
+                Some(info.as_ref().handle() as usize)
+            }
+            _ => None,
+        };
+        queue.events.iter().filter_map(handle).collect()
+    }
+
     /// Drops the events of an object that is being closed.
     pub fn forget(&self, fid: FidPtr) {
         let mut queue = self.queue.lock();

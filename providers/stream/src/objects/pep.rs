@@ -158,7 +158,7 @@ impl<N: Net> PassiveEp for StreamPep<N> {
         state.listener = None;
         state.callers.drop_all_of(ALL);
         state.unanswered.clear();
-        state.announcer.close();
+        state.announcer.close_unread();
     }
 }
 
