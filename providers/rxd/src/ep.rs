@@ -5,6 +5,7 @@ use ofi_provider::abi::fi_addr_t;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
+use ofi_provider::closing::Undelivered;
 use ofi_provider::contexts::ContextPlace;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
@@ -72,10 +73,11 @@ impl RdmEngine for RxdEngine {
 
     fn become_context(&self, _ep: u32, _attr: &ContextAttr) {}
 
-    fn has_undelivered(&self, ep: u32) -> bool {
-        RxdEngine::has_undelivered(self, ep)
+    fn undelivered(&self, ep: u32) -> Undelivered {
+        RxdEngine::undelivered(self, ep)
     }
 
+    #[inline(never)]
     fn drain_sends(&self, ep: u32) {
         // Simulated peers move only when the simulation says so, which drains by itself.
         if cfg!(not(test)) {
@@ -83,6 +85,7 @@ impl RdmEngine for RxdEngine {
         }
     }
 
+    #[inline(never)]
     fn close(&self, ep: u32) {
         self.close_ep(ep);
     }

@@ -480,7 +480,7 @@ impl<W: SimWorld> Sim<W> {
     fn has_undelivered(&self, node: usize) -> bool {
         self.enter(node);
         let of = self.nodes[node].as_ref();
-        of.is_some_and(|of| of.all.iter().any(|ep| of.engine.has_undelivered(ep.id)))
+        of.is_some_and(|of| of.all.iter().any(|ep| !of.engine.undelivered(ep.id).is_empty()))
     }
 
     /// Has what a node's endpoints still have to deliver leave, as closing them does; false if that

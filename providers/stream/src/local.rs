@@ -68,39 +68,6 @@ const PLACE_DELAY: Duration = Duration::from_millis(100);
 /// others may.
 const MAX_LOOKS: u32 = 64;
 
-/// How long what is left of records is waited for when links are closed one after the other, in sum.
-const LAST_RECORD: Duration = Duration::from_secs(1);
-
-/// Links that a thread closes within so long after another are closed together.
-const CLOSED_TOGETHER: Duration = Duration::from_millis(100);
-
-/// How long a thread may still wait for what is left of records, of links that it closes together.
-#[derive(Clone, Copy, Debug)]
-struct LastRecordWait {
-    left: Duration,
-    /// When the wait for the link before ended.
-    ended: Option<Instant>,
-}
-
-thread_local! {
-    static LAST_RECORD_WAIT: Cell<LastRecordWait> =
-        const { Cell::new(LastRecordWait { left: LAST_RECORD, ended: None }) };
-}
-
-impl LastRecordWait {
-    /// What is left for a link that is closed now.
-    fn left(self, now: Instant) -> Duration {
-        let together = |ended: Instant| now.saturating_duration_since(ended) < CLOSED_TOGETHER;
-        if self.ended.is_some_and(together) { self.left } else { LAST_RECORD }
-    }
-
-    /// After a wait from `begun` to `now`, for which `left` was left.
-    fn after(left: Duration, begun: Instant, now: Instant) -> Self {
-        let waited = now.saturating_duration_since(begun);
-        Self { left: left.saturating_sub(waited), ended: Some(now) }
-    }
-}
-
 /// Most bytes that one call receives while the two ends agree on shared memory.
 const MEETING_PIECE: usize = 8192;
 
@@ -517,20 +484,22 @@ impl<L: ByteLink> LocalLink<L> {
         Ok(())
     }
 
-    /// What was reported as sent leaves, although the link is closed: what is left of a record, as
-    /// soon as the other end makes room for it, if it does within [`LAST_RECORD`].
+    /// Bytes of a record that has left in part: of those that were reported as sent, some may be among them.
+    fn unsent_of_record(&self) -> usize {
+        let Ok(secret) = self.secret() else { return 0 };
+        match &*secret.state.borrow() {
+            SecretState::Encrypted(records, _) => records.unsent().len(),
+            _ => 0,
+        }
+    }
+
+    /// What is left of a record leaves, although the link is closed, if the system takes it now.
+    /// Engines wait for that before ([`ByteLink::unacknowledged`]).
     #[cold]
     fn send_last_record(&self) {
         let Ok(secret) = self.secret() else { return };
         let SecretState::Encrypted(records, _) = &mut *secret.state.borrow_mut() else { return };
-        let begun = Instant::now();
-        let left = LAST_RECORD_WAIT.get().left(begun);
-        while matches!(self.flush_records(records), Err(Error::AGAIN | Error::INTR))
-            && begun.elapsed() < left
-        {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        LAST_RECORD_WAIT.set(LastRecordWait::after(left, begun, Instant::now()));
+        let _ = self.flush_records(records);
     }
 
     /// Whoever sends keeps what is not reported as sent, and comes again with it when there is room. So
@@ -1183,8 +1152,8 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         self.sends.set(self.ground());
     }
 
-    fn has_unacknowledged(&self) -> bool {
-        self.witness.has_unacknowledged()
+    fn unacknowledged(&self) -> usize {
+        self.witness.unacknowledged() + self.unsent_of_record()
     }
 
     fn hides_end(&self) -> bool {
@@ -2040,21 +2009,6 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn links_that_are_closed_together_wait_a_second_in_sum() {
-        let begun = Instant::now();
-        let mut now = begun;
-        let mut wait = LastRecordWait { left: Duration::ZERO, ended: None };
-        for _ in 0..1000 {
-            let (left, start) = (wait.left(now), now);
-            now += left + Duration::from_micros(1);
-            wait = LastRecordWait::after(left, start, now);
-        }
-        assert!(now - begun < LAST_RECORD + Duration::from_millis(2));
-        // One that is closed later waits as long as the first.
-        assert_eq!(wait.left(now + CLOSED_TOGETHER), LAST_RECORD);
-    }
 
     #[test]
     fn a_sign_is_not_for_links_of_the_same_bit_that_have_no_memory() {

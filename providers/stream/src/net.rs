@@ -152,10 +152,10 @@ pub trait ByteLink: Debug + Send + 'static {
     /// is full, where there is more room elsewhere.
     fn last_words(&self) {}
 
-    /// Whether bytes that were sent are still with this host's system: closing the link may then
-    /// destroy them, if the other end sends something. False if the link cannot tell.
-    fn has_unacknowledged(&self) -> bool {
-        false
+    /// How many bytes that were sent are still on this host: closing the link may then destroy
+    /// them, with the link itself or if the other end sends something. 0 if the link cannot tell.
+    fn unacknowledged(&self) -> usize {
+        0
     }
 
     /// Whether the poller may not tell of the end as long as the link is not received from: what comes before it is

@@ -8,83 +8,214 @@ use crate::sys::sleep_on;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest time that one close, or several in close succession, wait for peers.
+/// Longest time that one close, or several in close succession, wait for peers that go on taking
+/// what is sent to them.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Closes that begin within this time of the end of the last wait share its limit.
+/// Longest time that they wait while no peer takes anything.
+const QUIET_LIMIT: Duration = Duration::from_secs(1);
+
+/// Closes that begin within this time of the end of the last wait share its limits.
 const SUCCESSION: Duration = Duration::from_secs(1);
 
 /// Longest sleep between two looks at whether the bytes have left.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Most that one sleep counts of [`QUIET_LIMIT`]: on a busy host sleeps are longer, and peers slower.
+const MAX_COUNTED: Duration = Duration::from_millis(4);
+
+/// What an endpoint that closes still has to deliver. It differs from one look to the next if a
+/// peer, or its system, has taken something.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Undelivered {
+    /// Operations that the application takes for delivered, or on which peers wait.
+    pub operations: usize,
+    /// Bytes that have left the provider and that no peer's system has acknowledged.
+    pub bytes: usize,
+    /// Steps that the connections these need have made.
+    pub steps: usize,
+}
+
+impl Undelivered {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.operations == 0 && self.bytes == 0
+    }
+}
+
+impl std::ops::AddAssign for Undelivered {
+    fn add_assign(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        self.steps += other.steps;
+    }
+}
+
 /// Time that closes have waited in close succession.
 #[derive(Clone, Copy, Debug)]
 struct Waited {
+    /// Since the first began to wait.
     total: Duration,
+    /// Since a peer took something.
+    quiet: Duration,
     last_end: Instant,
 }
 
+impl Waited {
+    /// Nothing, up to `now`.
+    fn nothing(now: Instant) -> Self {
+        Self { total: Duration::ZERO, quiet: Duration::ZERO, last_end: now }
+    }
+
+    /// Whether closing goes on without what is left.
+    fn is_over(&self, quiet_limit: Duration) -> bool {
+        self.total >= CLOSE_LIMIT || self.quiet >= quiet_limit
+    }
+
+    /// Counts the time up to `now`, in which a peer took something or none did.
+    fn count(&mut self, now: Instant, taken: bool) {
+        let passed = now.saturating_duration_since(self.last_end);
+        self.total += passed;
+        self.quiet = if taken { Duration::ZERO } else { self.quiet + passed.min(MAX_COUNTED) };
+        self.last_end = now;
+    }
+}
+
 /// Limit on the time that closing the endpoints of one engine takes in sum, however many peers do
-/// not answer.
-#[derive(Debug, Default)]
-pub struct CloseBudget(Mutex<Option<Waited>>);
+/// not answer. All peers are waited for at once.
+#[derive(Debug)]
+pub struct CloseBudget {
+    waited: Mutex<Option<Waited>>,
+    quiet_limit: Duration,
+}
+
+impl Default for CloseBudget {
+    fn default() -> Self {
+        Self { waited: Mutex::default(), quiet_limit: QUIET_LIMIT }
+    }
+}
 
 impl CloseBudget {
-    /// Time left for a close that begins at `now`.
-    fn left(&self, now: Instant) -> Duration {
-        let waited = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match *waited {
+    /// For peers whose systems take nothing for them, so that a peer that computes takes nothing
+    /// either: it is waited for as long as one that does.
+    pub fn of_datagrams() -> Self {
+        Self { waited: Mutex::default(), quiet_limit: CLOSE_LIMIT }
+    }
+
+    /// What was waited before, for a close that begins at `now`.
+    fn begin(&self, now: Instant) -> Waited {
+        let waited = *self.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        match waited {
             Some(waited) if now < waited.last_end + SUCCESSION => {
-                CLOSE_LIMIT.saturating_sub(waited.total)
+                Waited { last_end: now, ..waited }
             }
-            _ => CLOSE_LIMIT,
+            _ => Waited::nothing(now),
         }
     }
 
-    /// Records that a close has waited from `start` to `end`.
-    fn spend(&self, start: Instant, end: Instant) {
-        let total = CLOSE_LIMIT - self.left(start) + (end - start);
-        let mut waited = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *waited = Some(Waited { total, last_end: end });
-    }
-
-    /// Drives an engine until `is_done`, or until the time is up. The caller holds no lock of the
+    /// Drives an engine until nothing is `undelivered`, or until the time is up. The caller holds no lock of the
     /// engine.
-    pub fn drive(&self, engine: &impl Progress, mut is_done: impl FnMut() -> bool) {
-        if is_done() {
+    pub fn drive(&self, engine: &impl Progress, mut undelivered: impl FnMut() -> Undelivered) {
+        let mut before = undelivered();
+        if before.is_empty() {
             return;
         }
-        let start = Instant::now();
-        let until = start + self.left(start);
+        let mut waited = self.begin(Instant::now());
         loop {
             engine.progress();
-            if is_done() || Instant::now() >= until {
+            let left = undelivered();
+            waited.count(Instant::now(), left != before);
+            if left.is_empty() || waited.is_over(self.quiet_limit) {
                 break;
             }
+            before = left;
             let fd = if engine.may_block() { engine.wait_fd() } else { -1 };
             // Without a descriptor this only sleeps: poll(2) ignores a negative one.
             sleep_on(fd, PAUSE.as_nanos() as u64);
         }
-        self.spend(start, Instant::now());
+        *self.waited.lock().unwrap_or_else(PoisonError::into_inner) = Some(waited);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::RawFd;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Waits in steps of `step` until it is over. Returns how long that took in all.
+    fn wait(waited: &mut Waited, step: Duration, taken: impl Fn(Duration) -> bool) -> Duration {
+        let start = waited.last_end;
+        while !waited.is_over(QUIET_LIMIT) {
+            let now = waited.last_end + step;
+            waited.count(now, taken(now - start));
+        }
+        waited.last_end - start
+    }
 
     #[test]
-    fn closes_in_succession_share_one_limit_and_later_ones_have_a_new_one() {
+    fn peers_that_take_nothing_are_waited_for_a_second_in_sum() {
         let budget = CloseBudget::default();
         let start = Instant::now();
-        assert_eq!(budget.left(start), CLOSE_LIMIT);
-        let end = start + Duration::from_secs(3);
-        budget.spend(start, end);
-        assert_eq!(budget.left(end), Duration::from_secs(2));
-        let next = end + Duration::from_millis(500);
-        budget.spend(next, next + Duration::from_secs(2));
-        assert_eq!(budget.left(next + Duration::from_secs(2)), Duration::ZERO);
-        let later = next + Duration::from_secs(2) + SUCCESSION;
-        assert_eq!(budget.left(later), CLOSE_LIMIT);
+        let mut first = budget.begin(start);
+        assert_eq!(wait(&mut first, PAUSE, |_| false), QUIET_LIMIT);
+        *budget.waited.lock().unwrap() = Some(first);
+        let mut now = first.last_end;
+        for _ in 0..1000 {
+            let mut next = budget.begin(now);
+            assert!(next.is_over(QUIET_LIMIT));
+            next.count(now + Duration::from_micros(1), false);
+            *budget.waited.lock().unwrap() = Some(next);
+            now = next.last_end;
+        }
+        // One that is closed later waits as long as the first.
+        assert_eq!(wait(&mut budget.begin(now + SUCCESSION), PAUSE, |_| false), QUIET_LIMIT);
+    }
+
+    #[test]
+    fn peers_that_take_something_are_waited_for_longer() {
+        let mut waited = Waited::nothing(Instant::now());
+        let slow = |passed: Duration| passed.as_millis() % 900 == 0;
+        assert_eq!(wait(&mut waited, PAUSE, slow), CLOSE_LIMIT);
+        // A peer that stops after two seconds.
+        let mut waited = Waited::nothing(Instant::now());
+        let took = wait(&mut waited, PAUSE, |passed| passed <= Duration::from_secs(2));
+        assert_eq!(took, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_busy_host_gives_peers_more_time() {
+        let mut waited = Waited::nothing(Instant::now());
+        let took = wait(&mut waited, 3 * MAX_COUNTED, |_| false);
+        assert_eq!(took, 3 * QUIET_LIMIT);
+    }
+
+    /// An engine whose peers take one operation in each turn, but for those that are stopped.
+    struct TakingPeers {
+        left: AtomicUsize,
+        stopped: usize,
+    }
+    impl Progress for TakingPeers {
+        fn progress(&self) {
+            let left = self.left.load(Ordering::Relaxed);
+            self.left.store(left.saturating_sub(1).max(self.stopped), Ordering::Relaxed);
+        }
+        fn wait_fd(&self) -> RawFd {
+            -1
+        }
+        fn activity(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn stopped_peers_hold_up_no_others() {
+        for stopped in [0, 1, 6] {
+            let peers = TakingPeers { left: (20 + stopped).into(), stopped };
+            let left = || peers.left.load(Ordering::Relaxed);
+            let undelivered = || Undelivered { operations: left(), ..Undelivered::default() };
+            CloseBudget::default().drive(&peers, undelivered);
+            assert_eq!(left(), stopped);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! An engine implements [`RdmEngine`], by which it numbers its endpoints and does what calls ask
 //! for; [`RdmEndpoint`] is then what `api` makes the C tables of. All of it is monomorphised: a
 //! transfer is one direct call.
+use super::closing::Undelivered;
 use super::contexts::{ContextPart, ContextPlace, Group, Half};
 use super::inbox::{Inbox, UnexpectedBody};
 use super::peers::{HearsNames, NameListener, PeerTable};
@@ -182,13 +183,13 @@ pub trait RdmEngine: HearsNames + Sized {
     fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result;
     /// Sets the attributes of a transmit or receive context that is opened.
     fn become_context(&self, ep: u32, attr: &ContextAttr);
-    /// Whether operations that the application takes for delivered, or answers that peers wait
-    /// for, have not left yet: injected operations above all.
-    fn has_undelivered(&self, _ep: u32) -> bool {
-        false
+    /// Operations that the application takes for delivered, and answers that peers wait for, that
+    /// have not left yet: injected operations above all.
+    fn undelivered(&self, _ep: u32) -> Undelivered {
+        Undelivered::default()
     }
-    /// Drives progress before the endpoint, or its transmit context, closes, until nothing
-    /// [undelivered](Self::has_undelivered) is left. Takes bounded time
+    /// Drives progress before the endpoint, or its transmit context, closes, until nothing is
+    /// [undelivered](Self::undelivered). Takes bounded time
     /// ([`CloseBudget`](super::closing::CloseBudget)).
     fn drain_sends(&self, _ep: u32) {}
     /// Closes an endpoint: ends its connections and drops its operations without reporting them

@@ -316,8 +316,8 @@ impl ByteLink for TcpSocket {
         self.set_no_network();
     }
 
-    fn has_unacknowledged(&self) -> bool {
-        self.0.unacknowledged() > 0
+    fn unacknowledged(&self) -> usize {
+        self.0.unacknowledged()
     }
 
     fn has_ended(&self) -> bool {

@@ -15,6 +15,7 @@ use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_COMPLETION, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
+use ofi_provider::closing::Undelivered;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::Inbox;
@@ -582,6 +583,20 @@ impl RxdEngineEp {
         let injected = self.ops.iter().any(|(_, op)| op.is_injected());
         let answers = || self.ops.iter().any(|(_, op)| !op.is_own());
         if injected { Some(LINGER_INJECTED) } else { answers().then_some(LINGER) }
+    }
+
+    /// What an endpoint that closes has to deliver.
+    pub(super) fn undelivered(&self) -> Undelivered {
+        if self.port.is_none() {
+            return Undelivered::default();
+        }
+        let owed = self.ops.iter().filter(|(_, op)| op.is_injected() || !op.is_own());
+        let acked = self.conns.iter().map(|(_, conn)| conn.acked() as usize);
+        Undelivered {
+            operations: owed.count(),
+            bytes: 0,
+            steps: acked.fold(self.conns.len(), usize::wrapping_add),
+        }
     }
 
     /// Closes the endpoint. Operations that are not complete are dropped without a word

@@ -24,7 +24,7 @@ pub(crate) use ep::{OwnCore, RxdEngineEp, RxdIdentity};
 use crate::config::RxdConfig;
 use helper::Helper;
 use ofi_provider::api::{Bindings, RecvOp};
-use ofi_provider::closing::CloseBudget;
+use ofi_provider::closing::{CloseBudget, Undelivered};
 use ofi_provider::courtesy::{Courtesy, Looks};
 use ofi_provider::error::Result;
 use ofi_provider::heap;
@@ -141,7 +141,7 @@ impl RxdEngine {
         let pid = std::process::id();
         let this = Arc::new_cyclic(|this| {
             let helper = Helper::new(this.clone(), state.admits_visitors());
-            let closing = CloseBudget::default();
+            let closing = CloseBudget::of_datagrams();
             Self { state, limits, ports, epoll, timer, activity, helper, closing, pid }
         });
         let mut live = LIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -228,18 +228,20 @@ impl RxdEngine {
         self.lock().ep(ep).set_local(name, |identity| self.ports.open(identity))
     }
 
-    /// Whether peers have not acknowledged what the application takes for delivered, or answers to
-    /// their requests.
-    pub(crate) fn has_undelivered(&self, ep: u32) -> bool {
-        self.lock().eps.get_mut(ep).is_some_and(|ep| ep.patience().is_some())
+    /// What the application takes for delivered, and answers to peers' requests, that peers have not
+    /// acknowledged.
+    pub(crate) fn undelivered(&self, ep: u32) -> Undelivered {
+        self.lock().eps.get_mut(ep).map_or_else(Undelivered::default, |ep| ep.undelivered())
     }
 
-    /// Makes progress until nothing [undelivered](Self::has_undelivered) is left, for a bounded time.
+    /// Makes progress until nothing is [undelivered](Self::undelivered), for a bounded time.
     pub(crate) fn drain(&self, ep: u32) {
         let start = Instant::now();
         self.closing.drive(self, || {
-            let patience = self.lock().eps.get_mut(ep).and_then(|ep| ep.patience());
-            patience.is_none_or(|patience| start.elapsed() >= patience)
+            let mut state = self.lock();
+            let Some(ep) = state.eps.get_mut(ep) else { return Undelivered::default() };
+            let is_over = ep.patience().is_none_or(|patience| start.elapsed() >= patience);
+            if is_over { Undelivered::default() } else { ep.undelivered() }
         });
     }
 

@@ -14,6 +14,7 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
 use ofi_provider::calls::CallPace;
+use ofi_provider::closing::Undelivered;
 use ofi_provider::contexts::ContextPlace;
 use ofi_provider::core_provider::{self, CoreBuf, CoreEndpoint, Entries};
 use ofi_provider::cq::{Completion, CompletionError};
@@ -489,18 +490,22 @@ impl RxmEngineEp {
         conn.link == Link::Connected && conn.urgent.is_empty()
     }
 
-    /// Closes the endpoint: ends its connections and cancels its operations.
-    /// Whether transfers that are complete for the application, or on which a known peer's
-    /// operations depend, have not been handed to the core yet.
-    pub(crate) fn has_undelivered(&self) -> bool {
+    /// Transfers that are complete for the application, or on which a known peer's operations
+    /// depend, and that have not been handed to the core yet.
+    pub(crate) fn undelivered(&self) -> Undelivered {
         let is_due = |op: &TxOp| op.injected || op.flags & ASIDE != 0;
         let is_packet = |waiting: &Waiting| matches!(waiting, Waiting::Packet(..));
-        let owes = |conn: &RxmConn| {
-            conn.urgent.iter().chain(&conn.waiting).any(is_packet)
-                && self.peers.name_of(conn.peer) != FI_ADDR_NOTAVAIL
-        };
-        self.ops.iter().any(|(_, op)| is_due(op) && !matches!(op.todo, Todo::Failed(_)))
-            || self.conns.iter().any(|(_, conn)| owes(conn))
+        let ops = self.ops.iter();
+        let due = ops.filter(|(_, op)| is_due(op) && !matches!(op.todo, Todo::Failed(_))).count();
+        let mut all = Undelivered { operations: due, ..Undelivered::default() };
+        for (_, conn) in self.conns.iter() {
+            if self.peers.name_of(conn.peer) != FI_ADDR_NOTAVAIL {
+                let waiting = conn.urgent.iter().chain(&conn.waiting);
+                all.operations += waiting.filter(|waiting| is_packet(waiting)).count();
+            }
+            all.steps += usize::from(conn.link == Link::Connected);
+        }
+        all
     }
 
     /// Ends the endpoint's connections, and drops its operations without reporting them

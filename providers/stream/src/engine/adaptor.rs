@@ -9,6 +9,7 @@ use ofi_provider::abi::{fi_addr_t, fi_peer_links};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
+use ofi_provider::closing::Undelivered;
 use ofi_provider::contexts::ContextPlace;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
@@ -113,14 +114,16 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
         self.lock().ep(ep).become_context(attr);
     }
 
-    fn has_undelivered(&self, ep: u32) -> bool {
-        self.lock().has_undelivered(ep)
+    #[inline(never)]
+    fn undelivered(&self, ep: u32) -> Undelivered {
+        self.lock().undelivered(ep)
     }
 
+    #[inline(never)]
     fn drain_sends(&self, ep: u32) {
         // Simulated peers move only when the simulation says so, which drains by itself.
         if cfg!(not(any(test, feature = "sim"))) {
-            self.closing.drive(self, || !self.lock().has_undelivered(ep));
+            self.closing.drive(self, || self.lock().undelivered(ep));
         }
     }
 

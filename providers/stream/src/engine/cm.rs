@@ -5,7 +5,7 @@
 //! time, one of the calls gives way. MSG endpoints are connected by the
 //! application, and their events go to the event queue.
 use super::conn::{Stage, StreamConn};
-use super::ep::{StreamEngineEp, StreamEpKind, StreamPeer};
+use super::ep::{StreamEngineEp, StreamEpKind};
 use super::state::{StreamState, TOKEN_CONN, TOKEN_LISTENER};
 use super::transfer::{Outgoing, Route};
 use crate::callers::{self, Caller, CallerState, HANDSHAKE_TIMEOUT};
@@ -19,6 +19,7 @@ use crate::wire::{
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::{Addr, connect_order};
 use ofi_provider::calls::{CallAnswer, CallRetry, IncomingCall, OwnCall, ProcessMark, RetryRule};
+use ofi_provider::closing::Undelivered;
 use ofi_provider::contexts::Contexts;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{EqEvent, EventError};
@@ -1073,13 +1074,18 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Whether transfers that have to reach peers still wait, for a connection or for room
+    /// Transfers that have to reach peers and still wait, for a connection or for room
     /// ([`Outgoing::is_due`]).
-    pub(super) fn has_undelivered(&self, ep_id: u32) -> bool {
-        let Some(ep) = self.eps.get(ep_id) else { return false };
-        let parked = |peer: &StreamPeer| peer.parked.iter().any(Outgoing::is_due);
-        ep.peers.iter().any(|(_, peer)| parked(&peer.extra))
-            || self.each_conn_of(ep_id).any(|(_, conn)| conn.has_undelivered())
+    pub(super) fn undelivered(&self, ep_id: u32) -> Undelivered {
+        let mut all = Undelivered::default();
+        let Some(ep) = self.eps.get(ep_id) else { return all };
+        for (_, peer) in ep.peers.iter() {
+            all.operations += peer.extra.parked.iter().filter(|parked| parked.is_due()).count();
+        }
+        for (_, conn) in self.each_conn_of(ep_id) {
+            all += conn.undelivered();
+        }
+        all
     }
 
     /// Sends what waits on an endpoint's connections, as far as links take it: injected messages

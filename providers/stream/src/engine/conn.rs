@@ -12,6 +12,7 @@ use crate::wire::{
     USUAL_SEGMENTS,
 };
 use ofi_provider::buf::RecvBuf;
+use ofi_provider::closing::Undelivered;
 use ofi_provider::facts::{Passed, PeerPlace};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
@@ -332,13 +333,18 @@ impl<N: Net> StreamConn<N> {
             || self.tx.front().is_some_and(|first| !first.is_fenced() || self.is_settled())
     }
 
-    /// Whether bytes are still to reach the peer that have to, even if the endpoint closes now.
-    pub(super) fn has_undelivered(&self) -> bool {
+    /// What is still to reach the peer that has to, even if the endpoint closes now.
+    pub(super) fn undelivered(&self) -> Undelivered {
         // Unknown peers get nothing of the application's, and must not make it wait.
-        self.guest.is_none()
-            && (!self.batch.is_empty()
-                || self.tx.iter().any(Outgoing::is_due)
-                || (self.is_connected() && self.link.has_unacknowledged()))
+        if self.guest.is_some() {
+            return Undelivered::default();
+        }
+        let due = self.tx.iter().filter(|outgoing| outgoing.is_due()).count();
+        Undelivered {
+            operations: self.batch.len() + due,
+            bytes: if self.is_connected() { self.link.unacknowledged() } else { 0 },
+            steps: self.stage as usize,
+        }
     }
 
     /// Whether all that has left is complete, so that a fenced transfer may leave: nothing is

@@ -995,10 +995,10 @@ impl ByteLink for RingEnd {
         Ok(ZerocopyDone { low: done, high: done, copied: false })
     }
 
-    fn has_unacknowledged(&self) -> bool {
+    fn unacknowledged(&self) -> usize {
         self.with(|pipe, _| {
             let lane = &pipe.lanes[self.side];
-            lane.arrived < lane.bytes.len()
+            lane.bytes.len().saturating_sub(lane.arrived)
         })
     }
 
