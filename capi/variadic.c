@@ -1,6 +1,8 @@
 /* The two variadic functions of the library. They format, Rust does the rest. */
+#define _GNU_SOURCE
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 struct fi_provider;
 
@@ -11,9 +13,6 @@ int ofi_param_define_text(const struct fi_provider *prov, const char *name,
 
 /* The longest text of a log line; more is cut off. */
 enum { TEXT_SIZE = 1024 };
-/* The longest help text; the longest known one has 900 bytes. */
-enum { HELP_SIZE = 4096 };
-
 void ofi_variadic_log(const struct fi_provider *prov, int level, int subsys,
 		      const char *func, int line, const char *fmt, ...)
 {
@@ -37,14 +36,18 @@ void ofi_variadic_log(const struct fi_provider *prov, int level, int subsys,
 int ofi_variadic_param_define(const struct fi_provider *prov, const char *name,
 			      int type, const char *fmt, ...)
 {
-	char help[HELP_SIZE];
+	char *help = NULL;
 	va_list args;
-	int length;
+	int length, result;
 
 	if (!fmt)
 		return ofi_param_define_text(prov, name, type, NULL);
 	va_start(args, fmt);
-	length = vsnprintf(help, sizeof help, fmt, args);
+	length = vasprintf(&help, fmt, args);
 	va_end(args);
-	return ofi_param_define_text(prov, name, type, length < 0 ? NULL : help);
+	if (length < 0)
+		help = NULL;
+	result = ofi_param_define_text(prov, name, type, help);
+	free(help);
+	return result;
 }

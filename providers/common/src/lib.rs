@@ -37,7 +37,7 @@ mod rdm;
 
 pub use base::{
     addr, atomic, buf, courtesy, facts, link_addr, lock, malformed, matching, progress, reserved,
-    secret, slab, sock, sys, testing, wait, worker,
+    secret, slab, sock, stack, sys, testing, wait, worker,
 };
 use base::{addr_table, closer, lent, primitives, process_end, rights, ring_queue};
 use features::{coll, mcast, notices, variable};

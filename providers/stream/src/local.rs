@@ -1474,6 +1474,7 @@ impl<I: Copy> HostPeers<I> {
     }
 
     /// Goes to the meetings of links on which enough was said.
+    #[inline(never)]
     fn make_calls(&self, watcher: &impl WitnessPoller<I>, events: &mut Vec<PollEvent>) {
         if !self.left.any_talking.swap(false, Ordering::Relaxed) {
             return;
@@ -1617,6 +1618,7 @@ impl<I: Copy> HostPeers<I> {
         }
     }
 
+    #[inline(never)]
     fn hear_answer(
         &self,
         watcher: &impl WitnessPoller<I>,
@@ -1639,6 +1641,7 @@ impl<I: Copy> HostPeers<I> {
         self.push_on(number, heard, events);
     }
 
+    #[inline(never)]
     fn let_in(&self, watcher: &impl WitnessPoller<I>, now: Instant, events: &mut Vec<PollEvent>) {
         if self.deaf.get().is_some_and(|since| now.duration_since(since) < PLACE_DELAY) {
             return;

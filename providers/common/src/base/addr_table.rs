@@ -256,7 +256,7 @@ impl SharedAddrTable {
     /// The addresses from this index on, one after the other; none for each that was removed or is garbage.
     pub(crate) fn since(&self, first: u32) -> Vec<Option<Addr>> {
         let (count, mut addrs) = (self.count(), Vec::new());
-        let mut chunk = [0; CHUNK * RECORD];
+        let mut chunk = vec![0; CHUNK * RECORD];
         let mut next = first;
         while next < count {
             let wanted = CHUNK.min((count - next) as usize) * RECORD;

@@ -33,6 +33,8 @@ pub mod slab;
 #[allow(unsafe_code)]
 pub mod sock;
 #[allow(unsafe_code)]
+pub mod stack;
+#[allow(unsafe_code)]
 pub mod sys;
 #[doc(hidden)]
 pub mod testing;

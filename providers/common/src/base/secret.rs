@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::param;
 use crate::provider::Provider;
+use crate::stack::{OwnStack, StackUse};
 use crate::sys::has_more_rights;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -183,6 +184,15 @@ fn wipe_stack() {
         unsafe { core::ptr::write_volatile(word.as_mut_ptr(), 0) };
     }
     compiler_fence(Ordering::SeqCst);
+}
+
+/// Does work on a secret for which a caller's stack may be too small, on a stack of its own, which is in no core
+/// dump and is cleared behind it: copies of the secret may be there.
+pub fn on_wiped_stack<R>(work: impl FnOnce() -> R) -> R {
+    match OwnStack::new(StackUse::Secret) {
+        Some(mut stack) => stack.run(work),
+        None => with_wiped_stack(work),
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::{
 use crate::abi::{self, fi_addr_t, fi_av_attr, fi_av_type, fid, fid_av, fid_ep};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
+use crate::stack::on_own_stack;
 use core::ffi::c_int;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -112,6 +113,15 @@ impl CoreDgram {
     /// Returns as well what it does beyond the API. For many datagrams at a time the system is to hold
     /// so many bytes.
     pub fn open(
+        info: &InfoBuf,
+        cq: &Arc<CoreCq>,
+        av: &Arc<CoreAv>,
+        held: usize,
+    ) -> Result<(Self, DgramMeans)> {
+        on_own_stack(|| Self::open_here(info, cq, av, held))
+    }
+
+    fn open_here(
         info: &InfoBuf,
         cq: &Arc<CoreCq>,
         av: &Arc<CoreAv>,

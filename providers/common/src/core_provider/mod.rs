@@ -39,6 +39,7 @@ use crate::info::{
 };
 use crate::lock::Level;
 use crate::mr::{Backed, Backing, Count, RegionRequest, Unbacked, grants_peers};
+use crate::stack::on_own_stack;
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -141,7 +142,8 @@ fn find(query: &InfoQuery<'_>, more: u64) -> Result<InfoChain> {
     unsafe {
         let (node, service) = (text(node), text(service));
         let hints = hints.map_or(ptr::null(), InfoRef::as_ptr);
-        code(abi::fi_getinfo(version, node, service, flags, hints, &mut list))?;
+        let list_at = &mut list;
+        code(on_own_stack(|| abi::fi_getinfo(version, node, service, flags, hints, list_at)))?;
         let mut chain = InfoChain::new();
         let mut result = Ok(());
         let mut next = list;
@@ -302,7 +304,7 @@ impl CoreDomain {
         unsafe {
             let open = call!(fabric.0.as_ref().ops, domain);
             let info = info.as_ptr().cast_mut();
-            code(open(fabric.0.as_ptr(), info, &mut raw, ptr::null_mut()))?;
+            code(on_own_stack(|| open(fabric.0.as_ptr(), info, &mut raw, ptr::null_mut())))?;
         }
         let raw = NonNull::new(raw).ok_or(Error::OTHER)?;
         let (mode, mr_mode) = (info.mode(), info.domain().mr_mode);

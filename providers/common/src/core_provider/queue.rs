@@ -16,6 +16,7 @@ use crate::lock::{Level, Lock, Within};
 use crate::operation::RemoteSegment;
 use crate::reserved::{HAS_ENTRIES, SPARES_CALLERS};
 use crate::slab::{NONE, Slab};
+use crate::stack::on_own_stack;
 use core::ffi::{c_int, c_void};
 use libc::iovec;
 use std::mem::MaybeUninit;
@@ -740,6 +741,17 @@ impl CoreEndpoint {
         cntrs: &[(Arc<CoreCntr>, u64)],
         token: u64,
     ) -> Result<Self> {
+        on_own_stack(|| Self::open_here(info, eq, cq, srx, cntrs, token))
+    }
+
+    fn open_here(
+        info: &InfoBuf,
+        eq: &Arc<CoreEq>,
+        cq: &Arc<CoreCq>,
+        srx: Option<&Arc<SharedRx>>,
+        cntrs: &[(Arc<CoreCntr>, u64)],
+        token: u64,
+    ) -> Result<Self> {
         let mut raw: *mut fid_ep = ptr::null_mut();
         let domain = &cq.domain;
         // SAFETY: the domain is open; the core only reads the info, during the call.
@@ -782,6 +794,10 @@ impl CoreEndpoint {
     /// Whether receives of the core's connected endpoints report their source, be their
     /// buffers shared or not, once [`set_source`](Self::set_source) has named it.
     pub fn tells_source(domain: &CoreDomain, info: &InfoBuf) -> bool {
+        on_own_stack(|| Self::tells_source_here(domain, info))
+    }
+
+    fn tells_source_here(domain: &CoreDomain, info: &InfoBuf) -> bool {
         let mut raw: *mut fid_ep = ptr::null_mut();
         let source = 0u64;
         // SAFETY: the domain is open; the core only reads the info, during the call. The

@@ -19,6 +19,7 @@ use crate::info::InfoBuf;
 use crate::operation::MakesTurn;
 use crate::operation::{AtomicOp, ReadOp, RemoteSegments, SendOp, SendsAtOnce, WriteOp};
 use crate::reserved::{SENDS_AT_ONCE, SPARES_CALLERS};
+use crate::stack::on_own_stack;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::os::fd::RawFd;
@@ -96,6 +97,16 @@ impl<O: QueueOwner> CoreRail<O> {
     /// that it counts: FI_SEND, FI_READ, FI_REMOTE_WRITE … With `waits` it has a descriptor to wait on,
     /// if the core has that.
     pub fn open(
+        domain: &Arc<CoreDomain>,
+        info: &InfoBuf,
+        owner: Arc<O>,
+        counted: u64,
+        waits: bool,
+    ) -> Result<Self> {
+        on_own_stack(|| Self::open_here(domain, info, owner, counted, waits))
+    }
+
+    fn open_here(
         domain: &Arc<CoreDomain>,
         info: &InfoBuf,
         owner: Arc<O>,

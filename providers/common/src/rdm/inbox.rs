@@ -217,6 +217,13 @@ pub struct Queues<B> {
 }
 
 impl<B> Queues<B> {
+    /// Queues in memory of their own: callers' frames have no room for them.
+    #[cold]
+    #[inline(never)]
+    fn boxed(min_multi_recv: usize) -> Box<Self> {
+        Box::new(Self::new(min_multi_recv))
+    }
+
     // Inlined: queues are large, and are to be on the stack of a caller once.
     #[inline(always)]
     fn new(min_multi_recv: usize) -> Self {
@@ -301,7 +308,7 @@ impl<B: UnexpectedBody> Inbox<B> {
             collective: false,
             strangers: true,
             ended: false,
-            queues: QueuesAt::Own(Box::new(Queues::new(min_multi_recv))),
+            queues: QueuesAt::Own(Queues::boxed(min_multi_recv)),
             buffering: None,
             fid: FidPtr(std::ptr::null_mut()),
             left: None,
@@ -351,7 +358,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         match &mut self.queues {
             QueuesAt::Own(queues) => act(queues),
             QueuesAt::Shared(queues, _) if queue != COLLECTIVE => act(&mut queues.lock()),
-            QueuesAt::Shared(_, own) => act(own.get_or_insert_with(|| Box::new(Queues::new(0)))),
+            QueuesAt::Shared(_, own) => act(own.get_or_insert_with(|| Queues::boxed(0))),
         }
     }
 
@@ -362,7 +369,7 @@ impl<B: UnexpectedBody> Inbox<B> {
             QueuesAt::Own(queues) => look(queues),
             QueuesAt::Shared(queues, _) if queue != COLLECTIVE => look(&queues.lock()),
             QueuesAt::Shared(_, Some(own)) => look(own),
-            QueuesAt::Shared(_, None) => look(&Queues::new(0)),
+            QueuesAt::Shared(_, None) => look(&Queues::boxed(0)),
         }
     }
 
@@ -418,7 +425,7 @@ impl<B: UnexpectedBody> Inbox<B> {
                 }
             }
         }
-        let own = QueuesAt::Own(Box::new(Queues::new(self.min_multi_recv())));
+        let own = QueuesAt::Own(Queues::boxed(self.min_multi_recv()));
         if let QueuesAt::Shared(queues, collective) = std::mem::replace(&mut self.queues, own) {
             self.left = Some(queues);
             if let (Some(collective), QueuesAt::Own(own)) = (collective, &mut self.queues) {
@@ -1378,6 +1385,7 @@ impl<B: UnexpectedBody> Inbox<B> {
     }
 
     /// Cancels all posted receives, unless they are those of a shared receive context.
+    #[inline(never)]
     fn cancel_posted(&mut self) {
         if self.is_guest() {
             return;
@@ -1395,8 +1403,13 @@ impl<B: UnexpectedBody> Inbox<B> {
     #[must_use]
     pub fn cancel_all(&mut self) -> Vec<Meeting> {
         self.cancel_posted();
-        // A buffered message that met a tag and is not complete counts as a posted receive
-        // still.
+        if self.buffering.is_some() { self.cancel_owed() } else { Vec::new() }
+    }
+
+    /// Cancels buffered messages that met a tag and are not complete: they count as posted receives
+    /// still.
+    #[inline(never)]
+    fn cancel_owed(&mut self) -> Vec<Meeting> {
         let Some(buffering) = &mut self.buffering else { return Vec::new() };
         let mut discarded = Vec::new();
         for (queue, message, posted) in buffering.take_all_owed() {

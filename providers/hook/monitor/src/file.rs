@@ -231,7 +231,7 @@ impl MonitorFile {
     }
 
     /// Writes the numbers, then the flags; nothing where the file may not be so long any more.
-    fn write(file: &File, numbers: &[u64; NUMBERS], flags: u8) {
+    fn write(file: &File, numbers: &[u64], flags: u8) {
         if !may_have_size(FILE_LEN) {
             return;
         }
@@ -248,7 +248,8 @@ impl MonitorFile {
     pub(crate) fn answer(&self, counted: impl Fn(usize) -> u64) {
         let Some(file) = self.own() else { return };
         let Some(flags) = Self::flags(file).filter(|flags| flags & ASKED != 0) else { return };
-        Self::write(file, &std::array::from_fn(counted), flags & !ASKED);
+        let numbers: Vec<u64> = (0..NUMBERS).map(counted).collect();
+        Self::write(file, &numbers, flags & !ASKED);
     }
 
     /// Gives what was counted last. If nobody has asked since the last time, what was given then may
@@ -256,9 +257,9 @@ impl MonitorFile {
     pub(crate) fn end(&self, counted: impl Fn(usize) -> u64) {
         let Some(file) = self.own() else { return };
         let Some(flags) = Self::flags(file) else { return };
-        let mut numbers: [u64; NUMBERS] = std::array::from_fn(counted);
+        let mut numbers: Vec<u64> = (0..NUMBERS).map(counted).collect();
         if flags & ASKED == 0 {
-            let mut bytes = [0; NUMBERS * size_of::<u64>()];
+            let mut bytes = vec![0; NUMBERS * size_of::<u64>()];
             if file.read_exact_at(&mut bytes, 0).is_ok() {
                 let (given, _) = bytes.as_chunks();
                 for (number, given) in numbers.iter_mut().zip(given) {

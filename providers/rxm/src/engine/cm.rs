@@ -465,6 +465,11 @@ impl RxmEngineEp {
             self.ending.push((id, error));
             return;
         }
+        self.forget_conn(id, error);
+    }
+
+    #[inline(never)]
+    fn forget_conn(&mut self, id: u32, error: Error) {
         let Some(mut conn) = self.conns.remove(id) else { return };
         self.peers.detach(conn.peer, id);
         self.lose_messages_of(id, &mut conn, error);
@@ -490,6 +495,7 @@ impl RxmEngineEp {
 
     /// Gives the core's endpoint of a connection back, and fails the transfers on it; `link` is how
     /// far it was.
+    #[inline(never)]
     fn end_transfers(&mut self, id: u32, link: Link, error: Error) {
         let conn = &mut self.conns[id];
         conn.was_made = link == Link::Connected;

@@ -510,6 +510,7 @@ impl RxmEngineEp {
 
     /// Ends the endpoint's connections, and drops its operations without reporting them
     /// (fi_endpoint(3), fi_close).
+    #[inline(never)]
     pub(super) fn close(&mut self) {
         self.ledger.mute();
         // A receive that the endpoint has taken from a shared context is given back with an error.

@@ -112,6 +112,16 @@ impl RxmEngineEp {
         }
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
+        let (id, ready) = self.send_on(conn, op, tagged)?;
+        self.start(id, conn, ready)
+    }
+
+    /// Makes the operation that sends a message on a connection. Returns whether it may start now.
+    // A frame of its own, of which calling a peer and the core have nothing.
+    #[inline(never)]
+    fn send_on(&mut self, conn: u32, op: SendOp, tagged: bool) -> Result<(u32, bool)> {
+        let len = op.buf.len();
+        let inject = op.flags & FI_INJECT != 0;
         let deliver = op.flags & DELIVERED != 0;
         let processed = op.flags & FI_DELIVERY_COMPLETE != 0 && !self.common.core_delivers;
         let eager = len <= self.common.config.eager_limit && !deliver;
@@ -149,7 +159,7 @@ impl RxmEngineEp {
             ..TxOp::new(conn, op.context, flags, op.flags, todo)
         });
         self.conns[conn].sent.one(len);
-        self.start(id, conn, ready)
+        Ok((id, ready))
     }
 
     /// Copies what the application sends; returns the copy, and the same as the buffer to send.

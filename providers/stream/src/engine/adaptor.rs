@@ -39,6 +39,27 @@ impl<N: Net> StartsMessages for StreamEngine<N> {
     }
 }
 
+impl<N: Net> StreamEngine<N> {
+    #[inline(never)]
+    fn enable_ep(&self, ep: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
+        let mut state = self.lock();
+        let this = state.ep(ep);
+        this.bind(bindings);
+        if let Some(srx) = srx {
+            // Messages that are reported as they come, and the library's own, belong to
+            // one endpoint.
+            if this.is_buffered() || this.is_collective() {
+                return Err(Error::INVAL);
+            }
+            state.share_inbox(ep, srx);
+        }
+        match state.ep(ep).kind() {
+            StreamEpKind::Rdm => state.listen(ep),
+            StreamEpKind::Msg | StreamEpKind::Srx => Ok(()),
+        }
+    }
+}
+
 impl<N: Net> RdmEngine for StreamEngine<N> {
     type Identity = StreamIdentity;
     type Aside = StreamAside<N::Link>;
@@ -71,23 +92,9 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
     }
 
     fn enable(&self, ep: &RdmEndpoint<Self>, bindings: &Bindings, srx: Option<u32>) -> Result {
-        let mut state = self.lock();
-        let this = state.ep(ep.id);
-        this.bind(bindings);
-        if let Some(srx) = srx {
-            // Messages that are reported as they come, and the library's own, belong to
-            // one endpoint.
-            if this.is_buffered() || this.is_collective() {
-                return Err(Error::INVAL);
-            }
-            state.share_inbox(ep.id, srx);
-        }
-        match state.ep(ep.id).kind() {
-            StreamEpKind::Rdm => state.listen(ep.id)?,
-            StreamEpKind::Msg | StreamEpKind::Srx => {}
-        }
+        self.enable_ep(ep.id, bindings, srx)?;
         // Others may look before the first turn.
-        state.show();
+        self.lock().show();
         Ok(())
     }
 
@@ -127,14 +134,17 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
         }
     }
 
+    #[inline(never)]
     fn close(&self, ep: u32) {
         self.lock().close_ep(ep);
     }
 
+    #[inline(never)]
     fn close_tx(&self, ep: u32) {
         self.lock().close_tx(ep);
     }
 
+    #[inline(never)]
     fn close_rx(&self, ep: u32) {
         self.lock().close_rx(ep);
     }

@@ -155,15 +155,20 @@ impl<N: Net> StreamState<N> {
         let identity = &self.eps[ep_id].identity;
         let link =
             self.net.dial_as(identity.secret.as_ref(), &identity.local, identity.keep_port, to)?;
-        let mut conn = StreamConn::new(link, Stage::Connecting, ep_id);
-        conn.param = param;
-        let id = self.add_conn(conn)?;
+        let id = self.add_dialed(link, ep_id, param)?;
         if let Some(limit) = N::Link::settings().connect_timeout {
             let at = self.net.now() + limit;
             self.awaited.push_back((id, self.conns[id].serial, at));
             self.wake_at(at);
         }
         Ok(id)
+    }
+
+    #[inline(never)]
+    fn add_dialed(&mut self, link: N::Link, ep_id: u32, param: Vec<u8>) -> Result<u32> {
+        let mut conn = StreamConn::new(link, Stage::Connecting, ep_id);
+        conn.param = param;
+        self.add_conn(conn)
     }
 
     /// Ends connections whose peers have not answered in time. Returns when to look at the next one.
@@ -215,6 +220,7 @@ impl<N: Net> StreamState<N> {
     /// Starts a connection to an RDM peer, or has the peer wait in line while as many are called as
     /// may be at a time ([`CallPace`](ofi_provider::calls::CallPace)).
     #[cold]
+    #[inline(never)]
     pub(super) fn call_in_turn(&mut self, ep_id: u32, peer: u32) -> Result<Route> {
         if self.may_call() {
             return Ok(Route::Conn(self.call(ep_id, peer)?));
@@ -1127,8 +1133,10 @@ impl<N: Net> StreamState<N> {
 
     /// Takes a connection out of the engine without reporting anything; its transfers are the
     /// caller's to end.
-    pub(super) fn drop_conn(&mut self, id: u32) -> Option<StreamConn<N>> {
-        let conn = self.conns.remove(id)?;
+    #[inline(never)]
+    pub(super) fn drop_conn(&mut self, id: u32) -> Option<Box<StreamConn<N>>> {
+        // The stacks of callers have no room for it.
+        let conn = Box::new(self.conns.remove(id)?);
         self.eps[conn.ep].past.add(&conn.sent, &conn.received);
         self.owed -= conn.owed;
         self.eps[conn.ep].peers.detach(conn.peer, id);
@@ -1221,6 +1229,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
+    #[inline(never)]
     fn end_transfers(&mut self, conn: &mut StreamConn<N>, error: Error) {
         self.lose_incoming(conn, error);
         let ep = &mut self.eps[conn.ep];
@@ -1307,11 +1316,15 @@ impl<N: Net> StreamState<N> {
         }
         self.callers.drop_all_of(ep_id);
         self.deaf.retain(|deaf| *deaf != ep_id);
-        if let Some(ep) = self.eps.remove(ep_id) {
-            ep.ledger.close();
-            if !ep.inbox.is_shared() && ep.identity.kind != StreamEpKind::Srx {
-                ep.inbox.ledger.close();
-            }
+        self.remove_ep(ep_id);
+    }
+
+    #[inline(never)]
+    fn remove_ep(&mut self, ep_id: u32) {
+        let Some(ep) = self.eps.remove(ep_id) else { return };
+        ep.ledger.close();
+        if !ep.inbox.is_shared() && ep.identity.kind != StreamEpKind::Srx {
+            ep.inbox.ledger.close();
         }
     }
 

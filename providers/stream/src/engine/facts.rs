@@ -105,6 +105,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Shows connections; returns the last time at which one of them moved.
+    #[inline(never)]
     fn show_peers(&mut self, now: u64) -> u64 {
         let Self { conns, eps, facts, .. } = self;
         let slots = conns.slots() as u32;
@@ -129,6 +130,7 @@ impl<N: Net> StreamState<N> {
         moved
     }
 
+    #[inline(never)]
     fn show_endpoints(&mut self, now: u64, moved: u64) {
         let Self {
             conns,

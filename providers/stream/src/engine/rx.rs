@@ -392,6 +392,8 @@ impl<N: Net> StreamState<N> {
 
     /// One read whose first bytes go straight to the place of the message under way. Returns its
     /// result, and how many bytes were asked for: 0 if the region is closed that a peer writes.
+    // A frame of its own, of which parsing has nothing.
+    #[inline(never)]
     fn read_direct(&mut self, id: u32, staging: &mut [u8]) -> (Result<usize>, usize) {
         let conn = &mut self.conns[id];
         // What is here of an unexpected message: taken from the inbox while the call writes to it.

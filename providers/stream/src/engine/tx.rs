@@ -342,6 +342,12 @@ impl<N: Net> StreamState<N> {
     fn send_any(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> Result {
         self.admit(ep_id, op.flags, op.buf.len())?;
         let route = self.route(ep_id, op.dest)?;
+        self.send_on(ep_id, route, op, tagged)
+    }
+
+    // A frame of its own, of which progress and calling a peer have nothing.
+    #[inline(never)]
+    fn send_on(&mut self, ep_id: u32, route: Route, op: &SendOp, tagged: bool) -> Result {
         let mut waits = false;
         if let Route::Conn(id) = route
             && let Some(conn) = self.conns.get_mut(id)

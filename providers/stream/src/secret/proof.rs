@@ -16,7 +16,7 @@
 //! (Noise's prologue): who changes one, for example to have nothing encrypted, ends it.
 use super::SecretKey;
 use super::records::RecordKeys;
-use ofi_provider::secret::{WipedBox, with_wiped_stack};
+use ofi_provider::secret::{WipedBox, on_wiped_stack};
 use snow::resolvers::{DefaultResolver, FallbackResolver, RingResolver};
 use snow::{Builder, HandshakeState};
 use std::fmt;
@@ -171,7 +171,7 @@ impl ProofExchange {
         ephemeral: Option<&[u8]>,
     ) -> Result<Self, Disbelief> {
         let prologue = prologue(encrypts);
-        let state = with_wiped_stack(|| {
+        let state = on_wiped_stack(|| {
             let builder = with_ephemeral(builder(&prologue, key)?, ephemeral);
             builder.build_responder().map(WipedBox::new)
         });
@@ -186,7 +186,7 @@ impl ProofExchange {
         ephemeral: Option<&[u8]>,
     ) -> Result<Self, Disbelief> {
         let prologue = prologue(encrypts);
-        let begun = with_wiped_stack(|| {
+        let begun = on_wiped_stack(|| {
             let builder = with_ephemeral(builder(&prologue, key)?, ephemeral);
             let mut state = WipedBox::new(builder.build_initiator()?);
             let mut body = [0; BODY_MAX];
@@ -251,7 +251,7 @@ impl ProofExchange {
             return Err(self.end(Disbelief::OutOfTurn));
         }
         self.heard.extend_from_slice(bytes);
-        with_wiped_stack(|| self.understand()).map_err(|why| self.end(why))
+        on_wiped_stack(|| self.understand()).map_err(|why| self.end(why))
     }
 
     fn end(&mut self, why: Disbelief) -> Disbelief {

@@ -1,0 +1,176 @@
+//! Stacks of their own for work that takes more stack than a thread of the application may have
+//! (PTHREAD_STACK_MIN, 16 KiB): cryptography, and calls of the control path that pass through several providers.
+//!
+//! The work runs on the calling thread, which changes to the other stack and back (makecontext(3)).
+use core::ffi::{c_int, c_uint};
+use core::mem::MaybeUninit;
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{Ordering, compiler_fence};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Bytes of such a stack: several times what the work takes, as a handler of a signal may run on it.
+const LEN: usize = 128 << 10;
+
+/// What a stack is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StackUse {
+    Calls,
+    /// The stack is in no core dump and is cleared before it is given back.
+    Secret,
+}
+
+/// Does work on a stack of its own; on the caller's if there is no memory for one.
+pub fn on_own_stack<R>(work: impl FnOnce() -> R) -> R {
+    match OwnStack::new(StackUse::Calls) {
+        Some(mut stack) => stack.run(work),
+        None => work(),
+    }
+}
+
+/// Work for another stack, and what came of it.
+struct StackJob<W, R> {
+    work: Option<W>,
+    result: Option<std::thread::Result<R>>,
+    /// Where the caller goes on, and where the work begins.
+    contexts: [MaybeUninit<libc::ucontext_t>; 2],
+}
+
+/// The first function on the other stack; the halves of its argument are the job's address.
+extern "C" fn run_job<W: FnOnce() -> R, R>(high: c_uint, low: c_uint) {
+    let at = (high as usize) << 32 | low as usize;
+    // SAFETY: the job of `OwnStack::run`, which does nothing with it until this function has returned.
+    let job = unsafe { &mut *(at as *mut StackJob<W, R>) };
+    if let Some(work) = job.work.take() {
+        // Nothing unwinds beyond this stack.
+        job.result = Some(catch_unwind(AssertUnwindSafe(work)));
+    }
+}
+
+/// A stack, below which nothing can be written.
+pub struct OwnStack {
+    start: NonNull<u8>,
+    page: usize,
+    of: StackUse,
+}
+
+impl OwnStack {
+    /// A stack; none if there is no memory.
+    pub fn new(of: StackUse) -> Option<Self> {
+        // SAFETY: asks for a number.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+        let (access, kind) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK,
+        );
+        // SAFETY: a new mapping, wherever the system has room for it.
+        let start = unsafe { libc::mmap(null_mut(), page + LEN, access, kind, -1, 0) };
+        let start = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED)?;
+        let this = Self { start, page, of };
+        // SAFETY: the mapping just made, to which nothing refers.
+        let refused = unsafe { libc::mprotect(start.as_ptr().cast(), page, libc::PROT_NONE) };
+        let advised = of == StackUse::Calls || this.keep_private();
+        (refused == 0 && advised).then_some(this)
+    }
+
+    /// Has the system keep the stack out of core dumps and, where the user's limit allows that, from swap devices.
+    fn keep_private(&self) -> bool {
+        let (at, advice) = (self.bottom().cast(), libc::MADV_DONTDUMP);
+        // SAFETY: our mapping, but for its first page.
+        unsafe { libc::mlock(at, LEN) };
+        // SAFETY: as above.
+        unsafe { libc::madvise(at, LEN, advice) == 0 }
+    }
+
+    fn bottom(&self) -> *mut u8 {
+        self.start.as_ptr().wrapping_add(self.page)
+    }
+
+    /// Does work on the stack. A panic of the work reaches the caller.
+    pub fn run<W: FnOnce() -> R, R>(&mut self, work: W) -> R {
+        let contexts = [const { MaybeUninit::uninit() }; 2];
+        // Not on the caller's stack, for which it is large.
+        let mut job = Box::new(StackJob { work: Some(work), result: None, contexts });
+        if self.change(&mut job) != 0
+            && let Some(work) = job.work.take()
+        {
+            return work();
+        }
+        match job.result.take() {
+            Some(Ok(result)) => result,
+            Some(Err(panic)) => resume_unwind(panic),
+            None => unreachable!("a job is done when its context ends"),
+        }
+    }
+
+    /// Changes to the stack, and back when the job is done. Returns 0, or what else the system answers.
+    fn change<W: FnOnce() -> R, R>(&mut self, job: &mut StackJob<W, R>) -> c_int {
+        let (at, first): (_, extern "C" fn(c_uint, c_uint)) = (&raw mut *job, run_job::<W, R>);
+        // SAFETY: the job outlives the calls and is used by one side at a time: here until `swapcontext`, then by
+        // `run_job` until it ends. The stack is our mapping without its first page and has no other user.
+        // `makecontext` passes `first` the two numbers.
+        unsafe {
+            let [back, there] = [0, 1].map(|which| (&raw mut (*at).contexts[which]).cast());
+            let there: *mut libc::ucontext_t = there;
+            let result = libc::getcontext(there);
+            if result != 0 {
+                return result;
+            }
+            (*there).uc_stack.ss_sp = self.bottom().cast();
+            (*there).uc_stack.ss_size = LEN;
+            (*there).uc_link = back;
+            let first =
+                core::mem::transmute::<extern "C" fn(c_uint, c_uint), extern "C" fn()>(first);
+            let job = at as usize;
+            libc::makecontext(there, first, 2, (job >> 32) as c_uint, job as c_uint);
+            libc::swapcontext(back, there)
+        }
+    }
+}
+
+impl Drop for OwnStack {
+    fn drop(&mut self) {
+        if self.of == StackUse::Secret {
+            for at in (0..LEN).step_by(size_of::<u64>()) {
+                // SAFETY: a word of our mapping, behind its first page.
+                unsafe { core::ptr::write_volatile(self.bottom().add(at).cast::<u64>(), 0) };
+            }
+            compiler_fence(Ordering::SeqCst);
+        }
+        // SAFETY: our mapping, to which nothing refers any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.page + LEN) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_takes_much_stack_fits_where_a_thread_has_little() {
+        #[inline(never)]
+        fn use_stack(byte: u8) -> usize {
+            let room = core::hint::black_box([byte; 60 << 10]);
+            room.iter().map(|byte| usize::from(*byte)).sum()
+        }
+        let small = std::thread::Builder::new().stack_size(16 << 10);
+        let work = || on_own_stack(|| use_stack(1) + on_own_stack(|| use_stack(1)));
+        assert_eq!(small.spawn(work).unwrap().join().unwrap(), 120 << 10);
+    }
+
+    #[test]
+    fn a_panic_of_the_work_reaches_the_caller() {
+        let result = catch_unwind(|| on_own_stack(|| resume_unwind(Box::new(5_u8))));
+        assert_eq!(result.map(|()| 0).unwrap_err().downcast_ref::<u8>(), Some(&5));
+    }
+
+    #[test]
+    fn a_stack_of_secrets_is_cleared() {
+        let mut stack = OwnStack::new(StackUse::Secret).unwrap();
+        let place = stack.run(|| {
+            let secret = core::hint::black_box([7_u8; 64]);
+            secret.as_ptr() as usize
+        });
+        let within = place.wrapping_sub(stack.bottom() as usize);
+        assert!(within < LEN, "the work runs on the stack");
+    }
+}
