@@ -36,7 +36,7 @@ use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
 use ofi_provider::log::peer_text;
 use ofi_provider::meet::{MEETING_OFFER_LEN, MeetingCall, MeetingHost, MetPeer, RingMemory};
 use ofi_provider::provider::Provider;
-use ofi_provider::ring::{LocalPipe, ShortCells};
+use ofi_provider::ring::{JoinedWords, LocalPipe, ShortCells};
 use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::{Interest, PollEvent, count_forks, generation};
 #[cfg(any(test, feature = "sim"))]
@@ -1096,10 +1096,10 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     }
 
     #[inline(always)]
-    fn send_plain(&self, id: u8, tag: Option<u64>, body: OnePiece<'_>) -> bool {
+    fn send_plain(&self, id: u8, data: Option<u64>, tag: Option<u64>, body: OnePiece<'_>) -> bool {
         let Ok((_, pipe)) = self.pipe() else { return false };
-        let (head, _) = StreamHeader::plain_words(id, tag.is_some(), body.len());
-        pipe.send_joined(head, tag, body)
+        let (head, _) = StreamHeader::plain_words(id, tag.is_some(), data.is_some(), body.len());
+        pipe.send_joined(JoinedWords::new(head, [data, tag]), body)
     }
 
     #[inline(always)]
@@ -1122,7 +1122,7 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
         taken
     }
 
-    fn take_whole(&self, take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
+    fn take_whole(&self, take: impl FnMut([u64; 4], ForeignBytes<'_>) -> bool) -> ShortCells {
         match self.pipe() {
             Ok((_, pipe)) if self.hears_locally() => pipe.take_whole(take),
             _ => ShortCells::Else,

@@ -109,11 +109,17 @@ pub trait ByteLink: Debug + Send + 'static {
         false
     }
 
-    /// [`ByteLink::send`] of the plain message with this number, its tag if it is tagged, and `body`,
-    /// all of it, by a link that [sends locally](ByteLink::sends_locally). False if that does not go
+    /// [`ByteLink::send`] of the plain message with this number, its remote CQ data if there are some, its
+    /// tag if it is tagged, and `body`, all of it, by a link that [sends locally](ByteLink::sends_locally). False if that does not go
     /// now, or not this way; then nothing was sent.
     #[inline(always)]
-    fn send_plain(&self, _id: u8, _tag: Option<u64>, _body: OnePiece<'_>) -> bool {
+    fn send_plain(
+        &self,
+        _id: u8,
+        _data: Option<u64>,
+        _tag: Option<u64>,
+        _body: OnePiece<'_>,
+    ) -> bool {
         false
     }
 
@@ -127,7 +133,7 @@ pub trait ByteLink: Debug + Send + 'static {
 
     /// [`take_short`](ByteLink::take_short) of what is longer, too, as
     /// [`LocalPipe::take_whole`](ofi_provider::ring::LocalPipe::take_whole) does.
-    fn take_whole(&self, _take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool) -> ShortCells {
+    fn take_whole(&self, _take: impl FnMut([u64; 4], ForeignBytes<'_>) -> bool) -> ShortCells {
         ShortCells::Else
     }
 

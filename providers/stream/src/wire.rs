@@ -204,17 +204,58 @@ const PLAIN_UNTAGGED: u64 =
 const PLAIN_TAGGED: u64 =
     u64::from_ne_bytes([VERSION, StreamOp::Tag as u8, 0, 0, 0, 0, BASE_LEN as u8 + 8, 0]);
 
+/// What a plain message's first eight bytes have more if it carries remote CQ data: the flag, and
+/// the length of the data in that of the header.
+const PLAIN_DATA: u64 = {
+    let [low, high] = REMOTE_CQ_DATA.to_ne_bytes();
+    u64::from_ne_bytes([0, 0, low, high, 0, 0, 8, 0])
+};
+
 /// The bits of [`PLAIN_UNTAGGED`] and [`PLAIN_TAGGED`] that a receiver compares: not the
 /// version, the number of places and the header's number.
 const PLAIN_MASK: u64 = u64::from_ne_bytes([0, 255, 255, 255, 255, 0, 255, 0]);
 
-/// A plain message: tagged or not, without flags, CQ data or places.
+/// What the header of a plain message says, which is tagged or not, carries remote CQ data or not, and has
+/// no other flags, nor places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StreamPlain<'a> {
+pub struct PlainHeader {
     /// Whether the message is tagged.
     pub tagged: bool,
     /// The tag of a tagged message, or 0.
     pub tag: u64,
+    /// Remote CQ data.
+    pub data: Option<u64>,
+    /// Bytes of the header.
+    pub len: usize,
+}
+
+impl PlainHeader {
+    /// The header without remote CQ data that begins with this word, and its tag if it is tagged; none of anything else.
+    #[inline(always)]
+    fn without_data(start: u64, tag: u64) -> Option<Self> {
+        let kind = start & PLAIN_MASK;
+        if kind == PLAIN_TAGGED & PLAIN_MASK {
+            Some(Self { tagged: true, tag, data: None, len: BASE_LEN + 8 })
+        } else if kind == PLAIN_UNTAGGED & PLAIN_MASK {
+            Some(Self { tagged: false, tag: 0, data: None, len: BASE_LEN })
+        } else {
+            None
+        }
+    }
+
+    /// The header with remote CQ data that begins with this word, and its tag if it is tagged; none of anything else.
+    #[inline(always)]
+    fn with_data(start: u64, data: u64, tag: u64) -> Option<Self> {
+        let without = Self::without_data(start.wrapping_sub(PLAIN_DATA), tag)?;
+        Some(Self { data: Some(data), len: without.len + 8, ..without })
+    }
+}
+
+/// A plain message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamPlain<'a> {
+    /// What its header says.
+    pub header: PlainHeader,
     /// The message's bytes.
     pub body: &'a [u8],
     /// What is behind the message.
@@ -371,62 +412,75 @@ impl StreamHeader {
     /// is there; none if anything else is.
     #[inline(always)]
     pub fn plain(bytes: &[u8]) -> Option<StreamPlain<'_>> {
-        let (first, rest) = bytes.split_first_chunk::<BASE_LEN>()?;
-        let ([start, size], _) = first.as_chunks::<8>() else {
-            unreachable!("the shortest header has two words")
+        let word = |at: usize| {
+            let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
+            word.map(u64::from_ne_bytes)
         };
-        // The first eight bytes of the header without its version, number of places and number.
-        let kind = u64::from_ne_bytes(*start) & PLAIN_MASK;
-        let (tagged, tag, rest, head) = if kind == PLAIN_TAGGED & PLAIN_MASK {
-            let (tag, rest) = rest.split_first_chunk::<8>()?;
-            (true, u64::from_ne_bytes(*tag), rest, BASE_LEN + 8)
-        } else if kind == PLAIN_UNTAGGED & PLAIN_MASK {
-            (false, 0, rest, BASE_LEN)
-        } else {
-            return None;
-        };
-        let len = usize::try_from(u64::from_ne_bytes(*size)).ok()?.checked_sub(head)?;
+        let [start, size] = [word(0)?, word(8)?];
+        let [third, fourth] = [word(16).unwrap_or(0), word(24).unwrap_or(0)];
+        let header = PlainHeader::without_data(start, third)
+            .or_else(|| PlainHeader::with_data(start, third, fourth))?;
+        let (_, rest) = bytes.split_at_checked(header.len)?;
+        let len = usize::try_from(size).ok()?.checked_sub(header.len)?;
         let (body, rest) = rest.split_at_checked(len)?;
-        Some(StreamPlain { tagged, tag, body, rest })
+        Some(StreamPlain { header, body, rest })
     }
 
-    /// What a plain message says that is all there is in `len` bytes, by its first three words: whether
-    /// it is tagged, its tag and how long its header is. None if it is anything else.
+    /// The header of a plain message without remote CQ data that is all there is in `len` bytes, by its first
+    /// three words. None if it is anything else.
     #[inline(always)]
-    pub fn plain_in(words: [u64; 3], len: usize) -> Option<(bool, u64, usize)> {
-        let [start, size, tag] = words;
-        let kind = start & PLAIN_MASK;
-        let (tagged, tag, head) = if kind == PLAIN_TAGGED & PLAIN_MASK {
-            (true, tag, BASE_LEN + 8)
-        } else if kind == PLAIN_UNTAGGED & PLAIN_MASK {
-            (false, 0, BASE_LEN)
-        } else {
-            return None;
-        };
-        (size == len as u64 && len >= head).then_some((tagged, tag, head))
+    pub fn plain_in([start, size, third]: [u64; 3], len: usize) -> Option<PlainHeader> {
+        let header = PlainHeader::without_data(start, third)?;
+        (size == len as u64 && len >= header.len).then_some(header)
+    }
+
+    /// [`plain_in`](Self::plain_in) of a message with remote CQ data, by its first four words.
+    #[inline(always)]
+    pub fn plain_with_data_in(words: [u64; 4], len: usize) -> Option<PlainHeader> {
+        let [start, size, third, fourth] = words;
+        let header = PlainHeader::with_data(start, third, fourth)?;
+        (size == len as u64 && len >= header.len).then_some(header)
+    }
+
+    /// The header of a plain message of either kind, as [`plain_in`](Self::plain_in) and
+    /// [`plain_with_data_in`](Self::plain_with_data_in) find it.
+    #[inline]
+    pub fn any_plain_in(words: [u64; 4], len: usize) -> Option<PlainHeader> {
+        let [first, second, third, _] = words;
+        Self::plain_in([first, second, third], len).or_else(|| Self::plain_with_data_in(words, len))
     }
 
     /// The first two words of the header with this number of a message of `len` bytes, with nothing
-    /// special to it, for a peer whose numbers are as ours; and the header's length. The tag is the
-    /// third word.
+    /// special to it but perhaps remote CQ data, for a peer whose numbers are as ours; and the header's
+    /// length. The data are the next word, then comes the tag.
     #[inline(always)]
-    pub fn plain_words(id: u8, tagged: bool, len: usize) -> ([u64; 2], usize) {
+    pub fn plain_words(id: u8, tagged: bool, data: bool, len: usize) -> ([u64; 2], usize) {
         let (start, head) =
             if tagged { (PLAIN_TAGGED, BASE_LEN + 8) } else { (PLAIN_UNTAGGED, BASE_LEN) };
+        let (start, head) = if data { (start + PLAIN_DATA, head + 8) } else { (start, head) };
         let numbered = start | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, id]);
         ([numbered, (len + head) as u64], head)
     }
 
-    /// Writes the header with this number of a message of `len` bytes, with
-    /// nothing special to it, for a peer whose numbers are as ours; its length.
+    /// Writes the header with this number of a message of `len` bytes, with nothing special to it but
+    /// perhaps remote CQ data, for a peer whose numbers are as ours; its length.
     #[inline(always)]
-    pub fn write_plain(id: u8, tag: Option<u64>, len: usize, out: &mut [u8; 40]) -> usize {
-        let ([first, size, third, ..], _) = out.as_chunks_mut() else {
+    pub fn write_plain(
+        id: u8,
+        data: Option<u64>,
+        tag: Option<u64>,
+        len: usize,
+        out: &mut [u8; 40],
+    ) -> usize {
+        let ([first, size, third, fourth, ..], _) = out.as_chunks_mut() else {
             unreachable!("a header has five words")
         };
-        let (words, head) = Self::plain_words(id, tag.is_some(), len);
-        if let Some(tag) = tag {
-            *third = tag.to_ne_bytes();
+        let (words, head) = Self::plain_words(id, tag.is_some(), data.is_some(), len);
+        if let Some(word) = data.or(tag) {
+            *third = word.to_ne_bytes();
+        }
+        if let (Some(_), Some(tag)) = (data, tag) {
+            *fourth = tag.to_ne_bytes();
         }
         *first = words[0].to_ne_bytes();
         *size = words[1].to_ne_bytes();
@@ -1051,27 +1105,41 @@ mod tests {
             bytes.extend([7; 9]);
             let all = bytes.len();
             assert_eq!(StreamHeader::plain(&bytes[..all - 1]), None, "part of it is missing");
-            let word = |at: usize| u64::from_ne_bytes(bytes[8 * at..][..8].try_into().unwrap());
-            let words = [word(0), word(1), word(2)];
-            assert_eq!(StreamHeader::plain_in(words, all - 1), None);
-            assert_eq!(StreamHeader::plain_in(words, all + 1), None, "another begins");
-            let alone = StreamHeader::plain_in(words, all);
-            let found = StreamHeader::plain(&bytes)
-                .inspect(|found| assert_eq!(alone, Some((found.tagged, found.tag, all - 9))));
-            assert_eq!(found.is_some(), alone.is_some());
+            let mut room = bytes.clone();
+            room.resize(32.max(all), 0);
+            let word = |at: usize| u64::from_ne_bytes(room[8 * at..][..8].try_into().unwrap());
+            let words = [word(0), word(1), word(2), word(3)];
+            let in_all = |all| {
+                let [first, second, third, _] = words;
+                let without = StreamHeader::plain_in([first, second, third], all);
+                let with = StreamHeader::plain_with_data_in(words, all);
+                assert!(without.is_none() || with.is_none());
+                assert_eq!(without.or(with), StreamHeader::any_plain_in(words, all));
+                without.or(with)
+            };
+            assert_eq!(in_all(all - 1), None);
+            assert_eq!(in_all(all + 1), None, "another begins");
+            let alone = in_all(all);
+            let found = StreamHeader::plain(&bytes);
+            assert_eq!(found.map(|found| found.header), alone);
             let found = found?;
+            assert_eq!(found.header.len, all - 9);
             assert_eq!((found.body, found.rest), (&[7; 9][..], &[][..]));
             bytes.push(8);
             let found = StreamHeader::plain(&bytes)?;
             assert_eq!((found.body, found.rest), (&[7; 9][..], &[8][..]), "another begins");
-            Some(found.tagged.then_some(found.tag))
+            Some((found.header.tagged.then_some(found.header.tag), found.header.data))
         };
         let message = StreamHeader { len: 9, ..StreamHeader::of(StreamOp::Msg) };
         let tagged = StreamHeader { tag: 5, len: 9, ..StreamHeader::of(StreamOp::Tag) };
-        assert_eq!(plain(message), Some(None));
-        assert_eq!(plain(tagged), Some(Some(5)));
+        assert_eq!(plain(message), Some((None, None)));
+        assert_eq!(plain(tagged), Some((Some(5), None)));
+        let with_data = |header| StreamHeader { flags: REMOTE_CQ_DATA, cq_data: 6, ..header };
+        assert_eq!(plain(with_data(message)), Some((None, Some(6))));
+        assert_eq!(plain(with_data(tagged)), Some((Some(5), Some(6))));
         assert_eq!(plain(StreamHeader { op_data: ACK, ..message }), None);
-        for flags in [REMOTE_CQ_DATA, DELIVERY_COMPLETE, COMMIT_COMPLETE] {
+        assert_eq!(plain(StreamHeader { op_data: ACK, ..with_data(message) }), None);
+        for flags in [DELIVERY_COMPLETE, COMMIT_COMPLETE, REMOTE_CQ_DATA | DELIVERY_COMPLETE] {
             assert_eq!(plain(StreamHeader { flags, ..tagged }), None);
         }
         assert_eq!(plain(StreamHeader { len: 9, ..StreamHeader::of(StreamOp::Data) }), None);
@@ -1086,11 +1154,15 @@ mod tests {
     #[test]
     fn the_short_way_writes_the_header_that_the_long_one_does() {
         for (tag, op) in [(None, StreamOp::Msg), (Some(5), StreamOp::Tag)] {
-            let header =
-                StreamHeader { id: 200, tag: tag.unwrap_or(0), len: 300, ..StreamHeader::of(op) };
-            let mut out = [0; 40];
-            let len = StreamHeader::write_plain(200, tag, 300, &mut out);
-            assert_eq!(out[..len], written(&header, ByteOrder::Native));
+            for data in [None, Some(6)] {
+                let flags = if data.is_some() { REMOTE_CQ_DATA } else { 0 };
+                let (tag_word, cq_data) = (tag.unwrap_or(0), data.unwrap_or(0));
+                let of = StreamHeader { id: 200, tag: tag_word, len: 300, ..StreamHeader::of(op) };
+                let header = StreamHeader { flags, cq_data, ..of };
+                let mut out = [0; 40];
+                let len = StreamHeader::write_plain(200, data, tag, 300, &mut out);
+                assert_eq!(out[..len], written(&header, ByteOrder::Native));
+            }
         }
     }
 

@@ -440,7 +440,7 @@ impl ForeignBytes<'_> {
     }
 }
 
-/// [`ForeignBytes`] in a place that has three words in any case, whatever of them has come.
+/// [`ForeignBytes`] in a place that has four words in any case, whatever of them has come.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortBytes<'a>(ForeignBytes<'a>);
 
@@ -448,19 +448,20 @@ impl<'a> ShortBytes<'a> {
     /// The first bytes of an aligned place.
     ///
     /// # Safety
-    /// They, and three words, are readable for the lifetime that the caller chooses.
+    /// They, and four words, are readable for the lifetime that the caller chooses.
     #[inline(always)]
     pub(crate) unsafe fn new(at: *const u8, len: usize) -> Self {
         // SAFETY: by this function's contract.
         Self(unsafe { ForeignBytes::new(at, len) })
     }
 
-    /// The three words. What is found out about this copy holds, whatever the other process writes:
-    /// to be called once.
+    /// The first words, up to four. What is found out about this copy holds, whatever the other process
+    /// writes: another copy may be something else.
     #[inline(always)]
-    pub fn words(self) -> [u64; 3] {
+    pub fn words<const N: usize>(self) -> [u64; N] {
+        const { assert!(N <= 4) };
         // SAFETY: they are there, and aligned.
-        [0, 1, 2].map(|word| unsafe { self.0.at.cast::<u64>().add(word).read_volatile() })
+        std::array::from_fn(|word| unsafe { self.0.at.cast::<u64>().add(word).read_volatile() })
     }
 
     /// All bytes.

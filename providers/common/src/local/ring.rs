@@ -96,6 +96,54 @@ struct LendingCalls {
     lent: u32,
 }
 
+/// Two to four words that a message begins with ([`LocalPipe::send_joined`]).
+#[derive(Clone, Copy, Debug)]
+pub struct JoinedWords {
+    words: [u64; 4],
+    len: usize,
+}
+
+impl JoinedWords {
+    /// These two words, and behind them those that there are.
+    #[inline(always)]
+    pub fn new([first, second]: [u64; 2], more: [Option<u64>; 2]) -> Self {
+        let (third, fourth) = match more {
+            [Some(third), fourth] => (third, fourth.unwrap_or(0)),
+            [None, third] => (third.unwrap_or(0), 0),
+        };
+        let count = 2 + more.iter().flatten().count();
+        Self { words: [first, second, third, fourth], len: 8 * count }
+    }
+
+    /// Bytes of the words.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty, reason = "there are two at least")]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Writes the words.
+    ///
+    /// # Safety
+    /// There is room for them.
+    #[inline(always)]
+    unsafe fn put(self, to: *mut u8) {
+        let [first, second, third, fourth] = self.words;
+        // SAFETY: by this function's contract.
+        unsafe {
+            let to = to.cast::<u64>();
+            to.write_unaligned(first);
+            to.add(1).write_unaligned(second);
+            if self.len > 16 {
+                to.add(2).write_unaligned(third);
+            }
+            if self.len > 24 {
+                to.add(3).write_unaligned(fourth);
+            }
+        }
+    }
+}
+
 /// One end of a pair of rings. No call blocks.
 #[derive(Debug)]
 pub struct LocalPipe {
@@ -263,18 +311,17 @@ impl LocalPipe {
         true
     }
 
-    /// [`LocalPipe::send_short`] of two or three words and `body` behind them. The words come in
+    /// [`LocalPipe::send_short`] of two to four words and `body` behind them. The words come in
     /// registers: bytes that were just written one by one would be waited for. A leaf without a frame for
     /// most messages, as long as it is not inlined.
     #[inline(always)]
-    pub fn send_joined(&self, head: [u64; 2], third: Option<u64>, body: OnePiece<'_>) -> bool {
-        let head_len = if third.is_some() { 24 } else { 16 };
-        let n = body.len();
+    pub fn send_joined(&self, head: JoinedWords, body: OnePiece<'_>) -> bool {
+        let (head_len, n) = (head.len(), body.len());
         if !is_some(n)
             || !self.writer.knows_cell()
             || (self.waited.get() && head_len + n > FIRST_LINE)
         {
-            return self.send_joined_otherwise(head, third, body);
+            return self.send_joined_otherwise(head, body);
         }
         let number = self.writer.next_cell();
         let cell = self.out().cell(number);
@@ -282,7 +329,7 @@ impl LocalPipe {
             // SAFETY: the cell has room for so many bytes, and is no memory of the caller's; the body is
             // readable, as its owner says.
             unsafe {
-                put_words(to, head, third);
+                head.put(to);
                 copy_some(body.at(), to.add(head_len), n);
             }
         });
@@ -292,16 +339,11 @@ impl LocalPipe {
 
     /// [`LocalPipe::send_joined`] of other lengths, and to a reader that waits.
     #[inline(never)]
-    fn send_joined_otherwise(
-        &self,
-        head: [u64; 2],
-        third: Option<u64>,
-        body: OnePiece<'_>,
-    ) -> bool {
-        let head_len = if third.is_some() { 24 } else { 16 };
+    fn send_joined_otherwise(&self, head: JoinedWords, body: OnePiece<'_>) -> bool {
+        let head_len = head.len();
         let len = head_len + body.len();
         if len > INLINE {
-            return self.send_joined_bytes(head, third, body);
+            return self.send_joined_bytes(head, body);
         }
         if !self.writer.knows_cell() {
             return false;
@@ -322,7 +364,7 @@ impl LocalPipe {
                     compiler_fence(Ordering::Release);
                     left = near;
                 }
-                put_words(to, head, third);
+                head.put(to);
                 copy_any(body, to.add(head_len), left);
             }
         });
@@ -342,19 +384,18 @@ impl LocalPipe {
     /// [`LocalPipe::send_joined`] of more bytes than a cell has room for, through the ring of bytes;
     /// false if they are too many to be copied in one go, too.
     #[inline(never)]
-    fn send_joined_bytes(&self, head: [u64; 2], third: Option<u64>, body: OnePiece<'_>) -> bool {
-        let words = [head[0], head[1], third.unwrap_or(0)];
-        let head_len = if third.is_some() { 24 } else { 16 };
+    fn send_joined_bytes(&self, head: JoinedWords, body: OnePiece<'_>) -> bool {
+        let head_len = head.len();
         let len = head_len + body.len();
         let has_room = |room| room >= len as u32;
         if len > CHUNK || !self.writer.room(self.out(), len as u32).is_ok_and(has_room) {
             return false;
         }
-        // SAFETY: all of it is in the piece that has room, and at least three words are, since there are
-        // more bytes than a cell has; the body is readable, as its owner says, and in no memory of a segment.
+        // SAFETY: all of it is in the piece that has room; the body is readable, as its owner says, and in no
+        // memory of a segment.
         unsafe {
             let to = self.out_bytes.add(self.writer.place() as usize).as_ptr();
-            to.cast::<[u64; 3]>().write_unaligned(words);
+            head.put(to);
             to.add(head_len).copy_from_nonoverlapping(body.at(), body.len());
         }
         self.publish_bytes(len);
@@ -701,7 +742,7 @@ impl LocalPipe {
                 }
             };
             let took = cell.body.with(|body| {
-                // SAFETY: a cell has room for more than three words, behind a word that is aligned, and for
+                // SAFETY: a cell has room for more than four words, behind a word that is aligned, and for
                 // as many bytes as `look_short` says.
                 take(unsafe { ShortBytes::new(body, len) })
             });
@@ -746,12 +787,12 @@ impl LocalPipe {
     #[inline(never)]
     pub fn take_whole(
         &self,
-        mut take: impl FnMut([u64; 3], ForeignBytes<'_>) -> bool,
+        mut take: impl FnMut([u64; 4], ForeignBytes<'_>) -> bool,
     ) -> ShortCells {
-        // SAFETY: the bytes, and three words, are readable where this is called. The words are read once:
+        // SAFETY: the bytes, and four words, are readable where this is called. The words are read once:
         // what is found out about them holds, whatever the other process writes meanwhile.
         let mut take = |bytes: *const u8, len| unsafe {
-            let first = bytes.cast::<[u64; 3]>().read_unaligned();
+            let first = bytes.cast::<[u64; 4]>().read_unaligned();
             compiler_fence(Ordering::SeqCst);
             take(first, ForeignBytes::new(bytes, len))
         };
@@ -761,7 +802,7 @@ impl LocalPipe {
             }
             CellKind::Bytes => match self.place() {
                 // SAFETY: it is in the memory beside the cells.
-                Ok(at) if self.size - at >= size_of::<[u64; 3]>() => unsafe {
+                Ok(at) if self.size - at >= size_of::<[u64; 4]>() => unsafe {
                     take(self.inward_bytes.as_ptr().cast_const().add(at), len)
                 },
                 _ => false,
@@ -1067,23 +1108,6 @@ impl LocalPipe {
     }
 }
 
-/// Writes two or three words.
-///
-/// # Safety
-/// There is room for them.
-#[inline(always)]
-unsafe fn put_words(to: *mut u8, head: [u64; 2], third: Option<u64>) {
-    // SAFETY: by this function's contract.
-    unsafe {
-        let words = to.cast::<u64>();
-        words.write_unaligned(head[0]);
-        words.add(1).write_unaligned(head[1]);
-        if let Some(third) = third {
-            words.add(2).write_unaligned(third);
-        }
-    }
-}
-
 /// A word of what a cell says of a lent piece ([`LentPiece`]).
 fn lent_word(cell: &RingCell, at: usize) -> &AtomicU64 {
     // SAFETY: a cell has room for that behind a word that is aligned, and lives as long as `cell`; each
@@ -1182,15 +1206,17 @@ mod tests {
         let mut room = [0; INLINE];
         assert_eq!(b.take_short(|_| true), ShortCells::None);
         for n in 0..=INLINE {
-            for third in [None, Some(7)] {
+            for more in [[None; 2], [None, Some(7)], [Some(7), None], [Some(7), Some(8)]] {
                 // SAFETY: the bytes outlive the buffer.
                 let body = unsafe { SendBuf::new(source.as_ptr().cast(), n) }.unwrap();
                 // The second line of a cell goes first after a look in vain.
                 for looks in [false, true] {
                     let _ = looks.then(|| a.take_short(|_| true));
                     assert_eq!(a.writer.has_cell(a.out()), Ok(true));
-                    let head = if third.is_some() { 24 } else { 16 };
-                    let sent = a.send_joined([5, 6], third, body.in_one_piece().unwrap());
+                    let behind: Vec<u64> = more.into_iter().flatten().collect();
+                    let head = 16 + 8 * behind.len();
+                    let sent =
+                        a.send_joined(JoinedWords::new([5, 6], more), body.in_one_piece().unwrap());
                     assert!(sent);
                     if head + n > INLINE {
                         assert_eq!(b.take_short(|_| true), ShortCells::Else);
@@ -1199,9 +1225,9 @@ mod tests {
                     }
                     assert_eq!(b.take_short(|_| false), ShortCells::Else, "it stays");
                     let taken = b.take_short(|short| {
-                        let (words, bytes) = (short.words(), short.all());
+                        let (words, bytes): ([_; 4], _) = (short.words(), short.all());
                         assert_eq!((words[0], words[1], bytes.len()), (5, 6, head + n));
-                        assert!(third.is_none_or(|third| words[2] == third));
+                        assert_eq!(words[2..][..behind.len()], behind);
                         room.fill(255);
                         // SAFETY: the room outlives the buffer.
                         let to = unsafe { RecvBuf::new(room.as_mut_ptr().cast(), n) }.unwrap();
@@ -1234,13 +1260,18 @@ mod tests {
         for round in 0..4000 {
             let n = INLINE + numbers.below(if round % 2 == 0 { 900 } else { 2900 });
             let third = (numbers.below(2) == 0).then_some(round);
-            let (head, skip) = (if third.is_some() { 24 } else { 16 }, numbers.below(251));
+            let data = third.filter(|_| numbers.below(2) == 0);
+            let behind: Vec<u64> = [third, data].into_iter().flatten().collect();
+            let (head, skip) = (16 + 8 * behind.len(), numbers.below(251));
             // SAFETY: the bytes outlive the buffer.
             let body = unsafe { SendBuf::new(source[skip..].as_ptr().cast(), n) }.unwrap();
             // A reader that is behind has the writer go on in other places.
             let before = vec![1; if n < 900 { numbers.below(4) * 300 } else { 0 }];
             assert_eq!(a.send(&before), Ok(before.len()));
-            let joined = a.send_joined([round, 6], third, body.in_one_piece().unwrap());
+            let joined = a.send_joined(
+                JoinedWords::new([round, 6], [third, data]),
+                body.in_one_piece().unwrap(),
+            );
             assert_eq!(b.recv(&mut room[..before.len()]), Ok(before.len()));
             if !joined {
                 // The reader has not told of all that it has read.
@@ -1250,9 +1281,9 @@ mod tests {
             }
             assert_eq!(b.take_whole(|_, _| false), ShortCells::Else, "it stays");
             got.clear();
-            let mut take = |words: [u64; 3], bytes: usize| {
+            let mut take = |words: [u64; 4], bytes: usize| {
                 assert_eq!((words[0], words[1], bytes), (round, 6, head + n));
-                assert!(third.is_none_or(|third| words[2] == third));
+                assert_eq!(words[2..][..behind.len()], behind);
                 got.push(bytes);
                 true
             };
@@ -1272,15 +1303,15 @@ mod tests {
         // SAFETY: the bytes outlive the buffer.
         let body = unsafe { SendBuf::new(source.as_ptr().cast(), 3000) }.unwrap();
         let body = body.in_one_piece().unwrap();
-        assert!(a.send_joined([1, 2], None, body));
-        assert!(!a.send_joined([1, 2], None, body));
+        assert!(a.send_joined(JoinedWords::new([1, 2], [None; 2]), body));
+        assert!(!a.send_joined(JoinedWords::new([1, 2], [None; 2]), body));
         assert_eq!(b.recv(&mut [0; 8000]), Ok(3016));
         // Nor what is longer than what is shown at a time.
         let (a, _b) = pair(1 << 16);
         let long = vec![1; CHUNK];
         // SAFETY: the bytes outlive the buffer.
         let body = unsafe { SendBuf::new(long.as_ptr().cast(), long.len()) }.unwrap();
-        assert!(!a.send_joined([1, 2], None, body.in_one_piece().unwrap()));
+        assert!(!a.send_joined(JoinedWords::new([1, 2], [None; 2]), body.in_one_piece().unwrap()));
     }
 
     #[test]
@@ -1299,7 +1330,7 @@ mod tests {
                 lens.push(bytes.len());
                 if lens.len() == 1 {
                     let first = words.map(u64::to_ne_bytes).concat();
-                    assert_eq!(first[..n.min(24)], source[..n.min(24)]);
+                    assert_eq!(first[..n.min(32)], source[..n.min(32)]);
                     // SAFETY: the room outlives the buffer.
                     let to = unsafe { RecvBuf::new(room.as_mut_ptr().cast(), n) }.unwrap();
                     bytes.behind(skip).copy_into(&to);
@@ -1983,7 +2014,7 @@ mod tests {
                 put_word(&memory, inward + CELLS_AT, cell(1, len));
                 for _ in 0..2 {
                     assert_eq!(end.take_short(|_| true), ShortCells::Else);
-                    // Three words are read of what is taken whole.
+                    // Four words are read of what is taken whole.
                     assert_eq!(end.take_whole(|_, _| false), ShortCells::Else);
                 }
                 let wanted = if good { Ok(len as usize) } else { Err(Error::PROTO) };

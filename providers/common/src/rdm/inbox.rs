@@ -725,7 +725,7 @@ impl<B: UnexpectedBody> Inbox<B> {
 
     /// The short way of a message that is all here and has nothing special to it, for the
     /// commonest case: the oldest receive matches it. `tag` is that of a tagged message, 0 of
-    /// another. False in any other case, and then nothing has been done yet.
+    /// another; `data` its remote CQ data. False in any other case, and then nothing has been done yet.
     ///
     /// Inlined, since it is nearly a leaf: what calls is in [`receive_first`](Self::receive_first). Its caller
     /// does best to have nothing beside it.
@@ -735,9 +735,11 @@ impl<B: UnexpectedBody> Inbox<B> {
         peer: u32,
         tagged: bool,
         tag: u64,
+        data: Option<u64>,
         bytes: impl MessageBytes,
     ) -> bool {
-        self.receive_short(peer, tagged, tag, bytes) || self.receive_first(peer, tagged, tag, bytes)
+        self.receive_short(peer, tagged, tag, data, bytes)
+            || self.receive_first(peer, tagged, tag, data, bytes)
     }
 
     /// [`receive_plain`](Self::receive_plain) of a short message, if that calls nothing.
@@ -747,9 +749,10 @@ impl<B: UnexpectedBody> Inbox<B> {
         peer: u32,
         tagged: bool,
         tag: u64,
+        data: Option<u64>,
         bytes: impl MessageBytes,
     ) -> bool {
-        is_some(bytes.count()) && self.fill_first::<true>(peer, tagged, tag, bytes)
+        is_some(bytes.count()) && self.fill_first::<true>(peer, tagged, tag, data, bytes)
     }
 
     /// [`receive_plain`](Self::receive_plain) of messages of any length, and of queues that others use as well.
@@ -759,9 +762,10 @@ impl<B: UnexpectedBody> Inbox<B> {
         peer: u32,
         tagged: bool,
         tag: u64,
+        data: Option<u64>,
         bytes: impl MessageBytes,
     ) -> bool {
-        self.fill_first::<false>(peer, tagged, tag, bytes)
+        self.fill_first::<false>(peer, tagged, tag, data, bytes)
     }
 
     /// [`receive_plain`](Self::receive_plain); with `QUICK` false also if that would call anything.
@@ -771,6 +775,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         peer: u32,
         tagged: bool,
         tag: u64,
+        data: Option<u64>,
         bytes: impl MessageBytes,
     ) -> bool {
         if self.addrs.is_some() || (tagged && self.takes_aside(tag)) {
@@ -779,16 +784,19 @@ impl<B: UnexpectedBody> Inbox<B> {
         let known = self.peers.get(peer as usize).unwrap_or(&self.only);
         let ledger = &self.ledger;
         match &mut self.queues {
-            QueuesAt::Own(queues) => queues.fill_first::<QUICK>(ledger, known, tagged, tag, bytes),
+            QueuesAt::Own(queues) => {
+                queues.fill_first::<QUICK>(ledger, known, tagged, tag, data, bytes)
+            }
             QueuesAt::Shared(queues, _) if B::ONE_LOCK && !QUICK => {
-                queues.lock_serialized().fill_first::<false>(ledger, known, tagged, tag, bytes)
+                let mut queues = queues.lock_serialized();
+                queues.fill_first::<false>(ledger, known, tagged, tag, data, bytes)
             }
             QueuesAt::Shared(..) => false,
         }
     }
 
     /// [`receive_plain`](Self::receive_plain) where receives are another provider's: one of this library's
-    /// takes such a message in one call.
+    /// takes such a message in one call, if it carries no remote CQ data.
     #[inline(always)]
     pub fn receive_imported(
         &mut self,
@@ -814,6 +822,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         peer: u32,
         tagged: bool,
         tag: u64,
+        data: Option<u64>,
         bytes: impl MessageBytes,
     ) -> bool {
         let len = bytes.count();
@@ -822,7 +831,7 @@ impl<B: UnexpectedBody> Inbox<B> {
             return false;
         }
         let about =
-            About { tagged, msg_tag: None, collective: false, tag, len, cq_data: None, peer };
+            About { tagged, msg_tag: None, collective: false, tag, len, cq_data: data, peer };
         let Some(recv) = self.take_posted(&about) else { return false };
         bytes.copy_into(&recv.buf);
         self.received(&recv, &about);
@@ -1493,6 +1502,7 @@ impl<B: UnexpectedBody> Queues<B> {
         from: &KnownPeer,
         tagged: bool,
         tag: u64,
+        data: Option<u64>,
         bytes: impl MessageBytes,
     ) -> bool {
         let len = bytes.count();
@@ -1511,8 +1521,11 @@ impl<B: UnexpectedBody> Queues<B> {
         bytes.copy_into_room::<QUICK>(room);
         let buf = room.address();
         first.forget();
-        let kind = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG };
-        let entry = Completion { context, flags: kind, len, buf, data: 0, tag, src: from.id };
+        let kind = FI_RECV
+            | if tagged { FI_TAGGED } else { FI_MSG }
+            | if data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+        let data = data.unwrap_or(0);
+        let entry = Completion { context, flags: kind, len, buf, data, tag, src: from.id };
         match next {
             Some(next) => ledger.succeeded_at(next, entry, ledger.wants(flags)),
             None => ledger.succeeded(entry, ledger.wants(flags)),
@@ -1718,21 +1731,33 @@ mod tests {
         let mut bound = Bound::new();
         bound.inbox.set_name(1, 10, 11);
         let memory = RecvMemory::new();
-        assert!(!bound.inbox.receive_plain(1, true, 5, &[1][..]));
+        assert!(!bound.inbox.receive_plain(1, true, 5, None, &[1][..]));
         for (number, tag) in [(1, 5), (2, 6), (3, 5)] {
             let op = receive(memory.part(2), number, tag, 0);
             assert!(bound.inbox.post_plain(op, true).is_none());
         }
-        assert!(!bound.inbox.receive_plain(1, false, 0, &[1][..]));
+        assert!(!bound.inbox.receive_plain(1, false, 0, None, &[1][..]));
         // One that is not the oldest, and one that is too short.
         for (tag, bytes) in [(6, &[2, 3][..]), (5, &[4, 5, 6])] {
-            assert!(!bound.inbox.receive_plain(1, true, tag, bytes));
-            assert!(bound.inbox.receive_whole(1, true, tag, bytes));
+            assert!(!bound.inbox.receive_plain(1, true, tag, None, bytes));
+            assert!(bound.inbox.receive_whole(1, true, tag, None, bytes));
         }
-        assert!(!bound.inbox.receive_whole(1, true, 6, &[1][..]));
-        assert!(bound.inbox.receive_plain(1, true, 5, &[9][..]));
+        assert!(!bound.inbox.receive_whole(1, true, 6, None, &[1][..]));
+        assert!(bound.inbox.receive_plain(1, true, 5, None, &[9][..]));
         assert_eq!(bound.reported(), [(2, Ok(2)), (1, Err(Error::TRUNC)), (3, Ok(1))]);
         assert_eq!(memory.0[..3], [9, 5, 0]);
+        // Remote CQ data are reported by both.
+        for number in [1, 2] {
+            assert!(bound.inbox.post_plain(receive(memory.part(2), number, 5, 0), true).is_none());
+        }
+        assert!(bound.inbox.receive_plain(1, true, 5, Some(77), &[1][..]));
+        assert!(bound.inbox.receive_whole(1, true, 5, Some(77), &[1][..]));
+        let entry = |cq: &Cq| match cq.take() {
+            Some(Ok(of)) => (of.flags, of.data, of.tag, of.len),
+            _ => panic!("no success"),
+        };
+        let wanted = (FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA, 77, 5, 1);
+        assert_eq!((entry(&bound.cq), entry(&bound.cq)), (wanted, wanted));
         // What waits is not overtaken.
         bound.keep(message(1, 5, 0));
         assert!(bound.inbox.post_plain(nowhere(1, 6, 0), true).is_some());
@@ -1878,8 +1903,8 @@ mod tests {
         for number in [1, 2] {
             bound.post(nowhere(number, 5, 0), true).unwrap();
         }
-        assert!(bound.inbox.receive_whole(0, true, 5, &[][..]));
-        assert!(bound.inbox.receive_whole(1, true, 5, &[][..]));
+        assert!(bound.inbox.receive_whole(0, true, 5, None, &[][..]));
+        assert!(bound.inbox.receive_whole(1, true, 5, None, &[][..]));
         let Some(Err(error)) = bound.cq.take() else { panic!("no error") };
         assert_eq!((error.error, &error.data[..]), (Error::ADDRNOTAVAIL, &b"here"[..]));
         assert_eq!(bound.reported(), [(2, Ok(0))]);
@@ -1898,7 +1923,7 @@ mod tests {
         });
         let host = &mut context_of_all.inbox;
         assert!(host.post_plain(nowhere(1, 5, 0), true).is_none());
-        assert!(endpoints[1].inbox.receive_plain(0, true, 5, &[][..]));
+        assert!(endpoints[1].inbox.receive_plain(0, true, 5, None, &[][..]));
         assert_eq!(endpoints[1].reported(), [(1, Ok(0))]);
         for (at, tag) in [(0, 5), (1, 5), (0, 6)] {
             endpoints[at].keep(message(0, tag, 4));
@@ -1912,7 +1937,7 @@ mod tests {
         assert_eq!(claimed.seen.map(|seen| seen.owner), Some(1));
         let [one, two] = &mut endpoints;
         one.inbox.leave();
-        assert!(one.inbox.is_shared() && !one.inbox.receive_plain(0, true, 5, &[][..]));
+        assert!(one.inbox.is_shared() && !one.inbox.receive_plain(0, true, 5, None, &[][..]));
         assert_eq!(host.post(nowhere(3, 0, FI_CLAIM), true).err(), Some(Error::INVAL));
         assert_eq!((one.inbox.kept_count(0), two.inbox.kept_count(0)), (0, 1));
         assert_eq!(host.kept_bytes(), 4 + COST);

@@ -106,7 +106,7 @@ impl QueueOwner for RailOwner {
         state.is_some_and(|mut state| {
             let ep = state.eps.get_mut(self.ep);
             // The number of a peer with a name, or of none.
-            ep.is_some_and(|ep| ep.inbox.receive_short(src as u32, tagged, tag, bytes))
+            ep.is_some_and(|ep| ep.inbox.receive_short(src as u32, tagged, tag, None, bytes))
         })
     }
 
@@ -118,8 +118,8 @@ impl QueueOwner for RailOwner {
         let Some(ep) = state.eps.get_mut(self.ep) else { return false };
         // The number of a peer with a name, or of none.
         let peer = src as u32;
-        ep.inbox.receive_plain(peer, tagged, tag, bytes)
-            || (peer != NONE && ep.inbox.receive_whole(peer, tagged, tag, bytes))
+        ep.inbox.receive_plain(peer, tagged, tag, None, bytes)
+            || (peer != NONE && ep.inbox.receive_whole(peer, tagged, tag, None, bytes))
     }
 
     fn waits(&self, message: &ArrivingMessage, entry: u32) {

@@ -35,7 +35,7 @@ pub(super) fn plain_message(
     let Some((_, conn)) = came_on(conns, source) else { return false };
     !conn.swapped
         && names(conn_id, source)
-        && inbox.receive_plain(conn.peer, tagged, tag, body)
+        && inbox.receive_plain(conn.peer, tagged, tag, None, body)
         && conn.received.one(body.len())
 }
 

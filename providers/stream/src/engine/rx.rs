@@ -15,11 +15,12 @@ use super::state::StreamState;
 use super::trace::trace;
 use crate::net::{ByteLink, LinkOp, Net, peer_of};
 use crate::wire::{
-    COMMIT_COMPLETE, Malformed, Parsed, REMOTE_CQ_DATA, StreamHeader, StreamOp, StreamPlain,
+    COMMIT_COMPLETE, Malformed, Parsed, PlainHeader, REMOTE_CQ_DATA, StreamHeader, StreamOp,
+    StreamPlain,
 };
 use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
-use ofi_provider::buf::{ScatterList, copied};
+use ofi_provider::buf::{ScatterList, ShortBytes, copied};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Inbox, Recv};
 use ofi_provider::log::peer_text;
@@ -127,12 +128,13 @@ fn plain_message<'a, N: Net>(
     inbox: &mut Inbox<Unreceived>,
     bytes: &'a [u8],
 ) -> Option<&'a [u8]> {
-    let message = StreamHeader::plain(bytes)?;
-    let StreamPlain { tagged, tag, body, rest } = message;
-    let taken = match inbox.is_imported() {
-        true => inbox.receive_imported(conn.peer, tagged, tag, body),
-        false => inbox.receive_plain(conn.peer, tagged, tag, body),
-    } || inbox.receive_whole(conn.peer, tagged, tag, body);
+    let StreamPlain { header, body, rest } = StreamHeader::plain(bytes)?;
+    let PlainHeader { tagged, tag, data, .. } = header;
+    let taken = match (inbox.is_imported(), data) {
+        (true, None) => inbox.receive_imported(conn.peer, tagged, tag, body),
+        (true, Some(_)) => false,
+        (false, data) => inbox.receive_plain(conn.peer, tagged, tag, data, body),
+    } || inbox.receive_whole(conn.peer, tagged, tag, data, body);
     if taken {
         conn.received.one(body.len());
     }
@@ -145,9 +147,10 @@ fn plain_message<'a, N: Net>(
 fn only_message<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>, bytes: &[u8]) -> bool {
     let ([first, second, third, ..], _) = bytes.as_chunks() else { return false };
     let words = [first, second, third].map(|word| u64::from_ne_bytes(*word));
-    StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-        inbox.receive_plain(conn.peer, tagged, tag, &bytes[head..])
-            && conn.received.one(bytes.len() - head)
+    let header = StreamHeader::plain_in(words, bytes.len());
+    header.is_some_and(|PlainHeader { tagged, tag, len, .. }| {
+        inbox.receive_plain(conn.peer, tagged, tag, None, &bytes[len..])
+            && conn.received.one(bytes.len() - len)
     })
 }
 
@@ -170,19 +173,22 @@ fn plain_messages<'a, N: Net>(
 fn imported_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
     let came = conn.link.take_short(|short| {
         let bytes = short.all();
-        StreamHeader::plain_in(short.words(), bytes.len()).is_some_and(|(tagged, tag, head)| {
-            inbox.receive_imported(conn.peer, tagged, tag, bytes.behind(head))
-                && conn.received.one(bytes.len() - head)
+        let header = StreamHeader::plain_in(short.words(), bytes.len());
+        header.is_some_and(|PlainHeader { tagged, tag, len, .. }| {
+            inbox.receive_imported(conn.peer, tagged, tag, bytes.behind(len))
+                && conn.received.one(bytes.len() - len)
         })
     });
     if came != ShortCells::Else {
         return came;
     }
     conn.link.take_whole(|words, bytes| {
-        StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            (inbox.receive_imported(conn.peer, tagged, tag, bytes.behind(head))
-                || inbox.receive_whole(conn.peer, tagged, tag, bytes.behind(head)))
-                && conn.received.one(bytes.len() - head)
+        let header = StreamHeader::any_plain_in(words, bytes.len());
+        header.is_some_and(|PlainHeader { tagged, tag, data, len }| {
+            let body = bytes.behind(len);
+            ((data.is_none() && inbox.receive_imported(conn.peer, tagged, tag, body))
+                || inbox.receive_whole(conn.peer, tagged, tag, data, body))
+                && conn.received.one(bytes.len() - len)
         })
     })
 }
@@ -192,12 +198,31 @@ fn imported_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived
 fn plain_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
     let came = conn.link.take_short(|short| {
         let bytes = short.all();
-        StreamHeader::plain_in(short.words(), bytes.len()).is_some_and(|(tagged, tag, head)| {
-            inbox.receive_plain(conn.peer, tagged, tag, bytes.behind(head))
-                && conn.received.one(bytes.len() - head)
-        })
+        match StreamHeader::plain_in(short.words(), bytes.len()) {
+            Some(PlainHeader { tagged, tag, len, .. }) => {
+                inbox.receive_plain(conn.peer, tagged, tag, None, bytes.behind(len))
+                    && conn.received.one(bytes.len() - len)
+            }
+            None => data_in_memory(conn, inbox, short),
+        }
     });
     if came == ShortCells::Else { longer_in_memory(conn, inbox) } else { came }
+}
+
+/// [`plain_in_memory`] of a message with remote CQ data. Apart, so that other messages are not slowed down
+/// by it.
+#[inline(never)]
+fn data_in_memory<N: Net>(
+    conn: &StreamConn<N>,
+    inbox: &mut Inbox<Unreceived>,
+    short: ShortBytes<'_>,
+) -> bool {
+    let bytes = short.all();
+    let header = StreamHeader::plain_with_data_in(short.words(), bytes.len());
+    header.is_some_and(|PlainHeader { tagged, tag, data, len }| {
+        inbox.receive_plain(conn.peer, tagged, tag, data, bytes.behind(len))
+            && conn.received.one(bytes.len() - len)
+    })
 }
 
 /// [`plain_in_memory`] of messages that are longer, or not for the oldest receive.
@@ -205,10 +230,11 @@ fn plain_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) 
 fn longer_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
     let peer = conn.peer;
     conn.link.take_whole(|words, bytes| {
-        StreamHeader::plain_in(words, bytes.len()).is_some_and(|(tagged, tag, head)| {
-            (inbox.receive_first(peer, tagged, tag, bytes.behind(head))
-                || inbox.receive_whole(peer, tagged, tag, bytes.behind(head)))
-                && conn.received.one(bytes.len() - head)
+        let header = StreamHeader::any_plain_in(words, bytes.len());
+        header.is_some_and(|PlainHeader { tagged, tag, data, len }| {
+            (inbox.receive_first(peer, tagged, tag, data, bytes.behind(len))
+                || inbox.receive_whole(peer, tagged, tag, data, bytes.behind(len)))
+                && conn.received.one(bytes.len() - len)
         })
     })
 }

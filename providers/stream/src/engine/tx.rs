@@ -29,7 +29,7 @@ use ofi_provider::sys::Interest;
 use std::cell::OnceCell;
 
 /// Flags of an operation that keep a message from being sent by the short way (`send_plain`).
-const SPECIAL: u64 = FI_MORE | FI_FENCE | FI_REMOTE_CQ_DATA | ACKED | ASIDE;
+const SPECIAL: u64 = FI_MORE | FI_FENCE | ACKED | ASIDE;
 
 /// Most answers and acknowledgements that may wait for a peer to read them, beside the transfers
 /// of our own (`tx_size`).
@@ -201,10 +201,26 @@ impl<N: Net> StreamState<N> {
     /// fi_send and fi_tsend, in all their forms.
     #[inline(always)]
     pub(crate) fn send(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
+        if op.flags & FI_REMOTE_CQ_DATA != 0 {
+            return self.send_with_data(ep_id, op, tagged);
+        }
+        self.send_either::<false>(ep_id, op, tagged)
+    }
+
+    /// [`StreamState::send`] of a message with remote CQ data. Apart, so that other messages are not
+    /// slowed down by it.
+    #[inline(never)]
+    fn send_with_data(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
+        self.send_either::<true>(ep_id, op, tagged)
+    }
+
+    /// [`StreamState::send`]; `DATA`: the message carries remote CQ data.
+    #[inline(always)]
+    fn send_either<const DATA: bool>(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
         // In parts, which stay in registers: for the calls below an operation is put together again.
         let SendOp { buf, dest, context, data, tag, flags } = op;
         let plain = PlainSend { buf: &buf, dest, context, data, tag, flags };
-        let sent = self.send_plain(ep_id, plain, tagged, false);
+        let sent = self.send_plain::<DATA>(ep_id, plain, tagged, false);
         // Apart for both cases: what they share would be done before either, sent or not.
         match sent {
             Plainly::Sent => Ok(()),
@@ -233,7 +249,7 @@ impl<N: Net> StreamState<N> {
         let SendOp { buf, dest, context, data, tag, flags } = op;
         let plain =
             PlainSend { buf: &buf, dest, context, data, tag, flags: flags & !FI_COMPLETION };
-        match self.send_plain(ep_id, plain, tagged, all_is_read) {
+        match self.send_plain::<false>(ep_id, plain, tagged, all_is_read) {
             Plainly::Sent => return Ok(true),
             Plainly::Not => {
                 let flags = flags | self.eps[ep_id].identity.attr.send_flags;
@@ -250,7 +266,7 @@ impl<N: Net> StreamState<N> {
     /// The short way for the commonest case: a small message without special flags, before which
     /// nothing waits, is sent at once. In any other case nothing has been done yet.
     #[inline(always)]
-    fn send_plain(
+    fn send_plain<const DATA: bool>(
         &mut self,
         ep_id: u32,
         op: PlainSend<'_>,
@@ -261,8 +277,9 @@ impl<N: Net> StreamState<N> {
         let ep = &mut eps[ep_id];
         let len = op.buf.len();
         let report = op.flags & FI_COMPLETION != 0;
-        if (op.flags & (SPECIAL | FI_INJECT) != 0
-            && (op.flags & SPECIAL != 0 || len > ep.identity.attr.inject_size))
+        let special = if DATA { SPECIAL } else { SPECIAL | FI_REMOTE_CQ_DATA };
+        if (op.flags & (special | FI_INJECT) != 0
+            && (op.flags & special != 0 || len > ep.identity.attr.inject_size))
             || ep.tx_pending >= ep.identity.attr.tx_size
         {
             return Plainly::Not;
@@ -280,8 +297,9 @@ impl<N: Net> StreamState<N> {
             return Plainly::Not;
         }
         let (id, tag) = (conn.tx_id, tagged.then_some(op.tag));
+        let data = DATA.then_some(op.data);
         let in_memory = conn.link.sends_locally()
-            && op.buf.in_one_piece().is_some_and(|body| conn.link.send_plain(id, tag, body));
+            && op.buf.in_one_piece().is_some_and(|body| conn.link.send_plain(id, data, tag, body));
         if !in_memory
             && conn.sent_in == *turns
             && !all_is_read
@@ -297,7 +315,7 @@ impl<N: Net> StreamState<N> {
         if !in_memory {
             conn.sent_in = *turns;
             let head = packet.first_chunk_mut().expect("a packet has room for a header");
-            let head_len = StreamHeader::write_plain(id, tag, len, head);
+            let head_len = StreamHeader::write_plain(id, data, tag, len, head);
             let wire_len = head_len + len;
             op.buf.copy_to(0, &mut packet[head_len..wire_len]);
             let result = conn.link.send(&packet[..wire_len]);
