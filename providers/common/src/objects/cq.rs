@@ -1011,6 +1011,9 @@ unsafe extern "C-unwind" fn read_slowly<const LEVEL: usize>(
         unsafe {
             let cq = &*cq.cast::<Cq>();
             cq.look_for(count);
+            if cq.len() == 0 {
+                return Error::AGAIN.to_ret() as ssize_t;
+            }
             match cq.read_one::<LEVEL>(buf, count, src) {
                 Look::Took => return 1,
                 Look::Else => {}

@@ -59,6 +59,7 @@ use ofi_provider::imports::StartsWake;
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::{Lender, MrTable};
 use ofi_provider::progress::{Activity, Progress};
+use ofi_provider::ring::ShortCells;
 use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::Interest;
 use rx::PlainRead;
@@ -357,17 +358,35 @@ impl<N: Net> StreamState<N> {
         self.turns += 1;
         self.idle = self.idle.wrapping_add(1);
         self.facts.turn(self.turns);
+        // One test for the three, of which there is nearly always none.
+        if self.starved.len() | self.crowded.len() | self.held.len() != 0 {
+            self.go_on_with_what_waits();
+        }
+        // Nearly always there is one connection to look at, with messages on it or nothing.
+        let first = match self.local[..] {
+            [only] if self.may_look_quickly() => {
+                let came = self.read_plain_nearby(only);
+                if self.is_quick(came) {
+                    return;
+                }
+                Some(came)
+            }
+            _ => None,
+        };
+        self.look_further(first);
+    }
+
+    /// The rest of a turn. `first`: what came of the look at the one connection whose bytes come through
+    /// memory, if it was looked at.
+    #[inline(never)]
+    fn look_further(&mut self, first: Option<ShortCells>) {
         if self.turns.is_multiple_of(facts::SHOWN_EACH) {
             self.show();
             if !self.unread.is_empty() {
                 self.look_at_unread();
             }
         }
-        // One test for the three, of which there is nearly always none.
-        if self.starved.len() | self.crowded.len() | self.held.len() != 0 {
-            self.go_on_with_what_waits();
-        }
-        if !self.local.is_empty() && self.look_nearby() {
+        if !self.local.is_empty() && self.look_nearby(first) {
             return;
         }
         self.since_poll += 1;

@@ -2,11 +2,12 @@
 //!
 //! A look at such a connection is no system call. Those that moved lately are looked at in every
 //! turn, without the poller, which is asked rarely then: it still has to tell of the others, of
-//! listeners and of ends. The peer of a connection that is looked at writes and does nothing more;
+//! listeners and of ends. While there is one such connection and no other moved, that look is all of most turns
+//! ([`StreamState::is_quick`]): what a program waits for in a ping-pong is that look. The peer of a connection that is looked at writes and does nothing more;
 //! to others, and while a thread sleeps and shortly after, it gives a sign ([`Net::is_rung`]).
 use super::conn::StreamConn;
 use super::state::StreamState;
-use super::{COLD_AFTER, LEFT_BEHIND};
+use super::{COLD_AFTER, LEFT_BEHIND, MEMORY_LOOKS};
 use crate::net::{ByteLink, Net};
 use ofi_provider::ring::ShortCells;
 
@@ -23,10 +24,34 @@ const SIGN_GAP: u32 = 8;
 const AWAKE_AFTER: u32 = 64;
 
 impl<N: Net> StreamState<N> {
-    /// Looks at the connections whose bytes come through memory and that moved lately. Returns
-    /// whether nothing else is to be looked at in this turn.
+    /// Whether a look at the one connection whose bytes come through memory may be all of a turn: no
+    /// thread was asleep, and no other connection moved lately.
     #[inline(always)]
-    pub(super) fn look_nearby(&mut self) -> bool {
+    pub(super) fn may_look_quickly(&self) -> bool {
+        self.sleepers.is_empty() && self.is_awake() && self.hot.is_empty()
+    }
+
+    /// Whether such a look, of which that came, is all of this turn. Every few turns there is more to do.
+    #[inline(always)]
+    pub(super) fn is_quick(&mut self, came: ShortCells) -> bool {
+        let each = match came {
+            ShortCells::Took => u64::from(SIGN_GAP),
+            ShortCells::None if self.since_poll + 1 < self.poll_gap => u64::from(MEMORY_LOOKS),
+            ShortCells::None | ShortCells::Else => return false,
+        };
+        if self.turns.is_multiple_of(each) {
+            return false;
+        }
+        if came == ShortCells::Took {
+            self.idle = 0;
+        }
+        self.since_poll += 1;
+        true
+    }
+
+    /// Looks at the connections whose bytes come through memory and that moved lately. `first`: what came
+    /// of the only one, if it was looked at. Returns whether nothing else is to be looked at in this turn.
+    pub(super) fn look_nearby(&mut self, first: Option<ShortCells>) -> bool {
         self.wake_up();
         if self.awake < AWAKE_AFTER && self.sleepers.is_empty() {
             self.awake += 1;
@@ -34,22 +59,17 @@ impl<N: Net> StreamState<N> {
                 self.set_polled(true);
             }
         }
-        // Nearly always there is one, and there are messages on it or nothing.
-        let first = match self.local[..] {
-            [only] => Some(self.read_plain_nearby(only)),
-            _ => None,
-        };
         let moved = first == Some(ShortCells::Took) || self.look_at_each_nearby(first);
         self.since_poll += 1;
         if moved {
             self.idle = 0;
-            if !self.since_poll.is_multiple_of(SIGN_GAP) && self.hot.is_empty() {
+            if !self.turns.is_multiple_of(u64::from(SIGN_GAP)) && self.hot.is_empty() {
                 return true;
             }
         }
         // Who was woken asks the poller when nothing more comes through memory: before the next sleep.
         let gap = if moved { self.poll_gap.max(SIGN_GAP) } else { self.poll_gap };
-        let rung = self.since_poll.is_multiple_of(SIGN_GAP) && self.net.is_rung();
+        let rung = self.turns.is_multiple_of(u64::from(SIGN_GAP)) && self.net.is_rung();
         self.hot.is_empty() && self.since_poll < gap && !rung
     }
 
@@ -62,7 +82,7 @@ impl<N: Net> StreamState<N> {
             let moves = match first.take().unwrap_or_else(|| self.read_plain_nearby(id)) {
                 ShortCells::Took => true,
                 ShortCells::None => false,
-                ShortCells::Else => self.service(id),
+                ShortCells::Else => self.service_nearby(id),
             };
             if moves {
                 moved = true;
@@ -74,11 +94,18 @@ impl<N: Net> StreamState<N> {
                 continue;
             }
             index += 1;
-            let conn = &mut self.conns[id];
-            conn.misses += 1;
-            if conn.misses > COLD_AFTER && self.cool_nearby(id) {
+            if self.conns[id].misses > COLD_AFTER && self.cool_nearby(id) {
                 index -= 1;
             }
+        }
+        moved
+    }
+
+    /// Serves a connection that may have more than plain messages. Returns whether anything moved.
+    fn service_nearby(&mut self, id: u32) -> bool {
+        let moved = self.service(id);
+        if !moved && let Some(conn) = self.conns.get_mut(id) {
+            conn.misses += 1;
         }
         moved
     }

@@ -330,8 +330,10 @@ impl<N: Net> StreamState<N> {
             true => imported_in_memory(conn, inbox),
             false => plain_in_memory(conn, inbox),
         };
-        if came == ShortCells::Took {
-            conn.misses = 0;
+        match came {
+            ShortCells::Took => conn.misses = 0,
+            ShortCells::None => conn.misses += 1,
+            ShortCells::Else => {}
         }
         came
     }
