@@ -5,8 +5,7 @@
 //! no more bytes than it was given room for: impossible indices and pieces are -FI_EPROTO.
 use crate::barriers;
 use crate::buf::{
-    ForeignBytes, GatherList, OnePiece, ScatterList, ShortBytes, Way, copy_any, copy_some, is_some,
-    zeroed,
+    ForeignBytes, GatherList, OnePiece, ScatterList, ShortBytes, Way, copy_any, is_some, zeroed,
 };
 use crate::cma::PeerMemory;
 use crate::door::PeerDoor;
@@ -317,10 +316,7 @@ impl LocalPipe {
     #[inline(always)]
     pub fn send_joined(&self, head: JoinedWords, body: OnePiece<'_>) -> bool {
         let (head_len, n) = (head.len(), body.len());
-        if !is_some(n)
-            || !self.writer.knows_cell()
-            || (self.waited.get() && head_len + n > FIRST_LINE)
-        {
+        if !is_some(n) || !self.writer.knows_cell() {
             return self.send_joined_otherwise(head, body);
         }
         let number = self.writer.next_cell();
@@ -328,10 +324,7 @@ impl LocalPipe {
         cell.body.with_mut(|to| {
             // SAFETY: the cell has room for so many bytes, and is no memory of the caller's; the body is
             // readable, as its owner says.
-            unsafe {
-                head.put(to);
-                copy_some(body.at(), to.add(head_len), n);
-            }
+            unsafe { put_joined(head, body.at(), to, n) };
         });
         self.writer.publish_short(cell, number, head_len + n);
         self.out().reader_looks(self.barriers.get()) || self.tell_reader()
@@ -1105,6 +1098,38 @@ impl LocalPipe {
     /// for bytes of the stream. The pipe has ended for the other end, then.
     pub fn withdraw(&self) {
         self.out().withdraw();
+    }
+}
+
+/// Writes the words and [some](is_some) bytes behind them to a cell's body, those in its second line first: the
+/// processor waits for that line, and the reader, which looks at the first one again and again, would take
+/// the first one away meanwhile.
+///
+/// # Safety
+/// The cell has room for them; the bytes are readable, and not in the cell.
+#[inline(always)]
+unsafe fn put_joined(head: JoinedWords, body: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: by this function's contract; each piece is within the first `n` bytes.
+    unsafe {
+        let at = to.add(head.len());
+        let piece = |from: usize, len| at.add(from).copy_from_nonoverlapping(body.add(from), len);
+        if n > 32 {
+            piece(n - 16, 16);
+            piece(n - 32, 16);
+            compiler_fence(Ordering::Release);
+            head.put(to);
+            piece(16, 16);
+            piece(0, 16);
+        } else if n >= 16 {
+            piece(n - 16, 16);
+            compiler_fence(Ordering::Release);
+            head.put(to);
+            piece(0, 16);
+        } else {
+            head.put(to);
+            piece(0, 8);
+            piece(n - 8, 8);
+        }
     }
 }
 
