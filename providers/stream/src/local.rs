@@ -38,6 +38,7 @@ use ofi_provider::meet::{MEETING_OFFER_LEN, MeetingCall, MeetingHost, MetPeer, R
 use ofi_provider::provider::Provider;
 use ofi_provider::ring::{JoinedWords, LocalPipe, ShortCells};
 use ofi_provider::slab::{NONE, Slab};
+use ofi_provider::stack::on_own_stack;
 use ofi_provider::sys::{Interest, PollEvent, count_forks, generation};
 #[cfg(any(test, feature = "sim"))]
 use ofi_simulation::PlantedFault;
@@ -1484,7 +1485,7 @@ impl<I: Copy> HostPeers<I> {
                 continue;
             };
             let watch = |fd| watcher.add_fd(fd, CALL | u64::from(number));
-            let called = self.host.borrow().call(&offer, number, watch);
+            let called = on_own_stack(|| self.host.borrow().call(&offer, number, watch));
             match called {
                 Ok((call, pipe)) => {
                     news.may_hear.store(true, Ordering::Relaxed);
@@ -1630,7 +1631,7 @@ impl<I: Copy> HostPeers<I> {
         };
         let mut call = locked(&news.call);
         let Some(called) = &mut *call else { return };
-        let heard = match self.host.borrow_mut().hear(called) {
+        let heard = match on_own_stack(|| self.host.borrow_mut().hear(called)) {
             Ok(peer) => MeetingNews::Answered(peer),
             Err(Error::AGAIN | Error::INTR) => return,
             Err(error) => MeetingNews::Failed(error),
@@ -1649,19 +1650,18 @@ impl<I: Copy> HostPeers<I> {
         let mut host = self.host.borrow_mut();
         let mut news = Vec::new();
         let failed = RefCell::new(Vec::new());
-        let result = host.receive(
-            |guest| {
-                // One that cannot be watched is heard when the next comes.
-                let _ = watcher.add_fd(guest, PLACE);
-            },
-            |number, pipe| {
-                if let Some(entry) = self.links.borrow().get(number) {
-                    entry.news.may_hear.store(true, Ordering::Relaxed);
-                }
-                news.push((number, MeetingNews::Came(Box::new(pipe))));
-            },
-            |number, error| failed.borrow_mut().push((number, MeetingNews::Failed(error))),
-        );
+        let watch = |guest| {
+            // One that cannot be watched is heard when the next comes.
+            let _ = watcher.add_fd(guest, PLACE);
+        };
+        let met = |number, pipe| {
+            if let Some(entry) = self.links.borrow().get(number) {
+                entry.news.may_hear.store(true, Ordering::Relaxed);
+            }
+            news.push((number, MeetingNews::Came(Box::new(pipe))));
+        };
+        let lost = |number, error| failed.borrow_mut().push((number, MeetingNews::Failed(error)));
+        let result = on_own_stack(|| host.receive(watch, met, lost));
         let place = host.place();
         drop(host);
         for (number, one) in news.into_iter().chain(failed.into_inner()) {
