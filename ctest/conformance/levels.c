@@ -163,7 +163,7 @@ static void inject_and_close(int rank, int late, int both)
 		}
 		if (rank == 1 || both) {
 			if (late)
-				ct_nap(200);
+				ct_nap(round ? 200 : 1500);	/* longer than a close waits for connected peers that take nothing */
 			for (int i = 0; i < INJECTS; i++) {
 				struct fi_cq_tagged_entry e;
 

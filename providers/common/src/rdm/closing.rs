@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// what is sent to them.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Longest time that they wait while no peer takes anything.
+/// Longest time that they wait while no connected peer takes anything.
 const QUIET_LIMIT: Duration = Duration::from_secs(1);
 
 /// Closes that begin within this time of the end of the last wait share its limits.
@@ -34,6 +34,8 @@ pub struct Undelivered {
     pub bytes: usize,
     /// Steps that the connections these need have made.
     pub steps: usize,
+    /// Connections that operations need and that peers have not completed. A peer that computes completes none.
+    pub connecting: usize,
 }
 
 impl Undelivered {
@@ -48,6 +50,7 @@ impl std::ops::AddAssign for Undelivered {
         self.operations += other.operations;
         self.bytes += other.bytes;
         self.steps += other.steps;
+        self.connecting += other.connecting;
     }
 }
 
@@ -124,7 +127,7 @@ impl CloseBudget {
         loop {
             engine.progress();
             let left = undelivered();
-            waited.count(Instant::now(), left != before);
+            waited.count(Instant::now(), left != before || left.connecting > 0);
             if left.is_empty() || waited.is_over(self.quiet_limit) {
                 break;
             }
@@ -175,7 +178,7 @@ mod tests {
     #[test]
     fn peers_that_take_something_are_waited_for_longer() {
         let mut waited = Waited::nothing(Instant::now());
-        let slow = |passed: Duration| passed.as_millis() % 900 == 0;
+        let slow = |passed: Duration| passed.as_millis().is_multiple_of(900);
         assert_eq!(wait(&mut waited, PAUSE, slow), CLOSE_LIMIT);
         // A peer that stops after two seconds.
         let mut waited = Waited::nothing(Instant::now());
@@ -206,6 +209,23 @@ mod tests {
         fn activity(&self) -> u64 {
             0
         }
+    }
+
+    #[test]
+    fn peers_that_are_not_connected_are_waited_for_as_those_that_take_something() {
+        let budget = CloseBudget { quiet_limit: PAUSE, ..CloseBudget::default() };
+        let peers = TakingPeers { left: 0.into(), stopped: 1 };
+        let mut looks = 0;
+        let undelivered = || {
+            looks += 1;
+            Undelivered {
+                operations: 1,
+                connecting: usize::from(looks < 50),
+                ..Undelivered::default()
+            }
+        };
+        budget.drive(&peers, undelivered);
+        assert!(looks >= 50, "{looks}");
     }
 
     #[test]

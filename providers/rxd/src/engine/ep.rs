@@ -595,6 +595,7 @@ impl RxdEngineEp {
         Undelivered {
             operations: owed.count(),
             bytes: 0,
+            connecting: 0,
             steps: acked.fold(self.conns.len(), usize::wrapping_add),
         }
     }

@@ -504,6 +504,8 @@ impl RxmEngineEp {
                 all.operations += waiting.filter(|waiting| is_packet(waiting)).count();
             }
             all.steps += usize::from(conn.link == Link::Connected);
+            let is_awaited = matches!(conn.link, Link::Calling | Link::Accepting | Link::Refused);
+            all.connecting += usize::from(is_awaited && due > 0 && !conn.waiting.is_empty());
         }
         all
     }

@@ -1086,7 +1086,9 @@ impl<N: Net> StreamState<N> {
         let mut all = Undelivered::default();
         let Some(ep) = self.eps.get(ep_id) else { return all };
         for (_, peer) in ep.peers.iter() {
-            all.operations += peer.extra.parked.iter().filter(|parked| parked.is_due()).count();
+            let due = peer.extra.parked.iter().filter(|parked| parked.is_due()).count();
+            all.operations += due;
+            all.connecting += usize::from(due > 0);
         }
         for (_, conn) in self.each_conn_of(ep_id) {
             all += conn.undelivered();

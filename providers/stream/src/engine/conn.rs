@@ -340,8 +340,10 @@ impl<N: Net> StreamConn<N> {
             return Undelivered::default();
         }
         let due = self.tx.iter().filter(|outgoing| outgoing.is_due()).count();
+        let operations = self.batch.len() + due;
         Undelivered {
-            operations: self.batch.len() + due,
+            operations,
+            connecting: usize::from(operations > 0 && !self.is_connected()),
             bytes: if self.is_connected() { self.link.unacknowledged() } else { 0 },
             steps: self.stage as usize,
         }
