@@ -3,6 +3,7 @@ use crate::abi::{FI_CLASS_CONNREQ, fid};
 use crate::error::{Error, Result};
 use std::any::Any;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 /// What `info->handle` of an FI_CONNREQ event points to. The application only
@@ -106,16 +107,32 @@ impl ConnRequest {
         pending().retain(|_, pending| pending.owner != owner);
     }
 
-    /// Drops those requests of a passive endpoint that is closed which have one of these handles, and leaves the others to
-    /// the application, which can still answer them.
-    pub fn drop_these_of(owner: usize, handles: &[usize]) {
+    /// Drops those requests of a passive endpoint that is closed which have one of these handles. The application can still
+    /// answer the others, until what is returned is dropped.
+    pub fn drop_unread_of(owner: usize, unread: &[usize]) -> ReadRequests {
+        /// Owners that are no address of an endpoint: odd numbers.
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        let read = ReadRequests { owner: NEXT.fetch_add(2, Ordering::Relaxed) };
         pending().retain(|handle, pending| {
             let own = pending.owner == owner;
             if own {
-                pending.owner = 0;
+                pending.owner = read.owner;
             }
-            !(own && handles.contains(handle))
+            !(own && unread.contains(handle))
         });
+        read
+    }
+}
+
+/// The requests that the application has read and whose passive endpoint is closed. Dropping it ends those that were not answered.
+#[derive(Debug)]
+pub struct ReadRequests {
+    owner: usize,
+}
+
+impl Drop for ReadRequests {
+    fn drop(&mut self) {
+        ConnRequest::drop_all_of(self.owner);
     }
 }
 
@@ -161,11 +178,17 @@ mod tests {
     fn requests_that_were_read_outlive_their_passive_endpoint() {
         let (read, unread) = (ConnRequest::keep(1u8, 5), ConnRequest::keep(2u8, 5));
         let another = ConnRequest::keep(3u8, 6);
-        ConnRequest::drop_these_of(5, &[unread as usize, another as usize]);
+        let left = ConnRequest::drop_unread_of(5, &[unread as usize, another as usize]);
         assert_eq!(take_request::<u8>(unread), Err(Error::INVAL));
         assert_eq!(take_request::<u8>(another), Ok(3));
         ConnRequest::drop_all_of(5);
         assert_eq!(take_request::<u8>(read), Ok(1), "the address may be a later endpoint's");
+        let unanswered = ConnRequest::keep(4u8, 7);
+        let later = ConnRequest::drop_unread_of(7, &[]);
+        drop(left);
+        assert!(pending().contains_key(&(unanswered as usize)));
+        drop(later);
+        assert_eq!(take_request::<u8>(unanswered), Err(Error::INVAL));
     }
 
     #[test]

@@ -92,11 +92,12 @@ impl Announcer {
         }
     }
 
-    /// The endpoint is closed: requests whose events the application has not read are dropped. It can still answer the others,
-    /// for providers whose requests do without the passive endpoint.
+    /// The endpoint is closed: requests whose events the application has not read are dropped. It can still answer the others
+    /// until it closes the event queue, for providers whose requests do without the passive endpoint.
     pub fn close_unread(&mut self) {
         if let Some((eq, fid)) = self.to.take() {
-            ConnRequest::drop_these_of(fid.0 as usize, &eq.unread_requests(fid));
+            let read = ConnRequest::drop_unread_of(fid.0 as usize, &eq.unread_requests(fid));
+            eq.hold_until_closed(Box::new(read));
         }
     }
 

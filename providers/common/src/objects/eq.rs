@@ -18,9 +18,10 @@ use crate::progress::Progress;
 use crate::wait::{Blocking, Lazy, Wait, WaitKind, cancellable};
 use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, OnceLock, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 /// A fid's address: what events name their object by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +116,8 @@ pub struct Eq {
     /// The owner that gets the events of a queue opened with FI_PEER, as far as fi_eq_write can
     /// carry them; failures are read from this queue (fi_peer(3)).
     owner: Option<EqOwner>,
+    /// Values of other objects that are dropped when the queue is closed.
+    held: Mutex<Vec<Box<dyn Any + Send>>>,
     base: Base,
 }
 
@@ -168,6 +171,7 @@ impl Eq {
             wait_set: wait_set.clone(),
             sources: RwLock::new(Vec::new()),
             owner,
+            held: Mutex::default(),
             base: Base::new(fabric),
         });
         if let Some(set) = wait_set {
@@ -221,6 +225,11 @@ impl Eq {
                 set.entry_written();
             }
         }
+    }
+
+    /// Drops a value when the queue is closed, and not before.
+    pub(crate) fn hold_until_closed(&self, value: Box<dyn Any + Send>) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(value);
     }
 
     /// The handles of connection requests of a passive endpoint whose events were not read.
@@ -448,6 +457,8 @@ impl Object<fid_eq> for Eq {
         if let Some(set) = &this.wait_set {
             set.remove(fid);
         }
+        let held = std::mem::take(&mut *this.held.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(held);
     }
 
     unsafe fn control(&self, command: c_int, arg: *mut c_void) -> Result {
