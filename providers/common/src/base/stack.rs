@@ -7,6 +7,7 @@ use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{Ordering, compiler_fence};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
 
 /// Bytes of such a stack: several times what the work takes, as a handler of a signal may run on it.
 const LEN: usize = 128 << 10;
@@ -19,7 +20,16 @@ pub enum StackUse {
     Secret,
 }
 
-/// Does work on a stack of its own; on the caller's if there is no memory for one.
+/// Whether the process has the runtime of AddressSanitizer, which does not follow changes of the stack and warns of them.
+fn has_address_sanitizer() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    // SAFETY: looks a name up among those of the process.
+    *FOUND.get_or_init(|| unsafe {
+        !libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()).is_null()
+    })
+}
+
+/// Does work on a stack of its own; on the caller's if there is no memory for one, or under AddressSanitizer.
 pub fn on_own_stack<R>(work: impl FnOnce() -> R) -> R {
     match OwnStack::new(StackUse::Calls) {
         Some(mut stack) => stack.run(work),
@@ -54,8 +64,11 @@ pub struct OwnStack {
 }
 
 impl OwnStack {
-    /// A stack; none if there is no memory.
+    /// A stack; none if there is no memory, or under AddressSanitizer.
     pub fn new(of: StackUse) -> Option<Self> {
+        if has_address_sanitizer() {
+            return None;
+        }
         // SAFETY: asks for a number.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
         let (access, kind) = (
