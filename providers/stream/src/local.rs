@@ -1485,12 +1485,15 @@ impl<I: Copy> HostPeers<I> {
                 continue;
             };
             let watch = |fd| watcher.add_fd(fd, CALL | u64::from(number));
-            let called = on_own_stack(|| self.host.borrow().call(&offer, number, watch));
+            let called = on_own_stack(|| {
+                let (call, pipe) = self.host.borrow().call(&offer, number, watch)?;
+                Ok((call, Box::new(pipe)))
+            });
             match called {
                 Ok((call, pipe)) => {
                     news.may_hear.store(true, Ordering::Relaxed);
                     *locked(&news.call) = Some(call);
-                    *locked(&news.made) = Some(Box::new(pipe));
+                    *locked(&news.made) = Some(pipe);
                     news.has_news.store(true, Ordering::Relaxed);
                 }
                 Err(error) => self.push_on(number, MeetingNews::Failed(error), events),

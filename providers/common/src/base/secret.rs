@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::param;
 use crate::provider::Provider;
-use crate::stack::{OwnStack, StackUse};
+use crate::stack::{OwnStack, StackUse, run_here};
 use crate::sys::has_more_rights;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -191,7 +191,7 @@ fn wipe_stack() {
 pub fn on_wiped_stack<R>(work: impl FnOnce() -> R) -> R {
     match OwnStack::new(StackUse::Secret) {
         Some(mut stack) => stack.run(work),
-        None => with_wiped_stack(work),
+        None => run_here(|| with_wiped_stack(work)),
     }
 }
 

@@ -33,8 +33,14 @@ fn has_address_sanitizer() -> bool {
 pub fn on_own_stack<R>(work: impl FnOnce() -> R) -> R {
     match OwnStack::new(StackUse::Calls) {
         Some(mut stack) => stack.run(work),
-        None => work(),
+        None => run_here(work),
     }
+}
+
+/// Does work on the caller's stack, in a frame of its own: inlined, it would take its room there in any case.
+#[inline(never)]
+pub(crate) fn run_here<R>(work: impl FnOnce() -> R) -> R {
+    work()
 }
 
 /// Work for another stack, and what came of it.
@@ -106,7 +112,7 @@ impl OwnStack {
         if self.change(&mut job) != 0
             && let Some(work) = job.work.take()
         {
-            return work();
+            return run_here(work);
         }
         match job.result.take() {
             Some(Ok(result)) => result,
