@@ -127,6 +127,35 @@ static void peer_killed_large(int rank)
 }
 
 
+/* Small messages until both ends use shared memory, where they have any. */
+static void use_memory(struct ct *c, int rank, char *b)
+{
+	for (int i = 0; i < 100; i++) {
+		if (rank == 0) {
+			POST(c, fi_send(c->ep, b, 8, ct_desc(b), c->peer, CTX(0)));
+			ct_sent(c, CTX(0));
+		} else {
+			OK(fi_recv(c->ep, b, 8, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
+			ct_recvd(c, CTX(1), 8);
+		}
+		ct_idle(c, i % 20 ? 0 : 1);
+	}
+}
+/* Messages of which at most window are in flight, until the peer buffers no more of them. */
+static void fill_unexpected(struct ct *c, char *b, size_t len, int window)
+{
+	struct fi_cq_tagged_entry e;
+	int in_flight = 0;
+
+	for (int64_t moved = ct_ms(); ct_ms() - moved < 500;) {
+		while (in_flight < window && !fi_send(c->ep, b, len, ct_desc(b), c->peer, CTX(1)))
+			in_flight++;
+		if (fi_cq_read(c->tx, &e, 1) == 1) {
+			in_flight--;
+			moved = ct_ms();
+		}
+	}
+}
 /*
  * fi_cq(3): every operation that was started completes, "successfully or in error". A peer whose messages wait
  * for a receive is not read, and yet its end ends what is under way to it.
@@ -137,33 +166,14 @@ static void kill_unread(int rank)
 	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry err = { 0 };
 	struct ct c;
-	int under_way = 0;
 	char *b;
 
 	ct_param("MAX_UNEXPECTED", "1000000");
 	ct_open(&c, NULL);
 	b = ct_alloc(&c, BIG);
-	/* until they talk through memory, where there is any */
-	for (int i = 0; i < 100; i++) {
-		if (rank == 0) {
-			POST(&c, fi_send(c.ep, b, 8, ct_desc(b), c.peer, CTX(0)));
-			ct_sent(&c, CTX(0));
-		} else {
-			OK(fi_recv(c.ep, b, 8, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
-			ct_recvd(&c, CTX(1), 8);
-		}
-		ct_idle(&c, i % 20 ? 0 : 1);
-	}
+	use_memory(&c, rank, b);
 	if (rank == 1) {
-		/* until what may be kept of them is full */
-		for (int64_t moved = ct_ms(); ct_ms() - moved < 500;) {
-			while (under_way < W && !fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(1)))
-				under_way++;
-			if (fi_cq_read(c.tx, &e, 1) == 1) {
-				under_way--;
-				moved = ct_ms();
-			}
-		}
+		fill_unexpected(&c, b, LEN, W);
 		ct_barrier(&c);
 		ct_recv_oob(&c, b, 1);
 		kill(getpid(), SIGKILL);
@@ -182,8 +192,8 @@ static void peer_killed_unread(int rank)
 	in_child(rank, kill_unread);
 }
 /*
- * fi_cq(3): every operation that was started completes, "successfully or in error". The same of what has left and awaits the peer's
- * answer, which would come behind the messages that are not read.
+ * fi_cq(3): every operation that was started completes, "successfully or in error". Reads and acknowledged operations whose response
+ * would follow unread messages complete as well.
  */
 static void kill_unanswered(int rank)
 {
@@ -194,7 +204,7 @@ static void kill_unanswered(int rank)
 	struct iovec v;
 	struct fi_rma_iov at;
 	struct ct c;
-	int under_way = 0, seen[OPS] = { 0 };
+	int seen[OPS] = { 0 };
 	char *b;
 
 	ct_param("MAX_UNEXPECTED", "1000000");
@@ -209,25 +219,9 @@ static void kill_unanswered(int rank)
 		mine.pid = getpid();
 	}
 	ct_swap(&c, &mine, &theirs, sizeof mine);
-	for (int i = 0; i < 100; i++) {
-		if (rank == 0) {
-			POST(&c, fi_send(c.ep, b, 8, ct_desc(b), c.peer, CTX(0)));
-			ct_sent(&c, CTX(0));
-		} else {
-			OK(fi_recv(c.ep, b, 8, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
-			ct_recvd(&c, CTX(1), 8);
-		}
-		ct_idle(&c, i % 20 ? 0 : 1);
-	}
+	use_memory(&c, rank, b);
 	if (rank == 1) {
-		for (int64_t moved = ct_ms(); ct_ms() - moved < 500;) {
-			while (under_way < W && !fi_send(c.ep, b, LEN, ct_desc(b), c.peer, CTX(1)))
-				under_way++;
-			if (fi_cq_read(c.tx, &e, 1) == 1) {
-				under_way--;
-				moved = ct_ms();
-			}
-		}
+		fill_unexpected(&c, b, LEN, W);
 		ct_barrier(&c);
 		for (;;)
 			ct_nap(1000);
