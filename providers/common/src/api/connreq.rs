@@ -108,7 +108,7 @@ impl ConnRequest {
     }
 
     /// Drops those requests of a passive endpoint that is closed which have one of these handles. The application can still
-    /// answer the others, until what is returned is dropped.
+    /// answer the others while the returned value lives.
     pub fn drop_unread_of(owner: usize, unread: &[usize]) -> ReadRequests {
         /// Owners that are no address of an endpoint: odd numbers.
         static NEXT: AtomicUsize = AtomicUsize::new(1);

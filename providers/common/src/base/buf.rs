@@ -455,8 +455,8 @@ impl<'a> ShortBytes<'a> {
         Self(unsafe { ForeignBytes::new(at, len) })
     }
 
-    /// The first words, up to four. What is found out about this copy holds, whatever the other process
-    /// writes: another copy may be something else.
+    /// Copies the first words, up to four. The other process may write meanwhile: a check holds for the copy
+    /// that was checked, and for no other.
     #[inline(always)]
     pub fn words<const N: usize>(self) -> [u64; N] {
         const { assert!(N <= 4) };

@@ -2039,7 +2039,7 @@ mod tests {
                 put_word(&memory, inward + CELLS_AT, cell(1, len));
                 for _ in 0..2 {
                     assert_eq!(end.take_short(|_| true), ShortCells::Else);
-                    // Four words are read of what is taken whole.
+                    // take_whole reads four words, whatever the length of the message is.
                     assert_eq!(end.take_whole(|_, _| false), ShortCells::Else);
                 }
                 let wanted = if good { Ok(len as usize) } else { Err(Error::PROTO) };
