@@ -18,12 +18,16 @@
 //! and then goes before threads that compute, as it has not used its share. The caller may poll for
 //! something else as well, which cannot wake it, so it sleeps shortly, and not at all where it
 //! has found nothing for long. For some time after threads were seen that poll as well, offers begin
-//! after 16 polls.
+//! after 16 polls. In a crowd, more than three threads for each processor that want to run, no peer is expected to
+//! run: offers begin after 16 polls there, and sleeps after 4.
 //!
 //! Only callers that do nothing but look are meant: one that was away for longer than
 //! a look takes computes, or gives way by itself.
 use crate::sys::fine_now;
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::RawFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Most nanoseconds between two looks of a caller that does nothing but look.
@@ -44,6 +48,10 @@ const SPIN: u64 = 50_000;
 
 /// Nanoseconds since threads were seen that poll for which others are expected to do so.
 const LATELY: u64 = 1_000_000_000;
+
+/// Threads that want to run, for each processor, of which more are a crowd: in it no answer comes from a peer that runs, and
+/// each poll holds up the answer.
+const CROWD: u32 = 3;
 
 /// Looks in vain before any offer: some callers look at several queues, one after the other, and
 /// then give way by themselves.
@@ -90,6 +98,10 @@ struct Neighbours {
     pause: AtomicU64,
     /// When threads that poll wanted the processor last, in nanoseconds of [`fine_now`]; 0: never.
     looked_at: AtomicU64,
+    /// Times at which the threads of the host were counted last, and at which they were a crowd last, in nanoseconds of
+    /// [`fine_now`]; 0: never.
+    counted_at: AtomicU64,
+    crowded_at: AtomicU64,
 }
 
 static NEIGHBOURS: Neighbours = Neighbours::new();
@@ -102,7 +114,37 @@ impl Neighbours {
             again_at: AtomicU64::new(0),
             pause: AtomicU64::new(PAUSE),
             looked_at: AtomicU64::new(0),
+            counted_at: AtomicU64::new(0),
+            crowded_at: AtomicU64::new(0),
         }
+    }
+
+    /// Returns true if there was a crowd lately.
+    fn is_crowd(&self, now: u64) -> bool {
+        let at = self.crowded_at.load(Ordering::Relaxed);
+        at != 0 && now.saturating_sub(at) < LATELY
+    }
+
+    /// Returns true if the threads of the host were not counted lately.
+    fn is_count_old(&self, now: u64) -> bool {
+        let at = self.counted_at.load(Ordering::Relaxed);
+        at == 0 || now.saturating_sub(at) >= LATELY
+    }
+
+    /// Takes a count of the threads of the host that want to run, and of its processors.
+    fn counted(&self, threads: u32, processors: u32, now: u64) {
+        self.counted_at.store(now, Ordering::Relaxed);
+        if threads > processors.saturating_mul(CROWD) {
+            self.crowded_at.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts the threads of the host that want to run.
+    #[cold]
+    fn count(&self, now: u64) {
+        static PROCESSORS: OnceLock<u32> = OnceLock::new();
+        let all = || std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        self.counted(runnable_threads().unwrap_or(0), *PROCESSORS.get_or_init(all), now);
     }
 
     /// Whether threads that poll wanted the processor lately.
@@ -153,6 +195,20 @@ impl Neighbours {
     }
 }
 
+/// Threads of the host that run or wait for a processor (the fourth field of `/proc/loadavg`, proc(5)); `None` where that cannot
+/// be read.
+fn runnable_threads() -> Option<u32> {
+    let mut text = [0; 64];
+    let len = File::open("/proc/loadavg").and_then(|mut file| file.read(&mut text)).ok()?;
+    parse_runnable(&text[..len])
+}
+
+/// The number before the slash in a text like `0.20 0.18 0.12 1/80 11206`.
+fn parse_runnable(text: &[u8]) -> Option<u32> {
+    let field = text.split(|byte| *byte == b' ').nth(3)?;
+    std::str::from_utf8(field).ok()?.split_once('/')?.0.parse().ok()
+}
+
 /// Whether other threads wanted the processor when it was last offered.
 #[inline]
 pub fn is_shared() -> bool {
@@ -176,7 +232,11 @@ impl Courtesy {
             Self::Processor => {
                 let start = fine_now();
                 std::thread::yield_now();
-                NEIGHBOURS.offered(start, fine_now());
+                let end = fine_now();
+                NEIGHBOURS.offered(start, end);
+                if end.saturating_sub(start) >= SLICE && !NEIGHBOURS.is_crowd(end) {
+                    NEIGHBOURS.count(end);
+                }
             }
             Self::Sleep(nanos) => crate::sys::sleep_on(fd, nanos),
         }
@@ -224,7 +284,11 @@ impl Looks {
             self.fresh = true;
             return None;
         }
-        self.in_vain_at(fine_now(), &NEIGHBOURS)
+        let now = fine_now();
+        if self.vain + 1 == FIRST_OFFER && NEIGHBOURS.is_count_old(now) {
+            NEIGHBOURS.count(now);
+        }
+        self.in_vain_at(now, &NEIGHBOURS)
     }
 
     fn in_vain_at(&mut self, now: u64, neighbours: &Neighbours) -> Option<Courtesy> {
@@ -239,7 +303,7 @@ impl Looks {
             return None;
         }
         self.vain = self.vain.saturating_add(1);
-        let spins = now.saturating_sub(self.found) < SPIN;
+        let spins = now.saturating_sub(self.found) < SPIN && !neighbours.is_crowd(now);
         match neighbours.others() {
             _ if self.vain < FEW => None,
             Others::None if self.vain < self.next => None,
@@ -300,6 +364,29 @@ mod tests {
         assert_eq!(neighbours.others(), Others::None);
         let made = looks(&mut own, 100, 30_300, &neighbours);
         assert_eq!(made, [16, 32, 64].map(|n| (n, Courtesy::Processor)));
+    }
+
+    #[test]
+    fn callers_give_way_early_in_a_crowd() {
+        let (neighbours, mut own) = (Neighbours::new(), Looks::default());
+        assert!(neighbours.is_count_old(1));
+        neighbours.counted(6, 2, 1);
+        assert!(!neighbours.is_count_old(2) && !neighbours.is_crowd(2));
+        neighbours.counted(7, 2, 1);
+        assert_eq!(looks(&mut own, 17, 0, &neighbours), [(16, Courtesy::Processor)]);
+        // A yield took long: threads that compute, or many that poll.
+        neighbours.offered(100_000, 3_100_000);
+        let made = looks(&mut own, 7, 3_100_000, &neighbours);
+        assert_eq!(made, [4, 5, 6].map(|n| (n, Courtesy::Sleep(SLEEP << (n - 4)))));
+        assert!(!neighbours.is_crowd(1 + LATELY) && neighbours.is_count_old(1 + LATELY));
+    }
+
+    #[test]
+    fn runnable_threads_are_the_number_before_the_slash() {
+        assert_eq!(parse_runnable(b"0.20 0.18 0.12 17/80 11206\n"), Some(17));
+        assert_eq!(parse_runnable(b"0.20 0.18"), None);
+        assert_eq!(parse_runnable(b"a b c d"), None);
+        assert!(runnable_threads().is_some_and(|threads| threads > 0), "this thread runs");
     }
 
     #[test]
