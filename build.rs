@@ -1,15 +1,14 @@
-//! Writes `include/rdma/**.h` from `src/abi`, `include/kfi/*.h` from those, and the rows of the ABI
-//! test.
+//! Generates `include/rdma/**.h` from `src/abi`, `include/kfi/*.h` from those, and the rows of the
+//! ABI test.
 //!
-//! One module of `src/abi` is one header: cbindgen writes the types and the
-//! prototypes, this file the constants (cbindgen cannot give them C's types), the
-//! enums without a name (`unnamed_enum!`) and the inline calls (from the list in
-//! `src/abi/calls.rs`). What Rust cannot say - function-like macros, inlines that
-//! do more than jump through a table - is C text in `capi/headers/`: `.macros.h`
-//! goes before the declarations, `.inline.h` after them.
+//! One module of `src/abi` is one header. cbindgen writes the types and the prototypes. This file
+//! writes the constants (cbindgen cannot give them C's types), the unnamed enums (`unnamed_enum!`)
+//! and the inline calls (from the list in `src/abi/calls.rs`). Elements inexpressible in Rust -
+//! function-like macros, inlines doing more than a jump through a table - are C text in
+//! `capi/headers/`: `.macros.h` goes before the declarations, `.inline.h` after them.
 //!
-//! The headers are committed, and written only when their text changes, so that
-//! a build from a clean checkout leaves the tree as it was.
+//! The headers are committed, and written only when their text changes, so a build from a clean
+//! checkout leaves the tree unchanged.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::{env, fs, path::Path};
@@ -18,7 +17,7 @@ use syn::parse::{Parse, ParseStream, Parser};
 use syn::visit::{self, Visit};
 use syn::{Token, braced, parenthesized};
 
-/// A public header: its Rust module and what it includes.
+/// Public header: its Rust module and its includes.
 struct PublicHeader {
     module: &'static str,
     /// Its folder under `include/`.
@@ -34,7 +33,7 @@ const fn provider_header(module: &'static str, includes: &'static [&'static str]
     PublicHeader { module, folder: "rdma/providers", includes }
 }
 
-/// The includes are part of the interface: programs rely on what they bring in.
+/// Public headers. The includes are part of the interface: programs rely on their declarations.
 const HEADERS: &[PublicHeader] = &[
     header("fi_errno", &["errno.h"]),
     header("fabric", &["stdint.h", "stddef.h", "sys/types.h", "sys/uio.h", "rdma/fi_errno.h"]),
@@ -71,23 +70,23 @@ const HEADERS: &[PublicHeader] = &[
             "rdma/fi_endpoint.h",
             "rdma/providers/fi_prov.h",
             "rdma/providers/fi_log.h",
-            // Where fi_ext.h had these declarations up to 1.17.
+            // Location of these declarations of fi_ext.h up to 1.17.
             "rdma/providers/fi_peer.h",
         ],
     ),
     header("fi_ext_efa", &["stdbool.h", "rdma/fi_domain.h"]),
 ];
 
-/// Fields with a second name in C, where they share an unnamed union: struct,
-/// field, declaration of the other name. Rust has the first name only.
+/// Fields with a second name in C, sharing an unnamed union: struct, field, declaration of the
+/// other name. Rust has only the first name.
 const UNION_ALIASES: &[(&str, &str, &str)] = &[
     ("fi_domain_attr", "data_progress", "enum fi_progress progress"),
     ("fi_mr_attr", "mr_iov", "const struct fi_mr_dmabuf *dmabuf"),
 ];
 
-/// The headers of kfabric: the module of `src/abi` whose names they give kfabric's, and what they
-/// include beside its header. Each name that begins with fi has one that begins with kfi; what
-/// kfabric has otherwise is in `capi/headers/<name>.inline.h`.
+/// Headers of kfabric: the module of `src/abi` with the corresponding names, and the includes in
+/// addition to its header. Each name beginning with fi has one beginning with kfi; the remaining
+/// content of kfabric is in `capi/headers/<name>.inline.h`.
 const KFI_HEADERS: &[(&str, &str, &[&str])] = &[
     ("kfi_errno", "fi_errno", &[]),
     ("kfi_log", "fi_errno", &["linux/printk.h"]),
@@ -116,7 +115,7 @@ const KFI_HEADERS: &[(&str, &str, &[&str])] = &[
     ("kfi_atomic", "fi_atomic", &["kfi_endpoint.h", "kfi_rma.h"]),
 ];
 
-/// Structs of the system's headers that ours mention.
+/// Structs of system headers used in these headers.
 const SYSTEM_STRUCTS: &[&str] = &["iovec", "pollfd"];
 
 pub(crate) fn write() {
@@ -141,8 +140,8 @@ pub(crate) fn write() {
     write_abi_rows();
 }
 
-/// Leaves a file that already has this text alone, so that nothing that depends
-/// on it is rebuilt and a read-only checkout builds.
+/// Writes a file unless it already has this text, so its dependents are not rebuilt and a read-only
+/// checkout builds.
 fn write_if_changed(path: &str, text: &str) {
     if fs::read_to_string(path).is_ok_and(|old| old == text) {
         return;
@@ -153,23 +152,23 @@ fn write_if_changed(path: &str, text: &str) {
     }
 }
 
-/// What one module declares and mentions.
+/// Declarations and references of one module.
 #[derive(Default)]
 struct Module {
-    /// Its types that have a tag in C, with that tag.
+    /// Types with a tag in C, and the tag.
     tagged: BTreeMap<String, &'static str>,
     /// Its types without a body in C.
     opaque: Vec<String>,
-    /// Its types that cbindgen is to write.
+    /// Types to be written by cbindgen.
     exported: Vec<String>,
     /// Every name in its types and signatures.
     mentioned: BTreeSet<String>,
     /// Its constants, as C macros, and its enums without a name.
     constants: String,
-    /// Other names that enums have for values.
+    /// Alternative names of enum values.
     value_aliases: Vec<ValueAlias>,
-    /// For each struct and field that is a function pointer: whether its first
-    /// parameter is a plain `struct fid *`.
+    /// For each function pointer, by struct and field: true if its first parameter is a plain
+    /// `struct fid *`.
     slots: BTreeMap<(String, String), bool>,
     /// For each struct and field: the struct it points to.
     pointees: BTreeMap<(String, String), String>,
@@ -308,7 +307,7 @@ fn path_type(ty: &syn::Type) -> Option<(String, Option<&syn::Type>)> {
     Some((last.ident.to_string(), argument))
 }
 
-/// `Some` for `Option<fn(..)>`: whether the first parameter is `*mut fid`.
+/// Returns `Some` for `Option<fn(..)>`: true if the first parameter is `*mut fid`.
 fn first_parameter_is_fid(ty: &syn::Type) -> Option<bool> {
     let (_, Some(syn::Type::BareFn(function))) = path_type(ty)? else { return None };
     let is_fid = function.inputs.first().is_some_and(|first| {
@@ -340,8 +339,7 @@ fn doc(attributes: &[syn::Attribute]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n *"))
 }
 
-/// A constant as C writes it: of the same type, and usable in `#if` where it is
-/// a number.
+/// Returns a constant in C: of the same type, and usable in `#if` if it is a number.
 fn c_constant(name: &syn::Ident, ty: &str, value: &syn::Expr) -> String {
     let suffix = match ty {
         "u64" => "ULL",
@@ -415,7 +413,7 @@ fn generate(header: &PublicHeader, modules: &BTreeMap<&str, Module>, calls: &[Ca
     enclose(&guard, includes, &body)
 }
 
-/// The text of a header: its includes and its parts, with what keeps it from being read twice.
+/// Returns the text of a header: its includes and its parts, with an include guard.
 fn enclose(guard: &str, includes: String, body: &[String]) -> String {
     let mut parts = vec![
         "/* Generated by build.rs from src/abi and capi/headers; do not edit. */".into(),
@@ -436,8 +434,8 @@ fn enclose(guard: &str, includes: String, body: &[String]) -> String {
         + "\n"
 }
 
-/// A header of kfabric: macros for the names in the text of libfabric's header, but for those that
-/// are `named` already or that have a meaning of their own.
+/// Returns a header of kfabric: macros for the names in the text of libfabric's header, except the
+/// `named` ones and ones with a separate meaning.
 fn generate_kfi(
     name: &str,
     module: &str,
@@ -462,7 +460,7 @@ fn generate_kfi(
     enclose(&guard, format!("#include <rdma/{module}.h>\n{includes}"), &[names, own])
 }
 
-/// The words of a C text that are not in comments.
+/// Returns the words of a C text outside of comments.
 fn identifiers(text: &str) -> impl Iterator<Item = &str> {
     let code = text
         .split("/*")
@@ -533,8 +531,8 @@ fn declarations(name: &str, modules: &BTreeMap<&str, Module>) -> String {
     )
 }
 
-/// Moves the body of each union named `<struct>__<field>` into the one field of
-/// that type: C declares it there, Rust has to name it.
+/// Moves the body of each union named `<struct>__<field>` into the one field of this type: C
+/// declares it there, Rust has to name it.
 fn inline_unions(mut text: String, module: &Module) -> String {
     for (name, tag) in module.tagged.iter().filter(|(name, _)| name.contains("__")) {
         let open = format!("\n{tag} {name} {{\n");
@@ -585,7 +583,7 @@ fn add_value_aliases(mut text: String, module: &Module) -> String {
     text
 }
 
-/// The C text `capi/headers/<name>.<part>.h`, or nothing where there is none.
+/// Returns the C text `capi/headers/<name>.<part>.h`, or nothing if there is none.
 fn fragment(name: &str, part: &str) -> String {
     fs::read_to_string(format!("capi/headers/{name}.{part}.h")).unwrap_or_default()
 }
@@ -596,12 +594,12 @@ struct Calls {
     calls: Vec<OpsCall>,
 }
 
-/// A call that is a jump through an ops table.
+/// Call consisting of a jump through an ops table.
 struct OpsCall {
     name: String,
     parameters: Vec<(String, syn::Type)>,
     result: Option<syn::Type>,
-    /// The struct whose table it is, and the way from there to the table.
+    /// Struct of the table, and the path from the object to it.
     object: String,
     table: Vec<String>,
     slot: String,
@@ -777,8 +775,8 @@ fn c_declare(ty: &syn::Type, name: &str) -> String {
     }
 }
 
-/// Writes what `tests/abi_rust.rs` includes: every row of the facts in
-/// `ctest/abi` beside what the Rust mirror says.
+/// Writes the file included by `tests/abi_rust.rs`: every row of the facts in `ctest/abi` with the
+/// values of the Rust mirror.
 fn write_abi_rows() {
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let table = |name: &str| fs::read_to_string(format!("ctest/abi/{name}")).unwrap_or_default();

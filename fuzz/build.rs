@@ -1,4 +1,4 @@
-//! Builds the program that drives an engine, which is C as its users are.
+//! Builds the C program driving an engine; its users are C programs as well.
 fn main() {
     println!("cargo:rerun-if-changed=engine/engine.c");
     println!("cargo:rerun-if-changed=../include/rdma");

@@ -1,19 +1,19 @@
-//! The one place where Rust answers C: results become codes, panics stay here.
+//! Boundary between Rust and C: results become codes, panics stay here.
 use crate::error::{Error, Result};
 use crate::heap;
 use core::ffi::c_int;
 use libc::ssize_t;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a C entry point returns: a count, a code or nothing, and how it fails.
+/// Return type of a C entry point: a count, a code or nothing, and its error value.
 pub trait CReturn {
     /// The C type of the answer.
     type C;
-    /// The answer of a call that panicked.
+    /// Return value of a panicking call.
     const PANICKED: Self::C;
-    /// The answer of a call that is not begun because there is no memory.
+    /// Return value of a call rejected for lack of memory.
     const NO_MEMORY: Self::C;
-    /// The answer of a call that came to this result.
+    /// Returns the C value of this result.
     fn into_c(self) -> Self::C;
 }
 
@@ -30,7 +30,7 @@ impl CReturn for Result {
     }
 }
 
-/// Calls that answer a small non-negative number, such as `fi_av_insert`.
+/// Calls returning a small non-negative number, such as `fi_av_insert`.
 impl CReturn for Result<c_int> {
     type C = c_int;
     const PANICKED: c_int = Error::OTHER.to_ret();
@@ -55,7 +55,7 @@ impl CReturn for Result<usize> {
     }
 }
 
-/// A value that is in C's terms already.
+/// Value already in its C form.
 impl CReturn for ssize_t {
     type C = ssize_t;
     const PANICKED: ssize_t = Error::OTHER.to_ret() as ssize_t;
@@ -66,7 +66,7 @@ impl CReturn for ssize_t {
     }
 }
 
-/// Counter reads, which have no room for an error.
+/// Counter reads, without an error value.
 impl CReturn for u64 {
     type C = u64;
     const PANICKED: u64 = 0;
@@ -122,18 +122,18 @@ pub unsafe extern "C-unwind" fn end_if_cancelled() {
 
 /// Runs the body of an entry point; a panic becomes an error and stays in Rust.
 ///
-/// The panic's own message has been printed by Rust's panic hook; this adds the
-/// entry point, which is what the caller of a C library can recognise.
+/// The panic's own message has been printed by Rust's panic hook. This adds the entry point, known
+/// to the caller of a C library.
 ///
-/// A thread that is cancelled is so after the call: cancellation unwinds the stack,
-/// and Rust frames with something to clean up do not survive that.
+/// A thread is cancelled only after the call: cancellation unwinds the stack, and Rust frames with
+/// something to clean up do not survive it.
 pub fn answer<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
     let _uncancelled = Uncancelled::new();
     answer_quickly(entry, body)
 }
 
-/// Like [`answer`], for calls that begin something: while memory is short they answer -FI_ENOMEM and have
-/// done nothing ([`heap::ready`]).
+/// Like [`answer`], for calls starting something: while memory is short they fail with -FI_ENOMEM,
+/// without any effect ([`heap::ready`]).
 pub fn answer_if_memory<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
     if heap::ready().is_err() {
         return R::NO_MEMORY;
@@ -141,8 +141,8 @@ pub fn answer_if_memory<R: CReturn>(entry: &'static str, body: impl FnOnce() -> 
     answer(entry, body)
 }
 
-/// Like [`answer`], for calls of which nothing leads to a cancellation point: those of
-/// the data path, for which turning cancellation off and on is too much.
+/// Like [`answer`], for calls without any cancellation point: the ones of the data path, too short
+/// to disable and enable cancellation.
 #[inline]
 pub fn answer_quickly<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -159,8 +159,8 @@ fn report_panic(entry: &'static str) {
     eprintln!("libfabric: internal error in {entry}; the call fails, the process goes on");
 }
 
-/// Like [`answer`] for the transfer calls, whose success is 0 in an `ssize_t`. While memory is short they answer
-/// -FI_EAGAIN, as when there is no room for another transfer.
+/// Like [`answer`] for the transfer calls, with 0 in an `ssize_t` for success. While memory is
+/// short they fail with -FI_EAGAIN, as without space for another transfer.
 #[inline]
 pub fn answer_transfer(entry: &'static str, body: impl FnOnce() -> Result) -> ssize_t {
     if heap::ready().is_err() {

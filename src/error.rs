@@ -4,16 +4,16 @@ use core::ffi::c_int;
 use core::fmt;
 use core::num::NonZero;
 
-/// A failed operation: an `FI_E*` code, always positive.
+/// Failed operation: an `FI_E*` code, always positive.
 ///
-/// A newtype rather than a closed enum because any errno of the operating
-/// system can come back from a socket, and must reach the caller unchanged. It is never 0, so that
-/// a [`Result`] without a value is one number, like the answer of a call in C.
+/// A newtype rather than a closed enum because any errno of the operating system can come back from
+/// a socket, and must reach the caller unchanged. It is never 0, so a [`Result`] without a value is
+/// one number, like the result of a call in C.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Error(NonZero<c_int>);
 
-/// What fallible calls of the library return.
+/// Return type of fallible calls of the library.
 pub type Result<T = ()> = core::result::Result<T, Error>;
 
 macro_rules! codes {
@@ -46,8 +46,8 @@ codes! {
 }
 
 impl Error {
-    /// The error with this positive code; a code that is not positive becomes
-    /// [`Error::OTHER`], because 0 would read as success.
+    /// Returns the error with this positive code. Any other code becomes [`Error::OTHER`], because
+    /// 0 would read as success.
     pub const fn from_code(code: c_int) -> Self {
         match NonZero::new(code) {
             Some(code) if code.is_positive() => Self(code),
@@ -65,7 +65,7 @@ impl Error {
         -self.0.get()
     }
 
-    /// The error of the system call that just failed.
+    /// Returns the error of the last failed system call.
     pub fn last_os() -> Self {
         std::io::Error::last_os_error().into()
     }
@@ -116,8 +116,8 @@ const OFI_TEXTS: [&core::ffi::CStr; 16] = [
     c"Host unreacheable due to firewall",
 ];
 
-/// The text for one of the library's own codes; `None` for an errno of the
-/// operating system, whose text the C library has.
+/// Returns the text for one of the library's own codes, or `None` for an errno of the operating
+/// system: its text is in the C library.
 pub fn ofi_text(code: c_int) -> Option<&'static core::ffi::CStr> {
     let code = code.checked_abs()?;
     let index = code.checked_sub(abi::FI_ERRNO_OFFSET)?;

@@ -1,11 +1,11 @@
-//! Rust objects that C sees as `struct fid_*`.
+//! Rust objects visible to C as `struct fid_*`.
 use crate::abi::{FI_ENOSYS, fi_ops, fid};
 use crate::error::{Error, Result};
 use core::ffi::c_int;
 use libc::ssize_t;
 use std::sync::Arc;
 
-/// A result in which a call of the API answers a negative error code.
+/// Result type of API calls with negative error codes.
 pub trait Answer {
     /// The answer for an error.
     fn of(error: Error) -> Self;
@@ -23,10 +23,10 @@ impl Answer for ssize_t {
     }
 }
 
-/// A function in a slot of a table: for each signature there is one that does nothing but answer
-/// the error `CODE`.
+/// Function type of a table slot. For each signature there is a function only returning the error
+/// `CODE`.
 pub trait Slot<const CODE: c_int>: Sized {
-    /// The slot with that function in it.
+    /// Slot with this function.
     const REFUSING: Option<Self>;
 }
 
@@ -58,23 +58,22 @@ macro_rules! slots {
 
 slots!(A B C D E F G H I J K L M N O P Q);
 
-/// A slot of a call that is not built, which answers -FI_ENOSYS. Every slot of a table must hold
-/// a function, because the inline calls do not look (fi_provider(7)).
+/// Returns a slot of an unsupported call, returning -FI_ENOSYS. Every slot of a table must contain
+/// a function, because the inline calls do not check it (fi_provider(7)).
 pub const fn unbuilt<F: Slot<{ FI_ENOSYS }>>() -> Option<F> {
     F::REFUSING
 }
 
-/// A Rust object whose first field is the C struct `C`, so that a pointer to
-/// one is a pointer to the other.
+/// Rust object with the C struct `C` as its first field, so a pointer to one is a pointer to the
+/// other.
 ///
-/// C owns one strong count from [`into_c`](Embeds::into_c) until
-/// [`take`](Embeds::take), which is what `fi_close` does; everything of ours
-/// that needs the object holds a count of its own, so a wrong order of closing
-/// is an error code and never a dangling pointer on our side.
+/// C owns one strong count from [`into_c`](Embeds::into_c) until [`take`](Embeds::take), called by
+/// `fi_close`. Every Rust user of the object holds a separate count. So a wrong order of closing is
+/// an error code, and never a dangling pointer on the Rust side.
 ///
 /// # Safety
-/// `Self` is `#[repr(C)]`, its first field is a `C`, `C` starts with a `struct
-/// fid`, and every `C` that is handed out lies in a `Self` held by an `Arc`.
+/// `Self` is `#[repr(C)]`, its first field is a `C`, `C` starts with a `struct fid`, and every `C`
+/// passed to C code lies in a `Self` held by an `Arc`.
 pub unsafe trait Embeds<C>: Sized {
     /// The object around `c`, borrowed for the call; null is an error.
     ///
@@ -101,7 +100,7 @@ pub unsafe trait Embeds<C>: Sized {
         }
     }
 
-    /// Hands the object to C, which gives it back with `fi_close`.
+    /// Passes the object to C; `fi_close` returns it.
     fn into_c(self: Arc<Self>) -> *mut C {
         Arc::into_raw(self).cast_mut().cast()
     }
@@ -111,10 +110,10 @@ pub unsafe trait Embeds<C>: Sized {
         Arc::as_ptr(self).cast_mut().cast()
     }
 
-    /// Takes back what `into_c` gave.
+    /// Takes back a pointer returned by `into_c`.
     ///
     /// # Safety
-    /// As [`Embeds::from_c`]; `c` belongs to the caller no more.
+    /// As [`Embeds::from_c`]; `c` is invalid for the caller afterwards.
     unsafe fn take(c: *mut C) -> Arc<Self> {
         // SAFETY: `into_c` made it from an `Arc<Self>`.
         unsafe { Arc::from_raw(c.cast::<Self>()) }
@@ -130,8 +129,8 @@ pub unsafe fn class_of(fid: *const fid) -> Option<usize> {
     unsafe { fid.as_ref() }.map(|fid| fid.fclass)
 }
 
-/// The operations of an object that can only be closed: what else it does
-/// replaces a member.
+/// Returns the operations of an object supporting only a close; its other operations replace
+/// members.
 pub const fn ops(close: unsafe extern "C" fn(*mut fid) -> c_int) -> fi_ops {
     fi_ops {
         size: size_of::<fi_ops>(),

@@ -1,19 +1,21 @@
-//! Memory for what Rust allocates, with a reserve for the time when malloc has none.
+//! Memory allocator of Rust code, with a reserve for a failing malloc.
 //!
-//! Most collections of Rust end the process when an allocation fails. So each library and plug-in has
-//! blocks of memory set aside: when malloc fails, an allocation gets one of them, and the call that it belongs to can end
-//! as it would have. From then on memory is *short*, until all blocks are there again: calls that begin something
-//! first try to replace the missing blocks by new ones of malloc, and answer an error if they cannot
-//! ([`ready`]). Calls that end something, and those that report what is complete, go on. Progress goes on while
-//! at least half of the blocks are left ([`may_progress`]).
+//! Most collections of Rust end the process when an allocation fails. So each library and plug-in
+//! has reserved blocks of memory. When malloc fails, an allocation gets one of them, and its call
+//! can complete normally. From then on memory is *short*, until all blocks are present again. Calls
+//! starting something first try to replace the missing blocks by new ones of malloc, and fail if
+//! they cannot ([`ready`]). Calls ending something, and calls reporting completions, continue.
+//! Progress continues while at least half of the blocks are left ([`may_progress`]).
 //!
-//! A block of the reserve is one of malloc's like any other, so nothing has to be known of it when it is freed. An allocation that
-//! malloc serves costs the look at the pointer that malloc returned, and nothing else; a call that begins something costs the look
-//! at one flag. The reserve has no lock: taking a block, and bringing one, is one atomic exchange, which may happen between `fork` and `exec`,
-//! and whatever other threads were at when the process forked.
+//! A block of the reserve is an ordinary malloc block, so freeing needs no special case. An
+//! allocation served by malloc costs a check of the pointer returned by malloc, and nothing else. A
+//! call starting something costs the check of one flag. The reserve has no lock: taking a block,
+//! and returning one, is one atomic exchange. This is safe between `fork` and `exec`, regardless of
+//! the activity of other threads at the fork.
 //!
-//! An allocation larger than the largest block fails as malloc does. What the program or a peer gives a large size is therefore allocated by calls
-//! that can fail (`try_reserve`), behind [`ready`], so that such sizes do not use up the reserve.
+//! An allocation larger than the largest block fails like malloc. Allocations with a size chosen by
+//! the program or a peer therefore use fallible calls (`try_reserve`), after [`ready`], so such
+//! sizes do not use up the reserve.
 use crate::error::{Error, Result};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
@@ -34,8 +36,8 @@ const fn class(size: usize, count: usize, early: bool) -> SizeClass {
     SizeClass { size, count, early }
 }
 
-/// What is set aside, the smallest blocks first. Of the large ones nothing but the page that malloc writes its header to
-/// becomes memory before they are used.
+/// Reserved blocks, smallest first. Of the large ones only the page with malloc's header is backed
+/// by memory before their use.
 const CLASSES: [SizeClass; 13] = [
     class(64, 48, true),
     class(64, 16, false),
@@ -61,7 +63,7 @@ const BLOCKS: usize = {
     blocks
 };
 
-/// Of each block, the index of its class.
+/// Index of the class of each block.
 const CLASS_OF: [u8; BLOCKS] = {
     let (mut of, mut at, mut block) = ([0; BLOCKS], 0, 0);
     while at < CLASSES.len() {
@@ -75,13 +77,13 @@ const CLASS_OF: [u8; BLOCKS] = {
     of
 };
 
-/// What blocks of the reserve of 1 KiB and more are aligned to, so that they serve what has a cache line to itself.
+/// Alignment of reserve blocks of 1 KiB and more, for types with a cache line to themselves.
 const BLOCK_ALIGN: usize = 128;
 
-/// The alignment of what malloc returns, at least.
+/// Minimum alignment of memory returned by malloc.
 const MALLOC_ALIGN: usize = 16;
 
-/// Memory of malloc, which `free` takes back; null if there is none.
+/// Returns memory of malloc, freed by `free`, or null if there is none.
 fn obtain(size: usize, align: usize) -> *mut u8 {
     if align <= MALLOC_ALIGN && align <= size {
         // SAFETY: any size may be asked for.
@@ -99,9 +101,9 @@ fn obtain_block(size: usize) -> *mut u8 {
     obtain(size, if size < 1 << 10 { MALLOC_ALIGN } else { BLOCK_ALIGN })
 }
 
-/// Blocks that are set aside.
+/// Reserved blocks.
 struct HeapReserve {
-    /// Null where a block is missing.
+    /// Blocks; null for a missing one.
     blocks: [AtomicPtr<u8>; BLOCKS],
     /// Blocks may be missing.
     short: AtomicBool,
@@ -122,14 +124,15 @@ impl HeapReserve {
         self.blocks.iter().zip(CLASS_OF.iter().map(|of| CLASSES[usize::from(*of)]))
     }
 
-    /// Those that are to be there.
+    /// Returns the blocks required to be present.
     fn wanted(&self) -> impl Iterator<Item = (&AtomicPtr<u8>, usize)> {
         let all = self.all.load(Ordering::Relaxed);
         let wanted = self.with_class().filter(move |(_, class)| all || class.early);
         wanted.map(|(block, class)| (block, class.size))
     }
 
-    /// The smallest block that such an allocation fits in; null if there is none. It is freed as any block of malloc's.
+    /// Takes the smallest block large enough for an allocation, or returns null if there is none.
+    /// It is freed like any block of malloc.
     #[cold]
     #[inline(never)]
     fn take(&self, layout: Layout) -> *mut u8 {
@@ -151,8 +154,8 @@ impl HeapReserve {
         null_mut()
     }
 
-    /// Replaces missing blocks by what `obtain` gives for a size; true if none is missing then. `free` takes back what
-    /// another thread has replaced at the same time.
+    /// Replaces missing blocks by the results of `obtain` for a size. Returns true if none is
+    /// missing then. `free` releases blocks replaced concurrently by another thread.
     fn refill(&self, obtain: impl Fn(usize) -> *mut u8, free: impl Fn(*mut u8)) -> bool {
         // A thread that takes a block from here on says so again.
         self.short.store(false, Ordering::Relaxed);
@@ -174,7 +177,7 @@ impl HeapReserve {
         true
     }
 
-    /// Whether less than half of the blocks are there.
+    /// Returns true if less than half of the blocks are present.
     fn is_low(&self) -> bool {
         let (mut wanted, mut there) = (0, 0);
         for (block, _) in self.wanted() {
@@ -196,10 +199,10 @@ impl HeapReserve {
     }
 }
 
-/// Each library and plug-in has its own: what is `static` here is in each of them.
+/// Reserve of each library and plug-in: a `static` exists in each of them.
 static RESERVE: HeapReserve = HeapReserve::new();
 
-/// The allocator of all Rust code that is linked to this package.
+/// Allocator of all Rust code linked to this package.
 struct Heap;
 
 #[global_allocator]
@@ -254,10 +257,11 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Moves an allocation to another one of `heap`; null if that has no memory, and then `old` stays.
+/// Moves an allocation to another one of `heap`. Returns null, with `old` unchanged, if there is no
+/// memory.
 ///
 /// # Safety
-/// `old` was allocated by `heap` with the layout `before`, and is the caller's.
+/// `old` was allocated by `heap` with the layout `before`, and belongs to the caller.
 #[cold]
 unsafe fn move_to(heap: &Heap, old: *mut u8, before: Layout, after: Layout) -> *mut u8 {
     // SAFETY: layouts of a reallocation are not of size 0; both allocations are as large as what is copied, and they are two.
@@ -271,22 +275,25 @@ unsafe fn move_to(heap: &Heap, old: *mut u8, before: Layout, after: Layout) -> *
     }
 }
 
-/// Whether an allocation failed and blocks of the reserve may be missing since, or have not been set aside yet.
+/// Returns true if an allocation failed and blocks of the reserve may be missing since, or were not
+/// reserved yet.
 #[inline(always)]
 fn is_short() -> bool {
     RESERVE.short.load(Ordering::Relaxed)
 }
 
-/// Whether the reserve is complete, if need be after new blocks were set aside: -FI_ENOMEM if not.
+/// Verifies the reserve is complete, after replacing missing blocks if necessary. Fails with
+/// -FI_ENOMEM if not.
 ///
-/// For calls that begin something, and for large allocations that can fail: while blocks are missing, those that are left are for what has
-/// begun already.
+/// For calls starting something, and for large fallible allocations: while blocks are missing, the
+/// remaining ones are for calls already started.
 #[inline(always)]
 pub fn ready() -> Result {
     if is_short() { refill() } else { Ok(()) }
 }
 
-/// [`ready`] for entry points that answer a pointer, which is null then: `errno` is ENOMEM if the reserve is not complete.
+/// [`ready`] for entry points returning a pointer, null on failure. Sets `errno` to ENOMEM if the
+/// reserve is not complete.
 pub fn ready_or_errno() -> bool {
     let ready = ready();
     if let Err(error) = ready {
@@ -304,8 +311,8 @@ fn refill() -> Result {
     if full { Ok(()) } else { Err(Error::NOMEM) }
 }
 
-/// Whether there is memory for a turn of progress: while it is short and less than half of the reserve is left, nothing is taken
-/// from peers.
+/// Returns true if there is memory for a progress iteration: while it is short and less than half
+/// of the reserve is left, nothing is accepted from peers.
 #[inline(always)]
 pub fn may_progress() -> bool {
     !is_short() || may_progress_shortly()
@@ -317,10 +324,11 @@ fn may_progress_shortly() -> bool {
     refill().is_ok() || !RESERVE.is_low()
 }
 
-/// Sets the whole reserve aside, and not only the part that answering fi_getinfo(3) takes; -FI_ENOMEM if there is no memory.
+/// Reserves all blocks, not only the part used for answering fi_getinfo(3). Fails with -FI_ENOMEM
+/// if there is no memory.
 ///
-/// The C library allocates the variables of the calling thread that belong to this library when the thread first uses one, and ends the
-/// process if it cannot. It does so here, when there is memory.
+/// The C library allocates the thread-local variables of this library at their first use in the
+/// calling thread, and ends the process if it cannot. It does so here, while there is memory.
 pub fn keep_all() -> Result {
     thread_local!(static USED: Cell<bool> = const { Cell::new(false) });
     RESERVE.all.store(true, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! What every part of the library stands on.
+//! Base of all parts of the library.
 //!
-//! [`abi`] mirrors the C ABI, [`boundary`], [`mod@error`] and [`fid`] are how Rust
-//! answers C, [`heap`] has a reserve of memory for when there is none, [`info`] owns and compares `fi_info`, and [`monitor`] is what library
-//! and plug-ins share to watch memory. Dependencies point down only:
-//! info -> {fid, boundary, heap, error} -> abi. What runs inside `libfabric.so.1` only is the
-//! package `ofi-core`, in `core/`.
+//! [`abi`] mirrors the C ABI. [`boundary`], [`mod@error`] and [`fid`] convert Rust results and
+//! objects for C. [`heap`] has a reserve of memory for a failing malloc. [`info`] owns and compares
+//! `fi_info`, and [`monitor`] is the interface between library and plug-ins for memory monitors.
+//! Dependencies point down only: info -> {fid, boundary, heap, error} -> abi. Code running only
+//! inside `libfabric.so.1` is the package `ofi-core`, in `core/`.
 #![cfg_attr(not(test), deny(unsafe_code))]
 #[allow(unsafe_code)]
 pub mod abi;

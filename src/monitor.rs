@@ -1,23 +1,23 @@
-//! What the library and its plug-ins have in common to watch memory (fi_mr(3)).
+//! Common part of the library and its plug-ins for memory monitors (fi_mr(3)).
 use core::ffi::CStr;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a plug-in asks `fi_open` for to get the monitor that the program imported
-/// through "mr_cache". The attribute is a `struct fi_ops_mem_notify`, whose
-/// function is called when watched memory changes, with the `struct
-/// fid_mem_monitor` that `fi_open` gave and that stands for the program's.
+/// Name passed to `fi_open` by a plug-in for the monitor imported by the program through
+/// "mr_cache". The attribute is a `struct fi_ops_mem_notify`. Its function is called for a change
+/// of watched memory, with the `struct fid_mem_monitor` returned by `fi_open` and representing the
+/// program's.
 ///
-/// `-FI_ENODATA` if no program has imported one; other libraries do not know
-/// the name and answer `-FI_ENOSYS`.
+/// Fails with `-FI_ENODATA` if no program has imported one. Other libraries do not know the name
+/// and fail with `-FI_ENOSYS`.
 pub const IMPORTED_MONITOR: &CStr = c"ofi_imported_monitor";
 
-/// How often each address is watched: who watches a page for two reasons must
-/// not stop when one of them is gone.
+/// Number of watches of each address: a page watched for two reasons must stay watched when one of
+/// them ends.
 #[derive(Debug, Default)]
 pub struct Coverage {
-    /// From this address on, up to the next key, so many ranges cover it. Keys
-    /// are where that changes, so the last one says 0.
+    /// Number of ranges covering the addresses from this key up to the next one. Keys are the
+    /// points of change, so the last value is 0.
     from: BTreeMap<usize, usize>,
 }
 
@@ -37,7 +37,7 @@ impl Coverage {
         }
     }
 
-    /// Removes a range that was added; what nothing else covers now, in order.
+    /// Removes an added range and returns the parts no longer covered, in order.
     pub fn remove(&mut self, range: Range<usize>) -> Vec<Range<usize>> {
         let mut bare: Vec<Range<usize>> = Vec::new();
         if range.is_empty() {
@@ -63,7 +63,7 @@ impl Coverage {
         bare
     }
 
-    /// Whether nothing is covered.
+    /// Returns true if nothing is covered.
     pub fn is_empty(&self) -> bool {
         self.from.is_empty()
     }
@@ -119,7 +119,7 @@ mod tests {
         all.add(5..6);
         assert!(all.remove(5..6).is_empty());
         assert_eq!(all.remove(5..6), [5..6]);
-        // What was never added, and nothing, change nothing.
+        // Removing a range never added, or an empty one, has no effect.
         assert!(all.remove(7..7).is_empty() && all.is_empty());
     }
 

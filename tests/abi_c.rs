@@ -50,7 +50,7 @@ fn includes() -> String {
     ALL_HEADERS.iter().map(|header| format!("#include <rdma/{header}>\n")).collect()
 }
 
-/// Writes a file of the test's own, named so that tests do not meet in it.
+/// Writes a file of the test, with a name unique among tests.
 fn source(test: &str, name: &str, text: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     fs::create_dir_all(&folder).unwrap();
@@ -73,7 +73,7 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// Compiles and runs a program that prints a line per difference, then "end".
+/// Compiles and runs a program printing a line per difference, then "end".
 fn differences(test: &str, program: &str) -> Vec<String> {
     let source = source(test, "rows.c", program);
     let binary = source.with_extension("");
@@ -129,9 +129,8 @@ int main(void)
     differences(test, &program)
 }
 
-/// Checks every value, that what is a macro in the API is one, because programs
-/// ask with `#ifdef`, and that what is a value of an enum is none, because tools
-/// make bindings for other languages of the enums.
+/// Checks every value. Macros of the API must be macros, because programs use `#ifdef`. Enum values
+/// must not be macros, because tools create bindings for other languages from the enums.
 fn constant_differences(test: &str, tsv: &str) -> Vec<String> {
     let mut program = includes();
     program += "#include <stdio.h>
@@ -170,7 +169,7 @@ int main(void)
     program += "\tputs(\"end\");\n\treturn 0;\n}\n";
     let mut found = differences(test, &program);
 
-    // What a macro that is no value stands for, apart from white space.
+    // Replacement text of a macro without a value, ignoring white space.
     let source = source(test, "macros.c", &includes());
     let output = compile("gcc", &["-E", "-dM"], &source);
     let definitions = text(&output.stdout);
@@ -186,8 +185,8 @@ int main(void)
     found
 }
 
-/// The enums that a preprocessed C text declares: each one's name, which may be
-/// none, and the names of its values.
+/// Returns the enums declared in a preprocessed C text: each one's name, possibly none, and the
+/// names of its values.
 fn enums(text: &str) -> Vec<(&str, Vec<&str>)> {
     let mut enums = Vec::new();
     for declaration in text.split("enum ").skip(1) {
@@ -202,8 +201,8 @@ fn enums(text: &str) -> Vec<(&str, Vec<&str>)> {
     enums
 }
 
-/// Checks that the values of the enums are declared in the order of the rows, so
-/// that a tool that numbers enums without a name gives them the same numbers.
+/// Checks the enum values are declared in the order of the rows, so tools numbering unnamed enums
+/// give them the same numbers.
 fn order_differences(test: &str, tsv: &str) -> Vec<String> {
     let source = source(test, "enums.c", &includes());
     let output = compile("gcc", &["-E", "-P"], &source);
@@ -238,7 +237,7 @@ fn order_differences(test: &str, tsv: &str) -> Vec<String> {
     found
 }
 
-/// Checks the type of every function and that every function-like macro is one.
+/// Checks the type of every function, and every function-like macro being one.
 fn function_differences(test: &str, tsv: &str) -> Vec<String> {
     let mut program = includes();
     for row in rows(tsv) {
@@ -285,7 +284,7 @@ fn the_headers_have_the_layouts_constants_and_functions_of_the_abi() {
     assert_eq!(counts, [895, 564, 213], "rows are missing from ctest/abi");
 }
 
-/// One changed row: what the checks above are worth.
+/// Verifies the checks above with one changed row.
 #[test]
 fn a_wrong_fact_is_noticed() {
     let change = |tsv: &str, row: &str, wrong: &str| {
@@ -335,7 +334,7 @@ fn a_wrong_fact_is_noticed() {
     assert_eq!(function("FI_WARN_ONCE(", "FI_WARN_TWICE("), 1);
 }
 
-/// Runs every compilation, two at a time, and returns what failed.
+/// Runs every compilation, two at a time, and returns the failures.
 fn compile_all(jobs: Vec<(String, Vec<String>, PathBuf)>) -> Vec<String> {
     let jobs = std::sync::Mutex::new(jobs);
     let failures = std::sync::Mutex::new(Vec::new());
@@ -362,7 +361,7 @@ fn compile_all(jobs: Vec<(String, Vec<String>, PathBuf)>) -> Vec<String> {
     failures.into_inner().unwrap()
 }
 
-/// The C and C++ compilers that are here, with what each is to be told.
+/// Returns the available C and C++ compilers, with their options.
 fn compilers() -> Vec<(&'static str, &'static str, &'static str)> {
     let mut compilers = Vec::new();
     for (c, cxx) in [("gcc", "g++"), ("clang", "clang++")] {

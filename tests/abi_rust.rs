@@ -1,12 +1,11 @@
-//! The Rust mirror against the facts of the C ABI in `ctest/abi/*.tsv`.
+//! Comparison of the Rust mirror with the facts of the C ABI in `ctest/abi/*.tsv`.
 //!
-//! `build.rs` turns each row into a line of the included file, so that a row
-//! whose struct, field or constant the mirror lacks does not even compile.
+//! `build.rs` turns each row into a line of the included file, so a row with a struct, field or
+//! constant missing in the mirror fails to compile.
 use core::mem::{MaybeUninit, align_of, size_of};
 use ofi::abi;
 
-/// What a row says and what the mirror has: offset, size and, for a whole
-/// struct, alignment.
+/// Values of a row and of the mirror: offset, size and, for a whole struct, alignment.
 pub struct Layout {
     name: &'static str,
     expected: (usize, usize, usize),
@@ -18,7 +17,7 @@ pub struct Layout {
 pub enum Constant {
     Number(&'static str, i64, i64),
     Text(&'static str, &'static str, &'static core::ffi::CStr),
-    /// A macro that is C syntax and no value.
+    /// Macro of C syntax without a value.
     OnlyInC(&'static str),
 }
 

@@ -1,7 +1,8 @@
-//! Counts of words that the glossary replaces, and of grammar that the style guide avoids (docs/glossary.md, CONTRIBUTING.md).
+//! Counts of words replaced by the glossary, and of grammar avoided by the style guide
+//! (docs/glossary.md, CONTRIBUTING.md).
 //!
-//! No count may exceed its number in `tests/vocabulary.tsv`. `UPDATE_VOCABULARY=1 cargo test --test vocabulary` writes the
-//! counts that are smaller now.
+//! No count may exceed its number in `tests/vocabulary.tsv`. `UPDATE_VOCABULARY=1 cargo test --test
+//! vocabulary` writes the reduced counts.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
@@ -21,7 +22,7 @@ const CODE: [&str; 10] = [
     "tests",
 ];
 
-/// Words that make a subject or an object of a question or a relative clause.
+/// Question and relative words, as subjects or objects of a clause.
 const RELATIVE: [&str; 14] = [
     "how",
     "that",
@@ -39,14 +40,14 @@ const RELATIVE: [&str; 14] = [
     "wherever",
 ];
 
-/// First words of documentation that is neither a verb nor a noun phrase.
+/// First words of documentation starting with neither a verb nor a noun phrase.
 const QUESTIONS: [&str; 5] = ["how", "of", "what", "where", "whether"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Adds the files below a path that end with one of these, but for what builds leave.
+/// Adds the files below a path with one of these endings, except build outputs.
 fn add_files(path: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if path.is_dir() {
@@ -134,7 +135,7 @@ fn replaced_words() -> BTreeSet<String> {
     cells.flat_map(|cell| cell.split(", ")).map(|word| word.trim_matches('`').to_owned()).collect()
 }
 
-/// How often each replaced word is part of an identifier, by `word WORD`.
+/// Counts the identifiers containing each replaced word, by `word WORD`.
 fn count_words(counts: &mut BTreeMap<String, Share>) {
     let replaced = replaced_words();
     assert!(replaced.contains("courtesy") && replaced.contains("lent"), "{replaced:?}");
@@ -149,7 +150,7 @@ fn count_words(counts: &mut BTreeMap<String, Share>) {
     }
 }
 
-/// The package that a file belongs to: the folder of the next `Cargo.toml` above it.
+/// Returns the package of a file: the folder of the next `Cargo.toml` above it.
 fn package(path: &Path) -> String {
     let folder =
         path.ancestors().skip(1).find(|folder| folder.join("Cargo.toml").exists()).unwrap();
@@ -181,13 +182,14 @@ struct Share {
 }
 
 impl Share {
-    /// Whether there are more than in another share, in number as well as in proportion.
+    /// Returns true if the count exceeds another share, in number as well as in proportion.
     fn exceeds(self, other: Self) -> bool {
         self.count > other.count && self.count * other.total > other.count * self.total
     }
 }
 
-/// Adds relative words among all words of documentation, and comments that begin with a question word, by package.
+/// Adds relative words among all words of documentation, and comments beginning with a question
+/// word, by package.
 fn measure_docs(counts: &mut BTreeMap<String, Share>) {
     for path in files(&[".rs"]) {
         let package = package(&path);
@@ -225,7 +227,7 @@ fn parse_baseline(text: &str) -> BTreeMap<String, Share> {
     text.lines().filter(|line| !line.starts_with('#')).map(parse_line).collect()
 }
 
-/// The share that a package without a baseline may have: the goals of the style guide.
+/// Returns the permitted share of a package without a baseline: the goals of the style guide.
 fn goal(name: &str) -> Share {
     let count = if name.starts_with("word") { 0 } else { 20 };
     Share { count, total: if name.starts_with("relative") { 1_000 } else { 400 } }

@@ -1,4 +1,4 @@
-//! The walls inside the house: which module may import which, where `unsafe` may be.
+//! Layering checks: permitted imports of modules, and permitted places of `unsafe`.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,8 +25,8 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The code of a file that is built into the product: no comments, and no unit tests, which
-/// are at its end.
+/// Returns the product code of a file: without comments, and without unit tests, located at its
+/// end.
 fn code(text: &str) -> String {
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or(""));
     let text = lines.collect::<Vec<_>>().join("\n");
@@ -37,7 +37,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The modules of the crate that a code names: `crate::name`, and each of `crate::{name, …}`.
+/// Returns the modules of the crate named in code: `crate::name`, and each of `crate::{name, …}`.
 fn imported(code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, found) in code.match_indices("crate::") {
@@ -113,8 +113,8 @@ fn no_module_of_the_common_crate_imports_from_a_shelf_above_its_own() {
     assert!(back.is_empty(), "imports from a shelf above: {back:?}");
 }
 
-/// The crates of the workspace and the roots of their sources, but for the tools, which call the
-/// API as C programs do, and what is in tests alone.
+/// Returns the crates of the workspace and the roots of their sources, except the tools, calling
+/// the API as C programs do, and code of tests alone.
 fn crates() -> Vec<(String, String)> {
     let manifest = read("Cargo.toml");
     let members = manifest.split("members = [").nth(1).unwrap().split(']').next().unwrap();
@@ -137,8 +137,8 @@ fn crates() -> Vec<(String, String)> {
     std::iter::once(".").chain(members).map(named).collect()
 }
 
-/// Where a crate's own attributes say that `unsafe` may be: nowhere, everywhere, or in modules.
-/// The compiler holds it to them.
+/// Returns the permitted places of `unsafe` according to a crate's own attributes: nowhere,
+/// everywhere, or in modules. The compiler enforces them.
 fn unsafe_of(root: &str) -> String {
     let head = read(root);
     if head.contains("forbid(unsafe_code)") {
@@ -196,7 +196,7 @@ fn files_that_the_architecture_names_are_there() {
     }
 }
 
-/// What stands between backquotes in a text, but for its blocks of code.
+/// Returns the texts between backquotes, outside of code blocks.
 fn quoted(text: &str) -> Vec<&str> {
     let outside = text.split("```").step_by(2);
     outside.flat_map(|text| text.split('`').skip(1).step_by(2)).collect()
@@ -252,7 +252,7 @@ fn what_the_guide_to_a_new_provider_names_is_there() {
     }
 }
 
-/// All files below a folder, but for what a build has put there.
+/// Returns all files below a folder, except build outputs.
 fn all_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -309,7 +309,7 @@ fn tokens(text: &str) -> Vec<&str> {
     found
 }
 
-/// Bytes of a literal that begins and ends with this sign.
+/// Returns the bytes of a literal beginning and ending with this character.
 fn literal(text: &str, sign: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -329,7 +329,7 @@ fn words_are_told_from_comments_and_literals() {
     assert_eq!(tokens(text), words);
 }
 
-/// Where the item or the block that begins at `at` ends.
+/// Returns the end of the item or the block beginning at `at`.
 fn item_end(tokens: &[&str], at: usize) -> usize {
     let mut depth = 0;
     for (place, token) in tokens.iter().enumerate().skip(at) {
@@ -345,8 +345,8 @@ fn item_end(tokens: &[&str], at: usize) -> usize {
     tokens.len()
 }
 
-/// A code without what is built for tests only (`cfg(test)`, `cfg(any(test, …))`), and the names
-/// of the modules of such files.
+/// Returns code without the parts built for tests only (`cfg(test)`, `cfg(any(test, …))`), and the
+/// names of the modules of such files.
 fn product<'a>(tokens: &[&'a str]) -> (Vec<&'a str>, Vec<&'a str>) {
     let (mut left, mut files, mut at) = (Vec::new(), Vec::new(), 0);
     while at < tokens.len() {
@@ -375,7 +375,7 @@ fn what_is_for_unit_tests_is_left_out() {
 /// The modules of a crate, as their names from its root on, and the files' texts.
 type Modules = BTreeMap<Vec<String>, String>;
 
-/// The paths that a path or a tree in braces stands for.
+/// Returns the paths denoted by a path or a tree in braces.
 fn paths_at<'a>(tokens: &[&'a str], at: &mut usize) -> Vec<Vec<&'a str>> {
     let mut path = Vec::new();
     while let Some(token) = tokens.get(*at) {
@@ -414,7 +414,7 @@ fn paths_at<'a>(tokens: &[&'a str], at: &mut usize) -> Vec<Vec<&'a str>> {
     vec![path]
 }
 
-/// The module that a path from a module names, or something in it.
+/// Returns the module named by a path from a module, or containing the named item.
 fn module_of(modules: &Modules, here: &[String], path: &[&str]) -> Option<Vec<String>> {
     let mut names = here.to_vec();
     for name in path {
@@ -428,11 +428,11 @@ fn module_of(modules: &Modules, here: &[String], path: &[&str]) -> Option<Vec<St
     while !modules.contains_key(&names) {
         names.pop()?;
     }
-    // what is left at the root is another crate's, named again there
+    // a rest at the root belongs to another crate, re-exported there
     Some(names).filter(|names| !names.is_empty() && names != here)
 }
 
-/// Which modules each of them imports.
+/// Returns the imports of each module.
 fn imports_of(modules: &Modules) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
     let mut of = BTreeMap::new();
     let mut for_tests = Vec::new();
@@ -450,7 +450,7 @@ fn imports_of(modules: &Modules) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>>
                     reached.extend(module_of(modules, here, &path));
                 }
             } else if code[at] == "use" && !matches!(next, Some(&("crate" | "super" | "self"))) {
-                // what a module gives on from those in its folder: `pub use ep::StreamEp`
+                // re-exports of a module from the ones in its folder: `pub use ep::StreamEp`
                 for path in paths_at(&code, &mut (at + 1)) {
                     let inside = module_of(modules, here, &path);
                     reached.extend(inside.filter(|names| names.len() > here.len()));
@@ -469,7 +469,7 @@ fn product_of(text: &str) -> (Vec<String>, Vec<String>) {
     (code.into_iter().map(String::from).collect(), files.into_iter().map(String::from).collect())
 }
 
-/// The largest set of modules of which each imports each, directly or through others.
+/// Returns the largest set of modules all importing each other, directly or through others.
 fn largest_circle(modules: &Modules) -> Vec<String> {
     let imports = imports_of(modules);
     let reached_from = |start: &Vec<String>| {
@@ -509,7 +509,7 @@ fn a_circle_of_modules_is_found() {
     assert_eq!(largest_circle(&round), ["a", "b::c", "b::d"]);
 }
 
-/// Most modules of an engine's crate that may import each other in a circle.
+/// Maximum number of modules of an engine's crate importing each other in a cycle.
 const LARGEST_CIRCLE: usize = 4;
 
 #[test]

@@ -1,9 +1,9 @@
-//! Links the tools as C programs link: against `libfabric.so.1` by its SONAME
-//! and versions. A stub with the same names stands in for it at build time, so
-//! that the tools build without waiting for the library.
+//! Links the tools like C programs: against `libfabric.so.1` by its SONAME and versions. A stub
+//! with the same names replaces it at build time, so the tools build without waiting for the
+//! library.
 use std::{env, fs, path::PathBuf, process::Command};
 
-/// What the tools call, with the version that a program built today gets.
+/// Functions called by the tools, with the version bound by a program built today.
 const SYMBOLS: &[(&str, &[&str])] = &[
     ("FABRIC_1.0", &["fi_version", "fi_strerror", "fi_tostr", "fi_getparams", "fi_freeparams"]),
     ("FABRIC_1.1", &["fi_fabric"]),

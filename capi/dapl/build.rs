@@ -1,5 +1,5 @@
-//! Gives the plug-in the name that `dat.conf` knows it by, and has it look for
-//! `libfabric.so.1` beside itself before anywhere else, unless `OFI_RUNPATH=no` says that the system's is meant.
+//! Sets the plug-in's name in `dat.conf`, and makes it search for `libfabric.so.1` in its own
+//! directory first, unless `OFI_RUNPATH=no` selects the system's.
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libdaplofi.so.2");

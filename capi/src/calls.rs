@@ -1,18 +1,16 @@
-//! The calls that C has as inline functions, as functions one can link to.
+//! The inline calls of C, as linkable functions.
 //!
-//! A language that binds symbols has no use for the inlines of the headers, so
-//! the library has every one of them again under the same name, in the node
-//! `FABRIC_OFI_1.0`. The plain ones come from the list the headers are made from
-//! ([`ofi::calls!`]); the rest is written out below and does what its inline in
-//! `capi/headers` does.
+//! A language with bindings to symbols cannot use the inlines of the headers, so the library has
+//! every one of them again under the same name, in the node `FABRIC_OFI_1.0`. The simple ones come
+//! from the list used for the headers ([`ofi::calls!`]). The rest is written out below, with the
+//! behaviour of its inline in `capi/headers`.
 //!
-//! Unlike an inline, a function looks before it jumps: a null object answers
-//! `-FI_EINVAL`, a call the object does not have `-FI_ENOSYS` (no such table, a
-//! table too short to have the slot, an empty slot). Results that have no room
-//! for a code are 0 or null instead.
+//! Unlike an inline, a function checks before the jump: a null object returns `-FI_EINVAL`, a
+//! missing call `-FI_ENOSYS` (no such table, a table too short for the slot, an empty slot).
+//! Results without an error code are 0 or null instead.
 //!
-//! Nothing here can panic; a panic in a provider of ours has been stopped at the
-//! provider's own boundary.
+//! Nothing here can panic; a panic in a provider of this library has been caught at the provider's
+//! own boundary.
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{MaybeUninit, offset_of};
 use core::ptr::null_mut;
@@ -20,7 +18,7 @@ use libc::{iovec, ssize_t};
 use ofi::abi::*;
 use ofi::error::Error;
 
-/// What a call answers when it cannot be made.
+/// Return value of an impossible call.
 trait Refuses {
     fn refusal(error: Error) -> Self;
 }
@@ -108,7 +106,7 @@ macro_rules! plain_calls {
 }
 ofi::calls!(plain_calls);
 
-/// Defines and exports calls that are written out.
+/// Defines and exports the written-out calls.
 macro_rules! calls {
     ($(unsafe fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)+) => {
         $(unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? $body)+
@@ -116,7 +114,7 @@ macro_rules! calls {
     };
 }
 
-/// `fi_control` with the structure that a command takes, or null.
+/// Calls `fi_control` with a command's structure, or null.
 unsafe fn control<T>(fid: *mut fid, command: c_int, arg: *mut T) -> c_int {
     // SAFETY: the caller pairs the command with its structure.
     unsafe { fi_control(fid, command, arg.cast()) }
@@ -387,7 +385,7 @@ calls! {
     }
 }
 
-/// What a provider calls when a profiled event happens, fi_profile(3).
+/// Callback of a provider for a profiled event, fi_profile(3).
 type ProfileCallback = unsafe extern "C" fn(
     *mut fid_profile,
     *mut fi_profile_desc,

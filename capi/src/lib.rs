@@ -1,8 +1,8 @@
 //! `libfabric.so.1`: the exported symbols, and nothing else.
 //!
-//! Every function of the library with every version it ever had. What they do
-//! is in [`ofi_core::entry`]; the two that are variadic come by way of
-//! `variadic.c`, because stable Rust cannot define such functions.
+//! Every function of the library with every version it ever had. The implementations are in
+//! [`ofi_core::entry`]. The two variadic ones are called from `variadic.c`, because stable Rust
+//! cannot define such functions.
 #[macro_use]
 mod symver;
 mod calls;

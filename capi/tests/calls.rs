@@ -1,5 +1,5 @@
-//! The inline calls and their exported twins, called from C: every argument
-//! arrives, the result comes back, and what cannot be called is refused.
+//! Inline calls and their exported twins, called from C: every argument arrives, the result is
+//! returned, and impossible calls are rejected.
 mod common;
 
 use std::collections::BTreeMap;

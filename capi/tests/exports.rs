@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 struct Symbols {
-    /// `name@NODE`, or `name@@NODE` for the version that new programs get.
+    /// `name@NODE`, or `name@@NODE` for the default version.
     defined: BTreeSet<String>,
     undefined: BTreeSet<String>,
 }

@@ -1,12 +1,12 @@
-//! What a fuzz target of an engine is linked with in the place of `libfabric.so`: a core with
-//! the tcp provider in it and nothing else, no parameters and no log.
+//! Replacement of `libfabric.so` for fuzz targets of an engine: a core with the tcp provider and
+//! nothing else, no parameters and no log.
 use core::ffi::{c_char, c_int, c_void};
 use ofi::abi::{fi_fabric_attr, fi_info, fid_fabric};
 use ofi_core::entry;
 use ofi_provider::provider::Provider;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What `engine.c` opens.
+/// Provider opened by `engine.c`.
 static PROVIDER: AtomicPtr<Provider> = AtomicPtr::new(std::ptr::null_mut());
 
 unsafe extern "C" {
@@ -26,7 +26,7 @@ pub fn run(provider: &'static Provider, script: &[u8], rxm: bool) {
 // SAFETY of all below: what they say is what the C headers do; each provider gets what C
 // programs or other providers pass, which is theirs to answer for.
 
-/// Of the provider under test, for `engine.c`.
+/// fi_getinfo of the provider under test, for `engine.c`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ofi_fuzz_getinfo(
     version: u32,
@@ -57,7 +57,7 @@ unsafe extern "C" fn ofi_fuzz_fabric(
     }
 }
 
-/// For ofi_rxm, whose core provider is always tcp.
+/// fi_getinfo for ofi_rxm, with tcp as the only core provider.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fi_getinfo(
     version: u32,
@@ -106,7 +106,7 @@ extern "C" fn fi_log_enabled(_: *const c_void, _: c_int, _: c_int) -> c_int {
     0
 }
 
-/// Of what it is called with it looks at nothing.
+/// Ignores all of its arguments.
 #[unsafe(no_mangle)]
 extern "C" fn fi_log() {}
 

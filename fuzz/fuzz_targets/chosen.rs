@@ -1,5 +1,5 @@
-//! Several targets are one program, which takes less time to build. A target is chosen by the name
-//! by which the program is started.
+//! Selection of a target. Several targets are one program, built in less time. The program's name
+//! at its start selects the target.
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ pub fn choose(targets: &[(&str, Run)]) {
     CHOSEN.get_or_init(|| *run);
 }
 
-/// Runs one input of the target that was chosen.
+/// Runs one input of the selected target.
 pub fn run(bytes: &[u8]) {
     CHOSEN.get().unwrap()(bytes);
 }

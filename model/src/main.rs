@@ -1,6 +1,6 @@
-//! The locks, wait objects and rings of `providers/common` under every order in which threads may
-//! run, as loom tries them: no two at once where there may be one, no access that another
-//! does not see, no thread that sleeps for ever.
+//! The locks, wait objects and rings of `providers/common` under every interleaving of threads,
+//! explored by loom. It checks mutual exclusion, visibility of accesses, and the absence of lost
+//! wakeups.
 #![allow(
     dead_code,
     unused_macros,
@@ -8,7 +8,7 @@
     reason = "what is looked at is part of something else"
 )]
 
-// What those modules find in their own crate.
+// Modules expected by those modules in their own crate.
 use ofi::{abi, boundary, error};
 #[path = "../../providers/common/src/base/lock.rs"]
 mod lock;
@@ -47,7 +47,7 @@ use primitives::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use wait::{Blocking, Lazy, WaitKind};
 
-/// A number that loom watches: two threads at it at once end the run.
+/// Number watched by loom: concurrent access by two threads ends the run.
 struct Watched(loom::cell::UnsafeCell<u64>);
 
 // SAFETY: loom finds out whether this holds.
@@ -67,7 +67,7 @@ impl Watched {
     }
 }
 
-/// Threads that count under a lock lose nothing.
+/// Threads counting under a lock lose no increment.
 fn shared(threads: usize, times: usize) {
     let lock = Arc::new(Lock::new(Watched::new()));
     let count = move |lock: &Lock<Watched>| (0..times).for_each(|_| lock.lock().add());
@@ -82,7 +82,8 @@ fn shared(threads: usize, times: usize) {
     assert_eq!(lock.lock().get(), (threads * times) as u64);
 }
 
-/// Who may as well not come counts what it did, beside one who has to.
+/// A thread with optional work counts its own increments, concurrently with one always doing its
+/// work.
 fn idle() {
     let lock = Arc::new(Lock::new(Watched::new()));
     let other = {
@@ -98,7 +99,7 @@ fn idle() {
     assert_eq!(lock.lock().get(), 2 + visits);
 }
 
-/// An application that serializes its calls, and visitors at its gate.
+/// An application with serialized calls, and visitors at its biased lock.
 fn gated(visitors: usize, calls: usize) {
     let gate = Gate::new().unwrap();
     let locks = Arc::new((
@@ -127,8 +128,8 @@ fn gated(visitors: usize, calls: usize) {
     assert_eq!(locks.1.lock().get(), calls as u64 + visits);
 }
 
-/// A queue as `cq.rs` has it: entries under a lock, how many there are beside it, and the
-/// wait object told after each.
+/// Queue like in `cq.rs`: entries under a lock, their number outside of it, and the wait object
+/// notified after each.
 struct Queue {
     entries: Lock<Watched>,
     count: AtomicUsize,
@@ -173,7 +174,7 @@ impl Queue {
         let mut call = Blocking::new(-1);
         loop {
             let answer = call.look(wait, || true, || self.take(), || self.is_ready());
-            // SAFETY: nobody cancels these threads.
+            // SAFETY: these threads are never cancelled.
             if !unsafe { call.goes_on() } {
                 return answer;
             }
@@ -181,7 +182,7 @@ impl Queue {
     }
 }
 
-/// Every reader that sleeps gets its entry.
+/// Every sleeping reader gets its entry.
 fn readers(count: usize) {
     let queue = Queue::new();
     let readers: Vec<_> = (0..count)
@@ -195,7 +196,7 @@ fn readers(count: usize) {
     assert!(!queue.is_ready());
 }
 
-/// Who sleeps on the descriptor, as fi_trywait says, is woken by an entry.
+/// A thread sleeping on the descriptor after fi_trywait is woken by an entry.
 fn descriptor() {
     let queue = Queue::new();
     let writer = {
@@ -228,7 +229,7 @@ fn signal() {
     reader.join().unwrap();
 }
 
-/// The object is made by the first who sleeps, beside one who writes.
+/// The first waiter creates the object, concurrently with a writer.
 fn first_sleeper() {
     let queue = Arc::new(Queue {
         entries: Lock::new(Watched::new()),
@@ -245,7 +246,7 @@ fn first_sleeper() {
 
 type Model = (&'static str, usize, fn());
 
-/// Each with how often a thread may be interrupted where it could go on.
+/// Models, each with the maximum number of preemptions of a thread.
 const MODELS: [Model; 26] = [
     ("two threads take a lock twice", 8, || shared(2, 2)),
     ("three threads take a lock", 4, || shared(3, 1)),
@@ -284,8 +285,9 @@ const MODELS: [Model; 26] = [
     ("two ring at a door", 3, rings::two_ring),
 ];
 
-/// Runs the models whose names contain the argument, all without one. With `--quick` a thread may be
-/// interrupted once less in each model, and twice at least: that takes a quarter of the time.
+/// Runs the models with names containing the argument, or all without one. With `--quick` the
+/// number of preemptions is one less in each model, and at least two: it takes a quarter of the
+/// time.
 fn main() {
     let mut args = std::env::args().skip(1).peekable();
     let quick = args.next_if(|arg| arg == "--quick").is_some();

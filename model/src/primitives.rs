@@ -1,7 +1,7 @@
-//! What `providers/common/src/primitives.rs` has, for loom, which decides at each of these
-//! which thread goes on and what a load sees.
+//! Replacement of `providers/common/src/primitives.rs` for loom. At each of these operations loom
+//! decides the next thread and the value of a load.
 //!
-//! loom takes sequentially consistent accesses for release and acquire ones, and knows full
+//! loom treats sequentially consistent accesses like release and acquire ones, and supports full
 //! fences. So such an access is one between two fences here, and nothing else is.
 use loom::sync::atomic as at;
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering::SeqCst;
 /// Enough to have been through the loop.
 pub(crate) const SPINS: u32 = 1;
 
-/// Enough for one that takes the place of another.
+/// Sufficient for the reuse of a cell by another.
 pub(crate) const CELLS: usize = 4;
 
-/// Bytes of which loom finds out whether two threads use them at once.
+/// Bytes checked by loom for concurrent use by two threads.
 #[derive(Debug)]
 pub(crate) struct SharedBytes<const N: usize>(loom::cell::UnsafeCell<[u8; N]>);
 
@@ -45,7 +45,7 @@ pub(crate) fn fence(order: Ordering) {
     at::fence(order);
 }
 
-/// Whether the other side passes a barrier in all threads: what is no fence by itself is one then.
+/// True if the other side passes a barrier in all threads: a compiler fence is then a full fence.
 static BARRIERS: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(true);
 
 pub(crate) fn set_barriers(barriers: bool) {
@@ -103,7 +103,7 @@ macro_rules! atomic {
             ) -> Result<$value, $value> {
                 fenced(order, || self.0.compare_exchange(old, new, order, failed))
             }
-            /// Where it is; what sleeps on it knows what is there.
+            /// Returns its address; the sleeping function knows the object there.
             pub(crate) fn as_ptr(&self) -> *mut u32 {
                 (&raw const *self).cast::<u32>().cast_mut()
             }
@@ -118,7 +118,7 @@ atomic!(AtomicU32, u32, swap, fetch_add, fetch_sub);
 atomic!(AtomicU64, u64, swap, fetch_or);
 atomic!(AtomicUsize, usize, swap, fetch_add, fetch_sub, fetch_or);
 
-/// The kernel's side of a word that threads sleep on (futex(2)).
+/// Kernel's side of a word used for sleeping (futex(2)).
 #[derive(Debug, Default)]
 struct Sleepers {
     kernel: Mutex<()>,

@@ -1,4 +1,4 @@
-//! A ring between two processes: bytes, lent pieces, room, and who is told of them.
+//! Ring between two processes: bytes, exposed buffers, space, and notifications.
 use crate::Watched;
 use crate::primitives::{CELLS, Ordering, fence, set_barriers};
 use crate::sys::{self, EventFd};
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 /// Bytes beside the cells.
 const SIZE: u32 = 4;
 
-/// A byte in memory that both have.
+/// Byte in shared memory.
 struct Byte(loom::cell::UnsafeCell<u8>);
 
 // SAFETY: loom finds out whether this holds.
@@ -22,7 +22,7 @@ unsafe impl Sync for Byte {}
 
 impl Byte {
     fn set(&self, byte: u8) {
-        // SAFETY: loom finds out whether nobody else is there.
+        // SAFETY: loom verifies the absence of concurrent accesses.
         self.0.with_mut(|at| unsafe { *at = byte });
     }
     fn get(&self) -> u8 {
@@ -46,7 +46,7 @@ impl Engine {
         self.door.ring(5, || self.bell.signal());
     }
 
-    /// Sleeps until somebody rings, unless `look` finds something.
+    /// Sleeps until a doorbell signal, unless `look` finds something.
     fn sleep_unless(&self, look: impl FnOnce() -> bool) {
         if self.door.fall_asleep() && !look() {
             sys::poll(self.bell.as_raw_fd());
@@ -57,13 +57,14 @@ impl Engine {
     }
 }
 
-/// What two processes share.
+/// State shared by two processes.
 struct Shared {
-    /// The ring that is looked at, and the one back, whose reader line says whether the writer polls.
+    /// The ring under test, and the one in the other direction, with the writer's polling state in
+    /// its reader line.
     words: RingWords,
     back: RingWords,
     bytes: [Byte; SIZE as usize],
-    /// What the writer lends.
+    /// Exposed bytes of the writer.
     lent: [Byte; 3],
     reader: Engine,
     writer: Engine,
@@ -212,9 +213,9 @@ pub(crate) fn both_poll(writes: &'static [usize], most: u32) {
     assert_eq!(got, bytes);
 }
 
-/// Reads `messages` bytes that a thread writes one by one, and sleeps while there are none. `states` are the
-/// arguments of `set_polled`: the first holds from the start, the others are set one after the other before a
-/// sleep, each after a look at the ring.
+/// Reads `messages` bytes written one by one by a thread, and sleeps while there are none. `states`
+/// are the arguments of `set_polled`: the first holds from the start, the others are set in order
+/// before a sleep, each after a poll of the ring.
 fn read_and_sleep(messages: usize, states: &[(bool, bool)]) {
     let shared = Shared::new();
     shared.back.set_polled(true, true);
@@ -241,12 +242,12 @@ fn read_and_sleep(messages: usize, states: &[(bool, bool)]) {
     assert_eq!(got.len(), messages);
 }
 
-/// A reader that polls promises a barrier only later, and then sleeps.
+/// A polling reader promises a barrier only later, and then sleeps.
 pub(crate) fn reader_promises(messages: usize) {
     read_and_sleep(messages, &[(true, false), (true, true), (false, true)]);
 }
 
-/// A reader that has polled sleeps, and hears of bytes that come before and after.
+/// A reader that has polled sleeps, and is notified of bytes written before and after.
 pub(crate) fn reader_sleeps(barriers: bool, messages: usize) {
     set_barriers(barriers);
     read_and_sleep(messages, &[(true, barriers), (false, barriers)]);
@@ -278,8 +279,8 @@ pub(crate) fn both_sleep(total: usize, part: usize, most: u32) {
     assert_eq!(got, (1..=total as u8).collect::<Vec<_>>());
 }
 
-/// Lent pieces come where they belong among the bytes, and the writer has its memory back only when
-/// they were read.
+/// Exposed buffers appear at their position among the bytes, and the writer gets its memory back
+/// only after they were read.
 pub(crate) fn lends(pieces: u32, sleeps: bool) {
     let shared = Shared::new();
     let there = shared.clone();
@@ -331,8 +332,8 @@ pub(crate) fn lends(pieces: u32, sleeps: bool) {
     assert_eq!(got, expected.collect::<Vec<_>>());
 }
 
-/// The writer copies pieces that the reader may not read, one byte at a time at its request, to a place that is used
-/// again and again. Both sleep when there is nothing to do.
+/// The writer copies exposed buffers not readable by the reader, one byte at a time at its request,
+/// to a reused buffer. Both sleep when there is nothing to do.
 pub(crate) fn copies(pieces: u32, len: u64) {
     let shared = Shared::new();
     let there = shared.clone();
@@ -376,7 +377,7 @@ pub(crate) fn copies(pieces: u32, len: u64) {
     writer.join().unwrap();
 }
 
-/// What was lent and taken back is not believed once it has changed.
+/// A revoked buffer is not trusted after a change.
 pub(crate) fn withdraws() {
     let shared = Shared::new();
     let memory = Arc::new(AtomicU32::new(1));

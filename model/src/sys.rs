@@ -1,5 +1,5 @@
-//! The system as far as a wait object needs it: event descriptors, epoll, time that does
-//! not pass, and the sleep of `providers/common/c/cancel.c`.
+//! Emulated system for wait objects: event descriptors, epoll, a stopped clock, and the sleep of
+//! `providers/common/c/cancel.c`.
 use crate::error::{Error, Result};
 use crate::primitives::{AtomicU32, Condvar, Mutex, sleep_while};
 use core::ffi::{c_int, c_void};
@@ -14,7 +14,7 @@ struct Event {
     came: Condvar,
 }
 
-/// What there is by number. loom runs one thread at a time, so nobody ever waits for this.
+/// Open objects by number. loom runs one thread at a time, so there is no contention.
 static OPEN: std::sync::Mutex<Option<HashMap<RawFd, Arc<Event>>>> = std::sync::Mutex::new(None);
 
 fn open<R>(act: impl FnOnce(&mut HashMap<RawFd, Arc<Event>>) -> R) -> R {
@@ -144,7 +144,7 @@ struct Sleeper {
     interrupted: u32,
 }
 
-/// `ofi_sleep` of `cancel.c`, for threads that nobody cancels.
+/// `ofi_sleep` of `cancel.c`, for threads never cancelled.
 ///
 /// # Safety
 /// `sleeper` is one of `wait.rs`.
@@ -165,12 +165,12 @@ unsafe extern "C-unwind" fn ofi_sleep(
     }
 }
 
-/// Whether a sleep that ended with EINTR has ended because of a signal: always, without an io_uring.
+/// Returns true if a sleep ended with EINTR because of a signal: always, without an io_uring.
 pub(crate) fn is_signal(interrupted: bool) -> bool {
     interrupted
 }
 
-/// Signals held back from threads to which none are sent.
+/// Blocked signals of threads never receiving any.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldSignals;
 
@@ -190,7 +190,7 @@ impl HeldSignals {
     pub(crate) unsafe fn end_if_cancelled(&self) {}
 }
 
-/// A clock by which all takes long.
+/// Returns the time of a clock making every duration long.
 pub(crate) fn fine_now() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NOW: AtomicU64 = AtomicU64::new(1);

@@ -1,13 +1,12 @@
-//! Builds what has to be C (`c/`), and a stub `libfabric.so` to link plug-ins against: same SONAME and versions as
-//! the library that will load them, empty functions. It gives a plug-in
-//! `NEEDED libfabric.so.1` and versioned references without waiting for, or
-//! depending on, the real library.
+//! Builds the C part (`c/`), and a stub `libfabric.so` to link plug-ins against: same SONAME and
+//! versions as the real library, empty functions. It gives a plug-in `NEEDED libfabric.so.1` and
+//! versioned references without waiting for, or depending on, the real library.
 use std::{env, fs, path::PathBuf, process::Command};
 
-/// What a plug-in may take from the core, by the oldest node that has it in the
-/// form we use, so that every libfabric.so.1 ever released can load it. Only
-/// what a plug-in really calls becomes a reference of its: those of the later
-/// nodes are for utility providers, which open a core provider through them.
+/// Functions of the core available to a plug-in, by the oldest version node with the required form,
+/// so every released libfabric.so.1 can load it. Only functions called by a plug-in become its
+/// references: those of the later nodes are for utility providers, opening a core provider through
+/// them.
 const CORE: &[(&str, &[&str])] = &[
     ("FABRIC_1.0", &["fi_version", "fi_log_enabled", "fi_log", "fi_param_define", "fi_param_get"]),
     ("FABRIC_1.1", &["fi_fabric"]),

@@ -1,20 +1,18 @@
-//! The calls of the API that are nothing but a jump through an ops table.
+//! Calls of the API consisting only of a jump through an ops table.
 //!
-//! C has them as `static inline` functions in the headers; `libfabric.so.1` has
-//! them a second time as functions (node `FABRIC_OFI_1.0`), for languages that
-//! bind symbols and cannot include a header. Both come from this one list:
-//! `build.rs` reads it to write the inlines, and [`calls!`](crate::calls) hands
-//! it to a macro of the caller's.
+//! C has them as `static inline` functions in the headers. `libfabric.so.1` has them a second time
+//! as functions (node `FABRIC_OFI_1.0`), for languages with bindings to symbols and without
+//! headers. Both come from this one list: `build.rs` reads it to write the inlines, and
+//! [`calls!`](crate::calls) passes it to a macro of the caller.
 //!
-//! A row is `name(parameters) -> result => object.table, slot;`. The first
-//! parameter is the `object`, or any fid that starts one; `table` is the path
-//! from the object to its ops table. `guarded` marks the slots that releases
-//! appended to a table: the inline looks before it calls, because the table may
-//! come from an older provider. (The functions always look.)
+//! A row is `name(parameters) -> result => object.table, slot;`. The first parameter is the
+//! `object`, or any fid at its start; `table` is the path from the object to its ops table.
+//! `guarded` marks the slots appended to a table by later releases: the inline checks the slot
+//! before the call, because the table may come from an older provider. (The functions always
+//! check.)
 //!
-//! The calls that do more than this - fill a struct, compute, combine others -
-//! are written out: for C in `capi/headers/*.inline.h`, for the library in
-//! `capi/src/calls.rs`.
+//! Calls with more work - fill a struct, compute, combine others - are written out: for C in
+//! `capi/headers/*.inline.h`, for the library in `capi/src/calls.rs`.
 
 /// Hands the list of plain calls, by header, to the macro `$then`.
 #[macro_export]

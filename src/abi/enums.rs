@@ -2,8 +2,8 @@ use core::ffi::c_uint;
 use core::fmt;
 use core::marker::PhantomData;
 
-/// Declares the values of a C enum that has no name, as constants of the type that C gives them.
-/// `build.rs` makes the C enum of the same list.
+/// Declares the values of an unnamed C enum, as constants of their C type. `build.rs` makes the C
+/// enum of the same list.
 macro_rules! unnamed_enum {
     (
         $(#[$_doc:meta])*
@@ -26,7 +26,7 @@ impl<E> c_enum<E> {
         self.0
     }
 
-    /// A value that may be none of E's.
+    /// Returns a value, possibly none of E's.
     pub const fn from_raw(raw: c_uint) -> Self {
         Self(raw, PhantomData)
     }
@@ -47,7 +47,7 @@ impl<E> PartialEq for c_enum<E> {
 impl<E> Eq for c_enum<E> {}
 
 impl<E> Default for c_enum<E> {
-    /// Zero, which every enum of the API calls "unspecified" or its first value.
+    /// Zero, named "unspecified" or the first value in every enum of the API.
     fn default() -> Self {
         Self::from_raw(0)
     }

@@ -1,4 +1,5 @@
-//! `rdma/fabric.h`: fi_info, fids and what every object shares (fabric(7), fi_getinfo(3), fi_fabric(3)).
+//! `rdma/fabric.h`: fi_info, fids and the common part of objects (fabric(7), fi_getinfo(3),
+//! fi_fabric(3)).
 
 use super::c_enum;
 use super::fi_domain::fid_domain;
@@ -12,9 +13,9 @@ pub type fi_addr_t = u64;
 /// Any object of the API, by its common head.
 pub type fid_t = *mut fid;
 
-/// The version of the API that this is.
+/// Major version of the API.
 pub const FI_MAJOR_VERSION: c_int = 2;
-/// The version of the API that this is.
+/// Minor version of the API.
 pub const FI_MINOR_VERSION: c_int = 6;
 /// Not part of the API's version.
 pub const FI_REVISION_VERSION: c_int = 0;
@@ -40,7 +41,7 @@ pub const FI_WRITE: u64 = 1 << 9;
 pub const FI_RECV: u64 = 1 << 10;
 /// Sends.
 pub const FI_SEND: u64 = 1 << 11;
-/// Another name of `FI_SEND`, for everything that transmits.
+/// Another name of `FI_SEND`, for all transmit operations.
 pub const FI_TRANSMIT: u64 = 1 << 11;
 /// Peers read this memory.
 pub const FI_REMOTE_READ: u64 = 1 << 12;
@@ -118,9 +119,9 @@ pub const FI_SOURCE: u64 = 1 << 57;
 pub const FI_NAMED_RX_CTX: u64 = 1 << 58;
 /// Capability: receives take one source only.
 pub const FI_DIRECTED_RECV: u64 = 1 << 59;
-/// Takes the message that a peek claimed or a buffered receive announced.
+/// Takes a message claimed by a peek or announced by a buffered receive.
 pub const FI_CLAIM: u64 = 1 << 59;
-/// Drops that message.
+/// Drops such a message.
 pub const FI_DISCARD: u64 = 1 << 58;
 /// The address stands for an authorization key.
 pub const FI_AUTH_KEY: u64 = 1 << 57;
@@ -138,7 +139,7 @@ pub const FI_AV_AUTH_KEY: u64 = u64::MAX;
 pub const FI_MR_UNSPEC: c_int = 0;
 /// Up to 1.4: virtual addresses, allocated memory, keys of the provider's.
 pub const FI_MR_BASIC: c_int = 1;
-/// Up to 1.4: none of that.
+/// Up to 1.4: no requirement.
 pub const FI_MR_SCALABLE: c_int = 2;
 /// Local buffers are registered.
 pub const FI_MR_LOCAL: c_int = 1 << 2;
@@ -152,7 +153,7 @@ pub const FI_MR_ALLOCATED: c_int = 1 << 5;
 pub const FI_MR_PROV_KEY: c_int = 1 << 6;
 /// The program tells when pages behind a region change.
 pub const FI_MR_MMU_NOTIFY: c_int = 1 << 7;
-/// Regions that count accesses are bound and enabled.
+/// Regions counting accesses are bound and enabled.
 pub const FI_MR_RMA_EVENT: c_int = 1 << 8;
 /// Regions are bound to an endpoint.
 pub const FI_MR_ENDPOINT: c_int = 1 << 9;
@@ -214,7 +215,7 @@ pub const FI_RX_CQ_DATA: u64 = 1 << 56;
 pub const FI_LOCAL_MR: u64 = 1 << 55;
 /// Mode: contexts have the room of a fi_context2.
 pub const FI_CONTEXT2: u64 = 1 << 52;
-/// Only requests that ask for a completion write one.
+/// Only requests with `FI_COMPLETION` write a completion.
 pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
 /// Without meaning as of 1.21.
 pub const FI_VARIABLE_MSG: u64 = 0;
@@ -237,7 +238,7 @@ pub const FI_PRIORITY: u64 = 1 << 22;
 pub const FI_PEER_CQ: u64 = 1 << 43;
 /// A flag of 1.16.
 pub const FI_PEER_SRX: u64 = 1 << 42;
-/// The start of the range of values that a provider may define, up to 1.20.
+/// Start of the range of provider-defined values, up to 1.20.
 pub const FI_PROV_SPECIFIC: u32 = 1 << 31;
 /// An endpoint type of 1.5 to 1.20.
 pub const FI_EP_SOCK_DGRAM: c_int = 5;
@@ -409,7 +410,7 @@ unnamed_enum! {
     }
 }
 
-/// How an address vector names its peers (fi_av(3)).
+/// Kind of peer names in an address vector (fi_av(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_av_type {
@@ -418,7 +419,7 @@ pub enum fi_av_type {
     FI_AV_TABLE = 2,
 }
 
-/// Who drives an operation forward: the library, or the program by its calls (fi_domain(3)).
+/// Driver of operations: the library, or the program by its calls (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_progress {
@@ -428,7 +429,7 @@ pub enum fi_progress {
     FI_PROGRESS_CONTROL_UNIFIED = 3,
 }
 
-/// Which calls a program promises not to make at the same time (fi_domain(3)).
+/// Calls a program promises not to make concurrently (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_threading {
@@ -440,7 +441,7 @@ pub enum fi_threading {
     FI_THREAD_ENDPOINT = 5,
 }
 
-/// Whether the provider protects queues from overruns (fi_domain(3)).
+/// Protection of queues from overruns by the provider (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_resource_mgmt {
@@ -469,7 +470,7 @@ pub enum fi_bus_type {
 /// Another name of [`fi_bus_type::FI_BUS_UNSPEC`].
 pub const FI_BUS_UNKNOWN: fi_bus_type = fi_bus_type::FI_BUS_UNSPEC;
 
-/// Whether a network port is up (fi_nic(3)).
+/// State of a network port (fi_nic(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_link_state {
@@ -478,7 +479,7 @@ pub enum fi_link_state {
     FI_LINK_UP = 2,
 }
 
-/// What the data given to `fi_tostr` is (fi_fabric(3)).
+/// Type of the data given to `fi_tostr` (fi_fabric(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_type {
@@ -538,7 +539,8 @@ pub struct fi_ioc {
     pub count: usize,
 }
 
-/// What an endpoint's transmit side can do and is asked to do; sizes in bytes (fi_endpoint(3)).
+/// Supported or requested attributes of an endpoint's transmit side; sizes in bytes
+/// (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_tx_attr {
@@ -554,7 +556,8 @@ pub struct fi_tx_attr {
     pub tclass: u32,
 }
 
-/// What an endpoint's receive side can do and is asked to do; sizes in bytes (fi_endpoint(3)).
+/// Supported or requested attributes of an endpoint's receive side; sizes in bytes
+/// (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_rx_attr {
@@ -680,7 +683,7 @@ pub struct fi_pci_attr {
     pub function_id: u8,
 }
 
-/// Where a network device is attached (fi_nic(3)).
+/// Attachment of a network device (fi_nic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_bus_attr {
@@ -688,7 +691,7 @@ pub struct fi_bus_attr {
     pub attr: fi_bus_attr__attr,
 }
 
-/// The address on the bus that `bus_type` says.
+/// Address on the bus of type `bus_type`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_bus_attr__attr {
@@ -723,7 +726,7 @@ pub struct fi_ops {
     >,
 }
 
-/// What every object of the API starts with: its class, the program's context, its calls.
+/// Start of every object of the API: its class, the program's context, its calls.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid {
@@ -796,7 +799,7 @@ pub struct fid_nic {
     pub prov_attr: *mut c_void,
 }
 
-/// What `FI_ALIAS` takes: where the alias goes, and the flags it is to have.
+/// Argument of `FI_ALIAS`: the location of the alias, and its flags.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_alias {
@@ -804,7 +807,7 @@ pub struct fi_alias {
     pub flags: u64,
 }
 
-/// What `FI_GET_VAL` and `FI_SET_VAL` take: a variable and its value.
+/// Argument of `FI_GET_VAL` and `FI_SET_VAL`: a variable and its value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_fid_var {
@@ -812,7 +815,7 @@ pub struct fi_fid_var {
     pub val: *mut c_void,
 }
 
-/// What `FI_GET_RAW_MR` takes: where a region's raw key goes (fi_mr(3)).
+/// Argument of `FI_GET_RAW_MR`: the location for a region's raw key (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_raw_attr {
@@ -822,7 +825,7 @@ pub struct fi_mr_raw_attr {
     pub key_size: *mut usize,
 }
 
-/// What `FI_GET_MR_XPU_DESC` takes: where a region's device-side descriptor goes.
+/// Argument of `FI_GET_MR_XPU_DESC`: the location for a region's device-side descriptor.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_xpu_desc {
@@ -832,7 +835,7 @@ pub struct fi_mr_xpu_desc {
     pub ctx: *mut fid_xpu_ctx,
 }
 
-/// What `FI_MAP_RAW_MR` takes: a peer's raw key, and where its short form goes (fi_mr(3)).
+/// Argument of `FI_MAP_RAW_MR`: a peer's raw key, and the location for its short form (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_map_raw {
@@ -867,7 +870,7 @@ pub struct fi_context2 {
     pub internal: [*mut c_void; 8],
 }
 
-/// The context of a buffered receive that is claimed or discarded (fi_msg(3)).
+/// Context of a claimed or discarded buffered receive (fi_msg(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_recv_context {

@@ -13,7 +13,7 @@ pub const FI_FETCH_ATOMIC: u64 = 1 << 58;
 /// Asks about comparing atomics.
 pub const FI_COMPARE_ATOMIC: u64 = 1 << 59;
 
-/// How many elements, of how many bytes, one atomic may have (fi_atomic(3)).
+/// Maximum number of elements of one atomic, and their size in bytes (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_atomic_attr {
@@ -21,7 +21,7 @@ pub struct fi_atomic_attr {
     pub size: usize,
 }
 
-/// An atomic operation, for the calls that take flags (fi_atomic(3)).
+/// Atomic operation, for the calls with flags (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_atomic {
@@ -37,7 +37,7 @@ pub struct fi_msg_atomic {
     pub data: u64,
 }
 
-/// Where the former values of an atomic's target go (fi_atomic(3)).
+/// Destination of the former values of an atomic's target (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_fetch {
@@ -46,7 +46,7 @@ pub struct fi_msg_fetch {
     pub iov_count: usize,
 }
 
-/// What an atomic's target is compared with (fi_atomic(3)).
+/// Operand compared with an atomic's target (fi_atomic(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_compare {

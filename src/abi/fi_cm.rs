@@ -4,7 +4,7 @@ use super::fabric::{fi_addr_t, fid, fid_t};
 use super::fi_endpoint::{fid_ep, fid_pep};
 use core::ffi::{c_int, c_void};
 
-/// A multicast or collective group that an endpoint joined (fi_cm(3)).
+/// Multicast or collective group joined by an endpoint (fi_cm(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_mc {

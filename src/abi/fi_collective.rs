@@ -29,7 +29,7 @@ pub struct fid_av_set {
     pub ops: *mut fi_ops_av_set,
 }
 
-/// What a collective is asked for, and how far it is supported (fi_collective(3)).
+/// Requested attributes of a collective, and its support (fi_collective(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_collective_attr {
@@ -40,7 +40,7 @@ pub struct fi_collective_attr {
     pub mode: u64,
 }
 
-/// What `fi_join` takes as address for a collective group (fi_collective(3)).
+/// Address of a collective group for `fi_join` (fi_collective(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_collective_addr {
@@ -48,7 +48,7 @@ pub struct fi_collective_addr {
     pub coll_addr: fi_addr_t,
 }
 
-/// A collective operation, for the calls that take flags (fi_collective(3)).
+/// Collective operation, for the calls with flags (fi_collective(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_collective {

@@ -10,7 +10,7 @@ use super::fi_xpu::{fi_xpu_attr, fid_xpu_ctx};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{iovec, ssize_t};
 
-/// The name that fi_set_ops knows fi_hmem_override_ops by.
+/// Name of fi_hmem_override_ops for fi_set_ops.
 pub const FI_SET_OPS_HMEM_OVERRIDE: &core::ffi::CStr = c"hmem_override_ops";
 
 /// The processes of an address vector have the same addresses at the same places.
@@ -19,7 +19,7 @@ pub const FI_SYMMETRIC: u64 = 1 << 59;
 pub const FI_SYNC_ERR: u64 = 1 << 58;
 /// The set starts with all peers.
 pub const FI_UNIVERSE: u64 = 1 << 57;
-// What a set is used for (fi_av_set(3)).
+// Uses of a set (fi_av_set(3)).
 pub const FI_BARRIER_SET: u64 = 1 << 40;
 pub const FI_BROADCAST_SET: u64 = 1 << 41;
 pub const FI_ALLTOALL_SET: u64 = 1 << 42;
@@ -37,12 +37,12 @@ pub const FI_MR_SINGLE_USE: u64 = 1 << 41;
 pub const FI_HMEM_HOST_ALLOC: u64 = 1 << 45;
 /// The memory is not accessible to the host.
 pub const FI_HMEM_DEVICE_ONLY: u64 = 1 << 46;
-/// Where operations and datatypes that only collectives have start.
+/// Start of the operations and datatypes of collectives only.
 pub const FI_COLLECTIVE_OFFSET: c_int = 256;
-/// The buffer is registered with the interface that allocated it.
+/// The buffer is registered with its allocating interface.
 pub const FI_REG_MR: u64 = 1 << 59;
 
-/// The interface that owns device memory (fi_mr(3)).
+/// Interface owning device memory (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_hmem_iface {
@@ -235,7 +235,7 @@ pub struct fid_mr {
     pub key: u64,
 }
 
-/// Memory that a dma-buf file stands for; offset and length in bytes (fi_mr(3)).
+/// Memory of a dma-buf file; offset and length in bytes (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_dmabuf {
@@ -253,7 +253,7 @@ pub struct fi_mr_auth_key {
     pub src_addr: fi_addr_t,
 }
 
-/// What is registered, and for what access; sizes in bytes (fi_mr(3)).
+/// Memory to register, and its access rights; sizes in bytes (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_attr {
@@ -285,7 +285,7 @@ pub union fi_mr_attr__device {
     pub rocr: c_int,
 }
 
-/// What `FI_REFRESH` takes (fi_mr(3)).
+/// Argument of `FI_REFRESH` (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mr_modify {
@@ -293,7 +293,7 @@ pub struct fi_mr_modify {
     pub attr: fi_mr_attr,
 }
 
-/// Copies to and from device memory that replace the library's (fi_domain(3)).
+/// Copies to and from device memory replacing the library's (fi_domain(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_hmem_override_ops {
@@ -412,7 +412,7 @@ pub struct fi_ops_domain {
     >,
 }
 
-/// Calls that register memory (fi_mr(3)).
+/// Calls registering memory (fi_mr(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_mr {

@@ -18,7 +18,7 @@ unnamed_enum! {
 }
 
 unnamed_enum! {
-    /// Options of that level.
+    /// Options of the endpoint level.
     enum {
         FI_OPT_MIN_MULTI_RECV = 0,
         FI_OPT_CM_DATA_SIZE = 1,
@@ -54,7 +54,7 @@ unnamed_enum! {
     }
 }
 
-/// A message, for the calls that take flags (fi_msg(3)).
+/// Message, for the calls with flags (fi_msg(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg {
@@ -175,7 +175,7 @@ pub struct fid_ep {
     pub collective: *mut fi_ops_collective,
 }
 
-/// A passive endpoint, which listens (fi_endpoint(3)).
+/// Passive, listening endpoint (fi_endpoint(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_pep {

@@ -19,7 +19,7 @@ unnamed_enum! {
     }
 }
 
-/// What a blocked caller waits on (fi_poll(3)).
+/// Wait object of a blocked caller (fi_poll(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_wait_obj {
@@ -32,7 +32,7 @@ pub enum fi_wait_obj {
     FI_WAIT_POLLFD = 6,
 }
 
-/// The struct that a completion is read as (fi_cq(3)).
+/// Struct of completions read from a queue (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_cq_format {
@@ -51,7 +51,7 @@ pub enum fi_cq_wait_cond {
     FI_CQ_COND_THRESHOLD = 1,
 }
 
-/// What a counter counts: operations or bytes (fi_cntr(3)).
+/// Unit of a counter: operations or bytes (fi_cntr(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_cntr_events {
@@ -83,7 +83,7 @@ pub struct fid_wait {
     pub ops: *mut fi_ops_wait,
 }
 
-/// What `FI_GETWAIT` answers for `FI_WAIT_MUTEX_COND`.
+/// Result of `FI_GETWAIT` for `FI_WAIT_MUTEX_COND`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_mutex_cond {
@@ -91,7 +91,7 @@ pub struct fi_mutex_cond {
     pub cond: *mut pthread_cond_t,
 }
 
-/// What `FI_GETWAIT` answers for `FI_WAIT_POLLFD`.
+/// Result of `FI_GETWAIT` for `FI_WAIT_POLLFD`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_wait_pollfd {
@@ -145,7 +145,7 @@ pub struct fi_eq_entry {
     pub data: u64,
 }
 
-/// A control operation that failed; `err` is a positive code (fi_eq(3)).
+/// Failed control operation; `err` is a positive code (fi_eq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_eq_err_entry {
@@ -237,7 +237,7 @@ pub struct fi_cq_tagged_entry {
     pub tag: u64,
 }
 
-/// A transfer that failed; `err` is a positive code, `olen` the bytes that did not fit (fi_cq(3)).
+/// Failed transfer; `err` is a positive code, `olen` the excess bytes (fi_cq(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_err_entry {

@@ -6,9 +6,9 @@ use super::fi_log::{fi_log_level, fi_log_subsys};
 use super::fi_prov::fi_provider;
 use core::ffi::{c_char, c_int, c_void};
 
-/// Where efa's own values start.
+/// Start of efa's own values.
 pub const FI_PROV_SPECIFIC_EFA: c_int = 0xefa0000;
-/// Where tcp's own values start.
+/// Start of tcp's own values.
 pub const FI_PROV_SPECIFIC_TCP: c_int = 0x7cb0000;
 /// The line's provider is filtered out (`FI_LOG_PROV`).
 pub const FI_LOG_PROV_FILTERED: u64 = 1 << 0;
@@ -29,31 +29,31 @@ unnamed_enum! {
 }
 
 // Endpoint options of tcp, shm, and ofi_rxm over tcp, of this library alone.
-/// How the endpoint's peers are reached, as a `fi_peer_links`; cannot be set.
+/// Numbers of the endpoint's peers by kind of link, as a `fi_peer_links`; read-only.
 pub const FI_OPT_PEER_LINKS: c_int = -130744576;
 
-/// To how many peers an endpoint is connected (`FI_OPT_PEER_LINKS`).
+/// Numbers of peers connected to an endpoint (`FI_OPT_PEER_LINKS`).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct fi_peer_links {
-    /// Peers that are talked to through a network, this host's own included.
+    /// Peers connected over a network, including ones of this host.
     pub network: usize,
-    /// Peers of this host that are talked to through memory.
+    /// Peers of this host connected over shared memory.
     pub memory: usize,
 }
 
-// What `fi_open` gives by the name "stats" (fi_open(3)), of this library alone.
-/// Classes of time in which transfers are counted (`fi_stats_endpoint`).
+// Result of `fi_open` for the name "stats" (fi_open(3)), of this library only.
+/// Number of latency classes of transfers (`fi_stats_endpoint`).
 pub const FI_STATS_LATENCIES: c_int = 24;
-/// A flag of an endpoint: it serves a utility provider's, which has an entry of its own.
+/// Flag of an endpoint serving a utility provider's endpoint; the latter has a separate entry.
 pub const FI_STATS_SERVES: u64 = 1 << 0;
-/// A thread that waits for the endpoint sleeps, or did when it was last looked at.
+/// A thread waiting for the endpoint sleeps, or slept at the last check.
 pub const FI_STATS_ASLEEP: u64 = 1 << 1;
 /// A flag of a peer: its bytes come and go through memory of this host.
 pub const FI_STATS_MEMORY: u64 = 1 << 0;
 /// It has proven the job's secret.
 pub const FI_STATS_SECRET: u64 = 1 << 1;
-/// What goes to it is encrypted.
+/// Data sent to it is encrypted.
 pub const FI_STATS_ENCRYPTED: u64 = 1 << 2;
 /// It is not read, because a message of it has nowhere to go.
 pub const FI_STATS_BLOCKED: u64 = 1 << 3;
@@ -82,33 +82,34 @@ pub struct fi_stats_endpoint {
     pub flags: u64,
     /// When this was written, in nanoseconds of CLOCK_MONOTONIC.
     pub written: u64,
-    /// Turns of progress that the endpoint's domain has made.
+    /// Progress iterations made by the endpoint's domain.
     pub turns: u64,
     pub sent: u64,
     pub sent_bytes: u64,
     pub received: u64,
     pub received_bytes: u64,
-    /// Receives that wait, untagged and tagged.
+    /// Posted receives, untagged and tagged.
     pub posted: [u64; 2],
-    /// Messages that came before their receive, untagged and tagged.
+    /// Unexpected messages, untagged and tagged.
     pub unexpected: [u64; 2],
-    /// Bytes of memory that those take.
+    /// Bytes of memory of unexpected messages.
     pub unexpected_bytes: u64,
-    /// Transfers that are not complete, and how many there may be.
+    /// Incomplete transfers, and their maximum number.
     pub in_flight: u64,
     pub tx_size: u64,
-    /// Entries of the completion queue of transmits that are not read, and how many it is made for.
+    /// Unread entries of the transmit completion queue, and its size.
     pub tx_queue: u64,
     pub tx_queue_size: u64,
     /// The same of the queue of receives.
     pub rx_queue: u64,
     pub rx_queue_size: u64,
-    /// Connections that were lost.
+    /// Lost connections.
     pub lost: u64,
-    /// How many transfers took less than 2 to the power of the index microseconds and not less than half of
-    /// that, the last any longer time: of those that were not complete when their call returned.
+    /// Number of transfers by latency: less than 2 to the power of the index microseconds and at
+    /// least half of it, the last class without an upper limit. Only transfers not complete at the
+    /// return of their call are counted.
     pub latency: [u64; FI_STATS_LATENCIES as usize],
-    /// How many peers of the endpoint are shown.
+    /// Number of published peers of the endpoint.
     pub peers: u64,
 }
 
@@ -118,13 +119,13 @@ pub struct fi_stats_endpoint {
 pub struct fi_stats_peer {
     /// The peer's address, as a text.
     pub address: [c_char; 64],
-    /// What the address vector calls it, FI_ADDR_UNSPEC if it has no name.
+    /// Its address in the address vector, FI_ADDR_UNSPEC if it has none.
     pub fi_addr: u64,
     /// FI_STATS_CONNECTED or another state.
     pub state: u64,
     /// FI_STATS_MEMORY and others.
     pub flags: u64,
-    /// Since when it is in that state, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of its change to this state, in nanoseconds of CLOCK_MONOTONIC.
     pub since: u64,
     /// When a message last came or went, as far as was seen.
     pub moved: u64,
@@ -132,17 +133,17 @@ pub struct fi_stats_peer {
     pub sent_bytes: u64,
     pub received: u64,
     pub received_bytes: u64,
-    /// Transfers that wait to be sent.
+    /// Transfers waiting to be sent.
     pub unsent: u64,
-    /// Transfers that were sent, and complete when the peer says so.
+    /// Transfers sent and waiting for the peer's acknowledgement.
     pub unacknowledged: u64,
     /// Reads of its memory, and atomic operations, without an answer.
     pub unanswered: u64,
-    /// Bytes of messages that are being received which have not come.
+    /// Missing bytes of messages being received.
     pub incomplete: u64,
 }
 
-/// Calls of what `fi_open` gives by the name "stats" (fi_open(3)).
+/// Calls of the object returned by `fi_open` for the name "stats" (fi_open(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_stats {
@@ -155,7 +156,7 @@ pub struct fi_ops_stats {
     >,
 }
 
-/// What the process shows of its endpoints (fi_open(3)).
+/// Published statistics of the process's endpoints (fi_open(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_stats {
@@ -163,7 +164,7 @@ pub struct fid_stats {
     pub ops: *mut fi_ops_stats,
 }
 
-/// What `FI_EXPORT_FID` takes (fi_provider(7)).
+/// Argument of `FI_EXPORT_FID` (fi_provider(7)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_fid_export {
@@ -172,7 +173,7 @@ pub struct fi_fid_export {
     pub context: *mut c_void,
 }
 
-/// What a memory monitor is told to watch.
+/// Requests to a memory monitor.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_mem_monitor {
@@ -185,7 +186,7 @@ pub struct fi_ops_mem_monitor {
     pub valid: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize) -> bool>,
 }
 
-/// What a memory monitor reports.
+/// Reports of a memory monitor.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_mem_notify {
@@ -193,7 +194,7 @@ pub struct fi_ops_mem_notify {
     pub notify: Option<unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize)>,
 }
 
-/// A memory monitor that a program gives to the library.
+/// Memory monitor given to the library by a program.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_mem_monitor {
@@ -202,7 +203,7 @@ pub struct fid_mem_monitor {
     pub import_ops: *mut fi_ops_mem_notify,
 }
 
-/// Where the library's log lines go instead of standard error.
+/// Destination of the library's log lines instead of standard error.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_log {
@@ -236,7 +237,7 @@ pub struct fi_ops_log {
     >,
 }
 
-/// A log that a program gives to the library.
+/// Log given to the library by a program.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_logging {

@@ -1,5 +1,5 @@
-//! `rdma/fi_ext_efa.h`: what programs ask the provider efa for beside the API. This library has no efa;
-//! programs that use another's plug-in (docs/foreign-plug-ins.md) compile with these.
+//! `rdma/fi_ext_efa.h`: extensions of the provider efa beyond the API. This library has no efa;
+//! programs using another's plug-in (docs/foreign-plug-ins.md) compile with these.
 
 use super::fabric::fi_addr_t;
 use super::fi_domain::{fid_domain, fid_mr};
@@ -16,11 +16,11 @@ pub const FI_EFA_FEATURE_OPS: &CStr = c"efa feature ops";
 /// Flag of RDMA writes: a high rate of messages matters most.
 pub const FI_EFA_WR_HIGH_PPS: u64 = 1 << 60;
 
-/// By which interconnects the device reaches a region.
+/// Interconnects of a region for accesses by the device.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct fi_efa_mr_attr {
-    /// Which of the fields below are set: FI_EFA_MR_ATTR_*.
+    /// Valid fields of the following ones: FI_EFA_MR_ATTR_*.
     pub ic_id_validity: u16,
     /// The interconnect of receives.
     pub recv_ic_id: u16,
@@ -63,7 +63,7 @@ pub struct fi_efa_wq_attr {
     pub entry_size: u32,
     pub num_entries: u32,
     pub doorbell: *mut u32,
-    /// The most entries that one doorbell submits.
+    /// Maximum number of entries submitted by one doorbell.
     pub max_batch: u32,
     /// FI_EFA_WQ_CAPS_*.
     pub caps: u16,
@@ -78,7 +78,7 @@ pub struct fi_efa_cq_attr {
     pub num_entries: u32,
 }
 
-/// Where a completion queue is to be.
+/// Location of a completion queue.
 #[repr(C)]
 pub struct fi_efa_cq_init_attr {
     /// FI_EFA_CQ_INIT_FLAGS_*.
@@ -88,16 +88,16 @@ pub struct fi_efa_cq_init_attr {
 }
 #[repr(C)]
 pub struct fi_efa_cq_init_attr__ext_mem_dmabuf {
-    /// Where the process has it; may be null.
+    /// Address in the process; may be null.
     pub buffer: *mut u8,
     pub length: u64,
-    /// Where in the dma-buf it begins.
+    /// Offset in the dma-buf.
     pub offset: u64,
     /// The dma-buf.
     pub fd: u32,
 }
 
-/// How a `fi_efa_memory_location` names memory.
+/// Kind of memory reference in a `fi_efa_memory_location`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_efa_memory_location_type {
@@ -110,9 +110,9 @@ pub enum fi_efa_memory_location_type {
 /// Memory of the program's.
 #[repr(C)]
 pub struct fi_efa_memory_location {
-    /// Where the process has it; may be null for a dma-buf.
+    /// Address in the process; may be null for a dma-buf.
     pub ptr: *mut u8,
-    /// Where in which dma-buf it is.
+    /// The dma-buf, and the offset in it.
     pub dmabuf: fi_efa_memory_location__dmabuf,
     /// A `fi_efa_memory_location_type`.
     pub r#type: u8,
@@ -135,10 +135,10 @@ unnamed_enum! {
     }
 }
 
-/// Where a counter of completions is to be.
+/// Location of a counter of completions.
 #[repr(C)]
 pub struct fi_efa_comp_cntr_init_attr {
-    /// Which later fields are there; 0.
+    /// Mask of later fields present; 0.
     pub comp_mask: u64,
     /// FI_EFA_COMP_CNTR_INIT_*.
     pub flags: u32,
@@ -147,14 +147,14 @@ pub struct fi_efa_comp_cntr_init_attr {
     pub err_cntr_ext_mem: fi_efa_memory_location,
 }
 
-/// What efa tells of objects of a domain.
+/// Queries about efa's objects of a domain.
 #[repr(C)]
 pub struct fi_efa_ops_domain {
     pub query_mr:
         Option<unsafe extern "C" fn(mr: *mut fid_mr, mr_attr: *mut fi_efa_mr_attr) -> c_int>,
 }
 
-/// What an accelerator needs that drives efa's device itself.
+/// Interface for an accelerator driving efa's device itself.
 #[repr(C)]
 pub struct fi_efa_ops_gda {
     /// The address handle, queue pair and key of a peer.
@@ -188,7 +188,7 @@ pub struct fi_efa_ops_gda {
     >,
     /// The local key of a region, FI_KEY_NOTAVAIL if it is not registered yet.
     pub get_mr_lkey: Option<unsafe extern "C" fn(mr: *mut fid_mr) -> u64>,
-    /// A counter that the device counts, of 2.5 and later.
+    /// Counter updated by the device, of 2.5 and later.
     pub cntr_open_ext: Option<
         unsafe extern "C" fn(
             domain: *mut fid_domain,
@@ -200,9 +200,9 @@ pub struct fi_efa_ops_gda {
     >,
 }
 
-/// What efa tells of itself.
+/// Queries about efa itself.
 #[repr(C)]
 pub struct fi_efa_feature_ops {
-    /// Whether it has a feature of this name.
+    /// Returns true if it has a feature with this name.
     pub query: Option<unsafe extern "C" fn(feature: *const c_char) -> bool>,
 }

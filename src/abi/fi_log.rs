@@ -9,7 +9,7 @@ pub const FI_LOG_MAX: c_int = 4;
 /// The number of subsystems, as programs written for 1.x count them.
 pub const FI_LOG_SUBSYS_MAX: c_int = 10;
 
-/// The part of the library that a log line comes from.
+/// Subsystem of a log line.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_log_subsys {
@@ -25,7 +25,7 @@ pub enum fi_log_subsys {
     FI_LOG_CNTR = 9,
 }
 
-/// How important a log line is (`FI_LOG_LEVEL`).
+/// Severity of a log line (`FI_LOG_LEVEL`).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_log_level {

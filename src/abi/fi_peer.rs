@@ -7,7 +7,7 @@ use super::fi_eq::{fi_cq_err_entry, fi_cq_tagged_entry, fid_eq};
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 
-/// What the owner of a shared address vector answers (fi_peer(3)).
+/// Calls of the owner of a shared address vector (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_av_owner {
@@ -16,7 +16,7 @@ pub struct fi_ops_av_owner {
     pub ep_addr: Option<unsafe extern "C" fn(*mut fid_peer_av, *mut fid_ep) -> fi_addr_t>,
 }
 
-/// An address vector that providers share (fi_peer(3)).
+/// Address vector shared by providers (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_peer_av {
@@ -24,7 +24,7 @@ pub struct fid_peer_av {
     pub owner_ops: *mut fi_ops_av_owner,
 }
 
-/// How a shared address vector is handed to a peer (fi_peer(3)).
+/// Context passing a shared address vector to a peer (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_peer_av_context {
@@ -32,7 +32,7 @@ pub struct fi_peer_av_context {
     pub av: *mut fid_peer_av,
 }
 
-/// What the owner of a shared address vector set answers (fi_peer(3)).
+/// Calls of the owner of a shared address vector set (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_av_set_owner {
@@ -41,7 +41,7 @@ pub struct fi_ops_av_set_owner {
         Option<unsafe extern "C" fn(*mut fid_peer_av_set, *mut fi_addr_t, *mut usize) -> c_int>,
 }
 
-/// An address vector set that providers share (fi_peer(3)).
+/// Address vector set shared by providers (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_peer_av_set {
@@ -49,7 +49,7 @@ pub struct fid_peer_av_set {
     pub owner_ops: *mut fi_ops_av_set_owner,
 }
 
-/// How a shared address vector set is handed to a peer (fi_peer(3)).
+/// Context passing a shared address vector set to a peer (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_peer_av_set_context {
@@ -57,7 +57,7 @@ pub struct fi_peer_av_set_context {
     pub av_set: *mut fi_peer_av_set,
 }
 
-/// How a peer writes to a completion queue it does not own (fi_peer(3)).
+/// Calls of a peer writing to a completion queue of its owner (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_cq_owner {
@@ -77,7 +77,7 @@ pub struct fi_ops_cq_owner {
     pub writeerr: Option<unsafe extern "C" fn(*mut fid_peer_cq, *const fi_cq_err_entry) -> ssize_t>,
 }
 
-/// A completion queue that providers share (fi_peer(3)).
+/// Completion queue shared by providers (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_peer_cq {
@@ -85,7 +85,7 @@ pub struct fid_peer_cq {
     pub owner_ops: *mut fi_ops_cq_owner,
 }
 
-/// How a shared completion queue is handed to a peer (fi_peer(3)).
+/// Context passing a shared completion queue to a peer (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_peer_cq_context {
@@ -93,7 +93,7 @@ pub struct fi_peer_cq_context {
     pub cq: *mut fid_peer_cq,
 }
 
-/// How a peer advances a counter it does not own (fi_peer(3)).
+/// Calls of a peer advancing a counter of its owner (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_cntr_owner {
@@ -102,7 +102,7 @@ pub struct fi_ops_cntr_owner {
     pub incerr: Option<unsafe extern "C" fn(*mut fid_peer_cntr)>,
 }
 
-/// A counter that providers share (fi_peer(3)).
+/// Counter shared by providers (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_peer_cntr {
@@ -110,7 +110,7 @@ pub struct fid_peer_cntr {
     pub owner_ops: *mut fi_ops_cntr_owner,
 }
 
-/// How a shared counter is handed to a peer (fi_peer(3)).
+/// Context passing a shared counter to a peer (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_peer_cntr_context {
@@ -118,7 +118,7 @@ pub struct fi_peer_cntr_context {
     pub cntr: *mut fid_peer_cntr,
 }
 
-/// How a domain is handed to a peer (fi_peer(3)).
+/// Context passing a domain to a peer (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_peer_domain_context {
@@ -126,7 +126,7 @@ pub struct fi_peer_domain_context {
     pub domain: *mut fid_domain,
 }
 
-/// How an event queue is handed to a peer (fi_peer(3)).
+/// Context passing an event queue to a peer (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_peer_eq_context {
@@ -134,7 +134,7 @@ pub struct fi_peer_eq_context {
     pub eq: *mut fid_eq,
 }
 
-/// A receive that owner and peer of a shared receive queue pass between them (fi_peer(3)).
+/// Receive passed between owner and peer of a shared receive queue (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_peer_rx_entry {
@@ -152,7 +152,7 @@ pub struct fi_peer_rx_entry {
     pub iov: *mut iovec,
 }
 
-/// What is known of an arriving message (fi_peer(3)).
+/// Known attributes of an arriving message (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_peer_match_attr {
@@ -161,7 +161,7 @@ pub struct fi_peer_match_attr {
     pub tag: u64,
 }
 
-/// What the owner of a shared receive queue does for its peers (fi_peer(3)).
+/// Calls of the owner of a shared receive queue for its peers (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_srx_owner {
@@ -191,7 +191,7 @@ pub struct fi_ops_srx_owner {
     pub free_entry: Option<unsafe extern "C" fn(*mut fi_peer_rx_entry)>,
 }
 
-/// What a peer does for the owner of a shared receive queue (fi_peer(3)).
+/// Calls of a peer for the owner of a shared receive queue (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_srx_peer {
@@ -202,7 +202,7 @@ pub struct fi_ops_srx_peer {
     pub discard_tag: Option<unsafe extern "C" fn(*mut fi_peer_rx_entry) -> c_int>,
 }
 
-/// A receive queue that providers share (fi_peer(3)).
+/// Receive queue shared by providers (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_peer_srx {
@@ -211,7 +211,7 @@ pub struct fid_peer_srx {
     pub peer_ops: *mut fi_ops_srx_peer,
 }
 
-/// How a shared receive queue is handed to a peer (fi_peer(3)).
+/// Context passing a shared receive queue to a peer (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_peer_srx_context {
@@ -219,7 +219,7 @@ pub struct fi_peer_srx_context {
     pub srx: *mut fid_peer_srx,
 }
 
-/// What a provider tells the peer whose transfer it made (fi_peer(3)).
+/// Reports of a provider to the peer of its transfer (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_ops_transfer_peer {
@@ -229,7 +229,7 @@ pub struct fi_ops_transfer_peer {
     pub comperr: Option<unsafe extern "C" fn(*mut fid_ep, *mut fi_cq_err_entry) -> ssize_t>,
 }
 
-/// How an endpoint that makes transfers for a peer is opened (fi_peer(3)).
+/// Context opening an endpoint with transfers for a peer (fi_peer(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_peer_transfer_context {

@@ -7,7 +7,7 @@ use core::ffi::{c_char, c_int, c_void};
 use libc::ssize_t;
 
 unnamed_enum! {
-    /// Variables that providers have in common (fi_profile(3)).
+    /// Common variables of providers (fi_profile(3)).
     enum {
         FI_VAR_UNEXP_MSG_CNT = 0,
         FI_VAR_UNEXP_MSG_QUEUE = 1,
@@ -21,14 +21,14 @@ unnamed_enum! {
 }
 
 unnamed_enum! {
-    /// Events that providers have in common.
+    /// Common events of providers.
     enum {
         FI_EVENT_UNEXP_MSG_RECVD = 0,
         FI_EVENT_UNEXP_MSG_MATCHED = 1,
     }
 }
 
-/// Whether a variable's type is a datatype of atomics or a struct of the API (fi_profile(3)).
+/// Kind of a variable's type: a datatype of atomics or a struct of the API (fi_profile(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_profile_type {
@@ -36,7 +36,7 @@ pub enum fi_profile_type {
     fi_defined_type = 1,
 }
 
-/// A variable or an event that can be profiled; size in bytes (fi_profile(3)).
+/// Variable or event to profile; size in bytes (fi_profile(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_profile_desc {
@@ -49,7 +49,7 @@ pub struct fi_profile_desc {
     pub desc: *const c_char,
 }
 
-/// The type, of the kind that `datatype_sel` says.
+/// Type of the kind `datatype_sel`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_profile_desc__datatype {

@@ -4,9 +4,9 @@ use super::c_enum;
 use super::fabric::{fi_context, fi_fabric_attr, fi_info, fi_param_type, fid_fabric};
 use core::ffi::{c_char, c_int, c_void};
 
-/// What a plug-in's file name ends in, with the platform's own ending.
+/// End of a plug-in's file name, with the platform's own ending.
 pub const FI_LIB_EXTENSION: &core::ffi::CStr = c"fi";
-/// What a plug-in's file name ends in.
+/// End of a plug-in's file name.
 pub const FI_LIB_SUFFIX: &core::ffi::CStr = c"fi.so";
 
 /// A provider, as its plug-in gives it to the library (fi_provider(7)).

@@ -23,7 +23,7 @@ pub struct fi_rma_ioc {
     pub key: u64,
 }
 
-/// A remote memory access, for the calls that take flags (fi_rma(3)).
+/// Remote memory access, for the calls with flags (fi_rma(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_rma {

@@ -10,7 +10,7 @@ pub const FI_MPI_IGNORE_TAG: u64 = 0xffffffff;
 /// Ignores the payload kind of a tag of format FI_TAG_MPI.
 pub const FI_MPI_IGNORE_PAYLOAD: u64 = 0xff00000000;
 
-/// A tagged message, for the calls that take flags (fi_tagged(3)).
+/// Tagged message, for the calls with flags (fi_tagged(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_msg_tagged {

@@ -10,7 +10,7 @@ use super::fi_rma::fi_msg_rma;
 use super::fi_tagged::fi_msg_tagged;
 use core::ffi::{c_int, c_void};
 
-/// What sets off a triggered operation (fi_trigger(3)).
+/// Trigger of a triggered operation (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_trigger_event {
@@ -35,7 +35,7 @@ pub enum fi_op_type {
     FI_OP_CNTR_ADD = 10,
 }
 
-/// A counter, and the value that sets off the operation (fi_trigger(3)).
+/// Counter, and its threshold for the operation (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_trigger_threshold {
@@ -43,7 +43,7 @@ pub struct fi_trigger_threshold {
     pub threshold: usize,
 }
 
-/// A variable that a device writes to set off the operation (fi_trigger(3)).
+/// Variable written by a device to trigger the operation (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_trigger_var {
@@ -53,7 +53,7 @@ pub struct fi_trigger_var {
     pub value: fi_trigger_var__value,
 }
 
-/// The value, or where it is.
+/// Value, or its location.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_trigger_var__value {
@@ -64,7 +64,7 @@ pub union fi_trigger_var__value {
     pub data: *mut u8,
 }
 
-/// The variables that a device writes, and the device (fi_trigger(3)).
+/// Variables written by a device, and the device (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_trigger_xpu {
@@ -156,7 +156,7 @@ pub struct fi_triggered_context {
     pub trigger: fi_triggered_context__trigger,
 }
 
-/// What `event_type` needs.
+/// Parameters of `event_type`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_triggered_context__trigger {
@@ -173,7 +173,7 @@ pub struct fi_triggered_context2 {
     pub trigger: fi_triggered_context2__trigger,
 }
 
-/// What `event_type` needs.
+/// Parameters of `event_type`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_triggered_context2__trigger {
@@ -182,7 +182,7 @@ pub union fi_triggered_context2__trigger {
     pub internal: [*mut c_void; 7],
 }
 
-/// A request that waits for a counter, what `FI_QUEUE_WORK` takes (fi_trigger(3)).
+/// Request waiting for a counter, the argument of `FI_QUEUE_WORK` (fi_trigger(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_deferred_work {
@@ -194,7 +194,7 @@ pub struct fi_deferred_work {
     pub op: fi_deferred_work__op,
 }
 
-/// The request, of the kind that `op_type` says.
+/// Request of the kind `op_type`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_deferred_work__op {

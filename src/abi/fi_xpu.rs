@@ -14,7 +14,7 @@ pub const FI_XPU_CAP_CQ: u64 = 1 << 1;
 pub const FI_XPU_CAP_CNTR: u64 = 1 << 2;
 
 unnamed_enum! {
-    /// Which part of a device calls together.
+    /// Part of a device with collective calls.
     enum {
         FI_XPU_WORK_ITEM = 0,
         FI_XPU_SUBGROUP = 1,
@@ -23,14 +23,14 @@ unnamed_enum! {
     }
 }
 
-/// The provider that made a device-side object.
+/// Provider that made a device-side object.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum fi_xpu_provider {
     FI_XPU_PROV_EFA = 1,
 }
 
-/// How device memory is allocated and imported for device-side objects.
+/// Allocation and import of device memory for device-side objects.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_xpu_ops {
@@ -42,7 +42,7 @@ pub struct fi_xpu_ops {
     pub free: Option<unsafe extern "C" fn(u64, *mut c_void)>,
 }
 
-/// The device that a context is for.
+/// Device of a context.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_xpu_attr {
@@ -51,7 +51,7 @@ pub struct fi_xpu_attr {
     pub ops: *mut fi_xpu_ops,
 }
 
-/// What a context supports; sizes in bytes.
+/// Capabilities of a context; sizes in bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_xpu_ctx_attr {
@@ -76,7 +76,7 @@ pub struct fid_xpu_ctx {
     pub ops: *mut fi_ops_xpu_ctx,
 }
 
-/// What every device-side object starts with.
+/// Start of every device-side object.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fid_xpu {

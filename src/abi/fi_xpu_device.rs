@@ -1,4 +1,4 @@
-//! `rdma/fi_xpu_device.h`: What code running on an accelerator includes.
+//! `rdma/fi_xpu_device.h`: declarations for code running on an accelerator.
 //!
-//! The objects it works on (`struct fid_xpu_*`) are declared in `fi_xpu.h`; how
-//! a device uses them is each provider's own.
+//! Its objects (`struct fid_xpu_*`) are declared in `fi_xpu.h`; their use by a device is specific
+//! to each provider.

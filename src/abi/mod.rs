@@ -1,8 +1,8 @@
-//! The C ABI and nothing else: one module per public header, in C's own names.
-//! `build.rs` turns each module into `include/rdma/<module>.h`.
+//! The C ABI and nothing else: one module per public header, in C's own names. `build.rs` turns
+//! each module into `include/rdma/<module>.h`.
 //!
-//! Structures carry raw pointers and are exactly what a C caller passes; the
-//! safe views of them live in [`crate::info`] and in `ofi_provider::api`.
+//! Structures carry raw pointers and are exactly the ones passed by a C caller; their safe views
+//! are in [`crate::info`] and in `ofi_provider::api`.
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are C's")]
 #![allow(clippy::type_complexity, reason = "a slot's type is written where the slot is")]
 

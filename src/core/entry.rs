@@ -1,9 +1,9 @@
-//! The functions that `libfabric.so.1` exports, one implementation for each
-//! version of each: null checks, conversions and nothing more.
+//! Functions exported by `libfabric.so.1`, one implementation for each version of each: null
+//! checks, conversions and nothing more.
 //!
-//! `fi_getinfo`, `fi_freeinfo` and `fi_dupinfo` exist once per generation of
-//! `struct fi_info`: an older caller's structures are shorter. What is returned
-//! is always of the current generation, whose beginning is that of the older.
+//! `fi_getinfo`, `fi_freeinfo` and `fi_dupinfo` exist once per API version of `struct fi_info`: an
+//! older caller's structures are shorter. The returned ones always have the current version; its
+//! beginning is that of the older ones.
 #![allow(clippy::missing_safety_doc, reason = "each is as its manual page, named here, says")]
 use crate::{getinfo, log, open, params, start};
 use core::cell::{Cell, OnceCell};
@@ -15,14 +15,14 @@ use ofi::error::{Error, Result, ofi_text};
 use ofi::info::{API_VERSION, Era, InfoQuery, InfoRef, dup_raw, free_raw, tostr, version};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The same as [`answer`], for functions that return something other than a code.
+/// Like [`answer`], for functions returning something other than a code.
 fn guard<R>(panicked: R, body: impl FnOnce() -> R) -> R {
     let _uncancelled = Uncancelled::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(panicked)
 }
 
 /// # Safety
-/// `string` is null or a C string that outlives `'a`.
+/// `string` is null or a C string outliving `'a`.
 unsafe fn optional<'a>(string: *const c_char) -> Option<&'a CStr> {
     // SAFETY: by this function's contract.
     (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) })
@@ -39,7 +39,7 @@ impl Drop for Hints {
 }
 
 /// # Safety
-/// fi_getinfo(3), with hints of that generation.
+/// As for fi_getinfo(3), with hints of this API version.
 unsafe fn getinfo_of(
     era: Era,
     version: u32,
@@ -84,13 +84,13 @@ macro_rules! per_era {
             hints: *const fi_info,
             info: *mut *mut fi_info,
         ) -> c_int {
-            // SAFETY: the caller's, who was linked against that generation.
+            // SAFETY: by the contract of the caller, linked against this API version.
             unsafe { getinfo_of(Era::$era, version, node, service, flags, hints, info) }
         }
 
         /// fi_dupinfo, fi_getinfo(3); of null, an empty info; null without memory.
         pub unsafe extern "C" fn $dupinfo(info: *const fi_info) -> *mut fi_info {
-            // SAFETY: the caller's, who was linked against that generation.
+            // SAFETY: by the contract of the caller, linked against this API version.
             guard(ptr::null_mut(), || unsafe { dup_raw(info, Era::$era) }
                 .map_or(ptr::null_mut(), |copy| copy.as_ptr()))
         }
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn log_text(
     });
 }
 
-/// The name under which a provider's parameters are known.
+/// Returns the name under which a provider's parameters are known.
 ///
 /// # Safety
 /// `prov` is null or a live provider.

@@ -1,12 +1,11 @@
-//! The `fi_getinfo` pipeline: which providers are asked, what of their answers
-//! the application gets, and why the rest is left out (fi_getinfo(3)).
+//! The `fi_getinfo` pipeline: the selection of providers to query, the filter for their answers,
+//! and the reasons for rejections (fi_getinfo(3)).
 //!
-//! A utility provider such as `ofi_rxm` works over core providers. It is asked
-//! like any other, and finds its cores by calling the exported `fi_getinfo`
-//! again with [`CORE_PROV_ONLY`] in its flags and, if the application named
-//! one, the core's name in its hints; the infos it makes of the answer keep
-//! that name, to which this side appends the utility provider's own. So a
-//! utility provider needs nothing of this library but what it exports.
+//! A utility provider such as `ofi_rxm` works over core providers. It is queried like any other. It
+//! finds its core providers by calling the exported `fi_getinfo` again with [`CORE_PROV_ONLY`] in
+//! its flags and, if the application named one, the core provider's name in its hints. The
+//! resulting infos keep this name, and the core appends the utility provider's own. So a utility
+//! provider needs nothing of this library but its exports.
 use crate::log::{self, Captured, NameFilter};
 use crate::registry::{self, LoadedProvider, ProviderKind, Registry};
 use crate::{hooks, params};
@@ -23,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const INTERNAL: u64 = GETINFO_INTERNAL | CORE_PROV_ONLY | GETINFO_HIDDEN | OFFLOAD_PROV_ONLY;
 
-/// What `prov_name` in hints asks for: `core`, `util`, `core;util`, and with
-/// `^` in front what is not to be used.
+/// Providers requested by `prov_name` in hints: `core`, `util`, `core;util`, and with `^` in front
+/// the excluded ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct WantedProviders {
     names: Vec<String>,
@@ -47,7 +46,7 @@ impl WantedProviders {
         list.iter().any(|name| prov.is(name))
     }
 
-    /// Whether a provider is to be asked.
+    /// Returns true if a provider has to be queried.
     fn asks(&self, registry: &Registry, prov: &LoadedProvider, flags: u64) -> bool {
         if Self::has(&self.not, prov) || prov.kind() == ProviderKind::Hook {
             return false;
@@ -69,7 +68,7 @@ impl WantedProviders {
             (ProviderKind::Core, [_]) => named,
             // A pair of names is of a core and what goes over it, never the core alone.
             (ProviderKind::Core, _) => false,
-            // What is named may be this one, or a core to go over.
+            // The name may be of this one, or of a core provider under it.
             (ProviderKind::Util, [name]) => {
                 named || registry.find(name).is_none_or(LoadedProvider::layered)
             }
@@ -78,15 +77,15 @@ impl WantedProviders {
     }
 }
 
-/// The application got an answer: what is refused from then on is one of the things
-/// it tries, such as the list of hints that MPICH goes through.
+/// True after the application got an answer: later rejections are for hints it only tries, such as
+/// the list tried by MPICH.
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
-/// The application was told once why it got none.
+/// True after the reason for an empty answer was logged once.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// `fi_getinfo`. `-FI_ENOSYS`: the version is newer than this library;
-/// `-FI_ENODATA`: no provider does, and one line of the log says why.
+/// `fi_getinfo`. Fails with `-FI_ENOSYS` if the version is newer than this library. Fails with
+/// `-FI_ENODATA` if no provider matches; one log line contains the reason.
 pub fn getinfo(request: InfoQuery<'_>) -> Result<InfoChain> {
     super::start()?;
     if request.version > API_VERSION {
@@ -107,7 +106,7 @@ pub fn getinfo(request: InfoQuery<'_>) -> Result<InfoChain> {
         ..request
     };
     if request.flags & INTERNAL != 0 {
-        // What providers log is captured by the caller that asks the application's question.
+        // Log lines of providers are captured by the caller with the application's query.
         let mut chain = ask_all(&registry, request, &mut Vec::new())?;
         hooks::outside(&registry, &mut chain);
         return some(chain);
@@ -136,7 +135,7 @@ fn version_text(version: u32) -> String {
     format!("{}.{}", version >> 16, version & 0xffff)
 }
 
-/// An info in the fewest words that tell it from others.
+/// Returns a short description of an info, distinguishing it from others.
 fn describe(info: InfoRef<'_>) -> String {
     let text = |name: Option<&CStr>| {
         name.map_or("(no name)".into(), |name| name.to_string_lossy().into_owned())
@@ -150,7 +149,7 @@ fn describe(info: InfoRef<'_>) -> String {
     )
 }
 
-/// A provider with its name and version only, for each that there is.
+/// Returns an info with name and version only for each provider.
 fn names_only(registry: &Registry, version: u32) -> Result<InfoChain> {
     let mut chain = InfoChain::new();
     for prov in registry.providers() {
@@ -232,7 +231,7 @@ fn ask_all(
     Ok(chain)
 }
 
-/// Keeps a reason, and tells those who want to know at once.
+/// Stores a reason, and logs it at once for interested users.
 fn reason(reasons: &mut Vec<String>, text: String) {
     log::explain(format_args!("{text}"));
     reasons.push(text);
@@ -252,7 +251,7 @@ fn ask(prov: &LoadedProvider, request: InfoQuery<'_>) -> Result<InfoChain> {
     }
 }
 
-/// What a provider leaves to the core: its name and the versions.
+/// Sets the fields left to the core by a provider: its name and the versions.
 fn name(prov: &LoadedProvider, version: u32, info: &mut InfoBuf) -> Result {
     let lower = info.as_ref().prov_name().map(|name| name.to_string_lossy().into_owned());
     let full = match lower {
@@ -266,7 +265,7 @@ fn name(prov: &LoadedProvider, version: u32, info: &mut InfoBuf) -> Result {
     Ok(())
 }
 
-/// What the application, `FI_PROVIDER` and `FI_ADDR_FORMAT` leave of the answers.
+/// Filters the answers by the application's names, `FI_PROVIDER` and `FI_ADDR_FORMAT`.
 fn filter(
     registry: &Registry,
     request: InfoQuery<'_>,
@@ -293,8 +292,8 @@ fn filter(
     });
 }
 
-/// Why `FI_PROVIDER` leaves an info out. A list names layered providers in full,
-/// or by their core.
+/// Returns the reason for the exclusion of an info by `FI_PROVIDER`. A list names layered providers
+/// in full, or by their core provider.
 fn not_admitted(filter: &NameFilter, info: InfoRef<'_>) -> Option<String> {
     let full = info.prov_name()?.to_string_lossy();
     let core = full.split(';').next().unwrap_or_default();
@@ -311,8 +310,8 @@ fn other_name(what: &str, wanted: Option<&CStr>, have: Option<&CStr>) -> Option<
     })
 }
 
-/// Connectionless tcp is better at what rxm makes of its connections, so it
-/// comes first, although rxm is asked first.
+/// Moves connectionless tcp before rxm over tcp, because it is better, although rxm is queried
+/// first.
 fn tcp_first(chain: InfoChain) -> InfoChain {
     let is = |info: &InfoBuf, name: &CStr| info.as_ref().prov_name() == Some(name);
     let mut infos: Vec<_> = chain.into_iter().collect();
@@ -326,10 +325,10 @@ fn tcp_first(chain: InfoChain) -> InfoChain {
     infos.into_iter().collect()
 }
 
-/// The one line that says why there is nothing. It is a warning if nothing works so
-/// far, and not because the application looks for hardware that is not everywhere.
+/// Logs one line with the reasons for an empty answer. It is a warning if nothing has worked yet,
+/// unless the application looks for hardware not available everywhere.
 fn summarise(registry: &Registry, request: InfoQuery<'_>, reasons: &[String]) {
-    // What fits a line of the log, with room for what stands around it.
+    // Maximum bytes of the text in a log line.
     const MOST: usize = 800;
     let mut text = String::new();
     let mut left_out = 0;
@@ -372,12 +371,11 @@ fn summarise(registry: &Registry, request: InfoQuery<'_>, reasons: &[String]) {
     }
 }
 
-/// `fi_fabric`: `-FI_EINVAL` without names, `-FI_ENODEV` for a provider that is
-/// not there.
+/// `fi_fabric`. Fails with `-FI_EINVAL` without names, and with `-FI_ENODEV` for an unavailable
+/// provider.
 ///
 /// # Safety
-/// `attr` is valid, its names are null or C strings, and `fabric` is the place
-/// for the answer.
+/// `attr` is valid, its names are null or C strings, and `fabric` is writable.
 pub unsafe fn fabric(
     attr: *mut fi_fabric_attr,
     fabric: &mut *mut fid_fabric,
@@ -410,7 +408,7 @@ pub unsafe fn fabric(
         }
     }
     for hook in registry.hooks() {
-        // SAFETY: the fabric just opened, which nobody else has yet.
+        // SAFETY: the fabric was just opened and is not shared yet.
         unsafe { hooks::install(hook, prov, fabric) };
     }
     log::info(format_args!("opened fabric of provider {prov_name}"));
@@ -516,8 +514,7 @@ mod tests {
         0
     }
 
-    /// A registry with `udp`, which refuses everything, and `tcp`, which offers
-    /// two infos.
+    /// Returns a registry with `udp`, rejecting everything, and `tcp`, offering two infos.
     fn registry(filter: &str) -> Registry {
         let mut tcp = registry::tests::raw(c"tcp", 206);
         tcp.getinfo = Some(two_infos);

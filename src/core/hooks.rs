@@ -1,4 +1,4 @@
-//! Hook providers, which go around the fabrics that programs open (fi_hook(7)).
+//! Hook providers, wrapping the fabrics opened by programs (fi_hook(7)).
 use crate::log;
 use crate::registry::{LoadedProvider, Registry};
 use core::ptr;
@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Answers the other side's object, or null if it knows none.
 pub(super) type OtherSide = unsafe extern "C" fn(*mut fid) -> *mut fid;
 
-/// How a hook says which of its objects stands for which of the provider's: what
-/// our plug-ins export beside their entry point.
+/// Functions of a hook mapping its objects to the provider's and back, exported by plug-ins of this
+/// library beside their entry point.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sides {
     /// The provider's object behind one of the program's.
@@ -21,30 +21,30 @@ pub(super) struct Sides {
     pub(super) outer: OtherSide,
 }
 
-/// A hook that `FI_HOOK` names.
+/// Hook named by `FI_HOOK`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layer {
-    /// Where its provider is, which tells it from others.
+    /// Address of its provider, identifying it.
     pub(super) hook: usize,
-    /// `None` of one that does not say.
+    /// Mapping functions; `None` for a hook without them.
     pub(super) sides: Option<Sides>,
 }
 
-/// Fabrics that go on without a hook that could not be put around them: where the
-/// hook's provider is, and the fabric.
+/// Fabrics without a hook because its installation failed: the address of the hook's provider, and
+/// the fabric.
 static BARE: Mutex<BTreeSet<(usize, usize)>> = Mutex::new(BTreeSet::new());
 
 fn bare() -> MutexGuard<'static, BTreeSet<(usize, usize)>> {
     BARE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts a hook around a fabric; one that cannot be installed is left out.
+/// Puts a hook around a fabric; a hook failing to install is skipped.
 ///
-/// By convention, a hook provider opens a "fabric" of attributes that hold nothing but the fabric
-/// to go around, and its context is that one's provider.
+/// By convention, a hook provider opens a "fabric" of attributes with nothing but the fabric to
+/// wrap. Its context is the provider of this fabric.
 ///
 /// # Safety
-/// `fabric` is null or an open fabric of `prov`'s, and nobody else has it yet.
+/// `fabric` is null or an open fabric of `prov`, not shared yet.
 pub(super) unsafe fn install(
     hook: &LoadedProvider,
     prov: &LoadedProvider,
@@ -73,7 +73,7 @@ pub(super) unsafe fn install(
     }
 }
 
-/// Hints in which open objects are the provider's; `None` if they are as they are.
+/// Returns hints with the provider's own open objects; `None` if the hints need no change.
 pub(super) fn inside(registry: &Registry, hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
     let Some(hints) = hints.filter(|_| registry.is_hooked()) else { return Ok(None) };
     let fabric = hints.fabric().map_or(ptr::null_mut(), |attr| attr.fabric);
@@ -91,8 +91,8 @@ pub(super) fn inside(registry: &Registry, hints: Option<InfoRef<'_>>) -> Result<
     Ok(Some(own))
 }
 
-/// Makes the open objects in infos those of the program. Where a hook does not say
-/// which those are there are none: the provider's own would not go with others.
+/// Replaces the open objects in infos by those of the program. For a hook without mapping functions
+/// there are none, because the provider's own objects would not match others.
 pub(super) fn outside(registry: &Registry, chain: &mut InfoChain) {
     if !registry.is_hooked() {
         return;
@@ -106,8 +106,8 @@ pub(super) fn outside(registry: &Registry, chain: &mut InfoChain) {
     }
 }
 
-/// The provider's object behind one of the program's; a layer that does not know it
-/// leaves it.
+/// Returns the provider's object behind one of the program's; a layer not knowing it leaves it
+/// unchanged.
 fn inwards(sides: &[Sides], object: *mut fid) -> *mut fid {
     sides.iter().fold(object, |object, sides| {
         // SAFETY: looks the address up and does not follow it.

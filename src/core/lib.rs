@@ -1,16 +1,16 @@
-//! What runs inside `libfabric.so.1`: start-up, parameters, logging, the
-//! provider registry and the `fi_getinfo` pipeline.
+//! Code running only inside `libfabric.so.1`: start-up, parameters, logging, the provider registry
+//! and the `fi_getinfo` pipeline.
 //!
 //! - [`params`] is `fi_param_define`, `fi_param_get` and `fi_getparams`.
-//! - [`log`] is `fi_log` and what decides whether a line is written.
+//! - [`log`] is `fi_log` and the filter for log lines.
 //! - [`registry`] finds, loads and orders providers.
-//! - [`getinfo`] asks them, layers them and filters what they answer.
-//! - `open` is `fi_open`: the log and the memory monitor that a program gives us, and what the
-//!   process shows of its endpoints.
-//! - [`entry`] is the C face of it all, which `capi` gives symbol versions.
+//! - [`getinfo`] queries them, layers them and filters their answers.
+//! - `open` is `fi_open`: the log and the memory monitor of a program, and the published statistics
+//!   of its endpoints.
+//! - [`entry`] is the C interface of all of it; `capi` gives it symbol versions.
 //!
-//! Start-up happens once, at the first call that needs providers. Only `capi` links this
-//! package: in a plug-in it would be a second copy with statics of its own.
+//! Start-up happens once, at the first call needing providers. Only `capi` links this package: in a
+//! plug-in it would be a second copy with separate statics.
 #![cfg_attr(not(test), deny(unsafe_code))]
 #[allow(unsafe_code)]
 pub mod entry;
@@ -38,15 +38,15 @@ use std::sync::Once;
 static STARTED: Once = Once::new();
 
 thread_local! {
-    /// Whether this thread is inside start-up.
+    /// True while this thread is inside start-up.
     static STARTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Reads the environment and loads the providers, unless that is done already; -FI_ENOMEM if there was no memory for
-/// one of the plug-ins. The next call tries again.
+/// Reads the environment and loads the providers, unless done already. Fails with -FI_ENOMEM if
+/// there was no memory for one of the plug-ins. The next call tries again.
 ///
-/// Every thread waits until it is; a plug-in whose entry point calls back into
-/// the library finds it half started rather than waiting for itself.
+/// Every thread waits until it is done. A plug-in with an entry point calling back into the library
+/// finds it half started instead of waiting for itself.
 pub fn start() -> Result {
     if STARTING.get() {
         return Ok(());

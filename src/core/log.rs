@@ -1,7 +1,7 @@
 //! Logging (fabric(7), `FI_LOG_*`; fi_provider(7), `fi_log`).
 //!
-//! Besides being written, lines at levels warn and info can be captured while a provider answers a
-//! getinfo: they are the reasons for what it leaves out, whether the provider is ours or not.
+//! Lines at levels warn and info can also be captured during a provider's getinfo: they contain the
+//! reasons for rejected infos, for providers of this library and third-party ones.
 use crate::params;
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int};
@@ -20,16 +20,16 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The first level that is not written: 0 for silence, which is what `FI_LOG_LEVEL` unset means.
-/// Decides most calls by itself.
+/// First level not written: 0 for silence, the default without `FI_LOG_LEVEL`. It decides most
+/// calls alone.
 static SILENT_FROM: AtomicU32 = AtomicU32::new(0);
 /// A bit for each subsystem to log.
 static SUBSYS: AtomicU32 = AtomicU32::new(u32::MAX);
-/// Milliseconds between lines of a kind that is rate limited.
+/// Milliseconds between rate-limited lines of one kind.
 static INTERVAL: AtomicU64 = AtomicU64::new(2000);
-/// How many threads capture.
+/// Number of capturing threads.
 static CAPTURES: AtomicUsize = AtomicUsize::new(0);
-/// Where lines go that a program takes itself, null if it does not.
+/// Log imported by the program for all lines, or null.
 static IMPORTED: AtomicPtr<fid_logging> = AtomicPtr::new(core::ptr::null_mut());
 
 static PROVIDERS: OnceLock<NameFilter> = OnceLock::new();
@@ -54,17 +54,17 @@ impl NameFilter {
         Self { negated, names: names.map(str::to_owned).collect() }
     }
 
-    /// Whether the list is of what is not wanted.
+    /// Returns true if the list names excluded items.
     pub fn is_negated(&self) -> bool {
         self.negated
     }
 
-    /// Whether the filter names nothing, which is no restriction.
+    /// Returns true if the filter names nothing and so permits everything.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// Whether this name is in the list, in any case.
+    /// Returns true if this name is in the list, ignoring case.
     pub fn names(&self, name: &str) -> bool {
         self.names.iter().any(|listed| listed.eq_ignore_ascii_case(name))
     }
@@ -74,7 +74,7 @@ impl NameFilter {
         self.names.iter().map(String::as_str)
     }
 
-    /// Whether what has this name is wanted.
+    /// Returns true if the filter permits this name.
     pub fn admits(&self, name: &str) -> bool {
         self.is_empty() || self.names(name) != self.negated
     }
@@ -136,7 +136,7 @@ fn open_output(location: &str, mode: u32) -> std::io::Result<Output> {
     OpenOptions::new().append(true).create_new(true).mode(mode).open(path).map(Output::File)
 }
 
-/// Which provider logs: its name, or the library itself for null.
+/// Returns the name of the logging provider, or of the library itself for null.
 ///
 /// # Safety
 /// `prov` is null or points to a live provider.
@@ -150,7 +150,7 @@ unsafe fn prov_name<'a>(prov: *const fi_provider) -> &'a CStr {
     }
 }
 
-/// `fi_log_enabled`: whether a line would be written, or captured.
+/// `fi_log_enabled`: returns true if a line would be written, or captured.
 ///
 /// # Safety
 /// `prov` is null or points to a live provider.
@@ -168,7 +168,7 @@ pub unsafe fn enabled(
     unsafe { captures(level) || wanted(prov, level, subsys) }
 }
 
-/// Whether a line would be written, by us or by the program's own log.
+/// Returns true if a line would be written, by the library or by the program's own log.
 ///
 /// # Safety
 /// As [`enabled`].
@@ -201,8 +201,8 @@ unsafe fn written(
         && PROVIDERS.get().is_none_or(admitted)
 }
 
-/// `fi_log_ready`: as [`enabled`], but at most once per `FI_LOG_INTERVAL` for
-/// each `showtime`, which says when the next line may be written.
+/// `fi_log_ready`: like [`enabled`], but true at most once per `FI_LOG_INTERVAL` for each
+/// `showtime`, the time of the next permitted line.
 ///
 /// # Safety
 /// As [`enabled`].
@@ -230,8 +230,8 @@ pub unsafe fn ready(
     true
 }
 
-/// `fi_log`, its text formatted already. Writes whether enabled or not: to ask
-/// first is the caller's part.
+/// `fi_log`, with its text formatted already. Writes without a check of the level: the check is the
+/// caller's responsibility.
 ///
 /// # Safety
 /// As [`enabled`].
@@ -307,7 +307,7 @@ fn own(level: fi_log_level, func: Option<&CStr>, text: fmt::Arguments<'_>) {
     if !unsafe { enabled(core::ptr::null(), level, subsys) } {
         return;
     }
-    // Where a C line would have its function, ours have their module.
+    // Rust lines have their module in place of the C function name.
     let from = core::panic::Location::caller();
     let module = Path::new(from.file()).file_stem().unwrap_or_default();
     let module = CString::new(module.to_string_lossy().into_owned()).unwrap_or_default();
@@ -319,14 +319,14 @@ fn own(level: fi_log_level, func: Option<&CStr>, text: fmt::Arguments<'_>) {
     }
 }
 
-/// Something went wrong, and this says what to do about it.
+/// Logs a problem with its remedy.
 #[track_caller]
 pub(super) fn warn(text: fmt::Arguments<'_>) {
     own(fi_log_level::FI_LOG_WARN, None, text);
 }
 
-/// As [`warn`], of what a person at a terminal is told even if nothing else is logged. A file or a
-/// pipe gets nothing of it: programs may compare what they print.
+/// Like [`warn`], and visible on a terminal even if logging is off. Nothing goes to a file or a
+/// pipe: programs may compare their output.
 #[track_caller]
 pub(super) fn tell(text: fmt::Arguments<'_>) {
     let silent = SILENT_FROM.load(Ordering::Relaxed) == 0 && !is_imported();
@@ -338,34 +338,34 @@ pub(super) fn tell(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Something that helps to understand what the library did.
+/// Logs information for understanding the behaviour of the library.
 #[track_caller]
 pub(super) fn info(text: fmt::Arguments<'_>) {
     own(fi_log_level::FI_LOG_INFO, None, text);
 }
 
-/// Why an info is, or is not, in the answer of a getinfo.
+/// Logs the reason for the presence or absence of an info in the answer of a getinfo.
 #[track_caller]
 pub(super) fn explain(text: fmt::Arguments<'_>) {
     own(fi_log_level::FI_LOG_INFO, Some(EXPLAIN), text);
 }
 
-/// The function name of lines that [`explain`] writes, for `fi_info --explain`.
+/// Function name in lines of [`explain`], for `fi_info --explain`.
 pub const EXPLAIN: &CStr = c"explain";
 
 thread_local! {
-    /// What this thread captures, innermost last.
+    /// Captures of this thread, innermost last.
     static CAPTURED: RefCell<Vec<Vec<Captured>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A line that was captured.
+/// Captured line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Captured {
     pub(super) prov: String,
     pub(super) text: String,
 }
 
-/// How many lines are worth keeping: a summary shows a few.
+/// Maximum number of captured lines: a summary shows a few.
 const MOST_CAPTURED: usize = 64;
 
 fn captures(level: c_enum<fi_log_level>) -> bool {
@@ -394,7 +394,7 @@ unsafe fn capture(prov: *const fi_provider, text: &CStr) {
     });
 }
 
-/// Runs a call and keeps the lines that providers log in it on this thread.
+/// Runs a call and captures the lines logged by providers in it on this thread.
 pub(super) fn capturing<R>(call: impl FnOnce() -> R) -> (R, Vec<Captured>) {
     /// Ends the capture even if the call panics.
     struct Capture;
@@ -412,14 +412,13 @@ pub(super) fn capturing<R>(call: impl FnOnce() -> R) -> (R, Vec<Captured>) {
     (result, lines.unwrap_or_default())
 }
 
-/// Makes a program's own log the place where all lines go; `false` if there is
-/// one already.
+/// Makes a program's own log the destination of all lines. Returns `false` if there is one already.
 pub(super) fn import(log: *mut fid_logging) -> bool {
     let null = core::ptr::null_mut();
     IMPORTED.compare_exchange(null, log, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// Whether a log of the program's is imported.
+/// Returns true if a log of the program is imported.
 pub(super) fn is_imported() -> bool {
     !IMPORTED.load(Ordering::Relaxed).is_null()
 }
@@ -440,11 +439,11 @@ fn imported() -> Option<&'static fi_ops_log> {
     unsafe { (*log).ops.as_ref() }
 }
 
-/// The provider that a program's own log is told: it may look at the name of
-/// every one, so lines of the library itself come from one named core.
+/// Returns the provider passed to a program's own log: the log may read the name of every one, so
+/// lines of the library itself come from a provider named core.
 fn named(prov: *const fi_provider) -> *const fi_provider {
     struct CoreLogName(fi_provider);
-    // SAFETY: nobody writes to it.
+    // SAFETY: it is never written.
     unsafe impl Sync for CoreLogName {}
     static CORE: CoreLogName = CoreLogName(fi_provider {
         version: API_VERSION,
@@ -458,7 +457,7 @@ fn named(prov: *const fi_provider) -> *const fi_provider {
     if prov.is_null() { &raw const CORE.0 } else { prov }
 }
 
-/// Tells a program's own log what `FI_LOG_PROV` would leave out.
+/// Returns the flag telling a program's own log of lines excluded by `FI_LOG_PROV`.
 ///
 /// # Safety
 /// As [`enabled`].
@@ -469,7 +468,7 @@ unsafe fn filtered_flag(prov: *const fi_provider) -> u64 {
     if admitted { 0 } else { FI_LOG_PROV_FILTERED }
 }
 
-/// The name behind a pointer that C gave for a function.
+/// Returns the function name behind a pointer from C.
 ///
 /// # Safety
 /// `func` is null or a C string.

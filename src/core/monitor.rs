@@ -1,15 +1,14 @@
-//! A memory monitor that a program gives to the library: `fi_open("mr_cache")`
-//! and `fi_import_fid` (fi_mr(3), fi_open(3)).
+//! Memory monitor given to the library by a program: `fi_open("mr_cache")` and `fi_import_fid`
+//! (fi_mr(3), fi_open(3)).
 //!
-//! Registration caches live in the providers, which are plug-ins and reach the
-//! library only through what it exports. So there is a part of ours that
-//! `fi_open` gives to them alone: a `struct fid_mem_monitor` that stands for the
-//! program's, one for each plug-in. Other libraries do not know the name and
-//! answer `-FI_ENOSYS`; a plug-in then watches memory by itself.
+//! Registration caches live in the providers. As plug-ins these reach the library only through its
+//! exports. So `fi_open` has a private name for them: it returns a `struct fid_mem_monitor`
+//! representing the program's, one for each plug-in. Other libraries do not know the name and
+//! return `-FI_ENOSYS`; a plug-in then watches memory by itself.
 //!
-//! A program may report a change from anywhere, also from inside `free`, so
-//! nothing here is allocated or freed, and nothing of the program's is called,
-//! under the one lock that such a report takes.
+//! A program may report a change from any context, also from inside `free`. So nothing is allocated
+//! or freed here, and no function of the program is called, under the one lock taken by such a
+//! report.
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use ofi::abi::{
@@ -25,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 struct MonitorState {
     /// The program's monitor, null if there is none.
     imported: *mut fid_mem_monitor,
-    /// What the program's monitor watches, for all plug-ins together.
+    /// Ranges watched by the program's monitor, for all plug-ins together.
     watched: Coverage,
 }
 
@@ -38,7 +37,7 @@ static STATE: Mutex<MonitorState> =
 
 type Notify = unsafe extern "C" fn(*mut fid_mem_monitor, *const c_void, usize);
 
-/// A plug-in that watches memory.
+/// Plug-in watching memory.
 #[derive(Clone, Copy)]
 struct MonitorListener {
     monitor: *mut fid_mem_monitor,
@@ -75,11 +74,11 @@ static IMPORT_OPS: fi_ops_mem_notify =
 /// The operations of the program's monitor object, from the moment it is imported.
 static IMPORTED_OPS: fi_ops = ops(close_imported);
 
-/// Makes a program's monitor the one that caches opened from now on use;
-/// `-FI_EBUSY` if there is one.
+/// Makes a program's monitor the one of all caches opened from now on. Fails with `-FI_EBUSY` if
+/// there is one.
 ///
 /// # Safety
-/// `monitor` is the program's, and stays until it is closed.
+/// `monitor` belongs to the program, and stays valid until it is closed.
 pub(super) unsafe fn import(monitor: *mut fid_mem_monitor) -> Result {
     let mut state = state();
     // SAFETY: by this function's contract.
@@ -112,7 +111,7 @@ unsafe extern "C" fn close_imported(monitor: *mut fid) -> c_int {
     })
 }
 
-/// The program says that this memory is not what it was.
+/// Called by the program for changed memory.
 unsafe extern "C" fn notify(_monitor: *mut fid_mem_monitor, addr: *const c_void, len: usize) {
     // A panic could be reported nowhere; nothing in here can panic.
     let _ = catch_unwind(AssertUnwindSafe(|| {
@@ -124,7 +123,7 @@ unsafe extern "C" fn notify(_monitor: *mut fid_mem_monitor, addr: *const c_void,
     }));
 }
 
-/// The object that a plug-in gets in the place of the program's monitor.
+/// Object given to a plug-in in place of the program's monitor.
 #[repr(C)]
 struct ImportedMonitor(fid_mem_monitor);
 
@@ -195,7 +194,7 @@ unsafe extern "C" fn close_monitor(monitor: *mut fid) -> c_int {
         all.retain(|listener| listener.monitor.cast() != monitor);
         let last = all.is_empty();
         set_listeners(all);
-        // SAFETY: `open` made it, and nobody reports to it any more.
+        // SAFETY: `open` created it, and no further reports to it occur.
         drop(unsafe { ImportedMonitor::take(monitor.cast()) });
         if last {
             state.watched = Coverage::EMPTY;

@@ -1,5 +1,5 @@
-//! `fi_open`: parts of the library that programs give something of their own (fi_open(3),
-//! fi_import_log), and what the process shows of its endpoints (`stats`).
+//! `fi_open`: parts of the library accepting objects of programs (fi_open(3), fi_import_log), and
+//! the published statistics of the process's endpoints (`stats`).
 use super::{monitor, stats};
 use crate::log;
 use core::ffi::{CStr, c_int, c_void};
@@ -10,11 +10,11 @@ use ofi::fid::{Embeds, ops};
 use ofi::info::version;
 use std::sync::Arc;
 
-/// What `fi_open` gives: a program binds an object of its own to it.
+/// Object returned by `fi_open`; a program binds an own object to it.
 #[repr(C)]
 struct OpenPart(fid);
 
-// SAFETY: pointers that nobody follows but C, who may use any thread.
+// SAFETY: the pointers are followed only by C, from any thread.
 unsafe impl Send for OpenPart {}
 // SAFETY: as above.
 unsafe impl Sync for OpenPart {}
@@ -27,10 +27,10 @@ static MR_CACHE_OPS: fi_ops = fi_ops { bind: Some(bind_monitor), ..ops(close_par
 /// The operations of the program's own log object, from the moment it is bound.
 static BOUND_LOG_OPS: fi_ops = ops(close_log);
 
-/// `fi_open`: `-FI_ENOSYS` for a name that is not known.
+/// `fi_open`. Fails with `-FI_ENOSYS` for an unknown name.
 ///
 /// # Safety
-/// `attr` has `attr_len` bytes of what the part of that name takes.
+/// `attr` has `attr_len` bytes of the type required by the part with this name.
 pub(super) unsafe fn open(
     api: u32,
     name: &CStr,

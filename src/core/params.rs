@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Where `libfabric.conf` is looked for.
+/// Directory of `libfabric.conf`.
 const SYSCONFDIR: &str = match option_env!("OFI_SYSCONFDIR") {
     Some(dir) => dir,
     None => "/etc",
@@ -18,7 +18,7 @@ const SYSCONFDIR: &str = match option_env!("OFI_SYSCONFDIR") {
 struct Param {
     /// The name as its provider calls it.
     name: CString,
-    /// Which provider's, `None` for the library's own.
+    /// Provider of the parameter, `None` for the library's own.
     prov: Option<CString>,
     /// The environment variable.
     env: CString,
@@ -33,7 +33,7 @@ fn params() -> std::sync::MutexGuard<'static, Vec<Param>> {
     PARAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The variables of the library itself, in the order in which they are listed.
+/// Variables of the library itself, in the order of their list.
 const CORE: &[(&CStr, fi_param_type, &CStr)] = {
     use fi_param_type::*;
     &[
@@ -201,8 +201,7 @@ pub fn define(prov: Option<&CStr>, name: &CStr, kind: c_enum<fi_param_type>, hel
 /// A value, in the terms of its type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// A string of the environment or of the configuration file, valid as long
-    /// as nobody changes that variable.
+    /// String of the environment or of the configuration file, valid until the variable is changed.
     String(*const c_char),
     /// An integer.
     Int(c_int),
@@ -212,8 +211,8 @@ pub enum Value {
     Size(usize),
 }
 
-/// `fi_param_get`: `-FI_ENOENT` for what was never defined, `-FI_ENODATA` for
-/// what is not set, `-FI_EINVAL` for a boolean that is none.
+/// `fi_param_get`. Fails with `-FI_ENOENT` for an undefined parameter, with `-FI_ENODATA` for an
+/// unset one, and with `-FI_EINVAL` for an invalid boolean.
 pub fn get(prov: Option<&CStr>, name: &CStr) -> Result<Value> {
     let (env, kind) = params()
         .iter()
@@ -250,7 +249,7 @@ pub fn get(prov: Option<&CStr>, name: &CStr) -> Result<Value> {
     Ok(Value::String(value))
 }
 
-/// A core variable that is a string and is set to something.
+/// Returns the non-empty value of a core string variable.
 pub(super) fn core_string(name: &CStr) -> Option<String> {
     match get(None, name) {
         Ok(Value::String(value)) => {
@@ -262,7 +261,7 @@ pub(super) fn core_string(name: &CStr) -> Option<String> {
     }
 }
 
-/// A core variable that is an integer.
+/// Returns the value of a core integer variable.
 pub(super) fn core_int(name: &CStr) -> Option<c_int> {
     match get(None, name) {
         Ok(Value::Int(value)) => Some(value),
@@ -288,8 +287,8 @@ fn parse_bool(text: &CStr) -> Option<c_int> {
     [&b"0"[..], b"false", b"no", b"off"].iter().any(is).then_some(0)
 }
 
-/// The number at the start of a text, in C's notation (0x10, 010, 10), and
-/// whether there is anything else. Too large a number is the largest.
+/// Parses the number at the start of a text, in C's notation (0x10, 010, 10). Returns the number,
+/// and true if more text follows. Too large a number becomes the largest.
 fn parse_integer(text: &CStr) -> (u64, bool) {
     let text = text.to_bytes().trim_ascii();
     let (negative, digits) = match text {
@@ -323,8 +322,9 @@ fn raw(env: &CStr) -> Option<*const c_char> {
     choose(env, of_caller, of_system, foreign, foreign || prefer_system()).map(CStr::as_ptr)
 }
 
-/// The value that counts of those that the caller's environment and `libfabric.conf` give to a variable.
-/// `foreign`: the caller has fewer rights than the program. `system_first`: `libfabric.conf` goes first.
+/// Selects the effective value of a variable from the caller's environment and `libfabric.conf`.
+/// `foreign`: the caller has fewer privileges than the program. `system_first`: `libfabric.conf`
+/// has priority.
 fn choose<'v>(
     env: &CStr,
     of_caller: Option<&'v CStr>,
@@ -336,15 +336,15 @@ fn choose<'v>(
     if system_first { of_system.or(of_caller) } else { of_caller.or(of_system) }
 }
 
-/// Whether who set the environment has fewer rights than the program, which is set-uid
-/// for example (AT_SECURE of getauxval(3)).
+/// Returns true if the creator of the environment has fewer privileges than the program, for
+/// example a set-uid program (AT_SECURE of getauxval(3)).
 pub(super) fn has_foreign_rights() -> bool {
     // SAFETY: no precondition.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Whether a variable says what a program loads, or to which file it writes: in a program
-/// with other rights than its caller's, only `libfabric.conf` may.
+/// Returns true if a variable selects code to load, or a file to write. In a program with other
+/// privileges than its caller only `libfabric.conf` may set it.
 fn names_code_or_file(env: &CStr, value: &CStr) -> bool {
     const ALWAYS: [&CStr; 4] =
         [c"FI_PROVIDER_PATH", c"FI_HOOK", c"FI_LOG_LOCATION", c"FI_LOG_LOCATION_MODE"];
@@ -388,8 +388,8 @@ fn parse_file(text: &str) -> HashMap<CString, CString> {
         .collect()
 }
 
-/// `fi_getparams`: all that have been defined, as an array from C's malloc
-/// whose last element, behind the count, is all zeros.
+/// `fi_getparams`: returns all defined parameters, as an array from C's malloc. Its last element,
+/// behind the count, is all zeros.
 pub fn list() -> Result<(*mut fi_param, usize)> {
     let params = params();
     // SAFETY: no precondition; the answer is checked.
@@ -400,7 +400,7 @@ pub fn list() -> Result<(*mut fi_param, usize)> {
     for (at, param) in params.iter().enumerate() {
         // SAFETY: strdup of C strings; `at` is within the array.
         unsafe {
-            // What the environment says, as people set it.
+            // The value of the environment, as set by users.
             let value = libc::getenv(param.env.as_ptr());
             *list.add(at) = fi_param {
                 name: libc::strdup(param.env.as_ptr()),

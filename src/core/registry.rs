@@ -1,8 +1,7 @@
-//! Which providers there are, and how plug-ins are found (fi_provider(7)).
+//! Provider registry, and the search for plug-ins (fi_provider(7)).
 //!
-//! Plug-ins stay loaded until the process ends: their threads, and callbacks of
-//! theirs that others hold, may outlive any moment at which one could unload
-//! them. Their `cleanup` runs when the library's destructors do.
+//! Plug-ins stay loaded until the process ends: their threads, and callbacks held by other code,
+//! may outlive any possible unload. Their `cleanup` runs with the library's destructors.
 use crate::hooks::{Layer, OtherSide, Sides};
 use crate::log::{self, NameFilter};
 use crate::params;
@@ -21,14 +20,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-/// The directory of plug-ins of an installation that has none beside the library.
+/// Directory of plug-ins of an installation without any beside the library.
 const PROVDIR: &str = match option_env!("OFI_PROVDIR") {
     Some(dir) => dir,
     None => "/usr/local/lib/libfabric",
 };
 
-/// The order in which providers are asked; all others come behind these, in the
-/// order in which they were found.
+/// Query order of providers; all others follow in the order of their discovery.
 const ORDER: &[&str] = &[
     "efa",
     "psm2",
@@ -57,14 +55,14 @@ const ORDER: &[&str] = &[
     "sm2",
 ];
 
-/// Core providers that no other is layered over unless both are named.
+/// Core providers used by utility providers only if both are named.
 const UNLAYERED: &[&str] = &["sockets", "net", "shm", "sm2", "efa", "psm3", "ucx", "cxi"];
 
-/// Core providers that are asked only by programs or users (`FI_PROVIDER`) that name them: those of
-/// names that have had their time, and of which each info would double one of another provider's.
+/// Core providers queried only if named by programs or users (`FI_PROVIDER`): obsolete names whose
+/// infos all duplicate ones of another provider.
 const BY_NAME: &[&str] = &["net", "sm2"];
 
-/// What a provider is for.
+/// Purpose of a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProviderKind {
     /// Talks to hardware or the operating system.
@@ -77,7 +75,7 @@ pub enum ProviderKind {
     Offload,
 }
 
-/// A provider that can be asked.
+/// Loaded provider, ready for queries.
 #[derive(Clone, Debug)]
 pub struct LoadedProvider {
     raw: NonNull<fi_provider>,
@@ -85,11 +83,11 @@ pub struct LoadedProvider {
     version: u32,
     fi_version: u32,
     kind: ProviderKind,
-    /// Wins over others of its name whatever their version.
+    /// True if it wins over others with its name regardless of their version.
     preferred: bool,
     /// Lost against another of its name, or is switched off.
     hidden: bool,
-    /// The functions of a hook that knows which objects belong together (`ofi_hook_inner`,
+    /// Mapping functions of a hook between its objects and the provider's (`ofi_hook_inner`,
     /// `ofi_hook_outer`).
     sides: Option<Sides>,
 }
@@ -101,10 +99,11 @@ unsafe impl Send for LoadedProvider {}
 unsafe impl Sync for LoadedProvider {}
 
 impl LoadedProvider {
-    /// The provider that a plug-in, or a part of this library, has; or why it cannot be used.
+    /// Returns the provider of a plug-in, or of a part of this library, or the reason for its
+    /// rejection.
     ///
     /// # Safety
-    /// `raw` is null or points to a provider that stays for good.
+    /// `raw` is null or points to a provider that is never freed.
     pub unsafe fn new(raw: *mut fi_provider) -> core::result::Result<Self, String> {
         let raw = NonNull::new(raw).ok_or("its entry point gave no provider")?;
         // SAFETY: by this function's contract; the name is a C string or null.
@@ -163,27 +162,27 @@ impl LoadedProvider {
         self.fi_version
     }
 
-    /// What the provider is for.
+    /// Returns the purpose of the provider.
     pub fn kind(&self) -> ProviderKind {
         self.kind
     }
 
-    /// Whether applications do not get to see it.
+    /// Returns true if it is hidden from applications.
     pub fn hidden(&self) -> bool {
         self.hidden
     }
 
-    /// Whether utility providers go over it without being asked to.
+    /// Returns true if utility providers use it without an explicit request.
     pub fn layered(&self) -> bool {
         self.kind == ProviderKind::Core && !UNLAYERED.iter().any(|name| self.is(name))
     }
 
-    /// Whether programs that name no provider get to see it, unless `FI_PROVIDER` names it.
+    /// Returns true if it is visible to programs naming no provider, unless `FI_PROVIDER` names it.
     pub fn is_listed(&self) -> bool {
         !BY_NAME.iter().any(|name| self.is(name))
     }
 
-    /// Whether this is the provider's name, in any case of letters.
+    /// Returns true if this is the provider's name, ignoring case.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name)
     }
@@ -200,19 +199,19 @@ impl LoadedProvider {
     }
 }
 
-/// All providers, in the order in which they are asked.
+/// All providers, in the order of their queries.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     providers: Vec<LoadedProvider>,
-    /// Those that `FI_PROVIDER` leaves out.
+    /// Providers excluded by `FI_PROVIDER`.
     left_out: Vec<LoadedProvider>,
-    /// Plug-ins that were opened, so as not to open one twice.
+    /// Opened plug-ins, to avoid opening one twice.
     files: Vec<PathBuf>,
-    /// What `FI_PROVIDER` says.
+    /// Value of `FI_PROVIDER`.
     filter: NameFilter,
-    /// What `FI_HOOK` says, innermost first.
+    /// Value of `FI_HOOK`, innermost first.
     hooks: Vec<String>,
-    /// Where plug-ins were looked for.
+    /// Directories searched for plug-ins.
     searched: Vec<PathBuf>,
     /// There was no memory for some plug-in.
     is_incomplete: bool,
@@ -223,8 +222,7 @@ static REGISTRY: RwLock<Option<Arc<Registry>>> = RwLock::new(None);
 /// There was no memory for some plug-in when they were looked for.
 static INCOMPLETE: AtomicBool = AtomicBool::new(false);
 
-/// All providers there are now. Nothing is locked while they are used, so that
-/// providers may ask for others.
+/// Returns all current providers. No lock is held during their use, so providers may query others.
 pub fn current() -> Arc<Registry> {
     let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
     registry.clone().unwrap_or_default()
@@ -256,12 +254,13 @@ pub(super) fn load() {
     registry.publish();
 }
 
-/// Whether there was memory for all plug-ins that were found.
+/// Returns true if there was memory for all plug-ins found.
 pub(super) fn is_complete() -> bool {
     !INCOMPLETE.load(Ordering::Acquire)
 }
 
-/// Looks again for plug-ins that there was no memory for; -FI_ENOMEM if there still is none.
+/// Searches again for plug-ins not loaded for lack of memory. Fails with -FI_ENOMEM if there still
+/// is none.
 pub(super) fn complete() -> Result {
     static COMPLETING: Mutex<()> = Mutex::new(());
     let _completing = COMPLETING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -297,24 +296,25 @@ impl Registry {
         &self.providers
     }
 
-    /// The providers that `FI_PROVIDER` leaves out. Other providers may ask for them all the same.
+    /// Returns the providers excluded by `FI_PROVIDER`. Other providers may query them all the
+    /// same.
     pub fn left_out(&self) -> &[LoadedProvider] {
         &self.left_out
     }
 
-    /// The provider of that name whose fabric can be opened: one that applications get to see, or one
-    /// that is left out.
+    /// Returns the provider with this name whose fabric can be opened: a visible one, or an
+    /// excluded one.
     pub fn find_to_open(&self, name: &str) -> Option<&LoadedProvider> {
         self.find(name).or_else(|| self.left_out.iter().find(|prov| prov.is(name)))
     }
 
-    /// The provider of that name that applications get to see.
+    /// Returns the provider with this name visible to applications.
     pub fn find(&self, name: &str) -> Option<&LoadedProvider> {
         self.providers.iter().find(|prov| prov.is(name) && !prov.hidden)
     }
 
-    /// The hook providers that `FI_HOOK` names, innermost first; a line of the log
-    /// says which name is none of a hook.
+    /// Returns the hook providers named by `FI_HOOK`, innermost first. A log line reports names of
+    /// no hook.
     pub fn hooks(&self) -> impl Iterator<Item = &LoadedProvider> {
         self.hooks.iter().filter_map(|name| {
             let hook = self.hook(name);
@@ -333,12 +333,12 @@ impl Registry {
         self.find(name).or_else(|| self.find(&format!("{HOOK_PREFIX}{name}")))
     }
 
-    /// Whether `FI_HOOK` names anything.
+    /// Returns true if `FI_HOOK` names anything.
     pub fn is_hooked(&self) -> bool {
         !self.hooks.is_empty()
     }
 
-    /// The hooks that `FI_HOOK` names and that are there, in its order, without a line in the log.
+    /// Returns the available hooks named by `FI_HOOK`, in its order, without a log line.
     pub(super) fn layers(&self) -> Vec<Layer> {
         let hooks = self.hooks.iter().filter_map(|name| self.hook(name));
         let layer =
@@ -346,23 +346,23 @@ impl Registry {
         hooks.filter(|prov| prov.kind == ProviderKind::Hook).map(layer).collect()
     }
 
-    /// What `FI_PROVIDER` says.
+    /// Returns the value of `FI_PROVIDER`.
     pub fn filter(&self) -> &NameFilter {
         &self.filter
     }
 
-    /// Whether `FI_PROVIDER` names this provider among those to use.
+    /// Returns true if `FI_PROVIDER` names this provider among those to use.
     pub fn is_asked_for(&self, prov: &LoadedProvider) -> bool {
         !self.filter.is_negated() && self.filter.names(prov.name())
     }
 
-    /// Where plug-ins were looked for, for people.
+    /// Returns the searched directories of plug-ins as readable text.
     pub fn places(&self) -> String {
         let places: Vec<_> = self.searched.iter().map(|dir| dir.display().to_string()).collect();
         if places.is_empty() { "no directory".to_owned() } else { places.join(", ") }
     }
 
-    /// Finds and loads all plug-ins that are not loaded yet.
+    /// Finds and loads all plug-ins not loaded yet.
     fn find_all(&mut self) {
         self.is_incomplete = false;
         let path = params::core_string(c"provider_path").unwrap_or_default();
@@ -376,7 +376,7 @@ impl Registry {
         *REGISTRY.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(self));
     }
 
-    /// Notes that there was no memory, if that is the error.
+    /// Records a lack of memory, if this is the error.
     fn note(&mut self, error: &std::io::Error) -> bool {
         let is_memory = error.raw_os_error() == Some(FI_ENOMEM);
         self.is_incomplete |= is_memory;
@@ -393,7 +393,7 @@ impl Registry {
         for dir in &path.dirs {
             self.load_dir(dir, path.first_wins, false);
         }
-        // The library's own plug-ins are there whatever else is named.
+        // The library's own plug-ins are always available in addition to named ones.
         match default_dirs() {
             Ok(dirs) => dirs.iter().for_each(|dir| self.load_dir(dir, path.first_wins, true)),
             Err(error) => _ = self.note(&error),
@@ -506,7 +506,7 @@ impl Registry {
     }
 }
 
-/// What names of hook providers start with, which `FI_HOOK` may leave out.
+/// Prefix of names of hook providers; `FI_HOOK` may omit it.
 const HOOK_PREFIX: &str = "ofi_hook_";
 
 /// Reads `FI_HOOK`: names between semicolons.
@@ -515,12 +515,12 @@ fn parse_hooks(list: &str) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Why a plug-in is not used.
+/// Reason for the rejection of a plug-in.
 #[derive(Debug)]
 enum Refused {
-    /// A library that it is linked to is not there: its name.
+    /// Name of a missing library it is linked to.
     Needs(String),
-    /// The provider found nothing on this host that it could work with.
+    /// The provider found nothing usable on this host.
     Nothing,
     /// There was no memory to load it.
     NoMemory,
@@ -571,11 +571,11 @@ fn open(file: &Path) -> core::result::Result<LoadedProvider, Refused> {
     }
 }
 
-/// Whether a part that the loader would map lies behind the end of the file, as
-/// when copying it was interrupted: the loader does not look, and touching what
-/// it has mapped ends the process. Of whatever else is wrong the loader tells.
+/// Returns true if a part to be mapped by the loader is behind the end of the file, as after an
+/// interrupted copy. The loader does not check it, and accessing such a mapping ends the process.
+/// The loader reports all other defects.
 fn is_cut_off(file: &Path) -> bool {
-    /// Where the fields of an ELF file's header and of its program headers lie.
+    /// Offsets of the fields of an ELF file's header and of its program headers.
     const PHOFF: usize = mem::offset_of!(libc::Elf64_Ehdr, e_phoff);
     const PHENTSIZE: usize = mem::offset_of!(libc::Elf64_Ehdr, e_phentsize);
     const PHNUM: usize = mem::offset_of!(libc::Elf64_Ehdr, e_phnum);
@@ -607,15 +607,15 @@ fn is_cut_off(file: &Path) -> bool {
 }
 
 impl Refused {
-    /// By what the loader says of a file.
+    /// Returns the reason in the loader's error message for a file.
     fn by_loader(file: &Path, why: String) -> Self {
-        // Of the loader's own texts for that, one ends with that of the error's code.
+        // One of the loader's own messages for it ends with the text of the error code.
         let no_memory = std::io::Error::from_raw_os_error(FI_ENOMEM).to_string();
         let no_memory = no_memory.split(" (os error").next().unwrap_or_default();
         if why.contains(no_memory) || why.contains("out of memory") {
             return Self::NoMemory;
         }
-        // Of what a plug-in is linked to it names the library, else the plug-in.
+        // For a missing dependency of a plug-in it names the library, else the plug-in.
         match why.split_once(": cannot open shared object file: No such file") {
             Some((library, _)) if Path::new(library) != file => Self::Needs(library.to_owned()),
             _ => Self::Unusable(why),
@@ -628,14 +628,14 @@ fn root_cause(error: &libloading::Error) -> String {
     std::error::Error::source(error).unwrap_or(error).to_string()
 }
 
-/// What `FI_PROVIDER_PATH` says.
+/// Parsed value of `FI_PROVIDER_PATH`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Search {
-    /// Plug-ins that win over others of their name: `+FILE`.
+    /// Plug-ins winning over others with their name: `+FILE`.
     preferred: Vec<PathBuf>,
-    /// Directories that are read before the default ones.
+    /// Directories searched before the default ones.
     dirs: Vec<PathBuf>,
-    /// Of two plug-ins of one name the first found is used, not the newer one (a leading `@`).
+    /// True if the first of two plug-ins with one name is used, not the newer one (a leading `@`).
     first_wins: bool,
 }
 
@@ -676,20 +676,22 @@ fn default_dirs() -> std::io::Result<Vec<PathBuf>> {
     Ok(dirs)
 }
 
-/// The file that this code was loaded from, if it was loaded by a relative name: as that name was understood then.
+/// File of this code, resolved at its load, if it was loaded by a relative name.
 static LOADED_BY_RELATIVE_NAME: OnceLock<Option<PathBuf>> = OnceLock::new();
 
 /// The working directory when this library was loaded, if FI_PROVIDER_PATH was set then.
 static STARTED_IN: OnceLock<PathBuf> = OnceLock::new();
 
-/// A directory that FI_PROVIDER_PATH names, as its name was understood when the program began.
+/// Resolves a directory of FI_PROVIDER_PATH relative to the initial working directory of the
+/// program.
 fn from_start(dir: &Path) -> PathBuf {
     // An absolute name stays as it is.
     STARTED_IN.get().map_or_else(|| dir.to_owned(), |start| start.join(dir))
 }
 
-/// Resolves the name that this library was loaded by, if that is a relative one: the working directory, from which such a name
-/// counts, may be another one later. So may that from which FI_PROVIDER_PATH counts. Called when the library is loaded.
+/// Resolves the relative name of this library at its load, if it is relative: the working directory
+/// it depends on may change later. The same holds for the one of FI_PROVIDER_PATH. Called when the
+/// library is loaded.
 pub fn resolve_own_path() {
     if std::env::var_os("FI_PROVIDER_PATH").is_some()
         && let Ok(start) = std::env::current_dir()
@@ -701,7 +703,7 @@ pub fn resolve_own_path() {
     }
 }
 
-/// The file that this code was loaded from.
+/// Returns the file of this code.
 fn own_path() -> Option<std::io::Result<PathBuf>> {
     match LOADED_BY_RELATIVE_NAME.get() {
         Some(path) => path.clone().map(Ok),
@@ -709,7 +711,7 @@ fn own_path() -> Option<std::io::Result<PathBuf>> {
     }
 }
 
-/// The name that this code was loaded by.
+/// Returns the name by which this code was loaded.
 fn own_name() -> Option<&'static Path> {
     // SAFETY: an address of our own, and a place for the answer, whose name is
     // a C string that stays as long as this code is loaded.

@@ -1,4 +1,4 @@
-//! `fi_open("stats")`: what this process shows to others (`ofi_facts`), for tools that run in it
+//! `fi_open("stats")`: published statistics of this process (`ofi_facts`), for tools running in it
 //! (fi_open(3)).
 use core::ffi::{c_char, c_int, c_void};
 use ofi::abi::{
@@ -14,14 +14,14 @@ use ofi_facts::layout::{ANY, EndpointFacts, PeerFacts, kinds, peer_bits, states,
 use ofi_facts::read::{StatsPage, StatsReadError, own_pages};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What `fi_open` gives: what was shown when it was looked at last.
+/// Object returned by `fi_open`, with the statistics at the last refresh.
 #[repr(C)]
 struct OpenStats {
     fid: fid_stats,
     shown: Mutex<Vec<StatsPage>>,
 }
 
-// SAFETY: pointers that nobody follows but C, who may use any thread; the rest has its own lock.
+// SAFETY: the pointers are followed only by C, from any thread; the rest has its own lock.
 unsafe impl Send for OpenStats {}
 // SAFETY: as above.
 unsafe impl Sync for OpenStats {}

@@ -74,7 +74,7 @@ pub fn format_of(addr: &SocketAddr) -> u32 {
     }
 }
 
-/// Whether an application that asked for `format` takes this kind of address.
+/// Returns true if an application requesting `format` accepts this kind of address.
 pub fn format_takes(format: u32, addr: &SocketAddr) -> bool {
     let any = [FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IP, FI_ADDR_STR];
     format == format_of(addr) || any.iter().any(|any| *any as u32 == format)

@@ -1,14 +1,14 @@
-//! What an application asks for against what a provider offers (fi_getinfo(3)).
+//! Comparison of an application's hints with a provider's offers (fi_getinfo(3)).
 //!
-//! [`check`] says for which reasons an offer does not fit, all at once; [`alter`] makes the info
-//! that the application gets from an offer that fits.
+//! [`check`] returns all reasons for rejecting an offer at once; [`alter`] creates the
+//! application's info from a matching offer.
 use crate::abi::*;
 use crate::error::Result;
 use crate::info::{InfoBuf, InfoRef, tostr, version};
 use core::ffi::c_int;
 use core::fmt;
 
-/// Capabilities that are on only if the application asks for them.
+/// Capabilities enabled only on request of the application.
 pub const PRIMARY_CAPS: u64 = FI_MSG
     | FI_RMA
     | FI_TAGGED
@@ -25,28 +25,28 @@ pub const PRIMARY_CAPS: u64 = FI_MSG
     | FI_AV_USER_ID
     | FI_PEER;
 
-/// Capabilities that cost something and so are left out unless asked for,
-/// although the manual counts them among the secondary ones.
+/// Capabilities with a cost, enabled only on request, although the manual counts them among the
+/// secondary ones.
 const ON_REQUEST: u64 = FI_SOURCE | FI_SOURCE_ERR | FI_TRIGGER;
 
-/// Capabilities that change what an application gets to see, so that one that
-/// asks for nothing in particular must not have them.
+/// Capabilities changing the behaviour visible to an application, so an application without
+/// requests must not have them.
 const ONLY_IF_ASKED: u64 =
     FI_SOURCE_ERR | FI_AV_USER_ID | FI_PEER | FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
 
-/// Capabilities of a domain that are on only if the application asks for them, of the domain or
-/// of the whole.
+/// Capabilities of a domain enabled only on request of the application, for the domain or for the
+/// whole.
 pub const ASKED_DOMAIN_CAPS: u64 = FI_AV_USER_ID | FI_PEER;
 
-/// Capabilities that say which halves of a primary one are wanted.
+/// Capabilities selecting halves of a primary one.
 pub const MODIFIER_CAPS: u64 = MSG_MODIFIERS | RMA_MODIFIERS;
 const MSG_MODIFIERS: u64 = FI_SEND | FI_RECV;
 const RMA_MODIFIERS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
-/// Fills in what is the same of every domain that anything may be asked of: threads at will,
-/// progress by itself, resources that are managed, counters of 64 bits, and one context for each
-/// endpoint, of `objects` at a time.
+/// Sets the attributes common to domains without restrictions: any threading, automatic progress,
+/// managed resources, 64-bit counters, and one context for each endpoint, with a maximum of
+/// `objects`.
 pub fn usual_domain(domain: &mut fi_domain_attr, objects: usize) {
     domain.threading = fi_threading::FI_THREAD_SAFE.into();
     domain.control_progress = fi_progress::FI_PROGRESS_AUTO.into();
@@ -61,27 +61,27 @@ pub fn usual_domain(domain: &mut fi_domain_attr, objects: usize) {
     domain.max_err_cntr_value = u64::MAX;
 }
 
-/// What a provider offers for one kind of endpoint.
+/// Offer of a provider for one kind of endpoint.
 #[derive(Debug)]
 pub struct ProviderOffer {
-    /// The most it can do: limits, all capabilities, and in `op_flags` all
-    /// default operation flags it takes. `mr_mode` and `mode` are what it
-    /// needs, `threading` and progress the most it gives.
+    /// Maximum attributes: limits, all capabilities, and in `op_flags` all accepted default
+    /// operation flags. `mr_mode` and `mode` are its requirements, `threading` and progress the
+    /// strongest guarantees.
     pub most: InfoBuf,
-    /// The transmit size of an application that names none.
+    /// Default transmit size.
     pub tx_size: usize,
-    /// The receive size of an application that names none.
+    /// Default receive size.
     pub rx_size: usize,
-    /// The part of `msg_order` that costs something, so that only those who ask for it get it.
+    /// Part of `msg_order` with a cost, enabled only on request.
     pub costly_order: u64,
 }
 
-/// Why a provider does not do what hints ask for.
+/// Reason for a provider's rejection of hints.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HintsRefusal {
-    /// Which attribute it is about, as in `domain_attr->mr_mode`.
+    /// Name of the attribute, as in `domain_attr->mr_mode`.
     pub what: &'static str,
-    /// What the application asked for and what the provider has, or which bits are missing.
+    /// Requested and available values, or the missing bits.
     pub why: String,
 }
 
@@ -113,12 +113,12 @@ impl Refusals {
             .for_each(|(wanted, have)| self.at_least(wanted.0, wanted.1, have.1));
     }
 
-    /// Bits of the application's that the provider must all have.
+    /// Checks bits of the application; the provider must have all of them.
     fn subset(&mut self, what: &'static str, wanted: u64, have: u64, names: fn(u64) -> String) {
         self.0.extend(not_offered(what, wanted & !have, names));
     }
 
-    /// Bits of the provider's that the application must all accept.
+    /// Checks bits of the provider; the application must accept all of them.
     fn accepted(&mut self, what: &'static str, needs: u64, takes: u64, names: fn(u64) -> String) {
         let missing = needs & !takes;
         if missing != 0 {
@@ -128,16 +128,17 @@ impl Refusals {
     }
 }
 
-/// The refusal for bits that are missing, by their names alone; none if there are no such bits.
+/// Returns the rejection for missing bits, with their names alone, or `None` if there are no such
+/// bits.
 fn not_offered(what: &'static str, missing: u64, names: fn(u64) -> String) -> Option<HintsRefusal> {
     let verb = if missing.count_ones() > 1 { "are" } else { "is" };
     (missing != 0)
         .then(|| HintsRefusal { what, why: format!("{} {verb} not offered", names(missing)) })
 }
 
-/// Why the offer does not do for these hints of an application of this API
-/// version; nothing if it does. Names of fabric, domain and provider, and
-/// addresses, are not looked at here.
+/// Returns the reasons for rejecting the offer for these hints of an application with this API
+/// version; none if it matches. Names of fabric, domain and provider, and addresses, are not
+/// checked here.
 pub fn check(api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) -> Vec<HintsRefusal> {
     let mut no = Refusals(Vec::new());
     let most = offer.most.as_ref();
@@ -332,13 +333,13 @@ fn check_mr_mode(
 
 const MR_BASIC_BITS: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
-/// The mode bit that said FI_MR_LOCAL before there was one.
+/// Returns the mode bit equivalent to FI_MR_LOCAL before its introduction.
 fn local_mr(hints: InfoRef<'_>) -> c_int {
     if hints.mode() & FI_LOCAL_MR != 0 { FI_MR_LOCAL } else { 0 }
 }
 
-/// What of the provider's registration requirements matters for these caps; 0
-/// caps are all that the provider has.
+/// Returns the provider's registration requirements relevant for these caps; 0 caps are all of the
+/// provider.
 fn mr_mode_needed(caps: u64, all: u64, needs: c_int) -> c_int {
     let caps = if caps == 0 { all } else { caps };
     let mut needs = needs;
@@ -363,8 +364,8 @@ fn is_rma_target(caps: u64) -> bool {
         && (caps & RMA_MODIFIERS == 0 || caps & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0)
 }
 
-/// How much the application may do at once: the lower, the more. `None` for a
-/// value that is no threading level.
+/// Returns the rank of a threading level; a lower one permits more concurrency. Returns `None` for
+/// an invalid value.
 fn threading_rank(threading: c_enum<fi_threading>) -> Option<u8> {
     use fi_threading::*;
     [
@@ -380,7 +381,7 @@ fn threading_rank(threading: c_enum<fi_threading>) -> Option<u8> {
     .find_map(|(level, rank)| (threading == level).then_some(rank))
 }
 
-/// How little the application has to do: the lower, the less.
+/// Returns the rank of a progress model; a lower one requires less of the application.
 fn progress_rank(progress: c_enum<fi_progress>) -> Option<u8> {
     use fi_progress::*;
     [
@@ -414,8 +415,8 @@ fn check_rx(no: &mut Refusals, offer: &ProviderOffer, hints: InfoRef<'_>) {
     no.within(&rx_bounds(want), &rx_bounds(have));
 }
 
-/// The largest attributes with which endpoints may be opened (fi_endpoint(3)), by their type: sizes of
-/// queues in operations, of injected messages in bytes, and numbers of segments.
+/// Largest attributes for opening endpoints (fi_endpoint(3)), by their type: sizes of queues in
+/// operations, of injected messages in bytes, and numbers of segments.
 #[derive(Debug, Default)]
 pub struct EndpointLimits(Vec<TypeLimits>);
 
@@ -429,7 +430,7 @@ struct TypeLimits {
 /// The name of an attribute, and its value.
 type NamedBound = (&'static str, usize);
 
-/// What is bounded of a transmit context.
+/// Returns the limited attributes of a transmit context.
 fn tx_bounds(tx: &fi_tx_attr) -> [NamedBound; 4] {
     [
         ("tx_attr->inject_size", tx.inject_size),
@@ -439,25 +440,25 @@ fn tx_bounds(tx: &fi_tx_attr) -> [NamedBound; 4] {
     ]
 }
 
-/// What is bounded of a receive context.
+/// Returns the limited attributes of a receive context.
 fn rx_bounds(rx: &fi_rx_attr) -> [NamedBound; 2] {
     [("rx_attr->size", rx.size), ("rx_attr->iov_limit", rx.iov_limit)]
 }
 
-/// Makes each bound that of `other` if that is larger.
+/// Raises each limit to the one of `other` if it is larger.
 fn widen(bounds: &mut [NamedBound], other: &[NamedBound]) {
     bounds.iter_mut().zip(other).for_each(|(bound, other)| bound.1 = bound.1.max(other.1));
 }
 
 impl EndpointLimits {
-    /// The limits of what is offered: of several offers of one type, the largest.
+    /// Returns the limits of offers: of several offers of one type, the largest.
     pub fn of<'a>(offers: impl IntoIterator<Item = &'a ProviderOffer>) -> Self {
         let mut limits = Self::default();
         offers.into_iter().for_each(|offer| limits.admit(offer.most.as_ref()));
         limits
     }
 
-    /// Admits endpoints that are opened with this info, as one that fi_getinfo(3) gave is.
+    /// Permits endpoints opened with this info, as for one returned by fi_getinfo(3).
     pub fn admit(&mut self, info: InfoRef<'_>) {
         let (Some(tx), Some(rx)) = (info.tx(), info.rx()) else { return };
         let (ep_type, tx, rx) = (info.ep_type(), tx_bounds(tx), rx_bounds(rx));
@@ -470,13 +471,13 @@ impl EndpointLimits {
         }
     }
 
-    /// Whether there are limits for endpoints of the info's type.
+    /// Returns true if there are limits for endpoints of the info's type.
     pub fn has_type(&self, info: InfoRef<'_>) -> bool {
         self.0.iter().any(|limits| limits.ep_type == info.ep_type())
     }
 
-    /// The attributes of the info that are beyond the limits of its type of endpoint; none for a type
-    /// without limits.
+    /// Returns the attributes of the info exceeding the limits of its type of endpoint; none for a
+    /// type without limits.
     pub fn check(&self, info: InfoRef<'_>) -> Vec<HintsRefusal> {
         let mut no = Refusals(Vec::new());
         let limits = self.0.iter().find(|limits| limits.ep_type == info.ep_type());
@@ -489,8 +490,8 @@ impl EndpointLimits {
     }
 }
 
-/// The capabilities of the answer: those asked for, what they imply, and what
-/// comes at no cost. Nothing asked for is everything.
+/// Returns the capabilities of the answer: the requested ones, their implications, and the ones
+/// without cost. No request means everything.
 fn answer_caps(wanted: u64, offer: &InfoBuf) -> u64 {
     let offered = offer.caps();
     if wanted == 0 {
@@ -504,7 +505,7 @@ fn answer_caps(wanted: u64, offer: &InfoBuf) -> u64 {
     implied_caps(wanted, offered)
 }
 
-/// The capabilities that follow from what is asked of one side, which may be nothing.
+/// Returns the capabilities implied by the request for one side, possibly none.
 fn implied_caps(wanted: u64, offered: u64) -> u64 {
     let mut caps = wanted & offered & (PRIMARY_CAPS | MODIFIER_CAPS);
     caps |= offered & !(PRIMARY_CAPS | MODIFIER_CAPS | ON_REQUEST);
@@ -518,15 +519,15 @@ fn implied_caps(wanted: u64, offered: u64) -> u64 {
     caps & offered
 }
 
-/// The capabilities of a domain: those that hints ask of it, or else the whole has, and what all
-/// domains of the provider have.
+/// Returns the capabilities of a domain: the ones requested for it by the hints, or else those of
+/// the whole, and the ones of all domains of the provider.
 fn answer_domain_caps(wanted: u64, caps: u64, offered: u64) -> u64 {
     let chosen = if wanted == 0 { caps } else { wanted };
     offered & (chosen | !ASKED_DOMAIN_CAPS)
 }
 
-/// The info an application gets from an offer that [`check`] has nothing
-/// against. Addresses and names are the caller's to fill in.
+/// Returns the application's info from an offer accepted by [`check`]. The caller fills in
+/// addresses and names.
 pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     let mut info = offer.most.as_ref().to_owned()?;
     keep_asked_order(&mut info, offer.costly_order, hints);
@@ -615,8 +616,8 @@ pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Res
     Ok(info)
 }
 
-/// Takes orders out of an answer that cost something and that hints do not ask for: every endpoint of an info that
-/// has them pays for them.
+/// Removes costly orders not requested by hints from an answer: every endpoint of an info with such
+/// orders would bear the cost.
 fn keep_asked_order(info: &mut InfoBuf, costly: u64, hints: Option<InfoRef<'_>>) {
     const WAR: u64 = FI_ORDER_WAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR;
     let tx = hints.and_then(InfoRef::tx).map_or(0, |tx| tx.msg_order);
@@ -646,12 +647,11 @@ fn answer_mr_mode(api: u32, want: c_int, needs: c_int) -> c_int {
     }
 }
 
-/// Fits the reach of an info to its address: a loopback address reaches only
-/// this host. Why not, if that is not what the hints ask for.
+/// Adjusts the reach of an info to its address: a loopback address reaches only this host. Returns
+/// the reason if the hints request something else.
 ///
-/// An application that names the address knows what it reaches: with both asked
-/// for, it gets both. Otherwise the answer is the same however the address came
-/// to be used, so that it can serve as hints again.
+/// An application naming the address knows its reach: requesting both, it gets both. Otherwise the
+/// answer is independent of the selection of the address, so it can serve as hints again.
 pub fn fit_comm_caps(
     info: &mut InfoBuf,
     loopback: bool,
@@ -714,7 +714,7 @@ mod tests {
         ProviderOffer { most, tx_size: 256, rx_size: 256, costly_order: 0 }
     }
 
-    /// What refuses hints that `edit` makes.
+    /// Returns the rejections of hints made by `edit`.
     fn refusals(
         api: u32,
         offer: &ProviderOffer,
@@ -886,7 +886,8 @@ mod tests {
         assert!(!mr(&offer, old, FI_RMA, FI_MR_LOCAL));
         assert!(!mr(&offer, new, FI_RMA, FI_MR_BASIC | FI_MR_SCALABLE));
         assert!(!mr(&offer, new, FI_RMA, FI_MR_BASIC | FI_MR_LOCAL));
-        // One that needs something only does for who agrees, if it matters.
+        // A provider with requirements matches only applications agreeing to them, unless they are
+        // irrelevant.
         let needs = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
         offer.most.edit_domain(|domain| domain.mr_mode = needs);
         assert!(mr(&offer, new, FI_RMA, FI_MR_BASIC) && mr(&offer, new, FI_RMA, needs));

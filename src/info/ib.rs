@@ -1,4 +1,4 @@
-//! Addresses that librdmacm has of its own (FI_SOCKADDR_IB): `struct sockaddr_ib`.
+//! Addresses of librdmacm (FI_SOCKADDR_IB): `struct sockaddr_ib`.
 use core::fmt;
 use core::mem::size_of;
 use libc::sa_family_t;
@@ -21,9 +21,9 @@ pub struct IbAddr {
     pub flow: u32,
     /// The service: a port space in bits 16 to 27 and a port in the lowest 16.
     pub sid: u64,
-    /// Which bits of `sid` count.
+    /// Significant bits of `sid`.
     pub sid_mask: u64,
-    /// What the application or librdmacm keeps there, in host order.
+    /// Value for the application or librdmacm, in host order.
     pub scope: u64,
 }
 
@@ -35,7 +35,7 @@ impl IbAddr {
     /// The default key of a partition, with full membership.
     const PKEY: u16 = 0xffff;
 
-    /// Any service, which librdmacm chooses, of this port and partition.
+    /// Returns the address of any service, chosen by librdmacm, of this port and partition.
     pub fn new(gid: [u8; 16], pkey: u16) -> Self {
         Self { gid, pkey, flow: 0, sid: Self::SPACE << 16, sid_mask: u64::MAX, scope: 0 }
     }
@@ -45,7 +45,7 @@ impl IbAddr {
         Self::new([0; 16], Self::PKEY)
     }
 
-    /// Whether the address names no particular port.
+    /// Returns true if the address names no particular port.
     pub fn is_any(&self) -> bool {
         self.gid == [0; 16]
     }
@@ -60,7 +60,7 @@ impl IbAddr {
         self.sid = self.sid & !0xffff | u64::from(port);
     }
 
-    /// Whether both may belong to one partition of one subnet.
+    /// Returns true if both may belong to one partition of one subnet.
     pub fn is_beside(&self, other: &Self) -> bool {
         // The highest bit of a key says how full a member is.
         self.gid[..8] == other.gid[..8] && (self.pkey ^ other.pkey) & 0x7fff == 0
@@ -103,9 +103,9 @@ impl IbAddr {
         bytes
     }
 
-    /// Reads an address string, `fi_sockaddr_ib://[GID]:PKEY:SPACE:SCOPE` with
-    /// hexadecimal numbers; `None` for anything else. The string of an address does
-    /// not say the port within the space, which is 0 here.
+    /// Parses an address string, `fi_sockaddr_ib://[GID]:PKEY:SPACE:SCOPE` with hexadecimal
+    /// numbers; `None` for anything else. The string of an address lacks the port within the space,
+    /// set to 0 here.
     pub fn from_text(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("fi_sockaddr_ib://[")?;
         let (gid, rest) = rest.split_once("]:")?;

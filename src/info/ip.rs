@@ -1,4 +1,4 @@
-//! fi_getinfo for providers whose addresses are IP addresses.
+//! fi_getinfo for providers with IP addresses.
 use crate::abi::{
     FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_NUMERICHOST, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOURCE,
 };
@@ -14,25 +14,25 @@ use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// What tells one IP provider from another.
+/// Properties of an IP provider.
 pub struct IpProvider<'a> {
-    /// The provider's name, which is also that of fabric and domain for addresses that
-    /// belong to no interface.
+    /// Name of the provider, also the name of fabric and domain for addresses belonging to no
+    /// interface.
     pub name: &'a CStr,
-    /// What the provider offers for each kind of endpoint, in the order of the answer.
+    /// Offers of the provider for each kind of endpoint, in the order of the answer.
     pub offers: &'a [ProviderOffer],
     /// The one interface to use, from `FI_<PROV>_IFACE`.
     pub iface: Option<&'a str>,
-    /// Takes a line for every reason why something is not in the answer.
+    /// Callback with a line for every reason for a missing info.
     pub report: &'a dyn Fn(&str),
 }
 
-/// The infos of an IP provider (fi_getinfo(3)), without names and version of
-/// the provider, which the core adds.
+/// Returns the infos of an IP provider (fi_getinfo(3)), without names and version of the provider,
+/// added by the core.
 ///
-/// Without addresses there is one info for each offer and each address of this
-/// host; with a source, or a destination from which the system finds one, one
-/// for each offer. `-FI_ENODATA`: nothing does, and `report` has been told why.
+/// Without addresses there is one info for each offer and each address of this host. With a source,
+/// or a destination from which the kernel determines one, there is one for each offer. Fails with
+/// `-FI_ENODATA` if nothing matches, after calls of `report` with the reasons.
 pub fn ip_getinfo(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoChain> {
     let (version, hints) = (query.version, query.hints);
     let ends = IpEnds::find(prov, query)?;
@@ -126,7 +126,7 @@ impl IpEnds {
         Ok(ends)
     }
 
-    /// Whether the application named any address.
+    /// Returns true if the application named any address.
     fn named(&self) -> bool {
         self.src.is_some() || self.dest.is_some()
     }
@@ -162,15 +162,15 @@ impl IpEnds {
     }
 }
 
-/// The addresses of interfaces that are up, each with its interface's name, in
-/// the order of the system.
+/// Returns the addresses of interfaces in state up, each with its interface's name, in the order of
+/// the kernel.
 pub fn interfaces() -> Vec<(String, SocketAddr)> {
     let all = Iface::all().unwrap_or_default().into_iter();
     all.filter_map(|iface| Some((iface.name, iface.addr?))).collect()
 }
 
-/// An address by which peers can call a socket that is bound to this one: where that is the address of all
-/// interfaces, the address of the best interface of its family.
+/// Returns an address by which peers can connect to a socket bound to this one: for the wildcard
+/// address, the address of the best interface of its family.
 pub fn address_for_peers(bound: SocketAddr) -> SocketAddr {
     if !bound.ip().is_unspecified() {
         return bound;
@@ -186,8 +186,8 @@ pub fn address_for_peers(bound: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The first of these addresses that is of the same family and can be used without naming an interface, if
-/// there is one, or else the first of the family.
+/// Returns the first of these addresses of the same family usable without naming an interface, or
+/// else the first of the family.
 fn best_of_family(
     addrs: impl Iterator<Item = SocketAddr> + Clone,
     like: &SocketAddr,
@@ -209,7 +209,7 @@ fn read_addr(bytes: &[u8], format: u32) -> Option<SocketAddr> {
     addr::from_sock(bytes)
 }
 
-/// Why a node and service have no address: a text for people, and an error for the call.
+/// Reason for a failed resolution of node and service: a readable text, and an error for the call.
 #[derive(Debug)]
 pub struct Unresolved {
     why: String,
@@ -319,7 +319,7 @@ fn source_for(dest: &SocketAddr) -> Option<SocketAddr> {
     Some(source)
 }
 
-/// The index of the interface that has this address; 0 if none has.
+/// Returns the index of the interface with this address; 0 if there is none.
 pub fn interface_of(addr: IpAddr) -> u32 {
     let mut all = Iface::all().unwrap_or_default().into_iter();
     let found = all.find(|iface| iface.addr.is_some_and(|a| a.ip() == addr));
@@ -328,7 +328,7 @@ pub fn interface_of(addr: IpAddr) -> u32 {
     name.map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })
 }
 
-/// A local address and where it belongs.
+/// Local address with its interface.
 #[derive(Clone, Debug)]
 struct Iface {
     /// The interface, the name of the domain.
@@ -342,8 +342,8 @@ struct Iface {
 }
 
 impl Iface {
-    /// All addresses of interfaces that are up, in the order of the system, none if that does not say; -FI_ENOMEM if there is no
-    /// memory for its answer.
+    /// Returns all addresses of interfaces in state up, in the order of the kernel, or none if it
+    /// does not report them. Fails with -FI_ENOMEM if there is no memory for the answer.
     fn all() -> Result<Vec<Self>> {
         let mut list = ptr::null_mut();
         // SAFETY: a place for the answer.
@@ -398,7 +398,7 @@ impl Iface {
         Ok(all)
     }
 
-    /// The interface of a source address that was given.
+    /// Returns the interface of a given source address.
     fn of(src: SocketAddr, prov: &CStr) -> Result<Self> {
         let found = Self::all()?
             .into_iter()
@@ -434,9 +434,8 @@ fn sock_len(addr: &libc::sockaddr) -> Option<usize> {
     }
 }
 
-/// The interfaces to offer, best first: by speed, IPv4 before IPv6, what the
-/// system lists last first; loopback behind all others, and of its addresses
-/// only the well-known ones.
+/// Returns the interfaces to offer, best first: by speed, IPv4 before IPv6, in reverse kernel
+/// order. Loopback comes behind all others, with only its well-known addresses.
 fn usable(all: Vec<Iface>, wanted: Option<&str>, report: &dyn Fn(&str)) -> Vec<Iface> {
     if let Some(wanted) = wanted {
         let named: Vec<_> =
@@ -468,8 +467,8 @@ fn is_the_loopback(ip: IpAddr) -> bool {
     ip == IpAddr::V4(Ipv4Addr::LOCALHOST) || ip == IpAddr::V6(Ipv6Addr::LOCALHOST)
 }
 
-/// `192.0.2.0/24`. A loopback address is a network of its own, whatever the
-/// interface says, because nothing else can be reached through it.
+/// Returns the network as `192.0.2.0/24`. A loopback address is a separate network, regardless of
+/// the interface, because it reaches nothing else.
 fn network(ip: IpAddr, mask: Option<IpAddr>) -> String {
     match (ip, mask) {
         (IpAddr::V4(ip), _) if ip.is_loopback() => format!("{ip}/32"),
@@ -486,7 +485,7 @@ fn network(ip: IpAddr, mask: Option<IpAddr>) -> String {
     }
 }
 
-/// The link speed of what does not say, in Mbit/s: a modest one.
+/// Assumed link speed if unknown, in Mbit/s: a modest one.
 const UNKNOWN_SPEED: u64 = 100;
 
 /// Link speed in Mbit/s.
@@ -582,7 +581,7 @@ mod tests {
         let chain = chain.unwrap_or_default();
         assert!(chain.iter().all(|info| info.domain_name() != Some(c"lo")));
         assert!(said.iter().any(|line| line.contains("FI_REMOTE_COMM")), "{said:?}");
-        // Who names the address and asks for both knows what it reaches.
+        // An application naming the address and requesting both knows its reach.
         let chain = ask(Some(c"127.0.0.1"), None, FI_SOURCE, &hints).0.unwrap();
         assert!(chain.iter().all(|info| info.caps() & FI_REMOTE_COMM != 0));
     }

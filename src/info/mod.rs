@@ -1,18 +1,18 @@
-//! `fi_info`: who owns it, what is in it, and what it says (fi_getinfo(3)).
+//! `fi_info`: ownership, content, comparison and text forms (fi_getinfo(3)).
 //!
-//! Used by the core and, linked statically, by every plug-in; so nothing in
-//! here keeps state of its own, and whatever C may free comes from C's malloc,
-//! so that the `fi_freeinfo` of any `libfabric.so.1` can free it.
+//! Used by the core and, linked statically, by every plug-in. So nothing here has global state, and
+//! all memory freed by C comes from C's malloc, so the `fi_freeinfo` of any `libfabric.so.1` can
+//! free it.
 //!
-//! - [`InfoRef`] is a view of a caller's info, [`InfoBuf`] an owned one,
-//!   [`InfoChain`] what a provider's getinfo answers.
-//! - [`check`](mod@check) compares hints with what a provider offers and keeps the
-//!   reason of every refusal; [`alter`] fills in what is echoed back.
-//! - [`ip`] is getinfo for providers whose addresses are IP addresses, [`name_getinfo`] for those
-//!   whose addresses are names.
-//! - [`addr`] reads and writes address strings, [`ib`] addresses of librdmacm's own.
-//! - [`InfoQuery`] is what somebody asks.
-//! - [`nic`](mod@nic) is what is known of a card.
+//! - [`InfoRef`] is a view of a caller's info, [`InfoBuf`] an owned one, [`InfoChain`] the answer
+//!   of a provider's getinfo.
+//! - [`check`](mod@check) compares hints with a provider's offers and collects the reason of every
+//!   rejection; [`alter`] fills in the echoed values.
+//! - [`ip`] is getinfo for providers with IP addresses, [`name_getinfo`] for those with names as
+//!   addresses.
+//! - [`addr`] reads and writes address strings, [`ib`] addresses of librdmacm.
+//! - [`InfoQuery`] is a caller's query.
+//! - [`nic`](mod@nic) describes a network card.
 //! - [`tostr`] is the text of `fi_tostr`.
 pub mod addr;
 pub mod check;
@@ -42,14 +42,14 @@ pub const fn version(major: u32, minor: u32) -> u32 {
     (major << 16) | minor
 }
 
-/// In the flags of fi_getinfo, beside those of the API: a utility provider asks, not an
-/// application. The library takes these four for what providers ask of it.
+/// Internal flag of fi_getinfo beside the ones of the API: the caller is a utility provider, not an
+/// application. The library accepts these four from providers.
 pub const GETINFO_INTERNAL: u64 = 1 << 58;
 /// A flag of fi_getinfo between libraries: ask core providers only.
 pub const CORE_PROV_ONLY: u64 = 1 << 59;
-/// Set by providers that link others: ask hidden providers as well.
+/// Set by providers linking others: query hidden providers as well.
 pub const GETINFO_HIDDEN: u64 = 1 << 60;
-/// Set by providers that hand work to others: ask offload providers only.
+/// Set by providers handing work to others: query offload providers only.
 pub const OFFLOAD_PROV_ONLY: u64 = 1 << 61;
 
 // None is a flag that an application passes to fi_getinfo.
@@ -60,11 +60,11 @@ const _: () = {
     assert!(public & own == 0 && own.count_ones() == 4);
 };
 
-/// The version of the API that [`crate::abi`] describes.
+/// Version of the API described by [`crate::abi`].
 pub const API_VERSION: u32 =
     version(crate::abi::FI_MAJOR_VERSION as u32, crate::abi::FI_MINOR_VERSION as u32);
 
-/// The version that providers of this release report, 206.0 for 2.6.
+/// Version reported by providers of this release, 206.0 for 2.6.
 pub const PROV_VERSION: u32 = version(
     crate::abi::FI_MAJOR_VERSION as u32 * 100 + crate::abi::FI_MINOR_VERSION as u32,
     crate::abi::FI_REVISION_VERSION as u32 * 10,

@@ -1,25 +1,24 @@
-//! fi_getinfo for providers whose addresses are names (FI_ADDR_STR), which reach endpoints of this
-//! host.
+//! fi_getinfo for providers with names as addresses (FI_ADDR_STR), reaching endpoints of this host.
 use crate::abi::{FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_SOURCE};
 use crate::error::{Error, Result};
 use crate::info::check::fit_comm_caps;
 use crate::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, tostr};
 use core::ffi::CStr;
 
-/// What tells one provider of names from another.
+/// Properties of a provider with names.
 pub struct NameProvider<'a> {
-    /// The provider's name, which is also that of its one fabric and domain.
+    /// Name of the provider, also the name of its one fabric and domain.
     pub name: &'a CStr,
-    /// What the provider offers for each kind of endpoint, in the order of the answer.
+    /// Offers of the provider for each kind of endpoint, in the order of the answer.
     pub offers: &'a [ProviderOffer],
-    /// Takes a line for every reason why something is not in the answer.
+    /// Callback with a line for every reason for a missing info.
     pub report: &'a dyn Fn(&str),
 }
 
-/// The infos of a provider of names (fi_getinfo(3)), one for each offer, without names and version
-/// of the provider, which the core adds. A node is an endpoint's name; a service behind it makes
-/// another one, `node:service`, but for `0`, which leaves the name open as it does a port.
-/// `-FI_ENODATA`: nothing does, and `report` has been told why.
+/// Returns the infos of a provider with names (fi_getinfo(3)), one for each offer, without names
+/// and version of the provider, added by the core. A node is an endpoint's name. A service behind
+/// it makes another name, `node:service`, except `0`: it leaves the name open, as a port. Fails
+/// with `-FI_ENODATA` if nothing matches, after calls of `report` with the reasons.
 pub fn name_getinfo(prov: &NameProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoChain> {
     let InfoQuery { version, node, service, flags, hints } = *query;
     let format = hints.map_or(FI_FORMAT_UNSPEC as u32, InfoRef::addr_format);

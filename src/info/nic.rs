@@ -1,4 +1,4 @@
-//! What a provider knows of the card behind an info (fi_nic(3)).
+//! Description of the network card behind an info (fi_nic(3)).
 use super::tostr;
 use crate::abi::{
     FI_CLASS_NIC, FI_DUP, fi_bus_attr, fi_bus_attr__attr, fi_bus_type, fi_device_attr,
@@ -10,13 +10,13 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 use std::ffi::CString;
 
-/// A card, for [`InfoBuf::set_nic`](super::InfoBuf::set_nic). Texts that are not
-/// known are `None`, numbers 0.
+/// Network card, for [`InfoBuf::set_nic`](super::InfoBuf::set_nic). Unknown texts are `None`,
+/// numbers 0.
 #[derive(Clone, Debug, Default)]
 pub struct Nic {
     /// The device.
     pub device: NicDevice,
-    /// Where on the PCI bus it is, if it is on one.
+    /// Address on the PCI bus, if it is on one.
     pub pci: Option<Pci>,
     /// The card's link.
     pub link: NicLink,
@@ -53,7 +53,7 @@ pub struct NicLink {
     pub mtu: usize,
     /// The link's speed in bits per second.
     pub speed: usize,
-    /// Whether the link is up.
+    /// State of the link.
     pub state: fi_link_state,
     /// "Ethernet", "InfiniBand".
     pub network_type: Option<CString>,
@@ -66,7 +66,7 @@ impl Default for NicLink {
     }
 }
 
-/// What C gets: its structures, and the texts that they point to.
+/// Structures for C, and their texts.
 #[repr(C)]
 struct Owned {
     c: fid_nic,
@@ -80,7 +80,7 @@ static OPS: fi_ops =
     fi_ops { control: Some(control), tostr: Some(append_text), ..crate::fid::ops(close) };
 
 impl Nic {
-    /// Gives the card to C, which frees it with the info it is in.
+    /// Passes the card to C, freeing it with its info.
     pub(super) fn into_raw(self) -> *mut fid_nic {
         let text = |text: &Option<CString>| {
             text.as_ref().map_or(ptr::null_mut(), |text| text.as_ptr().cast_mut())
@@ -119,7 +119,7 @@ impl Nic {
         let c = fid_nic { fid, device_attr, bus_attr, link_attr, prov_attr: ptr::null_mut() };
         // The texts stay where they are when the card is moved.
         let owned = Box::into_raw(Box::new(Owned { c, device, bus, link, nic: self }));
-        // SAFETY: just made, and known to nobody else.
+        // SAFETY: just created, and not shared yet.
         unsafe {
             (*owned).c.device_attr = &raw mut (*owned).device;
             (*owned).c.bus_attr = &raw mut (*owned).bus;
@@ -157,7 +157,7 @@ unsafe extern "C" fn control(nic: *mut fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-/// Appends its text to that in the buffer, as far as there is room.
+/// Appends its text to the one in the buffer, up to its size.
 unsafe extern "C" fn append_text(nic: *const fid, buf: *mut c_char, len: usize) -> c_int {
     answer("tostr(nic)", || -> Result {
         if nic.is_null() || buf.is_null() || len == 0 {

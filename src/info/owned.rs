@@ -12,10 +12,10 @@ use core::mem::{ManuallyDrop, offset_of, size_of};
 use core::ptr::{self, NonNull};
 use core::slice;
 
-/// Which generation of the structures a caller was compiled against.
+/// API version of the structures of a caller at its compilation.
 ///
-/// The attribute structures only ever grew at their ends; an older caller's are
-/// shorter, and reading past them would read the caller's other memory.
+/// The attribute structures only ever grew at their ends. An older caller's are shorter, and a read
+/// beyond them would access other memory of the caller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Era {
     /// Releases 1.0 to 1.4.
@@ -32,7 +32,7 @@ pub enum Era {
     V1_8,
     /// From 2.5.
     V1_9,
-    /// What [`crate::abi`] describes.
+    /// Version described by [`crate::abi`].
     V1_10,
 }
 
@@ -40,8 +40,8 @@ impl Era {
     /// The generation of [`crate::abi`].
     pub const CURRENT: Self = Self::V1_10;
 
-    /// The oldest generation that a library answering `fi_version` with this
-    /// may have: what a plug-in must assume of the core that loaded it.
+    /// Returns the oldest possible version of a library reporting this `fi_version`: the one a
+    /// plug-in must assume of the core that loaded it.
     pub const fn of_release(fi_version: u32) -> Self {
         match fi_version {
             v if v < version(1, 5) => Self::V1_0,
@@ -104,13 +104,12 @@ impl Era {
 pub struct InfoRef<'a>(&'a fi_info);
 
 impl<'a> InfoRef<'a> {
-    /// The view of a caller's info; null is `-FI_EINVAL`.
+    /// Returns the view of a caller's info. Fails with `-FI_EINVAL` for null.
     ///
     /// # Safety
-    /// `info` is null, or points to an info of the generation [`Era::CURRENT`]
-    /// whose pointers are null or valid as fi_getinfo(3) says, and neither it
-    /// nor anything it points to changes for `'a`. An info of an older
-    /// generation goes through [`InfoBuf::from_era`].
+    /// `info` is null, or points to an info of the version [`Era::CURRENT`] whose pointers are null
+    /// or valid according to fi_getinfo(3), and neither it nor anything it points to changes for
+    /// `'a`. An info of an older version goes through [`InfoBuf::from_era`].
     pub unsafe fn from_c(info: *const fi_info) -> Result<Self> {
         // SAFETY: by this function's contract.
         unsafe { info.as_ref() }.map(Self).ok_or(Error::INVAL)
@@ -132,12 +131,12 @@ impl<'a> InfoRef<'a> {
         core::iter::successors(Some(self), |info| info.next())
     }
 
-    /// `caps`: what the endpoint can, or is to, do.
+    /// `caps`: supported or requested capabilities of the endpoint.
     pub fn caps(self) -> u64 {
         self.0.caps
     }
 
-    /// `mode`: what the application is asked, or willing, to do.
+    /// `mode`: requirements to the application, or the ones it accepts.
     pub fn mode(self) -> u64 {
         self.0.mode
     }
@@ -275,10 +274,10 @@ fn string<'a>(start: *const c_char) -> Option<&'a CStr> {
     Some(unsafe { CStr::from_ptr(start) })
 }
 
-/// One `fi_info` that Rust owns, with all attribute structures present.
+/// `fi_info` owned by Rust, with all attribute structures present.
 ///
-/// The memory is C's: [`into_raw`](Self::into_raw) gives it to any
-/// `fi_freeinfo`. Its names and addresses are always its own.
+/// The memory belongs to C's allocator: [`into_raw`](Self::into_raw) passes it to any
+/// `fi_freeinfo`. It always owns its names and addresses.
 pub struct InfoBuf {
     info: NonNull<fi_info>,
     owns: PhantomData<fi_info>,
@@ -291,17 +290,17 @@ unsafe impl Send for InfoBuf {}
 unsafe impl Sync for InfoBuf {}
 
 impl InfoBuf {
-    /// An info full of zeros, which as hints accepts everything but modes.
+    /// Returns an info of zeros. As hints it accepts everything but modes.
     pub fn new() -> Result<Self> {
         // SAFETY: null is what asks for an empty info.
         unsafe { Self::from_era(ptr::null(), Era::CURRENT) }
     }
 
-    /// A deep copy of an info that may be of an older generation; what it
-    /// lacks becomes zero. Null gives an empty info.
+    /// Returns a deep copy of an info, possibly of an older version; missing parts become zero.
+    /// Null gives an empty info.
     ///
     /// # Safety
-    /// As [`InfoRef::from_c`], but of the generation `era`.
+    /// As [`InfoRef::from_c`], but of the version `era`.
     pub unsafe fn from_era(info: *const fi_info, era: Era) -> Result<Self> {
         // SAFETY: by this function's contract.
         let copy = unsafe { dup_raw(info, era) }?;
@@ -309,12 +308,12 @@ impl InfoBuf {
         unsafe { Self::from_raw(copy.as_ptr()) }
     }
 
-    /// Takes over one info from C, with attribute structures added that it
-    /// lacks. Infos behind it are cut off and stay with the caller.
+    /// Takes over one info from C and adds missing attribute structures. Infos behind it are cut
+    /// off and stay with the caller.
     ///
     /// # Safety
-    /// `info` is null or came from `fi_dupinfo` or [`InfoBuf::into_raw`], is of
-    /// the current generation, and nobody else frees or changes it.
+    /// `info` is null or came from `fi_dupinfo` or [`InfoBuf::into_raw`], is of the current
+    /// version, and is not freed or changed by other code.
     pub unsafe fn from_raw(info: *mut fi_info) -> Result<Self> {
         let info = NonNull::new(info).ok_or(Error::INVAL)?;
         let buf = Self { info, owns: PhantomData };
@@ -331,12 +330,12 @@ impl InfoBuf {
         Ok(buf)
     }
 
-    /// Gives the info to C, which frees it with `fi_freeinfo`.
+    /// Passes the info to C; `fi_freeinfo` frees it.
     pub fn into_raw(self) -> *mut fi_info {
         ManuallyDrop::new(self).info.as_ptr()
     }
 
-    /// A view that reads the info.
+    /// Returns a read-only view of the info.
     pub fn as_ref(&self) -> InfoRef<'_> {
         // SAFETY: valid, current, and borrowed from its only owner.
         InfoRef(unsafe { self.info.as_ref() })
@@ -367,7 +366,7 @@ impl InfoBuf {
         self.raw().addr_format = format;
     }
 
-    /// Sets `handle`, which the info does not own.
+    /// Sets `handle`, not owned by the info.
     pub fn set_handle(&mut self, handle: *mut fid) {
         self.raw().handle = handle;
     }
@@ -438,7 +437,7 @@ impl InfoBuf {
         let attr = unsafe { &mut *self.raw().ep_attr };
         let mut new = *attr;
         edit(&mut new);
-        // What the info owns is freed with it: no stray pointer may take its place.
+        // Everything owned by the info is freed with it, so no foreign pointer may replace it.
         (new.auth_key, new.auth_key_size) = (attr.auth_key, attr.auth_key_size);
         *attr = new;
     }
@@ -454,25 +453,25 @@ impl InfoBuf {
         *attr = new;
     }
 
-    /// Sets the open fabric the info belongs to, which it does not own.
+    /// Sets the open fabric of the info, not owned by it.
     pub fn set_fabric(&mut self, fabric: *mut crate::abi::fid_fabric) {
         // SAFETY: as in `set_domain_name`.
         unsafe { (*self.raw().fabric_attr).fabric = fabric }
     }
 
-    /// Says what card is behind it.
+    /// Sets the card of the info.
     pub fn set_nic(&mut self, nic: super::Nic) {
         let old = core::mem::replace(&mut self.raw().nic, nic.into_raw());
-        // SAFETY: the info's own, which nobody uses any more.
+        // SAFETY: owned by the info, and not in use any more.
         unsafe { close_nic(old) };
     }
 
-    /// Says that the card behind it is that of another info, if that tells of one.
+    /// Copies the card of another info, if it has one.
     pub fn copy_nic(&mut self, of: InfoRef<'_>) -> Result {
         // SAFETY: the nic is live while its info is.
         let copy = unsafe { dup_nic(of.0.nic) }?;
         let old = core::mem::replace(&mut self.raw().nic, copy);
-        // SAFETY: the info's own, which nobody uses any more.
+        // SAFETY: owned by the info, and not in use any more.
         unsafe { close_nic(old) };
         Ok(())
     }
@@ -531,7 +530,7 @@ impl fmt::Debug for InfoBuf {
     }
 }
 
-/// The infos that a getinfo answers with, best first.
+/// Infos of a getinfo answer, best first.
 #[derive(Debug, Default)]
 pub struct InfoChain(Vec<InfoBuf>);
 
@@ -554,7 +553,7 @@ impl InfoChain {
             match unsafe { InfoBuf::from_raw(list) } {
                 Ok(info) => chain.push(info),
                 Err(error) => {
-                    // SAFETY: nobody else frees what has not been taken yet.
+                    // SAFETY: the untaken rest has no other owner.
                     unsafe { free_raw(next) };
                     return Err(error);
                 }
@@ -574,17 +573,17 @@ impl InfoChain {
         self.0.append(&mut other.0);
     }
 
-    /// Keeps those infos of which `keep` is true.
+    /// Keeps the infos accepted by `keep`.
     pub fn retain(&mut self, keep: impl FnMut(&InfoBuf) -> bool) {
         self.0.retain(keep);
     }
 
-    /// How many infos there are.
+    /// Returns the number of infos.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -599,7 +598,7 @@ impl InfoChain {
         self.0.iter_mut()
     }
 
-    /// The infos as a list that C frees with `fi_freeinfo`; null if empty.
+    /// Returns the infos as a list freed by C with `fi_freeinfo`; null if empty.
     pub fn into_raw(self) -> *mut fi_info {
         let mut list = ptr::null_mut();
         for mut info in self.0.into_iter().rev() {
@@ -630,7 +629,7 @@ fn zeroed<T>() -> Result<NonNull<T>> {
     NonNull::new(unsafe { libc::calloc(1, size_of::<T>()) }.cast()).ok_or(Error::NOMEM)
 }
 
-/// Puts a zeroed structure where there is none.
+/// Allocates a missing structure, zeroed.
 ///
 /// # Safety
 /// All bytes zero is a value of `T`.
@@ -663,7 +662,7 @@ fn replace_bytes<T>(at: &mut *mut T, len: &mut usize, bytes: Option<&[u8]>) -> R
 }
 
 /// # Safety
-/// `at` is null or a string from C's malloc that nobody else refers to.
+/// `at` is null or a string from C's malloc without other references.
 unsafe fn replace_string(at: &mut *mut c_char, string: &CStr) -> Result {
     let new = copy_bytes(string.to_bytes_with_nul())?;
     // SAFETY: by this function's contract.
@@ -688,7 +687,7 @@ unsafe fn copy_prefix<T>(from: *const T, size: usize) -> Result<*mut T> {
     Ok(copy)
 }
 
-/// Replaces a pointer that a shallow copy shares with its original by a copy.
+/// Replaces a pointer shared by a shallow copy and its original by a copy.
 fn own_bytes<T>(at: &mut *mut T, len: usize) -> Result {
     let shared = core::mem::replace(at, ptr::null_mut());
     if let Some(bytes) = bytes(shared.cast(), len) {
@@ -705,12 +704,11 @@ fn own_string(at: &mut *mut c_char) -> Result {
     Ok(())
 }
 
-/// A deep copy of one info, as `fi_dupinfo` makes it: attribute structures that
-/// the original lacks stay away; null gives an info with all of them, zeroed.
+/// Returns a deep copy of one info, as `fi_dupinfo` makes it. Attribute structures missing in the
+/// original stay absent; null gives an info with all of them, zeroed.
 ///
 /// # Safety
-/// `info` is null or points to an info of the generation `era` whose pointers
-/// are null or valid.
+/// `info` is null or points to an info of the version `era` whose pointers are null or valid.
 pub unsafe fn dup_raw(info: *const fi_info, era: Era) -> Result<NonNull<fi_info>> {
     let copy = zeroed::<fi_info>()?;
     // SAFETY: new, zeroed and ours.
@@ -787,9 +785,8 @@ unsafe fn dup_into(to: &mut fi_info, info: *const fi_info, era: Era) -> Result {
     Ok(())
 }
 
-/// A nic belongs to its provider, which alone knows how to copy it. One that
-/// cannot be copied is left out of the copy: two infos that share it would free
-/// it twice.
+/// Copies a nic by its provider, alone able to do so. A nic that cannot be copied is left out of
+/// the copy: two infos sharing it would free it twice.
 ///
 /// # Safety
 /// `nic` is null or a live nic.
@@ -811,10 +808,10 @@ unsafe fn dup_nic(nic: *mut fid_nic) -> Result<*mut fid_nic> {
     }
 }
 
-/// Gives a nic back to its provider.
+/// Returns a nic to its provider.
 ///
 /// # Safety
-/// `nic` is null or a live nic that nobody uses any more.
+/// `nic` is null or a live nic not in use any more.
 unsafe fn close_nic(nic: *mut fid_nic) {
     // SAFETY: by this function's contract.
     unsafe {
@@ -829,8 +826,8 @@ unsafe fn close_nic(nic: *mut fid_nic) {
 /// Frees a list of infos, as `fi_freeinfo` does; null is the empty list.
 ///
 /// # Safety
-/// `info` is null or came from `fi_getinfo`, `fi_dupinfo`, [`dup_raw`] or
-/// [`InfoBuf::into_raw`], and nobody uses it any more.
+/// `info` is null or came from `fi_getinfo`, `fi_dupinfo`, [`dup_raw`] or [`InfoBuf::into_raw`],
+/// and is not in use any more.
 pub unsafe fn free_raw(mut info: *mut fi_info) {
     while !info.is_null() {
         // SAFETY: a list of infos from C's malloc, each freed once: `next` is
@@ -914,8 +911,8 @@ mod tests {
     unsafe fn at_the_end<T>(from: *const T, size: usize) -> *mut T {
         let size = size.next_multiple_of(align_of::<T>());
         let page = 4096;
-        // SAFETY: two fresh pages, the second of which nobody may touch; the
-        // first holds the structure. The test leaves them mapped.
+        // SAFETY: two new pages, the second without access rights; the first holds the structure.
+        // The test leaves them mapped.
         unsafe {
             let pages = libc::mmap(
                 ptr::null_mut(),
@@ -990,7 +987,7 @@ mod tests {
         let mut second = sample();
         second.set_caps(FI_TAGGED);
         let chain = InfoChain::from_iter([sample(), second]);
-        // SAFETY: the list was just given away and nobody else has it.
+        // SAFETY: the list was just passed on and has no other owner.
         let chain = unsafe { InfoChain::from_raw(chain.into_raw()) }.unwrap();
         assert_eq!(chain.iter().map(InfoRef::caps).collect::<Vec<_>>(), [FI_MSG, FI_TAGGED]);
         assert!(InfoChain::new().into_raw().is_null());

@@ -1,4 +1,4 @@
-//! What a caller asks of fi_getinfo(3).
+//! Query of a fi_getinfo(3) caller.
 use crate::info::{InfoBuf, InfoRef};
 use core::ffi::CStr;
 
@@ -13,12 +13,12 @@ pub struct InfoQuery<'a> {
     pub service: Option<&'a CStr>,
     /// `FI_NUMERICHOST`, `FI_SOURCE`, `FI_PROV_ATTR_ONLY`, `FI_RESCAN`, internal ones.
     pub flags: u64,
-    /// What the infos are to be like.
+    /// Required attributes of the infos.
     pub hints: Option<InfoRef<'a>>,
 }
 
 impl<'a> InfoQuery<'a> {
-    /// What does for these hints, whatever the addresses.
+    /// Returns a query with these hints and without addresses.
     pub fn for_hints(version: u32, hints: &'a InfoBuf) -> Self {
         Self { version, node: None, service: None, flags: 0, hints: Some(hints.as_ref()) }
     }

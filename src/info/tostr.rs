@@ -8,10 +8,10 @@ use core::fmt::{self, Write};
 use core::mem::offset_of;
 use std::net::Ipv6Addr;
 
-/// What the library calls its release.
+/// Release name of the library.
 pub const RELEASE: &str = "2.6.0";
 
-/// Flags by name, in the order in which they are printed.
+/// Flags with their names, in the order of their output.
 type Flags = &'static [(u64, &'static str)];
 
 macro_rules! flags {
@@ -150,7 +150,7 @@ flag_texts! {
     op_flags: OP_FLAGS,
     /// `FI_ORDER_SAS`: orderings.
     msg_order: MSG_ORDER,
-    /// `FI_MR_LOCAL`: what memory registration asks of the application.
+    /// `FI_MR_LOCAL`: requirements of memory registration to the application.
     mr_mode: MR_MODE,
 }
 
@@ -240,14 +240,14 @@ enums! {
         FI_CQ_FORMAT_UNSPEC, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_DATA,
         FI_CQ_FORMAT_TAGGED
     }
-    /// The name of what a blocking read of a completion queue waits for.
+    /// Returns the name of the condition of a blocking completion queue read.
     cq_wait_cond: fi_cq_wait_cond { FI_CQ_COND_NONE, FI_CQ_COND_THRESHOLD }
     /// The name of a wait object.
     wait_obj: fi_wait_obj {
         FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_SET, FI_WAIT_FD, FI_WAIT_MUTEX_COND, FI_WAIT_YIELD,
         FI_WAIT_POLLFD
     }
-    /// The name of what a counter counts.
+    /// Returns the name of a counter's unit.
     cntr_events: fi_cntr_events { FI_CNTR_EVENTS_COMP, FI_CNTR_EVENTS_BYTES }
     /// The name of the state of a link.
     link_state: fi_link_state { FI_LINK_UNKNOWN, FI_LINK_DOWN, FI_LINK_UP }
@@ -259,7 +259,7 @@ value_texts! {
     /// `warn` to `debug`: the name of a log level.
     log_level: fi_log_level::FI_LOG_WARN => "warn", fi_log_level::FI_LOG_TRACE => "trace",
         fi_log_level::FI_LOG_INFO => "info", fi_log_level::FI_LOG_DEBUG => "debug";
-    /// The name of the part of a provider that logs.
+    /// Returns the name of a logging subsystem.
     log_subsys: fi_log_subsys::FI_LOG_CORE => "core", fi_log_subsys::FI_LOG_FABRIC => "fabric",
         fi_log_subsys::FI_LOG_DOMAIN => "domain", fi_log_subsys::FI_LOG_EP_CTRL => "ep_ctrl",
         fi_log_subsys::FI_LOG_EP_DATA => "ep_data", fi_log_subsys::FI_LOG_AV => "av",
@@ -288,7 +288,7 @@ impl fmt::Display for S<'_> {
     }
 }
 
-/// How many contexts an endpoint has, or that it shares one.
+/// Number of contexts of an endpoint, or the marker for a shared one.
 struct ContextCount(usize);
 
 impl fmt::Display for ContextCount {
@@ -300,7 +300,7 @@ impl fmt::Display for ContextCount {
     }
 }
 
-/// Lines with the indentation that structures inside structures have.
+/// Lines with the indentation of nested structures.
 struct Text(String);
 
 impl Text {
@@ -546,13 +546,13 @@ impl Text {
 }
 
 /// # Safety
-/// `at` is null or a C string that outlives the use of the answer.
+/// `at` is null or a C string outliving the result.
 unsafe fn string<'a>(at: *const c_char) -> Option<&'a CStr> {
     // SAFETY: by this function's contract.
     (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) })
 }
 
-/// What a card is, as it stands in the text of an info.
+/// Returns the text of a card within the text of an info.
 pub(super) fn nic(nic: &fid_nic) -> String {
     let mut text = Text(String::new());
     // SAFETY: only the info's card, or one of ours, comes here: it is live.
@@ -560,7 +560,7 @@ pub(super) fn nic(nic: &fid_nic) -> String {
     text.0
 }
 
-/// What an object says about itself.
+/// Returns an object's own text.
 ///
 /// # Safety
 /// `fid` is live.
@@ -635,7 +635,7 @@ fn format_address(format: u32, bytes: &[u8]) -> Option<String> {
     }
 }
 
-/// How long the texts of structures can be that `fi_tostr` gives.
+/// Maximum length of structure texts returned by `fi_tostr`.
 pub const BUFFER: usize = 8192;
 
 /// The text of an info.
@@ -645,11 +645,11 @@ pub fn info(info: InfoRef<'_>) -> String {
     text.0
 }
 
-/// The text of any value, as `fi_tostr` gives it; `None` for null.
+/// Returns the text of any value, as returned by `fi_tostr`; `None` for null.
 ///
 /// # Safety
-/// `data` is null or points to a value of the kind `datatype` says, of the
-/// current generation, that does not change during the call.
+/// `data` is null or points to a value of the kind `datatype`, of the current API version,
+/// unchanged during the call.
 pub unsafe fn value(data: *const c_void, datatype: u32) -> Option<String> {
     use fi_type::*;
     if data.is_null() {

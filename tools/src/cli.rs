@@ -1,5 +1,5 @@
-//! What fi_ps, fi_top and fi_doctor share: whom they look at, when, and what they say of whom they
-//! cannot look at.
+//! Common part of fi_ps, fi_top and fi_doctor: the selection of processes, the refresh interval,
+//! and the messages about unreadable processes.
 #![allow(dead_code, reason = "no tool needs all of it")]
 use ofi_facts::bounds::{LeftOut, LookBounds};
 use ofi_facts::layout::{EndpointFacts, LATENCY_CLASSES, PeerFacts, WaitingFacts, latency_below};
@@ -17,7 +17,7 @@ pub(crate) fn now() -> u64 {
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
-/// Prints, and ends quietly when nobody reads any more.
+/// Prints, and exits silently if the reader has closed the output.
 pub(crate) fn print(text: &str) {
     if io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()).is_err() {
         std::process::exit(0);
@@ -30,25 +30,25 @@ pub(crate) fn complain(own: &str, what: &str) -> ! {
     std::process::exit(2);
 }
 
-/// What was seen in one look.
+/// Statistics of one pass.
 #[derive(Default)]
 pub(crate) struct LookedAt {
     pub(crate) processes: Vec<StatsProcess>,
-    /// How many processes were left out as a whole, beyond the bounds of a look.
+    /// Number of processes skipped entirely because of the limits of a pass.
     pub(crate) left_out: usize,
 }
 
-/// Most processes of which a text says what was left out.
+/// Maximum number of processes with a text about unread data.
 const MOST_LEFT_OUT: usize = 20;
 
 impl LookedAt {
-    /// Processes of which something was left out.
+    /// Returns the partially read processes.
     fn read_in_part(&self) -> impl Iterator<Item = (&StatsProcess, LeftOut)> {
         let all = self.processes.iter().map(|process| (process, process.left_out()));
         all.filter(|(_, left_out)| !left_out.is_nothing())
     }
 
-    /// Lines that say what was left out; nothing as a rule.
+    /// Returns lines about unread data; normally none.
     pub(crate) fn left_out_text(&self) -> String {
         let mut text = String::new();
         for (process, left_out) in self.read_in_part().take(MOST_LEFT_OUT) {
@@ -68,7 +68,8 @@ impl LookedAt {
         text
     }
 
-    /// The same as objects in JSON, by process; that of all processes left out has the number 0.
+    /// Returns the unread data as JSON objects, by process; number 0 stands for all skipped
+    /// processes.
     pub(crate) fn left_out_json(&self) -> Vec<(u32, String)> {
         let mut all: Vec<_> = self
             .read_in_part()
@@ -106,20 +107,20 @@ fn left_out_object(left_out: &LeftOut) -> String {
     object(&left_out.numbers().map(|(what, count)| (what, count.to_string())))
 }
 
-/// What tells a process's series from others.
+/// Returns the labels distinguishing a process's series from others.
 pub(crate) fn process_labels(process: &StatsProcess) -> String {
     format!("pid=\"{}\",program={}", process.pid, json(&process.system.program))
 }
 
-/// How a process is read.
+/// Function reading a process.
 type ReadProcess = fn(u32, &mut LookBounds) -> Result<StatsProcess, StatsReadError>;
 
-/// What the command line asks for.
+/// Parsed command line.
 #[derive(Default)]
 pub(crate) struct CliOptions {
     /// Processes; all if none.
     pub(crate) pids: Vec<u32>,
-    /// Options without a value that were given.
+    /// Given options without a value.
     pub(crate) set: Vec<String>,
     /// Options with one.
     pub(crate) values: Vec<(String, f64)>,
@@ -133,7 +134,7 @@ impl CliOptions {
         Self::parse_with(own, help, flags, values, &[])
     }
 
-    /// [`parse`](Self::parse) with options that take a word.
+    /// Like [`parse`](Self::parse), with options taking a word.
     pub(crate) fn parse_with(
         own: &str,
         help: &str,
@@ -180,8 +181,7 @@ impl CliOptions {
         found.map_or(default, |(_, value)| *value)
     }
 
-    /// Looks at the processes that are asked for, or at all. Says on standard error which of those
-    /// asked for could not be looked at.
+    /// Reads the requested processes, or all. Reports unreadable requested ones on standard error.
     pub(crate) fn look(&self, own: &str) -> LookedAt {
         self.look_by(own, read::process)
     }
@@ -205,14 +205,14 @@ impl CliOptions {
     }
 }
 
-/// Whether an endpoint has a line. What serves a utility provider's endpoint has one if `all` is asked
-/// for: the program knows of the other alone.
+/// Returns true if an endpoint has a line. An endpoint serving a utility provider's has one only
+/// with `all`: the program knows only the latter.
 pub(crate) fn is_listed(process: &StatsProcess, endpoint: &EndpointFacts, all: bool) -> bool {
     all || endpoint.serves == 0 || process.pages.len() == 1
 }
 
-/// How many of the transfers that an endpoint sent were complete when their call returned, then how
-/// many took how long ([`latency_class`](ofi_facts::layout::latency_class)), since `before`.
+/// Returns the number of an endpoint's transfers complete at the return of their call, then the
+/// numbers by latency ([`latency_class`](ofi_facts::layout::latency_class)), since `before`.
 pub(crate) fn latencies(
     page: &StatsPage,
     endpoint: &EndpointFacts,
@@ -228,7 +228,8 @@ pub(crate) fn latencies(
     (sent.saturating_sub(waited), classes)
 }
 
-/// The time within which such a part of transfers were complete, in words; a dash if there are none.
+/// Returns the time within which this fraction of transfers completed as text; a dash if there are
+/// none.
 pub(crate) fn quantile(at_once: u64, classes: &[u64; LATENCY_CLASSES], part: f64) -> String {
     let all = classes.iter().fold(at_once, |sum, more| sum.saturating_add(*more));
     if all == 0 {
@@ -289,7 +290,7 @@ fn peer_json(peer: &PeerFacts) -> String {
     ])
 }
 
-/// A receive or a message that waits; none if the place is free.
+/// Returns a waiting receive or message as JSON, or `None` for a free entry.
 fn waiting_json(waiting: &WaitingFacts) -> Option<String> {
     let last = waiting.ignore_or_len.to_string();
     (waiting.kind != 0).then(|| {
@@ -362,8 +363,8 @@ pub(crate) fn processes_json(looked: &LookedAt) -> String {
     list(looked.processes.iter().chain(&others).map(&mut process)) + "\n"
 }
 
-/// The first cells of an endpoint's row: process, program, provider, type, peers, and what it sent
-/// and received in messages and bytes, as figures of any unit.
+/// Returns the first cells of an endpoint's row: process, program, provider, type, peers, and the
+/// sent and received messages and bytes, as numbers of any unit.
 pub(crate) fn endpoint_cells(
     process: &StatsProcess,
     page: &StatsPage,

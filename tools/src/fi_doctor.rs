@@ -1,4 +1,4 @@
-//! Says why nothing moves (fi_doctor(1)).
+//! Analyses hanging jobs (fi_doctor(1)).
 mod cli;
 
 use cli::{CliOptions, complain, now, print};
@@ -34,7 +34,7 @@ fn finding_json(finding: &Finding) -> String {
     )
 }
 
-/// What was left out, as an object like those of findings.
+/// Returns unread data as an object like the ones of findings.
 fn left_out_json((pid, what): (u32, String)) -> String {
     format!(
         "{{\"rule\":\"left-out\",\"pid\":{pid},\"cause\":\"too much to read\",\"seen\":\"\",\"advice\":\"name fewer \
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!findings.is_empty()))
 }
 
-/// What is said if there is no finding.
+/// Returns the text for no finding.
 fn without_findings(before: &[StatsProcess], after: &[StatsProcess]) -> String {
     let endpoints = after.iter().flat_map(|process| &process.pages);
     let endpoints = endpoints.flat_map(|page| page.endpoints.iter().map(move |ep| (page, ep)));

@@ -1,4 +1,4 @@
-//! Lists what the providers of libfabric offer (fi_info(1)).
+//! Lists the offers of libfabric's providers (fi_info(1)).
 use ofi::abi::*;
 use ofi::error::{Error, Result};
 use ofi::info::tostr::{self, RELEASE};
@@ -28,8 +28,8 @@ const USAGE: &str = "  -h, --help\t\t\tdisplay this help and exit
   --version\t\t\tprint version info and exit
   --explain\t\t\tsay of every provider why it is, or is not, in the list";
 
-/// The long options, whether they take an argument, and their letters; those
-/// without a letter have a capital that is no option.
+/// Long options, a flag for an argument, and their letters; ones without a letter have an unused
+/// capital letter.
 const OPTIONS: &[(&str, bool, char)] = &[
     ("help", false, 'h'),
     ("src_addr", true, 's'),
@@ -51,7 +51,7 @@ const OPTIONS: &[(&str, bool, char)] = &[
     ("explain", false, 'X'),
 ];
 
-/// What the command line asks for.
+/// Parsed command line.
 struct Command {
     hints: InfoBuf,
     node: Option<CString>,
@@ -66,11 +66,11 @@ struct Command {
     explain: bool,
 }
 
-/// Why there is nothing to do.
+/// Reason to do nothing.
 enum NothingToDo {
-    /// Show how to use it, after this complaint if there is one.
+    /// Print the usage, after an error message if there is one.
     Usage(Option<String>),
-    /// An argument that means nothing.
+    /// Invalid argument.
     Bad(String),
     /// Memory.
     Failed(Error),
@@ -83,8 +83,8 @@ impl From<Error> for NothingToDo {
 }
 
 fn main() -> ExitCode {
-    // Who reads only the beginning of the list ends it, as with other tools.
-    // SAFETY: the default action, before there are other threads.
+    // SAFETY: the default action, before there are other threads. A reader closing the output early
+    // ends the program, as with other tools.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let mut args = env::args_os().map(|arg| arg.to_string_lossy().into_owned());
     let own = args.next().unwrap_or_else(|| "fi_info".to_owned());
@@ -291,10 +291,10 @@ fn run(own: &str, command: &Command) -> InfoOutcome {
     Ok(())
 }
 
-/// What the library says about a value.
+/// Returns the library's text of a value.
 ///
 /// # Safety
-/// `data` points to a value of that type.
+/// `data` points to a value of this type.
 unsafe fn text(data: *const c_void, kind: fi_type) -> String {
     // SAFETY: by this function's contract; the answer is a C string or null.
     unsafe {
@@ -400,7 +400,7 @@ fn contains(text: &str, part: &str) -> bool {
     text.to_ascii_uppercase().contains(&part.to_ascii_uppercase())
 }
 
-/// What was logged while the library looked for infos.
+/// Lines logged during the library's search for infos.
 static REASONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 unsafe extern "C" fn wants(
@@ -422,7 +422,7 @@ unsafe extern "C" fn never(
     0
 }
 
-/// Keeps what providers say, and of what the core says the reasons and warnings.
+/// Stores log lines of providers, and the reasons and warnings of the core.
 unsafe extern "C" fn keep(
     prov: *const fi_provider,
     level: c_enum<fi_log_level>,
@@ -455,7 +455,7 @@ unsafe extern "C" fn keep(
     }
 }
 
-/// One line for each reason why something is in the list or is not.
+/// Prints one line for each reason for the presence or absence of an info.
 fn explain(command: &Command) -> InfoOutcome {
     // Reasons come by way of the log, which programs can have for themselves.
     let ops = Box::leak(Box::new(fi_ops_log {

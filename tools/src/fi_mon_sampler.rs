@@ -1,4 +1,4 @@
-//! Reads what the hook `monitor` has counted (fi_mon_sampler(1)).
+//! Reads the counters of the hook `monitor` (fi_mon_sampler(1)).
 use ofi_facts::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS, csv_head, csv_line};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr, OsString, c_int};
@@ -28,26 +28,26 @@ their files, or a folder of them, such as /dev/shm/ofi/UID/HOSTNAME.
   -h           this text
 ";
 
-/// How long answers are waited for if there is only one of each file.
+/// Timeout for answers in the mode with a single one of each file.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Most files that are read at a time; others follow when these have ended.
+/// Maximum number of files read at a time; others follow at their end.
 const MOST_FILES: usize = 4096;
 
-/// Most names of a folder that are looked at.
+/// Maximum number of names of a directory to process.
 const MOST_NAMES: usize = 1 << 16;
 
-/// Most errors that are told.
+/// Maximum number of reported errors.
 const MOST_TOLD: usize = 1000;
 
-/// What the command line asks for.
+/// Parsed command line.
 struct SampleOptions {
     target: PathBuf,
     watch: Option<Duration>,
     folder: Option<PathBuf>,
 }
 
-/// Why nothing is done: a text, and the number that goes with it.
+/// Reason to do nothing: a text, and the exit status.
 struct Complaint(String, i32);
 
 fn invalid(text: String) -> Complaint {
@@ -99,7 +99,7 @@ impl SampleOptions {
     }
 }
 
-/// What fstat(2) says of a file.
+/// Returns the result of fstat(2) of a file.
 fn status_of(file: &File) -> io::Result<libc::stat> {
     // SAFETY: numbers alone, for which zeros do; the call writes them, and they outlive it.
     unsafe {
@@ -132,8 +132,8 @@ fn open_in(folder: &File, name: &OsStr, flags: c_int) -> io::Result<File> {
     }
 }
 
-/// The folder of a target, which stays the same whatever comes in its place: a user to whom it belongs could put a
-/// link there that leads to files of others.
+/// Directory of a target. It stays the same even if its path is replaced: its owner could put a
+/// link there leading to files of others.
 struct TargetFolder {
     fd: File,
     owner: libc::uid_t,
@@ -141,7 +141,8 @@ struct TargetFolder {
 }
 
 impl TargetFolder {
-    /// Opens the folder. Links on the way to it are followed only if they are of root or of the user who runs this program.
+    /// Opens the directory. Links in its path are followed only if they belong to root or to the
+    /// user running this program.
     fn open(path: &Path) -> io::Result<Self> {
         const MOST_LINKS: u32 = 40;
         // SAFETY: a number is asked for.
@@ -180,7 +181,7 @@ impl TargetFolder {
         Ok(Self { fd, owner, path: path.to_owned() })
     }
 
-    /// The names of what is in the folder, in order.
+    /// Returns the names in the directory, sorted.
     fn names(&self) -> Vec<OsString> {
         let listed = fs::read_dir(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
         let files = listed.into_iter().flatten().flatten();
@@ -191,7 +192,7 @@ impl TargetFolder {
         names
     }
 
-    /// Whether the folder has been removed, so that there may be another one in its place.
+    /// Returns true if the directory was removed, so another one may have replaced it.
     fn is_removed(&self) -> bool {
         status_of(&self.fd).is_ok_and(|status| status.st_nlink == 0)
     }
@@ -201,7 +202,7 @@ impl TargetFolder {
     }
 }
 
-/// What a link that is open says.
+/// Returns the target of an open link.
 fn read_link(link: &File) -> io::Result<PathBuf> {
     let mut text = vec![0u8; libc::PATH_MAX as usize];
     let (to, room) = (text.as_mut_ptr(), text.len());
@@ -215,18 +216,19 @@ fn read_link(link: &File) -> io::Result<PathBuf> {
 /// A file of the hook's.
 struct MonitorSource {
     file: File,
-    /// Its memory, for the one thing that reading and writing a file cannot do: to change a byte that the program may
-    /// change at the same time. Nothing here touches it, as that would end this program if the file were made shorter.
+    /// Mapping of the file, for the one operation impossible by reads and writes: a change of a
+    /// byte concurrently changed by the program. This process never accesses it, since a truncation
+    /// of the file would then end it.
     memory: NonNull<u8>,
-    /// Which file it is.
+    /// Identity of the file.
     identity: (libc::dev_t, libc::ino_t),
     folder: Rc<TargetFolder>,
     name: OsString,
 }
 
 impl MonitorSource {
-    /// Opens a file of a folder, if it belongs to the folder's owner: its user may have put anything there. `or_own`: a file
-    /// of the user who runs this program will do as well.
+    /// Opens a file of a directory, if it belongs to the directory's owner: its user may have put
+    /// anything there. `or_own`: a file of the user running this program is accepted as well.
     fn open(folder: &Rc<TargetFolder>, name: &OsStr, or_own: bool) -> io::Result<Self> {
         let file = open_in(&folder.fd, name, libc::O_RDWR)?;
         let status = status_of(&file)?;
@@ -260,8 +262,8 @@ impl MonitorSource {
         }
     }
 
-    /// Asks the program for what it has counted: sets a bit, as the system does it (FUTEX_WAKE_OP of futex(2)), which
-    /// answers an error where the file has no memory any more.
+    /// Requests the counts from the program: sets a bit by the kernel (FUTEX_WAKE_OP of futex(2)).
+    /// This fails with an error if the file has no memory any more.
     fn ask(&self) -> io::Result<()> {
         const { assert!(FLAGS_AT.is_multiple_of(4) && FLAGS_AT + 4 <= FILE_LEN) };
         let first = u32::from_ne_bytes([ASKED, 0, 0, 0]);
@@ -275,11 +277,11 @@ impl MonitorSource {
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Whether there is an answer, and whether it is the last one.
+    /// Returns two flags: an answer is available, and it is the last one.
     fn state(&self) -> io::Result<(bool, bool)> {
         let mut flags = [0];
         self.file.read_exact_at(&mut flags, FLAGS_AT as u64)?;
-        // What the program wrote before them is read after them.
+        // Data written by the program before them is read after them.
         fence(Ordering::Acquire);
         let ended = flags[0] & ENDED != 0;
         Ok((flags[0] & ASKED == 0 || ended, ended))
@@ -314,7 +316,7 @@ impl Drop for MonitorSource {
     }
 }
 
-/// A file that is read, and where its lines go.
+/// File being read, and the output for its lines.
 struct MonitorSample {
     source: MonitorSource,
     out: Box<dyn Write>,
@@ -349,8 +351,8 @@ impl MonitorSample {
         self.out.flush()
     }
 
-    /// Writes an answer, if there is one, and asks for the next. Whether that was all: then nobody
-    /// needs the file any more.
+    /// Writes an answer, if there is one, and requests the next. Returns true if it was the last
+    /// one; the file is then no longer needed.
     fn look(&mut self) -> io::Result<bool> {
         let (answered, ended) = self.source.state()?;
         if answered {
@@ -364,7 +366,7 @@ impl MonitorSample {
         Ok(ended)
     }
 
-    /// Writes what there is, and removes a file of which that is the last.
+    /// Writes the available data, and removes a file after its last data.
     fn finish(&mut self) -> io::Result<()> {
         let (_, ended) = self.source.state()?;
         self.line()?;
@@ -374,13 +376,13 @@ impl MonitorSample {
         Ok(())
     }
 
-    /// Whether nothing more is to be waited for.
+    /// Returns true if nothing more has to be waited for.
     fn is_answered(&self) -> bool {
         self.source.state().map_or(true, |(answered, _)| answered)
     }
 }
 
-/// What is read: the files of a folder, or one of them.
+/// Source of samples: the files of a directory, or one of them.
 struct SampleTarget {
     folder: Rc<TargetFolder>,
     only: Option<OsString>,
@@ -411,7 +413,7 @@ impl SampleTarget {
         MonitorSample::begin(source, tables)
     }
 
-    /// Takes the folder that is there now, if the one of before was removed.
+    /// Opens the current directory if the previous one was removed.
     fn renew(&mut self) {
         if self.folder.is_removed()
             && let Ok(folder) = TargetFolder::open(&self.folder.path)
@@ -425,14 +427,14 @@ fn closed(path: &Path) {
     eprintln!("Closed {}", path.display());
 }
 
-/// What was told of errors.
+/// Number of reported errors.
 #[derive(Default)]
 struct ToldErrors(usize);
 
 impl ToldErrors {
     /// Tells of an error with a file. Its user may make as many as there is room for.
     fn tell(&mut self, path: &Path, error: &io::Error) {
-        // Nobody reads the output any more.
+        // The reader has closed the output.
         if error.kind() == io::ErrorKind::BrokenPipe {
             std::process::exit(0);
         }
@@ -445,7 +447,7 @@ impl ToldErrors {
     }
 }
 
-/// Has as many descriptors as the process may have: each file that is read takes two.
+/// Raises the limit of descriptors to its maximum: each file being read takes two.
 fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` outlives the calls.
@@ -457,12 +459,12 @@ fn raise_descriptors() {
     }
 }
 
-/// Whether the process has no room for another descriptor, which may change.
+/// Returns true if the process has no free descriptor, a temporary condition.
 fn lacks_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// Reads until everything is done. Whether all could be read.
+/// Reads until everything is done. Returns true if all files could be read.
 fn sample(options: &SampleOptions, target: SampleTarget) -> bool {
     match options.watch {
         None => sample_once(&target, options.folder.as_deref()),
@@ -510,7 +512,7 @@ fn sample_on(mut target: SampleTarget, tables: Option<&Path>, pause: Duration) -
     loop {
         target.renew();
         let names: BTreeSet<_> = target.names().into_iter().collect();
-        // What is gone is forgotten, so that no more are kept than there are.
+        // Missing names are removed, so the list has no more entries than the directory.
         refused.retain(|name| names.contains(name));
         for name in names {
             if open.contains_key(&name) || refused.contains(&name) {

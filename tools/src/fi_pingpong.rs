@@ -1,8 +1,8 @@
-//! Two processes exchange messages and print what it took (fi_pingpong(1)).
+//! Exchanges messages between two processes and prints the time (fi_pingpong(1)).
 //!
-//! A control connection over TCP, beside the fabric, tells the addresses and
-//! keeps both sides in step; its messages are those of every other
-//! `fi_pingpong`, so that this one can be either side of a pair.
+//! A control connection over TCP, in addition to the fabric, exchanges the addresses and
+//! synchronizes both sides. Its messages are those of every other `fi_pingpong`, so this one can be
+//! either side of a pair.
 #[path = "fi_pingpong_text.rs"]
 mod text;
 
@@ -39,11 +39,11 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The API version asked for: what this program uses is in every later one.
+/// Requested API version: all functions used here are in every later one.
 const API: u32 = 1 << 16 | 4;
 const SIZES: [usize; 6] = [64, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
 const TAG: u64 = 1234;
-/// The text that `-c` sends; message number k starts 7 * k characters into it.
+/// Text sent with `-c`; message number k starts 7 * k characters into it.
 const TEXT: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const STEP: usize = 7;
 /// Messages of the control connection.
@@ -53,10 +53,10 @@ const COUNT_OK: &[u8; 7] = b"cnt ok\0";
 const COUNT_LEN: usize = 10;
 /// The last message on the fabric.
 const FIN: &[u8; 4] = b"fin\0";
-/// How long a datagram is waited for before it counts as lost.
+/// Timeout for a datagram before it counts as lost.
 const LOST: Duration = Duration::from_secs(5);
 
-/// Why the program ends early: an errno or libfabric code and what failed.
+/// Reason for an early exit: an errno or libfabric code, and the failed step.
 struct Failure {
     what: String,
     error: Error,
@@ -83,7 +83,7 @@ impl fmt::Display for Failure {
 }
 type PingpongOutcome<T = ()> = std::result::Result<T, Failure>;
 
-/// Names the step that an error came from.
+/// Adds the name of the failed step to an error.
 trait During<T> {
     fn during(self, what: &str) -> PingpongOutcome<T>;
 }
@@ -116,7 +116,7 @@ macro_rules! call {
     }};
 }
 
-/// An object that the library opened, closed when dropped.
+/// Object opened by the library, closed on drop.
 struct OpenFid<T>(NonNull<T>);
 
 impl<T> OpenFid<T> {
@@ -144,7 +144,7 @@ impl<T> Drop for OpenFid<T> {
     }
 }
 
-/// A list that fi_getinfo returned, or hints.
+/// List returned by fi_getinfo, or hints.
 struct Info(NonNull<fi_info>);
 
 impl Info {
@@ -155,8 +155,8 @@ impl Info {
             .ok_or(Error::NOMEM)
             .during("fi_allocinfo")
     }
-    /// The first way that fits the hints, from the source address if one was asked for; without
-    /// any address, one that the provider likes best.
+    /// Returns the first info matching the hints, with the source address if requested; without any
+    /// address, the provider's preferred one.
     fn find(o: &Options, hints: &Info) -> PingpongOutcome<Self> {
         // A name that is none of IP's may be one of the provider's.
         let own = o.source.as_deref().filter(|_| hints.view().src_addr.is_null());
@@ -187,7 +187,7 @@ impl Drop for Info {
     }
 }
 
-/// A string that fi_freeinfo will free.
+/// Returns a string freed by fi_freeinfo.
 fn c_string(text: &str) -> PingpongOutcome<*mut c_char> {
     let text = CString::new(text).map_err(|_| Error::INVAL).during("name")?;
     // SAFETY: text is a C string.
@@ -195,7 +195,7 @@ fn c_string(text: &str) -> PingpongOutcome<*mut c_char> {
     if copy.is_null() { Err(Error::NOMEM).during("name") } else { Ok(copy) }
 }
 
-/// An address that fi_freeinfo will free.
+/// Returns an address freed by fi_freeinfo.
 fn c_copy(address: &[u8]) -> PingpongOutcome<*mut c_void> {
     // SAFETY: what malloc gives has room for all of the address.
     unsafe {
@@ -208,7 +208,7 @@ fn c_copy(address: &[u8]) -> PingpongOutcome<*mut c_void> {
     }
 }
 
-/// The first address of the family that a host's name has.
+/// Returns the first address of this family of a host name.
 fn ip_address(name: &str, port: u16, v6: bool) -> Option<SocketAddr> {
     (name, port).to_socket_addrs().ok()?.find(|address| address.is_ipv6() == v6)
 }
@@ -277,7 +277,7 @@ impl Control {
     }
 }
 
-/// A connection whose source port was asked for.
+/// Returns a connection with the requested source port.
 fn connect_from(port: u16, to: SocketAddr) -> io::Result<TcpStream> {
     let domain = if to.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
     // SAFETY: no pointers.
@@ -285,7 +285,7 @@ fn connect_from(port: u16, to: SocketAddr) -> io::Result<TcpStream> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and is nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let any: IpAddr =
         if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -397,7 +397,7 @@ struct PingPong {
     options: Options,
     max_size: usize,
     prefix: usize,
-    /// Messages sent and received so far, which say where their text starts.
+    /// Number of messages sent and received, determining the start of their text.
     sent: usize,
     received: usize,
 }
@@ -442,7 +442,7 @@ fn hints(o: &Options) -> PingpongOutcome<Info> {
     Ok(info)
 }
 
-/// Hints that ask for a way to `address`.
+/// Sets hints for the destination `address`.
 fn toward(info: &Info, format: u32, address: &[u8]) -> PingpongOutcome {
     // SAFETY: fi_freeinfo frees the copy; the struct is ours.
     unsafe {
@@ -489,7 +489,7 @@ fn name_of<T>(object: &OpenFid<T>, cm: *mut fi_ops_cm) -> PingpongOutcome<Vec<u8
     Ok(name)
 }
 
-/// The next connection event, which must be `wanted`; a request comes with its info.
+/// Returns the next connection event, required to be `wanted`; a request comes with its info.
 fn event(eq: &OpenFid<fid_eq>, wanted: u32) -> PingpongOutcome<Option<Info>> {
     let mut entry = fi_eq_cm_entry { fid: ptr::null_mut(), info: ptr::null_mut(), data: [] };
     let mut event = 0;
@@ -740,8 +740,8 @@ impl PingPong {
         }
         if self.options.check {
             let start = STEP * self.received % TEXT.len();
-            // SAFETY: the receive has completed and the next is not posted yet,
-            // so that nobody writes; the prefix and size are within the buffer.
+            // SAFETY: the receive has completed and the next is not posted yet, so there are no
+            // writes; the prefix and size are within the buffer.
             let got = unsafe { &(&*self.buffers.receive)[self.prefix..][..size] };
             if let Some(at) =
                 got.iter().zip(TEXT.iter().cycle().skip(start)).position(|(a, b)| a != b)
@@ -801,7 +801,7 @@ impl PingPong {
         Ok(ResultRow { size, sent: iterations, acknowledged: received, elapsed })
     }
 
-    /// Both sides tell that they are through, so that neither leaves early.
+    /// Synchronizes the end of both sides, so neither exits early.
     fn finish(&mut self) -> PingpongOutcome {
         self.buffers.send[self.prefix..][..FIN.len()].copy_from_slice(FIN);
         let iov = libc::iovec {

@@ -1,10 +1,9 @@
-//! What fi_pingpong reads from the command line and prints: the same words and
-//! columns as every other fi_pingpong.
+//! Command line and output of fi_pingpong: the same words and columns as every other fi_pingpong.
 use ofi::abi::fi_ep_type;
 use std::fmt;
 use std::time::Duration;
 
-/// Where a server listens for the control connection.
+/// Port of a server's control connection.
 pub(crate) const CONTROL_PORT: u16 = 47592;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +58,7 @@ Options:
     )
 }
 
-/// What the command line asks the program to do, when it is not to run.
+/// Action requested by the command line instead of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct UsageError {
     pub(crate) message: String,
@@ -163,7 +162,7 @@ pub(crate) fn parse(arguments: &[String]) -> std::result::Result<Options, UsageE
 pub(crate) const HEADING: &str =
     "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec";
 
-/// What one size took.
+/// Measurement of one size.
 pub(crate) struct ResultRow {
     pub(crate) size: usize,
     pub(crate) sent: usize,

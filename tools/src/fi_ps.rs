@@ -1,4 +1,4 @@
-//! Lists the processes that use the library (fi_ps(1)).
+//! Lists the processes using the library (fi_ps(1)).
 mod cli;
 
 use cli::{CliOptions, endpoint_cells, is_listed, print, processes_json, table};

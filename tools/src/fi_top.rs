@@ -1,4 +1,4 @@
-//! Shows what processes that use the library do, again and again (fi_top(1)).
+//! Shows the activity of processes using the library, refreshed periodically (fi_top(1)).
 mod cli;
 
 use cli::{
@@ -37,7 +37,7 @@ peers or hides them, l how long transfers took; arrows (or j k) choose a line, e
 goes into it, an endpoint or a peer, and u back; x ends.
 ";
 
-/// What the lines are sorted by.
+/// Sort key of the lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SortKey {
     Messages,
@@ -74,7 +74,7 @@ impl KeyTerminal {
         }
     }
 
-    /// The key that is pressed within this time.
+    /// Returns the key pressed within this time.
     fn key(within: Duration) -> Option<TopKey> {
         let first = Self::byte(within)?;
         // An arrow is three bytes, which come together.
@@ -111,11 +111,11 @@ impl Drop for KeyTerminal {
     }
 }
 
-/// What tells a line from others, in each look: the process, which of its pages, the endpoint's
-/// serial and, of a peer's line, the peer's.
+/// Identity of a line across refreshes: the process, the index of its page, the endpoint's serial
+/// and, for a peer's line, the peer's.
 type LineKey = (u32, usize, u64, u64);
 
-/// What is on the screen.
+/// Content of the screen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TopView {
     /// All endpoints.
@@ -132,40 +132,40 @@ struct PeerLine {
     cells: Vec<String>,
 }
 
-/// What is said of one peer alone.
+/// Details of a single peer.
 type PeerDetails = Vec<(&'static str, String)>;
 
-/// What is told of an endpoint's peers, of which there may be many.
+/// Selection of an endpoint's peers to show, possibly many.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ToldPeers {
     None,
     /// A line for each.
     All,
-    /// All that is known of the one with this serial.
+    /// All details of the one with this serial.
     One(u64),
 }
 
-/// A line's cells, and by what it is sorted.
+/// Cells of a line, and its sort values.
 struct RatedLine {
     key: LineKey,
     cells: Vec<String>,
     peers: Vec<PeerLine>,
-    /// What is said of the one peer that is told of.
+    /// Details of the selected peer.
     details: Option<PeerDetails>,
-    /// How many transfers took how long.
+    /// Numbers of transfers by latency.
     times: Vec<(String, u64)>,
     messages: f64,
     bytes: f64,
     queued: u64,
 }
 
-/// How much a second, if the records were written at these times.
+/// Returns the rates per second between two reads.
 fn rates(before: [u64; 4], after: [u64; 4], nanos: u64) -> [f64; 4] {
     let rate = |at: usize| after[at].wrapping_sub(before[at]) as f64 * 1e9 / nanos.max(1) as f64;
     std::array::from_fn(|at| if nanos == 0 { 0.0 } else { rate(at) })
 }
 
-/// What is worth a remark.
+/// Returns a remark about notable conditions.
 fn remark(process: &StatsProcess, endpoint: &EndpointFacts, turns: u64, at: u64) -> String {
     let seen = at.saturating_sub(endpoint.written);
     if process.is_stopped() {
@@ -264,7 +264,7 @@ fn line(
     }
 }
 
-/// How much went to a peer and came from it in a second.
+/// Returns the rates per second to and from a peer.
 fn peer_rate(peer: &PeerFacts, known: Option<&PeerFacts>) -> [String; 4] {
     let passed =
         |peer: &PeerFacts| [peer.sent, peer.sent_bytes, peer.received, peer.received_bytes];
@@ -333,25 +333,25 @@ const HEADING: [&str; 16] = [
 
 const COLUMNS: usize = HEADING.len();
 
-/// What there is to show of the lines.
+/// Visible part of the lines.
 struct TopScreen {
     text: String,
-    /// What can be chosen, in the order of the screen.
+    /// Selectable lines, in the order of the screen.
     keys: Vec<LineKey>,
 }
 
-/// How the lines are shown.
+/// Display settings.
 struct TopChoice {
     sort: SortKey,
     peers: bool,
     times: bool,
     view: TopView,
-    /// The line that is chosen.
+    /// Selected line.
     cursor: Option<LineKey>,
 }
 
 impl TopChoice {
-    /// What is told of the peers of the endpoint with this key.
+    /// Returns the peers to show of the endpoint with this key.
     fn told_peers(&self, endpoint: LineKey) -> ToldPeers {
         match self.view {
             TopView::All if self.peers => ToldPeers::All,
@@ -419,7 +419,8 @@ impl TopChoice {
         TopScreen { text, keys: keys.into_iter().flatten().collect() }
     }
 
-    /// Takes a key; false if it ends the program. `keys` are those of the lines that can be chosen.
+    /// Handles a key. Returns false if it ends the program. `keys` are those of the selectable
+    /// lines.
     fn press(&mut self, key: TopKey, keys: &[LineKey]) -> bool {
         let at = self.cursor.and_then(|cursor| keys.iter().position(|key| *key == cursor));
         let go = |to: usize| keys.get(to.min(keys.len().saturating_sub(1))).copied();
@@ -510,8 +511,8 @@ fn metrics(looked: &LookedAt) -> String {
     text + &looked.left_out_metrics()
 }
 
-/// The endpoints, each with labels that no other one has: Prometheus takes none of a file in which two series are
-/// alike, and a process may show two endpoints of one address.
+/// Returns the endpoints, each with unique labels: Prometheus rejects a file with two equal series,
+/// and a process may publish two endpoints with one address.
 fn series(processes: &[StatsProcess]) -> Vec<(String, &StatsPage, &EndpointFacts)> {
     let (mut series, mut known) = (Vec::new(), HashSet::new());
     for process in processes {
@@ -597,7 +598,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Shows the lines; returns the keys of those that can be chosen.
+/// Shows the lines and returns the keys of the selectable ones.
 fn show(
     choice: &TopChoice,
     before: &LookedAt,

@@ -1,11 +1,11 @@
-//! What calls answer: a type and a subtype, as `dat2/dat_error.h` has them.
+//! Return values of calls: a type and a subtype, as in `dat2/dat_error.h`.
 use crate::layout::*;
 
-/// Why a call failed, without the class.
+/// Error of a failed call, without the class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DatError(pub(crate) u32);
 
-/// What a call comes to.
+/// Result of a call.
 pub(crate) type DatResult<T = ()> = Result<T, DatError>;
 
 /// An error of this type and subtype.
@@ -38,7 +38,7 @@ pub(crate) fn exhausted<T>(subtype: u32) -> DatResult<T> {
     error(INSUFFICIENT_RESOURCES, subtype)
 }
 
-/// What a code of libfabric's means where an object was to be made.
+/// Converts a code of libfabric for a failed creation of an object.
 pub(crate) fn of_code(code: i32, resource: u32) -> DatError {
     DatError(match code {
         libc::ENOMEM => INSUFFICIENT_RESOURCES | RESOURCE_MEMORY,
@@ -50,7 +50,7 @@ pub(crate) fn of_code(code: i32, resource: u32) -> DatError {
 }
 
 impl DatError {
-    /// The number that the call answers.
+    /// Returns the number returned by the call.
     pub(crate) fn to_return(self) -> u32 {
         if self.0 == QUEUE_EMPTY {
             // bare, as the providers of the reference answer for queues of transfers: programs

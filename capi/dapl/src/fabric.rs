@@ -1,8 +1,8 @@
-//! The calls of libfabric that the plug-in makes, as objects that close themselves.
+//! The calls of libfabric made by the plug-in, with objects closed on drop.
 //!
-//! Only public calls are made, by the tables of the objects as the inlines of the headers do, so
-//! any `libfabric.so.1` will do; it is opened when the first adaptor is. Contexts of objects and
-//! operations are numbers, which nobody follows.
+//! Only public calls are made, by the tables of the objects like the inlines of the headers, so any
+//! `libfabric.so.1` is sufficient; it is opened with the first adaptor. Contexts of objects and
+//! operations are numbers, never dereferenced.
 use crate::layout::Handle;
 use libc::iovec;
 use ofi::abi::*;
@@ -16,11 +16,11 @@ use std::time::Duration;
 
 /// A positive code of libfabric's.
 pub(crate) type Code = c_int;
-/// The API version asked for: what is used here is in every later one.
+/// Requested API version: all features used here are in every later one.
 const API: u32 = (1 << 16) | 17;
 /// The most segments of one operation.
 pub(crate) const SEGMENTS: usize = 4;
-/// The most bytes of a peer's that an event brings.
+/// Maximum bytes of a peer's data in an event.
 const EVENT_BYTES: usize = 1024;
 
 type GetInfo = unsafe extern "C" fn(
@@ -36,7 +36,7 @@ type DupInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
 type OpenFabric =
     unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
 
-/// What the library exports; all else is in the tables of its objects.
+/// Exports of the library; all else is in the tables of its objects.
 struct FabricCalls {
     getinfo: GetInfo,
     freeinfo: FreeInfo,
@@ -44,7 +44,7 @@ struct FabricCalls {
     fabric: OpenFabric,
 }
 
-/// The function of that name, in a library that stays.
+/// Returns the function with this name, in a library never unloaded.
 fn symbol(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a library that was opened, or the null that stands for all of the process.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
@@ -75,7 +75,7 @@ fn calls() -> Option<&'static FabricCalls> {
         .as_ref()
 }
 
-/// A call through a table of an object's, `$missing` where the object has no such call.
+/// Calls a function of an object's table, or returns `$missing` if the object has no such call.
 macro_rules! call {
     ($missing:expr, $object:expr, $($table:ident).+, $slot:ident $(, $argument:expr)*) => {{
         let object = $object;
@@ -111,7 +111,7 @@ fn context(number: Handle) -> *mut c_void {
     std::ptr::without_provenance_mut(number)
 }
 
-/// A description that `fi_getinfo` made, or a copy.
+/// Info created by `fi_getinfo`, or a copy.
 pub(crate) struct FabricInfo(*mut fi_info);
 // SAFETY: it is memory, and changed by its owner alone.
 unsafe impl Send for FabricInfo {}
@@ -126,8 +126,8 @@ impl Drop for FabricInfo {
 }
 
 impl FabricInfo {
-    /// Connected endpoints with shared receives and remote access at this address of the host's,
-    /// of the first of these providers that has them.
+    /// Returns an info of connected endpoints with shared receives and remote access at this local
+    /// address, of the first of these providers offering it.
     pub(crate) fn find(providers: &[&str], address: &str) -> Result<Self, Code> {
         let calls = calls().ok_or(FI_ENOSYS)?;
         let text = |text: &str| CString::new(text).map_err(|_| FI_EINVAL);
@@ -165,9 +165,9 @@ impl FabricInfo {
             .find_map(|name| all.list().find(|info| info.provider() == *name))
             .ok_or(FI_ENODATA)?
             .copy()?;
-        // What a provider does not need it leaves out of its answer. A domain that is opened with
-        // this bit has regions that peers name by their address, as segments of DAT do.
-        // SAFETY: a description that was found has all of its parts.
+        // SAFETY: an info returned by the search has all of its parts. A provider omits unneeded
+        // bits in its answer. A domain opened with this bit has regions addressed by peers by their
+        // address, like segments of DAT.
         unsafe { (*(*found.0).domain_attr).mr_mode |= FI_MR_VIRT_ADDR };
         Ok(found)
     }
@@ -224,7 +224,7 @@ impl FabricInfo {
         name.to_string_lossy().into_owned()
     }
 
-    /// What there may be of things.
+    /// Returns the limits of objects.
     pub(crate) fn limits(&self) -> FabricLimits {
         // SAFETY: a description that was found has all of its parts.
         unsafe {
@@ -241,13 +241,13 @@ impl FabricInfo {
     }
 }
 
-/// What an adaptor's endpoints can have.
+/// Limits of an adaptor's endpoints.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FabricLimits {
     pub(crate) receives: usize,
     pub(crate) segments: usize,
     pub(crate) message: usize,
-    /// The most bytes of a packet on the device's link, where the provider tells.
+    /// Maximum bytes of a packet on the device's link, if reported by the provider.
     pub(crate) packet: Option<usize>,
 }
 
@@ -272,7 +272,7 @@ impl SocketAddress {
         address
     }
 
-    /// The address that an application points to.
+    /// Returns the address behind an application's pointer.
     ///
     /// # Safety
     /// `at` is null or points to a `sockaddr` of its family's length.
@@ -296,7 +296,7 @@ impl SocketAddress {
         u16::from_ne_bytes([self.0[0], self.0[1]]).into()
     }
 
-    /// The port, which both families have at one place.
+    /// Returns the port, at the same offset in both families.
     pub(crate) fn port(&self) -> u16 {
         u16::from_be_bytes([self.0[2], self.0[3]])
     }
@@ -306,7 +306,7 @@ impl SocketAddress {
         self.0[2..4].copy_from_slice(&port.to_be_bytes());
     }
 
-    /// Whether it is for many at once.
+    /// Returns true for a broadcast or multicast address.
     pub(crate) fn is_for_many(&self) -> bool {
         match self.family() {
             libc::AF_INET => self.0[4] >= 224,
@@ -360,7 +360,7 @@ pub(crate) fn interface_address(name: &str) -> Result<Option<String>, Code> {
     Ok(found.map(|(_, text)| text))
 }
 
-/// An object of libfabric's that is closed when the last of those who need it lets go.
+/// Object of libfabric closed with its last reference.
 struct OwnedFid(*mut fid);
 // SAFETY: libfabric's objects may be used by any thread, and ours only with the one lock held.
 unsafe impl Send for OwnedFid {}
@@ -381,7 +381,7 @@ pub(crate) struct FabricDomain {
     fabric: OwnedFid,
 }
 
-/// What one blocks on for all queues of a domain: a wait set, and its descriptor.
+/// Common wait set of all queues of a domain, and its descriptor.
 struct DomainWaitSet {
     set: OwnedFid,
     descriptor: c_int,
@@ -401,7 +401,7 @@ impl DomainWaitSet {
         (descriptor >= 0).then_some(Self { set, descriptor })
     }
 
-    /// What the attributes of a queue say of it.
+    /// Returns the attributes of a queue for this wait set.
     fn of_queue(this: Option<&Self>) -> (c_enum<fi_wait_obj>, *mut fid_wait) {
         let (kind, set) = match this {
             Some(domain_wait_set) => (fi_wait_obj::FI_WAIT_SET, domain_wait_set.set.0.cast()),
@@ -411,7 +411,7 @@ impl DomainWaitSet {
     }
 }
 
-/// Where a thread sleeps until something moves in a domain, or another thread has news for it.
+/// Waiter blocking until an event in a domain, or a notification by another thread.
 pub(crate) struct DomainWaiter {
     own: OwnedFd,
     domain: Arc<FabricDomain>,
@@ -432,12 +432,12 @@ impl DomainWaiter {
         Some(Self { own, domain: Arc::clone(domain), descriptor })
     }
 
-    /// What [`wake`] wakes it by.
+    /// Returns the number for [`wake`].
     pub(crate) fn number(&self) -> c_int {
         self.own.as_raw_fd()
     }
 
-    /// Whether one may sleep: nothing is there to be read.
+    /// Returns true if the thread may sleep: nothing is readable.
     pub(crate) fn is_allowed(&self) -> bool {
         let Some(domain_wait_set) = &self.domain.domain_wait_set else { return false };
         let fabric: *mut fid_fabric = self.domain.fabric.0.cast();
@@ -463,16 +463,16 @@ impl DomainWaiter {
     }
 }
 
-/// Wakes the thread that sleeps by this number.
+/// Wakes the thread sleeping with this number.
 pub(crate) fn wake(number: c_int) {
     let one = 1u64;
     // SAFETY: a descriptor of a sleep that is not over, and a number.
     unsafe { libc::write(number, (&raw const one).cast(), size_of::<u64>()) };
 }
 
-/// What an event queue tells.
+/// Event of an event queue.
 pub(crate) enum FabricEvent {
-    /// A listener was called: whose it is, by which description, with what data.
+    /// Connection request to a listener: the listener's owner, the info, and the data.
     Request(Handle, FabricInfo, Vec<u8>),
     Connected(Handle, Vec<u8>),
     Shutdown(Handle),
@@ -581,12 +581,12 @@ pub(crate) struct FabricQueue {
     _domain: Arc<FabricDomain>,
 }
 
-/// What a completion queue tells of an operation.
+/// Completion of an operation from a completion queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FabricCompletion {
     pub(crate) context: Handle,
     pub(crate) length: usize,
-    /// 0 or why it failed.
+    /// 0 or the error.
     pub(crate) code: Code,
 }
 
@@ -667,8 +667,8 @@ impl FabricRegion {
         let of = domain.domain();
         let at = std::ptr::with_exposed_provenance::<c_void>(address as usize);
         let length = usize::try_from(length).map_err(|_| FI_EINVAL)?;
-        // SAFETY: an open domain and its table; the memory is the application's, who answers for it
-        // until it frees the region.
+        // SAFETY: an open domain and its table; the memory belongs to the application, responsible
+        // for it until it frees the region.
         let answer = unsafe {
             match (*(*of).mr).reg {
                 Some(reg) => {
@@ -682,13 +682,13 @@ impl FabricRegion {
         Ok(Self { mr: OwnedFid(mr.cast()), _domain: Arc::clone(domain) })
     }
 
-    /// The key that peers use.
+    /// Returns the key used by peers.
     pub(crate) fn key(&self) -> u64 {
         // SAFETY: an open region.
         unsafe { (*self.mr.0.cast::<fid_mr>()).key }
     }
 
-    /// The descriptor that local operations use.
+    /// Returns the descriptor used by local operations.
     pub(crate) fn descriptor(&self) -> usize {
         // SAFETY: an open region.
         unsafe { (*self.mr.0.cast::<fid_mr>()).mem_desc }.expose_provenance()
@@ -749,7 +749,7 @@ impl Vectors<'_> {
     }
 }
 
-/// A queue of receives that endpoints share.
+/// Queue of receives shared by endpoints.
 pub(crate) struct SharedReceives {
     ep: OwnedFid,
     _domain: Arc<FabricDomain>,
@@ -794,7 +794,7 @@ pub(crate) struct FabricEndpoint {
     _domain: Arc<FabricDomain>,
 }
 
-/// Which way remote memory is accessed.
+/// Direction of a remote memory access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RemoteAccess {
     Read,
@@ -802,7 +802,7 @@ pub(crate) enum RemoteAccess {
 }
 
 impl FabricEndpoint {
-    /// An endpoint that is ready to connect, or to accept what the description is of.
+    /// Opens an endpoint ready to connect, or to accept the request of the info.
     pub(crate) fn open(
         domain: &Arc<FabricDomain>,
         info: &FabricInfo,
@@ -851,7 +851,7 @@ impl FabricEndpoint {
         self.ep.0.cast()
     }
 
-    /// Closes it; its queues tell of what became of its operations.
+    /// Closes it; its queues report the results of its operations.
     pub(crate) fn into_queues(self) -> (FabricQueue, FabricQueue) {
         let Self { ep, requests, receives, .. } = self;
         drop(ep);
@@ -864,7 +864,7 @@ impl FabricEndpoint {
         code(call!(-FI_ENOSYS, self.ep(), cm, connect, at, data, length))
     }
 
-    /// Accepts the request whose description it was opened with.
+    /// Accepts the request whose info it was opened with.
     pub(crate) fn accept(&self, data: &[u8]) -> Result<(), Code> {
         code(call!(-FI_ENOSYS, self.ep(), cm, accept, data.as_ptr().cast(), data.len()))
     }
@@ -968,7 +968,7 @@ impl FabricListener {
         address.port()
     }
 
-    /// The most bytes that requests and answers bring.
+    /// Returns the maximum bytes of data in requests and answers.
     pub(crate) fn data_limit(&self) -> usize {
         let pep: *mut fid_pep = self.pep.0.cast();
         let (mut size, mut length) = (0usize, size_of::<usize>());

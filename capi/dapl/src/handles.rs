@@ -1,13 +1,12 @@
-//! What handles point to.
+//! Memory behind handles.
 //!
-//! `libdat2` finds the provider by following a handle, before anybody can look whether it is still
-//! open. So what handles point to is never given back, and a handle that was closed is used again
-//! only after many others were.
+//! `libdat2` finds the provider by dereferencing a handle, before any check of its validity. So
+//! this memory is never freed, and a closed handle is reused only after many others.
 use crate::layout::{Handle, HandleKind};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// How many closed handles are kept before the oldest is used again.
+/// Number of closed handles before the oldest is reused.
 const REST: usize = 1 << 14;
 
 /// The first word is the provider, for `libdat2`.
@@ -16,7 +15,7 @@ struct HandleHead {
     provider: AtomicUsize,
 }
 
-/// The open handles and what they are of.
+/// Open handles and their objects.
 #[derive(Default)]
 pub(crate) struct HandleTable {
     open: HashMap<Handle, (HandleKind, &'static HandleHead, u64)>,
@@ -42,12 +41,12 @@ impl HandleTable {
         }
     }
 
-    /// What an open handle is of.
+    /// Returns the kind of an open handle's object.
     pub(crate) fn kind(&self, handle: Handle) -> Option<HandleKind> {
         self.open.get(&handle).map(|(kind, ..)| *kind)
     }
 
-    /// The word that the application keeps with an object.
+    /// Returns the application's word stored with an object.
     pub(crate) fn context(&mut self, handle: Handle) -> Option<&mut u64> {
         self.open.get_mut(&handle).map(|(.., context)| context)
     }

@@ -1,9 +1,9 @@
-//! The types of `dat2/udat.h` as they lie in memory, and its numbers.
+//! Types of `dat2/udat.h` with their memory layout, and its constants.
 //!
-//! A test compares sizes, offsets and numbers with the headers where they are installed.
+//! A test compares sizes, offsets and numbers with the headers, if installed.
 use std::ffi::{c_char, c_int};
 
-/// A pointer that the application knows an object by.
+/// Pointer identifying an object for the application.
 pub(crate) type Handle = usize;
 
 // Types of answers.
@@ -97,7 +97,7 @@ pub(crate) const EP_CREATOR_IF_ASKED: u32 = 1;
 /// The reason of an asynchronous event of a shared receive queue.
 pub(crate) const SRQ_LOW_WATERMARK: i32 = 2;
 
-// How a data transfer ended.
+// Status of a data transfer.
 pub(crate) const DTO_SUCCESS: u32 = 0;
 pub(crate) const DTO_FLUSHED: u32 = 1;
 pub(crate) const DTO_LOCAL_LENGTH: u32 = 2;
@@ -133,11 +133,11 @@ pub(crate) const PRIV_LOCAL_WRITE: u32 = 0x10;
 pub(crate) const PRIV_REMOTE_WRITE: u32 = 0x20;
 pub(crate) const PRIV_ALL: u32 = 0x33;
 
-/// A timeout that never comes.
+/// Timeout that never expires.
 pub(crate) const TIMEOUT_INFINITE: u32 = u32::MAX;
-/// What `dat_ia_open` is told when another instance has the asynchronous dispatcher.
+/// Value passed to `dat_ia_open` if another instance has the asynchronous dispatcher.
 pub(crate) const ASYNC_EXISTS: Handle = 1;
-/// What `dat_ia_query` answers then.
+/// Result of `dat_ia_query` in this case.
 pub(crate) const OUT_OF_SCOPE: Handle = 2;
 
 /// `DAT_HANDLE_TYPE`.
@@ -496,7 +496,7 @@ impl DatEvent {
         Self::new(CONNECTION_REQUEST, data)
     }
 
-    /// What became of a connection.
+    /// Returns the event with the result of a connection.
     pub(crate) fn connection(number: u32, ep: Handle, length: usize, private: usize) -> Self {
         Self::new(number, [ep as u64, pair(length as u32, 0), private as u64, 0, 0])
     }

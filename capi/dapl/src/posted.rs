@@ -9,13 +9,13 @@ pub(crate) struct PostedOp {
     pub(crate) flags: u32,
     pub(crate) length: u32,
     pub(crate) pieces: LocalPieces,
-    /// Address and key of the memory that an access is of.
+    /// Address and key of the accessed remote memory.
     pub(crate) remote: (u64, u64),
-    /// Whether the provider has it.
+    /// True if it was posted to the provider.
     pub(crate) passed_on: bool,
 }
 
-/// The operations of a queue, each with a number that is not 0.
+/// Operations of a queue, each with a nonzero number.
 pub(crate) struct PostedOps {
     ops: Vec<Option<(u64, PostedOp)>>,
     next: u64,
@@ -30,7 +30,7 @@ impl PostedOps {
         Self { ops: Vec::new(), free: Vec::new(), next: 0, used: 0, limit }
     }
 
-    /// Room for so many, which is there from the beginning; none without memory.
+    /// Returns a queue of this capacity, allocated at once, or `None` without memory.
     pub(crate) fn ready(limit: usize) -> Option<Self> {
         let mut ops = Self::new(limit);
         ops.make_ready(limit)?;
@@ -50,18 +50,18 @@ impl PostedOps {
         Some(())
     }
 
-    /// How many are under way.
+    /// Returns the number of operations in flight.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
 
-    /// How many may be.
+    /// Returns the maximum number of operations in flight.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Changes how many may be, of which no more are under way, and makes the room; none without
-    /// memory.
+    /// Changes the maximum number, at least the current one, and allocates memory for it. Returns
+    /// `None` without memory.
     pub(crate) fn resize(&mut self, limit: usize) -> Option<()> {
         self.make_ready(limit)?;
         self.limit = limit;
@@ -96,7 +96,7 @@ impl PostedOps {
         Some(op)
     }
 
-    /// Forgets the one that was posted before all others.
+    /// Removes the operation posted first.
     pub(crate) fn take_oldest(&mut self) -> Option<PostedOp> {
         if self.used == 0 {
             return None;

@@ -1,7 +1,7 @@
-//! The objects of all adaptors, and what moves between them.
+//! Objects of all adaptors, and the event processing between them.
 //!
-//! All of it is behind one lock, which no call holds while it sleeps. Objects name each other by
-//! their handles, so what was closed is not found rather than followed.
+//! All of it is behind one lock, never held during a sleep. Objects name each other by their
+//! handles, so a closed object is not found instead of being a dangling pointer.
 use crate::answer::*;
 use crate::fabric::*;
 use crate::handles::HandleTable;
@@ -11,23 +11,23 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What data of connections begins with: providers may bring more bytes than were sent, and none
-/// says whether it was the peer or its system that turned a request away.
+/// Prefix of connection data: providers may deliver more bytes than sent, and none reports if the
+/// peer or its kernel rejected a request.
 const MARK: [u8; 2] = [0xDA, 2];
-/// The length of that, with the length of the data.
+/// Length of the prefix, including the length of the data.
 pub(crate) const MARK_LENGTH: usize = 4;
-/// The most data of a connection that an application may send.
+/// Maximum bytes of an application's connection data.
 pub(crate) const PRIVATE_MAX: usize = 256;
-/// The most events that a dispatcher holds.
+/// Maximum number of events in a dispatcher.
 pub(crate) const EVD_MAX: i32 = 1 << 16;
-/// The least events that the dispatcher of asynchronous ones holds: programs wait for one of each
-/// endpoint with a shared queue, and ask for room for a few.
+/// Minimum number of events in the dispatcher of asynchronous ones: programs wait for one of each
+/// endpoint with a shared queue, and request capacity for a few.
 const ASYNC_MIN: i32 = 1 << 12;
 /// The most operations of an endpoint or a shared queue.
 pub(crate) const DTO_MAX: i32 = 1 << 14;
-/// How long an event may take to say how a connection ended whose transfers fail.
+/// Time for an event with the reason of a connection's end after failed transfers.
 const DOUBT: Duration = Duration::from_millis(100);
-/// The operations of an endpoint that was made without attributes.
+/// Number of operations of an endpoint created without attributes.
 const DTO_DEFAULT: i32 = 256;
 
 /// An interface adaptor.
@@ -39,11 +39,11 @@ pub(crate) struct DatIa {
     pub(crate) domain: Arc<FabricDomain>,
     pub(crate) address: Box<SocketAddress>,
     pub(crate) limits: FabricLimits,
-    /// Whether it is a device's, whose connections end with the first failure.
+    /// True for a device: its connections end with the first failure.
     is_device: bool,
     pub(crate) private_max: usize,
     pub(crate) async_evd: Handle,
-    /// Endpoints whose connections take time.
+    /// Endpoints with connections in progress.
     waiting: Vec<Handle>,
 }
 
@@ -57,11 +57,11 @@ pub(crate) struct DatEvd {
     pub(crate) enabled: bool,
     pub(crate) waitable: bool,
     pub(crate) waiters: usize,
-    /// Whether something came that a waiter is to be told of.
+    /// True after an event to be reported to a waiter.
     pub(crate) notified: bool,
-    /// How many objects it is named by.
+    /// Number of objects referring to it.
     uses: usize,
-    /// The endpoints whose queues it reads: of receives or of requests.
+    /// Endpoints whose queues it reads: of receives or of requests.
     feeders: Vec<(Handle, bool)>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct DatLmr {
     pub(crate) privileges: u32,
     pub(crate) mem_type: u32,
     pub(crate) key: u32,
-    /// What peers name it by; 0 if they may not.
+    /// Key for peers; 0 without remote access.
     pub(crate) remote_key: u32,
     region: FabricRegion,
     uses: usize,
@@ -111,19 +111,19 @@ pub(crate) struct DatSrq {
     pub(crate) low_watermark: usize,
     armed: bool,
     pub(crate) ops: PostedOps,
-    /// What the provider had no room for yet.
+    /// Operations waiting for space in the provider.
     held: VecDeque<usize>,
     receives: Arc<SharedReceives>,
     uses: usize,
 }
 
-/// A service point; of a reserved one the endpoint that it is for.
+/// Service point, with its endpoint if it is a reserved one.
 pub(crate) struct DatSp {
     pub(crate) ia: Handle,
     pub(crate) evd: Handle,
     pub(crate) conn_qual: u64,
     pub(crate) reserved: Option<Handle>,
-    /// Whether each request comes with an endpoint (DAT_PSP_PROVIDER_FLAG).
+    /// True if each request comes with an endpoint (DAT_PSP_PROVIDER_FLAG).
     pub(crate) makes_endpoints: bool,
     listener: Arc<FabricListener>,
 }
@@ -134,7 +134,7 @@ pub(crate) struct DatCr {
     pub(crate) peer: Box<SocketAddress>,
     pub(crate) data: Box<[u8]>,
     pub(crate) ep: Handle,
-    /// Whether that endpoint was made for the request, and goes with it if it is turned away.
+    /// True if this endpoint was created for the request, and is freed with its rejection.
     made: bool,
     sp: Handle,
     listener: Arc<FabricListener>,
@@ -182,11 +182,11 @@ pub(crate) struct DatState {
     next_key: u32,
     /// Looks at dispatchers so far.
     looks: u64,
-    /// Whether who waits has reason to look again.
+    /// True if waiters have reason to poll again.
     pub(crate) has_events: bool,
-    /// Threads that sleep, by what wakes them.
+    /// Sleeping threads, by their wakeup numbers.
     pub(crate) waiters: Vec<i32>,
-    /// Dispatchers that agents are to be told of, once the lock is given back.
+    /// Dispatchers to report to agents after the release of the lock.
     pub(crate) upcalls: Vec<(usize, Handle)>,
 }
 
@@ -220,7 +220,7 @@ impl DatState {
         self.ias.get(&ia).map_or(0, |ia| ia.provider)
     }
 
-    /// The domain that a thread sleeps in who waits for this dispatcher or notification object.
+    /// Returns the domain for the sleep of a waiter of this dispatcher or notification object.
     pub(crate) fn domain_of(&self, waited: Handle) -> Option<&Arc<FabricDomain>> {
         let ia = match self.evds.get(&waited) {
             Some(evd) => evd.ia,
@@ -304,7 +304,7 @@ impl DatState {
         Ok((ia, async_evd))
     }
 
-    /// Closes an adaptor: with all that is in it, or only if nothing is.
+    /// Closes an adaptor: with all of its objects, or only if there are none.
     pub(crate) fn ia_close(&mut self, ia: Handle, graceful: bool) -> DatResult {
         let async_evd = self.has_ia(ia)?.async_evd;
         let own = self.evds.get(&async_evd).is_some_and(|evd| evd.ia == ia);
@@ -442,7 +442,7 @@ impl DatState {
         Ok(())
     }
 
-    /// The next event, for a caller who does not wait.
+    /// Returns the next event, for a caller not waiting.
     pub(crate) fn evd_dequeue(&mut self, evd: Handle) -> DatResult<DatEvent> {
         let found = find!(self.evds, evd, HANDLE_1);
         if found.waiters > 0 {
@@ -518,7 +518,7 @@ impl DatState {
         }
     }
 
-    /// Puts an event at the end of a dispatcher, which may be none.
+    /// Appends an event to a dispatcher, if there is one.
     fn put(&mut self, evd: Handle, mut event: DatEvent, tell: bool) {
         let Some(found) = self.evds.get_mut(&evd) else { return };
         event.evd_handle = evd;
@@ -530,7 +530,7 @@ impl DatState {
         }
     }
 
-    /// The same, unless it is full, which is an event of its own.
+    /// Appends an event, unless the queue is full; this is reported by another event.
     fn push(&mut self, evd: Handle, event: DatEvent, tell: bool) -> bool {
         let Some(found) = self.evds.get(&evd) else { return false };
         if found.queue.len() < found.qlen {
@@ -542,7 +542,7 @@ impl DatState {
         false
     }
 
-    /// An asynchronous event; what there is no room for is lost.
+    /// Appends an asynchronous event; it is lost without space.
     fn push_async(&mut self, ia: Handle, event: DatEvent) {
         let Some(evd) = self.ias.get(&ia).map(|ia| ia.async_evd) else { return };
         if self.evds.get(&evd).is_some_and(|found| found.queue.len() < found.qlen) {
@@ -569,7 +569,7 @@ impl DatState {
         Ok(())
     }
 
-    /// A dispatcher that has something new, if one has.
+    /// Returns a dispatcher with a new event, if there is one.
     pub(crate) fn cno_look(&mut self, cno: Handle) -> DatResult<Option<Handle>> {
         let found = find!(self.cnos, cno, HANDLE_CNO);
         if let Some(evd) = found.triggered.pop_front() {
@@ -616,8 +616,8 @@ impl DatState {
         }
     }
 
-    /// Registers memory; answers a key of 32 bits that no region has, and the one that peers use.
-    /// They may differ: a device chooses the second, and two devices may choose the same.
+    /// Registers memory. Returns a unique 32-bit key, and the key used by peers. They may differ: a
+    /// device chooses the second, and two devices may choose the same.
     fn register(
         &mut self,
         ia: Handle,
@@ -740,7 +740,7 @@ impl DatState {
             if lmr.pz != pz {
                 return error(PROTECTION_VIOLATION, protection);
             }
-            // as with devices, who may register memory may read it
+            // as with devices, the right to register memory includes reading it
             if write && lmr.privileges & privilege == 0 {
                 return error(PRIVILEGES_VIOLATION, privileges);
             }
@@ -936,7 +936,7 @@ impl DatState {
         Ok(())
     }
 
-    /// Tells once that fewer buffers are left than the mark says.
+    /// Reports once a number of buffers below the low-water mark.
     fn look_at_mark(&mut self, srq: Handle) {
         let Some(found) = self.srqs.get_mut(&srq) else { return };
         if found.armed && found.ops.used() < found.low_watermark {
@@ -990,7 +990,7 @@ impl DatState {
         }
     }
 
-    /// The attributes of an endpoint that was made without.
+    /// Returns the attributes of an endpoint created without any.
     pub(crate) fn default_attr(&self, ia: Handle) -> DatEpAttr {
         let segments = self.ias.get(&ia).map_or(SEGMENTS, |ia| ia.limits.segments) as i32;
         DatEpAttr {
@@ -1100,7 +1100,7 @@ impl DatState {
         Ok(self.ep_insert((provider, ia), pz, evds, srq, attr, local))
     }
 
-    /// An endpoint of objects that know of it already; all of them may be none.
+    /// Adds an endpoint with objects counting it already; each of them is optional.
     fn ep_insert(
         &mut self,
         (provider, ia): (usize, Handle),
@@ -1215,7 +1215,7 @@ impl DatState {
         Ok(())
     }
 
-    /// Takes the endpoint of libfabric's away: what is done is told, what is not is flushed.
+    /// Closes the endpoint of libfabric: finished operations are reported, others are flushed.
     fn close_fabric(&mut self, ep: Handle, tell: bool) {
         self.drain(ep, true, true);
         self.drain(ep, false, true);
@@ -1238,7 +1238,7 @@ impl DatState {
         self.flush(ep, tell);
     }
 
-    /// Ends all operations that are left of an endpoint.
+    /// Ends all remaining operations of an endpoint.
     fn flush(&mut self, ep: Handle, tell: bool) {
         for receives in [true, false] {
             loop {
@@ -1351,7 +1351,7 @@ impl DatState {
         }
     }
 
-    /// Changes what an endpoint that is not connected feeds and is protected by.
+    /// Changes the dispatchers and the protection zone of an unconnected endpoint.
     pub(crate) fn ep_modify(&mut self, ep: Handle, mask: u64, param: &DatEpParam) -> DatResult {
         const PZ: u64 = 0x80;
         const EVDS: [u64; 3] = [0x100, 0x200, 0x400];
@@ -1493,7 +1493,7 @@ impl DatState {
         flags: u32,
     ) -> DatResult {
         if self.eps.get(&ep).is_some_and(|ep| ep.requests.used() >= ep.requests.limit()) {
-            // nobody has to look where successes are suppressed
+            // with suppressed successes the application need not poll
             self.drain(ep, false, false);
         }
         let found = find!(self.eps, ep, HANDLE_EP);
@@ -1554,7 +1554,7 @@ impl DatState {
         self.pass_on_requests(ep);
     }
 
-    /// Reads a queue of an endpoint's into its dispatcher, as long as that has room.
+    /// Moves completions of an endpoint's queue to its dispatcher, while this has space.
     fn drain(&mut self, ep: Handle, receives: bool, all: bool) {
         loop {
             let Some(found) = self.eps.get(&ep) else { return };
@@ -1572,7 +1572,8 @@ impl DatState {
             if receives {
                 found.pass_on_receives();
                 if !found.held_requests.is_empty() {
-                    // who waits for an answer does not look where requests complete
+                    // an application waiting for a response does not poll the completions of
+                    // requests
                     self.drain(ep, false, false);
                 }
             } else if !found.held_requests.is_empty() {
@@ -1581,7 +1582,7 @@ impl DatState {
         }
     }
 
-    /// Tells of an operation that is done.
+    /// Reports a finished operation.
     fn complete(&mut self, ep: Handle, receives: bool, completion: FabricCompletion) {
         let Some(found) = self.eps.get_mut(&ep) else { return };
         let (evd, srq) = (found.recv_evd, found.srq);
@@ -1609,7 +1610,7 @@ impl DatState {
             | libc::EFAULT
             | ofi::abi::FI_EKEYREJECTED
             | libc::EREMOTEIO => DTO_REMOTE_ACCESS,
-            // what was passed on was good here: it is the target that knows no such region
+            // an operation passed on was valid locally: the target does not know the region
             libc::EINVAL if op.passed_on && op.remote != (0, 0) => DTO_REMOTE_ACCESS,
             libc::EINVAL => DTO_LOCAL_PROTECTION,
             _ if receives => DTO_FLUSHED,
@@ -1633,8 +1634,9 @@ impl DatState {
         }
     }
 
-    /// A failed transfer may be all that tells of the end of a connection: a device ends it with
-    /// the first, and its peer's system knows nothing of that. An event that says more goes first.
+    /// Notes a possible end of the connection after a failed transfer: a device ends it with the
+    /// first one, and the peer's kernel does not know of it. An event with more information has
+    /// priority.
     fn doubt(&mut self, ep: Handle, status: u32) {
         let Some(found) = self.eps.get_mut(&ep) else { return };
         let Some(ia) = self.ias.get_mut(&found.ia) else { return };
@@ -1647,8 +1649,8 @@ impl DatState {
 
     // ---- service points and requests
 
-    /// A service point at a port, 0 for any; for one endpoint or for all that ask, with or without
-    /// an endpoint for each.
+    /// Creates a service point at a port, 0 for any; for one endpoint or for all requests, with or
+    /// without an endpoint for each.
     pub(crate) fn sp_create(
         &mut self,
         ia: Handle,
@@ -1708,7 +1710,7 @@ impl DatState {
         Ok(())
     }
 
-    /// Somebody calls a service point.
+    /// Handles a connection request to a service point.
     fn request(&mut self, ia: Handle, sp: Handle, info: FabricInfo, data: &[u8]) {
         let Some(found) = self.sps.get(&sp) else {
             // the point was freed, and listens only until its requests are answered
@@ -1785,7 +1787,7 @@ impl DatState {
                 find!(self.eps, ep, HANDLE_EP).state = EpState::Unconnected;
                 return Err(error);
             }
-            // of a caller that has gone a device makes no endpoint: that is an event as well
+            // for a disconnected peer a device creates no endpoint: this is an event as well
             find!(self.eps, ep, HANDLE_EP).state = EpState::CompletionPending;
             self.end_connection(ep, ACCEPT_COMPLETION_ERROR, &[]);
             return Ok(());
@@ -1823,7 +1825,7 @@ impl DatState {
 
     // ---- progress
 
-    /// Looks at everything that feeds a dispatcher.
+    /// Polls all sources of a dispatcher.
     pub(crate) fn progress(&mut self, evd: Handle) {
         let Some(found) = self.evds.get_mut(&evd) else { return };
         let (ia, connections) = (found.ia, found.flags & (EVD_CONNECTION | EVD_ASYNC) != 0);
@@ -1848,8 +1850,8 @@ impl DatState {
         self.events(ia);
     }
 
-    /// Looks at everything that feeds any dispatcher of the adaptor of this one, or of this
-    /// notification object.
+    /// Polls all sources of every dispatcher of the adaptor of this dispatcher or notification
+    /// object.
     pub(crate) fn look_around(&mut self, waited: Handle) {
         let ia = self.evds.get(&waited).map(|evd| evd.ia);
         let Some(ia) = ia.or_else(|| self.cnos.get(&waited).map(|cno| cno.ia)) else { return };
@@ -1862,7 +1864,7 @@ impl DatState {
         self.events(ia);
     }
 
-    /// Looks at the events of an adaptor's connections, and at those that take time.
+    /// Processes the events of an adaptor's connections, and connections in progress.
     pub(crate) fn events(&mut self, ia: Handle) {
         for _ in 0..64 {
             let Some(found) = self.ias.get(&ia) else { return };
@@ -1944,7 +1946,7 @@ impl DatState {
 }
 
 impl DatSrq {
-    /// Hands the provider what it has room for.
+    /// Posts waiting operations to the provider, up to its capacity.
     fn pass_on(&mut self) {
         while let Some(&number) = self.held.front() {
             let Some(op) = self.ops.get(number) else {
@@ -1973,8 +1975,8 @@ impl DatEp {
         }
     }
 
-    /// Hands the provider requests in their order, up to one that has to wait; answers the first
-    /// that it refuses for good.
+    /// Posts waiting requests to the provider in order, up to the first one that has to wait.
+    /// Returns the first request rejected permanently.
     fn pass_on_request(&mut self) -> Option<(usize, i32)> {
         let fabric = self.fabric.as_ref()?;
         while let Some(&number) = self.held_requests.front() {

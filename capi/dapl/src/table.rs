@@ -1,7 +1,7 @@
-//! The table of calls that `libdat2` has of a provider, and the two functions it looks up.
+//! Table of a provider's calls for `libdat2`, and the two functions found by name.
 //!
-//! Here pointers of the application's become values and answers become numbers. Handles are only
-//! compared with those that are open. Nothing panics past this module.
+//! Pointers of the application are converted to values here, and results to numbers. Handles are
+//! only compared with the open ones. No panic passes this module.
 use crate::answer::*;
 use crate::fabric::{DomainWaiter, SEGMENTS, SocketAddress, wake};
 use crate::layout::*;
@@ -13,7 +13,7 @@ use std::sync::{Condvar, LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 static STATE: LazyLock<Mutex<DatState>> = LazyLock::new(Mutex::default);
-/// Somebody may have put an event somewhere.
+/// Signalled after a possible new event.
 static EVENTS: Condvar = Condvar::new();
 
 fn state() -> MutexGuard<'static, DatState> {
@@ -30,7 +30,7 @@ fn answer(body: impl FnOnce(&mut DatState) -> DatResult) -> u32 {
     })
 }
 
-/// The same for a call that takes the lock itself.
+/// Runs a call taking the lock itself.
 fn answer_without(body: impl FnOnce() -> DatResult) -> u32 {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
@@ -39,7 +39,7 @@ fn answer_without(body: impl FnOnce() -> DatResult) -> u32 {
     }
 }
 
-/// Gives the lock back, and has the agents told that wait for it.
+/// Releases the lock, and calls the agents waiting for it.
 fn give_back(mut state: MutexGuard<'_, DatState>) {
     let mut notified = Vec::new();
     for (cno, evd) in std::mem::take(&mut state.upcalls) {
@@ -67,7 +67,7 @@ fn give_back(mut state: MutexGuard<'_, DatState>) {
     }
 }
 
-/// Checks that there is room for what a call answers.
+/// Checks the pointer for the result of a call.
 fn check_output<T>(to: *mut T, argument: u32) -> DatResult {
     if to.is_null() { bad_argument(argument) } else { Ok(()) }
 }
@@ -79,7 +79,7 @@ fn put<T>(to: *mut T, value: T) {
     }
 }
 
-/// What the application points to.
+/// Returns the value behind an application's pointer.
 fn get<T: Copy>(from: *const T) -> Option<T> {
     // SAFETY: null or a value of the type that the call takes.
     (!from.is_null()).then(|| unsafe { from.read() })
@@ -106,13 +106,13 @@ fn array<T: Copy + Default, const N: usize>(
     Ok((all, count))
 }
 
-/// Data of a connection, of at most what any adaptor carries.
+/// Returns connection data, limited to the maximum of any adaptor.
 fn private(from: *const u8, count: i32, argument: u32) -> DatResult<Vec<u8>> {
     let (all, count) = array::<u8, PRIVATE_MAX>(from, count, argument)?;
     Ok(all[..count].to_vec())
 }
 
-/// The segments of an operation of which there may be so many: of more nothing is read.
+/// Returns the segments of an operation, limited in number; further ones are not read.
 fn segments(
     from: *const Triplet,
     count: i32,
@@ -124,7 +124,7 @@ fn segments(
     array(from, count, 2)
 }
 
-/// How many segments requests of an endpoint may have, and its receives.
+/// Returns the maximum numbers of segments of an endpoint's requests and receives.
 fn segments_of(state: &DatState, ep: Handle) -> DatResult<(usize, usize)> {
     match state.eps.get(&ep) {
         Some(found) => {
@@ -185,9 +185,9 @@ struct DatNamedAttr {
 // SAFETY: both strings stay.
 unsafe impl Sync for DatNamedAttr {}
 
-/// What the providers of the reference tell by name beside their attributes. Programs that can do
-/// without reads of remote memory ask for the first, dtest among them, and others choose the length
-/// of their messages by the second, as dtestsrq does.
+/// Named attributes of the reference providers, beside their ordinary ones. Programs able to work
+/// without reads of remote memory query the first, dtest among them. Others choose the length of
+/// their messages by the second, like dtestsrq.
 const fn named(mtu: &'static CStr) -> [DatNamedAttr; 2] {
     [
         DatNamedAttr { name: c"DAT_IB_RDMA_READ".as_ptr(), value: c"TRUE".as_ptr() },
@@ -195,7 +195,7 @@ const fn named(mtu: &'static CStr) -> [DatNamedAttr; 2] {
     ]
 }
 
-/// The MTUs that InfiniBand has, and the named attributes of adaptors with each of them.
+/// MTUs of InfiniBand, and the named attributes of adaptors with each of them.
 static NAMED: [(usize, [DatNamedAttr; 2]); 5] = [
     (256, named(c"256")),
     (512, named(c"512")),
@@ -204,8 +204,8 @@ static NAMED: [(usize, [DatNamedAttr; 2]); 5] = [
     (4096, named(c"4096")),
 ];
 
-/// The attributes of an adaptor whose link has packets of this length: of the MTUs that InfiniBand
-/// has, they name the largest that fits. A transport without packets has the largest of all.
+/// Returns the attributes of an adaptor whose link has packets of this length, with the largest
+/// fitting MTU of InfiniBand. A transport without packets has the largest of all.
 fn named_attributes(packet: Option<usize>) -> &'static [DatNamedAttr] {
     let packet = packet.unwrap_or(usize::MAX);
     let fits = NAMED.iter().rev().find(|(mtu, _)| *mtu <= packet);
@@ -278,7 +278,7 @@ unsafe extern "C" fn ia_query(
                 | COMPLETION_UNSIGNALLED
                 | COMPLETION_BARRIER_FENCE
                 | COMPLETION_EVD_THRESHOLD;
-            // what the line of dat.conf said: the registry knows the adaptor again by it
+            // the value in the line of dat.conf: the registry identifies the adaptor by it
             p.is_thread_safe = u32::from(of.thread_safe);
             p.max_private_data_size = of.private_max as i32;
             p.ep_creator = EP_CREATOR_IF_ASKED;
@@ -373,14 +373,14 @@ unsafe extern "C" fn cno_free(cno: Handle) -> u32 {
     answer(|state| state.cno_free(cno))
 }
 
-/// How often a waiter looks before it sleeps.
+/// Number of polls by a waiter before it sleeps.
 const LOOKS: u32 = 50;
-/// How long a waiter sleeps at most: not everything that it waits for has something to wake it, the
-/// end of a time that another call gave for one.
+/// Maximum sleep of a waiter: not every condition has a wakeup, for example the end of a timeout of
+/// another call.
 const SLEEP: Duration = Duration::from_millis(5);
 
-/// Calls `look` until it has something, the time is over or it fails; sleeps in between, in the
-/// domain of what is waited for, where something may come, or a short time where that has no means.
+/// Calls `look` until it returns something or fails, or the time is over. Sleeps between the calls,
+/// in the domain of the awaited object, or for a short time if this has no wait set.
 fn wait_for<T>(
     waited: Handle,
     timeout: u32,
@@ -426,8 +426,8 @@ fn wait_for<T>(
                 looked_around = false;
                 continue;
             }
-            // something is there that others wait for, or nobody: while it is not taken, nothing
-            // tells of what else comes
+            // something is readable for another waiter, or for none: while it is not taken, other
+            // events are not signalled
             if !std::mem::replace(&mut looked_around, true) {
                 guard.look_around(waited);
                 continue;
@@ -1025,7 +1025,7 @@ unsafe extern "C" fn pz_free(pz: Handle) -> u32 {
 
 // ---- service points
 
-/// Whether a service point is to make an endpoint for each request.
+/// Returns true if a service point has to create an endpoint for each request.
 fn makes_endpoints(flags: u32) -> DatResult<bool> {
     if flags > 1 { bad_argument(4) } else { Ok(flags == 1) }
 }
@@ -1185,12 +1185,12 @@ unsafe extern "C" fn srq_set_lw(srq: Handle, mark: i32) -> u32 {
     answer(|state| state.srq_set_lw(srq, mark))
 }
 
-/// What there is no meaning for.
+/// Entry of an unused slot.
 unsafe extern "C" fn none() -> u32 {
     CLASS_ERROR | NOT_IMPLEMENTED
 }
 
-/// A pointer to a function, or to whatever else is in the table.
+/// Pointer to a function, or another value of the table.
 #[repr(transparent)]
 struct TableSlot(*const c_void);
 // SAFETY: functions, and strings that stay.
@@ -1287,12 +1287,12 @@ table! {
     handle_extendedop_func = none,
 }
 
-/// A line of dat.conf that the plug-in was loaded for.
+/// Line of dat.conf for which the plug-in was loaded.
 struct KnownAdaptor {
     name: String,
     instance: String,
     thread_safe: bool,
-    /// Where its table is, which stays.
+    /// Address of its table, never freed.
     table: usize,
 }
 
@@ -1304,7 +1304,7 @@ fn known() -> MutexGuard<'static, Vec<KnownAdaptor>> {
 
 type RegistryCall = unsafe extern "C" fn(*const c_void, *const DatProviderInfo) -> u32;
 
-/// A function of the DAT library, which has loaded this one.
+/// Returns a function of the DAT library, the loader of this one.
 fn registry(name: &CStr) -> Option<RegistryCall> {
     // SAFETY: a name with its end. The library stays, as it is the caller.
     let mut found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -1325,7 +1325,7 @@ fn registry(name: &CStr) -> Option<RegistryCall> {
 /// Called by the DAT library for each line of dat.conf whose adaptor an application opens.
 ///
 /// # Safety
-/// The description is the registry's, and the instance data a string or null.
+/// The description belongs to the registry, and the instance data is a string or null.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn dat_provider_init(
     info: *const DatProviderInfo,

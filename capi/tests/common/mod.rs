@@ -29,7 +29,7 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("capi is in the repository")
 }
 
-/// What a command prints; it has to succeed.
+/// Returns the output of a command; it has to succeed.
 pub(crate) fn stdout(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! Targets that are whole engines.
+//! Fuzz targets consisting of whole engines.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 

@@ -1,5 +1,5 @@
-//! An endpoint of the rxm provider between hostile peers and an application that does what it
-//! likes: see `engine/engine.c`.
+//! Endpoint of the rxm provider between hostile peers and an arbitrary application: see
+//! `engine/engine.c`.
 use crate::engine;
 
 pub fn run(script: &[u8]) {

@@ -1,6 +1,6 @@
-//! The engine of stream as a state machine: a script decides what up to eight endpoints do, what
-//! becomes of the bytes on their links, and what somebody says there who keeps to no protocol; an
-//! oracle checks all that is reported. See `engine/sim` of stream.
+//! The engine of stream as a state machine. A script determines the actions of up to eight
+//! endpoints, the delivery of the bytes on their links, and the data of a peer ignoring the
+//! protocol. An oracle checks all reports. See `engine/sim` of stream.
 
 pub fn run(script: &[u8]) {
     ofi_stream::engine::sim::follow(script);

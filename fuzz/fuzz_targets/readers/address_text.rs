@@ -1,4 +1,4 @@
-//! Address strings, and node and service strings that look like them.
+//! Address strings, and node and service strings resembling them.
 use ofi::abi::FI_NUMERICHOST;
 use ofi::info::ib::IbAddr;
 use ofi::info::{addr, resolve};
@@ -17,7 +17,7 @@ pub fn run(bytes: &[u8]) {
     if let Some(addr) = IbAddr::from_text(text) {
         assert_eq!(IbAddr::from_text(&addr.to_string()), Some(addr), "{text:?}: {addr}");
     }
-    // The rest of it is a service. Numeric, so that nobody is asked for names.
+    // The rest is a service. It is numeric, to avoid a name lookup.
     let (node, service) = text.split_once(' ').unwrap_or((text, "0"));
     if let (true, Ok(node), Ok(service)) =
         (node.contains("://"), CString::new(node), CString::new(service))

@@ -1,4 +1,4 @@
-//! The facts that a process shows: whatever they are, they are read, judged and told in bounded text
+//! Published statistics of a process: any content is read, analysed and formatted as bounded text
 //! without control characters.
 use ofi_facts::bounds::ProcessBounds;
 use ofi_facts::doctor::examine;

@@ -1,5 +1,5 @@
-//! A pipe between processes of one host whose other end writes what it likes over the memory that
-//! both have, between our calls.
+//! Pipe between processes of one host, with a hostile peer overwriting the shared memory between
+//! local calls.
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::cma::{MemoryToken, PeerMemory};
 use ofi_provider::error::{Error, Result};
@@ -15,11 +15,11 @@ static TOKEN: LazyLock<MemoryToken> = LazyLock::new(|| MemoryToken::new().unwrap
 const WORDS: u64 = 3 * 4096;
 /// Bytes of a ring.
 const RING: usize = 4096;
-/// Most bytes of a transfer, and what lies behind its room.
+/// Maximum bytes of a transfer, and the bytes behind its buffer.
 const MOST: usize = 3 * RING;
 const BEHIND: usize = 64;
 
-/// What the input says next; zeros when it is over.
+/// Rest of the input; zeros after its end.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -113,7 +113,7 @@ pub fn run(bytes: &[u8]) {
                 let word = number << 32 | script.number(2);
                 memory.write_all_at(&word.to_ne_bytes(), at).unwrap();
             }
-            // What a lent piece is: memory that is there, or is not.
+            // Content of an exposed buffer's description: memory, valid or not.
             10 => {
                 let at = 128 + (n as u64 / 256 % 2) * 4352 + 256 + (n as u64 % 32) * 128;
                 let shift = script.number(1) % 64;

@@ -1,4 +1,4 @@
-//! Targets that read bytes of others.
+//! Fuzz targets parsing untrusted bytes.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 

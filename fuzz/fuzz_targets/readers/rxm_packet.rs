@@ -10,7 +10,7 @@ use wire::{
 
 pub fn run(bytes: &[u8]) {
     if let Ok(call) = RxmCall::read(bytes) {
-        // What is written is in our order.
+        // Written data is in local byte order.
         let ours = RxmCall { swapped: false, ..call };
         assert_eq!(RxmCall::read(&ours.write()), Ok(ours));
     }

@@ -1,5 +1,5 @@
-//! Datagrams to an endpoint with a secret: whatever comes, nothing is opened but what was sealed with the secret, for
-//! these addresses, and only once.
+//! Datagrams to an endpoint with a pre-shared key: any datagram is rejected unless it was sealed
+//! with the key, for these addresses, and arrives for the first time.
 use ofi_stream::secret::JobSecret;
 use ofi_stream::secret::datagrams::{
     DATAGRAM_HEAD, DATAGRAM_OVERHEAD, DatagramOpener, DatagramSealer,
@@ -14,7 +14,7 @@ fn at(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// Datagrams that are right, but for the bytes that the input changes, in the order that it names.
+/// Valid datagrams except for the bytes changed by the input, in the order given by it.
 fn changed(input: &[u8]) {
     let key = SECRET.key().expect("a secret");
     let mut sealer = DatagramSealer::new(key, at(1)).expect("a sealer");

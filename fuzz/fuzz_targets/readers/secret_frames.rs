@@ -1,5 +1,5 @@
-//! What peers say to prove that they have a job's secret, and what encrypted links carry: whatever
-//! comes, nobody without the secret is believed, and nothing is opened but what was sealed.
+//! Authentication frames of peers, and data of encrypted links: no peer without the pre-shared key
+//! is accepted, and only sealed data is opened.
 use ofi_stream::secret::JobSecret;
 use ofi_stream::secret::proof::ProofExchange;
 use ofi_stream::secret::records::{RECORD_MAX, RecordStream};
@@ -34,7 +34,7 @@ fn said(of: &mut ProofExchange) -> Vec<u8> {
     said
 }
 
-/// Frames of a handshake that is right, but for what the input changes of them.
+/// Valid frames of a handshake except for the changes of the input.
 fn prove(changes: &[u8]) {
     let mut ends = [end(true), end(false)];
     let mut changed = false;
@@ -52,7 +52,7 @@ fn prove(changes: &[u8]) {
     assert_eq!(ends[1].is_proven(), !changed, "who is believed");
 }
 
-/// Records that are right, but for the bytes that the input changes.
+/// Valid records except for the bytes changed by the input.
 fn open(input: &[u8]) {
     let mut ends = [end(true), end(false)];
     for turn in 0..3 {

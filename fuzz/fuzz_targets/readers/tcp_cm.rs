@@ -1,5 +1,4 @@
-//! Connection messages of the tcp provider, and what its reliable-datagram
-//! endpoints put into them.
+//! Connection messages of the tcp provider, with the data of its reliable-datagram endpoints.
 use ofi_stream::wire::{ByteOrder, CM_DATA_MAX, CM_LEN, CmMessage, OFFER_LEN, RdmHello};
 
 pub fn run(bytes: &[u8]) {

@@ -1,6 +1,6 @@
-//! How fast a pipe between two processes is, each on a processor of its own:
-//! `cargo run --release -p ofi-provider --example local_pipe [latency|rate|stream]`, or with
-//! `steps COUNT` what valgrind counts.
+//! Benchmark of a pipe between two processes, each on a separate processor: `cargo run --release -p
+//! ofi-provider --example local_pipe [latency|rate|stream]`, or with `steps COUNT` for an
+//! instruction count by valgrind.
 use ofi_provider::buf::{GatherList, ScatterList, Way};
 use ofi_provider::cma::{MemoryToken, PeerMemory};
 use ofi_provider::error::Error;
@@ -73,7 +73,7 @@ fn report(what: &str, unit: &str, mut figures: Vec<f64>) {
     println!("{what:<44} best {best:7.2}, a tenth {tenth:7.2}, half {half:7.2} {unit}");
 }
 
-/// Runs of each measurement: short ones, of which some are alone on a busy machine.
+/// Number of runs of each measurement. They are short, so some run undisturbed on a busy machine.
 const RUNS: usize = 1000;
 
 fn latency(len: usize) {
@@ -186,7 +186,7 @@ fn stream(len: usize, ring: usize, way: Way) {
     );
 }
 
-/// Sends and receives so many messages by turns, for a tool that counts instructions.
+/// Alternately sends and receives `count` messages, for a tool counting instructions.
 fn steps(count: usize) {
     let (here, fd) = LocalPipe::create(64 << 10).unwrap();
     let there = LocalPipe::open(fd.as_fd()).unwrap();

@@ -1,17 +1,17 @@
-//! The parts that providers are built from.
+//! Building blocks of providers.
 //!
-//! A provider implements the safe traits of [`api`] (`Fabric`, `Domain`,
-//! `Endpoint`, `Msg`, `Tagged`, `Cm` …) and gets from here the C ops tables made
-//! from them, and the objects every provider has in the same form: completion
-//! queues ([`cq`]), event queues ([`eq`]), counters ([`cntr`]), address vectors
-//! ([`av`]) and the peers they name ([`names`]), memory regions ([`mr`]), atomic operations on them ([`atomic`]) and a cache of them ([`mr_cache`]), poll and wait sets ([`poll`]), tag
+//! A provider implements the safe traits of [`api`] (`Fabric`, `Domain`, `Endpoint`, `Msg`,
+//! `Tagged`, `Cm` …). This crate creates the C ops tables from them, and contains the objects
+//! common to all providers: completion queues ([`cq`]), event queues ([`eq`]), counters ([`cntr`]),
+//! address vectors ([`av`]) and their peers ([`names`]), memory regions ([`mr`]), atomic operations
+//! on them ([`atomic`]) and a cache of them ([`mr_cache`]), poll and wait sets ([`poll`]), tag
 //! matching ([`matching`]) and the progress thread ([`progress`]).
 //!
-//! Locks are taken in this order: a provider's engine, then a queue's own lock.
-//! No lock of this crate is held while a provider's `progress` is called.
+//! Locks are taken in this order: a provider's engine, then a queue's own lock. No lock of this
+//! crate is held while a provider's `progress` is called.
 //!
-//! The folders are shelves: a module imports from its own and from those before it in this list,
-//! and `cargo test --test walls` sees to it. Modules are named without their shelf.
+//! The folders are layers: a module imports from its own and from those before it in this list, and
+//! `cargo test --test walls` checks it. Modules are named without their layer.
 #![cfg_attr(not(test), deny(unsafe_code))]
 // the shelves; lines between them keep rustfmt from sorting them
 mod plugin;
@@ -53,8 +53,8 @@ pub use rdm::{
     buffered, calls, closing, contexts, endpoint, inbox, multi_recv, names, peers, receives,
 };
 
-/// What is to be done before the program that loads a plug-in goes on, and has more threads: see
-/// [`plug_in`](crate::plug_in). False without memory for a plug-in: `errno` says so then.
+/// Initializes a loaded plug-in before the program continues and starts more threads, see
+/// [`plug_in`](crate::plug_in). Returns false, with `errno` set, without memory for the plug-in.
 #[doc(hidden)]
 #[must_use]
 pub fn plugin_loaded() -> bool {

@@ -1,8 +1,8 @@
-//! An example of a provider, to copy: FI_EP_RDM and FI_EP_MSG endpoints of this host, over sockets of
-//! the family AF_UNIX.
+//! Example of a provider, to be copied: FI_EP_RDM and FI_EP_MSG endpoints within this host, over
+//! AF_UNIX sockets.
 //!
-//! docs/new-provider.md walks through it. This file is what the core and programs are told of the
-//! provider; [`link`] gives the engine of `ofi_stream`, which does the work, its links.
+//! docs/new-provider.md explains it step by step. This file describes the provider to the core and
+//! to programs; [`link`] passes links to the engine of `ofi_stream` with the protocol.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 mod link;
 
@@ -18,19 +18,19 @@ use ofi_stream::offer::{OfferLimits, offers};
 use ofi_stream::settings::StreamSettings;
 use std::sync::LazyLock;
 
-/// The provider, which log lines and parameters name as theirs.
+/// Provider named in log lines and parameters.
 static EXAMPLE: Provider =
     Provider::named(c"example", PROV_VERSION, API_VERSION).with_cleanup(ofi_stream::cleanup);
 
-/// What users choose of the engine: the parameters FI_EXAMPLE_MAX_UNEXPECTED and so on.
+/// User settings of the engine: the parameters FI_EXAMPLE_MAX_UNEXPECTED and so on.
 static SETTINGS: LazyLock<StreamSettings> = LazyLock::new(|| StreamSettings::of_params(&EXAMPLE));
 
-/// What users choose of the infos: FI_EXAMPLE_TX_SIZE and so on.
+/// User settings of the infos: FI_EXAMPLE_TX_SIZE and so on.
 static LIMITS: LazyLock<OfferLimits> =
     LazyLock::new(|| OfferLimits::of_params(&EXAMPLE, PROTOCOLS));
 
-/// The protocols of FI_EP_RDM and FI_EP_MSG (`ep_attr->protocol`). The messages are those of tcp, but
-/// no endpoint of tcp can be reached: numbers that no other provider has.
+/// Protocols of FI_EP_RDM and FI_EP_MSG (`ep_attr->protocol`). The messages are those of tcp, but
+/// endpoints of tcp are unreachable: so the numbers belong to no other provider.
 const PROTOCOLS: [u32; 2] = [FI_PROV_SPECIFIC | 0xe0, FI_PROV_SPECIFIC | 0xe1];
 
 ofi_provider::plug_in!({

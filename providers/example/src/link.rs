@@ -1,7 +1,7 @@
-//! The links: sockets of the family AF_UNIX, whose names are no files (unix(7), "abstract").
+//! Links: AF_UNIX sockets with abstract names (unix(7)).
 //!
-//! An endpoint of the name `n` listens at `ofi-example/n`. Whoever begins a link binds its end to a
-//! name below its own, `ofi-example/m/1`, so that the listener learns that `m` calls.
+//! An endpoint with the name `n` listens at `ofi-example/n`. A connecting endpoint binds its end to
+//! a name below its own, `ofi-example/m/1`, so the listener recognizes `m`.
 use crate::{EXAMPLE, SETTINGS};
 use core::time::Duration;
 use ofi_provider::addr::{Addr, EndpointName};
@@ -18,13 +18,13 @@ use std::os::fd::RawFd;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What the system's name of a socket of ours begins with, behind the family.
+/// Prefix of the system's name of this provider's sockets, after the family.
 const PREFIX: &str = "\0ofi-example/";
 
-/// Longest name of an endpoint, in bytes: the system takes 108 with all that is around it.
+/// Maximum length of an endpoint's name, in bytes: the system permits 108 including the additions.
 const MAX_NAME: usize = 64;
 
-/// A name that nothing on this host has, or only another container's process.
+/// Returns a name not in use on this host, except possibly by another container's process.
 fn fresh() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -36,8 +36,7 @@ fn system_name(name: &str) -> Vec<u8> {
     [&family, PREFIX.as_bytes(), name.as_bytes()].concat()
 }
 
-/// The endpoint that the system's name of a socket belongs to: what is between [`PREFIX`] and the
-/// next slash.
+/// Returns the endpoint of a socket's system name: the part between [`PREFIX`] and the next slash.
 fn endpoint_of(system: &[u8]) -> Result<Addr> {
     let start = system_name("").len();
     let name = system.get(start..).and_then(|name| name.split(|byte| *byte == b'/').next());
@@ -56,7 +55,8 @@ fn name_of(addr: &Addr) -> Result<String> {
     }
 }
 
-/// A socket that has the name `name` gives, which is asked again while others have what it gave.
+/// Creates a socket with the name returned by `name`, called again while the result is in use
+/// elsewhere.
 fn bound(
     mut name: impl FnMut() -> Result<String>,
     may_wait: bool,
@@ -71,7 +71,7 @@ fn bound(
     }
 }
 
-/// All links of an engine, and what tells which of them can be read or written.
+/// Links of an engine, with their poller.
 #[derive(Debug)]
 pub(crate) struct HostLinks(Watch);
 
@@ -128,7 +128,7 @@ impl Net for HostLinks {
     }
 }
 
-/// Where an endpoint is called.
+/// Listener of an endpoint.
 #[derive(Debug)]
 pub(crate) struct HostListener(StreamSocket);
 
@@ -157,7 +157,7 @@ impl LinkListener for HostListener {
 #[derive(Debug)]
 pub(crate) struct HostLink {
     socket: StreamSocket,
-    /// Why there is nobody at the other end.
+    /// Reason for a missing peer.
     refused: Option<Error>,
 }
 

@@ -1,12 +1,12 @@
-//! What a hook gets to see of a call: which one it is, on which object, and its
-//! arguments in the form that all calls of a kind have in common.
+//! View of a call for a hook: the call itself, its object, and its arguments in the form common to
+//! all calls of a kind.
 use crate::abi::*;
 use crate::info::version;
 use core::ffi::c_void;
 use core::ptr;
 use libc::iovec;
 
-/// Which call: the name of the API without `fi_`.
+/// Declares the calls: the name of the API without `fi_`.
 macro_rules! ops {
     ($($op:ident = $name:literal,)+) => {
         /// A call of the API.
@@ -86,27 +86,27 @@ ops! {
 /// manual pages say; the accessors of this module follow them.
 #[derive(Clone, Copy)]
 pub struct HookCall {
-    /// Which call it is.
+    /// Kind of call.
     pub op: HookOp,
     /// The object as the program knows it; after a close only its address counts.
     pub object: *const fid,
-    /// What the object's entries or addresses look like: of a completion queue,
-    /// its `fi_cq_format`; of an endpoint, its address format.
+    /// Format of the object's entries or addresses: of a completion queue, its `fi_cq_format`; of
+    /// an endpoint, its address format.
     pub format: u32,
-    /// The version of the interface that the program asked for, 0 if it is not known.
+    /// API version requested by the program, 0 if unknown.
     pub api_version: u32,
     /// The arguments.
     pub args: Args,
 }
 
-/// The arguments of a call, by kinds; what no hook looks at is [`Args::None`].
+/// Arguments of a call, by kind; those not used by any hook are [`Args::None`].
 #[derive(Clone, Copy)]
 pub enum Args {
-    /// Nothing that a hook looks at.
+    /// No argument used by a hook.
     None,
     /// A transfer.
     Transfer(TransferArgs),
-    /// Completions are read: into where, and their sources if asked for.
+    /// Completions are read: the buffer, and the buffer of their sources if requested.
     Completions(*const c_void, *const fi_addr_t),
     /// An error is read.
     Error(*const fi_cq_err_entry),
@@ -122,7 +122,7 @@ pub enum Args {
     Open(OpenArgs),
 }
 
-/// What is sent, received, read or written.
+/// Arguments of a send, receive, read or write.
 #[derive(Clone, Copy)]
 pub struct TransferArgs {
     /// Local memory.
@@ -135,7 +135,7 @@ pub struct TransferArgs {
     pub flags: u64,
     /// The tag, of tagged transfers.
     pub tag: u64,
-    /// Bits of the tag that do not count, of tagged receives.
+    /// Ignored bits of the tag, for tagged receives.
     pub ignore: u64,
     /// Remote memory, of remote accesses.
     pub raddr: u64,
@@ -203,10 +203,10 @@ pub enum Pieces {
 }
 
 impl Pieces {
-    /// The start of the first piece and the length of all in bytes.
+    /// Returns the start of the first segment and the length of all in bytes.
     ///
     /// # Safety
-    /// The call that it is of is still going on.
+    /// The call is still in progress.
     pub unsafe fn total(&self) -> (*const c_void, usize) {
         // SAFETY: a vector has as many elements as its caller says, if there is one.
         unsafe {
@@ -230,7 +230,7 @@ impl Pieces {
     }
 }
 
-/// How many bytes an element of a type has, for sums of lengths; 1 if unknown.
+/// Returns the size of an element of a type, for sums of lengths; 1 if unknown.
 fn size_of_type(datatype: c_enum<fi_datatype>) -> usize {
     use fi_datatype::*;
     const SIZES: &[(usize, &[fi_datatype])] = &[
@@ -245,7 +245,7 @@ fn size_of_type(datatype: c_enum<fi_datatype>) -> usize {
 }
 
 /// # Safety
-/// `start` is null or the start of `count` elements that outlive `'a`.
+/// `start` is null, or the start of `count` elements outliving `'a`.
 unsafe fn slice<'a, T>(start: *const T, count: usize) -> &'a [T] {
     if start.is_null() {
         return &[];
@@ -254,23 +254,23 @@ unsafe fn slice<'a, T>(start: *const T, count: usize) -> &'a [T] {
     unsafe { core::slice::from_raw_parts(start, count) }
 }
 
-/// What is registered.
+/// Arguments of a memory registration.
 #[derive(Clone, Copy)]
 pub struct RegionArgs {
     /// The attributes, as of `fi_mr_regattr`.
     pub attr: *const fi_mr_attr,
     /// Flags of the call.
     pub flags: u64,
-    /// Where the region goes.
+    /// Location of the resulting region pointer.
     pub place: *mut *mut fid_mr,
 }
 
 impl RegionArgs {
-    /// Whose memory it is, as `fi_hmem_iface` has it: the system's (0), or an accelerator's. Programs
-    /// of versions before 1.10 cannot say.
+    /// Returns the memory interface in terms of `fi_hmem_iface`: the system's (0), or an
+    /// accelerator's. Programs of API versions before 1.10 cannot specify it.
     ///
     /// # Safety
-    /// The call that it is of is still going on, and the program asked for this version.
+    /// The call is still in progress, and the program requested this version.
     pub unsafe fn iface(&self, api_version: u32) -> u32 {
         if api_version < version(1, 10) || self.attr.is_null() {
             return 0;
@@ -279,10 +279,10 @@ impl RegionArgs {
         unsafe { (&raw const (*self.attr).iface).read() }.raw()
     }
 
-    /// The bytes of all pieces.
+    /// Returns the bytes of all segments.
     ///
     /// # Safety
-    /// The call that it is of is still going on.
+    /// The call is still in progress.
     pub unsafe fn bytes(&self) -> usize {
         // SAFETY: by this function's contract; attributes are there or null.
         unsafe {
@@ -296,10 +296,10 @@ impl RegionArgs {
     }
 }
 
-/// What is opened.
+/// Arguments of opening an object.
 #[derive(Clone, Copy)]
 pub struct OpenArgs {
-    /// Where the object goes: the program's own, after the call.
+    /// Location of the resulting object pointer: the program's own object, after the call.
     pub place: *mut *mut fid,
     /// The attributes.
     pub attr: OpenAttr,
@@ -307,10 +307,10 @@ pub struct OpenArgs {
     pub context: *mut c_void,
 }
 
-/// Attributes of what is opened, or null.
+/// Attributes of the opened object, or null.
 #[derive(Clone, Copy)]
 pub enum OpenAttr {
-    /// No attributes, or such that no hook looks at.
+    /// No attributes, or attributes not used by any hook.
     None,
     /// Attributes of a completion queue.
     Cq(*const fi_cq_attr),
@@ -342,9 +342,9 @@ impl OpenArgs {
 pub struct HookCompletion {
     /// The request's context.
     pub context: usize,
-    /// What completed, and where the rest is valid.
+    /// Kind of the completed operation, and validity of the other fields.
     pub flags: Option<u64>,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: Option<usize>,
     /// The buffer and the remote completion data.
     pub buf_data: Option<(usize, u64)>,
@@ -353,8 +353,8 @@ pub struct HookCompletion {
 }
 
 impl HookCompletion {
-    /// How many bytes were received, as the completion says; 0 for other operations, whose lengths
-    /// mean nothing.
+    /// Returns the number of bytes received, according to the completion; 0 for other operations,
+    /// because their lengths are not meaningful.
     pub fn received(&self) -> usize {
         let received = self.flags.is_some_and(|flags| flags & FI_RECV != 0);
         self.len.filter(|_| received).unwrap_or(0)
@@ -362,10 +362,10 @@ impl HookCompletion {
 }
 
 impl HookCall {
-    /// The completions that a read of a queue came to, whose answer was `ret`.
+    /// Returns the completions of a queue read with the return value `ret`.
     ///
     /// # Safety
-    /// `self` is a read of a completion queue that has just answered `ret`.
+    /// `self` is a read of a completion queue just returning `ret`.
     pub unsafe fn completions(&self, ret: isize) -> impl Iterator<Item = HookCompletion> {
         let (buf, size) = match (self.args, self.format) {
             (Args::Completions(buf, _), 1) => (buf, size_of::<fi_cq_entry>()),

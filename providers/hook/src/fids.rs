@@ -1,7 +1,7 @@
-//! Which object of the program's stands for which object of the provider's.
+//! Mapping between the objects of the program and the objects of the provider.
 //!
-//! A wrapped object is known by its address alone, so one that is not ours is
-//! never looked into. Hooks in a stack each know their own layer.
+//! A wrapped object is identified only by its address, so a foreign object is never accessed. Hooks
+//! in a stack each know their own layer.
 use core::ptr;
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -27,8 +27,8 @@ pub(crate) fn add<C>(outer: *const C, inner: *const C) {
     fids.outer.insert(inner.addr(), outer.expose_provenance());
 }
 
-/// `outer` is closed. Its provider may have opened another at the address of the
-/// inner one since, which stays.
+/// Removes the closed `outer`. Its provider may have opened another object at the address of the
+/// inner one since; the entry of that object stays.
 pub(crate) fn remove<C>(outer: *const C) {
     let mut fids = FIDS.write().unwrap_or_else(PoisonError::into_inner);
     let fids = fids.get_or_insert_default();

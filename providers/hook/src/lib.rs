@@ -1,17 +1,16 @@
-//! The parts that hook providers are built from (fi_hook(7)).
+//! Common parts of hook providers (fi_hook(7)).
 //!
-//! A hook provider stands between programs and any provider, ours or not. To the
-//! program every object is one of its own, whose tables pass each call on to the
-//! provider's object and tell the [`Hook`] of it before and after. Nothing but
-//! the public tables is used, and none beyond the end that it says it has: what a
-//! provider lacks answers `-FI_ENOSYS`.
+//! A hook provider stands between programs and any provider of any library. The program sees only
+//! objects of the hook. Their tables pass each call on to the provider's object, and notify the
+//! [`Hook`] before and after it. Only the public tables are used, and never beyond their declared
+//! size: functions missing in a provider return `-FI_ENOSYS`.
 //!
-//! Objects that the program hands to calls - to bind them, in attributes, in
-//! arrays, in deferred work - are replaced by the provider's, and objects that
-//! events name by the program's. Contexts and completions pass unchanged.
+//! Objects passed by the program to calls - to bind them, in attributes, in arrays, in deferred
+//! work - are replaced by the provider's, and objects named by events are replaced by the
+//! program's. Contexts and completions pass unchanged.
 //!
-//! - [`call`] is what a hook sees of a call.
-//! - `object` is the program's side of an object, `fids` knows which is which.
+//! - [`call`] is a hook's view of a call.
+//! - `object` is the program's side of an object, `fids` maps the objects.
 //! - `tables` are the calls, each written once.
 pub mod call;
 mod fids;
@@ -31,27 +30,27 @@ pub use ofi_provider::{abi, error, heap, info, param};
 
 use error::Result;
 
-/// What a hook does about calls. It lives as long as anything opened through the
-/// fabric it was installed on; any thread may call it.
+/// Actions of a hook on calls. It lives as long as any object opened through the fabric with the
+/// hook; any thread may call it.
 pub trait Hook: Sized + Send + Sync + 'static {
     /// The hook's short name, as in `FI_HOOK`.
     const NAME: &'static str;
-    /// What the hook keeps from the beginning of a call to its end.
+    /// State of the hook from the start of a call to its end.
     type Entry;
 
-    /// The hook for one fabric, whose provider's name `log` logs in.
+    /// Creates the hook for one fabric; `log` logs in the name of its provider.
     ///
     /// # Errors
-    /// Without it the fabric is used as it is.
+    /// After a failure the fabric is used without the hook.
     fn install(log: HookLog) -> Result<Self>;
 
     /// A call begins.
     fn enter(&self, call: &HookCall) -> Self::Entry;
 
-    /// A call is over; `ret` is what it answers, 0 for texts.
+    /// Runs at the end of a call; `ret` is its return value, 0 for texts.
     ///
     /// # Safety
-    /// The pointers in `call` are those of the call that has just answered `ret`.
+    /// The pointers in `call` are those of the call just returning `ret`.
     unsafe fn leave(&self, entry: Self::Entry, call: &HookCall, ret: isize);
 
     /// The fabric is about to be closed.
@@ -69,8 +68,8 @@ pub fn outer_of(object: *mut abi::fid) -> *mut abi::fid {
     fids::outer(object).unwrap_or(core::ptr::null_mut())
 }
 
-/// Makes a plug-in of a hook: the provider and its entry point. What else is to be done when it is
-/// loaded may follow.
+/// Turns a hook into a plug-in: the provider and its entry point. Further actions at load time may
+/// follow.
 #[macro_export]
 macro_rules! plug_in {
     ($name:literal, $hook:ty $(, $loaded:expr)?) => {

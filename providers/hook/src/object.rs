@@ -1,4 +1,4 @@
-//! The program's side of an object: what it holds, how it is opened and closed.
+//! Program's side of an object: its contents, its opening and closing.
 use crate::abi::*;
 use crate::call::{HookCall, HookOp};
 use crate::error::Error;
@@ -12,19 +12,19 @@ use ofi_provider::boundary::{Uncancelled, answer_if_memory};
 use ofi_provider::info::version;
 use std::sync::Arc;
 
-/// What all objects of a hooked fabric share.
+/// State shared by all objects of a hooked fabric.
 pub(crate) struct HookedFabric<H> {
     pub(crate) hook: H,
-    /// The interface that the hooked provider was built for, 0 if unknown.
+    /// API version of the hooked provider's build, 0 if unknown.
     pub(crate) prov_version: u32,
-    /// The version that the application asked for, 0 if unknown.
+    /// API version requested by the application, 0 if unknown.
     pub(crate) api_version: u32,
 }
 
 /// An object as the program knows it.
 #[repr(C)]
 pub(crate) struct HookedObject<C, H> {
-    /// First, so that a pointer to it is one to this.
+    /// First field, so a pointer to it is also a pointer to this object.
     outer: UnsafeCell<C>,
     /// The provider's object.
     inner: *mut C,
@@ -33,26 +33,26 @@ pub(crate) struct HookedObject<C, H> {
     pub(crate) shared: Arc<HookedFabric<H>>,
 }
 
-/// The kinds of objects.
+/// Kinds of objects.
 ///
 /// # Safety
-/// `Self` is a struct of the API that starts with a `struct fid`.
+/// `Self` is a struct of the API starting with a `struct fid`.
 pub(crate) unsafe trait Fid: Sized {
-    /// What the program gets: the class and the context of `inner`, our tables, and
-    /// what programs read directly.
+    /// Returns the program's object: the class and the context of `inner`, the hook's tables, and
+    /// the fields read directly by programs.
     ///
     /// # Safety
     /// `inner` is open.
     unsafe fn outer<H: Hook>(inner: *mut Self, shared: &HookedFabric<H>) -> Self;
 
-    /// Brings up to date what programs read directly and calls or events change.
+    /// Updates the fields read directly by programs and changed by calls or events.
     ///
     /// # Safety
     /// Both are open, and `outer` was made for `inner`.
     unsafe fn refresh(_outer: *mut Self, _inner: *mut Self) {}
 }
 
-/// How an answer looks to a hook, and what a call answers that cannot be made.
+/// Conversion of a return value for a hook, and the return value of an impossible call.
 pub(crate) trait HookAnswer: Copy {
     fn refusal(error: Error) -> Self;
     fn code(self) -> isize;
@@ -99,7 +99,7 @@ impl HookAnswer for *const c_char {
 }
 
 impl<C: Fid, H: Hook> HookedObject<C, H> {
-    /// The object behind a pointer of the program's, of whatever type; `None` for null.
+    /// Returns the object behind a pointer of the program of any type; `None` for null.
     ///
     /// # Safety
     /// `outer` is null or an open object of this kind, made by [`HookedObject::wrap`].
@@ -136,11 +136,11 @@ impl<C: Fid, H: Hook> HookedObject<C, H> {
         answer
     }
 
-    /// Puts an object of ours in front of the provider's in `place`, if `ret` says
-    /// that one was opened.
+    /// Wraps the provider's object in `place` in an object of the hook, if `ret` reports a
+    /// successful open.
     ///
     /// # Safety
-    /// `place` is what a call that opens a `D` answered `ret` for.
+    /// `place` belongs to a call opening a `D` with the return value `ret`.
     pub(crate) unsafe fn opened<D: Fid>(
         &self,
         ret: c_int,
@@ -170,7 +170,7 @@ impl<C: Fid, H: Hook> HookedObject<C, H> {
         outer
     }
 
-    /// Brings up to date what programs read directly.
+    /// Updates the fields read directly by programs.
     ///
     /// # Safety
     /// The object is open.
@@ -181,7 +181,7 @@ impl<C: Fid, H: Hook> HookedObject<C, H> {
     }
 }
 
-/// Closes the provider's object, and the program's when that succeeded.
+/// Closes the provider's object, and the program's after a success.
 pub(crate) unsafe extern "C" fn close<C: Fid, H: Hook>(outer: *mut fid) -> c_int {
     // SAFETY: fi_close: an open object, which is the program's no more if this succeeds.
     unsafe {
@@ -212,12 +212,12 @@ pub(crate) unsafe extern "C" fn close<C: Fid, H: Hook>(outer: *mut fid) -> c_int
     }
 }
 
-/// The `fabric` callback of a hook provider: a fabric in front of the one in `attr`,
-/// whose provider is `context`.
+/// Implements the `fabric` callback of a hook provider: opens a fabric in front of the one in
+/// `attr`, with its provider in `context`.
 ///
 /// # Safety
-/// As the core calls hook providers (fi_provider(7)): attributes with a fabric,
-/// a place for the answer, and a provider that stays for good or null.
+/// As the core calls hook providers (fi_provider(7)): attributes with a fabric, a location for the
+/// result, and a provider with an unlimited lifetime, or null.
 pub unsafe extern "C" fn open_fabric<H: Hook>(
     attr: *mut fi_fabric_attr,
     fabric: *mut *mut fid_fabric,

@@ -1,8 +1,7 @@
-//! The tables of the program's objects: every call of the API, written once.
+//! Tables of the program's objects: every call of the API, written once.
 //!
-//! Each row of [`table!`] is a slot: its name and arguments, the call it is for
-//! the hook, what of the arguments the hook sees, and, where objects are among
-//! the arguments, what is done about them.
+//! Each row of [`table!`] is a slot: its name and arguments, the call reported to the hook, the
+//! arguments visible to the hook, and, if there are objects among the arguments, their conversion.
 use crate::abi::*;
 use crate::call::{Args, HookOp, OpenArgs, OpenAttr, RegionArgs, TransferArgs};
 use crate::error::Error;
@@ -24,7 +23,7 @@ macro_rules! slot {
 }
 pub(crate) use slot;
 
-/// Defines a function that answers a table, and the functions in it.
+/// Defines a function returning a table, and the functions in it.
 macro_rules! table {
     (
         $(#[$doc:meta])*
@@ -37,7 +36,7 @@ macro_rules! table {
     ) => {
         $(#[$doc])*
         pub(crate) fn $table<C: Fid, H: Hook>() -> *mut $ops {
-            /// Since which version of the interface objects have this table.
+            /// First API version with this table in objects.
             const SINCE: u32 = 0 $(+ $since)?;
             $(
                 unsafe extern "C" fn $slot<C: Fid, H: Hook>(
@@ -89,8 +88,8 @@ macro_rules! table {
     }};
 }
 
-/// Puts the provider's object where the program's was, until it is dropped: what
-/// the provider writes to the structure around it stays.
+/// Replaces the program's object in a structure by the provider's, until it is dropped. The
+/// provider's other writes to the structure stay.
 struct Swap<T>(*mut *mut T, *mut T);
 
 impl<T> Swap<T> {
@@ -115,7 +114,7 @@ impl<T> Drop for Swap<T> {
     }
 }
 
-/// The objects that an info can have: a handle, a domain, a fabric.
+/// Objects possible in an info: a handle, a domain, a fabric.
 struct SwapInfo {
     _handle: Option<Swap<fid>>,
     _domain: Option<Swap<fid_domain>>,
@@ -153,11 +152,11 @@ unsafe fn addr_format(info: *const fi_info) -> u32 {
     unsafe { info.as_ref() }.map_or(FI_FORMAT_UNSPEC as u32, |info| info.addr_format)
 }
 
-/// Gives the counter that triggers a request to the provider: the context stays with
-/// it, so the counter does as well.
+/// Replaces the triggering counter of a request by the provider's, permanently: the context stays
+/// with the provider, so the counter does as well.
 ///
 /// # Safety
-/// `context` is that of a request with `flags`.
+/// `context` belongs to a request with `flags`.
 unsafe fn trigger(flags: u64, context: *mut c_void) {
     if flags & FI_TRIGGER == 0 || context.is_null() {
         return;
@@ -185,11 +184,11 @@ unsafe fn inside<T>(place: *mut *mut T) {
     }
 }
 
-/// Gives the objects of deferred work to the provider, which keeps the structures until
-/// the work is done; the program may hand them in again as they are then.
+/// Replaces the objects of deferred work by the provider's. The provider stores the structures
+/// until the work is done; the program may submit them again unchanged.
 ///
 /// # Safety
-/// `work` is null or as fi_trigger(3) says.
+/// `work` is null or as specified by fi_trigger(3).
 unsafe fn deferred(work: *mut fi_deferred_work) {
     use fi_op_type::*;
     if work.is_null() {
@@ -212,11 +211,11 @@ unsafe fn deferred(work: *mut fi_deferred_work) {
     }
 }
 
-/// What an event names is the program's object; infos of connection requests name
-/// the program's domain and fabric.
+/// Replaces the object named by an event with the program's; infos of connection requests name the
+/// program's domain and fabric.
 ///
 /// # Safety
-/// `buf` holds `len` bytes of an event of that kind.
+/// `buf` holds `len` bytes of an event of this kind.
 unsafe fn event<H: Hook>(kind: u32, buf: *mut c_void, len: ssize_t) {
     let known = FI_CONNREQ as u32..=FI_JOIN_COMPLETE as u32;
     if !known.contains(&kind) || len < size_of::<*mut fid>() as ssize_t || buf.is_null() {
@@ -245,11 +244,11 @@ unsafe fn event<H: Hook>(kind: u32, buf: *mut c_void, len: ssize_t) {
     }
 }
 
-/// Replaces an object of the provider's by the program's, if there is one, and brings up
-/// to date what the event is about.
+/// Replaces an object of the provider by the program's, if there is one, and updates the subject of
+/// the event.
 ///
 /// # Safety
-/// `place` has room for a pointer, and what it holds is a fid or nothing of ours.
+/// `place` has space for a pointer, and contains a fid or nothing of the hook's.
 unsafe fn outside<H: Hook>(place: *mut *mut fid) {
     // SAFETY: by this function's contract; an object that `fids` knows is open, and of
     // the kind that its class says.
@@ -276,7 +275,7 @@ type HookDatatype = c_enum<fi_datatype>;
 type HookOperation = c_enum<fi_op>;
 
 table! {
-    /// The calls that all objects have.
+    /// Calls common to all objects.
     fid_ops = fi_ops, fid.ops, close = close;
     bind(this: *mut fid, other: *mut fid, flags: u64) -> c_int,
         Bind, Args::Bind(other, flags), |object, call| {
@@ -296,7 +295,7 @@ table! {
                 && !arg.is_null()
                 && object.shared.api_version >= version(2, 0))
                 .then(|| Swap::new((&raw mut (*base).attr.base_mr).cast::<*mut fid_mr>()));
-            // What is to be flushed may be a counter's; a work structure stays as it is.
+            // The object to be flushed may be a counter; a work structure stays unchanged.
             let flushed = command == FI_FLUSH_WORK;
             let arg = if flushed { crate::fids::inner(arg.cast::<fid>()).cast() } else { arg };
             let ret = call(inner, command, arg);
@@ -450,7 +449,7 @@ table! {
 }
 
 table! {
-    /// The calls that register memory.
+    /// Calls registering memory.
     mr_ops = fi_ops_mr, fid_domain.mr;
     reg(
         domain: *mut fid, buf: *const c_void, len: usize, access: u64, offset: u64, key: u64,
@@ -524,7 +523,7 @@ table! {
 }
 
 table! {
-    /// The calls that manage connections.
+    /// Calls managing connections.
     cm_ops = fi_ops_cm, fid_ep.cm;
     setname(ep: *mut fid, addr: *mut c_void, len: usize) -> c_int, Setname, Args::Address(addr);
     getname(ep: *mut fid, addr: *mut c_void, len: *mut usize) -> c_int,
@@ -797,7 +796,7 @@ table! {
 }
 
 table! {
-    /// Collectives, which endpoints have since 1.9.
+    /// Collective operations, available in endpoints since 1.9.
     collective_ops = fi_ops_collective, fid_ep.collective since version(1, 9);
     barrier(ep: *mut fid_ep, group: fi_addr_t, context: *mut c_void) -> ssize_t,
         Barrier, Args::None;
@@ -994,10 +993,10 @@ table! {
     wait(wait: *mut fid_wait, timeout: c_int) -> c_int, Wait, Args::None;
 }
 
-/// Puts the provider's wait set into attributes that name the program's.
+/// Replaces the program's wait set in attributes by the provider's.
 ///
 /// # Safety
-/// The place stays valid as long as the answer.
+/// The location stays valid as long as the result.
 unsafe fn swap_set(
     attr: Option<(c_enum<fi_wait_obj>, *mut *mut fid_wait)>,
 ) -> Option<Swap<fid_wait>> {
@@ -1006,11 +1005,11 @@ unsafe fn swap_set(
     unsafe { Swap::new(place) }
 }
 
-/// Puts the provider's address vector into the authorization key of a region, where
-/// that names a peer (fi_mr(3)).
+/// Replaces the address vector in a region's authorization key by the provider's, if the key names
+/// a peer (fi_mr(3)).
 ///
 /// # Safety
-/// `attr` is null, or stays valid as long as the answer and has what that version has.
+/// `attr` is null, or stays valid as long as the result and has the fields of this version.
 unsafe fn swap_key(attr: *const fi_mr_attr, api_version: u32) -> Option<Swap<fid_av>> {
     if attr.is_null() || api_version < version(1, 20) {
         return None;
@@ -1031,7 +1030,7 @@ unsafe fn swap_key(attr: *const fi_mr_attr, api_version: u32) -> Option<Swap<fid
 unsafe fn cq_format(attr: *const fi_cq_attr) -> u32 {
     // SAFETY: by this function's contract; only what every version has.
     let format = if attr.is_null() { 0 } else { unsafe { (*attr).format.raw() } };
-    // What is not said is entries of contexts (fi_cq(3)).
+    // An unspecified format means entries of contexts (fi_cq(3)).
     format.max(fi_cq_format::FI_CQ_FORMAT_CONTEXT as u32)
 }
 
@@ -1131,8 +1130,8 @@ unsafe fn atomic_message(msg: *const fi_msg_atomic, flags: u64) -> Args {
     }
 }
 
-/// What the program gets of each kind of object: a head, our tables, and what it may
-/// read directly.
+/// Defines the program's object of each kind: a head, the hook's tables, and the fields read
+/// directly.
 macro_rules! objects {
     ($($fid:ident {$($table:ident: $ops:ident),*} $(reads $($field:ident),+)?;)+) => {$(
         // SAFETY: a struct of the API that starts with a fid.

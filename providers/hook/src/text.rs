@@ -1,4 +1,4 @@
-//! What hooks print of structures and addresses of the program's.
+//! Texts of the program's structures and addresses for hooks.
 use crate::HookCall;
 use crate::abi::*;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -18,20 +18,20 @@ impl fmt::Display for Pointer {
     }
 }
 
-/// The text of `fi_tostr` without the newline at its end.
+/// Returns the text of `fi_tostr` without the final newline.
 ///
 /// # Safety
-/// `data` is null or of that type.
+/// `data` is null or of this type.
 pub unsafe fn dump(data: *const c_void, kind: fi_type) -> String {
     // SAFETY: by this function's contract.
     let text = unsafe { tostr::value(data, kind as u32) }.unwrap_or_default();
     text.strip_suffix('\n').unwrap_or(&text).to_owned()
 }
 
-/// An address in that format, `(null)` if it is of a kind that has no text.
+/// Returns the text of an address in this format, `(null)` for a kind without a text.
 ///
 /// # Safety
-/// `address` is null or an address that an endpoint of that format takes.
+/// `address` is null, or an address accepted by an endpoint of this format.
 pub unsafe fn address(format: u32, address: *const c_void) -> String {
     let text = match format as c_int {
         _ if address.is_null() => None,
@@ -57,10 +57,10 @@ pub unsafe fn address(format: u32, address: *const c_void) -> String {
     text.unwrap_or_else(|| "(null)".to_owned())
 }
 
-/// What a completion queue says about an error of its provider's.
+/// Returns the completion queue's text for a provider error.
 ///
 /// # Safety
-/// `call` is one of a completion queue that is open.
+/// `call` belongs to an open completion queue.
 pub unsafe fn cq_strerror(call: &HookCall, prov_errno: c_int, data: *const c_void) -> String {
     let mut buf = [0 as c_char; 256];
     // SAFETY: by this function's contract the object is a queue, and all of its tables'

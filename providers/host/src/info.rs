@@ -1,4 +1,4 @@
-//! What the provider offers (fi_getinfo(3), fi_shm(7)).
+//! Supported attributes of the provider (fi_getinfo(3), fi_shm(7)).
 use crate::name;
 use crate::plug_in::{current, provider};
 use crate::settings::{MAX_INJECT, ShmConfig, config};
@@ -22,17 +22,18 @@ const RX_CAPS: u64 = FI_MSG
     | FI_RMA_EVENT
     | FI_SOURCE
     | FI_DIRECTED_RECV;
-/// Never FI_REMOTE_COMM: whoever asks for that wants another provider.
+/// Never FI_REMOTE_COMM: applications requesting it need another provider.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_AV_USER_ID | FI_PEER;
-/// What the engine can do beside what the original can. It is offered only to those who name the
-/// provider: others that ask for it would get shm in place of a provider that reaches other hosts.
+/// Capabilities of the engine beyond upstream's provider. They are offered only if hints name the
+/// provider. Otherwise applications requesting them would get shm instead of a provider reaching
+/// other hosts.
 const MORE_CAPS: u64 = FI_TRIGGER | FI_FENCE | FI_COLLECTIVE | FI_MULTICAST;
-/// The part of [`MORE_CAPS`] that a receive context has.
+/// Subset of [`MORE_CAPS`] for receive contexts.
 const MORE_RX_CAPS: u64 = MORE_CAPS & !FI_FENCE;
 const TX_OP_FLAGS: u64 =
     FI_COMPLETION | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE;
 const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
-/// What is kept in order at no cost.
+/// Orders guaranteed at no cost.
 const FREE_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_RAR
     | FI_ORDER_RAW
@@ -46,18 +47,18 @@ const FREE_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_ATOMIC_RAR
     | FI_ORDER_ATOMIC_RAW
     | FI_ORDER_ATOMIC_WAW;
-/// What is kept in order for those who ask for it: writes, atomic operations and messages that follow a
-/// read wait for its answer.
+/// Orders guaranteed on request: writes, atomic operations and messages following a read wait for
+/// its response.
 const DEAR_ORDER: u64 = FI_ORDER_WAR | FI_ORDER_SAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR;
 const IOV_LIMIT: usize = 4;
 /// Every field of the tag is matched on its own.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 const EP_CNT: usize = 256;
-/// How many segments a region may have.
+/// Maximum segments of a region.
 pub(crate) const REGION_SEGMENTS: usize = 4;
 const CONTEXTS: usize = 1024;
 
-/// Whether hints name the provider.
+/// Returns true if hints name the provider.
 fn is_named(hints: Option<InfoRef<'_>>) -> bool {
     let name = hints.and_then(InfoRef::prov_name).map(CStr::to_bytes);
     name.is_some_and(|name| {
@@ -65,7 +66,7 @@ fn is_named(hints: Option<InfoRef<'_>>) -> bool {
     })
 }
 
-/// What is offered for these hints.
+/// Returns the attributes supported for these hints.
 pub(crate) fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<ProviderOffer> {
     let more = is_named(hints);
     let asked = hints.filter(|_| more).map_or(0, InfoRef::caps);
@@ -124,8 +125,8 @@ pub(crate) fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<Pr
     Ok(offer)
 }
 
-/// Whether addresses of memory are to be virtual ones and nothing is asked of the order of accesses to
-/// it. The original copies directly then.
+/// Returns true if memory addresses are to be virtual and no order of memory accesses is requested.
+/// Upstream libfabric copies directly in this case.
 fn is_fast(hints: Option<InfoRef<'_>>) -> bool {
     let Some(hints) = hints else { return true };
     let virtual_addr = hints.domain().is_none_or(|domain| {
@@ -135,7 +136,8 @@ fn is_fast(hints: Option<InfoRef<'_>>) -> bool {
     virtual_addr && hints.tx().is_none_or(|tx| tx.msg_order & !FI_ORDER_SAS == 0)
 }
 
-/// Makes the answer what a program of the original's expects, beyond what all providers do.
+/// Adapts the result to the expectations of programs for upstream libfabric, beyond the adaptations
+/// common to all providers.
 fn adapt(info: &mut InfoBuf, hints: Option<InfoRef<'_>>) {
     if hints.is_none_or(|hints| hints.caps() == 0) {
         info.set_caps(info.caps() | DOMAIN_CAPS);
@@ -155,7 +157,7 @@ fn adapt(info: &mut InfoBuf, hints: Option<InfoRef<'_>>) {
     }
 }
 
-/// The address that a node and a service name; the process's own without either.
+/// Returns the address named by a node and a service; the process's own without either.
 fn resolve(node: Option<&CStr>, service: Option<&CStr>) -> Result<Vec<u8>> {
     let own = name::of_process()?;
     let parts: &[&[u8]] = match (node.map(CStr::to_bytes), service.map(CStr::to_bytes)) {
@@ -190,7 +192,8 @@ fn ends(query: &InfoQuery<'_>) -> Result<[Option<Vec<u8>>; 2]> {
     Ok([Some(src), Some(dest)])
 }
 
-/// The infos for a query. -FI_ENODATA: nothing does, and a line of the log says why.
+/// Returns the infos for a query. Fails with -FI_ENODATA if nothing matches; a log line names the
+/// reason.
 pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let InfoQuery { version, hints, .. } = *query;
     let refuse = |why: &str| {

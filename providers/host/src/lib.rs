@@ -1,8 +1,9 @@
-//! FI_EP_RDM endpoints of one host, which have names (fi_shm(7)), for the providers `shm` and `sm2`.
+//! FI_EP_RDM endpoints within one host, with names (fi_shm(7)), for the providers `shm` and `sm2`.
 //!
-//! A plug-in names itself and its scheme of names ([`HostPlugIn`]). [`info`] has the attributes that are offered, [`name`] the
-//! names of endpoints, and [`link`] the links for the engine of `ofi_stream`, which soon move their bytes through memory
-//! ([`WithLocal`]). [`settings`] are the parameters.
+//! A plug-in supplies its name and its scheme of endpoint names ([`HostPlugIn`]). [`info`] has the
+//! supported attributes, and [`name`] the names of endpoints. [`link`] has the links for the engine
+//! of `ofi_stream`, soon upgraded to shared memory ([`WithLocal`]). [`settings`] are the
+//! parameters.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 mod info;
 mod link;

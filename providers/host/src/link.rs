@@ -1,8 +1,8 @@
-//! The links: sockets of the family AF_UNIX whose names are no files.
+//! Links: AF_UNIX sockets with abstract names.
 //!
-//! An endpoint listens at a socket whose name is made of its own ([`crate::name::of_socket`]). Who
-//! begins a link tells its own name first. Both sides ask the system for which user the other one
-//! runs, and talk with nobody but processes of their own user.
+//! An endpoint listens at a socket with a name derived from its own ([`crate::name::of_socket`]).
+//! The connecting end first sends its own name. Both sides query the kernel for the other's user,
+//! and accept only processes of their own user.
 use crate::name;
 use crate::plug_in::provider;
 use crate::settings::config;
@@ -22,17 +22,17 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most callers of a listener that have not told their names; the oldest is dropped if there are
-/// more.
+/// Maximum pending connections of a listener without a received name; the oldest is dropped if
+/// there are more.
 const MAX_NAMELESS: usize = 64;
 
-/// How often the user is looked for that has the name of a peer that does not answer.
+/// Minimum interval between queries for the owner of an unresponsive peer's socket name.
 const OWNER_LOOK: Duration = Duration::from_secs(1);
 
-/// How many names are tried for an endpoint whose own is taken.
+/// Number of names tried for an endpoint after its own is taken.
 const NAMES: usize = 16;
 
-/// All links of an engine, and what tells which of them can be read or written.
+/// Links of an engine, with their poller.
 #[derive(Debug)]
 pub(crate) struct ShmLinks(Watch);
 
@@ -121,8 +121,9 @@ fn call(socket: &StreamSocket, to: &[u8], own: &[u8]) -> Result {
     }
 }
 
-/// Whether another user than that of this process, or the superuser, has made the socket of this name, as far as the kernel
-/// tells: it goes through all sockets of the host, and so is asked once a second at most.
+/// Returns true if the socket of this name belongs to another user than this process's or the
+/// superuser, as far as the kernel reports it. The kernel scans all sockets of the host, so it is
+/// queried at most once a second.
 fn is_of_another_user(name: &[u8]) -> bool {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let (now, next) = (sys::fine_now(), NEXT.load(Ordering::Relaxed));
@@ -145,18 +146,18 @@ fn is_of_another_user(name: &[u8]) -> bool {
     another
 }
 
-/// Where an endpoint is called.
+/// Listener of an endpoint.
 #[derive(Debug)]
 pub(crate) struct ShmListener {
     socket: StreamSocket,
-    /// Tells of callers, new ones and those that have something to say.
+    /// Poller of pending connections, new ones and those with received data.
     watch: Epoll,
-    /// Callers whose name has not come, oldest first.
+    /// Pending connections without a received name, oldest first.
     nameless: RefCell<VecDeque<NamelessCaller>>,
     at: Addr,
 }
 
-/// A caller whose name has not come as a whole.
+/// Pending connection with an incomplete name.
 #[derive(Debug)]
 struct NamelessCaller {
     socket: StreamSocket,
@@ -164,7 +165,7 @@ struct NamelessCaller {
 }
 
 impl NamelessCaller {
-    /// The caller's address, when its name has come; -FI_EAGAIN before that.
+    /// Returns the peer's address, once its name is complete; fails with -FI_EAGAIN before.
     fn hear(&mut self) -> Result<Addr> {
         loop {
             let mut room = [0; 256];
@@ -181,7 +182,7 @@ impl NamelessCaller {
 }
 
 impl ShmListener {
-    /// A listener of this name; -FI_EBUSY if somebody has it.
+    /// Creates a listener with this name; fails with -FI_EBUSY if it is in use.
     fn new(at: &Addr) -> Result<Self> {
         let (socket, watch) = (StreamSocket::new(libc::AF_UNIX)?, Epoll::new()?);
         match socket.bind(&name::of_socket(name::named(at)?)) {
@@ -248,9 +249,9 @@ impl LinkListener for ShmListener {
 #[derive(Debug)]
 pub(crate) struct ShmLink {
     socket: StreamSocket,
-    /// Why there is nobody at the other end.
+    /// Reason for a missing peer.
     refused: Option<Error>,
-    /// Who is at this end, and at the other.
+    /// Addresses of this end and of the other.
     ends: [Addr; 2],
 }
 
@@ -398,7 +399,7 @@ mod tests {
         assert_eq!(from.to_bytes(), b"abc\0");
         let mut rest = [0; 8];
         assert_eq!((link.recv(&mut rest), &rest[..4]), (Ok(4), &b"rest"[..]));
-        // Who says nonsense or hangs up is gone, and others are heard.
+        // Peers sending malformed names or disconnecting are dropped, and others are served.
         let (wrong, _) = (silent[silent.len() - 2].send(b"\x03://"), ());
         wrong.unwrap();
         assert_eq!(listener.accept().unwrap_err(), Error::CONNABORTED);

@@ -1,4 +1,4 @@
-//! How endpoints are called (FI_ADDR_STR), and the system's names of their sockets.
+//! Names of endpoints (FI_ADDR_STR), and the system's names of their sockets.
 use crate::plug_in::{current, provider};
 use crate::settings::MAX_INJECT;
 use ofi_provider::abi::fi_ep_type;
@@ -9,15 +9,15 @@ use ofi_provider::sys;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Digits of a process's number and of an endpoint's in a name that has both: those of the largest process
-/// number that Linux has (4194304), and of 10,000 endpoints.
+/// Digits of a process's number and of an endpoint's in a name with both: those of the largest
+/// process number of Linux (4194304), and of 10,000 endpoints.
 const DIGITS: usize = 7 + 4;
 
 /// Bytes of `sun_path` in `struct sockaddr_un`.
 const PATH: usize = 108;
 
-/// The name that a new endpoint of this info is to have: one with the plug-in's scheme is that
-/// of the process, to which user and number are added.
+/// Returns the name for a new endpoint of this info. A name with the plug-in's scheme belongs to
+/// the process; user and number are added to it.
 pub(crate) fn of_endpoint(info: InfoRef<'_>) -> Result<Addr> {
     info.must_be(fi_ep_type::FI_EP_RDM)?;
     if info.tx().is_some_and(|tx| tx.inject_size > MAX_INJECT) {
@@ -37,7 +37,7 @@ pub(crate) fn fresh() -> Result<Addr> {
     numbered(&of_process()?)
 }
 
-/// The name by which infos know this process.
+/// Returns the name of this process in infos.
 pub(crate) fn of_process() -> Result<CString> {
     CString::new(format!("{}{}", current().scheme, std::process::id())).map_err(|_| Error::INVAL)
 }
@@ -49,15 +49,15 @@ fn numbered(process: &CStr) -> Result<Addr> {
     with_suffix(process, &suffix(process.count_bytes(), number))
 }
 
-/// The user and the endpoint's number behind a process's name of this length. The names of one user's
-/// processes are equally long, whatever the processes' numbers are: MPICH exchanges the names of all ranks
-/// with the length that the rank's own has.
+/// Returns the suffix of a process's name of this length: the user and the endpoint's number. The
+/// names of one user's processes are equally long, regardless of the processes' numbers: MPICH
+/// exchanges the names of all ranks with the length of the rank's own.
 fn suffix(process: usize, number: u32) -> String {
     let width = (current().scheme.len() + DIGITS).saturating_sub(process);
     format!(":{}:{number:0width$}", sys::user())
 }
 
-/// Another name for an endpoint whose name somebody else has.
+/// Returns another name for an endpoint with its name in use elsewhere.
 pub(crate) fn another(taken: &EndpointName) -> Result<Addr> {
     with_suffix(taken.whole(), &format!(":{}", sys::random() as u32))
 }
@@ -67,7 +67,7 @@ fn with_suffix(name: &CStr, suffix: &str) -> Result<Addr> {
     EndpointName::proposed(&name.map_err(|_| Error::INVAL)?).map(Addr::Name)
 }
 
-/// The same name, which is not replaced any more.
+/// Returns the same name, final from now on.
 pub(crate) fn settled(addr: &Addr) -> Result<Addr> {
     EndpointName::new(named(addr)?.whole()).map(Addr::Name)
 }
@@ -80,9 +80,9 @@ pub(crate) fn named(addr: &Addr) -> Result<&EndpointName> {
     }
 }
 
-/// The system's name of the socket at which an endpoint is called: `struct sockaddr_un`, of the
-/// names that are no files (unix(7), "abstract"). The number in it is raised when endpoints of
-/// before and after a change could not talk with each other.
+/// Returns the system's name of an endpoint's listening socket: `struct sockaddr_un` with an
+/// abstract name (unix(7)). The number in it is increased by changes making earlier and later
+/// endpoints incompatible.
 pub(crate) fn of_socket(name: &EndpointName) -> Vec<u8> {
     let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
     let provider = provider().name().to_string_lossy();
@@ -95,30 +95,30 @@ pub(crate) fn of_socket(name: &EndpointName) -> Vec<u8> {
     [&family[..], &path].concat()
 }
 
-/// A number that names are told apart by that the system has no room for (FNV-1a of 128 bits).
+/// Hashes a name too long for the system, for use as a unique number (FNV-1a of 128 bits).
 fn hash(name: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     name.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
 }
 
-/// The bytes with which a caller tells its name: the length in one byte, and the name.
+/// Encodes a connecting peer's name: the length in one byte, and the name.
 pub(crate) fn told(name: &EndpointName) -> Vec<u8> {
     let bytes = name.as_c_str().to_bytes();
     // A name has less than 256 bytes.
     [&[u8::try_from(bytes.len()).unwrap_or(0)], bytes].concat()
 }
 
-/// Bytes that are still to come of what [`told`] gave, of which `heard` have come.
+/// Returns the missing bytes of data encoded by [`told`], after `heard` were received.
 pub(crate) fn missing(heard: &[u8]) -> usize {
     heard.first().map_or(1, |len| 1 + usize::from(*len) - heard.len())
 }
 
-/// The caller's address, of all bytes that [`told`] gave.
+/// Decodes the connecting peer's address from all bytes encoded by [`told`].
 pub(crate) fn caller(heard: &[u8]) -> Result<Addr> {
     let name = CString::new(heard.get(1..).unwrap_or_default()).map_err(|_| Error::INVAL)?;
     let name = EndpointName::new(&name)?;
-    // What stands before a scheme belongs to no name.
+    // Text before a scheme is not part of a name.
     if name.as_c_str() == name.whole() { Ok(Addr::Name(name)) } else { Err(Error::INVAL) }
 }
 

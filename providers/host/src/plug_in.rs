@@ -1,4 +1,4 @@
-//! The plug-in that the crate is linked into.
+//! Plug-in linked with this crate.
 use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
 use ofi_provider::provider::Provider;
 use std::sync::OnceLock;
@@ -8,15 +8,16 @@ use std::sync::OnceLock;
 pub struct HostPlugIn {
     /// Name and version of the provider.
     pub provider: &'static Provider,
-    /// Scheme of the names of endpoints whose process has no other name for them: `fi_shm://`.
+    /// Scheme of the endpoint names of a process without another name for them: `fi_shm://`.
     pub scheme: &'static str,
-    /// Whether infos ask for virtual addresses of memory and promise no order of accesses, where the hints allow both.
+    /// Infos request virtual memory addresses and guarantee no order of accesses, if the hints
+    /// permit both.
     pub asks_virt_addr: bool,
-    /// Changes the attributes that the code has to those that are offered in this name.
+    /// Adapts the code's attributes to those offered under this name.
     pub offered: fn(&mut ProviderOffer),
 }
 
-/// The parameters of `shm`, which hold for `sm2` as well.
+/// Parameters of `shm`, valid for `sm2` as well.
 pub static SHM_PARAMETERS: Provider = Provider::named(c"shm", PROV_VERSION, API_VERSION);
 
 /// The plug-in of unit tests.
@@ -34,7 +35,7 @@ pub(crate) fn current() -> &'static HostPlugIn {
     CURRENT.get().copied().unwrap_or(&SHM)
 }
 
-/// Returns the provider that log lines and parameters name.
+/// Returns the provider named in log lines and parameters.
 pub(crate) fn provider() -> &'static Provider {
     current().provider
 }

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 /// Most bytes of an injected message, as of the original.
 pub(crate) const MAX_INJECT: usize = 4096;
 
-/// FI_OPT_MIN_MULTI_RECV of an endpoint that sets no other, in bytes, as of the original.
+/// Default of FI_OPT_MIN_MULTI_RECV in bytes, equal to upstream's.
 const MIN_MULTI_RECV: usize = 4096;
 
 /// Operations under way, and receives posted, if the user names no number.
@@ -22,7 +22,7 @@ pub(crate) struct ShmConfig {
     pub(crate) tx_size: usize,
     /// Receives posted at a time.
     pub(crate) rx_size: usize,
-    /// What concerns the engine.
+    /// Settings of the engine.
     pub(crate) engine: StreamSettings,
 }
 
@@ -34,12 +34,12 @@ pub(crate) fn config() -> &'static ShmConfig {
     &CONFIG
 }
 
-/// Reads the parameters, which declares them to the core.
+/// Reads the parameters; this declares them to the core.
 pub(crate) fn declare() {
     LazyLock::force(&CONFIG);
 }
 
-/// How often a peer that is not there yet is called, if it is waited for so many seconds.
+/// Returns the number of connection attempts to an absent peer for this waiting time in seconds.
 fn patience(seconds: i32) -> u32 {
     let wait = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     let calls = wait.as_millis() / PATIENCE_STEP.as_millis();
@@ -57,7 +57,7 @@ fn read() -> ShmConfig {
     let local = LocalSettings::of_params(prov);
     let engine = StreamSettings {
         local: LocalSettings { reads: local.reads && !copies.unwrap_or(false), ..local },
-        // What goes between processes of a host nobody hears.
+        // Data between processes of one host needs no encryption.
         secret: JobSecret::of_params(prov, false),
         patience: param::int(
             prov,

@@ -1,7 +1,7 @@
-//! What providers over TCP and UDP sockets are made of, whatever their names: `tcp`, `udp`, `sockets`
-//! and `net` are plug-ins of a few lines each.
+//! Common parts of providers over TCP and UDP sockets under any name: `tcp`, `udp`, `sockets` and
+//! `net` are plug-ins of a few lines each.
 //!
-//! A plug-in says what it is ([`InetPlugIn`]) and which endpoints it has: connections, and reliable
+//! A plug-in supplies its attributes ([`InetPlugIn`]) and its endpoints: connections, and reliable
 //! datagrams over them ([`tcp`]), or datagrams ([`udp`]).
 #![cfg_attr(not(test), deny(unsafe_code))]
 mod plug_in;

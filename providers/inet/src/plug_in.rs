@@ -1,4 +1,4 @@
-//! Which plug-in this is.
+//! Description of the current plug-in.
 use ofi_provider::av::AvSharing;
 use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
@@ -7,39 +7,39 @@ use ofi_provider::provider::Provider;
 use std::ffi::CStr;
 use std::sync::{Once, OnceLock};
 
-/// What tells the plug-ins apart that are made of this crate. One of them is in a shared object.
+/// Differences between the plug-ins of this crate. One of them is in a shared object.
 #[derive(Debug)]
 pub struct InetPlugIn {
     /// Its name and version. Lines of the log and parameters (`FI_<NAME>_IFACE`) are in this name.
     pub provider: &'static Provider,
-    /// Makes of what the code can do, for each type of endpoint, what is offered in this name.
+    /// Adapts the code's capabilities for each type of endpoint to those offered under this name.
     pub offered: fn(&mut ProviderOffer),
-    /// Whether hints that ask for one context are offered several as well, as scalable endpoints
-    /// have them.
+    /// Scalable endpoints with several contexts are offered even to hints for one context.
     pub scalable: bool,
-    /// Whether hints may ask that what follows a read waits for its answer
+    /// Hints may request an order: operations after a read wait for its response
     /// ([`OfferLimits::after_reads`](ofi_stream::offer::OfferLimits::after_reads)).
     pub after_reads: bool,
-    /// Whether connections also have FI_EP_DGRAM endpoints
+    /// Connections also have FI_EP_DGRAM endpoints
     /// ([`OfferLimits::datagrams`](ofi_stream::offer::OfferLimits::datagrams)).
     pub datagrams: bool,
-    /// What address vectors of connections may be ([`OfferLimits::sharing`](ofi_stream::offer::OfferLimits::sharing)).
+    /// Sharing of address vectors of connections
+    /// ([`OfferLimits::sharing`](ofi_stream::offer::OfferLimits::sharing)).
     pub sharing: AvSharing,
-    /// How many segments a transfer over connections may have
+    /// Maximum segments of a transfer over connections
     /// ([`OfferLimits::segments`](ofi_stream::offer::OfferLimits::segments)).
     pub segments: usize,
-    /// How many segments a region of their domains may have
+    /// Maximum segments of a region in their domains
     /// ([`OfferLimits::region_segments`](ofi_stream::offer::OfferLimits::region_segments)).
     pub region_segments: usize,
-    /// What users of the name should know, for the log at level `info` when the first domain is opened.
+    /// Note to users of the name, logged at level `info` when the first domain is opened.
     pub note: Option<&'static str>,
 }
 
-/// The parameters of `tcp`, which hold for providers that are `tcp` by another name: what keeps
-/// strangers out, for one, keeps them out by whichever name a program asks for endpoints.
+/// Parameters of `tcp`, valid also for providers derived from `tcp` under other names. So, for
+/// example, the limits on unknown peers hold for endpoints under any name.
 pub static TCP_PARAMETERS: Provider = Provider::named(c"tcp", PROV_VERSION, API_VERSION);
 
-/// What nobody has handed out has no name of its own: in unit tests.
+/// Plug-in used in unit tests, without a registered name.
 static UNNAMED: InetPlugIn = InetPlugIn {
     provider: &INET,
     offered: |_| {},
@@ -56,12 +56,12 @@ static INET: Provider = Provider::named(c"inet", PROV_VERSION, API_VERSION);
 
 static CURRENT: OnceLock<&'static InetPlugIn> = OnceLock::new();
 
-/// The plug-in that this is.
+/// Returns the current plug-in.
 pub(crate) fn current() -> &'static InetPlugIn {
     CURRENT.get().copied().unwrap_or(&UNNAMED)
 }
 
-/// The provider that lines of the log and parameters are of.
+/// Returns the provider naming log lines and parameters.
 pub(crate) fn provider() -> &'static Provider {
     current().provider
 }
@@ -72,7 +72,7 @@ impl InetPlugIn {
         CURRENT.get_or_init(|| self);
     }
 
-    /// A domain is opened: tells the user once what there is to know of the name.
+    /// Logs the note of the name once, when a domain is opened.
     pub(crate) fn tell(&self) {
         static TOLD: Once = Once::new();
         let Some(note) = self.note else { return };
@@ -80,7 +80,7 @@ impl InetPlugIn {
     }
 }
 
-/// The variable of the environment that sets a parameter: `FI_TCP_PEERS`.
+/// Returns the environment variable of a parameter: `FI_TCP_PEERS`.
 pub(crate) fn variable(parameter: &CStr) -> String {
     param::variable(provider(), parameter)
 }

@@ -44,7 +44,7 @@ impl RdmEngine for LnxEngine {
         self.lock()
     }
 
-    // Who posts a receive for which no message waits has nothing to start.
+    // Posting a receive without a waiting message has nothing to start.
     #[inline(always)]
     fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, LnxState>> {
         self.lock_at_once::<LEVEL>()

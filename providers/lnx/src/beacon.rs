@@ -1,10 +1,10 @@
-//! Which peers are on this host: a name is no proof, since several hosts may have one name and one
-//! host several.
+//! Proof of a common host: a host name is no proof, since several hosts may share one name and one
+//! host may have several.
 //!
-//! Each endpoint has a socket with a random name that is in its address (`LinkAddr::mark`). Who finds
-//! a socket of that name is on the same host, in the same network namespace, in which the names of
-//! the shm provider are as well; and as the name begins with the user's number, he runs for the same
-//! user. Nothing is ever sent to it.
+//! Each endpoint has a socket with a random name contained in its address (`LinkAddr::mark`). A
+//! process finding a socket of this name is on the same host, in the same network namespace, also
+//! used by the names of the shm provider. The name starts with the user's number, so both processes
+//! run for the same user. Nothing is ever sent to the socket.
 use ofi_provider::error::{Error, Result};
 use ofi_provider::link_addr::MARK_LEN;
 use ofi_provider::sys;
@@ -12,14 +12,14 @@ use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The socket by which others of this host find an endpoint.
+/// Socket for finding an endpoint from other processes of this host.
 #[derive(Debug)]
 pub(crate) struct Beacon {
     mark: [u8; MARK_LEN],
     _socket: OwnedFd,
 }
 
-/// Names tried before giving up: that one is taken happens with no chance at all.
+/// Attempts to find a free name: a collision is practically impossible.
 const ATTEMPTS: usize = 8;
 
 /// The name of the socket of a mark, for processes of this user.
@@ -44,13 +44,13 @@ impl Beacon {
         Err(Error::ADDRINUSE)
     }
 
-    /// What is in the endpoint's address.
+    /// Returns the mark in the endpoint's address.
     pub(crate) fn mark(&self) -> [u8; MARK_LEN] {
         self.mark
     }
 }
 
-/// Whether the endpoint with this mark is on this host, and runs for our user.
+/// Returns true if the endpoint with this mark is on this host, and runs for the same user.
 pub(crate) fn is_here(mark: &[u8; MARK_LEN]) -> bool {
     let found = || -> Result {
         let socket = UnixDatagram::unbound()?;

@@ -4,12 +4,12 @@ use crate::links::{LinkSpec, links};
 use ofi_provider::param;
 use std::sync::OnceLock;
 
-/// What the environment says, read once.
+/// Settings from the environment, read once.
 #[derive(Debug)]
 pub(crate) struct LnxConfig {
-    /// The links, or why there are none.
+    /// Links, or the reason for having none.
     pub(crate) links: Result<Vec<LinkSpec>, String>,
-    /// Whether peers of this host are talked to over the network as well.
+    /// Peers of this host are also reached over the network.
     pub(crate) no_local: bool,
 }
 

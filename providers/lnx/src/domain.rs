@@ -19,7 +19,7 @@ use ofi_provider::provider::Provider;
 use ofi_provider::secret::key_variable;
 use std::sync::Arc;
 
-/// A fabric. Those of the cores are opened with a domain, whose info says which these are.
+/// Fabric. The fabrics of the cores are opened with a domain, because only its info names them.
 #[derive(Debug)]
 pub(crate) struct LnxFabric;
 
@@ -64,7 +64,7 @@ impl Getinfo for LnxFabric {
     }
 }
 
-/// Tells a user who protects `tcp` with a job's secret that peers of this host are reached without it.
+/// Warns users of a pre-shared key for `tcp`: peers of this host are reached without it.
 fn warn_of_secret(cores: &[info::LnxCore]) {
     static TCP: Provider = Provider::named(c"tcp", PROV_VERSION, API_VERSION);
     static SHM: Provider = Provider::named(c"shm", PROV_VERSION, API_VERSION);
@@ -83,7 +83,7 @@ fn warn_of_secret(cores: &[info::LnxCore]) {
     }
 }
 
-/// The cores of the link whose domain this info names.
+/// Returns the cores of the link with its domain named by this info.
 fn cores_of(info: InfoRef<'_>, api_version: u32) -> Result<Vec<info::LnxCore>> {
     let links = config().links.as_ref().map_err(|_| Error::NODATA)?;
     let name = info.domain_name().ok_or(Error::INVAL)?;
@@ -97,7 +97,7 @@ fn cores_of(info: InfoRef<'_>, api_version: u32) -> Result<Vec<info::LnxCore>> {
     Err(Error::NODATA)
 }
 
-/// A domain: the domains of the cores, and the engine that makes one of them.
+/// Domain: the domains of the cores, and the engine combining them.
 #[derive(Debug)]
 pub(crate) struct LnxDomain {
     engine: Arc<LnxEngine>,

@@ -1,4 +1,4 @@
-//! What the provider offers over which links (fi_getinfo(3), fi_lnx(7)).
+//! Supported attributes for each link (fi_getinfo(3), fi_lnx(7)).
 use crate::config::config;
 use crate::links::{CoreSpec, LinkSpec};
 use crate::{LNX, LNX_NAME};
@@ -11,7 +11,7 @@ use ofi_provider::info::{
 };
 use std::ffi::CString;
 
-/// The local provider, whose endpoints reach peers of this host only.
+/// Local provider, with endpoints reaching only peers of this host.
 const LOCAL: &[u8] = b"shm";
 
 const TX_CAPS: u64 =
@@ -28,42 +28,42 @@ const RX_CAPS: u64 = FI_MSG
     | FI_SOURCE
     | FI_RMA_EVENT;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
-/// What the cores have to do. The rest, matching and reporting, is this provider's.
+/// Capabilities required of the cores. This provider adds the rest: matching and reporting.
 const CORE_CAPS: u64 = (TX_CAPS | RX_CAPS) & !(FI_MULTI_RECV | FI_DIRECTED_RECV);
 const REMOTE_CAPS: u64 =
     FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RMA_EVENT;
-/// What a core is asked for that nobody asked of this provider.
+/// Capabilities requested from a core although the application did not request them.
 const SPARE_CAPS: u64 = FI_FENCE | FI_RMA_EVENT;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
 const IOV_LIMIT: usize = 4;
-/// What cores may require of registered memory: that the provider chooses the keys is not among it,
-/// since all cores have the same.
+/// Memory registration modes permitted to cores. Keys chosen by the provider are not permitted,
+/// since all cores share the same keys.
 const MR_MODE: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED;
-/// What cores may require of whoever posts transfers, which is passed on to the application.
+/// Requirements permitted to cores on posted transfers, passed on to the application.
 const MODE: u64 = FI_CONTEXT | FI_CONTEXT2;
 /// Every field of the tag is matched on its own.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-/// Most endpoints of cores that an endpoint has.
+/// Maximum number of core endpoints of an endpoint.
 const MOST_RAILS: usize = 16;
 
 /// A core of a link: one domain of a provider.
 #[derive(Debug)]
 pub(crate) struct LnxCore {
-    /// What the core is opened with.
+    /// Info for opening the core.
     pub(crate) info: InfoBuf,
-    /// Whether it reaches peers of this host only.
+    /// It reaches only peers of this host.
     pub(crate) is_local: bool,
 }
 
-/// Logs why something is not in the answer.
+/// Logs the reason for something missing from the result.
 fn report(line: &str) {
     ofi_provider::log!(&LNX, INFO, FABRIC, "{line}");
 }
 
-/// What cores are promised of the calls they get. A thread of this provider's comes beside the
-/// application's, unless that has promised to serialize its calls and to make progress by itself.
+/// Returns the threading model promised to cores. A thread of this provider adds to the
+/// application's, unless the application promises serialized calls and manual progress.
 fn threading(domain: Option<&fi_domain_attr>) -> fi_threading {
     let alone = domain.is_some_and(|domain| {
         domain.threading == fi_threading::FI_THREAD_DOMAIN
@@ -72,8 +72,8 @@ fn threading(domain: Option<&fi_domain_attr>) -> fi_threading {
     if alone { fi_threading::FI_THREAD_DOMAIN } else { fi_threading::FI_THREAD_SAFE }
 }
 
-/// The hints for the cores, so that the link can do what `hints` ask of it, and `extra` beside that.
-/// They name no domain and no provider.
+/// Returns the hints for the cores, so the link can satisfy `hints`, with `extra` in addition. They
+/// name no domain and no provider.
 fn core_hints(hints: Option<InfoRef<'_>>, extra: u64) -> Result<InfoBuf> {
     let mut core = InfoBuf::new()?;
     let asked = hints.map_or(0, InfoRef::caps);
@@ -124,8 +124,8 @@ fn core_hints(hints: Option<InfoRef<'_>>, extra: u64) -> Result<InfoBuf> {
     Ok(core)
 }
 
-/// Whether an info's name of its provider is that of a link: the same names in any order, with `;`
-/// between them.
+/// Returns true if an info's provider name equals that of a link: the same names in any order,
+/// separated by `;`.
 fn is_provider(name: &[u8], wanted: &str) -> bool {
     let names = |text: &[u8]| {
         let mut names: Vec<_> =
@@ -145,8 +145,8 @@ fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> 
     if is_local {
         hints.set_caps(hints.caps() & !FI_REMOTE_COMM);
     } else {
-        // What is sent to other hosts may be held back to leave together, and a thread of the core's
-        // sends it should the application make no call: it calls nothing of this provider's.
+        // Data to other hosts may be batched. The core's flush timer sends it if the application
+        // makes no call: it calls no function of this provider.
         hints.edit_domain(|domain| domain.threading = fi_threading::FI_THREAD_SAFE.into());
     }
     let mut found: Vec<LnxCore> = Vec::new();
@@ -194,13 +194,13 @@ fn infos_of(api: u32, spec: &CoreSpec, hints: &InfoBuf) -> Result<Vec<LnxCore>> 
     if found.is_empty() { Err(Error::NODATA) } else { Ok(found) }
 }
 
-/// The cores of a link that do for `hints`; none if one of its providers does not.
+/// Returns the cores of a link suitable for `hints`; none if one of its providers is not.
 pub(crate) fn cores_of(
     api: u32,
     link: &LinkSpec,
     hints: Option<InfoRef<'_>>,
 ) -> Result<Option<Vec<LnxCore>>> {
-    // Whoever asks for nothing gets what there is.
+    // Applications without requests get all available capabilities.
     let extras: &[u64] = match hints.map_or(0, InfoRef::caps) {
         0 => &[SPARE_CAPS, 0],
         _ => &[0],
@@ -222,7 +222,7 @@ pub(crate) fn cores_of(
         ));
         cores.truncate(MOST_RAILS);
     }
-    // What reaches peers of this host only is tried first.
+    // Cores limited to peers of this host are tried first.
     cores.sort_by_key(|core| !core.is_local);
     Ok(Some(cores))
 }
@@ -255,7 +255,8 @@ pub(crate) fn domain_name(cores: &[LnxCore]) -> Result<CString> {
     CString::new(names.join("+")).map_err(|_| Error::INVAL)
 }
 
-/// Those of the cores whose domains make this name of a link's; none if it is another link's.
+/// Returns the cores whose domains form this domain name of a link; none if it belongs to another
+/// link.
 fn named(cores: Vec<LnxCore>, name: &[u8]) -> Option<Vec<LnxCore>> {
     let mut rest = name;
     let mut chosen = Vec::new();
@@ -276,7 +277,7 @@ fn named(cores: Vec<LnxCore>, name: &[u8]) -> Option<Vec<LnxCore>> {
     None
 }
 
-/// The cores of a link that make the domain of this name; none if it is another link's.
+/// Returns the cores of a link forming the domain of this name; none if it belongs to another link.
 pub(crate) fn cores_by_name(
     api: u32,
     link: &LinkSpec,
@@ -296,12 +297,12 @@ pub(crate) fn cores_by_name(
     Ok(found)
 }
 
-/// What all of a link's cores require of registered memory.
+/// Returns the memory registration modes required by all cores of a link.
 pub(crate) fn mr_mode(cores: &[LnxCore]) -> c_int {
     cores.iter().fold(0, |all, core| all | core.info.domain().mr_mode) & MR_MODE
 }
 
-/// What is offered over these cores.
+/// Returns the attributes supported over these cores.
 pub(crate) fn offer(cores: &[LnxCore]) -> Result<ProviderOffer> {
     let infos = || cores.iter().map(|core| &core.info);
     let least = |of: fn(&InfoBuf) -> usize| infos().map(of).min().unwrap_or(0);

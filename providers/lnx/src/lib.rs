@@ -1,10 +1,10 @@
-//! The lnx provider: one endpoint of several of other providers, of which one reaches the peers of
-//! this host and others the network (fi_lnx(7)).
+//! The lnx provider: one endpoint combining several of other providers, one for the peers of this
+//! host and others for the network (fi_lnx(7)).
 //!
-//! `links` reads which providers belong together, `info` says what they have in common; `domain` and
-//! `adaptor` stand behind `ofi_provider::api`. The completion queues and the matching are this
-//! provider's (`engine`), to which the others, its cores, write and from which they take their
-//! receives (fi_peer(3)). `beacon` tells which peers are on this host.
+//! `links` reads the combinations of providers, `info` finds their common attributes. `domain` and
+//! `adaptor` implement `ofi_provider::api`. The completion queues and the matching belong to this
+//! provider (`engine`). The other providers, its cores, write to the queues and take their receives
+//! from it (fi_peer(3)). `beacon` finds the peers on this host.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 mod adaptor;
 mod beacon;
@@ -19,10 +19,10 @@ use ofi_provider::api::{getinfo_entry, open_fabric};
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
 
-/// The provider's name, which is that of its fabric as well.
+/// Provider's name, also the name of its fabric.
 const LNX_NAME: &CStr = c"lnx";
 
-/// The provider, which log lines and parameters name as theirs.
+/// Provider named in log lines and parameters.
 static LNX: Provider = Provider::named(LNX_NAME, PROV_VERSION, API_VERSION);
 
 ofi_provider::plug_in!({

@@ -1,7 +1,7 @@
-//! Which providers belong together: the value of FI_LNX_PROV_LINKS.
+//! Combinations of providers: the value of FI_LNX_PROV_LINKS.
 //!
-//! `|` stands between links, `+` between the providers of a link; behind a provider's name there may
-//! be a `:` and the names of its domains, with commas between them.
+//! `|` separates links, `+` separates the providers of a link. After a provider's name there may be
+//! a `:` and the names of its domains, separated by commas.
 
 /// Most links, and most providers of a link.
 const MOST_LINKS: usize = 64;
@@ -10,16 +10,16 @@ const MOST_PROVIDERS: usize = 16;
 /// A provider of a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CoreSpec {
-    /// The provider's name, with that of a utility provider behind a `;` if it has one.
+    /// Provider's name, followed by `;` and the name of a utility provider, if any.
     pub(crate) provider: String,
-    /// The names of the domains; all that there are if none is named.
+    /// Names of the domains; all available ones if none is named.
     pub(crate) domains: Vec<String>,
 }
 
-/// Providers that make one endpoint together.
+/// Providers forming one endpoint.
 pub(crate) type LinkSpec = Vec<CoreSpec>;
 
-/// Whether these characters may be a name.
+/// Returns true if these characters may be a name.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -59,7 +59,7 @@ fn link(text: &str) -> Result<LinkSpec, String> {
     Ok(cores)
 }
 
-/// The links that a text names, or why it names none.
+/// Parses the links named by a text; the error describes a defect of the text.
 pub(crate) fn links(text: &str) -> Result<Vec<LinkSpec>, String> {
     let links = text.split('|').map(link).collect::<Result<Vec<_>, String>>()?;
     if links.len() > MOST_LINKS {
@@ -89,7 +89,7 @@ mod tests {
                 vec![core("shm", &[]), core("cxi", &["cxi1"])],
             ])
         );
-        // What belongs to the domain is all behind the first colon.
+        // Everything after the first colon belongs to the domain.
         assert_eq!(links("tcp:a:b"), Ok(vec![vec![core("tcp", &["a:b"])]]));
     }
 

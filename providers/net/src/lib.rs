@@ -1,5 +1,5 @@
-//! The provider `net`: what the original's 1.16 and 1.17 called the reliable datagrams over TCP that
-//! are `tcp`'s in later versions. It is `tcp` by that name, and reaches the same peers.
+//! The provider `net`: upstream's name, in 1.16 and 1.17, of the reliable datagrams over TCP
+//! belonging to `tcp` in later versions. It is `tcp` under this name, and reaches the same peers.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 use ofi_inet::InetPlugIn;
 use ofi_provider::av::AvSharing;

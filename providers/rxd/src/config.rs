@@ -7,26 +7,26 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The longest packet, with what the core wants before it.
+/// Maximum packet size, including the core's prefix.
 pub(crate) const MAX_PACKET: usize = 4096;
 
 /// Most packets under way to a peer, and from it.
 const MAX_UNACKED: usize = 128;
 
-/// What the environment says, read once.
+/// Settings from the environment, read once.
 #[derive(Clone, Debug)]
 pub(crate) struct RxdConfig {
     /// Completions of the core taken in one turn; 0: all there are.
     pub(crate) spin_count: usize,
-    /// Packets that are lost are sent again.
+    /// Lost packets are retransmitted.
     pub(crate) retry: bool,
-    /// How long a peer may leave packets unanswered; none: until they were sent again 50 times.
+    /// Time limit for a peer leaving packets unacknowledged; none: until 50 retransmissions.
     pub(crate) peer_timeout: Option<Duration>,
-    /// Most peers that are in no address vector.
+    /// Maximum number of unknown peers.
     pub(crate) max_peers: usize,
     /// Packets under way to one peer, and from it.
     pub(crate) max_unacked: usize,
-    /// Whether the core looks for new interfaces; else as the application asks.
+    /// The core searches for new interfaces; otherwise as requested by the application.
     pub(crate) rescan: Option<bool>,
 }
 
@@ -77,18 +77,18 @@ pub(crate) fn config() -> &'static RxdConfig {
     })
 }
 
-/// The shortest of the longest packets of the cores that are open.
+/// Minimum over the maximum packet sizes of all open cores.
 static PACKET: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// The longest packet when no core is open yet: what an Ethernet frame carries over UDP.
+/// Maximum packet size while no core is open: the payload of an Ethernet frame over UDP.
 const USUAL_PACKET: usize = 1472;
 
-/// Notes the longest packet of a core that is opened.
+/// Records the maximum packet size of a newly opened core.
 pub(crate) fn note_packet(len: usize) {
     PACKET.fetch_min(len, Ordering::Relaxed);
 }
 
-/// Bytes of elements that the largest atomic operation can have: it goes as one packet.
+/// Returns the maximum bytes of elements of any atomic operation: it is sent as one packet.
 pub(crate) fn max_atomic_bytes() -> usize {
     let packet = match PACKET.load(Ordering::Relaxed) {
         usize::MAX => USUAL_PACKET,
@@ -97,9 +97,9 @@ pub(crate) fn max_atomic_bytes() -> usize {
     packet.saturating_sub(ATOMIC_HEAD)
 }
 
-/// Bytes of elements that one atomic operation can have.
+/// Returns the maximum bytes of elements of one atomic operation.
 ///
-/// Elements of 16 bytes cannot be had: the original's target does not survive them.
+/// Elements of 16 bytes are unsupported, because they crash upstream's target.
 pub(crate) fn max_atomic(operation: Operation) -> usize {
     if operation.size() >= 16 {
         return 0;

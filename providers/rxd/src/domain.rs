@@ -18,7 +18,7 @@ use ofi_provider::info::{InfoBuf, InfoChain, InfoQuery, InfoRef};
 use ofi_provider::progress::Progress;
 use std::sync::Arc;
 
-/// A fabric. The core's fabric is opened with a domain, whose info says which core it is.
+/// Fabric. The core's fabric is opened with a domain, because only its info names the core.
 #[derive(Debug)]
 pub(crate) struct RxdFabric;
 
@@ -81,8 +81,9 @@ fn packet_of(core_info: InfoRef<'_>) -> Result<usize> {
     Ok(packet)
 }
 
-/// The core provider's info that belongs to an info of this provider, with an authorization key of an
-/// endpoint's or of a domain's. -FI_EINVAL: the core takes no such key.
+/// Returns the core provider's info corresponding to an info of this provider, with an
+/// authorization key of an endpoint or of a domain. Fails with -FI_EINVAL if the core accepts no
+/// such key.
 fn core_info(info: InfoRef<'_>, api_version: u32, keys: [Option<&[u8]>; 2]) -> Result<InfoBuf> {
     let mut hints = core_hints(Some(info))?;
     hints.set_auth_keys(keys[0], keys[1])?;
@@ -91,7 +92,8 @@ fn core_info(info: InfoRef<'_>, api_version: u32, keys: [Option<&[u8]>; 2]) -> R
     hints.set_dest_addr(None)?;
     let version = core_version(api_version);
     let caps = hints.caps();
-    // Not all cores tell who sent a packet, which keeps out those of others.
+    // Not all cores report the source of a packet. A reported source keeps out packets of other
+    // senders.
     for more in [FI_SOURCE, 0] {
         hints.set_caps(caps | more);
         let hints = Some(hints.as_ref());

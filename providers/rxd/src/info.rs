@@ -1,4 +1,4 @@
-//! What the provider offers over which core providers (fi_getinfo(3), fi_rxd(7)).
+//! Supported attributes for each core provider (fi_getinfo(3), fi_rxd(7)).
 use crate::config::{MAX_PACKET, config};
 use crate::provider::{RXD, RXD_NAME};
 use core::ffi::c_int;
@@ -24,17 +24,18 @@ const RX_CAPS: u64 = FI_MSG
     | FI_MULTI_RECV
     | FI_RMA_EVENT
     | FI_TRIGGER;
-/// Capabilities that an application which asks for some gets only if it asks for these.
+/// Capabilities provided only on request to applications requesting any.
 const HINTED_CAPS: u64 = FI_DIRECTED_RECV | FI_TRIGGER;
-/// Those of [`HINTED_CAPS`] that one which asks for none does not get either: the original has none.
+/// Subset of [`HINTED_CAPS`] hidden also from applications requesting none: upstream has none of
+/// them.
 const NAMED_CAPS: u64 = FI_TRIGGER;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
 
-/// Packets are taken in the order in which they were sent, and what answers a read is read when
-/// it is sent: a write behind the read may come before that.
+/// Message order. Packets are taken in the order of sending, and a read response is read from
+/// memory when it is sent: a write after the read may be executed before that.
 const ORDER: u64 = FI_ORDER_RAR
     | FI_ORDER_RAS
     | FI_ORDER_RAW
@@ -55,20 +56,22 @@ const IOV_LIMIT: usize = 4;
 const OBJECTS: usize = 128;
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
-/// What a core provider may require of memory: this provider registers what the core needs.
+/// Memory registration modes permitted to a core provider: this provider registers the memory for
+/// the core.
 const MR_MODE: c_int = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-/// What a core provider may require of its user: this provider does it.
+/// Requirements permitted to a core provider: this provider fulfils them.
 const MODE: u64 = FI_LOCAL_MR | FI_MSG_PREFIX;
 
-/// What the headers of an injected operation may take: what the original allows for them.
+/// Maximum size of the headers of an injected operation, as allowed for by upstream libfabric.
 const INJECT_HEADS: usize = 16 + 96 + 96 + 8;
 
-/// Most bytes of an injected operation, which goes as one packet, if packets have this length.
+/// Returns the maximum bytes of an injected operation, sent as one packet, for packets of this
+/// length.
 pub(crate) fn inject_size(packet: usize) -> usize {
     packet.saturating_sub(INJECT_HEADS)
 }
 
-/// The hints for core providers, so that this provider can do what `hints` ask of it.
+/// Returns the hints for core providers, so this provider can satisfy `hints`.
 pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     let mut core = match hints {
         Some(hints) => hints.to_owned()?,
@@ -105,7 +108,7 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
         (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (0, 0);
         (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (0, 0);
     });
-    // Of "core;ofi_rxd" the core's name is asked for.
+    // For "core;ofi_rxd" the core's name is requested.
     if let Some(name) = hints.and_then(InfoRef::prov_name) {
         let name = name.to_string_lossy();
         let own = RXD_NAME.to_string_lossy();
@@ -116,13 +119,13 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     Ok(core)
 }
 
-/// The version to ask the core provider for: older ones cannot say what memory
-/// it needs.
+/// Returns the API version for the core provider: older ones cannot express its memory
+/// requirements.
 pub(crate) fn core_version(api: u32) -> u32 {
     api.max(version(1, 5))
 }
 
-/// What this provider offers over a core provider.
+/// Returns the attributes supported over a core provider.
 pub(crate) fn offer(core: InfoRef<'_>) -> Result<ProviderOffer> {
     let core_ep = core.ep().ok_or(Error::NODATA)?;
     let packet = core_ep.max_msg_size.min(MAX_PACKET).saturating_sub(core_ep.msg_prefix_size);
@@ -244,7 +247,7 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
 }
 
-/// Logs why an info is not in the answer.
+/// Logs the reason for an info missing from the result.
 fn report(line: &str) {
     ofi_provider::log!(&RXD, INFO, FABRIC, "{line}");
 }

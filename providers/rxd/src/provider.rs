@@ -6,7 +6,7 @@ use ofi_provider::provider::Provider;
 /// The provider's name.
 pub(crate) const RXD_NAME: &CStr = c"ofi_rxd";
 
-/// The provider, which log lines and parameters name as theirs. Its entry points come with
+/// Provider named in log lines and parameters. Its entry points come with
 /// [`fi_prov_ini`](crate::fi_prov_ini).
 pub static RXD: Provider =
     Provider::named(RXD_NAME, PROV_VERSION, API_VERSION).with_cleanup(cleanup);

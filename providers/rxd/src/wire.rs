@@ -1,11 +1,10 @@
-//! The packets, which are those of the original's protocol 2, in the byte order of the host.
+//! Packet formats: those of upstream's protocol 2, in the byte order of the host.
 //!
-//! Some things are added that the original does not know, and does not see: behind the address in
-//! an RTS, where it has zeros, and behind the end of a CTS, a peer says that it is of this library
-//! and tells this acquaintance from an earlier one ([`Greeting`]); to such a peer an ACK also says
-//! which packets behind the expected one are here, and how many are taken though they are not
-//! acknowledged; and a packet with room has the ACK behind its
-//! data ([`Carried`]).
+//! Some extensions are unknown to upstream libfabric, and invisible to it. After the address in an
+//! RTS, where upstream has zeros, and after the end of a CTS, a peer declares this library and
+//! identifies the current handshake ([`Greeting`]). For such a peer an ACK also reports the packets
+//! received after the expected one, and the number of packets taken but not acknowledged. A packet
+//! with free space has the ACK after its data ([`Carried`]).
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 pub use ofi_provider::malformed::{Malformed, Parsed};
 
@@ -16,27 +15,27 @@ fn malformed<T>(why: &'static str) -> Parsed<T> {
 /// The version of the protocol.
 pub const VERSION: u8 = 2;
 
-/// Length of the header that all packets have.
+/// Length of the header common to all packets.
 pub const BASE_LEN: usize = 16;
 /// Length of an RTS.
 pub const RTS_LEN: usize = 88;
 /// Length of a CTS, without greeting.
 pub const CTS_LEN: usize = 32;
-/// Length of an ACK, and of what is before the data in a data packet.
+/// Length of an ACK, and of the header before the data in a data packet.
 pub const DATA_HEAD: usize = 32;
-/// Bytes that an RTS has for the sender's address.
+/// Size of the sender's address in an RTS.
 pub const SOURCE_LEN: usize = 64;
 /// Bytes before the operands of an atomic operation with a tag's, CQ data's and all other headers.
 pub const ATOMIC_HEAD: usize = BASE_LEN + 8 + SEGMENTS_LEN + MAX_PLACES * PLACE_LEN + 8;
 /// The longest header of an operation, without the base.
 pub const MAX_HEAD: usize = 8 + ATOMIC_HEAD - BASE_LEN;
-/// Most places in a peer's memory that an operation names.
+/// Maximum remote segments named by an operation.
 pub const MAX_PLACES: usize = 4;
 
 const SEGMENTS_LEN: usize = 24;
 const PLACE_LEN: usize = 24;
 
-/// Where the greeting is in an RTS, and what it begins with.
+/// Position of the HELLO in an RTS, and its first bytes.
 const GREETING_AT: usize = BASE_LEN + 8 + SOURCE_LEN - Greeting::LEN;
 const GREETING_MARK: u64 = u64::from_le_bytes(*b"ofi-rxd\x01");
 
@@ -48,17 +47,17 @@ pub const TAGGED: u8 = 1;
 pub const READ_REQ: u8 = 2;
 /// A write to memory.
 pub const WRITE: u8 = 4;
-/// An atomic operation that answers nothing.
+/// Atomic operation without a response.
 pub const ATOMIC: u8 = 6;
-/// An atomic operation that answers with the former values.
+/// Atomic operation with the former values in the response.
 pub const ATOMIC_FETCH: u8 = 7;
 /// A compare-and-swap.
 pub const ATOMIC_COMPARE: u8 = 8;
-/// Who wants to talk.
+/// RTS: request of a handshake.
 pub const RTS: u8 = 9;
 /// The answer to an RTS.
 pub const CTS: u8 = 10;
-/// What was received.
+/// Acknowledgement of received packets.
 pub const ACK: u8 = 11;
 /// More data of an operation.
 pub const DATA: u8 = 12;
@@ -66,14 +65,14 @@ pub const DATA: u8 = 12;
 pub const DATA_READ: u8 = 13;
 /// Nothing.
 pub const NO_OP: u8 = 14;
-/// An operation that the target refuses: between peers of this library only.
+/// Refusal of an operation by the target: only between peers of this library.
 pub const REFUSAL: u8 = 64;
 /// A message with [`DELIVER`] has met its receive: between peers of this library only.
 pub const DELIVERED: u8 = 65;
 
 /// Flags of a packet: CQ data follow.
 pub const WITH_CQ_DATA: u16 = 1;
-/// Nobody waits for the end of the operation at the sender.
+/// The sender does not wait for the end of the operation.
 pub const NO_TX_COMPLETION: u16 = 2;
 /// The application got its buffer back at once.
 pub const INJECTED: u16 = 8;
@@ -88,7 +87,7 @@ pub const DELIVER: u16 = 1 << 8;
 /// sender takes such packets: between peers of this library only.
 pub const CARRIES: u16 = 1 << 9;
 
-/// The header that all packets have.
+/// Header common to all packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RxdBase {
     /// The type.
@@ -142,20 +141,20 @@ impl RxdBase {
         put64(packet, 8, self.seq);
     }
 
-    /// Whether the packet has a place in the sequence.
+    /// Returns true if the packet has a sequence number.
     #[inline]
     pub fn is_in_sequence(&self) -> bool {
         !matches!(self.kind, RTS | CTS | ACK)
     }
 }
 
-/// What peers of this library tell each other when they get to know.
+/// Handshake data between peers of this library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Greeting {
     /// Tells the acquaintance from earlier ones of the same address.
     pub nonce: u64,
-    /// The peer takes acknowledgements behind the data of other packets: that of version 1.0.0 of
-    /// this library does not.
+    /// The peer accepts acknowledgements after the data of other packets: version 1.0.0 of this
+    /// library does not.
     pub carries: bool,
 }
 
@@ -163,7 +162,7 @@ impl Greeting {
     /// Length of a greeting.
     pub const LEN: usize = 16;
 
-    /// What this library says.
+    /// Returns the HELLO of this library.
     pub fn own(nonce: u64) -> Self {
         Self { nonce, carries: true }
     }
@@ -185,14 +184,14 @@ impl Greeting {
     }
 }
 
-/// Who wants to talk.
+/// Request of a handshake (RTS).
 #[derive(Clone, Copy, Debug)]
 pub struct Rts<'a> {
     /// The sender's index for the receiver.
     pub index: u64,
     /// The sender's address, and zeros.
     pub source: &'a [u8],
-    /// Of a peer of this library.
+    /// Present if the peer has this library.
     pub greeting: Option<Greeting>,
 }
 
@@ -211,7 +210,7 @@ impl<'a> Rts<'a> {
         Ok(Self { index: u64_at(packet, BASE_LEN), source: &packet[BASE_LEN + 8..end], greeting })
     }
 
-    /// The packet. An address that is longer than there is room for is cut.
+    /// Encodes the packet. An address exceeding its space is cut.
     pub fn packet(index: u64, source: &[u8], greeting: Greeting) -> [u8; RTS_LEN] {
         let mut packet = [0; RTS_LEN];
         RxdBase { kind: RTS, flags: greeting.flags(), peer: 0, seq: 0 }.write(&mut packet);
@@ -231,7 +230,7 @@ pub struct Cts {
     pub of: u64,
     /// The sender's index for the receiver.
     pub index: u64,
-    /// Of a peer of this library.
+    /// Present if the peer has this library.
     pub greeting: Option<Greeting>,
 }
 
@@ -262,17 +261,17 @@ impl Cts {
     }
 }
 
-/// What an ACK says beside the next expected number.
+/// Content of an ACK in addition to the next expected number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ack {
-    /// How many packets behind the expected one may be under way; 0: none are to be sent.
+    /// Packets permitted in flight after the expected one; 0: the sender must stop.
     pub window: u32,
-    /// Which packets behind the expected one are here; bit 0 is the one next to it. Always 0 of the
-    /// original.
+    /// Bit mask of packets received after the expected one; bit 0 is the next to it. Always 0 from
+    /// upstream peers.
     pub here: u64,
-    /// How many packets are taken that are not acknowledged: the first of them is of an operation
-    /// that is refused, which must not seem complete before the refusal is known. Always 0 of the
-    /// original, and of version 1.0.0 of this library.
+    /// Number of packets taken and not acknowledged. The first of them belongs to a refused
+    /// operation, not to appear complete before the refusal is known. Always 0 from upstream peers,
+    /// and from version 1.0.0 of this library.
     pub taken: u32,
 }
 
@@ -304,9 +303,9 @@ impl Ack {
 /// behind the expected one is here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Carried {
-    /// The number that is expected next.
+    /// Next expected number.
     pub next: u64,
-    /// How many packets behind that one may be under way.
+    /// Packets permitted in flight after the next expected one.
     pub window: u32,
 }
 
@@ -314,7 +313,7 @@ impl Carried {
     /// Length behind the data.
     pub const LEN: usize = 12;
 
-    /// Takes the acknowledgement off a packet that has one; returns the rest.
+    /// Removes the acknowledgement from a packet with one; returns the rest.
     #[inline]
     pub fn split<'a>(base: &RxdBase, packet: &'a [u8]) -> Parsed<(&'a [u8], Option<Self>)> {
         if base.flags & CARRIES == 0 {
@@ -328,8 +327,8 @@ impl Carried {
         Ok((&packet[..end], Some(carried)))
     }
 
-    /// Puts the acknowledgement behind a packet of this length, for which there is room; returns
-    /// the length with it.
+    /// Appends the acknowledgement to a packet of this length, with the space for it; returns the
+    /// length including it.
     #[inline]
     pub fn append(self, room: &mut [u8], len: usize) -> usize {
         let flags = u16::from_ne_bytes([room[2], room[3]]) | CARRIES;
@@ -340,15 +339,15 @@ impl Carried {
     }
 }
 
-/// What is before the bytes of a data packet, or all of a refusal.
+/// Header before the bytes of a data packet, or the whole content of a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataHead {
     /// The number of the operation at its initiator.
     pub tx_id: u32,
     /// Unused; in a refusal the error.
     pub rx_id: u32,
-    /// Which of the operation's data packets this is; in a refusal the number of the first packet of
-    /// the operation that is refused.
+    /// Position of this packet among the operation's data packets; in a refusal the number of the
+    /// refused operation's first packet.
     pub segment: u64,
 }
 
@@ -387,13 +386,13 @@ pub struct RxdOperation {
     pub tag: u64,
     /// CQ data, if there are some.
     pub cq_data: Option<u64>,
-    /// Bytes of data in all packets; of a read what is asked for.
+    /// Bytes of data in all packets; for a read the requested bytes.
     pub total: u64,
-    /// How many packets there are.
+    /// Number of packets.
     pub packets: u64,
     /// The number of the operation at its initiator.
     pub tx_id: u32,
-    /// The memory that is meant.
+    /// Target memory.
     pub places: RemoteSegments,
     /// Datatype and operation of an atomic operation.
     pub atomic: (u32, u32),
@@ -409,7 +408,7 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Parsed<&'a [u8]> {
 }
 
 impl RxdOperation {
-    /// Whether a type of packet begins an operation.
+    /// Returns true if a type of packet starts an operation.
     pub fn is_one(kind: u8) -> bool {
         matches!(kind, MSG | TAGGED | READ_REQ | WRITE | ATOMIC | ATOMIC_FETCH | ATOMIC_COMPARE)
     }
@@ -422,7 +421,7 @@ impl RxdOperation {
         matches!(kind, ATOMIC | ATOMIC_FETCH | ATOMIC_COMPARE)
     }
 
-    /// Whether an operation is answered, by the number in its header of segments.
+    /// Returns true if an operation has a response, named by the number in its header of segments.
     fn is_answered(kind: u8) -> bool {
         matches!(kind, READ_REQ | ATOMIC_FETCH | ATOMIC_COMPARE)
     }
@@ -484,7 +483,7 @@ impl RxdOperation {
             return malformed("an operation of no packets, or of more bytes than there can be");
         }
         match kind {
-            // What is asked for comes back in as many bytes.
+            // The response has as many bytes as requested.
             READ_REQ if !op.places.total().is_ok_and(|len| len as u64 == op.total) => {
                 malformed("a read of another length than its places have")
             }

@@ -14,7 +14,7 @@ const BUFFER_SIZE: usize = 16384;
 /// packet.
 const LEAST_BUFFER: usize = if PLACES_LEN > IOCS_LEN + 8 { PLACES_LEN } else { IOCS_LEN + 8 };
 
-/// The largest value of the buffer size: what a receive size of 32 bits can name, with its header.
+/// Maximum of the buffer size: a receive size of 32 bits, including its header, can express it.
 const MOST_BUFFER: usize = 1 << 30;
 
 /// Transmit size of the core's endpoints, when not set.
@@ -23,7 +23,7 @@ pub(crate) const MSG_TX_SIZE: usize = 128;
 /// The largest queue of any kind.
 const MOST_SIZE: usize = 1 << 20;
 
-/// What the environment says, read once.
+/// Settings from the environment, read once.
 #[derive(Clone, Debug)]
 pub(crate) struct RxmConfig {
     /// Bytes of the largest eager message; peers must agree.
@@ -33,7 +33,7 @@ pub(crate) struct RxmConfig {
     pub(crate) sar_limit: usize,
     /// Completions of the core taken in one turn.
     pub(crate) comp_per_progress: usize,
-    /// Whether connections share receive buffers; by default they do if the core can.
+    /// Connections share receive buffers; by default they do if the core supports it.
     pub(crate) use_srx: Option<bool>,
     /// Transmit and receive size when the application names none.
     pub(crate) tx_size: usize,
@@ -43,28 +43,28 @@ pub(crate) struct RxmConfig {
     pub(crate) msg_rx_size: Option<usize>,
     /// Time between looks for connection events.
     pub(crate) cm_interval: Duration,
-    /// Completions after which the time is looked at although more come.
+    /// Completions between two checks of the time although more arrive.
     pub(crate) cq_eq_fairness: usize,
-    /// Whether a thread makes progress if the application does not say how.
+    /// A thread makes progress if the application does not specify the progress model.
     pub(crate) auto_progress: bool,
-    /// Whether the receiver of a large message lets the sender write it, instead of reading it.
+    /// The receiver of a large message lets the sender write it, instead of reading it.
     pub(crate) rndv_write: bool,
-    /// Whether the core looks for new interfaces; else as the application asks.
+    /// The core searches for new interfaces; otherwise as requested by the application.
     pub(crate) rescan: Option<bool>,
-    /// Whether larger eager messages go from the application's buffer.
+    /// Larger eager messages are sent from the application's buffer.
     pub(crate) direct_send: bool,
-    /// How many processes there are (FI_UNIVERSE_SIZE).
+    /// Number of processes (FI_UNIVERSE_SIZE).
     pub(crate) universe: Option<usize>,
-    /// Whether each of the core's queues is waited for by a descriptor of its own: for a core named
-    /// tcp, and for any other.
+    /// Each of the core's queues has its own wait descriptor: for a core named tcp, and for any
+    /// other.
     wait_by_fd: [bool; 2],
 }
 
 impl RxmConfig {
-    /// Entries of the core's completion queue for one endpoint.
+    /// Returns the entries of the core's completion queue for one endpoint.
     ///
-    /// There are as many as all peers' transfers take, if it is known how many peers there are;
-    /// receives have at most half of them in any case.
+    /// They suffice for all peers' transfers, if the number of peers is known. Receives use at most
+    /// half of them in any case.
     pub(crate) fn core_cq_size(&self, shared: bool) -> usize {
         let rx = self.rx_buffers(shared);
         let rx = if shared { rx } else { rx.saturating_mul(self.universe.unwrap_or(256)) };
@@ -78,19 +78,19 @@ impl RxmConfig {
         rx.saturating_mul(2).max(rx.saturating_add(tx)).clamp(least, MAX_CQ_SIZE)
     }
 
-    /// Receive buffers of one connection, or of all that share them.
+    /// Returns the number of receive buffers of one connection, or of all connections sharing them.
     pub(crate) fn rx_buffers(&self, shared: bool) -> usize {
         self.msg_rx_size.unwrap_or(if shared { 4096 } else { 128 })
     }
 
-    /// Whether the queues of a core are waited for by a descriptor each.
+    /// Returns true if each queue of a core has its own wait descriptor.
     pub(crate) fn waits_by_fd(&self, core: &str) -> bool {
         self.wait_by_fd[usize::from(!core.eq_ignore_ascii_case("tcp"))]
     }
 }
 
-/// Whether the environment names a descriptor as the wait object, or leaves the choice to the
-/// provider.
+/// Returns true if the environment names a descriptor as the wait object, or leaves the choice to
+/// the provider.
 fn is_fd(name: &str) -> bool {
     ["fd", "pollfd"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }
@@ -239,14 +239,14 @@ pub(crate) fn config() -> &'static RxmConfig {
     })
 }
 
-/// Bytes of elements that the largest atomic operation can have.
+/// Returns the maximum bytes of elements of any atomic operation.
 pub(crate) fn max_atomic_bytes() -> usize {
     config().eager_limit.saturating_sub(IOCS_LEN)
 }
 
-/// Bytes of elements that one atomic operation can have.
+/// Returns the maximum bytes of elements of one atomic operation.
 ///
-/// Elements of 16 bytes cannot be had: the original's target does not survive them.
+/// Elements of 16 bytes are unsupported, because they crash upstream's target.
 pub(crate) fn max_atomic(operation: Operation) -> usize {
     if operation.size() >= 16 {
         return 0;

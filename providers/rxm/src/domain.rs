@@ -18,7 +18,7 @@ use ofi_provider::progress::Progress;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// A fabric. The core's fabric is opened with a domain, whose info says which core it is.
+/// Fabric. The core's fabric is opened with a domain, because only its info names the core.
 #[derive(Debug)]
 pub(crate) struct RxmFabric;
 
@@ -61,7 +61,7 @@ impl Getinfo for RxmFabric {
     }
 }
 
-/// The core provider's info that belongs to an info of this provider.
+/// Returns the core provider's info corresponding to an info of this provider.
 fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
     let mut hints = core_hints(Some(info))?;
     // The destination is an endpoint's business; the source address stays, because it names the
@@ -76,13 +76,13 @@ fn core_info(info: InfoRef<'_>, api_version: u32) -> Result<InfoBuf> {
     first.ok_or(Error::NODATA)
 }
 
-/// A domain: an engine, and its progress thread when the application wants
-/// automatic progress, or can sleep where nothing else would make any.
+/// Domain: an engine, with its progress thread if the application requests automatic progress, or
+/// can sleep without any other source of progress.
 #[derive(Debug)]
 pub(crate) struct RxmDomain {
     engine: Arc<RxmEngine>,
     settings: DomainSettings,
-    /// The authorization key of endpoints that name none of their own.
+    /// Authorization key of endpoints without their own.
     key: Vec<u8>,
     /// The program knows of keys.
     has_key: bool,
@@ -90,7 +90,7 @@ pub(crate) struct RxmDomain {
 }
 
 impl RxmDomain {
-    /// The identity of an endpoint that is opened with this info.
+    /// Returns the identity of an endpoint opened with this info.
     fn identity(&self, info: InfoRef<'_>) -> Result<RxmIdentity> {
         info.must_be(fi_ep_type::FI_EP_RDM)?;
         let mut attr = RdmAttr::of(info, self.api_version)?;

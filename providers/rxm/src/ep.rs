@@ -46,7 +46,7 @@ fn transfer(
     result
 }
 
-/// Lets the engine do what a transfer asked for that needs its lock free.
+/// Starts the helper requested by a transfer, after releasing the engine's lock.
 #[inline(always)]
 fn help_if(wanted: bool, engine: &Arc<RxmEngine>, state: Guard<'_, RxmState>) {
     drop(state);

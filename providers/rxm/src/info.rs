@@ -1,5 +1,4 @@
-//! What the provider offers over which core providers (fi_getinfo(3),
-//! fi_rxm(7)).
+//! Supported attributes for each core provider (fi_getinfo(3), fi_rxm(7)).
 use crate::config::{MSG_TX_SIZE, config};
 use crate::provider::{RXM, RXM_NAME};
 use crate::wire::{HEADER_LEN, MAX_KEY_LEN};
@@ -18,7 +17,7 @@ use std::ffi::CString;
 const MSG_CAPS: u64 =
     FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_MULTI_RECV | FI_SOURCE | FI_AV_USER_ID;
 const RMA_CAPS: u64 = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-/// Capabilities that an application gets only if it asks for them.
+/// Capabilities provided only on request.
 const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_DIRECTED_RECV
     | FI_RMA_EVENT
@@ -30,10 +29,10 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_COLLECTIVE
     | FI_MULTICAST
     | FI_NAMED_RX_CTX;
-/// Capabilities that change nothing for an application that does not use them: one that asks for none
-/// in particular sees them.
+/// Capabilities without effect on applications not using them: shown to applications requesting
+/// none in particular.
 const IDLE_CAPS: u64 = FI_AV_USER_ID | FI_PEER;
-/// Those of [`HINTED_CAPS`] that are offered only if the core provider has them.
+/// Subset of [`HINTED_CAPS`], offered only if the core provider has them.
 const CORE_CAPS: u64 = FI_RMA_EVENT | FI_RMA_PMEM;
 const COMM_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const TX_CAPS: u64 = FI_ATOMIC
@@ -75,13 +74,13 @@ const IOV_LIMIT: usize = 4;
 /// Every field of the tag is matched on its own.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
-/// What a core provider may require of memory (FI_MR_*): this provider registers what the core
-/// needs.
+/// Memory registration modes (FI_MR_*) permitted to a core provider: this provider registers the
+/// memory for the core.
 const MR_MODE: c_int = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-/// What a core provider may require of its user (fi_getinfo(3), MODE): this provider does it.
+/// Requirements permitted to a core provider (fi_getinfo(3), MODE): this provider fulfils them.
 const MODE: u64 = FI_LOCAL_MR | FI_RX_CQ_DATA;
 
-/// The hints for core providers, so that this provider can do what `hints` ask of it.
+/// Returns the hints for core providers, so this provider can satisfy `hints`.
 pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     let mut core = match hints {
         Some(hints) => hints.to_owned()?,
@@ -129,7 +128,7 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
         (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (0, 0);
         (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (0, 0);
     });
-    // Of "core;ofi_rxm" the core's name is asked for.
+    // For "core;ofi_rxm" the core's name is requested.
     if let Some(name) = hints.and_then(InfoRef::prov_name) {
         let name = name.to_string_lossy();
         let own = RXM_NAME.to_string_lossy();
@@ -140,8 +139,8 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     Ok(core)
 }
 
-/// The version to ask the core provider for: older ones cannot say what memory
-/// it needs.
+/// Returns the API version for the core provider: older ones cannot express its memory
+/// requirements.
 pub(crate) fn core_version(api: u32) -> u32 {
     api.max(version(1, 5))
 }
@@ -149,16 +148,16 @@ pub(crate) fn core_version(api: u32) -> u32 {
 /// The authorization keys of an endpoint and of a domain.
 type AuthKeys<'a> = [Option<&'a [u8]>; 2];
 
-/// The bits by which an application asked for buffered receives.
+/// Bits of an application's request for buffered receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct BufferedBits {
     mode: u64,
     caps: u64,
 }
 
-/// What this provider offers over a core provider. `shared`: to endpoints that share a transmit, or
-/// a receive, context; `contexts`: how many contexts a scalable endpoint has. An application that
-/// does not ask for contexts sees none.
+/// Returns the attributes supported over a core provider. `shared`: for endpoints sharing a
+/// transmit, or a receive, context; `contexts`: number of contexts of a scalable endpoint. An
+/// application not requesting contexts sees none.
 fn offer(
     core: InfoRef<'_>,
     shared: [bool; 2],
@@ -246,13 +245,14 @@ fn offer(
     Ok(ProviderOffer { most, tx_size, rx_size, costly_order: 0 })
 }
 
-/// What this provider offers over a core provider to applications that ask for nothing in particular.
+/// Returns the attributes supported over a core provider, for applications without special
+/// requests.
 pub(crate) fn offer_over(core: InfoRef<'_>) -> Result<ProviderOffer> {
     offer(core, [false; 2], 1, [None; 2], BufferedBits { mode: 0, caps: 0 })
 }
 
-/// The inject size for an application that names none: what the core takes without a copy of ours,
-/// or, where that is nothing, what this provider copies.
+/// Returns the inject size for an application without its own: the core's size without a local
+/// copy, or, if this is zero, the size copied by this provider.
 fn default_inject(core: InfoRef<'_>) -> usize {
     let most = config().eager_limit;
     match core.tx().map_or(0, |tx| tx.inject_size.saturating_sub(HEADER_LEN)) {
@@ -331,9 +331,9 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     Ok(Some(info))
 }
 
-/// What `info`, the answer to an application that asks for no capabilities, is with collective
-/// operations; none if it cannot have them. An application that chooses from a list instead of
-/// asking finds these behind the others.
+/// Returns `info`, the result for an application not requesting capabilities, with collective
+/// operations added; none if they are not possible. An application choosing from a list finds these
+/// after the others.
 fn with_collectives(
     api: u32,
     core: InfoRef<'_>,
@@ -391,8 +391,8 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     if chain.is_empty() { Err(Error::NODATA) } else { Ok(chain) }
 }
 
-/// The port of a program that names a source by its port alone, where the cores answer with the address of all
-/// interfaces, by which no peer can call.
+/// Returns the port of a program naming a source only by its port, if the cores respond with the
+/// address of all interfaces. No peer can connect to such an address.
 fn open_source(query: &InfoQuery<'_>, cores: &InfoChain) -> Option<u16> {
     if query.flags & FI_SOURCE == 0 || query.node.is_some() {
         return None;
@@ -418,8 +418,8 @@ fn at_each_interface(
     Ok(cores)
 }
 
-/// The core providers that do for `hints` and the addresses of `query`, with a transmit size as large as there is, up
-/// to that which the user named (FI_OFI_RXM_MSG_TX_SIZE).
+/// Finds the core providers suitable for `hints` and the addresses of `query`, with the largest
+/// available transmit size, up to the user's value (FI_OFI_RXM_MSG_TX_SIZE).
 pub(crate) fn find_cores(query: &InfoQuery<'_>, mut hints: InfoBuf) -> Result<InfoChain> {
     loop {
         let found = core_provider::getinfo(&InfoQuery { hints: Some(hints.as_ref()), ..*query });
@@ -431,7 +431,7 @@ pub(crate) fn find_cores(query: &InfoQuery<'_>, mut hints: InfoBuf) -> Result<In
     }
 }
 
-/// Logs why an info is not in the answer.
+/// Logs the reason for an info missing from the result.
 fn report(line: &str) {
     ofi_provider::log!(&RXM, INFO, FABRIC, "{line}");
 }

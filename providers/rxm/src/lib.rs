@@ -1,9 +1,8 @@
-//! The ofi_rxm provider: reliable datagrams over the connected endpoints of any
-//! core provider.
+//! The ofi_rxm provider: reliable datagrams over the connected endpoints of any core provider.
 //!
-//! `info` says what it offers over which core providers; `domain` and `ep`
-//! stand behind `ofi_provider::api`; `engine` makes connections and moves messages
-//! over them; [`wire`] has the formats, which are the original's.
+//! `info` lists the attributes supported over each core provider. `domain` and `ep` implement
+//! `ofi_provider::api`. `engine` establishes connections and moves messages over them. [`wire`] has
+//! the formats of upstream libfabric.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 mod config;
 mod domain;

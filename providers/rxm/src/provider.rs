@@ -6,6 +6,6 @@ use ofi_provider::provider::Provider;
 /// The provider's name.
 pub(crate) const RXM_NAME: &CStr = c"ofi_rxm";
 
-/// The provider, which log lines and parameters name as theirs. Its entry points come with
+/// Provider named in log lines and parameters. Its entry points come with
 /// [`fi_prov_ini`](crate::fi_prov_ini).
 pub static RXM: Provider = Provider::named(RXM_NAME, PROV_VERSION, API_VERSION);

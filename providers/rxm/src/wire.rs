@@ -1,10 +1,9 @@
-//! The wire formats of ofi_rxm: connection data and packet headers.
+//! Wire formats of ofi_rxm: connection data and packet headers.
 //!
-//! Formats are those of the original (control version 4, operation version 3
-//! when connecting and 2 in packets), byte for byte; the tests hold golden
-//! bytes. Numbers are in the sender's byte order, which both sides must share if
-//! one of them is not this library's; else the receiver reads the other order.
-//! Nothing here trusts what it reads.
+//! The formats are those of upstream libfabric (control version 4, operation version 3 when
+//! connecting and 2 in packets), byte for byte; the tests hold golden bytes. Numbers are in the
+//! sender's byte order. Both sides must share it if one of them uses another library; otherwise the
+//! receiver reads the other order. The module trusts no input.
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::contexts::Contexts;
 pub use ofi_provider::malformed::{Malformed, Parsed};
@@ -12,8 +11,8 @@ use std::fmt;
 
 /// Version of the connection data.
 pub const CM_VERSION: u8 = 1;
-/// Version of the connection data that only this library knows: such data begin as others do, name
-/// contexts and a key, and may be in either byte order. A peer with another library refuses them.
+/// Version of the connection data known only to this library: such data start like others, name
+/// contexts and a key, and may be in either byte order. A peer with another library rejects them.
 pub const OWN_CM_VERSION: u8 = 0x81;
 /// Version of the control header.
 pub const CTRL_VERSION: u8 = 4;
@@ -22,15 +21,15 @@ pub const OP_VERSION: u8 = 3;
 /// Version of the operation header in packets.
 pub const OP_HEADER_VERSION: u8 = 2;
 
-/// In connection data, where others have zeros: the sender has this library, which takes
-/// messages of no bytes by rendezvous. A call has it in the uppermost byte of the connection's number,
-/// above a process's, which others give back as it is: all bytes that were padding mean something to
-/// libfabric 2.7. An acceptance has it in a byte of padding.
+/// Mark in connection data, zero with other libraries: the sender has this library, with rendezvous
+/// of messages of no bytes. A request has it in the uppermost byte of the connection's number,
+/// above the process number. Others return this number unchanged, but libfabric 2.7 uses all bytes
+/// formerly padding. An acceptance has it in a byte of padding.
 const OURS: u8 = 0x68;
-/// The byte by which this library says who it is, and that it takes notices of multicast groups.
+/// Mark of this library, for a sender accepting multicast notices.
 const KNOWS_MULTICAST: u8 = 0x67;
 
-/// The byte by which this library says who it is, and what it knows.
+/// Returns the mark of this library with its features.
 fn kin(ours: bool, multicast: bool) -> u8 {
     match (multicast, ours) {
         (true, _) => KNOWS_MULTICAST,
@@ -39,10 +38,10 @@ fn kin(ours: bool, multicast: bool) -> u8 {
     }
 }
 
-/// Where a call's number of a connection has that byte.
+/// Position of the mark in the connection number of a request.
 const KIN_SHIFT: u32 = 56;
 
-/// Whether the sender has this library, and takes notices of multicast groups.
+/// Returns two flags: the sender has this library; it accepts multicast notices.
 fn read_kin(byte: u8) -> (bool, bool) {
     (matches!(byte, OURS | KNOWS_MULTICAST), byte == KNOWS_MULTICAST)
 }
@@ -89,7 +88,7 @@ impl NumberReader<'_> {
         if self.swapped { value.swap_bytes() } else { value }
     }
 
-    /// The bytes of a number, which are there.
+    /// Returns the bytes of a number, known to be present.
     #[inline(always)]
     fn of<const LEN: usize>(self, at: usize) -> [u8; LEN] {
         *self.bytes[at..].first_chunk().expect("the bytes of a number")
@@ -108,7 +107,7 @@ impl NumberReader<'_> {
     }
 }
 
-/// Whether this byte of connection data names the byte order that is not ours; none if it names no
+/// Returns true if this byte of connection data names the non-local byte order; none if it names no
 /// order.
 fn other_order(byte: u8) -> Option<bool> {
     match byte {
@@ -117,7 +116,7 @@ fn other_order(byte: u8) -> Option<bool> {
     }
 }
 
-/// Whether the sides of a connection count each other's receive buffers.
+/// Credit-based flow control: the sides of a connection count each other's receive buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlowControl {
     /// The peer is old and does not say.
@@ -141,31 +140,31 @@ impl FlowControl {
 /// The connection data of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RxmCall {
-    /// The port the caller itself listens on, which with the caller's address is its name.
+    /// Listening port of the connecting peer; with the peer's address it is its name.
     pub port: u16,
-    /// Whether the sender wants credits.
+    /// The sender requests credits.
     pub flow_control: FlowControl,
     /// Bytes of the largest eager message; the same on both sides.
     pub eager_limit: u32,
-    /// How many receive buffers the sender of this has.
+    /// Number of receive buffers of the sender.
     pub rx_size: u32,
-    /// How packets to the caller name the connection.
+    /// Identifier of the connection in packets to the connecting peer.
     pub conn_id: u64,
-    /// The contexts that the connection is between.
+    /// Contexts of the two ends of the connection.
     pub contexts: Contexts,
     /// The authorization key; empty if there is none.
     pub key: Vec<u8>,
-    /// The data are in the version of this library, whether it has to be or not.
+    /// The data are in the version of this library, required or not.
     pub own: bool,
     /// The caller's byte order is not ours.
     pub swapped: bool,
-    /// The peer has this library, of a release that says so.
+    /// The peer has a release of this library declaring itself.
     pub ours: bool,
     /// The peer takes notices of multicast groups.
     pub multicast: bool,
 }
 
-/// Why a call cannot be answered.
+/// Reason for rejecting a connection request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadCall {
     /// The data make no sense, or are of another version.
@@ -184,7 +183,7 @@ impl fmt::Display for BadCall {
 }
 
 impl RxmCall {
-    /// Whether the call is, or has to be, in this library's version of connection data.
+    /// Returns true if the request is, or has to be, in this library's version of connection data.
     pub fn is_own(&self) -> bool {
         self.own || !self.contexts.are_first() || !self.key.is_empty()
     }
@@ -261,17 +260,17 @@ impl RxmCall {
 /// The connection data of an acceptance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accept {
-    /// How packets to the side that accepts name the connection.
+    /// Identifier of the connection in packets to the accepting side.
     pub conn_id: u64,
-    /// How many receive buffers the sender of this has.
+    /// Number of receive buffers of the sender.
     pub rx_size: u32,
-    /// Whether the sender wants credits.
+    /// The sender requests credits.
     pub flow_control: FlowControl,
-    /// The byte order of the side that accepts is not the caller's.
+    /// The byte orders of the two sides differ.
     pub swapped: bool,
-    /// The peer has this library, of a release that says so.
+    /// The peer has a release of this library declaring itself.
     pub ours: bool,
-    /// The peer takes notices of multicast groups, and the caller said that it does.
+    /// The peer accepts multicast notices, and the connecting side declared the same.
     pub multicast: bool,
 }
 
@@ -311,10 +310,10 @@ impl Accept {
     }
 }
 
-/// Why a call is refused.
+/// Reject reason of a connection request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The refusal does not say why, or not in a way we know.
+    /// No reject reason, or an unknown one.
     Unspecified = 0,
     /// The two endpoints do not fit together.
     Refused = 1,
@@ -327,7 +326,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// How to refuse a call that cannot be answered.
+    /// Returns the reject reason for an unacceptable request.
     pub fn of(why: BadCall) -> Self {
         match why {
             BadCall::Malformed(_) => Self::Refused,
@@ -335,7 +334,8 @@ impl Refusal {
         }
     }
 
-    /// The refusal as connection data; what other libraries do not know comes behind what they do.
+    /// Encodes the rejection as connection data; the part unknown to other libraries follows the
+    /// known part.
     pub fn write(self) -> Vec<u8> {
         match self {
             Self::OtherOrder | Self::OtherKey => {
@@ -366,7 +366,7 @@ pub enum PacketKind {
     Eager = 0,
     /// A segment of a message.
     Segment = 1,
-    /// Announces a message that waits at its sender.
+    /// RTS of a message waiting at its sender.
     RndvRequest = 2,
     /// The message announced was read.
     RndvReadDone = 3,
@@ -376,7 +376,7 @@ pub enum PacketKind {
     AtomicResponse = 5,
     /// Receive buffers are free again.
     Credit = 6,
-    /// Where the message announced is to be written.
+    /// Target addresses for the write of an announced message.
     RndvWriteTo = 7,
     /// The message is written to the receiver's memory.
     RndvWriteDone = 8,
@@ -414,14 +414,14 @@ pub enum SegmentPart {
 pub const OP_MSG: u8 = 0;
 /// A tagged message.
 pub const OP_TAGGED: u8 = 1;
-/// An atomic operation that brings nothing back.
+/// Atomic operation without a result.
 pub const OP_ATOMIC: u8 = 6;
-/// An atomic operation that brings back the former values.
+/// Atomic operation returning the former values.
 pub const OP_ATOMIC_FETCH: u8 = 7;
-/// An atomic operation that compares, and brings back the former values.
+/// Atomic operation with a comparison, returning the former values.
 pub const OP_ATOMIC_COMPARE: u8 = 8;
 
-/// The kind of an atomic operation, which its header has in the place of a message's tag.
+/// Kind of an atomic operation, in the header field of a message's tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicHeader {
     /// enum fi_datatype.
@@ -454,11 +454,11 @@ pub struct RxmHeader {
     pub seg_size: u16,
     /// Number of this segment, from 0 on.
     pub seg_no: u32,
-    /// How the receiver named the connection.
+    /// Receiver's identifier of the connection.
     pub conn_id: u64,
     /// Names the transfer.
     pub msg_id: u64,
-    /// A number whose meaning depends on the kind of packet.
+    /// Number depending on the kind of packet.
     pub ctrl_data: u64,
     /// The operation ([`OP_MSG`] …).
     pub op: u8,
@@ -475,9 +475,9 @@ pub struct RxmHeader {
 /// All of a message, as [`RxmHeader::plain`] finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RxmPlain<'a> {
-    /// How the receiver named the connection.
+    /// Receiver's identifier of the connection.
     pub conn_id: u64,
-    /// Whether the message is tagged.
+    /// The message is tagged.
     pub tagged: bool,
     /// The tag of a tagged message, or 0.
     pub tag: u64,
@@ -509,7 +509,7 @@ impl RxmHeader {
         self.write_to(bytes.first_chunk_mut().expect("packets have room for a header"));
     }
 
-    /// Writes the header to the start of a packet, which is known to have room.
+    /// Writes the header to the start of a packet, known to have the space.
     #[inline(always)]
     pub fn write_to(&self, header: &mut [u8; HEADER_LEN]) {
         let [s0, s1] = self.seg_size.to_ne_bytes();
@@ -531,10 +531,9 @@ impl RxmHeader {
         }
     }
 
-    /// The header at the start of a packet, and what is behind it.
+    /// Reads the header at the start of a packet, and returns the bytes after it.
     ///
-    /// Fields that a kind does not use are not looked at: senders leave in them
-    /// what was there before.
+    /// Fields not used by a kind are ignored: senders leave previous contents in them.
     #[inline]
     pub fn read(packet: &[u8]) -> Parsed<(Self, &[u8])> {
         Self::read_as(packet, false)
@@ -595,8 +594,8 @@ impl RxmHeader {
         }
     }
 
-    /// The message of a packet that is a whole message with nothing special to it; none of any
-    /// other packet.
+    /// Returns the message of a packet with a whole message without special attributes; none for
+    /// any other packet.
     #[inline(always)]
     pub fn plain(packet: &[u8]) -> Option<RxmPlain<'_>> {
         let (head, body) = packet.split_first_chunk::<HEADER_LEN>()?;
@@ -617,12 +616,12 @@ impl RxmHeader {
         Some(RxmPlain { conn_id: numbers.u64(8), tagged, tag, body })
     }
 
-    /// The name of its connection in a packet, whatever else the bytes are.
+    /// Returns the connection identifier of any packet.
     pub fn conn_id(packet: &[u8]) -> Option<u64> {
         packet.get(8..16)?.try_into().map(u64::from_ne_bytes).ok()
     }
 
-    /// The header of a packet of credits, which may have no second half.
+    /// Reads the header of a credit packet, possibly without its second half.
     #[cold]
     fn read_short(packet: &[u8], swapped: bool) -> Parsed<(Self, &[u8])> {
         if packet.len() < CTRL_LEN || PacketKind::read(packet[1]) != Ok(PacketKind::Credit) {
@@ -640,7 +639,7 @@ impl RxmHeader {
         Ok((header, &[]))
     }
 
-    /// Whether a packet is about a transfer under way, and brings no message.
+    /// Returns true if a packet concerns a transfer in progress, and carries no message.
     #[inline]
     pub fn is_control(packet: &[u8]) -> bool {
         let kind = packet.get(1).map_or(Err(Malformed("")), |kind| PacketKind::read(*kind));
@@ -663,7 +662,7 @@ impl RxmHeader {
         }
     }
 
-    /// Whether the message is tagged.
+    /// Returns true if the message is tagged.
     #[inline]
     pub fn is_tagged(&self) -> bool {
         self.op == OP_TAGGED
@@ -707,7 +706,7 @@ pub fn read_places(bytes: &[u8], swapped: bool) -> Parsed<RemoteSegments> {
     Ok(places)
 }
 
-/// Writes the connection's name into a packet's header that is ready but for it.
+/// Writes the connection's identifier into an otherwise complete packet header.
 pub fn name_conn(packet: &mut [u8], conn_id: u64) {
     packet[8..16].copy_from_slice(&conn_id.to_ne_bytes());
 }
@@ -719,8 +718,7 @@ pub fn write_iocs(places: &RemoteSegments, bytes: &mut [u8]) {
     bytes[..IOCS_LEN].copy_from_slice(&whole[..IOCS_LEN]);
 }
 
-/// The places of an atomic operation, of which there are so many, and the
-/// elements behind them.
+/// Reads the `count` remote segments of an atomic operation, and returns the elements after them.
 pub fn read_iocs(payload: &[u8], count: u8) -> Parsed<(RemoteSegments, &[u8])> {
     if payload.len() < IOCS_LEN {
         return Err(Malformed("an atomic operation that is too short"));
@@ -732,8 +730,8 @@ pub fn read_iocs(payload: &[u8], count: u8) -> Parsed<(RemoteSegments, &[u8])> {
     Ok((read_places(&whole, false)?, elements))
 }
 
-/// Writes the start of the answer to an atomic operation: 0 or an error code, and how many bytes
-/// follow. Both are in network order.
+/// Writes the start of the response to an atomic operation: 0 or an error code, and the number of
+/// bytes following. Both are in network order.
 pub fn write_answer(status: i32, len: u32, bytes: &mut [u8]) {
     bytes[..4].copy_from_slice(&status.to_be_bytes());
     bytes[4..ANSWER_LEN].copy_from_slice(&len.to_be_bytes());

@@ -1,5 +1,6 @@
-//! Connected endpoints (FI_EP_MSG) that do what a seed says: they call, accept, reject, send,
-//! receive, from a shared receive context or not, shut down and close, and calls cross.
+//! Connected endpoints (FI_EP_MSG) controlled by a seed: they connect, accept, reject, send,
+//! receive, with or without a shared receive context, shut down and close, and connection requests
+//! cross.
 use crate::here;
 use crate::oracle::{CLASSES, Deed, OpId, Oracle, payload, tag_of};
 use crate::queues::{next_event, parent, queue, read_queue};
@@ -20,24 +21,24 @@ use ofi_provider::error::Error;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// A world whose engines have connected endpoints.
+/// World with connected endpoints of its engines.
 pub trait ConnectedWorld: SimWorld {
     /// A caller's request.
     type Request;
 
     /// A node's passive endpoint listens.
     fn listen(&mut self, node: usize);
-    /// The oldest request that has come to a node, with the caller's data.
+    /// Returns the oldest request received by a node, with the connecting peer's data.
     fn request(&mut self, node: usize) -> Option<(Vec<u8>, Self::Request)>;
     /// A request is rejected.
     fn reject(&mut self, request: Self::Request);
-    /// What is kept of an endpoint that is opened for a request, or to call.
+    /// Creates the state of an endpoint opened for a request, or for connecting.
     fn aside(&self, request: Option<Self::Request>) -> <Self::Engine as RdmEngine>::Aside;
     /// Passive endpoints are closed.
     fn stop_listening(&mut self);
 }
 
-/// How far an endpoint is.
+/// Stage of an endpoint's connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum EndStage {
     Calling,
@@ -45,10 +46,10 @@ enum EndStage {
     Over,
 }
 
-/// An endpoint, and who is at the other end.
+/// Endpoint, with its peer.
 struct ConnectedEnd<E: RdmEngine> {
     ep: RdmEndpoint<E>,
-    /// By which events name it.
+    /// Number naming it in events.
     number: usize,
     stage: EndStage,
 }
@@ -57,7 +58,7 @@ struct ConnectedNode<W: SimWorld> {
     engine: Arc<W::Engine>,
     beneath: W::Beneath,
     srx: Option<RdmEndpoint<W::Engine>>,
-    /// By the other node and part: 0 where this node called, 1 where it was called.
+    /// Ends by the other node and part: 0 if this node connected, 1 if it accepted.
     ends: BTreeMap<(usize, usize), ConnectedEnd<W::Engine>>,
     queues: [Arc<Cq>; 2],
     eq: Arc<Eq>,
@@ -72,7 +73,7 @@ pub struct ConnectedSim<W: ConnectedWorld> {
     nodes: Vec<ConnectedNode<W>>,
     oracle: Oracle,
     numbers: usize,
-    /// Where receives were posted; to the shared context, if nowhere else.
+    /// Endpoints of posted receives; those not listed are in the shared context.
     posted: HashMap<OpId, (usize, usize)>,
 }
 
@@ -119,7 +120,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         self.nodes.push(ConnectedNode { engine, beneath, srx, ends, queues, eq, memory });
     }
 
-    /// Opens an endpoint to another node, which is called or has called.
+    /// Opens an endpoint to another node, either connecting to it or accepting its request.
     fn open(&mut self, node: usize, other: usize, request: Option<W::Request>) {
         let SimPlan { tx_size, inject_size, .. } = self.plan;
         let attr = RdmAttr { tx_size, inject_size, ..RdmAttr::default() };
@@ -152,7 +153,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         self.note_shortage(node);
     }
 
-    /// Closes an endpoint: what was posted there may or may not be done.
+    /// Closes an endpoint: the operations posted there may or may not complete.
     fn close(&mut self, node: usize, at: (usize, usize)) {
         self.read(node, usize::MAX);
         let Some(end) = self.nodes[node].ends.remove(&at) else { return };
@@ -218,7 +219,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         self.note_shortage(node);
     }
 
-    /// An endpoint of a node that is as far as this says.
+    /// Returns a random endpoint of a node in a matching stage.
     fn end_of(&mut self, node: usize, is: impl Fn(EndStage) -> bool) -> Option<(usize, usize)> {
         let ends = self.nodes[node].ends.iter().filter(|(_, end)| is(end.stage));
         let ends: Vec<_> = ends.map(|(at, _)| *at).collect();
@@ -424,15 +425,15 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         panic!("there is no end: {:?} {}", self.plan, self.world.describe());
     }
 
-    /// Runs all steps, has all come to its end, and checks that nothing is left. Returns how many
-    /// steps there were.
+    /// Runs all steps, completes all operations, and checks for leftovers. Returns the number of
+    /// steps.
     pub fn run(&mut self) -> usize {
         (0..self.plan.steps).for_each(|_| self.step());
         here::have_shortage(0, SimRandom::new(0));
         self.world.be_prompt();
         self.settle();
         for node in 0..self.plan.nodes {
-            // What waits for a receive gets one.
+            // Waiting messages get a receive.
             let mut places = vec![None];
             if self.nodes[node].srx.is_none() {
                 let made = |end: &ConnectedEnd<_>| end.stage != EndStage::Over;

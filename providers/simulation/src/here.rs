@@ -1,23 +1,23 @@
-//! What an engine under test asks: which fault is planted in it, what time it is, which process it
-//! is of, and whether there is memory. All of it is the thread's, as a simulation is.
+//! Environment queried by an engine under test: its injected fault, the time, its process, and the
+//! availability of memory. All of it is thread-local, like a simulation.
 use crate::random::SimRandom;
 use ofi_provider::error::{Error, Result};
 use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A fault for a simulator to find, which only the simulator's own tests have.
+/// Fault to be found by a simulator, injected only by the simulator's own tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlantedFault {
     /// An operation is not reported.
     LostCompletion,
     /// An operation is reported twice.
     SecondCompletion,
-    /// A message goes to another receive than the first that matches it.
+    /// A message goes to another receive than the first matching one.
     SwappedMatch,
     /// Messages of one link change places.
     SwappedMessages,
-    /// What is known of a peer stays although nothing refers to it.
+    /// The state of an unreferenced peer is not removed.
     LeakedPeer,
     /// A connection is not closed.
     LeakedConnection,
@@ -27,7 +27,7 @@ pub enum PlantedFault {
     UncountedBytes,
     /// A direction of a link moves to memory at another byte than is said.
     WrongPlace,
-    /// What a peer's sign is for is not looked at.
+    /// A peer's doorbell is ignored.
     LostSign,
 }
 
@@ -47,14 +47,14 @@ pub fn plant(fault: Option<PlantedFault>) {
     ASKED.set(0);
 }
 
-/// The fault that is planted, once in so many calls.
+/// Returns the injected fault, periodically after a number of calls.
 pub fn planted() -> Option<PlantedFault> {
     let fault = PLANTED.get()?;
     ASKED.set(ASKED.get().wrapping_add(1));
     ASKED.get().is_multiple_of(5).then_some(fault)
 }
 
-/// The process that the endpoint belongs to which does something now, if each has its own.
+/// Returns the process of the currently acting endpoint, if each has its own.
 pub fn pid() -> Option<u32> {
     PID.get()
 }
@@ -79,12 +79,12 @@ pub fn pass(nanos: u64) {
     NANOS.set(NANOS.get() + nanos);
 }
 
-/// Refuses memory for what peers send one in so many times from now on; never for 0.
+/// Denies memory for data from peers once in `one_in` times from now on; never for 0.
 pub fn have_shortage(one_in: usize, random: SimRandom) {
     SHORTAGE.set((one_in > 0).then_some((random, one_in)));
 }
 
-/// There is memory for what `open` does.
+/// Runs `open` without denials of memory.
 pub(crate) fn with_memory<R>(open: impl FnOnce() -> R) -> R {
     OPENING.set(true);
     let result = open();
@@ -92,7 +92,7 @@ pub(crate) fn with_memory<R>(open: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether there is memory for what a peer sends: -FI_ENOMEM if not.
+/// Checks if there is memory for data from a peer; fails with -FI_ENOMEM if not.
 pub fn memory() -> Result {
     if OPENING.get() {
         return Ok(());
@@ -104,7 +104,7 @@ pub fn memory() -> Result {
     })
 }
 
-/// How often memory was refused since this was asked last.
+/// Returns the number of denials of memory since the last call.
 pub fn refusals() -> u32 {
     REFUSED.take()
 }

@@ -1,15 +1,16 @@
-//! What simulators of engines have in common.
+//! Common parts of the simulators of engines.
 //!
-//! A simulator runs 2 to 8 endpoints, each with an engine of its own, in a world without sockets,
-//! threads or real time, in which what happens and when is drawn from one seed. A provider has
-//! the world: links or a core provider in memory ([`SimWorld`]). Of this crate is the rest:
-//! [`random`] draws, [`Sim`] has endpoints send, receive, write and read each other's memory,
-//! cancel, close, come again, and come to know and forget each other's names, an oracle,
-//! which knows nothing of the engine, checks all that is reported, and [`seeds`] runs seeds and
-//! names one that fails. [`here`] is what engines under test ask: which fault is planted in them,
-//! what time it is, and whether there is memory.
+//! A simulator runs 2 to 8 endpoints, each with a separate engine, in a world without sockets,
+//! threads or real time. One seed determines all events and their timing. A provider supplies the
+//! world: links or a core provider in memory ([`SimWorld`]). This crate supplies the rest.
 //!
-//! It is a part of tests. No crate that is installed depends on it.
+//! [`random`] draws numbers. [`Sim`] lets endpoints send, receive, access each other's memory,
+//! cancel, close, reopen, and insert and remove each other's addresses. An oracle, independent of
+//! the engine, checks all reports. [`seeds`] runs seeds and names a failing one. [`here`] is the
+//! environment queried by engines under test: their injected fault, the time, and the availability
+//! of memory.
+//!
+//! It is only used by tests. No installed crate depends on it.
 #![warn(missing_docs)]
 mod connected;
 pub mod here;

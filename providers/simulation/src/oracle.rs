@@ -1,11 +1,10 @@
-//! What must be true of the operations in a simulated world, whatever happens there.
+//! Invariants of the operations in a simulated world, under all events.
 //!
-//! The oracle is told of every operation that an endpoint took, and of every entry that a
-//! completion queue gave. It knows nothing of the engine.
+//! The oracle is notified of every operation accepted by an endpoint, and of every entry read from
+//! a completion queue. It is independent of the engine.
 //!
-//! An endpoint has several parts where it is scalable, or where it shares its receives with others
-//! of the same node: what is promised of the order of messages is promised of those from one part
-//! to another one.
+//! A scalable endpoint has several parts, and so do endpoints sharing their receives on one node.
+//! Message order is guaranteed from one part to another one.
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_MULTI_RECV, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_TAGGED,
 };
@@ -17,19 +16,19 @@ use std::sync::LazyLock;
 /// An operation's number; its context is one more.
 pub(crate) type OpId = usize;
 
-/// A message that no node sent.
+/// Message not sent by any node.
 pub(crate) const FORGED: OpId = usize::MAX;
 
-/// The part of a node that sends, and the part of the other that the message is for.
+/// Sending part of a node, and addressed part of the other.
 pub(crate) type MessageLane = (usize, usize);
 
-/// Bytes of the memory of each node that are for one other node alone to write and read.
+/// Bytes of each node's memory reserved for reads and writes of one other node.
 pub(crate) const WINDOW: usize = 8192;
 
 /// Most parts of a node.
 pub(crate) const PARTS: usize = 3;
 
-/// Bits of a message's tag that tell what a receive may ask for; above are those that tell the
+/// Bits of a message's tag available for matching by a receive; the bits above identify the
 /// message.
 pub(crate) const CLASSES: u64 = 3;
 const NUMBER: u32 = 8;
@@ -39,7 +38,7 @@ pub(crate) fn tag_of(id: OpId, class: u64) -> u64 {
     (id as u64) << NUMBER | class
 }
 
-/// The bytes of a message: its number, and others that differ from those of other messages.
+/// Returns the bytes of a message: its number, and content different from other messages.
 pub(crate) fn payload(id: OpId, len: usize) -> Vec<u8> {
     static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut random = crate::random::SimRandom::new(7);
@@ -53,7 +52,7 @@ pub(crate) fn payload(id: OpId, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Debug)]
 pub(crate) enum Deed {
     Send {
@@ -65,8 +64,8 @@ pub(crate) enum Deed {
         acked: bool,
         taken: bool,
     },
-    /// A receive of the part `at`, of all parts if there is none; `from` is the source and, if
-    /// that has several names, which.
+    /// Receive of the part `at`, or of all parts if there is none; `from` is the source and, if the
+    /// source has several names, the selected one.
     Receive {
         at: Option<usize>,
         tagged: bool,
@@ -76,7 +75,7 @@ pub(crate) enum Deed {
         multi: bool,
         filled: Vec<Range<usize>>,
     },
-    /// A tag whose next message is to be reported (buffered receives).
+    /// Tag with its next message to be reported (buffered receives).
     PostedTag {
         tag: u64,
         ignore: u64,
@@ -84,7 +83,7 @@ pub(crate) enum Deed {
     Write {
         to: usize,
     },
-    /// `any` tells the bytes that were written after the read was posted.
+    /// `any` marks the bytes written after the read was posted.
     Read {
         to: usize,
         at: usize,
@@ -95,7 +94,7 @@ pub(crate) enum Deed {
         to: usize,
         before: u64,
     },
-    /// A look for a tagged message, which may claim or discard it.
+    /// Peek for a tagged message, with an optional claim or discard.
     Peek {
         at: Option<usize>,
         tag: u64,
@@ -103,7 +102,7 @@ pub(crate) enum Deed {
         claims: bool,
         discards: bool,
     },
-    /// A message that was claimed is received or, with `discards`, dropped.
+    /// Claimed message to be received or, with `discards`, dropped.
     Claim {
         at: Option<usize>,
         message: OpId,
@@ -111,7 +110,7 @@ pub(crate) enum Deed {
     },
 }
 
-/// An operation that an endpoint has taken.
+/// Operation accepted by an endpoint.
 pub(crate) struct TakenOperation {
     pub(crate) node: usize,
     life: usize,
@@ -123,10 +122,10 @@ pub(crate) struct TakenOperation {
     injected: bool,
     /// The application has its completion, or needs none.
     pub(crate) over: bool,
-    /// The error of a transfer that failed.
+    /// Error of a failed transfer.
     pub(crate) failure: Option<Error>,
     pub(crate) buf: Vec<u8>,
-    /// The former value that an atomic operation fetches.
+    /// Former value returned by a fetching atomic operation.
     pub(crate) fetched: Box<u64>,
 }
 
@@ -137,7 +136,8 @@ impl std::fmt::Debug for TakenOperation {
 }
 
 impl TakenOperation {
-    /// Where a transfer goes, and on which lane. What accesses memory takes the first.
+    /// Returns the destination node and the pair of parts of a transfer. Memory accesses use the
+    /// first pair.
     fn goes_to(&self) -> Option<(usize, MessageLane)> {
         match self.deed {
             Deed::Send { to, lane, .. } => Some((to, lane)),
@@ -177,15 +177,15 @@ struct OracleNode {
     names: Vec<[Option<u64>; PARTS]>,
     /// Names came or went since the node began to live.
     renamed: bool,
-    /// Messages that senders were told are received.
+    /// Messages reported to their senders as received.
     acked: Vec<OpId>,
-    /// Data that peers' writes carry and that was not reported yet.
+    /// Data of peers' writes not reported yet.
     data: Vec<(usize, u64)>,
-    /// Messages to the node that it has not got, and their bytes.
+    /// Messages to the node not received yet, and their bytes.
     coming: (usize, usize),
 }
 
-/// Whether this source of a receive is that of a message.
+/// Returns true if the source of a receive matches a message.
 fn is_from((from, part): (usize, Option<usize>), sender: usize, lane: MessageLane) -> bool {
     from == sender && part.is_none_or(|part| part == lane.0)
 }
@@ -200,16 +200,16 @@ pub(crate) struct Oracle {
     windows: HashMap<(usize, usize), OracleWindow>,
     /// Receives and the messages they got, by receiver, sender, kind and lane.
     matches: HashMap<(usize, usize, bool, MessageLane), Vec<(OpId, OpId)>>,
-    /// Messages that nodes with buffered receives were told of, by receiver, sender and kind.
+    /// Messages reported to nodes with buffered receives, by receiver, sender and kind.
     told: HashMap<(usize, usize, bool), Vec<OpId>>,
-    /// Messages that reach their receivers although their senders have closed.
+    /// Messages to be delivered although their senders have closed.
     owed: Vec<OpId>,
-    /// Looks that have claimed a message since they were asked for last.
+    /// Peeks with a claimed message since the last query.
     claimed: Vec<OpId>,
     /// Parts of a node have names of their own.
     pub(crate) named_parts: bool,
-    /// Somebody is there who is no node, and whose messages are of no use. All nodes know each
-    /// other, so that messages without a source are his.
+    /// There is a hostile peer outside the nodes, with useless messages. All nodes know each other,
+    /// so messages without a source belong to this peer.
     pub(crate) hostile: bool,
     /// Completions so far.
     pub(crate) completions: usize,
@@ -239,8 +239,8 @@ impl Oracle {
         place.names.fill([None; PARTS]);
     }
 
-    /// A node's endpoint is closed: nothing is promised to it any more. If it was `drained` before,
-    /// others get the messages that were injected or have completed with success.
+    /// Closes a node's endpoint: nothing is guaranteed to it any more. If it was `drained` before,
+    /// others receive the messages injected or completed with success.
     pub(crate) fn ends(&mut self, node: usize, drained: bool) {
         let accepted = |id: &OpId| {
             let op = &self.ops[*id];
@@ -281,13 +281,13 @@ impl Oracle {
         self.owed.retain(|id| !between(id));
     }
 
-    /// A connection between two nodes is over, for which there must be a cause.
+    /// Checks for a cause of the end of a connection between two nodes.
     pub(crate) fn may_end(&self, one: usize, other: usize) {
         assert!(self.is_hurt(one, other), "the connection of {one} with {other} ends");
     }
 
-    /// A connected endpoint of a node is closed: what went to this node from this part of its own,
-    /// and the receives that were posted there, are not promised any more.
+    /// Closes a connected endpoint of a node: transfers from this part to the other node, and
+    /// receives posted there, are no longer guaranteed.
     pub(crate) fn end_closes(
         &mut self,
         node: usize,
@@ -340,7 +340,7 @@ impl Oracle {
             let (count, bytes) = &mut self.places[to].coming;
             (*count, *bytes) = (*count + 1, *bytes + len);
         }
-        // What reports no success is over for the application, but may fail.
+        // An operation without a reported success is complete for the application, but may fail.
         self.ops.push(TakenOperation {
             node,
             life,
@@ -355,7 +355,7 @@ impl Oracle {
         });
     }
 
-    /// The operation that was taken last was injected.
+    /// Marks the last accepted operation as injected.
     pub(crate) fn injected_last(&mut self) {
         if let Some(op) = self.ops.last_mut() {
             op.injected = true;
@@ -367,12 +367,12 @@ impl Oracle {
         self.windows.entry((from, to)).or_insert_with(new)
     }
 
-    /// What a read of these bytes must find, all that was posted before being done.
+    /// Returns the expected result of a read of these bytes, after all operations posted before.
     pub(crate) fn expect(&mut self, from: usize, to: usize, at: usize, len: usize) -> Vec<u8> {
         self.window(from, to).bytes[at..at + len].to_vec()
     }
 
-    /// A write was posted: later reads must find it, and reads that are under way may.
+    /// Records a posted write: later reads must find it, and reads in progress may.
     pub(crate) fn wrote(&mut self, from: usize, to: usize, place: usize, bytes: &[u8]) {
         self.window(from, to).bytes[place..place + bytes.len()].copy_from_slice(bytes);
         for op in self.ops.iter_mut().filter(|op| op.node == from && !op.over) {
@@ -386,18 +386,18 @@ impl Oracle {
         }
     }
 
-    /// A write that carries data was posted.
+    /// Records a posted write with data.
     pub(crate) fn tells(&mut self, from: usize, to: usize, data: u64) {
         self.places[to].data.push((from, data));
     }
 
-    /// Something is added to the counter that is for one node alone: its former value.
+    /// Adds a value to the counter reserved for one node; returns the former value.
     pub(crate) fn adds(&mut self, from: usize, to: usize, what: u64) -> u64 {
         let counter = &mut self.window(from, to).counter;
         std::mem::replace(counter, counter.wrapping_add(what))
     }
 
-    /// Whether an entry is of a message that no node sent.
+    /// Returns true if an entry belongs to a message not sent by any node.
     fn is_forged(&self, entry: &ReportedEntry) -> bool {
         self.hostile && entry.src == FI_ADDR_NOTAVAIL
     }
@@ -513,7 +513,7 @@ impl Oracle {
             head as usize
         };
         let lost = |entry: &ReportedEntry| {
-            // A message whose link was cut while it came; who sent it is not always known.
+            // Message with its link cut during the transfer; its sender is not always known.
             let any = (0..self.hurt.len()).any(|other| self.is_hurt(node, other));
             assert!(any, "receive {id} failed without a cause: {entry:?}");
         };
@@ -622,7 +622,7 @@ impl Oracle {
         }
     }
 
-    /// The looks of a node that have claimed messages since this was asked last.
+    /// Returns the peeks of a node with a claimed message since the last call.
     pub(crate) fn claims(&mut self, node: usize) -> Vec<OpId> {
         let (its, others) = std::mem::take(&mut self.claimed)
             .into_iter()
@@ -631,7 +631,7 @@ impl Oracle {
         its
     }
 
-    /// The part of its node that a receive or look was posted to.
+    /// Returns the part of a receive's or peek's node.
     pub(crate) fn receiver_of(&self, id: OpId) -> Option<usize> {
         match self.ops[id].deed {
             Deed::Receive { at, .. } | Deed::Peek { at, .. } | Deed::Claim { at, .. } => at,
@@ -646,7 +646,7 @@ impl Oracle {
         }
     }
 
-    /// A tag that was posted fails: it was cancelled, or the message that it met is lost.
+    /// Handles the failure of a posted tag: it was cancelled, or its matching message is lost.
     fn tag_fails(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let any = (0..self.hurt.len()).any(|other| self.is_hurt(op.node, other));
@@ -658,8 +658,8 @@ impl Oracle {
         self.ops[id].over = true;
     }
 
-    /// A node with buffered receives was told of a message, which met a tag that it had posted or
-    /// waited for none. Returns the message.
+    /// Handles the report of a message to a node with buffered receives. It matched a posted tag,
+    /// or needed none. Returns the message.
     pub(crate) fn announced(
         &mut self,
         node: usize,
@@ -703,7 +703,7 @@ impl Oracle {
         message
     }
 
-    /// A message that a node was told of is dropped.
+    /// Records the drop of a reported message.
     pub(crate) fn dropped(&mut self, message: OpId) {
         if message != FORGED {
             self.take(message);
@@ -738,7 +738,7 @@ impl Oracle {
         self.ops[id].over = true;
     }
 
-    /// The part by whose name a message's source is reported.
+    /// Returns the part named as a message's source.
     fn source_part(&self, lane: MessageLane) -> usize {
         if self.named_parts { lane.0 } else { 0 }
     }
@@ -757,8 +757,8 @@ impl Oracle {
             && from.is_none_or(|from| is_from(from, of.node, lane) && steady)
     }
 
-    /// Of two messages of one sender and two receives that both could take the first message, the
-    /// older receive gets it.
+    /// Checks the order: of two messages of one sender and two receives matching the first message,
+    /// the older receive gets it.
     fn check_order(&mut self, receive: OpId, message: OpId) {
         let (node, sender) = (self.ops[receive].node, self.ops[message].node);
         let Deed::Receive { tagged, .. } = self.ops[receive].deed else { return };
@@ -788,7 +788,8 @@ impl Oracle {
         }
     }
 
-    /// Messages to a part of a node that it may still get: how many of a kind, and their bytes.
+    /// Returns the number of messages of a kind possibly still to arrive at a part of a node, and
+    /// their bytes.
     pub(crate) fn waiting(&self, node: usize, at: Option<usize>, tagged: bool) -> (usize, usize) {
         let waiting = self.ops.iter().filter_map(|op| match op.deed {
             Deed::Send { to, lane, tagged: of, len, taken: false, .. }
@@ -801,8 +802,8 @@ impl Oracle {
         waiting.fold((0, 0), |(count, bytes), len| (count + 1, bytes + len))
     }
 
-    /// An engine keeps so many messages of peers for a node, which take so much memory; each costs
-    /// `cost` beside its bytes.
+    /// Checks the number of messages buffered by an engine for a node, and their memory; each costs
+    /// `cost` in addition to its bytes.
     pub(crate) fn check_kept(&self, node: usize, kept: (usize, usize), cost: usize) {
         if self.hostile {
             return;
@@ -813,7 +814,7 @@ impl Oracle {
         assert!(kept.1 <= most, "{node} keeps {} bytes of messages of {most}", kept.1);
     }
 
-    /// Nothing moves any more: what is not over now will never be.
+    /// Checks the final state, without further events: all operations must be complete.
     pub(crate) fn check_end(&self) {
         for id in &self.owed {
             let op = &self.ops[*id];
@@ -853,7 +854,7 @@ impl Oracle {
         }
     }
 
-    /// What a node's memory holds for another must be what the other wrote there.
+    /// Compares a node's memory for another node with the data written by the latter.
     pub(crate) fn check_memory(&self, node: usize, memory: &[u8], counters: &[u8]) {
         for (&(from, to), window) in &self.windows {
             if to != node || self.is_hurt(from, to) {
@@ -866,7 +867,7 @@ impl Oracle {
         }
     }
 
-    /// The receives of a node that have not completed.
+    /// Returns the incomplete receives of a node.
     pub(crate) fn receives(&self, node: usize) -> Vec<OpId> {
         let life = self.places[node].life;
         let of = |op: &TakenOperation| {

@@ -34,8 +34,7 @@ pub(crate) fn queue(size: usize) -> Arc<Cq> {
     unsafe { Cq::open(domain, Some(&attr), std::ptr::null_mut()) }.unwrap()
 }
 
-/// The next event of a queue, none of those for a failure, and the number of the endpoint that it
-/// is of.
+/// Returns the next event of a queue, none for a failure, and the number of the event's endpoint.
 pub(crate) fn next_event(eq: &Arc<Eq>) -> Option<(Option<u32>, usize)> {
     let c: *mut fid_eq = eq.as_c();
     // SAFETY: an open queue and its table; the buffers have room for what is read.
@@ -55,7 +54,7 @@ pub(crate) fn next_event(eq: &Arc<Eq>) -> Option<(Option<u32>, usize)> {
     }
 }
 
-/// The next entry of a queue, by the calls that programs make.
+/// Returns the next entry of a queue, read by the calls of programs.
 pub(crate) fn read_queue(cq: &Arc<Cq>) -> Option<ReportedEntry> {
     let c: *mut fid_cq = cq.as_c();
     // SAFETY: an open queue and its table; the buffers have room for one entry of its format.

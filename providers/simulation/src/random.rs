@@ -1,4 +1,4 @@
-//! Numbers that look random and are those of a seed, or of a script.
+//! Pseudorandom numbers from a seed, or from a script.
 
 /// Numbers drawn from a seed (xorshift64*), or from the bytes of a script as long as there are any.
 #[derive(Clone, Debug)]
@@ -15,13 +15,13 @@ impl SimRandom {
         Self { state: (mixed ^ mixed >> 29) | 1, script: None }
     }
 
-    /// The numbers that a script says, and behind its end those of a seed.
+    /// Creates a generator with the numbers of a script, followed by those of a seed.
     pub fn scripted(script: Vec<u8>) -> Self {
         let seed = script.len() as u64;
         Self { script: Some(script.into_iter()), ..Self::new(seed) }
     }
 
-    /// Whether there was a script, and all of it is used.
+    /// Returns true if there was a script, and it is used up.
     pub fn is_spent(&self) -> bool {
         self.script.as_ref().is_some_and(|script| script.len() == 0)
     }

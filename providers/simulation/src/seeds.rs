@@ -1,4 +1,4 @@
-//! Running seeds, and naming one that fails.
+//! Running of seeds, and naming of a failing one.
 use crate::here::{self, PlantedFault};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Runs one seed, and says so where it panics. Returns what the run returns.
+/// Runs one seed, and prints it on a panic. Returns the result of the run.
 pub fn attempt<R>(seed: u64, run: impl FnOnce(u64) -> R) -> R {
     let result = catch_unwind(AssertUnwindSafe(|| run(seed)));
     here::clear();
@@ -17,9 +17,10 @@ pub fn attempt<R>(seed: u64, run: impl FnOnce(u64) -> R) -> R {
     })
 }
 
-/// Runs the seeds that the environment asks for, or so many: `OFI_SIM_SEED=N` is one seed, which a
-/// failing run prints; `OFI_SIM_SEEDS=N` are so many, `OFI_SIM_STEPS=N` new ones for so many
-/// steps, and `OFI_SIM_FIRST=N` is the first. A run returns how many steps it took.
+/// Runs the seeds selected by the environment, or a default number: `OFI_SIM_SEED=N` selects one
+/// seed, printed by a failing run. `OFI_SIM_SEEDS=N` sets their number, `OFI_SIM_STEPS=N` runs new
+/// ones up to this number of steps, and `OFI_SIM_FIRST=N` sets the first. A run returns its number
+/// of steps.
 pub fn run_all(usual: u64, run: impl Fn(u64) -> usize) {
     if let Some(seed) = number("OFI_SIM_SEED") {
         attempt(seed, run);
@@ -40,8 +41,7 @@ pub fn run_all(usual: u64, run: impl Fn(u64) -> usize) {
     eprintln!("{} seeds, {steps} steps in {took:?}", seed - first);
 }
 
-/// What a simulator says of a fault that makes its runs fail, and the first of so many seeds that
-/// does.
+/// Returns the first failing seed of this many, with the simulator's message.
 pub fn found<R>(seeds: u64, run: impl Fn(u64) -> R) -> Option<(u64, String)> {
     for seed in 0..seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
@@ -54,8 +54,8 @@ pub fn found<R>(seeds: u64, run: impl Fn(u64) -> R) -> Option<(u64, String)> {
     None
 }
 
-/// Plants a fault, and checks that a simulator finds it within 500 seeds and says one of these of
-/// it.
+/// Injects a fault, and checks that a simulator finds it within 500 seeds with one of these
+/// messages.
 pub fn finds<R>(fault: PlantedFault, says: &[&str], run: impl Fn(u64) -> R) {
     here::plant(Some(fault));
     let found = found(500, run);

@@ -1,4 +1,4 @@
-//! Endpoints that do what a seed says, in a world of a provider's.
+//! Endpoints controlled by a seed, in a provider's world.
 use crate::here;
 use crate::oracle::{
     CLASSES, Deed, FORGED, OpId, Oracle, PARTS, ReportedEntry, WINDOW, payload, tag_of,
@@ -29,15 +29,15 @@ use ofi_provider::reserved::ONLY_TAG;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Bits of a destination that name the receive context, where nodes have scalable endpoints.
+/// Bits of a destination naming the receive context, if nodes have scalable endpoints.
 const CONTEXT_BITS: u32 = 4;
 
-/// What endpoints a node has.
+/// Endpoints of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// One.
     Single,
-    /// Several, with an address each, that share a receive context.
+    /// Several endpoints with separate addresses, sharing a receive context.
     Shared,
     /// One with buffered receives.
     Buffered,
@@ -45,12 +45,12 @@ pub enum Shape {
     Scalable,
 }
 
-/// What a seed decides from the beginning.
+/// Initial decisions of a seed.
 #[derive(Clone, Debug)]
 pub struct SimPlan {
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: usize,
-    /// How many steps the simulation has.
+    /// Number of steps of the simulation.
     pub steps: usize,
     /// One step in so many cuts a link; 0: none does.
     pub cuts: usize,
@@ -64,25 +64,25 @@ pub struct SimPlan {
     pub cq_size: usize,
     /// Transfers under way before -FI_EAGAIN.
     pub tx_size: usize,
-    /// Most bytes of what is injected.
+    /// Maximum bytes of an injected operation.
     pub inject_size: usize,
     /// A receive's source takes part in matching.
     pub directed: bool,
-    /// Nodes that do not know each other's names at first: one pair in so many.
+    /// Nodes initially unknown to each other: one pair in this many.
     pub strangers: usize,
     /// Each endpoint is of a process of its own, another one when it comes again.
     pub processes: bool,
     /// A queue is read in one of so many steps.
     pub reads: usize,
-    /// Of a hundred operations, so many access a peer's memory.
+    /// Percentage of operations accessing a peer's memory.
     pub accesses: usize,
-    /// What endpoints a node has.
+    /// Endpoints of a node.
     pub shape: Shape,
     /// Endpoints or contexts of a node.
     pub parts: usize,
-    /// Memory for what peers send is refused one in so many times; 0: never.
+    /// Memory for data from peers is denied once in this many times; 0: never.
     pub shortage: usize,
-    /// Somebody is there who is no node and keeps to no protocol, where the world has one.
+    /// There is a hostile peer outside the nodes violating the protocol, if the world has one.
     pub hostile: bool,
     /// Nodes with buffered receives post tags before the end, too.
     pub tags: bool,
@@ -90,9 +90,9 @@ pub struct SimPlan {
     pub split: bool,
     /// Messages are sent with FI_MATCH_COMPLETE as well.
     pub met: bool,
-    /// Who hears that a message was met hears that it was received.
+    /// A match notice of a message implies its receipt.
     pub met_is_received: bool,
-    /// Who hears that a message was delivered hears that it was received.
+    /// A delivery report of a message implies its receipt.
     pub delivered_is_received: bool,
 }
 
@@ -139,7 +139,7 @@ impl SimPlan {
     }
 }
 
-/// What an endpoint is to be.
+/// Role of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndpointRole {
     /// An endpoint of reliable datagrams.
@@ -150,31 +150,31 @@ pub enum EndpointRole {
     Connected,
 }
 
-/// Where an engine is to be: its node, a number that no other engine has, and the memory that
-/// peers may reach under [`key`](Self::key).
+/// Position of an engine: its node, a unique number, and the memory exposed to peers under
+/// [`key`](Self::key).
 #[derive(Debug)]
 pub struct NodePlace<'a> {
     /// The node.
     pub node: usize,
     /// The engine's number.
     pub life: u32,
-    /// Memory for peers, which stays until the engine's world has [ended](SimWorld::end) it.
+    /// Memory for peers, valid until the engine's world has [ended](SimWorld::end) it.
     pub memory: &'a mut [u8],
     /// The memory's key.
     pub key: u64,
 }
 
-/// What a provider has beneath its engines in a simulation, and what it knows of them.
+/// Transport of a provider below its engines in a simulation, with checks of their state.
 pub trait SimWorld: Sized {
-    /// The engines that are tested.
+    /// Engines under test.
     type Engine: RdmEngine;
-    /// What is kept of an engine beneath it.
+    /// State of an engine's transport.
     type Beneath;
 
-    /// A world of a seed: draws what is its own to decide from `random`, and what happens there
-    /// later from `own`.
+    /// Creates the world of a seed: draws its own parameters from `random`, and later events from
+    /// `own`.
     fn new(random: &mut SimRandom, own: SimRandom, plan: &mut SimPlan) -> Self;
-    /// All is decided. The world may change what it cannot do.
+    /// Starts after all decisions. The world may change the parts not supported by it.
     fn begin(&mut self, _plan: &mut SimPlan) {}
     /// A new engine.
     fn engine(
@@ -182,35 +182,36 @@ pub trait SimWorld: Sized {
         plan: &SimPlan,
         place: NodePlace<'_>,
     ) -> (Arc<Self::Engine>, Self::Beneath);
-    /// What an endpoint of this kind and address is from its opening on.
+    /// Returns the identity of an endpoint with this role and address, from its opening on.
     fn identity(
         &self,
         role: EndpointRole,
         local: SocketAddr,
         attr: RdmAttr,
     ) -> <Self::Engine as RdmEngine>::Identity;
-    /// All endpoints of an engine are closed, and it is the last that holds it: checks that
-    /// nothing is left, and ends the engine and what is beneath it.
+    /// Ends an engine and its transport, after all its endpoints are closed, and checks for
+    /// leftovers. This is the last reference to it.
     fn end(&mut self, engine: Arc<Self::Engine>, beneath: Self::Beneath);
 
-    /// An engine makes progress, and what must hold at any time is checked.
+    /// Runs a progress iteration of an engine, and checks the invariants of any time.
     fn turn(&mut self, engine: &Self::Engine, beneath: &mut Self::Beneath);
-    /// What must hold when nothing moves any more is checked.
+    /// Checks the invariants of an idle engine.
     fn check_idle(&self, engine: &Self::Engine);
-    /// How many messages an engine keeps, and how much memory they take.
+    /// Returns the number of messages buffered by an engine, and their memory.
     fn kept(&self, engine: &Self::Engine) -> (usize, usize);
-    /// What a kept message costs at most beside its bytes.
+    /// Returns the maximum cost of a buffered message in addition to its bytes.
     fn kept_cost(&self) -> usize;
 
-    /// Whether all that a node's engine has handed to what is beneath it has left the node.
+    /// Returns true if all data passed by a node's engine to its transport has left the node.
     fn has_left(&self, _node: usize) -> bool {
         true
     }
-    /// Something happens on a link, with `all` all that can happen there; false if nothing can.
+    /// Executes an event on a link, or with `all` all possible events; returns false if none is
+    /// possible.
     fn something_happens(&mut self, all: bool) -> bool;
-    /// Cuts what links two nodes, if anything does.
+    /// Cuts the links between two nodes; returns true if there was any.
     fn cut(&mut self, one: usize, other: usize) -> bool;
-    /// Somebody who is no node says something at this address.
+    /// Acts as a hostile peer at this address.
     fn hear(&mut self, _random: &mut SimRandom, _at: SocketAddr) {}
     /// A step of time.
     fn pass(&mut self, nanos: u64);
@@ -222,11 +223,11 @@ pub trait SimWorld: Sized {
     fn goes_on(&mut self, still: usize) -> bool;
     /// Turns of a node in each round of them all.
     const TURNS: usize;
-    /// What a node has accepted reaches the others although its endpoints close.
+    /// Data accepted by a node reaches the others although its endpoints close.
     const DELIVERS_AT_CLOSE: bool = false;
     /// Nothing may be left when all nodes have ended.
     fn check_end(&self);
-    /// What is to be known of a world without an end.
+    /// Describes a world without termination, for diagnosis.
     fn describe(&self) -> String;
 }
 
@@ -235,9 +236,9 @@ struct SimNode<W: SimWorld> {
     engine: Arc<W::Engine>,
     beneath: W::Beneath,
     life: u32,
-    /// Endpoints in the order in which they are closed.
+    /// Endpoints in the order of closing.
     all: Vec<RdmEndpoint<W::Engine>>,
-    /// Those of them that send, and those that receive.
+    /// Indices of those sending, and of those receiving.
     tx: Vec<usize>,
     rx: Vec<usize>,
     av: Arc<Av>,
@@ -250,19 +251,19 @@ impl<W: SimWorld> SimNode<W> {
         &self.all[self.tx[part]]
     }
 
-    /// What receives for a part, or for all.
+    /// Returns the receiving endpoint of a part, or of all.
     fn rx(&self, part: Option<usize>) -> &RdmEndpoint<W::Engine> {
         &self.all[self.rx[part.unwrap_or(0)]]
     }
 }
 
-/// Rounds of all nodes that a node which closes waits at most for others.
+/// Maximum rounds of all nodes spent by a closing node waiting for others.
 const DRAIN_ROUNDS: usize = 400;
 
 /// No operation has so large a number, and no structure so small an address.
 const LEAST_POINTER: usize = 1 << 24;
 
-/// The key of nodes' memory, which nobody guesses.
+/// Key of the nodes' memory, practically impossible to guess.
 const KEY: u64 = 0x15_93e7_5ab1_c0d3;
 
 /// The address of a part of a node.
@@ -272,16 +273,16 @@ pub fn address(node: usize, part: usize) -> SocketAddr {
 
 /// A simulation.
 pub struct Sim<W: SimWorld> {
-    /// What is beneath the engines.
+    /// Transport below the engines.
     pub world: W,
-    /// What the seed has decided.
+    /// Decisions of the seed.
     pub plan: SimPlan,
     random: SimRandom,
     lives: u32,
     nodes: Vec<Option<SimNode<W>>>,
     oracle: Oracle,
-    /// Messages that nodes with buffered receives were told of and have not claimed: the node,
-    /// the message, by which context it was reported, and whether it has a tag.
+    /// Messages reported to nodes with buffered receives and not claimed: the node, the message,
+    /// the context of the report, and true if it has a tag.
     told: Vec<(usize, OpId, usize, bool)>,
 }
 
@@ -314,13 +315,13 @@ impl<W: SimWorld> Sim<W> {
         Self::with(seed, |_, _| {})
     }
 
-    /// The world of a seed, but for what `change` makes otherwise.
+    /// Creates the world of a seed, with modifications by `change`.
     pub fn with(seed: u64, change: impl FnOnce(&mut SimPlan, &mut W)) -> Self {
         Self::drawn([SimRandom::new(seed), SimRandom::new(!seed)], change)
     }
 
-    /// A world in which what happens is drawn from the first of these, and what happens to links
-    /// from the second.
+    /// Creates a world with events drawn from the first of these generators, and link events from
+    /// the second.
     pub fn drawn(
         [mut random, own]: [SimRandom; 2],
         change: impl FnOnce(&mut SimPlan, &mut W),
@@ -399,7 +400,8 @@ impl<W: SimWorld> Sim<W> {
         }
     }
 
-    /// Opens and enables a node's endpoints: all of them, and which send and receive.
+    /// Opens and enables a node's endpoints: all of them, with the indices of those sending and
+    /// receiving.
     #[allow(clippy::type_complexity)]
     fn open(
         &self,
@@ -476,15 +478,15 @@ impl<W: SimWorld> Sim<W> {
         self.oracle.named(node, other, None, true);
     }
 
-    /// Whether something of a node's has to reach others before its endpoints close.
+    /// Returns true if data of a node has to reach others before its endpoints close.
     fn has_undelivered(&self, node: usize) -> bool {
         self.enter(node);
         let of = self.nodes[node].as_ref();
         of.is_some_and(|of| of.all.iter().any(|ep| !of.engine.undelivered(ep.id).is_empty()))
     }
 
-    /// Has what a node's endpoints still have to deliver leave, as closing them does; false if that
-    /// comes to no end.
+    /// Delivers the remaining data of a node's endpoints, as on close; returns false if it does not
+    /// finish.
     fn drain(&mut self, node: usize) -> bool {
         for _ in 0..DRAIN_ROUNDS {
             if !self.has_undelivered(node) && self.world.has_left(node) {
@@ -495,7 +497,7 @@ impl<W: SimWorld> Sim<W> {
         false
     }
 
-    /// Closes a node's endpoint, and checks that nothing of it is left.
+    /// Closes a node's endpoint, and checks for leftovers.
     pub fn end(&mut self, node: usize) {
         let drained = W::DELIVERS_AT_CLOSE && self.drain(node);
         self.read(node, usize::MAX);
@@ -552,7 +554,7 @@ impl<W: SimWorld> Sim<W> {
         self.told.push((node, message, entry.context, tagged));
     }
 
-    /// A node claims or drops a message that it was told of.
+    /// Claims or drops a message reported to its node.
     fn settle_told(&mut self, at: usize) {
         let (node, message, told, tagged) = self.told.swap_remove(at);
         let Some(of) = &self.nodes[node] else { return };
@@ -576,7 +578,7 @@ impl<W: SimWorld> Sim<W> {
         self.note_shortage(node);
     }
 
-    /// A node with buffered receives posts a tag, or settles a message that it was told of.
+    /// Posts a tag on a node with buffered receives, or claims or drops a message reported to it.
     fn receive_buffered(&mut self, node: usize) {
         let its: Vec<_> = (0..self.told.len()).filter(|at| self.told[*at].0 == node).collect();
         if !its.is_empty() && self.random.one_in(2) {
@@ -599,7 +601,7 @@ impl<W: SimWorld> Sim<W> {
         self.note_shortage(node);
     }
 
-    /// Receives or drops a message that was claimed.
+    /// Receives or drops a claimed message.
     fn claim(&mut self, node: usize, id: OpId) {
         let discards = self.random.one_in(4);
         if discards {
@@ -609,7 +611,7 @@ impl<W: SimWorld> Sim<W> {
         self.look(node, id, (0, 0), flags);
     }
 
-    /// A part of a node whose receives are its own; none where all parts share theirs.
+    /// Returns a part with its own receives; none if all parts share theirs.
     fn receiver(&mut self) -> Option<usize> {
         let parts = self.plan.parts;
         (self.plan.shape != Shape::Shared).then(|| self.random.below(parts))
@@ -640,7 +642,7 @@ impl<W: SimWorld> Sim<W> {
         self.note_shortage(node);
     }
 
-    /// A tag to receive, and the bits of it that do not matter.
+    /// Returns a tag to receive, and its bits to be ignored.
     fn pattern(&mut self) -> (u64, u64) {
         let class = self.random.below(CLASSES as usize + 1) as u64;
         let numbers = tag_of(usize::MAX >> 10, 0);
@@ -670,7 +672,7 @@ impl<W: SimWorld> Sim<W> {
         }
     }
 
-    /// Where memory was refused to a node, links to it may have ended.
+    /// Permits broken links to a node after a denial of memory.
     fn note_shortage(&mut self, node: usize) -> bool {
         let refused = here::refusals() > 0;
         if refused {
@@ -747,7 +749,7 @@ impl<W: SimWorld> Sim<W> {
         self.note_shortage(node);
     }
 
-    /// The destination by which a node sends to a part of another; none if it knows no name.
+    /// Returns the destination address of a node for a part of another; none if it knows no name.
     fn dest(&self, node: usize, (other, part): (usize, usize)) -> Option<fi_addr_t> {
         match self.plan.shape {
             Shape::Scalable => {
@@ -758,7 +760,7 @@ impl<W: SimWorld> Sim<W> {
         }
     }
 
-    /// Where a node that this one knows receives: the node, its part, and the destination.
+    /// Returns a random destination known to a node: the other node, its part, and the address.
     fn known(&mut self, node: usize, first: bool) -> Option<(usize, usize, fi_addr_t)> {
         let other = self.someone();
         let part = if first { 0 } else { self.random.below(self.plan.parts) };
@@ -777,8 +779,8 @@ impl<W: SimWorld> Sim<W> {
         (flags, reports)
     }
 
-    /// Whether an operation was taken. What is full may refuse one for a while, and so may a
-    /// shortage of memory.
+    /// Returns true if an operation was accepted. A full queue may reject one temporarily, and so
+    /// may a shortage of memory.
     fn is_taken(&mut self, node: usize, result: Result) -> bool {
         let short = self.note_shortage(node);
         match result {
@@ -795,7 +797,7 @@ impl<W: SimWorld> Sim<W> {
         let (mut flags, reports) = self.op_flags();
         let tagged = self.random.below(3) > 0;
         let class = self.random.below(CLASSES as usize + 1) as u64;
-        // Of a message that is reported by its start only that tells which it is.
+        // Only this identifies a message reported by its start.
         let told = self.plan.shape == Shape::Buffered;
         if !tagged && (len < 8 || told) || self.random.one_in(8) {
             flags |= FI_REMOTE_CQ_DATA;
@@ -863,8 +865,8 @@ impl<W: SimWorld> Sim<W> {
         id
     }
 
-    /// Has a node claim any tagged message that waits; the number of the operation. The message is
-    /// received, or dropped, when the claim is [read](Self::read).
+    /// Makes a node claim any waiting tagged message; returns the number of the operation. The
+    /// message is received, or dropped, when the claim is [read](Self::read).
     pub fn claim_now(&mut self, node: usize) -> usize {
         self.enter(node);
         let (id, buf) = (self.oracle.next(), vec![0xbb; 64]);
@@ -881,13 +883,13 @@ impl<W: SimWorld> Sim<W> {
         self.remove(node, (other, 0));
     }
 
-    /// Cuts what links two nodes.
+    /// Cuts the links between two nodes.
     pub fn cut(&mut self, node: usize, other: usize) {
         assert!(self.world.cut(node, other));
         self.oracle.hurt(node, other);
     }
 
-    /// From now on what is under way between two nodes may fail.
+    /// Permits failures of operations in progress between two nodes from now on.
     pub fn excuse(&mut self, node: usize, other: usize) {
         self.oracle.hurt(node, other);
     }
@@ -897,12 +899,12 @@ impl<W: SimWorld> Sim<W> {
         self.nodes[node].as_ref().map(|of| of.engine.clone())
     }
 
-    /// How many messages a node's engine keeps.
+    /// Returns the number of messages buffered by a node's engine.
     pub fn kept(&self, node: usize) -> usize {
         self.nodes[node].as_ref().map_or(0, |of| self.world.kept(&of.engine).0)
     }
 
-    /// So many rounds in which something happens on a link, and all nodes make progress.
+    /// Runs `count` rounds, each with an event on a link and progress of all nodes.
     pub fn rounds(&mut self, count: usize) {
         for _ in 0..count {
             self.world.something_happens(false);
@@ -911,17 +913,17 @@ impl<W: SimWorld> Sim<W> {
         }
     }
 
-    /// Whether an operation is over.
+    /// Returns true if an operation is complete.
     pub fn is_over(&self, id: usize) -> bool {
         self.oracle.ops[id].over
     }
 
-    /// The error with which a transfer has ended; none if it has not failed.
+    /// Returns the error of a failed transfer; none if it has not failed.
     pub fn failure(&self, id: usize) -> Option<Error> {
         self.oracle.ops[id].failure
     }
 
-    /// Whether the buffer of a receive holds this message.
+    /// Returns true if the buffer of a receive holds this message.
     pub fn holds(&self, receive: usize, message: usize, len: usize) -> bool {
         self.oracle.ops[receive].buf[..len] == payload(message, len)[..]
     }
@@ -1074,7 +1076,7 @@ impl<W: SimWorld> Sim<W> {
         }
     }
 
-    /// Lets everything happen that still can.
+    /// Runs all remaining events.
     pub fn settle(&mut self) {
         here::have_shortage(0, SimRandom::new(0));
         self.world.be_prompt();
@@ -1099,8 +1101,8 @@ impl<W: SimWorld> Sim<W> {
         panic!("there is no end: {:?} {}", self.plan, self.world.describe());
     }
 
-    /// Runs all steps, has all come to its end, and checks that nothing is left. Returns how many
-    /// steps there were.
+    /// Runs all steps, completes all operations, and checks for leftovers. Returns the number of
+    /// steps.
     pub fn run(&mut self) -> usize {
         for _ in 0..self.plan.steps {
             if self.random.is_spent() {
@@ -1110,7 +1112,7 @@ impl<W: SimWorld> Sim<W> {
         }
         self.receive_all();
         self.settle();
-        // What nobody sent may have taken the receives.
+        // Forged messages may have taken the receives.
         for _ in 0..20 {
             if !self.plan.hostile || !self.receive_all() {
                 break;
@@ -1139,7 +1141,7 @@ impl<W: SimWorld> Sim<W> {
         self.plan.steps
     }
 
-    /// What waits for a receive gets one; false if nothing does.
+    /// Posts receives for all waiting messages; returns false if there are none.
     fn receive_all(&mut self) -> bool {
         let mut any = false;
         for node in 0..self.plan.nodes {
@@ -1162,7 +1164,7 @@ impl<W: SimWorld> Sim<W> {
         any
     }
 
-    /// Closes all nodes' endpoints, and checks that nothing is left.
+    /// Closes all nodes' endpoints, and checks for leftovers.
     pub fn end_all(&mut self) {
         (0..self.plan.nodes).for_each(|node| self.end(node));
         self.world.check_end();

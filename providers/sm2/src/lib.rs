@@ -1,12 +1,13 @@
-//! The provider `sm2`: `shm` by the name of another provider of the original for processes of one host, which was offered from
-//! version 1.19 on. Programs and users that name it get endpoints with that provider's attributes (fi_shm(7)).
+//! The provider `sm2`: `shm` under the name of another upstream provider for processes of one host,
+//! available from version 1.19 on. Programs and users naming it get endpoints with its attributes
+//! (fi_shm(7)).
 #![cfg_attr(not(test), forbid(unsafe_code))]
 use ofi_host::HostPlugIn;
 use ofi_provider::abi::{FI_ORDER_SAS, FI_PROTO_SM2};
 use ofi_provider::info::{API_VERSION, PROV_VERSION, ProviderOffer};
 use ofi_provider::provider::Provider;
 
-/// Bytes that the original injects at most.
+/// Upstream's maximum of injected bytes.
 const MAX_INJECT: usize = 3864;
 
 /// The provider, as the core knows it.
@@ -23,7 +24,7 @@ static PLUG_IN: HostPlugIn = HostPlugIn {
 
 ofi_provider::plug_in!(ofi_host::hand_out(&PLUG_IN));
 
-/// Sets the attributes that the original has in this name.
+/// Sets the attributes of upstream's provider with this name.
 fn set_attributes(offer: &mut ProviderOffer) {
     offer.most.edit_ep(|ep| ep.protocol = FI_PROTO_SM2 as u32);
     let tx = offer.most.tx_mut();

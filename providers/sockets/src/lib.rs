@@ -1,9 +1,9 @@
-//! The provider `sockets`: endpoints of all types over connections of `ofi_inet`, for programs that
-//! ask for this name.
+//! The provider `sockets`: endpoints of all types over connections of `ofi_inet`, for programs
+//! requesting this name.
 //!
-//! The original's provider of this name speaks protocols of its own. Nothing of these is here: the
-//! peers of an endpoint are those of `tcp`. FI_EP_DGRAM endpoints are those of FI_EP_RDM, as in the original, where
-//! messages of theirs are of any size, have tags and are triggered.
+//! Upstream's provider with this name has its own protocols. They are not supported here: the peers
+//! of an endpoint are those of `tcp`. FI_EP_DGRAM endpoints are those of FI_EP_RDM, as in upstream
+//! libfabric: their messages may have any size, have tags and can be triggered.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 use ofi_inet::InetPlugIn;
 use ofi_provider::abi::{
@@ -39,15 +39,16 @@ ofi_provider::plug_in!(ofi_inet::tcp::hand_out(&PLUG_IN, None));
 
 /// Most bytes of an injected message, at least.
 const INJECT: usize = 255;
-/// What domains say of queues, counters and contexts, of which there are as many as there is memory for.
+/// Number of queues, counters and contexts declared by domains; the actual number is limited only
+/// by memory.
 const OBJECTS: usize = 128;
 const REGIONS: usize = 65535;
 const ERR_DATA: usize = 256;
-/// Capabilities that say nothing of an endpoint with one connection: its messages are its peer's, whose address is
-/// none of a vector's, and go to its one receive context.
+/// Capabilities without effect on an endpoint with one connection: its messages come from its peer,
+/// without an address in a vector, and go to its only receive context.
 const CONNECTED_CAPS: u64 = FI_SOURCE | FI_DIRECTED_RECV | FI_NAMED_RX_CTX;
 
-/// The attributes that programs know the name by.
+/// Sets the attributes of this name known to programs.
 fn in_this_name(offer: &mut ProviderOffer) {
     let most = &mut offer.most;
     let tx = most.tx_mut();

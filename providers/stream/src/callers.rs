@@ -1,9 +1,8 @@
-//! Callers: accepted connections whose connection request is not complete, or not answered, at a
-//! passive endpoint or at the endpoints of an engine.
+//! Pending connections: accepted connections with an incomplete or unanswered connection request,
+//! at a passive endpoint or at the endpoints of an engine.
 //!
-//! A stranger gets no further than here without a well-formed request, holds one of a bounded
-//! number of places for half a minute at most, and no other part of the provider knows of that
-//! stranger.
+//! Without a well-formed request an unknown peer stays in this list. It holds one of a bounded
+//! number of entries for at most half a minute. No other part of the provider knows of the peer.
 use crate::guests::Guest;
 use crate::net::{ByteLink, LinkPoller};
 use crate::wire::{CM_LEN, CmMessage, CmType, Malformed};
@@ -14,7 +13,7 @@ use ofi_provider::sys::{Interest, max_descriptors};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a caller may take to send its connection request.
+/// Time limit for a pending connection to send its connection request.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An accepted connection, until its request is complete and taken.
@@ -26,9 +25,9 @@ pub struct Caller<L> {
     pub from: Addr,
     /// Counts the caller among strangers.
     pub guest: Guest,
-    /// The endpoint's number that was called, of those that share the list.
+    /// Number of the addressed endpoint among the endpoints sharing the list.
     pub called: u32,
-    /// The part of the connection request that has come.
+    /// Bytes received of the connection request.
     bytes: Vec<u8>,
     request: Option<CmMessage>,
     /// Set while the caller has to wait until the address vector holds this address
@@ -38,7 +37,7 @@ pub struct Caller<L> {
     since: Instant,
 }
 
-/// How far a caller is with its request.
+/// Progress of a pending connection with its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallerState {
     /// A part of the request is missing.
@@ -53,12 +52,12 @@ pub enum CallerState {
 #[derive(Debug)]
 pub struct Callers<L> {
     waiting: Slab<Caller<L>>,
-    /// Callers in the order in which they came, as index and serial number; some may be gone.
+    /// Pending connections in order of arrival, as index and serial number; some may be closed.
     order: VecDeque<(u32, u64)>,
     came: u64,
     /// The poller's token of a caller is this plus its index.
     token: u64,
-    /// Most callers at a time, even where descriptors would allow more.
+    /// Maximum number of pending connections, even if descriptors would allow more.
     most: usize,
 }
 
@@ -69,19 +68,19 @@ impl<L: ByteLink> Callers<L> {
         Self { waiting: Slab::default(), order: VecDeque::new(), came: 0, token, most }
     }
 
-    /// How many callers there are.
+    /// Number of pending connections.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether there are no callers.
+    /// Returns true if there are no pending connections.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Adds an accepted connection and reads what it has sent, often all of the request. The
-    /// oldest callers are dropped when there are too many: callers leave the program half of its
-    /// descriptors.
+    /// Adds an accepted connection and reads the bytes received, often the complete request. Drops
+    /// the oldest pending connections when there are too many: half of the descriptors stay
+    /// available to the program.
     pub fn admit(
         &mut self,
         poller: &impl LinkPoller<L::Id>,
@@ -119,7 +118,8 @@ impl<L: ByteLink> Callers<L> {
         (id, call)
     }
 
-    /// Reads from a caller's connection, and drops a caller that hung up or broke the protocol.
+    /// Reads from a pending connection, and drops it if the peer disconnected or broke the
+    /// protocol.
     pub fn hear(&mut self, id: u32) -> CallerState {
         let Some(caller) = self.waiting.get_mut(id) else { return CallerState::Over };
         match caller.read() {
@@ -147,12 +147,12 @@ impl<L: ByteLink> Callers<L> {
         Some((caller.request.as_ref()?, &caller.from))
     }
 
-    /// The number of the endpoint that a caller called.
+    /// Returns the number of the endpoint addressed by a pending connection.
     pub(crate) fn called_by(&self, id: u32) -> Option<u32> {
         Some(self.waiting.get(id)?.called)
     }
 
-    /// Takes a caller whose request is complete out of the list and out of the poller.
+    /// Removes a pending connection with a complete request from the list and from the poller.
     pub fn take(
         &mut self,
         poller: &impl LinkPoller<L::Id>,
@@ -179,14 +179,15 @@ impl<L: ByteLink> Callers<L> {
         }
     }
 
-    /// The callers of an endpoint that wait until the address vector holds this address.
+    /// Returns the pending connections of an endpoint waiting until the address vector contains
+    /// this address.
     pub(crate) fn held_as(&self, called: u32, name: &Addr) -> Vec<u32> {
         let is_meant =
             |caller: &Caller<L>| caller.called == called && caller.held.as_ref() == Some(name);
         self.waiting.indices(is_meant)
     }
 
-    /// Drops the caller that came first; false if there is none.
+    /// Drops the oldest pending connection; returns false if there is none.
     pub fn drop_oldest(&mut self) -> bool {
         while let Some((id, serial)) = self.order.pop_front() {
             if self.is_here(id, serial) {
@@ -197,9 +198,9 @@ impl<L: ByteLink> Callers<L> {
         false
     }
 
-    /// Drops callers whose request was not complete within [`HANDSHAKE_TIMEOUT`]. Returns those
-    /// whose request turns out to be complete (because this side did not read the rest in time),
-    /// and when to look again.
+    /// Drops pending connections without a complete request after [`HANDSHAKE_TIMEOUT`]. Returns
+    /// the connections found to be complete now (this side did not read the rest in time), and the
+    /// time of the next check.
     pub fn end_silence(&mut self, now: Instant) -> (Vec<u32>, Option<Instant>) {
         let mut complete = Vec::new();
         while let Some(&(id, serial)) = self.order.front() {
@@ -232,7 +233,7 @@ impl<L: ByteLink> Callers<L> {
         (complete, None)
     }
 
-    /// Drops all callers of an endpoint that is closed.
+    /// Drops all pending connections of a closed endpoint.
     pub fn drop_all_of(&mut self, called: u32) {
         for id in self.waiting.indices(|caller| caller.called == called) {
             self.drop(id);
@@ -255,8 +256,8 @@ impl<L: ByteLink> Callers<L> {
     }
 }
 
-/// Logs that a connection is refused because the peer does not speak the provider's protocol;
-/// `whose` is "of" the caller, or "with" the called peer.
+/// Logs the rejection of a connection because the peer does not speak the provider's protocol;
+/// `whose` is "of" the connecting peer, or "with" the addressed peer.
 pub fn refuse<L: ByteLink>(whose: std::fmt::Arguments<'_>, why: Malformed) {
     ofi_provider::log_sparsely!(
         L::provider(),
@@ -267,8 +268,8 @@ pub fn refuse<L: ByteLink>(whose: std::fmt::Arguments<'_>, why: Malformed) {
 }
 
 impl<L: ByteLink> Caller<L> {
-    /// Whether the request is complete now; the error is why the call is over, none where the
-    /// caller ended it.
+    /// Returns true if the request is complete now. The error is the reason for closing the
+    /// connection, or none if the peer closed it.
     fn read(&mut self) -> Result<bool, Option<Malformed>> {
         let mut room = [0u8; CM_LEN];
         while self.request.is_none() {
@@ -321,7 +322,7 @@ mod tests {
 
     const DATA: &[u8] = b"who I am";
 
-    /// A link that can receive, which is all that callers need of it.
+    /// Receive-only link, sufficient for pending connections.
     #[derive(Debug)]
     struct ReceivingLink(TcpStream);
 
@@ -375,7 +376,7 @@ mod tests {
         }
     }
 
-    /// A list of callers, with the listener that they call.
+    /// List of pending connections with its listener.
     struct CallerPlace {
         epoll: Epoll,
         listener: TcpListener,
@@ -388,8 +389,8 @@ mod tests {
             Self { epoll: Epoll::new().unwrap(), listener, callers: Callers::new(7 << 32, most) }
         }
 
-        /// Makes a call that begins with these bytes: the calling end, the caller's number, and how
-        /// far the caller is.
+        /// Starts a connection with these first bytes. Returns the connecting end, the number of
+        /// the pending connection, and its state.
         fn call(&mut self, first: &[u8]) -> (TcpStream, u32, CallerState) {
             let mut stream = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
             stream.write_all(first).unwrap();
@@ -400,8 +401,8 @@ mod tests {
             (stream, id, call)
         }
 
-        /// Reads from the caller that the poller reports: the caller's number, and how far the
-        /// caller is.
+        /// Reads from the pending connection reported by the poller. Returns its number and its
+        /// state.
         fn news(&mut self) -> (u32, CallerState) {
             let mut token = None;
             self.epoll.wait(None, |event| token = Some(event.token)).unwrap();

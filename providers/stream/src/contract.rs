@@ -1,7 +1,7 @@
-//! What the engine relies on of links, tried on a provider's own: for its unit tests.
+//! Requirements of the engine on links, as unit tests for the links of a provider.
 //!
-//! [`check`] fails, with the sentence that does not hold, where messages would be lost or wait for
-//! ever. What only an engine can show is tried by the conformance suite.
+//! [`check`] fails with the violated requirement if messages would be lost or would wait forever.
+//! Requirements visible only through an engine are covered by the conformance suite.
 use crate::net::{ByteLink, LinkListener, LinkPoller, Net, TIMER_TOKEN};
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{GatherList, ScatterList, Way};
@@ -10,14 +10,14 @@ use ofi_provider::sys::{Epoll, Interest, PollEvent};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long something is waited for that must happen: the watchdog of a hang.
+/// Maximum wait for an event that must happen: the watchdog of a hang.
 const WATCHDOG: Duration = Duration::from_secs(30);
 
-/// Bytes of the first message on a link, which is taken whole.
+/// Size in bytes of the first message on a link, accepted as a whole.
 const FIRST: usize = 300;
-/// Calls that are more than enough for ends on one host to meet.
+/// Number of calls more than sufficient for the shared-memory upgrade of two ends on one host.
 const ENOUGH: usize = 64;
-/// Turns of both ends in which they prove a secret.
+/// Progress iterations of both ends for the authentication handshake.
 const PROOF_TURNS: usize = 3;
 
 const LISTENER: u64 = 1 << 40;
@@ -38,20 +38,21 @@ fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Whether a net tells of a token, now.
+/// Returns true if a net reports a matching event for a token now.
 fn tells<N: Net>(net: &N, token: u64, wanted: fn(&PollEvent) -> bool) -> bool {
     let mut events = Vec::new();
     net.poll(&mut events);
     events.iter().any(|event| event.token == token && wanted(event))
 }
 
-/// Whether so many bytes are those that were sent, and perhaps one more, which an encrypted link has
-/// sent and not told of.
+/// Returns true if the byte count equals the bytes sent, or is one larger: an encrypted link may
+/// have sent one byte without reporting it.
 fn arrived(got: usize, sent: usize) -> bool {
     (sent..=sent + 1).contains(&got)
 }
 
-/// Closes a link of which nothing is left on this host, on a thread: how many bytes were sent then.
+/// Closes a link on a thread once all of its data has left this host. Returns the number of bytes
+/// sent by then.
 fn close_behind<L: ByteLink>(link: L, mut sent: usize) -> JoinHandle<usize> {
     std::thread::spawn(move || {
         eventually("what was sent leaves when the other end reads", || {
@@ -75,7 +76,8 @@ fn moment<T>(result: Result<T>) -> Option<Result<T>> {
     }
 }
 
-/// Sends bytes numbered from `at` on until the link takes no more; how many it took.
+/// Sends bytes numbered from `at` on until the link accepts no more; returns the number of bytes
+/// accepted.
 fn fill<L: ByteLink>(link: &L, mut at: usize) -> usize {
     let start = at;
     loop {
@@ -103,7 +105,7 @@ fn fill<L: ByteLink>(link: &L, mut at: usize) -> usize {
     }
 }
 
-/// Receives what is there: bytes numbered from `at` on; whether it was the end.
+/// Receives the available bytes, numbered from `at` on; returns true at the end of the stream.
 fn drain<L: ByteLink>(link: &L, at: &mut usize) -> bool {
     let (mut one, mut two) = ([0; 1000], [0; 3000]);
     loop {
@@ -152,8 +154,8 @@ fn made<N: Net>(
     (dialed, accepted, from)
 }
 
-/// Tries a provider's links: listens at an address that `server` chooses where `any` leaves it open,
-/// and calls from `client`. Each of the nets is as for an engine of its own.
+/// Tests the links of a provider: listens at an address chosen by `server` if `any` leaves it open,
+/// and connects from `client`. Each net is configured as for a separate engine.
 pub fn check<N: Net>(server: &N, client: &N, any: &Addr) {
     let (listener, at) = server.bind(any).expect("an address that is left open is found");
     assert!(!at.is_any(), "a listener's address is one that can be called");
@@ -168,7 +170,7 @@ pub fn check<N: Net>(server: &N, client: &N, any: &Addr) {
     server.poller().add(listener.id(), LISTENER, Interest::READ).expect("a listener is watched");
     assert_eq!(listener.accept().err(), Some(Error::AGAIN), "nobody has called");
 
-    // Who calls, and what is heard of it.
+    // The connecting end, and the events of its connection.
     let (own, of_caller) = client.bind(any).expect("a second address is found");
     let (dialed, accepted, from) = made([server, client], &listener, &of_caller, &at);
     let known = from.at_port(of_caller.port()).identity();
@@ -191,8 +193,8 @@ pub fn check<N: Net>(server: &N, client: &N, any: &Addr) {
     client.poller().modify(dialed.id(), 7, Interest::NONE).expect("a link can be left alone");
     assert!(!tells(client, 7, |event| event.writable), "what nobody asked for is not told");
 
-    // What was sent arrives although the link is closed behind it, if that is done when nothing is
-    // unacknowledged; then comes the end.
+    // Sent data arrives although the link is closed afterwards, if it is closed with nothing
+    // unacknowledged; then the end of the stream arrives.
     let closing = close_behind(dialed, sent);
     eventually("the end of a link is told, behind its last byte", || {
         let over = drain(&accepted, &mut got);
@@ -222,7 +224,7 @@ pub fn check<N: Net>(server: &N, client: &N, any: &Addr) {
     });
     drop(accepted);
 
-    // Nobody is there.
+    // No process listens there.
     server.poller().remove(listener.id());
     drop(listener);
     if let Ok(nobody) = client.dial(&of_caller, false, &at) {
@@ -241,8 +243,8 @@ pub fn check<N: Net>(server: &N, client: &N, any: &Addr) {
     assert!(!tells(client, TIMER_TOKEN, expired), "the timer expires once");
 }
 
-/// Makes a link whose ends have met, while bytes flow both ways: it is known by 7 to the client,
-/// which dialed, and by 9 to the server.
+/// Creates a link and completes its shared-memory upgrade while bytes flow in both directions. The
+/// client, the connecting end, uses token 7; the server uses token 9.
 fn met<N: Net>(
     [server, client]: [&N; 2],
     listener: &N::Listener,
@@ -302,7 +304,7 @@ fn met<N: Net>(
     (dialed, accepted)
 }
 
-/// Whether a net's descriptor is readable, now.
+/// Returns true if the descriptor of a net is readable now.
 fn is_awake<N: Net>(net: &N) -> bool {
     let mut count = 0;
     let epoll = Epoll::new().expect("an epoll instance");
@@ -311,8 +313,8 @@ fn is_awake<N: Net>(net: &N) -> bool {
     count > 0
 }
 
-/// Tries links whose ends are on one host and move to memory ([`Net::offer`]), in one process:
-/// otherwise as [`check`].
+/// Tests links between two ends on one host with the upgrade to shared memory ([`Net::offer`]), in
+/// one process; otherwise like [`check`].
 pub fn check_local<N: Net>(server: &N, client: &N, any: &Addr) {
     let (listener, at) = server.bind(any).expect("an address that is left open is found");
     listener.listen(16).expect("a listener listens");
@@ -371,7 +373,8 @@ pub fn check_local<N: Net>(server: &N, client: &N, any: &Addr) {
     });
     assert!(dialed.has_come(false, true), "there is some");
 
-    // What is in memory when an end is closed is read, and what it says at last.
+    // Data in shared memory at the close of an end is read, and also its trailing data on the
+    // socket.
     sent += fill(&dialed, sent);
     dialed.last_words();
     sent += fill(&dialed, sent);
@@ -384,7 +387,7 @@ pub fn check_local<N: Net>(server: &N, client: &N, any: &Addr) {
     assert!(arrived(got, sent), "all bytes arrive that were sent before the link was closed");
     drop(accepted);
 
-    // The same for who looks by itself, and without last words.
+    // The same for a receiver polling by itself, without trailing data on the socket.
     let (dialed, accepted) = make(20);
     accepted.set_polled(true);
     let (sent, mut got) = (fill(&dialed, 0), 0);
@@ -396,7 +399,7 @@ pub fn check_local<N: Net>(server: &N, client: &N, any: &Addr) {
     assert_eq!(got, sent);
     drop(accepted);
 
-    // Who reads nothing, but waits for room, hears of the end.
+    // An end blocked on buffer space without reading is notified of the disconnect.
     let (dialed, accepted) = make(30);
     assert_eq!(dialed.send(b"x"), Ok(1));
     fill(&accepted, 0);
@@ -474,7 +477,8 @@ pub fn check_local<N: Net>(server: &N, client: &N, any: &Addr) {
     });
     drop((dialed, accepted));
 
-    // What came to who looked by itself, and then did not read, is told when he is to read again.
+    // Data received by a formerly busy-polling end, not read since, is reported once the end is to
+    // read again.
     let (dialed, accepted) = make(40);
     accepted.set_polled(true);
     server.poller().modify(accepted.id(), 9, Interest::NONE).expect("a link need not be read");

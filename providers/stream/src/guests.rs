@@ -1,9 +1,9 @@
-//! Connections of strangers: peers that called and are in no address vector, and callers
-//! whose request the application has not answered.
+//! Connections of unknown peers: connected peers in no address vector, and pending connections
+//! without a response of the application.
 //!
-//! All strangers' connections together leave the program a part of its descriptors: they are
-//! counted for the whole process, over all listeners and sources. Which connections end when there
-//! are too many is decided by the listeners that have them.
+//! All these connections together leave the program a part of its descriptors. They are counted for
+//! the whole process, over all listeners and sources. The listeners owning them select the
+//! connections to close when there are too many.
 use ofi_provider::addr::Addr;
 use ofi_provider::sys::max_descriptors;
 use std::collections::HashMap;
@@ -34,21 +34,21 @@ fn most_of(descriptors: usize) -> usize {
     descriptors - descriptors / 4
 }
 
-/// How long a stranger's connection is safe after it is made: its first messages are on their
-/// way, and count as sent on its side.
+/// Minimum lifetime of an unknown peer's connection: its first messages are in flight, and count as
+/// sent on its side.
 const STAY: Duration = Duration::from_secs(1);
 
 /// Counts a stranger's connection as long as this value lives.
 #[derive(Debug)]
 pub struct Guest {
-    /// The host that the connection comes from ([`Addr::host`]).
+    /// Source host of the connection ([`Addr::host`]).
     source: Addr,
     /// When the connection was made; none while it is being made.
     connected: Option<Instant>,
 }
 
 impl Guest {
-    /// Counts a connection that came from this address.
+    /// Counts a connection from this address.
     pub(crate) fn new(from: &Addr) -> Self {
         let source = from.host();
         let mut book = book();
@@ -57,17 +57,17 @@ impl Guest {
         Self { source, connected: None }
     }
 
-    /// The host that the connection comes from.
+    /// Source host of the connection.
     pub(crate) fn source(&self) -> &Addr {
         &self.source
     }
 
-    /// Notes that the connection is made, so that messages may come.
+    /// Records the connection as established, so messages may arrive.
     pub(crate) fn connected(&mut self, now: Instant) {
         self.connected = Some(now);
     }
 
-    /// Whether the connection may be ended now if nothing is under way on it ([`STAY`]).
+    /// Returns true if the connection may be closed now if it has nothing in progress ([`STAY`]).
     pub(crate) fn may_go(&self, now: Instant) -> bool {
         self.connected.is_none_or(|at| now.saturating_duration_since(at) >= STAY)
     }
@@ -91,7 +91,7 @@ impl Drop for Guest {
 pub struct Door;
 
 impl Door {
-    /// Counts a listener that was opened.
+    /// Counts a newly opened listener.
     pub fn open() -> Self {
         book().doors += 1;
         Self
@@ -104,11 +104,11 @@ impl Drop for Door {
     }
 }
 
-/// Of several listeners none may have more strangers' connections than so many times what is
-/// left of [`most`], so that others always find some.
+/// Maximum of one listener's connections of unknown peers, as a multiple of the rest of [`most`],
+/// so the other listeners always have some left.
 const GREED: usize = 4;
 
-/// Whether a listener that has `own` strangers' connections has too many.
+/// Returns true if a listener with `own` connections of unknown peers has too many.
 pub fn are_too_many(own: usize) -> bool {
     book().are_too_many(own, most())
 }
@@ -126,7 +126,7 @@ pub(crate) fn many() -> usize {
     book().by_source.values().max().map_or(0, |most| most / 2)
 }
 
-/// How many strangers' connections are from one source.
+/// Returns the number of unknown peers' connections from one source.
 pub(crate) fn count_from(source: &Addr) -> usize {
     book().by_source.get(source).copied().unwrap_or(0)
 }

@@ -1,21 +1,22 @@
-//! Links whose ends may be on one host, and then move their bytes through memory.
+//! Links with both ends possibly on one host, upgraded to shared memory.
 //!
-//! [`WithLocal`] is a [`Net`] on another one. Its links are those of the other, *witnesses*, and stay
-//! so for peers of other hosts. Where both ends say that they may be on one host, they meet
-//! ([`ofi_provider::meet`]) while bytes flow already, and then each end by itself, between two
-//! writes, says in the shared memory how many bytes it has sent on the witness, and writes all
-//! further ones to a ring in that memory. Whoever reads takes so many bytes off the witness and then
-//! looks at the ring alone. So what is sent is the same bytes in the same order, and the engine does
-//! not notice, but for two questions that spare it work ([`ByteLink::hears_locally`],
-//! [`ByteLink::sends_locally`]).
+//! [`WithLocal`] is a [`Net`] over another one. Its links are those of the other, called carrier
+//! connections, and stay so for peers of other hosts. If both ends declare a possible common host,
+//! they perform the shared-memory upgrade ([`ofi_provider::meet`]) while bytes already flow.
 //!
-//! The witness stays open: its end is the link's end, which is told when the ring is empty. An end
-//! that is about to be closed with more bytes than the ring has room for sends them on the witness
-//! ([`ByteLink::last_words`]), where the other end finds them when the ring is empty.
+//! Each end then switches by itself, between two writes. It publishes in shared memory the number
+//! of bytes sent on the carrier connection, and writes all further ones to a ring there. The
+//! receiver reads this number of bytes from the carrier connection and then polls only the ring. So
+//! the byte stream is unchanged. The engine uses only two optional queries, to save work
+//! ([`ByteLink::hears_locally`], [`ByteLink::sends_locally`]).
 //!
-//! Where the processes of a job have a secret ([`crate::secret`]) the ends of a link prove to each
-//! other on the witness that they have it, before the engine gets or sends a byte, and the rest
-//! follows. If they encrypt, what goes over the witness is records, whatever else happens.
+//! The carrier connection stays open: its end is the link's end, reported when the ring is empty.
+//! An end about to be closed with more bytes than the ring can hold sends them on the carrier
+//! connection ([`ByteLink::last_words`]). The other end finds them there when the ring is empty.
+//!
+//! If the processes of a job have a pre-shared key ([`crate::secret`]), the ends of a link
+//! authenticate each other on the carrier connection before the engine receives or sends a byte.
+//! With encryption, the carrier connection always carries records.
 use crate::net::{
     ByteLink, LinkClock, LinkListener, LinkOp, LinkPoller, Net, Receiving, Sending, Visited,
     WitnessPoller, ZerocopyDone, log_not_in_memory, peer_of,
@@ -52,30 +53,31 @@ use std::time::Instant;
 
 const _: () = assert!(OFFER_LEN == MEETING_OFFER_LEN);
 
-/// Tokens of our own in the poller: the bell, callers at the meeting place, and the answers to
-/// calls, which have the link's number besides.
+/// Internal tokens in the poller: the doorbell, pending connections of the shared-memory upgrade,
+/// and the responses to local requests, combined with the link's number.
 const OWN: u64 = 1 << 63;
 const BELL: u64 = OWN | 1 << 32;
 const PLACE: u64 = OWN | 2 << 32;
 const CALL: u64 = OWN | 3 << 32;
 
-/// Bits of the door, by which peers tell of links: a link's is its number modulo this.
+/// Number of doorbell bits used by peers to signal links: the bit of a link is its number modulo
+/// this.
 const DOOR_BITS: u32 = 1024;
 
-/// How long callers at the meeting place wait when they cannot be let in for want of descriptors.
+/// Delay of pending upgrade requests not accepted for lack of descriptors.
 const PLACE_DELAY: Duration = Duration::from_millis(100);
 
-/// How often a thread that is not about to sleep looks again at who came while it said that
-/// others may.
+/// Maximum repeated checks for ringing links by a thread not about to sleep, while it re-enables
+/// doorbells for other threads.
 const MAX_LOOKS: u32 = 64;
 
-/// Most bytes that one call receives while the two ends agree on shared memory.
+/// Maximum bytes received by one call during the shared-memory upgrade.
 const MEETING_PIECE: usize = 8192;
 
-/// Most bytes of a first message that waits for the proof of a secret.
+/// Maximum size in bytes of a first message waiting for the authentication handshake.
 const FIRST_MAX: usize = 4096;
 
-/// Where the bytes of one direction of a link are.
+/// Carrier of the bytes of one direction of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Course {
     /// On the witness, for ever.
@@ -84,12 +86,12 @@ enum Course {
     Meeting,
     /// In memory.
     Memory,
-    /// On the witness, behind a proof of the job's secret that is not complete, or in records that
-    /// are encrypted.
+    /// On the carrier connection, after an incomplete authentication handshake, or in encrypted
+    /// records.
     Secret,
 }
 
-/// What the net has for a link.
+/// Event of the shared-memory upgrade, passed from the net to a link.
 #[derive(Debug)]
 enum MeetingNews {
     /// The other end came: the pipe to it.
@@ -100,19 +102,20 @@ enum MeetingNews {
     Failed(Error),
 }
 
-/// What a link and the net it belongs to know of each other. The engine's lock is around both.
+/// State shared by a link and its net. The engine's lock guards both.
 #[derive(Debug, Default)]
 struct LinkNews {
     /// Something is in `news`.
     has_news: AtomicBool,
     news: Mutex<Option<MeetingNews>>,
-    /// The pipe that this end made for the link.
+    /// Pipe created by this end for the link.
     made: Mutex<Option<Box<LocalPipe>>>,
-    /// The call that this end made at the other's meeting place, until that answers.
+    /// Request sent by this end for the shared-memory upgrade, until it is answered.
     call: Mutex<Option<MeetingCall>>,
     /// The poller told of the witness.
     witness: AtomicBool,
-    /// What the other end sends may come through memory: it has that, or is about to get it.
+    /// Data of the other end may arrive through shared memory: it has access, or is about to get
+    /// it.
     may_hear: AtomicBool,
     /// The last look at the memory found nothing, or it is not read yet.
     drained: AtomicBool,
@@ -120,12 +123,12 @@ struct LinkNews {
     sends: AtomicBool,
 }
 
-/// Whether an error says that the other end hung up.
+/// Returns true if an error reports a disconnect of the other end.
 fn has_hung_up(error: Error) -> bool {
     error == Error::CONNRESET || error.code() == libc::EPIPE
 }
 
-/// Whether a fault that a test of the simulator plants is to show here.
+/// Returns true if the current simulator test injects this fault.
 #[cfg(any(test, feature = "sim"))]
 fn is_planted(fault: PlantedFault) -> bool {
     ofi_simulation::planted() == Some(fault)
@@ -135,14 +138,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What came of sending or receiving as one number, which a call gives back in a register: how
-/// many bytes, or the error's code below 0.
+/// Encodes the result of a send or receive as one number, returned in a register: the byte count,
+/// or the negative error code.
 #[inline(always)]
 fn as_word(result: Result<usize>) -> isize {
     result.map_or_else(|error| -(error.code() as isize), |n| n as isize)
 }
 
-/// What [`as_word`] made one number.
+/// Decodes a number made by [`as_word`].
 #[inline(always)]
 fn from_word(word: isize) -> Result<usize> {
     usize::try_from(word).map_err(|_| Error::from_code(word.wrapping_neg() as i32))
@@ -155,18 +158,18 @@ impl LinkNews {
     }
 }
 
-/// Numbers of links that have ended, which the net is to forget, and of those whose ends are to meet.
+/// Numbers of ended links to be dropped by the net, and of links due for the shared-memory upgrade.
 #[derive(Debug, Default)]
 struct LeftLinks {
     any: AtomicBool,
     numbers: Mutex<Vec<u32>>,
     any_talking: AtomicBool,
     talking: Mutex<Vec<(u32, LocalOffer)>>,
-    /// A link took nothing, so that the engine makes a turn ([`Net::is_due`]).
+    /// A link accepted nothing, so the engine makes a progress iteration ([`Net::is_due`]).
     due: AtomicBool,
 }
 
-/// How a link ends that is read through memory.
+/// End of a link read through shared memory.
 #[derive(Clone, Copy, Debug)]
 enum WitnessEnd {
     /// The witness has ended so: [`ByteLink::recv`]'s result.
@@ -175,30 +178,30 @@ enum WitnessEnd {
     Words(u8),
 }
 
-/// The part of a link that those have whose ends may be on one host.
+/// Additional state of a link with both ends possibly on one host.
 #[derive(Debug)]
 struct LocalPart {
-    /// The number by which the net knows the link.
+    /// Number of the link within the net.
     number: u32,
-    /// The process that the link belongs to ([`generation`]).
+    /// Process owning the link ([`generation`]).
     generation: u32,
     news: Arc<LinkNews>,
     left: Arc<LeftLinks>,
     pipe: OnceCell<LocalPipe>,
     /// The other end's offer to meet, until enough was said.
     offer: Cell<Option<LocalOffer>>,
-    /// How much that is, in bytes and calls.
+    /// Traffic required before the upgrade, in bytes and calls.
     enough: (u64, u32),
     calls: Cell<u32>,
-    /// The other end can be told of what is written.
+    /// The other end can be signalled about written data.
     met: Cell<bool>,
     /// Bytes sent to and received from the witness since messages may flow.
     sent: Cell<u64>,
     got: Cell<u64>,
-    /// Bytes that came on the witness behind those in the ring.
+    /// Bytes received on the carrier connection, to be read after those in the ring.
     behind: RefCell<VecDeque<u8>>,
     end: Cell<Option<WitnessEnd>>,
-    /// Uncopied sends that the witness took; those of the pipe follow.
+    /// Zero-copy sends accepted by the carrier connection; the numbers of the pipe follow.
     uncopied: Cell<u32>,
     /// The witness sends without copying. Otherwise its uncopied sends are over at once: notice
     /// was given of so many.
@@ -207,7 +210,7 @@ struct LocalPart {
     fetched: Cell<Option<ZerocopyDone>>,
 }
 
-/// A link whose ends may be on one host.
+/// Link with both ends possibly on one host.
 #[derive(Debug)]
 pub struct LocalLink<L: ByteLink> {
     witness: L,
@@ -217,37 +220,37 @@ pub struct LocalLink<L: ByteLink> {
     secret: OnceCell<Box<SecretPart>>,
 }
 
-/// The part of a link that those have whose ends have a secret.
+/// Additional state of a link with a pre-shared key.
 #[derive(Debug)]
 struct SecretPart {
-    /// The process that the link belongs to ([`generation`]): another one would use the same
-    /// nonces for other bytes.
+    /// Process owning the link ([`generation`]): another process would use the same nonces for
+    /// other bytes.
     generation: u32,
-    /// What is proven.
+    /// Pre-shared key to be proven.
     key: Arc<SecretKey>,
-    /// Whether the ends encrypt.
+    /// Both ends encrypt.
     encrypts: bool,
     state: RefCell<SecretState>,
 }
 
-/// What the witness of a link with a secret carries.
+/// Data on the carrier connection of a link with a pre-shared key.
 #[derive(Debug)]
 enum SecretState {
-    /// The proof; behind it what was sent already, which is the first message of the end that
-    /// began the link.
+    /// Authentication handshake, followed by data already sent: the first message of the connecting
+    /// end.
     Proving(ProofExchange, Vec<u8>),
-    /// What is left of the proof, and that message. Then bytes as they are.
+    /// Unsent rest of the handshake and the first message, followed by plain bytes.
     Leaving(Vec<u8>),
     /// Bytes as they are.
     Plain,
-    /// Records. With `true` the last byte of those that are to be sent was not reported as sent, and
-    /// comes again.
+    /// Encrypted records. With `true` the last byte to be sent was not reported as sent, and is
+    /// passed again.
     Encrypted(RecordStream, bool),
     /// The other end is not believed.
     Over(Error),
 }
 
-/// What a [`WithLocal`] knows a link or listener by.
+/// Identifier of a link or listener within a [`WithLocal`].
 #[derive(Clone, Copy, Debug)]
 pub struct LocalLinkId<I> {
     witness: I,
@@ -255,7 +258,8 @@ pub struct LocalLinkId<I> {
 }
 
 impl LocalPart {
-    /// Something was said on the witness: when that is enough the ends are to meet.
+    /// Counts traffic on the carrier connection, and schedules the shared-memory upgrade after a
+    /// sufficient amount.
     fn talks(&self) {
         self.calls.set(self.calls.get().saturating_add(1));
         let said = self.sent.get() + self.got.get();
@@ -268,8 +272,9 @@ impl LocalPart {
         }
     }
 
-    /// Whether nothing is to be sent now, so that the engine makes a turn, without which the ends
-    /// are never met: before the 4th, 8th, 16th ... call, since some are not met anyway.
+    /// Returns true if nothing is to be sent now, to make the engine run a progress iteration. The
+    /// upgrade needs one. This happens before the 4th, 8th, 16th ... call, since some links are
+    /// never upgraded.
     fn wants_turn(&self) -> bool {
         let calls = self.calls.get().saturating_add(1);
         if calls < 4 || !calls.is_power_of_two() {
@@ -282,7 +287,8 @@ impl LocalPart {
 }
 
 impl<L: ByteLink> LocalLink<L> {
-    /// `begin` makes this end's part in the proof that both have the job's secret.
+    /// Creates a link; `begin` starts this end's part of the authentication handshake with the
+    /// job's pre-shared key.
     fn new(witness: L, chosen: &JobSecret, begin: BeginProof) -> Result<Self> {
         let secret = OnceCell::new();
         let course = match chosen.key() {
@@ -302,29 +308,30 @@ impl<L: ByteLink> LocalLink<L> {
         Ok(Self { witness, sends: course.clone(), hears: course, part: OnceCell::new(), secret })
     }
 
-    /// The secret's part of a link that has one, in the process that it belongs to.
+    /// Returns the key state of a link with a pre-shared key, in its owning process.
     fn secret(&self) -> Result<&SecretPart> {
         let secret = self.secret.get().ok_or(Error::OTHER)?;
         if secret.generation == generation() { Ok(secret) } else { Err(Error::OTHER) }
     }
 
-    /// Whether the link is for those alone that have this secret, or for all if there is none.
+    /// Returns true if the link uses exactly this pre-shared key, or no key if there is none.
     fn is_for(&self, secret: &JobSecret) -> bool {
         let part = self.secret.get();
         secret.is_same(part.map(|part| &*part.key), self.encrypts())
     }
 
-    /// Whether the witness carries records.
+    /// Returns true if the carrier connection carries encrypted records.
     fn encrypts(&self) -> bool {
         self.secret.get().is_some_and(|secret| secret.encrypts)
     }
 
-    /// Where bytes are that are not in memory.
+    /// Returns the carrier of bytes outside shared memory.
     fn ground(&self) -> Course {
         if self.encrypts() { Course::Secret } else { Course::Witness }
     }
 
-    /// Whether a byte is left to send again that the other end gets with those before.
+    /// Returns true if one byte is still to be passed again, although the other end receives it
+    /// with the bytes before.
     fn has_half_sent(&self) -> bool {
         let Some(secret) = self.secret.get() else { return false };
         matches!(&*secret.state.borrow(), SecretState::Encrypted(records, owes)
@@ -355,7 +362,7 @@ impl<L: ByteLink> LocalLink<L> {
                 list.copy_to(from, room);
             });
         }
-        // What a link begins with.
+        // First bytes of a link.
         let mut room = vec![0; FIRST_MAX.min(list.len())];
         let n = list.copy_to(0, &mut room);
         self.send_secret(&room[..n])
@@ -451,8 +458,8 @@ impl<L: ByteLink> LocalLink<L> {
             && bytes.len() <= FIRST_MAX
             && exchange.takes_first()
         {
-            // The first message of who begins a link: it waits for the proof here, as there is
-            // nothing else to wait for, and who has sent it waits for what can be read.
+            // First message of the connecting end: it waits here for the handshake, because there
+            // is nothing else to wait for. The sender of it then waits for readable data.
             while !exchange.unsent().is_empty() {
                 let n = self.witness.send(exchange.unsent())?;
                 exchange.sent(n);
@@ -476,7 +483,7 @@ impl<L: ByteLink> LocalLink<L> {
         }
     }
 
-    /// Sends what is left of records.
+    /// Sends the rest of the records.
     fn flush_records(&self, records: &mut RecordStream) -> Result {
         while !records.unsent().is_empty() {
             let n = self.witness.send(records.unsent())?;
@@ -485,7 +492,8 @@ impl<L: ByteLink> LocalLink<L> {
         Ok(())
     }
 
-    /// Bytes of a record that has left in part: of those that were reported as sent, some may be among them.
+    /// Returns the unsent bytes of a record sent in part. Some of them may have been reported as
+    /// sent.
     fn unsent_of_record(&self) -> usize {
         let Ok(secret) = self.secret() else { return 0 };
         match &*secret.state.borrow() {
@@ -494,8 +502,8 @@ impl<L: ByteLink> LocalLink<L> {
         }
     }
 
-    /// What is left of a record leaves, although the link is closed, if the system takes it now.
-    /// Engines wait for that before ([`ByteLink::unacknowledged`]).
+    /// Sends the rest of a record at the close of a link, if the kernel accepts it now. Engines
+    /// wait for this before ([`ByteLink::unacknowledged`]).
     #[cold]
     fn send_last_record(&self) {
         let Ok(secret) = self.secret() else { return };
@@ -503,9 +511,9 @@ impl<L: ByteLink> LocalLink<L> {
         let _ = self.flush_records(records);
     }
 
-    /// Whoever sends keeps what is not reported as sent, and comes again with it when there is room. So
-    /// of a record that has left in part all bytes but the last are reported. `copy` copies some of
-    /// the `len` bytes from one on.
+    /// Sends bytes in encrypted records. A sender stores the bytes not reported as sent, and passes
+    /// them again when there is space. So all bytes but the last are reported for a record sent in
+    /// part. `copy` copies some of the `len` bytes from an offset on.
     fn send_records(
         &self,
         records: &mut RecordStream,
@@ -556,13 +564,13 @@ impl<L: ByteLink> LocalLink<L> {
     }
 
     fn recv_records(&self, records: &mut RecordStream, room: &mut [u8]) -> Result<usize> {
-        // What is left of the first message; other bytes the engine comes with again.
+        // Rest of the first message; the engine passes other bytes again.
         let _ = self.flush_records(records);
         let mut done = records.take(room);
         while done < room.len() {
             let wanted = records.room(room.len() - done).len();
             let n = match self.witness.recv(records.room(room.len() - done)) {
-                // What came is told of first; the end, or the error, comes again.
+                // Received data is reported first; the end or the error is returned again later.
                 Ok(0) | Err(_) if done > 0 => break,
                 Ok(0) if records.is_within() => return Err(Error::CONNRESET),
                 came => came?,
@@ -592,13 +600,13 @@ impl<L: ByteLink> LocalLink<L> {
         Ok(done)
     }
 
-    /// The part of a link that is, or was, about to move to memory.
+    /// Returns the shared-memory state of a link about to move, or already moved, to shared memory.
     #[inline(always)]
     fn part(&self) -> Result<&LocalPart> {
         self.part.get().map(|part| &**part).ok_or(Error::OTHER)
     }
 
-    /// The memory of a link that moved there.
+    /// Returns the shared memory of an upgraded link.
     #[inline(always)]
     fn pipe(&self) -> Result<(&LocalPart, &LocalPipe)> {
         let part = self.part()?;
@@ -649,7 +657,8 @@ impl<L: ByteLink> LocalLink<L> {
             None => return,
         };
         self.sends.set(self.ground());
-        // Who has not understood the answer may still be sent to through memory.
+        // After a failure to understand the response, this end may still receive data through
+        // shared memory.
         if failed == Error::CONNRESET || part.pipe.get().is_none() {
             self.hears_witness(part);
         }
@@ -662,7 +671,7 @@ impl<L: ByteLink> LocalLink<L> {
         part.news.may_hear.store(false, Ordering::Relaxed);
     }
 
-    /// Tells whether this process may read large messages in the other's memory.
+    /// Logs if this process may read large messages in the other's memory.
     fn log_reads(&self, reads: bool) {
         ofi_provider::log!(
             L::provider(),
@@ -685,7 +694,8 @@ impl<L: ByteLink> LocalLink<L> {
         );
     }
 
-    /// Whether sending goes through memory from here on, which takes no byte.
+    /// Switches sending to shared memory, if possible, without sending a byte. Returns true if
+    /// sending goes through shared memory from here on.
     fn moves_out(&self, part: &LocalPart) -> bool {
         self.go_on(part);
         let Ok((_, pipe)) = self.pipe() else { return false };
@@ -702,8 +712,8 @@ impl<L: ByteLink> LocalLink<L> {
         true
     }
 
-    /// Sends where not the witness alone carries bytes. Apart from [`ByteLink::send`], so that what
-    /// is sent on the witness has all registers to itself.
+    /// Sends on a link not carried by the carrier connection alone. Separate from
+    /// [`ByteLink::send`], so sends on the carrier connection have all registers available.
     #[inline(never)]
     fn send_beside(&self, bytes: &[u8]) -> isize {
         if self.sends.get() == Course::Memory
@@ -758,7 +768,7 @@ impl<L: ByteLink> LocalLink<L> {
         result
     }
 
-    /// The poller told of the witness: sees whether it has ended, or has more.
+    /// Handles an event of the carrier connection: checks for its end and for more data.
     #[cold]
     fn look_at_witness(&self, part: &LocalPart) {
         if part.end.get().is_some() {
@@ -795,14 +805,14 @@ impl<L: ByteLink> LocalLink<L> {
         Err(Error::AGAIN)
     }
 
-    /// Reads what comes behind the ring, which is empty: the link's end, or last words.
+    /// Reads the data following the empty ring: the link's end, or trailing data on the socket.
     #[cold]
     fn read_on(&self, part: &LocalPart, pipe: &LocalPipe, room: &mut [u8]) -> Result<usize> {
         self.look_at_witness(part);
         if part.end.get().is_none() && part.behind.borrow().is_empty() {
             return Err(Error::AGAIN);
         }
-        // What was written before the end, or the words, is seen by now.
+        // Ring data written before the end, or before the trailing data, is visible by now.
         match pipe.recv(room) {
             Err(Error::AGAIN) => {}
             result => return result,
@@ -830,7 +840,7 @@ impl<L: ByteLink> LocalLink<L> {
         }
     }
 
-    /// Takes bytes that came on the witness too early.
+    /// Takes bytes received too early on the carrier connection.
     fn take_behind(&self, part: &LocalPart, room: &mut [u8]) -> usize {
         let mut behind = part.behind.borrow_mut();
         let n = room.len().min(behind.len());
@@ -838,7 +848,8 @@ impl<L: ByteLink> LocalLink<L> {
         n
     }
 
-    /// Receives where not the witness alone carries bytes, as [`LocalLink::send_beside`] sends.
+    /// Receives on a link not carried by the carrier connection alone, the counterpart of
+    /// [`LocalLink::send_beside`].
     #[inline(never)]
     fn recv_beside(&self, room: &mut [u8]) -> isize {
         if self.hears.get() == Course::Memory {
@@ -867,7 +878,7 @@ impl<L: ByteLink> LocalLink<L> {
         let came = self.recv_below(room);
         // The other end may have moved, filled the ring and said its last words in the meantime.
         let Some(at) = moved() else {
-            // Whoever moves from now on gives a sign.
+            // A peer switching from now on rings the doorbell.
             let n = came.inspect_err(|_| part.news.drained.store(true, Ordering::Relaxed))?;
             part.got.set(before + n as u64);
             part.talks();
@@ -876,8 +887,8 @@ impl<L: ByteLink> LocalLink<L> {
         let n = match came {
             Ok(n) if n > 0 || room.is_empty() => n,
             Err(Error::AGAIN | Error::INTR) => {
-                // Who has moved, before all came that was sent earlier, has given a sign, and is looked
-                // at until that is here.
+                // A peer already switched, with earlier data still in flight, has rung the
+                // doorbell. The link is polled until the data has arrived.
                 part.news.drained.store(false, Ordering::Relaxed);
                 return came;
             }
@@ -897,7 +908,8 @@ impl<L: ByteLink> LocalLink<L> {
         Ok(due)
     }
 
-    /// Reads what the other end, which moved at this byte, wrote to the ring before the witness ended so.
+    /// Reads the data written to the ring by the other end, after its switch at this byte and
+    /// before the end of the carrier connection.
     fn hear_last(
         &self,
         part: &LocalPart,
@@ -912,8 +924,8 @@ impl<L: ByteLink> LocalLink<L> {
         self.recv_memory(room)
     }
 
-    /// Whether receiving goes through memory from here on: the other end's sending has moved there
-    /// and all is here that it sent before.
+    /// Returns true if receiving goes through shared memory from here on: the other end has
+    /// switched its sending there, and all data sent before has arrived.
     fn moves_in(&self, part: &LocalPart, moved: Option<u64>) -> Result<bool> {
         let Some(at) = moved else { return Ok(false) };
         if at < part.got.get() {
@@ -949,7 +961,7 @@ impl<L: ByteLink> Drop for LocalLink<L> {
     fn drop(&mut self) {
         self.send_last_record();
         if let Some(part) = self.part.get() {
-            // What waits for this end waits no more, and the net forgets it.
+            // Nothing waits for this end any more, and the net drops it.
             locked(&part.news.call).take();
             locked(&part.news.news).take();
             locked(&part.news.made).take();
@@ -1021,7 +1033,7 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
 
     fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
         if self.sends.get() == Course::Witness {
-            // What was to be lent, at the link's end.
+            // Data to be exposed, at the link's end.
             let lends = self.part.get().is_none_or(|part| part.zerocopy.get());
             return self.witness.send_list(list, if lends { way } else { Way::Copied });
         }
@@ -1158,8 +1170,9 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     }
 
     fn hides_end(&self) -> bool {
-        // What was sent before the other end moved may be more than the witness has room for. Nothing that this end
-        // sends there has the other end's system say that the process is gone.
+        // Data sent before the other end's switch may exceed the capacity of the carrier
+        // connection. This end sends nothing there, so the other end's system does not report the
+        // exit of the process.
         self.sends_locally() && !self.hears_locally()
     }
 
@@ -1220,7 +1233,7 @@ impl<L: ByteLink> ByteLink for LocalLink<L> {
     }
 }
 
-/// A listener of links whose ends may be on one host.
+/// Listener of links with both ends possibly on one host.
 #[derive(Debug)]
 pub struct LocalListener<S> {
     witness: S,
@@ -1244,12 +1257,12 @@ impl<S: LinkListener> LinkListener for LocalListener<S> {
     }
 }
 
-/// What the poller watches a witness for.
+/// Events of a carrier connection watched by the poller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WitnessWatch {
     /// As any link.
     For(Interest),
-    /// The end alone, whatever there is to read before it.
+    /// Only the end, regardless of unread data before it.
     End,
 }
 
@@ -1275,20 +1288,20 @@ impl WitnessWatch {
     }
 }
 
-/// What a net keeps of a link whose ends may be on one host.
+/// State of a link in its net, if both ends are possibly on one host.
 #[derive(Debug)]
 struct LocalEntry<I> {
-    /// What the poller knows the witness by, which is there as long as the link is.
+    /// Identifier of the carrier connection in the poller, valid as long as the link.
     witness: I,
     news: Arc<LinkNews>,
     token: u64,
     /// The engine watches the link, and for this.
     watched: bool,
     interest: Interest,
-    /// What the poller watches the witness for, if it does.
+    /// Events of the carrier connection watched by the poller, if any.
     shown: Option<WitnessWatch>,
-    /// The other end gave a sign, which is not told yet; or the memory has not been found empty
-    /// since.
+    /// The other end rang the doorbell and this is not reported yet; or the memory has not been
+    /// found empty since.
     fresh: bool,
     filled: bool,
     /// The link is in [`HostPeers::signs`].
@@ -1296,8 +1309,9 @@ struct LocalEntry<I> {
 }
 
 impl<I> LocalEntry<I> {
-    /// What the poller is to watch the witness for. A link that sends through memory, and waits for room there or
-    /// for what the other end reads of this process's memory, has to hear of the end.
+    /// Returns the events of the carrier connection to be watched. A link sending through shared
+    /// memory, and blocked on space there or on reads of this process's memory, has to be notified
+    /// of the end.
     fn wanted(&self) -> WitnessWatch {
         let read = self.interest.read;
         match self.news.sends.load(Ordering::Relaxed) {
@@ -1307,8 +1321,8 @@ impl<I> LocalEntry<I> {
         }
     }
 
-    /// Notes that there may be something in the memory, if the link looks there: what says
-    /// nothing of its own is told of in each turn until it was looked at.
+    /// Marks the shared memory as possibly filled, if the link polls it. An event without its own
+    /// signal is reported in each iteration until it was polled.
     fn note_filled(&mut self) -> bool {
         let may_hear = self.news.may_hear.load(Ordering::Relaxed);
         if may_hear {
@@ -1318,40 +1332,40 @@ impl<I> LocalEntry<I> {
         may_hear
     }
 
-    /// Notes a sign by this link's bit of the door, which other links have as well: false if it
-    /// cannot be this link's.
+    /// Records a doorbell of this link's bit, shared with other links. Returns false if it cannot
+    /// belong to this link.
     fn gets_sign(&mut self) -> bool {
         let is_its_own = self.note_filled() || self.news.sends.load(Ordering::Relaxed);
         self.fresh |= is_its_own;
         is_its_own
     }
 
-    /// Whether the engine is to hear of what the other end gave a sign of.
+    /// Returns true if the engine is to be notified of the other end's doorbell.
     fn is_told(&self) -> bool {
         (self.fresh && self.watched) || (self.filled && self.interest.read)
     }
 }
 
-/// What a net has that met others on this host, or tried.
+/// State of a net with shared-memory links on this host, established or attempted.
 #[derive(Debug)]
 struct HostPeers<I> {
     host: RefCell<MeetingHost>,
     links: RefCell<Slab<LocalEntry<I>>>,
     by_token: RefCell<HashMap<u64, u32>>,
-    /// Links of which others gave a sign.
+    /// Links with a rung doorbell.
     signs: RefCell<Vec<u32>>,
     left: Arc<LeftLinks>,
-    /// The process that all this belongs to ([`generation`]).
+    /// Process owning this state ([`generation`]).
     generation: u32,
     /// Someone may sleep.
     armed: Cell<bool>,
     /// Since when callers at the meeting place have not been let in.
     deaf: Cell<Option<Instant>>,
-    /// How much is said on a link before its ends meet.
+    /// Traffic on a link required before the upgrade.
     enough: (u64, u32),
 }
 
-/// A net whose links may move to memory.
+/// Net with links upgradable to shared memory.
 #[derive(Debug)]
 pub struct WithLocal<N: Net> {
     net: N,
@@ -1362,7 +1376,7 @@ pub struct WithLocal<N: Net> {
 /// Makes an end's part in the proof of a secret.
 type BeginProof = fn(&SecretKey, bool) -> core::result::Result<ProofExchange, Disbelief>;
 
-/// What a net's poller knows witnesses by.
+/// Identifier of carrier connections in a net's poller.
 type WitnessId<N> = <<N as Net>::Link as ByteLink>::Id;
 
 impl<I: Copy> HostPeers<I> {
@@ -1386,7 +1400,7 @@ impl<I: Copy> HostPeers<I> {
         })
     }
 
-    /// Begins to look after a link that the engine watches for reading, by this token.
+    /// Adds a link watched by the engine for reading, with this token.
     fn add(&self, witness: I, token: u64) -> (u32, Arc<LinkNews>) {
         self.forget_who_left();
         let news: Arc<LinkNews> = Arc::default();
@@ -1458,23 +1472,24 @@ impl<I: Copy> HostPeers<I> {
         Ok((offer, self.part(number, news, None)))
     }
 
-    /// Opens the place where this engine is met.
+    /// Opens the listener for shared-memory upgrades of this engine.
     fn open(&self, watcher: &impl WitnessPoller<I>) -> Result {
         let mut host = self.host.borrow_mut();
         match host.open()? {
-            // Callers would wait for ever where nobody hears of them.
+            // Requests would wait forever without a watcher.
             Some(place) => watcher.add_fd(place, PLACE).inspect_err(|_| host.shut()),
             None => Ok(()),
         }
     }
 
-    /// Begins to look after a link whose other end offers to meet, which is done when enough was said.
+    /// Adds a link with an upgrade offer of the other end. The upgrade follows after sufficient
+    /// traffic.
     fn meet(&self, witness: I, token: u64, offer: &LocalOffer) -> Box<LocalPart> {
         let (number, news) = self.add(witness, token);
         self.part(number, news, Some(*offer))
     }
 
-    /// Goes to the meetings of links on which enough was said.
+    /// Requests the upgrade of links with sufficient traffic.
     #[inline(never)]
     fn make_calls(&self, watcher: &impl WitnessPoller<I>, events: &mut Vec<PollEvent>) {
         if !self.left.any_talking.swap(false, Ordering::Relaxed) {
@@ -1501,8 +1516,8 @@ impl<I: Copy> HostPeers<I> {
         }
     }
 
-    /// Adds what happened to links that met, or are about to, to `events`, of which those from
-    /// `start` on are the poller's.
+    /// Adds the events of upgraded or soon upgraded links to `events`. Those from `start` on are
+    /// the poller's.
     fn tell(
         &self,
         watcher: &impl WitnessPoller<I>,
@@ -1560,7 +1575,7 @@ impl<I: Copy> HostPeers<I> {
         });
     }
 
-    /// What the poller told of a link's witness: whether the engine is to hear it.
+    /// Returns true if an event of a link's carrier connection is to be passed to the engine.
     fn is_for_engine(&self, watcher: &impl WitnessPoller<I>, event: &PollEvent) -> bool {
         let Some(number) = self.by_token.borrow().get(&event.token).copied() else { return true };
         let mut links = self.links.borrow_mut();
@@ -1577,7 +1592,7 @@ impl<I: Copy> HostPeers<I> {
         event.readable || matches!(wanted, WitnessWatch::For(Interest { write: true, .. }))
     }
 
-    /// Whether the engine has heard of all signs.
+    /// Returns true if all doorbells have been reported to the engine.
     fn is_quiet(&self) -> bool {
         let links = self.links.borrow();
         let is_told = |number: &u32| {
@@ -1588,7 +1603,7 @@ impl<I: Copy> HostPeers<I> {
         !self.signs.borrow().iter().any(is_told)
     }
 
-    /// Notes who gave a sign.
+    /// Collects the links with a rung doorbell.
     fn take_signs(&self) {
         let mut rung = Vec::new();
         self.host.borrow().door().ready(&mut rung);
@@ -1697,12 +1712,12 @@ where
         Self::with_secret(net, N::Link::settings().secret.clone())
     }
 
-    /// A net on another one whose links talk with those alone that have this secret.
+    /// Creates a net over another one, with links restricted to peers with this pre-shared key.
     pub fn with_secret(net: N, secret: JobSecret) -> Self {
         Self { net, neighbours: OnceCell::new(), secret }
     }
 
-    /// What is needed to meet others, made at the first use.
+    /// Returns the state for shared-memory upgrades, created on first use.
     fn neighbours(&self) -> Result<&HostPeers<WitnessId<N>>> {
         if self.neighbours.get().is_some() {
             return self.known().ok_or(Error::OTHER);
@@ -1711,7 +1726,8 @@ where
         Ok(self.neighbours.get_or_init(|| Box::new(new)))
     }
 
-    /// Those who were met, or tried; none in a forked child, which has not got the memory.
+    /// Returns the state of established or attempted upgrades; none in a forked child, because it
+    /// has no access to the memory.
     #[inline(always)]
     fn known(&self) -> Option<&HostPeers<WitnessId<N>>> {
         let known = self.neighbours.get().map(Box::as_ref);
@@ -1722,8 +1738,9 @@ where
         N::Link::settings().local.enabled
     }
 
-    /// The engine watches a link by this token and for this. If the link may move to memory: what
-    /// the poller watched the witness for before, and is to from now on.
+    /// Records the engine's watch of a link, with its token and events. If the link may move to
+    /// memory, returns the events of the carrier connection watched before, and those to be watched
+    /// from now on.
     fn watches(
         &self,
         id: LocalLinkId<WitnessId<N>>,
@@ -1741,7 +1758,7 @@ where
         let reads_again = interest.read && !(entry.watched && entry.interest.read);
         (entry.watched, entry.interest) = (true, interest);
         if reads_again && entry.note_filled() {
-            // What came meanwhile gives no further sign.
+            // Data received meanwhile rings no further doorbell.
             if !std::mem::replace(&mut entry.listed, true) {
                 neighbours.signs.borrow_mut().push(id.number);
             }
@@ -1767,7 +1784,7 @@ where
 
     fn modify(&self, id: LocalLinkId<WitnessId<N>>, token: u64, interest: Interest) -> Result {
         match self.watches(id, token, interest) {
-            // What is watched in memory takes no call.
+            // Events in shared memory need no call.
             Some((before, wanted)) if before == Some(wanted) => Ok(()),
             Some((_, wanted)) => wanted.modify(self.net.poller(), id.witness, token),
             None => self.net.poller().modify(id.witness, token, interest),
@@ -1864,7 +1881,7 @@ where
     }
 
     fn may_be_local(&self, link: &Self::Link) -> bool {
-        // Who chose calls for several links wants those.
+        // Calls for several links exclude shared memory.
         Self::is_wanted() && !self.is_ring() && link.witness.is_on_this_host()
     }
 

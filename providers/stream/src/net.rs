@@ -1,8 +1,8 @@
-//! What the engine stands on: links that carry bytes in order, what tells that they can be read
-//! or written, a timer and a clock.
+//! Transport of the engine: links carrying bytes in order, pollers reporting readable and writable
+//! links, a timer and a clock.
 //!
-//! The tcp provider has sockets there. An engine over anything else that keeps bytes in order is the
-//! same code, built for that type.
+//! The tcp provider uses sockets. An engine over any other ordered byte transport is the same code,
+//! built for its type.
 use crate::secret::JobSecret;
 use crate::settings::StreamSettings;
 use crate::wire::LocalOffer;
@@ -20,13 +20,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Weak;
 use std::time::Instant;
 
-/// Most connections that [`Net::send_each`] and [`Net::receive_each`] take at a time.
+/// Maximum connections per call of [`Net::send_each`] and [`Net::receive_each`].
 pub const MAX_EACH: usize = 16;
 
-/// The token of the engine's timer in what [`Net::poll`] reports.
+/// Token of the engine's timer in the events of [`Net::poll`].
 pub const TIMER_TOKEN: u64 = 2 << 32;
 
-/// A notice that the system is done with the zero-copy calls numbered `low` to `high`.
+/// Notification of the kernel's release of the zero-copy calls numbered `low` to `high`.
 #[derive(Clone, Copy, Debug)]
 pub struct ZerocopyDone {
     /// The first call.
@@ -37,23 +37,23 @@ pub struct ZerocopyDone {
     pub copied: bool,
 }
 
-/// One end of a link that carries bytes both ways, each way in order. No call blocks.
+/// One end of a link carrying bytes in both directions, in order in each direction. No call blocks.
 pub trait ByteLink: Debug + Send + 'static {
-    /// What a poller knows links and listeners by.
+    /// Identifier of links and listeners in a poller.
     type Id: Copy + Debug + Send;
 
-    /// The provider that the engine's log lines name.
+    /// Returns the provider named in the engine's log lines.
     fn provider() -> &'static Provider;
 
-    /// What the user chose of the engine, the same for all links of this kind. The engine asks for
-    /// each message, so the answer must cost nothing.
+    /// Returns the user's settings of the engine, the same for all links of this kind. The engine
+    /// reads them for each message, so the call must cost nothing.
     fn settings() -> &'static StreamSettings;
 
-    /// What pollers know this link by.
+    /// Returns the identifier of this link in pollers.
     fn id(&self) -> Self::Id;
 
-    /// Receives bytes that are there: how many, 0 at the end of the stream, -FI_EAGAIN if there
-    /// are none now.
+    /// Receives the available bytes. Returns their number, 0 at the end of the stream, or
+    /// -FI_EAGAIN if there are none now.
     fn recv(&self, room: &mut [u8]) -> Result<usize>;
 
     /// Sends as many of these bytes as the link takes now; -FI_EAGAIN if it takes none.
@@ -62,22 +62,22 @@ pub trait ByteLink: Debug + Send + 'static {
     /// Receives as [`ByteLink::recv`] does, into all the room in a list.
     fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize>;
 
-    /// Sends as [`ByteLink::send`] does, all the bytes in a list, in this way.
-    /// With [`Way::Uncopied`] the link may read the memory until [`ByteLink::zerocopy_done`] says
-    /// that it is done: what is written there meanwhile may be what the other end gets.
+    /// Sends all bytes of a list like [`ByteLink::send`], in this mode. With [`Way::Uncopied`] the
+    /// link may read the memory until [`ByteLink::zerocopy_done`] reports its release: data written
+    /// there meanwhile may reach the other end.
     fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize>;
 
-    /// The error with which making the link ended, if it did; an error ends the link. It is asked
-    /// for until the first bytes are sent.
+    /// Returns the error of link establishment, if it failed; an error ends the link. It is queried
+    /// until the first bytes are sent.
     fn take_error(&self) -> Result;
 
-    /// The address of this end: the endpoint's, or one by which the link alone is known.
+    /// Returns the address of this end: the endpoint's, or one identifying only the link.
     fn local_addr(&self) -> Result<Addr>;
 
     /// The address of the other end.
     fn peer_addr(&self) -> Result<Addr>;
 
-    /// Whether the other end may be in a process of this host, as far as addresses tell.
+    /// Returns true if the other end may be in a process of this host, judged by addresses.
     fn is_on_this_host(&self) -> bool {
         false
     }
@@ -92,26 +92,28 @@ pub trait ByteLink: Debug + Send + 'static {
     /// answer.
     fn waits(&self) {}
 
-    /// Both ends have agreed to exchange messages: the link is set up for that.
+    /// Sets up the link for messages, after both ends have agreed to exchange them.
     fn made(&self) {}
 
-    /// Whether bytes come through memory that both ends share ([`WithLocal`](crate::local::WithLocal)):
-    /// receiving costs little then, even in vain. Once true it stays so.
+    /// Returns true if bytes arrive through memory shared by both ends
+    /// ([`WithLocal`](crate::local::WithLocal)): receiving costs little then, even if it finds
+    /// nothing. Once true it stays so.
     #[inline(always)]
     fn hears_locally(&self) -> bool {
         false
     }
 
-    /// Whether bytes leave through memory that both ends share: sending costs little then, so that
-    /// nothing is gained by collecting messages.
+    /// Returns true if bytes are sent through memory shared by both ends: sending costs little
+    /// then, and batching messages gains nothing.
     #[inline(always)]
     fn sends_locally(&self) -> bool {
         false
     }
 
-    /// [`ByteLink::send`] of the plain message with this number, its remote CQ data if there are some, its
-    /// tag if it is tagged, and `body`, all of it, by a link that [sends locally](ByteLink::sends_locally). False if that does not go
-    /// now, or not this way; then nothing was sent.
+    /// Runs [`ByteLink::send`] for a whole message without special attributes: this number,
+    /// optional remote CQ data, an optional tag, and `body`, on a link sending [through shared
+    /// memory](ByteLink::sends_locally). Returns false if it is not possible now, or not in this
+    /// way; then nothing was sent.
     #[inline(always)]
     fn send_plain(
         &self,
@@ -123,105 +125,108 @@ pub trait ByteLink: Debug + Send + 'static {
         false
     }
 
-    /// Gives what is short and came through memory to `take`, where it is, as
-    /// [`LocalPipe::take_short`](ofi_provider::ring::LocalPipe::take_short) does, by a link that
-    /// [hears locally](ByteLink::hears_locally).
+    /// Passes short data in shared memory to `take`, without a copy, like
+    /// [`LocalPipe::take_short`](ofi_provider::ring::LocalPipe::take_short), on a link receiving
+    /// [through shared memory](ByteLink::hears_locally).
     #[inline(always)]
     fn take_short(&self, _take: impl FnMut(ShortBytes<'_>) -> bool) -> ShortCells {
         ShortCells::Else
     }
 
-    /// [`take_short`](ByteLink::take_short) of what is longer, too, as
-    /// [`LocalPipe::take_whole`](ofi_provider::ring::LocalPipe::take_whole) does.
+    /// Runs [`take_short`](ByteLink::take_short) for longer data as well, like
+    /// [`LocalPipe::take_whole`](ofi_provider::ring::LocalPipe::take_whole).
     fn take_whole(&self, _take: impl FnMut([u64; 4], ForeignBytes<'_>) -> bool) -> ShortCells {
         ShortCells::Else
     }
 
-    /// Whether the other end has proven the job's secret, and whether what goes there is encrypted.
+    /// Returns two flags: the other end has proven the job's pre-shared key; data sent to it is
+    /// encrypted.
     fn secrecy(&self) -> [bool; 2] {
         [false; 2]
     }
 
-    /// Tells a link that [hears locally](ByteLink::hears_locally) whether its user receives from it
-    /// again and again by itself; until then, and afterwards, the poller tells of what comes.
+    /// Notifies a link receiving [through shared memory](ByteLink::hears_locally) if its user polls
+    /// it continually by itself. Otherwise the poller reports arriving data.
     fn set_polled(&self, _polled: bool) {}
 
-    /// Whether a link that hears locally has something to tell; if its user `hears`, something to
-    /// receive; with bytes that are `unsent`, room for some. Asked after
-    /// [`set_polled`](ByteLink::set_polled) and [`Net::rest`] this misses nothing that the poller
-    /// does not tell.
+    /// Returns true if a link over shared memory has an event: if its user `hears`, data to
+    /// receive; with `unsent` bytes, space for some. If called after
+    /// [`set_polled`](ByteLink::set_polled) and [`Net::rest`], it misses no event not reported by
+    /// the poller.
     fn has_come(&self, _hears: bool, _unsent: bool) -> bool {
         false
     }
 
-    /// The link is about to be closed with bytes left to send that must leave: gives up memory that
-    /// is full, where there is more room elsewhere.
+    /// Prepares closing a link with unsent bytes to be delivered: stops using full shared memory if
+    /// another carrier has more space.
     fn last_words(&self) {}
 
-    /// How many bytes that were sent are still on this host: closing the link may then destroy
-    /// them, with the link itself or if the other end sends something. 0 if the link cannot tell.
+    /// Returns the number of sent bytes still on this host. Closing the link may destroy them, with
+    /// the link itself or when the other end sends something. 0 if unknown.
     fn unacknowledged(&self) -> usize {
         0
     }
 
-    /// Whether the poller may not tell of the end as long as the link is not received from: what comes before it is
-    /// with the other end's system.
+    /// Returns true if the poller may not report the end while the link is not read: the data
+    /// before it is still in the other end's system.
     fn hides_end(&self) -> bool {
         false
     }
 
-    /// Whether the other end is known to be gone, even if there is something left to receive; false
-    /// if the link cannot tell.
+    /// Returns true if the other end is known to be gone, even if there is data left to receive;
+    /// false if unknown.
     fn has_ended(&self) -> bool {
         false
     }
 
-    /// Asks whether the other end is still there, if nothing came from it lately; the link ends if
-    /// it is not.
+    /// Probes the other end if nothing was received from it lately; the link ends if there is no
+    /// reply.
     fn probe(&self) {}
 
     /// Ends both directions; the other end sees the end of the stream.
     fn shutdown(&self);
 
-    /// Ends the direction to the other end, which sees the end of the stream; what it sends until
-    /// it closes its end can still be received. A link that cannot do that ends both directions.
+    /// Ends the direction to the other end, reported there as the end of the stream. Data of the
+    /// other end can be received until it closes. A link without this feature ends both directions.
     fn end_sending(&self) {
         self.shutdown();
     }
 
-    /// Makes closing throw away what was sent and has not left yet.
+    /// Discards unsent data on close.
     fn reset_when_closed(&self) {}
 
-    /// Lets calls send bytes without copying them ([`Way::Uncopied`]), where the link can.
+    /// Enables zero-copy sends ([`Way::Uncopied`]), if the link supports them.
     fn set_zerocopy(&self) -> Result {
         Err(Error::NOSYS)
     }
 
-    /// From how many bytes on a part of a list is better left where it is ([`Way::Uncopied`]) than
-    /// sent through the memory that both ends share: the other end reads it there. None if that
-    /// does not go, or is not to be.
+    /// Returns the minimum size of a list segment for exposure ([`Way::Uncopied`]) instead of a
+    /// copy through shared memory: the other end reads it directly. None if this is impossible or
+    /// disabled.
     fn lends_from(&self) -> Option<usize> {
         None
     }
 
-    /// The memory region with this key is about to be closed: what of it the other end is to read where it
-    /// is ([`Way::OfRegion`]), and has not read, is kept elsewhere for it ([`LocalPipe::keep_lent`](ofi_provider::ring::LocalPipe::keep_lent)).
+    /// Copies the parts of the memory region with this key, about to be closed, to other memory:
+    /// those exposed to the other end ([`Way::OfRegion`]) and not read by it
+    /// ([`LocalPipe::keep_lent`](ofi_provider::ring::LocalPipe::keep_lent)).
     fn keep_lent(&self, _key: u64, _most: usize) -> Result<usize> {
         Ok(0)
     }
 
-    /// The next notice that uncopied bytes are not in use any more; -FI_EAGAIN if there is none.
+    /// Returns the next notification of released zero-copy bytes; fails with -FI_EAGAIN if there is
+    /// none.
     fn zerocopy_done(&self) -> Result<ZerocopyDone> {
         Err(Error::AGAIN)
     }
 }
 
-/// Who is at the other end of a link, for the log.
+/// Describes the other end of a link, for the log.
 pub(crate) fn peer_of<L: ByteLink>(link: &L) -> Option<String> {
     link.peer_addr().ok().map(|addr| addr.for_people())
 }
 
-/// Tells of a peer of this host that is not talked to through memory.
+/// Logs the use of a socket instead of shared memory for a peer of this host.
 #[cold]
 pub(crate) fn log_not_in_memory<L: ByteLink>(link: &L, why: &dyn Display) {
     ofi_provider::log_sparsely!(
@@ -233,51 +238,51 @@ pub(crate) fn log_not_in_memory<L: ByteLink>(link: &L, why: &dyn Display) {
     );
 }
 
-/// A place where others can begin links.
+/// Listener accepting links.
 pub trait LinkListener: Debug + Send + 'static {
-    /// The links that are begun here.
+    /// Links accepted here.
     type Link: ByteLink;
 
-    /// What pollers know the listener by.
+    /// Returns the identifier of the listener in pollers.
     fn id(&self) -> <Self::Link as ByteLink>::Id;
 
-    /// Takes links from now on, of which so many may wait to be accepted; or changes that number.
+    /// Starts listening with this backlog, or changes the backlog.
     fn listen(&self, backlog: i32) -> Result;
 
-    /// Accepts a link that waits, with the address it comes from: that of the endpoint that began
-    /// it, but for the port, which the endpoint names itself. -FI_EAGAIN if none waits,
-    /// -FI_ECONNABORTED for one that is not taken, whatever the reason: there may be another.
+    /// Accepts a waiting link, with its source address: the address of the connecting endpoint
+    /// except for the port, named by the endpoint itself. Fails with -FI_EAGAIN if none waits, and
+    /// with -FI_ECONNABORTED for a link not accepted for any reason: there may be another.
     fn accept(&self) -> Result<(Self::Link, Addr)>;
 }
 
-/// Tells which links can be read or written, and which listeners have callers.
+/// Poller reporting readable and writable links, and listeners with pending connections.
 pub trait LinkPoller<Id> {
-    /// Starts watching a link or listener; what is told of it carries `token`.
+    /// Starts watching a link or listener; its events carry `token`.
     fn add(&self, id: Id, token: u64, interest: Interest) -> Result;
 
-    /// Changes what a watched link is watched for.
+    /// Changes the watched events of a link.
     fn modify(&self, id: Id, token: u64, interest: Interest) -> Result;
 
-    /// Stops watching a link or listener. What is gone is not watched any more.
+    /// Stops watching a link or listener. A closed one is not watched any more.
     fn remove(&self, id: Id);
 }
 
-/// A poller of links whose ends may share memory ([`WithLocal`](crate::local::WithLocal)).
+/// Poller of links with possibly shared memory ([`WithLocal`](crate::local::WithLocal)).
 pub trait WitnessPoller<Id>: LinkPoller<Id> {
-    /// From now on tells of a watched link's end alone, whatever there is to read before it.
+    /// Reports only the end of a watched link from now on, regardless of unread data before it.
     fn modify_to_end(&self, id: Id, token: u64) -> Result;
 
-    /// Tells when a descriptor can be read that is no link, until it is closed.
+    /// Reports a readable descriptor other than a link, until it is closed.
     fn add_fd(&self, fd: RawFd, token: u64) -> Result;
 
-    /// Tells each time that such a descriptor is written to, until it is closed; nobody reads it.
+    /// Reports each write to such a descriptor, until it is closed; its data is never read.
     fn add_bell(&self, fd: RawFd, token: u64) -> Result;
 
     /// Stops watching such a descriptor.
     fn remove_fd(&self, fd: RawFd);
 }
 
-/// Whatever has a descriptor is watched by epoll.
+/// Watches any descriptor with epoll.
 impl LinkPoller<RawFd> for Epoll {
     #[inline(always)]
     fn add(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
@@ -313,7 +318,7 @@ impl WitnessPoller<RawFd> for Epoll {
     }
 }
 
-/// What tells of links that have descriptors, and of the engine's timer: one epoll instance.
+/// Poller of links with descriptors, and of the engine's timer: one epoll instance.
 #[derive(Debug)]
 pub struct Watch {
     epoll: Epoll,
@@ -321,7 +326,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A new one, which watches the timer alone.
+    /// Creates a poller watching only the timer.
     pub fn new() -> Result<Self> {
         let (epoll, timer) = (Epoll::new()?, Timer::new()?);
         epoll.add(timer.as_raw_fd(), TIMER_TOKEN, Interest::READ)?;
@@ -356,7 +361,7 @@ impl Watch {
     }
 }
 
-/// A clock that only goes forward.
+/// Monotonic clock.
 pub trait LinkClock {
     /// The time now.
     #[inline(always)]
@@ -364,49 +369,49 @@ pub trait LinkClock {
         Instant::now()
     }
 
-    /// The same time in nanoseconds, for what is asked with each message.
+    /// Returns the same time in nanoseconds, for queries with each message.
     #[inline(always)]
     fn nanos(&self) -> u64 {
         fine_now()
     }
 }
 
-/// Sends what is held back when the application makes no call: visits the engine later.
+/// Flush timer: sends batched messages later if the application makes no call.
 pub trait LateVisits: Debug + Send {
-    /// Orders a visit after a while, if none is ordered yet; false if no visitor can come. `done`
-    /// counts what the application itself does to send held messages.
+    /// Arms the flush timer, if it is not armed; returns false if the timer is not available.
+    /// `done` counts the application's own progress on batched messages.
     fn order(&mut self, done: u64) -> bool;
 
-    /// Whether the application has done nothing since the visit was ordered.
+    /// Returns true if the application has made no progress since the timer was armed.
     fn is_needed(&self, done: u64) -> bool;
 }
 
-/// An engine, whatever it stands on, as its late visitor knows it.
+/// Target of the flush timer: an engine over any transport.
 pub trait Visited: Send + Sync {
     /// Sends held messages from a thread of the library; false if another thread holds the
     /// engine's lock and so makes progress itself.
     fn visited(&self) -> bool;
 }
 
-/// All that an engine stands on.
+/// Transport of an engine.
 pub trait Net: LinkClock + Debug + Send + Sized + 'static {
-    /// The links that connections run over.
+    /// Links of connections.
     type Link: ByteLink;
-    /// Where peers begin links to us.
+    /// Listeners for links of peers.
     type Listener: LinkListener<Link = Self::Link>;
-    /// What watches links and listeners.
+    /// Poller of links and listeners.
     type Poller: LinkPoller<<Self::Link as ByteLink>::Id>;
-    /// What visits the engine when the application makes no call.
+    /// Flush timer of the engine.
     type Visits: LateVisits;
 
-    /// What watches the engine's links and listeners.
+    /// Returns the poller of the engine's links and listeners.
     fn poller(&self) -> &Self::Poller;
 
-    /// Adds what has happened to watched links and listeners, and to the timer
-    /// ([`TIMER_TOKEN`]), to `events`.
+    /// Adds the events of watched links and listeners, and of the timer ([`TIMER_TOKEN`]), to
+    /// `events`.
     fn poll(&self, events: &mut Vec<PollEvent>);
 
-    /// A descriptor that is readable when [`Net::poll`] has something to tell.
+    /// Returns a descriptor, readable when [`Net::poll`] has an event to report.
     fn wait_fd(&self) -> RawFd;
 
     /// Makes the timer expire after `delay`; it is never set for zero.
@@ -418,18 +423,18 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
     /// A visitor of the engine ([`Visited::visited`]), for when a visit is ordered.
     fn visits(&self, engine: Weak<dyn Visited>) -> Result<Self::Visits>;
 
-    /// Begins a link to an address, from `local` if that names an address of its kind; with
-    /// `keep_port` from that port as well. The link is made in the background. An error of the call
-    /// fails what is sent at once; [`ByteLink::take_error`] tells of those that come later.
+    /// Starts a link to an address, from `local` if it is an address of the same kind; with
+    /// `keep_port` from its port as well. The link is established in the background. An immediate
+    /// failure is an error of the call; [`ByteLink::take_error`] returns later ones.
     fn dial(&self, local: &Addr, keep_port: bool, to: &Addr) -> Result<Self::Link>;
 
-    /// Makes a listener of an address that nobody else listens at; what the address leaves open, a
-    /// port or the name, is chosen. Returns the address as peers call it. Nobody can call before
+    /// Creates a listener with an address not in use by another listener. A missing port or name is
+    /// chosen. Returns the address for connecting peers. Peers cannot connect before
     /// [`LinkListener::listen`].
     fn bind(&self, at: &Addr) -> Result<(Self::Listener, Addr)>;
 
-    /// As [`dial`](Self::dial), for an endpoint with a secret of its own, if it has one. Nets whose
-    /// links prove no secrets begin no such link.
+    /// Like [`dial`](Self::dial), for an endpoint with an optional pre-shared key of its own. A net
+    /// without authentication starts no such link.
     fn dial_as(
         &self,
         own: Option<&JobSecret>,
@@ -445,65 +450,65 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
         if own.is_some() { Err(Error::NOSYS) } else { self.bind(at) }
     }
 
-    /// Where an engine on this shows others what it does.
+    /// Returns the statistics page entry for an engine over this transport.
     fn facts() -> EngineFacts {
         EngineFacts::new(Self::Link::provider())
     }
 
-    /// The number by which peers tell this process from another one at the same address.
+    /// Returns the number distinguishing this process from another one at the same address.
     fn process(&self) -> u32 {
         std::process::id()
     }
 
-    /// Whether the other end of a link that was dialed may be on this host, and would be met here if
-    /// it offered that ([`Net::meet`]).
+    /// Returns true if the other end of an outgoing link may be on this host, and the upgrade would
+    /// be accepted if offered ([`Net::meet`]).
     fn may_be_local(&self, _link: &Self::Link) -> bool {
         false
     }
 
-    /// Offers the other end of an accepted link, which may be on this host, to meet here: what it
-    /// needs for that. Bytes may flow meanwhile, once [`ByteLink::made`] was called; if the ends meet,
-    /// later ones go through memory. None if that is not wanted. What is told of the link from now on
-    /// carries `token`; it is watched for reading.
+    /// Offers the shared-memory upgrade to the other end of an accepted link, possibly on this
+    /// host. Returns the offer. Bytes may flow meanwhile, after [`ByteLink::made`]; after the
+    /// upgrade, later ones go through memory. None if this is not wanted. Later events of the link
+    /// carry `token`; it is watched for reading.
     fn offer(&self, _link: &Self::Link, _token: u64) -> Option<LocalOffer> {
         None
     }
 
-    /// Meets the other end of a link that was dialed, as it offers; otherwise as
-    /// [`Net::offer`].
+    /// Accepts the upgrade offer for an outgoing link; otherwise like [`Net::offer`].
     fn meet(&self, _link: &Self::Link, _token: u64, _offer: &LocalOffer) {}
 
-    /// Whether there is news of links that hear locally, which [`Net::poll`] would tell. Asked in
-    /// every turn, so the answer must cost next to nothing.
+    /// Returns true if links over shared memory have events for [`Net::poll`]. It is called in
+    /// every progress iteration, so the call must cost next to nothing.
     #[inline(always)]
     fn is_rung(&self) -> bool {
         false
     }
 
-    /// Whether any link of this net may be one through memory, so that [`Net::rest`] and
+    /// Returns true if any link of this net may use shared memory, and [`Net::rest`] and
     /// [`Net::wake`] have to be called.
     #[inline(always)]
     fn has_local(&self) -> bool {
         false
     }
 
-    /// Whether a link that took nothing ([`ByteLink::send`]) did so to have the engine make a turn:
-    /// who only sends, and finds each completion at once, makes none, and meets nobody.
+    /// Returns true if a link accepted nothing ([`ByteLink::send`]) to make the engine run a
+    /// progress iteration. An application that only sends, and finds each completion at once, makes
+    /// none, so its links would never be upgraded.
     fn is_due(&self) -> bool {
         false
     }
 
-    /// Someone is about to sleep on [`Net::wait_fd`]: what comes through memory makes it readable
-    /// from now on, until [`Net::wake`]. False if something has come already.
+    /// Prepares for a thread sleeping on [`Net::wait_fd`]: data in shared memory makes it readable
+    /// from now on, until [`Net::wake`]. Returns false if data has arrived already.
     fn rest(&self) -> bool {
         true
     }
 
-    /// Nobody sleeps any more, and the net is polled again and again.
+    /// Ends the sleep of all threads: the net is polled continually from now on.
     fn wake(&self) {}
 
-    /// Whether several links are sent to and received from with one call
-    /// ([`Net::send_each`], [`Net::receive_each`]).
+    /// Returns true if one call sends to and receives from several links ([`Net::send_each`],
+    /// [`Net::receive_each`]).
     #[inline(always)]
     fn is_ring(&self) -> bool {
         false
@@ -515,15 +520,14 @@ pub trait Net: LinkClock + Debug + Send + Sized + 'static {
         op.on(link)
     }
 
-    /// Sends to up to [`MAX_EACH`] links with one call, and notes what became of each send.
+    /// Sends to up to [`MAX_EACH`] links with one call, and stores the result of each send.
     fn send_each(&mut self, sends: &mut [Sending<'_, Self::Link>]) {
         for one in sends {
             one.result = one.link.send(one.bytes);
         }
     }
 
-    /// Receives from up to [`MAX_EACH`] links with one call, and notes what became of each
-    /// receive.
+    /// Receives from up to [`MAX_EACH`] links with one call, and stores the result of each receive.
     fn receive_each(&mut self, receives: &mut [Receiving<'_, Self::Link>]) {
         for one in receives {
             one.result = one.link.recv(one.room);
@@ -561,7 +565,7 @@ pub struct Sending<'a, L> {
     pub link: &'a L,
     /// The bytes to send.
     pub bytes: &'a [u8],
-    /// Bytes that were sent; -FI_EAGAIN until then.
+    /// Bytes sent; -FI_EAGAIN until then.
     pub result: Result<usize>,
 }
 
@@ -570,8 +574,8 @@ pub struct Sending<'a, L> {
 pub struct Receiving<'a, L> {
     /// The link to receive from.
     pub link: &'a L,
-    /// The room for what comes.
+    /// Buffer for received data.
     pub room: &'a mut [u8],
-    /// Bytes that have come; -FI_EAGAIN until then.
+    /// Bytes received; -FI_EAGAIN until then.
     pub result: Result<usize>,
 }

@@ -1,4 +1,5 @@
-//! What the engine can do, whatever its links: what its providers offer (fi_getinfo(3)).
+//! Capabilities of the engine over any links: the attributes offered by its providers
+//! (fi_getinfo(3)).
 use crate::secret::SECRET_BYTES;
 use ofi_provider::abi::*;
 use ofi_provider::av::AvSharing;
@@ -12,7 +13,7 @@ use ofi_provider::info::{
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
 
-/// What every endpoint of the engine's can do: the one place to add a capability to.
+/// Capabilities of every endpoint of the engine: new capabilities are added only here.
 const MSG_CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_SEND
@@ -28,7 +29,7 @@ const MSG_CAPS: u64 = FI_MSG
     | FI_RMA_PMEM
     | FI_FENCE
     | FI_TRIGGER;
-/// Capabilities that FI_EP_RDM endpoints have beside [`MSG_CAPS`].
+/// Capabilities of FI_EP_RDM endpoints in addition to [`MSG_CAPS`].
 const RDM_CAPS: u64 = FI_DIRECTED_RECV
     | FI_SOURCE
     | FI_SOURCE_ERR
@@ -47,7 +48,7 @@ const DGRAM_CAPS: u64 = FI_MSG
     | FI_DIRECTED_RECV
     | FI_SOURCE
     | FI_SOURCE_ERR;
-/// Which peers endpoints reach; loopback addresses lose FI_REMOTE_COMM.
+/// Reachable peers of endpoints; loopback addresses lose FI_REMOTE_COMM.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// Capabilities of a transmit context; the others are the receiver's.
 const TX_CAPS: u64 = FI_MSG
@@ -96,18 +97,18 @@ const MSG_ORDER: u64 = FI_ORDER_RAR
     | FI_ORDER_ATOMIC_RAR
     | FI_ORDER_ATOMIC_RAW
     | FI_ORDER_ATOMIC_WAW;
-/// Orders that hold if what follows a read waits for its answer.
+/// Orders guaranteed if operations after a read wait for its response.
 const AFTER_READS: u64 = FI_ORDER_WAR | FI_ORDER_SAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR;
 const TX_OP_FLAGS: u64 =
     FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMPLETION;
-/// Those of endpoints whose regions may be persistent memory (FI_RMA_PMEM).
+/// Operation flags of endpoints with possibly persistent memory in their regions (FI_RMA_PMEM).
 const PMEM_OP_FLAGS: u64 = FI_COMMIT_COMPLETE;
 const RX_OP_FLAGS: u64 = FI_MULTI_RECV | FI_COMPLETION;
 
 /// Every field of the tag is matched on its own.
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
-/// What a provider says of its offers, and its users choose of them.
+/// Limits of a provider's supported attributes, partly selected by its users.
 #[derive(Clone, Debug)]
 pub struct OfferLimits {
     /// Operations under way at a time, if the application asks for no number.
@@ -119,23 +120,25 @@ pub struct OfferLimits {
     /// The protocols of FI_EP_RDM and FI_EP_MSG (`ep_attr->protocol`): equal ones can talk with each
     /// other.
     pub protocols: [u32; 2],
-    /// Whether domains and endpoints take secrets of the program's own (`auth_key`).
+    /// Domains and endpoints accept pre-shared keys of the program (`auth_key`).
     pub keys: bool,
-    /// Whether hints may ask that writes, atomic operations and messages wait for the answers to reads that were posted
-    /// before them.
+    /// Hints may request an order: writes, atomic operations and messages wait for the responses to
+    /// reads posted before them.
     pub after_reads: bool,
-    /// Whether there are FI_EP_DGRAM endpoints, which are those of FI_EP_RDM without access to memory. They are the first
-    /// of the answer.
+    /// FI_EP_DGRAM endpoints exist, implemented as FI_EP_RDM without memory access. They come first
+    /// in the result.
     pub datagrams: bool,
-    /// Whether hints that do not ask for contexts of scalable endpoints are offered them as well.
+    /// Contexts of scalable endpoints are offered even to hints not requesting them.
     pub scalable: bool,
-    /// Whether processes may share address vectors (FI_SHARED_AV).
+    /// Support for address vectors shared between processes (FI_SHARED_AV).
     pub sharing: AvSharing,
-    /// How many segments the application's memory and a peer's may have in a transfer
-    /// ([`LinkProvider::segments`](crate::objects::LinkProvider::segments) answers as many).
+    /// Maximum segments of the application's memory, and of a peer's, in a transfer
+    /// ([`LinkProvider::segments`](crate::objects::LinkProvider::segments) returns the same
+    /// number).
     pub segments: usize,
-    /// How many segments a region may have
-    /// ([`LinkProvider::region_segments`](crate::objects::LinkProvider::region_segments) answers as many).
+    /// Maximum segments of a region
+    /// ([`LinkProvider::region_segments`](crate::objects::LinkProvider::region_segments) returns
+    /// the same number).
     pub region_segments: usize,
 }
 
@@ -157,8 +160,8 @@ impl OfferLimits {
         }
     }
 
-    /// What the user chose by parameters of this provider, FI_TCP_TX_SIZE and so on, which are
-    /// declared to the core by this call.
+    /// Reads the user's choice from parameters of this provider, FI_TCP_TX_SIZE and so on. The call
+    /// declares them to the core.
     pub fn of_params(prov: &'static Provider, protocols: [u32; 2]) -> Self {
         let usual = Self::usual(protocols);
         let size = |name, default, help| param::size(prov, name, default, help);
@@ -183,10 +186,11 @@ impl OfferLimits {
     }
 }
 
-/// The offers for an application with these hints, in the order of the answer.
+/// Returns the supported attributes for an application with these hints, in the order of the
+/// result.
 ///
-/// Shared contexts and contexts of scalable endpoints change how an endpoint is used, so they
-/// are offered only to applications that ask for them, or that have no hints and see a list to
+/// Shared contexts and contexts of scalable endpoints change the use of an endpoint. So they are
+/// offered only to applications requesting them, or to applications without hints, with a list to
 /// choose from: there the connected endpoint over a shared receive context is the last one. Some
 /// providers offer contexts of scalable endpoints to all ([`OfferLimits::scalable`]).
 pub fn offers(
@@ -263,8 +267,8 @@ pub fn offers(
         .collect()
 }
 
-/// The authorization keys of the hints, an endpoint's and a domain's, which the answer has as well if
-/// they are secrets that can be had. Programs of versions before 1.5 have none.
+/// Returns the authorization keys of the hints, an endpoint's and a domain's, repeated in the
+/// result if they are valid pre-shared keys. Programs of API versions before 1.5 have none.
 pub fn echoed_keys(taken: bool, api: u32, hints: Option<InfoRef<'_>>) -> [Option<&[u8]>; 2] {
     let hints = hints.filter(|_| taken && api >= version(1, 5));
     let lens = SECRET_BYTES.0..=SECRET_BYTES.1;
@@ -274,7 +278,7 @@ pub fn echoed_keys(taken: bool, api: u32, hints: Option<InfoRef<'_>>) -> [Option
     })
 }
 
-/// What differs between the kinds of endpoints.
+/// Differences between the kinds of endpoints.
 #[derive(Clone, Copy)]
 struct OfferedEndpoint {
     ep_type: fi_ep_type,
@@ -285,7 +289,7 @@ struct OfferedEndpoint {
     /// Largest transmit and receive queues (tx_attr.size, rx_attr.size).
     max_tx_size: usize,
     max_rx_size: usize,
-    /// Whether the transmit and the receive contexts are shared ones.
+    /// Use of shared contexts: transmit, receive.
     shared: [bool; 2],
     /// Most contexts of a scalable endpoint, of either kind.
     contexts: usize,

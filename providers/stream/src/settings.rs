@@ -1,4 +1,4 @@
-//! What a provider lets its users choose of the engine.
+//! User settings of the engine.
 use crate::secret::JobSecret;
 use core::time::Duration;
 use ofi_provider::av::AvSharing;
@@ -24,77 +24,75 @@ const RINGS: (usize, usize) = (4 << 10, 16 << 20);
 /// The usual FI_OPT_MIN_MULTI_RECV, in bytes.
 const MIN_MULTI_RECV: usize = 16384;
 
-/// Most bytes that unexpected messages of an endpoint, or of those that share receives, take by
-/// default.
+/// Default maximum of bytes in unexpected messages of an endpoint, or of endpoints sharing
+/// receives.
 pub const MAX_UNEXPECTED: usize = 256 << 20;
 
-/// The longest time between two calls of a peer that is waited for
-/// ([`StreamSettings::patience`]).
+/// Maximum pause between two connection attempts to an absent peer ([`StreamSettings::patience`]).
 pub const PATIENCE_STEP: Duration = Duration::from_millis(50);
 
-/// What a provider lets its users choose of the engine.
+/// User settings of the engine.
 #[derive(Clone, Debug)]
 pub struct StreamSettings {
     /// Most unexpected messages kept per peer, if the user sets a bound.
     pub max_saved: Option<usize>,
-    /// Most bytes that unexpected messages of an endpoint take.
+    /// Maximum bytes in unexpected messages of an endpoint.
     pub max_unexpected: usize,
-    /// Tagged messages that are larger wait at their sender until a receive is
-    /// posted for them.
+    /// Maximum size of eager tagged messages. Larger ones wait at their sender until a matching
+    /// receive is posted.
     pub max_saved_size: usize,
-    /// Bytes of small messages that are collected to leave together; 0: each leaves by itself.
+    /// Maximum bytes of batched small messages; 0: no batching.
     pub batch: usize,
-    /// Bytes read ahead of what is known to be there.
+    /// Bytes to read ahead, beyond the data known to be available.
     pub prefetch: usize,
     /// Messages from this size on are sent without being copied.
     pub zerocopy_size: usize,
-    /// Whether every header that leaves or comes is logged, at FI_LOG_TRACE.
+    /// Logs every header sent or received, at FI_LOG_TRACE.
     pub trace: bool,
-    /// Whether a reliable datagram endpoint listens only to peers in its address vector.
+    /// Reliable datagram endpoints accept only peers in their address vector.
     pub only_known: bool,
-    /// The name of the parameter by which users set `only_known`, for the log.
+    /// Name of the parameter setting `only_known`, for the log.
     pub only_known_by: String,
-    /// Whether the provider starts threads of its own: for automatic progress, and to send what is
-    /// held back.
+    /// The provider starts threads: for automatic progress, and for the flush timer.
     pub threads: bool,
-    /// Whether peers cannot begin links to this host, which begins them itself
+    /// This host cannot accept connections, and establishes all of them itself
     /// (FI_OPT_FIREWALL_ADDR).
     pub firewalled: bool,
-    /// How peers of one host talk through memory ([`WithLocal`](crate::local::WithLocal)).
+    /// Shared memory between peers of one host ([`WithLocal`](crate::local::WithLocal)).
     pub local: LocalSettings,
-    /// Whether processes may share address vectors (FI_SHARED_AV). The provider says it of its offers, too
-    /// ([`OfferLimits::sharing`](crate::offer::OfferLimits::sharing)).
+    /// Support for address vectors shared between processes (FI_SHARED_AV). The provider repeats it
+    /// in its supported attributes ([`OfferLimits::sharing`](crate::offer::OfferLimits::sharing)).
     pub sharing: AvSharing,
-    /// The secret by which links tell the job's processes from strangers.
+    /// Pre-shared key, used by links to reject processes outside the job.
     pub secret: JobSecret,
-    /// How often a peer that was never there yet is called, at most every [`PATIENCE_STEP`], before
-    /// what waits for it fails; 0: once.
+    /// Number of connection attempts to a peer never seen before, at most every [`PATIENCE_STEP`],
+    /// until the transfers waiting for it fail; 0: one attempt.
     pub patience: u32,
-    /// How long a peer may take to answer a connection request before what waits for the connection
-    /// fails; none: as long as it likes, as a process that computes makes no progress.
+    /// Time limit for a peer's response to a connection request, until the transfers waiting for
+    /// the connection fail. None: no limit, because a computing process makes no progress.
     pub connect_timeout: Option<Duration>,
-    /// How many peers an engine calls at a time.
+    /// Maximum concurrent connection attempts of an engine.
     pub calls: usize,
-    /// FI_OPT_MIN_MULTI_RECV of an endpoint that sets no other: a multi-receive buffer is given back
-    /// when less than this is left of it, in bytes.
+    /// Default of FI_OPT_MIN_MULTI_RECV: a multi-receive buffer is returned when less than this is
+    /// left of it, in bytes.
     pub min_multi_recv: usize,
 }
 
-/// How peers of one host talk through memory.
+/// Settings of shared memory between peers of one host.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalSettings {
-    /// Whether they do.
+    /// Enables shared memory.
     pub enabled: bool,
     /// Bytes of a ring, a power of two; each connection has one in each direction.
     pub ring: usize,
-    /// Most bytes that this process makes for rings.
+    /// Maximum bytes of rings created by this process.
     pub memory: usize,
-    /// Whether peers may read large messages out of each other's memory, where the system lets them.
+    /// Peers may read large messages directly from each other's memory, if the system permits it.
     pub reads: bool,
-    /// Messages from this size on are read that way.
+    /// Minimum size of messages read directly.
     pub min: usize,
-    /// So many bytes or calls, in both directions, are sent and received before peers meet: those
-    /// that say little to each other take no memory.
+    /// Traffic before the upgrade, in bytes or calls, sent and received: peers with little traffic
+    /// use no memory.
     pub talk: (u64, u32),
 }
 
@@ -113,9 +111,9 @@ impl Default for LocalSettings {
 }
 
 impl LocalSettings {
-    /// What the user chose by parameters of this provider, FI_TCP_LOCAL and so on, which are
-    /// declared to the core by this call. Peers of a program that has more rights than its caller
-    /// do not talk through memory.
+    /// Reads the user's choice from parameters of this provider, FI_TCP_LOCAL and so on. The call
+    /// declares them to the core. Peers of a program with more rights than its caller do not use
+    /// shared memory.
     pub fn of_params(prov: &'static Provider) -> Self {
         let usual = Self::default();
         let wanted = param::boolean(
@@ -161,8 +159,8 @@ impl LocalSettings {
         }
     }
 
-    /// Says in the log, and so to `fi_info --explain`, how peers of this host are talked to.
-    /// `sockets`: why through sockets, though the parameters are for memory.
+    /// Logs the transport to peers of this host, also for `fi_info --explain`. `sockets`: the
+    /// reason for using sockets although the parameters enable shared memory.
     pub fn explain(&self, prov: &'static Provider, sockets: Option<&str>) {
         if !log::enabled(prov, log::level::INFO, log::subsys::FABRIC) {
             return;
@@ -194,7 +192,7 @@ impl LocalSettings {
     }
 }
 
-/// What the system says of processes that read each other's memory.
+/// Returns the system's policy on reading another process's memory.
 fn yama() -> &'static str {
     match std::fs::read("/proc/sys/kernel/yama/ptrace_scope").as_deref() {
         Ok([b'0', ..]) | Err(_) => "",
@@ -203,8 +201,8 @@ fn yama() -> &'static str {
 }
 
 impl StreamSettings {
-    /// What the user chose by parameters of this provider, FI_TCP_MAX_UNEXPECTED and so on, which
-    /// are declared to the core by this call.
+    /// Reads the user's choice from parameters of this provider, FI_TCP_MAX_UNEXPECTED and so on.
+    /// The call declares them to the core.
     pub fn of_params(prov: &'static Provider) -> Self {
         let count = |name, default, help| {
             param::int(prov, name, help).and_then(|n| usize::try_from(n).ok()).unwrap_or(default)

@@ -1,11 +1,13 @@
-//! The wire formats of the engine: connection messages and transfer headers.
+//! Wire formats of the engine: connection messages and transfer headers.
 //!
-//! Formats are those of the original's tcp provider (protocol version 3), byte for byte; the tests
-//! hold golden bytes. Atomic operations, which that protocol does not have, are for peers only that
-//! say in their connection message that they know them ([`Knows::atomics`]), and so are
-//! acknowledgements that say what they are for ([`Knows::acks`]) and offers to meet on the host
-//! ([`Knows::local`]). Nothing here touches a link, and nothing trusts what it reads: a header that
-//! does not add up is [`Malformed`], and the connection it came on is closed.
+//! The formats are those of upstream libfabric's tcp provider (protocol version 3), byte for byte;
+//! the tests hold golden bytes. Some features are missing in this protocol. They are used only with
+//! peers declaring them in their connection message: atomic operations ([`Knows::atomics`]),
+//! numbered acknowledgements ([`Knows::acks`]), and offers of the shared-memory upgrade
+//! ([`Knows::local`]).
+//!
+//! The module has no access to links, and trusts no input: an inconsistent header is [`Malformed`],
+//! and its connection is closed.
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::atomic::AtomicKind;
 use ofi_provider::contexts::Contexts;
@@ -19,10 +21,10 @@ pub const VERSION: u8 = 3;
 /// Bytes of one place in the receiver's memory: address, length, key.
 pub const SEGMENT_LEN: usize = 24;
 
-/// Most places that a header names, to peers that say that they take as many ([`Knows::places`]).
+/// Maximum remote segments in a header, for peers with this capability ([`Knows::places`]).
 pub const MAX_SEGMENTS: usize = ofi_provider::buf::MAX_SEGMENTS;
 
-/// Most places that a header names to other peers: as many as the protocol of the original has.
+/// Maximum remote segments in a header for other peers, as in upstream's protocol.
 pub const USUAL_SEGMENTS: usize = 4;
 
 /// Bytes of a header before its optional fields.
@@ -33,11 +35,11 @@ pub const BASE_LEN: usize = 16;
 pub const MAX_HEADER_LEN: usize = BASE_LEN + 16 + MAX_SEGMENTS * SEGMENT_LEN;
 const _: () = assert!(MAX_HEADER_LEN <= u8::MAX as usize);
 
-/// Most bytes of memory that one atomic operation changes.
+/// Maximum bytes of memory changed by one atomic operation.
 pub const MAX_ATOMIC: usize = 16384;
 
-/// How a peer's numbers are stored: as ours, or, when its byte order differs,
-/// in network order in both directions.
+/// Byte order of a peer's numbers: the local one, or, if the peer's differs, network order in both
+/// directions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ByteOrder {
     /// Both sides have the same byte order.
@@ -76,14 +78,14 @@ impl ByteOrder {
         }
     }
 
-    /// Whether the peer's numbers are stored as ours.
+    /// Returns true if the peer's numbers are stored in local byte order.
     #[inline]
     pub fn is_native(self) -> bool {
         self == Self::Native
     }
 }
 
-/// What a transfer header announces.
+/// Operation announced by a transfer header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum StreamOp {
@@ -93,20 +95,20 @@ pub enum StreamOp {
     Tag = 1,
     /// A request to read bytes of the receiver's memory.
     ReadReq = 2,
-    /// The bytes asked for by the oldest request that is not answered.
+    /// Bytes requested by the oldest unanswered request.
     ReadRsp = 3,
     /// Bytes for the receiver's memory.
     Write = 4,
-    /// A tagged message that waits at its sender.
+    /// RTS: a tagged rendezvous message waits at its sender.
     TagRts = 5,
-    /// The request for a message that was announced with [`StreamOp::TagRts`]: its receiver is ready.
+    /// CTS: the receiver is ready for a message announced with [`StreamOp::TagRts`].
     Cts = 6,
-    /// The bytes of a message that was asked for with [`StreamOp::Cts`].
+    /// Payload of a message requested with [`StreamOp::Cts`].
     Data = 7,
     /// An atomic operation on the receiver's memory, followed by its operands.
     Atomic = 64,
-    /// The refusal of a write that the header names by its number among the transfers to be
-    /// acknowledged; its error code is in `op_data` ([`Knows::outcomes`]).
+    /// Refusal of a write, named by its number among the transfers to be acknowledged; its error
+    /// code is in `op_data` ([`Knows::outcomes`]).
     WriteRefused = 66,
     /// The result of an atomic operation, and the former values if it fetches them. Answers to
     /// these and to [`StreamOp::ReadReq`] come in the order of the requests.
@@ -116,25 +118,26 @@ pub enum StreamOp {
     TaggedMsg = 255,
 }
 
-/// The header flag that makes a [`StreamOp::Msg`] a [`StreamOp::TaggedMsg`].
+/// Header flag turning a [`StreamOp::Msg`] into a [`StreamOp::TaggedMsg`].
 const TAGGED_MSG: u16 = 0x80;
 
 /// The header carries remote CQ data.
 pub const REMOTE_CQ_DATA: u16 = 1;
 /// The sender waits for an acknowledgement.
 pub const DELIVERY_COMPLETE: u16 = 4;
-/// The sender waits for an acknowledgement, which may come only when the bytes are persistent.
+/// The sender waits for an acknowledgement, allowed only after the bytes are persistent.
 pub const COMMIT_COMPLETE: u16 = 8;
 
-/// The sender waits for an acknowledgement that comes only when the message has met its receive
-/// (FI_MATCH_COMPLETE); with [`DELIVERY_COMPLETE`], for peers that know it ([`Knows::outcomes`]).
+/// The sender waits for an acknowledgement after the message has matched its receive
+/// (FI_MATCH_COMPLETE). Used with [`DELIVERY_COMPLETE`], for peers with support for it
+/// ([`Knows::outcomes`]).
 pub const MATCH_COMPLETE: u16 = 16;
 
-/// Most transfers that one acknowledgement is for.
+/// Maximum transfers in one acknowledgement.
 pub const MAX_ACK_RUN: u16 = u16::MAX;
 
-/// Bits of an acknowledgement's number; the bits above have how many more transfers follow the one
-/// of this number.
+/// Bits of an acknowledgement's number; the upper bits count the further transfers after the one of
+/// this number.
 const ACK_NUMBER_BITS: u32 = 48;
 
 /// `op_data` of an acknowledgement.
@@ -143,37 +146,36 @@ pub const ACK: u8 = 2;
 /// A transfer header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamHeader {
-    /// What the header announces.
+    /// Operation announced by the header.
     pub op: StreamOp,
     /// REMOTE_CQ_DATA, DELIVERY_COMPLETE, COMMIT_COMPLETE.
     pub flags: u16,
-    /// [`ACK`], or the number of a message that waits at its sender; in [`StreamOp::AtomicRsp`],
-    /// [`StreamOp::WriteRefused`] and, from peers that know it, [`StreamOp::ReadRsp`] the error
-    /// code, 0 for success.
+    /// [`ACK`], or the number of a rendezvous message. In [`StreamOp::AtomicRsp`],
+    /// [`StreamOp::WriteRefused`] and, from peers with support for it, [`StreamOp::ReadRsp`], the
+    /// error code, 0 for success.
     pub op_data: u8,
     /// The sender's count of headers on this connection.
     pub id: u8,
-    /// How many places in the receiver's memory follow the header's other
-    /// fields, for [`StreamOp::ReadReq`], [`StreamOp::Write`] and [`StreamOp::Atomic`].
+    /// Number of segments of the receiver's memory after the header's other fields, for
+    /// [`StreamOp::ReadReq`], [`StreamOp::Write`] and [`StreamOp::Atomic`].
     pub segments: u8,
     /// Remote CQ data, with REMOTE_CQ_DATA.
     pub cq_data: u64,
-    /// The tag of a tagged message; what an atomic operation does
-    /// ([`AtomicWord`]).
+    /// Tag of a tagged message, or the operation of an atomic ([`AtomicWord`]).
     pub tag: u64,
-    /// Bytes that follow the header; in [`StreamOp::TagRts`] the bytes of the message that waits.
+    /// Bytes after the header; in [`StreamOp::TagRts`] the size of the waiting message.
     pub len: u64,
 }
 
-/// What an atomic operation does, as one number of the header: from its lowest
-/// byte on the data type, the operation, and the kind of call; the rest is 0.
+/// Atomic operation as one number of the header: from its lowest byte on the data type, the
+/// operation, and the kind of call; the rest is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicWord {
-    /// The kind of call: what the operation takes and answers.
+    /// Kind of call: its operands and its result.
     pub kind: AtomicKind,
-    /// A number of `enum fi_datatype`, which may be none of ours.
+    /// Number of `enum fi_datatype`, possibly an unknown one.
     pub datatype: u8,
-    /// A number of `enum fi_op`, which may be none of ours.
+    /// Number of `enum fi_op`, possibly an unknown one.
     pub op: u8,
 }
 
@@ -183,7 +185,7 @@ impl AtomicWord {
         u64::from_le_bytes([self.datatype, self.op, self.kind as u8, 0, 0, 0, 0, 0])
     }
 
-    /// Reads what [`to_word`](Self::to_word) wrote.
+    /// Decodes a word written by [`to_word`](Self::to_word).
     pub fn from_word(word: u64) -> Parsed<Self> {
         let [datatype, op, kind, 0, 0, 0, 0, 0] = word.to_le_bytes() else {
             return Err(Malformed("unknown bits in an atomic operation"));
@@ -204,22 +206,22 @@ const PLAIN_UNTAGGED: u64 =
 const PLAIN_TAGGED: u64 =
     u64::from_ne_bytes([VERSION, StreamOp::Tag as u8, 0, 0, 0, 0, BASE_LEN as u8 + 8, 0]);
 
-/// What a plain message's first eight bytes have more if it carries remote CQ data: the flag, and
-/// the length of the data in that of the header.
+/// Addition to the first eight bytes of a fast-path message for remote CQ data: the flag, and the
+/// size of the data within the header length.
 const PLAIN_DATA: u64 = {
     let [low, high] = REMOTE_CQ_DATA.to_ne_bytes();
     u64::from_ne_bytes([0, 0, low, high, 0, 0, 8, 0])
 };
 
-/// The bits of [`PLAIN_UNTAGGED`] and [`PLAIN_TAGGED`] that a receiver compares: not the
-/// version, the number of places and the header's number.
+/// Bits of [`PLAIN_UNTAGGED`] and [`PLAIN_TAGGED`] compared by a receiver: without the version, the
+/// number of segments and the header's number.
 const PLAIN_MASK: u64 = u64::from_ne_bytes([0, 255, 255, 255, 255, 0, 255, 0]);
 
-/// What the header of a plain message says, which is tagged or not, carries remote CQ data or not, and has
-/// no other flags, nor places.
+/// Decoded header of a fast-path message: tagged or untagged, with or without remote CQ data,
+/// without other flags and segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlainHeader {
-    /// Whether the message is tagged.
+    /// The message is tagged.
     pub tagged: bool,
     /// The tag of a tagged message, or 0.
     pub tag: u64,
@@ -230,7 +232,8 @@ pub struct PlainHeader {
 }
 
 impl PlainHeader {
-    /// The header without remote CQ data that begins with this word, and its tag if it is tagged; none of anything else.
+    /// Returns the header without remote CQ data starting with this word, and its tag if it is
+    /// tagged; none for anything else.
     #[inline(always)]
     fn without_data(start: u64, tag: u64) -> Option<Self> {
         let kind = start & PLAIN_MASK;
@@ -243,7 +246,8 @@ impl PlainHeader {
         }
     }
 
-    /// The header with remote CQ data that begins with this word, and its tag if it is tagged; none of anything else.
+    /// Returns the header with remote CQ data starting with this word, and its tag if it is tagged;
+    /// none for anything else.
     #[inline(always)]
     fn with_data(start: u64, data: u64, tag: u64) -> Option<Self> {
         let without = Self::without_data(start.wrapping_sub(PLAIN_DATA), tag)?;
@@ -254,29 +258,28 @@ impl PlainHeader {
 /// A plain message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamPlain<'a> {
-    /// What its header says.
+    /// Decoded header.
     pub header: PlainHeader,
     /// The message's bytes.
     pub body: &'a [u8],
-    /// What is behind the message.
+    /// Bytes after the message.
     pub rest: &'a [u8],
 }
 
 impl StreamOp {
-    /// Whether the header has a number of its own: a tag, or what an atomic
-    /// operation does.
+    /// Returns true if the header has a separate number: a tag, or the word of an atomic operation.
     #[inline]
     fn has_word(self) -> bool {
         matches!(self, Self::Tag | Self::TagRts | Self::Atomic | Self::TaggedMsg)
     }
 }
 
-/// Transfers of consecutive numbers that are acknowledged together.
+/// Transfers of consecutive numbers acknowledged as one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AckRun {
     /// The number of the first.
     pub first: u64,
-    /// How many there are, at least 1.
+    /// Number of transfers, at least 1.
     pub count: u16,
 }
 
@@ -362,16 +365,15 @@ impl StreamHeader {
         at
     }
 
-    /// The bytes of places in the receiver's memory, which follow what
-    /// [`write`](Self::write) wrote.
+    /// Encodes segments of the receiver's memory, to follow the bytes written by
+    /// [`write`](Self::write).
     pub fn write_segments(order: ByteOrder, segments: &[RemoteSegment]) -> Box<[u8]> {
         let mut bytes = vec![0; SEGMENT_LEN * segments.len()].into_boxed_slice();
         Self::put_segments(order, segments, &mut bytes);
         bytes
     }
 
-    /// Writes the bytes of places in the receiver's memory to `out`, which has room for just
-    /// these.
+    /// Writes segments of the receiver's memory to `out`, with exactly the space for these.
     #[inline]
     pub fn put_segments(order: ByteOrder, segments: &[RemoteSegment], out: &mut [u8]) {
         let words = segments.iter().flat_map(|s| [s.addr, s.len, s.key]);
@@ -380,7 +382,7 @@ impl StreamHeader {
         }
     }
 
-    /// The places in our memory that the header at the start of `bytes` names.
+    /// Decodes the segments of local memory named by the header at the start of `bytes`.
     pub fn read_segments(&self, bytes: &[u8], order: ByteOrder) -> Parsed<RemoteSegments> {
         let part = bytes.get(self.head_len()..self.wire_len());
         let mut all = RemoteSegments::EMPTY;
@@ -395,8 +397,7 @@ impl StreamHeader {
         Ok(all)
     }
 
-    /// How long the header at the start of `bytes` is; `None` when it takes
-    /// more bytes to tell.
+    /// Returns the length of the header at the start of `bytes`; `None` if more bytes are needed.
     #[inline]
     pub fn len_at(bytes: &[u8]) -> Parsed<Option<usize>> {
         if bytes.len() < BASE_LEN {
@@ -426,8 +427,8 @@ impl StreamHeader {
         Some(StreamPlain { header, body, rest })
     }
 
-    /// The header of a plain message without remote CQ data that is all there is in `len` bytes, by its first
-    /// three words. None if it is anything else.
+    /// Returns the header of a fast-path message without remote CQ data, filling all of `len`
+    /// bytes, from its first three words. None for anything else.
     #[inline(always)]
     pub fn plain_in([start, size, third]: [u64; 3], len: usize) -> Option<PlainHeader> {
         let header = PlainHeader::without_data(start, third)?;
@@ -450,9 +451,9 @@ impl StreamHeader {
         Self::plain_in([first, second, third], len).or_else(|| Self::plain_with_data_in(words, len))
     }
 
-    /// The first two words of the header with this number of a message of `len` bytes, with nothing
-    /// special to it but perhaps remote CQ data, for a peer whose numbers are as ours; and the header's
-    /// length. The data are the next word, then comes the tag.
+    /// Returns the first two words of the header with this number, and the header's length, for a
+    /// message of `len` bytes. The message has no special attributes except for optional remote CQ
+    /// data, and the peer uses local byte order. The data are the next word, followed by the tag.
     #[inline(always)]
     pub fn plain_words(id: u8, tagged: bool, data: bool, len: usize) -> ([u64; 2], usize) {
         let (start, head) =
@@ -462,8 +463,8 @@ impl StreamHeader {
         ([numbered, (len + head) as u64], head)
     }
 
-    /// Writes the header with this number of a message of `len` bytes, with nothing special to it but
-    /// perhaps remote CQ data, for a peer whose numbers are as ours; its length.
+    /// Writes the header with this number for a message of `len` bytes, without special attributes
+    /// except for optional remote CQ data, for a peer with local byte order; returns its length.
     #[inline(always)]
     pub fn write_plain(
         id: u8,
@@ -487,7 +488,7 @@ impl StreamHeader {
         head
     }
 
-    /// Reads the header that is all of `bytes`.
+    /// Parses the header filling all of `bytes`.
     #[inline]
     pub fn parse(bytes: &[u8], order: ByteOrder) -> Parsed<Self> {
         if Self::len_at(bytes)? != Some(bytes.len()) {
@@ -594,20 +595,20 @@ impl StreamHeader {
         Self { op, flags: 0, op_data: 0, id: 0, segments: 0, cq_data: 0, tag: 0, len: 0 }
     }
 
-    /// An acknowledgement of the oldest message that waits for one.
+    /// Creates an acknowledgement of the oldest unacknowledged message.
     pub fn ack_oldest() -> Self {
         Self { op_data: ACK, ..Self::of(StreamOp::Msg) }
     }
 
-    /// An acknowledgement of transfers by their numbers among those that ask for one
-    /// ([`Knows::acks`]); of more than one to peers that know [`Knows::outcomes`].
+    /// Creates an acknowledgement of transfers by their numbers among those with acknowledgement
+    /// ([`Knows::acks`]). More than one transfer requires a peer with [`Knows::outcomes`].
     pub fn ack(run: AckRun) -> Self {
         let more = u64::from(run.count - 1) << ACK_NUMBER_BITS;
         let cq_data = (run.first & ((1 << ACK_NUMBER_BITS) - 1)) | more;
         Self { op_data: ACK, flags: REMOTE_CQ_DATA, cq_data, ..Self::of(StreamOp::Msg) }
     }
 
-    /// The transfers that an acknowledgement is for, if it names them.
+    /// Returns the transfers of an acknowledgement, if it names them.
     pub fn acked(&self) -> Option<AckRun> {
         let more = self.cq_data >> ACK_NUMBER_BITS;
         let count = u16::try_from(more + 1).unwrap_or(MAX_ACK_RUN);
@@ -615,19 +616,19 @@ impl StreamHeader {
         (self.flags & REMOTE_CQ_DATA != 0).then_some(AckRun { first, count })
     }
 
-    /// The refusal of the write of this number among the transfers that ask for an
-    /// acknowledgement, for peers that know [`Knows::outcomes`].
+    /// Creates the refusal of the write of this number among the transfers with acknowledgement,
+    /// for peers with [`Knows::outcomes`].
     pub fn refuse_write(number: u64, error: u8) -> Self {
         let (flags, op_data) = (REMOTE_CQ_DATA, error.max(1));
         Self { op_data, flags, cq_data: number, ..Self::of(StreamOp::WriteRefused) }
     }
 
-    /// The answer to a read that is refused, for peers that know [`Knows::outcomes`].
+    /// Creates the response to a refused read, for peers with [`Knows::outcomes`].
     pub fn refuse_read(error: u8) -> Self {
         Self { op_data: error.max(1), ..Self::of(StreamOp::ReadRsp) }
     }
 
-    /// Whether the header is an acknowledgement.
+    /// Returns true if the header is an acknowledgement.
     #[inline]
     pub fn is_ack(&self) -> bool {
         self.op == StreamOp::Msg && self.op_data == ACK
@@ -652,17 +653,16 @@ pub enum CmType {
 /// Bytes of a connection message before the user's data.
 pub const CM_LEN: usize = 32;
 
-/// Offset in a connection message where the sender's byte order shows: a 1, as the sender stores
-/// it.
+/// Offset of the byte-order probe in a connection message: a 1 in the sender's byte order.
 const CM_PROBE: usize = 24;
 
-/// Offset in a connection message where peers of this library tell each other what they know
-/// beyond the original's protocol, which has zeros there and ignores them. An answer has it only
-/// if the request had it, and in other bytes, so that an echo is not taken for an answer.
+/// Offset of the extensions in a connection message, for features beyond upstream's protocol.
+/// Upstream sends zeros there and ignores them. A response has extensions only if the request had
+/// them, with other bytes, so an echo is not taken for a response.
 const CM_EXTENSIONS: usize = 16;
 
-/// The marks at [`CM_EXTENSIONS`] in a request and in an answer, followed by one byte of what
-/// the sender knows.
+/// Marks at [`CM_EXTENSIONS`] in a request and in a response, followed by one byte with the
+/// sender's features.
 const REQUEST_MARK: [u8; 7] = *b"ofi-rs?";
 const RESPONSE_MARK: [u8; 7] = *b"ofi-rs!";
 
@@ -682,21 +682,21 @@ const KNOWS_ACKS: u8 = 8;
 /// answer: its data end with such an offer.
 const KNOWS_LOCAL: u8 = 16;
 
-/// The sender knows the outcomes of transfers that [`Knows::outcomes`] names.
+/// The sender supports the outcomes of transfers listed in [`Knows::outcomes`].
 const KNOWS_OUTCOMES: u8 = 32;
 
-/// The sender takes headers that name more than [`USUAL_SEGMENTS`] places.
+/// The sender accepts headers with more than [`USUAL_SEGMENTS`] segments.
 const KNOWS_PLACES: u8 = 64;
 
-/// Offset where a [`CmType::ContextRequest`] and the answer to it name contexts, in network
-/// order: the caller's transmit context, then the called endpoint's receive context.
+/// Offset of the contexts in a [`CmType::ContextRequest`] and its response, in network order: the
+/// connecting peer's transmit context, then the accepting endpoint's receive context.
 const CM_CONTEXTS: usize = 8;
 
-/// Offset of a random number that tells the sender's process from others that have, or had, its
-/// process id; only in messages that say what the sender knows.
+/// Offset of a random number, distinguishing the sender's process from earlier and other ones with
+/// its process id; only in messages with feature bits.
 const CM_INSTANCE: usize = 12;
 
-/// The random number of this process for [`CM_INSTANCE`], which is not 0.
+/// Returns the random number of this process for [`CM_INSTANCE`], never 0.
 fn instance() -> u32 {
     static INSTANCE: OnceLock<u32> = OnceLock::new();
     *INSTANCE.get_or_init(|| {
@@ -711,28 +711,28 @@ pub const CM_DATA_MAX: usize = 256;
 /// Bytes of a [`LocalOffer`].
 pub const OFFER_LEN: usize = 40;
 
-/// What one end of a link tells the other so that the two can meet on their host, to move the
-/// link's bytes through memory from then on ([`WithLocal`](crate::local::WithLocal)).
+/// Offer of one end of a link for the shared-memory upgrade, moving the link's bytes through memory
+/// from then on ([`WithLocal`](crate::local::WithLocal)).
 pub type LocalOffer = [u8; OFFER_LEN];
 
-/// What a side says that it knows beyond the protocol of the original.
+/// Features of a peer beyond upstream's protocol.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Knows {
     /// The sender knows [`StreamOp::Atomic`], and has our byte order.
     pub atomics: bool,
     /// The sender takes notices of multicast groups.
     pub multicast: bool,
-    /// The sender takes acknowledgements that say which message they are for. Others match them
-    /// with messages in order, though a message that waits for its receive is acknowledged late.
+    /// The sender accepts numbered acknowledgements. Other peers match acknowledgements with
+    /// messages in order, although a message waiting for its receive is acknowledged late.
     pub acks: bool,
     /// The sender may be on the receiver's host and takes a [`LocalOffer`]; an answer has one.
     pub local: bool,
-    /// The sender takes refusals of reads and writes, acknowledges writes whether asked to or not,
-    /// takes one acknowledgement for several transfers, and tells [`MATCH_COMPLETE`] from
+    /// The sender accepts refusals of reads and writes, acknowledges writes even without a request,
+    /// accepts one acknowledgement for several transfers, and distinguishes [`MATCH_COMPLETE`] from
     /// [`DELIVERY_COMPLETE`]. To other peers a refusal ends the connection.
     pub outcomes: bool,
-    /// The sender takes headers that name up to [`MAX_SEGMENTS`] places in its memory. Others take
-    /// [`USUAL_SEGMENTS`], and end the connection on which more come.
+    /// The sender accepts headers with up to [`MAX_SEGMENTS`] segments of its memory. Others accept
+    /// [`USUAL_SEGMENTS`], and close a connection with more.
     pub places: bool,
 }
 
@@ -748,23 +748,23 @@ impl Knows {
     }
 }
 
-/// A connection message: what opens a connection, in each direction.
+/// Connection message: the first message of a connection, in each direction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CmMessage {
-    /// Whether it requests, accepts or refuses a connection.
+    /// Request, acceptance or rejection of a connection.
     pub kind: CmType,
     /// The sender's byte order, relative to ours.
     pub order: ByteOrder,
-    /// What the sender knows beyond the protocol of the original.
+    /// Features of the sender beyond upstream's protocol.
     pub knows: Knows,
-    /// The contexts that the connection is between.
+    /// Contexts of the two ends of the connection.
     pub contexts: Contexts,
     /// The random number of the sender's process; 0 if the message has none.
     pub instance: u32,
-    /// The user data: what the application passed to fi_connect, fi_accept or fi_reject, or an
+    /// User data, passed by the application to fi_connect, fi_accept or fi_reject, or an
     /// [`RdmHello`].
     pub data: Vec<u8>,
-    /// The offer behind the user data, in an answer to a request that takes one.
+    /// Offer after the user data, in a response to a request accepting one.
     pub offer: Option<LocalOffer>,
 }
 
@@ -777,9 +777,8 @@ impl CmMessage {
         }
     }
 
-    /// The bytes of a connection message; data beyond [`CM_DATA_MAX`] are cut, which is the
-    /// caller's mistake. A request says all that we know, an answer only what the request said,
-    /// too.
+    /// Encodes a connection message; data beyond [`CM_DATA_MAX`] are cut, an error of the caller. A
+    /// request has all local features, a response only those also in the request.
     pub fn encode(kind: CmType, knows: Knows, data: &[u8]) -> Vec<u8> {
         Self::write(kind, knows.bits(), data)
     }
@@ -814,7 +813,7 @@ impl CmMessage {
         out
     }
 
-    /// Puts an offer behind the data of an answer, which says so ([`Knows::local`]).
+    /// Appends an offer to the data of a response, and sets its feature bit ([`Knows::local`]).
     pub fn add_offer(answer: &mut Vec<u8>, offer: &LocalOffer) {
         let data = answer.len() - CM_LEN + OFFER_LEN;
         answer[2..4].copy_from_slice(&(data as u16).to_be_bytes());
@@ -829,8 +828,7 @@ impl CmMessage {
         }
     }
 
-    /// How many bytes the message at the start of `bytes` has; `None` when it
-    /// takes more bytes to tell.
+    /// Returns the length of the message at the start of `bytes`; `None` if more bytes are needed.
     pub fn len_at(bytes: &[u8]) -> Parsed<Option<usize>> {
         // The first byte tells strangers apart at once, without waiting for
         // more that may never come.
@@ -848,7 +846,7 @@ impl CmMessage {
         }
     }
 
-    /// Reads the message that is all of `bytes`.
+    /// Parses the message filling all of `bytes`.
     pub fn parse(bytes: &[u8]) -> Parsed<Self> {
         if Self::len_at(bytes)? != Some(bytes.len()) {
             return Err(Malformed("connection message is cut"));
@@ -876,7 +874,7 @@ impl CmMessage {
             atomics: says(KNOWS_ATOMICS) && order == ByteOrder::Native,
             multicast: says(KNOWS_MULTICAST),
             acks: says(KNOWS_ACKS),
-            // What the offer is for is in this machine's byte order.
+            // Data of the offer are in this machine's byte order.
             local: says(KNOWS_LOCAL) && order == ByteOrder::Native,
             outcomes: says(KNOWS_OUTCOMES),
             places: says(KNOWS_PLACES),
@@ -907,14 +905,14 @@ impl CmMessage {
     }
 }
 
-/// What reliable-datagram endpoints send as connection data: who is calling.
+/// Connection data of reliable-datagram endpoints: the identity of the connecting peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RdmHello {
     /// Protocol version: 0 or 1; bit 7 marks an answer.
     pub version: u8,
     /// Feature bits of the sender: [`BEHIND_FIREWALL`]; others are ignored.
     pub features: u8,
-    /// The port the caller listens on, which with its address names it.
+    /// Listening port of the connecting peer; with its address it identifies the peer.
     pub port: u16,
     /// The caller's process, to tell a restarted peer; 0 if not known.
     pub pid: u32,
@@ -924,7 +922,7 @@ pub struct RdmHello {
 /// sender.
 pub const RDM_VERSION: u8 = 1;
 
-/// Feature of a caller that cannot be called itself.
+/// Feature of a connecting peer unable to accept connections.
 pub const BEHIND_FIREWALL: u8 = 1;
 
 /// Marks the version of an answer.
@@ -938,7 +936,7 @@ impl RdmHello {
         [self.version, self.features, p0, p1, i0, i1, i2, i3]
     }
 
-    /// Reads a hello from connection data, which may be longer in later versions.
+    /// Parses a hello from connection data, possibly longer in later versions.
     pub fn parse(data: &[u8]) -> Parsed<Self> {
         match *data {
             [version, features, p0, p1, i0, i1, i2, i3, ..] => Ok(Self {
@@ -982,7 +980,7 @@ mod tests {
             let header = StreamHeader::parse(&bytes, ByteOrder::Network).unwrap();
             assert_eq!((header.is_ack(), header.acked()), (true, acked));
         }
-        // Of one message it has the bytes that peers know that take no runs.
+        // For one message it has the bytes known to peers without support for runs.
         assert_eq!(StreamHeader::ack(AckRun::of(9)).cq_data, 9);
     }
 

@@ -1,5 +1,4 @@
-//! The tcp provider: FI_EP_MSG and FI_EP_RDM endpoints over TCP sockets, which are those of
-//! `ofi_inet`.
+//! The tcp provider: FI_EP_MSG and FI_EP_RDM endpoints over TCP sockets, implemented by `ofi_inet`.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 pub mod provider;
 

@@ -1,4 +1,4 @@
-//! The udp provider: FI_EP_DGRAM endpoints over UDP sockets, which are those of `ofi_inet`.
+//! The udp provider: FI_EP_DGRAM endpoints over UDP sockets, implemented by `ofi_inet`.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 use ofi_inet::InetPlugIn;
 use ofi_provider::av::AvSharing;

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where a device is.
+/// Location of a device.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct NumaNode {
-    /// The device's folder in sysfs, which names the bridges on the way to it.
+    /// Device's folder in sysfs, naming the bridges on its path.
     path: PathBuf,
     /// The device's NUMA node.
     node: Option<u32>,
@@ -32,7 +32,7 @@ impl NumaNode {
         Self::of(&Path::new("/sys/bus/pci/devices").join(whole))
     }
 
-    /// The place of the processor that this thread runs on.
+    /// Returns the location of this thread's processor.
     pub(crate) fn here() -> Option<Self> {
         let (mut cpu, mut node) = (0u32, 0u32);
         // SAFETY: the call writes two numbers; the third argument is not used any more.
@@ -47,8 +47,8 @@ impl NumaNode {
         (known == 0).then(|| Self { path: PathBuf::new(), node: Some(node) })
     }
 
-    /// How near another place is: more of the way in common is nearer, after that the same
-    /// node.
+    /// Returns the proximity of another location: a longer common path is nearer; after it the same
+    /// node counts.
     fn nearness(&self, to: &Self) -> (usize, bool) {
         let steps = self.path.iter().zip(to.path.iter());
         let common = steps.take_while(|(mine, other)| mine == other).count();
@@ -56,7 +56,7 @@ impl NumaNode {
     }
 }
 
-/// Puts the nearest first; those that are equally near stay in their order.
+/// Sorts the nearest first; equally near ones stay in order.
 pub(crate) fn nearest_first<T>(
     devices: &mut [T],
     to: &NumaNode,
@@ -95,7 +95,7 @@ mod tests {
         let mut devices = vec![numa_node("/sys/devices/a", 0), numa_node("/sys/devices/b", 1)];
         nearest_first(&mut devices, &numa_node("", 1), NumaNode::clone);
         assert_eq!(devices[0], numa_node("/sys/devices/b", 1));
-        // Who has no node is near to nobody.
+        // A device without a node is near to none.
         nearest_first(&mut devices, &numa_node("", -1), NumaNode::clone);
         assert_eq!(devices[0], numa_node("/sys/devices/b", 1));
         assert!(NumaNode::here().is_some_and(|here| here.node.is_some()));

@@ -1,22 +1,21 @@
-//! The data of connection requests, acceptances and rejections: one byte that
-//! says how long the user's part is, and that. Devices pad what they carry, so
-//! the length is not to be had otherwise.
+//! Data of connection requests, acceptances and rejections: one byte with the length of the user's
+//! part, and this part. Devices pad the data, so the length is not available otherwise.
 //!
-//! A request between IP addresses has a header of librdmacm's before that, which
-//! says them. Between InfiniBand addresses there is none, so we write one ourselves:
-//! the data is where it always is, and as long.
+//! A request between IP addresses has a header of librdmacm before it, with these addresses.
+//! Between InfiniBand addresses there is none, so this provider writes one itself: position and
+//! length of the data stay the same.
 use ofi_provider::addr::Addr;
 
-/// What librdmacm carries on every kind of device.
+/// Size in bytes of the private data supported by librdmacm on every kind of device.
 const PRIVATE_DATA: usize = 56;
 
-/// The most that a user's part has (FI_OPT_CM_DATA_SIZE).
+/// Maximum size of the user's part (FI_OPT_CM_DATA_SIZE).
 pub(crate) const DATA_MAX: usize = PRIVATE_DATA - 1;
 
 /// Bytes of a header.
 const HEADER: usize = 36;
 
-/// What goes over the wire as a request from an address to another.
+/// Encodes the private data of a request from an address to another.
 pub(crate) fn pack_request(from: &Addr, to: &Addr, data: &[u8]) -> Vec<u8> {
     let (Addr::Ib(from), Addr::Ib(to)) = (from, to) else { return pack(data) };
     // The header's version, and the version of IP that addresses of 16 bytes look like.
@@ -27,7 +26,7 @@ pub(crate) fn pack_request(from: &Addr, to: &Addr, data: &[u8]) -> Vec<u8> {
     packed
 }
 
-/// The user data in the private data of a request that came to an address.
+/// Extracts the user data from the private data of a request received at an address.
 pub(crate) fn unpack_request(to: Option<&Addr>, packed: &[u8]) -> Vec<u8> {
     match to.is_some_and(Addr::is_ib) {
         true => unpack(packed.get(HEADER..).unwrap_or_default()),
@@ -35,7 +34,7 @@ pub(crate) fn unpack_request(to: Option<&Addr>, packed: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What goes over the wire as an answer: of the data what there is room for ([`DATA_MAX`]).
+/// Encodes the private data of a response: the data are cut to their maximum ([`DATA_MAX`]).
 pub(crate) fn pack(data: &[u8]) -> Vec<u8> {
     let data = &data[..data.len().min(DATA_MAX)];
     let mut packed = vec![data.len() as u8];
@@ -43,7 +42,7 @@ pub(crate) fn pack(data: &[u8]) -> Vec<u8> {
     packed
 }
 
-/// The user data in private data that came; a peer may claim more than it sent.
+/// Extracts the user data from received private data; a peer may claim more than it sent.
 pub(crate) fn unpack(packed: &[u8]) -> Vec<u8> {
     match packed.split_first() {
         Some((len, rest)) => rest[..usize::from(*len).min(rest.len())].to_vec(),

@@ -4,7 +4,7 @@ use crate::info::VERBS;
 use ofi_provider::param;
 use std::sync::OnceLock;
 
-/// What the environment says, read once.
+/// Settings from the environment, read once.
 #[derive(Debug)]
 pub(crate) struct VerbsConfig {
     /// Sizes of queues when the application names none.
@@ -13,25 +13,25 @@ pub(crate) struct VerbsConfig {
     /// Most segments of a transfer.
     pub(crate) tx_iov_limit: usize,
     pub(crate) rx_iov_limit: usize,
-    /// Bytes that may be sent inline, if the device can.
+    /// Maximum bytes sent inline, if supported by the device.
     pub(crate) inline_size: usize,
-    /// How soon a peer may try again that found no receive posted (ibv_modify_qp(3)).
+    /// Delay until a peer may retry after finding no posted receive (ibv_modify_qp(3)).
     pub(crate) min_rnr_timer: u8,
     /// Completions taken from a device at once.
     pub(crate) cqread_bunch_size: usize,
-    /// The GID that names a fabric.
+    /// Index of the GID naming a fabric.
     pub(crate) gid_idx: i32,
-    /// Regions do without pages that are there, if the device can.
+    /// Regions need no resident pages, if supported by the device.
     pub(crate) use_odp: bool,
     /// The devices to use.
     pub(crate) devices: DeviceFilter,
-    /// The interfaces whose addresses to use.
+    /// Interfaces with their addresses to be used.
     pub(crate) ifaces: DeviceFilter,
-    /// What the devices that are listed first are near to, if the user chose something.
+    /// Location for the order of devices, nearest first, if selected by the user.
     pub(crate) near: Option<NumaNode>,
 }
 
-/// The names that the user wants, with commas between them; none stands for all.
+/// Names selected by the user, separated by commas; none stands for all.
 #[derive(Debug)]
 pub(crate) struct DeviceFilter(Vec<String>);
 
@@ -41,18 +41,18 @@ impl DeviceFilter {
         Self(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 
-    /// Whether the user named no devices, so that all are used.
+    /// Returns true if the user named no devices, so all are used.
     pub(crate) fn is_all(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a name is among them, or begins like one of them.
+    /// Returns true if a name is among them, or has one of them as a prefix.
     pub(crate) fn take(&self, name: &str) -> bool {
         self.is_all() || self.0.iter().any(|begin| name.starts_with(begin.as_str()))
     }
 }
 
-/// What devices are to be near to; the log says why a user's choice has no effect.
+/// Returns the location preferred for devices; logs the reason if a user's choice has no effect.
 fn near(policy: Option<&str>, device: Option<&str>) -> Option<NumaNode> {
     let say = |why: &str| {
         ofi_provider::log!(&VERBS, WARN, FABRIC, "the order of devices is the system's: {why}");

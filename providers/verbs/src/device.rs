@@ -1,4 +1,4 @@
-//! What a device can do, and its addresses.
+//! Capabilities of a device, and its addresses.
 use crate::affinity::{NumaNode, nearest_first};
 use crate::config::{VerbsConfig, config};
 use crate::raw;
@@ -19,13 +19,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What an endpoint does, but for atomic operations.
+/// Capabilities of an endpoint, except for atomic operations.
 const MSG_CAPS: u64 =
     FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const TX_CAPS: u64 = FI_MSG | FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_SEND;
 const RX_CAPS: u64 = FI_MSG | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
-/// What a reliable connection keeps in order.
+/// Message order of a reliable connection.
 const MSG_ORDER: u64 = FI_ORDER_RAR
     | FI_ORDER_RAW
     | FI_ORDER_RAS
@@ -42,36 +42,36 @@ const MSG_ORDER: u64 = FI_ORDER_RAR
 const MR_MODE: i32 = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 /// Bytes of immediate data.
 const CQ_DATA_SIZE: usize = 4;
-/// Contexts that a domain may have.
+/// Maximum contexts of a domain.
 pub(crate) const CONTEXTS: usize = 1024;
-/// Bytes of error data that are kept.
+/// Maximum bytes of stored error data.
 const MAX_ERR_DATA: usize = 255;
 
 /// A device as fi_getinfo(3) shows it.
 pub(crate) struct DeviceAttributes {
     pub(crate) device: VerbsDevice,
     pub(crate) offer: ProviderOffer,
-    /// What datagram endpoints offer, if the device has them.
+    /// Attributes of datagram endpoints, if the device has them.
     pub(crate) datagrams: Option<ProviderOffer>,
-    /// What endpoints offer whose buffers may be in memory of accelerators (FI_HMEM), if
-    /// the device reaches that.
+    /// Attributes of endpoints with buffers in accelerator memory (FI_HMEM), if the device reaches
+    /// it.
     pub(crate) hmem: Option<ProviderOffer>,
     pub(crate) nic: Nic,
     pub(crate) fabric: CString,
 }
 
-/// What fi_getinfo(3) tells of devices and their addresses.
+/// Devices and their addresses, as reported by fi_getinfo(3).
 pub(crate) struct KnownDevices {
     pub(crate) attributes: Vec<DeviceAttributes>,
     locals: Vec<LocalDevice>,
     since: Instant,
 }
 
-/// How long that is believed without asking the system again.
+/// Lifetime of the cached devices before the system is queried again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Devices and addresses, as they were a moment ago, or as they are if `anew`.
-/// `report` hears of devices that are left out.
+/// Returns devices and addresses, cached for a moment, or read now if `anew`. Devices left out are
+/// passed to `report`.
 pub(crate) fn known(
     anew: bool,
     report: &dyn Fn(&str),
@@ -86,12 +86,12 @@ pub(crate) fn known(
 }
 
 impl KnownDevices {
-    /// The local addresses that devices have, in the system's order.
+    /// Returns the local addresses of devices, in the system's order.
     pub(crate) fn locals(&self) -> &[LocalDevice] {
         &self.locals
     }
 
-    /// The device that has this local address.
+    /// Returns the device with this local address.
     pub(crate) fn device_of(&self, addr: &Addr) -> Option<VerbsDevice> {
         let found = self.locals.iter().find(|local| local.addr.is_same_host(addr));
         found.map(|local| local.device).or_else(|| match addr {
@@ -100,7 +100,7 @@ impl KnownDevices {
         })
     }
 
-    /// The local address from which a connection to `dest` would be made.
+    /// Returns the local source address of a connection to `dest`.
     pub(crate) fn source_for(&self, dest: &Addr) -> Option<Addr> {
         match dest {
             Addr::Ip(dest) => route(dest).map(Addr::Ip),
@@ -112,7 +112,7 @@ impl KnownDevices {
     }
 }
 
-/// The devices that the user lets us use and that work; `report` hears of others.
+/// Returns the working devices permitted by the user; others are passed to `report`.
 fn all(report: &dyn Fn(&str)) -> Vec<DeviceAttributes> {
     let config = config();
     let wanted = |device: &&VerbsDevice| config.devices.take(&device.name().to_string_lossy());
@@ -221,15 +221,15 @@ pub(crate) fn mtu(port: &raw::ibv_port_attr) -> usize {
     128 << port.active_mtu.min(8)
 }
 
-/// Whether the device's atomic operations are atomic for all of its users.
+/// Returns true if the device's atomic operations are atomic for all of its users.
 pub(crate) fn has_atomics(attr: &raw::ibv_device_attr) -> bool {
     attr.atomic_cap != raw::ibv_atomic_cap::IBV_ATOMIC_NONE
 }
 
-/// What devices, by their names, answered to questions.
+/// Cached answers of devices to queries, by device name.
 type Answers<Q, A> = BTreeMap<(CString, Q), A>;
 
-/// A device's answer to a question that takes it some time: it is asked once.
+/// Returns a device's answer to a slow query, made only once.
 fn ask_once<Q: Ord, A: Copy>(
     answers: &Mutex<Answers<Q, A>>,
     device: VerbsDevice,
@@ -243,9 +243,8 @@ fn ask_once<Q: Ord, A: Copy>(
     }
 }
 
-/// How many bytes a device copies from the request itself, up to `most`; none if it has no such
-/// queue pairs. The number is found by asking the device for such queue pairs, once for each
-/// device.
+/// Returns the maximum inline bytes of a device, up to `most`; none if it has no such queue pairs.
+/// The number is found by probing such queue pairs, once for each device.
 fn inline_size(
     device: VerbsDevice,
     most: usize,
@@ -273,7 +272,7 @@ fn inline_size(
     })
 }
 
-/// The largest number up to `most` that is possible; 0 is.
+/// Returns the largest possible number up to `most`; 0 is always possible.
 fn largest(most: usize, possible: impl Fn(usize) -> bool) -> usize {
     if possible(most) {
         return most;
@@ -286,8 +285,8 @@ fn largest(most: usize, possible: impl Fn(usize) -> bool) -> usize {
     good
 }
 
-/// Whether a device may and can use memory of accelerators: by the files that stand for
-/// it. Each device is asked once.
+/// Returns true if a device is permitted and able to use accelerator memory, through dma-buf files.
+/// Each device is queried once.
 fn reaches_accelerators(device: VerbsDevice) -> Result<bool> {
     static KNOWN: Mutex<Answers<(), bool>> = Mutex::new(Answers::new());
     if param::core_boolean(c"hmem_disable_p2p") == Some(true) {
@@ -296,8 +295,8 @@ fn reaches_accelerators(device: VerbsDevice) -> Result<bool> {
     ask_once(&KNOWN, device, (), || device.has_dmabuf())
 }
 
-/// What endpoints offer whose buffers may be in memory of accelerators, where others
-/// offer `most`: what the device does without the processor touching a byte.
+/// Returns the attributes of endpoints with buffers in accelerator memory, derived from `most` of
+/// others: only the operations of the device without any access by the processor.
 fn of_hmem(mut most: InfoBuf) -> InfoBuf {
     let caps = |caps: u64| (caps | FI_HMEM) & !FI_ATOMIC;
     most.set_caps(caps(most.caps()));
@@ -311,12 +310,11 @@ fn of_hmem(mut most: InfoBuf) -> InfoBuf {
     most
 }
 
-/// Bytes before a datagram that is received, where the device puts the header of the
-/// network (FI_MSG_PREFIX). Datagrams that are sent have none, as the mode of
-/// `tx_attr` says.
+/// Bytes before a received datagram, filled by the device with the network header (FI_MSG_PREFIX).
+/// Sent datagrams have none, as declared by the mode of `tx_attr`.
 const PREFIX: usize = 40;
 
-/// What datagram endpoints offer, where connected ones offer `most`.
+/// Returns the attributes of datagram endpoints, derived from `most` of connected ones.
 fn of_datagrams(mut most: InfoBuf, inline: usize, mtu: usize) -> InfoBuf {
     const OTHERS: u64 = FI_RMA | FI_ATOMIC | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
     most.set_caps(most.caps() & !OTHERS);
@@ -340,7 +338,8 @@ fn of_datagrams(mut most: InfoBuf, inline: usize, mtu: usize) -> InfoBuf {
     most
 }
 
-/// A fabric is what peers can be reached on: a subnet, or anything on Ethernet.
+/// Returns the fabric name: a fabric is the set of reachable peers, a subnet, or anything on
+/// Ethernet.
 fn fabric_name(device: VerbsDevice, gid_idx: i32) -> Result<CString> {
     if device.is_iwarp() {
         return Ok(c"Ethernet-iWARP".into());
@@ -375,7 +374,7 @@ fn speed(port: &raw::ibv_port_attr) -> usize {
     lane_count * lane * MEGA
 }
 
-/// The link in sysfs that says on which bus a device is.
+/// Returns the link in sysfs to the bus of a device.
 fn bus(device: VerbsDevice) -> PathBuf {
     Path::new(&*device.path().to_string_lossy()).join("device")
 }
@@ -417,7 +416,7 @@ fn card(device: VerbsDevice, attr: &raw::ibv_device_attr, port: &raw::ibv_port_a
 
 const ETHERNET: u8 = raw::ibv_link_layer::IBV_LINK_LAYER_ETHERNET as u8;
 
-/// The place on the bus that a name like `0000:3b:00.1` says.
+/// Parses a bus location from a name like `0000:3b:00.1`.
 fn pci(name: &str) -> Option<nic::Pci> {
     let (domain, rest) = name.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
@@ -431,15 +430,15 @@ fn pci(name: &str) -> Option<nic::Pci> {
     })
 }
 
-/// A local address and the device that has it.
+/// Local address with its device.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalDevice {
     pub(crate) addr: Addr,
     pub(crate) device: VerbsDevice,
 }
 
-/// The local addresses that devices have, in the system's order: those of interfaces,
-/// and behind them those of InfiniBand ports.
+/// Returns the local addresses of devices, in the system's order: those of interfaces, followed by
+/// those of InfiniBand ports.
 fn locals() -> Vec<LocalDevice> {
     let ifaces = &config().ifaces;
     let mut found: Vec<LocalDevice> = Vec::new();
@@ -470,8 +469,8 @@ fn ib_locals(device: VerbsDevice) -> Vec<LocalDevice> {
     gids.into_iter().filter_map(local).collect()
 }
 
-/// The address of a device's from which the system would reach `dest`, or one
-/// that it has, of this format.
+/// Returns the device's source address used by the system to reach `dest`, or any of its addresses
+/// in this format.
 pub(crate) fn source_of(device: VerbsDevice, dest: Option<&Addr>, format: u32) -> Option<Addr> {
     if let Some(Addr::Ip(dest)) = dest
         && let Some(source) = route(dest)
@@ -487,14 +486,14 @@ pub(crate) fn source_of(device: VerbsDevice, dest: Option<&Addr>, format: u32) -
     locals().into_iter().find(same).map(|local| local.addr)
 }
 
-/// The address from which the system would reach `dest`, with no port.
+/// Returns the source address used by the system to reach `dest`, without a port.
 fn route(dest: &SocketAddr) -> Option<SocketAddr> {
     let any: IpAddr = match dest {
         SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    // Sends nothing. A port is needed, whichever.
+    // Sends nothing. Any port serves.
     let port = if dest.port() == 0 { 9 } else { dest.port() };
     let mut dest = *dest;
     dest.set_port(port);

@@ -21,7 +21,7 @@ use ofi_provider::progress::{Progress, Thread};
 use ofi_provider::wait::WaitKind;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// A fabric: a network that some device is on. It has no state.
+/// Fabric: a network with a device on it. It has no state.
 #[derive(Debug)]
 pub(crate) struct VerbsFabric;
 
@@ -56,7 +56,7 @@ impl Fabric for VerbsFabric {
     }
 }
 
-/// A domain: a device of which the application uses a part.
+/// Domain: a device used in part by the application.
 #[derive(Debug)]
 pub(crate) struct VerbsDomain {
     /// Looks after the connections, from the first endpoint on.
@@ -67,7 +67,7 @@ pub(crate) struct VerbsDomain {
 }
 
 impl VerbsDomain {
-    /// Starts the thread that looks after connections, once.
+    /// Starts the thread for connection events, once.
     fn look_after(&self) -> Result {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
@@ -96,7 +96,7 @@ impl Domain for VerbsDomain {
     }
 
     fn blocking_opened(&self, kind: WaitKind) -> Result {
-        // The device works by itself and wakes who sleeps on a descriptor.
+        // The device works by itself and wakes waiters on a descriptor.
         if kind == WaitKind::MutexCond { self.need_thread() } else { Ok(()) }
     }
 

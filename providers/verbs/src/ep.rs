@@ -22,12 +22,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Bytes of an atomic operation.
 const ATOMIC_SIZE: usize = size_of::<u64>();
 
-/// An endpoint, or a shared receive context; what it does happens in the engine.
+/// Endpoint, or shared receive context; its operations are in the engine.
 #[derive(Debug)]
 pub(crate) struct VerbsEp {
     engine: Arc<VerbsEngine>,
     at: u32,
-    /// Where fi_connect goes without an address.
+    /// Destination of fi_connect without an address.
     dest: Option<Addr>,
     /// The endpoint has no connection (FI_EP_DGRAM).
     datagrams: bool,
@@ -45,7 +45,7 @@ impl VerbsEp {
         if self.datagrams { Err(Error::NOSYS) } else { Ok(()) }
     }
 
-    /// The endpoint, whose buffers may be in memory of accelerators (FI_HMEM).
+    /// Returns the endpoint with buffers possibly in accelerator memory (FI_HMEM).
     pub(crate) fn with_hmem(self) -> Self {
         Self { p2p: Some(AtomicI32::new(FI_HMEM_P2P_ENABLED)), ..self }
     }
@@ -74,7 +74,7 @@ impl Endpoint for VerbsEp {
     }
 
     fn cancel(&self, _context: Context, _tx: bool) -> Result {
-        // What a device has it does not give back.
+        // A device does not return posted requests.
         Err(Error::NOSYS)
     }
 
@@ -160,7 +160,7 @@ impl Msg for VerbsEp {
 
 impl Tagged for VerbsEp {}
 
-/// The one place in a peer's memory that a device can name.
+/// Returns the single segment of a peer's memory expressible to a device.
 fn remote_segment(remote: &RemoteSegments) -> Result<(u64, u32)> {
     match remote.as_slice() {
         [] => Ok((0, 0)),
@@ -211,7 +211,7 @@ fn operand(buf: &SendBuf) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Whether devices have this operation: they add and compare whole words.
+/// Returns true if devices have this operation: they add and compare whole words.
 fn has(operation: Operation) -> bool {
     let integer = [fi_datatype::FI_INT64 as u8, fi_datatype::FI_UINT64 as u8];
     let op = operation.op();
@@ -276,7 +276,7 @@ impl Cm for VerbsEp {
             return Err(Error::NOSYS);
         }
         let local = Addr::from_bytes(name)?;
-        // What is bound stays so; another identifier takes the new address.
+        // A bound identifier stays bound; another one takes the new address.
         let id = CmId::new(&self.engine.channel, self.at as usize, &local)?;
         id.bind(&local)?;
         self.engine.lock().rename(self.at, id)

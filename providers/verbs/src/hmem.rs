@@ -1,5 +1,5 @@
-//! Memory of accelerators (FI_HMEM): the dma-buf file that stands for it, from the
-//! accelerator's own library, which is loaded when the first such region is registered.
+//! Accelerator memory (FI_HMEM): the dma-buf file representing it, from the accelerator's own
+//! library, loaded when the first such region is registered.
 use crate::memory::say;
 use core::ffi::{CStr, c_int, c_void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -8,12 +8,12 @@ use ofi_provider::error::{Error, Result};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
-/// A file that stands for memory of an accelerator, until this is dropped. (A region
-/// that is registered of it stays.)
+/// File representing accelerator memory, until this is dropped. (A region registered from it
+/// stays.)
 #[derive(Debug)]
 pub(crate) struct Exported {
     pub(crate) fd: RawFd,
-    /// Where in it the memory begins.
+    /// Offset of the memory in the file.
     pub(crate) offset: u64,
     close: unsafe extern "C" fn(c_int) -> c_int,
 }
@@ -25,11 +25,11 @@ impl Drop for Exported {
     }
 }
 
-/// The file of `len` bytes at an address of a device's.
+/// Exports the file of `len` bytes at an address of a device.
 ///
-/// -FI_ENOSYS without the library of that interface, -FI_EOPNOTSUPP if it has no such
-/// files or the interface is not known here, -FI_EINVAL if it has none for this memory.
-/// A line in the log says which.
+/// Fails with -FI_ENOSYS without the library of this interface. Fails with -FI_EOPNOTSUPP if it has
+/// no such files or the interface is unknown here. Fails with -FI_EINVAL if it has none for this
+/// memory. A log line names the reason.
 pub(crate) fn export(iface: c_enum<fi_hmem_iface>, addr: usize, len: usize) -> Result<Exported> {
     match iface {
         iface if iface == fi_hmem_iface::FI_HMEM_CUDA => cuda(addr, len),
@@ -41,7 +41,7 @@ pub(crate) fn export(iface: c_enum<fi_hmem_iface>, addr: usize, len: usize) -> R
     }
 }
 
-/// What a call of an accelerator's library answered, where 0 is success.
+/// Checks the return value of an accelerator library's call; 0 is success.
 fn check(
     call: &CStr,
     ret: c_int,
@@ -67,7 +67,7 @@ fn load<const N: usize>(name: &str, calls: [&CStr; N]) -> Result<[*const c_void;
     })?;
     let mut found = [core::ptr::null(); N];
     for (call, to) in calls.into_iter().zip(&mut found) {
-        // SAFETY: the address of a function, whatever its type.
+        // SAFETY: the address of a function, of any type.
         let address = unsafe { library.get::<*const c_void>(call.to_bytes_with_nul()) };
         *to = *address.map_err(|error| {
             say(&format!("memory of an accelerator cannot be registered: {error}"));
@@ -78,7 +78,7 @@ fn load<const N: usize>(name: &str, calls: [&CStr; N]) -> Result<[*const c_void;
     Ok(found)
 }
 
-/// The pages that hold `len` bytes at `addr`: the first's address, and their bytes.
+/// Returns the pages containing `len` bytes at `addr`: the address of the first, and their bytes.
 fn pages(addr: usize, len: usize, page: usize) -> Result<(usize, usize)> {
     let start = addr - addr % page;
     let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));

@@ -1,4 +1,4 @@
-//! What the provider offers (fi_getinfo(3), fi_verbs(7)), and its entry point.
+//! Supported attributes of the provider (fi_getinfo(3), fi_verbs(7)), and its entry point.
 use crate::config::config;
 use crate::device::{self, DeviceAttributes, KnownDevices, LocalDevice};
 use crate::domain::VerbsFabric;
@@ -14,7 +14,7 @@ use ofi_provider::info::{
 use ofi_provider::provider::Provider;
 use std::ffi::CString;
 
-/// The addresses that an application named.
+/// Addresses named by an application.
 #[derive(Debug)]
 struct VerbsEnds {
     src: Option<Addr>,
@@ -84,7 +84,7 @@ impl VerbsEnds {
     }
 }
 
-/// What the domain of a device for datagrams has behind its name.
+/// Suffix of a datagram device's domain name.
 pub(crate) const DATAGRAMS: &CStr = c"-dgram";
 
 /// The info of a device for an application with these hints; with datagrams or
@@ -98,7 +98,7 @@ fn info_of(
     let wanted = hints.and_then(InfoRef::ep).map_or(0, |ep| ep.rx_ctx_cnt);
     // An endpoint takes its receives from a shared context when one is bound to it.
     let count = if wanted == FI_SHARED_CONTEXT { FI_SHARED_CONTEXT } else { 1 };
-    // What memory of accelerators rules out is missing only where it is asked for.
+    // Features incompatible with accelerator memory are missing only if it is requested.
     let hmem = hints.is_some_and(|hints| hints.caps() & FI_HMEM != 0);
     let connected = attributes.hmem.as_mut().filter(|_| hmem).unwrap_or(&mut attributes.offer);
     connected.most.edit_ep(|ep| ep.rx_ctx_cnt = count);
@@ -229,7 +229,7 @@ impl Getinfo for VerbsFabric {
     }
 }
 
-/// Tells the core why something is not in the answer.
+/// Reports to the core the reason for something missing from the result.
 fn report(line: &str) {
     ofi_provider::log!(&VERBS, INFO, FABRIC, "{line}");
 }

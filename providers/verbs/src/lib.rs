@@ -1,12 +1,12 @@
-//! The verbs provider: FI_EP_MSG endpoints over RDMA devices, by libibverbs and
-//! librdmacm.
+//! The verbs provider: FI_EP_MSG endpoints over RDMA devices, by libibverbs and librdmacm.
 //!
-//! [`info`] says what the devices offer, [`domain`], [`ep`] and [`pep`] are its
-//! objects behind `ofi_provider::api`, [`engine`] does the work, [`memory`] registers
-//! memory, [`hmem`] finds that of accelerators, [`sys`] wraps the two libraries,
-//! which [`raw`] finds and describes. There is no protocol of our own: what goes over the wire is what
-//! the devices speak, but for one byte before the data of a connection request
-//! or answer, which says how long that is ([`cm`]).
+//! [`info`] lists the attributes supported by the devices. [`domain`], [`ep`] and [`pep`] are its
+//! objects implementing `ofi_provider::api`. [`engine`] runs the operations, [`memory`] registers
+//! memory, [`hmem`] exports accelerator memory, and [`sys`] wraps the two libraries, found and
+//! described by [`raw`].
+//!
+//! There is no additional protocol: the wire format is that of the devices, except for one byte
+//! before the data of a connection request or response, containing its length ([`cm`]).
 #![cfg_attr(not(test), deny(unsafe_code))]
 #[allow(unsafe_code)]
 mod affinity;

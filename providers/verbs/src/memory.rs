@@ -1,5 +1,4 @@
-//! Registered memory: the application's regions as the device has them, and buffers
-//! that it uses without a region.
+//! Registered memory: the application's regions on the device, and buffers used without a region.
 use crate::config::config;
 use crate::hmem;
 use crate::info::VERBS;
@@ -18,13 +17,14 @@ use std::sync::Arc;
 pub(crate) struct OnDemand {
     /// All of the address space can be one region.
     implicit: bool,
-    /// Peers' atomic operations may come to pages that are not there.
+    /// Peers' atomic operations may access non-resident pages.
     atomics: bool,
 }
 
 impl OnDemand {
-    /// For a domain with these capabilities, of connections or of datagrams, if the user
-    /// wants it and the device can. If only the user does, the log says why not.
+    /// Chooses on-demand paging for a domain with these capabilities, of connections or of
+    /// datagrams, if the user requests it and the device supports it. Logs the reason if only the
+    /// device does not.
     pub(crate) fn choose(device: VerbsDevice, caps: u64, datagrams: bool) -> Result<Option<Self>> {
         if !config().use_odp {
             return Ok(None);
@@ -39,12 +39,12 @@ impl OnDemand {
                 "{name}: no on-demand paging (FI_VERBS_USE_ODP), the device has {lacks}"
             );
         });
-        // An iWARP device lets peers write to whatever it writes to itself.
+        // An iWARP device lets peers write to any memory writable by the device itself.
         Ok(found.ok().map(|found| Self { implicit: found.implicit && !device.is_iwarp(), ..found }))
     }
 
-    /// What these capabilities of a device give to a domain that needs so much; or what
-    /// is missing.
+    /// Returns the features provided by a device with these capabilities to a domain with these
+    /// needs; the error names the missing ones.
     fn of(
         caps: &raw::ibv_odp_caps,
         datagrams: bool,
@@ -69,14 +69,14 @@ impl OnDemand {
         })
     }
 
-    /// The rights of a region that shall have `rights`.
+    /// Returns the device rights of a region to be given `rights`.
     fn rights(self, rights: u32) -> u32 {
         let none = if self.atomics { 0 } else { access::REMOTE_ATOMIC };
         (rights & !none) | access::ON_DEMAND
     }
 }
 
-/// The operations that may come to memory of a domain, which may have shared receives.
+/// Returns the operations possibly accessing memory of a domain, with or without shared receives.
 fn needs(caps: u64, datagrams: bool, shared: bool) -> odp {
     let mut needs = odp::IBV_ODP_SUPPORT_SEND | odp::IBV_ODP_SUPPORT_RECV;
     if datagrams {
@@ -110,7 +110,7 @@ impl Registrar for OfDevice {
     }
 }
 
-/// Registers memory; a refusal says what to do about it.
+/// Registers memory; logs the relevant limit on failure.
 fn register(pd: &Arc<Pd>, addr: usize, len: usize, rights: u32) -> Result<IbvRegion> {
     IbvRegion::new(pd, addr, len, with_answers(pd, rights)).inspect_err(|error| {
         let limit = match locked_limit() {
@@ -121,7 +121,7 @@ fn register(pd: &Arc<Pd>, addr: usize, len: usize, rights: u32) -> Result<IbvReg
     })
 }
 
-/// These rights, and those that the device needs besides for answers.
+/// Returns these rights, and the additional ones required by the device for responses.
 fn with_answers(pd: &Pd, rights: u32) -> u32 {
     if pd.1.is_iwarp() && rights & access::LOCAL_WRITE != 0 {
         // The answer to a read is a write of the peer's there.
@@ -130,12 +130,12 @@ fn with_answers(pd: &Pd, rights: u32) -> u32 {
     rights
 }
 
-/// Tells the user what became of memory that was to be registered.
+/// Logs the result of a registration for the user.
 pub(crate) fn say(line: &str) {
     ofi_provider::log!(&VERBS, WARN, MR, "{line}");
 }
 
-/// The bytes that this process may lock, if there is a limit.
+/// Returns the limit of this process on locked bytes, if there is one.
 fn locked_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call writes to the structure.
@@ -153,7 +153,7 @@ pub(crate) struct VerbsMemory {
     own: Own,
 }
 
-/// What this process's own transfers use, and no peer names.
+/// Memory of this process's own transfers, not named by peers.
 #[derive(Debug)]
 enum Own {
     /// Registered when it is used, and kept.
@@ -163,7 +163,7 @@ enum Own {
 }
 
 impl VerbsMemory {
-    /// The rights of memory that the device writes to.
+    /// Rights of memory written by the device.
     pub(crate) const WRITABLE: u32 = access::LOCAL_WRITE;
 
     pub(crate) fn open(pd: &Arc<Pd>, on_demand: Option<OnDemand>, hmem: bool) -> Arc<Self> {
@@ -178,8 +178,8 @@ impl VerbsMemory {
         Arc::new(Self { pd: pd.clone(), on_demand, hmem, own })
     }
 
-    /// Memory that no peer names: what names it in our requests, until the domain closes
-    /// or until what comes along is dropped.
+    /// Returns the local key of memory not named by peers. It is valid until the domain closes or
+    /// until the returned reference is dropped.
     pub(crate) fn get(
         &self,
         addr: usize,
@@ -195,7 +195,7 @@ impl VerbsMemory {
         }
     }
 
-    /// The rights of a region of the system's memory that shall have these.
+    /// Returns the device rights of a region in system memory to be given these rights.
     fn rights(&self, rights: u32) -> u32 {
         self.on_demand.map_or(rights, |on_demand| on_demand.rights(rights))
     }
@@ -217,15 +217,15 @@ impl VerbsMemory {
     }
 }
 
-/// Marks what fi_mr_desc(3) gives, so that a key of zero is not no key.
+/// Mark in results of fi_mr_desc(3), distinguishing a key of zero from no key.
 const DESC: usize = 1 << 32;
 
 /// A region of the application's, until this is dropped.
 struct DeviceRegion {
     lkey: u32,
-    /// For our own transfers only: what was registered before does as well.
+    /// For local transfers only: an earlier registration is reused.
     _shared: Option<Cached<OfDevice>>,
-    /// For peers, who must not reach anything beside it, or not of the system's memory.
+    /// For peers, not permitted to reach adjacent memory, or for memory other than the system's.
     _alone: Option<IbvRegion>,
 }
 
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
     use raw::ibv_odp_general_caps as general_caps;
 
-    /// What a device says that can do this of on-demand paging.
+    /// Returns the device capabilities with this support of on-demand paging.
     fn caps(general: u32, rc: odp, ud: odp) -> raw::ibv_odp_caps {
         // SAFETY: numbers only.
         let mut caps: raw::ibv_odp_caps = unsafe { std::mem::zeroed() };

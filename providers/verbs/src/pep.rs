@@ -14,7 +14,7 @@ use ofi_provider::progress::{Activity, Progress};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Requests that may wait, unless the application says otherwise.
+/// Default backlog of connection requests.
 const BACKLOG: c_int = 1024;
 
 /// A connection request between FI_CONNREQ and its answer.
@@ -44,7 +44,7 @@ struct PepShared {
 
 #[derive(Debug)]
 struct PepState {
-    /// The address; also that of the requests' infos.
+    /// Identifier bound to the address, also used by the requests' infos.
     id: Option<CmId>,
     backlog: c_int,
     conn_req_reporter: Announcer,
@@ -71,7 +71,7 @@ impl VerbsPep {
 }
 
 impl PepState {
-    /// Takes the address, so that it can be told.
+    /// Binds the address, so it can be reported.
     fn bind(&mut self, channel: &Arc<Channel>) -> Result<&CmId> {
         if self.id.is_none() {
             let id = CmId::new(channel, 0, &self.local)?;
@@ -144,7 +144,7 @@ impl Progress for PepShared {
         if events.is_empty() {
             return;
         }
-        // What connections told before one of these came.
+        // Events of connections preceding one of these.
         process_all_events();
         for event in events {
             if let Err(error) = state.announce(event) {

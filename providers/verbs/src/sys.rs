@@ -1,5 +1,5 @@
-//! libibverbs and librdmacm, wrapped: the one place of this provider that calls
-//! them. Objects close when they are dropped, and each keeps what it was opened on.
+//! Wrappers of libibverbs and librdmacm: only this module of the provider calls them. Objects close
+//! when they are dropped, and each holds a reference to its parent.
 use crate::info::VERBS;
 use crate::raw::{self, rdma_cm_event_type as cm_event};
 use core::ffi::{CStr, c_int, c_void};
@@ -14,15 +14,15 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
-/// How long librdmacm looks for an address or a route, in milliseconds.
+/// Timeout in milliseconds of librdmacm for resolving an address or a route.
 const RESOLVE_TIMEOUT: c_int = 2000;
 
-/// The result of a call that returns -1 and sets errno.
+/// Checks the result of a call returning -1 with errno set.
 fn check(ret: c_int) -> Result {
     if ret == 0 { Ok(()) } else { Err(Error::last_os()) }
 }
 
-/// The result of a call that returns an errno.
+/// Checks the result of a call returning an errno.
 fn check_code(ret: c_int) -> Result {
     if ret == 0 { Ok(()) } else { Err(Error::from_code(ret.abs())) }
 }
@@ -32,9 +32,9 @@ fn object<T>(ptr: *mut T) -> Result<NonNull<T>> {
     NonNull::new(ptr).ok_or_else(Error::last_os)
 }
 
-/// Registered pages stay the parent's in a process that forks (ibv_fork_init(3)), unless
-/// the user says that it does not. What libibverbs does for that keeps a child from
-/// them altogether, so it is not done on a kernel that copies them for the child.
+/// Ensures that registered pages stay with the parent after a fork (ibv_fork_init(3)), unless the
+/// user excludes forks. The method of libibverbs hides the pages from a child completely, so it is
+/// not used on a kernel copying them for the child.
 fn keep_from_forks() {
     if param::core_boolean(c"fork_unsafe") == Some(true) || copies_on_fork(&kernel()) {
         return;
@@ -63,8 +63,8 @@ fn kernel() -> String {
     }
 }
 
-/// Whether a kernel of this release copies pinned pages for a child at once: 5.12 and
-/// later ones do.
+/// Returns true if a kernel of this release copies pinned pages for a child at once: 5.12 and later
+/// ones do.
 fn copies_on_fork(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
@@ -73,7 +73,7 @@ fn copies_on_fork(release: &str) -> bool {
     }
 }
 
-/// A device that librdmacm has opened. It stays open until the program ends.
+/// Device opened by librdmacm. It stays open until the program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct VerbsDevice(NonNull<raw::ibv_context>);
 
@@ -122,12 +122,12 @@ impl VerbsDevice {
         unsafe { CStr::from_ptr(self.device().ibdev_path.as_ptr()) }
     }
 
-    /// Whether the device speaks iWARP, and not InfiniBand or RoCE.
+    /// Returns true if the device uses iWARP, and not InfiniBand or RoCE.
     pub(crate) fn is_iwarp(&self) -> bool {
         self.device().transport_type == raw::ibv_transport_type::IBV_TRANSPORT_IWARP
     }
 
-    /// What the device can do (ibv_query_device(3)).
+    /// Returns the capabilities of the device (ibv_query_device(3)).
     pub(crate) fn attr(&self) -> Result<raw::ibv_device_attr> {
         // SAFETY: numbers only, so all zeros is a value; the call fills it.
         unsafe {
@@ -137,8 +137,8 @@ impl VerbsDevice {
         }
     }
 
-    /// What the device can do of on-demand paging (ibv_query_device_ex(3)); nothing if it does not
-    /// say.
+    /// Returns the on-demand paging capabilities of the device (ibv_query_device_ex(3)); none if it
+    /// does not report any.
     pub(crate) fn odp_caps(&self) -> raw::ibv_odp_caps {
         // SAFETY: numbers only, so all zeros is a value; the context is open.
         unsafe {
@@ -151,15 +151,15 @@ impl VerbsDevice {
         }
     }
 
-    /// Whether the device registers memory behind dma-buf files: asked to register a file that does
-    /// not exist, it then says that there is no such file, and not that it knows no dma-bufs.
+    /// Returns true if the device registers memory behind dma-buf files. A probe with a nonexistent
+    /// file then fails because of the missing file, and not because dma-bufs are unsupported.
     pub(crate) fn has_dmabuf(&self) -> Result<bool> {
         let pd = Pd::new(*self)?;
         let answer = IbvRegion::of_dmabuf(&pd, (-1, 0), 0, 4096, 0);
         Ok(answer.is_err_and(|error| error.code() == libc::EBADF))
     }
 
-    /// How one of its ports is (ibv_query_port(3)).
+    /// Returns the state of one of its ports (ibv_query_port(3)).
     pub(crate) fn port(&self, port: u8) -> Result<raw::ibv_port_attr> {
         // SAFETY: numbers only, so all zeros is a value; the call fills it.
         unsafe {
@@ -179,8 +179,8 @@ impl VerbsDevice {
         }
     }
 
-    /// The GIDs of its ports that are no IPv4 addresses, each once: the number of the
-    /// port, and the GID. None where the system cannot tell.
+    /// Returns the GIDs of its ports other than IPv4 addresses, each once: the number of the port,
+    /// and the GID. None if the system cannot report them.
     pub(crate) fn gids(&self) -> Vec<(u8, [u8; 16])> {
         // SAFETY: the function of that name has that type.
         let query: Option<QueryGidTable> = unsafe { optional(c"_ibv_query_gid_table") };
@@ -220,7 +220,7 @@ impl VerbsDevice {
         Ok(u16::from_be(pkey))
     }
 
-    /// The device that has this local address, if one does.
+    /// Returns the device with this local address, if there is one.
     pub(crate) fn of_address(addr: &SocketAddr) -> Option<Self> {
         let channel = Channel::new().ok()?;
         let mut any_port = Addr::Ip(*addr);
@@ -231,7 +231,7 @@ impl VerbsDevice {
     }
 }
 
-/// What a device tells by itself (ibv_get_async_event(3)).
+/// Asynchronous events of a device (ibv_get_async_event(3)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DeviceEvent {
     /// The first message came to the queue pair with this number.
@@ -348,9 +348,8 @@ unsafe impl Send for IbvRegion {}
 unsafe impl Sync for IbvRegion {}
 
 impl IbvRegion {
-    /// Registers `len` bytes at `addr`. The system checks that they are there, but for
-    /// [`access::ON_DEMAND`]; the device uses them only for transfers that name this
-    /// region.
+    /// Registers `len` bytes at `addr`. The system checks their existence, except with
+    /// [`access::ON_DEMAND`]. The device uses them only for transfers naming this region.
     pub(crate) fn new(pd: &Arc<Pd>, addr: usize, len: usize, access: u32) -> Result<Self> {
         let at = addr as *mut c_void;
         // SAFETY: the call at most pins pages; memory that is not there is an error, if not
@@ -375,13 +374,13 @@ impl IbvRegion {
         Ok(Self { mr, _pd: pd.clone() })
     }
 
-    /// What our own work requests name it by.
+    /// Key of the region in local work requests.
     pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: registered until this is dropped.
         unsafe { self.mr.as_ref().lkey }
     }
 
-    /// The key by which peers name the region.
+    /// Key of the region for peers.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: as above.
         unsafe { self.mr.as_ref().rkey }
@@ -390,7 +389,7 @@ impl IbvRegion {
 
 impl Drop for IbvRegion {
     fn drop(&mut self) {
-        // SAFETY: registered, and nobody has its keys from us any more.
+        // SAFETY: registered, and its keys are no longer in use by this process.
         unsafe { raw::ibv_dereg_mr(self.mr.as_ptr()) };
     }
 }
@@ -414,17 +413,17 @@ type QueryGidTable = unsafe extern "C" fn(
     usize,
 ) -> isize;
 
-/// A function that not every libibverbs has: what uses it does without where it is not there.
+/// Returns a function missing in some versions of libibverbs; its users work without it.
 ///
 /// # Safety
-/// `F` is the type of a pointer to the function of that name.
+/// `F` is the type of a pointer to the function of this name.
 unsafe fn optional<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     // SAFETY: what is found is a pointer to that function.
     raw::optional(name).map(|found| unsafe { std::mem::transmute_copy(&found) })
 }
 
-/// Where completion queues tell that they have something (ibv_create_comp_channel(3)).
+/// Notification channel of completion queues (ibv_create_comp_channel(3)).
 #[derive(Debug)]
 pub(crate) struct CompChannel(NonNull<raw::ibv_comp_channel>);
 
@@ -447,7 +446,7 @@ impl CompChannel {
         unsafe { self.0.as_ref().fd }
     }
 
-    /// Takes what queues have told so far.
+    /// Takes all pending notifications of queues.
     pub(crate) fn drain(&self) {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel does not block; the queue it names has not been
@@ -478,7 +477,7 @@ fn set_nonblocking(fd: RawFd) -> Result {
     Ok(())
 }
 
-/// One work completion (struct ibv_wc), where the device's library put it.
+/// One work completion (struct ibv_wc), as written by the device's library.
 #[repr(transparent)]
 pub(crate) struct WorkDone(raw::ibv_wc);
 
@@ -486,24 +485,24 @@ pub(crate) struct WorkDone(raw::ibv_wc);
 unsafe impl Send for WorkDone {}
 
 impl WorkDone {
-    /// A completion of which nothing is known yet.
+    /// Creates an empty completion.
     fn empty() -> Self {
         // SAFETY: numbers only, so all zeros is a value. (Of a completion that failed a
         // device writes only some of the fields.)
         Self(unsafe { std::mem::zeroed() })
     }
 
-    /// The completion of a request of a device that works no more.
+    /// Creates the completion of a request of a failed device.
     pub(crate) fn dead() -> Self {
         Self::failed(raw::ibv_wc_status::IBV_WC_FATAL_ERR)
     }
 
-    /// The completion of a request which the device did not take.
+    /// Creates the completion of a request not accepted by the device.
     pub(crate) fn lost() -> Self {
         Self::failed(raw::ibv_wc_status::IBV_WC_GENERAL_ERR)
     }
 
-    /// A completion that has only this status.
+    /// Creates a completion with only this status.
     pub(crate) fn failed(status: u32) -> Self {
         let mut done = Self::empty();
         done.0.status = status;
@@ -532,7 +531,7 @@ impl WorkDone {
         self.0.opcode == raw::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM
     }
 
-    /// Bytes that came.
+    /// Bytes received.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.0.byte_len as usize
@@ -586,8 +585,7 @@ impl HwCq {
         check_code(unsafe { raw::ibv_req_notify_cq(self.cq.as_ptr(), 0) })
     }
 
-    /// Takes completions, as many as `buffer` has places for, of which there are at most
-    /// [`POLL_MAX`].
+    /// Takes completions, up to the size of `buffer`, at most [`POLL_MAX`].
     #[inline]
     pub(crate) fn poll<'a>(&self, buffer: &'a mut [WorkDone]) -> &'a [WorkDone] {
         let most = buffer.len().min(POLL_MAX) as c_int;
@@ -599,7 +597,7 @@ impl HwCq {
     }
 }
 
-/// Room for work completions that are taken at once: at least one, at most [`POLL_MAX`].
+/// Creates a buffer for work completions taken at once: at least one, at most [`POLL_MAX`].
 pub(crate) fn bunch(size: usize) -> Box<[WorkDone]> {
     (0..size.clamp(1, POLL_MAX)).map(|_| WorkDone::empty()).collect()
 }
@@ -625,7 +623,7 @@ pub(crate) use raw::ibv_wc_status as status;
 /// A piece of registered memory (struct ibv_sge).
 pub(crate) type Sge = raw::ibv_sge;
 
-/// Receives that queue pairs share (ibv_create_srq(3)).
+/// Receives shared by queue pairs (ibv_create_srq(3)).
 #[derive(Debug)]
 pub(crate) struct Srq {
     srq: NonNull<raw::ibv_srq>,
@@ -672,7 +670,7 @@ fn recv_wr(wr_id: u64, to: &mut [Sge]) -> raw::ibv_recv_wr {
     raw::ibv_recv_wr { wr_id, next: ptr::null_mut(), sg_list, num_sge: to.len() as c_int }
 }
 
-/// What a work request does.
+/// Operation of a work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Verb {
     Send,
@@ -682,7 +680,7 @@ pub(crate) enum Verb {
     CompareSwap { addr: u64, key: u32, compare: u64, swap: u64 },
 }
 
-/// How a work request is done.
+/// Options of a work request.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct How {
     /// Immediate data for the peer.
@@ -754,7 +752,7 @@ impl WorkRequest {
         };
     }
 
-    /// Makes it a datagram to that peer.
+    /// Turns it into a datagram to this peer.
     pub(crate) fn goes(&mut self, way: &UdAddressHandle) {
         let (ah, remote_qpn) = (way.ah.as_ptr(), way.qpn);
         self.wr.wr.ud = raw::ud_t { ah, remote_qpn, remote_qkey: QKEY };
@@ -798,7 +796,7 @@ impl QpSpec<'_> {
         }
     }
 
-    /// Whether the device makes a queue pair like this.
+    /// Returns true if the device can create such a queue pair.
     pub(crate) fn is_possible(&self, pd: &Arc<Pd>) -> bool {
         let mut attr = self.attr();
         // SAFETY: domain and queues are open; a pair that was made is destroyed.
@@ -831,12 +829,12 @@ impl Qp<'_> {
         check_code(unsafe { raw::ibv_post_recv(self.0.as_ptr(), &raw mut wr, &raw mut bad) })
     }
 
-    /// Posts work requests, in this order and with one doorbell (ibv_post_send(3)).
-    /// If that fails, how many were posted all the same.
+    /// Posts work requests, in this order and with one doorbell (ibv_post_send(3)). On failure,
+    /// also returns the number of requests posted nevertheless.
     ///
     /// # Safety
-    /// The requests' memory stays the library's until their completion, or until the return
-    /// for those that are sent inline.
+    /// The requests' memory stays the library's until their completion, or until the return for
+    /// those sent inline.
     #[inline(always)]
     pub(crate) unsafe fn post(
         &self,
@@ -860,7 +858,7 @@ impl Qp<'_> {
         })
     }
 
-    /// Sets how soon a peer may try again that found no receive posted.
+    /// Sets the delay until a peer may retry after finding no posted receive.
     pub(crate) fn set_rnr_timer(&self, timer: u8) -> Result {
         // SAFETY: numbers and plain structures, so all zeros is a value; the queue
         // pair is open.
@@ -872,7 +870,7 @@ impl Qp<'_> {
         }
     }
 
-    /// Flushes what is posted although there is no connection to end.
+    /// Flushes the posted requests without a connection to end.
     pub(crate) fn fail(&self) -> Result {
         // SAFETY: as above.
         unsafe {
@@ -889,7 +887,7 @@ impl Qp<'_> {
     }
 }
 
-/// The secret that datagram endpoints of the original's and ours have in common.
+/// Queue key shared by the datagram endpoints of upstream libfabric and this library.
 const QKEY: u32 = 0x1111_1111;
 
 /// A queue pair for datagrams (IBV_QPT_UD), on the first port.
@@ -897,9 +895,9 @@ const QKEY: u32 = 0x1111_1111;
 pub(crate) struct UdQp {
     qp: NonNull<raw::ibv_qp>,
     pd: Arc<Pd>,
-    /// Which of the port's GIDs datagrams come from.
+    /// Index of the port's GID used as source of datagrams.
     gid_index: u8,
-    /// The bytes that can be sent inline.
+    /// Maximum bytes sent inline.
     pub(crate) inline: u32,
 }
 
@@ -909,7 +907,7 @@ unsafe impl Send for UdQp {}
 unsafe impl Sync for UdQp {}
 
 impl UdQp {
-    /// A queue pair for datagrams, which can send and receive at once.
+    /// Creates a queue pair for datagrams, ready to send and receive.
     pub(crate) fn new(pd: &Arc<Pd>, spec: &QpSpec<'_>, gid_index: u8) -> Result<Self> {
         let mut attr = spec.attr();
         // SAFETY: all is open; the attributes live for the call.
@@ -979,8 +977,8 @@ impl Drop for UdAddressHandle {
     }
 }
 
-/// Tells what became of an InfiniBand address: that a port has one does not mean that
-/// the kernel takes it.
+/// Logs the rejection of an InfiniBand address: the kernel may reject the address of an existing
+/// port.
 fn refused(what: &str, addr: &Addr, error: &Error) {
     if addr.is_ib() {
         ofi_provider::log!(
@@ -1009,7 +1007,7 @@ unsafe impl Send for CmId {}
 unsafe impl Sync for CmId {}
 
 impl CmId {
-    /// An identifier whose events come to `channel` with `token`, for addresses of this kind.
+    /// Creates an identifier for addresses of this kind; its events go to `channel` with `token`.
     pub(crate) fn new(channel: &Arc<Channel>, token: usize, kind: &Addr) -> Result<Self> {
         let mut id = ptr::null_mut();
         let space = match kind {
@@ -1042,7 +1040,7 @@ impl CmId {
             .inspect_err(|error| refused("bind", to, error))
     }
 
-    /// Lets other identifiers that say the same have its port, while none listens.
+    /// Shares its port with other identifiers doing the same, while none listens.
     pub(crate) fn share_port(&self) -> Result {
         // RDMA_OPTION_ID and RDMA_OPTION_ID_REUSEADDR (rdma_set_option(3)).
         const OPTION: [c_int; 2] = [0, 1];
@@ -1068,7 +1066,7 @@ impl CmId {
         .inspect_err(|error| refused("connect", to, error))
     }
 
-    /// Goes on with that, after the address was resolved.
+    /// Continues with resolving the route, after the address was resolved.
     pub(crate) fn resolve_route(&self) -> Result {
         // SAFETY: the identifier is open.
         check(unsafe { raw::rdma_resolve_route(self.id.as_ptr(), RESOLVE_TIMEOUT) })
@@ -1098,7 +1096,7 @@ impl CmId {
         }
     }
 
-    /// Makes its queue pair (rdma_create_qp(3)); the bytes that can be sent inline.
+    /// Creates its queue pair (rdma_create_qp(3)); returns the maximum bytes sent inline.
     pub(crate) fn create_qp(&mut self, pd: &Arc<Pd>, spec: &QpSpec<'_>) -> Result<u32> {
         let mut attr = spec.attr();
         // SAFETY: all is open; the attributes live for the call.
@@ -1114,7 +1112,7 @@ impl CmId {
         Ok(Qp(qp, PhantomData))
     }
 
-    /// What goes along with a request or its acceptance.
+    /// Returns the parameters of a request or its acceptance.
     fn param(data: &[u8]) -> raw::rdma_conn_param {
         raw::rdma_conn_param {
             private_data: data.as_ptr().cast(),
@@ -1149,14 +1147,15 @@ impl CmId {
         check(unsafe { raw::rdma_reject(self.id.as_ptr(), at, len) })
     }
 
-    /// A message came before the end of the handshake, which it stands for.
+    /// Reports a message received before the end of the handshake, completing the handshake in its
+    /// place.
     pub(crate) fn message_came(&self) -> Result {
         let event = raw::ibv_event_type::IBV_EVENT_COMM_EST;
         // SAFETY: the identifier is open.
         check(unsafe { raw::rdma_notify(self.id.as_ptr(), event) })
     }
 
-    /// Ends the connection; what is posted is flushed.
+    /// Ends the connection; posted requests are flushed.
     pub(crate) fn disconnect(&self) -> Result {
         // SAFETY: the identifier is open.
         check(unsafe { raw::rdma_disconnect(self.id.as_ptr()) })
@@ -1176,7 +1175,7 @@ impl Drop for CmId {
     }
 }
 
-/// What happened to a connection.
+/// Kind of a connection event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CmKind {
     AddrResolved,
@@ -1196,17 +1195,17 @@ pub(crate) enum CmKind {
 #[derive(Debug)]
 pub(crate) struct CmEvent {
     pub(crate) kind: CmKind,
-    /// The token of the identifier that the event is for; of the listener, for a request.
+    /// Token of the event's identifier; for a request, of the listener.
     pub(crate) token: usize,
     /// The new connection, for a request.
     pub(crate) request: Option<CmId>,
     /// 0, a negative errno, or the reason of a rejection.
     pub(crate) status: c_int,
-    /// The private data that the peer sent along.
+    /// Private data sent by the peer.
     pub(crate) data: Vec<u8>,
 }
 
-/// Where connections tell their events (rdma_create_event_channel(3)).
+/// Event channel of connections (rdma_create_event_channel(3)).
 #[derive(Debug)]
 pub(crate) struct Channel(NonNull<raw::rdma_event_channel>);
 

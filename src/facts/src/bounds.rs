@@ -1,31 +1,32 @@
-//! How much is read in one look at processes: of one of them, of those of one user, and in sum.
+//! Limits for reading the statistics of processes: of one process, of the processes of one user,
+//! and in total.
 //!
-//! What a process shows may be as much as it likes, and other users' processes are looked at too. The bounds
-//! are counts of small steps, none of which waits for the process; times are there for steps that take long,
-//! such as reading memory that was swapped out.
+//! A process may publish any amount of data, and processes of other users are read too. The limits
+//! are counts of small steps, none of them waiting for the process. Time limits exist for long
+//! steps, such as reading swapped-out memory.
 use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Something that is counted while processes are read.
+/// Unit counted while processes are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookCost {
-    /// A descriptor whose link is read.
+    /// Descriptor with its link read.
     Descriptor,
-    /// What is read of any process that shows something.
+    /// Fixed part of any process with published statistics.
     Process,
     /// The state of a thread.
     Thread,
-    /// A record of an endpoint, of which more is told than of a peer.
+    /// Record of an endpoint, larger than the one of a peer.
     Endpoint,
     /// A record of a peer.
     Peer,
-    /// One more attempt at a record that changed while it was read.
+    /// Repeated read of a record changed during the read.
     Attempt,
 }
 
 impl LookCost {
-    /// How much one costs.
+    /// Returns the cost of one unit.
     fn amount(self) -> LookAmount {
         let steps = |steps| LookAmount { steps, ..LookAmount::default() };
         match self {
@@ -39,7 +40,7 @@ impl LookCost {
     }
 }
 
-/// An amount of what is bounded.
+/// Amount of the limited resources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct LookAmount {
     descriptors: u64,
@@ -48,10 +49,11 @@ struct LookAmount {
 }
 
 impl LookAmount {
-    /// The most of one process: two memories with all records that there may be, and threads.
+    /// Maximum for one process: two memory segments with all possible records, and threads.
     const OF_PROCESS: Self =
         Self { descriptors: 1 << 20, steps: 280_000, time: Duration::from_secs(4) };
-    /// The most of a user's processes: half of the sum at most, so that something is left for those of others.
+    /// Maximum for a user's processes: half of the total at most, so something is left for those of
+    /// others.
     const OF_USER: Self =
         Self { descriptors: 1 << 20, steps: 1 << 20, time: Duration::from_secs(10) };
     /// The most of all processes.
@@ -83,7 +85,7 @@ impl LookAmount {
     }
 }
 
-/// What one look has read, and may still read.
+/// Amounts read by one pass, and its limits.
 #[derive(Debug, Default)]
 pub struct LookBounds {
     spent: LookAmount,
@@ -91,7 +93,7 @@ pub struct LookBounds {
 }
 
 impl LookBounds {
-    /// What may be read of the next process, which is this user's.
+    /// Returns the limits for the next process, belonging to this user.
     pub fn begin(&self, user: u32) -> ProcessBounds {
         let of_user = self.of_users.get(&user).copied().unwrap_or_default();
         let left = LookAmount::OF_PROCESS
@@ -100,7 +102,7 @@ impl LookBounds {
         ProcessBounds { user, left, spent: LookAmount::default(), began: Instant::now() }
     }
 
-    /// Counts what was read of a process.
+    /// Adds the amounts read of a process.
     pub fn end(&mut self, process: ProcessBounds) {
         let spent = LookAmount { time: process.began.elapsed(), ..process.spent };
         self.spent = self.spent.plus(spent);
@@ -109,7 +111,7 @@ impl LookBounds {
     }
 }
 
-/// What may be read of one process.
+/// Limits for one process.
 #[derive(Debug)]
 pub struct ProcessBounds {
     user: u32,
@@ -124,7 +126,7 @@ impl ProcessBounds {
         LookBounds::default().begin(0)
     }
 
-    /// Takes room for at most `wanted` of these; answers for how many there is any.
+    /// Reserves at most `wanted` of these units and returns the number granted.
     pub fn take(&mut self, cost: LookCost, wanted: usize) -> usize {
         let LookAmount { descriptors, steps, .. } = cost.amount();
         if wanted == 0 || self.began.elapsed() >= self.left.time {
@@ -144,28 +146,28 @@ impl ProcessBounds {
     }
 }
 
-/// What a look left out of a process.
+/// Data of a process not read by a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LeftOut {
-    /// Records of endpoints and peers that were not read.
+    /// Records of endpoints and peers not read.
     pub records: u64,
-    /// Records that changed whenever they were read.
+    /// Records changing during every read.
     pub changing: u64,
-    /// Memories that look like what processes show, and were not opened.
+    /// Memory segments resembling published statistics, and not opened.
     pub memories: u64,
-    /// Some descriptors were not looked at, so that there may be further memories.
+    /// True if some descriptors were not examined, so there may be further segments.
     pub descriptors: bool,
     /// The states of some threads were not read.
     pub threads: bool,
 }
 
 impl LeftOut {
-    /// Whether that is nothing.
+    /// Returns true if nothing was left out.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The numbers by name; 1 where it is not known how many there are.
+    /// Returns the numbers by name; 1 for an unknown number.
     pub fn numbers(&self) -> [(&'static str, u64); 5] {
         [
             ("records", self.records),
@@ -176,7 +178,7 @@ impl LeftOut {
         ]
     }
 
-    /// Adds what was left out elsewhere in the process.
+    /// Adds data of the process left out elsewhere.
     pub fn add(&mut self, more: &Self) {
         self.records = self.records.saturating_add(more.records);
         self.changing = self.changing.saturating_add(more.changing);

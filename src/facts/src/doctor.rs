@@ -1,8 +1,8 @@
-//! Why nothing moves: rules over what processes show, looked at twice.
+//! Hang analysis: rules over published statistics of processes, read twice.
 //!
-//! A rule speaks only of what was the same both times, so that a job in which messages flow has no
-//! finding. Findings are in the order of how surely they are the cause: a process that is stopped
-//! before those that wait for it.
+//! A rule considers only state equal at both times, so a job with flowing messages has no finding.
+//! Findings are ordered by certainty of the cause: a stopped process before the processes waiting
+//! for it.
 use crate::layout::{ANY, EndpointFacts, PeerFacts, WaitingFacts, peer_bits, states, words_text};
 use crate::read::{StatsPage, StatsProcess, SystemFacts};
 use crate::show::{address, receive, short, time};
@@ -32,21 +32,21 @@ pub enum HangRule {
     Computes,
     /// A completion queue is full.
     QueueFull,
-    /// Completions are there that nobody reads.
+    /// Completions are available and not read.
     QueueUnread,
-    /// Two processes wait for each other, and have messages of each other that no receive takes.
+    /// Two processes wait for each other, both with unexpected messages of the other.
     Crossed,
-    /// A receive waits, and only messages are there that do not fit.
+    /// A receive waits, and only unmatched messages are available.
     Mismatch,
-    /// So many messages are there without a receive that no more are taken.
+    /// No more messages are accepted because of too many unexpected ones.
     TakesNoMore,
-    /// Messages are there for which no receive is posted.
+    /// Messages without a posted receive are available.
     NoReceive,
     /// Two processes wait for each other.
     Deadlock,
-    /// Bytes wait to be sent that the peer does not take.
+    /// Bytes wait to be sent and the peer does not accept them.
     NotTaken,
-    /// A receive waits for a message that was never sent.
+    /// A receive waits for a message never sent.
     NothingSent,
 }
 
@@ -75,7 +75,7 @@ impl HangRule {
         }
     }
 
-    /// What to do about it.
+    /// Returns the recommended action.
     pub fn advice(self) -> &'static str {
         match self {
             Self::Stopped => "let it go on (kill -CONT, or the debugger's 'continue')",
@@ -140,30 +140,30 @@ impl HangRule {
     }
 }
 
-/// What was found.
+/// Result of an analysis rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     /// The rule.
     pub rule: HangRule,
-    /// The process that is the cause.
+    /// Process causing the hang.
     pub pid: u32,
-    /// The process that waits because of it, where it is another one that is seen.
+    /// Process waiting because of it, if it is another one with readable statistics.
     pub waiter: Option<u32>,
     /// The cause, in a line.
     pub cause: String,
-    /// What was seen.
+    /// Observation.
     pub seen: String,
 }
 
 impl Finding {
-    /// Whether the process is the cause, or waits because of it.
+    /// Returns true if the process is the cause, or waits because of it.
     pub fn concerns(&self, pid: u32) -> bool {
         self.pid == pid || self.waiter == Some(pid)
     }
 }
 
 impl fmt::Display for Finding {
-    /// The cause, then what was seen, and what to do about it: lines that all have their ends.
+    /// Writes the cause, the observation, and the recommended action, as complete lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.cause)?;
         if !self.seen.is_empty() {
@@ -173,20 +173,20 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Nanoseconds that a state has to last before it is said.
+/// Minimum duration of a reported state in nanoseconds.
 const LASTING: u64 = 1_500_000_000;
 
-/// Bytes of memory within its limit below which a process has none left.
+/// Remaining bytes within the memory limit below which a process counts as out of memory.
 const MEMORY_LEFT: u64 = 1 << 20;
 
-/// The part of the time without a processor above which a process is said to get none.
+/// Fraction of the time without a processor above which a process counts as starved.
 const KEPT_WAITING: f64 = 0.9;
 
-/// Nanoseconds within which a process that makes calls makes one. Of one that ran for less it is not known
-/// whether it does; one that ran longer and made none computes, however little of the time it had.
+/// Nanoseconds within which a process making calls makes one. A process running for less than this
+/// is undecided. One running longer without a call computes, even with a small share of the time.
 const BRIEFLY: u64 = 10_000_000;
 
-/// Most processes of a ring that are named.
+/// Maximum number of processes of a cycle to name.
 const MOST_NAMED: usize = 16;
 
 /// Most findings of one examination.
@@ -199,35 +199,36 @@ struct EndpointView<'f> {
     endpoint: &'f EndpointFacts,
     /// Nothing came or went between both times, and nothing was posted.
     quiet: bool,
-    /// Turns that its engine made in between.
+    /// Progress iterations of its engine between both times.
     turns: u64,
-    /// Turns of those that the application made itself, as far as the endpoint was shown.
+    /// Progress iterations made by the application itself, as far as the endpoint was published.
     calls: u64,
     /// The process ran at both times.
     ran_on: bool,
-    /// The part of the time in between in which the process could have run, and had no processor.
+    /// Fraction of the interval the process was runnable but not running.
     kept_waiting: f64,
-    /// It had none for nearly all of the time, and when it had one it was for too short to tell what it does.
+    /// True if it was starved nearly all of the time, and ran too briefly for a statement about its
+    /// activity.
     starved: bool,
 }
 
-/// Processes at both times, and the time of the second (CLOCK_MONOTONIC, nanoseconds). What is looked for
-/// by its value is in tables: a process may show so many peers that going through them for each would take
-/// minutes.
+/// Processes at both times, and the second time (CLOCK_MONOTONIC, nanoseconds). Values searched for
+/// are in hash tables: a process may publish very many peers, and a linear search for each would
+/// take minutes.
 struct HangAnalysis<'f> {
     views: Vec<EndpointView<'f>>,
     now: u64,
-    /// Places in `views` by address, of endpoints that serve no others.
+    /// Indices in `views` by address, of endpoints serving no others.
     by_address: HashMap<[u64; 8], usize>,
-    /// The peer of an endpoint that is another endpoint seen here, by the places of both.
+    /// Peer of an endpoint whose own statistics are available, by the indices of both.
     peers_seen: HashMap<(usize, usize), &'f PeerFacts>,
-    /// Processes of which an endpoint calls over a core provider, for so long that this is said.
+    /// Processes with an endpoint connecting over a core provider for a reportable time.
     calling: HashSet<u32>,
-    /// Processes of which a core provider is connecting for so long.
+    /// Processes with a core provider connecting for this time.
     connecting: HashSet<u32>,
 }
 
-/// What was found, once of each rule and process.
+/// Findings, one for each rule and process.
 #[derive(Default)]
 struct FindingList {
     known: HashSet<(HangRule, u32)>,
@@ -235,7 +236,7 @@ struct FindingList {
 }
 
 impl FindingList {
-    /// Adds a finding, of which the cause and what was seen are asked for if it is the first of its kind.
+    /// Adds a finding. Calls `text` for its cause and observation if it is the first of its kind.
     fn add(
         &mut self,
         rule: HangRule,
@@ -250,16 +251,16 @@ impl FindingList {
     }
 }
 
-/// What an examination found.
+/// Result of an analysis.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
     /// The surest causes.
     pub findings: Vec<Finding>,
-    /// How many further findings there are.
+    /// Number of further findings.
     pub left_out: usize,
 }
 
-/// Errors with which a peer cannot be reached: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH.
+/// Errors for unreachable peers: ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH.
 const UNREACHED: [(u64, &str); 4] = [
     (111, "the connection is refused"),
     (110, "no answer comes"),
@@ -274,7 +275,7 @@ impl<'f> EndpointView<'f> {
 
     /// A thread of the process looks at its queues, or sleeps until there is something to see.
     fn is_looking(&self) -> bool {
-        // Who was asleep last may do something else now.
+        // A thread asleep before may do something else now.
         self.turns > 0 || (self.endpoint.asleep > 0 && self.process.system.polls)
     }
 
@@ -286,7 +287,7 @@ impl<'f> EndpointView<'f> {
         self.process.who()
     }
 
-    /// What a `fi_addr_t` stands for.
+    /// Returns the peer named by a `fi_addr_t` as text.
     fn named(&self, name: u64) -> String {
         match self.page.peer_by_name(self.endpoint, name) {
             Some(peer) => format!("peer {name} ({})", address(&peer.address)),
@@ -302,12 +303,12 @@ impl<'f> EndpointView<'f> {
         self.endpoint.messages.iter().filter(|waiting| waiting.kind != 0)
     }
 
-    /// A receive waits that is for one message.
+    /// Returns true if a receive for one message waits.
     fn waits_for_receive(&self) -> bool {
         waits_for_one(self.endpoint)
     }
 
-    /// All receives that are known wait for this peer, or for anyone.
+    /// Returns true if all known receives wait for this peer, or for any peer.
     fn awaits(&self, peer: &PeerFacts) -> bool {
         self.waits_for_receive()
             && self.receives().all(|one| one.source == ANY || one.source == peer.name)
@@ -330,23 +331,24 @@ impl<'f> EndpointView<'f> {
         self.endpoint.visits > 0 && self.calls == 0 && self.ran_on
     }
 
-    /// The endpoint serves a utility provider's: of messages and receives that one tells.
+    /// Returns true if the endpoint serves a utility provider's: messages and receives are in the
+    /// statistics of the latter.
     fn serves(&self) -> bool {
         self.endpoint.serves != 0
     }
 
-    /// How long nothing has been shown.
+    /// Returns the time since the last publication.
     fn unseen(&self, now: u64) -> u64 {
         now.saturating_sub(self.endpoint.written)
     }
 }
 
-/// Whether a receive waits that is for one message.
+/// Returns true if a receive for one message waits.
 fn waits_for_one(endpoint: &EndpointFacts) -> bool {
     endpoint.receives.iter().any(|waiting| waiting.kind != 0)
 }
 
-/// Whether something of ours waits for a peer.
+/// Returns true if local operations wait for a peer.
 fn is_owed(peer: &PeerFacts) -> bool {
     peer.unsent > 0
         || peer.unacknowledged > 0
@@ -355,7 +357,7 @@ fn is_owed(peer: &PeerFacts) -> bool {
         || peer.incomplete > 0
 }
 
-/// What waits for a peer, in words.
+/// Returns the operations waiting for a peer as text.
 fn owed(peer: &PeerFacts) -> String {
     let parts = [
         (peer.unsent, "not sent yet"),
@@ -371,8 +373,7 @@ fn owed(peer: &PeerFacts) -> String {
     text.join(", ")
 }
 
-/// The part of the time between both looks in which a process could have run, and had no processor.
-/// Nothing is known of one that slept in between.
+/// Returns the fraction of the interval the process was runnable but not running; 0 if it slept.
 fn share_kept_waiting(before: &SystemFacts, after: &SystemFacts) -> f64 {
     let could_run = [before, after].iter().all(|system| system.threads.starts_with('R'));
     let (Some(then), Some(now)) = (before.read_at, after.read_at) else { return 0.0 };
@@ -384,13 +385,13 @@ fn share_kept_waiting(before: &SystemFacts, after: &SystemFacts) -> f64 {
     1.0 - (ran.saturating_sub(old) as f64 / nanos.max(1.0)).min(1.0)
 }
 
-/// Whether a process got no processor between both looks, so that little was seen of it.
+/// Returns true if a process was starved between both reads, so little is known of it.
 fn is_starved(before: &SystemFacts, after: &SystemFacts) -> bool {
     let ran = after.ran.zip(before.ran).map(|(now, then)| now.saturating_sub(then));
     share_kept_waiting(before, after) > KEPT_WAITING && ran.is_some_and(|ran| ran < BRIEFLY)
 }
 
-/// Processes that got no processor between both looks, so that little was seen of them.
+/// Returns the processes starved between both reads, with little known of them.
 pub fn starved<'p>(
     before: &'p [StatsProcess],
     after: &'p [StatsProcess],
@@ -406,8 +407,8 @@ pub fn by_pid(processes: &[StatsProcess]) -> HashMap<u32, &StatsProcess> {
     processes.iter().rev().map(|process| (process.pid, process)).collect()
 }
 
-/// Examines processes that were looked at twice. `now` is the time of the second look, in nanoseconds
-/// of CLOCK_MONOTONIC.
+/// Analyses the statistics of processes read twice. `now` is the time of the second read, in
+/// nanoseconds of CLOCK_MONOTONIC.
 pub fn examine(before: &[StatsProcess], after: &[StatsProcess], now: u64) -> Diagnosis {
     let mut views = Vec::new();
     let before = by_pid(before);
@@ -529,7 +530,7 @@ impl<'f> HangAnalysis<'f> {
         Self { views, now, by_address, peers_seen, calling, connecting }
     }
 
-    /// The endpoint with this address among those that are seen.
+    /// Returns the endpoint with this address among the ones with statistics.
     fn at(&self, wanted: &[u64; 8]) -> Option<&EndpointView<'f>> {
         self.by_address.get(wanted).and_then(|index| self.views.get(*index))
     }
@@ -543,7 +544,7 @@ impl<'f> HangAnalysis<'f> {
         }
         let (pid, who, endpoint) = (view.process.pid, view.who(), view.endpoint);
 
-        // Of who does not look it is only known how far its connections were.
+        // A process not polling is known only by an earlier state of its connections.
         for peer in view.peers().iter().filter(|_| view.is_looking()) {
             let to = || address(&peer.address);
             let since = now.saturating_sub(peer.since);
@@ -568,7 +569,7 @@ impl<'f> HangAnalysis<'f> {
                     let wait = peer.unsent;
                     (cause, format!("the connection is being made; {wait} messages wait for it"))
                 }),
-                // Who is asked makes no calls, if it is seen here: the rule about pairs says so.
+                // An asked peer with statistics makes no calls: the rule about pairs reports it.
                 states::ASKED | states::CALLING
                     if lasts
                         && !view.serves()
@@ -681,10 +682,11 @@ impl<'f> HangAnalysis<'f> {
         }
     }
 
-    /// Rules about two endpoints that are seen.
+    /// Applies the rules about two endpoints with statistics.
     fn pairs(&self, list: &mut FindingList) {
         let now = self.now;
-        // Who waits for a message of whom alone, where both look at their queues.
+        // Pairs of processes, the first waiting only for a message of the second, both polling
+        // their queues.
         let mut alone = Vec::new();
         for (index, view) in self.views.iter().enumerate() {
             if !view.quiet || view.is_stopped() || view.serves() {
@@ -795,7 +797,7 @@ impl<'f> HangAnalysis<'f> {
         self.ring(&alone, list);
     }
 
-    /// What is said of a process that makes no call while another one waits for it.
+    /// Returns the finding about a process without calls while another one waits for it.
     fn silence(
         &self,
         view: &EndpointView<'_>,
@@ -827,7 +829,7 @@ impl<'f> HangAnalysis<'f> {
         (cause, seen)
     }
 
-    /// Processes of which each waits for the next, and the last for the first.
+    /// Finds a cycle of processes, each waiting for the next, and the last for the first.
     fn ring(&self, waits: &[(u32, u32)], list: &mut FindingList) {
         let Some(ring) = first_ring(waits) else { return };
         let who = |pid: &u32| {
@@ -851,7 +853,7 @@ impl<'f> HangAnalysis<'f> {
     }
 }
 
-/// The first ring among processes that each wait for another one; of what a process waits for the first
+/// Returns the first cycle among processes waiting for others; only the first wait of a process
 /// counts.
 fn first_ring(waits: &[(u32, u32)]) -> Option<Vec<u32>> {
     let mut next = HashMap::new();
@@ -887,7 +889,7 @@ fn first_ring(waits: &[(u32, u32)]) -> Option<Vec<u32>> {
     Some(ring)
 }
 
-/// A message that came before its receive, in words.
+/// Returns an unexpected message as text.
 fn message(view: &EndpointView<'_>, message: &WaitingFacts) -> String {
     let mut text = match message.kind {
         2 => format!("tag {:#x}", message.tag),
@@ -901,7 +903,7 @@ fn message(view: &EndpointView<'_>, message: &WaitingFacts) -> String {
     text
 }
 
-/// A receive that waits while messages are there that nearly fit.
+/// Finds a waiting receive with nearly matching messages.
 fn mismatch(view: &EndpointView<'_>) -> Option<(HangRule, String, String)> {
     let near = |wanted: &WaitingFacts, came: &WaitingFacts| {
         if wanted.kind != came.kind {
@@ -939,8 +941,8 @@ fn mismatch(view: &EndpointView<'_>) -> Option<(HangRule, String, String)> {
     Some((HangRule::Mismatch, cause, why))
 }
 
-/// What would change if anything moved at the endpoints of a process that wait and are looked at; none
-/// if there is no such endpoint.
+/// Returns the values changing with any activity at the waiting and polled endpoints of a process,
+/// or `None` if there is no such endpoint.
 pub fn standstill(before: &StatsProcess, after: &StatsProcess) -> Option<Vec<[u64; 10]>> {
     let mut still = Vec::new();
     for (old, page) in before.pages.iter().zip(&after.pages) {
@@ -970,7 +972,7 @@ pub fn standstill(before: &StatsProcess, after: &StatsProcess) -> Option<Vec<[u6
     (!still.is_empty()).then_some(still)
 }
 
-/// Whether an endpoint waits for anything, for who only wants to know that.
+/// Returns true if an endpoint waits for anything, without details.
 pub fn is_waiting(page: &StatsPage, endpoint: &EndpointFacts) -> bool {
     waits_for_one(endpoint)
         || endpoint.in_flight > 0
@@ -1002,7 +1004,8 @@ mod tests {
         format!("10.0.0.{pid}:1")
     }
 
-    /// A process that looks at its queues, with an endpoint of this kind; `turns` at the second look.
+    /// Returns a process polling its queues, with an endpoint of this kind; `turns` at the second
+    /// read.
     fn of(pid: u32, turns: u64, endpoint: EndpointFacts, peers: &[PeerFacts]) -> StatsProcess {
         let mut head = HeadFacts::default();
         head.turns[0] = turns;
@@ -1024,7 +1027,7 @@ mod tests {
         StatsProcess::new(pid, system, vec![page])
     }
 
-    /// A connected peer that nothing is owed.
+    /// Returns a connected peer without pending operations.
     fn peer(pid: u32) -> PeerFacts {
         PeerFacts {
             serial: u64::from(pid) + 1,
@@ -1036,7 +1039,7 @@ mod tests {
         }
     }
 
-    /// An endpoint that waits for a message of this peer alone.
+    /// Returns an endpoint waiting only for a message of this peer.
     fn receiving(from: u32) -> EndpointFacts {
         let mut endpoint = EndpointFacts { posted: [0, 1], ..EndpointFacts::default() };
         endpoint.receives[0] =
@@ -1044,7 +1047,8 @@ mod tests {
         endpoint
     }
 
-    /// The rules that find something, where all look on between the looks but those in `still`.
+    /// Returns the rules with findings, with all processes polling between the reads except those
+    /// in `still`.
     fn rules(processes: &[StatsProcess], still: &[u32]) -> Vec<(HangRule, u32)> {
         let mut before = processes.to_vec();
         for process in before.iter_mut().filter(|one| !still.contains(&one.pid)) {
@@ -1058,7 +1062,7 @@ mod tests {
         let idle = EndpointFacts::default();
         let processes = [of(1, 9, idle, &[peer(2)]), of(2, 9, idle, &[peer(1)])];
         assert_eq!(rules(&processes, &[]), []);
-        // Nor who computes while nobody waits for it.
+        // The same for a computing process without a waiting one.
         let mut computes = processes.to_vec();
         computes[1].pages[0].endpoints[0].written = NOW - 9_000_000_000;
         assert_eq!(rules(&computes, &[2]), []);
@@ -1136,11 +1140,11 @@ mod tests {
         let found = examine(&before, &processes, NOW);
         assert_eq!(found[0].rule, HangRule::Deadlock, "{found:?}");
         assert!(found[0].cause.starts_with("3 processes wait for messages of each other"));
-        // Two of them are a ring of two, whoever waits for them.
+        // Two of them are a cycle of two, regardless of processes waiting for them.
         let processes = [wait(1, 2), wait(2, 1), wait(3, 1)];
         let found = rules(&processes, &[]);
         assert_eq!(found, [(HangRule::Deadlock, 1), (HangRule::NothingSent, 3)]);
-        // Who waits for one that is not waiting is in none.
+        // A process waiting for one that does not wait is in no cycle.
         let processes =
             [wait(1, 2), wait(2, 3), of(3, 9, EndpointFacts::default(), &[peer(1), peer(2)])];
         assert!(rules(&processes, &[]).iter().all(|(rule, _)| *rule == HangRule::NothingSent));
@@ -1192,7 +1196,7 @@ mod tests {
         let mut slow = before.clone();
         slow[1].pages[0].endpoints[0].written = NOW;
         assert_eq!(first(&slow, &processes), HangRule::NothingSent);
-        // Of one that hardly had a processor it is not known what it does with it.
+        // The activity of a process almost without a processor is unknown.
         let then = Instant::now();
         before[1].system.read_at = Some(then);
         processes[1].system.read_at = Some(then + Duration::from_secs(2));

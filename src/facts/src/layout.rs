@@ -1,15 +1,15 @@
-//! Where which fact is in the memory: words of 64 bits, in the order of the machine.
+//! Layout of the statistics memory: 64-bit words, in the byte order of the machine.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 0 to 511 | [`HeadFacts`] |
 //! | 512 to 4095 | [`FIRST_ENDPOINTS`] records [`EndpointFacts`] |
-//! | from 4096 | as many records [`PeerFacts`] as the head says |
+//! | from 4096 | records [`PeerFacts`], their number is in the head |
 //! | behind those | [`MORE_ENDPOINTS`] records of further endpoints |
 //!
-//! Memory that was never written takes none. The first word of a record is odd while the record is
-//! written, and another number afterwards; its second is 0 if the record is free. Whoever changes what
-//! a word means, or where it is, changes [`VERSION`].
+//! Unwritten memory takes no space. The first word of a record is odd during a write, and another
+//! number afterwards; its second is 0 if the record is free. A change of a word's meaning or
+//! position requires a change of [`VERSION`].
 
 /// The first word of the memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ofifacts");
@@ -23,26 +23,27 @@ pub const FIRST_ENDPOINTS: usize = 4;
 /// Records of endpoints behind the peers'.
 pub const MORE_ENDPOINTS: usize = 508;
 
-/// How many peers have a record where the user does not say (FI_STATS_PEERS).
+/// Default number of peer records (FI_STATS_PEERS).
 pub const DEFAULT_PEERS: usize = 1024;
 
-/// The most peers that have a record, whatever the user says.
+/// Maximum number of peer records, regardless of the user's setting.
 pub const MAX_PEERS: usize = 65536;
 
-/// Engines, one for each domain, that have a word of their own for their turns; others share the last.
+/// Engines, one for each domain, with a separate word for their progress iterations; others share
+/// the last.
 pub const ENGINES: usize = 16;
 
-/// How many classes of time transfers are counted in ([`latency_class`]).
+/// Number of latency classes of transfers ([`latency_class`]).
 pub const LATENCY_CLASSES: usize = 24;
 
-/// The class of a time: 0 of less than a microsecond, N of less than 2 to the power of N microseconds;
-/// the last has all that took longer.
+/// Returns the class of a time: 0 for less than a microsecond, N for less than 2 to the power of N
+/// microseconds; the last class has all longer ones.
 pub fn latency_class(nanos: u64) -> usize {
     let micros = nanos / 1000;
     ((u64::BITS - micros.leading_zeros()) as usize).min(LATENCY_CLASSES - 1)
 }
 
-/// The time, in nanoseconds, below which all of a class are; none of the last class.
+/// Returns the upper limit of a class in nanoseconds, or `None` for the last class.
 pub fn latency_below(class: usize) -> Option<u64> {
     (class + 1 < LATENCY_CLASSES).then(|| 1000 << class)
 }
@@ -50,11 +51,11 @@ pub fn latency_below(class: usize) -> Option<u64> {
 /// Bytes of an address as a text.
 const ADDRESS: usize = 64;
 
-/// Values that are a fixed number of words.
+/// Values with a fixed number of words.
 pub trait Words: Sized {
     /// Writes the words from `at` on, and moves `at` behind them.
     fn put(&self, words: &mut [u64], at: &mut usize);
-    /// Reads what [`put`](Self::put) wrote.
+    /// Reads a value written by [`put`](Self::put).
     fn get(words: &[u64], at: &mut usize) -> Self;
 }
 
@@ -82,7 +83,7 @@ impl<W: Words, const N: usize> Words for [W; N] {
 
 /// A record: words in a fixed order.
 pub trait FactRecord: Copy + Default {
-    /// How many words it has.
+    /// Number of words.
     const WORDS: usize;
     /// Its words, to as many.
     fn put_words(&self, words: &mut [u64]);
@@ -125,7 +126,7 @@ macro_rules! record {
 }
 
 record! {
-    /// What is said once.
+    /// Data written once.
     HeadFacts, 64:
     /// [`MAGIC`].
     magic: u64,
@@ -134,15 +135,15 @@ record! {
     /// The process as it knows itself; a forked child has its parent's descriptor with the parent's
     /// number in it.
     process: u64,
-    /// Records of peers that there is room for.
+    /// Number of peer records.
     peers: u64,
-    /// Records of peers, from the first on, among which all are that were ever used.
+    /// Number of peer records, from the first on, containing all ever used.
     peers_used: u64,
     /// The same of endpoints.
     endpoints_used: u64,
-    /// Peers that found no free record, since the beginning.
+    /// Total number of peers without a free record.
     peers_left_out: u64,
-    /// Endpoints that found no free record, since the beginning.
+    /// Total number of endpoints without a free record.
     endpoints_left_out: u64,
     /// The library's version, fi_version(3).
     library: u64,
@@ -150,32 +151,32 @@ record! {
     provider: [u64; 4],
     /// Nanoseconds of CLOCK_MONOTONIC at the beginning.
     began: u64,
-    /// Turns of progress that engines made, which is not copied now and then as the rest is, but
-    /// written in each turn.
+    /// Progress iterations of engines, not copied periodically like the rest, but written in each
+    /// iteration.
     turns: [u64; ENGINES],
     /// For later versions.
     spare: [[u64; 17]; 2],
 }
 
 record! {
-    /// A receive that waits, or a message that came before its receive.
+    /// Waiting receive, or unexpected message.
     WaitingFacts, 4:
     /// 1 untagged, 2 tagged, 3 the library's own; 0 if there is none.
     kind: u64,
     /// The tag.
     tag: u64,
-    /// The tag's bits that a receive ignores; a message's length.
+    /// Ignored tag bits of a receive, or length of a message.
     ignore_or_len: u64,
     /// The `fi_addr_t` of the only sender, or of the message's, [`ANY`] if there is none.
     source: u64,
 }
 
 record! {
-    /// How often which error was reported.
+    /// Number of reports of an error.
     ErrorFacts, 2:
     /// The code, positive.
     code: u64,
-    /// How often.
+    /// Number of reports.
     count: u64,
 }
 
@@ -184,7 +185,7 @@ record! {
     EndpointFacts, 112:
     /// See the module.
     sequence: u64,
-    /// Tells the endpoint from others that had or will have the record; never 0.
+    /// Number identifying the endpoint among all users of the record; never 0.
     serial: u64,
     /// One of [`kinds`].
     kind: u64,
@@ -196,11 +197,11 @@ record! {
     turns: u64,
     /// Turns since anything moved.
     idle: u64,
-    /// Threads that sleep in a call, or are about to.
+    /// Threads asleep in a call, or about to sleep.
     asleep: u64,
     /// When a message or a connection's state last changed, as far as was seen.
     moved: u64,
-    /// Messages sent on connections that are no more; those of others are in the peers' records.
+    /// Messages sent on closed connections; the ones of others are in the peers' records.
     sent: u64,
     /// Bytes of those.
     sent_bytes: u64,
@@ -208,73 +209,74 @@ record! {
     received: u64,
     /// Bytes of those.
     received_bytes: u64,
-    /// Receives that wait: untagged, tagged.
+    /// Posted receives: untagged, tagged.
     posted: [u64; 2],
-    /// Messages that came before their receive: untagged, tagged.
+    /// Unexpected messages: untagged, tagged.
     unexpected: [u64; 2],
-    /// Bytes of memory that those take.
+    /// Bytes of memory of unexpected messages.
     unexpected_bytes: u64,
-    /// Operations of the application that are not complete.
+    /// Incomplete operations of the application.
     in_flight: u64,
-    /// How many of them there may be (tx_attr.size).
+    /// Maximum number of incomplete operations (tx_attr.size).
     tx_size: u64,
-    /// Entries of the completion queue of transmits that nobody has read.
+    /// Unread entries of the transmit completion queue.
     tx_queue: u64,
-    /// How many it is made for.
+    /// Size of the transmit completion queue.
     tx_queue_size: u64,
     /// The same of the queue of receives.
     rx_queue: u64,
     /// See `tx_queue_size`.
     rx_queue_size: u64,
-    /// Whether both are one queue.
+    /// 1 if both queues are the same.
     one_queue: u64,
-    /// Connections that are not read because the queue has no room.
+    /// Connections not read for lack of queue space.
     starved: u64,
     /// Connections, of all endpoints of the engine.
     connections: u64,
-    /// Connections that were lost, and the code of the last one's error.
+    /// Number of lost connections, and the error code of the last one.
     lost: [u64; 2],
     /// When the last connection was lost.
     lost_at: u64,
-    /// The address of the peer whose connection was lost last.
+    /// Address of the peer of the last lost connection.
     lost_peer: [u64; ADDRESS / 8],
     /// Errors by code.
     errors: [ErrorFacts; 4],
-    /// The oldest receives that are for one message. Who posts buffers for any number (FI_MULTI_RECV)
-    /// takes whatever comes, and waits for nobody.
+    /// Oldest receives for one message. A process posting multi-receive buffers (FI_MULTI_RECV)
+    /// accepts anything, and waits for no particular message.
     receives: [WaitingFacts; 3],
-    /// The oldest messages that came before their receive.
+    /// Oldest unexpected messages.
     messages: [WaitingFacts; 4],
     /// The endpoint's own address.
     address: [u64; ADDRESS / 8],
     /// The address will not change any more.
     settled: u64,
-    /// The endpoint serves a utility provider's, which shows itself what the program knows of.
+    /// 1 if the endpoint serves a utility provider's; this one publishes the statistics known to
+    /// the program.
     serves: u64,
-    /// How long transfers took from their call to their completion, by class ([`latency_class`]), of
-    /// those that were not complete when the call returned. Few are timed; each stands for as many as
-    /// were begun since the one before.
+    /// Latencies of transfers from their call to their completion, by class ([`latency_class`]), if
+    /// not complete at the return of the call. Few are timed; each represents all started since the
+    /// previous one.
     latency: [u64; LATENCY_CLASSES],
-    /// Turns that threads of the library made, beside the application; see `turns`.
+    /// Progress iterations made by library threads, in addition to the application; see `turns`.
     visits: u64,
     /// For later versions.
     spare: [u64; 3],
 }
 
 record! {
-    /// A peer that is talked to, or is to be. Times are nanoseconds of CLOCK_MONOTONIC.
+    /// Peer with a connection, existing or pending. Times are nanoseconds of CLOCK_MONOTONIC.
     PeerFacts, 32:
     /// See the module.
     sequence: u64,
-    /// Tells the connection from others that had or will have the record; never 0.
+    /// Number identifying the connection among all users of the record; never 0.
     serial: u64,
     /// The serial of the endpoint's record.
     endpoint: u64,
     /// The peer's `fi_addr_t`, [`ANY`] if it has none.
     name: u64,
-    /// One of [`states`], in bits 8 and above what [`peer_bits`] say.
+    /// One of [`states`], and in bits 8 and above the flags of [`peer_bits`].
     state: u64,
-    /// Since when the peer is in that state.
+    /// Time of the peer's change to this state.
     since: u64,
     /// When a message last came or went, as far as was seen.
     moved: u64,
@@ -288,21 +290,21 @@ record! {
     received: u64,
     /// Bytes received.
     received_bytes: u64,
-    /// Transfers that wait to be sent.
+    /// Transfers waiting to be sent.
     unsent: u64,
     /// Bytes of the first 16 of them.
     unsent_bytes: u64,
-    /// Transfers that are sent, and complete when the peer says so.
+    /// Transfers sent and waiting for the peer's acknowledgement.
     unacknowledged: u64,
-    /// Messages announced to the peer that it has not asked for.
+    /// Messages announced to the peer and not requested by it.
     announced: u64,
-    /// Messages that the peer announced and that are not asked for.
+    /// Messages announced by the peer and not requested yet.
     at_sender: u64,
     /// Reads of the peer's memory, and atomic operations, without an answer.
     unanswered: u64,
-    /// Bytes of the message that is being received which have not come.
+    /// Missing bytes of the message being received.
     incomplete: u64,
-    /// How often the peer refused to be called.
+    /// Number of connection requests rejected by the peer.
     refused: u64,
     /// The peer's address.
     address: [u64; ADDRESS / 8],
@@ -337,11 +339,12 @@ pub mod states {
     pub const CONNECTED: u64 = 4;
     /// The peer refused, and is called again later.
     pub const LATER: u64 = 5;
-    /// The peer was called over a core provider, whose own record says how far the call came.
+    /// Connecting over a core provider; the state of the connect is in the core provider's own
+    /// record.
     pub const CALLING: u64 = 6;
 }
 
-/// What else a peer's state says, in bits.
+/// Flags of a peer's state.
 pub mod peer_bits {
     /// Bytes to the peer go through memory.
     pub const SENDS_LOCALLY: u64 = 1 << 8;
@@ -353,14 +356,14 @@ pub mod peer_bits {
     pub const BLOCKED: u64 = 1 << 11;
     /// The peer has proven the job's secret.
     pub const SECRET: u64 = 1 << 12;
-    /// What goes to the peer is encrypted.
+    /// Data sent to the peer is encrypted.
     pub const ENCRYPTED: u64 = 1 << 13;
 }
 
 /// Words of the first part.
 pub const FIRST_WORDS: usize = 512;
 
-/// The word at which an endpoint's record begins, where there are so many records of peers.
+/// Returns the first word of an endpoint's record, for this number of peer records.
 pub fn endpoint_at(index: usize, peers: usize) -> usize {
     match index.checked_sub(FIRST_ENDPOINTS) {
         None => HeadFacts::WORDS + index * EndpointFacts::WORDS,
@@ -368,17 +371,17 @@ pub fn endpoint_at(index: usize, peers: usize) -> usize {
     }
 }
 
-/// The word at which a peer's record begins.
+/// Returns the first word of a peer's record.
 pub fn peer_at(index: usize) -> usize {
     FIRST_WORDS + index * PeerFacts::WORDS
 }
 
-/// Words of all, where there are so many records of peers.
+/// Returns the total number of words, for this number of peer records.
 pub fn words_with(peers: usize) -> usize {
     endpoint_at(FIRST_ENDPOINTS + MORE_ENDPOINTS, peers)
 }
 
-/// The words of a text, whose end is cut off if it is too long.
+/// Returns a text as words, truncated if it is too long.
 pub fn text_words<const N: usize>(text: &str) -> [u64; N] {
     let mut cut = text.len().min(8 * N);
     while !text.is_char_boundary(cut) {
@@ -393,7 +396,7 @@ pub fn text_words<const N: usize>(text: &str) -> [u64; N] {
     words
 }
 
-/// The text of words, of which nothing is taken for granted: what is no printable ASCII becomes `?`.
+/// Returns the text of untrusted words; all but printable ASCII becomes `?`.
 pub fn words_text(words: &[u64]) -> String {
     let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
     bytes.map(|byte| if matches!(byte, b' '..=b'~') { char::from(byte) } else { '?' }).collect()

@@ -1,11 +1,10 @@
-//! What a process that uses the library shows of itself.
+//! Published statistics of a process using the library.
 //!
-//! A plug-in writes facts about its endpoints and their peers to memory without a name, which others
-//! find among the process's descriptors ([`NAME`]) and may read as far as the kernel lets them look at
-//! that process. [`layout`] says where what is; [`memory`] opens such memory and nothing else; [`bounds`] says how much of
-//! it is read; [`read`] makes of such memory, which may change
-//! meanwhile and may hold anything, facts that are consistent; [`doctor`] says of the facts of several
-//! processes why nothing moves.
+//! A plug-in writes statistics of its endpoints and their peers to unnamed memory. Other processes
+//! find it among the process's descriptors ([`NAME`]) and may read it as far as the kernel permits.
+//! [`layout`] defines the positions. [`memory`] opens such memory and nothing else. [`bounds`]
+//! limits the amount read. [`read`] extracts consistent statistics from such memory with changing
+//! and arbitrary content. [`doctor`] analyses hangs from the statistics of several processes.
 #![cfg_attr(not(test), deny(unsafe_code))]
 #![warn(missing_docs)]
 

@@ -1,8 +1,9 @@
-//! Opens the memory that processes show, and nothing else.
+//! Opens published statistics memory, and nothing else.
 //!
-//! A user decides what a descriptor of their process is of and what its link in `/proc` says. Opening a FIFO
-//! waits for a writer, opening a device may do anything, and a file system of the user's (FUSE) answers no
-//! request of which it does not want to. So a file is found to be memory without a name before it is opened.
+//! A user controls the files behind the descriptors of a process, and the text of their links in
+//! `/proc`. Opening a FIFO waits for a writer, opening a device may have any effect, and a user's
+//! file system (FUSE) may never answer. So a file is verified to be unnamed memory before it is
+//! opened.
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -24,8 +25,8 @@ pub(crate) fn open_memory(link: &Path) -> io::Result<Option<File>> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(same).map(Some)
 }
 
-/// Whether a file that was found by O_PATH is memory without a name. All of that is on one mount of the
-/// kernel's, to which nothing else can be added.
+/// Returns true if a file found by O_PATH is unnamed memory. All such files are on one mount of the
+/// kernel; nothing else can be added to it.
 fn is_memory(found: &File) -> io::Result<bool> {
     match mount_of_memory()? {
         Some(mount) => Ok(mount_of(found)? == Some(mount)),
@@ -34,14 +35,14 @@ fn is_memory(found: &File) -> io::Result<bool> {
     }
 }
 
-/// The number of the mount that a file is on, if the system tells it. Nothing but the kernel is asked.
+/// Returns the number of a file's mount, if the kernel reports it. Only the kernel is queried.
 fn mount_of(file: &File) -> io::Result<Option<u64>> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let mount = about.lines().find_map(|line| line.strip_prefix("mnt_id:"));
     Ok(mount.and_then(|number| number.trim().parse().ok()))
 }
 
-/// The number of the mount that memory without a name is on.
+/// Returns the number of the mount of unnamed memory.
 fn mount_of_memory() -> io::Result<Option<u64>> {
     static MOUNT: OnceLock<Option<u64>> = OnceLock::new();
     if let Some(mount) = MOUNT.get() {

@@ -1,12 +1,11 @@
-//! The file in which the hook `monitor` leaves its counters for a sampler (fi_hook(7),
-//! fi_mon_sampler(1)). Libraries and samplers of others have the same layout.
+//! Counter file of the hook `monitor`, read by a sampler (fi_hook(7), fi_mon_sampler(1)).
+//! Third-party libraries and samplers use the same layout.
 //!
-//! It has a row for each call and kind of completion: how often it was made, by size, and then how many
-//! bytes that were, by size. Behind the rows is a byte of flags: a sampler asks by [`ASKED`], which the
-//! hook takes back when the rows are what was counted since the last time; [`ENDED`] says that these
-//! are the last ones.
+//! It has a row for each call and kind of completion: the number of calls by size, then the number
+//! of bytes by size. A byte of flags follows the rows. A sampler sets [`ASKED`], and the hook
+//! clears it when the rows contain the counts since the last time. [`ENDED`] marks the last ones.
 
-/// What is counted, in the order of the rows.
+/// Counted calls and completions, in the order of the rows.
 pub const ROWS: [&str; 42] = [
     "recv",
     "recvv",
@@ -52,7 +51,7 @@ pub const ROWS: [&str; 42] = [
     "cq_tagged_rx",
 ];
 
-/// The classes of sizes: what samplers call them, and the largest number of bytes of each.
+/// Size classes: their names in samplers, and the maximum number of bytes of each.
 pub const CLASSES: [(&str, u64); 9] = [
     ("0_64", 64),
     ("64_512", 512),
@@ -69,14 +68,14 @@ pub const CLASSES: [(&str, u64); 9] = [
 pub const ROW_NUMBERS: usize = 2 * CLASSES.len();
 /// Numbers in the file.
 pub const NUMBERS: usize = ROWS.len() * ROW_NUMBERS;
-/// Where the flags are.
+/// Offset of the flags.
 pub const FLAGS_AT: usize = NUMBERS * 8;
 /// The length of the file.
 pub const FILE_LEN: usize = FLAGS_AT + 8;
 
-/// A sampler asks for what was counted since the last time.
+/// Request of a sampler for the counts since the last time.
 pub const ASKED: u8 = 1;
-/// The fabric that was watched is closed.
+/// The watched fabric is closed.
 pub const ENDED: u8 = 2;
 
 /// The class of an operation on so many bytes.
@@ -95,7 +94,7 @@ pub fn places(row: usize, class: usize) -> [usize; 2] {
     [start, start + CLASSES.len()]
 }
 
-/// The first line of a table with commas: what its columns are.
+/// Returns the header line of a CSV table.
 pub fn csv_head() -> String {
     let columns = ROWS.iter().flat_map(|row| {
         CLASSES.iter().map(move |(class, _)| format!("mon_{row}_{class}_c,mon_{row}_{class}_s"))

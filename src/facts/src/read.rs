@@ -1,4 +1,5 @@
-//! Reads what a process shows, which may change meanwhile, end, or be anything.
+//! Reads published statistics of a process. They may change or vanish during the read, and may have
+//! any content.
 use crate::NAME;
 use crate::bounds::{LeftOut, LookBounds, LookCost, ProcessBounds};
 use crate::layout::{
@@ -14,22 +15,22 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Instant;
 
-/// How often a record that changes while it is read is read again.
+/// Maximum number of reads of a record changing during the read.
 const TRIES: usize = 50;
 
-/// How often such records of one memory are read again, all together.
+/// Maximum number of repeated reads of records of one memory segment in total.
 const TRIES_IN_SUM: usize = 2000;
 
-/// Most memories of one process that are looked at: each plug-in has one.
+/// Maximum number of memory segments read per process: each plug-in has one.
 const MAX_PAGES: usize = 16;
 
-/// Most threads of one process that are looked at.
+/// Maximum number of threads examined per process.
 const MAX_THREADS: usize = 1024;
 
-/// Most bytes of records that are read at once.
+/// Maximum bytes of records per read.
 const PIECE: usize = 64 << 10;
 
-/// Why there are no facts.
+/// Reason for missing statistics.
 #[derive(Debug)]
 pub enum StatsReadError {
     /// The process ended, or never was.
@@ -40,9 +41,9 @@ pub enum StatsReadError {
     None,
     /// The memory has another layout, of this version.
     OtherVersion(u64),
-    /// The memory holds what the library does not write.
+    /// The memory contains data never written by the library.
     Rubbish(&'static str),
-    /// The bounds of the look are reached ([`LookBounds`]), and no memory was found before that.
+    /// The limits of the pass are reached ([`LookBounds`]) before any memory was found.
     TooMuch,
     /// Another error of the system.
     System(io::Error),
@@ -84,7 +85,7 @@ impl From<io::Error> for StatsReadError {
     }
 }
 
-/// Memory that is read.
+/// Readable memory.
 pub trait ShownMemory {
     /// Reads bytes from `offset` on; fewer at the end.
     fn read_at(&self, offset: u64, room: &mut [u8]) -> io::Result<usize>;
@@ -108,13 +109,13 @@ impl ShownMemory for [u8] {
 /// The facts of one memory.
 #[derive(Clone, Debug, Default)]
 pub struct StatsPage {
-    /// What is said once.
+    /// Data written once.
     pub head: HeadFacts,
     /// The endpoints, each with a serial of its own.
     pub endpoints: Vec<EndpointFacts>,
     /// The peers, by endpoint and name.
     peers: Vec<PeerFacts>,
-    /// What was not read.
+    /// Data not read.
     pub left_out: LeftOut,
 }
 
@@ -132,9 +133,9 @@ fn words<M: ShownMemory + ?Sized>(
     Ok(bytes.chunks(8).map(word).collect())
 }
 
-/// A record of which these are the words as they were read three times. None inside if it is free, none
-/// at all if it changed meanwhile: what was read second is whole if nothing was written from the first
-/// word of the first time to that of the third.
+/// Returns the record with these words, read three times. The inner `None` is a free record, the
+/// outer one a concurrent change. The second read is consistent if the first word is equal in the
+/// first and the third read.
 fn settled<R: FactRecord>(read: [&[u64]; 3]) -> Option<Option<R>> {
     let [sequence, second, third] = read.map(|words| words[0]);
     let still = sequence.is_multiple_of(2) && [second, third] == [sequence; 2];
@@ -150,7 +151,7 @@ struct RecordReader<'r, M: ?Sized> {
 }
 
 impl<M: ShownMemory + ?Sized> RecordReader<'_, M> {
-    /// Adds those of `count` records from a word on that are used.
+    /// Adds the used ones of `count` records starting at a word.
     fn read<R: FactRecord>(
         &mut self,
         at: usize,
@@ -199,7 +200,7 @@ impl<M: ShownMemory + ?Sized> RecordReader<'_, M> {
         Ok(())
     }
 
-    /// A record that changed while it was read.
+    /// Rereads a record changed during the read.
     fn read_again<R: FactRecord>(&mut self, at: usize) -> Result<Option<R>, StatsReadError> {
         for _ in 0..TRIES {
             if self.tries == 0 || self.bounds.take(LookCost::Attempt, 1) == 0 {
@@ -221,7 +222,7 @@ impl<M: ShownMemory + ?Sized> RecordReader<'_, M> {
     }
 }
 
-/// Reads the head of a memory: whose it is, and of which version.
+/// Reads the head of a memory segment: its process, and its version.
 pub fn read_head<M: ShownMemory + ?Sized>(memory: &M) -> Result<HeadFacts, StatsReadError> {
     const SHORT: StatsReadError = StatsReadError::Rubbish("it is too short");
     let head = words(memory, 0, HeadFacts::WORDS).map_err(|error| match error {
@@ -295,14 +296,14 @@ impl StatsPage {
         &self.peers[from..from + count]
     }
 
-    /// The peer of an endpoint that has this name.
+    /// Returns the peer of an endpoint with this name.
     pub fn peer_by_name(&self, endpoint: &EndpointFacts, name: u64) -> Option<&PeerFacts> {
         let peers = self.peers_of(endpoint);
         let at = peers.partition_point(|peer| peer.name < name);
         peers.get(at).filter(|peer| peer.name == name)
     }
 
-    /// Messages and bytes that an endpoint has sent, then received.
+    /// Returns the messages and bytes sent, then received, by an endpoint.
     pub fn passed(&self, endpoint: &EndpointFacts) -> [u64; 4] {
         let past = [endpoint.sent, endpoint.sent_bytes, endpoint.received, endpoint.received_bytes];
         self.peers_of(endpoint).iter().fold(past, |sums, peer| {
@@ -312,53 +313,53 @@ impl StatsPage {
     }
 }
 
-/// What the system says of a process.
+/// State of a process reported by the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct SystemFacts {
     /// The program's name, without control characters.
     pub program: String,
     /// The states of its threads, letters of proc_pid_stat(5), the first thread's first.
     pub threads: String,
-    /// What the first thread waits for in the kernel, if that is known.
+    /// Kernel function in which the first thread waits, if known.
     pub waits_in: String,
     /// A thread sleeps until a descriptor has something to tell, as far as is known.
     pub polls: bool,
-    /// Descriptors that are open, and how many may be.
+    /// Number of open descriptors, and their limit.
     pub descriptors: [u64; 2],
-    /// Processors that the process may use.
+    /// Number of processors usable by the process.
     pub processors: u64,
     /// Processor time of all threads, in ticks.
     pub ticks: u64,
-    /// How long the first thread had a processor, in nanoseconds; none if that is not known.
+    /// CPU time of the first thread in nanoseconds; `None` if unknown.
     pub ran: Option<u64>,
-    /// How often it gave its processor away by itself.
+    /// Number of voluntary context switches.
     pub gave_way: u64,
     /// When this was read.
     pub read_at: Option<Instant>,
-    /// Bytes of memory that the process has, and may have (RLIMIT_AS).
+    /// Bytes of memory of the process, and their limit (RLIMIT_AS).
     pub memory: [u64; 2],
 }
 
-/// A process and what it shows.
+/// Process with its published statistics.
 #[derive(Clone, Debug, Default)]
 pub struct StatsProcess {
     /// Its number.
     pub pid: u32,
-    /// What the system says.
+    /// State reported by the kernel.
     pub system: SystemFacts,
-    /// What its plug-ins show.
+    /// Statistics published by its plug-ins.
     pub pages: Vec<StatsPage>,
-    /// What was left out of the process as a whole.
+    /// Data of the process as a whole not read.
     left_out: LeftOut,
 }
 
 impl StatsProcess {
-    /// A process of which this was read.
+    /// Returns a process with this data.
     pub fn new(pid: u32, system: SystemFacts, pages: Vec<StatsPage>) -> Self {
         Self { pid, system, pages, left_out: LeftOut::default() }
     }
 
-    /// What was left out of the process and all of its pages.
+    /// Returns the data not read of the process and all of its pages.
     pub fn left_out(&self) -> LeftOut {
         self.pages.iter().fold(self.left_out, |mut sum, page| {
             sum.add(&page.left_out);
@@ -377,8 +378,8 @@ impl StatsProcess {
     }
 }
 
-/// A file of the system's as a text. Names of programs and threads are bytes, and are in some of these files:
-/// what is no character becomes a sign that stands for that.
+/// Returns a kernel file as text. Some of these files contain names of programs and threads as
+/// bytes; invalid characters are replaced.
 fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -394,7 +395,7 @@ fn value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// How many processors a list like `0-3,8` names.
+/// Returns the number of processors in a list like `0-3,8`.
 fn listed(list: &str) -> u64 {
     let range = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -404,13 +405,14 @@ fn listed(list: &str) -> u64 {
     list.split(',').filter_map(range).sum()
 }
 
-/// Whether a thread in this state, which waits there in the kernel if that is known, may sleep until a
-/// descriptor has something to tell.
+/// Returns true if a thread in this state, waiting in this kernel function if known, may sleep
+/// until a descriptor is ready.
 fn may_poll(state: Option<char>, waits_in: &str) -> bool {
     state == Some('S') && (waits_in.is_empty() || waits_in.contains("poll"))
 }
 
-/// How many descriptors a process has open: as the system says, or counted as far as that is done.
+/// Returns the number of open descriptors of a process: as reported by the kernel, or counted as
+/// far as possible.
 fn count_descriptors(pid: u32) -> io::Result<u64> {
     let folder = format!("/proc/{pid}/fd");
     // The length of the folder, since Linux 6.2.
@@ -423,7 +425,8 @@ fn count_descriptors(pid: u32) -> io::Result<u64> {
 }
 
 impl SystemFacts {
-    /// What the system says of this process, within the bounds of a process; notes what that leaves out.
+    /// Returns the kernel's state of this process within the limits of a process, and records the
+    /// parts not read.
     fn of(
         pid: u32,
         bounds: &mut ProcessBounds,
@@ -460,7 +463,7 @@ impl SystemFacts {
         let most = most.and_then(|line| line.split_whitespace().next()?.parse().ok());
         let size = value(&status, "VmSize").and_then(|size| size.split_whitespace().next());
         let size = size.and_then(|size| size.parse::<u64>().ok()).unwrap_or(0);
-        // How long it waited to run is written there only once it does.
+        // The kernel updates its waiting time only when it runs.
         let times = read("schedstat").unwrap_or_default();
         let ran = times.split_whitespace().next().and_then(|nanos| nanos.parse().ok());
         let gave_way = value(&status, "voluntary_ctxt_switches");
@@ -481,7 +484,7 @@ impl SystemFacts {
     }
 }
 
-/// The memories that a process shows, or has inherited, opened; each once.
+/// Returns the opened memory segments published, or inherited, by a process, without duplicates.
 fn memories(
     process: &str,
     bounds: &mut ProcessBounds,
@@ -522,7 +525,7 @@ fn memories(
     }
 }
 
-/// The number that a process has in its own namespace, and its user.
+/// Returns the pid of a process in its own namespace, and its user.
 fn own_number_and_user(pid: u32) -> (u64, u32) {
     let status = read_text(format!("/proc/{pid}/status")).unwrap_or_default();
     let numbers = value(&status, "NSpid").and_then(|line| line.split_whitespace().next_back());
@@ -531,12 +534,13 @@ fn own_number_and_user(pid: u32) -> (u64, u32) {
     (number, user.and_then(|user| user.parse().ok()).unwrap_or(u32::MAX))
 }
 
-/// Reads all that a process shows, and what the system says of it, within the bounds of a look.
+/// Reads all published statistics of a process, and its state in the kernel, within the limits of a
+/// pass.
 pub fn process(pid: u32, look: &mut LookBounds) -> Result<StatsProcess, StatsReadError> {
     process_by(pid, look, SystemFacts::of)
 }
 
-/// Reads all that a process shows, and of what the system says its name alone.
+/// Reads all published statistics of a process, and only its name from the kernel.
 pub fn process_by_name(pid: u32, look: &mut LookBounds) -> Result<StatsProcess, StatsReadError> {
     process_by(pid, look, |pid, _, _| {
         let name = read_text(format!("/proc/{pid}/comm"))?;
@@ -562,13 +566,13 @@ fn process_by(
     read
 }
 
-/// Reads all that this process shows.
+/// Reads all published statistics of this process.
 pub fn own_pages() -> Result<Vec<StatsPage>, StatsReadError> {
     let (bounds, left_out) = (&mut ProcessBounds::alone(), &mut LeftOut::default());
     pages("self", std::process::id().into(), bounds, left_out)
 }
 
-/// Reads all that a process shows that knows itself by the number `own`.
+/// Reads all published statistics of a process with the pid `own` in its namespace.
 fn pages(
     process: &str,
     own: u64,
@@ -598,7 +602,7 @@ fn pages(
     Ok(pages)
 }
 
-/// The processes that there are.
+/// Returns all processes.
 pub fn any_processes() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -1,4 +1,4 @@
-//! Facts as texts: what the tools print has no control characters, whatever was read.
+//! Formatting of statistics: output of the tools has no control characters, for any data read.
 use crate::layout::{ANY, PeerFacts, WaitingFacts, kinds, peer_bits, states, words_text};
 use std::fmt::Write;
 
@@ -26,7 +26,7 @@ pub fn state(peer: &PeerFacts) -> &'static str {
     }
 }
 
-/// What carries a peer's bytes.
+/// Returns the kind of a peer's link as text.
 pub fn link(peer: &PeerFacts) -> &'static str {
     let both = peer_bits::SENDS_LOCALLY | peer_bits::HEARS_LOCALLY;
     match peer.state & both {
@@ -36,7 +36,7 @@ pub fn link(peer: &PeerFacts) -> &'static str {
     }
 }
 
-/// How far a peer is trusted, and hears what others may not.
+/// Returns the authentication and encryption state of a peer as text.
 pub fn secrecy(peer: &PeerFacts) -> &'static str {
     match peer.state & (peer_bits::SECRET | peer_bits::ENCRYPTED) {
         0 => "open",
@@ -71,13 +71,13 @@ pub fn time(nanos: u64) -> String {
     }
 }
 
-/// An address, or what is said of none.
+/// Returns an address as text, or the text for none.
 pub fn address(words: &[u64]) -> String {
     let text = words_text(words);
     if text.is_empty() { "?".into() } else { text }
 }
 
-/// A receive that waits. `source` names its only sender.
+/// Returns a waiting receive as text. `source` names its only sender.
 pub fn receive(waiting: &WaitingFacts, source: impl Fn(u64) -> String) -> String {
     let mut text = match waiting.kind {
         2 => format!("tag {:#x}", waiting.tag),

@@ -34,7 +34,7 @@ impl<E: Endpoint> EpFid<E> {
         ..*Self::NOT_ENABLED_ATOMIC_OPS
     };
 
-    /// The table of an endpoint that is not enabled yet, which can be asked what is valid.
+    /// Table of an endpoint not enabled yet; only its validity queries work.
     pub(super) const NOT_ENABLED_ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
         writevalid: Some(valid::<E, { AtomicKind::Base as u8 }>),
         readwritevalid: Some(valid::<E, { AtomicKind::Fetch as u8 }>),
@@ -56,7 +56,7 @@ impl<E: Endpoint> EpFid<E> {
         self.atomic(op)
     }
 
-    /// Makes the operation of a call after checking that its operands go together.
+    /// Returns the operation of a call after validating the combination of its operands.
     fn checked_op(
         operation: Operation,
         [source, compare, result]: [AtomicElements; 3],
@@ -92,11 +92,10 @@ impl<E: Endpoint> EpFid<E> {
         Ok(AtomicOp { operation, source, compare, result, remote, dest, context, data, flags })
     }
 
-    /// The operation that message structures describe.
+    /// Returns the operation described by message structures.
     ///
     /// # Safety
-    /// The structures' vectors are readable; their buffers the caller's as
-    /// fi_atomic(3) promises.
+    /// The structures' vectors are readable; their buffers fulfil the promises of fi_atomic(3).
     pub(super) unsafe fn msg_op(
         kind: AtomicKind,
         msg: &fi_msg_atomic,
@@ -120,8 +119,8 @@ impl<E: Endpoint> EpFid<E> {
     }
 }
 
-/// Answers how many elements of which size an operation may have; -FI_EOPNOTSUPP for operations
-/// that the endpoint does not have.
+/// Reports the maximum number and the size of elements of an operation. Fails with -FI_EOPNOTSUPP
+/// for operations not supported by the endpoint.
 pub(super) fn query<E: Endpoint>(
     kind: AtomicKind,
     datatype: u32,
@@ -157,11 +156,11 @@ impl AtomicElements {
         Ok(all)
     }
 
-    /// The runs that `ioc` names.
+    /// Returns the element runs in `ioc`.
     ///
     /// # Safety
-    /// `ioc` is null or points to `count` entries, whose elements the application lends as
-    /// fi_atomic(3) says.
+    /// `ioc` is null or points to `count` entries; their elements fulfil the promises of
+    /// fi_atomic(3).
     unsafe fn many(
         ioc: *const fi_ioc,
         count: usize,
@@ -183,7 +182,7 @@ impl AtomicElements {
         Ok(all)
     }
 
-    /// The runs of a call's sources, which `ioc` names if the operation has sources at all.
+    /// Returns the runs of a call's sources in `ioc`, if the operation has sources at all.
     ///
     /// # Safety The contract of [`AtomicElements::many`], if the operation has sources.
     unsafe fn sources(
@@ -207,7 +206,7 @@ impl AtomicElements {
     }
 }
 
-/// No vector of what to compare with, and none of results.
+/// Absent vector of compare operands, and of results.
 pub(super) const NONE: (*const fi_ioc, usize) = (std::ptr::null(), 0);
 pub(super) const NO_RESULT: (*mut fi_ioc, usize) = (std::ptr::null_mut(), 0);
 
@@ -258,7 +257,7 @@ fn operation(kind: AtomicKind, datatype: DatatypeCode, op: OpCode) -> Result<Ope
 // of an endpoint of the same `E` that is open, or with null. Buffers and message
 // structures are the caller's as fi_atomic(3) promises.
 
-/// What completes an operation that injects (without `$context`) and any other one.
+/// Completes an operation with inject semantics (without `$context`), or any other one.
 macro_rules! about {
     ($ep:ident $dest:ident) => {{
         let about = AtomicArgs::new($ep, $dest, std::ptr::null_mut());
@@ -269,8 +268,8 @@ macro_rules! about {
     };
 }
 
-/// Defines calls that name their operands by arguments, which are between the endpoint and the
-/// peer. `$operands` makes them source, what to compare with, and result.
+/// Defines calls with their operands as arguments between the endpoint and the peer. `$operands`
+/// maps them to source, compare operand and result.
 macro_rules! by_arguments {
     ($(
         $name:ident: $call:literal, $kind:ident($($arg:ident: $type:ty),*)$($context:ident)?,
@@ -343,8 +342,8 @@ by_arguments! {
         ];
 }
 
-/// Defines calls with a message structure, to which what to compare with and the place of the
-/// result are arguments.
+/// Defines calls with a message structure; the compare operand and the location of the result are
+/// arguments.
 macro_rules! by_message {
     ($(
         $name:ident: $call:literal, $kind:ident($($arg:ident: $type:ty),*), $with:expr, $result:expr;

@@ -1,5 +1,5 @@
-//! The fi_collective(3) table for any [`Endpoint`], joining, and asking a domain
-//! what there is.
+//! The fi_collective(3) table for any [`Endpoint`], the join call, and the domain's query of
+//! supported operations.
 use super::atomic::DatatypeCode;
 use super::domain::DomainFid;
 use super::ep::{EpFid, EpShared};
@@ -83,9 +83,8 @@ impl<E: Endpoint> EpShared<E> {
         Ok(())
     }
 
-    /// Reports a collective operation that is complete. There is an entry for each, also in a queue
-    /// that is bound with FI_SELECTIVE_COMPLETION: programs wait for it, and it is how they learn that
-    /// the buffers are theirs again.
+    /// Reports a completed collective operation. Each one writes an entry, even in a queue bound
+    /// with FI_SELECTIVE_COMPLETION: programs wait for it to learn of the end of the buffers' use.
     fn collected(&self, context: Context, len: usize) {
         self.ledger().succeed(Completion::of(context, FI_COLLECTIVE, len), true);
     }
@@ -100,7 +99,7 @@ struct CollectiveCall {
     context: Context,
 }
 
-/// The elements of a call: how many for one member, and of which type.
+/// Elements of a call: the number for one member, and the type.
 #[derive(Clone, Copy)]
 struct CollectiveElements {
     /// Bytes of `count` elements.
@@ -116,7 +115,8 @@ impl CollectiveElements {
         Ok(Self { len: len.ok_or(Error::INVAL)?, size, datatype: datatype.raw() })
     }
 
-    /// Bytes of as many elements for each of `members` members; an error if that is too much.
+    /// Returns the bytes of this number of elements for each of `members` members. Fails on
+    /// overflow.
     fn times(self, members: usize) -> Result<usize> {
         // Some operations need more than twice as much memory.
         let most = isize::MAX as usize / 4;
@@ -160,7 +160,7 @@ fn plan(
     Ok((plan, reduction))
 }
 
-/// The arguments of a call whose buffers are contiguous.
+/// Arguments of a call with contiguous buffers.
 struct ContiguousArgs {
     coll: fi_collective_op,
     buf: *const c_void,
@@ -169,7 +169,7 @@ struct ContiguousArgs {
     group: fi_addr_t,
     root: fi_addr_t,
     op: u32,
-    /// None for a call that has no flags argument.
+    /// Flags argument; `None` for a call without it.
     flags: Option<u64>,
     context: *mut c_void,
 }
@@ -404,8 +404,8 @@ unsafe extern "C" fn msg<E: Endpoint>(
     })
 }
 
-/// The rank of the endpoint with this address among others. An endpoint that
-/// listens on all addresses is the one with its port.
+/// Returns the rank of the endpoint with this address among the members. An endpoint with a
+/// wildcard address is identified by its port.
 fn own_rank(own: &Addr, members: &[Addr]) -> Result<usize> {
     if let Some(rank) = members.iter().position(|member| member == own) {
         return Ok(rank);

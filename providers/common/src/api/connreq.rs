@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
-/// What `info->handle` of an FI_CONNREQ event points to. The application only
-/// hands it back, to fi_endpoint or fi_reject.
+/// Target of `info->handle` of an FI_CONNREQ event. The application only passes it back, to
+/// fi_endpoint or fi_reject.
 #[repr(C)]
 struct ConnReq {
     c: fid,
@@ -26,11 +26,11 @@ unsafe impl Send for ConnReq {}
 
 struct Pending {
     object: Arc<ConnReq>,
-    /// A `Mutex<Option<T>>`, which has the request until it is answered.
+    /// `Mutex<Option<T>>` containing the request until it is answered.
     slot: Arc<dyn Any + Send + Sync>,
     /// An endpoint was opened with the request.
     is_of_endpoint: bool,
-    /// The passive endpoint that the request came through, by its address.
+    /// Address of the passive endpoint of the request.
     owner: usize,
 }
 
@@ -41,8 +41,8 @@ impl Pending {
     }
 }
 
-/// A request that an endpoint was opened with, until the endpoint accepts it or the application
-/// rejects it (fi_cm(3)).
+/// Request of an endpoint opened with it, until the endpoint accepts it or the application rejects
+/// it (fi_cm(3)).
 #[derive(Debug)]
 pub struct EndpointRequest<T> {
     slot: Arc<Mutex<Option<T>>>,
@@ -72,15 +72,15 @@ fn lock<T>(slot: &Mutex<Option<T>>) -> MutexGuard<'_, Option<T>> {
     slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The requests that the application has not answered. A handle is looked up here before it is
-/// believed, so that a stale or invented one is an error and not a crash.
+/// Unanswered requests. A handle is looked up here before its use, so a stale or invented one is an
+/// error and not a crash.
 static PENDING: LazyLock<Mutex<HashMap<usize, Pending>>> = LazyLock::new(Mutex::default);
 
 fn pending() -> MutexGuard<'static, HashMap<usize, Pending>> {
     PENDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A request that waits for its answer.
+/// Pending connection request.
 #[derive(Debug)]
 pub struct ConnRequest;
 
@@ -101,16 +101,15 @@ impl ConnRequest {
         handle as *mut fid
     }
 
-    /// Drops the requests of a passive endpoint that is closed: their peers see
-    /// the connection end.
+    /// Drops the requests of a closed passive endpoint; their peers see the end of the connection.
     pub fn drop_all_of(owner: usize) {
         pending().retain(|_, pending| pending.owner != owner);
     }
 
-    /// Drops those requests of a passive endpoint that is closed which have one of these handles. The application can still
-    /// answer the others while the returned value lives.
+    /// Drops the requests of a closed passive endpoint with one of these handles. The application
+    /// can still answer the others during the lifetime of the returned value.
     pub fn drop_unread_of(owner: usize, unread: &[usize]) -> ReadRequests {
-        /// Owners that are no address of an endpoint: odd numbers.
+        /// Odd owner numbers, distinct from addresses of endpoints.
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         let read = ReadRequests { owner: NEXT.fetch_add(2, Ordering::Relaxed) };
         pending().retain(|handle, pending| {
@@ -124,7 +123,7 @@ impl ConnRequest {
     }
 }
 
-/// The requests that the application has read and whose passive endpoint is closed. Dropping it ends those that were not answered.
+/// Requests read by the application, of a closed passive endpoint. A drop ends the unanswered ones.
 #[derive(Debug)]
 pub struct ReadRequests {
     owner: usize,
@@ -136,8 +135,8 @@ impl Drop for ReadRequests {
     }
 }
 
-/// Takes the request behind a handle, also from an endpoint that was opened with it; a handle that is
-/// not waiting, or is of another provider, is -FI_EINVAL.
+/// Takes the request of a handle, also from an endpoint opened with it. Fails with -FI_EINVAL for a
+/// handle without a pending request, or of another provider.
 pub fn take_request<T: Any + Send>(handle: *const fid) -> Result<T> {
     let mut pending = pending();
     let entry = pending.get(&(handle as usize)).ok_or(Error::INVAL)?;
@@ -147,8 +146,9 @@ pub fn take_request<T: Any + Send>(handle: *const fid) -> Result<T> {
     lock(&slot).take().ok_or(Error::INVAL)
 }
 
-/// Takes the request behind a handle for an endpoint that is opened with it. The application may still
-/// reject it by its handle. Errors as for [`take_request`]; one endpoint alone can be opened with it.
+/// Takes the request of a handle for an endpoint opened with it. The application may still reject
+/// it by its handle. Fails as [`take_request`] does; only one endpoint can be opened with a
+/// request.
 pub fn request_of_endpoint<T: Any + Send>(handle: *const fid) -> Result<EndpointRequest<T>> {
     let mut pending = pending();
     let entry = pending.get_mut(&(handle as usize)).filter(|entry| !entry.is_of_endpoint);

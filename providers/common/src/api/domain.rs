@@ -37,23 +37,23 @@ pub struct DomainFid<D> {
     users: Arc<Users>,
     api_version: u32,
     fabric: Parent,
-    /// What the domain does when no lock is held, if it was opened for such.
+    /// Deferred work of the domain, if it was opened for it.
     pub(super) later: Option<Arc<Later>>,
     progress: Arc<dyn Progress>,
-    /// The event queue of objects of the domain that have none of their own (fi_domain_bind).
+    /// Event queue for objects of the domain without their own one (fi_domain_bind).
     eq: DomainEq,
-    /// The provider's part, with a count of its own for what outlives the fid.
+    /// Provider's part, reference-counted for objects outliving the fid.
     pub(crate) inner: Arc<D>,
 }
 
-/// The fabric that a domain is opened on.
+/// Parent fabric of a domain.
 pub(super) struct OnFabric {
     pub(super) parent: Parent,
     pub(super) api_version: u32,
 }
 
-/// A domain of any type that a fabric has opened, and that is to become a fid. Which type it is may
-/// depend on the info: a fabric can have several.
+/// Domain of any type opened by a fabric, to be converted to a fid. The type may depend on the
+/// info: a fabric can have several.
 pub struct NewDomain(Box<dyn BecomesFid>);
 
 impl std::fmt::Debug for NewDomain {
@@ -69,7 +69,7 @@ impl<D: Domain> From<D> for NewDomain {
 }
 
 impl NewDomain {
-    /// The domain's fid, which is the application's from now on.
+    /// Returns the domain's fid, owned by the application from now on.
     pub(super) fn into_c(
         self,
         on: OnFabric,
@@ -169,12 +169,12 @@ impl<D: Domain> DomainFid<D> {
         }))
     }
 
-    /// This domain, for an object that is opened on it.
+    /// Returns this domain as the parent of an object opened on it.
     pub(crate) fn parent(self: &Arc<Self>) -> Parent {
         Parent::new(self.clone(), self.users.clone())
     }
 
-    /// What an endpoint of this domain is opened on, with this parent.
+    /// Returns the resources of this domain for a new endpoint with this parent.
     fn ground(self: &Arc<Self>, parent: Parent) -> Ground {
         Ground {
             api_version: self.api_version,
@@ -235,7 +235,7 @@ unsafe extern "C" fn bind<D: Domain>(fid: *mut fid, bfid: *mut fid, flags: u64) 
     })
 }
 
-/// Opens an object that counts as a user of the domain and hands it to C.
+/// Opens an object counted as a user of the domain and passes it to C.
 unsafe fn open_on<D: Domain, T: Embeds<C>, C>(
     domain: *mut fid_domain,
     out: *mut *mut C,
@@ -252,7 +252,7 @@ unsafe fn open_on<D: Domain, T: Embeds<C>, C>(
     Ok(())
 }
 
-/// The calls of an address vector, of which sets are made for collectives.
+/// Calls of an address vector, with sets for collectives.
 static AV_OPS: fi_ops_av = fi_ops_av { av_set: Some(coll::av_set), ..av::AV_OPS };
 
 unsafe extern "C" fn av_open<D: Domain>(
@@ -433,7 +433,7 @@ unsafe extern "C" fn stx_ctx<D: Domain>(
 /// Opens another provider's receive queue.
 ///
 /// # Safety
-/// As for [`srx_ctx`], whose context is null or a `struct fi_peer_srx_context`.
+/// As for [`srx_ctx`] with a context that is null or a `struct fi_peer_srx_context`.
 unsafe fn import_srx<D: Domain>(
     domain: *mut fid_domain,
     out: *mut *mut fid_ep,
@@ -485,8 +485,8 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
     })
 }
 
-/// Opens a region. `iface` is null or points to the interface of its memory, which is
-/// there to be read if the application asked for FI_HMEM.
+/// Opens a region. `iface` is null or points to the interface of its memory, readable if the
+/// application requested FI_HMEM.
 unsafe fn register<D: Domain>(
     fid: *mut fid,
     mut attr: fi_mr_attr,

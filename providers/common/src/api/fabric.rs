@@ -43,8 +43,8 @@ impl<F> std::fmt::Debug for FabricFid<F> {
 /// The `getinfo` callback of a provider's `struct fi_provider`.
 ///
 /// # Safety
-/// As fi_getinfo(3): strings and hints are the caller's, or null; hints are of
-/// the generation of the core that loaded the provider, which may be an older one.
+/// As for fi_getinfo(3): strings and hints belong to the caller, or are null. The hints have the
+/// layout of the API version of the core that loaded the provider, possibly an older one.
 pub unsafe extern "C" fn getinfo_entry<G: Getinfo>(
     version: u32,
     node: *const c_char,
@@ -137,7 +137,7 @@ impl<F: Fabric> FabricFid<F> {
         unsafe { (&raw const self.c.api_version).read_volatile() }
     }
 
-    /// This fabric, for an object that is opened on it.
+    /// Returns this fabric as the parent of an object opened on it.
     pub(crate) fn parent(self: &Arc<Self>) -> Parent {
         Parent::new(self.clone(), self.users.clone())
     }

@@ -1,8 +1,8 @@
-//! Receive queues of other providers, opened with FI_PEER (fi_srx_context, fi_peer(3)): what an
-//! application binds to endpoints in their place.
+//! Receive queues of other providers, opened with FI_PEER (fi_srx_context, fi_peer(3)): objects
+//! bound by an application to endpoints in their place.
 //!
-//! They do not count among what must be closed before the domain: applications of the original
-//! close none.
+//! They need not be closed before the domain, because applications of upstream libfabric do not
+//! close them.
 use super::refusing;
 use crate::abi::{FI_CLASS_SRX_CTX, fi_ops, fid, fid_ep};
 use crate::boundary::answer;

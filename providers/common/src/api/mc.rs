@@ -1,5 +1,5 @@
-//! `struct fid_mc`: groups that an endpoint joins (fi_join of fi_cm(3)), for collective
-//! operations or for multicast.
+//! `struct fid_mc`: groups joined by an endpoint (fi_join of fi_cm(3)), for collective operations
+//! or for multicast.
 use super::Endpoint;
 use super::collective;
 use super::ep::{EpFid, EpShared};
@@ -22,17 +22,17 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-/// A group that an endpoint joins or has joined, as C holds it.
+/// Group joined, or being joined, by an endpoint, as seen by C.
 #[repr(C)]
 pub(super) struct Mc<E> {
-    /// The group's address (`fi_addr`) is written once, before the event that tells of it.
+    /// C structure. The group's address (`fi_addr`) is written once, before the event reporting it.
     c: UnsafeCell<fid_mc>,
     shared: Arc<EpShared<E>>,
     eq: Arc<Eq>,
     group: OnceLock<Joined>,
 }
 
-/// The kind of group that was joined.
+/// Kind of a joined group.
 enum Joined {
     /// A group for collective operations, once joining is complete.
     Set(Arc<CollGroup>),
@@ -57,7 +57,7 @@ unsafe impl<E: Endpoint> Embeds<fid_mc> for Mc<E> {}
 impl<E: Endpoint> Mc<E> {
     const FID_OPS: &'static fi_ops = &crate::fid::ops(close::<E>);
 
-    /// A group that is being joined; this event queue is told when that is complete.
+    /// Returns a group being joined. The completion of the join is reported to this event queue.
     pub(super) fn open(shared: &Arc<EpShared<E>>, eq: Arc<Eq>, context: *mut c_void) -> Arc<Self> {
         eq.add_user();
         Arc::new(Self {
@@ -101,9 +101,9 @@ impl<E: Endpoint> Mc<E> {
         FidPtr(self.c.get().cast())
     }
 
-    /// Tells the application, once, that the group has this address.
+    /// Reports to the application, once, the group's address.
     fn complete(&self, context: Context, addr: fi_addr_t) {
-        // SAFETY: see the type: this happens once, and nobody reads yet.
+        // SAFETY: see the type: this happens once, and before any read.
         unsafe { (*self.c.get()).fi_addr = addr };
         let event = abi::FI_JOIN_COMPLETE as u32;
         self.eq.write(EqEvent::Done { event, fid: self.fid(), context, data: 0 });
@@ -131,8 +131,8 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
     })
 }
 
-/// fi_join. With FI_COLLECTIVE the address is a `struct fi_collective_addr`, else that of
-/// a multicast group.
+/// fi_join. With FI_COLLECTIVE the address is a `struct fi_collective_addr`, else the one of a
+/// multicast group.
 pub(super) unsafe extern "C" fn join<E: Endpoint>(
     ep: *mut fid_ep,
     addr: *const c_void,

@@ -1,15 +1,14 @@
-//! From Rust traits to C ops tables.
+//! Conversion of Rust traits to C ops tables.
 //!
-//! A provider implements [`Fabric`], [`Domain`], [`Endpoint`] (with [`Msg`],
-//! [`Tagged`], [`Rma`], [`Atomic`] and [`Cm`]) and [`PassiveEp`]. The tables in here are made from
-//! such an implementation by monomorphisation: a call through one goes straight
-//! to the provider's method, after the checks that every provider needs: null
-//! pointers, flags, state, room in buffers. What an implementation does not
-//! provide answers -FI_ENOSYS.
+//! A provider implements [`Fabric`], [`Domain`], [`Endpoint`] (with [`Msg`], [`Tagged`], [`Rma`],
+//! [`Atomic`] and [`Cm`]) and [`PassiveEp`]. The tables here are made from such an implementation
+//! by monomorphisation. A call goes directly to the provider's method, after the checks common to
+//! all providers: null pointers, flags, state, buffer capacity. A call without an implementation
+//! returns -FI_ENOSYS.
 //!
-//! Objects are counted: a fabric, domain, queue or vector that others use
-//! answers -FI_EBUSY to fi_close. Closing twice is the caller's error and not
-//! detected here: after fi_close the memory is gone.
+//! Objects are reference-counted: fi_close of a fabric, domain, queue or vector in use returns
+//! -FI_EBUSY. Closing twice is an error of the caller and not detected here: after fi_close the
+//! memory is freed.
 mod atomic;
 mod collective;
 mod connreq;
@@ -63,16 +62,14 @@ pub trait Getinfo {
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
 }
 
-/// A provider's fabric: where domains and passive endpoints are opened
-/// (fi_fabric(3)).
+/// Fabric of a provider, the parent of domains and passive endpoints (fi_fabric(3)).
 pub trait Fabric: Send + Sync + Sized + 'static {
     /// The provider's type of passive endpoints; [`NoPassiveEp`] if it has none.
     type PassiveEp: PassiveEp;
 
     /// Opens the fabric of this name.
     fn open(name: &CStr) -> Result<Self>;
-    /// Opens a domain as `info` describes it: a [`Domain`], of which the provider may have several
-    /// types.
+    /// Opens a domain described by `info`: a [`Domain`], of one of the types of the provider.
     fn domain(&self, info: InfoRef<'_>, api_version: u32) -> Result<NewDomain>;
     /// Opens a passive endpoint.
     fn passive_ep(&self, _info: InfoRef<'_>, _api_version: u32) -> Result<Self::PassiveEp> {
@@ -85,14 +82,13 @@ pub trait Domain: Send + Sync + Sized + 'static {
     /// The provider's type of endpoints.
     type Endpoint: Endpoint;
 
-    /// The source of progress that drives everything opened on the domain.
+    /// Returns the progress source driving everything opened on the domain.
     fn progress_source(&self) -> Arc<dyn Progress>;
     /// The settings the domain was opened with.
     fn settings(&self) -> &DomainSettings;
-    /// An object was opened that the application can block on, so automatic
-    /// progress needs a thread if the domain promised it. With
-    /// [`WaitKind::MutexCond`] the application may sleep where no descriptor of the
-    /// domain wakes it.
+    /// Records the open of an object for blocking calls: automatic progress needs a thread if the
+    /// domain promised it. With [`WaitKind::MutexCond`] the application may sleep without a wakeup
+    /// by any descriptor of the domain.
     fn blocking_opened(&self, kind: WaitKind) -> Result {
         match kind {
             WaitKind::MutexCond => self.need_thread(),
@@ -110,37 +106,36 @@ pub trait Domain: Send + Sync + Sized + 'static {
         let source = Arc::downgrade(&self.progress_source());
         self.settings().start_thread(&self.thread_name(), source)
     }
-    /// What the domain's progress thread is called.
+    /// Returns the name of the domain's progress thread.
     fn thread_name(&self) -> String;
-    /// Whether this domain has the atomic operations that its endpoints may have.
+    /// Returns true if this domain has the atomic operations of its endpoints.
     fn has_atomics(&self) -> bool {
         true
     }
     /// Opens an endpoint.
     fn endpoint(&self, info: InfoRef<'_>) -> Result<Self::Endpoint>;
-    /// Opens a shared receive context: an endpoint of which only the receive
-    /// calls, [`Endpoint::cancel`], the options and [`Endpoint::close`] are used,
-    /// from now on. Endpoints that share it get it in [`Endpoint::enable`].
+    /// Opens a shared receive context: an endpoint used only for the receive calls,
+    /// [`Endpoint::cancel`], the options and [`Endpoint::close`], from now on. Endpoints sharing it
+    /// get it in [`Endpoint::enable`].
     fn srx_context(&self, _rx: RxAttr) -> Result<Self::Endpoint> {
         Err(Error::NOSYS)
     }
-    /// Endpoints may be bound to a shared transmit context (fi_stx_context), of
-    /// which only the application knows: each keeps its own queue.
+    /// True if endpoints may be bound to a shared transmit context (fi_stx_context). It exists for
+    /// the application only: each endpoint keeps its own queue.
     const SHARED_TX: bool = false;
     /// Endpoints may take their receives from another provider's queue
     /// ([`Endpoint::import`]).
     const IMPORTS: bool = false;
     /// Counters of the domain can count bytes (FI_CNTR_EVENTS_BYTES).
     const COUNTS_BYTES: bool = true;
-    /// Opens a scalable endpoint: an address, of which only the name, the address
-    /// vector, [`Endpoint::context`], [`Endpoint::enable`] and [`Endpoint::close`]
-    /// are used.
+    /// Opens a scalable endpoint: an address, used only for the name, the address vector,
+    /// [`Endpoint::context`], [`Endpoint::enable`] and [`Endpoint::close`].
     fn scalable_ep(&self, _info: InfoRef<'_>) -> Result<Self::Endpoint> {
         Err(Error::NOSYS)
     }
 }
 
-/// The address that fi_connect(3) calls: the one it was given, or that of the endpoint's info.
+/// Returns the destination of fi_connect(3): its argument, or the address in the endpoint's info.
 pub fn destination<A: Clone>(
     to: Option<&[u8]>,
     dest: Option<&A>,
@@ -152,49 +147,45 @@ pub fn destination<A: Clone>(
     }
 }
 
-/// What every endpoint does (fi_endpoint(3)).
+/// Operations of every endpoint (fi_endpoint(3)).
 pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'static {
-    /// Whether the endpoint has buffered receives: [`Msg::recv`] and [`Tagged::trecv`] then take
-    /// FI_CLAIM and FI_DISCARD with the context of a message that was reported
-    /// ([`crate::buffered`]).
+    /// True if the endpoint has buffered receives: [`Msg::recv`] and [`Tagged::trecv`] then accept
+    /// FI_CLAIM and FI_DISCARD with the context of a reported message ([`crate::buffered`]).
     const BUFFERS: bool = false;
-    /// Whether writes and atomic operations with FI_DELIVERY_COMPLETE complete only when the
-    /// peer has said that they are done.
+    /// True if writes and atomic operations with FI_DELIVERY_COMPLETE complete only after the
+    /// peer's acknowledgement.
     const ACKNOWLEDGES: bool = false;
-    /// Tells the fid by which events name the endpoint: at opening, and when that fid is closed
-    /// before an alias (fi_ep_alias).
+    /// Sets the fid naming the endpoint in events: at opening, and when this fid is closed before
+    /// an alias (fi_ep_alias).
     fn opened(&self, fid: FidPtr);
-    /// Enables the endpoint with what was bound to it. With `srx`, receives come from that
-    /// shared receive context. Errors: -FI_ENOCQ, -FI_ENOAV …
+    /// Enables the endpoint with its bound objects. With `srx`, receives come from this shared
+    /// receive context. Fails with -FI_ENOCQ, -FI_ENOAV …
     fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result;
-    /// Counters, or an event queue, were bound after [`enable`](Self::enable), which got
-    /// all the others: they count what completes from now on. -FI_EOPBADSTATE if it is too
-    /// late for that.
+    /// Binds counters, or an event queue, after [`enable`](Self::enable) got all the others: they
+    /// count completions from now on. Fails with -FI_EOPBADSTATE if it is too late.
     fn bound_late(&self, _bindings: &Bindings) -> Result {
         Err(Error::OPBADSTATE)
     }
-    /// Opens a context of this scalable endpoint: an endpoint that only sends or only receives,
-    /// at the scalable endpoint's address. -FI_EINVAL if there is none of this index, -FI_EBUSY
-    /// if it is open.
+    /// Opens a context of this scalable endpoint: an endpoint for sends or for receives only, at
+    /// the scalable endpoint's address. Fails with -FI_EINVAL if there is none with this index, and
+    /// with -FI_EBUSY if it is open.
     fn context(&self, _index: usize, _attr: &ContextAttr) -> Result<Self> {
         Err(Error::NOSYS)
     }
-    /// Cancels a posted receive, which then completes with -FI_ECANCELED; it is no error if
-    /// there is none. `aside`: the receive carries [`ASIDE`](crate::reserved::ASIDE) or does
-    /// not.
+    /// Cancels a posted receive; it then completes with -FI_ECANCELED. A missing one is no error.
+    /// `aside`: true if the receive carries [`ASIDE`](crate::reserved::ASIDE).
     fn cancel(&self, context: Context, aside: bool) -> Result;
     /// Reads an option of level FI_OPT_ENDPOINT into `value`; returns its length in bytes.
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize>;
     /// Sets an option of level FI_OPT_ENDPOINT.
     fn setopt(&self, name: c_int, value: &[u8]) -> Result;
-    /// Whether operations with the flag [`ASIDE`](crate::reserved::ASIDE) keep it in their
-    /// completion, which then goes to what the domain does later.
+    /// True if operations with the flag [`ASIDE`](crate::reserved::ASIDE) keep it in their
+    /// completion, so it goes to the domain's deferred work.
     const LATER: bool = false;
-    /// Whether multicast groups are those of the network. Otherwise a message to a group is sent
-    /// to each member, which takes [`LATER`](Self::LATER).
+    /// True if multicast groups are those of the network. Otherwise a message to a group is sent to
+    /// each member, and this requires [`LATER`](Self::LATER).
     const JOINS: bool = false;
-    /// Joins a group of the network; returns its address for sends, one for which [`is_group`]
-    /// is true.
+    /// Joins a group of the network and returns its address for sends, recognized by [`is_group`].
     fn join(&self, _group: SocketAddr, _part: GroupRole) -> Result<fi_addr_t> {
         Err(Error::NOSYS)
     }
@@ -202,12 +193,12 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     fn leave(&self, _addr: fi_addr_t) {}
     /// Ends all connections and posted operations. No completion is written after this returns.
     fn close(&self);
-    /// Has the endpoint, which is not enabled yet, take its receives from another provider's queue
+    /// Makes the endpoint, not enabled yet, take its receives from another provider's queue
     /// (fi_peer(3)).
     fn import(&self, _owner: SrxOwner) -> Result {
         Err(Error::NOSYS)
     }
-    /// How many more sends (`tx`), or receives, would be taken now.
+    /// Returns the number of further sends (`tx`), or receives, acceptable now.
     fn size_left(&self, _tx: bool) -> Result<usize> {
         Err(Error::NOSYS)
     }
@@ -215,10 +206,10 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     fn fd(&self) -> Result<RawFd> {
         Err(Error::NOSYS)
     }
-    /// Other fi_control commands than the common ones.
+    /// Handles fi_control commands other than the common ones.
     ///
     /// # Safety
-    /// `arg` is what the command asks for.
+    /// `arg` is valid for the command.
     unsafe fn control(&self, _command: c_int, _arg: *mut c_void) -> Result {
         Err(Error::NOSYS)
     }
@@ -226,10 +217,11 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
 
 /// Messages (fi_msg(3)).
 pub trait Msg {
-    /// Whether there is [`send_at_once`](Self::send_at_once).
+    /// True if [`send_at_once`](Self::send_at_once) is implemented.
     const SENDS_AT_ONCE: bool = false;
-    /// Sends a message, tagged or not, for another provider that reports it: true if the message is
-    /// complete, and nothing is reported here. False if it is under way, and will be reported.
+    /// Sends a message, tagged or not, for another provider reporting it. Returns true if the
+    /// message is complete, without a report here. Returns false if it is in flight, and will be
+    /// reported.
     fn send_at_once(&self, _op: SendOp, _tagged: bool, _all_is_read: bool) -> Result<bool> {
         Err(Error::NOSYS)
     }
@@ -241,12 +233,13 @@ pub trait Msg {
     fn recv(&self, _op: RecvOp) -> Result {
         Err(Error::NOSYS)
     }
-    /// The number of the level of the locks that a receive needs, for [`post_at_once`](Self::post_at_once).
+    /// Returns the number of the level of the locks needed by a receive, for
+    /// [`post_at_once`](Self::post_at_once).
     fn level(&self) -> usize {
         Level::SHARED
     }
-    /// Posts a receive, tagged or not, if that takes no call and cannot panic, and `LEVEL` is the
-    /// [`level`](Self::level). False in any other case, and then nothing has been done.
+    /// Posts a receive, tagged or not, if no call and no panic is possible and `LEVEL` is the
+    /// [`level`](Self::level). Returns false in any other case, without any effect.
     #[inline(always)]
     fn post_at_once<const LEVEL: usize>(&self, _op: RecvOp, _tagged: bool) -> bool {
         false
@@ -279,10 +272,9 @@ pub trait Rma {
 
 /// Atomic operations (fi_atomic(3)).
 pub trait Atomic {
-    /// Whether endpoints of this type have atomic operations.
+    /// True if endpoints of this type have atomic operations.
     const OFFERED: bool = false;
-    /// Most bytes of elements that one such operation can have; 0 if the operation is not
-    /// supported.
+    /// Returns the maximum bytes of elements of one such operation; 0 if it is not supported.
     fn max_bytes(_operation: Operation) -> usize {
         0
     }
@@ -322,18 +314,18 @@ pub trait Cm {
 
 /// A listening endpoint (fi_endpoint(3), fi_cm(3)).
 pub trait PassiveEp: Send + Sync + Sized + 'static {
-    /// The type in which connection requests are kept until they are answered ([`Request`]).
+    /// Type of pending connection requests ([`Request`]).
     type Request: Reject;
 
     /// Starts listening; requests go to `eq`, naming `fid`.
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result;
-    /// The source of progress that drives the passive endpoint.
+    /// Returns the progress source driving the passive endpoint.
     fn progress_source(&self) -> Arc<dyn Progress>;
     /// The passive endpoint's own address.
     fn getname(&self) -> Result<Vec<u8>>;
     /// Chooses the address before the endpoint listens.
     fn setname(&self, addr: &[u8]) -> Result;
-    /// How many requests may wait in the system's queue (FI_BACKLOG).
+    /// Sets the maximum number of pending requests in the kernel's queue (FI_BACKLOG).
     fn set_backlog(&self, backlog: c_int) -> Result;
     /// Bytes of user data a request or answer can carry (FI_OPT_CM_DATA_SIZE).
     fn cm_data_size(&self) -> usize;

@@ -15,7 +15,7 @@ use crate::reserved::{ASIDE, TO_GROUPS};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Flags of a send to a group that the message to each member has as well.
+/// Flags of a send to a group passed on to the message of each member.
 const OF_PARTS: u64 = abi::FI_REMOTE_CQ_DATA
     | abi::FI_INJECT_COMPLETE
     | abi::FI_TRANSMIT_COMPLETE
@@ -26,7 +26,7 @@ const OF_PARTS: u64 = abi::FI_REMOTE_CQ_DATA
 /// An endpoint's multicast.
 pub(super) struct Multicast {
     pub(super) room: Arc<MulticastGroups>,
-    /// How many sends to groups are not complete.
+    /// Number of incomplete sends to groups.
     pending: AtomicUsize,
 }
 
@@ -38,23 +38,23 @@ impl<E: Endpoint> Parts<E> {
     }
 }
 
-/// A send to a group that is under way.
+/// Send to a group in flight.
 struct GroupSend<E> {
     shared: Arc<EpShared<E>>,
     /// The completion of the whole send.
     of: Completion,
     flags: u64,
     len: usize,
-    /// How many messages to members are not over; one more while they are being posted.
+    /// Number of unfinished messages to members, plus one while they are being posted.
     left: AtomicUsize,
-    /// The error of the first message to a member that failed.
+    /// Error of the first failed message to a member.
     error: Mutex<Option<Error>>,
     /// A copy of the bytes, if they were injected.
     _copy: Option<Box<[u8]>>,
 }
 
 impl<E: Endpoint> GroupSend<E> {
-    /// Notes that the message to one member is over.
+    /// Records the end of the message to one member.
     fn part_over(&self, result: Result) {
         if let Err(error) = result {
             let mut slot = self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -65,7 +65,7 @@ impl<E: Endpoint> GroupSend<E> {
         }
     }
 
-    /// Completes the send, whose messages to all members are over.
+    /// Completes the send after the end of the messages to all members.
     fn over(&self) {
         if let Some(multicast) = self.shared.multicast.get() {
             multicast.pending.fetch_sub(1, Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl<E: Endpoint> GroupSend<E> {
         let error = *self.error.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match error {
             None => self.shared.sent(self.of, self.flags, self.len),
-            // Of an injected send only a counter tells.
+            // An injected send is reported only by a counter.
             Some(_) if self.flags & FI_INJECT != 0 => {
                 if let Some(cntr) = self.shared.ledger().cntr_of(FI_SEND) {
                     cntr.failed();
@@ -200,7 +200,7 @@ impl<E: Endpoint> EpShared<E> {
         }
     }
 
-    /// Reports a send to a group whose messages to all members are complete.
+    /// Reports a send to a group with completed messages to all members.
     fn sent(&self, of: Completion, flags: u64, len: usize) {
         self.ledger().succeed(Completion { len, ..of }, flags & FI_COMPLETION != 0);
     }

@@ -1,11 +1,11 @@
-//! What is open now: an info names its fabric and domain also by object, if the
-//! program has opened them already, and hints may ask for those (fi_getinfo(3)).
+//! Open objects: an info also refers to its fabric and domain by object, if the program has opened
+//! them already, and hints may request these (fi_getinfo(3)).
 use crate::abi::{fid_domain, fid_fabric};
 use crate::info::{InfoChain, InfoRef};
 use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A fabric or domain by what it was opened as.
+/// Fabric or domain with its name at the open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum OpenedObject {
     Fabric(*mut fid_fabric),
@@ -23,30 +23,30 @@ fn open() -> MutexGuard<'static, Vec<(CString, OpenedObject)>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes that a fabric of this name was opened.
+/// Records an opened fabric with this name.
 pub(super) fn add_fabric(name: &CStr, fabric: *mut fid_fabric) {
     open().push((name.to_owned(), OpenedObject::Fabric(fabric)));
 }
 
-/// Notes that a domain of this name was opened on a fabric.
+/// Records a domain with this name opened on a fabric.
 pub(super) fn add_domain(name: &CStr, fabric: *mut fid_fabric, domain: *mut fid_domain) {
     open().push((name.to_owned(), OpenedObject::Domain(fabric, domain)));
 }
 
-/// Forgets a fabric that is closed.
+/// Forgets a closed fabric.
 pub(super) fn remove_fabric(fabric: *mut fid_fabric) {
     open().retain(|(_, object)| *object != OpenedObject::Fabric(fabric));
 }
 
-/// Forgets a domain that is closed.
+/// Forgets a closed domain.
 pub(super) fn remove_domain(domain: *mut fid_domain) {
     open()
         .retain(|(_, object)| !matches!(object, OpenedObject::Domain(_, this) if *this == domain));
 }
 
-/// Drops the infos of other fabrics and domains than hints ask for by object,
-/// and says in the others what of theirs is open: what was opened first, or what
-/// the hints name. An object that is not open any more asks for nothing.
+/// Drops infos of fabrics and domains other than the ones requested by object in the hints. Sets
+/// the open objects in the remaining infos: the first opened one, or the one named by the hints. An
+/// object no longer open requests nothing.
 pub(super) fn tell(infos: &mut InfoChain, hints: Option<InfoRef<'_>>) {
     let open = open();
     if open.is_empty() {

@@ -18,13 +18,13 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
 
-/// A connection request that can be answered with a refusal.
+/// Connection request with support for a rejection.
 pub trait Reject: Any + Send {
     /// Refuses the request, sending `param` along.
     fn reject(self, param: &[u8]) -> Result;
 }
 
-/// The passive endpoint of providers that have none: there is no value of it.
+/// Passive endpoint of providers without one; the type has no values.
 #[derive(Debug)]
 pub enum NoPassiveEp {}
 
@@ -60,17 +60,17 @@ impl PassiveEp for NoPassiveEp {
     }
 }
 
-/// Where a passive endpoint reports connection requests, and with which info: the part that passive
-/// endpoints of all providers have in common. Before fi_listen nothing is reported.
+/// Reporter of connection requests of a passive endpoint, with their info; common to all providers.
+/// Before fi_listen nothing is reported.
 #[derive(Debug)]
 pub struct Announcer {
     to: Option<(Arc<Eq>, FidPtr)>,
-    /// The info that the application gets with a request, but for the addresses.
+    /// Info passed to the application with a request, without the addresses.
     info: InfoBuf,
 }
 
 impl Announcer {
-    /// An announcer of an endpoint that does not listen yet.
+    /// Returns the reporter of an endpoint not listening yet.
     pub fn new(info: InfoBuf) -> Self {
         Self { to: None, info }
     }
@@ -85,15 +85,16 @@ impl Announcer {
         self.to = Some((eq, fid));
     }
 
-    /// The endpoint is closed: requests that were not answered are dropped.
+    /// Closes the reporter and drops unanswered requests.
     pub fn close(&mut self) {
         if let Some((_, fid)) = self.to.take() {
             ConnRequest::drop_all_of(fid.0 as usize);
         }
     }
 
-    /// The endpoint is closed: requests whose events the application has not read are dropped. It can still answer the others
-    /// until it closes the event queue, for providers whose requests do without the passive endpoint.
+    /// Closes the reporter and drops requests with unread events. The application can still answer
+    /// the others until it closes the event queue, for providers with requests independent of the
+    /// passive endpoint.
     pub fn close_unread(&mut self) {
         if let Some((eq, fid)) = self.to.take() {
             let read = ConnRequest::drop_unread_of(fid.0 as usize, &eq.unread_requests(fid));
@@ -101,9 +102,9 @@ impl Announcer {
         }
     }
 
-    /// The application hears of a request (FI_CONNREQ) that came to the address `local` from
-    /// `peer` with this user data, after `complete` has put into its info what else is known.
-    /// Returns the handle by which the application answers.
+    /// Reports a request (FI_CONNREQ) to the address `local` from `peer` with this user data to the
+    /// application, after `complete` has added further data to its info. Returns the handle for the
+    /// application's answer.
     pub fn announce<R: Reject>(
         &self,
         request: R,
@@ -143,9 +144,9 @@ fn open_ones() -> MutexGuard<'static, HashMap<usize, Weak<dyn Named>>> {
     OPEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The address of the passive endpoint that an endpoint's `info->handle` names
-/// (fi_endpoint(3)): the endpoint is to have that address. `None` if the handle
-/// is no open passive endpoint's.
+/// Returns the address of the passive endpoint named by an endpoint's `info->handle`
+/// (fi_endpoint(3)): the endpoint takes this address. Returns `None` if the handle is not an open
+/// passive endpoint.
 pub fn passive_name(handle: *const fid) -> Option<Result<Vec<u8>>> {
     let pep = open_ones().get(&(handle as usize))?.upgrade()?;
     Some(pep.name())
@@ -356,7 +357,7 @@ unsafe extern "C" fn reject<P: PassiveEp>(
         // up, not followed.
         unsafe {
             let pep = PepFid::<P>::from_c(pep)?;
-            // What no message has room for is cut off (fi_cm(3)).
+            // Data exceeding a message is cut off (fi_cm(3)).
             let len = param_len.min(pep.inner.cm_data_size());
             (pep.reject)(handle, bytes(param, len))
         }

@@ -1,11 +1,11 @@
-//! Tables of calls that an endpoint does not have, or not yet.
+//! Tables of calls unsupported by an endpoint, permanently or before it is enabled.
 use crate::abi::{
     FI_ENOSYS, FI_EOPBADSTATE, fi_ops_atomic, fi_ops_cm, fi_ops_collective, fi_ops_ep, fi_ops_msg,
     fi_ops_rma, fi_ops_tagged,
 };
 use crate::fid::Slot;
 
-/// Defines tables all of whose calls answer one error code.
+/// Defines tables with all calls returning one error code.
 macro_rules! refusing {
     ($($(#[$doc:meta])* $table:ident: $ops:ident = $code:ident, $slots:tt;)+) => {
         $(refusing!(@ $(#[$doc])* $table $ops $code $slots);)+
@@ -20,22 +20,22 @@ macro_rules! refusing {
 }
 
 refusing! {
-    /// What an object that only stands for something shared can do itself: nothing.
+    /// Table of an object representing something shared: it has no calls.
     NO_EP: fi_ops_ep = FI_ENOSYS,
         [cancel getopt setopt tx_ctx rx_ctx rx_size_left tx_size_left export_xpu];
     /// Names and connections of such an object.
     NO_CM: fi_ops_cm = FI_ENOSYS,
         [setname getname getpeer connect listen accept reject shutdown join];
-    /// Messages that the endpoint's capabilities do not have.
+    /// Message calls not in the endpoint's capabilities.
     NO_MSG: fi_ops_msg = FI_ENOSYS,
         [recv recvv recvmsg send sendv sendmsg inject senddata injectdata];
-    /// Tagged messages that the endpoint's capabilities do not have.
+    /// Tagged message calls not in the endpoint's capabilities.
     NO_TAGGED: fi_ops_tagged = FI_ENOSYS,
         [recv recvv recvmsg send sendv sendmsg inject senddata injectdata];
-    /// Messages on an endpoint that is not enabled yet.
+    /// Message calls on an endpoint not enabled yet.
     NOT_ENABLED_MSG: fi_ops_msg = FI_EOPBADSTATE,
         [recv recvv recvmsg send sendv sendmsg inject senddata injectdata];
-    /// Tagged messages on an endpoint that is not enabled yet.
+    /// Tagged message calls on an endpoint not enabled yet.
     NOT_ENABLED_TAGGED: fi_ops_tagged = FI_EOPBADSTATE,
         [recv recvv recvmsg send sendv sendmsg inject senddata injectdata];
     /// The table of endpoints without remote memory access.

@@ -116,11 +116,10 @@ unsafe extern "C" fn readv<E: Endpoint>(
     })
 }
 
-/// The read that a message structure describes.
+/// Returns the read described by a message structure.
 ///
 /// # Safety
-/// The structure's vectors are readable; its buffers the caller's as fi_rma(3)
-/// promises.
+/// The structure's vectors are readable; its buffers fulfil the promises of fi_rma(3).
 pub(super) unsafe fn read_op(msg: &fi_msg_rma, most: SegmentLimit, flags: u64) -> Result<ReadOp> {
     let count = most.check(msg.iov_count)?;
     // SAFETY: by this function's contract.
@@ -133,7 +132,7 @@ pub(super) unsafe fn read_op(msg: &fi_msg_rma, most: SegmentLimit, flags: u64) -
     Ok(ReadOp { buf, remote, src: msg.addr, context: Context(msg.context), flags })
 }
 
-/// The write that a message structure describes.
+/// Returns the write described by a message structure.
 ///
 /// # Safety The contract of [`read_op`].
 pub(super) unsafe fn write_op(msg: &fi_msg_rma, most: SegmentLimit, flags: u64) -> Result<WriteOp> {

@@ -14,15 +14,15 @@ use crate::variable;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// What the contexts of a scalable endpoint inherit.
+/// Attributes inherited by the contexts of a scalable endpoint.
 #[derive(Debug)]
 pub(super) struct Scalable {
     tx: TxAttr,
     rx: RxAttr,
 }
 
-/// The bound that a context gets: what is asked for, or all that the endpoint has if 0 is asked
-/// for. -FI_EINVAL if more is asked for than the endpoint has.
+/// Returns the limit of a context: the requested value, or the endpoint's own if 0 is requested.
+/// Fails with -FI_EINVAL if the request exceeds it.
 fn bound(wanted: usize, have: usize) -> Result<usize> {
     match wanted {
         0 => Ok(have),
@@ -31,8 +31,8 @@ fn bound(wanted: usize, have: usize) -> Result<usize> {
     }
 }
 
-/// The bits that a context gets: those asked for, or all that the endpoint has if none is.
-/// -FI_EINVAL if one is asked for that the endpoint does not have.
+/// Returns the bits of a context: the requested ones, or all of the endpoint if none is requested.
+/// Fails with -FI_EINVAL if a requested bit is missing in the endpoint.
 fn subset(wanted: u64, have: u64) -> Result<u64> {
     match wanted {
         0 => Ok(have),
@@ -42,7 +42,7 @@ fn subset(wanted: u64, have: u64) -> Result<u64> {
 }
 
 impl Scalable {
-    /// Replaces the attributes asked for by those that a transmit context gets, and returns
+    /// Replaces the requested attributes by the ones granted to a transmit context, and returns
     /// these.
     fn tx_context(&self, attr: Option<&mut fi_tx_attr>) -> Result<TxAttr> {
         let Some(attr) = attr else { return Ok(self.tx) };
@@ -61,7 +61,7 @@ impl Scalable {
         Ok(get)
     }
 
-    /// Replaces the attributes asked for by those that a receive context gets, and returns
+    /// Replaces the requested attributes by the ones granted to a receive context, and returns
     /// these.
     fn rx_context(&self, attr: Option<&mut fi_rx_attr>) -> Result<RxAttr> {
         let Some(attr) = attr else { return Ok(self.rx) };
@@ -170,7 +170,7 @@ impl<E: Endpoint> EpFid<E> {
         Ok(Self::wrap(parts, context))
     }
 
-    /// The attributes that contexts inherit; only a scalable endpoint has them.
+    /// Returns the attributes inherited by contexts; only a scalable endpoint has them.
     fn inherited(&self) -> Result<&Scalable> {
         self.shared.scalable.as_ref().ok_or(Error::INVAL)
     }

@@ -1,4 +1,4 @@
-//! What every domain is told by the info it is opened with.
+//! Settings of every domain from its info.
 use crate::abi::{FI_ADDR_IB_UD, FI_SOCKADDR_IB, fi_ep_type, fi_progress, fi_threading};
 use crate::addr::Addr;
 use crate::av::AvSharing;
@@ -44,8 +44,8 @@ fn given_key<'a>(
     }
 }
 
-/// Refuses the authorization keys of an info (fi_domain(3), fi_endpoint(3)), with a line in the log, for a
-/// provider that does nothing with them: a program that has given one takes its messages for protected.
+/// Rejects the authorization keys of an info (fi_domain(3), fi_endpoint(3)), with a log message,
+/// for a provider not using them: a program with a key considers its messages protected. Fails with
 /// -FI_EINVAL. Programs of versions before 1.5 have no keys.
 pub fn refuse_keys(provider: &'static Provider, info: InfoRef<'_>, api_version: u32) -> Result {
     let given = [
@@ -69,31 +69,32 @@ pub fn refuse_keys(provider: &'static Provider, info: InfoRef<'_>, api_version: 
 /// progress thread if it has one (fi_domain(3)).
 #[derive(Debug)]
 pub struct DomainSettings {
-    /// The level of the domain's locks: what keeps calls and threads of the provider apart.
+    /// Level of the domain's locks: the mutual exclusion of calls and threads of the provider.
     pub level: Level,
     /// The application serializes all calls (FI_THREAD_DOMAIN).
     promised: bool,
-    /// The domain was opened for something that is done when no lock is held ([`later::CAPS`]).
+    /// True if the domain was opened for deferred work ([`later::CAPS`]).
     has_later: bool,
     /// The provider promised to progress by itself.
     pub automatic: bool,
     /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB, FI_ADDR_IB_UD or FI_ADDR_STR.
     pub addr_format: u32,
-    /// Whether processes may share address vectors of the domain.
+    /// Permission for processes to share address vectors of the domain.
     pub(crate) sharing: AvSharing,
-    /// How many segments a transfer may have.
+    /// Maximum number of segments of a transfer.
     pub segments: SegmentLimit,
-    /// What endpoints may be opened with, and the provider that offers it.
+    /// Limits for opening endpoints, and the provider offering them.
     limits: Option<(&'static Provider, EndpointLimits)>,
     /// The domain's registered memory regions.
     pub regions: Arc<MrTable>,
     thread: Mutex<Option<Thread>>,
-    /// The source of progress that the thread drives instead of the engine alone.
+    /// Progress source driven by the thread instead of the engine alone.
     attended: OnceLock<Weak<dyn Progress>>,
 }
 
 impl DomainSettings {
-    /// The settings that `info` asks for. `manual`: no progress thread, whatever `info` says.
+    /// Returns the settings requested by `info`. `manual`: no progress thread, regardless of
+    /// `info`.
     pub fn new(info: InfoRef<'_>, manual: bool) -> Result<Self> {
         let attr = info.domain().ok_or(Error::INVAL)?;
         let manual = manual
@@ -123,8 +124,7 @@ impl DomainSettings {
         })
     }
 
-    /// For a provider whose endpoints are opened with no more than is in these offers, or in the
-    /// domain's own `info`.
+    /// Limits endpoints to these offers, and to the domain's own `info`.
     pub fn with_offers<'a>(
         self,
         provider: &'static Provider,
@@ -138,8 +138,8 @@ impl DomainSettings {
         Self { limits: Some((provider, limits)), ..self }
     }
 
-    /// Checks what an endpoint is opened with: -FI_ENODATA, and a line in the log for each, if
-    /// attributes are beyond what is offered.
+    /// Checks the info of a new endpoint. Fails with -FI_ENODATA, and a log message for each, if
+    /// attributes exceed the offers.
     pub(crate) fn check_endpoint(&self, info: InfoRef<'_>) -> Result {
         let Some((provider, limits)) = &self.limits else { return Ok(()) };
         let refusals = limits.check(info);
@@ -149,22 +149,22 @@ impl DomainSettings {
         if refusals.is_empty() { Ok(()) } else { Err(Error::NODATA) }
     }
 
-    /// For a provider that says what address vectors may be.
+    /// Sets the provider's support for shared address vectors.
     pub fn with_vectors(self, sharing: AvSharing) -> Self {
         Self { sharing, ..self }
     }
 
-    /// For a provider that offers other numbers of segments than the usual ones, of a transfer and of a
-    /// region.
+    /// Sets the provider's maximum number of segments of a transfer and of a region, different from
+    /// the defaults.
     pub fn with_segments(self, segments: SegmentLimit, of_region: usize) -> Self {
         let regions = Arc::new(self.regions.like().with_segments(of_region));
         Self { segments, regions, ..self }
     }
 
-    /// For a provider whose own threads come as visitors ([`Lock::visit`]): calls
-    /// that the application serializes cost nothing although there are such. What a
-    /// domain does later ([`crate::later`]) is no visit, so one that may have
-    /// something to do gets an ordinary lock.
+    /// Selects locks for a provider with threads entering as visitors ([`Lock::visit`]): serialized
+    /// calls of the application cost nothing despite these threads. Deferred work of a domain
+    /// ([`crate::later`]) is no visit, so a domain with possible deferred work gets an ordinary
+    /// lock.
     ///
     /// [`Lock::visit`]: crate::lock::Lock::visit
     pub fn with_visitors(self) -> Self {
@@ -172,8 +172,8 @@ impl DomainSettings {
         self.admitting(automatic)
     }
 
-    /// As [`with_visitors`](Self::with_visitors), of a provider that has threads of its own with
-    /// manual progress as well.
+    /// Like [`with_visitors`](Self::with_visitors), for a provider with own threads even with
+    /// manual progress.
     pub fn with_helpers(self) -> Self {
         self.admitting(true)
     }
@@ -189,7 +189,7 @@ impl DomainSettings {
         self
     }
 
-    /// Sets what the domain's progress thread, which does not run yet, is to drive.
+    /// Sets the source to be driven by the domain's progress thread, not running yet.
     pub(crate) fn attend(&self, source: &Arc<dyn Progress>) {
         let _ = self.attended.set(Arc::downgrade(source));
     }
@@ -199,9 +199,9 @@ impl DomainSettings {
         if self.automatic { self.need_thread(name, engine) } else { Ok(()) }
     }
 
-    /// Starts the domain's progress thread, once, although progress is manual:
-    /// the application may sleep where no call of its own makes progress.
-    /// -FI_ENOSYS when it promised that nothing runs beside its calls.
+    /// Starts the domain's progress thread, once, despite manual progress: the application may
+    /// sleep without any call making progress. Fails with -FI_ENOSYS if the application promised to
+    /// serialize everything with its calls.
     pub fn need_thread(&self, name: &str, engine: Weak<dyn Progress>) -> Result {
         if matches!(self.level, Level::Serialized) {
             return Err(Error::NOSYS);

@@ -1,8 +1,7 @@
 //! Shared transmit contexts (fi_endpoint(3), fi_stx_context).
 //!
-//! An application opens one and binds endpoints to it, and that is all that can
-//! be done with it: transfers, completions and attributes stay those of the
-//! endpoints. A provider whose endpoints share nothing in sending needs no more.
+//! An application can only open one and bind endpoints to it: transfers, completions and attributes
+//! stay with the endpoints. A provider with endpoints sharing nothing for sends needs no more.
 use super::refusing;
 use crate::abi::{FI_CLASS_STX_CTX, fi_ops, fid_stx};
 use crate::fid::Embeds;

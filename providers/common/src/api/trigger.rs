@@ -1,10 +1,10 @@
-//! Operations that wait for a counter (fi_trigger(3)): transfers with FI_TRIGGER,
-//! and the work that is queued to a domain.
+//! Operations waiting for a counter (fi_trigger(3)): transfers with FI_TRIGGER, and deferred work
+//! of a domain.
 //!
-//! Both are requests of the domain's [`Later`]. A triggered operation is copied
-//! when it is handed in, and completes as any other. Of deferred work nothing is
-//! copied: its structures are the application's until it is done, and are read
-//! again when its time has come; its completion goes to a counter of its own.
+//! Both are requests of the domain's [`Later`]. A triggered operation is copied in its call, and
+//! completes as any other. Deferred work is not copied: its structures belong to the application
+//! until its completion, and are read again at its start. Its completion goes to a separate
+//! counter.
 use super::atomic::{NO_RESULT, NONE};
 use super::domain::DomainFid;
 use super::ep::{EpFid, EpShared, RX_FLAGS, TX_FLAGS, Transfer};
@@ -33,7 +33,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl<E: Endpoint> EpFid<E> {
-    /// Flags beyond those of any call: none, or FI_TRIGGER where that is possible.
+    /// Checks the flags in addition to the ones of any call: none, or FI_TRIGGER if it is
+    /// supported.
     #[cold]
     pub(super) fn only_triggered(&self, beyond: u64) -> Result {
         let possible = self.shared.caps & FI_TRIGGER != 0 && self.shared.ground.later.is_some();
@@ -140,7 +141,8 @@ impl<E: Endpoint> EpShared<E> {
         self.hand(op.sends(), |ep| op.post(ep))
     }
 
-    /// The endpoint's access to what its domain does later, if the domain was opened for such.
+    /// Returns the endpoint's access to the domain's deferred work, if the domain was opened for
+    /// it.
     pub(super) fn aside(&self) -> Option<Aside> {
         Some(Aside { later: self.ground.later.clone()?, lane: self.lane() })
     }
@@ -153,7 +155,7 @@ impl<E: Endpoint> EpShared<E> {
         }
     }
 
-    /// Called when the endpoint is closed: forgets its operations that the domain has under way.
+    /// Forgets the endpoint's operations in flight in the domain's deferred work, at its close.
     pub(super) fn leave_later(&self) {
         if let Some(later) = &self.ground.later {
             later.leave(self.lane());
@@ -166,19 +168,20 @@ impl<E: Endpoint> EpShared<E> {
         }
     }
 
-    /// fi_cancel of an operation that still waits for its counter; false if there is none.
+    /// Cancels (fi_cancel) an operation still waiting for its counter. Returns false if there is
+    /// none.
     pub(super) fn cancel_triggered(&self, context: *mut c_void) -> bool {
         let name = RequestName::Operation(context as usize);
         self.ground.later.as_ref().is_some_and(|later| later.cancel(name).is_ok())
     }
 
-    /// A copy of the endpoint's ledger, to report operations that were not handed to the
+    /// Returns a copy of the endpoint's completion sink, to report operations not passed to the
     /// provider without holding a lock.
     pub(super) fn ledger(&self) -> Ledger {
         self.bindings().ledger.clone()
     }
 
-    /// Reports the failure of an operation that was not handed to the provider, like any other.
+    /// Reports the failure of an operation not passed to the provider, like any other.
     pub(super) fn report(&self, error: CompletionError) {
         if !self.closed.load(Ordering::SeqCst) {
             self.ledger().fail(error);
@@ -186,7 +189,7 @@ impl<E: Endpoint> EpShared<E> {
     }
 }
 
-/// A counter that requests of this domain can wait for.
+/// Returns a counter usable as a trigger in this domain.
 ///
 /// # Safety
 /// `cntr` is null or points to an open counter.
@@ -208,10 +211,10 @@ struct DeferredWork(*const fi_deferred_work);
 unsafe impl Send for DeferredWork {}
 
 impl DeferredWork {
-    /// The transfer that the work is, and the flags it was given.
+    /// Returns the transfer described by the work, and its flags.
     ///
     /// # Safety
-    /// The structures are as fi_trigger(3) says, and not taken back yet.
+    /// The structures are as fi_trigger(3) requires, and not reclaimed yet.
     unsafe fn op<E: Endpoint>(self, most: SegmentLimit) -> Result<(Transfer, u64)> {
         use fi_op_type::*;
         let tx = |flags: u64| match flags & !(TX_FLAGS | FI_TRIGGER) {
@@ -285,7 +288,7 @@ impl DeferredWork {
         }
     }
 
-    /// The task of deferred work that is a transfer, and the counters it needs.
+    /// Returns the task of a deferred transfer, and the counters it needs.
     ///
     /// # Safety The contract of [`DeferredWork::op`].
     unsafe fn transfer<E: Endpoint>(
@@ -357,7 +360,7 @@ impl DeferredWork {
         Ok((Task::new(lane, run), Vec::new()))
     }
 
-    /// The task of deferred work that changes a counter, and that counter.
+    /// Returns the task of a deferred counter update, and the counter.
     ///
     /// # Safety The contract of [`DeferredWork::op`].
     unsafe fn count(self, set: bool, later: &Arc<Later>) -> Result<(Task, Vec<InUse>)> {
@@ -383,10 +386,10 @@ impl DeferredWork {
     }
 }
 
-/// The lane of changes of counters, which never have to be tried again.
+/// Task queue of counter updates; they are never retried.
 const COUNTERS: usize = 0;
 
-/// Puts the context that the application gave into an outcome.
+/// Replaces the context of an outcome by the application's.
 fn renamed(outcome: Outcome, context: Context) -> Outcome {
     match outcome {
         Ok(of) => Ok(Completion { context, flags: of.flags & !ASIDE, ..of }),
@@ -398,8 +401,8 @@ fn renamed(outcome: Outcome, context: Context) -> Outcome {
 }
 
 impl<E: Endpoint> EpShared<E> {
-    /// Counts deferred work that is done, and reports it to the endpoint's queue and counter if
-    /// the flags of the work ask for that.
+    /// Counts finished deferred work, and reports it to the endpoint's queue and counter if
+    /// requested by its flags.
     fn finish(&self, asked: u64, to: Option<Arc<InUse>>, outcome: Outcome) {
         // The counter is not in use any more: an application that sees the count may close it.
         let to = to.map(|in_use| in_use.0.clone());
@@ -447,8 +450,8 @@ unsafe fn queue<D: Domain>(
     Ok(())
 }
 
-/// The counter that a flush is restricted to: none, one, or that of a structure
-/// as for the other commands.
+/// Returns the counter restricting a flush: none, a given one, or the one of a structure as for the
+/// other commands.
 ///
 /// # Safety
 /// `arg` is null, or points to an open counter or a struct fi_deferred_work.

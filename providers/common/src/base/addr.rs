@@ -1,5 +1,5 @@
-//! Where an endpoint is: [`Addr`], in all the formats of addresses that providers have
-//! (`addr_format` of fi_getinfo(3)), and what sockets want of the IP ones.
+//! Endpoint addresses: [`Addr`], in all address formats of the providers (`addr_format` of
+//! fi_getinfo(3)), and the conversion of IP addresses for sockets.
 use crate::abi::{
     FI_ADDR_IB_UD, FI_ADDR_STR, FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IB, FI_SOCKADDR_IN6,
 };
@@ -19,8 +19,8 @@ pub use ofi::info::addr::{SockBytes as RawAddr, to_sock as to_raw, to_string as 
 /// Bytes of the longest IP address.
 pub const MAX_LEN: usize = size_of::<libc::sockaddr_in6>();
 
-/// Where an endpoint is, or a peer. Two are equal if they are the same in every part; what
-/// makes them one peer is [`Addr::identity`].
+/// Address of an endpoint or a peer. Two addresses are equal if all their parts are equal;
+/// [`Addr::identity`] is the part identifying a peer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Addr {
     /// An IP address and a port (FI_SOCKADDR_IN, FI_SOCKADDR_IN6).
@@ -35,15 +35,15 @@ pub enum Addr {
     Link(LinkAddr),
 }
 
-/// A name that an endpoint was given, or gave itself (FI_ADDR_STR). A scheme may stand before it, as
-/// in `fi_shm://name`, and tells no names apart.
+/// Name of an endpoint, given by the application or chosen by the endpoint (FI_ADDR_STR). A scheme
+/// may precede it, as in `fi_shm://name`; comparisons ignore the scheme.
 #[derive(Clone, Debug)]
 pub struct EndpointName {
     /// The scheme and the name.
     whole: Arc<CStr>,
-    /// Where the name begins.
+    /// Byte offset of the name behind its scheme.
     start: usize,
-    /// Whether the endpoint takes another name if somebody else has this one.
+    /// True if the endpoint takes another name when this one is in use.
     replaceable: bool,
 }
 
@@ -53,7 +53,7 @@ impl EndpointName {
 
     const NONE: &CStr = c"";
 
-    /// The name in a string; -FI_EINVAL if there is none, or one that is too long.
+    /// Returns the name in a string. Fails with -FI_EINVAL if there is none, or if it is too long.
     pub fn new(string: &CStr) -> Result<Self> {
         let bytes = string.to_bytes_with_nul();
         let scheme = bytes.windows(3).position(|three| three == b"://");
@@ -64,13 +64,13 @@ impl EndpointName {
         Ok(Self { whole: string.into(), start, replaceable: false })
     }
 
-    /// The name in a string that nobody insists on: an endpoint whose name it is to be takes another
-    /// one if somebody else has this.
+    /// Returns the name in a string as a replaceable one: an endpoint takes another name if this
+    /// one is in use.
     pub fn proposed(string: &CStr) -> Result<Self> {
         Ok(Self { replaceable: true, ..Self::new(string)? })
     }
 
-    /// Whether the endpoint takes another name if somebody else has this one.
+    /// Returns true if the endpoint takes another name when this one is in use.
     pub fn is_replaceable(&self) -> bool {
         self.replaceable
     }
@@ -128,8 +128,8 @@ impl fmt::Display for Addr {
 }
 
 impl Addr {
-    /// The address in `bytes`, by the family that a `sockaddr` starts with; -FI_EINVAL for
-    /// another one, or when they are too short.
+    /// Parses the address in `bytes` by the family in its `sockaddr`. Fails with -FI_EINVAL for an
+    /// unknown family, or if `bytes` is too short.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         match IbAddr::from_bytes(bytes) {
             Some(addr) => Ok(Self::Ib(addr)),
@@ -137,9 +137,9 @@ impl Addr {
         }
     }
 
-    /// The address in `bytes`, which is of this format: FI_SOCKADDR_IN, _IN6 or _IB,
-    /// FI_ADDR_IB_UD, or FI_ADDR_STR with its NUL; -FI_EINVAL when it is too short, or of
-    /// another family.
+    /// Parses the address in `bytes` in this format: FI_SOCKADDR_IN, _IN6 or _IB, FI_ADDR_IB_UD, or
+    /// FI_ADDR_STR with its NUL. Fails with -FI_EINVAL if `bytes` is too short or of another
+    /// family.
     pub fn read(format: u32, bytes: &[u8]) -> Result<Self> {
         if format == FI_ADDR_IB_UD as u32 {
             UdAddr::from_bytes(bytes).map(Self::Ud)
@@ -155,8 +155,8 @@ impl Addr {
         }
     }
 
-    /// An address of an application's hints, which are of this format; a string is one of
-    /// an IP address or an InfiniBand port, as in `fi_sockaddr_in://192.0.2.1:7471`.
+    /// Parses an address of an application's hints in this format. A string names an IP address or
+    /// an InfiniBand port, as in `fi_sockaddr_in://192.0.2.1:7471`.
     pub fn from_hints(bytes: &[u8], format: u32) -> Result<Self> {
         if format != FI_ADDR_STR as u32 {
             return Self::from_bytes(bytes);
@@ -191,8 +191,8 @@ impl Addr {
         Ok(Self::Ib(addr))
     }
 
-    /// The address that stands for all of this format, which an endpoint has that is given none;
-    /// of a format that says no more, that of IPv4.
+    /// Returns the wildcard address of this format, used by an endpoint without an address. For
+    /// unspecific formats it is the IPv4 wildcard.
     pub fn any(format: u32) -> Self {
         if format == FI_SOCKADDR_IB as u32 {
             Self::Ib(IbAddr::any())
@@ -205,15 +205,14 @@ impl Addr {
         }
     }
 
-    /// The address that an endpoint of this info is to have; any if it says none.
+    /// Returns the source address of this info, or the wildcard address if it has none.
     pub fn of_info(info: InfoRef<'_>) -> Result<Self> {
         let format = info.addr_format();
         info.src_addr().map_or_else(|| Ok(Self::any(format)), |bytes| Self::told(format, bytes))
     }
 
-    /// The address in `bytes`, as an application has it from an info or a call: a string or the
-    /// address of a queue pair if its infos are of that format, otherwise by the family that it
-    /// starts with.
+    /// Parses the address in `bytes` from an info or a call of the application: a string or a queue
+    /// pair address if its infos have that format, else by the family in the `sockaddr`.
     pub fn told(format: u32, bytes: &[u8]) -> Result<Self> {
         if [FI_ADDR_STR as u32, FI_ADDR_IB_UD as u32].contains(&format) {
             return Self::read(format, bytes);
@@ -252,7 +251,7 @@ impl Addr {
         }
     }
 
-    /// Whether an application that asked for this format takes it.
+    /// Returns true if an application requesting this format accepts the address.
     pub fn is_of(&self, format: u32) -> bool {
         let any = [FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IB, FI_ADDR_STR];
         match self {
@@ -268,8 +267,8 @@ impl Addr {
         if let Self::Ip(addr) = self { Ok(*addr) } else { Err(Error::INVAL) }
     }
 
-    /// What makes two addresses the same peer: not the IPv6 flow label, and of an InfiniBand
-    /// port the network, partition and service only.
+    /// Returns the part of the address identifying a peer: without the IPv6 flow label, and for an
+    /// InfiniBand port only the network, partition and service.
     pub fn identity(self) -> Self {
         match self {
             Self::Ip(SocketAddr::V6(mut addr)) => {
@@ -283,7 +282,7 @@ impl Addr {
         }
     }
 
-    /// Whether messages can be sent to the address: an IP address must be of a real host and
+    /// Returns true if messages can be sent to the address: an IP address must name a real host and
     /// port.
     pub fn is_reachable(&self) -> bool {
         match self {
@@ -293,7 +292,7 @@ impl Addr {
         }
     }
 
-    /// Whether the address stands for all addresses of its kind.
+    /// Returns true if this is the wildcard address of its kind.
     pub fn is_any(&self) -> bool {
         match self {
             Self::Ip(addr) => addr.ip().is_unspecified(),
@@ -303,8 +302,8 @@ impl Addr {
         }
     }
 
-    /// The address by which peers can call an endpoint of this one: an IP address of all interfaces
-    /// gives way to that of the best interface.
+    /// Returns the address used by peers to connect to an endpoint of this address. The IP wildcard
+    /// is replaced by the address of the best interface.
     pub fn name_for_peers(&self) -> Self {
         match self {
             Self::Ip(addr) => Self::Ip(ofi::info::address_for_peers(*addr)),
@@ -312,13 +311,13 @@ impl Addr {
         }
     }
 
-    /// Whether the address is that of an InfiniBand port.
+    /// Returns true if this is the address of an InfiniBand port.
     pub fn is_ib(&self) -> bool {
         matches!(self, Self::Ib(_))
     }
 
-    /// What tells an endpoint from the others of its host, and looks the same from every
-    /// host: the port, or a number made of the name.
+    /// Returns a number distinguishing the endpoints of one host, equal on every host: the port, or
+    /// a hash of the name.
     pub fn port(&self) -> u16 {
         match self {
             Self::Ip(addr) => addr.port(),
@@ -332,7 +331,7 @@ impl Addr {
         }
     }
 
-    /// Another port of the same host, if it is of a kind that has ports.
+    /// Sets the port, for addresses with a port.
     pub fn set_port(&mut self, port: u16) {
         match self {
             Self::Ip(addr) => addr.set_port(port),
@@ -341,7 +340,7 @@ impl Addr {
         }
     }
 
-    /// Sets the host to that of the other address; the port stays.
+    /// Sets the host to the one of the other address; the port stays.
     pub fn set_host(&mut self, other: &Self) {
         match (self, other) {
             (Self::Ip(addr), Self::Ip(other)) => addr.set_ip(other.ip()),
@@ -350,8 +349,7 @@ impl Addr {
         }
     }
 
-    /// What all addresses of one host have in common, as far as they tell hosts apart: names do
-    /// not.
+    /// Returns the common part of all addresses of one host. Names do not distinguish hosts.
     pub fn host(&self) -> Self {
         match self {
             Self::Ip(addr) => Self::Ip(SocketAddr::new(addr.ip(), 0)),
@@ -362,8 +360,8 @@ impl Addr {
         }
     }
 
-    /// The address of another port of the same host, which sees only what it needs of the
-    /// address; the same one, if it is of a kind that has no ports.
+    /// Returns the address of another port of the same host, without unneeded parts of the address.
+    /// Addresses without ports are returned unchanged.
     pub fn at_port(&self, port: u16) -> Self {
         let mut other = match self {
             Self::Ip(_) => self.host(),
@@ -378,8 +376,8 @@ impl Addr {
         self.ip().map_or_else(|_| self.to_string(), |addr| addr.to_string())
     }
 
-    /// Whether the address is that of one endpoint, as far as that can be seen: no group's, not that
-    /// of all, none without a port.
+    /// Returns true if the address is, as far as can be determined, that of a single endpoint: not
+    /// multicast or broadcast, no wildcard, and with a port.
     pub fn is_unicast(&self) -> bool {
         let is_one = |ip: IpAddr| match ip.to_canonical() {
             IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
@@ -398,7 +396,7 @@ impl Addr {
         }
     }
 
-    /// Whether both addresses are of the same host, whatever the port.
+    /// Returns true if both addresses are of the same host. Ports are ignored.
     pub fn is_same_host(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Ip(one), Self::Ip(other)) => one.ip() == other.ip(),
@@ -407,7 +405,7 @@ impl Addr {
         }
     }
 
-    /// Whether a connection may have the one and the other as its ends.
+    /// Returns true if a connection between both addresses is possible.
     pub fn may_meet(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Ip(one), Self::Ip(other)) => one.is_ipv4() == other.is_ipv4(),
@@ -428,8 +426,8 @@ pub struct AddrList {
 
 impl AddrList {
     /// # Safety
-    /// `at` points to `count` addresses of this format, which stay as they are as long as
-    /// the list is used.
+    /// `at` points to `count` addresses of this format. They must not change while the list is
+    /// used.
     pub unsafe fn new(format: u32, at: *const c_void, count: usize) -> Self {
         Self { at: at.cast(), left: count, format }
     }
@@ -443,7 +441,7 @@ impl Iterator for AddrList {
         // SAFETY: by the contract of `new`, as many are left.
         unsafe {
             let Ok(bytes) = string_or_bytes(self.format, self.at.cast()) else {
-                // Nobody knows where the next one begins.
+                // The start of the next address is unknown.
                 return Some(Err(Error::INVAL));
             };
             self.at = self.at.add(bytes.len());
@@ -452,11 +450,11 @@ impl Iterator for AddrList {
     }
 }
 
-/// The bytes of an address of this format; -FI_EINVAL if it is one that says how long it is, and
-/// says something that is not so.
+/// Returns the bytes of an address of this format. Fails with -FI_EINVAL if the address contains
+/// its length and the length is invalid.
 ///
 /// # Safety
-/// It is complete, and stays as it is for `'a`.
+/// The address is complete and does not change during `'a`.
 pub unsafe fn string_or_bytes<'a>(format: u32, addr: *const c_void) -> Result<&'a [u8]> {
     // SAFETY: by the contract.
     unsafe {
@@ -488,8 +486,8 @@ pub fn as_sockaddr(addr: &RawAddr) -> (*const libc::sockaddr, libc::socklen_t) {
     (bytes.as_ptr().cast(), bytes.len() as libc::socklen_t)
 }
 
-/// The address in `bytes`, which start with a `sockaddr`; -FI_EINVAL when they
-/// are too short, or of another family.
+/// Parses the address in `bytes`, beginning with a `sockaddr`. Fails with -FI_EINVAL if they are
+/// too short, or of another family.
 pub fn from_bytes(bytes: &[u8]) -> Result<SocketAddr> {
     ofi::info::addr::from_sock(bytes).ok_or(Error::INVAL)
 }
@@ -503,12 +501,11 @@ pub unsafe fn from_ptr(addr: *const c_void) -> Result<SocketAddr> {
     from_bytes(unsafe { bytes_at(addr) }?)
 }
 
-/// The bytes of the address the application points to, as many as the family has that
-/// it names; -FI_EINVAL for null, or one that is not known.
+/// Returns the bytes of the address behind the application's pointer, with the length of its
+/// family. Fails with -FI_EINVAL for null or an unknown family.
 ///
 /// # Safety
-/// `addr` is null or points to a complete `sockaddr` of its family, which stays as it
-/// is for `'a`.
+/// `addr` is null or points to a complete `sockaddr` of its family, unchanged during `'a`.
 pub unsafe fn bytes_at<'a>(addr: *const c_void) -> Result<&'a [u8]> {
     if addr.is_null() {
         return Err(Error::INVAL);
@@ -556,7 +553,7 @@ pub struct UdAddr {
     pub lid: u16,
     /// The key of the partition.
     pub pkey: u16,
-    /// The service by which the application names the endpoint.
+    /// Service number given to the endpoint by the application.
     pub service: u16,
     /// The service level.
     pub sl: u8,
@@ -601,8 +598,8 @@ pub fn resolve(node: &str, service: &str, format: u32) -> Result<SocketAddr> {
     ofi::info::resolve(Some(&node), Some(&service), 0, format).map_err(|why| why.error())
 }
 
-/// The order that decides simultaneous connects: the address bytes, then the
-/// port as a number.
+/// Compares two addresses to arbitrate simultaneous connects: by address bytes, then by port as a
+/// number.
 pub fn connect_order(a: &Addr, b: &Addr) -> std::cmp::Ordering {
     let bytes = |addr: &Addr| match addr {
         Addr::Ip(addr) => match addr.ip() {

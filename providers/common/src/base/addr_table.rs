@@ -1,13 +1,14 @@
-//! Tables of addresses that processes of one user share by a name (`name` of fi_av_open(3)).
+//! Address tables shared by processes of one user under a name (`name` of fi_av_open(3)).
 //!
-//! A table is a file in memory, `/dev/shm/NAME`: a header, then records of one size, the k-th of which is the
-//! address of fi_addr_t k. It is read and written with pread(2) and pwrite(2) and never mapped, so a file that is
-//! cut off ends a read early and raises no signal. Records are appended and stay: the one of a removed address
-//! says so, and its index is never given to another one.
+//! A table is a file in memory, `/dev/shm/NAME`: a header, then records of one size. The k-th
+//! record holds the address of fi_addr_t k. Records are read and written with pread(2) and
+//! pwrite(2) and never mapped, so a truncated file ends a read early and raises no signal. Records
+//! are only appended. The record of a removed address is marked, and its index is never reused.
 //!
-//! Two locks of the file keep processes apart. The system takes them back from a process that ends. [`USERS`] is
-//! shared by all that have the table open: to have it alone says that there is no other one. [`WRITER`] is had by
-//! the one that changes the table. A reader needs none, because a file gets longer only after the record is there.
+//! Two locks of the file serialize processes. The kernel releases the locks of a process at its
+//! exit. [`USERS`] is shared by all processes with the table open; its exclusive owner is the only
+//! user. [`WRITER`] is held by the process changing the table. Readers need no lock: the file grows
+//! only after the record is complete.
 use crate::addr::Addr;
 use crate::error::{Error, Result};
 use crate::sys::{FileLock, is_own_user, lock_file, may_have_size};
@@ -21,7 +22,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
-/// Where tables are, as the original's.
+/// Directory of the tables, as in upstream libfabric.
 const FOLDER: &str = "/dev/shm";
 
 /// Most bytes of a name, as of any file.
@@ -30,42 +31,42 @@ const MAX_NAME: usize = 255;
 /// Most addresses of a table: 64 MiB.
 const MAX_ADDRS: u32 = 1 << 20;
 
-/// The byte whose lock all have that have the table open.
+/// Byte locked by every process with the table open.
 const USERS: i64 = 0;
-/// The byte whose lock the one has that changes the table.
+/// Byte locked by the process changing the table.
 const WRITER: i64 = 1;
 
-/// How often an opener looks again for a file that was removed while it was opened.
+/// Attempts of an opener to reopen a file removed during the open.
 const TRIES: usize = 1000;
 
-/// Says that a file is a table of this layout.
+/// Magic number of a file with this table layout.
 const MAGIC: [u8; 8] = *b"ofiavtb1";
 /// Bytes of the header: [`MAGIC`], the format of the addresses, and zeros.
 const HEADER: u64 = 64;
 
-/// Bytes of a record: a check number of all but `uses`, how often the address is inserted (0: it was removed), the
-/// length of the address, and its bytes.
+/// Bytes of a record: a checksum of everything but `uses`, the insertion count of the address (0:
+/// removed), the length of the address, and its bytes.
 const RECORD: usize = 64;
 const USES: usize = 4;
 const LEN: usize = 8;
 const BYTES: usize = 10;
 
-/// Records that are read at a time.
+/// Records read by one call.
 const CHUNK: usize = 256;
 
-/// Where the record of an index is.
+/// Returns the file offset of the record of an index.
 fn place(index: u32) -> u64 {
     HEADER + u64::from(index) * RECORD as u64
 }
 
-/// The check number of the index and of what follows `uses` (FNV-1a).
+/// Returns the checksum (FNV-1a) of the index and the bytes behind `uses`.
 fn check_number(index: u32, rest: &[u8]) -> u32 {
     let bytes = index.to_le_bytes();
     let all = bytes.iter().chain(rest);
     all.fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The record of an address that is inserted once.
+/// Returns the record of an address with one insertion.
 fn record(index: u32, addr: &Addr) -> Result<[u8; RECORD]> {
     let bytes = addr.to_bytes();
     let mut record = [0; RECORD];
@@ -83,8 +84,8 @@ fn number_at(bytes: &[u8], at: usize) -> u32 {
     four.map_or(0, u32::from_le_bytes)
 }
 
-/// The address of a record, and how often it is inserted; none of one that was removed, is torn, or is no address of
-/// this format that something can be sent to.
+/// Returns the address of a record and its insertion count. Returns `None` for a removed or torn
+/// record, or an unreachable address or one of another format.
 fn parse(index: u32, format: u32, record: &[u8]) -> Option<(Addr, u32)> {
     let uses = number_at(record, USES);
     let rest = record.get(LEN..RECORD)?;
@@ -96,7 +97,7 @@ fn parse(index: u32, format: u32, record: &[u8]) -> Option<(Addr, u32)> {
     (addr.is_of(format) && addr.is_reachable()).then(|| (addr.identity(), uses))
 }
 
-/// The file of a name, which is one as of shm_open(3): a slash at its beginning counts for nothing.
+/// Returns the path of a table. Names follow shm_open(3); a leading slash is ignored.
 fn path_of(folder: &Path, name: &CStr) -> Result<PathBuf> {
     let bytes = name.to_bytes();
     let bytes = bytes.strip_prefix(b"/").unwrap_or(bytes);
@@ -107,7 +108,7 @@ fn path_of(folder: &Path, name: &CStr) -> Result<PathBuf> {
     Ok(folder.join(OsStr::from_bytes(bytes)))
 }
 
-/// Why a file cannot be opened: a link or what is no file is as wrong as no file at all.
+/// Maps an error of opening a file: a symbolic link or a non-regular file counts as a missing file.
 fn refusal(error: &std::io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ELOOP | libc::EISDIR | libc::ENXIO) | None => Error::INVAL,
@@ -115,8 +116,8 @@ fn refusal(error: &std::io::Error) -> Error {
     }
 }
 
-/// Checks that a file is this user's alone: -FI_EACCES of one that others own or may use, -FI_EINVAL of what is no file
-/// with one name.
+/// Checks for a file owned and accessible only by this user. Fails with -FI_EACCES if other users
+/// own it or have access, and with -FI_EINVAL if it is not a regular file with one name.
 fn is_own(file: &Metadata) -> Result {
     if !file.file_type().is_file() || file.nlink() > 1 {
         return Err(Error::INVAL);
@@ -127,7 +128,7 @@ fn is_own(file: &Metadata) -> Result {
     Ok(())
 }
 
-/// A table of addresses that other processes of this user have open too.
+/// Address table shared with other processes of this user.
 #[derive(Debug)]
 pub(crate) struct SharedAddrTable {
     file: File,
@@ -135,17 +136,18 @@ pub(crate) struct SharedAddrTable {
     /// The format of the addresses (FI_SOCKADDR_*).
     format: u32,
     read_only: bool,
-    /// The process that opened it, 0 before it has: a child has the same locks and changes nothing.
+    /// Process that opened the table, 0 before the open. A forked child shares the locks and
+    /// changes nothing.
     process: u32,
-    /// Keeps threads of this process apart, to whom the file's locks are one.
+    /// Serializes threads of this process, because file locks are per process.
     writing: Mutex<()>,
 }
 
 impl SharedAddrTable {
-    /// Opens the table of a name: an existing one, `read_only`, or one that is made if there is none. A table that
-    /// was left by processes that ended without closing it is read as it is, and begun anew by the first opener that
-    /// may write. -FI_EINVAL if there is none to read, of a file that is no table, or of addresses of another format;
-    /// -FI_EACCES of another user's.
+    /// Opens the table of a name: an existing one if `read_only`, else one created if missing. A
+    /// table left behind by terminated processes is read as it is. The first opener with write
+    /// access starts it anew. Fails with -FI_EINVAL if there is none to read, if the file is no
+    /// table, or for addresses of another format, and with -FI_EACCES for a table of another user.
     pub(crate) fn open(name: &CStr, format: u32, read_only: bool) -> Result<Self> {
         Self::open_in(Path::new(FOLDER), name, format, read_only)
     }
@@ -194,7 +196,8 @@ impl SharedAddrTable {
         begun.map(|()| true)
     }
 
-    /// Sees that the file is a table; `alone` makes a new one of what others have left.
+    /// Validates the table file. If `alone`, replaces a table left behind by other processes with a
+    /// new one.
     fn begin(&self, alone: bool) -> Result {
         if self.read_only {
             return self.check_header(self.format);
@@ -222,7 +225,7 @@ impl SharedAddrTable {
         if found == header(format) { Ok(()) } else { Err(Error::INVAL) }
     }
 
-    /// Writes bytes, where the file may become so long.
+    /// Writes bytes, within the file size limit.
     fn put(&self, at: u64, bytes: &[u8]) -> Result {
         let end = usize::try_from(at).ok().and_then(|at| at.checked_add(bytes.len()));
         if !end.is_some_and(may_have_size) {
@@ -246,14 +249,14 @@ impl SharedAddrTable {
         self.format
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     fn count(&self) -> u32 {
         let bytes = self.file.metadata().map_or(0, |file| file.len());
         let records = bytes.saturating_sub(HEADER) / RECORD as u64;
         u32::try_from(records).unwrap_or(MAX_ADDRS).min(MAX_ADDRS)
     }
 
-    /// The addresses from this index on, one after the other; none for each that was removed or is garbage.
+    /// Returns the addresses from this index on, in order; `None` for each removed or invalid one.
     pub(crate) fn since(&self, first: u32) -> Vec<Option<Addr>> {
         let (count, mut addrs) = (self.count(), Vec::new());
         let mut chunk = vec![0; CHUNK * RECORD];
@@ -273,7 +276,7 @@ impl SharedAddrTable {
         addrs
     }
 
-    /// The address of an index, if it has one now, and how often it is inserted.
+    /// Returns the current address of an index and its insertion count.
     fn entry(&self, index: u32) -> Option<(Addr, u32)> {
         let mut record = [0; RECORD];
         self.file.read_exact_at(&mut record, place(index)).ok()?;
@@ -321,7 +324,7 @@ impl Drop for SharedAddrTable {
     }
 }
 
-/// What keeps the other writers of a table away.
+/// Guard excluding other writers of a table.
 #[derive(Debug)]
 struct WriterLock<'a> {
     table: &'a SharedAddrTable,
@@ -334,13 +337,13 @@ impl Drop for WriterLock<'_> {
     }
 }
 
-/// The one that changes a table now.
+/// Write access to a table, held by one writer.
 #[derive(Debug)]
 pub(crate) struct SharedAddrWriter<'a>(WriterLock<'a>);
 
 impl SharedAddrWriter<'_> {
-    /// Appends an address, whose index is to be `index`: -FI_EIO if the file was cut off, so that indices would be given
-    /// twice; -FI_ENOSPC if the table is full.
+    /// Appends an address, expecting it to get the index `index`. Fails with -FI_EIO if the file
+    /// was truncated, since indices would be reused, and with -FI_ENOSPC if the table is full.
     pub(crate) fn append(&self, index: u32, addr: &Addr) -> Result {
         let table = self.0.table;
         if table.check_header(table.format).is_err() || table.count() != index {
@@ -362,7 +365,8 @@ impl SharedAddrWriter<'_> {
         Ok(true)
     }
 
-    /// Counts one insertion less of the address of an index: how many are left. -FI_EINVAL if there is none.
+    /// Decrements the insertion count of the address of an index and returns the new count. Fails
+    /// with -FI_EINVAL if there is none.
     pub(crate) fn release(&self, index: u32) -> Result<u32> {
         let (_, uses) = self.0.table.entry(index).ok_or(Error::INVAL)?;
         self.set_uses(index, uses - 1)?;

@@ -1,10 +1,9 @@
-//! What atomic operations do to elements in memory (fi_atomic(3)): the data
-//! types, the operations, which goes with which, and carrying them out.
+//! Atomic operations on elements in memory (fi_atomic(3)): data types, operations, their valid
+//! combinations, and execution.
 //!
-//! An element of 1, 2, 4 or 8 bytes that lies at a multiple of its size is
-//! changed by the processor's own atomic instructions, so that the application's
-//! `__atomic` accesses are atomic with it as well. Others are atomic among each
-//! other as long as the caller lets only one operation run at a time, which
+//! An element of 1, 2, 4 or 8 bytes at a multiple of its size is changed by atomic instructions of
+//! the processor. So the application's `__atomic` accesses are atomic with it as well. Other
+//! elements are atomic among each other if the caller serializes operations, as
 //! [`Opened`](crate::mr::Opened) does for the regions of a domain.
 use crate::abi::fi_datatype::{self, *};
 use crate::abi::fi_op::{self, *};
@@ -74,7 +73,7 @@ pub enum AtomicKind {
     Compare = 2,
 }
 
-/// An operation on elements of a type that are known to go together.
+/// Valid combination of an operation and a data type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation {
     kind: AtomicKind,
@@ -82,7 +81,7 @@ pub struct Operation {
     op: fi_op,
 }
 
-/// A class of data types, which decides the operations that can be done with them.
+/// Class of data types, determining the valid operations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TypeClass {
     /// Integers: all operations.
@@ -93,8 +92,8 @@ enum TypeClass {
     Complex,
 }
 
-/// The class of a type, and the size of an element in bytes; nothing for one
-/// that this machine does not have.
+/// Returns the class of a type and the size of an element in bytes. Returns `None` for a type not
+/// available on this machine.
 fn class(datatype: fi_datatype) -> Option<(TypeClass, usize)> {
     Some(match datatype {
         FI_INT8 | FI_UINT8 => (TypeClass::Integer, 1),
@@ -115,8 +114,8 @@ fn class(datatype: fi_datatype) -> Option<(TypeClass, usize)> {
     })
 }
 
-/// Whether calls of this kind have this operation, and it makes sense for types
-/// of this class.
+/// Returns true if calls of this kind support this operation, and if it is defined for types of
+/// this class.
 fn fits(kind: AtomicKind, class: TypeClass, op: fi_op) -> bool {
     let of_kind = match op {
         FI_ATOMIC_READ => kind == AtomicKind::Fetch,
@@ -139,7 +138,8 @@ fn fits(kind: AtomicKind, class: TypeClass, op: fi_op) -> bool {
 pub(crate) fn size_of_type(datatype: u32) -> Result<usize> {
     let known = usize::try_from(datatype).ok().and_then(|number| DATATYPES.get(number));
     match known {
-        // Where they cannot be combined they can be moved: their size is that of every 64-bit Linux.
+        // Such elements can be moved even if they cannot be combined: their size is the one of
+        // every 64-bit Linux.
         Some(FI_LONG_DOUBLE) if cfg!(target_pointer_width = "64") => Ok(16),
         Some(FI_LONG_DOUBLE_COMPLEX) if cfg!(target_pointer_width = "64") => Ok(32),
         _ => known.and_then(|kind| class(*kind)).map(|(_, size)| size).ok_or(Error::OPNOTSUPP),
@@ -160,13 +160,13 @@ impl Operation {
         }
     }
 
-    /// The operation whose result is the larger one of two bytes.
+    /// Returns the operation yielding the larger of two bytes.
     pub(crate) fn highest_byte() -> Self {
         Self { kind: AtomicKind::Base, datatype: FI_UINT8, op: FI_MAX }
     }
 
-    /// The operation that combines two elements to one, whichever comes first
-    /// (fi_collective(3)); -FI_EOPNOTSUPP if these numbers name no such.
+    /// Returns the commutative operation combining two elements into one (fi_collective(3)). Fails
+    /// with -FI_EOPNOTSUPP if these numbers name none.
     pub(crate) fn reduction(datatype: u32, op: u32) -> Result<Self> {
         match Self::new(AtomicKind::Base, datatype, op)? {
             of if matches!(of.op, FI_DIFF | FI_ATOMIC_WRITE) => Err(Error::OPNOTSUPP),
@@ -174,17 +174,17 @@ impl Operation {
         }
     }
 
-    /// Which calls the operation belongs to.
+    /// Returns the kind of calls with this operation.
     pub fn kind(self) -> AtomicKind {
         self.kind
     }
 
-    /// The number of its data type, which is below 20.
+    /// Returns the number of the data type, below 20.
     pub fn datatype(self) -> u8 {
         self.datatype as u8
     }
 
-    /// The number of its operation, which is below 20.
+    /// Returns the number of the operation, below 20.
     pub fn op(self) -> u8 {
         self.op as u8
     }
@@ -194,30 +194,30 @@ impl Operation {
         class(self.datatype).map_or(1, |(_, size)| size)
     }
 
-    /// Whether the operation has a first operand: reading has none.
+    /// Returns true if the operation has a first operand; a read has none.
     pub fn has_source(self) -> bool {
         self.op != FI_ATOMIC_READ
     }
 
-    /// Whether the former values come back.
+    /// Returns true if the operation returns the previous values.
     pub fn fetches(self) -> bool {
         self.kind != AtomicKind::Base
     }
 
-    /// The rights that a region must grant for the operation: FI_REMOTE_READ when values come
-    /// back, FI_REMOTE_WRITE when elements may change.
+    /// Returns the access rights required of the region: FI_REMOTE_READ if values are returned,
+    /// FI_REMOTE_WRITE if elements may change.
     pub fn rights(self) -> u64 {
         let read = if self.fetches() { FI_REMOTE_READ } else { 0 };
         read | if self.has_source() { FI_REMOTE_WRITE } else { 0 }
     }
 
-    /// Changes the elements in `len` bytes at `target`, one after the other. The operands have as
-    /// many bytes, if the operation has them at all; `fetched` is empty or gets the former values.
-    /// If one of them is too short, the elements without an operand are left alone.
+    /// Applies the operation to the elements in `len` bytes at `target`, in order. The operands, if
+    /// the operation has any, are of the same size; `fetched` is empty or receives the previous
+    /// values. If an operand is too short, elements without an operand stay unchanged.
     ///
     /// # Safety
-    /// `len` bytes at `target` can be read and written, for operations that
-    /// only read, be read; nobody else accesses them but atomically.
+    /// `len` bytes at `target` are readable and writable, or readable for operations that only
+    /// read. All other accesses to them are atomic.
     pub(crate) unsafe fn apply(
         self,
         target: *mut u8,
@@ -260,18 +260,18 @@ impl Operation {
 trait Element: Copy {
     /// Bytes of an element.
     const SIZE: usize;
-    /// The element at the start of `bytes`, which has at least its size.
+    /// Returns the element at the start of `bytes`, a slice of at least its size.
     fn get(bytes: &[u8]) -> Self;
-    /// Writes the element to the start of `bytes`, which has at least its size.
+    /// Writes the element to the start of `bytes`, a slice of at least its size.
     fn put(self, bytes: &mut [u8]);
     fn sum(self, other: Self) -> Self;
     fn difference(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
-    /// Compares two elements as C does: none for NaN, and for complex numbers that differ.
+    /// Compares two elements as C does: `None` for NaN, and for unequal complex numbers.
     fn order(self, other: Self) -> Option<Ordering>;
     /// The element 1 for true, 0 for false.
     fn from_bool(truth: bool) -> Self;
-    /// Whether the element differs from zero.
+    /// Returns true if the element differs from zero.
     fn truth(self) -> bool;
     /// Combines the bits, of an integer.
     fn bitwise(self, _other: Self, _how: fn(u128, u128) -> u128) -> Self {
@@ -279,7 +279,7 @@ trait Element: Copy {
     }
 }
 
-/// The value that `target` gets; none if it stays as it is.
+/// Returns the new value of `target`, or `None` if it stays unchanged.
 #[inline]
 fn next<T: Element>(op: fi_op, target: T, source: T, compare: T) -> Option<T> {
     let logical =
@@ -341,12 +341,12 @@ unsafe fn run<T: Element>(
     }
 }
 
-/// Changes one element to what `next` says, in one step if the processor can;
-/// what it was before.
+/// Replaces one element by the result of `next`, atomically if the processor can, and returns the
+/// previous value.
 ///
 /// # Safety
-/// The element at `at` can be read, and written if `next` wants that; nobody
-/// else accesses it but atomically.
+/// The element at `at` is readable, and writable if `next` returns a value. All other accesses to
+/// it are atomic.
 #[inline]
 unsafe fn update<T: Element>(at: *mut u8, next: impl Fn(T) -> Option<T>) -> T {
     macro_rules! in_one_step {
@@ -500,11 +500,10 @@ impl<T: Element> Element for Complex<T> {
     }
 }
 
-/// A floating point number that is kept in few bits: a sign, `EXP` bits of
-/// exponent, `MAN` of mantissa. With `INF` the largest exponent is for infinity
-/// and NaN as IEEE 754 has it; without, there is no infinity, and NaN is the
-/// number of all ones. Calculated with in double precision, which has more than
-/// twice as many bits, so that rounding twice does no harm.
+/// Small floating point number: a sign, `EXP` bits of exponent, `MAN` bits of mantissa. With `INF`
+/// the largest exponent is for infinity and NaN as in IEEE 754. Without it there is no infinity,
+/// and NaN is the number of all ones. Calculations use double precision. Double precision has more
+/// than twice as many bits, so double rounding does no harm.
 #[derive(Clone, Copy)]
 struct Small<B, const EXP: u32, const MAN: u32, const INF: bool>(B);
 
@@ -550,7 +549,7 @@ impl<B: Into<u32>, const EXP: u32, const MAN: u32, const INF: bool> Small<B, EXP
     }
 }
 
-/// 2 to a power that is within the range of normal doubles.
+/// Returns 2 to a power within the range of normal doubles.
 fn power(of: i32) -> f64 {
     f64::from_bits(((1023 + of) as u64) << 52)
 }
@@ -591,7 +590,7 @@ macro_rules! small_floats {
 
 small_floats!(u8, u16);
 
-/// The long double of x86: 80 bits in 16 bytes, which Rust has no type for.
+/// The long double of x86: 80 bits in 16 bytes, without a type in Rust.
 #[cfg(target_arch = "x86_64")]
 mod x87 {
     use super::{Element, Equal, Greater, Less, Ordering};
@@ -601,8 +600,7 @@ mod x87 {
     #[derive(Clone, Copy)]
     pub(super) struct LongDouble([u8; 16]);
 
-    /// A function that leaves the result of one instruction of the floating
-    /// point unit on two numbers.
+    /// Defines a function storing the result of one floating point instruction on two numbers.
     macro_rules! binary {
         ($name:ident, $instruction:literal) => {
             fn $name(self, other: Self) -> Self {
@@ -691,7 +689,7 @@ mod x87 {
 mod tests {
     use super::*;
 
-    /// What becomes of `old`, and what is fetched.
+    /// Returns the new value of `old`, and the fetched value.
     fn apply<T: Copy>(
         kind: AtomicKind,
         datatype: fi_datatype,

@@ -1,9 +1,8 @@
-//! The application's buffers while the library may use them.
+//! Buffers of the application during their use by the library.
 //!
-//! These are the only types through which a provider touches memory that the
-//! application lent with a transfer call. fi_msg(3): from the call until the
-//! completion (until the call returns, for an inject) the buffer belongs to the
-//! library. That promise of the caller is what every `unsafe` here rests on.
+//! A provider touches memory passed to a transfer call only through these types. According to
+//! fi_msg(3) the buffer belongs to the library from the call to the completion (for an inject, to
+//! the return of the call). Every `unsafe` here relies on this promise of the caller.
 use crate::addr::{self, RawAddr};
 use crate::error::{Error, Result};
 use crate::heap;
@@ -15,7 +14,7 @@ use libc::iovec;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// How the system takes bytes to send.
+/// Send method of a system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// The system has copied the bytes when the call returns.
@@ -23,20 +22,20 @@ pub enum Way {
     /// The system has copied the bytes when the call returns, and more are about to follow
     /// (MSG_MORE).
     MoreFollows,
-    /// The system uses the bytes where they are until it says that it is done (MSG_ZEROCOPY).
+    /// The kernel uses the bytes in place until it reports the end of the send (MSG_ZEROCOPY).
     Uncopied,
-    /// As uncopied bytes, which are of the memory region with this key.
+    /// Zero copy, of bytes in the memory region with this key.
     OfRegion(u64),
 }
 
 impl Way {
-    /// Whether the bytes stay where they are.
+    /// Returns true for a zero-copy send.
     #[inline]
     pub fn is_uncopied(self) -> bool {
         matches!(self, Self::Uncopied | Self::OfRegion(_))
     }
 
-    /// The flags of a send call that does not block, nor raise SIGPIPE.
+    /// Returns the flags of a send call: without blocking and without SIGPIPE.
     #[inline]
     pub fn flags(self) -> libc::c_int {
         let how = match self {
@@ -48,14 +47,14 @@ impl Way {
     }
 }
 
-/// How many segments a transfer may have (iov_limit of tx_attr and rx_attr, rma_iov_limit), unless a
-/// provider offers more ([`SegmentLimit`]).
+/// Maximum number of segments of a transfer (iov_limit of tx_attr and rx_attr, rma_iov_limit),
+/// unless a provider offers more ([`SegmentLimit`]).
 pub const IOV_LIMIT: usize = 4;
 
-/// Most segments that any provider takes of a transfer.
+/// Maximum number of segments of a transfer of any provider.
 pub const MAX_SEGMENTS: usize = 8;
 
-/// How many segments the transfers of a domain may have, at most [`MAX_SEGMENTS`].
+/// Maximum number of segments of the transfers of a domain, at most [`MAX_SEGMENTS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentLimit(usize);
 
@@ -66,7 +65,7 @@ impl Default for SegmentLimit {
 }
 
 impl SegmentLimit {
-    /// The limit of a provider that offers so many.
+    /// Returns the limit of a provider offering this number of segments.
     pub fn new(most: usize) -> Self {
         Self(most.min(MAX_SEGMENTS))
     }
@@ -78,8 +77,8 @@ impl SegmentLimit {
     }
 }
 
-/// Nearly all transfers have one segment, and a receive is moved often until its
-/// message is there: so one segment is all that it carries with it.
+/// Segment list without an allocation for a single segment. Nearly all transfers have one segment,
+/// and a receive is often moved before its match, so one segment is stored inline.
 #[derive(Clone)]
 struct Segments {
     /// The first segment.
@@ -271,8 +270,8 @@ impl Segments {
 }
 
 impl Many {
-    /// See [`Segments::each`]. Here and not there, so that segments whose address no call gets
-    /// stay in registers.
+    /// See [`Segments::each`]. A separate copy keeps segments in registers if their address is not
+    /// passed to a call.
     #[inline(never)]
     fn each(&self, mut from: usize, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
         for segment in &self.iov[..self.count] {
@@ -297,8 +296,7 @@ impl std::fmt::Debug for Segments {
     }
 }
 
-/// Bytes the application wants sent, which are in one piece: nothing but their place and their
-/// number.
+/// Contiguous bytes to send: only their address and length.
 #[derive(Clone, Copy, Debug)]
 pub struct OnePiece<'a> {
     at: *const u8,
@@ -307,13 +305,13 @@ pub struct OnePiece<'a> {
 }
 
 impl OnePiece<'_> {
-    /// Where they are: readable while the buffer is borrowed.
+    /// Returns the address, readable while the buffer is borrowed.
     #[inline(always)]
     pub(crate) fn at(self) -> *const u8 {
         self.at
     }
 
-    /// How many there are.
+    /// Returns the number of bytes.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(self) -> usize {
@@ -321,7 +319,7 @@ impl OnePiece<'_> {
     }
 }
 
-/// Room for a message that is in one piece: nothing but its place and its size.
+/// Contiguous destination of a message: only its address and size.
 #[derive(Clone, Copy, Debug)]
 pub struct OneRoom<'a> {
     at: *mut u8,
@@ -330,7 +328,7 @@ pub struct OneRoom<'a> {
 }
 
 impl OneRoom<'_> {
-    /// How many bytes fit.
+    /// Returns the capacity in bytes.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(self) -> usize {
@@ -344,16 +342,16 @@ impl OneRoom<'_> {
     }
 }
 
-/// Whether so many bytes are as few as [`copy_some`] copies, and as many.
+/// Returns true if `n` bytes are within the range of [`copy_some`], 8 to 64.
 #[inline(always)]
 pub(crate) fn is_some(n: usize) -> bool {
     n.wrapping_sub(8) <= 64 - 8
 }
 
-/// Copies [some](is_some) bytes without a call, in pieces of which the last overlap the first.
+/// Copies [some](is_some) bytes without a call, in pieces. The last ones overlap the first.
 ///
 /// # Safety
-/// That of `copy_nonoverlapping`; `n` is [some](is_some).
+/// As for `copy_nonoverlapping`; `n` is [some](is_some).
 #[inline(always)]
 pub(crate) unsafe fn copy_some(from: *const u8, to: *mut u8, n: usize) {
     // SAFETY: each piece is within the first `n` bytes.
@@ -374,10 +372,10 @@ pub(crate) unsafe fn copy_some(from: *const u8, to: *mut u8, n: usize) {
     }
 }
 
-/// Copies bytes, without a call if they are some.
+/// Copies bytes, without a call for lengths accepted by [`is_some`].
 ///
 /// # Safety
-/// That of `copy_nonoverlapping`.
+/// As for `copy_nonoverlapping`.
 #[inline(always)]
 pub(crate) unsafe fn copy_any(from: *const u8, to: *mut u8, n: usize) {
     // SAFETY: by this function's contract.
@@ -390,10 +388,11 @@ pub(crate) unsafe fn copy_any(from: *const u8, to: *mut u8, n: usize) {
     }
 }
 
-/// Copies `n` bytes to room, as far as they fit. `SOME`: they do, and are [some](is_some).
+/// Copies `n` bytes to a contiguous destination, up to its capacity. `SOME`: all of them fit, and
+/// their number is [some](is_some).
 ///
 /// # Safety
-/// That of `copy_nonoverlapping`.
+/// As for `copy_nonoverlapping`.
 #[inline(always)]
 unsafe fn copy_room<const SOME: bool>(from: *const u8, n: usize, room: OneRoom<'_>) {
     // SAFETY: by this function's contract; what does not hold with `SOME` is looked at.
@@ -406,8 +405,8 @@ unsafe fn copy_room<const SOME: bool>(from: *const u8, n: usize, room: OneRoom<'
     }
 }
 
-/// Bytes in memory that another process may write to at any time: they can be copied, and nothing
-/// looks at them where they are.
+/// Bytes in memory writable by another process at any time. They can be copied and are never
+/// examined in place.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignBytes<'a> {
     at: *const u8,
@@ -416,23 +415,23 @@ pub struct ForeignBytes<'a> {
 }
 
 impl ForeignBytes<'_> {
-    /// These bytes.
+    /// Wraps these bytes.
     ///
     /// # Safety
-    /// They are readable for the lifetime that the caller chooses.
+    /// They are readable for the lifetime chosen by the caller.
     #[inline(always)]
     pub(crate) unsafe fn new(at: *const u8, len: usize) -> Self {
         Self { at, len, of: PhantomData }
     }
 
-    /// How many there are.
+    /// Returns the number of bytes.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Those behind the first `n`, which are at most all.
+    /// Returns the bytes behind the first `n`, with `n` limited to the length.
     #[inline(always)]
     pub fn behind(self, n: usize) -> Self {
         let n = n.min(self.len);
@@ -440,23 +439,23 @@ impl ForeignBytes<'_> {
     }
 }
 
-/// [`ForeignBytes`] in a place that has four words in any case, whatever of them has come.
+/// [`ForeignBytes`] in memory of at least four words, even if the message is shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortBytes<'a>(ForeignBytes<'a>);
 
 impl<'a> ShortBytes<'a> {
-    /// The first bytes of an aligned place.
+    /// Wraps the first bytes of an aligned buffer.
     ///
     /// # Safety
-    /// They, and four words, are readable for the lifetime that the caller chooses.
+    /// They, and four words, are readable for the lifetime chosen by the caller.
     #[inline(always)]
     pub(crate) unsafe fn new(at: *const u8, len: usize) -> Self {
         // SAFETY: by this function's contract.
         Self(unsafe { ForeignBytes::new(at, len) })
     }
 
-    /// Copies the first words, up to four. The other process may write meanwhile: a check holds for the copy
-    /// that was checked, and for no other.
+    /// Copies the first words, up to four. The other process may write concurrently, so a check is
+    /// valid only for the checked copy.
     #[inline(always)]
     pub fn words<const N: usize>(self) -> [u64; N] {
         const { assert!(N <= 4) };
@@ -471,19 +470,19 @@ impl<'a> ShortBytes<'a> {
     }
 }
 
-/// The bytes of a message, wherever they are.
+/// Bytes of a message in any kind of memory.
 pub trait MessageBytes: Copy {
-    /// How many there are.
+    /// Returns the number of bytes.
     fn count(self) -> usize;
 
-    /// Copies them to a buffer; what does not fit is left out.
+    /// Copies them to a buffer; excess bytes are discarded.
     fn copy_into(self, buf: &RecvBuf);
 
-    /// Copies them to room that is in one piece; what does not fit is left out. `SOME`: there are as few
-    /// as need no call ([`is_some`]).
+    /// Copies them to a contiguous destination; excess bytes are discarded. `SOME`: their number is
+    /// small enough for a copy without a call ([`is_some`]).
     fn copy_into_room<const SOME: bool>(self, room: OneRoom<'_>);
 
-    /// Where they are.
+    /// Returns their address.
     fn place(self) -> *const u8;
 }
 
@@ -556,16 +555,16 @@ impl SendBuf {
         Ok(Self(Segments::one(buf.cast_mut(), len).checked()?))
     }
 
-    /// [`new`](Self::new) of a buffer that was one already.
+    /// [`new`](Self::new) of a buffer already validated by it.
     ///
     /// # Safety
-    /// That of [`new`](Self::new).
+    /// As for [`new`](Self::new).
     #[inline]
     pub(crate) unsafe fn of(buf: *const c_void, len: usize) -> Self {
         Self(Segments::one(buf.cast_mut(), len))
     }
 
-    /// Copies the bytes from `from` on into `to`, which is filled.
+    /// Fills `to` with the bytes starting at byte `from`.
     #[inline(always)]
     pub fn copy_to(&self, from: usize, to: &mut [u8]) {
         debug_assert!(from + to.len() <= self.len());
@@ -625,7 +624,7 @@ impl SendBuf {
         }
     }
 
-    /// Appends the bytes from `from` on to a gather list; how many.
+    /// Appends the bytes from byte `from` on to a gather list and returns their number.
     pub fn gather<'a>(&'a self, from: usize, out: &mut GatherList<'a>) -> usize {
         self.0.append(from, usize::MAX, out)
     }
@@ -646,7 +645,7 @@ impl RecvBuf {
     /// until the transfer is complete.
     #[inline]
     pub unsafe fn new(buf: *mut c_void, len: usize) -> Result<Self> {
-        // A null buffer has no room, whatever the length says: applications post such receives
+        // A null buffer has no capacity, regardless of its length: applications post such receives
         // for messages without bytes.
         let len = if buf.is_null() { 0 } else { len };
         Ok(Self(Segments::one(buf, len)))
@@ -657,7 +656,7 @@ impl RecvBuf {
         Self(Segments::one(std::ptr::null_mut(), 0))
     }
 
-    /// Whether all of it lies in one piece, as [`split`](Self::split) needs.
+    /// Returns true if the buffer is contiguous, as [`split`](Self::split) requires.
     pub fn is_contiguous(&self) -> bool {
         self.0.as_slice().len() <= 1
     }
@@ -675,8 +674,8 @@ impl RecvBuf {
         self.0.first.iov_base as usize
     }
 
-    /// Copies `from` into the buffer at byte `at`; what does not fit is left
-    /// out. The number of bytes copied.
+    /// Copies `from` into the buffer at byte `at`; excess bytes are discarded. Returns the number
+    /// of bytes copied.
     #[inline(always)]
     pub fn copy_from(&self, at: usize, from: &[u8]) -> usize {
         let len = from.len().min(self.len().saturating_sub(at));
@@ -690,14 +689,14 @@ impl RecvBuf {
         done
     }
 
-    /// Appends up to `max` bytes of room from byte `at` on to a scatter list;
-    /// how many.
+    /// Appends up to `max` bytes of the buffer, from byte `at` on, to a scatter list and returns
+    /// their number.
     pub fn scatter<'a>(&'a self, at: usize, max: usize, out: &mut ScatterList<'a>) -> usize {
         self.0.append(at, max, out)
     }
 
-    /// The first `len` bytes of a contiguous buffer as a buffer of its own, and
-    /// the rest: how a multi-receive buffer is used up (FI_MULTI_RECV, fi_msg(3)).
+    /// Splits a contiguous buffer into its first `len` bytes and the rest. Used to consume a
+    /// multi-receive buffer (FI_MULTI_RECV, fi_msg(3)).
     pub fn split(&self, len: usize) -> (Self, Self) {
         let len = len.min(self.0.first.iov_len);
         let base = self.0.first.iov_base;
@@ -715,11 +714,11 @@ impl RecvBuf {
 macro_rules! lent {
     ($($buffer:ident)*) => {$(
         impl $buffer {
-            /// Up to [`MAX_SEGMENTS`] segments.
+            /// Returns a buffer of up to [`MAX_SEGMENTS`] segments.
             ///
             /// # Safety
-            /// `iov` points to `count` iovecs, whose memory is lent as [`new`](Self::new)
-            /// says (the iovecs themselves only during this call).
+            /// `iov` points to `count` iovecs, valid during this call. Their memory fulfils the
+            /// contract of [`new`](Self::new).
             pub unsafe fn from_iov(iov: *const iovec, count: usize) -> Result<Self> {
                 // SAFETY: by this function's contract.
                 Ok(Self(unsafe { Segments::many(iov, count) }?.checked()?))
@@ -743,8 +742,8 @@ macro_rules! lent {
                 Self(unsafe { self.0.with_descs(descs) })
             }
 
-            /// The segments and what they are registered as. The hardware uses them until
-            /// the transfer is complete, as the application lent them.
+            /// Returns the segments and their registrations. The hardware uses them until the
+            /// transfer is complete, under the application's promise for the buffer.
             #[inline]
             pub fn local(&self) -> Local<'_> {
                 self.0.local()
@@ -756,7 +755,7 @@ macro_rules! lent {
                 self.0.len()
             }
 
-            /// Whether there is none.
+            /// Returns true if there is none.
             pub fn is_empty(&self) -> bool {
                 self.0.len() == 0
             }
@@ -766,7 +765,7 @@ macro_rules! lent {
                 Self(self.0.part(from, len))
             }
 
-            /// How many segments the buffer has.
+            /// Returns the number of segments of the buffer.
             pub fn segments(&self) -> usize {
                 self.0.as_slice().len()
             }
@@ -781,7 +780,7 @@ macro_rules! lent {
 
 lent!(SendBuf RecvBuf);
 
-/// A datagram that was received.
+/// Received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram {
     /// Length of the datagram in bytes; more than its room if the end is lost.
@@ -792,8 +791,8 @@ pub struct Datagram {
     pub segment: usize,
 }
 
-/// The control message by which the system tells the length of each of several datagrams, as long
-/// as it can be.
+/// Largest control message by which the kernel reports the length of each of several coalesced
+/// datagrams.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct SegmentMessage([u8; 64]);
@@ -851,14 +850,13 @@ unsafe fn segment_of(message: &libc::msghdr) -> usize {
     0
 }
 
-/// Most datagrams that one call receives.
+/// Maximum number of datagrams received by one call.
 pub const BATCH: usize = 8;
 
-/// Receives datagrams that have arrived into `rooms`, in this order, each its
-/// own (or `several` of one sender, if the socket has UDP_GRO), in one system call and without
-/// blocking; their number, which is less
-/// than that of `rooms` (of which [`BATCH`] count) when no more have arrived.
-/// -FI_EAGAIN: none.
+/// Receives datagrams into `rooms`, in order, with one system call and without blocking. Each
+/// buffer gets one datagram (or `several` of one sender, if the socket has UDP_GRO). Only the first
+/// [`BATCH`] buffers are used. Returns the number of datagrams; a smaller number than buffers means
+/// no more have arrived. Fails with -FI_EAGAIN if there is none.
 #[inline]
 pub fn receive_datagrams<'a>(
     socket: RawFd,
@@ -922,7 +920,7 @@ pub struct AddressedDatagram {
     pub len: usize,
     /// The sender's address.
     pub from: SocketAddr,
-    /// The IP address that it was sent to, if the socket tells (IP_PKTINFO, IPV6_RECVPKTINFO).
+    /// Destination IP address, if reported by the socket (IP_PKTINFO, IPV6_RECVPKTINFO).
     pub to: Option<IpAddr>,
     /// If there are several, one behind the other, the length of each but the last; else 0.
     pub segment: usize,
@@ -932,8 +930,8 @@ pub struct AddressedDatagram {
 #[repr(C, align(8))]
 struct AddressMessages([u8; 128]);
 
-/// Receives a datagram that has arrived into `room`, without blocking. -FI_EAGAIN: there is none.
-/// -FI_ETRUNC: it was longer than the room, and is gone.
+/// Receives one datagram into `room`, without blocking. Fails with -FI_EAGAIN if there is none, and
+/// with -FI_ETRUNC if it exceeded the buffer; it is then lost.
 pub fn receive_datagram(socket: RawFd, room: &mut [u8]) -> Result<AddressedDatagram> {
     let mut name = [0u8; addr::MAX_LEN];
     let mut controls = AddressMessages([0; 128]);
@@ -967,10 +965,10 @@ pub fn receive_datagram(socket: RawFd, room: &mut [u8]) -> Result<AddressedDatag
     }
 }
 
-/// The IP address that a datagram was sent to, as a received message says.
+/// Returns the destination IP address of a datagram from its message header.
 ///
 /// # Safety
-/// The kernel has filled the header in, and its control messages are still there.
+/// The kernel has filled in the header, and its control messages are still in place.
 unsafe fn destination_of(message: &libc::msghdr) -> Option<IpAddr> {
     // SAFETY: by this function's contract; control messages of these types have such data.
     unsafe {
@@ -992,8 +990,8 @@ unsafe fn destination_of(message: &libc::msghdr) -> Option<IpAddr> {
     None
 }
 
-/// `len` zero bytes; -FI_ENOMEM if there is no memory, which must be an error and no abort where
-/// a peer names the size.
+/// Returns `len` zero bytes. Fails with -FI_ENOMEM if there is no memory: a size named by a peer
+/// must lead to an error, not to an abort.
 pub fn zeroed(len: usize) -> Result<Box<[u8]>> {
     if len == 0 {
         return Ok(Box::default());
@@ -1011,7 +1009,8 @@ pub fn zeroed(len: usize) -> Result<Box<[u8]>> {
     }
 }
 
-/// A copy of bytes of which a peer or the program says how many they are; -FI_ENOMEM if there is no memory for it.
+/// Returns a copy of bytes whose number a peer or the program determines. Fails with -FI_ENOMEM if
+/// there is no memory for it.
 pub fn copied(bytes: &[u8]) -> Result<Box<[u8]>> {
     heap::ready()?;
     let mut copy = Vec::new();
@@ -1020,7 +1019,7 @@ pub fn copied(bytes: &[u8]) -> Result<Box<[u8]>> {
     Ok(copy.into_boxed_slice())
 }
 
-/// A scatter or gather list for one system call, of memory that is borrowed as `M`.
+/// Scatter or gather list for one system call, of memory borrowed as `M`.
 pub struct IoVecs<M> {
     /// The first `count` elements are written: clearing all would cost more than most lists.
     iov: [MaybeUninit<iovec>; MAX_VECTORS],
@@ -1064,13 +1063,12 @@ impl<M> IoVecs<M> {
         true
     }
 
-    /// Appends memory of a registered region, which the caller keeps in place until the list was
-    /// used.
+    /// Appends memory of a registered region. The caller keeps it valid until the list was used.
     pub(crate) fn push_raw(&mut self, base: *mut u8, len: usize) -> bool {
         self.push(base, len)
     }
 
-    /// Whether another message still fits.
+    /// Returns true if another message fits.
     pub fn has_room(&self) -> bool {
         self.count + IOV_LIMIT < MAX_VECTORS
     }
@@ -1080,13 +1078,13 @@ impl<M> IoVecs<M> {
         self.len
     }
 
-    /// Whether the list has no bytes.
+    /// Returns true if the list has no bytes.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The elements of which parts are among the `len` bytes from byte `from` on: each part's place
-    /// and length.
+    /// Returns the elements with bytes among the `len` bytes from byte `from` on, as address and
+    /// length of each part.
     pub(crate) fn parts(
         &self,
         mut from: usize,
@@ -1103,7 +1101,7 @@ impl<M> IoVecs<M> {
         })
     }
 
-    /// The list as system calls want it (struct msghdr), which points into `self`.
+    /// Returns the list as a struct msghdr for system calls. It points into `self`.
     pub fn message(&mut self) -> libc::msghdr {
         // SAFETY: all zeros is a valid msghdr: no name, no control data.
         let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
@@ -1119,7 +1117,7 @@ impl<'a> GatherList<'a> {
         bytes.is_empty() || self.push(bytes.as_ptr().cast_mut(), bytes.len())
     }
 
-    /// Copies bytes of the list from byte `from` on: how many there were room for.
+    /// Copies bytes of the list from byte `from` on to `room` and returns the number copied.
     pub fn copy_to(&self, from: usize, room: &mut [u8]) -> usize {
         let mut done = 0;
         for (at, len) in self.parts(from, room.len()) {
@@ -1131,9 +1129,9 @@ impl<'a> GatherList<'a> {
         done
     }
 
-    /// Sends the list on a socket without blocking or SIGPIPE, in this way; returns the bytes
-    /// taken. What is written with [`Way::Uncopied`] to memory in the list before the system says
-    /// that it is done may be what the peer gets.
+    /// Sends the list on a socket by the given method, without blocking or SIGPIPE. Returns the
+    /// number of bytes accepted. With [`Way::Uncopied`], writes to the memory before the kernel
+    /// reports the end of the send may reach the peer.
     pub fn send_by(&mut self, socket: i32, way: Way) -> Result<usize> {
         let n = if let (1, first) = (self.count, &self.iov[0]) {
             let nobody = std::ptr::null::<libc::sockaddr>();
@@ -1160,7 +1158,7 @@ impl<'a> ScatterList<'a> {
         room.is_empty() || self.push(room.as_mut_ptr(), room.len())
     }
 
-    /// Copies bytes to the list's room from byte `from` on: how many there was room for.
+    /// Copies bytes to the buffers of the list from byte `from` on and returns the number copied.
     pub fn copy_from(&mut self, from: usize, bytes: &[u8]) -> usize {
         let mut done = 0;
         for (at, len) in self.parts(from, bytes.len()) {
@@ -1172,17 +1170,17 @@ impl<'a> ScatterList<'a> {
         done
     }
 
-    /// The room from byte `from` on that is in one piece, if there is any.
+    /// Returns the contiguous buffer space from byte `from` on, if there is any.
     pub fn room_from(&mut self, from: usize) -> Option<&mut [u8]> {
         let (at, len) = self.parts(from, usize::MAX - from).next()?;
-        // SAFETY: the list borrows this memory to be written to, or what lends it does (`RecvBuf`,
-        // `Opened`), and nobody else touches it until the operation it is for completes.
+        // SAFETY: the list borrows this memory for writing, or its provider does (`RecvBuf`,
+        // `Opened`). Nothing else touches it until its operation completes.
         Some(unsafe { std::slice::from_raw_parts_mut(at, len) })
     }
 
-    /// Fills the list from its start by calls of `receive`, each of which takes bytes into the room that
-    /// it is given and returns how many. Ends with a call that takes fewer than there is room for. An
-    /// error is returned if nothing was taken before it; the next call of `receive` gives it again.
+    /// Fills the list from its start by calls of `receive`. Each call stores bytes in the given
+    /// space and returns their number. Ends with a call filling less than its space. Returns an
+    /// error only if it is the first result; otherwise the next call of `receive` reports it again.
     pub fn fill(&mut self, mut receive: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
         let mut done = 0;
         while let Some(room) = self.room_from(done) {

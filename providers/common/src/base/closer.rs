@@ -1,8 +1,9 @@
-//! Descriptors whose closing may wait: for a disk, a server, or a peer of a socket (SO_LINGER).
+//! Closing of descriptors with a potentially blocking close: for a disk, a server, or the peer of a
+//! socket (SO_LINGER).
 //!
-//! Any process of the host can send descriptors to a unix socket, and the kernel closes those that are not
-//! received with the socket, in the thread that closes it. What another process chose must not wait in a
-//! thread of the application, so threads of the library close it.
+//! Any process of the host can send descriptors to a unix socket. The kernel closes unreceived ones
+//! with the socket, in the thread closing it. A thread of the application must not block on the
+//! choice of another process, so threads of the library close such sockets.
 use crate::worker::{Worker, rest};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -12,10 +13,11 @@ use std::time::Duration;
 /// Most threads at a time.
 const THREADS: usize = 4;
 
-/// From how many descriptors on that wait to be closed no further ones are to be taken ([`is_behind`]).
+/// Number of descriptors waiting to be closed at and above which no further ones are accepted
+/// ([`is_behind`]).
 const MOST_WAITING: usize = 256;
 
-/// How long a thread without work waits for more.
+/// Time an idle thread waits for more work.
 const IDLE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -23,7 +25,7 @@ struct Closer {
     waiting: VecDeque<OwnedFd>,
     threads: usize,
     idle: usize,
-    /// The process that the threads are of: a forked child has none.
+    /// Process of the threads: a forked child has none.
     process: u32,
 }
 
@@ -56,7 +58,8 @@ pub(crate) fn close_later(fd: OwnedFd) {
     }
 }
 
-/// Whether so many descriptors wait to be closed that no further ones of others are to be taken.
+/// Returns true if too many descriptors wait to be closed to accept further ones of other
+/// processes.
 pub(crate) fn is_behind() -> bool {
     closer().waiting.len() >= MOST_WAITING
 }

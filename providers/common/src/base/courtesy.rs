@@ -1,28 +1,28 @@
-//! Giving way to others: what a thread does that polls and finds nothing.
+//! Backoff of threads whose polls find nothing.
 //!
-//! Many programs poll without a pause, and some run more threads than there are processors: then
-//! each of them keeps its processor until the kernel takes it away, and the one that has something
-//! to do waits for milliseconds. So a thread that polls in vain offers its processor. Whether
-//! another thread takes it is seen from how long it was gone: if nobody does, offers become rare
-//! and cost nothing that can be measured.
+//! Many programs poll without a pause, and some run more threads than there are processors. Each thread
+//! then keeps its processor until the kernel preempts it, and a thread with work waits for
+//! milliseconds. So a thread with empty polls yields its processor. The duration of the yield shows if
+//! another thread took the processor. If none does, yields become rare, and their cost is not
+//! measurable.
 //!
-//! | the offer took | others are there | from then on |
+//! | duration of the yield | other threads | subsequent policy |
 //! |---|---|---|
-//! | next to nothing | no | one offer after 50 us of polls that found nothing, then after twice as many polls |
-//! | a little | yes, and they poll as well | an offer with every poll that finds nothing but the first few |
-//! | very long | yes, and they compute | after 50 us short sleeps in place of offers, for a while |
+//! | next to nothing | none | one yield after 50 us of empty polls, then after twice as many polls |
+//! | short | yes, also polling | a yield with every empty poll but the first few |
+//! | very long | yes, computing | after 50 us short sleeps instead of yields, for a while |
 //!
-//! An offer to a thread that computes costs a whole time slice, thousands of times what an answer takes
-//! from a peer that runs on another processor: so the caller goes on polling as long as an answer of a
-//! running peer may take. After that the peer probably does not run. A sleeper is woken by the answer,
-//! and then goes before threads that compute, as it has not used its share. The caller may poll for
-//! something else as well, which cannot wake it, so it sleeps shortly, and not at all where it
-//! has found nothing for long. For some time after threads were seen that poll as well, offers begin
-//! after 16 polls. In a crowd, more than three threads for each processor that want to run, no peer is expected to
-//! run: offers begin after 16 polls there, and sleeps after 4.
+//! A yield to a computing thread costs a whole time slice, thousands of times the response time of a
+//! peer running on another processor. So the caller keeps polling for the possible response time of a
+//! running peer. After this time the peer probably does not run. The response wakes a sleeping thread,
+//! and the scheduler prefers it to computing threads because it has not used its share. The caller may
+//! also poll for something unable to wake it, so the sleeps are short, and there are none after a long
+//! time without events. For some time after the detection of other polling threads, yields begin after
+//! 16 polls. In a crowd, more than three runnable threads for each processor, no peer is expected to run:
+//! yields begin after 16 polls and sleeps after 4.
 //!
-//! Only callers that do nothing but look are meant: one that was away for longer than
-//! a look takes computes, or gives way by itself.
+//! Only callers in a tight polling loop back off: a caller absent for longer than a poll takes either
+//! computes or yields by itself.
 use crate::sys::fine_now;
 use std::fs::File;
 use std::io::Read;
@@ -30,53 +30,53 @@ use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Most nanoseconds between two looks of a caller that does nothing but look.
+/// Maximum nanoseconds between two polls of a caller in a tight polling loop.
 const AT_ONCE: u64 = 3_000;
 
-/// An offer of the processor that returns in fewer nanoseconds was taken by no other thread.
+/// Nanoseconds below which a yield was not used by another thread.
 const DECLINED: u64 = 2_000;
 
-/// An offer of the processor that takes more nanoseconds was taken by a thread that computes.
+/// Nanoseconds above which a yield was used by a computing thread.
 const SLICE: u64 = 500_000;
 
-/// Looks in vain before the first offer, where threads that poll wanted the processor lately.
+/// Empty polls before the first yield, if polling threads needed the processor recently.
 const FIRST_OFFER: u32 = 16;
 
-/// Nanoseconds of polls that found nothing before the first offer, or the first sleep, where no other
-/// thread is known to want the processor, or threads do that compute.
+/// Nanoseconds of empty polls before the first yield or the first sleep, if no other thread is
+/// known to need the processor, or if the others are computing.
 const SPIN: u64 = 50_000;
 
-/// Nanoseconds since threads were seen that poll for which others are expected to do so.
+/// Nanoseconds after the detection of polling threads during which others are expected to poll.
 const LATELY: u64 = 1_000_000_000;
 
-/// Threads that want to run, for each processor, of which more are a crowd: in it no answer comes from a peer that runs, and
-/// each poll holds up the answer.
+/// Maximum runnable threads for each processor outside of a crowd. In a crowd no response comes from a running peer, and
+/// polling delays the response.
 const CROWD: u32 = 3;
 
 /// Looks in vain before any offer: some callers look at several queues, one after the other, and
 /// then give way by themselves.
 const FEW: u32 = 4;
 
-/// Offers in a row that no thread takes, after which no thread is thought to want the processor.
+/// Consecutive yields without effect after which no other thread is assumed to need the processor.
 const DECLINED_OFTEN: u8 = 2;
 
-/// How long, in nanoseconds, the processor is not offered again after a thread that computes
-/// took it: at first, and at most, since the time grows while such threads are there.
+/// Initial and maximum time, in nanoseconds, without yields after a computing thread took the
+/// processor. The time grows while such threads are present.
 const PAUSE: u64 = 10_000_000;
 const PAUSE_MOST: u64 = 640_000_000;
 
-/// The first sleep, in nanoseconds, to which the kernel adds its timer slack. Each one
-/// that ends in vain is followed by one twice as long.
+/// First sleep in nanoseconds; the kernel adds its timer slack. Each sleep without an event is
+/// followed by one twice as long.
 const SLEEP: u64 = 50_000;
 
-/// How often the sleep is doubled at most.
+/// Maximum number of times the sleep is doubled.
 const DOUBLED: u32 = 4;
 
-/// A caller that has found nothing for so many nanoseconds does not sleep: it may wait for
-/// something else, which would not end a sleep.
+/// Nanoseconds without an event after which a caller does not sleep: it may wait for something
+/// unable to end a sleep.
 const QUIET: u64 = 1_000_000_000;
 
-/// Which other threads want the processor.
+/// Kind of other threads needing the processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Others {
@@ -85,21 +85,20 @@ enum Others {
     Compute,
 }
 
-/// What the threads of this process found out about others that want the processor.
+/// Observations of this process about other threads needing the processor.
 #[derive(Debug)]
 struct Neighbours {
     /// An [`Others`], as a number.
     others: AtomicU8,
-    /// Offers in a row that no thread took.
+    /// Consecutive yields without effect.
     declined: AtomicU8,
-    /// When threads that compute are offered the processor again, in nanoseconds of [`fine_now`], and
-    /// how long after the last offer that is.
+    /// Time of the next yield to computing threads, in nanoseconds of [`fine_now`], and its
+    /// distance from the last yield.
     again_at: AtomicU64,
     pause: AtomicU64,
-    /// When threads that poll wanted the processor last, in nanoseconds of [`fine_now`]; 0: never.
+    /// Time of the last yield taken by a polling thread, in nanoseconds of [`fine_now`]; 0: never.
     looked_at: AtomicU64,
-    /// Times at which the threads of the host were counted last, and at which they were a crowd last, in nanoseconds of
-    /// [`fine_now`]; 0: never.
+    /// Time of the last count of runnable threads, and of the last crowd, in nanoseconds of [`fine_now`]; 0: never.
     counted_at: AtomicU64,
     crowded_at: AtomicU64,
 }
@@ -131,7 +130,7 @@ impl Neighbours {
         at == 0 || now.saturating_sub(at) >= LATELY
     }
 
-    /// Takes a count of the threads of the host that want to run, and of its processors.
+    /// Records a count of the host's runnable threads and of the processors.
     fn counted(&self, threads: u32, processors: u32, now: u64) {
         self.counted_at.store(now, Ordering::Relaxed);
         if threads > processors.saturating_mul(CROWD) {
@@ -139,7 +138,7 @@ impl Neighbours {
         }
     }
 
-    /// Counts the threads of the host that want to run.
+    /// Counts the runnable threads of the host.
     #[cold]
     fn count(&self, now: u64) {
         static PROCESSORS: OnceLock<u32> = OnceLock::new();
@@ -147,7 +146,7 @@ impl Neighbours {
         self.counted(runnable_threads().unwrap_or(0), *PROCESSORS.get_or_init(all), now);
     }
 
-    /// Whether threads that poll wanted the processor lately.
+    /// Returns true if polling threads needed the processor recently.
     fn have_looked(&self, now: u64) -> bool {
         let at = self.looked_at.load(Ordering::Relaxed);
         at != 0 && now.saturating_sub(at) < LATELY
@@ -162,8 +161,7 @@ impl Neighbours {
         }
     }
 
-    /// Learns from an offer of the processor that began at `start` and ended at `end`
-    /// (nanoseconds).
+    /// Records a yield from `start` to `end` (nanoseconds).
     fn offered(&self, start: u64, end: u64) {
         let others = match end.saturating_sub(start) {
             taken if taken < DECLINED => {
@@ -195,8 +193,7 @@ impl Neighbours {
     }
 }
 
-/// Threads of the host that run or wait for a processor (the fourth field of `/proc/loadavg`, proc(5)); `None` where that cannot
-/// be read.
+/// Returns the runnable threads of the host (fourth field of `/proc/loadavg`, proc(5)), or `None` if it cannot be read.
 fn runnable_threads() -> Option<u32> {
     let mut text = [0; 64];
     let len = File::open("/proc/loadavg").and_then(|mut file| file.read(&mut text)).ok()?;
@@ -209,13 +206,13 @@ fn parse_runnable(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(field).ok()?.split_once('/')?.0.parse().ok()
 }
 
-/// Whether other threads wanted the processor when it was last offered.
+/// Returns true if other threads needed the processor at the last yield.
 #[inline]
 pub fn is_shared() -> bool {
     NEIGHBOURS.others() != Others::None
 }
 
-/// How a caller gives way after looking in vain.
+/// Backoff of a caller after empty polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Courtesy {
     /// The caller offers the processor to other threads (sched_yield(2)).
@@ -225,8 +222,8 @@ pub enum Courtesy {
 }
 
 impl Courtesy {
-    /// Makes the offer. `fd` is readable when there is something to do; no lock that
-    /// others need may be held.
+    /// Backs off. `fd` is readable when there is work. The caller must not hold a lock needed by
+    /// other threads.
     pub fn make(self, fd: RawFd) {
         match self {
             Self::Processor => {
@@ -243,17 +240,16 @@ impl Courtesy {
     }
 }
 
-/// How one caller, or all callers of one engine, polled lately.
+/// Recent polls of one caller, or of all callers of one engine.
 #[derive(Debug, Default)]
 pub struct Looks {
     /// When the last look in vain ended, in nanoseconds of [`fine_now`].
     last: u64,
     /// Looks in vain, one right after the other.
     vain: u32,
-    /// Looks in vain that lead to the next offer.
+    /// Empty polls before the next yield.
     next: u32,
-    /// When something was found last, in nanoseconds of [`fine_now`], and how often the caller slept
-    /// since.
+    /// Time of the last event, in nanoseconds of [`fine_now`], and the number of sleeps since.
     found: u64,
     slept: u32,
     /// Something was found since the last look in vain but one.
@@ -262,21 +258,21 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Whether the caller lately looked again and again and did nothing else.
+    /// Returns true if the caller recently polled in a tight loop.
     #[inline]
     pub fn are_at_once(&self) -> bool {
         self.at_once
     }
 
-    /// When the last look in vain ended, but for the first of several, in nanoseconds of a clock that
-    /// only goes forward.
+    /// Returns the end of the last empty poll, except the first of several, in nanoseconds of a
+    /// monotonic clock.
     #[inline(always)]
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Notes that a look found nothing; `first` if the look before it did find something.
-    /// Returns how to give way, which is to be done without holding a lock.
+    /// Records an empty poll; `first` if the preceding poll found something. Returns the backoff
+    /// action. It must be performed without a lock held.
     #[inline(always)]
     pub fn in_vain(&mut self, first: bool) -> Option<Courtesy> {
         if first {
@@ -325,8 +321,7 @@ impl Looks {
         }
     }
 
-    /// Notes that the offer was made, so that the time it took is not taken for the caller's
-    /// own.
+    /// Records the end of a yield, so its duration does not count as the caller's own time.
     pub fn offered(&mut self) {
         self.last = fine_now();
     }
@@ -336,7 +331,7 @@ impl Looks {
 mod tests {
     use super::*;
 
-    /// What a caller does that looks `times` times, each time right after the last.
+    /// Returns the backoff actions of a caller polling `times` times in a tight loop.
     fn looks(
         looks: &mut Looks,
         times: u64,

@@ -1,10 +1,10 @@
-//! What this process shows of its endpoints and peers to others that may look at it.
+//! Statistics of endpoints and peers published by this process for other processes.
 //!
-//! A plug-in has one memory for all its engines, without a name and sealed, in which [`ofi_facts`] says
-//! what is where. An engine writes there now and then, with its lock held, what it keeps anyway; only
-//! the number of its turns is written in each ([`EngineFacts::turn`]). A record belongs to one endpoint
-//! or peer, from when it is first written to when its place
-//! ([`EndpointPlace`], [`PeerPlace`]) goes.
+//! A plug-in has one memory segment for all its engines, unnamed and sealed, with the layout in
+//! [`ofi_facts`]. An engine copies its counters there periodically, with its lock held; only the
+//! number of its progress iterations is written in each ([`EngineFacts::turn`]). A record belongs
+//! to one endpoint or peer, from the first write to the drop of its slot ([`EndpointPlace`],
+//! [`PeerPlace`]).
 use super::hang;
 use crate::error::Error;
 use crate::param::{core_boolean, core_size};
@@ -24,7 +24,7 @@ pub use ofi_facts::layout::{
     ANY, EndpointFacts, ErrorFacts, PeerFacts, WaitingFacts, kinds, peer_bits, states, text_words,
 };
 
-/// Which words of the head are written later than at the beginning.
+/// Words of the header written after initialization.
 mod head {
     pub(super) const PEERS_USED: usize = 4;
     pub(super) const ENDPOINTS_USED: usize = 5;
@@ -38,7 +38,7 @@ pub fn coarse_now() -> u64 {
     nanos_of(libc::CLOCK_MONOTONIC_COARSE)
 }
 
-/// How many messages passed, and how many bytes of theirs.
+/// Number of messages transferred, and of their bytes.
 #[derive(Default, Debug)]
 pub struct Passed {
     // Atomic so that each is added to where it is.
@@ -64,15 +64,14 @@ impl Passed {
     }
 }
 
-/// What passed over an endpoint's connections that are no more: messages and bytes sent, then
-/// received.
+/// Totals of an endpoint's closed connections: messages and bytes sent, then received.
 #[derive(Default, Debug)]
 pub struct PeersRetired {
     sums: [u64; 4],
 }
 
 impl PeersRetired {
-    /// A connection goes, over which that passed.
+    /// Adds the totals of a closed connection.
     pub fn add(&mut self, sent: &Passed, received: &Passed) {
         let passed = sent.get().into_iter().chain(received.get());
         self.sums.iter_mut().zip(passed).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
@@ -84,7 +83,7 @@ impl PeersRetired {
     }
 }
 
-/// Errors of an endpoint, by code, and connections that it lost.
+/// Errors of an endpoint by code, and its lost connections.
 #[derive(Default, Debug)]
 pub struct EndpointErrors {
     codes: [ErrorFacts; 4],
@@ -104,7 +103,7 @@ impl EndpointErrors {
         }
     }
 
-    /// A connection that was made ended with an error.
+    /// Records an error ending an established connection.
     #[cold]
     pub fn lost(&mut self, error: Error, peer: Option<String>) {
         self.lost = [self.lost[0] + 1, u64::from(error.code().unsigned_abs())];
@@ -112,33 +111,33 @@ impl EndpointErrors {
         self.lost_peer = text_words(&peer.unwrap_or_default());
     }
 
-    /// What others are shown of it.
+    /// Copies the errors to the published record.
     pub fn show(&self, facts: &mut EndpointFacts) {
         (facts.errors, facts.lost) = (self.codes, self.lost);
         (facts.lost_at, facts.lost_peer) = (self.lost_at, self.lost_peer);
     }
 }
 
-/// Transfers are timed no more often than each so many nanoseconds, if there are enough,
+/// Minimum nanoseconds between two timed transfers, while there are enough of them.
 const TIMED_EACH: u64 = 2_000_000;
 
-/// and not more seldom than that, as far as there are any.
+/// Maximum nanoseconds between two timed transfers, while there are transfers.
 const TIMED_AT_LEAST: u64 = 50_000_000;
 
-/// The most transfers of which one is timed.
+/// Maximum number of transfers per timed one.
 const MOST_UNTIMED: u32 = 256;
 
-/// How long transfers of an endpoint take that are not complete when their call returns. One in some is
-/// timed, and only one at a time, so that the others cost a counter and no clock.
+/// Latencies of an endpoint's transfers not complete at the return of their call. A sample of them
+/// is timed, one at a time; the others cost a counter and no clock.
 #[derive(Debug)]
 pub struct TransferTimes {
     /// Transfers until one is timed.
     left: u32,
     /// One of so many is timed.
     each: u32,
-    /// For how many the next one stands.
+    /// Number of transfers represented by the next sample.
     weight: u64,
-    /// When the last one began, and whether it is still under way.
+    /// Start of the last timed transfer, and a flag set while it is in flight.
     began: u64,
     under_way: bool,
     classes: [u64; LATENCY_CLASSES],
@@ -158,8 +157,8 @@ impl Default for TransferTimes {
 }
 
 impl TransferTimes {
-    /// A transfer begins that waits. Returns the flag that it is to have until it is complete: none, or
-    /// [`TIMED`](crate::reserved::TIMED).
+    /// Records the start of a pending transfer. Returns the flag to store until its completion: 0,
+    /// or [`TIMED`](crate::reserved::TIMED).
     #[inline(always)]
     pub fn begin(&mut self) -> u64 {
         self.left = self.left.wrapping_sub(1);
@@ -187,7 +186,7 @@ impl TransferTimes {
         crate::reserved::TIMED
     }
 
-    /// The transfer with that flag is complete.
+    /// Records the completion of the flagged transfer.
     #[cold]
     #[inline(never)]
     pub fn end(&mut self) {
@@ -200,18 +199,18 @@ impl TransferTimes {
         (self.weight, self.under_way) = (0, false);
     }
 
-    /// How many took how long ([`latency_class`]).
+    /// Returns the number of transfers in each latency class ([`latency_class`]).
     pub fn classes(&self) -> [u64; LATENCY_CLASSES] {
         self.classes
     }
 }
 
-/// What a record may be free in: those of endpoints, those of peers.
+/// Free records, of endpoints and of peers.
 #[derive(Debug, Default)]
 struct FreeRecords {
-    /// Records that were used and are free again.
+    /// Records used before and free again.
     free: [Vec<u32>; 2],
-    /// Records that were used at all.
+    /// Number of records ever used.
     used: [u32; 2],
     engines: usize,
 }
@@ -225,11 +224,11 @@ struct FactsMemory {
     peers: usize,
     records: Mutex<FreeRecords>,
     serial: AtomicU64,
-    /// The process that made it ([`generation`]).
+    /// Process that created the memory ([`generation`]).
     process: u32,
 }
 
-/// What a forked child puts other memory at, and the descriptor it closes.
+/// Mapping replaced in a forked child, and the descriptor closed there.
 static MAPPED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 /// The file's number: a program may have closed the descriptor, and opened another file by its number.
@@ -242,7 +241,7 @@ fn inode(fd: i32) -> Option<u64> {
     unsafe { (libc::fstat(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init().st_ino) }
 }
 
-/// In a forked child: what it inherited is its parent's, and is not to be written.
+/// Runs in a forked child: the inherited memory belongs to the parent and must not be written.
 extern "C" fn forked() {
     let [at, len] = [&MAPPED[0], &MAPPED[1]].map(|word| word.load(Ordering::Relaxed));
     let fd = DESCRIPTOR.swap(-1, Ordering::Relaxed);
@@ -323,7 +322,7 @@ impl FactsMemory {
         place[0].store(words[0], Ordering::Release);
     }
 
-    /// Writes a record that may be read meanwhile.
+    /// Writes a record with concurrent readers.
     fn write_record<R: FactRecord>(&self, at: usize, sequence: u64, record: &R) {
         self.words[at].store(sequence.wrapping_sub(1), Ordering::Relaxed);
         fence(Ordering::Release);
@@ -379,9 +378,9 @@ pub struct EngineFacts {
     /// The word of its turns.
     turns: &'static AtomicU64,
     engine: usize,
-    /// Where the next connections are that are looked at.
+    /// Index of the next connections to publish.
     pub cursor: u32,
-    /// Where the next endpoints are.
+    /// Index of the next endpoints to publish.
     pub ep_cursor: u32,
 }
 
@@ -392,7 +391,7 @@ impl fmt::Debug for EngineFacts {
 }
 
 impl EngineFacts {
-    /// An engine that shows nothing.
+    /// Returns the statistics of an engine publishing nothing.
     pub fn hidden() -> Self {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
         Self { memory: None, turns: &NOWHERE, engine: 0, cursor: 0, ep_cursor: 0 }
@@ -408,18 +407,18 @@ impl EngineFacts {
         Self { memory: Some(memory), turns, engine, cursor: 0, ep_cursor: 0 }
     }
 
-    /// Notes how many turns the engine has made.
+    /// Publishes the engine's number of progress iterations.
     #[inline(always)]
     pub fn turn(&self, turns: u64) {
         self.turns.store(turns, Ordering::Relaxed);
     }
 
-    /// How many turns were noted.
+    /// Returns the last published number of progress iterations.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// Whether anybody may look.
+    /// Returns true if the statistics are published.
     pub fn is_shown(&self) -> bool {
         self.memory.is_some()
     }
@@ -430,7 +429,7 @@ impl EngineFacts {
     }
 }
 
-/// A record that has a place.
+/// Record with a slot.
 struct PlacedRecord<R> {
     memory: &'static FactsMemory,
     index: u32,
@@ -466,7 +465,7 @@ impl<R> Drop for PlacedRecord<R> {
     }
 }
 
-/// Where an endpoint's facts are. The place is given up with this.
+/// Slot of an endpoint's statistics, freed on drop.
 #[derive(Default)]
 pub struct EndpointPlace {
     placed: Option<Box<PlacedRecord<EndpointFacts>>>,
@@ -486,8 +485,8 @@ impl EndpointPlace {
         self.placed.as_ref().map_or(0, |placed| placed.last.serial)
     }
 
-    /// Shows these facts; what tells the record from others is put in. `address` is asked the first
-    /// time, and while it is not `settled`.
+    /// Publishes these statistics and fills in the fields identifying the record. Calls `address`
+    /// the first time, and while the address is not `settled`.
     pub fn show(
         &mut self,
         engine: &EngineFacts,
@@ -512,7 +511,7 @@ impl EndpointPlace {
     }
 }
 
-/// Where a peer's facts are. The place is given up with this.
+/// Slot of a peer's statistics, freed on drop.
 #[derive(Default)]
 pub struct PeerPlace {
     placed: Option<Box<PlacedRecord<PeerFacts>>>,
@@ -527,8 +526,9 @@ impl fmt::Debug for PeerPlace {
 }
 
 impl PeerPlace {
-    /// Shows these facts, whose `written` is now; since when the peer is in its state, and when it last
-    /// moved, is put in. `address` is asked the first time. Returns when the peer last moved.
+    /// Publishes these statistics, with the current time in `written`. Fills in the time of the
+    /// peer's last change of state and of its last activity. Calls `address` the first time.
+    /// Returns the time of the peer's last activity.
     pub fn show(
         &mut self,
         engine: &EngineFacts,

@@ -1,7 +1,7 @@
-//! Says on standard error why nothing moves, if the user asks for it (FI_HANG_REPORT, fi_doctor(1)).
+//! Hang report on standard error, on request of the user (FI_HANG_REPORT, fi_doctor(1)).
 //!
-//! A thread looks at this process from outside, at what it shows to others (`facts.rs`), so
-//! that the engines have nothing to do with it.
+//! A thread examines this process from outside, by its published statistics (`facts.rs`), without
+//! any code in the engines.
 use crate::worker::{Worker, rest, unharmed};
 use ofi_facts::bounds::LookBounds;
 use ofi_facts::doctor::{Finding, examine, standstill};
@@ -10,17 +10,17 @@ use std::fmt::Write;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often the thread looks.
+/// Interval of the examinations.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The time between both looks of an examination.
 const EXAMINATION: Duration = Duration::from_secs(2);
 
-/// Most findings that are said.
+/// Maximum number of findings in a report.
 const MOST: usize = 5;
 
-/// Starts the thread that waits for a hang of so many seconds; none with 0. There is one for each
-/// memory of facts: a plug-in that opened no domain has nothing to report.
+/// Starts the thread detecting a hang of this many seconds; 0 starts none. There is one for each
+/// statistics memory, so a plug-in without an open domain reports nothing.
 pub(super) fn watch(seconds: usize) {
     if seconds == 0 {
         return;
@@ -52,7 +52,8 @@ fn wait_for_hang(own: u32, after: Duration) {
     }
 }
 
-/// What those of these processes show that may be looked at, this one first: what bounds leave out is of others.
+/// Returns the readable statistics of these processes, this one first. The limits apply to the
+/// others.
 fn look(own: u32, pids: &[u32]) -> Vec<StatsProcess> {
     let mut bounds = LookBounds::default();
     let others = pids.iter().filter(|pid| **pid != own);
@@ -60,7 +61,7 @@ fn look(own: u32, pids: &[u32]) -> Vec<StatsProcess> {
     pids.filter_map(|pid| process(*pid, &mut bounds).ok()).collect()
 }
 
-/// Examines this process and those of its user on this host, and says what concerns this one.
+/// Examines the processes of this user on this host and reports the findings about this one.
 fn report(own: u32, since: Instant) {
     let before = look(own, &any_processes());
     rest(|| sleep(EXAMINATION));
@@ -70,14 +71,14 @@ fn report(own: u32, since: Instant) {
     eprint!("{}", verdict(own, since.elapsed().as_secs(), &findings));
 }
 
-/// The lines, all in one text so that those of other processes do not come in between.
+/// Formats the report as one text, so output of other processes cannot interleave.
 fn verdict(own: u32, seconds: u64, findings: &[Finding]) -> String {
     let mut text = format!(
         "libfabric:{own}: nothing has moved for {seconds} seconds (FI_HANG_REPORT); run fi_doctor for more\n"
     );
     let concerning = findings.iter().filter(|finding| finding.concerns(own));
     let said: Vec<_> = concerning.take(MOST).collect();
-    // What holds others up may be behind several that wait for each other.
+    // The cause of the hang may be behind several processes waiting for each other.
     let said = if said.is_empty() { findings.iter().take(1).collect() } else { said };
     for finding in &said {
         let _ = write!(text, "libfabric:{own}: {finding}");

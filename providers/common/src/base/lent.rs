@@ -1,11 +1,11 @@
-//! Memory that a caller lends for the time of a call.
+//! Memory borrowed from a caller for the duration of a call.
 use core::ffi::c_void;
 
-/// Copies `bytes` to the caller's buffer as far as it goes, and tells the full
-/// length through `len`; whether all fitted.
+/// Copies `bytes` to the caller's buffer, up to its size, and stores the full length in `len`.
+/// Returns true if everything fitted.
 ///
 /// # Safety
-/// `len` points to the number of bytes that `buf` has.
+/// `len` points to the number of bytes in `buf`.
 pub(crate) unsafe fn copy_out(bytes: &[u8], buf: *mut c_void, len: *mut usize) -> bool {
     // SAFETY: by this function's contract.
     unsafe {

@@ -1,19 +1,20 @@
-//! The addresses of endpoints that are several endpoints of other providers at a time (fi_lnx(7)):
-//! bytes that begin with the host's name and have, for each of these endpoints, the name of its
-//! fabric and its own address. The layout is the original's, in the host's byte order:
+//! Addresses of endpoints composed of several endpoints of other providers (fi_lnx(7)). An address
+//! begins with the host name and contains, for each component endpoint, its fabric name and its own
+//! address. The layout is that of upstream libfabric, in the host's byte order:
 //!
 //! | bytes | |
 //! |---|---|
 //! | 64 | the host's name, with a NUL |
-//! | 4 | how many parts follow |
-//! | 4 | nothing: C puts what has 8 bytes, as the length of an address has, where 8 divides |
+//! | 4 | number of parts |
+//! | 4 | padding: C aligns the following 8-byte length |
 //! | | and for each part, without any gaps: |
 //! | 64 | the name of a fabric, with a NUL |
 //! | 8 | the length of the address |
-//! | that many | the address, as fi_getname(3) gives it |
+//! | this length | the address, as fi_getname(3) returns it |
 //!
-//! The original compares host names up to their NUL, so what is behind that is free: there this
-//! library's endpoints have a mark by which others of their host find them ([`LinkAddr::mark`]).
+//! Upstream libfabric compares host names up to their NUL, so the bytes behind it are free.
+//! Endpoints of this library store a mark there to identify each other on one host
+//! ([`LinkAddr::mark`]).
 use crate::error::{Error, Result};
 use core::fmt;
 use std::sync::Arc;
@@ -30,17 +31,16 @@ pub const MOST_PARTS: usize = 64;
 pub const MOST_PART_LEN: usize = 1024;
 /// Bytes of a mark.
 pub const MARK_LEN: usize = 16;
-/// What a mark has before it, at the end of the host's name.
+/// Prefix of a mark, at the end of the host name field.
 const MARKED: &[u8; 8] = b"ofi-lnx\x01";
-/// Bytes of a host name that leaves room for a mark, with its NUL.
+/// Maximum bytes of a host name, with its NUL, in a field with a mark.
 const MARKED_NAME: usize = NAME - MARKED.len() - MARK_LEN;
 
-/// The address of an endpoint that is several endpoints of other providers, as bytes that are known
-/// to be whole.
+/// Address of an endpoint composed of several endpoints of other providers, as validated bytes.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LinkAddr(Arc<[u8]>);
 
-/// How long an address is of which only the beginning was looked at.
+/// Length of an address of which only the beginning was parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkLen {
     /// So many bytes are needed to know more.
@@ -54,7 +54,7 @@ fn count_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// The length of a part's address, whose part begins at `at`.
+/// Returns the address length of the part at offset `at`.
 fn len_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at + NAME..at + PART)?.try_into().ok().map(u64::from_ne_bytes)
 }
@@ -74,8 +74,8 @@ fn field(name: &[u8], most: usize) -> [u8; NAME] {
 }
 
 impl LinkAddr {
-    /// How long the address is that begins with these bytes. -FI_EINVAL if none does: with more
-    /// parts or longer ones than there are.
+    /// Returns the length of the address beginning with these bytes. Fails with -FI_EINVAL if they
+    /// begin no address: too many parts, or too long ones.
     pub fn len_of(bytes: &[u8]) -> Result<LinkLen> {
         let Some(count) = count_at(bytes, NAME) else { return Ok(LinkLen::AtLeast(HEAD)) };
         if count as usize > MOST_PARTS {
@@ -92,8 +92,8 @@ impl LinkAddr {
         Ok(LinkLen::Exactly(at))
     }
 
-    /// The address that these bytes begin with; -FI_EINVAL if they are too short for it, or a name
-    /// has no end.
+    /// Parses the address at the start of these bytes. Fails with -FI_EINVAL if they are too short,
+    /// or if a name is not terminated.
     pub fn read(bytes: &[u8]) -> Result<Self> {
         let LinkLen::Exactly(len) = Self::len_of(bytes)? else { return Err(Error::INVAL) };
         let bytes = bytes.get(..len).ok_or(Error::INVAL)?;
@@ -133,7 +133,8 @@ impl LinkAddr {
         &self.0
     }
 
-    /// The name of the host, which tells hosts not apart: several may have one name, and one several.
+    /// Returns the host name. It does not identify a host: several hosts may share a name, and one
+    /// host may have several.
     pub fn host(&self) -> &[u8] {
         name(&self.0[..NAME]).unwrap_or_default()
     }
@@ -210,8 +211,8 @@ mod tests {
         assert_eq!((long.host().len(), long.mark()), (MARKED_NAME - 1, Some(mark)));
     }
 
-    /// What fi_getname(3) of an original's endpoint gave (2.5 and 2.7), of shm and tcp on `lo`. Behind the
-    /// NUL of a fabric's name there is what the memory had before.
+    /// Address returned by fi_getname(3) of an upstream endpoint (2.5 and 2.7), of shm and tcp on
+    /// `lo`. The bytes behind the NUL of a fabric name are uninitialized memory.
     #[test]
     fn an_address_of_the_originals_is_read() {
         let mut bytes = vec![0; 251];

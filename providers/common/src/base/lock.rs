@@ -1,4 +1,4 @@
-//! The one lock of the providers, which costs what the threading level needs.
+//! Lock of the providers, with a cost depending on the threading level.
 use crate::primitives::{
     AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, SPINS, barrier_in_all_threads,
     compiler_fence, register_barriers, sleep_while, spin_loop, wake_one, yield_now,
@@ -12,39 +12,38 @@ const HELD: u32 = 1;
 /// State of the futex: held, and at least one thread sleeps until it is released.
 const CONTENDED: u32 = 2;
 
-/// A mutex that costs what the application's promises leave to do.
+/// Mutex with a cost depending on the application's promises.
 ///
-/// Without a promise it is a futex lock: one compare-and-swap when no thread competes, a short spin
-/// and then sleep when one does. With the promise to serialize all calls (FI_THREAD_DOMAIN,
-/// fi_domain(3)) taking it is a plain load and store. Those stay because they turn a broken promise
-/// into a panic, which the C boundary answers as an error, instead of silent corruption (as far as
-/// the race lets them see it). With the promise and a thread of ours beside the application it has
-/// a [`Gate`].
+/// Without a promise it is a futex lock: one compare-and-swap without contention, otherwise a short
+/// spin and then sleep. If the application serializes all calls (FI_THREAD_DOMAIN, fi_domain(3)),
+/// taking it is an ordinary load and store. These detect a broken promise, as far as the race
+/// permits, and turn it into a panic; the C boundary reports it as an error instead of silent
+/// corruption. With the promise and a library thread running concurrently it has a [`Gate`].
 #[derive(Debug)]
 pub struct Lock<T> {
     state: AtomicU32,
-    /// Threads that sleep until they get the lock, or are about to.
+    /// Number of threads sleeping until they get the lock, or about to sleep.
     waiters: AtomicU32,
     level: Level,
     value: UnsafeCell<T>,
 }
 
-/// What keeps users of a [`Lock`] apart.
+/// Method of mutual exclusion of a [`Lock`].
 #[derive(Clone, Debug)]
 pub enum Level {
-    // First, so that it is told from the others with one instruction less: to those who take a lock
-    // of another level that makes no difference.
+    // First, so its test takes one instruction less. Users of the other levels notice no
+    // difference.
     /// The application serializes all calls, and nothing of ours runs beside it.
     Serialized,
     /// Any thread may take the lock at any time.
     Shared,
-    /// The application serializes all calls, and threads of ours that run beside
-    /// it come as visitors. All locks of a domain have the same gate.
+    /// The application serializes all calls, and library threads running concurrently enter as
+    /// visitors. All locks of a domain share one biased lock.
     Gated(Arc<Gate>),
 }
 
 impl Level {
-    /// How many levels there are, and the number of each ([`number`](Self::number)).
+    /// Number of levels; [`number`](Self::number) returns the number of each.
     pub const COUNT: usize = 3;
     /// The number of [`Level::Serialized`].
     pub const SERIALIZED: usize = 0;
@@ -53,7 +52,8 @@ impl Level {
     /// The number of [`Level::Gated`].
     pub const GATED: usize = 2;
 
-    /// The level's number, below [`COUNT`](Self::COUNT), for functions that are made for each level.
+    /// Returns the level's number, below [`COUNT`](Self::COUNT), for functions instantiated for
+    /// each level.
     pub fn number(&self) -> usize {
         match self {
             Self::Serialized => Self::SERIALIZED,
@@ -63,21 +63,21 @@ impl Level {
     }
 }
 
-/// Keeps threads of the library away from an application that serializes its calls, at no cost
-/// to the application, which marks with plain stores that it is inside. The rare visitor makes
-/// all running threads pass a memory barrier (membarrier(2)) before it believes the mark.
+/// Biased lock: keeps library threads away from an application with serialized calls, at no cost to
+/// the application. The application marks its calls with ordinary stores. The rare visitor makes
+/// all running threads pass a memory barrier (membarrier(2)) before it relies on the mark.
 #[derive(Debug)]
 pub struct Gate {
     /// The application is inside a call.
     inside: AtomicBool,
-    /// A visitor is inside, or checks whether it may come in.
+    /// True while a visitor is inside, or checks if it may enter.
     visited: AtomicBool,
-    /// Held by the one visitor that is inside.
+    /// Held by the visitor inside; at most one.
     visitors: Mutex<()>,
 }
 
 impl Gate {
-    /// A gate; none where the kernel has no membarrier(2).
+    /// Returns a biased lock, or `None` if the kernel lacks membarrier(2).
     pub fn new() -> Option<Arc<Self>> {
         register_barriers().then(|| {
             Arc::new(Self {
@@ -88,7 +88,7 @@ impl Gate {
         })
     }
 
-    /// Marks that the application is inside, after a visitor has left if there is one.
+    /// Marks the application as inside, after any visitor has left.
     #[inline]
     fn enter(&self) {
         assert!(!self.inside.load(Ordering::Relaxed), "{OVERLAP}");
@@ -110,8 +110,8 @@ impl Gate {
         alone
     }
 
-    /// Stores the mark and reads whether a visitor is there. The processor may swap the two; the
-    /// visitor's barrier makes that harmless.
+    /// Stores the mark and checks for a visitor. The processor may reorder both; the visitor's
+    /// barrier makes this harmless.
     #[inline]
     fn announce(&self) {
         self.inside.store(true, Ordering::Relaxed);
@@ -163,7 +163,7 @@ const OVERLAP: &str = "calls overlap although the application promised to serial
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// A lock that any thread may take at any time.
+    /// Returns a lock usable by any thread at any time.
     pub fn new(value: T) -> Self {
         Self::with_level(value, Level::Shared)
     }
@@ -179,12 +179,12 @@ impl<T> Lock<T> {
         self.level.number()
     }
 
-    /// Whether the application serializes all calls around it.
+    /// Returns true if the application serializes all calls around the lock.
     pub fn is_serialized(&self) -> bool {
         !matches!(self.level, Level::Shared)
     }
 
-    /// Whether threads of the library may come ([`visit`](Self::visit)).
+    /// Returns true if library threads may enter ([`visit`](Self::visit)).
     pub fn admits_visitors(&self) -> bool {
         !matches!(self.level, Level::Serialized)
     }
@@ -200,8 +200,8 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// Takes the lock for a caller that holds another lock of the same domain, whose mark or
-    /// gate keeps others away already.
+    /// Takes the lock for a caller holding another lock of the same domain. The mark or biased lock
+    /// of the outer one excludes other threads already.
     #[inline(always)]
     pub fn lock_within(&self) -> Within<'_, T> {
         if let Level::Shared = self.level {
@@ -210,16 +210,17 @@ impl<T> Lock<T> {
         Within { lock: self }
     }
 
-    /// Whether [`lock_within`](Self::lock_within) has nothing to do.
+    /// Returns true if [`lock_within`](Self::lock_within) has nothing to do.
     pub fn is_alone(&self) -> bool {
         !matches!(self.level, Level::Shared)
     }
 
-    /// The value, for a caller of [`lock_within`](Self::lock_within) that knows that it
-    /// [has nothing to do](Self::is_alone).
+    /// Returns the value, for a caller of [`lock_within`](Self::lock_within) on a lock with
+    /// [nothing to do](Self::is_alone).
     ///
     /// # Safety
-    /// That is so, and nothing else has a reference to the value as long as the caller has this.
+    /// [`is_alone`](Self::is_alone) is true, and no other reference to the value exists while the
+    /// caller has this one.
     #[inline(always)]
     #[allow(clippy::mut_from_ref, reason = "that is what the caller promises")]
     pub(crate) unsafe fn alone(&self) -> &mut T {
@@ -227,7 +228,7 @@ impl<T> Lock<T> {
         unsafe { &mut *self.value.get() }
     }
 
-    /// Takes a lock of [`Level::Serialized`], where that is known; panics if it is of another level.
+    /// Takes a lock known to be of [`Level::Serialized`]. Panics if it is of another level.
     #[inline(always)]
     pub fn lock_serialized(&self) -> Serialized<'_, T> {
         assert!(matches!(self.level, Level::Serialized));
@@ -235,9 +236,9 @@ impl<T> Lock<T> {
         Serialized { lock: self }
     }
 
-    /// Takes the lock for work that can be left to others: none if a thread holds it, or waits
-    /// for it. Otherwise a thread that takes it again and again would have it most of the time,
-    /// and threads that wait would hardly ever be quick enough.
+    /// Takes the lock for work other threads can do as well. Returns `None` if a thread holds the
+    /// lock or waits for it. Otherwise a thread taking it repeatedly would hold it most of the
+    /// time, and waiting threads would rarely get it.
     #[inline]
     pub fn lock_if_idle(&self) -> Option<Guard<'_, T>> {
         match &self.level {
@@ -253,10 +254,10 @@ impl<T> Lock<T> {
         free.is_ok().then(|| Guard { lock: self })
     }
 
-    /// Takes a lock of the level of number `LEVEL` if no call of the application's is inside, nor a visitor, at
-    /// the price of a few instructions: a function that does nothing else needs no frame, as long as nothing
-    /// in it calls or panics. None of other levels, and always of [`Level::Shared`], for which there is
-    /// [`quickly`](Self::quickly).
+    /// Takes a lock of the level with number `LEVEL`, in a few instructions, if neither a call of
+    /// the application nor a visitor is inside. A function without other work needs no stack frame,
+    /// if nothing in it calls or panics. Returns `None` for a lock of another level, and always for
+    /// [`Level::Shared`]; see [`quickly`](Self::quickly).
     #[inline(always)]
     pub fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, T>> {
         match &self.level {
@@ -283,9 +284,10 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Uses the value of a lock of [`Level::Shared`] if it is free and no thread asks for it; `use_it` does
-    /// not panic. None if the lock is held, or of another level; else the result, and whether a thread sleeps
-    /// until it gets the lock, which then has to be woken by [`Lock::wake_sleeper`].
+    /// Uses the value of a lock of [`Level::Shared`] if the lock is free and no thread requests it;
+    /// `use_it` must not panic. Returns `None` if the lock is held, or of another level. Else
+    /// returns the result, and true if a thread sleeps until it gets the lock. The caller then has
+    /// to call [`Lock::wake_sleeper`].
     #[inline(always)]
     pub fn quickly<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<(R, bool)> {
         let Level::Shared = self.level else { return None };
@@ -357,7 +359,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Wakes a thread that sleeps until it gets the lock, which was released ([`Lock::quickly`]).
+    /// Wakes a thread sleeping until it gets the lock, after its release ([`Lock::quickly`]).
     #[cold]
     pub fn wake_sleeper(&self) {
         wake_one(&self.state);
@@ -555,7 +557,7 @@ mod tests {
                 *lock.lock() += 1;
                 *other.lock() += 1;
             }
-            // Each comes in once nobody is inside.
+            // Each one enters after the other has left.
             while *lock.lock() == TIMES {
                 std::thread::yield_now();
             }
@@ -567,8 +569,8 @@ mod tests {
         assert_eq!(*other.lock(), all);
     }
 
-    /// The visitor may wait for something that the caller holds, as an owner of receives does that
-    /// starts a message while the visitor asks it for a receive.
+    /// The visitor may wait for something held by the caller: an owner of receives starts a message
+    /// while the visitor requests a receive from it.
     #[test]
     fn who_can_leave_work_to_others_does_not_wait_for_a_visitor() {
         let Some(gate) = Gate::new() else { return crate::testing::skip("no membarrier") };

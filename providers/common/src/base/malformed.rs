@@ -1,9 +1,9 @@
-//! What reading bytes from a peer comes to.
+//! Result of parsing bytes from a peer.
 use crate::log::peer_text;
 use crate::provider::Provider;
 use std::fmt;
 
-/// Why bytes from a peer are not what they should be. The text is for the log.
+/// Defect of bytes from a peer. The text is for the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed(pub &'static str);
 
@@ -16,7 +16,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Logs that the connection to a peer is closed because of bytes that came on it.
+/// Logs the end of a peer's connection because of malformed bytes.
 pub fn log_closing(prov: &'static Provider, peer: Option<impl fmt::Display>, why: Malformed) {
     let peer = peer_text(peer);
     crate::log_sparsely!(prov, WARN, EP_DATA, "closing the connection to {peer}: {why}");

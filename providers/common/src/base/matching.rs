@@ -1,16 +1,14 @@
-//! Matching messages with receives (fi_msg(3), fi_tagged(3)).
+//! Matching of messages and receives (fi_msg(3), fi_tagged(3)).
 //!
-//! The rule: a message goes to the receive that was posted first among those
-//! whose source fits and for which `send_tag & ~ignore == recv_tag & ~ignore`.
-//! A receive takes the message that arrived first among those that fit.
+//! A message matches the oldest posted receive with a fitting source and `send_tag & ~ignore ==
+//! recv_tag & ~ignore`. A receive takes the oldest fitting message.
 //!
-//! Applications use few different ignore masks: usually none, or one fixed mask
-//! (MPI). Receives with the same mask and the same kind of source form a class,
-//! and inside a class a message names the receives that fit it exactly, so they
-//! are found by hashing; what is left is to take the oldest over the classes.
-//! The cost does not depend on how many receives are posted. Messages mostly come
-//! in the order in which they are waited for: so a receive is in a queue first, where
-//! a message finds it at the front, and in the index once one is found behind many others.
+//! Applications use few different ignore masks: usually none, or one fixed mask (MPI). Receives
+//! with the same mask and the same kind of source form a class. Within a class a message identifies
+//! the fitting receives exactly, so a hash finds them; the result is the oldest one over all
+//! classes. The cost does not depend on the number of posted receives. Messages mostly arrive in
+//! the order of their receives. So a receive is queued first, and usually matched at the front. It
+//! moves to the index when one is found behind many others.
 use crate::error::{Error, Result};
 use crate::heap;
 use crate::ring_queue::{FirstInRing, RingQueue};
@@ -18,13 +16,13 @@ use crate::slab::{NONE, Slab};
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
 
-/// So many receives in the queue are searched; all are indexed when that is too few.
+/// Number of receives in the queue searched linearly; a longer search moves all to the index.
 const SEARCHED: usize = 16;
 
-/// Classes beyond this many share one list that is searched.
+/// Maximum number of classes. Further ones share one list with linear search.
 const MAX_CLASSES: usize = 16;
 
-/// Class number of the receives on the list that is searched one by one.
+/// Class number of the receives on the list with linear search.
 const WILD: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +42,7 @@ struct TagClass {
     count: usize,
 }
 
-/// What a receive matches, as it is compared.
+/// Match criteria of a receive, in comparable form.
 #[derive(Clone, Copy, Debug)]
 struct Key {
     /// The only source; `src_mask` is 0 when any will do, else all ones.
@@ -72,7 +70,7 @@ impl From<Pattern> for Key {
 /// A receive taken out for good or to be put back ([`Posted::put_back`]).
 #[derive(Debug)]
 pub struct TakenRecv<R> {
-    /// The receive that was posted.
+    /// Posted receive.
     pub value: R,
     /// The age: smaller numbers are older.
     seq: u64,
@@ -88,26 +86,26 @@ struct PostedEntry<R> {
     next: u32,
 }
 
-/// What a receive matches.
+/// Match criteria of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pattern {
-    /// The only source that matches; any if none.
+    /// Only matching source; `None` for any.
     pub src: Option<u64>,
     /// The tag.
     pub tag: u64,
-    /// Bits of the tag that are ignored.
+    /// Ignored bits of the tag.
     pub ignore: u64,
 }
 
 impl Pattern {
-    /// Whether a message fits.
+    /// Returns true if a message matches.
     #[inline]
     pub fn fits(&self, src: u64, tag: u64) -> bool {
         (tag ^ self.tag) & !self.ignore == 0 && self.src.is_none_or(|wanted| wanted == src)
     }
 }
 
-/// The receive that was posted first of all, in its place.
+/// Oldest posted receive, still in the queue.
 #[derive(Debug)]
 pub struct FirstPosted<'a, R>(FirstInRing<'a, TakenRecv<R>>);
 
@@ -118,25 +116,26 @@ impl<R> FirstPosted<'_, R> {
         self.0.value().map(|taken| &taken.value)
     }
 
-    /// Takes it out, and does not drop it: the caller has seen that it has nothing that needs to be.
+    /// Removes the receive without dropping it: the caller has verified the absence of anything to
+    /// drop.
     #[inline(always)]
     pub fn forget(self) {
         self.0.forget();
     }
 }
 
-/// The receives that wait for a message.
+/// Posted receives.
 #[derive(Debug)]
 pub struct Posted<R> {
     /// The youngest receives by age, mostly all there are.
     recent: RingQueue<TakenRecv<R>>,
-    /// Older ones, which are in the index.
+    /// Older receives, in the index.
     entries: Slab<PostedEntry<R>>,
-    /// Receives of a smaller age, as [`TakenRecv`] counts it, belong in the index while that is not empty.
+    /// Age ([`TakenRecv`]) below which receives belong in the index, while the index is not empty.
     indexed_below: u64,
-    /// Receives in the index that are searched one by one, by age.
+    /// Receives in the index searched linearly, by age.
     searched: List,
-    /// Hash table of the other receives in the index, by what they match.
+    /// Hash table of the other receives in the index, by match criteria.
     buckets: Box<[List]>,
     classes: Vec<TagClass>,
     seed: Seed,
@@ -158,8 +157,7 @@ impl<R> Default for Posted<R> {
     }
 }
 
-/// What the hashes of a process depend on, so that no peer can choose tags that meet in
-/// one list.
+/// Seed of the hashes of a process, so no peer can choose colliding tags.
 #[derive(Clone, Copy, Debug)]
 struct Seed([u64; 3]);
 
@@ -173,7 +171,7 @@ impl Seed {
         })
     }
 
-    /// The hash of a source and a tag, both masked to the bits that count.
+    /// Returns the hash of a source and a tag, both masked to the significant bits.
     #[inline]
     fn hash(self, src: u64, tag: u64) -> usize {
         let fold = |a: u64, b: u64| {
@@ -191,7 +189,7 @@ fn place(class: u32, src: u64) -> u64 {
 }
 
 impl<R> Posted<R> {
-    /// Whether [`push`](Self::push) has to make room first.
+    /// Returns true if the queue has to grow before [`push`](Self::push).
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.recent.is_full()
@@ -205,8 +203,8 @@ impl<R> Posted<R> {
         self.recent.push(TakenRecv { value, seq, key: pattern.into() });
     }
 
-    /// Gives a receive back its place before all that are younger, as a
-    /// multi-receive buffer with room left needs.
+    /// Returns a receive to its position before all younger ones, as a multi-receive buffer with
+    /// remaining space needs.
     pub fn put_back(&mut self, taken: TakenRecv<R>) {
         let seq = taken.seq;
         if !self.entries.is_empty() && seq < self.indexed_below {
@@ -217,7 +215,7 @@ impl<R> Posted<R> {
         }
     }
 
-    /// Adds a receive to those that are to be in the index.
+    /// Adds a receive to the ones belonging in the index.
     fn add(&mut self, of: TakenRecv<R>) -> u32 {
         self.entries.insert(PostedEntry { of, class: WILD, prev: NONE, next: NONE })
     }
@@ -235,7 +233,7 @@ impl<R> Posted<R> {
         }
     }
 
-    /// Indexes all receives that are to be in the index anew, with room for more.
+    /// Rebuilds the index of all receives belonging in it, with capacity for more.
     fn rebuild(&mut self) {
         let ids = self.by_age();
         let wanted = (ids.len() * 4).next_power_of_two();
@@ -301,7 +299,7 @@ impl<R> Posted<R> {
         }
     }
 
-    /// The list an entry belongs to, `None` for the one that is searched.
+    /// Returns the list of an entry, `None` for the one with linear search.
     #[inline]
     fn bucket_of(&self, id: u32) -> Option<usize> {
         let entry = &self.entries[id];
@@ -392,7 +390,7 @@ impl<R> Posted<R> {
         first.value()?.key.fits(src, tag).then_some(FirstPosted(first))
     }
 
-    /// Takes the oldest receive that fits a message.
+    /// Takes the oldest receive matching a message.
     pub fn take(&mut self, src: u64, tag: u64) -> Option<TakenRecv<R>> {
         if let Some(taken) = self.take_indexed(src, tag) {
             return Some(taken);
@@ -405,7 +403,7 @@ impl<R> Posted<R> {
         self.take_indexed(src, tag)
     }
 
-    /// Takes the oldest receive in the index that fits a message.
+    /// Takes the oldest receive in the index matching a message.
     fn take_indexed(&mut self, src: u64, tag: u64) -> Option<TakenRecv<R>> {
         if self.entries.is_empty() {
             return None;
@@ -426,7 +424,7 @@ impl<R> Posted<R> {
         if best == NONE { None } else { self.unlink(best) }
     }
 
-    /// The oldest receive in the index that fits a message, with its age.
+    /// Returns the oldest receive in the index matching a message, with its age.
     fn oldest_indexed(&self, src: u64, tag: u64) -> (u32, u64) {
         let (mut best, mut best_seq) = (NONE, u64::MAX);
         for (number, class) in self.classes.iter().enumerate() {
@@ -452,7 +450,7 @@ impl<R> Posted<R> {
         (best, best_seq)
     }
 
-    /// Takes the oldest receive for which `wanted` is true.
+    /// Takes the oldest receive accepted by `wanted`.
     pub fn take_if(&mut self, mut wanted: impl FnMut(&R) -> bool) -> Option<R> {
         let found = self.entries.iter().filter(|(_, entry)| wanted(&entry.of.value));
         let found = found.map(|(id, entry)| (entry.of.seq, id)).min();
@@ -470,8 +468,9 @@ impl<R> Posted<R> {
         indexed.into_iter().chain(self.recent.drain()).map(|taken| taken.value).collect()
     }
 
-    /// What the oldest receives match of those that are `wanted`, at most `most` of them, oldest
-    /// first; some of the oldest if more than `most * 8` are in the index.
+    /// Returns the match criteria of the oldest receives accepted by `wanted`, at most `most` of
+    /// them, oldest first. With more than `most * 8` receives in the index it returns only some of
+    /// the oldest.
     pub fn oldest(&self, most: usize, wanted: impl Fn(&R) -> bool) -> Vec<Pattern> {
         let indexed = self.entries.iter().map(|(_, entry)| &entry.of).take(8 * most);
         let all = indexed.chain(self.recent.iter().take(8 * most));
@@ -484,12 +483,12 @@ impl<R> Posted<R> {
         found.into_iter().take(most).map(|taken| pattern(taken.key)).collect()
     }
 
-    /// How many receives wait.
+    /// Returns the number of posted receives.
     pub fn len(&self) -> usize {
         self.recent.len() + self.entries.len()
     }
 
-    /// Whether no receive waits.
+    /// Returns true if no receive is posted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -520,8 +519,8 @@ impl ListLinks {
     const NONE: Self = Self { prev: NONE, next: NONE };
 }
 
-/// The messages by what receives of one kind ask for: those that ignore the same bits
-/// of the tag, and name a source or not.
+/// Index of messages for one kind of receives: the ones ignoring the same bits of the tag, either
+/// all with a source or all without.
 #[derive(Debug)]
 struct Index {
     ignore: u64,
@@ -545,7 +544,7 @@ impl Index {
         seed.hash(src & self.src_mask, tag & !self.ignore) & (self.buckets.len() - 1)
     }
 
-    /// Adds a message behind those of its hash that are older; mostly it is the youngest.
+    /// Adds a message behind all older ones with its hash. Mostly it is the youngest.
     fn link<U>(&mut self, id: u32, messages: &Slab<KeptMessage<U>>, seed: Seed) {
         let message = &messages[id];
         let bucket = self.bucket(seed, message.src, message.tag);
@@ -584,33 +583,32 @@ impl Index {
     }
 }
 
-/// The messages that arrived before a receive that fits them.
+/// Unexpected messages.
 ///
-/// By tag they are indexed always. For receives that ignore bits of the tag, or name a
-/// source, the messages are searched in the order of their arrival, until such a search
-/// has become long: then there is an index for that kind of receive as well, and as long
-/// as there are many messages. Programs have few kinds.
+/// The index by tag always exists. For receives ignoring bits of the tag, or naming a source, the
+/// messages are searched linearly in the order of their arrival. After a long search there is an
+/// index for this kind of receive as well, while there are many messages. Programs use few kinds.
 #[derive(Debug)]
 pub struct Unexpected<U> {
     messages: Slab<KeptMessage<U>>,
     order: List,
-    /// By tag; then those that receives gave reason for.
+    /// Indices: by tag, then the ones created for kinds of receives.
     indices: Vec<Index>,
     seed: Seed,
     next_seq: u64,
-    /// Long searches, and what [`find`](Self::find) looked at in all.
+    /// Number of long searches, and of messages examined by [`find`](Self::find).
     clock: u64,
     #[cfg(test)]
     steps: u64,
 }
 
-/// A search that looks at more messages in vain is long.
+/// Number of unmatched messages above which a search is long.
 const LONG: usize = 64;
 
-/// Indices for kinds of receives, beside that by tag.
+/// Maximum number of indices for kinds of receives, in addition to the one by tag.
 const MAX_INDICES: usize = 4;
 
-/// What an index starts with.
+/// Initial number of buckets of an index.
 const FIRST_BUCKETS: usize = 16;
 
 impl<U> Default for Unexpected<U> {
@@ -629,8 +627,8 @@ impl<U> Default for Unexpected<U> {
 }
 
 impl<U> Unexpected<U> {
-    /// What a message takes of memory beside what is kept for it elsewhere: its place
-    /// here, and in tables that are at most half empty.
+    /// Memory of a message in addition to its separately stored data: its entry here, and its share
+    /// of tables at most half empty.
     pub const COST: usize =
         2 * (size_of::<KeptMessage<U>>() + 8 + 2 * size_of::<ListLinks>()) + 2 * size_of::<List>();
 
@@ -645,8 +643,8 @@ impl<U> Unexpected<U> {
         Ok(())
     }
 
-    /// Adds a message behind all others; a number to refer to it by. `src`: the sender, as receives
-    /// that name a source name it.
+    /// Appends a message and returns its number for later reference. `src`: the sender, in the form
+    /// used by receives naming a source.
     pub fn push(&mut self, tag: u64, src: u64, value: U) -> u32 {
         if self.messages.len() >= self.indices[0].buckets.len() * 2 {
             self.grow();
@@ -666,7 +664,7 @@ impl<U> Unexpected<U> {
         id
     }
 
-    /// Makes the tables of all indices larger, if there is memory for that.
+    /// Grows the tables of all indices, if there is memory.
     #[cold]
     fn grow(&mut self) {
         for at in 0..self.indices.len() {
@@ -675,8 +673,8 @@ impl<U> Unexpected<U> {
         }
     }
 
-    /// Indexes all messages that are to be found in tables of this size. False if there
-    /// is no memory for them: then they stay as they were.
+    /// Indexes all findable messages in tables of this size. Returns false without memory for the
+    /// tables; the old ones then stay.
     fn fill(&mut self, at: usize, buckets: usize) -> bool {
         let Self { messages, order, indices, seed, .. } = self;
         let index = &mut indices[at];
@@ -698,7 +696,7 @@ impl<U> Unexpected<U> {
         true
     }
 
-    /// The message that arrived first among those that fit.
+    /// Returns the oldest matching message.
     pub fn find(&mut self, pattern: Pattern) -> Option<u32> {
         let (ignore, named) = (pattern.ignore, pattern.src.is_some());
         let src_mask = if named { u64::MAX } else { 0 };
@@ -719,8 +717,8 @@ impl<U> Unexpected<U> {
         }
     }
 
-    /// Looks through the list of an index that has what fits, or in the order of arrival.
-    /// An error: so many were looked at and none fits, and there are more.
+    /// Searches the list of an index containing the matches, or linearly in the order of arrival.
+    /// Fails with the number of messages examined if none of them matches and there are more.
     fn search(
         &mut self,
         by: Option<usize>,
@@ -750,8 +748,8 @@ impl<U> Unexpected<U> {
         Ok(None)
     }
 
-    /// Indexes the messages for a kind of receives, in the place of what was not wanted
-    /// for longest if there are too many indices. None without memory.
+    /// Indexes the messages for a kind of receives, replacing the least recently used index if
+    /// there are too many. Returns `None` without memory.
     #[cold]
     fn add_index(&mut self, ignore: u64, src_mask: u64) -> Option<usize> {
         if self.indices.len() > MAX_INDICES {
@@ -809,7 +807,7 @@ impl<U> Unexpected<U> {
         self.messages[id].listed = false;
     }
 
-    /// Whether a message was claimed (FI_CLAIM).
+    /// Returns true if a message was claimed (FI_CLAIM).
     pub fn is_claimed(&self, id: u32) -> bool {
         self.messages.get(id).is_some_and(|message| !message.listed)
     }
@@ -824,7 +822,7 @@ impl<U> Unexpected<U> {
         Some(message.value)
     }
 
-    /// Empties the indices when the last message is gone, so that they cost nothing.
+    /// Clears the indices after the last message was removed, so they cost nothing.
     #[inline]
     fn shrink(&mut self) {
         if self.indices.len() > 1 || self.indices[0].buckets.len() > FIRST_BUCKETS {
@@ -844,19 +842,19 @@ impl<U> Unexpected<U> {
         self.messages.get_mut(id).map(|message| &mut message.value)
     }
 
-    /// The messages that arrived first, at most `most` of them.
+    /// Returns the oldest messages, at most `most` of them.
     pub fn oldest(&self, most: usize) -> impl Iterator<Item = &U> {
         let next = |id: &u32| Some(self.messages.get(*id)?.next);
         let ids = std::iter::successors(Some(self.order.head), next);
         ids.take(most).filter_map(|id| self.messages.get(id)).map(|message| &message.value)
     }
 
-    /// How many messages there are.
+    /// Returns the number of messages.
     pub fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
@@ -996,7 +994,7 @@ mod tests {
                 assert_eq!(found, Some(first));
             }
         }
-        // What fits nothing finds that out as soon.
+        // A search without a match is as fast.
         for pattern in [masked(MANY), from(50, 0, u64::MAX), from(7, 8 << 8, 0xff)] {
             steps(&mut messages, pattern);
             let looked = steps(&mut messages, pattern).0;

@@ -1,5 +1,5 @@
-//! What stands on the system alone: its calls, locks, waiting, threads, progress, matching, buffers,
-//! addresses and the arithmetic of atomic operations.
+//! Modules depending on the system alone: system calls, locks, waiting, threads, progress,
+//! matching, buffers, addresses and the arithmetic of atomic operations.
 #[allow(unsafe_code)]
 pub mod addr;
 pub(crate) mod addr_table;

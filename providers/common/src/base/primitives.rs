@@ -1,8 +1,8 @@
-//! What locks, wait objects and rings are built on. The programs of `model/` put another version
-//! of this in its place, under which they try the orders in which threads may run.
+//! Primitives under locks, wait objects and rings. The programs of `model/` substitute another
+//! version of this module to explore the possible interleavings of threads.
 use core::cell::UnsafeCell;
 pub(crate) use std::hint::spin_loop;
-/// A fence that is as good as a full one if the other side uses [`barrier_in_all_threads`].
+/// Compiler fence, equivalent to a full fence if the other side uses [`barrier_in_all_threads`].
 pub(crate) use std::sync::atomic::compiler_fence;
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
@@ -10,14 +10,14 @@ pub(crate) use std::sync::atomic::{
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::thread::yield_now;
 
-/// How often a thread looks at a lock that is held before it sleeps.
+/// Maximum polls of a held lock before a thread sleeps.
 pub(crate) const SPINS: u32 = 100;
 
 /// Cells of a ring.
 pub(crate) const CELLS: usize = 32;
 
-/// Bytes in memory that two processes have: one of them uses them at a time, unless it breaks the
-/// rules, so nobody has a reference to them.
+/// Bytes in memory shared by two processes. A conforming process uses them exclusively, but the
+/// other one may break the rules, so no reference to them exists.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct SharedBytes<const N: usize>(UnsafeCell<[u8; N]>);
@@ -47,8 +47,8 @@ impl<const N: usize> SharedBytes<N> {
 /// Words of a door, each with a bit for 64 connections.
 pub(crate) const DOOR_WORDS: usize = 16;
 
-/// Says that the process is going to use [`barrier_in_all_threads`]; false where the kernel
-/// has no such barrier.
+/// Registers the process for [`barrier_in_all_threads`]. Returns false if the kernel has no such
+/// barrier.
 pub(crate) fn register_barriers() -> bool {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }
@@ -58,14 +58,13 @@ pub(crate) fn barrier_in_all_threads() -> bool {
     membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
 }
 
-/// Says that the process takes part in [`barrier_in_all_processes`]; false where the kernel has
-/// no such barrier.
+/// Registers the process for [`barrier_in_all_processes`]. Returns false if the kernel has no such
+/// barrier.
 pub(crate) fn register_global_barriers() -> bool {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
 }
 
-/// Makes all running threads of the processes that take part pass a memory barrier
-/// (membarrier(2)).
+/// Makes all running threads of the registered processes pass a memory barrier (membarrier(2)).
 pub(crate) fn barrier_in_all_processes() -> bool {
     membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 }
@@ -81,13 +80,13 @@ pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
     futex(word, libc::FUTEX_WAIT, value);
 }
 
-/// Wakes one who sleeps on this word.
+/// Wakes one thread sleeping on this word.
 #[cold]
 pub(crate) fn wake_one(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE, 1);
 }
 
-/// Wakes all who sleep on this word.
+/// Wakes all threads sleeping on this word.
 pub(crate) fn wake_all(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE, libc::c_int::MAX as u32);
 }

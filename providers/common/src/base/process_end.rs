@@ -1,9 +1,9 @@
-//! The end of a process of which only threads of the library are left.
+//! Exit of a process with only library threads left.
 //!
-//! A process whose main thread called pthread_exit(3) ends with its last thread. Threads of the library
-//! end with the objects that they work for, which such a process never closes, so that they would keep it
-//! alive for ever. They are not in its way: once the application has no thread any more, the process ends
-//! as glibc ends it with its last thread, by exit(3) with status 0.
+//! A process whose main thread called pthread_exit(3) ends with its last thread. Library threads
+//! end with their objects. Such a process never closes them, so they would keep it alive for ever.
+//! Therefore the process exits as soon as the application has no thread any more, as glibc ends it
+//! with its last thread: by exit(3) with status 0.
 use crate::worker::{ThreadMark, Worker, is_worker, rest, running_workers};
 use std::ffi::c_void;
 use std::fs;
@@ -11,30 +11,30 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time between two looks at the main thread, which runs.
+/// Interval of the checks of the main thread while it runs.
 const MAIN_PAUSE: Duration = Duration::from_secs(1);
 
-/// Time between two looks at all threads, of which the main one has ended.
+/// Interval of the checks of all threads after the end of the main thread.
 const TASKS_PAUSE: Duration = Duration::from_millis(100);
 
 /// The threads of this process, as proc(5) lists them.
 const TASKS: &str = "/proc/self/task";
 
-/// Whether the process is watched: by one thread at most.
+/// True if the process is watched, by at most one thread.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// The mark of threads of the application that have started one of the library.
+/// Mark of application threads that have started a library thread.
 static STARTER: ThreadMark = ThreadMark::new(Some(end_thread));
 
-/// Has the end of the calling thread, one of the application, start the watch. Called by each thread that
-/// starts a thread of the library.
+/// Arranges for the watch to start at the end of the calling thread of the application. Called by
+/// each thread starting a library thread.
 pub(crate) fn watch_end_of_thread() {
     if !is_worker() {
         STARTER.set();
     }
 }
 
-/// Starts the watch, at the end of a thread that has started one of the library.
+/// Starts the watch at the end of a thread that has started a library thread.
 extern "C" fn end_thread(_value: *mut c_void) {
     if running_workers() == 0 || WATCHED.swap(true, Ordering::AcqRel) {
         return;
@@ -44,7 +44,7 @@ extern "C" fn end_thread(_value: *mut c_void) {
     }
 }
 
-/// A forked child has no thread that watches.
+/// Resets the watch: a forked child has no watching thread.
 pub(crate) fn after_fork_in_child() {
     WATCHED.store(false, Ordering::Release);
 }
@@ -66,13 +66,13 @@ fn watch() {
     WATCHED.store(false, Ordering::Release);
 }
 
-/// Whether a thread has not ended. True also if that cannot be found out.
+/// Returns true if a thread has not ended, or if its state is unknown.
 fn is_alive(task: &Path) -> bool {
     fs::read_to_string(task.join("status"))
         .map_or(true, |status| ListedThread::of(&status).is_alive)
 }
 
-/// Whether one of these threads belongs to the application. True also if they cannot be listed.
+/// Returns true if one of these threads belongs to the application, or if they cannot be listed.
 fn has_application_thread(tasks: &Path) -> bool {
     let Ok(tasks) = fs::read_dir(tasks) else { return true };
     tasks.into_iter().any(|task| {
@@ -88,8 +88,8 @@ fn has_application_thread(tasks: &Path) -> bool {
 #[derive(PartialEq, Eq, Debug)]
 struct ListedThread {
     is_alive: bool,
-    /// Whether the library started it, or the kernel for an io_uring: both have such names, and take no
-    /// signal.
+    /// True for a thread started by the library, or by the kernel for an io_uring: both have such
+    /// names and block all signals.
     is_of_library: bool,
 }
 
@@ -109,7 +109,7 @@ impl ListedThread {
     }
 }
 
-/// The signals that have a bit among the first 31 and can be blocked.
+/// Blockable signals with a bit among the first 31.
 const ORDINARY: u64 = 0x7fff_ffff & !(1 << (libc::SIGKILL - 1)) & !(1 << (libc::SIGSTOP - 1));
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Making things move: what drives a provider's engine, and when.
+//! Progress: the driver of a provider's engine.
 //!
-//! The rule is one for every object: reading a completion queue, a counter or an event queue (also
-//! with room for no entry), and a transfer call that finds no room, progress everything of the
-//! domain. A domain with automatic progress and an object that calls may block on also has a
-//! [`Thread`].
+//! The rule is the same for every object. Reading a completion queue, a counter or an event queue
+//! (also with a buffer for no entry) progresses the whole domain, and so does a transfer call
+//! without queue space. A domain with automatic progress and an object for blocking calls also has
+//! a [`Thread`].
 use crate::error::Result;
 use crate::heap;
 use crate::sys::{Epoll, EventFd, Interest};
@@ -14,29 +14,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Something that moves only when it is driven.
+/// Source of events, advanced only by calls.
 pub trait Progress: Send + Sync {
-    /// Makes progress on all that can go on without blocking.
+    /// Advances everything possible without blocking.
     fn progress(&self);
 
-    /// Makes progress on a thread of the library. Returns whether the thread may sleep
-    /// afterwards (see `may_block`); false also if progress was left to the application, which
-    /// is making it just now.
+    /// Makes progress on a library thread. Returns true if the thread may sleep afterwards (see
+    /// `may_block`). Returns false also if progress was left to the application, currently making
+    /// it.
     fn visit(&self) -> bool {
         self.progress();
         self.may_block()
     }
 
-    /// A descriptor that is readable whenever [`progress`](Self::progress) has
-    /// something to do.
+    /// Returns a descriptor that is readable while [`progress`](Self::progress) has something to
+    /// do.
     fn wait_fd(&self) -> RawFd;
 
     /// The calling thread, one of the library, leaves progress to the application for a while: it
     /// does not sleep on `wait_fd` after the last [`may_block`](Self::may_block) any more.
     fn stands_back(&self) {}
 
-    /// Other descriptors that are readable when there is something to do. The kernel bounds how
-    /// deep epoll instances nest, so they are not made one.
+    /// Returns further descriptors that are readable when there is something to do. The kernel
+    /// limits the nesting depth of epoll instances, so they are not combined.
     fn wake_fds(&self) -> [Option<RawFd>; 2] {
         [None, None]
     }
@@ -47,36 +47,36 @@ pub trait Progress: Send + Sync {
         true
     }
 
-    /// Whether all calls must come from one thread at a time, because the
-    /// application promised that for the domain (FI_THREAD_DOMAIN). An event
-    /// queue belongs to no domain and may be read beside it, so it leaves such
-    /// a source alone.
+    /// Returns true if all calls must be serialized, as promised by the application for the domain
+    /// (FI_THREAD_DOMAIN). An event queue belongs to no domain and may be read concurrently, so it
+    /// does not drive such a source.
     fn is_serialized(&self) -> bool {
         false
     }
 
-    /// The text of a completion error's `prov_errno`, where that is no errno.
+    /// Returns the text of a completion error's `prov_errno`, if it is not an errno.
     fn error_text(&self, _prov_errno: c_int) -> Option<&'static CStr> {
         None
     }
 
-    /// A count that changes with every call of `progress` that the application
-    /// made, so that the progress thread can keep out of its way.
+    /// Returns a count changed by every `progress` call of the application, so the progress thread
+    /// can back off.
     fn activity(&self) -> u64;
 }
 
-/// All descriptors that are readable when there is something to do.
+/// Returns all descriptors that are readable when there is something to do.
 pub(crate) fn all_fds(source: &(impl Progress + ?Sized)) -> impl Iterator<Item = RawFd> {
     std::iter::once(source.wait_fd()).chain(source.wake_fds().into_iter().flatten())
 }
 
-/// Counts the calls of [`Progress::progress`] for [`Progress::activity`]. Only the progress thread reads
-/// it, which needs to see it move and no exact count, so a plain load and store do.
+/// Counter of the calls of [`Progress::progress`] for [`Progress::activity`]. Only the progress
+/// thread reads it, to detect changes and not for an exact count, so an ordinary load and store
+/// suffice.
 #[derive(Debug, Default)]
 pub struct Activity(AtomicU64);
 
 impl Activity {
-    /// Counts one more; returns how many there were.
+    /// Increments the counter and returns the previous count.
     #[inline(always)]
     pub fn another(&self) -> u64 {
         let count = self.count() + 1;
@@ -84,18 +84,18 @@ impl Activity {
         count
     }
 
-    /// How many there were.
+    /// Returns the count.
     #[inline(always)]
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A thread that progresses an engine while the application does not.
+/// Thread progressing an engine while the application does not.
 ///
-/// It sleeps in epoll, not in a loop. While the application drives progress
-/// itself the thread stands back and only looks in now and then: otherwise both
-/// would wake for every message and fight for the engine's lock.
+/// It sleeps in epoll instead of polling. While the application itself drives progress, the thread
+/// backs off and only checks periodically. Otherwise both would wake for every message and contend
+/// for the engine's lock.
 #[derive(Debug)]
 pub struct Thread {
     shared: Arc<Attendance>,
@@ -112,28 +112,28 @@ struct Attendance {
 /// Longest sleep of the thread.
 const LOOK_IN: Duration = Duration::from_secs(1);
 
-/// How long the thread stands back after it saw the application make progress.
+/// Hold-off of the thread after progress by the application.
 const STAND_BACK: Duration = Duration::from_millis(1);
 
-/// How long it stands back at least, where the application stops at once time after time.
+/// Minimum hold-off, for an application repeatedly stopping at once.
 const STAND_BACK_LEAST: Duration = Duration::from_micros(50);
 
-/// How long the thread stands back at most while the application goes on making progress,
-/// because each look costs the application a little.
+/// Maximum hold-off while the application keeps making progress, because each check costs the
+/// application a little.
 const STAND_BACK_MOST: Duration = Duration::from_millis(16);
 
-/// How long the thread stands back.
+/// Hold-off of the progress thread.
 ///
-/// An application that goes on is left alone for longer and longer. One that makes a call or two and
-/// then looks at its memory alone, as targets of remote writes may, moves only when the thread comes:
-/// each time that it had stopped within the first wait, the next first wait is half as long, and
-/// twice as long as soon as it had not.
+/// The hold-off grows for an application making continuous progress. An application making a call
+/// or two and then reading only its memory, as a target of remote writes may, advances only with
+/// the thread. If it stopped within the first hold-off, the next first hold-off is halved, and
+/// otherwise doubled.
 #[derive(Debug)]
 struct Patience {
     /// The first wait after the application was seen to do nothing.
     first: Duration,
     next: Duration,
-    /// How often in a row it was seen to make progress.
+    /// Number of consecutive checks with progress by the application.
     turns: u32,
 }
 
@@ -142,7 +142,8 @@ impl Patience {
         Self { first: STAND_BACK, next: STAND_BACK, turns: 0 }
     }
 
-    /// The application made progress since the last look: how long to wait for the next.
+    /// Records progress by the application since the last check and returns the time to the next
+    /// check.
     fn active(&mut self) -> Duration {
         if self.turns == 1 {
             self.first = (self.first * 2).min(STAND_BACK);
@@ -162,8 +163,8 @@ impl Patience {
     }
 }
 
-/// How long the thread stands back after a visit that panicked, and how long at most if
-/// one after the other does: each says so on stderr.
+/// Hold-off after a panic in a progress call of the thread, and the maximum after consecutive
+/// panics. Each panic is reported on stderr.
 const SHAKEN: Duration = Duration::from_millis(1);
 const SHAKEN_MOST: Duration = LOOK_IN;
 
@@ -256,7 +257,7 @@ mod tests {
             assert_eq!(patience.active(), STAND_BACK * n);
         }
         patience.idle();
-        // what had gone on for long says nothing of how soon it stops
+        // A long activity does not predict the next stop.
         assert_eq!(patience.active(), STAND_BACK);
         for n in [2, 4, 8, 16] {
             patience.idle();
@@ -279,7 +280,7 @@ mod tests {
         assert_eq!(patience.active(), STAND_BACK_LEAST);
     }
 
-    /// An engine of which visits panic, as many as are said.
+    /// Engine with a given number of panicking progress calls.
     struct Shaky {
         wake: EventFd,
         panics: AtomicU64,

@@ -1,17 +1,17 @@
-//! The bits and numbers that the library takes for itself in fields that are shared with
-//! applications: one table, so that two features never take the same.
+//! Bits and numbers reserved by the library in fields shared with applications. One table, so two
+//! features never use the same one.
 //!
 //! | field | bit or value | constant | meaning |
 //! |---|---|---|---|
-//! | flags of an operation and of its completion | 54 | [`TIMED`] | a transfer that is timed |
+//! | flags of an operation and of its completion | 54 | [`TIMED`] | a timed transfer |
 //! | | 59 | [`IMPORTED`] | a receive of another provider's queue |
-//! | | 60 | [`TO_GROUPS`] | a send that may be for a multicast group |
-//! | | 61 | [`ASIDE`] | an operation whose completion is not the application's |
+//! | | 60 | [`TO_GROUPS`] | a send possibly for a multicast group |
+//! | | 61 | [`ASIDE`] | an internal operation, without a completion for the application |
 //! | | 62 | [`OF_SHARED_RX`] | a receive of a shared receive context |
-//! | | 63 | [`ONLY_TAG`] | a receive that only names a tag |
-//! | | all | [`ERROR_MARK`] | the place of a failure in a completion queue |
-//! | tag of a message, with FI_COLLECTIVE or FI_MULTICAST | 63 | [`OWN_TAG`] | a message of the library's own |
-//! | | 62, with 63 | [`JOINING_TAG`] | it is about joining a group of a collective |
+//! | | 63 | [`ONLY_TAG`] | a receive naming only a tag |
+//! | | all | [`ERROR_MARK`] | the entry of a failure in a completion queue |
+//! | tag of a message, with FI_COLLECTIVE or FI_MULTICAST | 63 | [`OWN_TAG`] | an internal message of the library |
+//! | | 62, with 63 | [`JOINING_TAG`] | a message for joining a group of a collective |
 //! | | 63 and 0 alone | [`MULTICAST_TAG`] | a notice of multicast groups |
 //! | `fi_addr_t` | 61 | [`AV_SET_ADDR`] | a set of addresses (fi_av_set_addr) |
 //! | | 62 | [`COLLECTIVE_ADDR`] | a group of a collective |
@@ -19,31 +19,30 @@
 //! | command of fi_control | | [`SPARES_CALLERS`], [`HAS_ENTRIES`], [`SENDS_AT_ONCE`] | see there |
 //! | behind the table of a receive queue's owner (fi_peer(3)) | | [`TAKES_WHOLE`] | see there |
 //!
-//! Flags of fi_getinfo that only providers use are in `ofi::info`, where the core sees them too.
-//! What is asserted at the end of this file is checked when it is compiled.
+//! Flags of fi_getinfo used only by providers are in `ofi::info`, because the core needs them too.
+//! The assertions at the end of this file are checked at compile time.
 use crate::abi::{self, fi_addr_t};
 use core::ffi::c_int;
 
-/// The flag of a transfer that is timed ([`TransferTimes`](crate::facts::TransferTimes)), while it is under way.
+/// Flag of a timed transfer ([`TransferTimes`](crate::facts::TransferTimes)) while it is in flight.
 pub const TIMED: u64 = 1 << 54;
 
-/// The flag of a receive that belongs to another provider (`crate::imports`).
+/// Flag of a receive belonging to another provider (`crate::imports`).
 pub(crate) const IMPORTED: u64 = 1 << 59;
 
-/// Among the flags of every send of an endpoint with FI_MULTICAST, so that no other endpoint
-/// has to look where its sends go.
+/// Flag of every send of an endpoint with FI_MULTICAST, so no other endpoint has to check the
+/// destinations of its sends.
 pub(crate) const TO_GROUPS: u64 = 1 << 60;
 
-/// The flag of operations whose completion is not the application's: it goes to
-/// [`Aside::done`](crate::later::Aside::done).
+/// Flag of internal operations: the completion goes to [`Aside::done`](crate::later::Aside::done),
+/// not to the application.
 pub const ASIDE: u64 = 1 << 61;
 
-/// The flag of a receive of a shared receive context: a success is reported if the endpoint
-/// whose message takes it reports all.
+/// Flag of a receive of a shared receive context: its success is reported if the endpoint receiving
+/// the message reports all successes.
 pub const OF_SHARED_RX: u64 = 1 << 62;
 
-/// The flag of a tagged receive that only names a tag and has no buffer, as endpoints with
-/// buffered receives have them.
+/// Flag of a tagged receive with a tag and without a buffer, for endpoints with buffered receives.
 pub const ONLY_TAG: u64 = 1 << 63;
 
 /// The flags above: calls of the application's never pass them on.
@@ -63,59 +62,59 @@ pub(crate) const JOINING_TAG: u64 = 1 << 62;
 /// The tag of notices of collective groups: no group, no operation.
 pub(crate) const COLLECTIVE_TAG: u64 = OWN_TAG;
 
-/// The tag of notices of multicast groups. As a collective operation's it would be of group 0,
-/// which there is none of.
+/// Tag of notices of multicast groups. As the tag of a collective operation it would belong to
+/// group 0, and no group has this number.
 pub(crate) const MULTICAST_TAG: u64 = OWN_TAG | 1;
 
-/// The bits of an own tag that hold the rank of its sender,
+/// Bits of an internal tag for the rank of its sender.
 pub(crate) const RANK_BITS: u32 = 16;
-/// above them those that tell operations of a group apart,
+/// Bits for the sequence number of an operation of a group, above the rank.
 pub(crate) const SEQ_BITS: u32 = 14;
-/// and above those the group's number, or what a set of members is known by.
+/// Lowest bit of the group number, or of the identifier of a set of members.
 pub(crate) const GROUP_SHIFT: u32 = RANK_BITS + SEQ_BITS;
 
-/// The bit that marks the address of a set of addresses (fi_av_set_addr).
+/// Bit marking the address of a set of addresses (fi_av_set_addr).
 pub(crate) const AV_SET_ADDR: fi_addr_t = 1 << 61;
 
-/// What the address of a group of a collective looks like; its number is the lower half.
+/// Bit marking the address of a group of a collective; the lower half is its number.
 pub(crate) const COLLECTIVE_ADDR: fi_addr_t = 1 << 62;
 
-/// What the upper half of a multicast group's address looks like: no index of an address
-/// vector, also with a peer's context in its highest bits.
+/// Upper half of a multicast group's address. It is no index of an address vector, even with a
+/// peer's context in its highest bits.
 pub const MULTICAST_ADDR: fi_addr_t = 0x4d63_6173 << 32;
 
-/// The half of an address that tells what it is.
+/// Half of an address with its kind.
 const UPPER_HALF: fi_addr_t = !(u32::MAX as fi_addr_t);
 
-/// Whether an address is that of a multicast group.
+/// Returns true if the address is that of a multicast group.
 pub fn is_group(dest: fi_addr_t) -> bool {
     dest & UPPER_HALF == MULTICAST_ADDR
 }
 
-/// A command of fi_control that only queues of this crate know: who reads the queue does so on
-/// behalf of others, and has something to clean up where a cancelled thread would be ended in
-/// vain reads. A utility provider says so once, and then need not keep its thread from being
-/// cancelled around every read. Who passes room for it gets the call that makes progress and reads nothing
+/// Command of fi_control known only to queues of this crate. It declares that the caller reads the
+/// queue on behalf of others and has to clean up, so a thread must not be cancelled in empty polls.
+/// A utility provider sends it once and need not disable cancellation around every read. With a
+/// buffer it returns the function making progress without reading
 /// ([`MakesTurn`](crate::operation::MakesTurn)).
 pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
 
-/// A command of fi_control that only queues of this crate know: it fails with -FI_EAGAIN if there
-/// is nothing to read. A read would make progress first, which a utility provider that has several
-/// queues of one domain needs once for all of them.
+/// Command of fi_control known only to queues of this crate. Fails with -FI_EAGAIN if there is
+/// nothing to read. A read would make progress first; a utility provider with several queues of one
+/// domain needs this only once for all of them.
 pub(crate) const HAS_ENTRIES: c_int = 0x0f1_0002;
 
-/// A command of fi_control that only endpoints of this crate know: it gives the calls that send a
-/// message and tell at once if it is complete, which writes no entry then
-/// ([`SendsAtOnce`](crate::operation::SendsAtOnce)). A utility provider that has the application's queue
-/// writes the entry there.
+/// Command of fi_control known only to endpoints of this crate. It returns the functions sending a
+/// message and reporting immediate completion without a queue entry
+/// ([`SendsAtOnce`](crate::operation::SendsAtOnce)). A utility provider owning the application's
+/// queue writes the entry itself.
 pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0005;
 
-/// Behind a `struct fi_ops_srx_owner`, whose size says that there is more: the owner is one of this
-/// library's, and a function that takes messages that are all here follows (`crate::imports`).
+/// Mark behind a `struct fi_ops_srx_owner` of larger size: the owner is one of this library, and a
+/// function delivering fully arrived messages follows (`crate::imports`).
 pub(crate) const TAKES_WHOLE: u64 = 0x0f1_77a6_e5a1_1004;
 
-/// The flags of the API that a call that starts an operation may have, an endpoint by default,
-/// or a completion.
+/// Public API flags valid for a call starting an operation, as an endpoint default, or in a
+/// completion.
 const PUBLIC_FLAGS: u64 = abi::FI_MSG
     | abi::FI_RMA
     | abi::FI_TAGGED
@@ -154,7 +153,7 @@ const PUBLIC_FLAGS: u64 = abi::FI_MSG
     | abi::FI_CLAIM
     | abi::FI_SELECTIVE_COMPLETION;
 
-/// Whether no two of these have a bit in common, and each has one.
+/// Returns true if each value has a bit, and no two have one in common.
 const fn are_apart(all: &[u64]) -> bool {
     let (mut seen, mut at) = (0, 0);
     while at < all.len() {
@@ -183,7 +182,7 @@ const _: () = assert!(are_apart(&[
 // A notice of multicast has no group's number, and is not one of collectives.
 const _: () = assert!(MULTICAST_TAG & OWN_TAG != 0 && MULTICAST_TAG != COLLECTIVE_TAG);
 const _: () = assert!((MULTICAST_TAG & !OWN_TAG) >> RANK_BITS == 0);
-// The three kinds of address are apart, whatever their lower halves, and FI_ADDR_UNSPEC and
+// The three kinds of address are disjoint for any lower half, and FI_ADDR_UNSPEC and
 // FI_ADDR_NOTAVAIL are none of them.
 const _: () = assert!(are_apart(&[AV_SET_ADDR, COLLECTIVE_ADDR]));
 const _: () = assert!(MULTICAST_ADDR & !UPPER_HALF == 0 && MULTICAST_ADDR != COLLECTIVE_ADDR);

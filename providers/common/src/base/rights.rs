@@ -1,22 +1,24 @@
-//! Descriptors that other processes send to unix sockets (SCM_RIGHTS).
+//! Descriptors sent by other processes to unix sockets (SCM_RIGHTS).
 //!
-//! No descriptor of another process is closed in a thread of the application unless closing it is known not to
-//! wait ([`crate::closer`]): neither one that was received nor one that is in a socket's queue.
+//! A descriptor of another process is closed in a thread of the application only if its close is
+//! known not to block ([`crate::closer`]). This applies to received descriptors and to ones queued
+//! in a socket.
 use crate::closer::close_later;
 use crate::error::{Error, Result};
 use crate::sys::set_option;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// SO_PASSRIGHTS of Linux 6.16: whether a socket takes descriptors.
+/// SO_PASSRIGHTS of Linux 6.16: allows a socket to receive descriptors.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// Has the kernel refuse descriptors that are sent to this socket, or to one accepted from it later; false if it
-/// cannot.
+/// Makes the kernel reject descriptors sent to this socket, or to one later accepted from it.
+/// Returns false if it cannot.
 pub(crate) fn refuse(socket: BorrowedFd<'_>) -> bool {
     set_option(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0).is_ok()
 }
 
-/// Closes a socket to which others may have sent descriptors; the other end sees its end at once. The process did not get it from another.
+/// Closes a socket with possibly queued descriptors of others. The peer sees the end at once. The
+/// socket must not have been received from another process.
 pub(crate) fn close_socket(socket: OwnedFd) {
     if option(socket.as_fd(), libc::SO_ACCEPTCONN) != 0 {
         close_listener(socket);
@@ -27,7 +29,7 @@ pub(crate) fn close_socket(socket: OwnedFd) {
     }
 }
 
-/// Whether nothing is in the queue of a connected socket, and nothing comes any more.
+/// Returns true if the queue of a connected socket is empty and stays empty.
 fn is_empty(socket: BorrowedFd<'_>) -> bool {
     let fd = socket.as_raw_fd();
     // Each message then comes with something more than bytes: so one without bytes differs from the end.
@@ -38,7 +40,7 @@ fn is_empty(socket: BorrowedFd<'_>) -> bool {
     marks && ended && !has_something(socket)
 }
 
-/// An option that is a number.
+/// Returns a numeric socket option.
 fn option(socket: BorrowedFd<'_>, name: libc::c_int) -> libc::c_int {
     let (mut value, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
     let at = (&raw mut value).cast();
@@ -70,8 +72,8 @@ fn has_something(socket: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Looks at what comes next on a socket: how many bytes, and whether something comes with them for which there is
-/// no room. It stays where it is, and so do its descriptors.
+/// Peeks at the next bytes of a socket. Returns their number, and true if they carry control data
+/// (there is no buffer for it). Bytes and descriptors stay queued.
 pub(crate) fn peek(fd: libc::c_int, room: &mut [u8]) -> Result<(usize, bool)> {
     let mut part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     // SAFETY: all zeros is a valid msghdr.
@@ -83,8 +85,8 @@ pub(crate) fn peek(fd: libc::c_int, room: &mut [u8]) -> Result<(usize, bool)> {
     Ok((n, message.msg_flags & libc::MSG_CTRUNC != 0))
 }
 
-/// Closes a socket that listens, and those that wait at it, of which each may have descriptors in its queue.
-/// Its name is free when this returns, unless the process has no descriptors left.
+/// Closes a listening socket and its pending connections, each with possibly queued descriptors.
+/// Its name is free at the return, unless the process has no descriptors left.
 fn close_listener(socket: OwnedFd) {
     let fd = socket.as_raw_fd();
     // SAFETY: no memory is involved. No more come.
@@ -107,8 +109,7 @@ fn close_listener(socket: OwnedFd) {
     }
 }
 
-/// A descriptor that another process sent, of which it is not known what it is of. Dropped, it is closed in a thread
-/// of the library.
+/// Descriptor of unknown type sent by another process. A drop closes it in a library thread.
 #[derive(Debug)]
 pub(crate) struct ReceivedFd(Option<OwnedFd>);
 
@@ -117,7 +118,7 @@ impl ReceivedFd {
         Self(Some(fd))
     }
 
-    /// The descriptor, of which it was found that closing it does not wait.
+    /// Returns the descriptor, after the caller verified a non-blocking close.
     pub(crate) fn into_known(mut self) -> Option<OwnedFd> {
         self.0.take()
     }
@@ -150,7 +151,8 @@ pub(crate) fn send_with(to: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) {
     assert_eq!(usize::try_from(sent), Ok(bytes.len()));
 }
 
-/// A descriptor whose closing waits for a quarter of an hour, or until the other one is closed.
+/// Returns a descriptor whose close blocks for a quarter of an hour, or until the other one is
+/// closed.
 #[cfg(test)]
 pub(crate) fn lingering() -> (OwnedFd, OwnedFd) {
     use std::io::Write;

@@ -1,12 +1,12 @@
 //! A queue in a ring of slots.
 
-/// A queue whose values are in a ring of slots, a power of two of them, which doubles when it is full. Adding
-/// and dropping a value are a few instructions: what has to grow is done apart.
+/// Queue of values in a ring of slots, a power of two in number. A full ring doubles. Adding and
+/// removing a value take a few instructions; growth is a separate function.
 #[derive(Debug)]
 pub(crate) struct RingQueue<T> {
     /// The values, the oldest at `head`, those behind it after it and around the end.
     slots: Box<[Option<T>]>,
-    /// Counts the values taken out at the front, and those that were added behind.
+    /// Number of values removed at the front, and number of values appended.
     head: usize,
     tail: usize,
 }
@@ -25,8 +25,8 @@ impl<T> FirstInRing<'_, T> {
         self.slot.as_ref()
     }
 
-    /// Takes the value out, and does not drop it: the caller has seen that it has nothing that needs to
-    /// be.
+    /// Removes the value without dropping it: the caller has verified the absence of anything to
+    /// drop.
     #[inline(always)]
     pub(crate) fn forget(self) {
         std::mem::forget(self.slot.take());
@@ -54,7 +54,7 @@ impl<T> RingQueue<T> {
         self.head.wrapping_add(place) & (self.slots.len() - 1)
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.tail.wrapping_sub(self.head)
@@ -74,7 +74,7 @@ impl<T> RingQueue<T> {
         }
     }
 
-    /// Whether it has to grow for the next value.
+    /// Returns true if the ring has to grow for the next value.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.len() == self.slots.len()
@@ -96,7 +96,7 @@ impl<T> RingQueue<T> {
         self.slots[self.slot(0)].as_ref()
     }
 
-    /// The oldest value, to be looked at and then perhaps taken out, where it is found once.
+    /// Returns the oldest value for examination and optional removal with a single lookup.
     #[inline(always)]
     pub(crate) fn first(&mut self) -> Option<FirstInRing<'_, T>> {
         let slot = self.slot(0);
@@ -114,7 +114,7 @@ impl<T> RingQueue<T> {
         self.slots.swap(self.slot(one), self.slot(other));
     }
 
-    /// Adds a value before all for which `is_behind`.
+    /// Inserts a value before all values accepted by `is_behind`.
     pub(crate) fn insert(&mut self, value: T, is_behind: impl Fn(&T) -> bool) {
         let place = self.iter().position(is_behind).unwrap_or(self.len());
         if self.len() == self.slots.len() {
@@ -127,7 +127,7 @@ impl<T> RingQueue<T> {
         (0..place).for_each(|place| self.swap(place, place + 1));
     }
 
-    /// Takes out the oldest value that is `wanted`, of the first `most`.
+    /// Removes the oldest value accepted by `wanted` among the first `most`.
     pub(crate) fn take(&mut self, most: usize, wanted: impl FnMut(&T) -> bool) -> Option<T> {
         let place = self.iter().take(most).position(wanted)?;
         // Those before it move up by one.

@@ -1,5 +1,5 @@
-//! Memory for secrets: it is in no core dump and is cleared before it is given back. And the parameters that
-//! say where a job's secret is.
+//! Memory for secrets, excluded from core dumps and cleared before its release, and the parameters
+//! for the pre-shared key of a job.
 use crate::error::{Error, Result};
 use crate::param;
 use crate::provider::Provider;
@@ -25,7 +25,7 @@ unsafe impl Send for SecretMemory {}
 unsafe impl Sync for SecretMemory {}
 
 impl SecretMemory {
-    /// Memory of `len` bytes, which is not 0.
+    /// Returns memory of `len` bytes; `len` is not 0.
     pub fn new(len: usize) -> Result<Self> {
         let (access, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -51,11 +51,11 @@ impl SecretMemory {
 
     /// The bytes, to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and nobody else has them.
+        // SAFETY: as in `bytes`, and there is no other reference to them.
         unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Clears the bytes, which the compiler does not leave out.
+    /// Clears the bytes; the compiler does not remove the stores.
     pub fn clear(&mut self) {
         for byte in self.bytes_mut() {
             // SAFETY: a byte of the memory, which is ours.
@@ -79,15 +79,15 @@ impl fmt::Debug for SecretMemory {
     }
 }
 
-/// The parameter that names the file of a job's secret, and what is said of it.
+/// Parameter with the file of the job's pre-shared key, and its description.
 pub const KEY_FILE: &CStr = c"auth_key_file";
 /// See [`KEY_FILE`].
 pub const KEY_FILE_HELP: &CStr = c"file with the job's secret: only peers that have it are talked \
     to. Of the user or root, and readable by nobody else; default: none";
 
-/// The variable of the environment that is a job's secret, and its value, for this provider or one whose
-/// parameters hold for it. It is no parameter, so that no list shows it, and none in programs that have more
-/// rights than their callers.
+/// Returns the environment variable with the job's pre-shared key, and its value, for this provider
+/// or one sharing its parameters. The variable is not a parameter, so no list shows it. It is
+/// ignored in programs with more privileges than their callers.
 pub fn key_in_environment(prov: &'static Provider) -> Option<(String, OsString)> {
     prov.and_bases().find_map(|prov| {
         let variable = param::variable_of(prov, c"auth_key");
@@ -96,16 +96,16 @@ pub fn key_in_environment(prov: &'static Provider) -> Option<(String, OsString)>
     })
 }
 
-/// The variable by which the user set a secret for the messages of a provider, which may be another
-/// one's and not loaded: in the environment or in libfabric.conf.
+/// Returns the variable by which the user set a pre-shared key for the messages of a provider,
+/// possibly another one and not loaded: in the environment or in libfabric.conf.
 pub fn key_variable(prov: &'static Provider) -> Option<String> {
     let file = param::string(prov, KEY_FILE, KEY_FILE_HELP);
     let in_file = file.map(|_| param::variable(prov, KEY_FILE));
     in_file.or_else(|| key_in_environment(prov).map(|(variable, _)| variable))
 }
 
-/// A value in memory of its own, which is cleared when the value is dropped: copies of it that were made
-/// on the way there are not, see [`with_wiped_stack`].
+/// Value in separate memory, cleared on drop. Copies made before it was stored are not cleared, see
+/// [`with_wiped_stack`].
 pub struct WipedBox<T> {
     memory: Box<MaybeUninit<T>>,
 }
@@ -158,12 +158,11 @@ impl<T> Drop for WipedBox<T> {
     }
 }
 
-/// Bytes of the stack that are cleared behind what works on secrets: more than it uses, and less than the
-/// smallest stacks of threads leave.
+/// Bytes of the stack cleared after work on secrets: more than the work uses, and less than the
+/// smallest thread stacks provide.
 const WIPED_STACK: usize = 4 << 10;
 
-/// Does what works on a secret, and clears the part of the stack that it used, where copies of the secret
-/// may be.
+/// Runs work on a secret and clears its part of the stack, since copies of the secret may be there.
 pub fn with_wiped_stack<R>(work: impl FnOnce() -> R) -> R {
     // A frame of its own, so that all that is used is below this one's.
     #[inline(never)]
@@ -186,8 +185,9 @@ fn wipe_stack() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Does work on a secret for which a caller's stack may be too small, on a stack of its own, which is in no core
-/// dump and is cleared behind it: copies of the secret may be there.
+/// Runs work on a secret on a separate stack, for callers with a possibly too small stack. This
+/// stack is excluded from core dumps and cleared afterwards, since copies of the secret may be
+/// there.
 pub fn on_wiped_stack<R>(work: impl FnOnce() -> R) -> R {
     match OwnStack::new(StackUse::Secret) {
         Some(mut stack) => stack.run(work),

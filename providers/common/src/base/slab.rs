@@ -1,14 +1,13 @@
-//! Slots addressed by small numbers that are reused.
+//! Slots addressed by small reusable numbers.
 use crate::error::{Error, Result};
 use crate::heap;
 use std::ops::{Index, IndexMut};
 
-/// The index that names no slot.
+/// Index of no slot.
 pub const NONE: u32 = u32::MAX;
 
-/// A pool of values addressed by index. An index stays valid until its value is
-/// removed; then it is given to the next insertion. No allocation once it has
-/// grown to what is needed.
+/// Pool of values addressed by index. An index stays valid until its value is removed; the next
+/// insertion then reuses it. There are no allocations once the pool has reached its largest size.
 #[derive(Debug)]
 pub struct Slab<T> {
     slots: Vec<Cell<T>>,
@@ -29,8 +28,8 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Makes room for so many values in all, so that storing them allocates nothing; false without
-    /// memory.
+    /// Reserves capacity for this number of values in all, so their insertion does not allocate.
+    /// Returns false without memory.
     pub fn make_room(&mut self, values: usize) -> bool {
         heap::ready().is_ok()
             && self.slots.try_reserve_exact(values.saturating_sub(self.slots.len())).is_ok()
@@ -52,7 +51,7 @@ impl<T> Slab<T> {
         index
     }
 
-    /// Stores a value that is made with its index; returns the index.
+    /// Stores a value created from its index and returns the index.
     pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let next = if self.free == NONE { self.slots.len() as u32 } else { self.free };
         self.insert(make(next))
@@ -65,7 +64,7 @@ impl<T> Slab<T> {
         self.slots.try_reserve(more.saturating_sub(free)).map_err(|_| Error::NOMEM)
     }
 
-    /// How many values there were at most at a time: indices are below that.
+    /// Returns the maximum number of values at any time; all indices are below it.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
@@ -104,12 +103,12 @@ impl<T> Slab<T> {
         }
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -122,7 +121,7 @@ impl<T> Slab<T> {
         })
     }
 
-    /// The indices of the values of which this is true, in order; for loops that change the slab.
+    /// Returns the indices of the values accepted by `is`, in order, for loops changing the slab.
     pub fn indices(&self, is: impl Fn(&T) -> bool) -> Vec<u32> {
         self.iter().filter(|(_, value)| is(value)).map(|(index, _)| index).collect()
     }

@@ -1,6 +1,6 @@
-//! Sockets that carry bytes in order, of any family: no call blocks.
+//! Non-blocking stream sockets of any family.
 //!
-//! Addresses are the bytes of a `sockaddr` of the socket's family, as the system has them.
+//! Addresses are the bytes of a `sockaddr` of the socket's family.
 use crate::buf::ScatterList;
 use crate::error::{Error, Result};
 use crate::sys::{check, count_forks, generation, is_own_user, set_option};
@@ -9,26 +9,27 @@ use core::mem::ManuallyDrop;
 use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Bytes of the longest address that a socket of this kind has (`struct sockaddr_storage`).
+/// Bytes of the longest address of such a socket (`struct sockaddr_storage`).
 const LONGEST: usize = size_of::<libc::sockaddr_storage>();
 
-/// A call that tells an address of a socket's: getsockname(2), getpeername(2).
+/// System call returning an address of a socket: getsockname(2), getpeername(2).
 type NameCall =
     unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
-/// What may come to a socket beside bytes.
+/// Control data a socket may receive in addition to bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rights {
     /// Nothing.
     None,
-    /// Descriptors of other processes (AF_UNIX), which the kernel cannot refuse.
-    /// The number is of the process that made the socket ([`generation`]); a forked child has it as well.
+    /// Descriptors of other processes (AF_UNIX), not rejectable by the kernel. The number
+    /// identifies the process that created the socket ([`generation`]); a forked child has the
+    /// socket as well.
     May(u32),
 }
 
-/// A stream socket, bound or connected or neither.
+/// Stream socket, bound or connected or neither.
 ///
-/// No call waits because of descriptors that another process sends to it ([`rights`]): they end the stream.
+/// No call blocks because of descriptors sent by another process ([`rights`]): they end the stream.
 #[derive(Debug)]
 pub struct StreamSocket {
     /// Taken by the destructor alone.
@@ -63,12 +64,12 @@ impl StreamSocket {
         self.fd.as_raw_fd()
     }
 
-    /// Sets an option that is a number.
+    /// Sets a numeric socket option.
     pub fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result {
         set_option(self.fd.as_fd(), level, name, value)
     }
 
-    /// Sets an option that is a text.
+    /// Sets a text option.
     pub fn set_text(&self, level: libc::c_int, name: libc::c_int, value: &[u8]) -> Result {
         let len = value.len() as libc::socklen_t;
         // SAFETY: the kernel reads the text's bytes, which outlive the call.
@@ -84,7 +85,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Takes connections from now on, of which so many may wait in the system's queue.
+    /// Listens for connections, with at most `backlog` pending ones in the kernel's queue.
     pub fn listen(&self, backlog: libc::c_int) -> Result {
         // SAFETY: no memory is involved.
         check(unsafe { libc::listen(self.fd(), backlog) })?;
@@ -101,7 +102,7 @@ impl StreamSocket {
         }
     }
 
-    /// The socket's pending error: how connecting went.
+    /// Returns the socket's pending error, such as the result of connecting.
     pub fn take_error(&self) -> Result {
         let mut code: libc::c_int = 0;
         // SAFETY: `code` is what the option is.
@@ -109,8 +110,8 @@ impl StreamSocket {
         if code == 0 { Ok(()) } else { Err(Error::from_code(code)) }
     }
 
-    /// Whether the other end, a process of this host, runs for the user that this one runs for
-    /// (AF_UNIX alone).
+    /// Returns true if the peer, a process of this host, runs as the same user as this process
+    /// (AF_UNIX only).
     pub fn is_of_same_user(&self) -> Result<bool> {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         // SAFETY: `peer` is what the option is.
@@ -131,8 +132,8 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Accepts a connection that waits, with its peer's address; -FI_EAGAIN if none does, -FI_ENOBUFS if too
-    /// many are being closed.
+    /// Accepts a pending connection and returns it with its peer's address. Fails with -FI_EAGAIN
+    /// if there is none, and with -FI_ENOBUFS if too many connections are being closed.
     pub fn accept(&self) -> Result<(Self, Vec<u8>)> {
         let may = self.rights != Rights::None;
         if may && closer::is_behind() {
@@ -168,8 +169,8 @@ impl StreamSocket {
         self.name(libc::getpeername)
     }
 
-    /// Receives without blocking; 0 is the end of the stream. No thread is cancelled in here
-    /// (pthread_cancel(3)), as it could be in recv(3), which is also dearer for that.
+    /// Receives without blocking; 0 is the end of the stream. It is no cancellation point
+    /// (pthread_cancel(3)), unlike recv(3), which is also slower for this reason.
     #[inline(always)]
     pub fn recv(&self, room: &mut [u8]) -> Result<usize> {
         if self.rights != Rights::None {
@@ -185,7 +186,8 @@ impl StreamSocket {
             .map_err(|errno| Error::from_code(errno.raw_os_error()))
     }
 
-    /// [`recv`](Self::recv) of bytes with which no descriptors come: -FI_EPROTO if some do, which stay where they are.
+    /// [`recv`](Self::recv) of bytes without descriptors. Fails with -FI_EPROTO if there are
+    /// descriptors; they stay queued.
     #[inline(never)]
     fn recv_bytes(&self, room: &mut [u8]) -> Result<usize> {
         match rights::peek(self.fd(), room)? {
@@ -203,25 +205,26 @@ impl StreamSocket {
         list.fill(|room| self.recv(room))
     }
 
-    /// Sends without blocking or SIGPIPE; returns how many bytes the socket took. Not send(3), as in
-    /// [`recv`](Self::recv).
+    /// Sends without blocking or SIGPIPE and returns the number of bytes accepted by the socket. It
+    /// does not use send(3), for the reason given for [`recv`](Self::recv).
     #[inline(always)]
     pub fn send(&self, bytes: &[u8]) -> Result<usize> {
         rustix::net::send(&*self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             .map_err(|errno| Error::from_code(errno.raw_os_error()))
     }
 
-    /// Whether the other end sends nothing any more, or the connection is over, even if there is
-    /// something left to receive.
+    /// Returns true if the peer sends nothing any more, or the connection has ended, even with
+    /// unread data left.
     pub fn has_ended(&self) -> bool {
         let mut polled = libc::pollfd { fd: self.fd(), events: libc::POLLRDHUP, revents: 0 };
         // SAFETY: one entry, which outlives the call.
         let some = unsafe { libc::poll(&raw mut polled, 1, 0) > 0 };
-        // Not an error: notices of sends without a copy are told as one. Who is reset has hung up as well.
+        // No error event: the kernel reports the end of a zero-copy send as one. A reset connection
+        // has hung up as well.
         some && polled.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLNVAL) != 0
     }
 
-    /// Bytes that were sent and that the peer's system has not acknowledged; 0 if that is not known.
+    /// Returns the number of bytes sent and not acknowledged by the peer's kernel; 0 if unknown.
     pub fn unacknowledged(&self) -> usize {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the kernel writes one number to `bytes`, which outlives the call.
@@ -229,7 +232,7 @@ impl StreamSocket {
         if known { usize::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
-    /// Makes closing reset the connection: what the system has not sent by then never leaves.
+    /// Makes a close reset the connection: unsent data is discarded.
     pub fn reset_when_closed(&self) {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
         let (at, len) = ((&raw const linger).cast(), size_of::<libc::linger>());
@@ -251,7 +254,7 @@ impl StreamSocket {
         unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
     }
 
-    /// Ends the direction to the peer, which sees the end of the stream and can still send.
+    /// Ends the direction to the peer. The peer sees the end of the stream and can still send.
     pub fn end_sending(&self) {
         // SAFETY: as in `shutdown`.
         unsafe { libc::shutdown(self.fd(), libc::SHUT_WR) };
@@ -260,7 +263,7 @@ impl StreamSocket {
 
 impl Drop for StreamSocket {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it afterwards.
+        // SAFETY: the descriptor is not used afterwards.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
         match self.rights {
             // A child's copy is not the last, and must not end the parent's.
@@ -270,8 +273,9 @@ impl Drop for StreamSocket {
     }
 }
 
-/// The user who made a socket of the family AF_UNIX that has this name (`struct sockaddr_un`), by the kernel's list of
-/// such sockets (sock_diag(7)); none if no socket has it, or the kernel does not tell.
+/// Returns the user owning the AF_UNIX socket with this name (`struct sockaddr_un`), from the
+/// kernel's socket list (sock_diag(7)). Returns `None` if no socket has the name, or if the kernel
+/// does not report it.
 pub fn unix_name_owner(name: &[u8]) -> Option<u32> {
     let path = name.get(size_of::<libc::sa_family_t>()..)?;
     // SAFETY: no memory is involved; the result is checked, then owned once.
@@ -302,9 +306,9 @@ pub fn unix_name_owner(name: &[u8]) -> Option<u32> {
     None
 }
 
-/// Most parts of the kernel's list of sockets that are looked at.
+/// Maximum number of parts of the kernel's socket list to read.
 const MOST_PARTS: usize = 4096;
-/// Of `linux/netlink.h`, `linux/sock_diag.h` and `linux/unix_diag.h`.
+/// Constants of `linux/netlink.h`, `linux/sock_diag.h` and `linux/unix_diag.h`.
 const NETLINK_SOCK_DIAG: libc::c_int = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
@@ -334,7 +338,7 @@ fn unix_diag_request() -> Vec<u8> {
     request
 }
 
-/// What a part of the kernel's list says.
+/// Content of a part of the kernel's socket list.
 enum ListPart {
     Owner(u32),
     More,
@@ -373,14 +377,15 @@ fn owner_in(mut part: &[u8], path: &[u8]) -> ListPart {
     ListPart::More
 }
 
-/// The length and the kind that a message (a length of 4 bytes) or an attribute (of 2) begins with.
+/// Returns the length and the type at the start of a message (a 4-byte length) or an attribute (a
+/// 2-byte length).
 fn head(bytes: &[u8], width: usize) -> Option<(usize, u16)> {
     let number = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
     let len = match width {
         4 => u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize,
         _ => usize::from(number(0)?),
     };
-    // What is shorter than its own beginning would be read for ever.
+    // A length below the header size would lead to an endless loop.
     (len >= 2 * width).then_some((len, number(width)?))
 }
 
@@ -388,7 +393,7 @@ fn head(bytes: &[u8], width: usize) -> Option<(usize, u16)> {
 mod tests {
     use super::*;
 
-    /// The address of a socket of this host that has this name and no file.
+    /// Returns the address of a socket of this host with this abstract name.
     fn raw(name: &str) -> Vec<u8> {
         let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
         [&family, &b"\0"[..], name.as_bytes()].concat()
@@ -452,7 +457,7 @@ mod tests {
         }
     }
 
-    /// Sockets to which the kernel lets others send descriptors.
+    /// Returns sockets on which the kernel accepts descriptors of others.
     fn unrefusing() -> StreamSocket {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no memory is involved; the result is checked, then owned once.

@@ -1,7 +1,8 @@
-//! Stacks of their own for work that takes more stack than a thread of the application may have
-//! (PTHREAD_STACK_MIN, 16 KiB): cryptography, and calls of the control path that pass through several providers.
+//! Separate stacks for work exceeding the smallest thread stacks of applications
+//! (PTHREAD_STACK_MIN, 16 KiB): cryptography, and calls of the control path through several
+//! providers.
 //!
-//! The work runs on the calling thread, which changes to the other stack and back (makecontext(3)).
+//! The work runs on the calling thread; it switches to the other stack and back (makecontext(3)).
 use core::ffi::{c_int, c_uint};
 use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
@@ -9,10 +10,10 @@ use core::sync::atomic::{Ordering, compiler_fence};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 
-/// Bytes of such a stack: several times what the work takes, as a handler of a signal may run on it.
+/// Bytes of such a stack: several times the need of the work, since a signal handler may run on it.
 const LEN: usize = 128 << 10;
 
-/// What a stack is for.
+/// Purpose of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StackUse {
     Calls,
@@ -20,7 +21,8 @@ pub enum StackUse {
     Secret,
 }
 
-/// Whether the process has the runtime of AddressSanitizer, which does not follow changes of the stack and warns of them.
+/// Returns true if the process has the runtime of AddressSanitizer. It does not follow stack
+/// switches and warns of them.
 fn has_address_sanitizer() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     // SAFETY: looks a name up among those of the process.
@@ -43,11 +45,11 @@ pub(crate) fn run_here<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Work for another stack, and what came of it.
+/// Work for another stack, and its result.
 struct StackJob<W, R> {
     work: Option<W>,
     result: Option<std::thread::Result<R>>,
-    /// Where the caller goes on, and where the work begins.
+    /// Contexts of the caller's continuation and of the start of the work.
     contexts: [MaybeUninit<libc::ucontext_t>; 2],
 }
 
@@ -62,7 +64,7 @@ extern "C" fn run_job<W: FnOnce() -> R, R>(high: c_uint, low: c_uint) {
     }
 }
 
-/// A stack, below which nothing can be written.
+/// Stack with a guard page below it.
 pub struct OwnStack {
     start: NonNull<u8>,
     page: usize,
@@ -91,7 +93,7 @@ impl OwnStack {
         (refused == 0 && advised).then_some(this)
     }
 
-    /// Has the system keep the stack out of core dumps and, where the user's limit allows that, from swap devices.
+    /// Excludes the stack from core dumps and, if the user's limit permits, from swap devices.
     fn keep_private(&self) -> bool {
         let (at, advice) = (self.bottom().cast(), libc::MADV_DONTDUMP);
         // SAFETY: our mapping, but for its first page.
@@ -121,7 +123,7 @@ impl OwnStack {
         }
     }
 
-    /// Changes to the stack, and back when the job is done. Returns 0, or what else the system answers.
+    /// Switches to the stack, and back after the job. Returns 0 or the error of the system call.
     fn change<W: FnOnce() -> R, R>(&mut self, job: &mut StackJob<W, R>) -> c_int {
         let (at, first): (_, extern "C" fn(c_uint, c_uint)) = (&raw mut *job, run_job::<W, R>);
         // SAFETY: the job outlives the calls and is used by one side at a time: here until `swapcontext`, then by

@@ -1,4 +1,4 @@
-//! Safe wrappers for the system calls that the standard library does not have.
+//! Safe wrappers for system calls missing in the standard library.
 use crate::addr;
 use crate::error::{Error, Result};
 use crate::rights::ReceivedFd;
@@ -15,26 +15,27 @@ pub(crate) fn check(ret: libc::c_int) -> Result<libc::c_int> {
     if ret < 0 { Err(Error::last_os()) } else { Ok(ret) }
 }
 
-/// Whether a thread that was not joined yet is the calling one.
+/// Returns true if a thread not joined yet is the calling one.
 pub(crate) fn is_this_thread(thread: libc::pthread_t) -> bool {
     // SAFETY: nothing is asked of the threads.
     unsafe { libc::pthread_equal(thread, libc::pthread_self()) != 0 }
 }
 
-/// What tells the calling thread from all others that live. No memory of the thread's own is needed for it.
+/// Returns a number distinguishing the calling thread from all other live threads, without
+/// thread-local memory.
 pub fn thread_number() -> usize {
     // SAFETY: no memory is involved.
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Makes `fd`, which keeps its number, another name of what `other` is of.
+/// Makes `fd`, with its number unchanged, refer to the open file of `other`.
 pub fn replace(fd: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result {
     // SAFETY: both descriptors are open, and both stay so.
     check(unsafe { libc::dup3(other.as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) })?;
     Ok(())
 }
 
-/// A UDP socket at an address that others on this host may have as well.
+/// Returns a UDP socket at an address shareable with other sockets of this host.
 pub fn shared_udp_socket(at: &SocketAddr) -> Result<UdpSocket> {
     let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no memory is involved; the result is checked, then owned once.
@@ -50,8 +51,8 @@ pub fn shared_udp_socket(at: &SocketAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// A unix socket of this abstract name (unix(7)) to which others can connect and send nothing, neither bytes nor
-/// descriptors; -FI_EADDRINUSE if another has the name.
+/// Returns a unix socket of this abstract name (unix(7)). Others can connect to it and send neither
+/// bytes nor descriptors. Fails with -FI_EADDRINUSE if the name is in use.
 pub fn name_holder(name: &[u8]) -> Result<OwnedFd> {
     let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
     let at = [&family, &b"\0"[..], name].concat();
@@ -66,7 +67,7 @@ pub fn name_holder(name: &[u8]) -> Result<OwnedFd> {
     }
 }
 
-/// Sets an option of a socket that is a number.
+/// Sets a numeric option of a socket.
 pub fn set_option(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -81,10 +82,10 @@ pub fn set_option(
     Ok(())
 }
 
-/// The user that this process ran for when it was first asked ([`note_user`]).
+/// User of this process at the first call of [`note_user`].
 static FIRST_USER: OnceLock<u32> = OnceLock::new();
 
-/// Notes which user the process runs for, before threads of it act for others.
+/// Records the user of the process, before its threads act for other users.
 pub fn note_user() {
     FIRST_USER.get_or_init(|| user_ids()[1]);
 }
@@ -97,23 +98,24 @@ fn user_ids() -> [u32; 3] {
     [real, effective, saved]
 }
 
-/// The user that this process runs for: the same one for all its threads, of which some may act for others
-/// (setfsuid(2), seteuid(2) as a system call) while they call.
+/// Returns the user of this process. It is the same for all its threads, even if some temporarily
+/// act for others (setfsuid(2), seteuid(2) as a system call).
 pub fn user() -> u32 {
     note_user();
     let first = FIRST_USER.get().copied();
     user_of(user_ids(), first)
 }
 
-/// Who can become another user again is still the first one; all others have become another for good.
+/// A process able to change back to the first user still belongs to it; any other process has
+/// changed for good.
 fn user_of(ids: [u32; 3], first: Option<u32>) -> u32 {
     let [_, effective, _] = ids;
     first.filter(|_| ids != [effective; 3]).unwrap_or(effective)
 }
 
-/// Whether a process of this user, as the kernel tells it (SO_PEERCRED), runs for the user that this process runs
-/// for. In a namespace of users that does not know all of them, those that it does not know have one number, and
-/// cannot be told from each other.
+/// Returns true if a process with this user id, as reported by the kernel (SO_PEERCRED), runs as
+/// the user of this process. A user namespace maps all unknown users to one number, and they cannot
+/// be distinguished.
 pub(crate) fn is_own_user(uid: u32) -> bool {
     let number =
         |file| std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
@@ -121,7 +123,7 @@ pub(crate) fn is_own_user(uid: u32) -> bool {
         && (uid != number("/proc/sys/kernel/overflowuid").unwrap_or(65534) || knows_all_users())
 }
 
-/// Whether each user of the system has a number in this process's namespace.
+/// Returns true if each user of the system has a number in the namespace of this process.
 fn knows_all_users() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let count =
@@ -137,30 +139,31 @@ pub fn random() -> u64 {
     u64::from_ne_bytes(random)
 }
 
-/// Fills a buffer with random bytes that nobody can guess (getrandom(2)).
+/// Fills a buffer with unpredictable random bytes (getrandom(2)).
 pub fn fill_random(bytes: &mut [u8]) -> Result {
     // SAFETY: the buffer has as many bytes as is said.
     let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if usize::try_from(n) == Ok(bytes.len()) { Ok(()) } else { Err(Error::IO) }
 }
 
-/// Whether the process has rights that its caller has not (a set-user-ID program, for example): then
-/// nothing in it is shared with other processes of its user.
+/// Returns true if the process has more privileges than its caller (a set-user-ID program, for
+/// example). Such a process shares nothing with other processes of its user.
 pub fn has_more_rights() -> bool {
     // SAFETY: asks for a number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The number of this process among a program and the children that it forks. Children have a copy, which
-/// they raise.
+/// Number of this process among a program and its forked children. Children have a copy and
+/// increment it.
 static FORKS: AtomicU32 = AtomicU32::new(1);
 
-/// The same in memory that the kernel clears in each child, whatever call made it (MADV_WIPEONFORK of
-/// madvise(2)); null before [`count_forks`], and on systems without such memory.
+/// The same number in memory cleared by the kernel in every child, for any kind of fork
+/// (MADV_WIPEONFORK of madvise(2)). Null before [`count_forks`], and on systems without such
+/// memory.
 static OWN_NUMBER: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Which process this is, among a program and the children that it forks: a child has another
-/// number than its parent. Takes no system call. Needs [`count_forks`].
+/// Returns the number of this process among a program and its forked children: a child's number
+/// differs from its parent's. Makes no system call. Requires [`count_forks`].
 #[inline(always)]
 pub fn generation() -> u32 {
     // SAFETY: null, or memory that stays mapped as long as the process lives.
@@ -181,8 +184,9 @@ fn number_child(own: &AtomicU32) -> u32 {
     first.map_or_else(|other| other, |_| number)
 }
 
-/// Makes [`generation`] tell children from their parents: also those of `_Fork`(3) and of the bare system call,
-/// which run no handler of pthread_atfork(3), where the system clears memory for them.
+/// Enables [`generation`] to distinguish children from their parents. If the kernel clears memory
+/// for them, this includes children of `_Fork`(3) and of the bare system call, without
+/// pthread_atfork(3) handlers.
 pub fn count_forks() {
     extern "C" fn in_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);
@@ -216,8 +220,8 @@ pub fn count_forks() {
 /// Bytes of the smallest page of any processor of the library's.
 const PAGE: usize = 4096;
 
-/// Whether a file may have so many bytes. Where RLIMIT_FSIZE says less, the system answers the attempt to make it
-/// longer with a signal that ends programs (SIGXFSZ), and memory without a name is a file to it.
+/// Returns true if a file may have this many bytes. Beyond RLIMIT_FSIZE the kernel answers an
+/// attempt to extend a file with a fatal signal (SIGXFSZ), and unnamed memory counts as a file.
 pub fn may_have_size(len: usize) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` outlives the call, which writes it.
@@ -225,11 +229,11 @@ pub fn may_have_size(len: usize) -> bool {
     told && (limit.rlim_cur == libc::RLIM_INFINITY || len as u64 <= limit.rlim_cur)
 }
 
-/// The seals under which no page of memory can go away.
+/// Seals preventing the removal of pages of a memory file.
 pub(crate) const FIXED_SIZE: libc::c_int =
     libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// A descriptor of so many bytes of memory, all zero, whose length stays ([`FIXED_SIZE`]).
+/// Returns a descriptor of zeroed memory of this length. The length is sealed ([`FIXED_SIZE`]).
 pub(crate) fn sealed_memory(name: &CStr, len: usize) -> Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a C string.
@@ -250,20 +254,20 @@ pub(crate) fn sealed_memory(name: &CStr, len: usize) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// How a part of a file is locked.
+/// Kind of lock on a part of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileLock {
     /// Not.
     Open,
-    /// Against those that want it alone.
+    /// Excludes exclusive locks.
     Shared,
     /// Against all others.
     Exclusive,
 }
 
-/// Locks a byte of a file in place of the lock that this opened file has there. The lock is the opened file's, so
-/// that the system takes it back with the last descriptor (F_OFD_SETLK in fcntl(2)). -FI_EAGAIN if others have it,
-/// unless the call is to `wait`.
+/// Locks a byte of a file, replacing the lock of this open file there. The lock belongs to the open
+/// file, and the kernel releases it with the last descriptor (F_OFD_SETLK in fcntl(2)). Fails with
+/// -FI_EAGAIN if it is locked by others, unless `wait` is set.
 pub(crate) fn lock_file(fd: BorrowedFd<'_>, byte: i64, lock: FileLock, wait: bool) -> Result {
     let kind = match lock {
         FileLock::Open => libc::F_UNLCK,
@@ -286,7 +290,7 @@ pub(crate) fn lock_file(fd: BorrowedFd<'_>, byte: i64, lock: FileLock, wait: boo
     }
 }
 
-/// How many threads the process has; none where the system does not tell.
+/// Returns the number of threads of the process, or `None` if the kernel does not report it.
 pub(crate) fn threads() -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     // The folder has one in it for each, and two links besides.
@@ -294,7 +298,7 @@ pub(crate) fn threads() -> Option<u64> {
     links.checked_sub(2)
 }
 
-/// Whether there is no process of this number any more; 0 is none that can be asked for.
+/// Returns true if no process has this number any more; 0 is an unknown process.
 pub(crate) fn is_gone(process: libc::pid_t) -> bool {
     // SAFETY: no signal is sent.
     let asked = unsafe { process > 0 && libc::kill(process, 0) < 0 };
@@ -307,7 +311,7 @@ pub(crate) fn sysconf(what: libc::c_int) -> usize {
     usize::try_from(unsafe { libc::sysconf(what) }).unwrap_or(0)
 }
 
-/// How many descriptors the process may have open (RLIMIT_NOFILE).
+/// Returns the maximum number of open descriptors of the process (RLIMIT_NOFILE).
 pub fn max_descriptors() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` outlives the call, which writes it.
@@ -317,16 +321,16 @@ pub fn max_descriptors() -> usize {
     }
 }
 
-/// An epoll instance: which descriptors are worth looking at.
+/// Epoll instance, reporting the ready descriptors.
 #[derive(Debug)]
 pub struct Epoll {
     fd: OwnedFd,
-    /// The process that made the instance ([`generation`]). A forked child has the same one, and
-    /// changes nothing of what its parent watches.
+    /// Process that created the instance ([`generation`]). A forked child shares it and must not
+    /// change the parent's interest list.
     process: u32,
 }
 
-/// What [`Epoll::wait`] reports of one descriptor.
+/// Events of one descriptor, reported by [`Epoll::wait`].
 #[derive(Clone, Copy, Debug)]
 pub struct PollEvent {
     /// The value the descriptor was added with.
@@ -337,7 +341,7 @@ pub struct PollEvent {
     pub writable: bool,
 }
 
-/// What to watch a descriptor for.
+/// Events of interest of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interest {
     /// Wake up when it can be read.
@@ -349,7 +353,7 @@ pub struct Interest {
 impl Interest {
     /// Neither reading nor writing; the end of a stream is reported all the same.
     pub const NONE: Self = Self { read: false, write: false };
-    /// Reading only, which is what an idle connection needs.
+    /// Reading only, sufficient for an idle connection.
     pub const READ: Self = Self { read: true, write: false };
     /// Writing only, as while a connection is being made.
     pub const WRITE: Self = Self { read: false, write: true };
@@ -375,7 +379,7 @@ impl Epoll {
         Ok(Self { fd, process: generation() })
     }
 
-    /// Whether this is a forked child's copy of its parent's.
+    /// Returns true in a forked child, with its parent's instance.
     pub(crate) fn is_inherited(&self) -> bool {
         self.process != generation()
     }
@@ -395,19 +399,19 @@ impl Epoll {
         self.ctl(libc::EPOLL_CTL_ADD, fd, token, interest.bits())
     }
 
-    /// Starts watching `fd` for reading; each time that something is written to it is told of once,
-    /// whether it is read or not.
+    /// Starts watching `fd` for reading, edge-triggered: each write to it is reported once, even if
+    /// unread.
     pub fn add_edge(&self, fd: RawFd, token: u64) -> Result {
         self.ctl(libc::EPOLL_CTL_ADD, fd, token, (libc::EPOLLIN | libc::EPOLLET) as u32)
     }
 
-    /// Changes what a watched `fd` is watched for.
+    /// Changes the events of interest of a watched `fd`.
     pub fn modify(&self, fd: RawFd, token: u64, interest: Interest) -> Result {
         self.ctl(libc::EPOLL_CTL_MOD, fd, token, interest.bits())
     }
 
-    /// Changes what a watched `fd`, a socket, is watched for: the end of what the other end sends,
-    /// and nothing that comes before it.
+    /// Changes the event of interest of a watched socket `fd` to the end of the peer's data,
+    /// without the data before it.
     pub fn modify_to_end(&self, fd: RawFd, token: u64) -> Result {
         self.ctl(libc::EPOLL_CTL_MOD, fd, token, libc::EPOLLRDHUP as u32)
     }
@@ -460,7 +464,7 @@ impl AsRawFd for Epoll {
     }
 }
 
-/// Milliseconds for poll(2): rounded up, so that a wait never ends early and
+/// Returns the timeout for poll(2) in milliseconds, rounded up so a wait never ends early and
 /// spins; -1 is for ever.
 pub(crate) fn millis(timeout: Option<Duration>) -> libc::c_int {
     match timeout {
@@ -484,24 +488,25 @@ pub(crate) fn sleep_on(fd: RawFd, nanos: u64) {
     unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
 }
 
-/// Completions of an io_uring are work that the kernel does in the process's threads.
+/// True if the kernel runs io_uring completions as task work in the threads of this process.
 static HAS_TASK_WORK: AtomicBool = AtomicBool::new(false);
 
-/// Records that the process has an io_uring. The kernel ends sleeps for its work with EINTR, as for a
-/// signal, so that from now on nothing tells whether a handler ran.
+/// Records an io_uring of the process. The kernel interrupts sleeps for its task work with EINTR,
+/// as for a signal. From now on EINTR does not prove a signal handler ran.
 pub fn note_task_work() {
     HAS_TASK_WORK.store(true, Ordering::Relaxed);
 }
 
-/// Whether a sleep that ended with EINTR has ended because of a signal.
+/// Returns true if a sleep ended with EINTR because of a signal.
 pub(crate) fn is_signal(interrupted: bool) -> bool {
     interrupted && !HAS_TASK_WORK.load(Ordering::Relaxed)
 }
 
-/// The signals of a thread, held back while the thread polls for something that it would otherwise sleep for.
+/// Signals of a thread, blocked while the thread polls instead of sleeping.
 ///
-/// A signal ends a sleep, and the thread's call with it. One that came before the sleep would be handled unseen,
-/// and the call sleep on: so the thread lets signals through at a moment at which it sees whether one was there.
+/// A signal ends a sleep, and the blocking call with it. A signal before the sleep would be handled
+/// unnoticed, and the call would sleep on. So the thread unblocks signals at a point able to detect
+/// a pending one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldSignals {
     /// The thread's signal mask before, in the kernel's form.
@@ -509,8 +514,8 @@ pub(crate) struct HeldSignals {
 }
 
 impl HeldSignals {
-    /// All signals but those that are answers to what the thread itself does, and those of the C library: cancellation
-    /// and the change of user ids.
+    /// All signals except the ones caused by the thread itself, and those of the C library:
+    /// cancellation and the change of user ids.
     const HELD: u64 = {
         let answers = [
             libc::SIGILL,
@@ -545,7 +550,7 @@ impl HeldSignals {
         Self { mask }
     }
 
-    /// Lets signals through; says whether a handler ran for one of those that were held back.
+    /// Unblocks signals. Returns true if a handler ran for a blocked one.
     pub(crate) fn release(self) -> bool {
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: no descriptors; the kernel reads the mask, and writes the time that is left to a copy of ours.
@@ -594,14 +599,15 @@ unsafe extern "C-unwind" {
     fn ofi_end_if_cancelled(mask: *const u64);
 }
 
-/// Whether a descriptor answers in place of waiting (O_NONBLOCK). Another process that has it may change that.
+/// Returns true if a descriptor is non-blocking (O_NONBLOCK). Another process sharing it may change
+/// this.
 pub(crate) fn is_nonblocking(fd: RawFd) -> Result<bool> {
     // SAFETY: no memory is involved.
     let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
     Ok(flags & libc::O_NONBLOCK != 0)
 }
 
-/// The exit status of a forked child that does this, and nothing of the parent's.
+/// Runs `work` in a forked child and returns the child's exit status.
 #[cfg(test)]
 pub(crate) fn forked(work: impl FnOnce() -> libc::c_int) -> libc::c_int {
     // SAFETY: the child ends without coming back.
@@ -616,8 +622,7 @@ pub(crate) fn forked(work: impl FnOnce() -> libc::c_int) -> libc::c_int {
     status
 }
 
-/// A descriptor that becomes readable when it is signalled and stays so until
-/// it is drained.
+/// Descriptor that is readable from its signalling until it is drained.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
@@ -631,8 +636,8 @@ impl EventFd {
         }
     }
 
-    /// What another process sent: -FI_EPROTO if it is nothing of this kind, which does not raise signals, or if
-    /// it makes its writers wait.
+    /// Wraps an eventfd received from another process. Fails with -FI_EPROTO if it is not an
+    /// eventfd (without owner signals), or if it blocks writers.
     pub(crate) fn received(fd: ReceivedFd) -> Result<Self> {
         let raw = fd.get().ok_or(Error::PROTO)?.as_raw_fd();
         let what = std::fs::read_link(format!("/proc/thread-self/fd/{raw}"));
@@ -650,8 +655,9 @@ impl EventFd {
         let _ = unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// [`signal`](Self::signal) of a descriptor that other processes have: not if one of them has made that
-    /// wait where the number behind it is full. To ask takes less than poll(2).
+    /// Signals a descriptor shared with other processes, like [`signal`](Self::signal). Does
+    /// nothing if one of them has made it blocking and its counter is full. The check costs less
+    /// than poll(2).
     pub(crate) fn signal_shared(&self) {
         if is_nonblocking(self.0.as_raw_fd()) == Ok(true) {
             self.signal();
@@ -678,12 +684,12 @@ impl AsRawFd for EventFd {
     }
 }
 
-/// A descriptor that becomes readable after some time.
+/// Descriptor that is readable after some time.
 #[derive(Debug)]
 pub struct Timer(OwnedFd);
 
 impl Timer {
-    /// A new timer, which is off.
+    /// Returns a new, disarmed timer.
     pub fn new() -> Result<Self> {
         // SAFETY: no memory is involved; the result is checked, then owned once.
         unsafe {
@@ -729,8 +735,8 @@ pub(crate) fn nanos_of(clock: libc::clockid_t) -> u64 {
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
-/// Nanoseconds of a clock that only goes forward (CLOCK_MONOTONIC), for what asks for the time so often
-/// that the two parts of an `Instant` cost too much.
+/// Returns nanoseconds of a monotonic clock (CLOCK_MONOTONIC), for frequent callers unable to
+/// afford the two parts of an `Instant`.
 pub fn fine_now() -> u64 {
     nanos_of(libc::CLOCK_MONOTONIC)
 }
@@ -746,19 +752,19 @@ impl Deadline {
         Self((timeout >= 0).then(|| Instant::now() + Duration::from_millis(timeout as u64)))
     }
 
-    /// The time that is left, `None` for "for ever".
+    /// Returns the remaining time, `None` for no limit.
     pub fn left(self) -> Option<Duration> {
         self.0.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether the deadline has passed.
+    /// Returns true if the deadline has passed.
     pub fn passed(self) -> bool {
         self.left() == Some(Duration::ZERO)
     }
 }
 
-/// Writes memory back from the processor's caches to where it stays when the
-/// power fails, as far as the memory is of that kind.
+/// Writes memory back from the processor's caches to persistent memory, as far as it is of this
+/// kind.
 ///
 /// # Safety
 /// `len` bytes at `base` are valid.
@@ -789,12 +795,12 @@ pub(crate) unsafe fn persist(base: *mut u8, len: usize) {
     }
 }
 
-/// Most errors that [`next_refusal`] takes from a queue at a time.
+/// Maximum number of errors taken by one call of [`next_refusal`].
 const MOST_ERRORS: usize = 256;
 
-/// The destination of a datagram whose port is closed, as its host has reported (ICMP, port unreachable), from
-/// the error queue of a socket with IP_RECVERR or IPV6_RECVERR. Other errors are taken from the queue and passed over.
-/// -FI_EAGAIN: the queue is empty.
+/// Returns the destination of a datagram to a closed port, as reported by its host (ICMP, port
+/// unreachable), from the error queue of a socket with IP_RECVERR or IPV6_RECVERR. Other errors are
+/// removed from the queue and ignored. Fails with -FI_EAGAIN if the queue is empty.
 pub fn next_refusal(fd: RawFd) -> Result<SocketAddr> {
     // A flood of errors keeps no thread here.
     for _ in 0..MOST_ERRORS {

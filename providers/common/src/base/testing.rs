@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::fd::RawFd;
 use std::panic::Location;
 
-/// Progress of a test in which nothing happens by itself.
+/// Progress of a test without events.
 #[derive(Debug)]
 pub struct IdleProgress;
 
@@ -24,8 +24,8 @@ impl Progress for IdleProgress {
     }
 }
 
-/// Notes that a test cannot run for want of something of the system's: on standard error, or, to be
-/// counted, as a line of the file that `OFI_TEST_SKIPS` names.
+/// Records a skipped test for lack of a system facility: on standard error, or as a line of the
+/// file named by `OFI_TEST_SKIPS`, for counting.
 #[track_caller]
 pub fn skip(reason: &str) {
     let at = Location::caller();

@@ -1,10 +1,9 @@
-//! What a caller blocks on: the wait object of a queue or counter.
+//! Wait object of a queue or counter.
 //!
-//! All kinds are built on one epoll instance that holds the descriptors of
-//! whatever must be progressed and one event descriptor that is signalled when
-//! an entry is written. Descriptor handed to the application (FI_WAIT_FD),
-//! blocking reads and wait sets all use it; FI_WAIT_MUTEX_COND also gets a
-//! condition variable for the application to sleep on.
+//! All kinds use one epoll instance, with the descriptors of all progress sources and one event
+//! descriptor signalled for each written entry. It serves the descriptor handed to the application
+//! (FI_WAIT_FD), blocking reads and wait sets. FI_WAIT_MUTEX_COND additionally provides a condition
+//! variable for the application.
 use crate::abi::{c_enum, fi_mutex_cond, fi_wait_obj, fi_wait_pollfd};
 use crate::boundary::end_if_cancelled;
 use crate::error::{Error, Result};
@@ -28,9 +27,9 @@ use std::time::Duration;
 pub enum WaitKind {
     /// FI_WAIT_NONE: the application polls.
     None,
-    /// FI_WAIT_FD, and FI_WAIT_UNSPEC, which leaves the choice to us.
+    /// FI_WAIT_FD, and FI_WAIT_UNSPEC with the choice left to the provider.
     Fd,
-    /// FI_WAIT_POLLFD: a list of descriptors, which has one here and never changes.
+    /// FI_WAIT_POLLFD: a list of descriptors, here with a single unchanging one.
     PollFd,
     /// FI_WAIT_MUTEX_COND: the application sleeps on a condition variable itself.
     MutexCond,
@@ -53,7 +52,7 @@ impl WaitKind {
         })
     }
 
-    /// FI_GETWAITOBJ: tells the application which kind it got.
+    /// FI_GETWAITOBJ: returns the kind of wait object to the application.
     ///
     /// # Safety
     /// `arg` is null or points to an enum fi_wait_obj.
@@ -74,8 +73,8 @@ impl WaitKind {
     }
 }
 
-/// The mutex and condition variable of FI_WAIT_MUTEX_COND, which the
-/// application locks and waits on itself.
+/// Mutex and condition variable of FI_WAIT_MUTEX_COND, locked and waited on by the application
+/// itself.
 struct MutexCond {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     cond: UnsafeCell<libc::pthread_cond_t>,
@@ -83,8 +82,7 @@ struct MutexCond {
     asked: Condvar,
 }
 
-/// The thread that signals the condition when the writer of an entry must not wait for the
-/// mutex.
+/// Thread signalling the condition if the writer of an entry must not wait for the mutex.
 #[derive(Debug, Default)]
 struct SignalHelper {
     runs: bool,
@@ -110,8 +108,8 @@ impl MutexCond {
     }
 
     /// Signals the application's condition variable: now, or, while the application holds the
-    /// mutex, as soon as it lets go of it. It may hold the mutex in the very call that writes
-    /// the entry.
+    /// mutex, after its release. The application may hold the mutex in the very call writing the
+    /// entry.
     fn signal(self: &Arc<Self>) {
         // SAFETY: both are initialised and, being in an `Arc`, never move.
         let signalled = unsafe {
@@ -161,9 +159,9 @@ impl MutexCond {
     }
 }
 
-/// An entry point in which the thread may be cancelled, as a slot of a table has it. The C type
-/// cannot say that: the caller is a C program, or calls it as what it is, or keeps the thread from
-/// being cancelled meanwhile ([`Uncancelled`]).
+/// Converts a cancellable entry point to the type of a table slot. The C type cannot express
+/// unwinding. A caller is a C program, or calls the function by its real type, or disables
+/// cancellation for the call ([`Uncancelled`]).
 ///
 /// [`Uncancelled`]: crate::boundary::Uncancelled
 macro_rules! cancellable {
@@ -181,7 +179,7 @@ pub(crate) use cancellable;
 /// when it stops doing so.
 const APPLICATION: usize = 1 << (usize::BITS - 1);
 
-/// The number of the list of descriptors of FI_WAIT_POLLFD, which stays the same.
+/// Change counter of the descriptor list of FI_WAIT_POLLFD; it is constant.
 const POLL_FDS: u64 = 1;
 
 /// Epoll tokens: the wait object's own event descriptor, or a source of progress.
@@ -191,32 +189,33 @@ const SOURCE: u64 = 1;
 /// Longest sleep of a blocking call while some of its sources cannot wake it.
 const DEAF_PAUSE: Duration = Duration::from_millis(1);
 
-/// How many nanoseconds a call looks on before it sleeps, where an answer is likely to come sooner than
-/// a sleeper would wake up; and for how long the last call may have waited if it is.
+/// Nanoseconds of busy polling before a sleep, if a response is likely to come sooner than a
+/// wakeup; also the maximum waiting time of the previous call for this prediction.
 const LOOKED_ON: u64 = 200_000;
 
-/// For how many nanoseconds a call polls before it holds signals back, and how long it does so until it lets
-/// them through. Less than the former a call may take to go to sleep anyway.
+/// Nanoseconds of polling before a call blocks signals; the following constant limits the time
+/// until it unblocks them. Falling asleep may take longer than the former anyway.
 const HELD_AFTER: u64 = 5_000;
 const HELD_MOST: u64 = 200_000;
 
-/// How often the calls that sleep at once after one that looked on in vain are doubled.
+/// Maximum doublings of the number of calls sleeping at once after an unsuccessful busy poll.
 const DOUBLED_MOST: u32 = 10;
 
-/// Whether calls that block look on for a while before they sleep.
+/// Predictor for busy polling of blocking calls.
 ///
-/// To sleep and to be woken takes the system microseconds, and tens of them where the processor has to be
-/// woken as well. Where answers come fast that would be most of the time. So a call looks on if the one
-/// before had its answer soon; others that want the processor get it meanwhile ([`courtesy`]). Who has
-/// looked on in vain lets calls sleep at once: two, four, eight… times, so that little is lost where that
-/// never pays.
+/// A sleep and a wakeup take the kernel microseconds, and tens of them if the processor has to wake
+/// as well. With fast responses this would be most of the time. So a call busy-polls if the
+/// previous one had its response soon; other threads get the processor meanwhile ([`courtesy`]).
+/// After an unsuccessful busy poll the next calls sleep at once: two, four, eight… of them, so
+/// little is lost if polling never pays.
 ///
 /// [`courtesy`]: crate::courtesy
 #[derive(Debug, Default)]
 struct LookingOn {
     /// The last call had its answer soon.
     soon: guess::AtomicBool,
-    /// Calls that looked on in vain, one after the other, and that are still to sleep at once for it.
+    /// Consecutive unsuccessful busy polls, and the number of calls still to sleep at once for
+    /// them.
     vain: guess::AtomicU32,
     skipped: guess::AtomicU32,
     /// Until when a call looks on, in nanoseconds of [`fine_now`].
@@ -224,7 +223,7 @@ struct LookingOn {
 }
 
 impl LookingOn {
-    /// Until when a call that has found nothing now is to look on; 0: it sleeps.
+    /// Returns the end of busy polling for a call without a result now; 0 for a sleep.
     fn begin(&self, now: u64) -> u64 {
         if !self.soon.load(Ordering::Relaxed) {
             return 0;
@@ -250,7 +249,7 @@ impl LookingOn {
         self.skipped.store(1 << vain, Ordering::Relaxed);
     }
 
-    /// A call that found nothing at first has its answer, while it `looks_on` or later.
+    /// Records the result of a call without an immediate one, found while it `looks_on` or later.
     fn answered(&self, began: u64, looks_on: bool) {
         self.soon.store(fine_now().saturating_sub(began) < LOOKED_ON, Ordering::Relaxed);
         self.until.store(0, Ordering::Relaxed);
@@ -260,19 +259,19 @@ impl LookingOn {
     }
 }
 
-/// How the calls that block at the same time share one wait object.
+/// Election of the call waiting on a shared wait object.
 ///
-/// Only one call at a time waits on epoll; it alone resets the event, and wakes all others
-/// afterwards, so that none misses an entry because another was faster.
+/// Only one blocking call at a time waits on epoll. It alone resets the event and wakes all others
+/// afterwards, so none misses an entry because of a faster one.
 #[derive(Debug, Default)]
 struct SleepGate {
     /// A call waits on epoll.
     led: bool,
-    /// How many other calls wait for that call.
+    /// Number of other calls waiting for the leading call.
     followers: usize,
 }
 
-/// A blocking call that is about to sleep, or sleeps. `c/cancel.c` has the same structure.
+/// Blocking call asleep or about to sleep. `c/cancel.c` has the same structure.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Sleeper {
@@ -281,9 +280,9 @@ struct Sleeper {
     /// Longest sleep in nanoseconds, and the same in milliseconds; negative: for ever.
     nanos: i64,
     ms: i32,
-    /// The epoll descriptor that the leading call sleeps on; negative in the others.
+    /// Epoll descriptor of the leading call's sleep; negative in the others.
     epoll: i32,
-    /// The value of [`Wait::turn`] whose change the others wait for.
+    /// Value of [`Wait::turn`]; the others wait for its change.
     seen: u32,
     /// Set if the wait object's own event was signalled.
     signalled: u32,
@@ -297,7 +296,7 @@ unsafe extern "C-unwind" {
     fn ofi_sleep(sleeper: *mut c_void, abandon: unsafe extern "C" fn(*mut c_void));
 }
 
-/// Ends the sleep of a thread that is cancelled, as if it had woken up.
+/// Ends the sleep of a cancelled thread like a wakeup.
 ///
 /// # Safety
 /// `sleeper` is a [`Sleeper`] whose sleep has begun and not ended.
@@ -310,27 +309,27 @@ unsafe extern "C" fn abandon(sleeper: *mut c_void) {
     }
 }
 
-/// The wait object of a queue or counter, and what wakes it.
+/// Wait object of a queue or counter, and its wakeup sources.
 pub struct Wait {
     kind: WaitKind,
     epoll: Epoll,
     event: EventFd,
     mutex_cond: Option<Arc<MutexCond>>,
-    /// What an entry must wake: the number of calls that block or are about to, and
+    /// Waiters to wake for an entry: the number of blocking calls and the ones about to block, and
     /// [`APPLICATION`]. With 0 an entry wakes nothing and costs next to nothing.
     armed: AtomicUsize,
-    /// Of several calls that block, one waits on epoll and wakes the others.
+    /// Election among blocking calls: one waits on epoll and wakes the others.
     gate: Mutex<SleepGate>,
-    /// Counts how often the call on epoll has woken up. It changes under the gate's lock, and
-    /// the other calls sleep on it (futex(2)).
+    /// Number of wakeups of the call on epoll. It changes under the gate's lock, and the other
+    /// calls sleep on it (futex(2)).
     turn: AtomicU32,
-    /// The event descriptor is signalled for the application and was not reset since, so that it
-    /// need not be signalled again.
+    /// True if the event descriptor was signalled for the application and not reset since, so
+    /// another signal is unnecessary.
     told: AtomicBool,
     /// `fi_cq_signal` was called and no blocking read has noticed yet.
     signalled: AtomicBool,
-    /// A source could not be added, because the kernel limits how epoll instances nest: blocking
-    /// calls then look for entries every [`DEAF_PAUSE`].
+    /// True if a source could not be added because the kernel limits the nesting of epoll
+    /// instances. Blocking calls then poll for entries every [`DEAF_PAUSE`].
     deaf: AtomicBool,
     looking_on: LookingOn,
 }
@@ -361,8 +360,8 @@ impl Wait {
         })
     }
 
-    /// Adds a source: the wait object wakes when `source` has something to do. A source that
-    /// several objects of a queue share is added once.
+    /// Adds a source: the wait object wakes when `source` has something to do. A source shared by
+    /// several objects of a queue is added once.
     pub fn add_source(&self, source: &dyn Progress) -> Result {
         for fd in all_fds(source) {
             match self.epoll.add(fd, SOURCE, Interest::READ) {
@@ -381,12 +380,12 @@ impl Wait {
         self.kind
     }
 
-    /// The descriptor to wait on, which FI_GETWAIT gives out.
+    /// Returns the descriptor to wait on, as handed out by FI_GETWAIT.
     pub fn fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }
 
-    /// Wakes the threads that wait, after an entry was written. Cheap when no thread blocks.
+    /// Wakes the waiters after an entry was written. Cheap if no thread blocks.
     #[inline]
     pub fn entry_written(&self) {
         if self.armed.load(Ordering::SeqCst) != 0 {
@@ -419,9 +418,9 @@ impl Wait {
         self.wake();
     }
 
-    /// Prepares for the application to block on the object itself: from now on
-    /// an entry signals. The caller then looks whether it has entries already.
-    /// -FI_EAGAIN if not everything would wake the application.
+    /// Prepares for the application to block on the object itself: from now on an entry signals.
+    /// The caller then checks for existing entries. Fails with -FI_EAGAIN if some source would not
+    /// wake the application.
     pub fn arm(&self) -> Result {
         self.drain();
         if self.armed.fetch_or(APPLICATION, Ordering::SeqCst) & !APPLICATION != 0 {
@@ -435,8 +434,8 @@ impl Wait {
         self.gate.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Prepares a sleep until something may have changed or `limit` is over. Returns none, and
-    /// no sleep begins, if `may`, asked once entries signal, says that there is something to do.
+    /// Prepares a sleep until a possible change or the end of `limit`. Calls `may` after entries
+    /// signal. Returns `None`, without a sleep, if it reports something to do.
     fn begin_sleep(&self, limit: Option<Duration>, may: impl FnOnce() -> bool) -> Option<Sleeper> {
         self.armed.fetch_add(1, Ordering::SeqCst);
         let seen = self.turn.load(Ordering::SeqCst);
@@ -488,19 +487,19 @@ impl Wait {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// After a blocking read that has what it wanted: signals again if there is `more`, because
-    /// the read may have reset the event that another thread, or the application, waits for.
+    /// Signals again after a successful blocking read if there is `more`, because the read may have
+    /// reset the event awaited by another thread or the application.
     fn pass_on(&self, more: impl FnOnce() -> bool) {
         if self.armed.load(Ordering::SeqCst) & APPLICATION != 0 && more() {
             self.event.signal();
         }
     }
 
-    /// FI_GETWAIT: fills what the application passed for this kind.
+    /// FI_GETWAIT: fills in the application's structure for this kind.
     ///
     /// # Safety
-    /// `arg` points to an int for FI_WAIT_FD, to a `struct fi_wait_pollfd` with as many entries as
-    /// that says for FI_WAIT_POLLFD, to a `struct fi_mutex_cond` for FI_WAIT_MUTEX_COND.
+    /// `arg` points to an int for FI_WAIT_FD, to a `struct fi_wait_pollfd` with its number of
+    /// entries for FI_WAIT_POLLFD, to a `struct fi_mutex_cond` for FI_WAIT_MUTEX_COND.
     pub unsafe fn get(&self, arg: *mut c_void) -> Result {
         if arg.is_null() {
             return Err(Error::INVAL);
@@ -550,8 +549,8 @@ impl Drop for Wait {
     }
 }
 
-/// The wait object of a queue or counter, to which sources are added when a call first blocks on
-/// it: most are never blocked on, and the kernel limits how many epoll instances nest.
+/// Wait object of a queue or counter; its sources are added at the first blocking call. Most are
+/// never blocked on, and the kernel limits the nesting of epoll instances.
 #[derive(Debug)]
 pub struct Lazy {
     kind: WaitKind,
@@ -561,9 +560,9 @@ pub struct Lazy {
 }
 
 impl Lazy {
-    /// A wait object of this kind; with [`WaitKind::None`] there never is one. Its descriptors are
-    /// opened now, so that no blocking call lacks them, unless it is `in_set`: then the
-    /// application blocks on the wait set, and they are opened if ever needed.
+    /// Returns a wait object of this kind; with [`WaitKind::None`] there never is one. Its
+    /// descriptors are opened now, so no blocking call lacks them. If it is `in_set`, the
+    /// application blocks on the wait set, and they are opened on first use.
     pub fn new(kind: WaitKind, in_set: bool) -> Result<Self> {
         let wait = OnceLock::new();
         if kind != WaitKind::None && !in_set {
@@ -572,7 +571,7 @@ impl Lazy {
         Ok(Self { kind, wait, ready: AtomicBool::new(false) })
     }
 
-    /// A wait object that no call can block on.
+    /// Returns a wait object without support for blocking calls.
     pub fn none() -> Self {
         Self { kind: WaitKind::None, wait: OnceLock::new(), ready: AtomicBool::new(false) }
     }
@@ -587,8 +586,8 @@ impl Lazy {
         if self.ready.load(Ordering::SeqCst) { self.wait.get() } else { None }
     }
 
-    /// The wait object, to block on; `None` with [`WaitKind::None`]. `sources` adds what wakes it,
-    /// the first time.
+    /// Returns the wait object for a blocking call, or `None` with [`WaitKind::None`]. The first
+    /// call adds the wakeup sources by `sources`.
     pub fn get(&self, sources: impl FnOnce(&Wait) -> Result) -> Result<Option<&Wait>> {
         if self.kind == WaitKind::None {
             return Ok(None);
@@ -610,7 +609,7 @@ impl Lazy {
         Ok(Some(wait))
     }
 
-    /// Wakes the threads that wait, after an entry was written. Cheap when no thread blocks.
+    /// Wakes the waiters after an entry was written. Cheap if no thread blocks.
     #[inline]
     pub fn entry_written(&self) {
         if let Some(wait) = self.wait.get() {
@@ -619,7 +618,7 @@ impl Lazy {
     }
 }
 
-/// What a blocking call does before it looks again.
+/// Action of a blocking call before its next poll.
 #[derive(Clone, Copy, Debug)]
 enum Pause {
     /// The call has its answer.
@@ -631,10 +630,10 @@ enum Pause {
     Sleep(Sleeper),
 }
 
-/// A call that blocks: it looks, progresses, and sleeps in between.
+/// Blocking call: a loop of polling, progress and sleeping.
 ///
-/// The sleep is outside of what looks, because the thread may be cancelled there, which
-/// unwinds the stack: an entry point has one of these, which has nothing to clean up,
+/// The sleep is outside of the polling code, because the thread may be cancelled there and its
+/// stack unwound. An entry point has one of these, without a destructor,
 ///
 /// ```text
 /// let mut call = Blocking::new(timeout);
@@ -644,7 +643,7 @@ enum Pause {
 /// }
 /// ```
 ///
-/// and nothing else that has.
+/// and nothing else with a destructor.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocking {
     deadline: Deadline,
@@ -658,12 +657,12 @@ pub struct Blocking {
     now: u64,
     /// Signals are held back, since then.
     held: Option<(HeldSignals, u64)>,
-    /// A handler ran for a signal that ended a sleep, or was held back.
+    /// True if a signal handler ran: the signal ended a sleep, or was blocked before.
     interrupted: bool,
 }
 
 impl Blocking {
-    /// A call that gives up after `timeout` milliseconds; negative: never.
+    /// Returns a call with a timeout of `timeout` milliseconds; negative: none.
     pub fn new(timeout: c_int) -> Self {
         let deadline = Deadline::after_ms(timeout);
         Self {
@@ -678,13 +677,13 @@ impl Blocking {
         }
     }
 
-    /// One look of the call. `look` makes progress and answers what was found, or -FI_EAGAIN;
-    /// `ready` tells without side effects whether there is something to read;
-    /// `sources_may_block` tells whether all sources of progress would wake a sleeper.
+    /// Polls once. `look` makes progress and returns the result, or -FI_EAGAIN. `ready` reports
+    /// without side effects the presence of something to read. `sources_may_block` is true if all
+    /// sources of progress would wake a waiter.
     ///
-    /// -FI_EAGAIN is the answer if the call does not [go on](Self::goes_on): its time is
-    /// over, or `fi_cq_signal` was called. -FI_EINTR is the answer if a signal was handled
-    /// since the last look, and there is nothing to read.
+    /// Returns -FI_EAGAIN if the call does not [go on](Self::goes_on): its time is over, or
+    /// `fi_cq_signal` was called. Returns -FI_EINTR if a signal was handled since the last poll and
+    /// there is nothing to read.
     pub fn look<T>(
         &mut self,
         wait: Option<&Wait>,
@@ -733,7 +732,7 @@ impl Blocking {
         Err(Error::AGAIN)
     }
 
-    /// Whether the call looks on in place of sleeping.
+    /// Returns true if the call busy-polls instead of sleeping.
     fn looks_on(&mut self, wait: &Wait) -> bool {
         let now = fine_now();
         self.now = now;
@@ -750,12 +749,11 @@ impl Blocking {
         false
     }
 
-    /// Pauses, and says whether the call is to look again; the thread may be cancelled
-    /// in here.
+    /// Pauses and returns true if the call has to poll again. It is a cancellation point.
     ///
     /// # Safety
-    /// No frame from the caller's to the program's own has anything to clean up, and the
-    /// wait object of the last look lives until the next.
+    /// No frame from the caller's to the program's own has anything to clean up, and the wait
+    /// object of the last poll lives until the next.
     #[inline(always)]
     pub unsafe fn goes_on(&mut self) -> bool {
         match &mut self.pause {
@@ -836,7 +834,7 @@ mod tests {
         let mut call = Blocking::new(timeout);
         loop {
             let answer = call.look(wait, &sources_may_block, &look, &ready);
-            // SAFETY: nobody cancels the threads of tests.
+            // SAFETY: threads of tests are not cancelled.
             if !unsafe { call.goes_on() } {
                 return answer;
             }
@@ -912,7 +910,8 @@ mod tests {
         assert_eq!(looks.get(), 2);
     }
 
-    /// The answers of a call in whose looks, from the second on, `at` nanoseconds after the first a signal comes.
+    /// Returns the result of a call whose polls, from the second on, see a signal `at` nanoseconds
+    /// after the first.
     fn interrupted(wait: Option<&Wait>, at: u64) -> Result {
         extern "C" fn handler(_: c_int) {}
         // SAFETY: the handler does nothing; no other test has to do with this signal.

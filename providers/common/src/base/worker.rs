@@ -9,12 +9,13 @@ use std::sync::{Once, OnceLock};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// A mark that each thread has or not, by a key of pthread_key_create(3). Variables of a thread (`thread_local!`) of a plug-in are allocated
-/// by the C library when the thread first uses one, which ends the process without memory; asking for a key's value allocates nothing.
+/// Boolean mark of threads, by a key of pthread_key_create(3). The C library allocates thread-local
+/// variables (`thread_local!`) of a plug-in at their first use and ends the process without memory.
+/// Reading the value of a key allocates nothing.
 #[derive(Debug)]
 pub(crate) struct ThreadMark {
     key: OnceLock<libc::pthread_key_t>,
-    /// Called at the end of a thread that has the mark.
+    /// Function called at the end of a thread with the mark.
     at_end: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
@@ -51,32 +52,33 @@ impl ThreadMark {
         }
     }
 
-    /// Whether the calling thread has the mark.
+    /// Returns true if the calling thread has the mark.
     pub(crate) fn is_set(&self) -> bool {
         // SAFETY: the key is never deleted.
         self.key.get().is_some_and(|key| !unsafe { libc::pthread_getspecific(*key) }.is_null())
     }
 }
 
-/// The mark of threads that [`Worker::start`] started. Forks wait for one without it also while it sleeps.
+/// Mark of threads started by [`Worker::start`]. Forks wait for an unmarked thread even while it
+/// sleeps.
 static WORKER: ThreadMark = ThreadMark::new(None);
 
-/// Whether [`Worker::start`] started the calling thread.
+/// Returns true if [`Worker::start`] started the calling thread.
 pub(crate) fn is_worker() -> bool {
     WORKER.is_set()
 }
 
-/// How many threads of the library are at work ([`rest`]), and how many times [`FORK`].
+/// Number of working library threads ([`rest`]), plus a multiple of [`FORK`].
 static AT_WORK: AtomicU32 = AtomicU32::new(0);
 
-/// What [`AT_WORK`] has for each thread of the application that forks: no thread of the library begins
-/// meanwhile.
+/// Increment of [`AT_WORK`] for each forking thread of the application: no library thread begins
+/// work meanwhile.
 const FORK: u32 = 1 << 16;
 
-/// How many threads of the library there are.
+/// Number of library threads.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
-/// How many threads of the library there are.
+/// Returns the number of library threads.
 pub(crate) fn running_workers() -> u32 {
     RUNNING.load(Ordering::Relaxed)
 }
@@ -97,14 +99,15 @@ impl Drop for Running {
     }
 }
 
-/// How often a fork looks whether the library's threads rest, and how long it waits each time. It goes on
-/// without them after a second: then one waits for what only a thread that forks can give.
+/// Number of checks by a fork for resting library threads; the next constant is the pause between
+/// them. After a second it proceeds, because a thread then waits for something only the forking
+/// thread can provide.
 const FORK_LOOKS: usize = 10_000;
 const FORK_PAUSE: Duration = Duration::from_micros(100);
 
-/// A thread of the library is at work, and may hold locks: the process does not fork meanwhile. The
-/// child would find them held for ever, by a thread that it does not have, and an application without
-/// threads of its own may use everything in a child that it may use in the parent.
+/// Marks a library thread as working, possibly with locks held: the process does not fork
+/// meanwhile. In the child such a lock would stay held for ever, by a thread missing there. A
+/// single-threaded application may use in a child everything it may use in the parent.
 fn begin_work() {
     while AT_WORK.fetch_add(1, Ordering::SeqCst) >= FORK {
         end_work();
@@ -112,12 +115,12 @@ fn begin_work() {
     }
 }
 
-/// The thread holds no lock that a forked child may ask for.
+/// Marks the thread as holding no lock needed in a forked child.
 fn end_work() {
     AT_WORK.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Ends the thread's work, although that may panic.
+/// Guard ending the work of the thread, also on a panic.
 struct AtWork;
 
 impl Drop for AtWork {
@@ -126,7 +129,7 @@ impl Drop for AtWork {
     }
 }
 
-/// Has the thread at work again after its sleep, although that may panic.
+/// Guard resuming the work of the thread after its sleep, also on a panic.
 struct AtRest;
 
 impl Drop for AtRest {
@@ -135,8 +138,8 @@ impl Drop for AtRest {
     }
 }
 
-/// Sleeps, as `sleep` does; if [`Worker::start`] started this thread, the process may fork meanwhile. It holds
-/// no lock that a forked child may ask for.
+/// Runs `sleep`. If [`Worker::start`] started this thread, the process may fork meanwhile. The
+/// thread must not hold a lock needed in a forked child.
 pub fn rest<R>(sleep: impl FnOnce() -> R) -> R {
     let _rests = is_worker().then(|| {
         end_work();
@@ -176,8 +179,8 @@ fn mind_forks() {
     });
 }
 
-/// Runs `work` on a thread of the library that goes on even if `work` panics; then the result is
-/// none, and a line goes to stderr, behind that of Rust's panic hook.
+/// Runs `work` on a library thread that survives its panic. A panic returns `None` and writes a
+/// line to stderr, after the one of Rust's panic hook.
 pub fn unharmed<R>(work: impl FnOnce() -> R) -> Option<R> {
     // Such work uses what is behind locks, whose other users may panic as well.
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -190,7 +193,7 @@ pub fn unharmed<R>(work: impl FnOnce() -> R) -> Option<R> {
     result.ok()
 }
 
-/// What the system keeps of a thread's name, with the zero behind it.
+/// Bytes of a thread name stored by the kernel, including the final zero.
 const NAME_LEN: usize = 16;
 
 /// The name of the calling thread.
@@ -206,18 +209,18 @@ fn own_name() -> [u8; NAME_LEN] {
 /// Bytes of the stack of a thread of the library, as many as threads of Rust's standard library have.
 const STACK: usize = 2 << 20;
 
-/// What a thread has to do.
+/// Work of a thread.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// What a new thread gets from the one that starts it.
+/// Arguments of a new thread.
 struct NewWorker {
     name: [u8; NAME_LEN],
     running: Running,
     work: Work,
 }
 
-/// Starts a thread. The standard library's own call ends the process when an allocation of it fails, since it
-/// takes memory that the allocator of the program is not asked for.
+/// Starts a thread. The standard library's own call ends the process if one of its allocations
+/// fails, because this memory does not come from the allocator of the program.
 fn start_thread(new: NewWorker) -> Result<libc::pthread_t> {
     extern "C" fn run(new: *mut c_void) -> *mut c_void {
         // SAFETY: a box of this type, which is this thread's from now on.
@@ -253,20 +256,20 @@ fn start_thread(new: NewWorker) -> Result<libc::pthread_t> {
     Ok(thread)
 }
 
-/// A thread that works beside the application until it is told to end.
+/// Thread working concurrently with the application until its end is requested.
 ///
-/// Signals are the application's: its handlers do not run on it. A forked process
-/// has a copy of this, but no such thread. The thread does not keep the process alive once all threads of
-/// the application have ended ([`process_end`]). The thread sleeps in [`rest`]: else forks wait for it.
+/// Signal handlers of the application do not run on it. A forked process has a copy of this struct,
+/// but no such thread. It does not keep the process alive after the end of all application threads
+/// ([`process_end`]). The thread has to sleep in [`rest`], or else forks wait for it.
 #[derive(Debug)]
 pub struct Worker {
     thread: Option<libc::pthread_t>,
-    /// The process that the thread runs in.
+    /// Process of the thread.
     process: u32,
 }
 
 impl Worker {
-    /// Starts a thread with this name, of which the system keeps 15 bytes.
+    /// Starts a thread with this name, limited to 15 bytes by the kernel.
     pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Self> {
         mind_forks();
         process_end::watch_end_of_thread();
@@ -280,9 +283,8 @@ impl Worker {
         Ok(Self { thread: Some(thread), process: std::process::id() })
     }
 
-    /// `tell` tells the thread to end; waits until it has. In a fork of its process
-    /// it is neither told, because what tells it may be shared with that process,
-    /// nor waited for.
+    /// Requests the end of the thread by `tell` and waits for it. A forked process does neither:
+    /// the request may reach the parent by shared state, and the thread does not exist there.
     pub fn end(&mut self, tell: impl FnOnce()) {
         let Some(thread) = self.thread.take() else { return };
         if self.process != std::process::id() {
@@ -304,7 +306,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// A thread that was not ended goes on by itself.
+    /// Detaches a thread not ended yet.
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take()
             && self.process == std::process::id()
@@ -333,7 +335,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::sync::{Arc, Mutex};
 
-    /// The locks of a worker that works most of the time.
+    /// Locks of a worker busy most of the time.
     #[test]
     fn a_forked_child_finds_no_lock_held_by_a_worker() {
         let (lock, over) = (Arc::new(Mutex::new(0)), Arc::new(AtomicBool::new(false)));
@@ -354,7 +356,7 @@ mod tests {
         worker.end(|| over.store(true, Ordering::Relaxed));
     }
 
-    /// The end of one fork is not that of another, which another thread has begun meanwhile.
+    /// The end of one fork is not the end of another fork started meanwhile by another thread.
     #[test]
     fn no_worker_begins_before_the_last_of_two_forks_is_over() {
         let begun = Arc::new(AtomicBool::new(false));

@@ -13,24 +13,24 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The most bytes that connection data can have (what any core offers).
+/// Maximum bytes of connection data of any core provider.
 const CM_DATA: usize = 512;
 
-/// What happened to connections.
+/// Connection event.
 #[derive(Debug)]
 pub enum CoreEvent {
-    /// A peer calls. The info opens the endpoint that answers.
+    /// Connection request of a peer. The info opens the endpoint for the answer.
     Request {
         /// For the endpoint, or for the refusal.
         info: InfoBuf,
-        /// The user data that the peer sent along.
+        /// User data of the peer.
         data: Vec<u8>,
     },
     /// An endpoint is connected.
     Connected {
         /// The endpoint's token.
         token: u64,
-        /// The user data that the peer sent along.
+        /// User data of the peer.
         data: Vec<u8>,
     },
     /// An endpoint's connection ended.
@@ -42,12 +42,12 @@ pub enum CoreEvent {
     Failed {
         /// The endpoint's token.
         token: u64,
-        /// The error that ended the connection, or kept it from being made.
+        /// Error ending the connection, or preventing its establishment.
         error: Error,
-        /// The user data that the peer sent along, if it refused.
+        /// User data of the peer's rejection.
         data: Vec<u8>,
     },
-    /// Something that means nothing to us, or of an endpoint closed meanwhile.
+    /// Unknown event, or one of an endpoint closed meanwhile.
     Other,
 }
 
@@ -57,9 +57,9 @@ pub struct CoreEq {
     raw: NonNull<fid_eq>,
     /// Endpoints by their address as events name them.
     tokens: Mutex<HashMap<usize, u64>>,
-    /// A request that was read, and that there was no memory to report.
+    /// Request read without memory to report it.
     unreported: Mutex<Option<UnreportedRequest>>,
-    /// The wait set of the queue, which must not be closed before it.
+    /// Wait set of the queue; it must not be closed before the queue.
     _set: Option<Arc<CoreWaitSet>>,
     _fabric: Arc<CoreFabric>,
 }
@@ -84,8 +84,8 @@ unsafe impl Send for CoreEq {}
 unsafe impl Sync for CoreEq {}
 
 impl CoreEq {
-    /// Opens a queue, in the wait set or else with a descriptor to wait on if the
-    /// core has that.
+    /// Opens a queue, in the wait set or else with a wait descriptor if the core provider supports
+    /// it.
     pub fn open(fabric: &Arc<CoreFabric>, set: Option<&Arc<CoreWaitSet>>) -> Result<Arc<Self>> {
         let open = |wait: fi_wait_obj| {
             let mut raw: *mut fid_eq = ptr::null_mut();
@@ -111,7 +111,7 @@ impl CoreEq {
         self.raw.as_ptr().cast()
     }
 
-    /// What becomes readable with an event, if the core has that.
+    /// Returns the descriptor that is readable for an event, if the core provider has one.
     pub fn fd(&self) -> Option<RawFd> {
         let mut fd: c_int = -1;
         // SAFETY: open; FI_GETWAIT of a queue with FI_WAIT_FD fills an int.
@@ -128,7 +128,7 @@ impl CoreEq {
         self.tokens().insert(fid as usize, token);
     }
 
-    /// Forgets an object that is closed: events name it no more.
+    /// Forgets a closed object: later events do not name it.
     pub(super) fn forget(&self, fid: *mut fid) {
         self.tokens().remove(&(fid as usize));
     }
@@ -141,8 +141,9 @@ impl CoreEq {
         self.unreported.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A request for a connection as an event. Without memory for it it is kept for the next [`CoreEq::read`]:
-    /// a request that is lost is neither accepted nor rejected, and its caller waits for ever.
+    /// Returns a connection request as an event. Without memory it is stored for the next
+    /// [`CoreEq::read`]: a lost request is neither accepted nor rejected, and the peer would wait
+    /// for ever.
     fn report(&self, mut request: UnreportedRequest) -> Result<CoreEvent> {
         // SAFETY: the request has an info of the core's, or null.
         match unsafe { copy_info(request.info) } {
@@ -236,7 +237,7 @@ impl Drop for CoreEq {
 #[derive(Debug)]
 pub struct Passive {
     raw: NonNull<fid_pep>,
-    /// Where requests go, of one that listens.
+    /// Queue for the requests to a listener.
     eq: Option<Arc<CoreEq>>,
     _fabric: Arc<CoreFabric>,
 }
@@ -259,7 +260,7 @@ impl Passive {
         Ok(pep)
     }
 
-    /// Takes an address without listening at it; a port that it leaves open is allocated.
+    /// Reserves an address without listening; a port of 0 is replaced by an allocated one.
     pub fn reserve(fabric: &Arc<CoreFabric>, info: &InfoBuf, addr: &Addr) -> Result<Self> {
         let pep = Self::open(fabric, info)?;
         let mut name = addr.to_bytes();

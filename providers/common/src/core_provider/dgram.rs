@@ -1,4 +1,4 @@
-//! Datagram endpoints of a core provider, and the address vectors that name their peers.
+//! Datagram endpoints of a core provider, and the address vectors of their peers.
 use super::queue::{post_first, set_bytes, start_send};
 use super::{CoreBuf, CoreCq, CoreDomain, bind, call, close, code, control};
 use super::{
@@ -82,12 +82,12 @@ impl Drop for CoreAv {
     }
 }
 
-/// What a core provider's datagram endpoint does beyond the API.
+/// Extensions of a core provider's datagram endpoint beyond the API.
 #[derive(Clone, Copy, Debug)]
 pub struct DgramMeans {
     /// Takes and sends many datagrams at a time ([`OPT_RECEIVE_MANY`]).
     pub many: bool,
-    /// Tells the addresses of senders that are in no address vector ([`OPT_UNKNOWN_SOURCES`]).
+    /// True if addresses of senders in no address vector are reported ([`OPT_UNKNOWN_SOURCES`]).
     pub unknown_sources: bool,
     /// Tells of closed ports ([`OPT_REFUSALS`]).
     pub refusals: bool,
@@ -108,10 +108,10 @@ unsafe impl Send for CoreDgram {}
 unsafe impl Sync for CoreDgram {}
 
 impl CoreDgram {
-    /// Opens an endpoint as `info` describes it, and enables it.
+    /// Opens an endpoint described by `info`, and enables it.
     ///
-    /// Returns as well what it does beyond the API. For many datagrams at a time the system is to hold
-    /// so many bytes.
+    /// Also returns its extensions beyond the API. The kernel's receive buffer for several
+    /// datagrams per call gets the given number of bytes.
     pub fn open(
         info: &InfoBuf,
         cq: &Arc<CoreCq>,
@@ -156,7 +156,7 @@ impl CoreDgram {
         self.raw.as_ptr().cast()
     }
 
-    /// The vector that names its peers.
+    /// Returns the address vector of its peers.
     pub fn av(&self) -> &Arc<CoreAv> {
         &self.av
     }
@@ -174,13 +174,13 @@ impl CoreDgram {
         Ok(name)
     }
 
-    /// Sends datagrams, which are behind a [`ManyDatagrams`] ([`OPT_SEND_MANY`]).
+    /// Sends datagrams following a [`ManyDatagrams`] ([`OPT_SEND_MANY`]).
     pub fn send_many(&self, value: &[u8]) -> Result {
         // SAFETY: open.
         unsafe { set_bytes(self.raw, OPT_SEND_MANY, value) }
     }
 
-    /// The next address with a closed port, of those that datagrams were sent to ([`OPT_REFUSALS`]).
+    /// Returns the next destination address with a closed port ([`OPT_REFUSALS`]).
     pub fn next_refusal(&self) -> Result<[u8; UNKNOWN_SOURCE_LEN]> {
         let mut addr = [0; UNKNOWN_SOURCE_LEN];
         let (level, mut len) = (abi::FI_OPT_ENDPOINT as c_int, addr.len());
@@ -199,7 +199,7 @@ impl CoreDgram {
         unsafe { post_first(self.raw, &self.cq, self.owner, buf, token) }
     }
 
-    /// Sends a datagram that the core copies at once, without a completion.
+    /// Sends a datagram copied by the core provider at once, without a completion.
     #[inline]
     pub fn inject(&self, bytes: &[u8], to: fi_addr_t) -> Result {
         // SAFETY: open; the bytes live for the call, which is as long as the core needs them.

@@ -1,15 +1,13 @@
-//! A core provider, as utility providers stand on it.
+//! Core provider of a utility provider.
 //!
-//! A utility provider such as `ofi_rxm` finds its core provider with the
-//! exported fi_getinfo and opens it with fi_fabric; from there on it uses what
-//! every application uses: the ops tables of the core's objects. So it works
-//! over any core provider, ours or a foreign plug-in, and inside any libfabric.
+//! A utility provider such as `ofi_rxm` finds its core provider with the exported fi_getinfo and
+//! opens it with fi_fabric. From there on it uses the same interface as any application: the ops
+//! tables of the core provider's objects. So it works over any core provider, of this library or a
+//! third-party plug-in, and inside any libfabric.
 //!
-//! This module is where those tables are called, so that what stands on it is
-//! safe code. Objects close when they are dropped, in the right order, because
-//! each keeps what it was opened on. Memory that the core may still touch is
-//! kept by the completion queue ([`CoreCq`]) until the completion came, or until
-//! the endpoint is closed.
+//! This module calls these tables, so its users are safe code. Objects close on drop, in the right
+//! order, because each holds its parent. Memory possibly still accessed by the core provider is
+//! held by the completion queue ([`CoreCq`]) until its completion, or until the endpoint is closed.
 mod cm;
 mod dgram;
 mod owner;
@@ -49,46 +47,46 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// An option of connected endpoints (fi_setopt(3), 8 bytes): what completions of
-/// their receives report as the source, which fi_cq_readfrom(3) gives. Who sets
-/// it also takes messages with a tag by receives without one, as the `tcp` of
-/// 1.17 sends them for its `ofi_rxm`; they are reported with FI_TAGGED and the tag.
+/// Option of connected endpoints (fi_setopt(3), 8 bytes): the source reported by the completions of
+/// their receives, as returned by fi_cq_readfrom(3). Setting it also makes receives without a tag
+/// accept tagged messages, as sent by the `tcp` of 1.17 for its `ofi_rxm`. They are reported with
+/// FI_TAGGED and the tag.
 pub const OPT_SOURCE: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f01;
 
-/// An option of datagram endpoints (fi_setopt(3)): setting it sends datagrams of one length, of which
-/// the last may be shorter, with one call of the system. The value is a [`ManyDatagrams`] and then
-/// their bytes; those are not the caller's to keep. -FI_EAGAIN: none was sent; any other error: send
-/// them one by one.
+/// Option of datagram endpoints (fi_setopt(3)): setting it sends datagrams of one length with one
+/// system call; the last one may be shorter. The value is a [`ManyDatagrams`] followed by their
+/// bytes, reusable at the return. -FI_EAGAIN: none was sent. Any other error: send them one by one.
 pub const OPT_SEND_MANY: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f02;
 
-/// An option of datagram endpoints (fi_setopt(3), 8 bytes), to be set before a receive is posted:
-/// receives take several datagrams of one sender, one behind the other, if they come together. Their
-/// length is the CQ data of the completion, which is 0 for a single one. The value is how many bytes
-/// the system is to hold for the endpoint.
+/// Option of datagram endpoints (fi_setopt(3), 8 bytes), to be set before a receive is posted:
+/// receives accept several consecutive datagrams of one sender, if they arrive together. Their
+/// length is the CQ data of the completion, 0 for a single one. The value is the size in bytes of
+/// the kernel's receive buffer for the endpoint.
 pub const OPT_RECEIVE_MANY: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f03;
 
-/// An option of datagram endpoints with FI_SOURCE (fi_setopt(3), without a value): the address of a
-/// sender that is in no address vector is in the last [`UNKNOWN_SOURCE_LEN`] bytes of the receive's
-/// buffer, if the datagrams leave them free; the completion's source is FI_ADDR_NOTAVAIL then.
+/// Option of datagram endpoints with FI_SOURCE (fi_setopt(3), without a value): the address of a
+/// sender in no address vector is stored in the last [`UNKNOWN_SOURCE_LEN`] bytes of the receive's
+/// buffer, if the datagrams leave them free. The completion's source is then FI_ADDR_NOTAVAIL.
 pub const OPT_UNKNOWN_SOURCES: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f04;
 
-/// An option of connected endpoints (fi_getopt(3), 1 byte): whether the peer is known to have ended the connection, even
-/// if there is something left to receive. While what came fills the room for messages without a receive, no event
-/// tells of that.
+/// Option of connected endpoints (fi_getopt(3), 1 byte): true if the peer is known to have ended
+/// the connection, even with data left to receive. While unexpected messages fill their buffer
+/// space, no event reports the end.
 pub const OPT_PEER_ENDED: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f05;
 
-/// An option of datagram endpoints. Setting it (fi_setopt(3), without a value) has the endpoint note the destinations of
-/// datagrams whose ports are closed, as their hosts report; reading it (fi_getopt(3), [`UNKNOWN_SOURCE_LEN`] bytes)
-/// takes the oldest of these notes; -FI_EAGAIN if there is none. A forged packet can make such a note.
+/// Option of datagram endpoints. Setting it (fi_setopt(3), without a value) makes the endpoint
+/// record the destinations of datagrams to closed ports, as reported by their hosts. Reading it
+/// (fi_getopt(3), [`UNKNOWN_SOURCE_LEN`] bytes) takes the oldest record, or fails with -FI_EAGAIN
+/// if there is none. A forged packet can create a record.
 pub const OPT_REFUSALS: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f06;
 
-/// Bytes that the address of a sender takes with [`OPT_UNKNOWN_SOURCES`], with zeros behind it.
+/// Bytes of a sender's address with [`OPT_UNKNOWN_SOURCES`], padded with zeros.
 pub const UNKNOWN_SOURCE_LEN: usize = crate::addr::MAX_LEN;
 
-/// What is before the datagrams in the value of [`OPT_SEND_MANY`].
+/// Header of the datagrams in the value of [`OPT_SEND_MANY`].
 #[derive(Clone, Copy, Debug)]
 pub struct ManyDatagrams {
-    /// Where they go.
+    /// Destination of the datagrams.
     pub to: abi::fi_addr_t,
     /// Their length; the last may be shorter.
     pub stride: u64,
@@ -119,13 +117,14 @@ impl ManyDatagrams {
     }
 }
 
-/// The core providers that do for what is asked (fi_getinfo(3)). -FI_ENODATA: none.
+/// Returns the core providers matching the query (fi_getinfo(3)). Fails with -FI_ENODATA if there
+/// is none.
 pub fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     find(query, CORE_PROV_ONLY)
 }
 
-/// The providers that do for what is asked, whether they stand on others or not, and whether the user
-/// has hidden them from applications (FI_PROVIDER) or not.
+/// Returns the providers matching the query: core and utility providers, including ones hidden from
+/// applications by the user (FI_PROVIDER).
 pub fn getinfo_any(query: &InfoQuery<'_>) -> Result<InfoChain> {
     find(query, GETINFO_HIDDEN)
 }
@@ -159,10 +158,10 @@ fn find(query: &InfoQuery<'_>, more: u64) -> Result<InfoChain> {
     }
 }
 
-/// A copy of an info that a core provider made, such as a connection request's.
+/// Returns a copy of an info created by a core provider, such as the one of a connection request.
 ///
 /// # Safety
-/// `info` is null or of the library that loaded us.
+/// `info` is null or belongs to the library that loaded this plug-in.
 unsafe fn copy_info(info: *const fi_info) -> Result<InfoBuf> {
     if info.is_null() {
         return Err(Error::INVAL);
@@ -190,7 +189,7 @@ unsafe fn fi_ops_of<'a>(fid: *mut fid) -> Result<&'a fi_ops> {
 /// fi_close(3).
 ///
 /// # Safety
-/// `fid` is a live object of a core provider's, which nothing uses any more.
+/// `fid` is a live object of a core provider, and not in use any more.
 unsafe fn close(fid: *mut fid) -> Result {
     // SAFETY: by this function's contract.
     unsafe { code(fi_ops_of(fid)?.close.ok_or(Error::NOSYS)?(fid)) }
@@ -208,13 +207,13 @@ unsafe fn bind(fid: *mut fid, to: *mut fid, flags: u64) -> Result {
 /// fi_control(3).
 ///
 /// # Safety
-/// `fid` is a live object of a core provider's, `arg` what the command asks for.
+/// `fid` is a live object of a core provider, and `arg` is valid for the command.
 unsafe fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> Result {
     // SAFETY: by this function's contract.
     unsafe { code(fi_ops_of(fid)?.control.ok_or(Error::NOSYS)?(fid, command, arg)) }
 }
 
-/// What a call of a core provider's answered.
+/// Converts the return value of a core provider's call.
 fn code(ret: c_int) -> Result {
     Error::check(ret).map(drop)
 }
@@ -239,7 +238,7 @@ unsafe impl Send for CoreFabric {}
 unsafe impl Sync for CoreFabric {}
 
 impl CoreFabric {
-    /// Opens the fabric that `info` is of (fi_fabric(3)).
+    /// Opens the fabric of `info` (fi_fabric(3)).
     pub fn open(info: &InfoBuf) -> Result<Arc<Self>> {
         let mut raw: *mut fid_fabric = ptr::null_mut();
         let mut attr = *info.fabric();
@@ -248,8 +247,8 @@ impl CoreFabric {
         NonNull::new(raw).map(|raw| Arc::new(Self(raw))).ok_or(Error::OTHER)
     }
 
-    /// Whether a caller may sleep until a descriptor of these queues is
-    /// readable (fi_trywait(3)).
+    /// Returns true if a caller may sleep until a descriptor of these queues is readable
+    /// (fi_trywait(3)).
     pub fn may_block(&self, cqs: &[&CoreCq], eq: Option<&CoreEq>) -> bool {
         let mut fids: Vec<*mut fid> = cqs.iter().map(|cq| cq.fid()).collect();
         fids.extend(eq.map(CoreEq::fid));
@@ -281,11 +280,11 @@ impl Drop for CoreFabric {
 #[derive(Debug)]
 pub struct CoreDomain {
     raw: NonNull<fid_domain>,
-    /// Whether memory of transfers must be registered (FI_MR_LOCAL).
+    /// True if memory of transfers must be registered (FI_MR_LOCAL).
     local: bool,
-    /// Whether peers name memory by its virtual address (FI_MR_VIRT_ADDR).
+    /// True if peers address memory by its virtual address (FI_MR_VIRT_ADDR).
     virt_addr: bool,
-    /// Whether calls were promised to come one at a time (FI_THREAD_DOMAIN).
+    /// True if calls are promised to be serialized (FI_THREAD_DOMAIN).
     serialized: bool,
     fabric: Arc<CoreFabric>,
 }
@@ -297,7 +296,7 @@ unsafe impl Send for CoreDomain {}
 unsafe impl Sync for CoreDomain {}
 
 impl CoreDomain {
-    /// Opens the domain that `info` describes (fi_domain(3)).
+    /// Opens the domain described by `info` (fi_domain(3)).
     pub fn open(fabric: &Arc<CoreFabric>, info: &InfoBuf) -> Result<Arc<Self>> {
         let mut raw: *mut fid_domain = ptr::null_mut();
         // SAFETY: the fabric is open; the core only reads the info, during the call.
@@ -315,7 +314,7 @@ impl CoreDomain {
         Ok(Arc::new(Self { raw, local, virt_addr, serialized, fabric: fabric.clone() }))
     }
 
-    /// The level of locks that only calls for this domain, and calls from there, take.
+    /// Returns the level of locks taken only by calls for this domain, and by calls from there.
     pub fn level(&self) -> Level {
         if self.serialized { Level::Serialized } else { Level::Shared }
     }
@@ -325,7 +324,7 @@ impl CoreDomain {
         &self.fabric
     }
 
-    /// Whether memory of every transfer must be registered.
+    /// Returns true if memory of every transfer must be registered.
     pub fn wants_local(&self) -> bool {
         self.local
     }
@@ -351,8 +350,8 @@ impl CoreDomain {
         Ok(CoreRegion { raw, base, len: iov.iov_len, domain: self.clone() })
     }
 
-    /// Registers every segment of a buffer that is being sent, for peers to
-    /// read or for the core to send from. `key` makes the keys asked for.
+    /// Registers every segment of a send buffer, for peers to read or for the core provider to send
+    /// from. `key` creates the requested keys.
     pub fn register_send(
         self: &Arc<Self>,
         buf: &SendBuf,
@@ -362,8 +361,7 @@ impl CoreDomain {
         buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
     }
 
-    /// Registers every segment of a buffer that receives, like
-    /// [`register_send`](Self::register_send).
+    /// Registers every segment of a receive buffer, like [`register_send`](Self::register_send).
     pub fn register_recv(
         self: &Arc<Self>,
         buf: &RecvBuf,
@@ -373,7 +371,7 @@ impl CoreDomain {
         buf.iov().iter().map(|iov| self.register_any(*iov, access, 0, &mut key)).collect()
     }
 
-    /// Registers memory under a key that is free.
+    /// Registers memory under a free key.
     fn register_any(
         self: &Arc<Self>,
         iov: iovec,
@@ -391,7 +389,7 @@ impl CoreDomain {
         Err(Error::NOKEY)
     }
 
-    /// A buffer of ours, registered if the core wants that.
+    /// Returns an internal buffer, registered if the core provider requires it.
     pub fn buffer(self: &Arc<Self>, len: usize, mut key: impl FnMut() -> u64) -> Result<CoreBuf> {
         let mut buf = CoreBuf::new(len)?;
         if self.local {
@@ -402,7 +400,7 @@ impl CoreDomain {
         Ok(buf)
     }
 
-    /// Opens a receive context that endpoints share (fi_srx_context(3)).
+    /// Opens a shared receive context (fi_srx_context(3)).
     fn srx(&self, attr: &fi_rx_attr) -> Result<NonNull<fid_ep>> {
         let mut raw: *mut fid_ep = ptr::null_mut();
         let mut attr = *attr;
@@ -426,23 +424,22 @@ impl Drop for CoreDomain {
 #[derive(Debug)]
 pub struct Regions {
     domain: Arc<CoreDomain>,
-    /// With FI_MR_BASIC, over a core that asks for less: keys are ours to choose,
+    /// Keys for FI_MR_BASIC over a core provider with fewer requirements: the keys are chosen here,
     /// and addresses are virtual all the same.
     basic: Option<CoreKeys>,
 }
 
-/// Keys that a peer who was not told one does not guess, for a core that lets its
-/// user choose.
+/// Keys not guessable by peers, for a core provider with keys chosen by its user.
 #[derive(Debug)]
 pub struct CoreKeys {
     drawn: AtomicU64,
     secret: RandomState,
-    /// The bits that the core's keys have.
+    /// Valid bits of the core provider's keys.
     mask: u64,
 }
 
 impl CoreKeys {
-    /// Keys for a core whose keys have this many bytes (domain_attr.mr_key_size).
+    /// Returns keys for a core provider with keys of this many bytes (domain_attr.mr_key_size).
     pub fn new(key_size: usize) -> Self {
         let mask = match u32::try_from(key_size) {
             Ok(size @ 1..8) => (1 << (8 * size)) - 1,
@@ -451,7 +448,7 @@ impl CoreKeys {
         Self { drawn: AtomicU64::new(0), secret: RandomState::new(), mask }
     }
 
-    /// Another key, which may be taken.
+    /// Returns another key, possibly in use.
     pub fn draw(&self) -> u64 {
         let key = self.secret.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed)) & self.mask;
         // FI_KEY_NOTAVAIL is no key.
@@ -460,8 +457,8 @@ impl CoreKeys {
 }
 
 impl Regions {
-    /// Regions of an application with this `mr_mode`, registered with this domain,
-    /// whose keys have so many bytes.
+    /// Returns regions of an application with this `mr_mode`, registered in this domain, with keys
+    /// of `key_size` bytes.
     pub fn new(domain: Arc<CoreDomain>, mr_mode: c_int, key_size: usize) -> Self {
         let basic = mr_mode == abi::FI_MR_BASIC && !domain.virt_addr;
         Self { domain, basic: basic.then(|| CoreKeys::new(key_size)) }
@@ -506,7 +503,7 @@ impl Backed for CoreRegistration {
 #[derive(Debug)]
 pub struct CoreRegion {
     raw: NonNull<fid_mr>,
-    /// The address by which a peer names the region's first byte.
+    /// Remote address of the region's first byte, as used by peers.
     base: u64,
     len: usize,
     domain: Arc<CoreDomain>,
@@ -524,7 +521,7 @@ impl CoreRegion {
         unsafe { self.raw.as_ref().key }
     }
 
-    /// The address by which a peer names the region's first byte.
+    /// Returns the remote address of the region's first byte, as used by peers.
     pub fn base(&self) -> u64 {
         self.base
     }
@@ -534,7 +531,7 @@ impl CoreRegion {
         self.len
     }
 
-    /// Whether the region has no bytes.
+    /// Returns true if the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -552,7 +549,7 @@ impl Drop for CoreRegion {
     }
 }
 
-/// A core provider's counter, that of successes only.
+/// Counter of a core provider, for successes only.
 #[derive(Debug)]
 pub struct CoreCntr {
     raw: NonNull<fid_cntr>,
@@ -598,9 +595,9 @@ impl Drop for CoreCntr {
     }
 }
 
-/// A buffer of ours that a core provider can send from or receive to.
+/// Internal buffer for sends and receives of a core provider.
 ///
-/// It is handed over with a transfer and comes back with its completion.
+/// It is passed on with a transfer and comes back with its completion.
 #[derive(Debug)]
 pub struct CoreBuf {
     base: NonNull<u8>,
@@ -628,7 +625,7 @@ impl CoreBuf {
         Ok(Self { base: base.ok_or(Error::NOMEM)?, len, region: None })
     }
 
-    /// A buffer without memory, in the place of one that was lost.
+    /// Returns a buffer without memory, replacing a lost one.
     fn none() -> Self {
         let layout = Self::layout(0);
         Self::new(0).unwrap_or_else(|_| handle_alloc_error(layout))
@@ -638,8 +635,8 @@ impl CoreBuf {
         self.region.as_ref().map_or(ptr::null_mut(), |region| region.desc())
     }
 
-    /// Copies what an application sends, and returns the copy as what is to be sent instead. The
-    /// transfer must keep this buffer until it is complete.
+    /// Copies the application's data and returns the copy, to be sent instead. The transfer must
+    /// keep this buffer until it is complete.
     pub fn copy_of(&mut self, sent: &SendBuf) -> Result<SendBuf> {
         let bytes = self.get_mut(..sent.len()).ok_or(Error::MSGSIZE)?;
         sent.copy_to(0, bytes);
@@ -653,8 +650,8 @@ impl Deref for CoreBuf {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` initialised bytes, which nobody else has while we hold the
-        // buffer: the core gave it back with the completion.
+        // SAFETY: `len` initialised bytes, without other accesses while the buffer is held here:
+        // the core provider returned it with the completion.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
@@ -662,7 +659,7 @@ impl Deref for CoreBuf {
 impl DerefMut for CoreBuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `len` initialised bytes that nobody else has, and borrowed mutably.
+        // SAFETY: `len` initialised bytes without other accesses, and borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }

@@ -1,13 +1,14 @@
-//! Queues of ours that a core provider writes to and takes receives from (fi_peer(3)): here the
-//! utility provider is the owner, and the core the peer.
+//! Queues of a utility provider used by its core provider for completions and receives
+//! (fi_peer(3)): the utility provider is the owner, and the core provider the peer.
 //!
-//! Each endpoint of a core has one [`LentQueues`]: a completion queue, a receive queue and, for what
-//! is counted, counters. What the core calls in them goes to a [`QueueOwner`], which sees neither
-//! pointers nor the core's structures. An entry of the receive queue is a record of memory that stays
-//! where it is; the core has it from when it asked for a receive until it frees it.
+//! Each endpoint of a core provider has one [`LentQueues`]: a completion queue, a receive queue
+//! and, if counting is requested, counters. The core provider's calls on them go to a
+//! [`QueueOwner`], without pointers and without the core provider's structures. An entry of the
+//! receive queue is a record at a stable address. The core provider holds it from its request for a
+//! receive until it frees it.
 //!
-//! The core calls with locks of its own held. So an owner must not call a core from within these
-//! calls, nor with a lock held that these calls take.
+//! The core provider makes these calls with its own locks held. So an owner must not call a core
+//! provider from within these calls, nor with a lock held that these calls take.
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_CLASS_PEER_CNTR, FI_CLASS_PEER_CQ, FI_CLASS_PEER_SRX, FI_READ, FI_RECV,
     FI_REMOTE_CQ_DATA, FI_WRITE, fi_addr_t, fi_cq_err_entry, fi_ops, fi_ops_cntr_owner,
@@ -28,13 +29,13 @@ use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex};
 
-/// A message that came to an endpoint of a core.
+/// Message arriving at an endpoint of a core provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArrivingMessage {
-    /// Whether it has a tag.
+    /// True for a tagged message.
     pub tagged: bool,
-    /// The sender, as the core's address vector was told to name it; FI_ADDR_NOTAVAIL for a sender
-    /// that is in no vector.
+    /// Sender, by its user id in the core provider's address vector; FI_ADDR_NOTAVAIL for a sender
+    /// in no vector.
     pub src: fi_addr_t,
     /// Bytes of the message.
     pub len: usize,
@@ -44,22 +45,22 @@ pub struct ArrivingMessage {
     pub cq_data: Option<u64>,
 }
 
-/// What hears of all that an endpoint of a core does.
+/// Receiver of all events of a core provider's endpoint.
 pub trait QueueOwner: Send + Sync + 'static {
-    /// What the owner keeps of a receive while the core fills it.
+    /// State of a receive stored by the owner while the core provider fills it.
     type Filling: Send;
 
-    /// The oldest receive that a message matches.
+    /// Returns the oldest receive matching a message.
     fn arrived(&self, message: &ArrivingMessage) -> Option<(RecvBuf, Self::Filling)>;
-    /// [`arrived_whole`](Self::arrived_whole) where that neither calls anything nor panics: false in any
-    /// other case.
+    /// [`arrived_whole`](Self::arrived_whole) without calls and panics; returns false in any other
+    /// case.
     fn arrived_short(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool;
-    /// Gives a message that is all here to the receive it matches, and reports that. False if nothing
-    /// was done: the core then asks for a receive.
+    /// Passes a completely arrived message to the matching receive, and reports it. Returns false
+    /// if nothing was done; the core provider then requests a receive.
     fn arrived_whole(&self, message: &ArrivingMessage, bytes: impl MessageBytes) -> bool;
     /// A message waits at the core: its receive starts it, by this number.
     fn waits(&self, message: &ArrivingMessage, entry: u32);
-    /// Senders got addresses: `addr_of` says that of a waiting message's sender.
+    /// Reports new addresses of senders: `addr_of` returns the one of a waiting message's sender.
     fn named(&self, addr_of: &dyn Fn(u32) -> fi_addr_t);
     /// A receive is complete.
     fn received(&self, filling: Self::Filling, of: &Completion);
@@ -73,14 +74,14 @@ pub trait QueueOwner: Send + Sync + 'static {
     fn counted(&self, kind: u64, failed: bool);
 }
 
-/// Where an entry of the receive queue is.
+/// State of an entry of the receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RecordState {
-    /// Nobody has it.
+    /// Unused.
     Free,
     /// The core has it: it asked for a receive and has not queued the entry.
     Given,
-    /// The core has a message for it, which waits for a receive.
+    /// The core provider has a message for it, waiting for a receive.
     Waits,
 }
 
@@ -95,7 +96,7 @@ struct RxRecord<F> {
     number: u32,
     tagged: bool,
     state: RecordState,
-    /// The receive that the core fills.
+    /// Receive being filled by the core provider.
     filling: Option<F>,
 }
 
@@ -129,10 +130,10 @@ impl<F> RxRecord<F> {
         NonNull::from(Box::leak(record))
     }
 
-    /// Makes the entry one of a receive.
+    /// Converts the entry to the one of a receive.
     ///
     /// # Safety
-    /// `this` is a record that the core does not look at now.
+    /// `this` is a record not accessed by the core provider now.
     unsafe fn fill(this: NonNull<Self>, buf: &RecvBuf, filling: F) {
         let at = this.as_ptr();
         // SAFETY: by this function's contract; a buffer has as many segments as a record at most.
@@ -158,18 +159,18 @@ struct RxRecords<F> {
     free: Vec<u32>,
 }
 
-// SAFETY: the records are memory of ours, used by whoever has them: the core that was given one, or
-// the thread that holds the lock around this.
+// SAFETY: the records are memory of this library, used only by their holder: the core provider, or
+// the thread holding the lock around this.
 unsafe impl<F: Send> Send for RxRecords<F> {}
 
-/// A counter of ours that a core counts in.
+/// Counter of this library updated by a core provider.
 struct LentCntr<O: QueueOwner> {
     c: fid_peer_cntr,
     kind: u64,
     owner: Arc<O>,
 }
 
-/// The queues of one endpoint of a core, which the core has until the endpoint is closed.
+/// Queues of one core provider endpoint, used by it until it is closed.
 pub(super) struct LentQueues<O: QueueOwner> {
     cq: UnsafeCell<fid_peer_cq>,
     srx: UnsafeCell<fid_peer_srx>,
@@ -193,14 +194,14 @@ impl<O: QueueOwner> std::fmt::Debug for LentQueues<O> {
     }
 }
 
-/// The calls of an object that only its owner closes.
+/// Calls of an object closed only by its owner.
 static FID_OPS: fi_ops = ops(close);
 
 unsafe extern "C" fn close(_fid: *mut fid) -> c_int {
     Error::NOSYS.to_ret()
 }
 
-/// A fid of a class, whose context is where the functions of its table find what they need.
+/// Returns a fid of a class. Its context points to the state needed by the functions of its table.
 fn owned_fid(class: u32, context: *const c_void) -> fid {
     fid {
         fclass: class as usize,
@@ -235,7 +236,8 @@ impl<O: QueueOwner> LentQueues<O> {
         incerr: Some(count::<O, true>),
     };
 
-    /// Queues whose calls go to `owner`, of a core whose calls need locks of this level.
+    /// Returns queues with calls going to `owner`, of a core provider with calls needing locks of
+    /// this level.
     pub(super) fn new(owner: Arc<O>, level: Level) -> Box<Self> {
         let none = || owned_fid(0, ptr::null());
         let mut lent = Box::new(Self {
@@ -288,7 +290,7 @@ impl<O: QueueOwner> LentQueues<O> {
             owner: self.owner.clone(),
         });
         let at = &raw mut *cntr;
-        // SAFETY: the counter was just made, and nobody else has it.
+        // SAFETY: the counter is new, and not shared yet.
         let c = unsafe {
             (*at).c.fid.context = at.cast();
             &raw mut (*at).c
@@ -302,7 +304,7 @@ impl<O: QueueOwner> LentQueues<O> {
         self.records.lock()
     }
 
-    /// A record that nobody had.
+    /// Returns an unused record.
     fn take(&self) -> NonNull<RxRecord<O::Filling>> {
         let mut records = self.records();
         if let Some(number) = records.free.pop() {
@@ -323,7 +325,7 @@ impl<O: QueueOwner> LentQueues<O> {
         }
     }
 
-    /// Has the core move a message that waits there to a receive.
+    /// Makes the core provider move a waiting message to a receive.
     pub(super) fn start(&self, entry: u32, buf: &RecvBuf, filling: O::Filling) {
         let Ok(record) = self.waiting(entry) else { return };
         let at = record.as_ptr();
@@ -343,7 +345,7 @@ impl<O: QueueOwner> LentQueues<O> {
         }
     }
 
-    /// Has the core drop a message that waits there.
+    /// Makes the core provider drop a waiting message.
     pub(super) fn discard(&self, entry: u32) {
         let Ok(record) = self.waiting(entry) else { return };
         let at = record.as_ptr();
@@ -362,7 +364,7 @@ impl<O: QueueOwner> LentQueues<O> {
         }
     }
 
-    /// Takes a record back. A receive that was not reported fails.
+    /// Takes a record back. A receive not reported yet fails.
     fn give_back(&self, record: NonNull<RxRecord<O::Filling>>, error: Error) {
         // SAFETY: the core has given the record back, so that it is ours alone.
         let filling = unsafe {
@@ -395,10 +397,10 @@ impl<O: QueueOwner> Drop for LentQueues<O> {
 // which the core has until its endpoint is closed; the context of the fids is what was set there.
 // Entries are records of these queues.
 
-/// The queues that a fid is of.
+/// Returns the queues of a fid.
 ///
 /// # Safety
-/// `fid` is that of one of [`LentQueues`]' objects.
+/// `fid` is one of the objects of a [`LentQueues`].
 unsafe fn queues<'a, O: QueueOwner>(fid: *const fid) -> Result<&'a LentQueues<O>> {
     // SAFETY: by this function's contract.
     unsafe {
@@ -407,10 +409,10 @@ unsafe fn queues<'a, O: QueueOwner>(fid: *const fid) -> Result<&'a LentQueues<O>
     }
 }
 
-/// The queues and the record of an entry.
+/// Returns the queues and the record of an entry.
 ///
 /// # Safety
-/// `entry` is null or one that [`get`] gave.
+/// `entry` is null or was returned by [`get`].
 unsafe fn record<'a, O: QueueOwner>(
     entry: *mut fi_peer_rx_entry,
 ) -> Result<(&'a LentQueues<O>, NonNull<RxRecord<O::Filling>>)> {
@@ -467,7 +469,7 @@ unsafe extern "C" fn taker<O: QueueOwner>(srx: *mut fid_peer_srx) -> *const c_vo
     unsafe { Arc::as_ptr(&(*(*srx).ep_fid.fid.context.cast::<LentQueues<O>>()).owner).cast() }
 }
 
-/// What neither calls nor panics is done in here, without a frame for more.
+/// Fast path without a stack frame: handles only messages without calls and panics.
 unsafe extern "C" fn take_whole<O: QueueOwner>(
     taker: *const c_void,
     tagged: u64,
@@ -486,10 +488,10 @@ unsafe extern "C" fn take_whole<O: QueueOwner>(
     unsafe { take_longer::<O>(taker, tagged, src, tag, first, len) }
 }
 
-/// [`take_whole`] of any message.
+/// [`take_whole`] for any message.
 ///
 /// # Safety
-/// That of [`take_whole`].
+/// As for [`take_whole`].
 #[inline(never)]
 unsafe extern "C" fn take_longer<O: QueueOwner>(
     taker: *const c_void,
@@ -557,15 +559,15 @@ unsafe extern "C" fn free<O: QueueOwner>(entry: *mut fi_peer_rx_entry) {
     });
 }
 
-/// Flags by which an entry of a completion queue is one of a receive.
+/// Returns true if these flags of a completion entry are those of a receive.
 fn is_receive(flags: u64) -> bool {
     flags & FI_RECV != 0 && flags & (FI_READ | FI_WRITE) == 0
 }
 
-/// The receive that a completion's context stands for; none if it was reported already.
+/// Returns the receive of a completion's context, or `None` if it was reported already.
 ///
 /// # Safety
-/// `context` is that of a receive of the receive queue.
+/// `context` is the one of a receive of the receive queue.
 unsafe fn reported<F>(context: *mut c_void) -> Option<F> {
     // SAFETY: by this function's contract it is a record, and the core that reports it has it.
     unsafe { context.cast::<RxRecord<F>>().as_mut()?.filling.take() }

@@ -29,16 +29,16 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Most entries read in one call.
 const BATCH: usize = 16;
 
-/// What entries of messages do not say of those that [`SharedRx::arrived`] can have.
+/// Flags absent in entries of messages handled by [`SharedRx::arrived`].
 const SPECIAL: u64 = abi::FI_REMOTE_WRITE | abi::FI_REMOTE_CQ_DATA | abi::FI_TAGGED;
 
-/// Fewest entries that a queue is opened with.
+/// Minimum number of entries of a queue.
 const LEAST_ENTRIES: usize = 8;
 
 /// A transfer under way.
 #[derive(Debug)]
 pub(super) struct Flight {
-    /// The buffer of ours that the transfer sends from or receives to, if any.
+    /// Internal buffer of the transfer, if any.
     buf: Option<CoreBuf>,
     token: u64,
     /// The endpoint or shared receive context the transfer was posted to.
@@ -51,19 +51,19 @@ pub(super) struct Flight {
     next: u32,
 }
 
-/// How much of a completion queue a kind of transfer may take.
+/// Share of a completion queue available to a kind of transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CoreOpKind {
-    /// Anything but a receive: all that is left.
+    /// Anything but a receive: all free entries.
     Transfer,
-    /// A receive without which nothing can come: up to half of the queue.
+    /// First receive of an endpoint, without which nothing can arrive: up to half of the queue.
     FirstRecv,
     /// A receive beside others of its endpoint: up to a quarter.
     MoreRecv,
 }
 
-/// Transfers under way, never more than the queue has entries: a core need not
-/// keep what does not fit.
+/// Transfers in flight, never more than entries of the queue, because a core provider need not
+/// store excess ones.
 #[derive(Debug, Default)]
 struct Flights {
     slab: Slab<Flight>,
@@ -72,7 +72,7 @@ struct Flights {
     numbers: u32,
     /// Entries of the queue.
     room: usize,
-    /// How many of the transfers are receives.
+    /// Number of receives among the transfers.
     receives: usize,
 }
 
@@ -110,14 +110,14 @@ impl Flights {
         Ok((u64::from(number) << 32 | u64::from(id)) as usize)
     }
 
-    /// The transfer that a completion's context names, if it is under way.
+    /// Returns the transfer named by a completion's context, if it is in flight.
     #[inline(always)]
     fn get(&self, context: usize) -> Option<&Flight> {
         let (number, id) = ((context as u64 >> 32) as u32, context as u32);
         self.slab.get(id).filter(|flight| flight.number == number)
     }
 
-    /// Takes out the transfer that a completion's context names.
+    /// Removes the transfer named by a completion's context.
     #[inline]
     fn take(&mut self, context: usize) -> Option<Flight> {
         self.get(context)?;
@@ -150,7 +150,7 @@ impl Flights {
         })
     }
 
-    /// Takes out all transfers of one owner, which posts no more, in the order of their posting.
+    /// Removes all transfers of one owner, in the order of their posting; the owner posts no more.
     fn take_all(&mut self, owner: u32) -> Vec<Flight> {
         let mut ids: Vec<_> = self.of(owner).map(|(id, _)| id).collect();
         ids.reverse();
@@ -160,11 +160,11 @@ impl Flights {
     }
 }
 
-/// A transfer that is complete.
+/// Completed transfer.
 #[derive(Debug)]
 pub struct Done {
-    /// The token the transfer was posted with; `None` for what a peer did by itself, such as a
-    /// write with remote CQ data.
+    /// Token of the posted transfer; `None` for an operation of a peer, such as a write with remote
+    /// CQ data.
     pub token: Option<u64>,
     /// The buffer of ours the transfer was posted with.
     pub buf: Option<CoreBuf>,
@@ -183,12 +183,11 @@ pub struct Done {
     pub error: Option<Error>,
 }
 
-/// The entries that were read from a queue, as the core wrote them; the room is used again and
-/// again.
+/// Entries read from a queue, in the core provider's format, in a reusable buffer.
 pub struct Entries {
     room: [MaybeUninit<fi_cq_tagged_entry>; BATCH],
     from: [fi_addr_t; BATCH],
-    /// Index of the next entry to be looked at, and how many the core wrote.
+    /// Index of the next entry to process, and the number written by the core provider.
     next: usize,
     len: usize,
 }
@@ -211,7 +210,7 @@ impl Default for Entries {
 }
 
 impl Entries {
-    /// Most entries that are read at a time.
+    /// Maximum number of entries per read.
     pub const MAX: usize = BATCH;
 
     /// The next entry, once each.
@@ -243,12 +242,13 @@ impl std::fmt::Debug for CoreEntry<'_> {
 #[derive(Debug)]
 pub struct CoreCq {
     raw: NonNull<fid_cq>,
-    /// The transfers under way. The lock has the level of the user's own, which may serialize its
+    /// Transfers in flight. The lock has the level of the caller's own, possibly with serialized
     /// calls.
     flights: Lock<Flights>,
-    /// The core agreed that reading the queue is no cancellation point ([`SPARES_CALLERS`]).
+    /// True if the core provider agreed to no cancellation point in reads of the queue
+    /// ([`SPARES_CALLERS`]).
     spares_callers: bool,
-    /// The wait set, which must not be closed before the queue.
+    /// Wait set; it must not be closed before the queue.
     _set: Option<Arc<CoreWaitSet>>,
     domain: Arc<CoreDomain>,
 }
@@ -259,8 +259,8 @@ unsafe impl Send for CoreCq {}
 unsafe impl Sync for CoreCq {}
 
 impl CoreCq {
-    /// Opens a queue for `size` entries, or as many as the core has, in the wait set or else with a
-    /// descriptor to wait on if the core has that. `level`: what keeps calls apart.
+    /// Opens a queue for `size` entries, or the core provider's maximum, in the wait set or else
+    /// with a wait descriptor if the core provider supports it. `level`: mutual exclusion of calls.
     pub fn open(
         domain: &Arc<CoreDomain>,
         size: usize,
@@ -311,7 +311,7 @@ impl CoreCq {
         self.raw.as_ptr().cast()
     }
 
-    /// The domain that it is of.
+    /// Returns the domain of the queue.
     pub(super) fn domain(&self) -> &Arc<CoreDomain> {
         &self.domain
     }
@@ -321,7 +321,7 @@ impl CoreCq {
         self.flights.lock_within().owners.insert(NONE)
     }
 
-    /// A descriptor that becomes readable with a completion, if the core has one.
+    /// Returns a descriptor that is readable for a completion, if the core provider has one.
     pub fn fd(&self) -> Option<RawFd> {
         let mut fd: c_int = -1;
         // SAFETY: open; FI_GETWAIT of a queue with FI_WAIT_FD fills an int.
@@ -329,7 +329,7 @@ impl CoreCq {
         (fd >= 0).then_some(fd)
     }
 
-    /// How many transfers can be under way at a time; one more gives -FI_EAGAIN.
+    /// Returns the maximum number of transfers in flight; another one fails with -FI_EAGAIN.
     pub fn size(&self) -> usize {
         self.flights.lock_within().room
     }
@@ -339,8 +339,8 @@ impl CoreCq {
         self.flights.lock_within().slab.len()
     }
 
-    /// Whether there may be something to read, as far as is known without progress: false only of a
-    /// core that knows the question ([`HAS_ENTRIES`]).
+    /// Returns true if there may be something to read, as far as known without progress. It is
+    /// false only for a core provider supporting the query ([`HAS_ENTRIES`]).
     pub fn may_have_entries(&self) -> bool {
         // SAFETY: open; a queue that does not know the command refuses it, and none uses the
         // argument.
@@ -348,9 +348,9 @@ impl CoreCq {
         answer != Err(Error::AGAIN)
     }
 
-    /// Reads up to `max` entries; returns how many there were. -FI_EAVAIL: the next entry is a
-    /// failure, for [`read_error`](Self::read_error). Any other error is the core's, about the
-    /// queue itself.
+    /// Reads up to `max` entries and returns their number. Fails with -FI_EAVAIL if the next entry
+    /// is a failure, for [`read_error`](Self::read_error). Any other error concerns the queue of
+    /// the core provider itself.
     #[inline(always)]
     pub fn read(&self, max: usize, entries: &mut Entries) -> Result<usize> {
         let max = max.min(BATCH);
@@ -373,7 +373,7 @@ impl CoreCq {
         Ok(entries.len)
     }
 
-    /// The transfer that an entry completes; none if its endpoint was closed meanwhile.
+    /// Returns the transfer completed by an entry, or `None` if its endpoint was closed meanwhile.
     #[inline]
     pub fn done(&self, entry: CoreEntry<'_>) -> Option<Done> {
         let of = entry.of;
@@ -423,7 +423,7 @@ impl CoreCq {
         self.flights.lock_within().take(context)?.buf
     }
 
-    /// Closes `fid` and takes back what was posted to it.
+    /// Closes `fid` and takes back the transfers posted to it.
     ///
     /// # Safety
     /// `fid` is the open object whose transfers have this owner.
@@ -445,8 +445,8 @@ impl CoreCq {
     }
 }
 
-/// The transfer that an entry of a queue completes; none if its endpoint was closed meanwhile,
-/// whose transfers were taken back then.
+/// Returns the transfer completed by an entry of a queue, or `None` if its endpoint was closed
+/// meanwhile and its transfers were taken back.
 #[inline]
 fn done(
     flight: Option<Flight>,
@@ -477,7 +477,7 @@ impl Drop for CoreCq {
     }
 }
 
-/// A core provider's receive context that endpoints share.
+/// Shared receive context of a core provider.
 #[derive(Debug)]
 pub struct SharedRx {
     raw: NonNull<fid_ep>,
@@ -491,14 +491,15 @@ unsafe impl Send for SharedRx {}
 unsafe impl Sync for SharedRx {}
 
 impl SharedRx {
-    /// Opens a context whose endpoints report to `cq`.
+    /// Opens a context for endpoints reporting to `cq`.
     pub fn open(cq: &Arc<CoreCq>, attr: &fi_rx_attr) -> Result<Arc<Self>> {
         let raw = cq.domain.srx(attr)?;
         Ok(Arc::new(Self { raw, owner: cq.owner(), cq: cq.clone() }))
     }
 
-    /// The commonest case, in short: a message came to a buffer of this context, and may be understood
-    /// where it is. None if the entry is anything else: then it is for [`CoreCq::done`].
+    /// Fast path of the most common case: returns a message in a buffer of this context, to be
+    /// parsed in place. Returns `None` for any other entry; it has to be passed to
+    /// [`CoreCq::done`].
     #[inline(always)]
     pub fn arrived(&self, entry: CoreEntry<'_>) -> Option<ArrivedPacket<'_>> {
         let of = entry.of;
@@ -526,7 +527,7 @@ impl SharedRx {
 #[derive(Debug)]
 pub struct ArrivedPacket<'a> {
     srx: &'a SharedRx,
-    /// Keeps the buffer where it is.
+    /// Guard keeping the buffer in place.
     _flights: Within<'a, Flights>,
     base: NonNull<u8>,
     room: usize,
@@ -541,8 +542,8 @@ impl ArrivedPacket<'_> {
     /// The message.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the buffer has `room` bytes, of which `len` are no more, and belongs to the transfer,
-        // which nobody takes out while the lock is held.
+        // SAFETY: the buffer has `room` bytes, at least `len`, and belongs to the transfer. The
+        // transfer stays in the table while the lock is held.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 
@@ -589,7 +590,7 @@ unsafe fn recv(
 /// Posts a receive.
 ///
 /// # Safety
-/// `ep` is an open endpoint or context that reports to `cq`.
+/// `ep` is an open endpoint or context reporting to `cq`.
 unsafe fn post(
     ep: NonNull<fid_ep>,
     cq: &CoreCq,
@@ -606,10 +607,10 @@ unsafe fn post(
     posted.map_err(|error| (error, cq.give_back(context).unwrap_or_else(CoreBuf::none)))
 }
 
-/// Posts a receive without which nothing can come.
+/// Posts the first receive, without which nothing can arrive.
 ///
 /// # Safety
-/// `ep` is an open endpoint that reports to `cq`.
+/// `ep` is an open endpoint reporting to `cq`.
 pub(super) unsafe fn post_first(
     ep: NonNull<fid_ep>,
     cq: &CoreCq,
@@ -624,7 +625,7 @@ pub(super) unsafe fn post_first(
 /// Sends the first `len` bytes of `buf`.
 ///
 /// # Safety
-/// `ep` is an open endpoint that reports to `cq`.
+/// `ep` is an open endpoint reporting to `cq`.
 pub(super) unsafe fn start_send(
     ep: NonNull<fid_ep>,
     cq: &CoreCq,
@@ -687,7 +688,7 @@ struct Access {
     token: u64,
 }
 
-/// What the core is told of a transfer's registered memory.
+/// Returns the descriptors of a transfer's registered memory for the core provider.
 fn descriptors(regions: &[CoreRegion]) -> [*mut c_void; IOV_LIMIT] {
     let mut desc = [ptr::null_mut(); IOV_LIMIT];
     for (desc, region) in desc.iter_mut().zip(regions) {
@@ -707,10 +708,10 @@ pub struct CoreEndpoint {
     owner: u32,
     eq: Arc<CoreEq>,
     cq: Arc<CoreCq>,
-    /// The shared receive context, which must not be closed before the endpoint.
+    /// Shared receive context; it must not be closed before the endpoint.
     srx: Option<Arc<SharedRx>>,
     _cntrs: Vec<Arc<CoreCntr>>,
-    /// Messages that the peer has receives for, or [`UNCOUNTED`].
+    /// Number of messages the peer has receives for, or [`UNCOUNTED`].
     credits: AtomicU32,
     open: bool,
 }
@@ -724,15 +725,15 @@ unsafe impl Send for CoreEndpoint {}
 unsafe impl Sync for CoreEndpoint {}
 
 impl CoreEndpoint {
-    /// Whether transfers other than receives are under way, of whose completion the
-    /// queue will tell. Takes as long as it has receives posted.
+    /// Returns true if transfers other than receives are in flight, to be completed by the queue.
+    /// Its cost is linear in the number of posted receives.
     pub fn has_transfers(&self) -> bool {
         let flights = self.cq.flights.lock_within();
         flights.of(self.owner).any(|(_, flight)| flight.kind == CoreOpKind::Transfer)
     }
 
-    /// Opens an endpoint as `info` describes it, and enables it. Events name it
-    /// by `token`. Counters count what their flags say (fi_endpoint(3)).
+    /// Opens an endpoint described by `info`, and enables it. Events name it by `token`. Counters
+    /// count according to their flags (fi_endpoint(3)).
     pub fn open(
         info: &InfoBuf,
         eq: &Arc<CoreEq>,
@@ -791,8 +792,8 @@ impl CoreEndpoint {
         self.raw.as_ptr().cast()
     }
 
-    /// Whether receives of the core's connected endpoints report their source, be their
-    /// buffers shared or not, once [`set_source`](Self::set_source) has named it.
+    /// Returns true if receives of the core provider's connected endpoints report their source,
+    /// with shared buffers or without, once set by [`set_source`](Self::set_source).
     pub fn tells_source(domain: &CoreDomain, info: &InfoBuf) -> bool {
         on_own_stack(|| Self::tells_source_here(domain, info))
     }
@@ -817,14 +818,15 @@ impl CoreEndpoint {
         }
     }
 
-    /// Has receives report `source` ([`OPT_SOURCE`](super::OPT_SOURCE)), if the
-    /// core knows how.
+    /// Makes receives report `source` ([`OPT_SOURCE`](super::OPT_SOURCE)), if the core provider
+    /// supports it.
     pub fn set_source(&self, source: fi_addr_t) -> Result {
         // SAFETY: open.
         unsafe { set_source(self.raw, &source) }
     }
 
-    /// Whether the core knows that the peer has ended the connection ([`OPT_PEER_ENDED`](super::OPT_PEER_ENDED)).
+    /// Returns true if the core provider knows the peer has ended the connection
+    /// ([`OPT_PEER_ENDED`](super::OPT_PEER_ENDED)).
     pub fn peer_has_ended(&self) -> bool {
         let (mut ended, mut len) = (0u8, 1);
         let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, super::OPT_PEER_ENDED);
@@ -837,13 +839,13 @@ impl CoreEndpoint {
         told.is_ok() && ended != 0
     }
 
-    /// Forbids the core to use memory to talk to a peer of this host, if it knows how to.
+    /// Prevents the core provider from using shared memory with a peer of this host, if supported.
     pub fn forbid_memory(&self) -> Result {
         // SAFETY: open; the value lives for the call.
         unsafe { set_option(self.raw, abi::FI_OPT_SHARED_MEMORY_PERMITTED, &false) }
     }
 
-    /// Whether the connection goes through memory of this host (FI_OPT_PEER_LINKS).
+    /// Returns true if the connection uses shared memory of this host (FI_OPT_PEER_LINKS).
     pub fn is_in_memory(&self) -> bool {
         self.peer_links().is_ok_and(|links| links.memory > 0)
     }
@@ -870,7 +872,7 @@ impl CoreEndpoint {
         }
     }
 
-    /// Accepts the request that its info was of (fi_accept(3)).
+    /// Accepts the request of its info (fi_accept(3)).
     pub fn accept(&self, data: &[u8]) -> Result {
         // SAFETY: open; the data live for the call.
         unsafe {
@@ -891,14 +893,14 @@ impl CoreEndpoint {
         unsafe { post(self.raw, &self.cq, self.owner, buf, token, kind) }
     }
 
-    /// Sets for how many messages the peer has receives; further ones wait for
-    /// [`add_credits`](Self::add_credits). The last receive is kept for
+    /// Sets the number of messages the peer has receives for; further ones wait for
+    /// [`add_credits`](Self::add_credits). The last credit is reserved for
     /// [`send_urgent`](Self::send_urgent). Calls on one endpoint are serialized.
     pub fn count_credits(&self, credits: u32) {
         self.credits.store(credits.min(UNCOUNTED - 1), Relaxed);
     }
 
-    /// Notes that the peer has posted more receives.
+    /// Records further receives posted by the peer.
     pub fn add_credits(&self, credits: u32) {
         let now = self.credits.load(Relaxed);
         if now != UNCOUNTED {
@@ -906,13 +908,13 @@ impl CoreEndpoint {
         }
     }
 
-    /// Whether the peer has more receives than these.
+    /// Returns true if the peer has more than `kept` receives.
     #[inline]
     fn has_credit(&self, kept: u32) -> bool {
         self.credits.load(Relaxed) > kept
     }
 
-    /// Notes that a message takes one of the peer's receives.
+    /// Records a message consuming one of the peer's receives.
     #[inline]
     fn took_credit(&self) {
         let credits = self.credits.load(Relaxed);
@@ -921,7 +923,7 @@ impl CoreEndpoint {
         }
     }
 
-    /// Sends a message that the core copies at once, without a completion.
+    /// Sends a message copied by the core provider at once, without a completion.
     #[inline(always)]
     pub fn inject(&self, bytes: &[u8]) -> Result {
         if !self.has_credit(1) {
@@ -976,9 +978,8 @@ impl CoreEndpoint {
         Ok(())
     }
 
-    /// Sends the first `len` bytes of `buf` and then `payload`, which the
-    /// application lends until the completion. `regions` are those of its
-    /// segments, if the core wants them.
+    /// Sends the first `len` bytes of `buf` followed by `payload`, owned by the transfer until the
+    /// completion. `regions` are those of its segments, if required by the core provider.
     pub fn send_with(
         &self,
         buf: CoreBuf,
@@ -1026,8 +1027,8 @@ impl CoreEndpoint {
         self.cq.give_back(context).unwrap_or_else(CoreBuf::none)
     }
 
-    /// Reads a peer's memory into the application's, which it lends until the
-    /// completion. At most [`IOV_LIMIT`] places.
+    /// Reads a peer's memory into the application's, owned by the transfer until the completion. At
+    /// most [`IOV_LIMIT`] remote segments.
     pub fn read(
         &self,
         to: &RecvBuf,
@@ -1040,8 +1041,8 @@ impl CoreEndpoint {
         self.rma(iov, &descriptors(regions), from, what, None).map_err(|(error, _)| error)
     }
 
-    /// Writes the application's memory, which it lends until the completion, to
-    /// a peer's. At most [`IOV_LIMIT`] places.
+    /// Writes the application's memory, owned by the transfer until the completion, to a peer's. At
+    /// most [`IOV_LIMIT`] remote segments.
     pub fn write(
         &self,
         from: &SendBuf,
@@ -1074,7 +1075,7 @@ impl CoreEndpoint {
             .map_err(|(error, buf)| (error, buf.unwrap_or_else(CoreBuf::none)))
     }
 
-    /// Reads as many bytes of a peer's memory as `buf` has into that.
+    /// Fills `buf` with bytes of a peer's memory.
     pub fn read_own(
         &self,
         buf: CoreBuf,
@@ -1136,8 +1137,8 @@ impl CoreEndpoint {
         started.map_err(|error| (error, self.cq.give_back(context)))
     }
 
-    /// Closes the endpoint. The tokens of what was under way come back in the
-    /// order of its posting; no completion of it comes any more.
+    /// Closes the endpoint. Returns the tokens of the transfers in flight in the order of their
+    /// posting; no completion for them follows.
     pub fn close(mut self) -> Vec<(u64, Option<CoreBuf>)> {
         self.end().into_iter().map(|flight| (flight.token, flight.buf)).collect()
     }

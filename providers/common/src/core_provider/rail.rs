@@ -1,7 +1,7 @@
-//! Endpoints of a core provider that write to queues of ours and take their receives from us
-//! (`owner.rs`): what a provider stands on that makes one endpoint of several.
+//! Endpoints of a core provider reporting to queues of this library and taking their receives from
+//! it (`owner.rs`), for providers combining several endpoints into one.
 //!
-//! Buffers that applications lend stay theirs to keep until the completion, as in any transfer call.
+//! Buffers of applications must stay valid until the completion, as in any transfer call.
 use super::owner::{ArrivingMessage, LentQueues, QueueOwner};
 use super::{CoreDomain, bind, call, close, code, control};
 use crate::abi::{
@@ -27,10 +27,10 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most bytes of an address that fi_getname(3) of a core gives.
+/// Maximum bytes of an address returned by a core provider's fi_getname(3).
 const MOST_NAME: usize = 1024;
 
-/// An endpoint of a core provider, with the core's objects that belong to it alone.
+/// Endpoint of a core provider, with the core provider's objects belonging to it alone.
 #[derive(Debug)]
 pub struct CoreRail<O: QueueOwner> {
     raw: NonNull<fid_ep>,
@@ -38,9 +38,9 @@ pub struct CoreRail<O: QueueOwner> {
     cq: NonNull<fid_cq>,
     av: NonNull<fid_av>,
     cntrs: Mutex<Vec<NonNull<fid_cntr>>>,
-    /// A descriptor that is readable when the core has something to do.
+    /// Descriptor that is readable when the core provider has something to do.
     fd: Option<RawFd>,
-    /// The calls of a core of this library's that tell at once of messages that are complete.
+    /// Functions of a core provider of this library reporting immediately completed messages.
     at_once: Option<SendsAtOnce>,
     closed: AtomicBool,
     lent: Box<LentQueues<O>>,
@@ -54,12 +54,12 @@ unsafe impl<O: QueueOwner> Sync for CoreRail<O> {}
 
 type AccessMemory = unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> ssize_t;
 
-/// What a call of a transfer answered.
+/// Converts the return value of a transfer call.
 fn check(ret: ssize_t) -> Result {
     if ret == 0 { Ok(()) } else { Err(Error::from_code(-ret as c_int)) }
 }
 
-/// The object that an opening call gave.
+/// Returns the object created by an opening call.
 fn given<T>(raw: *mut T) -> Result<NonNull<T>> {
     NonNull::new(raw).ok_or(Error::OTHER)
 }
@@ -89,13 +89,13 @@ fn elements(iov: &[iovec], size: usize) -> [fi_ioc; IOV_LIMIT] {
     all
 }
 
-/// Flags of a transfer's call that is as plain as one without flags.
+/// Flags of a transfer call equivalent to one without flags.
 const PLAIN: u64 = FI_COMPLETION;
 
 impl<O: QueueOwner> CoreRail<O> {
-    /// Opens an endpoint as `info` describes it, and enables it. `counted` are the kinds of operations
-    /// that it counts: FI_SEND, FI_READ, FI_REMOTE_WRITE … With `waits` it has a descriptor to wait on,
-    /// if the core has that.
+    /// Opens an endpoint described by `info`, and enables it. `counted` are the kinds of counted
+    /// operations: FI_SEND, FI_READ, FI_REMOTE_WRITE … With `waits` it has a wait descriptor, if
+    /// the core provider supports it.
     pub fn open(
         domain: &Arc<CoreDomain>,
         info: &InfoBuf,
@@ -217,8 +217,8 @@ impl<O: QueueOwner> CoreRail<O> {
         Ok(name)
     }
 
-    /// Names an address of the core's format: what comes from there is reported as from `id`
-    /// (FI_AV_USER_ID). Returns the name to send to.
+    /// Inserts an address in the core provider's format; messages from it are reported as from `id`
+    /// (FI_AV_USER_ID). Returns the address for sends.
     pub fn insert(&self, addr: &[u8], id: fi_addr_t) -> Result<fi_addr_t> {
         let mut name = id;
         // An address is copied to where one of any format may be read, with zeros behind it.
@@ -257,12 +257,13 @@ impl<O: QueueOwner> CoreRail<O> {
         unsafe { progress(self.cq) };
     }
 
-    /// A descriptor that is readable when the core has something to do, if it has one.
+    /// Returns a descriptor that is readable when the core provider has something to do, if it has
+    /// one.
     pub fn fd(&self) -> Option<RawFd> {
         self.fd
     }
 
-    /// Whether a caller may sleep until the descriptor is readable (fi_trywait(3)).
+    /// Returns true if a caller may sleep until the descriptor is readable (fi_trywait(3)).
     pub fn may_block(&self) -> bool {
         // SAFETY: open, and of this domain.
         unsafe { may_block(&self.domain, self.cq) }
@@ -372,10 +373,10 @@ impl<O: QueueOwner> CoreRail<O> {
         }
     }
 
-    /// Makes a call that reads or writes a peer's memory.
+    /// Makes a call reading or writing a peer's memory.
     ///
     /// # Safety
-    /// The buffer is the call's until the completion.
+    /// The buffer belongs to the call until the completion.
     unsafe fn access(
         &self,
         call: AccessMemory,
@@ -453,18 +454,18 @@ impl<O: QueueOwner> CoreRail<O> {
         }
     }
 
-    /// Has the core move a message that waits there ([`QueueOwner::waits`]) to a receive.
+    /// Makes the core provider move a waiting message ([`QueueOwner::waits`]) to a receive.
     pub fn start(&self, entry: u32, buf: &RecvBuf, filling: O::Filling) {
         self.lent.start(entry, buf, filling);
     }
 
-    /// Has the core drop a message that waits there.
+    /// Makes the core provider drop a waiting message.
     pub fn discard(&self, entry: u32) {
         self.lent.discard(entry);
     }
 
-    /// Closes the core's endpoint: its operations are reported as cancelled, if at all, and after that
-    /// nothing is. No call but those of names may follow.
+    /// Closes the core provider's endpoint: its operations are reported as cancelled, if at all,
+    /// and nothing is reported afterwards. Only calls on addresses may follow.
     pub fn shut(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
             // SAFETY: open until here.
@@ -489,7 +490,7 @@ impl<O: QueueOwner> Drop for CoreRail<O> {
     }
 }
 
-/// Objects of a core that are closed again if not all of them can be opened.
+/// Objects of a core provider, closed again if not all of them can be opened.
 #[derive(Default)]
 struct OpenedObjects(Vec<*mut fid>);
 
@@ -537,13 +538,13 @@ unsafe fn may_block(domain: &CoreDomain, cq: NonNull<fid_cq>) -> bool {
     unsafe { domain.fabric.try_wait(&mut fids) }.is_ok()
 }
 
-/// What makes progress for all endpoints of a core's domain, and waits for all: a queue to which
-/// nothing is bound. Providers of this library have one engine for each domain, so that one look is
-/// enough for however many endpoints.
+/// Progress and waiting for all endpoints of a core provider's domain: a queue without bound
+/// objects. Providers of this library have one engine per domain, so one poll is sufficient for any
+/// number of endpoints.
 #[derive(Debug)]
 pub struct CoreWaiter {
     cq: NonNull<fid_cq>,
-    /// What makes progress, called with the queue.
+    /// Function making progress, called with the queue.
     turn: MakesTurn,
     fd: RawFd,
     _lent: Box<LentQueues<NoOwner>>,
@@ -584,12 +585,12 @@ impl CoreWaiter {
         unsafe { (self.turn)(self.cq.as_ptr()) };
     }
 
-    /// A descriptor that is readable when there is something to do.
+    /// Returns a descriptor that is readable when there is something to do.
     pub fn fd(&self) -> RawFd {
         self.fd
     }
 
-    /// Whether a caller may sleep until the descriptor is readable (fi_trywait(3)).
+    /// Returns true if a caller may sleep until the descriptor is readable (fi_trywait(3)).
     pub fn may_block(&self) -> bool {
         // SAFETY: open, and of this domain.
         unsafe { may_block(&self.domain, self.cq) }
@@ -603,7 +604,7 @@ impl Drop for CoreWaiter {
     }
 }
 
-/// Of queues to which nothing is bound, so that nothing comes.
+/// Owner of queues without bound objects, and without events.
 #[derive(Debug)]
 struct NoOwner;
 
@@ -628,11 +629,11 @@ impl QueueOwner for NoOwner {
     fn counted(&self, _kind: u64, _failed: bool) {}
 }
 
-/// Opens the completion queue of a rail, with a descriptor to wait on if that is asked for and the core
-/// has it.
+/// Opens the completion queue of a rail, with a wait descriptor if requested and supported by the
+/// core provider.
 ///
 /// # Safety
-/// The queues live until the core's queue is closed.
+/// The queues live until the core provider's queue is closed.
 unsafe fn open_cq<O: QueueOwner>(
     domain: &Arc<CoreDomain>,
     lent: &LentQueues<O>,
@@ -670,8 +671,8 @@ unsafe fn open_cq<O: QueueOwner>(
 }
 
 impl CoreDomain {
-    /// Most bytes of elements that an atomic operation can have (fi_query_atomic(3)); 0 if the core
-    /// does not have it.
+    /// Returns the maximum bytes of elements of an atomic operation (fi_query_atomic(3)); 0 if the
+    /// core provider does not support it.
     pub fn max_atomic(&self, operation: Operation) -> usize {
         let flags = match operation.kind() {
             AtomicKind::Base => 0,

@@ -1,5 +1,5 @@
-//! Memory that is registered with several cores under one key, so that peers reach it over whichever
-//! they choose.
+//! Memory registered with several core providers under one key, so peers can reach it over any of
+//! them.
 use super::{CoreDomain, CoreKeys, CoreRegistration, MAX_KEYS};
 use crate::abi::{FI_KEY_NOTAVAIL, FI_MR_BASIC, FI_MR_VIRT_ADDR};
 use crate::error::{Error, Result};
@@ -12,14 +12,16 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub struct LinkedRegions {
     domains: Vec<Arc<CoreDomain>>,
-    /// Peers name memory by its virtual address, also to cores that would not ask for that.
+    /// True if peers address memory by its virtual address, even with core providers not requiring
+    /// it.
     virtual_addr: bool,
     /// The keys, if they are the provider's to choose.
     keys: Option<CoreKeys>,
 }
 
 impl LinkedRegions {
-    /// Regions of an application with this `mr_mode`, in these domains, whose keys have so many bytes.
+    /// Returns regions of an application with this `mr_mode`, in these domains, with keys of
+    /// `key_size` bytes.
     pub fn new(domains: Vec<Arc<CoreDomain>>, mr_mode: c_int, key_size: usize) -> Self {
         let basic = mr_mode == FI_MR_BASIC;
         let keys = basic.then(|| CoreKeys::new(key_size));

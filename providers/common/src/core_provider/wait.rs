@@ -21,8 +21,7 @@ unsafe impl Send for CoreWaitSet {}
 unsafe impl Sync for CoreWaitSet {}
 
 impl CoreWaitSet {
-    /// Opens a set (fi_poll(3)). An error if the core has none that can be slept
-    /// on by its descriptor.
+    /// Opens a wait set (fi_poll(3)). Fails if the core provider has none with a wait descriptor.
     pub fn open(fabric: &Arc<CoreFabric>) -> Result<Arc<Self>> {
         // Asked of one that is not used: a core may signal entries of those that were
         // asked, which takes a system call each.
@@ -52,7 +51,7 @@ impl CoreWaitSet {
         if set.fd >= 0 { Ok(set) } else { Err(Error::NOSYS) }
     }
 
-    /// What becomes readable with an entry of any member.
+    /// Returns the descriptor that is readable for an entry of any member.
     pub fn fd(&self) -> RawFd {
         self.fd
     }
@@ -66,7 +65,7 @@ impl CoreWaitSet {
         unsafe { self.fabric.try_wait(&mut [self.raw.as_ptr().cast()]) }
     }
 
-    /// Whether a caller may sleep until the descriptor is readable (fi_trywait(3)).
+    /// Returns true if a caller may sleep until the descriptor is readable (fi_trywait(3)).
     pub fn may_block(&self) -> bool {
         self.try_wait().is_ok()
     }

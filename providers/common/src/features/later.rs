@@ -1,15 +1,14 @@
-//! What a domain does when no lock is held: operations that waited for a counter
-//! (fi_trigger(3)), steps of collective operations (fi_collective(3)), and what groups
-//! of multicast take (fi_cm(3)).
+//! Deferred work of a domain, run without any lock held: operations waiting for a counter
+//! (fi_trigger(3)), steps of collective operations (fi_collective(3)), and the protocol of
+//! multicast groups (fi_cm(3)).
 //!
-//! Engines complete operations with their lock held, where nothing new can be
-//! started. Whatever follows from a completion is therefore put down as a
-//! [`Task`] and run afterwards, one after the other and never one inside
-//! another, by whoever makes progress: a chain of any length needs no stack.
+//! Engines complete operations with their lock held, and nothing new can be started there. Work
+//! following from a completion is therefore queued as a [`Task`]. The threads making progress run
+//! the tasks one after the other, never nested, so a chain of any length needs no stack.
 //!
-//! Operations that are posted for such a purpose carry [`ASIDE`] in their flags.
-//! The engine passes the flag on to the completion, and hands that to
-//! [`Aside::done`] instead of the application's queues and counters.
+//! Operations posted for this purpose carry [`ASIDE`] in their flags. The engine passes the flag on
+//! to the completion, and hands this to [`Aside::done`] instead of the application's queues and
+//! counters.
 //!
 //! Only domains opened for FI_TRIGGER, FI_COLLECTIVE or FI_MULTICAST have a `Later`.
 use crate::abi::{FI_COLLECTIVE, FI_MULTICAST, FI_TRIGGER, fi_addr_t};
@@ -26,28 +25,28 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// The capabilities for which a domain has a [`Later`].
+/// Capabilities requiring a [`Later`] in the domain.
 pub(crate) const CAPS: u64 = FI_TRIGGER | FI_COLLECTIVE | FI_MULTICAST;
 
 pub use crate::notices::is_strangers;
 
-/// Whether a message with this tag, of an operation with these flags, is a notice of multicast
-/// groups. Such a notice goes only to peers that know them; sending it to another gives
-/// -FI_EOPNOTSUPP.
+/// Returns true if a message with this tag, of an operation with these flags, is a notice of
+/// multicast groups. Such a notice may be sent only to peers supporting it; a send to another one
+/// fails with -FI_EOPNOTSUPP.
 pub fn is_group_notice(flags: u64, tag: u64) -> bool {
     flags & ASIDE != 0 && tag == MULTICAST_TAG
 }
 
-/// How an operation ended.
+/// Result of an operation.
 pub type Outcome = std::result::Result<Completion, CompletionError>;
 
-/// What a task does when no lock is held; it answers -FI_EAGAIN to be called again.
+/// Work of a task, run without any lock held. It returns -FI_EAGAIN to be called again.
 type TaskFn = Box<dyn FnMut() -> Result + Send>;
 
-/// What is done with the outcome of an operation, when no lock is held.
+/// Continuation with the outcome of an operation, run without any lock held.
 type Then = Box<dyn FnOnce(Outcome) + Send>;
 
-/// A callback that hears that the connection to a peer ended, and why.
+/// Callback for the end of a peer's connection, with the error.
 type FailureListener = Arc<dyn Fn(fi_addr_t, Error) + Send + Sync>;
 
 /// Something to do when no lock is held. Tasks of one lane keep their order.
@@ -57,13 +56,13 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// A task for the endpoint that `lane` stands for.
+    /// Returns a task for the endpoint with this `lane`.
     pub(crate) fn new(lane: usize, run: impl FnMut() -> Result + Send + 'static) -> Self {
         Self { lane, run: Box::new(run) }
     }
 }
 
-/// The name by which a request that waits for a counter is taken back.
+/// Name of a request waiting for a counter, for its cancellation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RequestName {
     /// Deferred work, by the address of its structure.
@@ -72,19 +71,19 @@ pub(crate) enum RequestName {
     Operation(usize),
 }
 
-/// A request that waits for a counter.
+/// Request waiting for a counter.
 pub(crate) struct DeferredRequest {
     pub(crate) name: RequestName,
     pub(crate) task: Task,
-    /// The counters that the request needs, which cannot be closed meanwhile.
+    /// Counters needed by the request; they cannot be closed meanwhile.
     pub(crate) counters: Vec<InUse>,
     /// Called when the application takes the request back.
     pub(crate) cancelled: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl DeferredRequest {
-    /// Whether the counter has reached the threshold. For deferred work failures count as well,
-    /// for triggered operations they do not (fi_trigger(3)).
+    /// Returns true if the counter has reached the threshold. Failures count for deferred work, but
+    /// not for triggered operations (fi_trigger(3)).
     fn is_due(&self, cntr: &Cntr, threshold: u64) -> bool {
         match self.name {
             RequestName::Work(_) => cntr.sum() >= threshold,
@@ -93,7 +92,7 @@ impl DeferredRequest {
     }
 }
 
-/// A counter that cannot be closed as long as this lives.
+/// Reference to a counter preventing its close.
 pub(crate) struct InUse(pub(crate) Arc<Cntr>);
 
 impl InUse {
@@ -117,8 +116,8 @@ struct WaitingRequests {
 }
 
 impl WaitingRequests {
-    /// Takes out the requests for which `goes` is true; the others stay in their order. The
-    /// counters of requests that were taken keep a `next` that is too low, which is harmless.
+    /// Removes the requests accepted by `goes`; the others keep their order. The counters of
+    /// removed requests keep a too low `next`, without harm.
     fn take(&mut self, goes: impl Fn(usize, &DeferredRequest) -> bool) -> Vec<DeferredRequest> {
         let mut taken = Vec::new();
         for (cntr, requests) in &mut self.by_cntr {
@@ -131,10 +130,11 @@ impl WaitingRequests {
     }
 }
 
-/// Operations with [`ASIDE`] under way: the lane of each, and what to do with the outcome.
+/// Internal operations with [`ASIDE`] in flight: the task queue of each, and the continuation with
+/// its outcome.
 ///
-/// A context is an index and a serial number: no two operations have the same one, so that who
-/// cancels an operation that is over by now cancels no other.
+/// A context consists of an index and a serial number. It is unique, so a late cancel of a finished
+/// operation never cancels another one.
 #[derive(Default)]
 struct UnderWay {
     operations: Slab<(u32, usize, Then)>,
@@ -158,17 +158,17 @@ impl UnderWay {
     }
 }
 
-/// What a domain does when no lock is held: tasks, requests that wait for counters, and
-/// operations of the library's own under way.
+/// Deferred work of a domain: tasks, requests waiting for counters, and internal operations in
+/// flight.
 pub struct Later {
     ready: Mutex<VecDeque<Task>>,
     /// A task was added since the tasks were last run.
     fresh: AtomicBool,
     /// A task answered -FI_EAGAIN and is to be tried again.
     stalled: AtomicBool,
-    /// Held by the thread that runs tasks.
+    /// Held by the thread running tasks.
     gate: Mutex<()>,
-    /// How many threads are making progress, and will run what becomes ready.
+    /// Number of threads making progress; they will run tasks becoming ready.
     attended: AtomicUsize,
     /// Wakes sleepers when a task is ready and no thread is making progress.
     wake: EventFd,
@@ -176,7 +176,7 @@ pub struct Later {
     /// Operations with [`ASIDE`] under way.
     under_way: Mutex<UnderWay>,
     waiting: Mutex<WaitingRequests>,
-    /// Callbacks that hear of ended connections, by lane.
+    /// Callbacks for ended connections, by task queue.
     listeners: Mutex<HashMap<usize, Vec<FailureListener>>>,
     /// Open endpoints of the domain, by the address of their fid.
     endpoints: Mutex<Vec<usize>>,
@@ -248,7 +248,7 @@ impl Later {
         lock(&self.under_way).insert(lane, Box::new(then))
     }
 
-    /// Forgets a context of [`expect`](Self::expect) whose operation was not started after all.
+    /// Forgets a context of [`expect`](Self::expect) after a failed start of its operation.
     pub(crate) fn unexpect(&self, context: Context) {
         let gone = lock(&self.under_way).remove(context);
         drop(gone);
@@ -298,8 +298,7 @@ impl Later {
         }
     }
 
-    /// Runs tasks until only such are left as have to be tried again later; whether there are
-    /// any.
+    /// Runs tasks until only ones to be retried later are left. Returns true if there are any.
     fn run_once(&self) -> bool {
         let mut again = VecDeque::new();
         let mut stalled: Vec<usize> = Vec::new();
@@ -336,7 +335,7 @@ impl Later {
         }
     }
 
-    /// Makes tasks of the requests whose threshold a counter may have reached. Any lock may be
+    /// Converts requests with a possibly reached threshold of a counter to tasks. Any lock may be
     /// held.
     #[cold]
     fn reach(&self, cntr: &Cntr) {
@@ -379,7 +378,7 @@ impl Later {
         Ok(())
     }
 
-    /// Takes back all deferred work, or only that which waits for one counter.
+    /// Cancels all deferred work, or only the work waiting for one counter.
     pub(crate) fn flush(&self, cntr: Option<&Cntr>) {
         let only = cntr.map(|cntr| std::ptr::from_ref(cntr) as usize);
         let goes = |cntr: usize, request: &DeferredRequest| {
@@ -389,17 +388,17 @@ impl Later {
         drop(taken);
     }
 
-    /// Notes that an endpoint is open whose fid is at this address.
+    /// Records an open endpoint by the address of its fid.
     pub(crate) fn opened(&self, ep: usize) {
         lock(&self.endpoints).push(ep);
     }
 
-    /// Notes that the endpoint at this address is closed.
+    /// Records the close of the endpoint at this address.
     pub(crate) fn closed(&self, ep: usize) {
         lock(&self.endpoints).retain(|open| *open != ep);
     }
 
-    /// Whether an open endpoint of the domain has its fid at this address.
+    /// Returns true if the fid at this address belongs to an open endpoint of the domain.
     pub(crate) fn knows(&self, ep: usize) -> bool {
         lock(&self.endpoints).contains(&ep)
     }
@@ -413,8 +412,8 @@ impl Later {
         lock(&self.listeners).entry(lane).or_default().push(Arc::new(listener));
     }
 
-    /// Drops all tasks and requests of a lane that were not begun. When this returns no task of
-    /// the lane runs, and none of those that were there will. Not to be called by a task.
+    /// Drops all tasks and requests of a task queue not started yet. After the return no task of
+    /// the queue runs, and none of the previous ones will. Must not be called by a task.
     pub(crate) fn stop(&self, lane: usize) {
         let gate = lock(&self.gate);
         let taken = lock(&self.waiting).take(|_, request| request.task.lane == lane);
@@ -431,7 +430,7 @@ impl Later {
         self.run();
     }
 
-    /// Forgets the operations and listeners of a lane, whose endpoint completes nothing any
+    /// Forgets the operations and listeners of a task queue; its endpoint completes nothing any
     /// more.
     pub(crate) fn leave(&self, lane: usize) {
         self.stop(lane);
@@ -463,8 +462,8 @@ impl Aside {
         self.later.done(outcome);
     }
 
-    /// Tells that the last connection ended on which messages of this peer may have come. Any
-    /// lock may be held.
+    /// Reports the end of the last connection possibly carrying messages of this peer. Any lock may
+    /// be held.
     pub fn lost(&self, peer: fi_addr_t, error: Error) {
         let listeners = lock(&self.later.listeners).get(&self.lane).cloned().unwrap_or_default();
         if listeners.is_empty() {
@@ -477,8 +476,8 @@ impl Aside {
     }
 }
 
-/// The task of a request whose threshold is reached. Its counters are in use until the task runs
-/// and no longer: who sees its effect may close them.
+/// Returns the task of a request with a reached threshold. Its counters are in use until the task
+/// runs and no longer, because a thread seeing its effect may close them.
 fn fire(request: DeferredRequest) -> Task {
     let DeferredRequest { task: Task { lane, mut run }, mut counters, .. } = request;
     Task::new(lane, move || {
@@ -487,7 +486,7 @@ fn fire(request: DeferredRequest) -> Task {
     })
 }
 
-/// A domain's source of progress that also runs the tasks of its [`Later`].
+/// Progress source of a domain, also running the tasks of its [`Later`].
 pub(crate) struct Attended {
     inner: Arc<dyn Progress>,
     later: Arc<Later>,
@@ -549,7 +548,7 @@ mod tests {
         assert!(lock(&later.under_way).remove(second).is_some());
     }
 
-    /// Tasks that write down what they did.
+    /// Tasks recording their execution.
     struct Order(Arc<Mutex<Vec<u32>>>);
 
     impl Order {

@@ -1,12 +1,12 @@
-//! Where completions go: the queue, the counters and the domain's deferred work that hear of an
+//! Completion sinks: the queue, the counters and the domain's deferred work notified of an
 //! endpoint's operations.
 //!
-//! Every operation that a provider has taken completes exactly once, through one method of
-//! these types: with an entry, if it fails or its flags ask for one (fi_cq(3)), in its counter, and, where
-//! the operation is the library's own ([`ASIDE`]), in what the domain does later and nowhere
-//! else. Builds with debug assertions count what providers were handed and what came back
-//! ([`Tally`]): more completions than operations stop the test that sees them, and so does an
-//! endpoint that is closed with operations left.
+//! Every operation accepted by a provider completes exactly once, through one method of these
+//! types. A failure, or a success requested by its flags (fi_cq(3)), writes an entry; its counter
+//! is incremented. An internal operation ([`ASIDE`]) is reported only to the domain's deferred
+//! work. Builds with debug assertions count the operations passed to providers and their
+//! completions ([`Tally`]). A test fails at a surplus completion, and at the close of an endpoint
+//! with operations left.
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_COMPLETION, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_READ,
     FI_REMOTE_WRITE, FI_SEND, FI_WRITE, fi_addr_t,
@@ -19,8 +19,8 @@ use std::sync::Arc;
 #[cfg(debug_assertions)]
 use std::sync::atomic::{AtomicIsize, Ordering};
 
-/// Operations that a provider was handed and has not completed. Nothing is counted in builds
-/// without debug assertions, nor in ledgers that were never bound.
+/// Operations accepted by a provider and not completed. Nothing is counted in builds without debug
+/// assertions, nor in completion sinks never bound.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     #[cfg(debug_assertions)]
@@ -28,7 +28,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A tally that counts operations.
+    /// Returns a counting instance.
     pub(crate) fn counting() -> Self {
         #[cfg(debug_assertions)]
         return Self { open: Some(Arc::default()) };
@@ -46,19 +46,19 @@ impl Tally {
         }
     }
 
-    /// Counts an operation that a provider is handed.
+    /// Counts an operation passed to a provider.
     #[inline(always)]
     pub(crate) fn posted(&self) {
         self.add(1);
     }
 
-    /// Takes off the count an operation that the provider refused.
+    /// Discounts an operation rejected by the provider.
     #[inline(always)]
     pub(crate) fn refused(&self) {
         self.add(-1);
     }
 
-    /// Takes off the count an operation that is complete; panics if there was none.
+    /// Discounts a completed operation. Panics if there was none.
     #[inline(always)]
     fn over(&self) {
         self.add(-1);
@@ -75,7 +75,7 @@ impl Tally {
     }
 }
 
-/// Hands the outcome of an operation of the library's own to what the domain does later.
+/// Passes the outcome of an internal operation to the domain's deferred work.
 #[cold]
 fn done_aside(aside: Option<&Aside>, outcome: Outcome) {
     if let Some(aside) = aside {
@@ -83,7 +83,7 @@ fn done_aside(aside: Option<&Aside>, outcome: Outcome) {
     }
 }
 
-/// Where an endpoint's sends, reads, writes and atomic operations are reported.
+/// Completion sink of an endpoint's sends, reads, writes and atomic operations.
 #[derive(Clone, Debug, Default)]
 pub struct TxLedger {
     pub(crate) cq: Option<Arc<Cq>>,
@@ -102,8 +102,8 @@ impl TxLedger {
         self.cq.as_ref()
     }
 
-    /// The counter of operations whose completion entry has these flags: FI_READ, FI_WRITE, else
-    /// sends.
+    /// Returns the counter of operations with these flags in their completion entry: FI_READ,
+    /// FI_WRITE, else sends.
     #[inline]
     pub(crate) fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
         match flags & (FI_READ | FI_WRITE) {
@@ -118,33 +118,33 @@ impl TxLedger {
         self.cq = Some(cq);
     }
 
-    /// Whether operations whose completion entry has these flags have a counter.
+    /// Returns true if operations with these flags in their completion entry have a counter.
     #[inline]
     pub fn counts(&self, flags: u64) -> bool {
         self.cntr_of(flags).is_some()
     }
 
-    /// Whether the queue has room for the completion of another operation; always true unless it
-    /// is `wanted`.
+    /// Returns true if the queue has space for the completion of another operation; always true
+    /// unless it is `wanted`.
     #[inline(always)]
     pub fn has_room(&self, wanted: bool) -> bool {
         !(wanted && self.cq.as_ref().is_some_and(|cq| !cq.has_room()))
     }
 
-    /// Whether the application is known to have read all entries that are in the queue.
+    /// Returns true if the application is known to have read all entries of the queue.
     #[inline]
     pub fn all_is_read(&self) -> bool {
         self.cq.as_ref().is_some_and(|cq| !cq.has_entries() && !cq.has_owner())
     }
 
-    /// Whether entries go to another provider's queue.
+    /// Returns true if entries go to another provider's queue.
     #[inline]
     pub fn has_owner(&self) -> bool {
         self.cq.as_ref().is_some_and(|cq| cq.has_owner())
     }
 
-    /// Reports an operation that succeeded: counts it and its bytes (`of.len`), and writes an
-    /// entry if one is `wanted`.
+    /// Reports a successful operation: counts it and its bytes (`of.len`), and writes an entry if
+    /// one is `wanted`.
     #[inline(always)]
     pub fn done(&self, of: Completion, wanted: bool) {
         if of.flags & ASIDE != 0 {
@@ -167,7 +167,7 @@ impl TxLedger {
         }
     }
 
-    /// Where the entry of the next send's success goes, if nothing but that entry comes of it.
+    /// Returns the slot of the next send's completion entry, if a success has no other effect.
     #[inline(always)]
     pub fn next_entry(&self) -> Option<NextEntry<'_>> {
         if self.cntr.is_some() { None } else { self.cq.as_ref()?.next_entry() }
@@ -181,7 +181,7 @@ impl TxLedger {
         next.write(Completion { len: 0, ..of });
     }
 
-    /// Reports an operation that failed or was cancelled: counts it, and writes an error entry.
+    /// Reports a failed or cancelled operation: counts it, and writes an error entry.
     pub fn failed(&self, error: CompletionError) {
         self.tally.over();
         if error.of.flags & ASIDE != 0 {
@@ -195,14 +195,15 @@ impl TxLedger {
         }
     }
 
-    /// An operation was handed on to another provider, which completes it: it counts, and what it
-    /// reports goes to [`reported`](Self::reported) or [`report_failed`](Self::report_failed).
+    /// Records the transfer of an operation to another provider for its completion. The operation
+    /// counts, and its report is passed to [`reported`](Self::reported) or
+    /// [`report_failed`](Self::report_failed).
     #[inline]
     pub fn handed_on(&self) {
         self.tally.over();
     }
 
-    /// Writes the entry of an operation that was handed on, and succeeded.
+    /// Writes the entry of a successful operation completed by another provider.
     #[inline(always)]
     pub fn reported(&self, of: Completion) {
         if let Some(cq) = &self.cq {
@@ -210,26 +211,26 @@ impl TxLedger {
         }
     }
 
-    /// Writes the entry of an operation that was handed on, and failed.
+    /// Writes the entry of a failed operation completed by another provider.
     pub fn report_failed(&self, error: CompletionError) {
         if let Some(cq) = &self.cq {
             cq.write_error(error);
         }
     }
 
-    /// Stops reporting, because the endpoint closes: operations that end from now on write and
-    /// count nothing.
+    /// Stops reporting at the close of the endpoint: later completions write and count nothing.
     pub fn mute(&mut self) {
         (self.cq, self.cntr, self.reads, self.writes) = (None, None, None, None);
     }
 
-    /// Checks, in builds with debug assertions, that a closed endpoint has no operation left.
+    /// Asserts, in builds with debug assertions, the absence of pending operations at the close of
+    /// an endpoint.
     pub fn close(&self) {
         self.tally.check_none("transfers");
     }
 }
 
-/// Where an endpoint's receives are reported, and peers' accesses to its memory.
+/// Completion sink of an endpoint's receives, and of peers' accesses to its memory.
 #[derive(Clone, Debug)]
 pub struct RxLedger {
     pub(crate) cq: Option<Arc<Cq>>,
@@ -240,8 +241,8 @@ pub struct RxLedger {
     /// The counters of peers' reads and of their writes (FI_REMOTE_READ, FI_REMOTE_WRITE).
     pub(crate) peers_reads: Option<Arc<Cntr>>,
     pub(crate) peers_writes: Option<Arc<Cntr>>,
-    /// Bits that sources get in entries: those of FI_ADDR_NOTAVAIL, which are all, if the endpoint
-    /// does not tell sources, else none.
+    /// Bits set in the source addresses of entries: all (FI_ADDR_NOTAVAIL) if the endpoint does not
+    /// report sources, else none.
     hidden: fi_addr_t,
     pub(crate) aside: Option<Aside>,
     pub(crate) tally: Tally,
@@ -263,8 +264,8 @@ impl Default for RxLedger {
 }
 
 impl RxLedger {
-    /// Sets whether entries have the source of their message; without FI_SOURCE they have
-    /// FI_ADDR_NOTAVAIL in its place (fi_cq(3)).
+    /// Enables source addresses in entries; without FI_SOURCE entries have FI_ADDR_NOTAVAIL instead
+    /// (fi_cq(3)).
     pub(crate) fn tell_sources(&mut self, told: bool) {
         self.hidden = if told { 0 } else { FI_ADDR_NOTAVAIL };
     }
@@ -275,8 +276,8 @@ impl RxLedger {
         Completion { src: of.src | self.hidden, ..of }
     }
 
-    /// Sets which receives write an entry: only those that ask for one
-    /// (FI_SELECTIVE_COMPLETION), or also those of a shared receive context.
+    /// Selects the receives writing an entry: only ones requesting it (FI_SELECTIVE_COMPLETION), or
+    /// also the ones of a shared receive context.
     pub(crate) fn set_selective(&mut self, selective: bool) {
         self.reported = FI_COMPLETION | if selective { 0 } else { OF_SHARED_RX };
     }
@@ -286,37 +287,36 @@ impl RxLedger {
         self.cq = Some(cq);
     }
 
-    /// The queue that receives are reported to.
+    /// Returns the queue of receive completions.
     pub fn cq(&self) -> Option<&Arc<Cq>> {
         self.cq.as_ref()
     }
 
-    /// Access to what the domain does later, if the endpoint has it.
+    /// Returns the access to the domain's deferred work, if the endpoint has it.
     pub fn aside(&self) -> Option<&Aside> {
         self.aside.as_ref()
     }
 
-    /// Whether the queue has room for another receive's completion.
+    /// Returns true if the queue has space for another receive's completion.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.cq.as_ref().is_none_or(|cq| cq.has_room())
     }
 
-    /// Whether the success of a receive with these flags writes an entry.
+    /// Returns true if the success of a receive with these flags writes an entry.
     #[inline(always)]
     pub fn wants(&self, flags: u64) -> bool {
         flags & self.reported != 0
     }
 
-    /// Counts one more operation for the completion that follows, which is of a part of a
-    /// multi-receive buffer and does not end the receive itself.
+    /// Counts one more operation for the following completion: it reports a part of a multi-receive
+    /// buffer and does not end the receive itself.
     #[inline(always)]
     pub fn part(&self) {
         self.tally.posted();
     }
 
-    /// Reports a receive that has its message: counts it, and writes an entry if one is
-    /// `wanted`.
+    /// Reports a receive with its message: counts it, and writes an entry if one is `wanted`.
     #[inline(always)]
     pub fn done(&self, of: Completion, wanted: bool) {
         if of.flags & ASIDE != 0 {
@@ -339,7 +339,7 @@ impl RxLedger {
         }
     }
 
-    /// Where the entry of the next receive's success goes, if nothing but that entry comes of it.
+    /// Returns the slot of the next receive's completion entry, if a success has no other effect.
     #[inline(always)]
     pub fn next_entry(&self) -> Option<NextEntry<'_>> {
         if self.cntr.is_some() { None } else { self.cq.as_ref()?.next_entry() }
@@ -354,7 +354,7 @@ impl RxLedger {
         }
     }
 
-    /// Reports a receive that failed or was cancelled: counts it, and writes an error entry.
+    /// Reports a failed or cancelled receive: counts it, and writes an error entry.
     #[cold]
     pub fn failed(&self, error: CompletionError) {
         self.tally.over();
@@ -369,7 +369,7 @@ impl RxLedger {
         }
     }
 
-    /// Reports a message that was found by FI_PEEK, which no counter counts.
+    /// Reports a message found by FI_PEEK; it is not counted.
     pub fn looked_at(&self, of: Completion, wanted: bool) {
         self.tally.over();
         if wanted && let Some(cq) = &self.cq {
@@ -377,7 +377,7 @@ impl RxLedger {
         }
     }
 
-    /// Reports that FI_PEEK found no message.
+    /// Reports an FI_PEEK without a matching message.
     pub fn found_none(&self, error: CompletionError) {
         self.tally.over();
         if let Some(cq) = &self.cq {
@@ -385,8 +385,8 @@ impl RxLedger {
         }
     }
 
-    /// Reports a buffered message that is to be claimed or discarded. `posted`: it met a tag
-    /// that was posted, whose operation is complete by that.
+    /// Reports a buffered message, to be claimed or discarded. `posted`: it matched a posted tag,
+    /// and this completes the operation.
     pub fn announced(&self, of: Completion, posted: bool) {
         if posted {
             self.tally.over();
@@ -396,7 +396,7 @@ impl RxLedger {
         }
     }
 
-    /// Takes `count` receives off the tally, which are dropped because the endpoint closes.
+    /// Discounts `count` receives dropped at the close of the endpoint.
     pub fn dropped(&self, count: usize) {
         (0..count).for_each(|_| self.tally.over());
     }
@@ -408,7 +408,7 @@ impl RxLedger {
         }
     }
 
-    /// Writes an entry for a peer's access that came with remote CQ data.
+    /// Writes an entry for a peer's access with remote CQ data.
     pub fn peer_told(&self, flags: u64, len: usize, data: u64, src: fi_addr_t) {
         if let Some(cq) = &self.cq {
             let of = Completion::of(Context::NULL, flags | FI_REMOTE_CQ_DATA, len);
@@ -416,46 +416,47 @@ impl RxLedger {
         }
     }
 
-    /// Whether peers' reads, and their writes, are counted.
+    /// Returns true for each counted kind: peers' reads, and their writes.
     pub fn counts_peers(&self) -> [bool; 2] {
         [self.peers_reads.is_some(), self.peers_writes.is_some()]
     }
 
-    /// Called when the endpoint closes: operations that are over from now on are not reported.
+    /// Stops reporting at the close of the endpoint: later completions are dropped.
     pub fn mute(&mut self) {
         let (aside, tally) = (self.aside.take(), std::mem::take(&mut self.tally));
         *self = Self { aside, tally, ..Self::default() };
     }
 
-    /// Checks, in builds with debug assertions, that a closed endpoint has no receive left.
+    /// Asserts, in builds with debug assertions, the absence of pending receives at the close of an
+    /// endpoint.
     pub fn close(&self) {
         self.tally.check_none("receives");
     }
 }
 
-/// Where an endpoint reports, in both directions.
+/// Completion sinks of an endpoint, for both directions.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// Where sends, reads, writes and atomic operations are reported.
+    /// Sink of sends, reads, writes and atomic operations.
     pub tx: TxLedger,
-    /// Where receives, and peers' accesses to our memory, are reported.
+    /// Sink of receives, and of peers' accesses to local memory.
     pub rx: RxLedger,
 }
 
 impl Ledger {
-    /// The ledger of a new endpoint, to which nothing is bound.
+    /// Returns the completion sinks of a new endpoint, without any binding.
     pub(crate) fn new() -> Self {
         let mut ledger = Self::default();
         (ledger.tx.tally, ledger.rx.tally) = (Tally::counting(), Tally::counting());
         ledger
     }
 
-    /// Access to what the domain does later, if the endpoint has it.
+    /// Returns the access to the domain's deferred work, if the endpoint has it.
     pub fn aside(&self) -> Option<&Aside> {
         self.rx.aside()
     }
 
-    /// Sets the access to what the domain does later, for both directions.
+    /// Sets the access to the domain's deferred work, for both directions.
     pub(crate) fn set_aside(&mut self, aside: Option<Aside>) {
         self.tx.aside.clone_from(&aside);
         self.rx.aside = aside;
@@ -468,13 +469,12 @@ impl Ledger {
         all.into_iter().flatten()
     }
 
-    /// The counter of operations whose completion entry has these flags.
+    /// Returns the counter of operations with these flags in their completion entry.
     pub(crate) fn cntr_of(&self, flags: u64) -> Option<&Arc<Cntr>> {
         if flags & FI_RECV != 0 { self.rx.cntr.as_ref() } else { self.tx.cntr_of(flags) }
     }
 
-    /// Writes the entry of an operation that the library carried out without handing it to the
-    /// provider.
+    /// Writes the entry of an operation executed by the library without the provider.
     pub(crate) fn write(&self, outcome: Outcome) {
         let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
         let cq = if flags & FI_RECV != 0 { &self.rx.cq } else { &self.tx.cq };
@@ -485,8 +485,8 @@ impl Ledger {
         }
     }
 
-    /// Reports the success of a sending operation that was not handed to the provider: counts it
-    /// and its bytes, and writes an entry if one is `wanted`.
+    /// Reports the success of a sending operation not passed to the provider: counts it and its
+    /// bytes, and writes an entry if one is `wanted`.
     pub(crate) fn succeed(&self, of: Completion, wanted: bool) {
         if let Some(cntr) = self.cntr_of(of.flags) {
             cntr.completed(of.len);
@@ -496,7 +496,7 @@ impl Ledger {
         }
     }
 
-    /// Reports that an operation failed or was cancelled that was not handed to the provider.
+    /// Reports a failed or cancelled operation not passed to the provider.
     pub(crate) fn fail(&self, error: CompletionError) {
         if let Some(cntr) = self.cntr_of(error.of.flags) {
             cntr.failed();
@@ -504,7 +504,7 @@ impl Ledger {
         self.write(Err(error));
     }
 
-    /// The kinds of operations that are counted, but for receives: FI_SEND, FI_READ, FI_WRITE,
+    /// Returns the kinds of counted operations, except receives: FI_SEND, FI_READ, FI_WRITE,
     /// FI_REMOTE_READ, FI_REMOTE_WRITE.
     pub fn kinds(&self) -> u64 {
         let counted = |kind: &&u64| self.cntr_of_kind(**kind).is_some();
@@ -523,7 +523,7 @@ impl Ledger {
         }
     }
 
-    /// Counts an operation of this kind that another provider has completed.
+    /// Counts an operation of this kind completed by another provider.
     pub fn count(&self, kind: u64, failed: bool) {
         match self.cntr_of_kind(kind) {
             Some(cntr) if failed => cntr.failed(),
@@ -538,8 +538,8 @@ impl Ledger {
         self.rx.mute();
     }
 
-    /// Checks, in builds with debug assertions, that a closed endpoint has no operation and no
-    /// receive left.
+    /// Asserts, in builds with debug assertions, the absence of pending operations and receives at
+    /// the close of an endpoint.
     pub fn close(&self) {
         self.tx.close();
         self.rx.close();
@@ -745,7 +745,7 @@ mod tests {
         ledger.close();
     }
 
-    /// Where nothing is counted nothing is kept for it.
+    /// Without counting, no space is used for it.
     #[test]
     #[cfg(not(debug_assertions))]
     fn counting_takes_no_room_in_a_release() {

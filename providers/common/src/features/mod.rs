@@ -1,4 +1,4 @@
-//! What follows from completions and messages of the library's own: reports, deferred work,
+//! Work following from completions, and internal messages of the library: reports, deferred work,
 //! collectives, multicast.
 pub(crate) mod coll;
 pub mod later;

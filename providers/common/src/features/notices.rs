@@ -1,5 +1,4 @@
-//! Short messages of the library's own, from endpoint to endpoint: how collectives and
-//! multicast tell peers of what they do.
+//! Short internal messages between endpoints, used by collectives and multicast.
 use crate::abi::{FI_ADDR_UNSPEC, fi_addr_t};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::coll::{Area, Bytes};
@@ -12,32 +11,32 @@ use std::sync::{Arc, Weak};
 /// Bytes of the longest notice.
 const LONGEST: usize = 64;
 
-/// Most notices that are kept of a peer that has no name.
+/// Maximum number of notices stored of an unknown peer.
 const MAX_KEPT: u32 = 64;
 
-/// Whether a message of the library's own that no receive waits for is dropped, since its
-/// sender, of whom so many messages are kept, is not in the address vector: all that come from
-/// members of a group are in it. Notices may come before.
+/// Returns true if an unexpected internal message has to be dropped because its sender, with `kept`
+/// stored messages, is not in the address vector. All group members are in it. Notices may arrive
+/// earlier.
 pub fn is_strangers(tag: u64, len: usize, kept: u32) -> bool {
     let notice = tag == COLLECTIVE_TAG || tag == MULTICAST_TAG;
     !notice || len > LONGEST || kept >= MAX_KEPT
 }
 
-/// How messages get out of an endpoint and into it.
+/// Message transport of an endpoint for internal messages.
 pub(crate) trait Port: Send + Sync {
-    /// Sends a message, which completes at `context` aside.
+    /// Sends a message, as an internal operation with this `context`.
     fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result;
-    /// Posts a receive of a message from `from`, or from any peer if that is FI_ADDR_UNSPEC, which
-    /// completes at `context` aside.
+    /// Posts an internal receive with this `context`, of a message from `from`, or from any peer
+    /// for FI_ADDR_UNSPEC.
     fn recv(&self, from: fi_addr_t, tag: u64, buf: RecvBuf, context: Context) -> Result;
     /// Takes a receive back.
     fn cancel(&self, context: Context);
-    /// The address that completions report for this one.
+    /// Returns the address reported by completions for this one.
     fn id_of(&self, member: fi_addr_t) -> fi_addr_t;
 }
 
-/// The notices of one tag that an endpoint sends and receives. All runs as tasks of the
-/// domain, with no lock held.
+/// Notices with one tag sent and received by an endpoint. All work runs as tasks of the domain,
+/// without any lock held.
 pub(crate) struct NoticeLine {
     port: Weak<dyn Port>,
     later: Arc<Later>,
@@ -50,8 +49,8 @@ impl NoticeLine {
         Arc::new(Self { port, later, lane, tag })
     }
 
-    /// Hands every notice of `LEN` bytes, and what completions call its sender, to
-    /// `heard`; others are dropped. To be called once, by a task or where no lock is held.
+    /// Passes every notice of `LEN` bytes, and its sender as reported by completions, to `heard`;
+    /// others are dropped. Must be called once, by a task or without any lock held.
     pub(crate) fn listen<const LEN: usize>(
         self: &Arc<Self>,
         heard: impl Fn(fi_addr_t, &[u8; LEN]) + Send + Sync + 'static,

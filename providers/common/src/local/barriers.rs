@@ -1,9 +1,9 @@
-//! Barriers that running threads of all processes with pipes pass (membarrier(2)). They let the
-//! writer of a ring go without a fence for each message, as long as its reader polls.
+//! Memory barriers in the running threads of all processes with shared-memory pipes
+//! (membarrier(2)). They save the writer of a ring a fence for each message while its reader polls.
 //!
-//! To register for them takes a process with several threads as long as the kernel waits for all processors to pass
-//! through it, which may be tens of milliseconds. So a process registers when it has one thread ([`prepare`]), or
-//! in a thread of the library's, and rings do with fences until then.
+//! In a process with several threads the registration takes the time until the kernel has
+//! interrupted all processors, possibly tens of milliseconds. So a process registers while it is
+//! single-threaded ([`prepare`]), or in a library thread, and rings use fences until then.
 use crate::primitives::{
     barrier_in_all_processes, fence, register_barriers, register_global_barriers,
 };
@@ -11,7 +11,7 @@ use crate::worker::{Worker, rest};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Whether this process takes part.
+/// Registration state of this process.
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;
 /// A thread registers it.
@@ -20,12 +20,13 @@ const REGISTERED: u32 = 2;
 /// The kernel has no such barriers.
 const NONE: u32 = 3;
 
-/// Barriers that were begun.
+/// Number of started barriers.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// The last one of those that are over.
+/// Number of the last completed barrier.
 static OVER: AtomicU64 = AtomicU64::new(0);
 
-/// Registers the process if that takes no time now: it has one thread. When the library is loaded it often has.
+/// Registers the process if this takes no time, because it has one thread. At the load of the
+/// library it often has.
 pub(crate) fn prepare() {
     if STATE.load(Ordering::Relaxed) == UNKNOWN && crate::sys::threads() == Some(1) {
         register();
@@ -39,8 +40,8 @@ fn register() {
     STATE.store(state, Ordering::Release);
 }
 
-/// Whether this process takes part in such barriers. Soon after the first question it does, if the kernel has
-/// them; the answer is not waited for.
+/// Returns true if this process takes part in such barriers. The first call starts the
+/// registration, if the kernel supports it, and does not wait for it.
 #[inline]
 pub(crate) fn are_there() -> bool {
     match STATE.load(Ordering::Acquire) {
@@ -61,14 +62,14 @@ fn begin() -> bool {
     STATE.load(Ordering::Acquire) == REGISTERED
 }
 
-/// How many barriers were begun: a later one comes after everything before this call.
+/// Returns the number of started barriers. A later one follows everything before this call.
 pub(crate) fn begun() -> u64 {
     fence(Ordering::SeqCst);
     BEGUN.load(Ordering::SeqCst)
 }
 
-/// Sees to it that a barrier that was begun after so many others is over; where there are none a
-/// fence is enough, since others then use fences as well.
+/// Waits for the end of a barrier started after the first `before` ones. Without barriers a fence
+/// is sufficient, since the other processes then use fences as well.
 pub(crate) fn pass_one_after(before: u64, barriers: bool) {
     fence(Ordering::SeqCst);
     if !barriers || OVER.load(Ordering::SeqCst) > before {

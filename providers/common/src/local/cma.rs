@@ -1,4 +1,4 @@
-//! Memory of another process, read where it is (process_vm_readv(2)).
+//! Direct reads of another process's memory (process_vm_readv(2)).
 use crate::error::{Error, Result};
 use crate::facts::coarse_now;
 use crate::sys::{check, random};
@@ -7,16 +7,16 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use libc::iovec;
 
-/// How many nanoseconds the process of a number is known to be the same after it was found to be. Until another can have the number, the system
-/// has to give away all others, of which there are 32,767 or more, and the most that processes are
-/// begun at is some for each microsecond and a thousand processors.
+/// Nanoseconds for which a pid is trusted after a check of its process. Before its reuse the kernel
+/// has to assign all other pids, 32,767 or more. The maximum rate of new processes is a few per
+/// microsecond and a thousand processors.
 const SAME_FOR: u64 = 10_000_000;
 
-/// From so many bytes on it is asked each time: they take so long that nobody notices.
+/// Number of bytes from which the process is checked at each read: the check is then negligible.
 const ALWAYS_ASKED: usize = 1 << 20;
 
-/// A random word of this process, by which a peer that reads memory here knows that it reads that of
-/// this process, and not of another that has got its number since. Children have it not.
+/// Random word of this process. A peer reading memory of this process checks it, to detect a reuse
+/// of the pid by another process. Children do not have it.
 #[derive(Debug)]
 pub struct MemoryToken {
     page: NonNull<u64>,
@@ -43,7 +43,7 @@ impl MemoryToken {
         }
         let page = NonNull::new(base.cast::<u64>()).ok_or(Error::NOMEM)?;
         let token = Self { page, len, value: random(), process: std::process::id() };
-        // SAFETY: the mapping is a page of ours, which nobody else knows of.
+        // SAFETY: the mapping is our page, unknown to other code.
         unsafe {
             check(libc::madvise(base, len, libc::MADV_DONTFORK))?;
             page.write(token.value);
@@ -51,7 +51,7 @@ impl MemoryToken {
         Ok(token)
     }
 
-    /// Where the word is, for a peer ([`PeerMemory::open`]).
+    /// Returns the address of the word, for a peer ([`PeerMemory::open`]).
     pub fn address(&self) -> u64 {
         self.page.as_ptr() as u64
     }
@@ -66,13 +66,13 @@ impl Drop for MemoryToken {
     fn drop(&mut self) {
         // In a child other memory may be at that address.
         if self.process == std::process::id() {
-            // SAFETY: the mapping is ours, and nobody has a reference into it.
+            // SAFETY: the mapping is ours, and no reference into it exists.
             unsafe { libc::munmap(self.page.as_ptr().cast(), self.len) };
         }
     }
 }
 
-/// The memory of a peer's process, which this process may read.
+/// Memory of a peer's process, readable by this process.
 #[derive(Debug)]
 pub struct PeerMemory {
     process: libc::pid_t,
@@ -83,11 +83,12 @@ pub struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// The memory of the process that has this number (by SO_PEERCRED, not by its own words), if this process may read
-    /// it, and finds the word that the peer said is there ([`MemoryToken`]).
+    /// Opens the memory of the process with this pid (by SO_PEERCRED, not as sent by the peer).
+    /// Fails if this process may not read it, or if the word advertised by the peer is not there
+    /// ([`MemoryToken`]).
     pub fn open(process: i32, address: u64, value: u64) -> Result<Self> {
         let memory = Self { process, address, value, found: Cell::new(None) };
-        // What a peer behind another namespace of processes has.
+        // Pid of a peer in another pid namespace.
         if process <= 0 {
             return Err(Error::PERM);
         }

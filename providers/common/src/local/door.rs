@@ -1,15 +1,15 @@
-//! How peers of one host tell an engine that there is something to do: a bit for each connection
-//! in memory, and a bell for an engine that sleeps.
+//! Doorbells of engines for peers of the same host: a bit in memory for each connection, and an
+//! eventfd for a sleeping engine.
 use crate::error::Result;
 use crate::segment::SharedDoor;
 use crate::sys::{EventFd, is_gone};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// An engine's own door. Its peers set bits in it, one for each connection: indexes
-/// count modulo 1024, so that two connections may have the same bit and are both looked at.
+/// Doorbell of an engine. Its peers set bits in it, one for each connection. Indexes count modulo
+/// 1024, so two connections may share a bit, and both are then polled.
 ///
-/// Whoever has the door can write to all of it: one peer can wake the engine for nothing, or keep
-/// it from hearing of another. All peers are of one user, who could as well stop the process.
+/// Each peer can write to the whole doorbell: it can wake the engine without need, or suppress the
+/// notification of another peer. All peers belong to one user, able to stop the process anyway.
 #[derive(Debug)]
 pub struct LocalDoor {
     door: SharedDoor,
@@ -41,41 +41,41 @@ impl LocalDoor {
         EventFd::received(crate::rights::ReceivedFd::new(bell)).unwrap()
     }
 
-    /// The bell's descriptor, to be watched while the engine sleeps for being rung
-    /// ([`Epoll::add_edge`](crate::sys::Epoll::add_edge)): nobody reads it.
+    /// Returns the eventfd of the doorbell, to be watched while the engine sleeps
+    /// ([`Epoll::add_edge`](crate::sys::Epoll::add_edge)). It is never read.
     pub fn bell_fd(&self) -> RawFd {
         self.bell.as_raw_fd()
     }
 
-    /// Adds the indexes of connections that are to be looked at. They are not told of again until
-    /// a peer rings once more: the caller looks at each until it finds nothing there (-FI_EAGAIN).
+    /// Adds the indexes of connections to poll. They are not reported again until the next signal
+    /// of a peer, so the caller has to poll each until it is empty (-FI_EAGAIN).
     #[inline]
     pub fn ready(&self, out: &mut Vec<u32>) {
         self.door.words().take(|index| out.push(index));
     }
 
-    /// Whether [`LocalDoor::ready`] has something to tell.
+    /// Returns true if [`LocalDoor::ready`] has something to report.
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.door.words().is_ready()
     }
 
-    /// Says that the engine is about to sleep, so that the next peer that rings writes to the
-    /// bell; false, and not asleep, if one has rung.
+    /// Announces a sleep of the engine, so the next peer also signals the eventfd. Returns false,
+    /// without the announcement, if a peer has signalled meanwhile.
     ///
-    /// Pipes that were polled must not be any more ([`crate::ring::LocalPipe::set_polled`]), and are
-    /// looked at once more ([`crate::ring::LocalPipe::has_data`]) before the engine sleeps.
+    /// Polling of pipes must be disabled before ([`crate::ring::LocalPipe::set_polled`]), and each
+    /// checked once more ([`crate::ring::LocalPipe::has_data`]), before the engine sleeps.
     pub fn fall_asleep(&self) -> bool {
         self.door.words().fall_asleep()
     }
 
-    /// Rings the engine's own bell: a thread that sleeps wakes up.
+    /// Signals the engine's own eventfd, waking a sleeping thread.
     pub fn rouse(&self) {
         self.bell.signal_shared();
     }
 
-    /// Says that the engine is awake. The bell goes on ringing: what watches it tells of each time that
-    /// it is rung, and reading it would be another system call for each.
+    /// Announces the end of the sleep. The eventfd stays signalled: its edge-triggered watch
+    /// reports each signal, and a read would be another system call for each.
     pub fn wake(&self) {
         self.door.words().wake();
     }
@@ -91,17 +91,17 @@ pub struct PeerDoor {
 }
 
 impl PeerDoor {
-    /// The door and the bell of these descriptors, which the peer sent.
+    /// Opens the doorbell and eventfd of these descriptors, received from the peer.
     pub(crate) fn open(memory: BorrowedFd<'_>, bell: EventFd, process: i32) -> Result<Self> {
         Ok(Self { door: SharedDoor::open(memory)?, bell, process })
     }
 
-    /// Whether the peer's process has ended, as far as its number tells.
+    /// Returns true if the peer's process has ended, as far as its pid shows.
     pub(crate) fn is_gone(&self) -> bool {
         is_gone(self.process)
     }
 
-    /// Asks the peer to look at the connection that it calls by this number.
+    /// Requests the peer to poll its connection with this index.
     pub fn ring(&self, index: u32) {
         self.door.words().ring(index, || self.bell.signal_shared());
     }

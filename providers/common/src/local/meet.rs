@@ -1,15 +1,16 @@
-//! How the two ends of a link find out that they are on one host, and come to share memory.
+//! Shared-memory upgrade: detection of a link between two processes of one host, and the exchange
+//! of its memory.
 //!
 //! The end that accepted the link offers the name of an abstract unix socket and a random cookie
-//! ([`MeetingHost::offer`]), over the link itself. Such names live in a network namespace: from
-//! elsewhere there is nobody at that name. The other end connects to it ([`MeetingHost::call`]);
-//! both ask the kernel whose process is there, and go on only if it runs for their own user. Then
-//! one message has the cookie and the descriptors of the memory that was made for the link, and its
-//! answer descriptors as well. No name is left anywhere.
+//! ([`MeetingHost::offer`]), over the link itself. Such names live in a network namespace, so
+//! elsewhere no socket has the name. The other end connects to it ([`MeetingHost::call`]). Both
+//! query the kernel for the process of the peer, and continue only if it runs as their own user.
+//! Then one message carries the cookie and the descriptors of the memory created for the link, and
+//! its response carries descriptors as well. No name remains in the file system.
 //!
-//! Everybody on the host may connect: strangers are hung up on, as is who says anything but what is
-//! expected. A cookie is good for one meeting, and nothing but this meeting depends on what happens
-//! here: the link goes on as it is.
+//! Any process of the host may connect. Connections of unknown processes are closed, and so are
+//! ones with an unexpected message. A cookie is valid for one handshake. A failure affects nothing
+//! but this handshake: the link continues on its socket.
 use crate::closer;
 use crate::cma::{MemoryToken, PeerMemory};
 use crate::door::{LocalDoor, PeerDoor};
@@ -26,14 +27,14 @@ use std::sync::{Arc, Weak};
 /// Bytes of an offer: name, number, cookie.
 pub const MEETING_OFFER_LEN: usize = 40;
 
-/// Most offers that nobody has come for: the oldest is withdrawn for another. Peers that say little
-/// do not come.
+/// Maximum number of unused offers: the oldest is withdrawn for another. Peers with little traffic
+/// do not use them.
 const MAX_OFFERS: usize = 16384;
 
-/// Most callers who have not said what they want: the oldest is hung up on for another.
+/// Maximum number of connections without a message: the oldest is closed for another.
 const MAX_GUESTS: usize = 64;
 
-/// Most callers that are accepted at a time, so that others get their turns.
+/// Maximum number of connections accepted by one call, for fairness to other work.
 const MAX_ACCEPTS: usize = 64;
 
 /// The longest message is one of these two; descriptors beyond [`MAX_FDS`] are not taken.
@@ -43,16 +44,16 @@ const MAX_FDS: usize = 8;
 /// Descriptors of an answer: memory and bell of a door.
 const ANSWER_FDS: usize = 2;
 
-/// What the messages begin with, which names their version.
+/// Magic number at the start of the messages, with their version.
 const GREETING_MARK: [u8; 8] = *b"ofimeet1";
 const ANSWER_MARK: [u8; 8] = *b"ofimeet!";
 
-/// Callers that may wait in the system's queue (listen(2)).
+/// Maximum number of pending connections in the kernel's queue (listen(2)).
 const BACKLOG: libc::c_int = 4096;
 
 type Secret = [u8; 16];
 
-/// Whether two secrets are the same, in a time that does not tell where they differ.
+/// Returns true if two secrets are equal, in constant time.
 fn are_same(one: &Secret, other: &Secret) -> bool {
     let differ = one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other));
     std::hint::black_box(differ) == 0
@@ -76,7 +77,7 @@ fn system_name(name: &Secret) -> Vec<u8> {
 struct MeetingSocket {
     /// Taken by the destructor alone.
     fd: ManuallyDrop<OwnedFd>,
-    /// The process that made the socket ([`generation`]). A forked child has it as well.
+    /// Process that created the socket ([`generation`]). A forked child has it as well.
     process: u32,
 }
 
@@ -93,8 +94,8 @@ impl MeetingSocket {
         Self { fd: ManuallyDrop::new(fd), process: generation() }
     }
 
-    /// The process at the other end, 0 if it is in another namespace of processes; -FI_EACCES if
-    /// it does not run for the user that this one runs for.
+    /// Returns the process of the peer, 0 if it is in another pid namespace. Fails with -FI_EACCES
+    /// if it does not run as the user of this process.
     fn process(&self) -> Result<i32> {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of_val(&peer) as libc::socklen_t;
@@ -139,9 +140,9 @@ impl MeetingSocket {
         }
     }
 
-    /// Reads the message that is there, which has to be just as long as `room` and to come with
-    /// just so many descriptors; -FI_EAGAIN if there is none. It stays in the queue with descriptors of its own,
-    /// for which there may be no room, until it is [taken](Self::take).
+    /// Peeks at the message, required to have the length of `room` and exactly `FDS` descriptors.
+    /// Fails with -FI_EAGAIN if there is none. The message stays queued, possibly with further
+    /// descriptors, until it is [taken](Self::take).
     fn look<const FDS: usize>(&self, room: &mut [u8]) -> Result<[ReceivedFd; FDS]> {
         let mut control = [0u64; 16];
         let mut more = 0u8;
@@ -187,7 +188,7 @@ impl MeetingSocket {
         }
     }
 
-    /// Takes the message that was read out of the queue. Closing what came with it does not wait.
+    /// Removes the examined message from the queue. The close of its descriptors does not block.
     fn take(&self) {
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: there is no room to write to.
@@ -197,7 +198,7 @@ impl MeetingSocket {
 
 impl Drop for MeetingSocket {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it afterwards.
+        // SAFETY: the descriptor is not used afterwards.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
         // A child's copy is not the last, and must not end the parent's.
         if self.process == generation() {
@@ -206,7 +207,7 @@ impl Drop for MeetingSocket {
     }
 }
 
-/// Where an engine is met, for as long as it lives.
+/// Listening socket of an engine for the handshake, during its lifetime.
 #[derive(Debug)]
 struct MeetingPlace {
     listener: MeetingSocket,
@@ -237,16 +238,16 @@ impl MeetingPlace {
     }
 }
 
-/// An offer that nobody has come for.
+/// Unused offer.
 #[derive(Debug)]
 struct OpenOffer {
     number: u64,
     cookie: Secret,
-    /// What the offering engine calls the link.
+    /// Number of the link in the offering engine.
     link: u32,
 }
 
-/// What one engine knows of those it shares memory with, and how it is met.
+/// Listener of one engine for shared-memory upgrades, with its known peers.
 #[derive(Debug)]
 pub struct MeetingHost {
     door: LocalDoor,
@@ -254,26 +255,28 @@ pub struct MeetingHost {
     offers: VecDeque<OpenOffer>,
     offered: u64,
     guests: VecDeque<MeetingSocket>,
-    /// Doors of peers' engines, each of which serves all links to that engine: known by the peer's
-    /// process and the memory's number in the system.
+    /// Doorbells of peer engines, each shared by all links to its engine. The key is the peer's
+    /// process and the inode number of the memory.
     doors: Vec<(DoorId, Weak<PeerDoor>)>,
     rings: RingMemory,
-    /// By which peers know that they may read this process's memory; none if they are not to.
+    /// Token allowing peers to verify reads of this process's memory; `None` if they must not read
+    /// it.
     token: Option<MemoryToken>,
 }
 
-/// How much memory is made for rings.
+/// Memory limits of rings.
 #[derive(Clone, Copy, Debug)]
 pub struct RingMemory {
     /// Bytes of a ring, a power of two.
     pub ring: usize,
-    /// Most bytes of all rings that this process has, made by it or by its peers.
+    /// Maximum bytes of all rings of this process, created by it or by its peers.
     pub most: usize,
 }
 
 impl RingMemory {
-    /// The bytes of the next ring, when so many are there: half as many for each quarter of the
-    /// whole that is taken, so that many peers can be met; -FI_ENOMEM when the rest is too little.
+    /// Returns the size of the next ring if `made` bytes are in use. It is halved for each quarter
+    /// of the total in use, to leave memory for other peers. Fails with -FI_ENOMEM if the rest is
+    /// too small.
     fn next(self, made: usize) -> Result<usize> {
         let quarters = made.saturating_mul(4) / self.most.max(1);
         let ring = (self.ring >> quarters.min(3)).max(MIN_RING);
@@ -284,18 +287,19 @@ impl RingMemory {
 
 type DoorId = (i32, u64, u64);
 
-/// A call of another engine at its meeting place, which it has not answered.
+/// Handshake request to another engine, not answered yet.
 #[derive(Debug)]
 pub struct MeetingCall {
     socket: MeetingSocket,
     process: i32,
-    /// Descriptors that are closed when the answer comes, for those that come with it: where the process had
-    /// no room for these, the other end would be believed to have been understood.
+    /// Reserved descriptors, closed at the response to make room for the received ones. Without
+    /// them the process could be unable to accept the response, and the peer would consider the
+    /// handshake complete.
     room: Vec<OwnedFd>,
 }
 
 impl MeetingCall {
-    /// The descriptor that is readable when the answer is there.
+    /// Returns the descriptor that is readable at the response.
     pub fn fd(&self) -> RawFd {
         self.socket.fd.as_raw_fd()
     }
@@ -309,10 +313,10 @@ impl MeetingCall {
     }
 }
 
-/// What the other end of a link said at the meeting.
+/// Handshake data of the peer.
 #[derive(Debug)]
 pub struct MetPeer {
-    /// The door that is rung for the other end, and what it calls the link.
+    /// Doorbell of the peer, and the peer's number of the link.
     pub door: Arc<PeerDoor>,
     /// The link's number there.
     pub index: u32,
@@ -321,7 +325,7 @@ pub struct MetPeer {
 }
 
 impl MetPeer {
-    /// Tells a pipe whom it leads to.
+    /// Attaches the peer to a pipe.
     pub fn join(self, pipe: &LocalPipe) {
         if let Some(memory) = self.memory {
             pipe.set_peer_memory(memory);
@@ -335,8 +339,8 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl MeetingHost {
-    /// For an engine that makes rings like these; `reads`: ends may read each other's memory
-    /// where the system lets them.
+    /// Returns the listener of an engine with rings of these sizes. With `reads` both ends may read
+    /// each other's memory if the kernel permits it.
     pub fn new(rings: RingMemory, reads: bool) -> Result<Self> {
         Ok(Self {
             door: LocalDoor::new()?,
@@ -355,8 +359,8 @@ impl MeetingHost {
         &self.door
     }
 
-    /// Opens the place where the engine is met, if it is not open: its descriptor is readable when
-    /// somebody calls. None if it was open.
+    /// Opens the listening socket, if it is not open, and returns its descriptor. It is readable
+    /// for a pending connection. Returns `None` if it was open.
     pub fn open(&mut self) -> Result<Option<RawFd>> {
         if self.place.is_some() {
             return Ok(None);
@@ -365,12 +369,12 @@ impl MeetingHost {
         Ok(Some(place.listener.fd.as_raw_fd()))
     }
 
-    /// Closes that place, until it is opened again.
+    /// Closes the listening socket until it is opened again.
     pub fn shut(&mut self) {
         self.place = None;
     }
 
-    /// The descriptor of the place where the engine is met, if that is open.
+    /// Returns the descriptor of the listening socket if it is open.
     pub fn place(&self) -> Option<RawFd> {
         self.place.as_ref().map(|place| place.listener.fd.as_raw_fd())
     }
@@ -392,19 +396,19 @@ impl MeetingHost {
         Ok(offer)
     }
 
-    /// The link has ended: nobody is to come for it any more.
+    /// Withdraws the offers of a closed link.
     pub fn withdraw(&mut self, link: u32) {
         self.offers.retain(|offer| offer.link != link);
     }
 
-    /// How many offers nobody has come for.
+    /// Returns the number of unused offers.
     pub fn open_offers(&self) -> usize {
         self.offers.len()
     }
 
-    /// Goes to the meeting that the other end of a link offers, with a new pipe for the link, which
-    /// this engine calls by the number `link`. `watch` is called with the descriptor that the answer comes
-    /// to, before anything is said: who cannot be answered must not be believed to have the pipe.
+    /// Starts the handshake offered by the peer of a link, with a new pipe for the link. This
+    /// engine identifies the link by `link`. Calls `watch` with the descriptor of the response
+    /// before sending anything: a peer must not get the pipe if its response could not be received.
     pub fn call(
         &self,
         offer: &[u8; MEETING_OFFER_LEN],
@@ -431,7 +435,8 @@ impl MeetingHost {
         Ok((call, pipe))
     }
 
-    /// What either end says of itself: its number of the link, and how its memory is known.
+    /// Returns the handshake data of this end: its number of the link, and the identification of
+    /// its memory.
     fn of_us(&self, link: u32) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[..8].copy_from_slice(&u64::from(link).to_ne_bytes());
@@ -442,7 +447,7 @@ impl MeetingHost {
         bytes
     }
 
-    /// What the other end said of itself.
+    /// Parses the handshake data of the peer.
     fn of_peer(
         &mut self,
         said: &[u8],
@@ -457,7 +462,7 @@ impl MeetingHost {
         Ok(MetPeer { door: self.door_of(process, door, bell)?, index, memory })
     }
 
-    /// The door that these descriptors are of, mapped once for all links to the same engine.
+    /// Returns the doorbell of these descriptors, mapped once for all links to the same engine.
     fn door_of(
         &mut self,
         process: i32,
@@ -468,7 +473,7 @@ impl MeetingHost {
         let (device, number) = door.id()?;
         let id = (process, device, number);
         self.doors.retain(|(_, door)| door.strong_count() > 0);
-        // Who is in another namespace of processes has no number that tells it from others there.
+        // A process in another pid namespace has no number distinguishing it from others there.
         let known = self.doors.iter().find(|(known, _)| *known == id && process != 0);
         if let Some(known) = known.and_then(|(_, door)| door.upgrade()) {
             return Ok(known);
@@ -478,8 +483,8 @@ impl MeetingHost {
         Ok(door)
     }
 
-    /// The answer to a call: -FI_EAGAIN until it is there; any other error says that the link stays
-    /// as it is.
+    /// Returns the response to a handshake request. Fails with -FI_EAGAIN until it arrives; after
+    /// any other error the link stays on its socket.
     pub fn hear(&mut self, call: &mut MeetingCall) -> Result<MetPeer> {
         let mut answer = [0; ANSWER_LEN];
         call.room.clear();
@@ -496,12 +501,12 @@ impl MeetingHost {
         Ok(peer)
     }
 
-    /// Lets callers in and hears them. `guest` is called with the descriptor of each who has not
-    /// said anything yet, to be watched for reading; then this is called again. `met` is called
-    /// for each link whose ends have met, by its number, with the pipe to the other end; `failed`
-    /// for each whose meeting came to nothing.
+    /// Accepts connections and processes their requests. Calls `guest` with the descriptor of each
+    /// connection without a message, to be watched for reading; the caller then repeats this call.
+    /// Calls `met` with the number and the new pipe of each upgraded link, and `failed` for each
+    /// failed handshake.
     ///
-    /// An error says that callers cannot be let in now, for want of descriptors or memory.
+    /// Fails if connections cannot be accepted now, for lack of descriptors or memory.
     pub fn receive(
         &mut self,
         mut guest: impl FnMut(RawFd),
@@ -546,8 +551,8 @@ impl MeetingHost {
         result
     }
 
-    /// Hears a caller: the link that it came for, and the pipe to its other end; or why it is hung
-    /// up on, with the link that nobody is to come for any more.
+    /// Processes a handshake request: returns the requested link and the pipe to its peer. An error
+    /// contains the reason to close the connection, and the link with its offer consumed.
     fn greet(
         &mut self,
         socket: &MeetingSocket,
@@ -574,8 +579,7 @@ impl MeetingHost {
         pipe.map(|pipe| (link, pipe)).map_err(|error| (Some(link), error))
     }
 
-    /// The link that a greeting names by its offer's number and cookie, which is good for nothing
-    /// any more.
+    /// Returns the link of the offer with the number and cookie in a HELLO, and consumes the offer.
     fn take_offer(&mut self, greeting: &[u8; GREETING_LEN]) -> Option<u32> {
         let cookie: Secret = *greeting[16..].first_chunk()?;
         if greeting[..8] != GREETING_MARK {
@@ -619,7 +623,7 @@ mod tests {
         host
     }
 
-    /// What comes to a host: links whose ends have met, and those that have not.
+    /// Returns the handshakes of a listener: upgraded links, and failed ones.
     fn visits(host: &mut MeetingHost) -> (Vec<(u32, LocalPipe)>, Vec<(u32, Error)>) {
         let (mut met, mut failed) = (Vec::new(), Vec::new());
         host.receive(|_| (), |link, pipe| met.push((link, pipe)), |link, e| failed.push((link, e)))
@@ -632,7 +636,7 @@ mod tests {
         assert!(met.is_empty() && failed.is_empty(), "{met:?} {failed:?}");
     }
 
-    /// An honest meeting for link 7 of `host`, which the other side calls 9.
+    /// Performs a valid handshake for link 7 of `host`, called 9 by the other side.
     fn meets(host: &mut MeetingHost, offer: &[u8; MEETING_OFFER_LEN]) {
         let mut other = MeetingHost::new(PAGES, true).unwrap();
         let (mut call, theirs) = other.call(offer, 9, |_| Ok(())).unwrap();
@@ -664,7 +668,7 @@ mod tests {
         let other = MeetingHost::new(PAGES, true).unwrap();
         let mut watched = None;
         let called = other.call(&offer, 9, |fd| {
-            // What had been said by now would be answered.
+            // A request sent before would be answered.
             let (met, failed) = visits(&mut host);
             watched = Some((fd, met.len() + failed.len()));
             Err(Error::NOSPC)
@@ -777,7 +781,7 @@ mod tests {
             is_hung_up_on(&socket);
             assert_eq!(kept.read(&mut [0]).unwrap(), 0, "{count} descriptors are closed");
         }
-        // Who leaves at once, too.
+        // A connection closed at once, too.
         drop(stranger(&offer));
         nobody_comes(&mut host);
         meets(&mut host, &offer);
@@ -791,7 +795,7 @@ mod tests {
         let (_end, blocking) = std::io::pipe().unwrap();
         let (segment, door, bell) = (segment.as_fd(), other.door().memory(), other.door().bell());
         let (blocking, pipe) = (blocking.as_fd(), std::io::pipe().unwrap().1);
-        // SAFETY: no memory is involved. It would raise a signal in who writes to it.
+        // SAFETY: no memory is involved. Owner signals would be raised in its writers.
         unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         for fds in [
             [door, door, bell],
@@ -870,7 +874,7 @@ mod tests {
         meets(&mut host, &offers[1]);
     }
 
-    /// Runs `work` in a thread that acts for another user; false where this process may not.
+    /// Runs `work` in a thread acting for another user. Returns `None` if this process may not.
     fn as_somebody_else<R: Send>(work: impl FnOnce() -> R + Send) -> Option<R> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Peers of one host: bytes through memory that both processes have mapped.
+//! Peers of one host: byte streams through memory mapped by both processes.
 pub(crate) mod barriers;
 #[allow(unsafe_code)]
 pub mod cma;

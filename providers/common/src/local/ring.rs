@@ -1,8 +1,9 @@
-//! A pipe between two processes of one host: a ring of bytes each way in memory that both have
-//! mapped, and pieces of the writer's memory that the reader fetches where they are.
+//! Pipe between two processes of one host: a byte ring in each direction in memory mapped by both,
+//! and exposed buffers of the writer read in place by the reader.
 //!
-//! Whatever the other process writes there, an end of a pipe never leaves its own memory, and gives
-//! no more bytes than it was given room for: impossible indices and pieces are -FI_EPROTO.
+//! For any content written by the other process, an end of a pipe accesses only its own memory and
+//! returns no more bytes than its buffer holds. Impossible indices and segments fail with
+//! -FI_EPROTO.
 use crate::barriers;
 use crate::buf::{
     ForeignBytes, GatherList, OnePiece, ScatterList, ShortBytes, Way, copy_any, is_some, zeroed,
@@ -21,22 +22,23 @@ use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Bytes that are copied before the other side is shown them: so both copy at the same time.
+/// Bytes copied before their publication, so both sides copy concurrently.
 const CHUNK: usize = 8192;
 
 /// Pieces of fewer bytes are not lent: fetching costs more than copying them.
 const MIN_LENT: usize = 4096;
 
-/// Bytes of a cell that are in the same line of memory as the word that tells of them.
+/// Bytes of a cell in the same cache line as its header word.
 const FIRST_LINE: usize = 56;
 
-/// Most bytes that are fetched at a time.
+/// Maximum bytes of one direct read.
 const MAX_FETCH: usize = 4 << 20;
 
-/// How often the reader looks whether the writer has copied what was asked for, before it sees to other things.
+/// Maximum polls of the reader for a requested copy before it proceeds to other work.
 const COPY_LOOKS: u32 = 200;
 
-/// How often the writer may have moved a piece ([`LocalPipe::keep_lent`]) while it is fetched once.
+/// Maximum relocations of an exposed buffer by the writer ([`LocalPipe::keep_lent`]) during one
+/// read.
 const MOST_MOVES: u32 = 2;
 
 /// Memory of the writer's, in place of bytes of the ring.
@@ -47,28 +49,28 @@ struct LentPiece {
     len: u64,
 }
 
-/// A lent piece of which a part was fetched.
+/// Partially read exposed buffer.
 #[derive(Clone, Copy, Debug)]
 struct PieceInPart {
     len: u64,
     done: u64,
 }
 
-/// A lent piece that the reader may not have fetched yet.
+/// Exposed buffer possibly not read by the reader yet.
 #[derive(Debug)]
 struct LoanedPiece {
-    /// How many pieces were lent in all with it, and its cell.
+    /// Number of exposed buffers including it, and its cell.
     number: u32,
     cell: u32,
-    /// Of which memory region it is ([`Way::OfRegion`]).
+    /// Key of its memory region ([`Way::OfRegion`]).
     key: Option<u64>,
     memory: Range<usize>,
     /// Its bytes, if the region was to be closed.
     kept: Option<Box<[u8]>>,
 }
 
-/// Calls with [`Way::Uncopied`] whose memory the other end has read, as [`LocalPipe::uncopied_done`]
-/// tells.
+/// Calls with [`Way::Uncopied`] whose memory the peer has read, as reported by
+/// [`LocalPipe::uncopied_done`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FetchedCalls {
     /// The first call: they count from 0, as far as they took bytes, modulo 2³².
@@ -77,25 +79,25 @@ pub struct FetchedCalls {
     pub high: u32,
 }
 
-/// What came of a look for short bytes ([`LocalPipe::take_short`]).
+/// Result of a poll for short messages ([`LocalPipe::take_short`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShortCells {
     /// Some were taken.
     Took,
     /// There is nothing in the pipe.
     None,
-    /// What is there, if anything, is to be [received](LocalPipe::recv).
+    /// Anything else has to be [received](LocalPipe::recv).
     Else,
 }
 
-/// Calls that took bytes, and how many pieces were lent in all by the end of the last.
+/// Zero-copy calls, and the number of exposed buffers at the end of the last one.
 #[derive(Debug)]
 struct LendingCalls {
     calls: FetchedCalls,
     lent: u32,
 }
 
-/// Two to four words that a message begins with ([`LocalPipe::send_joined`]).
+/// First two to four words of a message ([`LocalPipe::send_joined`]).
 #[derive(Clone, Copy, Debug)]
 pub struct JoinedWords {
     words: [u64; 4],
@@ -103,7 +105,7 @@ pub struct JoinedWords {
 }
 
 impl JoinedWords {
-    /// These two words, and behind them those that there are.
+    /// Returns these two words followed by the optional ones.
     #[inline(always)]
     pub fn new([first, second]: [u64; 2], more: [Option<u64>; 2]) -> Self {
         let (third, fourth) = match more {
@@ -148,19 +150,19 @@ impl JoinedWords {
 pub struct LocalPipe {
     writer: RingWriter,
     reader: RingReader,
-    /// Words and bytes of the rings, which live as long as `segment`.
+    /// Words and bytes of the rings, valid during the lifetime of `segment`.
     out: NonNull<RingWords>,
     inward: NonNull<RingWords>,
     out_bytes: NonNull<u8>,
     inward_bytes: NonNull<u8>,
     /// Bytes of a ring.
     size: usize,
-    /// The lent piece that comes next, once a part of it was fetched.
+    /// Next exposed buffer, after a partial read.
     piece: Cell<Option<PieceInPart>>,
     /// The system does not let this end read the other's memory any more.
     unreadable: Cell<bool>,
-    /// The request for a copy of a part of the piece that is under way, and the last one; and the last of the
-    /// other end's.
+    /// Pending request for a copy of a part of the exposed buffer, the last one, and the last one
+    /// of the peer.
     request: Cell<Option<CopyRequest>>,
     last_request: Cell<Option<CopyRequest>>,
     answered: Cell<Option<CopyRequest>>,
@@ -168,16 +170,16 @@ pub struct LocalPipe {
     memory: OnceCell<PeerMemory>,
     /// This process takes part in barriers of all processes, as far as this end knows.
     barriers: Cell<bool>,
-    /// This end has said that it looks at the pipe in each turn.
+    /// True if this end has announced polling of the pipe in each progress iteration.
     polled: Cell<bool>,
-    /// After which barrier of this process's polling has ended, if that is to be waited for.
+    /// Barrier after the end of polling by this process, if it still has to be waited for.
     cooled: Cell<Option<u64>>,
-    /// The number of the next call with [`Way::Uncopied`] that takes bytes.
+    /// Number of the next call with [`Way::Uncopied`] and accepted bytes.
     next_call: Cell<u32>,
     lending: RefCell<VecDeque<LendingCalls>>,
     loaned: RefCell<VecDeque<LoanedPiece>>,
-    /// This end has looked in vain since it sent a message that was not long: it does not send one
-    /// after the other.
+    /// True if an empty poll followed the last short message sent by this end: it does not send
+    /// messages back to back.
     waited: Cell<bool>,
     segment: SharedSegment,
 }
@@ -193,8 +195,8 @@ impl LocalPipe {
         Ok((Self::of(segment), fd))
     }
 
-    /// The other end of a pipe, of the descriptor that came from its maker: -FI_EPROTO if it is not what
-    /// [`LocalPipe::create`] makes.
+    /// Opens the other end of a pipe from a descriptor of its creator. Fails with -FI_EPROTO if it
+    /// was not created by [`LocalPipe::create`].
     pub fn open(fd: BorrowedFd<'_>) -> Result<Self> {
         Self::open_within(fd, usize::MAX)
     }
@@ -250,7 +252,7 @@ impl LocalPipe {
         unsafe { self.inward.as_ref() }
     }
 
-    /// Tells the other end's engine that there is something for it, unless it looks by itself.
+    /// Notifies the peer's engine of new data, unless it polls.
     #[inline(always)]
     fn notify(&self) {
         if self.out().must_tell_reader(self.barriers.get()) {
@@ -258,7 +260,7 @@ impl LocalPipe {
         }
     }
 
-    /// Asks whether the process takes part in barriers by now, if it did not before.
+    /// Checks for barriers in this process, unless they are known to be available.
     #[inline(always)]
     fn look_for_barriers(&self) {
         if !self.barriers.get() {
@@ -292,8 +294,8 @@ impl LocalPipe {
         if self.send_short(bytes) { Ok(bytes.len()) } else { self.send_in_parts(bytes) }
     }
 
-    /// Sends these bytes if they are few, and it is known that there is room for them; false if
-    /// not, and then nothing is sent: [`LocalPipe::send`] looks closer.
+    /// Sends these bytes if they are few and known to fit. Returns false otherwise, without sending
+    /// anything; [`LocalPipe::send`] then handles them.
     #[inline(always)]
     pub fn send_short(&self, bytes: &[u8]) -> bool {
         if bytes.len() > INLINE || bytes.is_empty() || !self.writer.knows_cell() {
@@ -310,9 +312,9 @@ impl LocalPipe {
         true
     }
 
-    /// [`LocalPipe::send_short`] of two to four words and `body` behind them. The words come in
-    /// registers: bytes that were just written one by one would be waited for. A leaf without a frame for
-    /// most messages, as long as it is not inlined.
+    /// Like [`LocalPipe::send_short`], for two to four words followed by `body`. The words are
+    /// passed in registers to avoid a store-forwarding stall. For most messages it is a leaf
+    /// function without a frame, as long as it is not inlined.
     #[inline(always)]
     pub fn send_joined(&self, head: JoinedWords, body: OnePiece<'_>) -> bool {
         let (head_len, n) = (head.len(), body.len());
@@ -330,7 +332,7 @@ impl LocalPipe {
         self.out().reader_looks(self.barriers.get()) || self.tell_reader()
     }
 
-    /// [`LocalPipe::send_joined`] of other lengths, and to a reader that waits.
+    /// Handles other lengths, and waiting readers, for [`LocalPipe::send_joined`].
     #[inline(never)]
     fn send_joined_otherwise(&self, head: JoinedWords, body: OnePiece<'_>) -> bool {
         let head_len = head.len();
@@ -349,9 +351,9 @@ impl LocalPipe {
             unsafe {
                 let (body, mut left) = (body.at(), body.len());
                 let near = FIRST_LINE - head_len;
-                // What is in the second line goes first: while the processor waits for that line, the
-                // reader, who looks at the first one again and again, would take the first one away.
-                // But a reader of message after message that falls behind gets several at a time.
+                // The second cache line is written first: while the processor waits for it, a
+                // reader polling the first line would take the first one away. But a reader of
+                // back-to-back messages falling behind gets several at a time.
                 if self.waited.replace(false) && left > near {
                     copy_any(body.add(near), to.add(FIRST_LINE), left - near);
                     compiler_fence(Ordering::Release);
@@ -366,8 +368,8 @@ impl LocalPipe {
         true
     }
 
-    /// Tells the other end's engine that there is something for it, if need be. True, which callers
-    /// answer.
+    /// Notifies the peer's engine of new data if necessary. Always returns true, the result of its
+    /// callers.
     #[inline(never)]
     fn tell_reader(&self) -> bool {
         self.notify();
@@ -405,8 +407,8 @@ impl LocalPipe {
         if sent > 0 || bytes.is_empty() { Ok(sent) } else { Err(Error::AGAIN) }
     }
 
-    /// Writes as many of `total` bytes as there is room for, and shows them; `parts` tells where
-    /// some of them are.
+    /// Writes and publishes as many of `total` bytes as fit; `parts` returns the source of a byte
+    /// range.
     fn put_all<P: Iterator<Item = (*mut u8, usize)>>(
         &self,
         total: usize,
@@ -437,7 +439,7 @@ impl LocalPipe {
         Ok(done)
     }
 
-    /// Writes one cell, with some of `left` bytes: how many.
+    /// Writes one cell with some of `left` bytes and returns their number.
     fn put_some<P: Iterator<Item = (*mut u8, usize)>>(
         &self,
         left: usize,
@@ -477,7 +479,7 @@ impl LocalPipe {
         Ok(n)
     }
 
-    /// Shows the reader so many bytes, which were written where there was room, and where that is.
+    /// Publishes `len` bytes, already written to the free space, and their location.
     #[inline(always)]
     fn publish_bytes(&self, len: usize) {
         self.out().cell(self.writer.next_cell()).body.with_mut(|body| {
@@ -487,8 +489,8 @@ impl LocalPipe {
         self.writer.publish(self.out(), CellKind::Bytes, len as u32);
     }
 
-    /// Where the bytes are that the reader's cell stands for, in the memory beside the cells: -FI_EPROTO if
-    /// they are not in it.
+    /// Returns the location of the current cell's bytes in the data area of the ring. Fails with
+    /// -FI_EPROTO if it is outside of the area.
     #[inline(always)]
     fn place(&self) -> Result<usize> {
         let at = self.inward().cell(self.reader.this_cell()).body.with(|body| {
@@ -499,10 +501,10 @@ impl LocalPipe {
         if at > self.size - len { Err(Error::PROTO) } else { Ok(at) }
     }
 
-    /// [`LocalPipe::send`] of the bytes in a list. With [`Way::Uncopied`], where the other end can
-    /// read this process's memory ([`LocalPipe::can_lend`]), large parts of the list stay where they are until it
-    /// has: a call that takes bytes has a number, and [`LocalPipe::uncopied_done`] tells of
-    /// it. How many bytes were taken counts those that were lent.
+    /// [`LocalPipe::send`] of the bytes in a list. With [`Way::Uncopied`], if the peer can read
+    /// this process's memory ([`LocalPipe::can_lend`]), large parts of the list are exposed in
+    /// place until it has read them. A call with accepted bytes has a number, reported later by
+    /// [`LocalPipe::uncopied_done`]. The returned number of bytes includes exposed ones.
     pub fn send_list(&self, list: &GatherList<'_>, way: Way) -> Result<usize> {
         let done = if way.is_uncopied() && self.can_lend() {
             self.lend_parts(list, way)?
@@ -518,7 +520,8 @@ impl LocalPipe {
         Ok(done)
     }
 
-    /// Lends the large parts of a list, and copies the others: how many bytes were taken.
+    /// Exposes the large parts of a list, copies the others, and returns the number of accepted
+    /// bytes.
     fn lend_parts(&self, list: &GatherList<'_>, way: Way) -> Result<usize> {
         let mut done = 0;
         for (at, len) in list.parts(0, list.len()) {
@@ -558,7 +561,7 @@ impl LocalPipe {
         Ok(true)
     }
 
-    /// Gives a number to a call that took bytes uncopied.
+    /// Assigns a number to a zero-copy call with accepted bytes.
     fn note_call(&self) {
         let number = self.next_call.get();
         self.next_call.set(number.wrapping_add(1));
@@ -574,8 +577,8 @@ impl LocalPipe {
         }
     }
 
-    /// The next calls with [`Way::Uncopied`] whose memory is not in use any more; -FI_EAGAIN if
-    /// there are none.
+    /// Returns the next calls with [`Way::Uncopied`] whose memory is not in use any more. Fails
+    /// with -FI_EAGAIN if there are none.
     pub fn uncopied_done(&self) -> Result<FetchedCalls> {
         let mut lending = self.lending.borrow_mut();
         let Some(first) = lending.front() else { return Err(Error::AGAIN) };
@@ -597,7 +600,7 @@ impl LocalPipe {
         done.ok_or(Error::AGAIN)
     }
 
-    /// Copies what the other end has asked for, of a piece that it may not read.
+    /// Copies the requested part of an exposed buffer not readable by the peer.
     #[cold]
     fn answer(&self, request: CopyRequest) {
         self.answered.set(Some(request));
@@ -618,14 +621,14 @@ impl LocalPipe {
         self.notify();
     }
 
-    /// Whether the other end has fetched a piece, as far as the last look tells.
+    /// Returns true if the peer has read an exposed buffer, as of the last check.
     fn was_fetched(&self, piece: &LoanedPiece) -> bool {
         self.writer.fetched().wrapping_sub(piece.number) <= u32::MAX / 2
     }
 
-    /// The memory region with this key is about to be closed: what of it is lent ([`Way::OfRegion`])
-    /// and was not fetched is copied, and the other end finds the copy in its place. Returns how many bytes
-    /// were copied; -FI_ENOBUFS if they were more than `most`, and then the pipe has to be
+    /// Copies the unread exposed buffers ([`Way::OfRegion`]) of the memory region with this key
+    /// before its close; the peer then reads the copy. Returns the number of bytes copied. Fails
+    /// with -FI_ENOBUFS if they exceeded `most`; the pipe then has to be
     /// [withdrawn](Self::withdraw).
     pub fn keep_lent(&self, key: u64, most: usize) -> Result<usize> {
         self.writer.look_fetched(self.out())?;
@@ -639,8 +642,8 @@ impl LocalPipe {
                 return Err(Error::NOBUFS);
             }
             let mut bytes = zeroed(len)?;
-            // SAFETY: the memory stays as it is until it was fetched or this has returned, as who sent
-            // it has promised; the copy has as much room.
+            // SAFETY: the memory stays unchanged until it was read or this has returned, as
+            // promised by its sender; the copy is of the same size.
             unsafe {
                 let from = piece.memory.start as *const u8;
                 from.copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
@@ -650,22 +653,22 @@ impl LocalPipe {
             piece.kept = Some(bytes);
             copied += len;
         }
-        // Whoever reads what is written to the memory from now on sees that the piece is elsewhere.
+        // A reader of later contents of the memory also sees the new location of the buffer.
         fence(Ordering::SeqCst);
         Ok(copied)
     }
 
-    /// Whether a call with [`Way::Uncopied`] may have been read by the other end since it was
-    /// last asked for: some are under way.
+    /// Returns true if calls with [`Way::Uncopied`] are in flight, possibly read by the peer since
+    /// the last query.
     #[inline]
     pub fn is_lending(&self) -> bool {
         !self.lending.borrow().is_empty()
     }
 
-    /// Receives bytes that are there: how many, -FI_EAGAIN if there are none now. Fewer bytes than there is room for
-    /// do not mean that no more are there: -FI_EAGAIN alone does. Lent memory begins a call of
-    /// its own, so that its reader, who has seen the header then, can ask for it where it belongs.
-    /// The room behind the bytes that were received may have been written to.
+    /// Receives available bytes and returns their number. Fails with -FI_EAGAIN if there are none
+    /// now. A partially filled buffer does not mean an empty pipe; only -FI_EAGAIN does. An exposed
+    /// buffer begins a separate call, so its reader knows the header and can provide the final
+    /// destination. The buffer behind the received bytes may have been overwritten.
     #[inline(always)]
     pub fn recv(&self, room: &mut [u8]) -> Result<usize> {
         let done = self.recv_short(room);
@@ -680,8 +683,9 @@ impl LocalPipe {
         Err(Error::AGAIN)
     }
 
-    /// Receives short bytes, as long as there are some in the next cell, and room for more than any
-    /// has, up to where the writer is to be told of room. The cells are copied whole, line by line.
+    /// Receives short messages, while the next cells contain some and the buffer has space for the
+    /// largest, up to the cell at which the writer has to be notified. Cells are copied whole, in
+    /// cache lines.
     #[inline(always)]
     fn recv_short(&self, room: &mut [u8]) -> usize {
         let Some(mut number) = self.reader.next_cell() else { return 0 };
@@ -715,9 +719,9 @@ impl LocalPipe {
         done
     }
 
-    /// Gives the short bytes of each cell that is there to `take`, without copying them. What `take`
-    /// answers true to has been received. The look ends at the first that it does not want, and where the writer is to be
-    /// told of room.
+    /// Passes the short bytes of each available cell to `take`, without a copy. Cells accepted by
+    /// `take` (true) count as received. It ends at the first rejected cell, and at the cell at
+    /// which the writer has to be notified.
     #[inline(always)]
     pub fn take_short(&self, mut take: impl FnMut(ShortBytes<'_>) -> bool) -> ShortCells {
         let Some(mut number) = self.reader.next_cell() else { return ShortCells::Else };
@@ -753,7 +757,7 @@ impl LocalPipe {
         }
     }
 
-    /// Offers cells of which nothing was read to `take`, with their length, until it leaves one.
+    /// Passes unread cells to `take`, with their length, until it rejects one.
     #[inline(always)]
     fn take_cells(&self, mut take: impl FnMut(&RingWords, usize) -> bool) -> ShortCells {
         let words = self.inward();
@@ -776,14 +780,14 @@ impl LocalPipe {
         result
     }
 
-    /// [`take_short`](Self::take_short) of cells that stand for more bytes as well.
+    /// [`take_short`](Self::take_short), also for cells referring to more bytes.
     #[inline(never)]
     pub fn take_whole(
         &self,
         mut take: impl FnMut([u64; 4], ForeignBytes<'_>) -> bool,
     ) -> ShortCells {
-        // SAFETY: the bytes, and four words, are readable where this is called. The words are read once:
-        // what is found out about them holds, whatever the other process writes meanwhile.
+        // SAFETY: the bytes, and four words, are readable at the call. The words are read once, so
+        // later writes of the other process do not invalidate the checks.
         let mut take = |bytes: *const u8, len| unsafe {
             let first = bytes.cast::<[u64; 4]>().read_unaligned();
             compiler_fence(Ordering::SeqCst);
@@ -817,7 +821,7 @@ impl LocalPipe {
         }
     }
 
-    /// [`LocalPipe::recv`] of what is not short.
+    /// Handles bytes other than short ones for [`LocalPipe::recv`].
     #[inline(never)]
     fn recv_in_parts(&self, room: &mut [u8]) -> Result<usize> {
         let (base, total) = (room.as_mut_ptr(), room.len());
@@ -830,7 +834,7 @@ impl LocalPipe {
         self.fill(list.len(), |from, len| list.parts(from, len))
     }
 
-    /// Fills room of so many bytes; `parts` tells where some of it is.
+    /// Fills a buffer of this many bytes; `parts` returns the location of a byte range.
     fn fill<P: Iterator<Item = (*mut u8, usize)>>(
         &self,
         total: usize,
@@ -845,15 +849,15 @@ impl LocalPipe {
                 }
                 Ok(None) => break,
                 Err(error) if done == 0 => return Err(error),
-                // What has come is told of first; the error comes again.
+                // Received bytes are returned first; the error occurs again.
                 Err(_) => break,
             }
         }
         if done > 0 || total == 0 { Ok(done) } else { Err(Error::AGAIN) }
     }
 
-    /// Fills room from what the next cell stands for: how many bytes, none if nothing is there, or a lent
-    /// piece is, and bytes were copied before it.
+    /// Fills the buffer from the content of the next cell and returns the number of bytes. Returns
+    /// none if nothing is there, or if an exposed buffer follows already copied bytes.
     fn fill_some<P: Iterator<Item = (*mut u8, usize)>>(
         &self,
         left: usize,
@@ -898,7 +902,7 @@ impl LocalPipe {
         Ok(Some(n))
     }
 
-    /// Fetches of the lent piece that comes next.
+    /// Reads from the next exposed buffer.
     #[cold]
     fn fetch<P: Iterator<Item = (*mut u8, usize)>>(
         &self,
@@ -906,7 +910,7 @@ impl LocalPipe {
         done: usize,
         parts: &impl Fn(usize, usize) -> P,
     ) -> Result<usize> {
-        // Nobody may lend to a reader that cannot fetch.
+        // A peer must not expose buffers to a reader unable to read them.
         let memory = self.memory.get().ok_or(Error::PROTO)?;
         let cell = self.inward().cell(self.reader.this_cell());
         let word = |at| lent_word(cell, at).load(Ordering::Acquire);
@@ -929,7 +933,7 @@ impl LocalPipe {
             if self.inward().is_withdrawn() {
                 return Err(Error::CONNRESET);
             }
-            // What was read may be something else if the piece is elsewhere by now.
+            // The bytes may be other data if the buffer has moved meanwhile.
             match word(0) {
                 same if same == addr => break read,
                 other => (addr, moves) = (other, moves + 1),
@@ -956,16 +960,17 @@ impl LocalPipe {
         Ok(n)
     }
 
-    /// Does not read the other end's memory from here on, as when the system does not let this end do so any
-    /// more: what is lent already the other end copies.
+    /// Stops reading the peer's memory, as if the kernel had revoked the permission. The peer
+    /// copies the buffers exposed already.
     #[doc(hidden)]
     pub fn stop_reading(&self) {
         self.unreadable.set(true);
         self.inward().set_cannot_fetch();
     }
 
-    /// Takes up to `n` bytes, of those of a lent piece from one on, that the other end has copied at this end's
-    /// request: how many, -FI_EAGAIN if they are not there yet. `parts` tells where they go, from byte `done` on.
+    /// Takes up to `n` bytes of an exposed buffer, copied by the peer at this end's request, and
+    /// returns their number. Fails with -FI_EAGAIN if they are not available yet. `parts` returns
+    /// the destination, from byte `done` on.
     #[cold]
     fn take_copy<P: Iterator<Item = (*mut u8, usize)>>(
         &self,
@@ -1006,8 +1011,8 @@ impl LocalPipe {
         Err(Error::AGAIN)
     }
 
-    /// Whether there is something to receive: bytes, lent memory, or an error that
-    /// [`LocalPipe::recv`] will tell.
+    /// Returns true if there is something to receive: bytes, an exposed buffer, or an error
+    /// reported by [`LocalPipe::recv`].
     #[inline]
     pub fn has_data(&self) -> bool {
         if let Some(before) = self.cooled.take() {
@@ -1021,35 +1026,34 @@ impl LocalPipe {
         !self.reader.is_empty(words)
     }
 
-    /// Whether it is worth while to send again: no call took fewer bytes than it was given, or there is
-    /// much room since.
+    /// Returns true if a send is worthwhile: the last one was not cut short, or much space is free
+    /// since.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.writer.has_room(self.out()) != Ok(false)
     }
 
-    /// Says that from here on bytes go through the ring: so many were sent by the former link
-    /// in all.
+    /// Announces the switch to the ring, after `bytes` bytes sent over the previous link in all.
     pub fn switch_at(&self, bytes: u64) {
         self.out().switch_at(bytes);
         self.notify();
     }
 
-    /// After how many bytes of the former link the other end's go on in the ring, once it has said
-    /// so.
+    /// Returns the number of bytes on the previous link after which the peer's stream continues in
+    /// the ring, once announced.
     pub fn peer_switched_at(&self) -> Option<u64> {
         self.inward().switched_at()
     }
 
-    /// Says whether this end looks at the pipe in each turn: what is there
-    /// ([`LocalPipe::has_data`]), what was fetched ([`LocalPipe::uncopied_done`]), and room if it
-    /// waits for that ([`LocalPipe::has_room`]). If not, as in the beginning, the other end rings the
-    /// door ([`LocalPipe::attach_peer`]) for each.
+    /// Announces polling of the pipe in each progress iteration: for data
+    /// ([`LocalPipe::has_data`]), for completed reads ([`LocalPipe::uncopied_done`]), and for
+    /// space, if awaited ([`LocalPipe::has_room`]). Without polling, the initial state, the peer
+    /// signals the doorbell for each ([`LocalPipe::attach_peer`]).
     ///
-    /// After it is turned off the pipe is looked at once more, [`LocalPipe::has_data`] first:
-    /// what came before is not rung for. That costs a system call which interrupts running threads of all
-    /// processes with pipes; one for all pipes, if it is turned off for all before the first is
-    /// looked at.
+    /// After disabling it the caller must poll the pipe once more, [`LocalPipe::has_data`] first,
+    /// because earlier data is not signalled. This costs a system call interrupting the running
+    /// threads of all processes with pipes. There is one for all pipes if polling is disabled for
+    /// all before the first poll.
     pub fn set_polled(&self, polled: bool) {
         self.look_for_barriers();
         self.polled.set(polled);
@@ -1057,11 +1061,11 @@ impl LocalPipe {
         self.cooled.set((!polled).then(barriers::begun));
     }
 
-    /// Whose door is rung for the other end, and what it calls this connection.
+    /// Sets the doorbell of the peer, and the peer's number of this connection.
     pub fn attach_peer(&self, door: Arc<PeerDoor>, index: u32) {
         // The first one stays.
         let _ = self.door.set((door, index));
-        // What was written or read before nobody has heard of.
+        // Earlier reads and writes were not signalled to any engine.
         self.ring();
     }
 
@@ -1072,13 +1076,13 @@ impl LocalPipe {
         }
     }
 
-    /// Whether this end may read the other end's memory.
+    /// Returns true if this end may read the peer's memory.
     pub fn can_read(&self) -> bool {
         self.memory.get().is_some()
     }
 
-    /// Whether the other end's process has ended: there is none of its number, or not with the word by which its
-    /// memory is known.
+    /// Returns true if the peer's process has ended: its pid does not exist, or its memory lacks
+    /// the identifying word.
     pub fn peer_is_gone(&self) -> bool {
         let is_gone = |memory: &PeerMemory| {
             // SAFETY: there is no part.
@@ -1088,25 +1092,25 @@ impl LocalPipe {
             || self.door.get().is_some_and(|(door, _)| door.is_gone())
     }
 
-    /// Whether the other end has said that it reads this process's memory.
+    /// Returns true if the peer has announced reading this process's memory.
     #[inline]
     pub fn can_lend(&self) -> bool {
         self.out().can_fetch()
     }
 
-    /// Takes lent memory back, as the end of a pipe does: what the other end reads from now on it does not take
-    /// for bytes of the stream. The pipe has ended for the other end, then.
+    /// Revokes exposed buffers, as the end of a pipe does. The peer does not take bytes read
+    /// afterwards for stream data; for the peer the pipe has ended.
     pub fn withdraw(&self) {
         self.out().withdraw();
     }
 }
 
-/// Writes the words and [some](is_some) bytes behind them to a cell's body, those in its second line first: the
-/// processor waits for that line, and the reader, which looks at the first one again and again, would take
-/// the first one away meanwhile.
+/// Writes the words followed by [some](is_some) bytes to a cell's body, the second cache line
+/// first. While the processor waits for this line, a reader polling the first line would take the
+/// first one away.
 ///
 /// # Safety
-/// The cell has room for them; the bytes are readable, and not in the cell.
+/// The cell has space for them; the bytes are readable, and not in the cell.
 #[inline(always)]
 unsafe fn put_joined(head: JoinedWords, body: *const u8, to: *mut u8, n: usize) {
     // SAFETY: by this function's contract; each piece is within the first `n` bytes.
@@ -1133,14 +1137,14 @@ unsafe fn put_joined(head: JoinedWords, body: *const u8, to: *mut u8, n: usize) 
     }
 }
 
-/// A word of what a cell says of a lent piece ([`LentPiece`]).
+/// Returns a word of a cell's description of an exposed buffer ([`LentPiece`]).
 fn lent_word(cell: &RingCell, at: usize) -> &AtomicU64 {
     // SAFETY: a cell has room for that behind a word that is aligned, and lives as long as `cell`; each
     // process writes there with care for the other, or else harms what it sends itself.
     cell.body.with(|body| unsafe { AtomicU64::from_ptr(body.cast_mut().cast::<u64>().add(at)) })
 }
 
-/// Has the processor get what comes next while it looks whether it has come.
+/// Prefetches the next data during the check for it.
 #[inline(always)]
 fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -1198,7 +1202,7 @@ mod tests {
         out
     }
 
-    /// Numbers that look random, the same each time.
+    /// Reproducible pseudorandom numbers.
     struct Numbers(u64);
 
     impl Numbers {
@@ -1267,7 +1271,7 @@ mod tests {
                 }
             }
         }
-        // What is not short, and what was begun, is received as ever.
+        // Long messages, and partially received ones, are received as before.
         assert_eq!(a.send(&[1; INLINE + 1]), Ok(INLINE + 1));
         assert_eq!(b.take_short(|_| true), ShortCells::Else);
         assert_eq!((b.recv(&mut [0; 500]), a.send(b"two")), (Ok(INLINE + 1), Ok(3)));
@@ -1367,7 +1371,7 @@ mod tests {
             assert_eq!(room[..n - skip], source[skip..n]);
             assert_eq!(b.recv(&mut room), Err(Error::AGAIN));
         }
-        // What was begun is received as ever.
+        // Partially received messages are received as before.
         assert_eq!((a.send(&source[..500]), b.recv(&mut room[..9])), (Ok(500), Ok(9)));
         assert_eq!(b.take_whole(|_, _| true), ShortCells::Else);
         assert_eq!(b.recv(&mut room), Ok(491));
@@ -1485,7 +1489,7 @@ mod tests {
         a.send(b"tail").unwrap();
         assert!(a.is_lending());
         assert_eq!(a.uncopied_done(), Err(Error::AGAIN));
-        // What is behind the header is left where it is until room is given for it.
+        // Data behind the header stays in place until a buffer is provided for it.
         let mut room = vec![9; 200_000];
         assert_eq!((b.recv(&mut room), &room[..4]), (Ok(4), &b"head"[..]));
         let (first, second) = room.split_at_mut(30_000);
@@ -1596,7 +1600,8 @@ mod tests {
         }
     }
 
-    /// A pair of which each end may read the other's memory; none, and a skip, if the system does not let them.
+    /// Returns a pair of ends, each able to read the other's memory. Returns `None`, with a skip
+    /// note, if the kernel does not permit it.
     #[track_caller]
     fn lending_pair() -> Option<(LocalPipe, LocalPipe, MemoryToken)> {
         let ((a, b), token) = (pair(4096), MemoryToken::new().unwrap());
@@ -1613,7 +1618,7 @@ mod tests {
         assert_eq!(pipe.send_list(&list, way), Ok(bytes.len()));
     }
 
-    /// Receives so many bytes, which come as the other end copies them.
+    /// Receives `n` bytes, arriving as the peer copies them.
     fn recv_copied(a: &LocalPipe, b: &LocalPipe, n: usize) -> Vec<u8> {
         let (mut room, mut done) = (vec![0; n], 0);
         while done < n {
@@ -1649,7 +1654,7 @@ mod tests {
         of_region.fill(8);
         assert_eq!(recv_copied(&a, &b, 29_999), [7; 29_999]);
         assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 1, high: 1 }));
-        // What is sent from now on is copied at once.
+        // Data sent from now on is copied immediately.
         lend(&a, &large[..3000], Way::Uncopied);
         assert_eq!(a.uncopied_done(), Ok(FetchedCalls { low: 2, high: 2 }));
         assert_eq!(b.recv(&mut of_region), Ok(3000));
@@ -1799,18 +1804,18 @@ mod tests {
         assert_eq!(PeerMemory::open(own, 4096, 1).unwrap_err(), Error::PROTO);
     }
 
-    /// Takes back that the bell was rung, which engines hear of but once for each time.
+    /// Clears the doorbell's eventfd; engines receive each signal only once.
     fn silence(door: &LocalDoor) {
         let mut times = 0_u64;
         // SAFETY: eight bytes are written to `times`, which outlives the call.
         unsafe { libc::read(door.bell_fd(), (&raw mut times).cast(), 8) };
     }
 
-    /// An end that sleeps when it finds nothing to do, as an engine does.
+    /// Emulates an engine: an end sleeping if it finds nothing to do.
     fn sleep_unless(door: &LocalDoor, pipe: &LocalPipe, look: impl Fn(&LocalPipe) -> bool) {
         pipe.set_polled(false);
         if door.fall_asleep() && !pipe.has_data() && !look(pipe) {
-            // It is a failure if nobody rings; nobody waits for ever.
+            // A missing signal is a failure; the wait is limited.
             let mut polled = libc::pollfd { fd: door.bell_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one entry, which outlives the call.
             assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 60_000) }, 1, "nobody rang");
@@ -1831,7 +1836,7 @@ mod tests {
         sleeps: bool,
     ) {
         let (mut out, mut inward, mut own) = (Numbers(out), Numbers(inward), Numbers(out ^ 77));
-        // What is still to be sent, and to be received, of the present part of the source.
+        // Unsent and unreceived rests of the current part of the source.
         let (mut sending, mut receiving) = (&source[..0], &source[..0]);
         let (mut sent, mut received) = (0, 0);
         let mut room = vec![0; 200_000];
@@ -1943,15 +1948,15 @@ mod tests {
         }
     }
 
-    /// Where the words of the ring are that the maker of a segment writes, those of the other,
-    /// and in them what the reader says and the cells.
+    /// Offsets of the words of the ring written by the creator of a segment, and of the other one.
+    /// Within them: the reader's line and the cells.
     const RINGS: [u64; 2] = [128, 128 + CELLS_AT + 32 * 128];
     const TAKEN: u64 = 128;
     const FETCHED: u64 = 132;
     const CAN_FETCH: u64 = 260;
     const CELLS_AT: u64 = 384;
 
-    /// An end, and the memory of its pipe for one who writes there what he likes.
+    /// Returns an end, and the memory of its pipe for a hostile writer.
     fn end_of_hostile(maker: bool) -> (LocalPipe, std::fs::File, [u64; 2]) {
         let (pipe, fd) = LocalPipe::create(4096).unwrap();
         let other = LocalPipe::open(fd.as_fd()).unwrap();
@@ -2021,8 +2026,8 @@ mod tests {
             assert_eq!(end.recv(&mut room), Err(Error::PROTO), "{claim:x}");
             assert!(room.iter().all(|byte| *byte == 7));
         }
-        // What is well formed is as much as was asked for, whatever bytes it is; another cell's
-        // number is none.
+        // Well-formed data has the requested length, with arbitrary bytes; the number of another
+        // cell is invalid.
         let (end, memory, [_, inward]) = end_of_hostile(true);
         put_word(&memory, inward + CELLS_AT, 2 << 32 | 4);
         let mut room = [7; 8192];
@@ -2039,7 +2044,7 @@ mod tests {
                 put_word(&memory, inward + CELLS_AT, cell(1, len));
                 for _ in 0..2 {
                     assert_eq!(end.take_short(|_| true), ShortCells::Else);
-                    // take_whole reads four words, whatever the length of the message is.
+                    // take_whole reads four words for any message length.
                     assert_eq!(end.take_whole(|_, _| false), ShortCells::Else);
                 }
                 let wanted = if good { Ok(len as usize) } else { Err(Error::PROTO) };
@@ -2160,7 +2165,7 @@ mod tests {
         }
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert_eq!(open(&socket.into()), Err(Error::PROTO));
-        // What has the seals cannot be made shorter.
+        // Sealed memory cannot be truncated.
         let (_pipe, fd) = LocalPipe::create(4096).unwrap();
         assert!(std::fs::File::from(fd).set_len(0).is_err());
         for ring in [0, 2048, 4097, 12288, 32 << 20] {

@@ -1,4 +1,4 @@
-//! Memory that two processes have mapped: sealed, without a name, and gone with the last of them.
+//! Memory mapped by two processes: sealed, unnamed, and freed with the last of them.
 use crate::error::{Error, Result};
 use crate::rights::ReceivedFd;
 use crate::sys::{FIXED_SIZE, check, sealed_memory};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub(crate) struct SharedMemory {
     base: NonNull<u8>,
     len: usize,
-    /// The process that mapped it: a child has it not (MADV_DONTFORK).
+    /// Process that mapped it; a child lacks the mapping (MADV_DONTFORK).
     process: u32,
 }
 
@@ -29,8 +29,8 @@ impl SharedMemory {
         Ok((Self::map(&fd, len)?, fd))
     }
 
-    /// The memory of a descriptor that another process gave: -FI_EPROTO if a page of it could go away, or if
-    /// it does not have a length that `fits`.
+    /// Maps the memory of a descriptor received from another process. Fails with -FI_EPROTO if
+    /// pages of it could be removed, or if `fits` rejects its length.
     pub(crate) fn open(fd: BorrowedFd<'_>, fits: impl FnOnce(usize) -> bool) -> Result<Self> {
         if !has_seals(fd) {
             return Err(Error::PROTO);
@@ -60,14 +60,14 @@ impl SharedMemory {
     }
 }
 
-/// Whether it is of memory, of which no page can go away.
+/// Returns true if the descriptor is of memory sealed against the removal of pages.
 fn has_seals(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: no memory is involved. Files of other kinds have no such call.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & FIXED_SIZE == FIXED_SIZE
 }
 
-/// What fstat(2) says, which may wait if it is of a file that is not memory.
+/// Returns the result of fstat(2). It may block for a file outside of memory.
 fn status(fd: BorrowedFd<'_>) -> Result<libc::stat> {
     // SAFETY: all zeros is a valid `stat`, which the call writes.
     unsafe {
@@ -77,7 +77,7 @@ fn status(fd: BorrowedFd<'_>) -> Result<libc::stat> {
     }
 }
 
-/// A descriptor of memory that another process sent. Closing it does not wait.
+/// Descriptor of memory received from another process. Its close does not block.
 #[derive(Debug)]
 pub(crate) struct ReceivedMemory(OwnedFd);
 
@@ -90,7 +90,7 @@ impl ReceivedMemory {
         fd.into_known().map(Self).ok_or(Error::PROTO)
     }
 
-    /// By which the system tells it from other memory.
+    /// Returns the device and inode number identifying the memory.
     pub(crate) fn id(&self) -> Result<(u64, u64)> {
         let stat = status(self.as_fd())?;
         Ok((stat.st_dev, stat.st_ino))
@@ -113,44 +113,44 @@ impl Drop for SharedMemory {
     fn drop(&mut self) {
         // In a child other memory may be at that address.
         if self.process == std::process::id() {
-            // SAFETY: the mapping is ours, and nobody has a reference into it any more.
+            // SAFETY: the mapping is ours, and no reference into it exists any more.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         }
     }
 }
 
-/// Bytes of a page, whatever the system's pages are.
+/// Bytes of a page in the layout, independent of the system's page size.
 const PAGE: usize = 4096;
 
-/// Fewest bytes that a ring has.
+/// Minimum bytes of a ring.
 pub(crate) const MIN_RING: usize = 4096;
-/// Most bytes that a ring has.
+/// Maximum bytes of a ring.
 pub(crate) const MAX_RING: usize = 16 << 20;
 
 /// The beginning of a segment.
 #[repr(C)]
 struct SegmentPage {
-    /// What it is: [`MAGIC`].
+    /// Magic number: [`MAGIC`].
     magic: core::sync::atomic::AtomicU64,
     /// Bytes of a ring.
     ring: core::sync::atomic::AtomicU64,
-    /// First the ring that the segment's maker writes.
+    /// Rings; the first one is written by the segment's creator.
     words: [RingWords; 2],
 }
 
-/// Says that this is a segment, and of which layout.
+/// Magic number of a segment with this layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"ofiring4");
 const WORDS: usize = size_of::<SegmentPage>().next_multiple_of(PAGE);
 
-/// Bytes behind the words, for each ring, that its writer copies parts of exposed pieces to when the
-/// reader asks for that.
+/// Bytes of each ring's copy area behind the words. The writer copies parts of exposed buffers
+/// there at the reader's request.
 pub(crate) const COPY_ROOM: usize = (WORDS - size_of::<SegmentPage>()) / 2 / 64 * 64;
 const _: () = assert!(COPY_ROOM >= 1024);
 
-/// Bytes of segments that this process has mapped.
+/// Bytes of segments mapped by this process.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// How many bytes of segments this process has, made by it or by its peers.
+/// Returns the bytes of segments of this process, created by it or by its peers.
 pub(crate) fn mapped_bytes() -> usize {
     MAPPED.load(Ordering::Relaxed)
 }
@@ -160,7 +160,7 @@ pub(crate) fn segment_bytes(ring: usize) -> usize {
     WORDS + 2 * ring
 }
 
-/// The part that a segment has in [`mapped_bytes`].
+/// Share of a segment in [`mapped_bytes`].
 #[derive(Debug)]
 struct MappedBytes(usize);
 
@@ -178,14 +178,14 @@ impl Drop for MappedBytes {
     }
 }
 
-/// The memory of a pipe: two rings, and what both sides say of them.
+/// Memory of a pipe: two rings, and the state published by both sides.
 #[derive(Debug)]
 pub(crate) struct SharedSegment {
     memory: SharedMemory,
     ring: usize,
-    /// Which ring this side writes.
+    /// Index of the ring written by this side.
     own: usize,
-    /// What the segment takes of this process's share.
+    /// Accounting of the segment in the process total.
     _mapped: MappedBytes,
 }
 
@@ -205,8 +205,8 @@ impl SharedSegment {
         Ok((segment, fd))
     }
 
-    /// The segment of a descriptor that another process gave; -FI_ENOMEM if there were more than `most` bytes of
-    /// segments then.
+    /// Opens the segment of a descriptor received from another process. Fails with -FI_ENOMEM if
+    /// the total would exceed `most` bytes of segments.
     pub(crate) fn open(fd: BorrowedFd<'_>, most: usize) -> Result<Self> {
         let (mut ring, mut mapped) = (0, Err(Error::PROTO));
         let memory = SharedMemory::open(fd, |len| {
@@ -231,7 +231,7 @@ impl SharedSegment {
         ring.is_power_of_two() && (MIN_RING..=MAX_RING).contains(&ring)
     }
 
-    /// Whether this process has the mapping, and is no child of the one that has.
+    /// Returns true if this process created the mapping, and is not a forked child.
     pub(crate) fn is_here(&self) -> bool {
         self.memory.process == std::process::id()
     }
@@ -247,32 +247,32 @@ impl SharedSegment {
         unsafe { self.memory.base.cast().as_ref() }
     }
 
-    /// The words of the ring that this side writes.
+    /// Returns the words of the ring written by this side.
     pub(crate) fn out(&self) -> &RingWords {
         &self.page().words[self.own]
     }
 
-    /// The words of the ring that this side reads.
+    /// Returns the words of the ring read by this side.
     pub(crate) fn inward(&self) -> &RingWords {
         &self.page().words[1 - self.own]
     }
 
-    /// The bytes of the ring that this side writes.
+    /// Returns the bytes of the ring written by this side.
     pub(crate) fn out_bytes(&self) -> NonNull<u8> {
         self.bytes(self.own)
     }
 
-    /// The bytes of the ring that this side reads.
+    /// Returns the bytes of the ring read by this side.
     pub(crate) fn inward_bytes(&self) -> NonNull<u8> {
         self.bytes(1 - self.own)
     }
 
-    /// Where this side copies what the other one asks for: [`COPY_ROOM`] bytes.
+    /// Returns the area for copies requested by the other side: [`COPY_ROOM`] bytes.
     pub(crate) fn out_copies(&self) -> NonNull<u8> {
         self.copies(self.own)
     }
 
-    /// Where the other side copies what this one asks for.
+    /// Returns the area for copies requested by this side.
     pub(crate) fn inward_copies(&self) -> NonNull<u8> {
         self.copies(1 - self.own)
     }
@@ -299,7 +299,7 @@ impl SharedDoor {
         Ok((Self(memory), fd))
     }
 
-    /// The door of a descriptor that another process gave.
+    /// Opens the doorbell of a descriptor received from another process.
     pub(crate) fn open(fd: BorrowedFd<'_>) -> Result<Self> {
         Ok(Self(SharedMemory::open(fd, |len| len == PAGE)?))
     }

@@ -1,14 +1,15 @@
-//! The words that two processes share, and how they are read and written: cells with short messages
-//! in them, how far a ring's writer is and how far its reader, who sleeps.
+//! Layout of the memory shared by two processes, and its access protocol: cells with short
+//! messages, the positions of a ring's writer and reader, and the sleep state.
 //!
-//! A ring of cells gives the order. What is short is in a cell itself, behind the word that says so:
-//! whoever looks for it has it with the same line of memory. Longer bytes are in the memory beside the
-//! cells, or in the writer's own, and a cell says where. Of the memory beside the cells the writer uses
-//! a small part as long as the reader keeps up: that stays in the caches next to both.
+//! A ring of cells defines the order. Short data is in the cell itself, behind its header word, so
+//! a poll of the header fetches it with the same cache line. Longer data is in the data area beside
+//! the cells, or in the writer's own memory, and the cell contains its location. While the reader
+//! keeps up, the writer uses only a small part of the data area; this part stays in the caches
+//! close to both.
 //!
-//! Nothing that the other process writes here is believed: an index is compared with what it can
-//! be, and -FI_EPROTO is the answer if it cannot. The programs of `model/` run this under every
-//! order of the two sides.
+//! Nothing written here by the other process is trusted. An index is checked against its possible
+//! values, and an impossible one leads to -FI_EPROTO. The programs of `model/` run this code under
+//! every interleaving of both sides.
 use crate::error::{Error, Result};
 use crate::primitives::{
     AtomicU32, AtomicU64, CELLS, DOOR_WORDS, Ordering, SharedBytes, compiler_fence, fence,
@@ -19,89 +20,90 @@ use core::cell::Cell;
 const COLD: u32 = 0;
 /// The reader looks at a pipe each turn.
 const POLLED: u32 = 1;
-/// The reader looks at a pipe each turn; before it stops to, it makes all processes that take part
-/// pass a barrier. A writer whose process does need no fence of its own.
+/// The reader polls the pipe in each progress iteration. Before it stops polling it makes all
+/// registered processes pass a barrier, so a writer in a registered process needs no fence.
 const POLLED_WITH_BARRIERS: u32 = 2;
 
-/// What the writer of a ring says now and then.
+/// State published rarely by the writer of a ring.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct WriterLine {
-    /// How many cells are to be read before the writer is told of room.
+    /// Number of cells to read before the reader notifies the writer of free space.
     wanted: AtomicU32,
     /// The writer found no room, and is to be told when there is some.
     wants_room: AtomicU32,
     /// The memory of lent pieces is not the stream's any more.
     withdrawn: AtomicU32,
-    /// After how many bytes on the former link the ring goes on, and 1; 0 until that is known.
+    /// Number of bytes on the previous link before the ring continues the stream, plus 1; 0 until
+    /// it is known.
     switched_at: AtomicU64,
-    /// 0, by which an earlier version of the reader knows that this writer copies nothing to its memory.
+    /// 0. An earlier version of the reader then knows this writer copies nothing to its memory.
     copies: AtomicU32,
-    /// The writer copies what the reader asks for of exposed pieces.
+    /// True if the writer copies requested parts of exposed buffers.
     answers: AtomicU32,
-    /// The last request for a copy that was answered ([`CopyRequest`]).
+    /// Last answered copy request ([`CopyRequest`]).
     answered: AtomicU64,
 }
 
-/// What the reader of a ring says again and again.
+/// State published frequently by the reader of a ring.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct ReaderLine {
-    /// How many cells were read, as far as the reader has said.
+    /// Number of cells read, as published by the reader.
     taken: AtomicU32,
     /// Lent pieces fetched in all.
     fetched: AtomicU32,
-    /// 0, by which an earlier version of the writer knows that this reader wants nothing copied to its memory.
+    /// 0. An earlier version of the writer then knows this reader requests no copies to its memory.
     wanted_copies: [AtomicU64; 6],
-    /// A request for a copy ([`CopyRequest`]): the piece's number in the upper half, that of the request in
-    /// the lower. And from where in the piece on.
+    /// Copy request ([`CopyRequest`]): the number of the buffer in the upper half, the one of the
+    /// request in the lower; then the offset in the buffer.
     requested: AtomicU64,
     requested_from: AtomicU64,
 }
 
-/// A reader's request that the writer copy a part of an exposed piece to the memory that both have, because the
-/// system does not let the reader read it where it is. One is under way at a time.
+/// Request of a reader for a copy of a part of an exposed buffer to the shared memory, because the
+/// kernel does not permit a direct read. One is in flight at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CopyRequest {
     id: u64,
-    /// From where in the piece on.
+    /// Offset in the exposed buffer.
     pub(crate) from: u64,
 }
 
 impl CopyRequest {
-    /// The piece's number: how many were exposed by then.
+    /// Returns the number of the exposed buffer: the count of exposed buffers at its time.
     pub(crate) fn piece(&self) -> u32 {
         (self.id >> 32) as u32
     }
 }
 
-/// What the reader of a ring says now and then. The writer looks there for each message: so it is in
-/// a line of its own, which the reader's count does not take away from the writer.
+/// State published rarely by the reader of a ring. The writer reads it for each message, so it has
+/// a separate cache line, not invalidated by updates of the reader's counter.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct ReaderState {
-    /// Whether the reader looks at this pipe each turn, so that it need not be told of anything:
-    /// [`COLD`], [`POLLED`] or [`POLLED_WITH_BARRIERS`].
+    /// Polling state of the reader: [`COLD`], [`POLLED`] or [`POLLED_WITH_BARRIERS`]. A polling
+    /// reader needs no notifications.
     polled: AtomicU32,
     /// The reader can read the writer's memory.
     can_fetch: AtomicU32,
 }
 
-/// Bytes of the stream that a cell has room for.
+/// Bytes of the stream in a cell.
 pub(crate) const INLINE: usize = 120;
 
 /// One of the ring of cells.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct RingCell {
-    /// The cell's number and 1, in the upper half, once it is written; the length and the kind of what is
-    /// there.
+    /// Number of the cell plus 1 in the upper half, once it is written; then the length and the
+    /// kind of its content.
     head: AtomicU64,
-    /// Short bytes, or where longer ones are.
+    /// Short data, or the location of longer data.
     pub(crate) body: SharedBytes<INLINE>,
 }
 
-/// Where the bytes are that a cell stands for.
+/// Location of the bytes of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CellKind {
     /// In the cell.
@@ -112,17 +114,17 @@ pub(crate) enum CellKind {
     Lent,
 }
 
-/// Most bytes of the part of the memory that is used first.
+/// Maximum bytes of the part of the data area used first.
 const NEAR_MOST: u32 = 16 << 10;
 
-/// Bytes of the part of so much memory that is used first; the other part is for when the reader does
-/// not keep up.
+/// Returns the number of bytes of the part used first in a data area of this size; the other part
+/// is used if the reader falls behind.
 #[inline(always)]
 fn near_part(size: u32) -> u32 {
     (size / 4).min(NEAR_MOST)
 }
 
-/// A piece of the memory beside the cells that the reader may not have read yet.
+/// Segment of the data area possibly not read by the reader yet.
 #[derive(Clone, Copy, Default, Debug)]
 struct RingPiece {
     cell: u32,
@@ -130,16 +132,15 @@ struct RingPiece {
     len: u32,
 }
 
-/// A part of the memory beside the cells, in which pieces follow each other; behind its end comes its
-/// beginning again.
+/// Part of the data area with consecutive segments, wrapping around at its end.
 #[derive(Debug)]
 struct RingPart {
     start: u32,
     end: u32,
-    /// Where the last piece ends, and the last that was read.
+    /// End of the last segment, and end of the last one read.
     head: Cell<u32>,
     tail: Cell<u32>,
-    /// Pieces that the reader may not have read yet.
+    /// Number of segments possibly not read by the reader yet.
     held: Cell<u32>,
 }
 
@@ -148,7 +149,8 @@ impl RingPart {
         Self { start, end, head: Cell::new(start), tail: Cell::new(start), held: Cell::new(0) }
     }
 
-    /// Where there is room for so many bytes, and for how many; or else the most room.
+    /// Returns the offset of free space of this size, and its size; otherwise the largest free
+    /// space.
     #[inline(always)]
     fn place(&self, wanted: u32) -> (u32, u32) {
         let (head, tail) = (self.head.get(), self.tail.get());
@@ -214,7 +216,7 @@ impl RingCell {
 }
 
 impl RingWords {
-    /// Words of a ring that nobody has used, in memory of one's own.
+    /// Returns words of an unused ring, in private memory.
     #[allow(dead_code, reason = "for the programs of `model/`")]
     pub(crate) fn new() -> Self {
         let word = || AtomicU32::new(0);
@@ -248,21 +250,20 @@ impl RingWords {
     }
 }
 
-/// What the writer of a ring keeps to itself.
+/// Private state of the writer of a ring.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
     size: u32,
-    /// How many cells were written.
+    /// Number of cells written.
     cells: Cell<u32>,
-    /// How many the reader had read at the last look.
+    /// Number of cells read by the reader, as of the last check.
     taken: Cell<u32>,
-    /// The parts of the memory beside the cells: the one that is used first, and the other.
+    /// Parts of the data area: the one used first, and the other one.
     near: RingPart,
     far: RingPart,
-    /// Where the next bytes go, as [`room`](Self::room) has found.
+    /// Offset of the next bytes, determined by [`room`](Self::room).
     place: Cell<u32>,
-    /// The pieces that the reader may not have read yet, by their number, of which these are the first
-    /// and the next.
+    /// Segments possibly not read by the reader yet, by number, with the first and the next number.
     pieces: [Cell<RingPiece>; CELLS],
     first_piece: Cell<u32>,
     next_piece: Cell<u32>,
@@ -293,19 +294,19 @@ impl RingWriter {
         }
     }
 
-    /// The number of the cell that is written next.
+    /// Returns the number of the next cell to write.
     #[inline(always)]
     pub(crate) fn next_cell(&self) -> u32 {
         self.cells.get()
     }
 
-    /// Where in the memory beside the cells the bytes go for which there is [`room`](Self::room).
+    /// Returns the offset in the data area of the next bytes, determined by [`room`](Self::room).
     #[inline(always)]
     pub(crate) fn place(&self) -> u32 {
         self.place.get()
     }
 
-    /// Whether there was a free cell at the last look at the reader's line.
+    /// Returns true if there was a free cell at the last check of the reader's line.
     #[inline(always)]
     pub(crate) fn knows_cell(&self) -> bool {
         self.cells.get().wrapping_sub(self.taken.get()) < CELLS as u32
@@ -334,20 +335,20 @@ impl RingWriter {
         Ok(())
     }
 
-    /// The pieces that the reader may not have read yet, the oldest first.
+    /// Returns the segments possibly not read by the reader yet, oldest first.
     fn held(&self) -> impl DoubleEndedIterator<Item = RingPiece> + '_ {
         let (first, next) = (self.first_piece.get(), self.next_piece.get());
         let numbers = (0..next.wrapping_sub(first)).map(move |n| first.wrapping_add(n));
         numbers.map(|number| self.pieces[number as usize % CELLS].get())
     }
 
-    /// The part of the memory beside the cells that a place is in.
+    /// Returns the part of the data area containing an offset.
     #[inline(always)]
     fn part_of(&self, at: u32) -> &RingPart {
         if at < self.near.end { &self.near } else { &self.far }
     }
 
-    /// Whether there is a free cell.
+    /// Returns true if there is a free cell.
     pub(crate) fn has_cell(&self, words: &RingWords) -> Result<bool> {
         if !self.knows_cell() {
             self.look(words)?;
@@ -355,8 +356,8 @@ impl RingWriter {
         Ok(self.knows_cell())
     }
 
-    /// Bytes of room in one piece, at [`place`](Self::place), and a cell for them, of which so many are
-    /// wanted: none without a cell.
+    /// Returns the number of contiguous free bytes at [`place`](Self::place), if possible `wanted`,
+    /// with a free cell for them; 0 without a cell.
     pub(crate) fn room(&self, words: &RingWords, wanted: u32) -> Result<u32> {
         let mut near = self.near.place(wanted);
         if !self.knows_cell() || near.1 < wanted {
@@ -376,7 +377,7 @@ impl RingWriter {
         Ok(room)
     }
 
-    /// Shows the reader the next cell, which is written, with what it stands for.
+    /// Publishes the next cell, already written, with the kind and length of its content.
     #[inline(always)]
     pub(crate) fn publish(&self, words: &RingWords, kind: CellKind, len: u32) {
         debug_assert!(self.knows_cell());
@@ -397,7 +398,7 @@ impl RingWriter {
         }
     }
 
-    /// [`publish`](Self::publish) of short bytes in the cell of this number, which is the next.
+    /// [`publish`](Self::publish) for short bytes in the cell with this number, the next one.
     #[inline(always)]
     pub(crate) fn publish_short(&self, cell: &RingCell, number: u32, len: usize) {
         debug_assert!(self.knows_cell() && number == self.cells.get());
@@ -431,7 +432,8 @@ impl RingWriter {
         Ok(self.taken.get() != had)
     }
 
-    /// Whether a send may go on: none found too little room, or a quarter is free since.
+    /// Returns true if a send may proceed: the last one had sufficient space, or a quarter is free
+    /// since.
     pub(crate) fn has_room(&self, words: &RingWords) -> Result<bool> {
         let much = || {
             let held: u32 = self.held().map(|piece| piece.len).sum();
@@ -444,7 +446,7 @@ impl RingWriter {
         Ok(true)
     }
 
-    /// A send has taken all that it was given.
+    /// Records a completely accepted send.
     #[inline(always)]
     pub(crate) fn sent_all(&self) {
         self.short.set(false);
@@ -455,14 +457,14 @@ impl RingWriter {
         self.lent.get()
     }
 
-    /// Pieces that the reader had fetched in all at the last look.
+    /// Returns the number of exposed buffers read by the reader, as of the last check.
     pub(crate) fn fetched(&self) -> u32 {
         self.fetched.get()
     }
 
-    /// Looks at what the reader has fetched: pieces in all.
+    /// Checks the progress of the reader and returns the total number of exposed buffers read.
     pub(crate) fn look_fetched(&self, words: &RingWords) -> Result<u32> {
-        // What the writer does with the memory then comes after the reader has read it.
+        // The writer then accesses the memory only after the read by the reader.
         let fetched = words.reader.fetched.load(Ordering::Acquire);
         let lent_out = self.lent.get().wrapping_sub(self.fetched.get());
         if fetched.wrapping_sub(self.fetched.get()) > lent_out {
@@ -473,19 +475,19 @@ impl RingWriter {
     }
 }
 
-/// What the reader of a ring keeps to itself.
+/// Private state of the reader of a ring.
 #[derive(Debug)]
 pub(crate) struct RingReader {
     size: u32,
-    /// How many cells were read, and of how many the writer was told.
+    /// Number of cells read, and the number last announced to the writer.
     cells: Cell<u32>,
     told: Cell<u32>,
-    /// Bytes beside the cells that were read since.
+    /// Bytes read from the data area since then.
     untold: Cell<u32>,
-    /// What the next cell stands for.
+    /// Kind of the content of the next cell.
     kind: Cell<CellKind>,
     len: Cell<u32>,
-    /// What is left of that; 0 if the cell was not looked at, or is not there.
+    /// Unread rest of the content; 0 if the cell was not checked yet, or is not available.
     left: Cell<u32>,
     /// Pieces fetched in all.
     fetched: Cell<u32>,
@@ -498,25 +500,25 @@ impl RingReader {
         Self { size, cells, told, untold, kind, len: word(), left: word(), fetched: word() }
     }
 
-    /// The number of the cell that is read.
+    /// Returns the number of the current cell.
     #[inline(always)]
     pub(crate) fn this_cell(&self) -> u32 {
         self.cells.get()
     }
 
-    /// What the cell stands for that is read.
+    /// Returns the kind of the current cell's content.
     #[inline(always)]
     pub(crate) fn kind(&self) -> CellKind {
         self.kind.get()
     }
 
-    /// Bytes of it that are left; for a lent piece 1.
+    /// Returns the number of unread bytes of the current cell; 1 for an exposed buffer.
     #[inline(always)]
     pub(crate) fn left(&self) -> u32 {
         self.left.get()
     }
 
-    /// Bytes of it that were read.
+    /// Returns the number of bytes read of the current cell.
     #[inline(always)]
     pub(crate) fn done(&self) -> u32 {
         self.len.get() - self.left.get()
@@ -528,7 +530,7 @@ impl RingReader {
         (self.left.get() == 0).then_some(self.cells.get())
     }
 
-    /// Whether nothing has come, as far as a look at the next cell tells.
+    /// Returns true if nothing has arrived, judging by the next cell.
     #[inline(always)]
     pub(crate) fn is_empty(&self, words: &RingWords) -> bool {
         let number = self.cells.get();
@@ -536,7 +538,7 @@ impl RingReader {
         self.left.get() == 0 && (head >> 32) as u32 != number.wrapping_add(1)
     }
 
-    /// Whether there is something to read, after a look if nothing was known.
+    /// Returns true if there is something to read, checking the next cell if necessary.
     pub(crate) fn look(&self, words: &RingWords) -> Result<bool> {
         if self.left.get() != 0 {
             return Ok(true);
@@ -562,7 +564,8 @@ impl RingReader {
         Ok(true)
     }
 
-    /// `n` bytes of what the cell stands for were read; true if the writer is to be told of room.
+    /// Records `n` bytes read of the current cell. Returns true if the writer has to be notified of
+    /// free space.
     pub(crate) fn took(&self, words: &RingWords, n: u32) -> bool {
         debug_assert!(n <= self.left.get());
         self.left.set(self.left.get() - n);
@@ -585,7 +588,8 @@ impl RingReader {
         self.fetched.get()
     }
 
-    /// All that the cell stands for was read; true if the writer is to be told of room.
+    /// Records the end of the current cell. Returns true if the writer has to be notified of free
+    /// space.
     #[inline(always)]
     pub(crate) fn took_cell(&self, words: &RingWords) -> bool {
         self.cells.set(self.cells.get().wrapping_add(1));
@@ -594,7 +598,7 @@ impl RingReader {
         much && self.tell(words)
     }
 
-    /// The lent piece was fetched that the cell stands for; the writer is to be told.
+    /// Records the read of the current cell's exposed buffer. The caller has to notify the writer.
     pub(crate) fn took_piece(&self, words: &RingWords) {
         self.left.set(0);
         self.fetched.set(self.fetched.get().wrapping_add(1));
@@ -602,7 +606,7 @@ impl RingReader {
         self.took_cell(words);
     }
 
-    /// Tells the writer how far the reader is; true if the writer waits for that.
+    /// Publishes the position of the reader. Returns true if the writer waits for it.
     #[cold]
     pub(crate) fn tell(&self, words: &RingWords) -> bool {
         let taken = self.cells.get();
@@ -630,14 +634,14 @@ impl RingReader {
 }
 
 impl RingWords {
-    /// Whether the ring's reader has to be told of what was written before. `barriers`: this
-    /// process takes part in barriers of all processes.
+    /// Returns true if the ring's reader has to be notified of preceding writes. `barriers`: this
+    /// process is registered for barriers of all processes.
     #[inline(always)]
     pub(crate) fn must_tell_reader(&self, barriers: bool) -> bool {
         !self.reader_looks(barriers) && self.must_tell_after_fence()
     }
 
-    /// Whether the ring's reader looks at it by itself, as is known without a fence.
+    /// Returns true if the ring's reader is known, without a fence, to poll it.
     #[inline(always)]
     pub(crate) fn reader_looks(&self, barriers: bool) -> bool {
         // The processor may swap what was written and this; the reader's barrier makes that
@@ -691,7 +695,8 @@ impl RingWords {
         self.writer.answers.load(Ordering::Relaxed) != 0
     }
 
-    /// Asks the writer for a copy of a part of an exposed piece; `before` is the request before, which is over.
+    /// Requests from the writer a copy of a part of an exposed buffer; `before` is the previous,
+    /// finished request.
     pub(crate) fn request_copy(
         &self,
         piece: u32,
@@ -701,17 +706,17 @@ impl RingWords {
         let number = before.map_or(0, |before| before.id as u32).wrapping_add(1).max(1);
         let id = u64::from(piece) << 32 | u64::from(number);
         self.reader.requested_from.store(from, Ordering::Relaxed);
-        // What was copied for the request before has been read by now.
+        // The copy for the previous request has been read already.
         self.reader.requested.store(id, Ordering::Release);
         CopyRequest { id, from }
     }
 
-    /// Whether the writer has copied what was asked for.
+    /// Returns true if the writer has made the requested copy.
     pub(crate) fn is_answered(&self, request: CopyRequest) -> bool {
         self.writer.answered.load(Ordering::Acquire) == request.id
     }
 
-    /// The request of the reader that is not the last that was answered.
+    /// Returns the current request of the reader, unless it is the last answered one.
     pub(crate) fn copy_request(&self, last: Option<CopyRequest>) -> Option<CopyRequest> {
         let id = self.reader.requested.load(Ordering::Acquire);
         let is_new = id != last.map_or(0, |last| last.id);
@@ -719,7 +724,7 @@ impl RingWords {
         is_new.then(|| CopyRequest { id, from: from() })
     }
 
-    /// What was asked for is copied.
+    /// Publishes a finished copy.
     pub(crate) fn answer_copy(&self, request: CopyRequest) {
         self.writer.answered.store(request.id, Ordering::Release);
     }
@@ -738,20 +743,20 @@ impl RingWords {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether memory that was read before may have changed by then.
+    /// Returns true if memory read before may have changed at the time of the read.
     pub(crate) fn is_withdrawn(&self) -> bool {
         fence(Ordering::SeqCst);
         self.writer.withdrawn.load(Ordering::Relaxed) != 0
     }
 }
 
-/// The words of a door: who wants to be looked at, and whether the owner sleeps.
+/// Words of a doorbell: the connections to poll, and the sleep state of the owner.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct DoorWords {
-    /// The number of the owner's sleep, 0 while it is awake or somebody has woken it.
+    /// Number of the owner's current sleep; 0 while it is awake or was woken.
     asleep: AtomicU32,
-    /// How often the owner has said that it sleeps.
+    /// Number of sleeps announced by the owner.
     sleeps: AtomicU32,
     ready: DoorBits,
 }
@@ -765,7 +770,7 @@ struct DoorBits([AtomicU64; DOOR_WORDS]);
 const DOOR_BITS: u32 = 64 * DOOR_WORDS as u32;
 
 impl DoorWords {
-    /// A door that nobody has come to, in memory of one's own.
+    /// Returns an unused doorbell in private memory.
     #[allow(dead_code, reason = "for the programs of `model/`")]
     pub(crate) fn new() -> Self {
         let ready = DoorBits(std::array::from_fn(|_| AtomicU64::new(0)));
@@ -787,13 +792,13 @@ impl DoorWords {
         }
     }
 
-    /// Whether anybody has come.
+    /// Returns true if a connection has to be polled.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.ready.0.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Calls `each` for the connections that are to be looked at.
+    /// Calls `each` for the connections to poll.
     #[inline]
     pub(crate) fn take(&self, mut each: impl FnMut(u32)) {
         for (at, word) in self.ready.0.iter().enumerate() {
@@ -801,7 +806,7 @@ impl DoorWords {
                 continue;
             }
             let mut bits = word.swap(0, Ordering::AcqRel);
-            // What was written before a bit was set, or found set, is seen from here on.
+            // Writes before a bit was set, or found set, are visible from here on.
             fence(Ordering::SeqCst);
             while bits != 0 {
                 each(at as u32 * 64 + bits.trailing_zeros());
@@ -810,7 +815,7 @@ impl DoorWords {
         }
     }
 
-    /// The owner is about to sleep; false if somebody has come.
+    /// Announces a sleep of the owner. Returns false if a connection has to be polled.
     pub(crate) fn fall_asleep(&self) -> bool {
         let sleeps = self.sleeps.load(Ordering::Relaxed).wrapping_add(1).max(1);
         self.sleeps.store(sleeps, Ordering::Relaxed);

@@ -1,11 +1,10 @@
-//! Who tells registration caches that memory is not what it was (fi_mr(3),
-//! `FI_MR_CACHE_MONITOR`): the program's own monitor if it imported one, else
-//! the kernel by userfaultfd(2).
+//! Memory monitors: notification of registration caches about changed mappings (fi_mr(3),
+//! `FI_MR_CACHE_MONITOR`). The source is the program's own monitor, if it imported one, else the
+//! kernel by userfaultfd(2).
 //!
-//! A change may be reported from anywhere, also from inside `free` by a thread
-//! that is in the middle of a cache. So a report is only put down, in a ring of
-//! fixed size under a lock below which nothing is allocated or freed; a cache
-//! reads it before it answers a look-up.
+//! A change may be reported from any context, also from inside `free` by a thread using a cache. So
+//! a report is only stored, in a ring of fixed size, under a lock without allocations below it. A
+//! cache reads the ring before a lookup.
 use crate::abi::{self, fi_ops_mem_monitor, fi_ops_mem_notify, fid, fid_mem_monitor};
 use crate::error::{Error, Result};
 use crate::provider::Provider;
@@ -17,10 +16,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Most reports that are kept; a cache that missed more trusts nothing it has.
+/// Maximum number of stored reports; a cache with more unread ones invalidates all its regions.
 const KEPT: usize = 64;
 
-/// The changes of memory that were reported, for any number of caches.
+/// Reported changes of memory, for any number of caches.
 #[derive(Debug)]
 pub struct MemoryEvents {
     /// Counts beginnings of reports.
@@ -32,7 +31,7 @@ pub struct MemoryEvents {
 struct EventRing {
     /// Start and end of each reported range.
     ranges: [(usize, usize); KEPT],
-    /// How many ranges were ever reported; the low bits are the next place.
+    /// Total number of reported ranges; the low bits are the next index.
     told: u64,
 }
 
@@ -45,7 +44,7 @@ impl Default for MemoryEvents {
     }
 }
 
-/// How far a cache has read the reports.
+/// Position of a cache in the reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadUpTo {
     begun: u64,
@@ -59,7 +58,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// The ranges that changed; one that is all memory if there were too many.
+    /// Returns the changed ranges; a single one covering all memory if there were too many.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.ranges[..self.count].iter().map(|(start, end)| *start..*end)
     }
@@ -70,9 +69,9 @@ impl MemoryEvents {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts down what `report` tells. Look-ups that begin after this has begun
-    /// wait for its end, so who makes a change wait for the beginning has
-    /// nothing else to wait for. `report` must not allocate or free.
+    /// Records the changes passed on by `report`. Lookups starting after its start wait for its
+    /// end. So a source blocking a change until the start need not wait for anything else. `report`
+    /// must not allocate or free.
     pub(crate) fn report(&self, report: impl FnOnce(&mut dyn FnMut(Range<usize>))) {
         let mut ring = self.ring();
         self.begun.fetch_add(1, Ordering::SeqCst);
@@ -89,8 +88,8 @@ impl MemoryEvents {
         ReadUpTo { begun: self.begun.load(Ordering::SeqCst), told: ring.told }
     }
 
-    /// The changes reported since `seen`, which is set to the present position; none if there
-    /// are none.
+    /// Returns the changes reported since `seen` and advances it to the current position; `None` if
+    /// there are none.
     #[inline]
     pub(crate) fn since(&self, seen: &mut ReadUpTo) -> Option<Changes> {
         if self.begun.load(Ordering::SeqCst) == seen.begun {
@@ -112,13 +111,14 @@ impl MemoryEvents {
     }
 }
 
-/// What watches memory and reports to [`MemoryEvents`].
+/// Source of memory changes, reporting to [`MemoryEvents`].
 pub(crate) trait MemoryWatch: Send + Sync {
     /// Reports changes of these pages from now on. They may be watched already.
     fn watch(&self, pages: Range<usize>) -> Result;
     /// Ends reports of changes of these pages.
     fn unwatch(&self, pages: Range<usize>);
-    /// Whether the memory there is still what was registered, as far as the source can tell.
+    /// Returns true if the memory there is still the registered one, as far as the source can
+    /// determine.
     fn is_valid(&self, _pages: Range<usize>) -> bool {
         true
     }
@@ -128,8 +128,8 @@ pub(crate) trait MemoryWatch: Send + Sync {
 pub struct Monitor {
     notices: Arc<MemoryEvents>,
     source: Box<dyn MemoryWatch>,
-    /// The ranges that are watched. The lock is held for calls of the source, so that a range
-    /// given up and one taken up at the same time keep their order.
+    /// Watched ranges. The lock is held for calls of the source, so a concurrent unwatch and watch
+    /// of a range keep their order.
     watched: Mutex<Coverage>,
     page: usize,
 }
@@ -140,12 +140,12 @@ impl std::fmt::Debug for Monitor {
     }
 }
 
-/// The monitor that `FI_MR_CACHE_MONITOR` asks for.
+/// Monitor requested by `FI_MR_CACHE_MONITOR`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wish {
     Off,
     Userfaultfd,
-    /// A monitor that this library does not have.
+    /// Monitor not available in this library.
     Other,
 }
 
@@ -162,8 +162,8 @@ impl Wish {
 }
 
 impl Monitor {
-    /// The monitor that the environment and the program want; `None` if there
-    /// is none, which the log tells.
+    /// Returns the monitor selected by the environment and the program, or `None`, with a log
+    /// message, if there is none.
     pub fn choose(prov: &'static Provider) -> Option<Arc<Self>> {
         let name = param::core_string(c"mr_cache_monitor");
         let wish = Wish::parse(name.as_deref());
@@ -239,7 +239,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// Ends a [`watch`](Self::watch). Pages that are watched for something else stay watched.
+    /// Ends a [`watch`](Self::watch). Pages with another watch stay watched.
     pub fn unwatch(&self, range: Range<usize>) {
         let mut watched = self.watched();
         for bare in watched.remove(self.pages(range)) {
@@ -252,11 +252,11 @@ impl Monitor {
     }
 }
 
-/// The program's monitor, which it imported into the library that loaded us.
+/// Monitor of the program, imported into the library that loaded this plug-in.
 struct ProgramMonitor {
     monitor: *mut fid_mem_monitor,
     ops: fi_ops_mem_monitor,
-    /// The notices that `notified` is given by address, kept until the monitor is closed.
+    /// Event list passed to `notified` by address, kept alive until the monitor is closed.
     _notices: Arc<MemoryEvents>,
 }
 

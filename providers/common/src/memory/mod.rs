@@ -1,4 +1,4 @@
-//! Registered memory that is kept for the next use, and who tells that a mapping has changed.
+//! Cache of registered memory, and monitors for changed mappings.
 #[allow(unsafe_code)]
 pub mod mem_monitor;
 pub mod mr_cache;

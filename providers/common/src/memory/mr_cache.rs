@@ -1,13 +1,11 @@
-//! A cache of registered memory (fi_mr(3), `FI_MR_CACHE_*`): registering costs
-//! much more than a transfer, so what was registered once is kept until it is
-//! in the way or a memory monitor says that the memory is not the same any more.
+//! Registration cache (fi_mr(3), `FI_MR_CACHE_*`). A registration costs much more than a transfer,
+//! so regions are cached until they are evicted or a memory monitor reports a change.
 //!
-//! A provider implements [`Registrar`] and calls [`Cache::get`] for each buffer.
-//! Without a monitor, or where memory cannot be watched, regions last as long
-//! as they are used.
+//! A provider implements [`Registrar`] and calls [`Cache::get`] for each buffer. Without a monitor,
+//! or for unwatched memory, regions exist only during their use.
 //!
-//! Among regions of one kind none lies within another, so sorted by their
-//! starts they are sorted by their ends: a look-up is one search.
+//! No region contains another one of the same kind, so sorting by starts also sorts by ends: a
+//! lookup is one search.
 use crate::error::{Error, Result};
 use crate::mem_monitor::{Monitor, ReadUpTo};
 use crate::param;
@@ -17,23 +15,23 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How a provider registers memory.
+/// Registration of memory by a provider.
 pub trait Registrar: Send + Sync + 'static {
     /// A registered region; dropping it deregisters the memory, in any thread.
     type Region: Send + Sync + 'static;
-    /// What a region must have beside its range to serve a look-up: access rights, protection
-    /// domain, interface of the memory.
+    /// Properties of a region, besides its range, required for a cache hit: access rights,
+    /// protection domain, interface of the memory.
     type Kind: Copy + PartialEq + Send + std::fmt::Debug + 'static;
 
     /// Registers this memory.
     fn register(&self, addr: usize, len: usize, kind: Self::Kind) -> Result<Self::Region>;
-    /// Whether a region of kind `have` is good for who wants `want`.
+    /// Returns true if a region of kind `have` satisfies a request of kind `want`.
     fn serves(have: Self::Kind, want: Self::Kind) -> bool {
         have == want
     }
 }
 
-/// How many regions, of how many bytes, a cache keeps at most.
+/// Maximum number of regions, and of their bytes, in a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheLimits {
     /// Most regions; 0 turns the cache off.
@@ -43,7 +41,7 @@ pub struct CacheLimits {
 }
 
 impl CacheLimits {
-    /// The limits that `FI_MR_CACHE_MAX_COUNT` and `FI_MR_CACHE_MAX_SIZE` set.
+    /// Returns the limits of `FI_MR_CACHE_MAX_COUNT` and `FI_MR_CACHE_MAX_SIZE`.
     pub fn from_env() -> Self {
         Self {
             count: param::core_size(c"mr_cache_max_count").unwrap_or(1024),
@@ -52,30 +50,30 @@ impl CacheLimits {
     }
 }
 
-/// Bytes of half of the memory that there is for each processor.
+/// Returns half of the bytes of memory per processor.
 fn share_of_memory() -> usize {
     let memory = sysconf(libc::_SC_PHYS_PAGES).saturating_mul(sysconf(libc::_SC_PAGESIZE));
     memory / sysconf(libc::_SC_NPROCESSORS_ONLN).max(1) / 2
 }
 
-/// What a cache has done, for logs and tests.
+/// Statistics of a cache, for logs and tests.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stats {
     /// Regions in the cache now.
     pub count: usize,
     /// Bytes of the regions in the cache now.
     pub bytes: usize,
-    /// Look-ups that found a region.
+    /// Lookups with a cached region.
     pub hits: u64,
     /// Regions registered.
     pub registered: u64,
-    /// Regions that made room for others.
+    /// Regions evicted for others.
     pub evicted: u64,
-    /// Regions whose memory changed.
+    /// Regions with changed memory.
     pub stale: u64,
 }
 
-/// A region and what it is of.
+/// Region with its range and kind.
 struct CachedRegion<R: Registrar> {
     range: Range<usize>,
     kind: R::Kind,
@@ -98,13 +96,13 @@ struct CacheState<R: Registrar> {
     /// Regions without users, those unused for longest first: kind and start.
     idle: BTreeMap<u64, (R::Kind, usize)>,
     clock: u64,
-    /// Ranges that are being registered, and whether they changed meanwhile.
+    /// Ranges being registered, and a flag for a change meanwhile.
     coming: Vec<(u64, Range<usize>, bool)>,
     seen: ReadUpTo,
     stats: Stats,
 }
 
-/// Entries that are out of the cache; to be dropped without its lock.
+/// Entries removed from the cache, to be dropped without its lock.
 type Dead<R> = Vec<Arc<CachedRegion<R>>>;
 
 /// A cache of the regions of one domain.
@@ -125,7 +123,7 @@ pub struct Cached<R: Registrar> {
     // First, so that a region that has left the cache goes before its registrar.
     entry: Arc<CachedRegion<R>>,
     cache: Arc<Cache<R>>,
-    /// The region is in the cache, which counts this user.
+    /// True if the region is in the cache and this user is counted.
     counted: bool,
 }
 
@@ -159,9 +157,8 @@ impl<R: Registrar> Cache<R> {
         Arc::new(Self { registrar, limits, on })
     }
 
-    /// The region of memory to register, from the cache or registered now.
-    /// -FI_EINVAL for memory that goes past the end of addresses; else what
-    /// registering fails with.
+    /// Returns the region of this memory, from the cache or newly registered. Fails with -FI_EINVAL
+    /// for memory beyond the end of the address space, else with the error of the registration.
     pub fn get(self: &Arc<Self>, addr: usize, len: usize, kind: R::Kind) -> Result<Cached<R>> {
         let range = addr..addr.checked_add(len).ok_or(Error::INVAL)?;
         let Some((monitor, state)) = self.on.as_ref().filter(|_| len > 0) else {
@@ -181,8 +178,8 @@ impl<R: Registrar> Cache<R> {
         self.miss(monitor, state, ticket, range, kind)
     }
 
-    /// Registers memory that was not found in the cache. The range is announced and watched
-    /// first, so that changes from here on are noticed.
+    /// Registers memory not found in the cache. The range is announced and watched first, so
+    /// changes from here on are noticed.
     fn miss(
         self: &Arc<Self>,
         monitor: &Arc<Monitor>,
@@ -238,7 +235,7 @@ impl<R: Registrar> Cache<R> {
         Ok(self.handle(entry, kept))
     }
 
-    /// Drops every region without users; returns how many.
+    /// Drops every unused region and returns their number.
     pub fn flush(&self) -> usize {
         let Some((monitor, state)) = &self.on else { return 0 };
         let mut dead = Vec::new();
@@ -250,7 +247,7 @@ impl<R: Registrar> Cache<R> {
         count
     }
 
-    /// What the cache has done so far; reads what the monitor has reported first.
+    /// Returns the statistics of the cache, after processing the monitor's reports.
     pub fn stats(&self) -> Stats {
         let Some((monitor, state)) = &self.on else { return Stats::default() };
         let mut dead = Vec::new();
@@ -281,7 +278,7 @@ fn lock<R: Registrar>(state: &Mutex<CacheState<R>>) -> MutexGuard<'_, CacheState
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the watch of entries that left the cache; those in use live on.
+/// Ends the watch of entries removed from the cache; used ones stay alive.
 fn bury<R: Registrar>(monitor: &Monitor, dead: Dead<R>) {
     for entry in dead {
         monitor.unwatch(entry.range.clone());
@@ -297,7 +294,7 @@ impl<R: Registrar> CacheState<R> {
         }
     }
 
-    /// Takes regions out whose memory has changed.
+    /// Removes regions with changed memory.
     fn changed(&mut self, range: Range<usize>, dead: &mut Dead<R>) {
         if range.is_empty() {
             return;
@@ -337,7 +334,7 @@ impl<R: Registrar> CacheState<R> {
         dead.push(slot.entry);
     }
 
-    /// Takes out the region that was unused for the longest time; `false` if all are in use.
+    /// Removes the least recently used region. Returns `false` if all are in use.
     fn evict(&mut self, dead: &mut Dead<R>) -> bool {
         let Some((_, (kind, start))) = self.idle.first_key_value().map(|(a, b)| (*a, *b)) else {
             return false;
@@ -347,7 +344,7 @@ impl<R: Registrar> CacheState<R> {
         true
     }
 
-    /// Finds a region that serves a range, and counts one user more.
+    /// Finds a region covering a range and adds one user.
     fn find(
         &mut self,
         range: &Range<usize>,
@@ -391,7 +388,7 @@ impl<R: Registrar> CacheState<R> {
         ticket
     }
 
-    /// Whether the memory is still the same as when it was announced.
+    /// Returns true if the memory is unchanged since its announcement.
     fn arrived(&mut self, ticket: u64) -> bool {
         let at = self.coming.iter().position(|(of, ..)| *of == ticket);
         at.is_some_and(|at| !self.coming.swap_remove(at).2)
@@ -479,7 +476,7 @@ mod tests {
     use crate::mem_monitor::{MemoryEvents, MemoryWatch};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    /// A registrar that counts what is registered.
+    /// Registrar counting registrations.
     #[derive(Default)]
     struct Counting {
         live: Arc<AtomicUsize>,
@@ -516,7 +513,7 @@ mod tests {
         }
     }
 
-    /// A monitor that watches nothing by itself.
+    /// Monitor without any source.
     #[derive(Default)]
     struct LoggedStats {
         watched: Arc<Mutex<Vec<Range<usize>>>>,
@@ -673,7 +670,7 @@ mod tests {
         assert!(s.watched.lock().unwrap().is_empty());
     }
 
-    /// Pages of our own, at a place that the kernel or we choose.
+    /// Maps private pages at an address chosen by the kernel or the test.
     fn map(at: usize, len: usize) -> usize {
         let fixed = if at == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
@@ -689,7 +686,7 @@ mod tests {
         assert_eq!(unsafe { libc::munmap(at as *mut _, len) }, 0);
     }
 
-    /// A cache watched by the kernel, where it lets us.
+    /// Returns a cache watched by the kernel, if permitted.
     fn of_kernel() -> Option<Arc<Cache<Counting>>> {
         match Monitor::userfaultfd() {
             Ok(monitor) => Some(Cache::new(Counting::default(), MANY, Some(monitor))),
@@ -735,7 +732,7 @@ mod tests {
         assert_eq!(moved as usize, to);
         assert_eq!(map(at, PAGE), at);
         assert!(registered(at, 4 * PAGE));
-        // What was not touched is still good.
+        // Untouched regions are still valid.
         assert!(registered(at + 4 * PAGE, PAGE));
         unmap(at, 4 * PAGE);
         assert!(!registered(at + 4 * PAGE, PAGE));

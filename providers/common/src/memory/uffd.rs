@@ -1,13 +1,12 @@
-//! userfaultfd(2) as a memory monitor: the kernel reports pages that are
-//! unmapped, moved or dropped, and lets the call that does so return only when
-//! the report was read.
+//! Memory monitor by userfaultfd(2). The kernel reports unmapped, moved or dropped pages, and the
+//! responsible call returns only after the report was read.
 //!
-//! Pages are registered for write protection, and never protected: that costs
-//! no fault, and events come for whatever is registered.
+//! Pages are registered for write protection, and never protected. This causes no faults, and
+//! events arrive for everything registered.
 //!
-//! The report comes after the pages are gone, so a thread that maps them anew and
-//! registers them before the thread that unmapped them has returned may still
-//! find the old region: the interface of the kernel leaves that open.
+//! The report follows the removal of the pages. So a thread mapping and registering them anew
+//! before the return of the unmapping call may still find the old region; the kernel interface
+//! leaves this race open.
 use crate::error::{Error, Result};
 use crate::mem_monitor::{MemoryEvents, MemoryWatch};
 use crate::sys::{Epoll, EventFd, Interest, check};
@@ -47,8 +46,8 @@ struct UffdRegister {
     ioctls: u64,
 }
 
-/// `struct uffd_msg`; of its union, what the three events have: start and end,
-/// or for a move from, to and length.
+/// `struct uffd_msg`, with the members of its union for the three events: start and end, or for a
+/// move source, destination and length.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct UffdMsg {
@@ -62,7 +61,7 @@ const UFFDIO_API: libc::Ioctl = libc::_IOWR::<UffdApi>(0xaa, 0x3f);
 const UFFDIO_REGISTER: libc::Ioctl = libc::_IOWR::<UffdRegister>(0xaa, 0x00);
 const UFFDIO_UNREGISTER: libc::Ioctl = libc::_IOR::<UffdRange>(0xaa, 0x01);
 
-/// A userfaultfd and the thread that reads it.
+/// Userfaultfd and its reader thread.
 pub(crate) struct Uffd {
     fd: Arc<OwnedFd>,
     stop: Arc<EventFd>,

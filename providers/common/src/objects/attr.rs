@@ -1,34 +1,33 @@
-//! The attributes of contexts that endpoints share or consist of (fi_endpoint(3)).
+//! Attributes of shared contexts, and of contexts of scalable endpoints (fi_endpoint(3)).
 
-/// What a shared receive context, or one of a scalable endpoint, is to be like (struct
-/// fi_rx_attr). 0 in a field of a shared receive context stands for the provider's default.
+/// Attributes of a shared receive context, or of one of a scalable endpoint (struct fi_rx_attr). 0
+/// in a field of a shared receive context stands for the provider's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RxAttr {
     /// Capabilities.
     pub caps: u64,
-    /// Default flags of calls that have none of their own.
+    /// Default flags of calls without a flags argument.
     pub op_flags: u64,
     /// Order of messages.
     pub msg_order: u64,
-    /// Receives that may be posted at a time.
+    /// Maximum number of posted receives.
     pub size: usize,
     /// Most pieces (iovecs) of a buffer.
     pub iov_limit: usize,
 }
 
-/// What a transmit context of a scalable endpoint is to be like (struct
-/// fi_tx_attr).
+/// Attributes of a transmit context of a scalable endpoint (struct fi_tx_attr).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxAttr {
     /// Capabilities.
     pub caps: u64,
-    /// Default flags of calls that have none of their own.
+    /// Default flags of calls without a flags argument.
     pub op_flags: u64,
     /// Order of messages.
     pub msg_order: u64,
     /// Most bytes of an injected message.
     pub inject_size: usize,
-    /// Transfers that may be under way at a time.
+    /// Maximum number of transfers in flight.
     pub size: usize,
     /// Most pieces (iovecs) of a buffer.
     pub iov_limit: usize,

@@ -1,12 +1,13 @@
-//! Address vectors (fi_av(3)), of addresses of any format.
+//! Address vectors (fi_av(3)), for addresses of any format.
 //!
 //! FI_AV_MAP and FI_AV_TABLE are the same: an fi_addr_t is an index. Inserting an address again
-//! gives the index it has and counts the insertions; the address goes when it was removed as
-//! often.
+//! returns its existing index and counts the insertions. The address is deleted after the same
+//! number of removals.
 //!
-//! A vector with a name is shared by the processes that open the name: its addresses are in a [`SharedAddrTable`], whose
-//! records have the same indices here. A process copies records to its own table when it looks for an index or an
-//! address that it does not have yet, so known peers cost it nothing more than those of other vectors.
+//! A named vector is shared by the processes opening the name: its addresses are in a
+//! [`SharedAddrTable`], and its records have the same indices here. A process copies records to its
+//! own table when it looks up an unknown index or address, so known peers cost no more than those
+//! of other vectors.
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_CLASS_AV, fi_addr_t, fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid,
     fid_av,
@@ -26,13 +27,13 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// What hears of changes of a vector: its endpoints.
+/// Observer of changes of a vector: its endpoints.
 pub trait AvListener: Send + Sync {
     /// `addr` is now known by `index`.
     fn inserted(&self, index: fi_addr_t, addr: &Addr);
-    /// `index`, which named `addr`, was removed and names no peer any more.
+    /// Reports the removal of `index`, previously naming `addr`.
     fn removed(&self, index: fi_addr_t, addr: &Addr);
-    /// Completions are to report `id` for what `index` names (FI_AV_USER_ID).
+    /// Reports the user id `id` of `index` for completions (FI_AV_USER_ID).
     fn identified(&self, _index: fi_addr_t, _id: fi_addr_t) {}
 }
 
@@ -40,9 +41,10 @@ pub trait AvListener: Send + Sync {
 struct AvEntry {
     addr: Addr,
     uses: usize,
-    /// The fi_addr_t that completions report (FI_AV_USER_ID).
+    /// Address reported by completions (FI_AV_USER_ID).
     id: fi_addr_t,
-    /// The application said that the address cannot be connected to (FI_FIREWALL_ADDR).
+    /// True if the application declared the address unable to accept connections
+    /// (FI_FIREWALL_ADDR).
     firewalled: bool,
 }
 
@@ -51,9 +53,9 @@ struct Table {
     entries: Slab<AvEntry>,
     index: HashMap<Addr, u32>,
     listeners: Vec<Weak<dyn AvListener>>,
-    /// Indices that other processes gave addresses, of which listeners have not heard.
+    /// Indices of addresses inserted by other processes, and not reported to listeners yet.
     untold: Vec<u32>,
-    /// The application chooses what completions report (FI_AV_USER_ID).
+    /// True if the application chooses the address reported by completions (FI_AV_USER_ID).
     user_ids: bool,
 }
 
@@ -64,15 +66,15 @@ impl Table {
         self.index.try_reserve(1).map_err(|_| Error::NOMEM)
     }
 
-    /// What completions report for an index for which the application has chosen nothing.
+    /// Returns the address reported by completions for an index without a user id.
     fn default_id(&self, index: u32) -> fi_addr_t {
         if self.user_ids { FI_ADDR_NOTAVAIL } else { u64::from(index) }
     }
 
-    /// Copies the records of `shared` that are new.
+    /// Copies the new records of `shared`.
     fn catch_up(&mut self, shared: &SharedAddrTable) {
         for addr in shared.since(self.entries.slots() as u32) {
-            // What names nothing takes its place as well.
+            // A removed record takes its index as well.
             let (addr, uses) = addr.map_or((Addr::any(shared.format()), 0), |addr| (addr, 1));
             let entry = AvEntry { addr: addr.clone(), uses, id: 0, firewalled: false };
             let index = self.entries.insert(entry);
@@ -84,7 +86,7 @@ impl Table {
         }
     }
 
-    /// The address that an index names in `shared` now: another process may have removed it.
+    /// Returns the current address of an index in `shared`: another process may have removed it.
     fn look_up(&mut self, shared: &SharedAddrTable, index: u32) -> Option<Addr> {
         if self.entries.get(index).is_none() {
             self.catch_up(shared);
@@ -99,12 +101,12 @@ impl Table {
         (self.entries[index].addr == now).then_some(now)
     }
 
-    /// The address of an index that names one.
+    /// Returns the address of an index, if it has one.
     fn addr(&self, index: u32) -> Option<&Addr> {
         Some(&self.entries.get(index).filter(|entry| entry.uses > 0)?.addr)
     }
 
-    /// An index names nothing from now on; returns the address that it named.
+    /// Invalidates an index and returns its address.
     fn retire(&mut self, index: u32) -> Option<Addr> {
         let addr = self.addr(index)?.clone();
         self.entries[index].uses = 0;
@@ -115,7 +117,7 @@ impl Table {
     }
 }
 
-/// What vectors of a domain may be.
+/// Permitted kinds of vectors of a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AvSharing {
     /// One process's.
@@ -124,8 +126,9 @@ pub enum AvSharing {
     ByName,
 }
 
-/// What a shared vector says of `map_addr` if the application leaves it open: a number, the same in each process,
-/// because an fi_addr_t is an index wherever the vector is. Nothing is there.
+/// Value of `map_addr` of a shared vector if the application leaves it open: a number equal in each
+/// process, because an fi_addr_t is an index regardless of the vector's address. No memory is
+/// there.
 const MAP_ADDR: usize = 4096;
 
 /// An address vector, as C and providers share it.
@@ -134,18 +137,18 @@ pub struct Av {
     c: fid_av,
     format: u32,
     table: Mutex<Table>,
-    /// Held while an address is inserted or removed and listeners hear of it, so that they hear
-    /// of changes in order. Taken before all other locks.
+    /// Held during the insertion or removal of an address with its reports to listeners, to keep
+    /// the order of changes. Taken before all other locks.
     news: Mutex<()>,
     eq: OnceLock<Arc<Eq>>,
-    /// The event queue of the domain, for a vector that is bound to none.
+    /// Event queue of the domain, for a vector bound to none.
     default_eq: DomainEq,
     events: bool,
-    /// How many of the highest bits of an fi_addr_t name a peer's receive context (fi_rx_addr).
+    /// Number of the highest bits of an fi_addr_t naming a peer's receive context (fi_rx_addr).
     rx_ctx_bits: u32,
-    /// The table of a vector that processes share.
+    /// Table of a vector shared by processes.
     shared: Option<SharedAddrTable>,
-    /// The other provider's vector beside which this one was opened with FI_PEER (fi_peer(3)).
+    /// Other provider's vector, if this one was opened beside it with FI_PEER (fi_peer(3)).
     owner: Option<AvOwner>,
     base: Base,
 }
@@ -169,9 +172,9 @@ impl Av {
         self.format
     }
 
-    /// Opens a vector (fi_av_open) for addresses of `format` (FI_SOCKADDR_*).
-    /// On success `attr.type` says what the vector is, if it was left open, and `attr.map_addr`
-    /// of a shared one is not null.
+    /// Opens a vector (fi_av_open) for addresses of `format` (FI_SOCKADDR_*). On success
+    /// `attr.type` is the kind of the vector, if it was left open, and `attr.map_addr` of a shared
+    /// one is not null.
     ///
     /// # Safety
     /// With FI_PEER `context` is null or a `struct fi_peer_av_context` (fi_peer(3)).
@@ -264,7 +267,7 @@ impl Av {
         self
     }
 
-    /// The vector, just opened, whose events go to this queue of its domain if it is bound to none.
+    /// Sets the domain's queue as the default for events of the vector, just opened.
     pub(crate) fn with_default_eq(mut self: Arc<Self>, eq: DomainEq) -> Arc<Self> {
         if let Some(av) = Arc::get_mut(&mut self) {
             av.default_eq = eq;
@@ -272,7 +275,7 @@ impl Av {
         self
     }
 
-    /// Where events of the vector go.
+    /// Returns the queue for events of the vector.
     fn event_queue(&self) -> Result<&Arc<Eq>> {
         self.eq.get().or_else(|| self.default_eq.get()).ok_or(Error::NOEQ)
     }
@@ -285,13 +288,13 @@ impl Av {
         self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The address that an endpoint of this process has in the owner's vector, FI_ADDR_NOTAVAIL
-    /// without an owner (fi_peer(3)).
+    /// Returns the address of a local endpoint in the owner's vector, FI_ADDR_NOTAVAIL without an
+    /// owner (fi_peer(3)).
     pub fn owner_addr(&self, ep: FidPtr) -> fi_addr_t {
         self.owner.map_or(FI_ADDR_NOTAVAIL, |owner| owner.ep_addr(ep.0.cast()))
     }
 
-    /// Adds a listener that hears of insertions and removals.
+    /// Adds a listener for insertions and removals.
     pub fn listen(&self, listener: Weak<dyn AvListener>) {
         let mut table = self.table();
         table.listeners.retain(|known| known.strong_count() != 0);
@@ -307,8 +310,8 @@ impl Av {
         }
     }
 
-    /// The address that `index` names; -FI_EINVAL if it names none, or is being removed: a
-    /// caller that used it then would go on doing so when the index is another address's.
+    /// Returns the address of `index`. Fails with -FI_EINVAL if it has none, or is being removed:
+    /// otherwise a caller could use it for the index of another address later.
     pub fn get(&self, index: fi_addr_t) -> Result<Addr> {
         let index = u32::try_from(index).map_err(|_| Error::INVAL)?;
         let mut table = self.table();
@@ -318,8 +321,9 @@ impl Av {
         table.addr(index).cloned().ok_or(Error::INVAL)
     }
 
-    /// Tells listeners of addresses that other processes inserted. Their names are known without that, as soon as
-    /// something is sent to them or comes from them; peers that came before their address did are named here.
+    /// Reports addresses inserted by other processes to listeners. Their indices are known without
+    /// it at the first send to or message from them. It names peers with messages before their
+    /// insertion.
     fn hear_others(&self) {
         if let Some(shared) = &self.shared {
             let _news = self.news();
@@ -328,7 +332,7 @@ impl Av {
         }
     }
 
-    /// Tells listeners of what they have not heard of; `news` is held.
+    /// Reports pending insertions to listeners; `news` is held.
     fn tell_untold(&self) {
         let mut table = self.table();
         let untold = std::mem::take(&mut table.untold);
@@ -341,7 +345,8 @@ impl Av {
         }
     }
 
-    /// Whether addresses are IP addresses, and not those of RDMA devices, names or several addresses.
+    /// Returns true if addresses are IP addresses, and not those of RDMA devices, names or several
+    /// addresses.
     fn is_ip(&self) -> bool {
         is_ip(self.format)
     }
@@ -376,23 +381,23 @@ impl Av {
         index.map_or(FI_ADDR_NOTAVAIL, u64::from)
     }
 
-    /// What completions report for `index`: itself, or what the application
-    /// chose (fi_av_set_user_id).
+    /// Returns the address reported by completions for `index`: itself, or the one chosen by the
+    /// application (fi_av_set_user_id).
     pub fn id_of(&self, index: fi_addr_t) -> fi_addr_t {
         let slot = u32::try_from(index).ok();
         let table = self.table();
         slot.and_then(|slot| table.entries.get(slot)).map_or(FI_ADDR_NOTAVAIL, |entry| entry.id)
     }
 
-    /// Whether the application said that `index` is behind a firewall, which lets
-    /// no connection to it pass (FI_FIREWALL_ADDR).
+    /// Returns true if the application declared `index` unable to accept connections because of a
+    /// firewall (FI_FIREWALL_ADDR).
     pub fn is_firewalled(&self, index: fi_addr_t) -> bool {
         let slot = u32::try_from(index).ok();
         let table = self.table();
         slot.and_then(|slot| table.entries.get(slot)).is_some_and(|entry| entry.firewalled)
     }
 
-    /// Notes that `index` is behind a firewall, as long as it is in the vector.
+    /// Marks `index` as unable to accept connections while it is in the vector.
     fn set_firewalled(&self, index: fi_addr_t) {
         let mut table = self.table();
         if let Some(entry) = u32::try_from(index).ok().and_then(|n| table.entries.get_mut(n)) {
@@ -400,7 +405,7 @@ impl Av {
         }
     }
 
-    /// Chooses what completions report for `index`.
+    /// Sets the address reported by completions for `index`.
     fn set_id(&self, index: fi_addr_t, id: fi_addr_t) -> Result {
         let _news = self.news();
         self.identify(self.table(), index, id)
@@ -426,9 +431,9 @@ impl Av {
         self.insert_as(addr, None)
     }
 
-    /// [`insert`](Self::insert), and completions are to report `id` for the index if it is given. Who
-    /// hears of the insertion and asks for that ([`id_of`](Self::id_of)) never gets the index instead,
-    /// which may be what the application calls another peer.
+    /// [`insert`](Self::insert), with `id` reported by completions if given. A listener of the
+    /// insertion querying it ([`id_of`](Self::id_of)) never gets the index instead, because the
+    /// application may use this number for another peer.
     fn insert_as(&self, addr: Addr, id: Option<fi_addr_t>) -> Result<fi_addr_t> {
         if !addr.is_reachable() {
             return Err(Error::INVAL);
@@ -463,7 +468,8 @@ impl Av {
         Ok(index)
     }
 
-    /// Does so in a table that processes share: the address has its index in all of them. `news` is held.
+    /// Inserts an address in a table shared by processes: it has its index in all of them. `news`
+    /// is held.
     fn insert_shared(
         &self,
         shared: &SharedAddrTable,
@@ -506,8 +512,8 @@ impl Av {
         Ok(index)
     }
 
-    /// Removes an index once, of a table that processes share. An index of such a table is never another address's.
-    /// `news` is held.
+    /// Removes an index once from a table shared by processes. An index of such a table is never
+    /// reused. `news` is held.
     fn remove_shared(&self, shared: &SharedAddrTable, index: u32) -> Result {
         let writer = shared.write()?;
         let mut table = self.table();
@@ -633,14 +639,14 @@ impl Av {
     }
 }
 
-/// Whether addresses of a format are IP addresses.
+/// Returns true if addresses of a format are IP addresses.
 fn is_ip(format: u32) -> bool {
     let others = [abi::FI_ADDR_IB_UD, abi::FI_SOCKADDR_IB, abi::FI_ADDR_STR, abi::FI_FORMAT_UNSPEC];
     !others.iter().any(|other| *other as u32 == format)
 }
 
-/// `name` with its last number raised by `by`: how fi_av_insertsym makes the
-/// names of a range of nodes. An IPv4 address counts as a number.
+/// Returns `name` with its last number increased by `by`, for the node names of fi_av_insertsym. An
+/// IPv4 address counts as a number.
 fn nth_name(name: &str, by: usize) -> Result<String> {
     if let Ok(ip) = name.parse::<std::net::Ipv4Addr>() {
         let by = u32::try_from(by).map_err(|_| Error::INVAL)?;
@@ -657,10 +663,10 @@ fn nth_name(name: &str, by: usize) -> Result<String> {
     Ok(format!("{stem}{value:0digits$}"))
 }
 
-/// A C string of the caller's.
+/// Returns a C string of the caller.
 ///
 /// # Safety
-/// `text` is null or a C string that outlives the result.
+/// `text` is null or a C string outliving the result.
 unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>> {
     if text.is_null() {
         return Ok(None);
@@ -967,7 +973,7 @@ mod tests {
         assert_eq!(av.remove(first), Err(Error::INVAL));
     }
 
-    /// What an endpoint would know of one address.
+    /// Emulated knowledge of an endpoint about one address.
     #[derive(Default)]
     struct AddrHeard(Mutex<(Option<fi_addr_t>, bool)>);
 
@@ -1004,7 +1010,7 @@ mod tests {
         assert_eq!(*heard.0.lock().unwrap(), (None, false));
     }
 
-    /// An endpoint that asks what completions are to report for a new address.
+    /// Endpoint querying the user id of a new address.
     struct AskingListener(Arc<Av>, Mutex<Vec<fi_addr_t>>);
 
     impl AvListener for AskingListener {
@@ -1039,7 +1045,7 @@ mod tests {
         assert_eq!(*asks.1.lock().unwrap(), [7, 8, 9]);
     }
 
-    /// An endpoint that looks an address up while it is told that it goes.
+    /// Endpoint looking up an address during the report of its removal.
     struct LookingListener(Arc<Av>, Mutex<Option<Result<Addr>>>);
 
     impl AvListener for LookingListener {
@@ -1093,7 +1099,7 @@ mod tests {
         assert_eq!((empty, out[0]), (0, FI_ADDR_NOTAVAIL));
     }
 
-    /// A name that no other test has.
+    /// Returns a name unique among tests.
     fn unique_name() -> CString {
         CString::new(format!("ofi-av-{}-{:x}", std::process::id(), crate::sys::random())).unwrap()
     }

@@ -15,22 +15,22 @@ use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// What a counter counts.
+/// Unit of a counter.
 #[derive(Clone, Copy, Debug)]
 enum Counts {
-    /// Operations that completed.
+    /// Completed operations.
     Operations,
-    /// Bytes of operations that completed (FI_CNTR_EVENTS_BYTES).
+    /// Bytes of completed operations (FI_CNTR_EVENTS_BYTES).
     Bytes,
     /// Operations, counted in another provider's counter (FI_PEER).
     Elsewhere(CntrOwner),
 }
 
-/// What waits for counters of a domain.
+/// Observer of the counters of a domain.
 pub trait CntrWatch: Send + Sync {
-    /// A counter may have reached what is waited for. Any lock may be held.
+    /// Reports a counter possibly at an awaited value. Any lock may be held.
     fn reached(&self, cntr: &Cntr);
-    /// Does what follows, without any lock held.
+    /// Runs the resulting work, without any lock held.
     fn run(&self);
 }
 
@@ -46,9 +46,9 @@ pub struct Cntr {
     wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
     progress: Arc<dyn Progress>,
-    /// Where requests may wait for the counter: what the domain does later.
+    /// Deferred work of the domain, with requests waiting for the counter.
     later: Option<Arc<dyn CntrWatch>>,
-    /// The smallest threshold that a request waits for.
+    /// Smallest awaited threshold of a request.
     next: AtomicU64,
     base: Base,
 }
@@ -161,14 +161,14 @@ impl Cntr {
         self.next.store(next, Ordering::SeqCst);
     }
 
-    /// Whether something that waits for the counter may begin.
+    /// Returns true if a request waiting for the counter may be due.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.sum() >= self.next.load(Ordering::SeqCst)
     }
 
-    /// Whether requests handed to `later` can wait for the counter: it belongs to
-    /// the same domain, and is not counted elsewhere.
+    /// Returns true if requests in `later` can wait for the counter: it belongs to the same domain,
+    /// and is not counted by another provider.
     pub(crate) fn triggers<W: CntrWatch>(&self, later: &Arc<W>) -> bool {
         let own = !matches!(self.counts, Counts::Elsewhere(_));
         own && self
@@ -177,19 +177,19 @@ impl Cntr {
             .is_some_and(|ours| std::ptr::addr_eq(Arc::as_ptr(ours), Arc::as_ptr(later)))
     }
 
-    /// fi_cntr_add, without running the tasks that become ready by it.
+    /// fi_cntr_add, without running the tasks becoming ready by it.
     pub(crate) fn add(&self, value: u64) {
         self.value.fetch_add(value, Ordering::SeqCst);
         self.written();
     }
 
-    /// fi_cntr_set, without running the tasks that become ready by it.
+    /// fi_cntr_set, without running the tasks becoming ready by it.
     pub(crate) fn set(&self, value: u64) {
         self.value.store(value, Ordering::SeqCst);
         self.written();
     }
 
-    /// Counts an operation of `len` bytes that succeeded.
+    /// Counts a successful operation of `len` bytes.
     #[inline]
     pub fn completed(&self, len: usize) {
         let by = match &self.counts {
@@ -201,7 +201,7 @@ impl Cntr {
         self.written();
     }
 
-    /// Counts an operation that failed.
+    /// Counts a failed operation.
     pub fn failed(&self) {
         if let Counts::Elsewhere(owner) = &self.counts {
             return owner.failed();
@@ -227,8 +227,7 @@ impl Cntr {
         }
     }
 
-    /// One look of a call that waits for `threshold`, or for more errors than there
-    /// were at its first look.
+    /// Polls once for `threshold`, or for more errors than at the first poll of the call.
     fn wait_for(&self, threshold: u64, errors: &mut Option<u64>, call: &mut Blocking) -> Result {
         let errors = *errors.get_or_insert_with(|| self.errors.load(Ordering::SeqCst));
         let state = || {
@@ -257,31 +256,31 @@ impl Cntr {
         if result == Err(Error::AGAIN) { Err(Error::TIMEDOUT) } else { result }
     }
 
-    /// For `fi_trywait`. The application reads the counter again afterwards, so
-    /// only what the provider has to do counts (fi_poll(3)).
+    /// Implements `fi_trywait`. The application reads the counter again afterwards, so only pending
+    /// work of the provider matters (fi_poll(3)).
     pub fn try_wait(&self) -> Result {
         self.wait()?.ok_or(Error::INVAL)?.arm()?;
         self.progress.progress();
         if self.progress.may_block() { Ok(()) } else { Err(Error::AGAIN) }
     }
 
-    /// The wait object that a caller blocks on; none if the counter cannot be blocked on.
+    /// Returns the wait object for blocking calls, or `None` if the counter does not support them.
     fn wait(&self) -> Result<Option<&Wait>> {
         self.wait.get(|wait| wait.add_source(&*self.progress))
     }
 
-    /// Whether the counter changed since the last poll.
+    /// Returns true if the counter changed since the last poll.
     pub(crate) fn has_changed(&self) -> bool {
         self.changed.load(Ordering::SeqCst)
     }
 
-    /// Makes progress, then tells whether the counter changed since the last poll.
+    /// Makes progress and returns true if the counter changed since the last poll.
     pub fn poll(&self) -> bool {
         self.progress.progress();
         self.changed.swap(false, Ordering::SeqCst)
     }
 
-    /// The source of progress that drives the counter.
+    /// Returns the progress source driving the counter.
     pub fn progress_source(&self) -> &Arc<dyn Progress> {
         &self.progress
     }
@@ -343,7 +342,7 @@ static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     export_xpu: unbuilt(),
 };
 
-/// Calls on a counter of FI_PEER, whose count is in its owner's counter: reading it only makes
+/// Calls on a counter of FI_PEER, with its value in its owner's counter: a read only makes
 /// progress, and all else fails (fi_peer(3)).
 static PEER_CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
@@ -388,7 +387,7 @@ unsafe extern "C-unwind" fn readerr(cntr: *mut fid_cntr) -> u64 {
     errors
 }
 
-/// The four calls that change a counter.
+/// Implements the four calls changing a counter.
 unsafe fn change(cntr: *mut fid_cntr, entry: &'static str, how: impl FnOnce(&Cntr)) -> c_int {
     answer(entry, || {
         // SAFETY: see above.

@@ -1,9 +1,8 @@
 //! Completion queues (fi_cq(3)).
 //!
-//! A queue is a ring of the size asked for. Every entry is kept: providers look
-//! at [`Cq::has_room`] before they start work that will need an entry, and an
-//! entry that comes all the same (a transfer that was already under way) goes
-//! to a list behind the ring. Errors keep their place in the order.
+//! A queue is a ring of the requested size. No entry is lost: providers check [`Cq::has_room`]
+//! before starting work with an entry. An entry arriving nevertheless (of a transfer already in
+//! flight) goes to a list behind the ring. Errors keep their position in the order.
 use crate::abi::{
     self, FI_ADDR_NOTAVAIL, FI_CLASS_CQ, c_enum, fi_addr_t, fi_cq_attr, fi_cq_data_entry,
     fi_cq_entry, fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_ops,
@@ -30,10 +29,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// Size in entries of a queue whose size the application leaves open.
+/// Default size of a queue in entries.
 const DEFAULT_SIZE: usize = 1024;
 
-/// The application's pointer that comes back with a completion.
+/// The application's pointer returned in a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct Context(pub *mut c_void);
@@ -53,13 +52,13 @@ impl Context {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Completion {
-    /// The context that the application gave to the operation.
+    /// Context of the operation, given by the application.
     pub context: Context,
-    /// What the operation was: FI_SEND, FI_RECV | FI_MSG, FI_TAGGED | FI_REMOTE_CQ_DATA …
+    /// Kind of the operation: FI_SEND, FI_RECV | FI_MSG, FI_TAGGED | FI_REMOTE_CQ_DATA …
     pub flags: u64,
     /// Bytes received.
     pub len: usize,
-    /// The address of the buffer that holds the received bytes.
+    /// Address of the buffer with the received bytes.
     pub buf: usize,
     /// Remote CQ data.
     pub data: u64,
@@ -74,9 +73,9 @@ pub struct Completion {
 pub struct CompletionError {
     /// The failed operation, as far as it is known.
     pub of: Completion,
-    /// Bytes that did not fit (FI_ETRUNC).
+    /// Bytes exceeding the buffer (FI_ETRUNC).
     pub olen: usize,
-    /// The error that the application sees.
+    /// Error reported to the application.
     pub error: Error,
     /// The error in the provider's terms (prov_errno): an errno here.
     pub prov_errno: c_int,
@@ -85,7 +84,7 @@ pub struct CompletionError {
 }
 
 impl Completion {
-    /// The completion of an operation that reports nothing but its kind and its bytes.
+    /// Returns the completion of an operation with only its kind and its bytes.
     #[inline]
     pub const fn of(context: Context, flags: u64, len: usize) -> Self {
         Self { context, flags, len, buf: 0, data: 0, tag: 0, src: FI_ADDR_NOTAVAIL }
@@ -102,20 +101,20 @@ impl CompletionError {
 #[derive(Debug)]
 struct EntryRing {
     slots: Box<[Completion]>,
-    /// The bits of a slot's number that are its place.
+    /// Mask of a slot number for its index in the ring.
     mask: usize,
-    /// Whoever reads an entry has more to do: a provider waits for room in the ring
-    /// ([`Cq::wait_for_room`]), or entries wait behind it.
+    /// True if the reader of an entry has more to do: a provider waits for space in the ring
+    /// ([`Cq::wait_for_room`]), or entries wait behind the ring.
     awaited: bool,
-    /// Entries that came when the ring was full, in order.
+    /// Entries written while the ring was full, in order.
     behind: VecDeque<Completion>,
     errors: VecDeque<CompletionError>,
     /// The extra data of the error read last, valid until the next read.
     error_data: Vec<u8>,
 }
 
-/// Allocates `size` zeroed slots without touching them: the system gives memory only to those
-/// that entries come to. -FI_ENOMEM if there is none for so many.
+/// Allocates `size` zeroed slots without touching them: the kernel provides memory only for used
+/// ones. Fails with -FI_ENOMEM if there is not enough.
 fn zeroed(size: usize) -> Result<Box<[Completion]>> {
     let layout = Layout::array::<Completion>(size).map_err(|_| Error::NOMEM)?;
     if size == 0 {
@@ -133,8 +132,8 @@ fn zeroed(size: usize) -> Result<Box<[Completion]>> {
 }
 
 impl EntryRing {
-    /// A ring of these slots, whose number is a power of two, or 0 for a ring that is always
-    /// full.
+    /// Returns a ring of these slots. Their number is a power of two, or 0 for a permanently full
+    /// ring.
     fn new(slots: Box<[Completion]>) -> Self {
         Self {
             mask: slots.len().wrapping_sub(1),
@@ -146,7 +145,7 @@ impl EntryRing {
         }
     }
 
-    /// The slot of this number, of which the low bits are the place in the ring.
+    /// Returns the slot with this number; the low bits are the index in the ring.
     #[inline(always)]
     fn slot(&mut self, number: usize) -> &mut Completion {
         // SAFETY: slots are asked for of rings that have some, a power of two, so that the mask gives one.
@@ -175,13 +174,13 @@ pub struct Cq {
     format: Format,
     wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
-    /// The owner that gets the entries of a queue opened with FI_PEER. The ring of such a queue
-    /// is always full, so that entries take the way past it, and its size has no bound.
+    /// Owner receiving the entries of a queue opened with FI_PEER. The ring of such a queue is
+    /// permanently full, so entries bypass it, and its size is unlimited.
     owner: Option<CqOwner>,
     progress: Driver,
     api_version: u32,
-    /// As `size` where nothing has to be done for an entry but to write it while the domain's lock is held: no
-    /// thread waits for it, none reads meanwhile, and it has no other owner. Else 0.
+    /// Equal to `size` if writing an entry needs only the domain's lock: no waiting thread, no
+    /// concurrent reader, and no other owner. Else 0.
     plain_size: usize,
     /// Reading the queue is no cancellation point: see [`SPARES_CALLERS`].
     spares_callers: AtomicBool,
@@ -201,7 +200,7 @@ impl std::fmt::Debug for Cq {
     }
 }
 
-/// The format of a queue's entries: how many words of a completion they have.
+/// Entry format of a queue: the number of words of a completion in an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Format {
     Context = 1,
@@ -210,8 +209,8 @@ enum Format {
     Tagged = 6,
 }
 
-/// The source of progress that drives a queue, and its address: of what is in an `Arc`, the address
-/// has to be computed for each call.
+/// Progress source of a queue, and its address: the address of an `Arc`'s content would have to be
+/// computed for each call.
 struct Driver {
     keeps: Arc<dyn Progress>,
     at: *const dyn Progress,
@@ -229,14 +228,14 @@ impl Driver {
     }
 }
 
-/// The place of an entry that is about to be written ([`Cq::next_entry`]).
+/// Slot of the next entry to write ([`Cq::next_entry`]).
 #[derive(Debug)]
 pub struct NextEntry<'a> {
     cq: &'a Cq,
 }
 
 impl NextEntry<'_> {
-    /// Whether the application has read all entries before it.
+    /// Returns true if the application has read all previous entries.
     #[inline(always)]
     pub fn is_first(&self) -> bool {
         self.cq.len() == 0
@@ -254,21 +253,21 @@ impl NextEntry<'_> {
     }
 }
 
-/// What came of a quick look for one entry.
+/// Result of the fast poll for one entry.
 enum Look {
     /// The entry was taken.
     Took,
     /// There is more to do.
     Else,
-    /// A thread sleeps that waits for the lock, which is free now.
+    /// A thread sleeps waiting for the lock, now free.
     Wake { took: bool },
 }
 
-/// What a queue or counter needs of the domain it is opened on.
+/// Resources of the domain for a queue or counter.
 pub struct OnDomain {
-    /// The domain itself, which cannot be closed while the object is open.
+    /// Domain itself; it cannot be closed while the object is open.
     pub parent: Parent,
-    /// The source of progress that drives the domain.
+    /// Progress source driving the domain.
     pub progress: Arc<dyn Progress>,
     /// The version the application asked `fi_getinfo` for.
     pub api_version: u32,
@@ -277,7 +276,7 @@ pub struct OnDomain {
     /// Called if the application can block on the new object: the domain then starts its
     /// progress thread if it promised automatic progress.
     pub on_blocking: Box<dyn Fn(WaitKind) -> Result + Send + Sync>,
-    /// What the domain does when no lock is held, if anything may wait for a counter.
+    /// Deferred work of the domain, if requests may wait for a counter.
     pub later: Option<Arc<dyn CntrWatch>>,
 }
 
@@ -361,8 +360,8 @@ impl Cq {
         Ok(cq)
     }
 
-    /// A queue whose entries go to another provider's queue. The context it was opened with was
-    /// only for opening. Its wait object tells when there is something to do.
+    /// Returns a queue with entries going to another provider's queue. The context of its opening
+    /// was needed only there. Its wait object reports pending work.
     fn of_peer(domain: OnDomain, format: Format, owner: CqOwner, wait: Lazy) -> Arc<Self> {
         Arc::new(Self {
             c: fid_cq {
@@ -392,45 +391,45 @@ impl Cq {
         self.written.load(Ordering::Acquire) - read
     }
 
-    /// Whether another entry fits into the ring.
+    /// Returns true if the ring has space for another entry.
     #[inline(always)]
     pub fn has_room(&self) -> bool {
         self.len() < self.size
     }
 
-    /// Notes that a provider has an entry that does not fit: the read that makes room for it
-    /// makes progress once more.
+    /// Records a provider waiting for space for an entry: the read freeing the space makes progress
+    /// once more.
     pub fn wait_for_room(&self) {
         self.ring.lock_within().awaited = true;
     }
 
-    /// How many entries nobody has read, and how many the queue is made for. With another lock of the
-    /// domain held.
+    /// Returns the number of unread entries and the size of the queue. The caller holds another
+    /// lock of the domain.
     pub fn fill(&self) -> [u64; 2] {
         let behind = self.ring.lock_within().behind.len();
         [self.len() + behind, self.size].map(|number| number as u64)
     }
 
-    /// How many entries still fit into the ring.
+    /// Returns the number of free entries in the ring.
     #[inline]
     pub fn room(&self) -> usize {
         self.size.saturating_sub(self.len())
     }
 
-    /// Whether entries go to another provider's queue: of what is read there nothing is known here.
+    /// Returns true if entries go to another provider's queue; reads there are not visible here.
     #[inline]
     pub fn has_owner(&self) -> bool {
         self.owner.is_some()
     }
 
-    /// Whether there is something to read.
+    /// Returns true if there is something to read.
     #[inline]
     pub fn has_entries(&self) -> bool {
         let read = self.read.load(Ordering::SeqCst);
         self.written.load(Ordering::SeqCst) != read
     }
 
-    /// Writes the entry of a success, and wakes who waits for it.
+    /// Writes the entry of a success, and wakes the waiters.
     #[inline(always)]
     pub fn write(&self, entry: Completion) {
         debug_assert_ne!(entry.flags, ERROR_MARK);
@@ -458,7 +457,7 @@ impl Cq {
         (unread < self.plain_size).then_some(NextEntry { cq: self })
     }
 
-    /// Puts an entry into the ring, or behind it if that is full.
+    /// Puts an entry into the ring, or behind it if it is full.
     fn put(&self, ring: &mut EntryRing, entry: Completion) {
         let written = self.written.load(Ordering::Relaxed);
         if written - self.read.load(Ordering::Relaxed) == ring.slots.len() {
@@ -469,8 +468,8 @@ impl Cq {
         self.written.store(written + 1, Ordering::Release);
     }
 
-    /// Writes an entry that does not go into the ring: to the owner, which has room or loses the
-    /// entry (fi_peer(3)), or to the list behind the ring.
+    /// Writes an entry bypassing the ring: to the owner, responsible for its capacity (fi_peer(3)),
+    /// or to the list behind the ring.
     #[cold]
     fn write_past_ring(
         &self,
@@ -513,13 +512,14 @@ impl Cq {
         }
     }
 
-    /// Takes the one entry that is wanted, or there, if nothing else has to be done. Most reads that find
-    /// something come to an end here: nothing in it calls or panics, so that it needs no frame. `LEVEL` is the
-    /// number of the level of the queue's lock; with another one there is more to do.
+    /// Fast path of a read: takes the only requested or available entry, if nothing else has to be
+    /// done. Most successful reads end here. It contains no calls and no panics, so it needs no
+    /// stack frame. `LEVEL` is the number of the level of the queue's lock; for another level it
+    /// does nothing.
     ///
     /// # Safety
-    /// `buf` has room for `count` entries of the queue's format; `src` is null
-    /// or has room for `count` addresses.
+    /// `buf` has space for `count` entries of the queue's format; `src` is null or has space for
+    /// `count` addresses.
     #[inline(always)]
     unsafe fn read_one<const LEVEL: usize>(
         &self,
@@ -527,7 +527,7 @@ impl Cq {
         count: usize,
         src: *mut fi_addr_t,
     ) -> Look {
-        // Where taking the lock costs more than this look.
+        // For the levels with a lock more expensive than this check.
         if LEVEL != Level::SERIALIZED && self.len() == 0 {
             return Look::Else;
         }
@@ -576,8 +576,8 @@ impl Cq {
         true
     }
 
-    /// Makes progress if there is nothing to read. A read of no entries is how an application asks for
-    /// progress only.
+    /// Makes progress if there is nothing to read. A read of no entries is an application's request
+    /// for progress only.
     #[inline(always)]
     fn look_for(&self, count: usize) {
         if count == 0 || self.len() == 0 {
@@ -585,7 +585,7 @@ impl Cq {
         }
     }
 
-    /// Takes up to `count` of the entries that are there to `buf`, and their sources to `src`.
+    /// Copies up to `count` available entries to `buf`, and their sources to `src`.
     ///
     /// # Safety
     /// The contract of [`read_one`](Self::read_one).
@@ -638,7 +638,7 @@ impl Cq {
         Ok(n)
     }
 
-    /// The entry in the slot of this number was read: the next that waits behind the ring gets room.
+    /// Records the read of the slot with this number and moves the next entry from behind the ring.
     fn pop(&self, ring: &mut EntryRing, read: usize) {
         self.read.store(read + 1, Ordering::Release);
         if let Some(entry) = ring.behind.pop_front() {
@@ -746,12 +746,12 @@ impl Cq {
         }
     }
 
-    /// The wait object that a caller blocks on; none if the queue cannot be blocked on.
+    /// Returns the wait object for blocking calls, or `None` if the queue does not support them.
     fn wait(&self) -> Result<Option<&Wait>> {
         self.wait.get(|wait| wait.add_source(&*self.progress.keeps))
     }
 
-    /// Makes progress, then tells whether there is something to read, for poll sets.
+    /// Makes progress and returns true if there is something to read, for poll sets.
     pub fn poll(&self) -> bool {
         if !self.has_entries() {
             self.progress.get().progress();
@@ -759,7 +759,7 @@ impl Cq {
         self.has_entries()
     }
 
-    /// The source of progress that drives the queue.
+    /// Returns the progress source driving the queue.
     pub fn progress_source(&self) -> &Arc<dyn Progress> {
         &self.progress.keeps
     }
@@ -795,10 +795,10 @@ impl Format {
     }
 }
 
-/// An entry of the application's whose fields are the first ones of a completion.
+/// Entry type of the application whose fields are the first ones of a completion.
 ///
 /// # Safety
-/// It is so for every type that implements this.
+/// This must hold for every type implementing the trait.
 unsafe trait BeginsCompletion: Copy {}
 macro_rules! begin_completion {
     ($($entry:ident { $($field:ident: $of:ident),* })*) => { $(
@@ -871,7 +871,7 @@ impl Object<fid_cq> for Cq {
     }
 }
 
-/// The calls on queues of each [level](Level::number): each reads without asking how.
+/// Calls on queues of each [level](Level::number), without a run-time check of the level.
 static CQ_OPS: [fi_ops_cq; Level::COUNT] = [
     cq_ops::<{ Level::SERIALIZED }>(),
     cq_ops::<{ Level::SHARED }>(),
@@ -897,8 +897,8 @@ const fn cq_ops<const LEVEL: usize>() -> fi_ops_cq {
     }
 }
 
-/// Calls on a queue of FI_PEER, whose entries are in its owner's queue: a read of no entries
-/// makes progress, and all else fails (fi_peer(3)).
+/// Calls on a queue of FI_PEER, with its entries in its owner's queue: a read of no entries makes
+/// progress, and all else fails (fi_peer(3)).
 static PEER_CQ_OPS: fi_ops_cq = fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
     read: Some(progress_only),
@@ -914,7 +914,7 @@ static PEER_CQ_OPS: fi_ops_cq = fi_ops_cq {
 // SAFETY of the entry points below: each is reachable only through the ops table
 // of a queue that `open` made and `close` has not taken back, or with null.
 
-/// Ends a cancelled thread whose read found nothing.
+/// Ends a cancelled thread after a read without an entry.
 ///
 /// # Safety
 /// The queue is open or null, and as for [`end_if_cancelled`].
@@ -950,11 +950,11 @@ unsafe extern "C-unwind" fn readfrom<const LEVEL: usize>(
     unsafe { read_quickly::<LEVEL>(cq, buf, count, src) }
 }
 
-/// Reads an entry that is there, or else does more. Itself a leaf without a frame: whatever calls or may unwind is
-/// in the function it ends with.
+/// Reads an available entry, or else calls the slow path. It is a leaf without a stack frame: all
+/// calls and unwinding are in the tail-called function.
 ///
 /// # Safety
-/// The queue is open or null; the buffers are as [`Cq::read_one`] wants them.
+/// The queue is open or null; the buffers are as [`Cq::read_one`] requires.
 #[inline(always)]
 unsafe fn read_quickly<const LEVEL: usize>(
     cq: *mut fid_cq,
@@ -975,10 +975,10 @@ unsafe fn read_quickly<const LEVEL: usize>(
     }
 }
 
-/// Wakes the thread that waits for the queue's lock, then goes on as without it.
+/// Wakes the thread waiting for the queue's lock, then continues normally.
 ///
 /// # Safety
-/// That of [`read_slowly`].
+/// As for [`read_slowly`].
 #[cold]
 unsafe extern "C-unwind" fn wake_and_read(
     cq: *mut fid_cq,
@@ -994,11 +994,11 @@ unsafe extern "C-unwind" fn wake_and_read(
     }
 }
 
-/// Makes progress where there is nothing to read, and reads.
+/// Makes progress if there is nothing to read, and reads.
 ///
 /// # Safety
-/// The queue is open; the buffers are as [`Cq::read_one`] wants them. No frame here, nor in what the
-/// program calls it by, has anything to clean up.
+/// The queue is open; the buffers are as [`Cq::read_one`] requires. No frame here, nor in the
+/// program's call to it, has anything to clean up.
 #[inline(never)]
 unsafe extern "C-unwind" fn read_slowly<const LEVEL: usize>(
     cq: *mut fid_cq,
@@ -1047,10 +1047,10 @@ unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: us
     })
 }
 
-/// What [`SPARES_CALLERS`] gives: progress, and no more of a read.
+/// Function returned by [`SPARES_CALLERS`]: progress, and nothing else of a read.
 unsafe extern "C" fn turn(cq: *mut fid_cq) {
     answer_quickly("a turn for another provider", || -> ssize_t {
-        // SAFETY: see above; whoever has this function has the queue open.
+        // SAFETY: see above; any holder of this function has the queue open.
         unsafe { (*cq.cast::<Cq>()).progress.get().progress() };
         0
     });
@@ -1123,10 +1123,10 @@ unsafe extern "C" fn cq_strerror(
     }
 }
 
-/// Copies a text to the caller's buffer, cut to its length, with a NUL behind it.
+/// Copies a text to the caller's buffer, truncated to its length, and terminates it with a NUL.
 ///
 /// # Safety
-/// `buf` has `len` bytes, which is not 0.
+/// `buf` has `len` bytes; `len` is not 0.
 unsafe fn copy_text(text: &[u8], buf: *mut c_char, len: usize) -> *const c_char {
     let n = text.len().min(len - 1);
     // SAFETY: `n + 1 <= len` bytes are written.
@@ -1153,13 +1153,13 @@ pub(crate) unsafe fn error_text(code: c_int, buf: *mut c_char, len: usize) -> *c
     }
 }
 
-/// Queues for unit tests of what reports to them.
+/// Queues for unit tests of their writers.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
     use crate::testing::IdleProgress;
 
-    /// What objects need of a domain on which nothing happens.
+    /// Returns the resources of a domain without events.
     pub(crate) fn domain() -> OnDomain {
         OnDomain {
             parent: Parent::new(Arc::new(()), Arc::default()),
@@ -1229,7 +1229,7 @@ mod tests {
             cq.next_entry().unwrap().write(entry(n));
         }
         assert!(cq.next_entry().is_none() && !cq.has_room());
-        // What comes all the same waits behind: of four slots one was left.
+        // Excess entries wait behind the ring: one of four slots was left.
         (4..=6).for_each(|n| cq.write(entry(n)));
         assert_eq!(cq.fill(), [6, 3]);
         for n in 1..=6 {

@@ -1,5 +1,5 @@
-//! Event queues (fi_eq(3)): connection events, asynchronous completions, and
-//! whatever the application writes itself.
+//! Event queues (fi_eq(3)): connection events, asynchronous completions, and events written by the
+//! application itself.
 use crate::abi::{
     self, FI_CLASS_EQ, fi_eq_attr, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fi_ops,
     fi_ops_eq, fid, fid_eq,
@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
-/// A fid's address: what events name their object by.
+/// Address of a fid, identifying an object in events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FidPtr(pub *mut fid);
 
@@ -39,20 +39,20 @@ pub enum EqEvent {
     Cm {
         /// FI_CONNREQ, FI_CONNECTED or FI_SHUTDOWN.
         event: u32,
-        /// The endpoint or passive endpoint that the event is about.
+        /// Endpoint or passive endpoint of the event.
         fid: FidPtr,
-        /// For FI_CONNREQ: the request, which the application frees.
+        /// Request of an FI_CONNREQ event, freed by the application.
         info: Option<InfoBuf>,
-        /// The user data that the peer sent along.
+        /// User data of the peer.
         data: Vec<u8>,
     },
     /// FI_AV_COMPLETE, FI_MR_COMPLETE, FI_JOIN_COMPLETE.
     Done {
-        /// Which of them.
+        /// Event code.
         event: u32,
-        /// The address vector, region or group that the event is about.
+        /// Address vector, region or group of the event.
         fid: FidPtr,
-        /// The context that the application gave to the operation.
+        /// Context of the operation, given by the application.
         context: crate::cq::Context,
         /// A count or other result.
         data: u64,
@@ -69,7 +69,7 @@ pub enum EqEvent {
 }
 
 impl EqEvent {
-    /// The object that the event is about; none for what the application wrote.
+    /// Returns the object of the event, or `None` for an event written by the application.
     fn object(&mut self) -> Option<&mut FidPtr> {
         match self {
             Self::Cm { fid, .. } | Self::Done { fid, .. } => Some(fid),
@@ -82,13 +82,13 @@ impl EqEvent {
 /// An asynchronous failure (struct fi_eq_err_entry).
 #[derive(Debug)]
 pub struct EventError {
-    /// The object that failed.
+    /// Failed object.
     pub fid: FidPtr,
     /// The operation's context.
     pub context: crate::cq::Context,
     /// Event-specific.
     pub data: u64,
-    /// The error that the application sees.
+    /// Error reported to the application.
     pub error: Error,
     /// The error in the provider's terms.
     pub prov_errno: c_int,
@@ -113,10 +113,10 @@ pub struct Eq {
     wait: Lazy,
     wait_set: Option<Arc<WaitSet>>,
     sources: RwLock<Vec<Weak<dyn Progress>>>,
-    /// The owner that gets the events of a queue opened with FI_PEER, as far as fi_eq_write can
-    /// carry them; failures are read from this queue (fi_peer(3)).
+    /// Owner receiving the events of a queue opened with FI_PEER, as far as fi_eq_write can carry
+    /// them; failures are read from this queue (fi_peer(3)).
     owner: Option<EqOwner>,
-    /// Values of other objects that are dropped when the queue is closed.
+    /// Values of other objects dropped at the close of the queue.
     held: Mutex<Vec<Box<dyn Any + Send>>>,
     base: Base,
 }
@@ -180,7 +180,7 @@ impl Eq {
         Ok(eq)
     }
 
-    /// Adds a source of progress that reading the queue drives.
+    /// Adds a progress source driven by reads of the queue.
     pub fn add_source(&self, source: &Arc<dyn Progress>) -> Result {
         let mut sources = self.sources.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         sources.retain(|known| known.strong_count() != 0);
@@ -199,12 +199,12 @@ impl Eq {
         Ok(())
     }
 
-    /// Whether an application can block on the queue.
+    /// Returns true if an application can block on the queue.
     pub fn can_block(&self) -> bool {
         self.wait.kind() != WaitKind::None
     }
 
-    /// Adds an event, and wakes who waits for it.
+    /// Adds an event, and wakes the waiters.
     pub fn write(&self, event: EqEvent) {
         let event = match &self.owner {
             None => event,
@@ -232,7 +232,7 @@ impl Eq {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).push(value);
     }
 
-    /// The handles of connection requests of a passive endpoint whose events were not read.
+    /// Returns the handles of a passive endpoint's connection requests with unread events.
     pub(crate) fn unread_requests(&self, fid: FidPtr) -> Vec<usize> {
         let queue = self.queue.lock();
         let handle = |event: &EqEvent| match event {
@@ -244,7 +244,7 @@ impl Eq {
         queue.events.iter().filter_map(handle).collect()
     }
 
-    /// Drops the events of an object that is being closed.
+    /// Drops the events of an object being closed.
     pub fn forget(&self, fid: FidPtr) {
         let mut queue = self.queue.lock();
         queue.events.retain_mut(|event| event.object().is_none_or(|object| *object != fid));
@@ -267,7 +267,7 @@ impl Eq {
         sources.iter().for_each(each);
     }
 
-    /// The wait object that a caller blocks on; none if the queue cannot be blocked on.
+    /// Returns the wait object for blocking calls, or `None` if the queue does not support them.
     fn wait(&self) -> Result<Option<&Wait>> {
         // Held until the wait object is there: a source that comes meanwhile is added to it
         // afterwards.
@@ -282,14 +282,14 @@ impl Eq {
         self.each_source(&mut |source| source.progress());
     }
 
-    /// Whether everything that drives the queue would wake a sleeper.
+    /// Returns true if every progress source of the queue would wake a waiter.
     pub(crate) fn sources_may_block(&self) -> bool {
         let mut all = true;
         self.each_source(&mut |source| all &= source.may_block());
         all
     }
 
-    /// Whether there is something to read.
+    /// Returns true if there is something to read.
     pub(crate) fn has_events(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
@@ -429,7 +429,7 @@ impl Eq {
         if !self.has_events() && self.sources_may_block() { Ok(()) } else { Err(Error::AGAIN) }
     }
 
-    /// Makes progress, then tells whether there is something to read.
+    /// Makes progress and returns true if there is something to read.
     pub fn poll(&self) -> bool {
         if !self.has_events() {
             self.progress();
@@ -580,13 +580,13 @@ unsafe extern "C" fn eq_strerror(
     unsafe { error_text(prov_errno, buf, len) }
 }
 
-/// The event queue of a domain, if the application has bound one, which cannot be closed before
+/// Event queue bound to a domain by the application, if any; it cannot be closed before the domain
 /// (fi_domain(3)).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DomainEq(Arc<OnceLock<Arc<Eq>>>);
 
 impl DomainEq {
-    /// The queue, for an object that has none of its own.
+    /// Returns the queue, for an object without its own one.
     pub(crate) fn get(&self) -> Option<&Arc<Eq>> {
         self.0.get()
     }

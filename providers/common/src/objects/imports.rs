@@ -1,12 +1,12 @@
-//! Receive queues of another provider, the owner, from which endpoints of ours take their receives
+//! Receive queues of another provider, the owner, supplying the receives of local endpoints
 //! (`struct fid_peer_srx`, fi_peer(3)).
 //!
-//! At a message the owner is asked for a receive. If it has none, it gets a note of the message, and
-//! later starts it, with a receive, or has it dropped. It may do so from a thread that holds locks of
-//! its own, while ours waits for these: so what was started is put down here, and taken up by
-//! whoever has the engine's lock next.
+//! For each message the owner is asked for a receive. If it has none, it gets a note of the
+//! message, and later starts it with a receive, or has it dropped. The owner may do so in a thread
+//! holding its own locks, while a local thread waits for these. So a started message is only queued
+//! here, and processed by the next thread with the engine's lock.
 //!
-//! As for all objects of owners (`peer.rs`) its functions are called with our locks held.
+//! As for all objects of owners (`peer.rs`) its functions are called with local locks held.
 use super::peer::{object, table};
 use crate::abi::{
     fi_addr_t, fi_ops_srx_owner, fi_ops_srx_peer, fi_peer_match_attr, fi_peer_rx_entry,
@@ -35,29 +35,29 @@ type GetReceive = unsafe extern "C" fn(
 type QueueReceive = unsafe extern "C" fn(*mut fi_peer_rx_entry) -> c_int;
 type AddrOfEntry = unsafe extern "C" fn(*mut fi_peer_rx_entry) -> fi_addr_t;
 
-/// Gives a message that is all here, with nothing special to it, to the receive it matches, and reports that;
-/// returns 1. Where nothing was done it returns 0, and the message goes the way of fi_peer(3). The arguments are
-/// who takes it ([`OwnSrxOps::taker`]), whether the message has a tag, the sender as the address vector names
-/// it, the tag, and where the bytes are and how many. In memory, written in words and read in pairs of them,
-/// they would be waited for.
+/// Passes a completely arrived message without special features to the matching receive, reports
+/// it, and returns 1. Returns 0 if nothing was done; the message then takes the general path of
+/// fi_peer(3). The arguments are the taker ([`OwnSrxOps::taker`]), a flag for a tagged message, the
+/// sender's address in the vector, the tag, and address and length of the bytes. They are passed in
+/// registers, to avoid a store-forwarding stall.
 pub(crate) type TakeWhole =
     unsafe extern "C" fn(*const c_void, u64, fi_addr_t, u64, *const u8, usize) -> c_int;
 
 /// The table of an owner of this library's.
 #[repr(C)]
 pub(crate) struct OwnSrxOps {
-    /// Its size is that of all of this.
+    /// Public table; its size includes all of this structure.
     pub(crate) ops: fi_ops_srx_owner,
     /// [`TAKES_WHOLE`].
     pub(crate) mark: u64,
-    /// Who takes messages that are all here: asked for once, and there as long as the queue, so that the
-    /// way to where messages go has no more steps than it must have.
+    /// Returns the taker of completely arrived messages: queried once and valid as long as the
+    /// queue, to shorten the path to the destination.
     pub(crate) taker: unsafe extern "C" fn(*mut fid_peer_srx) -> *const c_void,
-    /// What takes them.
+    /// Function passing messages to the taker.
     pub(crate) take: TakeWhole,
 }
 
-/// What an owner of this library's takes messages by that are all here.
+/// Delivery of completely arrived messages to an owner of this library.
 #[derive(Clone, Copy, Debug)]
 struct WholeTaker {
     who: *const c_void,
@@ -68,12 +68,12 @@ struct WholeTaker {
 #[derive(Clone, Copy, Debug)]
 pub struct SrxOwner {
     srx: NonNull<fid_peer_srx>,
-    /// Of untagged messages, and of tagged ones.
+    /// Functions for untagged messages, and for tagged ones.
     get: [GetReceive; 2],
     queue: [QueueReceive; 2],
     for_unknown: Option<unsafe extern "C" fn(*mut fid_peer_srx, Option<AddrOfEntry>)>,
     free: unsafe extern "C" fn(*mut fi_peer_rx_entry),
-    /// What takes messages that are all here, if the owner is one of this library's.
+    /// Taker of completely arrived messages, if the owner belongs to this library.
     taker: Option<WholeTaker>,
 }
 
@@ -82,14 +82,14 @@ unsafe impl Send for SrxOwner {}
 // SAFETY: the owner takes calls from any thread (fi_peer(3)).
 unsafe impl Sync for SrxOwner {}
 
-/// A receive, or a note of a message that waits for one, that belongs to the owner.
+/// Receive, or note of a message waiting for one, belonging to the owner.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnersEntry(NonNull<fi_peer_rx_entry>);
 
 // SAFETY: the owner keeps the entry until it is freed, and does not look at it meanwhile.
 unsafe impl Send for OwnersEntry {}
 
-/// What an owner has for a message.
+/// Answer of an owner for a message.
 #[derive(Clone, Copy, Debug)]
 pub enum OwnersAnswer {
     /// A receive.
@@ -99,7 +99,7 @@ pub enum OwnersAnswer {
 }
 
 impl OwnersEntry {
-    /// Where the message goes, the pointer that its completion has, and flags.
+    /// Returns the destination of the message, the context of its completion, and flags.
     pub fn receive(self) -> Result<(RecvBuf, Context, u64)> {
         // SAFETY: the entry is the owner's receive, whose memory it lends until the entry is freed.
         unsafe {
@@ -139,7 +139,7 @@ impl SrxOwner {
         }
     }
 
-    /// What the owner has for a message of `len` bytes from `addr`.
+    /// Queries the owner for a receive of a message of `len` bytes from `addr`.
     pub fn get(&self, tagged: bool, addr: fi_addr_t, len: usize, tag: u64) -> Result<OwnersAnswer> {
         const NONE_POSTED: c_int = -libc::ENOENT;
         let mut about = fi_peer_match_attr { addr, msg_size: len, tag };
@@ -155,7 +155,7 @@ impl SrxOwner {
         }
     }
 
-    /// Gives a message that is all here to the receive it matches, which is reported then. False if
+    /// Passes a completely arrived message to the matching receive and reports it. Returns false if
     /// nothing was done.
     #[inline]
     pub fn take(&self, tagged: bool, src: fi_addr_t, tag: u64, bytes: impl MessageBytes) -> bool {
@@ -197,7 +197,7 @@ impl SrxOwner {
         }
     }
 
-    /// Has the owner ask for the addresses of messages whose sender had none.
+    /// Makes the owner query the addresses of messages with unknown senders.
     pub fn names_changed(&self) {
         if let Some(for_unknown) = self.for_unknown {
             // SAFETY: see the module.
@@ -212,18 +212,18 @@ impl SrxOwner {
     }
 }
 
-/// A message that waits, as its owner's entry names it.
+/// Waiting message, as named by its owner's entry.
 #[derive(Debug)]
 pub struct NotedMessage {
-    /// Where it is put down that the message was started.
+    /// Queue for the start of the message.
     pub started: Weak<StartedMessages>,
-    /// The endpoint, queue and number under which the message waits.
+    /// Endpoint, queue and number of the waiting message.
     pub ep: u32,
     /// See `ep`.
     pub queue: usize,
     /// See `ep`.
     pub message: u32,
-    /// Whether the message has a tag.
+    /// True for a tagged message.
     pub tagged: bool,
     /// FI_REMOTE_CQ_DATA, if the message has such data.
     pub flags: u64,
@@ -237,14 +237,14 @@ pub struct NotedMessage {
     pub addr: AtomicU64,
 }
 
-/// A message that an owner started or dropped.
+/// Message started or dropped by an owner.
 #[derive(Debug)]
 pub struct StartedMessage {
     /// The owner's entry.
     pub entry: OwnersEntry,
-    /// Whether the message is to be dropped.
+    /// True if the message has to be dropped.
     pub dropped: bool,
-    /// The endpoint, queue and number under which the message waits.
+    /// Endpoint, queue and number of the waiting message.
     pub ep: u32,
     /// See `ep`.
     pub queue: usize,
@@ -253,7 +253,7 @@ pub struct StartedMessage {
 }
 
 impl StartedMessage {
-    /// Gives the entry of a message back that is not there any more.
+    /// Returns the entry of a message no longer present.
     pub fn give_back(&self) {
         // SAFETY: the entry's queue is the owner's, which has a function to free entries
         // ([`SrxOwner::new`]).
@@ -267,23 +267,23 @@ impl StartedMessage {
     }
 }
 
-/// What takes up messages that were started: an engine.
+/// Receiver of started messages: an engine.
 pub trait StartsMessages: Send + Sync {
-    /// Takes them up, or sees to it that no thread sleeps before it has ([`StartsWake`]) if another
-    /// one has the engine's lock.
+    /// Processes started messages. If another thread has the engine's lock, makes sure no thread
+    /// sleeps before they are processed ([`StartsWake`]).
     fn start_now(&self);
 }
 
-/// Wakes the threads that sleep until an engine has something to do, when a message is started while
-/// another thread has the engine's lock.
+/// Wakes the threads sleeping until an engine has work, if a message is started while another
+/// thread has the engine's lock.
 ///
-/// That thread need not be one that looks for started messages: it may be in a send, while a third
-/// one sleeps that did look. So whoever starts a message puts it down, and then signals if it does
-/// not get the lock. Who is about to sleep undoes the signal first and takes up what was put down
-/// after that, with the lock. If the signal was undone, what it was for had been put down before
-/// and is found; if it was not, the descriptor is readable and nobody sleeps. The descriptor is there
-/// before anyone can sleep on it, and between each side's store and its look at the other's is a
-/// fence: so who finds no descriptor has put the message down before the other looks.
+/// This other thread may not check for started messages: it may be in a send, while a third thread
+/// sleeps after its check. So the starting thread queues the message, and then signals if it does
+/// not get the lock. A thread about to sleep first resets the signal, and processes messages queued
+/// afterwards, with the lock. If it reset a signal, the signalled message had been queued before
+/// and is found. If not, the descriptor is readable and no thread sleeps. The descriptor exists
+/// before any sleep on it, and a fence separates each side's store from its check of the other's.
+/// So a thread finding no descriptor has queued the message before the other's check.
 #[derive(Debug, Default)]
 pub struct StartsWake {
     fd: OnceLock<Option<EventFd>>,
@@ -291,13 +291,13 @@ pub struct StartsWake {
 }
 
 impl StartsWake {
-    /// What is readable from a signal on until [`undo`](Self::undo).
+    /// Returns the descriptor that is readable from a signal to [`undo`](Self::undo).
     pub fn fd(&self) -> Option<RawFd> {
         self.fd.get_or_init(|| EventFd::new().ok()).as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Has `take_up` take up what was started, with the engine's lock, unless another thread has that:
-    /// then no thread sleeps before that is taken up.
+    /// Calls `take_up` for started messages, with the engine's lock, unless another thread has it.
+    /// In this case no thread sleeps before they are processed.
     pub fn take_up_or_signal<S>(&self, state: &Lock<S>, take_up: impl FnOnce(&mut S)) {
         match state.lock_if_idle() {
             Some(mut state) => take_up(&mut state),
@@ -316,7 +316,7 @@ impl StartsWake {
         }
     }
 
-    /// The calling thread is about to sleep, and takes up what was started after this.
+    /// Resets the signal before the calling thread sleeps; it then processes started messages.
     pub fn undo(&self) {
         if self.signalled.swap(false, Ordering::SeqCst)
             && let Some(Some(fd)) = self.fd.get()
@@ -327,7 +327,7 @@ impl StartsWake {
     }
 }
 
-/// The messages of an engine that owners started, until they are taken up.
+/// Messages of an engine started by owners and not processed yet.
 pub struct StartedMessages {
     any: AtomicBool,
     list: Mutex<Vec<StartedMessage>>,
@@ -350,13 +350,13 @@ impl StartedMessages {
         self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Puts down that a message was started.
+    /// Queues a started message.
     pub(crate) fn put(&self, started: StartedMessage) {
         self.list().push(started);
         self.any.store(true, Ordering::Release);
     }
 
-    /// Takes out all that was started, in its order, if anything was; `None` costs a load.
+    /// Takes all started messages in order, if any; `None` costs one load.
     #[inline]
     pub fn take(&self) -> Option<Vec<StartedMessage>> {
         let any = self.any.load(Ordering::Acquire) && self.any.swap(false, Ordering::Acquire);
@@ -373,7 +373,7 @@ static PEER_OPS: fi_ops_srx_peer = fi_ops_srx_peer {
 };
 
 /// # Safety
-/// `entry` is one that was queued with a note of ours, which is used once.
+/// `entry` was queued with a note of this library; the note is used once.
 unsafe fn settled(entry: *mut fi_peer_rx_entry, dropped: bool) -> Result {
     let entry = NonNull::new(entry).ok_or(Error::INVAL)?;
     // SAFETY: by this function's contract.
@@ -409,15 +409,15 @@ unsafe extern "C" fn addr_of(entry: *mut fi_peer_rx_entry) -> fi_addr_t {
     note.map_or(crate::abi::FI_ADDR_NOTAVAIL, |note| note.addr.load(Ordering::Relaxed))
 }
 
-/// The receive queues that were opened, by the fids that endpoints may be bound to: the one that
-/// fi_srx_context gave, and the owner's own.
+/// Open receive queues by the fids usable for binding: the one returned by fi_srx_context, and the
+/// owner's own.
 static OPENED: Mutex<Vec<(usize, SrxOwner)>> = Mutex::new(Vec::new());
 
 fn opened() -> MutexGuard<'static, Vec<(usize, SrxOwner)>> {
     OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Notes that this fid stands for an owner's receive queue.
+/// Records this fid as an owner's receive queue.
 pub(crate) fn open(fid: usize, owner: SrxOwner) {
     let mut opened = opened();
     opened.retain(|(known, old)| *known != fid && old.srx != owner.srx);
@@ -429,7 +429,7 @@ pub(crate) fn close(fid: usize) {
     opened().retain(|(known, _)| *known != fid);
 }
 
-/// The owner of the receive queue that a fid stands for, or is.
+/// Returns the owner of the receive queue with this fid.
 pub(crate) fn find(fid: usize) -> Option<SrxOwner> {
     let opened = opened();
     let found = opened.iter().find(|(known, owner)| *known == fid || owner.srx.addr().get() == fid);

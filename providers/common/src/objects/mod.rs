@@ -1,5 +1,5 @@
-//! What programs open on fabrics and domains: queues, counters, address vectors, memory regions,
-//! poll and wait sets, and what all of these objects have in common (`object`).
+//! Objects opened by programs on fabrics and domains: queues, counters, address vectors, memory
+//! regions, poll and wait sets, and their common part (`object`).
 pub mod attr;
 pub mod av;
 pub mod cntr;

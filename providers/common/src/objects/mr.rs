@@ -1,5 +1,4 @@
-//! Memory regions (fi_mr(3)) as a table of keys: what providers without
-//! registering hardware need.
+//! Memory regions (fi_mr(3)) as a table of keys, for providers without registering hardware.
 use crate::abi::{
     self, FI_CLASS_CNTR, FI_CLASS_EP, FI_CLASS_MR, FI_KEY_NOTAVAIL, c_enum, fi_hmem_iface,
     fi_mr_attr, fi_mr_dmabuf, fi_mr_map_raw, fi_mr_raw_attr, fi_ops, fid, fid_mr,
@@ -19,13 +18,13 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// Most segments that a region of any provider has (mr_iov_limit).
+/// Maximum number of segments of a region of any provider (mr_iov_limit).
 pub const MAX_REGION_SEGMENTS: usize = 8;
 
 /// One registered region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Region {
-    /// What may be done with the region: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
+    /// Access rights of the region: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
     access: u64,
     first: RegionSegment,
     /// The segments behind the first.
@@ -51,8 +50,8 @@ struct LocalMemory {
 }
 
 impl Region {
-    /// The region's memory at an address that a peer names: of `len` bytes as many as are in the
-    /// segment that has the address. -FI_EACCES if none has it.
+    /// Returns the region's memory at a remote address: up to `len` bytes within the segment
+    /// containing the address. Fails with -FI_EACCES if no segment contains it.
     #[inline]
     fn piece(&self, addr: u64, len: u64) -> Result<LocalMemory> {
         let piece_in = |segment: &RegionSegment| {
@@ -67,12 +66,12 @@ impl Region {
     }
 }
 
-/// The memory of a place that a peer names, piece by piece. One of them is an error if the place goes
-/// beyond the region, and the last then.
+/// Memory of a remote segment, piece by piece. If the segment exceeds the region, one of the pieces
+/// is an error, and the last.
 struct PlacePieces<'a> {
     region: &'a Region,
     addr: u64,
-    /// Bytes that are left of the place; none when it is at its end.
+    /// Remaining bytes of the remote segment; `None` at its end.
     left: Option<u64>,
 }
 
@@ -97,17 +96,17 @@ struct RegionKeys {
     regions: HashMap<u64, Region>,
     /// Counters of peers' writes, by the key of the region (fi_mr_bind).
     cntrs: HashMap<u64, Arc<Cntr>>,
-    /// Counts of peers' writes that the backing keeps, by key, and how many of these were passed
-    /// on to the counters.
+    /// Counts of peers' writes maintained by the backing, by key, and the numbers passed on to the
+    /// counters.
     counts: HashMap<u64, (Count, u64)>,
-    /// How many keys were drawn so far.
+    /// Number of keys drawn.
     drawn: u64,
-    /// Makes the keys numbers that a peer that was not told one cannot guess.
+    /// Hash state making keys unpredictable for peers.
     secret: RandomState,
 }
 
 impl RegionKeys {
-    /// Draws a key that no region has.
+    /// Returns an unused key.
     fn draw(&mut self) -> u64 {
         loop {
             self.drawn += 1;
@@ -125,7 +124,7 @@ impl std::fmt::Debug for RegionKeys {
     }
 }
 
-/// What an application wants to be registered (struct fi_mr_attr), in one segment.
+/// Registration request of an application (struct fi_mr_attr), with one segment.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionRequest {
     /// The virtual address of the first byte.
@@ -134,74 +133,75 @@ pub struct RegionRequest {
     pub len: usize,
     /// The kind of memory: of the process, a dma-buf file, or a device.
     pub place: MemoryPlace,
-    /// What may be done with the memory: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
+    /// Access rights of the memory: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
     pub access: u64,
     /// The address of the first byte for peers, unless they use the virtual one.
     pub offset: u64,
-    /// The key that the application wants, unless the provider chooses keys (FI_MR_PROV_KEY).
+    /// Key requested by the application, unless the provider chooses keys (FI_MR_PROV_KEY).
     pub key: u64,
 }
 
-/// The kind of memory that is to be registered.
+/// Kind of memory to register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryPlace {
     /// Ordinary memory of the process.
     System,
-    /// Memory behind a dma-buf file (FI_MR_DMABUF), for which the processor may have no address.
+    /// Memory of a dma-buf file (FI_MR_DMABUF), possibly without an address for the processor.
     Dmabuf {
-        /// The file's descriptor, which is the application's.
+        /// Descriptor of the file, owned by the application.
         fd: RawFd,
-        /// Bytes of the file that come before the region.
+        /// Offset of the region in the file, in bytes.
         offset: u64,
     },
-    /// Memory of a device, at an address that has a meaning for this interface.
+    /// Memory of a device, at an address meaningful for this interface.
     Device(c_enum<fi_hmem_iface>),
 }
 
-/// Where regions are registered as well, so that peers reach them: with hardware, or with the
-/// core provider under a utility provider.
+/// Additional registration of regions for access by peers: with hardware, or with the core provider
+/// of a utility provider.
 pub trait Backing: Send + Sync + std::fmt::Debug {
-    /// Registers memory, as fi_mr_regattr(3). Returns the key that peers use, and a value that
-    /// ends the registration when it is dropped.
+    /// Registers memory, as fi_mr_regattr(3). Returns the key used by peers, and a value ending the
+    /// registration on drop.
     ///
     /// # Safety
-    /// The memory stays valid until what comes back is dropped.
+    /// The memory stays valid until the returned value is dropped.
     unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)>;
 
-    /// Whether applications may register memory of devices (FI_HMEM); otherwise
-    /// [`Backing::register`] sees [`MemoryPlace::System`] only.
+    /// Returns true if applications may register device memory (FI_HMEM). Otherwise
+    /// [`Backing::register`] gets only [`MemoryPlace::System`].
     fn hmem(&self) -> bool {
         false
     }
 }
 
-/// Tells how many writes of peers to a region have completed.
+/// Function returning the number of completed writes of peers to a region.
 pub type Count = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// A region's registration with a [`Backing`], which ends when this value is dropped.
+/// Registration of a region with a [`Backing`], ended on drop.
 pub trait Backed: Send + Sync {
     /// Starts counting peers' writes to the region.
     fn count(&self) -> Result<Count>;
-    /// The descriptor by which transfers name the region (fi_mr_desc(3)); null if they need
+    /// Returns the descriptor of the region in transfers (fi_mr_desc(3)), or null if they need
     /// none.
     fn desc(&self) -> *mut c_void {
         std::ptr::null_mut()
     }
 }
 
-/// What still sends peers bytes out of regions when a region is closed: the engine of a domain.
+/// User of regions notified before their close: the engine of a domain, possibly still sending
+/// their bytes to peers.
 pub trait Lender: Send + Sync + std::fmt::Debug {
     /// Called before the region of this key is closed: the application has its memory back when
     /// this returns.
     fn closing(&self, key: u64);
 }
 
-/// Whether regions with these access rights may be used by peers, and so need a key.
+/// Returns true if regions with these access rights are accessible to peers, and so need a key.
 pub fn grants_peers(access: u64) -> bool {
     access & (abi::FI_REMOTE_READ | abi::FI_REMOTE_WRITE) != 0
 }
 
-/// The backing of a region that needs none.
+/// Backing of a region without the need for one.
 #[derive(Debug)]
 pub struct Unbacked;
 
@@ -219,16 +219,16 @@ pub struct MrTable {
     counted: AtomicBool,
     backing: Option<Arc<dyn Backing>>,
     lender: OnceLock<Weak<dyn Lender>>,
-    /// How many segments a region may have; 1 with a backing.
+    /// Maximum number of segments of a region; 1 with a backing.
     segments: usize,
     keys: Mutex<RegionKeys>,
 }
 
 impl MrTable {
-    /// The table of regions of a domain with this `mr_mode`.
+    /// Returns the region table of a domain with this `mr_mode`.
     ///
-    /// FI_MR_BASIC is what it stands for: the provider chooses keys, peers use
-    /// virtual addresses. FI_MR_SCALABLE is no requirement at all.
+    /// FI_MR_BASIC is equivalent to keys chosen by the provider and virtual addresses for peers.
+    /// FI_MR_SCALABLE requires nothing.
     pub fn new(mr_mode: c_int) -> Self {
         let mode = match mr_mode {
             abi::FI_MR_BASIC => abi::FI_MR_VIRT_ADDR | abi::FI_MR_ALLOCATED | abi::FI_MR_PROV_KEY,
@@ -244,24 +244,24 @@ impl MrTable {
         Self { backing: self.backing.clone(), segments: self.segments, ..Self::new(self.mode) }
     }
 
-    /// The table of a provider that offers so many segments of a region (mr_iov_limit), at most
+    /// Sets the number of segments of a region offered by the provider (mr_iov_limit), at most
     /// [`MAX_REGION_SEGMENTS`].
     #[must_use]
     pub fn with_segments(self, most: usize) -> Self {
         Self { segments: most.min(MAX_REGION_SEGMENTS), ..self }
     }
 
-    /// Sets what is called before a region is closed.
+    /// Sets the observer called before a region is closed.
     pub fn set_lender(&self, lender: Weak<dyn Lender>) {
         let _ = self.lender.set(lender);
     }
 
-    /// A table whose regions are registered with `backing` as well, which chooses their keys.
+    /// Returns a table with regions also registered with `backing`; it chooses their keys.
     pub fn backed(mr_mode: c_int, backing: Arc<dyn Backing>) -> Self {
         Self { backing: Some(backing), ..Self::new(mr_mode) }
     }
 
-    /// Whether regions may be of device memory (FI_HMEM).
+    /// Returns true if regions may be of device memory (FI_HMEM).
     pub(crate) fn hmem(&self) -> bool {
         self.backing.as_ref().is_some_and(|backing| backing.hmem())
     }
@@ -270,8 +270,8 @@ impl MrTable {
         self.keys.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Registers a region; returns its key, which is FI_KEY_NOTAVAIL if the region grants peers no
-    /// right. -FI_ENOKEY if the application chose a key that is taken.
+    /// Registers a region and returns its key: FI_KEY_NOTAVAIL if the region grants peers no right.
+    /// Fails with -FI_ENOKEY if the key chosen by the application is in use.
     pub fn insert(
         &self,
         base: usize,
@@ -305,13 +305,13 @@ impl MrTable {
         Ok(key)
     }
 
-    /// The address that peers use for the first byte of a segment that is `offset` behind a region's start.
+    /// Returns the remote address of the first byte of a segment at `offset` in a region.
     fn remote_base(&self, memory: &LocalMemory, offset: u64) -> u64 {
         if self.mode & abi::FI_MR_VIRT_ADDR != 0 { memory.base as u64 } else { offset }
     }
 
-    /// The region of these segments, of which there is one at least. -FI_EINVAL if its last bytes have
-    /// no address for peers.
+    /// Returns the region of these segments, at least one. Fails with -FI_EINVAL if its last bytes
+    /// have no remote address.
     fn region(&self, memory: &[LocalMemory], access: u64, offset: u64) -> Result<Region> {
         let (first, more) = memory.split_first().ok_or(Error::INVAL)?;
         let segment = |memory: &LocalMemory, offset| RegionSegment {
@@ -354,14 +354,13 @@ impl MrTable {
         }
     }
 
-    /// Whether regions have counters to which writes are added ([`pass_counts_on`](Self::pass_counts_on)).
+    /// Returns true if regions have counters for writes ([`pass_counts_on`](Self::pass_counts_on)).
     #[inline(always)]
     pub fn has_counters(&self) -> bool {
         self.counted.load(Ordering::Acquire)
     }
 
-    /// Adds to the regions' counters the writes that the backing has counted since the last
-    /// call.
+    /// Adds to the regions' counters the writes counted by the backing since the last call.
     #[inline(always)]
     pub fn pass_counts_on(&self) {
         if self.counted.load(Ordering::Acquire) {
@@ -381,7 +380,7 @@ impl MrTable {
         }
     }
 
-    /// Counts a peer's write to `places`, which is complete.
+    /// Counts a peer's completed write to `places`.
     pub fn written(&self, places: &RemoteSegments) {
         if !self.counted.load(Ordering::Acquire) {
             return;
@@ -403,18 +402,18 @@ impl MrTable {
     }
 }
 
-/// The table, open for access to the memory of its regions.
+/// Table locked for access to the memory of its regions.
 ///
-/// The application keeps the memory of a region valid until fi_close of the
-/// region returns (fi_mr(3)), and that waits for this to be dropped: on that
-/// every `unsafe` here rests. What other threads of the application do with the
-/// memory meanwhile is its own business, as with any remote access: bytes are
-/// only copied.
+/// The application keeps the memory of a region valid until fi_close of the region returns
+/// (fi_mr(3)), and fi_close waits for the drop of this value. Every `unsafe` here relies on it.
+/// Concurrent accesses of the application to the memory are its own responsibility, as with any
+/// remote access: bytes are only copied.
 #[derive(Debug)]
 pub struct Opened<'a>(MutexGuard<'a, RegionKeys>);
 
 impl Opened<'_> {
-    /// The memory of a place. -FI_EINVAL for an unknown key, -FI_EACCES for a right that was not granted.
+    /// Returns the memory of a remote segment. Fails with -FI_EINVAL for an unknown key, and with
+    /// -FI_EACCES for a missing right.
     #[inline]
     fn pieces(&self, place: &RemoteSegment, right: u64) -> Result<PlacePieces<'_>> {
         let region = self.0.regions.get(&place.key).ok_or(Error::INVAL)?;
@@ -424,8 +423,8 @@ impl Opened<'_> {
         Ok(PlacePieces { region, addr: place.addr, left: Some(place.len) })
     }
 
-    /// Checks that a peer has this right to all of `places`: -FI_EINVAL for an unknown key,
-    /// -FI_EACCES for a range or right that was not granted.
+    /// Checks a peer's right to all of `places`. Fails with -FI_EINVAL for an unknown key, and with
+    /// -FI_EACCES for a range or right not granted.
     pub fn check(&self, places: &RemoteSegments, right: u64) -> Result {
         for place in places.as_slice() {
             self.pieces(place, right)?.try_for_each(|piece| piece.map(|_| ()))?;
@@ -483,8 +482,8 @@ impl Opened<'_> {
         })
     }
 
-    /// Makes what was written to `places` durable, if they are in persistent
-    /// memory (FI_COMMIT_COMPLETE, FI_RMA_PMEM).
+    /// Makes data written to `places` durable, if they are in persistent memory
+    /// (FI_COMMIT_COMPLETE, FI_RMA_PMEM).
     pub fn commit(&self, places: &RemoteSegments, right: u64) -> Result {
         self.each(places, right, 0, usize::MAX, |base, len| {
             // SAFETY: see the type: `len` bytes at `base` are valid.
@@ -492,14 +491,13 @@ impl Opened<'_> {
         })
     }
 
-    /// Carries out an atomic operation on the elements in `places`, one place
-    /// after the other. `source` and `compare` are the operands, as far as the
-    /// operation has them; `fetched` gets the former values if it fetches.
+    /// Applies an atomic operation to the elements in `places`, in order. `source` and `compare`
+    /// are the operands, as far as the operation has them; `fetched` receives the previous values
+    /// if it fetches.
     ///
-    /// Nothing is changed on errors: -FI_EINVAL for an unknown key, when
-    /// places and operands are not whole elements of the same number, and when an
-    /// element is not whole in a segment of its region;
-    /// -FI_EACCES for a range or right that was not granted.
+    /// An error changes nothing. Fails with -FI_EINVAL for an unknown key, if segments and operands
+    /// are not the same number of whole elements, and if an element crosses segments of its region.
+    /// Fails with -FI_EACCES for a range or right not granted.
     pub fn atomic(
         &self,
         operation: Operation,
@@ -540,8 +538,8 @@ impl Opened<'_> {
         })
     }
 
-    /// Appends bytes `from..from + max` of `places` to a list to send. Returns how many bytes
-    /// were appended.
+    /// Appends bytes `from..from + max` of `places` to a gather list for a send and returns their
+    /// number.
     pub fn gather<'a>(
         &'a self,
         places: &RemoteSegments,
@@ -553,8 +551,8 @@ impl Opened<'_> {
         self.append(places, right, from, max, list)
     }
 
-    /// Appends bytes `from..from + max` of `places` to a list to receive into. Returns how many
-    /// bytes were appended.
+    /// Appends bytes `from..from + max` of `places` to a scatter list for a receive and returns
+    /// their number.
     pub fn scatter<'a>(
         &'a self,
         places: &RemoteSegments,
@@ -589,7 +587,7 @@ impl Opened<'_> {
 pub struct Mr {
     c: fid_mr,
     table: Arc<MrTable>,
-    /// The registration with the backing, which ends when it is dropped.
+    /// Registration with the backing, ended on drop.
     backing: Option<Box<dyn Backed>>,
     /// The address remote peers use for the first byte.
     remote_base: u64,
@@ -609,12 +607,12 @@ impl std::fmt::Debug for Mr {
     }
 }
 
-/// The memory that `attr` describes, and its segments if there are up to `most`; `hmem`: the domain has
-/// FI_HMEM.
+/// Returns the memory described by `attr`, and its segments if there are up to `most`; `hmem`: the
+/// domain has FI_HMEM.
 ///
 /// # Safety
-/// `attr.mr_iov` points to `attr.iov_count` iovecs, or with FI_MR_DMABUF to a
-/// fi_mr_dmabuf; either may be null.
+/// `attr.mr_iov` points to `attr.iov_count` iovecs, or with FI_MR_DMABUF to a fi_mr_dmabuf; either
+/// may be null.
 unsafe fn wanted(
     attr: &fi_mr_attr,
     flags: u64,
@@ -670,7 +668,7 @@ unsafe fn wanted(
     Ok((RegionRequest { base, len, place, access, offset, key }, segments))
 }
 
-/// The segments of a region that is to be registered.
+/// Segments of a region to register.
 #[derive(Default)]
 struct WantedSegments {
     all: [LocalMemory; MAX_REGION_SEGMENTS],
@@ -692,12 +690,12 @@ impl WantedSegments {
 }
 
 impl Mr {
-    /// Registers what `attr` describes (fi_mr_regattr). `attr.iface` is read with
-    /// FI_HMEM alone.
+    /// Registers the memory described by `attr` (fi_mr_regattr). `attr.iface` is read only with
+    /// FI_HMEM.
     ///
     /// # Safety
-    /// `attr.mr_iov` points to `attr.iov_count` iovecs, or with FI_MR_DMABUF to a
-    /// fi_mr_dmabuf; either may be null.
+    /// `attr.mr_iov` points to `attr.iov_count` iovecs, or with FI_MR_DMABUF to a fi_mr_dmabuf;
+    /// either may be null.
     pub unsafe fn open(
         table: Arc<MrTable>,
         domain: Parent,
@@ -780,7 +778,7 @@ impl Mr {
     /// fi_mr_raw_attr: the raw key is the key.
     ///
     /// # Safety
-    /// `attr.raw_key` has `*attr.key_size` bytes; each pointer is null or of what it is named for.
+    /// `attr.raw_key` has `*attr.key_size` bytes; each pointer is null or valid for its purpose.
     unsafe fn get_raw(&self, attr: &fi_mr_raw_attr) -> Result {
         if attr.flags != 0 {
             return Err(Error::BADFLAGS);
@@ -855,7 +853,7 @@ mod tests {
     use super::*;
     use crate::abi::{FI_REMOTE_READ, FI_REMOTE_WRITE};
 
-    /// Where the memory of a place begins, if a peer has this right to all of it.
+    /// Returns the address of a remote segment's first byte, if a peer has this right to all of it.
     fn first_piece(table: &MrTable, place: RemoteSegment, right: u64) -> Result<usize> {
         let opened = table.open();
         opened.check(&RemoteSegments::one(place.addr, place.len, place.key), right)?;

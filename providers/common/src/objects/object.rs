@@ -1,7 +1,6 @@
-//! What every object that a program opens on a fabric or domain has, whatever else it does: a
-//! context, what it was opened on and keeps open, a count of what uses it, and the calls that
-//! all objects answer (fi_close, fi_control). An implementation of [`Object`] says what is
-//! special to its type, and [`fid_ops`] makes its table.
+//! Common part of the objects opened by programs on fabrics and domains: a context, the parent kept
+//! open, a user count, and the calls of all objects (fi_close, fi_control). An implementation of
+//! [`Object`] defines the special features of its type, and [`fid_ops`] creates its table.
 use crate::abi::{fi_ops, fid};
 use crate::boundary::answer;
 use crate::error::{Error, Result};
@@ -11,12 +10,12 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Counts who uses an object, so that it cannot be closed under them.
+/// Counter of an object's users; it cannot be closed while there are any.
 #[derive(Debug, Default)]
 pub struct Users(AtomicUsize);
 
 impl Users {
-    /// Adds a user, which keeps the object from being closed.
+    /// Adds a user, preventing the close of the object.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -33,8 +32,8 @@ impl Users {
     }
 }
 
-/// What an object was opened on, a fabric or a domain: its memory is kept as long as this is
-/// there, and it cannot be closed before the object is.
+/// Parent of an object, a fabric or a domain: its memory stays valid as long as this value, and it
+/// cannot be closed before the object.
 pub struct Parent {
     kept: Arc<dyn Any + Send + Sync>,
     users: Arc<Users>,
@@ -42,18 +41,18 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// Counts an object that is being opened as a user of what it is opened on.
+    /// Counts an object being opened as a user of its parent.
     pub fn new(kept: Arc<dyn Any + Send + Sync>, users: Arc<Users>) -> Self {
         users.add();
         Self { kept, users, left: AtomicBool::new(false) }
     }
 
-    /// The fabric or domain that is kept.
+    /// Returns the parent fabric or domain.
     pub(crate) fn kept(&self) -> &Arc<dyn Any + Send + Sync> {
         &self.kept
     }
 
-    /// Whether both were opened on the same.
+    /// Returns true if both have the same parent.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&self.kept), Arc::as_ptr(&other.kept))
     }
@@ -66,7 +65,7 @@ impl Parent {
     }
 }
 
-/// An object that could not be opened is no user any more, either.
+/// An object failing to open stops being a user, too.
 impl Drop for Parent {
     fn drop(&mut self) {
         self.leave();
@@ -79,7 +78,7 @@ impl std::fmt::Debug for Parent {
     }
 }
 
-/// What every object has beside its own purpose: a parent and users.
+/// Common part of every object: a parent and users.
 #[derive(Debug)]
 pub struct Base {
     parent: Parent,
@@ -87,50 +86,51 @@ pub struct Base {
 }
 
 impl Base {
-    /// The base of an object that nothing uses yet.
+    /// Returns the base of an object without users.
     pub(crate) fn new(parent: Parent) -> Self {
         Self { parent, users: Users::default() }
     }
 }
 
-/// An object that programs open on a fabric or domain. `C` is its structure.
+/// Object opened by programs on a fabric or domain. `C` is its structure.
 pub trait Object<C: 'static>: Embeds<C> + 'static {
     /// The `fclass` of the object's structure: FI_CLASS_CQ …
     const CLASS: c_int;
-    /// The name by which a panic in fi_close is logged.
+    /// Name of fi_close in the log message of a panic.
     const CLOSE: &'static str;
-    /// The name by which a panic in fi_control is logged.
+    /// Name of fi_control in the log message of a panic.
     const CONTROL: &'static str = "fi_control";
 
-    /// The object's table of [`fid_ops`], which also tells objects of this library from others.
+    /// Returns the object's table of [`fid_ops`], also distinguishing objects of this library from
+    /// others.
     fn table() -> &'static fi_ops;
 
-    /// The part that the object has in common with others.
+    /// Returns the common part of the object.
     fn base(&self) -> &Base;
 
-    /// -FI_EBUSY if the object is used in a way that [`Users`] does not count.
+    /// Fails with -FI_EBUSY if the object is in use without a count in [`Users`].
     fn may_close(&self) -> Result {
         Ok(())
     }
 
-    /// Called when the program has closed the object, whose `fid` names nothing any more.
+    /// Called after the close by the program; `fid` is invalid from now on.
     fn closed(_this: &mut Arc<Self>, _fid: *mut fid) {}
 
     /// fi_control.
     ///
     /// # Safety
-    /// `arg` is what the command asks for.
+    /// `arg` is valid for the command.
     unsafe fn control(&self, _command: c_int, _arg: *mut c_void) -> Result {
         Err(Error::NOSYS)
     }
 
-    /// The fid that the object's structure begins with.
+    /// Returns the fid at the start of the object's structure.
     fn fid(context: *mut c_void) -> fid {
         let ops = std::ptr::from_ref(Self::table()).cast_mut();
         fid { fclass: Self::CLASS as usize, context, ops }
     }
 
-    /// The context that the object was opened with.
+    /// Returns the context of the object's opening.
     fn context(&self) -> *mut c_void {
         // SAFETY: by the contract of `Embeds` the object begins with a `fid`, which changes no
         // more once the program has the object.
@@ -151,12 +151,12 @@ pub trait Object<C: 'static>: Embeds<C> + 'static {
         }
     }
 
-    /// Whether the object was opened on the same domain, or fabric, as another.
+    /// Returns true if the object belongs to the same domain, or fabric, as another.
     fn is_beside(&self, other: &Parent) -> bool {
         self.base().parent.is_same(other)
     }
 
-    /// Counts a user, as long as which the object cannot be closed.
+    /// Adds a user; the object cannot be closed while it has users.
     fn add_user(&self) {
         self.base().users.add();
     }
@@ -167,7 +167,7 @@ pub trait Object<C: 'static>: Embeds<C> + 'static {
     }
 }
 
-/// The table of what every object answers. What it does besides replaces a member.
+/// Returns the table of the calls of every object. An object's other calls replace members.
 pub const fn fid_ops<T: Object<C>, C: 'static>() -> fi_ops {
     fi_ops { control: Some(control::<T, C>), ..ops(close::<T, C>) }
 }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::abi::{FI_CLASS_POLL, FI_CLASS_WAIT, fi_ops_poll, fid_poll};
 
-    /// An object, and how often it was closed.
+    /// Object counting its closes.
     #[repr(C)]
     struct Thing {
         c: fid_poll,

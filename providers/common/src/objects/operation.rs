@@ -1,5 +1,5 @@
-//! Transfers, as they are handed to a provider: what fi_send(3), fi_read(3), fi_atomic(3) and their
-//! like ask for.
+//! Transfers passed to a provider: the requests of fi_send(3), fi_read(3), fi_atomic(3) and similar
+//! calls.
 use crate::abi::{fi_addr_t, fid_cq};
 use crate::atomic::Operation;
 use crate::buf::{IOV_LIMIT, MAX_SEGMENTS, RecvBuf, SendBuf};
@@ -14,7 +14,7 @@ pub struct SendOp {
     pub buf: SendBuf,
     /// The peer the message is for; ignored on connected endpoints.
     pub dest: fi_addr_t,
-    /// The application's pointer that comes back with the completion.
+    /// The application's pointer returned in the completion.
     pub context: Context,
     /// Remote CQ data, with FI_REMOTE_CQ_DATA.
     pub data: u64,
@@ -25,8 +25,8 @@ pub struct SendOp {
     pub flags: u64,
 }
 
-/// What the short ways of sending look at: a [`SendOp`] in parts, which stay in registers while
-/// no call gets their address.
+/// Parts of a [`SendOp`] used by the fast paths of sends; they stay in registers if their address
+/// is not passed to a call.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainSend<'a> {
     /// The message's bytes.
@@ -43,10 +43,11 @@ pub struct PlainSend<'a> {
     pub flags: u64,
 }
 
-/// A call that sends a message as `fi_send` or, with a tag, `fi_tsend` does: [who](SendsAtOnce::who) sends it, the buffer with
-/// its length and descriptor, the destination, the tag, the context, and whether the application has read all
-/// entries in the queue of its sends, so that nothing waits for more of them. 1: the message is complete, and
-/// no entry is written for it. 0: it is under way, and an entry will be written. Less: an error.
+/// Function sending a message like `fi_send` or, with a tag, `fi_tsend`. Its arguments are the
+/// [sender](SendsAtOnce::who), the buffer with its length and descriptor, the destination, the tag
+/// and the context. The last argument is true if the application has read all entries in the queue
+/// of its sends, so nothing waits for more of them. Returns 1 if the message is complete, without
+/// an entry. Returns 0 if it is in flight, with an entry later. A negative value is an error.
 pub(crate) type SendAtOnce = unsafe extern "C" fn(
     *const c_void,
     *const c_void,
@@ -58,18 +59,18 @@ pub(crate) type SendAtOnce = unsafe extern "C" fn(
     u64,
 ) -> c_int;
 
-/// What [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE) gives.
+/// Functions returned by [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendsAtOnce {
-    /// What the calls are called with: it is there as long as the endpoint is open, and nearer to what sends
+    /// Argument of the functions: valid while the endpoint is open, and closer to the sending code
     /// than the endpoint's fid.
     pub(crate) who: *const c_void,
     /// The calls for messages and for tagged ones.
     pub(crate) calls: [SendAtOnce; 2],
 }
 
-/// A call that makes progress on all of the domain of a queue.
+/// Function making progress on the whole domain of a queue.
 pub(crate) type MakesTurn = unsafe extern "C" fn(*mut fid_cq);
 
 /// Room for one message (or, with FI_MULTI_RECV, several).
@@ -81,9 +82,9 @@ pub struct RecvOp {
     pub src: fi_addr_t,
     /// The tag to match, for tagged receives.
     pub tag: u64,
-    /// Bits of the tag that do not matter.
+    /// Ignored bits of the tag.
     pub ignore: u64,
-    /// The application's pointer that comes back with the completion.
+    /// The application's pointer returned in the completion.
     pub context: Context,
     /// Flags of the call: FI_COMPLETION, FI_MULTI_RECV, FI_PEEK, FI_CLAIM, FI_DISCARD.
     pub flags: u64,
@@ -100,8 +101,8 @@ pub struct RemoteSegment {
     pub key: u64,
 }
 
-/// Up to [`MAX_SEGMENTS`] places in a peer's memory. As many as most providers offer are in the list, which
-/// is moved often until a transfer is complete.
+/// List of up to [`MAX_SEGMENTS`] segments of a peer's memory. The number offered by most providers
+/// is stored inline, because the list is often moved before its transfer is complete.
 #[derive(Clone, Default)]
 pub struct RemoteSegments {
     few: [RemoteSegment; IOV_LIMIT],
@@ -129,10 +130,10 @@ impl RemoteSegments {
     pub const EMPTY: Self =
         Self { few: [RemoteSegment { addr: 0, len: 0, key: 0 }; IOV_LIMIT], count: 0, all: None };
 
-    /// Most bytes of memory that a list takes.
+    /// Maximum memory of a list, in bytes.
     pub const MOST_BYTES: usize = size_of::<Self>() + size_of::<[RemoteSegment; MAX_SEGMENTS]>();
 
-    /// Bytes of memory that the list takes.
+    /// Returns the bytes of memory of the list.
     pub fn memory(&self) -> usize {
         if self.all.is_some() { Self::MOST_BYTES } else { size_of::<Self>() }
     }
@@ -161,7 +162,7 @@ impl RemoteSegments {
         Ok(())
     }
 
-    /// Adds a place for which the list has no room.
+    /// Adds a segment beyond the inline capacity.
     #[cold]
     fn push_behind(&mut self, segment: RemoteSegment) -> Result {
         if self.all.is_some() {
@@ -196,11 +197,11 @@ impl RemoteSegments {
 pub struct WriteOp {
     /// The bytes to write.
     pub buf: SendBuf,
-    /// The places the bytes go to, which have as many bytes as `buf`.
+    /// Destination segments, with the same number of bytes as `buf`.
     pub remote: RemoteSegments,
-    /// The peer whose memory it is; ignored on connected endpoints.
+    /// Peer owning the memory; ignored on connected endpoints.
     pub dest: fi_addr_t,
-    /// The application's pointer that comes back with the completion.
+    /// The application's pointer returned in the completion.
     pub context: Context,
     /// Remote CQ data, with FI_REMOTE_CQ_DATA.
     pub data: u64,
@@ -213,18 +214,18 @@ pub struct WriteOp {
 pub struct ReadOp {
     /// The buffer the bytes go to.
     pub buf: RecvBuf,
-    /// The places to read, which have as many bytes as `buf` has room for.
+    /// Segments to read, with the same number of bytes as `buf`.
     pub remote: RemoteSegments,
-    /// The peer whose memory it is; ignored on connected endpoints.
+    /// Peer owning the memory; ignored on connected endpoints.
     pub src: fi_addr_t,
-    /// The application's pointer that comes back with the completion.
+    /// The application's pointer returned in the completion.
     pub context: Context,
     /// FI_COMPLETION when a success is to be reported.
     pub flags: u64,
 }
 
-/// One atomic operation on a peer's memory. The operands and the results that the operation has are
-/// as long as all its places together, at most [`max_bytes`](crate::api::Atomic::max_bytes); the
+/// Atomic operation on a peer's memory. The operands and results used by the operation have the
+/// same total length as its segments, at most [`max_bytes`](crate::api::Atomic::max_bytes); the
 /// others are empty.
 #[derive(Clone, Debug)]
 pub struct AtomicOp {
@@ -232,15 +233,15 @@ pub struct AtomicOp {
     pub operation: Operation,
     /// The first operand.
     pub source: SendBuf,
-    /// The operand that the target is compared with.
+    /// Operand compared with the target.
     pub compare: SendBuf,
-    /// The buffer that the former values go to.
+    /// Buffer for the previous values.
     pub result: RecvBuf,
     /// The places of the target's elements; lengths are in bytes here as well.
     pub remote: RemoteSegments,
-    /// The peer whose memory it is; ignored on connected endpoints.
+    /// Peer owning the memory; ignored on connected endpoints.
     pub dest: fi_addr_t,
-    /// The application's pointer that comes back with the completion.
+    /// The application's pointer returned in the completion.
     pub context: Context,
     /// Remote CQ data, with FI_REMOTE_CQ_DATA.
     pub data: u64,

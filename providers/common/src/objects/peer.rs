@@ -1,10 +1,9 @@
-//! Objects of another provider, the owner, that a peer of ours writes to instead
-//! of its own (fi_peer(3)): what `FI_PEER` at opening brings along.
+//! Objects of another provider, the owner, used by a local peer object instead of its own
+//! (fi_peer(3)), as passed with `FI_PEER` at its opening.
 //!
-//! The owner keeps its object until the peer's is closed, takes calls from any
-//! thread, and does the locking and waking (fi_peer(3)): on that every `unsafe`
-//! here rests. Its functions are called with our locks held, so they must not
-//! call back into the peer.
+//! The owner keeps its object until the peer's is closed, accepts calls from any thread, and does
+//! the locking and waking (fi_peer(3)). Every `unsafe` here relies on it. Its functions are called
+//! with local locks held, so they must not call back into the peer.
 use crate::abi::{
     fi_addr_t, fi_av_attr, fi_cq_err_entry, fi_eq_cm_entry, fi_eq_entry, fi_ops_av_owner,
     fi_ops_cntr_owner, fi_ops_cq_owner, fi_peer_av_context, fi_peer_cntr_context,
@@ -18,7 +17,7 @@ use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 use std::ptr::NonNull;
 
-/// The layout that all `struct fi_peer_*_context` have in common.
+/// Common layout of all `struct fi_peer_*_context`.
 #[repr(C)]
 struct PeerContext<T> {
     size: usize,
@@ -31,10 +30,10 @@ const _: () = {
     assert!(size == size_of::<fi_peer_domain_context>());
 };
 
-/// The object in such a context; -FI_EINVAL if there is none.
+/// Returns the object in such a context. Fails with -FI_EINVAL if there is none.
 ///
 /// # Safety
-/// `context` is null or points to one whose object is a `T`.
+/// `context` is null or points to one with an object of type `T`.
 pub(super) unsafe fn object<T>(context: *mut c_void) -> Result<NonNull<T>> {
     // SAFETY: by this function's contract; the size comes first, and says
     // whether there is more.
@@ -47,10 +46,10 @@ pub(super) unsafe fn object<T>(context: *mut c_void) -> Result<NonNull<T>> {
     }
 }
 
-/// The owner's table, if it has all of `size` bytes; -FI_EINVAL else.
+/// Returns the owner's table, if it has all bytes of its `size`. Fails with -FI_EINVAL otherwise.
 ///
 /// # Safety
-/// `ops` is null or points to a table that starts with its size.
+/// `ops` is null or points to a table starting with its size.
 pub(super) unsafe fn table<'a, T>(ops: *const T) -> Result<&'a T> {
     // SAFETY: by this function's contract: the size can be read in any case.
     unsafe {
@@ -98,8 +97,8 @@ impl CqOwner {
         }
     }
 
-    /// Hands the entry of a success to the owner. What the owner does not take is lost: having
-    /// room is the owner's duty (fi_peer(3)).
+    /// Passes the entry of a success to the owner. A rejected entry is lost: the capacity is the
+    /// owner's responsibility (fi_peer(3)).
     pub(crate) fn write(&self, entry: &Completion) -> Result {
         let (buf, context) = (entry.buf as *mut c_void, entry.context.0);
         let Completion { flags, len, data, tag, src, .. } = *entry;
@@ -238,8 +237,8 @@ impl EqOwner {
         }
     }
 
-    /// Hands an event over, or gives it back: failures cannot be written to another provider's
-    /// queue, and the queue may refuse what can be written.
+    /// Passes an event on, or returns it: failures cannot be written to another provider's queue,
+    /// and the queue may reject others.
     pub(crate) fn write(&self, event: EqEvent) -> std::result::Result<(), EqEvent> {
         let done = match &event {
             EqEvent::Error(_) => return Err(event),
@@ -276,7 +275,7 @@ impl EqOwner {
     }
 }
 
-/// An entry as the bytes that `fi_eq_write` takes.
+/// Returns an entry as the bytes for `fi_eq_write`.
 fn as_bytes<T: EqEntry>(entry: &T) -> &[u8] {
     // SAFETY: plain old data without padding, see `EqEntry`.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(entry).cast(), size_of::<T>()) }
@@ -290,8 +289,8 @@ unsafe impl EqEntry for fi_eq_entry {}
 // SAFETY: two words, and an array of no length.
 unsafe impl EqEntry for fi_eq_cm_entry {}
 
-/// Whether a `struct fi_peer_domain_context` brings a domain along. Providers
-/// that work alone have no use for its operations.
+/// Checks for a domain in a `struct fi_peer_domain_context`. Standalone providers do not use its
+/// operations.
 ///
 /// # Safety
 /// `context` is null or such a structure.

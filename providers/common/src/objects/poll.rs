@@ -38,7 +38,7 @@ impl PollMember {
         }
     }
 
-    /// Makes progress on the member; returns whether it has something for the application.
+    /// Makes progress on the member and returns true if it has something for the application.
     fn poll(&self) -> bool {
         match self {
             Self::Cq(cq) => cq.upgrade().is_some_and(|cq| cq.poll()),
@@ -47,7 +47,7 @@ impl PollMember {
         }
     }
 
-    /// Makes progress on the member, without taking note of what it has.
+    /// Makes progress on the member, without recording its state.
     fn progress(&self) {
         match self {
             Self::Cntr(cntr) => {
@@ -59,8 +59,8 @@ impl PollMember {
         }
     }
 
-    /// Whether the member has something for the application, without making progress and without
-    /// taking note of it.
+    /// Returns true if the member has something for the application, without making progress and
+    /// without recording it.
     fn ready(&self) -> bool {
         match self {
             Self::Cq(cq) => cq.upgrade().is_some_and(|cq| cq.has_entries()),
@@ -69,7 +69,7 @@ impl PollMember {
         }
     }
 
-    /// Whether the member's sources of progress would wake a sleeper.
+    /// Returns true if the member's progress sources would wake a waiter.
     fn may_block(&self) -> bool {
         match self {
             Self::Cq(cq) => cq.upgrade().is_none_or(|cq| cq.progress_source().may_block()),
@@ -160,8 +160,7 @@ impl WaitSet {
         }))
     }
 
-    /// The set that a queue's or counter's attributes name, if they ask for one
-    /// (FI_WAIT_SET).
+    /// Returns the set in a queue's or counter's attributes, if they request one (FI_WAIT_SET).
     ///
     /// # Safety
     /// With FI_WAIT_SET, `set` is null or an open wait set.
@@ -210,12 +209,12 @@ impl WaitSet {
         self.wait.add_source(source)
     }
 
-    /// Takes out a member that is being closed.
+    /// Removes a member being closed.
     pub fn remove(&self, fid: *const fid) {
         self.members().retain(|member| !member.is(fid));
     }
 
-    /// Wakes who waits on the set, after an entry was written to a member.
+    /// Wakes the waiters of the set after an entry was written to a member.
     pub fn entry_written(&self) {
         self.wait.entry_written();
     }
@@ -228,7 +227,7 @@ impl WaitSet {
         if busy { Err(Error::AGAIN) } else { Ok(()) }
     }
 
-    /// One look of a call that waits for a member.
+    /// Polls the members once for a waiting call.
     fn wait(&self, call: &mut Blocking) -> Result {
         let result = call.look(
             Some(&self.wait),
@@ -243,8 +242,8 @@ impl WaitSet {
     }
 }
 
-/// A poll set: one call that progresses many queues and counters and says which
-/// have something to read.
+/// Poll set: one call progresses many queues and counters and reports the ones with something to
+/// read.
 #[repr(C)]
 pub struct PollSet {
     c: fid_poll,
@@ -326,7 +325,7 @@ impl Object<fid_wait> for WaitSet {
         &self.base
     }
 
-    /// A set cannot be closed while it has members, which hold no count of it.
+    /// Fails for a set with members, because they do not count as its users.
     fn may_close(&self) -> Result {
         if self.members().is_empty() { Ok(()) } else { Err(Error::BUSY) }
     }
@@ -401,7 +400,7 @@ unsafe extern "C-unwind" fn poll_poll(
         let mut n = 0;
         for member in &members {
             if n == count {
-                // What this member has is left for the next call to tell.
+                // State of this member, left for the next call.
                 member.progress();
             } else if member.poll() {
                 // SAFETY: the caller gave room for `count` contexts.

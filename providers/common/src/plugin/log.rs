@@ -1,8 +1,7 @@
 //! Logging through the core that loaded the provider (fi_provider(7)).
 //!
-//! A message is formatted only when its level and subsystem are enabled. Where
-//! the application can see the cause of an error only here, log it once, at the
-//! place that decides, with what can be done about it.
+//! A message is formatted only if its level and subsystem are enabled. If the application can see
+//! the cause of an error only here, log it once, at the deciding code, with a remedy.
 use crate::abi::{self, fi_log_level, fi_log_subsys, fi_provider};
 use crate::boundary::Uncancelled;
 use crate::provider::Provider;
@@ -11,7 +10,7 @@ use std::ffi::CString;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// The provider in whose name a message is logged; it stays for good.
+/// Provider named in a log message; it is never freed.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSource(*const fi_provider);
 
@@ -21,10 +20,10 @@ unsafe impl Send for LogSource {}
 unsafe impl Sync for LogSource {}
 
 impl LogSource {
-    /// A source that is a provider of another plug-in.
+    /// Returns a source for a provider of another plug-in.
     ///
     /// # Safety
-    /// `prov` is a provider that stays for good.
+    /// `prov` is never freed.
     pub const unsafe fn new(prov: *const fi_provider) -> Self {
         Self(prov)
     }
@@ -49,18 +48,18 @@ impl From<&'static Provider> for LogSource {
     }
 }
 
-/// A peer as log lines name it, by its address if that is known.
+/// Returns a peer's name for log lines: its address if known.
 pub fn peer_text(peer: Option<impl std::fmt::Display>) -> String {
     peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string())
 }
 
-/// Whether a message of this level would be printed.
+/// Returns true if a message of this level would be printed.
 pub fn enabled(prov: impl Into<LogSource>, level: fi_log_level, subsys: fi_log_subsys) -> bool {
     // SAFETY: a `LogSource` is a provider that stays for good.
     unsafe { abi::fi_log_enabled(prov.into().0, level.into(), subsys.into()) != 0 }
 }
 
-/// Prints one message. Use the macros, which check the level first.
+/// Prints one message. Use the macros; they check the level first.
 pub fn write(
     prov: impl Into<LogSource>,
     level: fi_log_level,
@@ -134,7 +133,7 @@ macro_rules! log {
     }};
 }
 
-/// How many lines of one place are printed at once, and how many a second after that.
+/// Lines of one call site printed in a burst, and the rate per second afterwards.
 const BURST: u64 = 10;
 const PER_SECOND: u64 = 1;
 
@@ -144,22 +143,22 @@ pub struct Sparse(Mutex<Spent>);
 
 #[derive(Debug)]
 struct Spent {
-    /// Lines that may still be printed, and since when.
+    /// Remaining lines of the burst, and its start.
     left: u64,
     since: Option<Instant>,
-    /// Lines that were not printed since the last that was.
+    /// Lines suppressed since the last printed one.
     left_out: u64,
 }
 
 impl Sparse {
-    /// The count of a place of which nothing was printed yet.
+    /// Returns the state of a call site without printed lines.
     #[allow(clippy::new_without_default, reason = "it is for statics")]
     pub const fn new() -> Self {
         Self(Mutex::new(Spent { left: BURST, since: None, left_out: 0 }))
     }
 
-    /// Whether another line may be printed now: then how many before it were left out, else
-    /// none.
+    /// Returns the number of lines suppressed before if another line may be printed now, else
+    /// `None`.
     pub fn admit(&self) -> Option<u64> {
         self.admit_at(Instant::now())
     }
@@ -181,8 +180,8 @@ impl Sparse {
     }
 }
 
-/// Logs like [`log!`] what peers can cause as often as they like: of one place some lines at
-/// once, then one a second, which says how many were left out.
+/// Logs like [`log!`] events triggered by peers at any rate: for each call site a burst of lines,
+/// then one a second with the number of suppressed lines.
 #[macro_export]
 macro_rules! log_sparsely {
     ($prov:expr, $level:ident, $subsys:ident, $($message:tt)+) => {{

@@ -1,5 +1,5 @@
-//! What makes a crate a plug-in: its entry and its structure `fi_provider`, its parameters and its
-//! lines in the log.
+//! Plug-in interface of a crate: its entry point and its structure `fi_provider`, its parameters
+//! and its log lines.
 #[allow(unsafe_code)]
 pub mod log;
 #[allow(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Run-time parameters of a provider: environment variables declared through
-//! the core, so that `fi_info -e` lists them (fi_provider(7)).
+//! Run-time parameters of a provider: environment variables declared through the core, so `fi_info
+//! -e` lists them (fi_provider(7)).
 use crate::abi::{self, fi_param_type};
 use crate::provider::Provider;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -21,8 +21,8 @@ fn define(prov: &'static Provider, name: &CStr, kind: fi_param_type, help: &CStr
     }
 }
 
-/// The value of a provider's parameter, or else of the same parameter of a provider whose parameters
-/// hold for it as well ([`Provider::with_parameters_of`]).
+/// Returns the value of a provider's parameter, or else of the same parameter of a provider with
+/// parameters valid for it as well ([`Provider::with_parameters_of`]).
 fn get_of<T>(
     prov: &'static Provider,
     get: impl Fn(Option<&'static Provider>) -> Option<T>,
@@ -30,15 +30,15 @@ fn get_of<T>(
     prov.and_bases().find_map(|prov| get(Some(prov)))
 }
 
-/// The variable of the environment that sets this parameter, which is declared: `FI_TCP_PEERS`.
+/// Returns the environment variable of this declared parameter: `FI_TCP_PEERS`.
 pub fn variable(prov: &'static Provider, name: &CStr) -> String {
-    // Of all types of parameters none is larger.
+    // No type of parameter is larger.
     let is_set = |prov: &&'static Provider| get::<u64>(Some(*prov), name).is_some();
     let of = prov.and_bases().find(is_set).unwrap_or(prov);
     variable_of(of, name)
 }
 
-/// The variable that sets this parameter of this very provider.
+/// Returns the variable of this parameter of this very provider.
 pub fn variable_of(prov: &Provider, name: &CStr) -> String {
     format!("FI_{}_{}", prov.name().to_string_lossy(), name.to_string_lossy()).to_uppercase()
 }
@@ -59,7 +59,7 @@ fn get_string(prov: Option<&'static Provider>, name: &CStr) -> Option<String> {
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
 }
 
-/// A size: what the environment says, or `default`.
+/// Returns a size parameter from the environment, or `default`.
 pub fn size(prov: &'static Provider, name: &CStr, default: usize, help: &CStr) -> usize {
     define(prov, name, fi_param_type::FI_PARAM_SIZE_T, help);
     get_of(prov, |prov| get::<usize>(prov, name)).unwrap_or(default)
@@ -83,17 +83,17 @@ pub fn string(prov: &'static Provider, name: &CStr, help: &CStr) -> Option<Strin
     get_of(prov, |prov| get_string(prov, name))
 }
 
-/// A size that the library itself defines, such as `mr_cache_max_size`.
+/// Returns a size parameter of the library itself, such as `mr_cache_max_size`.
 pub fn core_size(name: &CStr) -> Option<usize> {
     get(None, name)
 }
 
-/// A yes or no that the library itself defines.
+/// Returns a boolean parameter of the library itself.
 pub fn core_boolean(name: &CStr) -> Option<bool> {
     get::<c_int>(None, name).map(|value| value != 0)
 }
 
-/// A text that the library itself defines.
+/// Returns a text parameter of the library itself.
 pub fn core_string(name: &CStr) -> Option<String> {
     get_string(None, name)
 }

@@ -22,12 +22,12 @@ pub type FabricFn = unsafe extern "C" fn(
     context: *mut c_void,
 ) -> c_int;
 
-/// A provider's descriptor, one static in each plug-in. The core writes to it
-/// (its `context` is the core's), which is why it is not plain data.
+/// Descriptor of a provider, one static in each plug-in. The core writes to it (its `context`
+/// belongs to the core), so it is not ordinary data.
 pub struct Provider {
     c: UnsafeCell<fi_provider>,
     handed_out: AtomicBool,
-    /// Whose parameters hold where this provider's own say nothing.
+    /// Provider with parameters valid if this provider's own are not set.
     base: Option<&'static Provider>,
 }
 
@@ -53,8 +53,8 @@ impl Provider {
         Self::of(name, version, api_version, Some(getinfo), fabric)
     }
 
-    /// A provider whose entry points come with [`hand_out_with`](Self::hand_out_with), so that
-    /// what they call can name the provider in its log lines.
+    /// Returns a provider without entry points; [`hand_out_with`](Self::hand_out_with) adds them,
+    /// so the called code can name the provider in its log lines.
     pub const fn named(name: &'static CStr, version: u32, api_version: u32) -> Self {
         Self {
             c: UnsafeCell::new(fi_provider {
@@ -71,22 +71,22 @@ impl Provider {
         }
     }
 
-    /// Where a parameter of this provider (`FI_SOCKETS_PEERS`) is not set, that of another one holds
-    /// (`FI_TCP_PEERS`): for a provider that is the other one by another name. Only the other's name
-    /// is needed for that.
+    /// Makes the parameters of another provider (`FI_TCP_PEERS`) valid for this one if its own
+    /// (`FI_SOCKETS_PEERS`) are not set: for a provider implementing the other one under another
+    /// name. Only the other's name is needed for it.
     #[must_use]
     pub const fn with_parameters_of(mut self, base: &'static Provider) -> Self {
         self.base = Some(base);
         self
     }
 
-    /// The providers whose parameters hold for this one, it first.
+    /// Returns the providers with parameters valid for this one, itself first.
     pub fn and_bases(&'static self) -> impl Iterator<Item = &'static Provider> {
         std::iter::successors(Some(self), |prov| prov.base)
     }
 
-    /// A hook provider: one that is never asked for infos, and whose fabrics go
-    /// around those of others (fi_hook(7)).
+    /// Returns a hook provider: it is never queried for infos, and its fabrics wrap those of others
+    /// (fi_hook(7)).
     pub const fn new_hook(
         name: &'static CStr,
         version: u32,
@@ -122,7 +122,7 @@ impl Provider {
         self.as_ptr()
     }
 
-    /// Hands out a provider that has only a name so far, with these entry points.
+    /// Completes a provider with only a name by these entry points and returns it.
     pub fn hand_out_with(
         &'static self,
         name: Option<CString>,
@@ -145,11 +145,11 @@ impl Provider {
         unsafe { CStr::from_ptr((*self.c.get()).name) }
     }
 
-    /// Adds what is to be done when the program ends (fi_provider(7)): the core calls it once,
-    /// from its destructor, when other threads may still run.
+    /// Adds a cleanup function for the end of the program (fi_provider(7)): the core calls it once,
+    /// from its destructor, possibly with other threads still running.
     #[must_use]
     pub const fn with_cleanup(self, cleanup: unsafe extern "C" fn()) -> Self {
-        // SAFETY: `self` is owned: nobody else has a pointer to it yet.
+        // SAFETY: `self` is owned, and no other pointer to it exists yet.
         unsafe { (*self.c.get()).cleanup = Some(cleanup) };
         self
     }
@@ -160,8 +160,8 @@ impl Provider {
     }
 }
 
-/// The entry point of a plug-in, by the name that the core looks for (fi_provider(7)). The
-/// expression gives the [`Provider`]'s pointer.
+/// Defines the entry point of a plug-in under the name expected by the core (fi_provider(7)). The
+/// expression returns the [`Provider`]'s pointer.
 #[macro_export]
 macro_rules! plug_in {
     ($provider:expr) => {
@@ -224,7 +224,7 @@ mod tests {
     fn a_provider_that_has_only_a_name_gets_its_entry_points_when_it_is_handed_out() {
         static PROV: Provider = Provider::named(c"zed", 3, 4);
         let prov = PROV.hand_out_with(None, no_getinfo, no_fabric);
-        // SAFETY: a static provider, which nobody else has.
+        // SAFETY: a static provider without other references.
         let prov = unsafe { &*prov };
         assert!(prov.getinfo.is_some() && prov.fabric.is_some());
         assert_eq!((prov.version, prov.fi_version), (3, 4));

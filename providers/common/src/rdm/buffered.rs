@@ -1,9 +1,8 @@
-//! Buffered receives of 1.x (fi_msg(3) as of 1.7 to 1.22): messages come to the
-//! provider's buffers, and the application claims or discards what is reported.
+//! Buffered receives of 1.x (fi_msg(3) as of 1.7 to 1.22): messages arrive in the provider's
+//! buffers, and the application claims or discards reported messages.
 //!
-//! Untagged messages are reported as they come. A tagged message waits until the application posts
-//! a tag that matches, and is reported with the context of that (fi_tagged(3), Buffered Tagged
-//! Receives).
+//! Untagged messages are reported at arrival. A tagged message waits until the application posts a
+//! matching tag, and is reported with its context (fi_tagged(3), Buffered Tagged Receives).
 use crate::abi::{FI_OPT_BUFFERED_LIMIT, FI_OPT_BUFFERED_MIN, fi_recv_context};
 use crate::cq::Context;
 use crate::eq::FidPtr;
@@ -13,8 +12,8 @@ use core::ffi::c_int;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 
-/// The structure by whose address the application claims or discards a reported message. Until
-/// then the application may write to its member `context`.
+/// Structure at the address identifying a reported message in a claim or discard. Until then the
+/// application may write to its member `context`.
 #[derive(Debug)]
 struct RecvContext(Box<UnsafeCell<fi_recv_context>>);
 
@@ -26,8 +25,8 @@ unsafe impl Sync for RecvContext {}
 unsafe impl Send for RecvContext {}
 
 impl RecvContext {
-    /// A context for a message that came to this endpoint, with that of a posted tag if it met
-    /// one.
+    /// Returns a context for a message to this endpoint, with the context of the posted tag if it
+    /// matched one.
     fn new(ep: FidPtr, context: Context) -> Self {
         let context = fi_recv_context { ep: ep.0.cast(), context: context.0 };
         Self(Box::new(UnsafeCell::new(context)))
@@ -38,44 +37,44 @@ impl RecvContext {
         Context(self.0.get().cast())
     }
 
-    /// The context that the application put into the structure for the completion of its claim.
+    /// Returns the context stored in the structure by the application for the completion of its
+    /// claim.
     fn into_context(self) -> Context {
         Context(self.0.into_inner().context)
     }
 }
 
-/// A message that was reported and is neither claimed nor discarded yet.
+/// Reported message, neither claimed nor discarded yet.
 #[derive(Debug)]
 struct ReportedMessage {
     queue: usize,
     message: u32,
     context: RecvContext,
-    /// The start of the message that its entry pointed to, if the whole message is not here.
+    /// Start of the message referenced by its entry, if the message has not fully arrived.
     _start: Option<Box<[u8]>>,
 }
 
-/// The state of an endpoint with buffered receives: its options, and what it has reported. A
-/// message is known by its queue in the engine and its number there.
+/// State of an endpoint with buffered receives: its options, and its reported messages. A message
+/// is identified by its queue in the engine and its number there.
 #[derive(Debug)]
 pub struct Buffering {
     /// Messages up to this many bytes are reported whole (FI_OPT_BUFFERED_LIMIT).
     limit: usize,
-    /// Of longer messages at least this many bytes are reported with them (FI_OPT_BUFFERED_MIN).
+    /// Minimum bytes reported with a long message (FI_OPT_BUFFERED_MIN).
     start: usize,
     /// The largest values of `limit` and `start`.
     most: [usize; 2],
     /// The endpoint is enabled: the options cannot be set any more.
     fixed: bool,
-    /// Reported messages, by the address of the context that the application has of each.
+    /// Reported messages, by the address of the context passed to the application.
     told: HashMap<usize, ReportedMessage>,
-    /// Messages that have met a tag and are to be reported once enough of them is here, with the
-    /// context that the tag was posted with.
+    /// Messages matched by a posted tag, to be reported once enough bytes have arrived, with the
+    /// context of the tag.
     due: HashMap<(usize, u32), Context>,
 }
 
 impl Buffering {
-    /// FI_OPT_BUFFERED_LIMIT of an endpoint whose application sets none, in bytes, as the
-    /// original's.
+    /// Default FI_OPT_BUFFERED_LIMIT of an endpoint in bytes, as in upstream libfabric.
     pub const DEFAULT_LIMIT: usize = 16384;
 
     /// The state of an endpoint with this limit to begin with; `most` are the largest limit and
@@ -124,17 +123,17 @@ impl Buffering {
         self.fixed = true;
     }
 
-    /// Whether a message of `len` bytes is reported by its start, with FI_MORE.
+    /// Returns true if a message of `len` bytes is reported by its start, with FI_MORE.
     pub fn is_long(&self, len: usize) -> bool {
         len > self.limit
     }
 
-    /// How many bytes of a message of `len` must be here when it is reported.
+    /// Returns the number of bytes of a message of `len` bytes required for its report.
     pub fn wanted(&self, len: usize) -> usize {
         if self.is_long(len) { len.min(self.start) } else { len }
     }
 
-    /// Notes that a message has met a tag, and is to be reported once enough of it is here.
+    /// Records a message matched by a posted tag, to be reported once enough bytes have arrived.
     pub fn owe(&mut self, queue: usize, message: u32, context: Context) {
         self.due.insert((queue, message), context);
     }
@@ -151,9 +150,9 @@ impl Buffering {
         due.into_iter().map(|((queue, message), context)| (queue, message, context))
     }
 
-    /// Notes that a message is reported; returns the context for its entry, by which it is
-    /// claimed or discarded. `posted` is the context of its tag, if it met one; `start` the
-    /// bytes its entry points to, if these are not the message itself.
+    /// Records a reported message and returns the context for its entry, identifying it in a claim
+    /// or discard. `posted` is the context of its tag, if it matched one; `start` the bytes
+    /// referenced by its entry, if these are not the message itself.
     pub fn tell(
         &mut self,
         (queue, message): (usize, u32),
@@ -171,20 +170,20 @@ impl Buffering {
         address
     }
 
-    /// Takes out the message that the application names by the context of its entry; returns its
-    /// number, and the context that the application put into the structure.
+    /// Removes the message identified by the context of its entry. Returns its number, and the
+    /// context stored in the structure by the application.
     pub fn take(&mut self, context: Context, queue: usize) -> Option<(u32, Context)> {
         let key = context.0 as usize;
         self.told.get(&key).filter(|told| told.queue == queue)?;
         self.told.remove(&key).map(|told| (told.message, told.context.into_context()))
     }
 
-    /// Whether a message was reported and is neither claimed nor discarded yet.
+    /// Returns true if a message was reported and is neither claimed nor discarded yet.
     pub fn has_told(&self, queue: usize, message: u32) -> bool {
         self.told.values().any(|told| (told.queue, told.message) == (queue, message))
     }
 
-    /// Takes out all messages that were reported and are neither claimed nor discarded.
+    /// Removes all messages reported and neither claimed nor discarded.
     pub fn take_all_told(&mut self) -> impl Iterator<Item = (usize, u32)> + use<> {
         let told = std::mem::take(&mut self.told);
         told.into_values().map(|told| (told.queue, told.message))
@@ -211,7 +210,7 @@ mod tests {
         assert!(buffering.take(context(0x50), 1).is_none());
         assert_eq!(buffering.take(first, 0).map(|taken| taken.0), Some(7));
         assert!(buffering.take(first, 0).is_none());
-        // What was posted with the tag is what a claim reports, unless it is changed.
+        // A claim reports the context posted with the tag, unless it was changed.
         assert_eq!(buffering.take(second, 1).map(|(id, c)| (id, c.0 as usize)), Some((7, 0x50)));
         assert!(!buffering.has_told(1, 7));
     }

@@ -1,19 +1,21 @@
-//! Who calls whom: the rules by which two endpoints that may both call make one connection.
+//! Arbitration of simultaneous connects: rules for two endpoints, both able to connect, to end up
+//! with one connection.
 //!
-//! A peer is called when there is something to send to it. Two that call each other at the same
-//! time must end up with one connection: the call of the smaller address is refused, or of the
-//! one that can be called itself if the other cannot. A refused caller waits for the peer's own
-//! call, and calls again if none comes ([`CallRetry`]). Nothing in here knows of connections or
-//! of the time: a provider says what happened, and when, and is told what to do.
+//! A peer is connected when there is something to send to it. Two endpoints connecting to each
+//! other at the same time must end up with one connection: the request of the smaller address is
+//! rejected, or the one of the endpoint able to accept connections if the other cannot. A rejected
+//! endpoint waits for the peer's own request, and connects again if none arrives ([`CallRetry`]).
+//! This module does not know connections or the time: a provider reports events with their time,
+//! and gets the decision.
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-/// How far an endpoint's own connection to a peer is when that peer calls.
+/// State of an endpoint's own connection to a peer at the arrival of the peer's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OwnCall {
     /// There is no connection of our own.
     None,
-    /// The peer refused our call, which is to be tried again.
+    /// The peer rejected the local request; it has to be retried.
     Refused,
     /// Our call is not answered yet.
     Calling,
@@ -26,12 +28,12 @@ pub enum OwnCall {
 pub struct ProcessMark {
     /// The process id.
     pub pid: u32,
-    /// A random number, which tells the process from others that had its process id.
+    /// Random number distinguishing the process from others with the same process id.
     pub instance: u32,
 }
 
 impl ProcessMark {
-    /// Whether nothing known says that these are two processes.
+    /// Returns true unless these are known to be two processes.
     pub fn may_be(self, other: Self) -> bool {
         let same = |one: u32, other: u32| one == 0 || other == 0 || one == other;
         same(self.pid, other.pid) && same(self.instance, other.instance)
@@ -48,30 +50,31 @@ pub struct IncomingCall {
     pub caller_firewalled: bool,
     /// We cannot be called.
     pub firewalled: bool,
-    /// The caller may be the process that the connection we have is with
+    /// True if the connecting process may be the one of the existing connection
     /// ([`ProcessMark::may_be`]).
     pub same_process: bool,
 }
 
-/// What to do about a peer's call.
+/// Decision on a peer's connection request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallAnswer {
     /// Accept the call: from now on this is the connection to the peer.
     Accept,
-    /// Accept the call, which counts instead of ours: what waits on ours goes over to it.
+    /// Accept the request instead of the local one; queued transfers move to its connection.
     Replace,
-    /// Accept the call beside ours: an endpoint that calls itself has one connection for each
-    /// direction.
+    /// Accept the request in addition to the local one: an endpoint connecting to itself has one
+    /// connection per direction.
     Beside,
     /// Refuse the call: ours counts, or the connection is there.
     Refuse,
-    /// The peer was started anew: end the connection, with all that is under way on it, and
-    /// accept the call.
+    /// The peer was restarted: end the connection, failing its operations in flight, and accept the
+    /// request.
     Restarted,
 }
 
 impl IncomingCall {
-    /// What to do about the call, if the endpoint's own connection to the caller is so far.
+    /// Returns the decision on the request, for this state of the endpoint's own connection to the
+    /// peer.
     pub fn answer(&self, own: OwnCall) -> CallAnswer {
         match own {
             OwnCall::None => CallAnswer::Accept,
@@ -89,44 +92,42 @@ impl IncomingCall {
     }
 }
 
-/// How long a refused caller waits, and how often it calls again.
+/// Backoff times and maximum number of retries after rejections.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryRule {
     /// Half of the time before the second call; it doubles after each refusal.
     pub delay: Duration,
     /// The longest time between two calls.
     pub longest: Duration,
-    /// Refusals in a row after which one more is final.
+    /// Maximum number of consecutive rejections; a further one is final.
     pub most: u32,
 }
 
-/// How many calls are under way at a time. The others wait for their turn, and many of these need
-/// not be made any more by then, as the peer has called. A job whose processes call all others at
-/// once would have the network lose most of that, and wait for what is sent again.
+/// Maximum number of concurrent connects. Others are queued, and many are not necessary later,
+/// because the peer has connected. In a job with all processes connecting to all others at once,
+/// the network would drop most requests, and the retransmissions would take long.
 pub const CALLS_AT_A_TIME: usize = 32;
 
-/// Calls that are not answered for so long do not keep others from being made, if none was answered
-/// in that time.
+/// Time after which unanswered connects no longer delay others, if none was answered within it.
 const LONG_CALL: Duration = Duration::from_secs(2);
 
 /// The calls under way, as far as they count for [`CALLS_AT_A_TIME`].
 #[derive(Default, Debug)]
 pub struct CallPace {
-    /// A connection's number, what tells it from others that had or will have that number, and
-    /// when it was begun.
+    /// Number of a connection, its mark distinguishing reuses of the number, and its start time.
     calls: Vec<(u32, u64, Instant)>,
     /// When a call was last seen to be answered.
     answered: Option<Instant>,
 }
 
 impl CallPace {
-    /// Notes that a call was begun.
+    /// Records a started connect.
     pub fn begun(&mut self, id: u32, mark: u64, now: Instant) {
         self.calls.push((id, mark, now));
     }
 
-    /// Whether another call may be made, of `most` at a time. `is_under_way` says of a connection's
-    /// number and mark whether its call is not answered yet.
+    /// Returns true if another connect may start, with at most `most` in flight. `is_under_way`
+    /// returns true if the connect with a given connection number and mark is not answered yet.
     pub fn has_room(
         &mut self,
         most: usize,
@@ -153,7 +154,7 @@ impl CallPace {
     }
 }
 
-/// How often a peer refused our calls, and when the next one is due.
+/// Number of rejections by a peer, and the time of the next retry.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CallRetry {
     refusals: u32,
@@ -175,16 +176,16 @@ impl CallRetry {
         self.due
     }
 
-    /// Counts a refusal whose call is tried again in another way, at once. False if there were
-    /// too many.
+    /// Counts a rejection with an immediate retry in another form. Returns false if there were too
+    /// many.
     pub fn refused_form(&mut self, now: Instant, rule: &RetryRule) -> bool {
         let again = self.refused(now, rule).is_some();
         self.due = again.then_some(now);
         again
     }
 
-    /// Calls at this time, for another reason than a refusal, unless a call is due anyway.
-    /// Returns whether that is new.
+    /// Schedules a connect at this time, for another reason than a rejection, unless one is
+    /// scheduled already. Returns true if it is new.
     pub fn call_at(&mut self, at: Instant) -> bool {
         let new = self.due.is_none();
         self.due.get_or_insert(at);
@@ -196,17 +197,18 @@ impl CallRetry {
         self.due
     }
 
-    /// Notes that a call waits until others are answered ([`CallPace`]).
+    /// Records a connect waiting for the answers to others ([`CallPace`]).
     pub fn wait_in_line(&mut self) {
         (self.due, self.in_line) = (None, true);
     }
 
-    /// Whether a call waits until others are answered, which it then does no more.
+    /// Returns true if a connect was waiting for the answers to others, and removes it from the
+    /// line.
     pub fn leave_line(&mut self) -> bool {
         std::mem::take(&mut self.in_line)
     }
 
-    /// Whether a call will be made without another reason to.
+    /// Returns true if a connect will be made without further reason.
     pub fn is_waiting(&self) -> bool {
         self.due.is_some() || self.in_line
     }
@@ -216,17 +218,17 @@ impl CallRetry {
         self.refusals
     }
 
-    /// Whether it is time to call, which is then no more due.
+    /// Returns true if a connect is due, and clears it.
     pub fn take_due(&mut self, now: Instant) -> bool {
         self.due.take_if(|due| *due <= now).is_some()
     }
 
-    /// Notes that a call is under way, so that none is due. The refusals still count.
+    /// Records a connect in flight, so none is due. Rejections remain counted.
     pub fn calling(&mut self) {
         (self.due, self.in_line) = (None, false);
     }
 
-    /// Notes that the connection is made.
+    /// Records the established connection.
     pub fn made(&mut self) {
         *self = Self::default();
     }
@@ -364,7 +366,7 @@ mod tests {
         retry: CallRetry,
         wants: bool,
         given_up: bool,
-        /// The number of the call that made the connection.
+        /// Number of the connect that established the connection.
         by: usize,
     }
 
@@ -375,8 +377,8 @@ mod tests {
         Refused,
     }
 
-    /// Two endpoints that call each other as they like over a net that delays each message by
-    /// itself: they agree on one connection, whatever the order in which messages come.
+    /// Two endpoints connect to each other at random over a network with random delays of each
+    /// message: they agree on one connection, for any order of the messages.
     #[test]
     fn two_that_call_each_other_agree_on_one_connection_in_every_order() {
         let rule = RetryRule { most: 100, ..RULE };

@@ -1,45 +1,47 @@
-//! Closing of endpoints: delivery of what the application takes for delivered.
+//! Closing of endpoints: delivery of operations complete for the application.
 //!
-//! An injected operation is complete for the application when the call returns. Its bytes may still
-//! wait for the connection to be made or for room at the peer when the endpoint is closed. Closing
-//! therefore drives progress until these bytes have left, for a bounded time.
+//! An injected operation is complete for the application at the return of the call. At the close of
+//! the endpoint its bytes may still wait for the connection, or for buffer space at the peer. The
+//! close therefore drives progress until these bytes are sent, for a limited time.
 use crate::progress::Progress;
 use crate::sys::sleep_on;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest time that one close, or several in close succession, wait for peers that go on taking
-/// what is sent to them.
+/// Maximum time one close, or several in close succession, wait for peers continuously accepting
+/// data.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Longest time that they wait while no connected peer takes anything.
+/// Maximum time without accepted data by any connected peer.
 const QUIET_LIMIT: Duration = Duration::from_secs(1);
 
-/// Closes that begin within this time of the end of the last wait share its limits.
+/// Maximum distance of a close from the end of the last wait to share its limits.
 const SUCCESSION: Duration = Duration::from_secs(1);
 
-/// Longest sleep between two looks at whether the bytes have left.
+/// Maximum sleep between two checks of the undelivered bytes.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Most that one sleep counts of [`QUIET_LIMIT`]: on a busy host sleeps are longer, and peers slower.
+/// Maximum share of one sleep in [`QUIET_LIMIT`]: on a busy host sleeps are longer, and peers
+/// slower.
 const MAX_COUNTED: Duration = Duration::from_millis(4);
 
-/// What an endpoint that closes still has to deliver. It differs from one look to the next if a
-/// peer, or its system, has taken something.
+/// Undelivered data of an endpoint being closed. It differs between two checks if a peer, or its
+/// kernel, has accepted something.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Undelivered {
-    /// Operations that the application takes for delivered, or on which peers wait.
+    /// Number of operations complete for the application, or awaited by peers.
     pub operations: usize,
-    /// Bytes that have left the provider and that no peer's system has acknowledged.
+    /// Bytes sent by the provider and not acknowledged by any peer's kernel.
     pub bytes: usize,
-    /// Steps that the connections these need have made.
+    /// Number of handshake steps made by their connections.
     pub steps: usize,
-    /// Connections that operations need and that peers have not completed. A peer that computes completes none.
+    /// Number of connections needed by operations and not completed by peers. A computing peer
+    /// completes none.
     pub connecting: usize,
 }
 
 impl Undelivered {
-    /// Whether nothing is left.
+    /// Returns true if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.operations == 0 && self.bytes == 0
     }
@@ -54,7 +56,7 @@ impl std::ops::AddAssign for Undelivered {
     }
 }
 
-/// Time that closes have waited in close succession.
+/// Time waited by closes in close succession.
 #[derive(Clone, Copy, Debug)]
 struct Waited {
     /// Since the first began to wait.
@@ -70,12 +72,12 @@ impl Waited {
         Self { total: Duration::ZERO, quiet: Duration::ZERO, last_end: now }
     }
 
-    /// Whether closing goes on without what is left.
+    /// Returns true if the close continues without delivering the rest.
     fn is_over(&self, quiet_limit: Duration) -> bool {
         self.total >= CLOSE_LIMIT || self.quiet >= quiet_limit
     }
 
-    /// Counts the time up to `now`, in which a peer took something or none did.
+    /// Counts the time up to `now`, with or without data accepted by a peer.
     fn count(&mut self, now: Instant, taken: bool) {
         let passed = now.saturating_duration_since(self.last_end);
         self.total += passed;
@@ -84,8 +86,8 @@ impl Waited {
     }
 }
 
-/// Limit on the time that closing the endpoints of one engine takes in sum, however many peers do
-/// not answer. All peers are waited for at once.
+/// Limit on the total time for closing the endpoints of one engine, for any number of unresponsive
+/// peers. The close waits for all peers at once.
 #[derive(Debug)]
 pub struct CloseBudget {
     waited: Mutex<Option<Waited>>,
@@ -99,13 +101,13 @@ impl Default for CloseBudget {
 }
 
 impl CloseBudget {
-    /// For peers whose systems take nothing for them, so that a peer that computes takes nothing
-    /// either: it is waited for as long as one that does.
+    /// Returns the limit for peers without a kernel accepting data for them. A computing peer then
+    /// accepts nothing, so the time is the same as for an accepting peer.
     pub fn of_datagrams() -> Self {
         Self { waited: Mutex::default(), quiet_limit: CLOSE_LIMIT }
     }
 
-    /// What was waited before, for a close that begins at `now`.
+    /// Returns the time waited before, for a close starting at `now`.
     fn begin(&self, now: Instant) -> Waited {
         let waited = *self.waited.lock().unwrap_or_else(PoisonError::into_inner);
         match waited {
@@ -146,7 +148,7 @@ mod tests {
     use std::os::fd::RawFd;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Waits in steps of `step` until it is over. Returns how long that took in all.
+    /// Waits in steps of `step` until the limit and returns the total time.
     fn wait(waited: &mut Waited, step: Duration, taken: impl Fn(Duration) -> bool) -> Duration {
         let start = waited.last_end;
         while !waited.is_over(QUIET_LIMIT) {
@@ -193,7 +195,7 @@ mod tests {
         assert_eq!(took, 3 * QUIET_LIMIT);
     }
 
-    /// An engine whose peers take one operation in each turn, but for those that are stopped.
+    /// Engine with peers accepting one operation per progress iteration, except stopped ones.
     struct TakingPeers {
         left: AtomicUsize,
         stopped: usize,

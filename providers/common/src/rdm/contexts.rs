@@ -1,8 +1,8 @@
-//! Scalable endpoints, as providers keep account of them: which contexts there
-//! are, and which of them are open (fi_endpoint(3)).
+//! Bookkeeping of scalable endpoints for providers: the existing contexts, and the open ones
+//! (fi_endpoint(3)).
 //!
-//! The transmit and the receive context of one index are one endpoint of a provider's engine, so
-//! that their operations take the same code as those of any endpoint.
+//! The transmit and the receive context with one index are one endpoint of a provider's engine, so
+//! their operations use the code of any endpoint.
 use crate::attr::ContextAttr;
 use crate::av::AvListener;
 use crate::error::{Error, Result};
@@ -20,8 +20,8 @@ pub enum Half {
     Receive,
 }
 
-/// A transmit and a receive context that talk on a connection of their own, as calls
-/// name them. The first ones are what an endpoint that is not scalable has.
+/// Transmit and receive context communicating over a separate connection, as named by calls. An
+/// endpoint without contexts uses the first ones.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Contexts {
     /// The caller's transmit context.
@@ -31,24 +31,26 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Whether both are context 0, so that endpoints connect as if they were not scalable.
+    /// Returns true if both are context 0, so endpoints connect as without contexts.
     pub fn are_first(self) -> bool {
         self == Self::default()
     }
 }
 
-/// Which pair of contexts of a scalable endpoint an endpoint of an engine is. One that is not
-/// scalable has the place of the first.
+/// Position of an engine's endpoint among the context pairs of a scalable endpoint. An endpoint
+/// without contexts has the first position.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ContextPlace {
-    /// The index. The first also listens, and talks with endpoints that are not scalable.
+    /// Index of the pair. The first one also listens, and communicates with endpoints without
+    /// contexts.
     index: u16,
     /// In the first one: the engine's numbers of all receive contexts, by index.
     receivers: Vec<u32>,
 }
 
 impl ContextPlace {
-    /// The places of endpoints with these numbers, of which the first `receivers` receive.
+    /// Returns the positions of the endpoints with these numbers; the first `receivers` of them
+    /// receive.
     pub fn all(ids: &[u32], receivers: usize) -> impl Iterator<Item = (u32, Self)> {
         let receivers = ids[..receivers.min(ids.len())].to_vec();
         let place = move |(index, id): (u16, &u32)| {
@@ -58,13 +60,14 @@ impl ContextPlace {
         (0..).zip(ids).map(place)
     }
 
-    /// What a connection from here to a peer's receive context is between.
+    /// Returns the contexts of a connection from here to a peer's receive context.
     pub fn to(&self, rx: u16) -> Contexts {
         Contexts { tx: self.index, rx }
     }
 
-    /// The endpoint that a call for receive context `rx` is for: `own`, which listens, for the
-    /// first, as endpoints have it that are not scalable. None if there is no such context.
+    /// Returns the endpoint for a connection request to receive context `rx`: `own`, the listening
+    /// one, for the first, as requested by endpoints without contexts. Returns `None` if there is
+    /// no such context.
     pub fn receiver(&self, rx: u16, own: u32) -> Option<u32> {
         match usize::from(rx) {
             0 => Some(own),
@@ -73,14 +76,14 @@ impl ContextPlace {
     }
 }
 
-/// What a scalable endpoint and its contexts share. Thread-safe.
+/// State shared by a scalable endpoint and its contexts. Thread-safe.
 pub struct Group {
     ids: Vec<u32>,
-    /// How many transmit and receive contexts there are.
+    /// Numbers of transmit and receive contexts.
     counts: [usize; 2],
-    /// Bit sets of the transmit and of the receive contexts that are open.
+    /// Bit sets of the open transmit and receive contexts.
     open: Mutex<[u64; 2]>,
-    /// Listeners that hear of changes of the address vector.
+    /// Listeners for changes of the address vector.
     names: Mutex<Vec<Arc<dyn AvListener>>>,
 }
 
@@ -90,10 +93,10 @@ impl std::fmt::Debug for Group {
     }
 }
 
-/// Whether an endpoint of the application is scalable, a context of such a one, or neither.
+/// Kind of an application's endpoint: scalable, a context of a scalable one, or neither.
 #[derive(Debug)]
 pub enum ContextPart {
-    /// An endpoint that is not scalable.
+    /// Endpoint without contexts.
     Whole,
     /// The scalable endpoint itself.
     Scalable(Arc<Group>),
@@ -102,10 +105,10 @@ pub enum ContextPart {
 }
 
 impl Group {
-    /// The contexts of an endpoint that is to have so many transmit and receive
-    /// contexts; 0 stands for one. `add` makes so many endpoints in the engine,
-    /// of which the first so many receive, and tells their numbers. -FI_EINVAL
-    /// for more than [`MAX_CONTEXTS`].
+    /// Returns the contexts of an endpoint with these numbers of transmit and receive contexts; 0
+    /// stands for one. `add` creates the given number of endpoints in the engine, the first ones
+    /// with receives, and returns their numbers. Fails with -FI_EINVAL for more than
+    /// [`MAX_CONTEXTS`].
     pub fn new(counts: [usize; 2], add: impl FnOnce(u16, usize) -> Vec<u32>) -> Result<Self> {
         let counts = counts.map(|count| count.max(1));
         let [tx, rx] = counts;
@@ -144,8 +147,7 @@ impl Group {
         Ok((self.ids[index], half))
     }
 
-    /// Has a context closed by `close`, which gets its number in the engine; it can be opened
-    /// again.
+    /// Closes a context by `close`, called with its number in the engine; it can be opened again.
     pub fn give_back(&self, half: Half, index: usize, close: impl FnOnce(u32)) {
         let mut open = self.open();
         close(self.ids[index]);

@@ -1,9 +1,9 @@
-//! Endpoints of a provider's engine, as [`api`](crate::api) sees them: whole ones, scalable ones
-//! with their contexts, and shared receive contexts (fi_endpoint(3)).
+//! Endpoints of a provider's engine for [`api`](crate::api): ordinary ones, scalable ones with
+//! their contexts, and shared receive contexts (fi_endpoint(3)).
 //!
-//! An engine implements [`RdmEngine`], by which it numbers its endpoints and does what calls ask
-//! for; [`RdmEndpoint`] is then what `api` makes the C tables of. All of it is monomorphised: a
-//! transfer is one direct call.
+//! An engine implements [`RdmEngine`] with numbered endpoints and the operations of the calls;
+//! `api` creates the C tables of [`RdmEndpoint`]. All of it is monomorphised: a transfer is one
+//! direct call.
 use super::closing::Undelivered;
 use super::contexts::{ContextPart, ContextPlace, Group, Half};
 use super::inbox::{Inbox, UnexpectedBody};
@@ -32,13 +32,13 @@ use core::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 
-/// What an application asks of an endpoint by its info, whatever carries the messages.
+/// Endpoint attributes requested by an application's info, independent of the transport.
 #[derive(Clone, Debug, Default)]
 pub struct RdmAttr {
     /// A receive's source address takes part in matching (FI_DIRECTED_RECV).
     pub directed: bool,
-    /// A message from a peer that is in no address vector is reported as an error, with that
-    /// peer's address (FI_SOURCE_ERR).
+    /// True if a message of an unknown peer is reported as an error, with the peer's address
+    /// (FI_SOURCE_ERR).
     pub source_err: bool,
     /// Tags with `OWN_TAG` are the library's own and not the application's (FI_COLLECTIVE,
     /// FI_MULTICAST).
@@ -51,8 +51,8 @@ pub struct RdmAttr {
     pub tx_size: usize,
     /// tx_attr.inject_size: most bytes of an injected message.
     pub inject_size: usize,
-    /// FI_FENCE if messages are not to overtake reads that were posted before them (FI_ORDER_SAR), else
-    /// nothing: flags that every message gets.
+    /// Flags of every message: FI_FENCE if messages must not overtake previously posted reads
+    /// (FI_ORDER_SAR), else none.
     pub send_flags: u64,
     /// The same for writes and atomic operations (FI_ORDER_WAR, FI_ORDER_RMA_WAR,
     /// FI_ORDER_ATOMIC_WAR).
@@ -66,7 +66,7 @@ impl AsMut<RdmAttr> for RdmAttr {
 }
 
 impl RdmAttr {
-    /// What an application of this API version asks for by `info`.
+    /// Returns the attributes requested by `info` of an application with this API version.
     pub fn of(info: InfoRef<'_>, api_version: u32) -> Result<Self> {
         let (tx, rx) = (info.tx().ok_or(Error::INVAL)?, info.rx().ok_or(Error::INVAL)?);
         let caps = info.caps();
@@ -84,7 +84,8 @@ impl RdmAttr {
         })
     }
 
-    /// The attributes for an endpoint that has one connection, whose peer the application chose.
+    /// Returns the attributes for an endpoint with one connection, to a peer chosen by the
+    /// application.
     pub fn of_connected(self) -> Self {
         let Self { buffered, tx_size, inject_size, send_flags, access_flags, .. } = self;
         Self { buffered, tx_size, inject_size, send_flags, access_flags, ..Self::default() }
@@ -114,9 +115,9 @@ impl RdmAttr {
         inbox
     }
 
-    /// Sets the attributes of a transmit or receive context, whose endpoint has this inbox and
-    /// these peers. An injected message has at most `most_inject` bytes, whatever the application
-    /// asks for.
+    /// Sets the attributes of a transmit or receive context of an endpoint with this matching
+    /// engine and these peers. An injected message has at most `most_inject` bytes, regardless of
+    /// the application's request.
     pub fn become_context<B: UnexpectedBody, P>(
         &mut self,
         attr: &ContextAttr,
@@ -140,51 +141,51 @@ impl RdmAttr {
     }
 }
 
-/// An engine of reliable datagram endpoints, which it knows by numbers. The two contexts of one
-/// index of a scalable endpoint are one endpoint to it.
+/// Engine of reliable datagram endpoints, identified by numbers. For the engine the two contexts
+/// with one index of a scalable endpoint are one endpoint.
 pub trait RdmEngine: HearsNames + Sized {
-    /// What an endpoint is from its opening on.
+    /// Properties of an endpoint set at its opening.
     type Identity: Clone + AsMut<RdmAttr>;
-    /// What the provider keeps of an endpoint of the application's beside the engine.
+    /// Provider's state of an application's endpoint outside of the engine.
     type Aside: EndpointAside<Self> + Default;
 
-    /// What the engine's lock guards.
+    /// State guarded by the engine's lock.
     type State: PostsReceives;
 
     /// Takes the engine's lock, waiting for it if need be.
     fn state(&self) -> Guard<'_, Self::State>;
-    /// Takes the lock as [`Lock::at_once`](crate::lock::Lock::at_once) does. None by engines that have more to
-    /// do about a receive.
+    /// Takes the lock like [`Lock::at_once`](crate::lock::Lock::at_once). Returns `None` for
+    /// engines with more work for a receive.
     #[inline(always)]
     fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, Self::State>> {
         None
     }
-    /// The level's number for that, if it is of use.
+    /// Returns the level's number for it, if useful.
     fn level(&self) -> usize {
         Level::SHARED
     }
     /// Adds an endpoint, or a shared receive context.
     fn add(&self, identity: Self::Identity) -> u32;
-    /// Says which of a scalable endpoint's contexts an endpoint is that was just added.
+    /// Sets the position of a new endpoint among a scalable endpoint's contexts.
     fn set_place(&self, ep: u32, place: ContextPlace);
-    /// Sets the fid by which events name the endpoint.
+    /// Sets the fid naming the endpoint in events.
     fn set_fid(&self, ep: u32, fid: FidPtr);
-    /// Enables an endpoint, whose receives are those of the shared receive context `srx` if that
-    /// is given, or the shared receive context itself. It hears of its address vector already.
+    /// Enables an endpoint, with receives from the shared receive context `srx` if given, or the
+    /// shared receive context itself. It listens to its address vector already.
     fn enable(&self, ep: &RdmEndpoint<Self>, bindings: &Bindings, srx: Option<u32>) -> Result;
     /// Enables a scalable endpoint: it can be called from now on, and its contexts name
     /// themselves by its address.
     fn enable_contexts(&self, eps: &[u32], bindings: &Bindings) -> Result;
-    /// Takes over what was bound to a transmit context.
+    /// Adopts the bindings of a transmit context.
     fn bind_tx(&self, ep: u32, bindings: &Bindings);
-    /// Takes over what was bound to a receive context.
+    /// Adopts the bindings of a receive context.
     fn bind_rx(&self, ep: u32, bindings: &Bindings);
-    /// Takes over what was bound to an endpoint after it was enabled.
+    /// Adopts the bindings of an enabled endpoint.
     fn bound_late(&self, ep: u32, bindings: &Bindings) -> Result;
-    /// Sets the attributes of a transmit or receive context that is opened.
+    /// Sets the attributes of a transmit or receive context being opened.
     fn become_context(&self, ep: u32, attr: &ContextAttr);
-    /// Operations that the application takes for delivered, and answers that peers wait for, that
-    /// have not left yet: injected operations above all.
+    /// Returns the unsent operations already complete for the application, above all injected ones,
+    /// and the unsent responses awaited by peers.
     fn undelivered(&self, _ep: u32) -> Undelivered {
         Undelivered::default()
     }
@@ -199,16 +200,17 @@ pub trait RdmEngine: HearsNames + Sized {
     fn close_tx(&self, ep: u32);
     /// Closes a receive context: drops its receives without reporting them.
     fn close_rx(&self, ep: u32);
-    /// Whether the engine is a forked child's copy of its parent's, which closing must not touch.
+    /// Returns true if the engine is a forked child's copy of its parent's; a close must not touch
+    /// it.
     fn is_copy(&self) -> bool {
         false
     }
-    /// How many more transfers may be started.
+    /// Returns the number of further transfers acceptable now.
     fn tx_left(&self, ep: u32) -> usize;
 
     /// Sends a message.
     fn send(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: SendOp, tagged: bool) -> Result;
-    /// Whether there is [`send_at_once`](Self::send_at_once).
+    /// True if [`send_at_once`](Self::send_at_once) is implemented.
     const SENDS_AT_ONCE: bool = false;
     /// See [`Msg::send_at_once`].
     fn send_at_once(
@@ -226,29 +228,29 @@ pub trait RdmEngine: HearsNames + Sized {
     fn write(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: WriteOp) -> Result;
     /// Starts an atomic operation.
     fn atomic(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: AtomicOp) -> Result;
-    /// A message is to be looked for that may be on its way (FI_PEEK): called without the engine's
+    /// Prepares the search for a message possibly on its way (FI_PEEK). Called without the engine's
     /// lock, before [`PostsReceives::look`].
     #[inline(always)]
     fn looks(&self) {}
-    /// A receive was posted, and the engine's lock is free again: what has to be done without it can
-    /// be done now.
+    /// Called after a receive was posted and the engine's lock released, for work to be done
+    /// without the lock.
     #[inline(always)]
     fn posted(&self) {}
-    /// Most bytes of elements that one atomic operation of this kind can have.
+    /// Returns the maximum bytes of elements of one atomic operation of this kind.
     fn max_atomic(operation: Operation) -> usize;
     /// FI_OPT_MAX_ATOMIC_SIZE.
     fn max_atomic_bytes() -> usize;
 
-    /// FI_OPT_SHARED_MEMORY_PERMITTED: whether the endpoint may talk to peers of this host through
-    /// memory.
+    /// FI_OPT_SHARED_MEMORY_PERMITTED: returns true if the endpoint may use shared memory with
+    /// peers of this host.
     fn memory_permitted(&self, _ep: u32) -> Result<bool> {
         Err(Error::NOPROTOOPT)
     }
-    /// Sets FI_OPT_SHARED_MEMORY_PERMITTED, which concerns connections made from then on.
+    /// Sets FI_OPT_SHARED_MEMORY_PERMITTED, for connections established from then on.
     fn permit_memory(&self, _ep: u32, _permitted: bool) -> Result {
         Err(Error::NOPROTOOPT)
     }
-    /// FI_OPT_PEER_LINKS: how many peers are reached in which way.
+    /// FI_OPT_PEER_LINKS: returns the numbers of peers by kind of link.
     fn peer_links(&self, _ep: u32) -> Result<fi_peer_links> {
         Err(Error::NOPROTOOPT)
     }
@@ -264,9 +266,9 @@ pub trait RdmEngine: HearsNames + Sized {
     fn setname(&self, ep: u32, name: &[u8]) -> Result;
 }
 
-/// What a provider keeps of an endpoint of the application's beside the engine, with which it
-/// answers what only its own kinds of endpoint know: options, and connections that the
-/// application makes (fi_cm(3)).
+/// Provider's state of an application's endpoint outside of the engine. It handles features of the
+/// provider's own kinds of endpoint: options, and connections established by the application
+/// (fi_cm(3)).
 pub trait EndpointAside<E: RdmEngine<Aside = Self>>: Send + Sync + Sized + 'static {
     /// An option of the provider's own, into `value`: returns its length in bytes.
     fn getopt(_ep: &RdmEndpoint<E>, _name: c_int, _value: &mut [u8]) -> Result<usize> {
@@ -276,7 +278,7 @@ pub trait EndpointAside<E: RdmEngine<Aside = Self>>: Send + Sync + Sized + 'stat
     fn setopt(_ep: &RdmEndpoint<E>, _name: c_int, _value: &[u8]) -> Result {
         Err(Error::NOPROTOOPT)
     }
-    /// The endpoint's own address, if it is not that which the engine knows.
+    /// Returns the endpoint's own address, if it is not the one known to the engine.
     fn getname(_ep: &RdmEndpoint<E>) -> Option<Result<Vec<u8>>> {
         None
     }
@@ -292,7 +294,7 @@ pub trait EndpointAside<E: RdmEngine<Aside = Self>>: Send + Sync + Sized + 'stat
     fn connect(_ep: &RdmEndpoint<E>, _to: Option<&[u8]>, _param: &[u8]) -> Result {
         Err(Error::NOSYS)
     }
-    /// Accepts the request that the endpoint was opened with.
+    /// Accepts the request of the endpoint's opening.
     fn accept(_ep: &RdmEndpoint<E>, _param: &[u8]) -> Result {
         Err(Error::NOSYS)
     }
@@ -306,20 +308,20 @@ pub trait EndpointAside<E: RdmEngine<Aside = Self>>: Send + Sync + Sized + 'stat
 
 impl<E: RdmEngine<Aside = ()>> EndpointAside<E> for () {}
 
-/// An endpoint of the application's, which calls the engine for all that it does.
+/// Endpoint of the application; it calls the engine for all operations.
 #[derive(Debug)]
 pub struct RdmEndpoint<E: RdmEngine> {
     /// The engine of the endpoint's domain.
     pub engine: Arc<E>,
     /// The endpoint's number in the engine.
     pub id: u32,
-    /// What the provider keeps of the endpoint.
+    /// Provider's state of the endpoint.
     pub aside: E::Aside,
-    /// Whether this is a shared receive context: an inbox without connections.
+    /// True for a shared receive context: a matching engine without connections.
     is_srx: bool,
     /// Hears of changes of the address vector.
     names: OnceLock<Arc<NameListener<E>>>,
-    /// Whether this is an ordinary endpoint, a scalable one, or a context of one.
+    /// Kind: an ordinary endpoint, a scalable one, or a context of one.
     part: ContextPart,
 }
 
@@ -339,7 +341,7 @@ impl<E: RdmEngine> RdmEndpoint<E> {
         Self { engine, id, aside, is_srx, names: OnceLock::new(), part }
     }
 
-    /// Whether this is a shared receive context.
+    /// Returns true for a shared receive context.
     pub fn is_srx(&self) -> bool {
         self.is_srx
     }
@@ -351,7 +353,7 @@ impl<E: RdmEngine> RdmEndpoint<E> {
         }
     }
 
-    /// Takes over what was bound to a transmit or receive context.
+    /// Adopts the bindings of a transmit or receive context.
     fn bind_half(&self, half: Half, bindings: &Bindings) {
         match half {
             Half::Transmit => self.engine.bind_tx(self.id, bindings),
@@ -371,7 +373,7 @@ impl<E: RdmEngine> RdmEndpoint<E> {
 }
 
 impl<E: RdmEngine> RdmEndpoint<E> {
-    /// The endpoints of the engine that this one stands for.
+    /// Returns the engine's endpoints represented by this one.
     fn ids(&self) -> &[u32] {
         match &self.part {
             ContextPart::Scalable(group) => group.ids(),
@@ -406,7 +408,8 @@ pub fn put_number(size: usize, value: &mut [u8]) -> Result<usize> {
     put_bytes(&size.to_ne_bytes(), value)
 }
 
-/// FI_OPT_PEER_LINKS of connections of which each is in memory or not.
+/// Returns the FI_OPT_PEER_LINKS value of connections; each item is true for one over shared
+/// memory.
 pub fn count_links(in_memory: impl Iterator<Item = bool>) -> fi_peer_links {
     in_memory.fold(fi_peer_links::default(), |mut links, memory| {
         *if memory { &mut links.memory } else { &mut links.network } += 1;
@@ -420,7 +423,7 @@ fn put_bytes(bytes: &[u8], value: &mut [u8]) -> Result<usize> {
     Ok(bytes.len())
 }
 
-/// The number that an option is set to.
+/// Returns the numeric value of an option.
 fn number(value: &[u8]) -> Result<usize> {
     Ok(usize::from_ne_bytes(value.try_into().map_err(|_| Error::INVAL)?))
 }
@@ -679,7 +682,7 @@ mod tests {
     use crate::lock::Lock;
     use std::sync::Mutex;
 
-    /// An engine that writes down what it is asked to do.
+    /// Engine recording its calls.
     #[derive(Debug)]
     struct Scribe {
         done: Mutex<Vec<String>>,
@@ -696,7 +699,7 @@ mod tests {
         }
     }
 
-    /// How a message waits in the inbox, which is that of all endpoints.
+    /// Form of a waiting message in the matching engine, common to all endpoints.
     #[derive(Debug)]
     struct Nothing;
 
@@ -713,7 +716,7 @@ mod tests {
     #[derive(Debug)]
     struct Receives {
         inbox: Inbox<Nothing>,
-        /// The endpoints that were asked for their inbox.
+        /// Endpoints queried for their matching engine.
         asked: Vec<u32>,
     }
 

@@ -1,4 +1,4 @@
-//! An inbox's receives that are another provider's (`crate::imports`).
+//! Receives of a matching engine belonging to another provider (`crate::imports`).
 use super::inbox::About;
 use super::multi_recv::Recv;
 use crate::abi::{FI_COMPLETION, FI_MULTI_RECV, FI_REMOTE_CQ_DATA, fi_addr_t};
@@ -16,15 +16,15 @@ use std::sync::atomic::AtomicU64;
 pub(super) struct Imported {
     pub(super) owner: SrxOwner,
     started: Arc<StartedMessages>,
-    /// Room for a note of the message that was asked for last, and found no receive.
+    /// Entry for a note of the last message queried without a receive.
     room: Option<(About, OwnersEntry)>,
-    /// Receives that are being filled.
+    /// Receives being filled.
     filling: Slab<OwnersEntry>,
-    /// The notes that the owner has, by the queues and numbers of the messages.
+    /// Notes held by the owner, by the queues and numbers of the messages.
     noted: HashMap<(usize, u32), OwnersEntry>,
 }
 
-/// Whether a note of the one message does for the other.
+/// Returns true if a note of one message is valid for the other.
 fn are_alike(one: &About, other: &About) -> bool {
     (one.tagged, one.tag, one.len, one.cq_data, one.peer)
         == (other.tagged, other.tag, other.len, other.cq_data, other.peer)
@@ -57,8 +57,8 @@ impl Imported {
         }
     }
 
-    /// Gives a message from `sender` that is all here to a receive of an owner's of this library's.
-    /// False if nothing was done.
+    /// Passes a completely arrived message from `sender` to a receive of an owner of this library.
+    /// Returns false if nothing was done.
     #[inline]
     pub(super) fn take_whole(
         &mut self,
@@ -80,7 +80,7 @@ impl Imported {
         }
     }
 
-    /// The receive that an owner's entry stands for.
+    /// Returns the receive of an owner's entry.
     pub(super) fn receive(&mut self, entry: OwnersEntry) -> Option<Recv> {
         let Ok((buf, context, flags)) = entry.receive() else {
             self.owner.free(entry);
@@ -92,7 +92,7 @@ impl Imported {
         Some(Recv::imported(buf, context, flags, number))
     }
 
-    /// Gives a receive back that was reported.
+    /// Returns a reported receive to its owner.
     pub(super) fn release(&mut self, number: u32) {
         if let Some(entry) = self.filling.remove(number) {
             self.owner.free(entry);

@@ -1,15 +1,15 @@
-//! What an endpoint receives: posted receives, messages that came before one,
-//! multi-receive buffers, peeks and claims (fi_msg(3), fi_tagged(3)).
+//! Matching engine: posted receives, unexpected messages, multi-receive buffers, peeks and claims
+//! of an endpoint (fi_msg(3), fi_tagged(3)).
 //!
-//! The inbox matches messages with receives and reports them. How the bytes of a message get to
-//! a buffer, and in which form a message waits, is the provider's business, which is told of
-//! every [`Meeting`] of a message and a receive.
+//! It matches messages with receives and reports them. The transport of bytes to a buffer, and the
+//! form of an unexpected message, are the task of the provider. It is notified of every [`Meeting`]
+//! of a message and a receive.
 //!
-//! Endpoints that have a shared receive context (fi_endpoint(3)) have an inbox
-//! each, which reports what that endpoint receives, and one lot of [`Queues`].
+//! Endpoints with a shared receive context (fi_endpoint(3)) have one matching engine each, for the
+//! reports, and share one set of [`Queues`].
 //!
-//! Kept messages are counted by sender, for the bounds on what peers make us keep. How much room
-//! there is, and what happens to a message that finds none, is the provider's to say.
+//! Buffered messages are counted by sender, for the quotas of peers. The provider defines the
+//! capacity, and the handling of a message exceeding it.
 use super::imported::Imported;
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_DISCARD, FI_MORE, FI_MSG, FI_MULTI_RECV,
@@ -35,57 +35,57 @@ use core::ffi::c_int;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// What a message is, as completions report it.
+/// Envelope of a message, as reported by completions.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// Whether the message has a tag.
+    /// True for a tagged message.
     pub tagged: bool,
-    /// The tag of a message that is received as an untagged one although it has a tag.
+    /// Tag of a tagged message received as an untagged one.
     pub msg_tag: Option<u64>,
-    /// Whether the message belongs to a collective operation, or is another of the library's
-    /// own.
+    /// True if the message belongs to a collective operation, or is another internal message of the
+    /// library.
     pub collective: bool,
     /// The message's tag; 0 for an untagged one.
     pub tag: u64,
-    /// Bytes of the message, whether they are here or not.
+    /// Bytes of the message, arrived or not.
     pub len: usize,
     /// The message's remote CQ data, if it has any.
     pub cq_data: Option<u64>,
-    /// The sender: a number that the provider chose, named by [`Inbox::set_name`]; [`NONE`] for
-    /// the one peer of a connected endpoint.
+    /// Sender: a number chosen by the provider, named by [`Inbox::set_name`]; [`NONE`] for the one
+    /// peer of a connected endpoint.
     pub peer: u32,
 }
 
 impl About {
-    /// Which of the inbox's pairs of queues the message belongs to: 0 untagged, 1 tagged, 2 of
-    /// collective operations.
+    /// Returns the index of the message's pair of queues: 0 untagged, 1 tagged, 2 collective
+    /// operations.
     #[inline]
     pub fn queue(&self) -> usize {
         usize::from(self.tagged) + usize::from(self.collective)
     }
 }
 
-/// How a message waits for a receive.
+/// Form of an unexpected message.
 pub trait UnexpectedBody {
     /// The bytes of the message, if all of them are here.
     fn bytes(&self) -> Option<&[u8]>;
-    /// Bytes of memory that the waiting message, of `len` bytes, takes.
+    /// Returns the memory of the unexpected message with `len` bytes.
     fn cost(&self, len: usize) -> usize;
-    /// Whether all uses of inboxes that share queues happen under the one lock of an engine. If
-    /// not, the short ways are not used with shared queues.
+    /// True if all uses of matching engines sharing queues are under the one lock of an engine.
+    /// Otherwise the fast paths are not used with shared queues.
     const ONE_LOCK: bool;
 }
 
-/// A message that came before a receive for it.
+/// Unexpected message.
 #[derive(Debug)]
 pub struct UnexpectedMessage<B> {
     /// The message's description for completions.
     pub about: About,
-    /// The form in which the message waits.
+    /// Form of the message.
     pub body: B,
     /// The number of the endpoint the message came to ([`Inbox::set_owner`]).
     owner: u32,
-    /// The sender's fi_addr_t at that endpoint.
+    /// fi_addr_t of the sender at this endpoint.
     source: fi_addr_t,
     /// Neighbours in the list of the queue's messages of the same sender to the same endpoint.
     prev: u32,
@@ -93,8 +93,8 @@ pub struct UnexpectedMessage<B> {
 }
 
 impl<B: UnexpectedBody> UnexpectedMessage<B> {
-    /// Bytes of memory that a kept message costs beside its own: its place in tables that grow by
-    /// doubling, and what the allocator adds.
+    /// Bytes of memory of a buffered message in addition to its own: its entry in tables growing by
+    /// doubling, and the allocator's overhead.
     const COST: usize = Unexpected::<Self>::COST + 32;
 
     fn cost(&self) -> usize {
@@ -111,49 +111,48 @@ pub struct Meeting {
     pub message: u32,
     /// The receive it met; none when the message is to be discarded.
     pub recv: Option<Recv>,
-    /// The endpoint the message came to, whose inbox reports it.
+    /// Endpoint of the message; its matching engine reports it.
     pub owner: u32,
-    /// What a multi-receive buffer matches, which may take further messages: after this one was
-    /// given to it, [`Inbox::fill`] is called.
+    /// Match criteria of a multi-receive buffer for further messages: after the delivery of this
+    /// one, [`Inbox::fill`] is called.
     pub fills: Option<Pattern>,
 }
 
-/// A message that was peeked at, claimed or discarded, for [`Inbox::report_seen`].
+/// Message peeked at, claimed or discarded, for [`Inbox::report_seen`].
 #[derive(Debug)]
 pub struct Seen {
-    /// The endpoint the message came to, whose inbox reports it.
+    /// Endpoint of the message; its matching engine reports it.
     pub owner: u32,
     about: About,
     context: Context,
     buf: usize,
-    /// Flags of the call: whether it writes an entry, and whether the message counts as
-    /// received.
+    /// Flags of the call: for writing an entry, and for counting the message as received.
     flags: u64,
     counts: bool,
 }
 
-/// What a receive came upon when it was posted. The inbox of the owner is to report what was seen
-/// first, then the meeting is to take place before anything else is done.
+/// Result of posting a receive. The owner's matching engine has to report the seen message first;
+/// then the match has to be processed before anything else.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The message that was peeked at, claimed or discarded.
+    /// Message peeked at, claimed or discarded.
     pub seen: Option<Seen>,
-    /// The message that met the receive, or is to be discarded.
+    /// Message matched by the receive, or to be discarded.
     pub meeting: Option<Meeting>,
 }
 
-/// Flags of a receive that keep it from being posted by the short way.
+/// Flags excluding a receive from the fast path of posting.
 const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | ASIDE | ONLY_TAG;
 
-/// While no more receives than this are posted to a shared receive context, a message of which
-/// only a part is here does not take one, so that complete messages find some.
+/// Number of receives posted to a shared receive context up to which a partially arrived message
+/// takes none, so complete messages find some.
 const SPARE_RECEIVES: usize = 8;
 
-/// A peer's kept messages may take up to so many times the bytes that are free beside all of
-/// them: a peer alone gets most of the room, several get equal shares.
+/// Fair-share factor: a peer's buffered messages may take up to this multiple of the free bytes. A
+/// single peer gets most of the space, several get equal shares.
 const GREED: usize = 4;
 
-/// Bytes of kept messages that every peer with a name may have, whatever others have.
+/// Bytes of buffered messages guaranteed to every named peer.
 const SURE: usize = 32 << 10;
 
 /// Strangers may take this fraction of the room for kept messages: a quarter in sum
@@ -161,27 +160,27 @@ const SURE: usize = 32 << 10;
 const ALL_STRANGERS: usize = 4;
 const ONE_STRANGER: usize = 256;
 
-/// Most strangers without a connection whose messages are kept.
+/// Maximum number of disconnected unknown peers with buffered messages.
 const MAX_LEFT: usize = 4096;
 
 /// Pairs of queues in an inbox: untagged, tagged, and of collective operations.
 pub const QUEUES: usize = 3;
 
-/// Index of the queues of tagged messages and receives, the only ones that can be peeked at and
-/// claimed (fi_tagged(3)); the untagged ones have 0.
+/// Index of the queues of tagged messages and receives, the only ones with peeks and claims
+/// (fi_tagged(3)); the untagged ones have 0.
 const TAGGED: usize = 1;
 
 /// Index of the queues of collective operations.
 const COLLECTIVE: usize = 2;
 
-/// What an inbox knows of a peer.
+/// State of a peer in a matching engine.
 #[derive(Clone, Copy, Debug)]
 struct KnownPeer {
-    /// The peer's fi_addr_t by which receives choose it, and the one that completions report.
+    /// fi_addr_t of the peer for the source of receives, and the one reported by completions.
     name: fi_addr_t,
     id: fi_addr_t,
-    /// Messages of the peer that wait, the youngest of them in each queue, and the bytes of
-    /// memory they take.
+    /// Number of the peer's buffered messages, the youngest of them in each queue, and their memory
+    /// in bytes.
     kept: u32,
     last: [u32; QUEUES],
     bytes: usize,
@@ -197,22 +196,22 @@ impl KnownPeer {
     };
 }
 
-/// Receives that wait for messages, and messages that wait for receives, in [`QUEUES`] pairs.
+/// Posted receives and unexpected messages, in [`QUEUES`] pairs.
 #[derive(Debug)]
 pub struct Queues<B> {
     posted: [Posted<Recv>; QUEUES],
     unexpected: [Unexpected<UnexpectedMessage<B>>; QUEUES],
-    /// Tagged messages claimed by FI_PEEK, by the context that claimed them.
+    /// Tagged messages claimed by FI_PEEK, by the claiming context.
     claimed: HashMap<usize, u32>,
     multi: MultiBufs,
     min_multi_recv: usize,
-    /// Bytes of memory that kept and collected messages take, and those of strangers among them.
+    /// Bytes of memory of buffered and collected messages, and the part of unknown peers.
     bytes: usize,
     of_strangers: usize,
-    /// Strangers that left messages behind and have no connection, oldest first, each as the
-    /// endpoint's number and the peer's there.
+    /// Disconnected unknown peers with buffered messages, oldest first, each as the endpoint's
+    /// number and the peer's number there.
     left: VecDeque<(u32, u32)>,
-    /// The longest receive that a message was to be collected for ([`Inbox::collects`]).
+    /// Longest receive requested for the collection of a message ([`Inbox::collects`]).
     longest: usize,
 }
 
@@ -241,65 +240,66 @@ impl<B> Queues<B> {
     }
 }
 
-/// The queues that endpoints share. The lock is taken for single calls of an
-/// inbox only, with none but an engine's held.
+/// Queues shared by endpoints. The lock is taken for single calls of a matching engine only, with
+/// no other lock held except an engine's.
 type SharedQueues<B> = Arc<Lock<Queues<B>>>;
 
-/// The addresses of peers by their numbers, which FI_SOURCE_ERR reports of strangers. Few
-/// endpoints have them.
+/// Addresses of peers by their numbers, reported for unknown peers by FI_SOURCE_ERR. Few endpoints
+/// have them.
 #[derive(Debug, Default)]
 struct SourceAddrs(HashMap<u32, Vec<u8>>);
 
-/// Where an endpoint's queues are.
+/// Location of an endpoint's queues.
 #[derive(Debug)]
 enum QueuesAt<B> {
     /// The endpoint has its own queues.
     Own(Box<Queues<B>>),
-    /// The queues are a shared receive context's, but for those of collective operations, which are
-    /// made when they are needed.
+    /// Queues of a shared receive context, and separate ones for collective operations, created on
+    /// first use.
     Shared(SharedQueues<B>, Option<Box<Queues<B>>>),
 }
 
-/// The receiving side of an endpoint: its queues, what it knows of peers, and where it reports.
+/// Receiving side of an endpoint: its queues, the state of its peers, and its completion sink.
 #[derive(Debug)]
 pub struct Inbox<B> {
     /// The endpoint's number.
     owner: u32,
-    /// Where receives are reported.
+    /// Completion sink of the receives.
     pub ledger: RxLedger,
     /// A receive's source address takes part in matching (FI_DIRECTED_RECV).
     directed: bool,
     /// Tags with `OWN_TAG` are the library's own and not the application's (FI_COLLECTIVE,
     /// FI_MULTICAST).
     collective: bool,
-    /// Peers without a name are strangers, who get little room for kept messages.
+    /// True if peers without a name count as unknown, with a small quota for buffered messages.
     strangers: bool,
-    /// No message will come any more: receives that find none are cancelled at once.
+    /// True after the end of the connection: unmatched receives are cancelled at once.
     ended: bool,
     queues: QueuesAt<B>,
     /// State of buffered receives (FI_BUFFERED_RECV), if the endpoint has them, and the
     /// endpoint's fid.
     buffering: Option<Box<Buffering>>,
     fid: FidPtr,
-    /// The shared queues that the endpoint has left ([`leave`](Self::leave)): receives of theirs
-    /// may still be filled.
+    /// Shared queues after the endpoint's departure ([`leave`](Self::leave)): receives of theirs
+    /// may still be being filled.
     left: Option<SharedQueues<B>>,
-    /// The inbox is a shared receive context's own, and not an endpoint's that uses one.
+    /// True for the matching engine of the shared receive context itself, not of an endpoint using
+    /// one.
     hosts: bool,
-    /// What is known of peers, by their numbers.
+    /// States of peers, by their numbers.
     peers: Vec<KnownPeer>,
-    /// What is known of the one peer of a connected endpoint, which has no number.
+    /// State of the one peer of a connected endpoint, without a number.
     only: KnownPeer,
     /// The addresses of peers, with FI_SOURCE_ERR.
     addrs: Option<Box<SourceAddrs>>,
-    /// Another provider's queue that receives are taken from.
+    /// Another provider's receive queue in use.
     imported: Option<Box<Imported>>,
 }
 
 impl<B: UnexpectedBody> Inbox<B> {
-    /// The inbox of an endpoint that is not enabled yet. `directed`: a receive's source takes part
-    /// in matching (FI_DIRECTED_RECV); `source_err`: strangers' messages are reported as errors
-    /// (FI_SOURCE_ERR); `min_multi_recv`: FI_OPT_MIN_MULTI_RECV, in bytes.
+    /// Returns the matching engine of an endpoint not enabled yet. `directed`: the source of a
+    /// receive takes part in matching (FI_DIRECTED_RECV). `source_err`: messages of unknown peers
+    /// are reported as errors (FI_SOURCE_ERR). `min_multi_recv`: FI_OPT_MIN_MULTI_RECV, in bytes.
     pub fn new(directed: bool, source_err: bool, min_multi_recv: usize) -> Self {
         Self {
             owner: NONE,
@@ -320,20 +320,20 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// Takes receives from another provider's queue from now on (fi_peer(3)). `started` is where that
-    /// puts down which kept messages it starts.
+    /// Takes receives from another provider's queue from now on (fi_peer(3)). The provider queues
+    /// started buffered messages in `started`.
     pub fn import(&mut self, owner: SrxOwner, started: &Arc<StartedMessages>) {
         self.imported = Some(Box::new(Imported::new(owner, started)));
     }
 
-    /// Whether receives are another provider's.
+    /// Returns true if receives belong to another provider.
     #[inline]
     pub fn is_imported(&self) -> bool {
         self.imported.is_some()
     }
 
-    /// What is to be done about a kept message that its owner started or dropped; nothing if the
-    /// message is not there any more.
+    /// Returns the match for a buffered message started or dropped by its owner, or `None` if the
+    /// message is not present any more.
     pub fn started(&mut self, started: &StartedMessage) -> Option<Meeting> {
         let StartedMessage { queue, message, dropped, entry, .. } = *started;
         let is_here = self.kept_about(queue, message).is_some();
@@ -352,7 +352,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         Some(Meeting { queue, message, recv, owner: self.owner, fills: None })
     }
 
-    /// Calls `act` with the queues that hold `queue`: the shared ones, or the endpoint's own.
+    /// Calls `act` with the queues containing `queue`: the shared ones, or the endpoint's own.
     #[inline]
     fn with<R>(&mut self, queue: usize, act: impl FnOnce(&mut Queues<B>) -> R) -> R {
         match &mut self.queues {
@@ -362,7 +362,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// Calls `look` with the queues that hold `queue`: the shared ones, or the endpoint's own.
+    /// Calls `look` with the queues containing `queue`: the shared ones, or the endpoint's own.
     #[inline]
     fn look<R>(&self, queue: usize, look: impl FnOnce(&Queues<B>) -> R) -> R {
         match &self.queues {
@@ -373,7 +373,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// Whether the receives are those of a shared receive context that is another's.
+    /// Returns true if the receives belong to a shared receive context other than itself.
     fn is_guest(&self) -> bool {
         matches!(self.queues, QueuesAt::Shared(..)) && !self.hosts
     }
@@ -397,21 +397,20 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// Whether the inbox shares queues, or did: it is a shared receive context's, or of an
-    /// endpoint that uses or has left one.
+    /// Returns true if the matching engine shares queues, or did: it belongs to a shared receive
+    /// context, or to an endpoint using one now or before.
     pub fn is_shared(&self) -> bool {
         self.hosts || self.is_guest() || self.left.is_some()
     }
 
-    /// Makes the endpoint, to which no receive was posted yet, take its receives from these
-    /// queues.
+    /// Makes the endpoint, without posted receives yet, take its receives from these queues.
     pub fn join(&mut self, queues: SharedQueues<B>) {
         self.queues = QueuesAt::Shared(queues, None);
     }
 
-    /// Called when the endpoint is closed: if it shares queues its messages leave, and what
-    /// comes from now on takes none of their receives. To be called with the lock held under
-    /// which others post there, so that no receive meets a message of a closed endpoint.
+    /// Removes the messages of a closed endpoint from shared queues; later messages take none of
+    /// their receives. The caller must hold the lock under which others post there, so no receive
+    /// matches a message of a closed endpoint.
     pub fn leave(&mut self) {
         if !self.is_guest() {
             return;
@@ -445,8 +444,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.with(0, |queues| queues.min_multi_recv = size);
     }
 
-    /// Sets whether a receive's source takes part in matching (FI_DIRECTED_RECV), and whether
-    /// strangers' messages are reported as errors (FI_SOURCE_ERR).
+    /// Sets if the source of a receive takes part in matching (FI_DIRECTED_RECV), and if messages
+    /// of unknown peers are reported as errors (FI_SOURCE_ERR).
     pub fn choose_sources(&mut self, directed: bool, source_err: bool) {
         self.directed = directed;
         self.addrs = source_err.then(|| self.addrs.take().unwrap_or_default());
@@ -465,23 +464,23 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.collective = true;
     }
 
-    /// Treats peers without a name as if they had one, on endpoints whose application chose to hear
-    /// all peers.
+    /// Treats peers without a name like named ones, on endpoints of applications accepting all
+    /// peers.
     pub fn trust_all(&mut self) {
         self.strangers = false;
     }
 
-    /// No message will come any more: receives that are posted and find none are cancelled.
+    /// Records the end of the connection: unmatched receives posted from now on are cancelled.
     pub fn end(&mut self) {
         self.ended = true;
     }
 
-    /// Whether [`end`](Self::end) was called.
+    /// Returns true if [`end`](Self::end) was called.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether a tag belongs to the library itself on this endpoint, not to the application
+    /// Returns true if a tag on this endpoint belongs to the library itself, not to the application
     /// (fi_collective(3)).
     #[inline]
     pub fn takes_aside(&self, tag: u64) -> bool {
@@ -542,14 +541,14 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// Notes a peer's address, which FI_SOURCE_ERR reports of strangers.
+    /// Stores a peer's address, reported for unknown peers by FI_SOURCE_ERR.
     pub fn set_addr(&mut self, peer: u32, addr: impl FnOnce() -> Vec<u8>) {
         if let Some(addrs) = &mut self.addrs {
             addrs.0.insert(peer, addr());
         }
     }
 
-    /// Forgets what is known of a peer, whose number is to be another peer's.
+    /// Forgets the state of a peer, so its number can be reused.
     pub fn forget(&mut self, peer: u32) {
         self.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
         if let Some(addrs) = &mut self.addrs {
@@ -557,31 +556,31 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// A peer's fi_addr_t by which receives choose it; FI_ADDR_NOTAVAIL if it has none.
+    /// Returns a peer's fi_addr_t for the source of receives; FI_ADDR_NOTAVAIL if it has none.
     #[inline]
     pub fn name_of(&self, peer: u32) -> fi_addr_t {
         self.known(peer).name
     }
 
-    /// The source address that completions report for a peer.
+    /// Returns the source address reported by completions for a peer.
     #[inline]
     pub fn id_of(&self, peer: u32) -> fi_addr_t {
         self.known(peer).id
     }
 
-    /// Whether a peer counts as a stranger: it has no name, and the endpoint does not trust all
-    /// peers ([`trust_all`](Self::trust_all)).
+    /// Returns true if a peer counts as unknown: it has no name, and the endpoint does not trust
+    /// all peers ([`trust_all`](Self::trust_all)).
     #[inline]
     pub fn is_stranger(&self, peer: u32) -> bool {
         self.strangers && self.name_of(peer) == FI_ADDR_NOTAVAIL
     }
 
-    /// Bytes of memory that a kept message costs beside its own.
+    /// Bytes of memory of a buffered message in addition to its own.
     pub const COST: usize = UnexpectedMessage::<B>::COST;
 
-    /// Counts this endpoint's kept messages anew, and checks that the sums agree with that: how
-    /// many messages there are, and how many bytes all in these queues take, with those that are
-    /// being collected. For tests.
+    /// Recounts this endpoint's buffered messages and verifies the sums. Returns the number of
+    /// messages, and the bytes of all messages in these queues, including the ones being collected.
+    /// For tests.
     pub fn check_sums(&self) -> (usize, usize) {
         let numbers = (0..self.peers.len() as u32).chain([NONE]);
         let (mut count, mut bytes, mut of_strangers) = (0, 0, 0);
@@ -609,7 +608,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         (count, self.kept_bytes())
     }
 
-    /// What waits here, as others may be shown it.
+    /// Publishes the numbers of posted receives and unexpected messages.
     pub fn show(&self, facts: &mut EndpointFacts) {
         let kind = |queue: usize| queue as u64 + 1;
         self.look(0, |queues| {
@@ -642,7 +641,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         });
     }
 
-    /// Bytes of memory that waiting messages take.
+    /// Returns the bytes of memory of unexpected messages.
     #[inline]
     pub fn kept_bytes(&self) -> usize {
         self.look(0, |queues| queues.bytes)
@@ -686,8 +685,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         gives_back
     }
 
-    /// Reports a receive whose message is complete: as a success, or as an error for a message
-    /// that was truncated (-FI_ETRUNC) or, with FI_SOURCE_ERR, of an unknown source
+    /// Reports a receive with a complete message: as a success, or as an error for a truncated
+    /// message (-FI_ETRUNC) or, with FI_SOURCE_ERR, for one of an unknown source
     /// (-FI_EADDRNOTAVAIL).
     #[inline]
     pub fn received(&mut self, recv: &Recv, about: &About) {
@@ -713,7 +712,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.release(recv);
     }
 
-    /// A receive is reported: one of another provider's is given back to that.
+    /// Returns a reported receive of another provider to it.
     #[inline]
     fn release(&mut self, recv: &Recv) {
         if let Some(number) = recv.import()
@@ -723,12 +722,12 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// The short way of a message that is all here and has nothing special to it, for the
-    /// commonest case: the oldest receive matches it. `tag` is that of a tagged message, 0 of
-    /// another; `data` its remote CQ data. False in any other case, and then nothing has been done yet.
+    /// Fast path for a completely arrived message without special features matching the oldest
+    /// receive, the most common case. `tag` is the tag of a tagged message, otherwise 0; `data` its
+    /// remote CQ data. Returns false in any other case, without any effect.
     ///
-    /// Inlined, since it is nearly a leaf: what calls is in [`receive_first`](Self::receive_first). Its caller
-    /// does best to have nothing beside it.
+    /// Inlined, since it is nearly a leaf function: all calls are in
+    /// [`receive_first`](Self::receive_first). Its caller should do nothing else.
     #[inline(always)]
     pub fn receive_plain(
         &mut self,
@@ -742,7 +741,7 @@ impl<B: UnexpectedBody> Inbox<B> {
             || self.receive_first(peer, tagged, tag, data, bytes)
     }
 
-    /// [`receive_plain`](Self::receive_plain) of a short message, if that calls nothing.
+    /// Handles a short message for [`receive_plain`](Self::receive_plain), if no call is needed.
     #[inline(always)]
     pub fn receive_short(
         &mut self,
@@ -755,7 +754,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         is_some(bytes.count()) && self.fill_first::<true>(peer, tagged, tag, data, bytes)
     }
 
-    /// [`receive_plain`](Self::receive_plain) of messages of any length, and of queues that others use as well.
+    /// Handles messages of any length, and shared queues, for
+    /// [`receive_plain`](Self::receive_plain).
     #[inline(never)]
     pub fn receive_first(
         &mut self,
@@ -768,7 +768,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.fill_first::<false>(peer, tagged, tag, data, bytes)
     }
 
-    /// [`receive_plain`](Self::receive_plain); with `QUICK` false also if that would call anything.
+    /// Implements [`receive_plain`](Self::receive_plain); with `QUICK` it also returns false if a
+    /// call is needed.
     #[inline(always)]
     fn fill_first<const QUICK: bool>(
         &mut self,
@@ -795,8 +796,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// [`receive_plain`](Self::receive_plain) where receives are another provider's: one of this library's
-    /// takes such a message in one call, if it carries no remote CQ data.
+    /// Implements [`receive_plain`](Self::receive_plain) for receives of another provider: one of
+    /// this library takes such a message in one call, if it carries no remote CQ data.
     #[inline(always)]
     pub fn receive_imported(
         &mut self,
@@ -813,9 +814,9 @@ impl<B: UnexpectedBody> Inbox<B> {
         imported.is_some_and(|imported| imported.take_whole(tagged, id, tag, bytes))
     }
 
-    /// The next shortest way, after [`receive_plain`](Self::receive_plain) or, where receives are another
-    /// provider's, [`receive_imported`](Self::receive_imported): such a message goes to
-    /// whichever posted receive matches it.
+    /// Second fast path, after [`receive_plain`](Self::receive_plain) or, for receives of another
+    /// provider, [`receive_imported`](Self::receive_imported): passes such a message to any
+    /// matching posted receive.
     #[inline(never)]
     pub fn receive_whole(
         &mut self,
@@ -838,7 +839,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         true
     }
 
-    /// Reports a receive whose message fails with `error`.
+    /// Reports a receive with a message failing with `error`.
     pub fn failed(&mut self, recv: &Recv, about: &About, error: Error) {
         let extra = self.part_filled(recv) | (recv.flags & KEPT);
         let entry = self.entry(about, recv.context, recv.buf.address(), extra);
@@ -846,8 +847,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.release(recv);
     }
 
-    /// Takes out the oldest posted receive that matches a message. Of a multi-receive buffer it
-    /// gives the part the message needs.
+    /// Takes the oldest posted receive matching a message. Of a multi-receive buffer it takes the
+    /// part needed for the message.
     #[inline]
     pub fn take_posted(&mut self, about: &About) -> Option<Recv> {
         let (queue, source) = (about.queue(), self.name_of(about.peer));
@@ -863,16 +864,16 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.with(queue, |queues| queues.take_posted(queue, source, about))
     }
 
-    /// Whether a message that no receive waits for is dropped instead of kept: a message of the
-    /// library's own whose sender is not in the address vector.
+    /// Returns true if an unexpected message is dropped instead of buffered: an internal message
+    /// with a sender not in the address vector.
     pub fn drops(&self, about: &About) -> bool {
         let KnownPeer { name, kept, .. } = *self.known(about.peer);
         about.collective && name == FI_ADDR_NOTAVAIL && is_strangers(about.tag, about.len, kept)
     }
 
-    /// Whether a stranger's message that no receive waits for is too much to keep. All strangers
-    /// together may have `most` bytes here, and one of them up to half of what all of them leave
-    /// free.
+    /// Returns true if the unexpected messages of an unknown peer exceed its quota. All unknown
+    /// peers together may have `most` bytes here, and one of them up to half of the bytes left free
+    /// by all of them.
     pub fn is_too_much(&self, about: &About, most: usize) -> bool {
         self.is_stranger(about.peer)
             && self.look(0, |queues| {
@@ -880,8 +881,8 @@ impl<B: UnexpectedBody> Inbox<B> {
             })
     }
 
-    /// Whether this message may be kept where `most` bytes of messages may be. A stranger gets
-    /// little room.
+    /// Returns true if this message may be buffered, with a capacity of `most` bytes. An unknown
+    /// peer has a small quota.
     pub fn may_keep(&self, about: &About, most: usize) -> bool {
         let cost = about.len.saturating_add(UnexpectedMessage::<B>::COST);
         let sum = self.known(about.peer).bytes.saturating_add(cost);
@@ -901,9 +902,9 @@ impl<B: UnexpectedBody> Inbox<B> {
         })
     }
 
-    /// Whether a message that may not be kept where `most` bytes of messages may be is kept out by
-    /// messages of other strangers alone. Peers with names take no room from strangers that have
-    /// left: they wait, as everything waits that they send.
+    /// Returns true if a message over its quota, with a capacity of `most` bytes, would fit without
+    /// the messages of other unknown peers. Named peers never evict messages of disconnected
+    /// unknown peers; their own messages wait instead.
     pub fn strangers_keep_out(&self, about: &About, most: usize) -> bool {
         let cost = about.len.saturating_add(UnexpectedMessage::<B>::COST);
         let sum = self.known(about.peer).bytes.saturating_add(cost);
@@ -912,16 +913,16 @@ impl<B: UnexpectedBody> Inbox<B> {
             && self.look(0, |queues| queues.has_room(about.len, most))
     }
 
-    /// Whether a message of which nothing is here may be noted, where `most` bytes of messages may
-    /// be kept. The provider bounds how many of them a peer has.
+    /// Returns true if a message without any arrived bytes may be recorded, with a capacity of
+    /// `most` bytes for messages. The provider limits their number per peer.
     pub fn may_note(&self, most: usize) -> bool {
         self.look(0, |queues| queues.has_room(0, most))
     }
 
-    /// Whether a message of which only a part is here is to be collected until it is whole, before
-    /// it takes a receive of a shared receive context: complete messages must not wait for its
-    /// rest, which may never come. Nothing is collected while receives are plenty. -FI_EPROTO if
-    /// the message is longer than any receive was.
+    /// Returns true if a partially arrived message has to be collected completely before it takes a
+    /// receive of a shared receive context: complete messages must not wait for its rest, because
+    /// it may never arrive. Nothing is collected while there are plenty of receives. Fails with
+    /// -FI_EPROTO if the message is longer than any receive before.
     pub fn collects(&mut self, len: usize, most: usize) -> Result<bool> {
         self.with(0, |queues| {
             let posted = &queues.posted[0];
@@ -942,14 +943,14 @@ impl<B: UnexpectedBody> Inbox<B> {
         })
     }
 
-    /// Gives back the room of a collected message of `len` bytes, which is complete or lost.
+    /// Releases the space of a collected message of `len` bytes, complete or lost.
     pub fn collected(&mut self, len: usize) {
         self.with(0, |queues| queues.bytes -= UnexpectedMessage::<B>::COST + len);
     }
 
-    /// A stranger has no connection any more. Its messages stay for a while: it may have ended
-    /// because it had sent all. Returns whether so many have left messages that those of the
-    /// oldest are to be dropped ([`oldest_left`](Self::oldest_left)).
+    /// Records the disconnection of an unknown peer. Its messages stay for a while: it may have
+    /// ended after sending all. Returns true if there are too many such peers, and the messages of
+    /// the oldest have to be dropped ([`oldest_left`](Self::oldest_left)).
     pub fn stranger_left(&mut self, peer: u32) -> bool {
         if !self.keeps_from(peer) || !self.is_stranger(peer) {
             return false;
@@ -961,9 +962,9 @@ impl<B: UnexpectedBody> Inbox<B> {
         })
     }
 
-    /// Takes out the one that lost its connection first of the strangers whose messages are to
-    /// make room: the endpoint's number, and the peer's there. It may have a connection or a name
-    /// by now, or be another.
+    /// Removes the unknown peer disconnected first among the ones with messages to drop: the
+    /// endpoint's number, and the peer's number there. It may have a connection or a name by now,
+    /// or the number may have been reused.
     pub fn oldest_left(&mut self) -> Option<(u32, u32)> {
         self.with(0, |queues| queues.left.pop_front())
     }
@@ -986,18 +987,18 @@ impl<B: UnexpectedBody> Inbox<B> {
         kept
     }
 
-    /// How many messages of a peer wait.
+    /// Returns the number of buffered messages of a peer.
     pub fn kept_count(&self, peer: u32) -> usize {
         self.known(peer).kept as usize
     }
 
-    /// Whether messages of this peer wait.
+    /// Returns true if there are buffered messages of this peer.
     pub fn keeps_from(&self, peer: u32) -> bool {
         self.known(peer).kept > 0
     }
 
-    /// Accounts for a change, from `before` to `after` bytes, of the memory a peer's messages
-    /// take. All sums are with the queues that may be shared.
+    /// Accounts for a change, from `before` to `after` bytes, of the memory of a peer's messages.
+    /// All sums are in the possibly shared queues.
     fn recount(&mut self, peer: u32, before: usize, after: usize) {
         let known = self.known_mut(peer);
         known.bytes = known.bytes + after - before;
@@ -1016,7 +1017,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.with(about.queue(), |queues| queues.unexpected[about.queue()].reserve())
     }
 
-    /// Keeps a message for a receive that is still to come; returns its number.
+    /// Buffers a message for a later receive and returns its number.
     pub fn keep(&mut self, about: About, body: B) -> u32 {
         let queue = about.queue();
         let KnownPeer { name: source, last, .. } = *self.known(about.peer);
@@ -1044,7 +1045,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         id
     }
 
-    /// Changes the form in which a message waits, and accounts for the memory it takes then. None
+    /// Changes the form of an unexpected message, and accounts for its new memory. Returns `None`
     /// if there is no such message.
     pub fn change<R>(
         &mut self,
@@ -1064,7 +1065,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         Some(result)
     }
 
-    /// Removes a waiting message that came to this endpoint.
+    /// Removes a buffered message to this endpoint.
     pub fn take_kept(&mut self, queue: usize, number: u32) -> Option<UnexpectedMessage<B>> {
         let message = self.with(queue, |queues| {
             let unexpected = &mut queues.unexpected[queue];
@@ -1089,9 +1090,9 @@ impl<B: UnexpectedBody> Inbox<B> {
         Some(message)
     }
 
-    /// A kept message will never be complete. If the application counts on it, it waits on in the
-    /// form that `lost` gives it, and its claim fails; else it is forgotten, and the tag it had met
-    /// fails with `error`.
+    /// Records the loss of an incomplete buffered message. If the application relies on it, it
+    /// stays in the form set by `lost`, and its claim fails. Otherwise it is removed, and its
+    /// matched tag fails with `error`.
     pub fn lose(&mut self, queue: usize, message: u32, lost: impl FnOnce(&mut B), error: Error) {
         if self.is_claimed(queue, message) {
             self.change(queue, message, lost);
@@ -1103,8 +1104,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// Whether the application counts on this message: it was claimed by a peek, or reported by
-    /// buffered receives, or another provider has a note of it.
+    /// Returns true if the application relies on this message: it was claimed by a peek, or
+    /// reported by buffered receives, or another provider has a note of it.
     pub fn is_claimed(&self, queue: usize, message: u32) -> bool {
         let claimed = |queues: &Queues<B>| queues.claimed.values().any(|of| *of == message);
         (self.imported.is_some() && queue != COLLECTIVE)
@@ -1112,8 +1113,8 @@ impl<B: UnexpectedBody> Inbox<B> {
             || self.buffering.as_ref().is_some_and(|buffering| buffering.has_told(queue, message))
     }
 
-    /// Makes the endpoint one with buffered receives (FI_BUFFERED_RECV), whose queues are not
-    /// shared; `most` are the largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
+    /// Enables buffered receives (FI_BUFFERED_RECV) on an endpoint without shared queues; `most`
+    /// are the maximum values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
     pub fn buffer(&mut self, most: [usize; 2]) {
         self.buffering = Some(Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, most)));
     }
@@ -1141,7 +1142,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.buffering.as_mut().ok_or(Error::NOPROTOOPT)?.set_option(name, value)
     }
 
-    /// Sets the fid by which the contexts of reported messages name the endpoint.
+    /// Sets the fid naming the endpoint in the contexts of reported messages.
     pub fn set_fid(&mut self, fid: FidPtr) {
         self.fid = fid;
     }
@@ -1151,21 +1152,22 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.look(queue, |queues| queues.unexpected[queue].get(message).map(|kept| kept.about))
     }
 
-    /// What `look` says of the form in which a message waits; None if there is no such message.
+    /// Returns the result of `look` for the form of a buffered message, or `None` if there is no
+    /// such message.
     pub fn kept_as<R>(&self, queue: usize, message: u32, look: impl FnOnce(&B) -> R) -> Option<R> {
         self.look(queue, |queues| {
             queues.unexpected[queue].get(message).map(|kept| look(&kept.body))
         })
     }
 
-    /// The form in which a message of this endpoint's own queues waits.
+    /// Returns the form of a buffered message in this endpoint's own queues.
     pub fn kept_body(&self, queue: usize, message: u32) -> Option<&B> {
         let QueuesAt::Own(queues) = &self.queues else { return None };
         queues.unexpected[queue].get(message).map(|kept| &kept.body)
     }
 
-    /// A kept message has met the tag that was posted with this context, and is to be reported once
-    /// enough of it is here: no other receive, tag or peek finds it any more.
+    /// Records the match of a buffered message with the tag posted with this context. It is
+    /// reported once enough bytes have arrived; no other receive, tag or peek finds it any more.
     pub fn owe(&mut self, queue: usize, message: u32, posted: Context) {
         if let Some(buffering) = &mut self.buffering {
             buffering.owe(queue, message, posted);
@@ -1173,12 +1175,12 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.hide(queue, message);
     }
 
-    /// Makes a message one that no receive or peek finds any more.
+    /// Hides a message from receives and peeks.
     pub fn hide(&mut self, queue: usize, message: u32) {
         self.with(queue, |queues| queues.unexpected[queue].claim(message));
     }
 
-    /// Whether no receive or peek finds a message any more.
+    /// Returns true if a message is hidden from receives and peeks.
     pub fn is_hidden(&self, queue: usize, message: u32) -> bool {
         (self.imported.is_some() && queue != COLLECTIVE)
             || self.look(queue, |queues| queues.unexpected[queue].is_claimed(message))
@@ -1207,8 +1209,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         self.ledger.announced(self.entry(&about, context, at as usize, more), posted.is_some());
     }
 
-    /// Posts a tag on an endpoint with buffered receives; returns the message that it meets, if
-    /// one waits.
+    /// Posts a tag on an endpoint with buffered receives and returns the matching message, if one
+    /// waits.
     pub fn post_tag(&mut self, op: &RecvOp) -> Option<(u32, About)> {
         let pattern = self.pattern(op, false);
         let message = self.with(TAGGED, |queues| queues.unexpected[TAGGED].find(pattern));
@@ -1219,8 +1221,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         Some((message, self.kept_about(TAGGED, message)?))
     }
 
-    /// FI_CLAIM or FI_DISCARD with the context by which a message was reported; none if there is
-    /// no such message.
+    /// Handles FI_CLAIM or FI_DISCARD with the context of a reported message. Returns `None` if
+    /// there is no such message.
     fn settle_told(&mut self, op: &RecvOp, queue: usize) -> Option<Found> {
         let (message, context) = self.buffering.as_mut()?.take(op.context, queue)?;
         let discard = op.flags & FI_DISCARD != 0;
@@ -1235,8 +1237,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         })
     }
 
-    /// Which messages a receive matches. A receive of the library's own is always restricted to
-    /// the source it names: what a message says of its sender is not to be believed.
+    /// Returns the match criteria of a receive. An internal receive is always restricted to its
+    /// source, because a message's own statement about its sender is not trusted.
     #[inline(always)]
     fn pattern(&self, op: &RecvOp, own: bool) -> Pattern {
         let chooses = self.directed || own;
@@ -1261,8 +1263,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// [`post_plain`](Self::post_plain) where it calls nothing and does not panic: to queues of the inbox's own
-    /// that have room. False in any other case, and then nothing has been done.
+    /// Fast path of [`post_plain`](Self::post_plain) without calls and panics: for the endpoint's
+    /// own queues with space. Returns false in any other case, without any effect.
     #[inline(always)]
     pub fn post_at_once(&mut self, op: RecvOp, tagged: bool) -> bool {
         match &self.queues {
@@ -1304,8 +1306,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         Ok(Found { meeting, seen: None })
     }
 
-    /// Posts a receive for which no message waits. If none can come any more it is cancelled:
-    /// posting stays possible, because the application may not have read of the end yet.
+    /// Posts an unmatched receive. If no message can arrive any more it is cancelled: posting stays
+    /// possible, because the application may not have read of the end yet.
     fn add(&mut self, queue: usize, pattern: Pattern, recv: Recv) {
         if self.ended {
             self.cancelled(queue, &recv);
@@ -1314,9 +1316,9 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// Gives a multi-receive buffer that was just posted the next of the waiting messages that it
-    /// matches. This happens even without room in the completion queue, because no later call would
-    /// do it, and the messages that wait must not be overtaken. Their number is bounded.
+    /// Passes the next matching buffered message to a multi-receive buffer just posted. It does so
+    /// even without space in the completion queue, because no later call would do it, and the
+    /// buffered messages must not be overtaken. Their number is limited.
     pub fn fill(&mut self, queue: usize, pattern: Pattern) -> Option<Meeting> {
         let meeting = self.with(queue, |queues| {
             if queues.posted[queue].is_empty() {
@@ -1330,7 +1332,7 @@ impl<B: UnexpectedBody> Inbox<B> {
             Some(Meeting { fills: Some(pattern), ..meeting })
         });
         if meeting.is_none() && self.ended {
-            // What is left of the buffer gets no message any more.
+            // The rest of the buffer gets no message any more.
             self.cancel_posted();
         }
         meeting
@@ -1365,7 +1367,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         Ok(found)
     }
 
-    /// Reports a message of this endpoint that was peeked at, claimed or discarded.
+    /// Reports a message of this endpoint peeked at, claimed or discarded.
     pub fn report_seen(&self, seen: &Seen) {
         let entry = self.entry(&seen.about, seen.context, seen.buf, 0);
         let wanted = self.ledger.wants(seen.flags);
@@ -1376,7 +1378,7 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// Reports a peek that found no message: an error entry with -FI_ENOMSG.
+    /// Reports a peek without a message: an error entry with -FI_ENOMSG.
     fn report_no_message(&self, op: &RecvOp) {
         let of = Completion { tag: op.tag, ..Completion::of(op.context, FI_RECV | FI_TAGGED, 0) };
         self.ledger.found_none(CompletionError::new(of, Error::NOMSG));
@@ -1406,17 +1408,17 @@ impl<B: UnexpectedBody> Inbox<B> {
         }
     }
 
-    /// Cancels all posted receives, as when the endpoint is closed or its connection is over for
-    /// good. Receives of a shared receive context stay until that one is closed. Returns the
-    /// messages that are to be discarded by that.
+    /// Cancels all posted receives, at the close of the endpoint or the final end of its
+    /// connection. Receives of a shared receive context stay until it is closed. Returns the
+    /// messages to be discarded.
     #[must_use]
     pub fn cancel_all(&mut self) -> Vec<Meeting> {
         self.cancel_posted();
         if self.buffering.is_some() { self.cancel_owed() } else { Vec::new() }
     }
 
-    /// Cancels buffered messages that met a tag and are not complete: they count as posted receives
-    /// still.
+    /// Cancels incomplete buffered messages with a matched tag: they still count as posted
+    /// receives.
     #[inline(never)]
     fn cancel_owed(&mut self) -> Vec<Meeting> {
         let Some(buffering) = &mut self.buffering else { return Vec::new() };
@@ -1428,8 +1430,8 @@ impl<B: UnexpectedBody> Inbox<B> {
         discarded
     }
 
-    /// Forgets what was claimed by a peek, or reported by buffered receives; returns the messages,
-    /// which are to be discarded.
+    /// Forgets messages claimed by a peek, or reported by buffered receives, and returns them to be
+    /// discarded.
     #[must_use]
     pub fn unclaim_all(&mut self) -> Vec<Meeting> {
         let mut discarded = self.with(TAGGED, |queues| {
@@ -1463,8 +1465,9 @@ impl Seen {
     }
 }
 
-/// Whether a stranger's message that takes `cost` bytes may be kept, and all of the stranger's take
-/// `sum` with it, where those of all strangers take `of_strangers` and `most` bytes of messages may be.
+/// Returns true if an unknown peer's message of `cost` bytes may be buffered. `sum` are the bytes
+/// of this peer including it, `of_strangers` the bytes of all unknown peers, `most` the capacity
+/// for messages.
 fn stranger_has_room<B: UnexpectedBody>(
     cost: usize,
     sum: usize,
@@ -1476,12 +1479,12 @@ fn stranger_has_room<B: UnexpectedBody>(
 }
 
 impl<B: UnexpectedBody> Queues<B> {
-    /// Whether there is room for a message of `len` bytes, whoever sends it.
+    /// Returns true if there is space for a message of `len` bytes of any sender.
     fn has_room(&self, len: usize, most: usize) -> bool {
         most.saturating_sub(self.bytes) >= len.saturating_add(UnexpectedMessage::<B>::COST)
     }
 
-    /// Posts a receive, which comes back if messages wait.
+    /// Posts a receive, or returns it if messages wait.
     #[inline(always)]
     fn push_first(&mut self, pattern: Pattern, op: RecvOp, tagged: bool) -> Option<RecvOp> {
         let queue = usize::from(tagged);
@@ -1492,9 +1495,8 @@ impl<B: UnexpectedBody> Queues<B> {
         None
     }
 
-    /// Gives a message to the oldest receive, if that is a plain one which matches it and has room
-    /// for it, and the queue has room.
-    /// With `QUICK` nothing is done that calls.
+    /// Passes a message to the oldest receive, if it is an ordinary one, matches, and is large
+    /// enough, and the completion queue has space. With `QUICK` nothing requiring a call is done.
     #[inline(always)]
     fn fill_first<const QUICK: bool>(
         &mut self,
@@ -1567,7 +1569,7 @@ impl<B: UnexpectedBody> Queues<B> {
         Ok(Found { seen, meeting })
     }
 
-    /// FI_CLAIM of a message that was claimed by a peek, to receive or to drop it.
+    /// Handles FI_CLAIM of a message claimed by a peek, to receive or to drop it.
     fn settle(&mut self, op: RecvOp) -> Result<Found> {
         let number = self.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
         if op.flags & FI_DISCARD == 0 {
@@ -1589,7 +1591,7 @@ mod tests {
     use crate::cq::Cq;
     use crate::cq::testing::queue;
 
-    /// A message that waits: its bytes, if they are here, and what it takes of memory.
+    /// Unexpected message: its bytes, if arrived, and its memory.
     #[derive(Debug)]
     struct Waits(Option<Box<[u8]>>, usize);
 
@@ -1619,7 +1621,7 @@ mod tests {
         Context(number as *mut _)
     }
 
-    /// The memory that receives of a test are posted with.
+    /// Memory of receives posted by a test.
     struct RecvMemory(Box<[u8; 64]>);
 
     impl RecvMemory {
@@ -1643,13 +1645,13 @@ mod tests {
         receive(RecvBuf::none(), number, tag, flags)
     }
 
-    /// The inbox of an endpoint, and the queue that its receives are reported to.
+    /// Matching engine of an endpoint, and the queue of its receive completions.
     struct Bound {
         inbox: Inbox<Waits>,
         cq: Arc<Cq>,
     }
 
-    /// What was reported: the context's number, and the length or the error.
+    /// Report: the context's number, and the length or the error.
     type Reported = (usize, core::result::Result<usize, Error>);
 
     impl Bound {
@@ -1661,7 +1663,7 @@ mod tests {
             Self { inbox, cq }
         }
 
-        /// Keeps a message of which all bytes are here.
+        /// Buffers a message with all bytes arrived.
         fn keep(&mut self, about: About) -> u32 {
             let bytes = vec![7; about.len].into_boxed_slice();
             self.inbox.keep(about, Waits(Some(bytes), about.len))
@@ -1674,7 +1676,7 @@ mod tests {
             true
         }
 
-        /// Posts a receive, and lets it meet what waits, as a provider does.
+        /// Posts a receive, and matches it with buffered messages, as a provider does.
         fn post(&mut self, op: RecvOp, tagged: bool) -> Result {
             let Some(op) = self.inbox.post_plain(op, tagged) else { return Ok(()) };
             let Found { seen, meeting: mut found } = self.inbox.post(op, tagged)?;
@@ -1758,7 +1760,7 @@ mod tests {
         };
         let wanted = (FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA, 77, 5, 1);
         assert_eq!((entry(&bound.cq), entry(&bound.cq)), (wanted, wanted));
-        // What waits is not overtaken.
+        // A buffered message is not overtaken.
         bound.keep(message(1, 5, 0));
         assert!(bound.inbox.post_plain(nowhere(1, 6, 0), true).is_some());
         assert!(bound.inbox.post_plain(nowhere(1, 6, FI_PEEK), false).is_some());
@@ -1947,7 +1949,7 @@ mod tests {
         assert_eq!(context_of_all.reported(), [(4, Err(Error::CANCELED))]);
     }
 
-    /// Fills an inbox with messages of a peer; returns how many it took.
+    /// Fills a matching engine with messages of a peer and returns the number accepted.
     fn fill(inbox: &mut Inbox<Waits>, peer: u32, len: usize) -> usize {
         let mut count = 0;
         while inbox.may_keep(&message(peer, count as u64, len), MOST) {

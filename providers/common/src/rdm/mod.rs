@@ -1,4 +1,4 @@
-//! What reliable datagram endpoints have in common, whatever carries their messages.
+//! Common parts of reliable datagram endpoints, independent of the transport.
 #[allow(unsafe_code)]
 pub mod buffered;
 pub mod calls;

@@ -1,4 +1,4 @@
-//! Posted receives, and those that take many messages (FI_MULTI_RECV, fi_msg(3)).
+//! Posted receives, and multi-receive buffers (FI_MULTI_RECV, fi_msg(3)).
 use crate::abi::{FI_CLAIM, FI_MULTI_RECV};
 use crate::buf::RecvBuf;
 use crate::cq::Context;
@@ -6,25 +6,25 @@ use crate::matching::{Posted, TakenRecv};
 use crate::reserved::{ASIDE, IMPORTED};
 use crate::slab::{NONE, Slab};
 
-/// Flags of a receive that its completion entry has as well. FI_CLAIM marks a message that was
-/// buffered (fi_msg(3) of 1.x), and no other.
+/// Flags of a receive copied to its completion entry. FI_CLAIM marks a buffered message (fi_msg(3)
+/// of 1.x), and no other.
 pub const KEPT: u64 = ASIDE | FI_CLAIM;
 
 /// A posted receive.
 #[derive(Clone, Debug)]
 pub struct Recv {
-    /// Where the message goes.
+    /// Destination of the message.
     pub buf: RecvBuf,
-    /// The application's pointer that comes back with the completion.
+    /// The application's pointer returned in the completion.
     pub context: Context,
-    /// The flags of the call that posted the receive.
+    /// Flags of the call that posted the receive.
     pub flags: u64,
-    /// The multi-receive buffer that the receive is a part of, or `NONE`.
+    /// Multi-receive buffer containing the receive, or `NONE`.
     multi: u32,
 }
 
 impl Recv {
-    /// A receive that was just posted.
+    /// Returns a newly posted receive.
     #[inline]
     pub fn new(buf: RecvBuf, context: Context, flags: u64) -> Self {
         Self { buf, context, flags, multi: NONE }
@@ -41,10 +41,10 @@ impl Recv {
     }
 }
 
-/// A multi-receive buffer of which parts were given out.
+/// Partially used multi-receive buffer.
 #[derive(Debug)]
 struct MultiBuf {
-    /// Parts that are being filled.
+    /// Parts being filled.
     filling: usize,
     /// No further message goes to the buffer.
     exhausted: bool,
@@ -56,8 +56,8 @@ struct MultiBuf {
 pub struct MultiBufs(Slab<MultiBuf>);
 
 impl MultiBufs {
-    /// What a message of `len` bytes needs of the receive that was taken for it from `posted`:
-    /// all of it, or a part of a multi-receive buffer. The rest of that is put back if it is at
+    /// Returns the part needed for a message of `len` bytes of the receive taken for it from
+    /// `posted`: all of it, or a part of a multi-receive buffer. The rest is put back if it has at
     /// least `min` bytes (FI_OPT_MIN_MULTI_RECV).
     #[inline]
     pub fn part_of(
@@ -86,8 +86,8 @@ impl MultiBufs {
         recv
     }
 
-    /// A part of a multi-receive buffer is filled, or has failed: returns FI_MULTI_RECV for the
-    /// entry if it was the last part, which gives the buffer back; 0 otherwise, and for other
+    /// Records the end of a part of a multi-receive buffer, filled or failed. Returns FI_MULTI_RECV
+    /// for the entry if it was the last part, releasing the buffer; 0 otherwise, and for other
     /// receives.
     #[inline]
     pub fn filled(&mut self, recv: &Recv) -> u64 {
@@ -100,8 +100,8 @@ impl MultiBufs {
         FI_MULTI_RECV
     }
 
-    /// A posted receive is cancelled: returns FI_MULTI_RECV for the entry if that gives a
-    /// multi-receive buffer back, else 0.
+    /// Records a cancelled receive. Returns FI_MULTI_RECV for the entry if this releases a
+    /// multi-receive buffer, else 0.
     pub fn cancelled(&mut self, recv: &Recv) -> u64 {
         if recv.flags & FI_MULTI_RECV == 0 {
             return 0;

@@ -1,7 +1,7 @@
-//! The peers of an endpoint by address and by name (fi_av(3)).
+//! Peers of an endpoint by address and by name (fi_av(3)).
 //!
-//! A provider numbers its peers, of which each is an address and a receive context there; 0 is
-//! the first context, or an endpoint that is not scalable (fi_endpoint(3)).
+//! A provider numbers its peers. Each is an address and a receive context there; 0 is the first
+//! context, or an endpoint without contexts (fi_endpoint(3)).
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::addr::Addr;
 use crate::av::Av;
@@ -19,32 +19,31 @@ pub struct Names {
     others: Vec<Vec<u32>>,
 }
 
-/// The peer that a destination stands for.
+/// Peer of a destination.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Dest {
     /// A known peer, by number.
     Peer(u32),
-    /// A peer that is not known by this name yet: its name, its address, and which of its
-    /// contexts.
+    /// Peer not known by this name yet: its name, its address, and its receive context.
     New(fi_addr_t, Addr, u16),
 }
 
 impl Names {
-    /// The peer whose first context a destination names, if it is known: nearly always.
+    /// Returns the peer of a destination naming a first context, if it is known: nearly always.
     #[inline(always)]
     pub fn first(&self, dest: fi_addr_t) -> Option<u32> {
         let peer = *self.first.get(usize::try_from(dest).ok()?)?;
         (peer != NONE).then_some(peer)
     }
 
-    /// [`first`](Self::first), or [`NONE`], which is no peer's number.
+    /// [`first`](Self::first), or [`NONE`], not a number of any peer.
     #[inline(always)]
     pub fn first_or_none(&self, dest: fi_addr_t) -> u32 {
         usize::try_from(dest).ok().and_then(|dest| self.first.get(dest)).copied().unwrap_or(NONE)
     }
 
-    /// The peer that a destination names which [`first`](Self::first) does not know: one that
-    /// nothing was sent to yet, or a receive context (fi_rx_addr). -FI_EINVAL if it names none.
+    /// Returns the peer of a destination unknown to [`first`](Self::first): a new one, or a receive
+    /// context (fi_rx_addr). Fails with -FI_EINVAL if it names none.
     #[cold]
     pub fn look_up(&self, av: &Av, dest: fi_addr_t) -> Result<Dest> {
         let (name, rx) = av.split(dest);
@@ -74,7 +73,7 @@ impl Names {
         self.by_addr.insert((addr, rx), peer);
     }
 
-    /// Forgets the address of a peer that has no name.
+    /// Forgets the address of a peer without a name.
     pub fn remove(&mut self, addr: Addr, rx: u16) {
         self.by_addr.remove(&(addr, rx));
     }
@@ -111,7 +110,7 @@ impl Names {
         places.filter(|peer| *peer != NONE).collect()
     }
 
-    /// Removes a name; returns the numbers of the peers that had it.
+    /// Removes a name and returns the numbers of its peers.
     pub fn take(&mut self, name: fi_addr_t) -> Vec<u32> {
         let Ok(name) = usize::try_from(name) else { return Vec::new() };
         let places = self.tables().filter_map(|table| table.get_mut(name));

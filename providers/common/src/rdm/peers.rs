@@ -1,8 +1,9 @@
-//! The peers of a reliable datagram endpoint: who they are, what the address vector calls them,
-//! and which connection leads to them (fi_av(3)).
+//! Peers of a reliable datagram endpoint: their identity, their name in the address vector, and
+//! their connection (fi_av(3)).
 //!
-//! A [`PeerTable`] is generic over what a provider keeps of each peer beside that. The endpoint's
-//! inbox, which has to know of peers' names, hears of each change ([`HearsPeers`]).
+//! A [`PeerTable`] is generic over the provider's additional state of each peer. The endpoint's
+//! matching engine depends on the names of peers, so it is notified of each change
+//! ([`HearsPeers`]).
 use super::inbox::{Inbox, UnexpectedBody};
 use super::names::{Dest, Names};
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
@@ -13,12 +14,12 @@ use crate::slab::{NONE, Slab};
 use std::ops::{Index, IndexMut};
 use std::sync::{Arc, Weak};
 
-/// An engine whose endpoints hear of the address vector that they are bound to. An endpoint that
-/// is closed by now hears nothing.
+/// Engine with endpoints notified of changes of their address vector. Closed endpoints are not
+/// notified.
 pub trait HearsNames: Send + Sync + 'static {
     /// The vector gave `addr` a name.
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr);
-    /// The application chose what completions report for a name (FI_AV_USER_ID).
+    /// Reports the address for completions chosen by the application for a name (FI_AV_USER_ID).
     fn name_identified(&self, ep: u32, name: fi_addr_t, id: fi_addr_t);
     /// A name was removed from the vector.
     fn name_removed(&self, ep: u32, name: fi_addr_t);
@@ -62,14 +63,14 @@ impl<E: HearsNames> AvListener for NameListener<E> {
     }
 }
 
-/// What a [`PeerTable`] reports changes of its peers to: the endpoint's inbox.
+/// Observer of a [`PeerTable`]: the endpoint's matching engine.
 pub trait HearsPeers {
     /// There is a new peer of this number and address, without a name so far.
     fn added(&mut self, peer: u32, addr: &Addr);
-    /// A peer's name changed, or the number that completions report for it (FI_AV_USER_ID);
-    /// FI_ADDR_NOTAVAIL for a stranger.
+    /// Reports a change of a peer's name, or of its number reported by completions (FI_AV_USER_ID);
+    /// FI_ADDR_NOTAVAIL for an unknown peer.
     fn renamed(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t);
-    /// Whether something of the peer's is kept, so that the peer is not to be forgotten.
+    /// Returns true if messages of the peer are buffered, so the peer must not be forgotten.
     fn keeps_from(&self, peer: u32) -> bool;
     /// The peer is forgotten, and its number may become another's.
     fn forgotten(&mut self, peer: u32);
@@ -93,9 +94,9 @@ impl<B: UnexpectedBody> HearsPeers for Inbox<B> {
     }
 }
 
-/// What a provider keeps of each peer.
+/// Provider's state of each peer.
 pub trait PeerExtra: Default {
-    /// Whether nothing waits for the peer there, so that the peer may be forgotten.
+    /// Returns true if nothing waits for the peer there, so the peer may be forgotten.
     fn is_idle(&self) -> bool {
         true
     }
@@ -106,23 +107,23 @@ impl PeerExtra for () {}
 /// A peer of an endpoint, connected or not.
 #[derive(Debug)]
 pub struct RdmPeer<P> {
-    /// The peer's address, without what does not tell peers apart ([`Addr::identity`]).
+    /// Identity of the peer: its address without parts irrelevant to it ([`Addr::identity`]).
     pub addr: Addr,
-    /// Which of the peer's receive contexts this is; 0 if the peer is not scalable.
+    /// Receive context of the peer; 0 if the peer is not scalable.
     pub rx: u16,
     /// The peer's fi_addr_t in the address vector, FI_ADDR_NOTAVAIL if it has none.
     pub name: fi_addr_t,
-    /// What completions report as the source: `name`, or what the application chose
+    /// Source reported by completions: `name`, or the one chosen by the application
     /// (FI_AV_USER_ID).
     pub id: fi_addr_t,
     /// The connection to send on, [`NONE`] if there is none.
     pub conn: u32,
-    /// How many connections there are with the peer; more than one only where an endpoint talks
-    /// with itself, or contexts of scalable endpoints do.
+    /// Number of connections with the peer; more than one only for an endpoint connected to itself,
+    /// or for contexts of scalable endpoints.
     pub conns: u32,
-    /// The peer said that it cannot be called.
+    /// True if the peer advertised it cannot accept connections.
     pub firewalled: bool,
-    /// What the provider keeps.
+    /// State of the provider.
     pub extra: P,
 }
 
@@ -156,13 +157,13 @@ impl<P> IndexMut<u32> for PeerTable<P> {
 }
 
 impl<P> PeerTable<P> {
-    /// The number of the peer that a destination names, if it is known: nearly always.
+    /// Returns the number of the peer of a destination, if it is known: nearly always.
     #[inline(always)]
     pub fn first(&self, dest: fi_addr_t) -> Option<u32> {
         self.names.first(dest)
     }
 
-    /// The peer that a destination names, if it is known.
+    /// Returns the peer of a destination, if it is known.
     #[inline(always)]
     pub fn named(&self, dest: fi_addr_t) -> Option<&RdmPeer<P>> {
         self.peers.get(self.names.first_or_none(dest))
@@ -174,14 +175,14 @@ impl<P> PeerTable<P> {
         self.peers.get(peer)
     }
 
-    /// The same as a reference that allows changes.
+    /// Returns it as a mutable reference.
     #[inline]
     pub fn get_mut(&mut self, peer: u32) -> Option<&mut RdmPeer<P>> {
         self.peers.get_mut(peer)
     }
 
-    /// The number of the peer with this address, if there is one. `addr` is without what does not
-    /// tell peers apart ([`Addr::identity`]).
+    /// Returns the number of the peer with this address, if there is one. `addr` is an identity
+    /// ([`Addr::identity`]).
     pub fn find_at(&self, addr: &Addr) -> Option<u32> {
         self.names.at(addr.clone(), 0)
     }
@@ -191,26 +192,26 @@ impl<P> PeerTable<P> {
         self.peers.iter()
     }
 
-    /// The same as a reference that allows changes.
+    /// Iterates over mutable references.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut RdmPeer<P>)> {
         self.peers.iter_mut()
     }
 
-    /// The peer's fi_addr_t, with which a receive's source is matched; FI_ADDR_NOTAVAIL if it has
-    /// none, or is forgotten.
+    /// Returns the peer's fi_addr_t, for matching the source of receives; FI_ADDR_NOTAVAIL if it
+    /// has none, or was forgotten.
     #[inline]
     pub fn name_of(&self, peer: u32) -> fi_addr_t {
         self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.name)
     }
 
-    /// The source address that completions report for the peer.
+    /// Returns the source address reported by completions for the peer.
     #[inline]
     pub fn id_of(&self, peer: u32) -> fi_addr_t {
         self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.id)
     }
 
-    /// Whether a peer cannot be called, as the peer itself said or the application
-    /// (FI_FIREWALL_ADDR in fi_av_insert(3)).
+    /// Returns true if a peer cannot accept connections, as advertised by the peer itself or
+    /// declared by the application (FI_FIREWALL_ADDR in fi_av_insert(3)).
     pub fn is_out_of_reach(&self, av: Option<&Av>, peer: u32) -> bool {
         let peer = &self.peers[peer];
         peer.firewalled || av.is_some_and(|av| av.is_firewalled(peer.name))
@@ -229,8 +230,8 @@ impl<P> PeerTable<P> {
         }
     }
 
-    /// Has new transfers to a peer take another connection than this one, which is still the
-    /// peer's.
+    /// Makes new transfers to a peer take another connection than this one; it remains a connection
+    /// of the peer.
     pub fn release(&mut self, peer: u32, conn: u32) {
         if let Some(peer) = self.peers.get_mut(peer)
             && peer.conn == conn
@@ -255,14 +256,14 @@ impl<P> PeerTable<P> {
     }
 }
 
-/// What completions report for a name of the vector.
+/// Returns the address reported by completions for a name of the vector.
 fn id_of(av: Option<&Av>, name: fi_addr_t) -> fi_addr_t {
     av.map_or(name, |av| av.id_of(name))
 }
 
 impl<P: PeerExtra> PeerTable<P> {
-    /// The number of the peer with this address, added if it is new. `addr` is without what does
-    /// not tell peers apart ([`Addr::identity`]).
+    /// Returns the number of the peer with this address, added if it is new. `addr` is an identity
+    /// ([`Addr::identity`]).
     pub fn peer_at(&mut self, av: Option<&Av>, addr: Addr, hears: &mut impl HearsPeers) -> u32 {
         self.context_at(av, addr, 0, hears)
     }
@@ -298,8 +299,8 @@ impl<P: PeerExtra> PeerTable<P> {
         peer
     }
 
-    /// The number of the peer that a destination names, added if nothing was sent to it yet.
-    /// -FI_ENOAV without an address vector, -FI_EINVAL if the vector names none so.
+    /// Returns the number of the peer of a destination, added if it is new. Fails with -FI_ENOAV
+    /// without an address vector, and with -FI_EINVAL if the vector does not contain it.
     #[inline]
     pub fn find(
         &mut self,
@@ -313,8 +314,8 @@ impl<P: PeerExtra> PeerTable<P> {
         }
     }
 
-    /// The number of the peer that a destination names which [`first`](Self::first) does not
-    /// know: one that nothing was sent to yet, or a peer's receive context (fi_rx_addr).
+    /// Returns the number of the peer of a destination unknown to [`first`](Self::first): a new
+    /// one, or a peer's receive context (fi_rx_addr).
     #[cold]
     fn look_up(
         &mut self,
@@ -334,8 +335,8 @@ impl<P: PeerExtra> PeerTable<P> {
         }
     }
 
-    /// The address vector gave `addr` a name: returns the peers that have it now. Addresses that
-    /// are no peers' yet are looked up when something is sent there.
+    /// Records the insertion of `addr` in the address vector and returns the peers with the new
+    /// name. Addresses without a peer are looked up at their first send.
     pub fn name_inserted(
         &mut self,
         av: Option<&Av>,
@@ -350,15 +351,15 @@ impl<P: PeerExtra> PeerTable<P> {
         peers
     }
 
-    /// The application chose what completions report for a name (FI_AV_USER_ID).
+    /// Sets the address for completions chosen by the application for a name (FI_AV_USER_ID).
     pub fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t, hears: &mut impl HearsPeers) {
         for peer in self.names.named(name) {
             self.rename(peer, name, id, hears);
         }
     }
 
-    /// A name was removed from the address vector: the peers that had it are strangers. Returns
-    /// their numbers, of which those are no peers any more that nothing refers to.
+    /// Records the removal of a name from the address vector: its peers become unknown. Returns
+    /// their numbers; unreferenced ones are no longer valid.
     pub fn name_removed(&mut self, name: fi_addr_t, hears: &mut impl HearsPeers) -> Vec<u32> {
         let peers = self.names.take(name);
         for &peer in &peers {
@@ -368,8 +369,8 @@ impl<P: PeerExtra> PeerTable<P> {
         peers
     }
 
-    /// Forgets a peer that nothing refers to: not connected, not in the address vector, without
-    /// kept messages and waiting transfers. Returns whether it did.
+    /// Forgets an unreferenced peer: not connected, not in the address vector, without buffered
+    /// messages and pending transfers. Returns true if it did.
     pub fn forget_if_unused(&mut self, peer: u32, hears: &mut impl HearsPeers) -> bool {
         let Some(entry) = self.peers.get(peer) else { return false };
         let unused = entry.conn == NONE
@@ -391,7 +392,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// What waits for a peer, and what was heard of it.
+    /// Pending work for a peer, and the notifications about it.
     #[derive(Default)]
     struct TestQueue(usize);
 

@@ -1,8 +1,8 @@
-//! Posting receives to an engine's endpoints, in all forms that calls have: plain ones, peeks,
+//! Posting of receives to an engine's endpoints, in all forms of the calls: ordinary ones, peeks,
 //! claims, discards and tags alone.
 //!
-//! A message that waited and the receive it meets are the business of the endpoint to which the
-//! message came, which may be another one where endpoints share their receives.
+//! The match of a buffered message and a receive is processed by the endpoint of the message,
+//! possibly another one if endpoints share their receives.
 use super::inbox::{Found, Inbox, Meeting, UnexpectedBody};
 use crate::abi::FI_PEEK;
 use crate::api::RecvOp;
@@ -10,25 +10,26 @@ use crate::error::Result;
 use crate::imports::StartedMessage;
 use crate::reserved::ONLY_TAG;
 
-/// What an engine's lock guards, as far as receives are posted to its endpoints.
+/// State guarded by an engine's lock, as far as needed for posting receives to its endpoints.
 pub trait PostsReceives {
-    /// The form in which a message waits for a receive.
+    /// Form of an unexpected message.
     type Kept: UnexpectedBody;
 
-    /// The inbox of an endpoint that is open.
+    /// Returns the matching engine of an open endpoint.
     fn inbox(&mut self, ep: u32) -> &mut Inbox<Self::Kept>;
-    /// The inbox of an endpoint that may be closed by now.
+    /// Returns the matching engine of an endpoint, possibly closed by now.
     fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<Self::Kept>>;
     /// Posts a tag, for messages to be reported with (fi_tagged(3), Buffered Tagged Receives).
     fn post_tag(&mut self, ep: u32, op: &RecvOp);
     /// Looks for messages: the one asked for may be on its way.
     fn look(&mut self);
-    /// Gives a message that waited to the receive it met, or drops it if there is none.
+    /// Passes a buffered message to its matching receive, or drops it if there is none.
     fn meet(&mut self, meeting: Meeting);
-    /// All messages that waited for a receive are with it, which made room for others.
+    /// Called after all matched messages have been passed to their receives, freeing space for
+    /// others.
     fn met(&mut self) {}
 
-    /// Takes up kept messages that other providers started.
+    /// Processes buffered messages started by other providers.
     fn take_up(&mut self, started: Vec<StartedMessage>) {
         for one in started {
             match self.inbox_if_open(one.ep).and_then(|inbox| inbox.started(&one)) {
@@ -48,7 +49,7 @@ pub trait PostsReceives {
         }
     }
 
-    /// Posts a receive that a message waits for already, or that is not plain.
+    /// Posts a receive with a waiting message, or a special one.
     #[inline(never)]
     fn post_any(&mut self, ep: u32, op: RecvOp, tagged: bool) -> Result {
         if op.flags & ONLY_TAG != 0 {

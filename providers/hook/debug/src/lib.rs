@@ -1,9 +1,9 @@
-//! The hook provider `debug`: logs at level trace what objects are opened with, what
-//! they are bound to and what calls answer, and keeps account of the operations that
-//! each endpoint has outstanding (fi_hook(7)).
+//! The hook provider `debug`: logs, at level trace, the attributes of opened objects, their
+//! bindings and the results of calls, and counts the outstanding operations of each endpoint
+//! (fi_hook(7)).
 //!
-//! Operations are matched with completions by queue: where several endpoints share
-//! one, or completions are not asked for, the numbers say how many were posted.
+//! Operations are matched with completions by queue. If several endpoints share one, or completions
+//! are not requested, the numbers count the posted operations.
 use core::fmt;
 use ofi_hook::abi::*;
 use ofi_hook::error::{Result, strerror};
@@ -12,18 +12,18 @@ use ofi_hook::{Args, Hook, HookCall, HookCompletion, HookLog, HookOp, OpenAttr, 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Operations of an endpoint that have not completed yet.
+/// Incomplete operations of an endpoint.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 struct Outstanding {
     tx: usize,
     rx: usize,
 }
 
-/// Endpoints and queues by the addresses that the program knows them by.
+/// Endpoints and queues by their addresses in the program.
 #[derive(Default)]
 struct DebugState {
     endpoints: HashMap<usize, Outstanding>,
-    /// Which endpoints write to a queue, and completions of which direction.
+    /// Endpoints writing to a queue, with the direction of their completions.
     queues: HashMap<usize, Vec<(usize, u64)>>,
 }
 
@@ -50,7 +50,7 @@ impl DebugState {
         Some((*endpoint, *outstanding))
     }
 
-    /// What an object that is closed had outstanding.
+    /// Returns the outstanding operations of a closed object.
     fn forget(&mut self, object: usize) -> Option<Outstanding> {
         self.queues.remove(&object);
         for writers in self.queues.values_mut() {
@@ -65,7 +65,7 @@ struct Debug {
     state: Mutex<DebugState>,
 }
 
-/// The direction that an operation counts for: `None` for such that never complete.
+/// Returns the direction of an operation: `None` for operations without a completion.
 fn direction(op: HookOp) -> Option<u64> {
     use HookOp::*;
     match op {
@@ -76,7 +76,7 @@ fn direction(op: HookOp) -> Option<u64> {
     }
 }
 
-/// The direction that a completion counts for: `None` for what a peer did.
+/// Returns the direction of a completion: `None` for actions of a peer.
 fn completed(flags: u64) -> Option<u64> {
     if flags & FI_RECV != 0 {
         return Some(FI_RECV);
@@ -91,7 +91,7 @@ impl Debug {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a call answered; what it may answer any number of times is left out.
+    /// Logs the result of a call, except for results repeated any number of times.
     fn exit(&self, call: &HookCall, subsys: fi_log_subsys, ret: isize, text: bool) {
         if ret == -(FI_EAGAIN as isize) {
             return;

@@ -1,7 +1,8 @@
-//! The file by which samplers read the counters: where it is, and what is written to it.
+//! File with the counters for samplers: its location, and its content.
 //!
-//! It is read and written by system calls alone. Memory that a file is mapped to is lost when another program makes
-//! the file shorter, or when its file system has no room for a page of it, and touching it then ends the program.
+//! It is read and written only by system calls. Mapped memory of a file is lost when another
+//! program shortens the file, or when its file system has no space for a page of it; touching it
+//! then ends the program.
 use ofi_facts::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS};
 use ofi_hook::may_have_size;
 use std::ffi::{CStr, CString, OsStr};
@@ -13,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
 
-/// What the user chose of files and folders.
+/// User settings of files and folders.
 #[derive(Clone, Debug)]
 pub(crate) struct MonitorPlace {
     /// The folder of all users.
@@ -24,8 +25,8 @@ pub(crate) struct MonitorPlace {
     pub(crate) file_mode: u32,
 }
 
-/// The access mode of the folder of all users, if it is not there yet: who has made something in it
-/// may remove it, and nobody else.
+/// Access mode of the folder of all users, if it does not exist yet: only the creator of an entry
+/// may remove it.
 const BASE_MODE: u32 = 0o1777;
 
 impl MonitorPlace {
@@ -48,13 +49,13 @@ fn c_name(name: &OsStr) -> Result<CString> {
     Ok(CString::new(name.as_bytes())?)
 }
 
-/// An answer of the system's that is negative if it is an error.
+/// Checks the result of a system call, negative on an error.
 fn check(answer: libc::c_int) -> Result<libc::c_int> {
     if answer < 0 { Err(Error::last_os_error()) } else { Ok(answer) }
 }
 
-/// A folder that is open. It stays the same whatever is put in its place: the folder of all users belongs to one of
-/// them, who may move those of others.
+/// Open folder. It stays the same even if its path is replaced: the folder of all users belongs to
+/// one of them, able to move entries of others.
 #[derive(Debug)]
 struct MonitorFolder {
     fd: File,
@@ -62,8 +63,8 @@ struct MonitorFolder {
 }
 
 impl MonitorFolder {
-    /// The folder of all users, which is made if it is not there. A link in its place is followed if it is of this
-    /// user's or of root.
+    /// Opens the folder of all users, created if it does not exist. A link in its place is followed
+    /// only if it belongs to this user or root.
     fn base(path: &Path) -> Result<Self> {
         let shown = |error| with_path(path, &error);
         let name = c_name(path.as_os_str())?;
@@ -86,7 +87,8 @@ impl MonitorFolder {
         Ok(folder)
     }
 
-    /// A folder in this one, which is made with this mode if it is not there. It is the user's, and no link.
+    /// Opens a folder in this one, created with this mode if it does not exist. It must belong to
+    /// the user, and not be a link.
     fn folder(&self, name: &str, mode: u32, user: u32) -> Result<Self> {
         let path = self.path.join(name);
         let shown = |error| with_path(&path, &error);
@@ -105,12 +107,12 @@ impl MonitorFolder {
         Ok(folder)
     }
 
-    /// Gives the folder this mode, whatever the process's mask, if it is this user's.
+    /// Sets the mode of the folder, regardless of the process's mask, if it belongs to this user.
     fn chosen_mode(&self, mode: u32, user: u32) -> Result<()> {
         if self.fd.metadata()?.uid() != user {
             return Ok(());
         }
-        // What was opened by its path alone takes no mode but by its name in /proc.
+        // The mode of a file opened with O_PATH can only be set by its name in /proc.
         let same = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         std::fs::set_permissions(same, Permissions::from_mode(mode))
     }
@@ -122,7 +124,7 @@ impl MonitorFolder {
     }
 }
 
-/// Makes a folder; whether it was not there before.
+/// Creates a folder; returns true if it did not exist before.
 fn make(at: libc::c_int, name: &CStr, mode: u32) -> Result<bool> {
     // SAFETY: a C string that outlives the call.
     match check(unsafe { libc::mkdirat(at, name.as_ptr(), mode) }) {
@@ -160,11 +162,12 @@ fn host_name() -> Result<String> {
 pub(crate) struct MonitorFile {
     /// None after the end.
     file: Option<File>,
-    /// Which file it is: a program may close descriptors that are not its own, and open other files by their numbers.
+    /// Identity of the file: a program may close descriptors of the library, and reuse their
+    /// numbers for other files.
     identity: (u64, u64),
     folder: MonitorFolder,
     name: CString,
-    /// The process that made it: a forked child has the same file, and must not write to it.
+    /// Process that created it: a forked child has the same file, and must not write to it.
     process: u32,
 }
 
@@ -174,7 +177,7 @@ fn identity_of(file: &File) -> Result<(u64, u64)> {
 }
 
 impl MonitorFile {
-    /// A new file of this name, full of zeros, of which no byte lacks room.
+    /// Creates a file with this name, filled with zeros, with all its space allocated.
     pub(crate) fn new(place: &MonitorPlace, name: &str) -> Result<Self> {
         Self::new_in(place.folders()?, place.file_mode, name)
     }
@@ -187,7 +190,7 @@ impl MonitorFile {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         let create = || open(above.fd.as_raw_fd(), &early, flags, mode);
         let made = create().or_else(|error| match error.kind() {
-            // What an earlier process of this number has left.
+            // File left by an earlier process with this number.
             ErrorKind::AlreadyExists => above.remove(&early).and_then(|()| create()),
             _ => Err(error),
         });
@@ -210,7 +213,8 @@ impl MonitorFile {
         Ok(Self { file: Some(file), identity, folder, name, process: std::process::id() })
     }
 
-    /// The file, if the descriptor is still of it and the process is the one that made it.
+    /// Returns the file, if the descriptor still refers to it and this is the process that created
+    /// it.
     fn own(&self) -> Option<&File> {
         let file = self.file.as_ref().filter(|_| std::process::id() == self.process)?;
         identity_of(file).is_ok_and(|identity| identity == self.identity).then_some(file)
@@ -219,18 +223,19 @@ impl MonitorFile {
     fn flags(file: &File) -> Option<u8> {
         let mut flags = [0];
         file.read_exact_at(&mut flags, FLAGS_AT as u64).ok()?;
-        // What a sampler did before it asked is seen by what follows.
+        // Accesses of a sampler before its request are visible to the following code.
         fence(Ordering::Acquire);
         Some(flags[0])
     }
 
-    /// Whether a sampler asks for what was counted, as far as one look at the file tells.
+    /// Returns true if a sampler requests the counters, judged by one read of the file.
     pub(crate) fn is_asked(&self) -> bool {
         let file = self.file.as_ref().filter(|_| std::process::id() == self.process);
         file.and_then(Self::flags).is_some_and(|flags| flags & ASKED != 0)
     }
 
-    /// Writes the numbers, then the flags; nothing where the file may not be so long any more.
+    /// Writes the numbers, then the flags; writes nothing if the size limit of files has become too
+    /// small.
     fn write(file: &File, numbers: &[u64], flags: u8) {
         if !may_have_size(FILE_LEN) {
             return;
@@ -243,8 +248,8 @@ impl MonitorFile {
         }
     }
 
-    /// Gives the sampler that has asked what `counted` takes out of the counters, a number for each
-    /// place.
+    /// Responds to a sampler's request with the numbers taken by `counted` from the counters, one
+    /// per index.
     pub(crate) fn answer(&self, counted: impl Fn(usize) -> u64) {
         let Some(file) = self.own() else { return };
         let Some(flags) = Self::flags(file).filter(|flags| flags & ASKED != 0) else { return };
@@ -252,8 +257,8 @@ impl MonitorFile {
         Self::write(file, &numbers, flags & !ASKED);
     }
 
-    /// Gives what was counted last. If nobody has asked since the last time, what was given then may
-    /// not have been read, and comes on top.
+    /// Writes the final counts. Without a request since the last response, the previous numbers may
+    /// be unread, and are added.
     pub(crate) fn end(&self, counted: impl Fn(usize) -> u64) {
         let Some(file) = self.own() else { return };
         let Some(flags) = Self::flags(file) else { return };
@@ -271,7 +276,7 @@ impl MonitorFile {
         Self::write(file, &numbers, ENDED);
     }
 
-    /// Removes the file; a sampler that reads it goes on doing so.
+    /// Removes the file; a sampler with the file open can still read it.
     pub(crate) fn remove(&self) {
         if std::process::id() == self.process {
             let _ = self.folder.remove(&self.name);

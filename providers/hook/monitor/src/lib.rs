@@ -1,6 +1,6 @@
-//! The hook provider `monitor`: how often each call that moves data, reads completions or registers
-//! memory succeeded, and how many bytes that were, by their size, in a file for a sampler
-//! (fi_hook(7), fi_mon_sampler(1)).
+//! The hook provider `monitor`: counts successful calls transferring data, reading completions or
+//! registering memory, and their bytes, by size class, in a file for a sampler (fi_hook(7),
+//! fi_mon_sampler(1)).
 mod file;
 
 use file::{MonitorFile, MonitorPlace};
@@ -13,13 +13,13 @@ use ofi_hook::{Args, Hook, HookCall, HookLog, HookOp};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// What the user chose by environment variables.
+/// User settings from environment variables.
 #[derive(Debug)]
 struct MonitorSettings {
     place: MonitorPlace,
-    /// So many calls are made between two looks at whether a sampler asks.
+    /// Calls between two checks for a request of a sampler.
     ticks: u32,
-    /// Whether files stay when fabrics are closed.
+    /// Files remain after fabrics are closed.
     linger: bool,
 }
 
@@ -58,7 +58,7 @@ fn settings() -> &'static MonitorSettings {
     })
 }
 
-/// The number of the batch job that the process is of; 0 if there is none.
+/// Returns the batch job number of the process; 0 if there is none.
 fn job() -> u64 {
     let text = std::env::var("SLURM_JOB_ID").unwrap_or_default();
     text.parse().unwrap_or(0)
@@ -67,10 +67,10 @@ fn job() -> u64 {
 struct CallMonitor {
     file: MonitorFile,
     settings: &'static MonitorSettings,
-    /// What was counted since a sampler got it last, in the order of the file.
+    /// Counts since the last response to a sampler, in the order of the file.
     numbers: Vec<AtomicU64>,
     ticks: AtomicU32,
-    /// Held by who gives a sampler what it asks for.
+    /// Held by the thread responding to a sampler.
     answering: Mutex<()>,
     /// The row of each call, if it has one.
     rows: Vec<Option<usize>>,
@@ -78,7 +78,8 @@ struct CallMonitor {
     completions: [[usize; 2]; 4],
 }
 
-/// Receives, of which the buffer's length says nothing: what has come is counted with completions.
+/// Receive calls. Their buffer lengths are not meaningful: received bytes are counted with
+/// completions.
 const RECEIVES: [HookOp; 6] =
     [HookOp::Recv, HookOp::Recvv, HookOp::Recvmsg, HookOp::Trecv, HookOp::Trecvv, HookOp::Trecvmsg];
 
@@ -110,7 +111,7 @@ impl CallMonitor {
         }
     }
 
-    /// A completion in a queue of this format: what was received counts by its size.
+    /// Counts a completion in a queue of this format: received bytes count by their size.
     fn completed(&self, format: u32, received: Option<usize>) {
         let rows = usize::try_from(format).ok().and_then(|format| format.checked_sub(1));
         let Some([sent, came]) = rows.and_then(|at| self.completions.get(at)) else { return };
@@ -120,12 +121,12 @@ impl CallMonitor {
         }
     }
 
-    /// Takes what was counted at a place.
+    /// Takes the count at an index.
     fn take(&self, place: usize) -> u64 {
         self.numbers.get(place).map_or(0, |number| number.swap(0, Ordering::Relaxed))
     }
 
-    /// A call was made: now and then a sampler that asks gets what was counted.
+    /// Counts a call, and periodically responds to a sampler's request.
     fn tick(&self) {
         let ticks = self.ticks.fetch_add(1, Ordering::Relaxed);
         if !(ticks.wrapping_add(1)).is_multiple_of(self.settings.ticks) || !self.file.is_asked() {
@@ -198,7 +199,7 @@ impl Hook for CallMonitor {
     }
 }
 
-/// When all that was opened through the fabric is closed, and the fabric.
+/// Runs when the fabric and everything opened through it are closed.
 impl Drop for CallMonitor {
     fn drop(&mut self) {
         self.file.end(|place| self.take(place));

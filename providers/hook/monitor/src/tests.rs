@@ -42,7 +42,7 @@ fn monitor(folder: &TestFolder, ticks: u32, linger: bool) -> CallMonitor {
     CallMonitor::new(MonitorFile::new(&settings.place, "1_2_3_0_x").unwrap(), settings).unwrap()
 }
 
-/// A transfer of so many bytes that succeeded.
+/// Simulates a successful transfer of `len` bytes.
 fn transfer(monitor: &CallMonitor, op: HookOp, len: usize) {
     let args = Args::Transfer(TransferArgs {
         pieces: Pieces::One(ptr::null(), len),
@@ -61,7 +61,7 @@ fn transfer(monitor: &CallMonitor, op: HookOp, len: usize) {
     };
 }
 
-/// What a file has in it: the count and sum of a row and class, and the flags.
+/// Reads a file: the count and sum of a row and class, and the flags.
 fn read(path: &Path, row: &str, class: usize) -> ([u64; 2], u8) {
     let bytes = fs::read(path).unwrap();
     assert_eq!(bytes.len(), FILE_LEN);

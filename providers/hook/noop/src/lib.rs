@@ -1,5 +1,5 @@
-//! The hook provider `noop`: passes every call on and adds nothing, which shows what
-//! hooking itself costs, and that it changes nothing.
+//! The hook provider `noop`: passes every call on without any addition. It shows the cost of
+//! hooking itself, and its transparency.
 use ofi_hook::error::Result;
 use ofi_hook::{Hook, HookCall, HookLog};
 

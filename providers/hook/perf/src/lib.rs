@@ -1,8 +1,8 @@
-//! The hook provider `perf`: how many CPU instructions or cycles the calls of the
-//! fast path take on average, logged when the fabric is closed (fi_hook(7)).
+//! The hook provider `perf`: average CPU instructions or cycles of the calls on the fast path,
+//! logged when the fabric is closed (fi_hook(7)).
 //!
-//! `FI_PERF_CNTR` says which: `cpu_instr` or `cpu_cycles`. Where the processor's
-//! counters cannot be read, nanoseconds are counted in their place.
+//! `FI_PERF_CNTR` selects the counter: `cpu_instr` or `cpu_cycles`. If the processor's counters
+//! cannot be read, nanoseconds are counted instead.
 mod pmu;
 
 use core::fmt;
@@ -12,10 +12,10 @@ use ofi_hook::log::{level, subsys};
 use ofi_hook::{Hook, HookCall, HookLog, HookOp, param};
 use pmu::{Meter, PmuEvent};
 
-/// How many calls are measured: the first ones of all.
+/// Number of measured calls: the first ones of all.
 const MEASURED: usize = HookOp::CntrSeterr as usize + 1;
 
-/// What the calls of one name took together, and how many there were.
+/// Total cost and number of the calls of one name.
 #[derive(Default)]
 struct PerfSum {
     total: AtomicU64,
@@ -104,7 +104,7 @@ impl fmt::Display for PerfRow<'_> {
     }
 }
 
-/// A number that is not negative as C's `%g` writes it: six digits that count.
+/// Formats a non-negative number like C's `%g`: six significant digits.
 fn general(value: f64) -> String {
     const DIGITS: i32 = 6;
     let scientific = format!("{value:.*e}", DIGITS as usize - 1);
@@ -128,7 +128,7 @@ impl fmt::Debug for Perf {
     }
 }
 
-/// Why a counter cannot be opened, as the system says.
+/// Returns the system's error of a failed counter open.
 fn last_error() -> Error {
     Error::last_os()
 }

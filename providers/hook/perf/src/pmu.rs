@@ -1,8 +1,8 @@
-//! The processor's counters, as Linux gives them to programs (perf_event_open(2)).
+//! Processor counters provided by Linux (perf_event_open(2)).
 //!
-//! A counter counts what one thread does, so every thread opens its own at its
-//! first call. It is read by an instruction of the processor where the system lets
-//! programs do so, and by a system call otherwise.
+//! A counter counts the events of one thread, so every thread opens its own at its first call. It
+//! is read by a processor instruction if the system permits it to programs, and by a system call
+//! otherwise.
 use crate::last_error;
 use core::ffi::c_int;
 use core::ptr;
@@ -16,27 +16,27 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// What is counted; the numbers are the system's.
+/// Counted event; the numbers are the system's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PmuEvent {
     Cycles = 0,
     Instructions = 1,
 }
 
-/// Where the numbers come from.
+/// Source of the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Meter(Option<PmuEvent>);
 
 thread_local! {
-    /// This thread's counters, by event; `None` where one cannot be opened.
+    /// Counters of this thread, by event; `None` for one that cannot be opened.
     static COUNTERS: [OnceCell<Option<Counter>>; 2] = const { [OnceCell::new(), OnceCell::new()] };
 }
 
 impl Meter {
-    /// Nanoseconds, which are always there.
+    /// Nanoseconds, always available.
     pub(crate) const CLOCK: Self = Self(None);
 
-    /// The counter of an event; the error of a system that does not give it to programs.
+    /// Returns the counter of an event; fails if the system does not provide it to programs.
     pub(crate) fn new(event: PmuEvent) -> Result<Self> {
         let opened = Counter::open(event);
         COUNTERS.with(|counters| {
@@ -62,7 +62,7 @@ impl Meter {
             .unwrap_or(0)
     }
 
-    /// What the numbers are, for people.
+    /// Returns the unit of the numbers, for display.
     pub(crate) fn title(self) -> &'static str {
         match self.0 {
             None => "nanoseconds",
@@ -93,9 +93,9 @@ struct PerfEventAttr {
     config1: u64,
 }
 
-/// The kind of events that processors of all makes have.
+/// Event type common to all processors.
 const HARDWARE: u32 = 0;
-/// What the system does for the program is not counted, which takes fewer rights.
+/// Excludes kernel work on behalf of the program; this needs fewer privileges.
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 /// Programs may read the counter themselves.
 #[cfg(target_arch = "x86_64")]
@@ -115,10 +115,10 @@ struct PmuPage {
     width: u16,
 }
 
-/// A counter of the thread that opened it.
+/// Counter of the thread that opened it.
 struct Counter {
     file: File,
-    /// Written by the system; null where programs may not read themselves.
+    /// Written by the system; null if programs may not read the counter themselves.
     page: *mut PmuPage,
     size: usize,
 }
@@ -146,7 +146,7 @@ impl Counter {
             )
         };
         let Ok(fd @ 0..) = c_int::try_from(fd) else { return Err(last_error()) };
-        // SAFETY: a file that was opened just now, and is nobody else's.
+        // SAFETY: a file opened just now, without another owner.
         let file = unsafe { File::from_raw_fd(fd) };
         // SAFETY: no precondition.
         let size = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })
@@ -176,7 +176,7 @@ impl Counter {
         })
     }
 
-    /// Reads without a call of the system, where that is possible.
+    /// Reads without a system call, if possible.
     #[cfg(target_arch = "x86_64")]
     fn read_page(&self) -> Option<u64> {
         if self.page.is_null() {
@@ -223,14 +223,14 @@ impl Counter {
 impl Drop for Counter {
     fn drop(&mut self) {
         if !self.page.is_null() {
-            // SAFETY: mapped in `open`, and nobody reads it any more.
+            // SAFETY: mapped in `open`, and no longer read.
             unsafe { libc::munmap(self.page.cast(), self.size) };
         }
     }
 }
 
 /// # Safety
-/// The system lets programs read the counter of that index.
+/// The system lets programs read the counter of this index.
 #[cfg(target_arch = "x86_64")]
 unsafe fn read_counter(index: u32) -> u64 {
     let (low, high): (u32, u32);

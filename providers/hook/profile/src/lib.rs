@@ -1,14 +1,13 @@
-//! The hook provider `profile`: how often each call that moves data, reads completions
-//! or registers memory succeeded, and how many bytes that were, by their size; logged
-//! when the fabric is closed (fi_hook(7)).
+//! The hook provider `profile`: counts successful calls transferring data, reading completions or
+//! registering memory, and their bytes, by size class; logged when the fabric is closed
+//! (fi_hook(7)).
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use ofi_hook::error::Result;
 use ofi_hook::log::{level, subsys};
 use ofi_hook::{Args, Hook, HookCall, HookLog, HookOp};
 
-/// Sizes in bytes from which on an operation belongs to the next class, with what the
-/// class before is called.
+/// Names of the size classes, with the size in bytes starting the next class.
 const CLASSES: [(&str, usize); 9] = [
     ("0-64", 64),
     ("64-512", 512),
@@ -21,7 +20,7 @@ const CLASSES: [(&str, usize); 9] = [
     ("4M-", usize::MAX),
 ];
 
-/// The calls of one name whose operations have about one size.
+/// Calls of one name with operations in one size class.
 #[derive(Default)]
 struct ProfileSum {
     calls: AtomicU64,
@@ -34,7 +33,7 @@ struct Profile {
     sums: Vec<[ProfileSum; CLASSES.len()]>,
 }
 
-/// Which class a size belongs to.
+/// Returns the class of a size.
 fn class(bytes: usize) -> usize {
     CLASSES.iter().position(|(_, end)| bytes < *end).unwrap_or(CLASSES.len() - 1)
 }
@@ -47,7 +46,7 @@ impl Profile {
         }
     }
 
-    /// The lines of the table: calls that were never made have none.
+    /// Returns the lines of the table, without calls never made.
     fn rows(&self) -> impl Iterator<Item = ProfileRow> {
         HookOp::ALL.iter().zip(&self.sums).flat_map(|(op, row)| {
             row.iter().zip(CLASSES).filter_map(|(sum, (size, _))| {

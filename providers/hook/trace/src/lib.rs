@@ -1,6 +1,5 @@
-//! The hook provider `trace`: a line of the log, at level trace, for each call that
-//! succeeded: objects that are opened with their attributes, transfers,
-//! completions and errors, connections and regions (fi_hook(7)).
+//! The hook provider `trace`: logs a line, at level trace, for each successful call: opened objects
+//! with their attributes, transfers, completions and errors, connections and regions (fi_hook(7)).
 use core::ffi::c_void;
 use ofi_hook::abi::*;
 use ofi_hook::error::{Result, strerror};
@@ -36,7 +35,7 @@ impl Hook for Trace {
     }
 }
 
-/// Where lines of a call belong; `None` for calls that have none.
+/// Returns the log subsystem of a call; `None` for calls without log lines.
 fn subsystem(call: &HookCall) -> Option<fi_log_subsys> {
     use HookOp::*;
     match call.args {
@@ -88,7 +87,7 @@ fn endpoint(call: &HookCall) -> String {
 }
 
 /// # Safety
-/// The call that it is of is still going on.
+/// The call is still in progress.
 unsafe fn transfer(op: HookOp, it: &TransferArgs) -> String {
     use HookOp::*;
     // SAFETY: by this function's contract.
@@ -111,7 +110,7 @@ unsafe fn transfer(op: HookOp, it: &TransferArgs) -> String {
     }
 }
 
-/// A completion, as far as its format goes: of what was sent there is no more than flags.
+/// Formats a completion as far as its format permits: for sends there are only the flags.
 fn completion(it: HookCompletion) -> String {
     let mut line = format!("ctx {}", Pointer(it.context));
     let Some(flags) = it.flags else { return line };
@@ -152,7 +151,7 @@ unsafe fn error(call: &HookCall, entry: &fi_cq_err_entry) -> String {
 }
 
 /// # Safety
-/// The call that it is of has just succeeded.
+/// The call has just succeeded.
 unsafe fn region(it: &RegionArgs) -> String {
     // SAFETY: by this function's contract.
     unsafe {
@@ -163,14 +162,14 @@ unsafe fn region(it: &RegionArgs) -> String {
 }
 
 /// # Safety
-/// `data` is null or of that type.
+/// `data` is null or of this type.
 unsafe fn dump<T>(data: *const T, kind: fi_type) -> String {
     // SAFETY: by this function's contract.
     unsafe { text::dump(data.cast::<c_void>(), kind) }
 }
 
 /// # Safety
-/// The call that it is of has just succeeded.
+/// The call has just succeeded.
 unsafe fn opened(call: &HookCall, it: &OpenArgs) -> Vec<String> {
     use fi_type::*;
     let (parent, context) = (pointer(call.object), pointer(it.context));

@@ -1,18 +1,17 @@
-//! Which peers may connect to us (FI_TCP_PEERS, fi_tcp(7)).
+//! Admission of peers to connect (FI_TCP_PEERS, fi_tcp(7)).
 use crate::plug_in::{provider, variable};
 use ipnet::IpNet;
 use ofi_provider::error::{Error, Result};
 use std::net::IpAddr;
 
-/// The peers from whom calls are taken.
+/// Peers permitted to connect.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Admission {
     /// The networks calls are taken from; if empty, from everywhere.
     networks: Vec<IpNet>,
-    /// Only peers that the endpoint's address vector holds may call (`av`).
+    /// Only peers in the endpoint's address vector may connect (`av`).
     only_known: bool,
-    /// The part of the user's text that cannot be parsed: then no peer may call, and no domain is
-    /// opened.
+    /// Invalid part of the user's text: then no peer may connect, and no domain is opened.
     wrong: Option<String>,
 }
 
@@ -38,8 +37,8 @@ impl Admission {
         admission
     }
 
-    /// -FI_EINVAL with a line in the log if the user's text could not be parsed: it is meant to
-    /// keep peers out, and it is not known which.
+    /// Checks the user's text. Fails with -FI_EINVAL and a log line if it is invalid: it is meant
+    /// to reject peers, and the peers are not known.
     pub(crate) fn check(&self) -> Result {
         let Some(word) = &self.wrong else { return Ok(()) };
         ofi_provider::log!(
@@ -53,7 +52,7 @@ impl Admission {
         Err(Error::INVAL)
     }
 
-    /// Whether a call from this address is taken; if not, the log has a line.
+    /// Returns true if a connection from this address is accepted; otherwise logs a line.
     pub(crate) fn admits(&self, source: IpAddr) -> bool {
         let source = source.to_canonical();
         let open = self.networks.is_empty() || self.networks.iter().any(|n| n.contains(&source));
@@ -70,7 +69,7 @@ impl Admission {
         admitted
     }
 
-    /// Whether a reliable datagram endpoint listens only to peers in its address vector.
+    /// Returns true if reliable datagram endpoints accept only peers in their address vector.
     pub(crate) fn only_known(&self) -> bool {
         self.only_known
     }

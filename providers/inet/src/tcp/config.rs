@@ -9,17 +9,17 @@ use std::sync::OnceLock;
 /// The provider's parameters as the environment sets them, read once.
 #[derive(Debug)]
 pub(crate) struct TcpConfig {
-    /// Lowest and highest port to listen on, where the application leaves the port open.
+    /// Lowest and highest port to listen on, if the application leaves the port open.
     pub(crate) ports: Option<(u16, u16)>,
-    /// Whether small segments are sent at once (TCP_NODELAY); default yes.
+    /// Sends small segments at once (TCP_NODELAY); default yes.
     pub(crate) nodelay: bool,
-    /// What concerns the engine.
+    /// Settings of the engine.
     pub(crate) engine: StreamSettings,
-    /// Whether data goes through an io_uring, where the system lets us have one.
+    /// Uses an io_uring for data, if the system provides one.
     pub(crate) io_uring: bool,
-    /// Seconds after which a silent peer is gone; 0: the system decides.
+    /// Seconds after which a silent peer is considered gone; 0: the system decides.
     pub(crate) peer_timeout: u32,
-    /// Which peers may connect to us.
+    /// Peers permitted to connect.
     pub(crate) peers: Admission,
 }
 

@@ -1,4 +1,4 @@
-//! What is offered (fi_getinfo(3), fi_tcp(7)).
+//! Supported attributes (fi_getinfo(3), fi_tcp(7)).
 use super::config::config;
 use crate::plug_in::{self, iface, provider, variable};
 use ofi_provider::abi::{FI_PROTO_SOCK_TCP, FI_PROTO_XNET};
@@ -7,8 +7,8 @@ use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, IpProvider, ProviderOffe
 use ofi_stream::offer::{OfferLimits, offers};
 use std::sync::OnceLock;
 
-/// What users choose of the infos by environment variables, read once; declares these to the core at
-/// first use.
+/// Returns the user's limits on the infos from environment variables, read once; declares these to
+/// the core at first use.
 pub(crate) fn limits() -> &'static OfferLimits {
     static LIMITS: OnceLock<OfferLimits> = OnceLock::new();
     LIMITS.get_or_init(|| {
@@ -28,7 +28,7 @@ pub(crate) fn limits() -> &'static OfferLimits {
     })
 }
 
-/// What this plug-in offers to an application with these hints.
+/// Returns the attributes supported by this plug-in for an application with these hints.
 pub(crate) fn offered(api: u32, hints: Option<InfoRef<'_>>) -> Result<Vec<ProviderOffer>> {
     let mut offers = offers(limits(), api, hints)?;
     offers.iter_mut().for_each(plug_in::current().offered);

@@ -1,8 +1,8 @@
 //! FI_EP_MSG and FI_EP_RDM endpoints over TCP sockets.
 //!
-//! [`info`] says what is offered; [`net`] gives the engine of `ofi_stream`, which does the
-//! work and has the provider's objects, sockets for links. Peers of one host go on through memory
-//! ([`WithLocal`]).
+//! [`info`] lists the supported attributes. [`net`] passes sockets as links to the engine of
+//! `ofi_stream`, with the protocol and the provider's objects. Peers of one host continue over
+//! shared memory ([`WithLocal`]).
 mod admission;
 mod config;
 pub(crate) mod info;
@@ -21,7 +21,7 @@ use std::ffi::CString;
 /// The links of the engine.
 pub(crate) type InetLinks = WithLocal<net::Sockets>;
 
-/// Declares the parameters under the provider's name, so that fi_getparams lists them.
+/// Declares the parameters under the provider's name, for fi_getparams.
 pub(crate) fn declare() {
     info::limits();
     config::config();

@@ -1,5 +1,5 @@
-//! What the engine stands on in this provider: TCP sockets, epoll, and an io_uring if the user
-//! wants that (FI_TCP_IO_URING) and the system lets us.
+//! Transport of the engine in this provider: TCP sockets, epoll, and an io_uring if the user
+//! requests it (FI_TCP_IO_URING) and the system provides it.
 use super::config::config;
 use super::info;
 use super::ring::{Ring, RingOp};
@@ -22,7 +22,7 @@ use ofi_stream::settings::StreamSettings;
 use std::os::fd::RawFd;
 use std::sync::{Once, Weak};
 
-/// Sockets, and what tells when they can be read or written.
+/// Sockets with their poller.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     watch: Watch,
@@ -70,7 +70,8 @@ impl Sockets {
     }
 }
 
-/// The ring that the user chose (FI_TCP_IO_URING); none if the system has no io_uring for us.
+/// Returns the ring requested by the user (FI_TCP_IO_URING); none if the system provides no
+/// io_uring.
 fn ring() -> Option<Box<Ring>> {
     if !config().io_uring {
         return None;

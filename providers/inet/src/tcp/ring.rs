@@ -1,10 +1,9 @@
 //! Sends and receives on many sockets in one system call: an io_uring.
 //!
-//! No operation outlives the call that submits it. All are of the kind that never
-//! waits (MSG_DONTWAIT), and the kernel carries those out, or refuses them with
-//! -EAGAIN, while it takes them from the ring. So none of our memory is ever the
-//! kernel's behind our back: a connection may be closed and a buffer given back at
-//! any time, and it does not matter which thread submitted what, or that it ends.
+//! No operation outlives the call submitting it. All operations are non-blocking (MSG_DONTWAIT),
+//! and the kernel executes them, or rejects them with -EAGAIN, while it takes them from the ring.
+//! So the kernel never holds memory of this process between calls. A connection may be closed and a
+//! buffer reused at any time, and the submitting thread may be any, and may exit.
 use super::sock::TcpSocket;
 use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, opcode, squeue};
@@ -18,10 +17,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Most operations in one call.
 pub(crate) const BATCH: usize = MAX_EACH;
 
-/// A send or a receive, and what became of it.
+/// Send or receive, with its result.
 pub(crate) struct RingOp<'a> {
     entry: squeue::Entry,
-    /// Bytes that were sent or have come; -FI_EAGAIN until it is run.
+    /// Bytes sent or received; -FI_EAGAIN until it is run.
     pub(crate) result: Result<usize>,
     /// The operation borrows its socket and memory.
     uses: PhantomData<&'a mut [u8]>,
@@ -32,28 +31,28 @@ impl<'a> RingOp<'a> {
         Self { entry, result: Err(Error::AGAIN), uses: PhantomData }
     }
 
-    /// An array of operations that do nothing, to be replaced.
+    /// Creates an array of empty operations, to be replaced.
     pub(crate) fn nothing() -> [Self; BATCH] {
         std::array::from_fn(|_| Self::new(opcode::Nop::new().build()))
     }
 
-    /// An operation that does what [`TcpSocket::send`] does.
+    /// Creates an operation equivalent to [`TcpSocket::send`].
     pub(crate) fn send(socket: &'a TcpSocket, bytes: &'a [u8]) -> Self {
         let send = opcode::Send::new(Fd(socket.fd()), bytes.as_ptr(), short(bytes.len()));
         Self::new(send.flags(Way::Copied.flags()).build())
     }
 
-    /// An operation that does what [`TcpSocket::recv`] does.
+    /// Creates an operation equivalent to [`TcpSocket::recv`].
     pub(crate) fn receive(socket: &'a TcpSocket, room: &'a mut [u8]) -> Self {
         let recv = opcode::Recv::new(Fd(socket.fd()), room.as_mut_ptr(), short(room.len()));
         Self::new(recv.flags(libc::MSG_DONTWAIT).build())
     }
 
-    /// An operation that sends the bytes a gather list names.
+    /// Creates an operation sending the bytes named by a gather list.
     ///
     /// # Safety
-    /// The memory that `list` names is alive when the operation is run, and as
-    /// long afterwards as [`Way::Uncopied`] asks for.
+    /// The memory named by `list` is alive when the operation is run, and after it as long as
+    /// required by [`Way::Uncopied`].
     pub(crate) unsafe fn send_list(
         socket: &'a TcpSocket,
         list: &'a libc::msghdr,
@@ -63,11 +62,10 @@ impl<'a> RingOp<'a> {
         Self::new(send.flags(way.flags() as u32).build())
     }
 
-    /// An operation that receives into the memory a list names.
+    /// Creates an operation receiving into the memory named by a list.
     ///
     /// # Safety
-    /// The memory that `list` names is alive, and nobody else uses it, when the
-    /// operation is run.
+    /// The memory named by `list` is alive, and has no other user, when the operation is run.
     pub(crate) unsafe fn receive_list(socket: &'a TcpSocket, list: &'a mut libc::msghdr) -> Self {
         let recv = opcode::RecvMsg::new(Fd(socket.fd()), list);
         Self::new(recv.flags(libc::MSG_DONTWAIT as u32).build())
@@ -80,7 +78,7 @@ fn short(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(1 << 30)
 }
 
-/// How many forks there are between this process and the one that loaded us.
+/// Number of forks between this process and the one that loaded the plug-in.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn forked() {
@@ -90,13 +88,13 @@ extern "C" fn forked() {
 /// A ring for up to [`BATCH`] operations at a time.
 pub(crate) struct Ring {
     uring: IoUring,
-    /// The value of [`FORKS`] in the process that made the ring. A forked child shares the
-    /// ring's memory, but must not use the connections.
+    /// Value of [`FORKS`] in the process that created the ring. A forked child shares the ring's
+    /// memory, but must not use the connections.
     forks: u32,
 }
 
 impl Ring {
-    /// A new ring; an error where the system refuses one or lacks an operation that we need.
+    /// Creates a ring; fails if the system refuses it or lacks a required operation.
     pub(crate) fn new() -> Result<Self> {
         let uring = IoUring::new(BATCH as u32)?;
         ofi_provider::sys::note_task_work();
@@ -116,8 +114,8 @@ impl Ring {
         Ok(Self { uring, forks: FORKS.load(Ordering::Relaxed) })
     }
 
-    /// Runs operations, at most [`BATCH`], in this order. On an error the ring is
-    /// of no use any more; what was not run then says -FI_EAGAIN.
+    /// Runs operations, at most [`BATCH`], in this order. After an error the ring is unusable; the
+    /// operations not run then have -FI_EAGAIN.
     pub(crate) fn run(&mut self, ops: &mut [RingOp<'_>]) -> Result {
         if self.forks != FORKS.load(Ordering::Relaxed) {
             return Ok(());

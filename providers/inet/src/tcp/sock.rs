@@ -10,8 +10,7 @@ fn millis(seconds: u32) -> libc::c_int {
     seconds.min(1 << 20) as libc::c_int * 1000
 }
 
-/// linux/errqueue.h: the origin of a zero-copy notice, and its code for bytes that were copied
-/// after all.
+/// Origin of a zero-copy notification (linux/errqueue.h), and its code for bytes copied after all.
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
@@ -36,10 +35,10 @@ impl TcpSocket {
         let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     }
 
-    /// Lets a connection between two sockets of this host send as fast as its peer reads.
-    /// There is no network between them to be careful with, but congestion control that
-    /// measures one (bbr) holds the end of each large message back until the beginning is
-    /// acknowledged. One that goes by losses alone does not, and every system has it.
+    /// Lets a connection between two sockets of this host send at the speed of the peer's reads.
+    /// There is no network between them to protect. But a congestion control with network
+    /// measurements (bbr) delays the end of each large message until the beginning is acknowledged.
+    /// A purely loss-based one does not, and every system has it.
     pub(crate) fn set_no_network(&self) {
         let (Ok(local), Ok(peer)) = (self.local_addr(), self.peer_addr()) else { return };
         if local.ip() != peer.ip() {
@@ -55,12 +54,12 @@ impl TcpSocket {
         self.set_keepalive(seconds);
     }
 
-    /// Ends the connection if the peer's system answers nothing for so many seconds; 0: when the
-    /// system gives up. The peer's system answers whatever its program does.
+    /// Ends the connection if the peer's system does not respond for `seconds` seconds; 0: the
+    /// system decides. The peer's system responds independently of its program.
     ///
-    /// For what is sent this means about so many seconds, 15 at least, and takes
-    /// Linux 6.15. TCP_USER_TIMEOUT would be older and exact, but it also ends
-    /// connections whose peer answers that it has no room for more just now.
+    /// For sent data this means about `seconds` seconds, 15 at least, and requires Linux 6.15.
+    /// TCP_USER_TIMEOUT would be older and exact, but it also ends connections to a peer responding
+    /// with a full receive buffer.
     pub(crate) fn set_peer_timeout(&self, seconds: u32) {
         const TCP_RTO_MAX_MS: libc::c_int = 44;
         let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0);
@@ -84,9 +83,8 @@ impl TcpSocket {
         }
     }
 
-    /// Asks the peer's system at once whether it knows the connection, if nothing came for a
-    /// second: if not, the connection ends. Waiting for the answer takes as long as it does for any
-    /// data.
+    /// Probes the peer's system for the connection at once, if nothing was received for a second;
+    /// an unknown connection ends. Waiting for the response takes as long as for any data.
     pub(crate) fn probe(&self) {
         let _ = self.0.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
         let _ = self.0.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 1);
@@ -96,9 +94,9 @@ impl TcpSocket {
         self.0.bind(addr::to_raw(to).as_bytes())
     }
 
-    /// Binds to call from an address; the port is found when it calls. It may then be
-    /// one that connections to other peers have: what the system gives away is not
-    /// used up by so many peers, and the search for a free one stays short.
+    /// Binds to a source address for connecting; the port is chosen at the connect. It may then be
+    /// shared with connections to other peers. So many peers do not exhaust the system's ports, and
+    /// the search for a free one stays short.
     pub(crate) fn bind_source(&self, mut addr: SocketAddr) -> Result {
         // Without this option (Linux before 4.2) the port is taken now.
         let _ = self.0.set(libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
@@ -123,12 +121,12 @@ impl TcpSocket {
         last
     }
 
-    /// Starts connecting, which the system goes on with.
+    /// Starts connecting in the background.
     pub(crate) fn connect(&self, to: &SocketAddr) -> Result {
         self.0.connect(addr::to_raw(to).as_bytes())
     }
 
-    /// Accepts a connection that waits, with its peer's address; -FI_EAGAIN if none does.
+    /// Accepts a waiting connection, with its peer's address; fails with -FI_EAGAIN if none waits.
     pub(crate) fn accept(&self) -> Result<(Self, SocketAddr)> {
         let (socket, from) = self.0.accept()?;
         Ok((Self(socket), addr::from_bytes(&from)?))
@@ -142,11 +140,11 @@ impl TcpSocket {
         addr::from_bytes(&self.0.peer_addr()?)
     }
 
-    /// Whether the peer's address is one of this machine, as far as this process sees it.
+    /// Returns true if the peer's address belongs to this machine, as visible to this process.
     pub(crate) fn is_on_this_host(&self) -> bool {
         let (Ok(local), Ok(peer)) = (self.local_addr(), self.peer_addr()) else { return false };
         let ip = peer.ip().to_canonical();
-        // Whatever the system lets us bind to is ours.
+        // Any address accepted by bind is local.
         ip == local.ip().to_canonical()
             || ip.is_loopback()
             || UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
@@ -265,7 +263,7 @@ mod tests {
         assert!(!caller.0.has_ended());
         caller.zerocopy_done().unwrap();
         assert_eq!(accepted.0.send(b"not read"), Ok(8));
-        // Who closes with something unread resets the connection.
+        // Closing with unread data resets the connection.
         assert_eq!(caller.0.send(b"not read"), Ok(8));
         drop(accepted);
         assert!(caller.0.has_ended());

@@ -15,7 +15,7 @@ use ofi_provider::wait::WaitKind;
 use ofi_stream::secret::JobSecret;
 use std::sync::{Arc, Once};
 
-/// A fabric: a network that some interface is on. It has no state.
+/// Fabric: a network with a local interface. It has no state.
 #[derive(Debug)]
 pub(crate) struct UdpFabric;
 
@@ -44,7 +44,7 @@ impl Fabric for UdpFabric {
     }
 }
 
-/// Tells a user who protects `tcp` with a job's secret, once, that datagrams are not protected by it.
+/// Warns users of a pre-shared key for `tcp`, once: datagrams are not protected by it.
 fn warn_of_secret() {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
@@ -62,17 +62,17 @@ fn warn_of_secret() {
     });
 }
 
-/// A domain: its endpoints' engine.
+/// Domain: the engine of its endpoints.
 ///
-/// Automatic progress needs no thread of ours: datagrams arrive in the system's buffer by
-/// themselves, and calls that wait for one wait on the sockets. Only an application that sleeps on
-/// a condition variable has to be woken.
+/// Automatic progress needs no thread: datagrams arrive in the kernel's buffer by themselves, and
+/// blocking calls wait on the sockets. Only an application sleeping on a condition variable has to
+/// be woken.
 #[derive(Debug)]
 pub(crate) struct UdpDomain {
     engine: Arc<UdpEngine>,
     settings: DomainSettings,
     api_version: u32,
-    /// The secret of endpoints that have none of their own: the program's, or what the user chose.
+    /// Pre-shared key of endpoints without their own: the program's, or the user's.
     secret: JobSecret,
 }
 

@@ -1,10 +1,9 @@
-//! Endpoints: a socket each, and the receives that wait for its datagrams.
+//! Endpoints: one socket each, with the posted receives for its datagrams.
 //!
-//! A send is one system call from the caller's thread and under no lock. A
-//! receive goes from the socket straight into the application's buffer, when
-//! progress is made and only while a receive is posted and the completion queue
-//! has room: everything else waits in the system's socket buffer, or is lost
-//! there, as datagrams are.
+//! A send is one system call from the caller's thread, without a lock. A receive goes from the
+//! socket directly into the application's buffer. This happens during progress, only while a
+//! receive is posted and the completion queue has space. Everything else waits in the kernel's
+//! socket buffer, or is lost there, as usual for datagrams.
 use super::group::{Change, Groups};
 use super::info::{MAX_MSG_SIZE, MAX_SEALED_SIZE};
 use super::sealed::{OpeningReceiver, SealingSender};
@@ -38,32 +37,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// With more endpoints than this, epoll is asked which have something.
+/// Maximum number of endpoints polled without epoll.
 const FEW: usize = 4;
 
-/// Most addresses with closed ports that are noted.
+/// Maximum recorded addresses with closed ports.
 const MOST_REFUSALS: usize = 64;
 
-/// Most datagrams that an endpoint with a secret opens in a turn.
+/// Maximum datagrams opened in a progress iteration by an endpoint with a pre-shared key.
 const MOST_OPENED: usize = 64;
 
 const IDLE: Interest = Interest { read: false, write: false };
 
-/// What drives a domain's endpoints.
+/// Progress engine of a domain's endpoints.
 #[derive(Debug)]
 pub(crate) struct UdpEngine {
     eps: Lock<Slab<Arc<Receiver>>>,
     epoll: Epoll,
-    /// Whether some socket is not watched, so that all are looked at and not only those that epoll
-    /// reports.
+    /// Some socket is not watched, so all are polled, in addition to those reported by epoll.
     starved: AtomicBool,
     activity: Activity,
     level: Level,
 }
 
 impl UdpEngine {
-    /// A new engine, whose locks cost nothing if the application serializes its
-    /// calls.
+    /// Creates an engine; its locks cost nothing if the application serializes its calls.
     pub(crate) fn new(level: Level) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             eps: Lock::with_level(Slab::default(), level.clone()),
@@ -99,7 +96,7 @@ impl Progress for UdpEngine {
         self.epoll.as_raw_fd()
     }
 
-    /// A socket is watched while there are receives for what comes in.
+    /// Watches a socket while there are posted receives for its data.
     fn may_block(&self) -> bool {
         for (id, ep) in self.eps.lock().iter() {
             if ep.notes_refusals.load(Ordering::Relaxed) {
@@ -124,7 +121,7 @@ impl Progress for UdpEngine {
     }
 }
 
-/// A receive that waits for a datagram.
+/// Posted receive waiting for a datagram.
 #[derive(Debug)]
 struct UdpRecv {
     buf: RecvBuf,
@@ -135,34 +132,34 @@ struct UdpRecv {
 #[derive(Debug)]
 struct Rx {
     posted: VecDeque<UdpRecv>,
-    /// Whether the engine's epoll watches the sockets.
+    /// The engine's epoll watches the sockets.
     watched: bool,
-    /// What opens the datagrams that come to an endpoint with a secret.
+    /// Opener of datagrams for an endpoint with a pre-shared key.
     opening: Option<Box<OpeningReceiver>>,
 }
 
-/// The half of an endpoint that progress works on.
+/// Receiving half of an endpoint, advanced by progress.
 #[derive(Debug)]
 struct Receiver {
     socket: DgramSocket,
-    /// Whether receives report who sent the message, and take several datagrams.
+    /// Receives report the source of the message, and accept several datagrams.
     source: bool,
     several: AtomicBool,
-    /// Receives report the addresses of senders that are in no address vector.
+    /// Receives report the addresses of unknown peers.
     unknown_sources: AtomicBool,
-    /// The system notes which ports are closed (OPT_REFUSALS), and notes that were taken from it.
+    /// The system records closed ports (OPT_REFUSALS), and the records taken from it.
     notes_refusals: AtomicBool,
     refusals: Lock<VecDeque<SocketAddr>>,
     rx: Lock<Rx>,
-    /// The groups of the endpoint. Their lock is taken with or without that of `rx`, and never
+    /// Groups of the endpoint. Their lock is taken with or without the lock of `rx`, and never
     /// before it.
     groups: Lock<Groups>,
-    /// Whether some groups have sockets of their own.
+    /// Some groups have separate sockets.
     group_sockets: AtomicBool,
-    /// Whether what arrives is not simply received from one socket: there are sockets of groups, or a
-    /// secret.
+    /// Data is not simply received from one socket: there are sockets of groups, or a pre-shared
+    /// key.
     special: AtomicBool,
-    /// The secret that peers need.
+    /// Pre-shared key required of peers.
     secret: Option<Arc<SecretKey>>,
     /// The objects bound to the endpoint, once it is enabled.
     bindings: OnceLock<Bindings>,
@@ -207,8 +204,8 @@ impl Receiver {
         }
     }
 
-    /// Takes what has arrived for the receives that are posted. True if some
-    /// have to wait for room in the queue without the socket being watched.
+    /// Receives arrived datagrams into posted receives. Returns true if some have to wait for space
+    /// in the queue without the socket being watched.
     #[inline]
     fn drain(&self, engine: &UdpEngine, id: u32) -> bool {
         let Some(bound) = self.bindings.get() else { return false };
@@ -227,8 +224,8 @@ impl Receiver {
         false
     }
 
-    /// Takes what has arrived at groups' own sockets, each with a share of the receives; of an endpoint
-    /// with a secret all that has arrived. Returns whether that is so.
+    /// Receives the datagrams of groups' separate sockets, each with a share of the receives. For
+    /// an endpoint with a pre-shared key it receives all datagrams. Returns true in this case.
     #[cold]
     fn drain_special(&self, bound: &Bindings, rx: &mut Rx) -> bool {
         let Some(mut opening) = rx.opening.take() else {
@@ -245,8 +242,9 @@ impl Receiver {
         true
     }
 
-    /// Takes up to so many datagrams of one socket, the own or that of a group, as far as there are
-    /// receives. Those that are not authentic count, so that a turn ends however many come.
+    /// Receives at most `most` datagrams of one socket, the endpoint's or a group's, as far as
+    /// there are receives. Forged ones count, so a progress iteration ends regardless of their
+    /// number.
     fn drain_sealed(
         &self,
         opening: &mut OpeningReceiver,
@@ -300,7 +298,7 @@ impl Receiver {
         }
     }
 
-    /// Reports a receive that a datagram came for.
+    /// Reports a receive completed by a datagram.
     #[inline]
     fn received(&self, bound: &Bindings, recv: &UdpRecv, datagram: &Datagram) {
         let src = source_of(bound, datagram);
@@ -336,7 +334,7 @@ fn append_source(recv: &UdpRecv, datagram: &Datagram) {
 #[inline]
 fn complete(bound: &Bindings, recv: &UdpRecv, datagram: &Datagram, src: fi_addr_t) {
     let len = datagram.len.min(recv.buf.len());
-    // How several datagrams are told apart (OPT_RECEIVE_MANY).
+    // Size of each of several datagrams (OPT_RECEIVE_MANY).
     let data = if datagram.segment < datagram.len { datagram.segment as u64 } else { 0 };
     let entry = Completion { len, src, data, ..entry(recv) };
     if datagram.len > recv.buf.len() {
@@ -368,7 +366,7 @@ pub(crate) struct UdpEp {
     rx_size: usize,
     /// Messages shorter than this are sent as they are: none of an endpoint with a secret.
     plain_end: usize,
-    /// What seals the datagrams of an enabled endpoint with a secret.
+    /// Sealer of datagrams for an enabled endpoint with a pre-shared key.
     sealing: OnceLock<Box<Lock<SealingSender>>>,
 }
 
@@ -405,7 +403,7 @@ impl UdpEp {
         Ok(Self { engine: engine.clone(), receiver, id, rx_size, plain_end, sealing })
     }
 
-    /// Sends a message of an endpoint with a secret, and refuses any that is too long.
+    /// Sends a message of an endpoint with a pre-shared key; a message over the size limit fails.
     #[cold]
     fn send_sealed(&self, bound: &Bindings, op: &SendOp) -> Result {
         let sealing = self.sealing.get().ok_or(Error::MSGSIZE)?;
@@ -422,7 +420,7 @@ impl UdpEp {
         self.sent(bound, op, report, sent)
     }
 
-    /// Where a message goes.
+    /// Returns the destination address of a message.
     #[inline(always)]
     fn destination(&self, bound: &Bindings, op: &SendOp) -> Result<SocketAddr> {
         match bound.av.as_ref().ok_or(Error::NOAV)?.get(op.dest) {
@@ -431,7 +429,7 @@ impl UdpEp {
         }
     }
 
-    /// Reports a message that the system has taken, or not.
+    /// Reports the result of a send system call.
     #[inline(always)]
     fn sent(&self, bound: &Bindings, op: &SendOp, report: bool, sent: Result) -> Result {
         match sent {
@@ -649,7 +647,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::time::Instant;
 
-    /// An endpoint on loopback that can send to itself.
+    /// Loopback endpoint able to send to itself.
     struct Loop {
         ep: UdpEp,
         cq: Arc<Cq>,
@@ -662,7 +660,8 @@ mod tests {
             Self::open_with(engine, cq_size, false, None)
         }
 
-        /// An endpoint that reports the sources of messages, or not, and has this secret.
+        /// Opens an endpoint with this pre-shared key, optionally reporting the sources of
+        /// messages.
         fn open_with(
             engine: &Arc<UdpEngine>,
             cq_size: usize,
@@ -711,7 +710,7 @@ mod tests {
             self.ep.recv(RecvOp { buf, src: 0, tag: 0, ignore: 0, context, flags })
         }
 
-        /// The number and length of the next receive that is complete.
+        /// Returns the number and length of the next completed receive.
         fn next(&self) -> (usize, usize) {
             let start = Instant::now();
             let cq: *mut fid_cq = self.cq.as_c();
@@ -779,7 +778,7 @@ mod tests {
             me.send(me.own, b"one").unwrap();
             me.send(me.own, b"four").unwrap();
         }
-        // Every queue is full with its first message when somebody goes to sleep.
+        // Every queue is full with its first message when a thread goes to sleep.
         while all.iter().any(|me| me.cq.room() > 0) {
             engine.progress();
         }

@@ -1,9 +1,8 @@
-//! Multicast groups of the network's (fi_join of fi_cm(3)).
+//! Multicast groups of the network (fi_join of fi_cm(3)).
 //!
-//! What is sent to a group goes out from the endpoint's own socket. What comes for it is
-//! read there too, where the system lets it: if the socket is bound to no address in
-//! particular, or to the group's, and to the group's port. Else the group has a socket of
-//! its own beside it, so that any endpoint can be a member.
+//! Messages to a group are sent from the endpoint's own socket. They are also received there, if
+//! the system permits it: the socket must be bound to the group's port, and to any address or the
+//! group's. Otherwise the group has a separate socket, so any endpoint can be a member.
 use super::socket::DgramSocket;
 use ofi_provider::abi::fi_addr_t;
 use ofi_provider::api::{GroupRole, MULTICAST_ADDR, is_group};
@@ -12,14 +11,14 @@ use ofi_provider::slab::Slab;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-/// A group that was joined.
+/// Joined group.
 #[derive(Debug)]
 struct GroupMember {
     group: SocketAddr,
     part: GroupRole,
 }
 
-/// How an endpoint hears a group, however often it joined.
+/// Reception of a group by an endpoint, regardless of the number of joins.
 #[derive(Debug)]
 struct Hearing {
     group: SocketAddr,
@@ -35,11 +34,11 @@ pub(crate) struct Groups {
     heard: Vec<Hearing>,
 }
 
-/// What joining, or leaving, changed.
+/// Effect of joining or leaving.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
-    /// A socket was opened that is to be read from now on.
+    /// A socket was opened, to be read from now on.
     Opened(RawFd),
 }
 
@@ -85,7 +84,7 @@ impl Groups {
         Ok((MULTICAST_ADDR | fi_addr_t::from(id), change))
     }
 
-    /// Leaves a group. A socket that is not needed any more comes back.
+    /// Leaves a group. Returns a socket no longer needed.
     pub(crate) fn leave(&mut self, own: &DgramSocket, addr: fi_addr_t) -> Option<DgramSocket> {
         let GroupMember { group, part } = self.members.remove(addr as u32)?;
         if !part.receives {
@@ -105,14 +104,14 @@ impl Groups {
         heard.socket
     }
 
-    /// Where what is sent to this address goes; -FI_EINVAL if it is none of a group
-    /// that was joined to send.
+    /// Returns the destination of messages to this address. Fails with -FI_EINVAL if it belongs to
+    /// no group joined for sending.
     pub(crate) fn find(&self, addr: fi_addr_t) -> Result<SocketAddr> {
         let member = self.members.get(addr as u32).filter(|_| is_group(addr));
         member.filter(|member| member.part.sends).map(|member| member.group).ok_or(Error::INVAL)
     }
 
-    /// The sockets that groups have of their own.
+    /// Returns the separate sockets of groups.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = RawFd> {
         self.sockets_of_groups().map(|(fd, _)| fd)
     }

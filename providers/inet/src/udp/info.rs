@@ -1,4 +1,4 @@
-//! What is offered (fi_getinfo(3), fi_udp(7)).
+//! Supported attributes (fi_getinfo(3), fi_udp(7)).
 use super::domain::UdpFabric;
 use crate::plug_in::{self, iface, provider};
 use ofi_provider::abi::*;
@@ -12,7 +12,7 @@ use ofi_stream::secret::JobSecret;
 use ofi_stream::secret::datagrams::DATAGRAM_OVERHEAD;
 use std::sync::OnceLock;
 
-/// The largest message: what one unfragmented datagram carries over Ethernet.
+/// Maximum message size: the payload of one unfragmented datagram over Ethernet.
 pub(crate) const MAX_MSG_SIZE: usize = 1472;
 
 /// The largest message of an endpoint with a secret.
@@ -20,18 +20,18 @@ pub(crate) const MAX_SEALED_SIZE: usize = MAX_MSG_SIZE - DATAGRAM_OVERHEAD;
 
 const TX_CAPS: u64 = FI_MSG | FI_SEND | FI_MULTICAST;
 const RX_CAPS: u64 = FI_MSG | FI_RECV | FI_SOURCE;
-/// Whom endpoints reach; loopback addresses lose the remote half.
+/// Peers reachable from endpoints; loopback addresses lose the remote half.
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
-/// A send is over when the system has taken it, which is all that these ask of
-/// an unreliable endpoint.
+/// Operation flags of sends. A send completes when the kernel has accepted it, as these flags
+/// require for an unreliable endpoint.
 const TX_OP_FLAGS: u64 = FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_COMPLETION;
 
-/// The most receives that wait; sends never do.
+/// Maximum posted receives; sends never wait.
 pub(crate) const QUEUE_SIZE: usize = 1024;
 const IOV_LIMIT: usize = 4;
 const OBJECTS: usize = 256;
 
-/// What this provider offers, with a secret or without.
+/// Returns the attributes supported by this provider, with or without a pre-shared key.
 pub(crate) fn offer(sealed: bool) -> Result<ProviderOffer> {
     let max_msg_size = if sealed { MAX_SEALED_SIZE } else { MAX_MSG_SIZE };
     let mut most = InfoBuf::new()?;
@@ -66,8 +66,8 @@ pub(crate) fn offer(sealed: bool) -> Result<ProviderOffer> {
     Ok(ProviderOffer { most, tx_size: QUEUE_SIZE, rx_size: QUEUE_SIZE, costly_order: 0 })
 }
 
-/// The secret that the user chose (FI_UDP_AUTH_KEY_FILE), read once; declares the parameter to the core at
-/// first use.
+/// Returns the user's pre-shared key (FI_UDP_AUTH_KEY_FILE), read once; declares the parameter to
+/// the core at first use.
 pub(crate) fn secret() -> &'static JobSecret {
     static SECRET: OnceLock<JobSecret> = OnceLock::new();
     SECRET.get_or_init(|| JobSecret::of_datagram_params(provider()))

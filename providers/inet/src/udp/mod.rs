@@ -1,8 +1,9 @@
 //! FI_EP_DGRAM endpoints over UDP sockets.
 //!
-//! One datagram is one message, without a header, or sealed where there is a secret: [`info`] says what is
-//! offered, [`domain`] has fabric and domain, `ep` the endpoints, `socket` their sockets, `group` their
-//! multicast groups, `sealed` what is between endpoints with a secret and their sockets.
+//! One datagram is one message, without a header, or sealed with a pre-shared key. [`info`] lists
+//! the supported attributes. [`domain`] has fabric and domain, `ep` the endpoints, `socket` their
+//! sockets, and `group` their multicast groups. `sealed` is the layer between endpoints with a key
+//! and their sockets.
 pub(crate) mod domain;
 mod ep;
 mod group;

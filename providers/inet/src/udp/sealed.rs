@@ -1,4 +1,4 @@
-//! What an endpoint with a secret has beside others: its datagrams are sealed
+//! Sealed datagrams of endpoints with a pre-shared key
 //! ([`datagrams`](ofi_stream::secret::datagrams)).
 use super::info::{MAX_MSG_SIZE, MAX_SEALED_SIZE};
 use super::socket::DgramSocket;
@@ -13,19 +13,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Most bytes of datagrams that leave with one call.
+/// Maximum bytes of datagrams sent with one call.
 const MOST_SENT: usize = 65507;
 
-/// Bytes that one call receives at most.
+/// Maximum bytes received by one call.
 const MOST_RECEIVED: usize = 64 << 10;
 
-/// Seals what an endpoint sends.
+/// Sealer of an endpoint's outgoing datagrams.
 #[derive(Debug)]
 pub(crate) struct SealingSender {
     sealer: DatagramSealer,
     /// The address of the endpoint's socket.
     local: SocketAddr,
-    /// Room for all datagrams that leave with one call.
+    /// Buffer for all datagrams sent with one call.
     room: Box<[u8]>,
 }
 
@@ -35,8 +35,8 @@ impl SealingSender {
         Ok(Self { sealer, local, room })
     }
 
-    /// Where a datagram arrives that is sent to this address: the system sends those to no address in
-    /// particular to the sender's host.
+    /// Returns the destination of datagrams sent to this address: for an unspecified address, the
+    /// system sends them to the sender's host.
     fn arrives_at(&self, to: &SocketAddr) -> SocketAddr {
         let mut to = *to;
         if to.ip().is_unspecified() {
@@ -59,7 +59,7 @@ impl SealingSender {
         socket.send_many(to, datagram, len)
     }
 
-    /// Sends messages of `stride` bytes each, of which the last may be shorter.
+    /// Sends messages of `stride` bytes each; the last may be shorter.
     pub(crate) fn send_many(
         &mut self,
         socket: &DgramSocket,
@@ -82,7 +82,7 @@ impl SealingSender {
     }
 }
 
-/// Opens what an endpoint receives.
+/// Opener of an endpoint's incoming datagrams.
 #[derive(Debug)]
 pub(crate) struct OpeningReceiver {
     opener: DatagramOpener,
@@ -96,8 +96,9 @@ impl OpeningReceiver {
         Ok(Self { opener: DatagramOpener::new(secret), local, room: zeroed(MOST_RECEIVED)? })
     }
 
-    /// Receives what has arrived at the endpoint's socket, or at that of a group, for a receive; `None` if
-    /// it is nothing that was sealed for us. -FI_EAGAIN: nothing has arrived.
+    /// Receives a datagram for a posted receive, at the endpoint's socket or a group's. Returns
+    /// `None` if it is no sealed datagram for this endpoint. Fails with -FI_EAGAIN if nothing has
+    /// arrived.
     pub(crate) fn receive(
         &mut self,
         (fd, group): (RawFd, Option<SocketAddr>),

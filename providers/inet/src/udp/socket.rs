@@ -7,10 +7,10 @@ use ofi_provider::sys;
 use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-/// Of `linux/in6.h`; libc has it for none of the systems.
+/// Value of `linux/in6.h`; libc defines it for no system.
 const IPV6_MULTICAST_ALL: c_int = 29;
 
-/// The index of the interface that has this address; 0 leaves the choice to the system.
+/// Returns the index of the interface with this address; 0 leaves the choice to the system.
 fn interface_of(addr: &SocketAddr) -> u32 {
     match addr {
         SocketAddr::V6(addr) if addr.scope_id() > 0 => addr.scope_id(),
@@ -18,13 +18,14 @@ fn interface_of(addr: &SocketAddr) -> u32 {
     }
 }
 
-/// The index of the interface by which a group is heard: that which is named with it, or
-/// that which has this address.
+/// Returns the index of the interface for receiving a group: the one named with it, or the one with
+/// this address.
 fn interface_for(group: &SocketAddrV6, local: &SocketAddr) -> u32 {
     if group.scope_id() > 0 { group.scope_id() } else { interface_of(local) }
 }
 
-/// Whether a send may have failed for an earlier datagram, of which the system tells with the next call.
+/// Returns true if a send may have failed because of an earlier datagram: the system reports such
+/// errors with the next call.
 pub(crate) fn is_of_earlier(sent: &Result) -> bool {
     matches!(
         sent,
@@ -48,8 +49,8 @@ impl DgramSocket {
         sys::replace(self.0.as_fd(), other.as_fd())
     }
 
-    /// A socket beside others for what comes to this group by the interface that has
-    /// this address.
+    /// Creates a separate socket for messages to this group through the interface with this
+    /// address.
     pub(crate) fn of_group(group: &SocketAddr, local: &SocketAddr) -> Result<Self> {
         let mut group = *group;
         if let SocketAddr::V6(group) = &mut group {
@@ -69,8 +70,7 @@ impl DgramSocket {
         sys::set_option(self.0.as_fd(), level, name, *value)
     }
 
-    /// Has datagrams to groups leave by the interface that has this address, which is the socket's
-    /// own.
+    /// Makes datagrams to groups leave through the interface with this address, the socket's own.
     pub(crate) fn send_to_groups_from(&self, local: &SocketAddr) -> Result {
         match local {
             SocketAddr::V4(local) if local.ip().is_unspecified() => Ok(()),
@@ -89,8 +89,8 @@ impl DgramSocket {
         }
     }
 
-    /// Has the socket receive what is sent to this group, by the interface that has this address,
-    /// and nothing of groups that only other sockets of this host are in.
+    /// Makes the socket receive messages to this group through the interface with this address, and
+    /// nothing of groups joined only by other sockets of this host.
     pub(crate) fn hear(&self, group: &SocketAddr, local: &SocketAddr) -> Result {
         match (group, local) {
             (SocketAddr::V4(group), SocketAddr::V4(local)) => {
@@ -125,13 +125,13 @@ impl DgramSocket {
     pub(crate) fn receive_many(&self, held: usize) -> Result {
         self.set(libc::SOL_UDP, libc::UDP_GRO, &1)?;
         let held = c_int::try_from(held).unwrap_or(c_int::MAX);
-        // As much as the system allows, whatever that is.
+        // As much as the system allows.
         let forced = self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &held);
         let _ = forced.or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &held));
         Ok(())
     }
 
-    /// Has the system note the destinations of datagrams whose ports are closed ([`sys::next_refusal`]).
+    /// Enables the system's records of datagrams to closed ports ([`sys::next_refusal`]).
     pub(crate) fn note_refusals(&self) -> Result {
         match self.local()? {
             SocketAddr::V4(_) => self.set(libc::SOL_IP, libc::IP_RECVERR, &1),
@@ -139,7 +139,8 @@ impl DgramSocket {
         }
     }
 
-    /// Has the system tell where datagrams were sent to, if that is more than the socket's own address.
+    /// Enables reporting of the destinations of received datagrams, if the socket has more than one
+    /// address.
     pub(crate) fn tell_destinations(&self) -> Result {
         match self.local()? {
             local if !local.ip().is_unspecified() => Ok(()),
@@ -148,7 +149,7 @@ impl DgramSocket {
         }
     }
 
-    /// Sends datagrams of `stride` bytes each, of which the last may be shorter.
+    /// Sends datagrams of `stride` bytes each; the last may be shorter.
     pub(crate) fn send_many(&self, to: &SocketAddr, bytes: &[u8], stride: usize) -> Result {
         let (fd, to) = (self.fd(), addr::to_raw(to));
         let mut sent = send_datagrams(fd, &to, bytes, stride);

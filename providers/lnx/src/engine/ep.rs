@@ -1,4 +1,4 @@
-//! An endpoint: its receives, and the endpoints of cores that it has.
+//! Endpoint: its receives, and its endpoints at the cores.
 use super::owner::LnxFilling;
 use super::peers::LnxPeers;
 use super::rails::LnxRail;
@@ -25,7 +25,7 @@ pub(super) struct LnxEngineEp {
 
 impl LnxEngineEp {
     pub(super) fn new(mut inbox: Inbox<LnxKept>, tx_size: usize) -> Self {
-        // What waits is at the cores, which bound what strangers make them keep.
+        // Buffered messages are at the cores, with their own limits for unknown peers.
         inbox.trust_all();
         Self {
             inbox,
@@ -46,7 +46,7 @@ impl LnxEngineEp {
         About { tagged, msg_tag: None, collective: false, tag, len, cq_data, peer }
     }
 
-    /// The receive that an arriving message is for.
+    /// Returns the receive matching an arriving message.
     pub(super) fn arrived(&mut self, message: &ArrivingMessage) -> Option<LnxFilling> {
         let about = self.about(message);
         match self.inbox.take_posted(&about) {
@@ -61,8 +61,8 @@ impl LnxEngineEp {
         }
     }
 
-    /// Keeps the note of a message that waits at a core, or gives the receive that was posted while
-    /// the core made up its mind.
+    /// Stores the entry of a message buffered at a core, or returns a matching receive posted while
+    /// the core decided.
     pub(super) fn waits(&mut self, message: &ArrivingMessage, kept: LnxKept) -> Option<LnxFilling> {
         let about = self.about(message);
         if let Some(recv) = self.inbox.take_posted(&about) {
@@ -79,14 +79,14 @@ impl LnxEngineEp {
         self.settle(about.peer);
     }
 
-    /// Forgets a peer that has no name and of which nothing is there.
+    /// Removes an unused peer without a name.
     pub(super) fn settle(&mut self, peer: u32) {
         if !self.inbox.keeps_from(peer) && self.peers.forget_if_unused(peer) {
             self.inbox.forget(peer);
         }
     }
 
-    /// A message that waited has met its receive, or is to be dropped.
+    /// Handles the match of a buffered message with its receive, or its drop.
     pub(super) fn meet(
         &mut self,
         ep: u32,
@@ -104,7 +104,7 @@ impl LnxEngineEp {
         Some(LnxStart { ep, kept: message.body, filling })
     }
 
-    /// Reports what is left when the endpoint closes: receives to which nothing will come.
+    /// Cancels the remaining receives when the endpoint closes: no message will arrive for them.
     pub(super) fn close(&mut self) {
         let mut met = self.inbox.cancel_all();
         met.extend(self.inbox.unclaim_all());

@@ -1,10 +1,9 @@
-//! The engine of a domain: its endpoints, and what makes them move.
+//! Progress engine of a domain: its endpoints and their progress.
 //!
-//! Receives are posted here, and messages that came before theirs wait at the cores, which have
-//! announced them (fi_peer(3)): so that it does not matter over which core a message comes. One lock
-//! guards this. It is taken in calls that come from a core with the core's own locks held
-//! ([`owner`]), and so no core is ever called with it held: what is to be done at a core is put down
-//! and done when the lock is free ([`LnxEngine::start_messages`]).
+//! Receives are posted here. Unexpected messages wait at the cores after their announcement
+//! (fi_peer(3)), so messages may arrive over any core. One lock guards this state. It is taken in
+//! calls from a core, with the core's own locks held ([`owner`]). So no core is ever called with it
+//! held. Work at a core is queued, and done when the lock is free ([`LnxEngine::start_messages`]).
 mod ep;
 mod owner;
 mod peers;
@@ -40,43 +39,44 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How long a caller sleeps at most while a core has no descriptor that would wake it.
+/// Maximum sleep of a caller while a core has no descriptor to wake it.
 const DEAF_PAUSE: Duration = Duration::from_millis(1);
 
 /// A multi-receive buffer with less room is given back (FI_OPT_MIN_MULTI_RECV).
 const MIN_MULTI_RECV: usize = 4096;
 
-/// What the endpoints of a domain have in common.
+/// State shared by the endpoints of a domain.
 #[derive(Debug)]
 pub(crate) struct LnxCommon {
     /// The cores, those for peers of this host first.
     pub(crate) cores: Vec<OpenedCore>,
     pub(crate) regions: Arc<MrTable>,
-    /// The level of the engine's locks. Cores call in calls only, whatever threads they have.
+    /// Level of the engine's locks. Cores call only within calls to them, regardless of their
+    /// threads.
     pub(crate) level: Level,
 }
 
-/// What an endpoint of the application's knows without the engine's lock, once it is enabled: its endpoints
-/// at the cores, and which of them reaches whom.
+/// State of an application's endpoint available without the engine's lock, once it is enabled: its
+/// endpoints at the cores, and the routes to peers.
 #[derive(Debug, Default)]
 pub(crate) struct LnxAside(OnceLock<LnxWays>);
 
 /// The ways to an endpoint's peers.
 #[derive(Debug)]
 struct LnxWays {
-    /// The endpoint at the first core, which mostly is the one that a message takes: who finds that out need
-    /// not wait for the number of the core to know where its endpoint is.
+    /// Endpoint at the first core, mostly used by messages. Its address is then available without
+    /// first reading the number of the core.
     first: Arc<LnxRail>,
     rails: Vec<Arc<LnxRail>>,
     routes: Arc<LnxRoutes>,
 }
 
-/// How a message waits for its receive: at a core.
+/// Buffered form of an unexpected message: it waits at a core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LnxKept {
     /// The core's number at the endpoint.
     rail: usize,
-    /// The number by which the core is told to start it.
+    /// Core's number for starting the message.
     entry: u32,
 }
 
@@ -103,57 +103,57 @@ pub(crate) struct LnxTransfer {
     pub(crate) len: usize,
 }
 
-/// The way that a transfer takes.
+/// Route of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LnxWay<'a> {
     /// The endpoint of the core.
     pub(crate) rail: &'a LnxRail,
-    /// What the core calls the peer.
+    /// Core's name of the peer.
     pub(crate) to: fi_addr_t,
     /// The application is known to have read all entries in the queue of its sends.
     pub(crate) all_is_read: bool,
 }
 
-/// A message that met its receive, or is to be dropped: the core is to be told.
+/// Message matched with a receive, or to be dropped, pending notification of the core.
 #[derive(Debug)]
 struct LnxStart {
     ep: u32,
     kept: LnxKept,
-    /// The receive; none for a message that is dropped.
+    /// Matching receive; none for a dropped message.
     filling: Option<LnxFilling>,
 }
 
-/// What the engine's lock guards.
+/// State guarded by the engine's lock.
 pub(crate) struct LnxState {
     eps: Slab<LnxEngineEp>,
     starts: Vec<LnxStart>,
     to_do: Arc<LnxToDo>,
 }
 
-/// What there is to do, for those who do not have the lock.
+/// Pending work, visible without the lock.
 #[derive(Debug, Default)]
 struct LnxToDo {
-    /// Whether there are messages to be started.
+    /// There are messages to be started.
     starts: AtomicBool,
     /// Peers have written too much with data to some endpoint ([`RailOwner::is_flooded`]).
     flooded: AtomicBool,
-    /// Nothing is to be done but to look at the core that leads. A turn that looks at all that there may be
-    /// to do says so, before it looks.
+    /// No work is pending except for polling the leading core. A progress iteration checking all
+    /// possible work sets this flag before the check.
     settled: AtomicBool,
 }
 
 impl LnxToDo {
-    /// There may be something to do beside a look at the core that leads.
+    /// Signals possible work besides polling the leading core.
     fn unsettle(&self) {
         self.settled.store(false, Ordering::Release);
     }
 }
 
-/// What the engine and the queues of its cores have in common.
+/// State shared by the engine and the queues of its cores.
 pub(crate) struct LnxShared {
     state: Lock<LnxState>,
     to_do: Arc<LnxToDo>,
-    /// Wakes a thread that sleeps when a core's call has left something to do.
+    /// Wakes a waiter when a core's call has left pending work.
     wake: EventFd,
 }
 
@@ -167,14 +167,14 @@ impl std::fmt::Debug for LnxShared {
 pub(crate) struct LnxEngine {
     shared: Arc<LnxShared>,
     common: LnxCommon,
-    /// The endpoints of cores, which progress goes through, with the lock held. Taken before the locks
-    /// of cores.
+    /// Endpoints of cores, advanced by progress with the lock held. Taken before the locks of
+    /// cores.
     rails: Lock<Vec<Arc<LnxRail>>>,
     to_do: Arc<LnxToDo>,
     quick: QuickTurns,
     epoll: Epoll,
     resting: RestingCores,
-    /// Expires while a caller sleeps that not all cores would wake.
+    /// Expires while a caller sleeps and not all cores would wake it.
     timer: Timer,
     deaf: AtomicBool,
     activity: Activity,
@@ -267,8 +267,8 @@ impl LnxEngine {
             }
             rails.push(Arc::new(LnxRail { rail, owner }));
         }
-        // Without one nobody talks to this endpoint over what reaches peers of this host only: cores as
-        // shm, and addresses of the loopback interface.
+        // Without one no peer uses cores limited to this host for this endpoint: cores such as shm,
+        // and addresses of the loopback interface.
         let beacon = Beacon::new().ok();
         let mark = beacon.as_ref().map(Beacon::mark);
         let addr = LinkAddr::new(&rails::host_name(), mark, &parts)?;
@@ -293,7 +293,7 @@ impl LnxEngine {
         Ok(())
     }
 
-    /// Takes over counters that were bound after the endpoint was enabled.
+    /// Applies counters bound after the endpoint was enabled.
     pub(crate) fn bind_late(&self, id: u32, bindings: &Bindings) -> Result {
         let mut state = self.lock();
         let ep = state.ep(id);
@@ -314,7 +314,8 @@ impl LnxEngine {
     /// Closes an endpoint.
     pub(crate) fn close_ep(&self, id: u32) {
         let rails = self.lock().ep(id).rails.clone();
-        // Who looks at all, or starts messages, has it open: nobody does when this returns.
+        // A thread polling everything, or starting messages, holds the lock: no thread does after
+        // this call.
         self.rails.lock().retain(|rail| rail.owner.ep != id);
         for rail in &rails {
             if let Some(fd) = rail.rail.fd() {
@@ -338,7 +339,7 @@ impl LnxEngine {
         drop(rails);
     }
 
-    /// The core that is to make a transfer, and what it calls the peer. None for a transfer that is over,
+    /// Returns the core for a transfer, and its name of the peer. None for a finished transfer,
     /// because no core reaches the peer.
     #[inline(always)]
     pub(crate) fn way<'a>(&self, ep: &'a LnxEp, about: &LnxTransfer) -> Result<Option<LnxWay<'a>>> {
@@ -370,7 +371,8 @@ impl LnxEngine {
         Error::AGAIN
     }
 
-    /// A core answered the call that starts a transfer: whether it is complete, and will not be reported.
+    /// Handles the core's return value of a transfer call: returns true if the transfer is
+    /// complete, and will not be reported.
     #[inline(always)]
     pub(crate) fn began(
         &self,
@@ -394,7 +396,7 @@ impl LnxEngine {
         }
     }
 
-    /// Reports a transfer to a peer that no core reaches.
+    /// Reports a failed transfer to a peer without a route.
     #[cold]
     fn no_way(&self, ep: u32, (context, kind): (Context, u64), core: u32) -> Result {
         let error = peers::why_none(core);
@@ -408,8 +410,8 @@ impl LnxEngine {
         Ok(())
     }
 
-    /// Tells the cores of messages that met their receives, or are to be dropped. No lock of this
-    /// engine's is held while they are told.
+    /// Notifies the cores of matched messages and messages to be dropped. No lock of this engine is
+    /// held during the notification.
     #[inline(always)]
     pub(crate) fn start_messages(&self) {
         if self.to_do.starts.load(Ordering::Acquire) {
@@ -419,7 +421,7 @@ impl LnxEngine {
 
     #[cold]
     fn start_now(&self) {
-        // As long as this is held, no endpoint is closed. Who holds it starts them as well.
+        // While this lock is held, no endpoint is closed. Its holder starts the messages as well.
         match self.rails.lock_if_idle() {
             Some(open) => self.start_all(&open),
             None => self.shared.wake.signal(),
@@ -461,7 +463,7 @@ impl LnxEngine {
 }
 
 impl LnxEngine {
-    /// A turn that looks at the core that leads, if there is nothing else to do.
+    /// Runs a progress iteration: polls the leading core, if there is no other work.
     #[inline(always)]
     fn turn(&self) {
         if !self.to_do.settled.load(Ordering::Acquire) || self.common.regions.has_counters() {
@@ -474,7 +476,7 @@ impl LnxEngine {
         }
     }
 
-    /// A turn that looks at all cores if it is time to do so.
+    /// Runs a progress iteration polling all cores if they are due.
     #[inline(never)]
     fn turn_by_clock(&self) {
         let began = sys::fine_now();
@@ -490,14 +492,13 @@ impl LnxEngine {
         self.turn();
     }
 
-    /// A turn that looks at all that there may be to do; with `for_all` at cores where nothing goes on as
-    /// well.
+    /// Runs a progress iteration checking all possible work; with `for_all` also at idle cores.
     #[inline(never)]
     fn long_turn(&self, for_all: bool) {
         // The thread that holds the lock is making progress, or about to let go of it.
         let Some(all) = self.rails.lock_if_idle() else { return };
         let cores = &self.common.cores;
-        // What comes up from here on is for the next turn.
+        // Work arising from here on belongs to the next iteration.
         self.to_do.settled.store(true, Ordering::SeqCst);
         if self.to_do.flooded.load(Ordering::Relaxed) {
             if all.iter().any(|rail| rail.owner.is_flooded()) {
@@ -595,19 +596,19 @@ impl LnxState {
         &mut self.eps[id]
     }
 
-    /// Puts down that a core is to be told of a message.
+    /// Queues the notification of a core about a message.
     fn put_start(&mut self, start: LnxStart) {
         self.starts.push(start);
         self.to_do.starts.store(true, Ordering::Release);
         self.to_do.unsettle();
     }
 
-    /// Sets the fid by which events name the endpoint.
+    /// Sets the fid naming the endpoint in events.
     pub(crate) fn set_fid(&mut self, ep: u32, fid: FidPtr) {
         self.ep(ep).inbox.set_fid(fid);
     }
 
-    /// How many transfers may be under way.
+    /// Returns the maximum number of transfers in progress.
     pub(crate) fn tx_left(&mut self, ep: u32) -> usize {
         self.ep(ep).tx_size
     }
@@ -645,5 +646,5 @@ impl PostsReceives for LnxState {
     }
 }
 
-/// The ledger of an endpoint, which changes when counters are bound late.
+/// Completion sink of an endpoint, changed when counters are bound late.
 type LnxLedger = Arc<Mutex<Ledger>>;

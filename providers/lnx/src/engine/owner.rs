@@ -1,6 +1,6 @@
-//! What the cores call: messages that arrive and wait, completions, counts (fi_peer(3)).
+//! Calls from the cores: arriving and buffered messages, completions, counts (fi_peer(3)).
 //!
-//! All of it comes with locks of the core's held, so no core is called from here.
+//! All of them are made with locks of the core held, so no core is called from here.
 use super::rails::LnxTurns;
 use super::{LnxKept, LnxLedger, LnxShared, LnxStart};
 use ofi_provider::abi::{
@@ -24,18 +24,18 @@ pub(crate) struct LnxFilling {
     pub(super) about: About,
 }
 
-/// Entries that a queue may have more than it was made for before no core is looked at any more: peers'
-/// writes with data take nothing of ours.
+/// Entries permitted in a queue beyond its size until cores are no longer polled: peers' writes
+/// with data use no local resources.
 const EXCESS: usize = 1024;
 
-/// What hears of one endpoint of a core.
+/// Receiver of the calls from one endpoint of a core.
 #[derive(Debug)]
 pub(crate) struct RailOwner {
     shared: Arc<LnxShared>,
     /// The endpoint, and the core's number.
     pub(super) ep: u32,
     pub(super) rail: usize,
-    /// Where sends, reads and writes are reported.
+    /// Completion sink of sends, reads and writes.
     pub(crate) tx: TxLedger,
     /// The queue of receives.
     rx: Option<Arc<Cq>>,
@@ -59,8 +59,8 @@ impl RailOwner {
         Self { shared, ep, rail, tx, rx, ledger, turns }
     }
 
-    /// Whether peers have written so much with data that nothing more is to be taken from the core
-    /// until the application has read some of it.
+    /// Returns true if peers have written too much with data: nothing more is to be taken from the
+    /// core until the application has read some of it.
     pub(super) fn is_flooded(&self) -> bool {
         self.rx.as_ref().is_some_and(|cq| {
             let [entries, size] = cq.fill();
@@ -78,7 +78,7 @@ impl RailOwner {
         }
     }
 
-    /// What the application calls a sender that a core reports.
+    /// Returns the application's identifier of a sender reported by a core.
     fn id_of(&self, src: fi_addr_t) -> fi_addr_t {
         let mut state = self.shared.state.lock();
         state.eps.get_mut(self.ep).map_or(FI_ADDR_NOTAVAIL, |ep| {
@@ -176,7 +176,7 @@ impl QueueOwner for RailOwner {
         let mut state = self.shared.state.lock();
         let Some(ep) = state.eps.get_mut(self.ep) else { return };
         if error.error == Error::TRUNC {
-            // What the buffer has no room for is counted from the message's length.
+            // The bytes exceeding the buffer are computed from the message's length.
             about.len = about.len.max(error.of.len + error.olen).max(recv.buf.len() + 1);
             ep.inbox.received(&recv, &about);
         } else {

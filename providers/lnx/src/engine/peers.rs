@@ -1,9 +1,9 @@
-//! The peers of an endpoint: what the address vector calls them, and which core reaches them.
+//! Peers of an endpoint: their names in the address vector, and their routes over the cores.
 //!
-//! All cores that have an address of a peer's are told to report its number here for it (FI_AV_USER_ID):
-//! so a sender is known whichever way its messages take, without a look at any table. Messages to it go
-//! one way always, so that they keep their order. Senders find that without the engine's lock
-//! ([`LnxRoutes`]).
+//! All cores with an address of a peer are requested to report its local number for it
+//! (FI_AV_USER_ID). So a sender is known for every route, without a table lookup. Messages to it
+//! always use the same route, so they stay in order. Senders find the route without the engine's
+//! lock ([`LnxRoutes`]).
 use super::LnxEngine;
 use super::rails::LnxRail;
 use crate::LNX;
@@ -17,11 +17,10 @@ use ofi_provider::slab::{NONE, Slab};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The core that messages to a peer take, and its name there.
+/// Core of the route to a peer, and its name there.
 #[derive(Debug)]
 struct RouteCell {
-    /// The core's number; [`NONE`] for a name that is not there, [`UNREACHED`] for one that no core
-    /// reaches.
+    /// Number of the core; [`NONE`] for a missing name, [`UNREACHED`] for a name without a route.
     core: AtomicU32,
     to: AtomicU64,
 }
@@ -34,15 +33,15 @@ impl RouteCell {
     }
 }
 
-/// Names of which there is no more to find than one index.
+/// Names found with a single index.
 const FIRST_NAMES: usize = 64;
 
-/// Which way messages take, by the names of the vector. It is read without a lock: only a name that is
-/// inserted or removed just then changes, to which nobody sends.
+/// Routes by the names of the vector, read without a lock. Only names being inserted or removed
+/// change, and no thread sends to these.
 #[derive(Debug)]
 pub(super) struct LnxRoutes {
     first: [RouteCell; FIRST_NAMES],
-    /// Pieces of which each has as many as all before it.
+    /// Arrays of doubling size: each has as many entries as all before it.
     more: [OnceLock<Box<[RouteCell]>>; 32],
 }
 
@@ -56,7 +55,7 @@ impl Default for LnxRoutes {
 }
 
 impl LnxRoutes {
-    /// The piece of a name that is not in the first one, its size, and the name's place there.
+    /// Returns the array of a name outside the first one, its size, and the name's index there.
     fn piece(&self, name: fi_addr_t) -> Option<(&OnceLock<Box<[RouteCell]>>, usize, usize)> {
         let number = (name / FIRST_NAMES as u64).checked_ilog2()?;
         let size = FIRST_NAMES << number.min(32);
@@ -68,8 +67,8 @@ impl LnxRoutes {
         piece.get()?.get(place)
     }
 
-    /// The number of the core that reaches a peer, and the peer's name there. Without one there is no core
-    /// of that number, and [`why_none`] says why.
+    /// Returns the number of the core for a peer, and the peer's name there. Without a route there
+    /// is no core with this number, and [`why_none`] returns the reason.
     #[inline(always)]
     pub(super) fn route(&self, name: fi_addr_t) -> (u32, fi_addr_t) {
         match self.first.get(name as usize).or_else(|| self.far(name)) {
@@ -90,27 +89,27 @@ impl LnxRoutes {
     }
 }
 
-/// Why there is no core with the number that a route has: -FI_EINVAL for a name that is not there,
-/// -FI_EHOSTUNREACH for one that no core reaches.
+/// Returns the error for a route without a core: -FI_EINVAL for a missing name, -FI_EHOSTUNREACH
+/// for a name without a route.
 pub(super) fn why_none(core: u32) -> Error {
     if core == UNREACHED { Error::HOSTUNREACH } else { Error::INVAL }
 }
 
-/// What is known of a name of the vector.
+/// State of a name in the vector.
 #[derive(Clone, Debug)]
 struct LnxName {
     /// The number of the peer.
     peer: u32,
-    /// What the cores call it.
+    /// Names of the peer at the cores.
     inserted: Vec<(u32, fi_addr_t)>,
 }
 
-/// A peer, by the number that the inbox knows it by.
+/// Peer, indexed by its number in the matching engine.
 #[derive(Debug)]
 struct LnxPeer {
-    /// What the address vector calls it; FI_ADDR_NOTAVAIL if it is not there.
+    /// Name in the address vector; FI_ADDR_NOTAVAIL if it has none.
     name: fi_addr_t,
-    /// Receives that are being filled by it.
+    /// Receives being filled by it.
     filling: usize,
 }
 
@@ -133,8 +132,8 @@ impl LnxPeers {
         self.names.get_mut(usize::try_from(name).ok()?)
     }
 
-    /// The number of a sender that cores report as `src`, which is a new one for each message of one
-    /// without a name.
+    /// Returns the number of a sender reported by cores as `src`; a new one for each message of a
+    /// sender without a name.
     pub(super) fn sender(&mut self, src: fi_addr_t) -> u32 {
         match self.number(src) {
             NONE => self.peers.insert(LnxPeer { name: FI_ADDR_NOTAVAIL, filling: 0 }),
@@ -142,13 +141,14 @@ impl LnxPeers {
         }
     }
 
-    /// The number of a sender that cores report as `src`; [`NONE`] if it has no name.
+    /// Returns the number of a sender reported by cores as `src`; [`NONE`] if it has no name.
     pub(super) fn number(&self, src: fi_addr_t) -> u32 {
         let number = u32::try_from(src).unwrap_or(NONE);
         if self.name_of(number) == FI_ADDR_NOTAVAIL { NONE } else { number }
     }
 
-    /// What the address vector calls the peer with this number; FI_ADDR_NOTAVAIL if it is not there.
+    /// Returns the name in the address vector of the peer with this number; FI_ADDR_NOTAVAIL if it
+    /// has none.
     pub(super) fn name_of(&self, peer: u32) -> fi_addr_t {
         self.peers.get(peer).map_or(FI_ADDR_NOTAVAIL, |peer| peer.name)
     }
@@ -177,7 +177,8 @@ impl LnxPeers {
         }
     }
 
-    /// Forgets a peer without a name by which nothing is filled; returns whether it did.
+    /// Removes a peer without a name and without receives being filled by it; returns true if it
+    /// did.
     pub(super) fn forget_if_unused(&mut self, peer: u32) -> bool {
         let unused =
             self.peers.get(peer).is_some_and(|peer| peer.is_stranger() && peer.filling == 0);
@@ -199,7 +200,7 @@ impl LnxPeers {
         Some(peer)
     }
 
-    /// Sets what the cores call a peer, the one that messages take first.
+    /// Sets the names of a peer at the cores, with the preferred route first.
     fn set_routes(&mut self, name: fi_addr_t, inserted: Vec<(u32, fi_addr_t)>) {
         let first = inserted.first().copied();
         if let Some(Some(known)) = self.name(name) {
@@ -209,7 +210,7 @@ impl LnxPeers {
         }
     }
 
-    /// Ends the ways to a name; returns those that there were.
+    /// Removes the routes of a name; returns the removed ones.
     fn end_routes(&mut self, name: fi_addr_t) -> Vec<(u32, fi_addr_t)> {
         self.routes.set(name, NONE, 0);
         match self.name(name) {
@@ -228,13 +229,13 @@ impl LnxPeers {
     }
 }
 
-/// Whether an address is one of a host's own, which other hosts have as well.
+/// Returns true if an address is a loopback address, valid on any host.
 fn is_loopback(addr: &[u8]) -> bool {
     Addr::from_bytes(addr).and_then(|addr| addr.ip()).is_ok_and(|addr| addr.ip().is_loopback())
 }
 
-/// The addresses of a peer that a core takes, by the name of the core's fabric. Those that reach
-/// nothing but this host are for peers of it.
+/// Returns the addresses of a peer usable by a core, selected by the name of the core's fabric.
+/// Addresses limited to this host are used only for peers on it.
 pub(super) fn addrs_for<'a>(
     addr: &'a LinkAddr,
     fabric: &'a [u8],
@@ -255,7 +256,7 @@ impl LnxEngine {
         let Some(ep) = state.eps.get_mut(id).filter(|ep| !ep.rails.is_empty()) else { return };
         let Some(peer) = ep.peers.add(name) else { return };
         let as_id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
-        // What comes from now on is known to be from this peer.
+        // Messages from now on are attributed to this peer.
         ep.inbox.set_name(peer, name, as_id);
         let rails = ep.rails.clone();
         drop(state);
@@ -268,7 +269,7 @@ impl LnxEngine {
         }
     }
 
-    /// Gives the cores a peer's addresses, as far as they take them. The first one that messages take
+    /// Inserts a peer's addresses at the cores, as far as they accept them. The preferred route
     /// comes first.
     fn insert_at_cores(
         &self,
@@ -298,7 +299,7 @@ impl LnxEngine {
         inserted
     }
 
-    /// The application chose what completions report for a name.
+    /// Sets the identifier reported by completions for a name, chosen by the application.
     pub(crate) fn identify_name(&self, id: u32, name: fi_addr_t, as_id: fi_addr_t) {
         let mut state = self.lock();
         let Some(ep) = state.eps.get_mut(id) else { return };
@@ -323,7 +324,7 @@ impl LnxEngine {
         if ep.peers.take(name).is_none() {
             return;
         }
-        // The peer, and who sent messages that waited before the name was inserted.
+        // The peer, and the senders of messages buffered before the name was inserted.
         for stranger in ep.peers.strangers() {
             if ep.inbox.name_of(stranger) == name {
                 ep.inbox.set_name(stranger, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);

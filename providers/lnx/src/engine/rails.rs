@@ -12,21 +12,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Looks at a core that brought nothing after which it is not looked at in each turn any more.
+/// Consecutive empty polls of a core after which it becomes idle, and is not polled in each
+/// progress iteration.
 const COLD: u32 = 64;
 
-/// What goes on at a core, by which it is decided how often to look there.
+/// Activity of a core, determining its polling rate.
 #[derive(Debug)]
 pub(super) struct LnxTurns {
-    /// How often the core has called, or was called.
+    /// Number of calls from and to the core.
     calls: AtomicU64,
-    /// Transfers and receives under way, of which the core will tell, less injected ones that failed.
+    /// Transfers and receives in progress, with a pending report of the core, less failed injected
+    /// ones.
     under_way: AtomicIsize,
     /// Calls come one at a time.
     serialized: bool,
     /// It is looked at in each turn: something went on there lately, or will.
     hot: AtomicBool,
-    /// The calls when it was looked at last, and the looks since the last one that brought any.
+    /// Calls at the last poll, and the polls since the last one with new calls.
     seen: AtomicU64,
     idle: AtomicU32,
 }
@@ -49,12 +51,12 @@ impl LnxTurns {
         self.calls.store(self.calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// How often the core has called, or was called, more or less.
+    /// Returns the approximate number of calls from and to the core.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Something began of which the core will tell.
+    /// Records the start of an operation with a later report of the core.
     #[inline]
     pub(super) fn begin(&self) {
         self.change(1);
@@ -69,7 +71,7 @@ impl LnxTurns {
     #[inline]
     fn change(&self, by: isize) {
         if self.serialized {
-            // What one instruction would do without the others' leave takes much longer.
+            // An atomic read-modify-write would be much slower.
             self.under_way.store(self.under_way.load(Ordering::Relaxed) + by, Ordering::Relaxed);
         } else {
             self.under_way.fetch_add(by, Ordering::Relaxed);
@@ -88,7 +90,7 @@ impl LnxTurns {
         self.hot.store(true, Ordering::Relaxed);
     }
 
-    /// It was looked at: returns whether something had gone on since the last look.
+    /// Records a poll; returns true if there was activity since the last one.
     pub(super) fn looked(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         let busy = calls != self.seen.load(Ordering::Relaxed);
@@ -109,18 +111,19 @@ impl LnxTurns {
 /// A core of the domain.
 #[derive(Debug)]
 pub(crate) struct OpenedCore {
-    /// What makes progress for all endpoints there, if there is such; else each does by itself.
+    /// Progress function for all endpoints of the core, if available; otherwise each endpoint is
+    /// polled.
     pub(super) waiter: Option<CoreWaiter>,
     pub(crate) domain: Arc<CoreDomain>,
     pub(super) info: InfoBuf,
     pub(super) is_local: bool,
-    /// The name of its fabric, by which addresses are for it or not.
+    /// Name of its fabric, used to select addresses for it.
     pub(super) fabric: Vec<u8>,
     pub(super) turns: Arc<LnxTurns>,
 }
 
 impl OpenedCore {
-    /// A core whose domain was opened with its info.
+    /// Creates the state of a core with its domain opened from its info.
     pub(crate) fn new(domain: Arc<CoreDomain>, core: LnxCore) -> Self {
         let LnxCore { info, is_local } = core;
         let fabric =
@@ -136,14 +139,14 @@ impl OpenedCore {
         name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
     }
 
-    /// Prepares for not being looked at: true if its descriptor becomes readable when something comes. A
-    /// local one is looked at all the same, as long as something else is not: that costs little, and peers
-    /// of one that rests would have to wake it.
+    /// Prepares for a pause in polling. Returns true if the core's descriptor becomes readable on
+    /// any event. A local core is still polled while another one is: this costs little, and its
+    /// peers would otherwise have to wake it.
     pub(super) fn rest(&self) -> bool {
         !self.is_local && self.waiter.as_ref().is_some_and(CoreWaiter::may_block)
     }
 
-    /// Whether it has atomic operations.
+    /// Returns true if it has atomic operations.
     pub(crate) fn has_atomics(&self) -> bool {
         self.info.caps() & FI_ATOMIC != 0
     }
@@ -157,7 +160,7 @@ pub(crate) struct LnxRail {
 }
 
 impl LnxRail {
-    /// Has the core move a message that waits there to a receive, or drop it.
+    /// Makes the core move a message buffered there to a receive, or drop it.
     pub(super) fn start(&self, entry: u32, filling: Option<LnxFilling>) {
         match filling {
             Some(filling) => {
@@ -171,13 +174,13 @@ impl LnxRail {
     }
 }
 
-/// The cores where nothing goes on, all of which one call of the system asks whether something came, as if
-/// a thread slept until then.
+/// Idle cores. One system call checks all of them for events, as if a thread slept until then.
 #[derive(Debug)]
 pub(super) struct RestingCores {
-    /// None where the kernel watches no more descriptors in this way: then each core is looked at.
+    /// None if the kernel watches no more descriptors in this way: then each core is polled.
     epoll: Option<Epoll>,
-    /// All cores [rest](OpenedCore::rest) that are not looked at in each turn, and none was looked at since.
+    /// All cores not polled in each progress iteration [rest](OpenedCore::rest), and none was
+    /// polled since.
     all: AtomicBool,
 }
 
@@ -213,24 +216,24 @@ impl RestingCores {
     }
 }
 
-/// How often cores are looked at where nothing goes on: least and most nanoseconds from one look to the next, and
-/// what such looks may take of the time, as one part of so many.
+/// Polling rate of idle cores: minimum and maximum nanoseconds between two polls, and the divisor
+/// for the share of the time spent on such polls.
 #[derive(Debug)]
 struct LookPace {
     pauses: [u64; 2],
     share: u64,
 }
 
-/// While something goes on at the core that leads.
+/// Rate while the leading core is active.
 const BUSY: LookPace = LookPace { pauses: [100_000, 200_000], share: 256 };
 
-/// While nothing does: who waits for something may as well wait for what comes another way.
+/// Rate while it is idle: a waiting application may as well wait for data over another core.
 const STILL: LookPace = LookPace { pauses: [5_000, 50_000], share: 16 };
 
-/// For so many nanoseconds after something went on at the core that leads it may go on.
+/// Nanoseconds after an event of the leading core during which it counts as active.
 const GOES_ON: u64 = 5_000;
 
-/// Turns that ask the clock are to follow each other within so many nanoseconds.
+/// Target in nanoseconds between two progress iterations reading the clock.
 const ASKED_WITHIN: u64 = 10_000;
 
 /// Most turns from one look at the clock to the next.
@@ -242,31 +245,33 @@ impl LookPace {
     }
 }
 
-/// Which core a turn looks at that has nothing else to do, and which turns look at all cores, also at those
-/// where nothing goes on: a look in vain costs time, and may give the processor away, so that it takes
-/// part of when the next one is. So does a look at the clock: the quicker turns follow each other, the
-/// fewer of them look there. No lock is taken, so that two turns at a time may count as one.
+/// Selection of the core polled by a progress iteration without other work, and of the iterations
+/// polling all cores, including idle ones. An empty poll costs time, and may yield the processor,
+/// so its duration determines the time of the next one. Reading the clock costs time as well: the
+/// faster the iterations, the fewer of them read it. No lock is taken, so two concurrent iterations
+/// may count as one.
 #[derive(Debug)]
 pub(super) struct QuickTurns {
-    /// The core where something went on last, which is looked at in each turn.
+    /// Most recently active core, polled in each progress iteration.
     lead: AtomicUsize,
     /// There is no other.
     is_alone: bool,
-    /// Turns until one asks the clock, and from one that does to the next.
+    /// Progress iterations until the next reading of the clock, and the interval between such
+    /// iterations.
     left: AtomicU32,
     gap: AtomicU32,
     /// When the clock was asked last, in nanoseconds of it.
     asked: AtomicU64,
-    /// The calls of the core that leads then, and when they had changed last.
+    /// Calls of the leading core at this time, and the time of their last change.
     calls: AtomicU64,
     moved: AtomicU64,
-    /// When all cores were looked at last, and how long those took where nothing goes on.
+    /// Time of the last poll of all cores, and the duration of polling the idle ones.
     looked: AtomicU64,
     took: AtomicU64,
 }
 
 impl QuickTurns {
-    /// Turns that go through so many cores.
+    /// Creates the state for this number of cores.
     pub(super) fn new(cores: usize) -> Self {
         let (is_alone, zero) = (cores == 1, || AtomicU64::new(0));
         Self {
@@ -291,7 +296,8 @@ impl QuickTurns {
         self.lead.store(lead, Ordering::Relaxed);
     }
 
-    /// Counts a turn; false if it is one that asks the clock whether all cores are to be looked at.
+    /// Counts a progress iteration; returns false if it is one to read the clock and possibly poll
+    /// all cores.
     #[inline(always)]
     pub(super) fn counts_turn(&self) -> bool {
         let left = self.left.load(Ordering::Relaxed);
@@ -301,8 +307,8 @@ impl QuickTurns {
         left != 0
     }
 
-    /// Whether all cores are to be looked at, by the clock and [the calls](LnxTurns::calls) of the core that
-    /// leads.
+    /// Returns true if all cores are to be polled, by the clock and [the calls](LnxTurns::calls) of
+    /// the leading core.
     pub(super) fn is_time(&self, now: u64, calls: u64) -> bool {
         if self.is_alone {
             self.left.store(u32::MAX, Ordering::Relaxed);
@@ -327,7 +333,7 @@ impl QuickTurns {
         since(&self.looked) >= pace.pause(self.took.load(Ordering::Relaxed))
     }
 
-    /// All cores were looked at; looks at those where nothing goes on took so many nanoseconds.
+    /// Records a poll of all cores, with the nanoseconds taken for idle ones.
     pub(super) fn looked(&self, now: u64, took: u64) {
         self.looked.store(now, Ordering::Relaxed);
         self.took.store(took, Ordering::Relaxed);
@@ -340,10 +346,10 @@ pub(super) fn host_name() -> Vec<u8> {
     name.trim_ascii().to_vec()
 }
 
-/// Data types and operations that there are.
+/// Number of data types and of operations.
 const NUMBERS: usize = 20;
 
-/// How long atomic operations may be: what every core has that was opened in this process.
+/// Maximum lengths of atomic operations: those supported by every core opened in this process.
 pub(super) struct AtomicLimits;
 
 static LIMITS: [AtomicUsize; 3 * NUMBERS * NUMBERS] =
@@ -356,7 +362,7 @@ fn place(operation: Operation) -> &'static AtomicUsize {
 }
 
 impl AtomicLimits {
-    /// Notes what these cores can do.
+    /// Records the capabilities of these cores.
     pub(super) fn note<'a>(domains: impl Iterator<Item = &'a Arc<CoreDomain>> + Clone) {
         let kinds = [AtomicKind::Base, AtomicKind::Fetch, AtomicKind::Compare];
         for (kind, number) in kinds
@@ -386,17 +392,17 @@ impl AtomicLimits {
 }
 
 impl super::LnxEngine {
-    /// Most bytes of elements that an atomic operation of this kind can have.
+    /// Returns the maximum bytes of elements of an atomic operation of this kind.
     pub(crate) fn most_atomic(operation: Operation) -> usize {
         AtomicLimits::most(operation)
     }
 
-    /// Most bytes of elements that any atomic operation can have.
+    /// Returns the maximum bytes of elements of any atomic operation.
     pub(crate) fn most_atomic_bytes() -> usize {
         AtomicLimits::most_of_all()
     }
 
-    /// Whether all cores have atomic operations.
+    /// Returns true if all cores have atomic operations.
     pub(crate) fn has_atomics(&self) -> bool {
         self.common.cores.iter().all(OpenedCore::has_atomics)
     }
@@ -406,8 +412,9 @@ impl super::LnxEngine {
 mod tests {
     use super::*;
 
-    /// Turns that look at all cores, of so many that follow each other in `pace`, where that takes so many
-    /// nanoseconds, and something goes on at the core that leads, or does not.
+    /// Returns the number of iterations polling all cores, of `turns` iterations. `pace` is the
+    /// time between iterations and the duration of such a poll in nanoseconds; `goes_on`: the
+    /// leading core is active.
     fn looks(quick: &QuickTurns, now: &mut u64, turns: u32, pace: [u64; 2], goes_on: bool) -> u32 {
         let ([pace, took], mut due) = (pace, 0);
         for _ in 0..turns {
@@ -431,7 +438,7 @@ mod tests {
         // Looks that take a microsecond have one part of so many of the time, or the longest pause.
         let seldom = looks(&quick, &mut now, 20_000, [100, 1000], true);
         assert!((9..=11).contains(&seldom), "{seldom}");
-        // Whoever turns slow after that is late once at most, and then looks each time.
+        // Slow iterations after that are late once at most, and then poll each time.
         let slow = looks(&quick, &mut now, 100, [1_000_000, 1000], true);
         assert!(slow >= 100 - MOST_TURNS, "{slow}");
         assert_eq!(quick.gap.load(Ordering::Relaxed), 1);

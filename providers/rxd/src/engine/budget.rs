@@ -1,24 +1,23 @@
-//! What is kept because of peers' requests: answers to them, refusals, and notices that a message has
-//! met its receive. All of it stays until the peer acknowledges it, and so is bounded, for each peer and
-//! in sum, for peers that are in no address vector to less.
+//! Limits on memory held for peers' requests: responses to them, refusals, and match notices. All
+//! of it stays until the peer acknowledges it. So it is bounded, for each peer and in sum, with
+//! lower bounds for unknown peers.
 use super::conn::{BEYOND, REFUSALS};
 use super::ep::RxdEngineEp;
 use ofi_provider::error::Error;
 use std::ops::{AddAssign, SubAssign};
 use std::time::{Duration, Instant};
 
-/// A peer that was not heard for so long makes room for another one.
+/// Silence after which an unknown peer may be replaced by another one.
 pub(super) const IDLE: Duration = Duration::from_secs(5);
 
-/// What is kept for one peer, or for several.
+/// Resources held for one peer, or for several.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Held {
-    /// Answers and refusals that are not acknowledged.
+    /// Unacknowledged responses and refusals.
     pub(super) answers: usize,
-    /// Messages that have to meet a receive before their sender is told so, and such notices that are
-    /// not acknowledged.
+    /// Messages with a match notice to be sent to their sender, and unacknowledged match notices.
     pub(super) notices: usize,
-    /// Bytes of answers that are copied.
+    /// Bytes of copied responses.
     pub(super) bytes: usize,
 }
 
@@ -48,13 +47,13 @@ impl SubAssign for Held {
     }
 }
 
-/// How much may be kept for peers of a kind.
+/// Limits for one kind of peers.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// For all of them.
     sum: Held,
-    /// For each, however much is kept for others: with fewer answers two peers that ask each other much
-    /// would stop each other.
+    /// Guaranteed minimum for each peer, independent of the others: with fewer responses two peers
+    /// with many requests to each other would block each other.
     sure: usize,
     /// Bytes for each.
     bytes: usize,
@@ -66,37 +65,37 @@ const KNOWN: Bounds = Bounds {
     bytes: 4 << 20,
 };
 
-/// Of peers that are in no address vector.
+/// Limits for unknown peers.
 const UNKNOWN: Bounds = Bounds {
     sum: Held { answers: 16384, notices: 16384, bytes: 8 << 20 },
     sure: 4,
     bytes: 256 << 10,
 };
 
-/// Each peer may have this part of what others have left, so that some is left for all.
+/// Divisor of the free rest available to each peer, so that some is left for all.
 const PART: usize = 8;
 
 /// Fewest answers to one peer; more than requests can be under way.
 const LEAST_ANSWERS: usize = 256;
 
-/// Most messages of one peer that have to meet a receive: more than transfers can be under way.
+/// Maximum messages of one peer with a match notice: more than the maximum of transfers in flight.
 const NOTICES: usize = 1024;
 
 impl Bounds {
-    /// Whether one more may be kept for a peer for which `own` are, of at most `most`, where all of its
-    /// kind have `all` of `sum`.
+    /// Returns true if one more item may be held for a peer holding `own`, of at most `most`, while
+    /// all peers of its kind hold `all` of `sum`.
     fn admits(&self, (own, most): (usize, usize), (all, sum): (usize, usize)) -> bool {
         own < most && (own < self.sure || own < sum.saturating_sub(all) / PART)
     }
 
-    /// Whether so many bytes more may be kept for a peer.
+    /// Returns true if `more` bytes may be held for a peer.
     fn admits_bytes(&self, own: Held, all: Held, more: usize) -> bool {
         let free = self.sum.bytes.saturating_sub(all.bytes);
         own.bytes.saturating_add(more) <= self.bytes.min(free / 2)
     }
 }
 
-/// What an endpoint keeps because of requests: for peers in the address vector, and for others.
+/// Resources held by an endpoint for requests: for peers in the address vector, and for others.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct HeldSums {
     known: Held,
@@ -104,7 +103,7 @@ pub(super) struct HeldSums {
 }
 
 impl HeldSums {
-    /// What is kept for peers of one kind.
+    /// Returns the resources held for peers of one kind.
     pub(super) fn of(&mut self, unknown: bool) -> &mut Held {
         if unknown { &mut self.unknown } else { &mut self.known }
     }
@@ -115,19 +114,20 @@ impl HeldSums {
 }
 
 impl RxdEngineEp {
-    /// Most answers to one peer that it has not acknowledged.
+    /// Returns the maximum unacknowledged responses to one peer.
     fn most_answers(&self) -> usize {
         LEAST_ANSWERS.max(self.limits.config.max_unacked + BEYOND + REFUSALS)
     }
 
-    /// Whether another answer to a peer may be kept.
+    /// Returns true if another response to a peer may be held.
     pub(super) fn may_answer(&mut self, id: u32) -> bool {
         let most = self.most_answers();
         self.admits_answer(id, most)
     }
 
-    /// Whether another refusal may be kept. There is room for as many as requests can be under way when
-    /// there is none for other answers: acknowledgements wait for them.
+    /// Returns true if another refusal may be held. Refusals have their own space, for the maximum
+    /// number of requests in flight, when there is none for other responses: acknowledgements wait
+    /// for them.
     pub(super) fn may_refuse(&mut self, id: u32) -> bool {
         let most = 2 * self.most_answers();
         self.admits_answer(id, most)
@@ -144,7 +144,7 @@ impl RxdEngineEp {
         admits
     }
 
-    /// Whether another message may come whose sender is to be told that it has met its receive.
+    /// Returns true if another message with a match notice may be received.
     pub(super) fn may_notify(&mut self, id: u32) -> bool {
         let conn = &self.conns[id];
         let (unknown, own) = (conn.unknown, conn.held.notices);
@@ -152,29 +152,29 @@ impl RxdEngineEp {
         bounds.admits((own, NOTICES), (all.notices, bounds.sum.notices))
     }
 
-    /// Whether so many bytes of an answer may be copied.
+    /// Returns true if this number of bytes of a response may be copied.
     pub(super) fn may_copy(&self, id: u32, bytes: usize) -> bool {
         let conn = &self.conns[id];
         let (all, bounds) = self.sums.look(conn.unknown);
         bounds.admits_bytes(conn.held, all, bytes)
     }
 
-    /// Whether a result of so many bytes may be kept, which cannot be read again: of a few answers in any
-    /// case.
+    /// Returns true if a non-repeatable result of this size may be held: for a few responses
+    /// always.
     pub(super) fn may_keep_result(&self, id: u32, bytes: usize) -> bool {
         let conn = &self.conns[id];
         let (_, bounds) = self.sums.look(conn.unknown);
         conn.held.answers < bounds.sure || self.may_copy(id, bytes)
     }
 
-    /// Notes that something is kept for a peer.
+    /// Records resources held for a peer.
     pub(super) fn hold(&mut self, id: u32, more: Held) {
         let conn = &mut self.conns[id];
         conn.held += more;
         *self.sums.of(conn.unknown) += more;
     }
 
-    /// Notes that something is not kept any more.
+    /// Records resources no longer held for a peer.
     pub(super) fn release(&mut self, id: u32, less: Held) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.held -= less;
@@ -184,8 +184,8 @@ impl RxdEngineEp {
         }
     }
 
-    /// Whether there may be another peer that is in no address vector. Those that have been silent
-    /// for a while make room.
+    /// Returns true if another unknown peer is permitted. Peers silent for a while are dropped to
+    /// make space.
     pub(super) fn has_room_for_unknown(&mut self) -> bool {
         let most = self.limits.config.max_peers;
         if self.unknown >= most {
@@ -194,8 +194,8 @@ impl RxdEngineEp {
         self.unknown < most
     }
 
-    /// Forgets peers that are in no address vector and have been silent, if there are as many as may
-    /// be: first those for which nothing is kept.
+    /// Drops silent unknown peers, if their number has reached the limit: first those without held
+    /// resources.
     #[cold]
     pub(super) fn forget_idle(&mut self) {
         let most = self.limits.config.max_peers;
@@ -207,8 +207,7 @@ impl RxdEngineEp {
         self.forget_silent(0, count, |_| true);
     }
 
-    /// Forgets some peers that are in no address vector, do not acknowledge answers, and have been
-    /// silent.
+    /// Drops some unknown peers with unacknowledged responses after a period of silence.
     #[cold]
     fn forget_silent_holders(&mut self) {
         self.forget_silent(1, self.limits.config.max_peers / 16 + 1, |held| held.answers > 0);

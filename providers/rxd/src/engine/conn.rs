@@ -1,9 +1,9 @@
-//! What is between the endpoint and one peer: numbers, windows, acknowledgements, times.
+//! State between an endpoint and one peer: sequence numbers, windows, acknowledgements, timers.
 //!
-//! A peer of the original takes packets in the order of their numbers only, and says of a gap no
-//! more than where it is: from there on all is sent again. A peer of this library keeps what comes
-//! early and says what it has, so that what is lost is sent again and nothing else; to such a peer
-//! the number of packets under way also follows what the network carries.
+//! A peer with upstream libfabric accepts packets only in order, and reports only the position of a
+//! gap: everything from there on is retransmitted. A peer with this library stores early packets
+//! and reports them, so only lost packets are retransmitted. For such a peer the number of packets
+//! in flight also follows the capacity of the network.
 use super::budget::Held;
 use super::habit::AnswerHabit;
 use super::half_open::Introduced;
@@ -14,50 +14,50 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Packets under way before the network has shown what it carries.
+/// Initial number of packets in flight, before the capacity of the network is known.
 const FIRST_WINDOW: usize = 16;
-/// Fewest packets that may be under way.
+/// Minimum number of packets in flight.
 const LEAST_WINDOW: usize = 2;
 /// A packet is lost if one so many numbers behind it is known to have come.
 const REORDERED: u64 = 3;
-/// Most packets under way that are looked at for one acknowledgement, whatever window the peer has.
+/// Maximum packets in flight examined per acknowledgement, regardless of the peer's window.
 const JUDGED: usize = 256;
-/// As many acknowledgements that say the same tell of a gap.
+/// Number of equal acknowledgements taken as a sign of a gap.
 const DOUBLES: u32 = 3;
 /// Time until something is sent again: at first, at least and at most.
 const FIRST_RTO: Duration = Duration::from_millis(10);
 const LEAST_RTO: Duration = Duration::from_millis(2);
 const MOST_RTO: Duration = Duration::from_secs(4);
-/// Time after which a peer is asked for a sign that owes an answer, or has stopped us.
+/// Time until a probe is sent to a peer with a pending response, or with a closed window.
 const PROBE: Duration = Duration::from_millis(500);
-/// Times in a row that something is sent again before the peer counts as gone.
+/// Consecutive retransmissions until the peer is considered gone.
 const MOST_RETRIES: u32 = 50;
-/// How often a host has to report a peer's port as closed before that counts, and for how long the peer is
-/// asked then: it may be about to be started again.
+/// Number of closed-port reports of a host until they count, and the time limit of probes to the
+/// peer from then on: it may be about to be restarted.
 const REFUSALS_BELIEVED: u32 = 4;
 const REFUSED_PATIENCE: Duration = Duration::from_secs(5);
-/// Packets that may be under way beyond the peer's window while it says that it has others, and
+/// Packets permitted in flight beyond the peer's window while it reports early packets, and
 /// refusals beyond those.
 pub(super) const BEYOND: usize = 64;
 pub(super) const REFUSALS: usize = 64;
 
-/// How far getting to know each other is.
+/// State of the handshake with a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Acquaintance {
     /// Nothing was said.
     New,
-    /// The peer was asked for its index: its answer names the one that it was asked with, which shows
-    /// that it is the peer's.
+    /// The peer was asked for its index. Its response names the index of the request, to prove its
+    /// origin.
     Asking,
     /// The peer's index is known.
     Known,
 }
 
-/// A packet that is sent and not acknowledged.
+/// Packet sent and not acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) op: u32,
-    /// Which of the operation's packets it is.
+    /// Position of the packet in its operation.
     pub(super) packet: u64,
     at: Instant,
     again: bool,
@@ -66,56 +66,57 @@ pub(super) struct Sent {
     lost: bool,
 }
 
-/// What an acknowledgement came to.
+/// Effect of an acknowledgement.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Acked {
     /// More may be sent, or something has to be sent again.
     pub(super) go_on: bool,
 }
 
-/// What is between the endpoint and one peer.
+/// State between the endpoint and one peer.
 #[derive(Debug)]
 pub(super) struct RxdConn {
     /// The peer's number at the endpoint, and the core's name for it.
     pub(super) peer: u32,
     pub(super) to: fi_addr_t,
-    /// What the peer calls us in its packets' headers, and we the peer.
+    /// Index in packets from the peer to this endpoint, and in packets to the peer.
     pub(super) index: u32,
     pub(super) remote: u32,
     pub(super) stage: Acquaintance,
-    /// What this acquaintance is known by, to us and to a peer of this library.
+    /// Identifier of this handshake, for this endpoint and for a peer with this library.
     pub(super) nonce: u64,
     pub(super) greeting: Option<Greeting>,
-    /// The core has told that packets of the peer come from its address.
+    /// The core has confirmed the peer's address as the source of its packets.
     pub(super) verified: bool,
     /// The peer is in no address vector, and counts as such.
     pub(super) unknown: bool,
-    /// What requests of the peer have said while it was asked.
+    /// Content of the peer's requests received while it was being asked.
     pub(super) introduced: Option<Introduced>,
 
-    /// Operations of which nothing is sent, in order; answers to the peer, which wait for none of
-    /// those; and the operation of which a part is sent.
+    /// Operations not started, in order; responses to the peer, independent of those; and the
+    /// operation sent in part.
     pub(super) waiting: VecDeque<u32>,
     pub(super) replies: VecDeque<u32>,
-    /// Refusals of the peer's requests, which wait for nothing: acknowledgements do for them.
+    /// Refusals of the peer's requests. They wait for nothing, because acknowledgements wait for
+    /// them.
     pub(super) refusals: VecDeque<u32>,
     pub(super) current: Option<u32>,
-    /// Operations of which all is sent, and the number behind their last packet.
+    /// Operations completely sent, and the number after their last packet.
     pub(super) sent: VecDeque<(u64, u32)>,
-    /// What is kept because of the peer's requests.
+    /// Resources held for the peer's requests.
     pub(super) held: Held,
-    /// Operations of the application's that are not complete.
+    /// Incomplete operations of the application.
     pub(super) ops: usize,
-    /// The oldest number that is not acknowledged, and the next to be given.
+    /// Oldest unacknowledged number, and the next number to be assigned.
     acked: u64,
     pub(super) next: u64,
     flight: VecDeque<Sent>,
-    /// How many of those in flight the peer has, and how many are lost.
+    /// Number of packets in flight received by the peer, and number of lost ones.
     here: usize,
     lost: usize,
     /// No packet in flight before this one is lost.
     first_lost: usize,
-    /// How many packets the peer takes, of at most so many, and how many the network does.
+    /// Peer's window in packets, with its maximum, and the congestion window.
     window: usize,
     most: usize,
     carried: usize,
@@ -124,23 +125,24 @@ pub(super) struct RxdConn {
     doubles: u32,
     /// Losses of packets before this number are those of one event.
     recovered: u64,
-    /// When the last packet was sent of those that are known to have come.
+    /// Send time of the latest packet known to have arrived.
     newest: Option<Instant>,
-    /// A lost packet is to be sent again though as many are under way as may be: the network carried
-    /// some meanwhile, and without the word that it brings nothing might be heard of the rest.
+    /// A lost packet is to be retransmitted even with a full window. The network delivered some
+    /// packets meanwhile, and the retransmission may be the only trigger of further
+    /// acknowledgements.
     urgent: bool,
     smoothed: Option<(Duration, Duration)>,
     retries: u32,
-    /// How often a host reported the peer's port as closed since the peer was heard from.
+    /// Number of closed-port reports for the peer since its last packet.
     pub(super) refused: u32,
-    /// When what the peer does not answer was first sent again.
+    /// Time of the first retransmission of data not acknowledged by the peer.
     silent_since: Option<Instant>,
     pub(super) deadline: Option<Instant>,
 
-    /// The number that is expected next, and what came early.
+    /// Next expected number, and the packets received early.
     pub(super) expected: u64,
     pub(super) early: BTreeMap<u64, Box<[u8]>>,
-    /// The operation that is arriving.
+    /// Operation being received.
     pub(super) arriving: Option<Arriving>,
     /// The next packet waits for room.
     pub(super) stalled: bool,
@@ -149,23 +151,23 @@ pub(super) struct RxdConn {
     pub(super) ack_due: bool,
     pub(super) ack_now: bool,
     pub(super) ack_put_off: bool,
-    /// Whether the application answers at once.
+    /// Delayed-acknowledgement heuristic: tracks prompt answers of the application.
     pub(super) habit: AnswerHabit,
-    /// Packets that came since the last one.
+    /// Packets received since the last acknowledgement.
     pub(super) came: usize,
     /// The peer was told to stop.
     pub(super) told_stop: bool,
-    /// Requests of the peer that are refused, by their numbers, and the refusals which the peer has
-    /// not taken: acknowledgements do not go beyond the first.
+    /// Refused requests of the peer, by their numbers, and the refusals not received by the peer
+    /// yet. Acknowledgements do not go beyond the first.
     pub(super) holds: VecDeque<(u64, u32)>,
     pub(super) heard: Instant,
-    /// The connection is in the list of those that may have something to send.
+    /// The connection is in the list of those with possibly something to send.
     pub(super) is_ready: bool,
 }
 
 impl RxdConn {
-    /// The connection with a peer, to which the core's name leads, and which has this index; at most so
-    /// many packets are to be under way.
+    /// Creates the connection with a peer with this core name and this index; at most `most`
+    /// packets are to be in flight.
     pub(super) fn new(peer: u32, to: fi_addr_t, index: u32, most: usize, now: Instant) -> Self {
         Self {
             peer,
@@ -221,19 +223,19 @@ impl RxdConn {
         }
     }
 
-    /// Whether the peer is of this library.
+    /// Returns true if the peer has this library.
     pub(super) fn is_ours(&self) -> bool {
         self.greeting.is_some()
     }
 
-    /// Whether packets to the peer may carry acknowledgements.
+    /// Returns true if packets to the peer may carry piggybacked acknowledgements.
     #[inline]
     pub(super) fn carries(&self) -> bool {
         self.greeting.is_some_and(|greeting| greeting.carries)
     }
 
-    /// The acknowledgement that is due, for another packet to carry it, if it is one of those that
-    /// can be carried. It counts as sent.
+    /// Returns the due acknowledgement for piggybacking on another packet, if its content permits
+    /// it. It counts as sent.
     #[inline]
     pub(super) fn take_carried(&mut self, window: usize) -> Option<Carried> {
         let plain = self.early.is_empty() && !self.stalled && !self.told_stop;
@@ -244,19 +246,19 @@ impl RxdConn {
         Some(Carried { next: self.expected, window: window as u32 })
     }
 
-    /// The acknowledgement that was due is sent.
+    /// Marks the due acknowledgement as sent.
     #[inline]
     pub(super) fn ack_is_sent(&mut self) {
         (self.ack_due, self.ack_now, self.ack_put_off, self.came) = (false, false, false, 0);
     }
 
-    /// How often in a row something was sent again.
+    /// Returns the number of consecutive retransmissions.
     pub(super) fn retries(&self) -> u32 {
         self.retries
     }
 
-    /// The peer gave a sign of life: what is under way is sent again as soon as that of a peer that
-    /// was never silent.
+    /// Records a sign of life of the peer: retransmission timers return to those of a peer never
+    /// silent.
     pub(super) fn lives(&mut self, now: Instant) {
         self.refused = 0;
         let silent = std::mem::take(&mut self.retries) > 0;
@@ -265,52 +267,51 @@ impl RxdConn {
         }
     }
 
-    /// Whether what is under way is sent again in time.
+    /// Returns true if the data in flight is retransmitted in time.
     #[cfg(test)]
     pub(super) fn is_in_time(&self, now: Instant) -> bool {
         self.flight.is_empty() || self.deadline.is_some_and(|at| at <= now + self.rto())
     }
 
-    /// Whether nothing is under way to the peer.
+    /// Returns true if nothing is in flight or queued to the peer.
     pub(super) fn is_quiet(&self) -> bool {
         self.flight.is_empty() && !self.has_waiting()
     }
 
-    /// Whether something waits to be sent.
+    /// Returns true if anything is queued for sending.
     pub(super) fn has_waiting(&self) -> bool {
         let waits = !self.replies.is_empty() || !self.refusals.is_empty();
         self.current.is_some() || waits || !self.waiting.is_empty()
     }
 
-    /// The oldest number that is not acknowledged.
+    /// Returns the oldest unacknowledged number.
     pub(super) fn acked(&self) -> u64 {
         self.acked
     }
 
-    /// How many packets may be sent now.
+    /// Returns the number of packets permitted to be sent now.
     pub(super) fn room(&self) -> usize {
         let most = if self.is_ours() { self.window.min(self.carried) } else { self.window };
         most.saturating_sub(self.flight.len() - self.here - self.lost)
             .min((self.window.max(1) + BEYOND).saturating_sub(self.flight.len()))
     }
 
-    /// Whether a refusal waits and may be sent now. There is room for some when there is none for
-    /// anything else: both sides may have a window full of packets that are acknowledged only when
-    /// the other one's refusals are there.
+    /// Returns true if a refusal is queued and may be sent now. Refusals have extra space when
+    /// there is none for anything else. Both sides may have a window full of packets with
+    /// acknowledgements waiting for the other side's refusals.
     pub(super) fn may_refuse(&self) -> bool {
         let room = self.window + BEYOND + REFUSALS;
         !self.refusals.is_empty() && self.window > 0 && self.flight.len() < room
     }
 
-    /// Whether a packet that is lost may be sent again now. One may be even if the peer wants none,
-    /// whose next word may be lost as well.
+    /// Returns true if a lost packet may be retransmitted now. One is permitted even with a closed
+    /// window of the peer, because the peer's next window update may be lost as well.
     pub(super) fn may_repeat(&self) -> bool {
         let silent = self.flight.len() == self.here + self.lost;
         self.lost > 0 && (self.room() > 0 || silent || self.urgent)
     }
 
-    /// The oldest packet that is lost, for it to be sent again: its number with it. It counts as
-    /// sent now.
+    /// Returns the oldest lost packet for retransmission, with its number. It counts as sent now.
     pub(super) fn take_lost(&mut self, now: Instant) -> Option<(u64, Sent)> {
         if self.lost == 0 {
             return None;
@@ -325,7 +326,7 @@ impl RxdConn {
         Some((self.acked + at as u64, self.flight[at]))
     }
 
-    /// Whether something that was sent is lost.
+    /// Returns true if any sent packet is lost.
     #[cfg(test)]
     pub(super) fn has_lost(&self) -> bool {
         self.lost > 0
@@ -357,7 +358,7 @@ impl RxdConn {
         }
     }
 
-    /// The time after which something is sent again.
+    /// Returns the retransmission timeout.
     fn rto(&self) -> Duration {
         let base = match self.smoothed {
             Some((mean, spread)) => (mean + 4 * spread).max(LEAST_RTO),
@@ -372,13 +373,14 @@ impl RxdConn {
         self.deadline = Some(self.deadline.map_or(at, |before| before.min(at)));
     }
 
-    /// Sets the time at which the peer is asked again.
+    /// Sets the time of the next request to the peer.
     pub(super) fn arm_asking(&mut self, now: Instant) {
         self.deadline = Some(now + self.rto());
     }
 
-    /// How long a peer may answer nothing, of which the user says `limit`: for less long if the peer's host says again and
-    /// again that the port is closed. Forged reports can do no more than that, and only to a peer that is silent.
+    /// Returns the time limit of the peer's silence: the user's `limit`, or less if the peer's host
+    /// repeatedly reports a closed port. Forged reports can have no other effect, and only on a
+    /// silent peer.
     pub(super) fn patience(&self, limit: Option<Duration>) -> Option<Duration> {
         if self.refused < REFUSALS_BELIEVED {
             return limit;
@@ -436,7 +438,7 @@ impl RxdConn {
             return Some(Acked::default());
         }
         let before = self.room();
-        // What it takes need not be what is to be kept for it here.
+        // The peer's window may exceed the number of packets stored here.
         self.window = self.most.min(ack.window as usize);
         self.lives(now);
         let count = (next - self.acked) as usize;
@@ -473,7 +475,8 @@ impl RxdConn {
         Some(Acked { go_on: self.room() > before || self.lost > 0 || self.may_refuse() })
     }
 
-    /// The peer has a packet; `measures`: this is the first word of it, and tells how long it took.
+    /// Marks a packet as received by the peer; `measures`: this is its first acknowledgement,
+    /// suitable for a round-trip measurement.
     fn arrived(&mut self, at: usize, now: Instant, measures: bool) {
         let sent = &mut self.flight[at];
         if std::mem::replace(&mut sent.here, true) {
@@ -494,8 +497,8 @@ impl RxdConn {
         }
     }
 
-    /// Notes which packets behind the expected one the peer has, and which are lost by that: those
-    /// long before the last that has come, and those that were sent long before it.
+    /// Records the packets received by the peer after the expected one, and the packets thereby
+    /// lost: those numbered well before the latest arrival, and those sent well before it.
     fn note_here(&mut self, mut bits: u64, recovering: bool, now: Instant) {
         let mut last = None;
         while bits != 0 {
@@ -529,22 +532,21 @@ impl RxdConn {
         }
     }
 
-    /// Whether something is expected of the peer, so that its silence must not last.
+    /// Returns true if any reaction of the peer is awaited, so its silence must be limited.
     pub(super) fn waits_for_peer(&self) -> bool {
         let owed = self.ops > 0 || self.has_waiting() || self.arriving.is_some();
         owed || !self.early.is_empty() || !self.flight.is_empty()
     }
 
-    /// Sets the time at which the peer is asked for a sign, if nothing is under way that it would
-    /// answer.
+    /// Sets the time of a probe to the peer, if nothing in flight would cause a response.
     pub(super) fn arm_probe(&mut self, now: Instant) {
         if self.deadline.is_none() && self.stage == Acquaintance::Known && self.waits_for_peer() {
             self.deadline = Some(now + PROBE);
         }
     }
 
-    /// A packet whose number is not the one that the peer expects, if nothing is under way: the peer
-    /// answers with what it expects.
+    /// Returns a probe packet, with a number not expected by the peer, if nothing is in flight. The
+    /// peer responds with its expected number.
     pub(super) fn probe(&self) -> Option<RxdBase> {
         let seq = self.acked.wrapping_sub(1);
         let base = RxdBase { kind: NO_OP, flags: 0, peer: self.remote, seq };
@@ -576,8 +578,8 @@ impl RxdConn {
         if self.lost == 0
             && let Some(oldest) = self.flight.front_mut()
         {
-            // The peer has them all: what is lost is its word that it took them, which it gives again
-            // to who sends one again.
+            // The peer has all of them; its acknowledgement of taking them is lost. The peer
+            // repeats it for any retransmitted packet.
             oldest.here = false;
             self.here -= 1;
             self.lose(0);
@@ -589,7 +591,7 @@ impl RxdConn {
         true
     }
 
-    /// The packets behind the expected one that are here, as an acknowledgement says.
+    /// Returns the bit mask of packets received after the expected one, for an acknowledgement.
     pub(super) fn early_bits(&self) -> u64 {
         let ahead = |seq: &u64| seq.checked_sub(self.expected + 1).filter(|ahead| *ahead < 64);
         self.early.keys().filter_map(ahead).fold(0, |bits, ahead| bits | 1 << ahead)
@@ -664,7 +666,8 @@ mod tests {
 
     const TRIP: Duration = Duration::from_micros(100);
 
-    /// A connection on which round trips took TRIP, with so many packets under way since the time.
+    /// Creates a connection with round trips of TRIP and `count` packets in flight; returns their
+    /// send time as well.
     fn moving(count: usize) -> (RxdConn, Instant) {
         let (mut conn, now) = conn(true);
         assert_eq!(send(&mut conn, 1000, now), FIRST_WINDOW);
@@ -719,7 +722,7 @@ mod tests {
         let now = now + TRIP;
         conn.take_ack(16, Ack { window: 128, here: 0b111_1111, taken: 0 }, now).unwrap();
         assert_eq!(lost(&mut conn, now), [16]);
-        // What was sent again is lost as well, and comes long after.
+        // The retransmitted packet is lost as well, and arrives long after.
         let now = now + 1000 * TRIP;
         conn.take_ack(24, OPEN, now).unwrap();
         assert!(conn.smoothed.unwrap().0 < 2 * TRIP);
@@ -742,7 +745,7 @@ mod tests {
     fn what_was_sent_long_before_what_came_is_lost() {
         let (mut conn, now) = moving(16);
         let now = now + TRIP;
-        // Of 16 and of all behind 19 nothing is heard.
+        // Packet 16 and all after 19 are not acknowledged.
         conn.take_ack(16, Ack { window: 128, here: 0b111, taken: 0 }, now).unwrap();
         assert_eq!(lost(&mut conn, now), [16]);
         let now = now + TRIP;

@@ -30,42 +30,40 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Room below which a multi-receive buffer is given back, if not set.
+/// Default space below which a multi-receive buffer is returned.
 const MIN_MULTI_RECV: usize = 64;
 
-/// Packets that were sent again so often in vain that the peer is asked whether it still is the
-/// same.
+/// Consecutive retransmissions without a response until the peer is asked to confirm its identity.
 const DOUBT: u32 = 4;
 
-/// Most reports of closed ports that are heard at a time.
+/// Maximum closed-port reports handled at a time.
 const REFUSALS_HEARD: usize = 64;
 
-/// Packets that came before an acknowledgement is sent although more come.
+/// Packets received until an acknowledgement is sent although more arrive.
 pub(super) const ACK_EVERY: usize = 8;
 
-/// Which acknowledgements that are due are to be sent.
+/// Selection of the due acknowledgements to be sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum AcksDue {
-    /// Those that cannot wait.
+    /// Urgent acknowledgements.
     Now,
-    /// Those, and those that have waited for as long as they may while the application makes
-    /// calls.
+    /// Urgent ones, and those delayed up to their limit while the application makes calls.
     Waited,
     All,
 }
 
-/// What an endpoint is from its opening on.
+/// Identity of an endpoint from its opening on.
 #[derive(Clone, Debug)]
 pub(crate) struct RxdIdentity {
     /// The endpoint's own address; the port may be 0 until it is enabled.
     pub(crate) local: Addr,
-    /// What the application asked for.
+    /// Attributes requested by the application.
     pub(crate) attr: RdmAttr,
-    /// The core's part, if it is not as that of the domain's other endpoints.
+    /// Core's attributes, if they differ from those of the domain's other endpoints.
     pub(crate) own: Option<OwnCore>,
 }
 
-/// The core's part of an endpoint that has a secret of its own.
+/// Core's attributes of an endpoint with its own pre-shared key.
 #[derive(Clone)]
 pub(crate) struct OwnCore {
     /// The core's info, with the secret.
@@ -91,55 +89,55 @@ pub(crate) struct RxdEngineEp {
     pub(super) limits: RxdLimits,
     pub(super) identity: RxdIdentity,
     pub(super) port: Option<Box<dyn PacketPort>>,
-    /// What is to carry the packets, opened when the endpoint was assigned its address (fi_setname).
+    /// Port for the packets, opened when the endpoint was assigned its address (fi_setname).
     bound: Option<Box<dyn PacketPort>>,
-    /// Where transfers are reported. Receives, and what peers do to our memory, are reported by the
-    /// inbox.
+    /// Completion sink of transfers. Receives, and peers' accesses to local memory, are reported by
+    /// the matching engine.
     pub(super) ledger: TxLedger,
     pub(super) av: Option<Arc<Av>>,
     pub(crate) inbox: Inbox<RxdUnexpected>,
     pub(super) peers: PeerTable<()>,
     pub(super) conns: Slab<Box<RxdConn>>,
-    /// Connections by the names that the port has for their peers.
+    /// Connections by the port's names of their peers.
     pub(super) by_name: NumberMap<fi_addr_t, u32>,
-    /// What peers have to call themselves, and requests that are not confirmed.
+    /// Indices required in peers' packets, and half-open requests.
     pub(super) indices: PeerIndices,
     pub(super) half_open: HalfOpens,
-    /// How many connections are with peers in no address vector, and the first time at which it may
-    /// help to look for silent ones.
+    /// Number of connections with unknown peers, and the earliest time of a useful search for
+    /// silent ones.
     pub(super) unknown: usize,
     pub(super) next_search: [Option<Instant>; 2],
-    /// What is kept because of peers' requests.
+    /// Resources held for peers' requests.
     pub(super) sums: HeldSums,
-    /// Operations that are not complete, and how many of them are the application's.
+    /// Incomplete operations, and the number of the application's among them.
     pub(super) ops: Slab<Box<RxdTx>>,
     pub(super) own_ops: usize,
-    /// Tells operations whose entry is the same apart.
+    /// Generation number, distinguishing operations with the same entry.
     pub(super) op_generation: u32,
     /// The time, as it was when the turn or call began.
     pub(super) now: Instant,
     /// No connection has a deadline before this.
     pub(super) next_deadline: Option<Instant>,
-    /// Connections that may have something to send.
+    /// Connections with possibly something to send.
     pub(super) ready: Vec<u32>,
-    /// Connections to which an acknowledgement is due.
+    /// Connections with a due acknowledgement.
     pub(super) acks: Vec<u32>,
-    /// Connections whose next packet waits for room of the application's making.
+    /// Connections with their next packet blocked on space freed by the application.
     pub(super) stalled: Vec<u32>,
-    /// Connections whose next packet waits until peers acknowledge answers, and how many of these are
-    /// to be tried again.
+    /// Connections with their next packet waiting until peers acknowledge responses, and the number
+    /// of these to be retried.
     pub(super) held_back: Vec<u32>,
     pub(super) to_retry: usize,
-    /// Answers to peers that have asked for their index.
+    /// Responses to peers asking for their index.
     pub(super) answers: Vec<RequestAnswer>,
-    /// Connections whose peers the port has no name for yet, and names that it may forget.
+    /// Connections with peers not named by the port yet, and names to be dropped.
     pub(super) unnamed: Vec<u32>,
     pub(super) forgotten: Vec<fi_addr_t>,
-    /// Bytes of packets that came early.
+    /// Bytes of packets received early.
     pub(super) early_bytes: usize,
     /// Room to make packets in.
     pub(super) scratch: Vec<u8>,
-    /// Who sends what is put off if the application makes no call.
+    /// Helper thread sending delayed data if the application makes no call.
     pub(super) helper: Arc<Bed>,
 }
 
@@ -186,13 +184,13 @@ impl RxdEngineEp {
         }
     }
 
-    /// What the endpoint is.
+    /// Returns the identity of the endpoint.
     pub(super) fn identity(&self) -> &RxdIdentity {
         &self.identity
     }
 
-    /// Starts the endpoint, whose packets this port carries. Returns what becomes readable when
-    /// something comes.
+    /// Starts the endpoint, with its packets carried by this port. Returns a descriptor, readable
+    /// when a packet arrives.
     pub(super) fn enable(
         &mut self,
         bindings: &Bindings,
@@ -214,13 +212,13 @@ impl RxdEngineEp {
         Ok(if local.is_any() { local.at_port(name.port()) } else { name })
     }
 
-    /// Takes over what is bound to the endpoint.
+    /// Applies the objects bound to the endpoint.
     pub(crate) fn bind(&mut self, bindings: &Bindings) {
         self.ledger.clone_from(&bindings.ledger.tx);
         self.inbox.bind(&bindings.ledger.rx);
     }
 
-    /// What becomes readable when something comes.
+    /// Returns a descriptor, readable when a packet arrives.
     pub(super) fn fd(&self) -> Option<RawFd> {
         self.port.as_ref().and_then(|port| port.fd())
     }
@@ -230,8 +228,8 @@ impl RxdEngineEp {
         Ok(self.identity.local.name_for_peers().to_bytes())
     }
 
-    /// Sets the endpoint's own address, before it is enabled. An IP address is assigned now: `open` is called for what
-    /// carries the packets, so that the endpoint's name is the one that peers call.
+    /// Sets the endpoint's own address, before it is enabled. An IP address is bound now: `open` is
+    /// called for the packet port, so the endpoint's name equals the address used by peers.
     pub(super) fn set_local(
         &mut self,
         name: &[u8],
@@ -250,17 +248,17 @@ impl RxdEngineEp {
         Ok(())
     }
 
-    /// What carries the packets of the address that was set, if it was opened then.
+    /// Returns the packet port of the address set before, if it was opened then.
     pub(super) fn take_bound(&mut self) -> Option<Box<dyn PacketPort>> {
         self.bound.take()
     }
 
-    /// How many more transfers may be started.
+    /// Returns the number of transfers allowed to start.
     pub(crate) fn tx_left(&self) -> usize {
         self.identity.attr.tx_size.saturating_sub(self.own_ops)
     }
 
-    /// Whether another transfer may start now.
+    /// Checks if another transfer may start now.
     #[inline]
     pub(super) fn may_start(&mut self, flags: u64) -> Result {
         let room = |ep: &Self| {
@@ -285,7 +283,8 @@ impl RxdEngineEp {
         peers.into_iter().for_each(|peer| self.set_unknown(peer, false));
     }
 
-    /// The application chose what completions report for a name (FI_AV_USER_ID).
+    /// Sets the identifier reported by completions for a name, chosen by the application
+    /// (FI_AV_USER_ID).
     pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
         self.peers.name_identified(name, id, &mut self.inbox);
     }
@@ -318,7 +317,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// The connection to a peer, which is made if there is none.
+    /// Returns the connection to a peer, created if there is none.
     #[inline]
     pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
         let peer = self.peers.find(self.av.as_deref(), dest, &mut self.inbox)?;
@@ -334,7 +333,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// The connection that has this index.
+    /// Returns the connection with this index.
     #[inline]
     pub(super) fn conn_of(&self, index: u32) -> Option<u32> {
         match self.indices.get(index) {
@@ -343,7 +342,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// Ends a connection; what is under way on it fails.
+    /// Ends a connection; its operations in progress fail.
     pub(super) fn drop_conn(&mut self, id: u32, error: Error) {
         let Some(mut conn) = self.conns.remove(id) else { return };
         self.early_bytes -= conn.early.values().map(|packet| packet.len()).sum::<usize>();
@@ -380,11 +379,11 @@ impl RxdEngineEp {
         self.next_deadline
     }
 
-    /// One turn of progress. Returns whether packets came.
+    /// Runs one progress iteration. Returns true if packets arrived.
     pub(super) fn turn(&mut self) -> bool {
         let Some(mut port) = self.port.take() else { return false };
         self.now = clock();
-        // What was put off for the application's answer to go first.
+        // Acknowledgements delayed in favor of the application's response.
         if !self.acks.is_empty() {
             self.send_acks_by(&mut *port, AcksDue::Waited);
         }
@@ -418,7 +417,7 @@ impl RxdEngineEp {
         taken > 0
     }
 
-    /// Notes the peers whose hosts report their ports as closed.
+    /// Records the peers with closed ports, as reported by their hosts.
     #[cold]
     fn hear_refusals(&mut self, port: &mut dyn PacketPort) {
         for _ in 0..REFUSALS_HEARD {
@@ -431,7 +430,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// Sends what packets that came ask for.
+    /// Sends the responses requested by received packets.
     fn answer(&mut self, port: &mut dyn PacketPort) {
         if !self.forgotten.is_empty() || !self.unnamed.is_empty() {
             self.name_peers(port);
@@ -506,7 +505,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// Has a connection looked at that may have something to send.
+    /// Schedules a connection with possibly something to send.
     pub(super) fn make_ready(&mut self, id: u32) {
         if let Some(conn) = self.conns.get_mut(id)
             && !std::mem::replace(&mut conn.is_ready, true)
@@ -515,7 +514,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// Sends again what was not acknowledged in time, and gives up peers that are gone.
+    /// Retransmits packets not acknowledged in time, and gives up peers considered gone.
     #[cold]
     fn expire(&mut self) {
         let now = self.now;
@@ -562,7 +561,8 @@ impl RxdEngineEp {
         self.next_deadline = self.conns.iter().filter_map(|(_, conn)| conn.deadline).min();
     }
 
-    /// Called before a thread sleeps: true if everything that the endpoint waits for will wake it.
+    /// Prepares a thread to sleep. Returns true if every event awaited by the endpoint will wake
+    /// it.
     pub(super) fn may_block(&self) -> bool {
         let Some(port) = &self.port else { return true };
         self.ready.is_empty()
@@ -571,13 +571,13 @@ impl RxdEngineEp {
             && port.may_block()
     }
 
-    /// Whether something is under way that may have to be sent again, or waits to be sent.
+    /// Returns true if data is in flight, with possible retransmissions, or queued.
     pub(super) fn is_busy(&self) -> bool {
         self.next_deadline.is_some() || !self.acks.is_empty() || !self.ready.is_empty()
     }
 
-    /// For how long an endpoint that closes goes on with what peers have not acknowledged and the
-    /// application need not wait for, if there is any.
+    /// Returns the linger time of a closing endpoint for data not acknowledged by peers and not
+    /// awaited by the application, if there is any.
     pub(super) fn patience(&self) -> Option<Duration> {
         self.port.as_ref()?;
         let injected = self.ops.iter().any(|(_, op)| op.is_injected());
@@ -585,7 +585,7 @@ impl RxdEngineEp {
         if injected { Some(LINGER_INJECTED) } else { answers().then_some(LINGER) }
     }
 
-    /// What an endpoint that closes has to deliver.
+    /// Returns the operations still to be delivered by a closing endpoint.
     pub(super) fn undelivered(&self) -> Undelivered {
         if self.port.is_none() {
             return Undelivered::default();
@@ -600,8 +600,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// Closes the endpoint. Operations that are not complete are dropped without a word
-    /// (fi_endpoint(3)).
+    /// Closes the endpoint. Incomplete operations are dropped without a report (fi_endpoint(3)).
     pub(super) fn close(&mut self) {
         self.ledger.mute();
         self.inbox.ledger.mute();

@@ -1,26 +1,26 @@
-//! Whether an application answers its peer at once.
+//! Delayed-acknowledgement heuristic: predicts prompt answers of an application to its peer.
 //!
-//! Then the answer can carry the acknowledgement of what it answers, and half of the packets of
-//! such a talk need not be sent. If no answer comes the peer has waited for nothing. So the
-//! acknowledgement is put off only after a row of prompt answers, and each time that none came the
-//! next row has to be twice as long, until one was very long.
+//! A prompt answer can carry the acknowledgement of the message answered, saving half of the
+//! packets of such an exchange. Without an answer the peer has waited for nothing. So the
+//! acknowledgement is delayed only after a series of prompt answers. After each missing answer the
+//! next series has to be twice as long, until one was very long.
 use std::time::{Duration, Instant};
 
 /// An answer at once comes within this time.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
-/// Prompt answers in a row after which another one is expected: at first, and at most.
+/// Series of prompt answers required before another one is expected: initial and maximum length.
 const FEWEST: u32 = 8;
 const MOST: u32 = 4096;
 /// After so many times as many another one is expected sooner again.
 const FORGIVEN: u32 = 64;
 
-/// What is known of an application's answers to one peer.
+/// Statistics of an application's answers to one peer.
 #[derive(Debug)]
 pub(super) struct AnswerHabit {
-    /// When something ended that the application has not answered yet.
+    /// Time of the end of the peer's oldest unanswered operation.
     ended: Option<Instant>,
-    /// Prompt answers in a row, and how many are needed.
+    /// Current number of prompt answers in a series, and the required number.
     row: u32,
     needed: u32,
 }
@@ -32,8 +32,8 @@ impl Default for AnswerHabit {
 }
 
 impl AnswerHabit {
-    /// Something of the peer's ended that the application may answer: whether it will do so at
-    /// once.
+    /// Records the end of a peer's operation possibly answered by the application. Returns true if
+    /// a prompt answer is expected.
     #[inline]
     pub(super) fn ended(&mut self, now: Instant) -> bool {
         if self.is_late(now) {
@@ -43,7 +43,7 @@ impl AnswerHabit {
         self.row >= self.needed
     }
 
-    /// A packet goes to the peer that can carry an acknowledgement.
+    /// Records a packet to the peer, suitable for a piggybacked acknowledgement.
     #[inline]
     pub(super) fn answered(&mut self, now: Instant) {
         let late = self.is_late(now);
@@ -56,7 +56,7 @@ impl AnswerHabit {
         }
     }
 
-    /// Whether an answer does not come at once any more.
+    /// Returns true if it is too late for a prompt answer.
     #[inline]
     pub(super) fn is_late(&self, now: Instant) -> bool {
         self.ended.is_some_and(|at| now.saturating_duration_since(at) > AT_ONCE)
@@ -73,7 +73,7 @@ impl AnswerHabit {
 mod tests {
     use super::*;
 
-    /// Answers so many times at once, until an answer is expected; returns how many it took.
+    /// Simulates prompt answers until another one is expected; returns their number.
     fn prompt_until_expected(habit: &mut AnswerHabit, now: &mut Instant) -> u32 {
         let mut count = 0;
         while !habit.ended(*now) {
@@ -120,7 +120,7 @@ mod tests {
                 habit.answered(now);
             }
         }
-        // What goes to a peer of which nothing ended is no answer.
+        // A packet to a peer without an ended operation is no answer.
         habit.answered(now);
         assert!(!habit.ended(now));
         habit.answered(now);

@@ -1,19 +1,18 @@
-//! Requests to get to know this endpoint that are answered and not confirmed.
+//! Half-open handshakes: requests answered and not confirmed.
 //!
-//! A request can be sent with any address as its source, as any packet can. Such a request gets
-//! one answer, and takes one place here, of which there are few: the oldest makes room for the newest.
-//! What is known of the peer becomes a connection when a packet comes with the index that the answer
-//! has told.
+//! A request can be sent with a forged source address, like any packet. Such a request gets one
+//! response, and uses one entry here. There are few entries: the newest replaces the oldest. The
+//! entry becomes a connection when a packet arrives with the index from the response.
 use super::indices::{IndexUse, PeerIndices, random_number};
 use crate::wire::Greeting;
 use ofi_provider::addr::Addr;
 use ofi_provider::error::Result;
 use std::collections::HashMap;
 
-/// Places for requests of peers that are in no address vector, and for those of others.
+/// Entries for requests of unknown peers, and the same number for known ones.
 pub(super) const PLACES: u32 = if cfg!(test) { 16 } else { 4096 };
 
-/// What a request says of its sender.
+/// Content of a request about its sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Introduction {
     /// The sender's index for this endpoint.
@@ -21,7 +20,7 @@ pub(super) struct Introduction {
     pub(super) greeting: Option<Greeting>,
 }
 
-/// What requests of one address have said.
+/// Combined content of the requests from one address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Introduced {
     /// All said the same.
@@ -37,13 +36,13 @@ impl Introduced {
     }
 }
 
-/// A request that is answered and not confirmed.
+/// Request answered and not confirmed.
 #[derive(Debug)]
 pub(super) struct HalfOpen {
     pub(super) addr: Addr,
-    /// What the peer has to call itself.
+    /// Index required in the peer's packets.
     pub(super) index: u32,
-    /// What the acquaintance is known by, if there will be one.
+    /// Identifier of the handshake, if it is completed.
     pub(super) nonce: u64,
     pub(super) introduced: Introduced,
 }
@@ -51,7 +50,7 @@ pub(super) struct HalfOpen {
 /// The half-open requests of an endpoint.
 #[derive(Default)]
 pub(super) struct HalfOpens {
-    /// Of peers that are in no address vector, and of others: the place of the next one of each.
+    /// Entries of unknown and of known peers, with the index of the next entry of each.
     places: [(Vec<Option<HalfOpen>>, u32); 2],
     by_addr: HashMap<Addr, u32>,
 }
@@ -68,8 +67,8 @@ impl HalfOpens {
         self.places.get(ring as usize)?.0.get(at as usize)?.as_ref()
     }
 
-    /// Notes a request from this address; returns the index and the nonce to answer with, which are the
-    /// same for all of one address. `known`: the address is in the address vector.
+    /// Records a request from this address. Returns the index and the nonce of the response, equal
+    /// for all requests from one address. `known`: the address is in the address vector.
     pub(super) fn note(
         &mut self,
         addr: &Addr,
@@ -103,13 +102,13 @@ impl HalfOpens {
         Ok((index, nonce))
     }
 
-    /// How many requests there are.
+    /// Returns the number of requests.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.by_addr.len()
     }
 
-    /// Takes out the request of this address, whose index is the caller's from now on.
+    /// Removes the request of this address; its index belongs to the caller from now on.
     pub(super) fn take(&mut self, addr: &Addr) -> Option<HalfOpen> {
         let number = self.by_addr.remove(addr)?;
         self.place(number)?.take()
@@ -136,7 +135,7 @@ mod tests {
         assert_eq!(halves.get(number).unwrap().introduced, Introduced::As(ONE));
         let other = halves.note(&addr(2), false, ONE, &mut indices).unwrap();
         assert!(other.0 != first.0 && other.1 != first.1);
-        // Whatever the address vector says by now.
+        // The current content of the address vector does not matter.
         assert_eq!(halves.note(&addr(1), true, OTHER, &mut indices), Ok(first));
         assert_eq!(halves.note(&addr(1), true, ONE, &mut indices), Ok(first));
         let half = halves.take(&addr(1)).unwrap();

@@ -1,10 +1,11 @@
-//! How endpoints get to know each other.
+//! Handshake between endpoints.
 //!
-//! An endpoint asks (RTS) and the other one answers (CTS); each tells an index that the other has to
-//! put into its packets. An endpoint that asks is believed nothing, not even its address, before a packet
-//! with the index comes that the answer has told: the request takes a place among the half-open ones, and
-//! its address gets one packet for each request, which is shorter. Where the core tells where packets
-//! come from, that is the address, whatever the text says.
+//! An endpoint sends a request (RTS) and the other one responds (CTS). Each assigns an index,
+//! required in the other's packets. A requesting endpoint is not trusted, not even its address,
+//! before a packet arrives with the index from the response. Until then the request uses an entry
+//! among the half-open ones, and its address gets one packet per request, shorter than the request.
+//! If the core reports the source of packets, this is the address, regardless of the text in the
+//! request.
 use super::conn::{Acquaintance, RxdConn};
 use super::ep::RxdEngineEp;
 use super::half_open::{HalfOpen, Introduced, Introduction};
@@ -18,15 +19,15 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::slab::NONE;
 use std::time::Duration;
 
-/// A request of a peer of the original to get to know it that comes so long after its last packet
-/// is of another process: one of the same would have come before.
+/// Silence after which a request of an upstream peer is attributed to another process: the same
+/// process would have sent it earlier.
 const STALE: Duration = Duration::from_secs(1);
 
-/// A peer that was asked so often without an answer, and uses the index that it was asked with, is
-/// taken at its own word.
+/// Requests without a response until a peer's own statement is trusted, provided that it uses the
+/// index from the request.
 const UNANSWERED: u32 = 3;
 
-/// An answer that waits for the port.
+/// Response queued for the port.
 pub(super) struct RequestAnswer {
     to: Addr,
     packet: [u8; CTS_LEN + Greeting::LEN],
@@ -86,7 +87,7 @@ impl RxdEngineEp {
         self.av.as_ref().is_some_and(|av| av.find(addr.clone()) != FI_ADDR_NOTAVAIL)
     }
 
-    /// Whether a peer that asks is another process than the one we knew at its address.
+    /// Returns true if the requesting peer is another process than the known one at its address.
     fn is_another(&self, conn: &RxdConn, by: Introduction) -> bool {
         match (conn.greeting, by.greeting) {
             (None, None) => {
@@ -98,8 +99,8 @@ impl RxdEngineEp {
         }
     }
 
-    /// A packet came with the index of a half-open request: its sender is at that address, and gets a
-    /// connection, in the place of that of an earlier process if there was one.
+    /// Confirms a half-open request after a packet with its index: the sender is at this address.
+    /// It gets a connection, replacing the one of an earlier process if there was one.
     pub(super) fn confirmed(&mut self, number: u32, source: &PacketSource) -> Parsed<u32> {
         let Some(half) = self.half_open.get(number) else {
             return Err(Malformed("a packet of no peer that is known"));
@@ -150,7 +151,7 @@ impl RxdEngineEp {
         Ok(id)
     }
 
-    /// Ends the connection with a process whose address another one has now.
+    /// Ends the connection with a process replaced by another one at its address.
     fn was_restarted(&mut self, id: u32) {
         let who = &self.peers[self.conns[id].peer].addr;
         ofi_provider::log_sparsely!(
@@ -163,8 +164,8 @@ impl RxdEngineEp {
         self.drop_conn(id, Error::CONNRESET);
     }
 
-    /// A packet came of a peer that was asked, and whose answer has not come: it says so again when it
-    /// is asked again. Returns whether the peer is known now.
+    /// Handles a packet of a peer with a missing response: the peer repeats it on the next request.
+    /// Returns true if the handshake is complete now.
     pub(super) fn heard_unanswered(&mut self, id: u32) -> bool {
         let conn = &mut self.conns[id];
         match conn.introduced {
@@ -177,7 +178,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// A peer that was asked tells its index.
+    /// Handles the response of a peer with its index.
     pub(super) fn told(&mut self, cts: &Cts, source: &PacketSource) -> Parsed {
         let index = u32::try_from(cts.of).ok();
         let Some(IndexUse::Conn(id)) = index.and_then(|index| self.indices.get(index)) else {
@@ -202,9 +203,9 @@ impl RxdEngineEp {
         Ok(())
     }
 
-    /// Checks that a packet with a connection's index comes from its peer, as far as the core tells. A
-    /// peer may have several addresses: one that was never heard from the address that it has here is
-    /// known by the index alone.
+    /// Checks the source of a packet with a connection's index, as far as the core reports it. A
+    /// peer may have several addresses: a peer without any packet from its known address is
+    /// identified by the index alone.
     #[inline]
     pub(super) fn check_source(&mut self, id: u32, source: &PacketSource) -> Parsed {
         let conn = &mut self.conns[id];
@@ -220,13 +221,14 @@ impl RxdEngineEp {
         Ok(())
     }
 
-    /// Makes a connection to a peer, of which nothing is said yet but what it may have asked.
+    /// Creates a connection to a peer, with the content of its earlier requests, if any.
     pub(super) fn new_conn(&mut self, peer: u32) -> Result<u32> {
         let half = self.half_open.take(&self.peers[peer].addr);
         self.new_conn_of(peer, half)
     }
 
-    /// The same of a peer that has asked, or not: what it was answered holds.
+    /// Creates a connection to a peer, possibly with a half-open request: the response to it stays
+    /// valid.
     fn new_conn_of(&mut self, peer: u32, half: Option<HalfOpen>) -> Result<u32> {
         let result = self.try_new_conn(peer, half.as_ref());
         if let (Err(_), Some(half)) = (&result, &half) {
@@ -261,7 +263,7 @@ impl RxdEngineEp {
         Ok(id)
     }
 
-    /// Has the port forget the names of connections that ended, and name the peers of new ones.
+    /// Makes the port drop the names of ended connections, and name the peers of new ones.
     pub(super) fn name_peers(&mut self, port: &mut dyn PacketPort) {
         for to in self.forgotten.drain(..) {
             port.forget(to);
@@ -280,7 +282,8 @@ impl RxdEngineEp {
         }
     }
 
-    /// Sends the answers to peers that have asked. One without a connection has a name for that long.
+    /// Sends the responses to requesting peers. A peer without a connection has a name just for
+    /// this send.
     pub(super) fn send_answers(&mut self, port: &mut dyn PacketPort) {
         for RequestAnswer { to, packet, len } in std::mem::take(&mut self.answers) {
             let conn =

@@ -1,11 +1,10 @@
-//! A thread that sends again what was lost, and what had to wait, while the application makes no
-//! call.
+//! Helper thread retransmitting lost packets, and sending delayed data, while the application makes
+//! no call.
 //!
-//! A transfer is accepted before the peer has it. If the application then waits for something else,
-//! under manual progress no call would repeat a lost packet: the helper does, and it sends
-//! acknowledgements that were put off for an answer. It looks at intervals while something is under
-//! way, keeps out of the way of an application that makes progress itself, and sleeps when nothing
-//! was under way for a while.
+//! A transfer is accepted before the peer has it. If the application then waits for another event,
+//! no call would retransmit a lost packet under manual progress: the helper does. It also sends
+//! acknowledgements delayed in favor of an answer. It polls at intervals while data is in flight,
+//! yields to an application making progress itself, and sleeps after an idle period.
 use super::RxdEngine;
 use ofi_provider::progress::Progress;
 use ofi_provider::worker::{Worker, rest, unharmed};
@@ -13,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-/// How often the helper looks whether it is needed.
+/// Polling interval of the helper.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Looks in a row at which nothing was under way after which the helper sleeps.
+/// Consecutive idle polls after which the helper sleeps.
 const LOOKS: u32 = 64;
 
 /// The helper of an engine.
@@ -28,7 +27,7 @@ pub(super) struct Helper {
     bed: Arc<Bed>,
 }
 
-/// Where the helper sleeps.
+/// Sleep state of the helper.
 #[derive(Default)]
 pub(super) struct Bed {
     /// There is a helper.
@@ -45,7 +44,7 @@ impl Bed {
         self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Has the helper look from now on; false if there is none. For who has the engine's lock.
+    /// Wakes the helper; returns false if there is none. The caller holds the engine's lock.
     #[inline]
     pub(super) fn rouse(&self) -> bool {
         self.awake.load(Ordering::Relaxed) || self.knock()
@@ -64,13 +63,13 @@ impl Bed {
 }
 
 impl Helper {
-    /// The helper of this engine, which is not there until it is needed. `allowed`: the
-    /// application leaves room for a thread.
+    /// Creates the helper of this engine, without a thread until it is needed. `allowed`: the
+    /// application permits a thread.
     pub(super) fn new(engine: Weak<RxdEngine>, allowed: bool) -> Self {
         Self { engine, allowed, thread: Mutex::default(), bed: Arc::default() }
     }
 
-    /// Where it sleeps.
+    /// Returns its sleep state.
     pub(super) fn bed(&self) -> &Arc<Bed> {
         &self.bed
     }
@@ -103,7 +102,7 @@ impl Helper {
         }
     }
 
-    /// Has all believe that there is a helper, whose part a test takes.
+    /// Pretends the existence of a helper, for a test acting in its role.
     #[cfg(test)]
     pub(super) fn pretend(&self) {
         self.bed.taken.store(true, Ordering::Relaxed);
@@ -142,11 +141,11 @@ fn look(engine: &Weak<RxdEngine>, bed: &Bed) {
     }
 }
 
-/// Says that the helper sleeps, and then has it look once more: something may have begun after the
-/// last look by a thread that saw the helper awake.
+/// Marks the helper as sleeping, and then polls once more: an operation may have started after the
+/// last poll, in a thread still seeing the helper active.
 fn may_sleep(awake: &AtomicBool, look: impl FnOnce() -> bool) -> bool {
     awake.store(false, Ordering::Release);
-    // The look takes the engine's lock. Who takes that later sees that the helper sleeps.
+    // The poll takes the engine's lock. A thread taking it later sees the helper asleep.
     if !look() {
         return true;
     }
@@ -176,7 +175,7 @@ mod tests {
         // Begun by a thread that saw it awake, and so did not wake it.
         assert!(!may_sleep(&awake, || true));
         assert!(awake.load(Ordering::Relaxed));
-        // Begun during that look: whoever does it sees the helper asleep.
+        // Started during this poll: the starting thread sees the helper asleep.
         assert!(may_sleep(&awake, || {
             assert!(!awake.load(Ordering::Relaxed));
             false

@@ -1,14 +1,14 @@
-//! The indices that peers have to put into their packets.
+//! Indices required in peers' packets.
 //!
-//! A peer learns its index by a packet that is sent to its address, and by nothing else, since each index
-//! is drawn from the system's random numbers: a packet with it proves that its sender receives what is
-//! sent to that address.
+//! A peer learns its index only from a packet sent to its address, since each index is drawn from
+//! the system's random numbers. A packet with the index proves the reachability of its sender at
+//! this address.
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sys::fill_random;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What an index stands for.
+/// Meaning of an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum IndexUse {
     /// The connection of this number.
@@ -17,7 +17,7 @@ pub(super) enum IndexUse {
     HalfOpen(u32),
 }
 
-/// A hash of numbers that no peer chooses.
+/// Hash of numbers not chosen by peers.
 #[derive(Default)]
 pub(super) struct IndexHasher(u64);
 
@@ -42,10 +42,10 @@ impl Hasher for IndexHasher {
     }
 }
 
-/// A map whose keys no peer chooses.
+/// Map with keys not chosen by peers.
 pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<IndexHasher>>;
 
-/// A random number from the system, which a forked child draws anew.
+/// Returns a random number from the system; a forked child draws new ones.
 pub(super) fn random_number() -> Result<u64> {
     let mut bytes = [0; 8];
     fill_random(&mut bytes)?;
@@ -57,14 +57,14 @@ pub(super) fn random_number() -> Result<u64> {
 pub(super) struct PeerIndices(NumberMap<u32, IndexUse>);
 
 impl PeerIndices {
-    /// What an index stands for; `None` for one that was not given.
+    /// Returns the meaning of an index; `None` for an unassigned one.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<IndexUse> {
         self.0.get(&index).copied()
     }
 
-    /// Draws an index that is not in use. 0 is none. -FI_ENOSPC in the unlikely case that no free one
-    /// is found.
+    /// Draws an unused index, never 0. Fails with -FI_ENOSPC in the unlikely case of finding no
+    /// free one.
     pub(super) fn draw(&self) -> Result<u32> {
         for _ in 0..64 {
             let index = random_number()? as u32;
@@ -75,7 +75,7 @@ impl PeerIndices {
         Err(Error::NOSPC)
     }
 
-    /// Sets what an index stands for.
+    /// Sets the meaning of an index.
     pub(super) fn set(&mut self, index: u32, used: IndexUse) {
         self.0.insert(index, used);
     }
@@ -85,7 +85,7 @@ impl PeerIndices {
         self.0.remove(&index);
     }
 
-    /// How many indices are in use.
+    /// Returns the number of indices in use.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()

@@ -1,9 +1,9 @@
-//! The engine of a domain: its endpoints, and what makes them move.
+//! Progress engine of a domain: its endpoints and their progress.
 //!
-//! One lock guards it all; the core provider is called under it. Each endpoint numbers the packets
-//! to a peer and repeats those that get lost ([`conn`]); operations become packets in [`tx`], and
-//! packets operations in [`rx`]. Packets come and go by a [`port`], which is the core provider's
-//! endpoint, or in tests a network that loses, doubles and reorders them.
+//! One lock guards the whole state; the core provider is called under it. Each endpoint numbers the
+//! packets to a peer and retransmits lost ones ([`conn`]). Operations become packets in [`tx`], and
+//! packets become operations in [`rx`]. Packets go through a [`port`], the core provider's
+//! endpoint. In tests it is a network losing, duplicating and reordering them.
 mod budget;
 mod conn;
 mod ep;
@@ -42,7 +42,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// What an endpoint knows of its domain.
+/// Domain settings used by an endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct RxdLimits {
     /// The format of addresses.
@@ -67,24 +67,24 @@ fn clock() -> Instant {
 pub(crate) struct RxdEngine {
     state: Lock<RxdState>,
     limits: RxdLimits,
-    /// Where endpoints get what carries their packets.
+    /// Source of packet ports for endpoints.
     ports: Box<dyn PortSource>,
     epoll: Epoll,
-    /// Wakes a thread that sleeps when something is to be sent again.
+    /// Wakes a waiter for retransmissions.
     timer: Timer,
     activity: Activity,
     helper: Helper,
-    /// Bounds the time that closing endpoints takes.
+    /// Limit on the total time spent closing endpoints.
     closing: CloseBudget,
-    /// The process that made the engine: a forked child's copy shares sockets with its parent.
+    /// Process that created the engine: a forked child's copy shares sockets with its parent.
     pid: u32,
 }
 
-/// The engines of all domains that are open.
+/// Engines of all open domains.
 static LIVE: Mutex<Vec<Weak<RxdEngine>>> = Mutex::new(Vec::new());
 
-/// As the process ends: gives peers the time to have what the application need not wait for, which
-/// they may ask for again.
+/// Lingers at process exit: gives peers time to receive data not awaited by the application, with
+/// retransmissions on request.
 pub(crate) fn linger() {
     // In a forked child the lock of the list may be held for ever, by a thread that only the parent
     // has.
@@ -106,21 +106,22 @@ impl std::fmt::Debug for RxdEngine {
     }
 }
 
-/// What the engine's lock guards.
+/// State guarded by the engine's lock.
 #[derive(Default)]
 pub(crate) struct RxdState {
     eps: Slab<Box<RxdEngineEp>>,
-    /// How the application polls while nothing comes ([`courtesy`](ofi_provider::courtesy)).
+    /// Polling pattern of the application while no packets arrive
+    /// ([`courtesy`](ofi_provider::courtesy)).
     looks: Looks,
     /// Looks in vain since packets came last.
     idle: u32,
 }
 
-/// How long an endpoint that is closed waits for peers to have the answers to their requests, and how
-/// long for them to have what was injected: a peer may compute for a while before it takes that.
+/// Linger times of a closed endpoint: for peers to receive the responses to their requests, and for
+/// peers to receive injected data. A peer may compute for a while before taking it.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_INJECTED: Duration = Duration::from_secs(5);
-/// Time between looks at whether they have it as the process ends.
+/// Polling interval while lingering at process exit.
 const LINGER_PAUSE: Duration = Duration::from_micros(100);
 
 impl RxdEngine {
@@ -151,8 +152,8 @@ impl RxdEngine {
         Ok(this)
     }
 
-    /// Makes a turn; for how long to go on with what peers have not acknowledged and the application
-    /// need not wait for, if there is any. A forked child owes nothing.
+    /// Runs a progress iteration. Returns the linger time for data not acknowledged by peers and
+    /// not awaited by the application, if there is any. A forked child does not linger.
     fn patience(&self) -> Option<Duration> {
         let patience = |state: &mut RxdState| {
             state.turn();
@@ -183,7 +184,7 @@ impl RxdEngine {
         self.lock().eps.insert_with(|id| Box::new(RxdEngineEp::new(id, limits, identity, helper)))
     }
 
-    /// Calls `each` with an endpoint, if that is still open.
+    /// Calls `each` with an endpoint, if it is still open.
     pub(crate) fn with(&self, ep: u32, each: impl FnOnce(&mut RxdEngineEp)) {
         if let Some(ep) = self.lock().eps.get_mut(ep) {
             each(ep);
@@ -202,8 +203,8 @@ impl RxdEngine {
         result
     }
 
-    /// A look of the helper's: makes progress for an application that makes none, if something is
-    /// under way. Returns whether it is, as far as the application lets the helper see.
+    /// Polls on behalf of the helper: makes progress for an application making none, if data is in
+    /// flight. Returns true if it is, as far as visible to the helper.
     fn help(&self, idle: bool) -> bool {
         self.state.visit(|state| state.help(idle)).unwrap_or(true)
     }
@@ -223,13 +224,13 @@ impl RxdEngine {
         }
     }
 
-    /// Sets the address of an endpoint that is not enabled.
+    /// Sets the address of an endpoint before it is enabled.
     pub(crate) fn set_name(&self, ep: u32, name: &[u8]) -> Result {
         self.lock().ep(ep).set_local(name, |identity| self.ports.open(identity))
     }
 
-    /// What the application takes for delivered, and answers to peers' requests, that peers have not
-    /// acknowledged.
+    /// Returns the operations not acknowledged by peers: those the application takes for delivered,
+    /// and responses to peers' requests.
     pub(crate) fn undelivered(&self, ep: u32) -> Undelivered {
         self.lock().eps.get_mut(ep).map_or_else(Undelivered::default, |ep| ep.undelivered())
     }
@@ -259,8 +260,8 @@ impl RxdEngine {
 }
 
 impl RxdEngine {
-    /// Sends what was put off, and sets the timer that wakes a thread; false when there is
-    /// something to do right now.
+    /// Sends delayed data, and sets the timer waking a thread; returns false if there is work right
+    /// now.
     fn prepare_to_sleep(&self, state: &mut RxdState) -> bool {
         let mut next: Option<Instant> = None;
         let mut may = true;
@@ -351,7 +352,7 @@ impl RxdState {
         busy
     }
 
-    /// One turn of progress. Returns whether packets came.
+    /// Runs one progress iteration. Returns true if packets arrived.
     #[inline]
     fn turn(&mut self) -> bool {
         self.eps.iter_mut().fold(false, |came, (_, ep)| ep.turn() || came)

@@ -1,4 +1,4 @@
-//! What carries packets: a datagram endpoint of the core provider's, or a simulated network.
+//! Packet ports: a datagram endpoint of the core provider, or a simulated network.
 use super::ep::RxdIdentity;
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use ofi_provider::addr::Addr;
@@ -12,18 +12,18 @@ use ofi_provider::lock::Level;
 use std::os::fd::RawFd;
 use std::sync::{Arc, LazyLock};
 
-/// Where a packet came from, as far as the core tells.
+/// Source of a packet, as far as reported by the core.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PacketSource {
-    /// From the address that the port gave this name.
+    /// From the address with this name in the port.
     Named(fi_addr_t),
-    /// From this address, which has no name.
+    /// From this address without a name.
     At(Addr),
     /// The core does not tell.
     Untold,
 }
 
-/// What carries packets, any of which may be lost, doubled or overtaken.
+/// Carrier of packets, possibly lost, duplicated or reordered.
 pub(crate) trait PacketPort: Send {
     /// The own address.
     fn name(&self) -> Result<Vec<u8>>;
@@ -31,60 +31,61 @@ pub(crate) trait PacketPort: Send {
     fn resolve(&mut self, addr: &Addr) -> Result<fi_addr_t>;
     /// Forgets a name.
     fn forget(&mut self, to: fi_addr_t);
-    /// Sends packets of `stride` bytes each, of which the last may be shorter. -FI_EAGAIN: there is
-    /// no room now; others are lost like any packet. Some may have been sent before an error. Before
-    /// the packets there is room for [`ManyDatagrams`].
+    /// Sends packets of `stride` bytes each; the last may be shorter. Fails with -FI_EAGAIN if
+    /// there is no space now; other packets may be lost as usual. Some may have been sent before an
+    /// error. The buffer has space for [`ManyDatagrams`] before the packets.
     fn send_many(&mut self, to: fi_addr_t, room: &mut [u8], stride: usize) -> Result {
         self.send(to, &room[ManyDatagrams::LEN..], stride)
     }
     /// The same of packets without room before them.
     fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result;
-    /// Calls `each` with the packets that came, some at a time, and with where they came from;
-    /// returns how many receives there were, and whether more may be there.
+    /// Calls `each` with the received packets, some at a time, and their sources. Returns the
+    /// number of receives, and true if more may be available.
     fn receive(&mut self, each: &mut dyn FnMut(&PacketSource, &[u8])) -> (usize, bool);
-    /// The next destination of packets whose port is closed, as its host reports; the report may be forged.
+    /// Returns the next destination with a closed port, as reported by its host; the report may be
+    /// forged.
     fn refused(&mut self) -> Option<Addr> {
         None
     }
     /// A descriptor to wait for packets on.
     fn fd(&self) -> Option<RawFd>;
-    /// Whether a thread may sleep on that descriptor.
+    /// Returns true if a thread may sleep on the descriptor.
     fn may_block(&self) -> bool;
 }
 
-/// Where endpoints get what carries their packets.
+/// Source of packet ports for endpoints.
 pub(crate) trait PortSource: Send + Sync {
-    /// What carries the packets of this endpoint.
+    /// Opens the packet port of this endpoint.
     fn open(&self, identity: &RxdIdentity) -> Result<Box<dyn PacketPort>>;
     /// A descriptor to wait for packets of all of them on, if there is one.
     fn fd(&self) -> Option<RawFd> {
         None
     }
-    /// Whether a thread may sleep on that descriptor.
+    /// Returns true if a thread may sleep on the descriptor.
     fn may_block(&self) -> bool {
         true
     }
 }
 
-/// A domain of the core provider's, whose datagram endpoints carry packets.
+/// Domain of the core provider, with datagram endpoints as packet ports.
 #[derive(Debug)]
 pub(crate) struct CorePorts {
     pub(crate) domain: Arc<CoreDomain>,
     /// The core's info, to make those of its endpoints of.
     pub(crate) info: InfoBuf,
-    /// The longest packet, and what the core wants before one that comes, and one that is sent.
+    /// Maximum packet size, and the core's prefix before a received packet and before a sent one.
     pub(crate) packet: usize,
     pub(crate) prefix: usize,
     pub(crate) send_prefix: usize,
-    /// The longest packet that the core copies at once.
+    /// Maximum packet size copied at once by the core.
     pub(crate) inject: usize,
     pub(crate) level: Level,
     /// The format of addresses.
     pub(crate) format: u32,
-    /// The core tells where packets come from.
+    /// The core reports the sources of packets.
     pub(crate) tells: bool,
-    /// The core's wait set that all queues are in, if it has wait sets: the system bounds how many
-    /// ways lead from sockets to one that sleeps.
+    /// Core's wait set containing all queues, if it has wait sets. The system limits the number of
+    /// paths from sockets to a waiter.
     pub(crate) wait_set: Option<Arc<CoreWaitSet>>,
 }
 
@@ -103,7 +104,7 @@ impl PortSource for Arc<CorePorts> {
 }
 
 impl CorePorts {
-    /// Where the packets of a receive came from.
+    /// Returns the source of a receive's packets.
     #[inline]
     fn source_of(&self, done: &Done, buf: &[u8], means: DgramMeans) -> PacketSource {
         if done.src != FI_ADDR_NOTAVAIL && self.tells {
@@ -125,18 +126,18 @@ impl CorePorts {
     }
 }
 
-/// Receives that wait in the core: if each takes one packet, or many.
+/// Receives posted to the core: if each takes one packet, or many.
 const RECEIVES: usize = 512;
 const MANY_RECEIVES: usize = 64;
-/// Bytes of a receive that takes many: 29 more than the longest datagram of UDP over IPv4 has, which
-/// leaves room for its source.
+/// Size in bytes of a receive for many packets: 29 more than the longest datagram of UDP over IPv4,
+/// with space for its source.
 const MANY_LEN: usize = 64 << 10;
-/// Bytes of packets that the system is to hold.
+/// Bytes of packets to be buffered by the system.
 const HELD: usize = 4 << 20;
 /// Entries of the core's completion queue.
 const QUEUE: usize = 2048;
 
-/// The token of a receive, and that of a send.
+/// Tokens of receives and of sends.
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1;
 
@@ -146,9 +147,9 @@ struct CorePort {
     cq: Arc<CoreCq>,
     common: Arc<CorePorts>,
     entries: Entries,
-    /// Buffers that are free.
+    /// Free buffers.
     free: Vec<CoreBuf>,
-    /// Receives that the core has.
+    /// Receives posted to the core.
     posted: usize,
     means: DgramMeans,
 }

@@ -1,7 +1,8 @@
-//! Receiving: packets in the order of their numbers become messages, and accesses to our memory.
+//! Receiving: packets in the order of their numbers become messages, and accesses to local memory.
 //!
-//! A packet that comes early is kept until those before it are here; one for whose operation there
-//! is no room waits in the same place, and with it all behind it. Then the peer is told to stop.
+//! A packet arriving early is stored until those before it have arrived. A packet without space for
+//! its operation waits in the same store, with all packets after it. Then the peer is asked to
+//! stop.
 use super::budget::Held;
 use super::conn::Acquaintance;
 use super::ep::RxdEngineEp;
@@ -23,29 +24,28 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
 use ofi_provider::inbox::{About, Meeting, Recv, UnexpectedBody};
 
-/// Memory that waiting messages of one endpoint may take before peers have to wait.
+/// Memory limit of buffered messages of one endpoint; beyond it peers have to wait.
 const MAX_KEPT: usize = if cfg!(test) { 3 << 20 } else { 256 << 20 };
 
-/// What the memory of a message that is arriving grows by at most.
+/// Maximum growth step of the memory of a message being received.
 const MOST_GROWTH: usize = 1 << 20;
 
-/// Memory that packets may take which came early, and those among them of peers that are in no
-/// address vector.
+/// Memory limit of packets received early, and of those from unknown peers among them.
 const MAX_EARLY: usize = 64 << 20;
 const MAX_EARLY_UNKNOWN: usize = 16 << 20;
 
-/// What a peer reads is copied at once up to so many bytes: the region may be closed before all
-/// of it is sent. What is more is read from there when it is sent.
+/// Maximum bytes of a peer's read copied at once: the region may be closed before all of it is
+/// sent. The rest is read from the region when it is sent.
 const COPIED_READ: usize = 64 << 10;
 
-/// Whom to tell that a message has met its receive: our index of the sender, and the message's
-/// number there; none if nobody waits for that.
+/// Receiver of a match notice: the local index of the sender, and the message's number there; none
+/// if it is not requested.
 type Deliver = Option<(u32, u32)>;
 
-/// Connections that are tried again in one turn, of those that wait for room of one kind.
+/// Maximum connections retried in one progress iteration, of those blocked on space of one kind.
 const RETRIED: usize = 16;
 
-/// How a message waits for a receive.
+/// Form of a buffered unexpected message.
 #[derive(Debug)]
 pub(crate) enum RxdUnexpected {
     /// All of the message is here.
@@ -75,12 +75,12 @@ impl UnexpectedBody for RxdUnexpected {
     const ONE_LOCK: bool = true;
 }
 
-/// Where the data go of an operation that is arriving.
+/// Target of the data of an operation being received.
 #[derive(Debug)]
 enum RxdTarget {
     /// To a receive.
     Recv(Recv, About),
-    /// To a message that waits in this queue of the inbox, by this number.
+    /// A buffered message in this queue of the matching engine, with this number.
     Kept(usize, u32, About),
     /// To our memory.
     Memory(RemoteSegments, Option<u64>),
@@ -88,33 +88,33 @@ enum RxdTarget {
     Nowhere,
 }
 
-/// An operation that is arriving.
+/// Operation being received.
 #[derive(Debug)]
 pub(super) struct Arriving {
     target: RxdTarget,
-    /// Bytes that are here, of all.
+    /// Bytes received, and their total.
     got: usize,
     total: usize,
-    /// Packets that are to come.
+    /// Packets still to arrive.
     left: u64,
-    /// Nobody waits for its end at the sender.
+    /// The sender does not wait for its end.
     lazy: bool,
     deliver: Deliver,
 }
 
-/// What became of a packet whose turn it was.
+/// Result of handling the next packet in sequence.
 #[derive(PartialEq, Eq)]
 enum PacketFate {
-    /// It is dealt with. `end`: it ended an operation for whose end somebody waits.
+    /// It is handled. `end`: it ended an operation awaited at the sender.
     Done { end: bool },
-    /// There is no room for what it brings.
+    /// There is no space for its content.
     Wait,
     /// There is no room for an answer to it, until peers have acknowledged some.
     HeldBack,
 }
 
 impl RxdEngineEp {
-    /// Handles a packet that came from there.
+    /// Handles a packet from this source.
     pub(super) fn packet_came(&mut self, source: &PacketSource, packet: &[u8]) {
         let handled = RxdBase::read(packet).and_then(|base| match base.kind {
             RTS => self.asked(&Rts::read(packet)?, source),
@@ -153,7 +153,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// A peer says what it has.
+    /// Handles a peer's acknowledgement.
     fn acknowledged(&mut self, id: u32, next: u64, ack: Ack) -> Parsed {
         let now = self.now;
         let Some(acked) = self.conns[id].take_ack(next, ack, now) else {
@@ -172,7 +172,7 @@ impl RxdEngineEp {
         Ok(())
     }
 
-    /// Handles a packet that has a place in the sequence.
+    /// Handles a sequenced packet.
     fn in_sequence(&mut self, id: u32, base: RxdBase, packet: &[u8]) -> Parsed {
         let window = self.limits.config.max_unacked as u64;
         let conn = &mut self.conns[id];
@@ -210,7 +210,7 @@ impl RxdEngineEp {
         Ok(())
     }
 
-    /// The packet that was expected is dealt with.
+    /// Records the expected packet as handled.
     fn took(&mut self, id: u32, end: bool) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.expected += 1;
@@ -227,7 +227,7 @@ impl RxdEngineEp {
         self.owe_ack(id, end && !put_off);
     }
 
-    /// Goes on with packets that came early.
+    /// Continues with packets received early.
     fn take_early(&mut self, id: u32) {
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return };
@@ -251,7 +251,8 @@ impl RxdEngineEp {
         }
     }
 
-    /// The packet whose turn it is can never be taken, nor any behind it: the connection ends.
+    /// Ends the connection because the next packet in sequence can never be taken, nor any after
+    /// it.
     #[cold]
     fn jammed(&mut self, id: u32, why: Malformed) -> Parsed {
         if let Some(conn) = self.conns.get(id) {
@@ -268,7 +269,7 @@ impl RxdEngineEp {
         Err(why)
     }
 
-    /// There is no room for what a peer sends.
+    /// Blocks a connection because there is no space for the peer's data.
     fn stall(&mut self, id: u32, fate: PacketFate) {
         if let Some(cq) = self.inbox.ledger.cq().filter(|cq| !cq.has_room()) {
             cq.wait_for_room();
@@ -282,7 +283,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// Goes on with peers for whose packets there was no room.
+    /// Resumes peers blocked on space for their packets.
     #[cold]
     pub(super) fn retry_stalled(&mut self) {
         // Not all of many in each turn: peers that nothing helps must cost others little.
@@ -303,7 +304,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// Handles the packet whose turn it is.
+    /// Handles the next packet in sequence.
     fn take_next(&mut self, id: u32, base: RxdBase, packet: &[u8]) -> Parsed<PacketFate> {
         match base.kind {
             DATA => {
@@ -365,7 +366,7 @@ impl RxdEngineEp {
         data: &[u8],
         lazy: bool,
     ) -> Parsed<PacketFate> {
-        // How much is kept matters only where no receive is posted.
+        // The amount of buffered data matters only without a posted receive.
         if !self.inbox.ledger.has_room() {
             return Ok(PacketFate::Wait);
         }
@@ -422,14 +423,14 @@ impl RxdEngineEp {
         Ok(PacketFate::Done { end: false })
     }
 
-    /// A message came whose sender is to be told that it has met its receive, or another one.
+    /// Reserves space for a match notice to the sender of a received message, if requested.
     fn expect_notice(&mut self, id: u32, deliver: Deliver) {
         if deliver.is_some() {
             self.hold(id, Held::NOTICE);
         }
     }
 
-    /// Tells the sender of a message that it has met its receive, if that is expected.
+    /// Sends the match notice of a message, if requested.
     fn tell(&mut self, deliver: Deliver) {
         let Some((index, tx_id)) = deliver else { return };
         if let Some(id) = self.conn_of(index) {
@@ -437,7 +438,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// More data of the operation that is arriving.
+    /// Handles more data of the operation being received.
     #[inline]
     fn data_came(&mut self, id: u32, data: &[u8]) -> Parsed<PacketFate> {
         let conn = &mut self.conns[id];
@@ -459,7 +460,7 @@ impl RxdEngineEp {
             }
             RxdTarget::Kept(queue, number, about) => {
                 let (queue, number, about) = (*queue, *number, *about);
-                // Not left to the vector, which would double it whatever the bound.
+                // Allocated explicitly, because the vector would double it regardless of the bound.
                 let spare = |body: &RxdUnexpected| match body {
                     RxdUnexpected::Partial { bytes, .. } => bytes.capacity() - bytes.len(),
                     _ => usize::MAX,
@@ -643,8 +644,7 @@ impl RxdEngineEp {
         PacketFate::Done { end: true }
     }
 
-    /// Carries out an atomic operation; returns the former values, and whether it counts as a
-    /// write.
+    /// Executes an atomic operation; returns the former values, and true if it counts as a write.
     fn carry_out(&self, op: &RxdOperation, data: &[u8]) -> Result<(Vec<u8>, bool)> {
         let kind = match op.kind {
             ATOMIC => AtomicKind::Base,
@@ -672,7 +672,7 @@ impl RxdEngineEp {
         Ok((former, kind == AtomicKind::Base))
     }
 
-    /// Data that a read or a fetching operation asked for.
+    /// Handles data requested by a read or a fetching operation.
     fn answer_came(&mut self, id: u32, tx_id: u32, data: &[u8]) -> Parsed {
         // The rest of an answer that was refused half-way.
         let Some(op) = self.numbered(id, tx_id).filter(|op| !self.ops[*op].over) else {
@@ -692,7 +692,7 @@ impl RxdEngineEp {
         Ok(())
     }
 
-    /// Gives a message that waited to the receive it met, or drops it if there is none.
+    /// Delivers a buffered message to its matching receive, or drops it if there is none.
     pub(super) fn meet(&mut self, meeting: Meeting) {
         let Meeting { queue, message: number, recv, .. } = meeting;
         let Some(kept) = self.inbox.take_kept(queue, number) else { return };
@@ -726,7 +726,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// Loses what was arriving on a connection that ended.
+    /// Drops the operation being received on a closed connection.
     pub(super) fn lose_arriving(&mut self, arriving: Arriving, error: Error) {
         match arriving.target {
             RxdTarget::Recv(recv, about) => self.inbox.failed(&recv, &about, error),

@@ -1,6 +1,6 @@
-//! A simulator: endpoints, each with an engine of its own, over a network that loses, doubles and
-//! reorders packets, without sockets, threads or real time. What happens and when is drawn from one
-//! seed; what endpoints do, and what must come of it, is that of all simulators
+//! Simulator of endpoints, each with a separate engine, over a network losing, duplicating and
+//! reordering packets, without sockets, threads or real time. One seed determines all events and
+//! their timing. The operations of endpoints and their expected results are those of all simulators
 //! (`ofi_simulation`).
 mod pair;
 
@@ -29,7 +29,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What the network does, each once in so many packets; 0: never.
+/// Faults of the network, each once in this many packets; 0: never.
 #[derive(Clone, Copy, Debug)]
 struct NetPlan {
     loses: usize,
@@ -37,19 +37,19 @@ struct NetPlan {
     reorders: usize,
     /// A send finds no room.
     refuses: usize,
-    /// Somebody asks in the name of an endpoint, whose address the packet comes from or not.
+    /// Requests forged in the name of an endpoint, with or without its source address.
     forges: usize,
-    /// The core tells where packets come from.
+    /// The core reports the sources of packets.
     tells: bool,
 }
 
 impl NetPlan {
-    /// A network that does nothing, and does not tell.
+    /// Network without faults and without reported sources.
     const CALM: Self =
         Self { loses: 0, doubles: 0, reorders: 0, refuses: 0, forges: 0, tells: false };
 }
 
-/// The network: packets on their way, and those that came, by address.
+/// Network: packets in flight, and those arrived, by address.
 #[derive(Debug)]
 struct LossyNet {
     random: SimRandom,
@@ -190,7 +190,7 @@ impl Drop for LossyPort {
     }
 }
 
-/// Where the engines of a world get their ports.
+/// Port source for the engines of a world.
 struct LossyPorts(SharedNet);
 
 impl PortSource for LossyPorts {
@@ -219,7 +219,7 @@ struct OverPackets {
     helped: bool,
 }
 
-/// The memory that peers may reach, beneath one engine.
+/// Memory of one engine exposed to peers.
 struct RxdRegion {
     regions: Arc<MrTable>,
     key: u64,
@@ -351,7 +351,7 @@ impl SimWorld for OverPackets {
         net.plan = NetPlan { tells, ..NetPlan::CALM };
     }
 
-    /// Until peers that are gone are given up.
+    /// Continues until peers considered gone are given up.
     fn goes_on(&mut self, still: usize) -> bool {
         here::pass(still as u64 * 50_000_000);
         still <= 130
@@ -373,7 +373,7 @@ impl SimWorld for OverPackets {
 }
 
 impl RxdState {
-    /// What must hold at any time.
+    /// Checks the invariants of any time.
     fn check(&mut self) {
         for (_, ep) in self.eps.iter_mut() {
             let mut sums = [Held::default(); 2];
@@ -415,7 +415,7 @@ impl RxdState {
         }
     }
 
-    /// What must hold when nothing moves any more.
+    /// Checks the invariants of an idle engine.
     fn check_idle(&mut self) {
         self.check();
         for (_, ep) in self.eps.iter() {

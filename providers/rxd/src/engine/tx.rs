@@ -1,7 +1,7 @@
 //! Sending: operations become packets, and are complete when the peer has them.
 //!
-//! Data are taken from the application's buffer whenever a packet is made of them, also when it is
-//! sent again: nothing is copied but what the application gets back at once.
+//! Data are read from the application's buffer for each packet, also for a retransmission. Nothing
+//! is copied except for buffers returned to the application at once.
 use super::budget::Held;
 use super::conn::{Acquaintance, RxdConn};
 use super::ep::RxdEngineEp;
@@ -26,32 +26,33 @@ use ofi_provider::mr::MrTable;
 use ofi_provider::reserved::ASIDE;
 use ofi_provider::slab::Slab;
 
-/// Bytes of packets that are given to the core at a time.
+/// Bytes of packets passed to the core at a time.
 const BATCH: usize = 60 << 10;
 
 /// Room before them for the core's own.
 const BEFORE: usize = ManyDatagrams::LEN;
 
-/// Bits of the number of an operation that say where its entry is. Those above tell it from others
-/// that had the entry before: of those, answers may still come.
+/// Bits of an operation's number for the index of its entry. The upper bits distinguish it from
+/// earlier operations with the same entry: their responses may still arrive.
 const ENTRY_BITS: u32 = 20;
 const ENTRY: u32 = (1 << ENTRY_BITS) - 1;
-/// What a peer of the original gives back of a number: the least bits, which have to say where the entry is.
+/// Bits of a number returned by an upstream peer: the least significant ones, containing the index
+/// of the entry.
 const OF_ORIGINAL: u32 = 0xffff;
 
-/// Where the data of an operation are.
+/// Location of the data of an operation.
 #[derive(Debug)]
 pub(super) enum TxData {
     None,
-    /// In the application's buffer, which is lent until the operation is complete.
+    /// In the application's buffer, borrowed until the operation is complete.
     Lent(SendBuf),
     /// In a copy.
     Own(Box<[u8]>),
-    /// In a region that the peer reads.
+    /// In a region read by the peer.
     Region(RemoteSegments),
 }
 
-/// An operation that is not complete: one of the application's, or an answer to a peer.
+/// Incomplete operation: one of the application, or a response to a peer.
 #[derive(Debug)]
 pub(super) struct RxdTx {
     pub(super) conn: u32,
@@ -72,15 +73,15 @@ pub(super) struct RxdTx {
     /// Bytes of the data, and those in the first packet.
     total: usize,
     first: usize,
-    /// How many packets there are, how many were sent, and the number of the first.
+    /// Number of packets, number of packets sent, and the number of the first.
     packets: u64,
     sent: u64,
     start: u64,
-    /// The number of the operation at its initiator, which an answer names.
+    /// Number of the operation at its initiator, named by a response.
     pub(super) tx_id: u32,
-    /// The first packet of an answer for which the data were not there when it was sent first.
+    /// First packet of a response without available data at its first transmission.
     refused_at: u64,
-    /// Where the peer's answer goes, and how many bytes of it are there.
+    /// Buffer for the peer's response, and the number of bytes received.
     pub(super) answer: Option<RecvBuf>,
     pub(super) got: usize,
     /// A peer of this library says when the message has met its receive.
@@ -138,30 +139,30 @@ impl RxdTx {
         Self { tx_id, total, packets, over: true, ..op }
     }
 
-    /// A refusal of a peer's request, whose first packet has this number.
+    /// Creates a refusal of a peer's request with this number of its first packet.
     pub(super) fn refusal(conn: u32, tx_id: u32, seq: u64, error: Error) -> Self {
         let op = Self::new(conn, Context::NULL, 0, 0, REFUSAL, TxData::None);
         let (code, seq) = (error.code() as usize, seq as usize);
         Self { tx_id, over: true, first: code, total: seq, ..op }
     }
 
-    /// A notice that a peer's message has met its receive.
+    /// Creates a match notice for a peer's message.
     pub(super) fn delivered(conn: u32, tx_id: u32) -> Self {
         let op = Self::new(conn, Context::NULL, 0, 0, DELIVERED, TxData::None);
         Self { tx_id, over: true, ..op }
     }
 
-    /// Whether it is one of the application's.
+    /// Returns true if it belongs to the application.
     pub(super) fn is_own(&self) -> bool {
         !matches!(self.kind, DATA_READ | REFUSAL | DELIVERED)
     }
 
-    /// Whether the application relies on it to arrive, without waiting for it.
+    /// Returns true if the application relies on its delivery, without waiting for it.
     pub(super) fn is_injected(&self) -> bool {
         self.is_own() && self.injected && !self.over
     }
 
-    /// What is kept of an answer.
+    /// Returns the resources held for a response.
     pub(super) fn held(&self) -> Held {
         match &self.data {
             _ if self.kind == DELIVERED => Held::NOTICE,
@@ -170,10 +171,10 @@ impl RxdTx {
         }
     }
 
-    /// Copies data to a packet; -FI_EINVAL if the region that they are in is closed.
+    /// Copies data to a packet; fails with -FI_EINVAL if their region is closed.
     pub(super) fn copy(&self, regions: &MrTable, from: usize, to: &mut [u8]) -> Result {
         match &self.data {
-            // Of an operation that is over; the room has other peers' packets.
+            // For a finished operation; the buffer has other peers' packets.
             TxData::None => to.fill(0),
             TxData::Lent(buf) => buf.copy_to(from, to),
             TxData::Own(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
@@ -205,8 +206,9 @@ impl RxdTx {
                 DataHead { tx_id, rx_id: 0, segment: packet }.write(room);
                 match self.copy(regions, from, &mut room[DATA_HEAD..DATA_HEAD + len]) {
                     Ok(()) => DATA_HEAD + len,
-                    // The application took back what it had promised the peer, who hears of it once,
-                    // and instead of each packet that may be lost: he does not look at what he has.
+                    // The application revoked the data promised to the peer. The peer is notified
+                    // once, and also instead of each possibly lost packet, because the peer does
+                    // not check its received data.
                     Err(error) if ours && (again || packet <= self.refused_at) => {
                         if !again {
                             self.refused_at = packet;
@@ -253,7 +255,8 @@ impl RxdTx {
 }
 
 impl RxdEngineEp {
-    /// What is to be sent: the application's buffer, or a copy if it gets that back at once.
+    /// Returns the data to be sent: the application's buffer, or a copy if the buffer is returned
+    /// at once.
     fn data_of(&self, buf: SendBuf, flags: u64) -> Result<TxData> {
         if flags & FI_INJECT == 0 {
             return Ok(TxData::Lent(buf));
@@ -352,7 +355,7 @@ impl RxdEngineEp {
         }
         self.may_start(op.flags)?;
         let conn = self.conn_to(op.dest)?;
-        // What is said is the length of the elements, however many operands there are.
+        // The encoded length is the length of the elements, regardless of the number of operands.
         let (total, len) = (op.remote.total()? as u64, operands.len());
         let data = TxData::Own(operands.into());
         let tx = RxdTx::new(conn, op.context, FI_ATOMIC | access, op.flags, kind, data);
@@ -407,7 +410,7 @@ impl RxdEngineEp {
         }
         let is_inline = tx.head_len > 0 || (bare && tx.wire_flags & INLINE != 0);
         let id = self.ops.insert(Box::new(tx));
-        // Who is not known yet may be of the original.
+        // A peer not known yet may be an upstream one.
         let is_ours = self.conns.get(conn).is_some_and(|conn| conn.is_ours());
         if id > if is_ours { ENTRY } else { OF_ORIGINAL } {
             self.ops.remove(id);
@@ -464,7 +467,8 @@ impl RxdEngineEp {
         id
     }
 
-    /// Sends what may be sent on a connection. False if the core has no room for more.
+    /// Sends the packets permitted on a connection. Returns false if the core has no space for
+    /// more.
     pub(super) fn pump(&mut self, port: &mut dyn PacketPort, id: u32) -> bool {
         let Self { conns, ops, scratch, limits, now, .. } = self;
         let Some(conn) = conns.get_mut(id) else { return true };
@@ -551,7 +555,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// Ends the operations of which a peer has all packets.
+    /// Ends the operations with all packets acknowledged by the peer.
     pub(super) fn settle_acked(&mut self, id: u32) {
         let (mut released, mut refusals) = (Held::default(), false);
         loop {
@@ -581,9 +585,9 @@ impl RxdEngineEp {
         }
     }
 
-    /// Acknowledges requests of a peer's that are refused, if it has taken the refusals among our
-    /// packets before this number. It may be unable to acknowledge those, because it has refused
-    /// requests of ours, and waits for the same. Those that are acknowledged are there no more.
+    /// Acknowledges a peer's refused requests, if it has taken the refusals among the local packets
+    /// before this number. The peer may be unable to acknowledge those, because it has refused
+    /// local requests and waits for the same. Those acknowledged are no longer listed.
     pub(super) fn settle_taken(&mut self, id: u32, before: u64) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let held = conn.holds.len();
@@ -596,8 +600,8 @@ impl RxdEngineEp {
         }
     }
 
-    /// The operation of the application's to a peer that the peer gives this number, if it still is
-    /// there and the peer can know of all of it: what is sent must not be given back.
+    /// Returns the application's operation to a peer with the peer's number for it. It must still
+    /// exist and be completely sent, because buffers being sent must not be returned.
     pub(super) fn numbered(&self, id: u32, tx_id: u32) -> Option<u32> {
         let known = if self.conns.get(id)?.is_ours() { u32::MAX } else { OF_ORIGINAL };
         let op = tx_id & known & ENTRY;
@@ -606,8 +610,8 @@ impl RxdEngineEp {
         (is_it && tx.conn == id && tx.is_own() && tx.sent == tx.packets).then_some(op)
     }
 
-    /// A peer refused the operation whose first packet has this number, or to which this number of
-    /// ours belongs.
+    /// Handles a peer's refusal of the operation with this number of its first packet, or with this
+    /// local operation number.
     pub(super) fn refused(&mut self, id: u32, tx_id: u32, seq: u64, error: Error) {
         let Some(conn) = self.conns.get(id) else { return };
         let begun = conn.sent.iter().map(|(_, op)| op).chain(&conn.current);
@@ -623,7 +627,7 @@ impl RxdEngineEp {
         }
     }
 
-    /// A peer says that a message of ours has met its receive.
+    /// Handles a peer's match notice of a local message.
     pub(super) fn delivered(&mut self, id: u32, tx_id: u32) {
         let Some(op) = self.numbered(id, tx_id).filter(|op| self.ops[*op].deliver) else { return };
         let tx = &mut self.ops[op];
@@ -675,9 +679,9 @@ impl RxdEngineEp {
     }
 }
 
-/// Takes out the operation whose packet is sent next, if there is room for it: a refusal, else the
-/// one that was begun, else an answer to the peer, else the next that waits, unless that is to start
-/// when all before it are complete.
+/// Removes the operation with the next packet to send, if there is space for it: a refusal, else
+/// the one already started, else a response to the peer, else the next queued one. A fenced one
+/// waits until all before it are complete.
 fn next_op(conn: &mut RxdConn, ops: &Slab<Box<RxdTx>>) -> Option<u32> {
     if conn.may_refuse() {
         return conn.refusals.pop_front();

@@ -1,4 +1,4 @@
-//! The target's side of atomic operations, which our software carries out.
+//! Target side of atomic operations, executed by this library.
 use super::ep::RxmEngineEp;
 use crate::config::max_atomic;
 use crate::wire::{

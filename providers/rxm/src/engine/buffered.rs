@@ -1,10 +1,9 @@
-//! Endpoints with buffered receives, for programs of 1.x (fi_msg(3) there):
-//! messages are reported as they come, or as they meet a tag, and then claimed or
-//! discarded.
+//! Endpoints with buffered receives, for programs of API version 1.x (fi_msg(3) there). Messages
+//! are reported on arrival, or when they match a tag, and then claimed or discarded.
 //!
-//! If a message waits at its sender, the bytes that are reported with it are fetched first: all of
-//! a message up to the endpoint's limit, and the start of a longer one. The messages of one peer
-//! are reported in the order in which they came.
+//! If a message waits at its sender, the bytes to be reported with it are read first: all of a
+//! message up to the endpoint's limit, and the start of a longer one. The messages of one peer are
+//! reported in the order of arrival.
 use super::conn::Token;
 use super::ep::RxmEngineEp;
 use super::pending::{Early, Fetch, Report, RxmUnexpected};
@@ -18,7 +17,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::inbox::{About, Recv};
 
 impl RxmEngineEp {
-    /// Keeps a message. `met` is the posted tag that the message has met, if receives are buffered
+    /// Buffers a message. `met` is the posted tag matching the message, if receives are buffered
     /// and there is one.
     #[inline]
     pub(super) fn keep(&mut self, about: About, body: RxmUnexpected, met: Option<Recv>) -> u32 {
@@ -40,7 +39,7 @@ impl RxmEngineEp {
         self.owe(about, message);
     }
 
-    /// Posts a tag whose messages are to be reported (fi_tagged(3), Buffered Tagged Receives).
+    /// Posts a tag with its messages to be reported (fi_tagged(3), Buffered Tagged Receives).
     pub(crate) fn post_tag(&mut self, op: &RecvOp) {
         let Some((message, about)) = self.inbox.post_tag(op) else { return };
         self.inbox.owe(about.queue(), message, op.context);
@@ -64,7 +63,7 @@ impl RxmEngineEp {
         self.reports.entry(about.peer).or_default().push_back((queue, message));
     }
 
-    /// Starts to fetch what is to be reported with a message, if that is not here.
+    /// Starts reading the bytes to be reported with a message, if they have not been received.
     fn fetch_early(&mut self, about: &About, message: u32) {
         let Some(wanted) = self.inbox.buffering().map(|buffering| buffering.wanted(about.len))
         else {
@@ -101,8 +100,8 @@ impl RxmEngineEp {
         });
     }
 
-    /// Asks for the next part of what is to be reported with a message. -FI_EAGAIN:
-    /// the core has no room.
+    /// Requests the next part of the bytes to be reported with a message. Fails with -FI_EAGAIN if
+    /// the core has no space.
     pub(super) fn advance_early(&mut self, id: u32) -> Result {
         let common = self.common.clone();
         let Some(fetch) = self.fetches.get_mut(id) else { return Ok(()) };
@@ -126,14 +125,15 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Takes a part of what is to be reported with a message.
+    /// Stores a part of the bytes to be reported with a message.
     pub(super) fn early_came(report: &mut Report, buf: Option<CoreBuf>) {
         if let Some(buf) = buf {
             report.bytes.extend_from_slice(&buf);
         }
     }
 
-    /// Ends fetching what is to be reported with a message: all of it is here, or will never be.
+    /// Ends reading the bytes to be reported with a message: all of them have arrived, or will
+    /// never arrive.
     pub(super) fn early_done(&mut self, fetch: Fetch) {
         let Some(Report { queue, message, bytes }) = fetch.report else { return };
         let about = fetch.about;
@@ -156,7 +156,7 @@ impl RxmEngineEp {
         self.report_due(about.peer);
     }
 
-    /// Reports the messages of a peer of which enough is here by now, in order.
+    /// Reports the messages of a peer with enough bytes received, in order.
     #[cold]
     pub(super) fn report_due(&mut self, peer: u32) {
         while let Some(reports) = self.reports.get(&peer) {
@@ -176,8 +176,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// Reports a message if enough of it is here. Returns whether the message is settled: reported,
-    /// or gone.
+    /// Reports a message if enough of it has been received. Returns true if the message is done:
+    /// reported, or no longer buffered.
     fn report_kept(&mut self, queue: usize, message: u32) -> bool {
         let (Some(buffering), Some(body)) =
             (self.inbox.buffering(), self.inbox.kept_body(queue, message))
@@ -208,8 +208,8 @@ impl RxmEngineEp {
         true
     }
 
-    /// Ends a kept message that will never be complete: the application hears of it if it knows of
-    /// the message.
+    /// Ends a buffered message with missing bytes; the application is notified if it knows the
+    /// message.
     pub(super) fn lose_kept(&mut self, queue: usize, message: u32, error: Error) {
         let about = self.inbox.kept_about(queue, message);
         self.inbox.lose(queue, message, |body| *body = RxmUnexpected::Lost, error);

@@ -1,9 +1,9 @@
-//! Making and ending connections.
+//! Connection establishment and teardown.
 //!
-//! A peer is known by its listening address. An endpoint calls a peer when it has something to send
-//! there; when both call at once, the one with the larger address wins. Transfers wait in the
-//! connection until it is made. A peer that is calling itself refuses our call, and its own call
-//! makes the connection; if none comes, this side calls again.
+//! A peer is identified by its listening address. An endpoint connects to a peer when it has data
+//! to send. If both connect at once, the one with the larger address wins. Transfers wait in the
+//! connection until it is established. A peer connecting by itself rejects the local request, and
+//! its own request establishes the connection; without one, this side tries again.
 use super::common::{clock, process_id};
 use super::conn::{INDEX_BITS, Link, RxmConn, Token, Waiting, came_on, packet_id, process_of};
 use super::ep::RxmEngineEp;
@@ -18,12 +18,13 @@ use ofi_provider::info::InfoBuf;
 use ofi_provider::log::peer_text;
 use std::time::Duration;
 
-/// How refused calls are tried again: 10 ms after the first refusal, 1.28 s after the last ones, and for 13 s
-/// in all. A peer that refuses is calling by itself, which takes long where many processes start.
+/// Retry rule for rejected connection requests: 10 ms after the first rejection, 1.28 s after the
+/// last ones, for 13 s in all. A rejecting peer is connecting by itself; this takes long while many
+/// processes start.
 const RETRY: RetryRule =
     RetryRule { delay: Duration::from_millis(5), longest: Duration::from_millis(5 << 8), most: 16 };
 
-/// How many calls are under way at a time; few of simulated peers, of which there are few.
+/// Maximum concurrent connection attempts; few for simulated peers, because there are few of them.
 const AT_A_TIME: usize = if cfg!(test) { 2 } else { CALLS_AT_A_TIME };
 
 impl RxmEngineEp {
@@ -32,7 +33,7 @@ impl RxmEngineEp {
         u64::from(process_id()) << 32 | self.source(id)
     }
 
-    /// What the core reports as the source of what comes on a connection.
+    /// Returns the source reported by the core for data received on a connection.
     pub(super) fn source(&self, id: u32) -> u64 {
         u64::from(self.conns[id].name(id))
     }
@@ -58,8 +59,8 @@ impl RxmEngineEp {
         if self.common.flow_control { FlowControl::On } else { FlowControl::Off }
     }
 
-    /// Has both sides count each other's receive buffers from now on, if both want to. Each begins
-    /// with one buffer, which is for telling of more.
+    /// Starts credit-based flow control on a connection, if both sides request it: each counts the
+    /// other's receive buffers. Each starts with one buffer, reserved for announcing more.
     fn count_credits(&mut self, id: u32, peers: FlowControl) {
         let wanted = self.common.flow_control && peers == FlowControl::On;
         let Some(conn) = self.conns.get_mut(id).filter(|_| wanted) else { return };
@@ -89,14 +90,15 @@ impl RxmEngineEp {
         Ok(id)
     }
 
-    /// Whether another peer may be called now ([`CallPace`](ofi_provider::calls::CallPace)).
+    /// Returns true if another connection attempt may start now
+    /// ([`CallPace`](ofi_provider::calls::CallPace)).
     fn may_call(&mut self) -> bool {
         let conns = &self.conns;
         let calls = |_, name| came_on(conns, name).is_some_and(|(_, to)| to.link == Link::Calling);
         self.calls.has_room(AT_A_TIME, clock(), calls)
     }
 
-    /// Calls peers that wait in line, as far as their turn has come.
+    /// Connects to queued peers, as far as the limit of concurrent attempts allows.
     #[cold]
     fn call_next(&mut self) {
         while !self.line.is_empty() && self.may_call() {
@@ -297,7 +299,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// The address by which a caller knows us.
+    /// Returns the address of this endpoint as known to a connecting peer.
     fn own_addr(&self, info: &InfoBuf) -> Addr {
         let mut own = self.identity.local.clone();
         if own.is_any() {
@@ -316,8 +318,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// Accepts a call, on a connection that is there. False if there is nothing to accept it with:
-    /// the caller is to be told, who then calls again.
+    /// Accepts a connection request on an existing connection. Returns false if the resources are
+    /// missing: the connecting peer is to be notified, and then tries again.
     pub(super) fn accept(&mut self, id: u32, info: &InfoBuf, call: &RxmCall) -> bool {
         self.refused.retain(|refused| *refused != id);
         let conn = &mut self.conns[id];
@@ -342,7 +344,7 @@ impl RxmEngineEp {
             }
         });
         if let Err(error) = accepted {
-            // Where the core could not open an endpoint for the request, that is still there.
+            // If the core could not open an endpoint for the request, the request is still there.
             let answered = self.conns[id].ep.is_some();
             self.ended(id, error);
             return answered;
@@ -428,7 +430,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Closes the core's endpoint of a connection on which nothing was sent yet.
+    /// Closes the core's endpoint of a connection without any data sent yet.
     fn drop_link(&mut self, id: u32) {
         if let Some(ep) = self.conns[id].ep.take() {
             for (_, buf) in ep.close() {
@@ -437,10 +439,10 @@ impl RxmEngineEp {
         }
     }
 
-    /// Ends a connection of which the core says that it is over, and everything that depends on it.
+    /// Ends a connection reported as closed by the core, and everything depending on it.
     pub(super) fn ended(&mut self, id: u32, error: Error) {
         let Some(name) = self.conns.get(id).map(|conn| conn.name(id)) else { return };
-        // What came before the end counts.
+        // Data received before the end counts.
         self.drain_core();
         // Draining the core's queue may have ended the connection already, and another may have its
         // index by now.
@@ -449,9 +451,9 @@ impl RxmEngineEp {
         }
     }
 
-    /// Ends a connection whose messages are all taken from the core. Messages of it that wait for
-    /// room in the completion queue are received first; nothing else is done with it from now on.
-    /// The cost does not depend on how many other connections there are.
+    /// Ends a connection with all its messages taken from the core. Its messages blocked on space
+    /// in the completion queue are received first; the connection has no other use from now on. The
+    /// cost is independent of the number of other connections.
     pub(super) fn end(&mut self, id: u32, error: Error) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let link = std::mem::replace(&mut conn.link, Link::Ended);
@@ -483,7 +485,7 @@ impl RxmEngineEp {
         self.forget_peer_if_unused(conn.peer);
     }
 
-    /// Ends connections all of whose messages are received now.
+    /// Ends connections with all their messages received now.
     pub(super) fn end_received(&mut self) {
         for (id, error) in std::mem::take(&mut self.ending) {
             // Another connection may have the index by now.
@@ -493,8 +495,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// Gives the core's endpoint of a connection back, and fails the transfers on it; `link` is how
-    /// far it was.
+    /// Releases the core's endpoint of a connection, and fails the transfers on it; `link` is the
+    /// stage reached by the connection.
     #[inline(never)]
     fn end_transfers(&mut self, id: u32, link: Link, error: Error) {
         let conn = &mut self.conns[id];

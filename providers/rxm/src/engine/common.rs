@@ -1,4 +1,4 @@
-//! What the endpoints of a domain have in common.
+//! State shared by the endpoints of a domain.
 use crate::config::RxmConfig;
 use crate::provider::RXM;
 use crate::wire::HEADER_LEN;
@@ -21,7 +21,7 @@ pub(super) fn clock() -> Instant {
     Instant::now()
 }
 
-/// The number by which peers tell this process from others.
+/// Returns the number distinguishing this process from others for peers.
 pub(super) fn process_id() -> u32 {
     #[cfg(test)]
     if let Some(pid) = ofi_simulation::here::pid() {
@@ -30,11 +30,11 @@ pub(super) fn process_id() -> u32 {
     std::process::id()
 }
 
-/// Fewest receive buffers of a connection whose sides count each other's. A packet that tells of
-/// more takes one itself: with fewer, each would be answered by another, without an end.
+/// Minimum receive buffers of a connection with credit-based flow control. A packet announcing more
+/// uses one itself: with fewer, each announcement would be answered by another, endlessly.
 const LEAST_COUNTED: usize = 4;
 
-/// What the endpoints of a domain have in common.
+/// State shared by the endpoints of a domain.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) domain: Arc<core_provider::CoreDomain>,
@@ -42,23 +42,23 @@ pub(crate) struct Common {
     pub(crate) info: InfoBuf,
     pub(crate) config: RxmConfig,
     pub(crate) level: Level,
-    /// The core's wait set that all of its queues are in, if the core has wait sets.
+    /// Core's wait set containing all of its queues, if the core has wait sets.
     pub(super) wait_set: Option<Arc<core_provider::CoreWaitSet>>,
     /// The application's regions.
     pub(super) regions: Arc<MrTable>,
-    /// The largest packet that the core copies at once.
+    /// Maximum packet size copied at once by the core.
     pub(super) core_inject: usize,
     /// Most segments of one transfer of the core's.
     pub(super) core_iov: usize,
-    /// The core can tell that the peer's core has a message.
+    /// The core can report the delivery of a message to the peer's core.
     pub(super) core_delivers: bool,
-    /// Chooses the keys of regions that this provider registers, where the core does not.
+    /// Generator of keys for regions registered by this provider, if the core does not choose them.
     pub(super) keys: core_provider::CoreKeys,
-    /// Whether peers count each other's receives, so that no message is sent that finds none: over
-    /// this core such a message ends the connection.
+    /// Peers count each other's receives, so no message is sent without one: over this core such a
+    /// message ends the connection.
     pub(super) flow_control: bool,
-    /// Whether connections may share receive buffers: only if the core says on which connection a
-    /// message came. What a message itself says may be written by anybody.
+    /// Connections may share receive buffers: only if the core reports the connection of a received
+    /// message. The content of a message itself may be forged.
     pub(super) may_share: bool,
 }
 
@@ -118,7 +118,7 @@ impl Common {
         }
     }
 
-    /// A key that an application is unlikely to choose, and that a peer cannot guess.
+    /// Returns a key unlikely to be chosen by an application, and not guessable by a peer.
     pub(super) fn key(&self) -> u64 {
         self.keys.draw()
     }
@@ -128,7 +128,7 @@ impl Common {
         self.domain.buffer(HEADER_LEN + self.config.eager_limit, || self.key())
     }
 
-    /// Receive buffers of one endpoint, or of all that share them.
+    /// Returns the number of receive buffers of one endpoint, or of all endpoints sharing them.
     pub(super) fn rx_buffers(&self, shared: bool) -> usize {
         let buffers = self.config.rx_buffers(shared);
         if self.flow_control && !shared { buffers.max(LEAST_COUNTED) } else { buffers }

@@ -1,4 +1,4 @@
-//! A connection of an endpoint's, or the attempt at one: what is known of it.
+//! State of an endpoint's connection or connection attempt.
 use ofi_provider::calls::{CallRetry, OwnCall, ProcessMark};
 use ofi_provider::core_provider::{CoreBuf, CoreEndpoint};
 use ofi_provider::facts::{Passed, PeerPlace};
@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 
-/// Receive buffers that a connection has at first, if it has its own; more follow
-/// when these turn out too few.
+/// Initial receive buffers of a connection, if it has its own; more follow when these turn out too
+/// few.
 pub(super) const FIRST_RX_BUFFERS: usize = 4;
 
-/// How far a connection is.
+/// Stage of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Link {
     /// This side called, and there is no answer yet.
@@ -33,45 +33,46 @@ pub(super) enum Link {
 pub(super) struct RxmConn {
     pub(super) peer: u32,
     pub(super) link: Link,
-    /// The connection that is over was made before.
+    /// The ended connection was established before.
     pub(super) was_made: bool,
     /// The core's endpoint; none while the peer has refused.
     pub(super) ep: Option<CoreEndpoint>,
-    /// Receive buffers posted to the core's endpoint, if the connection has its own, and how many
-    /// are to be posted.
+    /// Receive buffers posted to the core's endpoint, if the connection has its own, and the number
+    /// to be posted.
     pub(super) rx_posted: usize,
     pub(super) rx_wanted: usize,
-    /// A number that packets have beside the connection's index, so that none is taken for one of
-    /// an earlier connection with that index. The number need not be hard to guess: the core says
-    /// on which connection a packet came.
+    /// Number in packets, in addition to the connection's index, so no packet is attributed to an
+    /// earlier connection with the same index. The number need not be hard to guess: the core
+    /// reports the connection of a packet.
     pub(super) secret: u32,
-    /// How packets to the peer name the connection.
+    /// Identifier of the connection in packets to the peer.
     pub(super) remote_id: u64,
     /// The peer's process, as the peer named it.
     pub(super) process: ProcessMark,
-    /// How often the peer refused, and when it is called again.
+    /// Number of rejections by the peer, and the time of the next attempt.
     pub(super) retry: CallRetry,
-    /// Transfers that wait for the connection, or for room in the core.
+    /// Transfers waiting for the connection, or for space in the core.
     pub(super) waiting: VecDeque<Waiting>,
-    /// Transfers that were begun, or that a peer waits for. They go first, even past a fence, which
-    /// may be waiting for what the peer does then.
+    /// Transfers already started, or awaited by a peer. They go first, even past a fence, because
+    /// the fence may wait for the peer's reaction to them.
     pub(super) urgent: VecDeque<Waiting>,
-    /// Messages of the peer that wait at the peer until there is a receive.
+    /// Announced messages waiting at the peer for a receive.
     pub(super) announced: usize,
-    /// Messages that arrive in segments.
+    /// Messages arriving in segments.
     pub(super) partial: Vec<Partial>,
     /// The connection is on the endpoint's list of stalled ones.
     pub(super) stalled: bool,
-    /// Transfers that are not complete, including those that wait.
+    /// Incomplete transfers, including queued ones.
     pub(super) ops: usize,
-    /// When it was seen first that the peer has ended the connection, whose messages have no room here.
+    /// Time of the first observed end of the connection by the peer, while there is no buffer space
+    /// for its messages.
     pub(super) ended_at: Option<Instant>,
-    /// Transfers that waited for the peer have failed: its answers to them, which may be behind its messages, mean
-    /// nothing any more.
+    /// Transfers waiting for the peer have failed. Its responses to them, possibly following its
+    /// messages, are ignored.
     pub(super) given_up: bool,
-    /// How many of `ops` are atomic operations.
+    /// Number of atomic operations in `ops`.
     pub(super) atomics: usize,
-    /// Whether the first transfer that waits does so until all before it are complete (FI_FENCE).
+    /// The first queued transfer waits until all before it are complete (FI_FENCE).
     pub(super) fenced: bool,
     /// The peer is called in this library's version of connection data.
     pub(super) own: bool,
@@ -83,15 +84,15 @@ pub(super) struct RxmConn {
     pub(super) multicast: bool,
     /// The sides count each other's receive buffers.
     pub(super) counted: bool,
-    /// Receive buffers that the peer told of before this side knew that they are counted: the
-    /// peer's message may overtake its acceptance.
+    /// Credits received before this side knew about flow control: the peer's message may overtake
+    /// its acceptance.
     pub(super) early: u32,
-    /// Receive buffers of which the peer does not know yet.
+    /// Receive buffers not announced to the peer yet.
     pub(super) untold: u32,
     /// Messages and writes of the application's, and messages of the peer.
     pub(super) sent: Passed,
     pub(super) received: Passed,
-    /// Where the connection is shown to others.
+    /// Entry of the connection in the statistics page.
     pub(super) shown: PeerPlace,
 }
 
@@ -137,7 +138,7 @@ impl RxmConn {
         self.secret << INDEX_BITS | id
     }
 
-    /// How far the connection is, for the answer to a call of the peer's.
+    /// Returns the stage of the connection, for the response to a connection request of the peer.
     pub(super) fn own_call(&self) -> OwnCall {
         match self.link {
             Link::Calling => OwnCall::Calling,
@@ -146,27 +147,27 @@ impl RxmConn {
         }
     }
 
-    /// Whether transfers can go out right now.
+    /// Returns true if transfers can be sent right now.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.link == Link::Connected && self.waiting.is_empty() && self.urgent.is_empty()
     }
 
-    /// Puts back a transfer that was taken out, as the next to go.
+    /// Puts a removed transfer back as the next one to be sent.
     pub(super) fn put_back(&mut self, waiting: Waiting, urgent: bool) {
         let queue = if urgent { &mut self.urgent } else { &mut self.waiting };
         queue.push_front(waiting);
     }
 }
 
-/// Bits of a connection's index in what names it; the others, but for the sign,
-/// are its secret.
+/// Bits of a connection's index in its identifier; the others, except for the sign, are its random
+/// number.
 pub(super) const INDEX_BITS: u32 = 20;
 
 pub(super) const SECRET_MASK: u32 = (1 << (31 - INDEX_BITS)) - 1;
 
-/// The part of a connection's number that packets carry: in the upper half peers have their
-/// process, which packets leave out.
+/// Returns the part of a connection's number used in packets: peers have their process in the upper
+/// half, omitted in packets.
 pub(super) fn packet_id(conn_id: u64) -> u64 {
     conn_id & u64::from(u32::MAX)
 }
@@ -176,13 +177,14 @@ pub(super) fn process_of(conn_id: u64) -> ProcessMark {
     ProcessMark { pid: (conn_id >> 32) as u32, instance: 0 }
 }
 
-/// Whether a packet names the connection that it came on, which is that of `source`.
+/// Returns true if a packet names the connection of its arrival, identified by `source`.
 #[inline(always)]
 pub(super) fn names(conn_id: u64, source: u64) -> bool {
     u64::from(conn_id as u32) == source
 }
 
-/// The connection that a packet came on, as the core says; none if that connection is over.
+/// Returns the connection of a received packet, as reported by the core; none if the connection is
+/// closed.
 #[inline(always)]
 pub(super) fn came_on(conns: &Slab<RxmConn>, source: u64) -> Option<(u32, &RxmConn)> {
     let id = source as u32 & ((1 << INDEX_BITS) - 1);
@@ -190,7 +192,7 @@ pub(super) fn came_on(conns: &Slab<RxmConn>, source: u64) -> Option<(u32, &RxmCo
     (u64::from(conn.name(id)) == source).then_some((id, conn))
 }
 
-/// What a transfer of the core's was for.
+/// Purpose of a core transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Token {
     /// A receive buffer, of a connection's own or shared.
@@ -199,13 +201,13 @@ pub(super) enum Token {
     Message(u32),
     /// A segment of a message.
     Segment(u32),
-    /// A packet whose completion nothing waits for.
+    /// A packet without any consumer of its completion.
     Packet,
     /// A read or write of the application's.
     Rma(u32),
-    /// A part of a message that is read from its sender.
+    /// Part of a message read from its sender.
     Fetch(u32),
-    /// A part of a message that is written to its receiver.
+    /// Part of a message written to its receiver.
     Deliver(u32),
 }
 
@@ -242,13 +244,13 @@ impl Token {
 pub(super) enum Waiting {
     /// A transfer of the application's.
     Op(u32),
-    /// A packet of ours, its length, and what it is for.
+    /// Local packet, its length, and its purpose.
     Packet(CoreBuf, usize, Token),
     /// A message to read from its sender.
     Fetch(u32),
 }
 
-/// Where the segments of a message go.
+/// Target of the segments of a message.
 #[derive(Debug)]
 pub(super) enum SegmentTarget {
     Recv(Recv),
@@ -257,7 +259,7 @@ pub(super) enum SegmentTarget {
     Nowhere,
 }
 
-/// A message of which segments are still to come.
+/// Message with segments still to arrive.
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) msg_id: u64,

@@ -1,11 +1,12 @@
 //! Contexts of scalable endpoints (fi_endpoint(3)).
 //!
-//! The transmit and the receive context of the same index are one [`RxmEngineEp`], so that their
-//! operations take the same code as those of any endpoint. Context 0 behaves like an endpoint that
-//! is not scalable: it listens, and peers that know nothing of contexts talk with it. Any other
-//! pair of a sender's and a receiver's context gets a connection of its own, on which messages go
-//! one way only. It is made like all others, from the sender to the receiver's listener; the
-//! connection data name both contexts, in a version that only this library understands.
+//! The transmit and the receive context of the same index are one [`RxmEngineEp`], so their
+//! operations share the code of ordinary endpoints. Context 0 behaves like a non-scalable endpoint:
+//! it listens, and peers without support for contexts connect to it.
+//!
+//! Any other pair of a sender's and a receiver's context has its own connection, with messages in
+//! one direction only. The sender connects to the receiver's listener. The connection data name
+//! both contexts, in a version understood only by this library.
 use super::conn::{Link, SegmentTarget};
 use super::ep::RxmEngineEp;
 use super::pending::Handed;
@@ -18,7 +19,7 @@ use ofi_provider::info::InfoBuf;
 use ofi_provider::slab::NONE;
 
 impl RxmEngineEp {
-    /// The contexts that a connection to this peer is between.
+    /// Returns the two contexts of a connection to this peer.
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
         self.place.to(self.peers[peer].rx)
     }
@@ -36,8 +37,9 @@ impl RxmEngineEp {
         }
     }
 
-    /// Accepts a call as a new connection, for a transmit context's messages to this receive
-    /// context. False if there is no memory for one: the endpoint that listens refuses the call.
+    /// Accepts a request as a new connection, for a transmit context's messages to this receive
+    /// context. Returns false if there is no memory for one: the listening endpoint rejects the
+    /// request.
     pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &RxmCall) -> bool {
         let peer = self.peer_at(addr);
         match self.new_conn(peer, Link::Accepting) {
@@ -46,7 +48,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Sets the attributes of a transmit or receive context that is opened.
+    /// Sets the attributes of a newly opened transmit or receive context.
     pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
         let (own, inbox) = (&mut self.identity.attr, &mut self.inbox);
         own.become_context(attr, self.common.config.eager_limit, inbox, &self.peers);
@@ -68,8 +70,8 @@ impl RxmEngineEp {
         self.ledger.close();
     }
 
-    /// Closes a receive context: its receives are dropped without being reported, and the
-    /// connections end on which some of them are being filled.
+    /// Closes a receive context: drops its receives without reporting them, and closes the
+    /// connections filling some of them.
     pub(crate) fn close_rx(&mut self) {
         self.inbox.ledger.mute();
         let ids = self.conns.indices(|_| true);
@@ -83,7 +85,7 @@ impl RxmEngineEp {
         self.inbox.ledger.close();
     }
 
-    /// Whether a posted receive is being filled from a connection.
+    /// Returns true if a posted receive is being filled from a connection.
     fn is_filling(&self, id: u32) -> bool {
         let arriving = |conn: &super::conn::RxmConn| {
             conn.partial.iter().any(|partial| matches!(partial.target, SegmentTarget::Recv(_)))

@@ -31,24 +31,24 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Room below which a multi-receive buffer is given back, if not set: the
-/// largest message that comes in one packet.
+/// Default space below which a multi-receive buffer is returned: the size of the largest message in
+/// one packet.
 const MIN_MULTI_RECV: usize = 16384;
 
-/// Receive buffers posted at first, where the core holds messages back by
-/// itself; more follow when these turn out too few.
+/// Initial receive buffers, if the core has its own flow control; more follow when these turn out
+/// too few.
 const FIRST_RX_BUFFERS: usize = 16;
 
-/// What an endpoint is from its opening on.
+/// Identity of an endpoint from its opening on.
 #[derive(Clone, Debug)]
 pub(crate) struct RxmIdentity {
     /// The endpoint's own address; the port may be 0 until it listens.
     pub(crate) local: Addr,
-    /// What the application asked for.
+    /// Attributes requested by the application.
     pub(crate) attr: RdmAttr,
     /// Peers of this host may be talked to through memory (FI_OPT_SHARED_MEMORY_PERMITTED).
     pub(crate) memory: bool,
-    /// The authorization key, which peers must have, too.
+    /// Authorization key, required of peers as well.
     pub(crate) key: Vec<u8>,
 }
 
@@ -58,13 +58,13 @@ impl AsMut<RdmAttr> for RxmIdentity {
     }
 }
 
-/// The core provider's objects that an endpoint uses. They are closed in the order of the fields.
+/// Core provider's objects of an endpoint. They are closed in the order of the fields.
 #[derive(Debug)]
 pub(super) struct RxmCore {
     /// Listens for calls; none on the contexts of a scalable endpoint but the first.
     pub(super) pep: Option<core_provider::Passive>,
     pub(super) srx: Option<Arc<core_provider::SharedRx>>,
-    /// The core's counters of what peers read and wrote, if the application wants to know.
+    /// Core's counters of peers' reads and writes, if requested by the application.
     pub(super) cntrs: Vec<(Arc<core_provider::CoreCntr>, u64)>,
     pub(super) cq: Arc<core_provider::CoreCq>,
     pub(super) eq: Arc<core_provider::CoreEq>,
@@ -75,60 +75,60 @@ pub(crate) struct RxmEngineEp {
     pub(super) common: Arc<Common>,
     pub(super) identity: RxmIdentity,
     pub(super) core: Option<RxmCore>,
-    /// Has the address that the endpoint was assigned (fi_setname), until the endpoint listens.
+    /// Holds the address assigned to the endpoint (fi_setname), until the endpoint listens.
     bound: Option<core_provider::Passive>,
-    /// Where transfers are reported. Receives, and what peers do to our memory, are reported by the
-    /// inbox.
+    /// Completion sink of transfers. Receives, and peers' accesses to local memory, are reported by
+    /// the matching engine.
     pub(super) ledger: TxLedger,
-    /// How much of the core's counters of peers' reads and writes is passed on to the
+    /// Counts of peers' reads and writes already passed from the core's counters to the
     /// application's.
     pub(super) counted: [u64; 2],
     pub(super) av: Option<Arc<Av>>,
 
     pub(crate) inbox: Inbox<RxmUnexpected>,
-    /// Messages that are read from their senders, or written by them.
+    /// Messages read from their senders, or written by them.
     pub(super) fetches: Slab<Fetch>,
-    /// Messages that are to be reported, on an endpoint with buffered receives.
+    /// Messages to be reported, on an endpoint with buffered receives.
     pub(super) reports: Reports,
-    /// What came while the completion queue was full, and from how many entries on nothing more is
-    /// taken from the core: nothing else bounds what peers write.
+    /// Packets received while the completion queue was full, and the limit of entries beyond which
+    /// nothing more is taken from the core: peers' writes have no other bound.
     pub(super) parked: VecDeque<Parked>,
     pub(super) parked_max: usize,
-    /// Connections that end, with this error, when what came on them is not parked any more.
+    /// Connections to end, with this error, once none of their data is parked.
     pub(super) ending: Vec<(u32, Error)>,
 
     pub(super) peers: PeerTable<()>,
-    /// Which of a scalable endpoint's contexts this is.
+    /// Index of this context within a scalable endpoint.
     pub(crate) place: ContextPlace,
-    /// Calls for other contexts of the scalable endpoint, which came to this one because it
-    /// listens.
+    /// Connection requests for other contexts of the scalable endpoint, received here because this
+    /// one listens.
     pub(super) handed: Vec<Handed>,
     pub(super) conns: Slab<RxmConn>,
-    /// Connections that are not made yet.
+    /// Connections not established yet.
     pub(super) unready: usize,
-    /// Connections that were refused and are to be tried again.
+    /// Rejected connections to be tried again.
     pub(super) refused: Vec<u32>,
-    /// Our calls that are under way, and connections that wait for their turn to call.
+    /// Local connection attempts in progress, and queued connections.
     pub(super) calls: CallPace,
     pub(super) line: VecDeque<u32>,
-    /// Connections with transfers that the core had no room for.
+    /// Connections with transfers blocked on space in the core.
     pub(super) stalled: Vec<u32>,
 
-    /// Transfers that are not complete.
+    /// Incomplete transfers.
     pub(super) ops: Slab<TxOp>,
-    /// Packet buffers that are free.
+    /// Free packet buffers.
     free: Vec<CoreBuf>,
-    /// Receive buffers posted to the shared context, and how many are to be posted.
+    /// Receive buffers posted to the shared context, and the number to be posted.
     pub(super) rx_posted: usize,
     pub(super) rx_wanted: usize,
 
-    /// The entries that were read from the core's completion queue last.
+    /// Entries of the last read of the core's completion queue.
     pub(super) entries: Entries,
-    /// Room to make packets in that the core copies.
+    /// Buffer for packets copied by the core.
     pub(super) packet: Box<[u8; MAX_INJECT]>,
-    /// The longest message that is sent as a packet that the core copies.
+    /// Maximum size of a message sent as a packet copied by the core.
     pub(super) plain_max: usize,
-    /// How many messages came to shared buffers.
+    /// Number of messages received in shared buffers.
     pub(super) came: usize,
 
     /// Completions since the time was looked at.
@@ -136,23 +136,23 @@ pub(crate) struct RxmEngineEp {
     /// Turns without a completion since the time was looked at.
     pub(super) idle_turns: u32,
     pub(super) last_look: Instant,
-    /// Transfers wait for a connection or for room, so that a helper is needed if the application
-    /// makes no calls.
+    /// Transfers wait for a connection or for space, so a helper thread is needed if the
+    /// application makes no calls.
     pub(crate) wants_help: bool,
-    /// When it was looked last for peers that have ended connections which are not read.
+    /// Time of the last check for peers disconnected from unread connections.
     pub(super) last_end_look: Instant,
     /// Look for connection events in the next turn, however early it is.
     pub(super) look_now: bool,
     /// The core's completion queue is being drained ([`drain_core`](Self::drain_core)).
     pub(super) draining: bool,
 
-    /// Errors that were reported, connections that were lost, what passed over those that are no
-    /// more, and how long transfers take: for others to be shown.
+    /// Reported errors, lost connections, traffic of closed connections, and durations of
+    /// transfers, for the statistics page.
     pub(super) errors: EndpointErrors,
     pub(super) past: PeersRetired,
     pub(super) times: TransferTimes,
-    /// Where the endpoint is shown to others, whether it is time for that, and which connection is
-    /// the next.
+    /// Entry of the endpoint in the statistics page, a flag for its due update, and the next
+    /// connection to be published.
     pub(super) shown: EndpointPlace,
     pub(super) show_due: bool,
     pub(super) show_next: usize,
@@ -211,15 +211,15 @@ impl RxmEngineEp {
     }
 
     /// Opens the core's objects for the endpoint, and listens. Returns the descriptors of the
-    /// core's queues, of those that have one.
+    /// core's queues, if they have any.
     pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
         self.bind(bindings);
         self.av.clone_from(&bindings.av);
         self.open(true, self.inbox.ledger.counts_peers())
     }
 
-    /// Takes over what is bound after the endpoint was enabled. -FI_EOPBADSTATE for the first
-    /// counter of what peers read and write: the core counts that from the beginning or never.
+    /// Applies objects bound after the endpoint was enabled. Fails with -FI_EOPBADSTATE for the
+    /// first counter of peers' reads and writes: the core counts these from the beginning or never.
     pub(crate) fn bound_late(&mut self, bindings: &Bindings) -> Result {
         if bindings.ledger.rx.counts_peers() != self.inbox.ledger.counts_peers() {
             return Err(Error::OPBADSTATE);
@@ -238,14 +238,14 @@ impl RxmEngineEp {
         self.ledger.clone_from(&bindings.ledger.tx);
     }
 
-    /// Takes over the completion queue and counters bound for receives, and for what peers do to
-    /// our memory.
+    /// Applies the completion queue and counters bound for receives, and for peers' accesses to
+    /// local memory.
     pub(crate) fn bind_rx(&mut self, bindings: &Bindings) {
         self.inbox.bind(&bindings.ledger.rx);
     }
 
-    /// Opens the core's objects for the endpoint: a passive endpoint if it `listens`, and those
-    /// counters of what peers read and wrote that it `counts`.
+    /// Opens the core's objects for the endpoint: a passive endpoint if it `listens`, and the
+    /// counters of peers' reads and writes selected by `counts`.
     pub(super) fn open(&mut self, listens: bool, counts: [bool; 2]) -> Result<[Option<RawFd>; 2]> {
         let common = self.common.clone();
         let fabric = common.domain.fabric();
@@ -322,8 +322,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// The core's receive context that all connections share, if it is wanted and the core has one.
-    /// `info` is changed accordingly.
+    /// Opens the core's receive context shared by all connections, if it is wanted and the core has
+    /// one. `info` is changed accordingly.
     fn open_srx(
         &self,
         cq: &Arc<core_provider::CoreCq>,
@@ -358,8 +358,8 @@ impl RxmEngineEp {
         Ok(self.identity.local.name_for_peers().to_bytes())
     }
 
-    /// Sets the endpoint's own address, before it listens. The core assigns it now, if it can, with a port where that
-    /// is left open, so that the endpoint's name is the one that peers call.
+    /// Sets the endpoint's own address, before it listens. The core binds it now, if it can, with a
+    /// port if none is given. So the endpoint's name equals the address used by connecting peers.
     pub(crate) fn set_local(&mut self, mut local: Addr) -> Result {
         if self.core.is_some() {
             return Err(Error::OPBADSTATE);
@@ -378,7 +378,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// How many more transfers may be started: tx_attr.size less those under way.
+    /// Returns the number of transfers allowed to start: tx_attr.size less those in progress.
     pub(crate) fn tx_left(&self) -> usize {
         self.identity.attr.tx_size.saturating_sub(self.ops.len())
     }
@@ -388,14 +388,14 @@ impl RxmEngineEp {
         &mut self.identity.memory
     }
 
-    /// How many of the connections go which way (FI_OPT_PEER_LINKS).
+    /// Returns the number of connections by kind of link (FI_OPT_PEER_LINKS).
     pub(crate) fn peer_links(&self) -> fi_peer_links {
         let made = |conn: &&RxmConn| conn.link == Link::Connected;
         let conns = self.conns.iter().map(|(_, conn)| conn).filter(made);
         count_links(conns.filter_map(|conn| conn.ep.as_ref()).map(CoreEndpoint::is_in_memory))
     }
 
-    /// Whether another transfer may start now.
+    /// Checks if another transfer may start now.
     #[inline]
     pub(super) fn may_start(&mut self, flags: u64) -> Result {
         let room = |ep: &Self| {
@@ -417,7 +417,7 @@ impl RxmEngineEp {
         self.free.pop().map_or_else(|| self.common.buffer(), Ok)
     }
 
-    /// Takes back a packet buffer that is not used any more.
+    /// Returns an unused packet buffer to the free list.
     #[inline]
     pub(super) fn release(&mut self, buf: Option<CoreBuf>) {
         // A buffer of another size was made for a single packet.
@@ -428,7 +428,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Reports a transfer that is complete or has failed.
+    /// Reports a completed or failed transfer.
     #[inline]
     pub(super) fn report(&mut self, of: Completion, wanted: bool, result: Result) {
         match result {
@@ -450,7 +450,8 @@ impl RxmEngineEp {
         self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.inbox);
     }
 
-    /// The application chose what completions report for a name (FI_AV_USER_ID).
+    /// Sets the identifier reported by completions for a name, chosen by the application
+    /// (FI_AV_USER_ID).
     pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
         self.peers.name_identified(name, id, &mut self.inbox);
     }
@@ -461,12 +462,12 @@ impl RxmEngineEp {
         self.peers.name_removed(name, &mut self.inbox);
     }
 
-    /// Forgets a peer that is not connected and has no name.
+    /// Removes a peer without a connection and a name.
     pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
         self.peers.forget_if_unused(peer, &mut self.inbox);
     }
 
-    /// The connection to a peer, which is called if there is none.
+    /// Returns the connection to a peer, started if there is none.
     #[inline]
     pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
         let peer = self.peers.find(self.av.as_deref(), dest, &mut self.inbox)?;
@@ -476,13 +477,13 @@ impl RxmEngineEp {
         }
     }
 
-    /// Whether transfers can go out on a connection right now.
+    /// Returns true if transfers can be sent on a connection right now.
     #[inline]
     pub(super) fn is_ready(&self, conn: u32) -> bool {
         self.conns[conn].is_ready()
     }
 
-    /// Whether transfers that were begun, or that a peer waits for, can go out on a connection
+    /// Returns true if transfers already started, or awaited by a peer, can be sent on a connection
     /// right now.
     #[inline]
     pub(super) fn is_ready_for_urgent(&self, conn: u32) -> bool {
@@ -490,8 +491,8 @@ impl RxmEngineEp {
         conn.link == Link::Connected && conn.urgent.is_empty()
     }
 
-    /// Transfers that are complete for the application, or on which a known peer's operations
-    /// depend, and that have not been handed to the core yet.
+    /// Returns the transfers complete for the application, or required by a known peer's
+    /// operations, and not passed to the core yet.
     pub(crate) fn undelivered(&self) -> Undelivered {
         let is_due = |op: &TxOp| op.injected || op.flags & ASIDE != 0;
         let is_packet = |waiting: &Waiting| matches!(waiting, Waiting::Packet(..));

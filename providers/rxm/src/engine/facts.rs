@@ -1,5 +1,5 @@
-//! What others are shown of an endpoint ([`ofi_provider::facts`]): written with the engine's lock held,
-//! as often as connection events are looked for, and before a thread sleeps.
+//! Published statistics of an endpoint ([`ofi_provider::facts`]). They are written with the
+//! engine's lock held, at each check for connection events, and before a thread sleeps.
 use super::conn::{Link, RxmConn, Waiting};
 use super::ep::RxmEngineEp;
 use super::pending::{MAX_KEPT, Todo};
@@ -8,10 +8,10 @@ use ofi_provider::facts::{
     ANY, EndpointFacts, EngineFacts, PeerFacts, coarse_now, kinds, peer_bits, states,
 };
 
-/// Most connections of an endpoint that are shown in one go; the others' turn comes the next times.
+/// Maximum connections of an endpoint published in one pass; the others follow in the next passes.
 const MOST_SHOWN: usize = 64;
 
-/// Most transfers of one connection whose bytes are counted.
+/// Maximum transfers of one connection with their bytes counted.
 const MOST_COUNTED: usize = 16;
 
 impl RxmConn {
@@ -44,8 +44,8 @@ impl RxmConn {
 }
 
 impl RxmEngineEp {
-    /// Shows others how things are, after so many turns, of which threads of the library made so many.
-    /// `asleep`: a thread is about to sleep.
+    /// Publishes the current statistics, with the number of progress iterations and the number made
+    /// by threads of the library. `asleep`: a thread is about to sleep.
     #[cold]
     #[inline(never)]
     pub(super) fn show(&mut self, facts: &EngineFacts, [turns, visits]: [u64; 2], asleep: bool) {
@@ -93,7 +93,8 @@ impl RxmEngineEp {
         self.shown.show(facts, of, true, || local.for_people());
     }
 
-    /// Shows connections; returns the last time at which one of them moved.
+    /// Publishes the statistics of connections; returns the time of the last activity on any of
+    /// them.
     fn show_peers(&mut self, facts: &EngineFacts, now: u64) -> u64 {
         let slots = self.conns.slots();
         let begin = if self.show_next < slots { self.show_next } else { 0 };

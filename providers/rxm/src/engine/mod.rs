@@ -1,9 +1,9 @@
-//! The engine of a domain: its endpoints, and what makes them move.
+//! Progress engine of a domain: its endpoints and their progress.
 //!
-//! One lock guards it all; the core provider is called under it. A send goes to the core from the
-//! caller's thread ([`tx`]); packets are matched as the core completes their receives ([`rx`]);
-//! connections are made and ended in [`cm`]. A turn of progress reads the core's completion queues,
-//! and its event queues so seldom that it costs next to nothing.
+//! One lock guards the whole state; the core provider is called under it. A send goes to the core
+//! from the application's thread ([`tx`]). Packets are matched as the core completes their receives
+//! ([`rx`]). Connections are established and ended in [`cm`]. A progress iteration reads the core's
+//! completion queues. It reads the event queues so rarely as to cost next to nothing.
 mod atomic;
 mod buffered;
 mod cm;
@@ -48,34 +48,34 @@ use std::time::Duration;
 pub(crate) struct RxmEngine {
     state: Lock<RxmState>,
     common: Arc<Common>,
-    /// Watches the core's queues, where the core has no wait sets.
+    /// Poller of the core's queues, if the core has no wait sets.
     epoll: Option<Epoll>,
     activity: Activity,
-    /// Bounds the time that closing endpoints takes.
+    /// Limit on the total time spent closing endpoints.
     closing: CloseBudget,
     helper: Mutex<Option<RxmHelper>>,
-    /// Wakes threads that sleep when another provider starts a message.
+    /// Wakes waiters when another provider starts a message.
     starts: StartsWake,
 }
 
-/// A thread that makes connections, and sends what the core had no room for, while
-/// the application makes no call.
+/// Helper thread establishing connections, and sending data blocked on space in the core, while the
+/// application makes no call.
 ///
-/// A send is accepted before its connection is made. If the application then waits for something
-/// else, under manual progress no call would finish the connection: the helper does. It wakes at
-/// intervals, keeps out of the way of an application that makes progress itself, and ends when
-/// nothing has waited for a while.
+/// A send is accepted before its connection is established. If the application then waits for
+/// another event, no call would finish the connection under manual progress: the helper does. It
+/// wakes at intervals, yields to an application making progress itself, and ends when nothing has
+/// waited for a while.
 #[derive(Debug)]
 struct RxmHelper {
     worker: Worker,
     stop: Arc<AtomicBool>,
 }
 
-/// How often the helper looks whether it is needed.
+/// Interval between two checks of the helper.
 const HELPER_PAUSE: Duration = Duration::from_millis(1);
 
-/// Wake-ups in a row without anything to do after which the helper ends; it does not end at the
-/// first because something may wait again soon.
+/// Consecutive wake-ups without work after which the helper ends. It does not end at the first,
+/// because new work may follow soon.
 const HELPER_LOOKS: u32 = 64;
 
 impl std::fmt::Debug for RxmEngine {
@@ -84,16 +84,16 @@ impl std::fmt::Debug for RxmEngine {
     }
 }
 
-/// What the engine's lock guards.
+/// State guarded by the engine's lock.
 pub(crate) struct RxmState {
     eps: Slab<Box<RxmEngineEp>>,
-    /// Whether the helper runs.
+    /// The helper thread is running.
     helped: bool,
-    /// Kept messages that other providers started, if endpoints take receives from such.
+    /// Buffered messages started by other providers, if endpoints use receives of such.
     started: Option<Arc<StartedMessages>>,
-    /// Where the endpoints are shown to others.
+    /// Statistics page entries of the endpoints.
     facts: EngineFacts,
-    /// Turns that threads of the library made.
+    /// Progress iterations made by threads of the library.
     visits: u64,
 }
 
@@ -101,7 +101,7 @@ impl RxmEngine {
     /// A new engine. Its lock costs nothing if the application serializes its
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
-        // Simulated worlds are nobody's to look at.
+        // Simulated worlds publish no statistics.
         let facts = if cfg!(test) { EngineFacts::hidden() } else { EngineFacts::new(&RXM) };
         let state =
             RxmState { eps: Slab::default(), helped: false, started: None, facts, visits: 0 };
@@ -118,8 +118,8 @@ impl RxmEngine {
         }))
     }
 
-    /// Starts the helper, if it does not run. An application that serializes all calls has no
-    /// helper: its connections are made by its calls only.
+    /// Starts the helper, if it is not running. An application serializing all calls has no helper:
+    /// only its calls establish its connections.
     #[cold]
     pub(crate) fn help(self: &Arc<Self>) {
         if matches!(self.common.level, Level::Serialized) {
@@ -164,15 +164,15 @@ impl RxmEngine {
         self.lock().eps.insert_with(|id| Box::new(RxmEngineEp::new(id, common, identity)))
     }
 
-    /// Calls `each` with an endpoint, if that is still open.
+    /// Calls `each` with an endpoint, if it is still open.
     pub(crate) fn with(&self, ep: u32, each: impl FnOnce(&mut RxmEngineEp)) {
         if let Some(ep) = self.lock().eps.get_mut(ep) {
             each(ep);
         }
     }
 
-    /// Starts an endpoint, whose receives are those of `srx` if that is given; its
-    /// core's queues are watched from then on.
+    /// Starts an endpoint, with the receives of `srx` if given; its core's queues are watched from
+    /// then on.
     pub(crate) fn enable(&self, ep: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
         let mut state = self.lock();
         if let Some(srx) = srx {
@@ -180,7 +180,7 @@ impl RxmEngine {
             state.ep(ep).inbox.join(queues);
         }
         let fds = state.ep(ep).enable(bindings)?;
-        // Who never looks at the endpoint is to be known by its address.
+        // An endpoint never polled is to be identifiable by its address in the statistics page.
         let RxmState { eps, facts, visits, .. } = &mut *state;
         eps[ep].show(facts, [self.activity(), *visits], false);
         self.watch(fds)
@@ -194,7 +194,7 @@ impl RxmEngine {
         Ok(())
     }
 
-    /// The limit on the time that closing endpoints takes.
+    /// Returns the limit on the total time spent closing endpoints.
     pub(crate) fn closing(&self) -> &CloseBudget {
         &self.closing
     }
@@ -283,7 +283,7 @@ impl Progress for RxmEngine {
     fn may_block(&self) -> bool {
         self.starts.undo();
         let mut state = self.lock();
-        // What was started may be over by that, and then has to be looked at.
+        // A started message may complete here, and then has to be polled.
         if state.take_started() {
             return false;
         }
@@ -322,7 +322,7 @@ impl RxmState {
         self.eps[ep].inbox.import(owner, started);
     }
 
-    /// Takes up the kept messages that other providers started; returns whether there were any.
+    /// Continues the buffered messages started by other providers; returns true if there were any.
     #[inline(always)]
     fn take_started(&mut self) -> bool {
         let started = self.started.as_ref().and_then(|started| started.take());
@@ -335,7 +335,7 @@ impl RxmState {
         self.look_around();
     }
 
-    /// A turn of the application's, which has made so many.
+    /// Runs the application's progress iteration number `turns`.
     #[inline(always)]
     fn counted_turn(&mut self, turns: u64) {
         self.facts.turn(turns);
@@ -358,7 +358,8 @@ impl RxmState {
         }
     }
 
-    /// What is done after few turns: hands calls over, and shows others how things are.
+    /// Runs the rare work of a progress iteration: passes connection requests to other contexts,
+    /// and publishes statistics.
     #[cold]
     #[inline(never)]
     fn after_turn(&mut self) {
@@ -368,7 +369,7 @@ impl RxmState {
         self.show(false);
     }
 
-    /// Shows others how things are. `asleep`: a thread is about to sleep.
+    /// Publishes the current statistics. `asleep`: a thread is about to sleep.
     #[cold]
     fn show(&mut self, asleep: bool) {
         let turns = self.facts.turns();
@@ -412,7 +413,7 @@ impl PostsReceives for RxmState {
 }
 
 impl RxmState {
-    /// Gives contexts the calls that came for them to the context that listens.
+    /// Passes connection requests received by the listening context to their contexts.
     #[cold]
     pub(super) fn hand_over(&mut self) {
         let all: Vec<_> =

@@ -1,4 +1,4 @@
-//! What is under way at an endpoint: transfers, messages that wait, and those that are fetched.
+//! Pending operations of an endpoint: transfers, queued messages, and rendezvous reads.
 use crate::wire::{HEADER_LEN, OP_MSG, OP_TAGGED, PacketKind, REMOTE_CQ_DATA, RxmCall, RxmHeader};
 use ofi_provider::abi::{FI_COMPLETION, FI_FENCE, FI_INJECT};
 use ofi_provider::addr::Addr;
@@ -12,11 +12,11 @@ use ofi_provider::info::InfoBuf;
 use ofi_provider::reserved::{ASIDE, ONLY_TAG};
 use std::collections::{HashMap, VecDeque};
 
-/// Memory that waiting messages of one endpoint, or of all that share their
-/// receives, may take before no more are taken from the core.
+/// Memory limit of buffered messages of one endpoint, or of all endpoints sharing their receives.
+/// Beyond it nothing more is taken from the core.
 pub(super) const MAX_KEPT: usize = 256 << 20;
 
-/// How a message waits for a receive.
+/// Form of a buffered unexpected message.
 #[derive(Debug)]
 pub(crate) enum RxmUnexpected {
     /// All of the message is here.
@@ -61,36 +61,36 @@ impl inbox::UnexpectedBody for RxmUnexpected {
     const ONE_LOCK: bool = false;
 }
 
-/// What came in a receive buffer of the core's.
+/// Content of a receive buffer of the core.
 #[derive(Debug)]
 pub(super) struct RxmPacket {
     pub(super) buf: CoreBuf,
     pub(super) len: usize,
-    /// The connection whose buffer it is; [`NONE`] if all connections share the buffer.
+    /// Connection owning the buffer; [`NONE`] if all connections share it.
     pub(super) conn: u32,
-    /// The connection that the packet came on ([`came_on`]).
+    /// Connection of the received packet ([`came_on`]).
     pub(super) source: u64,
-    /// The packet is a tagged message and nothing else: the packets that version 1.17 of
-    /// the original sends tagged messages in have no header of this provider's.
+    /// The packet is a bare tagged message: in version 1.17 of upstream libfabric, packets of
+    /// tagged messages have no header of this provider.
     pub(super) bare: Option<Bare>,
 }
 
-/// What came while the completion queue was full, and keeps its place in the order.
+/// Event received while the completion queue was full, stored in order.
 #[derive(Debug)]
 pub(super) enum Parked {
     Packet(RxmPacket),
-    /// A peer wrote to our memory: its data, and how many bytes it were.
+    /// A peer wrote to local memory: its data, and the number of bytes.
     Written(u64, usize),
 }
 
-/// What the core says of a message that comes without a header.
+/// Attributes of a message without a header, as reported by the core.
 #[derive(Debug)]
 pub(super) struct Bare {
     pub(super) tag: u64,
     pub(super) cq_data: Option<u64>,
 }
 
-/// A message that goes straight from its sender's memory to the receive.
+/// Message read directly from its sender's memory into the receive.
 #[derive(Debug)]
 pub(super) struct Fetch {
     pub(super) recv: Recv,
@@ -98,22 +98,22 @@ pub(super) struct Fetch {
     pub(super) conn: u32,
     pub(super) header: RxmHeader,
     pub(super) places: RemoteSegments,
-    /// The next place to read, and how many bytes are asked for.
+    /// Next segment to read, and the number of bytes requested.
     pub(super) next: usize,
     pub(super) asked: usize,
     /// Bytes the receive has room for.
     pub(super) wanted: usize,
     pub(super) outstanding: u32,
-    /// Whether the sender writes the message, so that nothing is read.
+    /// The sender writes the message, so nothing is read.
     pub(super) by_write: bool,
     pub(super) error: Option<Error>,
     pub(super) regions: Vec<CoreRegion>,
-    /// What is to be reported with the message; none if the message has a receive.
+    /// Part of the message to be reported with it; none if the message has a receive.
     pub(super) report: Option<Report>,
 }
 
 impl Fetch {
-    /// A message of which nothing is asked for yet.
+    /// Creates the state of a message with nothing requested yet.
     pub(super) fn new(
         recv: Recv,
         about: About,
@@ -140,7 +140,7 @@ impl Fetch {
     }
 }
 
-/// What is here of a message that waits at its sender.
+/// Part of a rendezvous message received early.
 #[derive(Debug, Default)]
 pub(crate) enum Early {
     /// Nothing is fetched.
@@ -150,12 +150,12 @@ pub(crate) enum Early {
     Coming(usize),
     /// The start of the message.
     Here(Box<[u8]>),
-    /// No start can be fetched: the sender writes the message, all of it, to where the application
-    /// wants it.
+    /// No start can be read: the sender writes the whole message to the buffer supplied by the
+    /// application.
     Unreadable,
 }
 
-/// The part of a message that is fetched to be reported with it.
+/// Part of a message to be read and reported with it.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) queue: usize,
@@ -163,19 +163,19 @@ pub(super) struct Report {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Messages that are to be reported, as queue and number, by peer: messages of which not enough is
-/// here yet, and all behind them.
+/// Messages to be reported, as queue and number, by peer: messages with too few bytes received, and
+/// all after them.
 pub(super) type Reports = HashMap<u32, VecDeque<(usize, u32)>>;
 
 /// The largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN, in bytes.
 pub(super) const MAX_BUFFERED: [usize; 2] = [MAX_KEPT / 4, 16384];
 
-/// Whether a receive only names a tag.
+/// Returns true if a receive only names a tag.
 pub(super) fn only_tag(recv: &Recv) -> bool {
     recv.flags & ONLY_TAG != 0
 }
 
-/// A call for another context than the one that listens.
+/// Connection request for another context than the listening one.
 #[derive(Debug)]
 pub(super) struct Handed {
     pub(super) receiver: u32,
@@ -185,7 +185,7 @@ pub(super) struct Handed {
     pub(super) call: RxmCall,
 }
 
-/// The largest packet that is made on the stack for the core to copy.
+/// Maximum size of a packet built on the stack and copied by the core.
 pub(super) const MAX_INJECT: usize = 256;
 
 /// A message on its way.
@@ -197,10 +197,10 @@ pub(super) struct RxmMessage {
     pub(super) cq_data: Option<u64>,
     /// The message is complete only when its receiver has it.
     pub(super) deliver: bool,
-    /// The message is announced whatever its size, so that the receiver says when it has it: the
-    /// message is to meet a receive first, or the core does not tell.
+    /// The message is announced regardless of its size, so the receiver acknowledges it: the
+    /// message must match a receive first, or the core does not report delivery.
     pub(super) told: bool,
-    /// Bytes that were sent in segments, and how many segments those were.
+    /// Bytes sent in segments, and the number of these segments.
     pub(super) sent: usize,
     pub(super) segments: u32,
 }
@@ -218,19 +218,19 @@ impl RxmMessage {
     }
 }
 
-/// What is still to be done for a transfer.
+/// Remaining work of a transfer.
 #[derive(Debug)]
 pub(super) enum Todo {
     /// Nothing is left but to wait for its completion.
     Wait,
-    /// A part of it has failed: nothing more is sent of it, and it ends with this error when the
-    /// core is done with the parts that it has.
+    /// A part of it has failed: nothing more of it is sent. It ends with this error when the core
+    /// has completed its other parts.
     Failed(Error),
     /// To send a message.
     Send(RxmMessage),
-    /// To send a packet that is ready but for the connection's number.
+    /// Send a packet, complete except for the connection's number.
     Packet(CoreBuf, usize),
-    /// The message was announced; its receiver fetches it, or says where to.
+    /// The message was announced; its receiver reads it, or supplies an address for a write.
     Announced(RxmMessage),
     /// To write an announced message to its receiver.
     Deliver {
@@ -239,7 +239,7 @@ pub(super) enum Todo {
         next: usize,
         written: usize,
         header: RxmHeader,
-        /// How the writes complete: FI_DELIVERY_COMPLETE or 0.
+        /// Completion level of the writes: FI_DELIVERY_COMPLETE or 0.
         level: u64,
     },
     /// To read remote memory.
@@ -250,7 +250,7 @@ pub(super) enum Todo {
     WriteCopy { bytes: CoreBuf, to: RemoteSegments, data: u64, flags: u64 },
 }
 
-/// A transfer that is not complete.
+/// Incomplete transfer.
 #[derive(Debug)]
 pub(super) struct TxOp {
     pub(super) conn: u32,
@@ -264,19 +264,19 @@ pub(super) struct TxOp {
     pub(super) injected: bool,
     /// The transfer starts when all before it to the same peer are complete (FI_FENCE).
     pub(super) fence: bool,
-    /// Where the peer's answer goes, which completes the transfer; none if no answer is awaited.
+    /// Buffer for the peer's response, completing the transfer; none if no response is awaited.
     pub(super) answer: Option<RecvBuf>,
     pub(super) todo: Todo,
-    /// Transfers of the core's that are not complete.
+    /// Incomplete transfers of the core.
     pub(super) outstanding: u32,
     /// The transfer's memory, registered while it is used.
     pub(super) regions: Vec<CoreRegion>,
-    /// A copy of an injected message that its receiver fetches.
+    /// Copy of an injected message, to be read by its receiver.
     pub(super) copy: Option<CoreBuf>,
 }
 
 impl TxOp {
-    /// A transfer that has not started. `kind` has the flags of its completion entry, `flags` those
+    /// Creates an unstarted transfer. `kind` has the flags of its completion entry, `flags` those
     /// of the call.
     #[inline]
     pub(super) fn new(conn: u32, context: Context, kind: u64, flags: u64, todo: Todo) -> Self {

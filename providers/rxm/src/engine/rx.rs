@@ -1,9 +1,8 @@
-//! Receiving: from the core's completed receives to messages in the
-//! application's buffers.
+//! Receiving: from the core's completed receives to messages in the application's buffers.
 //!
-//! A packet's payload is copied once, from the core's receive buffer to where it belongs. A message
-//! that no receive waits for keeps the buffer it came in, or a copy if it is small; a message that
-//! was announced waits at its sender.
+//! A packet's payload is copied once, from the core's receive buffer to its target. An unexpected
+//! message stays in its receive buffer, or is copied if it is small. A rendezvous message waits at
+//! its sender.
 use super::conn::{Link, Partial, RxmConn, SegmentTarget, Token, Waiting, came_on, names};
 use super::ep::RxmEngineEp;
 use super::pending::{Bare, Early, Fetch, MAX_KEPT, Parked, RxmPacket, RxmUnexpected, only_tag};
@@ -21,22 +20,21 @@ use ofi_provider::inbox::{About, Meeting, Recv};
 use ofi_provider::malformed;
 use ofi_provider::slab::NONE;
 
-/// Bytes of memory that kept messages of all strangers together may take: peers in the address
-/// vector have the rest of [`MAX_KEPT`].
+/// Memory limit in bytes of buffered messages of all unknown peers. Peers in the address vector
+/// have the rest of [`MAX_KEPT`].
 const MAX_OF_STRANGERS: usize = MAX_KEPT / 4 * 3;
 
 const TOO_MUCH: Malformed =
     Malformed("a stranger's messages that no receive waits for are too many");
 
-/// Messages up to this length, or an eighth of the buffer they came in, are copied out
-/// of that while they wait, which is then free for others.
+/// Maximum size of unexpected messages copied out of their receive buffer, in bytes; an eighth of
+/// the buffer is also permitted. The buffer is then free for others.
 const COPY_MAX: usize = 2048;
 
-/// Segmented messages of one connection that arrive at the same time.
+/// Maximum segmented messages of one connection arriving concurrently.
 const MAX_PARTIAL: usize = 4096;
 
-/// Whether there may be memory for what peers send; a simulator says now and then that there is
-/// none.
+/// Returns true if memory may be allocated for data from peers; a simulator occasionally denies it.
 #[inline(always)]
 fn may_allocate() -> bool {
     #[cfg(test)]
@@ -46,7 +44,7 @@ fn may_allocate() -> bool {
 }
 
 impl RxmEngineEp {
-    /// Called when the core had no room for a shared buffer whose message is dealt with.
+    /// Handles a lack of core space for reposting a shared buffer after its message.
     #[cold]
     pub(super) fn not_posted_again(&mut self, buf: CoreBuf) {
         self.rx_posted -= 1;
@@ -114,8 +112,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Tells a peer that counts them of receive buffers that it does not know of,
-    /// once they are many.
+    /// Announces new receive buffers to a peer with flow control, once there are many.
     pub(super) fn grant(&mut self, id: u32) {
         let enough = (self.common.rx_buffers(false) as u32 / 2).max(1);
         let Some(conn) = self.conns.get(id).filter(|conn| conn.counted) else { return };
@@ -146,7 +143,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Takes a peer's notice that it has more receive buffers.
+    /// Handles a peer's announcement of more receive buffers.
     fn granted(&mut self, id: u32, credits: u64) -> Parsed {
         let credits = u32::try_from(credits).map_err(|_| Malformed("more credits than can be"))?;
         ofi_provider::log!(&RXM, DEBUG, EP_DATA, "a peer has {credits} more receives");
@@ -158,7 +155,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Handles a receive of the core's that is complete.
+    /// Handles a completed receive of the core.
     #[inline]
     pub(super) fn packet_came(&mut self, conn: u32, done: Done) {
         let mut source = done.src;
@@ -167,7 +164,8 @@ impl RxmEngineEp {
             self.came += 1;
         } else if let Some(of) = self.conns.get_mut(conn) {
             of.rx_posted = of.rx_posted.saturating_sub(1);
-            // The buffer is this connection's, so the source is known whatever the core says.
+            // The buffer belongs to this connection, so the source is known regardless of the
+            // core's report.
             source = self.source(conn);
         }
         let Some(buf) = done.buf else { return };
@@ -198,13 +196,13 @@ impl RxmEngineEp {
         self.take_packet(packet);
     }
 
-    /// Whether there is room to report a message, and to keep it.
+    /// Returns true if there is space to report a message, and to buffer it.
     #[inline]
     fn may_take(&self) -> bool {
         self.inbox.ledger.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
     }
 
-    /// Goes on taking from the core what was left there for want of room.
+    /// Resumes taking messages left in the core for lack of space.
     #[inline]
     pub(super) fn go_on(&mut self) {
         if self.rx_posted < self.rx_wanted && self.parked.is_empty() {
@@ -212,7 +210,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Goes on with packets that waited for room.
+    /// Resumes packets blocked on space.
     #[cold]
     pub(super) fn unpark(&mut self) {
         while self.may_take()
@@ -241,7 +239,7 @@ impl RxmEngineEp {
         self.reuse(conn, left);
     }
 
-    /// Handles a tagged message that came without a header.
+    /// Handles a tagged message without a header.
     #[cold]
     fn bare_message(&mut self, bytes: &[u8], id: u32, bare: &Bare) {
         let about = About {
@@ -267,7 +265,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Gives the core a receive buffer again: `buf` if that is left, else another.
+    /// Reposts a receive buffer to the core: `buf` if it is still available, else another.
     #[inline]
     fn reuse(&mut self, conn: u32, buf: Option<CoreBuf>) {
         if conn == NONE {
@@ -283,7 +281,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Reads the headers of a packet that came on this connection; returns what is behind them as
+    /// Reads the headers of a packet received on this connection; returns the bytes after them as
     /// well.
     #[inline]
     fn read_packet<'a>(&self, packet: &'a [u8], id: u32) -> Parsed<(RxmHeader, &'a [u8])> {
@@ -301,7 +299,8 @@ impl RxmEngineEp {
         Err(Malformed("a packet that says to be of another connection"))
     }
 
-    /// Handles a packet that came on this connection. The buffer comes back unless it is kept.
+    /// Handles a packet received on this connection. Returns the buffer unless it was queued as
+    /// unexpected.
     #[inline]
     fn packet(&mut self, buf: CoreBuf, len: usize, id: u32) -> Option<CoreBuf> {
         let (header, payload) = match self.read_packet(&buf[..len], id) {
@@ -371,7 +370,8 @@ impl RxmEngineEp {
         Some(buf)
     }
 
-    /// A peer sent bytes that are no packet: their connection ends, and no other.
+    /// Closes the connection of a peer that sent a malformed packet; no other connection is
+    /// affected.
     #[cold]
     fn malformed(&mut self, conn: u32, why: Malformed) {
         let Some(of) = self.conns.get(conn) else { return };
@@ -473,8 +473,8 @@ impl RxmEngineEp {
                     }
                 });
                 if !fits {
-                    // What came behind it is still taken before the connection ends, and must not
-                    // make the message whole.
+                    // Later segments are still received before the connection ends, and must not
+                    // complete the message.
                     partial.target = SegmentTarget::Nowhere;
                     self.lose_kept(queue, message, Error::NOMEM);
                     return Err(Malformed("more than there is memory for"));
@@ -494,7 +494,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Handles the announcement of a message that waits at its sender.
+    /// Handles the RTS of a rendezvous message.
     fn announcement(&mut self, id: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
         let about = self.about(header, id)?;
         let places = read_places(payload, self.conns[id].swapped)?;
@@ -520,7 +520,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Tells the sender of an announced message that it is not fetched.
+    /// Notifies the sender of an announced message: it will not be read.
     fn not_wanted(&mut self, conn: u32, msg_id: u64) {
         let mut done = RxmHeader::of(PacketKind::RndvReadDone, 0);
         done.msg_id = msg_id;
@@ -563,8 +563,8 @@ impl RxmEngineEp {
         self.conns[conn].urgent.push_back(Waiting::Fetch(id));
     }
 
-    /// Asks for the parts of a message that are not asked for yet. -FI_EAGAIN if the core has no
-    /// room.
+    /// Requests the parts of a message not requested yet. Fails with -FI_EAGAIN if the core has no
+    /// space.
     pub(super) fn advance_fetch(&mut self, id: u32) -> Result {
         let common = self.common.clone();
         let Some(fetch) = self.fetches.get_mut(id) else { return Ok(()) };
@@ -645,7 +645,7 @@ impl RxmEngineEp {
         self.inbox.received(&fetch.recv, &fetch.about);
     }
 
-    /// Fails the receive of a message that could not be fetched.
+    /// Fails the receive of a message after a failed read.
     pub(super) fn fetch_failed(&mut self, id: u32, error: Error) {
         let Some(fetch) = self.fetches.get_mut(id) else { return };
         fetch.error = Some(error);
@@ -654,7 +654,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Handles a sender's notice that it has written its message.
+    /// Handles a sender's notification of its completed write of the message.
     fn written(&mut self, conn: u32, header: &RxmHeader) -> Parsed {
         let mut fetches = self.fetches.iter();
         let found = fetches.find(|(_, fetch)| {
@@ -673,7 +673,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Gives a message that waited to the receive it met, or drops it if there is none.
+    /// Delivers a buffered message to its matching receive, or drops it if there is none.
     pub(super) fn meet(&mut self, meeting: Meeting) {
         let Meeting { queue, message: number, recv, .. } = meeting;
         let Some(kept) = self.inbox.take_kept(queue, number) else { return };
@@ -728,7 +728,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Reports a peer's write to our memory that has data for the completion queue.
+    /// Reports a peer's write to local memory with data for the completion queue.
     pub(super) fn peer_wrote(&mut self, done: &Done) {
         if done.flags & FI_REMOTE_CQ_DATA == 0 {
             return;
@@ -745,7 +745,7 @@ impl RxmEngineEp {
         self.inbox.ledger.peer_told(flags, len, data, FI_ADDR_NOTAVAIL);
     }
 
-    /// Loses what was arriving on a connection that ended.
+    /// Drops the operations arriving on a closed connection.
     pub(super) fn lose_messages_of(&mut self, id: u32, conn: &mut RxmConn, error: Error) {
         let mut waits = conn.announced > 0;
         for partial in conn.partial.drain(..) {

@@ -1,4 +1,4 @@
-//! An endpoint's turn of progress: the core's completions, connection events, transfers that wait.
+//! Progress iteration of an endpoint: the core's completions, connection events, queued transfers.
 use super::common::clock;
 use super::conn::{Link, RxmConn, came_on, names};
 use super::ep::RxmEngineEp;
@@ -11,17 +11,18 @@ use ofi_provider::inbox::Inbox;
 use ofi_provider::slab::Slab;
 use std::time::{Duration, Instant};
 
-/// How often it is looked for peers that have ended connections on which something waits for them.
+/// Interval between checks for peers disconnected while operations wait for them.
 const END_LOOK: Duration = Duration::from_secs(1);
 
-/// How long what waits for such a peer goes on: the answer may be behind messages that the application is about to take.
+/// Time limit of operations waiting for such a peer: the response may follow messages about to be
+/// received by the application.
 const ENDED_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Turns without a completion after which the time is looked at.
+/// Progress iterations without a completion until the time is checked.
 const IDLE_TURNS: u32 = 16;
 
-/// The short way of a message: a whole message with nothing special to it goes to the receive that
-/// waits for it. False in any other case, and then nothing has been done yet.
+/// Fast path: delivers a whole message without special attributes to its posted receive. Returns
+/// false in any other case, without any change.
 #[inline(always)]
 pub(super) fn plain_message(
     conns: &Slab<RxmConn>,
@@ -40,8 +41,9 @@ pub(super) fn plain_message(
 }
 
 impl RxmEngineEp {
-    /// One turn of progress: the core's completions, connection events, transfers that wait.
-    /// `beside`: another endpoint has had the core make progress in this turn, for all endpoints.
+    /// Runs one progress iteration: the core's completions, connection events, queued transfers.
+    /// `beside`: another endpoint has already run the core's progress in this iteration, for all
+    /// endpoints.
     #[inline(always)]
     pub(super) fn turn(&mut self, beside: bool) {
         if !self.parked.is_empty() {
@@ -83,8 +85,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Reads the core's completion queue once, and handles the entries; returns how many there
-    /// were.
+    /// Reads the core's completion queue once, and handles the entries; returns their number.
     #[inline(always)]
     fn read_core(&mut self, most: usize) -> usize {
         let Some(core) = &self.core else { return 0 };
@@ -105,7 +106,7 @@ impl RxmEngineEp {
         1
     }
 
-    /// Handles the entries that were read from the core's completion queue.
+    /// Handles the entries read from the core's completion queue.
     #[inline(always)]
     fn take_entries(&mut self) {
         while let Self { core: Some(core), entries, .. } = self
@@ -135,8 +136,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// Handles all entries of the core's completion queue. Entries that end a connection do so at
-    /// once: a peer can cause as many of these as it likes.
+    /// Handles all entries of the core's completion queue. Entries ending a connection do so at
+    /// once, because a peer can cause any number of them.
     pub(super) fn drain_core(&mut self) {
         if std::mem::replace(&mut self.draining, true) {
             return;
@@ -147,7 +148,7 @@ impl RxmEngineEp {
         self.draining = false;
     }
 
-    /// Adds what the core counted of peers' accesses to the application's counters.
+    /// Adds the core's counts of peers' accesses to the application's counters.
     #[inline(never)]
     fn pass_counts_on(&mut self) {
         let Some(core) = &self.core else { return };
@@ -159,7 +160,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Counts a peer's atomic operation on our memory, which wrote it or only read it.
+    /// Counts a peer's atomic operation on local memory, as a write or as a read.
     pub(super) fn count_remote(&self, wrote: bool) {
         self.inbox.ledger.peer_accessed(wrote, 0);
     }
@@ -182,8 +183,8 @@ impl RxmEngineEp {
         self.connection_events();
     }
 
-    /// Looks at connections with transfers under way for whether the peer has ended them. The core's event says so
-    /// behind all that came, which may not be read before the application has receives for it.
+    /// Checks connections with transfers in progress for a disconnect of the peer. The core's event
+    /// follows all received data, possibly unread until the application posts receives for it.
     #[cold]
     fn look_for_ends(&mut self, now: Instant) {
         for id in self.conns.indices(|conn| conn.ops > 0 && conn.link == Link::Connected) {
@@ -197,10 +198,11 @@ impl RxmEngineEp {
         }
     }
 
-    /// Called before a thread sleeps: true if everything that the endpoint waits for will wake it.
+    /// Prepares a thread to sleep. Returns true if every event awaited by the endpoint will wake
+    /// it.
     pub(super) fn may_block(&mut self) -> bool {
         let Some(core) = &self.core else { return true };
-        // The event queue wakes the sleeper, who then has to look there.
+        // The event queue wakes the waiter, and then has to be read.
         self.look_now = true;
         if !self.handed.is_empty()
             || !self.refused.is_empty()
@@ -223,7 +225,7 @@ impl RxmEngineEp {
             || self.common.domain.fabric().may_block(&[&core.cq], Some(&core.eq))
     }
 
-    /// Whether transfers wait for a connection to be made, or for room in the core.
+    /// Returns true if transfers wait for a connection to be established, or for space in the core.
     pub(super) fn has_waiting(&self) -> bool {
         let waits = |conn: &RxmConn| conn.link != Link::Connected && !conn.waiting.is_empty();
         !self.stalled.is_empty()

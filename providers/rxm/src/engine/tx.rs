@@ -1,9 +1,9 @@
-//! Sending: messages in one packet, in segments or by rendezvous, and remote
-//! memory access, which the core does.
+//! Sending: messages in one packet, in segments or by rendezvous, and remote memory access,
+//! executed by the core.
 //!
-//! A transfer that can go at once goes from the caller's thread. One that cannot, because the
-//! connection is not made yet or the core has no room, waits in the connection; those that wait go
-//! in the order in which they were posted.
+//! A transfer possible at once is started from the application's thread. Otherwise, without an
+//! established connection or without space in the core, it waits in the connection. Queued
+//! transfers leave in the order of posting.
 use super::conn::{Link, Token, Waiting};
 use super::ep::RxmEngineEp;
 use super::pending::{RxmMessage, Todo, TxOp};
@@ -33,10 +33,10 @@ use ofi_provider::slab::NONE;
 /// A message of so many bytes or more is sent from the application's buffer rather than as a copy.
 const DIRECT_MIN: usize = 4096;
 
-/// Flags of an operation that keep a message from being sent by the short way (`send_plain`).
+/// Flags of an operation excluding the fast path (`send_plain`).
 const SPECIAL: u64 = FI_FENCE | DELIVERED | ASIDE;
 
-/// Completion levels that wait until the peer's endpoint has the message (fi_cq(3)).
+/// Completion levels waiting until the peer's endpoint has the message (fi_cq(3)).
 const DELIVERED: u64 =
     FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
@@ -57,16 +57,16 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Sends a message that the core has just refused: it waits, or a new connection takes it.
+    /// Sends a message just rejected by the core: it waits, or a new connection takes it.
     #[cold]
     #[inline(never)]
     fn send_refused(&mut self, op: SendOp, tagged: bool) -> Result {
         self.send_any(op, tagged)
     }
 
-    /// The short way for the commonest case: a small message with nothing special to it, which the
-    /// core copies at once. None in any other case; false if the core refuses it. Nothing has been done
-    /// yet then.
+    /// Fast path for the most common case: a small message without special attributes, copied at
+    /// once by the core. Returns none in any other case, and false if the core rejects it; then
+    /// nothing has changed.
     #[inline(always)]
     fn send_plain(&mut self, op: PlainSend<'_>, tagged: bool) -> Option<bool> {
         let len = op.buf.len();
@@ -116,7 +116,7 @@ impl RxmEngineEp {
         self.start(id, conn, ready)
     }
 
-    /// Makes the operation that sends a message on a connection. Returns whether it may start now.
+    /// Creates the operation sending a message on a connection. Returns true if it may start now.
     // A frame of its own, of which calling a peer and the core have nothing.
     #[inline(never)]
     fn send_on(&mut self, conn: u32, op: SendOp, tagged: bool) -> Result<(u32, bool)> {
@@ -162,7 +162,7 @@ impl RxmEngineEp {
         Ok((id, ready))
     }
 
-    /// Copies what the application sends; returns the copy, and the same as the buffer to send.
+    /// Copies the application's data; returns the copy, and the same as the buffer to send.
     #[cold]
     fn copy_of(&mut self, buf: &SendBuf) -> Result<(CoreBuf, SendBuf)> {
         let mut copy = self.buffer()?;
@@ -210,21 +210,21 @@ impl RxmEngineEp {
         self.start(id, conn, ready)
     }
 
-    /// Whether a transfer with these flags can start right now.
+    /// Returns true if a transfer with these flags can start right now.
     #[inline]
     fn may_go(&self, conn: u32, flags: u64) -> bool {
         self.is_ready(conn) && (flags & FI_FENCE == 0 || self.conns[conn].ops == 0)
     }
 
-    /// Whether the peer of a connection takes this tagged message: notices of multicast groups are
-    /// only for peers that said that they take them.
+    /// Returns true if the peer of a connection accepts this tagged message: multicast notices
+    /// require a peer with this feature.
     fn knows(&self, conn: u32, flags: u64, tag: u64) -> bool {
         !is_group_notice(flags, tag) || self.conns[conn].multicast
     }
 
-    /// The flags of a read or write, which the peer's core carries out as it comes
-    /// while atomic operations wait for the peer's software: it must not overtake
-    /// them (FI_ORDER_RAW, FI_ORDER_WAW), so it starts when they are complete.
+    /// Returns the flags of a read or write, executed by the peer's core on arrival. While atomic
+    /// operations wait for the peer's software, it must not overtake them (FI_ORDER_RAW,
+    /// FI_ORDER_WAW), so it gets a fence.
     #[inline]
     fn behind_atomics(&self, conn: u32, flags: u64) -> u64 {
         if self.conns[conn].atomics > 0 { flags | FI_FENCE } else { flags }
@@ -334,8 +334,8 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Whether a fenced transfer that was taken out of the waiting list must go on waiting for
-    /// others before it.
+    /// Returns true if a fenced transfer removed from the queue must keep waiting for others before
+    /// it.
     fn is_fenced_off(&self, id: u32) -> bool {
         let Some(op) = self.ops.get(id).filter(|op| op.fence) else { return false };
         let conn = &self.conns[op.conn];
@@ -343,8 +343,7 @@ impl RxmEngineEp {
         conn.ops > waiting + 1
     }
 
-    /// Called when the connection is over, of which no event told yet: a new connection takes the
-    /// transfer.
+    /// Moves the transfer to a new connection, because the old one has ended without an event yet.
     #[cold]
     fn start_anew(&mut self, id: u32, conn: u32) -> Result {
         let peer = self.conns[conn].peer;
@@ -373,8 +372,8 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Ends a transfer that the core refuses for good. If the core has parts of it already, which
-    /// use its memory, the connection ends as well.
+    /// Ends a transfer permanently rejected by the core. If the core already has parts of it, using
+    /// its memory, the connection ends as well.
     #[cold]
     fn give_up(&mut self, id: u32, conn: u32, error: Error) {
         match self.ops.get(id).is_some_and(|op| op.outstanding > 0) {
@@ -391,7 +390,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Whether an eager message is sent from the application's buffer.
+    /// Returns true if an eager message is sent from the application's buffer.
     #[inline]
     fn goes_direct(&self, message: &RxmMessage) -> bool {
         message.buf.len() >= DIRECT_MIN && self.may_go_direct(&message.buf)
@@ -403,8 +402,8 @@ impl RxmEngineEp {
             && buf.segments() < self.common.core_iov
     }
 
-    /// Does what can be done for a transfer now. -FI_EAGAIN if there is more to do, but the core
-    /// has no room.
+    /// Advances a transfer as far as possible. Fails with -FI_EAGAIN if there is more to do, but
+    /// the core has no space.
     fn advance(&mut self, id: u32) -> Result {
         let Some(op) = self.ops.get_mut(id) else { return Ok(()) };
         match std::mem::replace(&mut op.todo, Todo::Wait) {
@@ -440,7 +439,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Sends a packet that is ready but for the connection's number.
+    /// Sends a packet, complete except for the connection's number.
     fn advance_packet(&mut self, id: u32, mut buf: CoreBuf, len: usize) -> Result {
         let conn = &self.conns[self.ops[id].conn];
         let link = conn.ep.as_ref().ok_or(Error::NOTCONN)?;
@@ -580,7 +579,7 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Announces a message that its receiver fetches.
+    /// Sends the RTS of a message to be read by its receiver.
     fn announce(&mut self, id: u32, message: &RxmMessage) -> Result {
         let common = self.common.clone();
         let mut places = RemoteSegments::EMPTY;
@@ -623,8 +622,8 @@ impl RxmEngineEp {
         Ok(())
     }
 
-    /// Handles the notice that the receiver of an announced message has it. False if there is no
-    /// such message.
+    /// Handles the receiver's notification of the receipt of an announced message. Returns false if
+    /// there is no such message.
     pub(super) fn message_fetched(&mut self, conn: u32, msg_id: u64) -> bool {
         let Some(id) = self.announced(conn, msg_id) else { return false };
         self.finish_op(id, Ok(()));
@@ -639,7 +638,7 @@ impl RxmEngineEp {
         let Todo::Announced(message) = &op.todo else { return false };
         let buf = message.buf.clone();
         let delivers = message.deliver && self.common.core_delivers;
-        // What follows the writes says that they are done; nothing else waits for them.
+        // The packet following the writes reports their end; nothing else waits for them.
         let level = if delivers { FI_DELIVERY_COMPLETE } else { FI_INJECT_COMPLETE };
         if !to.total().is_ok_and(|total| total <= buf.len()) {
             return false;
@@ -661,7 +660,7 @@ impl RxmEngineEp {
         true
     }
 
-    /// Whether answers on a connection are to transfers that have failed meanwhile.
+    /// Returns true if responses on a connection belong to transfers already failed.
     pub(super) fn is_given_up(&self, conn: u32) -> bool {
         self.conns.get(conn).is_some_and(|conn| conn.given_up)
     }
@@ -704,7 +703,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Tells the receiver that its message is written.
+    /// Notifies the receiver of the completed write of its message.
     fn delivered(&mut self, id: u32, to: &RxmHeader) {
         let conn = self.ops[id].conn;
         let mut header = RxmHeader::of(PacketKind::RndvWriteDone, 0);
@@ -740,7 +739,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Sends a packet of the provider's own, which is not in the order of messages.
+    /// Sends a control packet of the provider, outside the order of messages.
     pub(super) fn send_control(
         &mut self,
         id: u32,
@@ -757,7 +756,7 @@ impl RxmEngineEp {
         self.send_made(id, header, buf, len);
     }
 
-    /// Sends a packet whose payload of `len` bytes is in place.
+    /// Sends a packet with its payload of `len` bytes already in the buffer.
     pub(super) fn send_made(
         &mut self,
         id: u32,
@@ -791,7 +790,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Sends what waits in a connection, as far as the core has room.
+    /// Sends the transfers queued in a connection, as far as the core has space.
     pub(super) fn flush(&mut self, id: u32) {
         self.grant(id);
         loop {
@@ -851,7 +850,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Tries again what the core had no room for.
+    /// Retries the transfers blocked on space in the core.
     #[cold]
     pub(super) fn retry_stalled(&mut self) {
         for id in std::mem::take(&mut self.stalled) {
@@ -902,8 +901,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// Called when a segment of a message has left, or one of its writes is done, or when that has
-    /// failed. The message ends when all its parts have, and fails if one of them did.
+    /// Handles the completion or failure of a segment of a message, or of one of its writes. The
+    /// message ends when all its parts have, and fails if one of them did.
     fn part_done(&mut self, id: u32, result: Result) {
         let Some(op) = self.ops.get_mut(id) else { return };
         op.outstanding -= 1;
@@ -928,8 +927,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// Has a transfer of which a part has failed send no more: it waits in its connection no
-    /// longer. The first error of its parts is the one that is reported.
+    /// Stops sending a transfer with a failed part, and removes it from its connection's queue. The
+    /// first error of its parts is the one reported.
     #[cold]
     fn part_failed(&mut self, id: u32, error: Error) {
         let op = &mut self.ops[id];
@@ -987,7 +986,7 @@ impl RxmEngineEp {
         Some(op)
     }
 
-    /// Fails the transfers that wait for nothing but what the peer of a connection does.
+    /// Fails the transfers waiting only for the peer of a connection.
     #[cold]
     pub(super) fn fail_awaiting(&mut self, conn: u32, error: Error) {
         let awaits = |op: &TxOp| {
@@ -1000,7 +999,7 @@ impl RxmEngineEp {
         }
     }
 
-    /// Fails the transfers of a connection that ended, in the order in which they were posted.
+    /// Fails the transfers of a closed connection, in the order of posting.
     pub(super) fn fail_ops_of(&mut self, conn: u32, error: Error) {
         for id in self.ops.indices(|op| op.conn == conn) {
             self.finish_op(id, Err(error));

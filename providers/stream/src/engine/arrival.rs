@@ -1,5 +1,5 @@
-//! A message that arrives: what its header and its connection say of it, and the form in which
-//! it waits if it came before a receive.
+//! Arriving message: the attributes from its header and its connection, and its buffered form if it
+//! is unexpected.
 use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, StreamHeader};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::Result;
@@ -7,7 +7,8 @@ use ofi_provider::heap;
 use ofi_provider::inbox::{self, About};
 use std::ops::Deref;
 
-/// Whether there may be memory for what peers send: -FI_ENOMEM while it is short, and when a simulator says so.
+/// Checks if memory may be allocated for data from peers. Fails with -FI_ENOMEM while memory is
+/// short, or if a simulator requests it.
 #[inline(always)]
 pub(super) fn may_allocate() -> Result {
     #[cfg(any(test, feature = "sim"))]
@@ -15,10 +16,10 @@ pub(super) fn may_allocate() -> Result {
     heap::ready()
 }
 
-/// Most bytes that are allocated for an unexpected message before any of it is here.
+/// Maximum bytes allocated for an unexpected message before any of its payload has arrived.
 const FIRST_ROOM: usize = 1 << 20;
 
-/// When more of an unexpected message comes, its room grows to so many times what is here.
+/// Growth factor: the buffer of an unexpected message grows to this multiple of the bytes received.
 const MORE_ROOM: usize = 4;
 
 /// A message, or a peer's access to our memory, as its header announces it.
@@ -27,11 +28,11 @@ pub(super) struct Arrival {
     pub(super) about: About,
     /// When the sender is to get an acknowledgement.
     pub(super) ack: AckAt,
-    /// The number of a message that is to be acknowledged, among those of its connection.
+    /// Number of a message to be acknowledged, among those of its connection.
     pub(super) number: u64,
-    /// The acknowledgement may come only when what was written is durable (FI_COMMIT_COMPLETE).
+    /// The acknowledgement is allowed only after the written data is durable (FI_COMMIT_COMPLETE).
     pub(super) commit: bool,
-    /// The endpoint the message came to, which reports it.
+    /// Endpoint addressed by the message, which reports it.
     pub(super) ep: u32,
     /// The connection the message came on, and its serial number, because another connection may
     /// have its index by now.
@@ -60,7 +61,7 @@ pub(super) enum AckAt {
 }
 
 impl AckAt {
-    /// What a header asks for.
+    /// Returns the acknowledgement requested by a header.
     #[inline]
     pub(super) fn of(header: &StreamHeader) -> Self {
         if header.flags & MATCH_COMPLETE != 0 {
@@ -72,13 +73,13 @@ impl AckAt {
         }
     }
 
-    /// Whether an acknowledgement is still to come.
+    /// Returns true if an acknowledgement is pending.
     #[inline]
     pub(super) fn is_awaited(self) -> bool {
         self != Self::Never
     }
 
-    /// Whether the acknowledgement is due at delivery; it counts as given from then on.
+    /// Returns true if the acknowledgement is due at delivery, and marks it as given.
     #[inline]
     pub(super) fn take_delivery(&mut self) -> bool {
         let due = *self == Self::Delivery;
@@ -89,17 +90,17 @@ impl AckAt {
     }
 }
 
-/// Whether the sender of a header waits for an acknowledgement.
+/// Returns true if the sender of a header waits for an acknowledgement.
 pub(super) fn wants_ack(header: &StreamHeader) -> bool {
     AckAt::of(header).is_awaited()
 }
 
-/// How much of an unexpected message is here.
+/// Received part of an unexpected message.
 #[derive(Debug)]
 pub(super) enum StreamUnexpected {
     /// All bytes of the message.
     Whole(Box<[u8]>),
-    /// The bytes that have arrived, with room for more.
+    /// Bytes received, in a buffer with space for more.
     Arriving(Box<[u8]>),
     /// Nothing of the message: it blocks its connection, and its bytes wait there.
     Blocking,
@@ -110,8 +111,8 @@ pub(super) enum StreamUnexpected {
 }
 
 impl StreamUnexpected {
-    /// Room for a message of `len` bytes of which `here` has come. Memory is allocated as a peer
-    /// sends, not as it announces. -FI_ENOMEM if there is none.
+    /// Allocates a buffer for a message of `len` bytes with `here` received. Memory is allocated as
+    /// data arrives, not by the announced length. Fails with -FI_ENOMEM if there is no memory.
     pub(super) fn arriving(len: usize, here: &[u8]) -> Result<Self> {
         may_allocate()?;
         let mut room = zeroed(len.min(FIRST_ROOM.max(here.len())))?;
@@ -120,12 +121,12 @@ impl StreamUnexpected {
     }
 }
 
-/// An unexpected message in the inbox: how much of it is here, and what is to be done with the
-/// rest of it and for its sender.
+/// Unexpected message in the matching engine: its received part, the handling of the rest, and the
+/// pending response to its sender.
 #[derive(Debug)]
 pub struct Unreceived {
     pub(super) body: StreamUnexpected,
-    /// What the message's [`Arrival`] said.
+    /// Acknowledgement from the message's [`Arrival`].
     pub(super) ack: AckAt,
     pub(super) number: u64,
     pub(super) conn: u32,
@@ -155,8 +156,9 @@ impl inbox::UnexpectedBody for Unreceived {
     const ONE_LOCK: bool = true;
 }
 
-/// The room behind the first `done` bytes of a message of `len`: for all of the rest, or for as
-/// much as is allocated by now, which is more than nothing. -FI_ENOMEM if there is no memory.
+/// Returns the buffer space after the first `done` bytes of a message of `len`: for all of the
+/// rest, or the part allocated by now, always more than zero. Fails with -FI_ENOMEM if there is no
+/// memory.
 pub(super) fn room_behind(room: &mut Box<[u8]>, done: usize, len: usize) -> Result<&mut [u8]> {
     if done == room.len() && done < len {
         may_allocate()?;

@@ -1,9 +1,9 @@
-//! Atomic operations, which only peers of this library have.
+//! Atomic operations, supported only between peers of this library.
 //!
-//! A request carries the operands; the peer carries it out when all are there,
-//! at once and under its engine's lock, and answers how it went, with the former
-//! values if they are wanted. Answers come in the order of the requests, among
-//! those to reads. Injected operations have one as well: a failure is reported.
+//! A request carries the operands. The peer executes the operation when all operands have arrived,
+//! under its engine's lock, and returns the result, with the former values if requested. Responses
+//! arrive in the order of the requests, interleaved with the responses to reads. Injected
+//! operations also get a response: a failure is reported.
 use super::arrival::{Arrival, may_allocate};
 use super::incoming::{AtomicRequest, Begun, Incoming, MessageTarget};
 use super::state::StreamState;
@@ -21,8 +21,8 @@ use ofi_provider::later::is_group_notice;
 use ofi_provider::log::peer_text;
 use ofi_provider::reserved::ASIDE;
 
-/// Most bytes of fetched values in answers that wait for a peer, beyond which its connection
-/// ends. A peer that reads its answers never has as many.
+/// Maximum bytes of fetched values in responses queued for a peer. The connection is closed beyond
+/// it. A peer reading its responses never reaches this limit.
 const MAX_FETCHED: usize = 64 << 20;
 
 impl<N: Net> StreamState<N> {
@@ -76,8 +76,8 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Whether the peer is connected and cannot do what a header asks for: the transfer has failed
-    /// then, and nothing else.
+    /// Returns true if the peer is connected and does not support the operation of a header. Only
+    /// the transfer fails then.
     #[inline]
     pub(super) fn cannot_do(
         &mut self,
@@ -97,8 +97,8 @@ impl<N: Net> StreamState<N> {
         !can
     }
 
-    /// A peer is connected, and may not know atomic operations, many places, or notices of multicast
-    /// groups: those that waited for the connection fail, and nothing else.
+    /// Fails the transfers queued for a new connection if its peer does not support them: atomic
+    /// operations, several remote segments, or multicast notices. Nothing else fails.
     pub(super) fn refuse_unknown(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let knows = conn.knows;

@@ -1,38 +1,39 @@
-//! Small transfers that leave together.
+//! Batched small transfers.
 //!
-//! A system call costs more than a small message. The first two messages of a
-//! burst leave at once; those that the application sends right behind them,
-//! before it looks at a queue that has nothing for it, are written one behind the
-//! other and leave with one call: when enough of them are there, at the next
-//! progress, or, if the application does neither, when the [`Courier`](super::courier::Courier) comes.
-//! They are complete when they have left. Small writes to a peer's memory and
-//! requests to read it do the same, among messages; and what a peer asks for with
-//! several requests that came together leaves together when all are understood.
+//! A system call costs more than a small message. The first two messages of a burst are sent at
+//! once. Messages sent directly after them, before the application polls an empty queue, are
+//! written one after the other. They leave with one call: when the batch is full, at the next
+//! progress call, or, if the application does neither, when the
+//! [`Courier`](super::courier::Courier) expires. They complete when they have left.
+//!
+//! Small writes to a peer's memory and read requests are batched in the same way, also among
+//! messages. The responses to several requests received together leave together after all of them
+//! are parsed.
 use super::transfer::TransferFinish;
 use crate::net::LinkClock;
 
 /// Most messages in a batch.
 const MAX_MESSAGES: usize = 16;
 
-/// Messages that follow each other within so many nanoseconds are a burst.
+/// Maximum gap in nanoseconds between two messages of a burst.
 const BURST: u64 = 20_000;
 
-/// A connection's batch: encoded transfers that are not sent, or only in part. They go before
-/// all that is queued in [`StreamConn::tx`](super::conn::StreamConn::tx).
+/// Batch of a connection: encoded transfers not sent, or sent only in part. They precede everything
+/// queued in [`StreamConn::tx`](super::conn::StreamConn::tx).
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
     sent: usize,
     /// Transfers in the batch.
     count: usize,
-    /// Requests to read the peer's memory among them, which are the last in
+    /// Requests to read the peer's memory in the batch, the last entries of
     /// [`StreamConn::reads`](super::conn::StreamConn::reads).
     reads: usize,
-    /// Transfers among them that the peer is to acknowledge, which are the last in
-    /// [`StreamConn::unacked`](super::conn::StreamConn::unacked): a peer that has all of such a
-    /// transfer acknowledges it, even if the rest of the batch has not left yet.
+    /// Transfers in the batch with a peer acknowledgement, the last entries of
+    /// [`StreamConn::unacked`](super::conn::StreamConn::unacked). The peer acknowledges such a
+    /// transfer once it has all of it, even if the rest of the batch has not left yet.
     acked: usize,
-    /// What to complete when the batch has left.
+    /// Transfers to complete when the batch has left.
     finishes: Vec<TransferFinish>,
     /// The batch is held because the application announced more messages (FI_MORE).
     pub(super) more: bool,
@@ -45,12 +46,13 @@ pub(super) struct Batch {
 pub(super) struct Burst(u64);
 
 impl Burst {
-    /// Notes that a message has left now.
+    /// Records the current time as the last send.
     pub(super) fn has_left(&mut self, clock: &impl LinkClock) {
         self.0 = clock.nanos() + BURST;
     }
 
-    /// Whether a message that is about to leave belongs to the burst; otherwise it may begin one.
+    /// Returns true if a message about to leave belongs to the burst; otherwise the message may
+    /// start one.
     pub(super) fn goes_on(&mut self, clock: &impl LinkClock) -> bool {
         let now = clock.nanos();
         let on = now < self.0;
@@ -60,7 +62,7 @@ impl Burst {
         on
     }
 
-    /// Whether a message that is sent now belongs to the burst.
+    /// Returns true if a message sent now belongs to the burst.
     pub(super) fn is_on(&self, clock: &impl LinkClock) -> bool {
         clock.nanos() < self.0
     }
@@ -76,25 +78,25 @@ impl Batch {
         self.bytes.len()
     }
 
-    /// Whether a message that is sent now, after others since the last progress, belongs to a
+    /// Returns true if a message sent now, after others since the last progress call, belongs to a
     /// burst.
     pub(super) fn is_burst(&self, clock: &impl LinkClock) -> bool {
         self.left.is_on(clock)
     }
 
-    /// Whether a message that is about to leave, after others since the last progress, belongs to a
-    /// burst; otherwise it leaves alone, and may begin one.
+    /// Returns true if a message about to leave, after others since the last progress call, belongs
+    /// to a burst; otherwise it leaves alone and may start one.
     pub(super) fn goes_on(&mut self, clock: &impl LinkClock) -> bool {
         self.left.goes_on(clock)
     }
 
-    /// Notes that the batch has left, or a message shortly after others.
+    /// Records a sent batch, or a message sent shortly after others.
     pub(super) fn has_left(&mut self, clock: &impl LinkClock) {
         self.left.has_left(clock);
     }
 
-    /// Whether the batch has enough transfers, or as many bytes as are `enough`
-    /// ([`StreamSettings::batch`](crate::settings::StreamSettings::batch)), to be sent at once.
+    /// Returns true if the batch is to be sent at once: it has the maximum number of transfers, or
+    /// at least `enough` bytes ([`StreamSettings::batch`](crate::settings::StreamSettings::batch)).
     pub(super) fn is_full(&self, enough: usize) -> bool {
         self.count >= MAX_MESSAGES || self.bytes.len() >= enough
     }
@@ -105,15 +107,15 @@ impl Batch {
         self.append(header, len)
     }
 
-    /// Adds a request with `len` bytes behind its header, which is complete only when it is
-    /// answered; returns the room for these bytes.
+    /// Adds a request with `len` bytes after its header. It completes only with its response.
+    /// Returns the buffer for these bytes.
     pub(super) fn push_read(&mut self, header: &[u8], len: usize) -> &mut [u8] {
         self.reads += 1;
         self.append(header, len)
     }
 
-    /// Adds a transfer of `len` bytes that is complete only when it is acknowledged; returns the
-    /// room for these bytes.
+    /// Adds a transfer of `len` bytes. It completes only with its acknowledgement. Returns the
+    /// buffer for these bytes.
     pub(super) fn push_acked(&mut self, header: &[u8], len: usize) -> &mut [u8] {
         self.acked += 1;
         self.append(header, len)
@@ -127,23 +129,23 @@ impl Batch {
         &mut self.bytes[at..]
     }
 
-    /// Whether all bytes have left, and the transfers are only to be completed.
+    /// Returns true if all bytes have left, and only the completions are pending.
     pub(super) fn has_gone(&self) -> bool {
         !self.bytes.is_empty() && self.unsent().is_empty()
     }
 
-    /// Notes that so many bytes have left, of transfers that are completed later.
+    /// Counts `sent` bytes as sent, of transfers completed later.
     pub(super) fn left_early(&mut self, sent: usize) {
         self.sent += sent.min(self.unsent().len());
     }
 
-    /// The bytes of the batch that are not sent yet.
+    /// Returns the unsent bytes of the batch.
     pub(super) fn unsent(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }
 
-    /// Takes `sent` bytes off the batch, or what it has. True when nothing is left, and then
-    /// [`finished`](Self::finished) gives the transfers that have left.
+    /// Subtracts `sent` bytes from the batch, or all of its bytes if there are fewer. Returns true
+    /// when nothing is left; then [`finished`](Self::finished) returns the transfers sent.
     pub(super) fn account(&mut self, sent: &mut usize) -> bool {
         let part = (*sent).min(self.bytes.len() - self.sent);
         self.sent += part;
@@ -161,14 +163,14 @@ impl Batch {
         self.finishes.drain(..)
     }
 
-    /// What is to be done for the batch's transfers when it has left.
+    /// Returns the completion actions of the batch's transfers.
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn finishes(&self) -> &[TransferFinish] {
         &self.finishes
     }
 
-    /// The finishes of a batch that will never leave, how many requests to read it has, and how
-    /// many transfers that are to be acknowledged.
+    /// Returns the completion actions of a discarded batch, the number of its read requests, and
+    /// the number of its transfers to be acknowledged.
     pub(super) fn into_finishes(self) -> (Vec<TransferFinish>, usize, usize) {
         (self.finishes, self.reads, self.acked)
     }
@@ -178,7 +180,7 @@ impl Batch {
 mod tests {
     use super::*;
 
-    /// A clock that the test sets.
+    /// Clock set by the test.
     struct TestClock(std::cell::Cell<u64>);
 
     impl LinkClock for TestClock {
@@ -194,7 +196,7 @@ mod tests {
             clock.0.set(clock.0.get() + micros * 1000);
             (batch.goes_on(&clock), batch.is_burst(&clock))
         };
-        // Who is alone may begin one; those that come late are alone again.
+        // A single message may start a burst; late messages are single again.
         assert_eq!([0, 21, 20, 1000].map(&mut after), [(false, true); 4]);
         assert_eq!([19, 0].map(&mut after), [(true, true); 2]);
         assert_eq!(after(2), (false, true), "the burst is over unless something leaves with it");
@@ -209,7 +211,7 @@ mod tests {
         assert_eq!((batch.unsent(), batch.has_gone()), (&b"derab"[..], false));
         batch.left_early(9);
         assert!(batch.has_gone() && !batch.is_empty() && batch.finishes().len() == 1);
-        // What joins then is all that is left to send.
+        // A message joining now is the only unsent data.
         batch.push(b"next", 0, TransferFinish::INTERNAL);
         assert_eq!((batch.unsent(), batch.has_gone()), (&b"next"[..], false));
         batch.left_early(4);

@@ -1,11 +1,9 @@
-//! Endpoints with buffered receives, for programs of 1.x (fi_msg(3) there):
-//! messages are reported as they come, or as they meet a tag, and then claimed or
-//! discarded.
+//! Endpoints with buffered receives, for programs of API version 1.x (fi_msg(3) there). Messages
+//! are reported on arrival, or when they match a tag, and then claimed or discarded.
 //!
-//! A message up to the endpoint's limit is kept and reported when all of it is
-//! here. Of a longer one only the start is, and the rest waits in its connection
-//! until the application says where it is to go; if it waits for a tag it is kept
-//! as any message that came before its receive.
+//! A message up to the endpoint's limit is buffered and reported when it is complete. Of a longer
+//! message only the start is read. The rest waits in its connection until the application supplies
+//! a buffer. If the message waits for a tag it is buffered like any unexpected message.
 use super::arrival::{Arrival, StreamUnexpected};
 use super::ep::StreamEngineEp;
 use super::incoming::{Begun, Incoming, MessageTarget};
@@ -17,8 +15,7 @@ use ofi_provider::error::Result;
 use ofi_provider::inbox::{About, Recv};
 
 impl StreamEngineEp {
-    /// All of a kept message is here: reports it, unless the endpoint waits for a tag that
-    /// matches it.
+    /// Reports a completely buffered message, unless the endpoint waits for a matching tag.
     pub(super) fn is_whole(&mut self, about: &About, id: u32) {
         let Some(buffering) = self.inbox.buffering_mut() else { return };
         let queue = about.queue();
@@ -30,8 +27,7 @@ impl StreamEngineEp {
 }
 
 impl<N: Net> StreamState<N> {
-    /// Begins a message on an endpoint with buffered receives; `met` is the posted tag that
-    /// matches it.
+    /// Starts a message on an endpoint with buffered receives; `met` is the matching posted tag.
     #[cold]
     pub(super) fn begin_buffered(
         &mut self,
@@ -80,7 +76,7 @@ impl<N: Net> StreamState<N> {
         Ok(begun)
     }
 
-    /// Posts a tag whose messages are to be reported (fi_tagged(3), Buffered Tagged Receives).
+    /// Posts a tag with its messages to be reported (fi_tagged(3), Buffered Tagged Receives).
     pub(super) fn post_tag(&mut self, ep_id: u32, op: &RecvOp) {
         let inbox = &mut self.eps[ep_id].inbox;
         let Some((id, about)) = inbox.post_tag(op) else { return };

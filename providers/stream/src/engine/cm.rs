@@ -34,59 +34,60 @@ use std::time::{Duration, Instant};
 /// Connections the system may queue for a listener (listen(2)), the same as the original's.
 pub const BACKLOG: libc::c_int = 4096;
 
-/// Seconds after which a peer that says nothing while a connection is made is
-/// given up.
+/// Connection timeout in seconds for a peer without a response.
 pub const CONNECT_TIMEOUT: u32 = 9;
 
-/// How long a peer is waited for that may call by itself, before it is called.
+/// Delay before connecting to a peer possibly connecting by itself.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// How refused calls between endpoints are tried again, before they fail with -FI_ECONNREFUSED.
+/// Retry rule for rejected connection requests between endpoints, before they fail with
+/// -FI_ECONNREFUSED.
 const RETRY: RetryRule =
     RetryRule { delay: RETRY_DELAY, longest: Duration::from_millis(100), most: 100 };
 
-/// How calls of contexts of scalable endpoints are tried again: a peer that does not know these
-/// only hangs up, so fewer refusals do.
+/// Retry rule for contexts of scalable endpoints. A peer without support for contexts just
+/// disconnects, so fewer attempts suffice.
 const RETRY_CONTEXT: RetryRule = RetryRule { most: 10, ..RETRY };
 
-/// How peers are called that were not there yet: soon, then ever less often, as long as the user has
-/// patience ([`StreamSettings::patience`](crate::settings::StreamSettings::patience)).
+/// Retry rule for absent peers: soon at first, then with growing pauses, up to the user's timeout
+/// ([`StreamSettings::patience`](crate::settings::StreamSettings::patience)).
 const AWAIT: RetryRule = RetryRule { longest: PATIENCE_STEP, most: 0, ..RETRY };
 
-/// How long a listener that could not accept for want of descriptors or memory waits before it
-/// tries again.
+/// Pause of a listener after a failed accept for lack of descriptors or memory.
 pub const DEAF_DELAY: Duration = Duration::from_millis(100);
 
-/// Most callers accepted at a listener in one turn, so that connections get their turns.
+/// Maximum connections accepted at a listener in one progress iteration, so that established
+/// connections are served as well.
 pub const ACCEPTS: usize = 64;
 
 /// One in so many strangers is asked to go at a time when there are too many.
 const GUESTS_PER_LEAVER: usize = 8;
 
-/// How long strangers that were asked to go are waited for before more are asked: whoever looks at
-/// its connection has gone by then, and others would keep callers out until their time is over.
+/// Wait after asking unknown peers to disconnect before more are asked. A peer polling its
+/// connection has disconnected by then. The others would otherwise block pending connections until
+/// their timeout.
 const NOTICE: Duration = Duration::from_millis(250);
 
-/// How long a stranger that was asked to go is listened to. Its program may not have noticed yet, and
-/// take what it sends for delivered.
+/// Time during which data is still read from an unknown peer asked to disconnect. Its program may
+/// not have noticed the request yet, and may take its sent data for delivered.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// Whether accepting failed for want of descriptors or memory, which may be there later.
+/// Returns true if accepting failed for lack of descriptors or memory, a temporary condition.
 pub fn is_shortage(error: Error) -> bool {
     matches!(error, Error::MFILE | Error::NOBUFS | Error::NOMEM) || error.code() == libc::ENFILE
 }
 
-/// A request that came to a passive endpoint, until the application answers.
+/// Connection request at a passive endpoint, until the application responds.
 #[derive(Debug)]
 pub struct StreamRequest<L> {
     link: L,
     order: ByteOrder,
-    /// What the caller knows beyond the protocol of the original.
+    /// Protocol extensions of the connecting peer beyond upstream libfabric.
     knows: Knows,
     /// Counts the connection among those of strangers until the application answers.
     _guest: Guest,
-    /// Counts the request among the unanswered ones of its passive endpoint, which holds a weak
-    /// reference.
+    /// Counts the request among the unanswered requests of its passive endpoint. The endpoint holds
+    /// a weak reference.
     _pending: Arc<()>,
 }
 
@@ -112,14 +113,13 @@ impl<L: ByteLink> ofi_provider::api::Reject for StreamRequest<L> {
 }
 
 impl StreamEngineEp {
-    /// The version of the RDM protocol that this endpoint offers. With buffered receives it is
-    /// 0, without messages that wait at their sender: of such a message there is no start to
-    /// report.
+    /// Returns the RDM protocol version offered by this endpoint. With buffered receives it is 0,
+    /// without messages waiting at their sender: such a message has no start to report.
     fn rdm_version(&self) -> u8 {
         if self.is_buffered() { 0 } else { RDM_VERSION }
     }
 
-    /// What the endpoint says of itself to an RDM peer that it calls, from this process.
+    /// Returns the HELLO of the endpoint to an RDM peer, sent from this process.
     fn hello(&self, process: u32) -> RdmHello {
         RdmHello {
             version: self.rdm_version(),
@@ -129,8 +129,8 @@ impl StreamEngineEp {
         }
     }
 
-    /// The endpoint's answer to an RDM peer that called this process: the smaller protocol
-    /// version, and who we are.
+    /// Returns the response of the endpoint to the HELLO of an RDM peer connecting to this process:
+    /// the smaller protocol version, and the local identity.
     pub(super) fn answer_to(&self, hello: &RdmHello, process: u32) -> RdmHello {
         let ours = self.hello(process);
         RdmHello { version: hello.version.min(ours.version) | RDM_ANSWER, ..ours }
@@ -171,7 +171,8 @@ impl<N: Net> StreamState<N> {
         self.add_conn(conn)
     }
 
-    /// Ends connections whose peers have not answered in time. Returns when to look at the next one.
+    /// Closes connections without a response from the peer in time. Returns the time of the next
+    /// check.
     fn end_unanswered(&mut self, now: Instant) -> Option<Instant> {
         while let Some(&(id, serial, at)) = self.awaited.front() {
             if at > now {
@@ -196,8 +197,8 @@ impl<N: Net> StreamState<N> {
         None
     }
 
-    /// Starts a connection to an RDM peer, which takes the transfers that wait for the peer.
-    /// -FI_EFIREWALLADDR if the peer cannot be called.
+    /// Starts a connection to an RDM peer. The connection takes over the transfers waiting for the
+    /// peer. Fails with -FI_EFIREWALLADDR if the peer cannot accept connections.
     pub(super) fn call(&mut self, ep_id: u32, peer: u32) -> Result<u32> {
         let ep = &self.eps[ep_id];
         if ep.is_out_of_reach(peer) {
@@ -243,7 +244,7 @@ impl<N: Net> StreamState<N> {
         })
     }
 
-    /// Calls peers that wait in line, as far as their turn has come.
+    /// Connects to queued peers, as far as the limit of concurrent attempts allows.
     pub(super) fn call_next(&mut self) {
         while !self.line.is_empty() && self.may_call() {
             let Some((ep_id, peer)) = self.line.pop_front() else { return };
@@ -328,8 +329,9 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Sets the address of an endpoint that neither listens nor is connected. An IP address is assigned now, with a
-    /// port if it leaves that open, so that the endpoint's name is the one that peers call, or see calls from.
+    /// Sets the address of an endpoint neither listening nor connected. An IP address is bound now,
+    /// with a port if none is given. So the endpoint's name equals the address used by its
+    /// connections in both directions.
     pub(crate) fn set_address(&mut self, ep_id: u32, addr: Addr) -> Result {
         self.bound.remove(&ep_id);
         let identity = &mut self.eps[ep_id].identity;
@@ -359,12 +361,12 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Whether peers can call this endpoint.
+    /// Returns true if peers can connect to this endpoint.
     pub(super) fn is_listening(&self, ep_id: u32) -> bool {
         self.listeners.contains_key(&ep_id)
     }
 
-    /// Accepts the callers that wait at an endpoint's listener, at most [`ACCEPTS`] of them.
+    /// Accepts connections waiting at an endpoint's listener, at most [`ACCEPTS`] of them.
     pub(super) fn accept_all(&mut self, ep_id: u32) {
         for _ in 0..ACCEPTS {
             if !self.bound_guests() {
@@ -450,9 +452,9 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Keeps strangers from using up the program's descriptors: if the process has too many of
-    /// their connections some are ended. Returns whether another caller may be accepted; if not,
-    /// callers wait.
+    /// Limits the descriptors used by unknown peers: closes some connections if the process has too
+    /// many of them. Returns true if another connection may be accepted; if not, connections wait
+    /// in the backlog.
     fn bound_guests(&mut self) -> bool {
         // An upper bound of their number, which saves looking at each.
         if !guests::are_too_many(self.count_guests()) {
@@ -468,8 +470,8 @@ impl<N: Net> StreamState<N> {
         self.guests.len() + self.leaving.len() + self.callers.len()
     }
 
-    /// Takes connections off the lists of strangers' that have ended or whose peer has a name
-    /// now.
+    /// Removes connections from the lists of unknown peers if they have ended or their peer is in
+    /// the address vector now.
     fn forget_guests(&mut self) {
         let conns = &self.conns;
         let is_guest = |id: u32, serial: u64| {
@@ -479,8 +481,8 @@ impl<N: Net> StreamState<N> {
         self.leaving.retain(|(id, serial, _)| is_guest(*id, *serial));
     }
 
-    /// Ends connections of strangers that were asked to go and did not in time. Whether there were
-    /// any.
+    /// Closes connections of unknown peers asked to disconnect after their time limit. Returns true
+    /// if there were any.
     fn end_farewells(&mut self) -> bool {
         let now = self.net.now();
         let mut ended = false;
@@ -491,9 +493,9 @@ impl<N: Net> StreamState<N> {
         ended
     }
 
-    /// Asks strangers to go on whose connections no transfer of the application is under way: the
-    /// oldest of the sources with most connections, then the oldest of all. Returns whether a
-    /// connection has ended; those that were asked end soon.
+    /// Asks unknown peers without a transfer of the application in progress to disconnect: first
+    /// the oldest of the sources with most connections, then the oldest of all. Returns true if a
+    /// connection has ended; the peers asked disconnect soon.
     fn drop_guests(&mut self) -> bool {
         self.forget_guests();
         let mut ended = self.end_farewells();
@@ -516,7 +518,7 @@ impl<N: Net> StreamState<N> {
                 if !guest.may_go(now) || (crowds && guests::count_from(guest.source()) <= many) {
                     continue;
                 }
-                // What has arrived is read first: a message may be for a receive that waits.
+                // Received data is read first: a message may match a posted receive.
                 if self.conns.get(id).is_some_and(|conn| conn.is_connected() && !conn.blocked) {
                     self.read(id);
                 }
@@ -542,8 +544,8 @@ impl<N: Net> StreamState<N> {
         ended
     }
 
-    /// Goes on with making a connection: sends our request, or reads the peer's answer. Returns
-    /// whether anything moved.
+    /// Continues the handshake of a connection: sends the local request, or reads the peer's
+    /// response. Returns true if there was progress.
     pub(super) fn handshake(&mut self, id: u32) -> bool {
         let Some(conn) = self.conns.get_mut(id) else { return false };
         match conn.stage {
@@ -579,7 +581,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Reads the peer's answer to our connection request. Returns whether anything was decided.
+    /// Reads the peer's response to the local connection request. Returns true if the outcome was
+    /// decided.
     fn hear(&mut self, id: u32) -> bool {
         let conn = &mut self.conns[id];
         let mut bytes = [0u8; CM_LEN];
@@ -629,7 +632,7 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// Reads from a caller's connection that the poller reported; a complete request is answered.
+    /// Reads from a pending connection reported by the poller, and responds to a complete request.
     pub(super) fn hear_caller(&mut self, id: u32) {
         if self.callers.hear(id) == CallerState::Complete {
             self.called(id);
@@ -663,8 +666,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Whether a caller with this address has to wait until the address vector holds it. It
-    /// waits at most [`HANDSHAKE_TIMEOUT`], like callers whose request is not complete.
+    /// Returns true if a pending connection from this address has to wait until the address vector
+    /// contains it. The wait is at most [`HANDSHAKE_TIMEOUT`], as for an incomplete request.
     fn holds(&mut self, id: u32, addr: &Addr) -> bool {
         if !N::Link::settings().only_known {
             return false;
@@ -685,8 +688,8 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// The address vector holds this address from now on: a call from there that was held is
-    /// answered.
+    /// Responds to a held pending connection from this address, now contained in the address
+    /// vector.
     pub(super) fn admit_held(&mut self, ep_id: u32, addr: &Addr) {
         if N::Link::settings().only_known {
             for id in self.callers.held_as(ep_id, addr) {
@@ -695,8 +698,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Ends the connections of peers that were removed from the address vector, if only peers in it
-    /// may call ([`only_known`](crate::settings::StreamSettings::only_known)).
+    /// Closes the connections of peers removed from the address vector, if only peers in it may
+    /// connect ([`only_known`](crate::settings::StreamSettings::only_known)).
     pub(super) fn dismiss(&mut self, ep_id: u32, peers: &[u32]) {
         if !N::Link::settings().only_known {
             return;
@@ -707,8 +710,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// The peer ended the connection before it answered. From an RDM peer this counts as a
-    /// refusal, which the end of the connection may have overtaken.
+    /// Handles a disconnect before the peer's response. From an RDM peer this counts as a
+    /// rejection: the end of the connection may have overtaken it.
     fn hung_up(&mut self, id: u32) {
         let conn = &self.conns[id];
         let rdm = self.eps[conn.ep].identity.kind == StreamEpKind::Rdm;
@@ -719,15 +722,14 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Ends a connection whose peer does not speak the provider's protocol, with a line in the
-    /// log.
+    /// Closes a connection because the peer does not speak the provider's protocol, and logs it.
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
         let peer = peer_text(self.conns.get(id).and_then(|conn| peer_of(&conn.link)));
         callers::refuse::<N::Link>(format_args!("with {peer}"), why);
         self.fail(id, Error::NOPROTOOPT);
     }
 
-    /// The connection is made: what waited for it is sent first, and reading begins.
+    /// Marks a connection as established: sends the queued transfers first, then starts reading.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         conn.connected(self.net.is_ring(), self.eps[conn.ep].is_plain());
@@ -757,7 +759,8 @@ impl<N: Net> StreamState<N> {
         self.established(id);
     }
 
-    /// Notes what the peer's answer says of it, and meets it on this host if it offers that.
+    /// Stores the attributes from the peer's response, and starts the shared-memory upgrade if the
+    /// peer offers it.
     fn answered_with(&mut self, id: u32, answer: &CmMessage) {
         let conn = &mut self.conns[id];
         (conn.order, conn.knows) = (answer.order, answer.knows);
@@ -839,7 +842,8 @@ impl<N: Net> StreamState<N> {
                 self.drop_conn(id);
                 return;
             }
-            // What was under way with the peer's predecessor is lost, but for what that had sent before it ended.
+            // Operations in flight to the previous process at this address are lost, except for
+            // data sent by it before it ended.
             CallAnswer::Restarted => {
                 if known.is_some_and(|known| known.link.has_ended()) {
                     self.sent_in_vain(other, Error::CONNRESET);
@@ -915,7 +919,8 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Tells of a peer that might be talked to through memory, were it not for one of the two ends.
+    /// Logs the reason for staying on the socket, if shared memory were possible but for one of the
+    /// two ends.
     fn stays_off_memory(&self, id: u32) {
         let conn = &self.conns[id];
         if self.net.may_be_local(&conn.link) {
@@ -927,7 +932,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Making a link failed. A peer that was not there yet may come, if the user has the patience.
+    /// Handles a failed connection attempt. An absent peer may start later: the attempt is repeated
+    /// within the user's timeout.
     fn not_made(&mut self, id: u32, error: Error) {
         let most = N::Link::settings().patience;
         let conn = &self.conns[id];
@@ -947,8 +953,8 @@ impl<N: Net> StreamState<N> {
         self.call_again(id, &RetryRule { most, ..AWAIT });
     }
 
-    /// Fails the transfers that wait until peers exist, of those whose addresses were removed from the address vector:
-    /// nothing else would end them.
+    /// Fails the transfers waiting for absent peers after their addresses were removed from the
+    /// address vector. Nothing else would end them.
     pub(super) fn cancel_absent(&mut self, ep_id: u32, peers: &[u32]) {
         for &peer in peers {
             let Some(entry) = self.eps[ep_id].peers.get_mut(peer) else { continue };
@@ -984,8 +990,8 @@ impl<N: Net> StreamState<N> {
         self.call_again(id, if between_endpoints { &RETRY } else { &RETRY_CONTEXT });
     }
 
-    /// Has what waits on a connection that was not made take another one: that of the peer's own
-    /// call, or of a later call.
+    /// Moves queued transfers from a failed connection to the peer's incoming connection, or to the
+    /// next attempt.
     fn call_again(&mut self, id: u32, rule: &RetryRule) {
         let conn = &mut self.conns[id];
         let (ep_id, peer) = (conn.ep, conn.peer);
@@ -1026,9 +1032,9 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// The engine's timer has expired: ends silent callers, calls refusing peers again whose
-    /// time has come, lets deaf listeners accept again, and sets the timer for the next of
-    /// these.
+    /// Handles the expiry of the engine's timer. Closes silent pending connections, retries
+    /// rejected connection requests, resumes paused listeners, and sets the timer for the next of
+    /// these events.
     pub(super) fn retry_refused(&mut self) {
         self.net.clear_timer();
         self.wakes = None;
@@ -1070,7 +1076,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Fails the transfers of an endpoint that wait for connections to their peers.
+    /// Fails the transfers of an endpoint waiting for connections to their peers.
     pub(super) fn fail_parked(&mut self, ep_id: u32) {
         let peers = self.eps[ep_id].peers.iter_mut();
         let parked: Vec<_> =
@@ -1080,8 +1086,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Transfers that have to reach peers and still wait, for a connection or for room
-    /// ([`Outgoing::is_due`]).
+    /// Returns the transfers still to be delivered to peers, waiting for a connection or for buffer
+    /// space ([`Outgoing::is_due`]).
     pub(super) fn undelivered(&self, ep_id: u32) -> Undelivered {
         let mut all = Undelivered::default();
         let Some(ep) = self.eps.get(ep_id) else { return all };
@@ -1096,8 +1102,8 @@ impl<N: Net> StreamState<N> {
         all
     }
 
-    /// Sends what waits on an endpoint's connections, as far as links take it: injected messages
-    /// are complete for the application, so they must leave.
+    /// Sends the data queued on an endpoint's connections, as far as links accept it. Injected
+    /// messages are complete for the application, so they must be sent.
     pub(super) fn flush_ep(&mut self, ep_id: u32) {
         let ids = self.conns_of(ep_id);
         self.flush_conns(&ids);
@@ -1182,8 +1188,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Ends sending on a connection that is still read to its end: transfers that wait on it
-    /// fail with `error`, and what is sent to the peer from now on takes another connection.
+    /// Ends sending on a connection still read to its end. Transfers queued on it fail with
+    /// `error`. Later transfers to the peer use another connection.
     pub(super) fn end_sending(&mut self, id: u32, error: Error) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let ep = &mut self.eps[conn.ep];
@@ -1216,8 +1222,8 @@ impl<N: Net> StreamState<N> {
         self.watch(id);
     }
 
-    /// Fails the operations that await answers of a peer that has ended; what comes of those that are still to be read means
-    /// nothing. Nothing more is sent.
+    /// Fails the operations with pending responses from a disconnected peer. Later responses to
+    /// them are ignored, and nothing more is sent.
     pub(super) fn end_awaiting(&mut self, id: u32, error: Error) {
         if self.conns.get(id).is_some_and(|conn| !conn.sends_no_more) {
             self.end_sending(id, error);
@@ -1278,8 +1284,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Sends what a connection has left to send before it ends: injected messages are complete for
-    /// the application, so they must leave.
+    /// Sends the remaining data of a connection before it ends. Injected messages are complete for
+    /// the application, so they must be sent.
     pub(super) fn flush_last(&mut self, id: u32) {
         self.flush(id);
         if let Some(conn) = self.conns.get(id)
@@ -1330,7 +1336,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Whether the peer of a connected endpoint is known to be gone.
+    /// Returns true if the peer of a connected endpoint is known to be disconnected.
     pub(crate) fn peer_has_ended(&self, ep_id: u32) -> bool {
         self.connected_link(ep_id).is_some_and(ByteLink::has_ended)
     }

@@ -20,7 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// How far the making of a connection is.
+/// Stage of connection establishment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
     /// The link is being made.
@@ -33,7 +33,7 @@ pub(crate) enum Stage {
     Connected,
 }
 
-/// A set of message numbers, which are one byte.
+/// Set of one-byte message numbers.
 #[derive(Debug, Default)]
 pub(super) struct NumberSet([u64; 4]);
 
@@ -61,7 +61,7 @@ impl NumberSet {
 pub(super) struct AckBatch(Option<AckRun>);
 
 impl AckBatch {
-    /// Adds the acknowledgement of this number. Returns the run before it if that is complete.
+    /// Adds the acknowledgement of this number. Returns the previous run if it is complete.
     pub(super) fn add(&mut self, number: u64) -> Option<AckRun> {
         match &mut self.0 {
             Some(run) => (!run.extend(number)).then(|| std::mem::replace(run, AckRun::of(number))),
@@ -72,22 +72,23 @@ impl AckBatch {
         }
     }
 
-    /// Takes out the run that is to be sent.
+    /// Removes and returns the run to be sent.
     pub(super) fn take(&mut self) -> Option<AckRun> {
         self.0.take()
     }
 }
 
 impl Knows {
-    /// Whether the peer can do what a header asks it for.
+    /// Returns true if the peer supports the operation of a header.
     #[inline]
     pub(super) fn takes(self, header: &StreamHeader) -> bool {
         (self.atomics || header.op != StreamOp::Atomic)
             && (self.places || usize::from(header.segments) <= USUAL_SEGMENTS)
     }
 
-    /// Adapts a transfer to what the peer can tell of its outcome. A write is complete when the peer
-    /// says so, unless its user asked for no more than its buffer (FI_INJECT_COMPLETE).
+    /// Adapts a transfer to the acknowledgements supported by the peer. A write is complete when
+    /// the peer acknowledges it, unless its completion level needs only the local buffer
+    /// (FI_INJECT_COMPLETE).
     #[inline]
     pub(super) fn adapt_level(self, header: &mut StreamHeader, finish: &mut TransferFinish) {
         if !self.outcomes {
@@ -102,10 +103,10 @@ impl Knows {
 /// A connection and everything under way on it.
 #[derive(Debug)]
 pub(crate) struct StreamConn<N: Net> {
-    /// The link that carries the connection's bytes.
+    /// Link carrying the connection's bytes.
     pub(super) link: N::Link,
     pub(super) stage: Stage,
-    /// Tells this connection from others that had or will have its index.
+    /// Serial number, distinguishing this connection from earlier and later ones with its index.
     pub(super) serial: u64,
     /// The engine's number of the connection's endpoint.
     pub(super) ep: u32,
@@ -116,33 +117,32 @@ pub(crate) struct StreamConn<N: Net> {
     /// Plain messages smaller than this are sent by the short way (`send_plain`), and reads may
     /// try the short way (`read_plain`); 0 if neither is allowed.
     pub(super) plain_below: usize,
-    /// Plain messages may be parsed by the short way (`plain_message`) even where they were read
-    /// by another.
+    /// The fast path (`plain_message`) may parse messages, even if another path has read them.
     pub(super) hears_plain: bool,
-    /// What the poller watches the link for.
+    /// Events of the link watched by the poller.
     pub(super) interest: Interest,
-    /// The poller watches the link, if only for what it tells of whatever a link is watched for.
+    /// The poller watches the link, possibly only for the events always reported.
     pub(super) watched: bool,
     /// Reading stopped: a message has nowhere to go.
     pub(super) blocked: bool,
-    /// How often, since the connection moved last, it was read in vain or another one moved.
+    /// Empty reads, and moves of other connections, since the last activity of this connection.
     pub(super) misses: u32,
-    /// The peer's protocol has tagged messages that wait at their sender until they are asked
-    /// for ([`StreamOp::TagRts`](crate::wire::StreamOp::TagRts)).
+    /// The peer's protocol has tagged rendezvous messages, waiting at their sender until requested
+    /// ([`StreamOp::TagRts`](crate::wire::StreamOp::TagRts)).
     pub(super) rendezvous: bool,
-    /// What the peer knows beyond the protocol of the original.
+    /// Protocol extensions of the peer beyond upstream libfabric.
     pub(super) knows: Knows,
 
-    /// Small transfers that leave together, before those in `tx`.
+    /// Batched small transfers, sent before those in `tx`.
     pub(super) batch: Batch,
-    /// `batch` or `tx` holds answers that are sent when all that came with their requests is
-    /// parsed.
+    /// `batch` or `tx` holds responses, sent after all data received with their requests is parsed.
     pub(super) answers: bool,
-    /// The turn in which a message of the application left last.
+    /// Progress iteration of the last message sent by the application.
     pub(super) sent_in: u64,
-    /// The turn in which an answer to a read of ours was complete last.
+    /// Progress iteration of the last complete response to a local read.
     pub(super) answered_in: u64,
-    /// The turn in which a message came last that was for a posted receive, if others were behind it.
+    /// Progress iteration of the last message for a posted receive with other messages following
+    /// it.
     pub(super) received_in: u64,
     /// Messages not sent yet, in order.
     pub(super) tx: VecDeque<Outgoing>,
@@ -150,66 +150,64 @@ pub(crate) struct StreamConn<N: Net> {
     pub(super) fenced: bool,
     /// The number of the next header to send (`StreamHeader::id`).
     pub(super) tx_id: u8,
-    /// Messages sent, or in the batch, that are complete when the peer says so, in order; none
-    /// where the peer has said so of a later one only. The first has the number `first_unacked`
-    /// among all of them.
+    /// Messages sent or batched with a pending acknowledgement, in order. An entry is none if the
+    /// peer has acknowledged only later ones. The first has the number `first_unacked` among all of
+    /// them.
     pub(super) unacked: VecDeque<Option<TransferFinish>>,
     pub(super) first_unacked: u64,
-    /// How many messages the peer has sent that it wants acknowledged.
+    /// Number of messages received with a request for acknowledgement.
     pub(super) asked: u64,
-    /// Acknowledgements that go out when the bytes being parsed are.
+    /// Acknowledgements to be sent together with the bytes being parsed.
     pub(super) acks: AckBatch,
     /// The direction to the peer has ended; the other one is read to its end.
     pub(super) sends_no_more: bool,
-    /// The connection is in the engine's list of those that are not read
+    /// The connection is in the engine's list of unread connections
     /// ([`StreamState::unread`](super::state::StreamState::unread)).
     pub(super) is_listed_unread: bool,
-    /// When the peer was found to have ended while the connection was not read and operations awaited its answers, and how
-    /// many messages had come by then.
+    /// Time at which the peer was found disconnected while the connection was not read and
+    /// operations awaited its responses, and the number of messages received by then.
     pub(super) ended_at: Option<(Instant, u64)>,
-    /// The operations that awaited the peer's answers have failed: answers that still come mean nothing.
+    /// The operations awaiting the peer's responses have failed: later responses are ignored.
     pub(super) ignores_answers: bool,
     /// Messages sent without being copied ([`Way::Uncopied`](ofi_provider::buf::Way::Uncopied));
     /// none if this connection copies all.
     pub(super) zerocopy: Option<Box<Zerocopy>>,
-    /// Messages of ours that were announced to the peer and wait here until it asks for them, by
-    /// number.
+    /// Local rendezvous messages announced to the peer and not requested yet, by number.
     pub(super) waiting: HashMap<u8, Outgoing>,
 
-    /// Where the answers go to reads of the peer's memory and atomic operations that were sent,
-    /// in the order of the requests.
+    /// Buffers for the responses to local reads and atomic operations already sent, in the order of
+    /// the requests.
     pub(super) reads: VecDeque<(RecvBuf, TransferFinish)>,
-    /// Bytes of fetched values in answers to the peer's atomic operations that are not sent yet.
+    /// Bytes of fetched values in unsent responses to the peer's atomic operations.
     pub(super) fetched: usize,
-    /// Bytes of memory that answers and acknowledgements take which wait for the peer to read
-    /// them.
+    /// Bytes of memory in responses and acknowledgements not read by the peer yet.
     pub(super) owed: usize,
-    /// Bytes among them of regions that were closed before the peer had read them where they were.
+    /// Bytes among them of regions closed before the peer had read the exposed buffers.
     pub(super) kept: usize,
 
-    /// The last message was large, and so will be the next: its beginning is enough
-    /// to find the place that the rest can be read to.
+    /// The last message was large, and the next is expected to be: its header alone is then read,
+    /// to find the buffer for the rest.
     pub(super) large: bool,
     /// The message being received.
     pub(super) incoming: Option<Incoming>,
-    /// Numbers of the peer's announced messages that have not begun to arrive, asked for or not.
+    /// Numbers of the peer's announced messages without any payload received, requested or not.
     pub(super) announced: NumberSet,
-    /// Announced messages that are not asked for yet, by number: the queue and id under which
-    /// the inbox keeps a note of each.
+    /// Announced messages not requested yet, by number: queue and id of their entries in the
+    /// matching engine.
     pub(super) at_sender: HashMap<u8, (usize, u32)>,
-    /// Messages asked for that waited at the peer, by their number.
+    /// Requested rendezvous messages of the peer, by number.
     pub(super) expected: HashMap<u8, Incoming>,
-    /// Bytes received and not understood yet: part of a header or of a
-    /// connection message, or what came behind a message that blocks.
+    /// Received bytes not parsed yet: part of a header or of a connection message, or data after a
+    /// blocked message.
     pub(super) stash: Vec<u8>,
     /// The user data to send with our request.
     pub(super) param: Vec<u8>,
     /// Set while the peer counts as a stranger: it called, and is in no address vector.
     pub(super) guest: Option<Guest>,
-    /// Messages and bytes that went to the peer, and that came from it.
+    /// Messages and bytes sent to the peer, and received from it.
     pub(super) sent: Passed,
     pub(super) received: Passed,
-    /// Where this connection is shown to others.
+    /// Entry of this connection in the statistics page.
     pub(super) shown: PeerPlace,
 }
 
@@ -281,21 +279,21 @@ impl<N: Net> StreamConn<N> {
         }
     }
 
-    /// Bytes come through memory from now on: messages may be read, and sent, by the short way, even
-    /// where one call reads several other links.
+    /// Marks a connection as received through shared memory: the fast path may read and send
+    /// messages, even if one call reads several other links.
     pub(super) fn goes_local(&mut self) {
         if self.plain_below == 0 {
             self.allow_plain();
         }
     }
 
-    /// Whether a connection that is looked at has something to be seen.
+    /// Returns true if polling a connection would find something.
     pub(super) fn has_come(&self) -> bool {
         self.link.has_come(!self.blocked, self.has_unsent())
     }
 
-    /// With a message of `len` bytes, those large enough are read by the peer where they are from now on, if it can
-    /// ([`ByteLink::lends_from`]).
+    /// Starts exposing buffers after a message of `len` bytes: the peer reads sufficiently large
+    /// messages directly from then on, if it can ([`ByteLink::lends_from`]).
     pub(super) fn begin_lending(&mut self, len: usize) {
         if len > COPY_MAX
             && self.zerocopy.is_none()
@@ -305,8 +303,8 @@ impl<N: Net> StreamConn<N> {
         }
     }
 
-    /// The system, or the peer, uses memory that the application lent: what is sent goes by the
-    /// queue until it does not any more, because messages are complete in their order.
+    /// Disables the fast path because the kernel or the peer uses memory of the application. Data
+    /// is sent by the queue until the memory is released, because messages complete in order.
     pub(super) fn lends(&mut self) {
         self.plain_below = 0;
     }
@@ -326,14 +324,14 @@ impl<N: Net> StreamConn<N> {
         self.stage == Stage::Connected
     }
 
-    /// Whether something could be sent if the link took it.
+    /// Returns true if data could be sent if the link accepted it.
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
         !self.batch.is_empty()
             || self.tx.front().is_some_and(|first| !first.is_fenced() || self.is_settled())
     }
 
-    /// What is still to reach the peer that has to, even if the endpoint closes now.
+    /// Returns the data still to be delivered to the peer, even if the endpoint closes now.
     pub(super) fn undelivered(&self) -> Undelivered {
         // Unknown peers get nothing of the application's, and must not make it wait.
         if self.guest.is_some() {
@@ -349,9 +347,9 @@ impl<N: Net> StreamConn<N> {
         }
     }
 
-    /// Whether all that has left is complete, so that a fenced transfer may leave: nothing is
-    /// outstanding at the peer, no acknowledgement, no answer and no announced message, and the
-    /// system uses no memory of the application any more.
+    /// Returns true if everything sent is complete, so a fenced transfer may be sent. No
+    /// acknowledgement, response or announced message is pending at the peer, and the kernel uses
+    /// no memory of the application.
     pub(super) fn is_settled(&self) -> bool {
         let answering = matches!(&self.incoming, Some(incoming) if incoming.is_answer());
         self.unacked.is_empty()
@@ -361,8 +359,8 @@ impl<N: Net> StreamConn<N> {
             && !self.is_lending()
     }
 
-    /// Takes out the message that the peer has acknowledged, the one of this number or the oldest;
-    /// none if there is no such message.
+    /// Removes and returns the message acknowledged by the peer, the one of this number or the
+    /// oldest; none if there is no such message.
     pub(super) fn take_unacked(&mut self, number: Option<u64>) -> Option<TransferFinish> {
         let place = number.map_or(Some(0), |number| number.checked_sub(self.first_unacked))?;
         let finish = self.unacked.get_mut(usize::try_from(place).ok()?)?.take()?;
@@ -372,13 +370,13 @@ impl<N: Net> StreamConn<N> {
         Some(finish)
     }
 
-    /// Bytes still to come of the message that is being received; 0 if there is none.
+    /// Returns the missing bytes of the message being received; 0 if there is none.
     #[inline]
     pub(super) fn left(&self) -> usize {
         self.incoming.as_ref().map_or(0, Incoming::left)
     }
 
-    /// Whether the rest of a large message is to come.
+    /// Returns true if the rest of a large message is still to arrive.
     #[inline]
     pub(super) fn is_in_large(&self) -> bool {
         self.left() >= DIRECT_MIN
@@ -394,19 +392,19 @@ impl<N: Net> StreamConn<N> {
         &mut room[..worth]
     }
 
-    /// Whether operations that have left await the peer's answers.
+    /// Returns true if sent operations await the peer's responses.
     pub(super) fn awaits_answers(&self) -> bool {
         !(self.unacked.is_empty() && self.reads.is_empty() && self.waiting.is_empty())
     }
 
-    /// Takes out the operations that await the peer's answers.
+    /// Removes and returns the operations awaiting the peer's responses.
     pub(super) fn awaiting(&mut self) -> impl Iterator<Item = TransferFinish> {
         let unacked = self.unacked.drain(..).flatten();
         let waiting = self.waiting.drain().map(|(_, outgoing)| outgoing.finish);
         unacked.chain(waiting).chain(self.reads.drain(..).map(|(_, finish)| finish))
     }
 
-    /// Takes out all transfers that are not sent completely, in order.
+    /// Removes and returns all transfers not sent completely, in order.
     pub(super) fn unsent(&mut self) -> impl Iterator<Item = TransferFinish> {
         let (batch, reads, acked) = std::mem::take(&mut self.batch).into_finishes();
         let reads = self.reads.split_off(self.reads.len().saturating_sub(reads));
@@ -420,8 +418,8 @@ impl<N: Net> StreamConn<N> {
         self.stage == Stage::Connecting
     }
 
-    /// Queues an answer the peer waits for. It goes before a fenced transfer, whose fence may
-    /// wait for what the peer sends only after the answer.
+    /// Queues a response awaited by the peer. It precedes any fenced transfer: the fence may wait
+    /// for data sent by the peer only after the response.
     pub(super) fn push_answer(&mut self, answer: Outgoing) {
         let mut place = answer.place_in(&self.tx);
         if self.fenced {
@@ -437,12 +435,12 @@ impl<N: Net> StreamConn<N> {
         self.tx.insert(transfer.place_in(&self.tx), transfer);
     }
 
-    /// Whether answers wait in the queue that have not begun to leave.
+    /// Returns true if the queue holds responses not started yet.
     pub(super) fn has_waiting_answers(&self) -> bool {
         self.tx.back().is_some_and(Outgoing::is_waiting_answer)
     }
 
-    /// Whether an answer of `len` bytes may join the batch: it is small, nothing waits in `tx`,
+    /// Returns true if a response of `len` bytes may join the batch: it is small, `tx` is empty,
     /// and the batch is not full.
     #[inline]
     pub(super) fn answers_together(&self, len: usize) -> bool {
@@ -466,14 +464,14 @@ impl<N: Net> StreamConn<N> {
         self.batch.push(&wire[..wire_len], len, finish)
     }
 
-    /// Queues transfers that waited for a connection to the peer while there was none.
+    /// Queues transfers submitted while there was no connection to the peer.
     pub(super) fn take_over(&mut self, waiting: VecDeque<Outgoing>) {
         self.fenced = true;
         self.tx.extend(waiting);
     }
 
-    /// Numbers a header that leaves now or with the batch, and writes it to the start of `wire`.
-    /// Returns its length in bytes.
+    /// Numbers a header sent now or with the batch, and writes it to the start of `wire`. Returns
+    /// its length in bytes.
     #[inline(always)]
     pub(super) fn write_header(&mut self, header: &mut StreamHeader, wire: &mut [u8; 40]) -> usize {
         header.id = self.tx_id;
@@ -483,7 +481,7 @@ impl<N: Net> StreamConn<N> {
         header.write(self.order, wire)
     }
 
-    /// Whether plain messages may be read by the short way: nothing is begun, kept or to be sent.
+    /// Returns true if the fast path may read messages: nothing is in progress, stored or queued.
     #[inline(always)]
     pub(super) fn takes_plain(&self) -> bool {
         // One test for several things, of which there is nearly always none.
@@ -494,20 +492,20 @@ impl<N: Net> StreamConn<N> {
             && !(self.blocked | self.large)
     }
 
-    /// Whether a message may leave at once: nothing waits before it.
+    /// Returns true if a message may be sent at once: nothing is queued before it.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.tx.is_empty() && self.is_connected()
     }
 
-    /// Whether a message of `len` bytes has to go through the queue for zero-copy: it is to be
-    /// sent without being copied, or follows one that is.
+    /// Returns true if a message of `len` bytes has to use the queue for zero copy: it is sent
+    /// without a copy, or follows such a message.
     #[inline]
     pub(super) fn leaves_uncopied(&self, len: usize) -> bool {
         self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.takes(len) || zerocopy.is_busy())
     }
 
-    /// Whether the system still uses memory that the application lent for messages on this
+    /// Returns true if the kernel still uses memory exposed by the application for messages on this
     /// connection.
     #[inline]
     pub(super) fn is_lending(&self) -> bool {

@@ -1,11 +1,12 @@
 //! Contexts of scalable endpoints (fi_endpoint(3)).
 //!
-//! The transmit and the receive context of the same index are one [`StreamEngineEp`], so that their
-//! operations take the same code as those of any endpoint. Context 0 behaves like an endpoint
-//! that is not scalable: it listens, and peers that know nothing of contexts talk with it. Any
-//! other pair of a sender's and a receiver's context gets a connection of its own, on which
-//! messages go one way only. It is made like all others, from the sender to the receiver's
-//! listener; the request names both contexts, and the sender by its endpoint's address.
+//! The transmit and the receive context of the same index are one [`StreamEngineEp`], so their
+//! operations share the code of ordinary endpoints. Context 0 behaves like a non-scalable endpoint:
+//! it listens, and peers without support for contexts connect to it.
+//!
+//! Any other pair of a sender's and a receiver's context has its own connection, with messages in
+//! one direction only. The sender connects to the receiver's listener. The request names both
+//! contexts, and the sender by its endpoint's address.
 use super::conn::StreamConn;
 use super::ep::{StreamEngineEp, StreamIdentity};
 use super::incoming::{Incoming, MessageTarget};
@@ -18,18 +19,18 @@ use ofi_provider::api::ContextAttr;
 use ofi_provider::contexts::Contexts;
 use ofi_provider::error::{Error, Result};
 
-/// The data of a refusal that is final, because the called endpoint has no such receive context.
+/// Data of a final rejection: the addressed endpoint has no such receive context.
 const NO_SUCH_CONTEXT: &[u8] = b"no such context";
 
 impl StreamEngineEp {
-    /// The contexts that a connection to this peer is between.
+    /// Returns the two contexts of a connection to this peer.
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
         let rx = self.peers.get(peer).map_or(0, |peer| peer.rx);
         // A connected endpoint has no peers, and no contexts but 0.
         self.place.to(rx)
     }
 
-    /// Sets the attributes of a transmit or receive context that is opened.
+    /// Sets the attributes of a newly opened transmit or receive context.
     pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
         let (own, inbox) = (&mut self.identity.attr, &mut self.inbox);
         own.become_context(attr, usize::MAX, inbox, &self.peers);
@@ -37,19 +38,19 @@ impl StreamEngineEp {
 }
 
 impl<N: Net> StreamConn<N> {
-    /// Whether a transfer or receive of the application is under way on the connection.
+    /// Returns true if a transfer or receive of the application is in progress on the connection.
     pub(super) fn is_in_use(&self) -> bool {
         self.is_sending() || self.is_filling()
     }
 
-    /// Whether a transfer of the application is not complete.
+    /// Returns true if a transfer of the application is incomplete.
     fn is_sending(&self) -> bool {
         !self.is_settled()
             || !self.batch.is_empty()
             || self.tx.iter().any(|outgoing| !outgoing.finish.internal)
     }
 
-    /// Whether a posted receive is being filled.
+    /// Returns true if a posted receive is being filled.
     fn is_filling(&self) -> bool {
         let posted = |incoming: &Incoming| matches!(incoming.target, MessageTarget::Posted(_));
         self.incoming.as_ref().is_some_and(posted) || self.expected.values().any(posted)
@@ -68,8 +69,8 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Closes a transmit context: drops its transfers without reporting them, and ends the
-    /// connections on which some of them are under way.
+    /// Closes a transmit context: drops its transfers without reporting them, and closes the
+    /// connections with such transfers in progress.
     pub(crate) fn close_tx(&mut self, ep_id: u32) {
         self.eps[ep_id].ledger.mute();
         self.flush_ep(ep_id);
@@ -78,8 +79,8 @@ impl<N: Net> StreamState<N> {
         self.eps[ep_id].ledger.close();
     }
 
-    /// Closes a receive context: drops its receives without reporting them, and ends the
-    /// connections on which some of them are being filled.
+    /// Closes a receive context: drops its receives without reporting them, and closes the
+    /// connections filling some of them.
     pub(crate) fn close_rx(&mut self, ep_id: u32) {
         self.eps[ep_id].inbox.ledger.mute();
         self.end_conns(ep_id, StreamConn::is_filling);
@@ -87,7 +88,7 @@ impl<N: Net> StreamState<N> {
         self.eps[ep_id].inbox.ledger.close();
     }
 
-    /// Ends the connections of an endpoint on which something is under way.
+    /// Closes the connections of an endpoint with an operation in progress.
     fn end_conns(&mut self, ep_id: u32, is_concerned: fn(&StreamConn<N>) -> bool) {
         for id in self.conns_of(ep_id) {
             if self.conns.get(id).is_some_and(is_concerned) {

@@ -1,4 +1,4 @@
-//! The thread that sends what is held back when the application makes no call.
+//! Flush timer: thread sending batched data if the application makes no call.
 use crate::net::{LateVisits, Visited};
 use ofi_provider::error::Result;
 use ofi_provider::provider::Provider;
@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long a message is held back at most if the application makes no call.
+/// Maximum delay of a batched message if the application makes no call.
 const PATIENCE: Duration = Duration::from_micros(500);
 
-/// Sends messages that are held back when the application, which has its own work, makes no call.
-/// The courier's thread is started when it is first needed and sleeps unless messages are held
-/// back.
+/// Sends batched messages if the application, busy with its own work, makes no call. The thread is
+/// started on first use and sleeps unless messages are held back.
 #[derive(Debug)]
 pub struct Courier {
     shared: Arc<CourierShared>,
@@ -61,7 +60,7 @@ impl LateVisits for Courier {
 }
 
 impl CourierShared {
-    /// Orders a visit if none is ordered; whether none was.
+    /// Arms the flush timer if it is not armed; returns true if it was not.
     fn order(&self) -> bool {
         let first = !self.ordered.swap(true, Ordering::Relaxed);
         if first {

@@ -1,4 +1,4 @@
-//! The engine's endpoints, and what they hear of their address vectors.
+//! Endpoints of the engine, and the notifications of their address vectors.
 use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamIdentity};
 use super::state::StreamState;
@@ -19,7 +19,7 @@ impl<N: Net> StreamState<N> {
         &mut self.eps[ep].identity.memory
     }
 
-    /// How many of the endpoint's connections go which way (FI_OPT_PEER_LINKS).
+    /// Returns the number of the endpoint's connections by kind of link (FI_OPT_PEER_LINKS).
     pub(crate) fn peer_links(&self, ep: u32) -> fi_peer_links {
         let made = |conn: &&StreamConn<N>| conn.stage == Stage::Connected;
         let conns = self.each_conn_of(ep).map(|(_, conn)| conn).filter(made);
@@ -37,7 +37,7 @@ impl<N: Net> StreamState<N> {
         self.eps.insert_with(|id| StreamEngineEp::new(id, identity, settings))
     }
 
-    /// Sets what completions of receives report as their source (`OPT_SOURCE`).
+    /// Sets the source reported by completions of receives (`OPT_SOURCE`).
     pub(crate) fn set_source(&mut self, ep: u32, source: fi_addr_t) {
         self.serves = true;
         let ep = &mut self.eps[ep];
@@ -50,8 +50,8 @@ impl<N: Net> StreamState<N> {
         &mut self.eps[id]
     }
 
-    /// The address vector gave `addr` a name: the peer and the messages kept of it take the
-    /// name, and a call that waited for it is answered.
+    /// Handles the insertion of `addr` in the address vector: the peer and its buffered messages
+    /// take the name, and a pending connection waiting for it gets its response.
     pub(crate) fn name_inserted(&mut self, ep_id: u32, name: fi_addr_t, addr: &Addr) {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
         for peer in ep.peers.name_inserted(ep.av.as_deref(), name, addr, &mut ep.inbox) {
@@ -60,21 +60,24 @@ impl<N: Net> StreamState<N> {
             }
         }
         self.admit_held(ep_id, addr);
-        // More is kept of a peer with a name, and a thread that sleeps looks at nobody who waits for that.
+        // More messages of a known peer are buffered. A sleeping thread polls no other connection
+        // blocked on that.
         if !self.crowded.is_empty() {
             self.keep_crowded();
         }
     }
 
-    /// The application chose what completions report for a name (FI_AV_USER_ID).
+    /// Sets the identifier reported by completions for a name, chosen by the application
+    /// (FI_AV_USER_ID).
     pub(crate) fn name_identified(&mut self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
         ep.peers.name_identified(name, id, &mut ep.inbox);
     }
 
-    /// A name was removed from the address vector. The peer becomes a stranger; its connection
-    /// stays unless only known peers may call
-    /// ([`only_known`](crate::settings::StreamSettings::only_known)). What waits until the peer exists fails.
+    /// Handles the removal of a name from the address vector. The peer becomes an unknown peer. Its
+    /// connection stays unless only known peers may connect
+    /// ([`only_known`](crate::settings::StreamSettings::only_known)). Transfers waiting for an
+    /// absent peer fail.
     pub(crate) fn name_removed(&mut self, ep_id: u32, name: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
         let peers = ep.peers.name_removed(name, &mut ep.inbox);

@@ -23,7 +23,7 @@ use ofi_provider::slab::NONE;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Largest value of FI_OPT_BUFFERED_MIN, in bytes of a message's start: what surely fits behind
+/// Largest value of FI_OPT_BUFFERED_MIN, in bytes of a message's start. This size always fits after
 /// a header in the staging buffer.
 pub(super) const MAX_START: usize = 1024;
 
@@ -37,13 +37,13 @@ pub enum StreamEpKind {
     Msg,
     /// FI_EP_RDM: a connection for every peer, made as needed.
     Rdm,
-    /// A shared receive context (fi_srx_context): an inbox for the endpoints
-    /// that are bound to it, without a connection of its own.
+    /// A shared receive context (fi_srx_context): a matching engine for the endpoints bound to it,
+    /// without a connection.
     Srx,
 }
 
-/// What an endpoint lets peers do to memory of this side, beside what a region lets
-/// them: FI_REMOTE_READ and FI_REMOTE_WRITE, or neither.
+/// Access rights of peers to local memory through an endpoint, in addition to those of a region:
+/// FI_REMOTE_READ and FI_REMOTE_WRITE, or neither.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TargetOf {
     /// Rights of a peer's fi_read and fi_write (FI_RMA).
@@ -53,12 +53,11 @@ pub struct TargetOf {
 }
 
 impl TargetOf {
-    /// An endpoint whose peers may not access memory at all.
+    /// Rights of an endpoint without any memory access for peers.
     pub const NOTHING: Self = Self { rma: 0, atomics: 0 };
 
-    /// What an endpoint with these capabilities lets peers do: FI_RMA and FI_ATOMIC without a
-    /// direction mean access in every direction, with a direction only what is named
-    /// (fi_getinfo(3)).
+    /// Returns the access rights for these capabilities. FI_RMA and FI_ATOMIC without a direction
+    /// mean access in every direction; with a direction only the named ones (fi_getinfo(3)).
     pub fn new(caps: u64) -> Self {
         let both = FI_REMOTE_READ | FI_REMOTE_WRITE;
         let rights = match caps & (FI_READ | FI_WRITE | both) {
@@ -70,25 +69,26 @@ impl TargetOf {
     }
 }
 
-/// What an endpoint is from its opening on: its kind, its address, and what it was asked to do.
+/// Identity of an endpoint from its opening on: its kind, its address, and the requested
+/// attributes.
 #[derive(Clone, Debug)]
 pub struct StreamIdentity {
     /// The endpoint's kind.
     pub kind: StreamEpKind,
-    /// The endpoint tells peers that they cannot connect to it (FI_OPT_FIREWALL_ADDR).
+    /// The endpoint advertises to peers: connections to it are impossible (FI_OPT_FIREWALL_ADDR).
     pub firewalled: bool,
     /// Peers of this host may be talked to through memory (FI_OPT_SHARED_MEMORY_PERMITTED).
     pub memory: bool,
     /// The endpoint's own address; the port, or the name, may be open until it listens.
     pub local: Addr,
-    /// The endpoint connects from the port in `local`, which is that of the passive endpoint it
-    /// was opened with.
+    /// The endpoint connects from the port in `local`, the port of the passive endpoint used to
+    /// open it.
     pub keep_port: bool,
-    /// What the application asked for.
+    /// Attributes requested by the application.
     pub attr: RdmAttr,
-    /// What peers may do to registered memory through this endpoint.
+    /// Rights of peers on registered memory through this endpoint.
     pub target: TargetOf,
-    /// The secret of the endpoint's own that its peers have to have, if it is not its domain's.
+    /// Pre-shared key of the endpoint, required of its peers, if it differs from the domain's key.
     pub secret: Option<JobSecret>,
 }
 
@@ -98,19 +98,22 @@ impl AsMut<RdmAttr> for StreamIdentity {
     }
 }
 
-/// What is kept of a peer of an RDM endpoint beside what every provider keeps.
+/// Stream-specific state of a peer of an RDM endpoint, in addition to the state common to all
+/// providers.
 #[derive(Default, Debug)]
 pub(super) struct StreamPeer {
     /// The peer's process, as its connection message said.
     pub(super) process: ProcessMark,
-    /// Transfers that wait for a connection to this peer while there is none.
+    /// Transfers waiting for a connection to this peer while there is none.
     pub(super) parked: VecDeque<Outgoing>,
-    /// How often the peer refused our calls, and when it is called again.
+    /// Number of rejected connection requests, and the time of the next attempt.
     pub(super) retry: CallRetry,
-    /// Whether the last call found no process at the peer's address, and the peer was never heard of: its transfers wait until it exists
+    /// The last attempt found no process at the peer's address, and the peer was never connected.
+    /// Its transfers wait until it exists
     /// ([`StreamSettings::patience`](crate::settings::StreamSettings::patience)).
     pub(super) is_absent: bool,
-    /// Where the peer is shown to others while it has no connection and transfers wait for one.
+    /// Entry of the peer in the statistics page while it has no connection and transfers wait for
+    /// one.
     pub(super) shown: PeerPlace,
 }
 
@@ -124,37 +127,38 @@ impl PeerExtra for StreamPeer {
 pub(crate) struct StreamEngineEp {
     pub(super) identity: StreamIdentity,
     pub(super) fid: FidPtr,
-    /// Where the endpoint's transfers are reported: completion queue and counters.
+    /// Completion sink of the endpoint's transfers: completion queue and counters.
     pub(super) ledger: TxLedger,
     pub(super) eq: Option<Arc<Eq>>,
     pub(super) av: Option<Arc<Av>>,
-    /// What receives report as their source was chosen (`OPT_SOURCE`).
+    /// The source reported by receives was set explicitly (`OPT_SOURCE`).
     pub(super) has_source: bool,
 
-    /// Transfers of the application that are not complete; at most tx_attr.size.
+    /// Incomplete transfers of the application; at most tx_attr.size.
     pub(super) tx_pending: usize,
 
-    /// The endpoint's receives and unexpected messages, what it knows of their senders, and where
-    /// receives and peers' accesses to our memory are reported.
+    /// Matching engine: the endpoint's receives and unexpected messages, the state of their
+    /// senders, and the completion sink of receives and of peers' accesses to local memory.
     pub(super) inbox: Inbox<Unreceived>,
 
     pub(super) peers: PeerTable<StreamPeer>,
 
-    /// Which of a scalable endpoint's contexts this is.
+    /// Index of this context within a scalable endpoint.
     pub(super) place: ContextPlace,
 
     /// The one connection of a MSG endpoint; `NONE` on other endpoints.
     pub(super) conn: u32,
 
-    /// Errors that were reported, for others to be shown.
+    /// Reported errors, for the statistics page.
     pub(super) errors: EndpointErrors,
-    /// What passed over connections that are no more.
+    /// Traffic of closed connections.
     pub(super) past: PeersRetired,
-    /// How long transfers take that wait.
+    /// Durations of transfers that had to wait.
     pub(super) times: TransferTimes,
-    /// Peers that are to be called again were looked for when the endpoint was shown last.
+    /// At the last publication of the endpoint's statistics, peers due for a connection retry were
+    /// searched.
     pub(super) called: bool,
-    /// Where the endpoint is shown to others.
+    /// Entry of the endpoint in the statistics page.
     pub(super) shown: EndpointPlace,
 }
 
@@ -187,8 +191,8 @@ impl StreamEngineEp {
         }
     }
 
-    /// The connection to the destination of an operation, if that is a known peer; `NONE` if the
-    /// peer has no connection.
+    /// Returns the connection to the destination of an operation, if it is a known peer; `NONE` if
+    /// the peer has no connection.
     #[inline(always)]
     pub(super) fn conn_to(&self, dest: fi_addr_t) -> Option<u32> {
         if self.identity.kind == StreamEpKind::Msg {
@@ -197,19 +201,19 @@ impl StreamEngineEp {
         Some(self.peers.named(dest)?.conn)
     }
 
-    /// The peer with this address, added if it is new. `addr` is without an IPv6 flow label,
-    /// which does not tell peers apart.
+    /// Returns the peer with this address, added if it is new. `addr` has no IPv6 flow label,
+    /// because the label does not distinguish peers.
     pub(super) fn peer_at(&mut self, addr: Addr) -> u32 {
         self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox)
     }
 
-    /// The peer that a destination names. -FI_ENOAV without an address vector.
+    /// Returns the peer named by a destination. Fails with -FI_ENOAV without an address vector.
     pub(super) fn peer_for(&mut self, dest: fi_addr_t) -> Result<u32> {
         self.peers.find(self.av.as_deref(), dest, &mut self.inbox)
     }
 
-    /// Removes a peer that nothing refers to: not connected, not in the address vector, without
-    /// kept messages and waiting transfers.
+    /// Removes an unreferenced peer: not connected, not in the address vector, without buffered
+    /// messages and queued transfers.
     pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
         #[cfg(any(test, feature = "sim"))]
         if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::LeakedPeer) {
@@ -220,14 +224,14 @@ impl StreamEngineEp {
 }
 
 impl StreamEngineEp {
-    /// The feature bits ([`RdmHello`](crate::wire::RdmHello)) that the endpoint tells peers when
-    /// a connection is made.
+    /// Returns the feature bits ([`RdmHello`](crate::wire::RdmHello)) advertised to peers at
+    /// connection time.
     pub(super) fn features(&self) -> u8 {
         if self.identity.firewalled { BEHIND_FIREWALL } else { 0 }
     }
 
-    /// Whether a peer cannot be called, as the peer itself said or the application
-    /// (FI_FIREWALL_ADDR in fi_av_insert(3)).
+    /// Returns true if a peer cannot accept connections, as declared by the peer or by the
+    /// application (FI_FIREWALL_ADDR in fi_av_insert(3)).
     pub(super) fn is_out_of_reach(&self, peer: u32) -> bool {
         self.peers.is_out_of_reach(self.av.as_deref(), peer)
     }
@@ -253,23 +257,24 @@ impl StreamEngineEp {
         self.inbox.bind(&bindings.ledger.rx);
     }
 
-    /// Whether the endpoint has buffered receives (FI_BUFFERED_RECV).
+    /// Returns true if the endpoint has buffered receives (FI_BUFFERED_RECV).
     pub(crate) fn is_buffered(&self) -> bool {
         self.inbox.buffering().is_some()
     }
 
-    /// Whether messages may go the short ways, which look at no flags but those of the call and
-    /// hand over no message that is buffered.
+    /// Returns true if messages may use the fast paths. These check only the flags of the call and
+    /// deliver no buffered message.
     pub(crate) fn is_plain(&self) -> bool {
         !self.is_buffered() && self.identity.attr.send_flags == 0
     }
 
-    /// Whether the endpoint takes messages of the library's own (FI_COLLECTIVE, FI_MULTICAST).
+    /// Returns true if the endpoint accepts the library's internal messages (FI_COLLECTIVE,
+    /// FI_MULTICAST).
     pub(crate) fn is_collective(&self) -> bool {
         self.identity.attr.collective
     }
 
-    /// Sets the fid by which events name the endpoint.
+    /// Sets the fid naming the endpoint in events.
     pub(crate) fn set_fid(&mut self, fid: FidPtr) {
         self.fid = fid;
         self.inbox.set_fid(fid);
@@ -284,7 +289,7 @@ impl StreamEngineEp {
         &self.identity.local
     }
 
-    /// How many more transfers may be started: tx_attr.size less those under way.
+    /// Returns the number of transfers allowed to start: tx_attr.size less those in progress.
     pub(crate) fn tx_left(&self) -> usize {
         self.identity.attr.tx_size.saturating_sub(self.tx_pending)
     }

@@ -1,5 +1,6 @@
-//! What others are shown of an engine ([`ofi_provider::facts`]): written with the engine's lock held,
-//! when nothing has moved for a while, before a thread sleeps, and each so many turns.
+//! Published statistics of an engine ([`ofi_provider::facts`]). They are written with the engine's
+//! lock held: after a period without progress, before a thread sleeps, and periodically after a
+//! number of progress iterations.
 use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamEpKind};
 use super::state::StreamState;
@@ -11,19 +12,19 @@ use ofi_provider::facts::{
 };
 use ofi_provider::slab::NONE;
 
-/// Turns after which an engine shows itself at the latest.
+/// Maximum progress iterations between two publications of an engine's statistics.
 pub(super) const SHOWN_EACH: u64 = 4096;
 
-/// Nanoseconds after which an engine shows itself again while nothing moves.
+/// Nanoseconds between two publications of an idle engine's statistics.
 const SHOWN_AFTER: u64 = 10_000_000;
 
-/// Most connections that are shown in one go; the others' turn comes the next times.
+/// Maximum connections published in one pass; the others follow in the next passes.
 const MOST_SHOWN: u32 = 64;
 
-/// Most messages of one connection whose bytes are counted.
+/// Maximum messages of one connection with their bytes counted.
 const MOST_COUNTED: usize = 16;
 
-/// What has this header passes: messages count, and the bytes of them and of accesses to memory.
+/// Counts the traffic of a header: messages, and the bytes of messages and memory accesses.
 #[inline]
 pub(super) fn count_header(passed: &Passed, header: &StreamHeader) {
     match header.op {
@@ -90,7 +91,7 @@ impl<N: Net> StreamConn<N> {
 }
 
 impl<N: Net> StreamState<N> {
-    /// Shows others how things are.
+    /// Publishes the current statistics.
     #[cold]
     #[inline(never)]
     pub(super) fn show(&mut self) {
@@ -104,7 +105,8 @@ impl<N: Net> StreamState<N> {
         self.show_endpoints(now, moved);
     }
 
-    /// Shows connections; returns the last time at which one of them moved.
+    /// Publishes the statistics of connections; returns the time of the last activity on any of
+    /// them.
     #[inline(never)]
     fn show_peers(&mut self, now: u64) -> u64 {
         let Self { conns, eps, facts, .. } = self;

@@ -1,4 +1,4 @@
-//! A message that is being received: where its bytes go, and how far it is.
+//! Message being received: its target buffer and its progress.
 use super::arrival::Arrival;
 use super::transfer::TransferFinish;
 use ofi_provider::api::RemoteSegments;
@@ -23,7 +23,7 @@ pub(super) struct AtomicRequest {
     pub(super) operands: Box<[u8]>,
 }
 
-/// Where the bytes of a message go.
+/// Target of the bytes of a message.
 #[derive(Debug)]
 pub(super) enum MessageTarget {
     /// To the buffer of a posted receive.
@@ -35,7 +35,7 @@ pub(super) enum MessageTarget {
     Collected(Vec<u8>),
     /// To registered memory, for a peer's write.
     Region(RemoteSegments),
-    /// To the operands of a peer's atomic operation, which is carried out when all are there.
+    /// The operands of a peer's atomic operation, executed when all have arrived.
     Atomic(Box<AtomicRequest>),
     /// To the buffer of our own read of a peer's memory, or of our atomic operation.
     Answer(RecvBuf, TransferFinish),
@@ -43,7 +43,7 @@ pub(super) enum MessageTarget {
     Discard,
 }
 
-/// A message of which bytes are still to come.
+/// Message with bytes still to arrive.
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) about: Arrival,
@@ -51,7 +51,7 @@ pub(super) struct Incoming {
     pub(super) done: usize,
 }
 
-/// The result of beginning what a header announces.
+/// Result of starting the operation announced by a header.
 pub(super) enum Begun {
     /// The message has begun, and so many bytes behind the header belonged to it.
     Taken(usize),
@@ -73,7 +73,7 @@ pub(super) enum Got {
     Nothing,
     /// Bytes came, and there may be more.
     More,
-    /// All bytes came that the link had, or the connection has ended or is blocked.
+    /// All available bytes were read, or the connection has ended or is blocked.
     Last,
 }
 
@@ -83,7 +83,7 @@ impl Incoming {
         self.about.len - self.done
     }
 
-    /// Whether the bytes are the answer to a read or an atomic operation of ours.
+    /// Returns true if the bytes are the response to a local read or atomic operation.
     pub(super) fn is_answer(&self) -> bool {
         matches!(self.target, MessageTarget::Answer(..))
     }

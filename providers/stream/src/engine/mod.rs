@@ -1,20 +1,21 @@
-//! The engine of a domain: all its endpoints and connections, and what makes
-//! them move.
+//! Progress engine of a domain: all its endpoints and connections, and their progress.
 //!
-//! One lock guards it all (fi_domain(3): under FI_THREAD_DOMAIN with manual progress it costs
-//! nothing). Sends go out from the caller's thread when the link takes them ([`tx`]); messages are
-//! matched as bytes arrive ([`rx`]) with the receives that were posted ([`post`]), in an endpoint's
-//! [`Inbox`](ofi_provider::inbox::Inbox); connections are made and ended in [`cm`], those between
-//! contexts of scalable endpoints with the help of [`contexts`]. Atomic operations are in
+//! One lock guards the whole state (fi_domain(3): under FI_THREAD_DOMAIN with manual progress it
+//! costs nothing). Data is sent from the application's thread when the link accepts it ([`tx`]).
+//! Arriving messages are matched ([`rx`]) with posted receives ([`post`]) in an endpoint's
+//! [`Inbox`](ofi_provider::inbox::Inbox). [`cm`] establishes and ends connections, and [`contexts`]
+//! adds the connections between contexts of scalable endpoints. Atomic operations are in
 //! [`atomic`].
 //!
-//! A turn that finds nothing is one system call. While one connection alone moves it is *hot*: it
-//! is read directly, and the poller, which tells of all others, is asked less often the longer it
-//! has nothing to tell. When several move, or others want the processor and nothing moved in the turn
-//! before, the poller is asked each time. Who looks in vain again and again gives way ([`courtesy`]).
-//! Idle connections cost nothing. Where one call can read or write several links ([`Net::is_ring`]),
-//! the poller is asked in every turn, and those calls are used ([`together`]). Connections whose bytes
-//! come through memory have rules of their own ([`nearby`]).
+//! An empty progress iteration is one system call. A single active connection is read directly. The
+//! poller reports all others and is polled less often while it has no events. It is polled in every
+//! iteration while several connections are active, or while other processes want the processor and
+//! the last iteration made no progress. Repeated empty polls yield the processor ([`courtesy`]).
+//! Idle connections cost nothing.
+//!
+//! If one call can read or write several links ([`Net::is_ring`]), every iteration polls the poller
+//! and uses those calls ([`together`]). Connections over shared memory have separate rules
+//! ([`nearby`]).
 mod adaptor;
 mod arrival;
 mod atomic;
@@ -75,56 +76,56 @@ use transfer::CopiedPacket;
 /// without asking the poller; from two on the poller is asked, so a longer list would gain nothing.
 const MAX_HOT: usize = 2;
 
-/// Reads in a row that find nothing after which a connection leaves the hot list.
+/// Consecutive empty reads after which a connection becomes idle and leaves the active list.
 const COLD_AFTER: u32 = 4096;
 
-/// Most turns of progress that may pass before the poller is asked again.
+/// Maximum progress iterations between two polls of the poller.
 const MAX_POLL_GAP: u32 = 64;
 
-/// Turns without a result, since something moved last, in which the hot connection is read
-/// directly even if the application does not poll in quick succession (`Looks::are_at_once`).
+/// Empty progress iterations since the last activity in which the active connection is read
+/// directly, even if the application does not poll in quick succession (`Looks::are_at_once`).
 const FEW: u32 = 2;
 
-/// Looks in vain at the memory of one or two connections that count as one: such a look takes hardly
-/// more than one at the clock.
+/// Empty polls of the memory of one or two connections that count as one: such a poll costs hardly
+/// more than reading the clock.
 const MEMORY_LOOKS: u32 = 4;
 
 /// A connection leaves the hot list after others moved so many times while it did not.
 const LEFT_BEHIND: u32 = 16;
 
-/// How often connections are looked at that are not read, and of whose end the poller may not tell.
+/// Polling interval of unread connections with an end possibly not reported by the poller.
 const UNREAD_LOOK: Duration = Duration::from_secs(1);
 
-/// How long operations wait for the answer of a peer that has ended, where the next message before the answer waits for a
-/// receive.
+/// Time limit of operations awaiting the response of a disconnected peer, if the next message
+/// before the response waits for a receive.
 const ANSWER_GRACE: Duration = Duration::from_secs(3);
 
 /// A domain's engine.
 pub struct StreamEngine<N: Net> {
     state: Lock<StreamState<N>>,
-    /// Readable when something happens that the engine waits for.
+    /// Descriptor that is readable after any event awaited by the engine.
     wait_fd: RawFd,
     activity: Activity,
-    /// Bounds the time that closing endpoints takes.
+    /// Limit on the total time spent closing endpoints.
     closing: CloseBudget,
-    /// Wakes threads that sleep when another provider starts a message.
+    /// Wakes waiters when another provider starts a message.
     starts: StartsWake,
-    /// The process that made the engine. A forked child has a copy of the engine, but shares its
+    /// Process that created the engine. A forked child has a copy of the engine, but shares its
     /// links and its poller with the parent ([`StreamEngine::is_copy`]).
     pid: u32,
 }
 
-/// The engines of all domains that are open.
+/// Engines of all open domains.
 static LIVE: Mutex<Vec<Weak<dyn Live>>> = Mutex::new(Vec::new());
 
-/// An engine, whatever it stands on.
+/// Engine over any transport.
 trait Live: Send + Sync {
-    /// Sends what is held back, unless this is a forked child's copy.
+    /// Sends batched data, unless this is a forked child's copy.
     fn flush(&self);
 }
 
-/// How often a process that ends asks for an engine that another thread is using, and how long it waits each
-/// time. A thread has it for a short while only, unless it is the one that ends the process.
+/// Number of attempts of an exiting process to lock an engine used by another thread; the process
+/// pauses after each. A thread holds the lock only briefly, unless it is the exiting thread itself.
 const LAST_ASKS: usize = 100;
 const LAST_PAUSE: Duration = Duration::from_micros(100);
 
@@ -147,7 +148,7 @@ fn live() -> MutexGuard<'static, Vec<Weak<dyn Live>>> {
     LIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Sends what is held back in any domain of this process, as far as links take it now.
+/// Sends batched data in all domains of this process, as far as links accept it now.
 pub(crate) fn flush_all() {
     // In a forked child the lock of the list may be held for ever, by a thread that only the
     // parent has.
@@ -162,9 +163,9 @@ impl<N: Net> std::fmt::Debug for StreamEngine<N> {
 }
 
 impl<N: Net> StreamEngine<N> {
-    /// A new engine on `net`, for a domain with these registered regions. `level` says whether the
-    /// engine's lock is needed at all (it costs nothing if the application serializes its
-    /// calls); without `threads` the engine starts no thread.
+    /// Creates an engine on `net`, for a domain with these registered regions. `level` selects the
+    /// locking mode (the lock costs nothing if the application serializes its calls); without
+    /// `threads` the engine starts no thread.
     pub fn new(net: N, level: Level, threads: bool, regions: Arc<MrTable>) -> Result<Arc<Self>> {
         let wait_fd = net.wait_fd();
         let of_peers = regions.clone();
@@ -239,14 +240,15 @@ impl<N: Net> StreamEngine<N> {
         Ok(engine)
     }
 
-    /// Whether this engine is a forked child's copy of its parent's. Closing a copy must not touch
-    /// what both processes share: the connections, and what the poller watches.
+    /// Returns true if this engine is a forked child's copy of its parent's engine. Closing a copy
+    /// must not touch state shared by both processes: the connections, and the poller's
+    /// registrations.
     pub fn is_copy(&self) -> bool {
         self.pid != std::process::id()
     }
 
-    /// Called after a turn that moved nothing: offers the processor to other threads, or sleeps,
-    /// as [`courtesy`] advises.
+    /// Yields the processor to other threads or sleeps after an empty progress iteration, as
+    /// [`courtesy`] advises.
     #[inline(always)]
     fn give_way(&self, mut state: Guard<'_, StreamState<N>>) {
         let first = state.idle == 1;
@@ -331,7 +333,7 @@ impl<N: Net> Progress for StreamEngine<N> {
     }
 
     fn stands_back(&self) {
-        // Whoever holds the lock makes progress, and this thread comes again.
+        // The lock holder makes progress, and this thread retries.
         self.state.visit(StreamState::wake_up);
     }
 
@@ -345,8 +347,8 @@ impl<N: Net> Progress for StreamEngine<N> {
 }
 
 impl<N: Net> StreamState<N> {
-    /// One turn of progress: feeds starved connections, sends held messages, and reads what the
-    /// poller reports or the hot connection has.
+    /// Runs one progress iteration: resumes connections blocked on queue space, sends batched
+    /// messages, and reads the connections reported by the poller or the active one.
     #[inline(never)]
     pub(crate) fn turn(&mut self) {
         self.look_around();
@@ -376,8 +378,8 @@ impl<N: Net> StreamState<N> {
         self.look_further(first);
     }
 
-    /// The rest of a turn. `first`: what came of the look at the one connection whose bytes come through
-    /// memory, if it was looked at.
+    /// Runs the rest of a progress iteration. `first`: the result of polling the only connection
+    /// over shared memory, if it was polled.
     #[inline(never)]
     fn look_further(&mut self, first: Option<ShortCells>) {
         if self.turns.is_multiple_of(facts::SHOWN_EACH) {
@@ -405,7 +407,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Goes on with what waits for room, for memory, or for the next turn.
+    /// Resumes work blocked on buffer space, on memory, or deferred to the next iteration.
     #[inline(never)]
     fn go_on_with_what_waits(&mut self) {
         if !self.starved.is_empty() {
@@ -419,7 +421,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Reads the connection that moved last.
+    /// Reads the most recently active connection.
     #[inline(always)]
     fn look_at(&mut self, id: u32) {
         let moved = match self.read_plain(id) {
@@ -503,9 +505,10 @@ impl<N: Net> StreamState<N> {
         self.poll_gap = if news { 1 } else { (self.poll_gap * 2).min(MAX_POLL_GAP) };
     }
 
-    /// If a connection is not read now, since a message on it waits for a receive, and its peer has ended, what is under
-    /// way to the peer ends; what came of it stays. Operations that await the peer's answer are given [`ANSWER_GRACE`]:
-    /// the answer may be behind that message.
+    /// Handles the end of a peer on an unread connection, blocked by a message waiting for a
+    /// receive. Operations in flight to the peer end; data already received stays. Operations
+    /// awaiting the peer's response get [`ANSWER_GRACE`]: the response may follow the blocking
+    /// message.
     fn look_for_end(&mut self, id: u32) {
         let Some(conn) = self.conns.get(id).filter(|conn| conn.blocked) else { return };
         let (unsent, awaits) = (conn.is_lending() || conn.has_unsent(), conn.awaits_answers());
@@ -531,7 +534,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Looks at the connections of whose end the poller may not tell, and again later while there are some.
+    /// Polls the connections with an end possibly not reported by the poller, and again later while
+    /// there are some.
     pub(super) fn look_for_hidden_ends(&mut self) {
         for (id, serial) in std::mem::take(&mut self.looked_for) {
             if self.conns.get(id).is_some_and(|conn| conn.serial == serial) {
@@ -543,7 +547,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Has the timer look at a connection that is not read and has operations that await the peer's answers.
+    /// Schedules a timer poll of an unread connection with operations awaiting the peer's
+    /// responses.
     fn look_for_later(&mut self, id: u32) {
         let Some(conn) = self.conns.get(id) else { return };
         if conn.blocked && conn.awaits_answers() {
@@ -558,8 +563,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Notes a connection that is not read from now on. Operations that await answers there may be posted later, by short
-    /// ways that know nothing of this: [`StreamState::look_at_unread`] finds them.
+    /// Records a connection as unread from now on. Operations awaiting responses may be posted
+    /// there later by fast paths, without a check; [`StreamState::look_at_unread`] finds them.
     pub(super) fn note_unread(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         if !std::mem::replace(&mut conn.is_listed_unread, true) {
@@ -567,7 +572,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Looks through the connections that were not read when they were noted.
+    /// Checks the connections recorded as unread.
     #[cold]
     fn look_at_unread(&mut self) {
         for (id, serial) in std::mem::take(&mut self.unread) {
@@ -582,8 +587,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Gives one connection a turn: goes on connecting, sends what waits, reads. Returns whether
-    /// anything moved.
+    /// Serves one connection: continues connecting, sends queued data, reads. Returns true if there
+    /// was progress.
     #[inline(always)]
     fn service(&mut self, id: u32) -> bool {
         match self.read_plain(id) {
@@ -606,8 +611,8 @@ impl<N: Net> StreamState<N> {
         moved
     }
 
-    /// A connection's turn but for reading: handshake, zero-copy notices, sending what waits.
-    /// Returns whether anything moved.
+    /// Serves a connection except for reading: handshake, zero-copy notifications, queued data.
+    /// Returns true if there was progress.
     fn advance(&mut self, id: u32) -> bool {
         let Some(conn) = self.conns.get(id) else { return false };
         if !conn.is_connected() {
@@ -623,8 +628,8 @@ impl<N: Net> StreamState<N> {
         moved
     }
 
-    /// Puts a connection that moved on the hot list: it is read in every turn while no other moves.
-    /// Where one call reads several links no connection is hot: one call asks the poller about all,
+    /// Adds an active connection to the active list: it is read in every iteration while no other
+    /// is active. If one call reads several links no connection is on the list: one call polls all,
     /// another reads all of them.
     fn heat(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
@@ -645,8 +650,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Called when one of several hot connections, `moved`, has moved: others that have not for
-    /// long ([`LEFT_BEHIND`]) leave the hot list.
+    /// Removes other connections from the active list after activity on `moved`, if they have been
+    /// idle too long ([`LEFT_BEHIND`]).
     fn leave_behind(&mut self, moved: u32) {
         let mut index = 0;
         while let Some(&id) = self.hot.get(index) {
@@ -660,7 +665,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Makes the poller watch for what the connections wait for that are looked at without it.
+    /// Registers the directly polled connections with the poller for the events awaited by them.
     fn watch_looked_at(&mut self) {
         for index in (0..self.hot.len()).rev() {
             let id = self.hot[index];
@@ -681,16 +686,16 @@ impl<N: Net> StreamState<N> {
         self.watch(id);
     }
 
-    /// Makes the poller watch for what the connection waits for.
+    /// Registers the connection with the poller for the events awaited by it.
     fn watch(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let wanted = Interest {
             read: !conn.blocked && !conn.is_connecting(),
             write: conn.is_connecting() || (conn.is_connected() && conn.has_unsent()),
         };
-        // A link that waits for nothing is taken out: the poller would go on to report its end,
-        // which has no effect before the link is read again. But zero-copy notices are reported
-        // whatever the link is watched for, as long as it is watched at all.
+        // A link without awaited events is removed. Otherwise the poller would keep reporting its
+        // end, without effect before the link is read again. But zero-copy notifications are
+        // reported for any watched link.
         let watched = wanted != Interest::NONE || conn.is_lending();
         let unread = (conn.blocked && watched && conn.link.hides_end()).then_some(conn.serial);
         let before = (std::mem::replace(&mut conn.watched, watched), conn.interest);
@@ -712,8 +717,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// [`StreamState::prepare_to_block`] for longer than a moment: others are shown that a thread
-    /// sleeps.
+    /// Runs [`StreamState::prepare_to_block`] for a longer sleep: the statistics page shows a
+    /// sleeping thread.
     fn prepare_to_sleep(&mut self) -> bool {
         let may = self.prepare_to_block();
         if may {
@@ -722,10 +727,10 @@ impl<N: Net> StreamState<N> {
         may
     }
 
-    /// Called before a thread sleeps on the poller's descriptor: true if every event that the
-    /// engine waits for will make that descriptor readable.
+    /// Prepares a thread to sleep on the poller's descriptor. Returns true if every event awaited
+    /// by the engine will make the descriptor readable.
     fn prepare_to_block(&mut self) -> bool {
-        // What was started may be over by that, and then has to be looked at.
+        // A started message may complete here, and then has to be polled.
         if self.take_started() {
             return false;
         }
@@ -747,13 +752,13 @@ impl<N: Net> StreamState<N> {
         !self.starved.iter().any(|id| self.may_be_fed(*id))
     }
 
-    /// Whether a connection that waited for room in a queue may go on.
+    /// Returns true if a connection blocked on queue space may continue.
     fn may_be_fed(&self, id: u32) -> bool {
         self.conns.get(id).is_some_and(|conn| self.eps[conn.ep].inbox.ledger.has_room())
             && !self.owes_much(id)
     }
 
-    /// Goes on with connections whose completion queue has room again.
+    /// Resumes connections with space in their completion queue again.
     fn feed_starved(&mut self) {
         for id in std::mem::take(&mut self.starved) {
             if self.may_be_fed(id) {
@@ -772,15 +777,15 @@ impl<N: Net> StreamState<N> {
         self.starved.push(id);
     }
 
-    /// Whether no message may be held back, because neither the application nor a courier would
-    /// send it soon.
+    /// Returns true if no message may be held back: neither the application nor the flush timer
+    /// would send it soon.
     #[inline(always)]
     fn nobody_looks(&self) -> bool {
         self.forsaken == self.turns || self.courier.is_none()
     }
 
-    /// Sends held messages for the courier, and notes whether the application has done nothing
-    /// since the courier was ordered (`forsaken`).
+    /// Sends batched messages for the flush timer, and records (`forsaken`) if the application was
+    /// idle since the timer was armed.
     fn flush_forsaken(&mut self) {
         if self.held.is_empty() {
             return;
@@ -789,8 +794,9 @@ impl<N: Net> StreamState<N> {
         if self.courier.as_ref().is_some_and(|courier| courier.is_needed(done)) {
             self.forsaken = self.turns;
         }
-        // What is complete by that is told to another provider in calls of its own only: it need not be
-        // ready for threads of this library, and locks nothing if its application promised so.
+        // Resulting completions are passed to another provider only within calls to it. That
+        // provider need not support threads of this library, and locks nothing if its application
+        // promised serialized calls.
         let held = std::mem::take(&mut self.held);
         let (others, own) = held.into_iter().partition(|id| self.is_reported_elsewhere(*id));
         self.held = own;
@@ -800,19 +806,19 @@ impl<N: Net> StreamState<N> {
         self.held.extend(others);
     }
 
-    /// Whether the connection's transfers are reported to another provider's queue.
+    /// Returns true if the connection's transfers are reported to another provider's queue.
     fn is_reported_elsewhere(&self, id: u32) -> bool {
         self.conns.get(id).is_some_and(|conn| self.eps[conn.ep].ledger.has_owner())
     }
 
-    /// Sends what is held back on a connection, as far as the link takes it now, and leaves all that
-    /// follows from it to the next turn.
+    /// Sends batched bytes of a connection, as far as the link accepts them now, and leaves the
+    /// completions to the next progress iteration.
     fn send_bytes(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_connected()) else { return };
         let mut list = GatherList::default();
         list.push_bytes(conn.batch.unsent());
         let op = LinkOp::SendList(&mut list, Way::Copied);
-        // An error is found again by whoever sends the rest.
+        // An error recurs when the rest is sent.
         let sent = self.net.transfer(&conn.link, op).unwrap_or(0);
         conn.batch.left_early(sent);
     }

@@ -1,37 +1,41 @@
-//! Connections whose bytes come through memory ([`ByteLink::hears_locally`]).
+//! Connections over shared memory ([`ByteLink::hears_locally`]).
 //!
-//! A look at such a connection is no system call. Those that moved lately are looked at in every
-//! turn, without the poller, which is asked rarely then: it still has to tell of the others, of
-//! listeners and of ends. While there is one such connection and no other moved, that look is all of most turns
-//! ([`StreamState::is_quick`]): what a program waits for in a ping-pong is that look. The peer of a connection that is looked at writes and does nothing more;
-//! to others, and while a thread sleeps and shortly after, it gives a sign ([`Net::is_rung`]).
+//! Polling such a connection needs no system call. Recently active ones are polled in every
+//! progress iteration. The poller is polled rarely then, for the other connections, listeners and
+//! disconnects.
+//!
+//! While only one such connection is active, its poll is the whole work of most iterations
+//! ([`StreamState::is_quick`]), as in a ping-pong. The peer of a polled connection just writes. To
+//! other connections, and while a thread sleeps and shortly after, it rings a doorbell
+//! ([`Net::is_rung`]).
 use super::conn::StreamConn;
 use super::state::StreamState;
 use super::{COLD_AFTER, LEFT_BEHIND, MEMORY_LOOKS};
 use crate::net::{ByteLink, Net};
 use ofi_provider::ring::ShortCells;
 
-/// Most connections that are looked at in every turn because bytes come through memory: such a look
-/// costs about as much as the one call of the system that a further connection needs.
+/// Maximum connections over shared memory polled in every progress iteration: such a poll costs
+/// about as much as the one system call for a further connection.
 const MAX_LOCAL: usize = 64;
 
-/// Turns in which the signs of others are looked at once; if something comes through memory in them, the
-/// poller is not asked before.
+/// Progress iterations between two checks of the doorbells. After activity over shared memory the
+/// poller is not polled before that.
 const SIGN_GAP: u32 = 8;
 
-/// Turns after a sleep from which on peers need not give signs: telling them to do so again, before
-/// the next sleep, costs more than the signs of a few messages.
+/// Progress iterations after a sleep until peers may omit doorbells. Enabling doorbells again
+/// before the next sleep costs more than the doorbells of a few messages.
 const AWAKE_AFTER: u32 = 64;
 
 impl<N: Net> StreamState<N> {
-    /// Whether a look at the one connection whose bytes come through memory may be all of a turn: no
-    /// thread was asleep, and no other connection moved lately.
+    /// Returns true if polling the only connection over shared memory may be the whole iteration:
+    /// no thread was asleep, and no other connection was active lately.
     #[inline(always)]
     pub(super) fn may_look_quickly(&self) -> bool {
         self.sleepers.is_empty() && self.is_awake() && self.hot.is_empty()
     }
 
-    /// Whether such a look, of which that came, is all of this turn. Every few turns there is more to do.
+    /// Returns true if such a poll, with the result `came`, is the whole progress iteration. Every
+    /// few iterations there is more to do.
     #[inline(always)]
     pub(super) fn is_quick(&mut self, came: ShortCells) -> bool {
         let each = match came {
@@ -49,8 +53,8 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// Looks at the connections whose bytes come through memory and that moved lately. `first`: what came
-    /// of the only one, if it was looked at. Returns whether nothing else is to be looked at in this turn.
+    /// Polls the recently active connections over shared memory. `first`: the result for the only
+    /// one, if it was polled. Returns true if nothing else is to be polled in this iteration.
     pub(super) fn look_nearby(&mut self, first: Option<ShortCells>) -> bool {
         self.wake_up();
         if self.awake < AWAKE_AFTER && self.sleepers.is_empty() {
@@ -67,14 +71,15 @@ impl<N: Net> StreamState<N> {
                 return true;
             }
         }
-        // Who was woken asks the poller when nothing more comes through memory: before the next sleep.
+        // A woken thread polls the poller once no more data arrives through shared memory, before
+        // the next sleep.
         let gap = if moved { self.poll_gap.max(SIGN_GAP) } else { self.poll_gap };
         let rung = self.turns.is_multiple_of(u64::from(SIGN_GAP)) && self.net.is_rung();
         self.hot.is_empty() && self.since_poll < gap && !rung
     }
 
-    /// Looks at each connection; that came of the first already, if it was looked at. Returns whether
-    /// anything moved.
+    /// Polls each connection; `first` is the result for the first one, if it was polled. Returns
+    /// true if there was progress.
     #[inline(never)]
     fn look_at_each_nearby(&mut self, mut first: Option<ShortCells>) -> bool {
         let (mut moved, mut index) = (false, 0);
@@ -86,7 +91,7 @@ impl<N: Net> StreamState<N> {
             };
             if moves {
                 moved = true;
-                // What moved may have ended, or have ended others.
+                // An active connection may have ended, or have ended others.
                 index += usize::from(self.local.get(index) == Some(&id));
                 continue;
             }
@@ -101,7 +106,8 @@ impl<N: Net> StreamState<N> {
         moved
     }
 
-    /// Serves a connection that may have more than plain messages. Returns whether anything moved.
+    /// Serves a connection with possibly more than fast-path messages. Returns true if there was
+    /// progress.
     fn service_nearby(&mut self, id: u32) -> bool {
         let moved = self.service(id);
         if !moved && let Some(conn) = self.conns.get_mut(id) {
@@ -110,8 +116,8 @@ impl<N: Net> StreamState<N> {
         moved
     }
 
-    /// Puts a connection whose bytes come through memory, and that moved, on the list of those that
-    /// are looked at in every turn.
+    /// Adds an active connection over shared memory to the list of connections polled in every
+    /// iteration.
     #[cold]
     pub(super) fn heat_nearby(&mut self, id: u32) {
         if self.local.contains(&id) {
@@ -134,8 +140,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Takes a connection off the list of those that are looked at in every turn, unless something
-    /// has come on it.
+    /// Removes a connection from the list polled in every iteration, unless data has arrived on it.
     fn cool_nearby(&mut self, id: u32) -> bool {
         let awake = self.is_awake();
         let conn = &mut self.conns[id];
@@ -152,7 +157,7 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// Whether the peers of connections that are looked at give no signs.
+    /// Returns true if the peers of polled connections omit doorbells.
     fn is_awake(&self) -> bool {
         self.awake >= AWAKE_AFTER
     }
@@ -169,7 +174,7 @@ impl<N: Net> StreamState<N> {
         if !self.net.has_local() {
             return true;
         }
-        // What woke a sleeper is asked of the poller first.
+        // After a wake-up the poller is polled first.
         self.poll_gap = 1;
         if self.is_awake() {
             self.set_polled(false);
@@ -189,8 +194,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// A connection may move to memory from now on, the first one perhaps, of which a thread that
-    /// sleeps already will have to be told.
+    /// Wakes the poller because a connection may move to shared memory, possibly the first one. A
+    /// sleeping thread has to be notified of it.
     pub(super) fn may_go_local(&self) {
         if self.sleepers.is_empty() {
             self.net.wake();

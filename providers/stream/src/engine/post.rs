@@ -1,5 +1,5 @@
-//! Posting receives, and what else an application does with its inbox: look,
-//! claim, discard, take back.
+//! Posting of receives, and the other operations of an application on its matching engine: peek,
+//! claim, discard, cancel.
 use super::arrival::{Arrival, StreamUnexpected, Unreceived};
 use super::incoming::{Incoming, MessageTarget};
 use super::state::StreamState;
@@ -39,7 +39,7 @@ impl<N: Net> PostsReceives for StreamState<N> {
 }
 
 impl<N: Net> StreamState<N> {
-    /// Gives a kept message to the receive that it met, or drops it if there is none.
+    /// Delivers a buffered message to its matching receive, or drops it if there is none.
     fn meet(&mut self, Meeting { queue, message, recv, owner, .. }: Meeting) {
         let Some(ep) = self.eps.get_mut(owner) else { return };
         let Some(kept) = ep.inbox.take_kept(queue, message) else { return };
@@ -103,7 +103,7 @@ impl<N: Net> StreamState<N> {
         self.eps[ep].inbox.import(owner, started);
     }
 
-    /// Takes up the kept messages that other providers started; returns whether there were any.
+    /// Continues the buffered messages started by other providers; returns true if there were any.
     pub(super) fn take_started(&mut self) -> bool {
         let started = self.started.as_ref().and_then(|started| started.take());
         started.map(|started| self.take_up(started)).is_some()
@@ -115,8 +115,7 @@ impl<N: Net> StreamState<N> {
         taken.into_iter().for_each(|meeting| self.meet(meeting));
     }
 
-    /// Forgets all posted receives, and what the application claimed; nothing is
-    /// reported any more.
+    /// Drops all posted receives and claimed messages without further reports.
     pub(super) fn empty_inbox(&mut self, ep_id: u32) {
         self.cancel_all(ep_id);
         let unclaimed = self.eps[ep_id].inbox.unclaim_all();

@@ -1,13 +1,13 @@
-//! Completing what left without being copied, when the system is done with it.
+//! Completion of zero-copy transfers after the kernel has released their memory.
 use super::state::StreamState;
 use super::zerocopy::MAX_COPIED;
 use crate::net::{ByteLink, Net, ZerocopyDone};
 use ofi_provider::sys::Interest;
 
 impl<N: Net> StreamState<N> {
-    /// Reads the link's notices that bytes are not in use any more
+    /// Reads the link's notifications of released bytes
     /// ([`ByteLink::zerocopy_done`](crate::net::ByteLink::zerocopy_done)), and completes their
-    /// messages. Returns whether there were any.
+    /// messages. Returns true if there were any.
     #[cold]
     pub(super) fn reclaim(&mut self, id: u32) -> bool {
         let moved = self.read_notices(id);
@@ -17,7 +17,7 @@ impl<N: Net> StreamState<N> {
         moved
     }
 
-    /// [`reclaim`](Self::reclaim), for who goes on to send what waits.
+    /// Runs [`reclaim`](Self::reclaim), for callers sending queued data afterwards.
     pub(super) fn read_notices(&mut self, id: u32) -> bool {
         let mut moved = false;
         let Some(conn) = self.conns.get_mut(id) else { return false };

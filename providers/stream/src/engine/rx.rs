@@ -1,9 +1,9 @@
 //! Receiving: from bytes to messages to the application's buffers.
 //!
-//! Small messages are read many at a time into the engine's staging room and copied from there. Of
-//! a large one the rest is read straight to where it belongs. A message that no receive waits for
-//! is kept, up to a bound; beyond it the connection is not read until a receive takes what blocks
-//! it or others, so that the rest waits at its sender.
+//! Small messages are read many at a time into the engine's staging buffer and copied from there.
+//! The rest of a large message is read directly into its target buffer. An unexpected message is
+//! buffered, up to a bound. Beyond it the connection is not read until a receive matches the
+//! blocking message or others, so the rest waits at its sender.
 use super::arrival::{
     AckAt, Arrival, StreamUnexpected, Unreceived, may_allocate, room_behind, wants_ack,
 };
@@ -31,14 +31,15 @@ use ofi_provider::slab::NONE;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Bytes of a message from which on reading it in two calls costs less than copying it.
+/// Message size in bytes from which reading in two calls costs less than copying.
 const LARGE: usize = 16 << 10;
 
-/// Most reads of one connection in one turn, so that others get theirs.
+/// Maximum reads of one connection in one progress iteration, so that others are served.
 const MAX_READS: usize = 8;
 
 impl Arrival {
-    /// What this header announces that came on connection `id`; -FI_EPROTO if that cannot be.
+    /// Creates the envelope announced by this header on connection `id`; fails with -FI_EPROTO if
+    /// the header is invalid.
     #[inline]
     pub(super) fn new<N: Net>(
         header: &StreamHeader,
@@ -76,7 +77,7 @@ impl Arrival {
 }
 
 impl StreamEngineEp {
-    /// Counts a peer's write that is complete, and reports its data. A write that names no place
+    /// Counts a completed write of a peer, and reports its data. A write without remote segments
     /// needed no key: it is neither counted nor reported.
     fn written(&mut self, about: &About, places: &RemoteSegments) {
         if places.as_slice().is_empty() {
@@ -93,8 +94,8 @@ impl StreamEngineEp {
         }
     }
 
-    /// Takes out the posted receive that matches a message, or the part of it that the message
-    /// needs.
+    /// Removes and returns the posted receive matching a message, or the part of it needed by the
+    /// message.
     #[inline]
     fn take_posted(&mut self, about: &About) -> Option<Recv> {
         #[cfg(any(test, feature = "sim"))]
@@ -112,16 +113,15 @@ impl StreamEngineEp {
         Ok(self.inbox.keep(about, Unreceived { body, ack, number, conn, serial }))
     }
 
-    /// Whether as many unexpected messages of a peer are kept as the user's bound allows
+    /// Returns true if the buffered unexpected messages of a peer reach the user's bound
     /// ([`max_saved`](crate::settings::StreamSettings::max_saved)), if there is one.
     pub(super) fn peer_is_over_bound(&self, peer: u32, bound: Option<usize>) -> bool {
         peer != NONE && bound.is_some_and(|max| self.inbox.kept_count(peer) >= max)
     }
 }
 
-/// The short way of a message: if it is plain, complete and a receive waits for it, it goes
-/// there. Returns what is behind it; none in any other case, and then nothing has been done
-/// yet.
+/// Fast path: delivers a complete message without special attributes to its posted receive. Returns
+/// the bytes after it. In any other case it returns none and has changed nothing.
 #[inline(always)]
 fn plain_message<'a, N: Net>(
     conn: &StreamConn<N>,
@@ -141,8 +141,8 @@ fn plain_message<'a, N: Net>(
     taken.then_some(rest)
 }
 
-/// The commonest case of [`plain_message`]: it is all there is, and the oldest receive waits for it. Apart
-/// from its caller, so that it has all registers to itself.
+/// Handles the most common case of [`plain_message`]: a single message for the oldest receive. A
+/// separate function, to have all registers available.
 #[inline(never)]
 fn only_message<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>, bytes: &[u8]) -> bool {
     let ([first, second, third, ..], _) = bytes.as_chunks() else { return false };
@@ -154,7 +154,7 @@ fn only_message<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>, byt
     })
 }
 
-/// [`plain_message`] of as many messages as there are: what is behind them.
+/// Runs [`plain_message`] for all messages at the start of the bytes; returns the bytes after them.
 #[inline(never)]
 fn plain_messages<'a, N: Net>(
     conn: &StreamConn<N>,
@@ -168,7 +168,7 @@ fn plain_messages<'a, N: Net>(
     rest
 }
 
-/// [`plain_in_memory`] where receives are another provider's.
+/// Runs [`plain_in_memory`] with receives of another provider.
 #[inline(never)]
 fn imported_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
     let came = conn.link.take_short(|short| {
@@ -193,7 +193,7 @@ fn imported_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived
     })
 }
 
-/// [`plain_messages`] that came through memory, from where they are there.
+/// Runs [`plain_messages`] directly on the bytes in shared memory.
 #[inline(always)]
 fn plain_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
     let came = conn.link.take_short(|short| {
@@ -209,8 +209,8 @@ fn plain_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) 
     if came == ShortCells::Else { longer_in_memory(conn, inbox) } else { came }
 }
 
-/// [`plain_in_memory`] of a message with remote CQ data. Apart, so that other messages are not slowed down
-/// by it.
+/// Runs [`plain_in_memory`] for a message with remote CQ data. A separate function, so it does not
+/// slow down other messages.
 #[inline(never)]
 fn data_in_memory<N: Net>(
     conn: &StreamConn<N>,
@@ -225,7 +225,7 @@ fn data_in_memory<N: Net>(
     })
 }
 
-/// [`plain_in_memory`] of messages that are longer, or not for the oldest receive.
+/// Runs [`plain_in_memory`] for longer messages, or for messages not matching the oldest receive.
 #[inline(never)]
 fn longer_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
     let peer = conn.peer;
@@ -239,7 +239,7 @@ fn longer_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>)
     })
 }
 
-/// What came of [reading plain messages](StreamState::read_plain).
+/// Result of [the fast-path read](StreamState::read_plain).
 pub(super) enum PlainRead {
     /// All there is was read, and was plain messages.
     Done,
@@ -253,15 +253,15 @@ pub(super) enum PlainRead {
 }
 
 impl<N: Net> StreamState<N> {
-    /// Reads a connection until it has nothing more, or has had [`MAX_READS`] reads. Returns
-    /// whether anything came.
+    /// Reads a connection until it is empty, or after [`MAX_READS`] reads. Returns true if data
+    /// arrived.
     pub(super) fn read(&mut self, id: u32) -> bool {
         self.lend_staging(&[id], |state, staging| state.read_with(id, staging))
     }
 
-    /// Lends the staging buffer to `work`, which uses the rest of the state as well. The buffer
-    /// comes back even if `work` panics: without it each later read would look like the end of a
-    /// stream. In that case the connections `ids` end, since bytes of theirs are lost.
+    /// Moves the staging buffer out for `work`, which uses the rest of the state as well. The
+    /// buffer is restored even if `work` panics: without it each later read would look like the end
+    /// of a stream. After a panic the connections `ids` end, since bytes of them are lost.
     pub(super) fn lend_staging<R>(
         &mut self,
         ids: &[u32],
@@ -277,8 +277,8 @@ impl<N: Net> StreamState<N> {
         })
     }
 
-    /// The short way for the commonest case: one call reads all there is, and that is plain
-    /// messages for which receives wait.
+    /// Fast path for the most common case: one call reads all available bytes, and they hold only
+    /// messages with posted receives and without special attributes.
     #[inline(always)]
     pub(super) fn read_plain(&mut self, id: u32) -> PlainRead {
         let Self { conns, eps, staging, .. } = self;
@@ -317,7 +317,7 @@ impl<N: Net> StreamState<N> {
         PlainRead::Moved
     }
 
-    /// [`StreamState::read_plain`] of messages that came through memory, from where they are there.
+    /// Runs [`StreamState::read_plain`] directly on messages in shared memory.
     #[inline(always)]
     pub(super) fn read_plain_nearby(&mut self, id: u32) -> ShortCells {
         let Self { conns, eps, .. } = self;
@@ -371,7 +371,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Handles the `result` of one read of at most `wanted` bytes: the rest of a large message,
-    /// which is in its place already, and what is in `staging`, behind the stash.
+    /// already in its target buffer, and the bytes in `staging` after the stash.
     #[inline(always)]
     pub(super) fn take_in(
         &mut self,
@@ -418,13 +418,15 @@ impl<N: Net> StreamState<N> {
         if n < wanted && !self.conns.get(id).is_some_and(lent) { Got::Last } else { Got::More }
     }
 
-    /// One read whose first bytes go straight to the place of the message under way. Returns its
-    /// result, and how many bytes were asked for: 0 if the region is closed that a peer writes.
+    /// Reads once, with the first bytes going directly to the target buffer of the message in
+    /// progress. Returns the result and the number of bytes requested: 0 if the region written by
+    /// the peer is closed.
     // A frame of its own, of which parsing has nothing.
     #[inline(never)]
     fn read_direct(&mut self, id: u32, staging: &mut [u8]) -> (Result<usize>, usize) {
         let conn = &mut self.conns[id];
-        // What is here of an unexpected message: taken from the inbox while the call writes to it.
+        // Received part of an unexpected message, taken from the matching engine while the call
+        // writes to it.
         let mut arriving = None;
         // The table of memory regions, opened if a peer writes to one, and kept open until the
         // call is made.
@@ -499,8 +501,8 @@ impl<N: Net> StreamState<N> {
         (result, wanted)
     }
 
-    /// Parses bytes that came on a connection, and sends the answers to them. False when the
-    /// connection is gone or blocked; bytes that were not parsed are in its stash.
+    /// Parses bytes received on a connection, and sends the responses to them. Returns false when
+    /// the connection is closed or blocked; unparsed bytes are then in its stash.
     fn parse(&mut self, id: u32, bytes: &[u8]) -> bool {
         self.hearing = id;
         let goes_on = self.understand(id, bytes);
@@ -602,17 +604,18 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// Leaves messages to the next turn, behind others of this one that found their receives: by then
-    /// there may be more, where the application posts one for each that it has seen. To note them with
-    /// another provider, which starts each of them later, takes several times as long.
+    /// Defers messages to the next progress iteration, after others of this one have matched their
+    /// receives. By then the application may have posted one receive for each message seen.
+    /// Recording them with another provider, to be started later one by one, takes several times as
+    /// long.
     fn wait_a_turn(&mut self, id: u32, bytes: &[u8]) {
         if self.block(id, bytes) {
             self.starved.push(id);
         }
     }
 
-    /// Parses no more of a connection for now, and keeps these bytes until it goes on. False when
-    /// there is no memory for them, which ends the connection.
+    /// Pauses the parsing of a connection and stores these bytes until it resumes. Returns false if
+    /// there is no memory for them; this ends the connection.
     fn block(&mut self, id: u32, bytes: &[u8]) -> bool {
         let kept = self.stash(id, bytes);
         if kept {
@@ -622,8 +625,8 @@ impl<N: Net> StreamState<N> {
         kept
     }
 
-    /// Keeps bytes that are to be parsed later. False when there is no memory for them, which
-    /// ends the connection.
+    /// Stores bytes to be parsed later. Returns false if there is no memory for them; this ends the
+    /// connection.
     fn stash(&mut self, id: u32, bytes: &[u8]) -> bool {
         let Some(conn) = self.conns.get_mut(id) else { return false };
         if may_allocate().is_err() || conn.stash.try_reserve(bytes.len()).is_err() {
@@ -634,14 +637,14 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// A peer sent bytes that are no message: their connection ends, and no other.
+    /// Closes the connection of a peer that sent malformed bytes; no other connection is affected.
     fn refuse_bytes(&mut self, id: u32, why: Malformed) {
         let peer = self.conns.get(id).and_then(|conn| peer_of(&conn.link));
         malformed::log_closing(N::Link::provider(), peer, why);
         self.fail(id, Error::PROTO);
     }
 
-    /// Copies bytes to the message under way. Returns how many of them belonged to it.
+    /// Copies bytes to the message in progress. Returns the number of bytes used by it.
     fn feed(&mut self, id: u32, bytes: &[u8]) -> Result<usize> {
         let conn = &mut self.conns[id];
         let Some(incoming) = &mut conn.incoming else { return Ok(0) };
@@ -684,8 +687,8 @@ impl<N: Net> StreamState<N> {
         Ok(n)
     }
 
-    /// Begins what a header announces; `bytes` are the header's own, `behind` what came behind
-    /// it. An error ends the connection; -FI_EPROTO is a violation of the protocol.
+    /// Starts the operation announced by a header; `bytes` are the header's own, `behind` the bytes
+    /// after it. An error ends the connection; -FI_EPROTO is a violation of the protocol.
     #[inline]
     fn begin(
         &mut self,
@@ -804,8 +807,8 @@ impl<N: Net> StreamState<N> {
         if self.conns.get(id).is_some() { Begun::Taken(n) } else { Begun::Gone }
     }
 
-    /// The places in our memory that a header names. Those of a write must have as many bytes as
-    /// the header announces; else -FI_EPROTO.
+    /// Returns the remote segments of local memory named by a header. For a write their length must
+    /// equal the announced length; otherwise it fails with -FI_EPROTO.
     fn places(&self, id: u32, header: &StreamHeader, bytes: &[u8]) -> Result<RemoteSegments> {
         let places = header.read_segments(bytes, self.conns[id].order).map_err(|_| Error::PROTO)?;
         let total = places.total()?;
@@ -816,8 +819,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Checks that a peer has this right to the places, and writes `bytes` there. The log has a line
-    /// of an error, with which the access is to be [refused](StreamState::refuse).
+    /// Checks the peer's right to the remote segments, and writes `bytes` there. Logs an error; the
+    /// access is then to be [refused](StreamState::refuse).
     fn grant(&self, id: u32, places: &RemoteSegments, right: u64, bytes: &[u8]) -> Result {
         let opened = self.regions.open();
         let checked = opened.check(places, right);
@@ -838,8 +841,8 @@ impl<N: Net> StreamState<N> {
         })
     }
 
-    /// Checks that the endpoint lets peers read, or write, memory at all (FI_REMOTE_READ,
-    /// FI_REMOTE_WRITE); -FI_EACCES, with which the access is to be refused, if not.
+    /// Checks if the endpoint permits peers to read or write memory at all (FI_REMOTE_READ,
+    /// FI_REMOTE_WRITE). Otherwise it fails with -FI_EACCES, and the access is to be refused.
     fn admit_access(&self, id: u32, right: u64) -> Result {
         let conn = &self.conns[id];
         if self.eps[conn.ep].identity.target.rma & right != 0 {
@@ -857,8 +860,7 @@ impl<N: Net> StreamState<N> {
         Err(Error::ACCES)
     }
 
-    /// Begins a peer's write to our memory: checks its right, and takes the bytes that are
-    /// there.
+    /// Starts a peer's write to local memory: checks its right, and stores the available bytes.
     fn begin_write(
         &mut self,
         id: u32,
@@ -900,8 +902,8 @@ impl<N: Net> StreamState<N> {
         Ok(Begun::Taken(here))
     }
 
-    /// Refuses a peer's write, whose bytes are to be discarded. Without an acknowledgement the peer
-    /// takes the write for done, and need not lose the connection over it.
+    /// Refuses a peer's write, with its bytes to be discarded. Without an acknowledgement the peer
+    /// takes the write for complete, and need not lose the connection over it.
     fn refuse_write(&mut self, id: u32, about: &mut Arrival, error: Error) {
         let conn = &self.conns[id];
         if about.ack.is_awaited() || (conn.guest.is_some() && !conn.knows.outcomes) {
@@ -910,8 +912,8 @@ impl<N: Net> StreamState<N> {
         about.ack = AckAt::Never;
     }
 
-    /// Refuses the rest of a peer's write that was under way when its region was closed. False if
-    /// the message under way is no such write.
+    /// Refuses the rest of a peer's write in progress after its region was closed. Returns false if
+    /// the message in progress is no such write.
     fn refuse_rest(&mut self, id: u32, error: Error) -> bool {
         let Some(conn) = self.conns.get_mut(id) else { return false };
         let is_write = |one: &mut Incoming| matches!(one.target, MessageTarget::Region(_));
@@ -924,8 +926,8 @@ impl<N: Net> StreamState<N> {
         true
     }
 
-    /// Finishes a peer's write whose bytes are all in their places: makes them durable if asked
-    /// to, counts and reports it.
+    /// Finishes a peer's write with all bytes stored: makes them durable if requested, counts and
+    /// reports it.
     fn written(&mut self, about: &Arrival, places: &RemoteSegments) {
         if about.commit {
             // A region that is closed by now need not be made durable.
@@ -982,8 +984,8 @@ impl<N: Net> StreamState<N> {
         self.begin_unexpected(id, about, behind)
     }
 
-    /// Begins a message that no posted receive matches: keeps it, reports it (buffered
-    /// receives), or drops it.
+    /// Starts a message without a matching receive: buffers it, reports it (buffered receives), or
+    /// drops it.
     fn begin_unexpected(&mut self, id: u32, about: Arrival, behind: &[u8]) -> Result<Begun> {
         let inbox = &self.eps[about.ep].inbox;
         if inbox.buffering().is_some() {
@@ -1001,8 +1003,8 @@ impl<N: Net> StreamState<N> {
         Ok(self.begin_kept(id, about, behind)?.1)
     }
 
-    /// Keeps an unexpected message, of which `behind` has the first bytes; without room for it,
-    /// it blocks its connection. Returns its number in the inbox.
+    /// Buffers an unexpected message with its first bytes in `behind`. Without buffer space it
+    /// blocks its connection. Returns its number in the matching engine.
     pub(super) fn begin_kept(
         &mut self,
         id: u32,
@@ -1033,8 +1035,8 @@ impl<N: Net> StreamState<N> {
         Ok((message, Begun::Taken(here)))
     }
 
-    /// Whether there is room to keep a message; if need be, drops messages of strangers that
-    /// have no connection any more, to keep one of another.
+    /// Returns true if there is space to buffer a message. If necessary, drops messages of
+    /// disconnected unknown peers to buffer one of another peer.
     fn makes_room(&mut self, about: &Arrival) -> bool {
         let most = N::Link::settings().max_unexpected;
         loop {
@@ -1048,8 +1050,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Drops the kept messages of the stranger that lost its connection first, of those of this
-    /// endpoint and of others that share its inbox. False if there is none.
+    /// Drops the buffered messages of the unknown peer disconnected first, among those of this
+    /// endpoint and of others sharing its matching engine. Returns false if there is none.
     fn drop_oldest_left(&mut self, ep_id: u32) -> bool {
         while let Some((owner, peer)) = self.eps[ep_id].inbox.oldest_left() {
             let Some(ep) = self.eps.get_mut(owner) else { continue };
@@ -1078,8 +1080,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Begins a message that waits at its sender ([`StreamOp::TagRts`]): asks for it if a receive
-    /// matches, or notes it in the inbox.
+    /// Starts a rendezvous message ([`StreamOp::TagRts`]): requests it if a receive matches, or
+    /// records it in the matching engine.
     fn announced(&mut self, id: u32, header: &StreamHeader) -> Result<Begun> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
@@ -1117,8 +1119,8 @@ impl<N: Net> StreamState<N> {
         self.send_internal(id, header);
     }
 
-    /// Finishes the message under way, all of whose bytes are here: reports it, and acknowledges
-    /// it if that is wanted. False when the connection is gone.
+    /// Finishes the message in progress after all bytes have arrived: reports it, and acknowledges
+    /// it if requested. Returns false when the connection is closed.
     pub(super) fn complete_incoming(&mut self, id: u32) -> bool {
         let conn = &mut self.conns[id];
         let Some(incoming) = conn.incoming.take() else { return true };
@@ -1172,7 +1174,7 @@ impl<N: Net> StreamState<N> {
         self.conns.get(id).is_some()
     }
 
-    /// Goes on with a connection that was blocked: parses its stash, then lets it be read again.
+    /// Resumes a blocked connection: parses its stash, then permits reading again.
     pub(super) fn unblock(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.blocked = false;
@@ -1187,8 +1189,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Goes on with connections blocked by a message for which there was no room, if there is
-    /// now: a message that a receive waits for may be behind it.
+    /// Resumes connections blocked by a message without buffer space, if there is space now. The
+    /// next messages on them may match posted receives.
     pub(super) fn keep_crowded(&mut self) {
         for (id, serial) in std::mem::take(&mut self.crowded) {
             let Some(conn) = self.conns.get(id).filter(|conn| conn.serial == serial) else {
@@ -1229,8 +1231,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Ends, with `error`, what was arriving on a connection that is over: receives and reads
-    /// fail, unexpected messages that are not complete are dropped.
+    /// Ends, with `error`, the operations arriving on a closed connection: receives and reads fail,
+    /// and incomplete unexpected messages are dropped.
     pub(super) fn lose_incoming(&mut self, conn: &mut StreamConn<N>, error: Error) {
         let ep = &mut self.eps[conn.ep];
         let under_way =
@@ -1252,7 +1254,8 @@ impl<N: Net> StreamState<N> {
     }
 }
 
-/// Room for `wanted` more bytes of a collected message, behind the `done` ones that are there.
+/// Returns the space for `wanted` more bytes of a collected message, after the `done` bytes
+/// received.
 fn room_for(bytes: &mut Vec<u8>, done: usize, wanted: usize) -> Result<&mut [u8]> {
     let end = done + wanted;
     if bytes.len() < end {
@@ -1263,8 +1266,9 @@ fn room_for(bytes: &mut Vec<u8>, done: usize, wanted: usize) -> Result<&mut [u8]
     Ok(&mut bytes[done..end])
 }
 
-/// Whether a message or write with this header is acknowledged when it is complete. Of a message
-/// that waits at its sender that is what follows the announcement; an atomic operation is answered.
+/// Returns true if a message or write with this header is acknowledged on completion. For a
+/// rendezvous message this applies to the payload, not to the RTS. An atomic operation gets a
+/// response instead.
 fn is_acknowledged(header: &StreamHeader) -> bool {
     wants_ack(header) && !matches!(header.op, StreamOp::TagRts | StreamOp::Atomic)
 }

@@ -1,13 +1,13 @@
-//! Threads that sleep while their peers may write to memory that nobody looks at.
+//! Waiters: threads sleeping while peers may write to shared memory without a poller.
 //!
-//! A thread that sleeps on the poller's descriptor must be woken whatever other threads do
-//! meanwhile. So who prepares to sleep leaves a mark, and peers give signs until all marks are gone:
-//! each thread takes its own away when it makes its next turn, or goes to do something else. A mark
-//! that stays, of a thread that never comes back, costs peers a call for each message.
+//! A thread sleeping on the poller's descriptor must be woken regardless of other threads. So a
+//! thread preparing to sleep sets a mark, and peers ring doorbells until all marks are cleared.
+//! Each thread clears its own mark at its next progress iteration, or before other work. A
+//! remaining mark of a thread that never returns costs peers one call per message.
 
 use ofi_provider::sys::thread_number;
 
-/// Marks of the threads that prepared to sleep.
+/// Marks of the threads prepared to sleep.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers(Vec<usize>);
 
@@ -16,7 +16,7 @@ impl Sleepers {
         self.0.is_empty()
     }
 
-    /// How many threads there are.
+    /// Number of waiters.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }

@@ -1,4 +1,4 @@
-//! All that an engine keeps under its lock.
+//! State guarded by the engine's lock.
 use super::batch::Burst;
 use super::conn::StreamConn;
 use super::ep::StreamEngineEp;
@@ -20,56 +20,56 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The upper 32 bits of a poller's token: what the lower 32 bits number, a connection, the endpoint
-/// whose listener it is, the engine's timer ([`TIMER_TOKEN`](crate::net::TIMER_TOKEN)), or a caller
-/// ([`Callers`]).
+/// Upper 32 bits of a poller's token, giving the meaning of the lower 32 bits: number of a
+/// connection, number of an endpoint with a listener, the engine's timer
+/// ([`TIMER_TOKEN`](crate::net::TIMER_TOKEN)), or number of a pending connection ([`Callers`]).
 pub(super) const TOKEN_CONN: u64 = 0;
 pub(super) const TOKEN_LISTENER: u64 = 1 << 32;
 pub(super) const TOKEN_CALLER: u64 = 3 << 32;
 
-/// What the engine's lock guards.
+/// State guarded by the engine's lock.
 pub struct StreamState<N: Net> {
-    /// What the engine stands on.
+    /// Transport of the engine.
     pub(super) net: N,
     pub(super) conns: Slab<StreamConn<N>>,
     pub(super) eps: Slab<StreamEngineEp>,
-    /// Where peers call the endpoints, by the endpoints' numbers.
+    /// Listeners of the endpoints, by endpoint number.
     pub(super) listeners: HashMap<u32, (N::Listener, Door)>,
-    /// Sockets that have the addresses which endpoints were assigned (fi_setname), until the endpoints listen.
+    /// Sockets bound to addresses assigned to endpoints (fi_setname), until the endpoints listen.
     pub(super) bound: HashMap<u32, N::Listener>,
-    /// Connections that moved lately; one alone is looked at in every turn.
+    /// Recently active connections; a single one is polled in every progress iteration.
     pub(super) hot: Vec<u32>,
-    /// Connections that hear through memory ([`ByteLink::hears_locally`]) and moved lately: they are
-    /// looked at in every turn.
+    /// Recently active connections receiving through shared memory ([`ByteLink::hears_locally`]),
+    /// polled in every progress iteration.
     pub(super) local: Vec<u32>,
-    /// Threads that prepared to sleep on the poller's descriptor and have not made a turn since;
-    /// empty without connections through memory.
+    /// Threads prepared to sleep on the poller's descriptor, without a progress iteration since;
+    /// empty without connections over shared memory.
     pub(super) sleepers: Sleepers,
-    /// Turns that looked at connections through memory since a thread slept last, up to those after
-    /// which their peers need give no signs.
+    /// Progress iterations with polls of shared memory since the last sleep of a thread, up to the
+    /// number after which peers may omit doorbells.
     pub(super) awake: u32,
-    /// The buffer that links are read into, of
-    /// [`prefetch`](crate::settings::StreamSettings::prefetch) bytes; empty while it is lent
-    /// ([`StreamState::lend_staging`]).
+    /// Staging buffer for reads from links, of
+    /// [`prefetch`](crate::settings::StreamSettings::prefetch) bytes; empty while in use by
+    /// [`StreamState::lend_staging`].
     pub(super) staging: Box<[u8]>,
-    /// The buffer in which a header and a small message are put together that are sent at once.
+    /// Buffer for a header and a small message sent together at once.
     pub(super) packet: Box<CopiedPacket>,
-    /// Connections that wait for room in a completion queue, or for their peers to take
-    /// what waits for them.
+    /// Connections blocked on space in a completion queue, or on peers not reading their responses.
     pub(super) starved: Vec<u32>,
-    /// Connections that a message without room blocks, with their serial numbers.
+    /// Connections blocked by a message without buffer space, with their serial numbers.
     pub(super) crowded: Vec<(u32, u64)>,
-    /// Connections that were not read when they were noted, with their serial numbers.
+    /// Connections recorded as unread, with their serial numbers.
     pub(super) unread: Vec<(u32, u64)>,
-    /// Connections that are not read, have something under way, and of whose end the poller may not tell
-    /// ([`ByteLink::hides_end`](crate::net::ByteLink::hides_end)), or with operations that await the peer's answers. The
-    /// engine's timer looks at them.
+    /// Unread connections to be polled by the engine's timer: with operations in progress and an
+    /// end possibly not reported by the poller
+    /// ([`ByteLink::hides_end`](crate::net::ByteLink::hides_end)), or with operations awaiting the
+    /// peer's responses.
     pub(super) looked_for: Vec<(u32, u64)>,
-    /// Connections with messages that are held back to leave together.
+    /// Connections with batched messages held back.
     pub(super) held: Vec<u32>,
-    /// The thread that sends held messages if the application makes no call. None if the
-    /// application serializes its calls or wants no thread of the library; then no message is
-    /// held back without FI_MORE.
+    /// Flush timer: thread sending batched messages if the application makes no call. None if the
+    /// application serializes its calls or permits no thread of the library; then messages are held
+    /// back only with FI_MORE.
     pub(super) courier: Option<N::Visits>,
     /// Turns of progress since the engine was made.
     pub(super) turns: u64,
@@ -77,60 +77,59 @@ pub struct StreamState<N: Net> {
     /// the same, the application has not driven progress since, and a message held back now
     /// would wait for the courier again.
     pub(super) forsaken: u64,
-    /// Batches that were sent from the application's thread, without the courier.
+    /// Batches sent from the application's thread, without the flush timer.
     pub(super) batches: u64,
     /// Turns since any connection moved.
     pub(super) idle: u32,
-    /// How the application polls while nothing moves ([`courtesy`]).
+    /// Polling pattern of the application while there is no progress ([`courtesy`]).
     pub(super) looks: Looks,
-    /// Turns since the poller was asked, and how many may pass before it is asked again
-    /// (`poll_gap`, 1 to [`MAX_POLL_GAP`]).
+    /// Progress iterations since the last poll of the poller, and their maximum before the next
+    /// poll (`poll_gap`, 1 to [`MAX_POLL_GAP`]).
     pub(super) since_poll: u32,
     pub(super) poll_gap: u32,
     pub(super) events: Vec<PollEvent>,
-    /// Endpoints whose listener could not accept for want of descriptors or memory, and is out of
-    /// the poller until the timer expires.
+    /// Endpoints with a paused listener: it could not accept for lack of descriptors or memory, and
+    /// is out of the poller until the timer expires.
     pub(super) deaf: Vec<u32>,
     /// When the timer of `net` expires; none if it is not set. It expires when refused connections
     /// are to be tried again, silent callers to be ended, or deaf listeners to accept again.
     pub(super) wakes: Option<Instant>,
-    /// Buffers for what is read from many connections at once, one for each read.
+    /// Buffers for reads from many connections at once, one per read.
     pub(super) rooms: Vec<Box<[u8]>>,
-    /// The turn in which a message last left at once where many are sent to with one call, and
-    /// when that was (`left`).
+    /// Progress iteration of the last message sent at once with calls for many connections, and its
+    /// time (`left`).
     pub(super) left_in: u64,
     pub(super) left: Burst,
-    /// Accepted connections whose request is not complete yet.
+    /// Accepted connections with an incomplete request.
     pub(super) callers: Callers<N::Link>,
-    /// Connections whose peers are to answer within a time
-    /// ([`StreamSettings::connect_timeout`](crate::settings::StreamSettings::connect_timeout)), with their
-    /// serial numbers and the ends of that, earliest first.
+    /// Connections awaiting a response of their peer within a time limit
+    /// ([`StreamSettings::connect_timeout`](crate::settings::StreamSettings::connect_timeout)),
+    /// with their serial numbers and deadlines, earliest first.
     pub(super) awaited: VecDeque<(u32, u64, Instant)>,
-    /// Our calls of RDM peers that are under way, and those that wait for their turn: the number of
-    /// an endpoint and of its peer, which may have been called or forgotten since.
+    /// Local connection attempts to RDM peers in progress, and the queued ones: the number of an
+    /// endpoint and of its peer. The peer may have been connected or removed since.
     pub(super) calls: CallPace,
     pub(super) line: VecDeque<(u32, u32)>,
-    /// Connections of peers that called and were in no address vector then, with the
-    /// connections' serial numbers, oldest first.
+    /// Connections of peers absent from all address vectors at their connection request, with
+    /// serial numbers, oldest first.
     pub(super) guests: VecDeque<(u32, u64)>,
-    /// Connections of strangers that were asked to go, with their serial numbers and the time
-    /// until which what they still say is received, earliest first.
+    /// Connections of unknown peers asked to disconnect, with their serial numbers and the deadline
+    /// for receiving their remaining data, earliest first.
     pub(super) leaving: VecDeque<(u32, u64, Instant)>,
-    /// The connection whose bytes are being parsed, or `NONE`: its answers are sent when that is
+    /// Connection with its bytes being parsed, or `NONE`: its responses are sent when parsing is
     /// done.
     pub(super) hearing: u32,
-    /// Bytes of memory that answers and acknowledgements take which wait, on all connections,
-    /// for peers to read them.
+    /// Bytes of memory in responses and acknowledgements not read by peers yet, on all connections.
     pub(super) owed: usize,
-    /// Kept messages that other providers started, if endpoints take receives from such.
+    /// Buffered messages started by other providers, if endpoints use receives of such.
     pub(super) started: Option<Arc<StartedMessages>>,
-    /// The domain's registered memory regions, which peers may read and write.
+    /// Registered memory regions of the domain, readable and writable by peers.
     pub(super) regions: Arc<MrTable>,
-    /// What is shown of the engine to others, and when it is shown again (nanoseconds of
+    /// Published statistics of the engine, and the time of the next publication (nanoseconds of
     /// [`Looks::last`]).
     pub(super) facts: EngineFacts,
     pub(super) show_at: u64,
-    /// Turns that threads of the library made.
+    /// Progress iterations made by threads of the library.
     pub(super) visits: u64,
     /// The endpoints serve those of a utility provider.
     pub(super) serves: bool,

@@ -1,10 +1,9 @@
-//! Many connections in one call, where what the engine stands on has calls for that
-//! ([`Net::is_ring`]).
+//! Batched calls for many connections, if the transport supports them ([`Net::is_ring`]).
 //!
-//! Connections that the poller tells of and hot ones are read with one call, as many as
-//! it takes. Small messages to whatever peers that follow each other closely
-//! leave together at the next progress, as those to one peer do without such calls (see
-//! [`batch`](super::batch)); all others are sent at once.
+//! Active connections and those reported by the poller are read with one call, up to its capacity.
+//! Small messages to any peers following each other closely are sent together at the next progress
+//! call, like those to one peer without such calls (see [`batch`](super::batch)). All others are
+//! sent at once.
 use super::incoming::{DIRECT_MIN, Got};
 use super::state::StreamState;
 use super::transfer::Leaves;
@@ -12,8 +11,8 @@ use crate::net::{ByteLink, MAX_EACH, Net, Receiving, Sending};
 use ofi_provider::error::Error;
 
 impl<N: Net> StreamState<N> {
-    /// With calls for many connections: whether a small transfer, before which nothing waits on
-    /// its connection, leaves at once or together with those to other peers.
+    /// Decides, with calls for many connections, if a small transfer is sent at once or together
+    /// with those to other peers. Nothing is queued before it on its connection.
     pub(super) fn leaves_by_ring(&mut self, more: bool, nobody_looks: bool) -> Leaves {
         let turn = self.turns;
         let follows = self.left_in == turn && !nobody_looks;
@@ -66,7 +65,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Reads up to [`MAX_EACH`] connections with one call, and parses what came on each.
+    /// Reads up to [`MAX_EACH`] connections with one call, and parses the data received on each.
     fn read_together(&mut self, ids: &[u32]) {
         let mut rooms = std::mem::take(&mut self.rooms);
         rooms.resize_with(rooms.len().max(ids.len()), || {

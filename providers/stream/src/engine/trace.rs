@@ -1,10 +1,9 @@
-//! What the log tells of each header that leaves or comes, if the user wants that.
+//! Log lines for each header sent or received, if enabled by the user.
 use crate::net::{ByteLink, peer_of};
 use crate::wire::StreamHeader;
 use ofi_provider::log::peer_text;
 
-/// Writes a line to the log about a header, if the user wants that
-/// ([`trace`](crate::settings::StreamSettings::trace)).
+/// Logs a header, if enabled by the user ([`trace`](crate::settings::StreamSettings::trace)).
 #[inline]
 pub(super) fn trace<L: ByteLink>(direction: &str, link: &L, header: &StreamHeader) {
     if L::settings().trace {

@@ -1,4 +1,4 @@
-//! Transfers that leave: what is reported of them, their bytes, and where they wait.
+//! Outgoing transfers: their completions, their bytes, and their queues.
 use super::arrival::may_allocate;
 use crate::wire::{
     COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, REMOTE_CQ_DATA, StreamHeader, StreamOp,
@@ -16,18 +16,18 @@ use ofi_provider::reserved::ASIDE;
 use std::cell::OnceCell;
 use std::collections::VecDeque;
 
-/// Messages up to this size are copied behind their header, so that one plain
-/// send takes both; larger ones are gathered where they are.
+/// Maximum message size copied after its header, so one simple send takes both; larger messages are
+/// gathered from the application's memory.
 pub(super) const COPY_MAX: usize = 1024;
 
-/// Flags of an operation that is complete only when the peer acknowledges it.
+/// Flags of an operation completing only with the peer's acknowledgement.
 pub(super) const ACKED: u64 =
     FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
 
-/// Room for a header and a message that is copied behind it.
+/// Buffer for a header and a message copied after it.
 pub(super) type CopiedPacket = [u8; 40 + COPY_MAX];
 
-/// What to report, and where, when a transfer is complete: sent, or acknowledged by the peer.
+/// Completion of a transfer, reported when it is sent or acknowledged by the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransferFinish {
     pub(super) context: Context,
@@ -37,7 +37,7 @@ pub(super) struct TransferFinish {
     pub(super) report: bool,
     /// The transfer is complete only when the peer acknowledges it.
     pub(super) acked: bool,
-    /// The completion says no more than that the buffer may be used again (FI_INJECT_COMPLETE).
+    /// The completion only permits reuse of the buffer (FI_INJECT_COMPLETE).
     pub(super) weak: bool,
     /// The message's size in bytes, for the completion and for counters.
     pub(super) len: usize,
@@ -49,8 +49,7 @@ pub(super) struct TransferFinish {
     /// Acknowledged or not, the system may still be using the bytes of the message with this
     /// number ([`Zerocopy::sent_for_ack`]).
     pub(super) lent: u32,
-    /// The peer has refused the transfer, which fails with this error once its bytes are not in use
-    /// any more.
+    /// The peer has refused the transfer. It fails with this error once its bytes are released.
     pub(super) refused: Option<Error>,
 }
 
@@ -79,13 +78,13 @@ impl TransferFinish {
 pub(super) enum SendBody {
     /// No bytes.
     Empty,
-    /// In the application's buffer, which is lent until completion.
+    /// In the application's buffer, borrowed until completion.
     Lent(SendBuf),
     /// In a copy, because the application has its buffer back (FI_INJECT).
     Copied(Box<[u8]>),
-    /// In registered memory that a peer reads; how many bytes.
+    /// In registered memory read by a peer, with the number of bytes.
     Region(RemoteSegments, usize),
-    /// No bytes, in a request: the buffer is where the answer goes.
+    /// No bytes, in a request: the buffer receives the response.
     Answer(RecvBuf),
 }
 
@@ -100,7 +99,7 @@ impl SendBody {
     }
 }
 
-/// A message that is not sent yet, or not completely.
+/// Message not sent, or sent only in part.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) header: StreamHeader,
@@ -111,7 +110,7 @@ pub(super) struct Outgoing {
     /// The encoded header, written when the message's turn comes; its length is 0 until then.
     pub(super) wire: [u8; 40],
     pub(super) wire_len: usize,
-    /// Bytes of header, places and body that are sent.
+    /// Bytes sent of header, remote segments and body.
     pub(super) sent: usize,
     /// The transfer waits until all before it are complete (FI_FENCE).
     pub(super) fence: bool,
@@ -124,8 +123,8 @@ impl Outgoing {
         Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, fence: false, finish }
     }
 
-    /// Bytes of memory that an answer takes while it waits: a place in a queue that grows by
-    /// doubling, and a copy of its bytes or the places that they are in. 0 for transfers of the application.
+    /// Returns the bytes of memory used by a queued response: an entry of a queue growing by
+    /// doubling, and a copy of its bytes or their segments. 0 for transfers of the application.
     pub(super) fn owed(&self) -> usize {
         let beside = match &self.body {
             SendBody::Copied(bytes) => bytes.len(),
@@ -135,15 +134,14 @@ impl Outgoing {
         if self.finish.internal { 2 * size_of::<Self>() + beside } else { 0 }
     }
 
-    /// Whether the transfer's bytes are in the memory region with this key.
+    /// Returns true if the transfer's bytes are in the memory region with this key.
     pub(super) fn reads(&self, key: u64) -> bool {
         let named = |places: &RemoteSegments| places.as_slice().iter().any(|p| p.key == key);
         matches!(&self.body, SendBody::Region(places, _) if named(places))
     }
 
-    /// Copies what is not sent yet of an answer before the memory region that has its bytes is
-    /// closed. Returns how many bytes of memory that took; -FI_ENOBUFS if they were more than
-    /// `most`.
+    /// Copies the unsent bytes of a response before their memory region is closed. Returns the
+    /// bytes of memory used; fails with -FI_ENOBUFS if they were more than `most`.
     pub(super) fn save(&mut self, opened: &Opened<'_>, most: usize) -> Result<usize> {
         let SendBody::Region(places, len) = &self.body else { return Ok(0) };
         let len = *len;
@@ -158,27 +156,27 @@ impl Outgoing {
         Ok(len)
     }
 
-    /// Whether the transfer has to reach the peer even if its endpoint closes now: it is complete
-    /// for the application, or the peer's operation depends on it.
+    /// Returns true if the transfer has to reach the peer even if its endpoint closes now: it is
+    /// complete for the application, or the peer's operation depends on it.
     pub(super) fn is_due(&self) -> bool {
         let answers = self.finish.internal && !matches!(self.body, SendBody::Region(..));
         self.finish.inject || self.finish.flags & ASIDE != 0 || answers
     }
 
-    /// Whether the transfer is fenced (FI_FENCE) and has not begun to leave.
+    /// Returns true if the transfer is fenced (FI_FENCE) and not started.
     pub(super) fn is_fenced(&self) -> bool {
         self.fence && self.wire_len == 0
     }
 
-    /// Whether the transfer answers a read of the peer's from a region, and has not begun to leave.
+    /// Returns true if the transfer responds to a peer's read from a region, and is not started.
     pub(super) fn is_waiting_answer(&self) -> bool {
         self.wire_len == 0 && matches!(self.body, SendBody::Region(..))
     }
 
-    /// The place of the transfer in the queue of its connection, most of which it goes behind. What has
-    /// no bytes and makes the peer go on goes before bytes that have not begun to leave, as the
-    /// direction from the peer stands still until the peer has it: requests before answers, and
-    /// acknowledgements and the like before all bytes.
+    /// Returns the position of the transfer in the queue of its connection, usually the end. A
+    /// transfer without bytes that resumes the peer precedes bytes not started yet, because the
+    /// direction from the peer stalls until then. Requests precede responses; acknowledgements and
+    /// other notices precede all bytes.
     pub(super) fn place_in(&self, queue: &VecDeque<Self>) -> usize {
         let stays = |one: &Self| match self.body {
             SendBody::Answer(_) if !self.fence => !one.is_waiting_answer(),
@@ -188,14 +186,14 @@ impl Outgoing {
         queue.iter().rposition(stays).map_or(0, |at| at + 1)
     }
 
-    /// Whether the transfer tells the peer of one of its transfers, which it names by a number; or of
-    /// the oldest one, in the order of all that do.
+    /// Returns true if the transfer notifies the peer about one of the peer's transfers, named by a
+    /// number, or about the oldest one, in order.
     fn is_notice(&self) -> bool {
         self.header.is_ack() || matches!(self.header.op, StreamOp::Cts | StreamOp::WriteRefused)
     }
 
-    /// Turns places written in our byte order into network order, for a peer whose byte order
-    /// differs. Nothing of the message is sent yet.
+    /// Converts remote segments from local to network byte order, for a peer with a different byte
+    /// order. Nothing of the message is sent yet.
     pub(super) fn turn_places(&mut self) {
         if cfg!(target_endian = "little") && self.wire_len == 0 {
             self.segments.chunks_exact_mut(8).for_each(<[u8]>::reverse);
@@ -207,12 +205,12 @@ impl Outgoing {
         self.wire_len + self.segments.len() + body
     }
 
-    /// Whether the header and places are sent, so that the body is next.
+    /// Returns true if the header and remote segments are sent and the body is next.
     pub(super) fn is_at_body(&self) -> bool {
         self.wire_len > 0 && self.sent >= self.wire_len + self.segments.len()
     }
 
-    /// Appends what is not sent yet of header and places to a gather list.
+    /// Appends the unsent bytes of header and remote segments to a gather list.
     pub(super) fn gather_head<'a>(&'a self, list: &mut GatherList<'a>) {
         let header = self.sent.min(self.wire_len);
         list.push_bytes(&self.wire[header..self.wire_len]);
@@ -220,9 +218,8 @@ impl Outgoing {
         list.push_bytes(&self.segments[places..]);
     }
 
-    /// Appends what is not sent yet of the message to a gather list. `opened` is the table of
-    /// memory regions, opened by the first message that needs it and kept open until the list is
-    /// sent.
+    /// Appends the unsent bytes of the message to a gather list. `opened` is the table of memory
+    /// regions, opened by the first message in need of it and kept open until the list is sent.
     pub(super) fn gather<'a, 'r>(
         &'a self,
         list: &mut GatherList<'a>,
@@ -259,23 +256,23 @@ pub(super) enum Leaves {
     First,
     /// At once: nothing waits before the transfer, though others left just before.
     Next,
-    /// In a batch, with transfers before it or that may follow.
+    /// In a batch, with transfers before it or possibly after it.
     Together,
     /// From the connection's queue, when its turn comes.
     InTurn,
 }
 
-/// Where a transfer is queued or sent.
+/// Connection or queue of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Route {
     /// Sent, or queued, on this connection.
     Conn(u32),
-    /// Queued with what waits for this peer until the peer is called again.
+    /// Queued for this peer until the next connection attempt.
     Later(u32),
 }
 
-/// The header flags of a transfer, and whether it is complete only when the
-/// peer acknowledges it.
+/// Returns the header flags of a transfer, and true if it completes only with the peer's
+/// acknowledgement.
 #[inline]
 pub(super) fn level(op_flags: u64) -> (u16, bool) {
     let mut flags = 0;

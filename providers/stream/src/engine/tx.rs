@@ -28,26 +28,25 @@ use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::cell::OnceCell;
 
-/// Flags of an operation that keep a message from being sent by the short way (`send_plain`).
+/// Flags of an operation excluding the fast path (`send_plain`).
 const SPECIAL: u64 = FI_MORE | FI_FENCE | ACKED | ASIDE;
 
-/// Most answers and acknowledgements that may wait for a peer to read them, beside the transfers
-/// of our own (`tx_size`).
+/// Maximum responses and acknowledgements queued for a peer, in addition to local transfers
+/// (`tx_size`).
 const MAX_ANSWERS: usize = 1 << 16;
 
-/// Bytes of memory that answers and acknowledgements may take on any connection. Requests for
-/// more are not read beyond it: of strangers in any case, since no transfers of ours to them can
-/// be under way that would wait in turn; of peers with names once all connections together take
-/// [`MAX_OWED`].
+/// Bytes of memory for responses and acknowledgements guaranteed to any connection. Beyond it
+/// further requests are not read: of unknown peers always, since no local transfers to them can
+/// wait in turn; of known peers once all connections together use [`MAX_OWED`].
 const FAIR_OWED: usize = 512 << 10;
 
-/// Bytes of memory that answers and acknowledgements of all connections may take before
-/// connections beyond [`FAIR_OWED`] are not read any more.
+/// Bytes of memory for responses and acknowledgements of all connections. Beyond it connections
+/// above [`FAIR_OWED`] are not read.
 const MAX_OWED: usize = 128 << 20;
 
 impl Outgoing {
-    /// The way of the message's body if it is sent without being copied. `keeps`: the link
-    /// can keep the bytes of a region that is closed before the peer has them
+    /// Returns the zero-copy mode of the message's body, if it is sent without a copy. `keeps`: the
+    /// link can store the bytes of a region closed before the peer has them
     /// ([`ByteLink::keep_lent`]).
     fn uncopied(&self, conn: &Option<Box<Zerocopy>>, keeps: bool) -> Option<Way> {
         conn.as_ref().filter(|zerocopy| zerocopy.takes(self.body.len()))?;
@@ -63,14 +62,14 @@ impl Outgoing {
 }
 
 impl StreamEngineEp {
-    /// [`finish_tx`](Self::finish_tx) of a transfer that is timed.
+    /// Runs [`finish_tx`](Self::finish_tx) for a timed transfer.
     #[cold]
     fn finish_timed(&mut self, finish: &TransferFinish, result: Result) {
         self.times.end();
         self.finish_tx(&TransferFinish { flags: finish.flags & !TIMED, ..*finish }, result);
     }
 
-    /// Reports and counts a transfer that is complete or has failed.
+    /// Reports and counts a completed or failed transfer.
     pub(super) fn finish_tx(&mut self, finish: &TransferFinish, result: Result) {
         if finish.internal {
             if finish.flags & FI_REMOTE_READ != 0 && result.is_ok() {
@@ -101,7 +100,7 @@ impl StreamEngineEp {
     }
 }
 
-/// What came of [sending a message plainly](StreamState::send_plain).
+/// Result of [the fast-path send](StreamState::send_plain).
 enum Plainly {
     /// All of it has left.
     Sent,
@@ -112,9 +111,9 @@ enum Plainly {
 }
 
 impl<N: Net> StreamState<N> {
-    /// Checks whether another transfer with these flags may start: -FI_EINVAL if too much is
-    /// injected; -FI_EAGAIN, after a turn of progress, if tx_attr.size or the completion queue
-    /// leaves no room.
+    /// Checks if another transfer with these flags may start. Fails with -FI_EINVAL if too much is
+    /// injected. Fails with -FI_EAGAIN, after a progress iteration, if tx_attr.size or the
+    /// completion queue leaves no space.
     #[inline(always)]
     pub(super) fn admit(&mut self, ep_id: u32, flags: u64, len: usize) -> Result {
         let ep = &mut self.eps[ep_id];
@@ -130,8 +129,9 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Where a transfer to `dest` goes: a connection, made if need be, or the queue of a peer
-    /// that will be called again after a delay. -FI_ENOTCONN if a MSG endpoint is not connected.
+    /// Returns the route of a transfer to `dest`: a connection, started if necessary, or the queue
+    /// of a peer with a delayed connection attempt. Fails with -FI_ENOTCONN if a MSG endpoint is
+    /// not connected.
     #[inline(always)]
     pub(super) fn route(&mut self, ep_id: u32, dest: fi_addr_t) -> Result<Route> {
         let ep = &mut self.eps[ep_id];
@@ -148,7 +148,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Queues a transfer and, unless FI_MORE announces others, sends what the link takes.
+    /// Queues a transfer and, unless FI_MORE announces others, sends as much as the link accepts.
     pub(super) fn enqueue(&mut self, ep_id: u32, route: Route, mut outgoing: Outgoing, flags: u64) {
         outgoing.fence = flags & FI_FENCE != 0;
         let more = flags & FI_MORE != 0;
@@ -175,23 +175,23 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Sends what waits on a connection; what the link does not take now leaves when the poller
-    /// reports that it can.
+    /// Sends the data queued on a connection; the rest is sent when the poller reports the link
+    /// writable.
     fn send_off(&mut self, id: u32) {
         self.flush(id);
         self.heat(id);
         self.watch_unsent(id);
     }
 
-    /// Makes the poller report when what waits on a connection can be sent: another thread may
-    /// sleep on the poller's descriptor, and this one may not call again.
+    /// Registers a connection with unsent data with the poller: another thread may sleep on the
+    /// poller's descriptor, and this one may not call again.
     pub(super) fn watch_unsent(&mut self, id: u32) {
         if self.conns.get(id).is_some_and(StreamConn::has_unsent) {
             self.watch(id);
         }
     }
 
-    /// Puts a connection on the list of those whose messages are held back to leave with others.
+    /// Adds a connection to the list of connections with batched messages held back.
     fn hold(&mut self, id: u32) {
         if !self.held.contains(&id) {
             self.held.push(id);
@@ -207,8 +207,8 @@ impl<N: Net> StreamState<N> {
         self.send_either::<false>(ep_id, op, tagged)
     }
 
-    /// [`StreamState::send`] of a message with remote CQ data. Apart, so that other messages are not
-    /// slowed down by it.
+    /// Runs [`StreamState::send`] for a message with remote CQ data. A separate function, so it
+    /// does not slow down other messages.
     #[inline(never)]
     fn send_with_data(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
         self.send_either::<true>(ep_id, op, tagged)
@@ -236,8 +236,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// A message that is to be reported, for another provider: true if it has left, which nobody was
-    /// told; false if it will be reported.
+    /// Sends a message for another provider, with a completion to be reported. Returns true if it
+    /// was sent without a report; false if it will be reported.
     #[inline(always)]
     pub(super) fn send_at_once(
         &mut self,
@@ -263,8 +263,8 @@ impl<N: Net> StreamState<N> {
         Ok(false)
     }
 
-    /// The short way for the commonest case: a small message without special flags, before which
-    /// nothing waits, is sent at once. In any other case nothing has been done yet.
+    /// Fast path: sends a small message without special flags at once, if nothing is queued before
+    /// it. In any other case it has changed nothing.
     #[inline(always)]
     fn send_plain<const DATA: bool>(
         &mut self,
@@ -332,8 +332,8 @@ impl<N: Net> StreamState<N> {
         Plainly::Sent
     }
 
-    /// Whether messages may wait here for others: not if they do not follow each other closely, nor if
-    /// nothing would send them soon, nor through memory, where there is no call to be spared.
+    /// Returns true if messages may be batched here. Not if they do not follow each other closely,
+    /// nor without a flush timer, nor over shared memory, because no system call is saved there.
     #[inline(never)]
     fn gathers(
         conn: &mut StreamConn<N>,
@@ -347,7 +347,7 @@ impl<N: Net> StreamState<N> {
             && conn.batch.goes_on(net)
     }
 
-    /// The rest of a message of which the link took not all ([`Plainly::InPart`]) waits.
+    /// Queues the rest of a message accepted only in part by the link ([`Plainly::InPart`]).
     #[cold]
     fn sent_plain_in_part(&mut self, ep_id: u32, op: &SendOp, tagged: bool, result: Result<usize>) {
         let id = self.eps[ep_id].conn_to(op.dest).unwrap_or(NONE);
@@ -400,8 +400,8 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// How a transfer of `len` bytes on this route is to leave; `known`: the application has
-    /// read already that the transfers before it have left.
+    /// Decides the time of sending for a transfer of `len` bytes on this route; `known`: the
+    /// application has already read the completions of the transfers before it.
     #[inline]
     fn leaves(&mut self, route: Route, flags: u64, len: usize, known: bool) -> Leaves {
         let nobody_looks = self.nobody_looks();
@@ -523,10 +523,10 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Places in a peer's memory as they go over the wire.
+    /// Encodes segments of a peer's memory for the wire.
     ///
-    /// The byte order is known once the peer has answered; until then it is
-    /// taken to be ours, and [`StreamState::established`] puts that right.
+    /// The byte order is known after the peer's response. Until then the local one is assumed, and
+    /// [`StreamState::established`] corrects it.
     pub(super) fn encode_places(&self, route: Route, places: &RemoteSegments) -> Box<[u8]> {
         let order = match route {
             Route::Conn(id) => self.conns.get(id).map_or(ByteOrder::Native, |conn| conn.order),
@@ -535,8 +535,8 @@ impl<N: Net> StreamState<N> {
         StreamHeader::write_segments(order, places.as_slice())
     }
 
-    /// Answers a peer's read of our memory, whose right is checked already. Few bytes are copied
-    /// into the batch now; more are gathered from the region when the link takes them.
+    /// Responds to a peer's read of local memory, after the check of its right. Few bytes are
+    /// copied into the batch now; more are gathered from the region when the link accepts them.
     pub(super) fn answer_read(&mut self, id: u32, places: RemoteSegments, len: usize) -> Result {
         let header = StreamHeader { len: len as u64, ..StreamHeader::of(StreamOp::ReadRsp) };
         // A read that names no place needed no key, and does not count as an access.
@@ -552,9 +552,9 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// A memory region is about to be closed: answers that still read from it are copied, so
-    /// that peers get what they asked for in time. Without memory for the copies, or beyond
-    /// [`MAX_OWED`], the peers' connections end, because the protocol has no refusal.
+    /// Copies responses still reading from a memory region about to be closed, so peers get the
+    /// data as of their request. Without memory for the copies, or beyond [`MAX_OWED`], the peers'
+    /// connections end, because the protocol has no refusal.
     pub(super) fn save_answers(&mut self, key: u64) {
         self.keep_lent(key);
         if self.owed == 0 {
@@ -584,7 +584,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Answers that peers were to read out of a region, where it is, are kept elsewhere.
+    /// Copies exposed responses of a region, not read by the peers yet, to other memory.
     fn keep_lent(&mut self, key: u64) {
         for id in self.conns.indices(StreamConn::is_lending) {
             let conn = &mut self.conns[id];
@@ -628,7 +628,7 @@ impl<N: Net> StreamState<N> {
         (header, finish)
     }
 
-    /// Queues a message that cannot leave at once, or that `waits` here until the peer asks for
+    /// Queues a message not to be sent at once, or one that `waits` here until the peer requests
     /// it.
     fn send_later(
         &mut self,
@@ -647,8 +647,7 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Adds a small message to the connection's batch, which leaves now or later as `leaves`
-    /// says.
+    /// Adds a small message to the connection's batch, sent now or later as specified by `leaves`.
     fn send_together(
         &mut self,
         ep_id: u32,
@@ -727,15 +726,15 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Notes that a batch has left, or a message right after others, for telling a burst.
+    /// Records a sent batch, or a message sent right after others, for the detection of bursts.
     fn batch_has_left(&mut self, id: u32) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.batch.has_left(&self.net);
         }
     }
 
-    /// Sends a message before which nothing waits, of any size: header and bytes go to the link
-    /// from here.
+    /// Sends a message of any size with nothing queued before it: passes header and bytes directly
+    /// to the link.
     #[inline(always)]
     fn send_now(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
         let (mut header, mut finish) = Self::header_and_finish(op, tagged);
@@ -769,7 +768,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Queues the rest of a message that the link did not take completely, or fails it with the
+    /// Queues the rest of a message not completely accepted by the link, or fails it with the
     /// connection if the link has failed.
     #[cold]
     fn sent_in_part(
@@ -816,8 +815,8 @@ impl<N: Net> StreamState<N> {
         self.watch_unsent(conn_id);
     }
 
-    /// Sending has failed with `error`, so the connection ends; but what the peer sent on it
-    /// before is received first.
+    /// Ends a connection after sending failed with `error`. Data sent by the peer on it before is
+    /// received first.
     #[cold]
     pub(super) fn sent_in_vain(&mut self, id: u32, error: Error) {
         if self.staging.is_empty() || self.hearing == id {
@@ -833,8 +832,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Sends what waits on a connection, several messages in a call, until the link takes no more.
-    /// Returns whether anything was sent or the connection ended.
+    /// Sends the data queued on a connection, several messages per call, until the link accepts no
+    /// more. Returns true if anything was sent or the connection ended.
     pub(super) fn flush(&mut self, id: u32) -> bool {
         let mut moved = false;
         if N::Link::settings().max_saved_size != usize::MAX {
@@ -940,9 +939,9 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Takes `sent` bytes off the batch and the queue, and completes the transfers whose last
-    /// byte was among them, or has them wait for their acknowledgement or answer. What the peer
-    /// answers or acknowledges of the batch waits for that already.
+    /// Subtracts `sent` bytes from the batch and the queue, and completes the transfers sent to
+    /// their last byte, or moves them to those awaiting acknowledgements or responses. Transfers of
+    /// the batch with an acknowledgement or response are already waiting there.
     pub(super) fn account(&mut self, id: u32, sent: &mut usize) {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
@@ -1002,8 +1001,8 @@ impl<N: Net> StreamState<N> {
         self.answer(id, Outgoing::new(header, SendBody::Empty, TransferFinish::INTERNAL));
     }
 
-    /// Acknowledges a transfer: `number` counts those of the connection that ask for it. What is
-    /// acknowledged while bytes are parsed goes out together when all of them are.
+    /// Acknowledges a transfer: `number` counts the connection's transfers with acknowledgement.
+    /// Acknowledgements during parsing are sent together at its end.
     pub(super) fn acknowledge(&mut self, id: u32, number: u64) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         if conn.knows.outcomes && self.hearing == id {
@@ -1019,10 +1018,10 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Refuses a peer's read, or a write that is to be acknowledged under `number`. The peer's
-    /// other transfers go on; only to a peer that does not know refusals
-    /// ([`Knows::outcomes`](crate::wire::Knows::outcomes)) nothing more is sent, so that it sees the
-    /// end of the connection, and the messages under way from it are still received.
+    /// Refuses a peer's read, or a write to be acknowledged under `number`. The peer's other
+    /// transfers continue. If the peer does not support refusals
+    /// ([`Knows::outcomes`](crate::wire::Knows::outcomes)), nothing more is sent, so the peer sees
+    /// the end of the connection. Its messages in flight are still received.
     pub(super) fn refuse(&mut self, id: u32, write: Option<u64>, error: Error) {
         let Some(conn) = self.conns.get(id) else { return };
         if conn.knows.outcomes {
@@ -1042,7 +1041,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Queues an answer that a peer waits for, and sends it now or with others.
+    /// Queues a response awaited by a peer, and sends it now or with others.
     pub(super) fn answer(&mut self, id: u32, answer: Outgoing) {
         let Some(conn) = self.conns.get_mut(id).filter(|conn| !conn.sends_no_more) else { return };
         let owed = answer.owed();
@@ -1053,8 +1052,8 @@ impl<N: Net> StreamState<N> {
         self.answered(id);
     }
 
-    /// Sends an answer that was just queued: now, or, while bytes of this connection are being
-    /// parsed, when that is done.
+    /// Sends a newly queued response: now, or at the end of parsing if bytes of this connection are
+    /// being parsed.
     fn answered(&mut self, id: u32) {
         let conn = &mut self.conns[id];
         let enough = conn.batch.is_full(N::Link::settings().batch) && conn.tx.is_empty();
@@ -1065,7 +1064,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Sends the answers to the requests that were just parsed.
+    /// Sends the responses to the requests just parsed.
     #[inline]
     pub(super) fn send_answers(&mut self, id: u32) {
         if let Some(conn) = self.conns.get_mut(id)
@@ -1082,9 +1081,10 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Whether answers may leave in the next turn: reads of the application's own are complete since
-    /// this one began. It is about to post others, whose requests would be behind many bytes of
-    /// answers otherwise, so that the two directions of the connection would be used in turns.
+    /// Returns true if responses may be sent in the next progress iteration, because local reads
+    /// have completed in this one. The application is about to post others. Their requests would
+    /// follow many bytes of responses otherwise, and the two directions of the connection would
+    /// alternate.
     fn may_hold_answers(&mut self, id: u32) -> bool {
         let (turn, done) = (self.turns, self.turns + self.batches);
         let both = |conn: &StreamConn<N>| conn.answered_in == turn && conn.has_waiting_answers();
@@ -1092,7 +1092,7 @@ impl<N: Net> StreamState<N> {
             && self.courier.as_mut().is_some_and(|courier| courier.order(done))
     }
 
-    /// Makes what the link did not take leave later.
+    /// Schedules the sending of data not accepted by the link.
     fn see_to_rest(&mut self, id: u32) {
         if self.conns.get(id).is_some_and(StreamConn::has_unsent) {
             self.heat(id);
@@ -1100,8 +1100,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    /// Whether answers that wait for a peer take so much memory that its requests are not read
-    /// until it reads some of them.
+    /// Returns true if responses queued for a peer use too much memory. Its requests are then not
+    /// read until it reads some responses.
     #[inline]
     pub(super) fn owes_much(&self, id: u32) -> bool {
         let much = |conn: &StreamConn<N>| {
@@ -1111,15 +1111,15 @@ impl<N: Net> StreamState<N> {
         self.conns.get(id).is_some_and(much)
     }
 
-    /// Whether so many answers wait for a peer that its connection must end. The application's
-    /// own transfers in the queue are bounded by tx_attr.size.
+    /// Returns true if too many responses are queued for a peer, and its connection must end. The
+    /// application's own transfers in the queue are bounded by tx_attr.size.
     pub(super) fn is_overrun(&self, id: u32) -> bool {
         let own = |conn: &StreamConn<N>| self.eps[conn.ep].identity.attr.tx_size;
         self.conns.get(id).is_some_and(|conn| conn.tx.len() >= MAX_ANSWERS + own(conn))
     }
 
-    /// Sends what was just queued if it is alone in the queue or before a fence; the rest leaves
-    /// later.
+    /// Sends a newly queued transfer if it is alone in the queue or before a fence; the rest is
+    /// sent later.
     pub(super) fn push_on(&mut self, id: u32) {
         let tx = &self.conns[id].tx;
         if tx.len() <= 1 || tx.iter().take(2).any(Outgoing::is_fenced) {
@@ -1128,8 +1128,8 @@ impl<N: Net> StreamState<N> {
         self.see_to_rest(id);
     }
 
-    /// The peer acknowledged these transfers, or the oldest one that waits for an
-    /// acknowledgement; -FI_EPROTO if there are none.
+    /// Handles the peer's acknowledgement of these transfers, or of the oldest unacknowledged one.
+    /// Fails with -FI_EPROTO if there are none.
     pub(super) fn acknowledged(&mut self, id: u32, run: Option<AckRun>) -> Result {
         match run {
             None => self.settle(id, None, None)?,
@@ -1150,8 +1150,8 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Ends the transfer of this number, or the oldest one, of those that wait for an
-    /// acknowledgement; -FI_EPROTO if there is none.
+    /// Ends the transfer of this number, or the oldest one, among those awaiting an
+    /// acknowledgement. Fails with -FI_EPROTO if there is none.
     fn settle(&mut self, id: u32, number: Option<u64>, refused: Option<Error>) -> Result {
         let Some(conn) = self.conns.get_mut(id) else { return Ok(()) };
         if conn.ignores_answers {
@@ -1169,7 +1169,7 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Sends fenced transfers that waited for the operation that was just completed.
+    /// Sends fenced transfers waiting for the operation just completed.
     pub(super) fn lift_fence(&mut self, id: u32) {
         if self.conns.get(id).is_some_and(|conn| !conn.tx.is_empty() && conn.has_unsent()) {
             self.push_on(id);
@@ -1198,8 +1198,8 @@ impl<N: Net> StreamState<N> {
         Ok(())
     }
 
-    /// Numbers the announced messages (1 to 255) whose announcements are about to be sent;
-    /// without a free number a message is sent whole.
+    /// Numbers the rendezvous messages (1 to 255) with their RTS about to be sent; without a free
+    /// number a message is sent eagerly.
     fn number_announcements(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let mut used: Vec<u8> = conn.waiting.keys().copied().collect();

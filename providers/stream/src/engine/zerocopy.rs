@@ -1,28 +1,28 @@
-//! Sending large messages from where they are, without a copy (over sockets: MSG_ZEROCOPY).
+//! Zero-copy sending of large messages (over sockets: MSG_ZEROCOPY).
 //!
-//! The system sends such bytes without copying them first, so they stay the application's message
-//! until the peer's system has them: the message is complete when the system says
-//! ([`ByteLink::zerocopy_done`]) that it is done with every call that had a part of it. Only bytes
-//! the application lent go this way; headers are copied as ever. A peer that bytes go to through
-//! memory may read large messages where they are ([`ByteLink::lends_from`]), which is the same here.
+//! The kernel sends such bytes without copying them first, so the memory stays in use until the
+//! peer's system has them. The message completes when the kernel has released all calls with a part
+//! of it ([`ByteLink::zerocopy_done`]). Only the application's bytes are sent in this way; headers
+//! are copied as usual. A peer over shared memory may read large messages directly
+//! ([`ByteLink::lends_from`]); this is handled in the same way.
 use super::transfer::TransferFinish;
 use crate::net::ByteLink;
 use std::collections::VecDeque;
 
-/// Calls in a row whose bytes the system copied after all, beyond which a connection gives up
-/// zero-copy. A few copies may have another reason, such as a packet capture.
+/// Maximum consecutive zero-copy calls copied by the kernel after all. Beyond it a connection gives
+/// up zero copy. A few copies may have another reason, such as a packet capture.
 pub(super) const MAX_COPIED: u32 = 16;
 
-/// A message that left, or is leaving, without being copied.
+/// Zero-copy message, sent or being sent.
 #[derive(Debug)]
 struct Leaving {
-    /// The number of the message's first call, how many calls it took, and how many of these the
-    /// system is not done with.
+    /// Number of the message's first call, the count of its calls, and the count of those not
+    /// released by the kernel.
     first: u32,
     calls: u32,
     pending: u32,
-    /// What to complete, set once the system has all of the message; [`TransferFinish::INTERNAL`] while
-    /// the peer is still to acknowledge it.
+    /// Completion of the message, set once the kernel has all of it; [`TransferFinish::INTERNAL`]
+    /// while the peer's acknowledgement is pending.
     finish: Option<TransferFinish>,
     /// Names the message until it is acknowledged; 0 if no acknowledgement is awaited.
     number: u32,
@@ -35,9 +35,9 @@ pub(super) struct Zerocopy {
     pub(super) from: usize,
     /// The number of the next call, as the system counts.
     next: u32,
-    /// Calls in a row whose bytes were copied after all.
+    /// Consecutive calls copied by the kernel after all.
     pub(super) copied: u32,
-    /// The last number that names a message.
+    /// Last number assigned to a message.
     named: u32,
     /// Messages under way, in the order they left; only the last may have bytes left to send.
     leaving: VecDeque<Leaving>,
@@ -53,18 +53,18 @@ impl Zerocopy {
         wanted.then(|| Self::lending(from))
     }
 
-    /// The state for a connection whose peer reads messages of this many bytes or more where they
-    /// are ([`ByteLink::lends_from`]).
+    /// Returns the state for a connection with a peer reading messages of at least this many bytes
+    /// directly ([`ByteLink::lends_from`]).
     pub(super) fn lending(from: usize) -> Box<Self> {
         Box::new(Self { from, next: 0, copied: 0, named: 0, leaving: VecDeque::new() })
     }
 
-    /// Whether a message of `len` bytes is to leave without being copied.
+    /// Returns true if a message of `len` bytes is to be sent with zero copy.
     pub(super) fn takes(&self, len: usize) -> bool {
         len >= self.from
     }
 
-    /// Notes that a zero-copy call took bytes of the message that is leaving.
+    /// Records a zero-copy call for the message being sent.
     pub(super) fn called(&mut self) {
         match self.leaving.back_mut().filter(|last| last.finish.is_none()) {
             Some(last) => {
@@ -80,9 +80,9 @@ impl Zerocopy {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// All of the message that was leaving is with the system; gives `finish`
-    /// back if it is over with that: no part of it is in use, and nothing before
-    /// it, because messages are over in the order they leave.
+    /// Records the message being sent as completely passed to the kernel. Returns `finish` if the
+    /// message is complete: no part of it is in use, and nothing before it, because messages
+    /// complete in order.
     pub(super) fn sent(&mut self, finish: TransferFinish) -> Option<TransferFinish> {
         match self.leaving.back_mut() {
             Some(last) if last.finish.is_none() => last.finish = Some(finish),
@@ -98,9 +98,9 @@ impl Zerocopy {
         self.take_finished()
     }
 
-    /// All of the message that was leaving is with the system, and the peer is to acknowledge
-    /// it: the number it has here as long as the system uses its bytes, or 0. A peer may say
-    /// that it has what it has not read yet, so that both must be awaited.
+    /// Records the message being sent, with a pending acknowledgement, as completely passed to the
+    /// kernel. Returns its number while the kernel uses its bytes, or 0. A peer may acknowledge
+    /// data before reading it, so both events must be awaited.
     pub(super) fn sent_for_ack(&mut self) -> u32 {
         let Some(last) = self.leaving.back_mut().filter(|last| last.finish.is_none()) else {
             return 0;
@@ -129,7 +129,7 @@ impl Zerocopy {
         }
     }
 
-    /// Notes that the system is done with calls `low` to `high`, which it may say in any order.
+    /// Records the release of calls `low` to `high` by the kernel, in any order.
     pub(super) fn released(&mut self, low: u32, high: u32) {
         for message in &mut self.leaving {
             let of_it = (0..message.calls)
@@ -146,14 +146,14 @@ impl Zerocopy {
         self.leaving.pop_front_if(over)?.finish
     }
 
-    /// How many transfers of the application are complete when the system is done with them.
+    /// Returns the number of the application's transfers completing with the kernel's release.
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn transfers(&self) -> usize {
         let own = |message: &&Leaving| message.finish.as_ref().is_some_and(|one| !one.internal);
         self.leaving.iter().filter(own).count()
     }
 
-    /// Whether the system still uses memory that the application lent.
+    /// Returns true if the kernel still uses memory of the application.
     pub(super) fn is_busy(&self) -> bool {
         !self.leaving.is_empty()
     }

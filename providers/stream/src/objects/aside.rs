@@ -1,5 +1,5 @@
-//! What is kept of an endpoint of the application's beside the engine: FI_EP_MSG, whose connection
-//! the application makes, and options.
+//! State of an application's endpoint outside the engine: FI_EP_MSG with its connection made by the
+//! application, and options.
 use crate::engine::{StreamEngine, StreamEpKind, StreamRequest};
 use crate::net::{ByteLink, Net};
 use crate::wire::CM_DATA_MAX;
@@ -13,7 +13,7 @@ use ofi_provider::error::{Error, Result};
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard};
 
-/// What is kept of an endpoint of the application's beside the engine.
+/// State of an application's endpoint outside the engine.
 #[derive(Debug)]
 pub struct StreamAside<L> {
     kind: StreamEpKind,

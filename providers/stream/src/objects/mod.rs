@@ -1,5 +1,5 @@
-//! Fabrics, domains and endpoints of a provider whose links the engine runs over: the same for all
-//! such providers, which say by [`LinkProvider`] what is their own.
+//! Fabrics, domains and endpoints of a provider over the engine. They are the same for all such
+//! providers; [`LinkProvider`] supplies the differences.
 mod aside;
 mod pep;
 
@@ -26,46 +26,46 @@ use ofi_provider::wait::WaitKind;
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// What a provider says and opens beside its links.
+/// Provider-specific functions in addition to its links.
 pub trait LinkProvider: Net {
-    /// The infos for a query (fi_getinfo(3)). What the engine can do is in
+    /// Returns the infos for a query (fi_getinfo(3)). The capabilities of the engine are in
     /// [`offers`](crate::offer::offers).
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
 
-    /// What endpoints may be opened with: what applications without hints are offered.
+    /// Returns the supported attributes of endpoints: those offered to applications without hints.
     fn offers() -> Result<Vec<ProviderOffer>>;
 
-    /// Whether there are scalable endpoints, and contexts that endpoints share.
+    /// Enables scalable endpoints and shared contexts.
     const CONTEXTS: bool = true;
 
-    /// How many segments a transfer may have: as many as are offered
+    /// Returns the maximum number of segments of a transfer: the number offered
     /// ([`OfferLimits::segments`](crate::offer::OfferLimits::segments)).
     fn segments() -> SegmentLimit {
         SegmentLimit::default()
     }
 
-    /// How many segments a region may have: as many as are offered
+    /// Returns the maximum number of segments of a region: the number offered
     /// ([`OfferLimits::region_segments`](crate::offer::OfferLimits::region_segments)).
     fn region_segments() -> usize {
         1
     }
 
-    /// The address that a new endpoint of this info is to have; any if the info says none.
+    /// Returns the address for a new endpoint of this info; any address if the info has none.
     fn address(info: InfoRef<'_>) -> Result<Addr> {
         Addr::of_info(info)
     }
 
-    /// What the engine of a new domain stands on. An error refuses the domain.
+    /// Opens the transport of a new domain's engine. An error rejects the domain.
     fn open() -> Result<Self>;
 
-    /// What a new passive endpoint stands on, of which only listening, callers and the timer are
-    /// asked.
+    /// Opens the transport of a new passive endpoint, used only for listening, pending connections
+    /// and the timer.
     fn open_passive() -> Result<Self> {
         Self::open()
     }
 
-    /// The secret that peers need when the program has one of its own (`auth_key` of fi_domain(3)):
-    /// -FI_EINVAL if it is none, or if links prove no secrets.
+    /// Returns the pre-shared key required of peers if the program has its own (`auth_key` of
+    /// fi_domain(3)). Fails with -FI_EINVAL if it is invalid, or if links do not authenticate.
     fn own_secret(_key: &[u8]) -> Result<JobSecret> {
         Err(Error::INVAL)
     }
@@ -80,8 +80,7 @@ pub trait LinkProvider: Net {
         Err(Error::NOSYS)
     }
 
-    /// Whether a link was made for those who have this secret: the program's own, or what the user
-    /// chose.
+    /// Returns true if a link was made with this pre-shared key: the program's own, or the user's.
     fn is_for(_link: &Self::Link, own: Option<&JobSecret>) -> bool {
         own.is_none()
     }
@@ -107,7 +106,7 @@ pub fn hand_out<N: LinkProvider>(name: Option<CString>) -> *mut fi_provider {
 /// An endpoint of the application's.
 pub type StreamEp<N> = RdmEndpoint<StreamEngine<N>>;
 
-/// A fabric: a network that links can be begun in. It has no state.
+/// Fabric: a network for links. It has no state.
 #[derive(Debug)]
 pub struct StreamFabric<N>(PhantomData<fn() -> N>);
 
@@ -156,17 +155,17 @@ pub struct StreamDomain<N: Net> {
     engine: Arc<StreamEngine<N>>,
     settings: DomainSettings,
     api_version: u32,
-    /// The program's own secret for endpoints that have none.
+    /// Pre-shared key of the program for endpoints without their own.
     secret: Option<JobSecret>,
 }
 
 impl<N: LinkProvider> StreamDomain<N> {
-    /// The identity of an endpoint to open with `info`; `passive` is the address of the passive
-    /// endpoint that it takes over, if any.
+    /// Returns the identity of an endpoint to open with `info`; `passive` is the address taken over
+    /// from a passive endpoint, if any.
     fn identity(&self, info: InfoRef<'_>, passive: Option<&[u8]>) -> Result<StreamIdentity> {
         let kind = match info.ep_type() {
             t if t == fi_ep_type::FI_EP_MSG => StreamEpKind::Msg,
-            // Of datagrams less is promised than the engine keeps.
+            // Datagram guarantees are weaker than those of the engine.
             t if t == fi_ep_type::FI_EP_RDM || t == fi_ep_type::FI_EP_DGRAM => StreamEpKind::Rdm,
             _ => return Err(Error::INVAL),
         };

@@ -19,20 +19,20 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// What the poller knows the listener by; a caller's token is its index.
+/// Token of the listener in the poller; the token of a pending connection is its index.
 const LISTENER: u64 = u64::MAX;
 
-/// The number that all callers of a passive endpoint call: there is only one endpoint.
+/// Number of the endpoint for all pending connections of a passive endpoint: there is only one.
 const ALL: u32 = 0;
 
-/// Most callers whose connection request is not complete.
+/// Maximum pending connections with an incomplete request.
 const MAX_SILENT: usize = 1024;
 
-/// How often it is checked whether there is room for another request while there is none.
+/// Interval between checks for space for another request while there is none.
 const ROOM_DELAY: Duration = Duration::from_millis(10);
 
-/// A request that the application has not answered for so long may be refused when another
-/// caller needs its place.
+/// Age of an unanswered request after which it may be rejected in favor of another pending
+/// connection.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// A listening endpoint.
@@ -53,7 +53,7 @@ impl<N: Net> std::fmt::Debug for StreamPepShared<N> {
     }
 }
 
-/// A request that the application knows of, by its handle.
+/// Request known to the application by its handle.
 struct Unanswered {
     handle: usize,
     /// Dead once the request was answered or rejected.
@@ -65,12 +65,12 @@ struct StreamPepState<N: Net> {
     net: N,
     local: Addr,
     backlog: c_int,
-    /// The listener that fi_setname made, until the endpoint listens.
+    /// Listener created by fi_setname, until the endpoint listens.
     bound: Option<N::Listener>,
     listener: Option<(N::Listener, Door)>,
-    /// Requests that the application knows of, oldest first; answered ones may be among them.
+    /// Requests known to the application, oldest first; answered ones may be among them.
     unanswered: VecDeque<Unanswered>,
-    /// Accepted connections whose request is not complete.
+    /// Accepted connections with an incomplete request.
     callers: Callers<N::Link>,
     announcer: Announcer,
     /// The listener is not watched, because callers cannot be accepted now and the poller would
@@ -235,8 +235,8 @@ impl<N: Net> StreamPepState<N> {
         }
     }
 
-    /// Leaves callers in the system's queue for `delay`: does not watch the listener, which the poller
-    /// would report again and again, and sets the timer.
+    /// Leaves connections in the kernel's accept queue for `delay`: stops watching the listener,
+    /// because the poller would report it continually, and sets the timer.
     fn wait(&mut self, delay: Duration) {
         if let Some((listener, _)) = self.listener.as_ref().filter(|_| !self.deaf) {
             self.deaf = true;
@@ -245,30 +245,30 @@ impl<N: Net> StreamPepState<N> {
         self.net.set_timer(delay);
     }
 
-    /// Ends connections whose request was not complete in time ([`HANDSHAKE_TIMEOUT`]). Returns
-    /// when to look at the next one.
+    /// Closes connections without a complete request in time ([`HANDSHAKE_TIMEOUT`]). Returns the
+    /// time of the next check.
     fn end_silence(&mut self) -> Option<Instant> {
         let (complete, next) = self.callers.end_silence(self.net.now());
         complete.into_iter().for_each(|id| self.called(id));
         next
     }
 
-    /// Whether there are as many requests as the backlog says, answered ones included.
+    /// Returns true if the number of requests has reached the backlog, answered ones included.
     fn is_full(&self) -> bool {
         self.unanswered.len() >= usize::try_from(self.backlog).unwrap_or(0).max(1)
     }
 
-    /// Whether one more caller neither exceeds the backlog nor leaves the program too few
-    /// descriptors.
+    /// Returns true if one more pending connection neither exceeds the backlog nor leaves the
+    /// program too few descriptors.
     fn has_room(&self) -> bool {
         let own = self.unanswered.len() + self.callers.len() + 1;
         !self.is_full() && !guests::are_too_many(own)
     }
 
-    /// Whether another caller may be accepted: while the application has as many requests to
-    /// answer as its backlog says, or strangers have as many descriptors as they may, the system
-    /// keeps the callers. Silent callers, and requests unanswered for [`ANSWER_TIME`], are
-    /// dropped to make room.
+    /// Returns true if another connection may be accepted. Connections stay in the kernel's accept
+    /// queue while the unanswered requests reach the backlog, or unknown peers use up their share
+    /// of descriptors. Silent pending connections, and requests unanswered for [`ANSWER_TIME`], are
+    /// dropped to make space.
     fn makes_room(&mut self) -> bool {
         let now = self.net.now();
         loop {
@@ -303,7 +303,7 @@ impl<N: Net> StreamPepState<N> {
 
     /// A caller's request is complete: reports FI_CONNREQ to the application.
     fn called(&mut self, id: u32) {
-        // What comes on the connection from now on is for an endpoint, and must not wake the
+        // Data received on the connection from now on is for an endpoint, and must not wake the
         // event queue.
         let Some((caller, request)) = self.callers.take(self.net.poller(), id) else { return };
         let from = caller.from.clone();

@@ -1,25 +1,26 @@
-//! The form of datagrams between endpoints that have the same secret: each is sealed on its own.
+//! Format of datagrams between endpoints with the same pre-shared key: each is sealed separately.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
-//! | 0..4 | four that tell sealed datagrams from others |
+//! | 0..4 | magic number of sealed datagrams |
 //! | 4 | the version, 1 |
-//! | 5 | 1: the sender's socket has an IP address of its own, and that is authenticated; else 0 |
+//! | 5 | 1: the sender's socket has its own IP address, and it is authenticated; else 0 |
 //! | 6..8 | 0 |
 //! | 8..24 | the sender's id: random, drawn when an endpoint is enabled, and anew in a forked child |
 //! | 24..32 | the datagram's number among those of the sender, most significant byte first |
 //! | 32.. | the message, encrypted, and its tag of 16 bytes |
 //!
-//! Each sender has a key of its own, which is HMAC-SHA-256 under the secret's key, of a label that
-//! nothing else uses and the sender's id; so nothing of a link's handshake can be used here, nor the
-//! other way round. The cipher is ChaCha20-Poly1305 and the nonce is the number: a key that one sender has and
-//! a number that it counts are never used twice. Authenticated as well are what is before the message, and
-//! the addresses that the datagram goes from and to, so that none can be sent on to another endpoint, or
-//! in the name of another address.
+//! Each sender has its own key: HMAC-SHA-256 under the pre-shared key, of a unique label and the
+//! sender's id. So no part of a link's handshake is valid here, nor the other way round. The cipher
+//! is ChaCha20-Poly1305 and the nonce is the number: a key of a single sender with a counted number
+//! is never used twice.
 //!
-//! A receiver keeps a [`ReplayWindow`] for each sender of which an authentic datagram came. There is no
-//! handshake, so it cannot tell whether the first datagram of a sender is fresh or a recorded one: see
-//! SECURITY.md.
+//! The bytes before the message are authenticated as well, and so are the source and destination
+//! addresses. So no datagram can be forwarded to another endpoint, or sent in the name of another
+//! address.
+//!
+//! A receiver stores a [`ReplayWindow`] for each sender of an authentic datagram. There is no
+//! handshake, so the first datagram of a sender may be fresh or a replay: see SECURITY.md.
 use super::SecretKey;
 use super::proof::TAG_LEN;
 use ofi_provider::error::{Error, Result};
@@ -31,23 +32,23 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a sealed datagram begins with.
+/// Magic number at the start of a sealed datagram.
 const DATAGRAM_MARK: [u8; 4] = *b"\xc5OFD";
 const DATAGRAM_VERSION: u8 = 1;
 
 /// Bytes before the message.
 pub const DATAGRAM_HEAD: usize = 32;
 
-/// Bytes by which a sealed datagram is longer than its message.
+/// Overhead in bytes of a sealed datagram over its message.
 pub const DATAGRAM_OVERHEAD: usize = DATAGRAM_HEAD + TAG_LEN;
 
-/// What is hashed before a sender's id.
+/// Label hashed before a sender's id.
 const DATAGRAM_LABEL: &[u8] = b"libfabric datagrams 1\0";
 
 /// Bytes of a sender's id.
 const SENDER_ID_LEN: usize = 16;
 
-/// Most senders of which a receiver keeps a window: about 5 MB.
+/// Maximum senders with a window at a receiver: about 5 MB.
 const MAX_SENDERS: usize = 16384;
 
 type SenderId = [u8; SENDER_ID_LEN];
@@ -55,10 +56,10 @@ type SenderId = [u8; SENDER_ID_LEN];
 /// Bytes of an address with its port.
 const END_LEN: usize = 18;
 
-/// What is authenticated beside the message.
+/// Size of the authenticated data in addition to the message.
 const AAD_LEN: usize = DATAGRAM_HEAD + 2 * END_LEN;
 
-/// Why a datagram is dropped.
+/// Reason for dropping a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DatagramRefusal {
     /// It is not sealed.
@@ -67,7 +68,7 @@ pub enum DatagramRefusal {
     Version,
     /// The sender has another secret, or the datagram or its addresses were changed.
     NotAuthentic,
-    /// It came before, or is so old that this cannot be told.
+    /// It was received before, or is too old for the replay window.
     Repeated,
     /// There is no memory for another sender.
     NoMemory,
@@ -138,7 +139,7 @@ pub struct DatagramSealer {
     key: LessSafeKey,
     /// The number of the next datagram.
     next: u64,
-    /// The process that the id was drawn for.
+    /// Process owning the id.
     generation: u32,
 }
 
@@ -149,7 +150,7 @@ impl fmt::Debug for DatagramSealer {
 }
 
 impl DatagramSealer {
-    /// The sealer of an endpoint whose socket has this address.
+    /// Creates the sealer of an endpoint with this socket address.
     pub fn new(secret: &Arc<SecretKey>, from: SocketAddr) -> Result<Self> {
         count_forks();
         let generation = generation();
@@ -181,7 +182,7 @@ impl DatagramSealer {
         let (head, rest) = datagram.split_first_chunk_mut::<DATAGRAM_HEAD>().ok_or(Error::INVAL)?;
         let (message, tag) = rest.split_last_chunk_mut::<TAG_LEN>().ok_or(Error::INVAL)?;
         head[..4].copy_from_slice(&DATAGRAM_MARK);
-        // What leaves a socket of a group's address has another one.
+        // Datagrams sent from a socket bound to a group's address carry another source address.
         let is_bound = !self.from.ip().is_unspecified() && !self.from.ip().is_multicast();
         head[4..8].copy_from_slice(&[DATAGRAM_VERSION, u8::from(is_bound), 0, 0]);
         head[8..24].copy_from_slice(&self.id);
@@ -195,23 +196,23 @@ impl DatagramSealer {
     }
 }
 
-/// Numbers that a window remembers, in words of 64; the oldest word is in part overwritten.
+/// Numbers covered by a window, in words of 64; the oldest word is in part overwritten.
 const WINDOW_WORDS: usize = 32;
 
-/// How late a datagram may come: so many numbers after later ones.
+/// Maximum lateness of a datagram, as a distance in numbers from the latest one.
 pub const WINDOW: u64 = (WINDOW_WORDS as u64 - 1) * 64;
 
-/// Which of a sender's numbers came, as RFC 6479 has it.
+/// Received numbers of a sender, as in RFC 6479.
 #[derive(Clone, Debug)]
 struct ReplayWindow {
-    /// The largest number that came.
+    /// Largest number received.
     last: u64,
-    /// Bits of numbers, each in the word that it has modulo the number of words.
+    /// Bits of numbers, each in the word with the index modulo the number of words.
     words: [u64; WINDOW_WORDS],
 }
 
 impl ReplayWindow {
-    /// The window of a sender whose first datagram to come has this number.
+    /// Creates the window of a sender with this number in its first received datagram.
     fn new(first: u64) -> Self {
         let mut window = Self { last: first, words: [0; WINDOW_WORDS] };
         window.note(first);
@@ -223,7 +224,7 @@ impl ReplayWindow {
         (word as usize, 1 << (number % 64))
     }
 
-    /// Whether a number did not come before, as far as is known.
+    /// Returns true if a number was not received before, as far as the window covers it.
     fn is_new(&self, number: u64) -> bool {
         if number > self.last {
             return true;
@@ -232,7 +233,7 @@ impl ReplayWindow {
         self.last - number < WINDOW && self.words[word] & bit == 0
     }
 
-    /// Notes a number that is new.
+    /// Records a new number.
     fn note(&mut self, number: u64) {
         if number > self.last {
             let (before, now) = (self.last / 64, number / 64);
@@ -247,7 +248,7 @@ impl ReplayWindow {
     }
 }
 
-/// What a receiver keeps of a sender.
+/// State of a sender at a receiver.
 struct Sender {
     key: [u8; 32],
     window: ReplayWindow,
@@ -255,13 +256,13 @@ struct Sender {
     heard: u64,
 }
 
-/// Opens the datagrams that come to one endpoint.
+/// Opener of the datagrams received by one endpoint.
 pub struct DatagramOpener {
     secret: Arc<SecretKey>,
-    /// The senders of which authentic datagrams came.
+    /// Senders of authentic datagrams.
     senders: HashMap<SenderId, Sender>,
     most: usize,
-    /// Authentic datagrams so far, and those that were dropped.
+    /// Number of authentic datagrams, and of dropped ones.
     opened: u64,
     dropped: u64,
 }
@@ -288,13 +289,13 @@ impl DatagramOpener {
         }
     }
 
-    /// How many datagrams were dropped.
+    /// Returns the number of dropped datagrams.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Opens a datagram in place; returns where its message is. One that is not authentic changes
-    /// nothing but the count, and costs no more than to read it once.
+    /// Opens a datagram in place; returns the range of its message. A forged one changes only the
+    /// count, and costs no more than one read of it.
     pub fn open(
         &mut self,
         from: &SocketAddr,
@@ -369,7 +370,7 @@ impl DatagramOpener {
         Ok(())
     }
 
-    /// Forgets the eighth of the senders that was heard least recently.
+    /// Removes the eighth of the senders with the oldest last datagram.
     #[cold]
     fn forget_silent(&mut self) {
         let mut heard: Vec<u64> = self.senders.values().map(|sender| sender.heard).collect();
@@ -438,7 +439,8 @@ mod tests {
         assert_eq!(sealer.seal(&at(B), &mut [0; DATAGRAM_OVERHEAD - 1]), Err(Error::INVAL));
     }
 
-    /// What another implementation says: hmac, hashlib and the package "cryptography" of Python.
+    /// Expected values of another implementation: hmac, hashlib and the package "cryptography" of
+    /// Python.
     #[test]
     fn the_bytes_are_the_known_ones() {
         let (mut sealer, _) = pair();
@@ -541,7 +543,7 @@ mod tests {
         assert!(!last.is_new(u64::MAX));
     }
 
-    /// The window against a set of what came.
+    /// Compares the window with a set of all received numbers.
     #[test]
     fn a_window_agrees_with_a_list_of_all_that_came() {
         let mut seed = 1u64;

@@ -1,9 +1,9 @@
-//! A secret that the processes of a job share, by which links tell them from strangers.
+//! Pre-shared key of the processes of a job, used by links to recognize unauthenticated peers.
 //!
-//! [`JobSecret`] is the secret and where it comes from; [`proof`] is the handshake by which the two
-//! ends of a link prove to each other that they have it, and [`records`] is the form of what they
-//! say afterwards where that is encrypted. Both turn bytes into bytes and know no link:
-//! [`LocalLink`](crate::local::LocalLink) runs them. [`datagrams`] is the form of datagrams.
+//! [`JobSecret`] is the key with its source. [`proof`] is the authentication handshake of the two
+//! ends of a link, and [`records`] is the format of encrypted data after it. Both convert bytes to
+//! bytes without access to a link: [`LocalLink`](crate::local::LocalLink) runs them. [`datagrams`]
+//! is the format of datagrams.
 pub mod datagrams;
 pub mod proof;
 pub mod records;
@@ -25,13 +25,13 @@ use std::sync::Arc;
 /// Fewest and most bytes of a secret.
 pub const SECRET_BYTES: (usize, usize) = (16, 4096);
 
-/// Bytes of what is made of a secret.
+/// Size in bytes of a derived key.
 const KEY_LEN: usize = 32;
 
-/// What is hashed before a secret, so that the result is of use here alone.
+/// Label hashed before a pre-shared key, so the result is valid only here.
 const KEY_LABEL: &[u8] = b"libfabric job secret 1\0";
 
-/// The same for a program's own secret where the user chose one as well.
+/// Label for a program's own pre-shared key in combination with the user's.
 const OWN_LABEL: &[u8] = b"libfabric job secret and a program's 1\0";
 
 /// A secret, as the handshake takes it.
@@ -51,8 +51,8 @@ impl SecretKey {
         Ok(Self(memory))
     }
 
-    /// A key made of this one for what is named by a label and a context: HMAC-SHA-256 of both. Labels end
-    /// with a byte 0, so that none begins with another one.
+    /// Derives a key from this one for a purpose named by a label and a context: HMAC-SHA-256 of
+    /// both. Labels end with a byte 0, so none is a prefix of another one.
     fn derive(&self, label: &[u8], context: &[u8]) -> [u8; KEY_LEN] {
         let mut derived = [0; KEY_LEN];
         with_wiped_stack(|| {
@@ -77,22 +77,22 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// What the user chose of secrets.
+/// Pre-shared key configuration of the user.
 #[derive(Clone, Debug, Default)]
 pub struct JobSecret {
     key: Option<Arc<SecretKey>>,
-    /// Why there is no key though the user wants one: then no domain is opened.
+    /// Reason for a missing key despite the user's request: then no domain is opened.
     wrong: Option<String>,
-    /// What is wrong is that there is none, so that a program's own will do.
+    /// The key is merely missing, so a program's own key suffices.
     missing: bool,
-    /// Whether what goes over links is encrypted.
+    /// Data on links is encrypted.
     encrypt: bool,
-    /// Where the user's secret is from, for people.
+    /// Source of the user's key, for display.
     origin: String,
 }
 
 impl JobSecret {
-    /// The secret of these bytes; with `encrypt` what goes over links is encrypted.
+    /// Creates the key from these bytes; with `encrypt` data on links is encrypted.
     pub fn new(secret: &[u8], encrypt: bool) -> Self {
         match check_len(secret.len()).and_then(|()| key_of(secret)) {
             Ok(key) => Self { key: Some(Arc::new(key)), encrypt, ..Self::default() },
@@ -100,8 +100,8 @@ impl JobSecret {
         }
     }
 
-    /// A program's own secret (`auth_key` of fi_domain(3) and fi_endpoint(3)) in addition to what the
-    /// user chose: peers need both. An error says what is wrong with it.
+    /// Adds a program's own key (`auth_key` of fi_domain(3) and fi_endpoint(3)) to the user's key:
+    /// peers need both. An error describes the defect of the key.
     pub fn with_own(&self, own: &[u8]) -> core::result::Result<Self, String> {
         check_len(own.len())?;
         if self.wrong.is_some() && !self.missing {
@@ -115,8 +115,8 @@ impl JobSecret {
         Ok(Self { key: Some(Arc::new(key)), encrypt: self.encrypt, ..Self::default() })
     }
 
-    /// The same with a line in the log if it is none (-FI_EINVAL), and -FI_EACCES if what the user chose
-    /// is wrong.
+    /// Adds a program's own key (`auth_key`) to the user's key. Logs an invalid key and fails with
+    /// -FI_EINVAL. Fails with -FI_EACCES if the user's key is wrong.
     pub fn with_program_key(&self, prov: &'static Provider, key: &[u8]) -> Result<Self> {
         let secret = self.with_own(key).map_err(|why| {
             log!(prov, WARN, DOMAIN, "auth_key: {why}");
@@ -126,7 +126,7 @@ impl JobSecret {
         Ok(secret)
     }
 
-    /// Whether links prove the same secret and carry the same.
+    /// Returns true if links use the same pre-shared key and the same encryption mode.
     pub fn is_same(&self, key: Option<&SecretKey>, encrypts: bool) -> bool {
         match (self.key(), key) {
             (None, None) => true,
@@ -135,8 +135,8 @@ impl JobSecret {
         }
     }
 
-    /// What the user chose by parameters of this provider, FI_TCP_AUTH_KEY_FILE and so on, which
-    /// are declared to the core by this call. FI_TCP_AUTH_KEY itself is not, so that no list of
+    /// Reads the user's choice from parameters of this provider, FI_TCP_AUTH_KEY_FILE and so on.
+    /// The call declares them to the core, except for FI_TCP_AUTH_KEY itself, so no list of
     /// parameters shows it.
     pub fn of_params(prov: &'static Provider, encrypts: bool) -> Self {
         let file = param::string(prov, KEY_FILE, KEY_FILE_HELP);
@@ -189,7 +189,7 @@ impl JobSecret {
         }
     }
 
-    /// The same for datagrams (FI_UDP_AUTH_KEY_FILE and FI_UDP_AUTH_KEY), which are always encrypted.
+    /// Reads the same for datagrams (FI_UDP_AUTH_KEY_FILE and FI_UDP_AUTH_KEY), always encrypted.
     pub fn of_datagram_params(prov: &'static Provider) -> Self {
         Self { encrypt: true, ..Self::of_params(prov, false) }
     }
@@ -201,7 +201,7 @@ impl JobSecret {
         Err(Error::ACCES)
     }
 
-    /// Says in the log, and so to `fi_info --explain`, whom the provider's endpoints talk with.
+    /// Logs the permitted peers of the provider's endpoints, also for `fi_info --explain`.
     pub fn explain(&self, prov: &'static Provider) {
         let encrypted = if self.encrypt { "" } else { " not" };
         self.explain_as(prov, || {
@@ -214,7 +214,7 @@ impl JobSecret {
         });
     }
 
-    /// The same of datagrams, which are sealed.
+    /// Logs the same for datagrams, which are sealed.
     pub fn explain_datagrams(&self, prov: &'static Provider) {
         self.explain_as(prov, || {
             format!(
@@ -236,17 +236,17 @@ impl JobSecret {
         }
     }
 
-    /// Whether the user wants a secret, be it a wrong one.
+    /// Returns true if the user requests a pre-shared key, even an invalid one.
     pub fn is_wanted(&self) -> bool {
         self.key.is_some() || self.wrong.is_some()
     }
 
-    /// The secret, if links are to prove that they have it.
+    /// Returns the pre-shared key, if links are to authenticate.
     pub fn key(&self) -> Option<&Arc<SecretKey>> {
         self.key.as_ref()
     }
 
-    /// Whether what goes over links is encrypted.
+    /// Returns true if data on links is encrypted.
     pub fn encrypts(&self) -> bool {
         self.encrypt
     }
@@ -266,7 +266,7 @@ fn check_len(len: usize) -> core::result::Result<(), String> {
     }
 }
 
-/// The key of the secret in a file that nobody else can read.
+/// Reads the key from a file not readable by other users.
 fn key_in(path: &str) -> core::result::Result<SecretKey, String> {
     let text = |error: std::io::Error| error.to_string();
     // A pipe is not waited for.
@@ -353,7 +353,7 @@ mod tests {
         for len in [0, 15, 4097] {
             assert!(none.with_own(&vec![1; len]).is_err(), "{len}");
         }
-        // What is wrong with the user's stays wrong, unless it is missing only.
+        // An error in the user's key persists, unless the key is merely missing.
         static NOBODY: Provider = Provider::named(c"nobody", 0, 0);
         let wrong = JobSecret::new(b"short", true);
         assert_eq!(wrong.with_own(own).unwrap().check(&NOBODY), Err(Error::ACCES));

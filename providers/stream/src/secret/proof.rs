@@ -1,19 +1,21 @@
-//! The handshake by which two ends of a link prove to each other that they have the same secret.
+//! Authentication handshake: two ends of a link prove to each other the possession of the same
+//! pre-shared key.
 //!
-//! It is Noise's pattern NNpsk0, of which [`snow`] does the cryptography, in frames that begin with a
-//! head of [`HEAD_LEN`] bytes: four that no message of the engine's protocol begins with, the
-//! version, the kind of the frame, whether its sender encrypts, and how many bytes follow.
+//! It is Noise's pattern NNpsk0, with the cryptography of [`snow`]. Each frame has a head of
+//! [`HEAD_LEN`] bytes: a magic number of four bytes, the version, the kind of the frame, a flag for
+//! the sender's encryption, and the number of bytes following. No message of the engine's protocol
+//! starts with the magic number.
 //!
-//! | frame | from | what follows the head |
+//! | frame | from | content after the head |
 //! |---|---|---|
-//! | hello | caller | an ephemeral key, and a tag that only who has the secret can make |
-//! | answer | called | an ephemeral key, and a tag by which the called end proves it has the secret and heard this hello |
-//! | proof | caller | a tag by which the caller proves that it heard this answer |
-//! | refusal | either | nothing; the sender hangs up |
+//! | hello | connecting end | an ephemeral key, and a tag requiring the pre-shared key |
+//! | answer | accepting end | an ephemeral key, and a tag proving the key and the receipt of this hello |
+//! | proof | connecting end | a tag proving the receipt of this answer |
+//! | refusal | either | nothing; the sender disconnects |
 //!
-//! A hello alone proves nothing, as somebody may repeat one that was recorded; so the called end
-//! believes nothing before the proof. The heads of hello and answer are bound into the handshake
-//! (Noise's prologue): who changes one, for example to have nothing encrypted, ends it.
+//! A hello alone proves nothing, since an attacker may replay a recorded one. So the accepting end
+//! trusts nothing before the proof. The heads of hello and answer are bound into the handshake
+//! (Noise's prologue): changing one, for example to disable encryption, ends it.
 use super::SecretKey;
 use super::records::RecordKeys;
 use ofi_provider::secret::{WipedBox, on_wiped_stack};
@@ -21,7 +23,7 @@ use snow::resolvers::{DefaultResolver, FallbackResolver, RingResolver};
 use snow::{Builder, HandshakeState};
 use std::fmt;
 
-/// What a frame begins with: no message of the engine's protocol does.
+/// Magic number at the start of a frame: no message of the engine's protocol begins with it.
 const FRAME_MARK: [u8; 4] = *b"\xc5OFS";
 const FRAME_VERSION: u8 = 1;
 
@@ -31,13 +33,13 @@ pub const HEAD_LEN: usize = 8;
 const EPHEMERAL_LEN: usize = 32;
 /// Bytes of a tag.
 pub(super) const TAG_LEN: usize = 16;
-/// Bytes that follow the head of the longest frame.
+/// Bytes after the head of the longest frame.
 const BODY_MAX: usize = EPHEMERAL_LEN + TAG_LEN;
 
 /// The handshake, in Noise's terms.
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 
-/// What the handshake is for, in its prologue.
+/// Purpose of the handshake, in its prologue.
 const PURPOSE: &[u8] = b"libfabric stream link";
 
 /// The kinds of frames.
@@ -65,7 +67,7 @@ impl FrameKind {
     }
 }
 
-/// Why an end does not believe the other one.
+/// Reason for failed authentication of the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disbelief {
     /// It does not speak of secrets at all.
@@ -74,7 +76,7 @@ pub enum Disbelief {
     Version,
     /// One end encrypts and the other one does not.
     Encryption,
-    /// It has another secret, or somebody changed or repeated what it said.
+    /// It has another pre-shared key, or its frames were changed or replayed in transit.
     OtherSecret,
     /// It refused this end.
     Refused,
@@ -98,13 +100,13 @@ impl fmt::Display for Disbelief {
     }
 }
 
-/// How far an end is.
+/// Stage of the handshake at one end.
 enum ProofStage {
-    /// The caller, whose hello is on its way.
+    /// Connecting end, after sending its hello.
     AwaitAnswer(WipedBox<HandshakeState>),
     /// The called end.
     AwaitHello(WipedBox<HandshakeState>),
-    /// The called end, whose answer is on its way.
+    /// Accepting end, after sending its answer.
     AwaitProof(Box<RecordKeys>),
     Proven(Option<Box<RecordKeys>>),
     Over,
@@ -114,9 +116,9 @@ enum ProofStage {
 pub struct ProofExchange {
     stage: ProofStage,
     encrypts: bool,
-    /// The frame that comes, as far as it has.
+    /// Frame being received: the bytes available.
     heard: Vec<u8>,
-    /// What is to be sent.
+    /// Bytes to be sent.
     unsent: Vec<u8>,
 }
 
@@ -133,7 +135,7 @@ impl fmt::Debug for ProofExchange {
     }
 }
 
-/// A resolver of Noise's functions: ring's, and the curve that it has not.
+/// Creates a builder with a resolver of Noise's functions: ring's, and the curve missing there.
 fn builder<'a>(prologue: &'a [u8], key: &'a SecretKey) -> Result<Builder<'a>, snow::Error> {
     let resolver = FallbackResolver::new(Box::new(RingResolver), Box::new(DefaultResolver));
     Builder::with_resolver(PATTERN.parse()?, Box::new(resolver))
@@ -154,12 +156,12 @@ fn prologue(encrypts: bool) -> Vec<u8> {
 }
 
 impl ProofExchange {
-    /// The part of the end that began the link.
+    /// Creates the connecting end's part.
     pub fn caller(key: &SecretKey, encrypts: bool) -> Result<Self, Disbelief> {
         Self::begin_caller(key, encrypts, None)
     }
 
-    /// The part of the end that was called.
+    /// Creates the accepting end's part.
     pub fn called(key: &SecretKey, encrypts: bool) -> Result<Self, Disbelief> {
         Self::begin_called(key, encrypts, None)
     }
@@ -199,22 +201,23 @@ impl ProofExchange {
         Ok(Self { stage, encrypts, heard: Vec::new(), unsent })
     }
 
-    /// Whether the other end has proven that it has the secret. There may be something left to send.
+    /// Returns true if the other end has proven its pre-shared key. There may be bytes left to
+    /// send.
     pub fn is_proven(&self) -> bool {
         matches!(self.stage, ProofStage::Proven(_))
     }
 
-    /// Whether this is the caller, which has heard nothing yet.
+    /// Returns true for the connecting end before any response.
     pub fn is_unanswered(&self) -> bool {
         matches!(self.stage, ProofStage::AwaitAnswer(_)) && self.heard.is_empty()
     }
 
-    /// Whether the first message that follows may wait for the proof: the caller's may.
+    /// Returns true if the first message may wait for the handshake: only at the connecting end.
     pub fn takes_first(&self) -> bool {
         matches!(self.stage, ProofStage::AwaitAnswer(_))
     }
 
-    /// The keys for what follows, once.
+    /// Returns the keys for the following data, once.
     pub fn take_keys(&mut self) -> Option<Box<RecordKeys>> {
         match &mut self.stage {
             ProofStage::Proven(keys) => keys.take(),
@@ -222,17 +225,17 @@ impl ProofExchange {
         }
     }
 
-    /// What is to be sent.
+    /// Returns the bytes to be sent.
     pub fn unsent(&self) -> &[u8] {
         &self.unsent
     }
 
-    /// So many bytes of that were sent.
+    /// Counts `n` of these bytes as sent.
     pub fn sent(&mut self, n: usize) {
         self.unsent.drain(..n.min(self.unsent.len()));
     }
 
-    /// How many bytes are to be received next, and no more: what follows may not be for us.
+    /// Returns the number of bytes to be received next. Further bytes may belong to another reader.
     pub fn wants(&self) -> usize {
         let whole = match self.stage {
             ProofStage::Proven(_) | ProofStage::Over => return 0,
@@ -244,8 +247,8 @@ impl ProofExchange {
         whole - self.heard.len()
     }
 
-    /// Hears bytes, at most those it wants. An error ends the exchange; what is left to send tells
-    /// the other end of it.
+    /// Processes received bytes, at most the number wanted. An error ends the exchange; the
+    /// remaining bytes to send notify the other end of it.
     pub fn hear(&mut self, bytes: &[u8]) -> Result<(), Disbelief> {
         if bytes.len() > self.wants() {
             return Err(self.end(Disbelief::OutOfTurn));
@@ -329,7 +332,7 @@ impl ProofExchange {
     }
 }
 
-/// Reads the other end's message, which has no payload.
+/// Reads the other end's message without payload.
 fn read(state: &mut HandshakeState, body: &[u8]) -> Result<(), Disbelief> {
     match state.read_message(body, &mut [0; BODY_MAX]) {
         Ok(_) => Ok(()),
@@ -338,7 +341,7 @@ fn read(state: &mut HandshakeState, body: &[u8]) -> Result<(), Disbelief> {
     }
 }
 
-/// The keys that a handshake made whose messages are all said: first that of the caller.
+/// Returns the keys of a handshake with all messages exchanged: first the connecting end's key.
 fn keys_of(mut state: WipedBox<HandshakeState>) -> Box<RecordKeys> {
     let (caller, called) = state.dangerously_get_raw_split();
     let (sends, takes) = if state.is_initiator() { (caller, called) } else { (called, caller) };
@@ -349,7 +352,7 @@ fn keys_of(mut state: WipedBox<HandshakeState>) -> Box<RecordKeys> {
 pub(super) mod tests {
     use super::*;
 
-    /// The ends of a handshake without chance, which is over, and the three frames of it.
+    /// Returns the ends of a completed deterministic handshake, and its three frames.
     pub(crate) fn known() -> ([ProofExchange; 2], [Vec<u8>; 3]) {
         let key = key(SAME[0]);
         let mut caller = ProofExchange::begin_caller(&key, true, Some(&[1; 32])).unwrap();
@@ -367,8 +370,8 @@ pub(super) mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// What another implementation says: Noise's specification in Python, over hashlib and the package
-    /// "cryptography".
+    /// Expected values of another implementation: Noise's specification in Python, over hashlib and
+    /// the package "cryptography".
     #[test]
     fn the_frames_are_the_known_ones() {
         let (_, frames) = known();
@@ -394,7 +397,7 @@ pub(super) mod tests {
         ]
     }
 
-    /// Has `to` hear these bytes, in such pieces as it wants; how many it took.
+    /// Passes these bytes to `to`, in the pieces wanted; returns the number accepted.
     fn tell(to: &mut ProofExchange, bytes: &[u8]) -> Result<usize, Disbelief> {
         let mut at = 0;
         while at < bytes.len() && to.wants() > 0 {
@@ -405,7 +408,7 @@ pub(super) mod tests {
         Ok(at)
     }
 
-    /// Takes what an end has to send.
+    /// Removes and returns the bytes to be sent by an end.
     fn said(of: &mut ProofExchange) -> Vec<u8> {
         let said = of.unsent().to_vec();
         of.sent(said.len());
@@ -448,7 +451,7 @@ pub(super) mod tests {
             let [mut caller, mut called] = pair(SAME, encrypts);
             assert_eq!(tell(&mut called, &said(&mut caller)), Err(Disbelief::Encryption));
             assert_eq!(tell(&mut caller, &said(&mut called)), Err(Disbelief::Encryption));
-            // Who changes the head on the way gains nothing.
+            // Changing the head in transit gains nothing.
             let [mut caller, mut called] = pair(SAME, encrypts);
             let mut hello = said(&mut caller);
             hello[6] ^= 1;

@@ -1,24 +1,24 @@
-//! The form of what encrypted links carry: records.
+//! Record format of encrypted links.
 //!
-//! A record is its length in four bytes, most significant first, at most [`RECORD_MAX`] bytes that
-//! are encrypted, their tag, and one byte that says nothing ([`RECORD_END`]). The nonce is the
-//! record's number in its direction, so none can be left out, repeated or moved; a wrong length has
-//! the tag looked for elsewhere. Every [`RECORDS_PER_KEY`] records the key is replaced by one that is
-//! made of it. Cipher, nonces and new keys are those of Noise's transport messages.
+//! A record is its length in four bytes, most significant first, at most [`RECORD_MAX`] encrypted
+//! bytes, their tag, and one byte without meaning ([`RECORD_END`]). The nonce is the record's
+//! number in its direction, so none can be omitted, repeated or moved. A wrong length moves the
+//! expected position of the tag. Every [`RECORDS_PER_KEY`] records the key is replaced by one
+//! derived from it. Cipher, nonces and new keys are those of Noise's transport messages.
 //!
-//! The last byte is what keeps a poller right that sees the link beneath alone: a reader leaves it
-//! there until all bytes of the record were taken, so that there is something to read as long as
-//! there is.
+//! The last byte serves a poller watching only the underlying link. A reader leaves it there until
+//! all bytes of the record were taken. So the link stays readable as long as decrypted data is
+//! left.
 //!
-//! Bytes are copied once on either side, and encrypted and decrypted where they are: a call receives
-//! what is left of a record with the length of the one behind it, if its caller takes the whole record.
+//! Bytes are copied once on either side, and encrypted and decrypted in place. One call receives
+//! the rest of a record with the length of the next one, if its caller takes the whole record.
 use super::proof::TAG_LEN;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Most bytes in a record: with what is around them they fit in one packet of 64 KiB.
+/// Maximum payload bytes in a record: with the overhead they fit in one packet of 64 KiB.
 pub const RECORD_MAX: usize = 60 << 10;
 
 /// The byte behind each record.
@@ -27,7 +27,7 @@ const RECORD_END: u8 = 0x5a;
 /// Bytes of a record's length.
 const LEN_LEN: usize = 4;
 
-/// Bytes between what two records carry: the end of the one and the length of the other.
+/// Bytes between the payloads of two records: the end of one and the length of the other.
 const HEAD_MAX: usize = 1 + LEN_LEN;
 
 /// After so many records the key is replaced.
@@ -36,7 +36,7 @@ const RECORDS_PER_KEY: u64 = 1 << 20;
 /// Bytes of a key.
 const RECORD_KEY_LEN: usize = 32;
 
-/// A record that is none, or was changed.
+/// Invalid or changed record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BrokenRecord;
 
@@ -47,19 +47,19 @@ pub struct RecordKeys {
 }
 
 impl RecordKeys {
-    /// Those of an end: what it sends with, and what its peer sends with.
+    /// Creates the keys of one end: its own sending key, and its peer's.
     pub fn new(sends: &[u8; RECORD_KEY_LEN], takes: &[u8; RECORD_KEY_LEN]) -> Self {
         Self { sends: RecordKey::new(sends), takes: RecordKey::new(takes) }
     }
 
-    /// The tag by which this end proves that it has the keys, before any record.
+    /// Returns the tag proving the possession of the keys, before any record.
     pub fn prove(&mut self) -> Result<[u8; TAG_LEN], BrokenRecord> {
         let mut tag = [0; TAG_LEN];
         tag.copy_from_slice(self.sends.seal(&mut [])?.as_ref());
         Ok(tag)
     }
 
-    /// Whether this is the tag by which the other end proves that.
+    /// Returns true if this is the other end's proof tag.
     pub fn is_proven_by(&mut self, tag: &[u8]) -> bool {
         self.takes.open(tag, &mut []).is_ok()
     }
@@ -74,9 +74,9 @@ impl fmt::Debug for RecordKeys {
 /// The key of one direction.
 struct RecordKey {
     key: LessSafeKey,
-    /// The number of what is sealed next: of the proof, or of a record.
+    /// Number of the next item to be sealed: the proof, or a record.
     next: u64,
-    /// Records so far, and how many there are to a key.
+    /// Number of records, and the limit of records per key.
     records: u64,
     per_key: u64,
 }
@@ -97,14 +97,14 @@ impl RecordKey {
         Nonce::assume_unique_for_key(bytes)
     }
 
-    /// Encrypts these bytes where they are.
+    /// Encrypts these bytes in place.
     fn seal(&mut self, bytes: &mut [u8]) -> Result<Tag, BrokenRecord> {
         let tag = self.key.seal_in_place_separate_tag(Self::nonce(self.next), Aad::empty(), bytes);
         self.next += 1;
         tag.map_err(|_| BrokenRecord)
     }
 
-    /// Decrypts these bytes where they are. What has another tag is gone.
+    /// Decrypts these bytes in place. With a wrong tag their content is lost.
     fn open(&mut self, tag: &[u8], bytes: &mut [u8]) -> Result<(), BrokenRecord> {
         let tag = Tag::try_from(tag).map_err(|_| BrokenRecord)?;
         let (key, nonce) = (&self.key, Self::nonce(self.next));
@@ -127,7 +127,7 @@ impl RecordKey {
     }
 }
 
-/// Room for a record: for short ones the link's own, for long ones room that goes from link to link.
+/// Buffer for a record: the link's own for short ones, and one shared between links for long ones.
 #[derive(Default)]
 struct RecordRoom {
     short: Vec<u8>,
@@ -137,17 +137,17 @@ struct RecordRoom {
 /// Bytes of a link's own room, if it has any.
 const SHORT_ROOM: usize = 2 << 10;
 
-/// Bytes of all that is between two records, and of one.
+/// Size in bytes of one record with everything between two records.
 const LONG_ROOM: usize = LEN_LEN + RECORD_MAX + TAG_LEN + HEAD_MAX;
 
-/// Rooms for long records that are free. A forked child finds it locked at worst.
+/// Free buffers for long records. A forked child finds the list locked at worst.
 static FREE_ROOMS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Most rooms that are kept free.
+/// Maximum number of free buffers.
 const FREE_ROOMS_MAX: usize = 8;
 
 impl RecordRoom {
-    /// Has room for so many bytes, at most [`LONG_ROOM`]. What was there is lost.
+    /// Provides space for `len` bytes, at most [`LONG_ROOM`]. The previous content is lost.
     fn begin(&mut self, len: usize) {
         if len > SHORT_ROOM {
             self.long.get_or_insert_with(|| {
@@ -188,19 +188,19 @@ impl Drop for RecordRoom {
 /// Both directions of an encrypted link.
 pub struct RecordStream {
     keys: Box<RecordKeys>,
-    /// A record that was not sent yet.
+    /// Unsent record.
     sealed: RecordRoom,
     unsent: Range<usize>,
-    /// What is between the record before and the one that comes: the end of the one, if that is
-    /// still to be read, and the length of the other.
+    /// Bytes between the previous record and the next: the end of the former, if it is still to be
+    /// read, and the length of the latter.
     head: [u8; HEAD_MAX],
     head_heard: usize,
     end_is_due: bool,
-    /// The record that comes, its length with its tag, and how much of that is here.
+    /// Record being received: its length including the tag, and the bytes received.
     body: RecordRoom,
     body_len: usize,
     body_heard: usize,
-    /// What was opened and is not yet taken.
+    /// Decrypted bytes not taken yet.
     plain: Range<usize>,
 }
 
@@ -214,7 +214,7 @@ impl fmt::Debug for RecordStream {
 }
 
 impl RecordStream {
-    /// What follows a handshake that made these keys.
+    /// Creates the stream after a handshake with these keys.
     pub fn new(keys: Box<RecordKeys>) -> Self {
         Self {
             keys,
@@ -230,8 +230,8 @@ impl RecordStream {
         }
     }
 
-    /// Makes a record of so many bytes, at least one and at most [`RECORD_MAX`], which `fill` writes
-    /// to where it is told. All records before were sent.
+    /// Seals a record of `len` bytes, at least one and at most [`RECORD_MAX`], written by `fill` to
+    /// the given buffer. All previous records must have been sent.
     pub fn seal(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), BrokenRecord> {
         if !(1..=RECORD_MAX).contains(&len) || !self.unsent.is_empty() {
             return Err(BrokenRecord);
@@ -251,12 +251,12 @@ impl RecordStream {
         Ok(())
     }
 
-    /// What is to be sent.
+    /// Returns the bytes to be sent.
     pub fn unsent(&self) -> &[u8] {
         self.sealed.seen().get(self.unsent.clone()).unwrap_or(&[])
     }
 
-    /// So many bytes of that were sent.
+    /// Counts `n` of these bytes as sent.
     pub fn sent(&mut self, n: usize) {
         self.unsent.start = self.unsent.end.min(self.unsent.start + n);
         if self.unsent.is_empty() {
@@ -264,7 +264,7 @@ impl RecordStream {
         }
     }
 
-    /// Takes bytes that were opened.
+    /// Takes decrypted bytes.
     pub fn take(&mut self, room: &mut [u8]) -> usize {
         if self.plain.is_empty() {
             return 0;
@@ -279,24 +279,24 @@ impl RecordStream {
         n
     }
 
-    /// Whether there are bytes to take.
+    /// Returns true if there are bytes to take.
     pub fn has_opened(&self) -> bool {
         !self.plain.is_empty()
     }
 
-    /// Whether a record has come in part.
+    /// Returns true if a record was received in part.
     pub fn is_within(&self) -> bool {
         self.head_heard > usize::from(self.end_is_due) || self.body_len > 0
     }
 
-    /// Whether the end of a record whose bytes were all taken is still to be received, and nothing
-    /// of the next record is here.
+    /// Returns true if a record's bytes were all taken, its end is still to be received, and no
+    /// byte of the next record is here.
     pub fn is_at_end(&self) -> bool {
         self.end_is_due && self.head_heard == 0 && !self.has_opened()
     }
 
-    /// The room for what is to be received next for somebody who takes so many bytes, as long as
-    /// there is nothing to take. If the call fills all of it, there may be more.
+    /// Returns the buffer for the next receive, for a reader of `takes` bytes, as long as there is
+    /// nothing to take. If the call fills all of it, there may be more.
     pub fn room(&mut self, takes: usize) -> &mut [u8] {
         let head = LEN_LEN + usize::from(self.end_is_due);
         if self.body_len == 0 {
@@ -306,8 +306,8 @@ impl RecordStream {
         &mut self.body.bytes()[self.body_heard..self.body_len + behind]
     }
 
-    /// So many bytes have come into that room. Returns how many bytes of a record were opened to
-    /// `into`, if they fit there; others are to be taken.
+    /// Processes `n` bytes received into the buffer. Returns the number of bytes decrypted to
+    /// `into`, if they fit there; others are to be taken later.
     pub fn came(&mut self, n: usize, into: &mut [u8]) -> Result<usize, BrokenRecord> {
         if self.body_len == 0 {
             self.head_heard += n;
@@ -374,12 +374,13 @@ mod tests {
         ends.map(|mut end| RecordStream::new(end.take_keys().unwrap()))
     }
 
-    /// Has `to` read these bytes in pieces of at most `piece`; what it opened, or that it cannot go on.
+    /// Passes these bytes to `to` in pieces of at most `piece`; returns the decrypted data or an
+    /// error.
     fn read(to: &mut RecordStream, bytes: &[u8], piece: usize) -> Result<Vec<u8>, BrokenRecord> {
         read_to(&mut [0; 1000], to, bytes, piece)
     }
 
-    /// The same with this room for what was opened.
+    /// Does the same with this buffer for decrypted data.
     fn read_to(
         room: &mut [u8],
         to: &mut RecordStream,
@@ -522,7 +523,7 @@ mod tests {
             let bytes: Vec<u8> = order.iter().flat_map(|&at| records[at].clone()).collect();
             assert_eq!(read(&mut other, &bytes, usize::MAX), Err(BrokenRecord), "{order:?}");
         }
-        // Said back to who said it.
+        // Reflected to its sender.
         let [mut one, _] = pair();
         let bytes = seal(&mut one, b"words");
         assert_eq!(read(&mut one, &bytes, usize::MAX), Err(BrokenRecord));

@@ -1,5 +1,5 @@
-//! Calls: connection requests being sent, which may block, and what is left of an endpoint
-//! that was closed meanwhile.
+//! Sending of connection requests, possibly blocking, and the remaining state of an endpoint closed
+//! meanwhile.
 use super::ep::{QpState, VerbsEndpoint};
 use super::request::Fifo;
 use super::{VerbsEngine, VerbsState};
@@ -12,13 +12,13 @@ use ofi_provider::worker::{Worker, rest};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most calls that are made at the same time where they block.
+/// Maximum concurrent connection requests on devices with blocking requests.
 const CALLERS: usize = 16;
 
-/// How often a thread looks for answers to the calls of a domain that is closed.
+/// Interval between checks for responses to the requests of a closed domain.
 const LOOK_IN: Duration = Duration::from_millis(100);
 
-/// A connection request that is to be sent, and the data that go along with it.
+/// Connection request to be sent, with its data.
 pub(super) struct PendingConnReq {
     /// The endpoint's index.
     pub(super) at: u32,
@@ -27,8 +27,8 @@ pub(super) struct PendingConnReq {
 }
 
 impl VerbsEngine {
-    /// Makes the calls that wait, in threads of their own where calls block: siw calls the
-    /// peer's system and waits for that.
+    /// Sends the queued connection requests, in separate threads if they block: siw contacts the
+    /// peer's system and waits for it.
     pub(super) fn call(self: &Arc<Self>) {
         let mut state = self.lock();
         let most = if self.settles { CALLERS } else { 1 };
@@ -45,7 +45,7 @@ impl VerbsEngine {
         }
     }
 
-    /// Makes one of the calls that wait; if there is none, counts one thread less and
+    /// Sends one of the queued connection requests; if there is none, counts one thread less and
     /// returns false.
     fn make_call(&self) -> bool {
         let mut state = self.lock();
@@ -92,8 +92,8 @@ impl VerbsEngine {
 }
 
 impl VerbsState {
-    /// Notes that an endpoint's call was made; the answer may have come already. `answer`:
-    /// an endpoint that is closed has to wait for that.
+    /// Records an endpoint's request as sent; the response may have arrived already. `answer`: a
+    /// closed endpoint has to wait for it.
     fn called(&mut self, at: u32, made: Result, answer: bool) {
         let Some(ep) = self.eps.get_mut(at) else { return };
         ep.calling = false;
@@ -109,9 +109,9 @@ impl VerbsState {
 }
 
 impl VerbsEndpoint {
-    /// Drops all of a closed endpoint but what its call needs until that is answered, and
-    /// returns true; returns false if the endpoint can be removed at once. An endpoint waits
-    /// while its call is being made and, with `answer`, until the call is answered.
+    /// Drops all of a closed endpoint except for the state required by its request until the
+    /// response, and returns true. Returns false if the endpoint can be removed at once. An
+    /// endpoint waits while its request is being sent and, with `answer`, until the response.
     pub(super) fn leave(&mut self, answer: bool) -> bool {
         let waits = self.calling || (answer && self.conn == QpState::Requested);
         if !waits {

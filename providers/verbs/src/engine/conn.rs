@@ -14,8 +14,8 @@ use ofi_provider::error::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the side that accepted a connection waits to send while the other side has
-/// sent nothing: the time that one may take to read the acceptance ([`QpState::Settling`]).
+/// Delay of the accepting side before its first send, while the other side has sent nothing: the
+/// time for reading the acceptance ([`QpState::Settling`]).
 const SETTLE: Duration = Duration::from_millis(200);
 
 impl VerbsState {
@@ -24,7 +24,7 @@ impl VerbsState {
         self.eps[at].id.as_deref().ok_or(Error::OPBADSTATE)
     }
 
-    /// Whether an endpoint's connection is up.
+    /// Returns true if an endpoint's connection is established.
     pub(crate) fn is_connected(&self, at: u32) -> bool {
         matches!(self.eps[at].conn, QpState::Up | QpState::Settling(_))
     }
@@ -49,7 +49,7 @@ impl VerbsState {
         Ok(())
     }
 
-    /// Accepts the connection request that an endpoint was opened for (fi_accept(3)).
+    /// Accepts the connection request used to open the endpoint (fi_accept(3)).
     pub(crate) fn accept(&mut self, at: u32, param: &[u8]) -> Result {
         let ep = &mut self.eps[at];
         if ep.conn != QpState::None {
@@ -62,7 +62,7 @@ impl VerbsState {
         Ok(())
     }
 
-    /// Ends an endpoint's connection (fi_shutdown(3)); what waits for more requests is posted
+    /// Ends an endpoint's connection (fi_shutdown(3)); requests held back for more are posted
     /// before.
     pub(crate) fn shutdown(&mut self, at: u32) -> Result {
         let ep = &mut self.eps[at];
@@ -78,7 +78,7 @@ impl VerbsState {
         ep.id.as_ref().ok_or(Error::OPBADSTATE)?.disconnect()
     }
 
-    /// Takes in an event of a connection; returns the endpoint, if that ended its connection.
+    /// Handles an event of a connection; returns the endpoint, if the event ended its connection.
     pub(super) fn handle_event(&mut self, event: CmEvent, engine: &VerbsEngine) -> Option<u32> {
         let CmEvent { kind, token, status, data, .. } = event;
         let ep = self.eps.get_mut(token as u32)?;
@@ -133,7 +133,7 @@ impl VerbsState {
         None
     }
 
-    /// Ends this side of a connection that the peer has ended; what is posted is flushed.
+    /// Ends this side of a connection ended by the peer; posted requests are flushed.
     pub(super) fn end(&mut self, at: u32) {
         if let Some(VerbsEndpoint { conn: QpState::Down, id: Some(id), .. }) = self.eps.get(at)
             && id.disconnect().is_err()
@@ -144,8 +144,8 @@ impl VerbsState {
 }
 
 impl VerbsEndpoint {
-    /// Takes the next step of connecting after the one that is `done`; returns the
-    /// connection request to send and its data, if sending it is the next step.
+    /// Takes the next step of connecting after `done`; returns the connection request to send and
+    /// its data, if sending is the next step.
     fn go_on(&mut self, done: CmKind) -> Result<Option<(Arc<CmId>, Vec<u8>)>> {
         let id = self.id.as_ref().ok_or(Error::OPBADSTATE)?;
         match &mut self.conn {
@@ -160,7 +160,7 @@ impl VerbsEndpoint {
         Ok(None)
     }
 
-    /// Sets what librdmacm does not set on a queue pair that has become ready.
+    /// Sets attributes of a ready queue pair not set by librdmacm.
     fn tune(&self) {
         if let Some(id) = &self.id
             && id.device().is_some_and(|device| !device.is_iwarp())
@@ -170,7 +170,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Reports that the connection could not be made.
+    /// Reports a failed connection attempt.
     pub(super) fn fail(&mut self, error: Error, status: c_int, err_data: Vec<u8>) {
         self.conn = QpState::Down;
         let _ = self.qp().and_then(|qp| qp.fail());

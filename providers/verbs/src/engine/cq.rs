@@ -1,5 +1,5 @@
-//! Completions: the device's completion queues, which all queue pairs of a domain share,
-//! are emptied into the queues and counters of the application.
+//! Completions: the device's completion queues, shared by all queue pairs of a domain, are emptied
+//! into the queues and counters of the application.
 use super::ep::{QpState, VerbsEndpoint};
 use super::request::{PostedRecv, SEND, VerbsTransfer};
 use super::{VerbsEngine, VerbsState};
@@ -20,22 +20,21 @@ use std::sync::atomic::Ordering;
 /// Entries of a completion queue of the device, unless one endpoint needs more.
 const CQ_SIZE: usize = 8192;
 
-/// How often one completion queue of the device is read at most before the next one is.
+/// Maximum consecutive polls of one completion queue of the device before the next one.
 const POLLS: usize = 8;
 
-/// A completion queue of the device. Room for everything that endpoints can post is reserved
-/// in it.
+/// Completion queue of the device. Space for all requests possibly posted by its endpoints is
+/// reserved in it.
 pub(super) struct DeviceQueue {
     pub(super) cq: HwCq,
-    /// Entries that are not reserved for an endpoint.
+    /// Entries not reserved for an endpoint.
     pub(super) free: usize,
 }
 
-/// The endpoints that take receives from shared contexts, by the numbers of their queue
-/// pairs.
+/// Endpoints using receives of shared contexts, by the numbers of their queue pairs.
 pub(super) type SrxUsers = HashMap<u32, u32, BuildHasherDefault<NumberHasher>>;
 
-/// A hash of numbers that the device gives, so that no peer can choose them to collide.
+/// Hash of numbers assigned by the device, so no peer can choose colliding ones.
 #[derive(Default)]
 pub(super) struct NumberHasher(u64);
 
@@ -93,8 +92,8 @@ impl Progress for VerbsEngine {
 }
 
 impl VerbsState {
-    /// Reserves room for that many completions in a queue of the device; returns the index
-    /// of the queue.
+    /// Reserves space for `slots` completions in a queue of the device; returns the index of the
+    /// queue.
     pub(super) fn reserve(&mut self, slots: usize, engine: &VerbsEngine) -> Result<usize> {
         let found = self.queues.iter().position(|queue| queue.free >= slots);
         let at = match found {
@@ -113,7 +112,7 @@ impl VerbsState {
         Ok(at)
     }
 
-    /// Takes completions from the device; returns whether there were any.
+    /// Takes completions from the device; returns true if there were any.
     pub(super) fn poll(&mut self) -> bool {
         if !self.waiting.is_empty() {
             self.ring_waiting();
@@ -135,8 +134,8 @@ impl VerbsState {
         found
     }
 
-    /// Posts the requests that wait for more: an application that looks for completions has
-    /// no more to post.
+    /// Posts the requests held back for more: an application polling for completions has no more to
+    /// post.
     #[cold]
     fn ring_waiting(&mut self) {
         while let Some(at) = self.waiting.pop() {
@@ -147,7 +146,7 @@ impl VerbsState {
     }
 }
 
-/// Gives a completion to the endpoint whose request it completes.
+/// Passes a completion to the endpoint of the completed request.
 #[inline(always)]
 fn take(eps: &mut Slab<VerbsEndpoint>, srx_users: &SrxUsers, done: &WorkDone) {
     let (at, number) = ((done.wr_id() >> 32) as u32, done.wr_id() as u32);
@@ -163,7 +162,7 @@ fn take(eps: &mut Slab<VerbsEndpoint>, srx_users: &SrxUsers, done: &WorkDone) {
     }
 }
 
-/// Gives the completion of a shared context's receive to the endpoint that took the receive.
+/// Passes the completion of a shared context's receive to the endpoint using the receive.
 #[inline(never)]
 fn take_shared(eps: &mut Slab<VerbsEndpoint>, srx_users: &SrxUsers, done: &WorkDone) {
     let (at, number) = ((done.wr_id() >> 32) as u32, done.wr_id() as u32);
@@ -178,9 +177,9 @@ fn take_shared(eps: &mut Slab<VerbsEndpoint>, srx_users: &SrxUsers, done: &WorkD
 }
 
 impl VerbsEndpoint {
-    /// Takes in that a send is complete, and with it all before it whose success the device
-    /// does not report. Others before it may not be complete: on siw a message overtakes a
-    /// read. For the application all complete in the order of their posting all the same.
+    /// Handles the completion of a send, and of all sends before it without a reported success.
+    /// Other sends before it may be incomplete: on siw a message overtakes a read. For the
+    /// application all complete in the order of posting nevertheless.
     pub(super) fn sent_is_done(&mut self, number: u32, done: &WorkDone) {
         if self.signalled_count == 0
             && number == self.sent.first
@@ -213,7 +212,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Completes a send that succeeded, for the application.
+    /// Completes a successful send for the application.
     #[inline]
     fn send_succeeded(&self, sent: &VerbsTransfer) {
         if let Some(extra) = &sent.extra
@@ -228,7 +227,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Completes a send that failed, for the application.
+    /// Completes a failed send for the application.
     #[cold]
     fn send_failed(&mut self, sent: &VerbsTransfer, status: u32, vendor_error: u32) {
         let ledger = &self.bindings.ledger.tx;
@@ -266,8 +265,8 @@ impl VerbsEndpoint {
         self.bindings.ledger.rx.succeeded(of, wanted);
     }
 
-    /// Ends the connection after a request that failed: its queue pair does not work any
-    /// more, and the peer is to know.
+    /// Ends the connection after a failed request: its queue pair is unusable, and the peer is to
+    /// be notified.
     fn broke(&self, status: u32) {
         if status != status::IBV_WC_WR_FLUSH_ERR
             && self.is_made()
@@ -277,7 +276,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Fails all that is under way: the device is gone.
+    /// Fails all operations in progress because the device is gone.
     pub(super) fn device_failed(&mut self) {
         let done = WorkDone::dead();
         while !self.sent.items.is_empty() {
@@ -301,7 +300,7 @@ impl VerbsEndpoint {
     }
 }
 
-/// The error entry of a request that failed.
+/// Returns the error entry of a failed request.
 fn failure(of: Completion, status: u32, vendor_error: u32) -> CompletionError {
     use status::*;
     let receives = of.flags & FI_RECV != 0;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The sizes and kinds that an endpoint is opened with.
+/// Sizes and kinds of an endpoint at its opening.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VerbsEpLimits {
     pub(crate) tx_size: usize,
@@ -20,13 +20,13 @@ pub(crate) struct VerbsEpLimits {
     pub(crate) rx_iov: usize,
     pub(crate) inject: usize,
     pub(crate) atomics: bool,
-    /// Whether the endpoint sends datagrams (FI_EP_DGRAM).
+    /// The endpoint sends datagrams (FI_EP_DGRAM).
     pub(crate) datagrams: bool,
-    /// The endpoint's buffers may be where the processor must not look (FI_HMEM).
+    /// The endpoint's buffers may be in memory not accessible to the processor (FI_HMEM).
     pub(crate) hmem: bool,
 }
 
-/// How far an endpoint's connection is.
+/// State of an endpoint's connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum QpState {
     /// The endpoint has neither asked for a connection nor accepted one.
@@ -34,26 +34,26 @@ pub(super) enum QpState {
     /// The device looks for the way to the peer; the bytes then go along with the
     /// connection request.
     Resolving(Vec<u8>),
-    /// The connection request is to be sent, or is being sent: that may block, so it is
-    /// done without the engine's lock, by `Engine::call`.
+    /// The connection request is to be sent, or is being sent. Sending may block, so it is done
+    /// without the engine's lock, by `Engine::call`.
     Calling,
     /// The connection request is sent, and not answered yet.
     Requested,
-    /// The peer's connection request is accepted; the peer has not confirmed that yet.
+    /// The peer's connection request is accepted, without the peer's confirmation yet.
     Accepted,
-    /// The connection is up on a device on which a message may overtake the acceptance,
-    /// which would end the connection: until this time, the side that accepted sends
-    /// nothing unless it has received something.
+    /// The connection is established on a device with messages possibly overtaking the acceptance,
+    /// ending the connection. Until this time, the accepting side sends nothing unless it has
+    /// received data.
     Settling(Instant),
     /// The connection is up.
     Up,
     /// The connection failed or has ended.
     Down,
-    /// The application closed the endpoint while its connection request was under way. siw
-    /// lets go of a queue pair only when the request is answered, which may need both
-    /// sides, so closing does not wait for that.
+    /// The application closed the endpoint while its connection request was in progress. siw
+    /// releases a queue pair only after the response to the request. The response may need both
+    /// sides, so closing does not wait for it.
     Leaving {
-        /// The answer was there before the call that sent the request returned.
+        /// The response arrived before the return of the call sending the request.
         answered: bool,
     },
 }
@@ -64,17 +64,17 @@ pub(super) struct VerbsEndpoint {
     pub(super) fid: Option<FidPtr>,
     pub(super) bindings: Bindings,
     pub(super) conn: QpState,
-    /// The connection at librdmacm, shared with the thread that sends its request.
+    /// Connection at librdmacm, shared with the thread sending its request.
     pub(super) id: Option<Arc<CmId>>,
     /// The connection request is to be sent, or a thread is sending it.
     pub(super) calling: bool,
-    /// What a datagram endpoint has instead of a connection.
+    /// Queue pair of a datagram endpoint, in place of a connection.
     pub(super) ud: Option<Ud>,
-    /// The queue of receives that a shared receive context is, and no endpoint has.
+    /// Receive queue of a shared receive context; no endpoint has one.
     pub(super) srq: Option<Srq>,
-    /// What receives report as their source ([`OPT_SOURCE`](ofi_provider::core_provider::OPT_SOURCE)).
+    /// Source reported by receives ([`OPT_SOURCE`](ofi_provider::core_provider::OPT_SOURCE)).
     pub(super) source: Option<fi_addr_t>,
-    /// The index of the device's completion queue in which the endpoint has room.
+    /// Index of the device's completion queue with space reserved for the endpoint.
     pub(super) queue: Option<usize>,
     /// Messages up to this size are copied into the request.
     pub(super) inline: usize,
@@ -82,18 +82,18 @@ pub(super) struct VerbsEndpoint {
     pub(super) sent: Fifo<VerbsTransfer>,
     /// The receives under way.
     pub(super) posted: Fifo<PostedRecv>,
-    /// Whether the peer has sent something.
+    /// The peer has sent data.
     pub(super) has_received: bool,
     /// The receives under way of a shared context, in any order.
     pub(super) shared: Slab<PostedRecv>,
-    /// How many sends were posted since the last one whose success the device reports.
+    /// Number of sends posted since the last signalled one.
     pub(super) silent: usize,
-    /// How many of `sent` the device has reported while others before them are not complete.
+    /// Number of entries in `sent` reported by the device while others before them are incomplete.
     pub(super) signalled_count: usize,
-    /// Requests that are noted in `sent` and not posted: they are posted with the next one
-    /// that has no FI_MORE.
+    /// Requests recorded in `sent` and not posted: they are posted with the next one without
+    /// FI_MORE.
     pub(super) work: Vec<WorkRequest>,
-    /// Where the results of atomic operations go.
+    /// Memory for the results of atomic operations.
     pub(super) scratch: Option<Scratch>,
 }
 
@@ -139,12 +139,12 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Whether the endpoint has a connection, or has accepted one.
+    /// Returns true if the endpoint has a connection, or has accepted one.
     pub(super) fn is_made(&self) -> bool {
         matches!(self.conn, QpState::Up | QpState::Accepted | QpState::Settling(_))
     }
 
-    /// How many completions of this endpoint the device's queue has room for.
+    /// Returns the number of this endpoint's completions with reserved space in the device's queue.
     pub(super) fn reserved(&self) -> usize {
         self.limits.tx_size + self.limits.rx_size
     }

@@ -1,5 +1,5 @@
-//! Events: what a domain's connections and its device report, which a thread of the domain
-//! takes in, whatever the application does.
+//! Events of a domain's connections and its device, handled by a thread of the domain independently
+//! of the application.
 use super::ep::{QpState, VerbsEndpoint};
 use super::{VerbsEngine, VerbsState, engines};
 use crate::info::VERBS;
@@ -9,13 +9,12 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long the last messages of a connection that the peer has ended are waited for: the
-/// report of the end takes another way and may overtake them.
+/// Wait for the last messages of a connection ended by the peer: the event takes another path and
+/// may overtake them.
 const LINGER: Duration = Duration::from_millis(5);
 
-/// The progress of a domain's connections, which a thread makes: connections are made,
-/// and what is posted is flushed when the peer goes, whatever the application waits for
-/// meanwhile.
+/// Progress of a domain's connections by a thread. Connections are established, and posted requests
+/// are flushed when the peer disconnects, independently of the application's waits.
 #[derive(Debug)]
 pub(crate) struct Connections(pub(crate) Arc<VerbsEngine>);
 
@@ -41,14 +40,14 @@ impl Progress for Connections {
     }
 }
 
-/// Takes in the events of all connections of this process: those that came before a request
-/// to a listener are taken in before it.
+/// Handles the events of all connections of this process: those preceding a request to a listener
+/// are handled before it.
 pub(crate) fn process_all_events() {
     let engines: Vec<_> = engines().iter().filter_map(Weak::upgrade).collect();
     engines.iter().for_each(VerbsEngine::process_events);
 }
 
-/// Takes in an event of a device, for all engines that have the device open.
+/// Handles an event of a device, for all engines with the device open.
 fn handle_device_event(device: VerbsDevice, event: DeviceEvent) {
     let name = device.name().to_string_lossy();
     let say = |what: &str| ofi_provider::log!(&VERBS, WARN, EP_CTRL, "{name}: {what}");

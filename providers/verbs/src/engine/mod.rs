@@ -1,14 +1,13 @@
-//! The engine of a domain: what its endpoints do with the device.
+//! Progress engine of a domain: the operations of its endpoints on the device.
 //!
-//! One lock guards the state of all endpoints. What the application requests is noted
-//! ([`request`]) and posted to the device ([`tx`], [`rx`]) with the segments of memory that
-//! it is about ([`segments`]). The device's completion queues are emptied into those of the
-//! application whenever that makes progress ([`cq`]).
+//! One lock guards the state of all endpoints. Requests of the application are recorded
+//! ([`request`]) and posted to the device ([`tx`], [`rx`]) with their memory segments
+//! ([`segments`]). The device's completion queues are emptied into the application's queues at each
+//! progress call ([`cq`]).
 //!
-//! Endpoints ([`ep`]) get their queue pairs and lose them in [`open`]. A thread of the
-//! domain takes in what its connections and its device report ([`events`]): connections
-//! are made and ended in [`conn`], and connection requests that block are sent from
-//! threads of their own ([`call`]).
+//! Endpoints ([`ep`]) get and lose their queue pairs in [`open`]. A thread of the domain handles
+//! the events of its connections and its device ([`events`]). Connections are established and ended
+//! in [`conn`]. Blocking connection requests are sent from separate threads ([`call`]).
 mod call;
 mod conn;
 mod cq;
@@ -44,11 +43,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The vendor number of siw, the iWARP device in software. It does not know the message by
-/// which the side that connects says that it has read the acceptance (RFC 6581).
+/// Vendor number of siw, the iWARP device in software. It lacks the message of the connecting side
+/// confirming the acceptance (RFC 6581).
 const SIW: u32 = 0x62_6d74;
 
-/// A domain's endpoints and what they share.
+/// Endpoints of a domain and their shared state.
 pub(crate) struct VerbsEngine {
     pub(crate) device: VerbsDevice,
     pub(crate) pd: Arc<Pd>,
@@ -57,7 +56,7 @@ pub(crate) struct VerbsEngine {
     comp: Arc<CompChannel>,
     epoll: Epoll,
     state: Lock<VerbsState>,
-    /// How often a call made progress.
+    /// Number of calls with progress.
     activity: Activity,
     /// A thread may be asleep until the device reports a completion.
     armed: AtomicBool,
@@ -68,8 +67,8 @@ pub(crate) struct VerbsEngine {
     read_segments: usize,
     /// The device has atomic operations.
     atomics: bool,
-    /// The device is siw: the side that accepted a connection lets the other send first
-    /// ([`ep::QpState::Settling`]), and a connection request blocks who sends it ([`call`]).
+    /// The device is siw: the accepting side lets the other send first ([`ep::QpState::Settling`]),
+    /// and sending a connection request blocks the thread ([`call`]).
     settles: bool,
 }
 
@@ -79,26 +78,25 @@ impl std::fmt::Debug for VerbsEngine {
     }
 }
 
-/// What the engine's lock guards. Fields are dropped in this order: endpoints before the
-/// completion queues that their queue pairs use.
+/// State guarded by the engine's lock. Fields are dropped in this order: endpoints before the
+/// completion queues used by their queue pairs.
 pub(crate) struct VerbsState {
     eps: Slab<VerbsEndpoint>,
     queues: Vec<DeviceQueue>,
-    /// The endpoints that take receives from a shared context, by the numbers of their
-    /// queue pairs.
+    /// Endpoints using receives of a shared context, by the numbers of their queue pairs.
     srx_users: SrxUsers,
-    /// Endpoints that hold requests back until the next one (FI_MORE).
+    /// Endpoints holding back requests until the next one (FI_MORE).
     waiting: Vec<u32>,
-    /// Connection requests that are to be sent: the way to the peer is known.
+    /// Connection requests to be sent: the route to the peer is known.
     calls: VecDeque<PendingConnReq>,
-    /// How many threads send connection requests.
+    /// Number of threads sending connection requests.
     callers: usize,
-    /// Room for the completions that are taken from a queue of the device at once.
+    /// Buffer for the completions taken from a queue of the device at once.
     bunch: Box<[WorkDone]>,
 }
 
 impl VerbsEngine {
-    /// The engine of a domain that has opened this device.
+    /// Creates the engine of a domain on this open device.
     pub(crate) fn new(
         device: VerbsDevice,
         pd: Arc<Pd>,
@@ -140,7 +138,7 @@ impl VerbsEngine {
         Ok(engine)
     }
 
-    /// Whether the device has atomic operations.
+    /// Returns true if the device has atomic operations.
     pub(crate) fn atomics(&self) -> bool {
         self.atomics
     }
@@ -151,8 +149,8 @@ impl VerbsEngine {
     }
 }
 
-/// The engines of this process. An event of a device comes to one domain that has the
-/// device open and concerns all of them.
+/// Returns the engines of this process. An event of a device arrives at one domain with the device
+/// open, and concerns all of them.
 fn engines() -> MutexGuard<'static, Vec<Weak<VerbsEngine>>> {
     static ENGINES: Mutex<Vec<Weak<VerbsEngine>>> = Mutex::new(Vec::new());
     ENGINES.lock().unwrap_or_else(PoisonError::into_inner)

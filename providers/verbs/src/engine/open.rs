@@ -1,5 +1,5 @@
-//! Endpoints from their opening to their closing: their queue pairs, and what the
-//! application sets and asks of one endpoint.
+//! Endpoints from opening to closing: their queue pairs, and the attributes set and read by the
+//! application.
 use super::ep::{QpState, Ud, VerbsEndpoint, VerbsEpLimits};
 use super::request::Scratch;
 use super::{VerbsEngine, VerbsState};
@@ -14,8 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl VerbsEngine {
-    /// Opens an endpoint, which has no connection before [`VerbsState::set_id`]; returns its
-    /// index.
+    /// Opens an endpoint, without a connection before [`VerbsState::set_id`]; returns its index.
     pub(crate) fn add(&self, limits: VerbsEpLimits) -> u32 {
         self.lock().eps.insert(VerbsEndpoint::new(limits))
     }
@@ -76,8 +75,8 @@ impl VerbsEngine {
 }
 
 impl VerbsState {
-    /// Makes an endpoint's queue pair, with completions in that `queue`; returns its number
-    /// if it is one of a connection.
+    /// Creates an endpoint's queue pair, with completions in this `queue`; returns its number if it
+    /// belongs to a connection.
     fn make_pair(
         &mut self,
         at: u32,
@@ -107,7 +106,7 @@ impl VerbsState {
         spec.srq = srx.and_then(|srx| self.eps[srx].srq.as_ref());
         let made = Arc::get_mut(&mut id).ok_or(Error::OPBADSTATE).and_then(|id| {
             id.create_qp(pd, &spec).or_else(|_| {
-                // How much the device can copy into a request may depend on the other limits.
+                // The device's inline limit may depend on the other limits.
                 spec.inline = 0;
                 id.create_qp(pd, &spec)
             })
@@ -146,7 +145,7 @@ impl VerbsState {
         }
     }
 
-    /// Sets the object that an endpoint's events name.
+    /// Sets the object named by an endpoint's events.
     pub(crate) fn set_fid(&mut self, at: u32, fid: FidPtr) {
         self.eps[at].fid = Some(fid);
     }
@@ -156,7 +155,7 @@ impl VerbsState {
         self.eps[at].bindings = bindings.clone();
     }
 
-    /// Sets what receives of an endpoint report as their source.
+    /// Sets the source reported by receives of an endpoint.
     pub(crate) fn set_source(&mut self, at: u32, source: fi_addr_t) {
         self.eps[at].source = Some(source);
     }
@@ -166,8 +165,8 @@ impl VerbsState {
         self.eps[at].id = Some(Arc::new(id));
     }
 
-    /// Gives an endpoint that has no queue pair yet another connection at librdmacm, of
-    /// another address.
+    /// Replaces the connection at librdmacm of an endpoint without a queue pair by one with another
+    /// address.
     pub(crate) fn rename(&mut self, at: u32, id: CmId) -> Result {
         let ep = &mut self.eps[at];
         if ep.queue.is_some() || ep.srq.is_some() {
@@ -177,7 +176,7 @@ impl VerbsState {
         Ok(())
     }
 
-    /// Removes an endpoint that could not be opened.
+    /// Removes an endpoint after a failed open.
     pub(crate) fn forget(&mut self, at: u32) {
         self.eps.remove(at);
     }
@@ -190,7 +189,7 @@ impl VerbsState {
         Ok(UdAddr { gid, qpn: ud.pair.qp().number(), lid, pkey, ..UdAddr::default() })
     }
 
-    /// How many more sends (`tx`) or receives an endpoint would take.
+    /// Returns the number of further sends (`tx`) or receives accepted by an endpoint.
     pub(crate) fn size_left(&self, at: u32, tx: bool) -> usize {
         let VerbsEndpoint { limits, sent, posted, .. } = &self.eps[at];
         match tx {

@@ -1,8 +1,8 @@
-//! Requests: what is asked of the engine, and what it keeps of each while the device has it.
+//! Requests to the engine, and their state while the device has them.
 //!
-//! The requests of a queue pair wait in a [`Fifo`], in the order of their posting, and the number
-//! that the device knows a request by is its place there. The device does not report the success of
-//! a request that has no completion entry: such a request is complete when one behind it is.
+//! The requests of a queue pair wait in a [`Fifo`], in the order of posting. The device's number of
+//! a request is its index there. The device does not report the success of a request without a
+//! completion entry: such a request is complete when a later one is.
 use crate::memory::OfDevice;
 use crate::sys::{IbvRegion, Pd, Sge, Verb, access};
 use ofi_provider::abi::fi_addr_t;
@@ -14,13 +14,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// The bit of a request's number that is set when it is a send, read, write or atomic
-/// operation, and not a receive. The number is the lower half of what the device is given
-/// with the request (`wr_id`); the endpoint's index is the upper half.
+/// Bit of a request's number, set for a send, read, write or atomic operation, and clear for a
+/// receive. The number is the lower half of the `wr_id` passed to the device with the request; the
+/// endpoint's index is the upper half.
 pub(super) const SEND: u32 = 1 << 31;
 
-/// Regions of the registration cache that a posted operation uses, where the application
-/// gave no descriptor.
+/// Regions of the registration cache used by a posted operation, if the application passed no
+/// descriptor.
 pub(super) type UsedRegions = Option<Box<[Cached<OfDevice>]>>;
 
 /// A send, read, write or atomic operation, as the engine takes it.
@@ -36,7 +36,7 @@ pub(crate) struct WorkSpec<'a> {
     pub(crate) context: Context,
     /// The receiver of a datagram.
     pub(crate) dest: fi_addr_t,
-    /// Where an atomic operation's former value goes.
+    /// Buffer for an atomic operation's former value.
     pub(crate) fetch: Option<RecvBuf>,
 }
 
@@ -52,22 +52,22 @@ pub(super) struct VerbsTransfer {
     pub(super) done: Option<(u32, u32)>,
     /// The operation's success gets an entry in the completion queue.
     pub(super) report: bool,
-    /// What only few operations need.
+    /// Additional state of a few operations.
     pub(super) extra: Option<Box<ExtraRequestState>>,
 }
 
 impl VerbsTransfer {
-    /// Whether it is a part of an operation that is complete when another request is.
+    /// Returns true if it is a part of an operation completed by another request.
     pub(super) fn is_part(&self) -> bool {
         self.flags == 0
     }
 }
 
-/// What few of the operations under way have.
+/// Additional state of a few operations in progress.
 pub(super) struct ExtraRequestState {
     pub(super) _regions: UsedRegions,
-    /// Where an atomic operation's former value goes, and the place in the scratch memory
-    /// where the device puts it.
+    /// Buffer for an atomic operation's former value, and the index of the device's result in the
+    /// scratch memory.
     pub(super) fetch: Option<(RecvBuf, usize)>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct PostedRecv {
     pub(super) _regions: UsedRegions,
 }
 
-/// Operations in the order of their posting, by numbers that wrap around below [`SEND`].
+/// Operations in the order of posting, with numbers wrapping around below [`SEND`].
 pub(super) struct Fifo<T> {
     pub(super) items: VecDeque<T>,
     /// The number of the first operation.
@@ -93,13 +93,13 @@ impl<T> Default for Fifo<T> {
 }
 
 impl<T> Fifo<T> {
-    /// The number of the next operation that is added.
+    /// Returns the number of the next operation to be added.
     pub(super) fn next(&self) -> u32 {
         self.first.wrapping_add(self.items.len() as u32) & !SEND
     }
 
-    /// How many operations there are up to and including the one with this number; 0 if there
-    /// is none.
+    /// Returns the number of operations up to and including the one with this number; 0 if there is
+    /// none.
     pub(super) fn up_to(&self, number: u32) -> usize {
         let count = (number.wrapping_sub(self.first) & !SEND) as usize + 1;
         if count <= self.items.len() { count } else { 0 }
@@ -113,8 +113,8 @@ impl<T> Fifo<T> {
     }
 }
 
-/// Memory where the device puts the results of atomic operations, one place for each
-/// request that can be under way.
+/// Memory for the device's results of atomic operations, one word for each request possibly in
+/// progress.
 pub(super) struct Scratch {
     // Dropped first, so that the device is done with the memory before that is freed.
     region: IbvRegion,
@@ -129,15 +129,15 @@ impl Scratch {
         Ok(Self { region, words })
     }
 
-    /// The place of that index, as a request names it.
+    /// Returns the scatter/gather element for the word with this index.
     pub(super) fn sge(&self, index: usize) -> Sge {
         let addr = (&raw const self.words[index]) as u64;
         Sge { addr, length: size_of::<u64>() as u32, lkey: self.region.lkey() }
     }
 }
 
-/// The error of a request that the device did not take: a full queue of the device has room
-/// again soon.
+/// Returns the error of a request not accepted by the device: a full queue of the device soon has
+/// space again.
 pub(super) fn post_error(error: Error) -> Error {
     if error == Error::NOMEM { Error::AGAIN } else { error }
 }

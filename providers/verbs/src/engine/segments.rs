@@ -6,9 +6,9 @@ use ofi_provider::buf::{IOV_LIMIT, Local, LocalSegment};
 use ofi_provider::error::{Error, Result};
 
 impl VerbsEngine {
-    /// Fills `sges` with the segments that are not empty; returns how many those are, and
-    /// the regions that are to be kept until the operation is complete: memory without a
-    /// descriptor is registered with this `right`, unless it goes `inline`.
+    /// Fills `sges` with the non-empty segments. Returns their number, and the regions to be held
+    /// until the operation is complete: memory without a descriptor is registered with this
+    /// `right`, unless it is sent `inline`.
     #[inline(always)]
     pub(super) fn segments(
         &self,
@@ -27,7 +27,8 @@ impl VerbsEngine {
         self.other_segments(segments, sges, inline, right)
     }
 
-    /// Does what [`VerbsEngine::segments`] does, for more than one segment or without a descriptor.
+    /// Does the same as [`VerbsEngine::segments`], for more than one segment or without a
+    /// descriptor.
     #[inline(never)]
     fn other_segments(
         &self,

@@ -16,7 +16,7 @@ use ofi_provider::progress::Progress;
 use std::collections::hash_map::Entry;
 use std::time::Instant;
 
-/// The most requests that are posted together (FI_MORE).
+/// Maximum requests posted as one batch (FI_MORE).
 const MAX_BATCH: usize = 16;
 
 impl VerbsEngine {
@@ -41,8 +41,8 @@ impl VerbsEngine {
         Ok(())
     }
 
-    /// Posts a message of one segment that has nothing special to it, as nearly all are.
-    /// Returns false, having done nothing, for any other message and when there is no room.
+    /// Fast path: posts a message of one segment without special attributes, the most common case.
+    /// Returns false without any change for any other message, or without queue space.
     #[inline]
     pub(crate) fn send_plain(
         &self,
@@ -60,7 +60,7 @@ impl VerbsEngine {
 }
 
 impl VerbsEndpoint {
-    /// Whether the endpoint would take another send; an error if it has no connection.
+    /// Returns true if the endpoint would accept another send; fails if it has no connection.
     #[inline]
     fn has_tx_space(&mut self) -> Result<bool> {
         if !self.is_made() {
@@ -75,7 +75,8 @@ impl VerbsEndpoint {
         Ok(self.has_queue_space())
     }
 
-    /// Whether the queues of the endpoint and of the application have room for another send.
+    /// Returns true if the queues of the endpoint and of the application have space for another
+    /// send.
     #[inline]
     fn has_queue_space(&self) -> bool {
         self.bindings.ledger.tx.has_room(true) && self.sent.items.len() < self.limits.tx_size
@@ -123,14 +124,14 @@ impl VerbsEndpoint {
         Ok(true)
     }
 
-    /// Whether the device is to report the success of the next send: if that is `wanted`, and
-    /// for one send in so many that those it does not report never fill its queue.
+    /// Returns true if the device is to report the success of the next send: if it is `wanted`, and
+    /// periodically, so unreported sends never fill its queue.
     #[inline]
     fn is_signalled(&self, wanted: bool) -> bool {
         wanted || self.silent + 1 >= self.limits.tx_size.div_ceil(2)
     }
 
-    /// Notes a request that is posted or waits to be.
+    /// Records a request, posted or held back.
     #[inline]
     fn is_sent(&mut self, sent: VerbsTransfer) {
         self.silent = if sent.signalled { 0 } else { self.silent + 1 };
@@ -252,7 +253,7 @@ impl VerbsEndpoint {
         posted.map_err(|(error, _)| post_error(error))
     }
 
-    /// Posts the requests that wait for more, together. What the device does not take fails.
+    /// Posts the requests held back as one batch. Requests not accepted by the device fail.
     pub(super) fn ring(&mut self) {
         if self.work.is_empty() {
             return;
@@ -276,7 +277,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Posts a part of a read, of which the device reports only failure.
+    /// Posts a part of a read, with only failures reported by the device.
     fn read_part(&mut self, at: u32, verb: Verb, to: Sge) -> Result {
         self.ring();
         let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());

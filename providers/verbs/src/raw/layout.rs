@@ -1,9 +1,10 @@
-//! The structures and constants here against the headers of rdma-core, where these are installed.
+//! Comparison of the structures and constants here with the headers of rdma-core, if these are
+//! installed.
 use super::types::{constant_assertions, layout_assertions};
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
-/// What the C compiler says of these assertions after the headers.
+/// Compiles these assertions after the headers, and returns the C compiler's output.
 fn compile(assertions: &[String]) -> std::io::Result<Output> {
     let mut text = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n".to_owned();
     for assertion in assertions {
@@ -20,7 +21,7 @@ fn compile(assertions: &[String]) -> std::io::Result<Output> {
     compiler.wait_with_output()
 }
 
-/// Which of these facts are none.
+/// Returns the failed assertions.
 fn find_wrong(assertions: &[String]) -> Vec<String> {
     let output = compile(assertions).unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,8 +1,8 @@
-//! What this provider uses of libibverbs and librdmacm (rdma-core), under the names of their
-//! headers: [`types`] has the structures and constants, here are the functions.
+//! Functions of libibverbs and librdmacm (rdma-core) used by this provider, under the names of
+//! their headers. [`types`] has the structures and constants.
 //!
-//! Nothing of rdma-core is needed to build this. The libraries are looked for once, when they are
-//! first used; without them every function fails with `ENOSYS`, and [`missing`] says why.
+//! The build needs nothing of rdma-core. The libraries are loaded once, on first use. Without them
+//! every function fails with `ENOSYS`, and [`missing`] returns the reason.
 #![allow(non_camel_case_types, reason = "the names are those of rdma-core")]
 #[cfg(test)]
 mod layout;
@@ -17,10 +17,10 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 pub(crate) use types::*;
 
-/// The two libraries, which stay open until the program ends.
+/// The two libraries, open until the program ends.
 struct Libraries {
-    /// What the program was started with: a library preloaded to stand before these two does, as
-    /// it would if they were linked.
+    /// Program at its start: a library preloaded to override these two does so, as if they were
+    /// linked.
     program: Library,
     own: [Library; 2],
 }
@@ -30,7 +30,7 @@ const FILES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 impl Libraries {
     fn open() -> Result<Self, String> {
-        // SAFETY: the system's own libraries, whose initializers ask nothing of who loads them.
+        // SAFETY: the system's own libraries, with initializers without requirements on their user.
         let open = |file: &str| unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
         let open = |file| {
             let absent = |error: libloading::Error| {
@@ -51,7 +51,7 @@ impl Libraries {
     }
 }
 
-/// What a function answers when there is none: that there is none.
+/// Return value of a missing function: an error.
 trait Absent {
     fn absent() -> Self;
 }
@@ -61,7 +61,7 @@ impl Absent for () {
 }
 
 impl Absent for c_int {
-    /// Taken as the error itself, or as a sign that errno has it.
+    /// Returns ENOSYS, used as the error itself, or as a hint at errno.
     fn absent() -> Self {
         no_such_call();
         libc::ENOSYS
@@ -90,7 +90,7 @@ fn no_such_call() {
 /// Declares functions of the libraries by their prototypes.
 macro_rules! functions {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $answer:ty)?;)*) => {
-        /// The functions, where they are.
+        /// Functions with their addresses.
         struct Functions {
             libraries: Libraries,
             $($name: unsafe extern "C" fn($($ty),*) $(-> $answer)?,)*
@@ -131,14 +131,14 @@ macro_rules! functions {
     };
 }
 
-/// All of the functions, or what is missing.
+/// All of the functions, or a description of the missing ones.
 static ALL: OnceLock<Result<Functions, String>> = OnceLock::new();
 
 fn all() -> &'static Result<Functions, String> {
     ALL.get_or_init(Functions::find)
 }
 
-/// Looks for the functions, unless that is done; -FI_ENOMEM if there was no memory for it.
+/// Loads the functions, unless already done; fails with -FI_ENOMEM if there was no memory for it.
 pub(crate) fn load() -> ofi_provider::error::Result {
     if ALL.get().is_some() {
         return Ok(());
@@ -155,12 +155,13 @@ pub(crate) fn load() -> ofi_provider::error::Result {
     Ok(())
 }
 
-/// What this provider lacks to do anything on this machine: a library, or a function of one.
+/// Returns the component missing on this machine for this provider: a library, or a function of
+/// one.
 pub(crate) fn missing() -> Option<&'static str> {
     all().as_ref().err().map(String::as_str)
 }
 
-/// The address of a function that not every version of the libraries has.
+/// Returns the address of a function missing in some versions of the libraries.
 pub(crate) fn optional(name: &CStr) -> Option<*mut c_void> {
     all().as_ref().ok()?.libraries.find(name)
 }
@@ -243,8 +244,8 @@ functions! {
     ) -> c_int;
 }
 
-/// Declares functions that verbs.h has inline: calls through the table of the context that an
-/// object was made on. A device without the call refuses it.
+/// Declares functions defined inline in verbs.h: calls through the table of an object's context. A
+/// device without the call fails it.
 macro_rules! of_the_context {
     ($(fn $name:ident => $op:ident($object:ident: *mut $of:ty $(, $arg:ident: $ty:ty)*);)*) => {$(
         #[doc = concat!("`", stringify!($name), "(3)`.")]
@@ -287,11 +288,11 @@ pub(crate) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, most: c_int, to: *mut ibv_wc) 
     }
 }
 
-/// What the table of a context holds behind its first version: the field at `offset` of
-/// [`verbs_context`], if the context has that table and the table that field.
+/// Returns an entry of a context's table beyond its first version: the field at `offset` of
+/// [`verbs_context`], if the context has this table and the table has this field.
 ///
 /// # Safety
-/// The context is open, and `F` the type of the field, which may be null.
+/// The context is open, and `F` is the type of the field, possibly null.
 unsafe fn extension<F>(context: *mut ibv_context, offset: usize) -> Option<F> {
     // SAFETY: a context with this mark is the last field of a `verbs_context`, of whose fields `sz`
     // says how many bytes there are, counted from the end.
@@ -327,7 +328,7 @@ pub(crate) unsafe fn query_port(
     }
 }
 
-/// `ibv_query_device_ex(3)`, where the device has it.
+/// Calls `ibv_query_device_ex(3)`, if the device has it.
 ///
 /// # Safety
 /// As the manual page says.

@@ -1,13 +1,13 @@
-//! The structures and constants of infiniband/verbs.h and rdma/rdma_cma.h that this provider
-//! uses. Of what the libraries allocate only the first fields are here, as far as they are read.
-//! A unit test compares all with the headers where these are installed.
+//! Structures and constants of infiniband/verbs.h and rdma/rdma_cma.h used by this provider.
+//! Structures allocated by the libraries contain only the first fields, as far as they are read. A
+//! unit test compares all with the headers, if these are installed.
 #![allow(dead_code, reason = "fields that nobody reads have places too")]
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{pthread_mutex_t, sockaddr_storage};
 
-/// Declares `struct`s and `union`s: `whole` ones, the `start` of others that have more fields or
-/// may get them, and the `end` of one that grows at its front. What is called otherwise in C has
-/// its C name behind it; fields of a name with `_` in front are in the place of several.
+/// Declares `struct`s and `union`s: `whole` ones, the `start` of others with further fields now or
+/// later, and the `end` of one growing at its front. A different name in C follows the Rust name.
+/// Fields with a leading `_` in their name replace several.
 macro_rules! layouts {
     ($(
         $(#[$meta:meta])*
@@ -49,7 +49,7 @@ macro_rules! layouts {
     };
 }
 
-/// Declares constants: `numbers` of an enumeration, and `bits` that are or-ed.
+/// Declares constants: `numbers` of an enumeration, and `bits` to be combined by OR.
 macro_rules! constants {
     ($($(#[$meta:meta])* $kind:ident $name:ident { $($constant:ident = $value:expr,)* })*) => {
         $(constants!(@ $kind $(#[$meta])* $name { $($constant = $value,)* });)*
@@ -95,7 +95,7 @@ constants! {
     numbers ibv_transport_type { IBV_TRANSPORT_IWARP = 1, }
     numbers ibv_atomic_cap { IBV_ATOMIC_NONE = 0, }
     numbers ibv_port_state { IBV_PORT_NOP = 0, IBV_PORT_ACTIVE = 4, }
-    /// What a port is a port to.
+    /// Link layer of a port.
     numbers ibv_link_layer { IBV_LINK_LAYER_ETHERNET = 2, }
     bits ibv_odp_general_caps { IBV_ODP_SUPPORT = 1, IBV_ODP_SUPPORT_IMPLICIT = 2, }
     bits ibv_odp_transport_cap_bits {
@@ -113,7 +113,7 @@ constants! {
         IBV_ACCESS_REMOTE_ATOMIC = 0x08,
         IBV_ACCESS_ON_DEMAND = 0x40,
     }
-    /// What a device tells by itself.
+    /// Asynchronous events of a device.
     numbers ibv_event_type {
         IBV_EVENT_CQ_ERR = 0,
         IBV_EVENT_QP_FATAL = 1,
@@ -124,7 +124,7 @@ constants! {
         IBV_EVENT_PORT_ACTIVE = 9,
         IBV_EVENT_PORT_ERR = 10,
     }
-    /// What became of a work request.
+    /// Status of a completed work request.
     numbers ibv_wc_status {
         IBV_WC_SUCCESS = 0,
         IBV_WC_LOC_LEN_ERR = 1,
@@ -149,7 +149,7 @@ constants! {
         IBV_QPS_RTS = 3,
         IBV_QPS_ERR = 6,
     }
-    /// Which attributes of a queue pair a call sets.
+    /// Attributes of a queue pair set by a call.
     bits ibv_qp_attr_mask {
         IBV_QP_STATE = 0x1,
         IBV_QP_PKEY_INDEX = 0x10,
@@ -158,7 +158,7 @@ constants! {
         IBV_QP_MIN_RNR_TIMER = 0x8000,
         IBV_QP_SQ_PSN = 0x10000,
     }
-    /// What a work request does.
+    /// Operation of a work request.
     numbers ibv_wr_opcode {
         IBV_WR_RDMA_WRITE = 0,
         IBV_WR_RDMA_WRITE_WITH_IMM = 1,
@@ -169,9 +169,9 @@ constants! {
         IBV_WR_ATOMIC_FETCH_AND_ADD = 6,
     }
     bits ibv_send_flags { IBV_SEND_FENCE = 1, IBV_SEND_SIGNALED = 2, IBV_SEND_INLINE = 8, }
-    /// Whose the number of a port is.
+    /// Namespace of port numbers.
     numbers rdma_port_space { RDMA_PS_TCP = 0x106, RDMA_PS_IB = 0x13f, }
-    /// What happened to a connection.
+    /// Events of a connection.
     numbers rdma_cm_event_type {
         RDMA_CM_EVENT_ADDR_RESOLVED = 0,
         RDMA_CM_EVENT_ADDR_ERROR = 1,
@@ -187,7 +187,7 @@ constants! {
     }
 }
 
-/// A function that is not called from here.
+/// Function not called by this provider.
 type Unused = Option<unsafe extern "C" fn()>;
 
 pub(super) type QueryPort =
@@ -237,7 +237,7 @@ layouts! {
         abi_compat: *mut c_void,
     }
 
-    /// What newer versions have put before a context. It grows at its front.
+    /// Fields placed before a context by newer versions. It grows at its front.
     end struct verbs_context {
         query_port: Option<QueryPort>,
         _objects: [Unused; 26],
@@ -305,7 +305,7 @@ layouts! {
         phys_port_cnt: u8,
     }
 
-    /// What each kind of queue pair can do of on-demand paging.
+    /// On-demand paging capabilities of each kind of queue pair.
     #[derive(Clone, Copy)]
     whole struct odp_transport_caps = "__typeof__(((struct ibv_odp_caps *)0)->per_transport_caps)" {
         rc_odp_caps: u32,
@@ -353,7 +353,7 @@ layouts! {
     }
 
     whole struct ibv_async_event {
-        /// What it is about: another kind of object, or a port's number, in its place.
+        /// Subject of the event: another kind of object, or a port number, may be in its place.
         qp: *mut ibv_qp = "element.qp",
         event_type: ibv_event_type::Type,
     }
@@ -507,14 +507,14 @@ layouts! {
         num_sge: c_int,
     }
 
-    /// Where a request reads or writes.
+    /// Remote memory of a request.
     #[derive(Clone, Copy)]
     whole struct rdma_t = "__typeof__(((struct ibv_send_wr *)0)->wr.rdma)" {
         remote_addr: u64,
         rkey: u32,
     }
 
-    /// What an atomic operation does, and where.
+    /// Operands and remote memory of an atomic operation.
     #[derive(Clone, Copy)]
     whole struct atomic_t = "__typeof__(((struct ibv_send_wr *)0)->wr.atomic)" {
         remote_addr: u64,
@@ -523,7 +523,7 @@ layouts! {
         rkey: u32,
     }
 
-    /// Where a datagram goes.
+    /// Destination of a datagram.
     #[derive(Clone, Copy)]
     whole struct ud_t = "__typeof__(((struct ibv_send_wr *)0)->wr.ud)" {
         ah: *mut ibv_ah,
@@ -531,7 +531,7 @@ layouts! {
         remote_qkey: u32,
     }
 
-    /// What kinds of requests have to say besides.
+    /// Additional fields by kind of request.
     whole union wr_t = "__typeof__(((struct ibv_send_wr *)0)->wr)" {
         rdma: rdma_t,
         atomic: atomic_t,
@@ -548,7 +548,7 @@ layouts! {
         /// In network byte order.
         imm_data: u32,
         wr: wr_t,
-        /// Of queue pairs and requests that are not made here.
+        /// Fields of queue pairs and requests not created here.
         _others: [u64; 7],
     }
 
@@ -583,7 +583,7 @@ layouts! {
         listen_id: *mut rdma_cm_id,
         event: rdma_cm_event_type::Type,
         status: c_int,
-        /// Of datagrams another structure is in its place.
+        /// For datagrams another structure is in its place.
         conn: rdma_conn_param = "param.conn",
     }
 }

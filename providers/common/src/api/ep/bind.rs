@@ -1,4 +1,4 @@
-//! What is bound to an endpoint, and enabling it (fi_endpoint(3)).
+//! Binding of objects to an endpoint, and enabling it (fi_endpoint(3)).
 use super::{EpFid, EpShared, Ground, Role, srx_fids};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX,
@@ -21,10 +21,10 @@ use std::any::TypeId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What the application bound to an endpoint (fi_ep_bind).
+/// Objects bound to an endpoint by the application (fi_ep_bind).
 #[derive(Clone, Debug, Default)]
 pub struct Bindings {
-    /// Queues and counters, and the way to what the domain does later.
+    /// Queues, counters, and the access to the domain's deferred work.
     pub ledger: Ledger,
     /// The event queue for connection events.
     pub eq: Option<Arc<Eq>>,
@@ -73,8 +73,7 @@ impl<E: Endpoint> EpFid<E> {
         Ok(())
     }
 
-    /// Binds an object that may be bound even after the endpoint is enabled, if the provider
-    /// agrees.
+    /// Binds an object permitted after the endpoint is enabled, if the provider agrees.
     fn bind_any_time(&self, bind: impl FnOnce(&mut Bindings) -> Result) -> Result {
         let mut bindings = self.bindings();
         let mut more = bindings.clone();
@@ -86,8 +85,8 @@ impl<E: Endpoint> EpFid<E> {
         Ok(())
     }
 
-    /// -FI_EINVAL for an object that was opened on another domain: progress there is none here,
-    /// and calls are serialized for each domain by itself (FI_THREAD_DOMAIN).
+    /// Fails with -FI_EINVAL for an object of another domain: progress of one domain does not drive
+    /// the other, and calls are serialized per domain (FI_THREAD_DOMAIN).
     fn own<T>(&self, object: T, is_of: impl FnOnce(&T, &Ground) -> bool) -> Result<T> {
         if is_of(&object, &self.shared.ground) { Ok(object) } else { Err(Error::INVAL) }
     }
@@ -319,7 +318,7 @@ impl<E: Endpoint> EpFid<E> {
 }
 
 impl<E: Endpoint> EpFid<E> {
-    /// Checks that the shared contexts are bound that the endpoint's info has it use (fi_endpoint(3)).
+    /// Checks the shared contexts required by the endpoint's info are bound (fi_endpoint(3)).
     fn check_shared_contexts(&self, has_srx: bool) -> Result {
         let [tx, rx] = self.shared.shares;
         let imports = self.shared.imports.load(Ordering::Acquire);
@@ -331,8 +330,8 @@ impl<E: Endpoint> EpFid<E> {
 }
 
 impl<E: Endpoint> EpShared<E> {
-    /// Changes the list of endpoints' queues of a shared receive context. Cancelled receives are
-    /// reported to one of these, which cannot be closed while an endpoint has it.
+    /// Changes the list of endpoint queues of a shared receive context. Cancelled receives are
+    /// reported to one of these; it cannot be closed while an endpoint uses it.
     pub(super) fn change_sharers(&self, change: impl FnOnce(&mut Vec<(usize, Arc<Cq>)>)) -> Result {
         let mut sharers = self.sharers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         change(&mut sharers);

@@ -175,7 +175,7 @@ unsafe extern "C" fn setname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: us
 /// Copies an address to the caller's buffer, as fi_getname and fi_getpeer do.
 ///
 /// # Safety
-/// `len` is null or points to the bytes that `addr` has.
+/// `len` is null or points to the number of bytes of `addr`.
 pub(in crate::api) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut usize) -> Result {
     if len.is_null() {
         return Err(Error::INVAL);

@@ -1,4 +1,4 @@
-//! The flags of transfers: which a call may carry, and those of the endpoint that it gets.
+//! Flags of transfers: valid flags of each call, and the endpoint's default flags.
 use super::EpFid;
 use crate::abi;
 use crate::api::Endpoint;
@@ -12,7 +12,7 @@ pub(super) const LEVELS: u64 = abi::FI_TRANSMIT_COMPLETE
     | abi::FI_MATCH_COMPLETE
     | abi::FI_COMMIT_COMPLETE;
 
-/// Flags that a send call may carry (fi_msg(3)).
+/// Valid flags of a send call (fi_msg(3)).
 pub(in crate::api) const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_INJECT
     | abi::FI_MORE
@@ -31,7 +31,7 @@ pub(in crate::api) const TX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_TAGGED
     | abi::FI_SEND;
 
-/// Flags that a receive call may carry.
+/// Valid flags of a receive call.
 pub(in crate::api) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_MORE
     // A receive is complete when its message is in the buffer, so that this adds nothing.
@@ -42,19 +42,18 @@ pub(in crate::api) const RX_FLAGS: u64 = abi::FI_COMPLETION
     | abi::FI_TAGGED
     | abi::FI_RECV;
 
-/// Default flags that stay set whatever the application sets (FI_SETOPSFLAG).
+/// Default flags not clearable by the application (FI_SETOPSFLAG).
 pub(super) const ALWAYS: u64 = abi::FI_COMPLETION | OF_SHARED_RX | TO_GROUPS;
 
-/// Flags of a receive call that settles what becomes of a message that was
-/// reported (fi_msg(3) of 1.x).
+/// Flags of a receive call deciding the fate of a reported message (fi_msg(3) of 1.x).
 pub(super) const SETTLES: u64 = abi::FI_CLAIM | abi::FI_DISCARD;
 
-/// Flags that a tagged receive call may carry besides.
+/// Additional valid flags of a tagged receive call.
 pub(super) const TRX_FLAGS: u64 = abi::FI_PEEK | abi::FI_CLAIM | abi::FI_DISCARD;
 
 impl<E: Endpoint> EpFid<E> {
-    /// Reads or changes the default flags of sends or receives, which `flags`
-    /// names with FI_TRANSMIT or FI_RECV.
+    /// Reads or changes the default flags of sends or receives, selected by FI_TRANSMIT or FI_RECV
+    /// in `flags`.
     pub(super) fn op_flags(&self, flags: &mut u64, set: bool) -> Result {
         let which = *flags & (abi::FI_TRANSMIT | abi::FI_RECV);
         let to = match which {
@@ -86,10 +85,10 @@ impl<E: Endpoint> EpFid<E> {
         self.rx_flags.load(Ordering::Relaxed)
     }
 
-    /// The flags of a call without any that injects: never a success entry, and no context that
-    /// could name a counter. If none is bound either for its kind, FI_SEND or FI_WRITE, it is
-    /// complete as soon as the buffer is the application's again, whatever the endpoint's other
-    /// transfers wait for: nothing would report an answer from the peer.
+    /// Returns the flags of an inject call: never a success entry, and no context with a counter.
+    /// Without a counter bound for its kind either, FI_SEND or FI_WRITE, it completes as soon as
+    /// the buffer is reusable. The endpoint's completion level for other transfers does not matter,
+    /// because a peer's answer would be reported nowhere.
     #[inline]
     pub(in crate::api) fn inject_flags(&self, kind: u64) -> u64 {
         const NEVER: u64 = abi::FI_COMPLETION | abi::FI_TRIGGER;
@@ -98,10 +97,10 @@ impl<E: Endpoint> EpFid<E> {
         (self.tx() & !not) | abi::FI_INJECT
     }
 
-    /// The flags of a write, or of an atomic operation that fetches nothing. Who counts
-    /// them has neither entries nor messages behind them to go by, only the count, which
-    /// is to say that what was written is there (OpenSHMEM's quiet): unless another
-    /// completion level is asked for.
+    /// Returns the flags of a write, or of an atomic operation without results. An application
+    /// counting these operations sees neither entries nor later messages, only the count. So the
+    /// count has to prove the data has arrived (OpenSHMEM's quiet), unless another completion level
+    /// is requested.
     #[inline]
     pub(in crate::api) fn write_flags(&self, flags: u64) -> u64 {
         let counted = self.shared.counted.load(Ordering::Relaxed) & abi::FI_WRITE != 0;
@@ -120,8 +119,8 @@ impl<E: Endpoint> EpFid<E> {
         Ok(flags | self.tx_msg_flags.load(Ordering::Relaxed))
     }
 
-    /// Whether a receive with these flags is for a message that was reported, and
-    /// not posted for one to come.
+    /// Returns true if a receive with these flags is for a reported message, instead of one for a
+    /// later message.
     pub(super) fn settles(&self, flags: u64) -> bool {
         self.shared.buffered && flags & SETTLES != 0 && flags & abi::FI_PEEK == 0
     }

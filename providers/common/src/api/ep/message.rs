@@ -17,7 +17,8 @@ use libc::{iovec, ssize_t};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// The tables of endpoints whose locks are of the level of this number ([`Msg::level`](crate::api::Msg::level)).
+/// Tables of endpoints with locks of the level with this number
+/// ([`Msg::level`](crate::api::Msg::level)).
 pub(super) struct MessageTables<E, const LEVEL: usize>(PhantomData<E>);
 
 impl<E: Endpoint, const LEVEL: usize> MessageTables<E, LEVEL> {
@@ -47,8 +48,7 @@ impl<E: Endpoint, const LEVEL: usize> MessageTables<E, LEVEL> {
         injectdata: Some(tinjectdata::<E>),
     };
 
-    /// The tagged calls of an endpoint with buffered receives, which post a tag without a
-    /// buffer.
+    /// Tagged calls of an endpoint with buffered receives; they post a tag without a buffer.
     pub(super) const BUFFERED_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
         recv: Some(post_tag::<E>),
         recvv: Some(post_tag_v::<E>),
@@ -78,7 +78,7 @@ impl<E: Endpoint, const LEVEL: usize> MessageTables<E, LEVEL> {
         ..*Self::SRX_TAGGED_OPS
     };
 
-    /// An endpoint that takes its receives from a shared context only sends.
+    /// Table of an endpoint with receives from a shared context: it only sends.
     pub(super) const SEND_MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
         recv: refusing::NO_MSG.recv,
         recvv: refusing::NO_MSG.recvv,
@@ -95,8 +95,8 @@ impl<E: Endpoint, const LEVEL: usize> MessageTables<E, LEVEL> {
 }
 
 impl<E: Endpoint> EpFid<E> {
-    /// The calls of [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE), of an endpoint all of whose
-    /// messages are reported and have nothing special to them.
+    /// Returns the functions of [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE), for an endpoint
+    /// with reports of all messages and no special features.
     pub(super) fn sends_at_once(&self) -> Result<SendsAtOnce> {
         match E::SENDS_AT_ONCE && self.tx() == FI_COMPLETION {
             true => Ok(SendsAtOnce {
@@ -124,7 +124,7 @@ unsafe extern "C" fn send_at_once<E: Endpoint, const TAGGED: bool>(
 ) -> c_int {
     let sent = answer_quickly("a send of another provider's", || -> ssize_t {
         let send = || {
-            // SAFETY: see above; whoever has this function has a buffer that was looked at, and the
+            // SAFETY: see above; any holder of this function has a validated buffer, and the
             // endpoint.
             let (ep, buf) = unsafe { (&*who.cast::<EpShared<E>>(), SendBuf::of(buf, len)) };
             let (buf, context) = (buf.with_desc(desc), Context(context));
@@ -157,8 +157,8 @@ macro_rules! or_0 {
     };
 }
 
-/// The ways to say what to send, for `fi_send` and for `fi_tsend`. `$op` makes the operation of a
-/// message structure.
+/// Defines the variants of `fi_send` and `fi_tsend`. `$op` builds the operation of a message
+/// structure.
 macro_rules! sends {
     (
         $method:ident($($tag:ident)?): $send:ident $sendv:ident $inject:ident $senddata:ident
@@ -252,11 +252,10 @@ macro_rules! sends {
             })
         }
 
-        /// The operation that a message structure describes.
+        /// Returns the operation described by a message structure.
         ///
         /// # Safety
-        /// The structure's vectors are readable; its buffers the caller's as fi_msg(3)
-        /// promises.
+        /// The structure's vectors are readable; its buffers fulfil the promises of fi_msg(3).
         pub(in crate::api) unsafe fn $op(msg: &$msg, most: SegmentLimit, flags: u64) -> Result<SendOp> {
             let count = most.check(msg.iov_count)?;
             // SAFETY: by this function's contract.
@@ -284,8 +283,8 @@ macro_rules! sends {
 sends!(send(): send sendv inject senddata injectdata, sendmsg send_op fi_msg);
 sends!(tsend(tag): tsend tsendv tinject tsenddata tinjectdata, tsendmsg tsend_op fi_msg_tagged);
 
-/// The ways to say where to receive to, for `fi_recv` and for `fi_trecv`. `$allowed` answers the
-/// flags that a call with a message structure may carry.
+/// Defines the variants of `fi_recv` and `fi_trecv`. `$allowed` returns the valid flags of a call
+/// with a message structure.
 macro_rules! receives {
     (
         $method:ident($($tag:ident $ignore:ident)?, $tagged:literal): $recv:ident $slowly:ident $recvv:ident,
@@ -355,14 +354,13 @@ macro_rules! receives {
             })
         }
 
-        /// The receive that a message structure describes.
+        /// Returns the receive described by a message structure.
         ///
         /// # Safety
-        /// The structure's vectors are readable; its buffers the caller's as fi_msg(3)
-        /// promises.
+        /// The structure's vectors are readable; its buffers fulfil the promises of fi_msg(3).
         pub(in crate::api) unsafe fn $op(msg: &$msg, most: SegmentLimit, flags: u64) -> Result<RecvOp> {
-            // FI_PEEK may have a buffer for the message's beginning; FI_DISCARD has none, whatever
-            // the structure says.
+            // FI_PEEK may have a buffer for the message's beginning; FI_DISCARD has none,
+            // regardless of the structure.
             let peeks = flags & abi::FI_PEEK != 0;
             let nowhere = flags & abi::FI_DISCARD != 0 || (peeks && msg.iov_count == 0);
             let buf = if nowhere {

@@ -42,14 +42,14 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// Which kind of object a `struct fid_ep` is.
+/// Kind of object behind a `struct fid_ep`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     /// An endpoint.
     Endpoint,
-    /// A shared receive context (fi_srx_context), which only receives.
+    /// Shared receive context (fi_srx_context), for receives only.
     Srx,
-    /// A scalable endpoint, which has contexts and transfers nothing itself.
+    /// Scalable endpoint, with contexts and without own transfers.
     Scalable,
     /// A transmit context of a scalable endpoint.
     Tx,
@@ -66,34 +66,34 @@ impl Role {
     }
 }
 
-/// What endpoints and contexts are opened on.
+/// Resources for new endpoints and contexts.
 pub(super) struct Ground {
     /// The API version the application asked the fabric for.
     pub(super) api_version: u32,
     /// The format of the domain's addresses (FI_SOCKADDR_IN, FI_ADDR_STR …).
     pub(super) addr_format: u32,
-    /// How many segments a transfer may have.
+    /// Maximum number of segments of a transfer.
     pub(super) segments: SegmentLimit,
-    /// The object that cannot be closed before them: the domain, or, for a context, its scalable
-    /// endpoint, which keeps the domain.
+    /// Object not closable before them: the domain, or, for a context, its scalable endpoint,
+    /// keeping the domain open.
     pub(super) parent: Parent,
     pub(super) progress: Arc<dyn Progress>,
-    /// What the domain does when no lock is held, if it was opened for such.
+    /// Deferred work of the domain, if it was opened for it.
     pub(super) later: Option<Arc<Later>>,
-    /// The event queue of the domain, for endpoints that are enabled without one.
+    /// Event queue of the domain, for endpoints enabled without one.
     pub(super) eq: DomainEq,
 }
 
-/// What a fid is made of, whatever its role.
+/// Components of a fid of any role.
 pub(super) struct Parts<E> {
     pub(super) inner: E,
     pub(super) role: Role,
     pub(super) caps: u64,
     pub(super) ep_type: fi_ep_type,
-    /// Whether the info has the endpoint use shared contexts, to transmit and to receive.
+    /// True for each direction (transmit, receive) in which the info selects shared contexts.
     pub(super) shares: [bool; 2],
-    /// The endpoint has buffered receives, whose messages are claimed and discarded (fi_msg(3)
-    /// of 1.x).
+    /// True if the endpoint has buffered receives; their messages are claimed and discarded
+    /// (fi_msg(3) of 1.x).
     pub(super) buffered: bool,
     /// tx_attr.op_flags and rx_attr.op_flags.
     pub(super) tx_defaults: u64,
@@ -102,38 +102,38 @@ pub(super) struct Parts<E> {
     pub(super) tx_size: usize,
     pub(super) inject_size: usize,
     pub(super) ground: Ground,
-    /// What contexts inherit, if this is a scalable endpoint.
+    /// Attributes inherited by contexts, for a scalable endpoint.
     pub(super) scalable: Option<Scalable>,
     /// The scalable endpoint, if this is a context of one.
     pub(super) sep: Option<Arc<EpShared<E>>>,
 }
 
-/// The fids of open shared receive contexts, and their type, which tells the provider: a fid
-/// that the application binds is looked up here before it is believed.
+/// Fids of open shared receive contexts, and their type, identifying the provider. A fid bound by
+/// the application is looked up here before its use.
 static SRX_FIDS: Mutex<Vec<(usize, TypeId)>> = Mutex::new(Vec::new());
 
 fn srx_fids() -> MutexGuard<'static, Vec<(usize, TypeId)>> {
     SRX_FIDS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What an endpoint and its aliases share.
+/// State shared by an endpoint and its aliases.
 pub(super) struct EpShared<E> {
     parts: Parts<E>,
-    /// Objects that must be closed first: the endpoints that use this shared receive context, or
-    /// the contexts of this scalable endpoint.
+    /// Objects to be closed first: the endpoints using this shared receive context, or the contexts
+    /// of this scalable endpoint.
     pub(super) users: Arc<Users>,
     /// The shared receive context the endpoint takes its receives from.
     srx: Mutex<Option<Arc<EpShared<E>>>>,
     /// In a shared receive context: the completion queues of its endpoints, by the endpoint's
     /// address (`place`). A context without a queue of its own reports to the first.
     sharers: Mutex<Vec<(usize, Arc<Cq>)>>,
-    /// The shared transmit context that the endpoint is bound to.
+    /// Shared transmit context bound to the endpoint.
     stx: Mutex<Option<Arc<Stx>>>,
     bindings: Mutex<Bindings>,
     pub(super) enabled: AtomicBool,
     /// The endpoint's receives are another provider's (fi_peer(3)).
     pub(super) imports: AtomicBool,
-    /// The kinds of operations that counters are bound for, FI_SEND | FI_WRITE …
+    /// Kinds of operations with bound counters, FI_SEND | FI_WRITE …
     counted: AtomicU64,
     /// The endpoint is closing: tasks of the domain may not post to it any more.
     pub(super) closed: AtomicBool,
@@ -173,8 +173,8 @@ impl<E> Deref for EpShared<E> {
 pub struct EpFid<E> {
     /// The C structure. Its ops tables of transfers change once, when the endpoint is enabled.
     c: UnsafeCell<fid_ep>,
-    /// Default flags of sends (`tx_`) and receives (`rx_`): of calls without flags of their own,
-    /// and those added to calls that have flags (`_msg_`).
+    /// Default flags of sends (`tx_`) and receives (`rx_`): of calls without a flags argument, and
+    /// the ones added to calls with one (`_msg_`).
     tx_flags: AtomicU64,
     tx_msg_flags: AtomicU64,
     rx_flags: AtomicU64,
@@ -269,7 +269,7 @@ impl<E: Endpoint> EpFid<E> {
         srx
     }
 
-    /// Wraps anything of a provider's that is like an endpoint for C.
+    /// Wraps a provider object with the C interface of an endpoint.
     pub(super) fn wrap(parts: Parts<E>, context: *mut c_void) -> Arc<Self> {
         let marked = parts.has_multicast();
         let [tx, tx_msg, rx, rx_msg] = Self::default_flags(parts.tx_defaults, parts.rx_defaults);
@@ -377,7 +377,7 @@ impl<E: Endpoint> EpFid<E> {
         }
     }
 
-    /// Sets the ops tables of the transfers that the endpoint's capabilities promise.
+    /// Sets the ops tables of the transfers promised by the endpoint's capabilities.
     fn use_transfer_tables(&self) {
         let has = |cap| self.shared.caps & cap != 0;
         let role = self.shared.role;
@@ -391,8 +391,8 @@ impl<E: Endpoint> EpFid<E> {
         let serves = |cap| has(cap) || role == Role::Endpoint;
         let msg = if serves(abi::FI_MSG) { msg } else { &refusing::NO_MSG };
         let tagged = if serves(abi::FI_TAGGED) { tagged } else { &refusing::NO_TAGGED };
-        // SAFETY: transfers come after enabling, in one thread or ordered by the
-        // application (fi_endpoint(3)); nobody reads the fields now.
+        // SAFETY: transfers come after enabling, in one thread or ordered by the application
+        // (fi_endpoint(3)), so there are no concurrent reads of the fields.
         unsafe {
             let c = self.c.get();
             (*c).msg = std::ptr::from_ref(msg).cast_mut();
@@ -417,7 +417,7 @@ impl<E: Endpoint> EpFid<E> {
         self.shared.bindings()
     }
 
-    /// Takes a fid, of the endpoint or an alias, off the list of open ones; returns whether it
+    /// Removes a fid, of the endpoint or an alias, from the list of open ones. Returns true if it
     /// was the last. If events named the endpoint by it, they name another open one from now on.
     fn leave(&self, fid: FidPtr) -> bool {
         let mut fids = self.shared.fids();
@@ -452,7 +452,7 @@ impl<E: Endpoint> EpFid<E> {
         Ok(Self::make(self.shared.clone(), context, all))
     }
 
-    /// How many segments a transfer may have.
+    /// Returns the maximum number of segments of a transfer.
     #[inline]
     pub(super) fn most_segments(&self) -> SegmentLimit {
         self.shared.ground.segments
@@ -471,7 +471,7 @@ impl<E: Endpoint> EpFid<E> {
 }
 
 impl<E> EpShared<E> {
-    /// A number that tells this endpoint from others while it is open: its address.
+    /// Returns a number identifying this endpoint while it is open: its address.
     fn place(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -484,7 +484,7 @@ impl<E> EpShared<E> {
         self.bindings.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The tally of operations that are handed to the provider, in builds that count them.
+    /// Returns the counter of operations passed to the provider, in builds counting them.
     #[inline(always)]
     fn tally(&self, sends: bool) -> Tally {
         if !cfg!(debug_assertions) {
@@ -494,7 +494,8 @@ impl<E> EpShared<E> {
         if sends { ledger.tx.tally.clone() } else { ledger.rx.tally.clone() }
     }
 
-    /// Hands an operation to the provider, which completes it once, unless it refuses it here.
+    /// Passes an operation to the provider. The provider completes it once, unless it rejects it
+    /// here.
     #[inline(always)]
     pub(super) fn hand<T>(&self, sends: bool, post: impl FnOnce(&E) -> Result<T>) -> Result<T> {
         let tally = self.tally(sends);

@@ -11,7 +11,7 @@ use crate::cq::Context;
 use crate::error::{Error, Result};
 use crate::reserved::{TO_GROUPS, is_group};
 
-/// A transfer that is ready to be posted.
+/// Transfer ready to be posted.
 #[derive(Clone, Debug)]
 pub(in crate::api) enum Transfer {
     Send(SendOp),
@@ -48,7 +48,7 @@ impl Transfer {
         }
     }
 
-    /// The buffer of the bytes that the transfer sends, if it sends any.
+    /// Returns the source buffer of the transfer, if it sends bytes.
     pub(in crate::api) fn source(&mut self) -> Option<&mut SendBuf> {
         match self {
             Self::Send(op) | Self::Tsend(op) => Some(&mut op.buf),
@@ -58,7 +58,7 @@ impl Transfer {
         }
     }
 
-    /// Whether the transfer sends, and is no receive.
+    /// Returns true if the transfer sends, and is no receive.
     pub(in crate::api) fn sends(&self) -> bool {
         !matches!(self, Self::Recv(_) | Self::Trecv(_))
     }
@@ -76,9 +76,8 @@ impl Transfer {
     }
 }
 
-/// Hands transfers to the provider, but for those that wait for a counter, be it
-/// that the call says so or the flags of the endpoint it was made on, and those that may
-/// be for a group.
+/// Passes transfers to the provider, except ones waiting for a counter, by flags of the call or of
+/// its endpoint, and ones possibly for a group.
 macro_rules! start {
     ($($name:ident $variant:ident $op:ty, $sends:literal);*) => {
         impl<E: Endpoint> EpFid<E> {
@@ -102,7 +101,7 @@ start!(
 );
 
 impl<E: Endpoint> EpFid<E> {
-    /// Hands a receive to the provider, if that takes nothing more ([`Msg::post_at_once`]).
+    /// Passes a receive to the provider if no further work is needed ([`Msg::post_at_once`]).
     #[inline(always)]
     pub(super) fn post_at_once<const LEVEL: usize>(&self, op: RecvOp, tagged: bool) -> bool {
         if op.flags & (FI_TRIGGER | TO_GROUPS) != 0 {

@@ -5,17 +5,16 @@ use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use std::ptr::NonNull;
 
-/// Memory that transfers read and write while the operation that owns it looks
-/// after the rest. Which part is whose at which time is for the plan to say:
-/// transfers of a round touch no byte twice unless all of them read it, and steps
-/// come between rounds.
+/// Memory read and written by transfers, while the owning operation processes the rest. The plan
+/// assigns its parts over time: transfers of a round access disjoint bytes unless all of them read,
+/// and steps run between rounds.
 pub(crate) struct Area {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: plain bytes; who may touch which of them when is what the type is about,
-// and does not depend on the thread.
+// SAFETY: plain bytes; the plan of the operation determines their accesses, independently of the
+// thread.
 unsafe impl Send for Area {}
 // SAFETY: plain bytes; an operation's steps and calls come one after the other, so that no two
 // threads touch a part at the same time unless both read it.
@@ -64,7 +63,7 @@ impl Area {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// The bytes of a part, which no transfer receives into any more.
+    /// Returns the bytes of a part without pending receives into it.
     pub(crate) fn bytes(&self, part: Bytes) -> &[u8] {
         // SAFETY: within the area; what is still under way, if anything, reads it.
         unsafe { std::slice::from_raw_parts(self.at(part), part.len) }
@@ -81,8 +80,8 @@ impl Area {
             Step::Reduce { from, into } => {
                 let Some(operation) = reduction else { return };
                 let target = self.at(Bytes { at: into, len: from.len });
-                // SAFETY: both are within the area, apart from each other, and no
-                // transfer is under way: nobody else looks at them.
+                // SAFETY: both are within the area and disjoint, and no transfer is in flight, so
+                // there are no other accesses to them.
                 unsafe {
                     let source = std::slice::from_raw_parts(self.at(from), from.len);
                     operation.apply(target, from.len, source, &[], &mut []);

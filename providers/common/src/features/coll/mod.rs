@@ -1,53 +1,52 @@
-//! Collective operations (fi_collective(3)), on top of the tagged messages of any
-//! endpoint whose completions can be put aside ([`crate::later`]).
+//! Collective operations (fi_collective(3)), over the tagged messages of any endpoint supporting
+//! internal operations ([`crate::later`]).
 //!
-//! A [`Collectives`] is an endpoint's side of it all, a [`CollGroup`] one joined set, a
-//! [`CollRun`] one operation of a group, which follows its [`plan`]. Runs work on
-//! memory of their own: the application's buffers are read when the call is made
-//! and written when it completes, so that one that fails lets go of them at once.
+//! A [`Collectives`] is the state of one endpoint, a [`CollGroup`] one joined set, and a
+//! [`CollRun`] one operation of a group, following its [`plan`]. Runs use separate memory: the
+//! application's buffers are read in the call and written at the completion, so a failed operation
+//! releases them at once.
 //!
-//! Everything here but the calls themselves runs as tasks of the domain's
-//! [`Later`], one at a time, with no lock held.
+//! Everything but the calls themselves runs as tasks of the domain's [`Later`], one at a time,
+//! without any lock held.
 //!
-//! Messages have bit 63 of the tag set, which is why an application that asks
-//! for collectives has one bit less (mem_tag_format). They have a queue of their
-//! own in the receiver's inbox. Below that bit:
+//! Messages have bit 63 of the tag set, so an application requesting collectives has one bit less
+//! (mem_tag_format). They have a separate queue in the receiver's matching engine. The lower bits:
 //!
 //! | bits | in a group | while joining |
 //! |---|---|---|
 //! | 62 | 0 | 1 |
-//! | 61..30 | the group's number | what tells the set from others |
-//! | 29..16 | the operation's number | its turn: how often the set was joined before |
+//! | 61..30 | the group's number | signature of the set |
+//! | 29..16 | the operation's number | join number: the count of previous joins of the set |
 //! | 15..0 | the sender's rank | the sender's rank |
 //!
-//! The rank in a message's tag is not believed by itself: the receive for it names the member's
-//! address as its source. Peers that the address vector does not have are members of no group;
-//! what they send is dropped, but for the notices.
+//! The rank in a message's tag is not trusted by itself: the receive for it names the member's
+//! address as its source. Peers not in the address vector are members of no group. Their messages
+//! are dropped, except notices.
 //!
-//! No group has the number 0, whose tag is for [`CollNotice`]s: that a group is broken, that joining
-//! one failed, or of turns, which are believed of members only; one without a group only proves
-//! that a member is reachable.
+//! No group has the number 0; its tag is for [`CollNotice`]s. A notice reports a broken group, a
+//! failed join, or join numbers. Join numbers are accepted from members only. A notice without a
+//! group only proves a member is reachable.
 //!
 //! # Turns
-//! Every member counts how often it joined a set, so that the first call of each meets
-//! the first of the others, also when that failed for some before others made it. One that
-//! begins anew at a former member's address has counted nothing yet, and notices of a member
-//! that ended may not have reached all. So whoever joins a set for the first time, or failed
-//! to the last time, asks those with whom it exchanges messages for their turn, goes on with
-//! the highest, and tells that to those that know a lower one, who go on with it as well:
-//! whoever asks is no part of what they had under way. One that is new among members that are
-//! not goes on with the turn after that, as messages of its predecessor may wait in the highest.
-//! A turn that failed for one member fails for all, in the call that has its number: whoever tells
-//! a turn tells before it which ones failed, and nobody skips one of which he knows that.
+//! Every member counts its joins of a set, so the first call of each matches the first of the
+//! others, even if it failed for some before others made it. A process restarted at a former
+//! member's address has counted nothing yet, and notices of a terminated member may not have
+//! reached all. So a member joining a set for the first time, or after a failure, asks its
+//! communication partners for their join number. It continues with the highest one and sends it to
+//! partners with a lower one, and these continue with it as well: a member asking is no part of
+//! their operations in progress. A new member among established ones uses the next higher number,
+//! because messages of its predecessor may be pending in the highest. A join failing for one member
+//! fails for all, in the call with its number. A member sends the failed join numbers before its
+//! own one, and no member skips a number known to have failed.
 //!
 //! # Members that vanish
-//! Waiting for a message says nothing about its sender. So the first time that a
-//! member waits for another one it sends it a notice, which makes a connection or fails, and
-//! asks whether who has that address is of the group; and the engine tells when a connection
-//! ends, after which nobody at that address is of the groups there were. Who asks for a turn is
-//! of none of the set's groups either. Whoever finds
-//! a group broken tells all its members, since they may wait for him. A member that
-//! hears so of a group which it has not begun to join remembers it until then.
+//! Waiting for a message reveals nothing about its sender. So a member first waiting for another
+//! one sends it a notice. This establishes a connection or fails, and asks if the process at this
+//! address belongs to the group. The engine reports the end of a connection; afterwards no process
+//! at this address belongs to the existing groups. A peer asking for a join number belongs to none
+//! of the set's groups either. A member detecting a broken group notifies all other members, since
+//! they may wait for it. A member notified of a group it has not begun to join remembers the notice
+//! until then.
 #[allow(unsafe_code)]
 mod area;
 mod plan;
@@ -77,23 +76,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// Most notices about joining that are kept of each sender until the set is joined here.
+/// Maximum number of join notices stored for each sender until the set is joined here.
 const MAX_EARLY: usize = 64;
-/// Most notices about joining that are kept of all senders together that the address vector does
-/// not have.
+/// Maximum number of join notices stored for all senders not in the address vector together.
 const MAX_STRANGE: usize = 1024;
 /// Most members of a group.
 pub(crate) const MAX_MEMBERS: usize = 1 << RANK_BITS;
-/// How many turns can be told apart. This number itself stands for the question after the turn.
+/// Number of distinguishable join numbers. This value itself stands for the question for the join
+/// number.
 const TURNS: u64 = (1 << SEQ_BITS) - 1;
 const QUESTION: u64 = TURNS;
-/// The error of a notice that tells a turn without being asked.
+/// Error code of an unsolicited notice with a join number.
 const UNASKED: i32 = -1;
-/// The error of a notice that answers the question whether its sender is of a group: it is not.
+/// Error code of a notice answering the membership question: its sender does not belong to the
+/// group.
 const NO_MEMBER: i32 = -2;
-/// Stands for a receive where a notice is waited for instead of a message.
+/// Placeholder for a receive while waiting for a notice instead of a message.
 const BY_NOTICE: Context = Context(usize::MAX as *mut _);
-/// Most operations of a group under way at a time, whose numbers can be told apart.
+/// Maximum number of operations of a group in flight, limited by their distinguishable numbers.
 const MAX_RUNS: usize = 1 << (SEQ_BITS - 2);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -103,14 +103,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Called once when an operation is over, with its result.
 pub(crate) type CollFinish = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
-/// A notice: of a broken group, of joining that failed, of turns, or of nothing.
+/// Notice of a broken group, a failed join, or join numbers, or an empty one.
 #[derive(Clone, Copy, Default)]
 struct CollNotice {
-    /// The group's number, or 0; in a notice of a turn the number by which members know the set
-    /// ([`Set::name`]).
+    /// Number of the group, or 0; in a notice of a join number the name of the set ([`Set::name`]).
     group: u32,
-    /// The errno of what failed; 0 if nothing failed, [`UNASKED`] in a notice that tells a turn
-    /// unasked, [`NO_MEMBER`] in one that answers a question.
+    /// Errno of the failure, 0 without one. [`UNASKED`] in an unsolicited notice of a join number,
+    /// [`NO_MEMBER`] in an answer to a membership question.
     error: i32,
     /// The tag of the joining without the sender's rank, or 0.
     joining: u64,
@@ -146,32 +145,32 @@ pub(crate) struct Collectives {
 #[derive(Default)]
 struct CollState {
     groups: BTreeMap<u32, Arc<CollGroup>>,
-    /// Numbers reserved for groups that are still being made.
+    /// Numbers reserved for groups being created.
     reserved: HashSet<u32>,
-    /// Reserved numbers whose group is broken already, as a member told: the member, the number,
-    /// and why.
+    /// Reserved numbers of groups already broken according to a member: the member, the number, and
+    /// the error.
     broken: Vec<(fi_addr_t, u32, Error)>,
     runs: Vec<Arc<CollRun>>,
-    /// Members to which a connection was made that has not ended since.
+    /// Members with an established connection not ended since.
     reached: HashSet<fi_addr_t>,
-    /// The address that each member had when a set was last joined.
+    /// Address of each member at the last join of a set.
     addrs: HashMap<fi_addr_t, Addr>,
-    /// Whether the receive for notices is posted.
+    /// True if the receive for notices is posted.
     listening: bool,
     /// Joins of the same signature wait for each other, in the order of the calls.
     joins: BTreeMap<u32, VecDeque<Box<dyn FnOnce() + Send>>>,
-    /// Sets of addresses that the endpoint joins or has joined.
+    /// Sets of addresses joined, or being joined, by the endpoint.
     sets: BTreeMap<Arc<[fi_addr_t]>, Set>,
-    /// Questions after the turn of sets that were not joined yet, to be answered then.
+    /// Questions for the join number of sets not joined yet, answered at their join.
     asked: VecDeque<Question>,
-    /// Joinings that failed elsewhere and have not begun here: who said so, the tag, and why.
+    /// Joins failed elsewhere and not begun here: the reporting member, the tag, and the error.
     early: Vec<(fi_addr_t, u64, Error)>,
-    /// State of the sequence from which new groups get their numbers.
+    /// State of the sequence of numbers for new groups.
     seed: u64,
 }
 
 impl CollState {
-    /// Whether a joining's turn is behind the one that the endpoint is in with the set.
+    /// Returns true if a join's number precedes the current one of the set in this endpoint.
     fn is_past(&self, joining: u64) -> bool {
         let turn = turn_of(joining);
         let same = |set: &&Set| joining_tag(set.signature, turn) == joining;
@@ -183,38 +182,38 @@ impl CollState {
 /// A peer's question after the turn of a set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Question {
-    /// The address that completions report for the peer; FI_ADDR_NOTAVAIL if the address vector
-    /// does not have it yet.
+    /// Address of the peer as reported by completions; FI_ADDR_NOTAVAIL if the address vector does
+    /// not have it yet.
     from: fi_addr_t,
-    /// The rank that the peer says it has.
+    /// Rank sent by the peer.
     rank: usize,
-    /// The number by which members know the set ([`Set::name`]).
+    /// Name of the set, known to its members ([`Set::name`]).
     name: u32,
 }
 
-/// What is known of a set that the endpoint joins or has joined.
+/// State of a set joined, or being joined, by the endpoint.
 struct Set {
-    /// A number made of all of the members' addresses, by which all members know the set.
+    /// Hash of the addresses of all members, identifying the set among them.
     name: u32,
-    /// The number that stands for the set in tags, made of its members' ports.
+    /// Hash of the members' ports, identifying the set in tags.
     signature: u32,
     /// The endpoint's own rank.
     rank: usize,
     /// The turn of the joining under way, or of the next one.
     turn: u64,
-    /// Whether this endpoint has taken part in no turn yet.
+    /// True if this endpoint has not taken part in any join of the set yet.
     newcomer: bool,
-    /// Whether a joining is under way.
+    /// True while a join is in progress.
     joining: bool,
-    /// Whether the last joining succeeded, so that the members agree about the turn.
+    /// True if the last join succeeded, so the members agree on the join number.
     agreed: bool,
-    /// The turns that members are known to have since a joining began.
+    /// Known join numbers of members since the begin of a join.
     known: BTreeMap<fi_addr_t, u64>,
-    /// Members whose connection ended while a joining is under way, and why.
+    /// Members whose connection ended during a join, and the error.
     lost: HashMap<fi_addr_t, Error>,
 }
 
-/// Whether a turn comes after another one.
+/// Returns true if a join number follows another one.
 fn is_after(turn: u64, other: u64) -> bool {
     (1..TURNS / 2).contains(&((turn + TURNS - other) % TURNS))
 }
@@ -225,8 +224,8 @@ impl Set {
         CollNotice { group: self.name, error, joining: joining_tag(self.signature, turn) }
     }
 
-    /// Notes the turn that a member has told. A turn higher than ours is ours from now on;
-    /// returns the members that have a lower one and are to be told.
+    /// Records the join number of a member and adopts a higher one. Returns the members with a
+    /// lower one, to be notified.
     fn learn(&mut self, member: fi_addr_t, turn: u64) -> Vec<fi_addr_t> {
         self.known.insert(member, turn);
         if is_after(turn, self.turn) {
@@ -246,7 +245,7 @@ impl Set {
 /// A joined group.
 pub(crate) struct CollGroup {
     number: u32,
-    /// The tag by which it was joined.
+    /// Tag of its join.
     joining: u64,
     pub(crate) members: Arc<[fi_addr_t]>,
     pub(crate) member: RankOf,
@@ -257,13 +256,13 @@ pub(crate) struct CollGroup {
 struct GroupState {
     next: u64,
     broken: Option<Error>,
-    /// Members whose connection ended, and why. A process that has taken their address since is no
-    /// member.
+    /// Members whose connection ended, and the error. A process with their address started since is
+    /// no member.
     lost: HashMap<fi_addr_t, Error>,
 }
 
 impl CollGroup {
-    /// The address by which calls name the group.
+    /// Returns the address of the group in calls.
     pub(crate) fn addr(&self) -> fi_addr_t {
         COLLECTIVE_ADDR | fi_addr_t::from(self.number)
     }
@@ -285,9 +284,9 @@ struct CollRun {
 
 struct RunState {
     rounds: VecDeque<Round>,
-    /// Transfers of this round that are not posted yet.
+    /// Transfers of this round not posted yet.
     unposted: VecDeque<Exchange>,
-    /// How many transfers are posted and not complete.
+    /// Number of posted and incomplete transfers.
     outstanding: usize,
     /// The receives among them, and the rank each is from.
     receives: Vec<(Context, usize)>,
@@ -312,7 +311,7 @@ impl Collectives {
         Arc::new(Self { port, later, lane, notices, state: Mutex::new(state) })
     }
 
-    /// The group that this address names.
+    /// Returns the group with this address.
     pub(crate) fn group(&self, addr: fi_addr_t) -> Result<Arc<CollGroup>> {
         let number = u32::try_from(addr & !COLLECTIVE_ADDR).map_err(|_| Error::INVAL)?;
         if addr & COLLECTIVE_ADDR == 0 {
@@ -331,7 +330,7 @@ impl Collectives {
         Ok(())
     }
 
-    /// Drops all operations and groups of an endpoint that is closed, without finishing them.
+    /// Drops all operations and groups of a closed endpoint, without finishing them.
     pub(crate) fn close(&self) {
         let gone = std::mem::take(&mut *lock(&self.state));
         for run in &gone.runs {
@@ -397,8 +396,7 @@ impl Collectives {
         self.later.add([Task::new(self.lane, task)]);
     }
 
-    /// Makes a group of these members with these addresses, of which the own endpoint
-    /// is `member`.
+    /// Creates a group of these members with these addresses; `member` is the own endpoint.
     pub(crate) fn join(
         self: &Arc<Self>,
         members: Arc<[fi_addr_t]>,
@@ -427,7 +425,8 @@ impl Collectives {
         self.next_join(signature);
     }
 
-    /// Begins the join at the head of the list, which stays there, empty, until it is over.
+    /// Starts the join at the head of the list. Its entry stays there, empty, until the end of the
+    /// join.
     fn next_join(self: &Arc<Self>, signature: u32) {
         let begin = match lock(&self.state).joins.get_mut(&signature).and_then(VecDeque::front_mut)
         {
@@ -461,7 +460,7 @@ impl Collectives {
         lock(&self.state).sets.get(members).map_or(0, |set| set.turn)
     }
 
-    /// A number that no group of this endpoint has, nor one that is being made.
+    /// Returns a number used neither by a group of this endpoint nor by one being created.
     fn new_number(&self) -> u32 {
         let mut state = lock(&self.state);
         loop {
@@ -477,8 +476,8 @@ impl Collectives {
         }
     }
 
-    /// Called when the endpoint is enabled: begins to hear notices, because members that join
-    /// before it ask it for its turn.
+    /// Posts the receive for notices when the endpoint is enabled, because members joining earlier
+    /// ask it for its join number.
     pub(crate) fn hear(self: &Arc<Self>) {
         let room = self.clone();
         self.task(move || {
@@ -499,12 +498,12 @@ impl Collectives {
         }
     }
 
-    /// Whether `id` is what completions report for one of these members.
+    /// Returns true if `id` is the address reported by completions for one of these members.
     fn is_among(&self, id: fi_addr_t, members: &[fi_addr_t]) -> bool {
         self.member_of(id, members).is_some()
     }
 
-    /// The rank of the member for which completions report `id`.
+    /// Returns the rank of the member reported as `id` by completions.
     fn member_of(&self, id: fi_addr_t, members: &[fi_addr_t]) -> Option<usize> {
         let port = self.port.upgrade()?;
         let is = |member: &fi_addr_t| port.id_of(*member) == id;
@@ -555,8 +554,8 @@ impl Collectives {
         }
     }
 
-    /// Answers a member of a group that asks whether this endpoint is a member, too. A process that
-    /// began anew at a member's address is none.
+    /// Answers the membership question of a member of a group. A process restarted at a member's
+    /// address is no member.
     fn is_asked_for(self: &Arc<Self>, from: fi_addr_t, group: u32) {
         let state = lock(&self.state);
         let is_of = state.groups.contains_key(&group) || state.reserved.contains(&group);
@@ -566,8 +565,8 @@ impl Collectives {
         }
     }
 
-    /// A peer is no member of these groups any more, though it has a member's address: what waits
-    /// for it there waits in vain.
+    /// Records the end of a peer's membership in these groups, despite its address of a member.
+    /// Operations waiting for it there fail.
     fn is_no_member(self: &Arc<Self>, from: fi_addr_t, is_meant: impl Fn(&CollGroup) -> bool) {
         let state = lock(&self.state);
         let groups: Vec<_> = state.groups.values().filter(|of| is_meant(of)).cloned().collect();
@@ -626,8 +625,8 @@ impl Collectives {
         }
     }
 
-    /// Answers a question after the turn: the member that completions name, or the one whose
-    /// rank the peer said it has if the address vector did not have the peer then.
+    /// Answers a question for the join number. The receiver is the member reported by completions,
+    /// or the one with the rank sent by the peer if the peer was not in the address vector then.
     fn reply(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, question: Question) {
         let rank = match question.from {
             FI_ADDR_NOTAVAIL => Some(question.rank),
@@ -638,8 +637,7 @@ impl Collectives {
         }
     }
 
-    /// Tells a member the turn of the joining under way, or of the next one that is not
-    /// known to fail.
+    /// Sends to a member the number of the current join, or of the next one not known to fail.
     fn answer(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, to: fi_addr_t) {
         let mut state = lock(&self.state);
         let early = self.failed_elsewhere(&state, members);
@@ -665,7 +663,7 @@ impl Collectives {
         self.notify(to, &notice);
     }
 
-    /// Takes the turn that a member has told.
+    /// Processes the join number of a member.
     fn told(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, rank: usize, turn: u64, unasked: bool) {
         let mut state = lock(&self.state);
         let runs: Vec<_> =
@@ -707,9 +705,9 @@ impl Collectives {
         }
     }
 
-    /// The members have told their turns to this endpoint, which goes on with the highest; or with
-    /// the next one if it is new among members that are past the turn that it has counted: what its
-    /// predecessor sent in the highest may still wait for members' receives.
+    /// Completes the exchange of join numbers; this endpoint continues with the highest. A new
+    /// member among ones past its own number uses the next higher one, because messages of its
+    /// predecessor may still be pending in the highest.
     fn come_new(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, counted: u64) {
         let mut state = lock(&self.state);
         let Some(set) = state.sets.get_mut(members) else { return };
@@ -730,13 +728,13 @@ impl Collectives {
         behind.iter().for_each(|to| self.notify(*to, &notice));
     }
 
-    /// The tags of the joinings of a set that failed elsewhere and have not begun here.
+    /// Returns the tags of the joins of a set failed elsewhere and not begun here.
     fn failed_elsewhere(&self, state: &CollState, members: &[fi_addr_t]) -> BTreeSet<u64> {
         let of_set = state.early.iter().filter(|(from, ..)| self.is_among(*from, members));
         of_set.map(|(_, tag, _)| *tag).collect()
     }
 
-    /// The error with which a joining failed elsewhere before it began here, if it did.
+    /// Returns the error of a join failed elsewhere before its begin here, if it did.
     fn failed_early(&self, tag: u64, members: &[fi_addr_t]) -> Option<Error> {
         let early: Vec<_> =
             lock(&self.state).early.extract_if(.., |(_, joining, _)| *joining == tag).collect();
@@ -750,7 +748,7 @@ impl Collectives {
         }
     }
 
-    /// Sends a notice; a member to which it cannot be sent counts as lost.
+    /// Sends a notice; an unreachable member counts as lost.
     fn notify(self: &Arc<Self>, to: fi_addr_t, notice: &CollNotice) {
         let room = self.clone();
         self.notices.send(to, notice.write(), move |result| {
@@ -760,7 +758,7 @@ impl Collectives {
         });
     }
 
-    /// Fails what waits for a peer whose connection ended or could not be made.
+    /// Fails the operations waiting for a peer whose connection ended or could not be established.
     pub(crate) fn lost(self: &Arc<Self>, name: fi_addr_t, error: Error) {
         let mut state = lock(&self.state);
         state.reached.remove(&name);
@@ -795,15 +793,15 @@ impl Collectives {
     }
 }
 
-/// What tells one set of members from another: a number made of their
-/// ports in the order of ranks. Addresses can look different from different
-/// hosts, ports cannot. Sets for which it is the same join one after the other.
+/// Returns a hash of the members' ports in rank order, distinguishing sets in tags. Addresses can
+/// look different from different hosts, ports cannot. Sets with the same hash are joined one after
+/// the other.
 fn signature(addrs: &[Addr]) -> u32 {
     hash(addrs.len(), addrs.iter().map(|addr| u64::from(addr.port())))
 }
 
-/// What the members call the set among each other, if they see the same addresses: a
-/// number made of all of these.
+/// Returns a hash of all member addresses: the name of the set among members seeing the same
+/// addresses.
 fn name(addrs: &[Addr]) -> u32 {
     let parts = addrs.iter().flat_map(|addr| match addr {
         Addr::Ip(addr) => {
@@ -827,7 +825,7 @@ fn hash(len: usize, parts: impl Iterator<Item = u64>) -> u32 {
     parts.fold(0xcbf2_9ce4_8422_2325 ^ len as u64, mix) as u32
 }
 
-/// The tag by which a set is joined, but for the sender's rank.
+/// Returns the tag of a join, without the sender's rank.
 fn joining_tag(signature: u32, turn: u64) -> u64 {
     OWN_TAG | JOINING_TAG | u64::from(signature) << GROUP_SHIFT | turn << RANK_BITS
 }
@@ -837,9 +835,9 @@ fn turn_of(joining: u64) -> u64 {
     joining >> RANK_BITS & ((1 << SEQ_BITS) - 1)
 }
 
-/// What a member says of a number that was proposed: whether it has a group of that number already,
-/// the number, and its complement. Of all votes the highest of each byte counts: it is each
-/// member's own if, and only if, they all have the same number.
+/// Returns a member's vote on a proposed number: a flag for an existing group with this number, the
+/// number, and its complement. The result of the vote is the highest value of each byte. It equals
+/// each member's own vote if, and only if, all have the same number.
 fn ballot(taken: bool, number: u32) -> [u8; BALLOT] {
     let mut vote = [u8::from(taken); BALLOT];
     vote[1..5].copy_from_slice(&number.to_be_bytes());
@@ -849,8 +847,8 @@ fn ballot(taken: bool, number: u32) -> [u8; BALLOT] {
 
 const BALLOT: usize = 9;
 
-/// A group being made: rank 0 proposes a number, and all say which one they heard and whether they
-/// have a group of that number already. No member goes on before all have come.
+/// Group being created: rank 0 proposes a number, and every member sends the received number and
+/// reports if it has a group with this number already. No member continues before all have arrived.
 struct Join {
     room: Arc<Collectives>,
     members: Arc<[fi_addr_t]>,
@@ -869,7 +867,7 @@ impl Join {
         joining_tag(self.signature, self.turn)
     }
 
-    /// The ranks of the members with which this one exchanges messages to join.
+    /// Returns the ranks of the partners of this member in a join.
     fn partners(&self) -> BTreeSet<usize> {
         let plans = [self.member.broadcast(0, 4), self.member.allreduce(BALLOT, 1)];
         plans.iter().flat_map(CollPlan::others).collect()
@@ -905,7 +903,7 @@ impl Join {
         if agreed || self.member.of == 1 { self.enter() } else { self.ask() }
     }
 
-    /// Asks the members with which this one exchanges messages for their turn.
+    /// Asks the partners of this member for their join number.
     fn ask(mut self) {
         self.turn = self.room.turn(&self.members);
         if let Some(error) = self.room.failed_early(self.tag(), &self.members) {
@@ -1152,8 +1150,8 @@ impl CollRun {
         }
     }
 
-    /// Makes sure that a peer from which a message is waited for can be reached: an empty notice
-    /// makes a connection, or fails.
+    /// Verifies that a peer with an awaited message is reachable: an empty notice establishes a
+    /// connection, or fails.
     fn look_after(self: &Arc<Self>, peer: fi_addr_t) {
         let state = lock(&self.room.state);
         let group = state.groups.get(&self.group).cloned();
@@ -1179,17 +1177,17 @@ impl CollRun {
         }
     }
 
-    /// Whether the run waits for notices instead of messages.
+    /// Returns true if the run waits for notices instead of messages.
     fn asks(&self) -> bool {
         lock(&self.state).receives.iter().any(|(context, _)| *context == BY_NOTICE)
     }
 
-    /// Whether the run waits for a notice of the member of this rank.
+    /// Returns true if the run waits for a notice of the member with this rank.
     fn awaits_notice_of(&self, rank: usize) -> bool {
         lock(&self.state).receives.contains(&(BY_NOTICE, rank))
     }
 
-    /// Notes that a notice has come for which the run waited.
+    /// Records the arrival of an awaited notice.
     fn heard(self: &Arc<Self>, rank: usize) {
         let mut state = lock(&self.state);
         let before = state.receives.len();
@@ -1222,7 +1220,7 @@ impl CollRun {
         }
     }
 
-    /// Fails the run if it waits for a message of this peer, whose connection has ended.
+    /// Fails the run if it waits for a message of this peer; the peer's connection has ended.
     fn check(self: &Arc<Self>, peer: fi_addr_t, error: Error) {
         let waits = lock(&self.state).receives.iter().any(|(_, from)| self.members[*from] == peer);
         if waits {

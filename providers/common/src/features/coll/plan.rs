@@ -1,14 +1,14 @@
-//! What one member does in a collective operation, round by round
-//! (fi_collective(3)): messages to and from others, and steps on its own memory.
+//! Plan of one member in a collective operation, round by round (fi_collective(3)): messages to and
+//! from others, and steps on its own memory.
 //!
-//! A plan is made of the group's size, the member's rank and the number of bytes alone, so that
-//! all members' plans go together; who they are and how messages travel is the
-//! [`Run`](super::Run)'s business. All memory is one area of the operation's own: a range of it
-//! is named by offset and length.
+//! A plan depends only on the group's size, the member's rank and the number of bytes, so the plans
+//! of all members fit together. Member addresses and message transport are the task of
+//! [`Run`](super::Run). All memory is one area per operation; a range of it is named by offset and
+//! length.
 //!
-//! Algorithms: dissemination for barriers; binomial trees from and to a root;
-//! Bruck's for all-gather; pairwise exchange for all-to-all and reduce-scatter;
-//! for all-reduce recursive doubling of short and a ring of long vectors.
+//! Algorithms: dissemination for barriers; binomial trees from and to a root; Bruck's for
+//! all-gather; pairwise exchange for all-to-all and reduce-scatter; for all-reduce recursive
+//! doubling of short and a ring of long vectors.
 
 use std::collections::BTreeSet;
 
@@ -35,15 +35,15 @@ pub(super) enum Step {
     Reduce { from: Bytes, into: usize },
 }
 
-/// Steps, and then messages that may go at the same time.
+/// Steps, followed by concurrent messages.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Round {
     pub(super) steps: Vec<Step>,
     pub(super) transfers: Vec<Exchange>,
 }
 
-/// What a member does. The input lies at the start of the area when it begins;
-/// the result is `result` when all is done.
+/// Plan of a member. The input is at the start of the area when it begins; the result is at
+/// `result` when it ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CollPlan {
     pub(super) area: usize,
@@ -71,18 +71,18 @@ fn recv(from: usize, part: Bytes) -> Exchange {
     Exchange::Recv { from, part }
 }
 
-/// A round that has messages and no steps.
+/// Returns a round with messages and no steps.
 fn talk(transfers: Vec<Exchange>) -> Round {
     Round { steps: Vec::new(), transfers }
 }
 
 impl CollPlan {
-    /// The plan of a member that has nothing to do.
+    /// Returns the plan of a member with nothing to do.
     pub(super) fn nothing() -> Self {
         Self { area: 0, input: 0, result: part(0, 0), rounds: Vec::new() }
     }
 
-    /// The ranks of those that messages go to or come from.
+    /// Returns the ranks of the senders and receivers of messages.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> {
         self.rounds.iter().flat_map(|round| &round.transfers).map(|transfer| match transfer {
             Exchange::Send { to, .. } => *to,
@@ -96,7 +96,7 @@ impl CollPlan {
 pub(crate) struct RankOf {
     /// The member's rank.
     pub(crate) rank: usize,
-    /// How many members the group has.
+    /// Number of members of the group.
     pub(crate) of: usize,
 }
 
@@ -114,14 +114,14 @@ impl RankOf {
         (self.rank + self.of - root) % self.of
     }
 
-    /// In a binomial tree that starts at `root`: the parent's place behind the
-    /// root, nothing for the root itself, and the distance to it.
+    /// Returns the distance to the parent in a binomial tree starting at `root`; `None` for the
+    /// root itself.
     fn distance_to_parent(self, root: usize) -> Option<usize> {
         let place = self.behind(root);
         (place != 0).then(|| 1 << place.trailing_zeros())
     }
 
-    /// In a binomial tree that starts at `root`: the distances to the member's children,
+    /// Returns the distances to the member's children in a binomial tree starting at `root`,
     /// farthest first.
     fn distances_to_children(self, root: usize) -> Vec<usize> {
         let place = self.behind(root);
@@ -134,7 +134,7 @@ impl RankOf {
         all
     }
 
-    /// The members to which this one sends in barriers, and from which it receives.
+    /// Returns the communication partners of this member in barriers.
     pub(super) fn neighbours(self) -> BTreeSet<usize> {
         self.barrier().others().collect()
     }
@@ -205,7 +205,7 @@ impl RankOf {
         let combine = Step::Reduce { from: other, into: 0 };
         let mut rounds = Vec::new();
         let mut steps = Vec::new();
-        // Of the first 2 * extra members the odd ones stand aside.
+        // The odd ones of the first 2 * extra members do not take part.
         let place = match self.rank {
             rank if rank < 2 * extra && rank % 2 == 1 => {
                 rounds.push(talk(vec![send(rank - 1, mine)]));
@@ -305,8 +305,8 @@ impl RankOf {
         CollPlan { area: 2 * n * len, input: n * len, result: part(n * len, n * len), rounds }
     }
 
-    /// A reduce-scatter: vectors that have a block of `len` bytes for each member are combined,
-    /// and each member gets its block.
+    /// Returns the plan of a reduce-scatter: vectors with a block of `len` bytes for each member
+    /// are combined, and each member gets its block.
     pub(crate) fn reduce_scatter(self, len: usize) -> CollPlan {
         let n = self.of;
         let block = |rank: usize| part(rank * len, len);
@@ -328,8 +328,8 @@ impl RankOf {
         CollPlan { area: (n + AT_ONCE.min(n)) * len, input: n * len, result: mine, rounds }
     }
 
-    /// How many blocks the tree that begins at `place` has, if its parent, or the place where a
-    /// parent would be, is `distance` away.
+    /// Returns the number of blocks of the tree starting at `place`, with its parent, or the
+    /// position of a possible parent, at distance `distance`.
     fn below(self, place: usize, distance: usize) -> usize {
         distance.min(self.of - place)
     }

@@ -33,7 +33,7 @@ impl std::fmt::Debug for AvSet {
     }
 }
 
-/// The flags that name operations the set is for.
+/// Flags naming operations supported by the set.
 const OPERATIONS: u64 = abi::FI_BARRIER_SET
     | abi::FI_BROADCAST_SET
     | abi::FI_ALLTOALL_SET

@@ -1,10 +1,10 @@
-//! A simulator of collectives: up to eight endpoints join sets and run operations over links that
-//! delay messages, while members are killed and begin anew. What happens is drawn from a seed,
-//! which a failing run prints; `OFI_SIM_SEED` repeats it.
+//! Simulator of collectives: up to eight endpoints join sets and run operations over links with
+//! delays, while members are killed and restarted. The scenario is drawn from a seed, printed by a
+//! failing run and repeated with `OFI_SIM_SEED`.
 //!
-//! An oracle is told of each join and operation that began and of each that is over: it is over
-//! once, its result is right, and when nothing moves any more nobody waits. Members that begin
-//! anew, and those whose group is broken, join again, and find together in the end.
+//! An oracle checks each started and finished join and operation: it finishes once, its result is
+//! right, and no member waits when the simulation is quiescent. Restarted members, and ones with a
+//! broken group, join again, and eventually succeed.
 use super::*;
 use crate::buf::RecvBuf;
 use crate::cq::{Completion, CompletionError};
@@ -15,24 +15,25 @@ use std::fmt::Debug;
 /// Lanes of endpoints: each has a [`Later`] of its own, so one number does.
 const LANE: usize = 1;
 
-/// Operations that each group of a set runs.
+/// Number of operations run by each group of a set.
 const OPERATIONS: usize = 3;
 
-/// How often all members are sent to join again before they must have found together.
+/// Number of repeated joins of all members before they must have succeeded.
 const ROUNDS: usize = 6;
 
-/// What is on the way from one endpoint to another.
+/// Packet in flight between two endpoints.
 enum Parcel {
-    /// A message of the endpoint's life of this number to the peer's life of the other, and the
-    /// context of a send that completes when the message arrives.
+    /// Message between given incarnations of the endpoint and the peer, and the context of a send
+    /// completing at its arrival.
     Message { lives: [usize; 2], tag: u64, bytes: Vec<u8>, completes: Option<Context> },
     /// The sender of all before this was killed.
     End { life: usize },
-    /// Nobody was at the address to which the peer's life of this number has sent.
+    /// Failed send to an address without an endpoint, made by the peer's incarnation with this
+    /// number.
     Refused { life: usize, context: Context },
 }
 
-/// A receive that was posted.
+/// Posted receive.
 struct PostedHere {
     from: Option<usize>,
     tag: u64,
@@ -40,17 +41,17 @@ struct PostedHere {
     context: Context,
 }
 
-/// What the network knows of an endpoint.
+/// Network state of an endpoint.
 struct CollSimAddress {
     later: Arc<Later>,
-    /// How often an endpoint began at this address.
+    /// Number of endpoint incarnations at this address.
     life: usize,
     alive: bool,
     posted: Vec<PostedHere>,
     unexpected: Vec<(usize, u64, Vec<u8>)>,
-    /// The lives of peers that there are connections with.
+    /// Connected peers, with their incarnations.
     connected: HashMap<usize, usize>,
-    /// Sends on the way to each peer that complete when they arrive.
+    /// Sends in flight to each peer, completing at their arrival.
     sending: HashMap<usize, Vec<Context>>,
 }
 
@@ -59,13 +60,13 @@ struct Network {
     dice: SimRandom,
     stops: Vec<CollSimAddress>,
     links: BTreeMap<(usize, usize), VecDeque<Parcel>>,
-    /// Whether a send was put off since the world last looked.
+    /// True if a send was deferred since the last check by the world.
     put_off: bool,
     /// A fault planted in the simulator, for its own tests.
     fault: Option<Fault>,
 }
 
-/// What the simulator's own tests do wrong on purpose.
+/// Fault injected by the simulator's own tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     /// A message vanishes.
@@ -194,7 +195,7 @@ impl Network {
         }
     }
 
-    /// An endpoint is killed: some of what it sent still arrives, and then its end.
+    /// Kills an endpoint: some of its sent messages still arrive, followed by its end.
     fn kill(&mut self, node: usize) {
         self.stops[node].alive = false;
         let life = self.stops[node].life;
@@ -214,7 +215,7 @@ impl Network {
     }
 }
 
-/// How an endpoint reaches the network.
+/// Access of an endpoint to the network.
 struct SimPort {
     node: usize,
     life: usize,
@@ -262,7 +263,7 @@ impl Port for SimPort {
     }
 }
 
-/// Which operation a group runs as its `index`th, and what comes of it: the same for all members.
+/// Operation number `index` of a group and its expected result, the same for all members.
 struct Deal {
     kind: usize,
     root: usize,
@@ -301,7 +302,7 @@ impl Deal {
         }
     }
 
-    /// What a member must get, of all members' inputs.
+    /// Returns the expected result of a member from the inputs of all members.
     fn result(&self, rank: usize, inputs: &[Vec<u8>]) -> Vec<u8> {
         let Self { root, len, .. } = *self;
         let block = |of: usize, at: usize| &inputs[of][at * len..(at + 1) * len];
@@ -327,7 +328,7 @@ impl Deal {
     }
 }
 
-/// How far a member is with its set.
+/// Progress of a member with its set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum MemberProgress {
     /// The member is to join.
@@ -344,7 +345,7 @@ enum MemberProgress {
 struct Member {
     progress: MemberProgress,
     group: Option<Arc<CollGroup>>,
-    /// How often it was sent to join.
+    /// Number of join requests to the member.
     joins: usize,
 }
 
@@ -354,12 +355,12 @@ impl Member {
     }
 }
 
-/// What the oracle and the scripts of members share: how far each member of each set is.
+/// State shared by the oracle and the member scripts: the progress of each member of each set.
 #[derive(Default)]
 struct Board {
     /// By node and set.
     members: BTreeMap<(usize, usize), Member>,
-    /// Which ranks have begun an operation of a group.
+    /// Ranks having started each operation of a group.
     begun: HashMap<(u32, usize), BTreeSet<usize>>,
     complaints: Vec<String>,
 }
@@ -386,7 +387,7 @@ struct CollWorld {
     nodes: Vec<CollNode>,
     sets: Vec<Arc<[fi_addr_t]>>,
     kills: usize,
-    /// How often each member joins at most.
+    /// Maximum number of joins of each member.
     joins: usize,
 }
 
@@ -570,8 +571,8 @@ impl CollWorld {
         }
     }
 
-    /// A member is gone and nobody comes in its place: each of the others joins `ROUNDS` times,
-    /// at any time, and hears each time that it failed.
+    /// Runs without a member and without a replacement: each of the others joins `ROUNDS` times, at
+    /// any time, and each join has to fail.
     fn run_without(mut self, gone: usize) {
         self.kills = 0;
         lock(&self.network).kill(gone);
@@ -588,7 +589,7 @@ impl CollWorld {
         }
     }
 
-    /// One step of the world, of those that are possible; false if nothing moves any more.
+    /// Performs one of the possible steps of the world. Returns false if it is quiescent.
     fn step(&mut self) -> bool {
         let links: Vec<_> = {
             let network = lock(&self.network);
@@ -674,7 +675,7 @@ impl CollWorld {
     }
 }
 
-/// Runs the world of a seed; returns how many members it had.
+/// Runs the world of a seed and returns its number of members.
 fn run(seed: u64, fault: Option<Fault>) -> usize {
     let world = CollWorld::new(seed, fault);
     let members = lock(&world.board).members.len();

@@ -1,31 +1,30 @@
-//! Multicast groups (fi_join of fi_cm(3)) of reliable endpoints, by replication: a
-//! message to a group goes to each of its members, as one like any other.
+//! Multicast groups (fi_join of fi_cm(3)) of reliable endpoints, by replication: a message to a
+//! group is sent to each of its members like any other.
 //!
-//! A [`MulticastGroups`] is an endpoint's side of it all. There is no directory: who is a member is
-//! known from [`GroupNotice`]s among the endpoints that have each other in their address vectors.
-//! An endpoint that joins to send asks them all, and keeps a list of those that say they are
-//! members; whoever joins to receive tells them all, and those that send there keep it. Nothing
-//! else is kept of what peers say, so that they cannot make us hold much. Joining is complete when
-//! all have answered, or cannot be reached:
+//! A [`MulticastGroups`] is the state of one endpoint. There is no directory: membership is known
+//! from [`GroupNotice`]s among the endpoints with each other in their address vectors. An endpoint
+//! joining as a sender asks them all and stores the list of members. An endpoint joining as a
+//! receiver notifies them all, and the senders store it. No other statement of peers is stored, so
+//! they cannot exhaust memory. The join completes when all have answered or are unreachable:
 //!
-//! | notice | is answered by |
+//! | notice | answer |
 //! |---|---|
 //! | `Ask`: are you a member? | `In` or `Out` |
 //! | `Joined`: I am one from now on | `Known` |
 //! | `Out`: I am none any more | – |
-//! | `Again`: now I know you; what did you say? | all that is not answered |
+//! | `Again`: now I know you; repeat your notice | all unanswered notices |
 //!
-//! One that does not have the asker in its vector cannot answer. It remembers the port
-//! that the asker says it has, and sends `Again` when an address with it is inserted.
+//! An endpoint without the asking peer in its address vector cannot answer. It remembers the port
+//! sent by the peer, and sends `Again` when an address with this port is inserted.
 //!
-//! A member whose connection ends is none any more. Whether it has become one again it is
-//! asked before the next message goes to the group. So is everybody whose address is
-//! inserted after the group was joined. Until they have answered no message can be sent
-//! to it (-FI_EAGAIN), which keeps the order of all messages to a peer.
+//! A member is removed when its connection ends. Before the next message to the group it is asked
+//! if it has joined again. The same holds for every peer with an address inserted after the join of
+//! the group. Until their answers arrive no message can be sent to the group (-FI_EAGAIN),
+//! preserving the order of all messages to a peer.
 //!
-//! Notices have [`MULTICAST_TAG`], which is that of no collective operation. A provider sends
-//! none to a peer that has not said, when they connected, that it knows them
-//! (-FI_EOPNOTSUPP, [`is_group_notice`](crate::later::is_group_notice)): that one is in no group.
+//! Notices have [`MULTICAST_TAG`], not used by collective operations. A provider sends no notice to
+//! a peer without announced support in the connection handshake (-FI_EOPNOTSUPP,
+//! [`is_group_notice`](crate::later::is_group_notice)): such a peer is in no group.
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::addr::Addr;
 use crate::av::{self, Av};
@@ -38,8 +37,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// The most answers to one peer that it has not taken yet; what it says beyond that is
-/// not answered.
+/// Maximum number of unsent answers to one peer; further notices of this peer are not answered.
 const MAX_ANSWERS: usize = 1024;
 
 /// The name of a multicast group: its IP address and port.
@@ -63,7 +61,7 @@ impl GroupAddr {
     }
 }
 
-/// What a notice says.
+/// Type of a notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Word {
     Ask = 1,
@@ -74,8 +72,8 @@ enum Word {
     Again,
 }
 
-/// A notice, as peers send it to each other: in network order the word, the port of the
-/// sender, that of the group, zeros, and the address of the group.
+/// Notice in its wire format: in network byte order the type, the port of the sender, the port of
+/// the group, zeros, and the address of the group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct GroupNotice {
     word: Word,
@@ -96,7 +94,7 @@ impl GroupNotice {
         bytes
     }
 
-    /// Reads a notice; none if it says nothing that we know.
+    /// Parses a notice; `None` for an unknown type.
     fn read(bytes: &[u8; Self::LEN]) -> Option<Self> {
         const WORDS: [Word; 6] =
             [Word::Ask, Word::In, Word::Out, Word::Joined, Word::Known, Word::Again];
@@ -108,29 +106,27 @@ impl GroupNotice {
     }
 }
 
-/// How an endpoint takes part in a group.
+/// Role of an endpoint in a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupRole {
     /// The endpoint sends to the group.
     pub sends: bool,
-    /// The endpoint receives what is sent to the group.
+    /// True if the endpoint receives messages to the group.
     pub receives: bool,
 }
 
-/// A group that the endpoint has joined. Peers are known by their indices.
+/// Group joined by the endpoint. Peers are known by their indices.
 struct JoinedGroup {
     name: GroupAddr,
     part: GroupRole,
-    /// If the endpoint sends: the members it sends to, and peers that were asked whether they
-    /// are members (`asked`).
+    /// For a sender: the receiving members, and peers asked for their membership (`asked`).
     members: BTreeSet<fi_addr_t>,
     asked: HashSet<fi_addr_t>,
-    /// Members whose connection ended, to be asked again before the next message.
+    /// Members whose connection ended, asked again before the next message.
     gone: HashSet<fi_addr_t>,
-    /// If the endpoint receives: peers that were told that it does, and have not confirmed that
-    /// yet.
+    /// For a receiver: peers notified of the membership without a confirmation yet.
     told: HashSet<fi_addr_t>,
-    /// Called once when all peers have answered for the first time, which completes joining.
+    /// Callback completing the join, called once all peers have answered for the first time.
     joined: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -147,8 +143,8 @@ impl JoinedGroup {
         }
     }
 
-    /// Completes joining if no peer's answer is awaited any more. Called with the lock held, so
-    /// that the group exists while `joined` runs.
+    /// Completes the join if no answer is pending. Called with the lock held, so the group exists
+    /// while `joined` runs.
     fn settle(&mut self) {
         if self.asked.is_empty()
             && self.told.is_empty()
@@ -158,7 +154,7 @@ impl JoinedGroup {
         }
     }
 
-    /// Forgets a peer that was removed from the address vector.
+    /// Forgets a peer removed from the address vector.
     fn forget(&mut self, peer: fi_addr_t) {
         self.members.remove(&peer);
         self.asked.remove(&peer);
@@ -167,7 +163,7 @@ impl JoinedGroup {
         self.settle();
     }
 
-    /// The notices that a peer is to get when it is asked and told for the first time.
+    /// Returns the first notices for a peer: question and announcement.
     fn introduce(&mut self, peer: fi_addr_t) -> impl Iterator<Item = Word> + use<> {
         let ask = self.part.sends && self.asked.insert(peer);
         let tell = self.part.receives && self.told.insert(peer);
@@ -189,11 +185,11 @@ pub(crate) struct MulticastGroups {
 struct GroupsState {
     groups: Slab<JoinedGroup>,
     numbers: HashMap<GroupAddr, u32>,
-    /// Ports of peers that asked or told something before the address vector had them.
+    /// Ports of peers with a question or announcement before their insertion in the address vector.
     strangers: HashSet<u16>,
-    /// Peers that got `Again` since, because the address vector has them now.
+    /// Peers sent `Again` after their insertion in the address vector.
     reminded: HashSet<fi_addr_t>,
-    /// How many answers to each peer are not sent yet; at most [`MAX_ANSWERS`].
+    /// Number of unsent answers to each peer, at most [`MAX_ANSWERS`].
     answers: HashMap<fi_addr_t, usize>,
 }
 
@@ -205,8 +201,8 @@ impl GroupsState {
 }
 
 impl MulticastGroups {
-    /// Makes the room of an endpoint that has this address vector and listens at `own_port`, and
-    /// begins to hear notices. No lock may be held.
+    /// Creates the multicast state of an endpoint with this address vector, listening at
+    /// `own_port`, and posts the receive for notices. No lock may be held.
     pub(crate) fn new(
         port: Weak<dyn Port>,
         later: Arc<Later>,
@@ -282,8 +278,8 @@ impl MulticastGroups {
         drop(gone);
     }
 
-    /// The members to send a message to. -FI_EAGAIN while a peer has not said whether it is one
-    /// of them; -FI_EINVAL if the endpoint does not send to this group.
+    /// Returns the members to send a message to. Fails with -FI_EAGAIN while the membership of a
+    /// peer is unknown, and with -FI_EINVAL if the endpoint does not send to this group.
     pub(crate) fn members(&self, addr: fi_addr_t) -> Result<Vec<fi_addr_t>> {
         let mut state = self.lock();
         let group = state.groups.get_mut(addr as u32).filter(|group| group.part.sends);
@@ -324,8 +320,8 @@ impl MulticastGroups {
         });
     }
 
-    /// Sends a notice like [`say`](Self::say) that answers a peer, unless [`MAX_ANSWERS`]
-    /// answers to that peer are waiting.
+    /// Sends an answer to a peer like [`say`](Self::say), unless [`MAX_ANSWERS`] answers to this
+    /// peer are unsent.
     fn answer(&self, state: &mut GroupsState, peer: fi_addr_t, word: Word, group: GroupAddr) {
         let answers = state.answers.entry(peer).or_default();
         if *answers >= MAX_ANSWERS {
@@ -343,7 +339,7 @@ impl MulticastGroups {
         });
     }
 
-    /// Handles a notice that could not be sent: no answer to it will come.
+    /// Handles a failed notice: there will be no answer.
     fn unreachable(&self, peer: fi_addr_t, word: Word, group: GroupAddr) {
         let mut state = self.lock();
         let Some(group) = state.group(group) else { return };
@@ -358,7 +354,7 @@ impl MulticastGroups {
         group.settle();
     }
 
-    /// The index of the peer for which completions report `id`.
+    /// Returns the index of the peer reported as `id` by completions.
     fn index_of(&self, id: fi_addr_t) -> Option<fi_addr_t> {
         if id == FI_ADDR_NOTAVAIL {
             return None;
@@ -368,7 +364,7 @@ impl MulticastGroups {
         if is(id) { Some(id) } else { self.av.indices().into_iter().find(|index| is(*index)) }
     }
 
-    /// Handles a peer whose connection ended or could not be made.
+    /// Handles a peer whose connection ended or could not be established.
     fn lost(&self, name: fi_addr_t) {
         let Some(peer) = self.index_of(name) else { return };
         for (_, group) in self.lock().groups.iter_mut() {
@@ -380,7 +376,7 @@ impl MulticastGroups {
         }
     }
 
-    /// Handles a notice from the peer for which completions report `from`.
+    /// Handles a notice from the peer reported as `from` by completions.
     fn noticed(&self, from: fi_addr_t, notice: &GroupNotice) {
         let GroupNotice { word, port, group: name } = *notice;
         let peer = self.index_of(from);
@@ -435,8 +431,8 @@ impl MulticastGroups {
         }
     }
 
-    /// Handles a notice of a peer that the address vector did not have when it came, and that
-    /// expects an answer. The vector may have the peer by now.
+    /// Handles a notice requiring an answer, of a peer not in the address vector at its arrival.
+    /// The vector may have the peer by now.
     fn heard_stranger(&self, state: &mut GroupsState, word: Word, port: u16, name: GroupAddr) {
         if !matches!(word, Word::Ask | Word::Joined) {
             return;
@@ -445,8 +441,8 @@ impl MulticastGroups {
         // with it.
         state.strangers.insert(port);
         for peer in self.av.indices() {
-            // `Again` is sent only once: a peer whose messages come from another address than it
-            // is inserted with stays a stranger, whatever it repeats.
+            // `Again` is sent only once: a peer with messages from another address than its
+            // inserted one stays unknown, regardless of repetitions.
             if self.av.get(peer).is_ok_and(|addr| addr.port() == port)
                 && state.reminded.insert(peer)
             {

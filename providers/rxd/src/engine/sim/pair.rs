@@ -1,5 +1,5 @@
-//! Two endpoints, or one that talks to itself, and what a simulation does not draw: accesses that are
-//! refused, and packets that no peer of this library sends.
+//! Two endpoints, or one communicating with itself, for cases not drawn by a simulation: refused
+//! accesses, and packets never sent by a peer of this library.
 use super::super::conn::Acquaintance;
 use super::super::half_open::Introduction;
 use super::super::tx::{RxdTx, TxData};
@@ -36,12 +36,12 @@ struct Pair {
 }
 
 impl Pair {
-    /// So many endpoints, over a network that loses one in so many packets.
+    /// Creates `count` endpoints, over a network losing one in `loses` packets.
     fn new(count: usize, loses: usize) -> Self {
         Self::over(count, NetPlan { loses, tells: true, ..NetPlan::CALM })
     }
 
-    /// So many endpoints, over a network that does this.
+    /// Creates `count` endpoints, over a network with this plan.
     fn over(count: usize, plan: NetPlan) -> Self {
         let net = Arc::new(Mutex::new(LossyNet {
             random: SimRandom::new(1),
@@ -74,7 +74,7 @@ impl Pair {
         each(self.engines[node].lock().ep(0))
     }
 
-    /// The connection of an endpoint to another, which is made if there is none.
+    /// Returns the connection of an endpoint to another, created if there is none.
     fn conn(&self, node: usize, to: usize) -> u32 {
         self.with(node, |ep| {
             let addr = Addr::Ip(address(to, 0)).identity();
@@ -98,7 +98,8 @@ impl Pair {
         }
     }
 
-    /// All that is under way arrives, and each endpoint makes a turn; so many times.
+    /// Delivers all packets in flight and runs a progress iteration of each endpoint, `times`
+    /// times.
     fn go_on(&mut self, times: usize) {
         for _ in 0..times {
             while lock(&self.net).deliver() {}
@@ -154,7 +155,7 @@ impl Pair {
         })
     }
 
-    /// Gives an endpoint's peer a name, so that it is no stranger.
+    /// Adds an endpoint's peer to its address vector, so it is known.
     fn name(&self, node: usize, peer: usize) {
         let addr = Addr::Ip(address(peer, 0));
         self.with(node, |ep| ep.name_inserted(peer as fi_addr_t, &addr));
@@ -167,7 +168,7 @@ impl Pair {
         self.with(node, |ep| assert!(ep.inbox.post(op, false).is_ok()));
     }
 
-    /// A packet comes to an endpoint whose turn it is, as if another had sent it.
+    /// Injects the next packet in sequence to an endpoint, as if sent by another.
     fn inject(&mut self, from: usize, to: usize, kind: u8, head: DataHead) {
         let conn = self.conn(to, from);
         let base = self.with(to, |ep| {
@@ -181,13 +182,13 @@ impl Pair {
         self.go_on(1);
     }
 
-    /// A packet comes to an endpoint from an address of which it knows nothing, or from another's.
+    /// Injects a packet to an endpoint from an unknown address, or from another endpoint's.
     fn inject_from(&mut self, from: usize, to: usize, packet: &[u8]) {
         lock(&self.net).send(address(from, 0), address(to, 0), packet);
         self.go_on(1);
     }
 
-    /// Takes the packets off the network that go to an address where no endpoint is.
+    /// Takes the packets to an address without an endpoint off the network.
     fn taken_at(&self, node: usize) -> Vec<Vec<u8>> {
         let mut net = lock(&self.net);
         let all = std::mem::take(&mut net.under_way);
@@ -197,7 +198,7 @@ impl Pair {
         its.into_iter().map(|(_, _, packet)| packet).collect()
     }
 
-    /// A request of this peer comes from an address, which names another, or the same.
+    /// Injects a request of this peer from an address, naming another, or the same.
     fn request(&mut self, from: usize, named: usize, to: usize, by: Introduction) {
         let source = Addr::Ip(address(named, 0)).to_bytes();
         let mut packet = Rts::packet(by.remote.into(), &source, Greeting::own(0));
@@ -213,7 +214,7 @@ impl Pair {
         self.inject_from(from, to, &packet);
     }
 
-    /// The index that an endpoint gives a peer which is no endpoint.
+    /// Returns the index assigned by an endpoint to a peer without an endpoint.
     fn index_for(&mut self, node: usize, to: usize, nonce: u64) -> u32 {
         self.request(
             node,
@@ -225,7 +226,8 @@ impl Pair {
         Cts::read(&packet).unwrap().index as u32
     }
 
-    /// Operation packets of a peer that is no endpoint come, from this number on, each with one byte.
+    /// Injects operation packets of a peer without an endpoint, in this range of numbers, each with
+    /// one byte.
     fn inject_ops(
         &mut self,
         from: usize,
@@ -251,12 +253,12 @@ impl Pair {
         }
     }
 
-    /// The number by which a peer names an endpoint's oldest operation.
+    /// Returns the peer's number for an endpoint's oldest operation.
     fn number(&self, node: usize) -> u32 {
         self.with(node, |ep| ep.ops.iter().next().unwrap().1.tx_id)
     }
 
-    /// Operations that are not complete.
+    /// Returns the number of incomplete operations.
     fn left(&self, node: usize) -> usize {
         self.with(node, |ep| ep.own_ops)
     }
@@ -366,7 +368,7 @@ fn an_operation_that_is_being_sent_is_not_ended_by_the_peer() {
     let tx_id = pair.number(0);
     pair.inject(1, 0, DELIVERED, DataHead { tx_id, rx_id: 0, segment: 0 });
     assert_eq!(pair.left(0), 1);
-    // What is sent again of one that is over has nothing of others' packets.
+    // A retransmitted packet of a finished operation contains nothing of others' packets.
     let over = RxdTx::new(0, Context::NULL, 0, 0, MSG, TxData::None);
     let mut room = [1; 8];
     over.copy(&MrTable::new(0), 0, &mut room).unwrap();
@@ -386,7 +388,7 @@ fn a_connection_that_ends_leaves_nothing() {
     });
 }
 
-/// A packet with which a peer says that it knows its index.
+/// Creates a packet proving a peer's knowledge of its index.
 fn sign(index: u32, seq: u64) -> [u8; BASE_LEN] {
     let mut packet = [0; BASE_LEN];
     RxdBase { kind: NO_OP, flags: 0, peer: index, seq }.write(&mut packet);
@@ -443,7 +445,7 @@ fn an_address_that_is_only_named_gets_one_packet_for_each_which_is_shorter() {
         let packets = pair.taken_at(5);
         assert!(packets.len() == 1 && packets[0].len() < RTS_LEN, "{packets:?}");
     }
-    // Whatever index the sender guesses, nothing else goes there.
+    // With any guessed index, no other data goes there.
     let read = RxdOperation { kind: READ_REQ, ..operation(0, 8, 1) };
     for index in (0..200).chain([1 << 20, 1 << 31, u32::MAX]) {
         pair.inject_ops(7, 0, &read, index, 0..1);
@@ -584,7 +586,7 @@ const BAD: u64 = 99;
 
 #[test]
 fn refused_accesses_of_both_sides_all_end() {
-    // Of one packet and of many; fewer and more than a window of them.
+    // Operations of one packet and of many; fewer and more than a window of them.
     let all = [(1, 8), (1, 100_000), (300, 8), (40, 1000)];
     for ((count, len), loses) in all.into_iter().flat_map(|of| [(of, 0), (of, 10)]) {
         let mut pair = Pair::new(2, loses);

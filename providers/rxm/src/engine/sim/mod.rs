@@ -1,9 +1,9 @@
-//! A simulator: endpoints, each with an engine of its own, in a world without sockets, threads or
-//! real time, in which what happens and when is drawn from one seed. What endpoints do, and what
-//! must come of it, is that of all simulators (`ofi_simulation`).
+//! Simulator of endpoints, each with a separate engine, without sockets, threads or real time: one
+//! seed determines all events and their timing. The operations of endpoints and their expected
+//! results are those of all simulators (`ofi_simulation`).
 //!
-//! The core provider beneath the engines is one in memory ([`wires`]), which they reach as any
-//! other by fi_fabric(3) and ops tables: it delays, refuses for want of room, and loses
+//! The core provider below the engines is one in memory ([`wires`]), reached like any other by
+//! fi_fabric(3) and ops tables. It delays transfers, rejects them for lack of space, and loses
 //! connections.
 mod wires;
 
@@ -35,14 +35,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use wires::{ASKED, HERE, RxmWorld, WirePlan};
 
-/// What seeds decide of the core provider, beside what its wires do.
+/// Core provider's parameters drawn from the seed, in addition to those of its links.
 #[derive(Debug)]
 struct CorePlan {
     /// The core provider wants memory of transfers registered.
     local_mr: bool,
     /// Sides count each other's receives.
     counted: bool,
-    /// Bytes that the core copies at once.
+    /// Bytes copied at once by the core.
     core_inject: usize,
 }
 
@@ -54,17 +54,17 @@ struct OverWires {
     wires: WirePlan,
 }
 
-/// What is beneath one engine.
+/// Core provider below one engine.
 struct BeneathRxm {
     settings: DomainSettings,
-    /// The memory that peers may reach, as the core provider has it.
+    /// Memory exposed to peers, as registered with the core provider.
     region: Vec<CoreRegion>,
     key: u64,
 }
 
 type WireSim = Sim<OverWires>;
 
-/// What a seed makes of the parameters.
+/// Draws the parameters from the seed.
 fn draw_config(random: &mut SimRandom) -> RxmConfig {
     let eager_limit = random.pick(&[256, 300, 1024, 16_384]);
     let mut config = config().clone();
@@ -244,7 +244,7 @@ impl SimWorld for OverWires {
 }
 
 impl RxmState {
-    /// What must hold at any time.
+    /// Checks the invariants of any time.
     fn check(&self) {
         for (_, ep) in self.eps.iter() {
             assert!(ep.ops.len() <= ep.identity.attr.tx_size, "{} transfers", ep.ops.len());
@@ -265,7 +265,7 @@ impl RxmState {
         }
     }
 
-    /// Messages that are kept, and the memory that they take.
+    /// Returns the number of buffered messages and their memory.
     fn kept(&self) -> (usize, usize) {
         let mut kept = (0, 0);
         for (_, ep) in self.eps.iter() {
@@ -277,7 +277,7 @@ impl RxmState {
         kept
     }
 
-    /// What must hold when nothing moves any more.
+    /// Checks the invariants of an idle engine.
     fn check_idle(&self) {
         self.check();
         for (_, ep) in self.eps.iter() {
@@ -309,7 +309,7 @@ fn planted_faults_are_found() {
     }
 }
 
-/// The core may tell late that it has sent what is answered already.
+/// Proves: the core may report the completion of a request after its response has arrived.
 #[test]
 fn the_late_end_of_a_request_ends_no_other_transfer() {
     for seed in 0..60 {
@@ -321,7 +321,7 @@ fn the_late_end_of_a_request_ends_no_other_transfer() {
     }
 }
 
-/// A message that its sender writes counts as delivered when it is there, not when it has left.
+/// A message written by its sender counts as delivered when it has arrived, not when it has left.
 #[test]
 fn a_message_that_is_written_is_there_when_its_sender_hears_of_delivery() {
     for seed in 0..30 {
@@ -344,7 +344,7 @@ fn a_message_that_is_written_is_there_when_its_sender_hears_of_delivery() {
     }
 }
 
-/// Other parts of the message succeed after the one that failed. Its receive ends as well.
+/// Other parts of the message succeed after a failed one. Its receive ends as well.
 #[test]
 fn a_message_fails_with_the_error_of_one_of_its_segments_or_writes() {
     for (seed, written) in (0..60).zip([false, true].into_iter().cycle()) {
@@ -374,14 +374,14 @@ fn a_message_fails_with_the_error_of_one_of_its_segments_or_writes() {
     }
 }
 
-/// Two nodes that know each other, to which nothing happens by itself.
+/// Sets up two nodes known to each other, without spontaneous events.
 fn two(plan: &mut SimPlan, shape: Shape) {
     (plan.nodes, plan.strangers, plan.shortage) = (2, 0, 0);
     (plan.shape, plan.parts) = (shape, if shape == Shape::Single { 1 } else { 2 });
     plan.tx_size = 16;
 }
 
-/// A core makes progress for all endpoints of a domain, which takes it the longer the more there are.
+/// A core makes progress for all endpoints of a domain, at a cost growing with their number.
 #[test]
 fn many_endpoints_ask_the_core_for_progress_once_in_a_turn() {
     for (shape, parts) in [(Shape::Single, 1), (Shape::Scalable, 2), (Shape::Scalable, 4)] {
@@ -396,7 +396,7 @@ fn many_endpoints_ask_the_core_for_progress_once_in_a_turn() {
     }
 }
 
-/// An endpoint of a core that cannot be opened for want of memory leaves its request unanswered.
+/// A core endpoint with a failed open for lack of memory leaves its request unanswered.
 #[test]
 fn a_call_that_finds_no_memory_is_answered_and_comes_again() {
     for (seed, shape) in (0..40).zip([Shape::Single, Shape::Scalable].into_iter().cycle()) {
@@ -488,7 +488,7 @@ fn a_message_that_is_lost_before_it_is_reported_does_not_have_the_next_one_repor
         }
         sim.cut(0, 1);
         while sim.world.something_happens(false) {}
-        // What is reported is compared with what was.
+        // The reported results are compared with the actual ones.
         sim.settle();
         sim.end_all();
     }

@@ -1,7 +1,7 @@
-//! The core provider in a simulated world: connected endpoints over wires in memory.
+//! Core provider of a simulated world: connected endpoints over links in memory.
 //!
-//! A wire keeps what is sent on it in order; what happens on different wires happens in any
-//! order. Nothing happens while the engine calls: the simulator moves one thing at a time.
+//! A link delivers its data in order; events on different links occur in any order. Nothing happens
+//! during the engine's calls: the simulator executes one event at a time.
 use core::ffi::{CStr, c_char, c_int, c_void};
 use ofi_provider::abi::{
     FI_CONNECTED, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MSG, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA,
@@ -32,16 +32,16 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 std::thread_local! {
-    /// The world of the simulation that runs on this thread.
+    /// World of the simulation running on this thread.
     pub(super) static HERE: RefCell<Option<Arc<Mutex<RxmWorld>>>> = const { RefCell::new(None) };
-    /// How often the core was asked for progress on this thread.
+    /// Number of progress calls to the core on this thread.
     pub(super) static ASKED: Cell<usize> = const { Cell::new(0) };
 }
 
-// What a test binary has in the place of libfabric.so: the calls by which the engine reaches its
-// core provider, which is the one of this module.
+// Replacement of libfabric.so in a test binary: the calls of the engine to its core provider,
+// implemented by this module.
 
-/// The engine's domain is opened by the simulator, which asks for no infos.
+/// Opens nothing: the simulator opens the engine's domain, without infos.
 #[unsafe(no_mangle)]
 extern "C" fn fi_getinfo(
     _: u32,
@@ -86,7 +86,7 @@ extern "C" fn fi_log_enabled(_: *const c_void, _: c_int, _: c_int) -> c_int {
     0
 }
 
-/// Nothing of what it is called with is looked at.
+/// Ignores all arguments.
 #[unsafe(no_mangle)]
 extern "C" fn fi_log() {}
 
@@ -101,22 +101,22 @@ extern "C" fn fi_param_get() -> c_int {
     Error::NODATA.to_ret()
 }
 
-/// What a seed decides of the core provider.
+/// Core provider's parameters drawn from the seed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WirePlan {
-    /// Transfers that are refused for want of room: one in so many; 0: none is.
+    /// Rejected transfers for lack of space: one in this many; 0: none.
     pub(super) refusals: usize,
-    /// Transfers that wait in one direction of a wire.
+    /// Maximum transfers queued in one direction of a link.
     pub(super) depth: usize,
     /// Completions of transfers are reported late.
     pub(super) late: bool,
-    /// A write completes only when it has arrived, whether it asks for that or not.
+    /// A write completes only on arrival, even if not requested.
     pub(super) acknowledges: bool,
-    /// A message that finds no receive ends the test: the engine counts receives.
+    /// A message without a posted receive ends the test: the engine counts receives.
     pub(super) strict: bool,
 }
 
-/// A transfer that has not left.
+/// Transfer not sent yet.
 #[derive(Debug)]
 struct WirePost {
     what: WireWork,
@@ -136,14 +136,14 @@ enum WireWork {
     Read { buf: RecvBuf, from: RemoteSegments },
 }
 
-/// Where a transfer's completion stands.
+/// Completion state of a transfer.
 #[derive(Debug)]
 struct WireDone {
     context: Context,
     kind: u64,
     report: bool,
     result: Result,
-    /// What a read brings.
+    /// Data returned by a read.
     bytes: Option<(RecvBuf, Vec<u8>)>,
 }
 
@@ -159,16 +159,16 @@ struct WireLane {
     posted: VecDeque<WirePost>,
     flying: VecDeque<Flying>,
     done: VecDeque<WireDone>,
-    /// Nothing follows what flies.
+    /// Nothing follows the data in flight.
     closed: bool,
 }
 
 #[derive(Debug)]
 struct Wire {
-    /// Who called, and who accepted; none if that is closed, or has not accepted yet.
+    /// Connecting and accepting endpoint; none if closed, or not accepted yet.
     ports: [Option<usize>; 2],
     made: bool,
-    /// Who called, whether that is still there or not, and whom.
+    /// Address of the connecting endpoint, existing or not, and of the listener.
     caller: SocketAddr,
     door: SocketAddr,
     lanes: [WireLane; 2],
@@ -185,11 +185,11 @@ struct WirePort {
     source: u64,
     posted: VecDeque<RecvOp>,
     wire: Option<(usize, usize)>,
-    /// The application knows that it is connected.
+    /// The application knows about the established connection.
     up: bool,
 }
 
-/// What somebody is about to hear of a connection.
+/// Pending event of a connection.
 #[derive(Debug)]
 enum WireNews {
     Called { data: Vec<u8> },
@@ -214,12 +214,12 @@ pub(super) struct RxmWorld {
     pools: Vec<Option<VecDeque<RecvOp>>>,
     doors: Vec<WireDoor>,
     wires: Vec<Option<Wire>>,
-    /// News by wire and side, of which those of one end stay in order.
+    /// Events by link and side; those of one end stay in order.
     news: Vec<(usize, usize, WireNews)>,
     next_port: u16,
 }
 
-/// What can happen next.
+/// Possible next event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Happening {
     Leaves(usize, usize),
@@ -259,7 +259,7 @@ impl RxmWorld {
         }))
     }
 
-    /// What can happen now.
+    /// Returns the events possible now.
     pub(super) fn happenings(&self) -> Vec<Happening> {
         let mut all = Vec::new();
         for (id, wire) in self.wires.iter().enumerate() {
@@ -335,7 +335,7 @@ impl RxmWorld {
         }
     }
 
-    /// The oldest transfer that was posted leaves, and the rest of it is the wire's.
+    /// Sends the oldest posted transfer, and completes it as the link requires.
     fn leaves(&mut self, wire: usize, side: usize) {
         let acknowledges = self.plan.acknowledges;
         let Some(wire) = &mut self.wires[wire] else { return };
@@ -345,7 +345,7 @@ impl RxmWorld {
             return;
         };
         if lane.closed {
-            // What was cut carries nothing more.
+            // A cut link carries nothing more.
             lane.done.push_back(WireDone {
                 context,
                 kind,
@@ -378,13 +378,13 @@ impl RxmWorld {
         }
     }
 
-    /// The oldest that flies is there.
+    /// Delivers the oldest transfer in flight.
     fn arrives(&mut self, id: usize, side: usize) {
         let Some(wire) = &mut self.wires[id] else { return };
         let Some(Flying { what, owed }) = wire.lanes[side].flying.pop_front() else { return };
         let port = wire.ports[1 - side].and_then(|port| self.ports[port].as_mut());
         let Some(port) = port else {
-            // Nobody is there any more; the sender hears of it with the end of the wire.
+            // The receiver is gone; the sender is notified with the end of the link.
             wire.lanes[side]
                 .done
                 .extend(owed.map(|done| WireDone { result: Err(Error::CONNRESET), ..done }));
@@ -459,7 +459,7 @@ impl RxmWorld {
         }
     }
 
-    /// An endpoint hears of the end of its connection: all that was under way on it ends.
+    /// Notifies an endpoint of the end of its connection: all its transfers end.
     fn ends(&mut self, id: usize, side: usize) {
         let Some(wire) = &mut self.wires[id] else { return };
         let Some(port) = wire.ports[side].and_then(|port| self.ports[port].as_mut()) else {
@@ -551,7 +551,7 @@ impl RxmWorld {
         }
     }
 
-    /// Cuts what connects two addresses; whether anything did.
+    /// Cuts the links between two addresses; returns true if there was any.
     pub(super) fn cut(&mut self, one: SocketAddr, other: SocketAddr) -> bool {
         let mut any = false;
         let wires: Vec<_> = (0..self.wires.len()).collect();
@@ -596,7 +596,7 @@ impl RxmWorld {
         any
     }
 
-    /// Ports, receive contexts, listeners and wires that are left.
+    /// Returns the remaining ports, receive contexts, listeners and links.
     pub(super) fn left(&self) -> [usize; 4] {
         [
             self.ports.iter().flatten().count(),
@@ -608,7 +608,7 @@ impl RxmWorld {
 }
 
 impl RxmWorld {
-    /// Whether nothing that was posted at this address waits to leave.
+    /// Returns true if no transfer posted at this address waits to be sent.
     pub(super) fn has_left(&self, at: IpAddr) -> bool {
         let is_there =
             |port: &usize| self.ports[*port].as_ref().is_some_and(|port| port.local.ip() == at);
@@ -622,7 +622,7 @@ impl RxmWorld {
 }
 
 impl WireLane {
-    /// All that has no completion yet, as failures but for what succeeded.
+    /// Removes all transfers without a completion, as failures except for the successful ones.
     fn take_all(&mut self) -> Vec<WireDone> {
         let lost = |context, kind, report| WireDone {
             context,
@@ -762,7 +762,7 @@ impl Domain for WireDomain {
     }
 }
 
-/// Somebody calls.
+/// Pending connection request.
 struct WireRequest {
     wire: usize,
 }
@@ -816,7 +816,7 @@ impl PassiveEp for WirePep {
         self.announcer.lock().unwrap().close();
         let mut world = look(&self.world);
         world.doors.retain(|door| door.at != self.at);
-        // Who was not answered is hung up on.
+        // Unanswered requests are disconnected.
         let at = self.at;
         let asking =
             |wire: &Option<Wire>| wire.as_ref().is_some_and(|wire| !wire.made && wire.door == at);

@@ -1,11 +1,12 @@
-//! A simulator: endpoints, each with an engine of its own, over links in memory ([`rings`]) that
-//! delay, split and get cut, in a world without sockets, threads or real time, in which what
-//! happens and when is drawn from one seed. What endpoints do, and what must come of it, is that
-//! of all simulators (`ofi_simulation`).
+//! Simulator of endpoints, each with a separate engine, over links in memory ([`rings`]) with
+//! delays, splits and cuts. There are no sockets, threads or real time: one seed determines all
+//! events and their timing. The operations of endpoints and their expected results are those of all
+//! simulators (`ofi_simulation`).
 //!
-//! Links are wrapped as those of providers are ([`WithLocal`](crate::local::WithLocal)): in some
-//! worlds their ends meet, by the system's sockets, and move to memory that the system has made.
-//! That is there at once; who looks at it when is drawn as all else.
+//! Links are wrapped like those of providers ([`WithLocal`](crate::local::WithLocal)). In some
+//! worlds their ends perform the shared-memory upgrade, over the system's sockets, and move to
+//! memory created by the system. Data there is available at once; the time of each poll is drawn
+//! from the seed.
 pub mod rings;
 
 use super::arrival::Unreceived;
@@ -57,8 +58,8 @@ impl ConnectedWorld for OverRings {
     }
 }
 
-/// Bytes of kept messages that every peer with a name may have, and those of a message that blocks
-/// its connection, which there is one of.
+/// Bytes of buffered messages guaranteed to every known peer. It includes the size of the one
+/// message blocking its connection.
 const SURE: usize = 32 << 10;
 const COST_OF_BLOCKED: usize = Inbox::<Unreceived>::COST;
 
@@ -67,7 +68,7 @@ const COST_OF_BLOCKED: usize = Inbox::<Unreceived>::COST;
 pub struct OverRings {
     world: Arc<Mutex<StreamWorld>>,
     settings: &'static StreamSettings,
-    /// A thread of the library's sends what is held back.
+    /// A thread of the library sends batched messages.
     courier: bool,
     /// Many links are sent to and received from together.
     together: bool,
@@ -75,11 +76,11 @@ pub struct OverRings {
     dozes: bool,
     /// Engines may not read each other's memory any more at some time.
     forbids: bool,
-    /// Passive endpoints of nodes whose endpoints are connected.
+    /// Passive endpoints of nodes with connected endpoints.
     passive: Vec<rings::RingPassive>,
 }
 
-/// What is beneath one engine.
+/// Transport below one engine.
 #[derive(Debug)]
 pub struct BeneathStream {
     /// The engine's number in the world.
@@ -94,12 +95,12 @@ pub struct BeneathStream {
 /// A simulation of engines over rings.
 pub type RingSim = Sim<OverRings>;
 
-/// Most steps of a simulation that follows a script.
+/// Maximum steps of a scripted simulation.
 const SCRIPTED_STEPS: usize = 300;
 
-/// Runs a simulation in which a script says what happens: two thirds of it what endpoints do, the
-/// rest what becomes of bytes on links. It has somebody in it who keeps to no protocol. Panics
-/// where something is wrong.
+/// Runs a simulation controlled by a script: two thirds of it select the operations of endpoints,
+/// the rest the fate of bytes on links. It includes a peer violating the protocol. Panics on any
+/// error.
 pub fn follow(script: &[u8]) {
     let (deeds, links) = script.split_at(script.len() / 3 * 2);
     let draws = [deeds, links].map(|script| SimRandom::scripted(script.to_vec()));
@@ -268,8 +269,8 @@ impl SimWorld for OverRings {
     }
 
     fn goes_on(&mut self, still: usize) -> bool {
-        // Timers may be for what happens much later, such as the end of a silent caller.
-        // Who reads memory asks the poller in few of his turns.
+        // Timers may be set for a much later event, such as the timeout of a silent pending
+        // connection. An engine polling memory polls the poller in few of its iterations.
         let quiet = if self.settings.local.enabled { 150 } else { 8 };
         still <= quiet || self.passes()
     }
@@ -287,9 +288,8 @@ impl SimWorld for OverRings {
     }
 }
 
-/// How peers of one host talk, of which seeds choose one: through memory or not, in rings that are
-/// soon full, with pieces that are read where they are, from the first byte on or later, or with
-/// no memory for rings.
+/// Returns the modes of peers on one host, selected by seeds: with or without shared memory, with
+/// small rings, with exposed buffers, from the first byte on or later, or with no memory for rings.
 fn ways() -> [LocalSettings; 7] {
     let off = LocalSettings { memory: usize::MAX / 4, ..LocalSettings::default() };
     let small = LocalSettings { enabled: true, ring: 4096, min: 200, talk: (0, 0), ..off };
@@ -304,8 +304,8 @@ fn ways() -> [LocalSettings; 7] {
     ]
 }
 
-/// The parameters that seeds choose from: for peers without a secret, for those that prove one to each
-/// other, and for those that encrypt as well.
+/// Returns the parameters selected by seeds: for peers without a pre-shared key, for authenticated
+/// peers, and for peers with encryption as well.
 fn choices() -> &'static [Vec<StreamSettings>; 3] {
     static CHOICES: OnceLock<[Vec<StreamSettings>; 3]> = OnceLock::new();
     CHOICES.get_or_init(|| {
@@ -355,13 +355,13 @@ fn look(world: &Mutex<StreamWorld>) -> MutexGuard<'_, StreamWorld> {
 }
 
 impl StreamState<SimNet> {
-    /// Whether there is something to do of which no poller tells: a call of the application's put
-    /// it down, or will when it reads a queue.
+    /// Returns true if there is work not reported by any poller: recorded by a call of the
+    /// application, or enabled by its next read of a queue.
     fn goes_on_by_itself(&self) -> bool {
         !self.held.is_empty() || !self.crowded.is_empty() || !self.starved.is_empty()
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants of any time.
     fn check(&self) {
         let owed: usize = self.conns.iter().map(|(_, conn)| conn.owed).sum();
         assert_eq!(self.owed, owed);
@@ -386,8 +386,8 @@ impl StreamState<SimNet> {
         }
     }
 
-    /// Messages that are kept, and the memory that they take, which must not be more than the
-    /// bound and what each peer may have beside it.
+    /// Returns the number of buffered messages and their memory. The memory must not exceed the
+    /// bound plus the allowance of each peer.
     fn kept(&self) -> (usize, usize) {
         // Endpoints with a shared receive context have one sum, which is the context's.
         let is_shared = self.eps.iter().any(|(_, ep)| ep.identity.kind == StreamEpKind::Srx);
@@ -409,7 +409,7 @@ impl StreamState<SimNet> {
         kept
     }
 
-    /// What must hold when nothing moves any more.
+    /// Checks the invariants of an idle engine.
     fn check_idle(&self) {
         self.check();
         assert_eq!((self.owed, self.starved.len()), (0, 0));
@@ -424,7 +424,7 @@ impl StreamState<SimNet> {
         }
     }
 
-    /// What must hold when the last endpoint is closed.
+    /// Checks the invariants after the last endpoint is closed.
     fn check_empty(&self) {
         let left = [self.conns.len(), self.eps.len(), self.callers.len()];
         assert_eq!(left, [0; 3], "connections, endpoints, callers");
@@ -435,7 +435,7 @@ impl StreamState<SimNet> {
 }
 
 impl super::conn::StreamConn<SimNet> {
-    /// Transfers of the application that are not complete.
+    /// Returns the number of incomplete transfers of the application.
     fn transfers(&self) -> usize {
         let own = |finish: &super::transfer::TransferFinish| usize::from(!finish.internal);
         let answer = match &self.incoming {
@@ -452,7 +452,8 @@ impl super::conn::StreamConn<SimNet> {
     }
 }
 
-/// The second of the receives that match a message, where there are two and no message waits.
+/// Removes the second of the receives matching a message, if there are two and no message is
+/// buffered.
 pub(super) fn take_second(inbox: &mut Inbox<Unreceived>, about: &About) -> Option<Recv> {
     let first = inbox.take_posted(about)?;
     if first.flags & FI_MULTI_RECV != 0 || inbox.kept_bytes() > 0 {
@@ -512,7 +513,7 @@ mod tests {
         }
     }
 
-    /// Two nodes that know each other, to which nothing happens by itself.
+    /// Sets up two nodes known to each other, without spontaneous events.
     fn two(plan: &mut SimPlan) {
         (plan.nodes, plan.strangers, plan.shortage) = (2, 0, 0);
         (plan.shape, plan.parts, plan.tx_size) = (Shape::Single, 1, 16);

@@ -1,10 +1,8 @@
-//! Links within one thread, for tests: pairs of byte rings in a small world with a clock of its
-//! own.
+//! Links within one thread, for tests: pairs of byte rings in a small world with a simulated clock.
 //!
-//! Bytes that are sent lie in a ring until the test lets some of them arrive
-//! ([`StreamWorld::something_arrives`]): so links delay and split what they carry, and what is sent on
-//! one may overtake what is sent on another, but never what is sent on the same. Links are cut
-//! where the test wants that.
+//! Sent bytes stay in a ring until the test delivers some of them
+//! ([`StreamWorld::something_arrives`]). So links delay and split their data. Data on one link may
+//! overtake data on another, but never data on the same link. The test cuts links as needed.
 use super::{SimRandom, look};
 use crate::callers::{CallerState, Callers};
 use crate::engine::StreamRequest;
@@ -30,30 +28,30 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// How long what is held back waits for a visitor.
+/// Delay in nanoseconds of batched data until the flush timer expires.
 const PATIENCE: u64 = 500_000;
 
-/// The token of what is watched for being written to.
+/// Token of descriptors watched for being written to.
 const RUNG: u64 = u64::MAX;
 
 /// So many bytes of a new link are taken whole: the proof of a secret and the first message.
 const FRESH: usize = 700;
 
-/// What a link or listener is known by.
+/// Identifier of a link or listener.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RingId {
-    /// An end of a link, and which of the two.
+    /// An end of a link: the number of the link, and the side.
     End(usize, usize),
     /// A listener.
     Door(usize),
 }
 
-/// How a direction of a link ends behind its last byte.
+/// End of one direction of a link, after its last byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Close {
     /// The sender has closed its end.
     Fin,
-    /// The link was cut, or the sender has closed its end with bytes that it had not read.
+    /// The link was cut, or the sender has closed its end with unread bytes.
     Reset,
 }
 
@@ -64,7 +62,7 @@ struct Lane {
     /// So many of the bytes have arrived.
     arrived: usize,
     close: Option<Close>,
-    /// How many bytes were sent.
+    /// Number of bytes sent.
     passed: usize,
     /// The end of the stream has arrived as well.
     closed: bool,
@@ -81,7 +79,7 @@ impl Lane {
         }
     }
 
-    /// A bit of what is under way changes, or some of it comes twice.
+    /// Changes a bit of the data in flight, or duplicates some of it.
     fn change(&mut self, random: &mut SimRandom) {
         let at = self.arrived + random.below(self.bytes.len() - self.arrived);
         if random.one_in(3) {
@@ -100,19 +98,19 @@ enum Making {
     Refused,
 }
 
-/// A link: what its ends, 0 that dialed and 1 that accepted, share.
+/// Link: the shared state of its ends, 0 (connecting) and 1 (accepting).
 #[derive(Debug)]
 struct Pipe {
     making: Making,
     addrs: [Addr; 2],
-    /// What each end sends.
+    /// Data sent by each end.
     lanes: [Lane; 2],
-    /// The ends that are not closed.
+    /// Ends not closed.
     open: [bool; 2],
-    /// Most bytes that are under way in each direction.
+    /// Maximum bytes in flight in each direction.
     room: usize,
-    /// What each end sent without a copy and the link still uses, by its number; and the numbers of
-    /// what it does not use any more.
+    /// Zero-copy data of each end still used by the link, by number; and the numbers of released
+    /// data.
     lent: [VecDeque<(u32, Vec<Lent>)>; 2],
     done: [VecDeque<u32>; 2],
     calls: [u32; 2],
@@ -133,10 +131,10 @@ impl Pipe {
     }
 }
 
-/// Most links of those who are no nodes.
+/// Maximum links of unknown peers.
 const MOST_STRANGERS: usize = 6;
 
-/// What somebody says first who keeps to no protocol, or not for long.
+/// Returns the first bytes sent by a peer violating the protocol, possibly only later.
 fn said_first(random: &mut SimRandom) -> Vec<u8> {
     let kinds = [CmType::Request, CmType::ContextRequest, CmType::Response, CmType::Nack];
     let kind = match random.below(8) {
@@ -170,7 +168,7 @@ fn said_first(random: &mut SimRandom) -> Vec<u8> {
     said
 }
 
-/// What he says later: a header and some of what it announces, or anything.
+/// Returns later bytes of such a peer: a header and a part of the announced data, or random bytes.
 fn said_later(random: &mut SimRandom) -> Vec<u8> {
     let len = random.below(200);
     if random.one_in(8) {
@@ -214,7 +212,7 @@ fn said_later(random: &mut SimRandom) -> Vec<u8> {
     said
 }
 
-/// Memory that an application lent: where it is, and what was in it when it was sent.
+/// Memory exposed by an application: its address, and its contents at the time of sending.
 #[derive(Debug)]
 struct Lent(*const u8, Vec<u8>);
 
@@ -236,7 +234,7 @@ struct Doorway {
     waiting: VecDeque<usize>,
 }
 
-/// What a link or listener is watched for.
+/// Events watched on a link or listener.
 #[derive(Clone, Copy, Debug)]
 enum RingWatch {
     For(Interest),
@@ -244,7 +242,7 @@ enum RingWatch {
     End,
 }
 
-/// What the world knows of one engine.
+/// Simulator's state of one engine.
 #[derive(Debug, Default)]
 struct EngineWatch {
     watched: BTreeMap<RingId, (u64, RingWatch)>,
@@ -258,7 +256,7 @@ pub struct StreamWorld {
     start: Instant,
     pub(super) nanos: u64,
     pub(super) random: SimRandom,
-    /// What has happened is known at once.
+    /// Events are reported at once.
     pub(super) prompt: bool,
     /// One pair of nodes in so many is not of one host; 0: all are.
     pub(super) apart: usize,
@@ -266,12 +264,12 @@ pub struct StreamWorld {
     doors: Vec<Option<Doorway>>,
     watches: Vec<EngineWatch>,
     port: u16,
-    /// Links whose first end is that of somebody who is no node.
+    /// Links with an unknown peer at their first end.
     strangers: Vec<usize>,
 }
 
 impl StreamWorld {
-    /// A world in which nothing is yet.
+    /// Creates an empty world.
     pub fn new(start: Instant, random: SimRandom) -> Arc<Mutex<Self>> {
         let (pipes, doors, watches) = (Vec::new(), Vec::new(), Vec::new());
         Arc::new(Mutex::new(Self {
@@ -288,14 +286,14 @@ impl StreamWorld {
         }))
     }
 
-    /// How many links have an end that is not closed, and how many listeners there are.
+    /// Returns the number of links with an open end, and the number of listeners.
     pub(super) fn left(&self) -> (usize, usize) {
         (self.pipes.iter().flatten().count(), self.doors.iter().flatten().count())
     }
 
-    /// Lets something happen on a link, any of them: bytes arrive, or it is made, refused or
-    /// ended. With `all`, everything that is under way on it arrives. False if nothing is under
-    /// way on any link.
+    /// Delivers an event on a random link: bytes arrive, or it is established, refused or ended.
+    /// With `all`, everything in flight on it arrives. Returns false if nothing is in flight on any
+    /// link.
     pub(super) fn something_arrives(&mut self, all: bool) -> bool {
         let count = self.pipes.len();
         if count == 0 {
@@ -362,7 +360,8 @@ impl StreamWorld {
         }
     }
 
-    /// Somebody who is no node calls at an address, says more where he called before, or hangs up.
+    /// Acts as an unknown peer: connects to an address, sends more on an existing connection, or
+    /// disconnects.
     pub(super) fn hear(&mut self, random: &mut SimRandom, at: SocketAddr) {
         let known = self.strangers.len();
         if known == 0 || (known < MOST_STRANGERS && random.one_in(4)) {
@@ -378,7 +377,7 @@ impl StreamWorld {
         let id = self.strangers[random.below(known)];
         let Some(pipe) = &mut self.pipes[id] else { return };
         if random.one_in(2) {
-            // What he was told he does not always read.
+            // The peer does not always read the responses.
             let told = &mut pipe.lanes[1];
             told.bytes.drain(..std::mem::take(&mut told.arrived));
         }
@@ -390,7 +389,7 @@ impl StreamWorld {
         }
     }
 
-    /// Those who are no nodes hang up.
+    /// Disconnects all unknown peers.
     pub(super) fn strangers_leave(&mut self) {
         for id in std::mem::take(&mut self.strangers) {
             let Some(pipe) = &mut self.pipes[id] else { continue };
@@ -403,9 +402,9 @@ impl StreamWorld {
         }
     }
 
-    /// Cuts a link between two addresses, if there is one: from each direction a part of what is
-    /// under way gets lost, and all behind it. Where peers encrypt, somebody on the way changes bytes
-    /// at times, before he hangs up. Returns whether there was one.
+    /// Cuts a link between two addresses, if there is one: from each direction a part of the data
+    /// in flight is lost, and everything after it. If peers encrypt, bytes are sometimes changed in
+    /// transit before the disconnect. Returns true if there was a link.
     pub(super) fn cut(&mut self, one: &Addr, other: &Addr) -> bool {
         // A link's end that called has a port of its own.
         let host = |addr: &Addr| addr.ip().map(|addr| addr.ip());
@@ -442,7 +441,7 @@ impl StreamWorld {
         self.watches.iter().flat_map(|watch| [watch.timer, watch.visit]).flatten().min()
     }
 
-    /// Whether an engine's visitor was ordered for now or before.
+    /// Returns true if an engine's flush timer has expired.
     pub(super) fn takes_visit(&mut self, node: usize) -> bool {
         let nanos = self.nanos;
         self.watches[node].visit.take_if(|at| *at <= nanos).is_some()
@@ -454,7 +453,7 @@ impl StreamWorld {
         assert!(watch.watched.is_empty(), "{watch:?}");
     }
 
-    /// Whether the poller or the timer of an engine has something to tell.
+    /// Returns true if the poller or the timer of an engine has an event to report.
     fn has_news(&self, node: usize) -> bool {
         let watch = &self.watches[node];
         let mut watched = watch.watched.iter();
@@ -496,7 +495,7 @@ impl RingPassive {
         Ok(Self { net, door, callers: Callers::new(0, 64) })
     }
 
-    /// A request that is complete, with the caller's data.
+    /// Returns a complete request, with the connecting peer's data.
     pub(super) fn request(&mut self) -> Option<(Vec<u8>, StreamRequest<SimLink>)> {
         while let Ok((link, from)) = self.door.accept() {
             let now = self.net.now();
@@ -510,13 +509,14 @@ impl RingPassive {
     }
 }
 
-/// What an engine stands on here: links whose ends may move to memory, as those of providers.
+/// Transport of an engine in the simulator: links upgraded to shared memory like those of
+/// providers.
 pub type SimNet = WithLocal<Rings>;
 
 /// A link of these.
 pub type SimLink = LocalLink<RingEnd>;
 
-/// Links that are no memory, and the descriptors of what meetings need.
+/// Links without shared memory, and the descriptors for the shared-memory upgrade.
 #[derive(Clone, Debug)]
 pub struct Rings {
     world: Arc<Mutex<StreamWorld>>,
@@ -524,15 +524,15 @@ pub struct Rings {
     node: usize,
     /// Many links are sent to and received from together.
     together: bool,
-    /// What watches descriptors, once there are any.
+    /// Poller of descriptors, once there are any.
     fds: Arc<OnceLock<Epoll>>,
-    /// What tells once of each time that it is written to, which `fds` watches.
+    /// Edge-triggered poller of doorbells, reporting each write once, polled by `fds`.
     bells: Arc<OnceLock<Epoll>>,
 }
 
 impl Rings {
-    /// What a new engine in this world stands on. `together` has many links sent to and received from
-    /// together, where nothing is encrypted.
+    /// Creates the transport of a new engine in this world. `together` enables batched calls to
+    /// many links, if nothing is encrypted.
     pub fn new(world: &Arc<Mutex<StreamWorld>>, together: bool) -> Self {
         let together = together && !RingEnd::settings().secret.encrypts();
         let mut inside = look(world);
@@ -550,7 +550,7 @@ impl Rings {
         look(&self.world)
     }
 
-    /// Whether [`Net::poll`] has something to tell, late as it may be.
+    /// Returns true if [`Net::poll`] has an event to report, even if delayed.
     pub(super) fn has_news(&self) -> bool {
         let mut any = self.world().has_news(self.node);
         self.poll_fds(|_| any = true);
@@ -638,7 +638,7 @@ impl WitnessPoller<RingId> for Rings {
         here::memory()?;
         let bells = self.bells.get_or_init(|| Epoll::new().unwrap());
         bells.add_edge(fd, token)?;
-        // What was rung is told of once; asking whether there is something to be told is no telling.
+        // A doorbell is reported once; checking for pending reports consumes nothing.
         let fds = self.fds.get_or_init(|| Epoll::new().unwrap());
         fds.add(bells.as_raw_fd(), RUNG, Interest::READ)
     }
@@ -672,7 +672,7 @@ impl Net for Rings {
                 events.push(PollEvent { token, readable, writable });
             }
         }
-        // What has happened may become known later.
+        // Events may be reported later.
         events.retain(|_| world.prompt || world.random.below(8) > 0);
         if let Some(at) = events.iter().position(|event| event.token == RUNG)
             && let Some(bells) = self.bells.get()
@@ -738,7 +738,7 @@ impl Net for Rings {
     }
 }
 
-/// Where others can dial.
+/// Listener of the simulated world.
 #[derive(Debug)]
 pub struct RingDoor {
     net: Rings,
@@ -772,7 +772,7 @@ impl LinkListener for RingDoor {
 impl Drop for RingDoor {
     fn drop(&mut self) {
         let door = self.net.world().doors[self.id].take();
-        // Who was not accepted is hung up on.
+        // Connections not accepted are disconnected.
         for pipe in door.into_iter().flat_map(|door| door.waiting) {
             drop(RingEnd { net: self.net.clone(), pipe, side: 1 });
         }
@@ -794,7 +794,7 @@ impl RingEnd {
         work(pipe, &mut world.random)
     }
 
-    /// Moves bytes that have arrived to `each` piece of room.
+    /// Moves received bytes to each of the buffers.
     fn take<'a>(&self, rooms: impl Iterator<Item = &'a mut [u8]>) -> Result<usize> {
         self.with(|pipe, random| {
             if pipe.making == Making::Refused {
@@ -847,7 +847,7 @@ impl RingEnd {
             if room == 0 {
                 return Err(Error::AGAIN);
             }
-            // What a link begins with is taken whole, as by a socket.
+            // The first bytes of a link are accepted whole, as by a socket.
             if lane.passed >= FRESH && random.below(32) == 0 {
                 room = 1 + random.below(room);
             }
@@ -870,7 +870,7 @@ impl RingEnd {
             }
             lane.passed += taken;
             if !pipe.open[1 - self.side] {
-                // Nobody is there any more, which the answer to these bytes says.
+                // The peer is gone, as the response to these bytes reports.
                 lane.bytes.clear();
                 lane.arrived = 0;
                 pipe.lanes[1 - self.side].close = Some(Close::Reset);
@@ -882,7 +882,7 @@ impl RingEnd {
 
 std::thread_local! {
     static CHOSEN: Cell<Option<&'static StreamSettings>> = const { Cell::new(None) };
-    /// What another process does while this one begins to read from a link.
+    /// Action of another process while this one starts to read from a link.
     static MEANWHILE: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
@@ -1030,7 +1030,7 @@ impl Drop for RingEnd {
         let Some(pipe) = &mut world.pipes[self.pipe] else { return };
         pipe.open[self.side] = false;
         pipe.lent[self.side].clear();
-        // Who closes with something unread says so to the other end.
+        // Closing an end with unread data is reported to the other end.
         let inward = &pipe.lanes[1 - self.side];
         let unread = inward.arrived > 0;
         pipe.lanes[self.side].end(if unread { Close::Reset } else { Close::Fin });
@@ -1046,8 +1046,9 @@ mod tests {
     use crate::settings::LocalSettings;
     use std::rc::Rc;
 
-    /// What an end hears in all, and what its last call says, when `happens` happens to the other end, which
-    /// is about to move to memory, while this one, which has seen none of it, begins to read from the link.
+    /// Returns the bytes received in total by an end, and the result of its last call. The other
+    /// end is about to move to shared memory; `happens` runs on it, unseen by this end, just as
+    /// this end starts to read.
     fn heard_when(
         happens: impl FnOnce(SimLink, &Mutex<StreamWorld>) -> Option<SimLink> + 'static,
     ) -> (usize, Result<usize>) {
