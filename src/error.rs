@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_that_is_not_an_error_is_still_an_error() {
+    fn code_zero_still_becomes_an_error() {
         assert_eq!(Error::from_code(0), Error::OTHER);
     }
 }

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_a_reserve_stays_short_and_keeps_what_it_got() {
+    fn partly_filled_reserve_keeps_its_blocks() {
         let (reserve, left) = (HeapReserve::new(), Cell::new(10));
         let few = |size| {
             if left.get() == 0 {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_gets_the_smallest_block_that_it_fits_in() {
+    fn allocation_gets_the_smallest_fitting_block() {
         let reserve = full();
         let first =
             |size: usize| CLASS_OF.iter().position(|of| CLASSES[usize::from(*of)].size == size);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_up_class_is_served_from_larger_ones_until_nothing_is_left() {
+    fn exhausted_class_is_served_from_larger_classes() {
         let reserve = full();
         let mut taken = Vec::new();
         loop {
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_take_and_refill_share_no_block() {
+    fn concurrent_take_and_refill_share_no_block() {
         let (reserve, live) = (full(), AtomicUsize::new(0));
         let obtain = |size| {
             live.fetch_add(1, Ordering::Relaxed);
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allocator_gives_what_was_asked_for_and_moves_it() {
+    fn allocator_returns_requested_sizes_and_moves_contents() {
         let heap = Heap;
         for (size, align) in [(1, 1), (24, 8), (100, 64), (4096, 4096)] {
             let small = layout(size, align);

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_ranges_cover_is_bare_only_when_both_are_gone() {
+    fn overlap_stays_covered_until_both_ranges_are_removed() {
         let mut all = Coverage::default();
         all.add(10..30);
         all.add(20..40);

@@ -52,7 +52,7 @@ macro_rules! number {
 include!(concat!(env!("OUT_DIR"), "/abi_rows.rs"));
 
 #[test]
-fn every_struct_and_field_lies_where_c_has_it() {
+fn structs_and_fields_match_the_c_layout() {
     let rows = layout();
     let wrong: Vec<String> = rows
         .iter()

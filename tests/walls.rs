@@ -167,7 +167,7 @@ fn unsafe_of(root: &str) -> String {
 }
 
 #[test]
-fn unsafe_is_where_the_architecture_says_and_nowhere_else() {
+fn unsafe_code_matches_the_table_in_architecture() {
     let (text, crates) = (read("ARCHITECTURE.md"), crates());
     let said = text.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.strip_suffix(" |")?.splitn(2, "` | ");
@@ -181,7 +181,7 @@ fn unsafe_is_where_the_architecture_says_and_nowhere_else() {
 }
 
 #[test]
-fn files_that_the_architecture_names_are_there() {
+fn files_named_in_architecture_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     for folder in ["src", "capi", "providers", "tools", "docs", "model", "tests"] {
@@ -203,7 +203,7 @@ fn quoted(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_the_guide_to_a_new_provider_names_is_there() {
+fn items_named_in_the_provider_guide_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let guide = read("docs/new-provider.md");
     let mut rust = String::new();
@@ -322,7 +322,7 @@ fn literal(text: &str, sign: char) -> usize {
 }
 
 #[test]
-fn words_are_told_from_comments_and_literals() {
+fn tokenizer_separates_words_from_comments_and_literals() {
     let text =
         "a::b<'c> /* no */ \"no \\\" {\" '\\'' '{' r#\"no \" no\"# r\"no\" d!(); // no\n'e: f";
     let words = ["a", "::", "b", "<", "'", "c", ">", "d", "!", "(", ")", ";", "'", "e", ":", "f"];
@@ -366,7 +366,7 @@ fn product<'a>(tokens: &[&'a str]) -> (Vec<&'a str>, Vec<&'a str>) {
 }
 
 #[test]
-fn what_is_for_unit_tests_is_left_out() {
+fn unit_test_code_is_excluded() {
     let code = "a; #[cfg(any(test, feature = \"x\"))] pub mod sim; b; #[cfg(test)] mod tests { use c; } d;";
     let code = tokens(code);
     assert_eq!(product(&code), (vec!["a", ";", "b", ";", "d", ";"], vec!["sim"]));

@@ -234,8 +234,8 @@ static void under_traffic(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "a thread that is cancelled in a call ends, and what it called works on", each_call, CT_REL },
-	{ "of several threads that sleep on a queue one is cancelled, and the others wake up", one_of_several, CT_REL },
-	{ "threads are cancelled while calls have something to do", under_traffic, CT_REL },
+	{ "a thread cancelled in a call ends, and the called object keeps working", each_call, CT_REL },
+	{ "of several threads waiting on a queue one is cancelled, and the others wake up", one_of_several, CT_REL },
+	{ "threads can be cancelled during calls under traffic", under_traffic, CT_REL },
 };
 CT_MAIN("cancel", tests)

@@ -254,10 +254,10 @@ static void other_name(int rank)
 
 static const struct ct_test tests[] = {
 	{ "parts of the library are opened by name", known_parts, CT_SOLO },
-	{ "a program's log takes all lines until it is closed", own_log, CT_SOLO },
-	{ "a program's memory monitor is imported once and can be closed", own_monitor, CT_SOLO },
+	{ "an application's log receives all lines until it is closed", own_log, CT_SOLO },
+	{ "an application's memory monitor is imported once and can be closed", own_monitor, CT_SOLO },
 	{ "the variables of the registration cache are listed", known_variables, CT_SOLO },
 	{ "a provider works under another name", other_name, CT_SOLO },
-	{ "the card of an info is copied, described and freed by its provider", own_card, CT_SOLO },
+	{ "the NIC of an info is copied, described and freed by its provider", own_card, CT_SOLO },
 };
 CT_MAIN("ext", tests)

@@ -396,14 +396,14 @@ static void endpoint_first(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "groups of the network are offered", offered, CT_DGRAM | CT_SOLO },
-	{ "members get what is sent to the group until they leave, and others nothing", members, CT_DGRAM },
-	{ "groups of IPv6", members6, CT_DGRAM },
-	{ "groups do not mix, and each is heard once", several, CT_DGRAM | CT_SOLO },
-	{ "a group at the endpoint's own port is heard until it is left", at_its_port, CT_DGRAM | CT_SOLO },
-	{ "every call that sends reaches the group", every_call, CT_DGRAM | CT_SOLO },
-	{ "joining what is no group is refused", refused, CT_DGRAM | CT_SOLO },
-	{ "a sleeper is woken by what comes to the group", asleep, CT_DGRAM },
+	{ "multicast groups of the network are offered", offered, CT_DGRAM | CT_SOLO },
+	{ "only current members receive messages to the group", members, CT_DGRAM },
+	{ "IPv6 groups work", members6, CT_DGRAM },
+	{ "messages of different groups do not mix, and each is received once", several, CT_DGRAM | CT_SOLO },
+	{ "a group at the endpoint's own port is received until it is left", at_its_port, CT_DGRAM | CT_SOLO },
+	{ "every send call reaches the group", every_call, CT_DGRAM | CT_SOLO },
+	{ "joining an address outside the multicast range is refused", refused, CT_DGRAM | CT_SOLO },
+	{ "a group message wakes a waiter", asleep, CT_DGRAM },
 	{ "a group outlives its endpoint", endpoint_first, CT_DGRAM | CT_SOLO },
 };
 CT_MAIN("groups", tests)

@@ -386,8 +386,8 @@ static void hostile_rma(int rank) { hostile(rank, FI_RMA); }
 static void hostile_atomic(int rank) { hostile(rank, FI_RMA | FI_ATOMIC); }
 
 static const struct ct_test tests[] = {
-	{ "a peer that breaks the protocol in every way harms nobody else", hostile_peer, CT_REL },
-	{ "a peer that breaks the protocol of remote access touches what it may alone", hostile_rma, CT_REL },
-	{ "a peer that breaks the protocol of atomic operations touches what it may alone", hostile_atomic, CT_REL },
+	{ "a peer breaking the protocol in every way affects no other peer", hostile_peer, CT_REL },
+	{ "a peer breaking the protocol of remote access changes only memory it may access", hostile_rma, CT_REL },
+	{ "a peer breaking the protocol of atomics changes only memory it may access", hostile_atomic, CT_REL },
 };
 CT_MAIN("hostile", tests)

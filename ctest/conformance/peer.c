@@ -384,12 +384,12 @@ static void eq_events(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "completions go to the owner and are not read here", write_to_owner, 0 },
+	{ "completions go to the owner and cannot be read from the peer queue", write_to_owner, 0 },
 	{ "tagged completions and truncation go to the owner", tagged_to_owner, 0 },
-	{ "three thousand completions need no room here", no_bound, CT_REL },
-	{ "contexts and owners with something missing are refused", bad_contexts, CT_SOLO },
-	{ "an address vector asks its owner what it is", av_of_owner, CT_SOLO | CT_RDM },
-	{ "event queues and domains can be opened beside their owner's", eq_and_domain, CT_SOLO },
+	{ "three thousand completions need no space in the peer queue", no_bound, CT_REL },
+	{ "incomplete contexts and owners are refused", bad_contexts, CT_SOLO },
+	{ "an address vector queries its owner for its attributes", av_of_owner, CT_SOLO | CT_RDM },
+	{ "event queues and domains can be opened as peers of an owner's", eq_and_domain, CT_SOLO },
 	{ "connection events go to the owner's queue", eq_events, CT_MSG },
 };
 #endif

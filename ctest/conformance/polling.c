@@ -171,7 +171,7 @@ static void together(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "a look in vain is one system call, however many peers spoke lately", vain, CT_RDM | CT_REL },
-	{ "who polls in vain gives way to the one it waits for", together, CT_RDM | CT_REL },
+	{ "an empty poll is one system call, regardless of the number of recent peers", vain, CT_RDM | CT_REL },
+	{ "an empty poll yields the CPU to the awaited peer", together, CT_RDM | CT_REL },
 };
 CT_MAIN("polling", tests)

@@ -625,19 +625,19 @@ static void late_peer(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "a send to a closed port fails when the host has reported it for seconds", gone_peers, CT_SOLO | CT_RDM | CT_BARE },
-	{ "a peer that opens its port late is reached although its host reported it as closed", late_peer, CT_SOLO | CT_RDM },
-	{ "a third party gets less than a peer sends that asks in its name", third_party, CT_SOLO | CT_RDM | CT_BARE },
-	{ "the index that a peer must use tells nothing of others'", indices, CT_SOLO | CT_RDM | CT_BARE },
-	{ "a peer that asks in the name of another is not received as that one", directed, CT_SOLO | CT_RDM | CT_BARE },
-	{ "requests in the names of peers do not keep these from talking", named_before, CT_SOLO | CT_RDM },
-	{ "refusals that a peer does not acknowledge are bounded", refusals, CT_SOLO | CT_RDM | CT_BARE },
-	{ "notices of receives that a peer does not acknowledge are bounded", notices, CT_SOLO | CT_RDM | CT_BARE },
-	{ "answers that peers in no address vector do not acknowledge are bounded", answers, CT_SOLO | CT_RDM | CT_BARE },
-	{ "a peer that takes any number of packets gets no more at a time than another", wide_window, CT_SOLO | CT_RDM | CT_BARE },
-	{ "a message is delivered when it waits for its receive, and matched when it has met it", levels, CT_RDM },
-	{ "an injected message that is lost with its connection is reported", failed_inject, CT_SOLO | CT_RDM | CT_BARE },
-	{ "what is outstanding when an endpoint is closed leaves no entries", close_drops, CT_SOLO | CT_RDM | CT_BARE },
-	{ "what was injected before an endpoint is closed comes to a peer that computes", close_keeps, CT_RDM },
+	{ "a send to a closed port fails after seconds of reports from the host", gone_peers, CT_SOLO | CT_RDM | CT_BARE },
+	{ "a peer opening its port late is reached although its host reported it closed", late_peer, CT_SOLO | CT_RDM },
+	{ "a third party gets fewer bytes than a peer sends in its name", third_party, CT_SOLO | CT_RDM | CT_BARE },
+	{ "the index assigned to a peer reveals nothing about the indices of others", indices, CT_SOLO | CT_RDM | CT_BARE },
+	{ "a request in the name of another peer is not received as from that peer", directed, CT_SOLO | CT_RDM | CT_BARE },
+	{ "requests in the names of peers do not block these peers", named_before, CT_SOLO | CT_RDM },
+	{ "refusals not acknowledged by a peer are bounded", refusals, CT_SOLO | CT_RDM | CT_BARE },
+	{ "receive notices not acknowledged by a peer are bounded", notices, CT_SOLO | CT_RDM | CT_BARE },
+	{ "responses not acknowledged by unknown peers are bounded", answers, CT_SOLO | CT_RDM | CT_BARE },
+	{ "a peer with an unlimited window gets no more packets at a time than others", wide_window, CT_SOLO | CT_RDM | CT_BARE },
+	{ "a message is delivered before its receive is posted, and matched afterwards", levels, CT_RDM },
+	{ "an injected message lost with its connection is reported", failed_inject, CT_SOLO | CT_RDM | CT_BARE },
+	{ "outstanding operations of a closed endpoint leave no entries", close_drops, CT_SOLO | CT_RDM | CT_BARE },
+	{ "messages injected before a close arrive at a computing peer", close_keeps, CT_RDM },
 };
 CT_MAIN("rxd", tests)

@@ -857,19 +857,19 @@ static void source_by_port(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "a source that is named by its port alone is at each address of the host", source_by_port, CT_RDM | CT_SOLO },
-	{ "a peer of the other byte order may call and send", other_order_calls, CT_RDM },
-	{ "a peer of the other byte order may be called and sent to", other_order_answers, CT_RDM },
-	{ "only peers with the same authorization key talk with each other", keys, CT_RDM | CT_REL },
-	{ "calls that do not fit are refused", bad_calls, CT_RDM },
-	{ "packets that make no sense end their connection and no other", bad_packets, CT_RDM },
-	{ "messages that never become whole harm nobody", half_messages, CT_RDM },
-	{ "messages get there with any FI_OFI_RXM_BUFFER_SIZE", buffer_sizes, CT_RDM },
-	{ "messages get there with any number in the parameters", other_sizes, CT_RDM },
-	{ "messages that are begun and not ended keep no others waiting", begun_messages, CT_RDM },
-	{ "thousands of packets that make no sense at once end their connection and nothing else", nonsense_at_once, CT_RDM },
-	{ "strangers leave so much and no more, and it goes with their connections", left_by_strangers, CT_RDM },
-	{ "a packet is believed for the connection it came on and for no other", names_shared, CT_RDM },
-	{ "a packet is believed for the connection it came on, with receive buffers for each", names_own, CT_RDM },
+	{ "a source given by its port alone is at each address of the host", source_by_port, CT_RDM | CT_SOLO },
+	{ "a peer of the other byte order can connect and send", other_order_calls, CT_RDM },
+	{ "a peer of the other byte order can be connected to and sent to", other_order_answers, CT_RDM },
+	{ "only peers with the same authorization key communicate", keys, CT_RDM | CT_REL },
+	{ "incompatible connection requests are refused", bad_calls, CT_RDM },
+	{ "malformed packets end their own connection and no other", bad_packets, CT_RDM },
+	{ "messages never completed affect no other peer", half_messages, CT_RDM },
+	{ "messages arrive with any FI_OFI_RXM_BUFFER_SIZE", buffer_sizes, CT_RDM },
+	{ "messages arrive with any number in the parameters", other_sizes, CT_RDM },
+	{ "unfinished messages do not delay others", begun_messages, CT_RDM },
+	{ "thousands of malformed packets at a time end their own connection and no other", nonsense_at_once, CT_RDM },
+	{ "messages left by unknown peers are bounded and dropped with their connections", left_by_strangers, CT_RDM },
+	{ "a packet is accepted only for the connection it arrived on", names_shared, CT_RDM },
+	{ "a packet is accepted only for its own connection, with separate receive buffers", names_own, CT_RDM },
 };
 CT_MAIN("rxm", tests)

@@ -834,18 +834,18 @@ static void later(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "messages of every transmit context reach the receive context they name, in order", ways, CT_RDM | CT_REL },
-	{ "contexts match tags each for itself", tags, CT_RDM | CT_REL },
-	{ "a scalable endpoint talks with its own contexts, by source", itself, CT_RDM | CT_REL | CT_SOLO },
-	{ "an endpoint that is not scalable talks with every context of one that is", plain, CT_RDM | CT_REL },
-	{ "a message for a context that the peer does not have fails alone", nowhere, CT_RDM | CT_REL },
-	{ "contexts inherit, refuse, and close before their endpoint", rules, CT_RDM | CT_REL | CT_SOLO },
-	{ "reads and writes are reported and counted by the contexts they went through", memory, CT_RDM | CT_REL },
-	{ "a context that is closed takes nothing of others with it", closing, CT_RDM | CT_REL },
+	{ "messages of every transmit context reach the named receive context in order", ways, CT_RDM | CT_REL },
+	{ "contexts match tags independently", tags, CT_RDM | CT_REL },
+	{ "a scalable endpoint exchanges messages between its own contexts, by source", itself, CT_RDM | CT_REL | CT_SOLO },
+	{ "a regular endpoint exchanges messages with every context of a scalable one", plain, CT_RDM | CT_REL },
+	{ "a message for a context missing at the peer fails alone", nowhere, CT_RDM | CT_REL },
+	{ "contexts inherit attributes, refuse invalid requests and close before their endpoint", rules, CT_RDM | CT_REL | CT_SOLO },
+	{ "reads and writes are reported and counted by their own contexts", memory, CT_RDM | CT_REL },
+	{ "a closed context does not affect others", closing, CT_RDM | CT_REL },
 	{ "connectionless endpoints share receives and a transmit context", shared, CT_RDM | CT_REL },
-	{ "connectionless endpoints share a transmit context alone", shared_tx, CT_RDM | CT_REL | CT_SOLO },
-	{ "requests for contexts are refused one by one when they are wrong", strangers, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
-	{ "only who asks for several contexts is offered them", unasked, CT_RDM | CT_REL | CT_SOLO },
-	{ "operations of contexts wait for counters, and are deferred", later, CT_RDM | CT_REL },
+	{ "connectionless endpoints share only a transmit context", shared_tx, CT_RDM | CT_REL | CT_SOLO },
+	{ "invalid requests for contexts are refused one by one", strangers, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
+	{ "several contexts are offered only on request", unasked, CT_RDM | CT_REL | CT_SOLO },
+	{ "operations of contexts can be triggered by counters and deferred", later, CT_RDM | CT_REL },
 };
 CT_MAIN("sep", tests)

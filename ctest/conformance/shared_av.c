@@ -578,18 +578,18 @@ static void damaged(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "FI_SHARED_AV is offered, asked for or not", offered, CT_SOLO },
-	{ "without FI_SHARED_AV vectors have no names", not_offered, CT_SOLO },
-	{ "a process sends to an index of FI_AV_TABLE that another one inserted", table_used, CT_RDM },
-	{ "a process sends to an address of FI_AV_MAP that another one inserted", map_used, CT_RDM },
-	{ "a peer that spoke first has its index when it was inserted elsewhere", named_later, CT_RDM },
-	{ "FI_READ asks for a name, and a vector of that name", missing, CT_SOLO | CT_RDM },
-	{ "a vector opened with FI_READ is read and not changed", read_only, CT_SOLO | CT_RDM },
-	{ "two names are two vectors", two_names, CT_SOLO | CT_RDM },
-	{ "two processes insert, and an index is one address's", both_insert, CT_RDM },
-	{ "a vector's name goes with the last process that closes it", last_one_removes, CT_RDM },
-	{ "a vector that a killed process left is read, or begun anew", left_behind, CT_SOLO | CT_RDM },
-	{ "what is no vector of this user is refused and stays as it is", planted, CT_SOLO | CT_RDM },
-	{ "a vector that is written over or cut off names nothing there", damaged, CT_SOLO | CT_RDM },
+	{ "FI_SHARED_AV is offered with and without a request", offered, CT_SOLO },
+	{ "without FI_SHARED_AV vectors cannot be named", not_offered, CT_SOLO },
+	{ "a process sends to an index of FI_AV_TABLE inserted by another process", table_used, CT_RDM },
+	{ "a process sends to an address of FI_AV_MAP inserted by another process", map_used, CT_RDM },
+	{ "a peer with earlier messages has its index after insertion by another process", named_later, CT_RDM },
+	{ "FI_READ requires a name and an existing vector of that name", missing, CT_SOLO | CT_RDM },
+	{ "a vector opened with FI_READ can be read and not changed", read_only, CT_SOLO | CT_RDM },
+	{ "two names give two vectors", two_names, CT_SOLO | CT_RDM },
+	{ "two processes insert, and each index belongs to one address", both_insert, CT_RDM },
+	{ "the name of a vector is removed with the last process closing it", last_one_removes, CT_RDM },
+	{ "a vector left by a killed process is read or created anew", left_behind, CT_SOLO | CT_RDM },
+	{ "a file other than a vector of this user is refused and unchanged", planted, CT_SOLO | CT_RDM },
+	{ "an overwritten or truncated vector has no addresses in the damaged part", damaged, CT_SOLO | CT_RDM },
 };
 CT_MAIN("shared_av", tests)

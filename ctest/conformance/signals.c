@@ -260,11 +260,11 @@ static void just_begun(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "a signal ends each call that waits, with SA_RESTART as without", calls_end, 0 },
-	{ "a signal ends calls of a queue with FI_WAIT_MUTEX_COND", calls_on_condition_end, 0 },
-	{ "a signal ends calls of a queue with FI_WAIT_YIELD", yielding_calls_end, 0 },
-	{ "of three threads that wait for a queue the one with the signal comes back", one_of_three, 0 },
-	{ "messages among signals are each reported once", messages_among_signals, CT_REL },
-	{ "a signal that comes when a call has just begun ends it", just_begun, CT_REL },
+	{ "a signal interrupts each blocking call, with and without SA_RESTART", calls_end, 0 },
+	{ "a signal interrupts calls on a queue with FI_WAIT_MUTEX_COND", calls_on_condition_end, 0 },
+	{ "a signal interrupts calls on a queue with FI_WAIT_YIELD", yielding_calls_end, 0 },
+	{ "of three threads waiting on a queue the signalled one returns", one_of_three, 0 },
+	{ "messages sent among signals are each reported once", messages_among_signals, CT_REL },
+	{ "a signal at the start of a call interrupts it", just_begun, CT_REL },
 };
 CT_MAIN("signals", tests)

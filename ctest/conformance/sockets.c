@@ -901,21 +901,21 @@ static void memory_of_tcp(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "hints with the attributes of the original's sockets are met", attributes, CT_SOLO },
-	{ "orders that make writes and messages wait are for those who ask", order_unasked, CT_SOLO },
-	{ "a connected endpoint with FI_SOURCE and FI_DIRECTED_RECV names no source", source_of_connection, CT_MSG },
-	{ "a domain asked for a shared transmit context has one", shared_tx, CT_RDM },
-	{ "datagrams have tags, sources, data, any size, and buffers for many", datagrams, CT_DGRAM },
-	{ "hints that ask for nine segments are not met", too_many_hinted, CT_SOLO },
+	{ "hints with the attributes of upstream's sockets provider are satisfied", attributes, CT_SOLO },
+	{ "message orders delaying writes and messages are offered only on request", order_unasked, CT_SOLO },
+	{ "a connected endpoint with FI_SOURCE and FI_DIRECTED_RECV reports no source", source_of_connection, CT_MSG },
+	{ "a domain opens a requested shared transmit context", shared_tx, CT_RDM },
+	{ "datagrams support tags, sources, data, any size and multi-receive buffers", datagrams, CT_DGRAM },
+	{ "hints with nine segments are refused", too_many_hinted, CT_SOLO },
 	{ "messages have eight segments on either side", messages, 0 },
-	{ "a message of nine segments is refused, and so is a receive", too_many, 0 },
-	{ "messages of eight segments go to a buffer for many", multi_receive, 0 },
+	{ "a message or a receive of nine segments is refused", too_many, 0 },
+	{ "messages of eight segments go to a multi-receive buffer", multi_receive, 0 },
 	{ "reads and writes have eight segments on either side", memory, CT_REL },
-	{ "a refused place among eight is an error of that operation alone", first_and_refused, CT_REL },
+	{ "a refused segment among eight fails only its own operation", first_and_refused, CT_REL },
 	{ "atomic operations have eight runs of elements on either side", atomics, CT_REL },
 	{ "a region has eight segments with one key", regions, CT_REL },
-	{ "peers that take four places of memory get no more", peers_of_four, CT_SOLO | CT_RDM | CT_REL | CT_BARE },
-	{ "a peer of tcp has eight places written to and read", memory_of_tcp, CT_REL },
+	{ "peers limited to four remote segments get no more", peers_of_four, CT_SOLO | CT_RDM | CT_REL | CT_BARE },
+	{ "eight segments of a tcp peer are written and read", memory_of_tcp, CT_REL },
 	{ "datagrams can be triggered", triggered, CT_DGRAM },
 };
 CT_MAIN("sockets", tests)

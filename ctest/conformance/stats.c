@@ -160,8 +160,8 @@ static void hidden(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "what a process shows is opened by name", opened_by_name, CT_SOLO },
-	{ "messages, receives and peers are shown as they are", shows_itself, CT_REL },
-	{ "FI_STATS=0 shows nothing", hidden, 0 },
+	{ "the statistics of a process can be opened by name", opened_by_name, CT_SOLO },
+	{ "messages, receives and peers are published with their actual state", shows_itself, CT_REL },
+	{ "FI_STATS=0 publishes no statistics", hidden, 0 },
 };
 CT_MAIN("stats", tests)

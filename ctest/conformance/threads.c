@@ -662,21 +662,21 @@ static void small_stack_secret(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "a condition variable's mutex can be held while looking for entries", look_with_mutex_held, CT_REL },
-	{ "what a thread sends goes out while another sleeps on its queue", left_to_a_sleeper, CT_REL },
-	{ "a thread waits for events beside the one that uses the domain", events_beside_domain, CT_MSG },
+	{ "the mutex of a condition variable can be held while a queue is read", look_with_mutex_held, CT_REL },
+	{ "a send is completed while another thread waits on its queue", left_to_a_sleeper, CT_REL },
+	{ "a thread waits for events while another thread uses the domain", events_beside_domain, CT_MSG },
 	{ "four threads send and receive tagged messages on one endpoint", four_threads, 0 },
 	{ "four threads send on one endpoint and each keeps its order", threads_untagged, CT_REL },
-	{ "a process that makes no call is sent to, written and read with automatic progress", no_calls, CT_RDM | CT_REL },
-	{ "FI_OFI_RXM_DATA_AUTO_PROGRESS does the same where nothing is asked for", no_calls_param, CT_RDM | CT_REL },
-	{ "a forked child that makes no call is sent to, written and read with automatic progress", no_calls_of_child, CT_RDM | CT_REL },
+	{ "a process without calls is sent to, written and read with automatic progress", no_calls, CT_RDM | CT_REL },
+	{ "FI_OFI_RXM_DATA_AUTO_PROGRESS enables automatic progress for unspecified hints", no_calls_param, CT_RDM | CT_REL },
+	{ "a forked child without calls is sent to, written and read with automatic progress", no_calls_of_child, CT_RDM | CT_REL },
 	{ "manual progress has no thread", no_thread, CT_RDM | CT_REL | CT_SOLO },
 	{ "a process with manual progress ends with the last thread of the application", no_thread_left, CT_RDM | CT_REL | CT_SOLO },
 	{ "a process with automatic progress ends with the last thread of the application", no_thread_left_automatic, CT_RDM | CT_REL | CT_SOLO },
-	{ "a process ends with a thread that made no call and outlived the main one", no_thread_left_of_several, CT_RDM | CT_REL | CT_SOLO },
-	{ "a thread opens, transfers and closes with a small stack", small_stack, CT_RDM | CT_REL | CT_SOLO },
-	{ "a thread opens, transfers and closes with a small stack and a job's secret", small_stack_secret, CT_RDM | CT_REL | CT_SOLO },
+	{ "a process exits though a thread without calls outlives the main thread", no_thread_left_of_several, CT_RDM | CT_REL | CT_SOLO },
+	{ "a thread with a small stack opens, transfers and closes", small_stack, CT_RDM | CT_REL | CT_SOLO },
+	{ "a thread with a small stack and a pre-shared key opens, transfers and closes", small_stack_secret, CT_RDM | CT_REL | CT_SOLO },
 	{ "endpoints can be opened and closed in parallel", open_in_parallel, CT_RDM | CT_SOLO },
-	{ "threads that wait on their own queues are woken by their own messages", many_waiters, CT_RDM | CT_SOLO },
+	{ "threads waiting on their own queues are woken by their own messages", many_waiters, CT_RDM | CT_SOLO },
 };
 CT_MAIN("threads", tests)

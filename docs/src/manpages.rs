@@ -263,13 +263,13 @@ mod tests {
     }
 
     #[test]
-    fn text_that_troff_would_take_for_a_request_is_escaped() {
+    fn troff_control_characters_are_escaped() {
         assert_eq!(inline(".br `-1` *x* ~"), "\\&.br \\fB\\-1\\fR \\fIx\\fR \\(ti");
         assert_eq!(inline("see fi_cq(3), not f(x)"), "see \\fBfi_cq\\fR(3), not f(x)");
     }
 
     #[test]
-    fn a_page_has_its_calls_in_its_name_and_unknown_ones_are_an_error() {
+    fn page_name_lists_its_calls_and_unknown_calls_fail() {
         let page =
             ManPage::parse("fi_x", "3", "# fi_x - does\n{calls: fi_a}\n", &tables()).unwrap();
         assert!(page.troff.contains(".SH NAME\nfi_x, fi_a \\- does\n"));

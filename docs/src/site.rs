@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_to_pages_and_what_is_no_page_is_text() {
+    fn links_to_pages_stay_and_links_to_other_files_become_text() {
         let exists = |path: &str| path == "src/lib.rs";
         let line = |text: &str| pages().line("docs/tuning.md", text, &exists);
         assert_eq!(line("a [b](../README.md#c)").unwrap(), "a [b](../README.md#c)");
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_become_links_to_the_pages_that_describe_them() {
+    fn call_references_become_links_to_their_pages() {
         let line = |page, text| pages().line(page, text, &|_| false).unwrap();
         assert_eq!(line("README.md", "see fi_cq_read(3)."), "see [fi_cq_read(3)](man/fi_cq.3.md).");
         assert_eq!(line("man/x.3.md", "fi_cq_read(3)"), "[fi_cq_read(3)](../man/fi_cq.3.md)");
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_of_the_repository_is_in_the_site_and_links_to_what_is_there() {
+    fn site_contains_every_text_and_has_no_broken_links() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let figures = read_text(&root.join("docs/figures.tsv")).unwrap();
         let files = stage(&root, &figures).unwrap();

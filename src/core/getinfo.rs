@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn its_own_question_goes_to_cores_that_allow_it() {
+    fn core_only_query_goes_to_cores_allowing_it() {
         assert!(asks("", c"tcp", CORE_PROV_ONLY) && !asks("", c"shm", CORE_PROV_ONLY));
         assert!(asks("shm", c"shm", CORE_PROV_ONLY));
         assert!(!asks("", c"ofi_rxm", CORE_PROV_ONLY));
@@ -539,14 +539,14 @@ mod tests {
     }
 
     #[test]
-    fn one_provider_that_refuses_does_not_spoil_the_answer_of_another() {
+    fn refusal_of_one_provider_does_not_hide_infos_of_another() {
         let (infos, reasons) = ask_registry(&registry(""), |_| ());
         assert_eq!(infos, ["tcp: FI_EP_UNSPEC eth0 (no name)", "tcp: FI_EP_UNSPEC lo (no name)"]);
         assert_eq!(reasons, ["udp: getinfo returned -61 (No data available)"]);
     }
 
     #[test]
-    fn what_names_leave_out_is_among_the_reasons() {
+    fn infos_excluded_by_name_are_listed_with_reasons() {
         let registry = registry("");
         let (infos, reasons) = ask_registry(&registry, |hints| {
             hints.set_prov_name(c"tcp").unwrap();
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_former_times_is_for_those_who_use_it() {
+    fn former_provider_name_is_reported_only_if_requested() {
         let registry = |filter: &str| {
             let raws = [c"net", c"tcp"].map(|name| {
                 let mut raw = registry::tests::raw(name, 206);

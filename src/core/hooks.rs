@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_programs_go_inwards_through_the_layers_that_know_them() {
+    fn program_objects_map_inward_through_supporting_layers() {
         let object = ptr::without_provenance_mut::<fid>(64);
         let sides = [next, unknown, next].map(|inner| Sides { inner, outer: unknown });
         assert_eq!(inwards(&sides, object).addr(), 80);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_a_layer_does_not_know_are_hidden_unless_it_was_left_out() {
+    fn objects_unknown_to_a_layer_are_hidden_unless_it_was_bypassed() {
         let objects = [64, 128].map(ptr::without_provenance_mut::<fid>);
         let out = |layers: &[Layer]| {
             let outer = layers.iter().fold(objects, |objects, layer| layer.outwards(objects));

@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_provider_logs_while_asked_is_kept_as_its_reasons() {
+    fn log_lines_of_a_query_are_captured_as_reasons() {
         let prov = provider();
         let level = fi_log_level::FI_LOG_INFO.into();
         let subsys = fi_log_subsys::FI_LOG_CORE.into();

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn plug_ins_share_the_monitor_that_the_program_imports() {
+    fn plug_ins_share_the_monitor_imported_by_the_program() {
         assert_eq!(listen(0).unwrap_err(), Error::NODATA);
         let mut ops = fi_ops_mem_monitor {
             size: 8,

@@ -129,7 +129,7 @@ mod tests {
     use core::ptr::null_mut;
 
     #[test]
-    fn parts_are_opened_by_name_and_only_as_the_manual_says() {
+    fn library_parts_open_by_name_as_documented() {
         let open = |api, name, len, flags| {
             // SAFETY: without attributes; just opened, and closed once.
             unsafe {

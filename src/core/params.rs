@@ -449,14 +449,14 @@ mod tests {
     }
 
     #[test]
-    fn what_names_code_or_a_file_is_told_from_the_rest() {
+    fn parameters_naming_code_or_files_are_recognized() {
         assert!(names_code_or_file(c"FI_HOOK", c"trace"));
         assert!(names_code_or_file(c"FI_SOME_FILE", c"/tmp/x"));
         assert!(!names_code_or_file(c"FI_PROVIDER", c"tcp;ofi_rxm"));
     }
 
     #[test]
-    fn what_the_system_says_counts_where_the_caller_has_fewer_rights() {
+    fn system_value_wins_for_callers_with_fewer_rights() {
         let (caller, system) = (Some(c"0"), Some(c"1"));
         assert_eq!(choose(c"FI_TCP_ENCRYPT", caller, system, false, false), caller);
         assert_eq!(choose(c"FI_TCP_ENCRYPT", caller, system, false, true), system);

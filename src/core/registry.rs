@@ -731,7 +731,7 @@ pub(super) mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_not_installed_is_no_fault_of_the_plug_in() {
+    fn missing_library_is_not_blamed_on_the_plug_in() {
         let by = |why: &str| Refused::by_loader(Path::new("/p/libverbs-fi.so"), why.to_owned());
         let missing = ": cannot open shared object file: No such file or directory";
         let needs = by(&format!("libibverbs.so.1{missing}"));
@@ -845,7 +845,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_not_a_provider() {
+    fn unusable_providers_are_refused() {
         let refuse = |change: fn(&mut fi_provider)| {
             let mut raw = raw(c"tcp", 1);
             change(&mut raw);
@@ -874,7 +874,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_file_that_ends_too_early_is_told_from_a_whole_one_and_from_none() {
+    fn truncated_plug_in_file_is_recognized() {
         let whole = std::env::current_exe().unwrap();
         assert!(!is_cut_off(&whole) && !is_cut_off(Path::new("/")));
         let bytes = std::fs::read(&whole).unwrap();
@@ -887,7 +887,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_plug_in_is_left_out() {
+    fn file_without_a_plug_in_is_refused() {
         let refused = open(Path::new("/nonexistent-fi.so"));
         assert!(matches!(refused, Err(Refused::Unusable(why)) if why.contains("nonexistent")));
         assert!(!default_dirs().unwrap().is_empty());

@@ -217,7 +217,7 @@ mod tests {
     use ofi_facts::layout::text_words;
 
     #[test]
-    fn a_caller_with_an_older_type_gets_as_much_as_that_has() {
+    fn older_callers_get_only_the_members_of_their_struct() {
         let page = StatsPage::default();
         let of = EndpointFacts { kind: kinds::RDM, serves: 1, in_flight: 9, ..Default::default() };
         let value = endpoint_of(&page, &of);

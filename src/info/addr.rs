@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_string_is_none() {
+    fn malformed_address_string_is_refused() {
         for not in ["", "://", "192.0.2.1:5", "fi_sockaddr_in://[::1]:5", "fi_sockaddr_in://host:5"]
         {
             assert_eq!(from_string(not), None, "{not}");

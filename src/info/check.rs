@@ -732,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_has_what_it_or_the_whole_is_asked_for() {
+    fn domain_caps_follow_domain_hints_or_else_info_hints() {
         let offered = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_AV_USER_ID | FI_PEER;
         for (wanted, caps, answer) in [
             (0, 0, FI_LOCAL_COMM | FI_REMOTE_COMM),
@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_read_waits_for_those_who_ask() {
+    fn order_after_reads_is_provided_only_if_requested() {
         const AFTER_READS: u64 =
             FI_ORDER_WAR | FI_ORDER_SAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR;
         let mut offer = ProviderOffer { costly_order: AFTER_READS, ..offer() };
@@ -770,13 +770,13 @@ mod tests {
     }
 
     #[test]
-    fn hints_that_ask_for_nothing_are_met_with_everything() {
+    fn hints_without_requests_get_all_capabilities() {
         assert!(refusals(API_VERSION, &offer(), |_| ()).is_empty());
         assert_eq!(answer(|_| ()).caps(), ALL);
     }
 
     #[test]
-    fn primary_capabilities_are_those_asked_for_and_secondary_ones_come_along() {
+    fn primary_caps_need_a_request_and_secondary_caps_are_added() {
         let info = answer(|hints| hints.set_caps(FI_MSG));
         assert_eq!(info.caps(), FI_MSG | FI_SEND | FI_RECV | FI_MULTI_RECV | COMM_CAPS);
         assert_eq!(info.tx().caps, FI_MSG | FI_SEND);
@@ -787,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_that_names_its_capabilities_gets_those() {
+    fn side_with_explicit_capabilities_gets_exactly_those() {
         let info = answer(|hints| {
             hints.set_caps(FI_MSG | FI_TAGGED);
             hints.tx_mut().caps = FI_TAGGED | FI_SEND;
@@ -848,7 +848,7 @@ mod tests {
     }
 
     #[test]
-    fn each_level_of_threading_and_progress_allows_those_that_ask_for_less() {
+    fn threading_and_progress_levels_satisfy_weaker_requests() {
         let mut offer = offer();
         let completion = fi_threading::FI_THREAD_COMPLETION.into();
         offer.most.edit_domain(|domain| domain.threading = completion);
@@ -957,7 +957,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_answered_does_as_hints() {
+    fn answered_info_is_accepted_as_hints() {
         let offer = offer();
         for caps in [0, FI_MSG, FI_TAGGED | FI_SOURCE, FI_RMA | FI_WRITE | FI_REMOTE_WRITE] {
             let mut hints = InfoBuf::new().unwrap();

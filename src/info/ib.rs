@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_string_is_none() {
+    fn malformed_address_string_is_refused() {
         let good = "fi_sockaddr_ib://[fe80::1]:0xffff:0x13f:0x0";
         assert!(IbAddr::from_text(good).is_some());
         for (of, to) in [
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_have_the_subnet_and_the_partition_in_common() {
+    fn adjacent_addresses_share_subnet_and_partition() {
         let (one, mut other) = (example(), example());
         other.gid[15] = 2;
         other.pkey = 1;

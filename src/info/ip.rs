@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_fill_the_end_that_node_does_not() {
+    fn hints_fill_the_address_missing_from_node() {
         let mut hints = InfoBuf::new().unwrap();
         hints.set_addr_format(FI_SOCKADDR_IN as u32);
         let local = addr::to_sock(&"127.0.0.1:3".parse().unwrap());
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_has_its_reason() {
+    fn every_refusal_has_a_reason() {
         let mut hints = InfoBuf::new().unwrap();
         hints.set_caps(FI_MSG | FI_ATOMIC);
         hints.tx_mut().size = 4096;

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_are_not_is_refused_with_a_reason() {
+    fn requests_unsuitable_for_names_are_refused_with_a_reason() {
         let mut hints = InfoBuf::new().unwrap();
         let nowhere = InfoQuery::for_hints(API_VERSION, &hints);
         assert!(

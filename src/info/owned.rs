@@ -881,7 +881,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_says_the_same_and_lives_on_its_own() {
+    fn copy_is_equal_and_independent() {
         let copy = sample().as_ref().to_owned().unwrap();
         let info = copy.as_ref();
         assert_eq!(info.domain_name(), Some(c"eth0"));
@@ -893,7 +893,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_generation_lacks_is_not_read() {
+    fn members_missing_in_older_api_versions_are_not_read() {
         let info = sample();
         // SAFETY: a current info is valid as any older generation.
         let old = unsafe { InfoBuf::from_era(info.as_ptr(), Era::V1_0) }.unwrap();
@@ -972,7 +972,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_cannot_replace_what_the_info_owns() {
+    fn edit_cannot_replace_owned_pointers() {
         let mut info = sample();
         info.edit_domain(|domain| {
             domain.name = ptr::dangling_mut();

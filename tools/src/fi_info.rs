@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_complained_about_as_getopt_long_does() {
+    fn invalid_options_get_getopt_long_messages() {
         for (args, complaint) in [
             (&["-Z"][..], "invalid option -- 'Z'"),
             (&["-g"], "option requires an argument -- 'g'"),
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_address_is_the_node_and_says_so() {
+    fn source_address_becomes_the_node_with_fi_source() {
         let command = parsed(&["-s", "127.0.0.1"]).unwrap();
         assert_eq!((command.node.as_deref(), command.flags), (Some(c"127.0.0.1"), FI_SOURCE));
     }

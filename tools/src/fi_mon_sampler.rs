@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_arguments_are_named_in_the_error() {
         for (words, named) in [
             (&["-w", "0", "y"][..], "'0'"),
             (&["-w"], "-w"),

@@ -60,7 +60,7 @@ fn a_fabric_and_a_source_address_can_be_chosen() {
 }
 
 #[test]
-fn unknown_options_and_missing_values_are_told_with_the_usage() {
+fn unknown_options_and_missing_values_print_the_usage() {
     let r = parse(&words("-x")).unwrap_err();
     assert_eq!((r.message.as_str(), r.usage), ("invalid option -- 'x'", true));
     assert!(parse(&words("-p")).unwrap_err().usage);

@@ -820,7 +820,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_events_lie_where_c_has_them() {
+    fn event_words_match_the_c_layout() {
         let event = DatEvent::transfer(1, 2, 3, 4, 5);
         let mut bytes = Vec::new();
         for word in event.data {

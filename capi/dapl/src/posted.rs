@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_no_memory_is_enough_for_is_refused() {
+    fn impossible_queue_capacity_is_refused() {
         assert!(PostedOps::ready(usize::MAX / 2).is_none());
         let mut ops = PostedOps::ready(1).unwrap();
         assert!(ops.resize(usize::MAX / 2).is_none());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_ready_never_grows() {
+    fn queue_with_reserved_capacity_never_grows() {
         let mut ops = PostedOps::ready(8).unwrap();
         let capacity = (ops.ops.capacity(), ops.free.capacity());
         for round in 0..100 {

@@ -2011,7 +2011,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_of_a_connection_survives_what_a_provider_adds() {
+    fn private_data_survives_padding_by_a_provider() {
         for length in [0, 1, 56, PRIVATE_MAX] {
             let data = vec![7; length];
             let mut wire = marked(&data);
@@ -2025,7 +2025,7 @@ mod tests {
     }
 
     #[test]
-    fn data_of_strangers_is_none_or_within_what_they_sent() {
+    fn private_data_of_unknown_peers_stays_within_received_bytes() {
         let mut state = 4711u64;
         let mut byte = move || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

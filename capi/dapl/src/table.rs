@@ -1391,7 +1391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_named_mtu_is_the_largest_of_infiniband_that_fits_into_a_packet() {
+    fn mtu_attribute_is_largest_infiniband_mtu_within_packet_size() {
         for (packet, mtu) in [
             (None, c"4096"),
             (Some(65536), c"4096"),

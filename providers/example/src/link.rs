@@ -223,7 +223,7 @@ mod tests {
     use ofi_provider::abi::FI_ADDR_STR;
 
     #[test]
-    fn links_are_what_the_engine_relies_on() {
+    fn links_satisfy_the_engine_contract() {
         let any = Addr::any(FI_ADDR_STR as u32);
         let [server, client] = [(); 2].map(|()| HostLinks::new().unwrap());
         ofi_stream::contract::check(&server, &client, &any);

@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_that_is_a_dma_buf_is_as_long_as_that_says() {
+    fn dmabuf_region_has_the_length_of_its_descriptor() {
         let file = fi_mr_dmabuf { fd: 3, offset: 8192, len: 77, base_addr: ptr::null_mut() };
         // SAFETY: numbers and null pointers.
         let mut attr: fi_mr_attr = unsafe { core::mem::zeroed() };
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_is_as_long_as_its_pieces_and_starts_where_the_first_does() {
+    fn vector_has_summed_length_and_its_first_elements_address() {
         let bytes = [0_u8; 9];
         let piece = |at: usize, len| iovec {
             iov_base: bytes[at..].as_ptr().cast_mut().cast(),

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_object_at_an_old_address_survives_the_old_ones_close() {
+    fn new_object_at_a_reused_address_survives_the_old_close() {
         let mut objects = [0_u64; 3];
         let [old, new, bottom] = objects.each_mut().map(ptr::from_mut);
         add(old, bottom);

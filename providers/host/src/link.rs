@@ -333,14 +333,14 @@ mod tests {
     use ofi_stream::secret::JobSecret;
 
     #[test]
-    fn links_are_what_the_engine_relies_on() {
+    fn links_satisfy_the_engine_contract() {
         let any = Addr::any(FI_ADDR_STR as u32);
         let [server, client] = [(); 2].map(|()| ShmLinks::new().unwrap());
         ofi_stream::contract::check(&server, &client, &any);
     }
 
     #[test]
-    fn links_that_move_to_memory_are_as_well() {
+    fn links_upgraded_to_shared_memory_satisfy_the_contract() {
         let any = Addr::any(FI_ADDR_STR as u32);
         let [server, client] = [(); 2].map(|()| WithLocal::<ShmLinks>::open().unwrap());
         ofi_stream::contract::check(&server, &client, &any);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_name_is_left_to_whom_it_belongs_and_replaced_if_nobody_insists_on_it() {
+    fn taken_name_is_replaced_if_proposed_and_refused_if_required() {
         let links = ShmLinks::new().unwrap();
         let (first, at) = links.bind(&Addr::any(FI_ADDR_STR as u32)).unwrap();
         let whole = name::named(&at).unwrap().whole();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_that_tell_no_name_are_heard_out_in_a_bounded_number_and_stop_nobody() {
+    fn unnamed_pending_connections_are_bounded_and_block_no_others() {
         let links = ShmLinks::new().unwrap();
         let (listener, at) = links.bind(&Addr::any(FI_ADDR_STR as u32)).unwrap();
         listener.listen(4 * MAX_NAMELESS as i32).unwrap();

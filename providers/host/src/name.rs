@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_have_names_that_fit_and_tell_endpoints_apart() {
+    fn socket_names_fit_and_are_unique_per_endpoint() {
         let long = |last: &str| CString::new("n".repeat(200) + last).unwrap();
         let of = |text: &CStr| of_socket(&name(text));
         assert_eq!(of(c"fi_shm://17:0:1"), of(c"17:0:1"));

@@ -437,14 +437,14 @@ mod tests {
     }
 
     #[test]
-    fn a_core_is_of_the_provider_that_was_named_and_not_of_one_over_it() {
+    fn core_belongs_to_the_named_provider_not_to_a_layer_over_it() {
         assert!(is_provider(b"tcp", "tcp") && is_provider(b"TCP;ofi_rxm", "ofi_rxm;tcp"));
         assert!(!is_provider(b"tcp;ofi_rxm", "tcp") && !is_provider(b"tcp", "tcp;ofi_rxm"));
         assert!(!is_provider(b"", "tcp"));
     }
 
     #[test]
-    fn a_domain_s_name_chooses_the_cores_that_made_it() {
+    fn domain_name_selects_the_cores_it_consists_of() {
         let all = || cores(&["shm", "eth0", "eth01", "a+b", "lo"]);
         let chosen = |name: &str| {
             let cores = named(all(), name.as_bytes())?;

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_link_is_refused_with_the_reason() {
+    fn malformed_link_lists_are_refused_with_a_reason() {
         let why = |text: &str| links(text).unwrap_err();
         for (text, part) in [
             ("", "no name of a provider"),

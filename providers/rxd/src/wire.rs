@@ -572,7 +572,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_to_be_answered_has_a_number() {
+    fn operation_with_a_response_must_have_a_number() {
         for kind in [READ_REQ, ATOMIC_FETCH, ATOMIC_COMPARE] {
             let base = RxdBase { kind, flags: INLINE, peer: 7, seq: 9 };
             let mut packet = [0; BASE_LEN + PLACE_LEN + 9];
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn contradictory_packets_are_refused() {
         for (op, data) in [
             (RxdOperation { total: 4, ..OP }, &b"abc"[..]),
             (RxdOperation { packets: 2, ..OP }, b"abc"),

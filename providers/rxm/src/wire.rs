@@ -829,7 +829,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_way_takes_whole_messages_only_and_reads_what_the_long_one_does() {
+    fn fast_parser_accepts_whole_messages_only_and_agrees_with_slow() {
         let mut plain = 0;
         for kind in 0..=9 {
             for (op, flags, len) in [(OP_MSG, 0, 3), (OP_TAGGED, 0, 3), (OP_TAGGED, 0, 0)]
@@ -868,7 +868,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_that_do_not_fit_are_told_apart() {
+    fn malformed_connection_requests_are_refused() {
         let call = RxmCall {
             port: 1,
             flow_control: FlowControl::Off,
@@ -957,7 +957,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_rendezvous_names_its_places_as_the_original_does() {
+    fn rendezvous_segments_have_the_upstream_layout() {
         let mut places = RemoteSegments::one(0, 0x40000, 0x8000_0000);
         let bytes = hex(&format!(
             "0000000000000000 0000040000000000 0000008000000000 {} 0100000000000000",
@@ -1004,7 +1004,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_packet_are_refused() {
+    fn malformed_packet_headers_are_refused() {
         let mut bytes = [0; HEADER_LEN];
         RxmHeader::of(PacketKind::Eager, 1).write(&mut bytes);
         assert!(RxmHeader::read(&bytes).is_ok());

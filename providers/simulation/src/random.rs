@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_says_the_numbers_until_it_ends() {
+    fn scripted_random_numbers_follow_the_script_to_its_end() {
         let mut random = SimRandom::scripted(vec![7, 1, 2, 200]);
         assert_eq!((random.below(1), random.below(10), random.below(1000)), (0, 7, 258));
         assert!(!random.is_spent());

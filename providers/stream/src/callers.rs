@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_put_together_and_nothing_behind_it_is_taken() {
+    fn request_is_assembled_and_bytes_after_it_stay_unread() {
         let mut place = CallerPlace::new(8);
         let bytes = request();
         let (mut stream, id, call) = place.call(&bytes[..5]);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_something_else_or_hangs_up_is_forgotten() {
+    fn malformed_or_closed_pending_connection_is_dropped() {
         let mut place = CallerPlace::new(8);
         let answer = CmMessage::encode(CmType::Response, Knows::default(), DATA);
         for nonsense in [&b"GET / HTTP/1.1\r\n"[..], &answer] {
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_first_leaves_when_there_are_too_many() {
+    fn oldest_pending_connection_is_dropped_at_the_limit() {
         let mut place = CallerPlace::new(2);
         let all: Vec<_> = (0..3).map(|_| place.call(b"")).collect();
         assert_eq!(place.callers.len(), 2);
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_to_wait_says_nothing_meanwhile_and_is_found_by_name() {
+    fn held_connection_must_stay_silent_and_is_found_by_address() {
         let mut place = CallerPlace::new(8);
         let name = Addr::Ip("192.0.2.1:5".parse().unwrap());
         let hold = |place: &mut CallerPlace| {

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guests_are_counted_by_source_as_long_as_they_stay() {
+    fn connections_of_unknown_peers_are_counted_per_source() {
         let addr = |text: &str| Addr::Ip(text.parse().unwrap());
         let crowd: Vec<_> =
             (1..10).map(|port| Guest::new(&addr("192.0.2.1:0").at_port(port))).collect();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_stays_for_a_while_once_it_is_connected() {
+    fn connected_unknown_peer_stays_for_a_minimum_time() {
         let mut guest = Guest::new(&Addr::Ip("192.0.2.3:1".parse().unwrap()));
         assert!(guest.may_go(Instant::now()));
         guest.connected(Instant::now());

@@ -2034,7 +2034,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sign_is_not_for_links_of_the_same_bit_that_have_no_memory() {
+    fn doorbell_bit_is_ignored_by_links_without_shared_memory() {
         let mut entry = LocalEntry {
             witness: (),
             news: Arc::default(),

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_that_names_nothing_gets_the_defaults() {
+    fn query_without_hints_gets_the_defaults() {
         for offer in offered(None) {
             let info = alter(API_VERSION, &offer, None).unwrap();
             assert_eq!((info.tx().size, info.rx().size, info.tx().inject_size), (256, 256, 128));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_that_processes_share_are_offered_whether_hints_ask_or_not() {
+    fn shared_avs_are_offered_with_and_without_a_request() {
         let mut limits = OfferLimits::usual([0; 2]);
         let mut hints = InfoBuf::new().unwrap();
         hints.set_caps(FI_MSG | FI_SHARED_AV);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn choosing_whom_to_receive_from_is_for_connectionless_endpoints() {
+    fn directed_receive_is_offered_only_by_connectionless_endpoints() {
         let offers = offered(None);
         let [rdm, msg, shared] = &offers[..] else { panic!("three offers") };
         assert_eq!(rdm.most.caps() & RDM_CAPS, RDM_CAPS);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_for_those_who_ask_for_them_and_know_them() {
+    fn modes_are_answered_only_if_requested_and_known_to_the_api() {
         let mut hints = InfoBuf::new().unwrap();
         let (all, buffers) = (u64::MAX, FI_BUFFERED_RECV);
         for (mode, api, answer) in [
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_of_scalable_endpoints_are_for_those_who_ask_for_several() {
+    fn scalable_contexts_are_offered_only_if_several_are_requested() {
         let mut hints = InfoBuf::new().unwrap();
         hints.edit_ep(|ep| ep.tx_ctx_cnt = MAX_CONTEXTS);
         let offers = offered(Some(hints.as_ref()));

@@ -971,7 +971,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_says_which_messages_it_is_for_or_not() {
+    fn acknowledgement_carries_its_run_of_messages_or_none() {
         let run = |first, count| Some(AckRun { first, count });
         for acked in [None, run(0, 1), run(1 << 40, 1), run(7, 2), run(1, MAX_ACK_RUN)] {
             let header = acked.map_or_else(StreamHeader::ack_oldest, StreamHeader::ack);
@@ -985,7 +985,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_takes_the_numbers_that_follow_up_to_its_largest_length() {
+    fn ack_run_extends_by_consecutive_numbers_up_to_its_maximum() {
         let mut run = AckRun::of(5);
         assert!(!run.extend(5) && !run.extend(7) && run.extend(6));
         assert_eq!(run, AckRun { first: 5, count: 2 });
@@ -994,7 +994,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_an_error_and_writes_a_number() {
+    fn refusal_carries_an_error_and_for_writes_a_number() {
         let parsed = |header: &StreamHeader| {
             StreamHeader::parse(&written(header, ByteOrder::Network), ByteOrder::Network)
         };
@@ -1037,7 +1037,7 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn a_plain_message_between_like_machines_is_these_bytes() {
+    fn message_header_between_equal_machines_has_the_known_bytes() {
         let header = StreamHeader { len: 5, ..StreamHeader::of(StreamOp::Msg) };
         let bytes = written(&header, ByteOrder::Native);
         assert_eq!(bytes, [3, 0, 0, 0, 0, 0, 16, 0, 21, 0, 0, 0, 0, 0, 0, 0]);
@@ -1097,7 +1097,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_way_for_plain_messages_says_what_the_long_one_does() {
+    fn fast_header_parser_agrees_with_the_full_parser() {
         let plain = |header: StreamHeader| {
             let mut bytes = written(&header, ByteOrder::Native);
             bytes.extend([7; 9]);
@@ -1150,7 +1150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_way_writes_the_header_that_the_long_one_does() {
+    fn fast_header_writer_agrees_with_the_full_writer() {
         for (tag, op) in [(None, StreamOp::Msg), (Some(5), StreamOp::Tag)] {
             for data in [None, Some(6)] {
                 let flags = if data.is_some() { REMOTE_CQ_DATA } else { 0 };
@@ -1165,7 +1165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_names_places_in_the_receivers_memory() {
+    fn write_carries_segments_of_the_receivers_memory() {
         let places = [
             RemoteSegment { addr: 0x10, len: 3, key: 7 },
             RemoteSegment { addr: 0x20, len: 4, key: 8 },
@@ -1195,7 +1195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_names_eight_places_at_most() {
+    fn header_carries_at_most_eight_segments() {
         let places = |count: u8| {
             let numbers = (0..u64::from(count)).map(|n| RemoteSegment { addr: n, len: 1, key: n });
             numbers.collect::<Vec<_>>()
@@ -1220,7 +1220,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_take_many_places_say_so() {
+    fn peers_advertise_support_for_many_segments() {
         let many = Knows { places: true, ..ATOMICS };
         for (kind, mark) in [(CmType::Request, b"ofi-rs?\x41"), (CmType::Response, b"ofi-rs!\x41")]
         {
@@ -1231,7 +1231,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_do_not_add_up_are_refused() {
+    fn inconsistent_headers_are_refused() {
         let good = written(
             &StreamHeader { tag: 1, len: 8, ..StreamHeader::of(StreamOp::Tag) },
             ByteOrder::Native,
@@ -1267,7 +1267,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_have_groups_say_so_whatever_else_they_know() {
+    fn multicast_support_is_advertised_independently() {
         for (kind, mark) in [(CmType::Request, b"ofi-rs?\x04"), (CmType::Response, b"ofi-rs!\x04")]
         {
             let message = CmMessage::encode(kind, NOTHING, b"x");
@@ -1288,7 +1288,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_know_atomics_find_each_other_in_a_place_others_ignore() {
+    fn atomics_support_is_advertised_in_ignored_bytes() {
         let request = CmMessage::encode(CmType::Request, ATOMICS, b"");
         assert_eq!(request[..12], [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_ne!(request[12..16], [0; 4], "the process, at random");
@@ -1373,7 +1373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_told_apart_by_its_first_byte() {
+    fn foreign_peer_is_recognized_by_its_first_byte() {
         assert!(CmMessage::len_at(b"GET / HTTP/1.1").is_err());
         assert_eq!(CmMessage::len_at(&[]), Ok(None));
         assert!(CmMessage::len_at(&[3, 0, 0xff, 0xff]).is_err());

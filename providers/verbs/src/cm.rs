@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_between_infiniband_addresses_says_them_and_fits() {
+    fn infiniband_connection_request_contains_addresses_and_fits() {
         let [mut from, to] = [[1; 16], [2; 16]].map(|gid| IbAddr::new(gid, 0xffff));
         from.set_port(0x1234);
         let [from, to] = [from, to].map(Addr::Ib);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_not_there_is_not_believed() {
+    fn length_field_beyond_the_data_is_clamped() {
         assert_eq!(unpack(&[]), []);
         assert_eq!(unpack(&[9]), []);
         assert_eq!(unpack(&[255, 1, 2]), [1, 2]);

@@ -160,14 +160,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_whole_or_how_they_begin_and_there_may_be_several() {
+    fn device_filter_accepts_several_names_and_prefixes() {
         let names = DeviceFilter::new(Some("mlx5_0, rxe,"));
         assert!(names.take("mlx5_0") && names.take("rxe1") && !names.take("mlx5_1"));
         assert!(DeviceFilter::new(None).take("siw0") && DeviceFilter::new(Some(" ,")).take("siw0"));
     }
 
     #[test]
-    fn an_order_that_cannot_be_had_is_none() {
+    fn unusable_affinity_setting_selects_no_numa_node() {
         assert_eq!(near(None, Some("0000:00:00.0")), None);
         assert_eq!(near(Some("auto"), Some("no such device")), None);
         assert_eq!(near(Some("manual"), None), None);

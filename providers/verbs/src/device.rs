@@ -508,7 +508,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_on_the_bus_is_read_and_other_names_are_none() {
+    fn pci_address_is_parsed_and_other_names_are_refused() {
         let address = pci("0001:3b:1f.7").unwrap();
         assert_eq!((address.domain_id, address.bus_id), (1, 0x3b));
         assert_eq!((address.device_id, address.function_id), (0x1f, 7));
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_that_is_possible_is_found() {
+    fn search_finds_the_largest_supported_size() {
         for most in [0, 1, 2, 79, 80, 81, 256] {
             assert_eq!(largest(most, |size| size <= 80), most.min(80));
         }
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_for_a_local_address_is_that_address() {
+    fn route_to_a_local_address_uses_it_as_source() {
         let addr: SocketAddr = "127.0.0.1:7".parse().unwrap();
         assert_eq!(route(&addr).map(|addr| addr.ip()), Some(addr.ip()));
     }

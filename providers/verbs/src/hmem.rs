@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_pages_hold_what_is_asked_for() {
+    fn range_is_extended_to_whole_pages() {
         for (addr, len, found) in [
             (0x1000, 0x1000, (0x1000, 0x1000)),
             (0x1fff, 1, (0x1000, 0x1000)),
@@ -171,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_there_and_a_call_that_it_lacks_are_told_apart() {
+    fn missing_library_and_missing_call_have_distinct_errors() {
         assert_eq!(load("libnowhere.so.77", [c"f"]).unwrap_err(), Error::NOSYS);
         assert_eq!(load("libc.so.6", [c"getpid", c"no_such_call"]).unwrap_err(), Error::OPNOTSUPP);
         assert!(load("libc.so.6", [c"getpid"]).is_ok());
     }
 
     #[test]
-    fn interfaces_that_hand_out_no_files_are_refused() {
+    fn interfaces_without_dmabuf_export_are_refused() {
         for iface in [
             fi_hmem_iface::FI_HMEM_ZE.into(),
             fi_hmem_iface::FI_HMEM_NEURON.into(),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_says_it_cannot_do_is_no_invalid_argument() {
+    fn unsupported_operation_is_not_reported_as_invalid_argument() {
         let of = |ret| check(c"call", ret, Some(CU_NOT_SUPPORTED), (0x1000, 64));
         assert_eq!(of(0), Ok(()));
         assert_eq!(of(CU_NOT_SUPPORTED), Err(Error::OPNOTSUPP));

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_that_the_device_has_not_on_demand_are_not_granted() {
+    fn rights_unsupported_on_demand_are_not_granted() {
         let wanted = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
         let rights = |atomics| OnDemand { implicit: false, atomics }.rights(wanted);
         assert_eq!(rights(true), wanted | access::ON_DEMAND);

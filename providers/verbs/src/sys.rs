@@ -1285,7 +1285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_that_copy_pinned_pages_on_fork_are_known_by_their_release() {
+    fn kernels_with_copies_of_pinned_pages_on_fork_are_recognized() {
         for release in ["5.12.0", "5.15.0-91-generic", "6.1.0-43-amd64", "10.0"] {
             assert!(copies_on_fork(release), "{release}");
         }

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_leaves_room_for_others() {
+    fn one_user_leaves_capacity_to_other_users() {
         let mut look = LookBounds::default();
         let mut read = |user| {
             let mut process = look.begin(user);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_said() {
+    fn omitted_records_are_reported() {
         let mut left_out = LeftOut { records: 7, threads: true, ..LeftOut::default() };
         left_out.add(&LeftOut { records: 1, memories: 2, ..LeftOut::default() });
         assert_eq!(

@@ -1058,7 +1058,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_nobody_has_no_finding() {
+    fn process_without_pending_waits_has_no_finding() {
         let idle = EndpointFacts::default();
         let processes = [of(1, 9, idle, &[peer(2)]), of(2, 9, idle, &[peer(1)])];
         assert_eq!(rules(&processes, &[]), []);
@@ -1069,7 +1069,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_makes_no_calls_is_found_where_another_waits_for_it() {
+    fn process_making_no_calls_is_found_if_another_waits_for_it() {
         let mut processes =
             [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, EndpointFacts::default(), &[peer(1)])];
         processes[1].pages[0].endpoints[0].written = NOW - 9_000_000_000;
@@ -1080,7 +1080,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_a_processor_is_told_from_one_that_computes() {
+    fn cpu_starvation_is_distinguished_from_computing() {
         let mut processes =
             [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, EndpointFacts::default(), &[peer(1)])];
         processes[1].pages[0].endpoints[0].written = NOW - 9_000_000_000;
@@ -1119,7 +1119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_not_read_any_more_is_found() {
+    fn peer_blocked_by_unexpected_messages_is_found() {
         let mut endpoint = EndpointFacts { unexpected: [0, 70], ..EndpointFacts::default() };
         endpoint.messages[0] = WaitingFacts { kind: 2, tag: 1, source: 2, ignore_or_len: 8 };
         let state = states::CONNECTED | peer_bits::BLOCKED;
@@ -1129,7 +1129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_processes_that_wait_is_found_as_one() {
+    fn cycle_of_waiting_processes_is_one_finding() {
         let wait = |pid, of_whom| {
             let others = [1, 2, 3].into_iter().filter(|other| *other != pid).map(peer);
             of(pid, 9, receiving(of_whom), &others.collect::<Vec<_>>())
@@ -1151,7 +1151,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_have_what_the_other_does_not_take_are_told_from_one_wrong_tag() {
+    fn crossed_messages_are_distinguished_from_one_wrong_tag() {
         let keeps = |endpoint: EndpointFacts, from: u32| {
             let mut endpoint = EndpointFacts { unexpected: [0, 1], ..endpoint };
             endpoint.messages[0] =
@@ -1171,7 +1171,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_for_whatever_comes_wait_for_nobody() {
+    fn receives_from_any_source_wait_for_no_process() {
         let server = EndpointFacts { posted: [2, 0], ..EndpointFacts::default() };
         let mut processes = [of(1, 9, server, &[peer(2)]), of(2, 9, server, &[peer(1)])];
         assert_eq!(rules(&processes, &[]), []);
@@ -1180,7 +1180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_computes_while_a_thread_makes_progress_is_found() {
+    fn computing_process_is_found_despite_a_progress_thread() {
         let computes = EndpointFacts { turns: 100, visits: 60, ..EndpointFacts::default() };
         let mut processes = [of(1, 9, receiving(2), &[peer(2)]), of(2, 9, computes, &[peer(1)])];
         let mut before = processes.to_vec();
@@ -1207,7 +1207,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_serves_another_endpoint_only_the_connection_is_said() {
+    fn only_connections_are_reported_for_underlying_endpoints() {
         let mut core = EndpointFacts { serves: 1, posted: [16, 0], ..EndpointFacts::default() };
         core.receives[0] = WaitingFacts { kind: 1, source: ANY, ..WaitingFacts::default() };
         let processes = [of(1, 9, core, &[peer(2)]), of(2, 9, core, &[peer(1)])];
@@ -1232,7 +1232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_showed_before_it_computed_says_nothing_of_its_connections() {
+    fn stale_connection_states_of_a_computing_process_are_ignored() {
         let calling = PeerFacts { state: states::CALLING, since: 1, ..peer(7) };
         let process = of(1, 9, EndpointFacts::default(), &[calling]);
         assert_eq!(rules(std::slice::from_ref(&process), &[]), [(HangRule::HalfMade, 1)]);
@@ -1240,7 +1240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_serves_another_does_not_stand_still() {
+    fn underlying_endpoint_is_never_reported_as_stalled() {
         let core = EndpointFacts { serves: 1, posted: [16, 0], ..EndpointFacts::default() };
         let process = of(1, 9, core, &[]);
         assert_eq!(standstill(&of(1, 0, core, &[]), &process), None);
@@ -1257,7 +1257,7 @@ mod tests {
     }
 
     #[test]
-    fn more_findings_than_are_told_are_counted() {
+    fn findings_over_the_limit_are_counted() {
         let stopped = |pid| {
             let mut process = of(pid, 9, EndpointFacts::default(), &[]);
             process.system.threads = "T".into();
@@ -1269,7 +1269,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_found_behind_ways_that_lead_to_them() {
+    fn cycles_are_found_at_the_end_of_longer_chains() {
         assert_eq!(first_ring(&[]), None);
         assert_eq!(first_ring(&[(3, 1), (3, 1), (1, 2)]), None);
         assert_eq!(first_ring(&[(9, 2), (1, 2), (2, 3), (3, 1), (3, 9)]), Some(vec![1, 2, 3]));

@@ -409,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_what_its_words_were_made_of() {
+    fn record_survives_conversion_to_words_and_back() {
         let peer = PeerFacts {
             serial: 3,
             state: states::CONNECTED | peer_bits::BLOCKED,
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_in_classes_that_double() {
+    fn latency_classes_double_in_width() {
         let class = |micros: u64| latency_class(micros * 1000);
         assert_eq!(
             [class(0), class(1), class(2), class(3), class(4), class(1000)],

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_ends_with_the_size_that_it_is_named_by() {
+    fn size_class_ends_with_the_size_in_its_name() {
         let sizes = [0, 64, 65, 512, 513, 4096, 65536, 65537, 1 << 20, 4 << 20, u64::MAX];
         assert_eq!(sizes.map(class_of), [0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]);
     }

@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_page_is_read_back() {
         let mut words = memory(good());
         let endpoint =
             EndpointFacts { sequence: 2, serial: 1, kind: kinds::RDM, ..Default::default() };
@@ -656,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_being_written_is_left_out() {
+    fn record_being_written_is_omitted() {
         let mut words = memory(good());
         let peer = PeerFacts { sequence: 5, serial: 2, ..Default::default() };
         peer.put_words(&mut words[peer_at(0)..peer_at(1)]);
@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_rubbish_are_told_apart() {
+    fn other_versions_and_malformed_pages_have_distinct_errors() {
         let read = |bytes: &[u8]| read(bytes, &mut ProcessBounds::alone());
         let is = |head| read(&bytes(&memory(head))).unwrap_err().to_string();
         assert!(is(HeadFacts { version: 9, ..good() }).contains("version 9"));
@@ -695,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_never_settle_are_read_again_so_often_in_sum() {
+    fn rereads_of_unstable_records_are_bounded_in_total() {
         struct CountedMemory(Vec<u8>, std::cell::Cell<usize>);
         impl ShownMemory for CountedMemory {
             fn read_at(&self, offset: u64, room: &mut [u8]) -> io::Result<usize> {

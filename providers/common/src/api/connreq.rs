@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_were_read_outlive_their_passive_endpoint() {
+    fn read_requests_outlive_their_passive_endpoint() {
         let (read, unread) = (ConnRequest::keep(1u8, 5), ConnRequest::keep(2u8, 5));
         let another = ConnRequest::keep(3u8, 6);
         let left = ConnRequest::drop_unread_of(5, &[unread as usize, another as usize]);

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn infos_name_what_was_opened_first_and_hints_pick() {
+    fn infos_name_first_opened_objects_and_hints_select_others() {
         let fabric = |at: usize| at as *mut fid_fabric;
         let domain = |at: usize| at as *mut fid_domain;
         assert_eq!(told(None), [(0, 0); 3]);

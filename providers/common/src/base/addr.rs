@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_application_points_to_is_as_long_as_its_family_says() {
+    fn address_length_follows_from_its_family() {
         let mut room = [0xee_u8; 64];
         for (family, len) in [(libc::AF_INET, 16), (libc::AF_INET6, 28), (AF_IB, 48), (99, 0)] {
             room[..2].copy_from_slice(&(family as libc::sa_family_t).to_ne_bytes());
@@ -736,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_as_many_addresses_as_it_was_said_to() {
+    fn address_list_ends_after_the_given_count() {
         let strings = b"one\0x://two\0three\0";
         // SAFETY: that many strings.
         let list = unsafe { AddrList::new(FI_ADDR_STR as u32, strings.as_ptr().cast(), 2) };

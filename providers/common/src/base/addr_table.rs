@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_appends_the_others_find_by_the_same_index() {
+    fn appended_address_has_the_same_index_for_all_openers() {
         let folder = TableFolder::new();
         let (writer, reader) = (folder.open(false).unwrap(), folder.open(true).unwrap());
         let (a, b) = (ip("10.0.0.1:1"), ip("10.0.0.2:1"));
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_ended_processes_can_be_read_and_is_begun_anew_by_a_writer() {
+    fn table_of_ended_processes_is_readable_and_reset_by_a_writer() {
         let folder = TableFolder::new();
         let table = folder.open(false).unwrap();
         table.write().unwrap().append(0, &ip("10.0.0.1:1")).unwrap();
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_of_this_user_and_format_is_refused_and_not_written_to() {
+    fn foreign_or_malformed_table_is_refused_and_unchanged() {
         let folder = TableFolder::new();
         let (path, private) = (folder.file(), std::fs::Permissions::from_mode(0o600));
         let refused = |error| {
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn openers_and_closers_at_once_always_have_a_table_of_their_own_or_one_that_all_have() {
+    fn concurrent_opens_and_closes_share_one_current_table() {
         let folder = TableFolder::new();
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -718,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_has_a_size_by_which_it_is_moved() {
+    fn every_datatype_has_a_size() {
         let types = DATATYPES.len() as u32;
         assert!((0..types).all(|number| size_of_type(number).is_ok()));
         assert_eq!(size_of_type(types), Err(Error::OPNOTSUPP));
@@ -754,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_anywhere_in_memory_are_changed_and_their_neighbours_not() {
+    fn unaligned_elements_change_and_adjacent_bytes_do_not() {
         let mut memory = [0xffu8; 24];
         let operation = Operation::new(AtomicKind::Fetch, FI_UINT64 as u32, FI_SUM as u32).unwrap();
         let source: Vec<u8> = [2u64, 3].iter().flat_map(|n| n.to_ne_bytes()).collect();
@@ -833,7 +833,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn invalid_datatype_and_operation_pairs_are_refused() {
         let new = |kind, datatype: fi_datatype, op: fi_op| {
             Operation::new(kind, datatype as u32, op as u32).is_ok()
         };

@@ -1219,7 +1219,7 @@ mod tests {
     }
 
     #[test]
-    fn few_bytes_are_copied_as_many_are_and_none_beside_them() {
+    fn small_copies_write_exactly_the_given_bytes() {
         let from: Vec<u8> = (1..=100).collect();
         for n in 0..=from.len() {
             let mut to = vec![0; from.len() + 1];
@@ -1245,7 +1245,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_copied_from_any_place_in_them_to_any_other() {
+    fn lists_are_copied_between_any_offsets() {
         let mut list = GatherList::default();
         assert!(list.push_bytes(b"abc") && list.push_bytes(b"") && list.push_bytes(b"defgh"));
         for from in 0..10 {
@@ -1266,7 +1266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_takes_what_fits_and_says_how_much() {
+    fn receive_buffer_takes_fitting_bytes_and_returns_their_count() {
         let (mut a, mut b) = ([0u8; 2], [0u8; 3]);
         let iov = segments(&mut [&mut a, &mut b]);
         // SAFETY: the arrays outlive the buffer.
@@ -1305,7 +1305,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_that_are_sent_together_arrive_apart_or_together_as_the_socket_wants() {
+    fn batched_datagrams_arrive_split_or_coalesced_per_socket_option() {
         use std::os::fd::{AsFd, AsRawFd};
         let sockets = [0; 2].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         let [apart, together] = &sockets;

@@ -561,7 +561,7 @@ mod tests {
     use crate::reserved::TIMED;
 
     #[test]
-    fn a_timed_transfer_stands_for_those_begun_since_the_one_before() {
+    fn timed_transfer_represents_transfers_since_the_last_sample() {
         let mut times = TransferTimes::default();
         // One transfer each microsecond, which takes three.
         let mut now = 1 << 40;
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_over_connections_that_are_gone_is_not_lost() {
+    fn counts_of_closed_connections_are_preserved() {
         let (sent, received, mut retired) =
             (Passed::default(), Passed::default(), PeersRetired::default());
         sent.one(10);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_says_what_concerns_it_and_else_the_surest_cause() {
+    fn report_lists_own_causes_or_else_the_most_certain_one() {
         let findings = [finding(1, Some(2)), finding(3, Some(4)), finding(4, None)];
         let said = verdict(4, 10, &findings);
         assert!(said.starts_with("libfabric:4: nothing has moved for 10 seconds"), "{said}");

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_address_are_refused() {
+    fn malformed_addresses_are_refused() {
         let good = LinkAddr::new(b"node", Some([1; MARK_LEN]), &parts()).unwrap();
         let good = good.as_bytes();
         for len in 0..good.len() {

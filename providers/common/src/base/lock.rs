@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_a_free_lock_quickly_keeps_others_out_and_wakes_those_who_sleep() {
+    fn fast_lock_path_excludes_other_threads_and_wakes_waiters() {
         let lock = Lock::new(0u64);
         std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_left_to_others_stands_back_for_those_who_wait() {
+    fn optional_lock_attempt_yields_to_waiters() {
         let lock = Lock::new(0);
         let guard = lock.lock();
         assert!(lock.lock_if_idle().is_none());
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serialized_lock_notices_that_it_is_taken_twice() {
+    fn serialized_lock_detects_double_locking() {
         for level in [Some(Level::Serialized), Gate::new().map(Level::Gated)] {
             let Some(level) = level else {
                 crate::testing::skip("no membarrier");
@@ -572,7 +572,7 @@ mod tests {
     /// The visitor may wait for something held by the caller: an owner of receives starts a message
     /// while the visitor requests a receive from it.
     #[test]
-    fn who_can_leave_work_to_others_does_not_wait_for_a_visitor() {
+    fn optional_lock_attempt_fails_during_library_access() {
         let Some(gate) = Gate::new() else { return crate::testing::skip("no membarrier") };
         let lock = Lock::with_level(0, Level::Gated(gate));
         let visit = lock.visit(|_| assert!(lock.lock_if_idle().is_none()));

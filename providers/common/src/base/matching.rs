@@ -872,7 +872,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_receive_that_fits_wins_over_all_kinds() {
+    fn oldest_matching_receive_wins_across_all_kinds() {
         let mut posted = Posted::default();
         posted.push(from(1, 7, 0), 'a');
         posted.push(any(0, u64::MAX), 'b');
@@ -898,7 +898,7 @@ mod tests {
     }
 
     #[test]
-    fn matching_agrees_with_a_plain_search_over_random_traffic() {
+    fn matching_agrees_with_linear_search_on_random_traffic() {
         // A small generator with a fixed seed: the same traffic every time.
         let mut state = 0x1234_5678_u64;
         let mut random = |bound: u64| {
@@ -933,7 +933,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_that_came_first_is_found_and_a_claimed_one_is_not() {
+    fn oldest_message_is_found_and_claimed_message_is_skipped() {
         let mut messages = Unexpected::default();
         for (src, tag) in [(1, 5), (2, 5), (1, 6)] {
             messages.push(tag, src, (src, tag));
@@ -964,7 +964,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_looks_at_few_of_many_messages_whatever_it_asks_for() {
+    fn search_in_many_messages_is_short_for_any_pattern() {
         const MANY: u64 = 100_000;
         // Any will do, and the same ones every time.
         let seed = Seed([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1]);

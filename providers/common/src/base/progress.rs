@@ -251,7 +251,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     #[test]
-    fn one_that_goes_on_is_left_alone_and_one_that_stops_at_once_is_not() {
+    fn holdoff_grows_while_active_and_shrinks_after_short_activity() {
         let mut patience = Patience::new();
         for n in [1, 2, 4, 8, 16, 16, 16] {
             assert_eq!(patience.active(), STAND_BACK * n);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_visit_that_panics_does_not_end_the_thread() {
+    fn panic_in_a_progress_call_does_not_end_the_thread() {
         let (visited, seen) = channel();
         let (wake, visited) = (EventFd::new().unwrap(), Mutex::new(visited));
         let engine = Arc::new(Shaky { wake, panics: AtomicU64::new(3), visited });

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_values_that_share_a_bit_are_not_apart() {
+    fn values_sharing_a_bit_are_not_disjoint() {
         assert!(are_apart(&[1, 2, 4 | 8]));
         assert!(!are_apart(&[1, 2, 4 | 2]));
         assert!(!are_apart(&[1, 0]));

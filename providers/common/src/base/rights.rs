@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_of_others_are_closed_elsewhere_wherever_they_are() {
+    fn received_descriptors_are_closed_off_the_calling_thread() {
         let mut rests = Vec::new();
         for kind in [libc::SOCK_STREAM, libc::SOCK_SEQPACKET] {
             let (fd, rest) = lingering();

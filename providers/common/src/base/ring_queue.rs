@@ -151,7 +151,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn it_does_what_the_standard_librarys_queue_does() {
+    fn ring_queue_behaves_like_vec_deque() {
         let mut random = 7_u32;
         let mut next = |n: u32| {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_kept_from_dumps_and_from_debug_output() {
+    fn secret_memory_is_excluded_from_dumps_and_debug_output() {
         let mut memory = SecretMemory::new(100).unwrap();
         memory.bytes_mut()[..6].copy_from_slice(b"secret");
         assert_eq!(format!("{memory:?}"), "SecretMemory of 100 bytes");

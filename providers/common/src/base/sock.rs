@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_sockets_that_make_no_sense_end() {
+    fn search_of_malformed_socket_lists_terminates() {
         let message = |len: u32, kind: u16, rest: &[u8]| {
             [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], rest].concat()
         };
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_whose_users_have_no_numbers_are_not_of_one_user() {
+    fn processes_without_mapped_users_never_count_as_same_user() {
         let at = raw(&format!("ofi-sock-users/{}", std::process::id()));
         let status = crate::sys::forked(|| {
             // SAFETY: no memory is involved; the child has one thread.
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_come_are_not_received_and_keep_no_call_waiting() {
+    fn received_descriptors_are_dropped_without_blocking_a_call() {
         let at = raw(&format!("ofi-sock-rights/{}", std::process::id()));
         let listener = unrefusing();
         listener.bind(&at).unwrap();

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_takes_much_stack_fits_where_a_thread_has_little() {
+    fn stack_intensive_work_runs_on_threads_with_small_stacks() {
         #[inline(never)]
         fn use_stack(byte: u8) -> usize {
             let room = core::hint::black_box([byte; 60 << 10]);

@@ -891,7 +891,7 @@ mod tests {
     }
 
     #[test]
-    fn held_signals_come_when_they_are_let_through_and_that_is_seen() {
+    fn held_signals_are_delivered_on_release_and_detected() {
         use std::sync::atomic::AtomicUsize;
         static HANDLED: AtomicUsize = AtomicUsize::new(0);
         extern "C" fn handler(_: libc::c_int) {
@@ -948,7 +948,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_takes_nothing_out_of_what_its_parent_watches() {
+    fn forked_child_does_not_change_its_parents_epoll_set() {
         let (epoll, event) = (Epoll::new().unwrap(), EventFd::new().unwrap());
         epoll.add(event.as_raw_fd(), 7, Interest::READ).unwrap();
         let status = forked(|| {
@@ -963,7 +963,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_the_limit_on_files_forbids_is_an_error_and_no_signal() {
+    fn memory_over_the_file_size_limit_fails_without_a_signal() {
         assert!(sealed_memory(c"test", 8192).is_ok());
         let status = forked(|| {
             let limit = libc::rlimit { rlim_cur: 4096, rlim_max: libc::RLIM_INFINITY };
@@ -976,7 +976,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_act_for_others_do_not_change_for_whom_the_process_runs() {
+    fn thread_credentials_do_not_change_the_user_of_the_process() {
         assert_eq!(user_of([5, 5, 5], Some(0)), 5, "it has become another user");
         assert_eq!(user_of([0, 5, 0], Some(0)), 0);
         assert_eq!(user_of([5, 5, 0], Some(0)), 0);

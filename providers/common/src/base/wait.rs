@@ -862,7 +862,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_look_on_where_answers_come_soon_and_ever_more_rarely_in_vain() {
+    fn busy_polling_follows_short_waits_and_backs_off_when_empty() {
         let looking_on = LookingOn::default();
         let answered = |ago: u64, looks_on| looking_on.answered(fine_now() - ago, looks_on);
         let begin = || looking_on.begin(fine_now()) != 0;
@@ -889,7 +889,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_looks_on_sleeps_in_the_end_and_has_its_answer_before() {
+    fn busy_polling_call_finds_its_answer_or_finally_blocks() {
         let wait = Wait::new(WaitKind::Fd).unwrap();
         wait.looking_on.answered(fine_now(), false);
         let looks = std::cell::Cell::new(0);
@@ -935,7 +935,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_comes_while_a_call_looks_on_ends_it() {
+    fn signal_during_busy_polling_interrupts_the_call() {
         // A thread that gets no processor at the wrong moment sleeps before its third look, or has
         // the signal before it holds signals back.
         for kind in [Some(WaitKind::Fd), Some(WaitKind::Yield), None] {
@@ -1044,7 +1044,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_the_descriptor_hears_of_what_a_blocking_call_left() {
+    fn armed_descriptor_reports_entries_left_by_a_blocking_call() {
         let (wait, left) = (Wait::new(WaitKind::Fd).unwrap(), AtomicUsize::new(0));
         wait.arm().unwrap();
         std::thread::scope(|scope| {

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_ends_when_it_is_told_and_not_before() {
+    fn worker_ends_only_on_request() {
         let (tell, told) = channel::<()>();
         let (say, said) = channel();
         let mut worker = Worker::start("test", move || {

@@ -1164,7 +1164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_under_way_than_the_queue_has_entries_and_receives_leave_room_to_send() {
+    fn queue_limits_operations_in_flight_and_reserves_send_space() {
         let mut flights = Flights { room: 16, ..Default::default() };
         flights.owners.insert(NONE);
         let mut add = |kind, most: usize| {

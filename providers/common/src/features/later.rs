@@ -536,7 +536,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_context_of_an_operation_that_is_over_names_no_later_one() {
+    fn context_of_a_completed_operation_is_not_reused() {
         let later = Later::new().unwrap();
         let first = later.expect(1, |_| ());
         later.unexpect(first);
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_to_be_tried_again_holds_up_its_own_lane_only() {
+    fn retried_task_blocks_only_its_own_task_queue() {
         let (later, log) = (Later::new().unwrap(), Order(Arc::default()));
         later.add([log.task(1, 10, 1), log.task(2, 20, 0), log.task(1, 11, 0)]);
         later.run();
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_lane_runs_after_it_was_stopped() {
+    fn stopped_task_queue_runs_no_more_tasks() {
         let (later, log) = (Later::new().unwrap(), Order(Arc::default()));
         later.add([log.task(1, 10, 0), log.task(2, 20, 0)]);
         let context = later.expect(1, |_| panic!("of a lane that left"));

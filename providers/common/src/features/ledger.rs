@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_knows_what_is_read_of_another_provider_s_queue() {
+    fn read_state_of_a_peer_providers_queue_is_unknown() {
         unsafe extern "C" fn write(
             _cq: *mut abi::fid_peer_cq,
             _context: *mut c_void,
@@ -647,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_names_the_source_only_where_sources_are_told() {
+    fn completion_has_a_source_only_if_sources_are_reported() {
         let mut rx = RxLedger::default();
         let source = |rx: &RxLedger| rx.shown(Completion { src: 3, ..entry(FI_RECV) }).src;
         assert_eq!(source(&rx), 3);
@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_provider_was_handed_is_reported_as_if_it_had_been() {
+    fn operation_without_a_provider_is_reported_like_any_other() {
         let ledger = bound();
         ledger.succeed(entry(FI_SEND | FI_MSG), true);
         ledger.succeed(entry(FI_SEND | FI_MSG), false);
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_of_the_library_s_own_is_told_to_who_posted_it_and_nobody_else() {
+    fn internal_operation_completes_only_to_its_initiator() {
         let mut ledger = bound();
         let later = Later::new().unwrap();
         ledger.set_aside(Some(Aside { later: later.clone(), lane: 1 }));
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn a_muted_ledger_tells_nobody_and_still_counts_what_is_over() {
+    fn muted_completion_sink_reports_nothing_but_counts_operations() {
         let mut ledger = bound();
         let before = ledger.clone();
         ledger.tx.tally.posted();
@@ -738,7 +738,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_is_refused_is_none() {
+    fn refused_operation_does_not_count_as_outstanding() {
         let ledger = Ledger::new();
         ledger.tx.tally.posted();
         ledger.tx.tally.refused();
@@ -748,7 +748,7 @@ mod tests {
     /// Without counting, no space is used for it.
     #[test]
     #[cfg(not(debug_assertions))]
-    fn counting_takes_no_room_in_a_release() {
+    fn operation_counting_takes_no_memory_in_release_builds() {
         assert_eq!(size_of::<Tally>(), 0);
     }
 }

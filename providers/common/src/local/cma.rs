@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_has_become_another_is_not_read() {
+    fn memory_of_a_replaced_process_is_not_read() {
         let token = MemoryToken::new().unwrap();
         let memory = PeerMemory::open(std::process::id() as i32, token.address(), token.value());
         let Ok(memory) = memory else {

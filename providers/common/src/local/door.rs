@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bell_that_was_made_to_block_is_not_rung() {
+    fn doorbell_set_to_blocking_mode_is_not_rung() {
         let door = LocalDoor::new().unwrap();
         let peer = PeerDoor::open(door.memory(), door.bell_for_peer(), 0).unwrap();
         let bell = door.bell_fd();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_before_the_bell_rings_keeps_nobody_else_from_ringing() {
+    fn preempted_ringer_does_not_keep_others_from_ringing() {
         let door = LocalDoor::new().unwrap();
         let words = door.door.words();
         let mut rung = [0; 2];

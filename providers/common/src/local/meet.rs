@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_wait_for_the_answer_says_nothing() {
+    fn connect_sends_no_hello_if_its_reply_cannot_be_watched() {
         let mut host = host();
         let offer = host.offer(7).unwrap();
         let other = MeetingHost::new(PAGES, true).unwrap();
@@ -703,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_with_the_cookie_is_met_once() {
+    fn cookie_is_accepted_once() {
         let mut host = host();
         let offer = host.offer(7).unwrap();
         meets(&mut host, &offer);
@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn links_to_one_engine_have_one_door() {
+    fn links_to_one_engine_share_one_doorbell() {
         let (mut host, mut other) = (host(), MeetingHost::new(PAGES, true).unwrap());
         let mut doors = Vec::new();
         for link in 0..2 {
@@ -745,7 +745,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_anything_else_is_hung_up_on_and_harms_nobody() {
+    fn malformed_hello_is_disconnected_without_side_effects() {
         let mut host = host();
         let offer = host.offer(7).unwrap();
         let good = greeting(&offer);
@@ -788,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_such_memory_ends_the_one_meeting() {
+    fn invalid_descriptors_fail_only_their_own_upgrade() {
         let mut host = host();
         let other = MeetingHost::new(PAGES, true).unwrap();
         let (_pipe, segment) = LocalPipe::create(4096).unwrap();
@@ -827,7 +827,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_that_others_bring_count_as_own_ones_do() {
+    fn received_rings_count_toward_the_memory_limit() {
         let mut host = host();
         let other = MeetingHost::new(PAGES, true).unwrap();
         // Other tests have rings meanwhile.
@@ -845,7 +845,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_callers_and_offers_that_nobody_takes_are_bounded() {
+    fn silent_connections_and_unused_offers_are_bounded() {
         let mut host = host();
         let first = host.offer(7).unwrap();
         let mut silent: Vec<_> = (0..3 * MAX_GUESTS).map(|_| stranger(&first)).collect();
@@ -887,7 +887,7 @@ mod tests {
     }
 
     #[test]
-    fn another_user_is_not_met() {
+    fn shared_memory_upgrade_is_refused_to_another_user() {
         let mut host = host();
         let offer = host.offer(7).unwrap();
         let Some(calling) = as_somebody_else(|| {

@@ -1229,7 +1229,7 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_are_taken_where_they_are_whatever_their_length() {
+    fn inline_messages_of_any_length_are_read_in_place() {
         let (a, b) = pair(4096);
         let source: Vec<u8> = (0..INLINE as u8).collect();
         let mut room = [0; INLINE];
@@ -1281,7 +1281,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_messages_with_a_head_of_their_own_come_whole_wherever_they_lie() {
+    fn long_messages_with_header_arrive_whole_at_any_ring_position() {
         let (a, b) = pair(4096);
         let source: Vec<u8> = (0..5000u32).map(|n| (n % 251) as u8).collect();
         let (mut room, mut got, mut missed) = (vec![0; 5000], Vec::new(), 0);
@@ -1344,7 +1344,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_messages_are_taken_where_they_are() {
+    fn whole_messages_are_read_in_place() {
         let (a, b) = pair(4096);
         let source: Vec<u8> = (0..4000u32).map(|n| n as u8).collect();
         let mut room = vec![0; 4000];
@@ -1378,7 +1378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_takes_more_when_there_is_room() {
+    fn full_ring_takes_more_once_enough_space_is_free() {
         let (a, b) = pair(4096);
         let mut sent = 0;
         while let Ok(n) = a.send(&[7; 1000]) {
@@ -1403,7 +1403,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_the_switch_is_known_when_it_was_said() {
+    fn switch_position_is_visible_once_published() {
         let (a, b) = pair(4096);
         assert_eq!(b.peer_switched_at(), None);
         a.switch_at(0);
@@ -1413,7 +1413,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_poll_is_rung_for() {
+    fn doorbell_rings_for_a_reader_not_polling() {
         let (a, b) = pair(4096);
         let door = LocalDoor::new().unwrap();
         a.attach_peer(peer_of(&door), 1029);
@@ -1442,7 +1442,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_room_is_rung_for_when_much_is_free() {
+    fn doorbell_rings_for_a_blocked_writer_once_much_space_is_free() {
         let (a, b) = pair(4096);
         let door = LocalDoor::new().unwrap();
         b.attach_peer(peer_of(&door), 3);
@@ -1468,7 +1468,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_memory_comes_where_it_belongs_and_is_given_back_when_it_was_read() {
+    fn exposed_buffer_arrives_in_order_and_is_returned_after_read() {
         let (a, b) = pair(4096);
         let token = MemoryToken::new().unwrap();
         assert!(!a.can_lend());
@@ -1511,7 +1511,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_lend_nothing_are_done_with_those_before_them() {
+    fn sends_without_exposed_buffers_complete_with_earlier_sends() {
         let (a, b) = pair(4096);
         let token = MemoryToken::new().unwrap();
         let small = |pipe: &LocalPipe| {
@@ -1537,7 +1537,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_memory_that_is_to_be_changed_is_kept_for_who_has_not_fetched_it() {
+    fn unfetched_exposed_buffer_is_copied_before_it_changes() {
         let (a, b) = pair(4096);
         let token = MemoryToken::new().unwrap();
         if !with_memory([&a, &b], &token) {
@@ -1570,7 +1570,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_kept_while_it_is_fetched_comes_as_it_was() {
+    fn exposed_buffer_copied_during_a_fetch_arrives_unchanged() {
         let (a, mut b) = pair(4096);
         let token = MemoryToken::new().unwrap();
         if !with_memory([&a, &b], &token) {
@@ -1635,7 +1635,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_memory_that_may_not_be_read_any_more_is_copied_by_its_owner() {
+    fn sender_copies_exposed_buffer_if_the_peer_lost_read_access() {
         let Some((a, b, _token)) = lending_pair() else { return };
         let large: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
         let mut of_region = vec![7; 50_000];
@@ -1662,7 +1662,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_is_asked_for_does_not_come_when_the_memory_was_taken_back() {
+    fn requested_copy_fails_after_the_buffer_is_revoked() {
         let Some((a, b, _token)) = lending_pair() else { return };
         let large = vec![1; 8192];
         lend(&a, &large, Way::Uncopied);
@@ -1673,7 +1673,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_whose_process_has_ended_is_found_out() {
+    fn ended_peer_process_is_detected() {
         let (a, _b) = pair(4096);
         let door = LocalDoor::new().unwrap();
         // SAFETY: the child ends at once.
@@ -1696,7 +1696,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_copies_nothing_is_not_waited_for() {
+    fn reader_does_not_wait_for_a_writer_unable_to_copy() {
         let Some((a, b, _token)) = lending_pair() else { return };
         lend(&a, &[1; 8192], Way::Uncopied);
         a.out().set_answers_not();
@@ -1705,7 +1705,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_copied_but_what_was_lent_and_not_fetched() {
+    fn only_exposed_unfetched_bytes_are_copied_on_request() {
         let Some((a, b, _token)) = lending_pair() else { return };
         let (first, second) = (vec![1; 8192], vec![2; 8192]);
         lend(&a, &first, Way::Uncopied);
@@ -1726,7 +1726,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_pieces_are_lent_and_no_more() {
+    fn number_of_exposed_buffers_is_limited() {
         let (a, b) = pair(4096);
         let token = MemoryToken::new().unwrap();
         if !with_memory([&a, &b], &token) {
@@ -1755,7 +1755,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_ends_the_pipe() {
+    fn unmapped_exposed_memory_ends_the_channel() {
         let (a, b) = pair(4096);
         let token = MemoryToken::new().unwrap();
         if !with_memory([&a, &b], &token) {
@@ -1774,7 +1774,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_taken_back_is_not_believed() {
+    fn revoked_exposed_buffer_is_not_delivered() {
         let (a, b) = pair(4096);
         let token = MemoryToken::new().unwrap();
         if !with_memory([&a, &b], &token) {
@@ -1935,14 +1935,14 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_sent_comes_through_rings_of_any_size() {
+    fn byte_stream_arrives_intact_through_rings_of_any_size() {
         for ring in [4096, 16384, 65536] {
             talks(ring, 8 << 20, false);
         }
     }
 
     #[test]
-    fn ends_that_sleep_are_woken_for_bytes_room_and_lent_memory() {
+    fn blocked_ends_wake_for_bytes_space_and_exposed_buffers() {
         for ring in [4096, 65536] {
             talks(ring, 4 << 20, true);
         }
@@ -1971,7 +1971,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_claims_what_cannot_be_ends_the_pipe() {
+    fn invalid_reader_position_ends_the_channel() {
         for (claim, maker) in [2, 1 << 31, u64::from(u32::MAX)].into_iter().zip([true, false, true])
         {
             let (end, memory, [out, _]) = end_of_hostile(maker);
@@ -2004,7 +2004,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_claims_what_cannot_be_ends_the_pipe() {
+    fn invalid_cell_from_a_writer_ends_the_channel() {
         let cell = |kind: u64, len: u64| 1 << 32 | len << 2 | kind;
         let claims = [
             cell(3, 1),
@@ -2094,7 +2094,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_pieces_that_cannot_be_end_the_pipe() {
+    fn invalid_exposed_buffer_ends_the_channel() {
         let token = MemoryToken::new().unwrap();
         let target = vec![5u8; 10_000];
         let at = target.as_ptr() as u64;
@@ -2123,7 +2123,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_could_go_away_or_is_no_segment_is_refused() {
+    fn unsealed_memory_and_malformed_segments_are_refused() {
         use crate::segment::SharedMemory;
         let len = 4096 * 3 + 2 * 4096;
         let open = |fd: &OwnedFd| LocalPipe::open(fd.as_fd()).map(drop);
@@ -2174,7 +2174,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_another_process_writes_an_end_stays_in_its_own_memory() {
+    fn hostile_ring_writes_cause_no_access_outside_own_memory() {
         let token = MemoryToken::new().unwrap();
         let target = vec![5u8; 1 << 16];
         for seed in 0..400 {

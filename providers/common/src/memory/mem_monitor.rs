@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_reported_is_read_once_and_too_much_is_everything() {
+    fn events_are_read_once_and_an_overflow_covers_all_memory() {
         let notices = MemoryEvents::default();
         let mut seen = notices.now();
         let read = |seen: &mut ReadUpTo| {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_names_what_is_here_or_not() {
+    fn environment_variable_selects_the_monitor() {
         for (name, wish) in [
             (None, Wish::Userfaultfd),
             (Some("userfaultfd"), Wish::Userfaultfd),
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_monitor_that_the_program_imported_watches_for_the_caches_of_a_plug_in() {
+    fn monitor_imported_by_the_program_serves_plug_in_caches() {
         let open: FiOpen = ofi_core::entry::fi_open;
         assert!(ProgramMonitor::open_with(open).is_none());
         let mut ops = fi_ops_mem_monitor {

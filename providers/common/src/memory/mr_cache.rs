@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_within_a_region_is_found_there_if_its_rights_are_enough() {
+    fn range_within_a_cached_region_hits_if_rights_suffice() {
         let s = setup(MANY, None);
         let whole = s.cache.get(0x10000, 0x3000, 3).unwrap();
         let part = s.cache.get(0x11000, 0x2000, 1).unwrap();
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_the_longest_time_makes_room() {
+    fn least_recently_used_region_is_evicted() {
         let s = setup(CacheLimits { count: 3, bytes: 100 }, None);
         let get = |addr, len| s.cache.get(addr, len, 1).unwrap();
         for addr in [0x1000, 0x2000, 0x3000] {
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_in_use_are_never_evicted_and_further_ones_not_kept() {
+    fn regions_in_use_stay_and_excess_regions_are_not_cached() {
         let s = setup(CacheLimits { count: 2, bytes: usize::MAX }, None);
         let held: Vec<_> = (1..5).map(|i| s.cache.get(i << 16, PAGE, 1).unwrap()).collect();
         assert_eq!((s.cache.stats().count, live(&s)), (2, 4));
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_is_in_the_way_is_emptied() {
+    fn cache_is_flushed_when_a_registration_fails_for_resources() {
         let s = setup(MANY, Some(2));
         drop((s.cache.get(0x10000, 1, 1).unwrap(), s.cache.get(0x20000, 1, 1).unwrap()));
         let third = s.cache.get(0x30000, 1, 1).unwrap();
@@ -647,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_without_a_monitor_or_with_a_count_of_zero() {
+    fn regions_are_not_cached_without_monitor_or_at_count_zero() {
         for (limits, monitor) in [(MANY, false), (CacheLimits { count: 0, ..MANY }, true)] {
             let s = setup(MANY, None);
             let monitor = monitor.then(|| s.cache.on.as_ref().unwrap().0.clone());
@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_of_pages_that_are_unmapped_moved_or_dropped() {
+    fn kernel_reports_unmapped_moved_and_dropped_pages() {
         let Some(cache) = of_kernel() else {
             return crate::testing::skip("no userfaultfd");
         };
@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn two_caches_on_one_monitor_both_hear_and_one_leaving_does_not_end_the_watch() {
+    fn monitor_serves_the_second_cache_after_the_first_is_dropped() {
         let (Some(one), Some(two)) = (of_kernel(), of_kernel()) else {
             return crate::testing::skip("no userfaultfd");
         };
@@ -753,18 +753,18 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_cannot_be_watched_is_registered_for_each_use() {
+    fn unmonitored_memory_is_registered_for_each_use() {
         let Some(cache) = of_kernel() else {
             return crate::testing::skip("no userfaultfd");
         };
         // Code of this program, a private mapping of a file.
-        let code = the_kernel_tells_of_pages_that_are_unmapped_moved_or_dropped as fn() as usize;
+        let code = kernel_reports_unmapped_moved_and_dropped_pages as fn() as usize;
         drop(cache.get(code, 8, 1).unwrap());
         assert_eq!((cache.stats().registered, cache.stats().count), (1, 0));
     }
 
     #[test]
-    fn threads_that_map_and_unmap_at_once_leave_nothing_registered() {
+    fn parallel_map_and_unmap_leaves_no_registration() {
         let Some(cache) = of_kernel() else {
             return crate::testing::skip("no userfaultfd");
         };

@@ -991,7 +991,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_hear_of_an_address_in_the_order_in_which_it_comes_and_goes() {
+    fn observers_get_insert_and_remove_events_in_order() {
         let (av, heard) = (open(), Arc::new(AddrHeard::default()));
         let listener: Weak<dyn AvListener> =
             Arc::downgrade(&(heard.clone() as Arc<dyn AvListener>));
@@ -1024,7 +1024,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_comes_with_an_id_never_goes_by_its_index() {
+    fn address_with_user_id_is_never_reported_by_its_index() {
         let av = open();
         let asks = Arc::new(AskingListener(av.clone(), Mutex::default()));
         av.listen(Arc::downgrade(&(asks.clone() as Arc<dyn AvListener>)));
@@ -1056,7 +1056,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_being_taken_out_names_nobody() {
+    fn address_under_removal_cannot_be_looked_up() {
         let av = open();
         let looks = Arc::new(LookingListener(av.clone(), Mutex::default()));
         av.listen(Arc::downgrade(&(looks.clone() as Arc<dyn AvListener>)));
@@ -1120,7 +1120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_vector_has_the_same_addresses_wherever_it_is_open() {
+    fn named_av_shares_its_addresses_between_all_openers() {
         let name = unique_name();
         assert_eq!(open_named(&name, abi::FI_READ).err(), Some(Error::INVAL));
         let (a, b) = (ip("10.0.0.1:1"), ip("10.0.0.2:1"));
@@ -1150,7 +1150,7 @@ mod tests {
     }
 
     #[test]
-    fn names_keep_vectors_apart_and_unnamed_ones_share_nothing() {
+    fn avs_of_different_names_and_unnamed_avs_share_nothing() {
         let names = [unique_name(), unique_name()];
         let vectors = names.each_ref().map(|name| open_named(name, 0).unwrap());
         vectors[0].insert(ip("10.0.0.1:1")).unwrap();
@@ -1161,7 +1161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_refused_where_vectors_are_one_processs() {
+    fn av_name_is_refused_without_support_for_sharing() {
         let name = unique_name();
         // SAFETY: numbers and null pointers.
         let mut attr: fi_av_attr = unsafe { std::mem::zeroed() };
@@ -1184,7 +1184,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_hear_of_addresses_of_other_processes_with_the_next_call() {
+    fn observers_get_other_processes_addresses_on_the_next_call() {
         let name = unique_name();
         let (one, two) = (open_named(&name, 0).unwrap(), open_named(&name, abi::FI_READ).unwrap());
         let heard = Arc::new(AddrHeard::default());
@@ -1199,7 +1199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_another_process_removed_comes_again_by_another_index() {
+    fn address_reinserted_after_remote_removal_gets_a_new_index() {
         let name = unique_name();
         let (one, two) = (open_named(&name, 0).unwrap(), open_named(&name, 0).unwrap());
         let heard = Arc::new(AddrHeard::default());
@@ -1213,7 +1213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_was_torn_when_it_was_copied_is_looked_at_again() {
+    fn torn_record_is_read_again() {
         let name = unique_name();
         let one = open_named(&name, 0).unwrap();
         one.insert(ip("10.0.0.1:1")).unwrap();
@@ -1230,7 +1230,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_nobody_can_reach_are_refused() {
+    fn unreachable_addresses_are_refused() {
         let av = open();
         assert_eq!(av.insert(ip("0.0.0.0:1")), Err(Error::INVAL));
         assert_eq!(av.insert(ip("10.0.0.1:0")), Err(Error::INVAL));

@@ -1223,7 +1223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_an_entry_is_there_while_there_is_room_and_nobody_else_at_the_queue() {
+    fn entry_slot_is_available_only_with_space_and_no_contention() {
         let cq = open(Level::Serialized, attr(fi_cq_format::FI_CQ_FORMAT_TAGGED, 3));
         for n in 1..=3 {
             cq.next_entry().unwrap().write(entry(n));
@@ -1251,7 +1251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_as_many_words_as_its_format_says() {
+    fn entry_size_follows_from_its_format() {
         for (format, words) in [
             (fi_cq_format::FI_CQ_FORMAT_CONTEXT, 1),
             (fi_cq_format::FI_CQ_FORMAT_MSG, 3),

@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_a_message_wakes_those_that_sleep_until_one_of_them_looks() {
+    fn srx_start_wakes_waiters_until_one_of_them_polls() {
         let wake = StartsWake::default();
         wake.signal();
         let fd = wake.fd().unwrap();

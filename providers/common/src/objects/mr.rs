@@ -918,7 +918,7 @@ mod tests {
     }
 
     #[test]
-    fn an_atomic_operation_changes_elements_that_are_whole_in_a_segment() {
+    fn atomic_changes_only_elements_whole_within_a_segment() {
         let mut memory = [0u64; 4];
         let at = memory.as_mut_ptr() as usize;
         let table = MrTable::new(abi::FI_MR_SCALABLE).with_segments(2);
@@ -984,7 +984,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dma_buf_begins_where_its_base_and_offset_say_and_only_fi_hmem_allows_it() {
+    fn dmabuf_region_starts_at_base_plus_offset_and_needs_fi_hmem() {
         let dmabuf = |offset, len, base: usize| fi_mr_dmabuf {
             fd: 5,
             offset,
@@ -1010,7 +1010,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_a_device_s_if_its_interface_says_so_with_fi_hmem() {
+    fn interface_selects_device_memory_only_with_fi_hmem() {
         let iov = libc::iovec { iov_base: 0x1000 as *mut c_void, iov_len: 64 };
         let place = |iface: fi_hmem_iface, flags, hmem| {
             let attr = fi_mr_attr { iface: iface.into(), ..attr(&raw const iov, 1) };

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_cannot_be_closed_and_what_is_closed_leaves_its_parent_once() {
+    fn object_in_use_cannot_close_and_closed_one_leaves_parent_once() {
         let (on, closings) = (Arc::new(Users::default()), Arc::default());
         let (thing, other) = (open(&on, &closings), open(&on, &closings));
         let kept = thing.clone();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_of_an_object_is_refused() {
+    fn unknown_object_controls_are_refused() {
         let thing = open(&Arc::default(), &Arc::default());
         let control = TABLE.control.unwrap();
         // SAFETY: it is open; there is no such command.

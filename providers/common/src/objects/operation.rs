@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_keeps_its_places_in_order_up_to_the_most_there_can_be() {
+    fn segment_list_preserves_order_up_to_its_maximum() {
         let place = |n: usize| RemoteSegment { addr: n as u64, len: 1, key: 7 };
         let mut list = RemoteSegments::EMPTY;
         for n in 0..MAX_SEGMENTS {

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_that_has_only_a_name_gets_its_entry_points_when_it_is_handed_out() {
+    fn provider_with_only_a_name_gets_entry_points_on_export() {
         static PROV: Provider = Provider::named(c"zed", 3, 4);
         let prov = PROV.hand_out_with(None, no_getinfo, no_fabric);
         // SAFETY: a static provider without other references.

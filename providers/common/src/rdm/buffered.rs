@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_met_a_tag_keeps_its_context_until_it_is_reported() {
+    fn matched_message_keeps_its_context_until_reported() {
         let mut buffering = Buffering::new(100, [1000, 10]);
         buffering.owe(1, 3, context(1));
         assert!(buffering.take_owed(1, 4).is_none());

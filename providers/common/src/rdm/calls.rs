@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_calls_that_cross_the_larger_addresses_counts() {
+    fn crossing_connects_are_decided_by_the_larger_address() {
         for own in [OwnCall::None, OwnCall::Refused] {
             for order in [Ordering::Less, Ordering::Greater] {
                 assert_ne!(call(order).answer(own), CallAnswer::Refuse);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_cannot_be_called_wins_and_we_do_if_we_cannot_be_called() {
+    fn side_unable_to_accept_connections_wins_a_crossing() {
         let firewalled = |caller_firewalled, firewalled, order| {
             IncomingCall { caller_firewalled, firewalled, ..call(order) }.answer(OwnCall::Calling)
         };
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_calls_itself_keeps_both_ends() {
+    fn endpoint_connecting_to_itself_keeps_both_ends() {
         for own in [OwnCall::Calling, OwnCall::Refused, OwnCall::Made] {
             for same_process in [true, false] {
                 let call = IncomingCall { same_process, ..call(Ordering::Equal) };
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_made_forgets_refusals() {
+    fn established_connection_resets_the_refusal_count() {
         let (now, mut retry) = (Instant::now(), CallRetry::default());
         retry.refused(now, &RULE);
         retry.refused(now, &RULE);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_made_some_at_a_time_and_those_without_an_answer_hinder_nobody_for_long() {
+    fn concurrent_connects_are_limited_and_unanswered_ones_expire() {
         let (now, mut pace) = (Instant::now(), CallPace::default());
         assert_eq!(pace.next_room(), None);
         for id in 0..3 {
@@ -380,7 +380,7 @@ mod tests {
     /// Two endpoints connect to each other at random over a network with random delays of each
     /// message: they agree on one connection, for any order of the messages.
     #[test]
-    fn two_that_call_each_other_agree_on_one_connection_in_every_order() {
+    fn mutual_connects_agree_on_one_connection_in_any_order() {
         let rule = RetryRule { most: 100, ..RULE };
         for seed in 1..20_000u64 {
             let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);

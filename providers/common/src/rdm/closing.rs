@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_take_nothing_are_waited_for_a_second_in_sum() {
+    fn close_waits_one_second_in_total_for_unresponsive_peers() {
         let budget = CloseBudget::default();
         let start = Instant::now();
         let mut first = budget.begin(start);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_take_something_are_waited_for_longer() {
+    fn close_waits_longer_for_peers_taking_data() {
         let mut waited = Waited::nothing(Instant::now());
         let slow = |passed: Duration| passed.as_millis().is_multiple_of(900);
         assert_eq!(wait(&mut waited, PAUSE, slow), CLOSE_LIMIT);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_are_not_connected_are_waited_for_as_those_that_take_something() {
+    fn close_waits_for_unconnected_peers_as_for_active_ones() {
         let budget = CloseBudget { quiet_limit: PAUSE, ..CloseBudget::default() };
         let peers = TakingPeers { left: 0.into(), stopped: 1 };
         let mut looks = 0;

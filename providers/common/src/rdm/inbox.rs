@@ -1704,7 +1704,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_takes_the_oldest_receive_that_matches_and_a_receive_the_oldest_message() {
+    fn messages_and_receives_match_oldest_first() {
         let mut bound = Bound::new();
         bound.inbox.set_name(1, 10, 11);
         for (number, tag) in [(1, 5), (2, 5), (3, 6)] {
@@ -1729,7 +1729,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_ways_do_what_the_long_ones_do() {
+    fn fast_paths_match_like_the_slow_paths() {
         let mut bound = Bound::new();
         bound.inbox.set_name(1, 10, 11);
         let memory = RecvMemory::new();
@@ -1790,7 +1790,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_multi_receive_buffer_waits_for_the_part_that_is_being_filled() {
+    fn cancelled_multi_receive_buffer_waits_for_its_current_part() {
         let mut bound = Bound::new();
         let memory = RecvMemory::new();
         bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
@@ -1839,7 +1839,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_claimed_and_is_not_received_is_discarded_at_the_end() {
+    fn claimed_but_unreceived_messages_are_discarded_at_the_end() {
         let mut bound = Bound::new();
         let id = bound.keep(message(0, 5, 4));
         bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
@@ -1850,7 +1850,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_lost_waits_on_only_for_who_claimed_it() {
+    fn lost_message_stays_only_if_claimed() {
         let mut bound = Bound::new();
         let [claimed, other] = [5, 6].map(|tag| bound.keep(message(0, tag, 4)));
         bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
@@ -1864,7 +1864,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_message_has_the_name_that_its_sender_has_now() {
+    fn buffered_message_has_the_current_address_of_its_sender() {
         let mut bound = Bound::new();
         for peer in [0, 1] {
             bound.keep(message(peer, 5, peer as usize + 1));
@@ -1885,7 +1885,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_is_cancelled_at_once_where_no_message_can_come() {
+    fn receive_is_cancelled_if_no_message_can_arrive() {
         let mut bound = Bound::new();
         bound.keep(untagged(0, 4));
         bound.inbox.end();
@@ -1897,7 +1897,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_s_message_is_reported_with_its_address_if_that_is_asked_for() {
+    fn unknown_peers_message_carries_its_address_on_request() {
         let mut bound = Bound::new();
         bound.inbox.choose_sources(false, true);
         bound.inbox.set_addr(0, || b"here".to_vec());
@@ -1966,7 +1966,7 @@ mod tests {
     }
 
     #[test]
-    fn one_peer_gets_most_of_the_room_and_others_still_some() {
+    fn one_peer_gets_most_of_the_buffer_and_others_a_minimum() {
         let mut inbox = named();
         assert!(fill(&mut inbox, 1, 1000) * 1000 > MOST / 2);
         for peer in 2..100 {
@@ -1979,7 +1979,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_leave_the_room_to_peers_with_names() {
+    fn unknown_peers_leave_buffer_space_to_known_peers() {
         let mut inbox = Inbox::new(false, false, 64);
         for peer in 0..1000 {
             fill(&mut inbox, peer, 8);
@@ -1996,7 +1996,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_with_a_name_keeps_a_stranger_out_but_does_not_make_others_leave() {
+    fn known_peer_at_the_limit_blocks_unknown_ones_without_eviction() {
         let mut inbox = named();
         let (named, stranger) = (message(1, 0, MOST), message(2000, 0, 8));
         fill(&mut inbox, 1, 1000);
@@ -2016,7 +2016,7 @@ mod tests {
     }
 
     #[test]
-    fn of_strangers_that_may_send_more_each_leaves_half_to_others() {
+    fn unknown_peers_with_larger_quota_leave_half_to_others() {
         const MOST: usize = 4_000_000;
         let mut inbox = named();
         let fill = |inbox: &mut Inbox<Waits>, peer| {
@@ -2085,7 +2085,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_that_left_are_named_in_the_order_they_left() {
+    fn disconnected_unknown_peers_are_listed_in_order_of_leaving() {
         let mut inbox = named();
         inbox.set_owner(3);
         for peer in [100, 101, 5] {

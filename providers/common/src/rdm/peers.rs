@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_that_gets_a_name_has_it_everywhere_until_it_is_taken() {
+    fn unknown_peer_has_its_av_address_from_insert_to_removal() {
         let (mut table, mut heard) = (PeerTable::<()>::default(), NewsHeard::default());
         let peer = table.peer_at(None, addr(7), &mut heard);
         assert_eq!(table.peer_at(None, addr(7), &mut heard), peer);

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_that_several_endpoints_could_have_is_nobodys() {
+    fn ambiguous_completion_is_assigned_to_no_endpoint() {
         let mut state = DebugState::default();
         state.queues.insert(10, vec![(1, FI_SEND | FI_RECV), (2, FI_SEND)]);
         state.post(1, FI_SEND);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_did_completes_nothing_of_ours() {
+    fn remote_access_completes_no_local_operation() {
         assert_eq!(completed(FI_RMA | FI_REMOTE_WRITE), None);
         assert_eq!(completed(FI_RMA | FI_READ), Some(FI_SEND));
         assert_eq!(completed(FI_ATOMIC | FI_WRITE), Some(FI_SEND));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_say_what_they_mean() {
+    fn return_values_and_flags_are_shown_as_text() {
         let text = |ret, text| Why(ret, text).to_string();
         assert_eq!(text(0, true), " (Success)");
         assert_eq!(text(16, false), "");

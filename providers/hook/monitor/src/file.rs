@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_moved_away_leads_to_no_other_one() {
+    fn moved_folder_leads_to_no_other_folder() {
         let (path, place) = place("moved");
         let folders = place.folders().unwrap();
         // As the owner of the base may do, even if it is another user.
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn links_in_the_place_of_the_base_are_followed_if_they_are_of_the_user() {
+    fn symlink_as_base_is_followed_only_if_owned_by_the_user() {
         let (path, place) = place("base");
         fs::create_dir(path.join("real")).unwrap();
         symlink("real", &place.base).unwrap();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_gets_shorter_ends_no_program() {
+    fn truncated_file_does_not_crash_the_program() {
         let (path, place) = place("shorter");
         let file = MonitorFile::new(&place, "one").unwrap();
         let at = file.folder.path.join("one");
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_got_the_number_of_a_closed_one_is_left_alone() {
+    fn file_with_a_reused_descriptor_is_left_unchanged() {
         let (path, place) = place("closed");
         let file = MonitorFile::new(&place, "one").unwrap();
         let other = path.join("other");

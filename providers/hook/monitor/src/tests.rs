@@ -75,7 +75,7 @@ fn ask(path: &Path) {
 }
 
 #[test]
-fn who_asks_gets_what_was_counted_since_the_last_time() {
+fn request_returns_counts_since_the_previous_request() {
     let folder = TestFolder::new("asked");
     let monitor = monitor(&folder, 2, false);
     let path = folder.file().unwrap();
@@ -96,7 +96,7 @@ fn who_asks_gets_what_was_counted_since_the_last_time() {
 }
 
 #[test]
-fn what_was_counted_last_is_there_at_the_end_with_what_nobody_has_read() {
+fn final_counts_include_unread_ones() {
     let folder = TestFolder::new("end");
     let ended = monitor(&folder, 1, true);
     let path = folder.file().unwrap();
@@ -112,7 +112,7 @@ fn what_was_counted_last_is_there_at_the_end_with_what_nobody_has_read() {
 }
 
 #[test]
-fn files_and_folders_have_the_modes_that_were_chosen() {
+fn files_and_folders_have_the_chosen_modes() {
     let folder = TestFolder::new("modes");
     let _monitor = monitor(&folder, 1, false);
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
@@ -123,7 +123,7 @@ fn files_and_folders_have_the_modes_that_were_chosen() {
 }
 
 #[test]
-fn a_link_in_the_place_of_a_folder_is_not_followed() {
+fn symlink_as_folder_is_not_followed() {
     let (folder, elsewhere) = (TestFolder::new("link"), TestFolder::new("elsewhere"));
     fs::create_dir(&folder.0).unwrap();
     fs::create_dir(&elsewhere.0).unwrap();

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_takes_more_than_none_whatever_is_counted() {
+    fn meter_increases_with_work_for_every_event() {
         for event in [PmuEvent::Instructions, PmuEvent::Cycles] {
             let meter = Meter::new(event).unwrap_or(Meter::CLOCK);
             let start = meter.now();

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_succeeded_are_counted_by_their_size() {
+    fn successful_operations_are_counted_by_size() {
         let profile = Profile::install(HookLog::NOWHERE).unwrap();
         for (len, ret) in [(0, 0), (63, 0), (64, 0), (64, -11), (5 << 20, 0), (6 << 20, 0)] {
             // SAFETY: nothing in the call is followed.

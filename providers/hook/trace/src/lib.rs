@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_was_sent_a_completion_tells_no_length() {
+    fn send_completion_is_traced_without_a_length() {
         let all = HookCompletion {
             context: 0x1000,
             flags: Some(FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_failed_has_no_line() {
+    fn failed_call_is_not_traced() {
         let call = HookCall {
             op: HookOp::Send,
             object: ptr::null(),

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn anybody_may_call_unless_networks_are_named() {
+    fn every_address_is_admitted_unless_networks_are_given() {
         assert_eq!(Admission::parse("any"), Admission::default());
         assert!(admits("any", "203.0.113.9") && admits("av", "203.0.113.9"));
         assert!(!admits("192.0.2.0/24", "203.0.113.9"));
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_address_vector_counts_where_that_is_asked() {
+    fn av_setting_admits_only_known_peers() {
         assert!(Admission::parse("av").only_known());
         assert!(Admission::parse("av,10.0.0.0/8").only_known());
         assert!(!Admission::parse("10.0.0.0/8").only_known());
     }
 
     #[test]
-    fn nobody_may_call_where_it_is_not_known_who_may() {
+    fn malformed_setting_admits_no_address() {
         for text in ["", ",", "all", "any,av", "10.0.0.0/33", "10.0.0", "av,localhost"] {
             let admission = Admission::parse(text);
             assert_eq!(admission.check(), Err(Error::INVAL), "{text}");

@@ -358,14 +358,14 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn sockets_are_what_the_engine_relies_on() {
+    fn sockets_satisfy_the_engine_contract() {
         let any = Addr::Ip((Ipv4Addr::LOCALHOST, 0).into());
         let [server, client] = [(); 2].map(|()| Sockets::open().unwrap());
         ofi_stream::contract::check(&server, &client, &any);
     }
 
     #[test]
-    fn sockets_of_one_host_that_move_to_memory_are_as_well() {
+    fn sockets_upgraded_to_shared_memory_satisfy_the_contract() {
         let any = Addr::Ip((Ipv4Addr::LOCALHOST, 0).into());
         let [server, client] = [(); 2].map(|()| WithLocal::<Sockets>::open().unwrap());
         ofi_stream::contract::check(&server, &client, &any);

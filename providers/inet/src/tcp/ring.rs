@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_wait_is_refused_and_what_failed_says_why() {
+    fn blocked_operations_return_eagain_and_failed_ones_their_error() {
         let Some(mut ring) = ring() else { return ofi_provider::testing::skip("no io_uring") };
         let [(a, b), (c, d), (e, f)] = std::array::from_fn(|_| pair());
         d.0.shutdown();

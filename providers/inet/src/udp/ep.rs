@@ -736,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_are_filled_in_the_order_they_were_posted_as_far_as_the_queue_has_room() {
+    fn receives_complete_in_posting_order_up_to_queue_capacity() {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 2);
         (1..=5).for_each(|number| me.post(room(), number).unwrap());
@@ -753,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_to_nobody_is_lost_and_nothing_else() {
+    fn datagram_to_an_absent_receiver_affects_no_others() {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 8);
         let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -769,7 +769,7 @@ mod tests {
     }
 
     #[test]
-    fn many_endpoints_are_all_served_and_one_that_starved_is_not_forgotten() {
+    fn many_endpoints_are_served_including_cq_blocked_ones() {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let all: Vec<_> = (0..FEW + 3).map(|_| Loop::open(&engine, 1)).collect();
         for (number, me) in all.iter().enumerate() {
@@ -791,7 +791,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_an_unknown_sender_is_behind_its_datagram_where_that_leaves_room() {
+    fn unknown_sender_address_follows_datagram_if_the_buffer_fits() {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let silent = Loop::open(&engine, 8);
         assert_eq!(silent.ep.setopt(OPT_UNKNOWN_SOURCES, &[]), Err(Error::NOPROTOOPT));
@@ -821,7 +821,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_with_a_secret_hear_each_other_and_nobody_else() {
+    fn endpoints_with_a_key_receive_only_from_the_same_key() {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let job = secret(b"the secret of a job");
         let me = Loop::open_with(&engine, 8, false, Some(&job));
@@ -854,7 +854,7 @@ mod tests {
     }
 
     #[test]
-    fn many_datagrams_that_leave_and_come_together_are_sealed_each() {
+    fn batched_datagrams_are_sealed_individually() {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let job = secret(b"the secret of a job");
         let me = Loop::open_with(&engine, 8, true, Some(&job));
@@ -880,7 +880,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_receives_wait_than_were_agreed_and_a_cancelled_one_makes_room() {
+    fn posted_receives_are_limited_and_a_cancel_frees_an_entry() {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 8);
         (1..=16).for_each(|number| me.post(room(), number).unwrap());

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_a_socket_of_its_own_only_where_the_endpoints_cannot_hear_it() {
+    fn group_opens_a_socket_only_if_endpoints_cannot_receive_it() {
         let own = DgramSocket::bound(&any(0)).unwrap();
         let port = own.local().unwrap().port();
         let mut groups = Groups::default();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_only_heard_is_not_sent_to_and_the_other_way_round() {
+    fn group_roles_allow_only_their_own_direction() {
         let own = DgramSocket::bound(&"127.0.0.1:0".parse().unwrap()).unwrap();
         let mut groups = Groups::default();
         let group = "239.3.2.1:7654".parse().unwrap();

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_datagram_cannot_do_is_refused() {
+    fn hints_beyond_datagram_capabilities_are_refused() {
         let offer = offer(false).unwrap();
         let mut hints = InfoBuf::new().unwrap();
         hints.set_caps(FI_MSG | FI_TAGGED);

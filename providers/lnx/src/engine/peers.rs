@@ -340,7 +340,7 @@ mod tests {
     use ofi_provider::link_addr::MARK_LEN;
 
     #[test]
-    fn a_core_gets_the_addresses_of_its_fabric_and_local_ones_only_of_peers_that_are_here() {
+    fn core_gets_addresses_of_its_fabric_and_local_ones_on_same_host() {
         let ip = |text: &str| Addr::Ip(text.parse().unwrap()).to_bytes();
         let (near, far) = (ip("127.0.0.1:7"), ip("192.0.2.1:7"));
         let parts = [

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn all_cores_are_looked_at_by_time_however_quickly_turns_follow() {
+    fn all_cores_are_polled_at_a_time_interval() {
         let (quick, mut now) = (QuickTurns::new(2), 1_000_000);
         // 100 nanoseconds each: in 2 milliseconds not more than one in 100 microseconds.
         let often = looks(&quick, &mut now, 20_000, [100, 100], true);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn all_cores_are_looked_at_more_often_where_nothing_goes_on_at_the_one_that_leads() {
+    fn all_cores_are_polled_more_often_if_the_lead_core_is_idle() {
         let (quick, mut now) = (QuickTurns::new(2), 1_000_000);
         looks(&quick, &mut now, 1000, [100, 100], true);
         // A look each 5 microseconds, and such as take a microsecond each 16.
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_is_alone_is_looked_at_without_the_clock() {
+    fn single_core_is_polled_without_reading_the_clock() {
         let quick = QuickTurns::new(1);
         assert!((0..1000).all(|_| quick.counts_turn()));
         quick.left.store(0, Ordering::Relaxed);

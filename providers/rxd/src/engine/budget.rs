@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_peer_leaves_some_room_to_others_and_has_a_little_in_any_case() {
+    fn peer_quota_leaves_space_to_others_and_has_a_minimum() {
         let (mut all, mut peers) = (0, Vec::new());
         for _ in 0..2000 {
             let mut own = 0;

@@ -620,7 +620,7 @@ mod tests {
     const OPEN: Ack = Ack { window: 128, here: 0, taken: 0 };
 
     #[test]
-    fn refusals_shorten_the_wait_for_a_silent_peer_and_a_sign_of_it_forgets_them() {
+    fn refusals_shorten_the_timeout_until_a_sign_of_life() {
         let now = Instant::now();
         let mut conn = RxdConn::new(0, 0, 1, 128, now);
         conn.refused = REFUSALS_BELIEVED - 1;
@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_of_this_library_gets_what_it_lacks_again_and_nothing_else() {
+    fn peer_of_this_library_gets_only_lost_packets_again() {
         let (mut conn, now) = conn(true);
         assert_eq!(send(&mut conn, 1000, now), FIRST_WINDOW);
         conn.take_ack(16, OPEN, now).unwrap();
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_sent_again_in_time_though_the_peer_was_to_be_asked_later() {
+    fn send_shortens_the_deadline_set_for_a_probe() {
         let (mut conn, now) = moving(1);
         conn.ops = 1;
         conn.take_ack(17, OPEN, now).unwrap();
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_lost_is_found_once_in_its_order_whatever_comes_between() {
+    fn lost_packets_are_found_once_and_in_order() {
         let (mut conn, now) = moving(32);
         conn.not_sent(20..24);
         assert_eq!(conn.take_lost(now).unwrap().0, 20);
@@ -710,14 +710,14 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_takes_more_than_is_to_be_under_way_gets_no_more() {
+    fn large_peer_window_does_not_exceed_the_in_flight_limit() {
         let (mut conn, now) = conn(false);
         conn.take_ack(0, Ack { window: 1 << 20, here: 0, taken: 0 }, now).unwrap();
         assert_eq!(send(&mut conn, 1000, now), 128);
     }
 
     #[test]
-    fn what_waited_for_a_lost_packet_does_not_tell_how_long_the_network_takes() {
+    fn round_trip_estimate_ignores_packets_delayed_by_loss() {
         let (mut conn, now) = moving(8);
         let now = now + TRIP;
         conn.take_ack(16, Ack { window: 128, here: 0b111_1111, taken: 0 }, now).unwrap();
@@ -742,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_long_before_what_came_is_lost() {
+    fn packets_sent_long_before_acknowledged_ones_count_as_lost() {
         let (mut conn, now) = moving(16);
         let now = now + TRIP;
         // Packet 16 and all after 19 are not acknowledged.
@@ -754,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_has_all_and_whose_word_is_lost_is_asked_for_it() {
+    fn peer_is_probed_if_its_last_acknowledgement_is_lost() {
         let (mut conn, now) = conn(true);
         assert_eq!(send(&mut conn, 3, now), 3);
         // 1 and 2 came before 0, after which there was no room for them at once.
@@ -787,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_silent_for_longer_than_the_limit_is_given_up_then() {
+    fn silent_peer_is_dropped_exactly_at_the_limit() {
         let limit = Duration::from_secs(3);
         let (mut conn, mut now) = conn(true);
         send(&mut conn, 1, now);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_late_or_not_at_all_begins_anew_at_no_cost() {
+    fn late_or_missing_answers_reset_the_ack_predictor() {
         let (mut habit, mut now) = (AnswerHabit::default(), Instant::now());
         for answers in [true, false].into_iter().cycle().take(20) {
             for _ in 0..FEWEST - 1 {

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room_and_none_of_a_known_peer_makes_it_for_an_unknown_one() {
+    fn oldest_half_open_entry_is_evicted_but_known_peers_stay() {
         let (mut halves, mut indices) = (HalfOpens::default(), PeerIndices::default());
         let known = halves.note(&addr(9), true, ONE, &mut indices).unwrap();
         let all = PLACES as u16 * 3;

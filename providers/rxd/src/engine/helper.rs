@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_begins_while_the_helper_falls_asleep_is_looked_after() {
+    fn work_started_while_the_helper_falls_asleep_is_served() {
         let awake = AtomicBool::new(true);
         // Begun by a thread that saw it awake, and so did not wake it.
         assert!(!may_sleep(&awake, || true));

@@ -433,12 +433,12 @@ fn run(seed: u64) -> usize {
 }
 
 #[test]
-fn whatever_happens_to_packets_messages_come_whole_once_and_in_order() {
+fn messages_arrive_whole_once_and_in_order_despite_packet_faults() {
     seeds::run_all(300, run);
 }
 
 #[test]
-fn planted_faults_of_packets_are_found() {
+fn injected_faults_are_detected() {
     for (fault, says) in [
         (PlantedFault::LostCompletion, &["never completes", "before its fence", "is left"][..]),
         (PlantedFault::SecondCompletion, &["completes twice"]),

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_message_gets_its_room_as_it_comes() {
+    fn buffer_of_a_large_message_grows_with_the_bytes_received() {
         let len = 100 << 20;
         let StreamUnexpected::Arriving(mut room) =
             StreamUnexpected::arriving(len, &[7; 100]).unwrap()

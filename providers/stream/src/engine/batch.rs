@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_a_burst_from_the_second_on_that_follows_another_closely() {
+    fn messages_form_a_burst_from_the_second_close_one() {
         let (clock, mut batch) = (TestClock(BURST.into()), Batch::default());
         let mut after = |micros: u64| {
             clock.0.set(clock.0.get() + micros * 1000);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_early_is_completed_by_the_next_account_and_not_before() {
+    fn bytes_sent_early_complete_at_the_next_accounting_only() {
         let mut batch = Batch::default();
         assert!(!batch.has_gone());
         batch.push(b"header", 2, TransferFinish::INTERNAL).copy_from_slice(b"ab");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_count_among_what_leaves_together_and_are_not_over_with_that() {
+    fn requests_count_in_a_batch_and_stay_pending_after_its_send() {
         let mut batch = Batch::default();
         batch.push(b"header", 2, TransferFinish::INTERNAL).copy_from_slice(b"ab");
         batch.push_read(b"asks", 1).copy_from_slice(b"c");

@@ -1298,7 +1298,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn the_room_for_reading_comes_back_when_its_user_panics() {
+    fn staging_buffer_is_restored_after_a_panic() {
         let regions = Arc::new(MrTable::new(0));
         let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
         let net = Rings::new(&world, false);

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_sleeps_does_so_until_it_comes_back_itself() {
+    fn waiter_is_counted_until_its_own_thread_returns() {
         let mut sleepers = Sleepers::default();
         sleepers.add();
         sleepers.add();

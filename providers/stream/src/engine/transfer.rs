@@ -305,7 +305,7 @@ mod tests {
     use ofi_provider::api::RemoteSegment;
 
     #[test]
-    fn places_written_before_the_peer_answered_get_its_byte_order() {
+    fn segments_written_before_the_answer_get_the_peers_byte_order() {
         let places = [RemoteSegment { addr: 1, len: 2, key: 3 }; 2];
         let bytes = |order| StreamHeader::write_segments(order, &places);
         let mut outgoing = Outgoing::new(
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_go_before_answers_that_have_not_begun_to_leave() {
+    fn requests_precede_responses_not_yet_started() {
         let transfer = |body, begun: usize| {
             let header = StreamHeader::of(StreamOp::ReadReq);
             let wire_len = 16 * begun;

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_whose_end_is_copied_is_over_when_that_has_left() {
+    fn message_with_a_copied_end_completes_once_the_copy_is_sent() {
         let mut z = Zerocopy { from: 1, next: 0, copied: 0, named: 0, leaving: VecDeque::new() };
         z.called();
         z.released(0, 0);

@@ -442,7 +442,7 @@ mod tests {
     /// Expected values of another implementation: hmac, hashlib and the package "cryptography" of
     /// Python.
     #[test]
-    fn the_bytes_are_the_known_ones() {
+    fn datagram_bytes_match_another_implementation() {
         let (mut sealer, _) = pair();
         sealer.id = *b"0123456789abcdef";
         sealer.key = cipher(&sender_key(&sealer.secret, &sealer.id));
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_with_other_secrets_or_none_are_not_heard() {
+    fn datagrams_of_other_keys_or_without_a_key_are_refused() {
         let (mut sealer, _) = pair();
         let mut other = DatagramOpener::new(&secret(b"the secret of another job"));
         let datagram = sealed(&mut sealer, B, b"message");
@@ -545,7 +545,7 @@ mod tests {
 
     /// Compares the window with a set of all received numbers.
     #[test]
-    fn a_window_agrees_with_a_list_of_all_that_came() {
+    fn replay_window_agrees_with_a_set_of_received_numbers() {
         let mut seed = 1u64;
         let mut random = |most: u64| {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_are_bounded_and_those_that_were_silent_longest_are_forgotten() {
+    fn longest_silent_senders_are_dropped_at_the_limit() {
         let (mut first, mut opener) = pair();
         opener.most = 64;
         for _ in 0..1000 {

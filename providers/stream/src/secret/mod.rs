@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_taken_that_nobody_else_can_read() {
+    fn key_file_must_be_private_to_its_owner() {
         let bytes = [7; 16];
         let key = tried("right", &bytes, 0o600).unwrap();
         assert_eq!(key.bytes(), SecretKey::of(&bytes).unwrap().bytes());
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_has_a_length_that_is_worth_the_name() {
+    fn key_length_must_be_within_limits() {
         assert!(tried("empty", b"", 0o600).unwrap_err().contains("empty"));
         assert!(tried("short", &[1; 15], 0o600).unwrap_err().contains("shorter"));
         assert!(tried("longest", &[1; 4096], 0o600).is_ok());
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_programs_own_secret_is_needed_beside_the_users() {
+    fn program_key_is_combined_with_the_users_key() {
         let (user, own, other) = (&[1; 16], &[2; 16], &[3; 16]);
         let key = |secret: &JobSecret| *secret.key().unwrap().bytes();
         let none = JobSecret::default();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_a_secret_and_has_none_opens_nothing() {
+    fn provider_without_its_required_key_opens_nothing() {
         static NOBODY: Provider = Provider::named(c"nobody", 0, 0);
         assert_eq!(JobSecret::default().check(&NOBODY), Ok(()));
         let wrong = JobSecret::new(b"short", false);

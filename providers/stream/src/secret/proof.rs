@@ -373,7 +373,7 @@ pub(super) mod tests {
     /// Expected values of another implementation: Noise's specification in Python, over hashlib and
     /// the package "cryptography".
     #[test]
-    fn the_frames_are_the_known_ones() {
+    fn handshake_frames_match_another_implementation() {
         let (_, frames) = known();
         let told = [
             "c54f465301010130a4e09292b651c278b9772c569f5fa9bb13d906b46ab68c9df9dc2b4409f8a209ea32277afe5992b4a4ed\
@@ -491,7 +491,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_recorded_and_what_is_reflected_proves_nothing() {
+    fn replayed_and_reflected_frames_do_not_authenticate() {
         let [mut caller, mut called] = pair(SAME, [false; 2]);
         let hello = said(&mut caller);
         tell(&mut called, &hello).unwrap();
@@ -521,7 +521,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn strangers_are_told_apart_by_their_first_bytes() {
+    fn foreign_first_bytes_are_refused_with_their_reason() {
         for bytes in [&b"\x03"[..], b"GET / HTTP/1.1\r\n", b"\xc5OFT", &[0; 8]] {
             let [_, mut called] = pair(SAME, [false; 2]);
             assert_eq!(tell(&mut called, bytes), Err(Disbelief::NoSecret));

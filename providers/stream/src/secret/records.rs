@@ -418,7 +418,7 @@ mod tests {
 
     /// As for the handshake, of another implementation.
     #[test]
-    fn the_records_are_the_known_ones() {
+    fn record_bytes_match_another_implementation() {
         let [mut caller, mut called] = pair();
         // The caller's key is replaced behind its first record.
         (caller.keys.sends.per_key, called.keys.sends.per_key) = (1, 2);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_as_they_were_sent_whatever_the_pieces() {
+    fn bytes_arrive_as_sent_for_any_chunk_sizes() {
         for (piece, room) in [1, 7, 300, usize::MAX]
             .into_iter()
             .flat_map(|piece| [1, 999, 1000, RECORD_MAX, 2 * RECORD_MAX].map(|room| (piece, room)))
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_past_a_record_that_is_not_taken_at_once() {
+    fn no_byte_is_read_past_a_record_still_to_be_taken() {
         let [mut one, mut other] = pair();
         let said = [seal(&mut one, &[1; 100]), seal(&mut one, &[2; 100])].concat();
         let heard = |other: &mut RecordStream, at: &mut usize, room: &mut [u8]| {
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_before_all_of_a_record_is_here_gets_nothing() {
+    fn incomplete_record_yields_no_bytes() {
         let [mut one, mut other] = pair();
         let (bytes, mut room) = (vec![7; RECORD_MAX], vec![0; RECORD_MAX]);
         let said = seal(&mut one, &bytes);

@@ -330,7 +330,7 @@ mod tests {
     use ofi_provider::cq::Context;
 
     #[test]
-    fn what_completes_before_an_earlier_request_waits_for_it() {
+    fn completion_before_an_earlier_request_waits_for_it() {
         let limits = VerbsEpLimits {
             tx_size: 8,
             rx_size: 1,
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_say_what_the_device_said() {
+    fn failure_carries_the_status_of_the_device() {
         let status = status::IBV_WC_LOC_LEN_ERR;
         let error = failure(Completion::of(Context::NULL, FI_RECV | FI_MSG, 0), status, 7);
         assert_eq!((error.error, error.prov_errno), (Error::TRUNC, 1));

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_a_fifo_go_round_and_name_what_is_in_it() {
+    fn fifo_numbers_wrap_around_and_identify_its_entries() {
         let mut fifo = Fifo { items: VecDeque::new(), first: !SEND - 1 };
         for item in 0..4 {
             assert_eq!(fifo.next(), (!SEND - 1).wrapping_add(item) & !SEND);

@@ -52,7 +52,7 @@ fn structures_and_constants_are_those_of_the_headers() {
 }
 
 #[test]
-fn a_call_without_the_libraries_fails_and_says_so() {
+fn call_without_the_libraries_fails_with_enosys() {
     use super::Absent;
     for code in [libc::EINVAL, libc::ENOENT] {
         // SAFETY: errno is this thread's own.

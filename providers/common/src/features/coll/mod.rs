@@ -1269,7 +1269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn votes_add_up_to_ones_own_only_if_all_have_the_same_number_and_nobody_has_it_taken() {
+    fn ballots_agree_only_for_equal_and_untaken_numbers() {
         let numbers = [1, 2, 0x0102_0304, 0x0201_0403, u32::MAX, 0x1122_3344, 0x1122_3345];
         let highest = |a: [u8; BALLOT], b: [u8; BALLOT]| std::array::from_fn(|at| a[at].max(b[at]));
         for ours in numbers {

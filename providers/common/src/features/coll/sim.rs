@@ -684,7 +684,7 @@ fn run(seed: u64, fault: Option<Fault>) -> usize {
 }
 
 #[test]
-fn members_that_come_go_and_begin_anew_find_together_and_get_right_results() {
+fn joining_leaving_and_restarting_members_get_correct_results() {
     seeds::run_all(300, |seed| run(seed, None));
 }
 
@@ -700,7 +700,7 @@ fn all_calls_to_join_a_set_fail_while_a_member_is_gone() {
 }
 
 #[test]
-fn the_simulator_finds_faults_that_are_planted() {
+fn simulator_detects_injected_faults() {
     for fault in [Fault::LostMessage, Fault::WrongByte, Fault::SilentEnd] {
         let found = seeds::found(200, |seed| run(seed, Some(fault)));
         assert!(found.is_some(), "{fault:?} is not found");

@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_that_is_known_is_no_notice() {
+    fn malformed_group_notices_are_refused() {
         let good = GroupNotice { word: Word::Ask, port: 1, group: name("239.0.0.1:7").unwrap() };
         for at in 0..GroupNotice::LEN {
             for value in 0..=255 {

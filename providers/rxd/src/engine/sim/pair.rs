@@ -265,7 +265,7 @@ impl Pair {
 }
 
 #[test]
-fn a_large_message_that_nobody_waits_for_stops_no_other_that_somebody_does() {
+fn large_message_without_receive_does_not_block_other_messages() {
     let mut pair = Pair::new(3, 0);
     pair.meet(1, 0);
     pair.meet(2, 0);
@@ -284,7 +284,7 @@ fn a_large_message_that_nobody_waits_for_stops_no_other_that_somebody_does() {
 }
 
 #[test]
-fn an_answer_that_ends_half_way_says_so_once() {
+fn failing_response_sends_exactly_one_refusal() {
     let mut pair = Pair::new(2, 0);
     pair.meet(0, 1);
     let back = pair.conn(1, 0);
@@ -301,7 +301,7 @@ fn an_answer_that_ends_half_way_says_so_once() {
 }
 
 #[test]
-fn whatever_is_lost_of_an_answer_whose_data_are_gone_is_refused() {
+fn resent_packets_of_a_response_without_data_are_refusals() {
     let (data, room) = (TxData::Region(RemoteSegments::one(0, 8, BAD)), PACKET - DATA_HEAD);
     let mut answer = RxdTx::of_peer(0, 77, data, 10 * room, room);
     let regions = MrTable::new(0);
@@ -318,7 +318,7 @@ fn whatever_is_lost_of_an_answer_whose_data_are_gone_is_refused() {
 }
 
 #[test]
-fn what_is_said_of_an_operation_does_not_concern_the_next_one() {
+fn refusal_of_an_operation_does_not_affect_the_next_one() {
     let mut pair = Pair::new(2, 0);
     pair.meet(0, 1);
     pair.start(0, 1, READ_REQ, 0, BAD);
@@ -331,7 +331,7 @@ fn what_is_said_of_an_operation_does_not_concern_the_next_one() {
 }
 
 #[test]
-fn an_answer_to_nothing_is_passed_over_and_what_contradicts_itself_ends_the_connection() {
+fn unsolicited_response_is_ignored_and_contradiction_disconnects() {
     let mut pair = Pair::new(2, 0);
     pair.meet(0, 1);
     let expected =
@@ -360,7 +360,7 @@ fn an_answer_from_elsewhere_does_not_end_a_connection() {
 }
 
 #[test]
-fn an_operation_that_is_being_sent_is_not_ended_by_the_peer() {
+fn peer_cannot_complete_an_operation_still_being_sent() {
     let mut pair = Pair::new(2, 0);
     pair.meet(0, 1);
     pair.start(0, 1, MSG, 100_000, 0);
@@ -376,7 +376,7 @@ fn an_operation_that_is_being_sent_is_not_ended_by_the_peer() {
 }
 
 #[test]
-fn a_connection_that_ends_leaves_nothing() {
+fn ended_connection_is_in_no_waiting_list() {
     let mut pair = Pair::new(2, 0);
     pair.meet(0, 1);
     let conn = pair.conn(0, 1);
@@ -396,7 +396,7 @@ fn sign(index: u32, seq: u64) -> [u8; BASE_LEN] {
 }
 
 #[test]
-fn a_peer_that_was_started_again_has_a_new_connection_when_it_uses_the_new_index() {
+fn restarted_peer_gets_a_new_connection_once_it_uses_new_index() {
     for tells in [true, false] {
         let mut pair = Pair::over(1, NetPlan { tells, ..NetPlan::CALM });
         let first = pair.index_for(5, 0, 1);
@@ -425,7 +425,7 @@ fn a_peer_that_was_started_again_has_a_new_connection_when_it_uses_the_new_index
 }
 
 #[test]
-fn a_request_is_answered_where_it_came_from_and_not_where_it_says() {
+fn request_is_answered_at_its_source_not_at_its_claimed_address() {
     let mut pair = Pair::new(1, 0);
     pair.request(7, 5, 0, Introduction { remote: 9, greeting: None });
     assert_eq!((pair.taken_at(5).len(), pair.taken_at(7).len()), (0, 1));
@@ -438,7 +438,7 @@ fn a_request_is_answered_where_it_came_from_and_not_where_it_says() {
 }
 
 #[test]
-fn an_address_that_is_only_named_gets_one_packet_for_each_which_is_shorter() {
+fn claimed_address_gets_one_shorter_packet_per_request() {
     let mut pair = Pair::over(1, NetPlan::CALM);
     for greeting in [None, Some(Greeting::own(4))] {
         pair.request(7, 5, 0, Introduction { remote: 9, greeting });
@@ -469,7 +469,7 @@ fn operation(key: u64, total: u64, packets: u64) -> RxdOperation {
 }
 
 #[test]
-fn a_request_in_the_name_of_a_peer_costs_that_peer_nothing() {
+fn forged_request_does_not_affect_the_named_peer() {
     for (tells, greeting) in
         [true, false].into_iter().flat_map(|tells| [(tells, None), (tells, Some(Greeting::own(5)))])
     {
@@ -499,7 +499,7 @@ fn a_request_in_the_name_of_a_peer_costs_that_peer_nothing() {
 }
 
 #[test]
-fn a_peer_in_whose_name_something_else_was_said_as_well_is_asked() {
+fn contradictory_introductions_make_the_endpoint_ask_the_peer() {
     for tells in [true, false] {
         let mut pair = Pair::over(2, NetPlan { tells, ..NetPlan::CALM });
         pair.request(0, 0, 1, Introduction { remote: 9, greeting: None });
@@ -515,7 +515,7 @@ fn a_peer_in_whose_name_something_else_was_said_as_well_is_asked() {
 }
 
 #[test]
-fn peers_that_ask_each_other_at_once_get_to_know_each_other() {
+fn simultaneous_introductions_connect_both_peers() {
     for loses in [0, 3] {
         let mut pair = Pair::new(2, loses);
         pair.start(0, 1, MSG, 8, 0);
@@ -526,7 +526,7 @@ fn peers_that_ask_each_other_at_once_get_to_know_each_other() {
 }
 
 #[test]
-fn what_is_kept_for_a_peer_that_acknowledges_nothing_is_bounded() {
+fn state_for_a_peer_without_acknowledgements_is_bounded() {
     let mut pair = Pair::new(1, 0);
     let index = pair.index_for(7, 0, 1);
     pair.inject_ops(7, 0, &operation(BAD, 1, 1), index, 0..5000);
@@ -554,7 +554,7 @@ fn what_is_kept_for_a_peer_that_acknowledges_nothing_is_bounded() {
 }
 
 #[test]
-fn silent_peers_make_room_for_others_that_are_in_no_address_vector() {
+fn silent_unknown_peers_are_evicted_for_new_ones() {
     let mut pair = Pair::new(1, 0);
     let most = pair.with(0, |ep| {
         ep.limits.config.max_peers = 8;

@@ -297,7 +297,7 @@ fn run(seed: u64) -> usize {
 }
 
 #[test]
-fn planted_faults_are_found() {
+fn injected_faults_are_detected() {
     for (fault, says) in [
         (PlantedFault::LostCompletion, &["never completes", "before its fence"][..]),
         (PlantedFault::SecondCompletion, &["completes twice"]),
@@ -323,7 +323,7 @@ fn the_late_end_of_a_request_ends_no_other_transfer() {
 
 /// A message written by its sender counts as delivered when it has arrived, not when it has left.
 #[test]
-fn a_message_that_is_written_is_there_when_its_sender_hears_of_delivery() {
+fn sender_written_message_is_complete_when_delivery_is_reported() {
     for seed in 0..30 {
         let mut sim = WireSim::with(seed, |plan, world| {
             two(plan, Shape::Single);
@@ -383,7 +383,7 @@ fn two(plan: &mut SimPlan, shape: Shape) {
 
 /// A core makes progress for all endpoints of a domain, at a cost growing with their number.
 #[test]
-fn many_endpoints_ask_the_core_for_progress_once_in_a_turn() {
+fn core_progress_is_called_once_per_iteration_for_all_endpoints() {
     for (shape, parts) in [(Shape::Single, 1), (Shape::Scalable, 2), (Shape::Scalable, 4)] {
         let mut sim = WireSim::with(1, |plan, _| {
             two(plan, shape);
@@ -398,7 +398,7 @@ fn many_endpoints_ask_the_core_for_progress_once_in_a_turn() {
 
 /// A core endpoint with a failed open for lack of memory leaves its request unanswered.
 #[test]
-fn a_call_that_finds_no_memory_is_answered_and_comes_again() {
+fn connection_request_out_of_memory_is_answered_and_retried() {
     for (seed, shape) in (0..40).zip([Shape::Single, Shape::Scalable].into_iter().cycle()) {
         let mut sim = WireSim::with(seed, |plan, _| two(plan, shape));
         let part = if shape == Shape::Single { 0 } else { 1 };
@@ -417,7 +417,7 @@ fn a_call_that_finds_no_memory_is_answered_and_comes_again() {
 }
 
 #[test]
-fn a_message_of_which_a_part_found_no_memory_is_not_received() {
+fn message_missing_a_part_for_lack_of_memory_is_not_received() {
     for seed in 0..40 {
         let mut sim = WireSim::with(seed, |plan, world| {
             two(plan, Shape::Single);
@@ -440,7 +440,7 @@ fn a_message_of_which_a_part_found_no_memory_is_not_received() {
 }
 
 #[test]
-fn a_peer_without_a_name_is_forgotten_with_its_claimed_message_that_was_lost() {
+fn unknown_peer_is_dropped_with_its_lost_claimed_message() {
     for seed in 0..40 {
         let mut sim = WireSim::with(seed, |plan, world| {
             two(plan, Shape::Single);
@@ -465,7 +465,7 @@ fn a_peer_without_a_name_is_forgotten_with_its_claimed_message_that_was_lost() {
 /// The message's start cannot be fetched, because its connection is over; the next one takes its
 /// number while both wait to be reported behind an older message.
 #[test]
-fn a_message_that_is_lost_before_it_is_reported_does_not_have_the_next_one_reported_twice() {
+fn message_lost_before_its_report_causes_no_duplicate_report() {
     for seed in 0..150 {
         let mut sim = WireSim::with(seed, |plan, world| {
             two(plan, Shape::Buffered);
@@ -518,6 +518,6 @@ fn a_seed_does_the_same_each_time() {
 }
 
 #[test]
-fn whatever_happens_to_endpoints_each_operation_completes_once_and_nothing_is_left() {
+fn random_endpoint_events_complete_each_operation_once() {
     seeds::run_all(200, run);
 }

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn planted_faults_are_found() {
+    fn injected_faults_are_detected() {
         for (fault, says) in [
             (PlantedFault::LostCompletion, &["never completes", "before its fence"][..]),
             (PlantedFault::SecondCompletion, &["completes twice"]),
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_planted_in_connections_are_found() {
+    fn faults_injected_into_connections_are_detected() {
         for (fault, says) in [
             (PlantedFault::LostCompletion, &["never completes", "before its fence"][..]),
             (PlantedFault::SecondCompletion, &["completes twice"]),
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_between_two_nodes_ends_their_link_with_what_is_under_way() {
+    fn cut_between_two_nodes_ends_their_link_and_its_operations() {
         let mut sim = RingSim::with(1, |plan, _| two(plan));
         sim.send_now(0, (1, 0), 100, FI_COMPLETION);
         sim.rounds(40);
@@ -625,7 +625,7 @@ mod tests {
 
     /// Connected endpoints call, accept, reject, shut down and close.
     #[test]
-    fn whatever_happens_to_connections_each_operation_completes_once_and_nothing_is_left() {
+    fn random_connection_events_complete_each_operation_once() {
         seeds::run_all(200, connect);
     }
 
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_happens_to_endpoints_each_operation_completes_once_and_nothing_is_left() {
+    fn random_endpoint_events_complete_each_operation_once() {
         seeds::run_all(200, run);
     }
 }

@@ -1102,7 +1102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_up_while_the_other_end_looks_elsewhere_is_heard_out() {
+    fn bytes_before_a_close_arrive_though_receiver_polls_other_path() {
         let heard = heard_when(|dialed, _| {
             assert_eq!(dialed.send(b"the last words"), Ok(14));
             assert!(dialed.sends_locally());
@@ -1119,7 +1119,7 @@ mod tests {
     }
 
     #[test]
-    fn words_behind_a_full_ring_are_heard_although_the_link_stays() {
+    fn bytes_sent_behind_a_full_ring_arrive_over_the_open_link() {
         let sent = Rc::new(Cell::new(0));
         let counted = sent.clone();
         let heard = heard_when(move |dialed, _| {
