@@ -87,9 +87,9 @@ unsafe extern "C-unwind" {
 
 /// While this is there, the thread is not cancelled (pthread_setcancelstate(3)).
 #[derive(Debug)]
-pub struct Uncancelled(c_int);
+pub struct CancelDisabled(c_int);
 
-impl Uncancelled {
+impl CancelDisabled {
     /// Turns cancellation off from now on, until the value is dropped.
     #[inline]
     #[allow(clippy::new_without_default, reason = "it does something")]
@@ -102,7 +102,7 @@ impl Uncancelled {
     }
 }
 
-impl Drop for Uncancelled {
+impl Drop for CancelDisabled {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the state was the thread's before.
@@ -127,24 +127,24 @@ pub unsafe extern "C-unwind" fn end_if_cancelled() {
 ///
 /// A thread is cancelled only after the call: cancellation unwinds the stack, and Rust frames with
 /// something to clean up do not survive it.
-pub fn answer<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
-    let _uncancelled = Uncancelled::new();
-    answer_quickly(entry, body)
+pub fn ffi_guard<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
+    let _uncancelled = CancelDisabled::new();
+    ffi_guard_nocancel(entry, body)
 }
 
-/// Like [`answer`], for calls starting something: while memory is short they fail with -FI_ENOMEM,
+/// Like [`ffi_guard`], for calls starting something: while memory is short they fail with -FI_ENOMEM,
 /// without any effect ([`heap::ready`]).
-pub fn answer_if_memory<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
+pub fn ffi_guard_if_memory<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
     if heap::ready().is_err() {
         return R::NO_MEMORY;
     }
-    answer(entry, body)
+    ffi_guard(entry, body)
 }
 
-/// Like [`answer`], for calls without any cancellation point: the ones of the data path, too short
+/// Like [`ffi_guard`], for calls without any cancellation point: the ones of the data path, too short
 /// to disable and enable cancellation.
 #[inline]
-pub fn answer_quickly<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
+pub fn ffi_guard_nocancel<R: CReturn>(entry: &'static str, body: impl FnOnce() -> R) -> R::C {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => result.into_c(),
         Err(_) => {
@@ -159,15 +159,15 @@ fn report_panic(entry: &'static str) {
     eprintln!("libfabric: internal error in {entry}; the call fails, the process goes on");
 }
 
-/// Like [`answer`] for the transfer calls, with 0 in an `ssize_t` for success. While memory is
+/// Like [`ffi_guard`] for the transfer calls, with 0 in an `ssize_t` for success. While memory is
 /// short they fail with -FI_EAGAIN, as without space for another transfer.
 #[inline]
-pub fn answer_transfer(entry: &'static str, body: impl FnOnce() -> Result) -> ssize_t {
+pub fn ffi_guard_transfer(entry: &'static str, body: impl FnOnce() -> Result) -> ssize_t {
     if heap::ready().is_err() {
         return Error::AGAIN.to_ret() as ssize_t;
     }
     // Turned into C's terms in here: a result that leaves the closure is put together and taken apart.
-    answer_quickly(entry, || body().into_c() as ssize_t)
+    ffi_guard_nocancel(entry, || body().into_c() as ssize_t)
 }
 
 #[cfg(test)]
@@ -176,14 +176,14 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_an_error_code() {
-        assert_eq!(answer("test", || -> Result { panic!("on purpose") }), -256);
-        assert_eq!(answer("test", || -> Result<usize> { panic!("on purpose") }), -256);
+        assert_eq!(ffi_guard("test", || -> Result { panic!("on purpose") }), -256);
+        assert_eq!(ffi_guard("test", || -> Result<usize> { panic!("on purpose") }), -256);
     }
 
     #[test]
     fn results_become_codes() {
-        assert_eq!(answer("test", || -> Result { Ok(()) }), 0);
-        assert_eq!(answer("test", || -> Result { Err(Error::INVAL) }), -22);
-        assert_eq!(answer_transfer("test", || Err(Error::AGAIN)), -11);
+        assert_eq!(ffi_guard("test", || -> Result { Ok(()) }), 0);
+        assert_eq!(ffi_guard("test", || -> Result { Err(Error::INVAL) }), -22);
+        assert_eq!(ffi_guard_transfer("test", || Err(Error::AGAIN)), -11);
     }
 }

@@ -60,7 +60,7 @@ slots!(A B C D E F G H I J K L M N O P Q);
 
 /// Returns a slot of an unsupported call, returning -FI_ENOSYS. Every slot of a table must contain
 /// a function, because the inline calls do not check it (fi_provider(7)).
-pub const fn unbuilt<F: Slot<{ FI_ENOSYS }>>() -> Option<F> {
+pub const fn enosys_stub<F: Slot<{ FI_ENOSYS }>>() -> Option<F> {
     F::REFUSING
 }
 
@@ -74,11 +74,11 @@ pub const fn unbuilt<F: Slot<{ FI_ENOSYS }>>() -> Option<F> {
 /// # Safety
 /// `Self` is `#[repr(C)]`, its first field is a `C`, `C` starts with a `struct fid`, and every `C`
 /// passed to C code lies in a `Self` held by an `Arc`.
-pub unsafe trait Embeds<C>: Sized {
+pub unsafe trait FidObject<C>: Sized {
     /// The object around `c`, borrowed for the call; null is an error.
     ///
     /// # Safety
-    /// `c` is null, or came from [`Embeds::into_c`] and has not been closed.
+    /// `c` is null, or came from [`FidObject::into_c`] and has not been closed.
     #[inline]
     unsafe fn from_c<'a>(c: *const C) -> Result<&'a Self> {
         // SAFETY: by the trait's contract both start at the same address.
@@ -88,7 +88,7 @@ pub unsafe trait Embeds<C>: Sized {
     /// A count of its own on the object around `c`.
     ///
     /// # Safety
-    /// As [`Embeds::from_c`].
+    /// As [`FidObject::from_c`].
     unsafe fn arc_from_c(c: *const C) -> Result<Arc<Self>> {
         if c.is_null() {
             return Err(Error::INVAL);
@@ -113,7 +113,7 @@ pub unsafe trait Embeds<C>: Sized {
     /// Takes back a pointer returned by `into_c`.
     ///
     /// # Safety
-    /// As [`Embeds::from_c`]; `c` is invalid for the caller afterwards.
+    /// As [`FidObject::from_c`]; `c` is invalid for the caller afterwards.
     unsafe fn take(c: *mut C) -> Arc<Self> {
         // SAFETY: `into_c` made it from an `Arc<Self>`.
         unsafe { Arc::from_raw(c.cast::<Self>()) }
@@ -135,10 +135,10 @@ pub const fn ops(close: unsafe extern "C" fn(*mut fid) -> c_int) -> fi_ops {
     fi_ops {
         size: size_of::<fi_ops>(),
         close: Some(close),
-        bind: unbuilt(),
-        control: unbuilt(),
-        ops_open: unbuilt(),
-        tostr: unbuilt(),
-        ops_set: unbuilt(),
+        bind: enosys_stub(),
+        control: enosys_stub(),
+        ops_open: enosys_stub(),
+        tostr: enosys_stub(),
+        ops_set: enosys_stub(),
     }
 }

@@ -214,10 +214,10 @@ fn order_differences(test: &str, tsv: &str) -> Vec<String> {
     for row in rows(tsv) {
         let [name, _, _, group, header, ..] = row[..] else { panic!("{row:?}") };
         let Some(group) = group.strip_prefix("enum ") else { continue };
-        let place = [if group == "(anon)" { "" } else { group }, header];
-        match wanted.iter_mut().find(|(of, _)| *of == place) {
+        let index = [if group == "(anon)" { "" } else { group }, header];
+        match wanted.iter_mut().find(|(of, _)| *of == index) {
             Some((_, values)) => values.push(name),
-            None => wanted.push((place, vec![name])),
+            None => wanted.push((index, vec![name])),
         }
     }
     let mut found = Vec::new();

@@ -247,8 +247,9 @@ fn counts_of_replaced_words_and_relative_clauses_do_not_grow() {
              # a package's documentation comments. question: comments that begin with a question word, among all of them.\n",
         );
         for (name, count) in counts.iter().filter(|(_, share)| share.count > 0) {
-            let kept = baseline.get(name).filter(|limit| count.exceeds(**limit)).unwrap_or(count);
-            writeln!(text, "{name}\t{}\t{}", kept.count, kept.total).unwrap();
+            let buffered =
+                baseline.get(name).filter(|limit| count.exceeds(**limit)).unwrap_or(count);
+            writeln!(text, "{name}\t{}\t{}", buffered.count, buffered.total).unwrap();
         }
         fs::write(&path, text).unwrap();
         return;

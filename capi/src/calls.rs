@@ -20,30 +20,30 @@ use ofi::error::Error;
 
 /// Return value of an impossible call.
 trait Refuses {
-    fn refusal(error: Error) -> Self;
+    fn from_error(error: Error) -> Self;
 }
 impl Refuses for c_int {
-    fn refusal(error: Error) -> Self {
+    fn from_error(error: Error) -> Self {
         error.to_ret()
     }
 }
 impl Refuses for ssize_t {
-    fn refusal(error: Error) -> Self {
+    fn from_error(error: Error) -> Self {
         error.to_ret() as ssize_t
     }
 }
 impl Refuses for u64 {
-    fn refusal(_: Error) -> Self {
+    fn from_error(_: Error) -> Self {
         0
     }
 }
 impl Refuses for *const c_char {
-    fn refusal(_: Error) -> Self {
+    fn from_error(_: Error) -> Self {
         core::ptr::null()
     }
 }
 impl Refuses for () {
-    fn refusal(_: Error) -> Self {}
+    fn from_error(_: Error) -> Self {}
 }
 
 /// The call in a slot of an object's table; leaves the function when there is no
@@ -52,12 +52,12 @@ macro_rules! slot {
     ($object:expr, $($table:ident).+, $slot:ident) => {{
         let object = $object;
         if object.is_null() {
-            return Refuses::refusal(Error::INVAL);
+            return Refuses::from_error(Error::INVAL);
         }
         // SAFETY: the caller of an API call passes a live object of its type.
         let table = unsafe { (*object).$($table).+ };
         if table.is_null() {
-            return Refuses::refusal(Error::NOSYS);
+            return Refuses::from_error(Error::NOSYS);
         }
         // SAFETY: a provider's table lives as long as its object, and is as long
         // as its first field says.
@@ -65,12 +65,12 @@ macro_rules! slot {
         // SAFETY: only the address of the slot is taken.
         let slot = unsafe { &raw const (*table).$slot };
         if size < slot.addr() - table.addr() + size_of::<usize>() {
-            return Refuses::refusal(Error::NOSYS);
+            return Refuses::from_error(Error::NOSYS);
         }
         // SAFETY: the slot lies within the table, by its size.
         match unsafe { slot.read() } {
             Some(call) => call,
-            None => return Refuses::refusal(Error::NOSYS),
+            None => return Refuses::from_error(Error::NOSYS),
         }
     }};
 }
@@ -154,7 +154,7 @@ calls! {
     unsafe fn fi_cq_readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> ssize_t {
         let readerr = slot!(cq, ops, readerr);
         if buf.is_null() {
-            return Refuses::refusal(Error::INVAL);
+            return Refuses::from_error(Error::INVAL);
         }
         // SAFETY: the entry is the caller's; a provider older than the field
         // leaves it as it is set here.
@@ -374,7 +374,7 @@ calls! {
     }
     unsafe fn fi_import_log(version: u32, flags: u64, log_fid: *mut fid_logging) -> c_int {
         if log_fid.is_null() {
-            return Refuses::refusal(Error::INVAL);
+            return Refuses::from_error(Error::INVAL);
         }
         // SAFETY: a log object of the caller's, by the call's contract.
         unsafe { (*log_fid).fid.fclass = FI_CLASS_LOG as usize };

@@ -145,14 +145,14 @@ fn every_call_reaches_its_slot_inline_and_exported_and_is_refused_without_one() 
         .collect();
 
     let composed = fs::read_to_string(common::root().join("ctest/abi/calls.c")).unwrap();
-    let (mut program, mut main, mut plain) = (composed.clone(), String::new(), 0);
+    let (mut program, mut main, mut count) = (composed.clone(), String::new(), 0);
     for row in table("abi_inline_dispatch.tsv") {
         let (name, path, guarded) = (&row[1], &row[2], !row[3].is_empty());
         match plain_call(name, &types[name], path, guarded, &fields) {
             Some(test) => {
                 program += &test;
                 writeln!(main, "\ttest_{name}();").unwrap();
-                plain += 1;
+                count += 1;
             }
             None => assert!(
                 composed.contains(&format!("CALL({name})"))
@@ -191,8 +191,8 @@ fn every_call_reaches_its_slot_inline_and_exported_and_is_refused_without_one() 
     // Not by status: what it prints says more.
     let output = Command::new(&binary).arg(folder.join("libfabric.so.1")).output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
-    println!("{plain} plain calls, {} composed ones: {printed}", types.len() - plain);
+    println!("{count} plain calls, {} composed ones: {printed}", types.len() - count);
     assert_eq!(printed, "0 failures\n");
     assert!(output.status.success());
-    assert_eq!((plain, types.len()), (147, 180));
+    assert_eq!((count, types.len()), (147, 180));
 }

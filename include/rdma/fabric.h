@@ -56,9 +56,9 @@ enum fi_mr_mode {
 	FI_MR_SCALABLE
 };
 
-/** The version of the API that this is. */
+/** Major version of the API. */
 #define FI_MAJOR_VERSION 2
-/** The version of the API that this is. */
+/** Minor version of the API. */
 #define FI_MINOR_VERSION 6
 /** Not part of the API's version. */
 #define FI_REVISION_VERSION 0
@@ -84,7 +84,7 @@ enum fi_mr_mode {
 #define FI_RECV (1ULL << 10)
 /** Sends. */
 #define FI_SEND (1ULL << 11)
-/** Another name of `FI_SEND`, for everything that transmits. */
+/** Another name of `FI_SEND`, for all transmit operations. */
 #define FI_TRANSMIT (1ULL << 11)
 /** Peers read this memory. */
 #define FI_REMOTE_READ (1ULL << 12)
@@ -162,9 +162,9 @@ enum fi_mr_mode {
 #define FI_NAMED_RX_CTX (1ULL << 58)
 /** Capability: receives take one source only. */
 #define FI_DIRECTED_RECV (1ULL << 59)
-/** Takes the message that a peek claimed or a buffered receive announced. */
+/** Takes a message claimed by a peek or announced by a buffered receive. */
 #define FI_CLAIM (1ULL << 59)
-/** Drops that message. */
+/** Drops such a message. */
 #define FI_DISCARD (1ULL << 58)
 /** The address stands for an authorization key. */
 #define FI_AUTH_KEY (1ULL << 57)
@@ -182,7 +182,7 @@ enum fi_mr_mode {
 #define FI_MR_UNSPEC 0
 /** Up to 1.4: virtual addresses, allocated memory, keys of the provider's. */
 #define FI_MR_BASIC 1
-/** Up to 1.4: none of that. */
+/** Up to 1.4: no requirement. */
 #define FI_MR_SCALABLE 2
 /** Local buffers are registered. */
 #define FI_MR_LOCAL (1 << 2)
@@ -196,7 +196,7 @@ enum fi_mr_mode {
 #define FI_MR_PROV_KEY (1 << 6)
 /** The program tells when pages behind a region change. */
 #define FI_MR_MMU_NOTIFY (1 << 7)
-/** Regions that count accesses are bound and enabled. */
+/** Regions counting accesses are bound and enabled. */
 #define FI_MR_RMA_EVENT (1 << 8)
 /** Regions are bound to an endpoint. */
 #define FI_MR_ENDPOINT (1 << 9)
@@ -258,7 +258,7 @@ enum fi_mr_mode {
 #define FI_LOCAL_MR (1ULL << 55)
 /** Mode: contexts have the room of a fi_context2. */
 #define FI_CONTEXT2 (1ULL << 52)
-/** Only requests that ask for a completion write one. */
+/** Only requests with `FI_COMPLETION` write a completion. */
 #define FI_SELECTIVE_COMPLETION (1ULL << 59)
 /** Without meaning as of 1.21. */
 #define FI_VARIABLE_MSG 0ULL
@@ -278,7 +278,7 @@ enum fi_mr_mode {
 #define FI_PEER_CQ (1ULL << 43)
 /** A flag of 1.16. */
 #define FI_PEER_SRX (1ULL << 42)
-/** The start of the range of values that a provider may define, up to 1.20. */
+/** Start of the range of provider-defined values, up to 1.20. */
 #define FI_PROV_SPECIFIC (1U << 31)
 /** An endpoint type of 1.5 to 1.20. */
 #define FI_EP_SOCK_DGRAM 5
@@ -473,7 +473,7 @@ enum fi_bus_type {
 };
 
 /**
- * How an address vector names its peers (fi_av(3)).
+ * Kind of peer names in an address vector (fi_av(3)).
  */
 enum fi_av_type {
         FI_AV_UNSPEC = 0,
@@ -482,7 +482,7 @@ enum fi_av_type {
 };
 
 /**
- * Who drives an operation forward: the library, or the program by its calls (fi_domain(3)).
+ * Driver of operations: the library, or the program by its calls (fi_domain(3)).
  */
 enum fi_progress {
         FI_PROGRESS_UNSPEC = 0,
@@ -492,7 +492,7 @@ enum fi_progress {
 };
 
 /**
- * Which calls a program promises not to make at the same time (fi_domain(3)).
+ * Calls a program promises not to make concurrently (fi_domain(3)).
  */
 enum fi_threading {
         FI_THREAD_UNSPEC = 0,
@@ -504,7 +504,7 @@ enum fi_threading {
 };
 
 /**
- * Whether the provider protects queues from overruns (fi_domain(3)).
+ * Protection of queues from overruns by the provider (fi_domain(3)).
  */
 enum fi_resource_mgmt {
         FI_RM_UNSPEC = 0,
@@ -523,7 +523,7 @@ enum fi_ep_type {
 };
 
 /**
- * Whether a network port is up (fi_nic(3)).
+ * State of a network port (fi_nic(3)).
  */
 enum fi_link_state {
         FI_LINK_UNKNOWN = 0,
@@ -532,7 +532,7 @@ enum fi_link_state {
 };
 
 /**
- * What the data given to `fi_tostr` is (fi_fabric(3)).
+ * Type of the data given to `fi_tostr` (fi_fabric(3)).
  */
 enum fi_type {
         FI_TYPE_INFO = 0,
@@ -597,7 +597,7 @@ struct fi_ops {
 };
 
 /**
- * What every object of the API starts with: its class, the program's context, its calls.
+ * Start of every object of the API: its class, the program's context, its calls.
  */
 struct fid {
         size_t fclass;
@@ -611,7 +611,8 @@ struct fid {
 typedef struct fid *fid_t;
 
 /**
- * What an endpoint's transmit side can do and is asked to do; sizes in bytes (fi_endpoint(3)).
+ * Supported or requested attributes of an endpoint's transmit side; sizes in bytes
+ * (fi_endpoint(3)).
  */
 struct fi_tx_attr {
         uint64_t caps;
@@ -627,7 +628,8 @@ struct fi_tx_attr {
 };
 
 /**
- * What an endpoint's receive side can do and is asked to do; sizes in bytes (fi_endpoint(3)).
+ * Supported or requested attributes of an endpoint's receive side; sizes in bytes
+ * (fi_endpoint(3)).
  */
 struct fi_rx_attr {
         uint64_t caps;
@@ -757,10 +759,10 @@ struct fi_pci_attr {
 };
 
 /**
- * The address on the bus that `bus_type` says.
+ * Address on the bus of type `bus_type`.
  */
 /**
- * Where a network device is attached (fi_nic(3)).
+ * Attachment of a network device (fi_nic(3)).
  */
 struct fi_bus_attr {
         enum fi_bus_type bus_type;
@@ -836,7 +838,7 @@ struct fi_ioc {
 };
 
 /**
- * What `FI_ALIAS` takes: where the alias goes, and the flags it is to have.
+ * Argument of `FI_ALIAS`: the location of the alias, and its flags.
  */
 struct fi_alias {
         struct fid **fid;
@@ -844,7 +846,7 @@ struct fi_alias {
 };
 
 /**
- * What `FI_GET_VAL` and `FI_SET_VAL` take: a variable and its value.
+ * Argument of `FI_GET_VAL` and `FI_SET_VAL`: a variable and its value.
  */
 struct fi_fid_var {
         int name;
@@ -852,7 +854,7 @@ struct fi_fid_var {
 };
 
 /**
- * What `FI_GET_RAW_MR` takes: where a region's raw key goes (fi_mr(3)).
+ * Argument of `FI_GET_RAW_MR`: the location for a region's raw key (fi_mr(3)).
  */
 struct fi_mr_raw_attr {
         uint64_t flags;
@@ -862,7 +864,7 @@ struct fi_mr_raw_attr {
 };
 
 /**
- * What `FI_GET_MR_XPU_DESC` takes: where a region's device-side descriptor goes.
+ * Argument of `FI_GET_MR_XPU_DESC`: the location for a region's device-side descriptor.
  */
 struct fi_mr_xpu_desc {
         void *buf;
@@ -872,7 +874,7 @@ struct fi_mr_xpu_desc {
 };
 
 /**
- * What `FI_MAP_RAW_MR` takes: a peer's raw key, and where its short form goes (fi_mr(3)).
+ * Argument of `FI_MAP_RAW_MR`: a peer's raw key, and the location for its short form (fi_mr(3)).
  */
 struct fi_mr_map_raw {
         uint64_t flags;
@@ -897,7 +899,7 @@ struct fi_context2 {
 };
 
 /**
- * The context of a buffered receive that is claimed or discarded (fi_msg(3)).
+ * Context of a claimed or discarded buffered receive (fi_msg(3)).
  */
 struct fi_recv_context {
         struct fid_ep *ep;

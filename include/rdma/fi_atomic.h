@@ -26,7 +26,7 @@ struct fid_ep;
 struct fi_rma_ioc;
 
 /**
- * How many elements, of how many bytes, one atomic may have (fi_atomic(3)).
+ * Maximum number of elements of one atomic, and their size in bytes (fi_atomic(3)).
  */
 struct fi_atomic_attr {
         size_t count;
@@ -34,7 +34,7 @@ struct fi_atomic_attr {
 };
 
 /**
- * An atomic operation, for the calls that take flags (fi_atomic(3)).
+ * Atomic operation, for the calls with flags (fi_atomic(3)).
  */
 struct fi_msg_atomic {
         const struct fi_ioc *msg_iov;
@@ -50,7 +50,7 @@ struct fi_msg_atomic {
 };
 
 /**
- * Where the former values of an atomic's target go (fi_atomic(3)).
+ * Destination of the former values of an atomic's target (fi_atomic(3)).
  */
 struct fi_msg_fetch {
         struct fi_ioc *msg_iov;
@@ -59,7 +59,7 @@ struct fi_msg_fetch {
 };
 
 /**
- * What an atomic's target is compared with (fi_atomic(3)).
+ * Operand compared with an atomic's target (fi_atomic(3)).
  */
 struct fi_msg_compare {
         const struct fi_ioc *msg_iov;

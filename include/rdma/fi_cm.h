@@ -16,7 +16,7 @@ struct fid_ep;
 struct fid_pep;
 
 /**
- * A multicast or collective group that an endpoint joined (fi_cm(3)).
+ * Multicast or collective group joined by an endpoint (fi_cm(3)).
  */
 struct fid_mc {
         struct fid fid;

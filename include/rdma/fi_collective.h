@@ -43,7 +43,7 @@ struct fi_ops_av_set {
 };
 
 /**
- * What a collective is asked for, and how far it is supported (fi_collective(3)).
+ * Requested attributes of a collective, and its support (fi_collective(3)).
  */
 struct fi_collective_attr {
         enum fi_op op;
@@ -54,7 +54,7 @@ struct fi_collective_attr {
 };
 
 /**
- * What `fi_join` takes as address for a collective group (fi_collective(3)).
+ * Address of a collective group for `fi_join` (fi_collective(3)).
  */
 struct fi_collective_addr {
         const struct fid_av_set *set;
@@ -62,7 +62,7 @@ struct fi_collective_addr {
 };
 
 /**
- * A collective operation, for the calls that take flags (fi_collective(3)).
+ * Collective operation, for the calls with flags (fi_collective(3)).
  */
 struct fi_msg_collective {
         const struct fi_ioc *msg_iov;

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/** The name that fi_set_ops knows fi_hmem_override_ops by. */
+/** Name of fi_hmem_override_ops for fi_set_ops. */
 #define FI_SET_OPS_HMEM_OVERRIDE "hmem_override_ops"
 /** The processes of an address vector have the same addresses at the same places. */
 #define FI_SYMMETRIC (1ULL << 59)
@@ -36,9 +36,9 @@ extern "C" {
 #define FI_HMEM_HOST_ALLOC (1ULL << 45)
 /** The memory is not accessible to the host. */
 #define FI_HMEM_DEVICE_ONLY (1ULL << 46)
-/** Where operations and datatypes that only collectives have start. */
+/** Start of the operations and datatypes of collectives only. */
 #define FI_COLLECTIVE_OFFSET 256
-/** The buffer is registered with the interface that allocated it. */
+/** The buffer is registered with its allocating interface. */
 #define FI_REG_MR (1ULL << 59)
 
 struct fi_info;
@@ -73,7 +73,7 @@ struct fi_xpu_attr;
 struct fid_xpu_ctx;
 
 /**
- * The interface that owns device memory (fi_mr(3)).
+ * Interface owning device memory (fi_mr(3)).
  */
 enum fi_hmem_iface {
         FI_HMEM_SYSTEM = 0,
@@ -222,7 +222,7 @@ struct fid_mr {
 };
 
 /**
- * Memory that a dma-buf file stands for; offset and length in bytes (fi_mr(3)).
+ * Memory of a dma-buf file; offset and length in bytes (fi_mr(3)).
  */
 struct fi_mr_dmabuf {
         int fd;
@@ -243,7 +243,7 @@ struct fi_mr_auth_key {
  * The device of the memory, in the terms of `iface`.
  */
 /**
- * What is registered, and for what access; sizes in bytes (fi_mr(3)).
+ * Memory to register, and its access rights; sizes in bytes (fi_mr(3)).
  */
 struct fi_mr_attr {
         union {
@@ -273,7 +273,7 @@ struct fi_mr_attr {
 };
 
 /**
- * What `FI_REFRESH` takes (fi_mr(3)).
+ * Argument of `FI_REFRESH` (fi_mr(3)).
  */
 struct fi_mr_modify {
         uint64_t flags;
@@ -281,7 +281,7 @@ struct fi_mr_modify {
 };
 
 /**
- * Copies to and from device memory that replace the library's (fi_domain(3)).
+ * Copies to and from device memory replacing the library's (fi_domain(3)).
  */
 struct fi_hmem_override_ops {
         size_t size;
@@ -302,7 +302,7 @@ struct fi_hmem_override_ops {
 };
 
 /**
- * Calls that register memory (fi_mr(3)).
+ * Calls registering memory (fi_mr(3)).
  */
 struct fi_ops_mr {
         size_t size;

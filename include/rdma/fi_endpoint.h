@@ -14,7 +14,7 @@ extern "C" {
 enum {
         FI_OPT_ENDPOINT = 0,
 };
-/** Options of that level. */
+/** Options of the endpoint level. */
 enum {
         FI_OPT_MIN_MULTI_RECV = 0,
         FI_OPT_CM_DATA_SIZE = 1,
@@ -63,7 +63,7 @@ struct fi_ops_tagged;
 struct fid_xpu_ep;
 
 /**
- * A message, for the calls that take flags (fi_msg(3)).
+ * Message, for the calls with flags (fi_msg(3)).
  */
 struct fi_msg {
         const struct iovec *msg_iov;
@@ -120,7 +120,7 @@ struct fi_ops_ep {
 };
 
 /**
- * A passive endpoint, which listens (fi_endpoint(3)).
+ * Passive, listening endpoint (fi_endpoint(3)).
  */
 struct fid_pep {
         struct fid fid;

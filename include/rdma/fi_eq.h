@@ -54,7 +54,7 @@ struct fid_xpu_cq;
 struct fid_xpu_ctx;
 
 /**
- * What a blocked caller waits on (fi_poll(3)).
+ * Wait object of a blocked caller (fi_poll(3)).
  */
 enum fi_wait_obj {
         FI_WAIT_NONE = 0,
@@ -67,7 +67,7 @@ enum fi_wait_obj {
 };
 
 /**
- * The struct that a completion is read as (fi_cq(3)).
+ * Struct of completions read from a queue (fi_cq(3)).
  */
 enum fi_cq_format {
         FI_CQ_FORMAT_UNSPEC = 0,
@@ -86,7 +86,7 @@ enum fi_cq_wait_cond {
 };
 
 /**
- * What a counter counts: operations or bytes (fi_cntr(3)).
+ * Unit of a counter: operations or bytes (fi_cntr(3)).
  */
 enum fi_cntr_events {
         FI_CNTR_EVENTS_COMP = 0,
@@ -118,7 +118,7 @@ struct fi_ops_wait {
 };
 
 /**
- * What `FI_GETWAIT` answers for `FI_WAIT_MUTEX_COND`.
+ * Result of `FI_GETWAIT` for `FI_WAIT_MUTEX_COND`.
  */
 struct fi_mutex_cond {
         pthread_mutex_t *mutex;
@@ -126,7 +126,7 @@ struct fi_mutex_cond {
 };
 
 /**
- * What `FI_GETWAIT` answers for `FI_WAIT_POLLFD`.
+ * Result of `FI_GETWAIT` for `FI_WAIT_POLLFD`.
  */
 struct fi_wait_pollfd {
         uint64_t change_index;
@@ -180,7 +180,7 @@ struct fi_eq_entry {
 };
 
 /**
- * A control operation that failed; `err` is a positive code (fi_eq(3)).
+ * Failed control operation; `err` is a positive code (fi_eq(3)).
  */
 struct fi_eq_err_entry {
         fid_t fid;
@@ -261,7 +261,7 @@ struct fi_cq_tagged_entry {
 };
 
 /**
- * A transfer that failed; `err` is a positive code, `olen` the bytes that did not fit (fi_cq(3)).
+ * Failed transfer; `err` is a positive code, `olen` the excess bytes (fi_cq(3)).
  */
 struct fi_cq_err_entry {
         void *op_context;

@@ -15,9 +15,9 @@
 extern "C" {
 #endif
 
-/** Where efa's own values start. */
+/** Start of efa's own values. */
 #define FI_PROV_SPECIFIC_EFA 0xefa0000
-/** Where tcp's own values start. */
+/** Start of tcp's own values. */
 #define FI_PROV_SPECIFIC_TCP 0x7cb0000
 /** The line's provider is filtered out (`FI_LOG_PROV`). */
 #define FI_LOG_PROV_FILTERED (1ULL << 0)
@@ -33,19 +33,19 @@ enum {
         FI_OPT_EFA_HOMOGENEOUS_PEERS = (-251265017),
         FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV = (-251265016),
 };
-/** How the endpoint's peers are reached, as a `fi_peer_links`; cannot be set. */
+/** Numbers of the endpoint's peers by kind of link, as a `fi_peer_links`; read-only. */
 #define FI_OPT_PEER_LINKS (-130744576)
-/** Classes of time in which transfers are counted (`fi_stats_endpoint`). */
+/** Number of latency classes of transfers (`fi_stats_endpoint`). */
 #define FI_STATS_LATENCIES 24
-/** A flag of an endpoint: it serves a utility provider's, which has an entry of its own. */
+/** Flag of an endpoint serving a utility provider's endpoint; the latter has a separate entry. */
 #define FI_STATS_SERVES (1ULL << 0)
-/** A thread that waits for the endpoint sleeps, or did when it was last looked at. */
+/** A thread waiting for the endpoint sleeps, or slept at the last check. */
 #define FI_STATS_ASLEEP (1ULL << 1)
 /** A flag of a peer: its bytes come and go through memory of this host. */
 #define FI_STATS_MEMORY (1ULL << 0)
 /** It has proven the job's secret. */
 #define FI_STATS_SECRET (1ULL << 1)
-/** What goes to it is encrypted. */
+/** Data sent to it is encrypted. */
 #define FI_STATS_ENCRYPTED (1ULL << 2)
 /** It is not read, because a message of it has nowhere to go. */
 #define FI_STATS_BLOCKED (1ULL << 3)
@@ -75,15 +75,15 @@ struct fid_stats;
 struct fi_provider;
 
 /**
- * To how many peers an endpoint is connected (`FI_OPT_PEER_LINKS`).
+ * Numbers of peers connected to an endpoint (`FI_OPT_PEER_LINKS`).
  */
 struct fi_peer_links {
         /**
-         * Peers that are talked to through a network, this host's own included.
+         * Peers connected over a network, including ones of this host.
          */
         size_t network;
         /**
-         * Peers of this host that are talked to through memory.
+         * Peers of this host connected over shared memory.
          */
         size_t memory;
 };
@@ -113,7 +113,7 @@ struct fi_stats_endpoint {
          */
         uint64_t written;
         /**
-         * Turns of progress that the endpoint's domain has made.
+         * Progress iterations made by the endpoint's domain.
          */
         uint64_t turns;
         uint64_t sent;
@@ -121,24 +121,24 @@ struct fi_stats_endpoint {
         uint64_t received;
         uint64_t received_bytes;
         /**
-         * Receives that wait, untagged and tagged.
+         * Posted receives, untagged and tagged.
          */
         uint64_t posted[2];
         /**
-         * Messages that came before their receive, untagged and tagged.
+         * Unexpected messages, untagged and tagged.
          */
         uint64_t unexpected[2];
         /**
-         * Bytes of memory that those take.
+         * Bytes of memory of unexpected messages.
          */
         uint64_t unexpected_bytes;
         /**
-         * Transfers that are not complete, and how many there may be.
+         * Incomplete transfers, and their maximum number.
          */
         uint64_t in_flight;
         uint64_t tx_size;
         /**
-         * Entries of the completion queue of transmits that are not read, and how many it is made for.
+         * Unread entries of the transmit completion queue, and its size.
          */
         uint64_t tx_queue;
         uint64_t tx_queue_size;
@@ -148,16 +148,17 @@ struct fi_stats_endpoint {
         uint64_t rx_queue;
         uint64_t rx_queue_size;
         /**
-         * Connections that were lost.
+         * Lost connections.
          */
         uint64_t lost;
         /**
-         * How many transfers took less than 2 to the power of the index microseconds and not less than half of
-         * that, the last any longer time: of those that were not complete when their call returned.
+         * Number of transfers by latency: less than 2 to the power of the index microseconds and at
+         * least half of it, the last class without an upper limit. Only transfers not complete at the
+         * return of their call are counted.
          */
         uint64_t latency[FI_STATS_LATENCIES];
         /**
-         * How many peers of the endpoint are shown.
+         * Number of published peers of the endpoint.
          */
         uint64_t peers;
 };
@@ -171,7 +172,7 @@ struct fi_stats_peer {
          */
         char address[64];
         /**
-         * What the address vector calls it, FI_ADDR_UNSPEC if it has no name.
+         * Its address in the address vector, FI_ADDR_UNSPEC if it has none.
          */
         uint64_t fi_addr;
         /**
@@ -183,7 +184,7 @@ struct fi_stats_peer {
          */
         uint64_t flags;
         /**
-         * Since when it is in that state, in nanoseconds of CLOCK_MONOTONIC.
+         * Time of its change to this state, in nanoseconds of CLOCK_MONOTONIC.
          */
         uint64_t since;
         /**
@@ -195,11 +196,11 @@ struct fi_stats_peer {
         uint64_t received;
         uint64_t received_bytes;
         /**
-         * Transfers that wait to be sent.
+         * Transfers waiting to be sent.
          */
         uint64_t unsent;
         /**
-         * Transfers that were sent, and complete when the peer says so.
+         * Transfers sent and waiting for the peer's acknowledgement.
          */
         uint64_t unacknowledged;
         /**
@@ -207,13 +208,13 @@ struct fi_stats_peer {
          */
         uint64_t unanswered;
         /**
-         * Bytes of messages that are being received which have not come.
+         * Missing bytes of messages being received.
          */
         uint64_t incomplete;
 };
 
 /**
- * What the process shows of its endpoints (fi_open(3)).
+ * Published statistics of the process's endpoints (fi_open(3)).
  */
 struct fid_stats {
         struct fid fid;
@@ -221,7 +222,7 @@ struct fid_stats {
 };
 
 /**
- * Calls of what `fi_open` gives by the name "stats" (fi_open(3)).
+ * Calls of the object returned by `fi_open` for the name "stats" (fi_open(3)).
  */
 struct fi_ops_stats {
         size_t size;
@@ -231,7 +232,7 @@ struct fi_ops_stats {
 };
 
 /**
- * What `FI_EXPORT_FID` takes (fi_provider(7)).
+ * Argument of `FI_EXPORT_FID` (fi_provider(7)).
  */
 struct fi_fid_export {
         struct fid **fid;
@@ -240,7 +241,7 @@ struct fi_fid_export {
 };
 
 /**
- * What a memory monitor reports.
+ * Reports of a memory monitor.
  */
 struct fi_ops_mem_notify {
         size_t size;
@@ -248,7 +249,7 @@ struct fi_ops_mem_notify {
 };
 
 /**
- * A memory monitor that a program gives to the library.
+ * Memory monitor given to the library by a program.
  */
 struct fid_mem_monitor {
         struct fid fid;
@@ -257,7 +258,7 @@ struct fid_mem_monitor {
 };
 
 /**
- * What a memory monitor is told to watch.
+ * Requests to a memory monitor.
  */
 struct fi_ops_mem_monitor {
         size_t size;
@@ -269,7 +270,7 @@ struct fi_ops_mem_monitor {
 };
 
 /**
- * Where the library's log lines go instead of standard error.
+ * Destination of the library's log lines instead of standard error.
  */
 struct fi_ops_log {
         size_t size;
@@ -288,7 +289,7 @@ struct fi_ops_log {
 };
 
 /**
- * A log that a program gives to the library.
+ * Log given to the library by a program.
  */
 struct fid_logging {
         struct fid fid;

@@ -65,7 +65,7 @@ enum fi_efa_wq_caps {
 };
 
 /**
- * How a `fi_efa_memory_location` names memory.
+ * Kind of memory reference in a `fi_efa_memory_location`.
  */
 enum fi_efa_memory_location_type {
         /**
@@ -79,11 +79,11 @@ enum fi_efa_memory_location_type {
 };
 
 /**
- * By which interconnects the device reaches a region.
+ * Interconnects of a region for accesses by the device.
  */
 struct fi_efa_mr_attr {
         /**
-         * Which of the fields below are set: FI_EFA_MR_ATTR_*.
+         * Valid fields of the following ones: FI_EFA_MR_ATTR_*.
          */
         uint16_t ic_id_validity;
         /**
@@ -112,7 +112,7 @@ struct fi_efa_wq_attr {
         uint32_t num_entries;
         uint32_t *doorbell;
         /**
-         * The most entries that one doorbell submits.
+         * Maximum number of entries submitted by one doorbell.
          */
         uint32_t max_batch;
         /**
@@ -134,7 +134,7 @@ struct fi_efa_cq_attr {
 };
 
 /**
- * Where a completion queue is to be.
+ * Location of a completion queue.
  */
 struct fi_efa_cq_init_attr {
         /**
@@ -146,12 +146,12 @@ struct fi_efa_cq_init_attr {
          */
         struct {
                 /**
-                 * Where the process has it; may be null.
+                 * Address in the process; may be null.
                  */
                 uint8_t *buffer;
                 uint64_t length;
                 /**
-                 * Where in the dma-buf it begins.
+                 * Offset in the dma-buf.
                  */
                 uint64_t offset;
                 /**
@@ -166,11 +166,11 @@ struct fi_efa_cq_init_attr {
  */
 struct fi_efa_memory_location {
         /**
-         * Where the process has it; may be null for a dma-buf.
+         * Address in the process; may be null for a dma-buf.
          */
         uint8_t *ptr;
         /**
-         * Where in which dma-buf it is.
+         * The dma-buf, and the offset in it.
          */
         struct {
                 uint64_t offset;
@@ -185,11 +185,11 @@ struct fi_efa_memory_location {
 };
 
 /**
- * Where a counter of completions is to be.
+ * Location of a counter of completions.
  */
 struct fi_efa_comp_cntr_init_attr {
         /**
-         * Which later fields are there; 0.
+         * Mask of later fields present; 0.
          */
         uint64_t comp_mask;
         /**
@@ -202,14 +202,14 @@ struct fi_efa_comp_cntr_init_attr {
 };
 
 /**
- * What efa tells of objects of a domain.
+ * Queries about efa's objects of a domain.
  */
 struct fi_efa_ops_domain {
         int (*query_mr)(struct fid_mr *mr, struct fi_efa_mr_attr *mr_attr);
 };
 
 /**
- * What an accelerator needs that drives efa's device itself.
+ * Interface for an accelerator driving efa's device itself.
  */
 struct fi_efa_ops_gda {
         /**
@@ -237,7 +237,7 @@ struct fi_efa_ops_gda {
          */
         uint64_t (*get_mr_lkey)(struct fid_mr *mr);
         /**
-         * A counter that the device counts, of 2.5 and later.
+         * Counter updated by the device, of 2.5 and later.
          */
         int (*cntr_open_ext)(struct fid_domain *domain,
                              struct fi_cntr_attr *attr,
@@ -247,11 +247,11 @@ struct fi_efa_ops_gda {
 };
 
 /**
- * What efa tells of itself.
+ * Queries about efa itself.
  */
 struct fi_efa_feature_ops {
         /**
-         * Whether it has a feature of this name.
+         * Returns true if it has a feature with this name.
          */
         bool (*query)(const char *feature);
 };

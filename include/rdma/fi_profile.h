@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/** Variables that providers have in common (fi_profile(3)). */
+/** Common variables of providers (fi_profile(3)). */
 enum {
         FI_VAR_UNEXP_MSG_CNT = 0,
         FI_VAR_UNEXP_MSG_QUEUE = 1,
@@ -22,7 +22,7 @@ enum {
         FI_VAR_CONN_REJECT = 6,
         FI_VAR_OFI_MEM = 7,
 };
-/** Events that providers have in common. */
+/** Common events of providers. */
 enum {
         FI_EVENT_UNEXP_MSG_RECVD = 0,
         FI_EVENT_UNEXP_MSG_MATCHED = 1,
@@ -34,7 +34,7 @@ struct fi_profile_ops;
 struct fid_profile;
 
 /**
- * Whether a variable's type is a datatype of atomics or a struct of the API (fi_profile(3)).
+ * Kind of a variable's type: a datatype of atomics or a struct of the API (fi_profile(3)).
  */
 enum fi_profile_type {
         fi_primitive_type = 0,
@@ -42,10 +42,10 @@ enum fi_profile_type {
 };
 
 /**
- * The type, of the kind that `datatype_sel` says.
+ * Type of the kind `datatype_sel`.
  */
 /**
- * A variable or an event that can be profiled; size in bytes (fi_profile(3)).
+ * Variable or event to profile; size in bytes (fi_profile(3)).
  */
 struct fi_profile_desc {
         uint32_t id;

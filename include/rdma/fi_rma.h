@@ -35,7 +35,7 @@ struct fi_rma_ioc {
 };
 
 /**
- * A remote memory access, for the calls that take flags (fi_rma(3)).
+ * Remote memory access, for the calls with flags (fi_rma(3)).
  */
 struct fi_msg_rma {
         const struct iovec *msg_iov;

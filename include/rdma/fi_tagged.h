@@ -20,7 +20,7 @@ struct fi_msg_tagged;
 struct fi_ops_tagged;
 
 /**
- * A tagged message, for the calls that take flags (fi_tagged(3)).
+ * Tagged message, for the calls with flags (fi_tagged(3)).
  */
 struct fi_msg_tagged {
         const struct iovec *msg_iov;

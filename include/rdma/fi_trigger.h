@@ -37,7 +37,7 @@ struct fi_triggered_context;
 struct fi_triggered_context2;
 
 /**
- * What sets off a triggered operation (fi_trigger(3)).
+ * Trigger of a triggered operation (fi_trigger(3)).
  */
 enum fi_trigger_event {
         FI_TRIGGER_THRESHOLD = 0,
@@ -62,7 +62,7 @@ enum fi_op_type {
 };
 
 /**
- * A counter, and the value that sets off the operation (fi_trigger(3)).
+ * Counter, and its threshold for the operation (fi_trigger(3)).
  */
 struct fi_trigger_threshold {
         struct fid_cntr *cntr;
@@ -70,10 +70,10 @@ struct fi_trigger_threshold {
 };
 
 /**
- * The value, or where it is.
+ * Value, or its location.
  */
 /**
- * A variable that a device writes to set off the operation (fi_trigger(3)).
+ * Variable written by a device to trigger the operation (fi_trigger(3)).
  */
 struct fi_trigger_var {
         enum fi_datatype datatype;
@@ -92,7 +92,7 @@ struct fi_trigger_var {
  * The device, in the terms of `iface`.
  */
 /**
- * The variables that a device writes, and the device (fi_trigger(3)).
+ * Variables written by a device, and the device (fi_trigger(3)).
  */
 struct fi_trigger_xpu {
         int count;
@@ -171,7 +171,7 @@ struct fi_op_cntr {
 };
 
 /**
- * What `event_type` needs.
+ * Parameters of `event_type`.
  */
 /**
  * The context of a triggered operation, under `FI_CONTEXT` (fi_trigger(3)).
@@ -186,7 +186,7 @@ struct fi_triggered_context {
 };
 
 /**
- * What `event_type` needs.
+ * Parameters of `event_type`.
  */
 /**
  * The context of a triggered operation, under `FI_CONTEXT2` (fi_trigger(3)).
@@ -201,10 +201,10 @@ struct fi_triggered_context2 {
 };
 
 /**
- * The request, of the kind that `op_type` says.
+ * Request of the kind `op_type`.
  */
 /**
- * A request that waits for a counter, what `FI_QUEUE_WORK` takes (fi_trigger(3)).
+ * Request waiting for a counter, the argument of `FI_QUEUE_WORK` (fi_trigger(3)).
  */
 struct fi_deferred_work {
         struct fi_context2 context;

@@ -16,7 +16,7 @@ extern "C" {
 #define FI_XPU_CAP_EP (1ULL << 0)
 #define FI_XPU_CAP_CQ (1ULL << 1)
 #define FI_XPU_CAP_CNTR (1ULL << 2)
-/** Which part of a device calls together. */
+/** Part of a device with collective calls. */
 enum {
         FI_XPU_WORK_ITEM = 0,
         FI_XPU_SUBGROUP = 1,
@@ -36,14 +36,14 @@ struct fid_xpu_ctx;
 struct fid_xpu_ep;
 
 /**
- * The provider that made a device-side object.
+ * Provider that made a device-side object.
  */
 enum fi_xpu_provider {
         FI_XPU_PROV_EFA = 1,
 };
 
 /**
- * How device memory is allocated and imported for device-side objects.
+ * Allocation and import of device memory for device-side objects.
  */
 struct fi_xpu_ops {
         size_t size;
@@ -53,7 +53,7 @@ struct fi_xpu_ops {
 };
 
 /**
- * The device that a context is for.
+ * Device of a context.
  */
 struct fi_xpu_attr {
         enum fi_hmem_iface iface;
@@ -62,7 +62,7 @@ struct fi_xpu_attr {
 };
 
 /**
- * What a context supports; sizes in bytes.
+ * Capabilities of a context; sizes in bytes.
  */
 struct fi_xpu_ctx_attr {
         uint64_t caps;
@@ -87,7 +87,7 @@ struct fi_ops_xpu_ctx {
 };
 
 /**
- * What every device-side object starts with.
+ * Start of every device-side object.
  */
 struct fid_xpu {
         uint32_t fclass;

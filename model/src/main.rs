@@ -17,8 +17,8 @@ mod rings;
 mod sys;
 #[path = "../../providers/common/src/base/wait.rs"]
 mod wait;
-#[path = "../../providers/common/src/local/words.rs"]
-mod words;
+#[path = "../../providers/common/src/local/ring_layout.rs"]
+mod ring_layout;
 
 mod progress {
     pub trait Progress {
@@ -41,7 +41,7 @@ mod worker {
 }
 
 use crate::error::Error;
-use lock::{Gate, Level, Lock};
+use lock::{BiasedLock, Level, Lock};
 use loom::thread::spawn;
 use primitives::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -89,32 +89,32 @@ fn idle() {
     let other = {
         let lock = lock.clone();
         spawn(move || {
-            let first = lock.visit(Watched::add).is_some();
+            let first = lock.run_for_library(Watched::add).is_some();
             u64::from(first) + u64::from(lock.lock_if_idle().map(|mut it| it.add()).is_some())
         })
     };
     lock.lock().add();
     lock.lock().add();
-    let visits = other.join().unwrap();
-    assert_eq!(lock.lock().get(), 2 + visits);
+    let accesses = other.join().unwrap();
+    assert_eq!(lock.lock().get(), 2 + accesses);
 }
 
 /// An application with serialized calls, and visitors at its biased lock.
 fn gated(visitors: usize, calls: usize) {
-    let gate = Gate::new().unwrap();
+    let biased_lock = BiasedLock::new().unwrap();
     let locks = Arc::new((
-        Lock::with_level(Watched::new(), Level::Gated(gate.clone())),
-        Lock::with_level(Watched::new(), Level::Gated(gate)),
+        Lock::with_level(Watched::new(), Level::Gated(biased_lock.clone())),
+        Lock::with_level(Watched::new(), Level::Gated(biased_lock)),
     ));
     let visitors: Vec<_> = (0..visitors)
         .map(|_| {
             let locks = locks.clone();
             spawn(move || {
-                let visit = locks.0.visit(|value| {
+                let access = locks.0.run_for_library(|value| {
                     value.add();
                     locks.1.lock_within().add();
                 });
-                u64::from(visit.is_some())
+                u64::from(access.is_some())
             })
         })
         .collect();
@@ -123,9 +123,9 @@ fn gated(visitors: usize, calls: usize) {
         first.add();
         locks.1.lock_within().add();
     }
-    let visits: u64 = visitors.into_iter().map(|visitor| visitor.join().unwrap()).sum();
-    assert_eq!(locks.0.lock().get(), calls as u64 + visits);
-    assert_eq!(locks.1.lock().get(), calls as u64 + visits);
+    let accesses: u64 = visitors.into_iter().map(|visitor| visitor.join().unwrap()).sum();
+    assert_eq!(locks.0.lock().get(), calls as u64 + accesses);
+    assert_eq!(locks.1.lock().get(), calls as u64 + accesses);
 }
 
 /// Queue like in `cq.rs`: entries under a lock, their number outside of it, and the wait object
@@ -175,7 +175,7 @@ impl Queue {
         loop {
             let answer = call.look(wait, || true, || self.take(), || self.is_ready());
             // SAFETY: these threads are never cancelled.
-            if !unsafe { call.goes_on() } {
+            if !unsafe { call.is_still_bursting() } {
                 return answer;
             }
         }
@@ -230,7 +230,7 @@ fn signal() {
 }
 
 /// The first waiter creates the object, concurrently with a writer.
-fn first_sleeper() {
+fn first_waiter() {
     let queue = Arc::new(Queue {
         entries: Lock::new(Watched::new()),
         count: AtomicUsize::new(0),
@@ -257,7 +257,7 @@ const MODELS: [Model; 26] = [
     ("two readers sleep", 3, || readers(2)),
     ("the descriptor is slept on", 5, descriptor),
     ("a signal ends a sleep", 8, signal),
-    ("the first sleeper makes the object", 8, first_sleeper),
+    ("the first sleeper makes the object", 8, first_waiter),
     ("an entry and its reader", 8, || {
         let queue = Queue::new();
         let writer = {
@@ -277,8 +277,8 @@ const MODELS: [Model; 26] = [
     ("a ring, both sleep", 3, || rings::both_sleep(6, 6, 1)),
     ("a ring, both sleep, many bytes at a time", 2, || rings::both_sleep(9, 9, 4)),
     ("a ring of cells, both sleep", 2, || rings::both_sleep(6, 1, 1)),
-    ("lent pieces", 3, || rings::lends(3, false)),
-    ("lent pieces, both sleep", 2, || rings::lends(3, true)),
+    ("lent pieces", 3, || rings::exposes(3, false)),
+    ("lent pieces, both sleep", 2, || rings::exposes(3, true)),
     ("a lent piece that is copied at request", 3, || rings::copies(1, 2)),
     ("lent pieces that are copied at request", 2, || rings::copies(2, 1)),
     ("lent memory is taken back", 8, rings::withdraws),

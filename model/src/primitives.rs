@@ -35,7 +35,7 @@ impl<const N: usize> SharedBytes<N> {
 }
 
 /// Enough for a few connections.
-pub(crate) const DOOR_WORDS: usize = 1;
+pub(crate) const DOORBELL_WORDS: usize = 1;
 
 pub(crate) fn spin_loop() {
     yield_now();
@@ -81,10 +81,10 @@ fn fenced<R>(order: Ordering, access: impl FnOnce() -> R) -> R {
 macro_rules! atomic {
     ($name:ident, $value:ty, $($method:ident),*) => {
         #[derive(Debug)]
-        pub(crate) struct $name(at::$name, Sleepers);
+        pub(crate) struct $name(at::$name, Waiters);
         impl $name {
             pub(crate) fn new(value: $value) -> Self {
-                Self(at::$name::new(value), Sleepers::default())
+                Self(at::$name::new(value), Waiters::default())
             }
             pub(crate) fn load(&self, order: Ordering) -> $value {
                 fenced(order, || self.0.load(order))
@@ -120,7 +120,7 @@ atomic!(AtomicUsize, usize, swap, fetch_add, fetch_sub, fetch_or);
 
 /// Kernel's side of a word used for sleeping (futex(2)).
 #[derive(Debug, Default)]
-struct Sleepers {
+struct Waiters {
     kernel: Mutex<()>,
     woken: Condvar,
 }

@@ -2,7 +2,7 @@
 use crate::Watched;
 use crate::primitives::{CELLS, Ordering, fence, set_barriers};
 use crate::sys::{self, EventFd};
-use crate::words::{CellKind, DoorWords, RingReader, RingWords, RingWriter};
+use crate::ring_layout::{CellKind, DoorbellWords, RingReader, RingControl, RingWriter};
 use loom::sync::atomic::AtomicU32;
 use loom::thread::{spawn, yield_now};
 use std::os::fd::AsRawFd;
@@ -33,27 +33,27 @@ impl Byte {
 
 /// A door with its bell.
 struct Engine {
-    door: DoorWords,
-    bell: EventFd,
+    doorbell: DoorbellWords,
+    wakeup: EventFd,
 }
 
 impl Engine {
     fn new() -> Self {
-        Self { door: DoorWords::new(), bell: EventFd::new().unwrap() }
+        Self { doorbell: DoorbellWords::new(), wakeup: EventFd::new().unwrap() }
     }
 
     fn ring(&self) {
-        self.door.ring(5, || self.bell.signal());
+        self.doorbell.ring(5, || self.wakeup.signal());
     }
 
     /// Sleeps until a doorbell signal, unless `look` finds something.
     fn sleep_unless(&self, look: impl FnOnce() -> bool) {
-        if self.door.fall_asleep() && !look() {
-            sys::poll(self.bell.as_raw_fd());
+        if self.doorbell.fall_asleep() && !look() {
+            sys::poll(self.wakeup.as_raw_fd());
         }
-        self.door.wake();
-        self.bell.drain();
-        self.door.take(|index| assert_eq!(index, 5));
+        self.doorbell.wake();
+        self.wakeup.drain();
+        self.doorbell.take(|index| assert_eq!(index, 5));
     }
 }
 
@@ -61,11 +61,11 @@ impl Engine {
 struct Shared {
     /// The ring under test, and the one in the other direction, with the writer's polling state in
     /// its reader line.
-    words: RingWords,
-    back: RingWords,
+    words: RingControl,
+    back: RingControl,
     bytes: [Byte; SIZE as usize],
     /// Exposed bytes of the writer.
-    lent: [Byte; 3],
+    exposed: [Byte; 3],
     reader: Engine,
     writer: Engine,
 }
@@ -74,10 +74,10 @@ impl Shared {
     fn new() -> Arc<Self> {
         let byte = |_| Byte(loom::cell::UnsafeCell::new(0));
         Arc::new(Self {
-            words: RingWords::new(),
-            back: RingWords::new(),
+            words: RingControl::new(),
+            back: RingControl::new(),
             bytes: std::array::from_fn(byte),
-            lent: std::array::from_fn(byte),
+            exposed: std::array::from_fn(byte),
             reader: Engine::new(),
             writer: Engine::new(),
         })
@@ -109,16 +109,16 @@ impl Shared {
             self.tell_reader();
             return 1;
         }
-        let room = writer.room(&self.words, bytes.len() as u32).unwrap();
-        let n = bytes.len().min(room as usize);
-        let place = writer.place();
-        for (at, byte) in (place as usize..).zip(&bytes[..n]) {
+        let space = writer.space(&self.words, bytes.len() as u32).unwrap();
+        let n = bytes.len().min(space as usize);
+        let position = writer.position();
+        for (at, byte) in (position as usize..).zip(&bytes[..n]) {
             self.bytes[at].set(*byte);
         }
         if n > 0 {
             let cell = self.words.cell(writer.next_cell());
             // SAFETY: a cell has room for a byte.
-            cell.body.with_mut(|body| unsafe { body.write(place as u8) });
+            cell.body.with_mut(|body| unsafe { body.write(position as u8) });
             writer.publish(&self.words, CellKind::Bytes, n as u32);
             self.tell_reader();
         }
@@ -126,18 +126,18 @@ impl Shared {
     }
 
     /// Lends a byte; false if there is no cell for it.
-    fn lend(&self, writer: &RingWriter, piece: u8) -> bool {
+    fn expose(&self, writer: &RingWriter, piece: u8) -> bool {
         if !writer.has_cell(&self.words).unwrap() {
             return false;
         }
         // SAFETY: a cell has room for a byte.
         self.words.cell(writer.next_cell()).body.with_mut(|body| unsafe { body.write(piece) });
-        writer.publish(&self.words, CellKind::Lent, 1);
+        writer.publish(&self.words, CellKind::Exposed, 1);
         self.tell_reader();
         true
     }
 
-    /// Reads bytes of one cell, at most so many, as `LocalPipe::recv` does.
+    /// Reads bytes of one cell, at most so many, as `ShmChannel::recv` does.
     fn read(&self, reader: &RingReader, most: u32, out: &mut Vec<u8>) -> bool {
         // SAFETY: a cell has a byte.
         let byte_in_cell =
@@ -157,8 +157,8 @@ impl Shared {
             }
             return false;
         }
-        if reader.kind() == CellKind::Lent {
-            out.push(self.lent[byte_in_cell() as usize].get());
+        if reader.kind() == CellKind::Exposed {
+            out.push(self.exposed[byte_in_cell() as usize].get());
             reader.took_piece(&self.words);
             self.tell_writer();
             return true;
@@ -264,8 +264,8 @@ pub(crate) fn both_sleep(total: usize, part: usize, most: u32) {
         while from < total {
             let n = there.write(&writer, &bytes[from..total.min(from + part)]);
             from += n;
-            if n == 0 && !writer.want_room(&there.words).unwrap() {
-                there.writer.sleep_unless(|| writer.has_room(&there.words).unwrap());
+            if n == 0 && !writer.want_space(&there.words).unwrap() {
+                there.writer.sleep_unless(|| writer.has_space(&there.words).unwrap());
             }
         }
     });
@@ -281,16 +281,16 @@ pub(crate) fn both_sleep(total: usize, part: usize, most: u32) {
 
 /// Exposed buffers appear at their position among the bytes, and the writer gets its memory back
 /// only after they were read.
-pub(crate) fn lends(pieces: u32, sleeps: bool) {
+pub(crate) fn exposes(pieces: u32, sleeps: bool) {
     let shared = Shared::new();
     let there = shared.clone();
     let writer = spawn(move || {
         let writer = RingWriter::new(SIZE);
         let wait_until = |there: &Shared, writer: &RingWriter, done: &dyn Fn() -> bool| {
             while !done() {
-                if !writer.want_room(&there.words).unwrap() {
+                if !writer.want_space(&there.words).unwrap() {
                     if sleeps {
-                        there.writer.sleep_unless(|| writer.has_room(&there.words).unwrap());
+                        there.writer.sleep_unless(|| writer.has_space(&there.words).unwrap());
                     } else {
                         yield_now();
                     }
@@ -300,13 +300,13 @@ pub(crate) fn lends(pieces: u32, sleeps: bool) {
         let mut back = 0;
         let mut take_back = |writer: &RingWriter| {
             let fetched = writer.look_fetched(&there.words).unwrap();
-            (back..fetched).for_each(|piece| there.lent[piece as usize].set(0));
+            (back..fetched).for_each(|piece| there.exposed[piece as usize].set(0));
             back = fetched;
             back
         };
         for piece in 0..pieces {
-            there.lent[piece as usize].set(100 + piece as u8);
-            wait_until(&there, &writer, &|| there.lend(&writer, piece as u8));
+            there.exposed[piece as usize].set(100 + piece as u8);
+            wait_until(&there, &writer, &|| there.expose(&writer, piece as u8));
             wait_until(&there, &writer, &|| there.write(&writer, &[piece as u8]) == 1);
         }
         while take_back(&writer) < pieces {
@@ -340,7 +340,7 @@ pub(crate) fn copies(pieces: u32, len: u64) {
     let byte_of = |piece: u32, at: u64| (10 * piece as u64 + at) as u8;
     let writer = spawn(move || {
         let (writer, mut last) = (RingWriter::new(SIZE), None);
-        (0..pieces).for_each(|_| assert!(there.lend(&writer, 0)));
+        (0..pieces).for_each(|_| assert!(there.expose(&writer, 0)));
         while writer.look_fetched(&there.words).unwrap() < pieces {
             if let Some(request) = there.words.copy_request(last) {
                 last = Some(request);
@@ -349,11 +349,11 @@ pub(crate) fn copies(pieces: u32, len: u64) {
                 there.tell_reader();
                 continue;
             }
-            let has_come = || {
+            let is_ready = || {
                 there.words.copy_request(last).is_some()
                     || writer.look_fetched(&there.words) == Ok(pieces)
             };
-            there.writer.sleep_unless(has_come);
+            there.writer.sleep_unless(is_ready);
         }
     });
     let (reader, mut last) = (RingReader::new(SIZE), None);
@@ -400,18 +400,18 @@ pub(crate) fn two_ring() {
             let (engine, words) = (engine.clone(), words.clone());
             spawn(move || {
                 words[index].store(1, Relaxed);
-                engine.door.ring(index as u32, || engine.bell.signal());
+                engine.doorbell.ring(index as u32, || engine.wakeup.signal());
             })
         })
         .collect();
     let mut seen = [false; 2];
     while seen != [true; 2] {
-        if engine.door.fall_asleep() {
-            sys::poll(engine.bell.as_raw_fd());
+        if engine.doorbell.fall_asleep() {
+            sys::poll(engine.wakeup.as_raw_fd());
         }
-        engine.door.wake();
-        engine.bell.drain();
-        engine.door.take(|index| {
+        engine.doorbell.wake();
+        engine.wakeup.drain();
+        engine.doorbell.take(|index| {
             assert_eq!(words[index as usize].load(Relaxed), 1);
             seen[index as usize] = true;
         });

@@ -131,11 +131,11 @@ pub fn millis(_: Option<Duration>) -> c_int {
     -1
 }
 
-/// `struct ofi_sleeper`
+/// `struct ofi_waiter`
 #[repr(C)]
-struct Sleeper {
+struct Waiter {
     wait: *const c_void,
-    turn: *const AtomicU32,
+    ticket: *const AtomicU32,
     nanos: i64,
     ms: i32,
     epoll: i32,
@@ -147,21 +147,21 @@ struct Sleeper {
 /// `ofi_sleep` of `cancel.c`, for threads never cancelled.
 ///
 /// # Safety
-/// `sleeper` is one of `wait.rs`.
+/// `waiter` is one of `wait.rs`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ofi_sleep(
-    sleeper: *mut c_void,
+    waiter: *mut c_void,
     _abandon: unsafe extern "C" fn(*mut c_void),
 ) {
     // SAFETY: by this function's contract.
-    let sleeper = unsafe { &mut *sleeper.cast::<Sleeper>() };
+    let waiter = unsafe { &mut *waiter.cast::<Waiter>() };
     // SAFETY: it is what `as_ptr` of `primitives.rs` gave.
-    let turn = unsafe { &*sleeper.turn };
-    if sleeper.epoll >= 0 {
-        poll(sleeper.epoll);
-        sleeper.signalled = 1;
+    let ticket = unsafe { &*waiter.ticket };
+    if waiter.epoll >= 0 {
+        poll(waiter.epoll);
+        waiter.signalled = 1;
     } else {
-        sleep_while(turn, sleeper.seen);
+        sleep_while(ticket, waiter.seen);
     }
 }
 

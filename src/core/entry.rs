@@ -10,14 +10,14 @@ use core::cell::{Cell, OnceCell};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use ofi::abi::*;
-use ofi::boundary::{Uncancelled, answer, answer_if_memory};
+use ofi::boundary::{CancelDisabled, ffi_guard, ffi_guard_if_memory};
 use ofi::error::{Error, Result, ofi_text};
-use ofi::info::{API_VERSION, Era, InfoQuery, InfoRef, dup_raw, free_raw, tostr, version};
+use ofi::info::{API_VERSION, ApiLevel, InfoQuery, InfoRef, dup_raw, free_raw, tostr, version};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Like [`answer`], for functions returning something other than a code.
+/// Like [`ffi_guard`], for functions returning something other than a code.
 fn guard<R>(panicked: R, body: impl FnOnce() -> R) -> R {
-    let _uncancelled = Uncancelled::new();
+    let _uncancelled = CancelDisabled::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(panicked)
 }
 
@@ -41,7 +41,7 @@ impl Drop for Hints {
 /// # Safety
 /// As for fi_getinfo(3), with hints of this API version.
 unsafe fn getinfo_of(
-    era: Era,
+    api_level: ApiLevel,
     version: u32,
     node: *const c_char,
     service: *const c_char,
@@ -49,15 +49,15 @@ unsafe fn getinfo_of(
     hints: *const fi_info,
     info: *mut *mut fi_info,
 ) -> c_int {
-    answer_if_memory("fi_getinfo", || -> Result {
+    ffi_guard_if_memory("fi_getinfo", || -> Result {
         // SAFETY: by this function's contract.
         unsafe {
             let info = info.as_mut().ok_or(Error::INVAL)?;
             *info = ptr::null_mut();
-            let copied = if hints.is_null() || era == Era::CURRENT {
+            let copied = if hints.is_null() || api_level == ApiLevel::CURRENT {
                 None
             } else {
-                Some(Hints(dup_raw(hints, era)?.as_ptr()))
+                Some(Hints(dup_raw(hints, api_level)?.as_ptr()))
             };
             let hints = copied.as_ref().map_or(hints, |copied| copied.0);
             let request = InfoQuery {
@@ -73,8 +73,8 @@ unsafe fn getinfo_of(
     })
 }
 
-macro_rules! per_era {
-    ($($era:ident: $getinfo:ident, $dupinfo:ident;)+) => {$(
+macro_rules! per_level {
+    ($($api_level:ident: $getinfo:ident, $dupinfo:ident;)+) => {$(
         /// fi_getinfo(3).
         pub unsafe extern "C" fn $getinfo(
             version: u32,
@@ -85,19 +85,19 @@ macro_rules! per_era {
             info: *mut *mut fi_info,
         ) -> c_int {
             // SAFETY: by the contract of the caller, linked against this API version.
-            unsafe { getinfo_of(Era::$era, version, node, service, flags, hints, info) }
+            unsafe { getinfo_of(ApiLevel::$api_level, version, node, service, flags, hints, info) }
         }
 
         /// fi_dupinfo, fi_getinfo(3); of null, an empty info; null without memory.
         pub unsafe extern "C" fn $dupinfo(info: *const fi_info) -> *mut fi_info {
             // SAFETY: by the contract of the caller, linked against this API version.
-            guard(ptr::null_mut(), || unsafe { dup_raw(info, Era::$era) }
+            guard(ptr::null_mut(), || unsafe { dup_raw(info, ApiLevel::$api_level) }
                 .map_or(ptr::null_mut(), |copy| copy.as_ptr()))
         }
     )+};
 }
 
-per_era! {
+per_level! {
     V1_0: getinfo_1_0, dupinfo_1_0;
     V1_1: getinfo_1_1, dupinfo_1_1;
     V1_2: getinfo_1_2, dupinfo_1_2;
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn fabric(
     fabric: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_fabric", || {
+    ffi_guard_if_memory("fi_fabric", || {
         // SAFETY: fi_fabric(3): valid attributes and a place, or null.
         unsafe { getinfo::fabric(attr, fabric.as_mut().ok_or(Error::INVAL)?, context) }
     })
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn fabric_1_0(
     fabric: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_fabric", || {
+    ffi_guard_if_memory("fi_fabric", || {
         // SAFETY: fi_fabric(3); the version lies in what was padding then.
         unsafe {
             let mut attr = fi_fabric_attr {
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn fabric2(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_fabric2", || {
+    ffi_guard_if_memory("fi_fabric2", || {
         if flags != 0 {
             return Err(Error::INVAL);
         }
@@ -187,13 +187,13 @@ pub unsafe extern "C" fn fi_open(
     fid: *mut *mut fid,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_open", || -> Result {
+    ffi_guard_if_memory("fi_open", || -> Result {
         start()?;
         // SAFETY: fi_open(3): a name, attributes and a place, or null.
         unsafe {
-            let place = fid.as_mut().ok_or(Error::INVAL)?;
+            let out = fid.as_mut().ok_or(Error::INVAL)?;
             let name = optional(name).ok_or(Error::INVAL)?;
-            *place = open::open(version, name, attr, attr_len, flags, context)?;
+            *out = open::open(version, name, attr, attr_len, flags, context)?;
         }
         Ok(())
     })
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn param_define_text(
     kind: c_enum<fi_param_type>,
     help: *const c_char,
 ) -> c_int {
-    answer("fi_param_define", || -> Result {
+    ffi_guard("fi_param_define", || -> Result {
         // SAFETY: the caller's provider and C strings.
         unsafe {
             let owner = param_owner(prov)?;
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn param_get(
     name: *const c_char,
     value: *mut c_void,
 ) -> c_int {
-    answer("fi_param_get", || -> Result {
+    ffi_guard("fi_param_get", || -> Result {
         if value.is_null() {
             return Err(Error::INVAL);
         }
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn param_get(
 
 /// fi_getparams, fi_provider(7).
 pub unsafe extern "C" fn getparams(list: *mut *mut fi_param, count: *mut c_int) -> c_int {
-    answer("fi_getparams", || -> Result {
+    ffi_guard("fi_getparams", || -> Result {
         start()?;
         // SAFETY: the caller's places, or null.
         unsafe {

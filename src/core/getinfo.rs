@@ -47,7 +47,7 @@ impl WantedProviders {
     }
 
     /// Returns true if a provider has to be queried.
-    fn asks(&self, registry: &Registry, prov: &LoadedProvider, flags: u64) -> bool {
+    fn accepts(&self, registry: &Registry, prov: &LoadedProvider, flags: u64) -> bool {
         if Self::has(&self.not, prov) || prov.kind() == ProviderKind::Hook {
             return false;
         }
@@ -184,7 +184,7 @@ fn ask_all(
     let hidden = request.flags & GETINFO_HIDDEN != 0;
     let left_out = if hidden { registry.left_out() } else { &[] };
     for prov in registry.providers().iter().chain(left_out) {
-        if !wanted.asks(registry, prov, request.flags) {
+        if !wanted.accepts(registry, prov, request.flags) {
             continue;
         }
         if prov.fi_version() < request.version {
@@ -349,7 +349,7 @@ fn summarise(registry: &Registry, request: InfoQuery<'_>, reasons: &[String]) {
         text.push_str(&format!("; and {left_out} more"));
     }
     if registry.providers().is_empty() {
-        text = format!("no provider was found in {}", registry.places());
+        text = format!("no provider was found in {}", registry.paths());
     } else if text.is_empty() {
         text = "no provider was asked".to_owned();
     }
@@ -426,28 +426,32 @@ mod tests {
         info
     }
 
-    fn asks(names: &str, prov: &CStr, flags: u64) -> bool {
+    fn accepts(names: &str, prov: &CStr, flags: u64) -> bool {
         let prov: &'static CStr = Box::leak(prov.into());
         let prov = registry::tests::provider(registry::tests::raw(prov, 1));
-        WantedProviders::parse(names).asks(&Registry::default(), &prov, flags)
+        WantedProviders::parse(names).accepts(&Registry::default(), &prov, flags)
     }
 
     #[test]
     fn a_utility_provider_is_asked_with_its_core_and_never_by_itself() {
-        assert!(asks("", c"tcp", 0) && asks("", c"ofi_rxm", 0));
-        assert!(asks("tcp", c"tcp", 0) && asks("tcp", c"ofi_rxm", 0) && !asks("tcp", c"udp", 0));
-        assert!(asks("tcp;ofi_rxm", c"ofi_rxm", 0) && !asks("tcp;ofi_rxm", c"tcp", 0));
-        assert!(!asks("udp;ofi_rxd", c"ofi_rxm", 0));
-        assert!(asks("ofi_rxm", c"ofi_rxm", 0) && !asks("ofi_rxm", c"tcp", 0));
-        assert!(!asks("", c"off_coll", 0) && asks("", c"off_coll", OFFLOAD_PROV_ONLY));
+        assert!(accepts("", c"tcp", 0) && accepts("", c"ofi_rxm", 0));
+        assert!(
+            accepts("tcp", c"tcp", 0)
+                && accepts("tcp", c"ofi_rxm", 0)
+                && !accepts("tcp", c"udp", 0)
+        );
+        assert!(accepts("tcp;ofi_rxm", c"ofi_rxm", 0) && !accepts("tcp;ofi_rxm", c"tcp", 0));
+        assert!(!accepts("udp;ofi_rxd", c"ofi_rxm", 0));
+        assert!(accepts("ofi_rxm", c"ofi_rxm", 0) && !accepts("ofi_rxm", c"tcp", 0));
+        assert!(!accepts("", c"off_coll", 0) && accepts("", c"off_coll", OFFLOAD_PROV_ONLY));
     }
 
     #[test]
     fn core_only_query_goes_to_cores_allowing_it() {
-        assert!(asks("", c"tcp", CORE_PROV_ONLY) && !asks("", c"shm", CORE_PROV_ONLY));
-        assert!(asks("shm", c"shm", CORE_PROV_ONLY));
-        assert!(!asks("", c"ofi_rxm", CORE_PROV_ONLY));
-        assert!(!asks("tcp;^tcp", c"tcp", CORE_PROV_ONLY));
+        assert!(accepts("", c"tcp", CORE_PROV_ONLY) && !accepts("", c"shm", CORE_PROV_ONLY));
+        assert!(accepts("shm", c"shm", CORE_PROV_ONLY));
+        assert!(!accepts("", c"ofi_rxm", CORE_PROV_ONLY));
+        assert!(!accepts("tcp;^tcp", c"tcp", CORE_PROV_ONLY));
     }
 
     #[test]

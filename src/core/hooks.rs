@@ -14,7 +14,7 @@ pub(super) type OtherSide = unsafe extern "C" fn(*mut fid) -> *mut fid;
 /// Functions of a hook mapping its objects to the provider's and back, exported by plug-ins of this
 /// library beside their entry point.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sides {
+pub(super) struct HookMapping {
     /// The provider's object behind one of the program's.
     pub(super) inner: OtherSide,
     /// The program's object in front of one of the provider's.
@@ -27,7 +27,7 @@ pub(super) struct Layer {
     /// Address of its provider, identifying it.
     pub(super) hook: usize,
     /// Mapping functions; `None` for a hook without them.
-    pub(super) sides: Option<Sides>,
+    pub(super) sides: Option<HookMapping>,
 }
 
 /// Fabrics without a hook because its installation failed: the address of the hook's provider, and
@@ -62,13 +62,13 @@ pub(super) unsafe fn install(
     // SAFETY: fi_provider(7): valid attributes and a place, for the call; a
     // provider stays for good.
     let ret = unsafe { open(&mut attr, &mut around, prov.as_ptr().cast()) };
-    let place = (hook.as_ptr().addr(), fabric.addr());
+    let key = (hook.as_ptr().addr(), fabric.addr());
     if ret == 0 && !around.is_null() {
         // An earlier fabric may have been there.
-        bare().remove(&place);
+        bare().remove(&key);
         *fabric = around;
     } else {
-        bare().insert(place);
+        bare().insert(key);
         log::info(format_args!("hook {} is left out: {:?}", hook.name(), Error::check(ret)));
     }
 }
@@ -108,7 +108,7 @@ pub(super) fn outside(registry: &Registry, chain: &mut InfoChain) {
 
 /// Returns the provider's object behind one of the program's; a layer not knowing it leaves it
 /// unchanged.
-fn inwards(sides: &[Sides], object: *mut fid) -> *mut fid {
+fn inwards(sides: &[HookMapping], object: *mut fid) -> *mut fid {
     sides.iter().fold(object, |object, sides| {
         // SAFETY: looks the address up and does not follow it.
         let inner = unsafe { (sides.inner)(object) };
@@ -143,13 +143,13 @@ mod tests {
     }
 
     fn layer(hook: usize, outer: OtherSide) -> Layer {
-        Layer { hook, sides: Some(Sides { inner: outer, outer }) }
+        Layer { hook, sides: Some(HookMapping { inner: outer, outer }) }
     }
 
     #[test]
     fn program_objects_map_inward_through_supporting_layers() {
         let object = ptr::without_provenance_mut::<fid>(64);
-        let sides = [next, unknown, next].map(|inner| Sides { inner, outer: unknown });
+        let sides = [next, unknown, next].map(|inner| HookMapping { inner, outer: unknown });
         assert_eq!(inwards(&sides, object).addr(), 80);
         assert!(inwards(&sides[1..2], ptr::null_mut()).is_null());
     }

@@ -14,9 +14,9 @@ use core::ops::Range;
 use ofi::abi::{
     FI_CLASS_MEM_MONITOR, fi_ops, fi_ops_mem_monitor, fi_ops_mem_notify, fid, fid_mem_monitor,
 };
-use ofi::boundary::{answer, answer_if_memory};
+use ofi::boundary::{ffi_guard, ffi_guard_if_memory};
 use ofi::error::{Error, Result};
-use ofi::fid::{Embeds, ops};
+use ofi::fid::{FidObject, ops};
 use ofi::monitor::Coverage;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -98,7 +98,7 @@ pub(super) unsafe fn import(monitor: *mut fid_mem_monitor) -> Result {
 }
 
 unsafe extern "C" fn close_imported(monitor: *mut fid) -> c_int {
-    answer("fi_close", || -> Result {
+    ffi_guard("fi_close", || -> Result {
         let mut state = state();
         if state.imported.cast() != monitor {
             return Err(Error::INVAL);
@@ -132,7 +132,7 @@ unsafe impl Send for ImportedMonitor {}
 // SAFETY: as above.
 unsafe impl Sync for ImportedMonitor {}
 // SAFETY: `repr(C)`, a `fid_mem_monitor` first, and C gets it from `into_c` alone.
-unsafe impl Embeds<fid_mem_monitor> for ImportedMonitor {}
+unsafe impl FidObject<fid_mem_monitor> for ImportedMonitor {}
 
 static MONITOR_FID_OPS: fi_ops = ops(close_monitor);
 
@@ -188,7 +188,7 @@ pub(super) unsafe fn open(
 }
 
 unsafe extern "C" fn close_monitor(monitor: *mut fid) -> c_int {
-    answer("fi_close", || -> Result {
+    ffi_guard("fi_close", || -> Result {
         let mut state = state();
         let mut all = listeners();
         all.retain(|listener| listener.monitor.cast() != monitor);
@@ -241,7 +241,7 @@ unsafe extern "C" fn subscribe(
     addr: *const c_void,
     len: usize,
 ) -> c_int {
-    answer_if_memory("subscribe", || -> Result {
+    ffi_guard_if_memory("subscribe", || -> Result {
         let mut state = state();
         let imported = state.imported()?;
         let subscribe = imported.ops.subscribe.ok_or(Error::NOSYS)?;
@@ -255,7 +255,7 @@ unsafe extern "C" fn subscribe(
 }
 
 unsafe extern "C" fn unsubscribe(_monitor: *mut fid_mem_monitor, addr: *const c_void, len: usize) {
-    answer("unsubscribe", || -> Result {
+    ffi_guard("unsubscribe", || -> Result {
         let mut state = state();
         let imported = state.imported()?;
         for bare in state.watched.remove(range(addr, len)) {
@@ -293,7 +293,7 @@ mod tests {
 
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     static WATCHED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
-    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    static NOTIFIED: AtomicUsize = AtomicUsize::new(0);
 
     unsafe extern "C" fn start(_: *mut fid_mem_monitor) -> c_int {
         STARTED.fetch_add(1, Ordering::SeqCst);
@@ -312,14 +312,15 @@ mod tests {
     unsafe extern "C" fn valid(_: *mut fid_mem_monitor, at: *const c_void, _: usize) -> bool {
         at as usize != 0x9000
     }
-    unsafe extern "C" fn told(monitor: *mut fid_mem_monitor, at: *const c_void, n: usize) {
+    unsafe extern "C" fn on_event(monitor: *mut fid_mem_monitor, at: *const c_void, n: usize) {
         // SAFETY: the object opened below, which is open.
         let context = unsafe { (*monitor).fid.context } as usize;
-        TOLD.store(context + at as usize + n, Ordering::SeqCst);
+        NOTIFIED.store(context + at as usize + n, Ordering::SeqCst);
     }
 
     fn listen(context: usize) -> Result<*mut fid_mem_monitor> {
-        let ops = fi_ops_mem_notify { size: size_of::<fi_ops_mem_notify>(), notify: Some(told) };
+        let ops =
+            fi_ops_mem_notify { size: size_of::<fi_ops_mem_notify>(), notify: Some(on_event) };
         let (name, len) = (ofi::monitor::IMPORTED_MONITOR, size_of_val(&ops));
         let (attr, context) = ((&raw const ops).cast(), context as *mut c_void);
         // SAFETY: the attribute is of that size.
@@ -378,11 +379,11 @@ mod tests {
             let notify = (*of_program).import_ops.as_ref().unwrap().notify.unwrap();
             assert_eq!(close(two.cast()), 0);
             notify(of_program, at(0x5000), 0x10);
-            assert_eq!(TOLD.load(Ordering::SeqCst), 1 + 0x5000 + 0x10);
+            assert_eq!(NOTIFIED.load(Ordering::SeqCst), 1 + 0x5000 + 0x10);
             assert_eq!(close(one.cast()), 0);
             assert_eq!(STARTED.load(Ordering::SeqCst), 0);
             notify(of_program, at(0x6000), 0x10);
-            assert_eq!(TOLD.load(Ordering::SeqCst), 1 + 0x5000 + 0x10);
+            assert_eq!(NOTIFIED.load(Ordering::SeqCst), 1 + 0x5000 + 0x10);
             assert_eq!(close(of_program.cast()), 0);
         }
     }

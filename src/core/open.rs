@@ -4,9 +4,9 @@ use super::{monitor, stats};
 use crate::log;
 use core::ffi::{CStr, c_int, c_void};
 use ofi::abi::{FI_CLASS_LOG, FI_CLASS_MR_CACHE, fi_ops, fi_ops_log, fid, fid_logging};
-use ofi::boundary::answer;
+use ofi::boundary::ffi_guard;
 use ofi::error::{Error, Result};
-use ofi::fid::{Embeds, ops};
+use ofi::fid::{FidObject, ops};
 use ofi::info::version;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ unsafe impl Send for OpenPart {}
 unsafe impl Sync for OpenPart {}
 
 // SAFETY: `repr(C)`, a `fid` first, and C gets it from `into_c` alone.
-unsafe impl Embeds<fid> for OpenPart {}
+unsafe impl FidObject<fid> for OpenPart {}
 
 static LOG_OPS: fi_ops = fi_ops { bind: Some(bind_log), ..ops(close_part) };
 static MR_CACHE_OPS: fi_ops = fi_ops { bind: Some(bind_monitor), ..ops(close_part) };
@@ -65,7 +65,7 @@ pub(super) unsafe fn open(
 }
 
 unsafe extern "C" fn close_part(part: *mut fid) -> c_int {
-    answer("fi_close", || -> Result {
+    ffi_guard("fi_close", || -> Result {
         if part.is_null() {
             return Err(Error::INVAL);
         }
@@ -90,7 +90,7 @@ unsafe fn to_import<'a>(with: *mut fid, class: c_int, flags: u64) -> Result<&'a 
 }
 
 unsafe extern "C" fn bind_log(_part: *mut fid, with: *mut fid, flags: u64) -> c_int {
-    answer("fi_import_fid", || -> Result {
+    ffi_guard("fi_import_fid", || -> Result {
         // SAFETY: fi_import_fid(3): a live object of the program's, or null.
         let fid = unsafe { to_import(with, FI_CLASS_LOG, flags) }?;
         // SAFETY: objects of that class are of that type.
@@ -107,14 +107,14 @@ unsafe extern "C" fn bind_log(_part: *mut fid, with: *mut fid, flags: u64) -> c_
 }
 
 unsafe extern "C" fn close_log(with: *mut fid) -> c_int {
-    answer("fi_close", || -> Result {
+    ffi_guard("fi_close", || -> Result {
         log::unimport(with.cast());
         Ok(())
     })
 }
 
 unsafe extern "C" fn bind_monitor(_part: *mut fid, with: *mut fid, flags: u64) -> c_int {
-    answer("fi_import_fid", || -> Result {
+    ffi_guard("fi_import_fid", || -> Result {
         // SAFETY: fi_import_fid(3): a live object of the program's, or null.
         unsafe {
             to_import(with, ofi::abi::FI_CLASS_MEM_MONITOR, flags)?;

@@ -2,7 +2,7 @@
 //!
 //! Plug-ins stay loaded until the process ends: their threads, and callbacks held by other code,
 //! may outlive any possible unload. Their `cleanup` runs with the library's destructors.
-use crate::hooks::{Layer, OtherSide, Sides};
+use crate::hooks::{HookMapping, Layer, OtherSide};
 use crate::log::{self, NameFilter};
 use crate::params;
 use core::ffi::CStr;
@@ -89,7 +89,7 @@ pub struct LoadedProvider {
     hidden: bool,
     /// Mapping functions of a hook between its objects and the provider's (`ofi_hook_inner`,
     /// `ofi_hook_outer`).
-    sides: Option<Sides>,
+    sides: Option<HookMapping>,
 }
 
 // SAFETY: providers are written to only by themselves, and may be called by
@@ -247,7 +247,7 @@ pub(super) fn load() {
         if !known.any(|prov| prov.is(asked)) {
             log::warn(format_args!(
                 "FI_PROVIDER names {name}, but no such provider was found in {}",
-                registry.places()
+                registry.paths()
             ));
         }
     }
@@ -357,9 +357,9 @@ impl Registry {
     }
 
     /// Returns the searched directories of plug-ins as readable text.
-    pub fn places(&self) -> String {
-        let places: Vec<_> = self.searched.iter().map(|dir| dir.display().to_string()).collect();
-        if places.is_empty() { "no directory".to_owned() } else { places.join(", ") }
+    pub fn paths(&self) -> String {
+        let paths: Vec<_> = self.searched.iter().map(|dir| dir.display().to_string()).collect();
+        if paths.is_empty() { "no directory".to_owned() } else { paths.join(", ") }
     }
 
     /// Finds and loads all plug-ins not loaded yet.
@@ -551,7 +551,7 @@ fn open(file: &Path) -> core::result::Result<LoadedProvider, Refused> {
         };
         let side = |name: &[u8]| library.get::<OtherSide>(name).ok().map(|side| *side);
         let sides = match (side(b"ofi_hook_inner\0"), side(b"ofi_hook_outer\0")) {
-            (Some(inner), Some(outer)) => Some(Sides { inner, outer }),
+            (Some(inner), Some(outer)) => Some(HookMapping { inner, outer }),
             _ => None,
         };
         // From here on its code may have left traces.
@@ -586,7 +586,7 @@ fn is_cut_off(file: &Path) -> bool {
     let u64_at = |of: &[u8], at: usize| Some(u64::from_ne_bytes(*of.get(at..)?.first_chunk()?));
     let look = || -> Option<bool> {
         let file = File::open(file).ok()?;
-        let about = file.metadata().ok().filter(|about| about.is_file())?;
+        let envelope = file.metadata().ok().filter(|envelope| envelope.is_file())?;
         let mut header = [0; size_of::<libc::Elf64_Ehdr>()];
         file.read_exact_at(&mut header, 0).ok()?;
         if !header.starts_with(b"\x7fELF") || header[libc::EI_CLASS] != libc::ELFCLASS64 {
@@ -599,7 +599,7 @@ fn is_cut_off(file: &Path) -> bool {
         }
         let beyond = |segment: &[u8]| {
             let end = u64_at(segment, OFFSET)?.checked_add(u64_at(segment, FILESZ)?);
-            Some(u32_at(segment, 0)? == libc::PT_LOAD && end.is_none_or(|end| end > about.len()))
+            Some(u32_at(segment, 0)? == libc::PT_LOAD && end.is_none_or(|end| end > envelope.len()))
         };
         Some(table.chunks_exact(entry.max(1)).any(|segment| beyond(segment) == Some(true)))
     };
@@ -716,12 +716,12 @@ fn own_name() -> Option<&'static Path> {
     // SAFETY: an address of our own, and a place for the answer, whose name is
     // a C string that stays as long as this code is loaded.
     let name = unsafe {
-        let mut about: libc::Dl_info = core::mem::zeroed();
+        let mut envelope: libc::Dl_info = core::mem::zeroed();
         let here = own_name as fn() -> Option<&'static Path>;
-        if libc::dladdr(here as *const _, &mut about) == 0 || about.dli_fname.is_null() {
+        if libc::dladdr(here as *const _, &mut envelope) == 0 || envelope.dli_fname.is_null() {
             return None;
         }
-        CStr::from_ptr(about.dli_fname)
+        CStr::from_ptr(envelope.dli_fname)
     };
     Some(Path::new(OsStr::from_bytes(name.to_bytes())))
 }

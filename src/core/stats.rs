@@ -1,4 +1,4 @@
-//! `fi_open("stats")`: published statistics of this process (`ofi_facts`), for tools running in it
+//! `fi_open("stats")`: published statistics of this process (`ofi_stats`), for tools running in it
 //! (fi_open(3)).
 use core::ffi::{c_char, c_int, c_void};
 use ofi::abi::{
@@ -7,18 +7,18 @@ use ofi::abi::{
     FI_STATS_REFUSED, FI_STATS_SECRET, FI_STATS_SERVES, fi_ep_type, fi_ops, fi_ops_stats,
     fi_stats_endpoint, fi_stats_peer, fid, fid_stats,
 };
-use ofi::boundary::answer;
+use ofi::boundary::ffi_guard;
 use ofi::error::{Error, Result};
-use ofi::fid::{Embeds, ops};
-use ofi_facts::layout::{ANY, EndpointFacts, PeerFacts, kinds, peer_bits, states, words_text};
-use ofi_facts::read::{StatsPage, StatsReadError, own_pages};
+use ofi::fid::{FidObject, ops};
+use ofi_stats::layout::{ANY, EndpointStats, PeerStats, kinds, peer_bits, states, words_text};
+use ofi_stats::read::{StatsPage, StatsReadError, own_pages};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Object returned by `fi_open`, with the statistics at the last refresh.
 #[repr(C)]
 struct OpenStats {
     fid: fid_stats,
-    shown: Mutex<Vec<StatsPage>>,
+    published: Mutex<Vec<StatsPage>>,
 }
 
 // SAFETY: the pointers are followed only by C, from any thread; the rest has its own lock.
@@ -26,7 +26,7 @@ unsafe impl Send for OpenStats {}
 // SAFETY: as above.
 unsafe impl Sync for OpenStats {}
 // SAFETY: `repr(C)`, a `fid_stats` first, and C gets it from `into_c` alone.
-unsafe impl Embeds<fid_stats> for OpenStats {}
+unsafe impl FidObject<fid_stats> for OpenStats {}
 
 static STATS_FID_OPS: fi_ops = ops(close);
 
@@ -45,18 +45,18 @@ pub(super) fn open(context: *mut c_void) -> *mut fid {
         ops: core::ptr::from_ref(&STATS_FID_OPS).cast_mut(),
     };
     let ops = core::ptr::from_ref(&STATS_OPS).cast_mut();
-    let opened = OpenStats { fid: fid_stats { fid, ops }, shown: Mutex::default() };
+    let opened = OpenStats { fid: fid_stats { fid, ops }, published: Mutex::default() };
     Arc::new(opened).into_c().cast()
 }
 
 impl OpenStats {
-    fn shown(&self) -> MutexGuard<'_, Vec<StatsPage>> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    fn published(&self) -> MutexGuard<'_, Vec<StatsPage>> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// An endpoint by its index among all pages.
-fn nth(pages: &[StatsPage], index: usize) -> Result<(&StatsPage, &EndpointFacts)> {
+fn nth(pages: &[StatsPage], index: usize) -> Result<(&StatsPage, &EndpointStats)> {
     let all = pages.iter().flat_map(|page| page.endpoints.iter().map(move |one| (page, one)));
     all.into_iter().nth(index).ok_or(Error::INVAL)
 }
@@ -70,7 +70,7 @@ fn characters<const N: usize>(text: &str) -> [c_char; N] {
     all
 }
 
-fn endpoint_of(page: &StatsPage, of: &EndpointFacts) -> fi_stats_endpoint {
+fn endpoint_of(page: &StatsPage, of: &EndpointStats) -> fi_stats_endpoint {
     let ep_type = match of.kind {
         kinds::MSG => fi_ep_type::FI_EP_MSG as u64,
         kinds::RDM => fi_ep_type::FI_EP_RDM as u64,
@@ -105,7 +105,7 @@ fn endpoint_of(page: &StatsPage, of: &EndpointFacts) -> fi_stats_endpoint {
     }
 }
 
-fn peer_of(of: &PeerFacts) -> fi_stats_peer {
+fn peer_of(of: &PeerStats) -> fi_stats_peer {
     let state = match of.state & 0xff {
         states::CONNECTING => FI_STATS_CONNECTING,
         states::ASKED | states::CALLING => FI_STATS_CALLED,
@@ -118,7 +118,7 @@ fn peer_of(of: &PeerFacts) -> fi_stats_peer {
         address: characters(&words_text(&of.address)),
         fi_addr: if of.name == ANY { FI_ADDR_UNSPEC } else { of.name },
         state: state as u64,
-        flags: flag(peer_bits::SENDS_LOCALLY | peer_bits::HEARS_LOCALLY, FI_STATS_MEMORY)
+        flags: flag(peer_bits::SENDS_LOCALLY | peer_bits::RX_OVER_SHM, FI_STATS_MEMORY)
             | flag(peer_bits::SECRET, FI_STATS_SECRET)
             | flag(peer_bits::ENCRYPTED, FI_STATS_ENCRYPTED)
             | flag(peer_bits::BLOCKED, FI_STATS_BLOCKED),
@@ -150,7 +150,7 @@ unsafe fn give<T: Copy>(value: T, to: *mut T, size: usize) -> Result {
 }
 
 unsafe extern "C" fn look(stats: *mut fid_stats, count: *mut usize) -> c_int {
-    answer("look", || -> Result {
+    ffi_guard("look", || -> Result {
         // SAFETY: these operations belong to what `open` made, which is open.
         let stats = unsafe { OpenStats::from_c(stats) }?;
         // SAFETY: fi_open(3): null, or a number to write to.
@@ -161,7 +161,7 @@ unsafe extern "C" fn look(stats: *mut fid_stats, count: *mut usize) -> c_int {
             _ => Error::IO,
         })?;
         *count = pages.iter().map(|page| page.endpoints.len()).sum();
-        *stats.shown() = pages;
+        *stats.published() = pages;
         Ok(())
     })
 }
@@ -172,11 +172,11 @@ unsafe extern "C" fn endpoint(
     to: *mut fi_stats_endpoint,
     size: usize,
 ) -> c_int {
-    answer("endpoint", || -> Result {
+    ffi_guard("endpoint", || -> Result {
         // SAFETY: these operations belong to what `open` made, which is open.
         let stats = unsafe { OpenStats::from_c(stats) }?;
-        let shown = stats.shown();
-        let (page, of) = nth(&shown, index)?;
+        let published = stats.published();
+        let (page, of) = nth(&published, index)?;
         // SAFETY: fi_open(3): null, or so many bytes.
         unsafe { give(endpoint_of(page, of), to, size) }
     })
@@ -189,11 +189,11 @@ unsafe extern "C" fn peer(
     to: *mut fi_stats_peer,
     size: usize,
 ) -> c_int {
-    answer("peer", || -> Result {
+    ffi_guard("peer", || -> Result {
         // SAFETY: these operations belong to what `open` made, which is open.
         let stats = unsafe { OpenStats::from_c(stats) }?;
-        let shown = stats.shown();
-        let (page, of) = nth(&shown, endpoint)?;
+        let published = stats.published();
+        let (page, of) = nth(&published, endpoint)?;
         let of = page.peers_of(of).get(index).ok_or(Error::INVAL)?;
         // SAFETY: fi_open(3): null, or so many bytes.
         unsafe { give(peer_of(of), to, size) }
@@ -201,7 +201,7 @@ unsafe extern "C" fn peer(
 }
 
 unsafe extern "C" fn close(stats: *mut fid) -> c_int {
-    answer("fi_close", || -> Result {
+    ffi_guard("fi_close", || -> Result {
         if stats.is_null() {
             return Err(Error::INVAL);
         }
@@ -214,12 +214,12 @@ unsafe extern "C" fn close(stats: *mut fid) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_facts::layout::text_words;
+    use ofi_stats::layout::text_words;
 
     #[test]
     fn older_callers_get_only_the_members_of_their_struct() {
         let page = StatsPage::default();
-        let of = EndpointFacts { kind: kinds::RDM, serves: 1, in_flight: 9, ..Default::default() };
+        let of = EndpointStats { kind: kinds::RDM, serves: 1, in_flight: 9, ..Default::default() };
         let value = endpoint_of(&page, &of);
         let mut to = fi_stats_endpoint { flags: 77, written: 77, ..value };
         let size = core::mem::offset_of!(fi_stats_endpoint, written);
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn texts_have_an_end() {
         assert_eq!(characters::<4>("abcdef"), [b'a', b'b', b'c', 0].map(|byte| byte as c_char));
-        let peer = PeerFacts {
+        let peer = PeerStats {
             address: text_words(&"x".repeat(64)),
             state: states::CALLING | peer_bits::SENDS_LOCALLY,
             name: ANY,

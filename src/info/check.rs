@@ -78,24 +78,24 @@ pub struct ProviderOffer {
 
 /// Reason for a provider's rejection of hints.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HintsRefusal {
+pub struct HintsMismatch {
     /// Name of the attribute, as in `domain_attr->mr_mode`.
     pub what: &'static str,
     /// Requested and available values, or the missing bits.
     pub why: String,
 }
 
-impl fmt::Display for HintsRefusal {
+impl fmt::Display for HintsMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.what, self.why)
     }
 }
 
-struct Refusals(Vec<HintsRefusal>);
+struct Rejections(Vec<HintsMismatch>);
 
-impl Refusals {
+impl Rejections {
     fn add(&mut self, what: &'static str, wanted: impl fmt::Display, have: impl fmt::Display) {
-        self.0.push(HintsRefusal { what, why: format!("wanted {wanted}, have {have}") });
+        self.0.push(HintsMismatch { what, why: format!("wanted {wanted}, have {have}") });
     }
 
     /// A bound from below: 0 asks for nothing.
@@ -123,24 +123,28 @@ impl Refusals {
         let missing = needs & !takes;
         if missing != 0 {
             let why = format!("{} must be accepted", names(missing));
-            self.0.push(HintsRefusal { what, why });
+            self.0.push(HintsMismatch { what, why });
         }
     }
 }
 
 /// Returns the rejection for missing bits, with their names alone, or `None` if there are no such
 /// bits.
-fn not_offered(what: &'static str, missing: u64, names: fn(u64) -> String) -> Option<HintsRefusal> {
+fn not_offered(
+    what: &'static str,
+    missing: u64,
+    names: fn(u64) -> String,
+) -> Option<HintsMismatch> {
     let verb = if missing.count_ones() > 1 { "are" } else { "is" };
     (missing != 0)
-        .then(|| HintsRefusal { what, why: format!("{} {verb} not offered", names(missing)) })
+        .then(|| HintsMismatch { what, why: format!("{} {verb} not offered", names(missing)) })
 }
 
 /// Returns the reasons for rejecting the offer for these hints of an application with this API
 /// version; none if it matches. Names of fabric, domain and provider, and addresses, are not
 /// checked here.
-pub fn check(api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) -> Vec<HintsRefusal> {
-    let mut no = Refusals(Vec::new());
+pub fn check(api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) -> Vec<HintsMismatch> {
+    let mut no = Rejections(Vec::new());
     let most = offer.most.as_ref();
     no.subset("caps", hints.caps(), most.caps(), tostr::caps);
     no.accepted("mode", most.mode(), hints.mode(), tostr::mode);
@@ -151,7 +155,7 @@ pub fn check(api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) -> Vec<HintsRe
     no.0
 }
 
-fn check_ep(no: &mut Refusals, api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) {
+fn check_ep(no: &mut Rejections, api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) {
     let Some(want) = hints.ep() else { return };
     let (have, domain) = (offer.most.ep(), offer.most.domain());
     if want.r#type != fi_ep_type::FI_EP_UNSPEC && want.r#type != have.r#type {
@@ -228,7 +232,7 @@ fn check_ep(no: &mut Refusals, api: u32, offer: &ProviderOffer, hints: InfoRef<'
     }
 }
 
-fn check_domain(no: &mut Refusals, api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) {
+fn check_domain(no: &mut Rejections, api: u32, offer: &ProviderOffer, hints: InfoRef<'_>) {
     let Some(want) = hints.domain() else { return };
     let have = offer.most.domain();
     if threading_rank(want.threading).is_none_or(|rank| Some(rank) < threading_rank(have.threading))
@@ -305,7 +309,7 @@ fn check_domain(no: &mut Refusals, api: u32, offer: &ProviderOffer, hints: InfoR
 }
 
 fn check_mr_mode(
-    no: &mut Refusals,
+    no: &mut Rejections,
     api: u32,
     offer: &ProviderOffer,
     hints: InfoRef<'_>,
@@ -394,7 +398,7 @@ fn progress_rank(progress: c_enum<fi_progress>) -> Option<u8> {
     .find_map(|(level, rank)| (progress == level).then_some(rank))
 }
 
-fn check_tx(no: &mut Refusals, offer: &ProviderOffer, hints: InfoRef<'_>) {
+fn check_tx(no: &mut Rejections, offer: &ProviderOffer, hints: InfoRef<'_>) {
     let Some(want) = hints.tx() else { return };
     let have = offer.most.tx();
     no.subset("tx_attr->caps", want.caps, offer.most.caps(), tostr::caps);
@@ -404,7 +408,7 @@ fn check_tx(no: &mut Refusals, offer: &ProviderOffer, hints: InfoRef<'_>) {
     no.within(&tx_bounds(want), &tx_bounds(have));
 }
 
-fn check_rx(no: &mut Refusals, offer: &ProviderOffer, hints: InfoRef<'_>) {
+fn check_rx(no: &mut Rejections, offer: &ProviderOffer, hints: InfoRef<'_>) {
     let Some(want) = hints.rx() else { return };
     let have = offer.most.rx();
     no.subset("rx_attr->caps", want.caps, offer.most.caps(), tostr::caps);
@@ -478,8 +482,8 @@ impl EndpointLimits {
 
     /// Returns the attributes of the info exceeding the limits of its type of endpoint; none for a
     /// type without limits.
-    pub fn check(&self, info: InfoRef<'_>) -> Vec<HintsRefusal> {
-        let mut no = Refusals(Vec::new());
+    pub fn check(&self, info: InfoRef<'_>) -> Vec<HintsMismatch> {
+        let mut no = Rejections(Vec::new());
         let limits = self.0.iter().find(|limits| limits.ep_type == info.ep_type());
         let (Some(limits), Some(tx), Some(rx)) = (limits, info.tx(), info.rx()) else {
             return no.0;
@@ -540,14 +544,14 @@ pub fn alter(api: u32, offer: &ProviderOffer, hints: Option<InfoRef<'_>>) -> Res
     info.rx_mut().op_flags = 0;
 
     let Some(hints) = hints else {
-        let shown = answer_caps(0, &offer.most);
-        info.set_caps(shown);
-        info.tx_mut().caps &= shown;
-        info.rx_mut().caps &= shown;
+        let shown_caps = answer_caps(0, &offer.most);
+        info.set_caps(shown_caps);
+        info.tx_mut().caps &= shown_caps;
+        info.rx_mut().caps &= shown_caps;
         let needs = offer.most.domain().mr_mode;
         info.edit_domain(|domain| {
             domain.mr_mode = answer_mr_mode(api, 0, needs);
-            domain.caps = answer_domain_caps(0, shown, domain.caps);
+            domain.caps = answer_domain_caps(0, shown_caps, domain.caps);
         });
         return Ok(info);
     };
@@ -657,7 +661,7 @@ pub fn fit_comm_caps(
     loopback: bool,
     named: bool,
     hints: Option<InfoRef<'_>>,
-) -> core::result::Result<(), HintsRefusal> {
+) -> core::result::Result<(), HintsMismatch> {
     let wanted = hints.map_or(0, InfoRef::caps) & COMM_CAPS;
     let caps = info.caps();
     let reach = match loopback {
@@ -665,8 +669,8 @@ pub fn fit_comm_caps(
         true => caps & !FI_REMOTE_COMM,
         false => caps,
     };
-    if let Some(refusal) = not_offered("caps", wanted & !reach, tostr::caps) {
-        return Err(refusal);
+    if let Some(mismatch) = not_offered("caps", wanted & !reach, tostr::caps) {
+        return Err(mismatch);
     }
     info.set_caps(reach);
     Ok(())
@@ -715,14 +719,14 @@ mod tests {
     }
 
     /// Returns the rejections of hints made by `edit`.
-    fn refusals(
+    fn mismatches(
         api: u32,
         offer: &ProviderOffer,
         edit: impl FnOnce(&mut InfoBuf),
     ) -> Vec<&'static str> {
         let mut hints = InfoBuf::new().unwrap();
         edit(&mut hints);
-        check(api, offer, hints.as_ref()).iter().map(|refusal| refusal.what).collect()
+        check(api, offer, hints.as_ref()).iter().map(|mismatch| mismatch.what).collect()
     }
 
     fn answer(edit: impl FnOnce(&mut InfoBuf)) -> InfoBuf {
@@ -771,7 +775,7 @@ mod tests {
 
     #[test]
     fn hints_without_requests_get_all_capabilities() {
-        assert!(refusals(API_VERSION, &offer(), |_| ()).is_empty());
+        assert!(mismatches(API_VERSION, &offer(), |_| ()).is_empty());
         assert_eq!(answer(|_| ()).caps(), ALL);
     }
 
@@ -800,22 +804,22 @@ mod tests {
     fn missing_capabilities_are_named() {
         let mut hints = InfoBuf::new().unwrap();
         hints.set_caps(FI_MSG | FI_ATOMIC | FI_HMEM);
-        let refusals = check(API_VERSION, &offer(), hints.as_ref());
-        assert_eq!((refusals.len(), refusals[0].what), (1, "caps"));
-        assert_eq!(refusals[0].why, "FI_ATOMIC, FI_HMEM are not offered");
+        let mismatches = check(API_VERSION, &offer(), hints.as_ref());
+        assert_eq!((mismatches.len(), mismatches[0].what), (1, "caps"));
+        assert_eq!(mismatches[0].why, "FI_ATOMIC, FI_HMEM are not offered");
     }
 
     #[test]
     fn the_application_must_agree_to_the_modes_of_the_provider() {
         let mut offer = offer();
         offer.most.set_mode(FI_CONTEXT);
-        assert_eq!(refusals(API_VERSION, &offer, |_| ()), ["mode"]);
-        assert!(refusals(API_VERSION, &offer, |hints| hints.set_mode(u64::MAX)).is_empty());
+        assert_eq!(mismatches(API_VERSION, &offer, |_| ()), ["mode"]);
+        assert!(mismatches(API_VERSION, &offer, |hints| hints.set_mode(u64::MAX)).is_empty());
     }
 
     #[test]
     fn sizes_are_minimums_and_echoed() {
-        let size = |size| refusals(API_VERSION, &offer(), |hints| hints.tx_mut().size = size);
+        let size = |size| mismatches(API_VERSION, &offer(), |hints| hints.tx_mut().size = size);
         assert!(size(1024).is_empty());
         assert_eq!(size(1025), ["tx_attr->size"]);
         assert_eq!(answer(|hints| hints.tx_mut().size = 10).tx().size, 10);
@@ -831,7 +835,7 @@ mod tests {
         let beyond = |edit: fn(&mut InfoBuf)| {
             let mut info = offer().most;
             edit(&mut info);
-            limits.check(info.as_ref()).iter().map(|refusal| refusal.what).collect::<Vec<_>>()
+            limits.check(info.as_ref()).iter().map(|mismatch| mismatch.what).collect::<Vec<_>>()
         };
         assert!(beyond(|info| info.rx_mut().size = 4096).is_empty());
         assert_eq!(beyond(|info| info.rx_mut().size = 4097), ["rx_attr->size"]);
@@ -855,7 +859,7 @@ mod tests {
         for (threading, does) in
             [(0, true), (1, false), (2, false), (3, true), (4, true), (9, false)]
         {
-            let no = refusals(API_VERSION, &offer, |hints| {
+            let no = mismatches(API_VERSION, &offer, |hints| {
                 hints.edit_domain(|domain| domain.threading = c_enum::from_raw(threading));
             });
             assert_eq!(no.is_empty(), does, "{threading}");
@@ -863,7 +867,7 @@ mod tests {
         let manual = fi_progress::FI_PROGRESS_MANUAL.into();
         offer.most.edit_domain(|domain| domain.data_progress = manual);
         for (progress, does) in [(0, true), (1, false), (2, true), (3, true), (4, false)] {
-            let no = refusals(API_VERSION, &offer, |hints| {
+            let no = mismatches(API_VERSION, &offer, |hints| {
                 hints.edit_domain(|domain| domain.data_progress = c_enum::from_raw(progress));
             });
             assert_eq!(no.is_empty(), does, "{progress}");
@@ -874,7 +878,7 @@ mod tests {
     fn registration_modes_follow_the_version_of_the_application() {
         let mut offer = offer();
         let mr = |offer: &ProviderOffer, api, caps, mode| {
-            refusals(api, offer, |hints| {
+            mismatches(api, offer, |hints| {
                 hints.set_caps(caps);
                 hints.edit_domain(|domain| domain.mr_mode = mode);
             })
@@ -897,7 +901,7 @@ mod tests {
         // FI_MR_LOCAL was a mode bit before it was this.
         offer.most.edit_domain(|domain| domain.mr_mode = FI_MR_LOCAL);
         assert!(!mr(&offer, old, FI_MSG, FI_MR_BASIC));
-        let no = refusals(old, &offer, |hints| hints.set_mode(FI_LOCAL_MR));
+        let no = mismatches(old, &offer, |hints| hints.set_mode(FI_LOCAL_MR));
         assert!(no.is_empty(), "{no:?}");
     }
 
@@ -922,14 +926,14 @@ mod tests {
                 domain.max_cntr_value = 1;
             });
         };
-        assert!(refusals(version(1, 4), &offer(), counters).is_empty());
-        assert_eq!(refusals(version(1, 5), &offer(), counters), ["domain_attr->cntr_cnt"]);
-        assert_eq!(refusals(version(2, 5), &offer(), counters).len(), 2);
+        assert!(mismatches(version(1, 4), &offer(), counters).is_empty());
+        assert_eq!(mismatches(version(1, 5), &offer(), counters), ["domain_attr->cntr_cnt"]);
+        assert_eq!(mismatches(version(2, 5), &offer(), counters).len(), 2);
     }
 
     #[test]
     fn orders_protocols_contexts_and_flags_are_compared() {
-        let refused = |edit: fn(&mut InfoBuf)| refusals(API_VERSION, &offer(), edit);
+        let refused = |edit: fn(&mut InfoBuf)| mismatches(API_VERSION, &offer(), edit);
         assert_eq!(refused(|h| h.tx_mut().msg_order = FI_ORDER_WAR), ["tx_attr->msg_order"]);
         assert_eq!(refused(|h| h.tx_mut().comp_order = 15), ["tx_attr->comp_order"]);
         assert_eq!(refused(|h| h.tx_mut().op_flags = FI_MORE), ["tx_attr->op_flags"]);

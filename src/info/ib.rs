@@ -61,7 +61,7 @@ impl IbAddr {
     }
 
     /// Returns true if both may belong to one partition of one subnet.
-    pub fn is_beside(&self, other: &Self) -> bool {
+    pub fn is_sibling_of(&self, other: &Self) -> bool {
         // The highest bit of a key says how full a member is.
         self.gid[..8] == other.gid[..8] && (self.pkey ^ other.pkey) & 0x7fff == 0
     }
@@ -209,9 +209,9 @@ mod tests {
         let (one, mut other) = (example(), example());
         other.gid[15] = 2;
         other.pkey = 1;
-        assert!(one.is_beside(&other));
+        assert!(one.is_sibling_of(&other));
         other.pkey = 2;
-        assert!(!one.is_beside(&other));
-        assert!(IbAddr::any().is_any() && !one.is_any() && !one.is_beside(&IbAddr::any()));
+        assert!(!one.is_sibling_of(&other));
+        assert!(IbAddr::any().is_any() && !one.is_any() && !one.is_sibling_of(&IbAddr::any()));
     }
 }

@@ -41,10 +41,10 @@ pub fn ip_getinfo(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoCh
     for offer in prov.offers {
         let kind = tostr::ep_type(offer.most.ep().r#type.raw());
         if let Some(hints) = hints {
-            let refusals = check(version, offer, hints);
-            if !refusals.is_empty() {
-                for refusal in refusals {
-                    (prov.report)(&format!("{kind} refused: {refusal}"));
+            let mismatches = check(version, offer, hints);
+            if !mismatches.is_empty() {
+                for mismatch in mismatches {
+                    (prov.report)(&format!("{kind} refused: {mismatch}"));
                 }
                 continue;
             }
@@ -52,8 +52,8 @@ pub fn ip_getinfo(prov: &IpProvider<'_>, query: &InfoQuery<'_>) -> Result<InfoCh
         for iface in &ifaces {
             let mut info = alter(version, offer, hints)?;
             let loopback = iface.addr.is_some_and(|addr| addr.ip().is_loopback());
-            if let Err(refusal) = fit_comm_caps(&mut info, loopback, ends.named(), hints) {
-                (prov.report)(&format!("{kind} on {} refused: {refusal}", iface.name));
+            if let Err(mismatch) = fit_comm_caps(&mut info, loopback, ends.named(), hints) {
+                (prov.report)(&format!("{kind} on {} refused: {mismatch}", iface.name));
                 continue;
             }
             iface.describe(&mut info, ends.dest)?;
@@ -520,17 +520,17 @@ mod tests {
     type IpAnswer = (Result<InfoChain>, Vec<String>);
 
     fn ask(node: Option<&CStr>, service: Option<&CStr>, flags: u64, hints: &InfoBuf) -> IpAnswer {
-        let said = RefCell::new(Vec::new());
+        let reported = RefCell::new(Vec::new());
         let offers = [offer()];
         let prov = IpProvider {
             name: c"tcp",
             offers: &offers,
             iface: None,
-            report: &|line| said.borrow_mut().push(line.to_owned()),
+            report: &|line| reported.borrow_mut().push(line.to_owned()),
         };
         let of_hints = InfoQuery::for_hints(crate::info::API_VERSION, hints);
         let chain = ip_getinfo(&prov, &InfoQuery { node, service, flags, ..of_hints });
-        (chain, said.into_inner())
+        (chain, reported.into_inner())
     }
 
     fn addresses(chain: Result<InfoChain>) -> Vec<(String, String)> {
@@ -576,11 +576,11 @@ mod tests {
             assert_eq!(lo.caps() & (FI_LOCAL_COMM | FI_REMOTE_COMM), FI_LOCAL_COMM);
         }
         hints.set_caps(FI_MSG | FI_REMOTE_COMM);
-        let (chain, said) = ask(None, None, 0, &hints);
+        let (chain, reported) = ask(None, None, 0, &hints);
         // A host may have nothing but its loopback.
         let chain = chain.unwrap_or_default();
         assert!(chain.iter().all(|info| info.domain_name() != Some(c"lo")));
-        assert!(said.iter().any(|line| line.contains("FI_REMOTE_COMM")), "{said:?}");
+        assert!(reported.iter().any(|line| line.contains("FI_REMOTE_COMM")), "{reported:?}");
         // An application naming the address and requesting both knows its reach.
         let chain = ask(Some(c"127.0.0.1"), None, FI_SOURCE, &hints).0.unwrap();
         assert!(chain.iter().all(|info| info.caps() & FI_REMOTE_COMM != 0));
@@ -622,8 +622,8 @@ mod tests {
 
     #[test]
     fn fi_source_alone_is_an_error() {
-        let (chain, said) = ask(None, None, FI_SOURCE, &InfoBuf::new().unwrap());
-        assert_eq!((chain.unwrap_err(), said.len()), (Error::INVAL, 1));
+        let (chain, reported) = ask(None, None, FI_SOURCE, &InfoBuf::new().unwrap());
+        assert_eq!((chain.unwrap_err(), reported.len()), (Error::INVAL, 1));
     }
 
     #[test]
@@ -631,11 +631,11 @@ mod tests {
         let mut hints = InfoBuf::new().unwrap();
         hints.set_caps(FI_MSG | FI_ATOMIC);
         hints.tx_mut().size = 4096;
-        let (chain, said) = ask(None, None, 0, &hints);
+        let (chain, reported) = ask(None, None, 0, &hints);
         assert_eq!(chain.unwrap_err(), Error::NODATA);
-        assert_eq!(said.len(), 2, "{said:?}");
-        assert_eq!(said[0], "FI_EP_RDM refused: caps: FI_ATOMIC is not offered");
-        assert_eq!(said[1], "FI_EP_RDM refused: tx_attr->size: wanted 4096, have 1024");
+        assert_eq!(reported.len(), 2, "{reported:?}");
+        assert_eq!(reported[0], "FI_EP_RDM refused: caps: FI_ATOMIC is not offered");
+        assert_eq!(reported[1], "FI_EP_RDM refused: tx_attr->size: wanted 4096, have 1024");
     }
 
     #[test]

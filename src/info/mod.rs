@@ -29,12 +29,12 @@ mod query;
 pub mod tostr;
 
 pub use check::{
-    ASKED_DOMAIN_CAPS, EndpointLimits, HintsRefusal, ProviderOffer, alter, check, usual_domain,
+    ASKED_DOMAIN_CAPS, EndpointLimits, HintsMismatch, ProviderOffer, alter, check, usual_domain,
 };
 pub use ip::{IpProvider, Unresolved, address_for_peers, interface_of, ip_getinfo, resolve};
 pub use named::{NameProvider, name_getinfo};
 pub use nic::Nic;
-pub use owned::{Era, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
+pub use owned::{ApiLevel, InfoBuf, InfoChain, InfoRef, dup_raw, free_raw};
 pub use query::InfoQuery;
 
 /// `FI_VERSION(major, minor)` (fi_version(3)).

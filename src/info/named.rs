@@ -46,16 +46,16 @@ pub fn name_getinfo(prov: &NameProvider<'_>, query: &InfoQuery<'_>) -> Result<In
     let mut chain = InfoChain::new();
     for offer in prov.offers {
         let kind = tostr::ep_type(offer.most.ep().r#type.raw());
-        let refusals = hints.map_or(Vec::new(), |hints| check(version, offer, hints));
-        for refusal in &refusals {
-            (prov.report)(&format!("{kind} refused: {refusal}"));
+        let mismatches = hints.map_or(Vec::new(), |hints| check(version, offer, hints));
+        for mismatch in &mismatches {
+            (prov.report)(&format!("{kind} refused: {mismatch}"));
         }
-        if !refusals.is_empty() {
+        if !mismatches.is_empty() {
             continue;
         }
         let mut info = alter(version, offer, hints)?;
-        if let Err(refusal) = fit_comm_caps(&mut info, true, false, hints) {
-            (prov.report)(&format!("{kind} refused: {refusal}"));
+        if let Err(mismatch) = fit_comm_caps(&mut info, true, false, hints) {
+            (prov.report)(&format!("{kind} refused: {mismatch}"));
             continue;
         }
         info.set_domain_name(prov.name)?;
@@ -84,11 +84,11 @@ mod tests {
         let mut most = InfoBuf::new().unwrap();
         most.set_caps(FI_MSG | FI_LOCAL_COMM | FI_REMOTE_COMM);
         most.edit_ep(|ep| ep.r#type = fi_ep_type::FI_EP_RDM.into());
-        let said = RefCell::new(Vec::new());
+        let reported = RefCell::new(Vec::new());
         let offers = [ProviderOffer { most, tx_size: 256, rx_size: 256, costly_order: 0 }];
-        let report = |line: &str| said.borrow_mut().push(line.to_owned());
+        let report = |line: &str| reported.borrow_mut().push(line.to_owned());
         let prov = NameProvider { name: c"named", offers: &offers, report: &report };
-        let Ok(chain) = name_getinfo(&prov, query) else { return Err(said.into_inner()) };
+        let Ok(chain) = name_getinfo(&prov, query) else { return Err(reported.into_inner()) };
         let info = chain.iter().next().unwrap();
         assert_eq!((info.domain_name(), info.fabric_name()), (Some(c"named"), Some(c"named")));
         assert_eq!((info.addr_format(), info.caps() & FI_REMOTE_COMM), (FI_ADDR_STR as u32, 0));
@@ -99,9 +99,9 @@ mod tests {
     fn nodes_and_hints_name_the_ends() {
         let mut hints = InfoBuf::new().unwrap();
         let name = |text: &[u8]| Some(text.to_vec());
-        let plain = InfoQuery::for_hints(API_VERSION, &hints);
-        assert_eq!(ask(&plain), Ok([None, None]));
-        let to = InfoQuery { node: Some(c"one"), ..plain };
+        let simple = InfoQuery::for_hints(API_VERSION, &hints);
+        assert_eq!(ask(&simple), Ok([None, None]));
+        let to = InfoQuery { node: Some(c"one"), ..simple };
         assert_eq!(ask(&to), Ok([None, name(b"one\0")]));
         let at = InfoQuery { service: Some(c"2"), flags: FI_SOURCE, ..to };
         assert_eq!(ask(&at), Ok([name(b"one:2\0"), None]));
@@ -120,11 +120,11 @@ mod tests {
             ask(&InfoQuery { flags: FI_SOURCE, ..nowhere }).unwrap_err()[0].contains("FI_SOURCE")
         );
         hints.set_caps(FI_MSG | FI_REMOTE_COMM);
-        let said = ask(&InfoQuery::for_hints(API_VERSION, &hints)).unwrap_err();
-        assert!(said[0].contains("FI_REMOTE_COMM"), "{said:?}");
+        let reported = ask(&InfoQuery::for_hints(API_VERSION, &hints)).unwrap_err();
+        assert!(reported[0].contains("FI_REMOTE_COMM"), "{reported:?}");
         hints.set_caps(0);
         hints.set_addr_format(FI_SOCKADDR_IN as u32);
-        let said = ask(&InfoQuery::for_hints(API_VERSION, &hints)).unwrap_err();
-        assert!(said[0].contains("FI_ADDR_STR"), "{said:?}");
+        let reported = ask(&InfoQuery::for_hints(API_VERSION, &hints)).unwrap_err();
+        assert!(reported[0].contains("FI_ADDR_STR"), "{reported:?}");
     }
 }

@@ -4,7 +4,7 @@ use crate::abi::{
     FI_CLASS_NIC, FI_DUP, fi_bus_attr, fi_bus_attr__attr, fi_bus_type, fi_device_attr,
     fi_link_attr, fi_link_state, fi_ops, fi_pci_attr, fid, fid_nic,
 };
-use crate::boundary::answer;
+use crate::boundary::ffi_guard;
 use crate::error::{Error, Result};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
@@ -133,7 +133,7 @@ impl Nic {
 // a card that `into_raw` made and `close` has not freed.
 
 unsafe extern "C" fn close(nic: *mut fid) -> c_int {
-    answer("fi_close(nic)", || -> Result {
+    ffi_guard("fi_close(nic)", || -> Result {
         if nic.is_null() {
             return Err(Error::INVAL);
         }
@@ -144,7 +144,7 @@ unsafe extern "C" fn close(nic: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn control(nic: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    answer("fi_control(nic)", || {
+    ffi_guard("fi_control(nic)", || {
         if nic.is_null() || arg.is_null() {
             return Err(Error::INVAL);
         }
@@ -159,7 +159,7 @@ unsafe extern "C" fn control(nic: *mut fid, command: c_int, arg: *mut c_void) ->
 
 /// Appends its text to the one in the buffer, up to its size.
 unsafe extern "C" fn append_text(nic: *const fid, buf: *mut c_char, len: usize) -> c_int {
-    answer("tostr(nic)", || -> Result {
+    ffi_guard("tostr(nic)", || -> Result {
         if nic.is_null() || buf.is_null() || len == 0 {
             return Err(Error::INVAL);
         }

@@ -17,7 +17,7 @@ use core::slice;
 /// The attribute structures only ever grew at their ends. An older caller's are shorter, and a read
 /// beyond them would access other memory of the caller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Era {
+pub enum ApiLevel {
     /// Releases 1.0 to 1.4.
     V1_0,
     /// From 1.5.
@@ -36,7 +36,7 @@ pub enum Era {
     V1_10,
 }
 
-impl Era {
+impl ApiLevel {
     /// The generation of [`crate::abi`].
     pub const CURRENT: Self = Self::V1_10;
 
@@ -107,9 +107,9 @@ impl<'a> InfoRef<'a> {
     /// Returns the view of a caller's info. Fails with `-FI_EINVAL` for null.
     ///
     /// # Safety
-    /// `info` is null, or points to an info of the version [`Era::CURRENT`] whose pointers are null
+    /// `info` is null, or points to an info of the version [`ApiLevel::CURRENT`] whose pointers are null
     /// or valid according to fi_getinfo(3), and neither it nor anything it points to changes for
-    /// `'a`. An info of an older version goes through [`InfoBuf::from_era`].
+    /// `'a`. An info of an older version goes through [`InfoBuf::from_level`].
     pub unsafe fn from_c(info: *const fi_info) -> Result<Self> {
         // SAFETY: by this function's contract.
         unsafe { info.as_ref() }.map(Self).ok_or(Error::INVAL)
@@ -241,7 +241,7 @@ impl<'a> InfoRef<'a> {
     /// A deep copy of this one info, without those behind it.
     pub fn to_owned(self) -> Result<InfoBuf> {
         // SAFETY: `self` is a valid info of the current generation.
-        unsafe { InfoBuf::from_era(self.0, Era::CURRENT) }
+        unsafe { InfoBuf::from_level(self.0, ApiLevel::CURRENT) }
     }
 }
 
@@ -293,17 +293,17 @@ impl InfoBuf {
     /// Returns an info of zeros. As hints it accepts everything but modes.
     pub fn new() -> Result<Self> {
         // SAFETY: null is what asks for an empty info.
-        unsafe { Self::from_era(ptr::null(), Era::CURRENT) }
+        unsafe { Self::from_level(ptr::null(), ApiLevel::CURRENT) }
     }
 
     /// Returns a deep copy of an info, possibly of an older version; missing parts become zero.
     /// Null gives an empty info.
     ///
     /// # Safety
-    /// As [`InfoRef::from_c`], but of the version `era`.
-    pub unsafe fn from_era(info: *const fi_info, era: Era) -> Result<Self> {
+    /// As [`InfoRef::from_c`], but of the version `level`.
+    pub unsafe fn from_level(info: *const fi_info, level: ApiLevel) -> Result<Self> {
         // SAFETY: by this function's contract.
-        let copy = unsafe { dup_raw(info, era) }?;
+        let copy = unsafe { dup_raw(info, level) }?;
         // SAFETY: the copy is current, complete in itself and ours alone.
         unsafe { Self::from_raw(copy.as_ptr()) }
     }
@@ -708,14 +708,14 @@ fn own_string(at: &mut *mut c_char) -> Result {
 /// original stay absent; null gives an info with all of them, zeroed.
 ///
 /// # Safety
-/// `info` is null or points to an info of the version `era` whose pointers are null or valid.
-pub unsafe fn dup_raw(info: *const fi_info, era: Era) -> Result<NonNull<fi_info>> {
+/// `info` is null or points to an info of the version `level` whose pointers are null or valid.
+pub unsafe fn dup_raw(info: *const fi_info, level: ApiLevel) -> Result<NonNull<fi_info>> {
     let copy = zeroed::<fi_info>()?;
     // SAFETY: new, zeroed and ours.
     let to = unsafe { &mut *copy.as_ptr() };
     // SAFETY: by this function's contract, and `to` stays free of shared
     // pointers, so it can be freed at any point.
-    let done = unsafe { if info.is_null() { fill_all(to) } else { dup_into(to, info, era) } };
+    let done = unsafe { if info.is_null() { fill_all(to) } else { dup_into(to, info, level) } };
     if let Err(error) = done {
         // SAFETY: what is in it is its own.
         unsafe { free_raw(copy.as_ptr()) };
@@ -737,11 +737,11 @@ fn fill_all(to: &mut fi_info) -> Result {
 
 /// # Safety
 /// As [`dup_raw`], and `info` is not null.
-unsafe fn dup_into(to: &mut fi_info, info: *const fi_info, era: Era) -> Result {
+unsafe fn dup_into(to: &mut fi_info, info: *const fi_info, level: ApiLevel) -> Result {
     // SAFETY: `info` has the fields of its generation, all of which had these.
     let from = unsafe {
         let mut from = core::mem::zeroed::<fi_info>();
-        ptr::copy_nonoverlapping(info.cast::<u8>(), (&raw mut from).cast::<u8>(), era.info());
+        ptr::copy_nonoverlapping(info.cast::<u8>(), (&raw mut from).cast::<u8>(), level.info());
         from
     };
     to.caps = from.caps;
@@ -758,13 +758,13 @@ unsafe fn dup_into(to: &mut fi_info, info: *const fi_info, era: Era) -> Result {
     // nothing that fails stands between sharing a pointer and taking a copy of
     // all of them: see `unshare_*`.
     unsafe {
-        to.tx_attr = copy_prefix(from.tx_attr, era.tx())?;
+        to.tx_attr = copy_prefix(from.tx_attr, level.tx())?;
         to.rx_attr = copy_prefix(from.rx_attr, size_of::<fi_rx_attr>())?;
-        to.ep_attr = copy_prefix(from.ep_attr, era.ep())?;
+        to.ep_attr = copy_prefix(from.ep_attr, level.ep())?;
         if let Some(ep) = to.ep_attr.as_mut() {
             own_bytes(&mut ep.auth_key, ep.auth_key_size)?;
         }
-        let domain = copy_prefix(from.domain_attr, era.domain())?;
+        let domain = copy_prefix(from.domain_attr, level.domain())?;
         to.domain_attr = domain;
         if let Some(domain) = domain.as_mut() {
             let name = core::mem::replace(&mut domain.name, ptr::null_mut());
@@ -772,7 +772,7 @@ unsafe fn dup_into(to: &mut fi_info, info: *const fi_info, era: Era) -> Result {
             domain.name = name;
             own_string(&mut domain.name)?;
         }
-        let fabric = copy_prefix(from.fabric_attr, era.fabric())?;
+        let fabric = copy_prefix(from.fabric_attr, level.fabric())?;
         to.fabric_attr = fabric;
         if let Some(fabric) = fabric.as_mut() {
             let name = core::mem::replace(&mut fabric.name, ptr::null_mut());
@@ -896,11 +896,11 @@ mod tests {
     fn members_missing_in_older_api_versions_are_not_read() {
         let info = sample();
         // SAFETY: a current info is valid as any older generation.
-        let old = unsafe { InfoBuf::from_era(info.as_ptr(), Era::V1_0) }.unwrap();
+        let old = unsafe { InfoBuf::from_level(info.as_ptr(), ApiLevel::V1_0) }.unwrap();
         assert_eq!((old.tx().tclass, old.domain().cntr_cnt), (0, 0));
         assert_eq!(old.as_ref().domain_name(), Some(c"eth0"));
         // SAFETY: as above.
-        let old = unsafe { InfoBuf::from_era(info.as_ptr(), Era::V1_8) }.unwrap();
+        let old = unsafe { InfoBuf::from_level(info.as_ptr(), ApiLevel::V1_8) }.unwrap();
         assert_eq!((old.domain().cntr_cnt, old.domain().max_cntr_value), (5, 0));
     }
 
@@ -933,42 +933,50 @@ mod tests {
     #[test]
     fn nothing_behind_the_structures_of_an_older_generation_is_touched() {
         let full = sample();
-        for era in [
-            Era::V1_0,
-            Era::V1_1,
-            Era::V1_2,
-            Era::V1_3,
-            Era::V1_7,
-            Era::V1_8,
-            Era::V1_9,
-            Era::V1_10,
+        for level in [
+            ApiLevel::V1_0,
+            ApiLevel::V1_1,
+            ApiLevel::V1_2,
+            ApiLevel::V1_3,
+            ApiLevel::V1_7,
+            ApiLevel::V1_8,
+            ApiLevel::V1_9,
+            ApiLevel::V1_10,
         ] {
             // SAFETY: the sample is current, which is as long as any older one;
             // the copies share its names, which live on.
             let copy = unsafe {
                 let mut info = *full.as_ptr();
-                info.tx_attr = at_the_end(info.tx_attr, era.tx());
+                info.tx_attr = at_the_end(info.tx_attr, level.tx());
                 info.rx_attr = at_the_end(info.rx_attr, size_of::<fi_rx_attr>());
-                info.ep_attr = at_the_end(info.ep_attr, era.ep());
-                info.domain_attr = at_the_end(info.domain_attr, era.domain());
-                info.fabric_attr = at_the_end(info.fabric_attr, era.fabric());
-                InfoBuf::from_era(at_the_end(&info, era.info()), era)
+                info.ep_attr = at_the_end(info.ep_attr, level.ep());
+                info.domain_attr = at_the_end(info.domain_attr, level.domain());
+                info.fabric_attr = at_the_end(info.fabric_attr, level.fabric());
+                InfoBuf::from_level(at_the_end(&info, level.info()), level)
             };
             let copy = copy.unwrap();
-            assert_eq!(copy.as_ref().domain_name(), Some(c"eth0"), "{era:?}");
-            assert_eq!(copy.tx().tclass, if era < Era::V1_3 { 0 } else { 7 }, "{era:?}");
+            assert_eq!(copy.as_ref().domain_name(), Some(c"eth0"), "{level:?}");
+            assert_eq!(copy.tx().tclass, if level < ApiLevel::V1_3 { 0 } else { 7 }, "{level:?}");
         }
     }
 
     #[test]
     fn the_sizes_of_the_generations_are_those_of_their_releases() {
-        let eras = [Era::V1_0, Era::V1_1, Era::V1_2, Era::V1_3, Era::V1_7, Era::V1_8, Era::V1_9];
-        assert_eq!(eras.map(Era::domain), [120, 184, 184, 192, 200, 208, 224]);
-        assert_eq!(eras.map(Era::info), [112, 112, 120, 120, 120, 120, 120]);
-        assert_eq!(eras.map(Era::ep), [80, 96, 96, 96, 96, 96, 96]);
-        assert_eq!(eras.map(Era::tx), [72, 72, 72, 80, 80, 80, 80]);
-        assert_eq!(Era::of_release(version(1, 17)), Era::V1_3);
-        assert_eq!(Era::of_release(version(2, 6)), Era::V1_9);
+        let levels = [
+            ApiLevel::V1_0,
+            ApiLevel::V1_1,
+            ApiLevel::V1_2,
+            ApiLevel::V1_3,
+            ApiLevel::V1_7,
+            ApiLevel::V1_8,
+            ApiLevel::V1_9,
+        ];
+        assert_eq!(levels.map(ApiLevel::domain), [120, 184, 184, 192, 200, 208, 224]);
+        assert_eq!(levels.map(ApiLevel::info), [112, 112, 120, 120, 120, 120, 120]);
+        assert_eq!(levels.map(ApiLevel::ep), [80, 96, 96, 96, 96, 96, 96]);
+        assert_eq!(levels.map(ApiLevel::tx), [72, 72, 72, 80, 80, 80, 80]);
+        assert_eq!(ApiLevel::of_release(version(1, 17)), ApiLevel::V1_3);
+        assert_eq!(ApiLevel::of_release(version(2, 6)), ApiLevel::V1_9);
     }
 
     #[test]
@@ -997,7 +1005,7 @@ mod tests {
     fn a_raw_copy_keeps_missing_attributes_missing() {
         let bare = fi_info { caps: FI_MSG, ..zero_info() };
         // SAFETY: an info without attributes is valid.
-        let copy = unsafe { dup_raw(&bare, Era::CURRENT) }.unwrap();
+        let copy = unsafe { dup_raw(&bare, ApiLevel::CURRENT) }.unwrap();
         // SAFETY: new and ours.
         unsafe {
             assert!(copy.as_ref().tx_attr.is_null() && copy.as_ref().domain_attr.is_null());

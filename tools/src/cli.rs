@@ -1,10 +1,10 @@
 //! Common part of fi_ps, fi_top and fi_doctor: the selection of processes, the refresh interval,
 //! and the messages about unreadable processes.
 #![allow(dead_code, reason = "no tool needs all of it")]
-use ofi_facts::bounds::{LeftOut, LookBounds};
-use ofi_facts::layout::{EndpointFacts, LATENCY_CLASSES, PeerFacts, WaitingFacts, latency_below};
-use ofi_facts::read::{self, StatsPage, StatsProcess, StatsReadError};
-use ofi_facts::show::{address, json, kind, link, secrecy, short, state};
+use ofi_stats::bounds::{LeftOut, LookBounds};
+use ofi_stats::layout::{EndpointStats, LATENCY_CLASSES, PeerStats, PendingOpStats, latency_below};
+use ofi_stats::read::{self, StatsPage, StatsProcess, StatsReadError};
+use ofi_stats::show::{address, json, kind, link, secrecy, short, state};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -207,16 +207,16 @@ impl CliOptions {
 
 /// Returns true if an endpoint has a line. An endpoint serving a utility provider's has one only
 /// with `all`: the program knows only the latter.
-pub(crate) fn is_listed(process: &StatsProcess, endpoint: &EndpointFacts, all: bool) -> bool {
+pub(crate) fn is_listed(process: &StatsProcess, endpoint: &EndpointStats, all: bool) -> bool {
     all || endpoint.serves == 0 || process.pages.len() == 1
 }
 
 /// Returns the number of an endpoint's transfers complete at the return of their call, then the
-/// numbers by latency ([`latency_class`](ofi_facts::layout::latency_class)), since `before`.
+/// numbers by latency ([`latency_class`](ofi_stats::layout::latency_class)), since `before`.
 pub(crate) fn latencies(
     page: &StatsPage,
-    endpoint: &EndpointFacts,
-    before: Option<(&StatsPage, &EndpointFacts)>,
+    endpoint: &EndpointStats,
+    before: Option<(&StatsPage, &EndpointStats)>,
 ) -> (u64, [u64; LATENCY_CLASSES]) {
     let mut classes = endpoint.latency;
     let mut sent = page.passed(endpoint)[0];
@@ -230,13 +230,13 @@ pub(crate) fn latencies(
 
 /// Returns the time within which this fraction of transfers completed as text; a dash if there are
 /// none.
-pub(crate) fn quantile(at_once: u64, classes: &[u64; LATENCY_CLASSES], part: f64) -> String {
-    let all = classes.iter().fold(at_once, |sum, more| sum.saturating_add(*more));
+pub(crate) fn quantile(try_lock_fast: u64, classes: &[u64; LATENCY_CLASSES], part: f64) -> String {
+    let all = classes.iter().fold(try_lock_fast, |sum, more| sum.saturating_add(*more));
     if all == 0 {
         return "-".into();
     }
     let wanted = (all as f64 * part).ceil() as u64;
-    let mut seen = at_once;
+    let mut seen = try_lock_fast;
     if seen >= wanted {
         return "at once".into();
     }
@@ -268,7 +268,7 @@ fn list(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.collect::<Vec<_>>().join(","))
 }
 
-fn peer_json(peer: &PeerFacts) -> String {
+fn peer_json(peer: &PeerStats) -> String {
     object(&[
         ("address", json(&address(&peer.address))),
         ("fi_addr", (peer.name as i64).to_string()),
@@ -284,14 +284,14 @@ fn peer_json(peer: &PeerFacts) -> String {
         ("unsent", peer.unsent.to_string()),
         ("unsent_bytes", peer.unsent_bytes.to_string()),
         ("unacknowledged", peer.unacknowledged.to_string()),
-        ("announced", peer.announced.to_string()),
+        ("announced", peer.on_rts.to_string()),
         ("unanswered", peer.unanswered.to_string()),
         ("incomplete", peer.incomplete.to_string()),
     ])
 }
 
 /// Returns a waiting receive or message as JSON, or `None` for a free entry.
-fn waiting_json(waiting: &WaitingFacts) -> Option<String> {
+fn waiting_json(waiting: &PendingOpStats) -> Option<String> {
     let last = waiting.ignore_or_len.to_string();
     (waiting.kind != 0).then(|| {
         object(&[
@@ -303,7 +303,7 @@ fn waiting_json(waiting: &WaitingFacts) -> Option<String> {
     })
 }
 
-fn endpoint_json(page: &StatsPage, endpoint: &EndpointFacts) -> String {
+fn endpoint_json(page: &StatsPage, endpoint: &EndpointStats) -> String {
     let [sent, sent_bytes, received, received_bytes] = page.passed(endpoint);
     let pair = |[first, second]: [u64; 2]| format!("[{first},{second}]");
     let errors = endpoint.errors.iter().filter(|error| error.count > 0);
@@ -368,7 +368,7 @@ pub(crate) fn processes_json(looked: &LookedAt) -> String {
 pub(crate) fn endpoint_cells(
     process: &StatsProcess,
     page: &StatsPage,
-    endpoint: &EndpointFacts,
+    endpoint: &EndpointStats,
     passed: [f64; 4],
 ) -> Vec<String> {
     let mut cells = vec![

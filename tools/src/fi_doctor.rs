@@ -2,9 +2,9 @@
 mod cli;
 
 use cli::{CliOptions, complain, now, print};
-use ofi_facts::doctor::{Diagnosis, Finding, examine, is_waiting, starved};
-use ofi_facts::read::StatsProcess;
-use ofi_facts::show::json;
+use ofi_stats::doctor::{Diagnosis, Finding, cq_blocked, examine, is_waiting};
+use ofi_stats::read::StatsProcess;
+use ofi_stats::show::json;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -89,7 +89,7 @@ fn without_findings(before: &[StatsProcess], after: &[StatsProcess]) -> String {
          wait for something\n",
         after.len()
     );
-    for process in starved(before, after) {
+    for process in cq_blocked(before, after) {
         let _ = writeln!(
             text,
             "{} gets no processor, so that little was seen of it: look for longer (-i)",

@@ -131,10 +131,10 @@ fn options(args: &[String]) -> core::result::Result<Vec<(char, String)>, Nothing
                 None => (long, None),
             };
             let exact = OPTIONS.iter().filter(|option| option.0 == name);
-            let begun = OPTIONS.iter().filter(|option| option.0.starts_with(name));
+            let candidates = OPTIONS.iter().filter(|option| option.0.starts_with(name));
             let mut fit: Vec<_> = exact.collect();
             if fit.is_empty() {
-                fit = begun.collect();
+                fit = candidates.collect();
             }
             let (name, takes, letter) = match fit[..] {
                 [option] => *option,

@@ -1,5 +1,5 @@
 //! Reads the counters of the hook `monitor` (fi_mon_sampler(1)).
-use ofi_facts::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS, csv_head, csv_line};
+use ofi_stats::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS, csv_head, csv_line};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr, OsString, c_int};
 use std::fs::{self, File};
@@ -29,7 +29,7 @@ their files, or a folder of them, such as /dev/shm/ofi/UID/HOSTNAME.
 ";
 
 /// Timeout for answers in the mode with a single one of each file.
-const PATIENCE: Duration = Duration::from_secs(1);
+const FLUSH_DELAY: Duration = Duration::from_secs(1);
 
 /// Maximum number of files read at a time; others follow at their end.
 const MOST_FILES: usize = 4096;
@@ -79,16 +79,16 @@ impl SampleOptions {
                 "" => args.next().ok_or_else(|| invalid(format!("{option} takes a value")))?,
                 value => value.into(),
             };
-            let shown = value.to_string_lossy();
+            let value_text = value.to_string_lossy();
             match option {
                 "-w" => {
-                    let milliseconds = shown.parse().ok().filter(|number| *number > 0);
+                    let milliseconds = value_text.parse().ok().filter(|number| *number > 0);
                     let milliseconds = milliseconds
-                        .ok_or_else(|| invalid(format!("Invalid watch time '{shown}'")))?;
+                        .ok_or_else(|| invalid(format!("Invalid watch time '{value_text}'")))?;
                     watch = Some(Duration::from_millis(milliseconds));
                 }
-                "-f" if !shown.eq_ignore_ascii_case("csv") => {
-                    return Err(invalid(format!("Invalid format '{shown}'")));
+                "-f" if !value_text.eq_ignore_ascii_case("csv") => {
+                    return Err(invalid(format!("Invalid format '{value_text}'")));
                 }
                 "-o" => folder = Some(PathBuf::from(value)),
                 _ => {}
@@ -205,9 +205,9 @@ impl TargetFolder {
 /// Returns the target of an open link.
 fn read_link(link: &File) -> io::Result<PathBuf> {
     let mut text = vec![0u8; libc::PATH_MAX as usize];
-    let (to, room) = (text.as_mut_ptr(), text.len());
+    let (to, capacity) = (text.as_mut_ptr(), text.len());
     // SAFETY: the call writes at most so many bytes.
-    let len = unsafe { libc::readlinkat(link.as_raw_fd(), c"".as_ptr(), to.cast(), room) };
+    let len = unsafe { libc::readlinkat(link.as_raw_fd(), c"".as_ptr(), to.cast(), capacity) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
     text.truncate(len);
     Ok(OsString::from_vec(text).into())
@@ -291,7 +291,7 @@ impl MonitorSource {
         let mut bytes = [0; NUMBERS * size_of::<u64>()];
         self.file.read_exact_at(&mut bytes, 0)?;
         let (numbers, _) = bytes.as_chunks();
-        Ok(std::array::from_fn(|place| u64::from_ne_bytes(numbers[place])))
+        Ok(std::array::from_fn(|index| u64::from_ne_bytes(numbers[index])))
     }
 
     /// Removes the file, unless there is another one of its name by now.
@@ -429,9 +429,9 @@ fn closed(path: &Path) {
 
 /// Number of reported errors.
 #[derive(Default)]
-struct ToldErrors(usize);
+struct ReportedErrors(usize);
 
-impl ToldErrors {
+impl ReportedErrors {
     /// Tells of an error with a file. Its user may make as many as there is room for.
     fn tell(&mut self, path: &Path, error: &io::Error) {
         // The reader has closed the output.
@@ -441,7 +441,7 @@ impl ToldErrors {
         self.0 += 1;
         match self.0 {
             ..=MOST_TOLD => eprintln!("{}: {error}", path.display()),
-            told if told == MOST_TOLD + 1 => eprintln!("further errors are not told"),
+            reported if reported == MOST_TOLD + 1 => eprintln!("further errors are not told"),
             _ => {}
         }
     }
@@ -474,7 +474,7 @@ fn sample(options: &SampleOptions, target: SampleTarget) -> bool {
 
 /// Reads an answer of each file, as many at a time as may be open.
 fn sample_once(target: &SampleTarget, tables: Option<&Path>) -> bool {
-    let mut told = ToldErrors::default();
+    let mut reported = ReportedErrors::default();
     let names = target.names();
     let mut rest = &names[..];
     while !rest.is_empty() {
@@ -484,29 +484,29 @@ fn sample_once(target: &SampleTarget, tables: Option<&Path>) -> bool {
                 Ok(sample) => open.push((name, sample)),
                 // It comes again behind those that are open.
                 Err(error) if lacks_descriptors(&error) && !open.is_empty() => break,
-                Err(error) => told.tell(&target.folder.path_of(name), &error),
+                Err(error) => reported.tell(&target.folder.path_of(name), &error),
             }
             rest = others;
         }
         let begin = Instant::now();
         let waits = |open: &[(_, MonitorSample)]| !open.iter().all(|(_, one)| one.is_answered());
-        while waits(&open) && begin.elapsed() < PATIENCE {
+        while waits(&open) && begin.elapsed() < FLUSH_DELAY {
             sleep(Duration::from_millis(1));
         }
         for (name, mut sample) in open {
             let path = target.folder.path_of(name);
             match sample.finish() {
                 Ok(()) => closed(&path),
-                Err(error) => told.tell(&path, &error),
+                Err(error) => reported.tell(&path, &error),
             }
         }
     }
-    told.0 == 0
+    reported.0 == 0
 }
 
 /// Reads the answers of all files, again and again, until the only one ends.
 fn sample_on(mut target: SampleTarget, tables: Option<&Path>, pause: Duration) -> bool {
-    let mut told = ToldErrors::default();
+    let mut reported = ReportedErrors::default();
     let mut open: BTreeMap<OsString, MonitorSample> = BTreeMap::new();
     let mut refused: BTreeSet<OsString> = BTreeSet::new();
     loop {
@@ -527,7 +527,7 @@ fn sample_on(mut target: SampleTarget, tables: Option<&Path>, pause: Duration) -
                 Err(error)
                     if target.only.is_none() && error.kind() == io::ErrorKind::UnexpectedEof => {}
                 Err(error) => {
-                    told.tell(&target.folder.path_of(&name), &error);
+                    reported.tell(&target.folder.path_of(&name), &error);
                     refused.insert(name);
                 }
             }
@@ -538,7 +538,7 @@ fn sample_on(mut target: SampleTarget, tables: Option<&Path>, pause: Duration) -
                 Ok(true) => over.push(name.clone()),
                 Ok(false) => {}
                 Err(error) => {
-                    told.tell(&target.folder.path_of(name), &error);
+                    reported.tell(&target.folder.path_of(name), &error);
                     over.push(name.clone());
                     refused.insert(name.clone());
                 }
@@ -549,7 +549,7 @@ fn sample_on(mut target: SampleTarget, tables: Option<&Path>, pause: Duration) -
             closed(&target.folder.path_of(&name));
         }
         if target.only.is_some() && open.is_empty() {
-            return told.0 == 0;
+            return reported.0 == 0;
         }
         sleep(pause);
     }

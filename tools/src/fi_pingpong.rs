@@ -793,9 +793,9 @@ impl PingPong {
         } else {
             let count = control.receive::<COUNT_LEN>()?;
             let digits = count.split(|b| *b == 0).next().unwrap_or_default();
-            let told =
+            let message_count =
                 std::str::from_utf8(digits).ok().and_then(|t| t.trim().parse::<usize>().ok());
-            debug(&self.options, || format!("the client sent {told:?} messages"));
+            debug(&self.options, || format!("the client sent {message_count:?} messages"));
             control.send(COUNT_OK)?;
         }
         Ok(ResultRow { size, sent: iterations, acknowledged: received, elapsed })
@@ -879,12 +879,12 @@ fn main() -> ExitCode {
     let program = arguments.first().map_or("fi_pingpong", String::as_str);
     let options = match parse(arguments.get(1..).unwrap_or_default()) {
         Ok(options) => options,
-        Err(refusal) => {
-            if !refusal.message.is_empty() {
-                let name = if refusal.usage { format!("{program}: ") } else { String::new() };
-                eprintln!("{name}{}", refusal.message);
+        Err(reason) => {
+            if !reason.message.is_empty() {
+                let name = if reason.usage { format!("{program}: ") } else { String::new() };
+                eprintln!("{name}{}", reason.message);
             }
-            if refusal.usage {
+            if reason.usage {
                 eprint!("{}", usage(program));
             }
             return ExitCode::FAILURE;

@@ -2,8 +2,8 @@
 mod cli;
 
 use cli::{CliOptions, endpoint_cells, is_listed, print, processes_json, table};
-use ofi_facts::read;
-use ofi_facts::show::address;
+use ofi_stats::read;
+use ofi_stats::show::address;
 use std::process::ExitCode;
 
 const HELP: &str = "\

@@ -5,10 +5,10 @@ use cli::{
     CliOptions, LookedAt, class_text, complain, endpoint_cells, is_listed, latencies, now, print,
     process_labels, processes_json, quantile, table,
 };
-use ofi_facts::doctor::by_pid;
-use ofi_facts::layout::{EndpointFacts, PeerFacts, latency_below};
-use ofi_facts::read::{StatsPage, StatsProcess};
-use ofi_facts::show::{address, json, link, receive, secrecy, short, state, time};
+use ofi_stats::doctor::by_pid;
+use ofi_stats::layout::{EndpointStats, PeerStats, latency_below};
+use ofi_stats::read::{StatsPage, StatsProcess};
+use ofi_stats::show::{address, json, link, receive, secrecy, short, state, time};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -166,7 +166,7 @@ fn rates(before: [u64; 4], after: [u64; 4], nanos: u64) -> [f64; 4] {
 }
 
 /// Returns a remark about notable conditions.
-fn remark(process: &StatsProcess, endpoint: &EndpointFacts, turns: u64, at: u64) -> String {
+fn remark(process: &StatsProcess, endpoint: &EndpointStats, turns: u64, at: u64) -> String {
     let seen = at.saturating_sub(endpoint.written);
     if process.is_stopped() {
         "stopped".into()
@@ -197,8 +197,8 @@ fn lines(
         for (index, page) in process.pages.iter().enumerate() {
             let old = old.and_then(|old| old.pages.get(index));
             for endpoint in page.endpoints.iter().filter(|one| is_listed(process, one, all)) {
-                let told = choice.told_peers((process.pid, index, endpoint.serial, 0));
-                lines.push(line(process, index, endpoint, old, at, told));
+                let told_peers = choice.told_peers((process.pid, index, endpoint.serial, 0));
+                lines.push(line(process, index, endpoint, old, at, told_peers));
             }
         }
     }
@@ -208,22 +208,22 @@ fn lines(
 fn line(
     process: &StatsProcess,
     index: usize,
-    endpoint: &EndpointFacts,
+    endpoint: &EndpointStats,
     old: Option<&StatsPage>,
     at: u64,
-    told: ToldPeers,
+    told_peers: ToldPeers,
 ) -> RatedLine {
     let page = &process.pages[index];
-    let same = |known: &&EndpointFacts| known.serial == endpoint.serial;
+    let same = |known: &&EndpointStats| known.serial == endpoint.serial;
     let before = old.and_then(|old| Some((old, old.endpoints.iter().find(same)?)));
-    let turn =
+    let iterations_of =
         |page: &StatsPage| page.head.turns.get(endpoint.engine as usize).copied().unwrap_or(0);
     let (rate, turns) = match before {
         None => ([0.0; 4], 1),
         Some((old, known)) => {
             let nanos = endpoint.written.saturating_sub(known.written);
             let rate = rates(old.passed(known), page.passed(endpoint), nanos);
-            (rate, turn(page).wrapping_sub(turn(old)))
+            (rate, iterations_of(page).wrapping_sub(iterations_of(old)))
         }
     };
     let [posted, unexpected] =
@@ -232,16 +232,16 @@ fn line(
     let mut cells = endpoint_cells(process, page, endpoint, rate);
     cells
         .extend([posted, unexpected, endpoint.in_flight, endpoint.rx_queue].map(|n| n.to_string()));
-    let (at_once, classes) = latencies(page, endpoint, before);
-    cells.extend([0.5, 0.99].map(|part| quantile(at_once, &classes, part)));
+    let (try_lock_fast, classes) = latencies(page, endpoint, before);
+    cells.extend([0.5, 0.99].map(|part| quantile(try_lock_fast, &classes, part)));
     cells.push(remark(process, endpoint, turns, at));
     let (mut peers, mut details) = (Vec::new(), None);
-    if told != ToldPeers::None {
+    if told_peers != ToldPeers::None {
         let known = before.map_or(&[][..], |(old, known)| old.peers_of(known));
         let known: HashMap<_, _> = known.iter().map(|peer| (peer.serial, peer)).collect();
         for peer in page.peers_of(endpoint) {
             let rate = peer_rate(peer, known.get(&peer.serial).copied());
-            match told {
+            match told_peers {
                 ToldPeers::One(serial) if serial == peer.serial => {
                     details = Some(peer_details(page, endpoint, peer, rate, at));
                 }
@@ -257,7 +257,7 @@ fn line(
         cells,
         peers,
         details,
-        times: std::iter::once(("at once".into(), at_once)).chain(waited).collect(),
+        times: std::iter::once(("at once".into(), try_lock_fast)).chain(waited).collect(),
         messages: rate[0] + rate[2],
         bytes: rate[1] + rate[3],
         queued,
@@ -265,16 +265,16 @@ fn line(
 }
 
 /// Returns the rates per second to and from a peer.
-fn peer_rate(peer: &PeerFacts, known: Option<&PeerFacts>) -> [String; 4] {
+fn peer_rate(peer: &PeerStats, known: Option<&PeerStats>) -> [String; 4] {
     let passed =
-        |peer: &PeerFacts| [peer.sent, peer.sent_bytes, peer.received, peer.received_bytes];
+        |peer: &PeerStats| [peer.sent, peer.sent_bytes, peer.received, peer.received_bytes];
     let rate = known.map_or([0.0; 4], |known| {
         rates(passed(known), passed(peer), peer.written.saturating_sub(known.written))
     });
     rate.map(short)
 }
 
-fn peer_line(peer: &PeerFacts, rate: [String; 4], at: u64) -> PeerLine {
+fn peer_line(peer: &PeerStats, rate: [String; 4], at: u64) -> PeerLine {
     let still = at.saturating_sub(peer.moved);
     let mut cells = vec![String::new(); COLUMNS];
     (cells[1], cells[2], cells[3]) =
@@ -289,15 +289,15 @@ fn peer_line(peer: &PeerFacts, rate: [String; 4], at: u64) -> PeerLine {
 
 fn peer_details(
     page: &StatsPage,
-    endpoint: &EndpointFacts,
-    peer: &PeerFacts,
+    endpoint: &EndpointStats,
+    peer: &PeerStats,
     [sent, sent_bytes, received, received_bytes]: [String; 4],
     at: u64,
 ) -> PeerDetails {
     let still = at.saturating_sub(peer.moved);
     let name =
-        if peer.name == ofi_facts::layout::ANY { "none".into() } else { peer.name.to_string() };
-    let of_it = |waiting: &&ofi_facts::layout::WaitingFacts| {
+        if peer.name == ofi_stats::layout::ANY { "none".into() } else { peer.name.to_string() };
+    let of_it = |waiting: &&ofi_stats::layout::PendingOpStats| {
         waiting.kind != 0 && waiting.source == peer.name
     };
     let receives = endpoint.receives.iter().filter(of_it);
@@ -318,7 +318,7 @@ fn peer_details(
             format!("{} transfers, at least {} bytes", peer.unsent, peer.unsent_bytes),
         ),
         ("sent, not confirmed", peer.unacknowledged.to_string()),
-        ("announced to it", peer.announced.to_string()),
+        ("announced to it", peer.on_rts.to_string()),
         ("announced by it", peer.at_sender.to_string()),
         ("requests without answer", peer.unanswered.to_string()),
         ("bytes still to come", peer.incomplete.to_string()),
@@ -458,7 +458,7 @@ impl TopChoice {
 
 /// The counters, as Prometheus' textfile collector takes them.
 fn metrics(looked: &LookedAt) -> String {
-    type Value = fn(&StatsPage, &EndpointFacts) -> u64;
+    type Value = fn(&StatsPage, &EndpointStats) -> u64;
     let known: [(&str, &str, &str, Value); 9] = [
         ("sent_messages_total", "counter", "Messages sent", |page, ep| page.passed(ep)[0]),
         ("sent_bytes_total", "counter", "Bytes sent", |page, ep| page.passed(ep)[1]),
@@ -494,8 +494,8 @@ fn metrics(looked: &LookedAt) -> String {
         "# HELP libfabric_{name} How long transfers took; the sum is an estimate\n# TYPE libfabric_{name} histogram"
     );
     for (labels, page, endpoint) in &series {
-        let (at_once, classes) = latencies(page, endpoint, None);
-        let (mut count, mut sum) = (at_once, 0.0);
+        let (try_lock_fast, classes) = latencies(page, endpoint, None);
+        let (mut count, mut sum) = (try_lock_fast, 0.0);
         let _ = writeln!(text, "libfabric_{name}_bucket{{{labels},le=\"0\"}} {count}");
         for (class, more) in classes.iter().enumerate() {
             count = count.saturating_add(*more);
@@ -513,7 +513,7 @@ fn metrics(looked: &LookedAt) -> String {
 
 /// Returns the endpoints, each with unique labels: Prometheus rejects a file with two equal series,
 /// and a process may publish two endpoints with one address.
-fn series(processes: &[StatsProcess]) -> Vec<(String, &StatsPage, &EndpointFacts)> {
+fn series(processes: &[StatsProcess]) -> Vec<(String, &StatsPage, &EndpointStats)> {
     let (mut series, mut known) = (Vec::new(), HashSet::new());
     for process in processes {
         for (index, page) in process.pages.iter().enumerate() {
@@ -561,10 +561,10 @@ fn main() -> ExitCode {
     let (has, all) = (|flag| options.has(flag), options.has("-a"));
     let mut choice =
         TopChoice { sort, peers: has("-p"), times: has("-l"), view: TopView::All, cursor: None };
-    let mut shown = 0.0;
+    let mut refreshes = 0.0;
     let mut latest: Option<(LookedAt, u64)> = None;
     let mut chosen = Vec::new();
-    while shown < times {
+    while refreshes < times {
         let until = Instant::now() + wait;
         let mut ended = false;
         while !ended {
@@ -592,7 +592,7 @@ fn main() -> ExitCode {
         let at = now();
         chosen = show(&choice, &before, &after, at, all, terminal);
         latest = Some((after, at));
-        shown += 1.0;
+        refreshes += 1.0;
     }
     drop(keys);
     ExitCode::SUCCESS

@@ -1852,7 +1852,7 @@ impl DatState {
 
     /// Polls all sources of every dispatcher of the adaptor of this dispatcher or notification
     /// object.
-    pub(crate) fn look_around(&mut self, waited: Handle) {
+    pub(crate) fn poll_once_inner(&mut self, waited: Handle) {
         let ia = self.evds.get(&waited).map(|evd| evd.ia);
         let Some(ia) = ia.or_else(|| self.cnos.get(&waited).map(|cno| cno.ia)) else { return };
         let eps: Vec<Handle> =

@@ -429,7 +429,7 @@ fn wait_for<T>(
             // something is readable for another waiter, or for none: while it is not taken, other
             // events are not signalled
             if !std::mem::replace(&mut looked_around, true) {
-                guard.look_around(waited);
+                guard.poll_once_inner(waited);
                 continue;
             }
             looked_around = false;

@@ -1,9 +1,9 @@
 //! Pipe between processes of one host, with a hostile peer overwriting the shared memory between
 //! local calls.
-use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::buf::{GatherList, ScatterList, CopyMode};
 use ofi_provider::cma::{MemoryToken, PeerMemory};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::ring::LocalPipe;
+use ofi_provider::shm_channel::ShmChannel;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -49,8 +49,8 @@ fn own_memory() -> Option<PeerMemory> {
 }
 
 pub fn run(bytes: &[u8]) {
-    let (maker, fd) = LocalPipe::create(RING).unwrap();
-    let opener = LocalPipe::open(fd.as_fd()).unwrap();
+    let (maker, fd) = ShmChannel::create(RING).unwrap();
+    let opener = ShmChannel::open(fd.as_fd()).unwrap();
     let memory = File::from(fd);
     let mut script = Script(bytes);
     // Ours and the hostile one, which has an honest end to begin with.
@@ -61,7 +61,7 @@ pub fn run(bytes: &[u8]) {
         }
     }
     let source = vec![5u8; MOST];
-    let mut room = vec![7u8; MOST + BEHIND];
+    let mut buf = vec![7u8; MOST + BEHIND];
     while !script.0.is_empty() {
         let what = script.number(1);
         let n = script.number(2) as usize % MOST;
@@ -74,22 +74,22 @@ pub fn run(bytes: &[u8]) {
                 let mut list = GatherList::default();
                 list.push_bytes(&source[..cut]);
                 list.push_bytes(&source[cut..n]);
-                check(end.send_list(&list, [Way::Copied, Way::Uncopied][what as usize % 2]), n);
+                check(end.send_list(&list, [CopyMode::Copied, CopyMode::ZeroCopy][what as usize % 2]), n);
             }
             3 => {
-                check(end.recv(&mut room[..n]), n);
+                check(end.recv(&mut buf[..n]), n);
             }
             4 => {
-                let (first, second) = room[..n].split_at_mut(n / 3);
+                let (first, second) = buf[..n].split_at_mut(n / 3);
                 let mut list = ScatterList::default();
-                list.push_room(first);
-                list.push_room(second);
+                list.push_buf(first);
+                list.push_buf(second);
                 check(end.recv_list(&mut list), n);
             }
             5 => {
-                let _ = (end.has_data(), end.has_room(), end.can_lend(), end.is_lending());
+                let _ = (end.has_data(), end.has_space(), end.can_expose(), end.is_exposing());
                 let _ = (end.peer_switched_at(), end.set_polled(n % 2 == 0));
-                if let Ok(done) = end.uncopied_done() {
+                if let Ok(done) = end.zcopy_completed() {
                     assert!(done.high.wrapping_sub(done.low) < bytes.len() as u32);
                 }
             }
@@ -98,7 +98,7 @@ pub fn run(bytes: &[u8]) {
                 let _ = other.send(&source[..n]);
             }
             7 => {
-                let _ = other.recv(&mut room[..n]);
+                let _ = other.recv(&mut buf[..n]);
             }
             // A word anywhere in what both say.
             8 => {
@@ -128,6 +128,6 @@ pub fn run(bytes: &[u8]) {
                 memory.write_all_at(&word.to_ne_bytes(), at).unwrap();
             }
         }
-        assert!(room[MOST..].iter().all(|byte| *byte == 7));
+        assert!(buf[MOST..].iter().all(|byte| *byte == 7));
     }
 }

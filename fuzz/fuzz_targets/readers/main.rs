@@ -6,7 +6,7 @@ mod address_text;
 #[path = "../chosen.rs"]
 mod chosen;
 mod environment;
-mod facts_page;
+mod stats_page;
 mod link_addr;
 mod local_ring;
 mod rxd_packet;
@@ -21,7 +21,7 @@ fuzz_target!(
     init: chosen::choose(&[
         ("address_text", address_text::run),
         ("environment", environment::run),
-        ("facts_page", facts_page::run),
+        ("stats_page", stats_page::run),
         ("link_addr", link_addr::run),
         ("local_ring", local_ring::run),
         ("rxd_packet", rxd_packet::run),

@@ -5,14 +5,14 @@
 #[path = "../../../providers/rxm/src/wire.rs"]
 mod wire;
 use wire::{
-    Accept, HEADER_LEN, PacketKind, Refusal, RxmCall, RxmHeader, read_places, write_places,
+    Accept, HEADER_LEN, PacketKind, RejectReason, RxmConnReq, RxmHeader, read_segments, write_segments,
 };
 
 pub fn run(bytes: &[u8]) {
-    if let Ok(call) = RxmCall::read(bytes) {
+    if let Ok(call) = RxmConnReq::read(bytes) {
         // Written data is in local byte order.
-        let ours = RxmCall { swapped: false, ..call };
-        assert_eq!(RxmCall::read(&ours.write()), Ok(ours));
+        let ours = RxmConnReq { swapped: false, ..call };
+        assert_eq!(RxmConnReq::read(&ours.write()), Ok(ours));
     }
     for own in [false, true] {
         if let Ok(accept) = Accept::read(bytes, own) {
@@ -20,8 +20,8 @@ pub fn run(bytes: &[u8]) {
             assert_eq!(Accept::read(&ours.write(own), own), Ok(ours));
         }
     }
-    if let Some(refusal) = Refusal::read(bytes) {
-        assert_eq!(Refusal::read(&refusal.write()), Some(refusal));
+    if let Some(reject_reason) = RejectReason::read(bytes) {
+        assert_eq!(RejectReason::read(&reject_reason.write()), Some(reject_reason));
     }
     // Only a packet of credits may be shorter than a header.
     let all = |header: &RxmHeader, payload: &[u8]| match bytes.len().checked_sub(HEADER_LEN) {
@@ -30,8 +30,8 @@ pub fn run(bytes: &[u8]) {
     };
     if let Ok((header, payload)) = RxmHeader::read_swapped(bytes) {
         assert!(all(&header, payload));
-        if let Ok(places) = read_places(payload, true) {
-            assert!(places.total().is_ok());
+        if let Ok(segments) = read_segments(payload, true) {
+            assert!(segments.total().is_ok());
         }
         assert!(header.kind != PacketKind::Segment || header.part().is_some());
     }
@@ -47,10 +47,10 @@ pub fn run(bytes: &[u8]) {
         PacketKind::Segment => assert!(header.part().is_some()),
         _ => {}
     }
-    if let Ok(places) = read_places(payload, false) {
-        assert!(places.total().is_ok());
-        let mut out = [0; wire::PLACES_LEN];
-        write_places(&places, &mut out);
-        assert_eq!(read_places(&out, false), Ok(places));
+    if let Ok(segments) = read_segments(payload, false) {
+        assert!(segments.total().is_ok());
+        let mut out = [0; wire::SEGMENTS_LEN];
+        write_segments(&segments, &mut out);
+        assert_eq!(read_segments(&out, false), Ok(segments));
     }
 }

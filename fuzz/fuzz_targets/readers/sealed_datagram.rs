@@ -1,14 +1,14 @@
 //! Datagrams to an endpoint with a pre-shared key: any datagram is rejected unless it was sealed
 //! with the key, for these addresses, and arrives for the first time.
-use ofi_stream::secret::JobSecret;
+use ofi_stream::secret::PskConfig;
 use ofi_stream::secret::datagrams::{
     DATAGRAM_HEAD, DATAGRAM_OVERHEAD, DatagramOpener, DatagramSealer,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::LazyLock;
 
-static SECRET: LazyLock<JobSecret> =
-    LazyLock::new(|| JobSecret::new(b"the secret that nobody guesses", true));
+static SECRET: LazyLock<PskConfig> =
+    LazyLock::new(|| PskConfig::new(b"the secret that nobody guesses", true));
 
 fn at(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
@@ -35,8 +35,8 @@ fn changed(input: &[u8]) {
         let which = usize::from(change[0]) % 8;
         let Some(datagram) = sealed.get(which) else { continue };
         let mut bytes = datagram.clone();
-        let place = usize::from(change[1]) % bytes.len();
-        bytes[place] ^= change[2];
+        let index = usize::from(change[1]) % bytes.len();
+        bytes[index] ^= change[2];
         let to = at(if change[3] == 1 { 3 } else { 2 });
         let is_right = bytes == *datagram && change[3] != 1;
         match opener.open(&at(1), &to, &mut bytes) {

@@ -1,25 +1,25 @@
 //! Authentication frames of peers, and data of encrypted links: no peer without the pre-shared key
 //! is accepted, and only sealed data is opened.
-use ofi_stream::secret::JobSecret;
-use ofi_stream::secret::proof::ProofExchange;
+use ofi_stream::secret::PskConfig;
+use ofi_stream::secret::psk_handshake::PskHandshake;
 use ofi_stream::secret::records::{RECORD_MAX, RecordStream};
 use std::sync::LazyLock;
 
-static SECRET: LazyLock<JobSecret> =
-    LazyLock::new(|| JobSecret::new(b"the secret that nobody guesses", true));
+static SECRET: LazyLock<PskConfig> =
+    LazyLock::new(|| PskConfig::new(b"the secret that nobody guesses", true));
 
 /// An end's part: of the caller, or of the called end.
-fn end(calls: bool) -> ProofExchange {
+fn end(calls: bool) -> PskHandshake {
     let key = SECRET.key().expect("a secret");
-    if calls { ProofExchange::caller(key, true) } else { ProofExchange::called(key, true) }
+    if calls { PskHandshake::caller(key, true) } else { PskHandshake::called(key, true) }
         .expect("a handshake begins")
 }
 
 /// Has an end hear bytes until it wants no more, or does not believe the other one.
-fn tell(to: &mut ProofExchange, mut bytes: &[u8]) -> bool {
+fn tell(to: &mut PskHandshake, mut bytes: &[u8]) -> bool {
     while to.wants() > 0 && !bytes.is_empty() {
         let (now, later) = bytes.split_at(to.wants().min(bytes.len()));
-        if to.hear(now).is_err() {
+        if to.receive(now).is_err() {
             assert!(!to.is_proven() && to.wants() == 0 && to.take_keys().is_none());
             return false;
         }
@@ -28,24 +28,24 @@ fn tell(to: &mut ProofExchange, mut bytes: &[u8]) -> bool {
     true
 }
 
-fn said(of: &mut ProofExchange) -> Vec<u8> {
-    let said = of.unsent().to_vec();
-    of.sent(said.len());
-    said
+fn take_unsent(of: &mut PskHandshake) -> Vec<u8> {
+    let bytes = of.unsent().to_vec();
+    of.sent(bytes.len());
+    bytes
 }
 
 /// Valid frames of a handshake except for the changes of the input.
 fn prove(changes: &[u8]) {
     let mut ends = [end(true), end(false)];
     let mut changed = false;
-    for (turn, change) in (0..3).zip(changes.chunks(2).chain(std::iter::repeat(&[][..]))) {
-        let mut frame = said(&mut ends[turn % 2]);
+    for (round, change) in (0..3).zip(changes.chunks(2).chain(std::iter::repeat(&[][..]))) {
+        let mut frame = take_unsent(&mut ends[round % 2]);
         if let &[at, by] = change {
             let at = usize::from(at) % frame.len();
             frame[at] ^= by;
             changed |= by != 0;
         }
-        if !tell(&mut ends[1 - turn % 2], &frame) {
+        if !tell(&mut ends[1 - round % 2], &frame) {
             break;
         }
     }
@@ -55,15 +55,15 @@ fn prove(changes: &[u8]) {
 /// Valid records except for the bytes changed by the input.
 fn open(input: &[u8]) {
     let mut ends = [end(true), end(false)];
-    for turn in 0..3 {
-        let frame = said(&mut ends[turn % 2]);
-        assert!(tell(&mut ends[1 - turn % 2], &frame));
+    for round in 0..3 {
+        let frame = take_unsent(&mut ends[round % 2]);
+        assert!(tell(&mut ends[1 - round % 2], &frame));
     }
     let [mut from, mut to] = ends.map(|mut end| RecordStream::new(end.take_keys().expect("keys")));
     let (changes, words) = input.split_at(input.len().min(6));
     let mut sealed = Vec::new();
     for word in words.chunks(100) {
-        from.seal(word.len(), |room| room.copy_from_slice(word)).expect("a record is sealed");
+        from.seal(word.len(), |buf| buf.copy_from_slice(word)).expect("a record is sealed");
         sealed.extend_from_slice(from.unsent());
         from.sent(from.unsent().len());
     }
@@ -76,19 +76,19 @@ fn open(input: &[u8]) {
     }
     let (mut rest, mut opened) = (&bytes[..], Vec::new());
     // Room for less than a record, and for all of it.
-    let room = &mut [0; 200][..if input.len() % 2 == 0 { 64 } else { 200 }];
+    let buf = &mut [0; 200][..if input.len() % 2 == 0 { 64 } else { 200 }];
     loop {
         while to.has_opened() {
-            let n = to.take(room);
-            opened.extend_from_slice(&room[..n]);
+            let n = to.take(buf);
+            opened.extend_from_slice(&buf[..n]);
         }
-        let space = to.room(room.len());
+        let space = to.buf(buf.len());
         assert!(!space.is_empty() && space.len() <= RECORD_MAX + 16 + 5);
         let n = space.len().min(rest.len());
         space[..n].copy_from_slice(&rest[..n]);
         rest = &rest[n..];
-        match to.came(n, room) {
-            Ok(direct) if n > 0 => opened.extend_from_slice(&room[..direct]),
+        match to.came(n, buf) {
+            Ok(direct) if n > 0 => opened.extend_from_slice(&buf[..direct]),
             _ => break,
         }
     }

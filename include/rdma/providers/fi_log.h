@@ -18,7 +18,7 @@ extern "C" {
 struct fi_provider;
 
 /**
- * The part of the library that a log line comes from.
+ * Subsystem of a log line.
  */
 enum fi_log_subsys {
         FI_LOG_CORE = 0,
@@ -34,7 +34,7 @@ enum fi_log_subsys {
 };
 
 /**
- * How important a log line is (`FI_LOG_LEVEL`).
+ * Severity of a log line (`FI_LOG_LEVEL`).
  */
 enum fi_log_level {
         FI_LOG_WARN = 0,

@@ -44,7 +44,7 @@ struct fid_peer_cq;
 struct fid_peer_srx;
 
 /**
- * An address vector that providers share (fi_peer(3)).
+ * Address vector shared by providers (fi_peer(3)).
  */
 struct fid_peer_av {
         struct fid fid;
@@ -52,7 +52,7 @@ struct fid_peer_av {
 };
 
 /**
- * What the owner of a shared address vector answers (fi_peer(3)).
+ * Calls of the owner of a shared address vector (fi_peer(3)).
  */
 struct fi_ops_av_owner {
         size_t size;
@@ -61,7 +61,7 @@ struct fi_ops_av_owner {
 };
 
 /**
- * How a shared address vector is handed to a peer (fi_peer(3)).
+ * Context passing a shared address vector to a peer (fi_peer(3)).
  */
 struct fi_peer_av_context {
         size_t size;
@@ -69,7 +69,7 @@ struct fi_peer_av_context {
 };
 
 /**
- * An address vector set that providers share (fi_peer(3)).
+ * Address vector set shared by providers (fi_peer(3)).
  */
 struct fid_peer_av_set {
         struct fid fid;
@@ -77,7 +77,7 @@ struct fid_peer_av_set {
 };
 
 /**
- * What the owner of a shared address vector set answers (fi_peer(3)).
+ * Calls of the owner of a shared address vector set (fi_peer(3)).
  */
 struct fi_ops_av_set_owner {
         size_t size;
@@ -85,7 +85,7 @@ struct fi_ops_av_set_owner {
 };
 
 /**
- * How a shared address vector set is handed to a peer (fi_peer(3)).
+ * Context passing a shared address vector set to a peer (fi_peer(3)).
  */
 struct fi_peer_av_set_context {
         size_t size;
@@ -93,7 +93,7 @@ struct fi_peer_av_set_context {
 };
 
 /**
- * A completion queue that providers share (fi_peer(3)).
+ * Completion queue shared by providers (fi_peer(3)).
  */
 struct fid_peer_cq {
         struct fid fid;
@@ -101,7 +101,7 @@ struct fid_peer_cq {
 };
 
 /**
- * How a peer writes to a completion queue it does not own (fi_peer(3)).
+ * Calls of a peer writing to a completion queue of its owner (fi_peer(3)).
  */
 struct fi_ops_cq_owner {
         size_t size;
@@ -117,7 +117,7 @@ struct fi_ops_cq_owner {
 };
 
 /**
- * How a shared completion queue is handed to a peer (fi_peer(3)).
+ * Context passing a shared completion queue to a peer (fi_peer(3)).
  */
 struct fi_peer_cq_context {
         size_t size;
@@ -125,7 +125,7 @@ struct fi_peer_cq_context {
 };
 
 /**
- * A counter that providers share (fi_peer(3)).
+ * Counter shared by providers (fi_peer(3)).
  */
 struct fid_peer_cntr {
         struct fid fid;
@@ -133,7 +133,7 @@ struct fid_peer_cntr {
 };
 
 /**
- * How a peer advances a counter it does not own (fi_peer(3)).
+ * Calls of a peer advancing a counter of its owner (fi_peer(3)).
  */
 struct fi_ops_cntr_owner {
         size_t size;
@@ -142,7 +142,7 @@ struct fi_ops_cntr_owner {
 };
 
 /**
- * How a shared counter is handed to a peer (fi_peer(3)).
+ * Context passing a shared counter to a peer (fi_peer(3)).
  */
 struct fi_peer_cntr_context {
         size_t size;
@@ -150,7 +150,7 @@ struct fi_peer_cntr_context {
 };
 
 /**
- * How a domain is handed to a peer (fi_peer(3)).
+ * Context passing a domain to a peer (fi_peer(3)).
  */
 struct fi_peer_domain_context {
         size_t size;
@@ -158,7 +158,7 @@ struct fi_peer_domain_context {
 };
 
 /**
- * How an event queue is handed to a peer (fi_peer(3)).
+ * Context passing an event queue to a peer (fi_peer(3)).
  */
 struct fi_peer_eq_context {
         size_t size;
@@ -166,7 +166,7 @@ struct fi_peer_eq_context {
 };
 
 /**
- * What is known of an arriving message (fi_peer(3)).
+ * Known attributes of an arriving message (fi_peer(3)).
  */
 struct fi_peer_match_attr {
         fi_addr_t addr;
@@ -175,7 +175,7 @@ struct fi_peer_match_attr {
 };
 
 /**
- * What the owner of a shared receive queue does for its peers (fi_peer(3)).
+ * Calls of the owner of a shared receive queue for its peers (fi_peer(3)).
  */
 struct fi_ops_srx_owner {
         size_t size;
@@ -188,7 +188,7 @@ struct fi_ops_srx_owner {
 };
 
 /**
- * What a peer does for the owner of a shared receive queue (fi_peer(3)).
+ * Calls of a peer for the owner of a shared receive queue (fi_peer(3)).
  */
 struct fi_ops_srx_peer {
         size_t size;
@@ -199,7 +199,7 @@ struct fi_ops_srx_peer {
 };
 
 /**
- * A receive queue that providers share (fi_peer(3)).
+ * Receive queue shared by providers (fi_peer(3)).
  */
 struct fid_peer_srx {
         struct fid_ep ep_fid;
@@ -208,7 +208,7 @@ struct fid_peer_srx {
 };
 
 /**
- * A receive that owner and peer of a shared receive queue pass between them (fi_peer(3)).
+ * Receive passed between owner and peer of a shared receive queue (fi_peer(3)).
  */
 struct fi_peer_rx_entry {
         struct fid_peer_srx *srx;
@@ -226,7 +226,7 @@ struct fi_peer_rx_entry {
 };
 
 /**
- * How a shared receive queue is handed to a peer (fi_peer(3)).
+ * Context passing a shared receive queue to a peer (fi_peer(3)).
  */
 struct fi_peer_srx_context {
         size_t size;
@@ -234,7 +234,7 @@ struct fi_peer_srx_context {
 };
 
 /**
- * What a provider tells the peer whose transfer it made (fi_peer(3)).
+ * Reports of a provider to the peer of its transfer (fi_peer(3)).
  */
 struct fi_ops_transfer_peer {
         size_t size;
@@ -243,7 +243,7 @@ struct fi_ops_transfer_peer {
 };
 
 /**
- * How an endpoint that makes transfers for a peer is opened (fi_peer(3)).
+ * Context opening an endpoint with transfers for a peer (fi_peer(3)).
  */
 struct fi_peer_transfer_context {
         size_t size;

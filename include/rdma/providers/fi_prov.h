@@ -14,9 +14,9 @@ extern "C" {
 	__attribute__((visibility ("default"), EXTERNALLY_VISIBLE)) \
 	struct fi_provider* fi_prov_ini(void)
 
-/** What a plug-in's file name ends in, with the platform's own ending. */
+/** End of a plug-in's file name, with the platform's own ending. */
 #define FI_LIB_EXTENSION "fi"
-/** What a plug-in's file name ends in. */
+/** End of a plug-in's file name. */
 #define FI_LIB_SUFFIX "fi.so"
 
 struct fi_context;

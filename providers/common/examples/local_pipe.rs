@@ -1,10 +1,10 @@
 //! Benchmark of a pipe between two processes, each on a separate processor: `cargo run --release -p
 //! ofi-provider --example local_pipe [latency|rate|stream]`, or with `steps COUNT` for an
 //! instruction count by valgrind.
-use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::cma::{MemoryToken, PeerMemory};
 use ofi_provider::error::Error;
-use ofi_provider::ring::LocalPipe;
+use ofi_provider::shm_channel::ShmChannel;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
@@ -18,14 +18,14 @@ fn pin(cpu: usize) {
 }
 
 /// Runs `child` in another process on the second processor, `own` on the first.
-fn both(ring: usize, child: impl FnOnce(&LocalPipe), own: impl FnOnce(&LocalPipe)) {
+fn both(ring: usize, child: impl FnOnce(&ShmChannel), own: impl FnOnce(&ShmChannel)) {
     let token = MemoryToken::new().unwrap();
-    let (pipe, fd) = LocalPipe::create(ring).unwrap();
+    let (pipe, fd) = ShmChannel::create(ring).unwrap();
     // SAFETY: nothing else runs in this process.
     let (parent, pid) = (std::process::id(), unsafe { libc::fork() });
     if pid == 0 {
         pin(1);
-        let other = LocalPipe::open(fd.as_fd()).unwrap();
+        let other = ShmChannel::open(fd.as_fd()).unwrap();
         match PeerMemory::open(parent as i32, token.address(), token.value()) {
             Ok(memory) => other.set_peer_memory(memory),
             Err(error) => println!("no direct copies: {error}"),
@@ -42,7 +42,7 @@ fn both(ring: usize, child: impl FnOnce(&LocalPipe), own: impl FnOnce(&LocalPipe
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
 }
 
-fn send_all(pipe: &LocalPipe, mut bytes: &[u8]) {
+fn send_all(pipe: &ShmChannel, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match pipe.send(bytes) {
             Ok(n) => bytes = &bytes[n..],
@@ -52,10 +52,10 @@ fn send_all(pipe: &LocalPipe, mut bytes: &[u8]) {
     }
 }
 
-fn recv_all(pipe: &LocalPipe, room: &mut [u8]) {
+fn recv_all(pipe: &ShmChannel, buf: &mut [u8]) {
     let mut done = 0;
-    while done < room.len() {
-        match pipe.recv(&mut room[done..]) {
+    while done < buf.len() {
+        match pipe.recv(&mut buf[done..]) {
             Ok(n) => done += n,
             Err(Error::AGAIN) => std::hint::spin_loop(),
             Err(error) => panic!("{error}"),
@@ -81,19 +81,19 @@ fn latency(len: usize) {
     both(
         64 << 10,
         |pipe| {
-            let mut room = vec![0; len];
+            let mut buf = vec![0; len];
             for _ in 0..RUNS * times {
-                recv_all(pipe, &mut room);
-                send_all(pipe, &room);
+                recv_all(pipe, &mut buf);
+                send_all(pipe, &buf);
             }
         },
         |pipe| {
-            let mut room = vec![1; len];
+            let mut buf = vec![1; len];
             let runs = (0..RUNS).map(|_| {
                 let start = Instant::now();
                 for _ in 0..times {
-                    send_all(pipe, &room);
-                    recv_all(pipe, &mut room);
+                    send_all(pipe, &buf);
+                    recv_all(pipe, &mut buf);
                 }
                 start.elapsed().as_nanos() as f64 / times as f64 / 2.0
             });
@@ -107,11 +107,11 @@ fn rate(len: usize) {
     both(
         64 << 10,
         |pipe| {
-            let mut room = vec![0; 16384];
+            let mut buf = vec![0; 16384];
             for _ in 0..RUNS {
                 let mut left = TIMES * len;
                 while left > 0 {
-                    match pipe.recv(&mut room) {
+                    match pipe.recv(&mut buf) {
                         Ok(n) => left -= n,
                         Err(Error::AGAIN) => std::hint::spin_loop(),
                         Err(error) => panic!("{error}"),
@@ -133,18 +133,18 @@ fn rate(len: usize) {
     );
 }
 
-fn stream(len: usize, ring: usize, way: Way) {
+fn stream(len: usize, ring: usize, way: CopyMode) {
     let times = ((2 << 20) / len).max(1);
     both(
         ring,
         |pipe| {
-            let mut room = vec![1; len];
+            let mut buf = vec![1; len];
             for _ in 0..RUNS {
                 for _ in 0..times {
                     let mut done = 0;
                     while done < len {
                         let mut list = ScatterList::default();
-                        list.push_room(&mut room[done..]);
+                        list.push_buf(&mut buf[done..]);
                         match pipe.recv_list(&mut list) {
                             Ok(n) => done += n,
                             Err(Error::AGAIN) => std::hint::spin_loop(),
@@ -157,8 +157,8 @@ fn stream(len: usize, ring: usize, way: Way) {
         },
         |pipe| {
             let message = vec![2; len];
-            if way == Way::Uncopied {
-                while !pipe.can_lend() {
+            if way == CopyMode::ZeroCopy {
+                while !pipe.can_expose() {
                     std::hint::spin_loop();
                 }
             }
@@ -177,10 +177,10 @@ fn stream(len: usize, ring: usize, way: Way) {
                     }
                 }
                 recv_all(pipe, &mut [0]);
-                let _ = pipe.uncopied_done();
+                let _ = pipe.zcopy_completed();
                 (times * len) as f64 / start.elapsed().as_nanos() as f64
             });
-            let how = if way == Way::Uncopied { "lent" } else { "ring" };
+            let how = if way == CopyMode::ZeroCopy { "lent" } else { "ring" };
             report(&format!("stream of {len} B, {how}, rings of {ring}"), "GB/s", runs.collect());
         },
     );
@@ -188,13 +188,13 @@ fn stream(len: usize, ring: usize, way: Way) {
 
 /// Alternately sends and receives `count` messages, for a tool counting instructions.
 fn steps(count: usize) {
-    let (here, fd) = LocalPipe::create(64 << 10).unwrap();
-    let there = LocalPipe::open(fd.as_fd()).unwrap();
+    let (here, fd) = ShmChannel::create(64 << 10).unwrap();
+    let there = ShmChannel::open(fd.as_fd()).unwrap();
     there.set_polled(true);
-    let (message, mut room) = ([1; 80], [0; 8192]);
+    let (message, mut buf) = ([1; 80], [0; 8192]);
     for _ in 0..count {
         assert_eq!(here.send(std::hint::black_box(&message)), Ok(message.len()));
-        assert_eq!(there.recv(std::hint::black_box(&mut room)), Ok(message.len()));
+        assert_eq!(there.recv(std::hint::black_box(&mut buf)), Ok(message.len()));
     }
 }
 
@@ -217,12 +217,12 @@ fn main() {
     }
     for len in [4096, 16384, 65536, 1 << 20] {
         if wanted("stream") {
-            stream(len, 64 << 10, Way::Copied);
-            stream(len, 256 << 10, Way::Copied);
-            stream(len, 64 << 10, Way::Uncopied);
+            stream(len, 64 << 10, CopyMode::Copied);
+            stream(len, 256 << 10, CopyMode::Copied);
+            stream(len, 64 << 10, CopyMode::ZeroCopy);
         }
     }
     if wanted("stream") {
-        stream(1 << 20, 4096, Way::Copied);
+        stream(1 << 20, 4096, CopyMode::Copied);
     }
 }

@@ -11,7 +11,7 @@
 //! crate is held while a provider's `progress` is called.
 //!
 //! The folders are layers: a module imports from its own and from those before it in this list, and
-//! `cargo test --test walls` checks it. Modules are named without their layer.
+//! `cargo test --test layering` checks it. Modules are named without their layer.
 #![cfg_attr(not(test), deny(unsafe_code))]
 // the shelves; lines between them keep rustfmt from sorting them
 mod plugin;
@@ -36,21 +36,22 @@ pub mod api;
 mod rdm;
 
 pub use base::{
-    addr, atomic, buf, courtesy, facts, link_addr, lock, malformed, matching, progress, reserved,
-    secret, slab, sock, stack, sys, testing, wait, worker,
+    addr, atomic, backoff, buf, link_addr, lock, malformed, matching, progress, reserved, secret,
+    slab, sock, stack, stats, sys, testing, wait, worker,
 };
-use base::{addr_table, closer, lent, primitives, process_end, rights, ring_queue};
+use base::{addr_table, closer, primitives, process_end, rights, ring_queue, scoped_buf};
 use features::{coll, mcast, notices, variable};
-pub use features::{later, ledger};
-use local::{barriers, segment, words};
-pub use local::{cma, door, meet, ring};
+pub use features::{completions, deferred};
+use local::{barriers, ring_layout, segment};
+pub use local::{cma, doorbell, shm_channel, shm_handshake};
 use memory::uffd;
 pub use memory::{mem_monitor, mr_cache};
 use objects::peer;
-pub use objects::{attr, av, cntr, cq, eq, imports, mr, object, operation, poll};
+pub use objects::{attr, av, cntr, cq, eq, mr, object, operation, peer_srx, poll};
 pub use plugin::{log, param, provider};
 pub use rdm::{
-    buffered, calls, closing, contexts, endpoint, inbox, multi_recv, names, peers, receives,
+    address_index, buffered, closing, conn_arbiter, contexts, endpoint, multi_recv, peers,
+    receives, rx_matcher,
 };
 
 /// Initializes a loaded plug-in before the program continues and starts more threads, see

@@ -13,8 +13,8 @@ use ofi_provider::info::{
     API_VERSION, InfoChain, InfoQuery, NameProvider, PROV_VERSION, ProviderOffer, name_getinfo,
 };
 use ofi_provider::provider::Provider;
-use ofi_stream::objects::{LinkProvider, hand_out};
-use ofi_stream::offer::{OfferLimits, offers};
+use ofi_stream::attrs::{OfferLimits, offers};
+use ofi_stream::objects::{LinkProvider, provider_entry};
 use ofi_stream::settings::StreamSettings;
 use std::sync::LazyLock;
 
@@ -37,7 +37,7 @@ ofi_provider::plug_in!({
     // The parameters are declared when the provider is loaded, so that fi_getparams lists them.
     LazyLock::force(&SETTINGS);
     LazyLock::force(&LIMITS);
-    hand_out::<HostLinks>(None)
+    provider_entry::<HostLinks>(None)
 });
 
 impl LinkProvider for HostLinks {

@@ -5,14 +5,14 @@
 use crate::{EXAMPLE, SETTINGS};
 use core::time::Duration;
 use ofi_provider::addr::{Addr, EndpointName};
-use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::provider::Provider;
 use ofi_provider::sock::StreamSocket;
 use ofi_provider::sys::{Epoll, PollEvent};
-use ofi_stream::engine::Courier;
-use ofi_stream::net::{ByteLink, LinkClock, LinkListener, Net, Visited, Watch};
+use ofi_stream::engine::BatchFlusher;
 use ofi_stream::settings::StreamSettings;
+use ofi_stream::transport::{ByteLink, FlushTarget, LinkClock, LinkListener, Transport, Watch};
 use std::ffi::CString;
 use std::os::fd::RawFd;
 use std::sync::Weak;
@@ -83,11 +83,11 @@ impl HostLinks {
 
 impl LinkClock for HostLinks {}
 
-impl Net for HostLinks {
+impl Transport for HostLinks {
     type Link = HostLink;
     type Listener = HostListener;
     type Poller = Epoll;
-    type Visits = Courier;
+    type Flusher = BatchFlusher;
 
     fn poller(&self) -> &Epoll {
         self.0.poller()
@@ -109,8 +109,8 @@ impl Net for HostLinks {
         self.0.clear_timer();
     }
 
-    fn visits(&self, engine: Weak<dyn Visited>) -> Result<Courier> {
-        Courier::new(engine, &EXAMPLE)
+    fn start_flusher(&self, engine: Weak<dyn FlushTarget>) -> Result<BatchFlusher> {
+        BatchFlusher::new(engine, &EXAMPLE)
     }
 
     fn dial(&self, local: &Addr, _keep_port: bool, to: &Addr) -> Result<HostLink> {
@@ -176,8 +176,8 @@ impl ByteLink for HostLink {
         self.socket.fd()
     }
 
-    fn recv(&self, room: &mut [u8]) -> Result<usize> {
-        self.socket.recv(room)
+    fn recv(&self, buf: &mut [u8]) -> Result<usize> {
+        self.socket.recv(buf)
     }
 
     fn send(&self, bytes: &[u8]) -> Result<usize> {
@@ -188,7 +188,7 @@ impl ByteLink for HostLink {
         self.socket.recv_list(list)
     }
 
-    fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
+    fn send_list(&self, list: &mut GatherList<'_>, way: CopyMode) -> Result<usize> {
         list.send_by(self.socket.fd(), way)
     }
 
@@ -226,6 +226,6 @@ mod tests {
     fn links_satisfy_the_engine_contract() {
         let any = Addr::any(FI_ADDR_STR as u32);
         let [server, client] = [(); 2].map(|()| HostLinks::new().unwrap());
-        ofi_stream::contract::check(&server, &client, &any);
+        ofi_stream::transport_conformance::check(&server, &client, &any);
     }
 }

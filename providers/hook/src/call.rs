@@ -262,7 +262,7 @@ pub struct RegionArgs {
     /// Flags of the call.
     pub flags: u64,
     /// Location of the resulting region pointer.
-    pub place: *mut *mut fid_mr,
+    pub out: *mut *mut fid_mr,
 }
 
 impl RegionArgs {
@@ -300,7 +300,7 @@ impl RegionArgs {
 #[derive(Clone, Copy)]
 pub struct OpenArgs {
     /// Location of the resulting object pointer: the program's own object, after the call.
-    pub place: *mut *mut fid,
+    pub out: *mut *mut fid,
     /// The attributes.
     pub attr: OpenAttr,
     /// The object's context.
@@ -323,8 +323,8 @@ pub enum OpenAttr {
 }
 
 impl OpenArgs {
-    pub(crate) const fn new<C>(place: *mut *mut C, attr: OpenAttr, context: *mut c_void) -> Self {
-        Self { place: place.cast(), attr, context }
+    pub(crate) const fn new<C>(out: *mut *mut C, attr: OpenAttr, context: *mut c_void) -> Self {
+        Self { out: out.cast(), attr, context }
     }
 
     /// The object, after the call; null if it was not opened.
@@ -333,7 +333,7 @@ impl OpenArgs {
     /// The call has just succeeded.
     pub unsafe fn object(&self) -> *const fid {
         // SAFETY: a place that a call succeeded with, or null.
-        unsafe { self.place.as_ref().map_or(ptr::null(), |object| object.cast_const()) }
+        unsafe { self.out.as_ref().map_or(ptr::null(), |object| object.cast_const()) }
     }
 }
 
@@ -411,8 +411,8 @@ mod tests {
         let mut attr: fi_mr_attr = unsafe { core::mem::zeroed() };
         for (mr_iov, bytes) in [(ptr::from_ref(&file).cast(), 77), (ptr::null(), 0)] {
             (attr.mr_iov, attr.iov_count) = (mr_iov, 1);
-            let (flags, place) = (FI_MR_DMABUF, ptr::null_mut());
-            let region = RegionArgs { attr: &raw const attr, flags, place };
+            let (flags, out) = (FI_MR_DMABUF, ptr::null_mut());
+            let region = RegionArgs { attr: &raw const attr, flags, out };
             // SAFETY: the attributes, and what they point to, are as a call's.
             assert_eq!(unsafe { region.bytes() }, bytes);
         }

@@ -60,10 +60,10 @@ mod tests {
     #[test]
     fn objects_are_found_in_both_directions_until_they_are_closed() {
         let mut objects = [0_u64; 4];
-        let [top, middle, bottom, stranger] = objects.each_mut().map(ptr::from_mut);
+        let [top, middle, bottom, foreign] = objects.each_mut().map(ptr::from_mut);
         add(middle, bottom);
         add(top, middle);
-        assert_eq!((inner(top), inner(middle), inner(stranger)), (middle, bottom, stranger));
+        assert_eq!((inner(top), inner(middle), inner(foreign)), (middle, bottom, foreign));
         assert_eq!((outer(bottom), outer(middle), outer(top)), (Some(middle), Some(top), None));
         remove(top);
         assert_eq!((inner(top), outer(middle)), (top, None));

@@ -8,7 +8,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 use libc::ssize_t;
-use ofi_provider::boundary::{Uncancelled, answer_if_memory};
+use ofi_provider::boundary::{CancelDisabled, ffi_guard_if_memory};
 use ofi_provider::info::version;
 use std::sync::Arc;
 
@@ -54,12 +54,12 @@ pub(crate) unsafe trait Fid: Sized {
 
 /// Conversion of a return value for a hook, and the return value of an impossible call.
 pub(crate) trait HookAnswer: Copy {
-    fn refusal(error: Error) -> Self;
+    fn from_error(error: Error) -> Self;
     fn code(self) -> isize;
 }
 
 impl HookAnswer for c_int {
-    fn refusal(error: Error) -> Self {
+    fn from_error(error: Error) -> Self {
         error.to_ret()
     }
     #[inline]
@@ -69,7 +69,7 @@ impl HookAnswer for c_int {
 }
 
 impl HookAnswer for ssize_t {
-    fn refusal(error: Error) -> Self {
+    fn from_error(error: Error) -> Self {
         error.to_ret() as ssize_t
     }
     #[inline]
@@ -79,7 +79,7 @@ impl HookAnswer for ssize_t {
 }
 
 impl HookAnswer for u64 {
-    fn refusal(_: Error) -> Self {
+    fn from_error(_: Error) -> Self {
         0
     }
     #[inline]
@@ -89,7 +89,7 @@ impl HookAnswer for u64 {
 }
 
 impl HookAnswer for *const c_char {
-    fn refusal(_: Error) -> Self {
+    fn from_error(_: Error) -> Self {
         ptr::null()
     }
     #[inline]
@@ -128,7 +128,7 @@ impl<C: Fid, H: Hook> HookedObject<C, H> {
         let call = HookCall { op, object, format: self.format, api_version, args };
         // A thread that is cancelled goes on to the end of the call: the frames of hooks
         // have something to clean up.
-        let _uncancelled = Uncancelled::new();
+        let _uncancelled = CancelDisabled::new();
         let entry = self.shared.hook.enter(&call);
         let answer = make();
         // SAFETY: the call that has just answered.
@@ -136,20 +136,15 @@ impl<C: Fid, H: Hook> HookedObject<C, H> {
         answer
     }
 
-    /// Wraps the provider's object in `place` in an object of the hook, if `ret` reports a
+    /// Wraps the provider's object in `out` in an object of the hook, if `ret` reports a
     /// successful open.
     ///
     /// # Safety
-    /// `place` belongs to a call opening a `D` with the return value `ret`.
-    pub(crate) unsafe fn opened<D: Fid>(
-        &self,
-        ret: c_int,
-        place: *mut *mut D,
-        format: u32,
-    ) -> c_int {
-        if ret == 0 && !place.is_null() {
+    /// `out` belongs to a call opening a `D` with the return value `ret`.
+    pub(crate) unsafe fn opened<D: Fid>(&self, ret: c_int, out: *mut *mut D, format: u32) -> c_int {
+        if ret == 0 && !out.is_null() {
             // SAFETY: by this function's contract the place holds an open object.
-            unsafe { *place = HookedObject::wrap(*place, format, &self.shared) };
+            unsafe { *out = HookedObject::wrap(*out, format, &self.shared) };
         }
         ret
     }
@@ -223,12 +218,12 @@ pub unsafe extern "C" fn open_fabric<H: Hook>(
     fabric: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_fabric", || {
+    ffi_guard_if_memory("fi_fabric", || {
         let prov = context.cast::<fi_provider>();
         // SAFETY: by this function's contract.
         unsafe {
             let attr = attr.as_ref().filter(|attr| !attr.fabric.is_null()).ok_or(Error::INVAL)?;
-            let place = fabric.as_mut().ok_or(Error::INVAL)?;
+            let out = fabric.as_mut().ok_or(Error::INVAL)?;
             let log = HookLog::new(prov);
             let func = format!("hook_{}_fabric", H::NAME);
             log.trace(
@@ -240,7 +235,7 @@ pub unsafe extern "C" fn open_fabric<H: Hook>(
             let since_1_5 = prov_version >= version(1, 5);
             let api_version = if since_1_5 { (*attr.fabric).api_version } else { 0 };
             let shared = HookedFabric { hook: H::install(log)?, prov_version, api_version };
-            *place = HookedObject::wrap(attr.fabric, 0, &Arc::new(shared));
+            *out = HookedObject::wrap(attr.fabric, 0, &Arc::new(shared));
         }
         Ok(())
     })

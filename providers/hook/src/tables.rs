@@ -48,7 +48,7 @@ macro_rules! table {
                     // tables are as long as they say.
                     unsafe {
                         let Some(object) = HookedObject::<C, H>::of($this) else {
-                            return HookAnswer::refusal(Error::INVAL);
+                            return HookAnswer::from_error(Error::INVAL);
                         };
                         let inner = object.inner();
                         let call = if object.shared.prov_version >= SINCE {
@@ -58,7 +58,7 @@ macro_rules! table {
                             None
                         };
                         object.around(HookOp::$op, $args, || match call {
-                            None => HookAnswer::refusal(Error::NOSYS),
+                            None => HookAnswer::from_error(Error::NOSYS),
                             Some(call) => table!(
                                 @call object, inner, call, [$($arg),*] $(, |$object, $call| $body)?
                             ),
@@ -94,15 +94,15 @@ struct Swap<T>(*mut *mut T, *mut T);
 
 impl<T> Swap<T> {
     /// # Safety
-    /// `place` is null, or stays valid as long as the answer.
-    unsafe fn new(place: *mut *mut T) -> Option<Self> {
+    /// `out` is null, or stays valid as long as the answer.
+    unsafe fn new(out: *mut *mut T) -> Option<Self> {
         // SAFETY: by this function's contract.
-        let outer = unsafe { place.as_ref() }.copied().filter(|outer| !outer.is_null())?;
+        let outer = unsafe { out.as_ref() }.copied().filter(|outer| !outer.is_null())?;
         let inner = fids::inner(outer);
         (inner != outer).then(|| {
             // SAFETY: as above.
-            unsafe { *place = inner };
-            Self(place, outer)
+            unsafe { *out = inner };
+            Self(out, outer)
         })
     }
 }
@@ -173,13 +173,13 @@ unsafe fn trigger(flags: u64, context: *mut c_void) {
 /// Replaces an object of the program's for good by the provider's.
 ///
 /// # Safety
-/// `place` is valid.
-unsafe fn inside<T>(place: *mut *mut T) {
+/// `out` is valid.
+unsafe fn inside<T>(out: *mut *mut T) {
     // SAFETY: by this function's contract.
     unsafe {
-        let inner = fids::inner(*place);
-        if inner != *place {
-            *place = inner;
+        let inner = fids::inner(*out);
+        if inner != *out {
+            *out = inner;
         }
     }
 }
@@ -228,9 +228,9 @@ unsafe fn event<H: Hook>(kind: u32, buf: *mut c_void, len: ssize_t) {
         if kind == FI_CONNREQ as u32 && len >= size_of::<fi_eq_cm_entry>() as ssize_t {
             let entry = buf.cast::<fi_eq_cm_entry>();
             if let Some(info) = (&raw const (*entry).info).read_unaligned().as_ref() {
-                let name = |place: *mut *mut fid| {
-                    if let Some(outer) = fids::outer(*place) {
-                        *place = outer;
+                let name = |out: *mut *mut fid| {
+                    if let Some(outer) = fids::outer(*out) {
+                        *out = outer;
                     }
                 };
                 if !info.domain_attr.is_null() {
@@ -248,13 +248,13 @@ unsafe fn event<H: Hook>(kind: u32, buf: *mut c_void, len: ssize_t) {
 /// the event.
 ///
 /// # Safety
-/// `place` has space for a pointer, and contains a fid or nothing of the hook's.
-unsafe fn outside<H: Hook>(place: *mut *mut fid) {
+/// `out` has space for a pointer, and contains a fid or nothing of the hook's.
+unsafe fn outside<H: Hook>(out: *mut *mut fid) {
     // SAFETY: by this function's contract; an object that `fids` knows is open, and of
     // the kind that its class says.
     unsafe {
-        let Some(outer) = fids::outer(place.read_unaligned()) else { return };
-        place.write_unaligned(outer);
+        let Some(outer) = fids::outer(out.read_unaligned()) else { return };
+        out.write_unaligned(outer);
         match (*outer).fclass as c_int {
             FI_CLASS_MR => {
                 if let Some(mr) = HookedObject::<fid_mr, H>::of(outer) {
@@ -301,8 +301,8 @@ table! {
             let ret = call(inner, command, arg);
             match command {
                 FI_ALIAS if !arg.is_null() => {
-                    let place = (*arg.cast::<fi_alias>()).fid.cast::<*mut C>();
-                    object.opened(ret, place, object.format);
+                    let out = (*arg.cast::<fi_alias>()).fid.cast::<*mut C>();
+                    object.opened(ret, out, object.format);
                 }
                 _ => object.refresh(),
             }
@@ -456,7 +456,7 @@ table! {
         flags: u64, mr: *mut *mut fid_mr, context: *mut c_void
     ) -> c_int,
         MrReg, Args::Region(RegionArgs {
-            attr: &mr_attr(&piece(buf, len), 1, access, offset, key, context), flags, place: mr
+            attr: &mr_attr(&piece(buf, len), 1, access, offset, key, context), flags, out: mr
         }),
         |object, call| {
             let ret = call(
@@ -469,7 +469,7 @@ table! {
         flags: u64, mr: *mut *mut fid_mr, context: *mut c_void
     ) -> c_int,
         MrRegv, Args::Region(RegionArgs {
-            attr: &mr_attr(iov, count, access, offset, key, context), flags, place: mr
+            attr: &mr_attr(iov, count, access, offset, key, context), flags, out: mr
         }),
         |object, call| {
             let ret = call(
@@ -478,7 +478,7 @@ table! {
             object.opened(ret, mr, 0)
         };
     regattr(domain: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int,
-        MrRegattr, Args::Region(RegionArgs { attr, flags, place: mr }), |object, call| {
+        MrRegattr, Args::Region(RegionArgs { attr, flags, out: mr }), |object, call| {
             let since_2_0 = object.shared.api_version >= version(2, 0);
             let _key = swap_key(attr, object.shared.api_version);
             let copy = attr.as_ref().filter(|_| since_2_0).map(|attr| fi_mr_attr {
@@ -1000,9 +1000,9 @@ table! {
 unsafe fn swap_set(
     attr: Option<(c_enum<fi_wait_obj>, *mut *mut fid_wait)>,
 ) -> Option<Swap<fid_wait>> {
-    let (_, place) = attr.filter(|(wait_obj, _)| *wait_obj == fi_wait_obj::FI_WAIT_SET)?;
+    let (_, out) = attr.filter(|(wait_obj, _)| *wait_obj == fi_wait_obj::FI_WAIT_SET)?;
     // SAFETY: by this function's contract.
-    unsafe { Swap::new(place) }
+    unsafe { Swap::new(out) }
 }
 
 /// Replaces the address vector in a region's authorization key by the provider's, if the key names

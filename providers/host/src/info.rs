@@ -7,7 +7,7 @@ use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{
     InfoBuf, InfoChain, InfoQuery, InfoRef, ProviderOffer, alter, check, tostr, usual_domain,
 };
-use ofi_stream::offer::echoed_keys;
+use ofi_stream::attrs::echoed_keys;
 use std::ffi::CStr;
 
 const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
@@ -102,10 +102,10 @@ pub(crate) fn offer(config: &ShmConfig, hints: Option<InfoRef<'_>>) -> Result<Pr
         ep.tx_ctx_cnt = 1;
         ep.rx_ctx_cnt = 1;
     });
-    let asks_auto = |hints: InfoRef<'_>| {
+    let wants_auto = |hints: InfoRef<'_>| {
         hints.domain().is_some_and(|domain| domain.data_progress == fi_progress::FI_PROGRESS_AUTO)
     };
-    let automatic = more && hints.is_some_and(asks_auto);
+    let automatic = more && hints.is_some_and(wants_auto);
     most.edit_domain(|domain| {
         usual_domain(domain, EP_CNT);
         if !automatic {
@@ -146,7 +146,7 @@ fn adapt(info: &mut InfoBuf, hints: Option<InfoRef<'_>>) {
         let caps = info.caps();
         info.edit_domain(|domain| domain.caps |= caps & DOMAIN_CAPS);
     }
-    if current().asks_virt_addr && is_fast(hints) {
+    if current().wants_virt_addr && is_fast(hints) {
         info.tx_mut().msg_order = FI_ORDER_SAS;
         info.edit_domain(|domain| domain.mr_mode |= FI_MR_VIRT_ADDR);
         info.edit_ep(|ep| {
@@ -213,10 +213,10 @@ pub(crate) fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain> {
     let mut offer = offer(config(), hints)?;
     let keys = echoed_keys(is_named(hints), version, hints);
     offer.most.set_auth_keys(keys[0], keys[1])?;
-    let refusals = hints.map_or(Vec::new(), |hints| check(version, &offer, hints));
-    if !refusals.is_empty() {
-        for refusal in &refusals {
-            ofi_provider::log!(provider(), INFO, FABRIC, "refused: {refusal}");
+    let mismatches = hints.map_or(Vec::new(), |hints| check(version, &offer, hints));
+    if !mismatches.is_empty() {
+        for mismatch in &mismatches {
+            ofi_provider::log!(provider(), INFO, FABRIC, "refused: {mismatch}");
         }
         return Err(Error::NODATA);
     }

@@ -2,7 +2,7 @@
 //!
 //! A plug-in supplies its name and its scheme of endpoint names ([`HostPlugIn`]). [`info`] has the
 //! supported attributes, and [`name`] the names of endpoints. [`link`] has the links for the engine
-//! of `ofi_stream`, soon upgraded to shared memory ([`WithLocal`]). [`settings`] are the
+//! of `ofi_stream`, soon upgraded to shared memory ([`ShmUpgrade`]). [`settings`] are the
 //! parameters.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 mod info;
@@ -16,18 +16,18 @@ use ofi_provider::abi::fi_provider;
 use ofi_provider::addr::Addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, ProviderOffer};
-use ofi_stream::local::WithLocal;
 use ofi_stream::objects::LinkProvider;
+use ofi_stream::shm_upgrade::ShmUpgrade;
 
 pub use ofi_stream::cleanup;
 pub use plug_in::{HostPlugIn, SHM_PARAMETERS};
 
 /// Hands the plug-in to the core as a provider of such endpoints, in `fi_prov_ini`.
-pub fn hand_out(plug_in: &'static HostPlugIn) -> *mut fi_provider {
+pub fn provider_entry(plug_in: &'static HostPlugIn) -> *mut fi_provider {
     plug_in.select();
     // The parameters are declared when the provider is loaded, so that fi_getparams lists them.
     settings::declare();
-    ofi_stream::objects::hand_out::<WithLocal<ShmLinks>>(None)
+    ofi_stream::objects::provider_entry::<ShmUpgrade<ShmLinks>>(None)
 }
 
 impl LinkProvider for ShmLinks {

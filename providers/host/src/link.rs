@@ -8,14 +8,14 @@ use crate::plug_in::provider;
 use crate::settings::config;
 use core::time::Duration;
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::provider::Provider;
 use ofi_provider::sock::{StreamSocket, unix_name_owner};
 use ofi_provider::sys::{self, Epoll, Interest, PollEvent};
-use ofi_stream::engine::Courier;
-use ofi_stream::net::{ByteLink, LinkClock, LinkListener, Net, Visited, Watch};
+use ofi_stream::engine::BatchFlusher;
 use ofi_stream::settings::StreamSettings;
+use ofi_stream::transport::{ByteLink, FlushTarget, LinkClock, LinkListener, Transport, Watch};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -44,11 +44,11 @@ impl ShmLinks {
 
 impl LinkClock for ShmLinks {}
 
-impl Net for ShmLinks {
+impl Transport for ShmLinks {
     type Link = ShmLink;
     type Listener = ShmListener;
     type Poller = Epoll;
-    type Visits = Courier;
+    type Flusher = BatchFlusher;
 
     #[inline(always)]
     fn poller(&self) -> &Epoll {
@@ -72,15 +72,15 @@ impl Net for ShmLinks {
         self.0.clear_timer();
     }
 
-    fn visits(&self, engine: Weak<dyn Visited>) -> Result<Courier> {
-        Courier::new(engine, provider())
+    fn start_flusher(&self, engine: Weak<dyn FlushTarget>) -> Result<BatchFlusher> {
+        BatchFlusher::new(engine, provider())
     }
 
     fn dial(&self, local: &Addr, _keep_port: bool, to: &Addr) -> Result<ShmLink> {
         let (own, called) = (name::named(local)?, name::named(to)?);
         let socket = StreamSocket::new(libc::AF_UNIX)?;
         // The engine takes an error for an answer of the other end, and asks the link for it.
-        let refused = call(&socket, &name::of_socket(called), &name::told(own)).err();
+        let refused = call(&socket, &name::of_socket(called), &name::encode(own)).err();
         Ok(ShmLink { socket, refused, ends: [local.clone(), to.clone()] })
     }
 
@@ -153,28 +153,28 @@ pub(crate) struct ShmListener {
     /// Poller of pending connections, new ones and those with received data.
     watch: Epoll,
     /// Pending connections without a received name, oldest first.
-    nameless: RefCell<VecDeque<NamelessCaller>>,
+    nameless: RefCell<VecDeque<UnnamedPendingConn>>,
     at: Addr,
 }
 
 /// Pending connection with an incomplete name.
 #[derive(Debug)]
-struct NamelessCaller {
+struct UnnamedPendingConn {
     socket: StreamSocket,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
-impl NamelessCaller {
+impl UnnamedPendingConn {
     /// Returns the peer's address, once its name is complete; fails with -FI_EAGAIN before.
-    fn hear(&mut self) -> Result<Addr> {
+    fn receive_name(&mut self) -> Result<Addr> {
         loop {
-            let mut room = [0; 256];
-            match name::missing(&self.heard) {
-                0 => return name::caller(&self.heard),
+            let mut buf = [0; 256];
+            match name::missing(&self.received) {
+                0 => return name::caller(&self.received),
                 // No byte of what comes behind the name is taken.
-                most => match self.socket.recv(&mut room[..most])? {
+                most => match self.socket.recv(&mut buf[..most])? {
                     0 => return Err(Error::CONNABORTED),
-                    n => self.heard.extend_from_slice(&room[..n]),
+                    n => self.received.extend_from_slice(&buf[..n]),
                 },
             }
         }
@@ -193,7 +193,7 @@ impl ShmListener {
         Ok(Self { socket, watch, nameless: RefCell::default(), at: at.clone() })
     }
 
-    fn made(&self, caller: NamelessCaller, from: Addr) -> (ShmLink, Addr) {
+    fn made(&self, caller: UnnamedPendingConn, from: Addr) -> (ShmLink, Addr) {
         let ends = [self.at.clone(), from.clone()];
         (ShmLink { socket: caller.socket, refused: None, ends }, from)
     }
@@ -212,15 +212,16 @@ impl LinkListener for ShmListener {
 
     fn accept(&self) -> Result<(ShmLink, Addr)> {
         let mut nameless = self.nameless.borrow_mut();
-        let heard = nameless.iter_mut().enumerate().find_map(|(at, caller)| match caller.hear() {
-            Err(Error::AGAIN | Error::INTR) => None,
-            heard => Some((at, heard)),
-        });
-        if let Some((at, heard)) = heard
+        let received =
+            nameless.iter_mut().enumerate().find_map(|(at, caller)| match caller.receive_name() {
+                Err(Error::AGAIN | Error::INTR) => None,
+                received => Some((at, received)),
+            });
+        if let Some((at, received)) = received
             && let Some(caller) = nameless.remove(at)
         {
             self.watch.remove(caller.socket.fd());
-            let from = heard.map_err(|_| Error::CONNABORTED)?;
+            let from = received.map_err(|_| Error::CONNABORTED)?;
             return Ok(self.made(caller, from));
         }
         loop {
@@ -229,8 +230,8 @@ impl LinkListener for ShmListener {
             if !socket.is_of_same_user()? {
                 return Err(Error::CONNABORTED);
             }
-            let mut caller = NamelessCaller { socket, heard: Vec::new() };
-            match caller.hear() {
+            let mut caller = UnnamedPendingConn { socket, received: Vec::new() };
+            match caller.receive_name() {
                 Ok(from) => return Ok(self.made(caller, from)),
                 Err(Error::AGAIN | Error::INTR) => {
                     if nameless.len() >= MAX_NAMELESS {
@@ -273,8 +274,8 @@ impl ByteLink for ShmLink {
     }
 
     #[inline(always)]
-    fn recv(&self, room: &mut [u8]) -> Result<usize> {
-        self.socket.recv(room)
+    fn recv(&self, buf: &mut [u8]) -> Result<usize> {
+        self.socket.recv(buf)
     }
 
     #[inline(always)]
@@ -286,7 +287,7 @@ impl ByteLink for ShmLink {
         self.socket.recv_list(list)
     }
 
-    fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
+    fn send_list(&self, list: &mut GatherList<'_>, way: CopyMode) -> Result<usize> {
         list.send_by(self.socket.fd(), way)
     }
 
@@ -328,23 +329,23 @@ mod tests {
     use super::*;
     use ofi_provider::abi::FI_ADDR_STR;
     use ofi_provider::addr::EndpointName;
-    use ofi_stream::local::WithLocal;
     use ofi_stream::objects::LinkProvider;
-    use ofi_stream::secret::JobSecret;
+    use ofi_stream::secret::PskConfig;
+    use ofi_stream::shm_upgrade::ShmUpgrade;
 
     #[test]
     fn links_satisfy_the_engine_contract() {
         let any = Addr::any(FI_ADDR_STR as u32);
         let [server, client] = [(); 2].map(|()| ShmLinks::new().unwrap());
-        ofi_stream::contract::check(&server, &client, &any);
+        ofi_stream::transport_conformance::check(&server, &client, &any);
     }
 
     #[test]
     fn links_upgraded_to_shared_memory_satisfy_the_contract() {
         let any = Addr::any(FI_ADDR_STR as u32);
-        let [server, client] = [(); 2].map(|()| WithLocal::<ShmLinks>::open().unwrap());
-        ofi_stream::contract::check(&server, &client, &any);
-        ofi_stream::contract::check_local(&server, &client, &any);
+        let [server, client] = [(); 2].map(|()| ShmUpgrade::<ShmLinks>::open().unwrap());
+        ofi_stream::transport_conformance::check(&server, &client, &any);
+        ofi_stream::transport_conformance::check_local(&server, &client, &any);
     }
 
     #[test]
@@ -352,11 +353,11 @@ mod tests {
         let any = Addr::any(FI_ADDR_STR as u32);
         for encrypts in [false, true] {
             let [server, client] = [(); 2].map(|()| {
-                let secret = JobSecret::new(b"the secret of a job", encrypts);
-                WithLocal::with_secret(ShmLinks::open().unwrap(), secret)
+                let secret = PskConfig::new(b"the secret of a job", encrypts);
+                ShmUpgrade::with_secret(ShmLinks::open().unwrap(), secret)
             });
-            ofi_stream::contract::check(&server, &client, &any);
-            ofi_stream::contract::check_local(&server, &client, &any);
+            ofi_stream::transport_conformance::check(&server, &client, &any);
+            ofi_stream::transport_conformance::check_local(&server, &client, &any);
         }
     }
 

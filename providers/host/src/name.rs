@@ -103,20 +103,20 @@ fn hash(name: &[u8]) -> u128 {
 }
 
 /// Encodes a connecting peer's name: the length in one byte, and the name.
-pub(crate) fn told(name: &EndpointName) -> Vec<u8> {
+pub(crate) fn encode(name: &EndpointName) -> Vec<u8> {
     let bytes = name.as_c_str().to_bytes();
     // A name has less than 256 bytes.
     [&[u8::try_from(bytes.len()).unwrap_or(0)], bytes].concat()
 }
 
-/// Returns the missing bytes of data encoded by [`told`], after `heard` were received.
-pub(crate) fn missing(heard: &[u8]) -> usize {
-    heard.first().map_or(1, |len| 1 + usize::from(*len) - heard.len())
+/// Returns the missing bytes of data encoded by [`encode`], after `received` were received.
+pub(crate) fn missing(received: &[u8]) -> usize {
+    received.first().map_or(1, |len| 1 + usize::from(*len) - received.len())
 }
 
-/// Decodes the connecting peer's address from all bytes encoded by [`told`].
-pub(crate) fn caller(heard: &[u8]) -> Result<Addr> {
-    let name = CString::new(heard.get(1..).unwrap_or_default()).map_err(|_| Error::INVAL)?;
+/// Decodes the connecting peer's address from all bytes encoded by [`encode`].
+pub(crate) fn caller(received: &[u8]) -> Result<Addr> {
+    let name = CString::new(received.get(1..).unwrap_or_default()).map_err(|_| Error::INVAL)?;
     let name = EndpointName::new(&name)?;
     // Text before a scheme is not part of a name.
     if name.as_c_str() == name.whole() { Ok(Addr::Name(name)) } else { Err(Error::INVAL) }
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn callers_are_believed_to_have_names_and_nothing_else() {
-        let whole = told(&name(c"fi_shm://17:0:1"));
+        let whole = encode(&name(c"fi_shm://17:0:1"));
         assert_eq!(whole, b"\x0617:0:1");
         for len in 0..whole.len() {
             assert_eq!(missing(&whole[..len]), if len == 0 { 1 } else { whole.len() - len });

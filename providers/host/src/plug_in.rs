@@ -12,7 +12,7 @@ pub struct HostPlugIn {
     pub scheme: &'static str,
     /// Infos request virtual memory addresses and guarantee no order of accesses, if the hints
     /// permit both.
-    pub asks_virt_addr: bool,
+    pub wants_virt_addr: bool,
     /// Adapts the code's attributes to those offered under this name.
     pub offered: fn(&mut ProviderOffer),
 }
@@ -24,7 +24,7 @@ pub static SHM_PARAMETERS: Provider = Provider::named(c"shm", PROV_VERSION, API_
 static SHM: HostPlugIn = HostPlugIn {
     provider: &SHM_PARAMETERS,
     scheme: "fi_shm://",
-    asks_virt_addr: true,
+    wants_virt_addr: true,
     offered: |_| {},
 };
 

@@ -2,8 +2,8 @@
 use crate::plug_in::provider;
 use core::time::Duration;
 use ofi_provider::param;
-use ofi_stream::secret::JobSecret;
-use ofi_stream::settings::{LocalSettings, PATIENCE_STEP, StreamSettings};
+use ofi_stream::secret::PskConfig;
+use ofi_stream::settings::{HOLD_OFF_STEP, LocalSettings, StreamSettings};
 use std::sync::LazyLock;
 
 /// Most bytes of an injected message, as of the original.
@@ -40,9 +40,9 @@ pub(crate) fn declare() {
 }
 
 /// Returns the number of connection attempts to an absent peer for this waiting time in seconds.
-fn patience(seconds: i32) -> u32 {
+fn hold_off(seconds: i32) -> u32 {
     let wait = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    let calls = wait.as_millis() / PATIENCE_STEP.as_millis();
+    let calls = wait.as_millis() / HOLD_OFF_STEP.as_millis();
     u32::try_from(calls).unwrap_or(u32::MAX)
 }
 
@@ -58,14 +58,14 @@ fn read() -> ShmConfig {
     let engine = StreamSettings {
         local: LocalSettings { reads: local.reads && !copies.unwrap_or(false), ..local },
         // Data between processes of one host needs no encryption.
-        secret: JobSecret::of_params(prov, false),
-        patience: param::int(
+        secret: PskConfig::of_params(prov, false),
+        hold_off: param::int(
             prov,
             c"peer_wait",
             c"seconds for which a peer is waited for that is not there yet; \
               default: as long as it takes",
         )
-        .map_or(u32::MAX, patience),
+        .map_or(u32::MAX, hold_off),
         min_multi_recv: MIN_MULTI_RECV,
         ..StreamSettings::of_params(prov)
     };

@@ -17,19 +17,19 @@ pub struct InetPlugIn {
     /// Scalable endpoints with several contexts are offered even to hints for one context.
     pub scalable: bool,
     /// Hints may request an order: operations after a read wait for its response
-    /// ([`OfferLimits::after_reads`](ofi_stream::offer::OfferLimits::after_reads)).
+    /// ([`OfferLimits::after_reads`](ofi_stream::attrs::OfferLimits::after_reads)).
     pub after_reads: bool,
     /// Connections also have FI_EP_DGRAM endpoints
-    /// ([`OfferLimits::datagrams`](ofi_stream::offer::OfferLimits::datagrams)).
+    /// ([`OfferLimits::datagrams`](ofi_stream::attrs::OfferLimits::datagrams)).
     pub datagrams: bool,
     /// Sharing of address vectors of connections
-    /// ([`OfferLimits::sharing`](ofi_stream::offer::OfferLimits::sharing)).
+    /// ([`OfferLimits::sharing`](ofi_stream::attrs::OfferLimits::sharing)).
     pub sharing: AvSharing,
     /// Maximum segments of a transfer over connections
-    /// ([`OfferLimits::segments`](ofi_stream::offer::OfferLimits::segments)).
+    /// ([`OfferLimits::segments`](ofi_stream::attrs::OfferLimits::segments)).
     pub segments: usize,
     /// Maximum segments of a region in their domains
-    /// ([`OfferLimits::region_segments`](ofi_stream::offer::OfferLimits::region_segments)).
+    /// ([`OfferLimits::region_segments`](ofi_stream::attrs::OfferLimits::region_segments)).
     pub region_segments: usize,
     /// Note to users of the name, logged at level `info` when the first domain is opened.
     pub note: Option<&'static str>,
@@ -74,9 +74,9 @@ impl InetPlugIn {
 
     /// Logs the note of the name once, when a domain is opened.
     pub(crate) fn tell(&self) {
-        static TOLD: Once = Once::new();
+        static NOTIFIED: Once = Once::new();
         let Some(note) = self.note else { return };
-        TOLD.call_once(|| ofi_provider::log!(self.provider, INFO, DOMAIN, "{note}"));
+        NOTIFIED.call_once(|| ofi_provider::log!(self.provider, INFO, DOMAIN, "{note}"));
     }
 }
 

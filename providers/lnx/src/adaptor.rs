@@ -1,26 +1,26 @@
 //! The engine as the application's endpoints call it ([`ofi_provider::endpoint`]).
-use crate::engine::{LnxAside, LnxEngine, LnxState, LnxTransfer, LnxWay};
+use crate::engine::{LnxEndpointExt, LnxEngine, LnxRoute, LnxState, LnxTransfer};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_MSG, FI_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
-use ofi_provider::contexts::ContextPlace;
-use ofi_provider::endpoint::{EndpointAside, RdmAttr, RdmEndpoint, RdmEngine};
+use ofi_provider::contexts::ContextIndex;
+use ofi_provider::endpoint::{EndpointExt, RdmAttr, RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::lock::{AtOnce, Guard};
-use ofi_provider::peers::HearsNames;
+use ofi_provider::lock::{FastGuard, Guard};
+use ofi_provider::peers::AvObserver;
 use ofi_provider::progress::Progress;
 use std::sync::Arc;
 
 /// An endpoint of the application's.
 pub(crate) type LnxEp = RdmEndpoint<LnxEngine>;
 
-impl EndpointAside<LnxEngine> for LnxAside {}
+impl EndpointExt<LnxEngine> for LnxEndpointExt {}
 
-impl HearsNames for LnxEngine {
+impl AvObserver for LnxEngine {
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
         self.insert_name(ep, name, addr);
     }
@@ -36,7 +36,7 @@ impl HearsNames for LnxEngine {
 
 impl RdmEngine for LnxEngine {
     type Identity = RdmAttr;
-    type Aside = LnxAside;
+    type InternalOps = LnxEndpointExt;
     type State = LnxState;
 
     #[inline]
@@ -46,7 +46,7 @@ impl RdmEngine for LnxEngine {
 
     // Posting a receive without a waiting message has nothing to start.
     #[inline(always)]
-    fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, LnxState>> {
+    fn try_lock_fast<const LEVEL: usize>(&self) -> Option<FastGuard<'_, LnxState>> {
         self.lock_at_once::<LEVEL>()
     }
 
@@ -59,14 +59,14 @@ impl RdmEngine for LnxEngine {
     }
 
     // Endpoints are whole ones: no others are opened.
-    fn set_place(&self, _ep: u32, _place: ContextPlace) {}
+    fn set_context_index(&self, _ep: u32, _index: ContextIndex) {}
 
     fn set_fid(&self, ep: u32, fid: FidPtr) {
         self.lock().set_fid(ep, fid);
     }
 
     fn enable(&self, ep: &LnxEp, bindings: &Bindings, _srx: Option<u32>) -> Result {
-        self.enable_ep(ep.id, &ep.aside, bindings)
+        self.enable_ep(ep.id, &ep.ext, bindings)
     }
 
     fn enable_contexts(&self, _eps: &[u32], _bindings: &Bindings) -> Result {
@@ -98,54 +98,56 @@ impl RdmEngine for LnxEngine {
     #[inline(always)]
     fn send(self: &Arc<Self>, ep: &LnxEp, op: SendOp, tagged: bool) -> Result {
         let kind = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-        let about = LnxTransfer {
+        let envelope = LnxTransfer {
             peer: op.dest,
             context: op.context,
             flags: op.flags,
             kind,
             len: op.buf.len(),
         };
-        let Some(LnxWay { rail, to, all_is_read }) = self.way(ep, &about)? else { return Ok(()) };
-        self.began(rail, &about, rail.rail.send(to, op, tagged, all_is_read))
+        let Some(LnxRoute { rail, to, cq_is_drained }) = self.way(ep, &envelope)? else {
+            return Ok(());
+        };
+        self.began(rail, &envelope, rail.rail.send(to, op, tagged, cq_is_drained))
     }
 
     fn read(self: &Arc<Self>, ep: &LnxEp, op: ReadOp) -> Result {
         let kind = FI_READ | FI_RMA;
-        let about = LnxTransfer {
+        let envelope = LnxTransfer {
             peer: op.src,
             context: op.context,
             flags: op.flags,
             kind,
             len: op.buf.len(),
         };
-        let Some(LnxWay { rail, to: from, .. }) = self.way(ep, &about)? else { return Ok(()) };
-        self.began(rail, &about, rail.rail.read(from, &op).map(|()| false))
+        let Some(LnxRoute { rail, to: from, .. }) = self.way(ep, &envelope)? else { return Ok(()) };
+        self.began(rail, &envelope, rail.rail.read(from, &op).map(|()| false))
     }
 
     fn write(self: &Arc<Self>, ep: &LnxEp, op: WriteOp) -> Result {
         let kind = FI_WRITE | FI_RMA;
-        let about = LnxTransfer {
+        let envelope = LnxTransfer {
             peer: op.dest,
             context: op.context,
             flags: op.flags,
             kind,
             len: op.buf.len(),
         };
-        let Some(LnxWay { rail, to, .. }) = self.way(ep, &about)? else { return Ok(()) };
-        self.began(rail, &about, rail.rail.write(to, &op).map(|()| false))
+        let Some(LnxRoute { rail, to, .. }) = self.way(ep, &envelope)? else { return Ok(()) };
+        self.began(rail, &envelope, rail.rail.write(to, &op).map(|()| false))
     }
 
     fn atomic(self: &Arc<Self>, ep: &LnxEp, op: AtomicOp) -> Result {
         let kind = FI_ATOMIC | if op.operation.fetches() { FI_READ } else { FI_WRITE };
-        let about = LnxTransfer {
+        let envelope = LnxTransfer {
             peer: op.dest,
             context: op.context,
             flags: op.flags,
             kind,
             len: op.source.len(),
         };
-        let Some(LnxWay { rail, to, .. }) = self.way(ep, &about)? else { return Ok(()) };
-        self.began(rail, &about, rail.rail.atomic(to, &op).map(|()| false))
+        let Some(LnxRoute { rail, to, .. }) = self.way(ep, &envelope)? else { return Ok(()) };
+        self.began(rail, &envelope, rail.rail.atomic(to, &op).map(|()| false))
     }
 
     fn looks(&self) {

@@ -2,7 +2,7 @@
 use crate::LNX;
 use crate::adaptor::LnxEp;
 use crate::config::config;
-use crate::engine::{LnxAside, LnxCommon, LnxEngine, OpenedCore};
+use crate::engine::{LnxCommon, LnxEndpointExt, LnxEngine, OpenedCore};
 use crate::info;
 use core::ffi::CStr;
 use ofi_provider::abi::{FI_FORMAT_UNSPEC, FI_MR_BASIC, FI_MR_UNSPEC, fi_ep_type};
@@ -133,6 +133,6 @@ impl Domain for LnxDomain {
         let attr = RdmAttr::of(info, self.api_version)?;
         // Peers call, send and use our memory whether there is something to wait for or not.
         self.start_thread()?;
-        Ok(LnxEp::new(self.engine.clone(), attr, LnxAside::default()))
+        Ok(LnxEp::new(self.engine.clone(), attr, LnxEndpointExt::default()))
     }
 }

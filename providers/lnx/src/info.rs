@@ -357,11 +357,11 @@ pub(crate) fn offer(cores: &[LnxCore]) -> Result<ProviderOffer> {
 /// The info of a link for an application with these hints.
 fn info_of(api: u32, cores: &[LnxCore], hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
     let offer = offer(cores)?;
-    let refusals = hints.map_or(Vec::new(), |hints| check(api, &offer, hints));
-    for refusal in &refusals {
-        report(&format!("FI_EP_RDM refused: {refusal}"));
+    let mismatches = hints.map_or(Vec::new(), |hints| check(api, &offer, hints));
+    for mismatch in &mismatches {
+        report(&format!("FI_EP_RDM refused: {mismatch}"));
     }
-    if !refusals.is_empty() {
+    if !mismatches.is_empty() {
         return Ok(None);
     }
     let mut info = alter(api, &offer, hints)?;

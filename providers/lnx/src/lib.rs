@@ -7,10 +7,10 @@
 //! from it (fi_peer(3)). `beacon` finds the peers on this host.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 mod adaptor;
-mod beacon;
 mod config;
 mod domain;
 mod engine;
+mod host_token;
 mod info;
 mod links;
 

@@ -23,7 +23,7 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
     note: None,
 };
 
-ofi_provider::plug_in!(ofi_inet::tcp::hand_out(&PLUG_IN, None));
+ofi_provider::plug_in!(ofi_inet::tcp::provider_entry(&PLUG_IN, None));
 
 /// The protocols had no versions.
 fn as_it_was(offer: &mut ProviderOffer) {

@@ -104,7 +104,7 @@ pub(crate) fn max_atomic(operation: Operation) -> usize {
     if operation.size() >= 16 {
         return 0;
     }
-    let room = max_atomic_bytes();
+    let capacity = max_atomic_bytes();
     // Half of the room, where two operands share it.
-    if operation.kind() == AtomicKind::Compare { room / 2 } else { room }
+    if operation.kind() == AtomicKind::Compare { capacity / 2 } else { capacity }
 }

@@ -46,7 +46,7 @@ impl Fabric for RxdFabric {
         };
         let level = settings.level.clone();
         let (inject, mode) = (core_info.tx().inject_size, core_info.tx().mode);
-        let tells = core_info.caps() & FI_SOURCE != 0;
+        let notifies = core_info.caps() & FI_SOURCE != 0;
         let ports = CorePorts {
             domain,
             info: core_info,
@@ -56,7 +56,7 @@ impl Fabric for RxdFabric {
             inject,
             level: level.clone(),
             format: limits.format,
-            tells,
+            notifies,
             wait_set: core_provider::CoreWaitSet::open(&fabric).ok(),
         };
         let engine = RxdEngine::new(limits, Box::new(Arc::new(ports)), level)?;

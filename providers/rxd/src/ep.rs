@@ -6,18 +6,18 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
 use ofi_provider::closing::Undelivered;
-use ofi_provider::contexts::ContextPlace;
+use ofi_provider::contexts::ContextIndex;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::lock::Guard;
-use ofi_provider::peers::HearsNames;
+use ofi_provider::peers::AvObserver;
 use std::sync::Arc;
 
 /// An endpoint of the application's.
 pub(crate) type RxdEp = RdmEndpoint<RxdEngine>;
 
-impl HearsNames for RxdEngine {
+impl AvObserver for RxdEngine {
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
         self.with(ep, |ep| ep.name_inserted(name, addr));
     }
@@ -33,7 +33,7 @@ impl HearsNames for RxdEngine {
 
 impl RdmEngine for RxdEngine {
     type Identity = RxdIdentity;
-    type Aside = ();
+    type InternalOps = ();
     type State = RxdState;
 
     #[inline]
@@ -45,10 +45,10 @@ impl RdmEngine for RxdEngine {
         self.add_ep(identity)
     }
 
-    fn set_place(&self, _ep: u32, _place: ContextPlace) {}
+    fn set_context_index(&self, _ep: u32, _index: ContextIndex) {}
 
     fn set_fid(&self, ep: u32, fid: FidPtr) {
-        self.lock().ep(ep).inbox.set_fid(fid);
+        self.lock().ep(ep).matcher.set_fid(fid);
     }
 
     fn enable(&self, ep: &RxdEp, bindings: &Bindings, srx: Option<u32>) -> Result {

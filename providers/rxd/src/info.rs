@@ -178,10 +178,10 @@ pub(crate) fn offer(core: InfoRef<'_>) -> Result<ProviderOffer> {
 fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Option<InfoBuf>> {
     let offer = offer(core)?;
     if let Some(hints) = hints {
-        let refusals = check(api, &offer, hints);
-        if !refusals.is_empty() {
-            for refusal in refusals {
-                report(&format!("FI_EP_RDM refused: {refusal}"));
+        let mismatches = check(api, &offer, hints);
+        if !mismatches.is_empty() {
+            for mismatch in mismatches {
+                report(&format!("FI_EP_RDM refused: {mismatch}"));
             }
             return Ok(None);
         }

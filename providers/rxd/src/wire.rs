@@ -2,9 +2,9 @@
 //!
 //! Some extensions are unknown to upstream libfabric, and invisible to it. After the address in an
 //! RTS, where upstream has zeros, and after the end of a CTS, a peer declares this library and
-//! identifies the current handshake ([`Greeting`]). For such a peer an ACK also reports the packets
+//! identifies the current handshake ([`Hello`]). For such a peer an ACK also reports the packets
 //! received after the expected one, and the number of packets taken but not acknowledged. A packet
-//! with free space has the ACK after its data ([`Carried`]).
+//! with free space has the ACK after its data ([`PiggybackAck`]).
 use ofi_provider::api::{RemoteSegment, RemoteSegments};
 pub use ofi_provider::malformed::{Malformed, Parsed};
 
@@ -26,18 +26,18 @@ pub const DATA_HEAD: usize = 32;
 /// Size of the sender's address in an RTS.
 pub const SOURCE_LEN: usize = 64;
 /// Bytes before the operands of an atomic operation with a tag's, CQ data's and all other headers.
-pub const ATOMIC_HEAD: usize = BASE_LEN + 8 + SEGMENTS_LEN + MAX_PLACES * PLACE_LEN + 8;
+pub const ATOMIC_HEAD: usize = BASE_LEN + 8 + SEGMENTS_LEN + MAX_SEGMENTS * SEGMENT_LEN + 8;
 /// The longest header of an operation, without the base.
 pub const MAX_HEAD: usize = 8 + ATOMIC_HEAD - BASE_LEN;
 /// Maximum remote segments named by an operation.
-pub const MAX_PLACES: usize = 4;
+pub const MAX_SEGMENTS: usize = 4;
 
 const SEGMENTS_LEN: usize = 24;
-const PLACE_LEN: usize = 24;
+const SEGMENT_LEN: usize = 24;
 
 /// Position of the HELLO in an RTS, and its first bytes.
-const GREETING_AT: usize = BASE_LEN + 8 + SOURCE_LEN - Greeting::LEN;
-const GREETING_MARK: u64 = u64::from_le_bytes(*b"ofi-rxd\x01");
+const HELLO_AT: usize = BASE_LEN + 8 + SOURCE_LEN - Hello::LEN;
+const HELLO_MARK: u64 = u64::from_le_bytes(*b"ofi-rxd\x01");
 
 /// Types of packets.
 pub const MSG: u8 = 0;
@@ -66,7 +66,7 @@ pub const DATA_READ: u8 = 13;
 /// Nothing.
 pub const NO_OP: u8 = 14;
 /// Refusal of an operation by the target: only between peers of this library.
-pub const REFUSAL: u8 = 64;
+pub const REJECT_REASON: u8 = 64;
 /// A message with [`DELIVER`] has met its receive: between peers of this library only.
 pub const DELIVERED: u8 = 65;
 
@@ -83,7 +83,7 @@ pub const INLINE: u16 = 32;
 
 /// The sender waits until the message has met its receive: between peers of this library only.
 pub const DELIVER: u16 = 1 << 8;
-/// The packet ends with an acknowledgement ([`Carried`]); in an RTS and a CTS with a greeting, the
+/// The packet ends with an acknowledgement ([`PiggybackAck`]); in an RTS and a CTS with a greeting, the
 /// sender takes such packets: between peers of this library only.
 pub const CARRIES: u16 = 1 << 9;
 
@@ -150,7 +150,7 @@ impl RxdBase {
 
 /// Handshake data between peers of this library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Greeting {
+pub struct Hello {
     /// Tells the acquaintance from earlier ones of the same address.
     pub nonce: u64,
     /// The peer accepts acknowledgements after the data of other packets: version 1.0.0 of this
@@ -158,7 +158,7 @@ pub struct Greeting {
     pub carries: bool,
 }
 
-impl Greeting {
+impl Hello {
     /// Length of a greeting.
     pub const LEN: usize = 16;
 
@@ -170,7 +170,7 @@ impl Greeting {
     /// Reads a greeting of a packet with these flags.
     fn read(flags: u16, bytes: &[u8]) -> Option<Self> {
         let carries = flags & CARRIES != 0;
-        (bytes.len() >= Self::LEN && u64_at(bytes, 0) == GREETING_MARK)
+        (bytes.len() >= Self::LEN && u64_at(bytes, 0) == HELLO_MARK)
             .then(|| Self { nonce: u64_at(bytes, 8), carries })
     }
 
@@ -179,7 +179,7 @@ impl Greeting {
     }
 
     fn write(self, bytes: &mut [u8]) {
-        put64(bytes, 0, GREETING_MARK);
+        put64(bytes, 0, HELLO_MARK);
         put64(bytes, 8, self.nonce);
     }
 }
@@ -192,7 +192,7 @@ pub struct Rts<'a> {
     /// The sender's address, and zeros.
     pub source: &'a [u8],
     /// Present if the peer has this library.
-    pub greeting: Option<Greeting>,
+    pub hello: Option<Hello>,
 }
 
 impl<'a> Rts<'a> {
@@ -205,20 +205,20 @@ impl<'a> Rts<'a> {
             return malformed("an RTS of another version");
         }
         let flags = RxdBase::read(packet)?.flags;
-        let greeting = Greeting::read(flags, &packet[GREETING_AT..]);
-        let end = if greeting.is_some() { GREETING_AT } else { RTS_LEN };
-        Ok(Self { index: u64_at(packet, BASE_LEN), source: &packet[BASE_LEN + 8..end], greeting })
+        let hello = Hello::read(flags, &packet[HELLO_AT..]);
+        let end = if hello.is_some() { HELLO_AT } else { RTS_LEN };
+        Ok(Self { index: u64_at(packet, BASE_LEN), source: &packet[BASE_LEN + 8..end], hello })
     }
 
     /// Encodes the packet. An address exceeding its space is cut.
-    pub fn packet(index: u64, source: &[u8], greeting: Greeting) -> [u8; RTS_LEN] {
+    pub fn packet(index: u64, source: &[u8], hello: Hello) -> [u8; RTS_LEN] {
         let mut packet = [0; RTS_LEN];
-        RxdBase { kind: RTS, flags: greeting.flags(), peer: 0, seq: 0 }.write(&mut packet);
+        RxdBase { kind: RTS, flags: hello.flags(), peer: 0, seq: 0 }.write(&mut packet);
         put64(&mut packet, BASE_LEN, index);
-        let room = SOURCE_LEN - Greeting::LEN;
-        let len = source.len().min(room);
+        let max_len = SOURCE_LEN - Hello::LEN;
+        let len = source.len().min(max_len);
         packet[BASE_LEN + 8..][..len].copy_from_slice(&source[..len]);
-        greeting.write(&mut packet[GREETING_AT..]);
+        hello.write(&mut packet[HELLO_AT..]);
         packet
     }
 }
@@ -231,7 +231,7 @@ pub struct Cts {
     /// The sender's index for the receiver.
     pub index: u64,
     /// Present if the peer has this library.
-    pub greeting: Option<Greeting>,
+    pub hello: Option<Hello>,
 }
 
 impl Cts {
@@ -244,20 +244,20 @@ impl Cts {
             return malformed("a CTS of another version");
         }
         let flags = RxdBase::read(packet)?.flags;
-        let greeting = Greeting::read(flags, &packet[CTS_LEN..]);
-        Ok(Self { of: u64_at(packet, BASE_LEN), index: u64_at(packet, BASE_LEN + 8), greeting })
+        let hello = Hello::read(flags, &packet[CTS_LEN..]);
+        Ok(Self { of: u64_at(packet, BASE_LEN), index: u64_at(packet, BASE_LEN + 8), hello })
     }
 
     /// The packet, and its length.
-    pub fn packet(&self) -> ([u8; CTS_LEN + Greeting::LEN], usize) {
-        let mut packet = [0; CTS_LEN + Greeting::LEN];
-        let (peer, flags) = (self.of as u32, self.greeting.map_or(0, Greeting::flags));
+    pub fn packet(&self) -> ([u8; CTS_LEN + Hello::LEN], usize) {
+        let mut packet = [0; CTS_LEN + Hello::LEN];
+        let (peer, flags) = (self.of as u32, self.hello.map_or(0, Hello::flags));
         RxdBase { kind: CTS, flags, peer, seq: 0 }.write(&mut packet);
         put64(&mut packet, BASE_LEN, self.of);
         put64(&mut packet, BASE_LEN + 8, self.index);
-        let Some(greeting) = self.greeting else { return (packet, CTS_LEN) };
-        greeting.write(&mut packet[CTS_LEN..]);
-        (packet, CTS_LEN + Greeting::LEN)
+        let Some(hello) = self.hello else { return (packet, CTS_LEN) };
+        hello.write(&mut packet[CTS_LEN..]);
+        (packet, CTS_LEN + Hello::LEN)
     }
 }
 
@@ -302,14 +302,14 @@ impl Ack {
 /// An acknowledgement behind the data of another packet. It says less than an [`Ack`]: no packet
 /// behind the expected one is here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Carried {
+pub struct PiggybackAck {
     /// Next expected number.
     pub next: u64,
     /// Packets permitted in flight after the next expected one.
     pub window: u32,
 }
 
-impl Carried {
+impl PiggybackAck {
     /// Length behind the data.
     pub const LEN: usize = 12;
 
@@ -323,18 +323,18 @@ impl Carried {
         if end < BASE_LEN {
             return malformed("a packet shorter than what it carries");
         }
-        let carried = Self { next: u64_at(packet, end), window: u32_at(packet, end + 8) };
-        Ok((&packet[..end], Some(carried)))
+        let piggybacked = Self { next: u64_at(packet, end), window: u32_at(packet, end + 8) };
+        Ok((&packet[..end], Some(piggybacked)))
     }
 
     /// Appends the acknowledgement to a packet of this length, with the space for it; returns the
     /// length including it.
     #[inline]
-    pub fn append(self, room: &mut [u8], len: usize) -> usize {
-        let flags = u16::from_ne_bytes([room[2], room[3]]) | CARRIES;
-        room[2..4].copy_from_slice(&flags.to_ne_bytes());
-        put64(room, len, self.next);
-        put32(room, len + 8, self.window);
+    pub fn append(self, buf: &mut [u8], len: usize) -> usize {
+        let flags = u16::from_ne_bytes([buf[2], buf[3]]) | CARRIES;
+        buf[2..4].copy_from_slice(&flags.to_ne_bytes());
+        put64(buf, len, self.next);
+        put32(buf, len + 8, self.window);
         len + Self::LEN
     }
 }
@@ -393,7 +393,7 @@ pub struct RxdOperation {
     /// The number of the operation at its initiator.
     pub tx_id: u32,
     /// Target memory.
-    pub places: RemoteSegments,
+    pub segments: RemoteSegments,
     /// Datatype and operation of an atomic operation.
     pub atomic: (u32, u32),
 }
@@ -413,7 +413,7 @@ impl RxdOperation {
         matches!(kind, MSG | TAGGED | READ_REQ | WRITE | ATOMIC | ATOMIC_FETCH | ATOMIC_COMPARE)
     }
 
-    fn has_places(kind: u8) -> bool {
+    fn has_segments(kind: u8) -> bool {
         !matches!(kind, MSG | TAGGED)
     }
 
@@ -447,28 +447,29 @@ impl RxdOperation {
             total: 0,
             packets: 1,
             tx_id: 0,
-            places: RemoteSegments::EMPTY,
+            segments: RemoteSegments::EMPTY,
             atomic: (0, 0),
         };
-        let mut places = 1;
+        let mut segments = 1;
         let inline = flags & INLINE != 0;
         if inline && Self::is_answered(kind) {
             return malformed("an operation that is to be answered, without its number");
         }
         if !inline {
-            let segments = take(&mut rest, SEGMENTS_LEN)?;
-            (op.total, op.packets) = (u64_at(segments, 0), u64_at(segments, 8));
-            op.tx_id = u32_at(segments, 16);
-            places = usize::from(segments[20]);
+            let sizes = take(&mut rest, SEGMENTS_LEN)?;
+            (op.total, op.packets) = (u64_at(sizes, 0), u64_at(sizes, 8));
+            op.tx_id = u32_at(sizes, 16);
+            segments = usize::from(sizes[20]);
         }
-        if Self::has_places(kind) {
-            if places > MAX_PLACES {
+        if Self::has_segments(kind) {
+            if segments > MAX_SEGMENTS {
                 return malformed("an operation on too many places");
             }
-            for _ in 0..places {
-                let place = take(&mut rest, PLACE_LEN)?;
-                let (addr, len, key) = (u64_at(place, 0), u64_at(place, 8), u64_at(place, 16));
-                let pushed = op.places.push(RemoteSegment { addr, len, key });
+            for _ in 0..segments {
+                let segment = take(&mut rest, SEGMENT_LEN)?;
+                let (addr, len, key) =
+                    (u64_at(segment, 0), u64_at(segment, 8), u64_at(segment, 16));
+                let pushed = op.segments.push(RemoteSegment { addr, len, key });
                 debug_assert!(pushed.is_ok(), "no more than there is room for");
             }
         }
@@ -484,10 +485,10 @@ impl RxdOperation {
         }
         match kind {
             // The response has as many bytes as requested.
-            READ_REQ if !op.places.total().is_ok_and(|len| len as u64 == op.total) => {
+            READ_REQ if !op.segments.total().is_ok_and(|len| len as u64 == op.total) => {
                 malformed("a read of another length than its places have")
             }
-            WRITE if !op.places.total().is_ok_and(|len| len as u64 == op.total) => {
+            WRITE if !op.segments.total().is_ok_and(|len| len as u64 == op.total) => {
                 malformed("a write of another length than its places have")
             }
             READ_REQ => Ok((op, &[])),
@@ -503,36 +504,36 @@ impl RxdOperation {
         }
     }
 
-    /// Writes the headers behind the base; returns their length. `places` as on the wire.
-    pub fn write(&self, room: &mut [u8; MAX_HEAD]) -> usize {
+    /// Writes the headers behind the base; returns their length. `segments` as on the wire.
+    pub fn write(&self, buf: &mut [u8; MAX_HEAD]) -> usize {
         let mut at = 0;
         if self.flags & WITH_TAG != 0 {
-            put64(room, at, self.tag);
+            put64(buf, at, self.tag);
             at += 8;
         }
         if self.flags & WITH_CQ_DATA != 0 {
-            put64(room, at, self.cq_data.unwrap_or(0));
+            put64(buf, at, self.cq_data.unwrap_or(0));
             at += 8;
         }
         if self.flags & INLINE == 0 {
-            put64(room, at, self.total);
-            put64(room, at + 8, self.packets);
-            put32(room, at + 16, self.tx_id);
-            room[at + 20..at + 24].fill(0);
-            room[at + 20] = self.places.as_slice().len() as u8;
+            put64(buf, at, self.total);
+            put64(buf, at + 8, self.packets);
+            put32(buf, at + 16, self.tx_id);
+            buf[at + 20..at + 24].fill(0);
+            buf[at + 20] = self.segments.as_slice().len() as u8;
             at += SEGMENTS_LEN;
         }
-        if Self::has_places(self.kind) {
-            for place in self.places.as_slice() {
-                put64(room, at, place.addr);
-                put64(room, at + 8, place.len);
-                put64(room, at + 16, place.key);
-                at += PLACE_LEN;
+        if Self::has_segments(self.kind) {
+            for segment in self.segments.as_slice() {
+                put64(buf, at, segment.addr);
+                put64(buf, at + 8, segment.len);
+                put64(buf, at + 16, segment.key);
+                at += SEGMENT_LEN;
             }
         }
         if Self::is_atomic(self.kind) {
-            put32(room, at, self.atomic.0);
-            put32(room, at + 4, self.atomic.1);
+            put32(buf, at, self.atomic.0);
+            put32(buf, at + 4, self.atomic.1);
             at += 8;
         }
         at
@@ -567,7 +568,7 @@ mod tests {
         total: 3,
         packets: 1,
         tx_id: 4,
-        places: RemoteSegments::EMPTY,
+        segments: RemoteSegments::EMPTY,
         atomic: (0, 0),
     };
 
@@ -575,7 +576,7 @@ mod tests {
     fn operation_with_a_response_must_have_a_number() {
         for kind in [READ_REQ, ATOMIC_FETCH, ATOMIC_COMPARE] {
             let base = RxdBase { kind, flags: INLINE, peer: 7, seq: 9 };
-            let mut packet = [0; BASE_LEN + PLACE_LEN + 9];
+            let mut packet = [0; BASE_LEN + SEGMENT_LEN + 9];
             base.write(&mut packet);
             // As many bytes behind the place as it has.
             packet[BASE_LEN + 8] = 9;
@@ -589,25 +590,25 @@ mod tests {
         round_trip(RxdOperation { flags: WITH_TAG | WITH_CQ_DATA, cq_data: Some(8), ..OP }, b"abc");
         round_trip(RxdOperation { flags: WITH_TAG | INLINE, tx_id: 0, ..OP }, b"abc");
         round_trip(RxdOperation { packets: 4, total: 5000, ..OP }, b"abc");
-        let places = RemoteSegments::one(1, 3, 2);
+        let segments = RemoteSegments::one(1, 3, 2);
         round_trip(
             RxdOperation {
                 kind: WRITE,
                 flags: INLINE,
                 tag: 0,
                 tx_id: 0,
-                places: places.clone(),
+                segments: segments.clone(),
                 ..OP
             },
             b"abc",
         );
         round_trip(
-            RxdOperation { kind: READ_REQ, flags: 0, tag: 0, places: places.clone(), ..OP },
+            RxdOperation { kind: READ_REQ, flags: 0, tag: 0, segments: segments.clone(), ..OP },
             b"",
         );
         let atomic = (3, 2);
         round_trip(
-            RxdOperation { kind: ATOMIC_FETCH, flags: 0, tag: 0, places, atomic, ..OP },
+            RxdOperation { kind: ATOMIC_FETCH, flags: 0, tag: 0, segments, atomic, ..OP },
             b"abc",
         );
     }
@@ -618,8 +619,8 @@ mod tests {
             (RxdOperation { total: 4, ..OP }, &b"abc"[..]),
             (RxdOperation { packets: 2, ..OP }, b"abc"),
             (RxdOperation { packets: 0, ..OP }, b"abc"),
-            (RxdOperation { kind: WRITE, places: RemoteSegments::one(1, 4, 2), ..OP }, b"abc"),
-            (RxdOperation { kind: READ_REQ, places: RemoteSegments::one(1, 4, 2), ..OP }, b""),
+            (RxdOperation { kind: WRITE, segments: RemoteSegments::one(1, 4, 2), ..OP }, b"abc"),
+            (RxdOperation { kind: READ_REQ, segments: RemoteSegments::one(1, 4, 2), ..OP }, b""),
             (RxdOperation { total: u64::MAX, packets: 2, ..OP }, b"abc"),
         ] {
             let base = RxdBase { kind: op.kind, flags: op.flags, peer: 7, seq: 9 };
@@ -632,22 +633,22 @@ mod tests {
 
     #[test]
     fn peers_of_this_library_know_each_other_and_others_see_zeros() {
-        let greeting = Greeting::own(77);
-        let packet = Rts::packet(3, b"address", greeting);
+        let hello = Hello::own(77);
+        let packet = Rts::packet(3, b"address", hello);
         let rts = Rts::read(&packet).unwrap();
-        assert_eq!((rts.index, rts.greeting), (3, Some(greeting)));
+        assert_eq!((rts.index, rts.hello), (3, Some(hello)));
         assert!(rts.source.starts_with(b"address\0"));
-        let mut plain = packet;
+        let mut zeroed = packet;
         // The first version of this library takes no acknowledgements behind data.
-        plain[2..4].fill(0);
-        let first = Greeting { nonce: 77, carries: false };
-        assert_eq!(Rts::read(&plain).unwrap().greeting, Some(first));
-        plain[GREETING_AT..].fill(0);
-        assert_eq!(Rts::read(&plain).unwrap().greeting, None);
-        plain[0] = 1;
-        assert!(Rts::read(&plain).is_err() && Rts::read(&packet[..87]).is_err());
-        for greeting in [None, Some(greeting), Some(first)] {
-            let cts = Cts { of: 3, index: 4, greeting };
+        zeroed[2..4].fill(0);
+        let first = Hello { nonce: 77, carries: false };
+        assert_eq!(Rts::read(&zeroed).unwrap().hello, Some(first));
+        zeroed[HELLO_AT..].fill(0);
+        assert_eq!(Rts::read(&zeroed).unwrap().hello, None);
+        zeroed[0] = 1;
+        assert!(Rts::read(&zeroed).is_err() && Rts::read(&packet[..87]).is_err());
+        for hello in [None, Some(hello), Some(first)] {
+            let cts = Cts { of: 3, index: 4, hello };
             let (packet, len) = cts.packet();
             assert_eq!(Cts::read(&packet[..len]), Ok(cts));
         }
@@ -658,17 +659,17 @@ mod tests {
     #[test]
     fn an_acknowledgement_behind_data_comes_off_as_it_was_put_there() {
         let base = RxdBase { kind: TAGGED, flags: INLINE, peer: 7, seq: 9 };
-        let mut packet = [0; BASE_LEN + 3 + Carried::LEN];
+        let mut packet = [0; BASE_LEN + 3 + PiggybackAck::LEN];
         base.write(&mut packet);
         packet[BASE_LEN..BASE_LEN + 3].copy_from_slice(b"abc");
-        let plain = &packet[..BASE_LEN + 3];
-        assert_eq!(Carried::split(&base, plain), Ok((plain, None)));
-        let carried = Carried { next: 8, window: 128 };
-        assert_eq!(carried.append(&mut packet, BASE_LEN + 3), packet.len());
+        let zeroed = &packet[..BASE_LEN + 3];
+        assert_eq!(PiggybackAck::split(&base, zeroed), Ok((zeroed, None)));
+        let piggybacked = PiggybackAck { next: 8, window: 128 };
+        assert_eq!(piggybacked.append(&mut packet, BASE_LEN + 3), packet.len());
         let base = RxdBase::read(&packet).unwrap();
         assert_eq!(base.flags, INLINE | CARRIES);
-        let (rest, other) = Carried::split(&base, &packet).unwrap();
-        assert_eq!((&rest[BASE_LEN..], other), (&b"abc"[..], Some(carried)));
-        assert!(Carried::split(&base, &packet[..BASE_LEN + Carried::LEN - 1]).is_err());
+        let (rest, other) = PiggybackAck::split(&base, &packet).unwrap();
+        assert_eq!((&rest[BASE_LEN..], other), (&b"abc"[..], Some(piggybacked)));
+        assert!(PiggybackAck::split(&base, &packet[..BASE_LEN + PiggybackAck::LEN - 1]).is_err());
     }
 }

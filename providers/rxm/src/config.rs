@@ -1,6 +1,6 @@
 //! The provider's run-time parameters (fi_rxm(7)).
 use crate::provider::RXM;
-use crate::wire::{IOCS_LEN, PLACES_LEN};
+use crate::wire::{IOCS_LEN, SEGMENTS_LEN};
 use core::ffi::CStr;
 use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::param;
@@ -12,7 +12,7 @@ const BUFFER_SIZE: usize = 16384;
 
 /// The least value of the buffer size: a rendezvous and an atomic operation of 8 bytes go as one
 /// packet.
-const LEAST_BUFFER: usize = if PLACES_LEN > IOCS_LEN + 8 { PLACES_LEN } else { IOCS_LEN + 8 };
+const LEAST_BUFFER: usize = if SEGMENTS_LEN > IOCS_LEN + 8 { SEGMENTS_LEN } else { IOCS_LEN + 8 };
 
 /// Maximum of the buffer size: a receive size of 32 bits, including its header, can express it.
 const MOST_BUFFER: usize = 1 << 30;
@@ -252,6 +252,6 @@ pub(crate) fn max_atomic(operation: Operation) -> usize {
         return 0;
     }
     // Half of the room, where two operands share it.
-    let room = max_atomic_bytes();
-    if operation.kind() == AtomicKind::Compare { room / 2 } else { room }
+    let capacity = max_atomic_bytes();
+    if operation.kind() == AtomicKind::Compare { capacity / 2 } else { capacity }
 }

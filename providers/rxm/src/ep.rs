@@ -6,19 +6,19 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
 use ofi_provider::closing::Undelivered;
-use ofi_provider::contexts::ContextPlace;
+use ofi_provider::contexts::ContextIndex;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::Result;
-use ofi_provider::imports::SrxOwner;
-use ofi_provider::lock::{AtOnce, Guard};
-use ofi_provider::peers::HearsNames;
+use ofi_provider::lock::{FastGuard, Guard};
+use ofi_provider::peer_srx::SrxOwner;
+use ofi_provider::peers::AvObserver;
 use std::sync::{Arc, Weak};
 
 /// An endpoint of the application's.
 pub(crate) type RxmEp = RdmEndpoint<RxmEngine>;
 
-impl HearsNames for RxmEngine {
+impl AvObserver for RxmEngine {
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
         self.with(ep, |ep| ep.name_inserted(name, addr));
     }
@@ -57,7 +57,7 @@ fn help_if(wanted: bool, engine: &Arc<RxmEngine>, state: Guard<'_, RxmState>) {
 
 impl RdmEngine for RxmEngine {
     type Identity = RxmIdentity;
-    type Aside = ();
+    type InternalOps = ();
     type State = RxmState;
 
     #[inline]
@@ -66,7 +66,7 @@ impl RdmEngine for RxmEngine {
     }
 
     #[inline(always)]
-    fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, RxmState>> {
+    fn try_lock_fast<const LEVEL: usize>(&self) -> Option<FastGuard<'_, RxmState>> {
         self.lock_at_once::<LEVEL>()
     }
 
@@ -78,17 +78,17 @@ impl RdmEngine for RxmEngine {
         self.add_ep(identity)
     }
 
-    fn set_place(&self, ep: u32, place: ContextPlace) {
-        self.lock().ep(ep).place = place;
+    fn set_context_index(&self, ep: u32, context_index: ContextIndex) {
+        self.lock().ep(ep).context_index = context_index;
     }
 
     fn set_fid(&self, ep: u32, fid: FidPtr) {
-        self.lock().ep(ep).inbox.set_fid(fid);
+        self.lock().ep(ep).matcher.set_fid(fid);
     }
 
     fn enable(&self, ep: &RxmEp, bindings: &Bindings, srx: Option<u32>) -> Result {
         if ep.is_srx() {
-            self.lock().ep(ep.id).inbox.bind(&bindings.ledger.rx);
+            self.lock().ep(ep.id).matcher.bind(&bindings.completions.rx);
             return Ok(());
         }
         RxmEngine::enable(self, ep.id, bindings, srx)

@@ -283,10 +283,10 @@ fn layer(api: u32, core: InfoRef<'_>, hints: Option<InfoRef<'_>>) -> Result<Opti
     };
     let offer = offer(core, shared, contexts, keys, buffers)?;
     if let Some(hints) = hints {
-        let refusals = check(api, &offer, hints);
-        if !refusals.is_empty() {
-            for refusal in refusals {
-                report(&format!("FI_EP_RDM refused: {refusal}"));
+        let mismatches = check(api, &offer, hints);
+        if !mismatches.is_empty() {
+            for mismatch in mismatches {
+                report(&format!("FI_EP_RDM refused: {mismatch}"));
             }
             return Ok(None);
         }

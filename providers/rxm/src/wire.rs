@@ -59,7 +59,7 @@ pub const MAX_KEY_LEN: usize = 24;
 /// Bytes of the data of an acceptance.
 pub const ACCEPT_LEN: usize = 16;
 /// Bytes of the payload of a rendezvous: four places and their count.
-pub const PLACES_LEN: usize = 104;
+pub const SEGMENTS_LEN: usize = 104;
 
 /// Bytes of the places of an atomic operation, before its elements.
 pub const IOCS_LEN: usize = 96;
@@ -139,7 +139,7 @@ impl FlowControl {
 
 /// The connection data of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RxmCall {
+pub struct RxmConnReq {
     /// Listening port of the connecting peer; with the peer's address it is its name.
     pub port: u16,
     /// The sender requests credits.
@@ -182,7 +182,7 @@ impl fmt::Display for BadCall {
     }
 }
 
-impl RxmCall {
+impl RxmConnReq {
     /// Returns true if the request is, or has to be, in this library's version of connection data.
     pub fn is_own(&self) -> bool {
         self.own || !self.contexts.are_first() || !self.key.is_empty()
@@ -312,7 +312,7 @@ impl Accept {
 
 /// Reject reason of a connection request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum RejectReason {
     /// No reject reason, or an unknown one.
     Unspecified = 0,
     /// The two endpoints do not fit together.
@@ -325,7 +325,7 @@ pub enum Refusal {
     OtherKey = 0x82,
 }
 
-impl Refusal {
+impl RejectReason {
     /// Returns the reject reason for an unacceptable request.
     pub fn of(why: BadCall) -> Self {
         match why {
@@ -429,19 +429,19 @@ pub struct AtomicHeader {
     /// enum fi_op.
     pub op: u8,
     /// Places in the target's memory.
-    pub places: u8,
+    pub segments: u8,
 }
 
 impl AtomicHeader {
     /// The kind as a header's tag.
     pub fn to_tag(self) -> u64 {
-        u64::from_ne_bytes([self.datatype, self.op, self.places, 0, 0, 0, 0, 0])
+        u64::from_ne_bytes([self.datatype, self.op, self.segments, 0, 0, 0, 0, 0])
     }
 
     /// Reads the kind from a header's tag.
     pub fn from_tag(tag: u64) -> Self {
-        let [datatype, op, places, ..] = tag.to_ne_bytes();
-        Self { datatype, op, places }
+        let [datatype, op, segments, ..] = tag.to_ne_bytes();
+        Self { datatype, op, segments }
     }
 }
 
@@ -472,9 +472,9 @@ pub struct RxmHeader {
     pub tag: u64,
 }
 
-/// All of a message, as [`RxmHeader::plain`] finds it.
+/// All of a message, as [`RxmHeader::fast`] finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RxmPlain<'a> {
+pub struct RxmFast<'a> {
     /// Receiver's identifier of the connection.
     pub conn_id: u64,
     /// The message is tagged.
@@ -597,7 +597,7 @@ impl RxmHeader {
     /// Returns the message of a packet with a whole message without special attributes; none for
     /// any other packet.
     #[inline(always)]
-    pub fn plain(packet: &[u8]) -> Option<RxmPlain<'_>> {
+    pub fn parse_fast(packet: &[u8]) -> Option<RxmFast<'_>> {
         let (head, body) = packet.split_first_chunk::<HEADER_LEN>()?;
         let numbers = NumberReader { bytes: head, swapped: false };
         // Version, a byte of no meaning, operation, another, and the flags, of which there are none.
@@ -613,7 +613,7 @@ impl RxmHeader {
             return None;
         }
         let tag = if tagged { numbers.u64(56) } else { 0 };
-        Some(RxmPlain { conn_id: numbers.u64(8), tagged, tag, body })
+        Some(RxmFast { conn_id: numbers.u64(8), tagged, tag, body })
     }
 
     /// Returns the connection identifier of any packet.
@@ -676,34 +676,34 @@ impl RxmHeader {
 }
 
 /// Writes the payload of a rendezvous.
-pub fn write_places(places: &RemoteSegments, bytes: &mut [u8]) {
-    let bytes = &mut bytes[..PLACES_LEN];
+pub fn write_segments(segments: &RemoteSegments, bytes: &mut [u8]) {
+    let bytes = &mut bytes[..SEGMENTS_LEN];
     bytes.fill(0);
-    for (place, bytes) in places.as_slice().iter().zip(bytes.chunks_exact_mut(24)) {
-        bytes[..8].copy_from_slice(&place.addr.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&place.len.to_ne_bytes());
-        bytes[16..].copy_from_slice(&place.key.to_ne_bytes());
+    for (segment, bytes) in segments.as_slice().iter().zip(bytes.chunks_exact_mut(24)) {
+        bytes[..8].copy_from_slice(&segment.addr.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&segment.len.to_ne_bytes());
+        bytes[16..].copy_from_slice(&segment.key.to_ne_bytes());
     }
-    bytes[96] = places.as_slice().len() as u8;
+    bytes[96] = segments.as_slice().len() as u8;
 }
 
 /// The payload of a rendezvous, from a peer of the other byte order if it is
 /// `swapped`.
-pub fn read_places(bytes: &[u8], swapped: bool) -> Parsed<RemoteSegments> {
-    let Some(bytes) = bytes.get(..PLACES_LEN) else {
+pub fn read_segments(bytes: &[u8], swapped: bool) -> Parsed<RemoteSegments> {
+    let Some(bytes) = bytes.get(..SEGMENTS_LEN) else {
         return Err(Malformed("a rendezvous that is too short"));
     };
-    let mut places = RemoteSegments::EMPTY;
+    let mut segments = RemoteSegments::EMPTY;
     for bytes in bytes[..96].chunks_exact(24).take(usize::from(bytes[96])) {
         let numbers = NumberReader { bytes, swapped };
         let (addr, len, key) = (numbers.u64(0), numbers.u64(8), numbers.u64(16));
         // There is room for all places that a payload can have.
-        let _ = places.push(RemoteSegment { addr, len, key });
+        let _ = segments.push(RemoteSegment { addr, len, key });
     }
-    if places.as_slice().len() != usize::from(bytes[96]) || places.total().is_err() {
+    if segments.as_slice().len() != usize::from(bytes[96]) || segments.total().is_err() {
         return Err(Malformed("a rendezvous whose places do not add up"));
     }
-    Ok(places)
+    Ok(segments)
 }
 
 /// Writes the connection's identifier into an otherwise complete packet header.
@@ -712,9 +712,9 @@ pub fn name_conn(packet: &mut [u8], conn_id: u64) {
 }
 
 /// Writes the places of an atomic operation; lengths are numbers of elements.
-pub fn write_iocs(places: &RemoteSegments, bytes: &mut [u8]) {
-    let mut whole = [0; PLACES_LEN];
-    write_places(places, &mut whole);
+pub fn write_iocs(segments: &RemoteSegments, bytes: &mut [u8]) {
+    let mut whole = [0; SEGMENTS_LEN];
+    write_segments(segments, &mut whole);
     bytes[..IOCS_LEN].copy_from_slice(&whole[..IOCS_LEN]);
 }
 
@@ -724,10 +724,10 @@ pub fn read_iocs(payload: &[u8], count: u8) -> Parsed<(RemoteSegments, &[u8])> {
         return Err(Malformed("an atomic operation that is too short"));
     }
     let (iocs, elements) = payload.split_at(IOCS_LEN);
-    let mut whole = [0; PLACES_LEN];
+    let mut whole = [0; SEGMENTS_LEN];
     whole[..IOCS_LEN].copy_from_slice(iocs);
     whole[IOCS_LEN] = count;
-    Ok((read_places(&whole, false)?, elements))
+    Ok((read_segments(&whole, false)?, elements))
 }
 
 /// Writes the start of the response to an atomic operation: 0 or an error code, and the number of
@@ -764,7 +764,7 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn connection_data_are_those_of_the_original() {
         let bytes = hex("01020403 b996 02 00 00400000 00100000 00000000c32f0000");
-        let call = RxmCall {
+        let call = RxmConnReq {
             port: 0x96b9,
             flow_control: FlowControl::Off,
             eager_limit: 16384,
@@ -777,29 +777,29 @@ mod tests {
             ours: false,
             multicast: false,
         };
-        assert_eq!(RxmCall::read(&bytes).as_ref(), Ok(&call));
+        assert_eq!(RxmConnReq::read(&bytes).as_ref(), Ok(&call));
         assert_eq!(call.write()[..], bytes);
-        let multicast = RxmCall { ours: true, multicast: true, ..call.clone() };
+        let multicast = RxmConnReq { ours: true, multicast: true, ..call.clone() };
         assert_eq!((multicast.write()[7], multicast.write()[23]), (0, 0x67));
-        assert_eq!(RxmCall::read(&multicast.write()), Ok(multicast));
+        assert_eq!(RxmConnReq::read(&multicast.write()), Ok(multicast));
         let mut others = call.write();
         others[23] = 0xff;
         assert_eq!(
-            RxmCall::read(&others).as_ref(),
+            RxmConnReq::read(&others).as_ref(),
             Ok(&call),
             "no number of a process is so large"
         );
-        let ours = RxmCall { ours: true, ..call.clone() };
+        let ours = RxmConnReq { ours: true, ..call.clone() };
         assert_eq!((ours.write()[7], ours.write()[23]), (0, 0x68));
-        assert_eq!(RxmCall::read(&ours.write()), Ok(ours));
+        assert_eq!(RxmConnReq::read(&ours.write()), Ok(ours));
         let contexts = Contexts { tx: 0x0102, rx: 0x0304 };
-        let call = RxmCall { contexts, key: vec![7, 8, 9], own: true, ..call };
+        let call = RxmConnReq { contexts, key: vec![7, 8, 9], own: true, ..call };
         let mut bytes = call.write();
         let own = "81020403 b996 02 00 00400000 00100000 00000000c32f0000 02010403 03070809";
         assert_eq!(bytes[..], hex(own));
-        assert_eq!(RxmCall::read(&bytes).as_ref(), Ok(&call));
+        assert_eq!(RxmConnReq::read(&bytes).as_ref(), Ok(&call));
         bytes.pop();
-        assert!(RxmCall::read(&bytes).is_err());
+        assert!(RxmConnReq::read(&bytes).is_err());
         let bytes = hex("010000007f390000 00100000 02000000");
         let accept = Accept {
             conn_id: 0x397f << 32 | 1,
@@ -819,18 +819,23 @@ mod tests {
         let accept = Accept { ours: true, multicast: true, ..accept };
         assert_eq!(accept.write(false)[..], hex("010000007f390000 00100000 02006700"));
         assert_eq!(Accept::read(&accept.write(true), true), Ok(accept));
-        assert_eq!(Refusal::Already.write(), [1, 2]);
-        assert_eq!(Refusal::OtherKey.write()[..2], Refusal::Refused.write());
-        for why in [Refusal::Refused, Refusal::Already, Refusal::OtherKey, Refusal::OtherOrder] {
-            assert_eq!(Refusal::read(&why.write()), Some(why));
+        assert_eq!(RejectReason::Already.write(), [1, 2]);
+        assert_eq!(RejectReason::OtherKey.write()[..2], RejectReason::Refused.write());
+        for why in [
+            RejectReason::Refused,
+            RejectReason::Already,
+            RejectReason::OtherKey,
+            RejectReason::OtherOrder,
+        ] {
+            assert_eq!(RejectReason::read(&why.write()), Some(why));
         }
-        assert_eq!(Refusal::read(&[1, 0]), Some(Refusal::Unspecified));
-        assert_eq!(Refusal::read(&[]), None);
+        assert_eq!(RejectReason::read(&[1, 0]), Some(RejectReason::Unspecified));
+        assert_eq!(RejectReason::read(&[]), None);
     }
 
     #[test]
     fn fast_parser_accepts_whole_messages_only_and_agrees_with_slow() {
-        let mut plain = 0;
+        let mut fast = 0;
         for kind in 0..=9 {
             for (op, flags, len) in [(OP_MSG, 0, 3), (OP_TAGGED, 0, 3), (OP_TAGGED, 0, 0)]
                 .into_iter()
@@ -848,7 +853,7 @@ mod tests {
                 header.write(&mut packet);
                 packet[1] = kind;
                 let long = RxmHeader::read(&packet);
-                let Some(found) = RxmHeader::plain(&packet) else {
+                let Some(found) = RxmHeader::parse_fast(&packet) else {
                     assert!(kind != 0 || flags != 0 || long.is_err());
                     continue;
                 };
@@ -860,16 +865,16 @@ mod tests {
                 let tag = if found.tagged { read.tag } else { 0 };
                 assert_eq!((found.tagged, found.tag), (read.is_tagged(), tag));
                 assert_eq!(found.body, body);
-                plain += 1;
+                fast += 1;
             }
         }
-        assert_eq!(plain, 3);
-        assert_eq!(RxmHeader::plain(&[CTRL_VERSION; HEADER_LEN - 1]), None);
+        assert_eq!(fast, 3);
+        assert_eq!(RxmHeader::parse_fast(&[CTRL_VERSION; HEADER_LEN - 1]), None);
     }
 
     #[test]
     fn malformed_connection_requests_are_refused() {
-        let call = RxmCall {
+        let call = RxmConnReq {
             port: 1,
             flow_control: FlowControl::Off,
             eager_limit: 1,
@@ -885,21 +890,21 @@ mod tests {
         for at in 0..4 {
             let mut bytes = call.write();
             bytes[at] ^= 0xff;
-            assert!(RxmCall::read(&bytes).is_err(), "byte {at}");
+            assert!(RxmConnReq::read(&bytes).is_err(), "byte {at}");
         }
-        assert!(RxmCall::read(&call.write()[..23]).is_err());
+        assert!(RxmConnReq::read(&call.write()[..23]).is_err());
     }
 
     #[test]
     #[cfg(target_endian = "little")]
     fn a_peer_of_the_other_byte_order_is_understood_if_it_is_ours() {
         let call = hex("81010403 96b9 02 00 00004000 00001000 00002fc300000000 01020304 00");
-        let read = RxmCall::read(&call).unwrap();
+        let read = RxmConnReq::read(&call).unwrap();
         assert_eq!((read.port, read.eager_limit, read.rx_size), (0x96b9, 16384, 4096));
         assert_eq!((read.conn_id, read.swapped), (0x2fc3 << 32, true));
         assert_eq!(read.contexts, Contexts { tx: 0x0102, rx: 0x0304 });
-        let plain = [&[CM_VERSION], &call[1..24]].concat();
-        assert_eq!(RxmCall::read(&plain), Err(BadCall::OtherOrder));
+        let fast = [&[CM_VERSION], &call[1..24]].concat();
+        assert_eq!(RxmConnReq::read(&fast), Err(BadCall::OtherOrder));
         let accept = hex("0000397f00000001 00001000 02010000");
         let read = Accept::read(&accept, true).unwrap();
         assert_eq!((read.conn_id, read.rx_size), (0x397f << 32 | 1, 4096));
@@ -913,17 +918,17 @@ mod tests {
         assert_eq!((header.seg_size, header.seg_no, payload.len()), (16384, 3, 16384));
         assert_eq!((header.conn_id, header.msg_id, header.part()), (1, 7, Some(SegmentPart::Last)));
         assert_eq!((header.cq_data(), header.size, header.tag), (Some(5), 65536, 1234));
-        let mut places = hex("0000000000000001 0000000000040000 0000000080000000");
-        places.resize(96, 0);
-        places.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+        let mut segments = hex("0000000000000001 0000000000040000 0000000080000000");
+        segments.resize(96, 0);
+        segments.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
         let one = RemoteSegments::one(1, 0x40000, 0x8000_0000);
-        assert_eq!(read_places(&places, true), Ok(one));
+        assert_eq!(read_segments(&segments, true), Ok(one));
         // The operation of an atomic is bytes in either order.
         packet.resize(HEADER_LEN + 100, 0);
         packet[1] = PacketKind::Atomic as u8;
         packet[56..].fill(0);
         packet[56..59].copy_from_slice(&[5, 0, 1]);
-        let what = AtomicHeader { datatype: 5, op: 0, places: 1 };
+        let what = AtomicHeader { datatype: 5, op: 0, segments: 1 };
         let (header, _) = RxmHeader::read_swapped(&packet).unwrap();
         assert_eq!(AtomicHeader::from_tag(header.tag), what);
     }
@@ -958,21 +963,21 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn rendezvous_segments_have_the_upstream_layout() {
-        let mut places = RemoteSegments::one(0, 0x40000, 0x8000_0000);
+        let mut segments = RemoteSegments::one(0, 0x40000, 0x8000_0000);
         let bytes = hex(&format!(
             "0000000000000000 0000040000000000 0000008000000000 {} 0100000000000000",
             "00".repeat(72)
         ));
-        let mut written = [0xff; PLACES_LEN];
-        write_places(&places, &mut written);
+        let mut written = [0xff; SEGMENTS_LEN];
+        write_segments(&segments, &mut written);
         assert_eq!(written[..], bytes);
-        assert_eq!(read_places(&bytes, false), Ok(places.clone()));
-        places.push(RemoteSegment { addr: 1, len: 2, key: 3 }).unwrap();
-        write_places(&places, &mut written);
-        assert_eq!(read_places(&written, false), Ok(places));
+        assert_eq!(read_segments(&bytes, false), Ok(segments.clone()));
+        segments.push(RemoteSegment { addr: 1, len: 2, key: 3 }).unwrap();
+        write_segments(&segments, &mut written);
+        assert_eq!(read_segments(&written, false), Ok(segments));
         written[96] = 5;
-        assert!(read_places(&written, false).is_err());
-        assert!(read_places(&written[..103], false).is_err());
+        assert!(read_segments(&written, false).is_err());
+        assert!(read_segments(&written[..103], false).is_err());
     }
 
     #[test]
@@ -986,13 +991,13 @@ mod tests {
         ));
         let (header, payload) = RxmHeader::read(&packet).unwrap();
         assert_eq!((header.kind, header.op, header.size), (PacketKind::Atomic, OP_ATOMIC, 100));
-        let what = AtomicHeader { datatype: 5, op: 0, places: 1 };
+        let what = AtomicHeader { datatype: 5, op: 0, segments: 1 };
         assert_eq!(AtomicHeader::from_tag(header.tag), what);
         assert_eq!(what.to_tag(), header.tag);
-        let places = RemoteSegments::one(0, 1, 0xc0de);
-        assert_eq!(read_iocs(payload, 1), Ok((places.clone(), &[7, 0, 0, 0][..])));
+        let segments = RemoteSegments::one(0, 1, 0xc0de);
+        assert_eq!(read_iocs(payload, 1), Ok((segments.clone(), &[7, 0, 0, 0][..])));
         let mut written = [0xff; IOCS_LEN];
-        write_iocs(&places, &mut written);
+        write_iocs(&segments, &mut written);
         assert_eq!(written[..], payload[..IOCS_LEN]);
         assert!(read_iocs(payload, 5).is_err());
         assert!(read_iocs(&payload[..95], 1).is_err());

@@ -9,6 +9,6 @@ static SHM: Provider =
     Provider::named(c"shm", PROV_VERSION, API_VERSION).with_cleanup(ofi_host::cleanup);
 
 static PLUG_IN: HostPlugIn =
-    HostPlugIn { provider: &SHM, scheme: "fi_shm://", asks_virt_addr: true, offered: |_| {} };
+    HostPlugIn { provider: &SHM, scheme: "fi_shm://", wants_virt_addr: true, offered: |_| {} };
 
-ofi_provider::plug_in!(ofi_host::hand_out(&PLUG_IN));
+ofi_provider::plug_in!(ofi_host::provider_entry(&PLUG_IN));

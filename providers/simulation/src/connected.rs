@@ -2,11 +2,11 @@
 //! receive, with or without a shared receive context, shut down and close, and connection requests
 //! cross.
 use crate::here;
-use crate::oracle::{CLASSES, Deed, OpId, Oracle, payload, tag_of};
+use crate::oracle::{CLASSES, OpId, Oracle, OracleOp, payload, tag_of};
 use crate::queues::{next_event, parent, queue, read_queue};
 use crate::random::SimRandom;
 use crate::sim::{
-    EndpointRole, NodePlace, SimPlan, SimWorld, address, bytes_to_send, context, room_to_receive,
+    EndpointRole, NodeEnv, SimPlan, SimWorld, address, bytes_to_send, context, space_to_receive,
 };
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_COMPLETION, FI_CONNECTED, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
@@ -33,7 +33,7 @@ pub trait ConnectedWorld: SimWorld {
     /// A request is rejected.
     fn reject(&mut self, request: Self::Request);
     /// Creates the state of an endpoint opened for a request, or for connecting.
-    fn aside(&self, request: Option<Self::Request>) -> <Self::Engine as RdmEngine>::Aside;
+    fn ext(&self, request: Option<Self::Request>) -> <Self::Engine as RdmEngine>::InternalOps;
     /// Passive endpoints are closed.
     fn stop_listening(&mut self);
 }
@@ -56,7 +56,7 @@ struct ConnectedEnd<E: RdmEngine> {
 
 struct ConnectedNode<W: SimWorld> {
     engine: Arc<W::Engine>,
-    beneath: W::Beneath,
+    underlying: W::Underlying,
     srx: Option<RdmEndpoint<W::Engine>>,
     /// Ends by the other node and part: 0 if this node connected, 1 if it accepted.
     ends: BTreeMap<(usize, usize), ConnectedEnd<W::Engine>>,
@@ -95,8 +95,8 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
 
     fn begin(&mut self, node: usize) {
         let mut memory = vec![0; 8];
-        let place = NodePlace { node, life: node as u32, memory: &mut memory, key: 5 };
-        let (engine, beneath) = self.world.engine(&self.plan, place);
+        let env = NodeEnv { node, life: node as u32, memory: &mut memory, key: 5 };
+        let (engine, underlying) = self.world.engine(&self.plan, env);
         self.world.listen(node);
         let one = queue(self.plan.cq_size);
         let queues = match self.random.below(2) {
@@ -106,9 +106,9 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         let srx = self.random.one_in(3).then(|| {
             let identity =
                 self.world.identity(EndpointRole::SharedRx, address(node, 0), RdmAttr::default());
-            let srx = RdmEndpoint::shared_rx(engine.clone(), identity, self.world.aside(None));
+            let srx = RdmEndpoint::shared_rx(engine.clone(), identity, self.world.ext(None));
             let mut bindings = Bindings::default();
-            bindings.ledger.rx.report_to(queues[1].clone());
+            bindings.completions.rx.report_to(queues[1].clone());
             srx.setopt(FI_OPT_MIN_MULTI_RECV, &512_usize.to_ne_bytes()).unwrap();
             srx.enable(&bindings, None).unwrap();
             srx
@@ -117,7 +117,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         let eq = unsafe { Eq::open(None, std::ptr::null_mut(), parent()) }.unwrap();
         self.oracle.begins(node);
         let ends = BTreeMap::new();
-        self.nodes.push(ConnectedNode { engine, beneath, srx, ends, queues, eq, memory });
+        self.nodes.push(ConnectedNode { engine, underlying, srx, ends, queues, eq, memory });
     }
 
     /// Opens an endpoint to another node, either connecting to it or accepting its request.
@@ -126,15 +126,15 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         let attr = RdmAttr { tx_size, inject_size, ..RdmAttr::default() };
         let part = usize::from(request.is_some());
         let identity = self.world.identity(EndpointRole::Connected, address(node, 1), attr);
-        let aside = self.world.aside(request);
+        let ext = self.world.ext(request);
         let of = &mut self.nodes[node];
-        let ep = RdmEndpoint::new(of.engine.clone(), identity, aside);
+        let ep = RdmEndpoint::new(of.engine.clone(), identity, ext);
         self.numbers += 1;
         let number = self.numbers;
         ep.opened(FidPtr(number as *mut _));
         let mut bindings = Bindings { eq: Some(of.eq.clone()), ..Bindings::default() };
-        bindings.ledger.tx.report_to(of.queues[0].clone());
-        bindings.ledger.rx.report_to(of.queues[1].clone());
+        bindings.completions.tx.report_to(of.queues[0].clone());
+        bindings.completions.rx.report_to(of.queues[1].clone());
         if of.srx.is_none() {
             ep.setopt(FI_OPT_MIN_MULTI_RECV, &512_usize.to_ne_bytes()).unwrap();
         }
@@ -180,12 +180,12 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
             while left > 0
                 && let Some(entry) = read_queue(&cq)
             {
-                self.oracle.told(node, &entry);
+                self.oracle.reported(node, &entry);
                 left -= 1;
             }
         }
         if left > 0 {
-            self.oracle.all_is_read(node);
+            self.oracle.cq_is_drained(node);
         }
         while let Some((event, number)) = next_event(&self.nodes[node].eq) {
             self.happened(node, event, number);
@@ -211,11 +211,11 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         };
     }
 
-    fn turn(&mut self, node: usize) {
+    fn poll_once(&mut self, node: usize) {
         let of = &mut self.nodes[node];
-        self.world.turn(&of.engine, &mut of.beneath);
-        let kept = self.world.kept(&of.engine);
-        self.oracle.check_kept(node, kept, self.world.kept_cost());
+        self.world.poll_once(&of.engine, &mut of.underlying);
+        let buffered = self.world.buffered(&of.engine);
+        self.oracle.check_buffered(node, buffered, self.world.buffered_cost());
         self.note_shortage(node);
     }
 
@@ -318,16 +318,16 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         if inject {
             bytes.fill(0xee);
         }
-        let lane = (part, 1 - part);
+        let order = (part, 1 - part);
         let acked = delivered && self.plan.delivered_is_received;
-        let deed = Deed::Send { to, lane, tagged, tag, len, acked, taken: false };
-        self.oracle.took(node, deed, bytes, Box::default(), reports, fenced);
+        let oracle_op = OracleOp::Send { to, order, tagged, tag, len, acked, taken: false };
+        self.oracle.took(node, oracle_op, bytes, Box::default(), reports, fenced);
     }
 
     fn receive(&mut self, node: usize) {
         let tagged = self.random.below(3) > 0;
         let multi = self.random.one_in(10);
-        let room = match multi {
+        let capacity = match multi {
             true => 512 + self.random.below(4 * self.plan.largest),
             false => self.random.pick(&[64, 2000, self.plan.largest.max(64)]),
         };
@@ -341,7 +341,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
                 at => at,
             },
         };
-        self.post(node, at, tagged, (class, ignore), (room, multi));
+        self.post(node, at, tagged, (class, ignore), (capacity, multi));
     }
 
     fn post(
@@ -350,17 +350,18 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         at: Option<(usize, usize)>,
         tagged: bool,
         (tag, ignore): (u64, u64),
-        (room, multi): (usize, bool),
+        (capacity, multi): (usize, bool),
     ) {
         let id = self.oracle.next();
         let (tag, ignore) = if tagged { (tag, ignore) } else { (0, 0) };
-        let mut bytes = vec![0xdd; room];
-        let buf = room_to_receive(&mut bytes);
+        let mut bytes = vec![0xdd; capacity];
+        let buf = space_to_receive(&mut bytes);
         let flags = FI_COMPLETION | if multi { FI_MULTI_RECV } else { 0 };
         let from = at.map(|(other, _)| (other, None));
         let part = at.map(|(_, part)| part);
-        let deed = Deed::Receive { at: part, tagged, from, tag, ignore, multi, filled: Vec::new() };
-        self.oracle.took(node, deed, bytes, Box::default(), true, false);
+        let oracle_op =
+            OracleOp::Receive { at: part, tagged, from, tag, ignore, multi, filled: Vec::new() };
+        self.oracle.took(node, oracle_op, bytes, Box::default(), true, false);
         self.posted.extend(at.map(|at| (id, at)));
         let op = RecvOp { buf, src: FI_ADDR_UNSPEC, tag, ignore, context: context(id), flags };
         let ep = self.receiver(node, at);
@@ -393,7 +394,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
             0..35 => {
                 self.world.something_happens(false);
             }
-            35..60 => self.turn(node),
+            35..60 => self.poll_once(node),
             60..98 => self.act(node),
             _ => self.world.wait(),
         }
@@ -413,12 +414,12 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
             }
             for node in 0..self.plan.nodes {
                 self.answer(node);
-                self.turn(node);
+                self.poll_once(node);
                 self.read(node, usize::MAX);
             }
             moved |= self.world.something_happens(true) || self.oracle.completions > before;
             still = if moved { 0 } else { still + 1 };
-            if !self.world.goes_on(still) {
+            if !self.world.is_still_bursting(still) {
                 return;
             }
         }
@@ -434,19 +435,19 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         self.settle();
         for node in 0..self.plan.nodes {
             // Waiting messages get a receive.
-            let mut places = vec![None];
+            let mut segments = vec![None];
             if self.nodes[node].srx.is_none() {
                 let made = |end: &ConnectedEnd<_>| end.stage != EndStage::Over;
                 let ends = self.nodes[node].ends.iter().filter(|(_, end)| made(end));
-                places = ends.map(|(at, _)| Some(*at)).collect();
+                segments = ends.map(|(at, _)| Some(*at)).collect();
             }
-            for at in places {
+            for at in segments {
                 for tagged in [false, true] {
                     let part = at.map(|(_, part)| part);
                     let (count, bytes) = self.oracle.waiting(node, part, tagged);
                     if count > 0 {
-                        let room = (bytes + 512 + 1024, true);
-                        self.post(node, at, tagged, (0, u64::MAX >> 1), room);
+                        let capacity = (bytes + 512 + 1024, true);
+                        self.post(node, at, tagged, (0, u64::MAX >> 1), capacity);
                     }
                 }
             }
@@ -470,11 +471,11 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         }
         self.world.stop_listening();
         for node in std::mem::take(&mut self.nodes) {
-            let ConnectedNode { engine, beneath, srx, eq, memory, .. } = node;
+            let ConnectedNode { engine, underlying, srx, eq, memory, .. } = node;
             srx.iter().for_each(Endpoint::close);
             drop((srx, eq));
             assert_eq!(Arc::strong_count(&engine), 1, "somebody keeps the engine");
-            self.world.end(engine, beneath);
+            self.world.end(engine, underlying);
             drop(memory);
         }
         self.world.check_end();

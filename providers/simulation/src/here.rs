@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Fault to be found by a simulator, injected only by the simulator's own tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PlantedFault {
+pub enum InjectedFault {
     /// An operation is not reported.
     LostCompletion,
     /// An operation is reported twice.
@@ -26,13 +26,13 @@ pub enum PlantedFault {
     /// Kept messages are counted with fewer bytes than they take.
     UncountedBytes,
     /// A direction of a link moves to memory at another byte than is said.
-    WrongPlace,
+    MisplacedWrite,
     /// A peer's doorbell is ignored.
     LostSign,
 }
 
 std::thread_local! {
-    static PLANTED: Cell<Option<PlantedFault>> = const { Cell::new(None) };
+    static INJECTED: Cell<Option<InjectedFault>> = const { Cell::new(None) };
     static ASKED: Cell<u32> = const { Cell::new(0) };
     static PID: Cell<Option<u32>> = const { Cell::new(None) };
     static NANOS: Cell<u64> = const { Cell::new(0) };
@@ -42,14 +42,14 @@ std::thread_local! {
 }
 
 /// Plants a fault, or takes it out.
-pub fn plant(fault: Option<PlantedFault>) {
-    PLANTED.set(fault);
+pub fn plant(fault: Option<InjectedFault>) {
+    INJECTED.set(fault);
     ASKED.set(0);
 }
 
 /// Returns the injected fault, periodically after a number of calls.
-pub fn planted() -> Option<PlantedFault> {
-    let fault = PLANTED.get()?;
+pub fn injected() -> Option<InjectedFault> {
+    let fault = INJECTED.get()?;
     ASKED.set(ASKED.get().wrapping_add(1));
     ASKED.get().is_multiple_of(5).then_some(fault)
 }

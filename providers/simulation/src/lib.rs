@@ -21,6 +21,6 @@ pub mod seeds;
 mod sim;
 
 pub use connected::{ConnectedSim, ConnectedWorld};
-pub use here::{PlantedFault, planted};
+pub use here::{InjectedFault, injected};
 pub use random::SimRandom;
-pub use sim::{EndpointRole, NodePlace, Shape, Sim, SimPlan, SimWorld, address};
+pub use sim::{EndpointRole, NodeConfig, NodeEnv, Sim, SimPlan, SimWorld, address};

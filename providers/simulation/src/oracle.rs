@@ -20,7 +20,7 @@ pub(crate) type OpId = usize;
 pub(crate) const FORGED: OpId = usize::MAX;
 
 /// Sending part of a node, and addressed part of the other.
-pub(crate) type MessageLane = (usize, usize);
+pub(crate) type MessageOrder = (usize, usize);
 
 /// Bytes of each node's memory reserved for reads and writes of one other node.
 pub(crate) const WINDOW: usize = 8192;
@@ -54,10 +54,10 @@ pub(crate) fn payload(id: OpId, len: usize) -> Vec<u8> {
 
 /// Kind of an operation.
 #[derive(Debug)]
-pub(crate) enum Deed {
+pub(crate) enum OracleOp {
     Send {
         to: usize,
-        lane: MessageLane,
+        order: MessageOrder,
         tagged: bool,
         tag: u64,
         len: usize,
@@ -114,7 +114,7 @@ pub(crate) enum Deed {
 pub(crate) struct TakenOperation {
     pub(crate) node: usize,
     life: usize,
-    pub(crate) deed: Deed,
+    pub(crate) op: OracleOp,
     /// A success is reported.
     reports: bool,
     fenced: bool,
@@ -131,21 +131,23 @@ pub(crate) struct TakenOperation {
 
 impl std::fmt::Debug for TakenOperation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} of {}", self.deed, self.node)
+        write!(f, "{:?} of {}", self.op, self.node)
     }
 }
 
 impl TakenOperation {
     /// Returns the destination node and the pair of parts of a transfer. Memory accesses use the
     /// first pair.
-    fn goes_to(&self) -> Option<(usize, MessageLane)> {
-        match self.deed {
-            Deed::Send { to, lane, .. } => Some((to, lane)),
-            Deed::Write { to } | Deed::Read { to, .. } | Deed::Add { to, .. } => Some((to, (0, 0))),
-            Deed::Receive { .. }
-            | Deed::PostedTag { .. }
-            | Deed::Peek { .. }
-            | Deed::Claim { .. } => None,
+    fn goes_to(&self) -> Option<(usize, MessageOrder)> {
+        match self.op {
+            OracleOp::Send { to, order, .. } => Some((to, order)),
+            OracleOp::Write { to } | OracleOp::Read { to, .. } | OracleOp::Add { to, .. } => {
+                Some((to, (0, 0)))
+            }
+            OracleOp::Receive { .. }
+            | OracleOp::PostedTag { .. }
+            | OracleOp::Peek { .. }
+            | OracleOp::Claim { .. } => None,
         }
     }
 }
@@ -186,24 +188,24 @@ struct OracleNode {
 }
 
 /// Returns true if the source of a receive matches a message.
-fn is_from((from, part): (usize, Option<usize>), sender: usize, lane: MessageLane) -> bool {
-    from == sender && part.is_none_or(|part| part == lane.0)
+fn is_from((from, part): (usize, Option<usize>), sender: usize, order: MessageOrder) -> bool {
+    from == sender && part.is_none_or(|part| part == order.0)
 }
 
 /// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Oracle {
     pub(crate) ops: Vec<TakenOperation>,
-    places: Vec<OracleNode>,
+    node_states: Vec<OracleNode>,
     /// Something was done to the links between two nodes, or to one of them.
     hurt: Vec<Vec<bool>>,
     windows: HashMap<(usize, usize), OracleWindow>,
     /// Receives and the messages they got, by receiver, sender, kind and lane.
-    matches: HashMap<(usize, usize, bool, MessageLane), Vec<(OpId, OpId)>>,
+    matches: HashMap<(usize, usize, bool, MessageOrder), Vec<(OpId, OpId)>>,
     /// Messages reported to nodes with buffered receives, by receiver, sender and kind.
-    told: HashMap<(usize, usize, bool), Vec<OpId>>,
+    reported: HashMap<(usize, usize, bool), Vec<OpId>>,
     /// Messages to be delivered although their senders have closed.
-    owed: Vec<OpId>,
+    expected: Vec<OpId>,
     /// Peeks with a claimed message since the last query.
     claimed: Vec<OpId>,
     /// Parts of a node have names of their own.
@@ -217,15 +219,16 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     pub(crate) fn new(nodes: usize) -> Self {
-        let place = || OracleNode { names: vec![[None; PARTS]; nodes], ..OracleNode::default() };
+        let node_state =
+            || OracleNode { names: vec![[None; PARTS]; nodes], ..OracleNode::default() };
         Self {
             ops: Vec::new(),
-            places: (0..nodes).map(|_| place()).collect(),
+            node_states: (0..nodes).map(|_| node_state()).collect(),
             hurt: vec![vec![false; nodes]; nodes],
             windows: HashMap::new(),
             matches: HashMap::new(),
-            told: HashMap::new(),
-            owed: Vec::new(),
+            reported: HashMap::new(),
+            expected: Vec::new(),
             claimed: Vec::new(),
             named_parts: false,
             hostile: false,
@@ -234,9 +237,9 @@ impl Oracle {
     }
 
     pub(crate) fn begins(&mut self, node: usize) {
-        let place = &mut self.places[node];
-        (place.alive, place.renamed) = (true, false);
-        place.names.fill([None; PARTS]);
+        let node_state = &mut self.node_states[node];
+        (node_state.alive, node_state.renamed) = (true, false);
+        node_state.names.fill([None; PARTS]);
     }
 
     /// Closes a node's endpoint: nothing is guaranteed to it any more. If it was `drained` before,
@@ -244,30 +247,30 @@ impl Oracle {
     pub(crate) fn ends(&mut self, node: usize, drained: bool) {
         let accepted = |id: &OpId| {
             let op = &self.ops[*id];
-            let Deed::Send { to, taken: false, .. } = op.deed else { return false };
+            let OracleOp::Send { to, taken: false, .. } = op.op else { return false };
             let succeeded = op.over && op.failure.is_none();
             op.node == node
-                && op.life == self.places[node].life
+                && op.life == self.node_states[node].life
                 && to != node
                 && (op.injected || succeeded)
-                && self.places[to].alive
+                && self.node_states[to].alive
                 && !self.is_hurt(node, to)
         };
-        let owed: Vec<_> = match drained && !self.hostile {
+        let expected: Vec<_> = match drained && !self.hostile {
             true => (0..self.ops.len()).filter(accepted).collect(),
             false => Vec::new(),
         };
-        let place = &mut self.places[node];
-        place.alive = false;
-        place.life += 1;
-        place.acked.clear();
+        let node_state = &mut self.node_states[node];
+        node_state.alive = false;
+        node_state.life += 1;
+        node_state.acked.clear();
         for op in self.ops.iter_mut().filter(|op| op.node == node) {
             op.over = true;
         }
         for other in 0..self.hurt.len() {
             self.hurt(node, other);
         }
-        self.owed.extend(owed);
+        self.expected.extend(expected);
     }
 
     /// The link between two nodes was cut.
@@ -275,10 +278,10 @@ impl Oracle {
         (self.hurt[one][other], self.hurt[other][one]) = (true, true);
         let ops = &self.ops;
         let between = |id: &OpId| {
-            let Deed::Send { to, .. } = ops[*id].deed else { return false };
+            let OracleOp::Send { to, .. } = ops[*id].op else { return false };
             [(one, other), (other, one)].contains(&(ops[*id].node, to))
         };
-        self.owed.retain(|id| !between(id));
+        self.expected.retain(|id| !between(id));
     }
 
     /// Checks for a cause of the end of a connection between two nodes.
@@ -295,7 +298,7 @@ impl Oracle {
         is_posted: impl Fn(OpId) -> bool,
     ) {
         for (id, op) in self.ops.iter_mut().enumerate().filter(|(_, op)| op.node == node) {
-            let goes = op.goes_to().is_some_and(|(to, lane)| (to, lane.0) == (other, part));
+            let goes = op.goes_to().is_some_and(|(to, order)| (to, order.0) == (other, part));
             op.over |= goes || is_posted(id);
         }
     }
@@ -312,12 +315,12 @@ impl Oracle {
         name: Option<u64>,
         later: bool,
     ) {
-        self.places[node].names[other][part] = name;
-        self.places[node].renamed |= later;
+        self.node_states[node].names[other][part] = name;
+        self.node_states[node].renamed |= later;
     }
 
     pub(crate) fn name(&self, node: usize, (other, part): (usize, usize)) -> Option<u64> {
-        self.places[node].names[other][part]
+        self.node_states[node].names[other][part]
     }
 
     /// The number of the next operation.
@@ -329,22 +332,22 @@ impl Oracle {
     pub(crate) fn took(
         &mut self,
         node: usize,
-        deed: Deed,
+        op: OracleOp,
         buf: Vec<u8>,
         fetched: Box<u64>,
         reports: bool,
         fenced: bool,
     ) {
-        let life = self.places[node].life;
-        if let Deed::Send { to, len, .. } = deed {
-            let (count, bytes) = &mut self.places[to].coming;
+        let life = self.node_states[node].life;
+        if let OracleOp::Send { to, len, .. } = op {
+            let (count, bytes) = &mut self.node_states[to].coming;
             (*count, *bytes) = (*count + 1, *bytes + len);
         }
         // An operation without a reported success is complete for the application, but may fail.
         self.ops.push(TakenOperation {
             node,
             life,
-            deed,
+            op,
             reports,
             fenced,
             injected: false,
@@ -373,13 +376,14 @@ impl Oracle {
     }
 
     /// Records a posted write: later reads must find it, and reads in progress may.
-    pub(crate) fn wrote(&mut self, from: usize, to: usize, place: usize, bytes: &[u8]) {
-        self.window(from, to).bytes[place..place + bytes.len()].copy_from_slice(bytes);
+    pub(crate) fn wrote(&mut self, from: usize, to: usize, node_state: usize, bytes: &[u8]) {
+        self.window(from, to).bytes[node_state..node_state + bytes.len()].copy_from_slice(bytes);
         for op in self.ops.iter_mut().filter(|op| op.node == from && !op.over) {
-            if let Deed::Read { to: of, at, expect, any } = &mut op.deed
+            if let OracleOp::Read { to: of, at, expect, any } = &mut op.op
                 && *of == to
             {
-                for index in place.max(*at)..(place + bytes.len()).min(*at + expect.len()) {
+                for index in node_state.max(*at)..(node_state + bytes.len()).min(*at + expect.len())
+                {
                     any[index - *at] = true;
                 }
             }
@@ -387,8 +391,8 @@ impl Oracle {
     }
 
     /// Records a posted write with data.
-    pub(crate) fn tells(&mut self, from: usize, to: usize, data: u64) {
-        self.places[to].data.push((from, data));
+    pub(crate) fn notifies(&mut self, from: usize, to: usize, data: u64) {
+        self.node_states[to].data.push((from, data));
     }
 
     /// Adds a value to the counter reserved for one node; returns the former value.
@@ -403,14 +407,14 @@ impl Oracle {
     }
 
     /// A completion queue of a node gave an entry.
-    pub(crate) fn told(&mut self, node: usize, entry: &ReportedEntry) {
+    pub(crate) fn reported(&mut self, node: usize, entry: &ReportedEntry) {
         self.completions += 1;
         if entry.context == 0 && entry.flags & FI_REMOTE_WRITE != 0 {
             assert!(entry.error.is_none() && entry.flags & FI_REMOTE_CQ_DATA != 0, "{entry:?}");
             if self.is_forged(entry) {
                 return;
             }
-            let data = &mut self.places[node].data;
+            let data = &mut self.node_states[node].data;
             let at = data.iter().position(|(_, data)| *data == entry.data);
             let at = at.unwrap_or_else(|| panic!("data that nobody wrote, or twice: {entry:?}"));
             data.remove(at);
@@ -419,13 +423,16 @@ impl Oracle {
         let id = entry.context.wrapping_sub(1);
         let op = self.ops.get(id).unwrap_or_else(|| panic!("nobody's completion: {entry:?}"));
         assert_eq!(op.node, node, "the completion of another node's operation: {entry:?}");
-        assert_eq!(op.life, self.places[node].life, "a closed endpoint's completion: {entry:?}");
+        assert_eq!(
+            op.life, self.node_states[node].life,
+            "a closed endpoint's completion: {entry:?}"
+        );
         assert!(!op.over, "operation {id} completes twice: {op:?} {entry:?}");
-        match op.deed {
-            Deed::Receive { .. } => self.received(id, entry),
-            Deed::Peek { .. } => self.looked(id, entry),
-            Deed::Claim { .. } => self.claim_is_over(id, entry),
-            Deed::PostedTag { .. } => self.tag_fails(id, entry),
+        match op.op {
+            OracleOp::Receive { .. } => self.received(id, entry),
+            OracleOp::Peek { .. } => self.looked(id, entry),
+            OracleOp::Claim { .. } => self.claim_is_over(id, entry),
+            OracleOp::PostedTag { .. } => self.tag_fails(id, entry),
             _ => self.done(id, entry),
         }
     }
@@ -461,21 +468,21 @@ impl Oracle {
             }
         }
         let sound = !self.is_hurt(node, to);
-        match &op.deed {
-            Deed::Send { acked: true, .. } if sound => self.places[to].acked.push(id),
-            Deed::Read { expect, any, .. } if sound => {
+        match &op.op {
+            OracleOp::Send { acked: true, .. } if sound => self.node_states[to].acked.push(id),
+            OracleOp::Read { expect, any, .. } if sound => {
                 for (index, byte) in expect.iter().enumerate() {
                     assert!(any[index] || op.buf[index] == *byte, "read {id} at {index}: {op:?}");
                 }
             }
-            Deed::Add { before, .. } if sound && op.buf.is_empty() => {
+            OracleOp::Add { before, .. } if sound && op.buf.is_empty() => {
                 assert_eq!(*op.fetched, *before, "operation {id} fetched something else");
             }
             _ => {}
         }
         let op = &mut self.ops[id];
         op.over = true;
-        if matches!(op.deed, Deed::Send { .. } | Deed::Write { .. }) {
+        if matches!(op.op, OracleOp::Send { .. } | OracleOp::Write { .. }) {
             // The application puts something else there.
             op.buf.fill(0xee);
         }
@@ -484,7 +491,7 @@ impl Oracle {
     fn received(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let node = op.node;
-        let Deed::Receive { at: part, tagged, from, tag, ignore, multi, ref filled } = op.deed
+        let OracleOp::Receive { at: part, tagged, from, tag, ignore, multi, ref filled } = op.op
         else {
             return;
         };
@@ -526,14 +533,14 @@ impl Oracle {
         }
         let of = self.ops.get(message).unwrap_or_else(|| panic!("no such message: {entry:?}"));
         let sender = of.node;
-        let Deed::Send { to, lane, tagged: of_tagged, tag: of_tag, len, taken, .. } = of.deed
+        let OracleOp::Send { to, order, tagged: of_tagged, tag: of_tag, len, taken, .. } = of.op
         else {
             panic!("receive {id} got operation {message}, which is no message: {entry:?}");
         };
         assert!(!taken, "message {message} was received twice, now by {id}");
         assert_eq!(
-            (to, of_tagged, part.unwrap_or(lane.1)),
-            (node, tagged, lane.1),
+            (to, of_tagged, part.unwrap_or(order.1)),
+            (node, tagged, order.1),
             "message {message} went to receive {id}: {entry:?}"
         );
         if tagged {
@@ -544,23 +551,27 @@ impl Oracle {
                 "receive {id} does not match {message}: {op:?}"
             );
         }
-        let steady = !self.places[node].renamed;
+        let steady = !self.node_states[node].renamed;
         if let Some(from) = from.filter(|_| steady) {
-            assert!(is_from(from, sender, lane), "receive {id} takes messages of one source only");
+            assert!(is_from(from, sender, order), "receive {id} takes messages of one source only");
         }
         if steady && !self.is_hurt(node, sender) {
-            let name = self.places[node].names[sender][self.source_part(lane)];
+            let name = self.node_states[node].names[sender][self.source_part(order)];
             let name = name.unwrap_or(FI_ADDR_NOTAVAIL);
             assert_eq!(entry.src, name, "message {message} of {sender} to {node}");
         }
         let part = at..at + entry.len;
         let twice = filled.iter().any(|other| other.start < part.end && part.start < other.end);
         assert!(!twice, "{part:?} of the buffer of receive {id} has two messages");
-        let room = bytes.len();
-        assert_eq!(entry.len, len.min(room), "message {message} of {len} in {room}: {entry:?}");
-        let over = len.saturating_sub(room);
+        let capacity = bytes.len();
+        assert_eq!(
+            entry.len,
+            len.min(capacity),
+            "message {message} of {len} in {capacity}: {entry:?}"
+        );
+        let over = len.saturating_sub(capacity);
         let error = (over > 0).then_some((Error::TRUNC, over));
-        assert_eq!(entry.error, error, "message {message} of {len} in {room}: {entry:?}");
+        assert_eq!(entry.error, error, "message {message} of {len} in {capacity}: {entry:?}");
         let sent = payload(message, len);
         assert!(
             bytes[..entry.len] == sent[..entry.len],
@@ -570,7 +581,7 @@ impl Oracle {
         self.take(message);
         let op = &mut self.ops[id];
         op.over = gives_back;
-        if let Deed::Receive { filled, .. } = &mut op.deed {
+        if let OracleOp::Receive { filled, .. } = &mut op.op {
             filled.push(part);
         }
     }
@@ -579,7 +590,7 @@ impl Oracle {
     fn looked(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let node = op.node;
-        let Deed::Peek { at, tag, ignore, claims, discards } = op.deed else { return };
+        let OracleOp::Peek { at, tag, ignore, claims, discards } = op.op else { return };
         if let Some((error, _)) = entry.error {
             assert_eq!(error, Error::NOMSG, "{op:?}");
             self.ops[id].over = true;
@@ -588,17 +599,17 @@ impl Oracle {
         if self.is_forged(entry) {
             self.ops[id].over = !claims;
             if claims {
-                self.ops[id].deed = Deed::Claim { at, message: FORGED, discards: false };
+                self.ops[id].op = OracleOp::Claim { at, message: FORGED, discards: false };
                 self.claimed.push(id);
             }
             return;
         }
         let message = (entry.tag >> NUMBER) as usize;
         let of = self.ops.get(message).unwrap_or_else(|| panic!("no such message: {entry:?}"));
-        let Deed::Send { to, lane, tagged, tag: of_tag, len, taken, .. } = of.deed else {
+        let OracleOp::Send { to, order, tagged, tag: of_tag, len, taken, .. } = of.op else {
             panic!("{op:?} found operation {message}, which is no message: {entry:?}");
         };
-        assert_eq!(at.unwrap_or(lane.1), lane.1, "{op:?} found {of:?}");
+        assert_eq!(at.unwrap_or(order.1), order.1, "{op:?} found {of:?}");
         assert_eq!((to, tagged, taken), (node, true, false), "{op:?} found {message}, {of:?}");
         assert_eq!((of_tag, (of_tag ^ tag) & !ignore), (entry.tag, 0), "{op:?} found {of:?}");
         assert_eq!(entry.len, len, "{op:?} found {of:?}");
@@ -606,7 +617,7 @@ impl Oracle {
             self.take(message);
         }
         if claims {
-            self.ops[id].deed = Deed::Claim { at, message, discards: false };
+            self.ops[id].op = OracleOp::Claim { at, message, discards: false };
             self.claimed.push(id);
         } else {
             self.ops[id].over = true;
@@ -614,10 +625,10 @@ impl Oracle {
     }
 
     fn take(&mut self, message: OpId) {
-        if let Deed::Send { to, len, taken, .. } = &mut self.ops[message].deed {
+        if let OracleOp::Send { to, len, taken, .. } = &mut self.ops[message].op {
             assert!(!*taken, "message {message} is received twice");
             *taken = true;
-            let (count, bytes) = &mut self.places[*to].coming;
+            let (count, bytes) = &mut self.node_states[*to].coming;
             (*count, *bytes) = (*count - 1, *bytes - *len);
         }
     }
@@ -633,15 +644,17 @@ impl Oracle {
 
     /// Returns the part of a receive's or peek's node.
     pub(crate) fn receiver_of(&self, id: OpId) -> Option<usize> {
-        match self.ops[id].deed {
-            Deed::Receive { at, .. } | Deed::Peek { at, .. } | Deed::Claim { at, .. } => at,
+        match self.ops[id].op {
+            OracleOp::Receive { at, .. }
+            | OracleOp::Peek { at, .. }
+            | OracleOp::Claim { at, .. } => at,
             _ => None,
         }
     }
 
     /// A claimed message is to be dropped.
     pub(crate) fn discards(&mut self, id: OpId) {
-        if let Deed::Claim { discards, .. } = &mut self.ops[id].deed {
+        if let OracleOp::Claim { discards, .. } = &mut self.ops[id].op {
             *discards = true;
         }
     }
@@ -660,7 +673,7 @@ impl Oracle {
 
     /// Handles the report of a message to a node with buffered receives. It matched a posted tag,
     /// or needed none. Returns the message.
-    pub(crate) fn announced(
+    pub(crate) fn on_rts(
         &mut self,
         node: usize,
         entry: &ReportedEntry,
@@ -676,24 +689,24 @@ impl Oracle {
         }
         let message = if tagged { entry.tag >> NUMBER } else { entry.data } as usize;
         let of = self.ops.get(message).unwrap_or_else(|| panic!("no such message: {entry:?}"));
-        let Deed::Send { to, tagged: of_tagged, tag, len, taken, .. } = of.deed else {
+        let OracleOp::Send { to, tagged: of_tagged, tag, len, taken, .. } = of.op else {
             panic!("{node} is told of operation {message}, which is no message: {entry:?}");
         };
         assert_eq!((to, of_tagged, taken), (node, tagged, false), "{node} is told of {of:?}");
         assert_eq!((entry.len, entry.error), (len, None), "{entry:?} of {of:?}");
         let sender = of.node;
-        if !self.places[node].renamed && !self.is_hurt(node, sender) {
-            let name = self.places[node].names[sender][0].unwrap_or(FI_ADDR_NOTAVAIL);
+        if !self.node_states[node].renamed && !self.is_hurt(node, sender) {
+            let name = self.node_states[node].names[sender][0].unwrap_or(FI_ADDR_NOTAVAIL);
             assert_eq!(entry.src, name, "message {message} of {sender} to {node}");
         }
-        let told = self.told.entry((node, sender, tagged)).or_default();
-        assert!(!told.contains(&message), "{node} is told twice of {message}");
-        let younger = posted.is_none() && told.iter().any(|other| *other > message);
-        told.push(message);
+        let reported = self.reported.entry((node, sender, tagged)).or_default();
+        assert!(!reported.contains(&message), "{node} is told twice of {message}");
+        let younger = posted.is_none() && reported.iter().any(|other| *other > message);
+        reported.push(message);
         assert!(!younger || self.is_hurt(node, sender), "{node} is told of {message} late");
         if let Some(id) = posted {
             let op = &mut self.ops[id];
-            let Deed::PostedTag { tag: wanted, ignore } = op.deed else {
+            let OracleOp::PostedTag { tag: wanted, ignore } = op.op else {
                 panic!("operation {id}, {op:?}, met {message}");
             };
             assert!(!op.over && op.node == node && tagged, "tag {id}, {op:?}, met {message}");
@@ -712,14 +725,14 @@ impl Oracle {
 
     fn claim_is_over(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
-        let Deed::Claim { message, discards, .. } = op.deed else { return };
+        let OracleOp::Claim { message, discards, .. } = op.op else { return };
         if message == FORGED {
             self.ops[id].over = true;
             return;
         }
         let of = &self.ops[message];
-        let Deed::Send { len, tag, .. } = of.deed else { return };
-        let room = op.buf.len();
+        let OracleOp::Send { len, tag, .. } = of.op else { return };
+        let capacity = op.buf.len();
         match entry.error {
             None => {
                 assert_eq!((entry.tag, entry.len), (tag, len), "{op:?} of {of:?}: {entry:?}");
@@ -727,8 +740,8 @@ impl Oracle {
                 self.take(message);
             }
             Some((Error::TRUNC, over)) => {
-                assert!(!discards && room + over == len, "{op:?} of {of:?}: {entry:?}");
-                assert!(op.buf[..] == payload(message, len)[..room], "{op:?}: bytes");
+                assert!(!discards && capacity + over == len, "{op:?} of {of:?}: {entry:?}");
+                assert!(op.buf[..] == payload(message, len)[..capacity], "{op:?}: bytes");
                 self.take(message);
             }
             Some((error, _)) => {
@@ -739,34 +752,34 @@ impl Oracle {
     }
 
     /// Returns the part named as a message's source.
-    fn source_part(&self, lane: MessageLane) -> usize {
-        if self.named_parts { lane.0 } else { 0 }
+    fn source_part(&self, order: MessageOrder) -> usize {
+        if self.named_parts { order.0 } else { 0 }
     }
 
     fn accepts(&self, receive: OpId, message: OpId) -> bool {
         let (op, of) = (&self.ops[receive], &self.ops[message]);
-        let Deed::Receive { at, tagged, from, tag, ignore, .. } = op.deed else { return false };
-        let Deed::Send { to, lane, tagged: of_tagged, tag: of_tag, .. } = of.deed else {
+        let OracleOp::Receive { at, tagged, from, tag, ignore, .. } = op.op else { return false };
+        let OracleOp::Send { to, order, tagged: of_tagged, tag: of_tag, .. } = of.op else {
             return false;
         };
-        let steady = !self.places[op.node].renamed;
+        let steady = !self.node_states[op.node].renamed;
         to == op.node
             && tagged == of_tagged
-            && at.is_none_or(|at| at == lane.1)
+            && at.is_none_or(|at| at == order.1)
             && (!tagged || (of_tag ^ tag) & !ignore == 0)
-            && from.is_none_or(|from| is_from(from, of.node, lane) && steady)
+            && from.is_none_or(|from| is_from(from, of.node, order) && steady)
     }
 
     /// Checks the order: of two messages of one sender and two receives matching the first message,
     /// the older receive gets it.
     fn check_order(&mut self, receive: OpId, message: OpId) {
         let (node, sender) = (self.ops[receive].node, self.ops[message].node);
-        let Deed::Receive { tagged, .. } = self.ops[receive].deed else { return };
-        let Deed::Send { lane, .. } = self.ops[message].deed else { return };
+        let OracleOp::Receive { tagged, .. } = self.ops[receive].op else { return };
+        let OracleOp::Send { order, .. } = self.ops[message].op else { return };
         if self.is_hurt(node, sender) {
             return;
         }
-        let key = (node, sender, tagged, lane);
+        let key = (node, sender, tagged, order);
         for &(other, of) in self.matches.get(&key).into_iter().flatten() {
             let wrong = (receive < other && of < message && self.accepts(receive, of))
                 || (other < receive && message < of && self.accepts(other, message));
@@ -780,9 +793,9 @@ impl Oracle {
     }
 
     /// All entries of a node's queues are read.
-    pub(crate) fn all_is_read(&mut self, node: usize) {
-        for id in std::mem::take(&mut self.places[node].acked) {
-            let Deed::Send { taken, .. } = self.ops[id].deed else { continue };
+    pub(crate) fn cq_is_drained(&mut self, node: usize) {
+        for id in std::mem::take(&mut self.node_states[node].acked) {
+            let OracleOp::Send { taken, .. } = self.ops[id].op else { continue };
             let hurt = self.is_hurt(self.ops[id].node, node);
             assert!(taken || hurt, "message {id} counts as received and is not");
         }
@@ -791,9 +804,9 @@ impl Oracle {
     /// Returns the number of messages of a kind possibly still to arrive at a part of a node, and
     /// their bytes.
     pub(crate) fn waiting(&self, node: usize, at: Option<usize>, tagged: bool) -> (usize, usize) {
-        let waiting = self.ops.iter().filter_map(|op| match op.deed {
-            Deed::Send { to, lane, tagged: of, len, taken: false, .. }
-                if to == node && of == tagged && at.is_none_or(|at| at == lane.1) =>
+        let waiting = self.ops.iter().filter_map(|op| match op.op {
+            OracleOp::Send { to, order, tagged: of, len, taken: false, .. }
+                if to == node && of == tagged && at.is_none_or(|at| at == order.1) =>
             {
                 Some(len)
             }
@@ -804,30 +817,34 @@ impl Oracle {
 
     /// Checks the number of messages buffered by an engine for a node, and their memory; each costs
     /// `cost` in addition to its bytes.
-    pub(crate) fn check_kept(&self, node: usize, kept: (usize, usize), cost: usize) {
+    pub(crate) fn check_buffered(&self, node: usize, buffered: (usize, usize), cost: usize) {
         if self.hostile {
             return;
         }
-        let (count, bytes) = self.places[node].coming;
-        assert!(kept.0 <= count, "{node} keeps {} messages, of {count} it has not got", kept.0);
+        let (count, bytes) = self.node_states[node].coming;
+        assert!(
+            buffered.0 <= count,
+            "{node} keeps {} messages, of {count} it has not got",
+            buffered.0
+        );
         let most = bytes + count * cost;
-        assert!(kept.1 <= most, "{node} keeps {} bytes of messages of {most}", kept.1);
+        assert!(buffered.1 <= most, "{node} keeps {} bytes of messages of {most}", buffered.1);
     }
 
     /// Checks the final state, without further events: all operations must be complete.
     pub(crate) fn check_end(&self) {
-        for id in &self.owed {
+        for id in &self.expected {
             let op = &self.ops[*id];
-            let Deed::Send { taken, .. } = op.deed else { continue };
+            let OracleOp::Send { taken, .. } = op.op else { continue };
             assert!(taken, "message {id} was accepted, and lost when its sender closed: {op:?}");
         }
         for (id, op) in self.ops.iter().enumerate() {
-            let alive = |node: usize| self.places[node].alive;
-            if !alive(op.node) || op.life != self.places[op.node].life {
+            let alive = |node: usize| self.node_states[node].alive;
+            if !alive(op.node) || op.life != self.node_states[op.node].life {
                 continue;
             }
-            match op.deed {
-                Deed::Receive { .. } => {
+            match op.op {
+                OracleOp::Receive { .. } => {
                     for (&(node, ..), matches) in &self.matches {
                         if node != op.node || op.over {
                             continue;
@@ -837,8 +854,8 @@ impl Oracle {
                         assert!(younger.is_none(), "receive {id} was passed over: {younger:?}");
                     }
                 }
-                Deed::PostedTag { .. } => {}
-                Deed::Send { to, taken, .. } => {
+                OracleOp::PostedTag { .. } => {}
+                OracleOp::Send { to, taken, .. } => {
                     assert!(op.over || !op.reports, "send {id} never completes: {op:?}");
                     assert!(
                         taken || self.is_hurt(op.node, to) || !alive(to),
@@ -848,9 +865,9 @@ impl Oracle {
                 _ => assert!(op.over || !op.reports, "operation {id} never completes: {op:?}"),
             }
         }
-        for (node, place) in self.places.iter().enumerate() {
-            let lost = place.data.iter().find(|(from, _)| !self.is_hurt(*from, node));
-            assert!(lost.is_none() || !place.alive, "data for {node} never came: {lost:?}");
+        for (node, node_state) in self.node_states.iter().enumerate() {
+            let lost = node_state.data.iter().find(|(from, _)| !self.is_hurt(*from, node));
+            assert!(lost.is_none() || !node_state.alive, "data for {node} never came: {lost:?}");
         }
     }
 
@@ -869,12 +886,12 @@ impl Oracle {
 
     /// Returns the incomplete receives of a node.
     pub(crate) fn receives(&self, node: usize) -> Vec<OpId> {
-        let life = self.places[node].life;
+        let life = self.node_states[node].life;
         let of = |op: &TakenOperation| {
             op.node == node
                 && op.life == life
                 && !op.over
-                && matches!(op.deed, Deed::Receive { .. } | Deed::PostedTag { .. })
+                && matches!(op.op, OracleOp::Receive { .. } | OracleOp::PostedTag { .. })
         };
         (0..self.ops.len()).filter(|id| of(&self.ops[*id])).collect()
     }

@@ -7,7 +7,7 @@ use ofi_provider::abi::{
 use ofi_provider::cq::{Cq, OnDomain};
 use ofi_provider::eq::Eq;
 use ofi_provider::error::Error;
-use ofi_provider::fid::Embeds;
+use ofi_provider::fid::FidObject;
 use ofi_provider::lock::Level;
 use ofi_provider::object::Parent;
 use ofi_provider::testing::IdleProgress;
@@ -40,10 +40,10 @@ pub(crate) fn next_event(eq: &Arc<Eq>) -> Option<(Option<u32>, usize)> {
     // SAFETY: an open queue and its table; the buffers have room for what is read.
     unsafe {
         let ops = &*(*c).ops;
-        let (mut event, mut room) = (0, [0_u64; 64]);
-        let n = ops.read.unwrap()(c, &raw mut event, room.as_mut_ptr().cast(), 512, 0);
+        let (mut event, mut buf) = (0, [0_u64; 64]);
+        let n = ops.read.unwrap()(c, &raw mut event, buf.as_mut_ptr().cast(), 512, 0);
         if n >= 0 {
-            return Some((Some(event), (*room.as_ptr().cast::<fi_eq_cm_entry>()).fid as usize));
+            return Some((Some(event), (*buf.as_ptr().cast::<fi_eq_cm_entry>()).fid as usize));
         }
         if n != -Error::AVAIL.code() as isize {
             return None;

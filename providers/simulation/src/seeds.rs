@@ -1,5 +1,5 @@
 //! Running of seeds, and naming of a failing one.
-use crate::here::{self, PlantedFault};
+use crate::here::{self, InjectedFault};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
@@ -56,12 +56,12 @@ pub fn found<R>(seeds: u64, run: impl Fn(u64) -> R) -> Option<(u64, String)> {
 
 /// Injects a fault, and checks that a simulator finds it within 500 seeds with one of these
 /// messages.
-pub fn finds<R>(fault: PlantedFault, says: &[&str], run: impl Fn(u64) -> R) {
+pub fn finds<R>(fault: InjectedFault, messages: &[&str], run: impl Fn(u64) -> R) {
     here::plant(Some(fault));
     let found = found(500, run);
     here::plant(None);
     let (seed, text) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
     eprintln!("{fault:?}: seed {seed}: {}", text.lines().next().unwrap_or(""));
-    let right = says.iter().any(|says| text.contains(says));
+    let right = messages.iter().any(|messages| text.contains(messages));
     assert!(right, "{fault:?} is found as something else: {text}");
 }

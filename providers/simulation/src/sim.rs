@@ -1,7 +1,7 @@
 //! Endpoints controlled by a seed, in a provider's world.
 use crate::here;
 use crate::oracle::{
-    CLASSES, Deed, FORGED, OpId, Oracle, PARTS, ReportedEntry, WINDOW, payload, tag_of,
+    CLASSES, FORGED, OpId, Oracle, OracleOp, PARTS, ReportedEntry, WINDOW, payload, tag_of,
 };
 use crate::queues::{parent, queue, read_queue};
 use crate::random::SimRandom;
@@ -23,7 +23,7 @@ use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::cq::{Context, Cq};
 use ofi_provider::endpoint::{RdmAttr, RdmEndpoint, RdmEngine};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::fid::Embeds;
+use ofi_provider::fid::FidObject;
 use ofi_provider::info::InfoBuf;
 use ofi_provider::reserved::ONLY_TAG;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,7 +34,7 @@ const CONTEXT_BITS: u32 = 4;
 
 /// Endpoints of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shape {
+pub enum NodeConfig {
     /// One.
     Single,
     /// Several endpoints with separate addresses, sharing a receive context.
@@ -69,7 +69,7 @@ pub struct SimPlan {
     /// A receive's source takes part in matching.
     pub directed: bool,
     /// Nodes initially unknown to each other: one pair in this many.
-    pub strangers: usize,
+    pub unknown_peers: usize,
     /// Each endpoint is of a process of its own, another one when it comes again.
     pub processes: bool,
     /// A queue is read in one of so many steps.
@@ -77,7 +77,7 @@ pub struct SimPlan {
     /// Percentage of operations accessing a peer's memory.
     pub accesses: usize,
     /// Endpoints of a node.
-    pub shape: Shape,
+    pub shape: NodeConfig,
     /// Endpoints or contexts of a node.
     pub parts: usize,
     /// Memory for data from peers is denied once in this many times; 0: never.
@@ -89,9 +89,9 @@ pub struct SimPlan {
     /// The memory of a receive is in two parts.
     pub split: bool,
     /// Messages are sent with FI_MATCH_COMPLETE as well.
-    pub met: bool,
+    pub shares_memory: bool,
     /// A match notice of a message implies its receipt.
-    pub met_is_received: bool,
+    pub matched_is_received: bool,
     /// A delivery report of a message implies its receipt.
     pub delivered_is_received: bool,
 }
@@ -101,12 +101,12 @@ impl SimPlan {
         let calm = random.below(2) == 0;
         let rare = |random: &mut SimRandom, of: &[usize]| if calm { 0 } else { random.pick(of) };
         let shape = match random.below(8) {
-            0 => Shape::Shared,
-            1 => Shape::Scalable,
-            2 => Shape::Buffered,
-            _ => Shape::Single,
+            0 => NodeConfig::Shared,
+            1 => NodeConfig::Scalable,
+            2 => NodeConfig::Buffered,
+            _ => NodeConfig::Single,
         };
-        let parts = if matches!(shape, Shape::Shared | Shape::Scalable) {
+        let parts = if matches!(shape, NodeConfig::Shared | NodeConfig::Scalable) {
             1 + random.below(PARTS)
         } else {
             1
@@ -122,18 +122,18 @@ impl SimPlan {
             tx_size: random.pick(&[1, 4, 32, 128]),
             inject_size: random.pick(&[0, 64, 1500]),
             directed: random.below(2) == 0,
-            strangers: random.pick(&[0, 0, 6]),
+            unknown_peers: random.pick(&[0, 0, 6]),
             processes: random.below(2) == 0,
             reads: random.pick(&[3, 8, 30]),
             accesses: 14,
             shape,
             parts,
             shortage: if calm { 0 } else { random.pick(&[0, 0, 0, 30, 200]) },
-            hostile: random.one_in(6) && shape != Shape::Buffered,
+            hostile: random.one_in(6) && shape != NodeConfig::Buffered,
             tags: random.one_in(2),
             split: false,
-            met: false,
-            met_is_received: false,
+            shares_memory: false,
+            matched_is_received: false,
             delivered_is_received: false,
         }
     }
@@ -153,7 +153,7 @@ pub enum EndpointRole {
 /// Position of an engine: its node, a unique number, and the memory exposed to peers under
 /// [`key`](Self::key).
 #[derive(Debug)]
-pub struct NodePlace<'a> {
+pub struct NodeEnv<'a> {
     /// The node.
     pub node: usize,
     /// The engine's number.
@@ -169,7 +169,7 @@ pub trait SimWorld: Sized {
     /// Engines under test.
     type Engine: RdmEngine;
     /// State of an engine's transport.
-    type Beneath;
+    type Underlying;
 
     /// Creates the world of a seed: draws its own parameters from `random`, and later events from
     /// `own`.
@@ -177,11 +177,8 @@ pub trait SimWorld: Sized {
     /// Starts after all decisions. The world may change the parts not supported by it.
     fn begin(&mut self, _plan: &mut SimPlan) {}
     /// A new engine.
-    fn engine(
-        &mut self,
-        plan: &SimPlan,
-        place: NodePlace<'_>,
-    ) -> (Arc<Self::Engine>, Self::Beneath);
+    fn engine(&mut self, plan: &SimPlan, env: NodeEnv<'_>)
+    -> (Arc<Self::Engine>, Self::Underlying);
     /// Returns the identity of an endpoint with this role and address, from its opening on.
     fn identity(
         &self,
@@ -191,16 +188,16 @@ pub trait SimWorld: Sized {
     ) -> <Self::Engine as RdmEngine>::Identity;
     /// Ends an engine and its transport, after all its endpoints are closed, and checks for
     /// leftovers. This is the last reference to it.
-    fn end(&mut self, engine: Arc<Self::Engine>, beneath: Self::Beneath);
+    fn end(&mut self, engine: Arc<Self::Engine>, underlying: Self::Underlying);
 
     /// Runs a progress iteration of an engine, and checks the invariants of any time.
-    fn turn(&mut self, engine: &Self::Engine, beneath: &mut Self::Beneath);
+    fn poll_once(&mut self, engine: &Self::Engine, underlying: &mut Self::Underlying);
     /// Checks the invariants of an idle engine.
     fn check_idle(&self, engine: &Self::Engine);
     /// Returns the number of messages buffered by an engine, and their memory.
-    fn kept(&self, engine: &Self::Engine) -> (usize, usize);
+    fn buffered(&self, engine: &Self::Engine) -> (usize, usize);
     /// Returns the maximum cost of a buffered message in addition to its bytes.
-    fn kept_cost(&self) -> usize;
+    fn buffered_cost(&self) -> usize;
 
     /// Returns true if all data passed by a node's engine to its transport has left the node.
     fn has_left(&self, _node: usize) -> bool {
@@ -212,7 +209,7 @@ pub trait SimWorld: Sized {
     /// Cuts the links between two nodes; returns true if there was any.
     fn cut(&mut self, one: usize, other: usize) -> bool;
     /// Acts as a hostile peer at this address.
-    fn hear(&mut self, _random: &mut SimRandom, _at: SocketAddr) {}
+    fn poll_listener(&mut self, _random: &mut SimRandom, _at: SocketAddr) {}
     /// A step of time.
     fn pass(&mut self, nanos: u64);
     /// Time passes until something is due.
@@ -220,9 +217,9 @@ pub trait SimWorld: Sized {
     /// Nothing is late or refused any more.
     fn be_prompt(&mut self);
     /// Nothing moved in so many rounds: false if nothing will ever.
-    fn goes_on(&mut self, still: usize) -> bool;
+    fn is_still_bursting(&mut self, still: usize) -> bool;
     /// Turns of a node in each round of them all.
-    const TURNS: usize;
+    const ITERATIONS: usize;
     /// Data accepted by a node reaches the others although its endpoints close.
     const DELIVERS_AT_CLOSE: bool = false;
     /// Nothing may be left when all nodes have ended.
@@ -234,7 +231,7 @@ pub trait SimWorld: Sized {
 /// An endpoint with all it needs.
 struct SimNode<W: SimWorld> {
     engine: Arc<W::Engine>,
-    beneath: W::Beneath,
+    underlying: W::Underlying,
     life: u32,
     /// Endpoints in the order of closing.
     all: Vec<RdmEndpoint<W::Engine>>,
@@ -283,7 +280,7 @@ pub struct Sim<W: SimWorld> {
     oracle: Oracle,
     /// Messages reported to nodes with buffered receives and not claimed: the node, the message,
     /// the context of the report, and true if it has a tag.
-    told: Vec<(usize, OpId, usize, bool)>,
+    reported: Vec<(usize, OpId, usize, bool)>,
 }
 
 pub(crate) fn context(id: OpId) -> Context {
@@ -296,12 +293,12 @@ pub(crate) fn bytes_to_send(bytes: &[u8]) -> SendBuf {
     unsafe { SendBuf::new(bytes.as_ptr().cast(), bytes.len()) }.unwrap()
 }
 
-pub(crate) fn room_to_receive(bytes: &mut [u8]) -> RecvBuf {
+pub(crate) fn space_to_receive(bytes: &mut [u8]) -> RecvBuf {
     // SAFETY: as for bytes to send.
     unsafe { RecvBuf::new(bytes.as_mut_ptr().cast(), bytes.len()) }.unwrap()
 }
 
-fn room_in_two(bytes: &mut [u8]) -> RecvBuf {
+fn half_space(bytes: &mut [u8]) -> RecvBuf {
     let parts = bytes.split_at_mut(bytes.len() / 2);
     let iov = [parts.0, parts.1]
         .map(|part| iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
@@ -333,13 +330,13 @@ impl<W: SimWorld> Sim<W> {
         world.begin(&mut plan);
         here::have_shortage(plan.shortage, SimRandom::new(random.next()));
         if plan.hostile {
-            (plan.strangers, plan.renames) = (0, 0);
+            (plan.unknown_peers, plan.renames) = (0, 0);
         }
         let nodes = (0..plan.nodes).map(|_| None).collect();
         let mut oracle = Oracle::new(plan.nodes);
-        oracle.named_parts = plan.shape == Shape::Shared;
+        oracle.named_parts = plan.shape == NodeConfig::Shared;
         oracle.hostile = plan.hostile;
-        let mut sim = Self { world, plan, random, lives: 0, nodes, oracle, told: Vec::new() };
+        let mut sim = Self { world, plan, random, lives: 0, nodes, oracle, reported: Vec::new() };
         (0..sim.plan.nodes).for_each(|node| sim.begin(node));
         sim
     }
@@ -351,7 +348,7 @@ impl<W: SimWorld> Sim<W> {
 
     /// Names of a node in address vectors.
     fn names(&self) -> usize {
-        if self.plan.shape == Shape::Shared { self.plan.parts } else { 1 }
+        if self.plan.shape == NodeConfig::Shared { self.plan.parts } else { 1 }
     }
 
     /// Opens a node's endpoint.
@@ -359,11 +356,12 @@ impl<W: SimWorld> Sim<W> {
         self.lives += 1;
         let life = self.lives;
         let mut memory = vec![0; self.plan.nodes * (WINDOW + 8)];
-        let place = NodePlace { node, life, memory: &mut memory, key: KEY };
-        let (engine, beneath) = here::with_memory(|| self.world.engine(&self.plan, place));
+        let env = NodeEnv { node, life, memory: &mut memory, key: KEY };
+        let (engine, underlying) = here::with_memory(|| self.world.engine(&self.plan, env));
         // SAFETY: all zeros are the defaults of an attribute structure.
         let mut attr = unsafe { std::mem::zeroed::<fi_av_attr>() };
-        attr.rx_ctx_bits = if self.plan.shape == Shape::Scalable { CONTEXT_BITS as _ } else { 0 };
+        attr.rx_ctx_bits =
+            if self.plan.shape == NodeConfig::Scalable { CONTEXT_BITS as _ } else { 0 };
         let (format, null) = (FI_SOCKADDR_IN as u32, std::ptr::null_mut());
         // SAFETY: not of a peer.
         let av = unsafe { Av::open(parent(), format, AvSharing::Never, Some(&mut attr), null) };
@@ -374,10 +372,10 @@ impl<W: SimWorld> Sim<W> {
             _ => [one, queue(self.plan.cq_size)],
         };
         let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
-        bindings.ledger.tx.report_to(queues[0].clone());
-        bindings.ledger.rx.report_to(queues[1].clone());
+        bindings.completions.tx.report_to(queues[0].clone());
+        bindings.completions.rx.report_to(queues[1].clone());
         let (all, tx, rx) = here::with_memory(|| self.open(&engine, node, &bindings));
-        if self.plan.shape == Shape::Buffered {
+        if self.plan.shape == NodeConfig::Buffered {
             for (option, of) in
                 [(FI_OPT_BUFFERED_LIMIT, [64, 1500, 16384]), (FI_OPT_BUFFERED_MIN, [0, 0, 60])]
             {
@@ -390,10 +388,11 @@ impl<W: SimWorld> Sim<W> {
             all[part].setopt(FI_OPT_MIN_MULTI_RECV, &512_usize.to_ne_bytes()).unwrap();
         }
         self.oracle.begins(node);
-        self.nodes[node] = Some(SimNode { engine, beneath, life, all, tx, rx, av, queues, memory });
+        self.nodes[node] =
+            Some(SimNode { engine, underlying, life, all, tx, rx, av, queues, memory });
         for other in 0..self.plan.nodes {
             for part in 0..self.names() {
-                if !self.random.one_in(self.plan.strangers) {
+                if !self.random.one_in(self.plan.unknown_peers) {
                     self.insert(node, (other, part), false);
                 }
             }
@@ -410,7 +409,7 @@ impl<W: SimWorld> Sim<W> {
         bindings: &Bindings,
     ) -> (Vec<RdmEndpoint<W::Engine>>, Vec<usize>, Vec<usize>) {
         let SimPlan { directed, tx_size, inject_size, parts, .. } = self.plan;
-        let buffered = self.plan.shape == Shape::Buffered;
+        let buffered = self.plan.shape == NodeConfig::Buffered;
         let attr = RdmAttr { directed, buffered, tx_size, inject_size, ..RdmAttr::default() };
         let identity = |part, role| self.world.identity(role, address(node, part), attr.clone());
         let each: Vec<_> = (0..parts).collect();
@@ -419,25 +418,25 @@ impl<W: SimWorld> Sim<W> {
             RdmEndpoint::new(engine.clone(), identity, Default::default())
         };
         match self.plan.shape {
-            Shape::Single => {
+            NodeConfig::Single => {
                 let one = open(0);
                 one.enable(bindings, None).unwrap();
                 (vec![one], vec![0], vec![0])
             }
             // It is enabled when its options are set.
-            Shape::Buffered => (vec![open(0)], vec![0], vec![0]),
-            Shape::Shared => {
+            NodeConfig::Buffered => (vec![open(0)], vec![0], vec![0]),
+            NodeConfig::Shared => {
                 let of_all = identity(0, EndpointRole::SharedRx);
                 let srx = RdmEndpoint::shared_rx(engine.clone(), of_all, Default::default());
                 let mut receives = Bindings::default();
-                receives.ledger.rx = bindings.ledger.rx.clone();
+                receives.completions.rx = bindings.completions.rx.clone();
                 srx.enable(&receives, None).unwrap();
                 let mut all: Vec<_> = each.iter().map(|part| open(*part)).collect();
                 all.iter().for_each(|one| one.enable(bindings, Some(&srx)).unwrap());
                 all.push(srx);
                 (all, each, vec![parts; parts])
             }
-            Shape::Scalable => {
+            NodeConfig::Scalable => {
                 let mut info = InfoBuf::new().unwrap();
                 info.edit_ep(|ep| (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (parts, parts));
                 let of_all = identity(0, EndpointRole::Rdm);
@@ -502,15 +501,16 @@ impl<W: SimWorld> Sim<W> {
         let drained = W::DELIVERS_AT_CLOSE && self.drain(node);
         self.read(node, usize::MAX);
         self.enter(node);
-        let Some(SimNode { engine, beneath, all, av, memory, .. }) = self.nodes[node].take() else {
+        let Some(SimNode { engine, underlying, all, av, memory, .. }) = self.nodes[node].take()
+        else {
             return;
         };
         self.oracle.ends(node, drained);
-        self.told.retain(|(of, ..)| *of != node);
+        self.reported.retain(|(of, ..)| *of != node);
         all.iter().for_each(Endpoint::close);
         drop((all, av));
         assert_eq!(Arc::strong_count(&engine), 1, "somebody keeps the engine");
-        self.world.end(engine, beneath);
+        self.world.end(engine, underlying);
         // Until now peers could reach the memory, which is registered.
         drop(memory);
     }
@@ -523,16 +523,16 @@ impl<W: SimWorld> Sim<W> {
             while left > 0
                 && let Some(entry) = read_queue(&cq)
             {
-                if self.plan.shape == Shape::Buffered && entry.context >= LEAST_POINTER {
-                    self.is_told(node, &entry);
+                if self.plan.shape == NodeConfig::Buffered && entry.context >= LEAST_POINTER {
+                    self.is_notified(node, &entry);
                 } else {
-                    self.oracle.told(node, &entry);
+                    self.oracle.reported(node, &entry);
                 }
                 left -= 1;
             }
         }
         if left > 0 {
-            self.oracle.all_is_read(node);
+            self.oracle.cq_is_drained(node);
         }
         for id in self.oracle.claims(node) {
             self.claim(node, id);
@@ -540,38 +540,38 @@ impl<W: SimWorld> Sim<W> {
     }
 
     /// A node with buffered receives is told of a message.
-    fn is_told(&mut self, node: usize, entry: &ReportedEntry) {
-        let told = entry.context as *mut fi_recv_context;
+    fn is_notified(&mut self, node: usize, entry: &ReportedEntry) {
+        let reported = entry.context as *mut fi_recv_context;
         // SAFETY: the structure is there until the message is claimed or dropped.
-        let posted = unsafe { (*told).context } as usize;
-        let message = self.oracle.announced(node, entry, posted.checked_sub(1));
+        let posted = unsafe { (*reported).context } as usize;
+        let message = self.oracle.on_rts(node, entry, posted.checked_sub(1));
         let tagged = entry.flags & FI_TAGGED != 0;
         if message != FORGED && entry.flags & FI_MORE == 0 && entry.len > 0 {
             // SAFETY: an entry of a whole message points to its bytes.
             let bytes = unsafe { std::slice::from_raw_parts(entry.buf as *const u8, entry.len) };
             assert!(bytes == &payload(message, entry.len)[..], "the bytes of message {message}");
         }
-        self.told.push((node, message, entry.context, tagged));
+        self.reported.push((node, message, entry.context, tagged));
     }
 
     /// Claims or drops a message reported to its node.
-    fn settle_told(&mut self, at: usize) {
-        let (node, message, told, tagged) = self.told.swap_remove(at);
+    fn settle_notified(&mut self, at: usize) {
+        let (node, message, reported, tagged) = self.reported.swap_remove(at);
         let Some(of) = &self.nodes[node] else { return };
         let discards = self.random.one_in(6);
-        let (ep, context) = (of.rx(None), Context(told as *mut _));
+        let (ep, context) = (of.rx(None), Context(reported as *mut _));
         let (mut buf, mut flags) = (RecvBuf::none(), FI_DISCARD);
         let id = self.oracle.next();
         if discards {
             self.oracle.dropped(message);
         } else {
-            let room = self.random.pick(&[64, 2000, self.plan.largest, self.plan.largest]);
-            let mut bytes = vec![0xbb; room];
-            (buf, flags) = (room_to_receive(&mut bytes), FI_CLAIM | FI_COMPLETION);
-            let deed = Deed::Claim { at: Some(0), message, discards };
-            self.oracle.took(node, deed, bytes, Box::default(), true, false);
+            let capacity = self.random.pick(&[64, 2000, self.plan.largest, self.plan.largest]);
+            let mut bytes = vec![0xbb; capacity];
+            (buf, flags) = (space_to_receive(&mut bytes), FI_CLAIM | FI_COMPLETION);
+            let oracle_op = OracleOp::Claim { at: Some(0), message, discards };
+            self.oracle.took(node, oracle_op, bytes, Box::default(), true, false);
             // SAFETY: as above.
-            unsafe { (*(told as *mut fi_recv_context)).context = (id + 1) as *mut _ };
+            unsafe { (*(reported as *mut fi_recv_context)).context = (id + 1) as *mut _ };
         }
         let op = RecvOp { buf, src: FI_ADDR_UNSPEC, tag: 0, ignore: 0, context, flags };
         if tagged { ep.trecv(op) } else { ep.recv(op) }.unwrap();
@@ -580,10 +580,11 @@ impl<W: SimWorld> Sim<W> {
 
     /// Posts a tag on a node with buffered receives, or claims or drops a message reported to it.
     fn receive_buffered(&mut self, node: usize) {
-        let its: Vec<_> = (0..self.told.len()).filter(|at| self.told[*at].0 == node).collect();
+        let its: Vec<_> =
+            (0..self.reported.len()).filter(|at| self.reported[*at].0 == node).collect();
         if !its.is_empty() && self.random.one_in(2) {
             let one = self.random.pick(&its);
-            self.settle_told(one);
+            self.settle_notified(one);
         } else if self.plan.tags {
             let pattern = self.pattern();
             self.post_tag(node, pattern);
@@ -593,8 +594,8 @@ impl<W: SimWorld> Sim<W> {
     fn post_tag(&mut self, node: usize, (tag, ignore): (u64, u64)) {
         let Some(of) = &self.nodes[node] else { return };
         let id = self.oracle.next();
-        let deed = Deed::PostedTag { tag, ignore };
-        self.oracle.took(node, deed, Vec::new(), Box::default(), true, false);
+        let oracle_op = OracleOp::PostedTag { tag, ignore };
+        self.oracle.took(node, oracle_op, Vec::new(), Box::default(), true, false);
         let (buf, src, flags) = (RecvBuf::none(), FI_ADDR_UNSPEC, FI_COMPLETION | ONLY_TAG);
         let op = RecvOp { buf, src, tag, ignore, context: context(id), flags };
         of.rx(None).trecv(op).unwrap();
@@ -614,7 +615,7 @@ impl<W: SimWorld> Sim<W> {
     /// Returns a part with its own receives; none if all parts share theirs.
     fn receiver(&mut self) -> Option<usize> {
         let parts = self.plan.parts;
-        (self.plan.shape != Shape::Shared).then(|| self.random.below(parts))
+        (self.plan.shape != NodeConfig::Shared).then(|| self.random.below(parts))
     }
 
     /// Looks for a tagged message.
@@ -624,8 +625,8 @@ impl<W: SimWorld> Sim<W> {
         let (tag, ignore) = self.pattern();
         let (claims, discards) = self.random.pick(&[(false, false), (true, false), (false, true)]);
         let buf = vec![0xbb; self.random.pick(&[0, 64, self.plan.largest])];
-        let deed = Deed::Peek { at, tag, ignore, claims, discards };
-        self.oracle.took(node, deed, buf, Box::default(), true, false);
+        let oracle_op = OracleOp::Peek { at, tag, ignore, claims, discards };
+        self.oracle.took(node, oracle_op, buf, Box::default(), true, false);
         let flags = FI_COMPLETION
             | FI_PEEK
             | if claims { FI_CLAIM } else { 0 }
@@ -636,7 +637,7 @@ impl<W: SimWorld> Sim<W> {
     fn look(&mut self, node: usize, id: OpId, (tag, ignore): (u64, u64), flags: u64) {
         let Some(of) = &self.nodes[node] else { return };
         let at = self.oracle.receiver_of(id);
-        let buf = room_to_receive(&mut self.oracle.ops[id].buf);
+        let buf = space_to_receive(&mut self.oracle.ops[id].buf);
         let op = RecvOp { buf, src: FI_ADDR_UNSPEC, tag, ignore, context: context(id), flags };
         of.rx(at).trecv(op).unwrap();
         self.note_shortage(node);
@@ -656,19 +657,23 @@ impl<W: SimWorld> Sim<W> {
     }
 
     /// A node's engine makes progress.
-    pub fn turn(&mut self, node: usize) {
+    pub fn poll_once(&mut self, node: usize) {
         self.enter(node);
         let Some(of) = &mut self.nodes[node] else { return };
-        self.world.turn(&of.engine, &mut of.beneath);
-        self.oracle.check_kept(node, self.world.kept(&of.engine), self.world.kept_cost());
+        self.world.poll_once(&of.engine, &mut of.underlying);
+        self.oracle.check_buffered(
+            node,
+            self.world.buffered(&of.engine),
+            self.world.buffered_cost(),
+        );
         self.note_shortage(node);
     }
 
     /// A node's engine makes progress, and refusals of memory are not looked at.
-    pub fn turn_alone(&mut self, node: usize) {
+    pub fn poll_alone(&mut self, node: usize) {
         self.enter(node);
         if let Some(of) = &mut self.nodes[node] {
-            self.world.turn(&of.engine, &mut of.beneath);
+            self.world.poll_once(&of.engine, &mut of.underlying);
         }
     }
 
@@ -703,13 +708,13 @@ impl<W: SimWorld> Sim<W> {
             0..35 => {
                 self.world.something_happens(false);
             }
-            35..60 => self.turn(node),
+            35..60 => self.poll_once(node),
             60..98 => self.act(node),
             _ => self.world.wait(),
         }
         if self.plan.hostile && self.random.one_in(4) {
             let part = self.random.below(self.names());
-            self.world.hear(&mut self.random, address(node, part));
+            self.world.poll_listener(&mut self.random, address(node, part));
         }
         let other = self.someone();
         if self.random.one_in(self.plan.cuts) && node != other && self.world.cut(node, other) {
@@ -740,7 +745,7 @@ impl<W: SimWorld> Sim<W> {
         let accesses = self.plan.accesses;
         match self.random.below(86 + accesses) {
             0..40 => self.send_something(node),
-            40..80 if self.plan.shape == Shape::Buffered => self.receive_buffered(node),
+            40..80 if self.plan.shape == NodeConfig::Buffered => self.receive_buffered(node),
             40..76 => self.receive(node),
             76..80 => self.peek(node),
             80..86 => self.cancel(node),
@@ -752,7 +757,7 @@ impl<W: SimWorld> Sim<W> {
     /// Returns the destination address of a node for a part of another; none if it knows no name.
     fn dest(&self, node: usize, (other, part): (usize, usize)) -> Option<fi_addr_t> {
         match self.plan.shape {
-            Shape::Scalable => {
+            NodeConfig::Scalable => {
                 let name = self.oracle.name(node, (other, 0))?;
                 Some((part as u64) << (64 - CONTEXT_BITS) | name)
             }
@@ -798,19 +803,19 @@ impl<W: SimWorld> Sim<W> {
         let tagged = self.random.below(3) > 0;
         let class = self.random.below(CLASSES as usize + 1) as u64;
         // Only this identifies a message reported by its start.
-        let told = self.plan.shape == Shape::Buffered;
-        if !tagged && (len < 8 || told) || self.random.one_in(8) {
+        let reported = self.plan.shape == NodeConfig::Buffered;
+        if !tagged && (len < 8 || reported) || self.random.one_in(8) {
             flags |= FI_REMOTE_CQ_DATA;
         }
-        let met = self.plan.met && self.random.one_in(8);
-        flags |= if met { FI_MATCH_COMPLETE } else { 0 };
+        let shares_memory = self.plan.shares_memory && self.random.one_in(8);
+        flags |= if shares_memory { FI_MATCH_COMPLETE } else { 0 };
         let delivered = self.random.one_in(8);
         flags |= if delivered { FI_DELIVERY_COMPLETE } else { 0 };
         let inject = len <= self.plan.inject_size && self.random.one_in(3);
         flags |= if inject { FI_INJECT } else { 0 };
         let from = self.random.below(self.plan.parts);
-        let acked =
-            (met && self.plan.met_is_received) || (delivered && self.plan.delivered_is_received);
+        let acked = (shares_memory && self.plan.matched_is_received)
+            || (delivered && self.plan.delivered_is_received);
         let class = tagged.then_some(class);
         self.send((node, from), (to, part, dest), (len, class), flags, (acked, reports));
     }
@@ -838,9 +843,9 @@ impl<W: SimWorld> Sim<W> {
         if flags & FI_INJECT != 0 {
             bytes.fill(0xee);
         }
-        let (lane, tagged) = ((from, part), class.is_some());
-        let deed = Deed::Send { to, lane, tagged, tag, len, acked, taken: false };
-        self.oracle.took(node, deed, bytes, Box::default(), reports, flags & FI_FENCE != 0);
+        let (order, tagged) = ((from, part), class.is_some());
+        let oracle_op = OracleOp::Send { to, order, tagged, tag, len, acked, taken: false };
+        self.oracle.took(node, oracle_op, bytes, Box::default(), reports, flags & FI_FENCE != 0);
         if flags & FI_INJECT != 0 {
             self.oracle.injected_last();
         }
@@ -849,7 +854,13 @@ impl<W: SimWorld> Sim<W> {
 
     /// Has a node send a tagged message of so many bytes to a part of another, with these flags;
     /// the number of the operation.
-    pub fn send_now(&mut self, node: usize, to: (usize, usize), len: usize, flags: u64) -> usize {
+    pub fn send_immediately(
+        &mut self,
+        node: usize,
+        to: (usize, usize),
+        len: usize,
+        flags: u64,
+    ) -> usize {
         self.enter(node);
         let dest = self.dest(node, to).expect("it has a name");
         let to = (to.0, to.1, dest);
@@ -858,10 +869,10 @@ impl<W: SimWorld> Sim<W> {
 
     /// Has a part of a node receive any tagged message, of at most so many bytes; the number of
     /// the operation.
-    pub fn receive_now(&mut self, (node, part): (usize, usize), room: usize) -> usize {
+    pub fn receive_now(&mut self, (node, part): (usize, usize), capacity: usize) -> usize {
         self.enter(node);
         let id = self.oracle.next();
-        self.post((node, Some(part)), true, None, (0, u64::MAX >> 1), (room, false));
+        self.post((node, Some(part)), true, None, (0, u64::MAX >> 1), (capacity, false));
         id
     }
 
@@ -871,8 +882,8 @@ impl<W: SimWorld> Sim<W> {
         self.enter(node);
         let (id, buf) = (self.oracle.next(), vec![0xbb; 64]);
         let (tag, ignore) = (0, u64::MAX >> 1);
-        let deed = Deed::Peek { at: Some(0), tag, ignore, claims: true, discards: false };
-        self.oracle.took(node, deed, buf, Box::default(), true, false);
+        let oracle_op = OracleOp::Peek { at: Some(0), tag, ignore, claims: true, discards: false };
+        self.oracle.took(node, oracle_op, buf, Box::default(), true, false);
         self.look(node, id, (tag, ignore), FI_COMPLETION | FI_PEEK | FI_CLAIM);
         id
     }
@@ -900,8 +911,8 @@ impl<W: SimWorld> Sim<W> {
     }
 
     /// Returns the number of messages buffered by a node's engine.
-    pub fn kept(&self, node: usize) -> usize {
-        self.nodes[node].as_ref().map_or(0, |of| self.world.kept(&of.engine).0)
+    pub fn buffered(&self, node: usize) -> usize {
+        self.nodes[node].as_ref().map_or(0, |of| self.world.buffered(&of.engine).0)
     }
 
     /// Runs `count` rounds, each with an event on a link and progress of all nodes.
@@ -909,7 +920,7 @@ impl<W: SimWorld> Sim<W> {
         for _ in 0..count {
             self.world.something_happens(false);
             self.world.pass(1000);
-            (0..self.plan.nodes).for_each(|node| self.turn(node));
+            (0..self.plan.nodes).for_each(|node| self.poll_once(node));
         }
     }
 
@@ -932,7 +943,7 @@ impl<W: SimWorld> Sim<W> {
         let at = self.receiver();
         let tagged = self.random.below(3) > 0;
         let multi = self.random.one_in(10);
-        let room = match multi {
+        let capacity = match multi {
             true => 512 + self.random.below(4 * self.plan.largest),
             false => self.random.pick(&[64, 2000, self.plan.largest.max(64)]),
         };
@@ -944,7 +955,7 @@ impl<W: SimWorld> Sim<W> {
             source = self.oracle.name(node, (other, part)).map(|name| (name, of));
         }
         let pattern = self.pattern();
-        self.post((node, at), tagged, source, pattern, (room, multi));
+        self.post((node, at), tagged, source, pattern, (capacity, multi));
     }
 
     #[allow(clippy::type_complexity)]
@@ -954,20 +965,21 @@ impl<W: SimWorld> Sim<W> {
         tagged: bool,
         source: Option<(fi_addr_t, (usize, Option<usize>))>,
         (tag, ignore): (u64, u64),
-        (room, multi): (usize, bool),
+        (capacity, multi): (usize, bool),
     ) {
         let Some(of) = &self.nodes[node] else { return };
         let id = self.oracle.next();
         let (tag, ignore) = if tagged { (tag, ignore) } else { (0, 0) };
-        let mut bytes = vec![0xdd; room];
+        let mut bytes = vec![0xdd; capacity];
         let buf = match self.plan.split && !multi {
-            true => room_in_two(&mut bytes),
-            false => room_to_receive(&mut bytes),
+            true => half_space(&mut bytes),
+            false => space_to_receive(&mut bytes),
         };
         let flags = FI_COMPLETION | if multi { FI_MULTI_RECV } else { 0 };
         let (src, from) = source.map_or((FI_ADDR_UNSPEC, None), |(src, from)| (src, Some(from)));
-        let deed = Deed::Receive { at, tagged, from, tag, ignore, multi, filled: Vec::new() };
-        self.oracle.took(node, deed, bytes, Box::default(), true, false);
+        let oracle_op =
+            OracleOp::Receive { at, tagged, from, tag, ignore, multi, filled: Vec::new() };
+        self.oracle.took(node, oracle_op, bytes, Box::default(), true, false);
         let op = RecvOp { buf, src, tag, ignore, context: context(id), flags };
         let ep = of.rx(at);
         if tagged { ep.trecv(op) } else { ep.recv(op) }.unwrap();
@@ -985,7 +997,7 @@ impl<W: SimWorld> Sim<W> {
         let remote = RemoteSegments::one((node * WINDOW + at) as u64, len as u64, KEY);
         let context = context(id);
         let kind = self.random.below(3);
-        let told = kind == 0 && self.random.one_in(4) && len > 0;
+        let reported = kind == 0 && self.random.one_in(4) && len > 0;
         let amount = self.random.next();
         let Some(of) = &self.nodes[node] else { return };
         let ep = of.tx(0);
@@ -994,37 +1006,37 @@ impl<W: SimWorld> Sim<W> {
                 let mut bytes = payload(id, len);
                 let inject = len <= self.plan.inject_size && amount.is_multiple_of(3);
                 flags |= if inject { FI_INJECT } else { 0 };
-                flags |= if told { FI_REMOTE_CQ_DATA } else { 0 };
+                flags |= if reported { FI_REMOTE_CQ_DATA } else { 0 };
                 flags |= if amount.is_multiple_of(4) { FI_DELIVERY_COMPLETE } else { 0 };
                 let data = id as u64;
                 let buf = bytes_to_send(&bytes);
                 let result = ep.write(WriteOp { buf, remote, dest, context, data, flags });
                 if self.is_taken(node, result) {
                     self.oracle.wrote(node, to, at, &bytes);
-                    if told {
-                        self.oracle.tells(node, to, data);
+                    if reported {
+                        self.oracle.notifies(node, to, data);
                     }
                     if inject {
                         bytes.fill(0xee);
                     }
-                    let deed = Deed::Write { to };
-                    self.oracle.took(node, deed, bytes, Box::default(), reports, fenced);
+                    let oracle_op = OracleOp::Write { to };
+                    self.oracle.took(node, oracle_op, bytes, Box::default(), reports, fenced);
                 }
             }
             1 => {
                 let mut bytes = vec![0xcc; len];
-                let buf = room_to_receive(&mut bytes);
+                let buf = space_to_receive(&mut bytes);
                 let result = ep.read(ReadOp { buf, remote, src: dest, context, flags });
                 if self.is_taken(node, result) {
                     let expect = self.oracle.expect(node, to, at, len);
-                    let deed = Deed::Read { to, at, expect, any: vec![false; len] };
-                    self.oracle.took(node, deed, bytes, Box::default(), reports, fenced);
+                    let oracle_op = OracleOp::Read { to, at, expect, any: vec![false; len] };
+                    self.oracle.took(node, oracle_op, bytes, Box::default(), reports, fenced);
                 }
             }
             _ => {
                 let (bytes, mut fetched) = (amount.to_ne_bytes().to_vec(), Box::new(0u64));
                 let fetches = amount.is_multiple_of(2);
-                let atomic = if fetches { AtomicKind::Fetch } else { AtomicKind::Base };
+                let atomic = if fetches { AtomicKind::RendezvousGet } else { AtomicKind::Base };
                 let (datatype, sum) = (fi_datatype::FI_UINT64 as u32, fi_op::FI_SUM as u32);
                 let operation = Operation::new(atomic, datatype, sum).unwrap();
                 let counter = (self.plan.nodes * WINDOW + node * 8) as u64;
@@ -1054,9 +1066,9 @@ impl<W: SimWorld> Sim<W> {
                 let result = ep.atomic(op);
                 if self.is_taken(node, result) {
                     let before = self.oracle.adds(node, to, amount);
-                    let deed = Deed::Add { to, before };
+                    let oracle_op = OracleOp::Add { to, before };
                     let buf = if fetches { Vec::new() } else { bytes };
-                    self.oracle.took(node, deed, buf, fetched, reports, fenced);
+                    self.oracle.took(node, oracle_op, buf, fetched, reports, fenced);
                 }
             }
         }
@@ -1088,13 +1100,13 @@ impl<W: SimWorld> Sim<W> {
                 moved = true;
             }
             for node in 0..self.plan.nodes {
-                (0..W::TURNS).for_each(|_| self.turn(node));
+                (0..W::ITERATIONS).for_each(|_| self.poll_once(node));
                 self.read(node, usize::MAX);
-                (0..self.told.len()).rev().for_each(|at| self.settle_told(at));
+                (0..self.reported.len()).rev().for_each(|at| self.settle_notified(at));
             }
             moved |= self.world.something_happens(true) || self.oracle.completions > before;
             still = if moved { 0 } else { still + 1 };
-            if !self.world.goes_on(still) {
+            if !self.world.is_still_bursting(still) {
                 return;
             }
         }
@@ -1146,16 +1158,16 @@ impl<W: SimWorld> Sim<W> {
         let mut any = false;
         for node in 0..self.plan.nodes {
             for part in 0..self.plan.parts {
-                let at = (self.plan.shape != Shape::Shared).then_some(part);
+                let at = (self.plan.shape != NodeConfig::Shared).then_some(part);
                 for tagged in [false, true] {
                     let (count, bytes) = self.oracle.waiting(node, at, tagged);
-                    if self.plan.shape == Shape::Buffered {
+                    if self.plan.shape == NodeConfig::Buffered {
                         let tags = if tagged { count } else { 0 };
                         (0..tags).for_each(|_| self.post_tag(node, (0, u64::MAX >> 1)));
                     } else if count > 0 && self.nodes[node].is_some() && (at.is_some() || part == 0)
                     {
-                        let room = (bytes + 512 + 1024, true);
-                        self.post((node, at), tagged, None, (0, u64::MAX >> 1), room);
+                        let capacity = (bytes + 512 + 1024, true);
+                        self.post((node, at), tagged, None, (0, u64::MAX >> 1), capacity);
                         any = true;
                     }
                 }

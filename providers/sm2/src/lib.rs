@@ -18,11 +18,11 @@ static SM2: Provider = Provider::named(c"sm2", PROV_VERSION, API_VERSION)
 static PLUG_IN: HostPlugIn = HostPlugIn {
     provider: &SM2,
     scheme: "fi_sm2://",
-    asks_virt_addr: false,
+    wants_virt_addr: false,
     offered: set_attributes,
 };
 
-ofi_provider::plug_in!(ofi_host::hand_out(&PLUG_IN));
+ofi_provider::plug_in!(ofi_host::provider_entry(&PLUG_IN));
 
 /// Sets the attributes of upstream's provider with this name.
 fn set_attributes(offer: &mut ProviderOffer) {

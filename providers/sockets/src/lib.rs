@@ -35,7 +35,7 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
     ),
 };
 
-ofi_provider::plug_in!(ofi_inet::tcp::hand_out(&PLUG_IN, None));
+ofi_provider::plug_in!(ofi_inet::tcp::provider_entry(&PLUG_IN, None));
 
 /// Most bytes of an injected message, at least.
 const INJECT: usize = 255;

@@ -4,20 +4,20 @@
 //! [`net`] for its links; [`local`] lets peers of one host use shared memory over any of them.
 //! [`objects`] are its fabrics, domains and endpoints, [`offer`] lists their capabilities, and
 //! [`settings`] the user's parameters. [`wire`] holds the formats, equal to those of upstream
-//! libfabric's tcp provider. [`callers`] and [`guests`] limit unknown peers. See
+//! libfabric's tcp provider. [`callers`] and [`unknown_conns`] limit unknown peers. See
 //! docs/new-provider.md for writing another provider.
 #![cfg_attr(not(any(test, feature = "sim")), forbid(unsafe_code))]
 #![warn(missing_docs)]
-pub mod callers;
-pub mod contract;
+pub mod accept_queue;
+pub mod attrs;
+pub mod conn_quota;
 pub mod engine;
-pub mod guests;
-pub mod local;
-pub mod net;
 pub mod objects;
-pub mod offer;
 pub mod secret;
 pub mod settings;
+pub mod shm_upgrade;
+pub mod transport;
+pub mod transport_conformance;
 pub mod wire;
 
 /// Cleanup function of the engine's providers at process exit

@@ -1,8 +1,8 @@
 //! User settings of the engine.
-use crate::secret::JobSecret;
+use crate::secret::PskConfig;
 use core::time::Duration;
 use ofi_provider::av::AvSharing;
-use ofi_provider::calls::CALLS_AT_A_TIME;
+use ofi_provider::conn_arbiter::CALLS_AT_A_TIME;
 use ofi_provider::log;
 use ofi_provider::param;
 use ofi_provider::provider::Provider;
@@ -28,8 +28,8 @@ const MIN_MULTI_RECV: usize = 16384;
 /// receives.
 pub const MAX_UNEXPECTED: usize = 256 << 20;
 
-/// Maximum pause between two connection attempts to an absent peer ([`StreamSettings::patience`]).
-pub const PATIENCE_STEP: Duration = Duration::from_millis(50);
+/// Maximum pause between two connection attempts to an absent peer ([`StreamSettings::hold_off`]).
+pub const HOLD_OFF_STEP: Duration = Duration::from_millis(50);
 
 /// User settings of the engine.
 #[derive(Clone, Debug)]
@@ -57,17 +57,17 @@ pub struct StreamSettings {
     pub threads: bool,
     /// This host cannot accept connections, and establishes all of them itself
     /// (FI_OPT_FIREWALL_ADDR).
-    pub firewalled: bool,
-    /// Shared memory between peers of one host ([`WithLocal`](crate::local::WithLocal)).
+    pub behind_firewall: bool,
+    /// Shared memory between peers of one host ([`ShmUpgrade`](crate::shm_upgrade::WithLocal)).
     pub local: LocalSettings,
     /// Support for address vectors shared between processes (FI_SHARED_AV). The provider repeats it
-    /// in its supported attributes ([`OfferLimits::sharing`](crate::offer::OfferLimits::sharing)).
+    /// in its supported attributes ([`OfferLimits::sharing`](crate::attrs::OfferLimits::sharing)).
     pub sharing: AvSharing,
     /// Pre-shared key, used by links to reject processes outside the job.
-    pub secret: JobSecret,
-    /// Number of connection attempts to a peer never seen before, at most every [`PATIENCE_STEP`],
+    pub secret: PskConfig,
+    /// Number of connection attempts to a peer never seen before, at most every [`HOLD_OFF_STEP`],
     /// until the transfers waiting for it fail; 0: one attempt.
-    pub patience: u32,
+    pub hold_off: u32,
     /// Time limit for a peer's response to a connection request, until the transfers waiting for
     /// the connection fail. None: no limit, because a computing process makes no progress.
     pub connect_timeout: Option<Duration>,
@@ -83,7 +83,7 @@ pub struct StreamSettings {
 pub struct LocalSettings {
     /// Enables shared memory.
     pub enabled: bool,
-    /// Bytes of a ring, a power of two; each connection has one in each direction.
+    /// Bytes of a shm_channel, a power of two; each connection has one in each direction.
     pub ring: usize,
     /// Maximum bytes of rings created by this process.
     pub memory: usize,
@@ -296,11 +296,11 @@ impl Default for StreamSettings {
             only_known: false,
             only_known_by: String::new(),
             threads: true,
-            firewalled: false,
+            behind_firewall: false,
             local: LocalSettings::default(),
             sharing: AvSharing::Never,
-            secret: JobSecret::default(),
-            patience: 0,
+            secret: PskConfig::default(),
+            hold_off: 0,
             connect_timeout: None,
             calls: CALLS_AT_A_TIME,
             min_multi_recv: MIN_MULTI_RECV,

@@ -2,9 +2,9 @@
 //!
 //! The formats are those of upstream libfabric's tcp provider (protocol version 3), byte for byte;
 //! the tests hold golden bytes. Some features are missing in this protocol. They are used only with
-//! peers declaring them in their connection message: atomic operations ([`Knows::atomics`]),
-//! numbered acknowledgements ([`Knows::acks`]), and offers of the shared-memory upgrade
-//! ([`Knows::local`]).
+//! peers declaring them in their connection message: atomic operations ([`PeerFeatures::atomics`]),
+//! numbered acknowledgements ([`PeerFeatures::acks`]), and offers of the shared-memory upgrade
+//! ([`PeerFeatures::local`]).
 //!
 //! The module has no access to links, and trusts no input: an inconsistent header is [`Malformed`],
 //! and its connection is closed.
@@ -21,7 +21,7 @@ pub const VERSION: u8 = 3;
 /// Bytes of one place in the receiver's memory: address, length, key.
 pub const SEGMENT_LEN: usize = 24;
 
-/// Maximum remote segments in a header, for peers with this capability ([`Knows::places`]).
+/// Maximum remote segments in a header, for peers with this capability ([`PeerFeatures::segments`]).
 pub const MAX_SEGMENTS: usize = ofi_provider::buf::MAX_SEGMENTS;
 
 /// Maximum remote segments in a header for other peers, as in upstream's protocol.
@@ -108,7 +108,7 @@ pub enum StreamOp {
     /// An atomic operation on the receiver's memory, followed by its operands.
     Atomic = 64,
     /// Refusal of a write, named by its number among the transfers to be acknowledged; its error
-    /// code is in `op_data` ([`Knows::outcomes`]).
+    /// code is in `op_data` ([`PeerFeatures::outcomes`]).
     WriteRefused = 66,
     /// The result of an atomic operation, and the former values if it fetches them. Answers to
     /// these and to [`StreamOp::ReadReq`] come in the order of the requests.
@@ -130,7 +130,7 @@ pub const COMMIT_COMPLETE: u16 = 8;
 
 /// The sender waits for an acknowledgement after the message has matched its receive
 /// (FI_MATCH_COMPLETE). Used with [`DELIVERY_COMPLETE`], for peers with support for it
-/// ([`Knows::outcomes`]).
+/// ([`PeerFeatures::outcomes`]).
 pub const MATCH_COMPLETE: u16 = 16;
 
 /// Maximum transfers in one acknowledgement.
@@ -192,7 +192,7 @@ impl AtomicWord {
         };
         let kind = match kind {
             0 => AtomicKind::Base,
-            1 => AtomicKind::Fetch,
+            1 => AtomicKind::RendezvousGet,
             2 => AtomicKind::Compare,
             _ => return Err(Malformed("unknown kind of atomic operation")),
         };
@@ -201,26 +201,26 @@ impl AtomicWord {
 }
 
 /// The first eight bytes of a plain message's header, as a number.
-const PLAIN_UNTAGGED: u64 =
+const FAST_UNTAGGED: u64 =
     u64::from_ne_bytes([VERSION, StreamOp::Msg as u8, 0, 0, 0, 0, BASE_LEN as u8, 0]);
-const PLAIN_TAGGED: u64 =
+const FAST_TAGGED: u64 =
     u64::from_ne_bytes([VERSION, StreamOp::Tag as u8, 0, 0, 0, 0, BASE_LEN as u8 + 8, 0]);
 
 /// Addition to the first eight bytes of a fast-path message for remote CQ data: the flag, and the
 /// size of the data within the header length.
-const PLAIN_DATA: u64 = {
+const FAST_DATA: u64 = {
     let [low, high] = REMOTE_CQ_DATA.to_ne_bytes();
     u64::from_ne_bytes([0, 0, low, high, 0, 0, 8, 0])
 };
 
-/// Bits of [`PLAIN_UNTAGGED`] and [`PLAIN_TAGGED`] compared by a receiver: without the version, the
+/// Bits of [`FAST_UNTAGGED`] and [`FAST_TAGGED`] compared by a receiver: without the version, the
 /// number of segments and the header's number.
-const PLAIN_MASK: u64 = u64::from_ne_bytes([0, 255, 255, 255, 255, 0, 255, 0]);
+const FAST_MASK: u64 = u64::from_ne_bytes([0, 255, 255, 255, 255, 0, 255, 0]);
 
 /// Decoded header of a fast-path message: tagged or untagged, with or without remote CQ data,
 /// without other flags and segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PlainHeader {
+pub struct FastHeader {
     /// The message is tagged.
     pub tagged: bool,
     /// The tag of a tagged message, or 0.
@@ -231,15 +231,15 @@ pub struct PlainHeader {
     pub len: usize,
 }
 
-impl PlainHeader {
+impl FastHeader {
     /// Returns the header without remote CQ data starting with this word, and its tag if it is
     /// tagged; none for anything else.
     #[inline(always)]
     fn without_data(start: u64, tag: u64) -> Option<Self> {
-        let kind = start & PLAIN_MASK;
-        if kind == PLAIN_TAGGED & PLAIN_MASK {
+        let kind = start & FAST_MASK;
+        if kind == FAST_TAGGED & FAST_MASK {
             Some(Self { tagged: true, tag, data: None, len: BASE_LEN + 8 })
-        } else if kind == PLAIN_UNTAGGED & PLAIN_MASK {
+        } else if kind == FAST_UNTAGGED & FAST_MASK {
             Some(Self { tagged: false, tag: 0, data: None, len: BASE_LEN })
         } else {
             None
@@ -250,16 +250,16 @@ impl PlainHeader {
     /// none for anything else.
     #[inline(always)]
     fn with_data(start: u64, data: u64, tag: u64) -> Option<Self> {
-        let without = Self::without_data(start.wrapping_sub(PLAIN_DATA), tag)?;
+        let without = Self::without_data(start.wrapping_sub(FAST_DATA), tag)?;
         Some(Self { data: Some(data), len: without.len + 8, ..without })
     }
 }
 
 /// A plain message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StreamPlain<'a> {
+pub struct StreamFast<'a> {
     /// Decoded header.
-    pub header: PlainHeader,
+    pub header: FastHeader,
     /// The message's bytes.
     pub body: &'a [u8],
     /// Bytes after the message.
@@ -412,53 +412,53 @@ impl StreamHeader {
     /// The plain message at the start of `bytes`, from a peer with our byte order, if all of it
     /// is there; none if anything else is.
     #[inline(always)]
-    pub fn plain(bytes: &[u8]) -> Option<StreamPlain<'_>> {
+    pub fn parse_fast(bytes: &[u8]) -> Option<StreamFast<'_>> {
         let word = |at: usize| {
             let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
             word.map(u64::from_ne_bytes)
         };
         let [start, size] = [word(0)?, word(8)?];
         let [third, fourth] = [word(16).unwrap_or(0), word(24).unwrap_or(0)];
-        let header = PlainHeader::without_data(start, third)
-            .or_else(|| PlainHeader::with_data(start, third, fourth))?;
+        let header = FastHeader::without_data(start, third)
+            .or_else(|| FastHeader::with_data(start, third, fourth))?;
         let (_, rest) = bytes.split_at_checked(header.len)?;
         let len = usize::try_from(size).ok()?.checked_sub(header.len)?;
         let (body, rest) = rest.split_at_checked(len)?;
-        Some(StreamPlain { header, body, rest })
+        Some(StreamFast { header, body, rest })
     }
 
     /// Returns the header of a fast-path message without remote CQ data, filling all of `len`
     /// bytes, from its first three words. None for anything else.
     #[inline(always)]
-    pub fn plain_in([start, size, third]: [u64; 3], len: usize) -> Option<PlainHeader> {
-        let header = PlainHeader::without_data(start, third)?;
+    pub fn fast_in([start, size, third]: [u64; 3], len: usize) -> Option<FastHeader> {
+        let header = FastHeader::without_data(start, third)?;
         (size == len as u64 && len >= header.len).then_some(header)
     }
 
-    /// [`plain_in`](Self::plain_in) of a message with remote CQ data, by its first four words.
+    /// [`fast_in`](Self::plain_in) of a message with remote CQ data, by its first four words.
     #[inline(always)]
-    pub fn plain_with_data_in(words: [u64; 4], len: usize) -> Option<PlainHeader> {
+    pub fn fast_with_data_in(words: [u64; 4], len: usize) -> Option<FastHeader> {
         let [start, size, third, fourth] = words;
-        let header = PlainHeader::with_data(start, third, fourth)?;
+        let header = FastHeader::with_data(start, third, fourth)?;
         (size == len as u64 && len >= header.len).then_some(header)
     }
 
-    /// The header of a plain message of either kind, as [`plain_in`](Self::plain_in) and
-    /// [`plain_with_data_in`](Self::plain_with_data_in) find it.
+    /// The header of a plain message of either kind, as [`fast_in`](Self::plain_in) and
+    /// [`fast_with_data_in`](Self::plain_with_data_in) find it.
     #[inline]
-    pub fn any_plain_in(words: [u64; 4], len: usize) -> Option<PlainHeader> {
+    pub fn any_fast_in(words: [u64; 4], len: usize) -> Option<FastHeader> {
         let [first, second, third, _] = words;
-        Self::plain_in([first, second, third], len).or_else(|| Self::plain_with_data_in(words, len))
+        Self::fast_in([first, second, third], len).or_else(|| Self::fast_with_data_in(words, len))
     }
 
     /// Returns the first two words of the header with this number, and the header's length, for a
     /// message of `len` bytes. The message has no special attributes except for optional remote CQ
     /// data, and the peer uses local byte order. The data are the next word, followed by the tag.
     #[inline(always)]
-    pub fn plain_words(id: u8, tagged: bool, data: bool, len: usize) -> ([u64; 2], usize) {
+    pub fn fast_words(id: u8, tagged: bool, data: bool, len: usize) -> ([u64; 2], usize) {
         let (start, head) =
-            if tagged { (PLAIN_TAGGED, BASE_LEN + 8) } else { (PLAIN_UNTAGGED, BASE_LEN) };
-        let (start, head) = if data { (start + PLAIN_DATA, head + 8) } else { (start, head) };
+            if tagged { (FAST_TAGGED, BASE_LEN + 8) } else { (FAST_UNTAGGED, BASE_LEN) };
+        let (start, head) = if data { (start + FAST_DATA, head + 8) } else { (start, head) };
         let numbered = start | u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, id]);
         ([numbered, (len + head) as u64], head)
     }
@@ -466,7 +466,7 @@ impl StreamHeader {
     /// Writes the header with this number for a message of `len` bytes, without special attributes
     /// except for optional remote CQ data, for a peer with local byte order; returns its length.
     #[inline(always)]
-    pub fn write_plain(
+    pub fn write_fast(
         id: u8,
         data: Option<u64>,
         tag: Option<u64>,
@@ -476,7 +476,7 @@ impl StreamHeader {
         let ([first, size, third, fourth, ..], _) = out.as_chunks_mut() else {
             unreachable!("a header has five words")
         };
-        let (words, head) = Self::plain_words(id, tag.is_some(), data.is_some(), len);
+        let (words, head) = Self::fast_words(id, tag.is_some(), data.is_some(), len);
         if let Some(word) = data.or(tag) {
             *third = word.to_ne_bytes();
         }
@@ -525,8 +525,8 @@ impl StreamHeader {
         let segments = if remote { bytes[5] } else { 0 };
         // A transfer of no bytes may name no place, unless it carries CQ data: reporting data
         // takes the right to some place.
-        let told = op == StreamOp::Write && flags & REMOTE_CQ_DATA != 0;
-        let least = usize::from(op == StreamOp::Atomic || told);
+        let notifies = op == StreamOp::Write && flags & REMOTE_CQ_DATA != 0;
+        let least = usize::from(op == StreamOp::Atomic || notifies);
         if remote && !(least..=MAX_SEGMENTS).contains(&(segments as usize)) {
             return Err(Malformed("wrong number of remote segments"));
         }
@@ -601,7 +601,7 @@ impl StreamHeader {
     }
 
     /// Creates an acknowledgement of transfers by their numbers among those with acknowledgement
-    /// ([`Knows::acks`]). More than one transfer requires a peer with [`Knows::outcomes`].
+    /// ([`PeerFeatures::acks`]). More than one transfer requires a peer with [`PeerFeatures::outcomes`].
     pub fn ack(run: AckRun) -> Self {
         let more = u64::from(run.count - 1) << ACK_NUMBER_BITS;
         let cq_data = (run.first & ((1 << ACK_NUMBER_BITS) - 1)) | more;
@@ -617,13 +617,13 @@ impl StreamHeader {
     }
 
     /// Creates the refusal of the write of this number among the transfers with acknowledgement,
-    /// for peers with [`Knows::outcomes`].
+    /// for peers with [`PeerFeatures::outcomes`].
     pub fn refuse_write(number: u64, error: u8) -> Self {
         let (flags, op_data) = (REMOTE_CQ_DATA, error.max(1));
         Self { op_data, flags, cq_data: number, ..Self::of(StreamOp::WriteRefused) }
     }
 
-    /// Creates the response to a refused read, for peers with [`Knows::outcomes`].
+    /// Creates the response to a refused read, for peers with [`PeerFeatures::outcomes`].
     pub fn refuse_read(error: u8) -> Self {
         Self { op_data: error.max(1), ..Self::of(StreamOp::ReadRsp) }
     }
@@ -682,11 +682,11 @@ const KNOWS_ACKS: u8 = 8;
 /// answer: its data end with such an offer.
 const KNOWS_LOCAL: u8 = 16;
 
-/// The sender supports the outcomes of transfers listed in [`Knows::outcomes`].
+/// The sender supports the outcomes of transfers segments in [`PeerFeatures::outcomes`].
 const KNOWS_OUTCOMES: u8 = 32;
 
 /// The sender accepts headers with more than [`USUAL_SEGMENTS`] segments.
-const KNOWS_PLACES: u8 = 64;
+const KNOWS_SEGMENTS: u8 = 64;
 
 /// Offset of the contexts in a [`CmType::ContextRequest`] and its response, in network order: the
 /// connecting peer's transmit context, then the accepting endpoint's receive context.
@@ -712,12 +712,12 @@ pub const CM_DATA_MAX: usize = 256;
 pub const OFFER_LEN: usize = 40;
 
 /// Offer of one end of a link for the shared-memory upgrade, moving the link's bytes through memory
-/// from then on ([`WithLocal`](crate::local::WithLocal)).
+/// from then on ([`ShmUpgrade`](crate::shm_upgrade::WithLocal)).
 pub type LocalOffer = [u8; OFFER_LEN];
 
 /// Features of a peer beyond upstream's protocol.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Knows {
+pub struct PeerFeatures {
     /// The sender knows [`StreamOp::Atomic`], and has our byte order.
     pub atomics: bool,
     /// The sender takes notices of multicast groups.
@@ -733,10 +733,10 @@ pub struct Knows {
     pub outcomes: bool,
     /// The sender accepts headers with up to [`MAX_SEGMENTS`] segments of its memory. Others accept
     /// [`USUAL_SEGMENTS`], and close a connection with more.
-    pub places: bool,
+    pub segments: bool,
 }
 
-impl Knows {
+impl PeerFeatures {
     fn bits(self) -> u8 {
         let bit = |knows, bit| if knows { bit } else { 0 };
         bit(self.atomics, KNOWS_ATOMICS)
@@ -744,7 +744,7 @@ impl Knows {
             | bit(self.acks, KNOWS_ACKS)
             | bit(self.local, KNOWS_LOCAL)
             | bit(self.outcomes, KNOWS_OUTCOMES)
-            | bit(self.places, KNOWS_PLACES)
+            | bit(self.segments, KNOWS_SEGMENTS)
     }
 }
 
@@ -756,7 +756,7 @@ pub struct CmMessage {
     /// The sender's byte order, relative to ours.
     pub order: ByteOrder,
     /// Features of the sender beyond upstream's protocol.
-    pub knows: Knows,
+    pub knows: PeerFeatures,
     /// Contexts of the two ends of the connection.
     pub contexts: Contexts,
     /// The random number of the sender's process; 0 if the message has none.
@@ -779,7 +779,7 @@ impl CmMessage {
 
     /// Encodes a connection message; data beyond [`CM_DATA_MAX`] are cut, an error of the caller. A
     /// request has all local features, a response only those also in the request.
-    pub fn encode(kind: CmType, knows: Knows, data: &[u8]) -> Vec<u8> {
+    pub fn encode(kind: CmType, knows: PeerFeatures, data: &[u8]) -> Vec<u8> {
         Self::write(kind, knows.bits(), data)
     }
 
@@ -800,7 +800,12 @@ impl CmMessage {
     }
 
     /// A request for a connection between these contexts, or the answer to one.
-    pub fn encode_for(kind: CmType, knows: Knows, contexts: Contexts, data: &[u8]) -> Vec<u8> {
+    pub fn encode_for(
+        kind: CmType,
+        knows: PeerFeatures,
+        contexts: Contexts,
+        data: &[u8],
+    ) -> Vec<u8> {
         if contexts.are_first() {
             return Self::encode(kind, knows, data);
         }
@@ -813,7 +818,7 @@ impl CmMessage {
         out
     }
 
-    /// Appends an offer to the data of a response, and sets its feature bit ([`Knows::local`]).
+    /// Appends an offer to the data of a response, and sets its feature bit ([`PeerFeatures::local`]).
     pub fn add_offer(answer: &mut Vec<u8>, offer: &LocalOffer) {
         let data = answer.len() - CM_LEN + OFFER_LEN;
         answer[2..4].copy_from_slice(&(data as u16).to_be_bytes());
@@ -868,19 +873,19 @@ impl CmMessage {
             return Err(Malformed("connection message is cut"));
         };
         let ours = Self::mark(kind).is_some_and(|ours| mark == ours);
-        let says = |bit: u8| ours && extensions & bit != 0;
-        let knows = Knows {
+        let has_bit = |bit: u8| ours && extensions & bit != 0;
+        let knows = PeerFeatures {
             // Elements are not put into another order.
-            atomics: says(KNOWS_ATOMICS) && order == ByteOrder::Native,
-            multicast: says(KNOWS_MULTICAST),
-            acks: says(KNOWS_ACKS),
+            atomics: has_bit(KNOWS_ATOMICS) && order == ByteOrder::Native,
+            multicast: has_bit(KNOWS_MULTICAST),
+            acks: has_bit(KNOWS_ACKS),
             // Data of the offer are in this machine's byte order.
-            local: says(KNOWS_LOCAL) && order == ByteOrder::Native,
-            outcomes: says(KNOWS_OUTCOMES),
-            places: says(KNOWS_PLACES),
+            local: has_bit(KNOWS_LOCAL) && order == ByteOrder::Native,
+            outcomes: has_bit(KNOWS_OUTCOMES),
+            segments: has_bit(KNOWS_SEGMENTS),
         };
         let contexts = match bytes[CM_CONTEXTS..CM_CONTEXTS + 4] {
-            [t0, t1, r0, r1] if says(NAMES_CONTEXTS) && kind != CmType::Request => {
+            [t0, t1, r0, r1] if has_bit(NAMES_CONTEXTS) && kind != CmType::Request => {
                 Contexts { tx: u16::from_be_bytes([t0, t1]), rx: u16::from_be_bytes([r0, r1]) }
             }
             _ => Contexts::default(),
@@ -894,7 +899,7 @@ impl CmMessage {
         };
         let mut data = &bytes[CM_LEN..];
         let mut offer = None;
-        if kind == CmType::Response && says(KNOWS_LOCAL) {
+        if kind == CmType::Response && has_bit(KNOWS_LOCAL) {
             let (before, last) = data.split_last_chunk().ok_or(Malformed("an offer is cut"))?;
             (data, offer) = (before, knows.local.then_some(*last));
         }
@@ -954,15 +959,15 @@ impl RdmHello {
 mod tests {
     use super::*;
 
-    const NOTHING: Knows = Knows {
+    const NOTHING: PeerFeatures = PeerFeatures {
         atomics: false,
         multicast: false,
         acks: false,
         local: false,
         outcomes: false,
-        places: false,
+        segments: false,
     };
-    const ATOMICS: Knows = Knows { atomics: true, ..NOTHING };
+    const ATOMICS: PeerFeatures = PeerFeatures { atomics: true, ..NOTHING };
 
     fn written(header: &StreamHeader, order: ByteOrder) -> Vec<u8> {
         let mut out = [0xee; 40];
@@ -1064,8 +1069,8 @@ mod tests {
         let mut none = CmMessage::encode(CmType::Request, ATOMICS, b"x");
         none[1] = CmType::ContextRequest as u8;
         assert!(CmMessage::parse(&none).is_err());
-        let plain = CmMessage::encode_for(CmType::Request, ATOMICS, Contexts::default(), b"x");
-        assert_eq!(plain, CmMessage::encode(CmType::Request, ATOMICS, b"x"));
+        let fast = CmMessage::encode_for(CmType::Request, ATOMICS, Contexts::default(), b"x");
+        assert_eq!(fast, CmMessage::encode(CmType::Request, ATOMICS, b"x"));
     }
 
     #[test]
@@ -1098,55 +1103,55 @@ mod tests {
 
     #[test]
     fn fast_header_parser_agrees_with_the_full_parser() {
-        let plain = |header: StreamHeader| {
+        let parse_fast = |header: StreamHeader| {
             let mut bytes = written(&header, ByteOrder::Native);
             bytes.extend([7; 9]);
             let all = bytes.len();
-            assert_eq!(StreamHeader::plain(&bytes[..all - 1]), None, "part of it is missing");
-            let mut room = bytes.clone();
-            room.resize(32.max(all), 0);
-            let word = |at: usize| u64::from_ne_bytes(room[8 * at..][..8].try_into().unwrap());
+            assert_eq!(StreamHeader::parse_fast(&bytes[..all - 1]), None, "part of it is missing");
+            let mut padded = bytes.clone();
+            padded.resize(32.max(all), 0);
+            let word = |at: usize| u64::from_ne_bytes(padded[8 * at..][..8].try_into().unwrap());
             let words = [word(0), word(1), word(2), word(3)];
             let in_all = |all| {
                 let [first, second, third, _] = words;
-                let without = StreamHeader::plain_in([first, second, third], all);
-                let with = StreamHeader::plain_with_data_in(words, all);
+                let without = StreamHeader::fast_in([first, second, third], all);
+                let with = StreamHeader::fast_with_data_in(words, all);
                 assert!(without.is_none() || with.is_none());
-                assert_eq!(without.or(with), StreamHeader::any_plain_in(words, all));
+                assert_eq!(without.or(with), StreamHeader::any_fast_in(words, all));
                 without.or(with)
             };
             assert_eq!(in_all(all - 1), None);
             assert_eq!(in_all(all + 1), None, "another begins");
             let alone = in_all(all);
-            let found = StreamHeader::plain(&bytes);
+            let found = StreamHeader::parse_fast(&bytes);
             assert_eq!(found.map(|found| found.header), alone);
             let found = found?;
             assert_eq!(found.header.len, all - 9);
             assert_eq!((found.body, found.rest), (&[7; 9][..], &[][..]));
             bytes.push(8);
-            let found = StreamHeader::plain(&bytes)?;
+            let found = StreamHeader::parse_fast(&bytes)?;
             assert_eq!((found.body, found.rest), (&[7; 9][..], &[8][..]), "another begins");
             Some((found.header.tagged.then_some(found.header.tag), found.header.data))
         };
         let message = StreamHeader { len: 9, ..StreamHeader::of(StreamOp::Msg) };
         let tagged = StreamHeader { tag: 5, len: 9, ..StreamHeader::of(StreamOp::Tag) };
-        assert_eq!(plain(message), Some((None, None)));
-        assert_eq!(plain(tagged), Some((Some(5), None)));
+        assert_eq!(parse_fast(message), Some((None, None)));
+        assert_eq!(parse_fast(tagged), Some((Some(5), None)));
         let with_data = |header| StreamHeader { flags: REMOTE_CQ_DATA, cq_data: 6, ..header };
-        assert_eq!(plain(with_data(message)), Some((None, Some(6))));
-        assert_eq!(plain(with_data(tagged)), Some((Some(5), Some(6))));
-        assert_eq!(plain(StreamHeader { op_data: ACK, ..message }), None);
-        assert_eq!(plain(StreamHeader { op_data: ACK, ..with_data(message) }), None);
+        assert_eq!(parse_fast(with_data(message)), Some((None, Some(6))));
+        assert_eq!(parse_fast(with_data(tagged)), Some((Some(5), Some(6))));
+        assert_eq!(parse_fast(StreamHeader { op_data: ACK, ..message }), None);
+        assert_eq!(parse_fast(StreamHeader { op_data: ACK, ..with_data(message) }), None);
         for flags in [DELIVERY_COMPLETE, COMMIT_COMPLETE, REMOTE_CQ_DATA | DELIVERY_COMPLETE] {
-            assert_eq!(plain(StreamHeader { flags, ..tagged }), None);
+            assert_eq!(parse_fast(StreamHeader { flags, ..tagged }), None);
         }
-        assert_eq!(plain(StreamHeader { len: 9, ..StreamHeader::of(StreamOp::Data) }), None);
+        assert_eq!(parse_fast(StreamHeader { len: 9, ..StreamHeader::of(StreamOp::Data) }), None);
         // A size that is smaller than its header.
         let mut bytes = written(&message, ByteOrder::Native);
         bytes[8] = 15;
-        assert_eq!(StreamHeader::plain(&bytes), None);
+        assert_eq!(StreamHeader::parse_fast(&bytes), None);
         let start = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
-        assert_eq!(StreamHeader::plain_in([start, 15, 0], 15), None);
+        assert_eq!(StreamHeader::fast_in([start, 15, 0], 15), None);
     }
 
     #[test]
@@ -1158,7 +1163,7 @@ mod tests {
                 let of = StreamHeader { id: 200, tag: tag_word, len: 300, ..StreamHeader::of(op) };
                 let header = StreamHeader { flags, cq_data, ..of };
                 let mut out = [0; 40];
-                let len = StreamHeader::write_plain(200, data, tag, 300, &mut out);
+                let len = StreamHeader::write_fast(200, data, tag, 300, &mut out);
                 assert_eq!(out[..len], written(&header, ByteOrder::Native));
             }
         }
@@ -1166,7 +1171,7 @@ mod tests {
 
     #[test]
     fn write_carries_segments_of_the_receivers_memory() {
-        let places = [
+        let segments = [
             RemoteSegment { addr: 0x10, len: 3, key: 7 },
             RemoteSegment { addr: 0x20, len: 4, key: 8 },
         ];
@@ -1180,14 +1185,14 @@ mod tests {
         let order = ByteOrder::Network;
         let mut bytes = written(&header, order);
         assert_eq!(bytes.len(), 24);
-        bytes.extend_from_slice(&StreamHeader::write_segments(order, &places));
+        bytes.extend_from_slice(&StreamHeader::write_segments(order, &segments));
         assert_eq!((bytes.len(), bytes[5], bytes[6], bytes[15]), (72, 2, 72, 79));
         assert_eq!(
             bytes[24..48],
             [0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 7]
         );
         assert_eq!(StreamHeader::parse(&bytes, order), Ok(header));
-        assert_eq!(header.read_segments(&bytes, order).unwrap().as_slice(), places);
+        assert_eq!(header.read_segments(&bytes, order).unwrap().as_slice(), segments);
         bytes[5] = 5;
         assert!(StreamHeader::parse(&bytes, order).is_err());
         bytes[5] = 0;
@@ -1196,7 +1201,7 @@ mod tests {
 
     #[test]
     fn header_carries_at_most_eight_segments() {
-        let places = |count: u8| {
+        let list = |count: u8| {
             let numbers = (0..u64::from(count)).map(|n| RemoteSegment { addr: n, len: 1, key: n });
             numbers.collect::<Vec<_>>()
         };
@@ -1207,13 +1212,13 @@ mod tests {
                 let tag = if op == StreamOp::Atomic { tag } else { 0 };
                 let header = StreamHeader { flags, segments, tag, ..StreamHeader::of(op) };
                 let mut bytes = written(&header, ByteOrder::Network);
-                bytes.extend(StreamHeader::write_segments(ByteOrder::Network, &places(segments)));
+                bytes.extend(StreamHeader::write_segments(ByteOrder::Network, &list(segments)));
                 assert!(segments > 8 || bytes.len() <= MAX_HEADER_LEN);
                 let parsed = StreamHeader::parse(&bytes, ByteOrder::Network);
                 assert_eq!(parsed.is_ok(), segments <= 8, "{op:?} {segments}");
                 if let Ok(parsed) = parsed {
                     let named = parsed.read_segments(&bytes, ByteOrder::Network).unwrap();
-                    assert_eq!((parsed, named.as_slice()), (header, &places(segments)[..]));
+                    assert_eq!((parsed, named.as_slice()), (header, &list(segments)[..]));
                 }
             }
         }
@@ -1221,7 +1226,7 @@ mod tests {
 
     #[test]
     fn peers_advertise_support_for_many_segments() {
-        let many = Knows { places: true, ..ATOMICS };
+        let many = PeerFeatures { segments: true, ..ATOMICS };
         for (kind, mark) in [(CmType::Request, b"ofi-rs?\x41"), (CmType::Response, b"ofi-rs!\x41")]
         {
             let message = CmMessage::encode(kind, many, b"x");
@@ -1272,16 +1277,16 @@ mod tests {
         {
             let message = CmMessage::encode(kind, NOTHING, b"x");
             assert!(!CmMessage::parse(&message).unwrap().knows.multicast);
-            let multicast = Knows { multicast: true, ..NOTHING };
+            let multicast = PeerFeatures { multicast: true, ..NOTHING };
             let message = CmMessage::encode(kind, multicast, b"x");
             assert_eq!(&message[16..24], mark);
             assert_eq!(CmMessage::parse(&message).unwrap().knows, multicast);
-            let both = Knows { multicast: true, ..ATOMICS };
+            let both = PeerFeatures { multicast: true, ..ATOMICS };
             let message = CmMessage::encode(kind, both, b"x");
             assert_eq!(CmMessage::parse(&message).unwrap().knows, both);
         }
         // A peer that only echoes the request does not say that it knows anything.
-        let both = Knows { multicast: true, ..ATOMICS };
+        let both = PeerFeatures { multicast: true, ..ATOMICS };
         let mut echo = CmMessage::encode(CmType::Request, both, b"");
         echo[1] = CmType::Response as u8;
         assert!(!CmMessage::parse(&echo).unwrap().knows.multicast);
@@ -1297,9 +1302,9 @@ mod tests {
         assert_eq!(&response[16..24], b"ofi-rs!\x01");
         let known = |bytes: &[u8]| CmMessage::parse(bytes).unwrap().knows.atomics;
         assert!(known(&request) && known(&response));
-        let plain = CmMessage::encode(CmType::Response, NOTHING, b"");
-        assert_eq!(plain[16..24], [0; 8]);
-        assert!(!known(&plain));
+        let fast = CmMessage::encode(CmType::Response, NOTHING, b"");
+        assert_eq!(fast[16..24], [0; 8]);
+        assert!(!known(&fast));
         // Our own request, sent back to us, is no answer.
         let mut echo = response.clone();
         echo[16..24].copy_from_slice(&request[16..24]);
@@ -1321,14 +1326,14 @@ mod tests {
         };
         let order = ByteOrder::Network;
         let mut bytes = written(&header, order);
-        let place = RemoteSegment { addr: 0x10, len: 8, key: 5 };
-        bytes.extend_from_slice(&StreamHeader::write_segments(order, &[place]));
+        let segment = RemoteSegment { addr: 0x10, len: 8, key: 5 };
+        bytes.extend_from_slice(&StreamHeader::write_segments(order, &[segment]));
         assert_eq!(
             bytes[..24],
             [3, 64, 0, 4, 0, 1, 48, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 2, 12, 7]
         );
         assert_eq!(StreamHeader::parse(&bytes, order), Ok(header));
-        assert_eq!(header.read_segments(&bytes, order).unwrap().as_slice(), [place]);
+        assert_eq!(header.read_segments(&bytes, order).unwrap().as_slice(), [segment]);
         assert_eq!(AtomicWord::from_word(header.tag), Ok(word));
         let with = |at: usize, value: u8| {
             let mut bytes = bytes.clone();
@@ -1348,9 +1353,9 @@ mod tests {
         let bytes = written(&header, ByteOrder::Network);
         assert_eq!(bytes, [3, 65, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 24]);
         assert_eq!(StreamHeader::parse(&bytes, ByteOrder::Network), Ok(header));
-        let refusal = StreamHeader { op_data: 13, ..StreamHeader::of(StreamOp::AtomicRsp) };
-        let mut bytes = written(&refusal, ByteOrder::Network);
-        assert_eq!(StreamHeader::parse(&bytes, ByteOrder::Network), Ok(refusal));
+        let reject_reason = StreamHeader { op_data: 13, ..StreamHeader::of(StreamOp::AtomicRsp) };
+        let mut bytes = written(&reject_reason, ByteOrder::Network);
+        assert_eq!(StreamHeader::parse(&bytes, ByteOrder::Network), Ok(reject_reason));
         bytes[15] = 17;
         assert!(StreamHeader::parse(&bytes, ByteOrder::Network).is_err());
     }
@@ -1384,7 +1389,7 @@ mod tests {
 
     #[test]
     fn an_offer_is_behind_the_data_of_an_answer_and_no_part_of_them() {
-        let local = Knows { local: true, ..ATOMICS };
+        let local = PeerFeatures { local: true, ..ATOMICS };
         let request = CmMessage::encode(CmType::Request, local, b"x");
         assert_eq!(&request[16..24], b"ofi-rs?\x11");
         let request = CmMessage::parse(&request).unwrap();

@@ -23,5 +23,5 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
 ofi_provider::plug_in!({
     let name = param::string(&TCP, c"prov_name", c"another name for this provider, for tests");
     let name = name.filter(|name| !name.is_empty()).and_then(|name| CString::new(name).ok());
-    ofi_inet::tcp::hand_out(&PLUG_IN, name)
+    ofi_inet::tcp::provider_entry(&PLUG_IN, name)
 });

@@ -20,4 +20,4 @@ static PLUG_IN: InetPlugIn = InetPlugIn {
     note: None,
 };
 
-ofi_provider::plug_in!(ofi_inet::udp::hand_out(&PLUG_IN));
+ofi_provider::plug_in!(ofi_inet::udp::provider_entry(&PLUG_IN));

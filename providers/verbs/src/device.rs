@@ -106,7 +106,7 @@ impl KnownDevices {
             Addr::Ip(dest) => route(dest).map(Addr::Ip),
             _ => {
                 let mut addrs = self.locals.iter().map(|local| &local.addr);
-                addrs.find(|local| local.may_meet(dest)).cloned()
+                addrs.find(|local| local.may_share_memory(dest)).cloned()
             }
         }
     }
@@ -481,7 +481,7 @@ pub(crate) fn source_of(device: VerbsDevice, dest: Option<&Addr>, format: u32) -
     let same = |local: &LocalDevice| {
         local.device == device
             && local.addr.is_of(format)
-            && dest.is_none_or(|dest| local.addr.may_meet(dest))
+            && dest.is_none_or(|dest| local.addr.may_share_memory(dest))
     };
     locals().into_iter().find(same).map(|local| local.addr)
 }

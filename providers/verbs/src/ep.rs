@@ -134,7 +134,7 @@ impl Msg for VerbsEp {
     #[inline]
     fn send(&self, op: SendOp) -> Result {
         if let Some(segment) = op.buf.local().only()
-            && self.engine.send_plain(self.at, segment, op.flags, op.data, op.context)?
+            && self.engine.send_fast(self.at, segment, op.flags, op.data, op.context)?
         {
             return Ok(());
         }
@@ -219,7 +219,9 @@ fn has(operation: Operation) -> bool {
         && match operation.kind() {
             AtomicKind::Base => op == fi_op::FI_SUM as u8,
             // Reading is adding nothing.
-            AtomicKind::Fetch => op == fi_op::FI_SUM as u8 || op == fi_op::FI_ATOMIC_READ as u8,
+            AtomicKind::RendezvousGet => {
+                op == fi_op::FI_SUM as u8 || op == fi_op::FI_ATOMIC_READ as u8
+            }
             AtomicKind::Compare => op == fi_op::FI_CSWAP as u8,
         }
 }

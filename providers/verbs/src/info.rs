@@ -112,14 +112,14 @@ fn info_of(
         None => return Ok(None),
     };
     if let Some(hints) = hints {
-        let refusals = check(version, offer, hints);
-        for refusal in &refusals {
-            report(&format!("{} refused: {refusal}", name.to_string_lossy()));
+        let mismatches = check(version, offer, hints);
+        for mismatch in &mismatches {
+            report(&format!("{} refused: {mismatch}", name.to_string_lossy()));
         }
         if hmem && !datagrams && offer.most.caps() & FI_HMEM == 0 {
             report("no FI_HMEM: the device registers no dma-bufs, or FI_HMEM_DISABLE_P2P is set");
         }
-        if !refusals.is_empty() {
+        if !mismatches.is_empty() {
             return Ok(None);
         }
     }

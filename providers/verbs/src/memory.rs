@@ -7,7 +7,7 @@ use crate::sys::{IbvRegion, Pd, VerbsDevice, access};
 use core::ffi::c_void;
 use ofi_provider::abi::*;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::mr::{Backed, Backing, Count, MemoryPlace, RegionRequest};
+use ofi_provider::mr::{Backing, Count, MemoryKind, RegionBacking, RegionRequest};
 use ofi_provider::mr_cache::{Cache, Cached, Registrar};
 use std::sync::Arc;
 
@@ -230,7 +230,7 @@ struct DeviceRegion {
 }
 
 impl Backing for VerbsMemory {
-    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)> {
+    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn RegionBacking>)> {
         let RegionRequest { base, len, access: asked, .. } = *wanted;
         let remote = asked & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0;
         let mut rights = 0;
@@ -246,15 +246,15 @@ impl Backing for VerbsMemory {
                 rights |= access::REMOTE_ATOMIC;
             }
         }
-        let region = match wanted.place {
-            MemoryPlace::System if !remote => {
+        let region = match wanted.kind {
+            MemoryKind::System if !remote => {
                 let (lkey, shared) = self.get(base, len, self.rights(rights))?;
                 let region = DeviceRegion { lkey, _shared: shared, _alone: None };
                 return Ok((FI_KEY_NOTAVAIL, Box::new(region)));
             }
-            MemoryPlace::System => register(&self.pd, base, len, self.rights(rights))?,
-            MemoryPlace::Dmabuf { fd, offset } => self.of_dmabuf((fd, offset), wanted, rights)?,
-            MemoryPlace::Device(iface) => {
+            MemoryKind::System => register(&self.pd, base, len, self.rights(rights))?,
+            MemoryKind::Dmabuf { fd, offset } => self.of_dmabuf((fd, offset), wanted, rights)?,
+            MemoryKind::Device(iface) => {
                 let file = hmem::export(iface, base, len)?;
                 self.of_dmabuf((file.fd, file.offset), wanted, rights)?
             }
@@ -269,7 +269,7 @@ impl Backing for VerbsMemory {
     }
 }
 
-impl Backed for DeviceRegion {
+impl RegionBacking for DeviceRegion {
     fn count(&self) -> Result<Count> {
         // Devices do not tell of peers' writes.
         Err(Error::NOSYS)

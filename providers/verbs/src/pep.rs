@@ -5,7 +5,7 @@ use crate::info::VERBS;
 use crate::sys::{Channel, CmEvent, CmId, CmKind};
 use core::ffi::c_int;
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Announcer, PassiveEp, Reject};
+use ofi_provider::api::{ConnReqReporter, PassiveEp, Reject};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
@@ -47,7 +47,7 @@ struct PepState {
     /// Identifier bound to the address, also used by the requests' infos.
     id: Option<CmId>,
     backlog: c_int,
-    conn_req_reporter: Announcer,
+    conn_req_reporter: ConnReqReporter,
     local: Addr,
 }
 
@@ -57,7 +57,7 @@ impl VerbsPep {
         let mut state = PepState {
             id: None,
             backlog: BACKLOG,
-            conn_req_reporter: Announcer::new(info),
+            conn_req_reporter: ConnReqReporter::new(info),
             local: local.clone(),
         };
         let channel = Channel::new()?;

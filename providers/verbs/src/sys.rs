@@ -275,11 +275,11 @@ impl VerbsDevice {
         unsafe {
             let of = event.as_mut_ptr();
             let kind = (*of).event_type;
-            let about = &raw const (*of).qp;
+            let envelope = &raw const (*of).qp;
             let pair = |make: fn(u32) -> DeviceEvent| {
-                about.read().as_ref().map_or(DeviceEvent::Other, |qp| make(qp.qp_num))
+                envelope.read().as_ref().map_or(DeviceEvent::Other, |qp| make(qp.qp_num))
             };
-            let port = about.cast::<i32>().read();
+            let port = envelope.cast::<i32>().read();
             let event = match kind {
                 k if k == IBV_EVENT_COMM_EST => pair(DeviceEvent::FirstMessage),
                 k if k == IBV_EVENT_QP_FATAL
@@ -682,7 +682,7 @@ pub(crate) enum Verb {
 
 /// Options of a work request.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct How {
+pub(crate) struct WorkFlags {
     /// Immediate data for the peer.
     pub(crate) data: Option<u32>,
     /// The bytes are copied by the call.
@@ -714,7 +714,7 @@ impl Default for WorkRequest {
 impl WorkRequest {
     /// Makes it a request with this number, on the first `count` of its segments.
     #[inline(always)]
-    pub(crate) fn is(&mut self, wr_id: u64, verb: Verb, count: usize, how: How) {
+    pub(crate) fn is(&mut self, wr_id: u64, verb: Verb, count: usize, how: WorkFlags) {
         use raw::ibv_send_flags as flags;
         use raw::ibv_wr_opcode::*;
         let wr = &mut self.wr;

@@ -1,16 +1,16 @@
 //! The fi_atomic(3) table for any [`Endpoint`].
 use super::ep::EpFid;
-use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments, refusing};
+use super::{AtomicOp, Endpoint, RemoteSegment, RemoteSegments, unsupported};
 use crate::abi::{
     self, c_enum, fi_addr_t, fi_atomic_attr, fi_datatype, fi_ioc, fi_msg_atomic, fi_op,
     fi_ops_atomic, fi_rma_ioc, fid_ep,
 };
 use crate::atomic::{AtomicKind, Operation};
-use crate::boundary::{answer, answer_transfer};
+use crate::boundary::{ffi_guard, ffi_guard_transfer};
 use crate::buf::{MAX_SEGMENTS, RecvBuf, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::FidObject;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 
@@ -37,9 +37,9 @@ impl<E: Endpoint> EpFid<E> {
     /// Table of an endpoint not enabled yet; only its validity queries work.
     pub(super) const NOT_ENABLED_ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
         writevalid: Some(valid::<E, { AtomicKind::Base as u8 }>),
-        readwritevalid: Some(valid::<E, { AtomicKind::Fetch as u8 }>),
+        readwritevalid: Some(valid::<E, { AtomicKind::RendezvousGet as u8 }>),
         compwritevalid: Some(valid::<E, { AtomicKind::Compare as u8 }>),
-        ..refusing::NO_ATOMIC
+        ..unsupported::NO_ATOMIC
     };
 
     fn atomic_op(
@@ -47,9 +47,9 @@ impl<E: Endpoint> EpFid<E> {
         operation: Operation,
         operands: [AtomicElements; 3],
         remote: RemoteSegments,
-        about: AtomicArgs,
+        envelope: AtomicArgs,
     ) -> Result {
-        let mut op = Self::checked_op(operation, operands, remote, about)?;
+        let mut op = Self::checked_op(operation, operands, remote, envelope)?;
         if operation.kind() == AtomicKind::Base {
             op.flags = self.write_flags(op.flags);
         }
@@ -61,7 +61,7 @@ impl<E: Endpoint> EpFid<E> {
         operation: Operation,
         [source, compare, result]: [AtomicElements; 3],
         remote: RemoteSegments,
-        about: AtomicArgs,
+        envelope: AtomicArgs,
     ) -> Result<AtomicOp> {
         let source = if operation.has_source() { source } else { AtomicElements::NONE };
         let total = remote.total()?;
@@ -87,7 +87,7 @@ impl<E: Endpoint> EpFid<E> {
                 RecvBuf::from_iov(result.iov.as_ptr(), result.count)?,
             )
         };
-        let AtomicArgs { dest, context, data, flags } = about;
+        let AtomicArgs { dest, context, data, flags } = envelope;
         let context = Context(context);
         Ok(AtomicOp { operation, source, compare, result, remote, dest, context, data, flags })
     }
@@ -112,10 +112,10 @@ impl<E: Endpoint> EpFid<E> {
                 AtomicElements::many(comparev, compare_count, most, op)?,
                 AtomicElements::many(resultv, result_count, most, op)?,
             ];
-            (operands, places(msg.rma_iov, msg.rma_iov_count, most, op)?)
+            (operands, segments(msg.rma_iov, msg.rma_iov_count, most, op)?)
         };
-        let about = AtomicArgs { dest: msg.addr, context: msg.context, data: msg.data, flags };
-        Self::checked_op(op, operands, remote, about)
+        let envelope = AtomicArgs { dest: msg.addr, context: msg.context, data: msg.data, flags };
+        Self::checked_op(op, operands, remote, envelope)
     }
 }
 
@@ -228,7 +228,7 @@ impl AtomicArgs {
 ///
 /// # Safety
 /// `ioc` is null or points to `count` entries.
-unsafe fn places(
+unsafe fn segments(
     ioc: *const fi_rma_ioc,
     count: usize,
     most: SegmentLimit,
@@ -258,10 +258,10 @@ fn operation(kind: AtomicKind, datatype: DatatypeCode, op: OpCode) -> Result<Ope
 // structures are the caller's as fi_atomic(3) promises.
 
 /// Completes an operation with inject semantics (without `$context`), or any other one.
-macro_rules! about {
+macro_rules! envelope {
     ($ep:ident $dest:ident) => {{
-        let about = AtomicArgs::new($ep, $dest, std::ptr::null_mut());
-        AtomicArgs { flags: $ep.inject_flags(abi::FI_WRITE), ..about }
+        let envelope = AtomicArgs::new($ep, $dest, std::ptr::null_mut());
+        AtomicArgs { flags: $ep.inject_flags(abi::FI_WRITE), ..envelope }
     }};
     ($ep:ident $dest:ident $context:ident) => {
         AtomicArgs::new($ep, $dest, $context)
@@ -285,7 +285,7 @@ macro_rules! by_arguments {
             op: OpCode,
             $($context: *mut c_void,)?
         ) -> ssize_t {
-            answer_transfer($call, || {
+            ffi_guard_transfer($call, || {
                 // SAFETY: see above.
                 let ep = unsafe { EpFid::<E>::from_c(ep) }?;
                 let ($op, $most) = (operation(AtomicKind::$kind, datatype, op)?, ep.most_segments());
@@ -293,7 +293,7 @@ macro_rules! by_arguments {
                 let operands: [AtomicElements; 3] = unsafe { $operands };
                 let widest = if $op.fetches() { &operands[2] } else { &operands[0] };
                 let remote = RemoteSegments::one(addr, widest.len()? as u64, key);
-                ep.atomic_op($op, operands, remote, about!(ep dest $($context)?))
+                ep.atomic_op($op, operands, remote, envelope!(ep dest $($context)?))
             })
         }
     )+};
@@ -309,13 +309,13 @@ by_arguments! {
         |op, most| [AtomicElements::many(iov, count, most, op)?, AtomicElements::NONE, AtomicElements::NONE];
     inject: "fi_inject_atomic", Base(buf: ConstBuf, count: usize),
         |op, _most| [AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::NONE];
-    fetch: "fi_fetch_atomic", Fetch(
+    fetch: "fi_fetch_atomic", RendezvousGet(
         buf: ConstBuf, count: usize, _desc: VoidPtr, result: VoidPtr, _result_desc: VoidPtr
     ) context,
         |op, _most| [
             AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::one(result, count, op)?
         ];
-    fetchv: "fi_fetch_atomicv", Fetch(
+    fetchv: "fi_fetch_atomicv", RendezvousGet(
         iov: *const fi_ioc, _desc: Desc, count: usize,
         resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
     ) context,
@@ -354,7 +354,7 @@ macro_rules! by_message {
             $($arg: $type,)*
             flags: u64,
         ) -> ssize_t {
-            answer_transfer($call, || {
+            ffi_guard_transfer($call, || {
                 // SAFETY: see above.
                 let ep = unsafe { EpFid::<E>::from_c(ep) }?;
                 // SAFETY: see above.
@@ -370,7 +370,7 @@ macro_rules! by_message {
 
 by_message! {
     atomicmsg: "fi_atomicmsg", Base(), NONE, NO_RESULT;
-    fetchmsg: "fi_fetch_atomicmsg", Fetch(
+    fetchmsg: "fi_fetch_atomicmsg", RendezvousGet(
         resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
     ), NONE, (resultv, result_count);
     comparemsg: "fi_compare_atomicmsg", Compare(
@@ -387,10 +387,10 @@ unsafe extern "C" fn valid<E: Endpoint, const KIND: u8>(
 ) -> c_int {
     let kind = match KIND {
         0 => AtomicKind::Base,
-        1 => AtomicKind::Fetch,
+        1 => AtomicKind::RendezvousGet,
         _ => AtomicKind::Compare,
     };
-    answer("fi_atomicvalid", || {
+    ffi_guard("fi_atomicvalid", || {
         if ep.is_null() || count.is_null() {
             return Err(Error::INVAL);
         }

@@ -12,12 +12,12 @@ use crate::abi::{
 };
 use crate::addr::Addr;
 use crate::atomic::{Operation, size_of_type};
-use crate::boundary::{answer, answer_transfer};
+use crate::boundary::{ffi_guard, ffi_guard_transfer};
 use crate::buf::{MAX_SEGMENTS, RecvBuf, SegmentLimit, SendBuf};
 use crate::coll::{AvSet, CollGroup, CollPlan, Collectives, MAX_MEMBERS, RankOf, Start};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::FidObject;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
 use std::sync::Arc;
@@ -43,24 +43,24 @@ impl<E: Endpoint> EpFid<E> {
 
 impl<E: Endpoint> EpShared<E> {
     /// The endpoint's collective operations.
-    pub(super) fn room(self: &Arc<Self>) -> Result<&Arc<Collectives>> {
+    pub(super) fn collectives(self: &Arc<Self>) -> Result<&Arc<Collectives>> {
         let later = self.ground.later.as_ref().ok_or(Error::NOSYS)?;
-        Ok(self.room.get_or_init(|| {
+        Ok(self.collectives.get_or_init(|| {
             let weak = Arc::downgrade(self);
-            let room = Collectives::new(weak, later.clone(), self.lane());
-            let hears = Arc::downgrade(&room);
-            later.listen(self.lane(), move |peer, error| {
-                if let Some(room) = hears.upgrade() {
-                    room.lost(peer, error);
+            let collectives = Collectives::new(weak, later.clone(), self.task_queue());
+            let observer = Arc::downgrade(&collectives);
+            later.listen(self.task_queue(), move |peer, error| {
+                if let Some(collectives) = observer.upgrade() {
+                    collectives.lost(peer, error);
                 }
             });
-            room
+            collectives
         }))
     }
 
     /// Begins a collective operation.
     fn collective(self: &Arc<Self>, group: &CollGroup, call: CollectiveCall) -> Result {
-        let room = self.room()?;
+        let collectives = self.collectives()?;
         let CollectiveCall { plan, reduction, source, result, context } = call;
         if plan.input > source.len() || plan.result.len > result.len() {
             return Err(Error::INVAL);
@@ -76,7 +76,7 @@ impl<E: Endpoint> EpShared<E> {
                     .report(CompletionError::new(Completion::of(context, FI_COLLECTIVE, 0), error));
             }
         });
-        room.start(group, Start { plan, input: Some(source), reduction, finish })?;
+        collectives.start(group, Start { plan, input: Some(source), reduction, finish })?;
         if let Some(later) = &self.ground.later {
             later.run();
         }
@@ -86,7 +86,7 @@ impl<E: Endpoint> EpShared<E> {
     /// Reports a completed collective operation. Each one writes an entry, even in a queue bound
     /// with FI_SELECTIVE_COMPLETION: programs wait for it to learn of the end of the buffers' use.
     fn collected(&self, context: Context, len: usize) {
-        self.ledger().succeed(Completion::of(context, FI_COLLECTIVE, len), true);
+        self.completions().succeed(Completion::of(context, FI_COLLECTIVE, len), true);
     }
 }
 
@@ -184,7 +184,7 @@ impl ContiguousArgs {
         if let Some(flags) = self.flags {
             ep.tx_msg(flags & !FI_COLLECTIVE)?;
         }
-        let group = ep.shared.room()?.group(self.group)?;
+        let group = ep.shared.collectives()?.group(self.group)?;
         let (plan, reduction) = plan(self.coll, &group, self.root, self.elements, self.op)?;
         // SAFETY: by this function's contract: they are as long as the operation needs.
         let (source, result) = unsafe {
@@ -210,7 +210,9 @@ unsafe extern "C" fn barrier<E: Endpoint>(
     context: *mut c_void,
 ) -> ssize_t {
     // SAFETY: see above.
-    answer_transfer("fi_barrier", || unsafe { simple_barrier(group, None, context).begin::<E>(ep) })
+    ffi_guard_transfer("fi_barrier", || unsafe {
+        simple_barrier(group, None, context).begin::<E>(ep)
+    })
 }
 
 unsafe extern "C" fn barrier2<E: Endpoint>(
@@ -219,7 +221,7 @@ unsafe extern "C" fn barrier2<E: Endpoint>(
     flags: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    answer_transfer("fi_barrier2", || {
+    ffi_guard_transfer("fi_barrier2", || {
         // SAFETY: see above.
         unsafe { simple_barrier(group, Some(flags), context).begin::<E>(ep) }
     })
@@ -250,7 +252,7 @@ unsafe extern "C" fn broadcast<E: Endpoint>(
     flags: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    answer_transfer("fi_broadcast", || {
+    ffi_guard_transfer("fi_broadcast", || {
         let elements = CollectiveElements::new(count, datatype)?;
         let (coll, flags) = (fi_collective_op::FI_BROADCAST, Some(flags));
         let call = ContiguousArgs {
@@ -287,7 +289,7 @@ macro_rules! calls {
             flags: u64,
             context: *mut c_void,
         ) -> ssize_t {
-            answer_transfer($entry, || {
+            ffi_guard_transfer($entry, || {
                 let (mut at, mut number) = (FI_ADDR_UNSPEC, NOOP);
                 $(at = $root;)?
                 $(number = $op.raw();)?
@@ -361,13 +363,13 @@ unsafe extern "C" fn msg<E: Endpoint>(
     result_count: usize,
     flags: u64,
 ) -> ssize_t {
-    answer_transfer("fi_collective_msg", || {
+    ffi_guard_transfer("fi_collective_msg", || {
         // SAFETY: see above.
         let (ep, msg) =
             unsafe { (EpFid::<E>::from_c(ep.cast_const())?, msg.as_ref().ok_or(Error::INVAL)?) };
         ep.tx_msg(flags & !FI_COLLECTIVE)?;
         let coll = collective_op(msg.coll.raw())?;
-        let group = ep.shared.room()?.group(msg.coll_addr)?;
+        let group = ep.shared.collectives()?.group(msg.coll_addr)?;
         let is = |of: fi_collective_op| coll == of;
         let size =
             if is(fi_collective_op::FI_BARRIER) { 1 } else { size_of_type(msg.datatype.raw())? };
@@ -443,13 +445,13 @@ pub(super) unsafe fn join<E: Endpoint>(
     let addrs = members.iter().map(|member| set.av().get(*member)).collect::<Result<Vec<_>>>()?;
     let own = Addr::read(set.av().format(), &shared.inner.getname()?)?.identity();
     let member = RankOf { rank: own_rank(&own, &addrs)?, of: members.len() };
-    let room = shared.room()?;
+    let collectives = shared.collectives()?;
     let mc = Mc::open(shared, eq, context);
     let (joining, context) = (mc.clone(), Context(context));
     // SAFETY: by this function's contract. Before the event, which another thread may
     // read first.
     unsafe { out.write(mc.into_c()) };
-    room.join(members, member, &addrs, move |result| joining.joined(context, result));
+    collectives.join(members, member, &addrs, move |result| joining.joined(context, result));
     Ok(())
 }
 
@@ -460,7 +462,7 @@ pub(super) unsafe extern "C" fn query<D: Domain>(
     attr: *mut fi_collective_attr,
     _flags: u64,
 ) -> c_int {
-    answer("fi_query_collective", || {
+    ffi_guard("fi_query_collective", || {
         // SAFETY: reachable only through the table of an open domain of the same `D`,
         // or with null; the attributes are the caller's or null.
         let (domain, attr) = unsafe {

@@ -1,5 +1,5 @@
 //! `struct fid_domain` for any [`Domain`].
-use super::ep::{EpFid, Ground};
+use super::ep::{EndpointEnv, EpFid};
 use super::imported::ImportedSrx;
 use super::stx::Stx;
 use super::{Atomic, Domain, Endpoint, RxAttr, atomic, collective, opened, trigger};
@@ -12,18 +12,18 @@ use crate::abi::{
 };
 use crate::atomic::AtomicKind;
 use crate::av::{self, Av};
-use crate::boundary::{answer, answer_if_memory};
+use crate::boundary::{ffi_guard, ffi_guard_if_memory};
 use crate::cntr::{Cntr, CntrWatch};
 use crate::coll;
 use crate::cq::{Cq, OnDomain};
+use crate::deferred::{self, DeferredProgress, DeferredQueue};
 use crate::eq::{DomainEq, Eq};
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, ops, unbuilt};
-use crate::imports::SrxOwner;
+use crate::fid::{FidObject, enosys_stub, ops};
 use crate::info::InfoRef;
-use crate::later::{self, Attended, Later};
 use crate::mr::Mr;
 use crate::object::{Object, Parent, Users};
+use crate::peer_srx::SrxOwner;
 use crate::poll::PollSet;
 use crate::progress::Progress;
 use core::ffi::{c_int, c_void};
@@ -38,7 +38,7 @@ pub struct DomainFid<D> {
     api_version: u32,
     fabric: Parent,
     /// Deferred work of the domain, if it was opened for it.
-    pub(super) later: Option<Arc<Later>>,
+    pub(super) later: Option<Arc<DeferredQueue>>,
     progress: Arc<dyn Progress>,
     /// Event queue for objects of the domain without their own one (fi_domain_bind).
     eq: DomainEq,
@@ -105,7 +105,7 @@ unsafe impl<D: Domain> Sync for DomainFid<D> {}
 // SAFETY: the C part is written once, in `open`; `D` is Send + Sync by its trait.
 unsafe impl<D: Domain> Send for DomainFid<D> {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl<D: Domain> Embeds<fid_domain> for DomainFid<D> {}
+unsafe impl<D: Domain> FidObject<fid_domain> for DomainFid<D> {}
 
 impl<D> std::fmt::Debug for DomainFid<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -130,7 +130,7 @@ impl<D: Domain> DomainFid<D> {
         query_atomic: Some(query_atomic::<D>),
         query_collective: Some(collective::query::<D>),
         endpoint2: Some(endpoint2::<D>),
-        xpu_ctx: unbuilt(),
+        xpu_ctx: enosys_stub(),
     };
 
     const MR_OPS: &'static fi_ops_mr = &fi_ops_mr {
@@ -143,9 +143,9 @@ impl<D: Domain> DomainFid<D> {
     fn open(inner: D, on: OnFabric, info: InfoRef<'_>, context: *mut c_void) -> Result<Arc<Self>> {
         let mut progress = inner.progress_source();
         let mut later = None;
-        if D::Endpoint::LATER && info.caps() & later::CAPS != 0 {
-            let new = Later::new()?;
-            progress = Attended::new(progress, new.clone());
+        if D::Endpoint::LATER && info.caps() & deferred::CAPS != 0 {
+            let new = DeferredQueue::new()?;
+            progress = DeferredProgress::new(progress, new.clone());
             inner.settings().attend(&progress);
             later = Some(new);
         }
@@ -175,8 +175,8 @@ impl<D: Domain> DomainFid<D> {
     }
 
     /// Returns the resources of this domain for a new endpoint with this parent.
-    fn ground(self: &Arc<Self>, parent: Parent) -> Ground {
-        Ground {
+    fn ground(self: &Arc<Self>, parent: Parent) -> EndpointEnv {
+        EndpointEnv {
             api_version: self.api_version,
             addr_format: self.inner.settings().addr_format,
             segments: self.inner.settings().segments,
@@ -205,7 +205,7 @@ impl<D: Domain> DomainFid<D> {
 // by field, because an old caller's structure is shorter than ours.
 
 unsafe extern "C" fn close<D: Domain>(fid: *mut fid) -> c_int {
-    answer("fi_close(domain)", || {
+    ffi_guard("fi_close(domain)", || {
         // SAFETY: see above.
         unsafe { DomainFid::<D>::from_c(fid.cast()) }?.users.check_none()?;
         opened::remove_domain(fid.cast());
@@ -218,7 +218,7 @@ unsafe extern "C" fn close<D: Domain>(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn bind<D: Domain>(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
-    answer_if_memory("fi_domain_bind", || {
+    ffi_guard_if_memory("fi_domain_bind", || {
         if bfid.is_null() {
             return Err(Error::INVAL);
         }
@@ -236,7 +236,7 @@ unsafe extern "C" fn bind<D: Domain>(fid: *mut fid, bfid: *mut fid, flags: u64) 
 }
 
 /// Opens an object counted as a user of the domain and passes it to C.
-unsafe fn open_on<D: Domain, T: Embeds<C>, C>(
+unsafe fn open_on<D: Domain, T: FidObject<C>, C>(
     domain: *mut fid_domain,
     out: *mut *mut C,
     open: impl FnOnce(&Arc<DomainFid<D>>) -> Result<Arc<T>>,
@@ -261,7 +261,7 @@ unsafe extern "C" fn av_open<D: Domain>(
     out: *mut *mut fid_av,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_av_open", || {
+    ffi_guard_if_memory("fi_av_open", || {
         // SAFETY: see above; the attributes are the caller's or null.
         unsafe {
             open_on::<D, Av, _>(domain, out, |domain| {
@@ -281,7 +281,7 @@ unsafe extern "C" fn cq_open<D: Domain>(
     out: *mut *mut fid_cq,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_cq_open", || {
+    ffi_guard_if_memory("fi_cq_open", || {
         // SAFETY: see above; of the attributes only the part every version has is read.
         unsafe {
             let attr = (!attr.is_null()).then(|| fi_cq_attr {
@@ -307,7 +307,7 @@ unsafe extern "C" fn cntr_open<D: Domain>(
     out: *mut *mut fid_cntr,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_cntr_open", || {
+    ffi_guard_if_memory("fi_cntr_open", || {
         // SAFETY: see above; of the attributes only the part every version has is read.
         unsafe {
             let attr = (!attr.is_null()).then(|| fi_cntr_attr {
@@ -334,7 +334,7 @@ unsafe extern "C" fn poll_open<D: Domain>(
     attr: *mut fi_poll_attr,
     out: *mut *mut fid_poll,
 ) -> c_int {
-    answer_if_memory("fi_poll_open", || {
+    ffi_guard_if_memory("fi_poll_open", || {
         // SAFETY: see above; the attributes are the caller's or null.
         unsafe {
             open_on::<D, PollSet, _>(domain, out, |domain| {
@@ -374,7 +374,7 @@ unsafe extern "C" fn endpoint<D: Domain>(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: see above.
-    answer_if_memory("fi_endpoint", || unsafe { open_endpoint::<D>(domain, info, out, context) })
+    ffi_guard_if_memory("fi_endpoint", || unsafe { open_endpoint::<D>(domain, info, out, context) })
 }
 
 unsafe extern "C" fn endpoint2<D: Domain>(
@@ -384,7 +384,7 @@ unsafe extern "C" fn endpoint2<D: Domain>(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_endpoint2", || {
+    ffi_guard_if_memory("fi_endpoint2", || {
         if flags != 0 {
             return Err(Error::BADFLAGS);
         }
@@ -399,7 +399,7 @@ unsafe extern "C" fn scalable_ep<D: Domain>(
     out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_scalable_ep", || {
+    ffi_guard_if_memory("fi_scalable_ep", || {
         // SAFETY: see above; the info is the caller's.
         unsafe {
             let info = InfoRef::from_c(info)?;
@@ -419,7 +419,7 @@ unsafe extern "C" fn stx_ctx<D: Domain>(
     out: *mut *mut fid_stx,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_stx_context", || {
+    ffi_guard_if_memory("fi_stx_context", || {
         if !D::SHARED_TX {
             return Err(Error::NOSYS);
         }
@@ -458,7 +458,7 @@ unsafe extern "C" fn srx_ctx<D: Domain>(
     out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_srx_context", || {
+    ffi_guard_if_memory("fi_srx_context", || {
         // SAFETY: see above; of the attributes, which are the caller's or null,
         // only fields that every version has are read.
         unsafe {
@@ -537,7 +537,7 @@ unsafe extern "C" fn reg<D: Domain>(
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_mr_reg", || {
+    ffi_guard_if_memory("fi_mr_reg", || {
         let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
         let attr = mr_attr(&raw const iov, 1, access, offset, key, context);
         // SAFETY: see above; `iov` outlives the call.
@@ -556,7 +556,7 @@ unsafe extern "C" fn regv<D: Domain>(
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_mr_regv", || {
+    ffi_guard_if_memory("fi_mr_regv", || {
         let attr = mr_attr(iov, count, access, offset, key, context);
         // SAFETY: see above; the iovecs are the caller's.
         unsafe { register::<D>(fid, attr, std::ptr::null(), flags, out) }
@@ -569,7 +569,7 @@ unsafe extern "C" fn regattr<D: Domain>(
     flags: u64,
     out: *mut *mut fid_mr,
 ) -> c_int {
-    answer_if_memory("fi_mr_regattr", || {
+    ffi_guard_if_memory("fi_mr_regattr", || {
         if attr.is_null() {
             return Err(Error::INVAL);
         }
@@ -596,10 +596,10 @@ unsafe extern "C" fn query_atomic<D: Domain>(
     attr: *mut fi_atomic_attr,
     flags: u64,
 ) -> c_int {
-    answer("fi_query_atomic", || {
+    ffi_guard("fi_query_atomic", || {
         let kind = match flags {
             0 => AtomicKind::Base,
-            FI_FETCH_ATOMIC => AtomicKind::Fetch,
+            FI_FETCH_ATOMIC => AtomicKind::RendezvousGet,
             FI_COMPARE_ATOMIC => AtomicKind::Compare,
             // Atomic operations on tagged receives are not supported.
             flags if flags & FI_TAGGED != 0 => return Err(Error::INVAL),

@@ -6,12 +6,12 @@ use crate::abi::{
     self, FI_CLASS_FABRIC, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric,
     fi_wait_attr, fid, fid_domain, fid_eq, fid_fabric, fid_pep, fid_wait,
 };
-use crate::boundary::{answer, answer_if_memory};
+use crate::boundary::{ffi_guard, ffi_guard_if_memory};
 use crate::eq::Eq;
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, ops};
+use crate::fid::{FidObject, ops};
 use crate::heap;
-use crate::info::{Era, InfoBuf, InfoQuery, InfoRef};
+use crate::info::{ApiLevel, InfoBuf, InfoQuery, InfoRef};
 use crate::object::{Parent, Users};
 use crate::peer;
 use crate::poll::{self, WaitSet};
@@ -32,7 +32,7 @@ unsafe impl<F: Fabric> Sync for FabricFid<F> {}
 // SAFETY: the C part is written once, right after opening; `F` is Send + Sync by its trait.
 unsafe impl<F: Fabric> Send for FabricFid<F> {}
 // SAFETY: repr(C) with the C struct first; made only by `open_fabric`, in an `Arc`.
-unsafe impl<F: Fabric> Embeds<fid_fabric> for FabricFid<F> {}
+unsafe impl<F: Fabric> FidObject<fid_fabric> for FabricFid<F> {}
 
 impl<F> std::fmt::Debug for FabricFid<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -53,15 +53,15 @@ pub unsafe extern "C" fn getinfo_entry<G: Getinfo>(
     hints: *const fi_info,
     info: *mut *mut fi_info,
 ) -> c_int {
-    answer_if_memory("fi_getinfo", || -> Result {
+    ffi_guard_if_memory("fi_getinfo", || -> Result {
         // SAFETY: by this function's contract.
         unsafe {
-            let place = info.as_mut().ok_or(Error::INVAL)?;
+            let file_out = info.as_mut().ok_or(Error::INVAL)?;
             let string = |at: *const c_char| (!at.is_null()).then(|| CStr::from_ptr(at));
             let hints = if hints.is_null() {
                 None
             } else {
-                Some(InfoBuf::from_era(hints, Era::of_release(abi::fi_version()))?)
+                Some(InfoBuf::from_level(hints, ApiLevel::of_release(abi::fi_version()))?)
             };
             let hints = hints.as_ref().map(InfoBuf::as_ref);
             let (node, service) = (string(node), string(service));
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn getinfo_entry<G: Getinfo>(
             if infos.is_empty() {
                 return Err(Error::NODATA);
             }
-            *place = infos.into_raw();
+            *file_out = infos.into_raw();
             Ok(())
         }
     })
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn open_fabric<F: Fabric>(
     out: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_fabric", || {
+    ffi_guard_if_memory("fi_fabric", || {
         heap::keep_all()?;
         // SAFETY: `attr` points to a fabric attribute or is null; its name is a C string.
         let name = unsafe {
@@ -147,7 +147,7 @@ impl<F: Fabric> FabricFid<F> {
 // tables of a fabric of the same `F`, or with null.
 
 unsafe extern "C" fn close<F: Fabric>(fid: *mut fid) -> c_int {
-    answer("fi_close(fabric)", || {
+    ffi_guard("fi_close(fabric)", || {
         // SAFETY: see above.
         unsafe { FabricFid::<F>::from_c(fid.cast()) }?.users.check_none()?;
         opened::remove_fabric(fid.cast());
@@ -185,7 +185,7 @@ unsafe extern "C" fn domain<F: Fabric>(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: see above.
-    answer_if_memory("fi_domain", || unsafe { open_domain::<F>(fabric, info, out, context) })
+    ffi_guard_if_memory("fi_domain", || unsafe { open_domain::<F>(fabric, info, out, context) })
 }
 
 unsafe extern "C" fn domain2<F: Fabric>(
@@ -195,7 +195,7 @@ unsafe extern "C" fn domain2<F: Fabric>(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_domain2", || {
+    ffi_guard_if_memory("fi_domain2", || {
         if flags & !abi::FI_PEER != 0 {
             return Err(Error::BADFLAGS);
         }
@@ -217,7 +217,7 @@ unsafe extern "C" fn passive_ep<F: Fabric>(
     out: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_passive_ep", || {
+    ffi_guard_if_memory("fi_passive_ep", || {
         // SAFETY: see above; the info is the caller's.
         let (fabric, info) =
             unsafe { (FabricFid::<F>::arc_from_c(fabric)?, InfoRef::from_c(info)?) };
@@ -237,7 +237,7 @@ unsafe extern "C" fn eq_open<F: Fabric>(
     out: *mut *mut fid_eq,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_eq_open", || {
+    ffi_guard_if_memory("fi_eq_open", || {
         // SAFETY: see above; the attributes are the caller's or null.
         let (fabric, attr) = unsafe { (FabricFid::<F>::arc_from_c(fabric)?, attr.as_ref()) };
         if out.is_null() {
@@ -256,7 +256,7 @@ unsafe extern "C" fn wait_open<F: Fabric>(
     attr: *mut fi_wait_attr,
     out: *mut *mut fid_wait,
 ) -> c_int {
-    answer_if_memory("fi_wait_open", || {
+    ffi_guard_if_memory("fi_wait_open", || {
         // SAFETY: see above; the attributes are the caller's or null.
         let (fabric, attr) = unsafe { (FabricFid::<F>::arc_from_c(fabric)?, attr.as_ref()) };
         if out.is_null() {
@@ -271,5 +271,5 @@ unsafe extern "C" fn wait_open<F: Fabric>(
 
 unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
     // SAFETY: the fids are `count` open objects of the caller's.
-    answer("fi_trywait", || unsafe { poll::try_wait(fids, count) })
+    ffi_guard("fi_trywait", || unsafe { poll::try_wait(fids, count) })
 }

@@ -3,11 +3,11 @@
 //!
 //! They need not be closed before the domain, because applications of upstream libfabric do not
 //! close them.
-use super::refusing;
+use super::unsupported;
 use crate::abi::{FI_CLASS_SRX_CTX, fi_ops, fid, fid_ep};
-use crate::boundary::answer;
-use crate::fid::{Embeds, ops};
-use crate::imports::{self, SrxOwner};
+use crate::boundary::ffi_guard;
+use crate::fid::{FidObject, ops};
+use crate::peer_srx::{self, SrxOwner};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ unsafe impl Sync for ImportedSrx {}
 // SAFETY: the C part is written once, in `open`.
 unsafe impl Send for ImportedSrx {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl Embeds<fid_ep> for ImportedSrx {}
+unsafe impl FidObject<fid_ep> for ImportedSrx {}
 
 static FID_OPS: fi_ops = ops(close);
 
@@ -36,24 +36,24 @@ impl ImportedSrx {
                     context,
                     ops: (&raw const FID_OPS).cast_mut(),
                 },
-                ops: (&raw const refusing::NO_EP).cast_mut(),
-                cm: (&raw const refusing::NO_CM).cast_mut(),
-                msg: (&raw const refusing::NO_MSG).cast_mut(),
-                rma: (&raw const refusing::NO_RMA).cast_mut(),
-                tagged: (&raw const refusing::NO_TAGGED).cast_mut(),
-                atomic: (&raw const refusing::NO_ATOMIC).cast_mut(),
-                collective: (&raw const refusing::NO_COLLECTIVE).cast_mut(),
+                ops: (&raw const unsupported::NO_EP).cast_mut(),
+                cm: (&raw const unsupported::NO_CM).cast_mut(),
+                msg: (&raw const unsupported::NO_MSG).cast_mut(),
+                rma: (&raw const unsupported::NO_RMA).cast_mut(),
+                tagged: (&raw const unsupported::NO_TAGGED).cast_mut(),
+                atomic: (&raw const unsupported::NO_ATOMIC).cast_mut(),
+                collective: (&raw const unsupported::NO_COLLECTIVE).cast_mut(),
             },
         });
         let fid = srx.into_c();
-        imports::open(fid as usize, owner);
+        peer_srx::open(fid as usize, owner);
         fid
     }
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    answer("fi_close(srx)", || {
-        imports::close(fid as usize);
+    ffi_guard("fi_close(srx)", || {
+        peer_srx::close(fid as usize);
         // SAFETY: reachable only through the table of one that `open` made, which the application
         // closes once.
         drop(unsafe { ImportedSrx::take(fid.cast::<fid_ep>()) });

@@ -8,12 +8,12 @@ use crate::abi::{
     fi_collective_addr, fi_ops, fid, fid_ep, fid_mc,
 };
 use crate::addr;
-use crate::boundary::{answer, answer_if_memory};
+use crate::boundary::{ffi_guard, ffi_guard_if_memory};
 use crate::coll::CollGroup;
 use crate::cq::Context;
 use crate::eq::{Eq, EqEvent, EventError, FidPtr};
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::FidObject;
 use crate::mcast::{GroupAddr, GroupRole};
 use crate::object::Object;
 use core::ffi::{c_int, c_void};
@@ -52,7 +52,7 @@ unsafe impl<E: Endpoint> Sync for Mc<E> {}
 unsafe impl<E: Endpoint> Send for Mc<E> {}
 // SAFETY: repr(C) with the C struct first (UnsafeCell is transparent); made only by
 // `open`, in an `Arc`.
-unsafe impl<E: Endpoint> Embeds<fid_mc> for Mc<E> {}
+unsafe impl<E: Endpoint> FidObject<fid_mc> for Mc<E> {}
 
 impl<E: Endpoint> Mc<E> {
     const FID_OPS: &'static fi_ops = &crate::fid::ops(close::<E>);
@@ -111,7 +111,7 @@ impl<E: Endpoint> Mc<E> {
 }
 
 unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
-    answer("fi_close(mc)", || {
+    ffi_guard("fi_close(mc)", || {
         // SAFETY: reachable only through the table of a group of the same `E`.
         let mc = unsafe { Mc::<E>::from_c(fid.cast::<fid_mc>().cast_const()) }?;
         let shared = &mc.shared;
@@ -119,8 +119,8 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
             _ if shared.closed.load(Ordering::SeqCst) => {}
             None => return Err(Error::BUSY),
             Some(Joined::Nothing) => {}
-            Some(Joined::Set(group)) => shared.room()?.leave(group)?,
-            Some(Joined::Multicast(addr)) => shared.multicast_room()?.leave(*addr),
+            Some(Joined::Set(group)) => shared.collectives()?.leave(group)?,
+            Some(Joined::Multicast(addr)) => shared.multicast_groups()?.leave(*addr),
             Some(Joined::Network(addr)) => shared.inner.leave(*addr),
         }
         mc.eq.forget(FidPtr(fid));
@@ -140,7 +140,7 @@ pub(super) unsafe extern "C" fn join<E: Endpoint>(
     out: *mut *mut fid_mc,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_join", || {
+    ffi_guard_if_memory("fi_join", || {
         if flags & !(FI_COLLECTIVE | FI_SEND | FI_RECV) != 0 {
             return Err(Error::BADFLAGS);
         }
@@ -207,14 +207,14 @@ unsafe fn join_multicast<E: Endpoint>(
         joined.complete(Context(context), addr);
         return Ok(());
     }
-    let room = shared.multicast_room()?;
-    let addr = room.enter(GroupAddr::of(group)?, part)?;
+    let groups = shared.multicast_groups()?;
+    let addr = groups.enter(GroupAddr::of(group)?, part)?;
     let mc = Mc::open(shared, eq, context);
     let _ = mc.group.set(Joined::Multicast(addr));
     let (joining, context) = (mc.clone(), Context(context));
     // SAFETY: by this function's contract. Before the event, which another thread may
     // read first.
     unsafe { out.write(mc.into_c()) };
-    room.begin(addr, move || joining.complete(context, addr));
+    groups.begin(addr, move || joining.complete(context, addr));
     Ok(())
 }

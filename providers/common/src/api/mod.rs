@@ -20,25 +20,25 @@ mod mc;
 mod multicast;
 mod opened;
 mod pep;
-mod refusing;
 mod rma;
 mod sep;
 mod settings;
 mod stx;
 mod trigger;
+mod unsupported;
 
 pub use crate::attr::{ContextAttr, RxAttr, TxAttr};
-pub(crate) use crate::lent::{bytes, copy_out};
 pub use crate::mcast::GroupRole;
 pub use crate::operation::{
-    AtomicOp, PlainSend, ReadOp, RecvOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
+    AtomicOp, FastSend, ReadOp, RecvOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
 };
 pub use crate::reserved::{MULTICAST_ADDR, is_group};
+pub(crate) use crate::scoped_buf::{bytes, copy_out};
 pub use connreq::{ConnRequest, EndpointRequest, request_of_endpoint, take_request};
 pub use domain::{DomainFid, NewDomain};
 pub use ep::{Bindings, EpFid};
 pub use fabric::{FabricFid, getinfo_entry, open_fabric};
-pub use pep::{Announcer, NoPassiveEp, PepFid, Reject, passive_name};
+pub use pep::{ConnReqReporter, NoPassiveEp, PepFid, Reject, passive_name};
 pub use settings::{DomainSettings, domain_key, endpoint_key, local_addr, refuse_keys};
 
 use crate::abi::fi_addr_t;
@@ -46,9 +46,9 @@ use crate::atomic::Operation;
 use crate::cq::Context;
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
-use crate::imports::SrxOwner;
 use crate::info::{InfoChain, InfoQuery, InfoRef};
 use crate::lock::Level;
+use crate::peer_srx::SrxOwner;
 use crate::progress::Progress;
 use crate::wait::WaitKind;
 use core::ffi::{CStr, c_int, c_void};
@@ -173,13 +173,13 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
         Err(Error::NOSYS)
     }
     /// Cancels a posted receive; it then completes with -FI_ECANCELED. A missing one is no error.
-    /// `aside`: true if the receive carries [`ASIDE`](crate::reserved::ASIDE).
-    fn cancel(&self, context: Context, aside: bool) -> Result;
+    /// `internal`: true if the receive carries [`INTERNAL_OP`](crate::reserved::ASIDE).
+    fn cancel(&self, context: Context, internal: bool) -> Result;
     /// Reads an option of level FI_OPT_ENDPOINT into `value`; returns its length in bytes.
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize>;
     /// Sets an option of level FI_OPT_ENDPOINT.
     fn setopt(&self, name: c_int, value: &[u8]) -> Result;
-    /// True if operations with the flag [`ASIDE`](crate::reserved::ASIDE) keep it in their
+    /// True if operations with the flag [`INTERNAL_OP`](crate::reserved::ASIDE) keep it in their
     /// completion, so it goes to the domain's deferred work.
     const LATER: bool = false;
     /// True if multicast groups are those of the network. Otherwise a message to a group is sent to
@@ -217,12 +217,12 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
 
 /// Messages (fi_msg(3)).
 pub trait Msg {
-    /// True if [`send_at_once`](Self::send_at_once) is implemented.
+    /// True if [`send_immediate`](Self::send_at_once) is implemented.
     const SENDS_AT_ONCE: bool = false;
     /// Sends a message, tagged or not, for another provider reporting it. Returns true if the
     /// message is complete, without a report here. Returns false if it is in flight, and will be
     /// reported.
-    fn send_at_once(&self, _op: SendOp, _tagged: bool, _all_is_read: bool) -> Result<bool> {
+    fn send_immediate(&self, _op: SendOp, _tagged: bool, _all_is_read: bool) -> Result<bool> {
         Err(Error::NOSYS)
     }
     /// Sends a message; -FI_EAGAIN when there is no room, after progress.
@@ -234,14 +234,14 @@ pub trait Msg {
         Err(Error::NOSYS)
     }
     /// Returns the number of the level of the locks needed by a receive, for
-    /// [`post_at_once`](Self::post_at_once).
+    /// [`try_post_fast`](Self::post_at_once).
     fn level(&self) -> usize {
         Level::SHARED
     }
     /// Posts a receive, tagged or not, if no call and no panic is possible and `LEVEL` is the
     /// [`level`](Self::level). Returns false in any other case, without any effect.
     #[inline(always)]
-    fn post_at_once<const LEVEL: usize>(&self, _op: RecvOp, _tagged: bool) -> bool {
+    fn try_post_fast<const LEVEL: usize>(&self, _op: RecvOp, _tagged: bool) -> bool {
         false
     }
 }

@@ -8,10 +8,10 @@ use crate::abi::{
 use crate::addr::Addr;
 use crate::buf::SendBuf;
 use crate::cq::{Completion, CompletionError, Context};
+use crate::deferred::{DeferredQueue, Outcome, Task};
 use crate::error::{Error, Result};
-use crate::later::{Later, Outcome, Task};
 use crate::mcast::MulticastGroups;
-use crate::reserved::{ASIDE, TO_GROUPS};
+use crate::reserved::{INTERNAL_OP, TO_GROUPS};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -25,7 +25,7 @@ const OF_PARTS: u64 = abi::FI_REMOTE_CQ_DATA
 
 /// An endpoint's multicast.
 pub(super) struct Multicast {
-    pub(super) room: Arc<MulticastGroups>,
+    pub(super) groups: Arc<MulticastGroups>,
     /// Number of incomplete sends to groups.
     pending: AtomicUsize,
 }
@@ -75,7 +75,7 @@ impl<E: Endpoint> GroupSend<E> {
             None => self.shared.sent(self.of, self.flags, self.len),
             // An injected send is reported only by a counter.
             Some(_) if self.flags & FI_INJECT != 0 => {
-                if let Some(cntr) = self.shared.ledger().cntr_of(FI_SEND) {
+                if let Some(cntr) = self.shared.completions().cntr_of(FI_SEND) {
                     cntr.failed();
                 }
             }
@@ -87,10 +87,10 @@ impl<E: Endpoint> GroupSend<E> {
 impl<E: Endpoint> EpShared<E> {
     /// Begins to hear peers' notices, when an endpoint with FI_COLLECTIVE or FI_MULTICAST is
     /// enabled.
-    pub(super) fn hear_of_groups(self: &Arc<Self>) -> Result {
+    pub(super) fn observe_groups(self: &Arc<Self>) -> Result {
         let can = self.caps & FI_COLLECTIVE != 0 && self.ground.later.is_some();
         if can && self.role == Role::Endpoint {
-            self.room()?.hear();
+            self.collectives()?.start_listening();
         }
         let (Some(later), Some(av)) = (&self.ground.later, self.bindings().av.clone()) else {
             return Ok(());
@@ -100,14 +100,14 @@ impl<E: Endpoint> EpShared<E> {
         }
         let own = Addr::read(av.format(), &self.inner.getname()?)?;
         let weak: Weak<Self> = Arc::downgrade(self);
-        let room = MulticastGroups::new(weak, later.clone(), self.lane(), av, own.port());
-        let _ = self.multicast.set(Multicast { room, pending: AtomicUsize::new(0) });
+        let groups = MulticastGroups::new(weak, later.clone(), self.task_queue(), av, own.port());
+        let _ = self.multicast.set(Multicast { groups, pending: AtomicUsize::new(0) });
         Ok(())
     }
 
     /// The endpoint's multicast groups; an error if it has none.
-    pub(super) fn multicast_room(&self) -> Result<&MulticastGroups> {
-        Ok(&self.multicast.get().ok_or(Error::NOSYS)?.room)
+    pub(super) fn multicast_groups(&self) -> Result<&MulticastGroups> {
+        Ok(&self.multicast.get().ok_or(Error::NOSYS)?.groups)
     }
 
     /// fi_send or fi_tsend, in all their forms, to a group.
@@ -136,11 +136,11 @@ impl<E: Endpoint> EpShared<E> {
         mut op: SendOp,
         tagged: bool,
         multicast: &Multicast,
-        later: &Arc<Later>,
+        later: &Arc<DeferredQueue>,
     ) -> Result {
-        let members = multicast.room.members(op.dest)?;
+        let members = multicast.groups.members(op.dest)?;
         if multicast.pending.load(Ordering::Relaxed) >= self.tx_size.max(1)
-            || !self.bindings().ledger.tx.has_room(op.flags & FI_COMPLETION != 0)
+            || !self.bindings().completions.tx.has_space(op.flags & FI_COMPLETION != 0)
         {
             return Err(Error::AGAIN);
         }
@@ -164,10 +164,10 @@ impl<E: Endpoint> EpShared<E> {
             error: Mutex::new(None),
             _copy: copy,
         });
-        op.flags = flags & OF_PARTS | ASIDE;
+        op.flags = flags & OF_PARTS | INTERNAL_OP;
         for member in members {
             let of_part = sending.clone();
-            let context = later.expect(self.lane(), move |outcome: Outcome| {
+            let context = later.expect(self.task_queue(), move |outcome: Outcome| {
                 of_part.part_over(outcome.map_or_else(|error| Err(error.error), |_| Ok(())));
             });
             let part = SendOp { dest: member, context, ..op.clone() };
@@ -181,7 +181,7 @@ impl<E: Endpoint> EpShared<E> {
     /// Posts the message to one member, now or as soon as there is room for it.
     fn post_part(
         self: &Arc<Self>,
-        later: &Arc<Later>,
+        later: &Arc<DeferredQueue>,
         part: Transfer,
         context: Context,
         sending: &Arc<GroupSend<E>>,
@@ -196,12 +196,12 @@ impl<E: Endpoint> EpShared<E> {
             result => result,
         };
         if post() == Err(Error::AGAIN) {
-            later.add([Task::new(self.lane(), post)]);
+            later.add([Task::new(self.task_queue(), post)]);
         }
     }
 
     /// Reports a send to a group with completed messages to all members.
     fn sent(&self, of: Completion, flags: u64, len: usize) {
-        self.ledger().succeed(Completion { len, ..of }, flags & FI_COMPLETION != 0);
+        self.completions().succeed(Completion { len, ..of }, flags & FI_COMPLETION != 0);
     }
 }

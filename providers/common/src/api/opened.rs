@@ -107,7 +107,7 @@ mod tests {
         info
     }
 
-    fn told(hints: Option<&InfoBuf>) -> Vec<(usize, usize)> {
+    fn entry_points(hints: Option<&InfoBuf>) -> Vec<(usize, usize)> {
         let mut infos: InfoChain =
             [info(c"net", c"eth0"), info(c"net", c"eth1"), info(c"other", c"eth0")]
                 .into_iter()
@@ -123,32 +123,32 @@ mod tests {
     fn infos_name_first_opened_objects_and_hints_select_others() {
         let fabric = |at: usize| at as *mut fid_fabric;
         let domain = |at: usize| at as *mut fid_domain;
-        assert_eq!(told(None), [(0, 0); 3]);
+        assert_eq!(entry_points(None), [(0, 0); 3]);
         add_fabric(c"net", fabric(1));
         add_fabric(c"net", fabric(2));
-        assert_eq!(told(None), [(1, 0), (1, 0), (0, 0)]);
+        assert_eq!(entry_points(None), [(1, 0), (1, 0), (0, 0)]);
         add_domain(c"eth0", fabric(2), domain(8));
-        assert_eq!(told(None), [(1, 0), (1, 0), (0, 0)]);
+        assert_eq!(entry_points(None), [(1, 0), (1, 0), (0, 0)]);
         add_domain(c"eth0", fabric(1), domain(9));
-        assert_eq!(told(None), [(1, 9), (1, 0), (0, 0)]);
+        assert_eq!(entry_points(None), [(1, 9), (1, 0), (0, 0)]);
 
         let mut hints = InfoBuf::new().unwrap();
         hints.set_fabric(fabric(2));
-        assert_eq!(told(Some(&hints)), [(2, 8), (2, 0)]);
+        assert_eq!(entry_points(Some(&hints)), [(2, 8), (2, 0)]);
         hints.edit_domain(|attr| attr.domain = domain(8));
-        assert_eq!(told(Some(&hints)), [(2, 8)]);
+        assert_eq!(entry_points(Some(&hints)), [(2, 8)]);
         // Without its fabric, a domain is asked for there all the same.
         hints.set_fabric(std::ptr::null_mut());
         add_fabric(c"other", fabric(3));
-        assert_eq!(told(Some(&hints)), [(2, 8)]);
+        assert_eq!(entry_points(Some(&hints)), [(2, 8)]);
         remove_fabric(fabric(3));
         // A fabric that was closed is asked for no more.
         hints.set_fabric(fabric(2));
         remove_domain(domain(8));
         remove_fabric(fabric(2));
-        assert_eq!(told(Some(&hints)), [(1, 9), (1, 0), (0, 0)]);
+        assert_eq!(entry_points(Some(&hints)), [(1, 9), (1, 0), (0, 0)]);
         remove_domain(domain(9));
         remove_fabric(fabric(1));
-        assert_eq!(told(None), [(0, 0); 3]);
+        assert_eq!(entry_points(None), [(0, 0); 3]);
     }
 }

@@ -6,10 +6,10 @@ use super::{Fabric, PassiveEp, bytes, copy_out, take_request};
 use crate::abi::{
     self, FI_CLASS_EQ, FI_CLASS_PEP, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_pep, fid_t,
 };
-use crate::boundary::{answer, answer_if_memory};
+use crate::boundary::{ffi_guard, ffi_guard_if_memory};
 use crate::eq::{Eq, EqEvent, FidPtr};
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, class_of, ops, unbuilt};
+use crate::fid::{FidObject, class_of, enosys_stub, ops};
 use crate::info::{InfoBuf, InfoRef};
 use crate::object::{Object, Parent};
 use crate::progress::Progress;
@@ -63,13 +63,13 @@ impl PassiveEp for NoPassiveEp {
 /// Reporter of connection requests of a passive endpoint, with their info; common to all providers.
 /// Before fi_listen nothing is reported.
 #[derive(Debug)]
-pub struct Announcer {
+pub struct ConnReqReporter {
     to: Option<(Arc<Eq>, FidPtr)>,
     /// Info passed to the application with a request, without the addresses.
     info: InfoBuf,
 }
 
-impl Announcer {
+impl ConnReqReporter {
     /// Returns the reporter of an endpoint not listening yet.
     pub fn new(info: InfoBuf) -> Self {
         Self { to: None, info }
@@ -167,7 +167,7 @@ unsafe impl<P: PassiveEp> Sync for PepFid<P> {}
 // SAFETY: the C part is written once, in `open`; `P` is Send + Sync by its trait.
 unsafe impl<P: PassiveEp> Send for PepFid<P> {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl<P: PassiveEp> Embeds<fid_pep> for PepFid<P> {}
+unsafe impl<P: PassiveEp> FidObject<fid_pep> for PepFid<P> {}
 
 impl<P> std::fmt::Debug for PepFid<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -185,27 +185,27 @@ impl<P: PassiveEp> PepFid<P> {
 
     const EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
         size: size_of::<fi_ops_ep>(),
-        cancel: unbuilt(),
+        cancel: enosys_stub(),
         getopt: Some(getopt::<P>),
         setopt: Some(no_setopt),
-        tx_ctx: unbuilt(),
-        rx_ctx: unbuilt(),
-        rx_size_left: unbuilt(),
-        tx_size_left: unbuilt(),
-        export_xpu: unbuilt(),
+        tx_ctx: enosys_stub(),
+        rx_ctx: enosys_stub(),
+        rx_size_left: enosys_stub(),
+        tx_size_left: enosys_stub(),
+        export_xpu: enosys_stub(),
     };
 
     const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
         size: size_of::<fi_ops_cm>(),
         setname: Some(setname::<P>),
         getname: Some(getname::<P>),
-        getpeer: unbuilt(),
-        connect: unbuilt(),
+        getpeer: enosys_stub(),
+        connect: enosys_stub(),
         listen: Some(listen::<P>),
-        accept: unbuilt(),
+        accept: enosys_stub(),
         reject: Some(reject::<P>),
-        shutdown: unbuilt(),
-        join: unbuilt(),
+        shutdown: enosys_stub(),
+        join: enosys_stub(),
     };
 
     pub(super) fn open<F: Fabric<PassiveEp = P>>(
@@ -239,7 +239,7 @@ impl<P: PassiveEp> PepFid<P> {
 // tables of a passive endpoint of the same `P` that is open, or with null.
 
 unsafe extern "C" fn close<P: PassiveEp>(fid: *mut fid) -> c_int {
-    answer("fi_close(pep)", || {
+    ffi_guard("fi_close(pep)", || {
         // SAFETY: see above; checked for null before it is taken back.
         let pep = unsafe {
             PepFid::<P>::from_c(fid.cast::<fid_pep>())?;
@@ -257,7 +257,7 @@ unsafe extern "C" fn close<P: PassiveEp>(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn bind<P: PassiveEp>(fid: *mut fid, bfid: *mut fid, _flags: u64) -> c_int {
-    answer_if_memory("fi_pep_bind", || {
+    ffi_guard_if_memory("fi_pep_bind", || {
         // SAFETY: see above; `bfid` is an open object of the application's or null.
         unsafe {
             let pep = PepFid::<P>::from_c(fid.cast::<fid_pep>())?;
@@ -280,7 +280,7 @@ unsafe extern "C" fn control<P: PassiveEp>(
     command: c_int,
     arg: *mut c_void,
 ) -> c_int {
-    answer("fi_control(pep)", || {
+    ffi_guard("fi_control(pep)", || {
         // SAFETY: see above.
         let pep = unsafe { PepFid::<P>::from_c(fid.cast::<fid_pep>()) }?;
         match command {
@@ -301,7 +301,7 @@ unsafe extern "C" fn getopt<P: PassiveEp>(
     value: *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    answer("fi_getopt(pep)", || {
+    ffi_guard("fi_getopt(pep)", || {
         // SAFETY: see above.
         let pep = unsafe { PepFid::<P>::from_c(fid.cast::<fid_pep>()) }?;
         if level != abi::FI_OPT_ENDPOINT || name != abi::FI_OPT_CM_DATA_SIZE {
@@ -317,7 +317,7 @@ unsafe extern "C" fn getopt<P: PassiveEp>(
 }
 
 unsafe extern "C" fn setname<P: PassiveEp>(fid: fid_t, addr: *mut c_void, len: usize) -> c_int {
-    answer("fi_setname(pep)", || {
+    ffi_guard("fi_setname(pep)", || {
         // SAFETY: see above; the caller gives `len` bytes at `addr`.
         unsafe { PepFid::<P>::from_c(fid.cast::<fid_pep>())?.inner.setname(bytes(addr, len)) }
     })
@@ -328,7 +328,7 @@ unsafe extern "C" fn getname<P: PassiveEp>(
     addr: *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    answer("fi_getname(pep)", || {
+    ffi_guard("fi_getname(pep)", || {
         // SAFETY: see above; the buffer is the caller's.
         unsafe {
             let name = PepFid::<P>::from_c(fid.cast::<fid_pep>())?.inner.getname()?;
@@ -338,7 +338,7 @@ unsafe extern "C" fn getname<P: PassiveEp>(
 }
 
 unsafe extern "C" fn listen<P: PassiveEp>(pep: *mut fid_pep) -> c_int {
-    answer_if_memory("fi_listen", || {
+    ffi_guard_if_memory("fi_listen", || {
         // SAFETY: see above.
         let inner = unsafe { PepFid::<P>::from_c(pep) }?;
         let eq = inner.eq.get().ok_or(Error::NOEQ)?;
@@ -352,7 +352,7 @@ unsafe extern "C" fn reject<P: PassiveEp>(
     param: *const c_void,
     param_len: usize,
 ) -> c_int {
-    answer("fi_reject", || {
+    ffi_guard("fi_reject", || {
         // SAFETY: see above; `param` has `param_len` bytes. The handle is looked
         // up, not followed.
         unsafe {

@@ -2,11 +2,11 @@
 use super::ep::EpFid;
 use super::{Endpoint, ReadOp, RemoteSegment, RemoteSegments, WriteOp};
 use crate::abi::{self, fi_addr_t, fi_msg_rma, fi_ops_rma, fid_ep};
-use crate::boundary::answer_transfer;
+use crate::boundary::ffi_guard_transfer;
 use crate::buf::{RecvBuf, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::FidObject;
 use core::ffi::c_void;
 use libc::{iovec, ssize_t};
 
@@ -87,7 +87,7 @@ unsafe extern "C" fn read<E: Endpoint>(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    answer_transfer("fi_read", || {
+    ffi_guard_transfer("fi_read", || {
         // SAFETY: see above.
         let (ep, buf) =
             unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?.with_desc(desc)) };
@@ -105,7 +105,7 @@ unsafe extern "C" fn readv<E: Endpoint>(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    answer_transfer("fi_readv", || {
+    ffi_guard_transfer("fi_readv", || {
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(ep) }?;
         let count = ep.segments(count)?;
@@ -153,7 +153,7 @@ unsafe extern "C" fn readmsg<E: Endpoint>(
     msg: *const fi_msg_rma,
     flags: u64,
 ) -> ssize_t {
-    answer_transfer("fi_readmsg", || {
+    ffi_guard_transfer("fi_readmsg", || {
         // SAFETY: see above; the message structure is the caller's.
         unsafe {
             let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
@@ -173,7 +173,7 @@ unsafe extern "C" fn write<E: Endpoint>(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    answer_transfer("fi_write", || {
+    ffi_guard_transfer("fi_write", || {
         // SAFETY: see above.
         let (ep, buf) =
             unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?.with_desc(desc)) };
@@ -191,7 +191,7 @@ unsafe extern "C" fn writev<E: Endpoint>(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    answer_transfer("fi_writev", || {
+    ffi_guard_transfer("fi_writev", || {
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(ep) }?;
         let count = ep.segments(count)?;
@@ -207,7 +207,7 @@ unsafe extern "C" fn writemsg<E: Endpoint>(
     msg: *const fi_msg_rma,
     flags: u64,
 ) -> ssize_t {
-    answer_transfer("fi_writemsg", || {
+    ffi_guard_transfer("fi_writemsg", || {
         // SAFETY: see above; the message structure is the caller's.
         unsafe {
             let (ep, msg) = (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?);
@@ -225,7 +225,7 @@ unsafe extern "C" fn inject<E: Endpoint>(
     addr: u64,
     key: u64,
 ) -> ssize_t {
-    answer_transfer("fi_inject_write", || {
+    ffi_guard_transfer("fi_inject_write", || {
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
         let remote = RemoteSegments::one(addr, len as u64, key);
@@ -244,7 +244,7 @@ unsafe extern "C" fn writedata<E: Endpoint>(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    answer_transfer("fi_writedata", || {
+    ffi_guard_transfer("fi_writedata", || {
         // SAFETY: see above.
         let (ep, buf) =
             unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?.with_desc(desc)) };
@@ -262,7 +262,7 @@ unsafe extern "C" fn injectdata<E: Endpoint>(
     addr: u64,
     key: u64,
 ) -> ssize_t {
-    answer_transfer("fi_inject_writedata", || {
+    ffi_guard_transfer("fi_inject_writedata", || {
         // SAFETY: see above.
         let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
         let remote = RemoteSegments::one(addr, len as u64, key);

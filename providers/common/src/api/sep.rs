@@ -1,13 +1,13 @@
 //! Scalable endpoints: one address with several transmit and receive contexts
 //! (fi_endpoint(3)).
-use super::ep::{EpFid, Ground, Parts, Role};
+use super::ep::{EndpointEnv, EpFid, Parts, Role};
 use super::{ContextAttr, Endpoint, RxAttr, TxAttr};
 use crate::abi::{
     FI_NAMED_RX_CTX, FI_TRIGGER, fi_ep_type, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid_ep,
 };
-use crate::boundary::answer_if_memory;
+use crate::boundary::ffi_guard_if_memory;
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, unbuilt};
+use crate::fid::{FidObject, enosys_stub};
 use crate::info::InfoRef;
 use crate::object::Parent;
 use crate::variable;
@@ -81,11 +81,11 @@ impl Scalable {
 
 impl<E: Endpoint> EpFid<E> {
     pub(super) const SEP_EP_OPS: &'static fi_ops_ep = &fi_ops_ep {
-        cancel: unbuilt(),
+        cancel: enosys_stub(),
         tx_ctx: Some(tx_ctx::<E>),
         rx_ctx: Some(rx_ctx::<E>),
-        rx_size_left: unbuilt(),
-        tx_size_left: unbuilt(),
+        rx_size_left: enosys_stub(),
+        tx_size_left: enosys_stub(),
         ..*Self::EP_OPS
     };
 
@@ -93,7 +93,7 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn open_scalable(
         inner: E,
         info: InfoRef<'_>,
-        ground: Ground,
+        ground: EndpointEnv,
         context: *mut c_void,
     ) -> Arc<Self> {
         let tx = info.tx().map_or_else(TxAttr::default, |tx| TxAttr {
@@ -125,7 +125,7 @@ impl<E: Endpoint> EpFid<E> {
             inject_size: 0,
             // The scalable endpoint hands this on to its contexts, which may have triggered
             // operations.
-            ground: Ground {
+            ground: EndpointEnv {
                 later: ground.later.filter(|_| info.caps() & FI_TRIGGER != 0),
                 ..ground
             },
@@ -155,11 +155,11 @@ impl<E: Endpoint> EpFid<E> {
             rx_defaults,
             tx_size: 0,
             inject_size: 0,
-            ground: Ground {
+            ground: EndpointEnv {
                 api_version: sep.ground.api_version,
                 addr_format: sep.ground.addr_format,
                 segments: sep.ground.segments,
-                parent: Parent::new(sep.ground.parent.kept().clone(), sep.users.clone()),
+                parent: Parent::new(sep.ground.parent.object().clone(), sep.users.clone()),
                 progress: sep.ground.progress.clone(),
                 later: sep.ground.later.clone().filter(|_| caps & FI_TRIGGER != 0),
                 eq: sep.ground.eq.clone(),
@@ -188,7 +188,7 @@ unsafe extern "C" fn tx_ctx<E: Endpoint>(
     out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_tx_context", || {
+    ffi_guard_if_memory("fi_tx_context", || {
         if out.is_null() {
             return Err(Error::INVAL);
         }
@@ -209,7 +209,7 @@ unsafe extern "C" fn rx_ctx<E: Endpoint>(
     out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_rx_context", || {
+    ffi_guard_if_memory("fi_rx_context", || {
         if out.is_null() {
             return Err(Error::INVAL);
         }

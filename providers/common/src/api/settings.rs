@@ -3,10 +3,10 @@ use crate::abi::{FI_ADDR_IB_UD, FI_SOCKADDR_IB, fi_ep_type, fi_progress, fi_thre
 use crate::addr::Addr;
 use crate::av::AvSharing;
 use crate::buf::SegmentLimit;
+use crate::deferred;
 use crate::error::{Error, Result};
 use crate::info::{EndpointLimits, InfoRef, ProviderOffer, version};
-use crate::later;
-use crate::lock::{Gate, Level};
+use crate::lock::{BiasedLock, Level};
 use crate::mr::MrTable;
 use crate::progress::{Progress, Thread};
 use crate::provider::Provider;
@@ -73,7 +73,7 @@ pub struct DomainSettings {
     pub level: Level,
     /// The application serializes all calls (FI_THREAD_DOMAIN).
     promised: bool,
-    /// True if the domain was opened for deferred work ([`later::CAPS`]).
+    /// True if the domain was opened for deferred work ([`deferred::CAPS`]).
     has_later: bool,
     /// The provider promised to progress by itself.
     pub automatic: bool,
@@ -112,7 +112,7 @@ impl DomainSettings {
         Ok(Self {
             level: if manual && promised { Level::Serialized } else { Level::Shared },
             promised,
-            has_later: info.caps() & later::CAPS != 0,
+            has_later: info.caps() & deferred::CAPS != 0,
             automatic: !manual,
             addr_format,
             sharing: AvSharing::Never,
@@ -142,11 +142,11 @@ impl DomainSettings {
     /// attributes exceed the offers.
     pub(crate) fn check_endpoint(&self, info: InfoRef<'_>) -> Result {
         let Some((provider, limits)) = &self.limits else { return Ok(()) };
-        let refusals = limits.check(info);
-        for refusal in &refusals {
-            crate::log!(*provider, WARN, EP_CTRL, "fi_endpoint refused: {refusal}");
+        let mismatches = limits.check(info);
+        for mismatch in &mismatches {
+            crate::log!(*provider, WARN, EP_CTRL, "fi_endpoint refused: {mismatch}");
         }
-        if refusals.is_empty() { Ok(()) } else { Err(Error::NODATA) }
+        if mismatches.is_empty() { Ok(()) } else { Err(Error::NODATA) }
     }
 
     /// Sets the provider's support for shared address vectors.
@@ -161,12 +161,12 @@ impl DomainSettings {
         Self { segments, regions, ..self }
     }
 
-    /// Selects locks for a provider with threads entering as visitors ([`Lock::visit`]): serialized
+    /// Selects locks for a provider with threads entering as visitors ([`Lock::run_for_library`]): serialized
     /// calls of the application cost nothing despite these threads. Deferred work of a domain
     /// ([`crate::later`]) is no visit, so a domain with possible deferred work gets an ordinary
     /// lock.
     ///
-    /// [`Lock::visit`]: crate::lock::Lock::visit
+    /// [`Lock::run_for_library`]: crate::lock::Lock::visit
     pub fn with_visitors(self) -> Self {
         let automatic = self.automatic;
         self.admitting(automatic)
@@ -182,9 +182,9 @@ impl DomainSettings {
         if self.promised
             && any
             && !self.has_later
-            && let Some(gate) = Gate::new()
+            && let Some(biased_lock) = BiasedLock::new()
         {
-            self.level = Level::Gated(gate);
+            self.level = Level::Gated(biased_lock);
         }
         self
     }

@@ -2,9 +2,9 @@
 //!
 //! An application can only open one and bind endpoints to it: transfers, completions and attributes
 //! stay with the endpoints. A provider with endpoints sharing nothing for sends needs no more.
-use super::refusing;
+use super::unsupported;
 use crate::abi::{FI_CLASS_STX_CTX, fi_ops, fid_stx};
-use crate::fid::Embeds;
+use crate::fid::FidObject;
 use crate::object::{Base, Object, Parent, fid_ops};
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -21,13 +21,14 @@ unsafe impl Sync for Stx {}
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for Stx {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl Embeds<fid_stx> for Stx {}
+unsafe impl FidObject<fid_stx> for Stx {}
 
 static FID_OPS: fi_ops = fid_ops::<Stx, _>();
 
 impl Stx {
     pub(super) fn open(domain: Parent, context: *mut c_void) -> Arc<Self> {
-        let c = fid_stx { fid: Self::fid(context), ops: (&raw const refusing::NO_EP).cast_mut() };
+        let c =
+            fid_stx { fid: Self::fid(context), ops: (&raw const unsupported::NO_EP).cast_mut() };
         Arc::new(Self { c, base: Base::new(domain) })
     }
 }

@@ -1,7 +1,7 @@
 //! Operations waiting for a counter (fi_trigger(3)): transfers with FI_TRIGGER, and deferred work
 //! of a domain.
 //!
-//! Both are requests of the domain's [`Later`]. A triggered operation is copied in its call, and
+//! Both are requests of the domain's [`DeferredQueue`]. A triggered operation is copied in its call, and
 //! completes as any other. Deferred work is not copied: its structures belong to the application
 //! until its completion, and are read again at its start. Its completion goes to a separate
 //! counter.
@@ -15,19 +15,21 @@ use crate::abi::{
     fi_triggered_context, fid, fid_cntr, fid_domain,
 };
 use crate::atomic::AtomicKind;
-use crate::boundary::answer;
+use crate::boundary::ffi_guard;
 use crate::buf::{RecvBuf, SegmentLimit, SendBuf};
 use crate::cntr::Cntr;
+use crate::completions::CompletionSink;
 use crate::cq::{Completion, CompletionError, Context};
+use crate::deferred::{
+    DeferredQueue, DeferredRequest, InUse, InternalOps, Outcome, RequestName, Task,
+};
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, class_of};
+use crate::fid::{FidObject, class_of};
 use crate::heap;
-use crate::later::{Aside, DeferredRequest, InUse, Later, Outcome, RequestName, Task};
-use crate::ledger::Ledger;
 use crate::mr;
 use crate::notices::Port;
 use crate::object::Object;
-use crate::reserved::ASIDE;
+use crate::reserved::INTERNAL_OP;
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -78,7 +80,7 @@ impl<E: Endpoint> EpFid<E> {
             own = Some(bytes);
         }
         let (shared, kind) = (self.shared.clone(), op.kind());
-        let lane = self.shared.lane();
+        let task_queue = self.shared.task_queue();
         let run = move || {
             let _own = &own;
             match shared.post(op.clone()) {
@@ -96,7 +98,7 @@ impl<E: Endpoint> EpFid<E> {
         };
         let request = DeferredRequest {
             name: RequestName::Operation(context.0 as usize),
-            task: Task::new(lane, run),
+            task: Task::new(task_queue, run),
             counters: Vec::new(),
             cancelled: Some(Box::new(cancelled)),
         };
@@ -108,11 +110,25 @@ impl<E: Endpoint> EpFid<E> {
 
 impl<E: Endpoint> Port for EpShared<E> {
     fn send(&self, to: fi_addr_t, tag: u64, buf: SendBuf, context: Context) -> Result {
-        self.post(Transfer::Tsend(SendOp { buf, dest: to, context, data: 0, tag, flags: ASIDE }))
+        self.post(Transfer::Tsend(SendOp {
+            buf,
+            dest: to,
+            context,
+            data: 0,
+            tag,
+            flags: INTERNAL_OP,
+        }))
     }
 
     fn recv(&self, from: fi_addr_t, tag: u64, buf: RecvBuf, context: Context) -> Result {
-        self.post(Transfer::Trecv(RecvOp { buf, src: from, tag, ignore: 0, context, flags: ASIDE }))
+        self.post(Transfer::Trecv(RecvOp {
+            buf,
+            src: from,
+            tag,
+            ignore: 0,
+            context,
+            flags: INTERNAL_OP,
+        }))
     }
 
     fn cancel(&self, context: Context) {
@@ -128,7 +144,7 @@ impl<E: Endpoint> Port for EpShared<E> {
 
 impl<E: Endpoint> EpShared<E> {
     /// The lane of this endpoint's tasks.
-    pub(super) fn lane(&self) -> usize {
+    pub(super) fn task_queue(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
 
@@ -143,27 +159,27 @@ impl<E: Endpoint> EpShared<E> {
 
     /// Returns the endpoint's access to the domain's deferred work, if the domain was opened for
     /// it.
-    pub(super) fn aside(&self) -> Option<Aside> {
-        Some(Aside { later: self.ground.later.clone()?, lane: self.lane() })
+    pub(super) fn internal_ops(&self) -> Option<InternalOps> {
+        Some(InternalOps { later: self.ground.later.clone()?, task_queue: self.task_queue() })
     }
 
     /// Called when the endpoint closes: tasks of the domain post nothing to it any more.
     pub(super) fn stop_later(&self) {
         if let Some(later) = &self.ground.later {
             self.closed.store(true, Ordering::SeqCst);
-            later.stop(self.lane());
+            later.stop(self.task_queue());
         }
     }
 
     /// Forgets the endpoint's operations in flight in the domain's deferred work, at its close.
     pub(super) fn leave_later(&self) {
         if let Some(later) = &self.ground.later {
-            later.leave(self.lane());
-            if let Some(room) = self.room.get() {
-                room.close();
+            later.leave(self.task_queue());
+            if let Some(collectives) = self.collectives.get() {
+                collectives.close();
             }
             if let Some(multicast) = self.multicast.get() {
-                multicast.room.close();
+                multicast.groups.close();
             }
         }
     }
@@ -177,14 +193,14 @@ impl<E: Endpoint> EpShared<E> {
 
     /// Returns a copy of the endpoint's completion sink, to report operations not passed to the
     /// provider without holding a lock.
-    pub(super) fn ledger(&self) -> Ledger {
-        self.bindings().ledger.clone()
+    pub(super) fn completions(&self) -> CompletionSink {
+        self.bindings().completions.clone()
     }
 
     /// Reports the failure of an operation not passed to the provider, like any other.
     pub(super) fn report(&self, error: CompletionError) {
         if !self.closed.load(Ordering::SeqCst) {
-            self.ledger().fail(error);
+            self.completions().fail(error);
         }
     }
 }
@@ -193,7 +209,7 @@ impl<E: Endpoint> EpShared<E> {
 ///
 /// # Safety
 /// `cntr` is null or points to an open counter.
-unsafe fn counter(cntr: *mut fid_cntr, later: &Arc<Later>) -> Result<Arc<Cntr>> {
+unsafe fn counter(cntr: *mut fid_cntr, later: &Arc<DeferredQueue>) -> Result<Arc<Cntr>> {
     if cntr.is_null() {
         return Err(Error::INVAL);
     }
@@ -218,13 +234,13 @@ impl DeferredWork {
     unsafe fn op<E: Endpoint>(self, most: SegmentLimit) -> Result<(Transfer, u64)> {
         use fi_op_type::*;
         let tx = |flags: u64| match flags & !(TX_FLAGS | FI_TRIGGER) {
-            0 => Ok(flags & !(FI_COMPLETION | FI_INJECT | FI_TRIGGER) | ASIDE),
+            0 => Ok(flags & !(FI_COMPLETION | FI_INJECT | FI_TRIGGER) | INTERNAL_OP),
             _ => Err(Error::BADFLAGS),
         };
         // A multi-receive buffer has several completions, so that none of them is that of the
         // work.
         let rx = |flags: u64| match flags & !((RX_FLAGS | FI_TRIGGER) & !abi::FI_MULTI_RECV) {
-            0 => Ok(flags & !(FI_COMPLETION | FI_TRIGGER) | ASIDE),
+            0 => Ok(flags & !(FI_COMPLETION | FI_TRIGGER) | INTERNAL_OP),
             _ => Err(Error::NOSYS),
         };
         // SAFETY: by this function's contract; the type says which member it is.
@@ -269,7 +285,14 @@ impl DeferredWork {
                 let flags = tx(op.flags & !FI_ATOMIC)?;
                 let result = (op.fetch.msg_iov, op.fetch.iov_count);
                 (
-                    EpFid::<E>::msg_op(AtomicKind::Fetch, &op.msg, NONE, result, most, flags)?,
+                    EpFid::<E>::msg_op(
+                        AtomicKind::RendezvousGet,
+                        &op.msg,
+                        NONE,
+                        result,
+                        most,
+                        flags,
+                    )?,
                     op.flags,
                 )
             } else if is(FI_OP_COMPARE_ATOMIC) {
@@ -294,7 +317,7 @@ impl DeferredWork {
     unsafe fn transfer<E: Endpoint>(
         self,
         most: SegmentLimit,
-        later: &Arc<Later>,
+        later: &Arc<DeferredQueue>,
     ) -> Result<(Task, Vec<InUse>)> {
         // Errors in the work are reported now, not when its time has come.
         // SAFETY: by this function's contract.
@@ -322,7 +345,7 @@ impl DeferredWork {
             // SAFETY: an open counter of the application's.
             false => Some(Arc::new(InUse::new(unsafe { counter(completion, later) }?))),
         };
-        let (lane, later) = (shared.lane(), Arc::downgrade(later));
+        let (task_queue, later) = (shared.task_queue(), Arc::downgrade(later));
         let run = move || {
             let Some(later) = later.upgrade() else { return Ok(()) };
             // SAFETY: fi_trigger(3): the structures stay until the work is done,
@@ -340,7 +363,7 @@ impl DeferredWork {
                 }
             };
             let (of, counts) = (shared.clone(), to.clone());
-            let expected = later.expect(lane, move |outcome| {
+            let expected = later.expect(task_queue, move |outcome| {
                 let outcome = renamed(outcome, context);
                 of.finish(asked, counts, outcome);
             });
@@ -357,13 +380,13 @@ impl DeferredWork {
                 }
             }
         };
-        Ok((Task::new(lane, run), Vec::new()))
+        Ok((Task::new(task_queue, run), Vec::new()))
     }
 
     /// Returns the task of a deferred counter update, and the counter.
     ///
     /// # Safety The contract of [`DeferredWork::op`].
-    unsafe fn count(self, set: bool, later: &Arc<Later>) -> Result<(Task, Vec<InUse>)> {
+    unsafe fn count(self, set: bool, later: &Arc<DeferredQueue>) -> Result<(Task, Vec<InUse>)> {
         // SAFETY: by this function's contract; the type says which member it is.
         let (work, op) = unsafe { (&*self.0, (*self.0).op.cntr.as_ref().ok_or(Error::INVAL)?) };
         if !work.completion_cntr.is_null() {
@@ -392,9 +415,9 @@ const COUNTERS: usize = 0;
 /// Replaces the context of an outcome by the application's.
 fn renamed(outcome: Outcome, context: Context) -> Outcome {
     match outcome {
-        Ok(of) => Ok(Completion { context, flags: of.flags & !ASIDE, ..of }),
+        Ok(of) => Ok(Completion { context, flags: of.flags & !INTERNAL_OP, ..of }),
         Err(mut error) => {
-            (error.of.context, error.of.flags) = (context, error.of.flags & !ASIDE);
+            (error.of.context, error.of.flags) = (context, error.of.flags & !INTERNAL_OP);
             Err(error)
         }
     }
@@ -408,8 +431,8 @@ impl<E: Endpoint> EpShared<E> {
         let to = to.map(|in_use| in_use.0.clone());
         let reported = asked & FI_COMPLETION != 0;
         let flags = outcome.as_ref().map_or_else(|error| error.of.flags, |of| of.flags);
-        let ledger = self.ledger();
-        let own = ledger
+        let completions = self.completions();
+        let own = completions
             .cntr_of(flags)
             .filter(|own| reported && to.as_ref().is_none_or(|to| !Arc::ptr_eq(own, to)));
         for cntr in own.into_iter().chain(&to) {
@@ -421,7 +444,8 @@ impl<E: Endpoint> EpShared<E> {
         // A failure that no counter shows is reported in any case.
         if (reported || (to.is_none() && outcome.is_err())) && !self.closed.load(Ordering::SeqCst) {
             let sent = flags & FI_RECV == 0;
-            ledger.write(outcome.map(|of| Completion { len: if sent { 0 } else { of.len }, ..of }));
+            completions
+                .write(outcome.map(|of| Completion { len: if sent { 0 } else { of.len }, ..of }));
         }
     }
 }
@@ -430,7 +454,7 @@ impl<E: Endpoint> EpShared<E> {
 /// `work` is as fi_trigger(3) says.
 unsafe fn queue<D: Domain>(
     most: SegmentLimit,
-    later: &Arc<Later>,
+    later: &Arc<DeferredQueue>,
     work: *const fi_deferred_work,
 ) -> Result {
     let of = DeferredWork(work);
@@ -455,7 +479,7 @@ unsafe fn queue<D: Domain>(
 ///
 /// # Safety
 /// `arg` is null, or points to an open counter or a struct fi_deferred_work.
-unsafe fn flushed(arg: *mut c_void, later: &Arc<Later>) -> Result<Option<Arc<Cntr>>> {
+unsafe fn flushed(arg: *mut c_void, later: &Arc<DeferredQueue>) -> Result<Option<Arc<Cntr>>> {
     if arg.is_null() {
         return Ok(None);
     }
@@ -477,7 +501,7 @@ pub(super) unsafe extern "C" fn control<D: Domain>(
     command: c_int,
     arg: *mut c_void,
 ) -> c_int {
-    answer("fi_control(domain)", || {
+    ffi_guard("fi_control(domain)", || {
         // SAFETY: reachable only through the ops table of an open domain of the same
         // `D`, or with null; `arg` is what the command asks for (fi_trigger(3)).
         unsafe {

@@ -208,12 +208,13 @@ impl Addr {
     /// Returns the source address of this info, or the wildcard address if it has none.
     pub fn of_info(info: InfoRef<'_>) -> Result<Self> {
         let format = info.addr_format();
-        info.src_addr().map_or_else(|| Ok(Self::any(format)), |bytes| Self::told(format, bytes))
+        info.src_addr()
+            .map_or_else(|| Ok(Self::any(format)), |bytes| Self::from_application(format, bytes))
     }
 
     /// Parses the address in `bytes` from an info or a call of the application: a string or a queue
     /// pair address if its infos have that format, else by the family in the `sockaddr`.
-    pub fn told(format: u32, bytes: &[u8]) -> Result<Self> {
+    pub fn from_application(format: u32, bytes: &[u8]) -> Result<Self> {
         if [FI_ADDR_STR as u32, FI_ADDR_IB_UD as u32].contains(&format) {
             return Self::read(format, bytes);
         }
@@ -406,10 +407,10 @@ impl Addr {
     }
 
     /// Returns true if a connection between both addresses is possible.
-    pub fn may_meet(&self, other: &Self) -> bool {
+    pub fn may_share_memory(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Ip(one), Self::Ip(other)) => one.is_ipv4() == other.is_ipv4(),
-            (Self::Ib(one), Self::Ib(other)) => one.is_beside(other),
+            (Self::Ib(one), Self::Ib(other)) => one.is_sibling_of(other),
             _ => false,
         }
     }
@@ -657,16 +658,16 @@ mod tests {
         assert_eq!(UdAddr::from_bytes(&bytes), Ok(addr));
         assert_eq!(UdAddr::from_bytes(&bytes[..31]), Err(Error::INVAL));
         assert_eq!(bytes[27..], [0; 5]);
-        assert_eq!(Addr::told(FI_ADDR_IB_UD as u32, &bytes), Ok(Addr::Ud(addr)));
+        assert_eq!(Addr::from_application(FI_ADDR_IB_UD as u32, &bytes), Ok(Addr::Ud(addr)));
     }
 
     #[test]
     fn address_length_follows_from_its_family() {
-        let mut room = [0xee_u8; 64];
+        let mut storage = [0xee_u8; 64];
         for (family, len) in [(libc::AF_INET, 16), (libc::AF_INET6, 28), (AF_IB, 48), (99, 0)] {
-            room[..2].copy_from_slice(&(family as libc::sa_family_t).to_ne_bytes());
+            storage[..2].copy_from_slice(&(family as libc::sa_family_t).to_ne_bytes());
             // SAFETY: longer than any address.
-            let bytes = unsafe { bytes_at(room.as_ptr().cast()) };
+            let bytes = unsafe { bytes_at(storage.as_ptr().cast()) };
             assert_eq!(bytes.map_or(0, <[u8]>::len), len);
         }
         // SAFETY: null.
@@ -685,9 +686,9 @@ mod tests {
             (FI_SOCKADDR_IN, ip.as_bytes()),
         ] {
             let format = format as u32;
-            let kept = Addr::read(format, bytes).unwrap();
-            assert_eq!((kept.format(), &kept.to_bytes()[..]), (format, bytes));
-            assert_eq!(kept.clone().identity().to_bytes(), bytes);
+            let read = Addr::read(format, bytes).unwrap();
+            assert_eq!((read.format(), &read.to_bytes()[..]), (format, bytes));
+            assert_eq!(read.clone().identity().to_bytes(), bytes);
             assert_eq!(Addr::read(format, &bytes[..bytes.len() - 1]), Err(Error::INVAL));
         }
         assert_eq!(Addr::read(FI_SOCKADDR_IB as u32, &[9; 48]), Err(Error::INVAL));
@@ -725,13 +726,13 @@ mod tests {
         );
         assert_eq!(one.host(), EndpointName::new(c"two").map(Addr::Name).unwrap().host());
         assert_eq!(one.for_people(), "one");
-        assert_eq!(Addr::told(FI_ADDR_STR as u32, b"x://one\0"), Ok(one));
+        assert_eq!(Addr::from_application(FI_ADDR_STR as u32, b"x://one\0"), Ok(one));
         for text in ["192.0.2.1:5", "[fe80::1]:5"] {
             let addr = ip(text);
             assert_eq!((addr.for_people(), addr.host().port()), (text.to_owned(), 0));
             assert_eq!(addr.host(), ip(&text.replace(":5", ":7")).host());
             assert_ne!(addr.host(), ip("192.0.2.2:5").host());
-            assert_eq!(Addr::told(FI_SOCKADDR_IN as u32, &addr.to_bytes()), Ok(addr));
+            assert_eq!(Addr::from_application(FI_SOCKADDR_IN as u32, &addr.to_bytes()), Ok(addr));
         }
     }
 
@@ -818,8 +819,8 @@ mod tests {
     fn kinds_do_not_mix() {
         let v4 = ip("192.0.2.1:1");
         assert!(!ib().is_of(FI_SOCKADDR_IN as u32) && !v4.is_of(FI_SOCKADDR_IB as u32));
-        assert!(!ib().may_meet(&v4) && !ip("[fe80::1]:0").may_meet(&ib()));
-        assert!(!ib().is_same_host(&ip("[fe80::1]:0")) && ib().may_meet(&ib()));
-        assert!(v4.may_meet(&ip("198.51.100.7:2")) && !v4.may_meet(&ip("[::1]:2")));
+        assert!(!ib().may_share_memory(&v4) && !ip("[fe80::1]:0").may_share_memory(&ib()));
+        assert!(!ib().is_same_host(&ip("[fe80::1]:0")) && ib().may_share_memory(&ib()));
+        assert!(v4.may_share_memory(&ip("198.51.100.7:2")) && !v4.may_share_memory(&ip("[::1]:2")));
     }
 }

@@ -55,7 +55,7 @@ const BYTES: usize = 10;
 const CHUNK: usize = 256;
 
 /// Returns the file offset of the record of an index.
-fn place(index: u32) -> u64 {
+fn offset_of(index: u32) -> u64 {
     HEADER + u64::from(index) * RECORD as u64
 }
 
@@ -70,8 +70,8 @@ fn check_number(index: u32, rest: &[u8]) -> u32 {
 fn record(index: u32, addr: &Addr) -> Result<[u8; RECORD]> {
     let bytes = addr.to_bytes();
     let mut record = [0; RECORD];
-    let place = record.get_mut(BYTES..BYTES + bytes.len()).ok_or(Error::INVAL)?;
-    place.copy_from_slice(&bytes);
+    let slot = record.get_mut(BYTES..BYTES + bytes.len()).ok_or(Error::INVAL)?;
+    slot.copy_from_slice(&bytes);
     record[LEN..BYTES].copy_from_slice(&(bytes.len() as u16).to_le_bytes());
     record[USES..LEN].copy_from_slice(&1_u32.to_le_bytes());
     let number = check_number(index, &record[LEN..]);
@@ -109,7 +109,7 @@ fn path_of(folder: &Path, name: &CStr) -> Result<PathBuf> {
 }
 
 /// Maps an error of opening a file: a symbolic link or a non-regular file counts as a missing file.
-fn refusal(error: &std::io::Error) -> Error {
+fn error(error: &std::io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ELOOP | libc::EISDIR | libc::ENXIO) | None => Error::INVAL,
         Some(code) => Error::from_code(code),
@@ -166,7 +166,7 @@ impl SharedAddrTable {
                         made => made?,
                     }
                 }
-                found => found.map_err(|error| refusal(&error))?,
+                found => found.map_err(|io| error(&io))?,
             };
             is_own(&file.metadata()?)?;
             // Nothing is removed of what is refused: a table is this process's when it has joined.
@@ -189,11 +189,11 @@ impl SharedAddrTable {
         if self.file.metadata()?.nlink() == 0 {
             return Ok(false);
         }
-        let begun = self.begin(alone);
+        let started = self.begin(alone);
         if alone {
             self.lock(USERS, FileLock::Shared, true)?;
         }
-        begun.map(|()| true)
+        started.map(|()| true)
     }
 
     /// Validates the table file. If `alone`, replaces a table left behind by other processes with a
@@ -263,7 +263,7 @@ impl SharedAddrTable {
         let mut next = first;
         while next < count {
             let wanted = CHUNK.min((count - next) as usize) * RECORD;
-            let got = self.file.read_at(&mut chunk[..wanted], place(next)).unwrap_or(0);
+            let got = self.file.read_at(&mut chunk[..wanted], offset_of(next)).unwrap_or(0);
             let (records, _) = chunk[..got].as_chunks::<RECORD>();
             if records.is_empty() {
                 break;
@@ -279,7 +279,7 @@ impl SharedAddrTable {
     /// Returns the current address of an index and its insertion count.
     fn entry(&self, index: u32) -> Option<(Addr, u32)> {
         let mut record = [0; RECORD];
-        self.file.read_exact_at(&mut record, place(index)).ok()?;
+        self.file.read_exact_at(&mut record, offset_of(index)).ok()?;
         parse(index, self.format, &record).filter(|_| index < MAX_ADDRS)
     }
 
@@ -352,7 +352,7 @@ impl SharedAddrWriter<'_> {
         if index >= MAX_ADDRS {
             return Err(Error::NOSPC);
         }
-        table.put(place(index), &record(index, addr)?)
+        table.put(offset_of(index), &record(index, addr)?)
     }
 
     /// Counts one more insertion of an address; false if the index is not the address's any more.
@@ -374,7 +374,7 @@ impl SharedAddrWriter<'_> {
     }
 
     fn set_uses(&self, index: u32, uses: u32) -> Result {
-        self.0.table.put(place(index) + USES as u64, &uses.to_le_bytes())
+        self.0.table.put(offset_of(index) + USES as u64, &uses.to_le_bytes())
     }
 }
 
@@ -541,12 +541,12 @@ mod tests {
         }
         assert_eq!(reader.since(0).iter().flatten().count(), 600);
         let file = OpenOptions::new().write(true).open(folder.file()).unwrap();
-        file.write_all_at(&[7; 3], place(5) + 20).unwrap();
+        file.write_all_at(&[7; 3], offset_of(5) + 20).unwrap();
         // A good record in another one's place, and one of no address.
-        file.write_all_at(&record(8, &ip("10.0.0.1:1")).unwrap(), place(7)).unwrap();
-        file.write_all_at(&record(9, &ip("10.0.0.1:0")).unwrap(), place(9)).unwrap();
-        file.write_all_at(&record(11, &ip("[::1]:1")).unwrap(), place(11)).unwrap();
-        file.write_all_at(&[1; 10], place(600)).unwrap();
+        file.write_all_at(&record(8, &ip("10.0.0.1:1")).unwrap(), offset_of(7)).unwrap();
+        file.write_all_at(&record(9, &ip("10.0.0.1:0")).unwrap(), offset_of(9)).unwrap();
+        file.write_all_at(&record(11, &ip("[::1]:1")).unwrap(), offset_of(11)).unwrap();
+        file.write_all_at(&[1; 10], offset_of(600)).unwrap();
         let addrs = reader.since(0);
         let gone: Vec<_> = (0..600).filter(|index| addrs[*index].is_none()).collect();
         assert_eq!((addrs.len(), gone), (600, vec![5, 7, 9, 11]));

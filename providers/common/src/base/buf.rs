@@ -16,23 +16,23 @@ use std::os::fd::RawFd;
 
 /// Send method of a system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum CopyMode {
     /// The system has copied the bytes when the call returns.
     Copied,
     /// The system has copied the bytes when the call returns, and more are about to follow
     /// (MSG_MORE).
     MoreFollows,
     /// The kernel uses the bytes in place until it reports the end of the send (MSG_ZEROCOPY).
-    Uncopied,
+    ZeroCopy,
     /// Zero copy, of bytes in the memory region with this key.
     OfRegion(u64),
 }
 
-impl Way {
+impl CopyMode {
     /// Returns true for a zero-copy send.
     #[inline]
-    pub fn is_uncopied(self) -> bool {
-        matches!(self, Self::Uncopied | Self::OfRegion(_))
+    pub fn is_zcopy(self) -> bool {
+        matches!(self, Self::ZeroCopy | Self::OfRegion(_))
     }
 
     /// Returns the flags of a send call: without blocking and without SIGPIPE.
@@ -41,7 +41,7 @@ impl Way {
         let how = match self {
             Self::Copied => 0,
             Self::MoreFollows => libc::MSG_MORE,
-            Self::Uncopied | Self::OfRegion(_) => libc::MSG_ZEROCOPY,
+            Self::ZeroCopy | Self::OfRegion(_) => libc::MSG_ZEROCOPY,
         };
         libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | how
     }
@@ -298,13 +298,13 @@ impl std::fmt::Debug for Segments {
 
 /// Contiguous bytes to send: only their address and length.
 #[derive(Clone, Copy, Debug)]
-pub struct OnePiece<'a> {
+pub struct ContiguousSrc<'a> {
     at: *const u8,
     len: usize,
     of: PhantomData<&'a SendBuf>,
 }
 
-impl OnePiece<'_> {
+impl ContiguousSrc<'_> {
     /// Returns the address, readable while the buffer is borrowed.
     #[inline(always)]
     pub(crate) fn at(self) -> *const u8 {
@@ -321,13 +321,13 @@ impl OnePiece<'_> {
 
 /// Contiguous destination of a message: only its address and size.
 #[derive(Clone, Copy, Debug)]
-pub struct OneRoom<'a> {
+pub struct ContiguousDst<'a> {
     at: *mut u8,
     len: usize,
     of: PhantomData<&'a RecvBuf>,
 }
 
-impl OneRoom<'_> {
+impl ContiguousDst<'_> {
     /// Returns the capacity in bytes.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
@@ -394,13 +394,13 @@ pub(crate) unsafe fn copy_any(from: *const u8, to: *mut u8, n: usize) {
 /// # Safety
 /// As for `copy_nonoverlapping`.
 #[inline(always)]
-unsafe fn copy_room<const SOME: bool>(from: *const u8, n: usize, room: OneRoom<'_>) {
+unsafe fn copy_buf<const SOME: bool>(from: *const u8, n: usize, dst: ContiguousDst<'_>) {
     // SAFETY: by this function's contract; what does not hold with `SOME` is looked at.
     unsafe {
         if !SOME {
-            copy_any(from, room.at, n.min(room.len));
-        } else if is_some(n) && n <= room.len {
-            copy_some(from, room.at, n);
+            copy_any(from, dst.at, n.min(dst.len));
+        } else if is_some(n) && n <= dst.len {
+            copy_some(from, dst.at, n);
         }
     }
 }
@@ -408,13 +408,13 @@ unsafe fn copy_room<const SOME: bool>(from: *const u8, n: usize, room: OneRoom<'
 /// Bytes in memory writable by another process at any time. They can be copied and are never
 /// examined in place.
 #[derive(Clone, Copy, Debug)]
-pub struct ForeignBytes<'a> {
+pub struct UntrustedBytes<'a> {
     at: *const u8,
     len: usize,
     of: PhantomData<&'a u8>,
 }
 
-impl ForeignBytes<'_> {
+impl UntrustedBytes<'_> {
     /// Wraps these bytes.
     ///
     /// # Safety
@@ -439,11 +439,11 @@ impl ForeignBytes<'_> {
     }
 }
 
-/// [`ForeignBytes`] in memory of at least four words, even if the message is shorter.
+/// [`UntrustedBytes`] in memory of at least four words, even if the message is shorter.
 #[derive(Clone, Copy, Debug)]
-pub struct ShortBytes<'a>(ForeignBytes<'a>);
+pub struct InlineBytes<'a>(UntrustedBytes<'a>);
 
-impl<'a> ShortBytes<'a> {
+impl<'a> InlineBytes<'a> {
     /// Wraps the first bytes of an aligned buffer.
     ///
     /// # Safety
@@ -451,7 +451,7 @@ impl<'a> ShortBytes<'a> {
     #[inline(always)]
     pub(crate) unsafe fn new(at: *const u8, len: usize) -> Self {
         // SAFETY: by this function's contract.
-        Self(unsafe { ForeignBytes::new(at, len) })
+        Self(unsafe { UntrustedBytes::new(at, len) })
     }
 
     /// Copies the first words, up to four. The other process may write concurrently, so a check is
@@ -465,7 +465,7 @@ impl<'a> ShortBytes<'a> {
 
     /// All bytes.
     #[inline(always)]
-    pub fn all(self) -> ForeignBytes<'a> {
+    pub fn all(self) -> UntrustedBytes<'a> {
         self.0
     }
 }
@@ -480,10 +480,10 @@ pub trait MessageBytes: Copy {
 
     /// Copies them to a contiguous destination; excess bytes are discarded. `SOME`: their number is
     /// small enough for a copy without a call ([`is_some`]).
-    fn copy_into_room<const SOME: bool>(self, room: OneRoom<'_>);
+    fn copy_into_buf<const SOME: bool>(self, dst: ContiguousDst<'_>);
 
     /// Returns their address.
-    fn place(self) -> *const u8;
+    fn address(self) -> *const u8;
 }
 
 impl MessageBytes for &[u8] {
@@ -498,18 +498,18 @@ impl MessageBytes for &[u8] {
     }
 
     #[inline(always)]
-    fn copy_into_room<const SOME: bool>(self, room: OneRoom<'_>) {
+    fn copy_into_buf<const SOME: bool>(self, dst: ContiguousDst<'_>) {
         // SAFETY: as in `RecvBuf::copy_from`.
-        unsafe { copy_room::<SOME>(self.as_ptr(), self.len(), room) };
+        unsafe { copy_buf::<SOME>(self.as_ptr(), self.len(), dst) };
     }
 
     #[inline(always)]
-    fn place(self) -> *const u8 {
+    fn address(self) -> *const u8 {
         self.as_ptr()
     }
 }
 
-impl MessageBytes for ForeignBytes<'_> {
+impl MessageBytes for UntrustedBytes<'_> {
     #[inline(always)]
     fn count(self) -> usize {
         self.len
@@ -527,13 +527,13 @@ impl MessageBytes for ForeignBytes<'_> {
     }
 
     #[inline(always)]
-    fn copy_into_room<const SOME: bool>(self, room: OneRoom<'_>) {
+    fn copy_into_buf<const SOME: bool>(self, dst: ContiguousDst<'_>) {
         // SAFETY: as in `copy_into`.
-        unsafe { copy_room::<SOME>(self.at, self.len, room) };
+        unsafe { copy_buf::<SOME>(self.at, self.len, dst) };
     }
 
     #[inline(always)]
-    fn place(self) -> *const u8 {
+    fn address(self) -> *const u8 {
         self.at
     }
 }
@@ -568,24 +568,24 @@ impl SendBuf {
     #[inline(always)]
     pub fn copy_to(&self, from: usize, to: &mut [u8]) {
         debug_assert!(from + to.len() <= self.len());
-        let (mut done, room) = (0, to.as_mut_ptr());
+        let (mut done, dst) = (0, to.as_mut_ptr());
         // SAFETY: the application keeps `part..part + len` readable; `to` has room for it, since the
         // parts add up to `to.len()`; a buffer of ours does not overlap the application's.
         let mut copy = |part, len| unsafe {
-            copy_any(part, room.add(done), len);
+            copy_any(part, dst.add(done), len);
             done += len;
         };
         match self.in_one_piece() {
-            Some(OnePiece { at, len, .. }) if from == 0 => copy(at, to.len().min(len)),
+            Some(ContiguousSrc { at, len, .. }) if from == 0 => copy(at, to.len().min(len)),
             _ => self.0.each(from, to.len(), |part, len| copy(part, len)),
         }
     }
 
     /// All bytes, if they are in one piece.
     #[inline(always)]
-    pub fn in_one_piece(&self) -> Option<OnePiece<'_>> {
+    pub fn in_one_piece(&self) -> Option<ContiguousSrc<'_>> {
         let iovec { iov_base, iov_len: len } = self.0.first;
-        self.0.all.is_none().then_some(OnePiece { at: iov_base.cast(), len, of: PhantomData })
+        self.0.all.is_none().then_some(ContiguousSrc { at: iov_base.cast(), len, of: PhantomData })
     }
 
     /// A copy of all bytes, for when the application keeps its buffer; -FI_ENOMEM if there is no memory for it.
@@ -663,9 +663,9 @@ impl RecvBuf {
 
     /// All of it, if it is in one piece.
     #[inline(always)]
-    pub fn in_one_piece(&self) -> Option<OneRoom<'_>> {
+    pub fn in_one_piece(&self) -> Option<ContiguousDst<'_>> {
         let iovec { iov_base, iov_len: len } = self.0.first;
-        self.0.all.is_none().then_some(OneRoom { at: iov_base.cast(), len, of: PhantomData })
+        self.0.all.is_none().then_some(ContiguousDst { at: iov_base.cast(), len, of: PhantomData })
     }
 
     /// The address of the first segment, as completion entries report it.
@@ -711,7 +711,7 @@ impl RecvBuf {
 }
 
 /// Methods of both kinds of buffer.
-macro_rules! lent {
+macro_rules! borrowed {
     ($($buffer:ident)*) => {$(
         impl $buffer {
             /// Returns a buffer of up to [`MAX_SEGMENTS`] segments.
@@ -778,7 +778,7 @@ macro_rules! lent {
     )*};
 }
 
-lent!(SendBuf RecvBuf);
+borrowed!(SendBuf RecvBuf);
 
 /// Received datagram.
 #[derive(Clone, Copy, Debug)]
@@ -802,7 +802,7 @@ struct SegmentMessage([u8; 64]);
 pub fn send_datagrams(socket: RawFd, to: &RawAddr, bytes: &[u8], stride: usize) -> Result {
     let stride = u16::try_from(stride).map_err(|_| Error::MSGSIZE)?;
     let (name, name_len) = crate::addr::as_sockaddr(to);
-    let mut room = SegmentMessage([0; 64]);
+    let mut dst = SegmentMessage([0; 64]);
     let mut iov = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     loop {
@@ -814,7 +814,7 @@ pub fn send_datagrams(socket: RawFd, to: &RawAddr, bytes: &[u8], stride: usize) 
             message.msg_namelen = name_len;
             (message.msg_iov, message.msg_iovlen) = (&raw mut iov, 1);
             if bytes.len() > usize::from(stride) {
-                message.msg_control = (&raw mut room).cast();
+                message.msg_control = (&raw mut dst).cast();
                 message.msg_controllen = libc::CMSG_SPACE(size_of::<u16>() as u32) as _;
                 let head = libc::CMSG_FIRSTHDR(&raw const message);
                 ((*head).cmsg_level, (*head).cmsg_type) = (libc::SOL_UDP, libc::UDP_SEGMENT);
@@ -853,14 +853,14 @@ unsafe fn segment_of(message: &libc::msghdr) -> usize {
 /// Maximum number of datagrams received by one call.
 pub const BATCH: usize = 8;
 
-/// Receives datagrams into `rooms`, in order, with one system call and without blocking. Each
+/// Receives datagrams into `bufs`, in order, with one system call and without blocking. Each
 /// buffer gets one datagram (or `several` of one sender, if the socket has UDP_GRO). Only the first
 /// [`BATCH`] buffers are used. Returns the number of datagrams; a smaller number than buffers means
 /// no more have arrived. Fails with -FI_EAGAIN if there is none.
 #[inline]
 pub fn receive_datagrams<'a>(
     socket: RawFd,
-    rooms: impl Iterator<Item = &'a RecvBuf>,
+    bufs: impl Iterator<Item = &'a RecvBuf>,
     sources: bool,
     several: bool,
     out: &mut [Datagram; BATCH],
@@ -870,13 +870,13 @@ pub fn receive_datagrams<'a>(
     // SAFETY: all zeros is a valid mmsghdr: no name, no room, no control data.
     let mut messages = unsafe { std::mem::zeroed::<[libc::mmsghdr; BATCH]>() };
     let mut count = 0;
-    for room in rooms.take(BATCH) {
+    for dst in bufs.take(BATCH) {
         let header = &mut messages[count].msg_hdr;
         if several {
             header.msg_control = (&raw mut controls[count]).cast();
             header.msg_controllen = size_of::<SegmentMessage>() as _;
         }
-        let iov = room.0.as_slice();
+        let iov = dst.0.as_slice();
         header.msg_iov = iov.as_ptr().cast_mut();
         header.msg_iovlen = iov.len() as _;
         if sources {
@@ -889,7 +889,7 @@ pub fn receive_datagrams<'a>(
     let got = loop {
         // SAFETY: the kernel writes to `count` headers, their names, and the
         // memory that the application lent, which outlives its `RecvBuf`; it
-        // only reads the iovecs, which `rooms` borrows.
+        // only reads the iovecs, which `bufs` borrows.
         let got = unsafe {
             let (messages, count) = (messages.as_mut_ptr(), count as _);
             libc::recvmmsg(socket, messages, count, flags as _, std::ptr::null_mut())
@@ -930,12 +930,12 @@ pub struct AddressedDatagram {
 #[repr(C, align(8))]
 struct AddressMessages([u8; 128]);
 
-/// Receives one datagram into `room`, without blocking. Fails with -FI_EAGAIN if there is none, and
+/// Receives one datagram into `dst`, without blocking. Fails with -FI_EAGAIN if there is none, and
 /// with -FI_ETRUNC if it exceeded the buffer; it is then lost.
-pub fn receive_datagram(socket: RawFd, room: &mut [u8]) -> Result<AddressedDatagram> {
+pub fn receive_datagram(socket: RawFd, dst: &mut [u8]) -> Result<AddressedDatagram> {
     let mut name = [0u8; addr::MAX_LEN];
     let mut controls = AddressMessages([0; 128]);
-    let mut iov = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+    let mut iov = iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };
     loop {
         // SAFETY: all zeros is a valid header. The kernel writes to the room, the name and the control
         // messages, all of which outlive the call and are as long as said.
@@ -1069,7 +1069,7 @@ impl<M> IoVecs<M> {
     }
 
     /// Returns true if another message fits.
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         self.count + IOV_LIMIT < MAX_VECTORS
     }
 
@@ -1117,22 +1117,22 @@ impl<'a> GatherList<'a> {
         bytes.is_empty() || self.push(bytes.as_ptr().cast_mut(), bytes.len())
     }
 
-    /// Copies bytes of the list from byte `from` on to `room` and returns the number copied.
-    pub fn copy_to(&self, from: usize, room: &mut [u8]) -> usize {
+    /// Copies bytes of the list from byte `from` on to `dst` and returns the number copied.
+    pub fn copy_to(&self, from: usize, dst: &mut [u8]) -> usize {
         let mut done = 0;
-        for (at, len) in self.parts(from, room.len()) {
+        for (at, len) in self.parts(from, dst.len()) {
             // SAFETY: the list borrows this memory, or what lends it does (`SendBuf`, `Opened`);
-            // nothing else of ours writes to it, and `room` is as long.
-            unsafe { at.copy_to_nonoverlapping(room[done..done + len].as_mut_ptr(), len) };
+            // nothing else of ours writes to it, and `dst` is as long.
+            unsafe { at.copy_to_nonoverlapping(dst[done..done + len].as_mut_ptr(), len) };
             done += len;
         }
         done
     }
 
     /// Sends the list on a socket by the given method, without blocking or SIGPIPE. Returns the
-    /// number of bytes accepted. With [`Way::Uncopied`], writes to the memory before the kernel
+    /// number of bytes accepted. With [`CopyMode::ZeroCopy`], writes to the memory before the kernel
     /// reports the end of the send may reach the peer.
-    pub fn send_by(&mut self, socket: i32, way: Way) -> Result<usize> {
+    pub fn send_by(&mut self, socket: i32, way: CopyMode) -> Result<usize> {
         let n = if let (1, first) = (self.count, &self.iov[0]) {
             let nobody = std::ptr::null::<libc::sockaddr>();
             // SAFETY: one is written. Its memory is alive, since the list borrows it, or what
@@ -1154,8 +1154,8 @@ impl<'a> GatherList<'a> {
 
 impl<'a> ScatterList<'a> {
     /// Appends room of ours; false when the list is full.
-    pub fn push_room(&mut self, room: &'a mut [u8]) -> bool {
-        room.is_empty() || self.push(room.as_mut_ptr(), room.len())
+    pub fn push_buf(&mut self, dst: &'a mut [u8]) -> bool {
+        dst.is_empty() || self.push(dst.as_mut_ptr(), dst.len())
     }
 
     /// Copies bytes to the buffers of the list from byte `from` on and returns the number copied.
@@ -1171,7 +1171,7 @@ impl<'a> ScatterList<'a> {
     }
 
     /// Returns the contiguous buffer space from byte `from` on, if there is any.
-    pub fn room_from(&mut self, from: usize) -> Option<&mut [u8]> {
+    pub fn buf_from(&mut self, from: usize) -> Option<&mut [u8]> {
         let (at, len) = self.parts(from, usize::MAX - from).next()?;
         // SAFETY: the list borrows this memory for writing, or its provider does (`RecvBuf`,
         // `Opened`). Nothing else touches it until its operation completes.
@@ -1183,9 +1183,9 @@ impl<'a> ScatterList<'a> {
     /// error only if it is the first result; otherwise the next call of `receive` reports it again.
     pub fn fill(&mut self, mut receive: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
         let mut done = 0;
-        while let Some(room) = self.room_from(done) {
-            let len = room.len();
-            match receive(room) {
+        while let Some(dst) = self.buf_from(done) {
+            let len = dst.len();
+            match receive(dst) {
                 Ok(n) => {
                     done += n;
                     if n < len {
@@ -1250,16 +1250,16 @@ mod tests {
         assert!(list.push_bytes(b"abc") && list.push_bytes(b"") && list.push_bytes(b"defgh"));
         for from in 0..10 {
             for len in 0..10 {
-                let mut room = vec![b'.'; len];
-                let n = list.copy_to(from, &mut room);
+                let mut dst = vec![b'.'; len];
+                let n = list.copy_to(from, &mut dst);
                 let want = b"abcdefgh".get(from..).unwrap_or_default();
-                assert_eq!(room[..n], want[..want.len().min(len)]);
+                assert_eq!(dst[..n], want[..want.len().min(len)]);
                 let (mut one, mut two) = (*b"...", *b".....");
-                let mut rooms = ScatterList::default();
-                assert!(rooms.push_room(&mut one) && rooms.push_room(&mut two));
-                assert_eq!(rooms.copy_from(from, &room[..n]), n);
+                let mut bufs = ScatterList::default();
+                assert!(bufs.push_buf(&mut one) && bufs.push_buf(&mut two));
+                assert_eq!(bufs.copy_from(from, &dst[..n]), n);
                 let both = [&one[..], &two].concat();
-                assert_eq!(both.get(from..from + n).unwrap_or_default(), &room[..n]);
+                assert_eq!(both.get(from..from + n).unwrap_or_default(), &dst[..n]);
                 assert_eq!(both.iter().filter(|byte| **byte != b'.').count(), n);
             }
         }
@@ -1283,10 +1283,10 @@ mod tests {
         let (fd, own) = (socket.as_raw_fd(), socket.local_addr().unwrap());
         let (mut a, mut b, mut c) = ([0u8; 4], [0u8; 2], [9u8; 4]);
         // SAFETY: the arrays outlive the buffers.
-        let rooms = [&mut a[..], &mut b, &mut c]
-            .map(|room| unsafe { RecvBuf::new(room.as_mut_ptr().cast(), room.len()) }.unwrap());
+        let bufs = [&mut a[..], &mut b, &mut c]
+            .map(|dst| unsafe { RecvBuf::new(dst.as_mut_ptr().cast(), dst.len()) }.unwrap());
         let mut got = [Datagram { len: 0, from: None, segment: 0 }; BATCH];
-        assert_eq!(receive_datagrams(fd, rooms.iter(), true, false, &mut got), Err(Error::AGAIN));
+        assert_eq!(receive_datagrams(fd, bufs.iter(), true, false, &mut got), Err(Error::AGAIN));
         let (mut one, mut two) = (*b"xy", *b"z");
         let iov = segments(&mut [&mut one, &mut two]);
         // SAFETY: the arrays outlive the buffers.
@@ -1297,10 +1297,10 @@ mod tests {
         for buf in [whole.clone(), whole, part] {
             buf.send_to(fd, &addr::to_raw(&own)).unwrap();
         }
-        assert_eq!(receive_datagrams(fd, rooms[..2].iter(), true, false, &mut got), Ok(2));
+        assert_eq!(receive_datagrams(fd, bufs[..2].iter(), true, false, &mut got), Ok(2));
         assert_eq!((&a, &b), (b"xyz\0", b"xy"));
         assert_eq!((got[0].len, got[1].len, got[1].from), (3, 3, Some(own)));
-        assert_eq!(receive_datagrams(fd, rooms[2..].iter(), false, false, &mut got), Ok(1));
+        assert_eq!(receive_datagrams(fd, bufs[2..].iter(), false, false, &mut got), Ok(1));
         assert_eq!((got[0].len, got[0].from, c), (0, None, [9; 4]));
     }
 
@@ -1308,8 +1308,8 @@ mod tests {
     fn batched_datagrams_arrive_split_or_coalesced_per_socket_option() {
         use std::os::fd::{AsFd, AsRawFd};
         let sockets = [0; 2].map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
-        let [apart, together] = &sockets;
-        crate::sys::set_option(together.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).unwrap();
+        let [apart, batched] = &sockets;
+        crate::sys::set_option(batched.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).unwrap();
         let fd = apart.as_raw_fd();
         for to in &sockets {
             let own = addr::to_raw(&to.local_addr().unwrap());
@@ -1318,14 +1318,14 @@ mod tests {
         }
         let mut memory = [[0u8; 16]; 5];
         // SAFETY: the arrays outlive the buffers.
-        let rooms = memory
+        let bufs = memory
             .each_mut()
-            .map(|room| unsafe { RecvBuf::new(room.as_mut_ptr().cast(), room.len()) }.unwrap());
+            .map(|dst| unsafe { RecvBuf::new(dst.as_mut_ptr().cast(), dst.len()) }.unwrap());
         let mut got = [Datagram { len: 0, from: None, segment: 0 }; BATCH];
-        assert_eq!(receive_datagrams(fd, rooms.iter(), false, false, &mut got), Ok(4));
+        assert_eq!(receive_datagrams(fd, bufs.iter(), false, false, &mut got), Ok(4));
         assert_eq!([0, 1, 2, 3].map(|at| got[at].len), [3, 3, 2, 2]);
-        let fd = together.as_raw_fd();
-        assert_eq!(receive_datagrams(fd, rooms.iter(), false, true, &mut got), Ok(2));
+        let fd = batched.as_raw_fd();
+        assert_eq!(receive_datagrams(fd, bufs.iter(), false, true, &mut got), Ok(2));
         assert_eq!([(8, 3), (2, 0)], [0, 1].map(|at| (got[at].len, got[at].segment)));
         assert_eq!(&memory[0][..8], b"abcdefgh");
     }

@@ -1,11 +1,11 @@
 //! Hang report on standard error, on request of the user (FI_HANG_REPORT, fi_doctor(1)).
 //!
-//! A thread examines this process from outside, by its published statistics (`facts.rs`), without
+//! A thread examines this process from outside, by its published statistics (`stats.rs`), without
 //! any code in the engines.
 use crate::worker::{Worker, rest, unharmed};
-use ofi_facts::bounds::LookBounds;
-use ofi_facts::doctor::{Finding, examine, standstill};
-use ofi_facts::read::{StatsProcess, any_processes, process};
+use ofi_stats::bounds::LookBounds;
+use ofi_stats::doctor::{Finding, examine, standstill};
+use ofi_stats::read::{StatsProcess, any_processes, process};
 use std::fmt::Write;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ fn report(own: u32, since: Instant) {
     rest(|| sleep(EXAMINATION));
     let pids: Vec<_> = before.iter().map(|process| process.pid).collect();
     let after = look(own, &pids);
-    let findings = examine(&before, &after, super::facts::coarse_now()).findings;
+    let findings = examine(&before, &after, super::stats::coarse_now()).findings;
     eprint!("{}", verdict(own, since.elapsed().as_secs(), &findings));
 }
 
@@ -77,13 +77,13 @@ fn verdict(own: u32, seconds: u64, findings: &[Finding]) -> String {
         "libfabric:{own}: nothing has moved for {seconds} seconds (FI_HANG_REPORT); run fi_doctor for more\n"
     );
     let concerning = findings.iter().filter(|finding| finding.concerns(own));
-    let said: Vec<_> = concerning.take(MOST).collect();
+    let reported: Vec<_> = concerning.take(MOST).collect();
     // The cause of the hang may be behind several processes waiting for each other.
-    let said = if said.is_empty() { findings.iter().take(1).collect() } else { said };
-    for finding in &said {
+    let reported = if reported.is_empty() { findings.iter().take(1).collect() } else { reported };
+    for finding in &reported {
         let _ = write!(text, "libfabric:{own}: {finding}");
     }
-    if said.is_empty() {
+    if reported.is_empty() {
         let _ = writeln!(
             text,
             "libfabric:{own}: no cause can be seen from this process and its user's others on this host"
@@ -95,20 +95,26 @@ fn verdict(own: u32, seconds: u64, findings: &[Finding]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ofi_facts::doctor::HangRule;
+    use ofi_stats::doctor::HangCause;
 
     fn finding(pid: u32, waiter: Option<u32>) -> Finding {
         let cause = format!("process {pid} is the cause");
-        Finding { rule: HangRule::NoCalls, pid, waiter, cause, seen: "a receive".into() }
+        Finding { rule: HangCause::NoCalls, pid, waiter, cause, seen: "a receive".into() }
     }
 
     #[test]
     fn report_lists_own_causes_or_else_the_most_certain_one() {
         let findings = [finding(1, Some(2)), finding(3, Some(4)), finding(4, None)];
-        let said = verdict(4, 10, &findings);
-        assert!(said.starts_with("libfabric:4: nothing has moved for 10 seconds"), "{said}");
-        assert!(said.contains("process 3 is") && said.contains("process 4 is"), "{said}");
-        assert!(!said.contains("process 1 is"), "{said}");
+        let reported = verdict(4, 10, &findings);
+        assert!(
+            reported.starts_with("libfabric:4: nothing has moved for 10 seconds"),
+            "{reported}"
+        );
+        assert!(
+            reported.contains("process 3 is") && reported.contains("process 4 is"),
+            "{reported}"
+        );
+        assert!(!reported.contains("process 1 is"), "{reported}");
         assert!(verdict(9, 10, &findings).contains("process 1 is"));
         assert!(!verdict(9, 10, &findings).contains("process 3 is"));
         assert!(verdict(9, 10, &[]).contains("no cause can be seen"));

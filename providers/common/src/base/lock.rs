@@ -18,7 +18,7 @@ const CONTENDED: u32 = 2;
 /// spin and then sleep. If the application serializes all calls (FI_THREAD_DOMAIN, fi_domain(3)),
 /// taking it is an ordinary load and store. These detect a broken promise, as far as the race
 /// permits, and turn it into a panic; the C boundary reports it as an error instead of silent
-/// corruption. With the promise and a library thread running concurrently it has a [`Gate`].
+/// corruption. With the promise and a library thread running concurrently it has a [`BiasedLock`].
 #[derive(Debug)]
 pub struct Lock<T> {
     state: AtomicU32,
@@ -39,7 +39,7 @@ pub enum Level {
     Shared,
     /// The application serializes all calls, and library threads running concurrently enter as
     /// visitors. All locks of a domain share one biased lock.
-    Gated(Arc<Gate>),
+    Gated(Arc<BiasedLock>),
 }
 
 impl Level {
@@ -67,22 +67,22 @@ impl Level {
 /// the application. The application marks its calls with ordinary stores. The rare visitor makes
 /// all running threads pass a memory barrier (membarrier(2)) before it relies on the mark.
 #[derive(Debug)]
-pub struct Gate {
+pub struct BiasedLock {
     /// The application is inside a call.
     inside: AtomicBool,
     /// True while a visitor is inside, or checks if it may enter.
-    visited: AtomicBool,
+    was_accessed: AtomicBool,
     /// Held by the visitor inside; at most one.
     visitors: Mutex<()>,
 }
 
-impl Gate {
+impl BiasedLock {
     /// Returns a biased lock, or `None` if the kernel lacks membarrier(2).
     pub fn new() -> Option<Arc<Self>> {
         register_barriers().then(|| {
             Arc::new(Self {
                 inside: AtomicBool::new(false),
-                visited: AtomicBool::new(false),
+                was_accessed: AtomicBool::new(false),
                 visitors: Mutex::new(()),
             })
         })
@@ -93,7 +93,7 @@ impl Gate {
     fn enter(&self) {
         assert!(!self.inside.load(Ordering::Relaxed), "{OVERLAP}");
         self.announce();
-        if self.visited.load(Ordering::Acquire) {
+        if self.was_accessed.load(Ordering::Acquire) {
             self.enter_after_visitor();
         }
     }
@@ -103,7 +103,7 @@ impl Gate {
     fn enter_at_once(&self) -> bool {
         assert!(!self.inside.load(Ordering::Relaxed), "{OVERLAP}");
         self.announce();
-        let alone = !self.visited.load(Ordering::Acquire);
+        let alone = !self.was_accessed.load(Ordering::Acquire);
         if !alone {
             self.leave();
         }
@@ -120,7 +120,7 @@ impl Gate {
 
     #[cold]
     fn enter_after_visitor(&self) {
-        while self.visited.load(Ordering::Acquire) {
+        while self.was_accessed.load(Ordering::Acquire) {
             self.inside.store(false, Ordering::Release);
             drop(self.visitors.lock().unwrap_or_else(PoisonError::into_inner));
             self.announce();
@@ -133,26 +133,26 @@ impl Gate {
     }
 
     /// Lets a thread of the library in; none while the application is inside.
-    fn visit(&self) -> Option<Visit<'_>> {
+    fn run_for_library(&self) -> Option<LibraryAccess<'_>> {
         let held = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
-        self.visited.store(true, Ordering::Relaxed);
-        let visit = Visit { gate: self, _held: held };
+        self.was_accessed.store(true, Ordering::Relaxed);
+        let access = LibraryAccess { biased_lock: self, _held: held };
         // A call that enters from now on sees the visitor; one that entered before is seen by
         // it.
         let seen = barrier_in_all_threads();
-        (seen && !self.inside.load(Ordering::Acquire)).then_some(visit)
+        (seen && !self.inside.load(Ordering::Acquire)).then_some(access)
     }
 }
 
 #[derive(Debug)]
-struct Visit<'a> {
-    gate: &'a Gate,
+struct LibraryAccess<'a> {
+    biased_lock: &'a BiasedLock,
     _held: MutexGuard<'a, ()>,
 }
 
-impl Drop for Visit<'_> {
+impl Drop for LibraryAccess<'_> {
     fn drop(&mut self) {
-        self.gate.visited.store(false, Ordering::Release);
+        self.biased_lock.was_accessed.store(false, Ordering::Release);
     }
 }
 
@@ -184,7 +184,7 @@ impl<T> Lock<T> {
         !matches!(self.level, Level::Shared)
     }
 
-    /// Returns true if library threads may enter ([`visit`](Self::visit)).
+    /// Returns true if library threads may enter ([`access`](Self::visit)).
     pub fn admits_visitors(&self) -> bool {
         !matches!(self.level, Level::Serialized)
     }
@@ -195,7 +195,7 @@ impl<T> Lock<T> {
         match &self.level {
             Level::Shared => self.acquire(),
             Level::Serialized => self.mark(),
-            Level::Gated(gate) => gate.enter(),
+            Level::Gated(biased_lock) => biased_lock.enter(),
         }
         Guard { lock: self }
     }
@@ -203,11 +203,11 @@ impl<T> Lock<T> {
     /// Takes the lock for a caller holding another lock of the same domain. The mark or biased lock
     /// of the outer one excludes other threads already.
     #[inline(always)]
-    pub fn lock_within(&self) -> Within<'_, T> {
+    pub fn lock_within(&self) -> NestedGuard<'_, T> {
         if let Level::Shared = self.level {
             self.acquire();
         }
-        Within { lock: self }
+        NestedGuard { lock: self }
     }
 
     /// Returns true if [`lock_within`](Self::lock_within) has nothing to do.
@@ -244,7 +244,9 @@ impl<T> Lock<T> {
         match &self.level {
             Level::Shared => {}
             Level::Serialized => return Some(self.lock()),
-            Level::Gated(gate) => return gate.enter_at_once().then(|| Guard { lock: self }),
+            Level::Gated(biased_lock) => {
+                return biased_lock.enter_at_once().then(|| Guard { lock: self });
+            }
         }
         if self.waiters.load(Ordering::Relaxed) != 0 {
             yield_now();
@@ -259,26 +261,26 @@ impl<T> Lock<T> {
     /// if nothing in it calls or panics. Returns `None` for a lock of another level, and always for
     /// [`Level::Shared`]; see [`quickly`](Self::quickly).
     #[inline(always)]
-    pub fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, T>> {
+    pub fn try_lock_fast<const LEVEL: usize>(&self) -> Option<FastGuard<'_, T>> {
         match &self.level {
             Level::Serialized if LEVEL == Level::SERIALIZED => {
                 if self.state.load(Ordering::Relaxed) != FREE {
                     return None;
                 }
                 self.state.store(HELD, Ordering::Relaxed);
-                Some(AtOnce { lock: self, gate: None })
+                Some(FastGuard { lock: self, biased_lock: None })
             }
-            Level::Gated(gate) if LEVEL == Level::GATED => {
-                let gate: &Gate = gate;
-                if gate.inside.load(Ordering::Relaxed) {
+            Level::Gated(biased_lock) if LEVEL == Level::GATED => {
+                let biased_lock: &BiasedLock = biased_lock;
+                if biased_lock.inside.load(Ordering::Relaxed) {
                     return None;
                 }
-                gate.announce();
-                if gate.visited.load(Ordering::Acquire) {
-                    gate.leave();
+                biased_lock.announce();
+                if biased_lock.was_accessed.load(Ordering::Acquire) {
+                    biased_lock.leave();
                     return None;
                 }
-                Some(AtOnce { lock: self, gate: Some(gate) })
+                Some(FastGuard { lock: self, biased_lock: Some(biased_lock) })
             }
             _ => None,
         }
@@ -287,7 +289,7 @@ impl<T> Lock<T> {
     /// Uses the value of a lock of [`Level::Shared`] if the lock is free and no thread requests it;
     /// `use_it` must not panic. Returns `None` if the lock is held, or of another level. Else
     /// returns the result, and true if a thread sleeps until it gets the lock. The caller then has
-    /// to call [`Lock::wake_sleeper`].
+    /// to call [`Lock::wake_waiter`].
     #[inline(always)]
     pub fn quickly<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<(R, bool)> {
         let Level::Shared = self.level else { return None };
@@ -300,12 +302,12 @@ impl<T> Lock<T> {
 
     /// Uses the value from a thread of the library; none if another thread holds the lock, or
     /// the application wants no thread of the library.
-    pub fn visit<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
+    pub fn run_for_library<R>(&self, use_it: impl FnOnce(&mut T) -> R) -> Option<R> {
         match &self.level {
             Level::Shared => self.lock_if_idle().map(|mut guard| use_it(&mut guard)),
             Level::Serialized => None,
-            Level::Gated(gate) => {
-                let _visit = gate.visit()?;
+            Level::Gated(biased_lock) => {
+                let _access = biased_lock.run_for_library()?;
                 // SAFETY: the application is not inside, and does not come in
                 // while the visit lasts; neither does another visitor.
                 Some(use_it(unsafe { &mut *self.value.get() }))
@@ -361,7 +363,7 @@ impl<T> Lock<T> {
 
     /// Wakes a thread sleeping until it gets the lock, after its release ([`Lock::quickly`]).
     #[cold]
-    pub fn wake_sleeper(&self) {
+    pub fn wake_waiter(&self) {
         wake_one(&self.state);
     }
 
@@ -372,7 +374,7 @@ impl<T> Lock<T> {
             return self.state.store(FREE, Ordering::Relaxed);
         }
         match &self.level {
-            Level::Gated(gate) => gate.leave(),
+            Level::Gated(biased_lock) => biased_lock.leave(),
             _ => self.release(),
         }
     }
@@ -386,15 +388,15 @@ pub struct Guard<'a, T> {
 
 /// Access to the value under [`Lock::lock_within`], while another lock of the domain is held.
 #[derive(Debug)]
-pub struct Within<'a, T> {
+pub struct NestedGuard<'a, T> {
     lock: &'a Lock<T>,
 }
 
-/// Access to the value under [`Lock::at_once`].
+/// Access to the value under [`Lock::try_lock_fast`].
 #[derive(Debug)]
-pub struct AtOnce<'a, T> {
+pub struct FastGuard<'a, T> {
     lock: &'a Lock<T>,
-    gate: Option<&'a Gate>,
+    biased_lock: Option<&'a BiasedLock>,
 }
 
 /// Access to the value under [`Lock::lock_serialized`].
@@ -434,11 +436,11 @@ macro_rules! gives_the_value {
 }
 
 gives_the_value!(Guard, this => this.lock.leave());
-gives_the_value!(Within, this => if let Level::Shared = this.lock.level {
+gives_the_value!(NestedGuard, this => if let Level::Shared = this.lock.level {
     this.lock.release();
 });
-gives_the_value!(AtOnce, this => match this.gate {
-    Some(gate) => gate.leave(),
+gives_the_value!(FastGuard, this => match this.biased_lock {
+    Some(biased_lock) => biased_lock.leave(),
     None => this.lock.state.store(FREE, Ordering::Relaxed),
 });
 gives_the_value!(Serialized, this => this.lock.state.store(FREE, Ordering::Relaxed));
@@ -474,27 +476,27 @@ mod tests {
                         let Some((_, wake)) = lock.quickly(|value| *value += 1) else { continue };
                         times += 1;
                         if wake {
-                            lock.wake_sleeper();
+                            lock.wake_waiter();
                         }
                     }
                 });
             }
         });
         assert_eq!(*lock.lock(), 80_000);
-        fn at_once(lock: &Lock<u64>) -> Option<()> {
-            let serialized = lock.at_once::<{ Level::SERIALIZED }>();
-            *serialized.or_else(|| lock.at_once::<{ Level::GATED }>())? += 1;
+        fn try_lock_fast(lock: &Lock<u64>) -> Option<()> {
+            let serialized = lock.try_lock_fast::<{ Level::SERIALIZED }>();
+            *serialized.or_else(|| lock.try_lock_fast::<{ Level::GATED }>())? += 1;
             Some(())
         }
-        for level in [Level::Serialized].into_iter().chain(Gate::new().map(Level::Gated)) {
+        for level in [Level::Serialized].into_iter().chain(BiasedLock::new().map(Level::Gated)) {
             let lock = Lock::with_level(0, level);
             let guard = lock.lock();
-            assert_eq!(at_once(&lock), None);
+            assert_eq!(try_lock_fast(&lock), None);
             drop(guard);
-            assert_eq!(at_once(&lock), Some(()));
+            assert_eq!(try_lock_fast(&lock), Some(()));
             assert_eq!((lock.quickly(|value| *value += 1), *lock.lock()), (None, 1));
         }
-        assert_eq!(at_once(&Lock::new(0)), None);
+        assert_eq!(try_lock_fast(&Lock::new(0)), None);
     }
 
     #[test]
@@ -518,7 +520,7 @@ mod tests {
 
     #[test]
     fn serialized_lock_detects_double_locking() {
-        for level in [Some(Level::Serialized), Gate::new().map(Level::Gated)] {
+        for level in [Some(Level::Serialized), BiasedLock::new().map(Level::Gated)] {
             let Some(level) = level else {
                 crate::testing::skip("no membarrier");
                 continue;
@@ -535,22 +537,24 @@ mod tests {
     #[test]
     fn visitors_and_the_application_count_without_losing_one() {
         const TIMES: u64 = 20_000;
-        let Some(gate) = Gate::new() else { return crate::testing::skip("no membarrier") };
-        let lock = Lock::with_level(0u64, Level::Gated(gate.clone()));
-        let other = Lock::with_level(0u64, Level::Gated(gate));
+        let Some(biased_lock) = BiasedLock::new() else {
+            return crate::testing::skip("no membarrier");
+        };
+        let lock = Lock::with_level(0u64, Level::Gated(biased_lock.clone()));
+        let other = Lock::with_level(0u64, Level::Gated(biased_lock));
         let ended = AtomicBool::new(false);
-        let visits = std::thread::scope(|scope| {
+        let accesses = std::thread::scope(|scope| {
             let visitors = [(); 2].map(|()| {
                 scope.spawn(|| {
-                    let mut visits = 0;
+                    let mut accesses = 0;
                     while !ended.load(Ordering::Relaxed) {
-                        let visit = lock.visit(|value| {
+                        let access = lock.run_for_library(|value| {
                             *value += 1;
                             *other.lock_within() += 1;
                         });
-                        visits += u64::from(visit.is_some());
+                        accesses += u64::from(access.is_some());
                     }
-                    visits
+                    accesses
                 })
             });
             for _ in 0..TIMES {
@@ -564,7 +568,7 @@ mod tests {
             ended.store(true, Ordering::Relaxed);
             visitors.map(|visitor| visitor.join().unwrap())
         });
-        let all = TIMES + visits.iter().sum::<u64>();
+        let all = TIMES + accesses.iter().sum::<u64>();
         assert_eq!(*lock.lock(), all);
         assert_eq!(*other.lock(), all);
     }
@@ -573,20 +577,24 @@ mod tests {
     /// while the visitor requests a receive from it.
     #[test]
     fn optional_lock_attempt_fails_during_library_access() {
-        let Some(gate) = Gate::new() else { return crate::testing::skip("no membarrier") };
-        let lock = Lock::with_level(0, Level::Gated(gate));
-        let visit = lock.visit(|_| assert!(lock.lock_if_idle().is_none()));
-        assert_eq!(visit, Some(()));
+        let Some(biased_lock) = BiasedLock::new() else {
+            return crate::testing::skip("no membarrier");
+        };
+        let lock = Lock::with_level(0, Level::Gated(biased_lock));
+        let access = lock.run_for_library(|_| assert!(lock.lock_if_idle().is_none()));
+        assert_eq!(access, Some(()));
         assert!(lock.lock_if_idle().is_some());
     }
 
     #[test]
     fn a_visitor_stays_out_while_the_application_is_inside() {
-        let Some(gate) = Gate::new() else { return crate::testing::skip("no membarrier") };
-        let lock = Lock::with_level(0, Level::Gated(gate));
+        let Some(biased_lock) = BiasedLock::new() else {
+            return crate::testing::skip("no membarrier");
+        };
+        let lock = Lock::with_level(0, Level::Gated(biased_lock));
         let guard = lock.lock();
-        assert_eq!(lock.visit(|_| ()), None);
+        assert_eq!(lock.run_for_library(|_| ()), None);
         drop(guard);
-        assert_eq!(lock.visit(|value| *value), Some(0));
+        assert_eq!(lock.run_for_library(|value| *value), Some(0));
     }
 }

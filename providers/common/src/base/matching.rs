@@ -184,7 +184,7 @@ impl Seed {
 
 /// Receives of different classes have different lists.
 #[inline]
-fn place(class: u32, src: u64) -> u64 {
+fn class_key(class: u32, src: u64) -> u64 {
     src ^ u64::from(class) << 40
 }
 
@@ -305,7 +305,7 @@ impl<R> Posted<R> {
         let entry = &self.entries[id];
         let key = &entry.of.key;
         (entry.class != WILD)
-            .then(|| self.seed.hash(place(entry.class, key.src), key.tag & !key.ignore))
+            .then(|| self.seed.hash(class_key(entry.class, key.src), key.tag & !key.ignore))
             .map(|hash| hash & (self.buckets.len() - 1))
     }
 
@@ -433,7 +433,7 @@ impl<R> Posted<R> {
             }
             let number = number as u32;
             let key = tag & !class.ignore;
-            let hash = self.seed.hash(place(number, src & class.src_mask), key);
+            let hash = self.seed.hash(class_key(number, src & class.src_mask), key);
             let bucket = hash & (self.buckets.len() - 1);
             let mut id = self.buckets[bucket].head;
             while id != NONE {
@@ -495,7 +495,7 @@ impl<R> Posted<R> {
 }
 
 #[derive(Debug)]
-struct KeptMessage<U> {
+struct BufferedMessage<U> {
     value: U,
     tag: u64,
     src: u64,
@@ -545,7 +545,7 @@ impl Index {
     }
 
     /// Adds a message behind all older ones with its hash. Mostly it is the youngest.
-    fn link<U>(&mut self, id: u32, messages: &Slab<KeptMessage<U>>, seed: Seed) {
+    fn link<U>(&mut self, id: u32, messages: &Slab<BufferedMessage<U>>, seed: Seed) {
         let message = &messages[id];
         let bucket = self.bucket(seed, message.src, message.tag);
         let list = &mut self.buckets[bucket];
@@ -567,7 +567,7 @@ impl Index {
         }
     }
 
-    fn unlink<U>(&mut self, id: u32, messages: &Slab<KeptMessage<U>>, seed: Seed) {
+    fn unlink<U>(&mut self, id: u32, messages: &Slab<BufferedMessage<U>>, seed: Seed) {
         let message = &messages[id];
         let bucket = self.bucket(seed, message.src, message.tag);
         let list = &mut self.buckets[bucket];
@@ -590,7 +590,7 @@ impl Index {
 /// index for this kind of receive as well, while there are many messages. Programs use few kinds.
 #[derive(Debug)]
 pub struct Unexpected<U> {
-    messages: Slab<KeptMessage<U>>,
+    messages: Slab<BufferedMessage<U>>,
     order: List,
     /// Indices: by tag, then the ones created for kinds of receives.
     indices: Vec<Index>,
@@ -629,8 +629,8 @@ impl<U> Default for Unexpected<U> {
 impl<U> Unexpected<U> {
     /// Memory of a message in addition to its separately stored data: its entry here, and its share
     /// of tables at most half empty.
-    pub const COST: usize =
-        2 * (size_of::<KeptMessage<U>>() + 8 + 2 * size_of::<ListLinks>()) + 2 * size_of::<List>();
+    pub const COST: usize = 2 * (size_of::<BufferedMessage<U>>() + 8 + 2 * size_of::<ListLinks>())
+        + 2 * size_of::<List>();
 
     /// Room for another message; -FI_ENOMEM if there is none.
     pub fn reserve(&mut self) -> Result {
@@ -651,7 +651,7 @@ impl<U> Unexpected<U> {
         }
         let (seq, prev) = (self.next_seq, self.order.tail);
         self.next_seq += 1;
-        let message = KeptMessage { value, tag, src, seq, prev, next: NONE, listed: true };
+        let message = BufferedMessage { value, tag, src, seq, prev, next: NONE, listed: true };
         let id = self.messages.insert(message);
         match prev {
             NONE => self.order.head = id,
@@ -795,7 +795,7 @@ impl<U> Unexpected<U> {
         for index in &mut self.indices {
             index.unlink(id, &self.messages, self.seed);
         }
-        let KeptMessage { prev, next, .. } = self.messages[id];
+        let BufferedMessage { prev, next, .. } = self.messages[id];
         match prev {
             NONE => self.order.head = next,
             prev => self.messages[prev].next = next,
@@ -908,27 +908,27 @@ mod tests {
         let masks: Vec<u64> =
             (0..24).map(|n| if n == 0 { 0 } else { (1 << (n % 6)) - 1 + n / 6 }).collect();
         let mut posted = Posted::default();
-        let mut plain: Vec<(Pattern, u64)> = Vec::new();
+        let mut linear: Vec<(Pattern, u64)> = Vec::new();
         for number in 0..20_000 {
             if random(2) == 0 {
                 let src = (random(2) == 0).then(|| random(3));
                 let ignore = masks[random(24) as usize];
                 let pattern = Pattern { src, tag: random(8), ignore };
                 posted.push(pattern, number);
-                plain.push((pattern, number));
+                linear.push((pattern, number));
             } else {
                 let (src, tag) = (random(3), random(8));
-                let wanted = plain.iter().position(|(pattern, _)| pattern.fits(src, tag));
+                let wanted = linear.iter().position(|(pattern, _)| pattern.fits(src, tag));
                 let taken = posted.take(src, tag);
-                assert_eq!(taken.as_ref().map(|taken| taken.value), wanted.map(|at| plain[at].1));
+                assert_eq!(taken.as_ref().map(|taken| taken.value), wanted.map(|at| linear[at].1));
                 match (taken, wanted) {
                     (Some(taken), _) if random(4) == 0 => posted.put_back(taken),
-                    (Some(_), Some(at)) => _ = plain.remove(at),
+                    (Some(_), Some(at)) => _ = linear.remove(at),
                     _ => {}
                 }
             }
         }
-        let left: Vec<_> = plain.into_iter().map(|(_, number)| number).collect();
+        let left: Vec<_> = linear.into_iter().map(|(_, number)| number).collect();
         assert_eq!(posted.drain(), left);
     }
 
@@ -1011,26 +1011,26 @@ mod tests {
         };
         let mut messages = Unexpected::default();
         // Source, tag, number; in the order of arrival.
-        let mut plain: Vec<(u64, u64, u32)> = Vec::new();
+        let mut linear: Vec<(u64, u64, u32)> = Vec::new();
         for round in 0..15_000u64 {
             match random(10) {
                 // More come than go, for the lists to become long.
-                0..=5 if plain.len() < 1000 => {
+                0..=5 if linear.len() < 1000 => {
                     let (src, tag) = (random(6), random(4) << 4 | random(16));
                     let id = messages.push(tag, src, round);
-                    plain.push((src, tag, id));
+                    linear.push((src, tag, id));
                 }
-                6 if !plain.is_empty() => {
-                    let (at, src) = (random(plain.len() as u64) as usize, random(6));
-                    plain[at].0 = src;
-                    messages.set_source(plain[at].2, src);
+                6 if !linear.is_empty() => {
+                    let (at, src) = (random(linear.len() as u64) as usize, random(6));
+                    linear[at].0 = src;
+                    messages.set_source(linear[at].2, src);
                 }
                 _ => {
                     let src = (random(2) == 0).then(|| random(6));
                     let ignore = [0, 0xf, 0xf0, u64::MAX, 1, 2, 4][random(7) as usize];
                     let pattern = Pattern { src, tag: random(4) << 4 | random(16), ignore };
-                    let wanted = plain.iter().position(|(src, tag, _)| pattern.fits(*src, *tag));
-                    let wanted = wanted.map(|at| plain.remove(at).2);
+                    let wanted = linear.iter().position(|(src, tag, _)| pattern.fits(*src, *tag));
+                    let wanted = wanted.map(|at| linear.remove(at).2);
                     let found = messages.find(pattern);
                     assert_eq!(found, wanted);
                     found.map(|id| messages.remove(id));
@@ -1038,7 +1038,7 @@ mod tests {
             }
         }
         assert!(messages.indices.len() > 1, "no search was long");
-        assert_eq!(messages.len(), plain.len());
+        assert_eq!(messages.len(), linear.len());
     }
 
     #[test]

@@ -5,15 +5,11 @@ pub mod addr;
 pub(crate) mod addr_table;
 #[allow(unsafe_code)]
 pub mod atomic;
+pub mod backoff;
 #[allow(unsafe_code)]
 pub mod buf;
 pub(crate) mod closer;
-pub mod courtesy;
-#[allow(unsafe_code)]
-pub mod facts;
 mod hang;
-#[allow(unsafe_code)]
-pub(crate) mod lent;
 pub mod link_addr;
 #[allow(unsafe_code)]
 pub mod lock;
@@ -28,12 +24,16 @@ pub mod reserved;
 pub(crate) mod rights;
 pub(crate) mod ring_queue;
 #[allow(unsafe_code)]
+pub(crate) mod scoped_buf;
+#[allow(unsafe_code)]
 pub mod secret;
 pub mod slab;
 #[allow(unsafe_code)]
 pub mod sock;
 #[allow(unsafe_code)]
 pub mod stack;
+#[allow(unsafe_code)]
+pub mod stats;
 #[allow(unsafe_code)]
 pub mod sys;
 #[doc(hidden)]

@@ -22,7 +22,7 @@ pub trait Progress: Send + Sync {
     /// Makes progress on a library thread. Returns true if the thread may sleep afterwards (see
     /// `may_block`). Returns false also if progress was left to the application, currently making
     /// it.
-    fn visit(&self) -> bool {
+    fn run_for_library(&self) -> bool {
         self.progress();
         self.may_block()
     }
@@ -33,7 +33,7 @@ pub trait Progress: Send + Sync {
 
     /// The calling thread, one of the library, leaves progress to the application for a while: it
     /// does not sleep on `wait_fd` after the last [`may_block`](Self::may_block) any more.
-    fn stands_back(&self) {}
+    fn hold_off(&self) {}
 
     /// Returns further descriptors that are readable when there is something to do. The kernel
     /// limits the nesting depth of epoll instances, so they are not combined.
@@ -98,15 +98,15 @@ impl Activity {
 /// for the engine's lock.
 #[derive(Debug)]
 pub struct Thread {
-    shared: Arc<Attendance>,
+    shared: Arc<ProgressThreadState>,
     worker: Worker,
 }
 
 #[derive(Debug)]
-struct Attendance {
+struct ProgressThreadState {
     stop: AtomicBool,
     wake: EventFd,
-    turns: AtomicU64,
+    iterations: AtomicU64,
 }
 
 /// Longest sleep of the thread.
@@ -129,26 +129,26 @@ const STAND_BACK_MOST: Duration = Duration::from_millis(16);
 /// the thread. If it stopped within the first hold-off, the next first hold-off is halved, and
 /// otherwise doubled.
 #[derive(Debug)]
-struct Patience {
+struct ProgressHoldoff {
     /// The first wait after the application was seen to do nothing.
     first: Duration,
     next: Duration,
     /// Number of consecutive checks with progress by the application.
-    turns: u32,
+    iterations: u32,
 }
 
-impl Patience {
+impl ProgressHoldoff {
     fn new() -> Self {
-        Self { first: STAND_BACK, next: STAND_BACK, turns: 0 }
+        Self { first: STAND_BACK, next: STAND_BACK, iterations: 0 }
     }
 
     /// Records progress by the application since the last check and returns the time to the next
     /// check.
     fn active(&mut self) -> Duration {
-        if self.turns == 1 {
+        if self.iterations == 1 {
             self.first = (self.first * 2).min(STAND_BACK);
         }
-        self.turns = self.turns.saturating_add(1);
+        self.iterations = self.iterations.saturating_add(1);
         let now = self.next;
         self.next = (now * 2).min(STAND_BACK_MOST);
         now
@@ -156,10 +156,10 @@ impl Patience {
 
     /// It made none.
     fn idle(&mut self) {
-        if self.turns == 1 {
+        if self.iterations == 1 {
             self.first = (self.first / 2).max(STAND_BACK_LEAST);
         }
-        (self.next, self.turns) = (self.first, 0);
+        (self.next, self.iterations) = (self.first, 0);
     }
 }
 
@@ -171,10 +171,10 @@ const SHAKEN_MOST: Duration = LOOK_IN;
 impl Thread {
     /// Starts the thread. It ends when this is dropped, or when `engine` is gone.
     pub fn start(name: &str, engine: Weak<dyn Progress>) -> Result<Self> {
-        let shared = Arc::new(Attendance {
+        let shared = Arc::new(ProgressThreadState {
             stop: AtomicBool::new(false),
             wake: EventFd::new()?,
-            turns: AtomicU64::new(0),
+            iterations: AtomicU64::new(0),
         });
         let epoll = Epoll::new()?;
         epoll.add(shared.wake.as_raw_fd(), 0, Interest::READ)?;
@@ -189,23 +189,23 @@ impl Thread {
     }
 }
 
-fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
+fn run(shared: &ProgressThreadState, epoll: &Epoll, engine: &Weak<dyn Progress>) {
     let mut seen = 0;
-    let (mut patience, mut shaken) = (Patience::new(), SHAKEN);
+    let (mut hold_off, mut shaken) = (ProgressHoldoff::new(), SHAKEN);
     while !shared.stop.load(Ordering::Acquire) {
         let Some(engine) = engine.upgrade() else { return };
         let now = engine.activity();
         let busy = now != seen;
         seen = now;
         if busy {
-            engine.stands_back();
+            engine.hold_off();
             drop(engine);
             // While the thread stands back only its wake-up descriptor counts: the engine's is
             // readable most of the time.
-            rest(|| std::thread::sleep(patience.active()));
+            rest(|| std::thread::sleep(hold_off.active()));
             continue;
         }
-        patience.idle();
+        hold_off.idle();
         if !heap::may_progress() {
             drop(engine);
             rest(|| std::thread::sleep(STAND_BACK));
@@ -213,7 +213,7 @@ fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
         }
         // A panic was reported, and everything else goes on: what failed may concern one
         // connection only.
-        let Some(may_block) = unharmed(|| engine.visit()) else {
+        let Some(may_block) = unharmed(|| engine.run_for_library()) else {
             drop(engine);
             rest(|| std::thread::sleep(shaken));
             shaken = (shaken * 2).min(SHAKEN_MOST);
@@ -230,7 +230,7 @@ fn run(shared: &Attendance, epoll: &Epoll, engine: &Weak<dyn Progress>) {
         } else {
             rest(std::thread::yield_now);
         }
-        shared.turns.fetch_add(1, Ordering::Relaxed);
+        shared.iterations.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -252,46 +252,46 @@ mod tests {
 
     #[test]
     fn holdoff_grows_while_active_and_shrinks_after_short_activity() {
-        let mut patience = Patience::new();
+        let mut hold_off = ProgressHoldoff::new();
         for n in [1, 2, 4, 8, 16, 16, 16] {
-            assert_eq!(patience.active(), STAND_BACK * n);
+            assert_eq!(hold_off.active(), STAND_BACK * n);
         }
-        patience.idle();
+        hold_off.idle();
         // A long activity does not predict the next stop.
-        assert_eq!(patience.active(), STAND_BACK);
+        assert_eq!(hold_off.active(), STAND_BACK);
         for n in [2, 4, 8, 16] {
-            patience.idle();
-            assert_eq!(patience.active(), STAND_BACK / n);
+            hold_off.idle();
+            assert_eq!(hold_off.active(), STAND_BACK / n);
         }
         for _ in 0..10 {
-            patience.idle();
-            patience.active();
+            hold_off.idle();
+            hold_off.active();
         }
-        patience.idle();
-        assert_eq!(patience.active(), STAND_BACK_LEAST);
+        hold_off.idle();
+        assert_eq!(hold_off.active(), STAND_BACK_LEAST);
         // it goes on again
-        assert_eq!(patience.active(), STAND_BACK_LEAST * 2);
-        patience.idle();
-        assert_eq!(patience.active(), STAND_BACK_LEAST * 2);
+        assert_eq!(hold_off.active(), STAND_BACK_LEAST * 2);
+        hold_off.idle();
+        assert_eq!(hold_off.active(), STAND_BACK_LEAST * 2);
         // nothing but looks in vain
         for _ in 0..3 {
-            patience.idle();
+            hold_off.idle();
         }
-        assert_eq!(patience.active(), STAND_BACK_LEAST);
+        assert_eq!(hold_off.active(), STAND_BACK_LEAST);
     }
 
     /// Engine with a given number of panicking progress calls.
     struct Shaky {
         wake: EventFd,
         panics: AtomicU64,
-        visited: Mutex<Sender<u64>>,
+        requests: Mutex<Sender<u64>>,
     }
 
     impl Progress for Shaky {
         fn progress(&self) {}
-        fn visit(&self) -> bool {
+        fn run_for_library(&self) -> bool {
             let left = self.panics.load(Ordering::Relaxed);
-            self.visited
+            self.requests
                 .lock()
                 .unwrap_or_else(|poisoned| poisoned.into_inner())
                 .send(left)
@@ -312,9 +312,9 @@ mod tests {
 
     #[test]
     fn panic_in_a_progress_call_does_not_end_the_thread() {
-        let (visited, seen) = channel();
-        let (wake, visited) = (EventFd::new().unwrap(), Mutex::new(visited));
-        let engine = Arc::new(Shaky { wake, panics: AtomicU64::new(3), visited });
+        let (requests, seen) = channel();
+        let (wake, requests) = (EventFd::new().unwrap(), Mutex::new(requests));
+        let engine = Arc::new(Shaky { wake, panics: AtomicU64::new(3), requests });
         let weak: Weak<dyn Progress> = Arc::downgrade(&(engine.clone() as Arc<dyn Progress>));
         let thread = Thread::start("test", weak).unwrap();
         let next = || seen.recv_timeout(Duration::from_secs(60)).expect("it has ended");

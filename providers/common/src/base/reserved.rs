@@ -6,7 +6,7 @@
 //! | flags of an operation and of its completion | 54 | [`TIMED`] | a timed transfer |
 //! | | 59 | [`IMPORTED`] | a receive of another provider's queue |
 //! | | 60 | [`TO_GROUPS`] | a send possibly for a multicast group |
-//! | | 61 | [`ASIDE`] | an internal operation, without a completion for the application |
+//! | | 61 | [`INTERNAL_OP`] | an internal operation, without a completion for the application |
 //! | | 62 | [`OF_SHARED_RX`] | a receive of a shared receive context |
 //! | | 63 | [`ONLY_TAG`] | a receive naming only a tag |
 //! | | all | [`ERROR_MARK`] | the entry of a failure in a completion queue |
@@ -34,9 +34,9 @@ pub(crate) const IMPORTED: u64 = 1 << 59;
 /// destinations of its sends.
 pub(crate) const TO_GROUPS: u64 = 1 << 60;
 
-/// Flag of internal operations: the completion goes to [`Aside::done`](crate::later::Aside::done),
+/// Flag of internal operations: the completion goes to [`InternalOps::done`](crate::deferred::Aside::done),
 /// not to the application.
-pub const ASIDE: u64 = 1 << 61;
+pub const INTERNAL_OP: u64 = 1 << 61;
 
 /// Flag of a receive of a shared receive context: its success is reported if the endpoint receiving
 /// the message reports all successes.
@@ -46,7 +46,8 @@ pub const OF_SHARED_RX: u64 = 1 << 62;
 pub const ONLY_TAG: u64 = 1 << 63;
 
 /// The flags above: calls of the application's never pass them on.
-pub(crate) const OWN_FLAGS: u64 = TIMED | IMPORTED | TO_GROUPS | ASIDE | OF_SHARED_RX | ONLY_TAG;
+pub(crate) const OWN_FLAGS: u64 =
+    TIMED | IMPORTED | TO_GROUPS | INTERNAL_OP | OF_SHARED_RX | ONLY_TAG;
 
 /// In place of an entry's flags in a completion queue's ring: the entry stands for the next
 /// failure.
@@ -95,7 +96,7 @@ pub fn is_group(dest: fi_addr_t) -> bool {
 /// queue on behalf of others and has to clean up, so a thread must not be cancelled in empty polls.
 /// A utility provider sends it once and need not disable cancellation around every read. With a
 /// buffer it returns the function making progress without reading
-/// ([`MakesTurn`](crate::operation::MakesTurn)).
+/// ([`ProgressFn`](crate::operation::MakesTurn)).
 pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
 
 /// Command of fi_control known only to queues of this crate. Fails with -FI_EAGAIN if there is
@@ -105,7 +106,7 @@ pub(crate) const HAS_ENTRIES: c_int = 0x0f1_0002;
 
 /// Command of fi_control known only to endpoints of this crate. It returns the functions sending a
 /// message and reporting immediate completion without a queue entry
-/// ([`SendsAtOnce`](crate::operation::SendsAtOnce)). A utility provider owning the application's
+/// ([`ImmediateSendFns`](crate::operation::SendsAtOnce)). A utility provider owning the application's
 /// queue writes the entry itself.
 pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0005;
 
@@ -167,7 +168,8 @@ const fn are_apart(all: &[u64]) -> bool {
 }
 
 // A flag of ours is none of another feature's, and none of the API's.
-const _: () = assert!(are_apart(&[PUBLIC_FLAGS, TIMED, TO_GROUPS, ASIDE, OF_SHARED_RX, ONLY_TAG]));
+const _: () =
+    assert!(are_apart(&[PUBLIC_FLAGS, TIMED, TO_GROUPS, INTERNAL_OP, OF_SHARED_RX, ONLY_TAG]));
 // No entry has all the bits that mark a failure.
 const _: () = assert!((PUBLIC_FLAGS | OWN_FLAGS) != ERROR_MARK);
 // The parts of an own tag do not overlap: a group's number has 32 bits, as has what a set of

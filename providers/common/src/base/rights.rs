@@ -74,8 +74,8 @@ fn has_something(socket: BorrowedFd<'_>) -> bool {
 
 /// Peeks at the next bytes of a socket. Returns their number, and true if they carry control data
 /// (there is no buffer for it). Bytes and descriptors stay queued.
-pub(crate) fn peek(fd: libc::c_int, room: &mut [u8]) -> Result<(usize, bool)> {
-    let mut part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+pub(crate) fn peek(fd: libc::c_int, buf: &mut [u8]) -> Result<(usize, bool)> {
+    let mut part = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     // SAFETY: all zeros is a valid msghdr.
     let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
     (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);

@@ -50,8 +50,8 @@ impl<T> Default for RingQueue<T> {
 impl<T> RingQueue<T> {
     /// The slot of the value at this place, counted from the oldest.
     #[inline(always)]
-    fn slot(&self, place: usize) -> usize {
-        self.head.wrapping_add(place) & (self.slots.len() - 1)
+    fn slot(&self, index: usize) -> usize {
+        self.head.wrapping_add(index) & (self.slots.len() - 1)
     }
 
     /// Returns the number of values.
@@ -83,8 +83,8 @@ impl<T> RingQueue<T> {
     #[cold]
     fn grow(&mut self) {
         let mut slots = empty(self.slots.len() * 2);
-        for (place, to) in slots.iter_mut().enumerate().take(self.len()) {
-            let from = self.slot(place);
+        for (index, to) in slots.iter_mut().enumerate().take(self.len()) {
+            let from = self.slot(index);
             *to = self.slots[from].take();
         }
         (self.slots, self.head, self.tail) = (slots, 0, self.len());
@@ -107,7 +107,7 @@ impl<T> RingQueue<T> {
 
     /// The values, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        (0..self.len()).filter_map(|place| self.slots[self.slot(place)].as_ref())
+        (0..self.len()).filter_map(|index| self.slots[self.slot(index)].as_ref())
     }
 
     fn swap(&mut self, one: usize, other: usize) {
@@ -116,7 +116,7 @@ impl<T> RingQueue<T> {
 
     /// Inserts a value before all values accepted by `is_behind`.
     pub(crate) fn insert(&mut self, value: T, is_behind: impl Fn(&T) -> bool) {
-        let place = self.iter().position(is_behind).unwrap_or(self.len());
+        let index = self.iter().position(is_behind).unwrap_or(self.len());
         if self.len() == self.slots.len() {
             self.grow();
         }
@@ -124,14 +124,14 @@ impl<T> RingQueue<T> {
         self.head = self.head.wrapping_sub(1);
         let first = self.slot(0);
         self.slots[first] = Some(value);
-        (0..place).for_each(|place| self.swap(place, place + 1));
+        (0..index).for_each(|index| self.swap(index, index + 1));
     }
 
     /// Removes the oldest value accepted by `wanted` among the first `most`.
     pub(crate) fn take(&mut self, most: usize, wanted: impl FnMut(&T) -> bool) -> Option<T> {
-        let place = self.iter().take(most).position(wanted)?;
+        let index = self.iter().take(most).position(wanted)?;
         // Those before it move up by one.
-        (0..place).rev().for_each(|place| self.swap(place, place + 1));
+        (0..index).rev().for_each(|index| self.swap(index, index + 1));
         let first = self.slot(0);
         let taken = self.slots[first].take();
         self.head = self.head.wrapping_add(1);
@@ -169,9 +169,9 @@ mod tests {
                 3 => {
                     let value = format!("{}{step}", next(9));
                     let before = |one: &String| one[..1] > value[..1];
-                    let place = model.iter().position(before).unwrap_or(model.len());
+                    let index = model.iter().position(before).unwrap_or(model.len());
                     queue.insert(value.clone(), before);
-                    model.insert(place, value);
+                    model.insert(index, value);
                 }
                 4 => {
                     let first = queue.first();
@@ -186,8 +186,8 @@ mod tests {
                 5 => {
                     let wanted = next(9).to_string();
                     let most = next(50) as usize;
-                    let place = model.iter().take(most).position(|one| one.starts_with(&wanted));
-                    let expected = place.and_then(|place| model.remove(place));
+                    let index = model.iter().take(most).position(|one| one.starts_with(&wanted));
+                    let expected = index.and_then(|index| model.remove(index));
                     assert_eq!(queue.take(most, |one| one.starts_with(&wanted)), expected);
                 }
                 _ if next(50) == 0 => {

@@ -30,7 +30,7 @@ impl<T> Default for Slab<T> {
 impl<T> Slab<T> {
     /// Reserves capacity for this number of values in all, so their insertion does not allocate.
     /// Returns false without memory.
-    pub fn make_room(&mut self, values: usize) -> bool {
+    pub fn make_space(&mut self, values: usize) -> bool {
         heap::ready().is_ok()
             && self.slots.try_reserve_exact(values.saturating_sub(self.slots.len())).is_ok()
     }

@@ -172,16 +172,16 @@ impl StreamSocket {
     /// Receives without blocking; 0 is the end of the stream. It is no cancellation point
     /// (pthread_cancel(3)), unlike recv(3), which is also slower for this reason.
     #[inline(always)]
-    pub fn recv(&self, room: &mut [u8]) -> Result<usize> {
+    pub fn recv(&self, buf: &mut [u8]) -> Result<usize> {
         if self.rights != Rights::None {
-            return self.recv_bytes(room);
+            return self.recv_bytes(buf);
         }
-        self.recv_any(room)
+        self.recv_any(buf)
     }
 
     #[inline(always)]
-    fn recv_any(&self, room: &mut [u8]) -> Result<usize> {
-        rustix::net::recv(&*self.fd, room, RecvFlags::DONTWAIT)
+    fn recv_any(&self, buf: &mut [u8]) -> Result<usize> {
+        rustix::net::recv(&*self.fd, buf, RecvFlags::DONTWAIT)
             .map(|(n, _)| n)
             .map_err(|errno| Error::from_code(errno.raw_os_error()))
     }
@@ -189,11 +189,11 @@ impl StreamSocket {
     /// [`recv`](Self::recv) of bytes without descriptors. Fails with -FI_EPROTO if there are
     /// descriptors; they stay queued.
     #[inline(never)]
-    fn recv_bytes(&self, room: &mut [u8]) -> Result<usize> {
-        match rights::peek(self.fd(), room)? {
+    fn recv_bytes(&self, buf: &mut [u8]) -> Result<usize> {
+        match rights::peek(self.fd(), buf)? {
             (_, true) => Err(Error::PROTO),
             // More may have come since, and stays.
-            (n, false) => self.recv_any(&mut room[..n]),
+            (n, false) => self.recv_any(&mut buf[..n]),
         }
     }
 
@@ -202,7 +202,7 @@ impl StreamSocket {
         if self.rights == Rights::None {
             return list.receive(self.fd());
         }
-        list.fill(|room| self.recv(room))
+        list.fill(|buf| self.recv(buf))
     }
 
     /// Sends without blocking or SIGPIPE and returns the number of bytes accepted by the socket. It
@@ -289,14 +289,14 @@ pub fn unix_name_owner(name: &[u8]) -> Option<u32> {
     if usize::try_from(sent) != Ok(request.len()) {
         return None;
     }
-    let mut room = vec![0u8; 32 << 10];
+    let mut buf = vec![0u8; 32 << 10];
     // The kernel has made each part of the list by the time it is asked for it.
     for _ in 0..MOST_PARTS {
         // SAFETY: the kernel writes within the room, which outlives the call.
         let got = unsafe {
-            libc::recv(fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT)
+            libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT)
         };
-        let part = room.get(..usize::try_from(got).ok()?)?;
+        let part = buf.get(..usize::try_from(got).ok()?)?;
         match owner_in(part, path) {
             ListPart::Owner(uid) => return Some(uid),
             ListPart::More => {}
@@ -484,22 +484,22 @@ mod tests {
             }
             caller
         };
-        let mut room = [0; 8];
+        let mut buf = [0; 8];
         let honest = calls(b"before", b"");
         let accepted = listener.accept().unwrap().0;
-        let (mut list, mut rooms) = (ScatterList::default(), [[0; 4]; 2]);
-        rooms.iter_mut().for_each(|room| assert!(list.push_room(room)));
-        assert_eq!((accepted.recv_list(&mut list), &rooms), (Ok(6), &[*b"befo", *b"re\0\0"]));
-        assert_eq!(accepted.recv(&mut room), Err(Error::AGAIN));
+        let (mut list, mut bufs) = (ScatterList::default(), [[0; 4]; 2]);
+        bufs.iter_mut().for_each(|buf| assert!(list.push_buf(buf)));
+        assert_eq!((accepted.recv_list(&mut list), &bufs), (Ok(6), &[*b"befo", *b"re\0\0"]));
+        assert_eq!(accepted.recv(&mut buf), Err(Error::AGAIN));
         drop(honest);
-        assert_eq!(accepted.recv(&mut room), Ok(0));
+        assert_eq!(accepted.recv(&mut buf), Ok(0));
         let hostile = calls(b"before", b"with");
         let accepted = listener.accept().unwrap().0;
         // One look finds both.
         let mut list = ScatterList::default();
-        list.push_room(&mut room[..4]);
+        list.push_buf(&mut buf[..4]);
         assert_eq!(accepted.recv_list(&mut list), Err(Error::PROTO));
-        assert_eq!(accepted.recv(&mut room), Err(Error::PROTO));
+        assert_eq!(accepted.recv(&mut buf), Err(Error::PROTO));
         drop(accepted);
         assert_eq!(hostile.send(b"more"), Err(Error::from_code(libc::EPIPE)));
         // Those that wait to be accepted, as well.
@@ -532,13 +532,13 @@ mod tests {
         assert_eq!((accepted.is_of_same_user(), caller.take_error()), (Ok(true), Ok(())));
         assert_eq!(accepted.recv(&mut [0; 4]), Err(Error::AGAIN));
         assert_eq!(caller.send(b"abc"), Ok(3));
-        let mut room = [0; 4];
-        assert_eq!((accepted.recv(&mut room), &room), (Ok(3), b"abc\0"));
+        let mut buf = [0; 4];
+        assert_eq!((accepted.recv(&mut buf), &buf), (Ok(3), b"abc\0"));
         assert_eq!((caller.send(b"d"), accepted.has_ended()), (Ok(1), false));
         caller.shutdown();
         assert!(accepted.has_ended(), "though there is something to receive");
-        assert_eq!((accepted.recv(&mut room), room[0]), (Ok(1), b'd'));
-        assert_eq!(accepted.recv(&mut room), Ok(0));
+        assert_eq!((accepted.recv(&mut buf), buf[0]), (Ok(1), b'd'));
+        assert_eq!(accepted.recv(&mut buf), Ok(0));
         assert_eq!(accepted.send(b"abc"), Err(Error::from_code(libc::EPIPE)));
     }
 }

@@ -170,8 +170,8 @@ mod tests {
     fn stack_intensive_work_runs_on_threads_with_small_stacks() {
         #[inline(never)]
         fn use_stack(byte: u8) -> usize {
-            let room = core::hint::black_box([byte; 60 << 10]);
-            room.iter().map(|byte| usize::from(*byte)).sum()
+            let frame = core::hint::black_box([byte; 60 << 10]);
+            frame.iter().map(|byte| usize::from(*byte)).sum()
         }
         let small = std::thread::Builder::new().stack_size(16 << 10);
         let work = || on_own_stack(|| use_stack(1) + on_own_stack(|| use_stack(1)));
@@ -187,11 +187,11 @@ mod tests {
     #[test]
     fn a_stack_of_secrets_is_cleared() {
         let mut stack = OwnStack::new(StackUse::Secret).unwrap();
-        let place = stack.run(|| {
+        let address = stack.run(|| {
             let secret = core::hint::black_box([7_u8; 64]);
             secret.as_ptr() as usize
         });
-        let within = place.wrapping_sub(stack.bottom() as usize);
+        let within = address.wrapping_sub(stack.bottom() as usize);
         assert!(within < LEN, "the work runs on the stack");
     }
 }

@@ -225,8 +225,8 @@ const PAGE: usize = 4096;
 pub fn may_have_size(len: usize) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` outlives the call, which writes it.
-    let told = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-    told && (limit.rlim_cur == libc::RLIM_INFINITY || len as u64 <= limit.rlim_cur)
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    is_known && (limit.rlim_cur == libc::RLIM_INFINITY || len as u64 <= limit.rlim_cur)
 }
 
 /// Seals preventing the removal of pages of a memory file.
@@ -795,13 +795,13 @@ pub(crate) unsafe fn persist(base: *mut u8, len: usize) {
     }
 }
 
-/// Maximum number of errors taken by one call of [`next_refusal`].
+/// Maximum number of errors taken by one call of [`next_injected_error`].
 const MOST_ERRORS: usize = 256;
 
 /// Returns the destination of a datagram to a closed port, as reported by its host (ICMP, port
 /// unreachable), from the error queue of a socket with IP_RECVERR or IPV6_RECVERR. Other errors are
 /// removed from the queue and ignored. Fails with -FI_EAGAIN if the queue is empty.
-pub fn next_refusal(fd: RawFd) -> Result<SocketAddr> {
+pub fn next_injected_error(fd: RawFd) -> Result<SocketAddr> {
     // A flood of errors keeps no thread here.
     for _ in 0..MOST_ERRORS {
         let mut control = [0u64; 64];
@@ -824,13 +824,13 @@ pub fn next_refusal(fd: RawFd) -> Result<SocketAddr> {
             let kind = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
             let of_errors =
                 [(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)];
-            let told = of_errors.contains(&kind).then(|| {
+            let is_known = of_errors.contains(&kind).then(|| {
                 // SAFETY: the data of these kinds are a sock_extended_err.
                 let error = unsafe { libc::CMSG_DATA(header).cast::<libc::sock_extended_err>() };
                 // SAFETY: as above.
                 unsafe { error.read_unaligned() }.ee_errno
             });
-            if told == Some(libc::ECONNREFUSED as u32) {
+            if is_known == Some(libc::ECONNREFUSED as u32) {
                 let len = (message.msg_namelen as usize).min(size_of_val(&name));
                 // SAFETY: the kernel wrote so many bytes of the name.
                 let bytes = unsafe { std::slice::from_raw_parts(name.as_ptr().cast::<u8>(), len) };
@@ -854,15 +854,15 @@ mod tests {
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         set_option(sender.as_fd(), libc::SOL_IP, libc::IP_RECVERR, 1).unwrap();
         let listener = UdpSocket::bind("127.0.0.1:0").unwrap();
-        assert_eq!(next_refusal(sender.as_raw_fd()), Err(Error::AGAIN));
+        assert_eq!(next_injected_error(sender.as_raw_fd()), Err(Error::AGAIN));
         sender.send_to(b"there", listener.local_addr().unwrap()).unwrap();
-        assert_eq!(next_refusal(sender.as_raw_fd()), Err(Error::AGAIN));
+        assert_eq!(next_injected_error(sender.as_raw_fd()), Err(Error::AGAIN));
         let gone = listener.local_addr().unwrap();
         drop(listener);
         sender.send_to(b"gone", gone).unwrap();
         // The answer of this host is there before the call that sends returns.
-        assert_eq!(next_refusal(sender.as_raw_fd()), Ok(gone));
-        assert_eq!(next_refusal(sender.as_raw_fd()), Err(Error::AGAIN));
+        assert_eq!(next_injected_error(sender.as_raw_fd()), Ok(gone));
+        assert_eq!(next_injected_error(sender.as_raw_fd()), Err(Error::AGAIN));
     }
 
     #[test]

@@ -161,9 +161,9 @@ impl MutexCond {
 
 /// Converts a cancellable entry point to the type of a table slot. The C type cannot express
 /// unwinding. A caller is a C program, or calls the function by its real type, or disables
-/// cancellation for the call ([`Uncancelled`]).
+/// cancellation for the call ([`CancelDisabled`]).
 ///
-/// [`Uncancelled`]: crate::boundary::Uncancelled
+/// [`CancelDisabled`]: crate::boundary::Uncancelled
 macro_rules! cancellable {
     ($function:path: fn($($arg:ty),* $(,)?) -> $ret:ty) => {{
         type Unwinds = unsafe extern "C-unwind" fn($($arg),*) -> $ret;
@@ -187,7 +187,7 @@ const OWN: u64 = 0;
 const SOURCE: u64 = 1;
 
 /// Longest sleep of a blocking call while some of its sources cannot wake it.
-const DEAF_PAUSE: Duration = Duration::from_millis(1);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(1);
 
 /// Nanoseconds of busy polling before a sleep, if a response is likely to come sooner than a
 /// wakeup; also the maximum waiting time of the previous call for this prediction.
@@ -205,24 +205,24 @@ const DOUBLED_MOST: u32 = 10;
 ///
 /// A sleep and a wakeup take the kernel microseconds, and tens of them if the processor has to wake
 /// as well. With fast responses this would be most of the time. So a call busy-polls if the
-/// previous one had its response soon; other threads get the processor meanwhile ([`courtesy`]).
+/// previous one had its response soon; other threads get the processor meanwhile ([`backoff`]).
 /// After an unsuccessful busy poll the next calls sleep at once: two, four, eight… of them, so
 /// little is lost if polling never pays.
 ///
-/// [`courtesy`]: crate::courtesy
+/// [`backoff`]: crate::courtesy
 #[derive(Debug, Default)]
-struct LookingOn {
+struct BusyPollBudget {
     /// The last call had its answer soon.
     soon: guess::AtomicBool,
     /// Consecutive unsuccessful busy polls, and the number of calls still to sleep at once for
     /// them.
-    vain: guess::AtomicU32,
+    empty_polls: guess::AtomicU32,
     skipped: guess::AtomicU32,
     /// Until when a call looks on, in nanoseconds of [`fine_now`].
     until: guess::AtomicU64,
 }
 
-impl LookingOn {
+impl BusyPollBudget {
     /// Returns the end of busy polling for a call without a result now; 0 for a sleep.
     fn begin(&self, now: u64) -> u64 {
         if !self.soon.load(Ordering::Relaxed) {
@@ -243,10 +243,10 @@ impl LookingOn {
 
     /// A call has looked on in vain, and sleeps.
     #[cold]
-    fn in_vain(&self) {
-        let vain = (self.vain.load(Ordering::Relaxed) + 1).min(DOUBLED_MOST);
-        self.vain.store(vain, Ordering::Relaxed);
-        self.skipped.store(1 << vain, Ordering::Relaxed);
+    fn on_empty_poll(&self) {
+        let empty_polls = (self.empty_polls.load(Ordering::Relaxed) + 1).min(DOUBLED_MOST);
+        self.empty_polls.store(empty_polls, Ordering::Relaxed);
+        self.skipped.store(1 << empty_polls, Ordering::Relaxed);
     }
 
     /// Records the result of a call without an immediate one, found while it `looks_on` or later.
@@ -254,7 +254,7 @@ impl LookingOn {
         self.soon.store(fine_now().saturating_sub(began) < LOOKED_ON, Ordering::Relaxed);
         self.until.store(0, Ordering::Relaxed);
         if looks_on {
-            self.vain.store(0, Ordering::Relaxed);
+            self.empty_polls.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -264,7 +264,7 @@ impl LookingOn {
 /// Only one blocking call at a time waits on epoll. It alone resets the event and wakes all others
 /// afterwards, so none misses an entry because of a faster one.
 #[derive(Debug, Default)]
-struct SleepGate {
+struct WaiterElection {
     /// A call waits on epoll.
     led: bool,
     /// Number of other calls waiting for the leading call.
@@ -274,15 +274,15 @@ struct SleepGate {
 /// Blocking call asleep or about to sleep. `c/cancel.c` has the same structure.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Sleeper {
+struct Waiter {
     wait: *const Wait,
-    turn: *const u32,
+    ticket: *const u32,
     /// Longest sleep in nanoseconds, and the same in milliseconds; negative: for ever.
     nanos: i64,
     ms: i32,
     /// Epoll descriptor of the leading call's sleep; negative in the others.
     epoll: i32,
-    /// Value of [`Wait::turn`]; the others wait for its change.
+    /// Value of [`Wait::ticket`]; the others wait for its change.
     seen: u32,
     /// Set if the wait object's own event was signalled.
     signalled: u32,
@@ -291,21 +291,21 @@ struct Sleeper {
 }
 
 unsafe extern "C-unwind" {
-    /// Sleeps as `sleeper` says, and calls `abandon` if the thread is cancelled meanwhile
+    /// Sleeps as `waiter` says, and calls `abandon` if the thread is cancelled meanwhile
     /// (`c/cancel.c`).
-    fn ofi_sleep(sleeper: *mut c_void, abandon: unsafe extern "C" fn(*mut c_void));
+    fn ofi_sleep(waiter: *mut c_void, abandon: unsafe extern "C" fn(*mut c_void));
 }
 
 /// Ends the sleep of a cancelled thread like a wakeup.
 ///
 /// # Safety
-/// `sleeper` is a [`Sleeper`] whose sleep has begun and not ended.
-unsafe extern "C" fn abandon(sleeper: *mut c_void) {
+/// `waiter` is a [`Waiter`] whose sleep has begun and not ended.
+unsafe extern "C" fn abandon(waiter: *mut c_void) {
     // SAFETY: by this function's contract; the wait object's queue is not closed while
     // it is called.
     unsafe {
-        let sleeper = &*sleeper.cast::<Sleeper>();
-        (*sleeper.wait).end_sleep(sleeper);
+        let waiter = &*waiter.cast::<Waiter>();
+        (*waiter.wait).end_sleep(waiter);
     }
 }
 
@@ -319,19 +319,19 @@ pub struct Wait {
     /// [`APPLICATION`]. With 0 an entry wakes nothing and costs next to nothing.
     armed: AtomicUsize,
     /// Election among blocking calls: one waits on epoll and wakes the others.
-    gate: Mutex<SleepGate>,
+    election: Mutex<WaiterElection>,
     /// Number of wakeups of the call on epoll. It changes under the gate's lock, and the other
     /// calls sleep on it (futex(2)).
-    turn: AtomicU32,
+    ticket: AtomicU32,
     /// True if the event descriptor was signalled for the application and not reset since, so
     /// another signal is unnecessary.
-    told: AtomicBool,
+    notified: AtomicBool,
     /// `fi_cq_signal` was called and no blocking read has noticed yet.
     signalled: AtomicBool,
     /// True if a source could not be added because the kernel limits the nesting of epoll
-    /// instances. Blocking calls then poll for entries every [`DEAF_PAUSE`].
-    deaf: AtomicBool,
-    looking_on: LookingOn,
+    /// instances. Blocking calls then poll for entries every [`ACCEPT_PAUSE`].
+    accept_paused: AtomicBool,
+    looking_on: BusyPollBudget,
 }
 
 impl std::fmt::Debug for Wait {
@@ -351,12 +351,12 @@ impl Wait {
             event,
             mutex_cond: (kind == WaitKind::MutexCond).then(MutexCond::new),
             armed: AtomicUsize::new(0),
-            gate: Mutex::default(),
-            turn: AtomicU32::new(0),
-            told: AtomicBool::new(false),
+            election: Mutex::default(),
+            ticket: AtomicU32::new(0),
+            notified: AtomicBool::new(false),
             signalled: AtomicBool::new(false),
-            deaf: AtomicBool::new(false),
-            looking_on: LookingOn::default(),
+            accept_paused: AtomicBool::new(false),
+            looking_on: BusyPollBudget::default(),
         })
     }
 
@@ -367,7 +367,7 @@ impl Wait {
             match self.epoll.add(fd, SOURCE, Interest::READ) {
                 Err(error) if error.code() == libc::EEXIST => {}
                 Err(error) if [libc::EINVAL, libc::ELOOP].contains(&error.code()) => {
-                    self.deaf.store(true, Ordering::SeqCst);
+                    self.accept_paused.store(true, Ordering::SeqCst);
                 }
                 other => other?,
             }
@@ -396,7 +396,7 @@ impl Wait {
     #[cold]
     fn wake(&self) {
         let alone = self.armed.load(Ordering::SeqCst) == APPLICATION && self.mutex_cond.is_none();
-        if alone && self.told.swap(true, Ordering::SeqCst) {
+        if alone && self.notified.swap(true, Ordering::SeqCst) {
             // The descriptor stays readable until the application arms it again, and then looks
             // for entries itself: only the first entry costs a system call.
             return;
@@ -409,7 +409,7 @@ impl Wait {
 
     fn drain(&self) {
         self.event.drain();
-        self.told.store(false, Ordering::SeqCst);
+        self.notified.store(false, Ordering::SeqCst);
     }
 
     /// `fi_cq_signal`: makes a blocking read return.
@@ -427,36 +427,36 @@ impl Wait {
             // The event that was just reset may have been for a call that blocks.
             self.event.signal();
         }
-        if self.deaf.load(Ordering::SeqCst) { Err(Error::AGAIN) } else { Ok(()) }
+        if self.accept_paused.load(Ordering::SeqCst) { Err(Error::AGAIN) } else { Ok(()) }
     }
 
-    fn gate(&self) -> MutexGuard<'_, SleepGate> {
-        self.gate.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn election(&self) -> MutexGuard<'_, WaiterElection> {
+        self.election.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Prepares a sleep until a possible change or the end of `limit`. Calls `may` after entries
     /// signal. Returns `None`, without a sleep, if it reports something to do.
-    fn begin_sleep(&self, limit: Option<Duration>, may: impl FnOnce() -> bool) -> Option<Sleeper> {
+    fn begin_sleep(&self, limit: Option<Duration>, may: impl FnOnce() -> bool) -> Option<Waiter> {
         self.armed.fetch_add(1, Ordering::SeqCst);
-        let seen = self.turn.load(Ordering::SeqCst);
-        let limit = match self.deaf.load(Ordering::SeqCst) {
-            true => Some(limit.map_or(DEAF_PAUSE, |limit| limit.min(DEAF_PAUSE))),
+        let seen = self.ticket.load(Ordering::SeqCst);
+        let limit = match self.accept_paused.load(Ordering::SeqCst) {
+            true => Some(limit.map_or(ACCEPT_PAUSE, |limit| limit.min(ACCEPT_PAUSE))),
             false => limit,
         };
-        let goes_on = may();
-        let mut gate = self.gate();
+        let is_still_bursting = may();
+        let mut election = self.election();
         // Another call may have been woken meanwhile by what this one waits for.
-        if !goes_on || self.turn.load(Ordering::SeqCst) != seen {
+        if !is_still_bursting || self.ticket.load(Ordering::SeqCst) != seen {
             self.armed.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
-        let leads = !gate.led;
-        gate.led = true;
-        gate.followers += usize::from(!leads);
+        let leads = !election.led;
+        election.led = true;
+        election.followers += usize::from(!leads);
         let nanos = |limit: Duration| i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
-        Some(Sleeper {
+        Some(Waiter {
             wait: self,
-            turn: self.turn.as_ptr(),
+            ticket: self.ticket.as_ptr(),
             nanos: limit.map_or(-1, nanos),
             ms: crate::sys::millis(limit),
             epoll: if leads { self.fd() } else { -1 },
@@ -467,23 +467,23 @@ impl Wait {
     }
 
     /// Ends a sleep, however it ended, and wakes the other calls if this one led.
-    fn end_sleep(&self, sleeper: &Sleeper) {
-        let leads = sleeper.epoll >= 0;
-        if sleeper.signalled != 0 {
+    fn end_sleep(&self, waiter: &Waiter) {
+        let leads = waiter.epoll >= 0;
+        if waiter.signalled != 0 {
             self.drain();
         }
         // Only after the event is reset are others woken, so that they see what it was for.
-        let mut gate = self.gate();
+        let mut election = self.election();
         if leads {
-            gate.led = false;
-            self.turn.fetch_add(1, Ordering::SeqCst);
-            if gate.followers > 0 {
-                wake_all(&self.turn);
+            election.led = false;
+            self.ticket.fetch_add(1, Ordering::SeqCst);
+            if election.followers > 0 {
+                wake_all(&self.ticket);
             }
         } else {
-            gate.followers -= 1;
+            election.followers -= 1;
         }
-        drop(gate);
+        drop(election);
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -513,9 +513,9 @@ impl Wait {
             (WaitKind::PollFd, _) => {
                 // SAFETY: by this function's contract.
                 let list = unsafe { &mut *arg.cast::<fi_wait_pollfd>() };
-                let room = std::mem::replace(&mut list.nfds, 1);
+                let capacity = std::mem::replace(&mut list.nfds, 1);
                 list.change_index = POLL_FDS;
-                if room == 0 {
+                if capacity == 0 {
                     return Err(Error::TOOSMALL);
                 }
                 if list.fd.is_null() {
@@ -627,7 +627,7 @@ enum Pause {
     Again,
     /// The call offers the processor to other threads.
     Yield,
-    Sleep(Sleeper),
+    Sleep(Waiter),
 }
 
 /// Blocking call: a loop of polling, progress and sleeping.
@@ -691,10 +691,10 @@ impl Blocking {
         look: impl FnOnce() -> Result<T>,
         ready: impl Fn() -> bool,
     ) -> Result<T> {
-        if let (Pause::Sleep(sleeper), Some(wait)) =
+        if let (Pause::Sleep(waiter), Some(wait)) =
             (std::mem::replace(&mut self.pause, Pause::Over), wait)
         {
-            wait.end_sleep(&sleeper);
+            wait.end_sleep(&waiter);
         }
         match look() {
             Err(Error::AGAIN) => {}
@@ -723,10 +723,10 @@ impl Blocking {
             Some(wait) if self.looks_on(wait) => Pause::Again,
             Some(wait) => {
                 self.slept = true;
-                let sleeper = wait.begin_sleep(self.deadline.left(), || {
+                let waiter = wait.begin_sleep(self.deadline.left(), || {
                     !ready() && !wait.signalled.load(Ordering::SeqCst) && sources_may_block()
                 });
-                sleeper.map_or(Pause::Again, Pause::Sleep)
+                waiter.map_or(Pause::Again, Pause::Sleep)
             }
         };
         Err(Error::AGAIN)
@@ -744,7 +744,7 @@ impl Blocking {
             return true;
         }
         if std::mem::take(&mut self.looks_on) != 0 {
-            wait.looking_on.in_vain();
+            wait.looking_on.on_empty_poll();
         }
         false
     }
@@ -755,7 +755,7 @@ impl Blocking {
     /// No frame from the caller's to the program's own has anything to clean up, and the wait
     /// object of the last poll lives until the next.
     #[inline(always)]
-    pub unsafe fn goes_on(&mut self) -> bool {
+    pub unsafe fn is_still_bursting(&mut self) -> bool {
         match &mut self.pause {
             Pause::Over => {
                 if let Some((held, _)) = self.held.take() {
@@ -770,7 +770,7 @@ impl Blocking {
                 // SAFETY: by this function's contract.
                 unsafe { self.poll() };
             }
-            Pause::Sleep(sleeper) => {
+            Pause::Sleep(waiter) => {
                 if let Some((held, _)) = self.held.take() {
                     self.interrupted = held.release();
                 }
@@ -778,8 +778,8 @@ impl Blocking {
                 if !self.interrupted {
                     // SAFETY: by this function's contract; a sleep that began in `look` ends in
                     // `ofi_sleep`, or by `abandon`.
-                    unsafe { ofi_sleep((&raw mut *sleeper).cast(), abandon) };
-                    self.interrupted = is_signal(sleeper.interrupted != 0);
+                    unsafe { ofi_sleep((&raw mut *waiter).cast(), abandon) };
+                    self.interrupted = is_signal(waiter.interrupted != 0);
                 }
             }
         }
@@ -790,7 +790,7 @@ impl Blocking {
     /// them through at intervals.
     ///
     /// # Safety
-    /// As of [`goes_on`](Self::goes_on).
+    /// As of [`is_still_bursting`](Self::goes_on).
     #[inline(always)]
     unsafe fn poll(&mut self) {
         let now = match std::mem::take(&mut self.now) {
@@ -835,7 +835,7 @@ mod tests {
         loop {
             let answer = call.look(wait, &sources_may_block, &look, &ready);
             // SAFETY: threads of tests are not cancelled.
-            if !unsafe { call.goes_on() } {
+            if !unsafe { call.is_still_bursting() } {
                 return answer;
             }
         }
@@ -863,7 +863,7 @@ mod tests {
 
     #[test]
     fn busy_polling_follows_short_waits_and_backs_off_when_empty() {
-        let looking_on = LookingOn::default();
+        let looking_on = BusyPollBudget::default();
         let answered = |ago: u64, looks_on| looking_on.answered(fine_now() - ago, looks_on);
         let begin = || looking_on.begin(fine_now()) != 0;
         assert!(!begin());
@@ -875,7 +875,7 @@ mod tests {
         answered(0, true);
         for doubled in 1..=DOUBLED_MOST + 1 {
             assert!(begin());
-            looking_on.in_vain();
+            looking_on.on_empty_poll();
             answered(0, false);
             let slept = 1 << doubled.min(DOUBLED_MOST);
             assert!((0..slept).all(|_| !begin()), "{slept}");
@@ -883,7 +883,7 @@ mod tests {
         assert!(begin());
         answered(0, true);
         assert!(begin());
-        looking_on.in_vain();
+        looking_on.on_empty_poll();
         answered(LOOKED_ON + 1, false);
         assert!((0..10).all(|_| !begin()));
     }
@@ -904,7 +904,7 @@ mod tests {
         // The answer comes with nothing that would wake a sleeper.
         assert_eq!(answer_at(5), Ok(()));
         assert_eq!(answer_at(u32::MAX), Err(Error::AGAIN));
-        assert!(looks.get() > 2 && wait.looking_on.vain.load(Ordering::Relaxed) == 1);
+        assert!(looks.get() > 2 && wait.looking_on.empty_polls.load(Ordering::Relaxed) == 1);
         // This one sleeps at once.
         assert_eq!(answer_at(u32::MAX), Err(Error::AGAIN));
         assert_eq!(looks.get(), 2);
@@ -951,7 +951,7 @@ mod tests {
     #[test]
     fn a_caller_sleeps_on_until_an_entry_although_another_gave_up_meanwhile() {
         let (wait, left) = (Wait::new(WaitKind::Fd).unwrap(), AtomicUsize::new(0));
-        let (tell, told) = channel();
+        let (tell, notified) = channel();
         std::thread::scope(|scope| {
             scope.spawn(|| tell.send(take(&wait, &left, -1)));
             while wait.armed.load(Ordering::SeqCst) == 0 {
@@ -959,7 +959,7 @@ mod tests {
             }
             assert_eq!(take(&wait, &left, 20), Err(Error::AGAIN));
             put(&wait, &left, 1);
-            let answer = told.recv_timeout(Duration::from_secs(20));
+            let answer = notified.recv_timeout(Duration::from_secs(20));
             // Ends a sleeper that missed it, so that the test can fail.
             put(&wait, &left, 1);
             wait.signal();
@@ -971,7 +971,7 @@ mod tests {
     fn every_one_of_many_callers_gets_its_entry() {
         const CALLERS: usize = 6;
         let (wait, left) = (Wait::new(WaitKind::Fd).unwrap(), AtomicUsize::new(0));
-        let (tell, told) = channel();
+        let (tell, notified) = channel();
         std::thread::scope(|scope| {
             for _ in 0..CALLERS {
                 let tell = tell.clone();
@@ -985,7 +985,7 @@ mod tests {
             for round in 0..CALLERS * 50 / 3 {
                 put(&wait, &left, 3);
                 for _ in 0..3 {
-                    let answer = told.recv_timeout(Duration::from_secs(20));
+                    let answer = notified.recv_timeout(Duration::from_secs(20));
                     if answer != Ok(Ok(())) {
                         left.fetch_add(CALLERS * 50, Ordering::SeqCst);
                         wait.signal();

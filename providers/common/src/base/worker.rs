@@ -359,31 +359,31 @@ mod tests {
     /// The end of one fork is not the end of another fork started meanwhile by another thread.
     #[test]
     fn no_worker_begins_before_the_last_of_two_forks_is_over() {
-        let begun = Arc::new(AtomicBool::new(false));
-        let begins = begun.clone();
+        let started = Arc::new(AtomicBool::new(false));
+        let begins = started.clone();
         before_fork();
         before_fork();
         after_fork_in_parent();
         let mut worker =
             Worker::start("test", move || begins.store(true, Ordering::SeqCst)).unwrap();
         sleep(Duration::from_millis(20));
-        let early = begun.load(Ordering::SeqCst);
+        let early = started.load(Ordering::SeqCst);
         after_fork_in_parent();
         worker.end(|| ());
-        assert!(!early && begun.load(Ordering::SeqCst));
+        assert!(!early && started.load(Ordering::SeqCst));
     }
 
     #[test]
     fn worker_ends_only_on_request() {
-        let (tell, told) = channel::<()>();
-        let (say, said) = channel();
+        let (tell, notified) = channel::<()>();
+        let (say, received) = channel();
         let mut worker = Worker::start("test", move || {
-            say.send(rest(|| told.recv())).unwrap();
+            say.send(rest(|| notified.recv())).unwrap();
         })
         .unwrap();
-        assert!(said.try_recv().is_err());
+        assert!(received.try_recv().is_err());
         worker.end(|| tell.send(()).unwrap());
-        assert_eq!(said.try_recv(), Ok(Ok(())));
+        assert_eq!(received.try_recv(), Ok(Ok(())));
         worker.end(|| panic!("it has ended"));
     }
 }

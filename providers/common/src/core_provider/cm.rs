@@ -4,7 +4,7 @@ use crate::abi::{
     self, fi_eq_attr, fi_eq_cm_entry, fi_eq_err_entry, fi_info, fi_wait_obj, fid, fid_eq, fid_pep,
 };
 use crate::addr::Addr;
-use crate::boundary::Uncancelled;
+use crate::boundary::CancelDisabled;
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
 use core::ffi::{c_int, c_void};
@@ -165,14 +165,20 @@ impl CoreEq {
             return self.report(request).map(Some);
         }
         #[repr(C, align(16))]
-        struct EventRoom([u8; size_of::<fi_eq_cm_entry>() + CM_DATA]);
-        let mut room = EventRoom([0; size_of::<fi_eq_cm_entry>() + CM_DATA]);
+        struct EventBuf([u8; size_of::<fi_eq_cm_entry>() + CM_DATA]);
+        let mut event_buf = EventBuf([0; size_of::<fi_eq_cm_entry>() + CM_DATA]);
         let mut event = 0u32;
-        let _uncancelled = Uncancelled::new();
+        let _uncancelled = CancelDisabled::new();
         // SAFETY: the queue is open, the room is as long as said.
         let n = unsafe {
             let read = call!(self.raw.as_ref().ops, read);
-            read(self.raw.as_ptr(), &mut event, room.0.as_mut_ptr().cast(), room.0.len(), 0)
+            read(
+                self.raw.as_ptr(),
+                &mut event,
+                event_buf.0.as_mut_ptr().cast(),
+                event_buf.0.len(),
+                0,
+            )
         };
         if n < 0 {
             return match Error::from_code(-n as c_int) {
@@ -181,14 +187,14 @@ impl CoreEq {
                 error => Err(error),
             };
         }
-        let n = (n as usize).min(room.0.len());
+        let n = (n as usize).min(event_buf.0.len());
         if n < size_of::<fi_eq_cm_entry>() {
             return Ok(Some(CoreEvent::Other));
         }
-        let data = room.0[size_of::<fi_eq_cm_entry>()..n].to_vec();
+        let data = event_buf.0[size_of::<fi_eq_cm_entry>()..n].to_vec();
         // SAFETY: the core wrote an entry there, which the room is aligned for;
         // every event that is not of connections has its fid there as well.
-        let entry = unsafe { &*room.0.as_ptr().cast::<fi_eq_cm_entry>() };
+        let entry = unsafe { &*event_buf.0.as_ptr().cast::<fi_eq_cm_entry>() };
         let token = self.token(entry.fid);
         Ok(Some(match (event as i32, token) {
             (abi::FI_CONNREQ, _) => self.report(UnreportedRequest { info: entry.info, data })?,
@@ -235,7 +241,7 @@ impl Drop for CoreEq {
 
 /// A core provider's passive endpoint.
 #[derive(Debug)]
-pub struct Passive {
+pub struct CorePassiveEp {
     raw: NonNull<fid_pep>,
     /// Queue for the requests to a listener.
     eq: Option<Arc<CoreEq>>,
@@ -243,11 +249,11 @@ pub struct Passive {
 }
 
 // SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Send for Passive {}
+unsafe impl Send for CorePassiveEp {}
 // SAFETY: an object of a core provider with FI_THREAD_SAFE, which may be used from any thread.
-unsafe impl Sync for Passive {}
+unsafe impl Sync for CorePassiveEp {}
 
-impl Passive {
+impl CorePassiveEp {
     /// Listens at the source address of `info`; requests go to `eq`.
     pub fn listen(fabric: &Arc<CoreFabric>, info: &InfoBuf, eq: &Arc<CoreEq>) -> Result<Self> {
         let mut pep = Self::open(fabric, info)?;
@@ -312,7 +318,7 @@ impl Passive {
     }
 }
 
-impl Drop for Passive {
+impl Drop for CorePassiveEp {
     fn drop(&mut self) {
         // SAFETY: open, and ours.
         let _ = unsafe { close(self.fid()) };

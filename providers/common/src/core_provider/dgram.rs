@@ -2,7 +2,7 @@
 use super::queue::{post_first, set_bytes, start_send};
 use super::{CoreBuf, CoreCq, CoreDomain, bind, call, close, code, control};
 use super::{
-    OPT_RECEIVE_MANY, OPT_REFUSALS, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES, UNKNOWN_SOURCE_LEN,
+    OPT_ICMP_ERRORS, OPT_RECEIVE_MANY, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES, UNKNOWN_SOURCE_LEN,
 };
 use crate::abi::{self, fi_addr_t, fi_av_attr, fi_av_type, fid, fid_av, fid_ep};
 use crate::error::{Error, Result};
@@ -47,9 +47,9 @@ impl CoreAv {
     pub fn insert(&self, addr: &[u8]) -> Result<fi_addr_t> {
         let mut name = abi::FI_ADDR_NOTAVAIL;
         // An address is copied to where one of any format may be read.
-        let mut room = [0u64; 32];
-        let bytes = room.as_mut_ptr().cast::<u8>();
-        let len = addr.len().min(size_of_val(&room));
+        let mut name_buf = [0u64; 32];
+        let bytes = name_buf.as_mut_ptr().cast::<u8>();
+        let len = addr.len().min(size_of_val(&name_buf));
         // SAFETY: open; the room is longer than any address and lives for the call, as the name.
         let inserted = unsafe {
             ptr::copy_nonoverlapping(addr.as_ptr(), bytes, len);
@@ -89,8 +89,8 @@ pub struct DgramMeans {
     pub many: bool,
     /// True if addresses of senders in no address vector are reported ([`OPT_UNKNOWN_SOURCES`]).
     pub unknown_sources: bool,
-    /// Tells of closed ports ([`OPT_REFUSALS`]).
-    pub refusals: bool,
+    /// Tells of closed ports ([`OPT_ICMP_ERRORS`]).
+    pub icmp_errors: bool,
 }
 
 /// A core provider's datagram endpoint.
@@ -148,8 +148,8 @@ impl CoreDgram {
         // SAFETY: open.
         let unknown_sources = unsafe { set_bytes(ep.raw, OPT_UNKNOWN_SOURCES, &[]) }.is_ok();
         // SAFETY: open.
-        let refusals = unsafe { set_bytes(ep.raw, OPT_REFUSALS, &[]) }.is_ok();
-        Ok((ep, DgramMeans { many, unknown_sources, refusals }))
+        let icmp_errors = unsafe { set_bytes(ep.raw, OPT_ICMP_ERRORS, &[]) }.is_ok();
+        Ok((ep, DgramMeans { many, unknown_sources, icmp_errors }))
     }
 
     fn fid(&self) -> *mut fid {
@@ -174,21 +174,21 @@ impl CoreDgram {
         Ok(name)
     }
 
-    /// Sends datagrams following a [`ManyDatagrams`] ([`OPT_SEND_MANY`]).
+    /// Sends datagrams following a [`DatagramBatch`] ([`OPT_SEND_MANY`]).
     pub fn send_many(&self, value: &[u8]) -> Result {
         // SAFETY: open.
         unsafe { set_bytes(self.raw, OPT_SEND_MANY, value) }
     }
 
-    /// Returns the next destination address with a closed port ([`OPT_REFUSALS`]).
-    pub fn next_refusal(&self) -> Result<[u8; UNKNOWN_SOURCE_LEN]> {
+    /// Returns the next destination address with a closed port ([`OPT_ICMP_ERRORS`]).
+    pub fn next_injected_error(&self) -> Result<[u8; UNKNOWN_SOURCE_LEN]> {
         let mut addr = [0; UNKNOWN_SOURCE_LEN];
         let (level, mut len) = (abi::FI_OPT_ENDPOINT as c_int, addr.len());
         // SAFETY: open; the room for the value is as long as said, and lives for the call.
         unsafe {
             let getopt = call!(self.raw.as_ref().ops, getopt);
             let value = addr.as_mut_ptr().cast();
-            code(getopt(self.fid(), level, OPT_REFUSALS, value, &mut len))?;
+            code(getopt(self.fid(), level, OPT_ICMP_ERRORS, value, &mut len))?;
         }
         Ok(addr)
     }

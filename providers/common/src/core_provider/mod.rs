@@ -16,7 +16,7 @@ mod rail;
 mod regions;
 mod wait;
 
-pub use cm::{CoreEq, CoreEvent, Passive};
+pub use cm::{CoreEq, CoreEvent, CorePassiveEp};
 pub use dgram::{CoreAv, CoreDgram, DgramMeans};
 pub use owner::{ArrivingMessage, QueueOwner};
 pub use queue::{ArrivedPacket, CoreCq, CoreEndpoint, CoreEntry, Done, Entries, SharedRx};
@@ -28,15 +28,15 @@ use crate::abi::{
     self, fi_cntr_attr, fi_info, fi_mr_attr, fi_ops, fi_rx_attr, fid, fid_cntr, fid_domain, fid_ep,
     fid_fabric, fid_mr,
 };
-use crate::boundary::Uncancelled;
+use crate::boundary::CancelDisabled;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use crate::info::{
-    CORE_PROV_ONLY, Era, GETINFO_HIDDEN, GETINFO_INTERNAL, InfoBuf, InfoChain, InfoQuery, InfoRef,
-    dup_raw,
+    ApiLevel, CORE_PROV_ONLY, GETINFO_HIDDEN, GETINFO_INTERNAL, InfoBuf, InfoChain, InfoQuery,
+    InfoRef, dup_raw,
 };
 use crate::lock::Level;
-use crate::mr::{Backed, Backing, Count, RegionRequest, Unbacked, grants_peers};
+use crate::mr::{Backing, Count, RegionBacking, RegionRequest, Unbacked, grants_peers};
 use crate::stack::on_own_stack;
 use core::ffi::{CStr, c_int, c_void};
 use libc::iovec;
@@ -54,7 +54,7 @@ use std::sync::{Arc, OnceLock};
 pub const OPT_SOURCE: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f01;
 
 /// Option of datagram endpoints (fi_setopt(3)): setting it sends datagrams of one length with one
-/// system call; the last one may be shorter. The value is a [`ManyDatagrams`] followed by their
+/// system call; the last one may be shorter. The value is a [`DatagramBatch`] followed by their
 /// bytes, reusable at the return. -FI_EAGAIN: none was sent. Any other error: send them one by one.
 pub const OPT_SEND_MANY: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f02;
 
@@ -78,21 +78,21 @@ pub const OPT_PEER_ENDED: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f05;
 /// record the destinations of datagrams to closed ports, as reported by their hosts. Reading it
 /// (fi_getopt(3), [`UNKNOWN_SOURCE_LEN`] bytes) takes the oldest record, or fails with -FI_EAGAIN
 /// if there is none. A forged packet can create a record.
-pub const OPT_REFUSALS: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f06;
+pub const OPT_ICMP_ERRORS: c_int = abi::FI_PROV_SPECIFIC_TCP | 0x4f06;
 
 /// Bytes of a sender's address with [`OPT_UNKNOWN_SOURCES`], padded with zeros.
 pub const UNKNOWN_SOURCE_LEN: usize = crate::addr::MAX_LEN;
 
 /// Header of the datagrams in the value of [`OPT_SEND_MANY`].
 #[derive(Clone, Copy, Debug)]
-pub struct ManyDatagrams {
+pub struct DatagramBatch {
     /// Destination of the datagrams.
     pub to: abi::fi_addr_t,
     /// Their length; the last may be shorter.
     pub stride: u64,
 }
 
-impl ManyDatagrams {
+impl DatagramBatch {
     /// The length of it.
     pub const LEN: usize = 16;
 
@@ -111,9 +111,9 @@ impl ManyDatagrams {
     }
 
     /// Writes it.
-    pub fn write(&self, room: &mut [u8]) {
-        room[..8].copy_from_slice(&self.to.to_ne_bytes());
-        room[8..Self::LEN].copy_from_slice(&self.stride.to_ne_bytes());
+    pub fn write(&self, buf: &mut [u8]) {
+        buf[..8].copy_from_slice(&self.to.to_ne_bytes());
+        buf[8..Self::LEN].copy_from_slice(&self.stride.to_ne_bytes());
     }
 }
 
@@ -147,7 +147,7 @@ fn find(query: &InfoQuery<'_>, more: u64) -> Result<InfoChain> {
         let mut result = Ok(());
         let mut next = list;
         while let Some(info) = next.as_ref() {
-            match InfoBuf::from_era(info, Era::V1_3) {
+            match InfoBuf::from_level(info, ApiLevel::V1_3) {
                 Ok(copy) => chain.push(copy),
                 Err(error) => result = Err(error),
             }
@@ -169,7 +169,7 @@ unsafe fn copy_info(info: *const fi_info) -> Result<InfoBuf> {
     // SAFETY: by this function's contract; no library makes infos older than its
     // release says.
     unsafe {
-        let copy = dup_raw(info, Era::of_release(abi::fi_version()).min(Era::V1_3));
+        let copy = dup_raw(info, ApiLevel::of_release(abi::fi_version()).min(ApiLevel::V1_3));
         InfoBuf::from_raw(copy?.as_ptr())
     }
 }
@@ -466,7 +466,7 @@ impl Regions {
 }
 
 impl Backing for Regions {
-    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)> {
+    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn RegionBacking>)> {
         let RegionRequest { base, len, access, offset, key, .. } = *wanted;
         // Transfers pass the core no descriptor of the application's, so it knows of what peers use alone.
         if !grants_peers(access) {
@@ -488,7 +488,7 @@ struct CoreRegistration {
     cntr: OnceLock<Arc<CoreCntr>>,
 }
 
-impl Backed for CoreRegistration {
+impl RegionBacking for CoreRegistration {
     fn count(&self) -> Result<Count> {
         let cntr = CoreCntr::open(&self.region.domain)?;
         let (mr, to) = (self.region.raw.as_ptr().cast(), cntr.raw.as_ptr().cast());
@@ -579,7 +579,7 @@ impl CoreCntr {
 
     /// The counter's value.
     pub fn read(&self) -> u64 {
-        let _uncancelled = Uncancelled::new();
+        let _uncancelled = CancelDisabled::new();
         // SAFETY: open.
         unsafe {
             let read = self.raw.as_ref().ops.as_ref().and_then(|table| table.read);

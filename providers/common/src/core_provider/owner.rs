@@ -1,7 +1,7 @@
 //! Queues of a utility provider used by its core provider for completions and receives
 //! (fi_peer(3)): the utility provider is the owner, and the core provider the peer.
 //!
-//! Each endpoint of a core provider has one [`LentQueues`]: a completion queue, a receive queue
+//! Each endpoint of a core provider has one [`PeerCqs`]: a completion queue, a receive queue
 //! and, if counting is requested, counters. The core provider's calls on them go to a
 //! [`QueueOwner`], without pointers and without the core provider's structures. An entry of the
 //! receive queue is a record at a stable address. The core provider holds it from its request for a
@@ -15,13 +15,13 @@ use crate::abi::{
     fi_ops_cq_owner, fi_ops_srx_owner, fi_peer_match_attr, fi_peer_rx_entry, fid, fid_ep,
     fid_peer_cntr, fid_peer_cq, fid_peer_srx,
 };
-use crate::boundary::{answer, answer_quickly};
-use crate::buf::{ForeignBytes, IOV_LIMIT, MessageBytes, RecvBuf};
+use crate::boundary::{ffi_guard, ffi_guard_nocancel};
+use crate::buf::{IOV_LIMIT, MessageBytes, RecvBuf, UntrustedBytes};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::fid::ops;
-use crate::imports::OwnSrxOps;
 use crate::lock::{Guard, Level, Lock};
+use crate::peer_srx::OwnSrxOps;
 use crate::reserved::TAKES_WHOLE;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
@@ -164,31 +164,31 @@ struct RxRecords<F> {
 unsafe impl<F: Send> Send for RxRecords<F> {}
 
 /// Counter of this library updated by a core provider.
-struct LentCntr<O: QueueOwner> {
+struct PeerCntr<O: QueueOwner> {
     c: fid_peer_cntr,
     kind: u64,
     owner: Arc<O>,
 }
 
 /// Queues of one core provider endpoint, used by it until it is closed.
-pub(super) struct LentQueues<O: QueueOwner> {
+pub(super) struct PeerCqs<O: QueueOwner> {
     cq: UnsafeCell<fid_peer_cq>,
     srx: UnsafeCell<fid_peer_srx>,
     owner: Arc<O>,
     records: Lock<RxRecords<O::Filling>>,
     #[allow(clippy::vec_box, reason = "the core has their addresses")]
-    cntrs: Mutex<Vec<Box<LentCntr<O>>>>,
+    cntrs: Mutex<Vec<Box<PeerCntr<O>>>>,
 }
 
 // SAFETY: the C structures are written once, by the opening of the core's objects, and then only
 // read; the rest is thread-safe by itself.
-unsafe impl<O: QueueOwner> Sync for LentQueues<O> {}
+unsafe impl<O: QueueOwner> Sync for PeerCqs<O> {}
 // SAFETY: the C structures point to the queues themselves and to tables that stay.
-unsafe impl<O: QueueOwner> Send for LentQueues<O> {}
-// SAFETY: as for `LentQueues`; the core only calls the table's functions.
-unsafe impl<O: QueueOwner> Send for LentCntr<O> {}
+unsafe impl<O: QueueOwner> Send for PeerCqs<O> {}
+// SAFETY: as for `PeerCqs`; the core only calls the table's functions.
+unsafe impl<O: QueueOwner> Send for PeerCntr<O> {}
 
-impl<O: QueueOwner> std::fmt::Debug for LentQueues<O> {
+impl<O: QueueOwner> std::fmt::Debug for PeerCqs<O> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "LentQueues({} records)", self.records().all.len())
     }
@@ -210,7 +210,7 @@ fn owned_fid(class: u32, context: *const c_void) -> fid {
     }
 }
 
-impl<O: QueueOwner> LentQueues<O> {
+impl<O: QueueOwner> PeerCqs<O> {
     const CQ_OPS: &'static fi_ops_cq_owner = &fi_ops_cq_owner {
         size: size_of::<fi_ops_cq_owner>(),
         write: Some(write::<O>),
@@ -228,7 +228,7 @@ impl<O: QueueOwner> LentQueues<O> {
         },
         mark: TAKES_WHOLE,
         taker: taker::<O>,
-        take: take_whole::<O>,
+        take: recv_whole_message::<O>,
     };
     const CNTR_OPS: &'static fi_ops_cntr_owner = &fi_ops_cntr_owner {
         size: size_of::<fi_ops_cntr_owner>(),
@@ -240,7 +240,7 @@ impl<O: QueueOwner> LentQueues<O> {
     /// this level.
     pub(super) fn new(owner: Arc<O>, level: Level) -> Box<Self> {
         let none = || owned_fid(0, ptr::null());
-        let mut lent = Box::new(Self {
+        let mut peer_cqs = Box::new(Self {
             cq: UnsafeCell::new(fid_peer_cq {
                 fid: none(),
                 owner_ops: ptr::from_ref(Self::CQ_OPS).cast_mut(),
@@ -263,10 +263,10 @@ impl<O: QueueOwner> LentQueues<O> {
             records: Lock::with_level(RxRecords { all: Vec::new(), free: Vec::new() }, level),
             cntrs: Mutex::default(),
         });
-        let at = (&raw const *lent).cast::<c_void>();
-        lent.cq.get_mut().fid = owned_fid(FI_CLASS_PEER_CQ as u32, at);
-        lent.srx.get_mut().ep_fid.fid = owned_fid(FI_CLASS_PEER_SRX as u32, at);
-        lent
+        let at = (&raw const *peer_cqs).cast::<c_void>();
+        peer_cqs.cq.get_mut().fid = owned_fid(FI_CLASS_PEER_CQ as u32, at);
+        peer_cqs.srx.get_mut().ep_fid.fid = owned_fid(FI_CLASS_PEER_SRX as u32, at);
+        peer_cqs
     }
 
     /// The completion queue, for fi_cq_open(3) with FI_PEER.
@@ -281,7 +281,7 @@ impl<O: QueueOwner> LentQueues<O> {
 
     /// A counter of operations of this kind, for fi_cntr_open(3) with FI_PEER.
     pub(super) fn cntr(&self, kind: u64) -> *mut fid_peer_cntr {
-        let mut cntr = Box::new(LentCntr {
+        let mut cntr = Box::new(PeerCntr {
             c: fid_peer_cntr {
                 fid: owned_fid(FI_CLASS_PEER_CNTR as u32, ptr::null()),
                 owner_ops: ptr::from_ref(Self::CNTR_OPS).cast_mut(),
@@ -384,7 +384,7 @@ impl<O: QueueOwner> LentQueues<O> {
     }
 }
 
-impl<O: QueueOwner> Drop for LentQueues<O> {
+impl<O: QueueOwner> Drop for PeerCqs<O> {
     fn drop(&mut self) {
         for record in self.records().all.drain(..) {
             // SAFETY: made by `RxRecord::new`; the core's endpoint is closed.
@@ -400,12 +400,12 @@ impl<O: QueueOwner> Drop for LentQueues<O> {
 /// Returns the queues of a fid.
 ///
 /// # Safety
-/// `fid` is one of the objects of a [`LentQueues`].
-unsafe fn queues<'a, O: QueueOwner>(fid: *const fid) -> Result<&'a LentQueues<O>> {
+/// `fid` is one of the objects of a [`PeerCqs`].
+unsafe fn queues<'a, O: QueueOwner>(fid: *const fid) -> Result<&'a PeerCqs<O>> {
     // SAFETY: by this function's contract.
     unsafe {
         let fid = fid.as_ref().ok_or(Error::INVAL)?;
-        fid.context.cast::<LentQueues<O>>().as_ref().ok_or(Error::INVAL)
+        fid.context.cast::<PeerCqs<O>>().as_ref().ok_or(Error::INVAL)
     }
 }
 
@@ -415,7 +415,7 @@ unsafe fn queues<'a, O: QueueOwner>(fid: *const fid) -> Result<&'a LentQueues<O>
 /// `entry` is null or was returned by [`get`].
 unsafe fn record<'a, O: QueueOwner>(
     entry: *mut fi_peer_rx_entry,
-) -> Result<(&'a LentQueues<O>, NonNull<RxRecord<O::Filling>>)> {
+) -> Result<(&'a PeerCqs<O>, NonNull<RxRecord<O::Filling>>)> {
     // SAFETY: by this function's contract; the owner's context is the record.
     unsafe {
         let entry = entry.as_ref().ok_or(Error::INVAL)?;
@@ -426,24 +426,24 @@ unsafe fn record<'a, O: QueueOwner>(
 
 unsafe extern "C" fn get<O: QueueOwner, const TAGGED: bool>(
     srx: *mut fid_peer_srx,
-    about: *mut fi_peer_match_attr,
+    envelope: *mut fi_peer_match_attr,
     out: *mut *mut fi_peer_rx_entry,
 ) -> c_int {
-    answer_quickly("a message that arrives", || -> Result<c_int> {
+    ffi_guard_nocancel("a message that arrives", || -> Result<c_int> {
         // SAFETY: see above; the core's arguments live for the call.
         unsafe {
-            let lent = queues::<O>(srx.cast())?;
-            let (about, out) = (about.as_ref().ok_or(Error::INVAL)?, out.as_mut());
+            let peer_cqs = queues::<O>(srx.cast())?;
+            let (envelope, out) = (envelope.as_ref().ok_or(Error::INVAL)?, out.as_mut());
             let out = out.ok_or(Error::INVAL)?;
             let message = ArrivingMessage {
                 tagged: TAGGED,
-                src: about.addr,
-                len: about.msg_size,
-                tag: if TAGGED { about.tag } else { 0 },
+                src: envelope.addr,
+                len: envelope.msg_size,
+                tag: if TAGGED { envelope.tag } else { 0 },
                 cq_data: None,
             };
-            let found = lent.owner.arrived(&message);
-            let record = lent.take();
+            let found = peer_cqs.owner.arrived(&message);
+            let record = peer_cqs.take();
             let at = record.as_ptr();
             (*at).state = RecordState::Given;
             (*at).tagged = TAGGED;
@@ -466,11 +466,11 @@ unsafe extern "C" fn get<O: QueueOwner, const TAGGED: bool>(
 
 unsafe extern "C" fn taker<O: QueueOwner>(srx: *mut fid_peer_srx) -> *const c_void {
     // SAFETY: see above: the queue is one of ours, as only providers of this library call.
-    unsafe { Arc::as_ptr(&(*(*srx).ep_fid.fid.context.cast::<LentQueues<O>>()).owner).cast() }
+    unsafe { Arc::as_ptr(&(*(*srx).ep_fid.fid.context.cast::<PeerCqs<O>>()).owner).cast() }
 }
 
 /// Fast path without a stack frame: handles only messages without calls and panics.
-unsafe extern "C" fn take_whole<O: QueueOwner>(
+unsafe extern "C" fn recv_whole_message<O: QueueOwner>(
     taker: *const c_void,
     tagged: u64,
     src: fi_addr_t,
@@ -479,7 +479,7 @@ unsafe extern "C" fn take_whole<O: QueueOwner>(
     len: usize,
 ) -> c_int {
     // SAFETY: the owner, which [`taker`] gave; the bytes live for the call, and are the core's.
-    let (owner, bytes) = unsafe { (&*taker.cast::<O>(), ForeignBytes::new(first, len)) };
+    let (owner, bytes) = unsafe { (&*taker.cast::<O>(), UntrustedBytes::new(first, len)) };
     let message = ArrivingMessage { tagged: tagged != 0, src, len, tag, cq_data: None };
     if owner.arrived_short(&message, bytes) {
         return 1;
@@ -488,10 +488,10 @@ unsafe extern "C" fn take_whole<O: QueueOwner>(
     unsafe { take_longer::<O>(taker, tagged, src, tag, first, len) }
 }
 
-/// [`take_whole`] for any message.
+/// [`recv_whole_message`] for any message.
 ///
 /// # Safety
-/// As for [`take_whole`].
+/// As for [`recv_whole_message`].
 #[inline(never)]
 unsafe extern "C" fn take_longer<O: QueueOwner>(
     taker: *const c_void,
@@ -501,9 +501,9 @@ unsafe extern "C" fn take_longer<O: QueueOwner>(
     first: *const u8,
     len: usize,
 ) -> c_int {
-    let taken = answer_quickly("a whole message that arrives", || -> ssize_t {
-        // SAFETY: as in `take_whole`.
-        let (owner, bytes) = unsafe { (&*taker.cast::<O>(), ForeignBytes::new(first, len)) };
+    let taken = ffi_guard_nocancel("a whole message that arrives", || -> ssize_t {
+        // SAFETY: as in `recv_whole_message`.
+        let (owner, bytes) = unsafe { (&*taker.cast::<O>(), UntrustedBytes::new(first, len)) };
         let message = ArrivingMessage { tagged: tagged != 0, src, len, tag, cq_data: None };
         owner.arrived_whole(&message, bytes).into()
     });
@@ -511,10 +511,10 @@ unsafe extern "C" fn take_longer<O: QueueOwner>(
 }
 
 unsafe extern "C" fn queue<O: QueueOwner>(entry: *mut fi_peer_rx_entry) -> c_int {
-    answer("a message that waits", || {
+    ffi_guard("a message that waits", || {
         // SAFETY: see above; the core has filled the entry in.
         unsafe {
-            let (lent, record) = record::<O>(entry)?;
+            let (peer_cqs, record) = record::<O>(entry)?;
             let at = record.as_ptr();
             let entry = &(*at).entry;
             let message = ArrivingMessage {
@@ -526,7 +526,7 @@ unsafe extern "C" fn queue<O: QueueOwner>(entry: *mut fi_peer_rx_entry) -> c_int
             };
             let number = (*at).number;
             (*at).state = RecordState::Waits;
-            lent.owner.waits(&message, number);
+            peer_cqs.owner.waits(&message, number);
         }
         Ok(())
     })
@@ -536,12 +536,12 @@ unsafe extern "C" fn foreach_unspec_addr<O: QueueOwner>(
     srx: *mut fid_peer_srx,
     addr_of: Option<unsafe extern "C" fn(*mut fi_peer_rx_entry) -> fi_addr_t>,
 ) {
-    answer("addresses of senders", || -> Result {
+    ffi_guard("addresses of senders", || -> Result {
         // SAFETY: see above.
-        let lent = unsafe { queues::<O>(srx.cast()) }?;
+        let peer_cqs = unsafe { queues::<O>(srx.cast()) }?;
         let addr_of = addr_of.ok_or(Error::INVAL)?;
-        lent.owner.named(&|entry| {
-            lent.waiting(entry).map_or(FI_ADDR_NOTAVAIL, |record| {
+        peer_cqs.owner.named(&|entry| {
+            peer_cqs.waiting(entry).map_or(FI_ADDR_NOTAVAIL, |record| {
                 // SAFETY: the core has a message for this entry, and gave the function for such.
                 unsafe { addr_of(&raw mut (*record.as_ptr()).entry) }
             })
@@ -551,10 +551,10 @@ unsafe extern "C" fn foreach_unspec_addr<O: QueueOwner>(
 }
 
 unsafe extern "C" fn free<O: QueueOwner>(entry: *mut fi_peer_rx_entry) {
-    answer_quickly("an entry that comes back", || -> Result {
+    ffi_guard_nocancel("an entry that comes back", || -> Result {
         // SAFETY: see above; the core gives the entry back.
-        let (lent, record) = unsafe { record::<O>(entry) }?;
-        lent.give_back(record, Error::CANCELED);
+        let (peer_cqs, record) = unsafe { record::<O>(entry) }?;
+        peer_cqs.give_back(record, Error::CANCELED);
         Ok(())
     });
 }
@@ -583,18 +583,18 @@ unsafe extern "C" fn write<O: QueueOwner>(
     tag: u64,
     src: fi_addr_t,
 ) -> ssize_t {
-    let written = answer_quickly("a completion of a core", || -> Result {
+    let written = ffi_guard_nocancel("a completion of a core", || -> Result {
         // SAFETY: see above.
-        let lent = unsafe { queues::<O>(cq.cast()) }?;
+        let peer_cqs = unsafe { queues::<O>(cq.cast()) }?;
         let buf = buf as usize;
         let of = Completion { context: Context(context), flags, len, buf, data, tag, src };
         if is_receive(flags) {
             // SAFETY: see above: all receives of the endpoint are of the receive queue.
             if let Some(filling) = unsafe { reported::<O::Filling>(context) } {
-                lent.owner.received(filling, &of);
+                peer_cqs.owner.received(filling, &of);
             }
         } else {
-            lent.owner.done(of);
+            peer_cqs.owner.done(of);
         }
         Ok(())
     });
@@ -605,10 +605,10 @@ unsafe extern "C" fn write_error<O: QueueOwner>(
     cq: *mut fid_peer_cq,
     entry: *const fi_cq_err_entry,
 ) -> ssize_t {
-    let written = answer("an error of a core", || {
+    let written = ffi_guard("an error of a core", || {
         // SAFETY: see above; the entry and its data live for the call.
         unsafe {
-            let lent = queues::<O>(cq.cast())?;
+            let peer_cqs = queues::<O>(cq.cast())?;
             let entry = entry.as_ref().ok_or(Error::INVAL)?;
             let data = match entry.err_data.is_null() {
                 true => Vec::new(),
@@ -635,10 +635,10 @@ unsafe extern "C" fn write_error<O: QueueOwner>(
             };
             if is_receive(entry.flags) {
                 if let Some(filling) = reported::<O::Filling>(entry.op_context) {
-                    lent.owner.receive_failed(filling, &error);
+                    peer_cqs.owner.receive_failed(filling, &error);
                 }
             } else {
-                lent.owner.failed(error);
+                peer_cqs.owner.failed(error);
             }
         }
         Ok(())
@@ -648,8 +648,8 @@ unsafe extern "C" fn write_error<O: QueueOwner>(
 
 unsafe extern "C" fn count<O: QueueOwner, const FAILED: bool>(cntr: *mut fid_peer_cntr) {
     // SAFETY: see above: the context is the counter.
-    let cntr = unsafe { cntr.as_ref().and_then(|c| c.fid.context.cast::<LentCntr<O>>().as_ref()) };
-    answer_quickly("a count of a core", || -> Result {
+    let cntr = unsafe { cntr.as_ref().and_then(|c| c.fid.context.cast::<PeerCntr<O>>().as_ref()) };
+    ffi_guard_nocancel("a count of a core", || -> Result {
         let cntr = cntr.ok_or(Error::INVAL)?;
         cntr.owner.counted(cntr.kind, FAILED);
         Ok(())

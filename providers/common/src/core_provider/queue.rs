@@ -8,11 +8,11 @@ use crate::abi::{
     self, FI_ADDR_UNSPEC, fi_addr_t, fi_cq_attr, fi_cq_err_entry, fi_cq_format, fi_cq_tagged_entry,
     fi_msg, fi_msg_rma, fi_peer_links, fi_rma_iov, fi_rx_attr, fi_wait_obj, fid, fid_cq, fid_ep,
 };
-use crate::boundary::Uncancelled;
+use crate::boundary::CancelDisabled;
 use crate::buf::{IOV_LIMIT, RecvBuf, SendBuf};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
-use crate::lock::{Level, Lock, Within};
+use crate::lock::{Level, Lock, NestedGuard};
 use crate::operation::RemoteSegment;
 use crate::reserved::{HAS_ENTRIES, SPARES_CALLERS};
 use crate::slab::{NONE, Slab};
@@ -37,7 +37,7 @@ const LEAST_ENTRIES: usize = 8;
 
 /// A transfer under way.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlightOp {
     /// Internal buffer of the transfer, if any.
     buf: Option<CoreBuf>,
     token: u64,
@@ -65,18 +65,18 @@ enum CoreOpKind {
 /// Transfers in flight, never more than entries of the queue, because a core provider need not
 /// store excess ones.
 #[derive(Debug, Default)]
-struct Flights {
-    slab: Slab<Flight>,
+struct InFlightOps {
+    slab: Slab<InFlightOp>,
     /// The last transfer of each owner.
     owners: Slab<u32>,
     numbers: u32,
     /// Entries of the queue.
-    room: usize,
+    capacity: usize,
     /// Number of receives among the transfers.
     receives: usize,
 }
 
-impl Flights {
+impl InFlightOps {
     #[inline]
     fn add(
         &mut self,
@@ -85,11 +85,11 @@ impl Flights {
         owner: u32,
         kind: CoreOpKind,
     ) -> core::result::Result<usize, Option<CoreBuf>> {
-        let fits = self.slab.len() < self.room
+        let fits = self.slab.len() < self.capacity
             && match kind {
                 CoreOpKind::Transfer => true,
-                CoreOpKind::FirstRecv => self.receives < self.room / 2,
-                CoreOpKind::MoreRecv => self.receives < self.room / 4,
+                CoreOpKind::FirstRecv => self.receives < self.capacity / 2,
+                CoreOpKind::MoreRecv => self.receives < self.capacity / 4,
             };
         if !fits {
             return Err(buf);
@@ -99,7 +99,7 @@ impl Flights {
         self.numbers = self.numbers.wrapping_add(1).max(1);
         let number = self.numbers;
         let prev = self.owners.get(owner).copied().unwrap_or(NONE);
-        let flight = Flight { buf, token, owner, kind, number, prev, next: NONE };
+        let flight = InFlightOp { buf, token, owner, kind, number, prev, next: NONE };
         let id = self.slab.insert(flight);
         if let Some(prev) = self.slab.get_mut(prev) {
             prev.next = id;
@@ -112,20 +112,20 @@ impl Flights {
 
     /// Returns the transfer named by a completion's context, if it is in flight.
     #[inline(always)]
-    fn get(&self, context: usize) -> Option<&Flight> {
+    fn get(&self, context: usize) -> Option<&InFlightOp> {
         let (number, id) = ((context as u64 >> 32) as u32, context as u32);
         self.slab.get(id).filter(|flight| flight.number == number)
     }
 
     /// Removes the transfer named by a completion's context.
     #[inline]
-    fn take(&mut self, context: usize) -> Option<Flight> {
+    fn take(&mut self, context: usize) -> Option<InFlightOp> {
         self.get(context)?;
         self.remove(context as u32)
     }
 
     #[inline]
-    fn remove(&mut self, id: u32) -> Option<Flight> {
+    fn remove(&mut self, id: u32) -> Option<InFlightOp> {
         let flight = self.slab.remove(id)?;
         self.receives -= usize::from(flight.kind != CoreOpKind::Transfer);
         if let Some(prev) = self.slab.get_mut(flight.prev) {
@@ -140,7 +140,7 @@ impl Flights {
     }
 
     /// The transfers of one owner, the last first.
-    fn of(&self, owner: u32) -> impl Iterator<Item = (u32, &Flight)> {
+    fn of(&self, owner: u32) -> impl Iterator<Item = (u32, &InFlightOp)> {
         let mut id = self.owners.get(owner).copied().unwrap_or(NONE);
         std::iter::from_fn(move || {
             let this = id;
@@ -151,7 +151,7 @@ impl Flights {
     }
 
     /// Removes all transfers of one owner, in the order of their posting; the owner posts no more.
-    fn take_all(&mut self, owner: u32) -> Vec<Flight> {
+    fn take_all(&mut self, owner: u32) -> Vec<InFlightOp> {
         let mut ids: Vec<_> = self.of(owner).map(|(id, _)| id).collect();
         ids.reverse();
         let flights = ids.into_iter().filter_map(|id| self.remove(id)).collect();
@@ -185,7 +185,7 @@ pub struct Done {
 
 /// Entries read from a queue, in the core provider's format, in a reusable buffer.
 pub struct Entries {
-    room: [MaybeUninit<fi_cq_tagged_entry>; BATCH],
+    capacity: [MaybeUninit<fi_cq_tagged_entry>; BATCH],
     from: [fi_addr_t; BATCH],
     /// Index of the next entry to process, and the number written by the core provider.
     next: usize,
@@ -204,8 +204,8 @@ pub struct CoreEntry<'a> {
 
 impl Default for Entries {
     fn default() -> Self {
-        let room = [const { MaybeUninit::uninit() }; BATCH];
-        Self { room, from: [abi::FI_ADDR_NOTAVAIL; BATCH], next: 0, len: 0 }
+        let capacity = [const { MaybeUninit::uninit() }; BATCH];
+        Self { capacity, from: [abi::FI_ADDR_NOTAVAIL; BATCH], next: 0, len: 0 }
     }
 }
 
@@ -222,7 +222,7 @@ impl Entries {
         let at = self.next;
         self.next += 1;
         // SAFETY: the core wrote `len` entries, and all up to there are looked at once.
-        Some(CoreEntry { of: unsafe { self.room[at].assume_init_ref() }, src: self.from[at] })
+        Some(CoreEntry { of: unsafe { self.capacity[at].assume_init_ref() }, src: self.from[at] })
     }
 }
 
@@ -244,7 +244,7 @@ pub struct CoreCq {
     raw: NonNull<fid_cq>,
     /// Transfers in flight. The lock has the level of the caller's own, possibly with serialized
     /// calls.
-    flights: Lock<Flights>,
+    flights: Lock<InFlightOps>,
     /// True if the core provider agreed to no cancellation point in reads of the queue
     /// ([`SPARES_CALLERS`]).
     spares_callers: bool,
@@ -294,7 +294,7 @@ impl CoreCq {
                 other => break other?,
             }
         };
-        let flights = Flights { room: size, ..Default::default() };
+        let flights = InFlightOps { capacity: size, ..Default::default() };
         // SAFETY: open; a queue that does not know the command refuses it.
         let spares_callers =
             unsafe { control(raw.as_ptr().cast(), SPARES_CALLERS, ptr::null_mut()) }.is_ok();
@@ -316,7 +316,7 @@ impl CoreCq {
         &self.domain
     }
 
-    /// A number for another endpoint or context, until [`Flights::take_all`].
+    /// A number for another endpoint or context, until [`InFlightOps::take_all`].
     pub(super) fn owner(&self) -> u32 {
         self.flights.lock_within().owners.insert(NONE)
     }
@@ -331,7 +331,7 @@ impl CoreCq {
 
     /// Returns the maximum number of transfers in flight; another one fails with -FI_EAGAIN.
     pub fn size(&self) -> usize {
-        self.flights.lock_within().room
+        self.flights.lock_within().capacity
     }
 
     /// Transfers under way.
@@ -356,12 +356,12 @@ impl CoreCq {
         let max = max.min(BATCH);
         (entries.next, entries.len) = (0, 0);
         // The core would end a cancelled thread in here, and our callers with it.
-        let _uncancelled = (!self.spares_callers).then(Uncancelled::new);
+        let _uncancelled = (!self.spares_callers).then(CancelDisabled::new);
         // SAFETY: the queue is open and of this format; the room has `max` entries.
         let n = unsafe {
             let read = call!(self.raw.as_ref().ops, readfrom);
-            let (room, from) = (entries.room.as_mut_ptr(), entries.from.as_mut_ptr());
-            read(self.raw.as_ptr(), room.cast(), max, from)
+            let (capacity, from) = (entries.capacity.as_mut_ptr(), entries.from.as_mut_ptr());
+            read(self.raw.as_ptr(), capacity.cast(), max, from)
         };
         if n < 0 {
             return match Error::from_code(-n as c_int) {
@@ -427,7 +427,7 @@ impl CoreCq {
     ///
     /// # Safety
     /// `fid` is the open object whose transfers have this owner.
-    pub(super) unsafe fn close_owner(&self, fid: *mut fid, owner: u32) -> Vec<Flight> {
+    pub(super) unsafe fn close_owner(&self, fid: *mut fid, owner: u32) -> Vec<InFlightOp> {
         // SAFETY: by this function's contract.
         let closed = unsafe { close(fid) };
         let flights = self.flights.lock_within().take_all(owner);
@@ -449,7 +449,7 @@ impl CoreCq {
 /// meanwhile and its transfers were taken back.
 #[inline]
 fn done(
-    flight: Option<Flight>,
+    flight: Option<InFlightOp>,
     flags: u64,
     len: usize,
     data: u64,
@@ -457,7 +457,7 @@ fn done(
 ) -> Option<Done> {
     let src = abi::FI_ADDR_NOTAVAIL;
     match flight {
-        Some(Flight { buf, token, .. }) => {
+        Some(InFlightOp { buf, token, .. }) => {
             Some(Done { token: Some(token), buf, flags, len, data, tag: 0, src, error })
         }
         None if flags & (abi::FI_REMOTE_WRITE | abi::FI_REMOTE_READ) != 0 => {
@@ -510,9 +510,18 @@ impl SharedRx {
         let flights = self.cq.flights.lock_within();
         let flight = flights.get(context).filter(|flight| flight.owner == self.owner)?;
         let buf = flight.buf.as_ref()?;
-        let (base, room, desc) = (buf.base, buf.len, buf.desc());
-        let (len, source) = (of.len.min(room), entry.src);
-        Some(ArrivedPacket { srx: self, _flights: flights, base, room, len, desc, context, source })
+        let (base, capacity, desc) = (buf.base, buf.len, buf.desc());
+        let (len, source) = (of.len.min(capacity), entry.src);
+        Some(ArrivedPacket {
+            srx: self,
+            _flights: flights,
+            base,
+            capacity,
+            len,
+            desc,
+            context,
+            source,
+        })
     }
 
     /// Posts a buffer for a message of any endpoint.
@@ -528,9 +537,9 @@ impl SharedRx {
 pub struct ArrivedPacket<'a> {
     srx: &'a SharedRx,
     /// Guard keeping the buffer in place.
-    _flights: Within<'a, Flights>,
+    _flights: NestedGuard<'a, InFlightOps>,
     base: NonNull<u8>,
-    room: usize,
+    capacity: usize,
     len: usize,
     desc: *mut c_void,
     context: usize,
@@ -542,7 +551,7 @@ impl ArrivedPacket<'_> {
     /// The message.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the buffer has `room` bytes, at least `len`, and belongs to the transfer. The
+        // SAFETY: the buffer has `capacity` bytes, at least `len`, and belongs to the transfer. The
         // transfer stays in the table while the lock is held.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
@@ -550,10 +559,10 @@ impl ArrivedPacket<'_> {
     /// Posts the buffer again as it is; it comes back if the core has no room for it.
     #[inline(always)]
     pub fn post_again(self) -> core::result::Result<(), CoreBuf> {
-        let Self { srx, _flights: flights, base, room, desc, context, .. } = self;
+        let Self { srx, _flights: flights, base, capacity, desc, context, .. } = self;
         drop(flights);
         // SAFETY: open; the memory stays with the queue until the next completion.
-        match unsafe { recv(srx.raw, base.as_ptr(), room, desc, context) } {
+        match unsafe { recv(srx.raw, base.as_ptr(), capacity, desc, context) } {
             Ok(()) => Ok(()),
             Err(_) => srx.cq.give_back(context).map_or(Ok(()), Err),
         }
@@ -794,11 +803,11 @@ impl CoreEndpoint {
 
     /// Returns true if receives of the core provider's connected endpoints report their source,
     /// with shared buffers or without, once set by [`set_source`](Self::set_source).
-    pub fn tells_source(domain: &CoreDomain, info: &InfoBuf) -> bool {
-        on_own_stack(|| Self::tells_source_here(domain, info))
+    pub fn gives_source(domain: &CoreDomain, info: &InfoBuf) -> bool {
+        on_own_stack(|| Self::gives_source_here(domain, info))
     }
 
-    fn tells_source_here(domain: &CoreDomain, info: &InfoBuf) -> bool {
+    fn gives_source_here(domain: &CoreDomain, info: &InfoBuf) -> bool {
         let mut raw: *mut fid_ep = ptr::null_mut();
         let source = 0u64;
         // SAFETY: the domain is open; the core only reads the info, during the call. The
@@ -831,12 +840,12 @@ impl CoreEndpoint {
         let (mut ended, mut len) = (0u8, 1);
         let (level, name) = (abi::FI_OPT_ENDPOINT as c_int, super::OPT_PEER_ENDED);
         // SAFETY: open; the room for the value is as long as said, and lives for the call.
-        let told: Result = (|| unsafe {
+        let is_read: Result = (|| unsafe {
             let getopt = call!(self.raw.as_ref().ops, getopt);
             let value = (&raw mut ended).cast();
             code(getopt(self.raw.as_ptr().cast(), level, name, value, &mut len))
         })();
-        told.is_ok() && ended != 0
+        is_read.is_ok() && ended != 0
     }
 
     /// Prevents the core provider from using shared memory with a peer of this host, if supported.
@@ -908,10 +917,10 @@ impl CoreEndpoint {
         }
     }
 
-    /// Returns true if the peer has more than `kept` receives.
+    /// Returns true if the peer has more than `reserve` receives.
     #[inline]
-    fn has_credit(&self, kept: u32) -> bool {
-        self.credits.load(Relaxed) > kept
+    fn has_credit(&self, reserve: u32) -> bool {
+        self.credits.load(Relaxed) > reserve
     }
 
     /// Records a message consuming one of the peer's receives.
@@ -964,12 +973,12 @@ impl CoreEndpoint {
     #[inline]
     fn send_keeping(
         &self,
-        kept: u32,
+        reserve: u32,
         buf: CoreBuf,
         len: usize,
         token: u64,
     ) -> core::result::Result<(), (Error, CoreBuf)> {
-        if !self.has_credit(kept) {
+        if !self.has_credit(reserve) {
             return Err((Error::AGAIN, buf));
         }
         // SAFETY: open, and it reports to this queue.
@@ -1065,7 +1074,7 @@ impl CoreEndpoint {
         flags: u64,
         token: u64,
     ) -> core::result::Result<(), (Error, CoreBuf)> {
-        let total = to.iter().fold(0u64, |sum, place| sum.saturating_add(place.len));
+        let total = to.iter().fold(0u64, |sum, iov_out| sum.saturating_add(iov_out.len));
         let iov_len = usize::try_from(total).unwrap_or(usize::MAX).min(buf.len);
         let iov = [iovec { iov_base: buf.base.as_ptr().cast(), iov_len }];
         let mut desc = descriptors(&[]);
@@ -1083,7 +1092,7 @@ impl CoreEndpoint {
         flags: u64,
         token: u64,
     ) -> core::result::Result<(), (Error, CoreBuf)> {
-        let total = from.iter().fold(0u64, |sum, place| sum.saturating_add(place.len));
+        let total = from.iter().fold(0u64, |sum, iov_out| sum.saturating_add(iov_out.len));
         if total != buf.len as u64 {
             return Err((Error::INVAL, buf));
         }
@@ -1103,13 +1112,13 @@ impl CoreEndpoint {
         what: Access,
         buf: Option<CoreBuf>,
     ) -> core::result::Result<(), (Error, Option<CoreBuf>)> {
-        let mut places = [fi_rma_iov { addr: 0, len: 0, key: 0 }; IOV_LIMIT];
+        let mut segments = [fi_rma_iov { addr: 0, len: 0, key: 0 }; IOV_LIMIT];
         if remote.len() > IOV_LIMIT {
             return Err((Error::INVAL, buf));
         }
-        for (place, segment) in places.iter_mut().zip(remote) {
+        for (iov_out, segment) in segments.iter_mut().zip(remote) {
             let Ok(len) = usize::try_from(segment.len) else { return Err((Error::INVAL, buf)) };
-            *place = fi_rma_iov { addr: segment.addr, len, key: segment.key };
+            *iov_out = fi_rma_iov { addr: segment.addr, len, key: segment.key };
         }
         let added =
             self.cq.flights.lock_within().add(buf, what.token, self.owner, CoreOpKind::Transfer);
@@ -1119,7 +1128,7 @@ impl CoreEndpoint {
             desc: desc.as_ptr().cast_mut(),
             iov_count: iov.len(),
             addr: FI_ADDR_UNSPEC,
-            rma_iov: places.as_ptr(),
+            rma_iov: segments.as_ptr(),
             rma_iov_count: remote.len(),
             context: context as *mut c_void,
             data: what.data,
@@ -1143,7 +1152,7 @@ impl CoreEndpoint {
         self.end().into_iter().map(|flight| (flight.token, flight.buf)).collect()
     }
 
-    fn end(&mut self) -> Vec<Flight> {
+    fn end(&mut self) -> Vec<InFlightOp> {
         if !std::mem::replace(&mut self.open, false) {
             return Vec::new();
         }
@@ -1165,7 +1174,7 @@ mod tests {
 
     #[test]
     fn queue_limits_operations_in_flight_and_reserves_send_space() {
-        let mut flights = Flights { room: 16, ..Default::default() };
+        let mut flights = InFlightOps { capacity: 16, ..Default::default() };
         flights.owners.insert(NONE);
         let mut add = |kind, most: usize| {
             let taken: Vec<_> =
@@ -1187,7 +1196,7 @@ mod tests {
 
     #[test]
     fn each_owner_gets_its_own_transfers_back_in_the_order_of_posting() {
-        let mut flights = Flights { room: 100, ..Default::default() };
+        let mut flights = InFlightOps { capacity: 100, ..Default::default() };
         let owners = [flights.owners.insert(NONE), flights.owners.insert(NONE)];
         let contexts: Vec<_> = (0..20)
             .map(|i| flights.add(None, i, owners[i as usize % 2], CoreOpKind::Transfer).unwrap())
@@ -1200,7 +1209,8 @@ mod tests {
         for token in [100, 101] {
             flights.add(None, token, owners[0], CoreOpKind::Transfer).unwrap();
         }
-        let tokens = |all: Vec<Flight>| all.into_iter().map(|one| one.token).collect::<Vec<_>>();
+        let tokens =
+            |all: Vec<InFlightOp>| all.into_iter().map(|one| one.token).collect::<Vec<_>>();
         assert_eq!(tokens(flights.take_all(owners[0])), [2, 4, 8, 10, 12, 14, 16, 100, 101]);
         let odd: Vec<_> = (0..20).filter(|i| i % 2 == 1).collect();
         assert_eq!(tokens(flights.take_all(owners[1])), odd);

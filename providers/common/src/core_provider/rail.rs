@@ -2,7 +2,7 @@
 //! it (`owner.rs`), for providers combining several endpoints into one.
 //!
 //! Buffers of applications must stay valid until the completion, as in any transfer call.
-use super::owner::{ArrivingMessage, LentQueues, QueueOwner};
+use super::owner::{ArrivingMessage, PeerCqs, QueueOwner};
 use super::{CoreDomain, bind, call, close, code, control};
 use crate::abi::{
     self, FI_COMPLETION, FI_INJECT, c_enum, fi_addr_t, fi_atomic_attr, fi_av_attr, fi_av_type,
@@ -11,13 +11,13 @@ use crate::abi::{
     fi_rma_iov, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_ep,
 };
 use crate::atomic::{AtomicKind, Operation};
-use crate::boundary::Uncancelled;
+use crate::boundary::CancelDisabled;
 use crate::buf::{IOV_LIMIT, Local, MessageBytes, RecvBuf};
 use crate::cq::{Completion, CompletionError, Context};
 use crate::error::{Error, Result};
 use crate::info::InfoBuf;
-use crate::operation::MakesTurn;
-use crate::operation::{AtomicOp, ReadOp, RemoteSegments, SendOp, SendsAtOnce, WriteOp};
+use crate::operation::ProgressFn;
+use crate::operation::{AtomicOp, ImmediateSendFns, ReadOp, RemoteSegments, SendOp, WriteOp};
 use crate::reserved::{SENDS_AT_ONCE, SPARES_CALLERS};
 use crate::stack::on_own_stack;
 use core::ffi::{c_int, c_void};
@@ -41,9 +41,9 @@ pub struct CoreRail<O: QueueOwner> {
     /// Descriptor that is readable when the core provider has something to do.
     fd: Option<RawFd>,
     /// Functions of a core provider of this library reporting immediately completed messages.
-    at_once: Option<SendsAtOnce>,
+    try_lock_fast: Option<ImmediateSendFns>,
     closed: AtomicBool,
-    lent: Box<LentQueues<O>>,
+    peer_cqs: Box<PeerCqs<O>>,
     domain: Arc<CoreDomain>,
 }
 
@@ -72,7 +72,7 @@ fn descs(of: Local<'_>) -> [*mut c_void; IOV_LIMIT] {
 }
 
 /// The places of a peer's memory as fi_rma(3) has them, and their number.
-fn places(of: &RemoteSegments) -> ([fi_rma_iov; IOV_LIMIT], usize) {
+fn segments(of: &RemoteSegments) -> ([fi_rma_iov; IOV_LIMIT], usize) {
     let mut all = [fi_rma_iov { addr: 0, len: 0, key: 0 }; IOV_LIMIT];
     for (to, one) in all.iter_mut().zip(of.as_slice()) {
         *to = fi_rma_iov { addr: one.addr, len: one.len as usize, key: one.key };
@@ -90,7 +90,7 @@ fn elements(iov: &[iovec], size: usize) -> [fi_ioc; IOV_LIMIT] {
 }
 
 /// Flags of a transfer call equivalent to one without flags.
-const PLAIN: u64 = FI_COMPLETION;
+const FAST: u64 = FI_COMPLETION;
 
 impl<O: QueueOwner> CoreRail<O> {
     /// Opens an endpoint described by `info`, and enables it. `counted` are the kinds of counted
@@ -113,7 +113,7 @@ impl<O: QueueOwner> CoreRail<O> {
         counted: u64,
         waits: bool,
     ) -> Result<Self> {
-        let lent = LentQueues::new(owner, domain.level());
+        let peer_cqs = PeerCqs::new(owner, domain.level());
         let mut opened = OpenedObjects::default();
         // SAFETY: the domain is open; attributes and contexts live for the calls, and the queues until
         // the objects are closed.
@@ -127,14 +127,14 @@ impl<O: QueueOwner> CoreRail<O> {
             code(open(domain.raw.as_ptr(), &mut attr, &mut raw, ptr::null_mut()))?;
             let av = opened.note(given(raw)?);
 
-            let (cq, fd) = open_cq(domain, &lent, waits)?;
+            let (cq, fd) = open_cq(domain, &peer_cqs, waits)?;
             opened.note(cq);
 
             let mut raw: *mut fid_ep = ptr::null_mut();
             let mut attr = *info.rx();
             attr.op_flags = abi::FI_PEER;
             let mut context =
-                fi_peer_srx_context { size: size_of::<fi_peer_srx_context>(), srx: lent.srx() };
+                fi_peer_srx_context { size: size_of::<fi_peer_srx_context>(), srx: peer_cqs.srx() };
             let open = call!(ops, srx_ctx);
             let context = (&raw mut context).cast();
             code(open(domain.raw.as_ptr(), &mut attr, &mut raw, context))?;
@@ -161,16 +161,16 @@ impl<O: QueueOwner> CoreRail<O> {
                 av,
                 cntrs: Mutex::default(),
                 fd,
-                at_once: None,
+                try_lock_fast: None,
                 closed: AtomicBool::new(false),
-                lent,
+                peer_cqs,
                 domain: domain.clone(),
             };
             opened.keep();
             rail.count(counted)?;
             control(fid, abi::FI_ENABLE, ptr::null_mut())?;
             // Others refuse what they do not know.
-            let _ = control(fid, SENDS_AT_ONCE, (&raw mut rail.at_once).cast());
+            let _ = control(fid, SENDS_AT_ONCE, (&raw mut rail.try_lock_fast).cast());
             Ok(rail)
         }
     }
@@ -187,7 +187,7 @@ impl<O: QueueOwner> CoreRail<O> {
                 attr.flags = abi::FI_PEER;
                 let mut context = fi_peer_cntr_context {
                     size: size_of::<fi_peer_cntr_context>(),
-                    cntr: self.lent.cntr(kind),
+                    cntr: self.peer_cqs.cntr(kind),
                 };
                 let open = call!(self.domain.raw.as_ref().ops, cntr_open);
                 let context = (&raw mut context).cast();
@@ -222,10 +222,10 @@ impl<O: QueueOwner> CoreRail<O> {
     pub fn insert(&self, addr: &[u8], id: fi_addr_t) -> Result<fi_addr_t> {
         let mut name = id;
         // An address is copied to where one of any format may be read, with zeros behind it.
-        let mut room = vec![0u64; addr.len().max(MOST_NAME) / 8 + 2];
+        let mut name_buf = vec![0u64; addr.len().max(MOST_NAME) / 8 + 2];
         // SAFETY: open; the room is longer than the address and lives for the call, as the name.
         let inserted = unsafe {
-            let bytes = room.as_mut_ptr().cast::<u8>();
+            let bytes = name_buf.as_mut_ptr().cast::<u8>();
             ptr::copy_nonoverlapping(addr.as_ptr(), bytes, addr.len());
             let insert = call!(self.av.as_ref().ops, insert);
             let flags = abi::FI_AV_USER_ID;
@@ -252,7 +252,7 @@ impl<O: QueueOwner> CoreRail<O> {
     /// Makes progress (fi_cq_read(3) of no entries).
     pub fn progress(&self) {
         // Another library's queue may be a cancellation point.
-        let _uncancelled = Uncancelled::new();
+        let _uncancelled = CancelDisabled::new();
         // SAFETY: open.
         unsafe { progress(self.cq) };
     }
@@ -270,18 +270,24 @@ impl<O: QueueOwner> CoreRail<O> {
     }
 
     /// Sends a message to a name of the core's. True if it is complete: then the core reports nothing.
-    /// `all_is_read`: the application has read all entries in the queue of its sends.
+    /// `cq_is_drained`: the application has read all entries in the queue of its sends.
     #[inline(always)]
-    pub fn send(&self, to: fi_addr_t, op: SendOp, tagged: bool, all_is_read: bool) -> Result<bool> {
-        if op.flags == PLAIN
-            && let (Some(one), Some(SendsAtOnce { who, calls })) =
-                (op.buf.local().only(), &self.at_once)
+    pub fn send(
+        &self,
+        to: fi_addr_t,
+        op: SendOp,
+        tagged: bool,
+        cq_is_drained: bool,
+    ) -> Result<bool> {
+        if op.flags == FAST
+            && let (Some(one), Some(ImmediateSendFns { who, calls })) =
+                (op.buf.local().only(), &self.try_lock_fast)
         {
             let (buf, desc) = (one.addr as *const c_void, one.desc as *mut c_void);
             let send = calls[usize::from(tagged)];
             // SAFETY: as in `send_by_table`.
             return match unsafe {
-                send(*who, buf, one.len, desc, to, op.tag, op.context.0, all_is_read.into())
+                send(*who, buf, one.len, desc, to, op.tag, op.context.0, cq_is_drained.into())
             } {
                 0 => Ok(false),
                 1 => Ok(true),
@@ -299,16 +305,16 @@ impl<O: QueueOwner> CoreRail<O> {
         // call; vectors live for the call.
         unsafe {
             if let Some(one) = op.buf.local().only()
-                && op.flags & !PLAIN & !FI_INJECT == 0
+                && op.flags & !FAST & !FI_INJECT == 0
             {
                 let (ep, buf, desc) =
                     (self.raw.as_ptr(), one.addr as *const c_void, one.desc as *mut c_void);
                 match op.flags {
-                    PLAIN if tagged => {
+                    FAST if tagged => {
                         let send = call!(self.raw.as_ref().tagged, send);
                         return check(send(ep, buf, one.len, desc, to, op.tag, context));
                     }
-                    PLAIN => {
+                    FAST => {
                         let send = call!(self.raw.as_ref().msg, send);
                         return check(send(ep, buf, one.len, desc, to, context));
                     }
@@ -385,7 +391,7 @@ impl<O: QueueOwner> CoreRail<O> {
         (context, data): (Context, u64),
         flags: u64,
     ) -> Result {
-        let (remote, count) = places(remote);
+        let (remote, count) = segments(remote);
         let message = fi_msg_rma {
             msg_iov: iov.as_ptr(),
             desc: desc.as_mut_ptr(),
@@ -404,8 +410,8 @@ impl<O: QueueOwner> CoreRail<O> {
     pub fn atomic(&self, to: fi_addr_t, op: &AtomicOp) -> Result {
         let size = op.operation.size();
         let remote = op.remote.as_slice();
-        let mut places = [fi_rma_ioc { addr: 0, count: 0, key: 0 }; IOV_LIMIT];
-        for (to, one) in places.iter_mut().zip(remote) {
+        let mut segments = [fi_rma_ioc { addr: 0, count: 0, key: 0 }; IOV_LIMIT];
+        for (to, one) in segments.iter_mut().zip(remote) {
             *to = fi_rma_ioc { addr: one.addr, count: one.len as usize / size, key: one.key };
         }
         let sources = elements(op.source.iov(), size);
@@ -418,7 +424,7 @@ impl<O: QueueOwner> CoreRail<O> {
             desc: desc.as_mut_ptr(),
             iov_count: if op.operation.has_source() { op.source.segments() } else { 0 },
             addr: to,
-            rma_iov: places.as_ptr(),
+            rma_iov: segments.as_ptr(),
             rma_iov_count: remote.len(),
             datatype: c_enum::from_raw(datatype.into()),
             op: c_enum::from_raw(number.into()),
@@ -435,7 +441,7 @@ impl<O: QueueOwner> CoreRail<O> {
             let table = self.raw.as_ref().atomic;
             check(match op.operation.kind() {
                 AtomicKind::Base => call!(table, writemsg)(ep, &raw const message, op.flags),
-                AtomicKind::Fetch => {
+                AtomicKind::RendezvousGet => {
                     let fetch = call!(table, readwritemsg);
                     fetch(ep, &raw const message, results_at, of_results, result_count, op.flags)
                 }
@@ -456,12 +462,12 @@ impl<O: QueueOwner> CoreRail<O> {
 
     /// Makes the core provider move a waiting message ([`QueueOwner::waits`]) to a receive.
     pub fn start(&self, entry: u32, buf: &RecvBuf, filling: O::Filling) {
-        self.lent.start(entry, buf, filling);
+        self.peer_cqs.start(entry, buf, filling);
     }
 
     /// Makes the core provider drop a waiting message.
     pub fn discard(&self, entry: u32) {
-        self.lent.discard(entry);
+        self.peer_cqs.discard(entry);
     }
 
     /// Closes the core provider's endpoint: its operations are reported as cancelled, if at all,
@@ -545,9 +551,9 @@ unsafe fn may_block(domain: &CoreDomain, cq: NonNull<fid_cq>) -> bool {
 pub struct CoreWaiter {
     cq: NonNull<fid_cq>,
     /// Function making progress, called with the queue.
-    turn: MakesTurn,
+    progress: ProgressFn,
     fd: RawFd,
-    _lent: Box<LentQueues<NoOwner>>,
+    _exposed: Box<PeerCqs<NoOwner>>,
     domain: Arc<CoreDomain>,
 }
 
@@ -559,16 +565,17 @@ unsafe impl Sync for CoreWaiter {}
 impl CoreWaiter {
     /// One for this domain, if its provider is one of this library's.
     pub fn open(domain: &Arc<CoreDomain>) -> Option<Self> {
-        let lent = LentQueues::new(Arc::new(NoOwner), domain.level());
+        let peer_cqs = PeerCqs::new(Arc::new(NoOwner), domain.level());
         // SAFETY: the queues live until the core's queue is closed.
-        let (cq, fd) = unsafe { open_cq(domain, &lent, true) }.ok()?;
-        let mut turn: Option<MakesTurn> = None;
+        let (cq, fd) = unsafe { open_cq(domain, &peer_cqs, true) }.ok()?;
+        let mut progress: Option<ProgressFn> = None;
         // SAFETY: open; a queue that does not know the command refuses it.
         let known =
-            unsafe { control(cq.as_ptr().cast(), SPARES_CALLERS, (&raw mut turn).cast()) }.is_ok();
-        match (fd, turn) {
-            (Some(fd), Some(turn)) if known => {
-                Some(Self { cq, turn, fd, _lent: lent, domain: domain.clone() })
+            unsafe { control(cq.as_ptr().cast(), SPARES_CALLERS, (&raw mut progress).cast()) }
+                .is_ok();
+        match (fd, progress) {
+            (Some(fd), Some(progress)) if known => {
+                Some(Self { cq, progress, fd, _exposed: peer_cqs, domain: domain.clone() })
             }
             _ => {
                 // SAFETY: open, and nothing uses it.
@@ -582,7 +589,7 @@ impl CoreWaiter {
     #[inline(always)]
     pub fn progress(&self) {
         // SAFETY: open.
-        unsafe { (self.turn)(self.cq.as_ptr()) };
+        unsafe { (self.progress)(self.cq.as_ptr()) };
     }
 
     /// Returns a descriptor that is readable when there is something to do.
@@ -636,7 +643,7 @@ impl QueueOwner for NoOwner {
 /// The queues live until the core provider's queue is closed.
 unsafe fn open_cq<O: QueueOwner>(
     domain: &Arc<CoreDomain>,
-    lent: &LentQueues<O>,
+    peer_cqs: &PeerCqs<O>,
     waits: bool,
 ) -> Result<(NonNull<fid_cq>, Option<RawFd>)> {
     let open = |wait: fi_wait_obj| {
@@ -649,7 +656,7 @@ unsafe fn open_cq<O: QueueOwner>(
             attr.format = fi_cq_format::FI_CQ_FORMAT_TAGGED.into();
             attr.wait_obj = wait.into();
             let mut context =
-                fi_peer_cq_context { size: size_of::<fi_peer_cq_context>(), cq: lent.cq() };
+                fi_peer_cq_context { size: size_of::<fi_peer_cq_context>(), cq: peer_cqs.cq() };
             let open = call!(domain.raw.as_ref().ops, cq_open);
             let context = (&raw mut context).cast();
             code(open(domain.raw.as_ptr(), &mut attr, &mut raw, context))?;
@@ -676,7 +683,7 @@ impl CoreDomain {
     pub fn max_atomic(&self, operation: Operation) -> usize {
         let flags = match operation.kind() {
             AtomicKind::Base => 0,
-            AtomicKind::Fetch => abi::FI_FETCH_ATOMIC,
+            AtomicKind::RendezvousGet => abi::FI_FETCH_ATOMIC,
             AtomicKind::Compare => abi::FI_COMPARE_ATOMIC,
         };
         let asked = (|| -> Result<usize> {

@@ -3,7 +3,7 @@
 use super::{CoreDomain, CoreKeys, CoreRegistration, MAX_KEYS};
 use crate::abi::{FI_KEY_NOTAVAIL, FI_MR_BASIC, FI_MR_VIRT_ADDR};
 use crate::error::{Error, Result};
-use crate::mr::{Backed, Backing, Count, RegionRequest, Unbacked, grants_peers};
+use crate::mr::{Backing, Count, RegionBacking, RegionRequest, Unbacked, grants_peers};
 use core::ffi::{c_int, c_void};
 use libc::iovec;
 use std::sync::{Arc, OnceLock};
@@ -43,7 +43,7 @@ impl LinkedRegions {
 }
 
 impl Backing for LinkedRegions {
-    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)> {
+    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn RegionBacking>)> {
         // Transfers pass no core a descriptor of the application's, so cores know of what peers use alone.
         if !grants_peers(wanted.access) {
             return Ok((FI_KEY_NOTAVAIL, Box::new(Unbacked)));
@@ -65,7 +65,7 @@ impl Backing for LinkedRegions {
 /// One region, at all cores.
 struct LinkedRegion(Vec<CoreRegistration>);
 
-impl Backed for LinkedRegion {
+impl RegionBacking for LinkedRegion {
     fn count(&self) -> Result<Count> {
         let counts = self.0.iter().map(CoreRegistration::count).collect::<Result<Vec<Count>>>()?;
         Ok(Box::new(move || counts.iter().map(|count| count()).sum()))

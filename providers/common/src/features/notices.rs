@@ -3,8 +3,8 @@ use crate::abi::{FI_ADDR_UNSPEC, fi_addr_t};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::coll::{Area, Bytes};
 use crate::cq::Context;
+use crate::deferred::{DeferredQueue, Task};
 use crate::error::{Error, Result};
-use crate::later::{Later, Task};
 use crate::reserved::{COLLECTIVE_TAG, MULTICAST_TAG};
 use std::sync::{Arc, Weak};
 
@@ -12,14 +12,14 @@ use std::sync::{Arc, Weak};
 const LONGEST: usize = 64;
 
 /// Maximum number of notices stored of an unknown peer.
-const MAX_KEPT: u32 = 64;
+const MAX_BUFFERED: u32 = 64;
 
-/// Returns true if an unexpected internal message has to be dropped because its sender, with `kept`
+/// Returns true if an unexpected internal message has to be dropped because its sender, with `buffered`
 /// stored messages, is not in the address vector. All group members are in it. Notices may arrive
 /// earlier.
-pub fn is_strangers(tag: u64, len: usize, kept: u32) -> bool {
+pub fn is_of_unknown_peer(tag: u64, len: usize, buffered: u32) -> bool {
     let notice = tag == COLLECTIVE_TAG || tag == MULTICAST_TAG;
-    !notice || len > LONGEST || kept >= MAX_KEPT
+    !notice || len > LONGEST || buffered >= MAX_BUFFERED
 }
 
 /// Message transport of an endpoint for internal messages.
@@ -39,46 +39,51 @@ pub(crate) trait Port: Send + Sync {
 /// without any lock held.
 pub(crate) struct NoticeLine {
     port: Weak<dyn Port>,
-    later: Arc<Later>,
-    lane: usize,
+    later: Arc<DeferredQueue>,
+    task_queue: usize,
     tag: u64,
 }
 
 impl NoticeLine {
-    pub(crate) fn new(port: Weak<dyn Port>, later: Arc<Later>, lane: usize, tag: u64) -> Arc<Self> {
-        Arc::new(Self { port, later, lane, tag })
+    pub(crate) fn new(
+        port: Weak<dyn Port>,
+        later: Arc<DeferredQueue>,
+        task_queue: usize,
+        tag: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self { port, later, task_queue, tag })
     }
 
-    /// Passes every notice of `LEN` bytes, and its sender as reported by completions, to `heard`;
+    /// Passes every notice of `LEN` bytes, and its sender as reported by completions, to `on_notice`;
     /// others are dropped. Must be called once, by a task or without any lock held.
     pub(crate) fn listen<const LEN: usize>(
         self: &Arc<Self>,
-        heard: impl Fn(fi_addr_t, &[u8; LEN]) + Send + Sync + 'static,
+        on_notice: impl Fn(fi_addr_t, &[u8; LEN]) + Send + Sync + 'static,
     ) {
-        self.expect(Arc::new(heard));
+        self.expect(Arc::new(on_notice));
     }
 
     fn expect<const LEN: usize>(
         self: &Arc<Self>,
-        heard: Arc<dyn Fn(fi_addr_t, &[u8; LEN]) + Send + Sync>,
+        on_notice: Arc<dyn Fn(fi_addr_t, &[u8; LEN]) + Send + Sync>,
     ) {
         let Some(port) = self.port.upgrade() else { return };
         let Ok(area) = Area::new(LEN) else { return };
         let whole = Bytes { at: 0, len: LEN };
         let buf = area.recv(whole);
         let notices = self.clone();
-        let context = self.later.expect(self.lane, move |outcome| {
+        let context = self.later.expect(self.task_queue, move |outcome| {
             match outcome {
                 Ok(of) => {
                     if let (true, Some(bytes)) = (of.len == LEN, area.bytes(whole).first_chunk()) {
-                        heard(of.src, bytes);
+                        on_notice(of.src, bytes);
                     }
                 }
                 // The receive was cancelled because the endpoint is closed.
                 Err(error) if error.error == Error::CANCELED => return,
                 Err(_) => {}
             }
-            notices.expect(heard);
+            notices.expect(on_notice);
         });
         // Notices of peers that are not in the address vector yet are heard, too.
         if port.recv(FI_ADDR_UNSPEC, self.tag, buf, context).is_err() {
@@ -94,7 +99,7 @@ impl NoticeLine {
         over: impl Fn(Result) + Send + Sync + 'static,
     ) {
         let (notices, over) = (self.clone(), Arc::new(over));
-        self.later.add([Task::new(self.lane, move || {
+        self.later.add([Task::new(self.task_queue, move || {
             match notices.post(to, bytes.as_ref(), over.clone()) {
                 Err(error) if error != Error::AGAIN => {
                     over(Err(error));
@@ -110,7 +115,7 @@ impl NoticeLine {
         let area = Area::new(bytes.len())?;
         area.write(0, bytes);
         let buf = area.send(Bytes { at: 0, len: bytes.len() });
-        let context = self.later.expect(self.lane, move |outcome| {
+        let context = self.later.expect(self.task_queue, move |outcome| {
             let _sent = area;
             over(outcome.map_or_else(|error| Err(error.error), |_| Ok(())));
         });

@@ -21,7 +21,7 @@ const REGISTERED: u32 = 2;
 const NONE: u32 = 3;
 
 /// Number of started barriers.
-static BEGUN: AtomicU64 = AtomicU64::new(0);
+static STARTED: AtomicU64 = AtomicU64::new(0);
 /// Number of the last completed barrier.
 static OVER: AtomicU64 = AtomicU64::new(0);
 
@@ -30,7 +30,7 @@ static OVER: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn prepare() {
     if STATE.load(Ordering::Relaxed) == UNKNOWN && crate::sys::threads() == Some(1) {
         register();
-        // For locks ([`Gate`](crate::lock::Gate)), which register again.
+        // For locks ([`BiasedLock`](crate::lock::Gate)), which register again.
         register_barriers();
     }
 }
@@ -54,8 +54,9 @@ pub(crate) fn are_there() -> bool {
 #[cold]
 fn begin() -> bool {
     prepare();
-    let begun = STATE.compare_exchange(UNKNOWN, REGISTERING, Ordering::Relaxed, Ordering::Relaxed);
-    if begun.is_ok() && Worker::start("ofi-barriers", || rest(register)).is_err() {
+    let started =
+        STATE.compare_exchange(UNKNOWN, REGISTERING, Ordering::Relaxed, Ordering::Relaxed);
+    if started.is_ok() && Worker::start("ofi-barriers", || rest(register)).is_err() {
         // Fences do as well, and the next ring asks again.
         STATE.store(UNKNOWN, Ordering::Relaxed);
     }
@@ -63,9 +64,9 @@ fn begin() -> bool {
 }
 
 /// Returns the number of started barriers. A later one follows everything before this call.
-pub(crate) fn begun() -> u64 {
+pub(crate) fn started() -> u64 {
     fence(Ordering::SeqCst);
-    BEGUN.load(Ordering::SeqCst)
+    STARTED.load(Ordering::SeqCst)
 }
 
 /// Waits for the end of a barrier started after the first `before` ones. Without barriers a fence
@@ -75,7 +76,7 @@ pub(crate) fn pass_one_after(before: u64, barriers: bool) {
     if !barriers || OVER.load(Ordering::SeqCst) > before {
         return;
     }
-    let number = BEGUN.fetch_add(1, Ordering::SeqCst) + 1;
+    let number = STARTED.fetch_add(1, Ordering::SeqCst) + 1;
     if !barrier_in_all_processes() {
         // It was there before. What a processor has stored others see within this time.
         std::thread::sleep(Duration::from_millis(1));

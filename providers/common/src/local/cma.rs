@@ -1,6 +1,6 @@
 //! Direct reads of another process's memory (process_vm_readv(2)).
 use crate::error::{Error, Result};
-use crate::facts::coarse_now;
+use crate::stats::coarse_now;
 use crate::sys::{check, random};
 use core::cell::Cell;
 use core::mem::MaybeUninit;
@@ -123,8 +123,8 @@ impl PeerMemory {
         ];
         let now = coarse_now();
         let is_fresh = |found: u64| now.saturating_sub(found) < SAME_FOR;
-        let asks = len >= ALWAYS_ASKED || !self.found.get().is_some_and(is_fresh);
-        let (more, wanted) = if asks { (1, len + own) } else { (0, len) };
+        let verifies = len >= ALWAYS_ASKED || !self.found.get().is_some_and(is_fresh);
+        let (more, wanted) = if verifies { (1, len + own) } else { (0, len) };
         // SAFETY: the local parts, of which the first `count` and one are set, are valid for writing; the
         // system checks the peer's.
         let n = unsafe {
@@ -139,7 +139,7 @@ impl PeerMemory {
                 error => error,
             }),
             Ok(n) if n != wanted => Err(Error::PROTO),
-            Ok(_) if !asks => Ok(len),
+            Ok(_) if !verifies => Ok(len),
             Ok(_) if word == self.value => {
                 self.found.set(Some(now));
                 Ok(len)

@@ -2,11 +2,11 @@
 pub(crate) mod barriers;
 #[allow(unsafe_code)]
 pub mod cma;
-pub mod door;
-#[allow(unsafe_code)]
-pub mod meet;
-#[allow(unsafe_code)]
-pub mod ring;
+pub mod doorbell;
+pub(crate) mod ring_layout;
 #[allow(unsafe_code)]
 pub(crate) mod segment;
-pub(crate) mod words;
+#[allow(unsafe_code)]
+pub mod shm_channel;
+#[allow(unsafe_code)]
+pub mod shm_handshake;

@@ -1,8 +1,8 @@
 //! Memory mapped by two processes: sealed, unnamed, and freed with the last of them.
 use crate::error::{Error, Result};
 use crate::rights::ReceivedFd;
+use crate::ring_layout::{DoorbellWords, RingControl};
 use crate::sys::{FIXED_SIZE, check, sealed_memory};
-use crate::words::{DoorWords, RingWords};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ pub(crate) struct SharedMemory {
 
 // SAFETY: the mapping belongs to no thread.
 unsafe impl Send for SharedMemory {}
-// SAFETY: what is reached through a shared reference are atomic words (`segment`, `door`).
+// SAFETY: what is reached through a shared reference are atomic words (`segment`, `doorbell`).
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
@@ -135,7 +135,7 @@ struct SegmentPage {
     /// Bytes of a ring.
     ring: core::sync::atomic::AtomicU64,
     /// Rings; the first one is written by the segment's creator.
-    words: [RingWords; 2],
+    words: [RingControl; 2],
 }
 
 /// Magic number of a segment with this layout.
@@ -144,8 +144,8 @@ const WORDS: usize = size_of::<SegmentPage>().next_multiple_of(PAGE);
 
 /// Bytes of each ring's copy area behind the words. The writer copies parts of exposed buffers
 /// there at the reader's request.
-pub(crate) const COPY_ROOM: usize = (WORDS - size_of::<SegmentPage>()) / 2 / 64 * 64;
-const _: () = assert!(COPY_ROOM >= 1024);
+pub(crate) const COPY_BUF: usize = (WORDS - size_of::<SegmentPage>()) / 2 / 64 * 64;
+const _: () = assert!(COPY_BUF >= 1024);
 
 /// Bytes of segments mapped by this process.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
@@ -220,8 +220,8 @@ impl SharedSegment {
         let segment = Self { memory: memory?, ring, own: 1, _mapped: mapped };
         let page = segment.page();
         let magic = page.magic.load(Ordering::Acquire);
-        let said = page.ring.load(Ordering::Relaxed);
-        if magic != MAGIC || said != ring as u64 {
+        let advertised = page.ring.load(Ordering::Relaxed);
+        if magic != MAGIC || advertised != ring as u64 {
             return Err(Error::PROTO);
         }
         Ok(segment)
@@ -248,12 +248,12 @@ impl SharedSegment {
     }
 
     /// Returns the words of the ring written by this side.
-    pub(crate) fn out(&self) -> &RingWords {
+    pub(crate) fn out(&self) -> &RingControl {
         &self.page().words[self.own]
     }
 
     /// Returns the words of the ring read by this side.
-    pub(crate) fn inward(&self) -> &RingWords {
+    pub(crate) fn inbound(&self) -> &RingControl {
         &self.page().words[1 - self.own]
     }
 
@@ -263,23 +263,23 @@ impl SharedSegment {
     }
 
     /// Returns the bytes of the ring read by this side.
-    pub(crate) fn inward_bytes(&self) -> NonNull<u8> {
+    pub(crate) fn inbound_bytes(&self) -> NonNull<u8> {
         self.bytes(1 - self.own)
     }
 
-    /// Returns the area for copies requested by the other side: [`COPY_ROOM`] bytes.
+    /// Returns the area for copies requested by the other side: [`COPY_BUF`] bytes.
     pub(crate) fn out_copies(&self) -> NonNull<u8> {
         self.copies(self.own)
     }
 
     /// Returns the area for copies requested by this side.
-    pub(crate) fn inward_copies(&self) -> NonNull<u8> {
+    pub(crate) fn inbound_copies(&self) -> NonNull<u8> {
         self.copies(1 - self.own)
     }
 
     fn copies(&self, which: usize) -> NonNull<u8> {
         // SAFETY: the mapping has both behind the words, and then the rings.
-        unsafe { self.memory.base.add(size_of::<SegmentPage>() + which * COPY_ROOM) }
+        unsafe { self.memory.base.add(size_of::<SegmentPage>() + which * COPY_BUF) }
     }
 
     fn bytes(&self, which: usize) -> NonNull<u8> {
@@ -290,9 +290,9 @@ impl SharedSegment {
 
 /// The memory of a door.
 #[derive(Debug)]
-pub(crate) struct SharedDoor(SharedMemory);
+pub(crate) struct SharedDoorbell(SharedMemory);
 
-impl SharedDoor {
+impl SharedDoorbell {
     /// A new door, and its descriptor for other processes.
     pub(crate) fn create() -> Result<(Self, OwnedFd)> {
         let (memory, fd) = SharedMemory::create(PAGE)?;
@@ -306,11 +306,11 @@ impl SharedDoor {
 
     /// The door's words.
     #[inline(always)]
-    pub(crate) fn words(&self) -> &DoorWords {
+    pub(crate) fn words(&self) -> &DoorbellWords {
         // SAFETY: the mapping is a page and aligned to one, and lives as long as `self`. There are atomic words
         // alone in it, for which any bits are a value.
         unsafe { self.0.base.cast().as_ref() }
     }
 }
 
-const _: () = assert!(size_of::<DoorWords>() <= PAGE);
+const _: () = assert!(size_of::<DoorbellWords>() <= PAGE);

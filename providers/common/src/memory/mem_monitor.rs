@@ -17,29 +17,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Maximum number of stored reports; a cache with more unread ones invalidates all its regions.
-const KEPT: usize = 64;
+const RANGES: usize = 64;
 
 /// Reported changes of memory, for any number of caches.
 #[derive(Debug)]
 pub struct MemoryEvents {
     /// Counts beginnings of reports.
-    begun: AtomicU64,
+    started: AtomicU64,
     ring: Mutex<EventRing>,
 }
 
 #[derive(Debug)]
 struct EventRing {
     /// Start and end of each reported range.
-    ranges: [(usize, usize); KEPT],
+    ranges: [(usize, usize); RANGES],
     /// Total number of reported ranges; the low bits are the next index.
-    told: u64,
+    written: u64,
 }
 
 impl Default for MemoryEvents {
     fn default() -> Self {
         Self {
-            begun: AtomicU64::new(0),
-            ring: Mutex::new(EventRing { ranges: [(0, 0); KEPT], told: 0 }),
+            started: AtomicU64::new(0),
+            ring: Mutex::new(EventRing { ranges: [(0, 0); RANGES], written: 0 }),
         }
     }
 }
@@ -47,13 +47,13 @@ impl Default for MemoryEvents {
 /// Position of a cache in the reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadUpTo {
-    begun: u64,
-    told: u64,
+    started: u64,
+    written: u64,
 }
 
 /// The changes since a cache has read last.
 pub(crate) struct Changes {
-    ranges: [(usize, usize); KEPT],
+    ranges: [(usize, usize); RANGES],
     count: usize,
 }
 
@@ -74,38 +74,38 @@ impl MemoryEvents {
     /// must not allocate or free.
     pub(crate) fn report(&self, report: impl FnOnce(&mut dyn FnMut(Range<usize>))) {
         let mut ring = self.ring();
-        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.started.fetch_add(1, Ordering::SeqCst);
         report(&mut |range| {
-            let place = ring.told as usize % KEPT;
-            ring.ranges[place] = (range.start, range.end);
-            ring.told += 1;
+            let slot = ring.written as usize % RANGES;
+            ring.ranges[slot] = (range.start, range.end);
+            ring.written += 1;
         });
     }
 
     /// The present position: reports from now on count.
     pub(crate) fn now(&self) -> ReadUpTo {
         let ring = self.ring();
-        ReadUpTo { begun: self.begun.load(Ordering::SeqCst), told: ring.told }
+        ReadUpTo { started: self.started.load(Ordering::SeqCst), written: ring.written }
     }
 
     /// Returns the changes reported since `seen` and advances it to the current position; `None` if
     /// there are none.
     #[inline]
     pub(crate) fn since(&self, seen: &mut ReadUpTo) -> Option<Changes> {
-        if self.begun.load(Ordering::SeqCst) == seen.begun {
+        if self.started.load(Ordering::SeqCst) == seen.started {
             return None;
         }
         let ring = self.ring();
-        seen.begun = self.begun.load(Ordering::SeqCst);
-        let (first, last) = (seen.told, ring.told);
-        seen.told = last;
-        let mut ranges = [(0, 0); KEPT];
-        if last - first > KEPT as u64 {
+        seen.started = self.started.load(Ordering::SeqCst);
+        let (first, last) = (seen.written, ring.written);
+        seen.written = last;
+        let mut ranges = [(0, 0); RANGES];
+        if last - first > RANGES as u64 {
             ranges[0] = (0, usize::MAX);
             return Some(Changes { ranges, count: 1 });
         }
         for (to, from) in ranges.iter_mut().zip(first..last) {
-            *to = ring.ranges[from as usize % KEPT];
+            *to = ring.ranges[from as usize % RANGES];
         }
         Some(Changes { ranges, count: (last - first) as usize })
     }
@@ -380,11 +380,11 @@ mod tests {
         });
         assert_eq!(read(&mut seen), Some(vec![1..2, 5..9]));
         assert_eq!(read(&mut seen), None);
-        for at in 0..KEPT {
+        for at in 0..RANGES {
             notices.report(|tell| tell(at..at + 1));
         }
         let mut other = seen;
-        assert_eq!(read(&mut seen).map(|ranges| ranges.len()), Some(KEPT));
+        assert_eq!(read(&mut seen).map(|ranges| ranges.len()), Some(RANGES));
         notices.report(|tell| tell(3..4));
         assert_eq!(read(&mut other), Some(vec![0..usize::MAX]));
         assert_eq!(read(&mut seen), Some(vec![3..4]));
@@ -462,8 +462,8 @@ mod tests {
         assert_eq!(close(mine.cast()), Error::BUSY.to_ret());
         // SAFETY: as above.
         unsafe { (*(*mine).import_ops).notify.unwrap()(mine, 0x1000 as *const c_void, 0x2000) };
-        let told: Vec<_> = monitor.notices().since(&mut seen).unwrap().ranges().collect();
-        assert_eq!(told, [0x1000..0x3000]);
+        let written: Vec<_> = monitor.notices().since(&mut seen).unwrap().ranges().collect();
+        assert_eq!(written, [0x1000..0x3000]);
         monitor.unwatch(0x1008..0x1010);
         assert!(WATCHED.lock().unwrap().is_empty());
         drop(monitor);

@@ -81,14 +81,14 @@ struct CachedRegion<R: Registrar> {
 }
 
 /// An entry's place in the cache.
-struct CachePlace<R: Registrar> {
+struct CacheKey<R: Registrar> {
     entry: Arc<CachedRegion<R>>,
     users: usize,
     /// The region's key in `idle` while it has no users.
     idle_since: u64,
 }
 
-type Tree<R> = BTreeMap<usize, CachePlace<R>>;
+type Tree<R> = BTreeMap<usize, CacheKey<R>>;
 
 struct CacheState<R: Registrar> {
     /// Each kind's slots by their starts.
@@ -211,7 +211,7 @@ impl<R: Registrar> Cache<R> {
         };
         state_now.stats.registered += 1;
         let mut entry = Arc::new(CachedRegion { range: range.clone(), kind, region });
-        let mut kept = false;
+        let mut cached = false;
         let mut watch_ends = watched;
         if watched && same {
             if let Some(other) = state_now.find(&range, kind, monitor, &mut dead) {
@@ -224,15 +224,15 @@ impl<R: Registrar> Cache<R> {
                 bury(monitor, dead);
                 return Ok(self.handle(entry, true));
             }
-            kept = state_now.keep(&entry, self.limits, &mut dead);
-            watch_ends = !kept;
+            cached = state_now.keep(&entry, self.limits, &mut dead);
+            watch_ends = !cached;
         }
         drop(state_now);
         if watch_ends {
             monitor.unwatch(range);
         }
         bury(monitor, dead);
-        Ok(self.handle(entry, kept))
+        Ok(self.handle(entry, cached))
     }
 
     /// Drops every unused region and returns their number.
@@ -319,7 +319,7 @@ impl<R: Registrar> CacheState<R> {
         }
     }
 
-    fn slot(&mut self, kind: R::Kind, start: usize) -> Option<&mut CachePlace<R>> {
+    fn slot(&mut self, kind: R::Kind, start: usize) -> Option<&mut CacheKey<R>> {
         self.trees.iter_mut().find(|(of, _)| *of == kind)?.1.get_mut(&start)
     }
 
@@ -427,7 +427,7 @@ impl<R: Registrar> CacheState<R> {
                 return false;
             }
         }
-        let slot = CachePlace { entry: entry.clone(), users: 1, idle_since: 0 };
+        let slot = CacheKey { entry: entry.clone(), users: 1, idle_since: 0 };
         match self.trees.iter_mut().find(|(of, _)| *of == kind) {
             Some((_, tree)) => drop(tree.insert(range.start, slot)),
             None => self.trees.push((kind, BTreeMap::from([(range.start, slot)]))),
@@ -486,7 +486,7 @@ mod tests {
 
     struct Counted {
         live: Arc<AtomicUsize>,
-        place: (usize, usize),
+        range: (usize, usize),
     }
 
     impl Drop for Counted {
@@ -505,7 +505,7 @@ mod tests {
                 return Err(Error::NOMEM);
             }
             self.live.fetch_add(1, Ordering::SeqCst);
-            Ok(Counted { live: self.live.clone(), place: (addr, len) })
+            Ok(Counted { live: self.live.clone(), range: (addr, len) })
         }
 
         fn serves(have: u32, want: u32) -> bool {
@@ -563,10 +563,10 @@ mod tests {
         let s = setup(MANY, None);
         let whole = s.cache.get(0x10000, 0x3000, 3).unwrap();
         let part = s.cache.get(0x11000, 0x2000, 1).unwrap();
-        assert_eq!(part.place, whole.place);
+        assert_eq!(part.range, whole.range);
         // Past its end, before its start, with a right more: others.
         for (addr, len, kind) in [(0x12000, 0x2000, 1), (0xf000, 0x2000, 1), (0x10000, 8, 4)] {
-            assert_eq!(s.cache.get(addr, len, kind).unwrap().place, (addr, len));
+            assert_eq!(s.cache.get(addr, len, kind).unwrap().range, (addr, len));
         }
         assert_eq!((s.cache.stats().hits, s.cache.stats().registered), (1, 4));
         // A region that covers all of these replaces them, when they are free.
@@ -616,7 +616,7 @@ mod tests {
         drop(s.cache.get(0x20000, PAGE, 1).unwrap());
         s.notices.report(|tell| tell(0x11000..0x12000));
         let new = s.cache.get(0x10000, PAGE, 1).unwrap();
-        assert_eq!(new.place, (0x10000, PAGE));
+        assert_eq!(new.range, (0x10000, PAGE));
         assert_eq!((s.cache.stats().stale, live(&s)), (1, 3));
         drop(old);
         assert_eq!(live(&s), 2);
@@ -774,7 +774,7 @@ mod tests {
                     for _ in 0..300 {
                         let at = map(0, 4 * PAGE);
                         let region = cache.get(at, 4 * PAGE, 1).unwrap();
-                        assert_eq!(region.place, (at, 4 * PAGE));
+                        assert_eq!(region.range, (at, 4 * PAGE));
                         drop(region);
                         unmap(at, 4 * PAGE);
                     }

@@ -14,11 +14,11 @@ use crate::abi::{
 };
 use crate::addr::{self, Addr, AddrList};
 use crate::addr_table::SharedAddrTable;
-use crate::boundary::{answer, answer_if_memory};
+use crate::boundary::{ffi_guard, ffi_guard_if_memory};
 use crate::cq::Context;
 use crate::eq::{DomainEq, Eq, EqEvent, FidPtr};
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, unbuilt};
+use crate::fid::{FidObject, enosys_stub};
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::peer::AvOwner;
 use crate::slab::Slab;
@@ -28,7 +28,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// Observer of changes of a vector: its endpoints.
-pub trait AvListener: Send + Sync {
+pub trait AvObserverHandle: Send + Sync {
     /// `addr` is now known by `index`.
     fn inserted(&self, index: fi_addr_t, addr: &Addr);
     /// Reports the removal of `index`, previously naming `addr`.
@@ -45,23 +45,23 @@ struct AvEntry {
     id: fi_addr_t,
     /// True if the application declared the address unable to accept connections
     /// (FI_FIREWALL_ADDR).
-    firewalled: bool,
+    behind_firewall: bool,
 }
 
 #[derive(Default)]
 struct Table {
     entries: Slab<AvEntry>,
     index: HashMap<Addr, u32>,
-    listeners: Vec<Weak<dyn AvListener>>,
+    listeners: Vec<Weak<dyn AvObserverHandle>>,
     /// Indices of addresses inserted by other processes, and not reported to listeners yet.
-    untold: Vec<u32>,
+    unnotified: Vec<u32>,
     /// True if the application chooses the address reported by completions (FI_AV_USER_ID).
     user_ids: bool,
 }
 
 impl Table {
     /// Makes room for another address; -FI_ENOMEM if there is none.
-    fn make_room(&mut self) -> Result {
+    fn make_space(&mut self) -> Result {
         self.entries.try_reserve(1)?;
         self.index.try_reserve(1).map_err(|_| Error::NOMEM)
     }
@@ -76,12 +76,12 @@ impl Table {
         for addr in shared.since(self.entries.slots() as u32) {
             // A removed record takes its index as well.
             let (addr, uses) = addr.map_or((Addr::any(shared.format()), 0), |addr| (addr, 1));
-            let entry = AvEntry { addr: addr.clone(), uses, id: 0, firewalled: false };
+            let entry = AvEntry { addr: addr.clone(), uses, id: 0, behind_firewall: false };
             let index = self.entries.insert(entry);
             self.entries[index].id = self.default_id(index);
             if uses > 0 {
                 self.index.insert(addr, index);
-                self.untold.push(index);
+                self.unnotified.push(index);
             }
         }
     }
@@ -96,7 +96,7 @@ impl Table {
         if entry.uses == 0 {
             (entry.addr, entry.uses) = (now.clone(), 1);
             self.index.insert(now.clone(), index);
-            self.untold.push(index);
+            self.unnotified.push(index);
         }
         (self.entries[index].addr == now).then_some(now)
     }
@@ -139,7 +139,7 @@ pub struct Av {
     table: Mutex<Table>,
     /// Held during the insertion or removal of an address with its reports to listeners, to keep
     /// the order of changes. Taken before all other locks.
-    news: Mutex<()>,
+    event_lock: Mutex<()>,
     eq: OnceLock<Arc<Eq>>,
     /// Event queue of the domain, for a vector bound to none.
     default_eq: DomainEq,
@@ -158,7 +158,7 @@ unsafe impl Sync for Av {}
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for Av {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl Embeds<fid_av> for Av {}
+unsafe impl FidObject<fid_av> for Av {}
 
 impl std::fmt::Debug for Av {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -248,7 +248,7 @@ impl Av {
             c: fid_av { fid: Self::fid(context), ops: (&raw const AV_OPS).cast_mut() },
             format,
             table: Mutex::new(table),
-            news: Mutex::new(()),
+            event_lock: Mutex::new(()),
             eq: OnceLock::new(),
             default_eq: DomainEq::default(),
             events,
@@ -280,8 +280,8 @@ impl Av {
         self.eq.get().or_else(|| self.default_eq.get()).ok_or(Error::NOEQ)
     }
 
-    fn news(&self) -> MutexGuard<'_, ()> {
-        self.news.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn event_lock(&self) -> MutexGuard<'_, ()> {
+        self.event_lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -295,7 +295,7 @@ impl Av {
     }
 
     /// Adds a listener for insertions and removals.
-    pub fn listen(&self, listener: Weak<dyn AvListener>) {
+    pub fn listen(&self, listener: Weak<dyn AvObserverHandle>) {
         let mut table = self.table();
         table.listeners.retain(|known| known.strong_count() != 0);
         table.listeners.push(listener);
@@ -324,20 +324,20 @@ impl Av {
     /// Reports addresses inserted by other processes to listeners. Their indices are known without
     /// it at the first send to or message from them. It names peers with messages before their
     /// insertion.
-    fn hear_others(&self) {
+    fn observe_others(&self) {
         if let Some(shared) = &self.shared {
-            let _news = self.news();
+            let _events = self.event_lock();
             self.table().catch_up(shared);
-            self.tell_untold();
+            self.notify_pending();
         }
     }
 
-    /// Reports pending insertions to listeners; `news` is held.
-    fn tell_untold(&self) {
+    /// Reports pending insertions to listeners; `event_lock` is held.
+    fn notify_pending(&self) {
         let mut table = self.table();
-        let untold = std::mem::take(&mut table.untold);
+        let unnotified = std::mem::take(&mut table.unnotified);
         let named = |index: u32| Some((u64::from(index), table.addr(index)?.clone()));
-        let all: Vec<_> = untold.into_iter().filter_map(named).collect();
+        let all: Vec<_> = unnotified.into_iter().filter_map(named).collect();
         let listeners = if all.is_empty() { Vec::new() } else { table.listeners.clone() };
         drop(table);
         for listener in listeners.iter().filter_map(Weak::upgrade) {
@@ -391,27 +391,27 @@ impl Av {
 
     /// Returns true if the application declared `index` unable to accept connections because of a
     /// firewall (FI_FIREWALL_ADDR).
-    pub fn is_firewalled(&self, index: fi_addr_t) -> bool {
+    pub fn is_behind_firewall(&self, index: fi_addr_t) -> bool {
         let slot = u32::try_from(index).ok();
         let table = self.table();
-        slot.and_then(|slot| table.entries.get(slot)).is_some_and(|entry| entry.firewalled)
+        slot.and_then(|slot| table.entries.get(slot)).is_some_and(|entry| entry.behind_firewall)
     }
 
     /// Marks `index` as unable to accept connections while it is in the vector.
-    fn set_firewalled(&self, index: fi_addr_t) {
+    fn set_behind_firewall(&self, index: fi_addr_t) {
         let mut table = self.table();
         if let Some(entry) = u32::try_from(index).ok().and_then(|n| table.entries.get_mut(n)) {
-            entry.firewalled = true;
+            entry.behind_firewall = true;
         }
     }
 
     /// Sets the address reported by completions for `index`.
     fn set_id(&self, index: fi_addr_t, id: fi_addr_t) -> Result {
-        let _news = self.news();
+        let _events = self.event_lock();
         self.identify(self.table(), index, id)
     }
 
-    /// Does so, and tells listeners without the table's lock; `news` is held.
+    /// Does so, and tells listeners without the table's lock; `event_lock` is held.
     fn identify(
         &self,
         mut table: MutexGuard<'_, Table>,
@@ -439,7 +439,7 @@ impl Av {
             return Err(Error::INVAL);
         }
         let addr = addr.identity();
-        let _news = self.news();
+        let _events = self.event_lock();
         if let Some(shared) = &self.shared {
             return self.insert_shared(shared, &addr, id);
         }
@@ -452,9 +452,13 @@ impl Av {
             }
             return Ok(index);
         }
-        table.make_room()?;
-        let index =
-            table.entries.insert(AvEntry { addr: addr.clone(), uses: 1, id: 0, firewalled: false });
+        table.make_space()?;
+        let index = table.entries.insert(AvEntry {
+            addr: addr.clone(),
+            uses: 1,
+            id: 0,
+            behind_firewall: false,
+        });
         table.entries[index].id = id.unwrap_or(table.default_id(index));
         table.index.insert(addr.clone(), index);
         let listeners = table.listeners.clone();
@@ -468,7 +472,7 @@ impl Av {
         Ok(index)
     }
 
-    /// Inserts an address in a table shared by processes: it has its index in all of them. `news`
+    /// Inserts an address in a table shared by processes: it has its index in all of them. `event_lock`
     /// is held.
     fn insert_shared(
         &self,
@@ -508,12 +512,12 @@ impl Av {
             Some(id) => self.identify(table, index, id)?,
             None => drop(table),
         }
-        self.tell_untold();
+        self.notify_pending();
         Ok(index)
     }
 
     /// Removes an index once from a table shared by processes. An index of such a table is never
-    /// reused. `news` is held.
+    /// reused. `event_lock` is held.
     fn remove_shared(&self, shared: &SharedAddrTable, index: u32) -> Result {
         let writer = shared.write()?;
         let mut table = self.table();
@@ -535,7 +539,7 @@ impl Av {
     /// Removes an index once; its address goes when it was removed as often as it was inserted.
     fn remove(&self, index: fi_addr_t) -> Result {
         let slot = u32::try_from(index).map_err(|_| Error::INVAL)?;
-        let _news = self.news();
+        let _events = self.event_lock();
         if let Some(shared) = &self.shared {
             return self.remove_shared(shared, slot);
         }
@@ -594,7 +598,7 @@ impl Av {
             let result = addr.and_then(|addr| {
                 let index = self.insert_as(addr, id)?;
                 if flags & abi::FI_FIREWALL_ADDR != 0 {
-                    self.set_firewalled(index);
+                    self.set_behind_firewall(index);
                 }
                 Ok(index)
             });
@@ -706,9 +710,9 @@ pub(crate) static AV_OPS: fi_ops_av = fi_ops_av {
     remove: Some(remove),
     lookup: Some(lookup),
     straddr: Some(straddr),
-    av_set: unbuilt(),
-    insert_auth_key: unbuilt(),
-    lookup_auth_key: unbuilt(),
+    av_set: enosys_stub(),
+    insert_auth_key: enosys_stub(),
+    lookup_auth_key: enosys_stub(),
     set_user_id: Some(set_user_id),
     lookup2: Some(lookup2),
 };
@@ -717,7 +721,7 @@ pub(crate) static AV_OPS: fi_ops_av = fi_ops_av {
 // of a vector that `open` made and `close` has not taken back, or with null.
 
 unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
-    answer_if_memory("fi_av_bind", || {
+    ffi_guard_if_memory("fi_av_bind", || {
         if bfid.is_null() {
             return Err(Error::INVAL);
         }
@@ -742,7 +746,7 @@ unsafe extern "C" fn insert(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_av_insert", || -> Result<c_int> {
+    ffi_guard_if_memory("fi_av_insert", || -> Result<c_int> {
         // SAFETY: see above.
         let av = unsafe { Av::from_c(av) }?;
         if count == 0 {
@@ -766,7 +770,7 @@ unsafe extern "C" fn insertsvc(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_av_insertsvc", || -> Result<c_int> {
+    ffi_guard_if_memory("fi_av_insertsvc", || -> Result<c_int> {
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
         if !av.is_ip() {
@@ -797,7 +801,7 @@ unsafe extern "C" fn insertsym(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_av_insertsym", || -> Result<c_int> {
+    ffi_guard_if_memory("fi_av_insertsym", || -> Result<c_int> {
         // SAFETY: see above; the names are C strings of the caller's.
         let (av, node, service) = unsafe { (Av::from_c(av)?, text(node)?, text(service)?) };
         if !av.is_ip() {
@@ -825,7 +829,7 @@ unsafe extern "C" fn remove(
     count: usize,
     flags: u64,
 ) -> c_int {
-    answer("fi_av_remove", || {
+    ffi_guard("fi_av_remove", || {
         // SAFETY: see above.
         let av = unsafe { Av::from_c(av) }?;
         if flags != 0 {
@@ -855,10 +859,10 @@ unsafe fn copy_addr(
     if len.is_null() {
         return Err(Error::INVAL);
     }
-    av.hear_others();
+    av.observe_others();
     let bytes = av.get(index)?.to_bytes();
     // SAFETY: the caller's buffer has `*len` bytes.
-    unsafe { crate::lent::copy_out(&bytes, buf, len) };
+    unsafe { crate::scoped_buf::copy_out(&bytes, buf, len) };
     Ok(())
 }
 
@@ -869,7 +873,7 @@ unsafe extern "C" fn lookup(
     len: *mut usize,
 ) -> c_int {
     // SAFETY: see above.
-    answer("fi_av_lookup", || unsafe { copy_addr(av, index, buf, len) })
+    ffi_guard("fi_av_lookup", || unsafe { copy_addr(av, index, buf, len) })
 }
 
 unsafe extern "C" fn lookup2(
@@ -880,7 +884,7 @@ unsafe extern "C" fn lookup2(
     flags: u64,
     _ctx: *mut abi::fid_xpu_ctx,
 ) -> c_int {
-    answer("fi_av_lookup2", || {
+    ffi_guard("fi_av_lookup2", || {
         if flags != 0 {
             return Err(Error::BADFLAGS);
         }
@@ -912,10 +916,10 @@ unsafe extern "C" fn straddr(
         let Some(text) = text else { return std::ptr::null() };
         let mut text = text.into_bytes();
         text.push(0);
-        let room = *len;
+        let capacity = *len;
         // `*len` becomes what was needed; cut text ends in a NUL too.
-        if !crate::lent::copy_out(&text, buf.cast(), len) && room > 0 {
-            buf.add(room - 1).write(0);
+        if !crate::scoped_buf::copy_out(&text, buf.cast(), len) && capacity > 0 {
+            buf.add(capacity - 1).write(0);
         }
         buf
     }
@@ -927,7 +931,7 @@ unsafe extern "C" fn set_user_id(
     id: fi_addr_t,
     flags: u64,
 ) -> c_int {
-    answer("fi_av_set_user_id", || {
+    ffi_guard("fi_av_set_user_id", || {
         if flags != 0 {
             return Err(Error::BADFLAGS);
         }
@@ -975,26 +979,26 @@ mod tests {
 
     /// Emulated knowledge of an endpoint about one address.
     #[derive(Default)]
-    struct AddrHeard(Mutex<(Option<fi_addr_t>, bool)>);
+    struct AddrObserved(Mutex<(Option<fi_addr_t>, bool)>);
 
-    impl AvListener for AddrHeard {
+    impl AvObserverHandle for AddrObserved {
         fn inserted(&self, index: fi_addr_t, _: &Addr) {
-            let mut heard = self.0.lock().unwrap();
-            heard.1 |= heard.0.replace(index).is_some();
+            let mut seen = self.0.lock().unwrap();
+            seen.1 |= seen.0.replace(index).is_some();
         }
         fn removed(&self, index: fi_addr_t, _: &Addr) {
             std::thread::yield_now();
-            let mut heard = self.0.lock().unwrap();
-            heard.1 |= heard.0.take() != Some(index);
+            let mut seen = self.0.lock().unwrap();
+            seen.1 |= seen.0.take() != Some(index);
         }
         fn identified(&self, _: fi_addr_t, _: fi_addr_t) {}
     }
 
     #[test]
     fn observers_get_insert_and_remove_events_in_order() {
-        let (av, heard) = (open(), Arc::new(AddrHeard::default()));
-        let listener: Weak<dyn AvListener> =
-            Arc::downgrade(&(heard.clone() as Arc<dyn AvListener>));
+        let (av, seen) = (open(), Arc::new(AddrObserved::default()));
+        let listener: Weak<dyn AvObserverHandle> =
+            Arc::downgrade(&(seen.clone() as Arc<dyn AvObserverHandle>));
         av.listen(listener);
         let addr = ip("10.0.0.1:1");
         std::thread::scope(|scope| {
@@ -1007,13 +1011,13 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*heard.0.lock().unwrap(), (None, false));
+        assert_eq!(*seen.0.lock().unwrap(), (None, false));
     }
 
     /// Endpoint querying the user id of a new address.
-    struct AskingListener(Arc<Av>, Mutex<Vec<fi_addr_t>>);
+    struct AvUserIdObserver(Arc<Av>, Mutex<Vec<fi_addr_t>>);
 
-    impl AvListener for AskingListener {
+    impl AvObserverHandle for AvUserIdObserver {
         fn inserted(&self, index: fi_addr_t, _: &Addr) {
             self.1.lock().unwrap().push(self.0.id_of(index));
         }
@@ -1026,8 +1030,8 @@ mod tests {
     #[test]
     fn address_with_user_id_is_never_reported_by_its_index() {
         let av = open();
-        let asks = Arc::new(AskingListener(av.clone(), Mutex::default()));
-        av.listen(Arc::downgrade(&(asks.clone() as Arc<dyn AvListener>)));
+        let observer = Arc::new(AvUserIdObserver(av.clone(), Mutex::default()));
+        av.listen(Arc::downgrade(&(observer.clone() as Arc<dyn AvObserverHandle>)));
         let sin = |port: u16| libc::sockaddr_in {
             sin_family: libc::AF_INET as u16,
             sin_port: port.to_be(),
@@ -1042,13 +1046,13 @@ mod tests {
             insert(c, addrs.as_ptr().cast(), 3, out.as_mut_ptr(), abi::FI_AV_USER_ID, null)
         };
         assert_eq!((inserted, out), (3, [0, 1, 0]));
-        assert_eq!(*asks.1.lock().unwrap(), [7, 8, 9]);
+        assert_eq!(*observer.1.lock().unwrap(), [7, 8, 9]);
     }
 
     /// Endpoint looking up an address during the report of its removal.
     struct LookingListener(Arc<Av>, Mutex<Option<Result<Addr>>>);
 
-    impl AvListener for LookingListener {
+    impl AvObserverHandle for LookingListener {
         fn inserted(&self, _: fi_addr_t, _: &Addr) {}
         fn removed(&self, index: fi_addr_t, _: &Addr) {
             *self.1.lock().unwrap() = Some(self.0.get(index));
@@ -1059,7 +1063,7 @@ mod tests {
     fn address_under_removal_cannot_be_looked_up() {
         let av = open();
         let looks = Arc::new(LookingListener(av.clone(), Mutex::default()));
-        av.listen(Arc::downgrade(&(looks.clone() as Arc<dyn AvListener>)));
+        av.listen(Arc::downgrade(&(looks.clone() as Arc<dyn AvObserverHandle>)));
         let index = av.insert(ip("10.0.0.1:1")).unwrap();
         av.remove(index).unwrap();
         assert_eq!(*looks.1.lock().unwrap(), Some(Err(Error::INVAL)));
@@ -1187,29 +1191,29 @@ mod tests {
     fn observers_get_other_processes_addresses_on_the_next_call() {
         let name = unique_name();
         let (one, two) = (open_named(&name, 0).unwrap(), open_named(&name, abi::FI_READ).unwrap());
-        let heard = Arc::new(AddrHeard::default());
-        two.listen(Arc::downgrade(&(heard.clone() as Arc<dyn AvListener>)));
+        let seen = Arc::new(AddrObserved::default());
+        two.listen(Arc::downgrade(&(seen.clone() as Arc<dyn AvObserverHandle>)));
         let addr = ip("10.0.0.1:1");
         one.insert(addr.clone()).unwrap();
         // An endpoint that looks up an address holds locks.
-        assert_eq!((two.find(addr), heard.0.lock().unwrap().0), (0, None));
-        two.hear_others();
-        two.hear_others();
-        assert_eq!(*heard.0.lock().unwrap(), (Some(0), false));
+        assert_eq!((two.find(addr), seen.0.lock().unwrap().0), (0, None));
+        two.observe_others();
+        two.observe_others();
+        assert_eq!(*seen.0.lock().unwrap(), (Some(0), false));
     }
 
     #[test]
     fn address_reinserted_after_remote_removal_gets_a_new_index() {
         let name = unique_name();
         let (one, two) = (open_named(&name, 0).unwrap(), open_named(&name, 0).unwrap());
-        let heard = Arc::new(AddrHeard::default());
-        two.listen(Arc::downgrade(&(heard.clone() as Arc<dyn AvListener>)));
+        let seen = Arc::new(AddrObserved::default());
+        two.listen(Arc::downgrade(&(seen.clone() as Arc<dyn AvObserverHandle>)));
         let addr = ip("10.0.0.1:1");
         one.insert(addr.clone()).unwrap();
-        two.hear_others();
+        two.observe_others();
         one.remove(0).unwrap();
         assert_eq!(two.insert(addr), Ok(1));
-        assert_eq!(*heard.0.lock().unwrap(), (Some(1), false));
+        assert_eq!(*seen.0.lock().unwrap(), (Some(1), false));
     }
 
     #[test]

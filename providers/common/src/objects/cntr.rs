@@ -2,10 +2,10 @@
 use crate::abi::{
     self, FI_CLASS_CNTR, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid, fid_cntr,
 };
-use crate::boundary::{answer, answer_quickly, end_if_cancelled};
+use crate::boundary::{end_if_cancelled, ffi_guard, ffi_guard_nocancel};
 use crate::cq::OnDomain;
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, unbuilt};
+use crate::fid::{FidObject, enosys_stub};
 use crate::object::{Base, Object, fid_ops};
 use crate::peer::CntrOwner;
 use crate::poll::WaitSet;
@@ -58,7 +58,7 @@ unsafe impl Sync for Cntr {}
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for Cntr {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl Embeds<fid_cntr> for Cntr {}
+unsafe impl FidObject<fid_cntr> for Cntr {}
 
 impl std::fmt::Debug for Cntr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -339,7 +339,7 @@ static CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     wait: cancellable!(cntr_wait: fn(*mut fid_cntr, u64, c_int) -> c_int),
     adderr: Some(adderr),
     seterr: Some(seterr),
-    export_xpu: unbuilt(),
+    export_xpu: enosys_stub(),
 };
 
 /// Calls on a counter of FI_PEER, with its value in its owner's counter: a read only makes
@@ -348,19 +348,19 @@ static PEER_CNTR_OPS: fi_ops_cntr = fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
     read: cancellable!(read: fn(*mut fid_cntr) -> u64),
     readerr: cancellable!(readerr: fn(*mut fid_cntr) -> u64),
-    add: unbuilt(),
-    set: unbuilt(),
-    wait: unbuilt(),
-    adderr: unbuilt(),
-    seterr: unbuilt(),
-    export_xpu: unbuilt(),
+    add: enosys_stub(),
+    set: enosys_stub(),
+    wait: enosys_stub(),
+    adderr: enosys_stub(),
+    seterr: enosys_stub(),
+    export_xpu: enosys_stub(),
 };
 
 // SAFETY of the entry points below: each is reachable only through the ops table
 // of a counter that `open` made and `close` has not taken back, or with null.
 
 unsafe extern "C-unwind" fn read(cntr: *mut fid_cntr) -> u64 {
-    let value = answer_quickly("fi_cntr_read", || {
+    let value = ffi_guard_nocancel("fi_cntr_read", || {
         // SAFETY: see above.
         unsafe { Cntr::from_c(cntr) }.map_or(0, |cntr| {
             cntr.progress.progress();
@@ -375,7 +375,7 @@ unsafe extern "C-unwind" fn read(cntr: *mut fid_cntr) -> u64 {
 }
 
 unsafe extern "C-unwind" fn readerr(cntr: *mut fid_cntr) -> u64 {
-    let errors = answer_quickly("fi_cntr_readerr", || {
+    let errors = ffi_guard_nocancel("fi_cntr_readerr", || {
         // SAFETY: see above.
         unsafe { Cntr::from_c(cntr) }.map_or(0, |cntr| {
             cntr.progress.progress();
@@ -389,7 +389,7 @@ unsafe extern "C-unwind" fn readerr(cntr: *mut fid_cntr) -> u64 {
 
 /// Implements the four calls changing a counter.
 unsafe fn change(cntr: *mut fid_cntr, entry: &'static str, how: impl FnOnce(&Cntr)) -> c_int {
-    answer(entry, || {
+    ffi_guard(entry, || {
         // SAFETY: see above.
         let cntr = unsafe { Cntr::from_c(cntr) }?;
         how(cntr);
@@ -437,12 +437,12 @@ unsafe extern "C-unwind" fn cntr_wait(
 ) -> c_int {
     let (mut call, mut errors) = (Blocking::new(timeout), None);
     loop {
-        let answer = answer("fi_cntr_wait", || {
+        let answer = ffi_guard("fi_cntr_wait", || {
             // SAFETY: see above.
             unsafe { Cntr::from_c(cntr) }?.wait_for(threshold, &mut errors, &mut call)
         });
         // SAFETY: as in `read`; the counter is not closed while it is waited for.
-        if !unsafe { call.goes_on() } {
+        if !unsafe { call.is_still_bursting() } {
             return answer;
         }
     }

@@ -1,6 +1,6 @@
 //! Completion queues (fi_cq(3)).
 //!
-//! A queue is a ring of the requested size. No entry is lost: providers check [`Cq::has_room`]
+//! A queue is a ring of the requested size. No entry is lost: providers check [`Cq::has_space`]
 //! before starting work with an entry. An entry arriving nevertheless (of a transfer already in
 //! flight) goes to a list behind the ring. Errors keep their position in the order.
 use crate::abi::{
@@ -8,14 +8,14 @@ use crate::abi::{
     fi_cq_entry, fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_ops,
     fi_ops_cq, fi_wait_obj, fid, fid_cq,
 };
-use crate::boundary::{CReturn, answer, answer_quickly, end_if_cancelled};
+use crate::boundary::{CReturn, end_if_cancelled, ffi_guard, ffi_guard_nocancel};
 use crate::cntr::CntrWatch;
 use crate::error::{Error, Result, strerror};
-use crate::fid::{Embeds, unbuilt};
+use crate::fid::{FidObject, enosys_stub};
 use crate::info::version;
 use crate::lock::{Level, Lock};
 use crate::object::{Base, Object, Parent, fid_ops};
-use crate::operation::MakesTurn;
+use crate::operation::ProgressFn;
 use crate::peer::CqOwner;
 use crate::poll::WaitSet;
 use crate::progress::Progress;
@@ -104,7 +104,7 @@ struct EntryRing {
     /// Mask of a slot number for its index in the ring.
     mask: usize,
     /// True if the reader of an entry has more to do: a provider waits for space in the ring
-    /// ([`Cq::wait_for_room`]), or entries wait behind the ring.
+    /// ([`Cq::wait_for_space`]), or entries wait behind the ring.
     awaited: bool,
     /// Entries written while the ring was full, in order.
     behind: VecDeque<Completion>,
@@ -181,7 +181,7 @@ pub struct Cq {
     api_version: u32,
     /// Equal to `size` if writing an entry needs only the domain's lock: no waiting thread, no
     /// concurrent reader, and no other owner. Else 0.
-    plain_size: usize,
+    fast_size: usize,
     /// Reading the queue is no cancellation point: see [`SPARES_CALLERS`].
     spares_callers: AtomicBool,
     base: Base,
@@ -192,7 +192,7 @@ unsafe impl Sync for Cq {}
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for Cq {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl Embeds<fid_cq> for Cq {}
+unsafe impl FidObject<fid_cq> for Cq {}
 
 impl std::fmt::Debug for Cq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -337,7 +337,7 @@ impl Cq {
         let slots = zeroed(size.next_power_of_two())?;
         let level = domain.level.number();
         let ring = Lock::with_level(EntryRing::new(slots), domain.level);
-        let is_plain = ring.is_alone() && kind == WaitKind::None;
+        let is_fast = ring.is_alone() && kind == WaitKind::None;
         let cq = Arc::new(Self {
             c: fid_cq { fid: Self::fid(context), ops: (&raw const CQ_OPS[level]).cast_mut() },
             ring,
@@ -350,7 +350,7 @@ impl Cq {
             owner: None,
             progress: Driver::new(domain.progress),
             api_version: domain.api_version,
-            plain_size: if is_plain { size } else { 0 },
+            fast_size: if is_fast { size } else { 0 },
             spares_callers: AtomicBool::new(false),
             base: Base::new(domain.parent),
         });
@@ -378,7 +378,7 @@ impl Cq {
             owner: Some(owner),
             progress: Driver::new(domain.progress),
             api_version: domain.api_version,
-            plain_size: 0,
+            fast_size: 0,
             spares_callers: AtomicBool::new(false),
             base: Base::new(domain.parent),
         })
@@ -393,13 +393,13 @@ impl Cq {
 
     /// Returns true if the ring has space for another entry.
     #[inline(always)]
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         self.len() < self.size
     }
 
     /// Records a provider waiting for space for an entry: the read freeing the space makes progress
     /// once more.
-    pub fn wait_for_room(&self) {
+    pub fn wait_for_space(&self) {
         self.ring.lock_within().awaited = true;
     }
 
@@ -412,7 +412,7 @@ impl Cq {
 
     /// Returns the number of free entries in the ring.
     #[inline]
-    pub fn room(&self) -> usize {
+    pub fn free_entries(&self) -> usize {
         self.size.saturating_sub(self.len())
     }
 
@@ -454,7 +454,7 @@ impl Cq {
     #[inline(always)]
     pub fn next_entry(&self) -> Option<NextEntry<'_>> {
         let unread = self.written.load(Ordering::Relaxed) - self.read.load(Ordering::Acquire);
-        (unread < self.plain_size).then_some(NextEntry { cq: self })
+        (unread < self.fast_size).then_some(NextEntry { cq: self })
     }
 
     /// Puts an entry into the ring, or behind it if it is full.
@@ -535,7 +535,7 @@ impl Cq {
         let take = |ring: &mut EntryRing| unsafe { self.take_one(ring, buf, count, src) };
         let looked = match LEVEL {
             Level::SHARED => self.ring.quickly(take),
-            _ => self.ring.at_once::<LEVEL>().map(|mut ring| (take(&mut ring), false)),
+            _ => self.ring.try_lock_fast::<LEVEL>().map(|mut ring| (take(&mut ring), false)),
         };
         match looked {
             Some((true, false)) => Look::Took,
@@ -707,9 +707,9 @@ impl Cq {
             (*out).olen = error.olen;
             (*out).err = error.error.code();
             (*out).prov_errno = error.prov_errno;
-            let room = if newer_than(1, 5) { (*out).err_data_size } else { 0 };
-            if room > 0 && !(*out).err_data.is_null() {
-                let len = error.data.len().min(room);
+            let capacity = if newer_than(1, 5) { (*out).err_data_size } else { 0 };
+            if capacity > 0 && !(*out).err_data.is_null() {
+                let len = error.data.len().min(capacity);
                 std::ptr::copy_nonoverlapping(error.data.as_ptr(), (*out).err_data.cast(), len);
                 (*out).err_data_size = len;
             } else {
@@ -858,8 +858,8 @@ impl Object<fid_cq> for Cq {
             SPARES_CALLERS => {
                 self.spares_callers.store(true, Ordering::Relaxed);
                 // SAFETY: the command passes null, or room for the call.
-                if let Some(to) = unsafe { arg.cast::<Option<MakesTurn>>().as_mut() } {
-                    *to = Some(turn);
+                if let Some(to) = unsafe { arg.cast::<Option<ProgressFn>>().as_mut() } {
+                    *to = Some(run_progress);
                 }
                 Ok(())
             }
@@ -893,7 +893,7 @@ const fn cq_ops<const LEVEL: usize>() -> fi_ops_cq {
         ),
         signal: Some(signal),
         strerror: Some(cq_strerror),
-        export_xpu: unbuilt(),
+        export_xpu: enosys_stub(),
     }
 }
 
@@ -902,13 +902,13 @@ const fn cq_ops<const LEVEL: usize>() -> fi_ops_cq {
 static PEER_CQ_OPS: fi_ops_cq = fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
     read: Some(progress_only),
-    readfrom: unbuilt(),
-    readerr: unbuilt(),
-    sread: unbuilt(),
-    sreadfrom: unbuilt(),
-    signal: unbuilt(),
+    readfrom: enosys_stub(),
+    readerr: enosys_stub(),
+    sread: enosys_stub(),
+    sreadfrom: enosys_stub(),
+    signal: enosys_stub(),
     strerror: Some(cq_strerror),
-    export_xpu: unbuilt(),
+    export_xpu: enosys_stub(),
 };
 
 // SAFETY of the entry points below: each is reachable only through the ops table
@@ -919,7 +919,7 @@ static PEER_CQ_OPS: fi_ops_cq = fi_ops_cq {
 /// # Safety
 /// The queue is open or null, and as for [`end_if_cancelled`].
 #[inline(always)]
-unsafe extern "C-unwind" fn end_if_cancelled_in_vain(cq: *mut fid_cq, answer: ssize_t) {
+unsafe extern "C-unwind" fn end_if_cancelled_without_entry(cq: *mut fid_cq, answer: ssize_t) {
     if answer != Error::AGAIN.to_ret() as ssize_t {
         return;
     }
@@ -989,7 +989,7 @@ unsafe extern "C-unwind" fn wake_and_read(
 ) -> ssize_t {
     // SAFETY: by this function's contract.
     unsafe {
-        (*cq.cast::<Cq>()).ring.wake_sleeper();
+        (*cq.cast::<Cq>()).ring.wake_waiter();
         if took { 1 } else { read_slowly::<{ Level::SHARED }>(cq, buf, count, src) }
     }
 }
@@ -1006,7 +1006,7 @@ unsafe extern "C-unwind" fn read_slowly<const LEVEL: usize>(
     count: usize,
     src: *mut fi_addr_t,
 ) -> ssize_t {
-    let answer = answer_quickly("fi_cq_read", || {
+    let answer = ffi_guard_nocancel("fi_cq_read", || {
         // SAFETY: by this function's contract.
         unsafe {
             let cq = &*cq.cast::<Cq>();
@@ -1018,7 +1018,7 @@ unsafe extern "C-unwind" fn read_slowly<const LEVEL: usize>(
                 Look::Took => return 1,
                 Look::Else => {}
                 Look::Wake { took } => {
-                    cq.ring.wake_sleeper();
+                    cq.ring.wake_waiter();
                     if took {
                         return 1;
                     }
@@ -1028,12 +1028,12 @@ unsafe extern "C-unwind" fn read_slowly<const LEVEL: usize>(
         }
     });
     // SAFETY: by this function's contract.
-    unsafe { end_if_cancelled_in_vain(cq, answer) };
+    unsafe { end_if_cancelled_without_entry(cq, answer) };
     answer
 }
 
 unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: usize) -> ssize_t {
-    answer_quickly("fi_cq_read", || -> ssize_t {
+    ffi_guard_nocancel("fi_cq_read", || -> ssize_t {
         // SAFETY: see above.
         let cq = unsafe { cq.cast::<Cq>().as_ref() };
         match cq {
@@ -1048,8 +1048,8 @@ unsafe extern "C" fn progress_only(cq: *mut fid_cq, _buf: *mut c_void, count: us
 }
 
 /// Function returned by [`SPARES_CALLERS`]: progress, and nothing else of a read.
-unsafe extern "C" fn turn(cq: *mut fid_cq) {
-    answer_quickly("a turn for another provider", || -> ssize_t {
+unsafe extern "C" fn run_progress(cq: *mut fid_cq) {
+    ffi_guard_nocancel("a turn for another provider", || -> ssize_t {
         // SAFETY: see above; any holder of this function has the queue open.
         unsafe { (*cq.cast::<Cq>()).progress.get().progress() };
         0
@@ -1057,7 +1057,7 @@ unsafe extern "C" fn turn(cq: *mut fid_cq) {
 }
 
 unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> ssize_t {
-    answer("fi_cq_readerr", || {
+    ffi_guard("fi_cq_readerr", || {
         // SAFETY: see above; the entry is the caller's.
         unsafe { Cq::from_c(cq)?.read_error(out) }
     })
@@ -1084,19 +1084,19 @@ unsafe extern "C-unwind" fn sreadfrom(
 ) -> ssize_t {
     let mut call = Blocking::new(timeout);
     loop {
-        let answer = answer("fi_cq_sread", || {
+        let answer = ffi_guard("fi_cq_sread", || {
             // SAFETY: see above; the buffers are the caller's.
             unsafe { Cq::from_c(cq)?.sread(buf, count, src, &mut call) }
         });
         // SAFETY: as in `read`; the queue is not closed while it is read.
-        if !unsafe { call.goes_on() } {
+        if !unsafe { call.is_still_bursting() } {
             return answer;
         }
     }
 }
 
 unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
-    answer("fi_cq_signal", || {
+    ffi_guard("fi_cq_signal", || {
         // SAFETY: see above.
         unsafe { Cq::from_c(cq) }?.wait()?.ok_or(Error::NOSYS)?.signal();
         Ok(())
@@ -1228,18 +1228,18 @@ mod tests {
         for n in 1..=3 {
             cq.next_entry().unwrap().write(entry(n));
         }
-        assert!(cq.next_entry().is_none() && !cq.has_room());
+        assert!(cq.next_entry().is_none() && !cq.has_space());
         // Excess entries wait behind the ring: one of four slots was left.
         (4..=6).for_each(|n| cq.write(entry(n)));
         assert_eq!(cq.fill(), [6, 3]);
         for n in 1..=6 {
-            let (mut room, mut src) = ([0u64; 6], 0);
+            let (mut capacity, mut src) = ([0u64; 6], 0);
             // SAFETY: the room is that of an entry of the queue's format.
             unsafe {
-                let to = room.as_mut_ptr().cast();
+                let to = capacity.as_mut_ptr().cast();
                 assert_eq!(readfrom::<{ Level::SERIALIZED }>(cq.as_c(), to, 1, &raw mut src), 1);
             }
-            assert_eq!((room, src), ([0, n, n, 1, 2, n * 3], n * 4));
+            assert_eq!((capacity, src), ([0, n, n, 1, 2, n * 3], n * 4));
         }
         assert!(!cq.has_entries());
         let waits = fi_cq_attr {
@@ -1263,18 +1263,20 @@ mod tests {
                 cq.write(entry(n));
             }
             let all = |n: u64| [0, n, n, 1, 2, n * 3];
-            let mut room = [u64::MAX; 20];
-            let read = |room: &mut [u64], count| {
+            let mut capacity = [u64::MAX; 20];
+            let read = |capacity: &mut [u64], count| {
                 // SAFETY: there is room for three entries of any format.
-                unsafe { read::<{ Level::SERIALIZED }>(cq.as_c(), room.as_mut_ptr().cast(), count) }
+                unsafe {
+                    read::<{ Level::SERIALIZED }>(cq.as_c(), capacity.as_mut_ptr().cast(), count)
+                }
             };
-            assert_eq!(read(&mut room, 1), 1);
-            assert_eq!(room[..words], all(5)[..words]);
-            assert!(room[words..].iter().all(|word| *word == u64::MAX));
-            assert_eq!(read(&mut room, 3), 2);
-            assert_eq!(room[..words], all(6)[..words]);
-            assert_eq!(room[words..2 * words], all(7)[..words]);
-            assert!(room[2 * words..].iter().all(|word| *word == u64::MAX));
+            assert_eq!(read(&mut capacity, 1), 1);
+            assert_eq!(capacity[..words], all(5)[..words]);
+            assert!(capacity[words..].iter().all(|word| *word == u64::MAX));
+            assert_eq!(read(&mut capacity, 3), 2);
+            assert_eq!(capacity[..words], all(6)[..words]);
+            assert_eq!(capacity[words..2 * words], all(7)[..words]);
+            assert!(capacity[2 * words..].iter().all(|word| *word == u64::MAX));
         }
     }
 }

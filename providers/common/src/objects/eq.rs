@@ -4,11 +4,11 @@ use crate::abi::{
     self, FI_CLASS_EQ, fi_eq_attr, fi_eq_cm_entry, fi_eq_entry, fi_eq_err_entry, fi_info, fi_ops,
     fi_ops_eq, fid, fid_eq,
 };
-use crate::boundary::{answer, answer_if_memory, end_if_cancelled};
+use crate::boundary::{end_if_cancelled, ffi_guard, ffi_guard_if_memory};
 use crate::buf::copied;
 use crate::cq::error_text;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::FidObject;
 use crate::info::InfoBuf;
 use crate::lock::Lock;
 use crate::object::{Base, Object, Parent, fid_ops};
@@ -126,7 +126,7 @@ unsafe impl Sync for Eq {}
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for Eq {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl Embeds<fid_eq> for Eq {}
+unsafe impl FidObject<fid_eq> for Eq {}
 
 impl std::fmt::Debug for Eq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -401,9 +401,9 @@ impl Eq {
             (*out).data = error.data;
             (*out).err = error.error.code();
             (*out).prov_errno = error.prov_errno;
-            let room = (*out).err_data_size;
-            if room > 0 && !(*out).err_data.is_null() {
-                let len = error.err_data.len().min(room);
+            let capacity = (*out).err_data_size;
+            if capacity > 0 && !(*out).err_data.is_null() {
+                let len = error.err_data.len().min(capacity);
                 std::ptr::copy_nonoverlapping(error.err_data.as_ptr(), (*out).err_data.cast(), len);
                 (*out).err_data_size = len;
             } else {
@@ -491,7 +491,7 @@ unsafe extern "C-unwind" fn read(
     len: usize,
     flags: u64,
 ) -> ssize_t {
-    let answer = answer("fi_eq_read", || {
+    let answer = ffi_guard("fi_eq_read", || {
         // SAFETY: see above; the buffers are the caller's.
         unsafe { Eq::from_c(eq)?.read(event, buf, len, flags) }
     });
@@ -503,7 +503,7 @@ unsafe extern "C-unwind" fn read(
 }
 
 unsafe extern "C" fn readerr(eq: *mut fid_eq, out: *mut fi_eq_err_entry, flags: u64) -> ssize_t {
-    answer("fi_eq_readerr", || {
+    ffi_guard("fi_eq_readerr", || {
         // SAFETY: see above; the entry is the caller's.
         unsafe { Eq::from_c(eq)?.read_error(out, flags) }
     })
@@ -516,7 +516,7 @@ unsafe extern "C" fn write(
     len: usize,
     _flags: u64,
 ) -> ssize_t {
-    answer_if_memory("fi_eq_write", || {
+    ffi_guard_if_memory("fi_eq_write", || {
         // SAFETY: see above.
         let eq = unsafe { Eq::from_c(eq) }?;
         if !eq.may_write {
@@ -547,7 +547,7 @@ unsafe extern "C-unwind" fn sread(
 ) -> ssize_t {
     let mut call = Blocking::new(timeout);
     loop {
-        let answer = answer("fi_eq_sread", || {
+        let answer = ffi_guard("fi_eq_sread", || {
             // SAFETY: see above.
             let eq = unsafe { Eq::from_c(eq) }?;
             if !eq.can_block() {
@@ -563,7 +563,7 @@ unsafe extern "C-unwind" fn sread(
         });
         // SAFETY: nothing here is cleaned up, nor in what the program calls us by; the
         // queue is not closed while it is read.
-        if !unsafe { call.goes_on() } {
+        if !unsafe { call.is_still_bursting() } {
             return answer;
         }
     }

@@ -4,11 +4,11 @@ use crate::abi::{
     fi_mr_attr, fi_mr_dmabuf, fi_mr_map_raw, fi_mr_raw_attr, fi_ops, fid, fid_mr,
 };
 use crate::atomic::{AtomicKind, Operation};
-use crate::boundary::answer_if_memory;
+use crate::boundary::ffi_guard_if_memory;
 use crate::buf::{GatherList, IoVecs, ScatterList};
 use crate::cntr::Cntr;
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, class_of};
+use crate::fid::{FidObject, class_of};
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::operation::{RemoteSegment, RemoteSegments};
 use core::ffi::{c_int, c_void};
@@ -56,10 +56,10 @@ impl Region {
     fn piece(&self, addr: u64, len: u64) -> Result<LocalMemory> {
         let piece_in = |segment: &RegionSegment| {
             let offset = addr.checked_sub(segment.remote_base)?;
-            let room = (segment.memory.len as u64).checked_sub(offset)?;
+            let space = (segment.memory.len as u64).checked_sub(offset)?;
             // No number is above the segment's length, which is a usize.
             let base = segment.memory.base.wrapping_add(offset as usize);
-            (room > 0 || len == 0).then_some(LocalMemory { base, len: room.min(len) as usize })
+            (space > 0 || len == 0).then_some(LocalMemory { base, len: space.min(len) as usize })
         };
         let piece = piece_in(&self.first).or_else(|| self.more.iter().find_map(piece_in));
         piece.ok_or(Error::ACCES)
@@ -68,14 +68,14 @@ impl Region {
 
 /// Memory of a remote segment, piece by piece. If the segment exceeds the region, one of the pieces
 /// is an error, and the last.
-struct PlacePieces<'a> {
+struct RegionPieces<'a> {
     region: &'a Region,
     addr: u64,
     /// Remaining bytes of the remote segment; `None` at its end.
     left: Option<u64>,
 }
 
-impl Iterator for PlacePieces<'_> {
+impl Iterator for RegionPieces<'_> {
     type Item = Result<LocalMemory>;
 
     #[inline]
@@ -132,7 +132,7 @@ pub struct RegionRequest {
     /// Length in bytes; `base + len` does not overflow.
     pub len: usize,
     /// The kind of memory: of the process, a dma-buf file, or a device.
-    pub place: MemoryPlace,
+    pub kind: MemoryKind,
     /// Access rights of the memory: FI_SEND, FI_RECV, FI_READ, FI_REMOTE_WRITE …
     pub access: u64,
     /// The address of the first byte for peers, unless they use the virtual one.
@@ -143,7 +143,7 @@ pub struct RegionRequest {
 
 /// Kind of memory to register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MemoryPlace {
+pub enum MemoryKind {
     /// Ordinary memory of the process.
     System,
     /// Memory of a dma-buf file (FI_MR_DMABUF), possibly without an address for the processor.
@@ -165,10 +165,10 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     ///
     /// # Safety
     /// The memory stays valid until the returned value is dropped.
-    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn Backed>)>;
+    unsafe fn register(&self, wanted: &RegionRequest) -> Result<(u64, Box<dyn RegionBacking>)>;
 
     /// Returns true if applications may register device memory (FI_HMEM). Otherwise
-    /// [`Backing::register`] gets only [`MemoryPlace::System`].
+    /// [`Backing::register`] gets only [`MemoryKind::System`].
     fn hmem(&self) -> bool {
         false
     }
@@ -178,7 +178,7 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
 pub type Count = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// Registration of a region with a [`Backing`], ended on drop.
-pub trait Backed: Send + Sync {
+pub trait RegionBacking: Send + Sync {
     /// Starts counting peers' writes to the region.
     fn count(&self) -> Result<Count>;
     /// Returns the descriptor of the region in transfers (fi_mr_desc(3)), or null if they need
@@ -190,7 +190,7 @@ pub trait Backed: Send + Sync {
 
 /// User of regions notified before their close: the engine of a domain, possibly still sending
 /// their bytes to peers.
-pub trait Lender: Send + Sync + std::fmt::Debug {
+pub trait RegionUser: Send + Sync + std::fmt::Debug {
     /// Called before the region of this key is closed: the application has its memory back when
     /// this returns.
     fn closing(&self, key: u64);
@@ -205,7 +205,7 @@ pub fn grants_peers(access: u64) -> bool {
 #[derive(Debug)]
 pub struct Unbacked;
 
-impl Backed for Unbacked {
+impl RegionBacking for Unbacked {
     fn count(&self) -> Result<Count> {
         Err(Error::INVAL)
     }
@@ -218,7 +218,7 @@ pub struct MrTable {
     /// At least one region has a counter.
     counted: AtomicBool,
     backing: Option<Arc<dyn Backing>>,
-    lender: OnceLock<Weak<dyn Lender>>,
+    region_user: OnceLock<Weak<dyn RegionUser>>,
     /// Maximum number of segments of a region; 1 with a backing.
     segments: usize,
     keys: Mutex<RegionKeys>,
@@ -235,8 +235,8 @@ impl MrTable {
             abi::FI_MR_SCALABLE => 0,
             mode => mode,
         };
-        let (counted, lender) = (AtomicBool::new(false), OnceLock::new());
-        Self { mode, counted, backing: None, lender, segments: 1, keys: Mutex::default() }
+        let (counted, region_user) = (AtomicBool::new(false), OnceLock::new());
+        Self { mode, counted, backing: None, region_user, segments: 1, keys: Mutex::default() }
     }
 
     /// A table of the same domain's without regions.
@@ -252,8 +252,8 @@ impl MrTable {
     }
 
     /// Sets the observer called before a region is closed.
-    pub fn set_lender(&self, lender: Weak<dyn Lender>) {
-        let _ = self.lender.set(lender);
+    pub fn set_region_user(&self, region_user: Weak<dyn RegionUser>) {
+        let _ = self.region_user.set(region_user);
     }
 
     /// Returns a table with regions also registered with `backing`; it chooses their keys.
@@ -380,17 +380,17 @@ impl MrTable {
         }
     }
 
-    /// Counts a peer's completed write to `places`.
-    pub fn written(&self, places: &RemoteSegments) {
+    /// Counts a peer's completed write to `remote`.
+    pub fn written(&self, remote: &RemoteSegments) {
         if !self.counted.load(Ordering::Acquire) {
             return;
         }
         let keys = self.keys();
-        for (index, place) in places.as_slice().iter().enumerate() {
+        for (index, segment) in remote.as_slice().iter().enumerate() {
             // A write counts once for a region, however many of its places are in the region.
-            let again = places.as_slice()[..index].iter().any(|other| other.key == place.key);
-            if let Some(cntr) = keys.cntrs.get(&place.key).filter(|_| !again) {
-                cntr.completed(place.len as usize);
+            let again = remote.as_slice()[..index].iter().any(|other| other.key == segment.key);
+            if let Some(cntr) = keys.cntrs.get(&segment.key).filter(|_| !again) {
+                cntr.completed(segment.len as usize);
             }
         }
     }
@@ -415,34 +415,34 @@ impl Opened<'_> {
     /// Returns the memory of a remote segment. Fails with -FI_EINVAL for an unknown key, and with
     /// -FI_EACCES for a missing right.
     #[inline]
-    fn pieces(&self, place: &RemoteSegment, right: u64) -> Result<PlacePieces<'_>> {
-        let region = self.0.regions.get(&place.key).ok_or(Error::INVAL)?;
+    fn pieces(&self, segment: &RemoteSegment, right: u64) -> Result<RegionPieces<'_>> {
+        let region = self.0.regions.get(&segment.key).ok_or(Error::INVAL)?;
         if region.access & right != right {
             return Err(Error::ACCES);
         }
-        Ok(PlacePieces { region, addr: place.addr, left: Some(place.len) })
+        Ok(RegionPieces { region, addr: segment.addr, left: Some(segment.len) })
     }
 
-    /// Checks a peer's right to all of `places`. Fails with -FI_EINVAL for an unknown key, and with
+    /// Checks a peer's right to all of `remote`. Fails with -FI_EINVAL for an unknown key, and with
     /// -FI_EACCES for a range or right not granted.
-    pub fn check(&self, places: &RemoteSegments, right: u64) -> Result {
-        for place in places.as_slice() {
-            self.pieces(place, right)?.try_for_each(|piece| piece.map(|_| ()))?;
+    pub fn check(&self, remote: &RemoteSegments, right: u64) -> Result {
+        for segment in remote.as_slice() {
+            self.pieces(segment, right)?.try_for_each(|piece| piece.map(|_| ()))?;
         }
         Ok(())
     }
 
-    /// Calls `each` with the memory of bytes `from..from + max` of `places`.
+    /// Calls `each` with the memory of bytes `from..from + max` of `remote`.
     fn each(
         &self,
-        places: &RemoteSegments,
+        remote: &RemoteSegments,
         right: u64,
         mut from: usize,
         mut max: usize,
         mut each: impl FnMut(*mut u8, usize),
     ) -> Result {
-        for place in places.as_slice() {
-            for piece in self.pieces(place, right)? {
+        for segment in remote.as_slice() {
+            for piece in self.pieces(segment, right)? {
                 let LocalMemory { base, len } = piece?;
                 if from >= len {
                     from -= len;
@@ -460,10 +460,10 @@ impl Opened<'_> {
         Ok(())
     }
 
-    /// Copies `bytes` to `places`, beginning at byte `at` of these.
-    pub fn write(&self, places: &RemoteSegments, right: u64, at: usize, bytes: &[u8]) -> Result {
+    /// Copies `bytes` to `remote`, beginning at byte `at` of these.
+    pub fn write(&self, remote: &RemoteSegments, right: u64, at: usize, bytes: &[u8]) -> Result {
         let mut done = 0;
-        self.each(places, right, at, bytes.len(), |to, len| {
+        self.each(remote, right, at, bytes.len(), |to, len| {
             // SAFETY: see the type: `len` bytes at `to` are valid; `bytes` is
             // ours and has them, since the parts add up to its length at most.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), to, len) };
@@ -471,10 +471,10 @@ impl Opened<'_> {
         })
     }
 
-    /// Fills `to` with bytes of `places`, beginning at byte `at` of these.
-    pub fn read(&self, places: &RemoteSegments, right: u64, at: usize, to: &mut [u8]) -> Result {
+    /// Fills `to` with bytes of `remote`, beginning at byte `at` of these.
+    pub fn read(&self, remote: &RemoteSegments, right: u64, at: usize, to: &mut [u8]) -> Result {
         let mut done = 0;
-        self.each(places, right, at, to.len(), |from, len| {
+        self.each(remote, right, at, to.len(), |from, len| {
             // SAFETY: see the type: `len` bytes at `from` are valid; `to` is ours and has
             // room for them, since the parts add up to its length at most.
             unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr().add(done), len) };
@@ -482,16 +482,16 @@ impl Opened<'_> {
         })
     }
 
-    /// Makes data written to `places` durable, if they are in persistent memory
+    /// Makes data written to `remote` durable, if they are in persistent memory
     /// (FI_COMMIT_COMPLETE, FI_RMA_PMEM).
-    pub fn commit(&self, places: &RemoteSegments, right: u64) -> Result {
-        self.each(places, right, 0, usize::MAX, |base, len| {
+    pub fn commit(&self, remote: &RemoteSegments, right: u64) -> Result {
+        self.each(remote, right, 0, usize::MAX, |base, len| {
             // SAFETY: see the type: `len` bytes at `base` are valid.
             unsafe { crate::sys::persist(base, len) };
         })
     }
 
-    /// Applies an atomic operation to the elements in `places`, in order. `source` and `compare`
+    /// Applies an atomic operation to the elements in `remote`, in order. `source` and `compare`
     /// are the operands, as far as the operation has them; `fetched` receives the previous values
     /// if it fetches.
     ///
@@ -501,29 +501,29 @@ impl Opened<'_> {
     pub fn atomic(
         &self,
         operation: Operation,
-        places: &RemoteSegments,
+        remote: &RemoteSegments,
         source: &[u8],
         compare: &[u8],
         fetched: &mut [u8],
     ) -> Result {
-        let (total, size) = (places.total()?, operation.size());
+        let (total, size) = (remote.total()?, operation.size());
         let fits = |has: bool, len: usize| len == if has { total } else { 0 };
         if !fits(operation.has_source(), source.len())
             || !fits(operation.kind() == AtomicKind::Compare, compare.len())
             || !fits(operation.fetches(), fetched.len())
-            || places.as_slice().iter().any(|place| !place.len.is_multiple_of(size as u64))
+            || remote.as_slice().iter().any(|segment| !segment.len.is_multiple_of(size as u64))
         {
             return Err(Error::INVAL);
         }
         let right = operation.rights();
-        self.check(places, right)?;
+        self.check(remote, right)?;
         let mut whole = true;
-        self.each(places, right, 0, total, |_, len| whole &= len.is_multiple_of(size))?;
+        self.each(remote, right, 0, total, |_, len| whole &= len.is_multiple_of(size))?;
         if !whole {
             return Err(Error::INVAL);
         }
         let mut done = 0;
-        self.each(places, right, 0, total, |base, len| {
+        self.each(remote, right, 0, total, |base, len| {
             // Each operand has as many bytes as all places together, or none.
             let part = |bytes: usize| done.min(bytes)..(done + len).min(bytes);
             let (from, with) = (part(source.len()), part(compare.len()));
@@ -538,42 +538,42 @@ impl Opened<'_> {
         })
     }
 
-    /// Appends bytes `from..from + max` of `places` to a gather list for a send and returns their
+    /// Appends bytes `from..from + max` of `remote` to a gather list for a send and returns their
     /// number.
     pub fn gather<'a>(
         &'a self,
-        places: &RemoteSegments,
+        remote: &RemoteSegments,
         right: u64,
         from: usize,
         max: usize,
         list: &mut GatherList<'a>,
     ) -> Result<usize> {
-        self.append(places, right, from, max, list)
+        self.append(remote, right, from, max, list)
     }
 
-    /// Appends bytes `from..from + max` of `places` to a scatter list for a receive and returns
+    /// Appends bytes `from..from + max` of `remote` to a scatter list for a receive and returns
     /// their number.
     pub fn scatter<'a>(
         &'a self,
-        places: &RemoteSegments,
+        remote: &RemoteSegments,
         right: u64,
         from: usize,
         max: usize,
         list: &mut ScatterList<'a>,
     ) -> Result<usize> {
-        self.append(places, right, from, max, list)
+        self.append(remote, right, from, max, list)
     }
 
     fn append<M>(
         &self,
-        places: &RemoteSegments,
+        remote: &RemoteSegments,
         right: u64,
         from: usize,
         max: usize,
         list: &mut IoVecs<M>,
     ) -> Result<usize> {
         let mut total = 0;
-        self.each(places, right, from, max, |base, len| {
+        self.each(remote, right, from, max, |base, len| {
             if list.push_raw(base, len) {
                 total += len;
             }
@@ -588,7 +588,7 @@ pub struct Mr {
     c: fid_mr,
     table: Arc<MrTable>,
     /// Registration with the backing, ended on drop.
-    backing: Option<Box<dyn Backed>>,
+    backing: Option<Box<dyn RegionBacking>>,
     /// The address remote peers use for the first byte.
     remote_base: u64,
     base: Base,
@@ -599,7 +599,7 @@ unsafe impl Sync for Mr {}
 // SAFETY: nothing of it changes after `open`.
 unsafe impl Send for Mr {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl Embeds<fid_mr> for Mr {}
+unsafe impl FidObject<fid_mr> for Mr {}
 
 impl std::fmt::Debug for Mr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -640,13 +640,13 @@ unsafe fn wanted(
         return Err(Error::INVAL);
     }
     let mut segments = WantedSegments::default();
-    let place = if dmabuf {
+    let kind = if dmabuf {
         // SAFETY: by this function's contract.
         let fi_mr_dmabuf { fd, offset, len, base_addr } = unsafe { *attr.mr_iov.cast() };
         let start = usize::try_from(offset).map_err(|_| Error::INVAL)?;
         let base = (base_addr as usize).checked_add(start).ok_or(Error::INVAL)?;
         segments.push(base, len)?;
-        MemoryPlace::Dmabuf { fd, offset }
+        MemoryKind::Dmabuf { fd, offset }
     } else {
         if attr.iov_count == 0 || attr.iov_count > most {
             return Err(Error::INVAL);
@@ -659,13 +659,13 @@ unsafe fn wanted(
         // Memory that a device's interface allocated on the host is treated as ordinary memory.
         let host = !hmem || flags & abi::FI_HMEM_HOST_ALLOC != 0;
         match attr.iface {
-            iface if host || iface == fi_hmem_iface::FI_HMEM_SYSTEM => MemoryPlace::System,
-            iface => MemoryPlace::Device(iface),
+            iface if host || iface == fi_hmem_iface::FI_HMEM_SYSTEM => MemoryKind::System,
+            iface => MemoryKind::Device(iface),
         }
     };
     let LocalMemory { base, len } = segments.all[0];
     let (access, offset, key) = (attr.access & ACCESS, attr.offset, attr.requested_key);
-    Ok((RegionRequest { base, len, place, access, offset, key }, segments))
+    Ok((RegionRequest { base, len, kind, access, offset, key }, segments))
 }
 
 /// Segments of a region to register.
@@ -751,9 +751,9 @@ impl Object<fid_mr> for Mr {
 
     fn closed(this: &mut Arc<Self>, _fid: *mut fid) {
         let key = this.c.key;
-        let lender = this.table.lender.get().filter(|_| key != FI_KEY_NOTAVAIL);
-        if let Some(lender) = lender.and_then(Weak::upgrade) {
-            lender.closing(key);
+        let region_user = this.table.region_user.get().filter(|_| key != FI_KEY_NOTAVAIL);
+        if let Some(region_user) = region_user.and_then(Weak::upgrade) {
+            region_user.closing(key);
         }
         this.table.remove(key);
         // The application held the only reference.
@@ -788,9 +788,9 @@ impl Mr {
         }
         // SAFETY: by this function's contract.
         unsafe {
-            let room = attr.key_size.as_mut().ok_or(Error::INVAL)?;
+            let space = attr.key_size.as_mut().ok_or(Error::INVAL)?;
             let key = self.c.key.to_ne_bytes();
-            if std::mem::replace(room, key.len()) < key.len() {
+            if std::mem::replace(space, key.len()) < key.len() {
                 return Err(Error::TOOSMALL);
             }
             if attr.raw_key.is_null() || attr.base_addr.is_null() {
@@ -823,7 +823,7 @@ pub(crate) unsafe fn map_raw(map: &fi_mr_map_raw) -> Result {
 // of a region that `open` made and `close` has not taken back, or with null.
 
 unsafe extern "C" fn bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int {
-    answer_if_memory("fi_mr_bind", || {
+    ffi_guard_if_memory("fi_mr_bind", || {
         // SAFETY: the application binds an object it has open, or null.
         match unsafe { class_of(bfid) }.map(|class| class as c_int) {
             _ if fid.is_null() => Err(Error::INVAL),
@@ -854,10 +854,10 @@ mod tests {
     use crate::abi::{FI_REMOTE_READ, FI_REMOTE_WRITE};
 
     /// Returns the address of a remote segment's first byte, if a peer has this right to all of it.
-    fn first_piece(table: &MrTable, place: RemoteSegment, right: u64) -> Result<usize> {
+    fn first_piece(table: &MrTable, segment: RemoteSegment, right: u64) -> Result<usize> {
         let opened = table.open();
-        opened.check(&RemoteSegments::one(place.addr, place.len, place.key), right)?;
-        opened.pieces(&place, right)?.next().unwrap().map(|piece| piece.base)
+        opened.check(&RemoteSegments::one(segment.addr, segment.len, segment.key), right)?;
+        opened.pieces(&segment, right)?.next().unwrap().map(|piece| piece.base)
     }
 
     #[test]
@@ -876,8 +876,8 @@ mod tests {
     }
 
     /// The pieces of a place, as distances from `base` and lengths.
-    fn pieces_of(table: &MrTable, place: [u64; 3], base: usize) -> Result<Vec<(usize, usize)>> {
-        let [addr, len, key] = place;
+    fn pieces_of(table: &MrTable, segment: [u64; 3], base: usize) -> Result<Vec<(usize, usize)>> {
+        let [addr, len, key] = segment;
         let opened = table.open();
         let pieces = opened.pieces(&RemoteSegment { addr, len, key }, FI_REMOTE_WRITE)?;
         pieces.map(|piece| piece.map(|piece| (piece.base - base, piece.len))).collect()
@@ -929,8 +929,8 @@ mod tests {
         let operation = Operation::new(AtomicKind::Base, u64s, sum).unwrap();
         let add = |addr, elements: u64| {
             let source: Vec<u8> = (0..elements).flat_map(|_| 5u64.to_ne_bytes()).collect();
-            let places = RemoteSegments::one(addr, 8 * elements, 7);
-            table.open().atomic(operation, &places, &source, &[], &mut [])
+            let remote = RemoteSegments::one(addr, 8 * elements, 7);
+            table.open().atomic(operation, &remote, &source, &[], &mut [])
         };
         assert_eq!(add(0, 1), Ok(()));
         assert_eq!(add(8, 1), Err(Error::INVAL));
@@ -968,8 +968,8 @@ mod tests {
         let table = MrTable::new(abi::FI_MR_BASIC);
         let key = table.insert(0x1000, 64, FI_REMOTE_READ, 0, 7).unwrap();
         let check = |addr, len| {
-            let place = RemoteSegment { addr, len, key };
-            first_piece(&table, place, FI_REMOTE_READ)
+            let segment = RemoteSegment { addr, len, key };
+            first_piece(&table, segment, FI_REMOTE_READ)
         };
         assert_eq!(check(0x1020, 32), Ok(0x1020));
         assert_eq!(check(0x0fff, 1), Err(Error::ACCES));
@@ -998,7 +998,7 @@ mod tests {
         };
         let good = wanted(&dmabuf(0x2000, 64, 0x10000), true).unwrap();
         assert_eq!((good.base, good.len), (0x12000, 64));
-        assert_eq!(good.place, MemoryPlace::Dmabuf { fd: 5, offset: 0x2000 });
+        assert_eq!(good.kind, MemoryKind::Dmabuf { fd: 5, offset: 0x2000 });
         assert_eq!(wanted(&dmabuf(0x2000, 64, 0), true).unwrap().base, 0x2000);
         assert_eq!(wanted(&dmabuf(0, 64, 0), false).unwrap_err(), Error::BADFLAGS);
         for bad in [dmabuf(u64::MAX, 1, 2), dmabuf(0, usize::MAX, 2)] {
@@ -1012,15 +1012,15 @@ mod tests {
     #[test]
     fn interface_selects_device_memory_only_with_fi_hmem() {
         let iov = libc::iovec { iov_base: 0x1000 as *mut c_void, iov_len: 64 };
-        let place = |iface: fi_hmem_iface, flags, hmem| {
+        let segment = |iface: fi_hmem_iface, flags, hmem| {
             let attr = fi_mr_attr { iface: iface.into(), ..attr(&raw const iov, 1) };
             // SAFETY: one vector.
-            unsafe { wanted(&attr, flags, hmem, 1) }.unwrap().0.place
+            unsafe { wanted(&attr, flags, hmem, 1) }.unwrap().0.kind
         };
         let cuda = fi_hmem_iface::FI_HMEM_CUDA;
-        assert_eq!(place(cuda, 0, true), MemoryPlace::Device(cuda.into()));
-        assert_eq!(place(cuda, 0, false), MemoryPlace::System);
-        assert_eq!(place(cuda, abi::FI_HMEM_HOST_ALLOC, true), MemoryPlace::System);
-        assert_eq!(place(fi_hmem_iface::FI_HMEM_SYSTEM, 0, true), MemoryPlace::System);
+        assert_eq!(segment(cuda, 0, true), MemoryKind::Device(cuda.into()));
+        assert_eq!(segment(cuda, 0, false), MemoryKind::System);
+        assert_eq!(segment(cuda, abi::FI_HMEM_HOST_ALLOC, true), MemoryKind::System);
+        assert_eq!(segment(fi_hmem_iface::FI_HMEM_SYSTEM, 0, true), MemoryKind::System);
     }
 }

@@ -2,9 +2,9 @@
 //! open, a user count, and the calls of all objects (fi_close, fi_control). An implementation of
 //! [`Object`] defines the special features of its type, and [`fid_ops`] creates its table.
 use crate::abi::{fi_ops, fid};
-use crate::boundary::answer;
+use crate::boundary::ffi_guard;
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, ops};
+use crate::fid::{FidObject, ops};
 use core::ffi::{c_int, c_void};
 use std::any::Any;
 use std::sync::Arc;
@@ -35,26 +35,26 @@ impl Users {
 /// Parent of an object, a fabric or a domain: its memory stays valid as long as this value, and it
 /// cannot be closed before the object.
 pub struct Parent {
-    kept: Arc<dyn Any + Send + Sync>,
+    object: Arc<dyn Any + Send + Sync>,
     users: Arc<Users>,
     left: AtomicBool,
 }
 
 impl Parent {
     /// Counts an object being opened as a user of its parent.
-    pub fn new(kept: Arc<dyn Any + Send + Sync>, users: Arc<Users>) -> Self {
+    pub fn new(object: Arc<dyn Any + Send + Sync>, users: Arc<Users>) -> Self {
         users.add();
-        Self { kept, users, left: AtomicBool::new(false) }
+        Self { object, users, left: AtomicBool::new(false) }
     }
 
     /// Returns the parent fabric or domain.
-    pub(crate) fn kept(&self) -> &Arc<dyn Any + Send + Sync> {
-        &self.kept
+    pub(crate) fn object(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.object
     }
 
     /// Returns true if both have the same parent.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(&self.kept), Arc::as_ptr(&other.kept))
+        std::ptr::addr_eq(Arc::as_ptr(&self.object), Arc::as_ptr(&other.object))
     }
 
     /// Takes a closed object off the count of users, though its memory may be kept for a while.
@@ -93,7 +93,7 @@ impl Base {
 }
 
 /// Object opened by programs on a fabric or domain. `C` is its structure.
-pub trait Object<C: 'static>: Embeds<C> + 'static {
+pub trait Object<C: 'static>: FidObject<C> + 'static {
     /// The `fclass` of the object's structure: FI_CLASS_CQ …
     const CLASS: c_int;
     /// Name of fi_close in the log message of a panic.
@@ -132,7 +132,7 @@ pub trait Object<C: 'static>: Embeds<C> + 'static {
 
     /// Returns the context of the object's opening.
     fn context(&self) -> *mut c_void {
-        // SAFETY: by the contract of `Embeds` the object begins with a `fid`, which changes no
+        // SAFETY: by the contract of `FidObject` the object begins with a `fid`, which changes no
         // more once the program has the object.
         unsafe { (*std::ptr::from_ref(self).cast::<fid>()).context }
     }
@@ -152,7 +152,7 @@ pub trait Object<C: 'static>: Embeds<C> + 'static {
     }
 
     /// Returns true if the object belongs to the same domain, or fabric, as another.
-    fn is_beside(&self, other: &Parent) -> bool {
+    fn is_sibling_of(&self, other: &Parent) -> bool {
         self.base().parent.is_same(other)
     }
 
@@ -173,7 +173,7 @@ pub const fn fid_ops<T: Object<C>, C: 'static>() -> fi_ops {
 }
 
 unsafe extern "C" fn close<T: Object<C>, C: 'static>(fid: *mut fid) -> c_int {
-    answer(T::CLOSE, || {
+    ffi_guard(T::CLOSE, || {
         // SAFETY: reachable only through the table of an object of this type that is open, or
         // with null, which is an error.
         let object = unsafe { T::from_c(fid.cast::<C>()) }?;
@@ -193,7 +193,7 @@ unsafe extern "C" fn control<T: Object<C>, C: 'static>(
     arg: *mut c_void,
 ) -> c_int {
     // SAFETY: as for `close`; the argument is the program's.
-    answer(T::CONTROL, || unsafe { T::from_c(fid.cast::<C>())?.control(command, arg) })
+    ffi_guard(T::CONTROL, || unsafe { T::from_c(fid.cast::<C>())?.control(command, arg) })
 }
 
 #[cfg(test)]
@@ -214,7 +214,7 @@ mod tests {
     // SAFETY: nothing of it changes but atomics.
     unsafe impl Send for Thing {}
     // SAFETY: repr(C) with the C struct first; always in an `Arc`.
-    unsafe impl Embeds<fid_poll> for Thing {}
+    unsafe impl FidObject<fid_poll> for Thing {}
 
     static TABLE: fi_ops = fid_ops::<Thing, _>();
 
@@ -244,20 +244,20 @@ mod tests {
     fn object_in_use_cannot_close_and_closed_one_leaves_parent_once() {
         let (on, closings) = (Arc::new(Users::default()), Arc::default());
         let (thing, other) = (open(&on, &closings), open(&on, &closings));
-        let kept = thing.clone();
+        let object = thing.clone();
         let fid = thing.into_c().cast::<fid>();
         let close = TABLE.close.unwrap();
-        kept.add_user();
+        object.add_user();
         // SAFETY: it is open.
         assert_eq!(unsafe { close(fid) }, Error::BUSY.to_ret());
-        kept.remove_user();
+        object.remove_user();
         // SAFETY: it is open, and not used after that.
         assert_eq!(unsafe { close(fid) }, 0);
         // Its memory is still there, and will leave the parent alone when it goes.
         assert_eq!((on.check_none(), closings.load(Ordering::Relaxed)), (Err(Error::BUSY), 1));
         drop(other);
         assert_eq!(on.check_none(), Ok(()));
-        drop(kept);
+        drop(object);
         assert_eq!(on.check_none(), Ok(()));
     }
 

@@ -28,7 +28,7 @@ pub struct SendOp {
 /// Parts of a [`SendOp`] used by the fast paths of sends; they stay in registers if their address
 /// is not passed to a call.
 #[derive(Clone, Copy, Debug)]
-pub struct PlainSend<'a> {
+pub struct FastSend<'a> {
     /// The message's bytes.
     pub buf: &'a SendBuf,
     /// The peer the message is for.
@@ -48,7 +48,7 @@ pub struct PlainSend<'a> {
 /// and the context. The last argument is true if the application has read all entries in the queue
 /// of its sends, so nothing waits for more of them. Returns 1 if the message is complete, without
 /// an entry. Returns 0 if it is in flight, with an entry later. A negative value is an error.
-pub(crate) type SendAtOnce = unsafe extern "C" fn(
+pub(crate) type ImmediateSendFn = unsafe extern "C" fn(
     *const c_void,
     *const c_void,
     usize,
@@ -62,16 +62,16 @@ pub(crate) type SendAtOnce = unsafe extern "C" fn(
 /// Functions returned by [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SendsAtOnce {
+pub(crate) struct ImmediateSendFns {
     /// Argument of the functions: valid while the endpoint is open, and closer to the sending code
     /// than the endpoint's fid.
     pub(crate) who: *const c_void,
     /// The calls for messages and for tagged ones.
-    pub(crate) calls: [SendAtOnce; 2],
+    pub(crate) calls: [ImmediateSendFn; 2],
 }
 
 /// Function making progress on the whole domain of a queue.
-pub(crate) type MakesTurn = unsafe extern "C" fn(*mut fid_cq);
+pub(crate) type ProgressFn = unsafe extern "C" fn(*mut fid_cq);
 
 /// Room for one message (or, with FI_MULTI_RECV, several).
 #[derive(Clone, Debug)]
@@ -150,12 +150,12 @@ impl RemoteSegments {
     /// Adds a place; -FI_EINVAL when it is one too many.
     #[inline]
     pub fn push(&mut self, segment: RemoteSegment) -> Result {
-        let room = match &mut self.all {
+        let slot = match &mut self.all {
             None => self.few.get_mut(self.count),
             Some(all) => all.get_mut(self.count),
         };
-        match room {
-            Some(room) => *room = segment,
+        match slot {
+            Some(slot) => *slot = segment,
             None => return self.push_behind(segment),
         }
         self.count += 1;
@@ -255,14 +255,14 @@ mod tests {
 
     #[test]
     fn segment_list_preserves_order_up_to_its_maximum() {
-        let place = |n: usize| RemoteSegment { addr: n as u64, len: 1, key: 7 };
+        let segment_at = |n: usize| RemoteSegment { addr: n as u64, len: 1, key: 7 };
         let mut list = RemoteSegments::EMPTY;
         for n in 0..MAX_SEGMENTS {
-            assert_eq!(list.as_slice(), (0..n).map(place).collect::<Vec<_>>());
+            assert_eq!(list.as_slice(), (0..n).map(segment_at).collect::<Vec<_>>());
             assert_eq!((list.total(), list == list.clone()), (Ok(n), true));
-            list.push(place(n)).unwrap();
+            list.push(segment_at(n)).unwrap();
         }
-        assert_eq!(list.push(place(0)), Err(Error::INVAL));
+        assert_eq!(list.push(segment_at(0)), Err(Error::INVAL));
         assert_eq!(list.as_slice().len(), MAX_SEGMENTS);
         assert_eq!(list.memory(), RemoteSegments::MOST_BYTES);
     }

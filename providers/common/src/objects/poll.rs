@@ -3,12 +3,12 @@ use crate::abi::{
     self, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_POLL, FI_CLASS_WAIT, c_enum, fi_ops,
     fi_ops_poll, fi_ops_wait, fi_poll_attr, fi_wait_attr, fi_wait_obj, fid, fid_poll, fid_wait,
 };
-use crate::boundary::{answer, answer_if_memory, end_if_cancelled};
+use crate::boundary::{end_if_cancelled, ffi_guard, ffi_guard_if_memory};
 use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::eq::Eq;
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, class_of};
+use crate::fid::{FidObject, class_of};
 use crate::object::{Base, Object, Parent, fid_ops};
 use crate::progress::Progress;
 use crate::wait::{Blocking, Wait, WaitKind, cancellable};
@@ -129,7 +129,7 @@ unsafe impl Sync for WaitSet {}
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for WaitSet {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl Embeds<fid_wait> for WaitSet {}
+unsafe impl FidObject<fid_wait> for WaitSet {}
 
 impl std::fmt::Debug for WaitSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -256,7 +256,7 @@ unsafe impl Sync for PollSet {}
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for PollSet {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl Embeds<fid_poll> for PollSet {}
+unsafe impl FidObject<fid_poll> for PollSet {}
 
 impl std::fmt::Debug for PollSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -373,13 +373,13 @@ static POLL_OPS: fi_ops_poll = fi_ops_poll {
 unsafe extern "C-unwind" fn wait_wait(wait: *mut fid_wait, timeout: c_int) -> c_int {
     let mut call = Blocking::new(timeout);
     loop {
-        let answer = answer("fi_wait", || {
+        let answer = ffi_guard("fi_wait", || {
             // SAFETY: see above.
             unsafe { WaitSet::from_c(wait) }?.wait(&mut call)
         });
         // SAFETY: nothing here is cleaned up, nor in what the program calls us by; the
         // set is not closed while it is waited for.
-        if !unsafe { call.goes_on() } {
+        if !unsafe { call.is_still_bursting() } {
             return answer;
         }
     }
@@ -390,7 +390,7 @@ unsafe extern "C-unwind" fn poll_poll(
     contexts: *mut *mut c_void,
     count: c_int,
 ) -> c_int {
-    let answer = answer("fi_poll", || -> Result<c_int> {
+    let answer = ffi_guard("fi_poll", || -> Result<c_int> {
         // SAFETY: see above.
         let set = unsafe { PollSet::from_c(set) }?;
         if count < 0 || (contexts.is_null() && count > 0) {
@@ -418,7 +418,7 @@ unsafe extern "C-unwind" fn poll_poll(
 }
 
 unsafe extern "C" fn poll_add(set: *mut fid_poll, fid: *mut fid, _flags: u64) -> c_int {
-    answer_if_memory("fi_poll_add", || {
+    ffi_guard_if_memory("fi_poll_add", || {
         // SAFETY: see above; the fid is one the application has open.
         let (set, member) = unsafe { (PollSet::from_c(set)?, PollMember::from_fid(fid)?) };
         let mut members = set.members();
@@ -430,7 +430,7 @@ unsafe extern "C" fn poll_add(set: *mut fid_poll, fid: *mut fid, _flags: u64) ->
 }
 
 unsafe extern "C" fn poll_del(set: *mut fid_poll, fid: *mut fid, _flags: u64) -> c_int {
-    answer("fi_poll_del", || {
+    ffi_guard("fi_poll_del", || {
         // SAFETY: see above.
         let set = unsafe { PollSet::from_c(set) }?;
         set.members().retain(|member| !member.is(fid));

@@ -3,7 +3,7 @@
 //! A message is formatted only if its level and subsystem are enabled. If the application can see
 //! the cause of an error only here, log it once, at the deciding code, with a remedy.
 use crate::abi::{self, fi_log_level, fi_log_subsys, fi_provider};
-use crate::boundary::Uncancelled;
+use crate::boundary::CancelDisabled;
 use crate::provider::Provider;
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -76,7 +76,7 @@ pub fn write(
     bytes.push(b'\n');
     let Ok(text) = CString::new(bytes) else { return };
     // The core may write to a file, where a cancelled thread would end.
-    let _uncancelled = Uncancelled::new();
+    let _uncancelled = CancelDisabled::new();
     // SAFETY: the format takes exactly one C string, and `text` outlives the call.
     unsafe {
         abi::fi_log(

@@ -32,7 +32,7 @@ pub struct Provider {
 }
 
 // SAFETY: only the core writes to it, under its own lock, and before it knows
-// of it `hand_out`, once.
+// of it `provider_entry`, once.
 unsafe impl Sync for Provider {}
 
 impl std::fmt::Debug for Provider {
@@ -111,7 +111,7 @@ impl Provider {
 
     /// Hands the provider to the core, at the start of a plug-in's `fi_prov_ini`: with another
     /// name, if the user wants one, the first time.
-    pub fn hand_out(&'static self, name: Option<CString>) -> *mut fi_provider {
+    pub fn provider_entry(&'static self, name: Option<CString>) -> *mut fi_provider {
         if !self.handed_out.swap(true, Ordering::AcqRel)
             && let Some(name) = name
         {
@@ -135,7 +135,7 @@ impl Provider {
             // provider first, and from one thread.
             unsafe { ((*c).getinfo, (*c).fabric) = (Some(getinfo), Some(fabric)) };
         }
-        self.hand_out(name)
+        self.provider_entry(name)
     }
 
     /// The provider's name.
@@ -206,8 +206,8 @@ mod tests {
         // SAFETY: a static provider with a C string for a name.
         let name = |prov: *mut fi_provider| unsafe { CStr::from_ptr((*prov).name) };
         assert_eq!(name(PROV.as_ptr()), c"zed");
-        assert_eq!(name(PROV.hand_out(Some(c"other".into()))), c"other");
-        assert_eq!(name(PROV.hand_out(Some(c"third".into()))), c"other");
+        assert_eq!(name(PROV.provider_entry(Some(c"other".into()))), c"other");
+        assert_eq!(name(PROV.provider_entry(Some(c"third".into()))), c"other");
         assert_eq!(PROV.name(), c"other");
     }
 

@@ -67,7 +67,7 @@ pub struct Buffering {
     /// The endpoint is enabled: the options cannot be set any more.
     fixed: bool,
     /// Reported messages, by the address of the context passed to the application.
-    told: HashMap<usize, ReportedMessage>,
+    reported: HashMap<usize, ReportedMessage>,
     /// Messages matched by a posted tag, to be reported once enough bytes have arrived, with the
     /// context of the tag.
     due: HashMap<(usize, u32), Context>,
@@ -85,7 +85,7 @@ impl Buffering {
             start: 0,
             most,
             fixed: false,
-            told: HashMap::new(),
+            reported: HashMap::new(),
             due: HashMap::new(),
         }
     }
@@ -101,7 +101,7 @@ impl Buffering {
 
     /// Sets FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes.
     pub fn set_option(&mut self, name: c_int, value: usize) -> Result {
-        let (place, most) = match name {
+        let (limit, most) = match name {
             FI_OPT_BUFFERED_LIMIT => (&mut self.limit, self.most[0]),
             FI_OPT_BUFFERED_MIN => (&mut self.start, self.most[1]),
             _ => return Err(Error::NOPROTOOPT),
@@ -109,7 +109,7 @@ impl Buffering {
         if self.fixed {
             return Err(Error::OPBADSTATE);
         }
-        *place = match value {
+        *limit = match value {
             // SIZE_MAX asks for as much as there can be.
             usize::MAX => most,
             value if value <= most => value,
@@ -134,18 +134,18 @@ impl Buffering {
     }
 
     /// Records a message matched by a posted tag, to be reported once enough bytes have arrived.
-    pub fn owe(&mut self, queue: usize, message: u32, context: Context) {
+    pub fn add_pending(&mut self, queue: usize, message: u32, context: Context) {
         self.due.insert((queue, message), context);
     }
 
-    /// Takes out a message of [`owe`](Self::owe); returns the context its tag was posted with.
-    pub fn take_owed(&mut self, queue: usize, message: u32) -> Option<Context> {
+    /// Takes out a message of [`add_pending`](Self::owe); returns the context its tag was posted with.
+    pub fn take_pending(&mut self, queue: usize, message: u32) -> Option<Context> {
         self.due.remove(&(queue, message))
     }
 
-    /// Takes out all messages of [`owe`](Self::owe), with the contexts their tags were posted
+    /// Takes out all messages of [`add_pending`](Self::owe), with the contexts their tags were posted
     /// with.
-    pub fn take_all_owed(&mut self) -> impl Iterator<Item = (usize, u32, Context)> + use<> {
+    pub fn take_all_pending(&mut self) -> impl Iterator<Item = (usize, u32, Context)> + use<> {
         let due = std::mem::take(&mut self.due);
         due.into_iter().map(|((queue, message), context)| (queue, message, context))
     }
@@ -165,7 +165,7 @@ impl Buffering {
             None => RecvContext::new(ep, Context::NULL),
         };
         let address = context.address();
-        self.told
+        self.reported
             .insert(address.0 as usize, ReportedMessage { queue, message, context, _start: start });
         address
     }
@@ -174,19 +174,23 @@ impl Buffering {
     /// context stored in the structure by the application.
     pub fn take(&mut self, context: Context, queue: usize) -> Option<(u32, Context)> {
         let key = context.0 as usize;
-        self.told.get(&key).filter(|told| told.queue == queue)?;
-        self.told.remove(&key).map(|told| (told.message, told.context.into_context()))
+        self.reported.get(&key).filter(|reported| reported.queue == queue)?;
+        self.reported
+            .remove(&key)
+            .map(|reported| (reported.message, reported.context.into_context()))
     }
 
     /// Returns true if a message was reported and is neither claimed nor discarded yet.
-    pub fn has_told(&self, queue: usize, message: u32) -> bool {
-        self.told.values().any(|told| (told.queue, told.message) == (queue, message))
+    pub fn has_notified(&self, queue: usize, message: u32) -> bool {
+        self.reported
+            .values()
+            .any(|reported| (reported.queue, reported.message) == (queue, message))
     }
 
     /// Removes all messages reported and neither claimed nor discarded.
-    pub fn take_all_told(&mut self) -> impl Iterator<Item = (usize, u32)> + use<> {
-        let told = std::mem::take(&mut self.told);
-        told.into_values().map(|told| (told.queue, told.message))
+    pub fn take_all_notified(&mut self) -> impl Iterator<Item = (usize, u32)> + use<> {
+        let reported = std::mem::take(&mut self.reported);
+        reported.into_values().map(|reported| (reported.queue, reported.message))
     }
 }
 
@@ -204,7 +208,7 @@ mod tests {
         let ep = FidPtr(std::ptr::dangling_mut());
         let first = buffering.tell((0, 7), ep, None, None);
         let second = buffering.tell((1, 7), ep, Some(context(0x50)), Some(vec![1].into()));
-        assert!(buffering.has_told(0, 7) && buffering.has_told(1, 7));
+        assert!(buffering.has_notified(0, 7) && buffering.has_notified(1, 7));
         // The other kind of call does not find it, nor any other context.
         assert!(buffering.take(first, 1).is_none());
         assert!(buffering.take(context(0x50), 1).is_none());
@@ -212,7 +216,7 @@ mod tests {
         assert!(buffering.take(first, 0).is_none());
         // A claim reports the context posted with the tag, unless it was changed.
         assert_eq!(buffering.take(second, 1).map(|(id, c)| (id, c.0 as usize)), Some((7, 0x50)));
-        assert!(!buffering.has_told(1, 7));
+        assert!(!buffering.has_notified(1, 7));
     }
 
     #[test]
@@ -231,8 +235,8 @@ mod tests {
     #[test]
     fn matched_message_keeps_its_context_until_reported() {
         let mut buffering = Buffering::new(100, [1000, 10]);
-        buffering.owe(1, 3, context(1));
-        assert!(buffering.take_owed(1, 4).is_none());
-        assert!(buffering.take_owed(1, 3).is_some() && buffering.take_owed(1, 3).is_none());
+        buffering.add_pending(1, 3, context(1));
+        assert!(buffering.take_pending(1, 4).is_none());
+        assert!(buffering.take_pending(1, 3).is_some() && buffering.take_pending(1, 3).is_none());
     }
 }

@@ -4,7 +4,7 @@
 //! The transmit and the receive context with one index are one endpoint of a provider's engine, so
 //! their operations use the code of any endpoint.
 use crate::attr::ContextAttr;
-use crate::av::AvListener;
+use crate::av::AvObserverHandle;
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,7 +13,7 @@ pub const MAX_CONTEXTS: usize = 64;
 
 /// The two sides of a pair of contexts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Half {
+pub enum ContextSide {
     /// The transmit context.
     Transmit,
     /// The receive context.
@@ -40,7 +40,7 @@ impl Contexts {
 /// Position of an engine's endpoint among the context pairs of a scalable endpoint. An endpoint
 /// without contexts has the first position.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct ContextPlace {
+pub struct ContextIndex {
     /// Index of the pair. The first one also listens, and communicates with endpoints without
     /// contexts.
     index: u16,
@@ -48,16 +48,16 @@ pub struct ContextPlace {
     receivers: Vec<u32>,
 }
 
-impl ContextPlace {
+impl ContextIndex {
     /// Returns the positions of the endpoints with these numbers; the first `receivers` of them
     /// receive.
     pub fn all(ids: &[u32], receivers: usize) -> impl Iterator<Item = (u32, Self)> {
         let receivers = ids[..receivers.min(ids.len())].to_vec();
-        let place = move |(index, id): (u16, &u32)| {
+        let context_index = move |(index, id): (u16, &u32)| {
             let receivers = if index == 0 { receivers.clone() } else { Vec::new() };
             (*id, Self { index, receivers })
         };
-        (0..).zip(ids).map(place)
+        (0..).zip(ids).map(context_index)
     }
 
     /// Returns the contexts of a connection from here to a peer's receive context.
@@ -84,7 +84,7 @@ pub struct Group {
     /// Bit sets of the open transmit and receive contexts.
     open: Mutex<[u64; 2]>,
     /// Listeners for changes of the address vector.
-    names: Mutex<Vec<Arc<dyn AvListener>>>,
+    names: Mutex<Vec<Arc<dyn AvObserverHandle>>>,
 }
 
 impl std::fmt::Debug for Group {
@@ -95,13 +95,13 @@ impl std::fmt::Debug for Group {
 
 /// Kind of an application's endpoint: scalable, a context of a scalable one, or neither.
 #[derive(Debug)]
-pub enum ContextPart {
+pub enum EndpointKind {
     /// Endpoint without contexts.
     Whole,
     /// The scalable endpoint itself.
     Scalable(Arc<Group>),
     /// The context of this index.
-    Context(Arc<Group>, Half, usize),
+    Context(Arc<Group>, ContextSide, usize),
 }
 
 impl Group {
@@ -131,10 +131,10 @@ impl Group {
 
     /// Opens the context of this index; returns its number in the engine. -FI_EINVAL if there is
     /// none, -FI_EBUSY if it is open already.
-    pub fn take(&self, index: usize, attr: &ContextAttr) -> Result<(u32, Half)> {
+    pub fn take(&self, index: usize, attr: &ContextAttr) -> Result<(u32, ContextSide)> {
         let half = match attr {
-            ContextAttr::Tx(_) => Half::Transmit,
-            ContextAttr::Rx(_) => Half::Receive,
+            ContextAttr::Tx(_) => ContextSide::Transmit,
+            ContextAttr::Rx(_) => ContextSide::Receive,
         };
         if index >= self.counts[half as usize] {
             return Err(Error::INVAL);
@@ -148,14 +148,14 @@ impl Group {
     }
 
     /// Closes a context by `close`, called with its number in the engine; it can be opened again.
-    pub fn give_back(&self, half: Half, index: usize, close: impl FnOnce(u32)) {
+    pub fn give_back(&self, half: ContextSide, index: usize, close: impl FnOnce(u32)) {
         let mut open = self.open();
         close(self.ids[index]);
         open[half as usize] &= !(1 << index);
     }
 
     /// Keeps a listener of the address vector for as long as the endpoint is open.
-    pub fn keep(&self, name: Arc<dyn AvListener>) {
+    pub fn keep(&self, name: Arc<dyn AvObserverHandle>) {
         self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(name);
     }
 }
@@ -173,25 +173,25 @@ mod tests {
             vec![7, 8, 9]
         });
         let group = group.unwrap();
-        assert_eq!(group.take(2, &tx), Ok((9, Half::Transmit)));
+        assert_eq!(group.take(2, &tx), Ok((9, ContextSide::Transmit)));
         assert_eq!(group.take(2, &tx), Err(Error::BUSY));
         assert_eq!(group.take(3, &tx), Err(Error::INVAL));
-        assert_eq!(group.take(0, &rx), Ok((7, Half::Receive)));
+        assert_eq!(group.take(0, &rx), Ok((7, ContextSide::Receive)));
         assert_eq!(group.take(1, &rx), Err(Error::INVAL));
-        group.give_back(Half::Transmit, 2, |id| assert_eq!(id, 9));
-        assert_eq!(group.take(2, &tx), Ok((9, Half::Transmit)));
+        group.give_back(ContextSide::Transmit, 2, |id| assert_eq!(id, 9));
+        assert_eq!(group.take(2, &tx), Ok((9, ContextSide::Transmit)));
         assert!(Group::new([MAX_CONTEXTS + 1, 1], |_, _| Vec::new()).is_err());
     }
 
     #[test]
     fn calls_find_the_receive_context_they_are_for() {
-        let places: Vec<_> = ContextPlace::all(&[4, 9, 7], 2).collect();
-        assert_eq!(places.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [4, 9, 7]);
-        let (listener, last) = (&places[0].1, &places[2].1);
+        let indices: Vec<_> = ContextIndex::all(&[4, 9, 7], 2).collect();
+        assert_eq!(indices.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [4, 9, 7]);
+        let (listener, last) = (&indices[0].1, &indices[2].1);
         let found = [0, 1, 2, 3].map(|rx| listener.receiver(rx, 4));
         assert_eq!(found, [Some(4), Some(9), None, None]);
         assert_eq!(last.to(1), Contexts { tx: 2, rx: 1 });
-        assert!(ContextPlace::default().to(0).are_first());
-        assert_eq!(ContextPlace::default().receiver(1, 4), None);
+        assert!(ContextIndex::default().to(0).are_first());
+        assert_eq!(ContextIndex::default().receiver(1, 4), None);
     }
 }

@@ -5,10 +5,10 @@
 //! `api` creates the C tables of [`RdmEndpoint`]. All of it is monomorphised: a transfer is one
 //! direct call.
 use super::closing::Undelivered;
-use super::contexts::{ContextPart, ContextPlace, Group, Half};
-use super::inbox::{Inbox, UnexpectedBody};
-use super::peers::{HearsNames, NameListener, PeerTable};
+use super::contexts::{ContextIndex, ContextSide, EndpointKind, Group};
+use super::peers::{AvObserver, AvSubscription, PeerTable};
 use super::receives::PostsReceives;
+use super::rx_matcher::{RxMatcher, UnexpectedBody};
 use crate::abi::{
     FI_COLLECTIVE, FI_DIRECTED_RECV, FI_FENCE, FI_MULTICAST, FI_OPT_BUFFERED_LIMIT,
     FI_OPT_BUFFERED_MIN, FI_OPT_MAX_ATOMIC_SIZE, FI_OPT_MIN_MULTI_RECV, FI_OPT_PEER_LINKS,
@@ -25,9 +25,9 @@ use crate::buffered;
 use crate::cq::Context;
 use crate::eq::FidPtr;
 use crate::error::{Error, Result};
-use crate::imports::SrxOwner;
 use crate::info::InfoRef;
-use crate::lock::{AtOnce, Guard, Level};
+use crate::lock::{FastGuard, Guard, Level};
+use crate::peer_srx::SrxOwner;
 use core::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
@@ -98,21 +98,21 @@ impl RdmAttr {
 
     /// The inbox of the endpoint with the number `owner`. With buffered receives (FI_BUFFERED_RECV)
     /// `most_buffered` are the largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
-    pub fn inbox<B: UnexpectedBody>(
+    pub fn matcher<B: UnexpectedBody>(
         &self,
         owner: u32,
         min_multi_recv: usize,
         most_buffered: [usize; 2],
-    ) -> Inbox<B> {
-        let mut inbox = Inbox::new(self.directed, self.source_err, min_multi_recv);
-        inbox.set_owner(owner);
+    ) -> RxMatcher<B> {
+        let mut matcher = RxMatcher::new(self.directed, self.source_err, min_multi_recv);
+        matcher.set_owner(owner);
         if self.collective {
-            inbox.set_collective();
+            matcher.set_collective();
         }
         if self.buffered {
-            inbox.buffer(most_buffered);
+            matcher.buffer(most_buffered);
         }
-        inbox
+        matcher
     }
 
     /// Sets the attributes of a transmit or receive context of an endpoint with this matching
@@ -122,7 +122,7 @@ impl RdmAttr {
         &mut self,
         attr: &ContextAttr,
         most_inject: usize,
-        inbox: &mut Inbox<B>,
+        matcher: &mut RxMatcher<B>,
         peers: &PeerTable<P>,
     ) {
         match attr {
@@ -132,9 +132,9 @@ impl RdmAttr {
             }
             ContextAttr::Rx(rx) => {
                 let chosen = |cap| rx.caps & cap != 0;
-                inbox.choose_sources(chosen(FI_DIRECTED_RECV), chosen(FI_SOURCE_ERR));
+                matcher.choose_sources(chosen(FI_DIRECTED_RECV), chosen(FI_SOURCE_ERR));
                 for (id, peer) in peers.iter() {
-                    inbox.set_addr(id, || peer.addr.to_bytes());
+                    matcher.set_addr(id, || peer.addr.to_bytes());
                 }
             }
         }
@@ -143,21 +143,21 @@ impl RdmAttr {
 
 /// Engine of reliable datagram endpoints, identified by numbers. For the engine the two contexts
 /// with one index of a scalable endpoint are one endpoint.
-pub trait RdmEngine: HearsNames + Sized {
+pub trait RdmEngine: AvObserver + Sized {
     /// Properties of an endpoint set at its opening.
     type Identity: Clone + AsMut<RdmAttr>;
     /// Provider's state of an application's endpoint outside of the engine.
-    type Aside: EndpointAside<Self> + Default;
+    type InternalOps: EndpointExt<Self> + Default;
 
     /// State guarded by the engine's lock.
     type State: PostsReceives;
 
     /// Takes the engine's lock, waiting for it if need be.
     fn state(&self) -> Guard<'_, Self::State>;
-    /// Takes the lock like [`Lock::at_once`](crate::lock::Lock::at_once). Returns `None` for
+    /// Takes the lock like [`Lock::try_lock_fast`](crate::lock::Lock::at_once). Returns `None` for
     /// engines with more work for a receive.
     #[inline(always)]
-    fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, Self::State>> {
+    fn try_lock_fast<const LEVEL: usize>(&self) -> Option<FastGuard<'_, Self::State>> {
         None
     }
     /// Returns the level's number for it, if useful.
@@ -167,7 +167,7 @@ pub trait RdmEngine: HearsNames + Sized {
     /// Adds an endpoint, or a shared receive context.
     fn add(&self, identity: Self::Identity) -> u32;
     /// Sets the position of a new endpoint among a scalable endpoint's contexts.
-    fn set_place(&self, ep: u32, place: ContextPlace);
+    fn set_context_index(&self, ep: u32, context_index: ContextIndex);
     /// Sets the fid naming the endpoint in events.
     fn set_fid(&self, ep: u32, fid: FidPtr);
     /// Enables an endpoint, with receives from the shared receive context `srx` if given, or the
@@ -210,10 +210,10 @@ pub trait RdmEngine: HearsNames + Sized {
 
     /// Sends a message.
     fn send(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: SendOp, tagged: bool) -> Result;
-    /// True if [`send_at_once`](Self::send_at_once) is implemented.
+    /// True if [`send_immediate`](Self::send_at_once) is implemented.
     const SENDS_AT_ONCE: bool = false;
-    /// See [`Msg::send_at_once`].
-    fn send_at_once(
+    /// See [`Msg::send_immediate`].
+    fn send_immediate(
         &self,
         _ep: u32,
         _op: SendOp,
@@ -269,7 +269,7 @@ pub trait RdmEngine: HearsNames + Sized {
 /// Provider's state of an application's endpoint outside of the engine. It handles features of the
 /// provider's own kinds of endpoint: options, and connections established by the application
 /// (fi_cm(3)).
-pub trait EndpointAside<E: RdmEngine<Aside = Self>>: Send + Sync + Sized + 'static {
+pub trait EndpointExt<E: RdmEngine<InternalOps = Self>>: Send + Sync + Sized + 'static {
     /// An option of the provider's own, into `value`: returns its length in bytes.
     fn getopt(_ep: &RdmEndpoint<E>, _name: c_int, _value: &mut [u8]) -> Result<usize> {
         Err(Error::NOPROTOOPT)
@@ -306,7 +306,7 @@ pub trait EndpointAside<E: RdmEngine<Aside = Self>>: Send + Sync + Sized + 'stat
     fn closed(&self) {}
 }
 
-impl<E: RdmEngine<Aside = ()>> EndpointAside<E> for () {}
+impl<E: RdmEngine<InternalOps = ()>> EndpointExt<E> for () {}
 
 /// Endpoint of the application; it calls the engine for all operations.
 #[derive(Debug)]
@@ -316,29 +316,35 @@ pub struct RdmEndpoint<E: RdmEngine> {
     /// The endpoint's number in the engine.
     pub id: u32,
     /// Provider's state of the endpoint.
-    pub aside: E::Aside,
+    pub ext: E::InternalOps,
     /// True for a shared receive context: a matching engine without connections.
     is_srx: bool,
     /// Hears of changes of the address vector.
-    names: OnceLock<Arc<NameListener<E>>>,
+    names: OnceLock<Arc<AvSubscription<E>>>,
     /// Kind: an ordinary endpoint, a scalable one, or a context of one.
-    part: ContextPart,
+    part: EndpointKind,
 }
 
 impl<E: RdmEngine> RdmEndpoint<E> {
     /// Opens an endpoint.
-    pub fn new(engine: Arc<E>, identity: E::Identity, aside: E::Aside) -> Self {
+    pub fn new(engine: Arc<E>, identity: E::Identity, ext: E::InternalOps) -> Self {
         let id = engine.add(identity);
-        Self::part(engine, id, aside, false, ContextPart::Whole)
+        Self::part(engine, id, ext, false, EndpointKind::Whole)
     }
 
     /// Opens a shared receive context.
-    pub fn shared_rx(engine: Arc<E>, identity: E::Identity, aside: E::Aside) -> Self {
-        Self { is_srx: true, ..Self::new(engine, identity, aside) }
+    pub fn shared_rx(engine: Arc<E>, identity: E::Identity, ext: E::InternalOps) -> Self {
+        Self { is_srx: true, ..Self::new(engine, identity, ext) }
     }
 
-    fn part(engine: Arc<E>, id: u32, aside: E::Aside, is_srx: bool, part: ContextPart) -> Self {
-        Self { engine, id, aside, is_srx, names: OnceLock::new(), part }
+    fn part(
+        engine: Arc<E>,
+        id: u32,
+        ext: E::InternalOps,
+        is_srx: bool,
+        part: EndpointKind,
+    ) -> Self {
+        Self { engine, id, ext, is_srx, names: OnceLock::new(), part }
     }
 
     /// Returns true for a shared receive context.
@@ -349,15 +355,15 @@ impl<E: RdmEngine> RdmEndpoint<E> {
     /// Hears of changes of the address vector from now on.
     fn listen(&self, av: Option<&Arc<Av>>) {
         if let Some(av) = av {
-            self.names.get_or_init(|| NameListener::listen(&self.engine, self.id, av));
+            self.names.get_or_init(|| AvSubscription::listen(&self.engine, self.id, av));
         }
     }
 
     /// Adopts the bindings of a transmit or receive context.
-    fn bind_half(&self, half: Half, bindings: &Bindings) {
+    fn bind_half(&self, half: ContextSide, bindings: &Bindings) {
         match half {
-            Half::Transmit => self.engine.bind_tx(self.id, bindings),
-            Half::Receive => self.engine.bind_rx(self.id, bindings),
+            ContextSide::Transmit => self.engine.bind_tx(self.id, bindings),
+            ContextSide::Receive => self.engine.bind_rx(self.id, bindings),
         }
     }
 
@@ -365,7 +371,7 @@ impl<E: RdmEngine> RdmEndpoint<E> {
     fn enable_contexts(&self, group: &Group, bindings: &Bindings) -> Result {
         for id in group.ids() {
             if let Some(av) = &bindings.av {
-                group.keep(NameListener::listen(&self.engine, *id, av));
+                group.keep(AvSubscription::listen(&self.engine, *id, av));
             }
         }
         self.engine.enable_contexts(group.ids(), bindings)
@@ -376,7 +382,7 @@ impl<E: RdmEngine> RdmEndpoint<E> {
     /// Returns the engine's endpoints represented by this one.
     fn ids(&self) -> &[u32] {
         match &self.part {
-            ContextPart::Scalable(group) => group.ids(),
+            EndpointKind::Scalable(group) => group.ids(),
             _ => std::slice::from_ref(&self.id),
         }
     }
@@ -388,17 +394,17 @@ impl<E: RdmEngine> RdmEndpoint<E> {
         let counts = info.ep().map(|ep| [ep.tx_ctx_cnt, ep.rx_ctx_cnt]).ok_or(Error::INVAL)?;
         let group = Group::new(counts, |count, receivers| {
             let ids: Vec<u32> = (0..count).map(|_| engine.add(identity.clone())).collect();
-            let places = ContextPlace::all(&ids, receivers);
-            places.for_each(|(id, place)| engine.set_place(id, place));
+            let indices = ContextIndex::all(&ids, receivers);
+            indices.for_each(|(id, context_index)| engine.set_context_index(id, context_index));
             ids
         })?;
         let id = group.ids()[0];
         Ok(Self::part(
             engine,
             id,
-            E::Aside::default(),
+            E::InternalOps::default(),
             false,
-            ContextPart::Scalable(Arc::new(group)),
+            EndpointKind::Scalable(Arc::new(group)),
         ))
     }
 }
@@ -438,7 +444,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
         // one that receives.
         if !matches!(
             self.part,
-            ContextPart::Scalable(_) | ContextPart::Context(_, Half::Transmit, _)
+            EndpointKind::Scalable(_) | EndpointKind::Context(_, ContextSide::Transmit, _)
         ) {
             self.engine.set_fid(self.id, fid);
         }
@@ -446,12 +452,12 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
 
     fn enable(&self, bindings: &Bindings, srx: Option<&Self>) -> Result {
         match &self.part {
-            ContextPart::Scalable(group) => return self.enable_contexts(group, bindings),
-            ContextPart::Context(_, half, _) => {
+            EndpointKind::Scalable(group) => return self.enable_contexts(group, bindings),
+            EndpointKind::Context(_, half, _) => {
                 self.bind_half(*half, bindings);
                 return Ok(());
             }
-            ContextPart::Whole => {}
+            EndpointKind::Whole => {}
         }
         if srx.is_some_and(|srx| self.is_srx || !Arc::ptr_eq(&self.engine, &srx.engine)) {
             return Err(Error::INVAL);
@@ -466,28 +472,28 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
 
     fn bound_late(&self, bindings: &Bindings) -> Result {
         match &self.part {
-            ContextPart::Whole => self.engine.bound_late(self.id, bindings),
-            ContextPart::Context(_, half, _) => {
+            EndpointKind::Whole => self.engine.bound_late(self.id, bindings),
+            EndpointKind::Context(_, half, _) => {
                 self.bind_half(*half, bindings);
                 Ok(())
             }
-            ContextPart::Scalable(_) => Err(Error::OPBADSTATE),
+            EndpointKind::Scalable(_) => Err(Error::OPBADSTATE),
         }
     }
 
     fn context(&self, index: usize, attr: &ContextAttr) -> Result<Self> {
-        let ContextPart::Scalable(group) = &self.part else { return Err(Error::INVAL) };
+        let EndpointKind::Scalable(group) = &self.part else { return Err(Error::INVAL) };
         let (id, half) = group.take(index, attr)?;
         self.engine.become_context(id, attr);
-        let part = ContextPart::Context(group.clone(), half, index);
-        Ok(Self::part(self.engine.clone(), id, E::Aside::default(), false, part))
+        let part = EndpointKind::Context(group.clone(), half, index);
+        Ok(Self::part(self.engine.clone(), id, E::InternalOps::default(), false, part))
     }
 
-    fn cancel(&self, context: Context, aside: bool) -> Result {
-        if !matches!(self.part, ContextPart::Context(_, Half::Transmit, _)) {
+    fn cancel(&self, context: Context, ext: bool) -> Result {
+        if !matches!(self.part, EndpointKind::Context(_, ContextSide::Transmit, _)) {
             // A transmit context has no receives: those of the engine's endpoint are the receive
             // context's.
-            self.engine.state().inbox(self.id).cancel(context, aside);
+            self.engine.state().matcher(self.id).cancel(context, ext);
         }
         Ok(())
     }
@@ -495,7 +501,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize> {
         match name {
             FI_OPT_MIN_MULTI_RECV => {
-                put_number(self.engine.state().inbox(self.id).min_multi_recv(), value)
+                put_number(self.engine.state().matcher(self.id).min_multi_recv(), value)
             }
             FI_OPT_MAX_ATOMIC_SIZE if !self.is_srx => put_number(E::max_atomic_bytes(), value),
             FI_OPT_SHARED_MEMORY_PERMITTED if !self.is_srx => {
@@ -510,9 +516,9 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
                 put_bytes([network, memory].map(usize::to_ne_bytes).as_flattened(), value)
             }
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
-                put_number(self.engine.state().inbox(self.id).buffered_option(name)?, value)
+                put_number(self.engine.state().matcher(self.id).buffered_option(name)?, value)
             }
-            _ => E::Aside::getopt(self, name, value),
+            _ => E::InternalOps::getopt(self, name, value),
         }
     }
 
@@ -520,7 +526,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
         match name {
             FI_OPT_MIN_MULTI_RECV => {
                 let size = number(value)?;
-                self.engine.state().inbox(self.id).set_min_multi_recv(size);
+                self.engine.state().matcher(self.id).set_min_multi_recv(size);
                 Ok(())
             }
             FI_OPT_SHARED_MEMORY_PERMITTED if !self.is_srx => match value {
@@ -532,14 +538,14 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
             },
             FI_OPT_BUFFERED_LIMIT | FI_OPT_BUFFERED_MIN => {
                 let size = number(value)?;
-                self.engine.state().inbox(self.id).set_buffered_option(name, size)
+                self.engine.state().matcher(self.id).set_buffered_option(name, size)
             }
-            _ => E::Aside::setopt(self, name, value),
+            _ => E::InternalOps::setopt(self, name, value),
         }
     }
 
     fn fd(&self) -> Result<RawFd> {
-        E::Aside::fd(self)
+        E::InternalOps::fd(self)
     }
 
     fn close(&self) {
@@ -548,30 +554,30 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
             return;
         }
         match &self.part {
-            ContextPart::Whole => {
+            EndpointKind::Whole => {
                 self.engine.drain_sends(self.id);
                 self.engine.close(self.id);
             }
-            ContextPart::Scalable(group) => {
+            EndpointKind::Scalable(group) => {
                 group.ids().iter().for_each(|id| self.engine.drain_sends(*id));
                 group.ids().iter().for_each(|id| self.engine.close(*id));
             }
-            ContextPart::Context(group, half, index) => {
+            EndpointKind::Context(group, half, index) => {
                 group.give_back(*half, *index, |id| match half {
-                    Half::Transmit => {
+                    ContextSide::Transmit => {
                         self.engine.drain_sends(id);
                         self.engine.close_tx(id);
                     }
-                    Half::Receive => self.engine.close_rx(id),
+                    ContextSide::Receive => self.engine.close_rx(id),
                 });
             }
         }
-        self.aside.closed();
+        self.ext.closed();
     }
 
     fn import(&self, owner: SrxOwner) -> Result {
         match self.part {
-            ContextPart::Whole if !self.is_srx => self.engine.import(self.id, owner),
+            EndpointKind::Whole if !self.is_srx => self.engine.import(self.id, owner),
             _ => Err(Error::INVAL),
         }
     }
@@ -584,8 +590,8 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
 impl<E: RdmEngine> Msg for RdmEndpoint<E> {
     const SENDS_AT_ONCE: bool = E::SENDS_AT_ONCE;
     #[inline(always)]
-    fn send_at_once(&self, op: SendOp, tagged: bool, all_is_read: bool) -> Result<bool> {
-        self.engine.send_at_once(self.id, op, tagged, all_is_read)
+    fn send_immediate(&self, op: SendOp, tagged: bool, cq_is_drained: bool) -> Result<bool> {
+        self.engine.send_immediate(self.id, op, tagged, cq_is_drained)
     }
     #[inline(always)]
     fn send(&self, op: SendOp) -> Result {
@@ -601,10 +607,10 @@ impl<E: RdmEngine> Msg for RdmEndpoint<E> {
         self.engine.level()
     }
     #[inline(always)]
-    fn post_at_once<const LEVEL: usize>(&self, op: RecvOp, tagged: bool) -> bool {
-        let Some(mut state) = self.engine.at_once::<LEVEL>() else { return false };
-        let Some(inbox) = state.inbox_if_open(self.id) else { return false };
-        inbox.post_at_once(op, tagged)
+    fn try_post_fast<const LEVEL: usize>(&self, op: RecvOp, tagged: bool) -> bool {
+        let Some(mut state) = self.engine.try_lock_fast::<LEVEL>() else { return false };
+        let Some(matcher) = state.matcher_if_open(self.id) else { return false };
+        matcher.try_post_fast(op, tagged)
     }
 }
 
@@ -648,7 +654,7 @@ impl<E: RdmEngine> Cm for RdmEndpoint<E> {
         if self.is_srx {
             return Err(Error::NOSYS);
         }
-        E::Aside::getname(self).unwrap_or_else(|| self.engine.getname(self.id))
+        E::InternalOps::getname(self).unwrap_or_else(|| self.engine.getname(self.id))
     }
 
     fn setname(&self, name: &[u8]) -> Result {
@@ -656,19 +662,19 @@ impl<E: RdmEngine> Cm for RdmEndpoint<E> {
     }
 
     fn getpeer(&self) -> Result<Vec<u8>> {
-        E::Aside::getpeer(self)
+        E::InternalOps::getpeer(self)
     }
 
     fn connect(&self, to: Option<&[u8]>, param: &[u8]) -> Result {
-        E::Aside::connect(self, to, param)
+        E::InternalOps::connect(self, to, param)
     }
 
     fn accept(&self, param: &[u8]) -> Result {
-        E::Aside::accept(self, param)
+        E::InternalOps::accept(self, param)
     }
 
     fn shutdown(&self) -> Result {
-        E::Aside::shutdown(self)
+        E::InternalOps::shutdown(self)
     }
 }
 
@@ -684,17 +690,17 @@ mod tests {
 
     /// Engine recording its calls.
     #[derive(Debug)]
-    struct Scribe {
+    struct RecordingEngine {
         done: Mutex<Vec<String>>,
         eps: Mutex<u32>,
         receives: Lock<Receives>,
         copy: bool,
     }
 
-    impl Default for Scribe {
+    impl Default for RecordingEngine {
         fn default() -> Self {
-            let inbox = Inbox::new(false, false, 77);
-            let receives = Lock::new(Receives { inbox, asked: Vec::new() });
+            let matcher = RxMatcher::new(false, false, 77);
+            let receives = Lock::new(Receives { matcher, asked: Vec::new() });
             Self { done: Mutex::default(), eps: Mutex::default(), receives, copy: false }
         }
     }
@@ -715,27 +721,27 @@ mod tests {
 
     #[derive(Debug)]
     struct Receives {
-        inbox: Inbox<Nothing>,
+        matcher: RxMatcher<Nothing>,
         /// Endpoints queried for their matching engine.
         asked: Vec<u32>,
     }
 
     impl PostsReceives for Receives {
-        type Kept = Nothing;
+        type Buffered = Nothing;
 
-        fn inbox(&mut self, ep: u32) -> &mut Inbox<Nothing> {
+        fn matcher(&mut self, ep: u32) -> &mut RxMatcher<Nothing> {
             self.asked.push(ep);
-            &mut self.inbox
+            &mut self.matcher
         }
-        fn inbox_if_open(&mut self, _ep: u32) -> Option<&mut Inbox<Nothing>> {
+        fn matcher_if_open(&mut self, _ep: u32) -> Option<&mut RxMatcher<Nothing>> {
             None
         }
         fn post_tag(&mut self, _ep: u32, _op: &RecvOp) {}
         fn look(&mut self) {}
-        fn meet(&mut self, _meeting: super::super::inbox::Meeting) {}
+        fn match_message(&mut self, _matched: super::super::rx_matcher::MatchedMessage) {}
     }
 
-    impl Scribe {
+    impl RecordingEngine {
         fn note(&self, line: impl Into<String>) {
             self.done.lock().unwrap().push(line.into());
         }
@@ -745,15 +751,15 @@ mod tests {
         }
     }
 
-    impl HearsNames for Scribe {
+    impl AvObserver for RecordingEngine {
         fn name_inserted(&self, _ep: u32, _name: fi_addr_t, _addr: &Addr) {}
         fn name_identified(&self, _ep: u32, _name: fi_addr_t, _id: fi_addr_t) {}
         fn name_removed(&self, _ep: u32, _name: fi_addr_t) {}
     }
 
-    impl RdmEngine for Scribe {
+    impl RdmEngine for RecordingEngine {
         type Identity = RdmAttr;
-        type Aside = ();
+        type InternalOps = ();
         type State = Receives;
 
         fn state(&self) -> Guard<'_, Receives> {
@@ -764,8 +770,8 @@ mod tests {
             *eps += 1;
             *eps
         }
-        fn set_place(&self, ep: u32, place: ContextPlace) {
-            self.note(format!("{ep} sends as {}", place.to(0).tx));
+        fn set_context_index(&self, ep: u32, context_index: ContextIndex) {
+            self.note(format!("{ep} sends as {}", context_index.to(0).tx));
         }
         fn set_fid(&self, ep: u32, _fid: FidPtr) {
             self.note(format!("fid {ep}"));
@@ -844,7 +850,11 @@ mod tests {
         ContextAttr::Rx(RxAttr::default())
     }
 
-    fn scalable(engine: &Arc<Scribe>, tx: usize, rx: usize) -> RdmEndpoint<Scribe> {
+    fn scalable(
+        engine: &Arc<RecordingEngine>,
+        tx: usize,
+        rx: usize,
+    ) -> RdmEndpoint<RecordingEngine> {
         let mut info = InfoBuf::new().unwrap();
         info.edit_ep(|ep| (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (tx, rx));
         let identity = RdmAttr::default();
@@ -853,7 +863,7 @@ mod tests {
 
     #[test]
     fn the_contexts_of_one_index_are_one_endpoint_of_the_engine_and_each_closes_by_itself() {
-        let engine = Arc::new(Scribe::default());
+        let engine = Arc::new(RecordingEngine::default());
         let bindings = Bindings::default();
         let sep = scalable(&engine, 2, 1);
         assert_eq!(engine.take(), ["1 sends as 0", "2 sends as 1"]);
@@ -891,14 +901,15 @@ mod tests {
 
     #[test]
     fn a_shared_receive_context_is_shared_within_one_engine_and_has_no_address() {
-        let (engine, other) = (Arc::new(Scribe::default()), Arc::new(Scribe::default()));
+        let (engine, other) =
+            (Arc::new(RecordingEngine::default()), Arc::new(RecordingEngine::default()));
         let (bindings, attr) = (Bindings::default(), RdmAttr::default());
         let srx = RdmEndpoint::shared_rx(engine.clone(), attr.clone(), ());
         let ep = RdmEndpoint::new(engine.clone(), attr.clone(), ());
-        let stranger = RdmEndpoint::new(other, attr, ());
+        let unknown_peer = RdmEndpoint::new(other, attr, ());
         ep.enable(&bindings, Some(&srx)).unwrap();
         assert_eq!(engine.take(), ["enable 2 Some(1)"]);
-        assert_eq!(stranger.enable(&bindings, Some(&srx)), Err(Error::INVAL));
+        assert_eq!(unknown_peer.enable(&bindings, Some(&srx)), Err(Error::INVAL));
         assert_eq!(srx.enable(&bindings, Some(&srx)), Err(Error::INVAL));
         assert_eq!((srx.getname(), ep.getname()), (Err(Error::NOSYS), Ok(vec![2])));
         assert_eq!((ep.size_left(true), ep.size_left(false)), (Ok(2), Err(Error::NOSYS)));
@@ -906,7 +917,7 @@ mod tests {
 
     #[test]
     fn options_are_numbers_of_the_right_size_or_refused() {
-        let engine = Arc::new(Scribe::default());
+        let engine = Arc::new(RecordingEngine::default());
         let attr = RdmAttr::default();
         let srx = RdmEndpoint::shared_rx(engine.clone(), attr.clone(), ());
         let ep = RdmEndpoint::new(engine.clone(), attr, ());
@@ -921,12 +932,12 @@ mod tests {
         }
         assert_eq!(ep.setopt(FI_OPT_MIN_MULTI_RECV, &value[..4]), Err(Error::INVAL));
         ep.setopt(FI_OPT_MIN_MULTI_RECV, &512usize.to_ne_bytes()).unwrap();
-        assert_eq!(engine.state().inbox.min_multi_recv(), 512);
+        assert_eq!(engine.state().matcher.min_multi_recv(), 512);
     }
 
     #[test]
     fn a_forked_child_closes_nothing_of_its_parents() {
-        let engine = Arc::new(Scribe { copy: true, ..Scribe::default() });
+        let engine = Arc::new(RecordingEngine { copy: true, ..RecordingEngine::default() });
         let ep = RdmEndpoint::new(engine.clone(), RdmAttr::default(), ());
         ep.close();
         scalable(&engine, 1, 1).close();

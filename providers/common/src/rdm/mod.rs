@@ -1,13 +1,13 @@
 //! Common parts of reliable datagram endpoints, independent of the transport.
+pub mod address_index;
 #[allow(unsafe_code)]
 pub mod buffered;
-pub mod calls;
 pub mod closing;
+pub mod conn_arbiter;
 pub mod contexts;
 pub mod endpoint;
-mod imported;
-pub mod inbox;
 pub mod multi_recv;
-pub mod names;
+mod peer_srx_rx;
 pub mod peers;
 pub mod receives;
+pub mod rx_matcher;

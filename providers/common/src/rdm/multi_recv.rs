@@ -3,12 +3,12 @@ use crate::abi::{FI_CLAIM, FI_MULTI_RECV};
 use crate::buf::RecvBuf;
 use crate::cq::Context;
 use crate::matching::{Posted, TakenRecv};
-use crate::reserved::{ASIDE, IMPORTED};
+use crate::reserved::{IMPORTED, INTERNAL_OP};
 use crate::slab::{NONE, Slab};
 
 /// Flags of a receive copied to its completion entry. FI_CLAIM marks a buffered message (fi_msg(3)
 /// of 1.x), and no other.
-pub const KEPT: u64 = ASIDE | FI_CLAIM;
+pub const BUFFERED: u64 = INTERNAL_OP | FI_CLAIM;
 
 /// A posted receive.
 #[derive(Clone, Debug)]

@@ -3,12 +3,12 @@
 //!
 //! A [`PeerTable`] is generic over the provider's additional state of each peer. The endpoint's
 //! matching engine depends on the names of peers, so it is notified of each change
-//! ([`HearsPeers`]).
-use super::inbox::{Inbox, UnexpectedBody};
-use super::names::{Dest, Names};
+//! ([`PeerObserver`]).
+use super::address_index::{AddressIndex, Dest};
+use super::rx_matcher::{RxMatcher, UnexpectedBody};
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::addr::Addr;
-use crate::av::{Av, AvListener};
+use crate::av::{Av, AvObserverHandle};
 use crate::error::{Error, Result};
 use crate::slab::{NONE, Slab};
 use std::ops::{Index, IndexMut};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 
 /// Engine with endpoints notified of changes of their address vector. Closed endpoints are not
 /// notified.
-pub trait HearsNames: Send + Sync + 'static {
+pub trait AvObserver: Send + Sync + 'static {
     /// The vector gave `addr` a name.
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr);
     /// Reports the address for completions chosen by the application for a name (FI_AV_USER_ID).
@@ -27,12 +27,12 @@ pub trait HearsNames: Send + Sync + 'static {
 
 /// Passes changes of an address vector to an endpoint of an engine.
 #[derive(Debug)]
-pub struct NameListener<E> {
+pub struct AvSubscription<E> {
     engine: Weak<E>,
     ep: u32,
 }
 
-impl<E: HearsNames> NameListener<E> {
+impl<E: AvObserver> AvSubscription<E> {
     /// Tells the engine's endpoint about changes of the vector from now on, as long as the
     /// result lives.
     pub fn listen(engine: &Arc<E>, ep: u32, av: &Av) -> Arc<Self> {
@@ -43,7 +43,7 @@ impl<E: HearsNames> NameListener<E> {
     }
 }
 
-impl<E: HearsNames> AvListener for NameListener<E> {
+impl<E: AvObserver> AvObserverHandle for AvSubscription<E> {
     fn inserted(&self, index: fi_addr_t, addr: &Addr) {
         if let Some(engine) = self.engine.upgrade() {
             engine.name_inserted(self.ep, index, addr);
@@ -64,7 +64,7 @@ impl<E: HearsNames> AvListener for NameListener<E> {
 }
 
 /// Observer of a [`PeerTable`]: the endpoint's matching engine.
-pub trait HearsPeers {
+pub trait PeerObserver {
     /// There is a new peer of this number and address, without a name so far.
     fn added(&mut self, peer: u32, addr: &Addr);
     /// Reports a change of a peer's name, or of its number reported by completions (FI_AV_USER_ID);
@@ -76,7 +76,7 @@ pub trait HearsPeers {
     fn forgotten(&mut self, peer: u32);
 }
 
-impl<B: UnexpectedBody> HearsPeers for Inbox<B> {
+impl<B: UnexpectedBody> PeerObserver for RxMatcher<B> {
     fn added(&mut self, peer: u32, addr: &Addr) {
         self.set_addr(peer, || addr.to_bytes());
     }
@@ -86,7 +86,7 @@ impl<B: UnexpectedBody> HearsPeers for Inbox<B> {
     }
 
     fn keeps_from(&self, peer: u32) -> bool {
-        Inbox::keeps_from(self, peer)
+        RxMatcher::keeps_from(self, peer)
     }
 
     fn forgotten(&mut self, peer: u32) {
@@ -122,7 +122,7 @@ pub struct RdmPeer<P> {
     /// or for contexts of scalable endpoints.
     pub conns: u32,
     /// True if the peer advertised it cannot accept connections.
-    pub firewalled: bool,
+    pub behind_firewall: bool,
     /// State of the provider.
     pub extra: P,
 }
@@ -131,12 +131,12 @@ pub struct RdmPeer<P> {
 #[derive(Debug)]
 pub struct PeerTable<P> {
     peers: Slab<RdmPeer<P>>,
-    names: Names,
+    names: AddressIndex,
 }
 
 impl<P> Default for PeerTable<P> {
     fn default() -> Self {
-        Self { peers: Slab::default(), names: Names::default() }
+        Self { peers: Slab::default(), names: AddressIndex::default() }
     }
 }
 
@@ -214,7 +214,7 @@ impl<P> PeerTable<P> {
     /// declared by the application (FI_FIREWALL_ADDR in fi_av_insert(3)).
     pub fn is_out_of_reach(&self, av: Option<&Av>, peer: u32) -> bool {
         let peer = &self.peers[peer];
-        peer.firewalled || av.is_some_and(|av| av.is_firewalled(peer.name))
+        peer.behind_firewall || av.is_some_and(|av| av.is_behind_firewall(peer.name))
     }
 
     /// A connection with the peer begins, or the attempt at one.
@@ -240,18 +240,18 @@ impl<P> PeerTable<P> {
         }
     }
 
-    /// Gives a peer a name, and tells `hears`.
+    /// Gives a peer a name, and tells `observer`.
     fn rename(
         &mut self,
         peer: u32,
         name: fi_addr_t,
         id: fi_addr_t,
-        hears: &mut impl HearsPeers,
+        observer: &mut impl PeerObserver,
     ) -> bool {
         let Some(entry) = self.peers.get_mut(peer) else { return false };
         (entry.name, entry.id) = (name, id);
         self.names.put(name, entry.rx, peer);
-        hears.renamed(peer, name, id);
+        observer.renamed(peer, name, id);
         true
     }
 }
@@ -264,8 +264,13 @@ fn id_of(av: Option<&Av>, name: fi_addr_t) -> fi_addr_t {
 impl<P: PeerExtra> PeerTable<P> {
     /// Returns the number of the peer with this address, added if it is new. `addr` is an identity
     /// ([`Addr::identity`]).
-    pub fn peer_at(&mut self, av: Option<&Av>, addr: Addr, hears: &mut impl HearsPeers) -> u32 {
-        self.context_at(av, addr, 0, hears)
+    pub fn peer_at(
+        &mut self,
+        av: Option<&Av>,
+        addr: Addr,
+        observer: &mut impl PeerObserver,
+    ) -> u32 {
+        self.context_at(av, addr, 0, observer)
     }
 
     /// The number of the peer with this address and receive context `rx`, added if it is new.
@@ -274,7 +279,7 @@ impl<P: PeerExtra> PeerTable<P> {
         av: Option<&Av>,
         addr: Addr,
         rx: u16,
-        hears: &mut impl HearsPeers,
+        observer: &mut impl PeerObserver,
     ) -> u32 {
         if let Some(peer) = self.names.at(addr.clone(), rx) {
             return peer;
@@ -287,14 +292,14 @@ impl<P: PeerExtra> PeerTable<P> {
             id,
             conn: NONE,
             conns: 0,
-            firewalled: false,
+            behind_firewall: false,
             extra: P::default(),
         });
-        hears.added(peer, &addr);
+        observer.added(peer, &addr);
         self.names.add(addr.clone(), rx, peer);
         if let Some(av) = av {
             let name = av.find(addr);
-            self.rename(peer, name, av.id_of(name), hears);
+            self.rename(peer, name, av.id_of(name), observer);
         }
         peer
     }
@@ -306,11 +311,11 @@ impl<P: PeerExtra> PeerTable<P> {
         &mut self,
         av: Option<&Av>,
         dest: fi_addr_t,
-        hears: &mut impl HearsPeers,
+        observer: &mut impl PeerObserver,
     ) -> Result<u32> {
         match self.names.first(dest) {
             Some(peer) => Ok(peer),
-            None => self.look_up(av, dest, hears),
+            None => self.look_up(av, dest, observer),
         }
     }
 
@@ -321,14 +326,14 @@ impl<P: PeerExtra> PeerTable<P> {
         &mut self,
         av: Option<&Av>,
         dest: fi_addr_t,
-        hears: &mut impl HearsPeers,
+        observer: &mut impl PeerObserver,
     ) -> Result<u32> {
         match self.names.look_up(av.ok_or(Error::NOAV)?, dest)? {
             Dest::Peer(peer) => Ok(peer),
             Dest::New(name, addr, rx) => {
-                let peer = self.context_at(av, addr, rx, hears);
+                let peer = self.context_at(av, addr, rx, observer);
                 if self.peers[peer].name != name {
-                    self.rename(peer, name, id_of(av, name), hears);
+                    self.rename(peer, name, id_of(av, name), observer);
                 }
                 Ok(peer)
             }
@@ -342,46 +347,51 @@ impl<P: PeerExtra> PeerTable<P> {
         av: Option<&Av>,
         name: fi_addr_t,
         addr: &Addr,
-        hears: &mut impl HearsPeers,
+        observer: &mut impl PeerObserver,
     ) -> Vec<u32> {
         let peers = self.names.all_at(addr);
         for &peer in &peers {
-            self.rename(peer, name, id_of(av, name), hears);
+            self.rename(peer, name, id_of(av, name), observer);
         }
         peers
     }
 
     /// Sets the address for completions chosen by the application for a name (FI_AV_USER_ID).
-    pub fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t, hears: &mut impl HearsPeers) {
+    pub fn name_identified(
+        &mut self,
+        name: fi_addr_t,
+        id: fi_addr_t,
+        observer: &mut impl PeerObserver,
+    ) {
         for peer in self.names.named(name) {
-            self.rename(peer, name, id, hears);
+            self.rename(peer, name, id, observer);
         }
     }
 
     /// Records the removal of a name from the address vector: its peers become unknown. Returns
     /// their numbers; unreferenced ones are no longer valid.
-    pub fn name_removed(&mut self, name: fi_addr_t, hears: &mut impl HearsPeers) -> Vec<u32> {
+    pub fn name_removed(&mut self, name: fi_addr_t, observer: &mut impl PeerObserver) -> Vec<u32> {
         let peers = self.names.take(name);
         for &peer in &peers {
-            self.rename(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL, hears);
-            self.forget_if_unused(peer, hears);
+            self.rename(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL, observer);
+            self.forget_if_unused(peer, observer);
         }
         peers
     }
 
     /// Forgets an unreferenced peer: not connected, not in the address vector, without buffered
     /// messages and pending transfers. Returns true if it did.
-    pub fn forget_if_unused(&mut self, peer: u32, hears: &mut impl HearsPeers) -> bool {
+    pub fn forget_if_unused(&mut self, peer: u32, observer: &mut impl PeerObserver) -> bool {
         let Some(entry) = self.peers.get(peer) else { return false };
         let unused = entry.conn == NONE
             && entry.conns == 0
             && entry.name == FI_ADDR_NOTAVAIL
             && entry.extra.is_idle()
-            && !hears.keeps_from(peer);
+            && !observer.keeps_from(peer);
         if unused {
             self.names.remove(entry.addr.clone(), entry.rx);
             self.peers.remove(peer);
-            hears.forgotten(peer);
+            observer.forgotten(peer);
         }
         unused
     }
@@ -403,28 +413,28 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct NewsHeard {
-        news: Vec<(u32, Option<(fi_addr_t, fi_addr_t)>)>,
-        kept: HashSet<u32>,
+    struct EventsReceived {
+        events: Vec<(u32, Option<(fi_addr_t, fi_addr_t)>)>,
+        retained: HashSet<u32>,
         forgotten: Vec<u32>,
     }
 
-    impl HearsPeers for NewsHeard {
+    impl PeerObserver for EventsReceived {
         fn added(&mut self, peer: u32, _addr: &Addr) {
-            self.news.push((peer, None));
+            self.events.push((peer, None));
         }
         fn renamed(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
-            self.news.push((peer, Some((name, id))));
+            self.events.push((peer, Some((name, id))));
         }
         fn keeps_from(&self, peer: u32) -> bool {
-            self.kept.contains(&peer)
+            self.retained.contains(&peer)
         }
         fn forgotten(&mut self, peer: u32) {
             self.forgotten.push(peer);
         }
     }
 
-    const NOBODY: (fi_addr_t, fi_addr_t) = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+    const NO_PEER: (fi_addr_t, fi_addr_t) = (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
 
     fn addr(port: u16) -> Addr {
         Addr::Ip(([127, 0, 0, 1], port).into())
@@ -432,55 +442,56 @@ mod tests {
 
     #[test]
     fn unknown_peer_has_its_av_address_from_insert_to_removal() {
-        let (mut table, mut heard) = (PeerTable::<()>::default(), NewsHeard::default());
-        let peer = table.peer_at(None, addr(7), &mut heard);
-        assert_eq!(table.peer_at(None, addr(7), &mut heard), peer);
-        assert_eq!(heard.news, [(peer, None)]);
+        let (mut table, mut events) = (PeerTable::<()>::default(), EventsReceived::default());
+        let peer = table.peer_at(None, addr(7), &mut events);
+        assert_eq!(table.peer_at(None, addr(7), &mut events), peer);
+        assert_eq!(events.events, [(peer, None)]);
         assert_eq!((table.name_of(peer), table.first(3)), (FI_ADDR_NOTAVAIL, None));
 
         table.attach(peer);
-        assert_eq!(table.name_inserted(None, 3, &addr(7), &mut heard), [peer]);
-        assert_eq!(table.name_inserted(None, 4, &addr(8), &mut heard), []);
-        table.name_identified(3, 77, &mut heard);
+        assert_eq!(table.name_inserted(None, 3, &addr(7), &mut events), [peer]);
+        assert_eq!(table.name_inserted(None, 4, &addr(8), &mut events), []);
+        table.name_identified(3, 77, &mut events);
         assert_eq!((table.first(3), table.name_of(peer), table.id_of(peer)), (Some(peer), 3, 77));
-        assert_eq!(table.name_removed(3, &mut heard), [peer]);
+        assert_eq!(table.name_removed(3, &mut events), [peer]);
         assert_eq!((table.first(3), table.name_of(peer)), (None, FI_ADDR_NOTAVAIL));
-        let names = [(3, 3), (3, 77), NOBODY].map(|names| (peer, Some(names)));
-        assert_eq!(heard.news[1..], names);
+        let names = [(3, 3), (3, 77), NO_PEER].map(|names| (peer, Some(names)));
+        assert_eq!(events.events[1..], names);
         // It is connected, and so still a peer.
-        assert_eq!(table.peer_at(None, addr(7), &mut heard), peer);
+        assert_eq!(table.peer_at(None, addr(7), &mut events), peer);
     }
 
     #[test]
     fn a_peer_is_forgotten_when_nothing_refers_to_it() {
-        let (mut table, mut heard) = (PeerTable::<TestQueue>::default(), NewsHeard::default());
-        let peer = table.peer_at(None, addr(7), &mut heard);
-        table.name_inserted(None, 3, &addr(7), &mut heard);
+        let (mut table, mut events) =
+            (PeerTable::<TestQueue>::default(), EventsReceived::default());
+        let peer = table.peer_at(None, addr(7), &mut events);
+        table.name_inserted(None, 3, &addr(7), &mut events);
         table.attach(peer);
         table[peer].conn = 9;
         table[peer].extra.0 = 1;
-        heard.kept.insert(peer);
+        events.retained.insert(peer);
 
-        assert!(!table.forget_if_unused(peer, &mut heard), "it has a name");
-        table.name_removed(3, &mut heard);
-        assert!(!table.forget_if_unused(peer, &mut heard), "it is connected");
+        assert!(!table.forget_if_unused(peer, &mut events), "it has a name");
+        table.name_removed(3, &mut events);
+        assert!(!table.forget_if_unused(peer, &mut events), "it is connected");
         table.detach(peer, 9);
         assert_eq!((table[peer].conn, table[peer].conns), (NONE, 0));
-        assert!(!table.forget_if_unused(peer, &mut heard), "something waits for it");
+        assert!(!table.forget_if_unused(peer, &mut events), "something waits for it");
         table[peer].extra.0 = 0;
-        assert!(!table.forget_if_unused(peer, &mut heard), "a message of its is kept");
-        heard.kept.clear();
-        assert!(heard.forgotten.is_empty());
-        assert!(table.forget_if_unused(peer, &mut heard));
-        assert!(!table.forget_if_unused(peer, &mut heard), "once");
-        assert_eq!(heard.forgotten, [peer]);
+        assert!(!table.forget_if_unused(peer, &mut events), "a message of its is kept");
+        events.retained.clear();
+        assert!(events.forgotten.is_empty());
+        assert!(table.forget_if_unused(peer, &mut events));
+        assert!(!table.forget_if_unused(peer, &mut events), "once");
+        assert_eq!(events.forgotten, [peer]);
         assert_eq!((table.name_of(peer), table.iter().count()), (FI_ADDR_NOTAVAIL, 0));
     }
 
     #[test]
     fn another_connection_of_a_peer_stays_the_one_to_send_on() {
-        let (mut table, mut heard) = (PeerTable::<()>::default(), NewsHeard::default());
-        let peer = table.peer_at(None, addr(7), &mut heard);
+        let (mut table, mut events) = (PeerTable::<()>::default(), EventsReceived::default());
+        let peer = table.peer_at(None, addr(7), &mut events);
         table.attach(peer);
         table.attach(peer);
         table[peer].conn = 5;
@@ -489,20 +500,20 @@ mod tests {
         table.detach(peer, 5);
         assert_eq!((table[peer].conn, table[peer].conns), (NONE, 0));
         // A forgotten peer has no connections to count.
-        table.forget_if_unused(peer, &mut heard);
+        table.forget_if_unused(peer, &mut events);
         table.detach(peer, 5);
     }
 
     #[test]
     fn contexts_of_a_peer_are_peers_of_their_own_with_its_name() {
-        let (mut table, mut heard) = (PeerTable::<()>::default(), NewsHeard::default());
-        let first = table.context_at(None, addr(7), 0, &mut heard);
-        table.name_inserted(None, 3, &addr(7), &mut heard);
-        let other = table.context_at(None, addr(7), 2, &mut heard);
+        let (mut table, mut events) = (PeerTable::<()>::default(), EventsReceived::default());
+        let first = table.context_at(None, addr(7), 0, &mut events);
+        table.name_inserted(None, 3, &addr(7), &mut events);
+        let other = table.context_at(None, addr(7), 2, &mut events);
         assert_ne!(first, other);
-        table.rename(other, 3, 3, &mut heard);
+        table.rename(other, 3, 3, &mut events);
         assert_eq!((table.first(3), table[other].rx), (Some(first), 2));
-        assert_eq!(table.name_removed(3, &mut heard), [first, other]);
-        assert_eq!(heard.forgotten, [first, other]);
+        assert_eq!(table.name_removed(3, &mut events), [first, other]);
+        assert_eq!(events.forgotten, [first, other]);
     }
 }

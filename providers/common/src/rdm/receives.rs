@@ -3,37 +3,37 @@
 //!
 //! The match of a buffered message and a receive is processed by the endpoint of the message,
 //! possibly another one if endpoints share their receives.
-use super::inbox::{Found, Inbox, Meeting, UnexpectedBody};
+use super::rx_matcher::{MatchedMessage, PostOutcome, RxMatcher, UnexpectedBody};
 use crate::abi::FI_PEEK;
 use crate::api::RecvOp;
 use crate::error::Result;
-use crate::imports::StartedMessage;
+use crate::peer_srx::SrxStart;
 use crate::reserved::ONLY_TAG;
 
 /// State guarded by an engine's lock, as far as needed for posting receives to its endpoints.
 pub trait PostsReceives {
     /// Form of an unexpected message.
-    type Kept: UnexpectedBody;
+    type Buffered: UnexpectedBody;
 
     /// Returns the matching engine of an open endpoint.
-    fn inbox(&mut self, ep: u32) -> &mut Inbox<Self::Kept>;
+    fn matcher(&mut self, ep: u32) -> &mut RxMatcher<Self::Buffered>;
     /// Returns the matching engine of an endpoint, possibly closed by now.
-    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<Self::Kept>>;
+    fn matcher_if_open(&mut self, ep: u32) -> Option<&mut RxMatcher<Self::Buffered>>;
     /// Posts a tag, for messages to be reported with (fi_tagged(3), Buffered Tagged Receives).
     fn post_tag(&mut self, ep: u32, op: &RecvOp);
     /// Looks for messages: the one asked for may be on its way.
     fn look(&mut self);
     /// Passes a buffered message to its matching receive, or drops it if there is none.
-    fn meet(&mut self, meeting: Meeting);
+    fn match_message(&mut self, matched: MatchedMessage);
     /// Called after all matched messages have been passed to their receives, freeing space for
     /// others.
-    fn met(&mut self) {}
+    fn after_match(&mut self) {}
 
     /// Processes buffered messages started by other providers.
-    fn take_up(&mut self, started: Vec<StartedMessage>) {
+    fn take_up(&mut self, started: Vec<SrxStart>) {
         for one in started {
-            match self.inbox_if_open(one.ep).and_then(|inbox| inbox.started(&one)) {
-                Some(meeting) => self.meet(meeting),
+            match self.matcher_if_open(one.ep).and_then(|matcher| matcher.started(&one)) {
+                Some(matched) => self.match_message(matched),
                 // The endpoint is closed.
                 None => one.give_back(),
             }
@@ -43,7 +43,7 @@ pub trait PostsReceives {
     /// fi_recv and fi_trecv, in all their forms.
     #[inline(always)]
     fn post(&mut self, ep: u32, op: RecvOp, tagged: bool) -> Result {
-        match self.inbox(ep).post_plain(op, tagged) {
+        match self.matcher(ep).post_fast(op, tagged) {
             Some(op) => self.post_any(ep, op, tagged),
             None => Ok(()),
         }
@@ -59,21 +59,21 @@ pub trait PostsReceives {
         if op.flags & FI_PEEK != 0 {
             self.look();
         }
-        let Found { seen, meeting } = self.inbox(ep).post(op, tagged)?;
+        let PostOutcome { seen, matched } = self.matcher(ep).post(op, tagged)?;
         if let Some(seen) = seen
-            && let Some(inbox) = self.inbox_if_open(seen.owner)
+            && let Some(matcher) = self.matcher_if_open(seen.owner)
         {
-            inbox.report_seen(&seen);
+            matcher.report_seen(&seen);
         }
-        let mut found = meeting;
+        let mut found = matched;
         let any = found.is_some();
-        while let Some(meeting) = found {
-            let (queue, fills) = (meeting.queue, meeting.fills);
-            self.meet(meeting);
-            found = fills.and_then(|pattern| self.inbox(ep).fill(queue, pattern));
+        while let Some(matched) = found {
+            let (queue, fills) = (matched.queue, matched.fills);
+            self.match_message(matched);
+            found = fills.and_then(|pattern| self.matcher(ep).fill(queue, pattern));
         }
         if any {
-            self.met();
+            self.after_match();
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 //! It is read and written only by system calls. Mapped memory of a file is lost when another
 //! program shortens the file, or when its file system has no space for a page of it; touching it
 //! then ends the program.
-use ofi_facts::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS};
 use ofi_hook::may_have_size;
+use ofi_stats::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT, NUMBERS};
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{File, Permissions};
 use std::io::{Error, ErrorKind, Result};
@@ -16,7 +16,7 @@ use std::sync::atomic::{Ordering, fence};
 
 /// User settings of files and folders.
 #[derive(Clone, Debug)]
-pub(crate) struct MonitorPlace {
+pub(crate) struct MonitorDir {
     /// The folder of all users.
     pub(crate) base: PathBuf,
     /// The access mode of the folders below it.
@@ -29,7 +29,7 @@ pub(crate) struct MonitorPlace {
 /// may remove it.
 const BASE_MODE: u32 = 0o1777;
 
-impl MonitorPlace {
+impl MonitorDir {
     /// The folder for this user's files of this host, and the one above it. Both are there from now on.
     fn folders(&self) -> Result<[MonitorFolder; 2]> {
         let base = MonitorFolder::base(&self.base)?;
@@ -66,23 +66,24 @@ impl MonitorFolder {
     /// Opens the folder of all users, created if it does not exist. A link in its place is followed
     /// only if it belongs to this user or root.
     fn base(path: &Path) -> Result<Self> {
-        let shown = |error| with_path(path, &error);
+        let named_error = |error| with_path(path, &error);
         let name = c_name(path.as_os_str())?;
-        let made = make(libc::AT_FDCWD, &name, BASE_MODE).map_err(shown)?;
+        let made = make(libc::AT_FDCWD, &name, BASE_MODE).map_err(named_error)?;
         // SAFETY: a number is asked for.
         let user = unsafe { libc::geteuid() };
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
-        let mut fd = open(libc::AT_FDCWD, &name, flags, 0).map_err(shown)?;
-        let found = fd.metadata().map_err(shown)?;
+        let mut fd = open(libc::AT_FDCWD, &name, flags, 0).map_err(named_error)?;
+        let found = fd.metadata().map_err(named_error)?;
         if found.file_type().is_symlink() {
             if ![0, user].contains(&found.uid()) {
-                return Err(shown(Error::other("a link of another user's is not followed")));
+                return Err(named_error(Error::other("a link of another user's is not followed")));
             }
-            fd = open(libc::AT_FDCWD, &name, libc::O_PATH | libc::O_DIRECTORY, 0).map_err(shown)?;
+            fd = open(libc::AT_FDCWD, &name, libc::O_PATH | libc::O_DIRECTORY, 0)
+                .map_err(named_error)?;
         }
         let folder = Self { fd, path: path.to_owned() };
         if made {
-            folder.chosen_mode(BASE_MODE, user).map_err(shown)?;
+            folder.chosen_mode(BASE_MODE, user).map_err(named_error)?;
         }
         Ok(folder)
     }
@@ -91,14 +92,14 @@ impl MonitorFolder {
     /// the user, and not be a link.
     fn folder(&self, name: &str, mode: u32, user: u32) -> Result<Self> {
         let path = self.path.join(name);
-        let shown = |error| with_path(&path, &error);
+        let named_error = |error| with_path(&path, &error);
         let name = c_name(OsStr::new(name))?;
-        let made = make(self.fd.as_raw_fd(), &name, mode).map_err(shown)?;
+        let made = make(self.fd.as_raw_fd(), &name, mode).map_err(named_error)?;
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
-        let fd = open(self.fd.as_raw_fd(), &name, flags, 0).map_err(shown)?;
-        let found = fd.metadata().map_err(shown)?;
+        let fd = open(self.fd.as_raw_fd(), &name, flags, 0).map_err(named_error)?;
+        let found = fd.metadata().map_err(named_error)?;
         if !found.is_dir() || found.uid() != user {
-            return Err(shown(Error::other("not a folder of this user's")));
+            return Err(named_error(Error::other("not a folder of this user's")));
         }
         let folder = Self { fd, path };
         if made {
@@ -178,8 +179,8 @@ fn identity_of(file: &File) -> Result<(u64, u64)> {
 
 impl MonitorFile {
     /// Creates a file with this name, filled with zeros, with all its space allocated.
-    pub(crate) fn new(place: &MonitorPlace, name: &str) -> Result<Self> {
-        Self::new_in(place.folders()?, place.file_mode, name)
+    pub(crate) fn new(dir: &MonitorDir, name: &str) -> Result<Self> {
+        Self::new_in(dir.folders()?, dir.file_mode, name)
     }
 
     /// The same in a folder, made in the one above it.
@@ -311,18 +312,18 @@ mod tests {
     use std::os::unix::fs::{lchown, symlink};
 
     /// A folder of a test's own, and the place below it.
-    fn place(name: &str) -> (PathBuf, MonitorPlace) {
+    fn dir(name: &str) -> (PathBuf, MonitorDir) {
         let path = std::env::temp_dir().join(format!("ofi-place-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).unwrap();
         let base = path.join("base");
-        (path, MonitorPlace { base, dir_mode: 0o1700, file_mode: 0o600 })
+        (path, MonitorDir { base, dir_mode: 0o1700, file_mode: 0o600 })
     }
 
     #[test]
     fn moved_folder_leads_to_no_other_folder() {
-        let (path, place) = place("moved");
-        let folders = place.folders().unwrap();
+        let (path, dir) = dir("moved");
+        let folders = dir.folders().unwrap();
         // As the owner of the base may do, even if it is another user.
         let [host, above] = folders.each_ref().map(|folder| folder.path.clone());
         let elsewhere = path.join("elsewhere");
@@ -339,13 +340,13 @@ mod tests {
 
     #[test]
     fn symlink_as_base_is_followed_only_if_owned_by_the_user() {
-        let (path, place) = place("base");
+        let (path, dir) = dir("base");
         fs::create_dir(path.join("real")).unwrap();
-        symlink("real", &place.base).unwrap();
-        assert!(place.folders().is_ok());
+        symlink("real", &dir.base).unwrap();
+        assert!(dir.folders().is_ok());
         // Only root can give it to another user.
-        if lchown(&place.base, Some(65534), None).is_ok() {
-            let refused = place.folders().unwrap_err().to_string();
+        if lchown(&dir.base, Some(65534), None).is_ok() {
+            let refused = dir.folders().unwrap_err().to_string();
             assert!(refused.contains("another user's"), "{refused}");
         }
         fs::remove_dir_all(path).unwrap();
@@ -353,8 +354,8 @@ mod tests {
 
     #[test]
     fn truncated_file_does_not_crash_the_program() {
-        let (path, place) = place("shorter");
-        let file = MonitorFile::new(&place, "one").unwrap();
+        let (path, dir) = dir("shorter");
+        let file = MonitorFile::new(&dir, "one").unwrap();
         let at = file.folder.path.join("one");
         fs::write(&at, "").unwrap();
         assert!(!file.is_asked());
@@ -366,8 +367,8 @@ mod tests {
 
     #[test]
     fn file_with_a_reused_descriptor_is_left_unchanged() {
-        let (path, place) = place("closed");
-        let file = MonitorFile::new(&place, "one").unwrap();
+        let (path, dir) = dir("closed");
+        let file = MonitorFile::new(&dir, "one").unwrap();
         let other = path.join("other");
         fs::write(&other, vec![ASKED; FILE_LEN]).unwrap();
         let own = file.file.as_ref().unwrap().as_raw_fd();

@@ -3,20 +3,20 @@
 //! fi_mon_sampler(1)).
 mod file;
 
-use file::{MonitorFile, MonitorPlace};
-use ofi_facts::monitor::{CLASSES, NUMBERS, class_of, places, row_of};
+use file::{MonitorDir, MonitorFile};
 use ofi_hook::abi::FI_RECV;
 use ofi_hook::error::{Error, Result};
 use ofi_hook::log::{level, subsys};
 use ofi_hook::param;
 use ofi_hook::{Args, Hook, HookCall, HookLog, HookOp};
+use ofi_stats::monitor::{CLASSES, NUMBERS, cell_indices, class_of, row_of};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 /// User settings from environment variables.
 #[derive(Debug)]
 struct MonitorSettings {
-    place: MonitorPlace,
+    dir: MonitorDir,
     /// Calls between two checks for a request of a sampler.
     ticks: u32,
     /// Files remain after fabrics are closed.
@@ -37,7 +37,7 @@ fn settings() -> &'static MonitorSettings {
             c"the folder for the files, in which each user has one (/dev/shm/ofi)",
         );
         MonitorSettings {
-            place: MonitorPlace {
+            dir: MonitorDir {
                 base: base.filter(|base| !base.is_empty()).unwrap_or("/dev/shm/ofi".into()).into(),
                 dir_mode: number(c"dir_mode", 0o1700, c"access mode of folders in it (01700)"),
                 file_mode: number(c"file_mode", 0o600, c"access mode of the files (0600)"),
@@ -104,7 +104,7 @@ impl CallMonitor {
     }
 
     fn count(&self, row: usize, class: usize, bytes: usize) {
-        let [count, sum] = places(row, class).map(|place| self.numbers.get(place));
+        let [count, sum] = cell_indices(row, class).map(|dir| self.numbers.get(dir));
         if let (Some(count), Some(sum)) = (count, sum) {
             count.fetch_add(1, Ordering::Relaxed);
             sum.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -122,8 +122,8 @@ impl CallMonitor {
     }
 
     /// Takes the count at an index.
-    fn take(&self, place: usize) -> u64 {
-        self.numbers.get(place).map_or(0, |number| number.swap(0, Ordering::Relaxed))
+    fn take(&self, dir: usize) -> u64 {
+        self.numbers.get(dir).map_or(0, |number| number.swap(0, Ordering::Relaxed))
     }
 
     /// Counts a call, and periodically responds to a sampler's request.
@@ -135,7 +135,7 @@ impl CallMonitor {
         if let Ok(_answering) = self.answering.try_lock()
             && self.file.is_asked()
         {
-            self.file.answer(|place| self.take(place));
+            self.file.answer(|dir| self.take(dir));
         }
     }
 }
@@ -160,7 +160,7 @@ impl Hook for CallMonitor {
         if ofi_hook::has_more_rights() {
             return Err(refused(&"this program has more rights than its caller"));
         }
-        let file = MonitorFile::new(&settings.place, &name).map_err(|why| refused(&why))?;
+        let file = MonitorFile::new(&settings.dir, &name).map_err(|why| refused(&why))?;
         Self::new(file, settings)
     }
 
@@ -202,7 +202,7 @@ impl Hook for CallMonitor {
 /// Runs when the fabric and everything opened through it are closed.
 impl Drop for CallMonitor {
     fn drop(&mut self) {
-        self.file.end(|place| self.take(place));
+        self.file.end(|dir| self.take(dir));
         if !self.settings.linger {
             self.file.remove();
         }

@@ -1,7 +1,7 @@
 use super::*;
 use core::ptr;
-use ofi_facts::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT};
 use ofi_hook::{Pieces, TransferArgs};
+use ofi_stats::monitor::{ASKED, ENDED, FILE_LEN, FLAGS_AT};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ impl TestFolder {
         Self(path)
     }
 
-    fn place(&self) -> MonitorPlace {
-        MonitorPlace { base: self.0.clone(), dir_mode: 0o1700, file_mode: 0o600 }
+    fn dir(&self) -> MonitorDir {
+        MonitorDir { base: self.0.clone(), dir_mode: 0o1700, file_mode: 0o600 }
     }
 
     /// The only file below it.
@@ -37,9 +37,9 @@ impl Drop for TestFolder {
 }
 
 fn monitor(folder: &TestFolder, ticks: u32, linger: bool) -> CallMonitor {
-    let settings = MonitorSettings { place: folder.place(), ticks, linger };
+    let settings = MonitorSettings { dir: folder.dir(), ticks, linger };
     let settings = Box::leak(Box::new(settings));
-    CallMonitor::new(MonitorFile::new(&settings.place, "1_2_3_0_x").unwrap(), settings).unwrap()
+    CallMonitor::new(MonitorFile::new(&settings.dir, "1_2_3_0_x").unwrap(), settings).unwrap()
 }
 
 /// Simulates a successful transfer of `len` bytes.
@@ -66,7 +66,7 @@ fn read(path: &Path, row: &str, class: usize) -> ([u64; 2], u8) {
     let bytes = fs::read(path).unwrap();
     assert_eq!(bytes.len(), FILE_LEN);
     let number = |at: usize| u64::from_ne_bytes(bytes[at * 8..at * 8 + 8].try_into().unwrap());
-    (places(row_of(row).unwrap(), class).map(number), bytes[FLAGS_AT])
+    (cell_indices(row_of(row).unwrap(), class).map(number), bytes[FLAGS_AT])
 }
 
 fn ask(path: &Path) {
@@ -130,7 +130,7 @@ fn symlink_as_folder_is_not_followed() {
     // SAFETY: a number is asked for.
     let user = unsafe { libc::geteuid() };
     std::os::unix::fs::symlink(&elsewhere.0, folder.0.join(user.to_string())).unwrap();
-    let refused = MonitorFile::new(&folder.place(), "x").unwrap_err();
+    let refused = MonitorFile::new(&folder.dir(), "x").unwrap_err();
     assert!(refused.to_string().contains("not a folder of this user's"), "{refused}");
     assert_eq!(elsewhere.file(), None);
 }

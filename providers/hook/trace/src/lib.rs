@@ -155,7 +155,7 @@ unsafe fn error(call: &HookCall, entry: &fi_cq_err_entry) -> String {
 unsafe fn region(it: &RegionArgs) -> String {
     // SAFETY: by this function's contract.
     unsafe {
-        let mr = it.place.as_ref().map_or(Pointer(0), |mr| pointer(*mr));
+        let mr = it.out.as_ref().map_or(Pointer(0), |mr| pointer(*mr));
         let attr = dump(it.attr, fi_type::FI_TYPE_MR_ATTR);
         format!("mr {mr} len {} flags {:#x}\n{attr}", it.bytes(), it.flags)
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 /// Peers permitted to connect.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Admission {
+pub(crate) struct PeerAcl {
     /// The networks calls are taken from; if empty, from everywhere.
     networks: Vec<IpNet>,
     /// Only peers in the endpoint's address vector may connect (`av`).
@@ -15,7 +15,7 @@ pub(crate) struct Admission {
     wrong: Option<String>,
 }
 
-impl Admission {
+impl PeerAcl {
     /// Parses FI_TCP_PEERS: `any`, or a comma-separated list of `av`, addresses and networks.
     pub(crate) fn parse(text: &str) -> Self {
         let mut admission = Self::default();
@@ -80,12 +80,12 @@ mod tests {
     use super::*;
 
     fn admits(text: &str, source: &str) -> bool {
-        Admission::parse(text).admits(source.parse().unwrap())
+        PeerAcl::parse(text).admits(source.parse().unwrap())
     }
 
     #[test]
     fn every_address_is_admitted_unless_networks_are_given() {
-        assert_eq!(Admission::parse("any"), Admission::default());
+        assert_eq!(PeerAcl::parse("any"), PeerAcl::default());
         assert!(admits("any", "203.0.113.9") && admits("av", "203.0.113.9"));
         assert!(!admits("192.0.2.0/24", "203.0.113.9"));
         assert!(admits("192.0.2.0/24, 203.0.113.9", "203.0.113.9"));
@@ -95,15 +95,15 @@ mod tests {
 
     #[test]
     fn av_setting_admits_only_known_peers() {
-        assert!(Admission::parse("av").only_known());
-        assert!(Admission::parse("av,10.0.0.0/8").only_known());
-        assert!(!Admission::parse("10.0.0.0/8").only_known());
+        assert!(PeerAcl::parse("av").only_known());
+        assert!(PeerAcl::parse("av,10.0.0.0/8").only_known());
+        assert!(!PeerAcl::parse("10.0.0.0/8").only_known());
     }
 
     #[test]
     fn malformed_setting_admits_no_address() {
         for text in ["", ",", "all", "any,av", "10.0.0.0/33", "10.0.0", "av,localhost"] {
-            let admission = Admission::parse(text);
+            let admission = PeerAcl::parse(text);
             assert_eq!(admission.check(), Err(Error::INVAL), "{text}");
             assert!(!admission.admits([127, 0, 0, 1].into()), "{text}");
         }

@@ -1,8 +1,8 @@
 //! The provider's run-time parameters (fi_tcp(7)).
-use super::admission::Admission;
+use super::admission::PeerAcl;
 use crate::plug_in::{current, provider, variable};
 use ofi_provider::param;
-use ofi_stream::secret::JobSecret;
+use ofi_stream::secret::PskConfig;
 use ofi_stream::settings::{LocalSettings, StreamSettings};
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ pub(crate) struct TcpConfig {
     /// Seconds after which a silent peer is considered gone; 0: the system decides.
     pub(crate) peer_timeout: u32,
     /// Peers permitted to connect.
-    pub(crate) peers: Admission,
+    pub(crate) peers: PeerAcl,
 }
 
 /// The parameters; declares them to the core at first use.
@@ -46,7 +46,7 @@ fn read() -> TcpConfig {
               (192.0.2.0/24), and of \"av\": reliable datagram endpoints listen only to \
               peers in their address vectors",
     )
-    .map_or_else(Admission::default, |text| Admission::parse(&text));
+    .map_or_else(PeerAcl::default, |text| PeerAcl::parse(&text));
     let firewall_addr = param::boolean(
         prov,
         c"firewall_addr",
@@ -55,10 +55,10 @@ fn read() -> TcpConfig {
     let engine = StreamSettings {
         only_known: peers.only_known(),
         only_known_by: variable(c"peers"),
-        firewalled: firewall_addr.unwrap_or(false),
+        behind_firewall: firewall_addr.unwrap_or(false),
         local: LocalSettings::of_params(prov),
         sharing: current().sharing,
-        secret: JobSecret::of_params(prov, true),
+        secret: PskConfig::of_params(prov, true),
         ..StreamSettings::of_params(prov)
     };
     TcpConfig {

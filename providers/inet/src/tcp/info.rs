@@ -4,7 +4,7 @@ use crate::plug_in::{self, iface, provider, variable};
 use ofi_provider::abi::{FI_PROTO_SOCK_TCP, FI_PROTO_XNET};
 use ofi_provider::error::Result;
 use ofi_provider::info::{InfoChain, InfoQuery, InfoRef, IpProvider, ProviderOffer, ip_getinfo};
-use ofi_stream::offer::{OfferLimits, offers};
+use ofi_stream::attrs::{OfferLimits, offers};
 use std::sync::OnceLock;
 
 /// Returns the user's limits on the infos from environment variables, read once; declares these to

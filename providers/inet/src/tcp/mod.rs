@@ -2,24 +2,24 @@
 //!
 //! [`info`] lists the supported attributes. [`net`] passes sockets as links to the engine of
 //! `ofi_stream`, with the protocol and the provider's objects. Peers of one host continue over
-//! shared memory ([`WithLocal`]).
+//! shared memory ([`ShmUpgrade`]).
 mod admission;
 mod config;
 pub(crate) mod info;
 #[allow(unsafe_code)]
-pub(crate) mod net;
-#[allow(unsafe_code)]
 mod ring;
 #[allow(unsafe_code)]
 mod sock;
+#[allow(unsafe_code)]
+pub(crate) mod transport;
 
 use crate::plug_in::InetPlugIn;
 use ofi_provider::abi::fi_provider;
-use ofi_stream::local::WithLocal;
+use ofi_stream::shm_upgrade::ShmUpgrade;
 use std::ffi::CString;
 
 /// The links of the engine.
-pub(crate) type InetLinks = WithLocal<net::Sockets>;
+pub(crate) type InetLinks = ShmUpgrade<transport::Sockets>;
 
 /// Declares the parameters under the provider's name, for fi_getparams.
 pub(crate) fn declare() {
@@ -29,9 +29,9 @@ pub(crate) fn declare() {
 
 /// Hands the plug-in to the core as a provider of such endpoints, in `fi_prov_ini`: under another
 /// name, if the user wants one.
-pub fn hand_out(plug_in: &'static InetPlugIn, name: Option<CString>) -> *mut fi_provider {
+pub fn provider_entry(plug_in: &'static InetPlugIn, name: Option<CString>) -> *mut fi_provider {
     plug_in.is_this();
-    let provider = ofi_stream::objects::hand_out::<InetLinks>(name);
+    let provider = ofi_stream::objects::provider_entry::<InetLinks>(name);
     declare();
     provider
 }

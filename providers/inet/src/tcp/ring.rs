@@ -7,9 +7,9 @@
 use super::sock::TcpSocket;
 use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, opcode, squeue};
-use ofi_provider::buf::Way;
+use ofi_provider::buf::CopyMode;
 use ofi_provider::error::{Error, Result};
-use ofi_stream::net::MAX_EACH;
+use ofi_stream::transport::MAX_EACH;
 use std::marker::PhantomData;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,12 +39,12 @@ impl<'a> RingOp<'a> {
     /// Creates an operation equivalent to [`TcpSocket::send`].
     pub(crate) fn send(socket: &'a TcpSocket, bytes: &'a [u8]) -> Self {
         let send = opcode::Send::new(Fd(socket.fd()), bytes.as_ptr(), short(bytes.len()));
-        Self::new(send.flags(Way::Copied.flags()).build())
+        Self::new(send.flags(CopyMode::Copied.flags()).build())
     }
 
     /// Creates an operation equivalent to [`TcpSocket::recv`].
-    pub(crate) fn receive(socket: &'a TcpSocket, room: &'a mut [u8]) -> Self {
-        let recv = opcode::Recv::new(Fd(socket.fd()), room.as_mut_ptr(), short(room.len()));
+    pub(crate) fn receive(socket: &'a TcpSocket, buf: &'a mut [u8]) -> Self {
+        let recv = opcode::Recv::new(Fd(socket.fd()), buf.as_mut_ptr(), short(buf.len()));
         Self::new(recv.flags(libc::MSG_DONTWAIT).build())
     }
 
@@ -52,11 +52,11 @@ impl<'a> RingOp<'a> {
     ///
     /// # Safety
     /// The memory named by `list` is alive when the operation is run, and after it as long as
-    /// required by [`Way::Uncopied`].
+    /// required by [`CopyMode::ZeroCopy`].
     pub(crate) unsafe fn send_list(
         socket: &'a TcpSocket,
         list: &'a libc::msghdr,
-        way: Way,
+        way: CopyMode,
     ) -> Self {
         let send = opcode::SendMsg::new(Fd(socket.fd()), list);
         Self::new(send.flags(way.flags() as u32).build())
@@ -200,16 +200,16 @@ mod tests {
             }
             ring.run(&mut ops).unwrap();
             assert!(ops.iter().zip(&bytes).all(|(op, bytes)| op.result == Ok(bytes.len())));
-            let mut rooms = [[0; 200]; BATCH];
+            let mut bufs = [[0; 200]; BATCH];
             let mut ops = RingOp::nothing();
-            for ((op, (_, to)), room) in ops.iter_mut().zip(&pairs).zip(&mut rooms) {
-                *op = RingOp::receive(to, room);
+            for ((op, (_, to)), buf) in ops.iter_mut().zip(&pairs).zip(&mut bufs) {
+                *op = RingOp::receive(to, buf);
             }
             ring.run(&mut ops).unwrap();
             let results = ops.map(|op| op.result);
-            for ((result, room), bytes) in results.into_iter().zip(&rooms).zip(&bytes) {
+            for ((result, buf), bytes) in results.into_iter().zip(&bufs).zip(&bytes) {
                 assert_eq!(result, Ok(bytes.len()));
-                assert_eq!(&room[..bytes.len()], bytes);
+                assert_eq!(&buf[..bytes.len()], bytes);
             }
         }
     }
@@ -221,8 +221,8 @@ mod tests {
         d.0.shutdown();
         f.0.reset_when_closed();
         drop(f);
-        let (full, mut room) = (vec![0; 64 << 20], [[0; 8]; 3]);
-        let [one, two, three] = &mut room;
+        let (full, mut buf) = (vec![0; 64 << 20], [[0; 8]; 3]);
+        let [one, two, three] = &mut buf;
         let mut ops = [
             RingOp::receive(&a, one),
             RingOp::send(&a, &full),

@@ -2,7 +2,7 @@
 use ofi_provider::addr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sock::StreamSocket;
-use ofi_stream::net::ZerocopyDone;
+use ofi_stream::transport::ZerocopyDone;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::RawFd;
 
@@ -157,13 +157,13 @@ impl TcpSocket {
 
     /// The next zero-copy notice on the socket's error queue; -FI_EAGAIN if there is none.
     pub(crate) fn zerocopy_done(&self) -> Result<ZerocopyDone> {
-        let mut room = [0u64; 32];
+        let mut control = [0u64; 32];
         // SAFETY: all zeros is a valid msghdr: no name, no data.
         let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
-        message.msg_control = room.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&room) as _;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        // SAFETY: the kernel writes control data within `room`, which is aligned
+        // SAFETY: the kernel writes control data within `control`, which is aligned
         // for it, and says in `message` how much.
         if unsafe { libc::recvmsg(self.fd(), &raw mut message, flags) } < 0 {
             return Err(Error::last_os());
@@ -180,12 +180,12 @@ impl TcpSocket {
                     (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
                 ) {
                     let data = libc::CMSG_DATA(header).cast::<libc::sock_extended_err>();
-                    let news = data.read_unaligned();
-                    if news.ee_origin == SO_EE_ORIGIN_ZEROCOPY {
+                    let extended = data.read_unaligned();
+                    if extended.ee_origin == SO_EE_ORIGIN_ZEROCOPY {
                         return Ok(ZerocopyDone {
-                            low: news.ee_info,
-                            high: news.ee_data,
-                            copied: news.ee_code & SO_EE_CODE_ZEROCOPY_COPIED != 0,
+                            low: extended.ee_info,
+                            high: extended.ee_data,
+                            copied: extended.ee_code & SO_EE_CODE_ZEROCOPY_COPIED != 0,
                         });
                     }
                 }

@@ -12,7 +12,7 @@ use ofi_provider::info::InfoRef;
 use ofi_provider::progress::Progress;
 use ofi_provider::secret::{KEY_FILE, key_variable};
 use ofi_provider::wait::WaitKind;
-use ofi_stream::secret::JobSecret;
+use ofi_stream::secret::PskConfig;
 use std::sync::{Arc, Once};
 
 /// Fabric: a network with a local interface. It has no state.
@@ -46,8 +46,8 @@ impl Fabric for UdpFabric {
 
 /// Warns users of a pre-shared key for `tcp`, once: datagrams are not protected by it.
 fn warn_of_secret() {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| {
+    static NOTIFIED: Once = Once::new();
+    NOTIFIED.call_once(|| {
         if let Some(variable) = key_variable(&TCP_PARAMETERS) {
             let prov = plug_in::provider();
             let own = plug_in::variable(KEY_FILE);
@@ -73,7 +73,7 @@ pub(crate) struct UdpDomain {
     settings: DomainSettings,
     api_version: u32,
     /// Pre-shared key of endpoints without their own: the program's, or the user's.
-    secret: JobSecret,
+    secret: PskConfig,
 }
 
 impl Domain for UdpDomain {

@@ -18,7 +18,7 @@ use ofi_provider::api::{
 };
 use ofi_provider::buf::{BATCH, Datagram, RecvBuf, receive_datagrams};
 use ofi_provider::core_provider::{
-    ManyDatagrams, OPT_RECEIVE_MANY, OPT_REFUSALS, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES,
+    DatagramBatch, OPT_ICMP_ERRORS, OPT_RECEIVE_MANY, OPT_SEND_MANY, OPT_UNKNOWN_SOURCES,
     UNKNOWN_SOURCE_LEN,
 };
 use ofi_provider::cq::{Completion, CompletionError, Context};
@@ -28,7 +28,7 @@ use ofi_provider::heap;
 use ofi_provider::lock::{Level, Lock};
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::slab::Slab;
-use ofi_provider::sys::{Epoll, Interest, next_refusal};
+use ofi_provider::sys::{Epoll, Interest, next_injected_error};
 use ofi_stream::secret::SecretKey;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ use std::time::Duration;
 const FEW: usize = 4;
 
 /// Maximum recorded addresses with closed ports.
-const MOST_REFUSALS: usize = 64;
+const MAX_ICMP_ERRORS: usize = 64;
 
 /// Maximum datagrams opened in a progress iteration by an endpoint with a pre-shared key.
 const MOST_OPENED: usize = 64;
@@ -54,7 +54,7 @@ pub(crate) struct UdpEngine {
     eps: Lock<Slab<Arc<Receiver>>>,
     epoll: Epoll,
     /// Some socket is not watched, so all are polled, in addition to those reported by epoll.
-    starved: AtomicBool,
+    cq_blocked: AtomicBool,
     activity: Activity,
     level: Level,
 }
@@ -65,7 +65,7 @@ impl UdpEngine {
         Ok(Arc::new(Self {
             eps: Lock::with_level(Slab::default(), level.clone()),
             epoll: Epoll::new()?,
-            starved: AtomicBool::new(false),
+            cq_blocked: AtomicBool::new(false),
             activity: Activity::default(),
             level,
         }))
@@ -80,9 +80,9 @@ impl Progress for UdpEngine {
             return;
         }
         let eps = self.eps.lock();
-        if eps.len() <= FEW || self.starved.load(Ordering::Relaxed) {
-            let starved = eps.iter().fold(false, |any, (id, ep)| ep.drain(self, id) | any);
-            self.starved.store(starved, Ordering::Relaxed);
+        if eps.len() <= FEW || self.cq_blocked.load(Ordering::Relaxed) {
+            let cq_blocked = eps.iter().fold(false, |any, (id, ep)| ep.drain(self, id) | any);
+            self.cq_blocked.store(cq_blocked, Ordering::Relaxed);
         } else {
             // The call fails only without an epoll instance, and there is one.
             let _ = self.epoll.wait(Some(Duration::ZERO), |event| {
@@ -99,14 +99,14 @@ impl Progress for UdpEngine {
     /// Watches a socket while there are posted receives for its data.
     fn may_block(&self) -> bool {
         for (id, ep) in self.eps.lock().iter() {
-            if ep.notes_refusals.load(Ordering::Relaxed) {
-                ep.take_refusals();
+            if ep.records_icmp_errors.load(Ordering::Relaxed) {
+                ep.take_icmp_errors();
             }
             let mut rx = ep.rx.lock();
-            let wanted = !rx.posted.is_empty() && ep.rx_room() > 0;
+            let wanted = !rx.posted.is_empty() && ep.rx_space() > 0;
             ep.watch(self, &mut rx, id, wanted);
             if !wanted {
-                self.starved.store(true, Ordering::Relaxed);
+                self.cq_blocked.store(true, Ordering::Relaxed);
             }
         }
         true
@@ -148,8 +148,8 @@ struct Receiver {
     /// Receives report the addresses of unknown peers.
     unknown_sources: AtomicBool,
     /// The system records closed ports (OPT_REFUSALS), and the records taken from it.
-    notes_refusals: AtomicBool,
-    refusals: Lock<VecDeque<SocketAddr>>,
+    records_icmp_errors: AtomicBool,
+    icmp_errors: Lock<VecDeque<SocketAddr>>,
     rx: Lock<Rx>,
     /// Groups of the endpoint. Their lock is taken with or without the lock of `rx`, and never
     /// before it.
@@ -171,9 +171,9 @@ impl Receiver {
         self.special.store(any || self.secret.is_some(), Ordering::Relaxed);
     }
 
-    fn rx_room(&self) -> usize {
-        let cq = self.bindings.get().and_then(|bound| bound.ledger.rx.cq());
-        cq.map_or(BATCH, |cq| cq.room())
+    fn rx_space(&self) -> usize {
+        let cq = self.bindings.get().and_then(|bound| bound.completions.rx.cq());
+        cq.map_or(BATCH, |cq| cq.free_entries())
     }
 
     fn watch(&self, engine: &UdpEngine, rx: &mut Rx, id: u32, wanted: bool) {
@@ -191,15 +191,15 @@ impl Receiver {
 
     /// Takes the system's notes of closed ports: as long as it has some, a thread cannot sleep.
     #[cold]
-    fn take_refusals(&self) {
-        let mut refusals = self.refusals.lock();
-        for _ in 0..MOST_REFUSALS {
-            let Ok(addr) = next_refusal(self.socket.fd()) else { return };
-            if !refusals.contains(&addr) {
-                if refusals.len() >= MOST_REFUSALS {
-                    refusals.pop_front();
+    fn take_icmp_errors(&self) {
+        let mut icmp_errors = self.icmp_errors.lock();
+        for _ in 0..MAX_ICMP_ERRORS {
+            let Ok(addr) = next_injected_error(self.socket.fd()) else { return };
+            if !icmp_errors.contains(&addr) {
+                if icmp_errors.len() >= MAX_ICMP_ERRORS {
+                    icmp_errors.pop_front();
                 }
-                refusals.push_back(addr);
+                icmp_errors.push_back(addr);
             }
         }
     }
@@ -213,7 +213,7 @@ impl Receiver {
         if rx.posted.is_empty() {
             return false;
         }
-        if self.rx_room() == 0 {
+        if self.rx_space() == 0 {
             return !rx.watched;
         }
         self.watch(engine, &mut rx, id, true);
@@ -254,7 +254,7 @@ impl Receiver {
         most: usize,
     ) {
         for _ in 0..most {
-            if self.rx_room() == 0 {
+            if self.rx_space() == 0 {
                 return;
             }
             let Some(recv) = rx.posted.front() else { return };
@@ -279,20 +279,20 @@ impl Receiver {
         let several = self.several.load(Ordering::Relaxed);
         let mut taken = 0;
         while taken < most {
-            let room = rx.posted.len().min(self.rx_room()).min(BATCH);
-            if room == 0 {
+            let space = rx.posted.len().min(self.rx_space()).min(BATCH);
+            if space == 0 {
                 return;
             }
-            let rooms = rx.posted.iter().take(room).map(|recv| &recv.buf);
+            let bufs = rx.posted.iter().take(space).map(|recv| &recv.buf);
             // An error is an earlier send's, which the system reports late (no
             // such host or port): it is gone by being told, and means nothing.
-            let got = receive_datagrams(fd, rooms, self.source, several, &mut datagrams);
+            let got = receive_datagrams(fd, bufs, self.source, several, &mut datagrams);
             let got = got.unwrap_or(0);
             taken += got;
             for (datagram, recv) in datagrams.iter().zip(rx.posted.drain(..got)) {
                 self.received(bound, &recv, datagram);
             }
-            if got < room {
+            if got < space {
                 return;
             }
         }
@@ -320,8 +320,8 @@ fn source_of(bound: &Bindings, datagram: &Datagram) -> fi_addr_t {
 /// (OPT_UNKNOWN_SOURCES).
 #[cold]
 fn append_source(recv: &UdpRecv, datagram: &Datagram) {
-    let room = recv.buf.len().checked_sub(UNKNOWN_SOURCE_LEN);
-    let Some(at) = room.filter(|at| *at >= datagram.len) else { return };
+    let space = recv.buf.len().checked_sub(UNKNOWN_SOURCE_LEN);
+    let Some(at) = space.filter(|at| *at >= datagram.len) else { return };
     let mut source = [0; UNKNOWN_SOURCE_LEN];
     if let Some(from) = &datagram.from {
         let from = addr::to_raw(from);
@@ -340,9 +340,9 @@ fn complete(bound: &Bindings, recv: &UdpRecv, datagram: &Datagram, src: fi_addr_
     if datagram.len > recv.buf.len() {
         let olen = datagram.len - recv.buf.len();
         let error = CompletionError { olen, ..CompletionError::new(entry, Error::TRUNC) };
-        return bound.ledger.rx.failed(error);
+        return bound.completions.rx.failed(error);
     }
-    bound.ledger.rx.succeeded(entry, recv.report);
+    bound.completions.rx.succeeded(entry, recv.report);
 }
 
 fn entry(recv: &UdpRecv) -> Completion {
@@ -365,7 +365,7 @@ pub(crate) struct UdpEp {
     id: u32,
     rx_size: usize,
     /// Messages shorter than this are sent as they are: none of an endpoint with a secret.
-    plain_end: usize,
+    fast_end: usize,
     /// Sealer of datagrams for an enabled endpoint with a pre-shared key.
     sealing: OnceLock<Box<Lock<SealingSender>>>,
 }
@@ -380,7 +380,7 @@ impl UdpEp {
         secret: Option<Arc<SecretKey>>,
     ) -> Result<Self> {
         let socket = DgramSocket::bound(&local)?;
-        let plain_end = if secret.is_some() { 0 } else { MAX_MSG_SIZE + 1 };
+        let fast_end = if secret.is_some() { 0 } else { MAX_MSG_SIZE + 1 };
         let mut posted = VecDeque::new();
         posted.try_reserve(rx_size).map_err(|_| Error::NOMEM)?;
         let rx = Rx { posted, watched: false, opening: None };
@@ -389,8 +389,8 @@ impl UdpEp {
             source,
             several: AtomicBool::new(false),
             unknown_sources: AtomicBool::new(false),
-            notes_refusals: AtomicBool::new(false),
-            refusals: Lock::with_level(VecDeque::new(), engine.level.clone()),
+            records_icmp_errors: AtomicBool::new(false),
+            icmp_errors: Lock::with_level(VecDeque::new(), engine.level.clone()),
             rx: Lock::with_level(rx, engine.level.clone()),
             groups: Lock::with_level(Groups::default(), engine.level.clone()),
             group_sockets: AtomicBool::new(false),
@@ -400,7 +400,7 @@ impl UdpEp {
         });
         let id = engine.eps.lock().insert(receiver.clone());
         let sealing = OnceLock::new();
-        Ok(Self { engine: engine.clone(), receiver, id, rx_size, plain_end, sealing })
+        Ok(Self { engine: engine.clone(), receiver, id, rx_size, fast_end, sealing })
     }
 
     /// Sends a message of an endpoint with a pre-shared key; a message over the size limit fails.
@@ -411,7 +411,7 @@ impl UdpEp {
             return Err(Error::MSGSIZE);
         }
         let report = op.flags & FI_COMPLETION != 0;
-        if !bound.ledger.tx.has_room(report) {
+        if !bound.completions.tx.has_space(report) {
             self.engine.progress();
             return Err(Error::AGAIN);
         }
@@ -440,7 +440,7 @@ impl UdpEp {
             other => other?,
         }
         let of = Completion::of(op.context, FI_MSG | FI_SEND, op.buf.len());
-        bound.ledger.tx.succeeded(of, report);
+        bound.completions.tx.succeeded(of, report);
         Ok(())
     }
 }
@@ -465,33 +465,33 @@ impl Endpoint for UdpEp {
         Ok(())
     }
 
-    fn cancel(&self, context: Context, _aside: bool) -> Result {
+    fn cancel(&self, context: Context, _ext: bool) -> Result {
         let Some(bound) = self.receiver.bindings.get() else { return Ok(()) };
         let mut rx = self.receiver.rx.lock();
         let found = rx.posted.iter().position(|recv| recv.context == context);
         if let Some(recv) = found.and_then(|at| rx.posted.remove(at)) {
-            bound.ledger.rx.failed(CompletionError::new(entry(&recv), Error::CANCELED));
+            bound.completions.rx.failed(CompletionError::new(entry(&recv), Error::CANCELED));
         }
         Ok(())
     }
 
     fn getopt(&self, name: core::ffi::c_int, value: &mut [u8]) -> Result<usize> {
-        if name != OPT_REFUSALS || !self.receiver.notes_refusals.load(Ordering::Relaxed) {
+        if name != OPT_ICMP_ERRORS || !self.receiver.records_icmp_errors.load(Ordering::Relaxed) {
             return Err(Error::NOPROTOOPT);
         }
-        let room = value.first_chunk_mut::<UNKNOWN_SOURCE_LEN>().ok_or(Error::TOOSMALL)?;
-        self.receiver.take_refusals();
-        let refused = self.receiver.refusals.lock().pop_front().ok_or(Error::AGAIN)?;
+        let space = value.first_chunk_mut::<UNKNOWN_SOURCE_LEN>().ok_or(Error::TOOSMALL)?;
+        self.receiver.take_icmp_errors();
+        let refused = self.receiver.icmp_errors.lock().pop_front().ok_or(Error::AGAIN)?;
         let refused = addr::to_raw(&refused);
-        *room = [0; UNKNOWN_SOURCE_LEN];
-        room[..refused.as_bytes().len()].copy_from_slice(refused.as_bytes());
+        *space = [0; UNKNOWN_SOURCE_LEN];
+        space[..refused.as_bytes().len()].copy_from_slice(refused.as_bytes());
         Ok(UNKNOWN_SOURCE_LEN)
     }
 
     fn setopt(&self, name: core::ffi::c_int, value: &[u8]) -> Result {
         match name {
             OPT_SEND_MANY => {
-                let (ManyDatagrams { to, stride }, bytes) = ManyDatagrams::read(value)?;
+                let (DatagramBatch { to, stride }, bytes) = DatagramBatch::read(value)?;
                 let bound = self.receiver.bindings.get().ok_or(Error::OPBADSTATE)?;
                 let to = bound.av.as_ref().ok_or(Error::NOAV)?.get(to)?.ip()?;
                 let (socket, stride) = (&self.receiver.socket, stride as usize);
@@ -506,9 +506,9 @@ impl Endpoint for UdpEp {
                 self.receiver.several.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            OPT_REFUSALS => {
-                self.receiver.socket.note_refusals()?;
-                self.receiver.notes_refusals.store(true, Ordering::Relaxed);
+            OPT_ICMP_ERRORS => {
+                self.receiver.socket.record_icmp_errors()?;
+                self.receiver.records_icmp_errors.store(true, Ordering::Relaxed);
                 Ok(())
             }
             OPT_UNKNOWN_SOURCES if self.receiver.source => {
@@ -554,8 +554,8 @@ impl Endpoint for UdpEp {
         let posted = std::mem::take(&mut self.receiver.rx.lock().posted);
         if let Some(bound) = self.receiver.bindings.get() {
             // Silently, as datagrams are lost.
-            bound.ledger.rx.dropped(posted.len());
-            bound.ledger.close();
+            bound.completions.rx.dropped(posted.len());
+            bound.completions.close();
         }
     }
 
@@ -577,11 +577,11 @@ impl Msg for UdpEp {
         if op.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0 {
             return Err(Error::BADFLAGS);
         }
-        if op.buf.len() >= self.plain_end {
+        if op.buf.len() >= self.fast_end {
             return self.send_sealed(bound, &op);
         }
         let report = op.flags & FI_COMPLETION != 0;
-        if !bound.ledger.tx.has_room(report) {
+        if !bound.completions.tx.has_space(report) {
             self.engine.progress();
             return Err(Error::AGAIN);
         }
@@ -641,9 +641,9 @@ mod tests {
     use ofi_provider::av::{Av, AvSharing};
     use ofi_provider::buf::SendBuf;
     use ofi_provider::cq::{Cq, OnDomain};
-    use ofi_provider::fid::Embeds;
+    use ofi_provider::fid::FidObject;
     use ofi_provider::object::Parent;
-    use ofi_stream::secret::JobSecret;
+    use ofi_stream::secret::PskConfig;
     use std::net::Ipv4Addr;
     use std::time::Instant;
 
@@ -691,7 +691,7 @@ mod tests {
             let ep = UdpEp::open(engine, local, 16, source, secret.cloned()).unwrap();
             let own = av.insert(Addr::from_bytes(&ep.getname().unwrap()).unwrap()).unwrap();
             let mut bindings = Bindings { av: Some(av.clone()), ..Bindings::default() };
-            bindings.ledger.rx.report_to(cq.clone());
+            bindings.completions.rx.report_to(cq.clone());
             ep.enable(&bindings, None).unwrap();
             Self { ep, cq, av, own }
         }
@@ -702,9 +702,9 @@ mod tests {
             self.ep.send(SendOp { buf, dest, context: Context::NULL, data: 0, tag: 0, flags: 0 })
         }
 
-        fn post(&self, room: &'static mut [u8], number: usize) -> Result {
+        fn post(&self, space: &'static mut [u8], number: usize) -> Result {
             // SAFETY: static memory that this receive alone has.
-            let buf = unsafe { RecvBuf::new(room.as_mut_ptr().cast(), room.len()) }?;
+            let buf = unsafe { RecvBuf::new(space.as_mut_ptr().cast(), space.len()) }?;
             let context = Context(number as *mut c_void);
             let flags = FI_COMPLETION;
             self.ep.recv(RecvOp { buf, src: 0, tag: 0, ignore: 0, context, flags })
@@ -731,7 +731,7 @@ mod tests {
         }
     }
 
-    fn room() -> &'static mut [u8] {
+    fn free_entries() -> &'static mut [u8] {
         Box::leak(vec![0; 64].into_boxed_slice())
     }
 
@@ -739,14 +739,14 @@ mod tests {
     fn receives_complete_in_posting_order_up_to_queue_capacity() {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 2);
-        (1..=5).for_each(|number| me.post(room(), number).unwrap());
+        (1..=5).for_each(|number| me.post(free_entries(), number).unwrap());
         for bytes in [&b"a"[..], b"bb", b"ccc", b"", b"eeeee"] {
             me.send(me.own, bytes).unwrap();
         }
         for _ in 0..100 {
             engine.progress();
         }
-        assert_eq!(me.cq.room(), 0);
+        assert_eq!(me.cq.free_entries(), 0);
         assert_eq!(me.ep.receiver.rx.lock().posted.len(), 3);
         let got: Vec<_> = (0..5).map(|_| me.next()).collect();
         assert_eq!(got, [(1, 1), (2, 2), (3, 3), (4, 0), (5, 5)]);
@@ -759,7 +759,7 @@ mod tests {
         let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let nobody = me.av.insert(Addr::Ip(gone)).unwrap();
         for number in 1..=20 {
-            me.post(room(), number).unwrap();
+            me.post(free_entries(), number).unwrap();
             me.send(nobody, b"lost").unwrap();
             me.send(me.own, b"here").unwrap();
             assert_eq!(me.next(), (number, 4));
@@ -773,13 +773,13 @@ mod tests {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let all: Vec<_> = (0..FEW + 3).map(|_| Loop::open(&engine, 1)).collect();
         for (number, me) in all.iter().enumerate() {
-            me.post(room(), number).unwrap();
-            me.post(room(), number + 100).unwrap();
+            me.post(free_entries(), number).unwrap();
+            me.post(free_entries(), number + 100).unwrap();
             me.send(me.own, b"one").unwrap();
             me.send(me.own, b"four").unwrap();
         }
         // Every queue is full with its first message when a thread goes to sleep.
-        while all.iter().any(|me| me.cq.room() > 0) {
+        while all.iter().any(|me| me.cq.free_entries() > 0) {
             engine.progress();
         }
         assert!(engine.may_block());
@@ -801,10 +801,10 @@ mod tests {
         let unknown = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let from = addr::to_raw(&unknown.local_addr().unwrap());
         let fits = 64 - UNKNOWN_SOURCE_LEN;
-        for (number, len, tells) in [(1, fits, true), (2, fits + 1, false), (3, 8, false)] {
-            let room = room();
-            let at = room.as_ptr();
-            me.post(room, number).unwrap();
+        for (number, len, notifies) in [(1, fits, true), (2, fits + 1, false), (3, 8, false)] {
+            let space = free_entries();
+            let at = space.as_ptr();
+            me.post(space, number).unwrap();
             match number {
                 3 => me.send(me.own, b"my own's").unwrap(),
                 _ => drop(unknown.send_to(&[7; 64][..len], to).unwrap()),
@@ -812,12 +812,12 @@ mod tests {
             assert_eq!(me.next(), (number, len));
             // SAFETY: static memory, whose receive is complete.
             let end = unsafe { std::slice::from_raw_parts(at.add(fits), UNKNOWN_SOURCE_LEN) };
-            assert_eq!(end.starts_with(from.as_bytes()), tells, "datagram {number}");
+            assert_eq!(end.starts_with(from.as_bytes()), notifies, "datagram {number}");
         }
     }
 
     fn secret(bytes: &[u8]) -> Arc<SecretKey> {
-        JobSecret::new(bytes, true).key().unwrap().clone()
+        PskConfig::new(bytes, true).key().unwrap().clone()
     }
 
     #[test]
@@ -826,14 +826,14 @@ mod tests {
         let job = secret(b"the secret of a job");
         let me = Loop::open_with(&engine, 8, false, Some(&job));
         let other = Loop::open_with(&engine, 8, false, Some(&secret(b"the secret of another")));
-        let plain = Loop::open(&engine, 8);
-        let room = room();
-        let at = room.as_ptr();
-        me.post(room, 1).unwrap();
+        let unsealed = Loop::open(&engine, 8);
+        let space = free_entries();
+        let at = space.as_ptr();
+        me.post(space, 1).unwrap();
         let name = Addr::from_bytes(&me.ep.getname().unwrap()).unwrap();
-        for stranger in [&other, &plain] {
-            let to = stranger.av.insert(name.clone()).unwrap();
-            stranger.send(to, b"stranger's").unwrap();
+        for unknown_peer in [&other, &unsealed] {
+            let to = unknown_peer.av.insert(name.clone()).unwrap();
+            unknown_peer.send(to, b"stranger's").unwrap();
         }
         for _ in 0..100 {
             engine.progress();
@@ -845,7 +845,7 @@ mod tests {
         assert_eq!(unsafe { std::slice::from_raw_parts(at, 8) }, b"my own's");
         assert_eq!(me.send(me.own, &[0; MAX_SEALED_SIZE + 1]), Err(Error::MSGSIZE));
         me.send(me.own, &[0; MAX_SEALED_SIZE]).unwrap();
-        me.post(self::room(), 2).unwrap();
+        me.post(self::free_entries(), 2).unwrap();
         // Longer than its room: an error entry.
         while !me.cq.has_entries() {
             engine.progress();
@@ -859,23 +859,23 @@ mod tests {
         let job = secret(b"the secret of a job");
         let me = Loop::open_with(&engine, 8, true, Some(&job));
         me.ep.setopt(OPT_RECEIVE_MANY, &(1usize << 20).to_ne_bytes()).unwrap();
-        let mut value = vec![0; ManyDatagrams::LEN];
-        ManyDatagrams { to: me.own, stride: 100 }.write(&mut value);
+        let mut value = vec![0; DatagramBatch::LEN];
+        DatagramBatch { to: me.own, stride: 100 }.write(&mut value);
         value.extend((0..1050).map(|at| at as u8));
         me.ep.setopt(OPT_SEND_MANY, &value).unwrap();
         let (mut got, mut number) = (Vec::new(), 0);
         while got.len() < 1050 {
-            let room: &'static mut [u8] = Box::leak(vec![0; 4096].into_boxed_slice());
-            let at = room.as_ptr();
+            let space: &'static mut [u8] = Box::leak(vec![0; 4096].into_boxed_slice());
+            let at = space.as_ptr();
             number += 1;
-            me.post(room, number).unwrap();
+            me.post(space, number).unwrap();
             let (_, len) = me.next();
             // SAFETY: static memory, whose receive is complete.
             got.extend_from_slice(unsafe { std::slice::from_raw_parts(at, len) });
         }
         assert!(got.iter().enumerate().all(|(at, byte)| *byte == at as u8));
         // More than one call takes.
-        value.resize(ManyDatagrams::LEN + 65000, 0);
+        value.resize(DatagramBatch::LEN + 65000, 0);
         assert_eq!(me.ep.setopt(OPT_SEND_MANY, &value), Err(Error::MSGSIZE));
     }
 
@@ -883,11 +883,11 @@ mod tests {
     fn posted_receives_are_limited_and_a_cancel_frees_an_entry() {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 8);
-        (1..=16).for_each(|number| me.post(room(), number).unwrap());
-        assert_eq!(me.post(room(), 17), Err(Error::AGAIN));
+        (1..=16).for_each(|number| me.post(free_entries(), number).unwrap());
+        assert_eq!(me.post(free_entries(), 17), Err(Error::AGAIN));
         assert_eq!(me.ep.size_left(false), Ok(0));
         me.ep.cancel(Context(3 as *mut c_void), false).unwrap();
         assert!(me.cq.has_entries());
-        assert_eq!(me.post(room(), 17), Ok(()));
+        assert_eq!(me.post(free_entries(), 17), Ok(()));
     }
 }

@@ -31,7 +31,7 @@ struct Hearing {
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     members: Slab<GroupMember>,
-    heard: Vec<Hearing>,
+    joined: Vec<Hearing>,
 }
 
 /// Effect of joining or leaving.
@@ -60,23 +60,23 @@ impl Groups {
         own.send_to_groups_from(&local)?;
         let mut change = Change::Nothing;
         if part.receives {
-            match self.heard.iter_mut().find(|heard| heard.group == group) {
-                Some(heard) => heard.count += 1,
+            match self.joined.iter_mut().find(|joined| joined.group == group) {
+                Some(joined) => joined.count += 1,
                 None => {
                     let all = local.ip().is_unspecified() || local.ip() == group.ip();
                     let socket = match all && local.port() == group.port() {
                         true => {
-                            own.hear(&group, &local)?;
+                            own.join_group(&group, &local)?;
                             None
                         }
                         false => {
                             let socket = DgramSocket::of_group(&group, &local)?;
-                            socket.hear(&group, &local)?;
+                            socket.join_group(&group, &local)?;
                             change = Change::Opened(socket.fd());
                             Some(socket)
                         }
                     };
-                    self.heard.push(Hearing { group, count: 1, socket });
+                    self.joined.push(Hearing { group, count: 1, socket });
                 }
             }
         }
@@ -90,18 +90,18 @@ impl Groups {
         if !part.receives {
             return None;
         }
-        let at = self.heard.iter().position(|heard| heard.group == group)?;
-        self.heard[at].count -= 1;
-        if self.heard[at].count > 0 {
+        let at = self.joined.iter().position(|joined| joined.group == group)?;
+        self.joined[at].count -= 1;
+        if self.joined[at].count > 0 {
             return None;
         }
-        let heard = self.heard.swap_remove(at);
-        if heard.socket.is_none()
+        let joined = self.joined.swap_remove(at);
+        if joined.socket.is_none()
             && let Ok(local) = own.local()
         {
-            own.hear_no_more(&group, &local);
+            own.leave_group(&group, &local);
         }
-        heard.socket
+        joined.socket
     }
 
     /// Returns the destination of messages to this address. Fails with -FI_EINVAL if it belongs to
@@ -118,8 +118,8 @@ impl Groups {
 
     /// The same, each with its group.
     pub(crate) fn sockets_of_groups(&self) -> impl Iterator<Item = (RawFd, SocketAddr)> {
-        let of_group = |heard: &Hearing| Some((heard.socket.as_ref()?.fd(), heard.group));
-        self.heard.iter().filter_map(of_group)
+        let of_group = |joined: &Hearing| Some((joined.socket.as_ref()?.fd(), joined.group));
+        self.joined.iter().filter_map(of_group)
     }
 }
 
@@ -163,8 +163,8 @@ mod tests {
         let own = DgramSocket::bound(&"127.0.0.1:0".parse().unwrap()).unwrap();
         let mut groups = Groups::default();
         let group = "239.3.2.1:7654".parse().unwrap();
-        let hears = GroupRole { sends: false, receives: true };
-        let (addr, _) = groups.join(&own, group, hears).unwrap();
+        let receiver = GroupRole { sends: false, receives: true };
+        let (addr, _) = groups.join(&own, group, receiver).unwrap();
         assert_eq!(groups.find(addr), Err(Error::INVAL));
         let sends = GroupRole { sends: true, receives: false };
         let (addr, change) = groups.join(&own, group, sends).unwrap();

@@ -7,8 +7,8 @@ use ofi_provider::error::Result;
 use ofi_provider::info::{
     InfoBuf, InfoChain, InfoQuery, IpProvider, ProviderOffer, ip_getinfo, usual_domain,
 };
-use ofi_stream::offer::echoed_keys;
-use ofi_stream::secret::JobSecret;
+use ofi_stream::attrs::echoed_keys;
+use ofi_stream::secret::PskConfig;
 use ofi_stream::secret::datagrams::DATAGRAM_OVERHEAD;
 use std::sync::OnceLock;
 
@@ -68,9 +68,9 @@ pub(crate) fn offer(sealed: bool) -> Result<ProviderOffer> {
 
 /// Returns the user's pre-shared key (FI_UDP_AUTH_KEY_FILE), read once; declares the parameter to
 /// the core at first use.
-pub(crate) fn secret() -> &'static JobSecret {
-    static SECRET: OnceLock<JobSecret> = OnceLock::new();
-    SECRET.get_or_init(|| JobSecret::of_datagram_params(provider()))
+pub(crate) fn secret() -> &'static PskConfig {
+    static SECRET: OnceLock<PskConfig> = OnceLock::new();
+    SECRET.get_or_init(|| PskConfig::of_datagram_params(provider()))
 }
 
 impl Getinfo for UdpFabric {

@@ -17,7 +17,7 @@ use ofi_provider::abi::fi_provider;
 use ofi_provider::api::{getinfo_entry, open_fabric};
 
 /// Hands the plug-in to the core as a provider of such endpoints, in `fi_prov_ini`.
-pub fn hand_out(plug_in: &'static InetPlugIn) -> *mut fi_provider {
+pub fn provider_entry(plug_in: &'static InetPlugIn) -> *mut fi_provider {
     plug_in.is_this();
     let (getinfo, fabric) = (getinfo_entry::<UdpFabric>, open_fabric::<UdpFabric>);
     let provider = plug_in.provider.hand_out_with(None, getinfo, fabric);

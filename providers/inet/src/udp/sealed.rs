@@ -26,13 +26,13 @@ pub(crate) struct SealingSender {
     /// The address of the endpoint's socket.
     local: SocketAddr,
     /// Buffer for all datagrams sent with one call.
-    room: Box<[u8]>,
+    buf: Box<[u8]>,
 }
 
 impl SealingSender {
     pub(crate) fn new(secret: &Arc<SecretKey>, local: SocketAddr) -> Result<Self> {
-        let (sealer, room) = (DatagramSealer::new(secret, local)?, zeroed(MOST_SENT)?);
-        Ok(Self { sealer, local, room })
+        let (sealer, buf) = (DatagramSealer::new(secret, local)?, zeroed(MOST_SENT)?);
+        Ok(Self { sealer, local, buf })
     }
 
     /// Returns the destination of datagrams sent to this address: for an unspecified address, the
@@ -53,7 +53,7 @@ impl SealingSender {
     /// Sends a message, of at most [`MAX_SEALED_SIZE`] bytes.
     pub(crate) fn send(&mut self, socket: &DgramSocket, to: &SocketAddr, buf: &SendBuf) -> Result {
         let (arrives_at, len) = (self.arrives_at(to), buf.len() + DATAGRAM_OVERHEAD);
-        let datagram = self.room.get_mut(..len).ok_or(Error::MSGSIZE)?;
+        let datagram = self.buf.get_mut(..len).ok_or(Error::MSGSIZE)?;
         buf.copy_to(0, &mut datagram[DATAGRAM_HEAD..DATAGRAM_HEAD + buf.len()]);
         self.sealer.seal(&arrives_at, datagram)?;
         socket.send_many(to, datagram, len)
@@ -72,13 +72,13 @@ impl SealingSender {
             return Err(Error::MSGSIZE);
         }
         let arrives_at = self.arrives_at(to);
-        let room = &mut self.room[..all];
+        let buf = &mut self.buf[..all];
         let sealed_stride = stride + DATAGRAM_OVERHEAD;
-        for (message, datagram) in bytes.chunks(stride).zip(room.chunks_mut(sealed_stride)) {
+        for (message, datagram) in bytes.chunks(stride).zip(buf.chunks_mut(sealed_stride)) {
             datagram[DATAGRAM_HEAD..][..message.len()].copy_from_slice(message);
             self.sealer.seal(&arrives_at, datagram)?;
         }
-        socket.send_many(to, room, sealed_stride)
+        socket.send_many(to, buf, sealed_stride)
     }
 }
 
@@ -88,12 +88,12 @@ pub(crate) struct OpeningReceiver {
     opener: DatagramOpener,
     /// The address of the endpoint's socket.
     local: SocketAddr,
-    room: Box<[u8]>,
+    buf: Box<[u8]>,
 }
 
 impl OpeningReceiver {
     pub(crate) fn new(secret: &Arc<SecretKey>, local: SocketAddr) -> Result<Self> {
-        Ok(Self { opener: DatagramOpener::new(secret), local, room: zeroed(MOST_RECEIVED)? })
+        Ok(Self { opener: DatagramOpener::new(secret), local, buf: zeroed(MOST_RECEIVED)? })
     }
 
     /// Receives a datagram for a posted receive, at the endpoint's socket or a group's. Returns
@@ -104,7 +104,7 @@ impl OpeningReceiver {
         (fd, group): (RawFd, Option<SocketAddr>),
         recv: &RecvBuf,
     ) -> Result<Option<Datagram>> {
-        let came = match receive_datagram(fd, &mut self.room) {
+        let came = match receive_datagram(fd, &mut self.buf) {
             Err(Error::TRUNC) => return Ok(None),
             other => other?,
         };
@@ -119,12 +119,12 @@ impl OpeningReceiver {
             let end = came.len.min(at + stride);
             // Nothing that is sealed is longer, so that is not read.
             let most = end.min(at + MAX_MSG_SIZE + 1);
-            match self.opener.open(&came.from, &to, &mut self.room[at..most]) {
+            match self.opener.open(&came.from, &to, &mut self.buf[at..most]) {
                 Ok(message) => {
                     let message = at + message.start..at + message.end;
                     let to = len;
                     len += message.len();
-                    self.room.copy_within(message, to);
+                    self.buf.copy_within(message, to);
                 }
                 Err(why) => {
                     let dropped = self.opener.dropped();
@@ -143,7 +143,7 @@ impl OpeningReceiver {
                 }
             }
         }
-        recv.copy_from(0, &self.room[..len.min(recv.len())]);
+        recv.copy_from(0, &self.buf[..len.min(recv.len())]);
         let segment = came.segment.saturating_sub(DATAGRAM_OVERHEAD);
         Ok(Some(Datagram { len, from: Some(came.from), segment }))
     }

@@ -91,7 +91,7 @@ impl DgramSocket {
 
     /// Makes the socket receive messages to this group through the interface with this address, and
     /// nothing of groups joined only by other sockets of this host.
-    pub(crate) fn hear(&self, group: &SocketAddr, local: &SocketAddr) -> Result {
+    pub(crate) fn join_group(&self, group: &SocketAddr, local: &SocketAddr) -> Result {
         match (group, local) {
             (SocketAddr::V4(group), SocketAddr::V4(local)) => {
                 self.set(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0)?;
@@ -108,7 +108,7 @@ impl DgramSocket {
     }
 
     /// Leaves a multicast group at an interface.
-    pub(crate) fn hear_no_more(&self, group: &SocketAddr, local: &SocketAddr) {
+    pub(crate) fn leave_group(&self, group: &SocketAddr, local: &SocketAddr) {
         // Not to be in it is what is wanted.
         let _ = match (group, local) {
             (SocketAddr::V4(group), SocketAddr::V4(local)) => {
@@ -131,8 +131,8 @@ impl DgramSocket {
         Ok(())
     }
 
-    /// Enables the system's records of datagrams to closed ports ([`sys::next_refusal`]).
-    pub(crate) fn note_refusals(&self) -> Result {
+    /// Enables the system's records of datagrams to closed ports ([`sys::next_injected_error`]).
+    pub(crate) fn record_icmp_errors(&self) -> Result {
         match self.local()? {
             SocketAddr::V4(_) => self.set(libc::SOL_IP, libc::IP_RECVERR, &1),
             SocketAddr::V6(_) => self.set(libc::SOL_IPV6, libc::IPV6_RECVERR, &1),

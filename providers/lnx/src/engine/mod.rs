@@ -12,35 +12,35 @@ mod rails;
 pub(crate) use rails::OpenedCore;
 
 use crate::adaptor::LnxEp;
-use crate::beacon::Beacon;
+use crate::host_token::HostToken;
 use ep::LnxEngineEp;
 use ofi_provider::abi::{FI_COMPLETION, fi_addr_t};
 use ofi_provider::api::{Bindings, RecvOp};
+use ofi_provider::completions::CompletionSink;
 use ofi_provider::core_provider::{CoreRail, CoreWaiter};
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
-use ofi_provider::inbox::{Inbox, Meeting, UnexpectedBody};
-use ofi_provider::ledger::Ledger;
 use ofi_provider::link_addr::LinkAddr;
-use ofi_provider::lock::{AtOnce, Guard, Level, Lock};
+use ofi_provider::lock::{FastGuard, Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
+use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher, UnexpectedBody};
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{self, Epoll, EventFd, Interest, Timer};
-use owner::{LnxFilling, RailOwner};
+use owner::{LnxActiveRecv, RailOwner};
 use peers::LnxRoutes;
-use rails::{AtomicLimits, LnxRail, QuickTurns, RestingCores};
+use rails::{AtomicLimits, FastPollScheduler, IdleCores, LnxRail};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Maximum sleep of a caller while a core has no descriptor to wake it.
-const DEAF_PAUSE: Duration = Duration::from_millis(1);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(1);
 
 /// A multi-receive buffer with less room is given back (FI_OPT_MIN_MULTI_RECV).
 const MIN_MULTI_RECV: usize = 4096;
@@ -59,11 +59,11 @@ pub(crate) struct LnxCommon {
 /// State of an application's endpoint available without the engine's lock, once it is enabled: its
 /// endpoints at the cores, and the routes to peers.
 #[derive(Debug, Default)]
-pub(crate) struct LnxAside(OnceLock<LnxWays>);
+pub(crate) struct LnxEndpointExt(OnceLock<LnxRails>);
 
 /// The ways to an endpoint's peers.
 #[derive(Debug)]
-struct LnxWays {
+struct LnxRails {
     /// Endpoint at the first core, mostly used by messages. Its address is then available without
     /// first reading the number of the core.
     first: Arc<LnxRail>,
@@ -73,14 +73,14 @@ struct LnxWays {
 
 /// Buffered form of an unexpected message: it waits at a core.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LnxKept {
+pub(crate) struct LnxUnexpected {
     /// The core's number at the endpoint.
     rail: usize,
     /// Core's number for starting the message.
     entry: u32,
 }
 
-impl UnexpectedBody for LnxKept {
+impl UnexpectedBody for LnxUnexpected {
     fn bytes(&self) -> Option<&[u8]> {
         None
     }
@@ -105,34 +105,34 @@ pub(crate) struct LnxTransfer {
 
 /// Route of a transfer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LnxWay<'a> {
+pub(crate) struct LnxRoute<'a> {
     /// The endpoint of the core.
     pub(crate) rail: &'a LnxRail,
     /// Core's name of the peer.
     pub(crate) to: fi_addr_t,
     /// The application is known to have read all entries in the queue of its sends.
-    pub(crate) all_is_read: bool,
+    pub(crate) cq_is_drained: bool,
 }
 
 /// Message matched with a receive, or to be dropped, pending notification of the core.
 #[derive(Debug)]
-struct LnxStart {
+struct LnxSrxStart {
     ep: u32,
-    kept: LnxKept,
+    buffered: LnxUnexpected,
     /// Matching receive; none for a dropped message.
-    filling: Option<LnxFilling>,
+    filling: Option<LnxActiveRecv>,
 }
 
 /// State guarded by the engine's lock.
 pub(crate) struct LnxState {
     eps: Slab<LnxEngineEp>,
-    starts: Vec<LnxStart>,
-    to_do: Arc<LnxToDo>,
+    starts: Vec<LnxSrxStart>,
+    to_do: Arc<LnxPendingWork>,
 }
 
 /// Pending work, visible without the lock.
 #[derive(Debug, Default)]
-struct LnxToDo {
+struct LnxPendingWork {
     /// There are messages to be started.
     starts: AtomicBool,
     /// Peers have written too much with data to some endpoint ([`RailOwner::is_flooded`]).
@@ -142,7 +142,7 @@ struct LnxToDo {
     settled: AtomicBool,
 }
 
-impl LnxToDo {
+impl LnxPendingWork {
     /// Signals possible work besides polling the leading core.
     fn unsettle(&self) {
         self.settled.store(false, Ordering::Release);
@@ -152,7 +152,7 @@ impl LnxToDo {
 /// State shared by the engine and the queues of its cores.
 pub(crate) struct LnxShared {
     state: Lock<LnxState>,
-    to_do: Arc<LnxToDo>,
+    to_do: Arc<LnxPendingWork>,
     /// Wakes a waiter when a core's call has left pending work.
     wake: EventFd,
 }
@@ -170,13 +170,13 @@ pub(crate) struct LnxEngine {
     /// Endpoints of cores, advanced by progress with the lock held. Taken before the locks of
     /// cores.
     rails: Lock<Vec<Arc<LnxRail>>>,
-    to_do: Arc<LnxToDo>,
-    quick: QuickTurns,
+    to_do: Arc<LnxPendingWork>,
+    quick: FastPollScheduler,
     epoll: Epoll,
-    resting: RestingCores,
+    idle: IdleCores,
     /// Expires while a caller sleeps and not all cores would wake it.
     timer: Timer,
-    deaf: AtomicBool,
+    accept_paused: AtomicBool,
     activity: Activity,
 }
 
@@ -190,7 +190,7 @@ impl LnxEngine {
     /// A new engine.
     pub(crate) fn new(common: LnxCommon) -> Result<Arc<Self>> {
         let level = common.level.clone();
-        let to_do = Arc::<LnxToDo>::default();
+        let to_do = Arc::<LnxPendingWork>::default();
         let state = LnxState { eps: Slab::default(), starts: Vec::new(), to_do: to_do.clone() };
         let shared = Arc::new(LnxShared {
             state: Lock::with_level(state, level.clone()),
@@ -207,9 +207,9 @@ impl LnxEngine {
             epoll.add(waiter.fd(), 0, Interest::READ)?;
         }
         let rails = Lock::with_level(Vec::new(), level);
-        let quick = QuickTurns::new(common.cores.len());
-        let resting = RestingCores::new(&common.cores);
-        let (deaf, activity) = (AtomicBool::new(false), Activity::default());
+        let quick = FastPollScheduler::new(common.cores.len());
+        let idle = IdleCores::new(&common.cores);
+        let (accept_paused, activity) = (AtomicBool::new(false), Activity::default());
         Ok(Arc::new(Self {
             shared,
             common,
@@ -217,9 +217,9 @@ impl LnxEngine {
             to_do,
             quick,
             epoll,
-            resting,
+            idle,
             timer,
-            deaf,
+            accept_paused,
             activity,
         }))
     }
@@ -230,10 +230,10 @@ impl LnxEngine {
         self.shared.state.lock()
     }
 
-    /// Takes the lock if it is free, as [`Lock::at_once`] does.
+    /// Takes the lock if it is free, as [`Lock::try_lock_fast`] does.
     #[inline(always)]
-    pub(crate) fn lock_at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, LnxState>> {
-        self.shared.state.at_once::<LEVEL>()
+    pub(crate) fn lock_at_once<const LEVEL: usize>(&self) -> Option<FastGuard<'_, LnxState>> {
+        self.shared.state.try_lock_fast::<LEVEL>()
     }
 
     /// The number of the lock's level.
@@ -244,42 +244,43 @@ impl LnxEngine {
     /// Adds an endpoint; returns its number.
     pub(crate) fn add_ep(&self, attr: RdmAttr) -> u32 {
         self.lock().eps.insert_with(|id| {
-            let inbox = attr.inbox(id, MIN_MULTI_RECV, [0; 2]);
-            LnxEngineEp::new(inbox, attr.tx_size)
+            let matcher = attr.matcher(id, MIN_MULTI_RECV, [0; 2]);
+            LnxEngineEp::new(matcher, attr.tx_size)
         })
     }
 
     /// Opens the endpoint's endpoints at the cores.
-    pub(crate) fn enable_ep(&self, id: u32, aside: &LnxAside, bindings: &Bindings) -> Result {
-        self.lock().ep(id).inbox.bind(&bindings.ledger.rx);
-        let ledger = Arc::new(Mutex::new(bindings.ledger.clone()));
+    pub(crate) fn enable_ep(&self, id: u32, ext: &LnxEndpointExt, bindings: &Bindings) -> Result {
+        self.lock().ep(id).matcher.bind(&bindings.completions.rx);
+        let completions = Arc::new(Mutex::new(bindings.completions.clone()));
         let (mut rails, mut parts) = (Vec::new(), Vec::new());
         for (number, core) in self.common.cores.iter().enumerate() {
-            let owner = RailOwner::new(&self.shared, id, number, &ledger, &core.turns);
-            let (owner, kinds) = (Arc::new(owner), bindings.ledger.kinds());
+            let owner = RailOwner::new(&self.shared, id, number, &completions, &core.activity);
+            let (owner, kinds) = (Arc::new(owner), bindings.completions.kinds());
             let waits = core.waiter.is_none();
             let rail = CoreRail::open(&core.domain, &core.info, owner.clone(), kinds, waits)?;
             parts.push((core.fabric.clone(), rail.name()?));
             // The kernel bounds how many descriptors are watched in this way.
             let watched = rail.fd().is_some_and(|fd| self.epoll.add(fd, 0, Interest::READ).is_ok());
             if waits && !watched {
-                self.deaf.store(true, Ordering::Release);
+                self.accept_paused.store(true, Ordering::Release);
             }
             rails.push(Arc::new(LnxRail { rail, owner }));
         }
         // Without one no peer uses cores limited to this host for this endpoint: cores such as shm,
         // and addresses of the loopback interface.
-        let beacon = Beacon::new().ok();
-        let mark = beacon.as_ref().map(Beacon::mark);
+        let beacon = HostToken::new().ok();
+        let mark = beacon.as_ref().map(HostToken::mark);
         let addr = LinkAddr::new(&rails::host_name(), mark, &parts)?;
         self.rails.lock().extend(rails.iter().cloned());
         let mut state = self.lock();
         let ep = state.ep(id);
         if let Some(first) = rails.first().cloned() {
             let routes = ep.peers.routes.clone();
-            let _ = aside.0.set(LnxWays { first, rails: rails.clone(), routes });
+            let _ = ext.0.set(LnxRails { first, rails: rails.clone(), routes });
         }
-        (ep.rails, ep.addr, ep.beacon, ep.ledger) = (rails, Some(addr), beacon, Some(ledger));
+        (ep.rails, ep.addr, ep.beacon, ep.completions) =
+            (rails, Some(addr), beacon, Some(completions));
         ep.av.clone_from(&bindings.av);
         drop(state);
         if let Some(av) = &bindings.av {
@@ -297,17 +298,17 @@ impl LnxEngine {
     pub(crate) fn bind_late(&self, id: u32, bindings: &Bindings) -> Result {
         let mut state = self.lock();
         let ep = state.ep(id);
-        ep.inbox.bind(&bindings.ledger.rx);
-        let (rails, ledger) = (ep.rails.clone(), ep.ledger.clone());
+        ep.matcher.bind(&bindings.completions.rx);
+        let (rails, completions) = (ep.rails.clone(), ep.completions.clone());
         drop(state);
-        let Some(ledger) = ledger else { return Err(Error::OPBADSTATE) };
+        let Some(completions) = completions else { return Err(Error::OPBADSTATE) };
         let known = {
-            let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = ledger.kinds();
-            *ledger = bindings.ledger.clone();
+            let mut completions = completions.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = completions.kinds();
+            *completions = bindings.completions.clone();
             known
         };
-        let new = bindings.ledger.kinds() & !known;
+        let new = bindings.completions.kinds() & !known;
         rails.iter().try_for_each(|rail| rail.rail.count(new))
     }
 
@@ -329,11 +330,12 @@ impl LnxEngine {
         state.starts = others;
         let Some(mut ep) = state.eps.remove(id) else { return };
         drop(state);
-        let of_ep: Vec<LnxStart> = of_ep;
+        let of_ep: Vec<LnxSrxStart> = of_ep;
         // Operations of a closed endpoint are dropped without being reported (fi_endpoint(3)).
-        ep.inbox.ledger.mute();
-        for LnxFilling { recv, about } in of_ep.into_iter().filter_map(|start| start.filling) {
-            ep.inbox.failed(&recv, &about, Error::CANCELED);
+        ep.matcher.completions.mute();
+        for LnxActiveRecv { recv, envelope } in of_ep.into_iter().filter_map(|start| start.filling)
+        {
+            ep.matcher.failed(&recv, &envelope, Error::CANCELED);
         }
         ep.close();
         drop(rails);
@@ -342,26 +344,30 @@ impl LnxEngine {
     /// Returns the core for a transfer, and its name of the peer. None for a finished transfer,
     /// because no core reaches the peer.
     #[inline(always)]
-    pub(crate) fn way<'a>(&self, ep: &'a LnxEp, about: &LnxTransfer) -> Result<Option<LnxWay<'a>>> {
-        let Some(LnxWays { first, rails, routes }) = ep.aside.0.get() else {
+    pub(crate) fn way<'a>(
+        &self,
+        ep: &'a LnxEp,
+        envelope: &LnxTransfer,
+    ) -> Result<Option<LnxRoute<'a>>> {
+        let Some(LnxRails { first, rails, routes }) = ep.ext.0.get() else {
             return Err(Error::OPBADSTATE);
         };
-        let (core, to) = routes.route(about.peer);
+        let (core, to) = routes.route(envelope.peer);
         let rail = match core {
             0 => first,
             core => match rails.get(core as usize) {
                 Some(rail) => rail,
                 None => {
-                    let LnxTransfer { context, kind, .. } = *about;
+                    let LnxTransfer { context, kind, .. } = *envelope;
                     return self.no_way(ep.id, (context, kind), core).map(|()| None);
                 }
             },
         };
-        let all_is_read = rail.owner.tx.all_is_read();
-        if !all_is_read && !rail.owner.tx.has_room(about.flags & FI_COMPLETION != 0) {
+        let cq_is_drained = rail.owner.tx.cq_is_drained();
+        if !cq_is_drained && !rail.owner.tx.has_space(envelope.flags & FI_COMPLETION != 0) {
             return Err(self.is_full());
         }
-        Ok(Some(LnxWay { rail, to, all_is_read }))
+        Ok(Some(LnxRoute { rail, to, cq_is_drained }))
     }
 
     /// The queue of sends has no room for another entry.
@@ -377,18 +383,22 @@ impl LnxEngine {
     pub(crate) fn began(
         &self,
         LnxRail { owner, .. }: &LnxRail,
-        about: &LnxTransfer,
+        envelope: &LnxTransfer,
         answer: Result<bool>,
     ) -> Result {
-        owner.heat();
+        owner.mark_active();
         match answer {
             Ok(complete) => {
                 owner.tx.handed_on();
                 if complete {
-                    owner.tx.reported(Completion::of(about.context, about.kind, about.len));
-                } else if about.flags & FI_COMPLETION != 0 {
+                    owner.tx.reported(Completion::of(
+                        envelope.context,
+                        envelope.kind,
+                        envelope.len,
+                    ));
+                } else if envelope.flags & FI_COMPLETION != 0 {
                     // The core may have told already that it is over.
-                    owner.turns.begin();
+                    owner.activity.begin();
                 }
                 Ok(())
             }
@@ -403,10 +413,10 @@ impl LnxEngine {
         if error != Error::HOSTUNREACH {
             return Err(error);
         }
-        let ledger = self.lock().ep(ep).ledger.clone().ok_or(Error::OPBADSTATE)?;
-        let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let completions = self.lock().ep(ep).completions.clone().ok_or(Error::OPBADSTATE)?;
+        let completions = completions.lock().unwrap_or_else(PoisonError::into_inner);
         let error = CompletionError::new(Completion::of(context, kind, 0), error);
-        ledger.tx.failed(error);
+        completions.tx.failed(error);
         Ok(())
     }
 
@@ -438,22 +448,22 @@ impl LnxEngine {
                 return;
             }
             // Those of an endpoint that is being closed, or opened, stay.
-            let rail_of = |start: &LnxStart| {
-                let of = (start.ep, start.kept.rail);
+            let rail_of = |start: &LnxSrxStart| {
+                let of = (start.ep, start.buffered.rail);
                 open.iter().find(|rail| (rail.owner.ep, rail.owner.rail) == of).cloned()
             };
-            let (mut told, mut left) = (Vec::new(), Vec::new());
+            let (mut started, mut left) = (Vec::new(), Vec::new());
             for start in starts {
                 match rail_of(&start) {
-                    Some(rail) => told.push((rail, start)),
+                    Some(rail) => started.push((rail, start)),
                     None => left.push(start),
                 }
             }
-            let some = !told.is_empty();
+            let some = !started.is_empty();
             state.starts = left;
             drop(state);
-            for (rail, start) in told {
-                rail.start(start.kept.entry, start.filling);
+            for (rail, start) in started {
+                rail.start(start.buffered.entry, start.filling);
             }
             if !some {
                 return;
@@ -465,36 +475,36 @@ impl LnxEngine {
 impl LnxEngine {
     /// Runs a progress iteration: polls the leading core, if there is no other work.
     #[inline(always)]
-    fn turn(&self) {
+    fn poll_once(&self) {
         if !self.to_do.settled.load(Ordering::Acquire) || self.common.regions.has_counters() {
-            return self.long_turn(false);
+            return self.poll_all(false);
         }
         match self.common.cores.get(self.quick.lead()).and_then(|core| core.waiter.as_ref()) {
             // No lock is taken: the core has its own, with which it keeps endpoints there open.
             Some(lead) => lead.progress(),
-            None => self.long_turn(false),
+            None => self.poll_all(false),
         }
     }
 
     /// Runs a progress iteration polling all cores if they are due.
     #[inline(never)]
-    fn turn_by_clock(&self) {
+    fn poll_by_clock(&self) {
         let began = sys::fine_now();
         let lead = self.common.cores.get(self.quick.lead());
-        if !self.quick.is_time(began, lead.map_or(0, |core| core.turns.calls())) {
-            return self.turn();
+        if !self.quick.is_time(began, lead.map_or(0, |core| core.activity.calls())) {
+            return self.poll_once();
         }
-        if !self.resting.has_nothing_come() {
-            return self.long_turn(true);
+        if !self.idle.has_nothing_come() {
+            return self.poll_all(true);
         }
         let now = sys::fine_now();
         self.quick.looked(now, now - began);
-        self.turn();
+        self.poll_once();
     }
 
     /// Runs a progress iteration checking all possible work; with `for_all` also at idle cores.
     #[inline(never)]
-    fn long_turn(&self, for_all: bool) {
+    fn poll_all(&self, for_all: bool) {
         // The thread that holds the lock is making progress, or about to let go of it.
         let Some(all) = self.rails.lock_if_idle() else { return };
         let cores = &self.common.cores;
@@ -507,15 +517,15 @@ impl LnxEngine {
             self.to_do.flooded.store(false, Ordering::Relaxed);
         }
         let lead = self.quick.lead();
-        let look_at = |hot: bool| {
+        let poll_conn = |active: bool| {
             for (number, core) in cores.iter().enumerate() {
-                if (number == lead || core.turns.is_hot()) != hot {
+                if (number == lead || core.activity.is_active()) != active {
                     continue;
                 }
                 match &core.waiter {
                     Some(waiter) => {
                         if number != lead {
-                            self.resting.disturb();
+                            self.idle.disturb();
                         }
                         waiter.progress();
                     }
@@ -524,21 +534,21 @@ impl LnxEngine {
                         of_core.for_each(|rail| rail.rail.progress());
                     }
                 }
-                if core.turns.looked() {
+                if core.activity.looked() {
                     self.quick.set_lead(number);
                 }
             }
         };
-        look_at(true);
+        poll_conn(true);
         if for_all {
             let began = sys::fine_now();
-            look_at(false);
+            poll_conn(false);
             let now = sys::fine_now();
             self.quick.looked(now, now - began);
             let lead = self.quick.lead();
             let mut others = cores.iter().enumerate().filter(|(number, _)| *number != lead);
-            if others.all(|(_, core)| core.turns.is_hot() || core.rest()) {
-                self.resting.begin();
+            if others.all(|(_, core)| core.activity.is_active() || core.rest()) {
+                self.idle.begin();
             }
         }
         if self.to_do.starts.load(Ordering::Acquire) {
@@ -546,7 +556,7 @@ impl LnxEngine {
         }
         let lead = self.quick.lead();
         let mut others = cores.iter().enumerate().filter(|(number, _)| *number != lead);
-        if cores[lead].waiter.is_none() || others.any(|(_, core)| core.turns.is_hot()) {
+        if cores[lead].waiter.is_none() || others.any(|(_, core)| core.activity.is_active()) {
             self.to_do.unsettle();
         }
         drop(all);
@@ -560,7 +570,7 @@ impl Progress for LnxEngine {
         if !heap::may_progress() {
             return;
         }
-        if self.quick.counts_turn() { self.turn() } else { self.turn_by_clock() }
+        if self.quick.count_iteration() { self.poll_once() } else { self.poll_by_clock() }
     }
 
     fn wait_fd(&self) -> RawFd {
@@ -572,8 +582,8 @@ impl Progress for LnxEngine {
         if self.to_do.starts.load(Ordering::Acquire) {
             return false;
         }
-        if self.deaf.load(Ordering::Acquire) {
-            self.timer.set(DEAF_PAUSE);
+        if self.accept_paused.load(Ordering::Acquire) {
+            self.timer.set(ACCEPT_PAUSE);
         }
         let mut waiters = self.common.cores.iter().filter_map(|core| core.waiter.as_ref());
         waiters.all(CoreWaiter::may_block)
@@ -597,7 +607,7 @@ impl LnxState {
     }
 
     /// Queues the notification of a core about a message.
-    fn put_start(&mut self, start: LnxStart) {
+    fn put_start(&mut self, start: LnxSrxStart) {
         self.starts.push(start);
         self.to_do.starts.store(true, Ordering::Release);
         self.to_do.unsettle();
@@ -605,7 +615,7 @@ impl LnxState {
 
     /// Sets the fid naming the endpoint in events.
     pub(crate) fn set_fid(&mut self, ep: u32, fid: FidPtr) {
-        self.ep(ep).inbox.set_fid(fid);
+        self.ep(ep).matcher.set_fid(fid);
     }
 
     /// Returns the maximum number of transfers in progress.
@@ -620,15 +630,15 @@ impl LnxState {
 }
 
 impl PostsReceives for LnxState {
-    type Kept = LnxKept;
+    type Buffered = LnxUnexpected;
 
     #[inline]
-    fn inbox(&mut self, ep: u32) -> &mut Inbox<LnxKept> {
-        &mut self.eps[ep].inbox
+    fn matcher(&mut self, ep: u32) -> &mut RxMatcher<LnxUnexpected> {
+        &mut self.eps[ep].matcher
     }
 
-    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<LnxKept>> {
-        self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
+    fn matcher_if_open(&mut self, ep: u32) -> Option<&mut RxMatcher<LnxUnexpected>> {
+        self.eps.get_mut(ep).map(|ep| &mut ep.matcher)
     }
 
     // Endpoints with buffered receives are not offered.
@@ -637,9 +647,10 @@ impl PostsReceives for LnxState {
     // Cores are not called with the lock held: what is on its way comes with the next read.
     fn look(&mut self) {}
 
-    fn meet(&mut self, meeting: Meeting) {
-        let Meeting { queue, message, recv, owner, .. } = meeting;
-        let start = self.eps.get_mut(owner).and_then(|ep| ep.meet(owner, queue, message, recv));
+    fn match_message(&mut self, matched: MatchedMessage) {
+        let MatchedMessage { queue, message, recv, owner, .. } = matched;
+        let start =
+            self.eps.get_mut(owner).and_then(|ep| ep.match_message(owner, queue, message, recv));
         if let Some(start) = start {
             self.put_start(start);
         }
@@ -647,4 +658,4 @@ impl PostsReceives for LnxState {
 }
 
 /// Completion sink of an endpoint, changed when counters are bound late.
-type LnxLedger = Arc<Mutex<Ledger>>;
+type LnxCompletions = Arc<Mutex<CompletionSink>>;

@@ -7,8 +7,8 @@
 use super::LnxEngine;
 use super::rails::LnxRail;
 use crate::LNX;
-use crate::beacon;
 use crate::config::config;
+use crate::host_token;
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::error::Error;
@@ -63,8 +63,8 @@ impl LnxRoutes {
     }
 
     fn far(&self, name: fi_addr_t) -> Option<&RouteCell> {
-        let (piece, _, place) = self.piece(name)?;
-        piece.get()?.get(place)
+        let (piece, _, index) = self.piece(name)?;
+        piece.get()?.get(index)
     }
 
     /// Returns the number of the core for a peer, and the peer's name there. Without a route there
@@ -79,8 +79,8 @@ impl LnxRoutes {
 
     fn set(&self, name: fi_addr_t, core: u32, to: fi_addr_t) {
         let cell = self.first.get(name as usize).or_else(|| {
-            let (piece, size, place) = self.piece(name)?;
-            piece.get_or_init(|| (0..size).map(|_| RouteCell::new()).collect()).get(place)
+            let (piece, size, index) = self.piece(name)?;
+            piece.get_or_init(|| (0..size).map(|_| RouteCell::new()).collect()).get(index)
         });
         if let Some(cell) = cell {
             cell.to.store(to, Ordering::Relaxed);
@@ -114,7 +114,7 @@ struct LnxPeer {
 }
 
 impl LnxPeer {
-    fn is_stranger(&self) -> bool {
+    fn is_unknown_peer(&self) -> bool {
         self.name == FI_ADDR_NOTAVAIL
     }
 }
@@ -159,8 +159,8 @@ impl LnxPeers {
     }
 
     /// The numbers of senders without a name.
-    pub(super) fn strangers(&self) -> Vec<u32> {
-        self.peers.indices(LnxPeer::is_stranger)
+    pub(super) fn unknown_peers(&self) -> Vec<u32> {
+        self.peers.indices(LnxPeer::is_unknown_peer)
     }
 
     /// A receive is being filled by the peer.
@@ -181,7 +181,7 @@ impl LnxPeers {
     /// did.
     pub(super) fn forget_if_unused(&mut self, peer: u32) -> bool {
         let unused =
-            self.peers.get(peer).is_some_and(|peer| peer.is_stranger() && peer.filling == 0);
+            self.peers.get(peer).is_some_and(|peer| peer.is_unknown_peer() && peer.filling == 0);
         unused && self.peers.remove(peer).is_some()
     }
 
@@ -257,7 +257,7 @@ impl LnxEngine {
         let Some(peer) = ep.peers.add(name) else { return };
         let as_id = ep.av.as_ref().map_or(name, |av| av.id_of(name));
         // Messages from now on are attributed to this peer.
-        ep.inbox.set_name(peer, name, as_id);
+        ep.matcher.set_name(peer, name, as_id);
         let rails = ep.rails.clone();
         drop(state);
         let inserted = self.insert_at_cores(&rails, peer, addr);
@@ -277,7 +277,7 @@ impl LnxEngine {
         peer: u32,
         addr: &LinkAddr,
     ) -> Vec<(u32, fi_addr_t)> {
-        let here = addr.mark().is_some_and(|mark| beacon::is_here(&mark));
+        let here = addr.mark().is_some_and(|mark| host_token::is_here(&mark));
         let mut inserted = Vec::new();
         for (number, (rail, core)) in rails.iter().zip(&self.common.cores).enumerate() {
             if core.is_local && config().no_local {
@@ -305,7 +305,7 @@ impl LnxEngine {
         let Some(ep) = state.eps.get_mut(id) else { return };
         let peer = ep.peers.named(name);
         if peer != NONE {
-            ep.inbox.set_name(peer, name, as_id);
+            ep.matcher.set_name(peer, name, as_id);
         }
     }
 
@@ -325,10 +325,10 @@ impl LnxEngine {
             return;
         }
         // The peer, and the senders of messages buffered before the name was inserted.
-        for stranger in ep.peers.strangers() {
-            if ep.inbox.name_of(stranger) == name {
-                ep.inbox.set_name(stranger, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
-                ep.settle(stranger);
+        for unknown_peer in ep.peers.unknown_peers() {
+            if ep.matcher.name_of(unknown_peer) == name {
+                ep.matcher.set_name(unknown_peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+                ep.settle(unknown_peer);
             }
         }
     }
@@ -374,7 +374,7 @@ mod tests {
         peers.hold(peer);
         assert_eq!(peers.end_routes(3), [(1, 9), (0, 5)]);
         assert_eq!((why_none(routes.route(3).0), peers.number(peer.into())), (Error::INVAL, peer));
-        assert_eq!((peers.take(3), peers.strangers()), (Some(peer), vec![peer]));
+        assert_eq!((peers.take(3), peers.unknown_peers()), (Some(peer), vec![peer]));
         assert_eq!(peers.number(peer.into()), NONE);
         assert!(!peers.forget_if_unused(peer), "a receive is being filled");
         let again = peers.add(3).unwrap();
@@ -382,8 +382,8 @@ mod tests {
         peers.release(peer);
         assert!(peers.forget_if_unused(peer) && !peers.forget_if_unused(peer));
         // Each message of an unknown sender has a number of its own.
-        let strangers = [peers.sender(FI_ADDR_NOTAVAIL), peers.sender(FI_ADDR_NOTAVAIL)];
-        assert_ne!(strangers[0], strangers[1]);
+        let unknown_peers = [peers.sender(FI_ADDR_NOTAVAIL), peers.sender(FI_ADDR_NOTAVAIL)];
+        assert_ne!(unknown_peers[0], unknown_peers[1]);
         assert!(!peers.forget_if_unused(again));
     }
 

@@ -1,5 +1,5 @@
 //! The cores of a domain, and an endpoint's endpoints there: its rails.
-use super::owner::{LnxFilling, RailOwner};
+use super::owner::{LnxActiveRecv, RailOwner};
 use crate::info::LnxCore;
 use ofi_provider::abi::FI_ATOMIC;
 use ofi_provider::atomic::{AtomicKind, Operation};
@@ -18,7 +18,7 @@ const COLD: u32 = 64;
 
 /// Activity of a core, determining its polling rate.
 #[derive(Debug)]
-pub(super) struct LnxTurns {
+pub(super) struct CoreActivity {
     /// Number of calls from and to the core.
     calls: AtomicU64,
     /// Transfers and receives in progress, with a pending report of the core, less failed injected
@@ -27,19 +27,19 @@ pub(super) struct LnxTurns {
     /// Calls come one at a time.
     serialized: bool,
     /// It is looked at in each turn: something went on there lately, or will.
-    hot: AtomicBool,
+    active: AtomicBool,
     /// Calls at the last poll, and the polls since the last one with new calls.
     seen: AtomicU64,
     idle: AtomicU32,
 }
 
-impl LnxTurns {
+impl CoreActivity {
     fn new(level: &Level) -> Self {
         Self {
             calls: AtomicU64::new(0),
             under_way: AtomicIsize::new(0),
             serialized: matches!(level, Level::Serialized),
-            hot: AtomicBool::new(false),
+            active: AtomicBool::new(false),
             seen: AtomicU64::new(0),
             idle: AtomicU32::new(0),
         }
@@ -79,15 +79,15 @@ impl LnxTurns {
     }
 
     #[inline(always)]
-    pub(super) fn is_hot(&self) -> bool {
-        self.hot.load(Ordering::Relaxed)
+    pub(super) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
     }
 
     /// Something will go on.
     #[cold]
-    pub(super) fn heat(&self) {
+    pub(super) fn mark_active(&self) {
         self.idle.store(0, Ordering::Relaxed);
-        self.hot.store(true, Ordering::Relaxed);
+        self.active.store(true, Ordering::Relaxed);
     }
 
     /// Records a poll; returns true if there was activity since the last one.
@@ -96,12 +96,12 @@ impl LnxTurns {
         let busy = calls != self.seen.load(Ordering::Relaxed);
         if busy {
             self.seen.store(calls, Ordering::Relaxed);
-            self.heat();
+            self.mark_active();
         } else {
             let idle = self.idle.load(Ordering::Relaxed).saturating_add(1);
             self.idle.store(idle, Ordering::Relaxed);
             if idle >= COLD && self.under_way.load(Ordering::Relaxed) == 0 {
-                self.hot.store(false, Ordering::Relaxed);
+                self.active.store(false, Ordering::Relaxed);
             }
         }
         busy
@@ -119,7 +119,7 @@ pub(crate) struct OpenedCore {
     pub(super) is_local: bool,
     /// Name of its fabric, used to select addresses for it.
     pub(super) fabric: Vec<u8>,
-    pub(super) turns: Arc<LnxTurns>,
+    pub(super) activity: Arc<CoreActivity>,
 }
 
 impl OpenedCore {
@@ -129,8 +129,8 @@ impl OpenedCore {
         let fabric =
             info.as_ref().fabric_name().map_or(Vec::new(), |name| name.to_bytes().to_vec());
         let waiter = CoreWaiter::open(&domain);
-        let turns = Arc::new(LnxTurns::new(&domain.level()));
-        Self { waiter, domain, info, is_local, fabric, turns }
+        let activity = Arc::new(CoreActivity::new(&domain.level()));
+        Self { waiter, domain, info, is_local, fabric, activity }
     }
 
     /// The name of its domain, for people.
@@ -161,11 +161,11 @@ pub(crate) struct LnxRail {
 
 impl LnxRail {
     /// Makes the core move a message buffered there to a receive, or drop it.
-    pub(super) fn start(&self, entry: u32, filling: Option<LnxFilling>) {
+    pub(super) fn start(&self, entry: u32, filling: Option<LnxActiveRecv>) {
         match filling {
             Some(filling) => {
-                self.owner.turns.begin();
-                self.owner.heat();
+                self.owner.activity.begin();
+                self.owner.mark_active();
                 let buf = filling.recv.buf.clone();
                 self.rail.start(entry, &buf, filling);
             }
@@ -176,7 +176,7 @@ impl LnxRail {
 
 /// Idle cores. One system call checks all of them for events, as if a thread slept until then.
 #[derive(Debug)]
-pub(super) struct RestingCores {
+pub(super) struct IdleCores {
     /// None if the kernel watches no more descriptors in this way: then each core is polled.
     epoll: Option<Epoll>,
     /// All cores not polled in each progress iteration [rest](OpenedCore::rest), and none was
@@ -184,7 +184,7 @@ pub(super) struct RestingCores {
     all: AtomicBool,
 }
 
-impl RestingCores {
+impl IdleCores {
     pub(super) fn new(cores: &[OpenedCore]) -> Self {
         let watch = || -> Result<Epoll> {
             let epoll = Epoll::new()?;
@@ -219,16 +219,16 @@ impl RestingCores {
 /// Polling rate of idle cores: minimum and maximum nanoseconds between two polls, and the divisor
 /// for the share of the time spent on such polls.
 #[derive(Debug)]
-struct LookPace {
+struct PollInterval {
     pauses: [u64; 2],
     share: u64,
 }
 
 /// Rate while the leading core is active.
-const BUSY: LookPace = LookPace { pauses: [100_000, 200_000], share: 256 };
+const BUSY: PollInterval = PollInterval { pauses: [100_000, 200_000], share: 256 };
 
 /// Rate while it is idle: a waiting application may as well wait for data over another core.
-const STILL: LookPace = LookPace { pauses: [5_000, 50_000], share: 16 };
+const STILL: PollInterval = PollInterval { pauses: [5_000, 50_000], share: 16 };
 
 /// Nanoseconds after an event of the leading core during which it counts as active.
 const GOES_ON: u64 = 5_000;
@@ -237,9 +237,9 @@ const GOES_ON: u64 = 5_000;
 const ASKED_WITHIN: u64 = 10_000;
 
 /// Most turns from one look at the clock to the next.
-const MOST_TURNS: u32 = 32;
+const MAX_ITERATIONS: u32 = 32;
 
-impl LookPace {
+impl PollInterval {
     fn pause(&self, took: u64) -> u64 {
         took.saturating_mul(self.share).clamp(self.pauses[0], self.pauses[1])
     }
@@ -251,7 +251,7 @@ impl LookPace {
 /// faster the iterations, the fewer of them read it. No lock is taken, so two concurrent iterations
 /// may count as one.
 #[derive(Debug)]
-pub(super) struct QuickTurns {
+pub(super) struct FastPollScheduler {
     /// Most recently active core, polled in each progress iteration.
     lead: AtomicUsize,
     /// There is no other.
@@ -270,7 +270,7 @@ pub(super) struct QuickTurns {
     took: AtomicU64,
 }
 
-impl QuickTurns {
+impl FastPollScheduler {
     /// Creates the state for this number of cores.
     pub(super) fn new(cores: usize) -> Self {
         let (is_alone, zero) = (cores == 1, || AtomicU64::new(0));
@@ -299,7 +299,7 @@ impl QuickTurns {
     /// Counts a progress iteration; returns false if it is one to read the clock and possibly poll
     /// all cores.
     #[inline(always)]
-    pub(super) fn counts_turn(&self) -> bool {
+    pub(super) fn count_iteration(&self) -> bool {
         let left = self.left.load(Ordering::Relaxed);
         if left != 0 {
             self.left.store(left - 1, Ordering::Relaxed);
@@ -320,7 +320,7 @@ impl QuickTurns {
             // As many turns as this may be too many next time.
             passed if passed >= ASKED_WITHIN => 1,
             passed if passed >= ASKED_WITHIN / 4 => gap,
-            _ => (2 * gap).min(MOST_TURNS),
+            _ => (2 * gap).min(MAX_ITERATIONS),
         };
         self.gap.store(gap, Ordering::Relaxed);
         self.left.store(gap - 1, Ordering::Relaxed);
@@ -356,7 +356,7 @@ static LIMITS: [AtomicUsize; 3 * NUMBERS * NUMBERS] =
     [const { AtomicUsize::new(usize::MAX) }; 3 * NUMBERS * NUMBERS];
 
 /// The operations of these numbers.
-fn place(operation: Operation) -> &'static AtomicUsize {
+fn threshold_of(operation: Operation) -> &'static AtomicUsize {
     let (datatype, op) = (operation.datatype() as usize, operation.op() as usize);
     &LIMITS[(operation.kind() as usize * NUMBERS + datatype) * NUMBERS + op]
 }
@@ -364,7 +364,7 @@ fn place(operation: Operation) -> &'static AtomicUsize {
 impl AtomicLimits {
     /// Records the capabilities of these cores.
     pub(super) fn note<'a>(domains: impl Iterator<Item = &'a Arc<CoreDomain>> + Clone) {
-        let kinds = [AtomicKind::Base, AtomicKind::Fetch, AtomicKind::Compare];
+        let kinds = [AtomicKind::Base, AtomicKind::RendezvousGet, AtomicKind::Compare];
         for (kind, number) in kinds
             .into_iter()
             .flat_map(|kind| (0..NUMBERS * NUMBERS).map(move |number| (kind, number as u32)))
@@ -372,13 +372,13 @@ impl AtomicLimits {
             let numbers = (number / NUMBERS as u32, number % NUMBERS as u32);
             let Ok(operation) = Operation::new(kind, numbers.0, numbers.1) else { continue };
             let least = domains.clone().map(|domain| domain.max_atomic(operation)).min();
-            place(operation).fetch_min(least.unwrap_or(0), Ordering::Relaxed);
+            threshold_of(operation).fetch_min(least.unwrap_or(0), Ordering::Relaxed);
         }
     }
 
     /// Most bytes of an operation; 0 if a core does not have it.
     pub(super) fn most(operation: Operation) -> usize {
-        match place(operation).load(Ordering::Relaxed) {
+        match threshold_of(operation).load(Ordering::Relaxed) {
             usize::MAX => 0,
             most => most,
         }
@@ -412,15 +412,21 @@ impl super::LnxEngine {
 mod tests {
     use super::*;
 
-    /// Returns the number of iterations polling all cores, of `turns` iterations. `pace` is the
-    /// time between iterations and the duration of such a poll in nanoseconds; `goes_on`: the
+    /// Returns the number of iterations polling all cores, of `activity` iterations. `pace` is the
+    /// time between iterations and the duration of such a poll in nanoseconds; `is_still_bursting`: the
     /// leading core is active.
-    fn looks(quick: &QuickTurns, now: &mut u64, turns: u32, pace: [u64; 2], goes_on: bool) -> u32 {
+    fn looks(
+        quick: &FastPollScheduler,
+        now: &mut u64,
+        count: u32,
+        pace: [u64; 2],
+        is_still_bursting: bool,
+    ) -> u32 {
         let ([pace, took], mut due) = (pace, 0);
-        for _ in 0..turns {
+        for _ in 0..count {
             *now += pace;
-            let calls = if goes_on { *now } else { 0 };
-            if !quick.counts_turn() && quick.is_time(*now, calls) {
+            let calls = if is_still_bursting { *now } else { 0 };
+            if !quick.count_iteration() && quick.is_time(*now, calls) {
                 quick.looked(*now, took);
                 due += 1;
             }
@@ -430,23 +436,23 @@ mod tests {
 
     #[test]
     fn all_cores_are_polled_at_a_time_interval() {
-        let (quick, mut now) = (QuickTurns::new(2), 1_000_000);
+        let (quick, mut now) = (FastPollScheduler::new(2), 1_000_000);
         // 100 nanoseconds each: in 2 milliseconds not more than one in 100 microseconds.
         let often = looks(&quick, &mut now, 20_000, [100, 100], true);
         assert!((18..=20).contains(&often), "{often}");
-        assert_eq!(quick.gap.load(Ordering::Relaxed), MOST_TURNS);
+        assert_eq!(quick.gap.load(Ordering::Relaxed), MAX_ITERATIONS);
         // Looks that take a microsecond have one part of so many of the time, or the longest pause.
         let seldom = looks(&quick, &mut now, 20_000, [100, 1000], true);
         assert!((9..=11).contains(&seldom), "{seldom}");
         // Slow iterations after that are late once at most, and then poll each time.
         let slow = looks(&quick, &mut now, 100, [1_000_000, 1000], true);
-        assert!(slow >= 100 - MOST_TURNS, "{slow}");
+        assert!(slow >= 100 - MAX_ITERATIONS, "{slow}");
         assert_eq!(quick.gap.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn all_cores_are_polled_more_often_if_the_lead_core_is_idle() {
-        let (quick, mut now) = (QuickTurns::new(2), 1_000_000);
+        let (quick, mut now) = (FastPollScheduler::new(2), 1_000_000);
         looks(&quick, &mut now, 1000, [100, 100], true);
         // A look each 5 microseconds, and such as take a microsecond each 16.
         let waiting = looks(&quick, &mut now, 20_000, [100, 100], false);
@@ -457,9 +463,9 @@ mod tests {
 
     #[test]
     fn single_core_is_polled_without_reading_the_clock() {
-        let quick = QuickTurns::new(1);
-        assert!((0..1000).all(|_| quick.counts_turn()));
+        let quick = FastPollScheduler::new(1);
+        assert!((0..1000).all(|_| quick.count_iteration()));
         quick.left.store(0, Ordering::Relaxed);
-        assert!(!quick.is_time(1 << 62, 1) && quick.left.load(Ordering::Relaxed) > MOST_TURNS);
+        assert!(!quick.is_time(1 << 62, 1) && quick.left.load(Ordering::Relaxed) > MAX_ITERATIONS);
     }
 }

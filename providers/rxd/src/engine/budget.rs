@@ -1,7 +1,7 @@
 //! Limits on memory held for peers' requests: responses to them, refusals, and match notices. All
 //! of it stays until the peer acknowledges it. So it is bounded, for each peer and in sum, with
 //! lower bounds for unknown peers.
-use super::conn::{BEYOND, REFUSALS};
+use super::conn::{BEYOND, ICMP_ERRORS};
 use super::ep::RxdEngineEp;
 use ofi_provider::error::Error;
 use std::ops::{AddAssign, SubAssign};
@@ -116,7 +116,7 @@ impl HeldSums {
 impl RxdEngineEp {
     /// Returns the maximum unacknowledged responses to one peer.
     fn most_answers(&self) -> usize {
-        LEAST_ANSWERS.max(self.limits.config.max_unacked + BEYOND + REFUSALS)
+        LEAST_ANSWERS.max(self.limits.config.max_unacked + BEYOND + ICMP_ERRORS)
     }
 
     /// Returns true if another response to a peer may be held.
@@ -186,7 +186,7 @@ impl RxdEngineEp {
 
     /// Returns true if another unknown peer is permitted. Peers silent for a while are dropped to
     /// make space.
-    pub(super) fn has_room_for_unknown(&mut self) -> bool {
+    pub(super) fn has_space_for_unknown(&mut self) -> bool {
         let most = self.limits.config.max_peers;
         if self.unknown >= most {
             self.forget_idle();
@@ -225,12 +225,12 @@ impl RxdEngineEp {
             if !conn.unknown || conn.ops > 0 {
                 continue;
             }
-            if now.saturating_duration_since(conn.heard) < IDLE {
-                let at = conn.heard + IDLE;
+            if now.saturating_duration_since(conn.last_received) < IDLE {
+                let at = conn.last_received + IDLE;
                 soonest = Some(soonest.map_or(at, |before| before.min(at)));
             } else if which(conn.held) {
                 let busy = !conn.is_quiet() || conn.arriving.is_some();
-                silent.push((busy, conn.heard, id));
+                silent.push((busy, conn.last_received, id));
             }
         }
         if silent.len() <= count {

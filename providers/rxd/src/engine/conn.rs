@@ -4,11 +4,11 @@
 //! gap: everything from there on is retransmitted. A peer with this library stores early packets
 //! and reports them, so only lost packets are retransmitted. For such a peer the number of packets
 //! in flight also follows the capacity of the network.
+use super::ack_predictor::AckPredictor;
 use super::budget::Held;
-use super::habit::AnswerHabit;
 use super::half_open::Introduced;
 use super::rx::Arriving;
-use crate::wire::{Ack, Carried, Greeting, NO_OP, RxdBase};
+use crate::wire::{Ack, Hello, NO_OP, PiggybackAck, RxdBase};
 use ofi_provider::abi::fi_addr_t;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -34,16 +34,16 @@ const PROBE: Duration = Duration::from_millis(500);
 const MOST_RETRIES: u32 = 50;
 /// Number of closed-port reports of a host until they count, and the time limit of probes to the
 /// peer from then on: it may be about to be restarted.
-const REFUSALS_BELIEVED: u32 = 4;
-const REFUSED_PATIENCE: Duration = Duration::from_secs(5);
+const MAX_ICMP_ERRORS: u32 = 4;
+const REFUSED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Packets permitted in flight beyond the peer's window while it reports early packets, and
 /// refusals beyond those.
 pub(super) const BEYOND: usize = 64;
-pub(super) const REFUSALS: usize = 64;
+pub(super) const ICMP_ERRORS: usize = 64;
 
 /// State of the handshake with a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Acquaintance {
+pub(super) enum HandshakeState {
     /// Nothing was said.
     New,
     /// The peer was asked for its index. Its response names the index of the request, to prove its
@@ -82,10 +82,10 @@ pub(super) struct RxdConn {
     /// Index in packets from the peer to this endpoint, and in packets to the peer.
     pub(super) index: u32,
     pub(super) remote: u32,
-    pub(super) stage: Acquaintance,
+    pub(super) stage: HandshakeState,
     /// Identifier of this handshake, for this endpoint and for a peer with this library.
     pub(super) nonce: u64,
-    pub(super) greeting: Option<Greeting>,
+    pub(super) hello: Option<Hello>,
     /// The core has confirmed the peer's address as the source of its packets.
     pub(super) verified: bool,
     /// The peer is in no address vector, and counts as such.
@@ -99,7 +99,7 @@ pub(super) struct RxdConn {
     pub(super) replies: VecDeque<u32>,
     /// Refusals of the peer's requests. They wait for nothing, because acknowledgements wait for
     /// them.
-    pub(super) refusals: VecDeque<u32>,
+    pub(super) rejects: VecDeque<u32>,
     pub(super) current: Option<u32>,
     /// Operations completely sent, and the number after their last packet.
     pub(super) sent: VecDeque<(u64, u32)>,
@@ -119,7 +119,7 @@ pub(super) struct RxdConn {
     /// Peer's window in packets, with its maximum, and the congestion window.
     window: usize,
     most: usize,
-    carried: usize,
+    piggybacked: usize,
     threshold: usize,
     growth: usize,
     doubles: u32,
@@ -152,15 +152,15 @@ pub(super) struct RxdConn {
     pub(super) ack_now: bool,
     pub(super) ack_put_off: bool,
     /// Delayed-acknowledgement heuristic: tracks prompt answers of the application.
-    pub(super) habit: AnswerHabit,
+    pub(super) ack_predictor: AckPredictor,
     /// Packets received since the last acknowledgement.
     pub(super) came: usize,
     /// The peer was told to stop.
-    pub(super) told_stop: bool,
+    pub(super) stop_notified: bool,
     /// Refused requests of the peer, by their numbers, and the refusals not received by the peer
     /// yet. Acknowledgements do not go beyond the first.
     pub(super) holds: VecDeque<(u64, u32)>,
-    pub(super) heard: Instant,
+    pub(super) last_received: Instant,
     /// The connection is in the list of those with possibly something to send.
     pub(super) is_ready: bool,
 }
@@ -174,15 +174,15 @@ impl RxdConn {
             to,
             index,
             remote: 0,
-            stage: Acquaintance::New,
+            stage: HandshakeState::New,
             nonce: 0,
-            greeting: None,
+            hello: None,
             verified: false,
             unknown: false,
             introduced: None,
             waiting: VecDeque::new(),
             replies: VecDeque::new(),
-            refusals: VecDeque::new(),
+            rejects: VecDeque::new(),
             current: None,
             sent: VecDeque::new(),
             held: Held::default(),
@@ -195,7 +195,7 @@ impl RxdConn {
             first_lost: 0,
             window: most,
             most,
-            carried: FIRST_WINDOW,
+            piggybacked: FIRST_WINDOW,
             threshold: usize::MAX,
             growth: 0,
             doubles: 0,
@@ -214,36 +214,36 @@ impl RxdConn {
             ack_due: false,
             ack_now: false,
             ack_put_off: false,
-            habit: AnswerHabit::default(),
+            ack_predictor: AckPredictor::default(),
             came: 0,
-            told_stop: false,
+            stop_notified: false,
             holds: VecDeque::new(),
-            heard: now,
+            last_received: now,
             is_ready: false,
         }
     }
 
     /// Returns true if the peer has this library.
     pub(super) fn is_ours(&self) -> bool {
-        self.greeting.is_some()
+        self.hello.is_some()
     }
 
     /// Returns true if packets to the peer may carry piggybacked acknowledgements.
     #[inline]
     pub(super) fn carries(&self) -> bool {
-        self.greeting.is_some_and(|greeting| greeting.carries)
+        self.hello.is_some_and(|hello| hello.carries)
     }
 
     /// Returns the due acknowledgement for piggybacking on another packet, if its content permits
     /// it. It counts as sent.
     #[inline]
-    pub(super) fn take_carried(&mut self, window: usize) -> Option<Carried> {
-        let plain = self.early.is_empty() && !self.stalled && !self.told_stop;
-        if !self.ack_due || !plain || !self.holds.is_empty() {
+    pub(super) fn take_piggybacked(&mut self, window: usize) -> Option<PiggybackAck> {
+        let in_order = self.early.is_empty() && !self.stalled && !self.stop_notified;
+        if !self.ack_due || !in_order || !self.holds.is_empty() {
             return None;
         }
         self.ack_is_sent();
-        Some(Carried { next: self.expected, window: window as u32 })
+        Some(PiggybackAck { next: self.expected, window: window as u32 })
     }
 
     /// Marks the due acknowledgement as sent.
@@ -280,7 +280,7 @@ impl RxdConn {
 
     /// Returns true if anything is queued for sending.
     pub(super) fn has_waiting(&self) -> bool {
-        let waits = !self.replies.is_empty() || !self.refusals.is_empty();
+        let waits = !self.replies.is_empty() || !self.rejects.is_empty();
         self.current.is_some() || waits || !self.waiting.is_empty()
     }
 
@@ -290,8 +290,8 @@ impl RxdConn {
     }
 
     /// Returns the number of packets permitted to be sent now.
-    pub(super) fn room(&self) -> usize {
-        let most = if self.is_ours() { self.window.min(self.carried) } else { self.window };
+    pub(super) fn space(&self) -> usize {
+        let most = if self.is_ours() { self.window.min(self.piggybacked) } else { self.window };
         most.saturating_sub(self.flight.len() - self.here - self.lost)
             .min((self.window.max(1) + BEYOND).saturating_sub(self.flight.len()))
     }
@@ -300,15 +300,15 @@ impl RxdConn {
     /// there is none for anything else. Both sides may have a window full of packets with
     /// acknowledgements waiting for the other side's refusals.
     pub(super) fn may_refuse(&self) -> bool {
-        let room = self.window + BEYOND + REFUSALS;
-        !self.refusals.is_empty() && self.window > 0 && self.flight.len() < room
+        let space = self.window + BEYOND + ICMP_ERRORS;
+        !self.rejects.is_empty() && self.window > 0 && self.flight.len() < space
     }
 
     /// Returns true if a lost packet may be retransmitted now. One is permitted even with a closed
     /// window of the peer, because the peer's next window update may be lost as well.
     pub(super) fn may_repeat(&self) -> bool {
         let silent = self.flight.len() == self.here + self.lost;
-        self.lost > 0 && (self.room() > 0 || silent || self.urgent)
+        self.lost > 0 && (self.space() > 0 || silent || self.urgent)
     }
 
     /// Returns the oldest lost packet for retransmission, with its number. It counts as sent now.
@@ -381,16 +381,16 @@ impl RxdConn {
     /// Returns the time limit of the peer's silence: the user's `limit`, or less if the peer's host
     /// repeatedly reports a closed port. Forged reports can have no other effect, and only on a
     /// silent peer.
-    pub(super) fn patience(&self, limit: Option<Duration>) -> Option<Duration> {
-        if self.refused < REFUSALS_BELIEVED {
+    pub(super) fn hold_off(&self, limit: Option<Duration>) -> Option<Duration> {
+        if self.refused < MAX_ICMP_ERRORS {
             return limit;
         }
-        Some(limit.map_or(REFUSED_PATIENCE, |limit| limit.min(REFUSED_PATIENCE)))
+        Some(limit.map_or(REFUSED_TIMEOUT, |limit| limit.min(REFUSED_TIMEOUT)))
     }
 
     /// The peer's index is known.
-    pub(super) fn known(&mut self, remote: u32, greeting: Option<Greeting>) {
-        (self.remote, self.stage, self.greeting) = (remote, Acquaintance::Known, greeting);
+    pub(super) fn known(&mut self, remote: u32, hello: Option<Hello>) {
+        (self.remote, self.stage, self.hello) = (remote, HandshakeState::Known, hello);
         self.introduced = None;
         (self.retries, self.refused, self.deadline) = (0, 0, None);
     }
@@ -409,23 +409,23 @@ impl RxdConn {
     /// The network loses packets: fewer are to be under way.
     fn back_off(&mut self, to: usize) {
         self.threshold = ((self.flight.len() - self.here) / 2).max(LEAST_WINDOW);
-        self.carried = to.min(self.threshold);
+        self.piggybacked = to.min(self.threshold);
         self.growth = 0;
         self.recovered = self.next;
     }
 
     /// Packets arrived: more may be under way.
     fn grow(&mut self, count: usize) {
-        if self.carried < self.threshold {
-            self.carried += count;
+        if self.piggybacked < self.threshold {
+            self.piggybacked += count;
         } else {
             self.growth += count;
-            while self.growth >= self.carried {
-                self.growth -= self.carried;
-                self.carried += 1;
+            while self.growth >= self.piggybacked {
+                self.growth -= self.piggybacked;
+                self.piggybacked += 1;
             }
         }
-        self.carried = self.carried.min(self.window.max(FIRST_WINDOW));
+        self.piggybacked = self.piggybacked.min(self.window.max(FIRST_WINDOW));
     }
 
     /// Takes an acknowledgement of all before `next`. None if it cannot be one.
@@ -437,7 +437,7 @@ impl RxdConn {
             // An old one.
             return Some(Acked::default());
         }
-        let before = self.room();
+        let before = self.space();
         // The peer's window may exceed the number of packets stored here.
         self.window = self.most.min(ack.window as usize);
         self.lives(now);
@@ -472,7 +472,7 @@ impl RxdConn {
             }
             self.arm(now);
         }
-        Some(Acked { go_on: self.room() > before || self.lost > 0 || self.may_refuse() })
+        Some(Acked { go_on: self.space() > before || self.lost > 0 || self.may_refuse() })
     }
 
     /// Marks a packet as received by the peer; `measures`: this is its first acknowledgement,
@@ -513,14 +513,14 @@ impl RxdConn {
         if last.is_none() && !recovering {
             return;
         }
-        let patience = self.smoothed.map_or(FIRST_RTO, |(mean, spread)| mean + 4 * spread);
+        let hold_off = self.smoothed.map_or(FIRST_RTO, |(mean, spread)| mean + 4 * spread);
         let behind = last.map_or(0, |last| (last + 1).saturating_sub(REORDERED as usize));
         let overtaken = self.smoothed.map_or(FIRST_RTO, |(mean, _)| mean / 2);
         let mut any = false;
         for at in 0..self.flight.len().min(JUDGED) {
             let sent = self.flight[at];
             // One that was sent again may be on its way.
-            let passed = at < behind && !(sent.again && now < sent.at + patience);
+            let passed = at < behind && !(sent.again && now < sent.at + hold_off);
             let late = self.newest.is_some_and(|newest| newest > sent.at + overtaken);
             if (passed || late) && !sent.here && !sent.lost {
                 self.lose(at);
@@ -534,13 +534,13 @@ impl RxdConn {
 
     /// Returns true if any reaction of the peer is awaited, so its silence must be limited.
     pub(super) fn waits_for_peer(&self) -> bool {
-        let owed = self.ops > 0 || self.has_waiting() || self.arriving.is_some();
-        owed || !self.early.is_empty() || !self.flight.is_empty()
+        let unsent = self.ops > 0 || self.has_waiting() || self.arriving.is_some();
+        unsent || !self.early.is_empty() || !self.flight.is_empty()
     }
 
     /// Sets the time of a probe to the peer, if nothing in flight would cause a response.
     pub(super) fn arm_probe(&mut self, now: Instant) {
-        if self.deadline.is_none() && self.stage == Acquaintance::Known && self.waits_for_peer() {
+        if self.deadline.is_none() && self.stage == HandshakeState::Known && self.waits_for_peer() {
             self.deadline = Some(now + PROBE);
         }
     }
@@ -557,7 +557,7 @@ impl RxdConn {
     /// [`MOST_RETRIES`] times, or has been silent for `limit`.
     pub(super) fn expired(&mut self, now: Instant, limit: Option<Duration>) -> bool {
         self.deadline = None;
-        if self.stage == Acquaintance::Known && !self.waits_for_peer() {
+        if self.stage == HandshakeState::Known && !self.waits_for_peer() {
             return true;
         }
         self.retries += 1;
@@ -570,7 +570,7 @@ impl RxdConn {
         }
         // The time is not over between two retries.
         let next = |pause| over.map_or(now + pause, |over| over.min(now + pause));
-        if self.flight.is_empty() && self.stage == Acquaintance::Known {
+        if self.flight.is_empty() && self.stage == HandshakeState::Known {
             self.deadline = Some(next(self.rto().max(PROBE)));
             return true;
         }
@@ -605,16 +605,16 @@ mod tests {
     fn conn(ours: bool) -> (RxdConn, Instant) {
         let now = Instant::now();
         let mut conn = RxdConn::new(0, 0, 1, 128, now);
-        conn.known(7, ours.then_some(Greeting::own(1)));
+        conn.known(7, ours.then_some(Hello::own(1)));
         (conn, now)
     }
 
     fn send(conn: &mut RxdConn, count: usize, now: Instant) -> usize {
-        let room = conn.room().min(count);
-        (0..room).for_each(|packet| {
+        let space = conn.space().min(count);
+        (0..space).for_each(|packet| {
             conn.send_next(0, packet as u64, now);
         });
-        room
+        space
     }
 
     const OPEN: Ack = Ack { window: 128, here: 0, taken: 0 };
@@ -623,13 +623,13 @@ mod tests {
     fn refusals_shorten_the_timeout_until_a_sign_of_life() {
         let now = Instant::now();
         let mut conn = RxdConn::new(0, 0, 1, 128, now);
-        conn.refused = REFUSALS_BELIEVED - 1;
-        assert_eq!(conn.patience(None), None);
+        conn.refused = MAX_ICMP_ERRORS - 1;
+        assert_eq!(conn.hold_off(None), None);
         conn.refused += 1;
-        assert_eq!(conn.patience(None), Some(REFUSED_PATIENCE));
-        assert_eq!(conn.patience(Some(Duration::from_secs(1))), Some(Duration::from_secs(1)));
+        assert_eq!(conn.hold_off(None), Some(REFUSED_TIMEOUT));
+        assert_eq!(conn.hold_off(Some(Duration::from_secs(1))), Some(Duration::from_secs(1)));
         conn.lives(now);
-        assert_eq!(conn.patience(None), None);
+        assert_eq!(conn.hold_off(None), None);
     }
 
     #[test]
@@ -644,7 +644,7 @@ mod tests {
             std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect();
         assert_eq!(again, (10..128).collect::<Vec<_>>(), "once, however often it says so");
         conn.take_ack(128, Ack { window: 0, here: 0, taken: 0 }, now).unwrap();
-        assert_eq!(conn.room(), 0);
+        assert_eq!(conn.space(), 0);
         assert!(conn.take_ack(129, OPEN, now).is_none());
     }
 
@@ -659,7 +659,7 @@ mod tests {
         let again: Vec<_> =
             std::iter::from_fn(|| conn.take_lost(now)).map(|(seq, _)| seq).collect();
         assert_eq!(again, [16, 18]);
-        assert!(conn.carried < 2 * FIRST_WINDOW, "fewer are under way after a loss");
+        assert!(conn.piggybacked < 2 * FIRST_WINDOW, "fewer are under way after a loss");
         conn.take_ack(24, OPEN, now).unwrap();
         assert!(!conn.has_lost());
     }
@@ -734,7 +734,7 @@ mod tests {
         let now = now + TRIP;
         // 17 to 19 came: fewer are to be under way than are.
         conn.take_ack(16, Ack { window: 128, here: 0b111, taken: 0 }, now).unwrap();
-        assert_eq!(conn.room(), 0);
+        assert_eq!(conn.space(), 0);
         assert!(conn.may_repeat());
         assert_eq!(conn.take_lost(now).unwrap().0, 16);
         conn.not_sent(16..17);

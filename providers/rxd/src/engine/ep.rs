@@ -1,9 +1,9 @@
 //! An endpoint of the engine: its peers, its turns, its beginning and end.
 use super::budget::HeldSums;
-use super::conn::{Acquaintance, RxdConn};
+use super::conn::{HandshakeState, RxdConn};
 use super::half_open::HalfOpens;
 use super::handshake::RequestAnswer;
-use super::helper::Bed;
+use super::helper::ParkSlot;
 use super::indices::{IndexUse, NumberMap, PeerIndices};
 use super::port::PacketPort;
 use super::rx::RxdUnexpected;
@@ -16,13 +16,13 @@ use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
 use ofi_provider::closing::Undelivered;
+use ofi_provider::completions::TxCompletions;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::inbox::Inbox;
 use ofi_provider::info::InfoBuf;
-use ofi_provider::ledger::TxLedger;
 use ofi_provider::peers::PeerTable;
-use ofi_provider::reserved::ASIDE;
+use ofi_provider::reserved::INTERNAL_OP;
+use ofi_provider::rx_matcher::RxMatcher;
 use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::random;
 use std::fmt;
@@ -37,7 +37,7 @@ const MIN_MULTI_RECV: usize = 64;
 const DOUBT: u32 = 4;
 
 /// Maximum closed-port reports handled at a time.
-const REFUSALS_HEARD: usize = 64;
+const ICMP_ERRORS_READ: usize = 64;
 
 /// Packets received until an acknowledgement is sent although more arrive.
 pub(super) const ACK_EVERY: usize = 8;
@@ -93,9 +93,9 @@ pub(crate) struct RxdEngineEp {
     bound: Option<Box<dyn PacketPort>>,
     /// Completion sink of transfers. Receives, and peers' accesses to local memory, are reported by
     /// the matching engine.
-    pub(super) ledger: TxLedger,
+    pub(super) completions: TxCompletions,
     pub(super) av: Option<Arc<Av>>,
-    pub(crate) inbox: Inbox<RxdUnexpected>,
+    pub(crate) matcher: RxMatcher<RxdUnexpected>,
     pub(super) peers: PeerTable<()>,
     pub(super) conns: Slab<Box<RxdConn>>,
     /// Connections by the port's names of their peers.
@@ -138,7 +138,7 @@ pub(crate) struct RxdEngineEp {
     /// Room to make packets in.
     pub(super) scratch: Vec<u8>,
     /// Helper thread sending delayed data if the application makes no call.
-    pub(super) helper: Arc<Bed>,
+    pub(super) helper: Arc<ParkSlot>,
 }
 
 impl RxdEngineEp {
@@ -146,17 +146,17 @@ impl RxdEngineEp {
         id: u32,
         mut limits: RxdLimits,
         identity: RxdIdentity,
-        helper: Arc<Bed>,
+        helper: Arc<ParkSlot>,
     ) -> Self {
         limits.packet = identity.own.as_ref().map_or(limits.packet, |own| own.packet);
         Self {
-            inbox: identity.attr.inbox(id, MIN_MULTI_RECV, [0; 2]),
+            matcher: identity.attr.matcher(id, MIN_MULTI_RECV, [0; 2]),
             scratch: Vec::new(),
             limits,
             identity,
             port: None,
             bound: None,
-            ledger: TxLedger::default(),
+            completions: TxCompletions::default(),
             av: None,
             peers: PeerTable::default(),
             conns: Slab::default(),
@@ -214,8 +214,8 @@ impl RxdEngineEp {
 
     /// Applies the objects bound to the endpoint.
     pub(crate) fn bind(&mut self, bindings: &Bindings) {
-        self.ledger.clone_from(&bindings.ledger.tx);
-        self.inbox.bind(&bindings.ledger.rx);
+        self.completions.clone_from(&bindings.completions.tx);
+        self.matcher.bind(&bindings.completions.rx);
     }
 
     /// Returns a descriptor, readable when a packet arrives.
@@ -261,16 +261,16 @@ impl RxdEngineEp {
     /// Checks if another transfer may start now.
     #[inline]
     pub(super) fn may_start(&mut self, flags: u64) -> Result {
-        let room = |ep: &Self| {
-            (ep.own_ops < ep.identity.attr.tx_size || flags & ASIDE != 0)
-                && ep.ledger.has_room(flags & FI_COMPLETION != 0)
+        let fits = |ep: &Self| {
+            (ep.own_ops < ep.identity.attr.tx_size || flags & INTERNAL_OP != 0)
+                && ep.completions.has_space(flags & FI_COMPLETION != 0)
         };
         if self.port.is_none() {
             return Err(Error::OPBADSTATE);
         }
-        if !room(self) {
-            self.turn();
-            if !room(self) {
+        if !fits(self) {
+            self.poll_once();
+            if !fits(self) {
                 return Err(Error::AGAIN);
             }
         }
@@ -279,20 +279,20 @@ impl RxdEngineEp {
 
     /// The address vector gave `addr` a name.
     pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &Addr) {
-        let peers = self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.inbox);
+        let peers = self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.matcher);
         peers.into_iter().for_each(|peer| self.set_unknown(peer, false));
     }
 
     /// Sets the identifier reported by completions for a name, chosen by the application
     /// (FI_AV_USER_ID).
     pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
-        self.peers.name_identified(name, id, &mut self.inbox);
+        self.peers.name_identified(name, id, &mut self.matcher);
     }
 
     /// A name was removed from the address vector: the peer is unknown again, and forgotten as others
     /// are.
     pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
-        let peers = self.peers.name_removed(name, &mut self.inbox);
+        let peers = self.peers.name_removed(name, &mut self.matcher);
         peers.into_iter().for_each(|peer| self.set_unknown(peer, true));
         if self.unknown > self.limits.config.max_peers {
             self.now = clock();
@@ -320,7 +320,7 @@ impl RxdEngineEp {
     /// Returns the connection to a peer, created if there is none.
     #[inline]
     pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
-        let peer = self.peers.find(self.av.as_deref(), dest, &mut self.inbox)?;
+        let peer = self.peers.find(self.av.as_deref(), dest, &mut self.matcher)?;
         match self.peers[peer].conn {
             NONE => self.new_conn(peer),
             conn => {
@@ -367,7 +367,7 @@ impl RxdEngineEp {
             self.by_name.remove(&conn.to);
             self.forgotten.push(conn.to);
         }
-        self.peers.forget_if_unused(conn.peer, &mut self.inbox);
+        self.peers.forget_if_unused(conn.peer, &mut self.matcher);
     }
 
     pub(super) fn note_deadline(&mut self, at: Option<Instant>) {
@@ -380,7 +380,7 @@ impl RxdEngineEp {
     }
 
     /// Runs one progress iteration. Returns true if packets arrived.
-    pub(super) fn turn(&mut self) -> bool {
+    pub(super) fn poll_once(&mut self) -> bool {
         let Some(mut port) = self.port.take() else { return false };
         self.now = clock();
         // Acknowledgements delayed in favor of the application's response.
@@ -406,7 +406,7 @@ impl RxdEngineEp {
             }
         }
         if self.next_deadline.is_some_and(|at| at <= self.now) {
-            self.hear_refusals(&mut *port);
+            self.receive_icmp_errors(&mut *port);
             self.port = Some(port);
             self.expire();
             let Some(back) = self.port.take() else { return taken > 0 };
@@ -419,8 +419,8 @@ impl RxdEngineEp {
 
     /// Records the peers with closed ports, as reported by their hosts.
     #[cold]
-    fn hear_refusals(&mut self, port: &mut dyn PacketPort) {
-        for _ in 0..REFUSALS_HEARD {
+    fn receive_icmp_errors(&mut self, port: &mut dyn PacketPort) {
+        for _ in 0..ICMP_ERRORS_READ {
             let Some(addr) = port.refused() else { return };
             let peer = self.peers.find_at(&addr);
             let conn = peer.and_then(|peer| self.conns.get_mut(self.peers[peer].conn));
@@ -455,13 +455,13 @@ impl RxdEngineEp {
         let conns = &mut self.conns;
         self.acks.retain(|id| {
             let Some(conn) = conns.get_mut(*id).filter(|conn| conn.ack_due) else { return false };
-            if conn.stage != Acquaintance::Known {
+            if conn.stage != HandshakeState::Known {
                 conn.ack_due = false;
                 return false;
             }
             let waits = match due {
                 AcksDue::Now => true,
-                AcksDue::Waited => conn.ack_put_off && !conn.habit.is_late(now),
+                AcksDue::Waited => conn.ack_put_off && !conn.ack_predictor.is_late(now),
                 AcksDue::All => false,
             };
             if waits && !conn.ack_now && conn.came < ACK_EVERY {
@@ -476,9 +476,9 @@ impl RxdEngineEp {
             if port.send(conn.to, &packet, packet.len()) == Err(Error::AGAIN) {
                 return true;
             }
-            conn.told_stop = window == 0;
+            conn.stop_notified = window == 0;
             if conn.ack_put_off {
-                conn.habit.unanswered();
+                conn.ack_predictor.unanswered();
             }
             conn.ack_is_sent();
             false
@@ -497,7 +497,7 @@ impl RxdEngineEp {
     }
 
     /// An acknowledgement is due to a peer, at once or when the application had time to answer.
-    pub(super) fn owe_ack(&mut self, id: u32, now: bool) {
+    pub(super) fn queue_ack(&mut self, id: u32, now: bool) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.ack_now |= now;
         if !std::mem::replace(&mut conn.ack_due, true) {
@@ -523,11 +523,11 @@ impl RxdEngineEp {
         self.to_retry = self.held_back.len();
         for id in self.conns.indices(|conn| conn.deadline.is_some_and(|at| at <= now)) {
             let conn = &mut self.conns[id];
-            if conn.stage == Acquaintance::Known && !self.limits.config.retry {
+            if conn.stage == HandshakeState::Known && !self.limits.config.retry {
                 conn.deadline = None;
                 continue;
             }
-            if !conn.expired(now, conn.patience(self.limits.config.peer_timeout)) {
+            if !conn.expired(now, conn.hold_off(self.limits.config.peer_timeout)) {
                 let who = &self.peers[conn.peer].addr;
                 ofi_provider::log_sparsely!(
                     &RXD,
@@ -539,8 +539,8 @@ impl RxdEngineEp {
                 self.drop_conn(id, Error::CONNREFUSED);
                 continue;
             }
-            let doubtful = conn.stage == Acquaintance::Known && conn.retries() >= DOUBT;
-            if conn.stage == Acquaintance::Asking {
+            let doubtful = conn.stage == HandshakeState::Known && conn.retries() >= DOUBT;
+            if conn.stage == HandshakeState::Asking {
                 self.ask(id);
             } else if doubtful {
                 // It may have been started again, and know nothing of us: then its answer is
@@ -566,7 +566,7 @@ impl RxdEngineEp {
     pub(super) fn may_block(&self) -> bool {
         let Some(port) = &self.port else { return true };
         self.ready.is_empty()
-            && (self.stalled.is_empty() || !self.inbox.ledger.has_room())
+            && (self.stalled.is_empty() || !self.matcher.completions.has_space())
             && self.to_retry == 0
             && port.may_block()
     }
@@ -578,7 +578,7 @@ impl RxdEngineEp {
 
     /// Returns the linger time of a closing endpoint for data not acknowledged by peers and not
     /// awaited by the application, if there is any.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn hold_off(&self) -> Option<Duration> {
         self.port.as_ref()?;
         let injected = self.ops.iter().any(|(_, op)| op.is_injected());
         let answers = || self.ops.iter().any(|(_, op)| !op.is_own());
@@ -590,10 +590,10 @@ impl RxdEngineEp {
         if self.port.is_none() {
             return Undelivered::default();
         }
-        let owed = self.ops.iter().filter(|(_, op)| op.is_injected() || !op.is_own());
+        let unsent = self.ops.iter().filter(|(_, op)| op.is_injected() || !op.is_own());
         let acked = self.conns.iter().map(|(_, conn)| conn.acked() as usize);
         Undelivered {
-            operations: owed.count(),
+            operations: unsent.count(),
             bytes: 0,
             connecting: 0,
             steps: acked.fold(self.conns.len(), usize::wrapping_add),
@@ -602,17 +602,17 @@ impl RxdEngineEp {
 
     /// Closes the endpoint. Incomplete operations are dropped without a report (fi_endpoint(3)).
     pub(super) fn close(&mut self) {
-        self.ledger.mute();
-        self.inbox.ledger.mute();
-        self.inbox.leave();
+        self.completions.mute();
+        self.matcher.completions.mute();
+        self.matcher.leave();
         for id in self.conns.indices(|_| true) {
             self.drop_conn(id, Error::CANCELED);
         }
         self.port = None;
-        for meeting in self.inbox.cancel_all() {
-            self.meet(meeting);
+        for matched in self.matcher.cancel_all() {
+            self.match_message(matched);
         }
-        self.ledger.close();
-        self.inbox.ledger.close();
+        self.completions.close();
+        self.matcher.completions.close();
     }
 }

@@ -4,20 +4,20 @@
 //! response, and uses one entry here. There are few entries: the newest replaces the oldest. The
 //! entry becomes a connection when a packet arrives with the index from the response.
 use super::indices::{IndexUse, PeerIndices, random_number};
-use crate::wire::Greeting;
+use crate::wire::Hello;
 use ofi_provider::addr::Addr;
 use ofi_provider::error::Result;
 use std::collections::HashMap;
 
 /// Entries for requests of unknown peers, and the same number for known ones.
-pub(super) const PLACES: u32 = if cfg!(test) { 16 } else { 4096 };
+pub(super) const SLOTS: u32 = if cfg!(test) { 16 } else { 4096 };
 
 /// Content of a request about its sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Introduction {
     /// The sender's index for this endpoint.
     pub(super) remote: u32,
-    pub(super) greeting: Option<Greeting>,
+    pub(super) hello: Option<Hello>,
 }
 
 /// Combined content of the requests from one address.
@@ -51,20 +51,20 @@ pub(super) struct HalfOpen {
 #[derive(Default)]
 pub(super) struct HalfOpens {
     /// Entries of unknown and of known peers, with the index of the next entry of each.
-    places: [(Vec<Option<HalfOpen>>, u32); 2],
+    slots: [(Vec<Option<HalfOpen>>, u32); 2],
     by_addr: HashMap<Addr, u32>,
 }
 
 impl HalfOpens {
-    fn place(&mut self, number: u32) -> Option<&mut Option<HalfOpen>> {
-        let (ring, at) = (number / PLACES, number % PLACES);
-        self.places.get_mut(ring as usize)?.0.get_mut(at as usize)
+    fn slot(&mut self, number: u32) -> Option<&mut Option<HalfOpen>> {
+        let (ring, at) = (number / SLOTS, number % SLOTS);
+        self.slots.get_mut(ring as usize)?.0.get_mut(at as usize)
     }
 
     /// The request in this place.
     pub(super) fn get(&self, number: u32) -> Option<&HalfOpen> {
-        let (ring, at) = (number / PLACES, number % PLACES);
-        self.places.get(ring as usize)?.0.get(at as usize)?.as_ref()
+        let (ring, at) = (number / SLOTS, number % SLOTS);
+        self.slots.get(ring as usize)?.0.get(at as usize)?.as_ref()
     }
 
     /// Records a request from this address. Returns the index and the nonce of the response, equal
@@ -77,22 +77,22 @@ impl HalfOpens {
         indices: &mut PeerIndices,
     ) -> Result<(u32, u64)> {
         if let Some(number) = self.by_addr.get(addr).copied()
-            && let Some(Some(half)) = self.place(number)
+            && let Some(Some(half)) = self.slot(number)
         {
             half.introduced = half.introduced.and(by);
             return Ok((half.index, half.nonce));
         }
         let (index, nonce) = (indices.draw()?, random_number()?);
-        let (ring, next) = &mut self.places[usize::from(known)];
+        let (ring, next) = &mut self.slots[usize::from(known)];
         let at = *next;
-        *next = (at + 1) % PLACES;
+        *next = (at + 1) % SLOTS;
         if ring.len() <= at as usize {
             ring.resize_with(at as usize + 1, || None);
         }
         let introduced = Introduced::As(by);
         let half = HalfOpen { addr: addr.clone(), index, nonce, introduced };
         let oldest = ring[at as usize].replace(half);
-        let number = u32::from(known) * PLACES + at;
+        let number = u32::from(known) * SLOTS + at;
         if let Some(oldest) = oldest {
             indices.free(oldest.index);
             self.by_addr.remove(&oldest.addr);
@@ -111,7 +111,7 @@ impl HalfOpens {
     /// Removes the request of this address; its index belongs to the caller from now on.
     pub(super) fn take(&mut self, addr: &Addr) -> Option<HalfOpen> {
         let number = self.by_addr.remove(addr)?;
-        self.place(number)?.take()
+        self.slot(number)?.take()
     }
 }
 
@@ -123,8 +123,8 @@ mod tests {
         Addr::Ip(([127, 0, 0, 1], port).into())
     }
 
-    const ONE: Introduction = Introduction { remote: 1, greeting: None };
-    const OTHER: Introduction = Introduction { remote: 2, greeting: None };
+    const ONE: Introduction = Introduction { remote: 1, hello: None };
+    const OTHER: Introduction = Introduction { remote: 2, hello: None };
 
     #[test]
     fn requests_of_one_address_share_an_index_and_are_remembered_to_contradict_each_other() {
@@ -147,12 +147,12 @@ mod tests {
     fn oldest_half_open_entry_is_evicted_but_known_peers_stay() {
         let (mut halves, mut indices) = (HalfOpens::default(), PeerIndices::default());
         let known = halves.note(&addr(9), true, ONE, &mut indices).unwrap();
-        let all = PLACES as u16 * 3;
+        let all = SLOTS as u16 * 3;
         let given: Vec<_> = (100..100 + all)
             .map(|port| halves.note(&addr(port), false, ONE, &mut indices).unwrap().0)
             .collect();
         let left = given.iter().filter(|index| indices.get(**index).is_some()).count();
-        assert_eq!(left, PLACES as usize);
+        assert_eq!(left, SLOTS as usize);
         assert!(given[given.len() - left..].iter().all(|index| indices.get(*index).is_some()));
         assert_eq!(indices.len(), left + 1);
         assert_eq!(halves.by_addr.len(), left + 1);

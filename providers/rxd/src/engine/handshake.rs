@@ -6,13 +6,13 @@
 //! among the half-open ones, and its address gets one packet per request, shorter than the request.
 //! If the core reports the source of packets, this is the address, regardless of the text in the
 //! request.
-use super::conn::{Acquaintance, RxdConn};
+use super::conn::{HandshakeState, RxdConn};
 use super::ep::RxdEngineEp;
 use super::half_open::{HalfOpen, Introduced, Introduction};
 use super::indices::{IndexUse, random_number};
 use super::port::{PacketPort, PacketSource};
 use crate::provider::RXD;
-use crate::wire::{CTS_LEN, Cts, Greeting, Malformed, Parsed, Rts};
+use crate::wire::{CTS_LEN, Cts, Hello, Malformed, Parsed, Rts};
 use ofi_provider::abi::FI_ADDR_NOTAVAIL;
 use ofi_provider::addr::Addr;
 use ofi_provider::error::{Error, Result};
@@ -30,7 +30,7 @@ const UNANSWERED: u32 = 3;
 /// Response queued for the port.
 pub(super) struct RequestAnswer {
     to: Addr,
-    packet: [u8; CTS_LEN + Greeting::LEN],
+    packet: [u8; CTS_LEN + Hello::LEN],
     len: usize,
 }
 
@@ -50,21 +50,21 @@ impl RxdEngineEp {
                 Some(id) => self.peers[self.conns[*id].peer].addr.clone(),
                 None => return Err(Malformed("a packet of a peer that is gone")),
             },
-            PacketSource::Untold if text.is_unicast() => text.identity(),
-            PacketSource::Untold => return Err(Malformed("an address that is no endpoint's")),
+            PacketSource::Unnamed if text.is_unicast() => text.identity(),
+            PacketSource::Unnamed => return Err(Malformed("an address that is no endpoint's")),
         };
-        let by = Introduction { remote, greeting: rts.greeting };
+        let by = Introduction { remote, hello: rts.hello };
         let peer = self.peers.find_at(&addr);
         let id = peer.map_or(NONE, |peer| self.peers[peer].conn);
         let conn = self.conns.get(id);
         let (index, nonce) = match conn {
-            Some(conn) if conn.stage != Acquaintance::Known || !self.is_another(conn, by) => {
+            Some(conn) if conn.stage != HandshakeState::Known || !self.is_another(conn, by) => {
                 (conn.index, conn.nonce)
             }
             _ => {
                 // If the peer was known the request may come from another process now, or be forged.
                 let is_known = conn.is_some() || self.is_in_vector(&addr);
-                if !is_known && !self.has_room_for_unknown() {
+                if !is_known && !self.has_space_for_unknown() {
                     return Err(Malformed("one unknown peer too many"));
                 }
                 let noted = self.half_open.note(&addr, is_known, by, &mut self.indices);
@@ -72,13 +72,13 @@ impl RxdEngineEp {
             }
         };
         if let Some(conn) = self.conns.get_mut(id)
-            && conn.stage != Acquaintance::Known
+            && conn.stage != HandshakeState::Known
         {
             let before = conn.introduced;
             conn.introduced = Some(before.map_or(Introduced::As(by), |before| before.and(by)));
         }
-        let greeting = rts.greeting.map(|_| Greeting::own(nonce));
-        let (packet, len) = Cts { of: rts.index, index: index.into(), greeting }.packet();
+        let hello = rts.hello.map(|_| Hello::own(nonce));
+        let (packet, len) = Cts { of: rts.index, index: index.into(), hello }.packet();
         self.answers.push(RequestAnswer { to: addr, packet, len });
         Ok(())
     }
@@ -89,11 +89,11 @@ impl RxdEngineEp {
 
     /// Returns true if the requesting peer is another process than the known one at its address.
     fn is_another(&self, conn: &RxdConn, by: Introduction) -> bool {
-        match (conn.greeting, by.greeting) {
+        match (conn.hello, by.hello) {
             (None, None) => {
                 conn.remote != by.remote
                     || (conn.expected > 0
-                        && self.now.saturating_duration_since(conn.heard) >= STALE)
+                        && self.now.saturating_duration_since(conn.last_received) >= STALE)
             }
             (before, now) => before != now,
         }
@@ -111,7 +111,7 @@ impl RxdEngineEp {
                 self.conns.get(before).is_some_and(|conn| conn.to == *name)
             }
             PacketSource::At(addr) => *addr == half.addr,
-            PacketSource::Untold => true,
+            PacketSource::Unnamed => true,
         };
         if !is_its {
             return Err(Malformed("a packet that says to be of another peer"));
@@ -119,16 +119,16 @@ impl RxdEngineEp {
         let addr = half.addr.clone();
         if self.conns.get(before).is_some() {
             self.was_restarted(before);
-        } else if !self.is_in_vector(&addr) && !self.has_room_for_unknown() {
+        } else if !self.is_in_vector(&addr) && !self.has_space_for_unknown() {
             return Err(Malformed("one unknown peer too many"));
         }
         let Some(half) = self.half_open.take(&addr) else {
             return Err(Malformed("a packet of no peer that is known"));
         };
         let introduced = half.introduced;
-        let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox);
+        let peer = self.peers.peer_at(self.av.as_deref(), addr, &mut self.matcher);
         let Ok(id) = self.new_conn_of(peer, Some(half)) else {
-            self.peers.forget_if_unused(peer, &mut self.inbox);
+            self.peers.forget_if_unused(peer, &mut self.matcher);
             return Err(Malformed("a peer that there is no room for"));
         };
         let now = self.now;
@@ -139,12 +139,12 @@ impl RxdEngineEp {
             self.by_name.insert(*name, id);
         }
         let conn = &mut self.conns[id];
-        (conn.heard, conn.verified) = (now, *source != PacketSource::Untold);
+        (conn.last_received, conn.verified) = (now, *source != PacketSource::Unnamed);
         match introduced {
-            Introduced::As(Introduction { remote, greeting }) => conn.known(remote, greeting),
+            Introduced::As(Introduction { remote, hello }) => conn.known(remote, hello),
             Introduced::InSeveralWays => {
                 // It is asked when the port is free.
-                (conn.stage, conn.deadline) = (Acquaintance::Asking, Some(now));
+                (conn.stage, conn.deadline) = (HandshakeState::Asking, Some(now));
                 self.note_deadline(Some(now));
             }
         }
@@ -166,11 +166,11 @@ impl RxdEngineEp {
 
     /// Handles a packet of a peer with a missing response: the peer repeats it on the next request.
     /// Returns true if the handshake is complete now.
-    pub(super) fn heard_unanswered(&mut self, id: u32) -> bool {
+    pub(super) fn received_unanswered(&mut self, id: u32) -> bool {
         let conn = &mut self.conns[id];
         match conn.introduced {
             Some(Introduced::As(by)) if conn.retries() >= UNANSWERED => {
-                conn.known(by.remote, by.greeting);
+                conn.known(by.remote, by.hello);
                 self.make_ready(id);
                 true
             }
@@ -179,7 +179,7 @@ impl RxdEngineEp {
     }
 
     /// Handles the response of a peer with its index.
-    pub(super) fn told(&mut self, cts: &Cts, source: &PacketSource) -> Parsed {
+    pub(super) fn on_cts(&mut self, cts: &Cts, source: &PacketSource) -> Parsed {
         let index = u32::try_from(cts.of).ok();
         let Some(IndexUse::Conn(id)) = index.and_then(|index| self.indices.get(index)) else {
             return Err(Malformed("an answer to no request"));
@@ -189,11 +189,11 @@ impl RxdEngineEp {
         let Some(index) = u32::try_from(cts.index).ok().filter(|index| *index > 0) else {
             return Err(Malformed("an index that no packet can have"));
         };
-        if conn.stage != Acquaintance::Known {
-            conn.known(index, cts.greeting);
-            conn.heard = self.now;
+        if conn.stage != HandshakeState::Known {
+            conn.known(index, cts.hello);
+            conn.last_received = self.now;
             self.make_ready(id);
-        } else if conn.greeting != cts.greeting || conn.remote != index {
+        } else if conn.hello != cts.hello || conn.remote != index {
             self.was_restarted(id);
         } else {
             conn.lives(self.now);
@@ -212,7 +212,7 @@ impl RxdEngineEp {
         let is_its = match source {
             PacketSource::Named(name) => *name == conn.to,
             PacketSource::At(addr) => *addr == self.peers[conn.peer].addr,
-            PacketSource::Untold => false,
+            PacketSource::Unnamed => false,
         };
         if !is_its && conn.verified {
             return Err(Malformed("a packet that says to be of another peer"));
@@ -301,7 +301,7 @@ impl RxdEngineEp {
     /// Asks a peer for its index.
     pub(super) fn ask(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.stage = Acquaintance::Asking;
+        conn.stage = HandshakeState::Asking;
         conn.arm_asking(self.now);
         let at = conn.deadline;
         self.note_deadline(at);
@@ -310,8 +310,8 @@ impl RxdEngineEp {
 
     pub(super) fn send_rts(&mut self, id: u32) {
         let Some(conn) = self.conns.get(id) else { return };
-        let (source, greeting) = (self.identity.local.to_bytes(), Greeting::own(conn.nonce));
-        let packet = Rts::packet(conn.index.into(), &source, greeting);
+        let (source, hello) = (self.identity.local.to_bytes(), Hello::own(conn.nonce));
+        let packet = Rts::packet(conn.index.into(), &source, hello);
         if let Some(port) = &mut self.port {
             // A packet that is not sent is a packet that is lost.
             let _ = port.send(conn.to, &packet, packet.len());

@@ -24,22 +24,22 @@ pub(super) struct Helper {
     /// The application leaves room for a thread.
     allowed: bool,
     thread: Mutex<Option<Worker>>,
-    bed: Arc<Bed>,
+    bed: Arc<ParkSlot>,
 }
 
 /// Sleep state of the helper.
 #[derive(Default)]
-pub(super) struct Bed {
+pub(super) struct ParkSlot {
     /// There is a helper.
     taken: AtomicBool,
     /// It does not sleep.
-    awake: AtomicBool,
+    active: AtomicBool,
     /// It is to end.
     stop: Mutex<bool>,
     woken: Condvar,
 }
 
-impl Bed {
+impl ParkSlot {
     fn stop(&self) -> MutexGuard<'_, bool> {
         self.stop.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -47,7 +47,7 @@ impl Bed {
     /// Wakes the helper; returns false if there is none. The caller holds the engine's lock.
     #[inline]
     pub(super) fn rouse(&self) -> bool {
-        self.awake.load(Ordering::Relaxed) || self.knock()
+        self.active.load(Ordering::Relaxed) || self.knock()
     }
 
     #[cold]
@@ -55,7 +55,7 @@ impl Bed {
         if !self.taken.load(Ordering::Relaxed) {
             return false;
         }
-        self.awake.store(true, Ordering::Release);
+        self.active.store(true, Ordering::Release);
         drop(self.stop());
         self.woken.notify_one();
         true
@@ -70,14 +70,14 @@ impl Helper {
     }
 
     /// Returns its sleep state.
-    pub(super) fn bed(&self) -> &Arc<Bed> {
+    pub(super) fn bed(&self) -> &Arc<ParkSlot> {
         &self.bed
     }
 
     /// Has the helper look from now on.
     #[inline]
     pub(super) fn wake(&self) {
-        if !self.bed.awake.load(Ordering::Relaxed) {
+        if !self.bed.active.load(Ordering::Relaxed) {
             self.start();
         }
     }
@@ -91,14 +91,14 @@ impl Helper {
         if self.bed.rouse() {
             return;
         }
-        self.bed.awake.store(true, Ordering::Release);
+        self.bed.active.store(true, Ordering::Release);
         let (engine, bed) = (self.engine.clone(), self.bed.clone());
         match Worker::start("ofi-rxd-again", move || look(&engine, &bed)) {
             Ok(worker) => {
                 *thread = Some(worker);
                 self.bed.taken.store(true, Ordering::Release);
             }
-            Err(_) => self.bed.awake.store(false, Ordering::Release),
+            Err(_) => self.bed.active.store(false, Ordering::Release),
         }
     }
 
@@ -106,13 +106,13 @@ impl Helper {
     #[cfg(test)]
     pub(super) fn pretend(&self) {
         self.bed.taken.store(true, Ordering::Relaxed);
-        self.bed.awake.store(true, Ordering::Relaxed);
+        self.bed.active.store(true, Ordering::Relaxed);
     }
 }
 
 /// The helper's thread.
-fn look(engine: &Weak<RxdEngine>, bed: &Bed) {
-    let (mut seen, mut vain) = (None, 0);
+fn look(engine: &Weak<RxdEngine>, bed: &ParkSlot) {
+    let (mut seen, mut empty_polls) = (None, 0);
     loop {
         rest(|| std::thread::sleep(PAUSE));
         if *bed.stop() {
@@ -124,16 +124,16 @@ fn look(engine: &Weak<RxdEngine>, bed: &Bed) {
         let busy = unharmed(|| of.help(now == seen)).unwrap_or(true);
         drop(of);
         seen = now;
-        vain = if busy { 0 } else { vain + 1 };
-        if vain >= LOOKS {
-            vain = 0;
+        empty_polls = if busy { 0 } else { empty_polls + 1 };
+        if empty_polls >= LOOKS {
+            empty_polls = 0;
             let look =
                 || engine.upgrade().is_some_and(|of| unharmed(|| of.help(false)) == Some(true));
-            if !may_sleep(&bed.awake, look) {
+            if !may_sleep(&bed.active, look) {
                 continue;
             }
             let mut stop = bed.stop();
-            while !*stop && !bed.awake.load(Ordering::Acquire) {
+            while !*stop && !bed.active.load(Ordering::Acquire) {
                 stop =
                     rest(|| bed.woken.wait(stop)).unwrap_or_else(|poisoned| poisoned.into_inner());
             }
@@ -143,13 +143,13 @@ fn look(engine: &Weak<RxdEngine>, bed: &Bed) {
 
 /// Marks the helper as sleeping, and then polls once more: an operation may have started after the
 /// last poll, in a thread still seeing the helper active.
-fn may_sleep(awake: &AtomicBool, look: impl FnOnce() -> bool) -> bool {
-    awake.store(false, Ordering::Release);
+fn may_sleep(active: &AtomicBool, look: impl FnOnce() -> bool) -> bool {
+    active.store(false, Ordering::Release);
     // The poll takes the engine's lock. A thread taking it later sees the helper asleep.
     if !look() {
         return true;
     }
-    awake.store(true, Ordering::Release);
+    active.store(true, Ordering::Release);
     false
 }
 
@@ -171,15 +171,15 @@ mod tests {
 
     #[test]
     fn work_started_while_the_helper_falls_asleep_is_served() {
-        let awake = AtomicBool::new(true);
+        let active = AtomicBool::new(true);
         // Begun by a thread that saw it awake, and so did not wake it.
-        assert!(!may_sleep(&awake, || true));
-        assert!(awake.load(Ordering::Relaxed));
+        assert!(!may_sleep(&active, || true));
+        assert!(active.load(Ordering::Relaxed));
         // Started during this poll: the starting thread sees the helper asleep.
-        assert!(may_sleep(&awake, || {
-            assert!(!awake.load(Ordering::Relaxed));
+        assert!(may_sleep(&active, || {
+            assert!(!active.load(Ordering::Relaxed));
             false
         }));
-        assert!(!awake.load(Ordering::Relaxed));
+        assert!(!active.load(Ordering::Relaxed));
     }
 }

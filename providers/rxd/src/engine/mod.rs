@@ -4,10 +4,10 @@
 //! packets to a peer and retransmits lost ones ([`conn`]). Operations become packets in [`tx`], and
 //! packets become operations in [`rx`]. Packets go through a [`port`], the core provider's
 //! endpoint. In tests it is a network losing, duplicating and reordering them.
+mod ack_predictor;
 mod budget;
 mod conn;
 mod ep;
-mod habit;
 mod half_open;
 mod handshake;
 mod helper;
@@ -24,15 +24,15 @@ pub(crate) use ep::{OwnCore, RxdEngineEp, RxdIdentity};
 use crate::config::RxdConfig;
 use helper::Helper;
 use ofi_provider::api::{Bindings, RecvOp};
+use ofi_provider::backoff::{BackoffAction, PollBackoff};
 use ofi_provider::closing::{CloseBudget, Undelivered};
-use ofi_provider::courtesy::{Courtesy, Looks};
 use ofi_provider::error::Result;
 use ofi_provider::heap;
-use ofi_provider::inbox::{Inbox, Meeting};
 use ofi_provider::lock::{Guard, Level, Lock};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
+use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher};
 use ofi_provider::slab::Slab;
 use ofi_provider::sys::{Epoll, Interest, Timer};
 pub(crate) use port::CorePorts;
@@ -92,8 +92,8 @@ pub(crate) fn linger() {
     let live: Vec<_> = live.iter().filter_map(Weak::upgrade).collect();
     let start = Instant::now();
     loop {
-        let patience = live.iter().filter_map(|engine| engine.patience()).max();
-        if patience.is_none_or(|patience| start.elapsed() >= patience) {
+        let hold_off = live.iter().filter_map(|engine| engine.hold_off()).max();
+        if hold_off.is_none_or(|hold_off| start.elapsed() >= hold_off) {
             return;
         }
         std::thread::sleep(LINGER_PAUSE);
@@ -111,8 +111,8 @@ impl std::fmt::Debug for RxdEngine {
 pub(crate) struct RxdState {
     eps: Slab<Box<RxdEngineEp>>,
     /// Polling pattern of the application while no packets arrive
-    /// ([`courtesy`](ofi_provider::courtesy)).
-    looks: Looks,
+    /// ([`backoff`](ofi_provider::courtesy)).
+    looks: PollBackoff,
     /// Looks in vain since packets came last.
     idle: u32,
 }
@@ -154,17 +154,21 @@ impl RxdEngine {
 
     /// Runs a progress iteration. Returns the linger time for data not acknowledged by peers and
     /// not awaited by the application, if there is any. A forked child does not linger.
-    fn patience(&self) -> Option<Duration> {
-        let patience = |state: &mut RxdState| {
-            state.turn();
-            let mut patience = None;
+    fn hold_off(&self) -> Option<Duration> {
+        let hold_off = |state: &mut RxdState| {
+            state.poll_once();
+            let mut hold_off = None;
             for (_, ep) in state.eps.iter_mut() {
                 ep.send_acks(AcksDue::All);
-                patience = patience.max(ep.patience());
+                hold_off = hold_off.max(ep.hold_off());
             }
-            patience
+            hold_off
         };
-        if self.pid == std::process::id() { self.state.visit(patience).flatten() } else { None }
+        if self.pid == std::process::id() {
+            self.state.run_for_library(hold_off).flatten()
+        } else {
+            None
+        }
     }
 
     /// The longest packet.
@@ -206,7 +210,7 @@ impl RxdEngine {
     /// Polls on behalf of the helper: makes progress for an application making none, if data is in
     /// flight. Returns true if it is, as far as visible to the helper.
     fn help(&self, idle: bool) -> bool {
-        self.state.visit(|state| state.help(idle)).unwrap_or(true)
+        self.state.run_for_library(|state| state.help(idle)).unwrap_or(true)
     }
 
     /// Starts an endpoint.
@@ -241,7 +245,7 @@ impl RxdEngine {
         self.closing.drive(self, || {
             let mut state = self.lock();
             let Some(ep) = state.eps.get_mut(ep) else { return Undelivered::default() };
-            let is_over = ep.patience().is_none_or(|patience| start.elapsed() >= patience);
+            let is_over = ep.hold_off().is_none_or(|hold_off| start.elapsed() >= hold_off);
             if is_over { Undelivered::default() } else { ep.undelivered() }
         });
     }
@@ -250,7 +254,7 @@ impl RxdEngine {
     pub(crate) fn close_ep(&self, ep: u32) {
         let mut state = self.lock();
         let Some(mut ep) = state.eps.remove(ep) else { return };
-        ep.turn();
+        ep.poll_once();
         ep.send_acks(AcksDue::All);
         if let Some(fd) = ep.fd() {
             self.epoll.remove(fd);
@@ -289,15 +293,15 @@ impl Progress for RxdEngine {
             return;
         }
         let mut state = self.lock();
-        if state.turn() {
+        if state.poll_once() {
             state.idle = 0;
             return;
         }
         state.idle = state.idle.saturating_add(1);
         let first = state.idle == 1;
-        let Some(offer) = state.looks.in_vain(first) else { return };
+        let Some(offer) = state.looks.on_empty_poll(first) else { return };
         drop(state);
-        if offer != Courtesy::Processor && !self.may_block() {
+        if offer != BackoffAction::Processor && !self.may_block() {
             return;
         }
         offer.make(self.epoll.as_raw_fd());
@@ -310,12 +314,12 @@ impl Progress for RxdEngine {
         self.epoll.as_raw_fd()
     }
 
-    fn visit(&self) -> bool {
-        let visit = self.state.visit(|state| {
-            state.turn();
+    fn run_for_library(&self) -> bool {
+        let run_for_library = self.state.run_for_library(|state| {
+            state.poll_once();
             self.prepare_to_sleep(state)
         });
-        visit.unwrap_or(false)
+        run_for_library.unwrap_or(false)
     }
 
     fn may_block(&self) -> bool {
@@ -342,7 +346,7 @@ impl RxdState {
     fn help(&mut self, idle: bool) -> bool {
         let busy = self.eps.iter().any(|(_, ep)| ep.is_busy());
         if busy && idle {
-            self.turn();
+            self.poll_once();
         }
         if busy {
             // The application does not answer what comes while it makes no calls.
@@ -354,32 +358,32 @@ impl RxdState {
 
     /// Runs one progress iteration. Returns true if packets arrived.
     #[inline]
-    fn turn(&mut self) -> bool {
-        self.eps.iter_mut().fold(false, |came, (_, ep)| ep.turn() || came)
+    fn poll_once(&mut self) -> bool {
+        self.eps.iter_mut().fold(false, |came, (_, ep)| ep.poll_once() || came)
     }
 }
 
 impl PostsReceives for RxdState {
-    type Kept = RxdUnexpected;
+    type Buffered = RxdUnexpected;
 
     #[inline]
-    fn inbox(&mut self, ep: u32) -> &mut Inbox<RxdUnexpected> {
-        &mut self.eps[ep].inbox
+    fn matcher(&mut self, ep: u32) -> &mut RxMatcher<RxdUnexpected> {
+        &mut self.eps[ep].matcher
     }
 
-    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<RxdUnexpected>> {
-        self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
+    fn matcher_if_open(&mut self, ep: u32) -> Option<&mut RxMatcher<RxdUnexpected>> {
+        self.eps.get_mut(ep).map(|ep| &mut ep.matcher)
     }
 
     fn post_tag(&mut self, _ep: u32, _op: &RecvOp) {}
 
     fn look(&mut self) {
-        self.turn();
+        self.poll_once();
     }
 
-    fn meet(&mut self, meeting: Meeting) {
-        if let Some(ep) = self.eps.get_mut(meeting.owner) {
-            ep.meet(meeting);
+    fn match_message(&mut self, matched: MatchedMessage) {
+        if let Some(ep) = self.eps.get_mut(matched.owner) {
+            ep.match_message(matched);
         }
     }
 }

@@ -3,8 +3,8 @@ use super::ep::RxdIdentity;
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use ofi_provider::addr::Addr;
 use ofi_provider::core_provider::{
-    CoreAv, CoreBuf, CoreCq, CoreDgram, CoreDomain, CoreKeys, CoreWaitSet, DgramMeans, Done,
-    Entries, ManyDatagrams, UNKNOWN_SOURCE_LEN,
+    CoreAv, CoreBuf, CoreCq, CoreDgram, CoreDomain, CoreKeys, CoreWaitSet, DatagramBatch,
+    DgramMeans, Done, Entries, UNKNOWN_SOURCE_LEN,
 };
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
@@ -20,7 +20,7 @@ pub(crate) enum PacketSource {
     /// From this address without a name.
     At(Addr),
     /// The core does not tell.
-    Untold,
+    Unnamed,
 }
 
 /// Carrier of packets, possibly lost, duplicated or reordered.
@@ -33,9 +33,9 @@ pub(crate) trait PacketPort: Send {
     fn forget(&mut self, to: fi_addr_t);
     /// Sends packets of `stride` bytes each; the last may be shorter. Fails with -FI_EAGAIN if
     /// there is no space now; other packets may be lost as usual. Some may have been sent before an
-    /// error. The buffer has space for [`ManyDatagrams`] before the packets.
-    fn send_many(&mut self, to: fi_addr_t, room: &mut [u8], stride: usize) -> Result {
-        self.send(to, &room[ManyDatagrams::LEN..], stride)
+    /// error. The buffer has space for [`DatagramBatch`] before the packets.
+    fn send_many(&mut self, to: fi_addr_t, buf: &mut [u8], stride: usize) -> Result {
+        self.send(to, &buf[DatagramBatch::LEN..], stride)
     }
     /// The same of packets without room before them.
     fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result;
@@ -83,7 +83,7 @@ pub(crate) struct CorePorts {
     /// The format of addresses.
     pub(crate) format: u32,
     /// The core reports the sources of packets.
-    pub(crate) tells: bool,
+    pub(crate) notifies: bool,
     /// Core's wait set containing all queues, if it has wait sets. The system limits the number of
     /// paths from sockets to a waiter.
     pub(crate) wait_set: Option<Arc<CoreWaitSet>>,
@@ -107,15 +107,15 @@ impl CorePorts {
     /// Returns the source of a receive's packets.
     #[inline]
     fn source_of(&self, done: &Done, buf: &[u8], means: DgramMeans) -> PacketSource {
-        if done.src != FI_ADDR_NOTAVAIL && self.tells {
+        if done.src != FI_ADDR_NOTAVAIL && self.notifies {
             return PacketSource::Named(done.src);
         }
         match buf.len().checked_sub(UNKNOWN_SOURCE_LEN) {
             Some(end) if means.unknown_sources && done.len <= end => {
                 let addr = Addr::read(self.format, &buf[end..]);
-                addr.map_or(PacketSource::Untold, |addr| PacketSource::At(addr.identity()))
+                addr.map_or(PacketSource::Unnamed, |addr| PacketSource::At(addr.identity()))
             }
-            _ => PacketSource::Untold,
+            _ => PacketSource::Unnamed,
         }
     }
 
@@ -229,17 +229,17 @@ impl PacketPort for CorePort {
         self.ep.av().remove(to);
     }
 
-    fn send_many(&mut self, to: fi_addr_t, room: &mut [u8], stride: usize) -> Result {
-        let several = room.len() > ManyDatagrams::LEN + stride;
+    fn send_many(&mut self, to: fi_addr_t, buf: &mut [u8], stride: usize) -> Result {
+        let several = buf.len() > DatagramBatch::LEN + stride;
         if several && self.means.many && self.common.prefix == 0 {
-            ManyDatagrams { to, stride: stride as u64 }.write(room);
-            match self.ep.send_many(room) {
+            DatagramBatch { to, stride: stride as u64 }.write(buf);
+            match self.ep.send_many(buf) {
                 // Not all networks take them at a time.
                 Err(error) if error != Error::AGAIN => {}
                 result => return result,
             }
         }
-        self.send(to, &room[ManyDatagrams::LEN..], stride)
+        self.send(to, &buf[DatagramBatch::LEN..], stride)
     }
 
     fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result {
@@ -292,10 +292,10 @@ impl PacketPort for CorePort {
     }
 
     fn refused(&mut self) -> Option<Addr> {
-        if !self.means.refusals {
+        if !self.means.icmp_errors {
             return None;
         }
-        let addr = self.ep.next_refusal().ok()?;
+        let addr = self.ep.next_injected_error().ok()?;
         Addr::read(self.common.format, &addr).ok().map(Addr::identity)
     }
 

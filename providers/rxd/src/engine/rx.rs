@@ -4,7 +4,7 @@
 //! its operation waits in the same store, with all packets after it. Then the peer is asked to
 //! stop.
 use super::budget::Held;
-use super::conn::Acquaintance;
+use super::conn::HandshakeState;
 use super::ep::RxdEngineEp;
 use super::indices::IndexUse;
 use super::port::PacketSource;
@@ -12,9 +12,9 @@ use super::tx::{RxdTx, TxData};
 use crate::config::{max_atomic, max_atomic_bytes};
 use crate::provider::RXD;
 use crate::wire::{
-    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, Ack, CTS, Carried, Cts, DATA, DATA_HEAD, DATA_READ,
-    DELIVER, DELIVERED, DataHead, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION, Parsed,
-    READ_REQ, REFUSAL, RTS, Rts, RxdBase, RxdOperation, TAGGED, WRITE,
+    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, Ack, CTS, Cts, DATA, DATA_HEAD, DATA_READ, DELIVER,
+    DELIVERED, DataHead, INJECTED, MSG, Malformed, NO_OP, NO_TX_COMPLETION, Parsed, PiggybackAck,
+    READ_REQ, REJECT_REASON, RTS, Rts, RxdBase, RxdOperation, TAGGED, WRITE,
 };
 use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
@@ -22,10 +22,10 @@ use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
-use ofi_provider::inbox::{About, Meeting, Recv, UnexpectedBody};
+use ofi_provider::rx_matcher::{Envelope, MatchedMessage, Recv, UnexpectedBody};
 
 /// Memory limit of buffered messages of one endpoint; beyond it peers have to wait.
-const MAX_KEPT: usize = if cfg!(test) { 3 << 20 } else { 256 << 20 };
+const MAX_BUFFERED: usize = if cfg!(test) { 3 << 20 } else { 256 << 20 };
 
 /// Maximum growth step of the memory of a message being received.
 const MOST_GROWTH: usize = 1 << 20;
@@ -79,9 +79,9 @@ impl UnexpectedBody for RxdUnexpected {
 #[derive(Debug)]
 enum RxdTarget {
     /// To a receive.
-    Recv(Recv, About),
+    Recv(Recv, Envelope),
     /// A buffered message in this queue of the matching engine, with this number.
-    Kept(usize, u32, About),
+    Buffered(usize, u32, Envelope),
     /// To our memory.
     Memory(RemoteSegments, Option<u64>),
     /// To nothing.
@@ -118,7 +118,7 @@ impl RxdEngineEp {
     pub(super) fn packet_came(&mut self, source: &PacketSource, packet: &[u8]) {
         let handled = RxdBase::read(packet).and_then(|base| match base.kind {
             RTS => self.asked(&Rts::read(packet)?, source),
-            CTS => self.told(&Cts::read(packet)?, source),
+            CTS => self.on_cts(&Cts::read(packet)?, source),
             kind => {
                 let id = match self.indices.get(base.peer) {
                     Some(IndexUse::Conn(id)) => {
@@ -128,17 +128,17 @@ impl RxdEngineEp {
                     Some(IndexUse::HalfOpen(number)) => self.confirmed(number, source)?,
                     None => return Err(Malformed("a packet of no peer that is known")),
                 };
-                if self.conns[id].stage != Acquaintance::Known && !self.heard_unanswered(id) {
+                if self.conns[id].stage != HandshakeState::Known && !self.received_unanswered(id) {
                     return Ok(());
                 }
                 let conn = &mut self.conns[id];
-                (conn.heard, conn.refused) = (self.now, 0);
+                (conn.last_received, conn.refused) = (self.now, 0);
                 if kind == crate::wire::ACK {
                     return self.acknowledged(id, base.seq, Ack::read(packet)?);
                 }
                 let packet = if conn.carries() {
-                    let (rest, carried) = Carried::split(&base, packet)?;
-                    if let Some(Carried { next, window }) = carried {
+                    let (rest, piggybacked) = PiggybackAck::split(&base, packet)?;
+                    if let Some(PiggybackAck { next, window }) = piggybacked {
                         self.acknowledged(id, next, Ack { window, here: 0, taken: 0 })?;
                     }
                     rest
@@ -179,7 +179,7 @@ impl RxdEngineEp {
         let ahead = base.seq.wrapping_sub(conn.expected);
         if base.seq < conn.expected {
             // The acknowledgement is lost.
-            self.owe_ack(id, true);
+            self.queue_ack(id, true);
             return Ok(());
         }
         if ahead == 0 && !conn.stalled {
@@ -206,7 +206,7 @@ impl RxdEngineEp {
             let at = conn.deadline;
             self.note_deadline(at);
         }
-        self.owe_ack(id, true);
+        self.queue_ack(id, true);
         Ok(())
     }
 
@@ -222,9 +222,10 @@ impl RxdEngineEp {
             self.note_deadline(at);
         }
         let conn = &mut self.conns[id];
-        let put_off = end && conn.carries() && conn.habit.ended(self.now) && self.helper.rouse();
+        let put_off =
+            end && conn.carries() && conn.ack_predictor.ended(self.now) && self.helper.rouse();
         conn.ack_put_off |= put_off;
-        self.owe_ack(id, end && !put_off);
+        self.queue_ack(id, end && !put_off);
     }
 
     /// Continues with packets received early.
@@ -271,8 +272,8 @@ impl RxdEngineEp {
 
     /// Blocks a connection because there is no space for the peer's data.
     fn stall(&mut self, id: u32, fate: PacketFate) {
-        if let Some(cq) = self.inbox.ledger.cq().filter(|cq| !cq.has_room()) {
-            cq.wait_for_room();
+        if let Some(cq) = self.matcher.completions.cq().filter(|cq| !cq.has_space()) {
+            cq.wait_for_space();
         }
         let Some(conn) = self.conns.get_mut(id) else { return };
         if !std::mem::replace(&mut conn.stalled, true) {
@@ -297,9 +298,9 @@ impl RxdEngineEp {
             self.take_early(id);
             if let Some(conn) = self.conns.get(id)
                 && !conn.stalled
-                && conn.told_stop
+                && conn.stop_notified
             {
-                self.owe_ack(id, true);
+                self.queue_ack(id, true);
             }
         }
     }
@@ -316,7 +317,7 @@ impl RxdEngineEp {
                 self.answer_came(id, head.tx_id, data)?;
                 Ok(PacketFate::Done { end: false })
             }
-            REFUSAL => {
+            REJECT_REASON => {
                 let (head, _) = DataHead::read(packet)?;
                 let code = i32::try_from(head.rx_id).ok().filter(|code| *code > 0);
                 let error = code.map_or(Error::OTHER, Error::from_code);
@@ -367,48 +368,48 @@ impl RxdEngineEp {
         lazy: bool,
     ) -> Parsed<PacketFate> {
         // The amount of buffered data matters only without a posted receive.
-        if !self.inbox.ledger.has_room() {
+        if !self.matcher.completions.has_space() {
             return Ok(PacketFate::Wait);
         }
         let tagged = op.kind == TAGGED;
-        let about = About {
+        let envelope = Envelope {
             tagged,
             msg_tag: None,
-            collective: tagged && self.inbox.takes_aside(op.tag),
+            collective: tagged && self.matcher.is_internal_tag(op.tag),
             tag: if tagged { op.tag } else { 0 },
             len: op.total as usize,
             cq_data: op.cq_data,
             peer: self.conns[id].peer,
         };
         let whole = op.packets == 1;
-        let tells = op.flags & DELIVER != 0;
-        if tells && !self.may_notify(id) {
+        let notifies = op.flags & DELIVER != 0;
+        if notifies && !self.may_notify(id) {
             return Ok(PacketFate::HeldBack);
         }
-        let deliver = tells.then(|| (self.conns[id].index, op.tx_id));
-        let target = match self.inbox.take_posted(&about) {
+        let deliver = notifies.then(|| (self.conns[id].index, op.tx_id));
+        let target = match self.matcher.take_posted(&envelope) {
             Some(recv) => {
                 recv.buf.copy_from(0, data);
                 if whole {
-                    self.inbox.received(&recv, &about);
+                    self.matcher.received(&recv, &envelope);
                     self.expect_notice(id, deliver);
                     self.tell(deliver);
                     return Ok(PacketFate::Done { end: !lazy });
                 }
-                RxdTarget::Recv(recv, about)
+                RxdTarget::Recv(recv, envelope)
             }
-            None if self.inbox.drops(&about) => RxdTarget::Nowhere,
+            None if self.matcher.drops(&envelope) => RxdTarget::Nowhere,
             None => {
-                let here = About { len: data.len(), ..about };
-                if !self.inbox.may_keep(&here, MAX_KEPT) {
+                let here = Envelope { len: data.len(), ..envelope };
+                if !self.matcher.may_keep(&here, MAX_BUFFERED) {
                     return Ok(PacketFate::Wait);
                 }
                 let body = match whole {
                     true => RxdUnexpected::Whole(data.into(), deliver),
                     false => RxdUnexpected::Partial { bytes: data.to_vec(), conn: id },
                 };
-                let number = self.inbox.keep(about, body);
-                RxdTarget::Kept(about.queue(), number, about)
+                let number = self.matcher.keep(envelope, body);
+                RxdTarget::Buffered(envelope.queue(), number, envelope)
             }
         };
         self.expect_notice(id, deliver);
@@ -418,7 +419,7 @@ impl RxdEngineEp {
             }
             return Ok(PacketFate::Done { end: !lazy });
         }
-        let (got, total, left) = (data.len(), about.len, op.packets - 1);
+        let (got, total, left) = (data.len(), envelope.len, op.packets - 1);
         self.conns[id].arriving = Some(Arriving { target, got, total, left, lazy, deliver });
         Ok(PacketFate::Done { end: false })
     }
@@ -453,27 +454,28 @@ impl RxdEngineEp {
         let (at, deliver) = (arriving.got, arriving.deliver);
         match &mut arriving.target {
             RxdTarget::Recv(recv, _) => {
-                if last && !self.inbox.ledger.has_room() {
+                if last && !self.matcher.completions.has_space() {
                     return Ok(PacketFate::Wait);
                 }
                 recv.buf.copy_from(at, data);
             }
-            RxdTarget::Kept(queue, number, about) => {
-                let (queue, number, about) = (*queue, *number, *about);
+            RxdTarget::Buffered(queue, number, envelope) => {
+                let (queue, number, envelope) = (*queue, *number, *envelope);
                 // Allocated explicitly, because the vector would double it regardless of the bound.
                 let spare = |body: &RxdUnexpected| match body {
                     RxdUnexpected::Partial { bytes, .. } => bytes.capacity() - bytes.len(),
                     _ => usize::MAX,
                 };
-                let spare = self.inbox.kept_as(queue, number, spare).unwrap_or(usize::MAX);
+                let spare = self.matcher.buffered_as(queue, number, spare).unwrap_or(usize::MAX);
                 if spare < data.len() {
                     let most = at.min(MOST_GROWTH).max(data.len()).min(arriving.total - at);
-                    let may =
-                        |len: &usize| self.inbox.may_keep(&About { len: *len, ..about }, MAX_KEPT);
+                    let may = |len: &usize| {
+                        self.matcher.may_keep(&Envelope { len: *len, ..envelope }, MAX_BUFFERED)
+                    };
                     let Some(more) = [most, data.len()].into_iter().find(may) else {
                         return Ok(PacketFate::Wait);
                     };
-                    let grown = self.inbox.change(queue, number, |body| match body {
+                    let grown = self.matcher.change(queue, number, |body| match body {
                         RxdUnexpected::Partial { bytes, .. } => {
                             heap::ready().is_ok() && bytes.try_reserve_exact(more).is_ok()
                         }
@@ -483,7 +485,7 @@ impl RxdEngineEp {
                         return Ok(PacketFate::Wait);
                     }
                 }
-                self.inbox.change(queue, number, |body| {
+                self.matcher.change(queue, number, |body| {
                     if let RxdUnexpected::Partial { bytes, .. } = body {
                         bytes.extend_from_slice(data);
                         if last {
@@ -492,12 +494,12 @@ impl RxdEngineEp {
                     }
                 });
             }
-            RxdTarget::Memory(places, cq_data) => {
-                if last && cq_data.is_some() && !self.inbox.ledger.has_room() {
+            RxdTarget::Memory(segments, cq_data) => {
+                if last && cq_data.is_some() && !self.matcher.completions.has_space() {
                     return Ok(PacketFate::Wait);
                 }
                 // A region that is closed meanwhile takes nothing any more.
-                let _ = self.limits.regions.open().write(places, FI_REMOTE_WRITE, at, data);
+                let _ = self.limits.regions.open().write(segments, FI_REMOTE_WRITE, at, data);
             }
             RxdTarget::Nowhere => {}
         }
@@ -511,24 +513,24 @@ impl RxdEngineEp {
         };
         let peer = conn.peer;
         match target {
-            RxdTarget::Recv(recv, about) => {
-                self.inbox.received(&recv, &about);
+            RxdTarget::Recv(recv, envelope) => {
+                self.matcher.received(&recv, &envelope);
                 self.tell(deliver);
             }
-            RxdTarget::Memory(places, cq_data) => self.written(peer, &places, total, cq_data),
+            RxdTarget::Memory(segments, cq_data) => self.written(peer, &segments, total, cq_data),
             RxdTarget::Nowhere => self.tell(deliver),
-            RxdTarget::Kept(..) => {}
+            RxdTarget::Buffered(..) => {}
         }
         Ok(PacketFate::Done { end: !lazy })
     }
 
     /// A peer's write to our memory is complete.
-    fn written(&self, peer: u32, places: &RemoteSegments, len: usize, cq_data: Option<u64>) {
-        self.limits.regions.written(places);
-        self.inbox.ledger.peer_accessed(true, len);
+    fn written(&self, peer: u32, segments: &RemoteSegments, len: usize, cq_data: Option<u64>) {
+        self.limits.regions.written(segments);
+        self.matcher.completions.peer_accessed(true, len);
         if let Some(data) = cq_data {
             let flags = FI_RMA | FI_REMOTE_WRITE;
-            self.inbox.ledger.peer_told(flags, len, data, self.peers.id_of(peer));
+            self.matcher.completions.peer_notified(flags, len, data, self.peers.id_of(peer));
         }
     }
 
@@ -540,7 +542,7 @@ impl RxdEngineEp {
             return;
         }
         let seq = self.conns[id].expected;
-        let op = self.start_answer(RxdTx::refusal(id, tx_id, seq, error));
+        let op = self.start_answer(RxdTx::reject(id, tx_id, seq, error));
         // The peer has to have it before it hears that the request is here.
         self.conns[id].holds.push_back((seq, op));
     }
@@ -555,22 +557,22 @@ impl RxdEngineEp {
         let data = {
             let regions = self.limits.regions.open();
             if copies {
-                regions.check(&op.places, FI_REMOTE_READ).and_then(|()| {
+                regions.check(&op.segments, FI_REMOTE_READ).and_then(|()| {
                     let mut bytes = zeroed(total)?;
-                    regions.read(&op.places, FI_REMOTE_READ, 0, &mut bytes)?;
+                    regions.read(&op.segments, FI_REMOTE_READ, 0, &mut bytes)?;
                     Ok(TxData::Own(bytes))
                 })
             } else {
                 regions
-                    .check(&op.places, FI_REMOTE_READ)
-                    .map(|()| TxData::Region(op.places.clone()))
+                    .check(&op.segments, FI_REMOTE_READ)
+                    .map(|()| TxData::Region(op.segments.clone()))
             }
         };
         match data {
             Ok(data) => {
-                self.inbox.ledger.peer_accessed(false, total);
-                let room = self.limits.packet - DATA_HEAD;
-                self.start_answer(RxdTx::of_peer(id, op.tx_id, data, total, room));
+                self.matcher.completions.peer_accessed(false, total);
+                let space = self.limits.packet - DATA_HEAD;
+                self.start_answer(RxdTx::of_peer(id, op.tx_id, data, total, space));
             }
             Err(error) => self.refuse(id, op.tx_id, error),
         }
@@ -580,17 +582,17 @@ impl RxdEngineEp {
     /// A peer writes to our memory.
     fn write_came(&mut self, id: u32, op: &RxdOperation, data: &[u8], lazy: bool) -> PacketFate {
         let whole = op.packets == 1;
-        if whole && op.cq_data.is_some() && !self.inbox.ledger.has_room() {
+        if whole && op.cq_data.is_some() && !self.matcher.completions.has_space() {
             return PacketFate::Wait;
         }
         let result = {
             let regions = self.limits.regions.open();
             regions
-                .check(&op.places, FI_REMOTE_WRITE)
-                .and_then(|()| regions.write(&op.places, FI_REMOTE_WRITE, 0, data))
+                .check(&op.segments, FI_REMOTE_WRITE)
+                .and_then(|()| regions.write(&op.segments, FI_REMOTE_WRITE, 0, data))
         };
         let target = match result {
-            Ok(()) => RxdTarget::Memory(op.places.clone(), op.cq_data),
+            Ok(()) => RxdTarget::Memory(op.segments.clone(), op.cq_data),
             Err(_) if !self.may_refuse(id) => return PacketFate::HeldBack,
             Err(error) => {
                 self.refuse(id, op.tx_id, error);
@@ -600,7 +602,7 @@ impl RxdEngineEp {
         let total = op.total as usize;
         if whole {
             if matches!(target, RxdTarget::Memory(..)) {
-                self.written(self.conns[id].peer, &op.places, total, op.cq_data);
+                self.written(self.conns[id].peer, &op.segments, total, op.cq_data);
             }
             return PacketFate::Done { end: !lazy };
         }
@@ -612,31 +614,31 @@ impl RxdEngineEp {
 
     /// A peer's atomic operation on our memory.
     fn atomic_came(&mut self, id: u32, op: &RxdOperation, data: &[u8]) -> PacketFate {
-        let room = match op.kind {
+        let space = match op.kind {
             ATOMIC => self.may_refuse(id),
             // The result is as long as the elements.
             _ => self.may_answer(id) && self.may_keep_result(id, op.total as usize),
         };
-        if !room {
+        if !space {
             return PacketFate::HeldBack;
         }
-        if op.cq_data.is_some() && !self.inbox.ledger.has_room() {
+        if op.cq_data.is_some() && !self.matcher.completions.has_space() {
             return PacketFate::Wait;
         }
         match self.carry_out(op, data) {
             Ok((result, wrote)) => {
-                let len = op.places.total().unwrap_or(0);
-                self.inbox.ledger.peer_accessed(wrote, len);
+                let len = op.segments.total().unwrap_or(0);
+                self.matcher.completions.peer_accessed(wrote, len);
                 if let Some(data) = op.cq_data {
                     let source = self.peers.id_of(self.conns[id].peer);
                     let access = if wrote { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
-                    self.inbox.ledger.peer_told(FI_ATOMIC | access, len, data, source);
+                    self.matcher.completions.peer_notified(FI_ATOMIC | access, len, data, source);
                 }
                 if op.kind != ATOMIC {
                     let total = result.len();
-                    let room = self.limits.packet - DATA_HEAD;
+                    let space = self.limits.packet - DATA_HEAD;
                     let data = TxData::Own(result.into());
-                    self.start_answer(RxdTx::of_peer(id, op.tx_id, data, total, room));
+                    self.start_answer(RxdTx::of_peer(id, op.tx_id, data, total, space));
                 }
             }
             Err(error) => self.refuse(id, op.tx_id, error),
@@ -648,11 +650,11 @@ impl RxdEngineEp {
     fn carry_out(&self, op: &RxdOperation, data: &[u8]) -> Result<(Vec<u8>, bool)> {
         let kind = match op.kind {
             ATOMIC => AtomicKind::Base,
-            ATOMIC_FETCH => AtomicKind::Fetch,
+            ATOMIC_FETCH => AtomicKind::RendezvousGet,
             _ => AtomicKind::Compare,
         };
         let operation = Operation::new(kind, op.atomic.0, op.atomic.1)?;
-        let total = op.places.total()?;
+        let total = op.segments.total()?;
         if total > max_atomic(operation) {
             return Err(if total > max_atomic_bytes() { Error::MSGSIZE } else { Error::OPNOTSUPP });
         }
@@ -665,9 +667,9 @@ impl RxdEngineEp {
         };
         let mut former = vec![0; if operation.fetches() { total } else { 0 }];
         let regions = &self.limits.regions;
-        regions.open().atomic(operation, &op.places, operand, compare, &mut former)?;
+        regions.open().atomic(operation, &op.segments, operand, compare, &mut former)?;
         if operation.rights() & FI_REMOTE_WRITE != 0 {
-            regions.written(&op.places);
+            regions.written(&op.segments);
         }
         Ok((former, kind == AtomicKind::Base))
     }
@@ -693,18 +695,18 @@ impl RxdEngineEp {
     }
 
     /// Delivers a buffered message to its matching receive, or drops it if there is none.
-    pub(super) fn meet(&mut self, meeting: Meeting) {
-        let Meeting { queue, message: number, recv, .. } = meeting;
-        let Some(kept) = self.inbox.take_kept(queue, number) else { return };
-        let about = kept.about;
-        match kept.body {
+    pub(super) fn match_message(&mut self, matched: MatchedMessage) {
+        let MatchedMessage { queue, message: number, recv, .. } = matched;
+        let Some(buffered) = self.matcher.take_buffered(queue, number) else { return };
+        let envelope = buffered.envelope;
+        match buffered.body {
             RxdUnexpected::Whole(bytes, deliver) => {
                 if let Some(recv) = recv {
                     recv.buf.copy_from(0, &bytes);
-                    self.inbox.received(&recv, &about);
+                    self.matcher.received(&recv, &envelope);
                 }
                 self.tell(deliver);
-                self.peers.forget_if_unused(about.peer, &mut self.inbox);
+                self.peers.forget_if_unused(envelope.peer, &mut self.matcher);
             }
             RxdUnexpected::Partial { bytes, conn } => {
                 let arriving = self.conns.get_mut(conn).and_then(|conn| conn.arriving.as_mut());
@@ -712,16 +714,16 @@ impl RxdEngineEp {
                 arriving.target = match recv {
                     Some(recv) => {
                         recv.buf.copy_from(0, &bytes);
-                        RxdTarget::Recv(recv, about)
+                        RxdTarget::Recv(recv, envelope)
                     }
                     None => RxdTarget::Nowhere,
                 };
             }
             RxdUnexpected::Lost => {
                 if let Some(recv) = recv {
-                    self.inbox.failed(&recv, &about, Error::CONNRESET);
+                    self.matcher.failed(&recv, &envelope, Error::CONNRESET);
                 }
-                self.peers.forget_if_unused(about.peer, &mut self.inbox);
+                self.peers.forget_if_unused(envelope.peer, &mut self.matcher);
             }
         }
     }
@@ -729,9 +731,9 @@ impl RxdEngineEp {
     /// Drops the operation being received on a closed connection.
     pub(super) fn lose_arriving(&mut self, arriving: Arriving, error: Error) {
         match arriving.target {
-            RxdTarget::Recv(recv, about) => self.inbox.failed(&recv, &about, error),
-            RxdTarget::Kept(queue, number, _) => {
-                self.inbox.lose(queue, number, |body| *body = RxdUnexpected::Lost, error);
+            RxdTarget::Recv(recv, envelope) => self.matcher.failed(&recv, &envelope, error),
+            RxdTarget::Buffered(queue, number, _) => {
+                self.matcher.lose(queue, number, |body| *body = RxdUnexpected::Lost, error);
             }
             RxdTarget::Memory(..) | RxdTarget::Nowhere => {}
         }

@@ -5,24 +5,25 @@
 mod pair;
 
 use super::budget::Held;
-use super::conn::Acquaintance;
+use super::conn::HandshakeState;
 use super::indices::IndexUse;
 use super::port::{PacketPort, PacketSource, PortSource};
 use super::rx::RxdUnexpected;
 use super::{RxdEngine, RxdIdentity, RxdLimits, RxdState};
 use crate::config::{RxdConfig, config};
-use crate::wire::{Greeting, RTS_LEN, Rts};
+use crate::wire::{Hello, RTS_LEN, Rts};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SOCKADDR_IN, fi_addr_t,
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::inbox::Inbox;
 use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
+use ofi_provider::rx_matcher::RxMatcher;
 use ofi_simulation::{
-    EndpointRole, NodePlace, PlantedFault, Shape, Sim, SimPlan, SimRandom, SimWorld, here, seeds,
+    EndpointRole, InjectedFault, NodeConfig, NodeEnv, Sim, SimPlan, SimRandom, SimWorld, here,
+    seeds,
 };
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -40,13 +41,13 @@ struct NetPlan {
     /// Requests forged in the name of an endpoint, with or without its source address.
     forges: usize,
     /// The core reports the sources of packets.
-    tells: bool,
+    notifies: bool,
 }
 
 impl NetPlan {
     /// Network without faults and without reported sources.
     const CALM: Self =
-        Self { loses: 0, doubles: 0, reorders: 0, refuses: 0, forges: 0, tells: false };
+        Self { loses: 0, doubles: 0, reorders: 0, refuses: 0, forges: 0, notifies: false };
 }
 
 /// Network: packets in flight, and those arrived, by address.
@@ -91,11 +92,11 @@ impl LossyNet {
         let Some(named) = self.here.keys().nth(named).copied() else { return };
         let source = Addr::Ip(named).to_bytes();
         let index = 1 + self.random.below(5) as u64;
-        let mut packet = Rts::packet(index, &source, Greeting::own(self.random.below(4) as u64));
+        let mut packet = Rts::packet(index, &source, Hello::own(self.random.below(4) as u64));
         if self.random.one_in(2) {
             // As one of the original.
             packet[2..4].fill(0);
-            packet[RTS_LEN - Greeting::LEN..].fill(0);
+            packet[RTS_LEN - Hello::LEN..].fill(0);
         }
         let elsewhere = (Ipv4Addr::new(192, 0, 2, 9), 7).into();
         let from = if self.random.one_in(2) { named } else { elsewhere };
@@ -162,11 +163,11 @@ impl PacketPort for LossyPort {
             let most = most.min(here.len());
             here.drain(..most).collect::<Vec<_>>()
         };
-        let tells = lock(&self.net).plan.tells;
+        let notifies = lock(&self.net).plan.notifies;
         for (from, packet) in &came {
             let name = self.by_addr.get(from).copied();
             let source = match name {
-                _ if !tells => PacketSource::Untold,
+                _ if !notifies => PacketSource::Unnamed,
                 Some(name) => PacketSource::Named(name),
                 None => PacketSource::At(Addr::Ip(*from)),
             };
@@ -229,7 +230,7 @@ type PacketSim = Sim<OverPackets>;
 
 impl SimWorld for OverPackets {
     type Engine = RxdEngine;
-    type Beneath = RxdRegion;
+    type Underlying = RxdRegion;
 
     fn new(random: &mut SimRandom, own: SimRandom, plan: &mut SimPlan) -> Self {
         let calm = random.one_in(4);
@@ -240,15 +241,15 @@ impl SimWorld for OverPackets {
             reorders: rate(random),
             refuses: rate(random),
             forges: rate(random),
-            tells: random.one_in(2),
+            notifies: random.one_in(2),
         };
         let mut config = config().clone();
         config.max_unacked = random.pick(&[2, 16, 128]);
         config.spin_count = random.pick(&[0, 1, 1000]);
         // Nothing cuts a peer off for good.
-        (plan.cuts, plan.hostile, plan.met, plan.shortage) = (0, false, true, 0);
-        (plan.shape, plan.parts) = (Shape::Single, 1);
-        (plan.met_is_received, plan.delivered_is_received) = (true, false);
+        (plan.cuts, plan.hostile, plan.shares_memory, plan.shortage) = (0, false, true, 0);
+        (plan.shape, plan.parts) = (NodeConfig::Single, 1);
+        (plan.matched_is_received, plan.delivered_is_received) = (true, false);
         let net = LossyNet {
             random: own,
             plan: net,
@@ -266,9 +267,9 @@ impl SimWorld for OverPackets {
         plan.inject_size = plan.inject_size.min(crate::info::inject_size(self.packet));
     }
 
-    fn engine(&mut self, _plan: &SimPlan, place: NodePlace<'_>) -> (Arc<RxdEngine>, RxdRegion) {
+    fn engine(&mut self, _plan: &SimPlan, env: NodeEnv<'_>) -> (Arc<RxdEngine>, RxdRegion) {
         let regions = Arc::new(MrTable::new(0));
-        let (memory, key) = (place.memory, place.key);
+        let (memory, key) = (env.memory, env.key);
         let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
         regions.insert(memory.as_ptr() as usize, memory.len(), rights, 0, key).unwrap();
         let limits = RxdLimits {
@@ -290,12 +291,12 @@ impl SimWorld for OverPackets {
         RxdIdentity { local: Addr::Ip(local), attr, own: None }
     }
 
-    fn end(&mut self, engine: Arc<RxdEngine>, beneath: RxdRegion) {
+    fn end(&mut self, engine: Arc<RxdEngine>, underlying: RxdRegion) {
         assert_eq!(engine.lock().eps.len(), 0);
-        beneath.regions.remove(beneath.key);
+        underlying.regions.remove(underlying.key);
     }
 
-    fn turn(&mut self, engine: &RxdEngine, _beneath: &mut RxdRegion) {
+    fn poll_once(&mut self, engine: &RxdEngine, _underlying: &mut RxdRegion) {
         let mut state = engine.lock();
         let looks = {
             let random = &mut lock(&self.net).random;
@@ -306,7 +307,7 @@ impl SimWorld for OverPackets {
                 state.help(idle);
             }
             None => {
-                state.turn();
+                state.poll_once();
             }
         }
         state.check();
@@ -316,15 +317,15 @@ impl SimWorld for OverPackets {
         engine.lock().check_idle();
     }
 
-    fn kept(&self, engine: &RxdEngine) -> (usize, usize) {
+    fn buffered(&self, engine: &RxdEngine) -> (usize, usize) {
         let state = engine.lock();
-        let sums = state.eps.iter().map(|(_, ep)| ep.inbox.check_sums());
+        let sums = state.eps.iter().map(|(_, ep)| ep.matcher.check_sums());
         sums.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
     }
 
-    fn kept_cost(&self) -> usize {
+    fn buffered_cost(&self) -> usize {
         // The memory of a message that is arriving grows by doubling.
-        Inbox::<RxdUnexpected>::COST + 128 * 1024
+        RxMatcher::<RxdUnexpected>::COST + 128 * 1024
     }
 
     fn something_happens(&mut self, all: bool) -> bool {
@@ -347,17 +348,17 @@ impl SimWorld for OverPackets {
 
     fn be_prompt(&mut self) {
         let mut net = lock(&self.net);
-        let tells = net.plan.tells;
-        net.plan = NetPlan { tells, ..NetPlan::CALM };
+        let notifies = net.plan.notifies;
+        net.plan = NetPlan { notifies, ..NetPlan::CALM };
     }
 
     /// Continues until peers considered gone are given up.
-    fn goes_on(&mut self, still: usize) -> bool {
+    fn is_still_bursting(&mut self, still: usize) -> bool {
         here::pass(still as u64 * 50_000_000);
         still <= 130
     }
 
-    const TURNS: usize = 2;
+    const ITERATIONS: usize = 2;
 
     const DELIVERS_AT_CLOSE: bool = true;
 
@@ -386,7 +387,7 @@ impl RxdState {
             assert_eq!(ep.early_bytes, early, "bytes of packets that came early");
             for (id, conn) in ep.conns.iter() {
                 assert!(conn.early.len() <= ep.limits.config.max_unacked, "more than the window");
-                let waits = conn.stage == Acquaintance::Known && ep.limits.config.retry;
+                let waits = conn.stage == HandshakeState::Known && ep.limits.config.retry;
                 assert!(!waits || conn.is_in_time(ep.now), "connection {id} is not seen to");
                 let mut held = Held::default();
                 let answers = ep.ops.iter().filter(|(_, op)| op.conn == id && !op.is_own());
@@ -410,7 +411,7 @@ impl RxdState {
                 let conns = ep.conns.iter().filter(|(_, conn)| conn.peer == id).count();
                 assert_eq!(peer.conns as usize, conns, "connections of peer {id}");
                 let named = ep.peers.name_of(id) != FI_ADDR_NOTAVAIL;
-                assert!(conns > 0 || named || ep.inbox.keeps_from(id), "peer {id} leaks");
+                assert!(conns > 0 || named || ep.matcher.keeps_from(id), "peer {id} leaks");
             }
         }
     }
@@ -439,10 +440,10 @@ fn messages_arrive_whole_once_and_in_order_despite_packet_faults() {
 
 #[test]
 fn injected_faults_are_detected() {
-    for (fault, says) in [
-        (PlantedFault::LostCompletion, &["never completes", "before its fence", "is left"][..]),
-        (PlantedFault::SecondCompletion, &["completes twice"]),
+    for (fault, messages) in [
+        (InjectedFault::LostCompletion, &["never completes", "before its fence", "is left"][..]),
+        (InjectedFault::SecondCompletion, &["completes twice"]),
     ] {
-        seeds::finds(fault, says, run);
+        seeds::finds(fault, messages, run);
     }
 }

@@ -3,14 +3,14 @@
 //! Data are read from the application's buffer for each packet, also for a retransmission. Nothing
 //! is copied except for buffers returned to the application at once.
 use super::budget::Held;
-use super::conn::{Acquaintance, RxdConn};
+use super::conn::{HandshakeState, RxdConn};
 use super::ep::RxdEngineEp;
 use super::port::PacketPort;
 use crate::provider::RXD;
 use crate::wire::{
-    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, BASE_LEN, Carried, DATA, DATA_HEAD, DATA_READ, DELIVER,
-    DELIVERED, DataHead, INJECTED, INLINE, MAX_HEAD, MSG, NO_OP, NO_TX_COMPLETION, READ_REQ,
-    REFUSAL, RxdBase, RxdOperation, TAGGED, WITH_CQ_DATA, WITH_TAG, WRITE,
+    ATOMIC, ATOMIC_COMPARE, ATOMIC_FETCH, BASE_LEN, DATA, DATA_HEAD, DATA_READ, DELIVER, DELIVERED,
+    DataHead, INJECTED, INLINE, MAX_HEAD, MSG, NO_OP, NO_TX_COMPLETION, PiggybackAck, READ_REQ,
+    REJECT_REASON, RxdBase, RxdOperation, TAGGED, WITH_CQ_DATA, WITH_TAG, WRITE,
 };
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_READ,
@@ -19,18 +19,18 @@ use ofi_provider::abi::{
 use ofi_provider::api::{AtomicOp, ReadOp, RemoteSegments, SendOp, WriteOp};
 use ofi_provider::atomic::AtomicKind;
 use ofi_provider::buf::{RecvBuf, SendBuf};
-use ofi_provider::core_provider::ManyDatagrams;
+use ofi_provider::core_provider::DatagramBatch;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::mr::MrTable;
-use ofi_provider::reserved::ASIDE;
+use ofi_provider::reserved::INTERNAL_OP;
 use ofi_provider::slab::Slab;
 
 /// Bytes of packets passed to the core at a time.
 const BATCH: usize = 60 << 10;
 
 /// Room before them for the core's own.
-const BEFORE: usize = ManyDatagrams::LEN;
+const BEFORE: usize = DatagramBatch::LEN;
 
 /// Bits of an operation's number for the index of its entry. The upper bits distinguish it from
 /// earlier operations with the same entry: their responses may still arrive.
@@ -45,7 +45,7 @@ const OF_ORIGINAL: u32 = 0xffff;
 pub(super) enum TxData {
     None,
     /// In the application's buffer, borrowed until the operation is complete.
-    Lent(SendBuf),
+    Exposed(SendBuf),
     /// In a copy.
     Own(Box<[u8]>),
     /// In a region read by the peer.
@@ -107,7 +107,7 @@ impl RxdTx {
         Self {
             conn,
             context,
-            flags: flags | (call & ASIDE),
+            flags: flags | (call & INTERNAL_OP),
             report,
             injected: call & FI_INJECT != 0,
             fence: call & FI_FENCE != 0,
@@ -133,15 +133,15 @@ impl RxdTx {
     }
 
     /// An answer to a peer's request.
-    pub(super) fn of_peer(conn: u32, tx_id: u32, data: TxData, total: usize, room: usize) -> Self {
+    pub(super) fn of_peer(conn: u32, tx_id: u32, data: TxData, total: usize, space: usize) -> Self {
         let op = Self::new(conn, Context::NULL, 0, 0, DATA_READ, data);
-        let packets = total.div_ceil(room).max(1) as u64;
+        let packets = total.div_ceil(space).max(1) as u64;
         Self { tx_id, total, packets, over: true, ..op }
     }
 
     /// Creates a refusal of a peer's request with this number of its first packet.
-    pub(super) fn refusal(conn: u32, tx_id: u32, seq: u64, error: Error) -> Self {
-        let op = Self::new(conn, Context::NULL, 0, 0, REFUSAL, TxData::None);
+    pub(super) fn reject(conn: u32, tx_id: u32, seq: u64, error: Error) -> Self {
+        let op = Self::new(conn, Context::NULL, 0, 0, REJECT_REASON, TxData::None);
         let (code, seq) = (error.code() as usize, seq as usize);
         Self { tx_id, over: true, first: code, total: seq, ..op }
     }
@@ -154,7 +154,7 @@ impl RxdTx {
 
     /// Returns true if it belongs to the application.
     pub(super) fn is_own(&self) -> bool {
-        !matches!(self.kind, DATA_READ | REFUSAL | DELIVERED)
+        !matches!(self.kind, DATA_READ | REJECT_REASON | DELIVERED)
     }
 
     /// Returns true if the application relies on its delivery, without waiting for it.
@@ -176,10 +176,10 @@ impl RxdTx {
         match &self.data {
             // For a finished operation; the buffer has other peers' packets.
             TxData::None => to.fill(0),
-            TxData::Lent(buf) => buf.copy_to(from, to),
+            TxData::Exposed(buf) => buf.copy_to(from, to),
             TxData::Own(bytes) => to.copy_from_slice(&bytes[from..from + to.len()]),
-            TxData::Region(places) => {
-                return regions.open().read(places, FI_REMOTE_READ, from, to);
+            TxData::Region(segments) => {
+                return regions.open().read(segments, FI_REMOTE_READ, from, to);
             }
         }
         Ok(())
@@ -193,18 +193,18 @@ impl RxdTx {
         (packet, again): (u64, bool),
         base: RxdBase,
         ours: bool,
-        room: &mut [u8],
+        space: &mut [u8],
     ) -> usize {
-        let data_room = room.len() - DATA_HEAD;
-        let part = |from: usize| self.total.saturating_sub(from).min(data_room);
+        let data_space = space.len() - DATA_HEAD;
+        let part = |from: usize| self.total.saturating_sub(from).min(data_space);
         let tx_id = self.tx_id;
         match self.kind {
             DATA_READ => {
-                let from = packet as usize * data_room;
+                let from = packet as usize * data_space;
                 let len = part(from);
-                base.write(room);
-                DataHead { tx_id, rx_id: 0, segment: packet }.write(room);
-                match self.copy(regions, from, &mut room[DATA_HEAD..DATA_HEAD + len]) {
+                base.write(space);
+                DataHead { tx_id, rx_id: 0, segment: packet }.write(space);
+                match self.copy(regions, from, &mut space[DATA_HEAD..DATA_HEAD + len]) {
                     Ok(()) => DATA_HEAD + len,
                     // The application revoked the data promised to the peer. The peer is notified
                     // once, and also instead of each possibly lost packet, because the peer does
@@ -213,40 +213,40 @@ impl RxdTx {
                         if !again {
                             self.refused_at = packet;
                         }
-                        RxdBase { kind: REFUSAL, ..base }.write(room);
+                        RxdBase { kind: REJECT_REASON, ..base }.write(space);
                         DataHead { tx_id, rx_id: error.code() as u32, segment: u64::MAX }
-                            .write(room);
+                            .write(space);
                         DATA_HEAD
                     }
                     Err(_) => {
-                        RxdBase { kind: NO_OP, ..base }.write(room);
+                        RxdBase { kind: NO_OP, ..base }.write(space);
                         DATA_HEAD
                     }
                 }
             }
-            REFUSAL | DELIVERED => {
-                base.write(room);
+            REJECT_REASON | DELIVERED => {
+                base.write(space);
                 let (rx_id, segment) = (self.first as u32, self.total as u64);
-                DataHead { tx_id, rx_id, segment }.write(room);
+                DataHead { tx_id, rx_id, segment }.write(space);
                 DATA_HEAD
             }
             _ => {
                 let (data, from, len) = match packet {
                     0 => {
                         let flags = if ours { self.wire_flags } else { self.wire_flags & !DELIVER };
-                        RxdBase { flags, ..base }.write(room);
+                        RxdBase { flags, ..base }.write(space);
                         let data = BASE_LEN + self.head_len;
-                        room[BASE_LEN..data].copy_from_slice(&self.head[..self.head_len]);
+                        space[BASE_LEN..data].copy_from_slice(&self.head[..self.head_len]);
                         (data, 0, self.first)
                     }
                     _ => {
-                        let from = self.first + (packet as usize - 1) * data_room;
-                        RxdBase { kind: DATA, ..base }.write(room);
-                        DataHead { tx_id, rx_id: 0, segment: packet - 1 }.write(room);
+                        let from = self.first + (packet as usize - 1) * data_space;
+                        RxdBase { kind: DATA, ..base }.write(space);
+                        DataHead { tx_id, rx_id: 0, segment: packet - 1 }.write(space);
                         (DATA_HEAD, from, part(from))
                     }
                 };
-                let copied = self.copy(regions, from, &mut room[data..data + len]);
+                let copied = self.copy(regions, from, &mut space[data..data + len]);
                 debug_assert!(copied.is_ok(), "only answers are taken from regions");
                 data + len
             }
@@ -259,7 +259,7 @@ impl RxdEngineEp {
     /// at once.
     fn data_of(&self, buf: SendBuf, flags: u64) -> Result<TxData> {
         if flags & FI_INJECT == 0 {
-            return Ok(TxData::Lent(buf));
+            return Ok(TxData::Exposed(buf));
         }
         if buf.len() > self.identity.attr.inject_size {
             return Err(Error::MSGSIZE);
@@ -289,7 +289,7 @@ impl RxdEngineEp {
             total: len as u64,
             packets: 0,
             tx_id: 0,
-            places: RemoteSegments::EMPTY,
+            segments: RemoteSegments::EMPTY,
             atomic: (0, 0),
         };
         self.start(tx, head, len, op.flags)
@@ -310,7 +310,7 @@ impl RxdEngineEp {
             total: len as u64,
             packets: 0,
             tx_id: 0,
-            places: op.remote,
+            segments: op.remote,
             atomic: (0, 0),
         };
         self.start(tx, head, len, op.flags)
@@ -332,7 +332,7 @@ impl RxdEngineEp {
             total: len as u64,
             packets: 0,
             tx_id: 0,
-            places: op.remote,
+            segments: op.remote,
             atomic: (0, 0),
         };
         self.start(tx, head, 0, flags)
@@ -345,7 +345,7 @@ impl RxdEngineEp {
         }
         let (kind, access) = match op.operation.kind() {
             AtomicKind::Base => (ATOMIC, FI_WRITE),
-            AtomicKind::Fetch => (ATOMIC_FETCH, FI_READ),
+            AtomicKind::RendezvousGet => (ATOMIC_FETCH, FI_READ),
             AtomicKind::Compare => (ATOMIC_COMPARE, FI_READ),
         };
         let mut operands = op.source.to_boxed()?.into_vec();
@@ -368,7 +368,7 @@ impl RxdEngineEp {
             total,
             packets: 0,
             tx_id: 0,
-            places: op.remote,
+            segments: op.remote,
             atomic: (op.operation.datatype().into(), op.operation.op().into()),
         };
         self.start(tx, head, len, op.flags)
@@ -397,7 +397,7 @@ impl RxdEngineEp {
         // A message, or a write to one place, without the header of segments.
         let bare = !tx.deliver
             && matches!(head.kind, MSG | TAGGED | WRITE | ATOMIC)
-            && (matches!(head.kind, MSG | TAGGED) || head.places.as_slice().len() == 1);
+            && (matches!(head.kind, MSG | TAGGED) || head.segments.as_slice().len() == 1);
         if bare {
             let flags = head.flags;
             head.flags |= INLINE;
@@ -437,9 +437,9 @@ impl RxdEngineEp {
         of.ops += 1;
         of.waiting.push_back(id);
         match of.stage {
-            Acquaintance::New => self.ask(conn),
-            Acquaintance::Asking => {}
-            Acquaintance::Known => {
+            HandshakeState::New => self.ask(conn),
+            HandshakeState::Asking => {}
+            HandshakeState::Known => {
                 if let Some(mut port) = self.port.take() {
                     self.pump(&mut *port, conn);
                     self.port = Some(port);
@@ -451,7 +451,7 @@ impl RxdEngineEp {
 
     /// Sends an answer of the engine's own.
     pub(super) fn start_answer(&mut self, tx: RxdTx) -> u32 {
-        let (conn, refuses) = (tx.conn, tx.kind == REFUSAL);
+        let (conn, refuses) = (tx.conn, tx.kind == REJECT_REASON);
         // A notice is held since its message came.
         if tx.kind != DELIVERED {
             self.hold(conn, tx.held());
@@ -459,7 +459,7 @@ impl RxdEngineEp {
         let id = self.ops.insert(Box::new(tx));
         let of = &mut self.conns[conn];
         if refuses {
-            of.refusals.push_back(id)
+            of.rejects.push_back(id)
         } else {
             of.replies.push_back(id)
         }
@@ -472,28 +472,28 @@ impl RxdEngineEp {
     pub(super) fn pump(&mut self, port: &mut dyn PacketPort, id: u32) -> bool {
         let Self { conns, ops, scratch, limits, now, .. } = self;
         let Some(conn) = conns.get_mut(id) else { return true };
-        if conn.stage != Acquaintance::Known {
+        if conn.stage != HandshakeState::Known {
             return true;
         }
         let most = limits.packet;
         if scratch.is_empty() {
             scratch.resize(BEFORE + most.max(BATCH), 0);
         }
-        let (now, mut sent, mut owed) = (*now, Ok(()), false);
+        let (now, mut sent, mut unsent) = (*now, Ok(()), false);
         while sent.is_ok() && conn.may_repeat() {
             let Some((seq, again)) = conn.take_lost(now) else { break };
             let Some(op) = ops.get_mut(again.op) else { continue };
             let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
-            let room = &mut scratch[..most];
+            let space = &mut scratch[..most];
             let part = (again.packet, true);
-            let len = op.build(&limits.regions, part, base, conn.is_ours(), room);
+            let len = op.build(&limits.regions, part, base, conn.is_ours(), space);
             sent = port.send(conn.to, &scratch[..len], len);
             if sent == Err(Error::AGAIN) {
                 conn.not_sent(seq..seq + 1);
             }
         }
         // Packets of full length one behind the other, of which the last may be shorter.
-        while sent != Err(Error::AGAIN) && (conn.room() > 0 || conn.may_refuse()) {
+        while sent != Err(Error::AGAIN) && (conn.space() > 0 || conn.may_refuse()) {
             let (mut at, mut stride, first, mut carries) = (BEFORE, 0, conn.next, false);
             while at + most <= scratch.len() {
                 let Some(op_id) = next_op(conn, ops) else { break };
@@ -503,13 +503,13 @@ impl RxdEngineEp {
                 }
                 let seq = conn.send_next(op_id, op.sent, now);
                 let base = RxdBase { kind: op.kind, flags: 0, peer: conn.remote, seq };
-                let room = &mut scratch[at..at + most];
+                let space = &mut scratch[at..at + most];
                 let part = (op.sent, false);
-                let mut len = op.build(&limits.regions, part, base, conn.is_ours(), room);
-                if at == BEFORE && conn.carries() && len + Carried::LEN <= most {
-                    conn.habit.answered(now);
-                    if let Some(carried) = conn.take_carried(limits.config.max_unacked) {
-                        (len, carries) = (carried.append(room, len), true);
+                let mut len = op.build(&limits.regions, part, base, conn.is_ours(), space);
+                if at == BEFORE && conn.carries() && len + PiggybackAck::LEN <= most {
+                    conn.ack_predictor.answered(now);
+                    if let Some(piggybacked) = conn.take_piggybacked(limits.config.max_unacked) {
+                        (len, carries) = (piggybacked.append(space, len), true);
                     }
                 }
                 op.sent += 1;
@@ -535,12 +535,12 @@ impl RxdEngineEp {
             if sent == Err(Error::AGAIN) {
                 conn.not_sent(first..conn.next);
             }
-            owed |= carries && sent.is_err();
+            unsent |= carries && sent.is_err();
         }
         let at = conn.deadline;
         self.note_deadline(at);
-        if owed {
-            self.owe_ack(id, true);
+        if unsent {
+            self.queue_ack(id, true);
         }
         match sent {
             Err(Error::AGAIN) => {
@@ -557,7 +557,7 @@ impl RxdEngineEp {
 
     /// Ends the operations with all packets acknowledged by the peer.
     pub(super) fn settle_acked(&mut self, id: u32) {
-        let (mut released, mut refusals) = (Held::default(), false);
+        let (mut released, mut rejects) = (Held::default(), false);
         loop {
             let Some(conn) = self.conns.get_mut(id) else { return };
             let next = conn.sent.front().filter(|(end, _)| *end <= conn.acked());
@@ -567,7 +567,7 @@ impl RxdEngineEp {
             tx.acked = true;
             if !tx.is_own() {
                 released += tx.held();
-                refusals |= tx.kind == REFUSAL;
+                rejects |= tx.kind == REJECT_REASON;
                 self.ops.remove(op);
             } else if tx.over {
                 self.ops.remove(op);
@@ -580,7 +580,7 @@ impl RxdEngineEp {
             }
         }
         self.release(id, released);
-        if refusals {
+        if rejects {
             self.settle_taken(id, 0);
         }
     }
@@ -592,11 +592,11 @@ impl RxdEngineEp {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let held = conn.holds.len();
         let ops = &self.ops;
-        conn.holds.retain(|(_, refusal)| {
-            ops.get(*refusal).is_some_and(|refusal| refusal.sent == 0 || refusal.start >= before)
+        conn.holds.retain(|(_, reject)| {
+            ops.get(*reject).is_some_and(|reject| reject.sent == 0 || reject.start >= before)
         });
         if conn.holds.len() < held {
-            self.owe_ack(id, true);
+            self.queue_ack(id, true);
         }
     }
 
@@ -614,11 +614,11 @@ impl RxdEngineEp {
     /// local operation number.
     pub(super) fn refused(&mut self, id: u32, tx_id: u32, seq: u64, error: Error) {
         let Some(conn) = self.conns.get(id) else { return };
-        let begun = conn.sent.iter().map(|(_, op)| op).chain(&conn.current);
+        let started = conn.sent.iter().map(|(_, op)| op).chain(&conn.current);
         let starts = |op: &&u32| {
             self.ops.get(**op).is_some_and(|op| op.is_own() && op.sent > 0 && op.start == seq)
         };
-        let op = begun.filter(|_| seq != u64::MAX).find(starts).copied();
+        let op = started.filter(|_| seq != u64::MAX).find(starts).copied();
         let Some(op) = op.or_else(|| self.numbered(id, tx_id)) else { return };
         let tx = &mut self.ops[op];
         tx.error = Some(error);
@@ -665,16 +665,16 @@ impl RxdEngineEp {
         tx.answer = tx.answer.take().map(|_| RecvBuf::none());
         let of = Completion::of(tx.context, tx.flags, len);
         #[cfg(test)]
-        match ofi_simulation::planted() {
-            Some(ofi_simulation::PlantedFault::LostCompletion) => return,
-            Some(ofi_simulation::PlantedFault::SecondCompletion) => {
-                self.ledger.done(of, tx.report);
+        match ofi_simulation::injected() {
+            Some(ofi_simulation::InjectedFault::LostCompletion) => return,
+            Some(ofi_simulation::InjectedFault::SecondCompletion) => {
+                self.completions.done(of, tx.report);
             }
             _ => {}
         }
         match result {
-            Ok(()) => self.ledger.done(of, tx.report),
-            Err(error) => self.ledger.failed(CompletionError::new(of, error)),
+            Ok(()) => self.completions.done(of, tx.report),
+            Err(error) => self.completions.failed(CompletionError::new(of, error)),
         }
     }
 }
@@ -684,9 +684,9 @@ impl RxdEngineEp {
 /// waits until all before it are complete.
 fn next_op(conn: &mut RxdConn, ops: &Slab<Box<RxdTx>>) -> Option<u32> {
     if conn.may_refuse() {
-        return conn.refusals.pop_front();
+        return conn.rejects.pop_front();
     }
-    if conn.room() == 0 {
+    if conn.space() == 0 {
         return None;
     }
     if let Some(op) = conn.current.take().or_else(|| conn.replies.pop_front()) {

@@ -14,7 +14,7 @@ use ofi_provider::error::{Error, Result};
 struct RxmAtomicRequest<'a> {
     what: AtomicHeader,
     kind: AtomicKind,
-    places: RemoteSegments,
+    segments: RemoteSegments,
     operand: &'a [u8],
     compare: &'a [u8],
 }
@@ -25,26 +25,26 @@ impl RxmEngineEp {
         let what = AtomicHeader::from_tag(header.tag);
         let kind = match header.op {
             OP_ATOMIC => AtomicKind::Base,
-            OP_ATOMIC_FETCH => AtomicKind::Fetch,
+            OP_ATOMIC_FETCH => AtomicKind::RendezvousGet,
             OP_ATOMIC_COMPARE => AtomicKind::Compare,
             _ => return Err(Malformed("an atomic operation of no group")),
         };
         if header.size != payload.len() as u64 {
             return Err(Malformed("an atomic operation that is not as long as it says"));
         }
-        let (places, elements) = read_iocs(payload, what.places)?;
+        let (segments, elements) = read_iocs(payload, what.segments)?;
         let compares = kind == AtomicKind::Compare;
         let half = if compares { elements.len() / 2 } else { elements.len() };
         let (operand, compare) = elements.split_at(half);
-        let request = RxmAtomicRequest { what, kind, places, operand, compare };
+        let request = RxmAtomicRequest { what, kind, segments, operand, compare };
 
         // Without memory for an answer there is none, and the peer waits until the connection ends.
         let Ok(mut buf) = self.buffer() else { return Ok(()) };
-        let room = &mut buf[HEADER_LEN + ANSWER_LEN..];
+        let reply = &mut buf[HEADER_LEN + ANSWER_LEN..];
         // Elements in the other byte order are not understood.
         let result = match self.conns[conn].swapped {
             true => Err(Error::OPNOTSUPP),
-            false => self.carry_out(&request, room),
+            false => self.carry_out(&request, reply),
         };
         let (status, len) = match result {
             Ok(len) => (0, len),
@@ -58,32 +58,32 @@ impl RxmEngineEp {
             msg_id: header.msg_id,
             op: header.op,
             size: (ANSWER_LEN + len) as u64,
-            tag: AtomicHeader { op: 0, places: 0, ..what }.to_tag(),
+            tag: AtomicHeader { op: 0, segments: 0, ..what }.to_tag(),
             ..RxmHeader::of(PacketKind::AtomicResponse, 0)
         };
         self.send_made(conn, answer, buf, ANSWER_LEN + len);
         Ok(())
     }
 
-    /// Carries out the operation; the former values go to `room`. Returns their length.
-    fn carry_out(&self, request: &RxmAtomicRequest<'_>, room: &mut [u8]) -> Result<usize> {
-        let RxmAtomicRequest { what, kind, places, operand, compare } = request;
+    /// Carries out the operation; the former values go to `reply`. Returns their length.
+    fn carry_out(&self, request: &RxmAtomicRequest<'_>, reply: &mut [u8]) -> Result<usize> {
+        let RxmAtomicRequest { what, kind, segments, operand, compare } = request;
         let operation = Operation::new(*kind, u32::from(what.datatype), u32::from(what.op))?;
         if max_atomic(operation) == 0 {
             return Err(Error::OPNOTSUPP);
         }
         // From here on lengths are in bytes.
         let mut bytes = RemoteSegments::EMPTY;
-        for place in places.as_slice() {
-            let len = place.len.checked_mul(operation.size() as u64).ok_or(Error::INVAL)?;
-            bytes.push(RemoteSegment { len, ..*place })?;
+        for segment in segments.as_slice() {
+            let len = segment.len.checked_mul(operation.size() as u64).ok_or(Error::INVAL)?;
+            bytes.push(RemoteSegment { len, ..*segment })?;
         }
         let fetched = if operation.fetches() { bytes.total()? } else { 0 };
-        let room = room.get_mut(..fetched).ok_or(Error::MSGSIZE)?;
+        let reply = reply.get_mut(..fetched).ok_or(Error::MSGSIZE)?;
         // An operation that only reads may carry elements, which are ignored.
         let operand = if operation.has_source() { *operand } else { &[] };
         let regions = &self.common.regions;
-        regions.open().atomic(operation, &bytes, operand, compare, room)?;
+        regions.open().atomic(operation, &bytes, operand, compare, reply)?;
         if operation.rights() & FI_REMOTE_WRITE != 0 {
             regions.written(&bytes);
         }

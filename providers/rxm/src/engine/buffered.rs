@@ -6,7 +6,7 @@
 //! reported in the order of arrival.
 use super::conn::Token;
 use super::ep::RxmEngineEp;
-use super::pending::{Early, Fetch, Report, RxmUnexpected};
+use super::pending::{PartialUnexpected, RendezvousGet, Report, RxmUnexpected};
 use crate::wire::{PacketKind, RxmHeader};
 use ofi_provider::abi::FI_KEY_NOTAVAIL;
 use ofi_provider::api::RecvOp;
@@ -14,86 +14,95 @@ use ofi_provider::buf::RecvBuf;
 use ofi_provider::core_provider::CoreBuf;
 use ofi_provider::cq::Context;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::inbox::{About, Recv};
+use ofi_provider::rx_matcher::{Envelope, Recv};
 
 impl RxmEngineEp {
-    /// Buffers a message. `met` is the posted tag matching the message, if receives are buffered
+    /// Buffers a message. `matched` is the posted tag matching the message, if receives are buffered
     /// and there is one.
     #[inline]
-    pub(super) fn keep(&mut self, about: About, body: RxmUnexpected, met: Option<Recv>) -> u32 {
-        let message = self.inbox.keep(about, body);
-        if self.inbox.buffering().is_some() {
-            self.kept(&about, message, met);
+    pub(super) fn keep(
+        &mut self,
+        envelope: Envelope,
+        body: RxmUnexpected,
+        matched: Option<Recv>,
+    ) -> u32 {
+        let message = self.matcher.keep(envelope, body);
+        if self.matcher.buffering().is_some() {
+            self.buffered(&envelope, message, matched);
         }
         message
     }
 
     /// Called when a message was kept: it is to be reported, unless it waits for a tag.
     #[cold]
-    fn kept(&mut self, about: &About, message: u32, met: Option<Recv>) {
-        match met {
-            Some(recv) => self.inbox.owe(about.queue(), message, recv.context),
-            None if about.tagged && self.inbox.buffering().is_some() => return,
+    fn buffered(&mut self, envelope: &Envelope, message: u32, matched: Option<Recv>) {
+        match matched {
+            Some(recv) => self.matcher.add_pending(envelope.queue(), message, recv.context),
+            None if envelope.tagged && self.matcher.buffering().is_some() => return,
             None => {}
         }
-        self.owe(about, message);
+        self.add_pending(envelope, message);
     }
 
     /// Posts a tag with its messages to be reported (fi_tagged(3), Buffered Tagged Receives).
     pub(crate) fn post_tag(&mut self, op: &RecvOp) {
-        let Some((message, about)) = self.inbox.post_tag(op) else { return };
-        self.inbox.owe(about.queue(), message, op.context);
-        self.owe(&about, message);
+        let Some((message, envelope)) = self.matcher.post_tag(op) else { return };
+        self.matcher.add_pending(envelope.queue(), message, op.context);
+        self.add_pending(&envelope, message);
     }
 
     /// Reports a message: now, or when enough of it is here and all messages of the same peer
     /// before it are reported.
-    fn owe(&mut self, about: &About, message: u32) {
-        let queue = about.queue();
+    fn add_pending(&mut self, envelope: &Envelope, message: u32) {
+        let queue = envelope.queue();
         // From now on no receive and no other tag finds the message.
-        self.inbox.hide(queue, message);
-        self.fetch_early(about, message);
-        if self.inbox.kept_about(queue, message).is_none() {
+        self.matcher.hide(queue, message);
+        self.fetch_early(envelope, message);
+        if self.matcher.buffered_envelope(queue, message).is_none() {
             // The message cannot be fetched and is lost: the next one may get its number.
             return;
         }
-        if !self.reports.contains_key(&about.peer) && self.report_kept(queue, message) {
+        if !self.reports.contains_key(&envelope.peer) && self.report_buffered(queue, message) {
             return;
         }
-        self.reports.entry(about.peer).or_default().push_back((queue, message));
+        self.reports.entry(envelope.peer).or_default().push_back((queue, message));
     }
 
     /// Starts reading the bytes to be reported with a message, if they have not been received.
-    fn fetch_early(&mut self, about: &About, message: u32) {
-        let Some(wanted) = self.inbox.buffering().map(|buffering| buffering.wanted(about.len))
+    fn fetch_early(&mut self, envelope: &Envelope, message: u32) {
+        let Some(wanted) = self.matcher.buffering().map(|buffering| buffering.wanted(envelope.len))
         else {
             return;
         };
-        let queue = about.queue();
-        let Some(RxmUnexpected::AtSender { conn, header, places, .. }) =
-            self.inbox.kept_body(queue, message)
+        let queue = envelope.queue();
+        let Some(RxmUnexpected::AtSender { conn, header, segments, .. }) =
+            self.matcher.buffered_body(queue, message)
         else {
             return;
         };
         if wanted == 0 {
             return;
         }
-        let (conn, header, places) = (*conn, *header, places.clone());
-        let readable = places.as_slice().iter().all(|place| place.key != FI_KEY_NOTAVAIL);
-        let state = if readable { Early::Coming(wanted) } else { Early::Unreadable };
+        let (conn, header, segments) = (*conn, *header, segments.clone());
+        let readable = segments.as_slice().iter().all(|segment| segment.key != FI_KEY_NOTAVAIL);
+        let state = if readable {
+            PartialUnexpected::Coming(wanted)
+        } else {
+            PartialUnexpected::Unreadable
+        };
         self.set_early(queue, message, state);
         if readable {
             let report = Report { queue, message, bytes: Vec::new() };
             let recv = Recv::new(RecvBuf::none(), Context::NULL, 0);
-            let fetch = Fetch::new(recv, *about, conn, header, places);
-            let fetch = Fetch { wanted, report: Some(report), ..fetch };
+            let fetch = RendezvousGet::new(recv, *envelope, conn, header, segments);
+            let fetch = RendezvousGet { wanted, report: Some(report), ..fetch };
             let id = self.fetches.insert(fetch);
             self.start_fetch(id);
         }
     }
 
-    fn set_early(&mut self, queue: usize, message: u32, state: Early) {
-        self.inbox.change(queue, message, |body| {
+    fn set_early(&mut self, queue: usize, message: u32, state: PartialUnexpected) {
+        self.matcher.change(queue, message, |body| {
             if let RxmUnexpected::AtSender { early, .. } = body {
                 *early = state;
             }
@@ -109,18 +118,19 @@ impl RxmEngineEp {
             return Ok(());
         }
         let left = (fetch.wanted - fetch.asked) as u64;
-        let mut places = fetch.places.as_slice()[fetch.next..].iter();
-        let Some(skipped) = places.position(|place| place.len > 0) else {
+        let mut segments = fetch.segments.as_slice()[fetch.next..].iter();
+        let Some(skipped) = segments.position(|segment| segment.len > 0) else {
             return Err(Error::PROTO);
         };
         let next = fetch.next + skipped;
-        let mut place = fetch.places.as_slice()[next];
-        place.len = place.len.min(left);
-        let len = place.len as usize;
+        let mut segment = fetch.segments.as_slice()[next];
+        segment.len = segment.len.min(left);
+        let len = segment.len as usize;
         let buf = common.domain.buffer(len, || common.key())?;
         let link = self.conns.get(fetch.conn).and_then(|conn| conn.ep.as_ref());
         let link = link.ok_or(Error::NOTCONN)?;
-        link.read_own(buf, &[place], 0, Token::Fetch(id).to_u64()).map_err(|(error, _)| error)?;
+        link.read_own(buf, &[segment], 0, Token::RendezvousGet(id).to_u64())
+            .map_err(|(error, _)| error)?;
         (fetch.next, fetch.asked, fetch.outstanding) = (next + 1, fetch.asked + len, 1);
         Ok(())
     }
@@ -134,26 +144,26 @@ impl RxmEngineEp {
 
     /// Ends reading the bytes to be reported with a message: all of them have arrived, or will
     /// never arrive.
-    pub(super) fn early_done(&mut self, fetch: Fetch) {
+    pub(super) fn early_done(&mut self, fetch: RendezvousGet) {
         let Some(Report { queue, message, bytes }) = fetch.report else { return };
-        let about = fetch.about;
+        let envelope = fetch.envelope;
         if let Some(error) = fetch.error {
-            self.lose_kept(queue, message, error);
+            self.drop_buffered(queue, message, error);
             return;
         }
-        if bytes.len() < about.len {
-            self.set_early(queue, message, Early::Here(bytes.into()));
+        if bytes.len() < envelope.len {
+            self.set_early(queue, message, PartialUnexpected::Here(bytes.into()));
         } else {
             // All of the message was fetched: its sender is done with it.
-            self.inbox.change(queue, message, |body| *body = RxmUnexpected::Whole(bytes.into()));
+            self.matcher.change(queue, message, |body| *body = RxmUnexpected::Whole(bytes.into()));
             if let Some(conn) = self.conns.get_mut(fetch.conn) {
-                conn.announced -= 1;
+                conn.on_rts -= 1;
             }
             let mut done = RxmHeader::of(PacketKind::RndvReadDone, 0);
             done.msg_id = fetch.header.msg_id;
             self.send_control(fetch.conn, done, None);
         }
-        self.report_due(about.peer);
+        self.report_due(envelope.peer);
     }
 
     /// Reports the messages of a peer with enough bytes received, in order.
@@ -162,7 +172,7 @@ impl RxmEngineEp {
         while let Some(reports) = self.reports.get(&peer) {
             match reports.front() {
                 Some(&(queue, message)) => {
-                    if !self.report_kept(queue, message) {
+                    if !self.report_buffered(queue, message) {
                         return;
                     }
                     if let Some(reports) = self.reports.get_mut(&peer) {
@@ -178,42 +188,44 @@ impl RxmEngineEp {
 
     /// Reports a message if enough of it has been received. Returns true if the message is done:
     /// reported, or no longer buffered.
-    fn report_kept(&mut self, queue: usize, message: u32) -> bool {
+    fn report_buffered(&mut self, queue: usize, message: u32) -> bool {
         let (Some(buffering), Some(body)) =
-            (self.inbox.buffering(), self.inbox.kept_body(queue, message))
+            (self.matcher.buffering(), self.matcher.buffered_body(queue, message))
         else {
             return true;
         };
-        let Some(about) = self.inbox.kept_about(queue, message) else { return true };
-        let wanted = buffering.wanted(about.len);
-        let long = buffering.is_long(about.len);
+        let Some(envelope) = self.matcher.buffered_envelope(queue, message) else { return true };
+        let wanted = buffering.wanted(envelope.len);
+        let long = buffering.is_long(envelope.len);
         let start = |bytes: &[u8]| Some(bytes[..wanted.min(bytes.len())].into());
         let start: Option<Box<[u8]>> = match body {
             RxmUnexpected::Whole(bytes) if long => start(bytes),
             RxmUnexpected::InPacket(..) if long => {
-                let bytes = ofi_provider::inbox::UnexpectedBody::bytes(body);
+                let bytes = ofi_provider::rx_matcher::UnexpectedBody::bytes(body);
                 bytes.and_then(start)
             }
             RxmUnexpected::Whole(_) | RxmUnexpected::InPacket(..) => None,
             RxmUnexpected::Partial { bytes, .. } if long && bytes.len() >= wanted => start(bytes),
-            RxmUnexpected::AtSender { early: Early::Here(bytes), .. } => start(bytes),
+            RxmUnexpected::AtSender { early: PartialUnexpected::Here(bytes), .. } => start(bytes),
             // A sender that writes its messages gives no start of one.
-            RxmUnexpected::AtSender { early: Early::Unreadable, .. } => start(&[]),
-            RxmUnexpected::AtSender { early: Early::None, .. } if wanted == 0 => start(&[]),
+            RxmUnexpected::AtSender { early: PartialUnexpected::Unreadable, .. } => start(&[]),
+            RxmUnexpected::AtSender { early: PartialUnexpected::None, .. } if wanted == 0 => {
+                start(&[])
+            }
             RxmUnexpected::Partial { .. } | RxmUnexpected::AtSender { .. } => return false,
             RxmUnexpected::Lost => return true,
         };
-        let posted = self.inbox.buffering_mut().and_then(|b| b.take_owed(queue, message));
-        self.inbox.announce(queue, message, start, posted);
+        let posted = self.matcher.buffering_mut().and_then(|b| b.take_pending(queue, message));
+        self.matcher.announce(queue, message, start, posted);
         true
     }
 
     /// Ends a buffered message with missing bytes; the application is notified if it knows the
     /// message.
-    pub(super) fn lose_kept(&mut self, queue: usize, message: u32, error: Error) {
-        let about = self.inbox.kept_about(queue, message);
-        self.inbox.lose(queue, message, |body| *body = RxmUnexpected::Lost, error);
-        if let Some(About { peer, .. }) = about
+    pub(super) fn drop_buffered(&mut self, queue: usize, message: u32, error: Error) {
+        let envelope = self.matcher.buffered_envelope(queue, message);
+        self.matcher.lose(queue, message, |body| *body = RxmUnexpected::Lost, error);
+        if let Some(Envelope { peer, .. }) = envelope
             && let Some(reports) = self.reports.get_mut(&peer)
         {
             reports.retain(|of| *of != (queue, message));

@@ -9,9 +9,11 @@ use super::conn::{INDEX_BITS, Link, RxmConn, Token, Waiting, came_on, packet_id,
 use super::ep::RxmEngineEp;
 use super::pending::Parked;
 use crate::provider::RXM;
-use crate::wire::{Accept, FlowControl, Refusal, RxmCall};
+use crate::wire::{Accept, FlowControl, RejectReason, RxmConnReq};
 use ofi_provider::addr::{Addr, connect_order};
-use ofi_provider::calls::{CALLS_AT_A_TIME, CallAnswer, IncomingCall, OwnCall, RetryRule};
+use ofi_provider::conn_arbiter::{
+    BackoffPolicy, CALLS_AT_A_TIME, ConnReqDecision, IncomingConnReq, LocalConnState,
+};
 use ofi_provider::core_provider::{CoreEndpoint, CoreEvent};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::InfoBuf;
@@ -21,8 +23,11 @@ use std::time::Duration;
 /// Retry rule for rejected connection requests: 10 ms after the first rejection, 1.28 s after the
 /// last ones, for 13 s in all. A rejecting peer is connecting by itself; this takes long while many
 /// processes start.
-const RETRY: RetryRule =
-    RetryRule { delay: Duration::from_millis(5), longest: Duration::from_millis(5 << 8), most: 16 };
+const RETRY: BackoffPolicy = BackoffPolicy {
+    delay: Duration::from_millis(5),
+    longest: Duration::from_millis(5 << 8),
+    most: 16,
+};
 
 /// Maximum concurrent connection attempts; few for simulated peers, because there are few of them.
 const AT_A_TIME: usize = if cfg!(test) { 2 } else { CALLS_AT_A_TIME };
@@ -80,7 +85,7 @@ impl RxmEngineEp {
         if !self.may_call() {
             self.conns[id].retry.wait_in_line();
             self.line.push_back(id);
-        } else if let Err(error) = self.start_call(id) {
+        } else if let Err(error) = self.start_connect(id) {
             self.conns.remove(id);
             self.peers.detach(peer, id);
             self.unready -= 1;
@@ -91,11 +96,11 @@ impl RxmEngineEp {
     }
 
     /// Returns true if another connection attempt may start now
-    /// ([`CallPace`](ofi_provider::calls::CallPace)).
+    /// ([`ConnectLimiter`](ofi_provider::conn_arbiter::CallPace)).
     fn may_call(&mut self) -> bool {
         let conns = &self.conns;
         let calls = |_, name| came_on(conns, name).is_some_and(|(_, to)| to.link == Link::Calling);
-        self.calls.has_room(AT_A_TIME, clock(), calls)
+        self.calls.has_space(AT_A_TIME, clock(), calls)
     }
 
     /// Connects to queued peers, as far as the limit of concurrent attempts allows.
@@ -106,15 +111,15 @@ impl RxmEngineEp {
             // The peer may have called, or the connection be over.
             let waits = |conn: &mut RxmConn| conn.link == Link::Refused && conn.retry.leave_line();
             if self.conns.get_mut(id).is_some_and(waits)
-                && let Err(error) = self.start_call(id)
+                && let Err(error) = self.start_connect(id)
             {
                 self.ended(id, error);
             }
         }
     }
 
-    fn start_call(&mut self, id: u32) -> Result {
-        self.calls.begun(id, self.source(id), clock());
+    fn start_connect(&mut self, id: u32) -> Result {
+        self.calls.started(id, self.source(id), clock());
         let peer = self.peers[self.conns[id].peer].addr.clone();
         let mut info = self.common.info.as_ref().to_owned()?;
         let mut local = self.identity.local.clone();
@@ -124,7 +129,7 @@ impl RxmEngineEp {
         info.set_src_addr(source.as_deref())?;
         info.set_dest_addr(Some(&peer.to_bytes()))?;
         self.open_link(id, info)?;
-        let call = RxmCall {
+        let call = RxmConnReq {
             port: self.identity.local.port(),
             flow_control: self.flow_control(),
             eager_limit: self.common.config.eager_limit as u32,
@@ -175,7 +180,7 @@ impl RxmEngineEp {
         if own {
             self.post_own(id);
             // The peer knows of one buffer without being told.
-            self.conns[id].untold = (self.conns[id].rx_posted as u32).saturating_sub(1);
+            self.conns[id].unnotified = (self.conns[id].rx_posted as u32).saturating_sub(1);
             // Without a single receive nothing would ever come.
             if self.conns[id].rx_posted == 0 {
                 return Err(Error::NOBUFS);
@@ -215,26 +220,26 @@ impl RxmEngineEp {
     /// Answers a peer's call.
     fn called(&mut self, info: InfoBuf, data: &[u8]) {
         let from = info.as_ref().dest_addr().and_then(|addr| Addr::from_bytes(addr).ok());
-        let read = RxmCall::read(data).map_err(|why| (why.to_string(), Refusal::of(why)));
+        let read = RxmConnReq::read(data).map_err(|why| (why.to_string(), RejectReason::of(why)));
         let read = read.and_then(|call| {
             let limit = self.common.config.eager_limit as u32;
             match from.clone() {
                 _ if call.key != self.identity.key => {
-                    let why = if call.own { Refusal::OtherKey } else { Refusal::Refused };
+                    let why = if call.own { RejectReason::OtherKey } else { RejectReason::Refused };
                     Err(("another authorization key (auth_key)".to_owned(), why))
                 }
                 _ if call.eager_limit != limit => {
                     let theirs = call.eager_limit;
                     let why = format!("FI_OFI_RXM_BUFFER_SIZE is {theirs} there and {limit} here");
-                    Err((why, Refusal::Refused))
+                    Err((why, RejectReason::Refused))
                 }
                 Some(from) if call.port != 0 => Ok((from, call)),
-                _ => Err(("no address to know it by".to_owned(), Refusal::Refused)),
+                _ => Err(("no address to know it by".to_owned(), RejectReason::Refused)),
             }
         });
         let (mut addr, call) = match read {
             Ok(read) => read,
-            Err((why, refusal)) => {
+            Err((why, reject_reason)) => {
                 ofi_provider::log_sparsely!(
                     &RXM,
                     WARN,
@@ -242,7 +247,7 @@ impl RxmEngineEp {
                     "refused the call of {}: {why}",
                     peer_text(from)
                 );
-                self.refuse(&info, refusal);
+                self.refuse(&info, reject_reason);
                 return;
             }
         };
@@ -256,26 +261,26 @@ impl RxmEngineEp {
         let id = self.peers[peer].conn;
         let known = self.conns.get(id);
         let caller = process_of(call.conn_id);
-        let incoming = IncomingCall {
+        let incoming = IncomingConnReq {
             order: connect_order(&addr, &self.own_addr(&info)),
             // Peers of this protocol do not tell of firewalls.
-            caller_firewalled: false,
-            firewalled: false,
+            peer_behind_firewall: false,
+            behind_firewall: false,
             same_process: known.is_none_or(|conn| conn.process.may_be(caller)),
         };
-        match incoming.answer(known.map_or(OwnCall::None, RxmConn::own_call)) {
-            CallAnswer::Accept => self.called_anew(peer, &info, &call),
-            CallAnswer::Replace => {
+        match incoming.answer(known.map_or(LocalConnState::None, RxmConn::own_call)) {
+            ConnReqDecision::Accept => self.called_anew(peer, &info, &call),
+            ConnReqDecision::Replace => {
                 // The transfers that wait stay with the connection.
                 self.drop_link(id);
                 self.accept_or_refuse(id, &info, &call);
             }
-            CallAnswer::Beside => match self.new_conn(peer, Link::Accepting) {
+            ConnReqDecision::Crossing => match self.new_conn(peer, Link::Accepting) {
                 Ok(id) => self.accept_or_refuse(id, &info, &call),
-                Err(_) => self.refuse(&info, Refusal::Unspecified),
+                Err(_) => self.refuse(&info, RejectReason::Unspecified),
             },
-            CallAnswer::Refuse => self.refuse(&info, Refusal::Already),
-            CallAnswer::Restarted => {
+            ConnReqDecision::Refuse => self.refuse(&info, RejectReason::Already),
+            ConnReqDecision::Restarted => {
                 self.ended(id, Error::CONNRESET);
                 // Ending the other connection may have forgotten a peer without a name.
                 let peer = self.peer_at(addr);
@@ -284,18 +289,18 @@ impl RxmEngineEp {
         }
     }
 
-    fn called_anew(&mut self, peer: u32, info: &InfoBuf, call: &RxmCall) {
+    fn called_anew(&mut self, peer: u32, info: &InfoBuf, call: &RxmConnReq) {
         let Ok(id) = self.new_conn(peer, Link::Accepting) else {
-            self.refuse(info, Refusal::Unspecified);
+            self.refuse(info, RejectReason::Unspecified);
             return;
         };
         self.peers[peer].conn = id;
         self.accept_or_refuse(id, info, call);
     }
 
-    fn accept_or_refuse(&mut self, id: u32, info: &InfoBuf, call: &RxmCall) {
+    fn accept_or_refuse(&mut self, id: u32, info: &InfoBuf, call: &RxmConnReq) {
         if !self.accept(id, info, call) {
-            self.refuse(info, Refusal::Unspecified);
+            self.refuse(info, RejectReason::Unspecified);
         }
     }
 
@@ -311,7 +316,7 @@ impl RxmEngineEp {
         own
     }
 
-    pub(super) fn refuse(&self, info: &InfoBuf, why: Refusal) {
+    pub(super) fn refuse(&self, info: &InfoBuf, why: RejectReason) {
         if let Some(pep) = self.core.as_ref().and_then(|core| core.pep.as_ref()) {
             // The caller may be gone already.
             let _ = pep.reject(info, &why.write());
@@ -320,7 +325,7 @@ impl RxmEngineEp {
 
     /// Accepts a connection request on an existing connection. Returns false if the resources are
     /// missing: the connecting peer is to be notified, and then tries again.
-    pub(super) fn accept(&mut self, id: u32, info: &InfoBuf, call: &RxmCall) -> bool {
+    pub(super) fn accept(&mut self, id: u32, info: &InfoBuf, call: &RxmConnReq) -> bool {
         self.refused.retain(|refused| *refused != id);
         let conn = &mut self.conns[id];
         conn.link = Link::Accepting;
@@ -387,16 +392,16 @@ impl RxmEngineEp {
     /// Handles the failure of a call of ours: calls again, now or later, or ends the connection.
     fn call_failed(&mut self, id: u32, error: Error, data: &[u8]) {
         let Some(conn) = self.conns.get_mut(id) else { return };
-        let refused = Refusal::read(data);
+        let refused = RejectReason::read(data);
         // The call is repeated in the version of connection data that either byte order
         // understands.
-        let in_own = refused == Some(Refusal::OtherOrder) && !conn.own;
+        let in_own = refused == Some(RejectReason::OtherOrder) && !conn.own;
         conn.own |= in_own;
-        let (link, refusals, now) = (conn.link, conn.retry.refusals(), clock());
+        let (link, rejections, now) = (conn.link, conn.retry.rejections(), clock());
         let again = link == Link::Calling
             && match refused {
                 _ if in_own => conn.retry.refused_form(now, &RETRY),
-                Some(Refusal::Already | Refusal::Unspecified) => {
+                Some(RejectReason::Already | RejectReason::Unspecified) => {
                     conn.retry.refused(now, &RETRY).is_some()
                 }
                 _ => false,
@@ -406,9 +411,9 @@ impl RxmEngineEp {
                 &RXM,
                 INFO,
                 EP_CTRL,
-                "a connection failed: {error} ({refused:?}; {link:?}, {refusals} refusals before)"
+                "a connection failed: {error} ({refused:?}; {link:?}, {rejections} refusals before)"
             );
-            let keys = refused == Some(Refusal::OtherKey);
+            let keys = refused == Some(RejectReason::OtherKey);
             self.ended(id, if keys { Error::KEYREJECTED } else { error });
             return;
         }
@@ -424,7 +429,7 @@ impl RxmEngineEp {
             let Some(conn) = self.conns.get_mut(id).filter(refused) else { continue };
             if !conn.retry.take_due(now) {
                 self.refused.push(id);
-            } else if let Err(error) = self.start_call(id) {
+            } else if let Err(error) = self.start_connect(id) {
                 self.ended(id, error);
             }
         }
@@ -478,7 +483,7 @@ impl RxmEngineEp {
         let unconnected = self.peers.get(conn.peer).is_none_or(|peer| peer.conns == 0);
         if conn.was_made
             && unconnected
-            && let Some(later) = self.inbox.ledger.aside()
+            && let Some(later) = self.matcher.completions.internal_ops()
         {
             later.lost(self.peers.name_of(conn.peer), error);
         }
@@ -514,7 +519,7 @@ impl RxmEngineEp {
             self.stalled.retain(|stalled| *stalled != id);
         }
         #[cfg(test)]
-        if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::LeakedConnection) {
+        if ofi_simulation::injected() == Some(ofi_simulation::InjectedFault::LeakedConnection) {
             self.peers.attach(peer);
         }
         let conn = &self.conns[id];
@@ -528,7 +533,7 @@ impl RxmEngineEp {
         if let Some(ep) = ep {
             for (token, buf) in ep.close() {
                 self.release(buf);
-                if let Token::Fetch(fetch) = Token::from_u64(token) {
+                if let Token::RendezvousGet(fetch) = Token::from_u64(token) {
                     self.fetch_part_done(fetch, None, Some(error));
                 }
             }

@@ -84,15 +84,15 @@ impl Common {
         // Shared receives cannot be promised to one peer, and of a single receive nothing would be
         // left to promise.
         let few = config.rx_buffers(false) < 2;
-        let tells = || {
+        let notifies = || {
             let mut any = info.as_ref().to_owned()?;
             any.set_src_addr(None)?;
-            Ok::<_, Error>(core_provider::CoreEndpoint::tells_source(&domain, &any))
+            Ok::<_, Error>(core_provider::CoreEndpoint::gives_source(&domain, &any))
         };
-        let tells = config.use_srx != Some(false) && tells().unwrap_or(false);
-        let flow_control = iwarp && !(tells && config.use_srx == Some(true)) && !few;
-        let may_share = tells && !flow_control;
-        if config.use_srx == Some(true) && !tells {
+        let notifies = config.use_srx != Some(false) && notifies().unwrap_or(false);
+        let flow_control = iwarp && !(notifies && config.use_srx == Some(true)) && !few;
+        let may_share = notifies && !flow_control;
+        if config.use_srx == Some(true) && !notifies {
             ofi_provider::log!(
                 &RXM,
                 WARN,

@@ -1,9 +1,9 @@
 //! State of an endpoint's connection or connection attempt.
-use ofi_provider::calls::{CallRetry, OwnCall, ProcessMark};
+use ofi_provider::conn_arbiter::{ConnectBackoff, LocalConnState, ProcessInstance};
 use ofi_provider::core_provider::{CoreBuf, CoreEndpoint};
-use ofi_provider::facts::{Passed, PeerPlace};
-use ofi_provider::inbox::{About, Recv};
+use ofi_provider::rx_matcher::{Envelope, Recv};
 use ofi_provider::slab::Slab;
+use ofi_provider::stats::{PeerSlot, TrafficCounter};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
@@ -48,16 +48,16 @@ pub(super) struct RxmConn {
     /// Identifier of the connection in packets to the peer.
     pub(super) remote_id: u64,
     /// The peer's process, as the peer named it.
-    pub(super) process: ProcessMark,
+    pub(super) process: ProcessInstance,
     /// Number of rejections by the peer, and the time of the next attempt.
-    pub(super) retry: CallRetry,
+    pub(super) retry: ConnectBackoff,
     /// Transfers waiting for the connection, or for space in the core.
     pub(super) waiting: VecDeque<Waiting>,
     /// Transfers already started, or awaited by a peer. They go first, even past a fence, because
     /// the fence may wait for the peer's reaction to them.
     pub(super) urgent: VecDeque<Waiting>,
     /// Announced messages waiting at the peer for a receive.
-    pub(super) announced: usize,
+    pub(super) on_rts: usize,
     /// Messages arriving in segments.
     pub(super) partial: Vec<Partial>,
     /// The connection is on the endpoint's list of stalled ones.
@@ -88,12 +88,12 @@ pub(super) struct RxmConn {
     /// its acceptance.
     pub(super) early: u32,
     /// Receive buffers not announced to the peer yet.
-    pub(super) untold: u32,
+    pub(super) unnotified: u32,
     /// Messages and writes of the application's, and messages of the peer.
-    pub(super) sent: Passed,
-    pub(super) received: Passed,
+    pub(super) sent: TrafficCounter,
+    pub(super) received: TrafficCounter,
     /// Entry of the connection in the statistics page.
-    pub(super) shown: PeerPlace,
+    pub(super) published: PeerSlot,
 }
 
 impl RxmConn {
@@ -108,11 +108,11 @@ impl RxmConn {
             // The secret is 0 in neither byte order.
             secret: (RandomState::new().hash_one(peer) as u32 & SECRET_MASK).max(1),
             remote_id: 0,
-            process: ProcessMark::default(),
-            retry: CallRetry::default(),
+            process: ProcessInstance::default(),
+            retry: ConnectBackoff::default(),
             waiting: VecDeque::new(),
             urgent: VecDeque::new(),
-            announced: 0,
+            on_rts: 0,
             partial: Vec::new(),
             stalled: false,
             ops: 0,
@@ -126,10 +126,10 @@ impl RxmConn {
             multicast: false,
             counted: false,
             early: 0,
-            untold: 0,
-            sent: Passed::default(),
-            received: Passed::default(),
-            shown: PeerPlace::default(),
+            unnotified: 0,
+            sent: TrafficCounter::default(),
+            received: TrafficCounter::default(),
+            published: PeerSlot::default(),
         }
     }
 
@@ -139,11 +139,11 @@ impl RxmConn {
     }
 
     /// Returns the stage of the connection, for the response to a connection request of the peer.
-    pub(super) fn own_call(&self) -> OwnCall {
+    pub(super) fn own_call(&self) -> LocalConnState {
         match self.link {
-            Link::Calling => OwnCall::Calling,
-            Link::Refused => OwnCall::Refused,
-            Link::Accepting | Link::Connected | Link::Ended => OwnCall::Made,
+            Link::Calling => LocalConnState::Calling,
+            Link::Refused => LocalConnState::Refused,
+            Link::Accepting | Link::Connected | Link::Ended => LocalConnState::Made,
         }
     }
 
@@ -173,8 +173,8 @@ pub(super) fn packet_id(conn_id: u64) -> u64 {
 }
 
 /// The peer's process, as a connection's number tells it.
-pub(super) fn process_of(conn_id: u64) -> ProcessMark {
-    ProcessMark { pid: (conn_id >> 32) as u32, instance: 0 }
+pub(super) fn process_of(conn_id: u64) -> ProcessInstance {
+    ProcessInstance { pid: (conn_id >> 32) as u32, instance: 0 }
 }
 
 /// Returns true if a packet names the connection of its arrival, identified by `source`.
@@ -206,7 +206,7 @@ pub(super) enum Token {
     /// A read or write of the application's.
     Rma(u32),
     /// Part of a message read from its sender.
-    Fetch(u32),
+    RendezvousGet(u32),
     /// Part of a message written to its receiver.
     Deliver(u32),
 }
@@ -219,7 +219,7 @@ impl Token {
             Self::Segment(id) => (2, id),
             Self::Packet => (3, 0),
             Self::Rma(id) => (4, id),
-            Self::Fetch(id) => (5, id),
+            Self::RendezvousGet(id) => (5, id),
             Self::Deliver(id) => (6, id),
         };
         kind << 32 | u64::from(id)
@@ -232,7 +232,7 @@ impl Token {
             1 => Self::Message(id),
             2 => Self::Segment(id),
             4 => Self::Rma(id),
-            5 => Self::Fetch(id),
+            5 => Self::RendezvousGet(id),
             6 => Self::Deliver(id),
             _ => Self::Packet,
         }
@@ -247,7 +247,7 @@ pub(super) enum Waiting {
     /// Local packet, its length, and its purpose.
     Packet(CoreBuf, usize, Token),
     /// A message to read from its sender.
-    Fetch(u32),
+    RendezvousGet(u32),
 }
 
 /// Target of the segments of a message.
@@ -255,7 +255,7 @@ pub(super) enum Waiting {
 pub(super) enum SegmentTarget {
     Recv(Recv),
     /// To the message kept under this number.
-    Kept(u32),
+    Buffered(u32),
     Nowhere,
 }
 
@@ -263,7 +263,7 @@ pub(super) enum SegmentTarget {
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) msg_id: u64,
-    pub(super) about: About,
+    pub(super) envelope: Envelope,
     pub(super) done: usize,
     pub(super) next: u32,
     pub(super) target: SegmentTarget,

@@ -9,8 +9,8 @@
 //! both contexts, in a version understood only by this library.
 use super::conn::{Link, SegmentTarget};
 use super::ep::RxmEngineEp;
-use super::pending::Handed;
-use crate::wire::{Refusal, RxmCall};
+use super::pending::ContextConnReq;
+use crate::wire::{RejectReason, RxmConnReq};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::ContextAttr;
 use ofi_provider::contexts::Contexts;
@@ -21,26 +21,26 @@ use ofi_provider::slab::NONE;
 impl RxmEngineEp {
     /// Returns the two contexts of a connection to this peer.
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
-        self.place.to(self.peers[peer].rx)
+        self.context_index.to(self.peers[peer].rx)
     }
 
     /// Answers a call from a peer's transmit context for a receive context of this endpoint.
-    pub(super) fn context_called(&mut self, info: InfoBuf, addr: Addr, call: RxmCall) {
-        match self.place.receiver(call.contexts.rx, NONE) {
+    pub(super) fn context_called(&mut self, info: InfoBuf, addr: Addr, call: RxmConnReq) {
+        match self.context_index.receiver(call.contexts.rx, NONE) {
             Some(NONE) => {
                 if !self.accept_context(&info, addr, &call) {
-                    self.refuse(&info, Refusal::Unspecified);
+                    self.refuse(&info, RejectReason::Unspecified);
                 }
             }
-            Some(receiver) => self.handed.push(Handed { receiver, info, addr, call }),
-            None => self.refuse(&info, Refusal::Refused),
+            Some(receiver) => self.handed.push(ContextConnReq { receiver, info, addr, call }),
+            None => self.refuse(&info, RejectReason::Refused),
         }
     }
 
     /// Accepts a request as a new connection, for a transmit context's messages to this receive
     /// context. Returns false if there is no memory for one: the listening endpoint rejects the
     /// request.
-    pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &RxmCall) -> bool {
+    pub(super) fn accept_context(&mut self, info: &InfoBuf, addr: Addr, call: &RxmConnReq) -> bool {
         let peer = self.peer_at(addr);
         match self.new_conn(peer, Link::Accepting) {
             Ok(id) => self.accept(id, info, call),
@@ -50,13 +50,13 @@ impl RxmEngineEp {
 
     /// Sets the attributes of a newly opened transmit or receive context.
     pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
-        let (own, inbox) = (&mut self.identity.attr, &mut self.inbox);
-        own.become_context(attr, self.common.config.eager_limit, inbox, &self.peers);
+        let (own, matcher) = (&mut self.identity.attr, &mut self.matcher);
+        own.become_context(attr, self.common.config.eager_limit, matcher, &self.peers);
     }
 
     /// Closes a transmit context: its transfers are dropped without being reported.
     pub(crate) fn close_tx(&mut self) {
-        self.ledger.mute();
+        self.completions.mute();
         let ids = self.conns.indices(|_| true);
         for id in ids {
             if self.conns.get(id).is_some_and(|conn| conn.link == Link::Connected) {
@@ -67,22 +67,22 @@ impl RxmEngineEp {
                 self.ended(id, Error::CANCELED);
             }
         }
-        self.ledger.close();
+        self.completions.close();
     }
 
     /// Closes a receive context: drops its receives without reporting them, and closes the
     /// connections filling some of them.
     pub(crate) fn close_rx(&mut self) {
-        self.inbox.ledger.mute();
+        self.matcher.completions.mute();
         let ids = self.conns.indices(|_| true);
         for id in ids {
             if self.is_filling(id) {
                 self.ended(id, Error::CANCELED);
             }
         }
-        let discarded = [self.inbox.cancel_all(), self.inbox.unclaim_all()];
-        discarded.into_iter().flatten().for_each(|meeting| self.meet(meeting));
-        self.inbox.ledger.close();
+        let discarded = [self.matcher.cancel_all(), self.matcher.unclaim_all()];
+        discarded.into_iter().flatten().for_each(|matched| self.match_message(matched));
+        self.matcher.completions.close();
     }
 
     /// Returns true if a posted receive is being filled from a connection.

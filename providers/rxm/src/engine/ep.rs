@@ -2,7 +2,8 @@
 use super::common::{Common, clock};
 use super::conn::{Link, RxmConn, Waiting};
 use super::pending::{
-    Fetch, Handed, MAX_BUFFERED, MAX_INJECT, Parked, Reports, RxmUnexpected, Todo, TxOp,
+    ContextConnReq, MAX_BUFFERED, MAX_INJECT, Parked, PendingSteps, RendezvousGet, Reports,
+    RxmUnexpected, TxOp,
 };
 use crate::provider::RXM;
 use crate::wire::HEADER_LEN;
@@ -13,19 +14,19 @@ use ofi_provider::abi::{
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
-use ofi_provider::calls::CallPace;
 use ofi_provider::closing::Undelivered;
-use ofi_provider::contexts::ContextPlace;
+use ofi_provider::completions::TxCompletions;
+use ofi_provider::conn_arbiter::ConnectLimiter;
+use ofi_provider::contexts::ContextIndex;
 use ofi_provider::core_provider::{self, CoreBuf, CoreEndpoint, Entries};
 use ofi_provider::cq::{Completion, CompletionError};
 use ofi_provider::endpoint::{RdmAttr, count_links};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::facts::{EndpointErrors, EndpointPlace, PeersRetired, TransferTimes};
-use ofi_provider::inbox::Inbox;
-use ofi_provider::ledger::TxLedger;
 use ofi_provider::peers::PeerTable;
-use ofi_provider::reserved::ASIDE;
+use ofi_provider::reserved::INTERNAL_OP;
+use ofi_provider::rx_matcher::RxMatcher;
 use ofi_provider::slab::{NONE, Slab};
+use ofi_provider::stats::{EndpointErrors, EndpointSlot, PeersRetired, TransferTimes};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -62,7 +63,7 @@ impl AsMut<RdmAttr> for RxmIdentity {
 #[derive(Debug)]
 pub(super) struct RxmCore {
     /// Listens for calls; none on the contexts of a scalable endpoint but the first.
-    pub(super) pep: Option<core_provider::Passive>,
+    pub(super) pep: Option<core_provider::CorePassiveEp>,
     pub(super) srx: Option<Arc<core_provider::SharedRx>>,
     /// Core's counters of peers' reads and writes, if requested by the application.
     pub(super) cntrs: Vec<(Arc<core_provider::CoreCntr>, u64)>,
@@ -76,18 +77,18 @@ pub(crate) struct RxmEngineEp {
     pub(super) identity: RxmIdentity,
     pub(super) core: Option<RxmCore>,
     /// Holds the address assigned to the endpoint (fi_setname), until the endpoint listens.
-    bound: Option<core_provider::Passive>,
+    bound: Option<core_provider::CorePassiveEp>,
     /// Completion sink of transfers. Receives, and peers' accesses to local memory, are reported by
     /// the matching engine.
-    pub(super) ledger: TxLedger,
+    pub(super) completions: TxCompletions,
     /// Counts of peers' reads and writes already passed from the core's counters to the
     /// application's.
     pub(super) counted: [u64; 2],
     pub(super) av: Option<Arc<Av>>,
 
-    pub(crate) inbox: Inbox<RxmUnexpected>,
+    pub(crate) matcher: RxMatcher<RxmUnexpected>,
     /// Messages read from their senders, or written by them.
-    pub(super) fetches: Slab<Fetch>,
+    pub(super) fetches: Slab<RendezvousGet>,
     /// Messages to be reported, on an endpoint with buffered receives.
     pub(super) reports: Reports,
     /// Packets received while the completion queue was full, and the limit of entries beyond which
@@ -99,17 +100,17 @@ pub(crate) struct RxmEngineEp {
 
     pub(super) peers: PeerTable<()>,
     /// Index of this context within a scalable endpoint.
-    pub(crate) place: ContextPlace,
+    pub(crate) context_index: ContextIndex,
     /// Connection requests for other contexts of the scalable endpoint, received here because this
     /// one listens.
-    pub(super) handed: Vec<Handed>,
+    pub(super) handed: Vec<ContextConnReq>,
     pub(super) conns: Slab<RxmConn>,
     /// Connections not established yet.
     pub(super) unready: usize,
     /// Rejected connections to be tried again.
     pub(super) refused: Vec<u32>,
     /// Local connection attempts in progress, and queued connections.
-    pub(super) calls: CallPace,
+    pub(super) calls: ConnectLimiter,
     pub(super) line: VecDeque<u32>,
     /// Connections with transfers blocked on space in the core.
     pub(super) stalled: Vec<u32>,
@@ -127,14 +128,14 @@ pub(crate) struct RxmEngineEp {
     /// Buffer for packets copied by the core.
     pub(super) packet: Box<[u8; MAX_INJECT]>,
     /// Maximum size of a message sent as a packet copied by the core.
-    pub(super) plain_max: usize,
+    pub(super) fast_max: usize,
     /// Number of messages received in shared buffers.
     pub(super) came: usize,
 
     /// Completions since the time was looked at.
     pub(super) since_look: usize,
     /// Turns without a completion since the time was looked at.
-    pub(super) idle_turns: u32,
+    pub(super) idle_iterations: u32,
     pub(super) last_look: Instant,
     /// Transfers wait for a connection or for space, so a helper thread is needed if the
     /// application makes no calls.
@@ -153,7 +154,7 @@ pub(crate) struct RxmEngineEp {
     pub(super) times: TransferTimes,
     /// Entry of the endpoint in the statistics page, a flag for its due update, and the next
     /// connection to be published.
-    pub(super) shown: EndpointPlace,
+    pub(super) published: EndpointSlot,
     pub(super) show_due: bool,
     pub(super) show_next: usize,
 }
@@ -161,10 +162,10 @@ pub(crate) struct RxmEngineEp {
 impl RxmEngineEp {
     pub(super) fn new(id: u32, common: Arc<Common>, identity: RxmIdentity) -> Self {
         let least = MIN_MULTI_RECV.min(common.config.eager_limit);
-        let inbox = identity.attr.inbox(id, least, MAX_BUFFERED);
-        let plain_max = common.core_inject.min(MAX_INJECT);
+        let matcher = identity.attr.matcher(id, least, MAX_BUFFERED);
+        let fast_max = common.core_inject.min(MAX_INJECT);
         Self {
-            plain_max: plain_max.saturating_sub(HEADER_LEN).min(common.config.eager_limit),
+            fast_max: fast_max.saturating_sub(HEADER_LEN).min(common.config.eager_limit),
             entries: Entries::default(),
             packet: Box::new([0; MAX_INJECT]),
             came: 0,
@@ -172,22 +173,22 @@ impl RxmEngineEp {
             identity,
             core: None,
             bound: None,
-            ledger: TxLedger::default(),
+            completions: TxCompletions::default(),
             counted: [0; 2],
             av: None,
-            inbox,
+            matcher,
             fetches: Slab::default(),
             reports: Reports::new(),
             parked: VecDeque::new(),
             parked_max: usize::MAX,
             ending: Vec::new(),
             peers: PeerTable::default(),
-            place: ContextPlace::default(),
+            context_index: ContextIndex::default(),
             handed: Vec::new(),
             conns: Slab::default(),
             unready: 0,
             refused: Vec::new(),
-            calls: CallPace::default(),
+            calls: ConnectLimiter::default(),
             line: VecDeque::new(),
             stalled: Vec::new(),
             ops: Slab::default(),
@@ -195,7 +196,7 @@ impl RxmEngineEp {
             rx_posted: 0,
             rx_wanted: 0,
             since_look: 0,
-            idle_turns: 0,
+            idle_iterations: 0,
             last_look: clock(),
             last_end_look: clock(),
             look_now: false,
@@ -204,7 +205,7 @@ impl RxmEngineEp {
             errors: EndpointErrors::default(),
             past: PeersRetired::default(),
             times: TransferTimes::default(),
-            shown: EndpointPlace::default(),
+            published: EndpointSlot::default(),
             show_due: false,
             show_next: 0,
         }
@@ -215,13 +216,13 @@ impl RxmEngineEp {
     pub(super) fn enable(&mut self, bindings: &Bindings) -> Result<[Option<RawFd>; 2]> {
         self.bind(bindings);
         self.av.clone_from(&bindings.av);
-        self.open(true, self.inbox.ledger.counts_peers())
+        self.open(true, self.matcher.completions.counts_peers())
     }
 
     /// Applies objects bound after the endpoint was enabled. Fails with -FI_EOPBADSTATE for the
     /// first counter of peers' reads and writes: the core counts these from the beginning or never.
     pub(crate) fn bound_late(&mut self, bindings: &Bindings) -> Result {
-        if bindings.ledger.rx.counts_peers() != self.inbox.ledger.counts_peers() {
+        if bindings.completions.rx.counts_peers() != self.matcher.completions.counts_peers() {
             return Err(Error::OPBADSTATE);
         }
         self.bind(bindings);
@@ -235,13 +236,13 @@ impl RxmEngineEp {
 
     /// Takes over the completion queue and counters bound for transmits.
     pub(crate) fn bind_tx(&mut self, bindings: &Bindings) {
-        self.ledger.clone_from(&bindings.ledger.tx);
+        self.completions.clone_from(&bindings.completions.tx);
     }
 
     /// Applies the completion queue and counters bound for receives, and for peers' accesses to
     /// local memory.
     pub(crate) fn bind_rx(&mut self, bindings: &Bindings) {
-        self.inbox.bind(&bindings.ledger.rx);
+        self.matcher.bind(&bindings.completions.rx);
     }
 
     /// Opens the core's objects for the endpoint: a passive endpoint if it `listens`, and the
@@ -310,13 +311,13 @@ impl RxmEngineEp {
         fabric: &Arc<core_provider::CoreFabric>,
         info: &ofi_provider::info::InfoBuf,
         eq: &Arc<core_provider::CoreEq>,
-    ) -> Result<core_provider::Passive> {
+    ) -> Result<core_provider::CorePassiveEp> {
         // The port that is kept stays so until another one listens at it, where the core knows that.
-        let kept = self.bound.take();
-        match core_provider::Passive::listen(fabric, info, eq) {
-            Err(Error::ADDRINUSE) if kept.is_some() => {
-                drop(kept);
-                core_provider::Passive::listen(fabric, info, eq)
+        let previous = self.bound.take();
+        match core_provider::CorePassiveEp::listen(fabric, info, eq) {
+            Err(Error::ADDRINUSE) if previous.is_some() => {
+                drop(previous);
+                core_provider::CorePassiveEp::listen(fabric, info, eq)
             }
             made => made,
         }
@@ -366,10 +367,10 @@ impl RxmEngineEp {
         }
         self.bound = None;
         let fabric = self.common.domain.fabric();
-        match core_provider::Passive::reserve(fabric, &self.common.info, &local) {
-            Ok(kept) => {
-                local = Addr::from_bytes(&kept.name()?)?;
-                self.bound = Some(kept);
+        match core_provider::CorePassiveEp::reserve(fabric, &self.common.info, &local) {
+            Ok(previous) => {
+                local = Addr::from_bytes(&previous.name()?)?;
+                self.bound = Some(previous);
             }
             Err(Error::NOSYS) => {}
             Err(error) => return Err(error),
@@ -398,13 +399,13 @@ impl RxmEngineEp {
     /// Checks if another transfer may start now.
     #[inline]
     pub(super) fn may_start(&mut self, flags: u64) -> Result {
-        let room = |ep: &Self| {
-            (ep.ops.len() < ep.identity.attr.tx_size || flags & ASIDE != 0)
-                && ep.ledger.has_room(flags & FI_COMPLETION != 0)
+        let fits = |ep: &Self| {
+            (ep.ops.len() < ep.identity.attr.tx_size || flags & INTERNAL_OP != 0)
+                && ep.completions.has_space(flags & FI_COMPLETION != 0)
         };
-        if !room(self) {
-            self.turn(false);
-            if !room(self) {
+        if !fits(self) {
+            self.poll_once(false);
+            if !fits(self) {
                 return Err(Error::AGAIN);
             }
         }
@@ -432,45 +433,45 @@ impl RxmEngineEp {
     #[inline]
     pub(super) fn report(&mut self, of: Completion, wanted: bool, result: Result) {
         match result {
-            Ok(()) => self.ledger.done(of, wanted),
+            Ok(()) => self.completions.done(of, wanted),
             Err(error) => {
                 self.errors.add(error);
-                self.ledger.failed(CompletionError::new(of, error));
+                self.completions.failed(CompletionError::new(of, error));
             }
         }
     }
 
     /// The peer with this address, made if it is new.
     pub(super) fn peer_at(&mut self, addr: Addr) -> u32 {
-        self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox)
+        self.peers.peer_at(self.av.as_deref(), addr, &mut self.matcher)
     }
 
     /// The address vector gave `addr` a name.
     pub(crate) fn name_inserted(&mut self, name: fi_addr_t, addr: &Addr) {
-        self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.inbox);
+        self.peers.name_inserted(self.av.as_deref(), name, addr, &mut self.matcher);
     }
 
     /// Sets the identifier reported by completions for a name, chosen by the application
     /// (FI_AV_USER_ID).
     pub(crate) fn name_identified(&mut self, name: fi_addr_t, id: fi_addr_t) {
-        self.peers.name_identified(name, id, &mut self.inbox);
+        self.peers.name_identified(name, id, &mut self.matcher);
     }
 
     /// A name was removed from the address vector. The connection stays; the peer is a stranger
     /// again.
     pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
-        self.peers.name_removed(name, &mut self.inbox);
+        self.peers.name_removed(name, &mut self.matcher);
     }
 
     /// Removes a peer without a connection and a name.
     pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
-        self.peers.forget_if_unused(peer, &mut self.inbox);
+        self.peers.forget_if_unused(peer, &mut self.matcher);
     }
 
     /// Returns the connection to a peer, started if there is none.
     #[inline]
     pub(super) fn conn_to(&mut self, dest: fi_addr_t) -> Result<u32> {
-        let peer = self.peers.find(self.av.as_deref(), dest, &mut self.inbox)?;
+        let peer = self.peers.find(self.av.as_deref(), dest, &mut self.matcher)?;
         match self.peers[peer].conn {
             NONE => self.call(peer),
             conn => Ok(conn),
@@ -494,10 +495,11 @@ impl RxmEngineEp {
     /// Returns the transfers complete for the application, or required by a known peer's
     /// operations, and not passed to the core yet.
     pub(crate) fn undelivered(&self) -> Undelivered {
-        let is_due = |op: &TxOp| op.injected || op.flags & ASIDE != 0;
+        let is_due = |op: &TxOp| op.injected || op.flags & INTERNAL_OP != 0;
         let is_packet = |waiting: &Waiting| matches!(waiting, Waiting::Packet(..));
         let ops = self.ops.iter();
-        let due = ops.filter(|(_, op)| is_due(op) && !matches!(op.todo, Todo::Failed(_))).count();
+        let due =
+            ops.filter(|(_, op)| is_due(op) && !matches!(op.todo, PendingSteps::Failed(_))).count();
         let mut all = Undelivered { operations: due, ..Undelivered::default() };
         for (_, conn) in self.conns.iter() {
             if self.peers.name_of(conn.peer) != FI_ADDR_NOTAVAIL {
@@ -515,10 +517,10 @@ impl RxmEngineEp {
     /// (fi_endpoint(3), fi_close).
     #[inline(never)]
     pub(super) fn close(&mut self) {
-        self.ledger.mute();
+        self.completions.mute();
         // A receive that the endpoint has taken from a shared context is given back with an error.
-        if !self.inbox.is_shared() {
-            self.inbox.ledger.mute();
+        if !self.matcher.is_shared() {
+            self.matcher.completions.mute();
         }
         // Injected messages are complete for the application: they leave if they can.
         let connected = |(id, conn): (u32, &RxmConn)| (conn.link == Link::Connected).then_some(id);
@@ -532,12 +534,12 @@ impl RxmEngineEp {
             self.end(id, Error::CANCELED);
         }
         self.core = None;
-        for meeting in self.inbox.cancel_all() {
-            self.meet(meeting);
+        for matched in self.matcher.cancel_all() {
+            self.match_message(matched);
         }
-        self.ledger.close();
-        if !self.inbox.is_shared() {
-            self.inbox.ledger.close();
+        self.completions.close();
+        if !self.matcher.is_shared() {
+            self.matcher.completions.close();
         }
     }
 }

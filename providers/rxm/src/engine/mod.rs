@@ -11,34 +11,34 @@ mod common;
 mod conn;
 mod contexts;
 mod ep;
-mod facts;
 mod pending;
+mod progress;
 mod rx;
 #[cfg(test)]
 mod sim;
-mod turn;
+mod stats;
 mod tx;
 
 pub(crate) use common::Common;
 pub(crate) use ep::{RxmEngineEp, RxmIdentity};
 
 use crate::provider::RXM;
-use crate::wire::Refusal;
+use crate::wire::RejectReason;
 use ofi_provider::abi::FI_RMA_EVENT;
 use ofi_provider::api::{Bindings, RecvOp};
 use ofi_provider::closing::CloseBudget;
 use ofi_provider::error::Result;
-use ofi_provider::facts::EngineFacts;
 use ofi_provider::heap;
-use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages, StartsWake};
-use ofi_provider::inbox::{Inbox, Meeting};
-use ofi_provider::lock::{AtOnce, Guard, Level, Lock};
+use ofi_provider::lock::{FastGuard, Guard, Level, Lock};
+use ofi_provider::peer_srx::{SrxOwner, SrxStartHandler, SrxStartQueue, SrxStartWaker};
 use ofi_provider::progress::{Activity, Progress};
 use ofi_provider::receives::PostsReceives;
+use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher};
 use ofi_provider::slab::Slab;
+use ofi_provider::stats::EngineStats;
 use ofi_provider::sys::{Epoll, Interest};
 use ofi_provider::worker::{Worker, rest, unharmed};
-use pending::{Handed, RxmUnexpected};
+use pending::{ContextConnReq, RxmUnexpected};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -55,7 +55,7 @@ pub(crate) struct RxmEngine {
     closing: CloseBudget,
     helper: Mutex<Option<RxmHelper>>,
     /// Wakes waiters when another provider starts a message.
-    starts: StartsWake,
+    starts: SrxStartWaker,
 }
 
 /// Helper thread establishing connections, and sending data blocked on space in the core, while the
@@ -90,9 +90,9 @@ pub(crate) struct RxmState {
     /// The helper thread is running.
     helped: bool,
     /// Buffered messages started by other providers, if endpoints use receives of such.
-    started: Option<Arc<StartedMessages>>,
+    started: Option<Arc<SrxStartQueue>>,
     /// Statistics page entries of the endpoints.
-    facts: EngineFacts,
+    stats: EngineStats,
     /// Progress iterations made by threads of the library.
     visits: u64,
 }
@@ -102,9 +102,9 @@ impl RxmEngine {
     /// calls.
     pub(crate) fn new(common: Arc<Common>) -> Result<Arc<Self>> {
         // Simulated worlds publish no statistics.
-        let facts = if cfg!(test) { EngineFacts::hidden() } else { EngineFacts::new(&RXM) };
+        let stats = if cfg!(test) { EngineStats::hidden() } else { EngineStats::new(&RXM) };
         let state =
-            RxmState { eps: Slab::default(), helped: false, started: None, facts, visits: 0 };
+            RxmState { eps: Slab::default(), helped: false, started: None, stats, visits: 0 };
         let state = Lock::with_level(state, common.level.clone());
         let epoll = if common.wait_set.is_some() { None } else { Some(Epoll::new()?) };
         Ok(Arc::new(Self {
@@ -114,7 +114,7 @@ impl RxmEngine {
             activity: Activity::default(),
             closing: CloseBudget::default(),
             helper: Mutex::default(),
-            starts: StartsWake::default(),
+            starts: SrxStartWaker::default(),
         }))
     }
 
@@ -147,10 +147,10 @@ impl RxmEngine {
         self.state.lock()
     }
 
-    /// Takes the lock as [`Lock::at_once`] does.
+    /// Takes the lock as [`Lock::try_lock_fast`] does.
     #[inline(always)]
-    pub(crate) fn lock_at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, RxmState>> {
-        self.state.at_once::<LEVEL>()
+    pub(crate) fn lock_at_once<const LEVEL: usize>(&self) -> Option<FastGuard<'_, RxmState>> {
+        self.state.try_lock_fast::<LEVEL>()
     }
 
     /// The level of the lock, by its number.
@@ -176,13 +176,13 @@ impl RxmEngine {
     pub(crate) fn enable(&self, ep: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
         let mut state = self.lock();
         if let Some(srx) = srx {
-            let queues = state.ep(srx).inbox.lend();
-            state.ep(ep).inbox.join(queues);
+            let queues = state.ep(srx).matcher.expose();
+            state.ep(ep).matcher.join(queues);
         }
         let fds = state.ep(ep).enable(bindings)?;
         // An endpoint never polled is to be identifiable by its address in the statistics page.
-        let RxmState { eps, facts, visits, .. } = &mut *state;
-        eps[ep].show(facts, [self.activity(), *visits], false);
+        let RxmState { eps, stats, visits, .. } = &mut *state;
+        eps[ep].show(stats, [self.activity(), *visits], false);
         self.watch(fds)
     }
 
@@ -204,7 +204,7 @@ impl RxmEngine {
         let mut state = self.lock();
         let ep = state.eps.remove(ep);
         if let Some(mut ep) = ep {
-            ep.inbox.leave();
+            ep.matcher.leave();
             // Closing the core's objects takes long, and needs no lock.
             drop(state);
             if let Some(epoll) = &self.epoll {
@@ -217,24 +217,24 @@ impl RxmEngine {
 
 /// The helper's thread.
 fn help(engine: &Weak<RxmEngine>, stop: &AtomicBool) {
-    let (mut seen, mut vain) = (None, 0);
+    let (mut seen, mut empty_polls) = (None, 0);
     while !stop.load(Ordering::Acquire) {
         rest(|| std::thread::sleep(HELPER_PAUSE));
         let Some(engine) = engine.upgrade() else { return };
         let now = Some(engine.activity());
         let mut state = engine.lock();
         if state.eps.iter().any(|(_, ep)| ep.has_waiting()) {
-            vain = 0;
+            empty_polls = 0;
             if now == seen {
                 // Even if a turn panics, the helper must go on for the other endpoints.
-                let _ = unharmed(|| state.turn());
+                let _ = unharmed(|| state.poll_once());
             }
-        } else if vain >= HELPER_LOOKS {
+        } else if empty_polls >= HELPER_LOOKS {
             // An operation that has to wait from now on starts another helper.
             state.helped = false;
             return;
         } else {
-            vain += 1;
+            empty_polls += 1;
         }
         seen = now;
     }
@@ -248,7 +248,7 @@ impl Drop for RxmEngine {
     }
 }
 
-impl StartsMessages for RxmEngine {
+impl SrxStartHandler for RxmEngine {
     fn start_now(&self) {
         self.starts.take_up_or_signal(&self.state, |state| _ = state.take_started());
     }
@@ -257,15 +257,15 @@ impl StartsMessages for RxmEngine {
 impl Progress for RxmEngine {
     #[inline]
     fn progress(&self) {
-        let turns = self.activity.another();
+        let iterations = self.activity.another();
         if !heap::may_progress() {
             return;
         }
-        self.lock().counted_turn(turns);
+        self.lock().count_iterations(iterations);
         self.common.regions.pass_counts_on();
     }
 
-    fn visit(&self) -> bool {
+    fn run_for_library(&self) -> bool {
         self.lock().visits += 1;
         self.progress();
         self.may_block()
@@ -295,9 +295,9 @@ impl Progress for RxmEngine {
         may
     }
 
-    fn stands_back(&self) {
+    fn hold_off(&self) {
         // The core takes a thread that asks it something for one that does not sleep.
-        self.state.visit(RxmState::turn);
+        self.state.run_for_library(RxmState::poll_once);
     }
 
     fn is_serialized(&self) -> bool {
@@ -317,9 +317,9 @@ impl RxmState {
     }
 
     /// Has an endpoint take its receives from another provider's queue.
-    pub(crate) fn import(&mut self, ep: u32, owner: SrxOwner, engine: Weak<dyn StartsMessages>) {
-        let started = self.started.get_or_insert_with(|| StartedMessages::new(engine));
-        self.eps[ep].inbox.import(owner, started);
+    pub(crate) fn import(&mut self, ep: u32, owner: SrxOwner, engine: Weak<dyn SrxStartHandler>) {
+        let started = self.started.get_or_insert_with(|| SrxStartQueue::new(engine));
+        self.eps[ep].matcher.import(owner, started);
     }
 
     /// Continues the buffered messages started by other providers; returns true if there were any.
@@ -331,30 +331,30 @@ impl RxmState {
 
     /// One turn of progress.
     #[inline(never)]
-    pub(crate) fn turn(&mut self) {
-        self.look_around();
+    pub(crate) fn poll_once(&mut self) {
+        self.poll_once_inner();
     }
 
-    /// Runs the application's progress iteration number `turns`.
+    /// Runs the application's progress iteration number `iterations`.
     #[inline(always)]
-    fn counted_turn(&mut self, turns: u64) {
-        self.facts.turn(turns);
-        self.look_around();
+    fn count_iterations(&mut self, iterations: u64) {
+        self.stats.count_iterations(iterations);
+        self.poll_once_inner();
     }
 
-    /// [`RxmState::turn`], inlined into its caller.
+    /// [`RxmState::poll_once`], inlined into its caller.
     #[inline(always)]
-    fn look_around(&mut self) {
+    fn poll_once_inner(&mut self) {
         self.take_started();
-        let (mut due, mut beside) = (0, false);
+        let (mut due, mut has_core) = (0, false);
         for (_, ep) in self.eps.iter_mut() {
-            ep.turn(beside);
+            ep.poll_once(has_core);
             due |= ep.handed.len() | usize::from(ep.show_due);
             // Endpoints without a queue of the core's have made no progress.
-            beside |= ep.core.is_some();
+            has_core |= ep.core.is_some();
         }
         if due != 0 {
-            self.after_turn();
+            self.after_iteration();
         }
     }
 
@@ -362,7 +362,7 @@ impl RxmState {
     /// and publishes statistics.
     #[cold]
     #[inline(never)]
-    fn after_turn(&mut self) {
+    fn after_iteration(&mut self) {
         if self.eps.iter().any(|(_, ep)| !ep.handed.is_empty()) {
             self.hand_over();
         }
@@ -372,24 +372,24 @@ impl RxmState {
     /// Publishes the current statistics. `asleep`: a thread is about to sleep.
     #[cold]
     fn show(&mut self, asleep: bool) {
-        let turns = self.facts.turns();
+        let iterations = self.stats.iterations();
         for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| asleep || ep.show_due) {
-            ep.show(&self.facts, [turns, self.visits], asleep);
+            ep.show(&self.stats, [iterations, self.visits], asleep);
         }
     }
 }
 
 impl PostsReceives for RxmState {
-    type Kept = RxmUnexpected;
+    type Buffered = RxmUnexpected;
 
     #[inline]
-    fn inbox(&mut self, ep: u32) -> &mut Inbox<RxmUnexpected> {
-        &mut self.eps[ep].inbox
+    fn matcher(&mut self, ep: u32) -> &mut RxMatcher<RxmUnexpected> {
+        &mut self.eps[ep].matcher
     }
 
     #[inline(always)]
-    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<RxmUnexpected>> {
-        self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
+    fn matcher_if_open(&mut self, ep: u32) -> Option<&mut RxMatcher<RxmUnexpected>> {
+        self.eps.get_mut(ep).map(|ep| &mut ep.matcher)
     }
 
     fn post_tag(&mut self, ep: u32, op: &RecvOp) {
@@ -397,16 +397,16 @@ impl PostsReceives for RxmState {
     }
 
     fn look(&mut self) {
-        self.turn();
+        self.poll_once();
     }
 
-    fn meet(&mut self, meeting: Meeting) {
-        if let Some(ep) = self.eps.get_mut(meeting.owner) {
-            ep.meet(meeting);
+    fn match_message(&mut self, matched: MatchedMessage) {
+        if let Some(ep) = self.eps.get_mut(matched.owner) {
+            ep.match_message(matched);
         }
     }
 
-    fn met(&mut self) {
+    fn after_match(&mut self) {
         // Endpoints that had to stop for want of room go on.
         self.eps.iter_mut().for_each(|(_, ep)| ep.go_on());
     }
@@ -419,12 +419,12 @@ impl RxmState {
         let all: Vec<_> =
             self.eps.iter_mut().map(|(id, ep)| (id, std::mem::take(&mut ep.handed))).collect();
         for (listener, handed) in all {
-            for Handed { receiver, info, addr, call } in handed {
+            for ContextConnReq { receiver, info, addr, call } in handed {
                 // The contexts are closed together.
                 let Some(ep) = self.eps.get_mut(receiver) else { continue };
                 if !ep.accept_context(&info, addr, &call) {
                     // Contexts do not listen themselves.
-                    self.eps[listener].refuse(&info, Refusal::Unspecified);
+                    self.eps[listener].refuse(&info, RejectReason::Unspecified);
                 }
             }
         }

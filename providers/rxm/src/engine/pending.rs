@@ -1,5 +1,7 @@
 //! Pending operations of an endpoint: transfers, queued messages, and rendezvous reads.
-use crate::wire::{HEADER_LEN, OP_MSG, OP_TAGGED, PacketKind, REMOTE_CQ_DATA, RxmCall, RxmHeader};
+use crate::wire::{
+    HEADER_LEN, OP_MSG, OP_TAGGED, PacketKind, REMOTE_CQ_DATA, RxmConnReq, RxmHeader,
+};
 use ofi_provider::abi::{FI_COMPLETION, FI_FENCE, FI_INJECT};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::RemoteSegments;
@@ -7,14 +9,14 @@ use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::core_provider::{CoreBuf, CoreRegion};
 use ofi_provider::cq::Context;
 use ofi_provider::error::Error;
-use ofi_provider::inbox::{self, About, Recv};
 use ofi_provider::info::InfoBuf;
-use ofi_provider::reserved::{ASIDE, ONLY_TAG};
+use ofi_provider::reserved::{INTERNAL_OP, ONLY_TAG};
+use ofi_provider::rx_matcher::{self, Envelope, Recv};
 use std::collections::{HashMap, VecDeque};
 
 /// Memory limit of buffered messages of one endpoint, or of all endpoints sharing their receives.
 /// Beyond it nothing more is taken from the core.
-pub(super) const MAX_KEPT: usize = 256 << 20;
+pub(super) const MAX_UNEXPECTED: usize = 256 << 20;
 
 /// Form of a buffered unexpected message.
 #[derive(Debug)]
@@ -26,12 +28,12 @@ pub(crate) enum RxmUnexpected {
     /// The message is arriving in segments.
     Partial { bytes: Vec<u8>, conn: u32, msg_id: u64 },
     /// The message is to be fetched from its sender.
-    AtSender { conn: u32, header: RxmHeader, places: RemoteSegments, early: Early },
+    AtSender { conn: u32, header: RxmHeader, segments: RemoteSegments, early: PartialUnexpected },
     /// The message's connection ended before the message was here.
     Lost,
 }
 
-impl inbox::UnexpectedBody for RxmUnexpected {
+impl rx_matcher::UnexpectedBody for RxmUnexpected {
     fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Whole(bytes) => Some(bytes),
@@ -45,13 +47,13 @@ impl inbox::UnexpectedBody for RxmUnexpected {
             Self::Whole(bytes) => bytes.len(),
             Self::InPacket(buf, _) => buf.len(),
             Self::Partial { bytes, .. } => bytes.len(),
-            Self::AtSender { early, places, .. } => {
+            Self::AtSender { early, segments, .. } => {
                 let early = match early {
-                    Early::None | Early::Unreadable => 0,
-                    Early::Coming(len) => *len,
-                    Early::Here(bytes) => bytes.len(),
+                    PartialUnexpected::None | PartialUnexpected::Unreadable => 0,
+                    PartialUnexpected::Coming(len) => *len,
+                    PartialUnexpected::Here(bytes) => bytes.len(),
                 };
-                places.memory() + early
+                segments.memory() + early
             }
             Self::Lost => 0,
         }
@@ -72,7 +74,7 @@ pub(super) struct RxmPacket {
     pub(super) source: u64,
     /// The packet is a bare tagged message: in version 1.17 of upstream libfabric, packets of
     /// tagged messages have no header of this provider.
-    pub(super) bare: Option<Bare>,
+    pub(super) bare: Option<HeaderlessMessage>,
 }
 
 /// Event received while the completion queue was full, stored in order.
@@ -85,19 +87,19 @@ pub(super) enum Parked {
 
 /// Attributes of a message without a header, as reported by the core.
 #[derive(Debug)]
-pub(super) struct Bare {
+pub(super) struct HeaderlessMessage {
     pub(super) tag: u64,
     pub(super) cq_data: Option<u64>,
 }
 
 /// Message read directly from its sender's memory into the receive.
 #[derive(Debug)]
-pub(super) struct Fetch {
+pub(super) struct RendezvousGet {
     pub(super) recv: Recv,
-    pub(super) about: About,
+    pub(super) envelope: Envelope,
     pub(super) conn: u32,
     pub(super) header: RxmHeader,
-    pub(super) places: RemoteSegments,
+    pub(super) segments: RemoteSegments,
     /// Next segment to read, and the number of bytes requested.
     pub(super) next: usize,
     pub(super) asked: usize,
@@ -112,22 +114,22 @@ pub(super) struct Fetch {
     pub(super) report: Option<Report>,
 }
 
-impl Fetch {
+impl RendezvousGet {
     /// Creates the state of a message with nothing requested yet.
     pub(super) fn new(
         recv: Recv,
-        about: About,
+        envelope: Envelope,
         conn: u32,
         header: RxmHeader,
-        places: RemoteSegments,
+        segments: RemoteSegments,
     ) -> Self {
-        let wanted = about.len.min(recv.buf.len());
+        let wanted = envelope.len.min(recv.buf.len());
         Self {
             recv,
-            about,
+            envelope,
             conn,
             header,
-            places,
+            segments,
             next: 0,
             asked: 0,
             wanted,
@@ -142,7 +144,7 @@ impl Fetch {
 
 /// Part of a rendezvous message received early.
 #[derive(Debug, Default)]
-pub(crate) enum Early {
+pub(crate) enum PartialUnexpected {
     /// Nothing is fetched.
     #[default]
     None,
@@ -168,7 +170,7 @@ pub(super) struct Report {
 pub(super) type Reports = HashMap<u32, VecDeque<(usize, u32)>>;
 
 /// The largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN, in bytes.
-pub(super) const MAX_BUFFERED: [usize; 2] = [MAX_KEPT / 4, 16384];
+pub(super) const MAX_BUFFERED: [usize; 2] = [MAX_UNEXPECTED / 4, 16384];
 
 /// Returns true if a receive only names a tag.
 pub(super) fn only_tag(recv: &Recv) -> bool {
@@ -177,12 +179,12 @@ pub(super) fn only_tag(recv: &Recv) -> bool {
 
 /// Connection request for another context than the listening one.
 #[derive(Debug)]
-pub(super) struct Handed {
+pub(super) struct ContextConnReq {
     pub(super) receiver: u32,
     pub(super) info: InfoBuf,
     /// The caller's address.
     pub(super) addr: Addr,
-    pub(super) call: RxmCall,
+    pub(super) call: RxmConnReq,
 }
 
 /// Maximum size of a packet built on the stack and copied by the core.
@@ -199,7 +201,7 @@ pub(super) struct RxmMessage {
     pub(super) deliver: bool,
     /// The message is announced regardless of its size, so the receiver acknowledges it: the
     /// message must match a receive first, or the core does not report delivery.
-    pub(super) told: bool,
+    pub(super) notified: bool,
     /// Bytes sent in segments, and the number of these segments.
     pub(super) sent: usize,
     pub(super) segments: u32,
@@ -220,7 +222,7 @@ impl RxmMessage {
 
 /// Remaining work of a transfer.
 #[derive(Debug)]
-pub(super) enum Todo {
+pub(super) enum PendingSteps {
     /// Nothing is left but to wait for its completion.
     Wait,
     /// A part of it has failed: nothing more of it is sent. It ends with this error when the core
@@ -266,7 +268,7 @@ pub(super) struct TxOp {
     pub(super) fence: bool,
     /// Buffer for the peer's response, completing the transfer; none if no response is awaited.
     pub(super) answer: Option<RecvBuf>,
-    pub(super) todo: Todo,
+    pub(super) todo: PendingSteps,
     /// Incomplete transfers of the core.
     pub(super) outstanding: u32,
     /// The transfer's memory, registered while it is used.
@@ -279,12 +281,18 @@ impl TxOp {
     /// Creates an unstarted transfer. `kind` has the flags of its completion entry, `flags` those
     /// of the call.
     #[inline]
-    pub(super) fn new(conn: u32, context: Context, kind: u64, flags: u64, todo: Todo) -> Self {
+    pub(super) fn new(
+        conn: u32,
+        context: Context,
+        kind: u64,
+        flags: u64,
+        todo: PendingSteps,
+    ) -> Self {
         let report = flags & FI_COMPLETION != 0;
         Self {
             conn,
             context,
-            flags: kind | (flags & ASIDE),
+            flags: kind | (flags & INTERNAL_OP),
             len: 0,
             report,
             injected: flags & FI_INJECT != 0,

@@ -5,9 +5,14 @@
 //! its sender.
 use super::conn::{Link, Partial, RxmConn, SegmentTarget, Token, Waiting, came_on, names};
 use super::ep::RxmEngineEp;
-use super::pending::{Bare, Early, Fetch, MAX_KEPT, Parked, RxmPacket, RxmUnexpected, only_tag};
+use super::pending::{
+    HeaderlessMessage, MAX_UNEXPECTED, Parked, PartialUnexpected, RendezvousGet, RxmPacket,
+    RxmUnexpected, only_tag,
+};
 use crate::provider::RXM;
-use crate::wire::{HEADER_LEN, Malformed, PacketKind, Parsed, RxmHeader, SegmentPart, read_places};
+use crate::wire::{
+    HEADER_LEN, Malformed, PacketKind, Parsed, RxmHeader, SegmentPart, read_segments,
+};
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_KEY_NOTAVAIL, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA,
     FI_TAGGED, FI_WRITE,
@@ -16,13 +21,13 @@ use ofi_provider::api::{RemoteSegment, RemoteSegments};
 use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
-use ofi_provider::inbox::{About, Meeting, Recv};
 use ofi_provider::malformed;
+use ofi_provider::rx_matcher::{Envelope, MatchedMessage, Recv};
 use ofi_provider::slab::NONE;
 
 /// Memory limit in bytes of buffered messages of all unknown peers. Peers in the address vector
-/// have the rest of [`MAX_KEPT`].
-const MAX_OF_STRANGERS: usize = MAX_KEPT / 4 * 3;
+/// have the rest of [`MAX_UNEXPECTED`].
+const MAX_OF_UNKNOWN_PEERS: usize = MAX_UNEXPECTED / 4 * 3;
 
 const TOO_MUCH: Malformed =
     Malformed("a stranger's messages that no receive waits for are too many");
@@ -60,7 +65,7 @@ impl RxmEngineEp {
 
     /// Posts receive buffers to the shared context until there are enough.
     pub(super) fn post_shared(&mut self) {
-        while self.rx_posted < self.rx_wanted && self.inbox.kept_bytes() <= MAX_KEPT {
+        while self.rx_posted < self.rx_wanted && self.matcher.buffered_bytes() <= MAX_UNEXPECTED {
             let Ok(buf) = self.buffer() else { return };
             let Some(srx) = self.core.as_ref().and_then(|core| core.srx.as_ref()) else { return };
             if let Err((_, buf)) = srx.post(buf, Token::Rx(NONE).to_u64()) {
@@ -77,7 +82,7 @@ impl RxmEngineEp {
         // The commonest case: the buffer goes back as it is.
         if let Some(buf) = buf {
             if self.rx_posted + 1 == self.rx_wanted
-                && self.inbox.kept_bytes() <= MAX_KEPT
+                && self.matcher.buffered_bytes() <= MAX_UNEXPECTED
                 && let Some(srx) = self.core.as_ref().and_then(|core| core.srx.as_ref())
             {
                 match srx.post(buf, Token::Rx(NONE).to_u64()) {
@@ -108,7 +113,7 @@ impl RxmEngineEp {
                 return;
             }
             conn.rx_posted += 1;
-            conn.untold += 1;
+            conn.unnotified += 1;
         }
     }
 
@@ -116,7 +121,7 @@ impl RxmEngineEp {
     pub(super) fn grant(&mut self, id: u32) {
         let enough = (self.common.rx_buffers(false) as u32 / 2).max(1);
         let Some(conn) = self.conns.get(id).filter(|conn| conn.counted) else { return };
-        if conn.untold < enough || conn.link != Link::Connected {
+        if conn.unnotified < enough || conn.link != Link::Connected {
             return;
         }
         // Without memory for a packet the peer is told in a later turn.
@@ -124,15 +129,20 @@ impl RxmEngineEp {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let header = RxmHeader {
             conn_id: conn.remote_id,
-            ctrl_data: u64::from(conn.untold),
+            ctrl_data: u64::from(conn.unnotified),
             ..RxmHeader::of(PacketKind::Credit, 0)
         };
         header.write(&mut buf);
         let Some(link) = &conn.ep else { return };
         match link.send_urgent(buf, HEADER_LEN, Token::Packet.to_u64()) {
             Ok(()) => {
-                let untold = std::mem::take(&mut conn.untold);
-                ofi_provider::log!(&RXM, DEBUG, EP_DATA, "told a peer of {untold} more receives");
+                let unnotified = std::mem::take(&mut conn.unnotified);
+                ofi_provider::log!(
+                    &RXM,
+                    DEBUG,
+                    EP_DATA,
+                    "told a peer of {unnotified} more receives"
+                );
             }
             Err((error, buf)) => {
                 self.release(Some(buf));
@@ -184,7 +194,7 @@ impl RxmEngineEp {
         }
         let len = done.len.min(buf.len());
         let cq_data = (done.flags & FI_REMOTE_CQ_DATA != 0).then_some(done.data);
-        let bare = Bare { tag: done.tag, cq_data };
+        let bare = HeaderlessMessage { tag: done.tag, cq_data };
         let bare = (done.flags & FI_TAGGED != 0).then_some(bare);
         // A packet that ends a transfer needs no room, and may make some.
         let waits = !self.parked.is_empty() || !self.may_take();
@@ -199,7 +209,7 @@ impl RxmEngineEp {
     /// Returns true if there is space to report a message, and to buffer it.
     #[inline]
     fn may_take(&self) -> bool {
-        self.inbox.ledger.has_room() && self.inbox.kept_bytes() <= MAX_KEPT
+        self.matcher.completions.has_space() && self.matcher.buffered_bytes() <= MAX_UNEXPECTED
     }
 
     /// Resumes taking messages left in the core for lack of space.
@@ -241,26 +251,26 @@ impl RxmEngineEp {
 
     /// Handles a tagged message without a header.
     #[cold]
-    fn bare_message(&mut self, bytes: &[u8], id: u32, bare: &Bare) {
-        let about = About {
+    fn bare_message(&mut self, bytes: &[u8], id: u32, bare: &HeaderlessMessage) {
+        let envelope = Envelope {
             tagged: true,
             msg_tag: None,
-            collective: self.inbox.takes_aside(bare.tag),
+            collective: self.matcher.is_internal_tag(bare.tag),
             tag: bare.tag,
             len: bytes.len(),
             cq_data: bare.cq_data,
             peer: self.conns[id].peer,
         };
-        self.conns[id].received.one(about.len);
-        match self.inbox.take_posted(&about) {
+        self.conns[id].received.one(envelope.len);
+        match self.matcher.take_posted(&envelope) {
             Some(recv) if !only_tag(&recv) => {
                 recv.buf.copy_from(0, bytes);
-                self.inbox.received(&recv, &about);
+                self.matcher.received(&recv, &envelope);
             }
-            None if self.inbox.drops(&about) => {}
-            None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => self.too_much(id),
-            met => {
-                self.keep(about, RxmUnexpected::Whole(bytes.into()), met);
+            None if self.matcher.drops(&envelope) => {}
+            None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
+            matched => {
+                self.keep(envelope, RxmUnexpected::Whole(bytes.into()), matched);
             }
         }
     }
@@ -312,28 +322,30 @@ impl RxmEngineEp {
         };
         let result = match header.kind {
             PacketKind::Eager => {
-                let about = match self.about(&header, id) {
-                    Ok(about) => about,
+                let envelope = match self.envelope(&header, id) {
+                    Ok(envelope) => envelope,
                     Err(why) => {
                         self.malformed(id, why);
                         return Some(buf);
                     }
                 };
-                self.conns[id].received.one(about.len);
-                match self.inbox.take_posted(&about) {
+                self.conns[id].received.one(envelope.len);
+                match self.matcher.take_posted(&envelope) {
                     Some(recv) if !only_tag(&recv) => {
                         recv.buf.copy_from(0, payload);
-                        self.inbox.received(&recv, &about);
+                        self.matcher.received(&recv, &envelope);
                     }
                     // No receive waits for the message, nor ever will.
-                    None if self.inbox.drops(&about) => {}
-                    None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => self.too_much(id),
-                    met if payload.len() <= COPY_MAX.max(buf.len() / 8) => {
-                        let body = RxmUnexpected::Whole(payload.into());
-                        self.keep(about, body, met);
+                    None if self.matcher.drops(&envelope) => {}
+                    None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => {
+                        self.too_much(id)
                     }
-                    met => {
-                        self.keep(about, RxmUnexpected::InPacket(buf, len), met);
+                    matched if payload.len() <= COPY_MAX.max(buf.len() / 8) => {
+                        let body = RxmUnexpected::Whole(payload.into());
+                        self.keep(envelope, body, matched);
+                    }
+                    matched => {
+                        self.keep(envelope, RxmUnexpected::InPacket(buf, len), matched);
                         return None;
                     }
                 }
@@ -351,8 +363,8 @@ impl RxmEngineEp {
                 known.then_some(()).ok_or(Malformed("the end of a rendezvous that is none"))
             }
             PacketKind::RndvWriteTo => {
-                read_places(payload, self.conns[id].swapped).and_then(|places| {
-                    let known = self.deliver_to(id, &header, places);
+                read_segments(payload, self.conns[id].swapped).and_then(|segments| {
+                    let known = self.deliver_to(id, &header, segments);
                     known.then_some(()).ok_or(Malformed("a place for a message that is none"))
                 })
             }
@@ -386,20 +398,20 @@ impl RxmEngineEp {
     fn too_much(&mut self, id: u32) {
         let Some(peer) = self.conns.get(id).map(|conn| conn.peer) else { return };
         self.malformed(id, TOO_MUCH);
-        for (queue, message) in self.inbox.kept_from(peer) {
-            self.lose_kept(queue, message, Error::PROTO);
+        for (queue, message) in self.matcher.buffered_from(peer) {
+            self.drop_buffered(queue, message, Error::PROTO);
         }
         self.forget_peer_if_unused(peer);
     }
 
     #[inline]
-    fn about(&self, header: &RxmHeader, conn: u32) -> Parsed<About> {
+    fn envelope(&self, header: &RxmHeader, conn: u32) -> Parsed<Envelope> {
         // A length that no buffer can have violates the protocol.
         let len = usize::try_from(header.size).ok().filter(|len| *len <= isize::MAX as usize);
-        Ok(About {
+        Ok(Envelope {
             tagged: header.is_tagged(),
             msg_tag: None,
-            collective: header.is_tagged() && self.inbox.takes_aside(header.tag),
+            collective: header.is_tagged() && self.matcher.is_internal_tag(header.tag),
             tag: if header.is_tagged() { header.tag } else { 0 },
             len: len.ok_or(Malformed("a message longer than memory"))?,
             cq_data: header.cq_data(),
@@ -409,8 +421,8 @@ impl RxmEngineEp {
 
     /// Handles a segment of a message.
     fn segment(&mut self, id: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
-        let about = self.about(header, id)?;
-        let queue = about.queue();
+        let envelope = self.envelope(header, id)?;
+        let queue = envelope.queue();
         let part = header.part();
         let known = self.conns[id].partial.iter().position(|p| p.msg_id == header.msg_id);
         let at = match (known, part) {
@@ -420,27 +432,27 @@ impl RxmEngineEp {
                     return Err(Malformed("more segmented messages than there can be"));
                 }
                 let msg_id = header.msg_id;
-                self.conns[id].received.one(about.len);
-                let target = match self.inbox.take_posted(&about) {
+                self.conns[id].received.one(envelope.len);
+                let target = match self.matcher.take_posted(&envelope) {
                     Some(recv) if !only_tag(&recv) => SegmentTarget::Recv(recv),
-                    None if self.inbox.drops(&about) => SegmentTarget::Nowhere,
-                    None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => {
+                    None if self.matcher.drops(&envelope) => SegmentTarget::Nowhere,
+                    None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => {
                         self.too_much(id);
                         return Ok(());
                     }
-                    met => {
+                    matched => {
                         let body = RxmUnexpected::Partial { bytes: Vec::new(), conn: id, msg_id };
-                        SegmentTarget::Kept(self.keep(about, body, met))
+                        SegmentTarget::Buffered(self.keep(envelope, body, matched))
                     }
                 };
                 let partial = &mut self.conns[id].partial;
-                partial.push(Partial { msg_id, about, done: 0, next: 0, target });
+                partial.push(Partial { msg_id, envelope, done: 0, next: 0, target });
                 partial.len() - 1
             }
             _ => return Err(Malformed("a segment out of order")),
         };
         let partial = &mut self.conns[id].partial[at];
-        let (done, of) = (partial.done, partial.about);
+        let (done, of) = (partial.done, partial.envelope);
         if header.seg_no != partial.next || payload.len() > of.len - done {
             return Err(Malformed("a segment that does not follow"));
         }
@@ -454,9 +466,9 @@ impl RxmEngineEp {
             SegmentTarget::Recv(recv) => {
                 recv.buf.copy_from(done, payload);
             }
-            SegmentTarget::Kept(message) => {
+            SegmentTarget::Buffered(message) => {
                 let (message, mut fits) = (*message, true);
-                self.inbox.change(queue, message, |body| {
+                self.matcher.change(queue, message, |body| {
                     if let RxmUnexpected::Partial { bytes, .. } = body {
                         // The peer decides how long the message becomes, so memory is allocated as
                         // it comes.
@@ -476,7 +488,7 @@ impl RxmEngineEp {
                     // Later segments are still received before the connection ends, and must not
                     // complete the message.
                     partial.target = SegmentTarget::Nowhere;
-                    self.lose_kept(queue, message, Error::NOMEM);
+                    self.drop_buffered(queue, message, Error::NOMEM);
                     return Err(Malformed("more than there is memory for"));
                 }
             }
@@ -485,7 +497,7 @@ impl RxmEngineEp {
         if last {
             let partial = self.conns[id].partial.swap_remove(at);
             if let SegmentTarget::Recv(recv) = partial.target {
-                self.inbox.received(&recv, &of);
+                self.matcher.received(&recv, &of);
             }
         }
         if !self.reports.is_empty() {
@@ -496,24 +508,24 @@ impl RxmEngineEp {
 
     /// Handles the RTS of a rendezvous message.
     fn announcement(&mut self, id: u32, header: &RxmHeader, payload: &[u8]) -> Parsed {
-        let about = self.about(header, id)?;
-        let places = read_places(payload, self.conns[id].swapped)?;
-        if places.total() != Ok(about.len) {
+        let envelope = self.envelope(header, id)?;
+        let segments = read_segments(payload, self.conns[id].swapped)?;
+        if segments.total() != Ok(envelope.len) {
             return Err(Malformed("a rendezvous of another length than its message"));
         }
-        self.conns[id].received.one(about.len);
-        match self.inbox.take_posted(&about) {
-            Some(recv) if !only_tag(&recv) => self.fetch(recv, about, id, *header, places),
+        self.conns[id].received.one(envelope.len);
+        match self.matcher.take_posted(&envelope) {
+            Some(recv) if !only_tag(&recv) => self.fetch(recv, envelope, id, *header, segments),
             // The message is not wanted, and its sender is done with it.
-            None if self.inbox.drops(&about) => self.not_wanted(id, header.msg_id),
-            None if self.inbox.is_too_much(&about, MAX_OF_STRANGERS) => self.too_much(id),
-            met => {
-                self.conns[id].announced += 1;
-                let early = Early::None;
+            None if self.matcher.drops(&envelope) => self.not_wanted(id, header.msg_id),
+            None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
+            matched => {
+                self.conns[id].on_rts += 1;
+                let early = PartialUnexpected::None;
                 self.keep(
-                    about,
-                    RxmUnexpected::AtSender { conn: id, header: *header, places, early },
-                    met,
+                    envelope,
+                    RxmUnexpected::AtSender { conn: id, header: *header, segments, early },
+                    matched,
                 );
             }
         }
@@ -531,14 +543,17 @@ impl RxmEngineEp {
     fn fetch(
         &mut self,
         recv: Recv,
-        about: About,
+        envelope: Envelope,
         conn: u32,
         header: RxmHeader,
-        places: RemoteSegments,
+        segments: RemoteSegments,
     ) {
-        let unnamed = |place: &RemoteSegment| place.key == FI_KEY_NOTAVAIL;
-        let by_write = self.common.config.rndv_write || places.as_slice().iter().any(unnamed);
-        let fetch = Fetch { by_write, ..Fetch::new(recv, about, conn, header, places) };
+        let unnamed = |segment: &RemoteSegment| segment.key == FI_KEY_NOTAVAIL;
+        let by_write = self.common.config.rndv_write || segments.as_slice().iter().any(unnamed);
+        let fetch = RendezvousGet {
+            by_write,
+            ..RendezvousGet::new(recv, envelope, conn, header, segments)
+        };
         let id = self.fetches.insert(fetch);
         self.start_fetch(id);
     }
@@ -560,7 +575,7 @@ impl RxmEngineEp {
                 self.stalled.push(conn);
             }
         }
-        self.conns[conn].urgent.push_back(Waiting::Fetch(id));
+        self.conns[conn].urgent.push_back(Waiting::RendezvousGet(id));
     }
 
     /// Requests the parts of a message not requested yet. Fails with -FI_EAGAIN if the core has no
@@ -575,30 +590,32 @@ impl RxmEngineEp {
         if fetch.by_write && fetch.wanted > 0 {
             let part = fetch.recv.buf.part(0, fetch.wanted);
             fetch.regions = domain.register_recv(&part, FI_REMOTE_WRITE, || common.key())?;
-            let mut places = RemoteSegments::EMPTY;
+            let mut segments = RemoteSegments::EMPTY;
             for region in &fetch.regions {
                 let (addr, len) = (region.base(), region.len() as u64);
-                places.push(RemoteSegment { addr, len, key: region.key() })?;
+                segments.push(RemoteSegment { addr, len, key: region.key() })?;
             }
             fetch.outstanding = 1;
             let mut header = RxmHeader::of(PacketKind::RndvWriteTo, 0);
             header.msg_id = fetch.header.msg_id;
             header.ctrl_data = u64::from(id);
             let conn = fetch.conn;
-            self.send_control(conn, header, Some(&places));
+            self.send_control(conn, header, Some(&segments));
             return Ok(());
         }
         while fetch.asked < fetch.wanted {
-            let Some(mut place) = fetch.places.as_slice().get(fetch.next).copied() else { break };
-            place.len = place.len.min((fetch.wanted - fetch.asked) as u64);
-            let part = fetch.recv.buf.part(fetch.asked, place.len as usize);
+            let Some(mut segment) = fetch.segments.as_slice().get(fetch.next).copied() else {
+                break;
+            };
+            segment.len = segment.len.min((fetch.wanted - fetch.asked) as u64);
+            let part = fetch.recv.buf.part(fetch.asked, segment.len as usize);
             let mut regions = Vec::new();
             if domain.wants_local() {
                 regions = domain.register_recv(&part, FI_READ | FI_WRITE, || common.key())?;
             }
             let link = self.conns.get(fetch.conn).and_then(|conn| conn.ep.as_ref());
             let link = link.ok_or(Error::NOTCONN)?;
-            link.read(&part, &regions, &[place], 0, Token::Fetch(id).to_u64())?;
+            link.read(&part, &regions, &[segment], 0, Token::RendezvousGet(id).to_u64())?;
             fetch.regions.append(&mut regions);
             fetch.outstanding += 1;
             fetch.asked += part.len();
@@ -631,10 +648,10 @@ impl RxmEngineEp {
         // The buffer must not be registered any more when the application has it back.
         drop(fetch.regions);
         if fetch.report.is_some() {
-            return self.early_done(Fetch { regions: Vec::new(), ..fetch });
+            return self.early_done(RendezvousGet { regions: Vec::new(), ..fetch });
         }
         if let Some(error) = fetch.error {
-            self.inbox.failed(&fetch.recv, &fetch.about, error);
+            self.matcher.failed(&fetch.recv, &fetch.envelope, error);
             return;
         }
         if !fetch.by_write || fetch.wanted == 0 {
@@ -642,7 +659,7 @@ impl RxmEngineEp {
             header.msg_id = fetch.header.msg_id;
             self.send_control(fetch.conn, header, None);
         }
-        self.inbox.received(&fetch.recv, &fetch.about);
+        self.matcher.received(&fetch.recv, &fetch.envelope);
     }
 
     /// Fails the receive of a message after a failed read.
@@ -659,8 +676,8 @@ impl RxmEngineEp {
         let mut fetches = self.fetches.iter();
         let found = fetches.find(|(_, fetch)| {
             // A sender can write only after it was told where.
-            let told = fetch.by_write && fetch.outstanding > 0;
-            fetch.conn == conn && told && fetch.header.msg_id == header.msg_id
+            let notified = fetch.by_write && fetch.outstanding > 0;
+            fetch.conn == conn && notified && fetch.header.msg_id == header.msg_id
         });
         let Some((id, _)) = found else {
             return Err(Malformed("the end of a write that is none"));
@@ -674,31 +691,31 @@ impl RxmEngineEp {
     }
 
     /// Delivers a buffered message to its matching receive, or drops it if there is none.
-    pub(super) fn meet(&mut self, meeting: Meeting) {
-        let Meeting { queue, message: number, recv, .. } = meeting;
-        let Some(kept) = self.inbox.take_kept(queue, number) else { return };
-        let about = kept.about;
-        match kept.body {
+    pub(super) fn match_message(&mut self, matched: MatchedMessage) {
+        let MatchedMessage { queue, message: number, recv, .. } = matched;
+        let Some(buffered) = self.matcher.take_buffered(queue, number) else { return };
+        let envelope = buffered.envelope;
+        match buffered.body {
             RxmUnexpected::Whole(bytes) => {
                 if let Some(recv) = recv {
                     recv.buf.copy_from(0, &bytes);
-                    self.inbox.received(&recv, &about);
+                    self.matcher.received(&recv, &envelope);
                 }
-                self.forget_peer_if_unused(about.peer);
+                self.forget_peer_if_unused(envelope.peer);
             }
             RxmUnexpected::InPacket(buf, len) => {
                 if let Some(recv) = recv {
                     recv.buf.copy_from(0, &buf[crate::wire::HEADER_LEN..len]);
-                    self.inbox.received(&recv, &about);
+                    self.matcher.received(&recv, &envelope);
                 }
                 self.release(Some(buf));
-                self.forget_peer_if_unused(about.peer);
+                self.forget_peer_if_unused(envelope.peer);
             }
             RxmUnexpected::Partial { bytes, conn, msg_id } => {
                 let Some(conn) = self.conns.get_mut(conn) else { return };
                 let of = |partial: &&mut Partial| {
                     partial.msg_id == msg_id
-                        && matches!(partial.target, SegmentTarget::Kept(kept) if kept == number)
+                        && matches!(partial.target, SegmentTarget::Buffered(buffered) if buffered == number)
                 };
                 let Some(partial) = conn.partial.iter_mut().find(of) else { return };
                 partial.target = match recv {
@@ -709,21 +726,21 @@ impl RxmEngineEp {
                     None => SegmentTarget::Nowhere,
                 };
             }
-            RxmUnexpected::AtSender { conn, header, places, early: _ } => {
+            RxmUnexpected::AtSender { conn, header, segments, early: _ } => {
                 if let Some(conn) = self.conns.get_mut(conn) {
-                    conn.announced -= 1;
+                    conn.on_rts -= 1;
                 }
                 match recv {
-                    Some(recv) => self.fetch(recv, about, conn, header, places),
+                    Some(recv) => self.fetch(recv, envelope, conn, header, segments),
                     // The message is not wanted, and its sender is done with it.
                     None => self.not_wanted(conn, header.msg_id),
                 }
             }
             RxmUnexpected::Lost => {
                 if let Some(recv) = recv {
-                    self.inbox.failed(&recv, &about, Error::CONNRESET);
+                    self.matcher.failed(&recv, &envelope, Error::CONNRESET);
                 }
-                self.forget_peer_if_unused(about.peer);
+                self.forget_peer_if_unused(envelope.peer);
             }
         }
     }
@@ -733,7 +750,7 @@ impl RxmEngineEp {
         if done.flags & FI_REMOTE_CQ_DATA == 0 {
             return;
         }
-        if self.parked.is_empty() && self.inbox.ledger.has_room() {
+        if self.parked.is_empty() && self.matcher.completions.has_space() {
             self.report_written(done.data, done.len);
         } else {
             self.parked.push_back(Parked::Written(done.data, done.len));
@@ -742,16 +759,16 @@ impl RxmEngineEp {
 
     fn report_written(&self, data: u64, len: usize) {
         let flags = FI_RMA | FI_REMOTE_WRITE;
-        self.inbox.ledger.peer_told(flags, len, data, FI_ADDR_NOTAVAIL);
+        self.matcher.completions.peer_notified(flags, len, data, FI_ADDR_NOTAVAIL);
     }
 
     /// Drops the operations arriving on a closed connection.
     pub(super) fn lose_messages_of(&mut self, id: u32, conn: &mut RxmConn, error: Error) {
-        let mut waits = conn.announced > 0;
+        let mut waits = conn.on_rts > 0;
         for partial in conn.partial.drain(..) {
-            waits |= matches!(partial.target, SegmentTarget::Kept(_));
+            waits |= matches!(partial.target, SegmentTarget::Buffered(_));
             if let SegmentTarget::Recv(recv) = partial.target {
-                self.inbox.failed(&recv, &partial.about, error);
+                self.matcher.failed(&recv, &partial.envelope, error);
             }
         }
         let fetches: Vec<_> =
@@ -763,16 +780,16 @@ impl RxmEngineEp {
             self.fetch_failed(fetch, error);
         }
         // Kept messages are looked for only if some wait.
-        let kept = if waits { self.inbox.kept_from(conn.peer) } else { Vec::new() };
-        for (queue, number) in kept {
+        let buffered = if waits { self.matcher.buffered_from(conn.peer) } else { Vec::new() };
+        for (queue, number) in buffered {
             let lost = |body: &RxmUnexpected| match body {
                 RxmUnexpected::Partial { conn, .. } | RxmUnexpected::AtSender { conn, .. } => {
                     *conn == id
                 }
                 _ => false,
             };
-            if self.inbox.kept_as(queue, number, lost) == Some(true) {
-                self.lose_kept(queue, number, error);
+            if self.matcher.buffered_as(queue, number, lost) == Some(true) {
+                self.drop_buffered(queue, number, error);
             }
         }
     }

@@ -6,12 +6,12 @@
 //! transfers leave in the order of posting.
 use super::conn::{Link, Token, Waiting};
 use super::ep::RxmEngineEp;
-use super::pending::{RxmMessage, Todo, TxOp};
+use super::pending::{PendingSteps, RxmMessage, TxOp};
 use crate::provider::RXM;
 use crate::wire::{
     self, ANSWER_LEN, AtomicHeader, HEADER_LEN, IOCS_LEN, OP_ATOMIC, OP_ATOMIC_COMPARE,
-    OP_ATOMIC_FETCH, OP_MSG, OP_TAGGED, PLACES_LEN, PacketKind, REMOTE_CQ_DATA, RxmHeader,
-    SegmentPart, read_answer, write_iocs, write_places,
+    OP_ATOMIC_FETCH, OP_MSG, OP_TAGGED, PacketKind, REMOTE_CQ_DATA, RxmHeader, SEGMENTS_LEN,
+    SegmentPart, read_answer, write_iocs, write_segments,
 };
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_FENCE, FI_INJECT,
@@ -19,22 +19,22 @@ use ofi_provider::abi::{
     FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_TRANSMIT_COMPLETE, FI_WRITE,
 };
 use ofi_provider::api::{
-    AtomicOp, PlainSend, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
+    AtomicOp, FastSend, ReadOp, RemoteSegment, RemoteSegments, SendOp, WriteOp,
 };
 use ofi_provider::atomic;
 use ofi_provider::buf::SendBuf;
 use ofi_provider::core_provider::{CoreBuf, Done};
 use ofi_provider::cq::Completion;
+use ofi_provider::deferred::is_group_notice;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::later::is_group_notice;
-use ofi_provider::reserved::{ASIDE, TIMED};
+use ofi_provider::reserved::{INTERNAL_OP, TIMED};
 use ofi_provider::slab::NONE;
 
 /// A message of so many bytes or more is sent from the application's buffer rather than as a copy.
 const DIRECT_MIN: usize = 4096;
 
-/// Flags of an operation excluding the fast path (`send_plain`).
-const SPECIAL: u64 = FI_FENCE | DELIVERED | ASIDE;
+/// Flags of an operation excluding the fast path (`send_fast`).
+const SPECIAL: u64 = FI_FENCE | DELIVERED | INTERNAL_OP;
 
 /// Completion levels waiting until the peer's endpoint has the message (fi_cq(3)).
 const DELIVERED: u64 =
@@ -46,9 +46,9 @@ impl RxmEngineEp {
     pub(crate) fn send(&mut self, op: SendOp, tagged: bool) -> Result {
         // In parts, which stay in registers: for the other cases an operation is put together again.
         let SendOp { buf, dest, context, data, tag, flags } = op;
-        let plain = PlainSend { buf: &buf, dest, context, data, tag, flags };
-        let Some(taken) = self.send_plain(plain, tagged) else {
-            return self.send_any(SendOp { buf, dest, context, data, tag, flags }, tagged);
+        let fast = FastSend { buf: &buf, dest, context, data, tag, flags };
+        let Some(taken) = self.send_fast(fast, tagged) else {
+            return self.send_slow(SendOp { buf, dest, context, data, tag, flags }, tagged);
         };
         if !taken {
             // Apart from the other case, with which it would share, and do always, what it needs.
@@ -61,21 +61,21 @@ impl RxmEngineEp {
     #[cold]
     #[inline(never)]
     fn send_refused(&mut self, op: SendOp, tagged: bool) -> Result {
-        self.send_any(op, tagged)
+        self.send_slow(op, tagged)
     }
 
     /// Fast path for the most common case: a small message without special attributes, copied at
     /// once by the core. Returns none in any other case, and false if the core rejects it; then
     /// nothing has changed.
     #[inline(always)]
-    fn send_plain(&mut self, op: PlainSend<'_>, tagged: bool) -> Option<bool> {
+    fn send_fast(&mut self, op: FastSend<'_>, tagged: bool) -> Option<bool> {
         let len = op.buf.len();
         let report = op.flags & FI_COMPLETION != 0;
         if op.flags & SPECIAL != 0
-            || len > self.plain_max
+            || len > self.fast_max
             || (op.flags & FI_INJECT != 0 && len > self.identity.attr.inject_size)
             || self.tx_left() == 0
-            || !self.ledger.has_room(report)
+            || !self.completions.has_space(report)
         {
             return None;
         }
@@ -99,12 +99,12 @@ impl RxmEngineEp {
         }
         conn.sent.one(len);
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
-        self.ledger.succeeded(Completion::of(op.context, flags, len), report);
+        self.completions.succeeded(Completion::of(op.context, flags, len), report);
         Some(true)
     }
 
     #[inline(never)]
-    fn send_any(&mut self, op: SendOp, tagged: bool) -> Result {
+    fn send_slow(&mut self, op: SendOp, tagged: bool) -> Result {
         let len = op.buf.len();
         let inject = op.flags & FI_INJECT != 0;
         if inject && len > self.identity.attr.inject_size {
@@ -133,7 +133,7 @@ impl RxmEngineEp {
             tag: op.tag,
             cq_data: (op.flags & FI_REMOTE_CQ_DATA != 0).then_some(op.data),
             deliver,
-            told: op.flags & FI_MATCH_COMPLETE != 0 || processed,
+            notified: op.flags & FI_MATCH_COMPLETE != 0 || processed,
             sent: 0,
             segments: 0,
         };
@@ -150,11 +150,11 @@ impl RxmEngineEp {
             header.conn_id = self.conns[conn].remote_id;
             header.write(&mut buf);
             message.buf.copy_to(0, &mut buf[HEADER_LEN..total]);
-            packet = Some(Todo::Packet(buf, total));
+            packet = Some(PendingSteps::Packet(buf, total));
         }
-        let todo = packet.unwrap_or(Todo::Send(message));
+        let todo = packet.unwrap_or(PendingSteps::Send(message));
         let id = self.ops.insert(TxOp {
-            copy: copy.map(|(kept, _)| kept),
+            copy: copy.map(|(buffered, _)| buffered),
             len,
             ..TxOp::new(conn, op.context, flags, op.flags, todo)
         });
@@ -177,7 +177,7 @@ impl RxmEngineEp {
         let flags = self.behind_atomics(conn, op.flags) & !FI_INJECT;
         let ready = self.may_go(conn, flags);
         let len = op.buf.len();
-        let todo = Todo::Read { buf: op.buf, from: op.remote };
+        let todo = PendingSteps::Read { buf: op.buf, from: op.remote };
         let new = TxOp::new(conn, op.context, FI_RMA | FI_READ, flags, todo);
         let id = self.ops.insert(TxOp { len, ..new });
         self.start(id, conn, ready)
@@ -200,9 +200,9 @@ impl RxmEngineEp {
         let todo = if inject {
             let mut bytes = self.buffer()?;
             op.buf.copy_to(0, &mut bytes[..len]);
-            Todo::WriteCopy { bytes, to, data, flags }
+            PendingSteps::WriteCopy { bytes, to, data, flags }
         } else {
-            Todo::Write { buf: op.buf, to, data, flags }
+            PendingSteps::Write { buf: op.buf, to, data, flags }
         };
         let new = TxOp::new(conn, op.context, FI_RMA | FI_WRITE, fenced, todo);
         let id = self.ops.insert(TxOp { len, ..new });
@@ -248,28 +248,28 @@ impl RxmEngineEp {
         let ready = self.may_go(conn, op.flags);
         let (number, access) = match op.operation.kind() {
             atomic::AtomicKind::Base => (OP_ATOMIC, FI_WRITE),
-            atomic::AtomicKind::Fetch => (OP_ATOMIC_FETCH, FI_READ),
+            atomic::AtomicKind::RendezvousGet => (OP_ATOMIC_FETCH, FI_READ),
             atomic::AtomicKind::Compare => (OP_ATOMIC_COMPARE, FI_READ),
         };
         let mut buf = self.buffer()?;
         let elements = HEADER_LEN + IOCS_LEN;
         let (middle, end) = (elements + op.source.len(), HEADER_LEN + payload);
         // On the wire the places' lengths are numbers of elements.
-        let mut places = RemoteSegments::EMPTY;
-        for place in op.remote.as_slice() {
-            let len = place.len / op.operation.size() as u64;
-            places.push(RemoteSegment { len, ..*place })?;
+        let mut segments = RemoteSegments::EMPTY;
+        for segment in op.remote.as_slice() {
+            let len = segment.len / op.operation.size() as u64;
+            segments.push(RemoteSegment { len, ..*segment })?;
         }
-        write_iocs(&places, &mut buf[HEADER_LEN..]);
+        write_iocs(&segments, &mut buf[HEADER_LEN..]);
         op.source.copy_to(0, &mut buf[elements..middle]);
         op.compare.copy_to(0, &mut buf[middle..end]);
-        let places = op.remote.as_slice().len() as u8;
+        let segments = op.remote.as_slice().len() as u8;
         let what =
-            AtomicHeader { datatype: op.operation.datatype(), op: op.operation.op(), places };
+            AtomicHeader { datatype: op.operation.datatype(), op: op.operation.op(), segments };
         let id = self.ops.insert(TxOp {
             len: op.source.len().max(op.result.len()),
             answer: Some(op.result),
-            ..TxOp::new(conn, op.context, FI_ATOMIC | access, op.flags, Todo::Wait)
+            ..TxOp::new(conn, op.context, FI_ATOMIC | access, op.flags, PendingSteps::Wait)
         });
         let header = RxmHeader {
             msg_id: u64::from(id),
@@ -279,7 +279,7 @@ impl RxmEngineEp {
             ..RxmHeader::of(PacketKind::Atomic, 0)
         };
         header.write(&mut buf);
-        self.ops[id].todo = Todo::Packet(buf, end);
+        self.ops[id].todo = PendingSteps::Packet(buf, end);
         self.conns[conn].atomics += 1;
         self.start(id, conn, ready)
     }
@@ -348,7 +348,8 @@ impl RxmEngineEp {
     fn start_anew(&mut self, id: u32, conn: u32) -> Result {
         let peer = self.conns[conn].peer;
         let op = &mut self.ops[id];
-        if op.outstanding > 0 || matches!(&op.todo, Todo::Send(message) if message.sent > 0) {
+        if op.outstanding > 0 || matches!(&op.todo, PendingSteps::Send(message) if message.sent > 0)
+        {
             // Its first segments are lost with the connection, and so is the whole message.
             self.ended(conn, Error::CONNRESET);
             return Ok(());
@@ -406,25 +407,25 @@ impl RxmEngineEp {
     /// the core has no space.
     fn advance(&mut self, id: u32) -> Result {
         let Some(op) = self.ops.get_mut(id) else { return Ok(()) };
-        match std::mem::replace(&mut op.todo, Todo::Wait) {
-            Todo::Wait => Ok(()),
-            Todo::Packet(buf, len) => self.advance_packet(id, buf, len),
-            Todo::Send(message) => self.advance_message(id, message),
-            todo @ (Todo::Announced(_) | Todo::Failed(_)) => {
+        match std::mem::replace(&mut op.todo, PendingSteps::Wait) {
+            PendingSteps::Wait => Ok(()),
+            PendingSteps::Packet(buf, len) => self.advance_packet(id, buf, len),
+            PendingSteps::Send(message) => self.advance_message(id, message),
+            todo @ (PendingSteps::Announced(_) | PendingSteps::Failed(_)) => {
                 op.todo = todo;
                 Ok(())
             }
-            todo @ Todo::Deliver { .. } => {
+            todo @ PendingSteps::Deliver { .. } => {
                 op.todo = todo;
                 self.advance_delivery(id)
             }
-            Todo::WriteCopy { bytes, to, data, flags } => {
+            PendingSteps::WriteCopy { bytes, to, data, flags } => {
                 let conn = &self.conns[self.ops[id].conn];
                 let link = conn.ep.as_ref().ok_or(Error::NOTCONN)?;
                 let token = Token::Rma(id).to_u64();
                 link.write_own(bytes, to.as_slice(), data, flags, token).map_err(
                     |(error, bytes)| {
-                        self.ops[id].todo = Todo::WriteCopy { bytes, to, data, flags };
+                        self.ops[id].todo = PendingSteps::WriteCopy { bytes, to, data, flags };
                         error
                     },
                 )
@@ -452,7 +453,7 @@ impl RxmEngineEp {
                     return Ok(());
                 }
                 Err(error) => {
-                    self.ops[id].todo = Todo::Packet(buf, len);
+                    self.ops[id].todo = PendingSteps::Packet(buf, len);
                     return Err(error);
                 }
             }
@@ -462,7 +463,7 @@ impl RxmEngineEp {
         let answered = self.ops[id].answer.is_some();
         let token = if answered { Token::Packet } else { Token::Message(id) };
         link.send(buf, len, token.to_u64()).map_err(|(error, buf)| {
-            self.ops[id].todo = Todo::Packet(buf, len);
+            self.ops[id].todo = PendingSteps::Packet(buf, len);
             error
         })
     }
@@ -476,10 +477,10 @@ impl RxmEngineEp {
         let config = &self.common.config;
         let (eager, sar) = (config.eager_limit, config.sar_limit);
         // Other libraries do not fetch a message of no bytes, and never say that they have it.
-        let announced = message.told && (len > 0 || self.conns[op.conn].ours);
+        let on_rts = message.notified && (len > 0 || self.conns[op.conn].ours);
         // A small message is delivered when the peer's core has it: it may be kept there for
         // a receive to come (FI_DELIVERY_COMPLETE, fi_cq(3)).
-        let result = if announced {
+        let result = if on_rts {
             self.announce(id, &message)
         } else if len <= eager {
             self.send_part(
@@ -497,7 +498,7 @@ impl RxmEngineEp {
         };
         if result.is_err() {
             // The message is sent again when there is room, or another connection takes it.
-            self.ops[id].todo = Todo::Send(message);
+            self.ops[id].todo = PendingSteps::Send(message);
         }
         result
     }
@@ -569,7 +570,7 @@ impl RxmEngineEp {
             if let Err(error) =
                 self.send_part(id, &message, header, message.sent, part, Token::Segment(id))
             {
-                self.ops[id].todo = Todo::Send(message);
+                self.ops[id].todo = PendingSteps::Send(message);
                 return Err(error);
             }
             self.ops[id].outstanding += 1;
@@ -582,11 +583,11 @@ impl RxmEngineEp {
     /// Sends the RTS of a message to be read by its receiver.
     fn announce(&mut self, id: u32, message: &RxmMessage) -> Result {
         let common = self.common.clone();
-        let mut places = RemoteSegments::EMPTY;
+        let mut segments = RemoteSegments::EMPTY;
         if message.buf.is_empty() {
             // A message of no bytes has nothing to fetch.
         } else if common.config.rndv_write {
-            places.push(RemoteSegment {
+            segments.push(RemoteSegment {
                 addr: 0,
                 len: message.buf.len() as u64,
                 key: FI_KEY_NOTAVAIL,
@@ -599,7 +600,7 @@ impl RxmEngineEp {
             }
             for region in &self.ops[id].regions {
                 let (addr, len) = (region.base(), region.len() as u64);
-                places.push(RemoteSegment { addr, len, key: region.key() })?;
+                segments.push(RemoteSegment { addr, len, key: region.key() })?;
             }
         }
         let mut buf = self.buffer()?;
@@ -608,9 +609,9 @@ impl RxmEngineEp {
         header.conn_id = conn.remote_id;
         header.msg_id = u64::from(id);
         header.write(&mut buf);
-        write_places(&places, &mut buf[HEADER_LEN..]);
+        write_segments(&segments, &mut buf[HEADER_LEN..]);
         let Some(link) = &conn.ep else { return Err(Error::NOTCONN) };
-        let sent = link.send(buf, HEADER_LEN + PLACES_LEN, Token::Packet.to_u64());
+        let sent = link.send(buf, HEADER_LEN + SEGMENTS_LEN, Token::Packet.to_u64());
         if let Err((error, buf)) = sent {
             self.release(Some(buf));
             return Err(error);
@@ -618,14 +619,14 @@ impl RxmEngineEp {
         let how = if common.config.rndv_write { "written" } else { "read" };
         let len = message.buf.len();
         ofi_provider::log!(&RXM, DEBUG, EP_DATA, "announced {len} bytes to be {how}");
-        self.ops[id].todo = Todo::Announced(message.clone());
+        self.ops[id].todo = PendingSteps::Announced(message.clone());
         Ok(())
     }
 
     /// Handles the receiver's notification of the receipt of an announced message. Returns false if
     /// there is no such message.
     pub(super) fn message_fetched(&mut self, conn: u32, msg_id: u64) -> bool {
-        let Some(id) = self.announced(conn, msg_id) else { return false };
+        let Some(id) = self.on_rts(conn, msg_id) else { return false };
         self.finish_op(id, Ok(()));
         true
     }
@@ -633,9 +634,9 @@ impl RxmEngineEp {
     /// Handles a receiver's request to write an announced message there. False if there is no such
     /// message, or it cannot be written there.
     pub(super) fn deliver_to(&mut self, conn: u32, header: &RxmHeader, to: RemoteSegments) -> bool {
-        let Some(id) = self.announced(conn, header.msg_id) else { return false };
+        let Some(id) = self.on_rts(conn, header.msg_id) else { return false };
         let op = &mut self.ops[id];
-        let Todo::Announced(message) = &op.todo else { return false };
+        let PendingSteps::Announced(message) = &op.todo else { return false };
         let buf = message.buf.clone();
         let delivers = message.deliver && self.common.core_delivers;
         // The packet following the writes reports their end; nothing else waits for them.
@@ -643,7 +644,7 @@ impl RxmEngineEp {
         if !to.total().is_ok_and(|total| total <= buf.len()) {
             return false;
         }
-        op.todo = Todo::Deliver { buf, to, next: 0, written: 0, header: *header, level };
+        op.todo = PendingSteps::Deliver { buf, to, next: 0, written: 0, header: *header, level };
         if self.is_ready_for_urgent(conn) {
             match self.advance(id) {
                 Ok(()) => return true,
@@ -665,38 +666,38 @@ impl RxmEngineEp {
         self.conns.get(conn).is_some_and(|conn| conn.given_up)
     }
 
-    fn announced(&self, conn: u32, msg_id: u64) -> Option<u32> {
+    fn on_rts(&self, conn: u32, msg_id: u64) -> Option<u32> {
         let id = u32::try_from(msg_id).ok()?;
         let op = self.ops.get(id)?;
-        (op.conn == conn && matches!(op.todo, Todo::Announced(_))).then_some(id)
+        (op.conn == conn && matches!(op.todo, PendingSteps::Announced(_))).then_some(id)
     }
 
     fn advance_delivery(&mut self, id: u32) -> Result {
         let common = self.common.clone();
         loop {
             let op = &mut self.ops[id];
-            let Todo::Deliver { buf, to, next, written, header, level } = &op.todo else {
+            let PendingSteps::Deliver { buf, to, next, written, header, level } = &op.todo else {
                 return Ok(());
             };
             let (next, written, header, level) = (*next, *written, *header, *level);
-            let Some(place) = to.as_slice().get(next).copied() else {
+            let Some(segment) = to.as_slice().get(next).copied() else {
                 if op.outstanding == 0 {
                     self.delivered(id, &header);
                 }
                 return Ok(());
             };
-            let part = buf.part(written, place.len as usize);
+            let part = buf.part(written, segment.len as usize);
             let mut regions = Vec::new();
             if common.domain.wants_local() {
                 regions = common.domain.register_send(&part, FI_WRITE, || common.key())?;
             }
             let Some(link) = &self.conns[op.conn].ep else { return Err(Error::NOTCONN) };
             let token = Token::Deliver(id).to_u64();
-            link.write(&part, &regions, &[place], 0, level, token)?;
+            link.write(&part, &regions, &[segment], 0, level, token)?;
             let op = &mut self.ops[id];
             op.regions.append(&mut regions);
             op.outstanding += 1;
-            if let Todo::Deliver { next, written, .. } = &mut op.todo {
+            if let PendingSteps::Deliver { next, written, .. } = &mut op.todo {
                 *next += 1;
                 *written += part.len();
             }
@@ -712,16 +713,16 @@ impl RxmEngineEp {
         self.finish_op(id, Ok(()));
     }
 
-    fn advance_rma(&mut self, id: u32, todo: &Todo) -> Result {
+    fn advance_rma(&mut self, id: u32, todo: &PendingSteps) -> Result {
         let common = self.common.clone();
         let conn = self.ops[id].conn;
         let local = common.domain.wants_local();
         if local && self.ops[id].regions.is_empty() {
             self.ops[id].regions = match todo {
-                Todo::Read { buf, .. } => {
+                PendingSteps::Read { buf, .. } => {
                     common.domain.register_recv(buf, FI_READ, || common.key())?
                 }
-                Todo::Write { buf, .. } => {
+                PendingSteps::Write { buf, .. } => {
                     common.domain.register_send(buf, FI_WRITE, || common.key())?
                 }
                 _ => Vec::new(),
@@ -731,8 +732,8 @@ impl RxmEngineEp {
         let Some(link) = &self.conns[conn].ep else { return Err(Error::NOTCONN) };
         let token = Token::Rma(id).to_u64();
         match todo {
-            Todo::Read { buf, from } => link.read(buf, regions, from.as_slice(), 0, token),
-            Todo::Write { buf, to, data, flags } => {
+            PendingSteps::Read { buf, from } => link.read(buf, regions, from.as_slice(), 0, token),
+            PendingSteps::Write { buf, to, data, flags } => {
                 link.write(buf, regions, to.as_slice(), *data, *flags, token)
             }
             _ => Ok(()),
@@ -744,14 +745,14 @@ impl RxmEngineEp {
         &mut self,
         id: u32,
         header: RxmHeader,
-        places: Option<&RemoteSegments>,
+        segments: Option<&RemoteSegments>,
     ) {
         // Without memory for a packet the peer waits until the connection ends.
         let Ok(mut buf) = self.buffer() else { return };
         let mut len = 0;
-        if let Some(places) = places {
-            write_places(places, &mut buf[HEADER_LEN..]);
-            len = PLACES_LEN;
+        if let Some(segments) = segments {
+            write_segments(segments, &mut buf[HEADER_LEN..]);
+            len = SEGMENTS_LEN;
         }
         self.send_made(id, header, buf, len);
     }
@@ -811,9 +812,9 @@ impl RxmEngineEp {
             let Some(conn) = self.conns.get_mut(id) else { return };
             let result = match waiting {
                 Waiting::Op(op) => self.advance(op).map_err(|error| (error, Waiting::Op(op))),
-                Waiting::Fetch(fetch) => {
-                    self.advance_fetch(fetch).map_err(|error| (error, Waiting::Fetch(fetch)))
-                }
+                Waiting::RendezvousGet(fetch) => self
+                    .advance_fetch(fetch)
+                    .map_err(|error| (error, Waiting::RendezvousGet(fetch))),
                 Waiting::Packet(mut buf, len, token) => {
                     // The packet may have been made before the peer had named the connection: a
                     // peer may send before this side knows that the connection is made.
@@ -844,7 +845,7 @@ impl RxmEngineEp {
                     return;
                 }
                 Err((error, Waiting::Op(op))) => self.give_up(op, id, error),
-                Err((error, Waiting::Fetch(fetch))) => self.fetch_failed(fetch, error),
+                Err((error, Waiting::RendezvousGet(fetch))) => self.fetch_failed(fetch, error),
                 Err((_, Waiting::Packet(buf, ..))) => self.release(Some(buf)),
             }
         }
@@ -889,7 +890,7 @@ impl RxmEngineEp {
                 self.release(done.buf);
                 self.part_done(id, result);
             }
-            Token::Fetch(id) => self.fetch_part_done(id, done.buf, done.error),
+            Token::RendezvousGet(id) => self.fetch_part_done(id, done.buf, done.error),
         }
     }
 
@@ -911,15 +912,15 @@ impl RxmEngineEp {
         }
         let Some(op) = self.ops.get(id).filter(|op| op.outstanding == 0) else { return };
         match &op.todo {
-            Todo::Wait => self.finish_op(id, Ok(())),
-            Todo::Failed(error) => {
+            PendingSteps::Wait => self.finish_op(id, Ok(())),
+            PendingSteps::Failed(error) => {
                 let (conn, error) = (op.conn, *error);
                 self.finish_op(id, Err(error));
                 // The receiver has a message that will never be complete, and hears of that by
                 // the connection's end.
                 self.ended(conn, error);
             }
-            Todo::Deliver { to, next, header, .. } if *next == to.as_slice().len() => {
+            PendingSteps::Deliver { to, next, header, .. } if *next == to.as_slice().len() => {
                 let header = *header;
                 self.delivered(id, &header);
             }
@@ -932,10 +933,10 @@ impl RxmEngineEp {
     #[cold]
     fn part_failed(&mut self, id: u32, error: Error) {
         let op = &mut self.ops[id];
-        if matches!(op.todo, Todo::Failed(_)) {
+        if matches!(op.todo, PendingSteps::Failed(_)) {
             return;
         }
-        op.todo = Todo::Failed(error);
+        op.todo = PendingSteps::Failed(error);
         if let Some(conn) = self.conns.get_mut(op.conn) {
             let is_other = |of: &Waiting| !matches!(of, Waiting::Op(of) if *of == id);
             conn.waiting.retain(is_other);
@@ -949,9 +950,9 @@ impl RxmEngineEp {
         let Some(mut op) = self.drop_op(id) else { return };
         op.flags &= !TIMED;
         #[cfg(test)]
-        match ofi_simulation::planted() {
-            Some(ofi_simulation::PlantedFault::LostCompletion) => return,
-            Some(ofi_simulation::PlantedFault::SecondCompletion) => {
+        match ofi_simulation::injected() {
+            Some(ofi_simulation::InjectedFault::LostCompletion) => return,
+            Some(ofi_simulation::InjectedFault::SecondCompletion) => {
                 self.report(Completion::of(op.context, op.flags, op.len), op.report, result);
             }
             _ => {}
@@ -973,8 +974,8 @@ impl RxmEngineEp {
                 self.stall(op.conn);
             }
         }
-        if let Todo::Packet(buf, _) | Todo::WriteCopy { bytes: buf, .. } =
-            std::mem::replace(&mut op.todo, Todo::Wait)
+        if let PendingSteps::Packet(buf, _) | PendingSteps::WriteCopy { bytes: buf, .. } =
+            std::mem::replace(&mut op.todo, PendingSteps::Wait)
         {
             self.release(Some(buf));
         }
@@ -990,8 +991,8 @@ impl RxmEngineEp {
     #[cold]
     pub(super) fn fail_awaiting(&mut self, conn: u32, error: Error) {
         let awaits = |op: &TxOp| {
-            let of_peer = matches!(op.todo, Todo::Announced(_))
-                || (op.answer.is_some() && matches!(op.todo, Todo::Wait));
+            let of_peer = matches!(op.todo, PendingSteps::Announced(_))
+                || (op.answer.is_some() && matches!(op.todo, PendingSteps::Wait));
             op.conn == conn && op.outstanding == 0 && of_peer
         };
         for id in self.ops.indices(awaits) {

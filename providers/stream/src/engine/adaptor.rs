@@ -2,24 +2,24 @@
 use super::StreamEngine;
 use super::ep::{StreamEpKind, StreamIdentity};
 use super::state::StreamState;
-use crate::net::Net;
-use crate::objects::StreamAside;
+use crate::objects::StreamEndpointExt;
+use crate::transport::Transport;
 use crate::wire::MAX_ATOMIC;
 use ofi_provider::abi::{fi_addr_t, fi_peer_links};
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{AtomicOp, Bindings, ContextAttr, ReadOp, SendOp, WriteOp};
 use ofi_provider::atomic::Operation;
 use ofi_provider::closing::Undelivered;
-use ofi_provider::contexts::ContextPlace;
+use ofi_provider::contexts::ContextIndex;
 use ofi_provider::endpoint::{RdmEndpoint, RdmEngine};
 use ofi_provider::eq::FidPtr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::imports::{SrxOwner, StartsMessages};
-use ofi_provider::lock::{AtOnce, Guard};
-use ofi_provider::peers::HearsNames;
+use ofi_provider::lock::{FastGuard, Guard};
+use ofi_provider::peer_srx::{SrxOwner, SrxStartHandler};
+use ofi_provider::peers::AvObserver;
 use std::sync::{Arc, Weak};
 
-impl<N: Net> HearsNames for StreamEngine<N> {
+impl<N: Transport> AvObserver for StreamEngine<N> {
     fn name_inserted(&self, ep: u32, name: fi_addr_t, addr: &Addr) {
         self.lock().name_inserted(ep, name, addr);
     }
@@ -33,13 +33,13 @@ impl<N: Net> HearsNames for StreamEngine<N> {
     }
 }
 
-impl<N: Net> StartsMessages for StreamEngine<N> {
+impl<N: Transport> SrxStartHandler for StreamEngine<N> {
     fn start_now(&self) {
         self.starts.take_up_or_signal(&self.state, |state| _ = state.take_started());
     }
 }
 
-impl<N: Net> StreamEngine<N> {
+impl<N: Transport> StreamEngine<N> {
     #[inline(never)]
     fn enable_ep(&self, ep: u32, bindings: &Bindings, srx: Option<u32>) -> Result {
         let mut state = self.lock();
@@ -51,7 +51,7 @@ impl<N: Net> StreamEngine<N> {
             if this.is_buffered() || this.is_collective() {
                 return Err(Error::INVAL);
             }
-            state.share_inbox(ep, srx);
+            state.share_matcher(ep, srx);
         }
         match state.ep(ep).kind() {
             StreamEpKind::Rdm => state.listen(ep),
@@ -60,9 +60,9 @@ impl<N: Net> StreamEngine<N> {
     }
 }
 
-impl<N: Net> RdmEngine for StreamEngine<N> {
+impl<N: Transport> RdmEngine for StreamEngine<N> {
     type Identity = StreamIdentity;
-    type Aside = StreamAside<N::Link>;
+    type InternalOps = StreamEndpointExt<N::Link>;
     type State = StreamState<N>;
 
     #[inline(always)]
@@ -71,8 +71,8 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
     }
 
     #[inline(always)]
-    fn at_once<const LEVEL: usize>(&self) -> Option<AtOnce<'_, StreamState<N>>> {
-        self.state.at_once::<LEVEL>()
+    fn try_lock_fast<const LEVEL: usize>(&self) -> Option<FastGuard<'_, StreamState<N>>> {
+        self.state.try_lock_fast::<LEVEL>()
     }
 
     fn level(&self) -> usize {
@@ -83,8 +83,8 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
         self.lock().add_ep(identity)
     }
 
-    fn set_place(&self, ep: u32, place: ContextPlace) {
-        self.lock().ep(ep).place = place;
+    fn set_context_index(&self, ep: u32, context_index: ContextIndex) {
+        self.lock().ep(ep).context_index = context_index;
     }
 
     fn set_fid(&self, ep: u32, fid: FidPtr) {
@@ -165,8 +165,14 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
     const SENDS_AT_ONCE: bool = true;
 
     #[inline(always)]
-    fn send_at_once(&self, ep: u32, op: SendOp, tagged: bool, all_is_read: bool) -> Result<bool> {
-        self.lock().send_at_once(ep, op, tagged, all_is_read)
+    fn send_immediate(
+        &self,
+        ep: u32,
+        op: SendOp,
+        tagged: bool,
+        cq_is_drained: bool,
+    ) -> Result<bool> {
+        self.lock().send_immediate(ep, op, tagged, cq_is_drained)
     }
 
     fn read(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: ReadOp) -> Result {
@@ -223,7 +229,7 @@ impl<N: Net> RdmEngine for StreamEngine<N> {
             // Peers may know the address already.
             return Err(Error::BUSY);
         }
-        let addr = Addr::told(state.ep(ep).local().format(), name)?;
+        let addr = Addr::from_application(state.ep(ep).local().format(), name)?;
         state.set_address(ep, addr)
     }
 }

@@ -4,7 +4,7 @@ use crate::wire::{COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, StreamHead
 use ofi_provider::buf::zeroed;
 use ofi_provider::error::Result;
 use ofi_provider::heap;
-use ofi_provider::inbox::{self, About};
+use ofi_provider::rx_matcher::{self, Envelope};
 use std::ops::Deref;
 
 /// Checks if memory may be allocated for data from peers. Fails with -FI_ENOMEM while memory is
@@ -17,15 +17,15 @@ pub(super) fn may_allocate() -> Result {
 }
 
 /// Maximum bytes allocated for an unexpected message before any of its payload has arrived.
-const FIRST_ROOM: usize = 1 << 20;
+const FIRST_BUF: usize = 1 << 20;
 
 /// Growth factor: the buffer of an unexpected message grows to this multiple of the bytes received.
-const MORE_ROOM: usize = 4;
+const MORE_BUF: usize = 4;
 
 /// A message, or a peer's access to our memory, as its header announces it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
-    pub(super) about: About,
+    pub(super) envelope: Envelope,
     /// When the sender is to get an acknowledgement.
     pub(super) ack: AckAt,
     /// Number of a message to be acknowledged, among those of its connection.
@@ -41,10 +41,10 @@ pub(super) struct Arrival {
 }
 
 impl Deref for Arrival {
-    type Target = About;
+    type Target = Envelope;
     #[inline]
-    fn deref(&self) -> &About {
-        &self.about
+    fn deref(&self) -> &Envelope {
+        &self.envelope
     }
 }
 
@@ -115,16 +115,16 @@ impl StreamUnexpected {
     /// data arrives, not by the announced length. Fails with -FI_ENOMEM if there is no memory.
     pub(super) fn arriving(len: usize, here: &[u8]) -> Result<Self> {
         may_allocate()?;
-        let mut room = zeroed(len.min(FIRST_ROOM.max(here.len())))?;
-        room[..here.len()].copy_from_slice(here);
-        Ok(Self::Arriving(room))
+        let mut payload = zeroed(len.min(FIRST_BUF.max(here.len())))?;
+        payload[..here.len()].copy_from_slice(here);
+        Ok(Self::Arriving(payload))
     }
 }
 
 /// Unexpected message in the matching engine: its received part, the handling of the rest, and the
 /// pending response to its sender.
 #[derive(Debug)]
-pub struct Unreceived {
+pub struct UnexpectedPayload {
     pub(super) body: StreamUnexpected,
     /// Acknowledgement from the message's [`Arrival`].
     pub(super) ack: AckAt,
@@ -133,7 +133,7 @@ pub struct Unreceived {
     pub(super) serial: u64,
 }
 
-impl inbox::UnexpectedBody for Unreceived {
+impl rx_matcher::UnexpectedBody for UnexpectedPayload {
     fn bytes(&self) -> Option<&[u8]> {
         let StreamUnexpected::Whole(bytes) = &self.body else { return None };
         Some(bytes)
@@ -142,7 +142,7 @@ impl inbox::UnexpectedBody for Unreceived {
     /// A message is counted in full while it arrives.
     fn cost(&self, len: usize) -> usize {
         #[cfg(any(test, feature = "sim"))]
-        if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::UncountedBytes) {
+        if ofi_simulation::injected() == Some(ofi_simulation::InjectedFault::UncountedBytes) {
             return 0;
         }
         match self.body {
@@ -159,14 +159,14 @@ impl inbox::UnexpectedBody for Unreceived {
 /// Returns the buffer space after the first `done` bytes of a message of `len`: for all of the
 /// rest, or the part allocated by now, always more than zero. Fails with -FI_ENOMEM if there is no
 /// memory.
-pub(super) fn room_behind(room: &mut Box<[u8]>, done: usize, len: usize) -> Result<&mut [u8]> {
-    if done == room.len() && done < len {
+pub(super) fn space_after(payload: &mut Box<[u8]>, done: usize, len: usize) -> Result<&mut [u8]> {
+    if done == payload.len() && done < len {
         may_allocate()?;
-        let mut more = zeroed(len.min(room.len() * MORE_ROOM).max(done + 1))?;
-        more[..done].copy_from_slice(room);
-        *room = more;
+        let mut more = zeroed(len.min(payload.len() * MORE_BUF).max(done + 1))?;
+        more[..done].copy_from_slice(payload);
+        *payload = more;
     }
-    Ok(&mut room[done..])
+    Ok(&mut payload[done..])
 }
 
 #[cfg(test)]
@@ -176,20 +176,20 @@ mod tests {
     #[test]
     fn buffer_of_a_large_message_grows_with_the_bytes_received() {
         let len = 100 << 20;
-        let StreamUnexpected::Arriving(mut room) =
+        let StreamUnexpected::Arriving(mut payload) =
             StreamUnexpected::arriving(len, &[7; 100]).unwrap()
         else {
             panic!()
         };
         let (mut done, mut grown) = (100, 0);
         while done < len {
-            let size = room.len();
-            assert!(size <= (done * MORE_ROOM).max(FIRST_ROOM));
-            let here = room_behind(&mut room, done, len).unwrap().len().min(60_000);
+            let size = payload.len();
+            assert!(size <= (done * MORE_BUF).max(FIRST_BUF));
+            let here = space_after(&mut payload, done, len).unwrap().len().min(60_000);
             done += here;
-            grown += usize::from(room.len() != size);
+            grown += usize::from(payload.len() != size);
         }
-        assert_eq!((room.len(), &room[..101]), (len, &[&[7; 100][..], &[0]].concat()[..]));
+        assert_eq!((payload.len(), &payload[..101]), (len, &[&[7; 100][..], &[0]].concat()[..]));
         assert!(grown <= 4);
     }
 }

@@ -5,10 +5,10 @@
 //! arrive in the order of the requests, interleaved with the responses to reads. Injected
 //! operations also get a response: a failure is reported.
 use super::arrival::{Arrival, may_allocate};
-use super::incoming::{AtomicRequest, Begun, Incoming, MessageTarget};
+use super::incoming::{AtomicRequest, HeaderOutcome, MessageTarget, RxRequest};
 use super::state::StreamState;
-use super::transfer::{Outgoing, Route, SendBody, TransferFinish, level};
-use crate::net::{ByteLink, Net, peer_of};
+use super::transfer::{Route, SendBody, TxCompletion, TxRequest, level};
+use crate::transport::{ByteLink, Transport, peer_of};
 use crate::wire::{AtomicWord, DELIVERY_COMPLETE, MAX_ATOMIC, StreamHeader, StreamOp};
 use ofi_provider::abi::{
     FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_WRITE,
@@ -16,16 +16,16 @@ use ofi_provider::abi::{
 use ofi_provider::api::AtomicOp;
 use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::buf::zeroed;
+use ofi_provider::deferred::is_group_notice;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::later::is_group_notice;
 use ofi_provider::log::peer_text;
-use ofi_provider::reserved::ASIDE;
+use ofi_provider::reserved::INTERNAL_OP;
 
 /// Maximum bytes of fetched values in responses queued for a peer. The connection is closed beyond
 /// it. A peer reading its responses never reaches this limit.
 const MAX_FETCHED: usize = 64 << 20;
 
-impl<N: Net> StreamState<N> {
+impl<N: Transport> StreamState<N> {
     /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
     pub(crate) fn atomic(&mut self, ep_id: u32, mut op: AtomicOp) -> Result {
         op.flags |= self.eps[ep_id].identity.attr.access_flags;
@@ -46,29 +46,29 @@ impl<N: Net> StreamState<N> {
             len: len as u64,
             ..StreamHeader::of(StreamOp::Atomic)
         };
-        let finish = TransferFinish {
+        let finish = TxCompletion {
             context: op.context,
             flags: FI_ATOMIC
                 | if kind == AtomicKind::Base { FI_WRITE } else { FI_READ }
-                | (op.flags & ASIDE),
+                | (op.flags & INTERNAL_OP),
             report,
             acked: false,
             weak: false,
             len: op.remote.total()?,
             internal: false,
             inject,
-            lent: 0,
+            exposed: 0,
             refused: None,
         };
         if self.cannot_do(ep_id, route, &header, &finish) {
             return Ok(());
         }
-        let mut outgoing = Outgoing::new(header, SendBody::Answer(op.result), finish);
+        let mut outgoing = TxRequest::new(header, SendBody::Answer(op.result), finish);
         // Operands are small and their buffers many: they go as one copy.
-        let mut bytes = self.encode_places(route, &op.remote).into_vec();
-        let places = bytes.len();
-        bytes.resize(places + len, 0);
-        let (source, compare) = bytes[places..].split_at_mut(op.source.len());
+        let mut bytes = self.encode_segments(route, &op.remote).into_vec();
+        let segments = bytes.len();
+        bytes.resize(segments + len, 0);
+        let (source, compare) = bytes[segments..].split_at_mut(op.source.len());
         op.source.copy_to(0, source);
         op.compare.copy_to(0, compare);
         outgoing.segments = bytes.into_boxed_slice();
@@ -84,7 +84,7 @@ impl<N: Net> StreamState<N> {
         ep_id: u32,
         route: Route,
         header: &StreamHeader,
-        finish: &TransferFinish,
+        finish: &TxCompletion,
     ) -> bool {
         let Route::Conn(id) = route else { return false };
         let can =
@@ -102,11 +102,11 @@ impl<N: Net> StreamState<N> {
     pub(super) fn refuse_unknown(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let knows = conn.knows;
-        let is_notice = |outgoing: &Outgoing| {
+        let is_notice = |outgoing: &TxRequest| {
             outgoing.header.op == StreamOp::Tag
                 && is_group_notice(outgoing.finish.flags, outgoing.header.tag)
         };
-        let is_unknown = |outgoing: &Outgoing| {
+        let is_unknown = |outgoing: &TxRequest| {
             !knows.takes(&outgoing.header) || (!knows.multicast && is_notice(outgoing))
         };
         if !conn.tx.iter().any(is_unknown) {
@@ -129,21 +129,21 @@ impl<N: Net> StreamState<N> {
         header: &StreamHeader,
         bytes: &[u8],
         behind: &[u8],
-    ) -> Result<Begun> {
+    ) -> Result<HeaderOutcome> {
         let conn = &mut self.conns[id];
         if !conn.knows.atomics {
             return Err(Error::PROTO);
         }
-        let about = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
-        let places = header.read_segments(bytes, conn.order).map_err(|_| Error::PROTO)?;
+        let envelope = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
+        let segments = header.read_segments(bytes, conn.order).map_err(|_| Error::PROTO)?;
         let word = AtomicWord::from_word(header.tag).map_err(|_| Error::PROTO)?;
         let mut operation = Operation::new(word.kind, word.datatype.into(), word.op.into());
         let granted = self.eps[conn.ep].identity.target.atomics;
         if let Ok(operation) = operation {
-            let total = places.total().map_err(|_| Error::PROTO)?;
+            let total = segments.total().map_err(|_| Error::PROTO)?;
             let has = [operation.has_source(), operation.kind() == AtomicKind::Compare];
             let operands = has.iter().filter(|has| **has).count();
-            if total > MAX_ATOMIC || operands * total != about.len {
+            if total > MAX_ATOMIC || operands * total != envelope.len {
                 return Err(Error::PROTO);
             }
         }
@@ -152,64 +152,64 @@ impl<N: Net> StreamState<N> {
         if operation.is_ok_and(|operation| operation.rights() & !granted != 0) {
             operation = Err(Error::ACCES);
         }
-        if about.cq_data.is_some() && !self.eps[conn.ep].inbox.ledger.has_room() {
-            return Ok(Begun::Starved);
+        if envelope.cq_data.is_some() && !self.eps[conn.ep].matcher.completions.has_space() {
+            return Ok(HeaderOutcome::CqBlocked);
         }
         if conn.fetched > MAX_FETCHED || self.is_overrun(id) {
             return Err(Error::NOBUFS);
         }
-        let mut request = AtomicRequest { operation, places, operands: Box::default() };
-        let here = about.len.min(behind.len());
-        if here == about.len {
-            self.carry_out(id, &about, &request, &behind[..here]);
-            return Ok(self.begun(id, here));
+        let mut request = AtomicRequest { operation, segments, operands: Box::default() };
+        let here = envelope.len.min(behind.len());
+        if here == envelope.len {
+            self.carry_out(id, &envelope, &request, &behind[..here]);
+            return Ok(self.started(id, here));
         }
         may_allocate()?;
-        request.operands = zeroed(about.len)?;
+        request.operands = zeroed(envelope.len)?;
         request.operands[..here].copy_from_slice(&behind[..here]);
         let target = MessageTarget::Atomic(Box::new(request));
-        self.conns[id].incoming = Some(Incoming { about, target, done: here });
-        Ok(Begun::Taken(here))
+        self.conns[id].incoming = Some(RxRequest { envelope, target, done: here });
+        Ok(HeaderOutcome::Taken(here))
     }
 
     /// Carries out a peer's atomic operation, reports it, and answers.
     pub(super) fn carry_out(
         &mut self,
         id: u32,
-        about: &Arrival,
+        envelope: &Arrival,
         request: &AtomicRequest,
         operands: &[u8],
     ) {
-        let places = &request.places;
+        let segments = &request.segments;
         let mut fetched = Vec::new();
         let result = request.operation.and_then(|operation| {
-            let total = places.total()?;
+            let total = segments.total()?;
             fetched.resize(if operation.fetches() { total } else { 0 }, 0);
             let (source, compare) =
                 operands.split_at(if operation.has_source() { total } else { 0 });
             let opened = self.regions.open();
-            opened.atomic(operation, places, source, compare, &mut fetched)?;
-            if about.commit {
-                opened.commit(places, operation.rights())?;
+            opened.atomic(operation, segments, source, compare, &mut fetched)?;
+            if envelope.commit {
+                opened.commit(segments, operation.rights())?;
             }
             Ok(operation)
         });
         let Some(conn) = self.conns.get_mut(id) else { return };
         let ep = &mut self.eps[conn.ep];
-        let mut finish = TransferFinish::INTERNAL;
+        let mut finish = TxCompletion::INTERNAL;
         let mut header = StreamHeader::of(StreamOp::AtomicRsp);
         if result.is_ok_and(|operation| operation.rights() & FI_REMOTE_WRITE != 0) {
-            self.regions.written(places);
+            self.regions.written(segments);
         }
         match result {
             Ok(operation) if operation.fetches() => {
                 // A fetching operation is counted when the answer has left, like a read.
                 (finish.flags, finish.len) = (FI_REMOTE_READ, fetched.len());
-                ep.accessed(about, FI_ATOMIC | FI_REMOTE_READ);
+                ep.accessed(envelope, FI_ATOMIC | FI_REMOTE_READ);
             }
             Ok(_) => {
-                ep.inbox.ledger.peer_accessed(true, about.len);
-                ep.accessed(about, FI_ATOMIC | FI_REMOTE_WRITE);
+                ep.matcher.completions.peer_accessed(true, envelope.len);
+                ep.accessed(envelope, FI_ATOMIC | FI_REMOTE_WRITE);
             }
             Err(error) => {
                 fetched.clear();
@@ -219,11 +219,11 @@ impl<N: Net> StreamState<N> {
                     N::Link::provider(),
                     INFO,
                     EP_DATA,
-                    "refusing an atomic operation ({error}) of {peer}: {places:?}"
+                    "refusing an atomic operation ({error}) of {peer}: {segments:?}"
                 );
             }
         }
-        if !about.ack.is_awaited() {
+        if !envelope.ack.is_awaited() {
             return;
         }
         header.len = fetched.len() as u64;
@@ -231,6 +231,6 @@ impl<N: Net> StreamState<N> {
         conn.fetched += fetched.len();
         let body =
             if fetched.is_empty() { SendBody::Empty } else { SendBody::Copied(fetched.into()) };
-        self.answer(id, Outgoing::new(header, body, finish));
+        self.answer(id, TxRequest::new(header, body, finish));
     }
 }

@@ -4,13 +4,13 @@
 //! once. Messages sent directly after them, before the application polls an empty queue, are
 //! written one after the other. They leave with one call: when the batch is full, at the next
 //! progress call, or, if the application does neither, when the
-//! [`Courier`](super::courier::Courier) expires. They complete when they have left.
+//! [`BatchFlusher`](super::courier::Courier) expires. They complete when they have left.
 //!
 //! Small writes to a peer's memory and read requests are batched in the same way, also among
 //! messages. The responses to several requests received together leave together after all of them
 //! are parsed.
-use super::transfer::TransferFinish;
-use crate::net::LinkClock;
+use super::transfer::TxCompletion;
+use crate::transport::LinkClock;
 
 /// Most messages in a batch.
 const MAX_MESSAGES: usize = 16;
@@ -34,7 +34,7 @@ pub(super) struct Batch {
     /// transfer once it has all of it, even if the rest of the batch has not left yet.
     acked: usize,
     /// Transfers to complete when the batch has left.
-    finishes: Vec<TransferFinish>,
+    finishes: Vec<TxCompletion>,
     /// The batch is held because the application announced more messages (FI_MORE).
     pub(super) more: bool,
     /// When a message left last shortly after others.
@@ -53,7 +53,7 @@ impl Burst {
 
     /// Returns true if a message about to leave belongs to the burst; otherwise the message may
     /// start one.
-    pub(super) fn goes_on(&mut self, clock: &impl LinkClock) -> bool {
+    pub(super) fn is_still_bursting(&mut self, clock: &impl LinkClock) -> bool {
         let now = clock.nanos();
         let on = now < self.0;
         if !on {
@@ -86,8 +86,8 @@ impl Batch {
 
     /// Returns true if a message about to leave, after others since the last progress call, belongs
     /// to a burst; otherwise it leaves alone and may start one.
-    pub(super) fn goes_on(&mut self, clock: &impl LinkClock) -> bool {
-        self.left.goes_on(clock)
+    pub(super) fn is_still_bursting(&mut self, clock: &impl LinkClock) -> bool {
+        self.left.is_still_bursting(clock)
     }
 
     /// Records a sent batch, or a message sent shortly after others.
@@ -102,7 +102,7 @@ impl Batch {
     }
 
     /// Adds a message of `len` bytes; returns the room to copy them to.
-    pub(super) fn push(&mut self, header: &[u8], len: usize, finish: TransferFinish) -> &mut [u8] {
+    pub(super) fn push(&mut self, header: &[u8], len: usize, finish: TxCompletion) -> &mut [u8] {
         self.finishes.push(finish);
         self.append(header, len)
     }
@@ -130,7 +130,7 @@ impl Batch {
     }
 
     /// Returns true if all bytes have left, and only the completions are pending.
-    pub(super) fn has_gone(&self) -> bool {
+    pub(super) fn batch_is_sent(&self) -> bool {
         !self.bytes.is_empty() && self.unsent().is_empty()
     }
 
@@ -159,19 +159,19 @@ impl Batch {
     }
 
     /// Takes out the finishes of the batch's messages.
-    pub(super) fn finished(&mut self) -> std::vec::Drain<'_, TransferFinish> {
+    pub(super) fn finished(&mut self) -> std::vec::Drain<'_, TxCompletion> {
         self.finishes.drain(..)
     }
 
     /// Returns the completion actions of the batch's transfers.
     #[cfg(any(test, feature = "sim"))]
-    pub(super) fn finishes(&self) -> &[TransferFinish] {
+    pub(super) fn finishes(&self) -> &[TxCompletion] {
         &self.finishes
     }
 
     /// Returns the completion actions of a discarded batch, the number of its read requests, and
     /// the number of its transfers to be acknowledged.
-    pub(super) fn into_finishes(self) -> (Vec<TransferFinish>, usize, usize) {
+    pub(super) fn into_finishes(self) -> (Vec<TxCompletion>, usize, usize) {
         (self.finishes, self.reads, self.acked)
     }
 }
@@ -194,7 +194,7 @@ mod tests {
         let (clock, mut batch) = (TestClock(BURST.into()), Batch::default());
         let mut after = |micros: u64| {
             clock.0.set(clock.0.get() + micros * 1000);
-            (batch.goes_on(&clock), batch.is_burst(&clock))
+            (batch.is_still_bursting(&clock), batch.is_burst(&clock))
         };
         // A single message may start a burst; late messages are single again.
         assert_eq!([0, 21, 20, 1000].map(&mut after), [(false, true); 4]);
@@ -205,24 +205,24 @@ mod tests {
     #[test]
     fn bytes_sent_early_complete_at_the_next_accounting_only() {
         let mut batch = Batch::default();
-        assert!(!batch.has_gone());
-        batch.push(b"header", 2, TransferFinish::INTERNAL).copy_from_slice(b"ab");
+        assert!(!batch.batch_is_sent());
+        batch.push(b"header", 2, TxCompletion::INTERNAL).copy_from_slice(b"ab");
         batch.left_early(3);
-        assert_eq!((batch.unsent(), batch.has_gone()), (&b"derab"[..], false));
+        assert_eq!((batch.unsent(), batch.batch_is_sent()), (&b"derab"[..], false));
         batch.left_early(9);
-        assert!(batch.has_gone() && !batch.is_empty() && batch.finishes().len() == 1);
+        assert!(batch.batch_is_sent() && !batch.is_empty() && batch.finishes().len() == 1);
         // A message joining now is the only unsent data.
-        batch.push(b"next", 0, TransferFinish::INTERNAL);
-        assert_eq!((batch.unsent(), batch.has_gone()), (&b"next"[..], false));
+        batch.push(b"next", 0, TxCompletion::INTERNAL);
+        assert_eq!((batch.unsent(), batch.batch_is_sent()), (&b"next"[..], false));
         batch.left_early(4);
         assert!(batch.account(&mut 0) && batch.finished().count() == 2);
-        assert!(batch.is_empty() && !batch.has_gone());
+        assert!(batch.is_empty() && !batch.batch_is_sent());
     }
 
     #[test]
     fn requests_count_in_a_batch_and_stay_pending_after_its_send() {
         let mut batch = Batch::default();
-        batch.push(b"header", 2, TransferFinish::INTERNAL).copy_from_slice(b"ab");
+        batch.push(b"header", 2, TxCompletion::INTERNAL).copy_from_slice(b"ab");
         batch.push_read(b"asks", 1).copy_from_slice(b"c");
         assert_eq!(batch.unsent(), b"headerabasksc");
         for count in 3..=MAX_MESSAGES {
@@ -230,7 +230,7 @@ mod tests {
             if count % 2 == 0 {
                 batch.push_read(b"x", 0);
             } else {
-                batch.push(b"y", 0, TransferFinish::INTERNAL);
+                batch.push(b"y", 0, TxCompletion::INTERNAL);
             }
         }
         assert!(batch.is_full(9000));

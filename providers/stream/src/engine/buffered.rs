@@ -6,99 +6,103 @@
 //! a buffer. If the message waits for a tag it is buffered like any unexpected message.
 use super::arrival::{Arrival, StreamUnexpected};
 use super::ep::StreamEngineEp;
-use super::incoming::{Begun, Incoming, MessageTarget};
+use super::incoming::{HeaderOutcome, MessageTarget, RxRequest};
 use super::state::StreamState;
-use crate::net::Net;
+use crate::transport::Transport;
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::error::Result;
-use ofi_provider::inbox::{About, Recv};
+use ofi_provider::rx_matcher::{Envelope, Recv};
 
 impl StreamEngineEp {
     /// Reports a completely buffered message, unless the endpoint waits for a matching tag.
-    pub(super) fn is_whole(&mut self, about: &About, id: u32) {
-        let Some(buffering) = self.inbox.buffering_mut() else { return };
-        let queue = about.queue();
-        match buffering.take_owed(queue, id) {
-            None if about.tagged => {}
-            posted => self.inbox.announce(queue, id, None, posted),
+    pub(super) fn is_whole(&mut self, envelope: &Envelope, id: u32) {
+        let Some(buffering) = self.matcher.buffering_mut() else { return };
+        let queue = envelope.queue();
+        match buffering.take_pending(queue, id) {
+            None if envelope.tagged => {}
+            posted => self.matcher.announce(queue, id, None, posted),
         }
     }
 }
 
-impl<N: Net> StreamState<N> {
-    /// Starts a message on an endpoint with buffered receives; `met` is the matching posted tag.
+impl<N: Transport> StreamState<N> {
+    /// Starts a message on an endpoint with buffered receives; `matched` is the matching posted tag.
     #[cold]
     pub(super) fn begin_buffered(
         &mut self,
         id: u32,
-        about: Arrival,
+        envelope: Arrival,
         behind: &[u8],
-        met: Option<Recv>,
-    ) -> Result<Begun> {
-        let begun = self.keep_buffered(id, about, behind, met.as_ref());
-        if let (Err(error), Some(met)) = (&begun, met) {
+        matched: Option<Recv>,
+    ) -> Result<HeaderOutcome> {
+        let started = self.keep_buffered(id, envelope, behind, matched.as_ref());
+        if let (Err(error), Some(matched)) = (&started, matched) {
             // Without memory for the message the connection ends, and the tag's operation fails.
-            let recv = Recv::new(RecvBuf::none(), met.context, 0);
-            self.eps[about.ep].inbox.failed(&recv, &about, *error);
+            let recv = Recv::new(RecvBuf::none(), matched.context, 0);
+            self.eps[envelope.ep].matcher.failed(&recv, &envelope, *error);
         }
-        begun
+        started
     }
 
     fn keep_buffered(
         &mut self,
         id: u32,
-        about: Arrival,
+        envelope: Arrival,
         behind: &[u8],
-        met: Option<&Recv>,
-    ) -> Result<Begun> {
-        let posted = met.map(|recv| recv.context);
-        let ep = &mut self.eps[about.ep];
-        let Some(buffering) = ep.inbox.buffering() else { return Ok(Begun::Gone) };
-        let queue = about.queue();
-        let waits = posted.is_none() && about.tagged;
-        if buffering.is_long(about.len) && !waits {
-            let start = behind[..buffering.wanted(about.len).min(behind.len())].into();
-            let message = ep.keep(&about, StreamUnexpected::Blocking)?;
-            ep.inbox.announce(queue, message, Some(start), posted);
-            let incoming = Incoming { about, target: MessageTarget::Kept(message), done: 0 };
+        matched: Option<&Recv>,
+    ) -> Result<HeaderOutcome> {
+        let posted = matched.map(|recv| recv.context);
+        let ep = &mut self.eps[envelope.ep];
+        let Some(buffering) = ep.matcher.buffering() else { return Ok(HeaderOutcome::Gone) };
+        let queue = envelope.queue();
+        let waits = posted.is_none() && envelope.tagged;
+        if buffering.is_long(envelope.len) && !waits {
+            let start = behind[..buffering.wanted(envelope.len).min(behind.len())].into();
+            let message = ep.keep(&envelope, StreamUnexpected::Blocking)?;
+            ep.matcher.announce(queue, message, Some(start), posted);
+            let incoming =
+                RxRequest { envelope, target: MessageTarget::Buffered(message), done: 0 };
             self.conns[id].incoming = Some(incoming);
-            return Ok(Begun::Blocked);
+            return Ok(HeaderOutcome::Blocked);
         }
-        let (message, begun) = self.begin_kept(id, about, behind)?;
-        let ep = &mut self.eps[about.ep];
+        let (message, started) = self.start_buffered(id, envelope, behind)?;
+        let ep = &mut self.eps[envelope.ep];
         if let Some(posted) = posted {
-            ep.inbox.owe(queue, message, posted);
+            ep.matcher.add_pending(queue, message, posted);
         }
-        if matches!(begun, Begun::Taken(here) if here == about.len) {
-            ep.is_whole(&about, message);
+        if matches!(started, HeaderOutcome::Taken(here) if here == envelope.len) {
+            ep.is_whole(&envelope, message);
         }
-        Ok(begun)
+        Ok(started)
     }
 
     /// Posts a tag with its messages to be reported (fi_tagged(3), Buffered Tagged Receives).
     pub(super) fn post_tag(&mut self, ep_id: u32, op: &RecvOp) {
-        let inbox = &mut self.eps[ep_id].inbox;
-        let Some((id, about)) = inbox.post_tag(op) else { return };
-        let (queue, posted) = (about.queue(), op.context);
-        let (Some(buffering), Some(kept)) = (inbox.buffering(), inbox.kept_body(queue, id)) else {
+        let matcher = &mut self.eps[ep_id].matcher;
+        let Some((id, envelope)) = matcher.post_tag(op) else { return };
+        let (queue, posted) = (envelope.queue(), op.context);
+        let (Some(buffering), Some(buffered)) =
+            (matcher.buffering(), matcher.buffered_body(queue, id))
+        else {
             return;
         };
         // The bytes that are here: at least the start, which came with the header.
-        let here = match &kept.body {
+        let here = match &buffered.body {
             StreamUnexpected::Whole(bytes) | StreamUnexpected::Arriving(bytes) => &bytes[..],
             StreamUnexpected::Blocking => {
-                let conn = self.conns.get(kept.conn).filter(|conn| conn.serial == kept.serial);
+                let conn =
+                    self.conns.get(buffered.conn).filter(|conn| conn.serial == buffered.serial);
                 conn.map_or(&[][..], |conn| &conn.stash)
             }
             StreamUnexpected::AtSender(_) | StreamUnexpected::Lost => &[],
         };
-        let long = buffering.is_long(about.len);
-        let start = long.then(|| here[..buffering.wanted(about.len).min(here.len())].into());
-        if long || matches!(kept.body, StreamUnexpected::Whole(_)) {
-            inbox.announce(queue, id, start, Some(posted));
+        let long = buffering.is_long(envelope.len);
+        let start = long.then(|| here[..buffering.wanted(envelope.len).min(here.len())].into());
+        if long || matches!(buffered.body, StreamUnexpected::Whole(_)) {
+            matcher.announce(queue, id, start, Some(posted));
         } else {
-            inbox.owe(queue, id, posted);
+            matcher.add_pending(queue, id, posted);
         }
     }
 }

@@ -7,19 +7,22 @@
 use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamEpKind};
 use super::state::{StreamState, TOKEN_CONN, TOKEN_LISTENER};
-use super::transfer::{Outgoing, Route};
-use crate::callers::{self, Caller, CallerState, HANDSHAKE_TIMEOUT};
-use crate::guests::{self, Door, Guest};
-use crate::net::{ByteLink, LinkListener, LinkPoller, Net, log_not_in_memory, peer_of};
-use crate::settings::PATIENCE_STEP;
+use super::transfer::{Route, TxRequest};
+use crate::accept_queue::{self, HANDSHAKE_TIMEOUT, PendingConn, PendingConnState};
+use crate::conn_quota::{self, SimDoorbell, UnknownPeerConn};
+use crate::settings::HOLD_OFF_STEP;
+use crate::transport::{ByteLink, LinkListener, LinkPoller, Transport, log_not_in_memory, peer_of};
 use crate::wire::{
-    BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Knows, Malformed, Parsed, RDM_ANSWER,
-    RDM_VERSION, RdmHello,
+    BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Malformed, Parsed, PeerFeatures,
+    RDM_ANSWER, RDM_VERSION, RdmHello,
 };
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_CONNECTED, FI_SHUTDOWN};
 use ofi_provider::addr::{Addr, connect_order};
-use ofi_provider::calls::{CallAnswer, CallRetry, IncomingCall, OwnCall, ProcessMark, RetryRule};
 use ofi_provider::closing::Undelivered;
+use ofi_provider::conn_arbiter::{
+    BackoffPolicy, ConnReqDecision, ConnectBackoff, IncomingConnReq, LocalConnState,
+    ProcessInstance,
+};
 use ofi_provider::contexts::Contexts;
 use ofi_provider::cq::Context;
 use ofi_provider::eq::{EqEvent, EventError};
@@ -42,26 +45,26 @@ const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// Retry rule for rejected connection requests between endpoints, before they fail with
 /// -FI_ECONNREFUSED.
-const RETRY: RetryRule =
-    RetryRule { delay: RETRY_DELAY, longest: Duration::from_millis(100), most: 100 };
+const RETRY: BackoffPolicy =
+    BackoffPolicy { delay: RETRY_DELAY, longest: Duration::from_millis(100), most: 100 };
 
 /// Retry rule for contexts of scalable endpoints. A peer without support for contexts just
 /// disconnects, so fewer attempts suffice.
-const RETRY_CONTEXT: RetryRule = RetryRule { most: 10, ..RETRY };
+const RETRY_CONTEXT: BackoffPolicy = BackoffPolicy { most: 10, ..RETRY };
 
 /// Retry rule for absent peers: soon at first, then with growing pauses, up to the user's timeout
-/// ([`StreamSettings::patience`](crate::settings::StreamSettings::patience)).
-const AWAIT: RetryRule = RetryRule { longest: PATIENCE_STEP, most: 0, ..RETRY };
+/// ([`StreamSettings::hold_off`](crate::settings::StreamSettings::patience)).
+const AWAIT: BackoffPolicy = BackoffPolicy { longest: HOLD_OFF_STEP, most: 0, ..RETRY };
 
 /// Pause of a listener after a failed accept for lack of descriptors or memory.
-pub const DEAF_DELAY: Duration = Duration::from_millis(100);
+pub const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 
 /// Maximum connections accepted at a listener in one progress iteration, so that established
 /// connections are served as well.
 pub const ACCEPTS: usize = 64;
 
 /// One in so many strangers is asked to go at a time when there are too many.
-const GUESTS_PER_LEAVER: usize = 8;
+const UNKNOWN_CONNS_PER_CLOSING: usize = 8;
 
 /// Wait after asking unknown peers to disconnect before more are asked. A peer polling its
 /// connection has disconnected by then. The others would otherwise block pending connections until
@@ -83,9 +86,9 @@ pub struct StreamRequest<L> {
     link: L,
     order: ByteOrder,
     /// Protocol extensions of the connecting peer beyond upstream libfabric.
-    knows: Knows,
+    knows: PeerFeatures,
     /// Counts the connection among those of strangers until the application answers.
-    _guest: Guest,
+    _unknown_conn: UnknownPeerConn,
     /// Counts the request among the unanswered requests of its passive endpoint. The endpoint holds
     /// a weak reference.
     _pending: Arc<()>,
@@ -93,10 +96,10 @@ pub struct StreamRequest<L> {
 
 impl<L> StreamRequest<L> {
     /// The request of a caller. `pending` is dropped with it, when the application answers.
-    pub fn new(caller: Caller<L>, message: &CmMessage, pending: Arc<()>) -> Self {
-        let Caller { link, guest, .. } = caller;
+    pub fn new(caller: PendingConn<L>, message: &CmMessage, pending: Arc<()>) -> Self {
+        let PendingConn { link, unknown_conn, .. } = caller;
         let (order, knows) = (message.order, message.knows);
-        Self { link, order, knows, _guest: guest, _pending: pending }
+        Self { link, order, knows, _unknown_conn: unknown_conn, _pending: pending }
     }
 
     /// The connection.
@@ -107,7 +110,7 @@ impl<L> StreamRequest<L> {
 
 impl<L: ByteLink> ofi_provider::api::Reject for StreamRequest<L> {
     fn reject(self, param: &[u8]) -> Result {
-        self.link.send(&CmMessage::encode(CmType::Nack, Knows::default(), param))?;
+        self.link.send(&CmMessage::encode(CmType::Nack, PeerFeatures::default(), param))?;
         Ok(())
     }
 }
@@ -137,7 +140,7 @@ impl StreamEngineEp {
     }
 }
 
-impl<N: Net> StreamState<N> {
+impl<N: Transport> StreamState<N> {
     fn add_conn(&mut self, mut conn: StreamConn<N>) -> Result<u32> {
         conn.watched = true;
         let (link, interest) = (conn.link.id(), conn.interest);
@@ -207,7 +210,7 @@ impl<N: Net> StreamState<N> {
         let hello = ep.hello(self.net.process());
         let addr = ep.peers[peer].addr.clone();
         let id = self.dial(ep_id, &addr, hello.encode().to_vec())?;
-        self.calls.begun(id, self.conns[id].serial, self.net.now());
+        self.calls.started(id, self.conns[id].serial, self.net.now());
         self.attach(id, peer);
         let entry = &mut self.eps[ep_id].peers[peer];
         entry.conn = id;
@@ -219,10 +222,10 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Starts a connection to an RDM peer, or has the peer wait in line while as many are called as
-    /// may be at a time ([`CallPace`](ofi_provider::calls::CallPace)).
+    /// may be at a time ([`ConnectLimiter`](ofi_provider::conn_arbiter::CallPace)).
     #[cold]
     #[inline(never)]
-    pub(super) fn call_in_turn(&mut self, ep_id: u32, peer: u32) -> Result<Route> {
+    pub(super) fn connect_next(&mut self, ep_id: u32, peer: u32) -> Result<Route> {
         if self.may_call() {
             return Ok(Route::Conn(self.call(ep_id, peer)?));
         }
@@ -231,15 +234,15 @@ impl<N: Net> StreamState<N> {
         }
         self.eps[ep_id].peers[peer].extra.retry.wait_in_line();
         self.line.push_back((ep_id, peer));
-        if let (1, Some(at)) = (self.line.len(), self.calls.next_room()) {
+        if let (1, Some(at)) = (self.line.len(), self.calls.next_slot()) {
             self.wake_at(at);
         }
-        Ok(Route::Later(peer))
+        Ok(Route::DeferredQueue(peer))
     }
 
     fn may_call(&mut self) -> bool {
         let conns = &self.conns;
-        self.calls.has_room(N::Link::settings().calls, self.net.now(), |id, serial| {
+        self.calls.has_space(N::Link::settings().calls, self.net.now(), |id, serial| {
             conns.get(id).is_some_and(|conn| conn.serial == serial && !conn.is_connected())
         })
     }
@@ -254,7 +257,7 @@ impl<N: Net> StreamState<N> {
                 self.call_for_parked(ep_id, peer);
             }
         }
-        if let (false, Some(at)) = (self.line.is_empty(), self.calls.next_room()) {
+        if let (false, Some(at)) = (self.line.is_empty(), self.calls.next_slot()) {
             self.wake_at(at);
         }
     }
@@ -264,7 +267,7 @@ impl<N: Net> StreamState<N> {
         let entry = &self.eps[ep_id].peers[peer];
         if entry.conn == NONE
             && !entry.extra.parked.is_empty()
-            && let Err(error) = self.call_in_turn(ep_id, peer)
+            && let Err(error) = self.connect_next(ep_id, peer)
         {
             let parked = std::mem::take(&mut self.eps[ep_id].peers[peer].extra.parked);
             self.fail_all(ep_id, parked, error);
@@ -277,7 +280,7 @@ impl<N: Net> StreamState<N> {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
-        if self.eps[ep_id].inbox.has_ended() {
+        if self.eps[ep_id].matcher.has_ended() {
             // The receives of an ended endpoint are cancelled; a new connection takes a new
             // endpoint.
             return Err(Error::OPBADSTATE);
@@ -295,7 +298,7 @@ impl<N: Net> StreamState<N> {
         if self.eps[ep_id].conn != NONE {
             return Err(Error::ISCONN);
         }
-        let knows = Knows { multicast: false, ..request.knows };
+        let knows = PeerFeatures { multicast: false, ..request.knows };
         let mut conn = StreamConn::new(request.link, Stage::Called, ep_id);
         (conn.order, conn.knows) = (request.order, knows);
         let id = self.add_conn(conn)?;
@@ -303,15 +306,15 @@ impl<N: Net> StreamState<N> {
             self.drop_conn(id);
             return Err(error);
         }
-        let plain = self.eps[ep_id].is_plain();
-        self.conns[id].connected(self.net.is_ring(), plain);
+        let fast = self.eps[ep_id].is_fast();
+        self.conns[id].connected(self.net.is_ring(), fast);
         let ep = &mut self.eps[ep_id];
         ep.conn = id;
         if let Some(eq) = &ep.eq {
             let event = FI_CONNECTED as u32;
             eq.write(EqEvent::Cm { event, fid: ep.fid, info: None, data: Vec::new() });
         }
-        self.heat(id);
+        self.mark_active(id);
         Ok(())
     }
 
@@ -357,7 +360,7 @@ impl<N: Net> StreamState<N> {
         let token = TOKEN_LISTENER | u64::from(ep_id);
         self.net.poller().add(listener.id(), token, Interest::READ)?;
         self.eps[ep_id].identity.local = local;
-        self.listeners.insert(ep_id, (listener, Door::open()));
+        self.listeners.insert(ep_id, (listener, SimDoorbell::open()));
         Ok(())
     }
 
@@ -369,8 +372,8 @@ impl<N: Net> StreamState<N> {
     /// Accepts connections waiting at an endpoint's listener, at most [`ACCEPTS`] of them.
     pub(super) fn accept_all(&mut self, ep_id: u32) {
         for _ in 0..ACCEPTS {
-            if !self.bound_guests() {
-                self.be_deaf(ep_id);
+            if !self.bound_unknown_conns() {
+                self.pause_accept(ep_id);
                 return;
             }
             let Some((listener, _)) = self.listeners.get(&ep_id) else { return };
@@ -378,16 +381,16 @@ impl<N: Net> StreamState<N> {
                 Ok((link, from)) => {
                     let now = self.net.now();
                     match self.callers.admit(self.net.poller(), link, from, ep_id, now) {
-                        (id, CallerState::Complete) => self.called(id),
-                        (_, CallerState::Incomplete) => self.wake_in(HANDSHAKE_TIMEOUT),
-                        (_, CallerState::Over) => {}
+                        (id, PendingConnState::Complete) => self.called(id),
+                        (_, PendingConnState::Incomplete) => self.wake_in(HANDSHAKE_TIMEOUT),
+                        (_, PendingConnState::Over) => {}
                     }
                 }
                 Err(error) if is_shortage(error) => {
-                    if self.callers.drop_oldest() || self.drop_guests() {
+                    if self.callers.drop_oldest() || self.drop_unknown_conns() {
                         continue;
                     }
-                    self.be_deaf(ep_id);
+                    self.pause_accept(ep_id);
                     return;
                 }
                 Err(error) if error == Error::CONNABORTED || error == Error::INTR => {}
@@ -398,10 +401,11 @@ impl<N: Net> StreamState<N> {
             }
         }
         // If the listener was deaf for want of descriptors, the poller watches it again.
-        if let Some(at) = self.deaf.iter().position(|deaf| *deaf == ep_id)
+        if let Some(at) =
+            self.accept_paused.iter().position(|accept_paused| *accept_paused == ep_id)
             && let Some((listener, _)) = self.listeners.get(&ep_id)
         {
-            self.deaf.swap_remove(at);
+            self.accept_paused.swap_remove(at);
             let token = TOKEN_LISTENER | u64::from(ep_id);
             let _ = self.net.poller().add(listener.id(), token, Interest::READ);
         }
@@ -409,10 +413,10 @@ impl<N: Net> StreamState<N> {
 
     /// Callers cannot be accepted now and stay in the system's queue. The poller would report them
     /// again and again, so the listener is taken out of it until the timer expires
-    /// ([`DEAF_DELAY`]).
-    fn be_deaf(&mut self, ep_id: u32) {
+    /// ([`ACCEPT_DELAY`]).
+    fn pause_accept(&mut self, ep_id: u32) {
         let Some((listener, _)) = self.listeners.get(&ep_id) else { return };
-        if !self.deaf.contains(&ep_id) {
+        if !self.accept_paused.contains(&ep_id) {
             ofi_provider::log_sparsely!(
                 N::Link::provider(),
                 WARN,
@@ -421,9 +425,9 @@ impl<N: Net> StreamState<N> {
                  trying again (see RLIMIT_NOFILE)"
             );
             self.net.poller().remove(listener.id());
-            self.deaf.push(ep_id);
+            self.accept_paused.push(ep_id);
         }
-        self.wake_in(DEAF_DELAY);
+        self.wake_in(ACCEPT_DELAY);
     }
 
     /// Makes the engine's timer expire at this time, unless it expires earlier anyway.
@@ -442,12 +446,12 @@ impl<N: Net> StreamState<N> {
     /// Notes a new connection in the list of strangers' connections, if the peer is in no
     /// address vector.
     fn note_guest(&mut self, new: u32) {
-        let is_guest = |conn: &&StreamConn<N>| conn.guest.is_some();
-        let Some(serial) = self.conns.get(new).filter(is_guest).map(|conn| conn.serial) else {
+        let is_srx_user = |conn: &&StreamConn<N>| conn.unknown_conn.is_some();
+        let Some(serial) = self.conns.get(new).filter(is_srx_user).map(|conn| conn.serial) else {
             return;
         };
-        self.guests.push_back((new, serial));
-        if self.guests.len() > 2 * self.conns.len() {
+        self.unknown_conns.push_back((new, serial));
+        if self.unknown_conns.len() > 2 * self.conns.len() {
             self.forget_guests();
         }
     }
@@ -455,30 +459,30 @@ impl<N: Net> StreamState<N> {
     /// Limits the descriptors used by unknown peers: closes some connections if the process has too
     /// many of them. Returns true if another connection may be accepted; if not, connections wait
     /// in the backlog.
-    fn bound_guests(&mut self) -> bool {
+    fn bound_unknown_conns(&mut self) -> bool {
         // An upper bound of their number, which saves looking at each.
-        if !guests::are_too_many(self.count_guests()) {
+        if !conn_quota::are_too_many(self.count_guests()) {
             return true;
         }
         self.forget_guests();
-        !guests::are_too_many(self.count_guests())
+        !conn_quota::are_too_many(self.count_guests())
             || self.callers.drop_oldest()
-            || self.drop_guests()
+            || self.drop_unknown_conns()
     }
 
     fn count_guests(&self) -> usize {
-        self.guests.len() + self.leaving.len() + self.callers.len()
+        self.unknown_conns.len() + self.leaving.len() + self.callers.len()
     }
 
     /// Removes connections from the lists of unknown peers if they have ended or their peer is in
     /// the address vector now.
     fn forget_guests(&mut self) {
         let conns = &self.conns;
-        let is_guest = |id: u32, serial: u64| {
-            conns.get(id).is_some_and(|conn| conn.serial == serial && conn.guest.is_some())
+        let is_srx_user = |id: u32, serial: u64| {
+            conns.get(id).is_some_and(|conn| conn.serial == serial && conn.unknown_conn.is_some())
         };
-        self.guests.retain(|(id, serial)| is_guest(*id, *serial));
-        self.leaving.retain(|(id, serial, _)| is_guest(*id, *serial));
+        self.unknown_conns.retain(|(id, serial)| is_srx_user(*id, *serial));
+        self.leaving.retain(|(id, serial, _)| is_srx_user(*id, *serial));
     }
 
     /// Closes connections of unknown peers asked to disconnect after their time limit. Returns true
@@ -496,12 +500,12 @@ impl<N: Net> StreamState<N> {
     /// Asks unknown peers without a transfer of the application in progress to disconnect: first
     /// the oldest of the sources with most connections, then the oldest of all. Returns true if a
     /// connection has ended; the peers asked disconnect soon.
-    fn drop_guests(&mut self) -> bool {
+    fn drop_unknown_conns(&mut self) -> bool {
         self.forget_guests();
         let mut ended = self.end_farewells();
         let now = self.net.now();
-        let many = guests::many();
-        let most = self.guests.len() / GUESTS_PER_LEAVER + 1;
+        let many = conn_quota::many();
+        let most = self.unknown_conns.len() / UNKNOWN_CONNS_PER_CLOSING + 1;
         let asked = |until: Instant| now + FAREWELL < until + NOTICE;
         let just_asked = self.leaving.iter().rev().take_while(|(.., until)| asked(*until)).count();
         let mut left = most.saturating_sub(just_asked);
@@ -509,13 +513,17 @@ impl<N: Net> StreamState<N> {
         for crowds in [true, false] {
             let mut at = 0;
             while left > 0
-                && let Some(&(id, serial)) = self.guests.get(at)
+                && let Some(&(id, serial)) = self.unknown_conns.get(at)
             {
                 at += 1;
-                let Some(guest) = self.conns.get(id).and_then(|conn| conn.guest.as_ref()) else {
+                let Some(unknown_conn) =
+                    self.conns.get(id).and_then(|conn| conn.unknown_conn.as_ref())
+                else {
                     continue;
                 };
-                if !guest.may_go(now) || (crowds && guests::count_from(guest.source()) <= many) {
+                if !unknown_conn.may_go(now)
+                    || (crowds && conn_quota::count_from(unknown_conn.source()) <= many)
+                {
                     continue;
                 }
                 // Received data is read first: a message may match a posted receive.
@@ -531,7 +539,7 @@ impl<N: Net> StreamState<N> {
                     self.end_sending(id, Error::CONNABORTED);
                     self.leaving.push_back((id, serial, now + FAREWELL));
                     at -= 1;
-                    self.guests.remove(at);
+                    self.unknown_conns.remove(at);
                 } else {
                     self.fail(id, Error::CONNABORTED);
                     ended = true;
@@ -560,7 +568,14 @@ impl<N: Net> StreamState<N> {
                 let memory = self.eps[conn.ep].identity.memory;
                 let local = memory && self.net.may_be_local(&conn.link);
                 let (acks, outcomes) = (true, true);
-                let knows = Knows { atomics: true, multicast, acks, local, outcomes, places: true };
+                let knows = PeerFeatures {
+                    atomics: true,
+                    multicast,
+                    acks,
+                    local,
+                    outcomes,
+                    segments: true,
+                };
                 let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
                 match conn.link.send(&message) {
                     Ok(sent) if sent == message.len() => {
@@ -576,14 +591,14 @@ impl<N: Net> StreamState<N> {
                 }
                 true
             }
-            Stage::AwaitResponse => self.hear(id),
+            Stage::AwaitResponse => self.receive_response(id),
             Stage::Called | Stage::Connected => false,
         }
     }
 
     /// Reads the peer's response to the local connection request. Returns true if the outcome was
     /// decided.
-    fn hear(&mut self, id: u32) -> bool {
+    fn receive_response(&mut self, id: u32) -> bool {
         let conn = &mut self.conns[id];
         let mut bytes = [0u8; CM_LEN];
         // First the fixed part, then as much as it says follows, so that no byte
@@ -633,8 +648,8 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Reads from a pending connection reported by the poller, and responds to a complete request.
-    pub(super) fn hear_caller(&mut self, id: u32) {
-        if self.callers.hear(id) == CallerState::Complete {
+    pub(super) fn receive_pending(&mut self, id: u32) {
+        if self.callers.receive(id) == PendingConnState::Complete {
             self.called(id);
         }
     }
@@ -647,7 +662,7 @@ impl<N: Net> StreamState<N> {
         let hello = match RdmHello::parse(&request.data) {
             Ok(hello) => hello,
             Err(why) => {
-                callers::refuse::<N::Link>(format_args!("of {}", from.for_people()), why);
+                accept_queue::refuse::<N::Link>(format_args!("of {}", from.for_people()), why);
                 self.callers.drop(id);
                 return;
             }
@@ -658,7 +673,7 @@ impl<N: Net> StreamState<N> {
         }
         let Some((caller, request)) = self.callers.take(self.net.poller(), id) else { return };
         let mut conn = StreamConn::new(caller.link, Stage::Called, caller.called);
-        conn.guest = Some(caller.guest);
+        conn.unknown_conn = Some(caller.unknown_conn);
         (conn.order, conn.knows) = (request.order, request.knows);
         if let Ok(id) = self.add_conn(conn) {
             self.rdm_request(id, &request, &hello, addr);
@@ -693,7 +708,7 @@ impl<N: Net> StreamState<N> {
     pub(super) fn admit_held(&mut self, ep_id: u32, addr: &Addr) {
         if N::Link::settings().only_known {
             for id in self.callers.held_as(ep_id, addr) {
-                self.hear_caller(id);
+                self.receive_pending(id);
             }
         }
     }
@@ -725,25 +740,25 @@ impl<N: Net> StreamState<N> {
     /// Closes a connection because the peer does not speak the provider's protocol, and logs it.
     fn refuse_stranger(&mut self, id: u32, why: Malformed) {
         let peer = peer_text(self.conns.get(id).and_then(|conn| peer_of(&conn.link)));
-        callers::refuse::<N::Link>(format_args!("with {peer}"), why);
+        accept_queue::refuse::<N::Link>(format_args!("with {peer}"), why);
         self.fail(id, Error::NOPROTOOPT);
     }
 
     /// Marks a connection as established: sends the queued transfers first, then starts reading.
     pub(super) fn established(&mut self, id: u32) {
         let conn = &mut self.conns[id];
-        conn.connected(self.net.is_ring(), self.eps[conn.ep].is_plain());
-        if let Some(guest) = &mut conn.guest {
-            guest.connected(self.net.now());
+        conn.connected(self.net.is_ring(), self.eps[conn.ep].is_fast());
+        if let Some(unknown_conn) = &mut conn.unknown_conn {
+            unknown_conn.connected(self.net.now());
         }
         if conn.order == ByteOrder::Network {
             // The places in what waits were written before the peer's byte order was known.
-            conn.tx.iter_mut().for_each(Outgoing::turn_places);
+            conn.tx.iter_mut().for_each(TxRequest::convert_segments);
         }
         self.refuse_unknown(id);
         self.watch(id);
         self.flush(id);
-        self.heat(id);
+        self.mark_active(id);
         if self.conns.get(id).is_some() {
             self.watch(id);
         }
@@ -765,7 +780,7 @@ impl<N: Net> StreamState<N> {
         let conn = &mut self.conns[id];
         (conn.order, conn.knows) = (answer.order, answer.knows);
         if let Some(offer) = &answer.offer {
-            self.net.meet(&conn.link, TOKEN_CONN | u64::from(id), offer);
+            self.net.upgrade(&conn.link, TOKEN_CONN | u64::from(id), offer);
             self.may_go_local();
         } else {
             self.stays_off_memory(id);
@@ -783,7 +798,8 @@ impl<N: Net> StreamState<N> {
                 let peer = self.conns[id].peer;
                 let ep = self.conns[id].ep;
                 let entry = &mut self.eps[ep].peers[peer];
-                entry.extra.process = ProcessMark { pid: hello.pid, instance: message.instance };
+                entry.extra.process =
+                    ProcessInstance { pid: hello.pid, instance: message.instance };
                 hello.version
             }
             Err(_) => 0,
@@ -813,40 +829,40 @@ impl<N: Net> StreamState<N> {
             local.set_host(&called);
         }
         let peer = ep.peer_at(addr.clone());
-        let firewalled = hello.features & BEHIND_FIREWALL != 0;
-        let process = ProcessMark { pid: hello.pid, instance: message.instance };
-        let call = IncomingCall {
+        let behind_firewall = hello.features & BEHIND_FIREWALL != 0;
+        let process = ProcessInstance { pid: hello.pid, instance: message.instance };
+        let call = IncomingConnReq {
             order: connect_order(&addr, &local),
-            caller_firewalled: firewalled,
-            firewalled: ep.identity.firewalled,
+            peer_behind_firewall: behind_firewall,
+            behind_firewall: ep.identity.behind_firewall,
             same_process: ep.peers[peer].extra.process.may_be(process),
         };
-        ep.peers[peer].firewalled = firewalled;
+        ep.peers[peer].behind_firewall = behind_firewall;
         let other = ep.peers[peer].conn;
         let known = self.conns.get(other);
         let answer = call.answer(match known {
-            None => OwnCall::None,
-            Some(known) if known.is_connected() => OwnCall::Made,
-            Some(_) => OwnCall::Calling,
+            None => LocalConnState::None,
+            Some(known) if known.is_connected() => LocalConnState::Made,
+            Some(_) => LocalConnState::Calling,
         });
         match answer {
-            CallAnswer::Accept | CallAnswer::Beside => {}
-            CallAnswer::Refuse => {
+            ConnReqDecision::Accept | ConnReqDecision::Crossing => {}
+            ConnReqDecision::Refuse => {
                 if let Some(known) = known.filter(|known| known.is_connected()) {
                     // The peer may also be a restarted process with the same number, whose old
                     // connection was never ended: probing finds that out.
                     known.link.probe();
                 }
-                let refusal = CmMessage::encode(CmType::Nack, Knows::default(), &[]);
-                let _ = self.conns[id].link.send(&refusal);
+                let reject_reason = CmMessage::encode(CmType::Nack, PeerFeatures::default(), &[]);
+                let _ = self.conns[id].link.send(&reject_reason);
                 self.drop_conn(id);
                 return;
             }
             // Operations in flight to the previous process at this address are lost, except for
             // data sent by it before it ended.
-            CallAnswer::Restarted => {
+            ConnReqDecision::Restarted => {
                 if known.is_some_and(|known| known.link.has_ended()) {
-                    self.sent_in_vain(other, Error::CONNRESET);
+                    self.sent_without_effect(other, Error::CONNRESET);
                 }
                 if self.eps[ep_id].peers.get(peer).is_some_and(|peer| peer.conn == other) {
                     self.fail(other, Error::CONNRESET);
@@ -855,7 +871,7 @@ impl<N: Net> StreamState<N> {
                     return;
                 }
             }
-            CallAnswer::Replace => {
+            ConnReqDecision::Replace => {
                 let waiting = std::mem::take(&mut self.conns[other].tx);
                 let entry = &mut self.eps[ep_id].peers[peer];
                 entry.extra.parked.extend(waiting);
@@ -865,16 +881,16 @@ impl<N: Net> StreamState<N> {
         }
         // `fail` may have forgotten a peer without a name.
         let peer = self.eps[ep_id].peer_at(addr);
-        self.eps[ep_id].peers[peer].firewalled = firewalled;
-        if self.eps[ep_id].inbox.name_of(peer) != FI_ADDR_NOTAVAIL {
-            self.conns[id].guest = None;
+        self.eps[ep_id].peers[peer].behind_firewall = behind_firewall;
+        if self.eps[ep_id].matcher.name_of(peer) != FI_ADDR_NOTAVAIL {
+            self.conns[id].unknown_conn = None;
         }
         let ours = self.eps[ep_id].answer_to(hello, self.net.process());
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = ours.version & !RDM_ANSWER >= 1;
         let multicast = conn.knows.multicast && self.eps[ep_id].identity.attr.multicast;
-        let knows = Knows { multicast, ..conn.knows };
+        let knows = PeerFeatures { multicast, ..conn.knows };
         if self.respond(id, knows, Contexts::default(), &ours.encode()).is_err() {
             self.fail(id, Error::CONNRESET);
             self.call_later(ep_id, peer, RETRY_DELAY);
@@ -882,7 +898,7 @@ impl<N: Net> StreamState<N> {
         }
         let entry = &mut self.eps[ep_id].peers[peer];
         entry.extra.process = process;
-        if answer != CallAnswer::Beside {
+        if answer != ConnReqDecision::Crossing {
             entry.conn = id;
             entry.extra.retry.made();
             let parked = std::mem::take(&mut entry.extra.parked);
@@ -896,7 +912,7 @@ impl<N: Net> StreamState<N> {
     pub(super) fn respond(
         &mut self,
         id: u32,
-        knows: Knows,
+        knows: PeerFeatures,
         contexts: Contexts,
         data: &[u8],
     ) -> Result {
@@ -904,7 +920,7 @@ impl<N: Net> StreamState<N> {
         let wanted = knows.local && self.eps[conn.ep].identity.memory;
         let token = TOKEN_CONN | u64::from(id);
         let offer = if wanted { self.net.offer(&conn.link, token) } else { None };
-        let knows = Knows { local: offer.is_some(), ..knows };
+        let knows = PeerFeatures { local: offer.is_some(), ..knows };
         match offer {
             Some(_) => self.may_go_local(),
             None if wanted => {}
@@ -935,7 +951,7 @@ impl<N: Net> StreamState<N> {
     /// Handles a failed connection attempt. An absent peer may start later: the attempt is repeated
     /// within the user's timeout.
     fn not_made(&mut self, id: u32, error: Error) {
-        let most = N::Link::settings().patience;
+        let most = N::Link::settings().hold_off;
         let conn = &self.conns[id];
         let (ep_id, peer) = (conn.ep, conn.peer);
         let peers = &self.eps[ep_id].peers;
@@ -950,7 +966,7 @@ impl<N: Net> StreamState<N> {
             return;
         }
         self.eps[ep_id].peers[peer].extra.is_absent = true;
-        self.call_again(id, &RetryRule { most, ..AWAIT });
+        self.retry_connect(id, &BackoffPolicy { most, ..AWAIT });
     }
 
     /// Fails the transfers waiting for absent peers after their addresses were removed from the
@@ -963,7 +979,7 @@ impl<N: Net> StreamState<N> {
             }
             let parked = std::mem::take(&mut entry.extra.parked);
             entry.extra.is_absent = false;
-            entry.extra.retry = CallRetry::default();
+            entry.extra.retry = ConnectBackoff::default();
             self.fail_all(ep_id, parked, Error::CANCELED);
             self.eps[ep_id].forget_peer_if_unused(peer);
         }
@@ -987,12 +1003,12 @@ impl<N: Net> StreamState<N> {
         }
         // An RDM peer refuses because it is calling us, or believes it still has
         // a connection that we know is gone. Either way it is worth waiting.
-        self.call_again(id, if between_endpoints { &RETRY } else { &RETRY_CONTEXT });
+        self.retry_connect(id, if between_endpoints { &RETRY } else { &RETRY_CONTEXT });
     }
 
     /// Moves queued transfers from a failed connection to the peer's incoming connection, or to the
     /// next attempt.
-    fn call_again(&mut self, id: u32, rule: &RetryRule) {
+    fn retry_connect(&mut self, id: u32, rule: &BackoffPolicy) {
         let conn = &mut self.conns[id];
         let (ep_id, peer) = (conn.ep, conn.peer);
         let waiting = std::mem::take(&mut conn.tx);
@@ -1007,7 +1023,7 @@ impl<N: Net> StreamState<N> {
             if self.conns[other].is_connected() {
                 self.refuse_unknown(other);
                 self.flush(other);
-                self.heat(other);
+                self.mark_active(other);
             }
             return;
         }
@@ -1058,7 +1074,7 @@ impl<N: Net> StreamState<N> {
             self.eps[ep_id].peers[peer].extra.retry.take_due(now);
             self.call_for_parked(ep_id, peer);
         }
-        for ep in self.deaf.clone() {
+        for ep in self.accept_paused.clone() {
             self.accept_all(ep);
         }
         if !self.looked_for.is_empty() {
@@ -1069,7 +1085,7 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    pub(super) fn fail_all(&mut self, ep_id: u32, waiting: VecDeque<Outgoing>, error: Error) {
+    pub(super) fn fail_all(&mut self, ep_id: u32, waiting: VecDeque<TxRequest>, error: Error) {
         let ep = &mut self.eps[ep_id];
         for outgoing in waiting {
             ep.finish_tx(&outgoing.finish, Err(error));
@@ -1087,7 +1103,7 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Returns the transfers still to be delivered to peers, waiting for a connection or for buffer
-    /// space ([`Outgoing::is_due`]).
+    /// space ([`TxRequest::is_due`]).
     pub(super) fn undelivered(&self, ep_id: u32) -> Undelivered {
         let mut all = Undelivered::default();
         let Some(ep) = self.eps.get(ep_id) else { return all };
@@ -1146,14 +1162,14 @@ impl<N: Net> StreamState<N> {
         // The stacks of callers have no room for it.
         let conn = Box::new(self.conns.remove(id)?);
         self.eps[conn.ep].past.add(&conn.sent, &conn.received);
-        self.owed -= conn.owed;
+        self.backlog -= conn.backlog;
         self.eps[conn.ep].peers.detach(conn.peer, id);
         self.net.poller().remove(conn.link.id());
-        self.hot.retain(|hot| *hot != id);
+        self.active.retain(|active| *active != id);
         self.local.retain(|local| *local != id);
-        self.starved.retain(|starved| *starved != id);
+        self.cq_blocked.retain(|cq_blocked| *cq_blocked != id);
         self.held.retain(|held| *held != id);
-        if !self.deaf.is_empty() {
+        if !self.accept_paused.is_empty() {
             // There is a descriptor again.
             self.wake_in(Duration::ZERO);
         }
@@ -1166,7 +1182,7 @@ impl<N: Net> StreamState<N> {
         let Some(conn) = self.conns.get(id) else { return };
         if conn.is_connected() {
             let ep = &mut self.eps[conn.ep];
-            let peer = ep.shown_peer(conn);
+            let peer = ep.published_peer(conn);
             ep.errors.lost(error, peer);
         }
         match self.eps[conn.ep].identity.kind {
@@ -1177,7 +1193,7 @@ impl<N: Net> StreamState<N> {
                     let ep = &mut self.eps[conn.ep];
                     if conn.is_connected()
                         && ep.peers.get(conn.peer).is_some_and(|peer| peer.conns == 0)
-                        && let Some(later) = ep.inbox.ledger.aside()
+                        && let Some(later) = ep.matcher.completions.internal_ops()
                     {
                         later.lost(ep.peers.name_of(conn.peer), error);
                     }
@@ -1194,19 +1210,18 @@ impl<N: Net> StreamState<N> {
         let Some(conn) = self.conns.get_mut(id) else { return };
         let ep = &mut self.eps[conn.ep];
         conn.sends_no_more = true;
-        conn.plain_below = 0;
+        conn.fast_below = 0;
         conn.fetched = 0;
-        self.owed -= std::mem::take(&mut conn.owed);
-        conn.kept = 0;
-        if conn.is_lending() {
+        self.backlog -= std::mem::take(&mut conn.backlog);
+        conn.retained = 0;
+        if conn.is_exposing() {
             // The application gets its buffers back: a peer that is still there must not take what it reads in
             // them for the message.
             conn.link.reset_when_closed();
         }
         // The system neither sends nor releases what it still has of zero-copy messages.
-        let uncopied: Vec<_> =
-            conn.zerocopy.take().map_or_else(Vec::new, |mut z| z.drain().collect());
-        for finish in uncopied.into_iter().chain(conn.unsent()) {
+        let zcopy: Vec<_> = conn.zerocopy.take().map_or_else(Vec::new, |mut z| z.drain().collect());
+        for finish in zcopy.into_iter().chain(conn.unsent()) {
             ep.finish_tx(&finish, Err(error));
         }
         if let Some(peer) = ep.peers.get_mut(conn.peer) {
@@ -1214,9 +1229,9 @@ impl<N: Net> StreamState<N> {
                 peer.conn = NONE;
             }
             if peer.conns == 1
-                && let Some(later) = ep.inbox.ledger.aside()
+                && let Some(later) = ep.matcher.completions.internal_ops()
             {
-                later.lost(ep.inbox.name_of(conn.peer), error);
+                later.lost(ep.matcher.name_of(conn.peer), error);
             }
         }
         self.watch(id);
@@ -1241,14 +1256,14 @@ impl<N: Net> StreamState<N> {
     fn end_transfers(&mut self, conn: &mut StreamConn<N>, error: Error) {
         self.lose_incoming(conn, error);
         let ep = &mut self.eps[conn.ep];
-        if conn.is_lending() {
+        if conn.is_exposing() {
             // The application gets its buffers back, so the system must not send from them any
             // more.
             conn.link.reset_when_closed();
         }
-        let uncopied = conn.zerocopy.iter_mut().flat_map(|zerocopy| zerocopy.drain());
-        let uncopied: Vec<_> = uncopied.collect();
-        let left: Vec<_> = uncopied.into_iter().chain(conn.awaiting()).collect();
+        let zcopy = conn.zerocopy.iter_mut().flat_map(|zerocopy| zerocopy.drain());
+        let zcopy: Vec<_> = zcopy.collect();
+        let left: Vec<_> = zcopy.into_iter().chain(conn.awaiting()).collect();
         for finish in left.into_iter().chain(conn.unsent()) {
             ep.finish_tx(&finish, Err(error));
         }
@@ -1263,7 +1278,7 @@ impl<N: Net> StreamState<N> {
         drop(conn);
         self.eps[ep_id].conn = NONE;
         if was_connected {
-            self.eps[ep_id].inbox.end();
+            self.eps[ep_id].matcher.end();
         }
         self.cancel_all(ep_id);
         let ep = &self.eps[ep_id];
@@ -1289,10 +1304,10 @@ impl<N: Net> StreamState<N> {
     pub(super) fn flush_last(&mut self, id: u32) {
         self.flush(id);
         if let Some(conn) = self.conns.get(id)
-            && conn.link.sends_locally()
+            && conn.link.tx_over_shm()
             && conn.has_unsent()
         {
-            conn.link.last_words();
+            conn.link.send_trailing_on_socket();
             self.flush(id);
         }
     }
@@ -1304,10 +1319,10 @@ impl<N: Net> StreamState<N> {
         let ep = &mut self.eps[ep_id];
         // The event queue hears nothing of an endpoint that is being closed.
         ep.eq = None;
-        ep.ledger.mute();
+        ep.completions.mute();
         // A receive that the endpoint has taken from a shared context is given back with an error.
-        if !ep.inbox.is_shared() {
-            ep.inbox.ledger.mute();
+        if !ep.matcher.is_shared() {
+            ep.matcher.completions.mute();
         }
         self.flush_conns(&ids);
         for id in ids {
@@ -1315,7 +1330,7 @@ impl<N: Net> StreamState<N> {
                 self.end_transfers(&mut conn, Error::CANCELED);
             }
         }
-        self.eps[ep_id].inbox.leave();
+        self.eps[ep_id].matcher.leave();
         self.cancel_all(ep_id);
         self.fail_parked(ep_id);
         self.bound.remove(&ep_id);
@@ -1323,16 +1338,16 @@ impl<N: Net> StreamState<N> {
             self.net.poller().remove(listener.id());
         }
         self.callers.drop_all_of(ep_id);
-        self.deaf.retain(|deaf| *deaf != ep_id);
+        self.accept_paused.retain(|accept_paused| *accept_paused != ep_id);
         self.remove_ep(ep_id);
     }
 
     #[inline(never)]
     fn remove_ep(&mut self, ep_id: u32) {
         let Some(ep) = self.eps.remove(ep_id) else { return };
-        ep.ledger.close();
-        if !ep.inbox.is_shared() && ep.identity.kind != StreamEpKind::Srx {
-            ep.inbox.ledger.close();
+        ep.completions.close();
+        if !ep.matcher.is_shared() && ep.identity.kind != StreamEpKind::Srx {
+            ep.matcher.completions.close();
         }
     }
 

@@ -1,20 +1,20 @@
 //! One connection, and everything under way on it.
 use super::batch::Batch;
-use super::facts::count_header;
-use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, Incoming};
+use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, RxRequest};
+use super::stats::count_header;
 use super::trace::trace;
-use super::transfer::{COPY_MAX, Outgoing, TransferFinish};
+use super::transfer::{COPY_MAX, TxCompletion, TxRequest};
 use super::zerocopy::Zerocopy;
-use crate::guests::Guest;
-use crate::net::{ByteLink, Net};
+use crate::conn_quota::UnknownPeerConn;
+use crate::transport::{ByteLink, Transport};
 use crate::wire::{
-    AckRun, ByteOrder, DELIVERY_COMPLETE, Knows, MATCH_COMPLETE, StreamHeader, StreamOp,
+    AckRun, ByteOrder, DELIVERY_COMPLETE, MATCH_COMPLETE, PeerFeatures, StreamHeader, StreamOp,
     USUAL_SEGMENTS,
 };
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::closing::Undelivered;
-use ofi_provider::facts::{Passed, PeerPlace};
 use ofi_provider::slab::NONE;
+use ofi_provider::stats::{PeerSlot, TrafficCounter};
 use ofi_provider::sys::Interest;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,20 +38,20 @@ pub(crate) enum Stage {
 pub(super) struct NumberSet([u64; 4]);
 
 impl NumberSet {
-    fn place(number: u8) -> (usize, u64) {
+    fn position(number: u8) -> (usize, u64) {
         (usize::from(number / 64), 1 << (number % 64))
     }
 
     /// Adds a number; false if it was in the set already.
     pub(super) fn insert(&mut self, number: u8) -> bool {
-        let (word, bit) = Self::place(number);
+        let (word, bit) = Self::position(number);
         let new = self.0[word] & bit == 0;
         self.0[word] |= bit;
         new
     }
 
     pub(super) fn remove(&mut self, number: u8) {
-        let (word, bit) = Self::place(number);
+        let (word, bit) = Self::position(number);
         self.0[word] &= !bit;
     }
 }
@@ -78,19 +78,19 @@ impl AckBatch {
     }
 }
 
-impl Knows {
+impl PeerFeatures {
     /// Returns true if the peer supports the operation of a header.
     #[inline]
     pub(super) fn takes(self, header: &StreamHeader) -> bool {
         (self.atomics || header.op != StreamOp::Atomic)
-            && (self.places || usize::from(header.segments) <= USUAL_SEGMENTS)
+            && (self.segments || usize::from(header.segments) <= USUAL_SEGMENTS)
     }
 
     /// Adapts a transfer to the acknowledgements supported by the peer. A write is complete when
     /// the peer acknowledges it, unless its completion level needs only the local buffer
     /// (FI_INJECT_COMPLETE).
     #[inline]
-    pub(super) fn adapt_level(self, header: &mut StreamHeader, finish: &mut TransferFinish) {
+    pub(super) fn adapt_level(self, header: &mut StreamHeader, finish: &mut TxCompletion) {
         if !self.outcomes {
             header.flags &= !MATCH_COMPLETE;
         } else if header.op == StreamOp::Write && !finish.acked && !finish.weak {
@@ -102,7 +102,7 @@ impl Knows {
 
 /// A connection and everything under way on it.
 #[derive(Debug)]
-pub(crate) struct StreamConn<N: Net> {
+pub(crate) struct StreamConn<N: Transport> {
     /// Link carrying the connection's bytes.
     pub(super) link: N::Link,
     pub(super) stage: Stage,
@@ -114,11 +114,11 @@ pub(crate) struct StreamConn<N: Net> {
     /// connected endpoints.
     pub(super) peer: u32,
     pub(super) order: ByteOrder,
-    /// Plain messages smaller than this are sent by the short way (`send_plain`), and reads may
-    /// try the short way (`read_plain`); 0 if neither is allowed.
-    pub(super) plain_below: usize,
-    /// The fast path (`plain_message`) may parse messages, even if another path has read them.
-    pub(super) hears_plain: bool,
+    /// Plain messages smaller than this are sent by the short way (`send_fast`), and reads may
+    /// try the short way (`read_fast`); 0 if neither is allowed.
+    pub(super) fast_below: usize,
+    /// The fast path (`fast_message`) may parse messages, even if another path has read them.
+    pub(super) fast_rx: bool,
     /// Events of the link watched by the poller.
     pub(super) interest: Interest,
     /// The poller watches the link, possibly only for the events always reported.
@@ -131,7 +131,7 @@ pub(crate) struct StreamConn<N: Net> {
     /// ([`StreamOp::TagRts`](crate::wire::StreamOp::TagRts)).
     pub(super) rendezvous: bool,
     /// Protocol extensions of the peer beyond upstream libfabric.
-    pub(super) knows: Knows,
+    pub(super) knows: PeerFeatures,
 
     /// Batched small transfers, sent before those in `tx`.
     pub(super) batch: Batch,
@@ -145,7 +145,7 @@ pub(crate) struct StreamConn<N: Net> {
     /// it.
     pub(super) received_in: u64,
     /// Messages not sent yet, in order.
-    pub(super) tx: VecDeque<Outgoing>,
+    pub(super) tx: VecDeque<TxRequest>,
     /// A transfer in `tx` may be fenced (FI_FENCE).
     pub(super) fenced: bool,
     /// The number of the next header to send (`StreamHeader::id`).
@@ -153,7 +153,7 @@ pub(crate) struct StreamConn<N: Net> {
     /// Messages sent or batched with a pending acknowledgement, in order. An entry is none if the
     /// peer has acknowledged only later ones. The first has the number `first_unacked` among all of
     /// them.
-    pub(super) unacked: VecDeque<Option<TransferFinish>>,
+    pub(super) unacked: VecDeque<Option<TxCompletion>>,
     pub(super) first_unacked: u64,
     /// Number of messages received with a request for acknowledgement.
     pub(super) asked: u64,
@@ -169,51 +169,51 @@ pub(crate) struct StreamConn<N: Net> {
     pub(super) ended_at: Option<(Instant, u64)>,
     /// The operations awaiting the peer's responses have failed: later responses are ignored.
     pub(super) ignores_answers: bool,
-    /// Messages sent without being copied ([`Way::Uncopied`](ofi_provider::buf::Way::Uncopied));
+    /// Messages sent without being copied ([`CopyMode::ZeroCopy`](ofi_provider::buf::Way::Uncopied));
     /// none if this connection copies all.
     pub(super) zerocopy: Option<Box<Zerocopy>>,
     /// Local rendezvous messages announced to the peer and not requested yet, by number.
-    pub(super) waiting: HashMap<u8, Outgoing>,
+    pub(super) waiting: HashMap<u8, TxRequest>,
 
     /// Buffers for the responses to local reads and atomic operations already sent, in the order of
     /// the requests.
-    pub(super) reads: VecDeque<(RecvBuf, TransferFinish)>,
+    pub(super) reads: VecDeque<(RecvBuf, TxCompletion)>,
     /// Bytes of fetched values in unsent responses to the peer's atomic operations.
     pub(super) fetched: usize,
     /// Bytes of memory in responses and acknowledgements not read by the peer yet.
-    pub(super) owed: usize,
+    pub(super) backlog: usize,
     /// Bytes among them of regions closed before the peer had read the exposed buffers.
-    pub(super) kept: usize,
+    pub(super) retained: usize,
 
     /// The last message was large, and the next is expected to be: its header alone is then read,
     /// to find the buffer for the rest.
     pub(super) large: bool,
     /// The message being received.
-    pub(super) incoming: Option<Incoming>,
+    pub(super) incoming: Option<RxRequest>,
     /// Numbers of the peer's announced messages without any payload received, requested or not.
-    pub(super) announced: NumberSet,
+    pub(super) on_rts: NumberSet,
     /// Announced messages not requested yet, by number: queue and id of their entries in the
     /// matching engine.
     pub(super) at_sender: HashMap<u8, (usize, u32)>,
     /// Requested rendezvous messages of the peer, by number.
-    pub(super) expected: HashMap<u8, Incoming>,
+    pub(super) expected: HashMap<u8, RxRequest>,
     /// Received bytes not parsed yet: part of a header or of a connection message, or data after a
     /// blocked message.
     pub(super) stash: Vec<u8>,
     /// The user data to send with our request.
     pub(super) param: Vec<u8>,
     /// Set while the peer counts as a stranger: it called, and is in no address vector.
-    pub(super) guest: Option<Guest>,
+    pub(super) unknown_conn: Option<UnknownPeerConn>,
     /// Messages and bytes sent to the peer, and received from it.
-    pub(super) sent: Passed,
-    pub(super) received: Passed,
+    pub(super) sent: TrafficCounter,
+    pub(super) received: TrafficCounter,
     /// Entry of this connection in the statistics page.
-    pub(super) shown: PeerPlace,
+    pub(super) published: PeerSlot,
 }
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-impl<N: Net> StreamConn<N> {
+impl<N: Transport> StreamConn<N> {
     pub(super) fn new(link: N::Link, stage: Stage, ep: u32) -> Self {
         Self {
             link,
@@ -222,14 +222,14 @@ impl<N: Net> StreamConn<N> {
             ep,
             peer: NONE,
             order: ByteOrder::Native,
-            plain_below: 0,
-            hears_plain: false,
+            fast_below: 0,
+            fast_rx: false,
             interest: if stage == Stage::Connecting { Interest::WRITE } else { Interest::READ },
             watched: false,
             blocked: false,
             misses: 0,
             rendezvous: false,
-            knows: Knows::default(),
+            knows: PeerFeatures::default(),
             batch: Batch::default(),
             answers: false,
             sent_in: 0,
@@ -250,72 +250,72 @@ impl<N: Net> StreamConn<N> {
             waiting: HashMap::new(),
             reads: VecDeque::new(),
             fetched: 0,
-            owed: 0,
-            kept: 0,
+            backlog: 0,
+            retained: 0,
             large: false,
             incoming: None,
-            announced: NumberSet::default(),
+            on_rts: NumberSet::default(),
             at_sender: HashMap::new(),
             expected: HashMap::new(),
             stash: Vec::new(),
             param: Vec::new(),
-            guest: None,
-            sent: Passed::default(),
-            received: Passed::default(),
-            shown: PeerPlace::default(),
+            unknown_conn: None,
+            sent: TrafficCounter::default(),
+            received: TrafficCounter::default(),
+            published: PeerSlot::default(),
         }
     }
 
     /// The connection is made: messages may flow. `by_ring`: bytes go through calls for several
-    /// links ([`Net::is_ring`]); `plain`: the endpoint's messages may go the short ways
-    /// ([`StreamEngineEp::is_plain`]). The peer's byte order is known by now.
-    pub(super) fn connected(&mut self, by_ring: bool, plain: bool) {
+    /// links ([`Transport::is_ring`]); `fast`: the endpoint's messages may go the short ways
+    /// ([`StreamEngineEp::is_fast`]). The peer's byte order is known by now.
+    pub(super) fn connected(&mut self, by_ring: bool, fast: bool) {
         self.stage = Stage::Connected;
         self.link.made();
         self.zerocopy = Zerocopy::new(&self.link);
-        self.hears_plain = self.order.is_native() && !N::Link::settings().trace && plain;
+        self.fast_rx = self.order.is_native() && !N::Link::settings().trace && fast;
         if !by_ring {
-            self.allow_plain();
+            self.allow_fast();
         }
     }
 
     /// Marks a connection as received through shared memory: the fast path may read and send
     /// messages, even if one call reads several other links.
     pub(super) fn goes_local(&mut self) {
-        if self.plain_below == 0 {
-            self.allow_plain();
+        if self.fast_below == 0 {
+            self.allow_fast();
         }
     }
 
     /// Returns true if polling a connection would find something.
-    pub(super) fn has_come(&self) -> bool {
-        self.link.has_come(!self.blocked, self.has_unsent())
+    pub(super) fn is_ready(&self) -> bool {
+        self.link.is_ready(!self.blocked, self.has_unsent())
     }
 
     /// Starts exposing buffers after a message of `len` bytes: the peer reads sufficiently large
-    /// messages directly from then on, if it can ([`ByteLink::lends_from`]).
-    pub(super) fn begin_lending(&mut self, len: usize) {
+    /// messages directly from then on, if it can ([`ByteLink::zcopy_threshold`]).
+    pub(super) fn start_exposing(&mut self, len: usize) {
         if len > COPY_MAX
             && self.zerocopy.is_none()
-            && let Some(from) = self.link.lends_from()
+            && let Some(from) = self.link.zcopy_threshold()
         {
-            self.zerocopy = Some(Zerocopy::lending(from));
+            self.zerocopy = Some(Zerocopy::exposing(from));
         }
     }
 
     /// Disables the fast path because the kernel or the peer uses memory of the application. Data
     /// is sent by the queue until the memory is released, because messages complete in order.
-    pub(super) fn lends(&mut self) {
-        self.plain_below = 0;
+    pub(super) fn exposes(&mut self) {
+        self.fast_below = 0;
     }
 
     /// Allows the short ways of plain messages, if nothing in the connection's nature is against
     /// them.
-    pub(super) fn allow_plain(&mut self) {
-        let plain = self.zerocopy.is_none() || (self.link.sends_locally() && !self.is_lending());
-        if self.hears_plain && plain && !self.sends_no_more {
+    pub(super) fn allow_fast(&mut self) {
+        let fast = self.zerocopy.is_none() || (self.link.tx_over_shm() && !self.is_exposing());
+        if self.fast_rx && fast && !self.sends_no_more {
             let max = if self.rendezvous { N::Link::settings().max_saved_size } else { usize::MAX };
-            self.plain_below = max.min(COPY_MAX) + 1;
+            self.fast_below = max.min(COPY_MAX) + 1;
         }
     }
 
@@ -334,7 +334,7 @@ impl<N: Net> StreamConn<N> {
     /// Returns the data still to be delivered to the peer, even if the endpoint closes now.
     pub(super) fn undelivered(&self) -> Undelivered {
         // Unknown peers get nothing of the application's, and must not make it wait.
-        if self.guest.is_some() {
+        if self.unknown_conn.is_some() {
             return Undelivered::default();
         }
         let due = self.tx.iter().filter(|outgoing| outgoing.is_due()).count();
@@ -356,14 +356,14 @@ impl<N: Net> StreamConn<N> {
             && self.reads.is_empty()
             && self.waiting.is_empty()
             && !answering
-            && !self.is_lending()
+            && !self.is_exposing()
     }
 
     /// Removes and returns the message acknowledged by the peer, the one of this number or the
     /// oldest; none if there is no such message.
-    pub(super) fn take_unacked(&mut self, number: Option<u64>) -> Option<TransferFinish> {
-        let place = number.map_or(Some(0), |number| number.checked_sub(self.first_unacked))?;
-        let finish = self.unacked.get_mut(usize::try_from(place).ok()?)?.take()?;
+    pub(super) fn take_unacked(&mut self, number: Option<u64>) -> Option<TxCompletion> {
+        let position = number.map_or(Some(0), |number| number.checked_sub(self.first_unacked))?;
+        let finish = self.unacked.get_mut(usize::try_from(position).ok()?)?.take()?;
         while self.unacked.pop_front_if(|one| one.is_none()).is_some() {
             self.first_unacked += 1;
         }
@@ -373,7 +373,7 @@ impl<N: Net> StreamConn<N> {
     /// Returns the missing bytes of the message being received; 0 if there is none.
     #[inline]
     pub(super) fn left(&self) -> usize {
-        self.incoming.as_ref().map_or(0, Incoming::left)
+        self.incoming.as_ref().map_or(0, RxRequest::left)
     }
 
     /// Returns true if the rest of a large message is still to arrive.
@@ -385,11 +385,11 @@ impl<N: Net> StreamConn<N> {
     /// Copies the stash to the start of `staging`. Returns the room behind it for the next read,
     /// as much as is worth reading.
     #[inline]
-    pub(super) fn room_in<'r>(&self, staging: &'r mut [u8]) -> &'r mut [u8] {
-        let (stash, room) = staging.split_at_mut(self.stash.len());
+    pub(super) fn buf_in<'r>(&self, staging: &'r mut [u8]) -> &'r mut [u8] {
+        let (stash, dst) = staging.split_at_mut(self.stash.len());
         stash.copy_from_slice(&self.stash);
-        let worth = if self.large { room.len().min(AHEAD_OF_LARGE) } else { room.len() };
-        &mut room[..worth]
+        let worth = if self.large { dst.len().min(AHEAD_OF_LARGE) } else { dst.len() };
+        &mut dst[..worth]
     }
 
     /// Returns true if sent operations await the peer's responses.
@@ -398,14 +398,14 @@ impl<N: Net> StreamConn<N> {
     }
 
     /// Removes and returns the operations awaiting the peer's responses.
-    pub(super) fn awaiting(&mut self) -> impl Iterator<Item = TransferFinish> {
+    pub(super) fn awaiting(&mut self) -> impl Iterator<Item = TxCompletion> {
         let unacked = self.unacked.drain(..).flatten();
         let waiting = self.waiting.drain().map(|(_, outgoing)| outgoing.finish);
         unacked.chain(waiting).chain(self.reads.drain(..).map(|(_, finish)| finish))
     }
 
     /// Removes and returns all transfers not sent completely, in order.
-    pub(super) fn unsent(&mut self) -> impl Iterator<Item = TransferFinish> {
+    pub(super) fn unsent(&mut self) -> impl Iterator<Item = TxCompletion> {
         let (batch, reads, acked) = std::mem::take(&mut self.batch).into_finishes();
         let reads = self.reads.split_off(self.reads.len().saturating_sub(reads));
         let acked = self.unacked.split_off(self.unacked.len().saturating_sub(acked));
@@ -420,44 +420,44 @@ impl<N: Net> StreamConn<N> {
 
     /// Queues a response awaited by the peer. It precedes any fenced transfer: the fence may wait
     /// for data sent by the peer only after the response.
-    pub(super) fn push_answer(&mut self, answer: Outgoing) {
-        let mut place = answer.place_in(&self.tx);
+    pub(super) fn push_answer(&mut self, answer: TxRequest) {
+        let mut position = answer.position_in(&self.tx);
         if self.fenced {
-            let fence = self.tx.iter().position(Outgoing::is_fenced);
+            let fence = self.tx.iter().position(TxRequest::is_fenced);
             self.fenced = fence.is_some();
-            place = place.min(fence.unwrap_or(place));
+            position = position.min(fence.unwrap_or(position));
         }
-        self.tx.insert(place, answer);
+        self.tx.insert(position, answer);
     }
 
     /// Queues a transfer of the application.
-    pub(super) fn push_transfer(&mut self, transfer: Outgoing) {
-        self.tx.insert(transfer.place_in(&self.tx), transfer);
+    pub(super) fn push_transfer(&mut self, transfer: TxRequest) {
+        self.tx.insert(transfer.position_in(&self.tx), transfer);
     }
 
     /// Returns true if the queue holds responses not started yet.
     pub(super) fn has_waiting_answers(&self) -> bool {
-        self.tx.back().is_some_and(Outgoing::is_waiting_answer)
+        self.tx.back().is_some_and(TxRequest::is_waiting_answer)
     }
 
     /// Returns true if a response of `len` bytes may join the batch: it is small, `tx` is empty,
     /// and the batch is not full.
     #[inline]
-    pub(super) fn answers_together(&self, len: usize) -> bool {
+    pub(super) fn batches_responses(&self, len: usize) -> bool {
         len <= COPY_MAX
             && self.is_clear()
             && !self.sends_no_more
             && !self.batch.is_full(N::Link::settings().batch)
     }
 
-    /// Adds an answer to the batch ([`StreamConn::answers_together`]); returns the room for its `len`
+    /// Adds an answer to the batch ([`StreamConn::batches_responses`]); returns the room for its `len`
     /// bytes.
     #[inline]
     pub(super) fn join_answer(
         &mut self,
         mut header: StreamHeader,
         len: usize,
-        finish: TransferFinish,
+        finish: TxCompletion,
     ) -> &mut [u8] {
         let mut wire = [0; 40];
         let wire_len = self.write_header(&mut header, &mut wire);
@@ -465,7 +465,7 @@ impl<N: Net> StreamConn<N> {
     }
 
     /// Queues transfers submitted while there was no connection to the peer.
-    pub(super) fn take_over(&mut self, waiting: VecDeque<Outgoing>) {
+    pub(super) fn take_over(&mut self, waiting: VecDeque<TxRequest>) {
         self.fenced = true;
         self.tx.extend(waiting);
     }
@@ -483,10 +483,10 @@ impl<N: Net> StreamConn<N> {
 
     /// Returns true if the fast path may read messages: nothing is in progress, stored or queued.
     #[inline(always)]
-    pub(super) fn takes_plain(&self) -> bool {
+    pub(super) fn is_fast_recv(&self) -> bool {
         // One test for several things, of which there is nearly always none.
         let waiting = self.stash.len() | self.tx.len() | self.batch.len();
-        self.plain_below != 0
+        self.fast_below != 0
             && self.incoming.is_none()
             && waiting == 0
             && !(self.blocked | self.large)
@@ -501,14 +501,14 @@ impl<N: Net> StreamConn<N> {
     /// Returns true if a message of `len` bytes has to use the queue for zero copy: it is sent
     /// without a copy, or follows such a message.
     #[inline]
-    pub(super) fn leaves_uncopied(&self, len: usize) -> bool {
+    pub(super) fn sends_zcopy(&self, len: usize) -> bool {
         self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.takes(len) || zerocopy.is_busy())
     }
 
     /// Returns true if the kernel still uses memory exposed by the application for messages on this
     /// connection.
     #[inline]
-    pub(super) fn is_lending(&self) -> bool {
+    pub(super) fn is_exposing(&self) -> bool {
         self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.is_busy())
     }
 }

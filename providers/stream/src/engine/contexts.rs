@@ -9,10 +9,10 @@
 //! contexts, and the sender by its endpoint's address.
 use super::conn::StreamConn;
 use super::ep::{StreamEngineEp, StreamIdentity};
-use super::incoming::{Incoming, MessageTarget};
+use super::incoming::{MessageTarget, RxRequest};
 use super::state::StreamState;
-use crate::net::{ByteLink, Net};
-use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, Knows, RDM_ANSWER, RdmHello};
+use crate::transport::{ByteLink, Transport};
+use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, PeerFeatures, RDM_ANSWER, RdmHello};
 use ofi_provider::abi::FI_ADDR_NOTAVAIL;
 use ofi_provider::addr::Addr;
 use ofi_provider::api::ContextAttr;
@@ -27,17 +27,17 @@ impl StreamEngineEp {
     pub(super) fn contexts_to(&self, peer: u32) -> Contexts {
         let rx = self.peers.get(peer).map_or(0, |peer| peer.rx);
         // A connected endpoint has no peers, and no contexts but 0.
-        self.place.to(rx)
+        self.context_index.to(rx)
     }
 
     /// Sets the attributes of a newly opened transmit or receive context.
     pub(crate) fn become_context(&mut self, attr: &ContextAttr) {
-        let (own, inbox) = (&mut self.identity.attr, &mut self.inbox);
-        own.become_context(attr, usize::MAX, inbox, &self.peers);
+        let (own, matcher) = (&mut self.identity.attr, &mut self.matcher);
+        own.become_context(attr, usize::MAX, matcher, &self.peers);
     }
 }
 
-impl<N: Net> StreamConn<N> {
+impl<N: Transport> StreamConn<N> {
     /// Returns true if a transfer or receive of the application is in progress on the connection.
     pub(super) fn is_in_use(&self) -> bool {
         self.is_sending() || self.is_filling()
@@ -52,19 +52,19 @@ impl<N: Net> StreamConn<N> {
 
     /// Returns true if a posted receive is being filled.
     fn is_filling(&self) -> bool {
-        let posted = |incoming: &Incoming| matches!(incoming.target, MessageTarget::Posted(_));
+        let posted = |incoming: &RxRequest| matches!(incoming.target, MessageTarget::Posted(_));
         self.incoming.as_ref().is_some_and(posted) || self.expected.values().any(posted)
     }
 }
 
-impl<N: Net> StreamState<N> {
+impl<N: Transport> StreamState<N> {
     /// Starts listening for a scalable endpoint; all its contexts take its address.
     pub(crate) fn listen_for(&mut self, ids: &[u32]) -> Result {
         self.listen(ids[0])?;
-        let StreamIdentity { local, firewalled, .. } = self.eps[ids[0]].identity.clone();
+        let StreamIdentity { local, behind_firewall, .. } = self.eps[ids[0]].identity.clone();
         for id in ids {
             let identity = &mut self.eps[*id].identity;
-            (identity.local, identity.firewalled) = (local.clone(), firewalled);
+            (identity.local, identity.behind_firewall) = (local.clone(), behind_firewall);
         }
         Ok(())
     }
@@ -72,20 +72,20 @@ impl<N: Net> StreamState<N> {
     /// Closes a transmit context: drops its transfers without reporting them, and closes the
     /// connections with such transfers in progress.
     pub(crate) fn close_tx(&mut self, ep_id: u32) {
-        self.eps[ep_id].ledger.mute();
+        self.eps[ep_id].completions.mute();
         self.flush_ep(ep_id);
         self.end_conns(ep_id, StreamConn::is_sending);
         self.fail_parked(ep_id);
-        self.eps[ep_id].ledger.close();
+        self.eps[ep_id].completions.close();
     }
 
     /// Closes a receive context: drops its receives without reporting them, and closes the
     /// connections filling some of them.
     pub(crate) fn close_rx(&mut self, ep_id: u32) {
-        self.eps[ep_id].inbox.ledger.mute();
+        self.eps[ep_id].matcher.completions.mute();
         self.end_conns(ep_id, StreamConn::is_filling);
-        self.empty_inbox(ep_id);
-        self.eps[ep_id].inbox.ledger.close();
+        self.empty_matcher(ep_id);
+        self.eps[ep_id].matcher.completions.close();
     }
 
     /// Closes the connections of an endpoint with an operation in progress.
@@ -108,24 +108,25 @@ impl<N: Net> StreamState<N> {
     ) {
         let listener = self.conns[id].ep;
         let ep = &self.eps[listener];
-        let Some(receiver) = ep.place.receiver(contexts.rx, listener) else {
-            let refusal = CmMessage::encode(CmType::Nack, Knows::default(), NO_SUCH_CONTEXT);
-            let _ = self.conns[id].link.send(&refusal);
+        let Some(receiver) = ep.context_index.receiver(contexts.rx, listener) else {
+            let reject_reason =
+                CmMessage::encode(CmType::Nack, PeerFeatures::default(), NO_SUCH_CONTEXT);
+            let _ = self.conns[id].link.send(&reject_reason);
             self.drop_conn(id);
             return;
         };
         let answer = ep.answer_to(hello, self.net.process());
         let peer = self.eps[receiver].peer_at(addr);
         self.conns[id].ep = receiver;
-        if self.eps[receiver].inbox.name_of(peer) != FI_ADDR_NOTAVAIL {
-            self.conns[id].guest = None;
+        if self.eps[receiver].matcher.name_of(peer) != FI_ADDR_NOTAVAIL {
+            self.conns[id].unknown_conn = None;
         }
-        self.eps[receiver].peers[peer].firewalled = hello.features & BEHIND_FIREWALL != 0;
+        self.eps[receiver].peers[peer].behind_firewall = hello.features & BEHIND_FIREWALL != 0;
         self.attach(id, peer);
         let conn = &mut self.conns[id];
         conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
         // Contexts of scalable endpoints are in no multicast groups.
-        let knows = Knows { multicast: false, ..conn.knows };
+        let knows = PeerFeatures { multicast: false, ..conn.knows };
         match self.respond(id, knows, contexts, &answer.encode()) {
             Ok(()) => self.established(id),
             Err(error) => self.fail(id, error),

@@ -2,16 +2,16 @@
 use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamIdentity};
 use super::state::StreamState;
-use crate::net::{ByteLink, Net};
+use crate::transport::{ByteLink, Transport};
 use ofi_provider::abi::{FI_ADDR_NOTAVAIL, fi_addr_t, fi_peer_links};
 use ofi_provider::addr::Addr;
 use ofi_provider::endpoint::count_links;
 use ofi_provider::slab::NONE;
 
-impl<N: Net> StreamState<N> {
+impl<N: Transport> StreamState<N> {
     /// The endpoint's FI_OPT_FIREWALL_ADDR, to read or set.
-    pub(crate) fn firewalled(&mut self, ep: u32) -> &mut bool {
-        &mut self.eps[ep].identity.firewalled
+    pub(crate) fn behind_firewall(&mut self, ep: u32) -> &mut bool {
+        &mut self.eps[ep].identity.behind_firewall
     }
 
     /// The endpoint's FI_OPT_SHARED_MEMORY_PERMITTED, to read or set.
@@ -23,7 +23,7 @@ impl<N: Net> StreamState<N> {
     pub(crate) fn peer_links(&self, ep: u32) -> fi_peer_links {
         let made = |conn: &&StreamConn<N>| conn.stage == Stage::Connected;
         let conns = self.each_conn_of(ep).map(|(_, conn)| conn).filter(made);
-        count_links(conns.map(|conn| conn.link.sends_locally() && conn.link.hears_locally()))
+        count_links(conns.map(|conn| conn.link.tx_over_shm() && conn.link.rx_over_shm()))
     }
 
     /// The endpoint's own address.
@@ -42,7 +42,7 @@ impl<N: Net> StreamState<N> {
         self.serves = true;
         let ep = &mut self.eps[ep];
         ep.has_source = true;
-        ep.inbox.set_name(NONE, FI_ADDR_NOTAVAIL, source);
+        ep.matcher.set_name(NONE, FI_ADDR_NOTAVAIL, source);
     }
 
     /// The endpoint with this number, to set it up or ask it.
@@ -54,16 +54,16 @@ impl<N: Net> StreamState<N> {
     /// take the name, and a pending connection waiting for it gets its response.
     pub(crate) fn name_inserted(&mut self, ep_id: u32, name: fi_addr_t, addr: &Addr) {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
-        for peer in ep.peers.name_inserted(ep.av.as_deref(), name, addr, &mut ep.inbox) {
+        for peer in ep.peers.name_inserted(ep.av.as_deref(), name, addr, &mut ep.matcher) {
             if let Some(conn) = self.conns.get_mut(ep.peers[peer].conn) {
-                conn.guest = None;
+                conn.unknown_conn = None;
             }
         }
         self.admit_held(ep_id, addr);
         // More messages of a known peer are buffered. A sleeping thread polls no other connection
         // blocked on that.
-        if !self.crowded.is_empty() {
-            self.keep_crowded();
+        if !self.rx_blocked.is_empty() {
+            self.buffer_blocked_rx();
         }
     }
 
@@ -71,7 +71,7 @@ impl<N: Net> StreamState<N> {
     /// (FI_AV_USER_ID).
     pub(crate) fn name_identified(&mut self, ep: u32, name: fi_addr_t, id: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep) else { return };
-        ep.peers.name_identified(name, id, &mut ep.inbox);
+        ep.peers.name_identified(name, id, &mut ep.matcher);
     }
 
     /// Handles the removal of a name from the address vector. The peer becomes an unknown peer. Its
@@ -80,7 +80,7 @@ impl<N: Net> StreamState<N> {
     /// absent peer fail.
     pub(crate) fn name_removed(&mut self, ep_id: u32, name: fi_addr_t) {
         let Some(ep) = self.eps.get_mut(ep_id) else { return };
-        let peers = ep.peers.name_removed(name, &mut ep.inbox);
+        let peers = ep.peers.name_removed(name, &mut ep.matcher);
         self.cancel_absent(ep_id, &peers);
         for &peer in &peers {
             self.peer_left(ep_id, peer);

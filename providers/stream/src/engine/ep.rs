@@ -1,7 +1,7 @@
 //! The engine's side of an endpoint.
-use super::arrival::Unreceived;
-use super::transfer::Outgoing;
-use crate::secret::JobSecret;
+use super::arrival::UnexpectedPayload;
+use super::transfer::TxRequest;
+use crate::secret::PskConfig;
 use crate::settings::{MAX_UNEXPECTED, StreamSettings};
 use crate::wire::BEHIND_FIREWALL;
 use ofi_provider::abi::{
@@ -10,16 +10,16 @@ use ofi_provider::abi::{
 use ofi_provider::addr::Addr;
 use ofi_provider::api::Bindings;
 use ofi_provider::av::Av;
-use ofi_provider::calls::{CallRetry, ProcessMark};
-use ofi_provider::contexts::ContextPlace;
+use ofi_provider::completions::TxCompletions;
+use ofi_provider::conn_arbiter::{ConnectBackoff, ProcessInstance};
+use ofi_provider::contexts::ContextIndex;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::Result;
-use ofi_provider::facts::{EndpointErrors, EndpointPlace, PeerPlace, PeersRetired, TransferTimes};
-use ofi_provider::inbox::Inbox;
-use ofi_provider::ledger::TxLedger;
 use ofi_provider::peers::{PeerExtra, PeerTable};
+use ofi_provider::rx_matcher::RxMatcher;
 use ofi_provider::slab::NONE;
+use ofi_provider::stats::{EndpointErrors, EndpointSlot, PeerSlot, PeersRetired, TransferTimes};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ pub struct StreamIdentity {
     /// The endpoint's kind.
     pub kind: StreamEpKind,
     /// The endpoint advertises to peers: connections to it are impossible (FI_OPT_FIREWALL_ADDR).
-    pub firewalled: bool,
+    pub behind_firewall: bool,
     /// Peers of this host may be talked to through memory (FI_OPT_SHARED_MEMORY_PERMITTED).
     pub memory: bool,
     /// The endpoint's own address; the port, or the name, may be open until it listens.
@@ -89,7 +89,7 @@ pub struct StreamIdentity {
     /// Rights of peers on registered memory through this endpoint.
     pub target: TargetOf,
     /// Pre-shared key of the endpoint, required of its peers, if it differs from the domain's key.
-    pub secret: Option<JobSecret>,
+    pub secret: Option<PskConfig>,
 }
 
 impl AsMut<RdmAttr> for StreamIdentity {
@@ -103,18 +103,18 @@ impl AsMut<RdmAttr> for StreamIdentity {
 #[derive(Default, Debug)]
 pub(super) struct StreamPeer {
     /// The peer's process, as its connection message said.
-    pub(super) process: ProcessMark,
+    pub(super) process: ProcessInstance,
     /// Transfers waiting for a connection to this peer while there is none.
-    pub(super) parked: VecDeque<Outgoing>,
+    pub(super) parked: VecDeque<TxRequest>,
     /// Number of rejected connection requests, and the time of the next attempt.
-    pub(super) retry: CallRetry,
+    pub(super) retry: ConnectBackoff,
     /// The last attempt found no process at the peer's address, and the peer was never connected.
     /// Its transfers wait until it exists
-    /// ([`StreamSettings::patience`](crate::settings::StreamSettings::patience)).
+    /// ([`StreamSettings::hold_off`](crate::settings::StreamSettings::patience)).
     pub(super) is_absent: bool,
     /// Entry of the peer in the statistics page while it has no connection and transfers wait for
     /// one.
-    pub(super) shown: PeerPlace,
+    pub(super) published: PeerSlot,
 }
 
 impl PeerExtra for StreamPeer {
@@ -128,7 +128,7 @@ pub(crate) struct StreamEngineEp {
     pub(super) identity: StreamIdentity,
     pub(super) fid: FidPtr,
     /// Completion sink of the endpoint's transfers: completion queue and counters.
-    pub(super) ledger: TxLedger,
+    pub(super) completions: TxCompletions,
     pub(super) eq: Option<Arc<Eq>>,
     pub(super) av: Option<Arc<Av>>,
     /// The source reported by receives was set explicitly (`OPT_SOURCE`).
@@ -139,12 +139,12 @@ pub(crate) struct StreamEngineEp {
 
     /// Matching engine: the endpoint's receives and unexpected messages, the state of their
     /// senders, and the completion sink of receives and of peers' accesses to local memory.
-    pub(super) inbox: Inbox<Unreceived>,
+    pub(super) matcher: RxMatcher<UnexpectedPayload>,
 
     pub(super) peers: PeerTable<StreamPeer>,
 
     /// Index of this context within a scalable endpoint.
-    pub(super) place: ContextPlace,
+    pub(super) context_index: ContextIndex,
 
     /// The one connection of a MSG endpoint; `NONE` on other endpoints.
     pub(super) conn: u32,
@@ -159,35 +159,35 @@ pub(crate) struct StreamEngineEp {
     /// searched.
     pub(super) called: bool,
     /// Entry of the endpoint in the statistics page.
-    pub(super) shown: EndpointPlace,
+    pub(super) published: EndpointSlot,
 }
 
 impl StreamEngineEp {
     pub(super) fn new(id: u32, identity: StreamIdentity, settings: &StreamSettings) -> Self {
         let least = settings.min_multi_recv;
-        let mut inbox = identity.attr.inbox(id, least, MAX_BUFFERED);
+        let mut matcher = identity.attr.matcher(id, least, MAX_BUFFERED);
         if identity.kind != StreamEpKind::Rdm || identity.attr.buffered {
             // The application chose the peer of a connected endpoint; with buffered receives it
             // asks to be told of all senders.
-            inbox.trust_all();
+            matcher.trust_all();
         }
         Self {
             identity,
             fid: FidPtr(std::ptr::null_mut()),
-            ledger: TxLedger::default(),
+            completions: TxCompletions::default(),
             eq: None,
             av: None,
             has_source: false,
             tx_pending: 0,
-            inbox,
+            matcher,
             peers: PeerTable::default(),
-            place: ContextPlace::default(),
+            context_index: ContextIndex::default(),
             conn: NONE,
             errors: EndpointErrors::default(),
             past: PeersRetired::default(),
             times: TransferTimes::default(),
             called: false,
-            shown: EndpointPlace::default(),
+            published: EndpointSlot::default(),
         }
     }
 
@@ -204,22 +204,22 @@ impl StreamEngineEp {
     /// Returns the peer with this address, added if it is new. `addr` has no IPv6 flow label,
     /// because the label does not distinguish peers.
     pub(super) fn peer_at(&mut self, addr: Addr) -> u32 {
-        self.peers.peer_at(self.av.as_deref(), addr, &mut self.inbox)
+        self.peers.peer_at(self.av.as_deref(), addr, &mut self.matcher)
     }
 
     /// Returns the peer named by a destination. Fails with -FI_ENOAV without an address vector.
     pub(super) fn peer_for(&mut self, dest: fi_addr_t) -> Result<u32> {
-        self.peers.find(self.av.as_deref(), dest, &mut self.inbox)
+        self.peers.find(self.av.as_deref(), dest, &mut self.matcher)
     }
 
     /// Removes an unreferenced peer: not connected, not in the address vector, without buffered
     /// messages and queued transfers.
     pub(super) fn forget_peer_if_unused(&mut self, peer: u32) {
         #[cfg(any(test, feature = "sim"))]
-        if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::LeakedPeer) {
+        if ofi_simulation::injected() == Some(ofi_simulation::InjectedFault::LeakedPeer) {
             return;
         }
-        self.peers.forget_if_unused(peer, &mut self.inbox);
+        self.peers.forget_if_unused(peer, &mut self.matcher);
     }
 }
 
@@ -227,7 +227,7 @@ impl StreamEngineEp {
     /// Returns the feature bits ([`RdmHello`](crate::wire::RdmHello)) advertised to peers at
     /// connection time.
     pub(super) fn features(&self) -> u8 {
-        if self.identity.firewalled { BEHIND_FIREWALL } else { 0 }
+        if self.identity.behind_firewall { BEHIND_FIREWALL } else { 0 }
     }
 
     /// Returns true if a peer cannot accept connections, as declared by the peer or by the
@@ -248,23 +248,23 @@ impl StreamEngineEp {
 
     /// Takes over the completion queue and counters bound for transmits.
     pub(super) fn bind_tx(&mut self, bindings: &Bindings) {
-        self.ledger.clone_from(&bindings.ledger.tx);
+        self.completions.clone_from(&bindings.completions.tx);
     }
 
     /// Takes over the completion queue and counters bound for receives and for peers' accesses
     /// to our memory.
     pub(super) fn bind_rx(&mut self, bindings: &Bindings) {
-        self.inbox.bind(&bindings.ledger.rx);
+        self.matcher.bind(&bindings.completions.rx);
     }
 
     /// Returns true if the endpoint has buffered receives (FI_BUFFERED_RECV).
     pub(crate) fn is_buffered(&self) -> bool {
-        self.inbox.buffering().is_some()
+        self.matcher.buffering().is_some()
     }
 
     /// Returns true if messages may use the fast paths. These check only the flags of the call and
     /// deliver no buffered message.
-    pub(crate) fn is_plain(&self) -> bool {
+    pub(crate) fn is_fast(&self) -> bool {
         !self.is_buffered() && self.identity.attr.send_flags == 0
     }
 
@@ -277,7 +277,7 @@ impl StreamEngineEp {
     /// Sets the fid naming the endpoint in events.
     pub(crate) fn set_fid(&mut self, fid: FidPtr) {
         self.fid = fid;
-        self.inbox.set_fid(fid);
+        self.matcher.set_fid(fid);
     }
 
     pub(crate) fn kind(&self) -> StreamEpKind {

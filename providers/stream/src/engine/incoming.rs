@@ -1,11 +1,11 @@
 //! Message being received: its target buffer and its progress.
 use super::arrival::Arrival;
-use super::transfer::TransferFinish;
+use super::transfer::TxCompletion;
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::atomic::Operation;
 use ofi_provider::buf::RecvBuf;
 use ofi_provider::error::Result;
-use ofi_provider::inbox::Recv;
+use ofi_provider::rx_matcher::Recv;
 
 /// The rest of a message is read straight into its place if it has so many bytes or more.
 pub(super) const DIRECT_MIN: usize = 4096;
@@ -18,8 +18,8 @@ pub(super) const AHEAD_OF_LARGE: usize = 256;
 pub(super) struct AtomicRequest {
     /// The operation, or the error to answer if it is not supported or not allowed.
     pub(super) operation: Result<Operation>,
-    pub(super) places: RemoteSegments,
-    /// The operands, as far as they have arrived: for each as many bytes as `places` has.
+    pub(super) segments: RemoteSegments,
+    /// The operands, as far as they have arrived: for each as many bytes as `segments` has.
     pub(super) operands: Box<[u8]>,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum MessageTarget {
     /// To the buffer of a posted receive.
     Posted(Recv),
     /// To the unexpected message kept under this number.
-    Kept(u32),
+    Buffered(u32),
     /// Into this vector until the message is complete, and only then takes a receive
     /// ([`collects`](ofi_provider::inbox::Inbox::collects)).
     Collected(Vec<u8>),
@@ -38,21 +38,21 @@ pub(super) enum MessageTarget {
     /// The operands of a peer's atomic operation, executed when all have arrived.
     Atomic(Box<AtomicRequest>),
     /// To the buffer of our own read of a peer's memory, or of our atomic operation.
-    Answer(RecvBuf, TransferFinish),
+    Answer(RecvBuf, TxCompletion),
     /// Nowhere: the bytes are read and dropped.
     Discard,
 }
 
 /// Message with bytes still to arrive.
 #[derive(Debug)]
-pub(super) struct Incoming {
-    pub(super) about: Arrival,
+pub(super) struct RxRequest {
+    pub(super) envelope: Arrival,
     pub(super) target: MessageTarget,
     pub(super) done: usize,
 }
 
 /// Result of starting the operation announced by a header.
-pub(super) enum Begun {
+pub(super) enum HeaderOutcome {
     /// The message has begun, and so many bytes behind the header belonged to it.
     Taken(usize),
     /// The message blocks its connection until a receive or room is there; nothing behind the
@@ -60,7 +60,7 @@ pub(super) enum Begun {
     Blocked,
     /// The message cannot begin for want of room in a completion queue, or of memory for
     /// answers: the header is to be parsed again later.
-    Starved,
+    CqBlocked,
     /// The header is to be parsed again when more of the message has come.
     Short,
     /// The connection has ended meanwhile.
@@ -77,10 +77,10 @@ pub(super) enum Got {
     Last,
 }
 
-impl Incoming {
+impl RxRequest {
     #[inline]
     pub(super) fn left(&self) -> usize {
-        self.about.len - self.done
+        self.envelope.len - self.done
     }
 
     /// Returns true if the bytes are the response to a local read or atomic operation.

@@ -3,78 +3,78 @@
 //! One lock guards the whole state (fi_domain(3): under FI_THREAD_DOMAIN with manual progress it
 //! costs nothing). Data is sent from the application's thread when the link accepts it ([`tx`]).
 //! Arriving messages are matched ([`rx`]) with posted receives ([`post`]) in an endpoint's
-//! [`Inbox`](ofi_provider::inbox::Inbox). [`cm`] establishes and ends connections, and [`contexts`]
+//! [`RxMatcher`](ofi_provider::inbox::Inbox). [`cm`] establishes and ends connections, and [`contexts`]
 //! adds the connections between contexts of scalable endpoints. Atomic operations are in
 //! [`atomic`].
 //!
 //! An empty progress iteration is one system call. A single active connection is read directly. The
 //! poller reports all others and is polled less often while it has no events. It is polled in every
 //! iteration while several connections are active, or while other processes want the processor and
-//! the last iteration made no progress. Repeated empty polls yield the processor ([`courtesy`]).
+//! the last iteration made no progress. Repeated empty polls yield the processor ([`backoff`]).
 //! Idle connections cost nothing.
 //!
-//! If one call can read or write several links ([`Net::is_ring`]), every iteration polls the poller
-//! and uses those calls ([`together`]). Connections over shared memory have separate rules
-//! ([`nearby`]).
+//! If one call can read or write several links ([`Transport::is_ring`]), every iteration polls the poller
+//! and uses those calls ([`batched`]). Connections over shared memory have separate rules
+//! ([`shm_poll`]).
 mod adaptor;
 mod arrival;
 mod atomic;
 mod batch;
+mod batch_flusher;
+mod batch_io;
 mod buffered;
 mod cm;
 mod conn;
 mod contexts;
-mod courier;
 mod endpoints;
 mod ep;
-mod facts;
 mod incoming;
-mod nearby;
 mod post;
-mod reclaim;
 mod rx;
-mod sleepers;
+mod shm_poll;
 mod state;
-mod together;
+mod stats;
 mod trace;
 mod transfer;
 mod tx;
+mod waiters;
 mod zerocopy;
+mod zerocopy_completion;
 
-pub use cm::{ACCEPTS, BACKLOG, CONNECT_TIMEOUT, DEAF_DELAY, StreamRequest, is_shortage};
-pub use courier::Courier;
+pub use batch_flusher::BatchFlusher;
+pub use cm::{ACCEPT_DELAY, ACCEPTS, BACKLOG, CONNECT_TIMEOUT, StreamRequest, is_shortage};
 pub use ep::{StreamEpKind, StreamIdentity, TargetOf};
 pub use state::StreamState;
 
-use crate::callers::Callers;
-use crate::net::{ByteLink, LateVisits, LinkOp, LinkPoller, Net, Visited};
+use crate::accept_queue::AcceptQueue;
+use crate::transport::{ByteLink, FlushTarget, FlushTimer, LinkOp, LinkPoller, Transport};
 use batch::Burst;
 use conn::StreamConn;
-use ofi_provider::buf::{GatherList, Way, zeroed};
-use ofi_provider::calls::CallPace;
+use ofi_provider::backoff::{self, BackoffAction, PollBackoff};
+use ofi_provider::buf::{CopyMode, GatherList, zeroed};
 use ofi_provider::closing::CloseBudget;
-use ofi_provider::courtesy::{self, Courtesy, Looks};
+use ofi_provider::conn_arbiter::ConnectLimiter;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
-use ofi_provider::imports::StartsWake;
 use ofi_provider::lock::{Guard, Level, Lock};
-use ofi_provider::mr::{Lender, MrTable};
+use ofi_provider::mr::{MrTable, RegionUser};
+use ofi_provider::peer_srx::SrxStartWaker;
 use ofi_provider::progress::{Activity, Progress};
-use ofi_provider::ring::ShortCells;
+use ofi_provider::shm_channel::InlineRecv;
 use ofi_provider::slab::{NONE, Slab};
 use ofi_provider::sys::Interest;
-use rx::PlainRead;
-use sleepers::Sleepers;
+use rx::FastReadResult;
 use state::{TOKEN_CALLER, TOKEN_CONN, TOKEN_LISTENER};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use transfer::CopiedPacket;
+use waiters::Waiters;
 
-/// Most connections on the hot list (`StreamState::hot`). Only a single hot connection is read
+/// Most connections on the hot list (`StreamState::active`). Only a single hot connection is read
 /// without asking the poller; from two on the poller is asked, so a longer list would gain nothing.
-const MAX_HOT: usize = 2;
+const MAX_ACTIVE: usize = 2;
 
 /// Consecutive empty reads after which a connection becomes idle and leaves the active list.
 const COLD_AFTER: u32 = 4096;
@@ -83,7 +83,7 @@ const COLD_AFTER: u32 = 4096;
 const MAX_POLL_GAP: u32 = 64;
 
 /// Empty progress iterations since the last activity in which the active connection is read
-/// directly, even if the application does not poll in quick succession (`Looks::are_at_once`).
+/// directly, even if the application does not poll in quick succession (`PollBackoff::are_at_once`).
 const FEW: u32 = 2;
 
 /// Empty polls of the memory of one or two connections that count as one: such a poll costs hardly
@@ -101,7 +101,7 @@ const UNREAD_LOOK: Duration = Duration::from_secs(1);
 const ANSWER_GRACE: Duration = Duration::from_secs(3);
 
 /// A domain's engine.
-pub struct StreamEngine<N: Net> {
+pub struct StreamEngine<N: Transport> {
     state: Lock<StreamState<N>>,
     /// Descriptor that is readable after any event awaited by the engine.
     wait_fd: RawFd,
@@ -109,7 +109,7 @@ pub struct StreamEngine<N: Net> {
     /// Limit on the total time spent closing endpoints.
     closing: CloseBudget,
     /// Wakes waiters when another provider starts a message.
-    starts: StartsWake,
+    starts: SrxStartWaker,
     /// Process that created the engine. A forked child has a copy of the engine, but shares its
     /// links and its poller with the parent ([`StreamEngine::is_copy`]).
     pid: u32,
@@ -126,17 +126,17 @@ trait Live: Send + Sync {
 
 /// Number of attempts of an exiting process to lock an engine used by another thread; the process
 /// pauses after each. A thread holds the lock only briefly, unless it is the exiting thread itself.
-const LAST_ASKS: usize = 100;
+const LAST_REQUESTS: usize = 100;
 const LAST_PAUSE: Duration = Duration::from_micros(100);
 
-impl<N: Net> Live for StreamEngine<N> {
+impl<N: Transport> Live for StreamEngine<N> {
     fn flush(&self) {
         // Without threads of the library's own nothing is held back.
         if self.is_copy() || !self.state.admits_visitors() {
             return;
         }
-        for _ in 0..LAST_ASKS {
-            if self.visited() {
+        for _ in 0..LAST_REQUESTS {
+            if self.flush_deferred() {
                 return;
             }
             std::thread::sleep(LAST_PAUSE);
@@ -156,13 +156,13 @@ pub(crate) fn flush_all() {
     live.iter().filter_map(Weak::upgrade).for_each(|engine| engine.flush());
 }
 
-impl<N: Net> std::fmt::Debug for StreamEngine<N> {
+impl<N: Transport> std::fmt::Debug for StreamEngine<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StreamEngine")
     }
 }
 
-impl<N: Net> StreamEngine<N> {
+impl<N: Transport> StreamEngine<N> {
     /// Creates an engine on `net`, for a domain with these registered regions. `level` selects the
     /// locking mode (the lock costs nothing if the application serializes its calls); without
     /// `threads` the engine starts no thread.
@@ -175,42 +175,42 @@ impl<N: Net> StreamEngine<N> {
             eps: Slab::default(),
             listeners: HashMap::new(),
             bound: HashMap::new(),
-            hot: Vec::with_capacity(MAX_HOT),
+            active: Vec::with_capacity(MAX_ACTIVE),
             local: Vec::new(),
-            sleepers: Sleepers::default(),
-            awake: 0,
+            waiters: Waiters::default(),
+            poll_streak: 0,
             staging: zeroed(N::Link::settings().prefetch)?,
             packet: Box::new([0; size_of::<CopiedPacket>()]),
-            starved: Vec::new(),
-            crowded: Vec::new(),
+            cq_blocked: Vec::new(),
+            rx_blocked: Vec::new(),
             unread: Vec::new(),
             looked_for: Vec::new(),
             held: Vec::new(),
-            courier: None,
-            turns: 1,
-            forsaken: 0,
+            batch_flusher: None,
+            iterations: 1,
+            app_idle: 0,
             batches: 0,
             idle: 0,
-            looks: Looks::default(),
+            looks: PollBackoff::default(),
             since_poll: 0,
             poll_gap: 1,
             events: Vec::with_capacity(64),
-            deaf: Vec::new(),
+            accept_paused: Vec::new(),
             wakes: None,
-            rooms: Vec::new(),
+            bufs: Vec::new(),
             left_in: 0,
             left: Burst::default(),
-            callers: Callers::new(TOKEN_CALLER, usize::MAX),
+            callers: AcceptQueue::new(TOKEN_CALLER, usize::MAX),
             awaited: VecDeque::new(),
-            calls: CallPace::default(),
+            calls: ConnectLimiter::default(),
             line: VecDeque::new(),
-            guests: VecDeque::new(),
+            unknown_conns: VecDeque::new(),
             leaving: VecDeque::new(),
             hearing: NONE,
-            owed: 0,
+            backlog: 0,
             started: None,
             regions,
-            facts: N::facts(),
+            stats: N::stats(),
             show_at: 0,
             visits: 0,
             serves: false,
@@ -222,11 +222,11 @@ impl<N: Net> StreamEngine<N> {
             wait_fd,
             activity: Activity::default(),
             closing: CloseBudget::default(),
-            starts: StartsWake::default(),
+            starts: SrxStartWaker::default(),
             pid,
         });
-        let lender: Weak<Self> = Arc::downgrade(&engine);
-        of_peers.set_lender(lender);
+        let region_user: Weak<Self> = Arc::downgrade(&engine);
+        of_peers.set_region_user(region_user);
         let mut live = live();
         live.retain(|engine| engine.strong_count() > 0);
         let flushes: Weak<Self> = Arc::downgrade(&engine);
@@ -234,8 +234,8 @@ impl<N: Net> StreamEngine<N> {
         drop(live);
         if threads && !matches!(level, Level::Serialized) && N::Link::settings().batch > 0 {
             let mut state = engine.lock();
-            let visited: Weak<Self> = Arc::downgrade(&engine);
-            state.courier = Some(state.net.visits(visited)?);
+            let flush_target: Weak<Self> = Arc::downgrade(&engine);
+            state.batch_flusher = Some(state.net.start_flusher(flush_target)?);
         }
         Ok(engine)
     }
@@ -248,20 +248,20 @@ impl<N: Net> StreamEngine<N> {
     }
 
     /// Yields the processor to other threads or sleeps after an empty progress iteration, as
-    /// [`courtesy`] advises.
+    /// [`backoff`] advises.
     #[inline(always)]
-    fn give_way(&self, mut state: Guard<'_, StreamState<N>>) {
+    fn back_off(&self, mut state: Guard<'_, StreamState<N>>) {
         let first = state.idle == 1;
-        let in_memory = state.hot.is_empty() && matches!(state.local.len(), 1 | 2);
+        let in_memory = state.active.is_empty() && matches!(state.local.len(), 1 | 2);
         if in_memory && !first && !state.idle.is_multiple_of(MEMORY_LOOKS) {
             return;
         }
-        let offer = state.looks.in_vain(first);
+        let offer = state.looks.on_empty_poll(first);
         if state.looks.last() >= state.show_at {
             state.show();
         }
         let Some(offer) = offer else { return };
-        if offer != Courtesy::Processor && !state.prepare_to_block() {
+        if offer != BackoffAction::Processor && !state.prepare_to_block() {
             return;
         }
         drop(state);
@@ -278,13 +278,13 @@ impl<N: Net> StreamEngine<N> {
     }
 }
 
-impl<N: Net> Visited for StreamEngine<N> {
-    fn visited(&self) -> bool {
-        self.state.visit(StreamState::flush_forsaken).is_some()
+impl<N: Transport> FlushTarget for StreamEngine<N> {
+    fn flush_deferred(&self) -> bool {
+        self.state.run_for_library(StreamState::flush_app_idle).is_some()
     }
 }
 
-impl<N: Net> Lender for StreamEngine<N> {
+impl<N: Transport> RegionUser for StreamEngine<N> {
     fn closing(&self, key: u64) {
         if !self.is_copy() {
             self.lock().save_answers(key);
@@ -292,7 +292,7 @@ impl<N: Net> Lender for StreamEngine<N> {
     }
 }
 
-impl<N: Net> Progress for StreamEngine<N> {
+impl<N: Transport> Progress for StreamEngine<N> {
     #[inline]
     fn progress(&self) {
         self.activity.another();
@@ -301,22 +301,22 @@ impl<N: Net> Progress for StreamEngine<N> {
         }
         // The thread that holds the lock is making progress, or about to let go of it.
         if let Some(mut state) = self.state.lock_if_idle() {
-            state.look_around();
+            state.poll_once_inner();
             if state.idle != 0 {
-                self.give_way(state);
+                self.back_off(state);
             }
         }
     }
 
-    fn visit(&self) -> bool {
-        let visit = self.state.visit(|state| {
+    fn run_for_library(&self) -> bool {
+        let run_for_library = self.state.run_for_library(|state| {
             // Not without the lock: what was signalled is taken up below.
             self.starts.undo();
             state.visits += 1;
-            state.turn();
+            state.poll_once();
             state.prepare_to_sleep()
         });
-        visit.unwrap_or(false)
+        run_for_library.unwrap_or(false)
     }
 
     fn wait_fd(&self) -> RawFd {
@@ -332,9 +332,9 @@ impl<N: Net> Progress for StreamEngine<N> {
         self.lock().prepare_to_sleep()
     }
 
-    fn stands_back(&self) {
+    fn hold_off(&self) {
         // The lock holder makes progress, and this thread retries.
-        self.state.visit(StreamState::wake_up);
+        self.state.run_for_library(StreamState::wake_up);
     }
 
     fn is_serialized(&self) -> bool {
@@ -346,28 +346,28 @@ impl<N: Net> Progress for StreamEngine<N> {
     }
 }
 
-impl<N: Net> StreamState<N> {
+impl<N: Transport> StreamState<N> {
     /// Runs one progress iteration: resumes connections blocked on queue space, sends batched
     /// messages, and reads the connections reported by the poller or the active one.
     #[inline(never)]
-    pub(crate) fn turn(&mut self) {
-        self.look_around();
+    pub(crate) fn poll_once(&mut self) {
+        self.poll_once_inner();
     }
 
-    /// [`StreamState::turn`], inlined into its caller.
+    /// [`StreamState::poll_once`], inlined into its caller.
     #[inline(always)]
-    fn look_around(&mut self) {
-        self.turns += 1;
+    fn poll_once_inner(&mut self) {
+        self.iterations += 1;
         self.idle = self.idle.wrapping_add(1);
-        self.facts.turn(self.turns);
+        self.stats.count_iterations(self.iterations);
         // One test for the three, of which there is nearly always none.
-        if self.starved.len() | self.crowded.len() | self.held.len() != 0 {
-            self.go_on_with_what_waits();
+        if self.cq_blocked.len() | self.rx_blocked.len() | self.held.len() != 0 {
+            self.resume_blocked();
         }
         // Nearly always there is one connection to look at, with messages on it or nothing.
         let first = match self.local[..] {
             [only] if self.may_look_quickly() => {
-                let came = self.read_plain_nearby(only);
+                let came = self.read_fast_shm(only);
                 if self.is_quick(came) {
                     return;
                 }
@@ -381,14 +381,14 @@ impl<N: Net> StreamState<N> {
     /// Runs the rest of a progress iteration. `first`: the result of polling the only connection
     /// over shared memory, if it was polled.
     #[inline(never)]
-    fn look_further(&mut self, first: Option<ShortCells>) {
-        if self.turns.is_multiple_of(facts::SHOWN_EACH) {
+    fn look_further(&mut self, first: Option<InlineRecv>) {
+        if self.iterations.is_multiple_of(stats::PUBLISHED_EACH) {
             self.show();
             if !self.unread.is_empty() {
                 self.look_at_unread();
             }
         }
-        if !self.local.is_empty() && self.look_nearby(first) {
+        if !self.local.is_empty() && self.poll_shm_conns(first) {
             return;
         }
         self.since_poll += 1;
@@ -396,25 +396,25 @@ impl<N: Net> StreamState<N> {
         // finds what is there with one call less. But others are heard later, which matters where the
         // processor is others' in between: one that moved just now was no reason to give it away.
         let directly = || self.idle <= FEW || self.looks.are_at_once();
-        if let [only] = self.hot[..]
+        if let [only] = self.active[..]
             && self.since_poll < self.poll_gap
-            && (self.idle == 1 || (directly() && !courtesy::is_shared()))
+            && (self.idle == 1 || (directly() && !backoff::is_shared()))
         {
-            self.look_at(only);
+            self.poll_conn(only);
         } else {
             self.since_poll = 0;
-            self.ask_poller();
+            self.poll_io();
         }
     }
 
     /// Resumes work blocked on buffer space, on memory, or deferred to the next iteration.
     #[inline(never)]
-    fn go_on_with_what_waits(&mut self) {
-        if !self.starved.is_empty() {
-            self.feed_starved();
+    fn resume_blocked(&mut self) {
+        if !self.cq_blocked.is_empty() {
+            self.resume_cq_blocked();
         }
-        if !self.crowded.is_empty() {
-            self.keep_crowded();
+        if !self.rx_blocked.is_empty() {
+            self.buffer_blocked_rx();
         }
         if !self.held.is_empty() {
             self.flush_held();
@@ -423,24 +423,24 @@ impl<N: Net> StreamState<N> {
 
     /// Reads the most recently active connection.
     #[inline(always)]
-    fn look_at(&mut self, id: u32) {
-        let moved = match self.read_plain(id) {
-            PlainRead::Done => {
+    fn poll_conn(&mut self, id: u32) {
+        let moved = match self.read_fast(id) {
+            FastReadResult::Done => {
                 self.idle = 0;
                 return;
             }
-            PlainRead::Moved => true,
-            PlainRead::Nothing => false,
+            FastReadResult::Moved => true,
+            FastReadResult::Nothing => false,
             // Reading the link again and again would hinder the system in filling it, and take the
             // large message in small pieces; asking the poller does not.
-            PlainRead::Not if self.conns.get(id).is_some_and(StreamConn::is_in_large) => {
+            FastReadResult::Not if self.conns.get(id).is_some_and(StreamConn::is_in_large) => {
                 self.since_poll = 0;
-                return self.ask_poller();
+                return self.poll_io();
             }
-            PlainRead::Not => self.service_any(id),
+            FastReadResult::Not => self.service_any(id),
         };
         // `service` may have taken it off the list.
-        if self.hot.first() != Some(&id) {
+        if self.active.first() != Some(&id) {
             return;
         }
         if moved {
@@ -450,17 +450,17 @@ impl<N: Net> StreamState<N> {
         let conn = &mut self.conns[id];
         conn.misses += 1;
         if conn.misses > COLD_AFTER {
-            self.cool(id);
+            self.mark_idle(id);
         }
     }
 
-    fn ask_poller(&mut self) {
+    fn poll_io(&mut self) {
         self.take_started();
         self.wake_up();
         self.watch_looked_at();
         let mut events = std::mem::take(&mut self.events);
         self.net.poll(&mut events);
-        let (mut news, mut moved) = (false, false);
+        let (mut is_new, mut moved) = (false, false);
         let mut ready = Vec::new();
         for event in events.drain(..) {
             let id = event.token as u32;
@@ -468,41 +468,41 @@ impl<N: Net> StreamState<N> {
                 TOKEN_CONN => {
                     // The connection may be gone since the event was reported.
                     if self.conns.get(id).is_some() {
-                        news |= !self.hot.contains(&id) && !self.local.contains(&id);
+                        is_new |= !self.active.contains(&id) && !self.local.contains(&id);
                         moved = true;
                         self.look_for_end(id);
                         if self.net.is_ring() {
                             ready.push(id);
                         } else if self.service(id) {
-                            self.heat(id);
+                            self.mark_active(id);
                         }
                     }
                 }
                 TOKEN_LISTENER => {
-                    news = true;
+                    is_new = true;
                     self.accept_all(id);
                 }
                 TOKEN_CALLER => {
-                    news = true;
-                    self.hear_caller(id);
+                    is_new = true;
+                    self.receive_pending(id);
                 }
                 _ => {
-                    news = true;
+                    is_new = true;
                     self.retry_refused();
                 }
             }
         }
         if !ready.is_empty() {
-            self.serve_together(&ready);
+            self.serve_batched(&ready);
         }
         self.events = events;
         if !self.line.is_empty() {
             self.call_next();
         }
-        if news || moved {
+        if is_new || moved {
             self.idle = 0;
         }
-        self.poll_gap = if news { 1 } else { (self.poll_gap * 2).min(MAX_POLL_GAP) };
+        self.poll_gap = if is_new { 1 } else { (self.poll_gap * 2).min(MAX_POLL_GAP) };
     }
 
     /// Handles the end of a peer on an unread connection, blocked by a message waiting for a
@@ -511,7 +511,7 @@ impl<N: Net> StreamState<N> {
     /// message.
     fn look_for_end(&mut self, id: u32) {
         let Some(conn) = self.conns.get(id).filter(|conn| conn.blocked) else { return };
-        let (unsent, awaits) = (conn.is_lending() || conn.has_unsent(), conn.awaits_answers());
+        let (unsent, awaits) = (conn.is_exposing() || conn.has_unsent(), conn.awaits_answers());
         if !(unsent || awaits) || !conn.link.has_ended() {
             return;
         }
@@ -591,10 +591,10 @@ impl<N: Net> StreamState<N> {
     /// was progress.
     #[inline(always)]
     fn service(&mut self, id: u32) -> bool {
-        match self.read_plain(id) {
-            PlainRead::Done | PlainRead::Moved => true,
-            PlainRead::Nothing => false,
-            PlainRead::Not => self.service_any(id),
+        match self.read_fast(id) {
+            FastReadResult::Done | FastReadResult::Moved => true,
+            FastReadResult::Nothing => false,
+            FastReadResult::Not => self.service_any(id),
         }
     }
 
@@ -619,7 +619,7 @@ impl<N: Net> StreamState<N> {
             return self.handshake(id);
         }
         let mut moved = false;
-        if conn.is_lending() {
+        if conn.is_exposing() {
             moved |= self.reclaim(id);
         }
         if self.conns.get(id).is_some_and(StreamConn::has_unsent) {
@@ -631,20 +631,20 @@ impl<N: Net> StreamState<N> {
     /// Adds an active connection to the active list: it is read in every iteration while no other
     /// is active. If one call reads several links no connection is on the list: one call polls all,
     /// another reads all of them.
-    fn heat(&mut self, id: u32) {
+    fn mark_active(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.misses = 0;
-        if conn.link.hears_locally() {
-            return self.heat_nearby(id);
+        if conn.link.rx_over_shm() {
+            return self.mark_shm_active(id);
         }
-        if self.hot.len() > 1 || self.hot.first().is_some_and(|only| *only != id) {
+        if self.active.len() > 1 || self.active.first().is_some_and(|only| *only != id) {
             self.leave_behind(id);
         }
-        if self.hot.contains(&id) {
+        if self.active.contains(&id) {
             return;
         }
-        if self.hot.len() < MAX_HOT && !self.net.is_ring() {
-            self.hot.push(id);
+        if self.active.len() < MAX_ACTIVE && !self.net.is_ring() {
+            self.active.push(id);
         } else {
             self.watch(id);
         }
@@ -654,11 +654,11 @@ impl<N: Net> StreamState<N> {
     /// idle too long ([`LEFT_BEHIND`]).
     fn leave_behind(&mut self, moved: u32) {
         let mut index = 0;
-        while let Some(&id) = self.hot.get(index) {
+        while let Some(&id) = self.active.get(index) {
             let conn = &mut self.conns[id];
             conn.misses += u32::from(id != moved);
             if id != moved && conn.misses > LEFT_BEHIND {
-                self.cool(id);
+                self.mark_idle(id);
             } else {
                 index += 1;
             }
@@ -667,11 +667,11 @@ impl<N: Net> StreamState<N> {
 
     /// Registers the directly polled connections with the poller for the events awaited by them.
     fn watch_looked_at(&mut self) {
-        for index in (0..self.hot.len()).rev() {
-            let id = self.hot[index];
-            if self.conns.get(id).is_some_and(|conn| conn.link.hears_locally()) {
-                self.hot.remove(index);
-                self.heat_nearby(id);
+        for index in (0..self.active.len()).rev() {
+            let id = self.active[index];
+            if self.conns.get(id).is_some_and(|conn| conn.link.rx_over_shm()) {
+                self.active.remove(index);
+                self.mark_shm_active(id);
             } else {
                 self.watch(id);
             }
@@ -681,8 +681,8 @@ impl<N: Net> StreamState<N> {
         }
     }
 
-    fn cool(&mut self, id: u32) {
-        self.hot.retain(|hot| *hot != id);
+    fn mark_idle(&mut self, id: u32) {
+        self.active.retain(|active| *active != id);
         self.watch(id);
     }
 
@@ -696,7 +696,7 @@ impl<N: Net> StreamState<N> {
         // A link without awaited events is removed. Otherwise the poller would keep reporting its
         // end, without effect before the link is read again. But zero-copy notifications are
         // reported for any watched link.
-        let watched = wanted != Interest::NONE || conn.is_lending();
+        let watched = wanted != Interest::NONE || conn.is_exposing();
         let unread = (conn.blocked && watched && conn.link.hides_end()).then_some(conn.serial);
         let before = (std::mem::replace(&mut conn.watched, watched), conn.interest);
         conn.interest = wanted;
@@ -734,8 +734,8 @@ impl<N: Net> StreamState<N> {
         if self.take_started() {
             return false;
         }
-        if !self.crowded.is_empty() {
-            self.keep_crowded();
+        if !self.rx_blocked.is_empty() {
+            self.buffer_blocked_rx();
         }
         if !self.held.is_empty() {
             self.flush_held();
@@ -749,18 +749,18 @@ impl<N: Net> StreamState<N> {
         }
         // A connection that waits for room in a queue goes on when the application reads the
         // queue, which is a call into the library.
-        !self.starved.iter().any(|id| self.may_be_fed(*id))
+        !self.cq_blocked.iter().any(|id| self.may_be_fed(*id))
     }
 
     /// Returns true if a connection blocked on queue space may continue.
     fn may_be_fed(&self, id: u32) -> bool {
-        self.conns.get(id).is_some_and(|conn| self.eps[conn.ep].inbox.ledger.has_room())
-            && !self.owes_much(id)
+        self.conns.get(id).is_some_and(|conn| self.eps[conn.ep].matcher.completions.has_space())
+            && !self.has_many_pending(id)
     }
 
     /// Resumes connections with space in their completion queue again.
-    fn feed_starved(&mut self) {
-        for id in std::mem::take(&mut self.starved) {
+    fn resume_cq_blocked(&mut self) {
+        for id in std::mem::take(&mut self.cq_blocked) {
             if self.may_be_fed(id) {
                 self.unblock(id);
             } else if self.conns.get(id).is_some() {
@@ -771,28 +771,30 @@ impl<N: Net> StreamState<N> {
 
     /// The connection waits for room in a completion queue.
     fn starve(&mut self, id: u32) {
-        if let Some(cq) = self.conns.get(id).and_then(|conn| self.eps[conn.ep].inbox.ledger.cq()) {
-            cq.wait_for_room();
+        if let Some(cq) =
+            self.conns.get(id).and_then(|conn| self.eps[conn.ep].matcher.completions.cq())
+        {
+            cq.wait_for_space();
         }
-        self.starved.push(id);
+        self.cq_blocked.push(id);
     }
 
     /// Returns true if no message may be held back: neither the application nor the flush timer
     /// would send it soon.
     #[inline(always)]
-    fn nobody_looks(&self) -> bool {
-        self.forsaken == self.turns || self.courier.is_none()
+    fn app_is_not_polling(&self) -> bool {
+        self.app_idle == self.iterations || self.batch_flusher.is_none()
     }
 
-    /// Sends batched messages for the flush timer, and records (`forsaken`) if the application was
+    /// Sends batched messages for the flush timer, and records (`app_idle`) if the application was
     /// idle since the timer was armed.
-    fn flush_forsaken(&mut self) {
+    fn flush_app_idle(&mut self) {
         if self.held.is_empty() {
             return;
         }
-        let done = self.turns + self.batches;
-        if self.courier.as_ref().is_some_and(|courier| courier.is_needed(done)) {
-            self.forsaken = self.turns;
+        let done = self.iterations + self.batches;
+        if self.batch_flusher.as_ref().is_some_and(|batch_flusher| batch_flusher.is_needed(done)) {
+            self.app_idle = self.iterations;
         }
         // Resulting completions are passed to another provider only within calls to it. That
         // provider need not support threads of this library, and locks nothing if its application
@@ -808,7 +810,7 @@ impl<N: Net> StreamState<N> {
 
     /// Returns true if the connection's transfers are reported to another provider's queue.
     fn is_reported_elsewhere(&self, id: u32) -> bool {
-        self.conns.get(id).is_some_and(|conn| self.eps[conn.ep].ledger.has_owner())
+        self.conns.get(id).is_some_and(|conn| self.eps[conn.ep].completions.has_owner())
     }
 
     /// Sends batched bytes of a connection, as far as the link accepts them now, and leaves the
@@ -817,7 +819,7 @@ impl<N: Net> StreamState<N> {
         let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_connected()) else { return };
         let mut list = GatherList::default();
         list.push_bytes(conn.batch.unsent());
-        let op = LinkOp::SendList(&mut list, Way::Copied);
+        let op = LinkOp::SendList(&mut list, CopyMode::Copied);
         // An error recurs when the rest is sent.
         let sent = self.net.transfer(&conn.link, op).unwrap_or(0);
         conn.batch.left_early(sent);
@@ -831,7 +833,7 @@ impl<N: Net> StreamState<N> {
         for id in held {
             if self.conns.get(id).is_some_and(|conn| conn.is_connected()) {
                 self.flush(id);
-                self.heat(id);
+                self.mark_active(id);
                 self.watch_unsent(id);
             }
         }

@@ -1,27 +1,27 @@
 //! Posting of receives, and the other operations of an application on its matching engine: peek,
 //! claim, discard, cancel.
-use super::arrival::{Arrival, StreamUnexpected, Unreceived};
-use super::incoming::{Incoming, MessageTarget};
+use super::arrival::{Arrival, StreamUnexpected, UnexpectedPayload};
+use super::incoming::{MessageTarget, RxRequest};
 use super::state::StreamState;
-use crate::net::Net;
+use crate::transport::Transport;
 use ofi_provider::api::RecvOp;
 use ofi_provider::error::Error;
-use ofi_provider::imports::{SrxOwner, StartedMessages, StartsMessages};
-use ofi_provider::inbox::{Inbox, Meeting};
+use ofi_provider::peer_srx::{SrxOwner, SrxStartHandler, SrxStartQueue};
 use ofi_provider::receives::PostsReceives;
+use ofi_provider::rx_matcher::{MatchedMessage, RxMatcher};
 use std::sync::Weak;
 
-impl<N: Net> PostsReceives for StreamState<N> {
-    type Kept = Unreceived;
+impl<N: Transport> PostsReceives for StreamState<N> {
+    type Buffered = UnexpectedPayload;
 
     #[inline(always)]
-    fn inbox(&mut self, ep: u32) -> &mut Inbox<Unreceived> {
-        &mut self.eps[ep].inbox
+    fn matcher(&mut self, ep: u32) -> &mut RxMatcher<UnexpectedPayload> {
+        &mut self.eps[ep].matcher
     }
 
     #[inline(always)]
-    fn inbox_if_open(&mut self, ep: u32) -> Option<&mut Inbox<Unreceived>> {
-        self.eps.get_mut(ep).map(|ep| &mut ep.inbox)
+    fn matcher_if_open(&mut self, ep: u32) -> Option<&mut RxMatcher<UnexpectedPayload>> {
+        self.eps.get_mut(ep).map(|ep| &mut ep.matcher)
     }
 
     fn post_tag(&mut self, ep: u32, op: &RecvOp) {
@@ -30,30 +30,36 @@ impl<N: Net> PostsReceives for StreamState<N> {
 
     fn look(&mut self) {
         // Reads what is in a link already.
-        self.turn();
+        self.poll_once();
     }
 
-    fn meet(&mut self, meeting: Meeting) {
-        StreamState::meet(self, meeting);
+    fn match_message(&mut self, matched: MatchedMessage) {
+        StreamState::match_message(self, matched);
     }
 }
 
-impl<N: Net> StreamState<N> {
+impl<N: Transport> StreamState<N> {
     /// Delivers a buffered message to its matching receive, or drops it if there is none.
-    fn meet(&mut self, Meeting { queue, message, recv, owner, .. }: Meeting) {
+    fn match_message(
+        &mut self,
+        MatchedMessage { queue, message, recv, owner, .. }: MatchedMessage,
+    ) {
         let Some(ep) = self.eps.get_mut(owner) else { return };
-        let Some(kept) = ep.inbox.take_kept(queue, message) else { return };
-        let (about, Unreceived { body, ack, number, conn, serial }) = (kept.about, kept.body);
+        let Some(buffered) = ep.matcher.take_buffered(queue, message) else { return };
+        let (envelope, UnexpectedPayload { body, ack, number, conn, serial }) =
+            (buffered.envelope, buffered.body);
         // A message that is whole or lost is reported before its sender may be forgotten.
         match (&body, &recv) {
             (StreamUnexpected::Whole(bytes), Some(recv)) => {
                 recv.buf.copy_from(0, bytes);
-                ep.inbox.received(recv, &about);
+                ep.matcher.received(recv, &envelope);
             }
-            (StreamUnexpected::Lost, Some(recv)) => ep.inbox.failed(recv, &about, Error::CONNRESET),
+            (StreamUnexpected::Lost, Some(recv)) => {
+                ep.matcher.failed(recv, &envelope, Error::CONNRESET)
+            }
             _ => {}
         }
-        ep.forget_peer_if_unused(about.peer);
+        ep.forget_peer_if_unused(envelope.peer);
         let target = |recv| Option::map_or(recv, MessageTarget::Discard, MessageTarget::Posted);
         match body {
             StreamUnexpected::Whole(_) => {
@@ -87,10 +93,11 @@ impl<N: Net> StreamState<N> {
                 if let Some(entry) = self.conns.get_mut(conn) {
                     entry.at_sender.remove(&waiting);
                     let commit = false;
-                    let about = Arrival { about, ack, number, commit, ep: owner, conn, serial };
-                    let incoming = Incoming { about, target: target(recv), done: 0 };
+                    let envelope =
+                        Arrival { envelope, ack, number, commit, ep: owner, conn, serial };
+                    let incoming = RxRequest { envelope, target: target(recv), done: 0 };
                     entry.expected.insert(waiting, incoming);
-                    self.ask_for(conn, waiting);
+                    self.send_cts(conn, waiting);
                 }
             }
             StreamUnexpected::Lost => {}
@@ -98,9 +105,9 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Has an endpoint take its receives from another provider's queue.
-    pub(super) fn import(&mut self, ep: u32, owner: SrxOwner, engine: Weak<dyn StartsMessages>) {
-        let started = self.started.get_or_insert_with(|| StartedMessages::new(engine));
-        self.eps[ep].inbox.import(owner, started);
+    pub(super) fn import(&mut self, ep: u32, owner: SrxOwner, engine: Weak<dyn SrxStartHandler>) {
+        let started = self.started.get_or_insert_with(|| SrxStartQueue::new(engine));
+        self.eps[ep].matcher.import(owner, started);
     }
 
     /// Continues the buffered messages started by other providers; returns true if there were any.
@@ -111,20 +118,20 @@ impl<N: Net> StreamState<N> {
 
     /// Takes all posted receives back, as when a connection is over for good.
     pub(super) fn cancel_all(&mut self, ep_id: u32) {
-        let taken = self.eps[ep_id].inbox.cancel_all();
-        taken.into_iter().for_each(|meeting| self.meet(meeting));
+        let taken = self.eps[ep_id].matcher.cancel_all();
+        taken.into_iter().for_each(|matched| self.match_message(matched));
     }
 
     /// Drops all posted receives and claimed messages without further reports.
-    pub(super) fn empty_inbox(&mut self, ep_id: u32) {
+    pub(super) fn empty_matcher(&mut self, ep_id: u32) {
         self.cancel_all(ep_id);
-        let unclaimed = self.eps[ep_id].inbox.unclaim_all();
-        unclaimed.into_iter().for_each(|meeting| self.meet(meeting));
+        let unclaimed = self.eps[ep_id].matcher.unclaim_all();
+        unclaimed.into_iter().for_each(|matched| self.match_message(matched));
     }
 
     /// From now on the endpoint takes its receives from this shared receive context.
-    pub(crate) fn share_inbox(&mut self, ep_id: u32, srx: u32) {
-        let queues = self.eps[srx].inbox.lend();
-        self.eps[ep_id].inbox.join(queues);
+    pub(crate) fn share_matcher(&mut self, ep_id: u32, srx: u32) {
+        let queues = self.eps[srx].matcher.expose();
+        self.eps[ep_id].matcher.join(queues);
     }
 }

@@ -5,28 +5,28 @@
 //! buffered, up to a bound. Beyond it the connection is not read until a receive matches the
 //! blocking message or others, so the rest waits at its sender.
 use super::arrival::{
-    AckAt, Arrival, StreamUnexpected, Unreceived, may_allocate, room_behind, wants_ack,
+    AckAt, Arrival, StreamUnexpected, UnexpectedPayload, may_allocate, space_after, wants_ack,
 };
 use super::conn::StreamConn;
 use super::ep::StreamEngineEp;
-use super::facts::count_header;
-use super::incoming::{AHEAD_OF_LARGE, Begun, DIRECT_MIN, Got, Incoming, MessageTarget};
+use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, Got, HeaderOutcome, MessageTarget, RxRequest};
 use super::state::StreamState;
+use super::stats::count_header;
 use super::trace::trace;
-use crate::net::{ByteLink, LinkOp, Net, peer_of};
+use crate::transport::{ByteLink, LinkOp, Transport, peer_of};
 use crate::wire::{
-    COMMIT_COMPLETE, Malformed, Parsed, PlainHeader, REMOTE_CQ_DATA, StreamHeader, StreamOp,
-    StreamPlain,
+    COMMIT_COMPLETE, FastHeader, Malformed, Parsed, REMOTE_CQ_DATA, StreamFast, StreamHeader,
+    StreamOp,
 };
 use ofi_provider::abi::{FI_ATOMIC, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA};
 use ofi_provider::api::RemoteSegments;
-use ofi_provider::buf::{ScatterList, ShortBytes, copied};
+use ofi_provider::buf::{InlineBytes, ScatterList, copied};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::inbox::{About, Inbox, Recv};
 use ofi_provider::log::peer_text;
 use ofi_provider::malformed;
 use ofi_provider::reserved::ONLY_TAG;
-use ofi_provider::ring::ShortCells;
+use ofi_provider::rx_matcher::{Envelope, Recv, RxMatcher};
+use ofi_provider::shm_channel::InlineRecv;
 use ofi_provider::slab::NONE;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -41,7 +41,7 @@ impl Arrival {
     /// Creates the envelope announced by this header on connection `id`; fails with -FI_EPROTO if
     /// the header is invalid.
     #[inline]
-    pub(super) fn new<N: Net>(
+    pub(super) fn new<N: Transport>(
         header: &StreamHeader,
         id: u32,
         conn: &StreamConn<N>,
@@ -55,17 +55,17 @@ impl Arrival {
         let tagged = matches!(header.op, StreamOp::Tag | StreamOp::TagRts);
         let bare = header.op == StreamOp::TaggedMsg;
         count_header(&conn.received, header);
-        let about = About {
+        let envelope = Envelope {
             tagged,
             msg_tag: bare.then_some(header.tag),
-            collective: tagged && ep.inbox.takes_aside(header.tag),
+            collective: tagged && ep.matcher.is_internal_tag(header.tag),
             tag: if bare { 0 } else { header.tag },
             len,
             cq_data: (header.flags & REMOTE_CQ_DATA != 0).then_some(header.cq_data),
             peer: conn.peer,
         };
         Ok(Self {
-            about,
+            envelope,
             ack: AckAt::of(header),
             number: conn.asked,
             commit: header.flags & COMMIT_COMPLETE != 0,
@@ -79,168 +79,186 @@ impl Arrival {
 impl StreamEngineEp {
     /// Counts a completed write of a peer, and reports its data. A write without remote segments
     /// needed no key: it is neither counted nor reported.
-    fn written(&mut self, about: &About, places: &RemoteSegments) {
-        if places.as_slice().is_empty() {
+    fn written(&mut self, envelope: &Envelope, segments: &RemoteSegments) {
+        if segments.as_slice().is_empty() {
             return;
         }
-        self.inbox.ledger.peer_accessed(true, about.len);
-        self.accessed(about, FI_RMA | FI_REMOTE_WRITE);
+        self.matcher.completions.peer_accessed(true, envelope.len);
+        self.accessed(envelope, FI_RMA | FI_REMOTE_WRITE);
     }
 
     /// Reports a peer's access to our memory if it carries remote CQ data.
-    pub(super) fn accessed(&mut self, about: &About, flags: u64) {
-        if let Some(data) = about.cq_data {
-            self.inbox.ledger.peer_told(flags, about.len, data, self.inbox.id_of(about.peer));
+    pub(super) fn accessed(&mut self, envelope: &Envelope, flags: u64) {
+        if let Some(data) = envelope.cq_data {
+            self.matcher.completions.peer_notified(
+                flags,
+                envelope.len,
+                data,
+                self.matcher.id_of(envelope.peer),
+            );
         }
     }
 
     /// Removes and returns the posted receive matching a message, or the part of it needed by the
     /// message.
     #[inline]
-    fn take_posted(&mut self, about: &About) -> Option<Recv> {
+    fn take_posted(&mut self, envelope: &Envelope) -> Option<Recv> {
         #[cfg(any(test, feature = "sim"))]
-        if ofi_simulation::planted() == Some(ofi_simulation::PlantedFault::SwappedMatch) {
-            return super::sim::take_second(&mut self.inbox, about);
+        if ofi_simulation::injected() == Some(ofi_simulation::InjectedFault::SwappedMatch) {
+            return super::sim::take_second(&mut self.matcher, envelope);
         }
-        self.inbox.take_posted(about)
+        self.matcher.take_posted(envelope)
     }
 
     /// Keeps a message until a receive takes it; -FI_ENOMEM if there is no memory.
     pub(super) fn keep(&mut self, arrival: &Arrival, body: StreamUnexpected) -> Result<u32> {
         may_allocate()?;
-        self.inbox.reserve(arrival)?;
-        let Arrival { about, ack, number, conn, serial, .. } = *arrival;
-        Ok(self.inbox.keep(about, Unreceived { body, ack, number, conn, serial }))
+        self.matcher.reserve(arrival)?;
+        let Arrival { envelope, ack, number, conn, serial, .. } = *arrival;
+        Ok(self.matcher.keep(envelope, UnexpectedPayload { body, ack, number, conn, serial }))
     }
 
     /// Returns true if the buffered unexpected messages of a peer reach the user's bound
     /// ([`max_saved`](crate::settings::StreamSettings::max_saved)), if there is one.
     pub(super) fn peer_is_over_bound(&self, peer: u32, bound: Option<usize>) -> bool {
-        peer != NONE && bound.is_some_and(|max| self.inbox.kept_count(peer) >= max)
+        peer != NONE && bound.is_some_and(|max| self.matcher.buffered_count(peer) >= max)
     }
 }
 
 /// Fast path: delivers a complete message without special attributes to its posted receive. Returns
 /// the bytes after it. In any other case it returns none and has changed nothing.
 #[inline(always)]
-fn plain_message<'a, N: Net>(
+fn fast_message<'a, N: Transport>(
     conn: &StreamConn<N>,
-    inbox: &mut Inbox<Unreceived>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
     bytes: &'a [u8],
 ) -> Option<&'a [u8]> {
-    let StreamPlain { header, body, rest } = StreamHeader::plain(bytes)?;
-    let PlainHeader { tagged, tag, data, .. } = header;
-    let taken = match (inbox.is_imported(), data) {
-        (true, None) => inbox.receive_imported(conn.peer, tagged, tag, body),
+    let StreamFast { header, body, rest } = StreamHeader::parse_fast(bytes)?;
+    let FastHeader { tagged, tag, data, .. } = header;
+    let taken = match (matcher.is_imported(), data) {
+        (true, None) => matcher.receive_imported(conn.peer, tagged, tag, body),
         (true, Some(_)) => false,
-        (false, data) => inbox.receive_plain(conn.peer, tagged, tag, data, body),
-    } || inbox.receive_whole(conn.peer, tagged, tag, data, body);
+        (false, data) => matcher.recv_fast(conn.peer, tagged, tag, data, body),
+    } || matcher.receive_whole(conn.peer, tagged, tag, data, body);
     if taken {
         conn.received.one(body.len());
     }
     taken.then_some(rest)
 }
 
-/// Handles the most common case of [`plain_message`]: a single message for the oldest receive. A
+/// Handles the most common case of [`fast_message`]: a single message for the oldest receive. A
 /// separate function, to have all registers available.
 #[inline(never)]
-fn only_message<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>, bytes: &[u8]) -> bool {
+fn only_message<N: Transport>(
+    conn: &StreamConn<N>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
+    bytes: &[u8],
+) -> bool {
     let ([first, second, third, ..], _) = bytes.as_chunks() else { return false };
     let words = [first, second, third].map(|word| u64::from_ne_bytes(*word));
-    let header = StreamHeader::plain_in(words, bytes.len());
-    header.is_some_and(|PlainHeader { tagged, tag, len, .. }| {
-        inbox.receive_plain(conn.peer, tagged, tag, None, &bytes[len..])
+    let header = StreamHeader::fast_in(words, bytes.len());
+    header.is_some_and(|FastHeader { tagged, tag, len, .. }| {
+        matcher.recv_fast(conn.peer, tagged, tag, None, &bytes[len..])
             && conn.received.one(bytes.len() - len)
     })
 }
 
-/// Runs [`plain_message`] for all messages at the start of the bytes; returns the bytes after them.
+/// Runs [`fast_message`] for all messages at the start of the bytes; returns the bytes after them.
 #[inline(never)]
-fn plain_messages<'a, N: Net>(
+fn fast_messages<'a, N: Transport>(
     conn: &StreamConn<N>,
-    inbox: &mut Inbox<Unreceived>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
     bytes: &'a [u8],
 ) -> &'a [u8] {
     let mut rest = bytes;
-    while let Some(behind) = plain_message(conn, inbox, rest) {
+    while let Some(behind) = fast_message(conn, matcher, rest) {
         rest = behind;
     }
     rest
 }
 
-/// Runs [`plain_in_memory`] with receives of another provider.
+/// Runs [`fast_in_shm`] with receives of another provider.
 #[inline(never)]
-fn imported_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
-    let came = conn.link.take_short(|short| {
+fn imported_in_memory<N: Transport>(
+    conn: &StreamConn<N>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
+) -> InlineRecv {
+    let came = conn.link.recv_inline(|short| {
         let bytes = short.all();
-        let header = StreamHeader::plain_in(short.words(), bytes.len());
-        header.is_some_and(|PlainHeader { tagged, tag, len, .. }| {
-            inbox.receive_imported(conn.peer, tagged, tag, bytes.behind(len))
+        let header = StreamHeader::fast_in(short.words(), bytes.len());
+        header.is_some_and(|FastHeader { tagged, tag, len, .. }| {
+            matcher.receive_imported(conn.peer, tagged, tag, bytes.behind(len))
                 && conn.received.one(bytes.len() - len)
         })
     });
-    if came != ShortCells::Else {
+    if came != InlineRecv::Else {
         return came;
     }
-    conn.link.take_whole(|words, bytes| {
-        let header = StreamHeader::any_plain_in(words, bytes.len());
-        header.is_some_and(|PlainHeader { tagged, tag, data, len }| {
+    conn.link.recv_whole_message(|words, bytes| {
+        let header = StreamHeader::any_fast_in(words, bytes.len());
+        header.is_some_and(|FastHeader { tagged, tag, data, len }| {
             let body = bytes.behind(len);
-            ((data.is_none() && inbox.receive_imported(conn.peer, tagged, tag, body))
-                || inbox.receive_whole(conn.peer, tagged, tag, data, body))
+            ((data.is_none() && matcher.receive_imported(conn.peer, tagged, tag, body))
+                || matcher.receive_whole(conn.peer, tagged, tag, data, body))
                 && conn.received.one(bytes.len() - len)
         })
     })
 }
 
-/// Runs [`plain_messages`] directly on the bytes in shared memory.
+/// Runs [`fast_messages`] directly on the bytes in shared memory.
 #[inline(always)]
-fn plain_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
-    let came = conn.link.take_short(|short| {
+fn fast_in_shm<N: Transport>(
+    conn: &StreamConn<N>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
+) -> InlineRecv {
+    let came = conn.link.recv_inline(|short| {
         let bytes = short.all();
-        match StreamHeader::plain_in(short.words(), bytes.len()) {
-            Some(PlainHeader { tagged, tag, len, .. }) => {
-                inbox.receive_plain(conn.peer, tagged, tag, None, bytes.behind(len))
+        match StreamHeader::fast_in(short.words(), bytes.len()) {
+            Some(FastHeader { tagged, tag, len, .. }) => {
+                matcher.recv_fast(conn.peer, tagged, tag, None, bytes.behind(len))
                     && conn.received.one(bytes.len() - len)
             }
-            None => data_in_memory(conn, inbox, short),
+            None => data_in_memory(conn, matcher, short),
         }
     });
-    if came == ShortCells::Else { longer_in_memory(conn, inbox) } else { came }
+    if came == InlineRecv::Else { longer_in_memory(conn, matcher) } else { came }
 }
 
-/// Runs [`plain_in_memory`] for a message with remote CQ data. A separate function, so it does not
+/// Runs [`fast_in_shm`] for a message with remote CQ data. A separate function, so it does not
 /// slow down other messages.
 #[inline(never)]
-fn data_in_memory<N: Net>(
+fn data_in_memory<N: Transport>(
     conn: &StreamConn<N>,
-    inbox: &mut Inbox<Unreceived>,
-    short: ShortBytes<'_>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
+    short: InlineBytes<'_>,
 ) -> bool {
     let bytes = short.all();
-    let header = StreamHeader::plain_with_data_in(short.words(), bytes.len());
-    header.is_some_and(|PlainHeader { tagged, tag, data, len }| {
-        inbox.receive_plain(conn.peer, tagged, tag, data, bytes.behind(len))
+    let header = StreamHeader::fast_with_data_in(short.words(), bytes.len());
+    header.is_some_and(|FastHeader { tagged, tag, data, len }| {
+        matcher.recv_fast(conn.peer, tagged, tag, data, bytes.behind(len))
             && conn.received.one(bytes.len() - len)
     })
 }
 
-/// Runs [`plain_in_memory`] for longer messages, or for messages not matching the oldest receive.
+/// Runs [`fast_in_shm`] for longer messages, or for messages not matching the oldest receive.
 #[inline(never)]
-fn longer_in_memory<N: Net>(conn: &StreamConn<N>, inbox: &mut Inbox<Unreceived>) -> ShortCells {
+fn longer_in_memory<N: Transport>(
+    conn: &StreamConn<N>,
+    matcher: &mut RxMatcher<UnexpectedPayload>,
+) -> InlineRecv {
     let peer = conn.peer;
-    conn.link.take_whole(|words, bytes| {
-        let header = StreamHeader::any_plain_in(words, bytes.len());
-        header.is_some_and(|PlainHeader { tagged, tag, data, len }| {
-            (inbox.receive_first(peer, tagged, tag, data, bytes.behind(len))
-                || inbox.receive_whole(peer, tagged, tag, data, bytes.behind(len)))
+    conn.link.recv_whole_message(|words, bytes| {
+        let header = StreamHeader::any_fast_in(words, bytes.len());
+        header.is_some_and(|FastHeader { tagged, tag, data, len }| {
+            (matcher.receive_first(peer, tagged, tag, data, bytes.behind(len))
+                || matcher.receive_whole(peer, tagged, tag, data, bytes.behind(len)))
                 && conn.received.one(bytes.len() - len)
         })
     })
 }
 
 /// Result of [the fast-path read](StreamState::read_plain).
-pub(super) enum PlainRead {
+pub(super) enum FastReadResult {
     /// All there is was read, and was plain messages.
     Done,
     /// Something came.
@@ -252,17 +270,17 @@ pub(super) enum PlainRead {
     Not,
 }
 
-impl<N: Net> StreamState<N> {
+impl<N: Transport> StreamState<N> {
     /// Reads a connection until it is empty, or after [`MAX_READS`] reads. Returns true if data
     /// arrived.
     pub(super) fn read(&mut self, id: u32) -> bool {
-        self.lend_staging(&[id], |state, staging| state.read_with(id, staging))
+        self.expose_staging(&[id], |state, staging| state.read_with(id, staging))
     }
 
     /// Moves the staging buffer out for `work`, which uses the rest of the state as well. The
     /// buffer is restored even if `work` panics: without it each later read would look like the end
     /// of a stream. After a panic the connections `ids` end, since bytes of them are lost.
-    pub(super) fn lend_staging<R>(
+    pub(super) fn expose_staging<R>(
         &mut self,
         ids: &[u32],
         work: impl FnOnce(&mut Self, &mut [u8]) -> R,
@@ -280,67 +298,67 @@ impl<N: Net> StreamState<N> {
     /// Fast path for the most common case: one call reads all available bytes, and they hold only
     /// messages with posted receives and without special attributes.
     #[inline(always)]
-    pub(super) fn read_plain(&mut self, id: u32) -> PlainRead {
+    pub(super) fn read_fast(&mut self, id: u32) -> FastReadResult {
         let Self { conns, eps, staging, .. } = self;
-        let Some(conn) = conns.get_mut(id) else { return PlainRead::Not };
-        if !conn.takes_plain() {
-            return PlainRead::Not;
+        let Some(conn) = conns.get_mut(id) else { return FastReadResult::Not };
+        if !conn.is_fast_recv() {
+            return FastReadResult::Not;
         }
         let staging = &mut staging[..];
         let n = match conn.link.recv(staging) {
             Ok(n) if n > 0 => n,
-            Err(Error::AGAIN | Error::INTR) => return PlainRead::Nothing,
+            Err(Error::AGAIN | Error::INTR) => return FastReadResult::Nothing,
             end => {
                 self.fail(id, end.err().unwrap_or(Error::CONNRESET));
-                return PlainRead::Moved;
+                return FastReadResult::Moved;
             }
         };
         conn.misses = 0;
         // The link is empty if the call brought less than it might have.
         let all = n < staging.len();
         let bytes = &staging[..n];
-        let inbox = &mut eps[conn.ep].inbox;
+        let matcher = &mut eps[conn.ep].matcher;
         let left = match n < LARGE {
-            true if !inbox.is_imported() && only_message(conn, inbox, bytes) => 0,
-            true => plain_messages(conn, inbox, bytes).len(),
+            true if !matcher.is_imported() && only_message(conn, matcher, bytes) => 0,
+            true => fast_messages(conn, matcher, bytes).len(),
             false => n,
         };
         if left == 0 && all {
-            return PlainRead::Done;
+            return FastReadResult::Done;
         }
         if left < n {
-            conn.received_in = self.turns;
+            conn.received_in = self.iterations;
         }
         if (left == 0 || self.parse_staged(id, n - left..n)) && !all {
             self.read(id);
         }
-        PlainRead::Moved
+        FastReadResult::Moved
     }
 
-    /// Runs [`StreamState::read_plain`] directly on messages in shared memory.
+    /// Runs [`StreamState::read_fast`] directly on messages in shared memory.
     #[inline(always)]
-    pub(super) fn read_plain_nearby(&mut self, id: u32) -> ShortCells {
+    pub(super) fn read_fast_shm(&mut self, id: u32) -> InlineRecv {
         let Self { conns, eps, .. } = self;
-        let Some(conn) = conns.get_mut(id) else { return ShortCells::Else };
-        if !conn.takes_plain() {
-            return ShortCells::Else;
+        let Some(conn) = conns.get_mut(id) else { return InlineRecv::Else };
+        if !conn.is_fast_recv() {
+            return InlineRecv::Else;
         }
-        let inbox = &mut eps[conn.ep].inbox;
-        let came = match inbox.is_imported() {
-            true => imported_in_memory(conn, inbox),
-            false => plain_in_memory(conn, inbox),
+        let matcher = &mut eps[conn.ep].matcher;
+        let came = match matcher.is_imported() {
+            true => imported_in_memory(conn, matcher),
+            false => fast_in_shm(conn, matcher),
         };
         match came {
-            ShortCells::Took => conn.misses = 0,
-            ShortCells::None => conn.misses += 1,
-            ShortCells::Else => {}
+            InlineRecv::Took => conn.misses = 0,
+            InlineRecv::None => conn.misses += 1,
+            InlineRecv::Else => {}
         }
         came
     }
 
     #[inline(never)]
     fn parse_staged(&mut self, id: u32, part: Range<usize>) -> bool {
-        self.lend_staging(&[id], |state, staging| state.parse(id, &staging[part]))
+        self.expose_staging(&[id], |state, staging| state.parse(id, &staging[part]))
     }
 
     fn read_with(&mut self, id: u32, staging: &mut [u8]) -> bool {
@@ -357,9 +375,9 @@ impl<N: Net> StreamState<N> {
                     read => read,
                 }
             } else {
-                let room = conn.room_in(staging);
-                let wanted = room.len();
-                (self.net.transfer(&conn.link, LinkOp::Receive(room)), wanted)
+                let dst = conn.buf_in(staging);
+                let wanted = dst.len();
+                (self.net.transfer(&conn.link, LinkOp::Receive(dst)), wanted)
             };
             match self.take_in(id, staging, wanted, result) {
                 Got::Nothing => return moved,
@@ -414,8 +432,8 @@ impl<N: Net> StreamState<N> {
         }
         // The link is empty if it gave less than was asked for: another read would only say so. But a
         // large message that is lent comes by itself, behind its head.
-        let lent = |conn: &StreamConn<N>| conn.left() >= DIRECT_MIN && conn.link.hears_locally();
-        if n < wanted && !self.conns.get(id).is_some_and(lent) { Got::Last } else { Got::More }
+        let exposed = |conn: &StreamConn<N>| conn.left() >= DIRECT_MIN && conn.link.rx_over_shm();
+        if n < wanted && !self.conns.get(id).is_some_and(exposed) { Got::Last } else { Got::More }
     }
 
     /// Reads once, with the first bytes going directly to the target buffer of the message in
@@ -436,18 +454,20 @@ impl<N: Net> StreamState<N> {
         let left = incoming.left();
         let placed = match &mut incoming.target {
             MessageTarget::Posted(recv) => recv.buf.scatter(incoming.done, left, &mut list),
-            MessageTarget::Kept(message) => {
-                let inbox = &mut self.eps[conn.ep].inbox;
-                let taken = inbox.change(incoming.about.queue(), *message, |kept| {
-                    let StreamUnexpected::Arriving(bytes) = &mut kept.body else { return Ok(None) };
-                    room_behind(bytes, incoming.done, incoming.about.len)?;
+            MessageTarget::Buffered(message) => {
+                let matcher = &mut self.eps[conn.ep].matcher;
+                let taken = matcher.change(incoming.envelope.queue(), *message, |buffered| {
+                    let StreamUnexpected::Arriving(bytes) = &mut buffered.body else {
+                        return Ok(None);
+                    };
+                    space_after(bytes, incoming.done, incoming.envelope.len)?;
                     Ok(Some(std::mem::take(bytes)))
                 });
                 match taken.unwrap_or(Ok(None)) {
                     Ok(Some(bytes)) => {
-                        let room = &mut arriving.insert((*message, bytes)).1[incoming.done..];
-                        let placed = room.len();
-                        list.push_room(room);
+                        let dst = &mut arriving.insert((*message, bytes)).1[incoming.done..];
+                        let placed = dst.len();
+                        list.push_buf(dst);
                         placed
                     }
                     Ok(None) => 0,
@@ -456,24 +476,24 @@ impl<N: Net> StreamState<N> {
             }
             // Room for a part only: the sender may never send the rest.
             MessageTarget::Collected(bytes) => {
-                match room_for(bytes, incoming.done, left.min(LARGE)) {
-                    Ok(room) => {
-                        let placed = room.len();
-                        list.push_room(room);
+                match buf_for(bytes, incoming.done, left.min(LARGE)) {
+                    Ok(dst) => {
+                        let placed = dst.len();
+                        list.push_buf(dst);
                         placed
                     }
                     Err(error) => return (Err(error), 1),
                 }
             }
-            MessageTarget::Region(places) => {
+            MessageTarget::Region(segments) => {
                 let opened = opened.insert(self.regions.open());
-                match opened.scatter(places, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
+                match opened.scatter(segments, FI_REMOTE_WRITE, incoming.done, left, &mut list) {
                     Ok(placed) => placed,
                     Err(error) => return (Err(error), 0),
                 }
             }
             MessageTarget::Atomic(request) => {
-                list.push_room(&mut request.operands[incoming.done..]);
+                list.push_buf(&mut request.operands[incoming.done..]);
                 left
             }
             MessageTarget::Answer(buf, _) => buf.scatter(incoming.done, left, &mut list),
@@ -484,19 +504,21 @@ impl<N: Net> StreamState<N> {
             // them in the same call.
             if placed == 0 {
                 let n = left.min(staging.len());
-                list.push_room(&mut staging[..n]);
+                list.push_buf(&mut staging[..n]);
             }
         } else {
             let tail = AHEAD_OF_LARGE.min(staging.len());
-            list.push_room(&mut staging[..tail]);
+            list.push_buf(&mut staging[..tail]);
         }
         let wanted = list.len();
         let result = self.net.transfer(&conn.link, LinkOp::ReceiveList(&mut list));
         drop(opened);
         if let Some((message, bytes)) = arriving {
-            let inbox = &mut self.eps[conn.ep].inbox;
-            let back = |kept: &mut Unreceived| kept.body = StreamUnexpected::Arriving(bytes);
-            inbox.change(incoming.about.queue(), message, back);
+            let matcher = &mut self.eps[conn.ep].matcher;
+            let back = |buffered: &mut UnexpectedPayload| {
+                buffered.body = StreamUnexpected::Arriving(bytes)
+            };
+            matcher.change(incoming.envelope.queue(), message, back);
         }
         (result, wanted)
     }
@@ -505,13 +527,13 @@ impl<N: Net> StreamState<N> {
     /// the connection is closed or blocked; unparsed bytes are then in its stash.
     fn parse(&mut self, id: u32, bytes: &[u8]) -> bool {
         self.hearing = id;
-        let goes_on = self.understand(id, bytes);
+        let is_still_bursting = self.parse_messages(id, bytes);
         self.hearing = NONE;
         self.send_answers(id);
-        goes_on && self.conns.get(id).is_some()
+        is_still_bursting && self.conns.get(id).is_some()
     }
 
-    fn understand(&mut self, id: u32, bytes: &[u8]) -> bool {
+    fn parse_messages(&mut self, id: u32, bytes: &[u8]) -> bool {
         let mut at = 0;
         while at < bytes.len() {
             let Some(conn) = self.conns.get_mut(id) else { return false };
@@ -538,21 +560,21 @@ impl<N: Net> StreamState<N> {
                 }
                 continue;
             }
-            if conn.hears_plain
-                && let Some(behind) = plain_message(conn, &mut self.eps[conn.ep].inbox, rest)
+            if conn.fast_rx
+                && let Some(behind) = fast_message(conn, &mut self.eps[conn.ep].matcher, rest)
             {
                 let n = rest.len() - behind.len();
                 conn.large = n >= LARGE;
-                conn.received_in = self.turns;
+                conn.received_in = self.iterations;
                 at += n;
                 continue;
             }
-            if conn.received_in == self.turns
-                && self.eps[conn.ep].inbox.is_imported()
-                && conn.hears_plain
-                && StreamHeader::plain(rest).is_some()
+            if conn.received_in == self.iterations
+                && self.eps[conn.ep].matcher.is_imported()
+                && conn.fast_rx
+                && StreamHeader::parse_fast(rest).is_some()
             {
-                self.wait_a_turn(id, rest);
+                self.defer_to_next_poll(id, rest);
                 return false;
             }
             let (header, len) = match next_header(conn, rest) {
@@ -565,32 +587,32 @@ impl<N: Net> StreamState<N> {
             };
             trace("from", &conn.link, &header);
             conn.large = header.op != StreamOp::TagRts && header.len >= LARGE as u64;
-            let begun = self.begin(id, &header, &rest[..len], &rest[len..]);
+            let started = self.begin(id, &header, &rest[..len], &rest[len..]);
             if is_acknowledged(&header)
-                && matches!(begun, Ok(Begun::Taken(_) | Begun::Blocked))
+                && matches!(started, Ok(HeaderOutcome::Taken(_) | HeaderOutcome::Blocked))
                 && let Some(conn) = self.conns.get_mut(id)
             {
                 conn.asked += 1;
             }
-            match begun {
-                Ok(Begun::Taken(n)) => at += len + n,
-                Ok(Begun::Blocked) => {
+            match started {
+                Ok(HeaderOutcome::Taken(n)) => at += len + n,
+                Ok(HeaderOutcome::Blocked) => {
                     if self.block(id, &rest[len..]) {
                         self.watch(id);
                     }
                     return false;
                 }
-                Ok(Begun::Starved) => {
+                Ok(HeaderOutcome::CqBlocked) => {
                     if self.block(id, rest) {
                         self.starve(id);
                         self.watch(id);
                     }
                     return false;
                 }
-                Ok(Begun::Short) => {
+                Ok(HeaderOutcome::Short) => {
                     return self.stash(id, rest);
                 }
-                Ok(Begun::Gone) => return false,
+                Ok(HeaderOutcome::Gone) => return false,
                 Err(Error::PROTO) => {
                     self.refuse_bytes(id, Malformed("a header that fits nothing under way"));
                     return false;
@@ -608,21 +630,21 @@ impl<N: Net> StreamState<N> {
     /// receives. By then the application may have posted one receive for each message seen.
     /// Recording them with another provider, to be started later one by one, takes several times as
     /// long.
-    fn wait_a_turn(&mut self, id: u32, bytes: &[u8]) {
+    fn defer_to_next_poll(&mut self, id: u32, bytes: &[u8]) {
         if self.block(id, bytes) {
-            self.starved.push(id);
+            self.cq_blocked.push(id);
         }
     }
 
     /// Pauses the parsing of a connection and stores these bytes until it resumes. Returns false if
     /// there is no memory for them; this ends the connection.
     fn block(&mut self, id: u32, bytes: &[u8]) -> bool {
-        let kept = self.stash(id, bytes);
-        if kept {
+        let buffered = self.stash(id, bytes);
+        if buffered {
             self.conns[id].blocked = true;
             self.note_unread(id);
         }
-        kept
+        buffered
     }
 
     /// Stores bytes to be parsed later. Returns false if there is no memory for them; this ends the
@@ -653,27 +675,30 @@ impl<N: Net> StreamState<N> {
             MessageTarget::Posted(recv) => {
                 recv.buf.copy_from(incoming.done, &bytes[..n]);
             }
-            MessageTarget::Kept(message) => {
-                let inbox = &mut self.eps[conn.ep].inbox;
-                let fed: Option<Result> = inbox.change(incoming.about.queue(), *message, |kept| {
-                    let StreamUnexpected::Arriving(to) = &mut kept.body else { return Ok(()) };
-                    let mut rest = &bytes[..n];
-                    while !rest.is_empty() {
-                        let done = incoming.done + n - rest.len();
-                        let room = room_behind(to, done, incoming.about.len)?;
-                        let part = room.len().min(rest.len());
-                        room[..part].copy_from_slice(&rest[..part]);
-                        rest = &rest[part..];
-                    }
-                    Ok(())
-                });
+            MessageTarget::Buffered(message) => {
+                let matcher = &mut self.eps[conn.ep].matcher;
+                let fed: Option<Result> =
+                    matcher.change(incoming.envelope.queue(), *message, |buffered| {
+                        let StreamUnexpected::Arriving(to) = &mut buffered.body else {
+                            return Ok(());
+                        };
+                        let mut rest = &bytes[..n];
+                        while !rest.is_empty() {
+                            let done = incoming.done + n - rest.len();
+                            let dst = space_after(to, done, incoming.envelope.len)?;
+                            let part = dst.len().min(rest.len());
+                            dst[..part].copy_from_slice(&rest[..part]);
+                            rest = &rest[part..];
+                        }
+                        Ok(())
+                    });
                 fed.unwrap_or(Ok(()))?;
             }
             MessageTarget::Collected(to) => {
-                room_for(to, incoming.done, n)?.copy_from_slice(&bytes[..n]);
+                buf_for(to, incoming.done, n)?.copy_from_slice(&bytes[..n]);
             }
-            MessageTarget::Region(places) => {
-                self.regions.open().write(places, FI_REMOTE_WRITE, incoming.done, &bytes[..n])?;
+            MessageTarget::Region(segments) => {
+                self.regions.open().write(segments, FI_REMOTE_WRITE, incoming.done, &bytes[..n])?;
             }
             MessageTarget::Atomic(request) => {
                 request.operands[incoming.done..incoming.done + n].copy_from_slice(&bytes[..n]);
@@ -696,15 +721,16 @@ impl<N: Net> StreamState<N> {
         header: &StreamHeader,
         bytes: &[u8],
         behind: &[u8],
-    ) -> Result<Begun> {
-        let asks = matches!(header.op, StreamOp::ReadReq | StreamOp::Atomic) || wants_ack(header);
-        if asks && self.owes_much(id) {
-            return Ok(Begun::Starved);
+    ) -> Result<HeaderOutcome> {
+        let wants_reply =
+            matches!(header.op, StreamOp::ReadReq | StreamOp::Atomic) || wants_ack(header);
+        if wants_reply && self.has_many_pending(id) {
+            return Ok(HeaderOutcome::CqBlocked);
         }
         match header.op {
             StreamOp::Msg if header.is_ack() => {
                 self.acknowledged(id, header.acked())?;
-                Ok(Begun::Taken(0))
+                Ok(HeaderOutcome::Taken(0))
             }
             // Such a message is taken only on endpoints that report a source of their own
             // (`OPT_SOURCE`), whose user can make something of it.
@@ -712,10 +738,10 @@ impl<N: Net> StreamState<N> {
             StreamOp::Msg | StreamOp::Tag | StreamOp::TaggedMsg => {
                 self.begin_message(id, header, behind)
             }
-            StreamOp::TagRts => self.announced(id, header),
+            StreamOp::TagRts => self.on_rts(id, header),
             StreamOp::Cts => {
                 self.clear_to_send(id, header.op_data)?;
-                Ok(self.begun(id, 0))
+                Ok(self.started(id, 0))
             }
             StreamOp::Write => self.begin_write(id, header, bytes, behind),
             StreamOp::WriteRefused => {
@@ -724,33 +750,33 @@ impl<N: Net> StreamState<N> {
                 }
                 let error = Error::from_code(header.op_data.into());
                 self.write_refused(id, header.cq_data, error)?;
-                Ok(self.begun(id, 0))
+                Ok(self.started(id, 0))
             }
             StreamOp::ReadReq => {
-                let places = self.places(id, header, bytes)?;
-                let len = places.total()?;
+                let segments = self.segments(id, header, bytes)?;
+                let len = segments.total()?;
                 let granted = self
                     .admit_access(id, FI_REMOTE_READ)
-                    .and_then(|()| self.grant(id, &places, FI_REMOTE_READ, &[]));
+                    .and_then(|()| self.grant(id, &segments, FI_REMOTE_READ, &[]));
                 if self.is_overrun(id) {
                     return Err(Error::NOBUFS);
                 }
                 match granted {
-                    Ok(()) => self.answer_read(id, places, len)?,
+                    Ok(()) => self.answer_read(id, segments, len)?,
                     Err(error) => self.refuse(id, None, error),
                 }
-                Ok(self.begun(id, 0))
+                Ok(self.started(id, 0))
             }
             StreamOp::Atomic => self.begin_atomic(id, header, bytes, behind),
             StreamOp::ReadRsp | StreamOp::AtomicRsp => {
                 let conn = &mut self.conns[id];
-                let about = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
+                let envelope = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
                 if conn.ignores_answers {
-                    if about.len > 0 {
+                    if envelope.len > 0 {
                         conn.incoming =
-                            Some(Incoming { about, target: MessageTarget::Discard, done: 0 });
+                            Some(RxRequest { envelope, target: MessageTarget::Discard, done: 0 });
                     }
-                    return Ok(Begun::Taken(0));
+                    return Ok(HeaderOutcome::Taken(0));
                 }
                 let (_, asked) = conn.reads.front().ok_or(Error::PROTO)?;
                 if (asked.flags & FI_ATOMIC != 0) != (header.op == StreamOp::AtomicRsp) {
@@ -758,75 +784,79 @@ impl<N: Net> StreamState<N> {
                 }
                 let (buf, finish) = conn.reads.pop_front().ok_or(Error::PROTO)?;
                 let refusable = header.op == StreamOp::AtomicRsp
-                    || (conn.knows.outcomes && about.len == 0 && !buf.is_empty());
+                    || (conn.knows.outcomes && envelope.len == 0 && !buf.is_empty());
                 if refusable && header.op_data != 0 {
                     let error = Error::from_code(header.op_data.into());
                     self.eps[conn.ep].finish_tx(&finish, Err(error));
                     self.lift_fence(id);
-                    return Ok(self.begun(id, 0));
+                    return Ok(self.started(id, 0));
                 }
-                let right_size = buf.len() == about.len;
-                if right_size && about.len <= behind.len() {
-                    conn.answered_in = self.turns;
-                    buf.copy_from(0, &behind[..about.len]);
+                let right_size = buf.len() == envelope.len;
+                if right_size && envelope.len <= behind.len() {
+                    conn.answered_in = self.iterations;
+                    buf.copy_from(0, &behind[..envelope.len]);
                     self.eps[conn.ep].finish_tx(&finish, Ok(()));
                     self.lift_fence(id);
-                    return Ok(self.begun(id, about.len));
+                    return Ok(self.started(id, envelope.len));
                 }
-                conn.incoming =
-                    Some(Incoming { about, target: MessageTarget::Answer(buf, finish), done: 0 });
+                conn.incoming = Some(RxRequest {
+                    envelope,
+                    target: MessageTarget::Answer(buf, finish),
+                    done: 0,
+                });
                 if !right_size {
                     return Err(Error::PROTO);
                 }
-                Ok(Begun::Taken(0))
+                Ok(HeaderOutcome::Taken(0))
             }
             StreamOp::Data => {
                 let conn = &mut self.conns[id];
                 let mut incoming = conn.expected.remove(&header.op_data).ok_or(Error::PROTO)?;
-                conn.announced.remove(header.op_data);
-                if header.len != incoming.about.len as u64 {
+                conn.on_rts.remove(header.op_data);
+                if header.len != incoming.envelope.len as u64 {
                     conn.incoming = Some(incoming);
                     return Err(Error::PROTO);
                 }
                 if wants_ack(header) {
-                    incoming.about.ack = AckAt::of(header);
+                    incoming.envelope.ack = AckAt::of(header);
                 }
-                incoming.about.number = conn.asked;
+                incoming.envelope.number = conn.asked;
                 conn.incoming = Some(incoming);
                 if header.len == 0 && !self.complete_incoming(id) {
-                    return Ok(Begun::Gone);
+                    return Ok(HeaderOutcome::Gone);
                 }
-                Ok(Begun::Taken(0))
+                Ok(HeaderOutcome::Taken(0))
             }
         }
     }
 
-    /// [`Begun::Taken`] with `n` bytes, or [`Begun::Gone`] if the connection has ended
+    /// [`HeaderOutcome::Taken`] with `n` bytes, or [`HeaderOutcome::Gone`] if the connection has ended
     /// meanwhile.
-    pub(super) fn begun(&self, id: u32, n: usize) -> Begun {
-        if self.conns.get(id).is_some() { Begun::Taken(n) } else { Begun::Gone }
+    pub(super) fn started(&self, id: u32, n: usize) -> HeaderOutcome {
+        if self.conns.get(id).is_some() { HeaderOutcome::Taken(n) } else { HeaderOutcome::Gone }
     }
 
     /// Returns the remote segments of local memory named by a header. For a write their length must
     /// equal the announced length; otherwise it fails with -FI_EPROTO.
-    fn places(&self, id: u32, header: &StreamHeader, bytes: &[u8]) -> Result<RemoteSegments> {
-        let places = header.read_segments(bytes, self.conns[id].order).map_err(|_| Error::PROTO)?;
-        let total = places.total()?;
+    fn segments(&self, id: u32, header: &StreamHeader, bytes: &[u8]) -> Result<RemoteSegments> {
+        let segments =
+            header.read_segments(bytes, self.conns[id].order).map_err(|_| Error::PROTO)?;
+        let total = segments.total()?;
         if header.op == StreamOp::Write && total as u64 != header.len {
             Err(Error::PROTO)
         } else {
-            Ok(places)
+            Ok(segments)
         }
     }
 
     /// Checks the peer's right to the remote segments, and writes `bytes` there. Logs an error; the
     /// access is then to be [refused](StreamState::refuse).
-    fn grant(&self, id: u32, places: &RemoteSegments, right: u64, bytes: &[u8]) -> Result {
+    fn grant(&self, id: u32, segments: &RemoteSegments, right: u64, bytes: &[u8]) -> Result {
         let opened = self.regions.open();
-        let checked = opened.check(places, right);
+        let checked = opened.check(segments, right);
         let written = checked.and_then(|()| match bytes {
             [] => Ok(()),
-            bytes => opened.write(places, right, 0, bytes),
+            bytes => opened.write(segments, right, 0, bytes),
         });
         drop(opened);
         written.inspect_err(|error| {
@@ -835,7 +865,7 @@ impl<N: Net> StreamState<N> {
                 N::Link::provider(),
                 WARN,
                 EP_DATA,
-                "{} asked for memory it has no right to ({error}): {places:?}",
+                "{} asked for memory it has no right to ({error}): {segments:?}",
                 peer_text(peer)
             );
         })
@@ -867,59 +897,60 @@ impl<N: Net> StreamState<N> {
         header: &StreamHeader,
         bytes: &[u8],
         behind: &[u8],
-    ) -> Result<Begun> {
-        let places = self.places(id, header, bytes)?;
+    ) -> Result<HeaderOutcome> {
+        let segments = self.segments(id, header, bytes)?;
         let conn = &self.conns[id];
-        let mut about = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
-        let starved = about.cq_data.is_some() && !self.eps[conn.ep].inbox.ledger.has_room();
-        let here = if starved { 0 } else { about.len.min(behind.len()) };
+        let mut envelope = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
+        let cq_blocked =
+            envelope.cq_data.is_some() && !self.eps[conn.ep].matcher.completions.has_space();
+        let here = if cq_blocked { 0 } else { envelope.len.min(behind.len()) };
         let granted = self
             .admit_access(id, FI_REMOTE_WRITE)
-            .and_then(|()| self.grant(id, &places, FI_REMOTE_WRITE, &behind[..here]));
-        if starved && granted.is_ok() {
-            return Ok(Begun::Starved);
+            .and_then(|()| self.grant(id, &segments, FI_REMOTE_WRITE, &behind[..here]));
+        if cq_blocked && granted.is_ok() {
+            return Ok(HeaderOutcome::CqBlocked);
         }
         let target = match granted {
-            Ok(()) if here == about.len => {
-                self.written(&about, &places);
-                if about.ack.is_awaited() {
-                    self.acknowledge(id, about.number);
+            Ok(()) if here == envelope.len => {
+                self.written(&envelope, &segments);
+                if envelope.ack.is_awaited() {
+                    self.acknowledge(id, envelope.number);
                 }
-                return Ok(self.begun(id, here));
+                return Ok(self.started(id, here));
             }
-            Ok(()) => MessageTarget::Region(places),
+            Ok(()) => MessageTarget::Region(segments),
             Err(error) => {
-                self.refuse_write(id, &mut about, error);
+                self.refuse_write(id, &mut envelope, error);
                 MessageTarget::Discard
             }
         };
         // The refusal may have ended the connection.
-        let Some(conn) = self.conns.get_mut(id) else { return Ok(Begun::Gone) };
-        let here = about.len.min(behind.len());
-        if here < about.len {
-            conn.incoming = Some(Incoming { about, target, done: here });
+        let Some(conn) = self.conns.get_mut(id) else { return Ok(HeaderOutcome::Gone) };
+        let here = envelope.len.min(behind.len());
+        if here < envelope.len {
+            conn.incoming = Some(RxRequest { envelope, target, done: here });
         }
-        Ok(Begun::Taken(here))
+        Ok(HeaderOutcome::Taken(here))
     }
 
     /// Refuses a peer's write, with its bytes to be discarded. Without an acknowledgement the peer
     /// takes the write for complete, and need not lose the connection over it.
-    fn refuse_write(&mut self, id: u32, about: &mut Arrival, error: Error) {
+    fn refuse_write(&mut self, id: u32, envelope: &mut Arrival, error: Error) {
         let conn = &self.conns[id];
-        if about.ack.is_awaited() || (conn.guest.is_some() && !conn.knows.outcomes) {
-            self.refuse(id, Some(about.number), error);
+        if envelope.ack.is_awaited() || (conn.unknown_conn.is_some() && !conn.knows.outcomes) {
+            self.refuse(id, Some(envelope.number), error);
         }
-        about.ack = AckAt::Never;
+        envelope.ack = AckAt::Never;
     }
 
     /// Refuses the rest of a peer's write in progress after its region was closed. Returns false if
     /// the message in progress is no such write.
     fn refuse_rest(&mut self, id: u32, error: Error) -> bool {
         let Some(conn) = self.conns.get_mut(id) else { return false };
-        let is_write = |one: &mut Incoming| matches!(one.target, MessageTarget::Region(_));
+        let is_write = |one: &mut RxRequest| matches!(one.target, MessageTarget::Region(_));
         let Some(mut incoming) = conn.incoming.take_if(is_write) else { return false };
         incoming.target = MessageTarget::Discard;
-        self.refuse_write(id, &mut incoming.about, error);
+        self.refuse_write(id, &mut incoming.envelope, error);
         if let Some(conn) = self.conns.get_mut(id) {
             conn.incoming = Some(incoming);
         }
@@ -928,123 +959,138 @@ impl<N: Net> StreamState<N> {
 
     /// Finishes a peer's write with all bytes stored: makes them durable if requested, counts and
     /// reports it.
-    fn written(&mut self, about: &Arrival, places: &RemoteSegments) {
-        if about.commit {
+    fn written(&mut self, envelope: &Arrival, segments: &RemoteSegments) {
+        if envelope.commit {
             // A region that is closed by now need not be made durable.
-            let _ = self.regions.open().commit(places, FI_REMOTE_WRITE);
+            let _ = self.regions.open().commit(segments, FI_REMOTE_WRITE);
         }
-        self.regions.written(places);
-        self.eps[about.ep].written(about, places);
+        self.regions.written(segments);
+        self.eps[envelope.ep].written(envelope, segments);
     }
 
     #[inline]
-    fn begin_message(&mut self, id: u32, header: &StreamHeader, behind: &[u8]) -> Result<Begun> {
+    fn begin_message(
+        &mut self,
+        id: u32,
+        header: &StreamHeader,
+        behind: &[u8],
+    ) -> Result<HeaderOutcome> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
-        if !ep.inbox.ledger.has_room() {
-            return Ok(Begun::Starved);
+        if !ep.matcher.completions.has_space() {
+            return Ok(HeaderOutcome::CqBlocked);
         }
-        let about = Arrival::new(header, id, conn, ep)?;
-        let here = about.len.min(behind.len());
-        if let Some(buffering) = ep.inbox.buffering()
-            && buffering.is_long(about.len)
-            && behind.len() < buffering.wanted(about.len)
+        let envelope = Arrival::new(header, id, conn, ep)?;
+        let here = envelope.len.min(behind.len());
+        if let Some(buffering) = ep.matcher.buffering()
+            && buffering.is_long(envelope.len)
+            && behind.len() < buffering.wanted(envelope.len)
         {
-            return Ok(Begun::Short);
+            return Ok(HeaderOutcome::Short);
         }
-        if here < about.len
-            && ep.inbox.is_shared()
+        if here < envelope.len
+            && ep.matcher.is_shared()
             && ep.has_source
-            && about.queue() == 0
-            && ep.inbox.collects(about.len, N::Link::settings().max_unexpected)?
+            && envelope.queue() == 0
+            && ep.matcher.collects(envelope.len, N::Link::settings().max_unexpected)?
         {
             conn.incoming =
-                Some(Incoming { about, target: MessageTarget::Collected(Vec::new()), done: 0 });
-            return Ok(Begun::Taken(0));
+                Some(RxRequest { envelope, target: MessageTarget::Collected(Vec::new()), done: 0 });
+            return Ok(HeaderOutcome::Taken(0));
         }
-        if let Some(recv) = ep.take_posted(&about) {
+        if let Some(recv) = ep.take_posted(&envelope) {
             if recv.flags & ONLY_TAG != 0 {
-                return self.begin_buffered(id, about, behind, Some(recv));
+                return self.begin_buffered(id, envelope, behind, Some(recv));
             }
             recv.buf.copy_from(0, &behind[..here]);
-            if here == about.len {
-                ep.inbox.received(&recv, &about);
-                if about.ack.is_awaited() {
-                    self.acknowledge(id, about.number);
+            if here == envelope.len {
+                ep.matcher.received(&recv, &envelope);
+                if envelope.ack.is_awaited() {
+                    self.acknowledge(id, envelope.number);
                     if self.conns.get(id).is_none() {
-                        return Ok(Begun::Gone);
+                        return Ok(HeaderOutcome::Gone);
                     }
                 }
             } else {
                 conn.incoming =
-                    Some(Incoming { about, target: MessageTarget::Posted(recv), done: here });
+                    Some(RxRequest { envelope, target: MessageTarget::Posted(recv), done: here });
             }
-            return Ok(Begun::Taken(here));
+            return Ok(HeaderOutcome::Taken(here));
         }
-        self.begin_unexpected(id, about, behind)
+        self.begin_unexpected(id, envelope, behind)
     }
 
     /// Starts a message without a matching receive: buffers it, reports it (buffered receives), or
     /// drops it.
-    fn begin_unexpected(&mut self, id: u32, about: Arrival, behind: &[u8]) -> Result<Begun> {
-        let inbox = &self.eps[about.ep].inbox;
-        if inbox.buffering().is_some() {
-            return self.begin_buffered(id, about, behind, None);
+    fn begin_unexpected(
+        &mut self,
+        id: u32,
+        envelope: Arrival,
+        behind: &[u8],
+    ) -> Result<HeaderOutcome> {
+        let matcher = &self.eps[envelope.ep].matcher;
+        if matcher.buffering().is_some() {
+            return self.begin_buffered(id, envelope, behind, None);
         }
-        if inbox.drops(&about) {
-            let here = about.len.min(behind.len());
+        if matcher.drops(&envelope) {
+            let here = envelope.len.min(behind.len());
             self.conns[id].incoming =
-                Some(Incoming { about, target: MessageTarget::Discard, done: here });
-            return match here < about.len || self.complete_incoming(id) {
-                true => Ok(Begun::Taken(here)),
-                false => Ok(Begun::Gone),
+                Some(RxRequest { envelope, target: MessageTarget::Discard, done: here });
+            return match here < envelope.len || self.complete_incoming(id) {
+                true => Ok(HeaderOutcome::Taken(here)),
+                false => Ok(HeaderOutcome::Gone),
             };
         }
-        Ok(self.begin_kept(id, about, behind)?.1)
+        Ok(self.start_buffered(id, envelope, behind)?.1)
     }
 
     /// Buffers an unexpected message with its first bytes in `behind`. Without buffer space it
     /// blocks its connection. Returns its number in the matching engine.
-    pub(super) fn begin_kept(
+    pub(super) fn start_buffered(
         &mut self,
         id: u32,
-        about: Arrival,
+        envelope: Arrival,
         behind: &[u8],
-    ) -> Result<(u32, Begun)> {
-        let mut about = about;
-        let has_room = self.makes_room(&about);
+    ) -> Result<(u32, HeaderOutcome)> {
+        let mut envelope = envelope;
+        let has_space = self.makes_room(&envelope);
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
-        let here = about.len.min(behind.len());
-        if !has_room || ep.peer_is_over_bound(conn.peer, N::Link::settings().max_saved) {
-            let message = ep.keep(&about, StreamUnexpected::Blocking)?;
-            conn.incoming = Some(Incoming { about, target: MessageTarget::Kept(message), done: 0 });
-            self.crowded.push((id, about.serial));
-            return Ok((message, Begun::Blocked));
+        let here = envelope.len.min(behind.len());
+        if !has_space || ep.peer_is_over_bound(conn.peer, N::Link::settings().max_saved) {
+            let message = ep.keep(&envelope, StreamUnexpected::Blocking)?;
+            conn.incoming =
+                Some(RxRequest { envelope, target: MessageTarget::Buffered(message), done: 0 });
+            self.rx_blocked.push((id, envelope.serial));
+            return Ok((message, HeaderOutcome::Blocked));
         }
-        if here == about.len {
-            let delivered = about.ack.take_delivery();
-            let message = ep.keep(&about, StreamUnexpected::Whole(copied(&behind[..here])?))?;
+        if here == envelope.len {
+            let delivered = envelope.ack.take_delivery();
+            let message = ep.keep(&envelope, StreamUnexpected::Whole(copied(&behind[..here])?))?;
             if delivered {
-                self.acknowledge(id, about.number);
+                self.acknowledge(id, envelope.number);
             }
-            return Ok((message, self.begun(id, here)));
+            return Ok((message, self.started(id, here)));
         }
-        let message = ep.keep(&about, StreamUnexpected::arriving(about.len, &behind[..here])?)?;
-        conn.incoming = Some(Incoming { about, target: MessageTarget::Kept(message), done: here });
-        Ok((message, Begun::Taken(here)))
+        let message =
+            ep.keep(&envelope, StreamUnexpected::arriving(envelope.len, &behind[..here])?)?;
+        conn.incoming =
+            Some(RxRequest { envelope, target: MessageTarget::Buffered(message), done: here });
+        Ok((message, HeaderOutcome::Taken(here)))
     }
 
     /// Returns true if there is space to buffer a message. If necessary, drops messages of
     /// disconnected unknown peers to buffer one of another peer.
-    fn makes_room(&mut self, about: &Arrival) -> bool {
+    fn makes_room(&mut self, envelope: &Arrival) -> bool {
         let most = N::Link::settings().max_unexpected;
         loop {
-            let inbox = &self.eps[about.ep].inbox;
-            if inbox.may_keep(about, most) {
+            let matcher = &self.eps[envelope.ep].matcher;
+            if matcher.may_keep(envelope, most) {
                 return true;
             }
-            if !inbox.strangers_keep_out(about, most) || !self.drop_oldest_left(about.ep) {
+            if !matcher.unknown_peers_keep_out(envelope, most)
+                || !self.drop_oldest_left(envelope.ep)
+            {
                 return false;
             }
         }
@@ -1053,15 +1099,15 @@ impl<N: Net> StreamState<N> {
     /// Drops the buffered messages of the unknown peer disconnected first, among those of this
     /// endpoint and of others sharing its matching engine. Returns false if there is none.
     fn drop_oldest_left(&mut self, ep_id: u32) -> bool {
-        while let Some((owner, peer)) = self.eps[ep_id].inbox.oldest_left() {
+        while let Some((owner, peer)) = self.eps[ep_id].matcher.oldest_left() {
             let Some(ep) = self.eps.get_mut(owner) else { continue };
             let gone = ep.peers.get(peer).is_some_and(|entry| entry.conns == 0);
-            if !gone || !ep.inbox.is_stranger(peer) || !ep.inbox.keeps_from(peer) {
+            if !gone || !ep.matcher.is_unknown_peer(peer) || !ep.matcher.keeps_from(peer) {
                 continue;
             }
-            for (queue, number) in ep.inbox.kept_from(peer) {
-                if !ep.inbox.is_hidden(queue, number) {
-                    ep.inbox.take_kept(queue, number);
+            for (queue, number) in ep.matcher.buffered_from(peer) {
+                if !ep.matcher.is_hidden(queue, number) {
+                    ep.matcher.take_buffered(queue, number);
                 }
             }
             ep.forget_peer_if_unused(peer);
@@ -1074,7 +1120,8 @@ impl<N: Net> StreamState<N> {
     /// dropped from now on.
     pub(super) fn peer_left(&mut self, ep_id: u32, peer: u32) {
         let ep = &mut self.eps[ep_id];
-        if ep.peers.get(peer).is_some_and(|entry| entry.conns == 0) && ep.inbox.stranger_left(peer)
+        if ep.peers.get(peer).is_some_and(|entry| entry.conns == 0)
+            && ep.matcher.unknown_peer_left(peer)
         {
             self.drop_oldest_left(ep_id);
         }
@@ -1082,39 +1129,39 @@ impl<N: Net> StreamState<N> {
 
     /// Starts a rendezvous message ([`StreamOp::TagRts`]): requests it if a receive matches, or
     /// records it in the matching engine.
-    fn announced(&mut self, id: u32, header: &StreamHeader) -> Result<Begun> {
+    fn on_rts(&mut self, id: u32, header: &StreamHeader) -> Result<HeaderOutcome> {
         let conn = &mut self.conns[id];
         let ep = &mut self.eps[conn.ep];
-        if !ep.inbox.ledger.has_room() {
-            return Ok(Begun::Starved);
+        if !ep.matcher.completions.has_space() {
+            return Ok(HeaderOutcome::CqBlocked);
         }
-        if ep.inbox.buffering().is_some() {
+        if ep.matcher.buffering().is_some() {
             // An endpoint with buffered receives offered protocol version 0, which has no such
             // messages.
             return Err(Error::PROTO);
         }
-        let about = Arrival::new(header, id, conn, ep)?;
+        let envelope = Arrival::new(header, id, conn, ep)?;
         // The number is taken until the message arrives, whether it is asked for yet or not.
-        if !conn.announced.insert(header.op_data) {
+        if !conn.on_rts.insert(header.op_data) {
             return Err(Error::PROTO);
         }
-        let target = match ep.take_posted(&about) {
+        let target = match ep.take_posted(&envelope) {
             Some(recv) => MessageTarget::Posted(recv),
-            None if ep.inbox.drops(&about) => MessageTarget::Discard,
-            None if ep.inbox.may_note(N::Link::settings().max_unexpected) => {
-                let message = ep.keep(&about, StreamUnexpected::AtSender(header.op_data))?;
-                conn.at_sender.insert(header.op_data, (about.queue(), message));
-                return Ok(Begun::Taken(0));
+            None if ep.matcher.drops(&envelope) => MessageTarget::Discard,
+            None if ep.matcher.may_note(N::Link::settings().max_unexpected) => {
+                let message = ep.keep(&envelope, StreamUnexpected::AtSender(header.op_data))?;
+                conn.at_sender.insert(header.op_data, (envelope.queue(), message));
+                return Ok(HeaderOutcome::Taken(0));
             }
             // There is no room even for notes of announced messages.
             None => return Err(Error::PROTO),
         };
-        conn.expected.insert(header.op_data, Incoming { about, target, done: 0 });
-        self.ask_for(id, header.op_data);
-        Ok(self.begun(id, 0))
+        conn.expected.insert(header.op_data, RxRequest { envelope, target, done: 0 });
+        self.send_cts(id, header.op_data);
+        Ok(self.started(id, 0))
     }
 
-    pub(super) fn ask_for(&mut self, id: u32, number: u8) {
+    pub(super) fn send_cts(&mut self, id: u32, number: u8) {
         let header = StreamHeader { op_data: number, ..StreamHeader::of(StreamOp::Cts) };
         self.send_internal(id, header);
     }
@@ -1125,51 +1172,53 @@ impl<N: Net> StreamState<N> {
         let conn = &mut self.conns[id];
         let Some(incoming) = conn.incoming.take() else { return true };
         let ep = &mut self.eps[conn.ep];
-        let (mut ack, mut delivered) = (incoming.about.ack.is_awaited(), incoming.about.ack);
+        let (mut ack, mut delivered) = (incoming.envelope.ack.is_awaited(), incoming.envelope.ack);
         match incoming.target {
-            MessageTarget::Posted(recv) => ep.inbox.received(&recv, &incoming.about),
+            MessageTarget::Posted(recv) => ep.matcher.received(&recv, &incoming.envelope),
             MessageTarget::Discard => {}
             MessageTarget::Collected(mut bytes) => {
-                let about = incoming.about;
-                ep.inbox.collected(about.len);
-                bytes.truncate(about.len);
-                if let Some(recv) = ep.take_posted(&about) {
+                let envelope = incoming.envelope;
+                ep.matcher.collected(envelope.len);
+                bytes.truncate(envelope.len);
+                if let Some(recv) = ep.take_posted(&envelope) {
                     recv.buf.copy_from(0, &bytes);
-                    ep.inbox.received(&recv, &about);
+                    ep.matcher.received(&recv, &envelope);
                 } else {
                     ack = delivered.take_delivery();
-                    let about = Arrival { ack: delivered, ..about };
-                    if let Err(error) = ep.keep(&about, StreamUnexpected::Whole(bytes.into())) {
+                    let envelope = Arrival { ack: delivered, ..envelope };
+                    if let Err(error) = ep.keep(&envelope, StreamUnexpected::Whole(bytes.into())) {
                         self.fail(id, error);
                         return false;
                     }
                 }
             }
-            MessageTarget::Region(places) => self.written(&incoming.about, &places),
+            MessageTarget::Region(segments) => self.written(&incoming.envelope, &segments),
             MessageTarget::Atomic(request) => {
                 ack = false;
-                self.carry_out(id, &incoming.about, &request, &request.operands);
+                self.carry_out(id, &incoming.envelope, &request, &request.operands);
             }
             MessageTarget::Answer(_, finish) => {
-                conn.answered_in = self.turns;
+                conn.answered_in = self.iterations;
                 ep.finish_tx(&finish, Ok(()));
                 self.lift_fence(id);
             }
-            MessageTarget::Kept(message) => {
+            MessageTarget::Buffered(message) => {
                 ack = delivered.take_delivery();
-                let whole = ep.inbox.change(incoming.about.queue(), message, |kept| {
-                    let StreamUnexpected::Arriving(bytes) = &mut kept.body else { return false };
-                    kept.body = StreamUnexpected::Whole(std::mem::take(bytes));
-                    kept.ack = delivered;
+                let whole = ep.matcher.change(incoming.envelope.queue(), message, |buffered| {
+                    let StreamUnexpected::Arriving(bytes) = &mut buffered.body else {
+                        return false;
+                    };
+                    buffered.body = StreamUnexpected::Whole(std::mem::take(bytes));
+                    buffered.ack = delivered;
                     true
                 });
                 if whole == Some(true) {
-                    ep.is_whole(&incoming.about, message);
+                    ep.is_whole(&incoming.envelope, message);
                 }
             }
         }
         if ack {
-            self.acknowledge(id, incoming.about.number);
+            self.acknowledge(id, incoming.envelope.number);
         }
         self.conns.get(id).is_some()
     }
@@ -1179,7 +1228,7 @@ impl<N: Net> StreamState<N> {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.blocked = false;
         let stash = std::mem::take(&mut conn.stash);
-        self.heat(id);
+        self.mark_active(id);
         if !stash.is_empty() {
             self.idle = 0;
             self.parse(id, &stash);
@@ -1191,41 +1240,43 @@ impl<N: Net> StreamState<N> {
 
     /// Resumes connections blocked by a message without buffer space, if there is space now. The
     /// next messages on them may match posted receives.
-    pub(super) fn keep_crowded(&mut self) {
-        for (id, serial) in std::mem::take(&mut self.crowded) {
+    pub(super) fn buffer_blocked_rx(&mut self) {
+        for (id, serial) in std::mem::take(&mut self.rx_blocked) {
             let Some(conn) = self.conns.get(id).filter(|conn| conn.serial == serial) else {
                 continue;
             };
             // If a receive took the message meanwhile, nothing is left to do.
-            let Some(Incoming { about, target: MessageTarget::Kept(number), .. }) = &conn.incoming
+            let Some(RxRequest { envelope, target: MessageTarget::Buffered(number), .. }) =
+                &conn.incoming
             else {
                 continue;
             };
-            let (about, number, queue) = (*about, *number, about.queue());
-            let inbox = &mut self.eps[conn.ep].inbox;
-            let blocks = |kept: &Unreceived| matches!(kept.body, StreamUnexpected::Blocking);
-            if inbox.kept_as(queue, number, blocks) != Some(true) {
+            let (envelope, number, queue) = (*envelope, *number, envelope.queue());
+            let matcher = &mut self.eps[conn.ep].matcher;
+            let blocks =
+                |buffered: &UnexpectedPayload| matches!(buffered.body, StreamUnexpected::Blocking);
+            if matcher.buffered_as(queue, number, blocks) != Some(true) {
                 continue;
             }
             // Another message by now, reported by its start: the application says where it goes.
-            if inbox.buffering().is_some_and(|buffering| buffering.has_told(queue, number)) {
+            if matcher.buffering().is_some_and(|buffering| buffering.has_notified(queue, number)) {
                 continue;
             }
             let max = N::Link::settings().max_saved.unwrap_or(usize::MAX);
             // The blocking message is counted itself, hence more than `max`.
-            let over = about.peer != NONE && inbox.kept_count(about.peer) > max;
-            if over || !inbox.may_keep(&about, N::Link::settings().max_unexpected) {
-                self.crowded.push((id, serial));
+            let over = envelope.peer != NONE && matcher.buffered_count(envelope.peer) > max;
+            if over || !matcher.may_keep(&envelope, N::Link::settings().max_unexpected) {
+                self.rx_blocked.push((id, serial));
                 continue;
             }
-            match StreamUnexpected::arriving(about.len, &[]) {
-                Ok(body) => inbox.change(queue, number, |kept| kept.body = body),
+            match StreamUnexpected::arriving(envelope.len, &[]) {
+                Ok(body) => matcher.change(queue, number, |buffered| buffered.body = body),
                 Err(error) => {
                     self.fail(id, error);
                     continue;
                 }
             };
-            if about.len > 0 || self.complete_incoming(id) {
+            if envelope.len > 0 || self.complete_incoming(id) {
                 self.unblock(id);
             }
         }
@@ -1237,26 +1288,33 @@ impl<N: Net> StreamState<N> {
         let ep = &mut self.eps[conn.ep];
         let under_way =
             conn.incoming.take().into_iter().chain(conn.expected.drain().map(|(_, i)| i));
-        let mut kept = None;
+        let mut buffered = None;
         for incoming in under_way {
             match incoming.target {
-                MessageTarget::Posted(recv) => ep.inbox.failed(&recv, &incoming.about, error),
+                MessageTarget::Posted(recv) => ep.matcher.failed(&recv, &incoming.envelope, error),
                 MessageTarget::Answer(_, finish) => ep.finish_tx(&finish, Err(error)),
-                MessageTarget::Collected(_) => ep.inbox.collected(incoming.about.len),
-                MessageTarget::Kept(number) => kept = Some((incoming.about.queue(), number)),
+                MessageTarget::Collected(_) => ep.matcher.collected(incoming.envelope.len),
+                MessageTarget::Buffered(number) => {
+                    buffered = Some((incoming.envelope.queue(), number))
+                }
                 MessageTarget::Region(_) | MessageTarget::Atomic(_) | MessageTarget::Discard => {}
             }
         }
-        let waiting = conn.at_sender.drain().map(|(_, place)| place);
-        for (queue, number) in kept.into_iter().chain(waiting) {
-            ep.inbox.lose(queue, number, |kept| kept.body = StreamUnexpected::Lost, error);
+        let waiting = conn.at_sender.drain().map(|(_, position)| position);
+        for (queue, number) in buffered.into_iter().chain(waiting) {
+            ep.matcher.lose(
+                queue,
+                number,
+                |buffered| buffered.body = StreamUnexpected::Lost,
+                error,
+            );
         }
     }
 }
 
 /// Returns the space for `wanted` more bytes of a collected message, after the `done` bytes
 /// received.
-fn room_for(bytes: &mut Vec<u8>, done: usize, wanted: usize) -> Result<&mut [u8]> {
+fn buf_for(bytes: &mut Vec<u8>, done: usize, wanted: usize) -> Result<&mut [u8]> {
     let end = done + wanted;
     if bytes.len() < end {
         may_allocate()?;
@@ -1275,7 +1333,7 @@ fn is_acknowledged(header: &StreamHeader) -> bool {
 
 /// The header at the start of `bytes` with its length, once all of it is there.
 #[inline]
-fn next_header<N: Net>(
+fn next_header<N: Transport>(
     conn: &StreamConn<N>,
     bytes: &[u8],
 ) -> Parsed<Option<(StreamHeader, usize)>> {
@@ -1307,7 +1365,7 @@ mod tests {
         let len = state.staging.len();
         assert!(len > 0);
         let panics = AssertUnwindSafe(|| {
-            state.lend_staging(&[0], |state, staging| {
+            state.expose_staging(&[0], |state, staging| {
                 assert!(state.staging.is_empty() && staging.len() == len);
                 panic!("on purpose");
             })

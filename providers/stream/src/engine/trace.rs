@@ -1,5 +1,5 @@
 //! Log lines for each header sent or received, if enabled by the user.
-use crate::net::{ByteLink, peer_of};
+use crate::transport::{ByteLink, peer_of};
 use crate::wire::StreamHeader;
 use ofi_provider::log::peer_text;
 

@@ -12,7 +12,7 @@ use ofi_provider::buf::{GatherList, RecvBuf, SendBuf, zeroed};
 use ofi_provider::cq::{Completion, Context};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::mr::{MrTable, Opened};
-use ofi_provider::reserved::ASIDE;
+use ofi_provider::reserved::INTERNAL_OP;
 use std::cell::OnceCell;
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ pub(super) type CopiedPacket = [u8; 40 + COPY_MAX];
 
 /// Completion of a transfer, reported when it is sent or acknowledged by the peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TransferFinish {
+pub(super) struct TxCompletion {
     pub(super) context: Context,
     /// The flags of the completion entry: FI_SEND, FI_TAGGED, FI_RMA …
     pub(super) flags: u64,
@@ -48,12 +48,12 @@ pub(super) struct TransferFinish {
     pub(super) inject: bool,
     /// Acknowledged or not, the system may still be using the bytes of the message with this
     /// number ([`Zerocopy::sent_for_ack`]).
-    pub(super) lent: u32,
+    pub(super) exposed: u32,
     /// The peer has refused the transfer. It fails with this error once its bytes are released.
     pub(super) refused: Option<Error>,
 }
 
-impl TransferFinish {
+impl TxCompletion {
     pub(super) const INTERNAL: Self = Self {
         context: Context::NULL,
         flags: 0,
@@ -63,7 +63,7 @@ impl TransferFinish {
         len: 0,
         internal: true,
         inject: false,
-        lent: 0,
+        exposed: 0,
         refused: None,
     };
 
@@ -79,7 +79,7 @@ pub(super) enum SendBody {
     /// No bytes.
     Empty,
     /// In the application's buffer, borrowed until completion.
-    Lent(SendBuf),
+    Exposed(SendBuf),
     /// In a copy, because the application has its buffer back (FI_INJECT).
     Copied(Box<[u8]>),
     /// In registered memory read by a peer, with the number of bytes.
@@ -92,7 +92,7 @@ impl SendBody {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Empty | Self::Answer(_) => 0,
-            Self::Lent(buf) => buf.len(),
+            Self::Exposed(buf) => buf.len(),
             Self::Copied(bytes) => bytes.len(),
             Self::Region(_, len) => *len,
         }
@@ -101,7 +101,7 @@ impl SendBody {
 
 /// Message not sent, or sent only in part.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct TxRequest {
     pub(super) header: StreamHeader,
     /// The places in the receiver's memory, and the operands of an atomic
     /// operation, ready for the wire.
@@ -114,36 +114,36 @@ pub(super) struct Outgoing {
     pub(super) sent: usize,
     /// The transfer waits until all before it are complete (FI_FENCE).
     pub(super) fence: bool,
-    pub(super) finish: TransferFinish,
+    pub(super) finish: TxCompletion,
 }
 
-impl Outgoing {
-    pub(super) fn new(header: StreamHeader, body: SendBody, finish: TransferFinish) -> Self {
+impl TxRequest {
+    pub(super) fn new(header: StreamHeader, body: SendBody, finish: TxCompletion) -> Self {
         let segments = Box::default();
         Self { header, segments, body, wire: [0; 40], wire_len: 0, sent: 0, fence: false, finish }
     }
 
     /// Returns the bytes of memory used by a queued response: an entry of a queue growing by
     /// doubling, and a copy of its bytes or their segments. 0 for transfers of the application.
-    pub(super) fn owed(&self) -> usize {
-        let beside = match &self.body {
+    pub(super) fn backlog(&self) -> usize {
+        let alternate = match &self.body {
             SendBody::Copied(bytes) => bytes.len(),
-            SendBody::Region(places, _) => places.memory(),
+            SendBody::Region(segments, _) => segments.memory(),
             _ => 0,
         };
-        if self.finish.internal { 2 * size_of::<Self>() + beside } else { 0 }
+        if self.finish.internal { 2 * size_of::<Self>() + alternate } else { 0 }
     }
 
     /// Returns true if the transfer's bytes are in the memory region with this key.
     pub(super) fn reads(&self, key: u64) -> bool {
-        let named = |places: &RemoteSegments| places.as_slice().iter().any(|p| p.key == key);
-        matches!(&self.body, SendBody::Region(places, _) if named(places))
+        let named = |segments: &RemoteSegments| segments.as_slice().iter().any(|p| p.key == key);
+        matches!(&self.body, SendBody::Region(segments, _) if named(segments))
     }
 
     /// Copies the unsent bytes of a response before their memory region is closed. Returns the
     /// bytes of memory used; fails with -FI_ENOBUFS if they were more than `most`.
     pub(super) fn save(&mut self, opened: &Opened<'_>, most: usize) -> Result<usize> {
-        let SendBody::Region(places, len) = &self.body else { return Ok(0) };
+        let SendBody::Region(segments, len) = &self.body else { return Ok(0) };
         let len = *len;
         if len > most {
             return Err(Error::NOBUFS);
@@ -151,7 +151,7 @@ impl Outgoing {
         may_allocate()?;
         let mut bytes = zeroed(len)?;
         let from = self.sent.saturating_sub(self.wire_len + self.segments.len());
-        opened.read(places, FI_REMOTE_READ, from, &mut bytes[from..])?;
+        opened.read(segments, FI_REMOTE_READ, from, &mut bytes[from..])?;
         self.body = SendBody::Copied(bytes);
         Ok(len)
     }
@@ -160,7 +160,7 @@ impl Outgoing {
     /// complete for the application, or the peer's operation depends on it.
     pub(super) fn is_due(&self) -> bool {
         let answers = self.finish.internal && !matches!(self.body, SendBody::Region(..));
-        self.finish.inject || self.finish.flags & ASIDE != 0 || answers
+        self.finish.inject || self.finish.flags & INTERNAL_OP != 0 || answers
     }
 
     /// Returns true if the transfer is fenced (FI_FENCE) and not started.
@@ -177,7 +177,7 @@ impl Outgoing {
     /// transfer without bytes that resumes the peer precedes bytes not started yet, because the
     /// direction from the peer stalls until then. Requests precede responses; acknowledgements and
     /// other notices precede all bytes.
-    pub(super) fn place_in(&self, queue: &VecDeque<Self>) -> usize {
+    pub(super) fn position_in(&self, queue: &VecDeque<Self>) -> usize {
         let stays = |one: &Self| match self.body {
             SendBody::Answer(_) if !self.fence => !one.is_waiting_answer(),
             SendBody::Empty if self.is_notice() => one.wire_len > 0 || one.body.len() == 0,
@@ -194,7 +194,7 @@ impl Outgoing {
 
     /// Converts remote segments from local to network byte order, for a peer with a different byte
     /// order. Nothing of the message is sent yet.
-    pub(super) fn turn_places(&mut self) {
+    pub(super) fn convert_segments(&mut self) {
         if cfg!(target_endian = "little") && self.wire_len == 0 {
             self.segments.chunks_exact_mut(8).for_each(<[u8]>::reverse);
         }
@@ -214,8 +214,8 @@ impl Outgoing {
     pub(super) fn gather_head<'a>(&'a self, list: &mut GatherList<'a>) {
         let header = self.sent.min(self.wire_len);
         list.push_bytes(&self.wire[header..self.wire_len]);
-        let places = (self.sent - header).min(self.segments.len());
-        list.push_bytes(&self.segments[places..]);
+        let segments = (self.sent - header).min(self.segments.len());
+        list.push_bytes(&self.segments[segments..]);
     }
 
     /// Appends the unsent bytes of the message to a gather list. `opened` is the table of memory
@@ -234,15 +234,15 @@ impl Outgoing {
         }
         match &self.body {
             SendBody::Empty | SendBody::Answer(_) => {}
-            SendBody::Lent(buf) => {
+            SendBody::Exposed(buf) => {
                 buf.gather(from, list);
             }
             SendBody::Copied(bytes) => {
                 list.push_bytes(&bytes[from..]);
             }
-            SendBody::Region(places, len) => {
+            SendBody::Region(segments, len) => {
                 let opened = opened.get_or_init(|| regions.open());
-                opened.gather(places, FI_REMOTE_READ, from, len - from, list)?;
+                opened.gather(segments, FI_REMOTE_READ, from, len - from, list)?;
             }
         }
         Ok(())
@@ -251,15 +251,15 @@ impl Outgoing {
 
 /// When a transfer is sent, relative to others on its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Leaves {
+pub(super) enum TxSchedule {
     /// At once: nothing waits before the transfer, and it does not follow others closely.
     First,
     /// At once: nothing waits before the transfer, though others left just before.
     Next,
     /// In a batch, with transfers before it or possibly after it.
-    Together,
+    Batched,
     /// From the connection's queue, when its turn comes.
-    InTurn,
+    InOrder,
 }
 
 /// Connection or queue of a transfer.
@@ -268,7 +268,7 @@ pub(super) enum Route {
     /// Sent, or queued, on this connection.
     Conn(u32),
     /// Queued for this peer until the next connection attempt.
-    Later(u32),
+    DeferredQueue(u32),
 }
 
 /// Returns the header flags of a transfer, and true if it completes only with the peer's
@@ -294,7 +294,7 @@ pub(super) fn body_of(buf: &SendBuf, inject: bool) -> Result<SendBody> {
     Ok(match buf.len() {
         0 => SendBody::Empty,
         _ if inject => SendBody::Copied(buf.to_boxed()?),
-        _ => SendBody::Lent(buf.clone()),
+        _ => SendBody::Exposed(buf.clone()),
     })
 }
 
@@ -306,57 +306,57 @@ mod tests {
 
     #[test]
     fn segments_written_before_the_answer_get_the_peers_byte_order() {
-        let places = [RemoteSegment { addr: 1, len: 2, key: 3 }; 2];
-        let bytes = |order| StreamHeader::write_segments(order, &places);
-        let mut outgoing = Outgoing::new(
+        let segments = [RemoteSegment { addr: 1, len: 2, key: 3 }; 2];
+        let bytes = |order| StreamHeader::write_segments(order, &segments);
+        let mut outgoing = TxRequest::new(
             StreamHeader::of(StreamOp::ReadReq),
             SendBody::Empty,
-            TransferFinish::INTERNAL,
+            TxCompletion::INTERNAL,
         );
         outgoing.segments = bytes(ByteOrder::Native);
-        outgoing.turn_places();
+        outgoing.convert_segments();
         assert_eq!(outgoing.segments, bytes(ByteOrder::Network));
     }
 
     #[test]
     fn requests_precede_responses_not_yet_started() {
-        let transfer = |body, begun: usize| {
+        let transfer = |body, started: usize| {
             let header = StreamHeader::of(StreamOp::ReadReq);
-            let wire_len = 16 * begun;
-            Outgoing { wire_len, ..Outgoing::new(header, body, TransferFinish::INTERNAL) }
+            let wire_len = 16 * started;
+            TxRequest { wire_len, ..TxRequest::new(header, body, TxCompletion::INTERNAL) }
         };
         // SAFETY: no bytes are at this address.
         let nowhere = || unsafe { RecvBuf::new(std::ptr::null_mut(), 0) }.unwrap();
-        let answer = |begun| transfer(SendBody::Region(RemoteSegments::EMPTY, 9000), begun);
+        let answer = |started| transfer(SendBody::Region(RemoteSegments::EMPTY, 9000), started);
         let request = || transfer(SendBody::Answer(nowhere()), 0);
         let message = || transfer(SendBody::Empty, 0);
-        let fenced = || Outgoing { fence: true, ..request() };
-        let place = |new: Outgoing, queue: Vec<Outgoing>| new.place_in(&queue.into());
-        assert_eq!(place(request(), vec![]), 0);
-        assert_eq!(place(request(), vec![answer(0), answer(0)]), 0);
-        assert_eq!(place(request(), vec![answer(1), answer(0), answer(0)]), 1);
-        assert_eq!(place(request(), vec![request(), answer(0)]), 1, "requests keep their order");
-        assert_eq!(place(request(), vec![answer(0), message(), answer(0)]), 2);
-        assert_eq!(place(request(), vec![answer(0), message()]), 2);
-        assert_eq!(place(fenced(), vec![answer(0)]), 1);
-        assert_eq!(place(message(), vec![answer(0)]), 1);
+        let fenced = || TxRequest { fence: true, ..request() };
+        let position = |new: TxRequest, queue: Vec<TxRequest>| new.position_in(&queue.into());
+        assert_eq!(position(request(), vec![]), 0);
+        assert_eq!(position(request(), vec![answer(0), answer(0)]), 0);
+        assert_eq!(position(request(), vec![answer(1), answer(0), answer(0)]), 1);
+        assert_eq!(position(request(), vec![request(), answer(0)]), 1, "requests keep their order");
+        assert_eq!(position(request(), vec![answer(0), message(), answer(0)]), 2);
+        assert_eq!(position(request(), vec![answer(0), message()]), 2);
+        assert_eq!(position(fenced(), vec![answer(0)]), 1);
+        assert_eq!(position(message(), vec![answer(0)]), 1);
     }
 
     #[test]
     fn acknowledgements_go_before_bytes_and_keep_their_order() {
-        let transfer = |header, body| Outgoing::new(header, body, TransferFinish::INTERNAL);
+        let transfer = |header, body| TxRequest::new(header, body, TxCompletion::INTERNAL);
         let ack = || transfer(StreamHeader::ack_oldest(), SendBody::Empty);
         let refused = || transfer(StreamHeader::refuse_read(1), SendBody::Empty);
         let bytes = || {
             let body = SendBody::Copied([0; 9].into());
             transfer(StreamHeader::of(StreamOp::Write), body)
         };
-        let begun = || Outgoing { wire_len: 16, ..bytes() };
-        let place = |new: Outgoing, queue: Vec<Outgoing>| new.place_in(&queue.into());
-        assert_eq!(place(ack(), vec![]), 0);
-        assert_eq!(place(ack(), vec![begun(), bytes(), bytes()]), 1);
-        assert_eq!(place(ack(), vec![bytes(), ack(), bytes()]), 2);
-        assert_eq!(place(refused(), vec![bytes(), bytes()]), 2, "reads are answered in order");
-        assert_eq!(place(bytes(), vec![bytes()]), 1);
+        let started = || TxRequest { wire_len: 16, ..bytes() };
+        let position = |new: TxRequest, queue: Vec<TxRequest>| new.position_in(&queue.into());
+        assert_eq!(position(ack(), vec![]), 0);
+        assert_eq!(position(ack(), vec![started(), bytes(), bytes()]), 1);
+        assert_eq!(position(ack(), vec![bytes(), ack(), bytes()]), 2);
+        assert_eq!(position(refused(), vec![bytes(), bytes()]), 2, "reads are answered in order");
+        assert_eq!(position(bytes(), vec![bytes()]), 1);
     }
 }

@@ -2,14 +2,14 @@
 use super::arrival::may_allocate;
 use super::conn::StreamConn;
 use super::ep::{StreamEngineEp, StreamEpKind};
-use super::facts::count_header;
 use super::state::{StreamState, TOKEN_CONN};
+use super::stats::count_header;
 use super::trace::trace;
 use super::transfer::{
-    ACKED, COPY_MAX, Leaves, Outgoing, Route, SendBody, TransferFinish, body_of, level,
+    ACKED, COPY_MAX, Route, SendBody, TxCompletion, TxRequest, TxSchedule, body_of, level,
 };
 use super::zerocopy::Zerocopy;
-use crate::net::{ByteLink, LateVisits, LinkOp, LinkPoller, Net};
+use crate::transport::{ByteLink, FlushTimer, LinkOp, LinkPoller, Transport};
 use crate::wire::{
     AckRun, ByteOrder, COMMIT_COMPLETE, DELIVERY_COMPLETE, MATCH_COMPLETE, SEGMENT_LEN,
     StreamHeader, StreamOp,
@@ -18,18 +18,18 @@ use ofi_provider::abi::{
     FI_COMPLETION, FI_FENCE, FI_INJECT, FI_INJECT_COMPLETE, FI_MORE, FI_MSG, FI_READ,
     FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_RMA, FI_SEND, FI_TAGGED, FI_WRITE, fi_addr_t,
 };
-use ofi_provider::api::{PlainSend, ReadOp, RemoteSegments, SendOp, WriteOp};
-use ofi_provider::buf::{GatherList, Way};
+use ofi_provider::api::{FastSend, ReadOp, RemoteSegments, SendOp, WriteOp};
+use ofi_provider::buf::{CopyMode, GatherList};
 use ofi_provider::cq::{Completion, CompletionError, Context};
+use ofi_provider::deferred::is_group_notice;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::later::is_group_notice;
-use ofi_provider::reserved::{ASIDE, TIMED};
+use ofi_provider::reserved::{INTERNAL_OP, TIMED};
 use ofi_provider::slab::NONE;
 use ofi_provider::sys::Interest;
 use std::cell::OnceCell;
 
-/// Flags of an operation excluding the fast path (`send_plain`).
-const SPECIAL: u64 = FI_MORE | FI_FENCE | ACKED | ASIDE;
+/// Flags of an operation excluding the fast path (`send_fast`).
+const SPECIAL: u64 = FI_MORE | FI_FENCE | ACKED | INTERNAL_OP;
 
 /// Maximum responses and acknowledgements queued for a peer, in addition to local transfers
 /// (`tx_size`).
@@ -37,23 +37,23 @@ const MAX_ANSWERS: usize = 1 << 16;
 
 /// Bytes of memory for responses and acknowledgements guaranteed to any connection. Beyond it
 /// further requests are not read: of unknown peers always, since no local transfers to them can
-/// wait in turn; of known peers once all connections together use [`MAX_OWED`].
-const FAIR_OWED: usize = 512 << 10;
+/// wait in turn; of known peers once all connections together use [`MAX_BACKLOG`].
+const FAIR_BACKLOG: usize = 512 << 10;
 
 /// Bytes of memory for responses and acknowledgements of all connections. Beyond it connections
-/// above [`FAIR_OWED`] are not read.
-const MAX_OWED: usize = 128 << 20;
+/// above [`FAIR_BACKLOG`] are not read.
+const MAX_BACKLOG: usize = 128 << 20;
 
-impl Outgoing {
+impl TxRequest {
     /// Returns the zero-copy mode of the message's body, if it is sent without a copy. `keeps`: the
     /// link can store the bytes of a region closed before the peer has them
-    /// ([`ByteLink::keep_lent`]).
-    fn uncopied(&self, conn: &Option<Box<Zerocopy>>, keeps: bool) -> Option<Way> {
+    /// ([`ByteLink::copy_exposed`]).
+    fn zcopy(&self, conn: &Option<Box<Zerocopy>>, keeps: bool) -> Option<CopyMode> {
         conn.as_ref().filter(|zerocopy| zerocopy.takes(self.body.len()))?;
         match &self.body {
-            SendBody::Lent(_) if self.header.op != StreamOp::TagRts => Some(Way::Uncopied),
-            SendBody::Region(places, _) if keeps => match places.as_slice() {
-                [place] => Some(Way::OfRegion(place.key)),
+            SendBody::Exposed(_) if self.header.op != StreamOp::TagRts => Some(CopyMode::ZeroCopy),
+            SendBody::Region(segments, _) if keeps => match segments.as_slice() {
+                [segment] => Some(CopyMode::OfRegion(segment.key)),
                 _ => None,
             },
             _ => None,
@@ -64,16 +64,16 @@ impl Outgoing {
 impl StreamEngineEp {
     /// Runs [`finish_tx`](Self::finish_tx) for a timed transfer.
     #[cold]
-    fn finish_timed(&mut self, finish: &TransferFinish, result: Result) {
+    fn finish_timed(&mut self, finish: &TxCompletion, result: Result) {
         self.times.end();
-        self.finish_tx(&TransferFinish { flags: finish.flags & !TIMED, ..*finish }, result);
+        self.finish_tx(&TxCompletion { flags: finish.flags & !TIMED, ..*finish }, result);
     }
 
     /// Reports and counts a completed or failed transfer.
-    pub(super) fn finish_tx(&mut self, finish: &TransferFinish, result: Result) {
+    pub(super) fn finish_tx(&mut self, finish: &TxCompletion, result: Result) {
         if finish.internal {
             if finish.flags & FI_REMOTE_READ != 0 && result.is_ok() {
-                self.inbox.ledger.peer_accessed(false, finish.len);
+                self.matcher.completions.peer_accessed(false, finish.len);
             }
             return;
         }
@@ -83,25 +83,25 @@ impl StreamEngineEp {
         self.tx_pending -= 1;
         let result = finish.refused.map_or(result, Err);
         #[cfg(any(test, feature = "sim"))]
-        match ofi_simulation::planted() {
-            Some(ofi_simulation::PlantedFault::LostCompletion) => return,
-            Some(ofi_simulation::PlantedFault::SecondCompletion) => {
-                self.ledger.done(finish.entry(), finish.report);
+        match ofi_simulation::injected() {
+            Some(ofi_simulation::InjectedFault::LostCompletion) => return,
+            Some(ofi_simulation::InjectedFault::SecondCompletion) => {
+                self.completions.done(finish.entry(), finish.report);
             }
             _ => {}
         }
         match result {
-            Ok(()) => self.ledger.done(finish.entry(), finish.report),
+            Ok(()) => self.completions.done(finish.entry(), finish.report),
             Err(error) => {
                 self.errors.add(error);
-                self.ledger.failed(CompletionError::new(finish.entry(), error));
+                self.completions.failed(CompletionError::new(finish.entry(), error));
             }
         }
     }
 }
 
 /// Result of [the fast-path send](StreamState::send_plain).
-enum Plainly {
+enum FastSendResult {
     /// All of it has left.
     Sent,
     /// It is no such message, or not the time for it.
@@ -110,7 +110,7 @@ enum Plainly {
     InPart(Result<usize>),
 }
 
-impl<N: Net> StreamState<N> {
+impl<N: Transport> StreamState<N> {
     /// Checks if another transfer with these flags may start. Fails with -FI_EINVAL if too much is
     /// injected. Fails with -FI_EAGAIN, after a progress iteration, if tx_attr.size or the
     /// completion queue leaves no space.
@@ -120,10 +120,10 @@ impl<N: Net> StreamState<N> {
         if flags & FI_INJECT != 0 && len > ep.identity.attr.inject_size {
             return Err(Error::INVAL);
         }
-        if (ep.tx_pending >= ep.identity.attr.tx_size && flags & ASIDE == 0)
-            || !ep.ledger.has_room(flags & FI_COMPLETION != 0)
+        if (ep.tx_pending >= ep.identity.attr.tx_size && flags & INTERNAL_OP == 0)
+            || !ep.completions.has_space(flags & FI_COMPLETION != 0)
         {
-            self.turn();
+            self.poll_once();
             return Err(Error::AGAIN);
         }
         Ok(())
@@ -142,26 +142,32 @@ impl<N: Net> StreamState<N> {
         let peer = self.eps[ep_id].peer_for(dest)?;
         let entry = &self.eps[ep_id].peers[peer];
         match entry.conn {
-            NONE if entry.extra.retry.is_waiting() => Ok(Route::Later(peer)),
-            NONE => self.call_in_turn(ep_id, peer),
+            NONE if entry.extra.retry.is_waiting() => Ok(Route::DeferredQueue(peer)),
+            NONE => self.connect_next(ep_id, peer),
             conn => Ok(Route::Conn(conn)),
         }
     }
 
     /// Queues a transfer and, unless FI_MORE announces others, sends as much as the link accepts.
-    pub(super) fn enqueue(&mut self, ep_id: u32, route: Route, mut outgoing: Outgoing, flags: u64) {
+    pub(super) fn enqueue(
+        &mut self,
+        ep_id: u32,
+        route: Route,
+        mut outgoing: TxRequest,
+        flags: u64,
+    ) {
         outgoing.fence = flags & FI_FENCE != 0;
         let more = flags & FI_MORE != 0;
         let ep = &mut self.eps[ep_id];
         ep.tx_pending += 1;
         outgoing.finish.flags |= ep.times.begin();
         let id = match route {
-            Route::Later(peer) => return ep.peers[peer].extra.parked.push_back(outgoing),
+            Route::DeferredQueue(peer) => return ep.peers[peer].extra.parked.push_back(outgoing),
             Route::Conn(id) => id,
         };
         let conn = &mut self.conns[id];
         conn.fenced |= outgoing.fence;
-        conn.begin_lending(outgoing.body.len());
+        conn.start_exposing(outgoing.body.len());
         conn.push_transfer(outgoing);
         if !conn.is_connected() {
             return;
@@ -171,15 +177,15 @@ impl<N: Net> StreamState<N> {
         if more || with_answers {
             self.hold(id);
         } else {
-            self.send_off(id);
+            self.flush_conn(id);
         }
     }
 
     /// Sends the data queued on a connection; the rest is sent when the poller reports the link
     /// writable.
-    fn send_off(&mut self, id: u32) {
+    fn flush_conn(&mut self, id: u32) {
         self.flush(id);
-        self.heat(id);
+        self.mark_active(id);
         self.watch_unsent(id);
     }
 
@@ -219,18 +225,18 @@ impl<N: Net> StreamState<N> {
     fn send_either<const DATA: bool>(&mut self, ep_id: u32, op: SendOp, tagged: bool) -> Result {
         // In parts, which stay in registers: for the calls below an operation is put together again.
         let SendOp { buf, dest, context, data, tag, flags } = op;
-        let plain = PlainSend { buf: &buf, dest, context, data, tag, flags };
-        let sent = self.send_plain::<DATA>(ep_id, plain, tagged, false);
+        let fast = FastSend { buf: &buf, dest, context, data, tag, flags };
+        let sent = self.send_fast::<DATA>(ep_id, fast, tagged, false);
         // Apart for both cases: what they share would be done before either, sent or not.
         match sent {
-            Plainly::Sent => Ok(()),
-            Plainly::Not => {
+            FastSendResult::Sent => Ok(()),
+            FastSendResult::Not => {
                 let flags = flags | self.eps[ep_id].identity.attr.send_flags;
-                self.send_any(ep_id, &SendOp { buf, dest, context, data, tag, flags }, tagged)
+                self.send_slow(ep_id, &SendOp { buf, dest, context, data, tag, flags }, tagged)
             }
-            Plainly::InPart(result) => {
+            FastSendResult::InPart(result) => {
                 let op = SendOp { buf, dest, context, data, tag, flags };
-                self.sent_plain_in_part(ep_id, &op, tagged, result);
+                self.sent_fast_in_part(ep_id, &op, tagged, result);
                 Ok(())
             }
         }
@@ -239,25 +245,24 @@ impl<N: Net> StreamState<N> {
     /// Sends a message for another provider, with a completion to be reported. Returns true if it
     /// was sent without a report; false if it will be reported.
     #[inline(always)]
-    pub(super) fn send_at_once(
+    pub(super) fn send_immediate(
         &mut self,
         ep_id: u32,
         op: SendOp,
         tagged: bool,
-        all_is_read: bool,
+        cq_is_drained: bool,
     ) -> Result<bool> {
         let SendOp { buf, dest, context, data, tag, flags } = op;
-        let plain =
-            PlainSend { buf: &buf, dest, context, data, tag, flags: flags & !FI_COMPLETION };
-        match self.send_plain::<false>(ep_id, plain, tagged, all_is_read) {
-            Plainly::Sent => return Ok(true),
-            Plainly::Not => {
+        let fast = FastSend { buf: &buf, dest, context, data, tag, flags: flags & !FI_COMPLETION };
+        match self.send_fast::<false>(ep_id, fast, tagged, cq_is_drained) {
+            FastSendResult::Sent => return Ok(true),
+            FastSendResult::Not => {
                 let flags = flags | self.eps[ep_id].identity.attr.send_flags;
-                self.send_any(ep_id, &SendOp { buf, dest, context, data, tag, flags }, tagged)?;
+                self.send_slow(ep_id, &SendOp { buf, dest, context, data, tag, flags }, tagged)?;
             }
-            Plainly::InPart(result) => {
+            FastSendResult::InPart(result) => {
                 let op = SendOp { buf, dest, context, data, tag, flags };
-                self.sent_plain_in_part(ep_id, &op, tagged, result);
+                self.sent_fast_in_part(ep_id, &op, tagged, result);
             }
         }
         Ok(false)
@@ -266,14 +271,14 @@ impl<N: Net> StreamState<N> {
     /// Fast path: sends a small message without special flags at once, if nothing is queued before
     /// it. In any other case it has changed nothing.
     #[inline(always)]
-    fn send_plain<const DATA: bool>(
+    fn send_fast<const DATA: bool>(
         &mut self,
         ep_id: u32,
-        op: PlainSend<'_>,
+        op: FastSend<'_>,
         tagged: bool,
-        all_is_read: bool,
-    ) -> Plainly {
-        let Self { net, eps, conns, packet, turns, forsaken, courier, .. } = self;
+        cq_is_drained: bool,
+    ) -> FastSendResult {
+        let Self { net, eps, conns, packet, iterations, app_idle, batch_flusher, .. } = self;
         let ep = &mut eps[ep_id];
         let len = op.buf.len();
         let report = op.flags & FI_COMPLETION != 0;
@@ -282,54 +287,54 @@ impl<N: Net> StreamState<N> {
             && (op.flags & special != 0 || len > ep.identity.attr.inject_size))
             || ep.tx_pending >= ep.identity.attr.tx_size
         {
-            return Plainly::Not;
+            return FastSendResult::Not;
         }
-        let next = if report { ep.ledger.next_entry() } else { None };
-        if next.is_none() && !ep.ledger.has_room(report) {
-            return Plainly::Not;
+        let next = if report { ep.completions.next_entry() } else { None };
+        if next.is_none() && !ep.completions.has_space(report) {
+            return FastSendResult::Not;
         }
         let Some(conn) = ep.conn_to(op.dest).and_then(|id| conns.get_mut(id)) else {
-            return Plainly::Not;
+            return FastSendResult::Not;
         };
         // A message that follows another in the same turn may wait for more of them, but not if the
         // application has read already that those before have left.
-        if len >= conn.plain_below || conn.tx.len() | conn.batch.len() != 0 {
-            return Plainly::Not;
+        if len >= conn.fast_below || conn.tx.len() | conn.batch.len() != 0 {
+            return FastSendResult::Not;
         }
         let (id, tag) = (conn.tx_id, tagged.then_some(op.tag));
         let data = DATA.then_some(op.data);
-        let in_memory = conn.link.sends_locally()
-            && op.buf.in_one_piece().is_some_and(|body| conn.link.send_plain(id, data, tag, body));
+        let in_memory = conn.link.tx_over_shm()
+            && op.buf.in_one_piece().is_some_and(|body| conn.link.send_fast(id, data, tag, body));
         if !in_memory
-            && conn.sent_in == *turns
-            && !all_is_read
+            && conn.sent_in == *iterations
+            && !cq_is_drained
             && !next
                 .as_ref()
-                .map_or_else(|| report && ep.ledger.all_is_read(), |next| next.is_first())
-            && Self::gathers(conn, net, courier, *forsaken)
+                .map_or_else(|| report && ep.completions.cq_is_drained(), |next| next.is_first())
+            && Self::gathers(conn, net, batch_flusher, *app_idle)
         {
-            return Plainly::Not;
+            return FastSendResult::Not;
         }
         conn.tx_id = id.wrapping_add(1);
         conn.sent.one(len);
         if !in_memory {
-            conn.sent_in = *turns;
+            conn.sent_in = *iterations;
             let head = packet.first_chunk_mut().expect("a packet has room for a header");
-            let head_len = StreamHeader::write_plain(id, data, tag, len, head);
+            let head_len = StreamHeader::write_fast(id, data, tag, len, head);
             let wire_len = head_len + len;
             op.buf.copy_to(0, &mut packet[head_len..wire_len]);
             let result = conn.link.send(&packet[..wire_len]);
             if !matches!(result, Ok(sent) if sent == wire_len) {
-                return Plainly::InPart(result);
+                return FastSendResult::InPart(result);
             }
         }
         let flags = FI_SEND | if tagged { FI_TAGGED } else { FI_MSG };
         let of = Completion::of(Context(op.context.0), flags, len);
         match next {
-            Some(next) => ep.ledger.succeeded_at(next, of),
-            None => ep.ledger.done(of, report),
+            Some(next) => ep.completions.succeeded_at(next, of),
+            None => ep.completions.done(of, report),
         }
-        Plainly::Sent
+        FastSendResult::Sent
     }
 
     /// Returns true if messages may be batched here. Not if they do not follow each other closely,
@@ -338,18 +343,18 @@ impl<N: Net> StreamState<N> {
     fn gathers(
         conn: &mut StreamConn<N>,
         net: &N,
-        courier: &Option<N::Visits>,
-        forsaken: u64,
+        batch_flusher: &Option<N::Flusher>,
+        app_idle: u64,
     ) -> bool {
-        forsaken != conn.sent_in
-            && courier.is_some()
-            && !conn.link.sends_locally()
-            && conn.batch.goes_on(net)
+        app_idle != conn.sent_in
+            && batch_flusher.is_some()
+            && !conn.link.tx_over_shm()
+            && conn.batch.is_still_bursting(net)
     }
 
-    /// Queues the rest of a message accepted only in part by the link ([`Plainly::InPart`]).
+    /// Queues the rest of a message accepted only in part by the link ([`FastSendResult::InPart`]).
     #[cold]
-    fn sent_plain_in_part(&mut self, ep_id: u32, op: &SendOp, tagged: bool, result: Result<usize>) {
+    fn sent_fast_in_part(&mut self, ep_id: u32, op: &SendOp, tagged: bool, result: Result<usize>) {
         let id = self.eps[ep_id].conn_to(op.dest).unwrap_or(NONE);
         let (header, finish) = Self::header_and_finish(op, tagged);
         let header = StreamHeader { id: self.conns[id].tx_id.wrapping_sub(1), ..header };
@@ -357,7 +362,7 @@ impl<N: Net> StreamState<N> {
     }
 
     #[inline(never)]
-    fn send_any(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> Result {
+    fn send_slow(&mut self, ep_id: u32, op: &SendOp, tagged: bool) -> Result {
         self.admit(ep_id, op.flags, op.buf.len())?;
         let route = self.route(ep_id, op.dest)?;
         self.send_on(ep_id, route, op, tagged)
@@ -383,17 +388,20 @@ impl<N: Net> StreamState<N> {
                 && conn.rendezvous
                 && op.buf.len() > N::Link::settings().max_saved_size;
         }
-        let leaves =
-            if waits { Leaves::InTurn } else { self.leaves(route, op.flags, op.buf.len(), false) };
+        let leaves = if waits {
+            TxSchedule::InOrder
+        } else {
+            self.leaves(route, op.flags, op.buf.len(), false)
+        };
         match (route, leaves) {
-            (Route::Conn(id), Leaves::First | Leaves::Next) if !self.net.is_ring() => {
-                self.send_now(ep_id, id, op, tagged);
-                if leaves == Leaves::Next {
+            (Route::Conn(id), TxSchedule::First | TxSchedule::Next) if !self.net.is_ring() => {
+                self.send_immediately(ep_id, id, op, tagged);
+                if leaves == TxSchedule::Next {
                     self.batch_has_left(id);
                 }
             }
-            (Route::Conn(id), Leaves::First | Leaves::Next | Leaves::Together) => {
-                self.send_together(ep_id, id, op, tagged, leaves);
+            (Route::Conn(id), TxSchedule::First | TxSchedule::Next | TxSchedule::Batched) => {
+                self.send_coalesced(ep_id, id, op, tagged, leaves);
             }
             _ => self.send_later(ep_id, route, op, tagged, waits)?,
         }
@@ -403,31 +411,33 @@ impl<N: Net> StreamState<N> {
     /// Decides the time of sending for a transfer of `len` bytes on this route; `known`: the
     /// application has already read the completions of the transfers before it.
     #[inline]
-    fn leaves(&mut self, route: Route, flags: u64, len: usize, known: bool) -> Leaves {
-        let nobody_looks = self.nobody_looks();
-        let Route::Conn(id) = route else { return Leaves::InTurn };
-        if nobody_looks && self.conns.get(id).is_some_and(|conn| conn.batch.has_gone()) {
+    fn leaves(&mut self, route: Route, flags: u64, len: usize, known: bool) -> TxSchedule {
+        let app_is_not_polling = self.app_is_not_polling();
+        let Route::Conn(id) = route else { return TxSchedule::InOrder };
+        if app_is_not_polling && self.conns.get(id).is_some_and(|conn| conn.batch.batch_is_sent()) {
             self.account(id, &mut 0);
         }
         let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.is_clear()) else {
-            return Leaves::InTurn;
+            return TxSchedule::InOrder;
         };
-        conn.begin_lending(len);
+        conn.start_exposing(len);
         let (more, batched) = (flags & FI_MORE != 0, !conn.batch.is_empty());
-        let free = (flags & FI_FENCE == 0 || (conn.is_settled() && !batched))
-            && !conn.leaves_uncopied(len);
+        let free =
+            (flags & FI_FENCE == 0 || (conn.is_settled() && !batched)) && !conn.sends_zcopy(len);
         let small = len <= COPY_MAX;
         if free && small && self.net.is_ring() {
-            return self.leaves_by_ring(more, nobody_looks);
+            return self.leaves_by_ring(more, app_is_not_polling);
         }
-        let alone =
-            conn.sent_in != self.turns || nobody_looks || known || conn.link.sends_locally();
+        let alone = conn.sent_in != self.iterations
+            || app_is_not_polling
+            || known
+            || conn.link.tx_over_shm();
         if free && small && (more || batched || (!alone && conn.batch.is_burst(&self.net))) {
-            Leaves::Together
+            TxSchedule::Batched
         } else if free && !more && !batched && !self.net.is_ring() {
-            if alone { Leaves::First } else { Leaves::Next }
+            if alone { TxSchedule::First } else { TxSchedule::Next }
         } else {
-            Leaves::InTurn
+            TxSchedule::InOrder
         }
     }
 
@@ -450,16 +460,16 @@ impl<N: Net> StreamState<N> {
             len: len as u64,
             ..StreamHeader::of(StreamOp::Write)
         };
-        let mut finish = TransferFinish {
+        let mut finish = TxCompletion {
             context: op.context,
-            flags: FI_RMA | FI_WRITE | (op.flags & ASIDE),
+            flags: FI_RMA | FI_WRITE | (op.flags & INTERNAL_OP),
             report: op.flags & FI_COMPLETION != 0,
             acked,
             weak: op.flags & FI_INJECT_COMPLETE != 0,
             len,
             internal: false,
             inject: op.flags & FI_INJECT != 0,
-            lent: 0,
+            exposed: 0,
             refused: None,
         };
         if self.cannot_do(ep_id, route, &header, &finish) {
@@ -468,18 +478,18 @@ impl<N: Net> StreamState<N> {
         if len <= COPY_MAX
             && let Route::Conn(id) = route
         {
-            let known = finish.report && !acked && self.eps[ep_id].ledger.all_is_read();
+            let known = finish.report && !acked && self.eps[ep_id].completions.cq_is_drained();
             let leaves = self.leaves(route, op.flags, len, known);
-            if leaves != Leaves::InTurn {
+            if leaves != TxSchedule::InOrder {
                 finish.flags |= self.eps[ep_id].times.begin();
-                let room = self.join(id, header, &op.remote, len, Some(finish));
-                op.buf.copy_to(0, room);
+                let dst = self.join(id, header, &op.remote, len, Some(finish));
+                op.buf.copy_to(0, dst);
                 self.joined(ep_id, id, op.flags, leaves);
                 return Ok(());
             }
         }
-        let mut outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject)?, finish);
-        outgoing.segments = self.encode_places(route, &op.remote);
+        let mut outgoing = TxRequest::new(header, body_of(&op.buf, finish.inject)?, finish);
+        outgoing.segments = self.encode_segments(route, &op.remote);
         self.enqueue(ep_id, route, outgoing, op.flags);
         Ok(())
     }
@@ -492,16 +502,16 @@ impl<N: Net> StreamState<N> {
             segments: op.remote.as_slice().len() as u8,
             ..StreamHeader::of(StreamOp::ReadReq)
         };
-        let mut finish = TransferFinish {
+        let mut finish = TxCompletion {
             context: op.context,
-            flags: FI_RMA | FI_READ | (op.flags & ASIDE),
+            flags: FI_RMA | FI_READ | (op.flags & INTERNAL_OP),
             report: op.flags & FI_COMPLETION != 0,
             acked: false,
             weak: false,
             len: op.buf.len(),
             internal: false,
             inject: false,
-            lent: 0,
+            exposed: 0,
             refused: None,
         };
         if self.cannot_do(ep_id, route, &header, &finish) {
@@ -509,7 +519,7 @@ impl<N: Net> StreamState<N> {
         }
         if let Route::Conn(id) = route {
             let leaves = self.leaves(route, op.flags, 0, false);
-            if leaves != Leaves::InTurn {
+            if leaves != TxSchedule::InOrder {
                 self.join(id, header, &op.remote, 0, None);
                 finish.flags |= self.eps[ep_id].times.begin();
                 self.conns[id].reads.push_back((op.buf, finish));
@@ -517,8 +527,8 @@ impl<N: Net> StreamState<N> {
                 return Ok(());
             }
         }
-        let mut outgoing = Outgoing::new(header, SendBody::Answer(op.buf), finish);
-        outgoing.segments = self.encode_places(route, &op.remote);
+        let mut outgoing = TxRequest::new(header, SendBody::Answer(op.buf), finish);
+        outgoing.segments = self.encode_segments(route, &op.remote);
         self.enqueue(ep_id, route, outgoing, op.flags);
         Ok(())
     }
@@ -527,53 +537,53 @@ impl<N: Net> StreamState<N> {
     ///
     /// The byte order is known after the peer's response. Until then the local one is assumed, and
     /// [`StreamState::established`] corrects it.
-    pub(super) fn encode_places(&self, route: Route, places: &RemoteSegments) -> Box<[u8]> {
+    pub(super) fn encode_segments(&self, route: Route, segments: &RemoteSegments) -> Box<[u8]> {
         let order = match route {
             Route::Conn(id) => self.conns.get(id).map_or(ByteOrder::Native, |conn| conn.order),
-            Route::Later(_) => ByteOrder::Native,
+            Route::DeferredQueue(_) => ByteOrder::Native,
         };
-        StreamHeader::write_segments(order, places.as_slice())
+        StreamHeader::write_segments(order, segments.as_slice())
     }
 
     /// Responds to a peer's read of local memory, after the check of its right. Few bytes are
     /// copied into the batch now; more are gathered from the region when the link accepts them.
-    pub(super) fn answer_read(&mut self, id: u32, places: RemoteSegments, len: usize) -> Result {
+    pub(super) fn answer_read(&mut self, id: u32, segments: RemoteSegments, len: usize) -> Result {
         let header = StreamHeader { len: len as u64, ..StreamHeader::of(StreamOp::ReadRsp) };
         // A read that names no place needed no key, and does not count as an access.
-        let flags = if places.as_slice().is_empty() { 0 } else { FI_REMOTE_READ };
-        let finish = TransferFinish { flags, len, ..TransferFinish::INTERNAL };
+        let flags = if segments.as_slice().is_empty() { 0 } else { FI_REMOTE_READ };
+        let finish = TxCompletion { flags, len, ..TxCompletion::INTERNAL };
         let Self { conns, regions, .. } = self;
-        let Some(conn) = conns.get_mut(id).filter(|conn| conn.answers_together(len)) else {
-            self.answer(id, Outgoing::new(header, SendBody::Region(places, len), finish));
+        let Some(conn) = conns.get_mut(id).filter(|conn| conn.batches_responses(len)) else {
+            self.answer(id, TxRequest::new(header, SendBody::Region(segments, len), finish));
             return Ok(());
         };
-        regions.open().read(&places, FI_REMOTE_READ, 0, conn.join_answer(header, len, finish))?;
+        regions.open().read(&segments, FI_REMOTE_READ, 0, conn.join_answer(header, len, finish))?;
         self.answered(id);
         Ok(())
     }
 
     /// Copies responses still reading from a memory region about to be closed, so peers get the
-    /// data as of their request. Without memory for the copies, or beyond [`MAX_OWED`], the peers'
+    /// data as of their request. Without memory for the copies, or beyond [`MAX_BACKLOG`], the peers'
     /// connections end, because the protocol has no refusal.
     pub(super) fn save_answers(&mut self, key: u64) {
-        self.keep_lent(key);
-        if self.owed == 0 {
+        self.copy_exposed(key);
+        if self.backlog == 0 {
             return;
         }
         let reads =
-            |conn: &StreamConn<N>| conn.owed > 0 && conn.tx.iter().any(|one| one.reads(key));
+            |conn: &StreamConn<N>| conn.backlog > 0 && conn.tx.iter().any(|one| one.reads(key));
         let ids: Vec<u32> =
             self.conns.iter().filter(|(_, conn)| reads(conn)).map(|(id, _)| id).collect();
         for id in ids {
-            let Self { conns, regions, owed, .. } = self;
+            let Self { conns, regions, backlog, .. } = self;
             let opened = regions.open();
             let conn = &mut conns[id];
             let mut saved = Ok(());
             for answer in conn.tx.iter_mut().filter(|one| one.reads(key)) {
                 saved = saved.and_then(|()| {
-                    let more = answer.save(&opened, MAX_OWED.saturating_sub(*owed))?;
-                    conn.owed += more;
-                    *owed += more;
+                    let more = answer.save(&opened, MAX_BACKLOG.saturating_sub(*backlog))?;
+                    conn.backlog += more;
+                    *backlog += more;
                     Ok(())
                 });
             }
@@ -585,14 +595,15 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Copies exposed responses of a region, not read by the peers yet, to other memory.
-    fn keep_lent(&mut self, key: u64) {
-        for id in self.conns.indices(StreamConn::is_lending) {
+    fn copy_exposed(&mut self, key: u64) {
+        for id in self.conns.indices(StreamConn::is_exposing) {
             let conn = &mut self.conns[id];
-            let most = MAX_OWED.saturating_sub(self.owed);
-            match may_allocate().and_then(|()| conn.link.keep_lent(key, most)) {
-                Ok(kept) => {
-                    (conn.kept, conn.owed) = (conn.kept + kept, conn.owed + kept);
-                    self.owed += kept;
+            let most = MAX_BACKLOG.saturating_sub(self.backlog);
+            match may_allocate().and_then(|()| conn.link.copy_exposed(key, most)) {
+                Ok(retained) => {
+                    (conn.retained, conn.backlog) =
+                        (conn.retained + retained, conn.backlog + retained);
+                    self.backlog += retained;
                 }
                 Err(error) => self.fail(id, error),
             }
@@ -600,7 +611,7 @@ impl<N: Net> StreamState<N> {
     }
 
     #[inline(always)]
-    fn header_and_finish(op: &SendOp, tagged: bool) -> (StreamHeader, TransferFinish) {
+    fn header_and_finish(op: &SendOp, tagged: bool) -> (StreamHeader, TxCompletion) {
         let (flags, acked) = level(op.flags);
         let len = op.buf.len();
         let header = StreamHeader {
@@ -613,16 +624,16 @@ impl<N: Net> StreamState<N> {
             tag: op.tag,
             len: len as u64,
         };
-        let finish = TransferFinish {
+        let finish = TxCompletion {
             context: op.context,
-            flags: FI_SEND | if tagged { FI_TAGGED } else { FI_MSG } | (op.flags & ASIDE),
+            flags: FI_SEND | if tagged { FI_TAGGED } else { FI_MSG } | (op.flags & INTERNAL_OP),
             report: op.flags & FI_COMPLETION != 0,
             acked,
             weak: false,
             len,
             internal: false,
             inject: op.flags & FI_INJECT != 0,
-            lent: 0,
+            exposed: 0,
             refused: None,
         };
         (header, finish)
@@ -642,24 +653,24 @@ impl<N: Net> StreamState<N> {
         if waits {
             header.op = StreamOp::TagRts;
         }
-        let outgoing = Outgoing::new(header, body_of(&op.buf, finish.inject)?, finish);
+        let outgoing = TxRequest::new(header, body_of(&op.buf, finish.inject)?, finish);
         self.enqueue(ep_id, route, outgoing, op.flags);
         Ok(())
     }
 
     /// Adds a small message to the connection's batch, sent now or later as specified by `leaves`.
-    fn send_together(
+    fn send_coalesced(
         &mut self,
         ep_id: u32,
         conn_id: u32,
         op: &SendOp,
         tagged: bool,
-        leaves: Leaves,
+        leaves: TxSchedule,
     ) {
         let (header, mut finish) = Self::header_and_finish(op, tagged);
         finish.flags |= self.eps[ep_id].times.begin();
-        let room = self.join(conn_id, header, &RemoteSegments::EMPTY, op.buf.len(), Some(finish));
-        op.buf.copy_to(0, room);
+        let dst = self.join(conn_id, header, &RemoteSegments::EMPTY, op.buf.len(), Some(finish));
+        op.buf.copy_to(0, dst);
         self.joined(ep_id, conn_id, op.flags, leaves);
     }
 
@@ -671,9 +682,9 @@ impl<N: Net> StreamState<N> {
         &mut self,
         id: u32,
         mut header: StreamHeader,
-        places: &RemoteSegments,
+        segments: &RemoteSegments,
         len: usize,
-        mut finish: Option<TransferFinish>,
+        mut finish: Option<TxCompletion>,
     ) -> &mut [u8] {
         let conn = &mut self.conns[id];
         if let Some(finish) = &mut finish {
@@ -681,9 +692,9 @@ impl<N: Net> StreamState<N> {
         }
         let mut wire = [0; 40];
         let wire_len = conn.write_header(&mut header, &mut wire);
-        let (order, places) = (conn.order, places.as_slice());
-        let before = SEGMENT_LEN * places.len();
-        let room = match finish {
+        let (order, segments) = (conn.order, segments.as_slice());
+        let before = SEGMENT_LEN * segments.len();
+        let dst = match finish {
             // The acknowledgement may come as soon as these bytes have left, with a part of the
             // batch still here.
             Some(finish) if finish.acked => {
@@ -693,36 +704,38 @@ impl<N: Net> StreamState<N> {
             Some(finish) => conn.batch.push(&wire[..wire_len], before + len, finish),
             None => conn.batch.push_read(&wire[..wire_len], before + len),
         };
-        let (of_places, room) = room.split_at_mut(before);
-        StreamHeader::put_segments(order, places, of_places);
-        room
+        let (of_segments, dst) = dst.split_at_mut(before);
+        StreamHeader::put_segments(order, segments, of_segments);
+        dst
     }
 
     /// Called when all bytes of a transfer are in the batch: sends the batch, or holds it until
     /// it is full, the application drives progress, or the courier comes.
     #[inline]
-    fn joined(&mut self, ep_id: u32, conn_id: u32, flags: u64, leaves: Leaves) {
+    fn joined(&mut self, ep_id: u32, conn_id: u32, flags: u64, leaves: TxSchedule) {
         self.eps[ep_id].tx_pending += 1;
         let conn = &mut self.conns[conn_id];
         let more = flags & FI_MORE != 0;
         // The message that others were held back for takes them along.
         let full = conn.batch.is_full(N::Link::settings().batch) || (conn.batch.more && !more);
         conn.batch.more |= more;
-        if leaves != Leaves::Together {
-            conn.sent_in = self.turns;
+        if leaves != TxSchedule::Batched {
+            conn.sent_in = self.iterations;
         }
-        if full || leaves != Leaves::Together {
+        if full || leaves != TxSchedule::Batched {
             self.batches += 1;
-            self.send_off(conn_id);
-            if leaves != Leaves::First {
+            self.flush_conn(conn_id);
+            if leaves != TxSchedule::First {
                 self.batch_has_left(conn_id);
             }
             return;
         }
         self.hold(conn_id);
-        let done = self.turns + self.batches;
-        if !more && !self.courier.as_mut().is_some_and(|courier| courier.order(done)) {
-            self.send_off(conn_id);
+        let done = self.iterations + self.batches;
+        if !more
+            && !self.batch_flusher.as_mut().is_some_and(|batch_flusher| batch_flusher.order(done))
+        {
+            self.flush_conn(conn_id);
         }
     }
 
@@ -736,11 +749,11 @@ impl<N: Net> StreamState<N> {
     /// Sends a message of any size with nothing queued before it: passes header and bytes directly
     /// to the link.
     #[inline(always)]
-    fn send_now(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
+    fn send_immediately(&mut self, ep_id: u32, conn_id: u32, op: &SendOp, tagged: bool) {
         let (mut header, mut finish) = Self::header_and_finish(op, tagged);
         let conn = &mut self.conns[conn_id];
         conn.knows.adapt_level(&mut header, &mut finish);
-        conn.sent_in = self.turns;
+        conn.sent_in = self.iterations;
         let len = op.buf.len();
         let wire = self.packet.first_chunk_mut().expect("a packet has room for a header");
         let wire_len = conn.write_header(&mut header, wire);
@@ -751,7 +764,7 @@ impl<N: Net> StreamState<N> {
             let mut list = GatherList::default();
             list.push_bytes(&self.packet[..wire_len]);
             op.buf.gather(0, &mut list);
-            conn.link.send_list(&mut list, Way::Copied)
+            conn.link.send_list(&mut list, CopyMode::Copied)
         };
         match result {
             Ok(sent) if sent == wire_len + len => {
@@ -761,7 +774,7 @@ impl<N: Net> StreamState<N> {
                     finish.flags |= ep.times.begin();
                     conn.unacked.push_back(Some(finish));
                 } else {
-                    ep.ledger.done(finish.entry(), finish.report);
+                    ep.completions.done(finish.entry(), finish.report);
                 }
             }
             result => self.sent_in_part(ep_id, conn_id, op, header, finish, result),
@@ -777,7 +790,7 @@ impl<N: Net> StreamState<N> {
         conn_id: u32,
         op: &SendOp,
         header: StreamHeader,
-        mut finish: TransferFinish,
+        mut finish: TxCompletion,
         result: Result<usize>,
     ) {
         let ep = &mut self.eps[ep_id];
@@ -794,31 +807,31 @@ impl<N: Net> StreamState<N> {
             Ok(both) => both,
             Err(error) => {
                 // The message fails with all others on this connection.
-                conn.tx.push_back(Outgoing::new(header, SendBody::Empty, finish));
-                return self.sent_in_vain(conn_id, error);
+                conn.tx.push_back(TxRequest::new(header, SendBody::Empty, finish));
+                return self.sent_without_effect(conn_id, error);
             }
         };
-        let mut outgoing = Outgoing::new(header, body, finish);
+        let mut outgoing = TxRequest::new(header, body, finish);
         outgoing.wire_len = header.write(conn.order, &mut outgoing.wire);
         outgoing.sent = sent;
         conn.tx.push_back(outgoing);
         if self.net.is_due() {
-            self.turns += 1;
-            self.ask_poller();
+            self.iterations += 1;
+            self.poll_io();
             // It may have ended, and its number be another's, to whom that does nothing.
             if self.conns.get(conn_id).is_none_or(|conn| !conn.is_connected()) {
                 return;
             }
             self.flush(conn_id);
         }
-        self.heat(conn_id);
+        self.mark_active(conn_id);
         self.watch_unsent(conn_id);
     }
 
     /// Ends a connection after sending failed with `error`. Data sent by the peer on it before is
     /// received first.
     #[cold]
-    pub(super) fn sent_in_vain(&mut self, id: u32, error: Error) {
+    pub(super) fn sent_without_effect(&mut self, id: u32, error: Error) {
         if self.staging.is_empty() || self.hearing == id {
             // The connection is being read just now, or what was read of it before is understood: what
             // comes behind that must not overtake it. Reading finds the end by itself.
@@ -839,7 +852,7 @@ impl<N: Net> StreamState<N> {
         if N::Link::settings().max_saved_size != usize::MAX {
             self.number_announcements(id);
         }
-        if self.conns.get(id).is_some_and(|conn| conn.batch.has_gone()) {
+        if self.conns.get(id).is_some_and(|conn| conn.batch.batch_is_sent()) {
             self.account(id, &mut 0);
             moved = true;
         }
@@ -855,11 +868,11 @@ impl<N: Net> StreamState<N> {
             // registering memory must not wait for other sends.
             let opened = OnceCell::new();
             let mut gathered = Ok(());
-            let mut way = Way::Copied;
+            let mut way = CopyMode::Copied;
             let settled = conn.is_settled() && conn.batch.is_empty();
-            let keeps = conn.link.sends_locally();
-            for (place, outgoing) in conn.tx.iter_mut().enumerate() {
-                if !list.has_room() || (outgoing.is_fenced() && !(settled && place == 0)) {
+            let keeps = conn.link.tx_over_shm();
+            for (position, outgoing) in conn.tx.iter_mut().enumerate() {
+                if !list.has_space() || (outgoing.is_fenced() && !(settled && position == 0)) {
                     break;
                 }
                 if outgoing.wire_len == 0 {
@@ -870,19 +883,19 @@ impl<N: Net> StreamState<N> {
                     outgoing.wire_len = outgoing.header.write(order, &mut outgoing.wire);
                     trace("to", &conn.link, &outgoing.header);
                 }
-                if let Some(uncopied) = outgoing.uncopied(&conn.zerocopy, keeps) {
+                if let Some(zcopy) = outgoing.zcopy(&conn.zerocopy, keeps) {
                     // The head of a zero-copy message goes with what is before it, then its body
                     // alone.
                     if !outgoing.is_at_body() {
                         outgoing.gather_head(&mut list);
-                        way = Way::MoreFollows;
+                        way = CopyMode::MoreFollows;
                         break;
                     }
-                    way = uncopied;
+                    way = zcopy;
                 }
                 let outgoing = &*outgoing;
                 gathered = gathered.and(outgoing.gather(&mut list, &self.regions, &opened));
-                if way.is_uncopied() {
+                if way.is_zcopy() {
                     break;
                 }
             }
@@ -896,9 +909,9 @@ impl<N: Net> StreamState<N> {
                 // ([`StreamState::save_answers`]): with the rest of the answer goes the stream.
                 Err(error) => Err(error),
             };
-            if way.is_uncopied() && result == Err(Error::NOBUFS) {
+            if way.is_zcopy() && result == Err(Error::NOBUFS) {
                 // The system has no memory for more zero-copy notices just now (optmem_max).
-                way = Way::Copied;
+                way = CopyMode::Copied;
                 result = self.net.transfer(&conn.link, LinkOp::SendList(&mut list, way));
             }
             drop(opened);
@@ -907,18 +920,18 @@ impl<N: Net> StreamState<N> {
                 Err(Error::AGAIN | Error::INTR | Error::NOBUFS) => 0,
                 Err(error) => {
                     match gathered {
-                        Ok(()) => self.sent_in_vain(id, error),
+                        Ok(()) => self.sent_without_effect(id, error),
                         Err(_) => self.fail(id, error),
                     }
                     return true;
                 }
             };
-            if way.is_uncopied()
+            if way.is_zcopy()
                 && sent > 0
                 && let Some(zerocopy) = &mut conn.zerocopy
             {
                 zerocopy.called();
-                conn.lends();
+                conn.exposes();
                 if !std::mem::replace(&mut conn.watched, true) {
                     let token = TOKEN_CONN | u64::from(id);
                     let _ = self.net.poller().add(conn.link.id(), token, Interest::NONE);
@@ -929,8 +942,7 @@ impl<N: Net> StreamState<N> {
             self.account(id, &mut sent);
             // Parts that are too small to be lent were copied, so that the call may be over: no
             // peer gives a sign of that, for which another thread may wait.
-            if way.is_uncopied() && self.conns.get(id).is_some_and(|conn| conn.link.sends_locally())
-            {
+            if way.is_zcopy() && self.conns.get(id).is_some_and(|conn| conn.link.tx_over_shm()) {
                 self.read_notices(id);
             }
             if full {
@@ -963,9 +975,9 @@ impl<N: Net> StreamState<N> {
                 return;
             }
             let Some(outgoing) = conn.tx.pop_front() else { return };
-            let owed = outgoing.owed();
-            conn.owed -= owed;
-            self.owed -= owed;
+            let backlog = outgoing.backlog();
+            conn.backlog -= backlog;
+            self.backlog -= backlog;
             if outgoing.header.op == StreamOp::AtomicRsp {
                 conn.fetched -= outgoing.body.len();
             }
@@ -974,8 +986,8 @@ impl<N: Net> StreamState<N> {
             } else if let SendBody::Answer(buf) = outgoing.body {
                 conn.reads.push_back((buf, outgoing.finish));
             } else if outgoing.finish.acked {
-                let lent = conn.zerocopy.as_mut().map_or(0, |zerocopy| zerocopy.sent_for_ack());
-                conn.unacked.push_back(Some(TransferFinish { lent, ..outgoing.finish }));
+                let exposed = conn.zerocopy.as_mut().map_or(0, |zerocopy| zerocopy.sent_for_ack());
+                conn.unacked.push_back(Some(TxCompletion { exposed, ..outgoing.finish }));
             } else {
                 let finish = match &mut conn.zerocopy {
                     Some(zerocopy) => zerocopy.sent(outgoing.finish),
@@ -991,14 +1003,14 @@ impl<N: Net> StreamState<N> {
     /// Sends a header of the provider's own, such as an acknowledgement, in turn with other
     /// answers. Ends the connection if too many wait for the peer.
     pub(super) fn send_internal(&mut self, id: u32, header: StreamHeader) {
-        if let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.answers_together(0)) {
-            conn.join_answer(header, 0, TransferFinish::INTERNAL);
+        if let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.batches_responses(0)) {
+            conn.join_answer(header, 0, TxCompletion::INTERNAL);
             return self.answered(id);
         }
         if self.is_overrun(id) {
             return self.fail(id, Error::NOBUFS);
         }
-        self.answer(id, Outgoing::new(header, SendBody::Empty, TransferFinish::INTERNAL));
+        self.answer(id, TxRequest::new(header, SendBody::Empty, TxCompletion::INTERNAL));
     }
 
     /// Acknowledges a transfer: `number` counts the connection's transfers with acknowledgement.
@@ -1020,19 +1032,19 @@ impl<N: Net> StreamState<N> {
 
     /// Refuses a peer's read, or a write to be acknowledged under `number`. The peer's other
     /// transfers continue. If the peer does not support refusals
-    /// ([`Knows::outcomes`](crate::wire::Knows::outcomes)), nothing more is sent, so the peer sees
+    /// ([`PeerFeatures::outcomes`](crate::wire::Knows::outcomes)), nothing more is sent, so the peer sees
     /// the end of the connection. Its messages in flight are still received.
     pub(super) fn refuse(&mut self, id: u32, write: Option<u64>, error: Error) {
         let Some(conn) = self.conns.get(id) else { return };
         if conn.knows.outcomes {
             let code = u8::try_from(error.code()).unwrap_or(libc::EIO as u8);
-            let refusal = match write {
+            let reject_reason = match write {
                 Some(number) => StreamHeader::refuse_write(number, code),
                 None => StreamHeader::refuse_read(code),
             };
-            return self.send_internal(id, refusal);
+            return self.send_internal(id, reject_reason);
         }
-        if conn.guest.is_some() {
+        if conn.unknown_conn.is_some() {
             // An unknown peer has no messages to lose that the application waits for.
             self.fail(id, error);
         } else if !conn.sends_no_more {
@@ -1042,12 +1054,12 @@ impl<N: Net> StreamState<N> {
     }
 
     /// Queues a response awaited by a peer, and sends it now or with others.
-    pub(super) fn answer(&mut self, id: u32, answer: Outgoing) {
+    pub(super) fn answer(&mut self, id: u32, answer: TxRequest) {
         let Some(conn) = self.conns.get_mut(id).filter(|conn| !conn.sends_no_more) else { return };
-        let owed = answer.owed();
-        conn.owed += owed;
-        self.owed += owed;
-        conn.begin_lending(answer.body.len());
+        let backlog = answer.backlog();
+        conn.backlog += backlog;
+        self.backlog += backlog;
+        conn.start_exposing(answer.body.len());
         conn.push_answer(answer);
         self.answered(id);
     }
@@ -1086,16 +1098,17 @@ impl<N: Net> StreamState<N> {
     /// follow many bytes of responses otherwise, and the two directions of the connection would
     /// alternate.
     fn may_hold_answers(&mut self, id: u32) -> bool {
-        let (turn, done) = (self.turns, self.turns + self.batches);
-        let both = |conn: &StreamConn<N>| conn.answered_in == turn && conn.has_waiting_answers();
+        let (iteration, done) = (self.iterations, self.iterations + self.batches);
+        let both =
+            |conn: &StreamConn<N>| conn.answered_in == iteration && conn.has_waiting_answers();
         self.conns.get(id).is_some_and(both)
-            && self.courier.as_mut().is_some_and(|courier| courier.order(done))
+            && self.batch_flusher.as_mut().is_some_and(|batch_flusher| batch_flusher.order(done))
     }
 
     /// Schedules the sending of data not accepted by the link.
     fn see_to_rest(&mut self, id: u32) {
         if self.conns.get(id).is_some_and(StreamConn::has_unsent) {
-            self.heat(id);
+            self.mark_active(id);
             self.watch_unsent(id);
         }
     }
@@ -1103,10 +1116,11 @@ impl<N: Net> StreamState<N> {
     /// Returns true if responses queued for a peer use too much memory. Its requests are then not
     /// read until it reads some responses.
     #[inline]
-    pub(super) fn owes_much(&self, id: u32) -> bool {
+    pub(super) fn has_many_pending(&self, id: u32) -> bool {
         let much = |conn: &StreamConn<N>| {
-            conn.owed > FAIR_OWED
-                && (self.owed > MAX_OWED || self.eps[conn.ep].inbox.is_stranger(conn.peer))
+            conn.backlog > FAIR_BACKLOG
+                && (self.backlog > MAX_BACKLOG
+                    || self.eps[conn.ep].matcher.is_unknown_peer(conn.peer))
         };
         self.conns.get(id).is_some_and(much)
     }
@@ -1122,7 +1136,7 @@ impl<N: Net> StreamState<N> {
     /// sent later.
     pub(super) fn push_on(&mut self, id: u32) {
         let tx = &self.conns[id].tx;
-        if tx.len() <= 1 || tx.iter().take(2).any(Outgoing::is_fenced) {
+        if tx.len() <= 1 || tx.iter().take(2).any(TxRequest::is_fenced) {
             self.flush(id);
         }
         self.see_to_rest(id);
@@ -1158,9 +1172,9 @@ impl<N: Net> StreamState<N> {
             return Ok(());
         }
         let finish = conn.take_unacked(number).ok_or(Error::PROTO)?;
-        let finish = TransferFinish { refused, ..finish };
+        let finish = TxCompletion { refused, ..finish };
         let over = match &mut conn.zerocopy {
-            Some(zerocopy) if finish.lent != 0 => zerocopy.acknowledged(finish.lent, finish),
+            Some(zerocopy) if finish.exposed != 0 => zerocopy.acknowledged(finish.exposed, finish),
             _ => Some(finish),
         };
         if let Some(finish) = over {
@@ -1194,7 +1208,7 @@ impl<N: Net> StreamState<N> {
             tag: 0,
             len: waiting.body.len() as u64,
         };
-        self.answer(id, Outgoing::new(header, waiting.body, waiting.finish));
+        self.answer(id, TxRequest::new(header, waiting.body, waiting.finish));
         Ok(())
     }
 

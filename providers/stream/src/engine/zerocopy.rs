@@ -4,9 +4,9 @@
 //! peer's system has them. The message completes when the kernel has released all calls with a part
 //! of it ([`ByteLink::zerocopy_done`]). Only the application's bytes are sent in this way; headers
 //! are copied as usual. A peer over shared memory may read large messages directly
-//! ([`ByteLink::lends_from`]); this is handled in the same way.
-use super::transfer::TransferFinish;
-use crate::net::ByteLink;
+//! ([`ByteLink::zcopy_threshold`]); this is handled in the same way.
+use super::transfer::TxCompletion;
+use crate::transport::ByteLink;
 use std::collections::VecDeque;
 
 /// Maximum consecutive zero-copy calls copied by the kernel after all. Beyond it a connection gives
@@ -15,15 +15,15 @@ pub(super) const MAX_COPIED: u32 = 16;
 
 /// Zero-copy message, sent or being sent.
 #[derive(Debug)]
-struct Leaving {
+struct ZeroCopyTx {
     /// Number of the message's first call, the count of its calls, and the count of those not
     /// released by the kernel.
     first: u32,
     calls: u32,
     pending: u32,
-    /// Completion of the message, set once the kernel has all of it; [`TransferFinish::INTERNAL`]
+    /// Completion of the message, set once the kernel has all of it; [`TxCompletion::INTERNAL`]
     /// while the peer's acknowledgement is pending.
-    finish: Option<TransferFinish>,
+    finish: Option<TxCompletion>,
     /// Names the message until it is acknowledged; 0 if no acknowledgement is awaited.
     number: u32,
 }
@@ -40,7 +40,7 @@ pub(super) struct Zerocopy {
     /// Last number assigned to a message.
     named: u32,
     /// Messages under way, in the order they left; only the last may have bytes left to send.
-    leaving: VecDeque<Leaving>,
+    leaving: VecDeque<ZeroCopyTx>,
 }
 
 impl Zerocopy {
@@ -50,12 +50,12 @@ impl Zerocopy {
     pub(super) fn new<L: ByteLink>(link: &L) -> Option<Box<Self>> {
         let from = L::settings().zerocopy_size;
         let wanted = from != usize::MAX && link.set_zerocopy().is_ok();
-        wanted.then(|| Self::lending(from))
+        wanted.then(|| Self::exposing(from))
     }
 
     /// Returns the state for a connection with a peer reading messages of at least this many bytes
-    /// directly ([`ByteLink::lends_from`]).
-    pub(super) fn lending(from: usize) -> Box<Self> {
+    /// directly ([`ByteLink::zcopy_threshold`]).
+    pub(super) fn exposing(from: usize) -> Box<Self> {
         Box::new(Self { from, next: 0, copied: 0, named: 0, leaving: VecDeque::new() })
     }
 
@@ -74,7 +74,7 @@ impl Zerocopy {
             None => {
                 let first = self.next;
                 let (finish, number) = (None, 0);
-                self.leaving.push_back(Leaving { first, calls: 1, pending: 1, finish, number });
+                self.leaving.push_back(ZeroCopyTx { first, calls: 1, pending: 1, finish, number });
             }
         }
         self.next = self.next.wrapping_add(1);
@@ -83,13 +83,13 @@ impl Zerocopy {
     /// Records the message being sent as completely passed to the kernel. Returns `finish` if the
     /// message is complete: no part of it is in use, and nothing before it, because messages
     /// complete in order.
-    pub(super) fn sent(&mut self, finish: TransferFinish) -> Option<TransferFinish> {
+    pub(super) fn sent(&mut self, finish: TxCompletion) -> Option<TxCompletion> {
         match self.leaving.back_mut() {
             Some(last) if last.finish.is_none() => last.finish = Some(finish),
             Some(_) => {
                 let first = self.next;
                 let finish = Some(finish);
-                let copied = Leaving { first, calls: 0, pending: 0, finish, number: 0 };
+                let copied = ZeroCopyTx { first, calls: 0, pending: 0, finish, number: 0 };
                 self.leaving.push_back(copied);
             }
             None => return Some(finish),
@@ -106,7 +106,7 @@ impl Zerocopy {
             return 0;
         };
         self.named = self.named.checked_add(1).unwrap_or(1);
-        (last.finish, last.number) = (Some(TransferFinish::INTERNAL), self.named);
+        (last.finish, last.number) = (Some(TxCompletion::INTERNAL), self.named);
         match self.take_finished() {
             Some(_) => 0,
             None => self.named,
@@ -118,8 +118,8 @@ impl Zerocopy {
     pub(super) fn acknowledged(
         &mut self,
         number: u32,
-        finish: TransferFinish,
-    ) -> Option<TransferFinish> {
+        finish: TxCompletion,
+    ) -> Option<TxCompletion> {
         match self.leaving.iter_mut().find(|message| message.number == number) {
             Some(message) => {
                 message.finish = Some(finish);
@@ -141,15 +141,15 @@ impl Zerocopy {
     }
 
     /// Takes out the oldest message if it is over.
-    pub(super) fn take_finished(&mut self) -> Option<TransferFinish> {
-        let over = |message: &mut Leaving| message.pending == 0 && message.finish.is_some();
+    pub(super) fn take_finished(&mut self) -> Option<TxCompletion> {
+        let over = |message: &mut ZeroCopyTx| message.pending == 0 && message.finish.is_some();
         self.leaving.pop_front_if(over)?.finish
     }
 
     /// Returns the number of the application's transfers completing with the kernel's release.
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn transfers(&self) -> usize {
-        let own = |message: &&Leaving| message.finish.as_ref().is_some_and(|one| !one.internal);
+        let own = |message: &&ZeroCopyTx| message.finish.as_ref().is_some_and(|one| !one.internal);
         self.leaving.iter().filter(own).count()
     }
 
@@ -160,7 +160,7 @@ impl Zerocopy {
 
     /// Takes out all messages the system has completely, over or not, because the connection
     /// ends.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = TransferFinish> + '_ {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = TxCompletion> + '_ {
         self.leaving.drain(..).filter_map(|message| message.finish)
     }
 }
@@ -170,8 +170,8 @@ mod tests {
     use super::*;
     use ofi_provider::cq::Context;
 
-    fn finish(n: usize) -> TransferFinish {
-        TransferFinish { context: Context(n as *mut _), ..TransferFinish::INTERNAL }
+    fn finish(n: usize) -> TxCompletion {
+        TxCompletion { context: Context(n as *mut _), ..TxCompletion::INTERNAL }
     }
 
     fn finished(zerocopy: &mut Zerocopy) -> Vec<usize> {

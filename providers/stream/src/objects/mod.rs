@@ -1,14 +1,14 @@
 //! Fabrics, domains and endpoints of a provider over the engine. They are the same for all such
 //! providers; [`LinkProvider`] supplies the differences.
-mod aside;
+mod endpoint_ext;
 mod pep;
 
-pub use aside::StreamAside;
+pub use endpoint_ext::StreamEndpointExt;
 pub use pep::StreamPep;
 
 use crate::engine::{StreamEngine, StreamEpKind, StreamIdentity, StreamRequest, TargetOf};
-use crate::net::{ByteLink, Net};
-use crate::secret::JobSecret;
+use crate::secret::PskConfig;
+use crate::transport::{ByteLink, Transport};
 use core::ffi::CStr;
 use core::marker::PhantomData;
 use ofi_provider::abi::{FI_FORMAT_UNSPEC, fi_ep_type, fi_provider};
@@ -27,9 +27,9 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 /// Provider-specific functions in addition to its links.
-pub trait LinkProvider: Net {
+pub trait LinkProvider: Transport {
     /// Returns the infos for a query (fi_getinfo(3)). The capabilities of the engine are in
-    /// [`offers`](crate::offer::offers).
+    /// [`offers`](crate::attrs::offers).
     fn getinfo(query: &InfoQuery<'_>) -> Result<InfoChain>;
 
     /// Returns the supported attributes of endpoints: those offered to applications without hints.
@@ -39,13 +39,13 @@ pub trait LinkProvider: Net {
     const CONTEXTS: bool = true;
 
     /// Returns the maximum number of segments of a transfer: the number offered
-    /// ([`OfferLimits::segments`](crate::offer::OfferLimits::segments)).
+    /// ([`OfferLimits::segments`](crate::attrs::OfferLimits::segments)).
     fn segments() -> SegmentLimit {
         SegmentLimit::default()
     }
 
     /// Returns the maximum number of segments of a region: the number offered
-    /// ([`OfferLimits::region_segments`](crate::offer::OfferLimits::region_segments)).
+    /// ([`OfferLimits::region_segments`](crate::attrs::OfferLimits::region_segments)).
     fn region_segments() -> usize {
         1
     }
@@ -66,38 +66,38 @@ pub trait LinkProvider: Net {
 
     /// Returns the pre-shared key required of peers if the program has its own (`auth_key` of
     /// fi_domain(3)). Fails with -FI_EINVAL if it is invalid, or if links do not authenticate.
-    fn own_secret(_key: &[u8]) -> Result<JobSecret> {
+    fn own_secret(_key: &[u8]) -> Result<PskConfig> {
         Err(Error::INVAL)
     }
 
     /// As [`open`](Self::open), for a domain with a secret of its own ([`own_secret`](Self::own_secret)).
-    fn open_with(_secret: &JobSecret) -> Result<Self> {
+    fn open_with(_secret: &PskConfig) -> Result<Self> {
         Err(Error::NOSYS)
     }
 
     /// As [`open_passive`](Self::open_passive), for a passive endpoint with a secret of its own.
-    fn open_passive_with(_secret: &JobSecret) -> Result<Self> {
+    fn open_passive_with(_secret: &PskConfig) -> Result<Self> {
         Err(Error::NOSYS)
     }
 
     /// Returns true if a link was made with this pre-shared key: the program's own, or the user's.
-    fn is_for(_link: &Self::Link, own: Option<&JobSecret>) -> bool {
+    fn is_for(_link: &Self::Link, own: Option<&PskConfig>) -> bool {
         own.is_none()
     }
 }
 
 /// A program's own secret, of a domain's attributes.
-fn own_of_domain<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<JobSecret>> {
+fn own_of_domain<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<PskConfig>> {
     domain_key(info, api)?.map(N::own_secret).transpose()
 }
 
 /// The same of an endpoint's.
-fn own_of_endpoint<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<JobSecret>> {
+fn own_of_endpoint<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<PskConfig>> {
     endpoint_key(info, api)?.map(N::own_secret).transpose()
 }
 
 /// Hands a provider to the core, in `fi_prov_ini`: under another name, if the user wants one.
-pub fn hand_out<N: LinkProvider>(name: Option<CString>) -> *mut fi_provider {
+pub fn provider_entry<N: LinkProvider>(name: Option<CString>) -> *mut fi_provider {
     let provider = N::Link::provider();
     let (getinfo, fabric) = (getinfo_entry::<StreamFabric<N>>, open_fabric::<StreamFabric<N>>);
     provider.hand_out_with(name, getinfo, fabric)
@@ -151,12 +151,12 @@ impl<N: LinkProvider> Fabric for StreamFabric<N> {
 /// A domain: an engine, and its progress thread when the application wants
 /// automatic progress.
 #[derive(Debug)]
-pub struct StreamDomain<N: Net> {
+pub struct StreamDomain<N: Transport> {
     engine: Arc<StreamEngine<N>>,
     settings: DomainSettings,
     api_version: u32,
     /// Pre-shared key of the program for endpoints without their own.
-    secret: Option<JobSecret>,
+    secret: Option<PskConfig>,
 }
 
 impl<N: LinkProvider> StreamDomain<N> {
@@ -170,13 +170,13 @@ impl<N: LinkProvider> StreamDomain<N> {
             _ => return Err(Error::INVAL),
         };
         let local = match passive {
-            Some(name) => Addr::told(info.addr_format(), name)?,
+            Some(name) => Addr::from_application(info.addr_format(), name)?,
             None => N::address(info)?,
         };
         let attr = RdmAttr::of(info, self.api_version)?;
         Ok(StreamIdentity {
             kind,
-            firewalled: kind == StreamEpKind::Rdm && N::Link::settings().firewalled,
+            behind_firewall: kind == StreamEpKind::Rdm && N::Link::settings().behind_firewall,
             memory: true,
             local,
             keep_port: passive.is_some(),
@@ -214,7 +214,7 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
         let passive = passive_name(handle).transpose()?;
         let identity = self.identity(info, passive.as_deref())?;
         let format = info.addr_format();
-        let dest = info.dest_addr().map(|dest| Addr::told(format, dest)).transpose()?;
+        let dest = info.dest_addr().map(|dest| Addr::from_application(format, dest)).transpose()?;
         let request = match identity.kind {
             _ if handle.is_null() => None,
             StreamEpKind::Msg if passive.is_some() => None,
@@ -239,8 +239,8 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
         // Connecting, sends that wait for room and peers' accesses to our memory must go on
         // without calls of the application, whether or not it opens something to wait on.
         self.start_thread()?;
-        let aside = StreamAside::new(identity.kind, dest, request);
-        Ok(StreamEp::new(self.engine.clone(), identity, aside))
+        let ext = StreamEndpointExt::new(identity.kind, dest, request);
+        Ok(StreamEp::new(self.engine.clone(), identity, ext))
     }
 
     fn scalable_ep(&self, info: InfoRef<'_>) -> Result<StreamEp<N>> {
@@ -261,7 +261,7 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
         }
         let identity = StreamIdentity {
             kind: StreamEpKind::Srx,
-            firewalled: false,
+            behind_firewall: false,
             memory: false,
             local: Addr::any(FI_FORMAT_UNSPEC as u32),
             keep_port: false,
@@ -269,7 +269,7 @@ impl<N: LinkProvider> Domain for StreamDomain<N> {
             target: TargetOf::NOTHING,
             secret: None,
         };
-        let aside = StreamAside::new(StreamEpKind::Srx, None, None);
-        Ok(StreamEp::shared_rx(self.engine.clone(), identity, aside))
+        let ext = StreamEndpointExt::new(StreamEpKind::Srx, None, None);
+        Ok(StreamEp::shared_rx(self.engine.clone(), identity, ext))
     }
 }

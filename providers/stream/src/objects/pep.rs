@@ -1,12 +1,12 @@
 //! Passive endpoints: listening for MSG connections.
-use crate::callers::{self, Caller, CallerState, Callers, HANDSHAKE_TIMEOUT};
-use crate::engine::{ACCEPTS, BACKLOG, DEAF_DELAY, StreamRequest, is_shortage};
-use crate::guests::{self, Door};
-use crate::net::{ByteLink, LinkListener, LinkPoller, Net, TIMER_TOKEN};
+use crate::accept_queue::{self, AcceptQueue, HANDSHAKE_TIMEOUT, PendingConn, PendingConnState};
+use crate::conn_quota::{self, SimDoorbell};
+use crate::engine::{ACCEPT_DELAY, ACCEPTS, BACKLOG, StreamRequest, is_shortage};
+use crate::transport::{ByteLink, LinkListener, LinkPoller, TIMER_TOKEN, Transport};
 use crate::wire::{CM_DATA_MAX, CmMessage, CmType, Malformed};
 use core::ffi::c_int;
 use ofi_provider::addr::Addr;
-use ofi_provider::api::{Announcer, PassiveEp, Reject, take_request};
+use ofi_provider::api::{ConnReqReporter, PassiveEp, Reject, take_request};
 use ofi_provider::eq::{Eq, FidPtr};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
@@ -29,7 +29,7 @@ const ALL: u32 = 0;
 const MAX_SILENT: usize = 1024;
 
 /// Interval between checks for space for another request while there is none.
-const ROOM_DELAY: Duration = Duration::from_millis(10);
+const SPACE_DELAY: Duration = Duration::from_millis(10);
 
 /// Age of an unanswered request after which it may be rejected in favor of another pending
 /// connection.
@@ -37,48 +37,48 @@ const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// A listening endpoint.
 #[derive(Debug)]
-pub struct StreamPep<N: Net> {
+pub struct StreamPep<N: Transport> {
     shared: Arc<StreamPepShared<N>>,
 }
 
-struct StreamPepShared<N: Net> {
+struct StreamPepShared<N: Transport> {
     state: Lock<StreamPepState<N>>,
     wait_fd: RawFd,
     activity: Activity,
 }
 
-impl<N: Net> std::fmt::Debug for StreamPepShared<N> {
+impl<N: Transport> std::fmt::Debug for StreamPepShared<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StreamPepShared")
     }
 }
 
 /// Request known to the application by its handle.
-struct Unanswered {
+struct PendingAcceptReq {
     handle: usize,
     /// Dead once the request was answered or rejected.
     request: Weak<()>,
     since: Instant,
 }
 
-struct StreamPepState<N: Net> {
+struct StreamPepState<N: Transport> {
     net: N,
     local: Addr,
     backlog: c_int,
     /// Listener created by fi_setname, until the endpoint listens.
     bound: Option<N::Listener>,
-    listener: Option<(N::Listener, Door)>,
+    listener: Option<(N::Listener, SimDoorbell)>,
     /// Requests known to the application, oldest first; answered ones may be among them.
-    unanswered: VecDeque<Unanswered>,
+    unanswered: VecDeque<PendingAcceptReq>,
     /// Accepted connections with an incomplete request.
-    callers: Callers<N::Link>,
-    announcer: Announcer,
+    callers: AcceptQueue<N::Link>,
+    reporter: ConnReqReporter,
     /// The listener is not watched, because callers cannot be accepted now and the poller would
     /// report them again and again; the timer makes it try again.
-    deaf: bool,
+    accept_paused: bool,
 }
 
-impl<N: Net> StreamPep<N> {
+impl<N: Transport> StreamPep<N> {
     /// A passive endpoint on `net`, for the address in `info`.
     pub(super) fn new(net: N, info: InfoBuf, local: Addr) -> Result<Self> {
         let wait_fd = net.wait_fd();
@@ -89,9 +89,9 @@ impl<N: Net> StreamPep<N> {
             bound: None,
             listener: None,
             unanswered: VecDeque::new(),
-            callers: Callers::new(0, MAX_SILENT),
-            announcer: Announcer::new(info),
-            deaf: false,
+            callers: AcceptQueue::new(0, MAX_SILENT),
+            reporter: ConnReqReporter::new(info),
+            accept_paused: false,
         };
         let activity = Activity::default();
         Ok(Self {
@@ -100,12 +100,12 @@ impl<N: Net> StreamPep<N> {
     }
 }
 
-impl<N: Net> PassiveEp for StreamPep<N> {
+impl<N: Transport> PassiveEp for StreamPep<N> {
     type Request = StreamRequest<N::Link>;
 
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
         let state = &mut *self.shared.state.lock();
-        state.announcer.check_silent()?;
+        state.reporter.check_silent()?;
         let listener = match state.bound.take() {
             Some(listener) => listener,
             None => {
@@ -116,8 +116,8 @@ impl<N: Net> PassiveEp for StreamPep<N> {
         };
         listener.listen(state.backlog)?;
         state.net.poller().add(listener.id(), LISTENER, Interest::READ)?;
-        state.listener = Some((listener, Door::open()));
-        state.announcer.listen(eq, fid);
+        state.listener = Some((listener, SimDoorbell::open()));
+        state.reporter.listen(eq, fid);
         Ok(())
     }
 
@@ -131,8 +131,8 @@ impl<N: Net> PassiveEp for StreamPep<N> {
 
     fn setname(&self, name: &[u8]) -> Result {
         let state = &mut *self.shared.state.lock();
-        state.announcer.check_silent()?;
-        let addr = Addr::told(state.local.format(), name)?;
+        state.reporter.check_silent()?;
+        let addr = Addr::from_application(state.local.format(), name)?;
         // The port is fixed from now on: an active endpoint may be opened with
         // this address (fi_endpoint(3)) instead of listening.
         state.bound = None;
@@ -158,11 +158,11 @@ impl<N: Net> PassiveEp for StreamPep<N> {
         state.listener = None;
         state.callers.drop_all_of(ALL);
         state.unanswered.clear();
-        state.announcer.close_unread();
+        state.reporter.close_unread();
     }
 }
 
-impl<N: Net> Progress for StreamPepShared<N> {
+impl<N: Transport> Progress for StreamPepShared<N> {
     fn progress(&self) {
         self.activity.another();
         if !heap::may_progress() {
@@ -174,7 +174,7 @@ impl<N: Net> Progress for StreamPepShared<N> {
         for event in events {
             match event.token {
                 LISTENER | TIMER_TOKEN => state.accept_all(),
-                caller => state.hear(caller as u32),
+                caller => state.receive(caller as u32),
             }
         }
     }
@@ -188,13 +188,13 @@ impl<N: Net> Progress for StreamPepShared<N> {
     }
 }
 
-impl<N: Net> StreamPepState<N> {
+impl<N: Transport> StreamPepState<N> {
     fn accept_all(&mut self) {
         self.net.clear_timer();
-        let patience = self.end_silence();
+        let hold_off = self.end_silence();
         for _ in 0..ACCEPTS {
             if !self.makes_room() {
-                return self.wait(ROOM_DELAY);
+                return self.wait(SPACE_DELAY);
             }
             let Some((listener, _)) = &self.listener else { return };
             match listener.accept() {
@@ -202,13 +202,13 @@ impl<N: Net> StreamPepState<N> {
                     link.waits();
                     let now = self.net.now();
                     match self.callers.admit(self.net.poller(), link, from, ALL, now) {
-                        (id, CallerState::Complete) => self.called(id),
-                        (_, CallerState::Incomplete | CallerState::Over) => {}
+                        (id, PendingConnState::Complete) => self.called(id),
+                        (_, PendingConnState::Incomplete | PendingConnState::Over) => {}
                     }
                 }
                 Err(Error::CONNABORTED | Error::INTR) => {}
                 Err(error) if is_shortage(error) && self.callers.is_empty() => {
-                    if !self.deaf {
+                    if !self.accept_paused {
                         ofi_provider::log_sparsely!(
                             N::Link::provider(),
                             WARN,
@@ -216,7 +216,7 @@ impl<N: Net> StreamPepState<N> {
                             "cannot accept a connection: {error}; the caller waits (see RLIMIT_NOFILE)"
                         );
                     }
-                    return self.wait(DEAF_DELAY);
+                    return self.wait(ACCEPT_DELAY);
                 }
                 Err(error) if is_shortage(error) => {
                     self.callers.drop_oldest();
@@ -224,22 +224,22 @@ impl<N: Net> StreamPepState<N> {
                 Err(_) => break,
             }
         }
-        if std::mem::take(&mut self.deaf)
+        if std::mem::take(&mut self.accept_paused)
             && let Some((listener, _)) = &self.listener
         {
             let _ = self.net.poller().add(listener.id(), LISTENER, Interest::READ);
         }
         if !self.callers.is_empty() {
-            let next = patience.map(|at| at.saturating_duration_since(self.net.now()));
-            self.net.set_timer(next.unwrap_or(HANDSHAKE_TIMEOUT).max(ROOM_DELAY));
+            let next = hold_off.map(|at| at.saturating_duration_since(self.net.now()));
+            self.net.set_timer(next.unwrap_or(HANDSHAKE_TIMEOUT).max(SPACE_DELAY));
         }
     }
 
     /// Leaves connections in the kernel's accept queue for `delay`: stops watching the listener,
     /// because the poller would report it continually, and sets the timer.
     fn wait(&mut self, delay: Duration) {
-        if let Some((listener, _)) = self.listener.as_ref().filter(|_| !self.deaf) {
-            self.deaf = true;
+        if let Some((listener, _)) = self.listener.as_ref().filter(|_| !self.accept_paused) {
+            self.accept_paused = true;
             self.net.poller().remove(listener.id());
         }
         self.net.set_timer(delay);
@@ -260,9 +260,9 @@ impl<N: Net> StreamPepState<N> {
 
     /// Returns true if one more pending connection neither exceeds the backlog nor leaves the
     /// program too few descriptors.
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         let own = self.unanswered.len() + self.callers.len() + 1;
-        !self.is_full() && !guests::are_too_many(own)
+        !self.is_full() && !conn_quota::are_too_many(own)
     }
 
     /// Returns true if another connection may be accepted. Connections stay in the kernel's accept
@@ -272,18 +272,18 @@ impl<N: Net> StreamPepState<N> {
     fn makes_room(&mut self) -> bool {
         let now = self.net.now();
         loop {
-            if self.has_room() {
+            if self.has_space() {
                 return true;
             }
             // Requests that were answered meanwhile take no place.
             self.unanswered.retain(|request| request.request.strong_count() > 0);
-            if self.has_room() {
+            if self.has_space() {
                 return true;
             }
             if !self.is_full() && self.callers.drop_oldest() {
                 continue;
             }
-            let late = |request: &mut Unanswered| {
+            let late = |request: &mut PendingAcceptReq| {
                 now.saturating_duration_since(request.since) >= ANSWER_TIME
             };
             let Some(late) = self.unanswered.pop_front_if(late) else { return false };
@@ -295,8 +295,8 @@ impl<N: Net> StreamPepState<N> {
         }
     }
 
-    fn hear(&mut self, id: u32) {
-        if self.callers.hear(id) == CallerState::Complete {
+    fn receive(&mut self, id: u32) {
+        if self.callers.receive(id) == PendingConnState::Complete {
             self.called(id);
         }
     }
@@ -308,7 +308,7 @@ impl<N: Net> StreamPepState<N> {
         let Some((caller, request)) = self.callers.take(self.net.poller(), id) else { return };
         let from = caller.from.clone();
         if request.kind != CmType::Request {
-            callers::refuse::<N::Link>(
+            accept_queue::refuse::<N::Link>(
                 format_args!("of {}", from.for_people()),
                 Malformed("connection message out of turn"),
             );
@@ -323,15 +323,15 @@ impl<N: Net> StreamPepState<N> {
         }
     }
 
-    fn announce(&mut self, caller: Caller<N::Link>, message: CmMessage) -> Result {
+    fn announce(&mut self, caller: PendingConn<N::Link>, message: CmMessage) -> Result {
         let ends = [caller.link.local_addr()?.to_bytes(), caller.from.to_bytes()];
         let pending = Arc::new(());
         let unanswered = Arc::downgrade(&pending);
         let request = StreamRequest::new(caller, &message, pending);
         let ends = [Some(&*ends[0]), Some(&*ends[1])];
-        let handle = self.announcer.announce(request, ends, message.data, |_| Ok(()))?;
+        let handle = self.reporter.announce(request, ends, message.data, |_| Ok(()))?;
         let (handle, since) = (handle as usize, self.net.now());
-        self.unanswered.push_back(Unanswered { handle, request: unanswered, since });
+        self.unanswered.push_back(PendingAcceptReq { handle, request: unanswered, since });
         Ok(())
     }
 }

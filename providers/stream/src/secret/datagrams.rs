@@ -22,7 +22,7 @@
 //! A receiver stores a [`ReplayWindow`] for each sender of an authentic datagram. There is no
 //! handshake, so the first datagram of a sender may be fresh or a replay: see SECURITY.md.
 use super::SecretKey;
-use super::proof::TAG_LEN;
+use super::psk_handshake::TAG_LEN;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::sys::{count_forks, fill_random, generation};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey};
@@ -61,9 +61,9 @@ const AAD_LEN: usize = DATAGRAM_HEAD + 2 * END_LEN;
 
 /// Reason for dropping a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DatagramRefusal {
+pub enum DatagramError {
     /// It is not sealed.
-    Plain,
+    Unsealed,
     /// It has another version.
     Version,
     /// The sender has another secret, or the datagram or its addresses were changed.
@@ -74,10 +74,12 @@ pub enum DatagramRefusal {
     NoMemory,
 }
 
-impl fmt::Display for DatagramRefusal {
+impl fmt::Display for DatagramError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Plain => "it is not sealed: its sender has no secret, and this process has one",
+            Self::Unsealed => {
+                "it is not sealed: its sender has no secret, and this process has one"
+            }
             Self::Version => "it has another version of sealed datagrams",
             Self::NotAuthentic => {
                 "its sender has not the same secret, or it was changed or redirected on its way"
@@ -219,7 +221,7 @@ impl ReplayWindow {
         window
     }
 
-    fn place(number: u64) -> (usize, u64) {
+    fn position(number: u64) -> (usize, u64) {
         let word = (number / 64) % WINDOW_WORDS as u64;
         (word as usize, 1 << (number % 64))
     }
@@ -229,7 +231,7 @@ impl ReplayWindow {
         if number > self.last {
             return true;
         }
-        let (word, bit) = Self::place(number);
+        let (word, bit) = Self::position(number);
         self.last - number < WINDOW && self.words[word] & bit == 0
     }
 
@@ -243,7 +245,7 @@ impl ReplayWindow {
             }
             self.last = number;
         }
-        let (word, bit) = Self::place(number);
+        let (word, bit) = Self::position(number);
         self.words[word] |= bit;
     }
 }
@@ -253,7 +255,7 @@ struct Sender {
     key: [u8; 32],
     window: ReplayWindow,
     /// When a datagram came last, in datagrams.
-    heard: u64,
+    last_opened: u64,
 }
 
 /// Opener of the datagrams received by one endpoint.
@@ -301,7 +303,7 @@ impl DatagramOpener {
         from: &SocketAddr,
         to: &SocketAddr,
         datagram: &mut [u8],
-    ) -> core::result::Result<Range<usize>, DatagramRefusal> {
+    ) -> core::result::Result<Range<usize>, DatagramError> {
         let opened = self.try_open(from, to, datagram);
         match opened {
             Ok(_) => self.opened += 1,
@@ -315,18 +317,18 @@ impl DatagramOpener {
         from: &SocketAddr,
         to: &SocketAddr,
         datagram: &mut [u8],
-    ) -> core::result::Result<Range<usize>, DatagramRefusal> {
+    ) -> core::result::Result<Range<usize>, DatagramError> {
         let (head, rest) =
-            datagram.split_first_chunk_mut::<DATAGRAM_HEAD>().ok_or(DatagramRefusal::Plain)?;
+            datagram.split_first_chunk_mut::<DATAGRAM_HEAD>().ok_or(DatagramError::Unsealed)?;
         let (message, tag) =
-            rest.split_last_chunk_mut::<TAG_LEN>().ok_or(DatagramRefusal::Plain)?;
+            rest.split_last_chunk_mut::<TAG_LEN>().ok_or(DatagramError::Unsealed)?;
         match head {
             [a, b, c, d, DATAGRAM_VERSION, 0 | 1, 0, 0, ..]
                 if [*a, *b, *c, *d] == DATAGRAM_MARK => {}
             [a, b, c, d, ..] if [*a, *b, *c, *d] == DATAGRAM_MARK => {
-                return Err(DatagramRefusal::Version);
+                return Err(DatagramError::Version);
             }
-            _ => return Err(DatagramRefusal::Plain),
+            _ => return Err(DatagramError::Unsealed),
         }
         let mut id = SenderId::default();
         id.copy_from_slice(&head[8..24]);
@@ -335,7 +337,7 @@ impl DatagramOpener {
         let number = u64::from_be_bytes(number);
         let known = self.senders.get(&id);
         if known.is_some_and(|sender| !sender.window.is_new(number)) {
-            return Err(DatagramRefusal::Repeated);
+            return Err(DatagramError::Repeated);
         }
         let key = known.map_or_else(|| sender_key(&self.secret, &id), |sender| sender.key);
         let len = message.len();
@@ -343,7 +345,7 @@ impl DatagramOpener {
         let aad = Aad::from(aad(head, from, to));
         let opened = cipher(&key).open_in_place_separate_tag(nonce(number), aad, tag, message, 0..);
         if opened.is_err() {
-            return Err(DatagramRefusal::NotAuthentic);
+            return Err(DatagramError::NotAuthentic);
         }
         self.note(id, key, number)?;
         Ok(DATAGRAM_HEAD..DATAGRAM_HEAD + len)
@@ -355,37 +357,38 @@ impl DatagramOpener {
         id: SenderId,
         key: [u8; 32],
         number: u64,
-    ) -> core::result::Result<(), DatagramRefusal> {
+    ) -> core::result::Result<(), DatagramError> {
         if let Some(sender) = self.senders.get_mut(&id) {
             sender.window.note(number);
-            sender.heard = self.opened;
+            sender.last_opened = self.opened;
             return Ok(());
         }
         if self.senders.len() >= self.most {
             self.forget_silent();
         }
-        self.senders.try_reserve(1).map_err(|_| DatagramRefusal::NoMemory)?;
+        self.senders.try_reserve(1).map_err(|_| DatagramError::NoMemory)?;
         let window = ReplayWindow::new(number);
-        self.senders.insert(id, Sender { key, window, heard: self.opened });
+        self.senders.insert(id, Sender { key, window, last_opened: self.opened });
         Ok(())
     }
 
     /// Removes the eighth of the senders with the oldest last datagram.
     #[cold]
     fn forget_silent(&mut self) {
-        let mut heard: Vec<u64> = self.senders.values().map(|sender| sender.heard).collect();
-        let eighth = heard.len() / 8;
-        let (_, oldest_kept, _) = heard.select_nth_unstable(eighth);
-        let oldest_kept = *oldest_kept;
+        let mut last_opened: Vec<u64> =
+            self.senders.values().map(|sender| sender.last_opened).collect();
+        let eighth = last_opened.len() / 8;
+        let (_, oldest_buffered, _) = last_opened.select_nth_unstable(eighth);
+        let oldest_buffered = *oldest_buffered;
         // Each was heard at another time, so at least one goes.
-        self.senders.retain(|_, sender| sender.heard > oldest_kept);
+        self.senders.retain(|_, sender| sender.last_opened > oldest_buffered);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secret::JobSecret;
+    use crate::secret::PskConfig;
 
     const A: &str = "192.0.2.1:1000";
     const B: &str = "192.0.2.2:2000";
@@ -395,7 +398,7 @@ mod tests {
     }
 
     fn secret(bytes: &[u8]) -> Arc<SecretKey> {
-        JobSecret::new(bytes, false).key().unwrap().clone()
+        PskConfig::new(bytes, false).key().unwrap().clone()
     }
 
     /// A sealer at A and an opener with the same secret.
@@ -416,7 +419,7 @@ mod tests {
     fn opened(
         opener: &mut DatagramOpener,
         datagram: &[u8],
-    ) -> core::result::Result<Vec<u8>, DatagramRefusal> {
+    ) -> core::result::Result<Vec<u8>, DatagramError> {
         let mut datagram = datagram.to_vec();
         let message = opener.open(&at(A), &at(B), &mut datagram)?;
         Ok(datagram[message].to_vec())
@@ -431,7 +434,7 @@ mod tests {
             let is_in = |part: &[u8]| datagram.windows(part.len()).any(|w| w == part);
             assert!(message.len() < 8 || !is_in(&message[..8]));
             assert_eq!(opened(&mut opener, &datagram).as_deref(), Ok(message));
-            assert_eq!(opened(&mut opener, &datagram), Err(DatagramRefusal::Repeated));
+            assert_eq!(opened(&mut opener, &datagram), Err(DatagramError::Repeated));
         }
         // The same bytes are others each time.
         assert_ne!(sealed(&mut sealer, B, b"x")[32..], sealed(&mut sealer, B, b"x")[32..]);
@@ -484,14 +487,14 @@ mod tests {
         let (mut sealer, _) = pair();
         let mut other = DatagramOpener::new(&secret(b"the secret of another job"));
         let datagram = sealed(&mut sealer, B, b"message");
-        assert_eq!(opened(&mut other, &datagram), Err(DatagramRefusal::NotAuthentic));
+        assert_eq!(opened(&mut other, &datagram), Err(DatagramError::NotAuthentic));
         let (_, mut opener) = pair();
-        for plain in [&b""[..], b"plain", &[0; 100]] {
-            assert_eq!(opened(&mut opener, plain), Err(DatagramRefusal::Plain));
+        for plaintext in [&b""[..], b"plain", &[0; 100]] {
+            assert_eq!(opened(&mut opener, plaintext), Err(DatagramError::Unsealed));
         }
         let mut later = datagram;
         later[4] = 2;
-        assert_eq!(opened(&mut opener, &later), Err(DatagramRefusal::Version));
+        assert_eq!(opened(&mut opener, &later), Err(DatagramError::Version));
         assert_eq!((other.senders.len(), opener.senders.len()), (0, 0));
     }
 
@@ -507,7 +510,7 @@ mod tests {
             ("192.0.2.1:1001", B),
         ] {
             let refused = opener.open(&at(from), &at(to), &mut datagram.clone());
-            assert_eq!(refused, Err(DatagramRefusal::NotAuthentic), "{from} {to}");
+            assert_eq!(refused, Err(DatagramError::NotAuthentic), "{from} {to}");
         }
         // Sockets of IPv6 see addresses of IPv4 in the form that IPv6 has for them.
         let (from, to) = ("[::ffff:192.0.2.1]:1000", "[::ffff:192.0.2.2]:2000");
@@ -523,7 +526,7 @@ mod tests {
         let mut datagram = sealed(&mut sealer, B, b"message");
         datagram[5] = 0;
         let refused = opener.open(&at("192.0.2.9:1000"), &at(B), &mut datagram);
-        assert_eq!(refused, Err(DatagramRefusal::NotAuthentic), "what is bound stays bound");
+        assert_eq!(refused, Err(DatagramError::NotAuthentic), "what is bound stays bound");
     }
 
     #[test]
@@ -617,14 +620,14 @@ mod tests {
             assert!(opener.senders.len() <= 64);
             let datagram = sealed(&mut first, B, b"message");
             assert!(opened(&mut opener, &datagram).is_ok());
-            assert_eq!(opened(&mut opener, &datagram), Err(DatagramRefusal::Repeated));
+            assert_eq!(opened(&mut opener, &datagram), Err(DatagramError::Repeated));
         }
         // Forged ones of any number of senders leave nothing.
         let (known, senders) = (sealed(&mut first, B, b"message"), opener.senders.len());
         for id in 0..1000u32 {
             let mut forged = known.clone();
             forged[8..12].copy_from_slice(&id.to_ne_bytes());
-            assert_eq!(opened(&mut opener, &forged), Err(DatagramRefusal::NotAuthentic));
+            assert_eq!(opened(&mut opener, &forged), Err(DatagramError::NotAuthentic));
         }
         assert_eq!((opener.senders.len(), opener.dropped()), (senders, 2000));
     }

@@ -1,11 +1,11 @@
 //! Pre-shared key of the processes of a job, used by links to recognize unauthenticated peers.
 //!
-//! [`JobSecret`] is the key with its source. [`proof`] is the authentication handshake of the two
+//! [`PskConfig`] is the key with its source. [`psk_handshake`] is the authentication handshake of the two
 //! ends of a link, and [`records`] is the format of encrypted data after it. Both convert bytes to
-//! bytes without access to a link: [`LocalLink`](crate::local::LocalLink) runs them. [`datagrams`]
+//! bytes without access to a link: [`UpgradableLink`](crate::shm_upgrade::LocalLink) runs them. [`datagrams`]
 //! is the format of datagrams.
 pub mod datagrams;
-pub mod proof;
+pub mod psk_handshake;
 pub mod records;
 
 use ofi_provider::error::{Error, Result};
@@ -79,7 +79,7 @@ impl fmt::Debug for SecretKey {
 
 /// Pre-shared key configuration of the user.
 #[derive(Clone, Debug, Default)]
-pub struct JobSecret {
+pub struct PskConfig {
     key: Option<Arc<SecretKey>>,
     /// Reason for a missing key despite the user's request: then no domain is opened.
     wrong: Option<String>,
@@ -91,7 +91,7 @@ pub struct JobSecret {
     origin: String,
 }
 
-impl JobSecret {
+impl PskConfig {
     /// Creates the key from these bytes; with `encrypt` data on links is encrypted.
     pub fn new(secret: &[u8], encrypt: bool) -> Self {
         match check_len(secret.len()).and_then(|()| key_of(secret)) {
@@ -149,12 +149,12 @@ impl JobSecret {
             )
             .unwrap_or(false);
         let in_file = param::variable(prov, KEY_FILE);
-        let (plain, value) = key_in_environment(prov).unzip();
-        let plain = plain.unwrap_or_else(|| param::variable_of(prov, c"auth_key"));
+        let (plaintext, value) = key_in_environment(prov).unzip();
+        let plaintext = plaintext.unwrap_or_else(|| param::variable_of(prov, c"auth_key"));
         let none = file.is_none() && value.is_none();
         let origin = match &file {
             Some(file) => format!("{in_file}: {file}"),
-            None => plain.clone(),
+            None => plaintext.clone(),
         };
         let chosen = match (&file, value) {
             // The environment of a program with more rights than its caller is the caller's, and
@@ -170,13 +170,13 @@ impl JobSecret {
                     prov,
                     WARN,
                     CORE,
-                    "{plain}: what is in the environment others may see; {plain}_FILE is the \
+                    "{plaintext}: what is in the environment others may see; {plaintext}_FILE is the \
                      better place for a secret"
                 );
                 check_len(value.len())
                     .and_then(|()| key_of(value.as_bytes()))
                     .map(Some)
-                    .map_err(|why| format!("{plain}: {why}"))
+                    .map_err(|why| format!("{plaintext}: {why}"))
             }
             (None, None) if encrypt => {
                 Err(format!("{} needs a secret ({in_file})", param::variable(prov, c"encrypt")))
@@ -275,17 +275,17 @@ fn key_in(path: &str) -> core::result::Result<SecretKey, String> {
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY)
         .open(path)
         .map_err(text)?;
-    let about = file.metadata().map_err(text)?;
-    if !about.is_file() {
+    let envelope = file.metadata().map_err(text)?;
+    if !envelope.is_file() {
         return Err("it is no file".into());
     }
-    if about.uid() != 0 && about.uid() != user() {
-        return Err(format!("it belongs to user {}, neither to us nor to root", about.uid()));
+    if envelope.uid() != 0 && envelope.uid() != user() {
+        return Err(format!("it belongs to user {}, neither to us nor to root", envelope.uid()));
     }
-    if about.mode() & 0o077 != 0 {
+    if envelope.mode() & 0o077 != 0 {
         return Err(format!(
             "others may read or change it (mode {:o}, 600 is right)",
-            about.mode() & 0o7777
+            envelope.mode() & 0o7777
         ));
     }
     let mut memory = SecretMemory::new(SECRET_BYTES.1 + 1).map_err(|error| error.to_string())?;
@@ -341,12 +341,12 @@ mod tests {
     #[test]
     fn program_key_is_combined_with_the_users_key() {
         let (user, own, other) = (&[1; 16], &[2; 16], &[3; 16]);
-        let key = |secret: &JobSecret| *secret.key().unwrap().bytes();
-        let none = JobSecret::default();
-        let of_user = JobSecret::new(user, false);
+        let key = |secret: &PskConfig| *secret.key().unwrap().bytes();
+        let none = PskConfig::default();
+        let of_user = PskConfig::new(user, false);
         // Without one of the user's it is as if the user had chosen it.
-        assert_eq!(key(&none.with_own(own).unwrap()), key(&JobSecret::new(own, false)));
-        let keys = [&none, &of_user, &JobSecret::new(other, false)]
+        assert_eq!(key(&none.with_own(own).unwrap()), key(&PskConfig::new(own, false)));
+        let keys = [&none, &of_user, &PskConfig::new(other, false)]
             .map(|chosen| key(&chosen.with_own(own).unwrap()));
         assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[1] != key(&of_user));
         assert_ne!(keys[1], key(&of_user.with_own(other).unwrap()));
@@ -354,22 +354,22 @@ mod tests {
             assert!(none.with_own(&vec![1; len]).is_err(), "{len}");
         }
         // An error in the user's key persists, unless the key is merely missing.
-        static NOBODY: Provider = Provider::named(c"nobody", 0, 0);
-        let wrong = JobSecret::new(b"short", true);
-        assert_eq!(wrong.with_own(own).unwrap().check(&NOBODY), Err(Error::ACCES));
-        let missing = JobSecret { missing: true, ..wrong };
+        static NO_PEER: Provider = Provider::named(c"nobody", 0, 0);
+        let wrong = PskConfig::new(b"short", true);
+        assert_eq!(wrong.with_own(own).unwrap().check(&NO_PEER), Err(Error::ACCES));
+        let missing = PskConfig { missing: true, ..wrong };
         let found = missing.with_own(own).unwrap();
-        assert_eq!((found.check(&NOBODY), found.encrypts()), (Ok(()), true));
+        assert_eq!((found.check(&NO_PEER), found.encrypts()), (Ok(()), true));
     }
 
     #[test]
     fn secrets_are_the_same_if_links_are() {
         let [one, same, other, encrypted] =
             [(b'1', false), (b'1', false), (b'2', false), (b'1', true)]
-                .map(|(byte, encrypts)| JobSecret::new(&[byte; 16], encrypts));
+                .map(|(byte, encrypts)| PskConfig::new(&[byte; 16], encrypts));
         let is_same =
-            |a: &JobSecret, b: &JobSecret| a.is_same(b.key().map(AsRef::as_ref), b.encrypts());
-        let none = JobSecret::default();
+            |a: &PskConfig, b: &PskConfig| a.is_same(b.key().map(AsRef::as_ref), b.encrypts());
+        let none = PskConfig::default();
         assert!(is_same(&one, &same) && is_same(&none, &none));
         for other in [&other, &encrypted, &none] {
             assert!(!is_same(&one, other) && !is_same(other, &one));
@@ -378,12 +378,12 @@ mod tests {
 
     #[test]
     fn provider_without_its_required_key_opens_nothing() {
-        static NOBODY: Provider = Provider::named(c"nobody", 0, 0);
-        assert_eq!(JobSecret::default().check(&NOBODY), Ok(()));
-        let wrong = JobSecret::new(b"short", false);
-        assert_eq!((wrong.check(&NOBODY), wrong.key().is_none()), (Err(Error::ACCES), true));
-        let right = JobSecret::new(b"a secret of some length", true);
-        assert_eq!((right.check(&NOBODY), right.key().is_some()), (Ok(()), true));
+        static NO_PEER: Provider = Provider::named(c"nobody", 0, 0);
+        assert_eq!(PskConfig::default().check(&NO_PEER), Ok(()));
+        let wrong = PskConfig::new(b"short", false);
+        assert_eq!((wrong.check(&NO_PEER), wrong.key().is_none()), (Err(Error::ACCES), true));
+        let right = PskConfig::new(b"a secret of some length", true);
+        assert_eq!((right.check(&NO_PEER), right.key().is_some()), (Ok(()), true));
         assert!(!format!("{right:?}").contains("length"));
     }
 }

@@ -6,7 +6,7 @@ use super::{VerbsEngine, VerbsState};
 use crate::sys::{HwCq, WorkDone, status, status_text};
 use core::ffi::{CStr, c_int};
 use ofi_provider::abi::{FI_MSG, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA, FI_SHUTDOWN};
-use ofi_provider::boundary::Uncancelled;
+use ofi_provider::boundary::CancelDisabled;
 use ofi_provider::cq::{Completion, CompletionError};
 use ofi_provider::error::{Error, Result};
 use ofi_provider::heap;
@@ -58,7 +58,7 @@ impl Hasher for NumberHasher {
 impl Progress for VerbsEngine {
     fn progress(&self) {
         // The library of a device may call what is a cancellation point.
-        let _uncancelled = Uncancelled::new();
+        let _uncancelled = CancelDisabled::new();
         self.activity.another();
         if !heap::may_progress() {
             return;
@@ -223,17 +223,17 @@ impl VerbsEndpoint {
         }
         if !sent.is_part() {
             let of = Completion::of(sent.context, sent.flags, sent.len);
-            self.bindings.ledger.tx.succeeded(of, sent.report);
+            self.bindings.completions.tx.succeeded(of, sent.report);
         }
     }
 
     /// Completes a failed send for the application.
     #[cold]
     fn send_failed(&mut self, sent: &VerbsTransfer, status: u32, vendor_error: u32) {
-        let ledger = &self.bindings.ledger.tx;
+        let completions = &self.bindings.completions.tx;
         if !sent.is_part() {
             let of = Completion::of(sent.context, sent.flags, 0);
-            ledger.failed(failure(of, status, vendor_error));
+            completions.failed(failure(of, status, vendor_error));
         }
         self.broke(status);
     }
@@ -251,7 +251,7 @@ impl VerbsEndpoint {
         let mut of = Completion::of(posted.context, kind, 0);
         if done.status() != status::IBV_WC_SUCCESS {
             of.flags = FI_MSG | FI_RECV;
-            self.bindings.ledger.rx.failed(failure(of, done.status(), done.vendor_error()));
+            self.bindings.completions.rx.failed(failure(of, done.status(), done.vendor_error()));
             return self.broke(done.status());
         }
         of.len = done.len();
@@ -261,8 +261,8 @@ impl VerbsEndpoint {
             of.flags |= FI_REMOTE_CQ_DATA;
             of.data = u64::from(data);
         }
-        let wanted = done.is_write() || self.bindings.ledger.rx.wants(posted.flags);
-        self.bindings.ledger.rx.succeeded(of, wanted);
+        let wanted = done.is_write() || self.bindings.completions.rx.wants(posted.flags);
+        self.bindings.completions.rx.succeeded(of, wanted);
     }
 
     /// Ends the connection after a failed request: its queue pair is unusable, and the peer is to

@@ -24,7 +24,7 @@ impl VerbsEngine {
         let srq = Srq::new(&self.pd, limits.rx_size as u32, limits.rx_iov as u32)?;
         let mut ep = VerbsEndpoint::new(limits);
         // posting a receive asks for no memory
-        if !ep.shared.make_room(ep.limits.rx_size) {
+        if !ep.shared.make_space(ep.limits.rx_size) {
             return Err(Error::NOMEM);
         }
         ep.srq = Some(srq);

@@ -4,7 +4,7 @@ use super::ep::{QpState, Ud, VerbsEndpoint};
 use super::request::{ExtraRequestState, SEND, VerbsTransfer, WorkSpec, post_error};
 use crate::info::VERBS;
 use crate::memory::VerbsMemory;
-use crate::sys::{How, Sge, UdAddressHandle, Verb, WorkDone, WorkRequest};
+use crate::sys::{Sge, UdAddressHandle, Verb, WorkDone, WorkFlags, WorkRequest};
 use ofi_provider::abi::{
     FI_COMPLETION, FI_FENCE, FI_INJECT, FI_MORE, FI_MSG, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t,
 };
@@ -44,7 +44,7 @@ impl VerbsEngine {
     /// Fast path: posts a message of one segment without special attributes, the most common case.
     /// Returns false without any change for any other message, or without queue space.
     #[inline]
-    pub(crate) fn send_plain(
+    pub(crate) fn send_fast(
         &self,
         at: u32,
         segment: LocalSegment,
@@ -55,7 +55,7 @@ impl VerbsEngine {
         let mut state = self.lock();
         let fits = segment.len.wrapping_sub(1) < self.max_msg_size;
         let special = !fits || flags & (FI_MORE | FI_FENCE) != 0;
-        Ok(!special && state.eps[at].send_plain(at, segment, flags, data, context)?)
+        Ok(!special && state.eps[at].send_fast(at, segment, flags, data, context)?)
     }
 }
 
@@ -79,12 +79,12 @@ impl VerbsEndpoint {
     /// send.
     #[inline]
     fn has_queue_space(&self) -> bool {
-        self.bindings.ledger.tx.has_room(true) && self.sent.items.len() < self.limits.tx_size
+        self.bindings.completions.tx.has_space(true) && self.sent.items.len() < self.limits.tx_size
     }
 
-    /// Posts a message as [`VerbsEngine::send_plain`] does.
+    /// Posts a message as [`VerbsEngine::send_fast`] does.
     #[inline]
-    fn send_plain(
+    fn send_fast(
         &mut self,
         at: u32,
         segment: LocalSegment,
@@ -94,23 +94,23 @@ impl VerbsEndpoint {
     ) -> Result<bool> {
         let LocalSegment { addr, len, desc } = segment;
         let inline = len <= self.inline;
-        let is_plain = matches!(self.conn, QpState::Up)
+        let is_fast = matches!(self.conn, QpState::Up)
             && !self.limits.datagrams
             && self.work.is_empty()
             && match flags & FI_INJECT {
                 0 => inline || desc != 0,
                 _ => inline && len <= self.limits.inject,
             };
-        if !is_plain || !self.has_queue_space() {
+        if !is_fast || !self.has_queue_space() {
             return Ok(false);
         }
         let report = flags & FI_COMPLETION != 0;
-        let signalled = self.is_signalled(report || self.bindings.ledger.tx.counts(FI_SEND));
+        let signalled = self.is_signalled(report || self.bindings.completions.tx.counts(FI_SEND));
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(data as u32);
         let mut work = WorkRequest::default();
         work.sges[0] = Sge { addr: addr as u64, length: len as u32, lkey: desc as u32 };
         let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
-        work.is(wr_id, Verb::Send, 1, How { data, inline, signalled, fence: false });
+        work.is(wr_id, Verb::Send, 1, WorkFlags { data, inline, signalled, fence: false });
         self.post(&mut work)?;
         self.is_sent(VerbsTransfer {
             context,
@@ -190,11 +190,11 @@ impl VerbsEndpoint {
             return Err(Error::MSGSIZE);
         }
         let report = flags & FI_COMPLETION != 0;
-        let counted = self.bindings.ledger.tx.counts(kind);
+        let counted = self.bindings.completions.tx.counts(kind);
         let extra = (regions.is_some() || fetch.is_some())
             .then(|| Box::new(ExtraRequestState { _regions: regions, fetch }));
         let signalled = self.is_signalled(report || counted || extra.is_some());
-        let how = How {
+        let how = WorkFlags {
             data: (flags & FI_REMOTE_CQ_DATA != 0).then_some(data as u32),
             inline,
             signalled,
@@ -283,7 +283,7 @@ impl VerbsEndpoint {
         let wr_id = u64::from(at) << 32 | u64::from(SEND | self.sent.next());
         let mut work = WorkRequest::default();
         work.sges[0] = to;
-        work.is(wr_id, verb, 1, How::default());
+        work.is(wr_id, verb, 1, WorkFlags::default());
         self.post(&mut work)?;
         self.is_sent(VerbsTransfer {
             context: Context::NULL,

@@ -1,5 +1,5 @@
 //! Binding of objects to an endpoint, and enabling it (fi_endpoint(3)).
-use super::{EpFid, EpShared, Ground, Role, srx_fids};
+use super::{EndpointEnv, EpFid, EpShared, Role, srx_fids};
 use crate::abi::{
     self, FI_CLASS_AV, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_SRX_CTX, FI_CLASS_STX_CTX,
     fi_ep_type, fid, fid_ep,
@@ -7,15 +7,15 @@ use crate::abi::{
 use crate::api::Endpoint;
 use crate::api::stx::Stx;
 use crate::av::Av;
-use crate::boundary::answer_if_memory;
+use crate::boundary::ffi_guard_if_memory;
 use crate::cntr::Cntr;
+use crate::completions::CompletionSink;
 use crate::cq::Cq;
 use crate::eq::Eq;
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, class_of};
-use crate::imports::{self, SrxOwner};
-use crate::ledger::Ledger;
+use crate::fid::{FidObject, class_of};
 use crate::object::Object;
+use crate::peer_srx::{self, SrxOwner};
 use core::ffi::c_int;
 use std::any::TypeId;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Debug, Default)]
 pub struct Bindings {
     /// Queues, counters, and the access to the domain's deferred work.
-    pub ledger: Ledger,
+    pub completions: CompletionSink,
     /// The event queue for connection events.
     pub eq: Option<Arc<Eq>>,
     /// The address vector of the endpoint's peers.
@@ -49,12 +49,14 @@ impl<E: Endpoint> EpFid<E> {
         let selective = flags & abi::FI_SELECTIVE_COMPLETION != 0;
         let mut bindings = self.bindings();
         let (tx, rx) = (flags & abi::FI_TRANSMIT != 0, flags & abi::FI_RECV != 0);
-        if (tx && bindings.ledger.tx.cq.is_some()) || (rx && bindings.ledger.rx.cq.is_some()) {
+        if (tx && bindings.completions.tx.cq.is_some())
+            || (rx && bindings.completions.rx.cq.is_some())
+        {
             return Err(Error::INVAL);
         }
         if tx {
             cq.add_user();
-            bindings.ledger.tx.cq = Some(cq.clone());
+            bindings.completions.tx.cq = Some(cq.clone());
             if selective {
                 let marked = self.shared.has_multicast();
                 self.tx_flags.store(self.shared.tx_defaults | marked, Ordering::Relaxed);
@@ -63,8 +65,8 @@ impl<E: Endpoint> EpFid<E> {
         }
         if rx {
             cq.add_user();
-            bindings.ledger.rx.cq = Some(cq);
-            bindings.ledger.rx.set_selective(selective);
+            bindings.completions.rx.cq = Some(cq);
+            bindings.completions.rx.set_selective(selective);
             if selective && role != Role::Srx {
                 self.rx_flags.store(self.shared.rx_defaults, Ordering::Relaxed);
                 self.rx_msg_flags.store(0, Ordering::Relaxed);
@@ -87,7 +89,7 @@ impl<E: Endpoint> EpFid<E> {
 
     /// Fails with -FI_EINVAL for an object of another domain: progress of one domain does not drive
     /// the other, and calls are serialized per domain (FI_THREAD_DOMAIN).
-    fn own<T>(&self, object: T, is_of: impl FnOnce(&T, &Ground) -> bool) -> Result<T> {
+    fn own<T>(&self, object: T, is_of: impl FnOnce(&T, &EndpointEnv) -> bool) -> Result<T> {
         if is_of(&object, &self.shared.ground) { Ok(object) } else { Err(Error::INVAL) }
     }
 
@@ -115,7 +117,7 @@ impl<E: Endpoint> EpFid<E> {
             return Err(Error::INVAL);
         }
         self.bind_any_time(|bindings| {
-            let Ledger { tx, rx } = &mut bindings.ledger;
+            let CompletionSink { tx, rx } = &mut bindings.completions;
             let slots = [
                 &mut tx.cntr,
                 &mut rx.cntr,
@@ -154,7 +156,7 @@ impl<E: Endpoint> EpFid<E> {
 
     /// Binds a shared receive context (fi_ep_bind with a FI_CLASS_SRX_CTX fid).
     fn bind_srx(&self, fid: *mut fid) -> Result {
-        if let Some(owner) = imports::find(fid as usize) {
+        if let Some(owner) = peer_srx::find(fid as usize) {
             return self.import_srx(owner);
         }
         let known = (fid as usize, TypeId::of::<E>());
@@ -174,7 +176,8 @@ impl<E: Endpoint> EpFid<E> {
         }
         srx.shared.users.add();
         *slot = Some(srx.shared.clone());
-        self.bindings().ledger.rx.tally = srx.bindings().ledger.rx.tally.clone();
+        self.bindings().completions.rx.outstanding =
+            srx.bindings().completions.rx.outstanding.clone();
         Ok(())
     }
 
@@ -199,7 +202,7 @@ impl<E: Endpoint> EpFid<E> {
                 // use already.
                 Some(FI_CLASS_CNTR) => {
                     let cntr =
-                        self.own(Cntr::from_fid(bfid)?, |cntr, on| cntr.is_beside(&on.parent))?;
+                        self.own(Cntr::from_fid(bfid)?, |cntr, on| cntr.is_sibling_of(&on.parent))?;
                     self.bind_cntr(&cntr, flags)
                 }
                 Some(FI_CLASS_EQ)
@@ -215,11 +218,12 @@ impl<E: Endpoint> EpFid<E> {
                 Some(FI_CLASS_SRX_CTX) => self.bind_srx(bfid),
                 Some(FI_CLASS_STX_CTX) if self.shared.role == Role::Endpoint => {
                     let stx =
-                        self.own(Stx::from_fid(bfid)?, |stx, on| stx.is_beside(&on.parent))?;
+                        self.own(Stx::from_fid(bfid)?, |stx, on| stx.is_sibling_of(&on.parent))?;
                     self.shared.bind_stx(stx)
                 }
                 Some(FI_CLASS_CQ) => {
-                    let cq = self.own(Cq::from_fid(bfid)?, |cq, on| cq.is_beside(&on.parent))?;
+                    let cq =
+                        self.own(Cq::from_fid(bfid)?, |cq, on| cq.is_sibling_of(&on.parent))?;
                     self.bind_cq(cq, flags)
                 }
                 // Contexts have the vector of their scalable endpoint.
@@ -227,7 +231,8 @@ impl<E: Endpoint> EpFid<E> {
                     Err(Error::INVAL)
                 }
                 Some(FI_CLASS_AV) => {
-                    let av = self.own(Av::from_fid(bfid)?, |av, on| av.is_beside(&on.parent))?;
+                    let av =
+                        self.own(Av::from_fid(bfid)?, |av, on| av.is_sibling_of(&on.parent))?;
                     let mut bindings = self.bindings();
                     if bindings.av.is_some() {
                         return Err(Error::INVAL);
@@ -244,10 +249,10 @@ impl<E: Endpoint> EpFid<E> {
     /// The endpoint's bindings, completed by those of its shared receive context or scalable
     /// endpoint.
     pub(super) fn completed(&self, mut bindings: Bindings) -> Bindings {
-        bindings.ledger.set_aside(self.shared.aside());
+        bindings.completions.set_internal_ops(self.shared.internal_ops());
         if let Some(srx) = &*self.srx() {
             // Objects bound to the shared context serve endpoints that have none of their own.
-            let (own, shared) = (&mut bindings.ledger.rx, &srx.bindings().ledger.rx);
+            let (own, shared) = (&mut bindings.completions.rx, &srx.bindings().completions.rx);
             if own.cq.is_none() {
                 own.cq.clone_from(&shared.cq);
                 own.reported = shared.reported;
@@ -257,7 +262,7 @@ impl<E: Endpoint> EpFid<E> {
             }
         }
         // The source of what a connected endpoint receives is the one that its user has named, if any.
-        let rx = &mut bindings.ledger.rx;
+        let rx = &mut bindings.completions.rx;
         let is_peers = rx.cq.as_ref().is_some_and(|cq| cq.has_owner());
         rx.tell_sources(
             self.shared.caps & abi::FI_SOURCE != 0
@@ -284,8 +289,9 @@ impl<E: Endpoint> EpFid<E> {
         let srx = self.srx().clone();
         self.check_shared_contexts(srx.is_some())?;
         if let Some(srx) = &srx {
-            let own = bindings.ledger.rx.cq.iter().map(|cq| (self.shared.place(), cq.clone()));
-            srx.change_sharers(|sharers| sharers.extend(own))?;
+            let own =
+                bindings.completions.rx.cq.iter().map(|cq| (self.shared.address(), cq.clone()));
+            srx.change_users(|users| users.extend(own))?;
         }
         if let Some(sep) = &self.shared.sep {
             sep.enable_scalable()?;
@@ -298,8 +304,8 @@ impl<E: Endpoint> EpFid<E> {
             |cq: &Option<Arc<Cq>>, cntr: &Option<Arc<Cntr>>| cq.is_some() || cntr.is_some();
         let directions = self.shared.directions();
         let (send, recv) = (directions & abi::FI_SEND != 0, directions & abi::FI_RECV != 0);
-        if (send && !either(&bindings.ledger.tx.cq, &bindings.ledger.tx.cntr))
-            || (recv && !either(&bindings.ledger.rx.cq, &bindings.ledger.rx.cntr))
+        if (send && !either(&bindings.completions.tx.cq, &bindings.completions.tx.cntr))
+            || (recv && !either(&bindings.completions.rx.cq, &bindings.completions.rx.cntr))
         {
             return Err(Error::NOCQ);
         }
@@ -313,7 +319,7 @@ impl<E: Endpoint> EpFid<E> {
         self.inner().enable(&bindings, srx.as_ref().map(|srx| &srx.inner))?;
         self.shared.enabled.store(true, Ordering::Release);
         self.use_transfer_tables();
-        self.shared.hear_of_groups()
+        self.shared.observe_groups()
     }
 }
 
@@ -332,14 +338,14 @@ impl<E: Endpoint> EpFid<E> {
 impl<E: Endpoint> EpShared<E> {
     /// Changes the list of endpoint queues of a shared receive context. Cancelled receives are
     /// reported to one of these; it cannot be closed while an endpoint uses it.
-    pub(super) fn change_sharers(&self, change: impl FnOnce(&mut Vec<(usize, Arc<Cq>)>)) -> Result {
-        let mut sharers = self.sharers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        change(&mut sharers);
+    pub(super) fn change_users(&self, change: impl FnOnce(&mut Vec<(usize, Arc<Cq>)>)) -> Result {
+        let mut users = self.all_users.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        change(&mut users);
         let mut bindings = self.bindings().clone();
-        if bindings.ledger.rx.cq.is_none()
-            && let Some((_, cq)) = sharers.first()
+        if bindings.completions.rx.cq.is_none()
+            && let Some((_, cq)) = users.first()
         {
-            bindings.ledger.rx.cq = Some(cq.clone());
+            bindings.completions.rx.cq = Some(cq.clone());
             self.inner.enable(&bindings, None)?;
         }
         Ok(())
@@ -357,7 +363,7 @@ impl<E: Endpoint> EpShared<E> {
             return Err(Error::NOAV);
         }
         let mut complete = bindings.clone();
-        complete.ledger.set_aside(self.aside());
+        complete.completions.set_internal_ops(self.internal_ops());
         self.inner.enable(&complete, None)?;
         self.enabled.store(true, Ordering::Release);
         Ok(())
@@ -385,7 +391,7 @@ pub(super) unsafe extern "C" fn bind<E: Endpoint>(
     bfid: *mut fid,
     flags: u64,
 ) -> c_int {
-    answer_if_memory("fi_ep_bind", || {
+    ffi_guard_if_memory("fi_ep_bind", || {
         // SAFETY: see above; `bfid` is an open object of the application's or null.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
         // SAFETY: see above.

@@ -4,12 +4,12 @@ use super::EpFid;
 use crate::abi::{self, FI_ADDR_STR, fi_alias, fi_ops_cm, fi_ops_ep, fid, fid_ep, fid_t};
 use crate::addr;
 use crate::api::{Endpoint, bytes, copy_out, mc};
-use crate::boundary::{CReturn, answer, answer_if_memory, answer_quickly};
+use crate::boundary::{CReturn, ffi_guard, ffi_guard_if_memory, ffi_guard_nocancel};
 use crate::cq::Context;
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, unbuilt};
+use crate::fid::{FidObject, enosys_stub};
 use crate::heap;
-use crate::operation::SendsAtOnce;
+use crate::operation::ImmediateSendFns;
 use crate::reserved::SENDS_AT_ONCE;
 use core::ffi::{c_int, c_void};
 use libc::ssize_t;
@@ -19,16 +19,16 @@ impl<E: Endpoint> EpFid<E> {
         cancel: Some(cancel::<E>),
         getopt: Some(getopt::<E>),
         setopt: Some(setopt::<E>),
-        tx_ctx: unbuilt(),
-        rx_ctx: unbuilt(),
+        tx_ctx: enosys_stub(),
+        rx_ctx: enosys_stub(),
         rx_size_left: Some(rx_size_left::<E>),
         tx_size_left: Some(tx_size_left::<E>),
-        export_xpu: unbuilt(),
+        export_xpu: enosys_stub(),
     };
 
     /// A shared receive context receives and does nothing else.
     pub(super) const SRX_EP_OPS: &'static fi_ops_ep =
-        &fi_ops_ep { rx_size_left: unbuilt(), tx_size_left: unbuilt(), ..*Self::EP_OPS };
+        &fi_ops_ep { rx_size_left: enosys_stub(), tx_size_left: enosys_stub(), ..*Self::EP_OPS };
 
     pub(super) const CM_OPS: &'static fi_ops_cm = &fi_ops_cm {
         size: size_of::<fi_ops_cm>(),
@@ -36,9 +36,9 @@ impl<E: Endpoint> EpFid<E> {
         getname: Some(getname::<E>),
         getpeer: Some(getpeer::<E>),
         connect: Some(connect::<E>),
-        listen: unbuilt(),
+        listen: enosys_stub(),
         accept: Some(accept::<E>),
-        reject: unbuilt(),
+        reject: enosys_stub(),
         shutdown: Some(shutdown::<E>),
         join: Some(mc::join::<E>),
     };
@@ -52,7 +52,7 @@ pub(super) unsafe extern "C" fn control<E: Endpoint>(
     command: c_int,
     arg: *mut c_void,
 ) -> c_int {
-    answer("fi_control(ep)", || {
+    ffi_guard("fi_control(ep)", || {
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
         match command {
@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn control<E: Endpoint>(
             }
             SENDS_AT_ONCE => {
                 // SAFETY: the command passes room for the calls.
-                let to = unsafe { arg.cast::<Option<SendsAtOnce>>().as_mut() };
+                let to = unsafe { arg.cast::<Option<ImmediateSendFns>>().as_mut() };
                 *to.ok_or(Error::INVAL)? = Some(ep.sends_at_once()?);
                 Ok(())
             }
@@ -105,7 +105,7 @@ unsafe extern "C" fn cancel<E: Endpoint>(fid: fid_t, context: *mut c_void) -> ss
         shared.inner.cancel(Context(context), false)
     };
     // Without memory as well.
-    answer_quickly("fi_cancel", || cancel().into_c() as ssize_t)
+    ffi_guard_nocancel("fi_cancel", || cancel().into_c() as ssize_t)
 }
 
 unsafe extern "C" fn getopt<E: Endpoint>(
@@ -115,7 +115,7 @@ unsafe extern "C" fn getopt<E: Endpoint>(
     value: *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    answer("fi_getopt", || {
+    ffi_guard("fi_getopt", || {
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
         if level != abi::FI_OPT_ENDPOINT {
@@ -138,7 +138,7 @@ unsafe extern "C" fn setopt<E: Endpoint>(
     value: *const c_void,
     len: usize,
 ) -> c_int {
-    answer("fi_setopt", || {
+    ffi_guard("fi_setopt", || {
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
         if level != abi::FI_OPT_ENDPOINT {
@@ -154,16 +154,16 @@ unsafe extern "C" fn setopt<E: Endpoint>(
 
 unsafe extern "C" fn rx_size_left<E: Endpoint>(ep: *mut fid_ep) -> ssize_t {
     // SAFETY: see above.
-    answer("fi_rx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.inner().size_left(false))
+    ffi_guard("fi_rx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.inner().size_left(false))
 }
 
 unsafe extern "C" fn tx_size_left<E: Endpoint>(ep: *mut fid_ep) -> ssize_t {
     // SAFETY: see above.
-    answer("fi_tx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.inner().size_left(true))
+    ffi_guard("fi_tx_size_left", || unsafe { EpFid::<E>::from_c(ep) }?.inner().size_left(true))
 }
 
 unsafe extern "C" fn setname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: usize) -> c_int {
-    answer("fi_setname", || {
+    ffi_guard("fi_setname", || {
         // SAFETY: see above; the caller gives `len` bytes at `addr`.
         unsafe {
             let ep = EpFid::<E>::from_c(fid.cast::<fid_ep>())?;
@@ -185,7 +185,7 @@ pub(in crate::api) unsafe fn give_name(name: &[u8], addr: *mut c_void, len: *mut
 }
 
 unsafe extern "C" fn getname<E: Endpoint>(fid: fid_t, addr: *mut c_void, len: *mut usize) -> c_int {
-    answer("fi_getname", || {
+    ffi_guard("fi_getname", || {
         // SAFETY: see above; the buffer is the caller's.
         unsafe {
             let name = EpFid::<E>::from_c(fid.cast::<fid_ep>())?.inner().getname()?;
@@ -199,7 +199,7 @@ unsafe extern "C" fn getpeer<E: Endpoint>(
     addr: *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    answer("fi_getpeer", || {
+    ffi_guard("fi_getpeer", || {
         // SAFETY: see above; the buffer is the caller's.
         unsafe {
             let name = EpFid::<E>::from_c(ep)?.inner().getpeer()?;
@@ -214,7 +214,7 @@ unsafe extern "C" fn connect<E: Endpoint>(
     param: *const c_void,
     param_len: usize,
 ) -> c_int {
-    answer_if_memory("fi_connect", || {
+    ffi_guard_if_memory("fi_connect", || {
         // SAFETY: see above; `addr` is null or an address of the domain's format, `param` has
         // `param_len` bytes.
         unsafe {
@@ -237,7 +237,7 @@ unsafe extern "C" fn accept<E: Endpoint>(
     param: *const c_void,
     param_len: usize,
 ) -> c_int {
-    answer_if_memory("fi_accept", || {
+    ffi_guard_if_memory("fi_accept", || {
         // SAFETY: see above; `param` has `param_len` bytes.
         unsafe {
             let ep = EpFid::<E>::from_c(ep)?;
@@ -248,7 +248,7 @@ unsafe extern "C" fn accept<E: Endpoint>(
 }
 
 unsafe extern "C" fn shutdown<E: Endpoint>(ep: *mut fid_ep, flags: u64) -> c_int {
-    answer("fi_shutdown", || {
+    ffi_guard("fi_shutdown", || {
         if flags != 0 {
             return Err(Error::BADFLAGS);
         }

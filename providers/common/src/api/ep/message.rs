@@ -4,13 +4,13 @@ use super::{EpFid, EpShared};
 use crate::abi::{
     self, FI_COMPLETION, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep,
 };
-use crate::api::{Endpoint, RecvOp, SendOp, refusing};
-use crate::boundary::{answer_quickly, answer_transfer};
+use crate::api::{Endpoint, RecvOp, SendOp, unsupported};
+use crate::boundary::{ffi_guard_nocancel, ffi_guard_transfer};
 use crate::buf::{RecvBuf, SegmentLimit, SendBuf};
 use crate::cq::Context;
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
-use crate::operation::SendsAtOnce;
+use crate::fid::FidObject;
+use crate::operation::ImmediateSendFns;
 use crate::reserved::ONLY_TAG;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, ssize_t};
@@ -61,14 +61,14 @@ impl<E: Endpoint, const LEVEL: usize> MessageTables<E, LEVEL> {
         recv: Some(recv::<E, LEVEL>),
         recvv: Some(recvv::<E>),
         recvmsg: Some(recvmsg::<E>),
-        ..refusing::NO_MSG
+        ..unsupported::NO_MSG
     };
 
     pub(super) const SRX_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
         recv: Some(trecv::<E, LEVEL>),
         recvv: Some(trecvv::<E>),
         recvmsg: Some(trecvmsg::<E>),
-        ..refusing::NO_TAGGED
+        ..unsupported::NO_TAGGED
     };
 
     pub(super) const BUFFERED_SRX_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
@@ -80,16 +80,16 @@ impl<E: Endpoint, const LEVEL: usize> MessageTables<E, LEVEL> {
 
     /// Table of an endpoint with receives from a shared context: it only sends.
     pub(super) const SEND_MSG_OPS: &'static fi_ops_msg = &fi_ops_msg {
-        recv: refusing::NO_MSG.recv,
-        recvv: refusing::NO_MSG.recvv,
-        recvmsg: refusing::NO_MSG.recvmsg,
+        recv: unsupported::NO_MSG.recv,
+        recvv: unsupported::NO_MSG.recvv,
+        recvmsg: unsupported::NO_MSG.recvmsg,
         ..*Self::MSG_OPS
     };
 
     pub(super) const SEND_TAGGED_OPS: &'static fi_ops_tagged = &fi_ops_tagged {
-        recv: refusing::NO_TAGGED.recv,
-        recvv: refusing::NO_TAGGED.recvv,
-        recvmsg: refusing::NO_TAGGED.recvmsg,
+        recv: unsupported::NO_TAGGED.recv,
+        recvv: unsupported::NO_TAGGED.recvv,
+        recvmsg: unsupported::NO_TAGGED.recvmsg,
         ..*Self::TAGGED_OPS
     };
 }
@@ -97,11 +97,11 @@ impl<E: Endpoint, const LEVEL: usize> MessageTables<E, LEVEL> {
 impl<E: Endpoint> EpFid<E> {
     /// Returns the functions of [`SENDS_AT_ONCE`](crate::reserved::SENDS_AT_ONCE), for an endpoint
     /// with reports of all messages and no special features.
-    pub(super) fn sends_at_once(&self) -> Result<SendsAtOnce> {
+    pub(super) fn sends_at_once(&self) -> Result<ImmediateSendFns> {
         match E::SENDS_AT_ONCE && self.tx() == FI_COMPLETION {
-            true => Ok(SendsAtOnce {
+            true => Ok(ImmediateSendFns {
                 who: Arc::as_ptr(&self.shared).cast(),
-                calls: [send_at_once::<E, false>, send_at_once::<E, true>],
+                calls: [send_immediate::<E, false>, send_immediate::<E, true>],
             }),
             false => Err(Error::NOSYS),
         }
@@ -112,7 +112,7 @@ impl<E: Endpoint> EpFid<E> {
 // tables of an endpoint of the same `E` that is open, or with null. Buffers and message
 // structures are the caller's as fi_msg(3) and fi_tagged(3) promise.
 
-unsafe extern "C" fn send_at_once<E: Endpoint, const TAGGED: bool>(
+unsafe extern "C" fn send_immediate<E: Endpoint, const TAGGED: bool>(
     who: *const c_void,
     buf: *const c_void,
     len: usize,
@@ -120,18 +120,18 @@ unsafe extern "C" fn send_at_once<E: Endpoint, const TAGGED: bool>(
     dest: fi_addr_t,
     tag: u64,
     context: *mut c_void,
-    all_is_read: u64,
+    cq_is_drained: u64,
 ) -> c_int {
-    let sent = answer_quickly("a send of another provider's", || -> ssize_t {
+    let sent = ffi_guard_nocancel("a send of another provider's", || -> ssize_t {
         let send = || {
             // SAFETY: see above; any holder of this function has a validated buffer, and the
             // endpoint.
             let (ep, buf) = unsafe { (&*who.cast::<EpShared<E>>(), SendBuf::of(buf, len)) };
             let (buf, context) = (buf.with_desc(desc), Context(context));
             let op = SendOp { buf, dest, context, data: 0, tag, flags: FI_COMPLETION };
-            ep.hand(true, |ep| ep.send_at_once(op, TAGGED, all_is_read != 0))
+            ep.hand(true, |ep| ep.send_immediate(op, TAGGED, cq_is_drained != 0))
         };
-        // Turned into C's terms in here, as in `answer_transfer`.
+        // Turned into C's terms in here, as in `ffi_guard_transfer`.
         match send() {
             Ok(complete) => complete.into(),
             Err(error) => error.to_ret() as ssize_t,
@@ -173,7 +173,7 @@ macro_rules! sends {
             $($tag: u64,)?
             context: *mut c_void,
         ) -> ssize_t {
-            answer_transfer(name!($send), || {
+            ffi_guard_transfer(name!($send), || {
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
                 let (buf, context, tag) = (buf.with_desc(desc), Context(context), or_0!($($tag)?));
@@ -190,7 +190,7 @@ macro_rules! sends {
             $($tag: u64,)?
             context: *mut c_void,
         ) -> ssize_t {
-            answer_transfer(name!($sendv), || {
+            ffi_guard_transfer(name!($sendv), || {
                 // SAFETY: see above.
                 let ep = unsafe { EpFid::<E>::from_c(ep) }?;
                 let count = ep.segments(count)?;
@@ -208,7 +208,7 @@ macro_rules! sends {
             dest: fi_addr_t,
             $($tag: u64,)?
         ) -> ssize_t {
-            answer_transfer(name!($inject), || {
+            ffi_guard_transfer(name!($inject), || {
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
                 let (flags, tag) = (ep.inject_flags(abi::FI_SEND), or_0!($($tag)?));
@@ -226,7 +226,7 @@ macro_rules! sends {
             $($tag: u64,)?
             context: *mut c_void,
         ) -> ssize_t {
-            answer_transfer(name!($senddata), || {
+            ffi_guard_transfer(name!($senddata), || {
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
                 let (buf, context, tag) = (buf.with_desc(desc), Context(context), or_0!($($tag)?));
@@ -243,7 +243,7 @@ macro_rules! sends {
             dest: fi_addr_t,
             $($tag: u64,)?
         ) -> ssize_t {
-            answer_transfer(name!($injectdata), || {
+            ffi_guard_transfer(name!($injectdata), || {
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, SendBuf::new(buf, len)?) };
                 let flags = ep.inject_flags(abi::FI_SEND) | abi::FI_REMOTE_CQ_DATA;
@@ -269,7 +269,7 @@ macro_rules! sends {
             msg: *const $msg,
             flags: u64,
         ) -> ssize_t {
-            answer_transfer(name!($sendmsg), || {
+            ffi_guard_transfer(name!($sendmsg), || {
                 // SAFETY: see above.
                 let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
                 // SAFETY: see above.
@@ -306,7 +306,7 @@ macro_rules! receives {
                 let (buf, context, flags) = (buf.with_desc(desc), Context(context), ep.rx());
                 let (tag, ignore) = (or_0!($($tag)?), or_0!($($ignore)?));
                 let op = RecvOp { buf, src, tag, ignore, context, flags };
-                if ep.post_at_once::<LEVEL>(op, $tagged) {
+                if ep.try_post_fast::<LEVEL>(op, $tagged) {
                     return 0;
                 }
             }
@@ -324,7 +324,7 @@ macro_rules! receives {
             $($tag: u64, $ignore: u64,)?
             context: *mut c_void,
         ) -> ssize_t {
-            answer_transfer(name!($recv), || {
+            ffi_guard_transfer(name!($recv), || {
                 // SAFETY: see above.
                 let (ep, buf) = unsafe { (EpFid::<E>::from_c(ep)?, RecvBuf::new(buf, len)?) };
                 let (buf, context, flags) = (buf.with_desc(desc), Context(context), ep.rx());
@@ -342,7 +342,7 @@ macro_rules! receives {
             $($tag: u64, $ignore: u64,)?
             context: *mut c_void,
         ) -> ssize_t {
-            answer_transfer(name!($recvv), || {
+            ffi_guard_transfer(name!($recvv), || {
                 // SAFETY: see above.
                 let ep = unsafe { EpFid::<E>::from_c(ep) }?;
                 let count = ep.segments(count)?;
@@ -380,7 +380,7 @@ macro_rules! receives {
             msg: *const $msg,
             flags: u64,
         ) -> ssize_t {
-            answer_transfer(name!($recvmsg), || {
+            ffi_guard_transfer(name!($recvmsg), || {
                 // SAFETY: see above.
                 let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
                 let allowed: fn(&EpFid<E>, u64) -> u64 = $allowed;
@@ -429,7 +429,7 @@ unsafe extern "C" fn post_tag<E: Endpoint>(
     context: *mut c_void,
 ) -> ssize_t {
     // SAFETY: see above.
-    answer_transfer("fi_trecv", || unsafe { tag::<E>(ep, src, [tag_bits, ignore], context) })
+    ffi_guard_transfer("fi_trecv", || unsafe { tag::<E>(ep, src, [tag_bits, ignore], context) })
 }
 
 unsafe extern "C" fn post_tag_v<E: Endpoint>(
@@ -443,7 +443,7 @@ unsafe extern "C" fn post_tag_v<E: Endpoint>(
     context: *mut c_void,
 ) -> ssize_t {
     // SAFETY: see above.
-    answer_transfer("fi_trecvv", || unsafe { tag::<E>(ep, src, [tag_bits, ignore], context) })
+    ffi_guard_transfer("fi_trecvv", || unsafe { tag::<E>(ep, src, [tag_bits, ignore], context) })
 }
 
 unsafe extern "C" fn post_tag_msg<E: Endpoint>(
@@ -455,7 +455,7 @@ unsafe extern "C" fn post_tag_msg<E: Endpoint>(
         // SAFETY: as this function.
         return unsafe { trecvmsg::<E>(ep, msg, flags) };
     }
-    answer_transfer("fi_trecvmsg", || {
+    ffi_guard_transfer("fi_trecvmsg", || {
         // SAFETY: see above; the message structure is the caller's.
         let (ep, msg) = unsafe { (EpFid::<E>::from_c(ep)?, msg.as_ref().ok_or(Error::INVAL)?) };
         let flags = ep.rx_msg(flags, RX_FLAGS)? | ONLY_TAG;

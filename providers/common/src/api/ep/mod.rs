@@ -14,21 +14,21 @@ pub(super) use transfer::Transfer;
 use super::multicast::Multicast;
 use super::sep::Scalable;
 use super::stx::Stx;
-use super::{Endpoint, RxAttr, refusing};
+use super::{Endpoint, RxAttr, unsupported};
 use crate::abi::{
     self, FI_CLASS_EP, FI_CLASS_RX_CTX, FI_CLASS_SEP, FI_CLASS_SRX_CTX, FI_CLASS_TX_CTX,
     FI_SHARED_CONTEXT, fi_ep_type, fi_ops, fi_ops_msg, fi_ops_tagged, fid, fid_ep,
 };
-use crate::boundary::answer;
+use crate::boundary::ffi_guard;
 use crate::buf::SegmentLimit;
 use crate::coll::Collectives;
+use crate::completions::{CompletionSink, OutstandingOps};
 use crate::cq::Cq;
+use crate::deferred::DeferredQueue;
 use crate::eq::{DomainEq, FidPtr};
 use crate::error::{Error, Result};
-use crate::fid::{Embeds, ops};
+use crate::fid::{FidObject, ops};
 use crate::info::InfoRef;
-use crate::later::Later;
-use crate::ledger::{Ledger, Tally};
 use crate::lock::Level;
 use crate::object::{Object, Parent, Users};
 use crate::progress::Progress;
@@ -67,7 +67,7 @@ impl Role {
 }
 
 /// Resources for new endpoints and contexts.
-pub(super) struct Ground {
+pub(super) struct EndpointEnv {
     /// The API version the application asked the fabric for.
     pub(super) api_version: u32,
     /// The format of the domain's addresses (FI_SOCKADDR_IN, FI_ADDR_STR …).
@@ -79,7 +79,7 @@ pub(super) struct Ground {
     pub(super) parent: Parent,
     pub(super) progress: Arc<dyn Progress>,
     /// Deferred work of the domain, if it was opened for it.
-    pub(super) later: Option<Arc<Later>>,
+    pub(super) later: Option<Arc<DeferredQueue>>,
     /// Event queue of the domain, for endpoints enabled without one.
     pub(super) eq: DomainEq,
 }
@@ -101,7 +101,7 @@ pub(super) struct Parts<E> {
     /// tx_attr.size and tx_attr.inject_size, if the endpoint has transfers of its own.
     pub(super) tx_size: usize,
     pub(super) inject_size: usize,
-    pub(super) ground: Ground,
+    pub(super) ground: EndpointEnv,
     /// Attributes inherited by contexts, for a scalable endpoint.
     pub(super) scalable: Option<Scalable>,
     /// The scalable endpoint, if this is a context of one.
@@ -125,8 +125,8 @@ pub(super) struct EpShared<E> {
     /// The shared receive context the endpoint takes its receives from.
     srx: Mutex<Option<Arc<EpShared<E>>>>,
     /// In a shared receive context: the completion queues of its endpoints, by the endpoint's
-    /// address (`place`). A context without a queue of its own reports to the first.
-    sharers: Mutex<Vec<(usize, Arc<Cq>)>>,
+    /// address (`address`). A context without a queue of its own reports to the first.
+    all_users: Mutex<Vec<(usize, Arc<Cq>)>>,
     /// Shared transmit context bound to the endpoint.
     stx: Mutex<Option<Arc<Stx>>>,
     bindings: Mutex<Bindings>,
@@ -141,7 +141,7 @@ pub(super) struct EpShared<E> {
     /// first.
     fids: Mutex<Vec<FidPtr>>,
     /// The endpoint's collective operations, once it has any.
-    pub(super) room: OnceLock<Arc<Collectives>>,
+    pub(super) collectives: OnceLock<Arc<Collectives>>,
     /// The endpoint's multicast groups, once it is enabled.
     pub(super) multicast: OnceLock<Multicast>,
 }
@@ -190,7 +190,7 @@ unsafe impl<E: Endpoint> Sync for EpFid<E> {}
 unsafe impl<E: Endpoint> Send for EpFid<E> {}
 // SAFETY: repr(C) with the C struct first (UnsafeCell is transparent); made only
 // by `make`, in an `Arc`.
-unsafe impl<E: Endpoint> Embeds<fid_ep> for EpFid<E> {}
+unsafe impl<E: Endpoint> FidObject<fid_ep> for EpFid<E> {}
 
 impl<E> std::fmt::Debug for EpFid<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -209,7 +209,7 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn open(
         inner: E,
         info: InfoRef<'_>,
-        ground: Ground,
+        ground: EndpointEnv,
         context: *mut c_void,
     ) -> Arc<Self> {
         let ep_type = match info.ep_type() {
@@ -243,7 +243,7 @@ impl<E: Endpoint> EpFid<E> {
     pub(super) fn open_srx(
         inner: E,
         rx: RxAttr,
-        ground: Ground,
+        ground: EndpointEnv,
         context: *mut c_void,
     ) -> Arc<Self> {
         let both = abi::FI_MSG | abi::FI_TAGGED;
@@ -259,7 +259,7 @@ impl<E: Endpoint> EpFid<E> {
                 rx_defaults: rx.op_flags & !OWN_FLAGS,
                 tx_size: 0,
                 inject_size: 0,
-                ground: Ground { later: None, ..ground },
+                ground: EndpointEnv { later: None, ..ground },
                 scalable: None,
                 sep: None,
             },
@@ -288,12 +288,15 @@ impl<E: Endpoint> EpFid<E> {
             parts,
             users: Arc::default(),
             srx: Mutex::new(None),
-            sharers: Mutex::default(),
+            all_users: Mutex::default(),
             stx: Mutex::new(None),
-            bindings: Mutex::new(Bindings { ledger: Ledger::new(), ..Bindings::default() }),
+            bindings: Mutex::new(Bindings {
+                completions: CompletionSink::new(),
+                ..Bindings::default()
+            }),
             closed: AtomicBool::new(false),
             fids: Mutex::default(),
-            room: OnceLock::new(),
+            collectives: OnceLock::new(),
             multicast: OnceLock::new(),
         });
         let ep = Self::make(shared, context, flags);
@@ -318,8 +321,8 @@ impl<E: Endpoint> EpFid<E> {
             Role::Rx => (FI_CLASS_RX_CTX, Self::SRX_EP_OPS),
         };
         let atomic = match shared.caps & abi::FI_ATOMIC {
-            0 => &refusing::NO_ATOMIC,
-            _ if !shared.role.sends() => &refusing::NO_ATOMIC,
+            0 => &unsupported::NO_ATOMIC,
+            _ if !shared.role.sends() => &unsupported::NO_ATOMIC,
             _ => Self::NOT_ENABLED_ATOMIC_OPS,
         };
         let ep = Arc::new(Self {
@@ -331,11 +334,11 @@ impl<E: Endpoint> EpFid<E> {
                 },
                 ops: std::ptr::from_ref(ops).cast_mut(),
                 cm: std::ptr::from_ref(Self::CM_OPS).cast_mut(),
-                msg: (&raw const refusing::NOT_ENABLED_MSG).cast_mut(),
-                rma: (&raw const refusing::NO_RMA).cast_mut(),
-                tagged: (&raw const refusing::NOT_ENABLED_TAGGED).cast_mut(),
+                msg: (&raw const unsupported::NOT_ENABLED_MSG).cast_mut(),
+                rma: (&raw const unsupported::NO_RMA).cast_mut(),
+                tagged: (&raw const unsupported::NOT_ENABLED_TAGGED).cast_mut(),
                 atomic: std::ptr::from_ref(atomic).cast_mut(),
-                collective: (&raw const refusing::NO_COLLECTIVE).cast_mut(),
+                collective: (&raw const unsupported::NO_COLLECTIVE).cast_mut(),
             }),
             tx_flags: tx,
             tx_msg_flags: tx_msg,
@@ -361,7 +364,7 @@ impl<E: Endpoint> EpFid<E> {
         let buffered = self.shared.buffered;
         let sends_only = || self.srx().is_some() || self.shared.imports.load(Ordering::Acquire);
         match self.shared.role {
-            Role::Scalable => (&refusing::NO_MSG, &refusing::NO_TAGGED),
+            Role::Scalable => (&unsupported::NO_MSG, &unsupported::NO_TAGGED),
             Role::Rx if buffered => {
                 (Of::<E, LEVEL>::SRX_MSG_OPS, Of::<E, LEVEL>::BUFFERED_SRX_TAGGED_OPS)
             }
@@ -389,8 +392,8 @@ impl<E: Endpoint> EpFid<E> {
         // Programs name the capabilities that they optimize for, and send messages as well. Contexts
         // have the capabilities that were asked of them.
         let serves = |cap| has(cap) || role == Role::Endpoint;
-        let msg = if serves(abi::FI_MSG) { msg } else { &refusing::NO_MSG };
-        let tagged = if serves(abi::FI_TAGGED) { tagged } else { &refusing::NO_TAGGED };
+        let msg = if serves(abi::FI_MSG) { msg } else { &unsupported::NO_MSG };
+        let tagged = if serves(abi::FI_TAGGED) { tagged } else { &unsupported::NO_TAGGED };
         // SAFETY: transfers come after enabling, in one thread or ordered by the application
         // (fi_endpoint(3)), so there are no concurrent reads of the fields.
         unsafe {
@@ -472,7 +475,7 @@ impl<E: Endpoint> EpFid<E> {
 
 impl<E> EpShared<E> {
     /// Returns a number identifying this endpoint while it is open: its address.
-    fn place(&self) -> usize {
+    fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
@@ -486,23 +489,23 @@ impl<E> EpShared<E> {
 
     /// Returns the counter of operations passed to the provider, in builds counting them.
     #[inline(always)]
-    fn tally(&self, sends: bool) -> Tally {
+    fn outstanding(&self, sends: bool) -> OutstandingOps {
         if !cfg!(debug_assertions) {
-            return Tally::default();
+            return OutstandingOps::default();
         }
-        let ledger = &self.bindings().ledger;
-        if sends { ledger.tx.tally.clone() } else { ledger.rx.tally.clone() }
+        let completions = &self.bindings().completions;
+        if sends { completions.tx.outstanding.clone() } else { completions.rx.outstanding.clone() }
     }
 
     /// Passes an operation to the provider. The provider completes it once, unless it rejects it
     /// here.
     #[inline(always)]
     pub(super) fn hand<T>(&self, sends: bool, post: impl FnOnce(&E) -> Result<T>) -> Result<T> {
-        let tally = self.tally(sends);
-        tally.posted();
+        let outstanding = self.outstanding(sends);
+        outstanding.posted();
         let result = post(&self.inner);
         if result.is_err() {
-            tally.refused();
+            outstanding.refused();
         }
         result
     }
@@ -519,10 +522,10 @@ impl<E> Drop for EpShared<E> {
             stx.remove_user();
         }
         let bindings = self.bindings.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for cq in [&bindings.ledger.tx.cq, &bindings.ledger.rx.cq].into_iter().flatten() {
+        for cq in [&bindings.completions.tx.cq, &bindings.completions.rx.cq].into_iter().flatten() {
             cq.remove_user();
         }
-        bindings.ledger.cntrs().for_each(|cntr| cntr.remove_user());
+        bindings.completions.cntrs().for_each(|cntr| cntr.remove_user());
         if let Some(eq) = &bindings.eq {
             eq.remove_user();
         }
@@ -537,7 +540,7 @@ impl<E> Drop for EpShared<E> {
 // the caller's as fi_msg(3) and fi_tagged(3) promise.
 
 unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
-    answer("fi_close(ep)", || {
+    ffi_guard("fi_close(ep)", || {
         // SAFETY: see above.
         let ep = unsafe { EpFid::<E>::from_c(fid.cast::<fid_ep>()) }?;
         if ep.shared.role == Role::Srx {
@@ -557,9 +560,9 @@ unsafe extern "C" fn close<E: Endpoint>(fid: *mut fid) -> c_int {
             ep.shared.leave_later();
             let srx = ep.srx().clone();
             if let Some(srx) = srx {
-                let place = ep.shared.place();
+                let address = ep.shared.address();
                 // An endpoint can always leave the context, which could only refuse a new queue.
-                let _ = srx.change_sharers(|all| all.retain(|(sharer, _)| *sharer != place));
+                let _ = srx.change_users(|all| all.retain(|(sharer, _)| *sharer != address));
             }
             if let Some(eq) = &ep.bindings().eq {
                 eq.forget(FidPtr(fid));

@@ -101,13 +101,13 @@ start!(
 );
 
 impl<E: Endpoint> EpFid<E> {
-    /// Passes a receive to the provider if no further work is needed ([`Msg::post_at_once`]).
+    /// Passes a receive to the provider if no further work is needed ([`Msg::try_post_fast`]).
     #[inline(always)]
-    pub(super) fn post_at_once<const LEVEL: usize>(&self, op: RecvOp, tagged: bool) -> bool {
+    pub(super) fn try_post_fast<const LEVEL: usize>(&self, op: RecvOp, tagged: bool) -> bool {
         if op.flags & (FI_TRIGGER | TO_GROUPS) != 0 {
             return false;
         }
-        let post = |ep: &E| ep.post_at_once::<LEVEL>(op, tagged).then_some(()).ok_or(Error::AGAIN);
+        let post = |ep: &E| ep.try_post_fast::<LEVEL>(op, tagged).then_some(()).ok_or(Error::AGAIN);
         self.shared.hand(false, post).is_ok()
     }
 

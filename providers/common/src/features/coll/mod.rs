@@ -6,7 +6,7 @@
 //! application's buffers are read in the call and written at the completion, so a failed operation
 //! releases them at once.
 //!
-//! Everything but the calls themselves runs as tasks of the domain's [`Later`], one at a time,
+//! Everything but the calls themselves runs as tasks of the domain's [`DeferredQueue`], one at a time,
 //! without any lock held.
 //!
 //! Messages have bit 63 of the tag set, so an application requesting collectives has one bit less
@@ -64,8 +64,8 @@ use crate::addr::Addr;
 use crate::atomic::Operation;
 use crate::buf::SendBuf;
 use crate::cq::Context;
+use crate::deferred::{DeferredQueue, Outcome, Task};
 use crate::error::{Error, Result};
-use crate::later::{Later, Outcome, Task};
 use crate::notices::{NoticeLine, Port};
 use crate::reserved::{
     COLLECTIVE_ADDR, COLLECTIVE_TAG, GROUP_SHIFT, JOINING_TAG, OWN_TAG, RANK_BITS, SEQ_BITS,
@@ -84,8 +84,8 @@ const MAX_STRANGE: usize = 1024;
 pub(crate) const MAX_MEMBERS: usize = 1 << RANK_BITS;
 /// Number of distinguishable join numbers. This value itself stands for the question for the join
 /// number.
-const TURNS: u64 = (1 << SEQ_BITS) - 1;
-const QUESTION: u64 = TURNS;
+const ITERATIONS: u64 = (1 << SEQ_BITS) - 1;
+const QUESTION: u64 = ITERATIONS;
 /// Error code of an unsolicited notice with a join number.
 const UNASKED: i32 = -1;
 /// Error code of a notice answering the membership question: its sender does not belong to the
@@ -136,8 +136,8 @@ impl CollNotice {
 /// An endpoint's collectives.
 pub(crate) struct Collectives {
     port: Weak<dyn Port>,
-    later: Arc<Later>,
-    lane: usize,
+    later: Arc<DeferredQueue>,
+    task_queue: usize,
     notices: Arc<NoticeLine>,
     state: Mutex<CollState>,
 }
@@ -172,10 +172,10 @@ struct CollState {
 impl CollState {
     /// Returns true if a join's number precedes the current one of the set in this endpoint.
     fn is_past(&self, joining: u64) -> bool {
-        let turn = turn_of(joining);
-        let same = |set: &&Set| joining_tag(set.signature, turn) == joining;
+        let round = round_of(joining);
+        let same = |set: &&Set| joining_tag(set.signature, round) == joining;
         let mut sets = self.sets.values().filter(same).peekable();
-        sets.peek().is_some() && sets.all(|set| is_after(set.turn, turn))
+        sets.peek().is_some() && sets.all(|set| is_after(set.round, round))
     }
 }
 
@@ -200,7 +200,7 @@ struct Set {
     /// The endpoint's own rank.
     rank: usize,
     /// The turn of the joining under way, or of the next one.
-    turn: u64,
+    round: u64,
     /// True if this endpoint has not taken part in any join of the set yet.
     newcomer: bool,
     /// True while a join is in progress.
@@ -214,30 +214,30 @@ struct Set {
 }
 
 /// Returns true if a join number follows another one.
-fn is_after(turn: u64, other: u64) -> bool {
-    (1..TURNS / 2).contains(&((turn + TURNS - other) % TURNS))
+fn is_after(round: u64, other: u64) -> bool {
+    (1..ITERATIONS / 2).contains(&((round + ITERATIONS - other) % ITERATIONS))
 }
 
 impl Set {
     /// Makes the notice of a turn.
-    fn notice(&self, turn: u64, error: i32) -> CollNotice {
-        CollNotice { group: self.name, error, joining: joining_tag(self.signature, turn) }
+    fn notice(&self, round: u64, error: i32) -> CollNotice {
+        CollNotice { group: self.name, error, joining: joining_tag(self.signature, round) }
     }
 
     /// Records the join number of a member and adopts a higher one. Returns the members with a
     /// lower one, to be notified.
-    fn learn(&mut self, member: fi_addr_t, turn: u64) -> Vec<fi_addr_t> {
-        self.known.insert(member, turn);
-        if is_after(turn, self.turn) {
-            self.turn = turn;
+    fn learn(&mut self, member: fi_addr_t, round: u64) -> Vec<fi_addr_t> {
+        self.known.insert(member, round);
+        if is_after(round, self.round) {
+            self.round = round;
         }
         // A member that is in the turn which was the last one here may be through with it soon,
         // too.
         let through = !self.joining && self.agreed;
-        let least = if through { (self.turn + TURNS - 1) % TURNS } else { self.turn };
+        let least = if through { (self.round + ITERATIONS - 1) % ITERATIONS } else { self.round };
         let behind = self.known.iter().filter(|(_, of)| is_after(least, **of));
         let behind: Vec<_> = behind.map(|(member, _)| *member).collect();
-        self.known.extend(behind.iter().map(|member| (*member, self.turn)));
+        self.known.extend(behind.iter().map(|member| (*member, self.round)));
         behind
     }
 }
@@ -270,7 +270,7 @@ impl CollGroup {
 
 /// An operation under way.
 struct CollRun {
-    room: Arc<Collectives>,
+    collectives: Arc<Collectives>,
     /// The number of the operation's group; 0 while a group is being made.
     group: u32,
     members: Arc<[fi_addr_t]>,
@@ -304,11 +304,15 @@ pub(crate) struct Start {
 }
 
 impl Collectives {
-    pub(crate) fn new(port: Weak<dyn Port>, later: Arc<Later>, lane: usize) -> Arc<Self> {
+    pub(crate) fn new(
+        port: Weak<dyn Port>,
+        later: Arc<DeferredQueue>,
+        task_queue: usize,
+    ) -> Arc<Self> {
         // Numbers need not be secret: two groups with the same one are found out.
         let state = CollState { seed: sys::random(), ..CollState::default() };
-        let notices = NoticeLine::new(port.clone(), later.clone(), lane, COLLECTIVE_TAG);
-        Arc::new(Self { port, later, lane, notices, state: Mutex::new(state) })
+        let notices = NoticeLine::new(port.clone(), later.clone(), task_queue, COLLECTIVE_TAG);
+        Arc::new(Self { port, later, task_queue, notices, state: Mutex::new(state) })
     }
 
     /// Returns the group with this address.
@@ -369,7 +373,7 @@ impl Collectives {
             area.fill(&input.part(0, start.plan.input));
         }
         Ok(Arc::new(CollRun {
-            room: self.clone(),
+            collectives: self.clone(),
             group,
             members: members.clone(),
             tag,
@@ -393,7 +397,7 @@ impl Collectives {
     }
 
     fn task(&self, task: impl FnMut() -> Result + Send + 'static) {
-        self.later.add([Task::new(self.lane, task)]);
+        self.later.add([Task::new(self.task_queue, task)]);
     }
 
     /// Creates a group of these members with these addresses; `member` is the own endpoint.
@@ -405,7 +409,7 @@ impl Collectives {
         done: impl FnOnce(Result<Arc<CollGroup>>) + Send + 'static,
     ) {
         let (signature, name) = (signature(addrs), name(addrs));
-        let (room, done) = (self.clone(), Box::new(done));
+        let (collectives, done) = (self.clone(), Box::new(done));
         let mut state = lock(&self.state);
         for (member, addr) in members.iter().zip(addrs) {
             if state.addrs.insert(*member, addr.clone()).is_some_and(|before| before != *addr) {
@@ -413,8 +417,8 @@ impl Collectives {
             }
         }
         let begin = move || {
-            let (turn, reserved) = (0, None);
-            Join { room, members, member, signature, name, turn, reserved, done }.begin();
+            let (round, reserved) = (0, None);
+            Join { collectives, members, member, signature, name, round, reserved, done }.begin();
         };
         let waiting = state.joins.entry(signature).or_default();
         waiting.push_back(Box::new(begin));
@@ -433,9 +437,9 @@ impl Collectives {
             Some(begin) => std::mem::replace(begin, Box::new(|| ())),
             None => return,
         };
-        let (room, mut begin) = (self.clone(), Some(begin));
+        let (collectives, mut begin) = (self.clone(), Some(begin));
         self.task(move || {
-            room.listen();
+            collectives.listen();
             if let Some(begin) = begin.take() {
                 begin();
             }
@@ -456,8 +460,8 @@ impl Collectives {
     }
 
     /// The turn of a set.
-    fn turn(&self, members: &Arc<[fi_addr_t]>) -> u64 {
-        lock(&self.state).sets.get(members).map_or(0, |set| set.turn)
+    fn round(&self, members: &Arc<[fi_addr_t]>) -> u64 {
+        lock(&self.state).sets.get(members).map_or(0, |set| set.round)
     }
 
     /// Returns a number used neither by a group of this endpoint nor by one being created.
@@ -478,10 +482,10 @@ impl Collectives {
 
     /// Posts the receive for notices when the endpoint is enabled, because members joining earlier
     /// ask it for its join number.
-    pub(crate) fn hear(self: &Arc<Self>) {
-        let room = self.clone();
+    pub(crate) fn start_listening(self: &Arc<Self>) {
+        let collectives = self.clone();
         self.task(move || {
-            room.listen();
+            collectives.listen();
             Ok(())
         });
     }
@@ -489,10 +493,10 @@ impl Collectives {
     /// Posts the receive for notices, once.
     fn listen(self: &Arc<Self>) {
         if !std::mem::replace(&mut lock(&self.state).listening, true) {
-            let room = Arc::downgrade(self);
+            let collectives = Arc::downgrade(self);
             self.notices.listen(move |from, bytes: &[u8; CollNotice::LEN]| {
-                if let Some(room) = room.upgrade() {
-                    room.noticed(from, &CollNotice::read(bytes));
+                if let Some(collectives) = collectives.upgrade() {
+                    collectives.noticed(from, &CollNotice::read(bytes));
                 }
             });
         }
@@ -514,7 +518,7 @@ impl Collectives {
         let CollNotice { group, joining, .. } = *notice;
         match notice.error {
             0 if joining == 0 => return self.is_asked_for(from, group),
-            0 | UNASKED => return self.heard_turn(from, notice),
+            0 | UNASKED => return self.round_received(from, notice),
             NO_MEMBER => return self.is_no_member(from, |of| of.number == group),
             _ => {}
         }
@@ -528,8 +532,8 @@ impl Collectives {
         if state.reserved.contains(&group) && state.broken.iter().filter(same).count() < MAX_EARLY {
             state.broken.push((from, group, error));
         }
-        let news = groups.is_empty() && runs.is_empty() && !state.is_past(joining);
-        if joining != 0 && from != FI_ADDR_NOTAVAIL && news {
+        let is_new = groups.is_empty() && runs.is_empty() && !state.is_past(joining);
+        if joining != 0 && from != FI_ADDR_NOTAVAIL && is_new {
             let same = |early: &(fi_addr_t, u64, Error)| early.0 == from;
             if state.early.iter().filter(|early| same(early)).count() == MAX_EARLY
                 && let Some(oldest) = state.early.iter().position(same)
@@ -544,7 +548,7 @@ impl Collectives {
                 // The member that told us may end before it has told all: the news goes on to the
                 // members that this one exchanges messages with in barriers.
                 let notice = CollNotice { group: group.number, error: error.code(), joining: 0 };
-                for rank in group.member.neighbours() {
+                for rank in group.member.adjacent() {
                     self.notify(group.members[rank], &notice);
                 }
             }
@@ -583,21 +587,21 @@ impl Collectives {
     }
 
     /// A notice of a turn has come: a peer asks for the turn of a set, or tells it.
-    fn heard_turn(self: &Arc<Self>, from: fi_addr_t, notice: &CollNotice) {
+    fn round_received(self: &Arc<Self>, from: fi_addr_t, notice: &CollNotice) {
         let (name, tag) = (notice.group, notice.joining);
-        let turn = turn_of(tag);
+        let round = round_of(tag);
         if tag & JOINING_TAG == 0 {
             return;
         }
         let mut state = lock(&self.state);
         let of_name = |(_, set): &(_, &Set)| set.name == name;
         let set = state.sets.iter().find(of_name).map(|(members, _)| members.clone());
-        if turn != QUESTION {
+        if round != QUESTION {
             drop(state);
             if let Some(members) = set
                 && let Some(rank) = self.member_of(from, &members)
             {
-                self.told(&members, rank, turn, notice.error == UNASKED);
+                self.on_round_notice(&members, rank, round, notice.error == UNASKED);
             }
             return;
         }
@@ -642,18 +646,18 @@ impl Collectives {
         let mut state = lock(&self.state);
         let early = self.failed_elsewhere(&state, members);
         let Some(set) = state.sets.get_mut(members) else { return };
-        let mut turn = set.turn;
+        let mut round = set.round;
         if set.joining && set.lost.contains_key(&to) {
             // The one that takes part in this turn is the peer's predecessor at this address.
-            turn = (turn + 1) % TURNS;
+            round = (round + 1) % ITERATIONS;
         }
         let mut failed = Vec::new();
-        while !set.joining && early.contains(&joining_tag(set.signature, turn)) {
-            failed.push(joining_tag(set.signature, turn));
-            turn = (turn + 1) % TURNS;
+        while !set.joining && early.contains(&joining_tag(set.signature, round)) {
+            failed.push(joining_tag(set.signature, round));
+            round = (round + 1) % ITERATIONS;
         }
-        set.known.insert(to, turn);
-        let notice = set.notice(turn, 0);
+        set.known.insert(to, round);
+        let notice = set.notice(round, 0);
         drop(state);
         // The member may be in a turn that is skipped here, and not have heard that it failed.
         for joining in failed {
@@ -664,7 +668,13 @@ impl Collectives {
     }
 
     /// Processes the join number of a member.
-    fn told(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, rank: usize, turn: u64, unasked: bool) {
+    fn on_round_notice(
+        self: &Arc<Self>,
+        members: &Arc<[fi_addr_t]>,
+        rank: usize,
+        round: u64,
+        unasked: bool,
+    ) {
         let mut state = lock(&self.state);
         let runs: Vec<_> =
             state.runs.iter().filter(|r| r.group == 0 && r.members == *members).cloned().collect();
@@ -674,25 +684,25 @@ impl Collectives {
             // An answer that comes late has no meaning any more.
             return;
         };
-        if unasked && !set.joining && early.contains(&joining_tag(set.signature, set.turn)) {
+        if unasked && !set.joining && early.contains(&joining_tag(set.signature, set.round)) {
             // The next call fails in the turn that this would skip.
             return;
         }
-        let before = set.turn;
-        let behind = set.learn(members[rank], turn);
-        let (raised, notice, own) = (set.turn != before, set.notice(set.turn, UNASKED), set.rank);
+        let before = set.round;
+        let behind = set.learn(members[rank], round);
+        let (raised, notice, own) = (set.round != before, set.notice(set.round, UNASKED), set.rank);
         let (passed, left) = (joining_tag(set.signature, before), set.joining);
         drop(state);
-        let asks = runs.iter().any(|run| run.asks());
+        let requests = runs.iter().any(|run| run.has_request());
         for run in runs {
-            if asks {
-                run.heard(rank);
+            if requests {
+                run.received(rank);
             } else if raised {
                 // The joining goes on in the new turn.
                 run.end(Err(Error::AGAIN));
             }
         }
-        if raised && !asks {
+        if raised && !requests {
             // Any member may wait for us in a turn that is left or skipped here: it goes on as well.
             self.tell(members, own, &notice);
             if left {
@@ -711,16 +721,16 @@ impl Collectives {
     fn come_new(self: &Arc<Self>, members: &Arc<[fi_addr_t]>, counted: u64) {
         let mut state = lock(&self.state);
         let Some(set) = state.sets.get_mut(members) else { return };
-        if !std::mem::take(&mut set.newcomer) || set.turn == counted {
+        if !std::mem::take(&mut set.newcomer) || set.round == counted {
             return;
         }
-        set.turn = (set.turn + 1) % TURNS;
-        let (turn, notice) = (set.turn, set.notice(set.turn, UNASKED));
+        set.round = (set.round + 1) % ITERATIONS;
+        let (round, notice) = (set.round, set.notice(set.round, UNASKED));
         let behind: Vec<_> = set
             .known
             .iter_mut()
             .map(|(to, of)| {
-                *of = turn;
+                *of = round;
                 *to
             })
             .collect();
@@ -750,10 +760,10 @@ impl Collectives {
 
     /// Sends a notice; an unreachable member counts as lost.
     fn notify(self: &Arc<Self>, to: fi_addr_t, notice: &CollNotice) {
-        let room = self.clone();
+        let collectives = self.clone();
         self.notices.send(to, notice.write(), move |result| {
             if let Err(error) = result {
-                room.lost(to, error);
+                collectives.lost(to, error);
             }
         });
     }
@@ -826,12 +836,12 @@ fn hash(len: usize, parts: impl Iterator<Item = u64>) -> u32 {
 }
 
 /// Returns the tag of a join, without the sender's rank.
-fn joining_tag(signature: u32, turn: u64) -> u64 {
-    OWN_TAG | JOINING_TAG | u64::from(signature) << GROUP_SHIFT | turn << RANK_BITS
+fn joining_tag(signature: u32, round: u64) -> u64 {
+    OWN_TAG | JOINING_TAG | u64::from(signature) << GROUP_SHIFT | round << RANK_BITS
 }
 
 /// The turn in the tag of a joining or a question.
-fn turn_of(joining: u64) -> u64 {
+fn round_of(joining: u64) -> u64 {
     joining >> RANK_BITS & ((1 << SEQ_BITS) - 1)
 }
 
@@ -850,12 +860,12 @@ const BALLOT: usize = 9;
 /// Group being created: rank 0 proposes a number, and every member sends the received number and
 /// reports if it has a group with this number already. No member continues before all have arrived.
 struct Join {
-    room: Arc<Collectives>,
+    collectives: Arc<Collectives>,
     members: Arc<[fi_addr_t]>,
     member: RankOf,
     signature: u32,
     name: u32,
-    turn: u64,
+    round: u64,
     /// The number reserved for the group.
     reserved: Option<u32>,
     done: Box<dyn FnOnce(Result<Arc<CollGroup>>) + Send>,
@@ -864,7 +874,7 @@ struct Join {
 impl Join {
     /// The tag of the joining's messages without the sender's rank.
     fn tag(&self) -> u64 {
-        joining_tag(self.signature, self.turn)
+        joining_tag(self.signature, self.round)
     }
 
     /// Returns the ranks of the partners of this member in a join.
@@ -878,14 +888,14 @@ impl Join {
             name: self.name,
             signature: self.signature,
             rank: self.member.rank,
-            turn: 0,
+            round: 0,
             newcomer: true,
             joining: true,
             agreed: false,
             known: BTreeMap::new(),
             lost: HashMap::new(),
         };
-        let mut state = lock(&self.room.state);
+        let mut state = lock(&self.collectives.state);
         let set = state.sets.entry(self.members.clone()).or_insert_with(new);
         if set.name != self.name {
             // The set has other members now, which have the places of former ones in the address
@@ -899,35 +909,35 @@ impl Join {
         let asked: Vec<_> = state.asked.iter().filter(|of| of.name == name).copied().collect();
         state.asked.retain(|of| of.name != name);
         drop(state);
-        asked.into_iter().for_each(|question| self.room.reply(&self.members, question));
+        asked.into_iter().for_each(|question| self.collectives.reply(&self.members, question));
         if agreed || self.member.of == 1 { self.enter() } else { self.ask() }
     }
 
     /// Asks the partners of this member for their join number.
     fn ask(mut self) {
-        self.turn = self.room.turn(&self.members);
-        if let Some(error) = self.room.failed_early(self.tag(), &self.members) {
+        self.round = self.collectives.round(&self.members);
+        if let Some(error) = self.collectives.failed_early(self.tag(), &self.members) {
             return self.over(Err(error));
         }
         let others = self.partners();
-        let (room, members) = (self.room.clone(), self.members.clone());
+        let (collectives, members) = (self.collectives.clone(), self.members.clone());
         let joining = joining_tag(self.signature, QUESTION) | self.member.rank as u64;
         let question = CollNotice { group: self.name, error: 0, joining };
         let nothing = CollPlan::nothing();
         self.step(nothing, &[], None, others.iter().copied().collect(), |join, _| {
-            join.room.come_new(&join.members, join.turn);
+            join.collectives.come_new(&join.members, join.round);
             join.enter();
         });
         for other in others {
-            lock(&room.state).reached.insert(members[other]);
-            room.notify(members[other], &question);
+            lock(&collectives.state).reached.insert(members[other]);
+            collectives.notify(members[other], &question);
         }
     }
 
     /// Takes part in the set's turn.
     fn enter(mut self) {
-        self.turn = self.room.turn(&self.members);
-        match self.room.failed_early(self.tag(), &self.members) {
+        self.round = self.collectives.round(&self.members);
+        match self.collectives.failed_early(self.tag(), &self.members) {
             Some(error) => self.over(Err(error)),
             None => self.propose(),
         }
@@ -939,11 +949,11 @@ impl Join {
         plan: CollPlan,
         input: &[u8],
         reduction: Option<Operation>,
-        told: Vec<usize>,
+        notified: Vec<usize>,
         then: impl FnOnce(Self, &[u8]) + Send + 'static,
     ) {
         let (tag, rank) = (self.tag(), self.member.rank);
-        let (room, members) = (self.room.clone(), self.members.clone());
+        let (collectives, members) = (self.collectives.clone(), self.members.clone());
         let slot = Arc::new(Mutex::new(Some(self)));
         let of_finish = slot.clone();
         let finish: CollFinish = Box::new(move |result| {
@@ -951,7 +961,7 @@ impl Join {
             match result {
                 Ok(bytes) => then(join, bytes),
                 // The joining failed in a turn that the other members are past.
-                Err(_) if join.room.turn(&join.members) != join.turn => {
+                Err(_) if join.collectives.round(&join.members) != join.round => {
                     join.release();
                     join.enter();
                 }
@@ -959,19 +969,19 @@ impl Join {
             }
         });
         let start = Start { plan, input: None, reduction, finish };
-        match room.run(0, &members, rank, tag, start) {
+        match collectives.run(0, &members, rank, tag, start) {
             Ok(run) => {
                 run.area.write(0, input);
                 let mut state = lock(&run.state);
-                state.outstanding = told.len();
-                state.receives = told.into_iter().map(|from| (BY_NOTICE, from)).collect();
+                state.outstanding = notified.len();
+                state.receives = notified.into_iter().map(|from| (BY_NOTICE, from)).collect();
                 drop(state);
-                room.go(run);
+                collectives.go(run);
             }
             Err(error) => {
                 let notice =
                     CollNotice { error: error.code(), joining: tag, ..CollNotice::default() };
-                room.tell(&members, rank, &notice);
+                collectives.tell(&members, rank, &notice);
                 if let Some(join) = lock(&slot).take() {
                     join.over(Err(error));
                 }
@@ -982,7 +992,7 @@ impl Join {
     fn propose(self) {
         let plan = self.member.broadcast(0, 4);
         if self.member.rank == 0 {
-            let number = self.room.new_number();
+            let number = self.collectives.new_number();
             self.step(plan, &number.to_be_bytes(), None, Vec::new(), move |join, _| {
                 join.vote(number)
             });
@@ -994,7 +1004,7 @@ impl Join {
     }
 
     fn vote(mut self, number: u32) {
-        let mut state = lock(&self.room.state);
+        let mut state = lock(&self.collectives.state);
         let taken =
             number == 0 || state.groups.contains_key(&number) || !state.reserved.insert(number);
         drop(state);
@@ -1007,11 +1017,12 @@ impl Join {
                 join.release();
                 return join.propose();
             }
-            let mut state = lock(&join.room.state);
+            let mut state = lock(&join.collectives.state);
             let lost = state.sets.get(&join.members).map(|set| set.lost.clone());
             let broken: Vec<_> = state.broken.extract_if(.., |(_, of, _)| *of == number).collect();
             drop(state);
-            let member_says = broken.iter().find(|(by, ..)| join.room.is_among(*by, &join.members));
+            let member_sends =
+                broken.iter().find(|(by, ..)| join.collectives.is_among(*by, &join.members));
             let group = Arc::new(CollGroup {
                 number,
                 joining: join.tag(),
@@ -1019,18 +1030,18 @@ impl Join {
                 member: join.member,
                 state: Mutex::new(GroupState {
                     next: 0,
-                    broken: member_says.map(|(.., error)| *error),
+                    broken: member_sends.map(|(.., error)| *error),
                     lost: lost.unwrap_or_default(),
                 }),
             });
-            lock(&join.room.state).groups.insert(number, group.clone());
+            lock(&join.collectives.state).groups.insert(number, group.clone());
             join.over(Ok(group));
         });
     }
 
     fn release(&mut self) {
         if let Some(number) = self.reserved.take() {
-            let mut state = lock(&self.room.state);
+            let mut state = lock(&self.collectives.state);
             state.reserved.remove(&number);
             state.broken.retain(|(_, of, _)| *of != number);
         }
@@ -1043,23 +1054,23 @@ impl Join {
             // next, also when the news of it that another sent is late.
             let notice = CollNotice { group: 0, error: error.code(), joining: self.tag() };
             for rank in self.partners() {
-                self.room.notify(self.members[rank], &notice);
+                self.collectives.notify(self.members[rank], &notice);
             }
         }
-        let mut state = lock(&self.room.state);
+        let mut state = lock(&self.collectives.state);
         if let Some(set) = state.sets.get_mut(&self.members) {
             set.joining = false;
             set.known.clear();
             set.agreed = result.is_ok();
-            if set.turn == self.turn {
-                set.turn = (self.turn + 1) % TURNS;
+            if set.round == self.round {
+                set.round = (self.round + 1) % ITERATIONS;
             }
         }
         let mut early = std::mem::take(&mut state.early);
         early.retain(|(_, joining, _)| !state.is_past(*joining));
         state.early = early;
         drop(state);
-        self.room.join_over(self.signature);
+        self.collectives.join_over(self.signature);
         (self.done)(result);
     }
 }
@@ -1104,19 +1115,21 @@ impl CollRun {
     }
 
     fn post(self: &Arc<Self>, transfer: Exchange) -> Result {
-        let port = self.room.port.upgrade().ok_or(Error::CANCELED)?;
+        let port = self.collectives.port.upgrade().ok_or(Error::CANCELED)?;
         let run = self.clone();
         match transfer {
             Exchange::Send { to, part } => {
                 let peer = self.members[to];
-                let context =
-                    self.room.later.expect(self.room.lane, move |outcome| run.over(None, outcome));
+                let context = self
+                    .collectives
+                    .later
+                    .expect(self.collectives.task_queue, move |outcome| run.over(None, outcome));
                 lock(&self.state).outstanding += 1;
                 let result =
                     port.send(peer, self.tag | self.rank as u64, self.area.send(part), context);
                 if result.is_err() {
                     lock(&self.state).outstanding -= 1;
-                    self.room.later.unexpect(context);
+                    self.collectives.later.unexpect(context);
                 }
                 result
             }
@@ -1124,10 +1137,11 @@ impl CollRun {
                 let peer = self.members[from];
                 let slot = Arc::new(Mutex::new(Context::NULL));
                 let own = slot.clone();
-                let context = self.room.later.expect(self.room.lane, move |outcome| {
-                    let context = *lock(&own);
-                    run.over(Some((context, part.len)), outcome);
-                });
+                let context =
+                    self.collectives.later.expect(self.collectives.task_queue, move |outcome| {
+                        let context = *lock(&own);
+                        run.over(Some((context, part.len)), outcome);
+                    });
                 *lock(&slot) = context;
                 let mut state = lock(&self.state);
                 state.outstanding += 1;
@@ -1141,7 +1155,7 @@ impl CollRun {
                     let mut state = lock(&self.state);
                     state.outstanding -= 1;
                     state.receives.retain(|(posted, _)| *posted != context);
-                    self.room.later.unexpect(context);
+                    self.collectives.later.unexpect(context);
                     return result;
                 }
                 self.look_after(peer);
@@ -1153,7 +1167,7 @@ impl CollRun {
     /// Verifies that a peer with an awaited message is reachable: an empty notice establishes a
     /// connection, or fails.
     fn look_after(self: &Arc<Self>, peer: fi_addr_t) {
-        let state = lock(&self.room.state);
+        let state = lock(&self.collectives.state);
         let group = state.groups.get(&self.group).cloned();
         let set = state.sets.get(&self.members);
         let lost = set.filter(|_| group.is_none()).and_then(|set| set.lost.get(&peer).copied());
@@ -1166,19 +1180,20 @@ impl CollRun {
             // Messages that came before the connection ended count; by the time the task runs
             // they are known.
             let run = self.clone();
-            self.room.task(move || {
+            self.collectives.task(move || {
                 run.check(peer, error);
                 Ok(())
             });
-        } else if lock(&self.room.state).reached.insert(peer) {
+        } else if lock(&self.collectives.state).reached.insert(peer) {
             // The notice makes a connection; if it fails, `lost` is called. If another process has
             // the member's address by now, the answer says so.
-            self.room.notify(peer, &CollNotice { group: self.group, ..CollNotice::default() });
+            self.collectives
+                .notify(peer, &CollNotice { group: self.group, ..CollNotice::default() });
         }
     }
 
     /// Returns true if the run waits for notices instead of messages.
-    fn asks(&self) -> bool {
+    fn has_request(&self) -> bool {
         lock(&self.state).receives.iter().any(|(context, _)| *context == BY_NOTICE)
     }
 
@@ -1188,14 +1203,14 @@ impl CollRun {
     }
 
     /// Records the arrival of an awaited notice.
-    fn heard(self: &Arc<Self>, rank: usize) {
+    fn received(self: &Arc<Self>, rank: usize) {
         let mut state = lock(&self.state);
         let before = state.receives.len();
         state.receives.retain(|receive| *receive != (BY_NOTICE, rank));
         state.outstanding -= before - state.receives.len();
         drop(state);
         let run = self.clone();
-        self.room.task(move || run.advance());
+        self.collectives.task(move || run.advance());
     }
 
     /// Takes the outcome of a transfer, and goes on.
@@ -1215,7 +1230,7 @@ impl CollRun {
             (Ok(of), Some((_, len))) if of.len != len => self.fail(Error::TRUNC),
             (Ok(_), _) => {
                 let run = self.clone();
-                self.room.task(move || run.advance());
+                self.collectives.task(move || run.advance());
             }
         }
     }
@@ -1233,7 +1248,7 @@ impl CollRun {
         if lock(&self.state).finish.is_none() {
             return;
         }
-        let group = lock(&self.room.state).groups.get(&self.group).cloned();
+        let group = lock(&self.collectives.state).groups.get(&self.group).cloned();
         let mut notice = CollNotice { group: self.group, error: error.code(), joining: 0 };
         match &group {
             // The member that told us has told the others as well.
@@ -1243,9 +1258,9 @@ impl CollRun {
         }
         self.end(Err(error));
         if let Some(group) = group {
-            self.room.broken(&group, error);
+            self.collectives.broken(&group, error);
         }
-        self.room.tell(&self.members, self.rank, &notice);
+        self.collectives.tell(&self.members, self.rank, &notice);
     }
 
     /// Ends the run with this result. Its memory stays until the last transfer is over.
@@ -1256,10 +1271,10 @@ impl CollRun {
         state.unposted.clear();
         let receives: Vec<_> = state.receives.iter().map(|(context, _)| *context).collect();
         drop(state);
-        if let Some(port) = self.room.port.upgrade() {
+        if let Some(port) = self.collectives.port.upgrade() {
             receives.into_iter().for_each(|context| port.cancel(context));
         }
-        lock(&self.room.state).runs.retain(|run| !Arc::ptr_eq(run, self));
+        lock(&self.collectives.state).runs.retain(|run| !Arc::ptr_eq(run, self));
         finish(result);
     }
 }

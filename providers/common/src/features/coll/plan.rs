@@ -117,25 +117,25 @@ impl RankOf {
     /// Returns the distance to the parent in a binomial tree starting at `root`; `None` for the
     /// root itself.
     fn distance_to_parent(self, root: usize) -> Option<usize> {
-        let place = self.behind(root);
-        (place != 0).then(|| 1 << place.trailing_zeros())
+        let relative = self.behind(root);
+        (relative != 0).then(|| 1 << relative.trailing_zeros())
     }
 
     /// Returns the distances to the member's children in a binomial tree starting at `root`,
     /// farthest first.
     fn distances_to_children(self, root: usize) -> Vec<usize> {
-        let place = self.behind(root);
-        let below = if place == 0 { usize::BITS } else { place.trailing_zeros() };
+        let relative = self.behind(root);
+        let below = if relative == 0 { usize::BITS } else { relative.trailing_zeros() };
         let mut all: Vec<usize> = (0..below)
             .map_while(|bit| 1usize.checked_shl(bit))
-            .take_while(|distance| *distance < self.of && place + distance < self.of)
+            .take_while(|distance| *distance < self.of && relative + distance < self.of)
             .collect();
         all.reverse();
         all
     }
 
     /// Returns the communication partners of this member in barriers.
-    pub(super) fn neighbours(self) -> BTreeSet<usize> {
+    pub(super) fn adjacent(self) -> BTreeSet<usize> {
         self.barrier().others().collect()
     }
 
@@ -172,11 +172,12 @@ impl RankOf {
         let mut children = self.distances_to_children(root);
         // The nearest children have the fewest members below them, so that they are ready first.
         children.reverse();
-        let places = (0..children.len()).map(|index| part(len * (index + 1), len));
-        let places: Vec<_> = places.collect();
-        let from = children.iter().zip(&places).map(|(d, place)| recv(self.plus(*d), *place));
+        let parts = (0..children.len()).map(|index| part(len * (index + 1), len));
+        let parts: Vec<_> = parts.collect();
+        let from = children.iter().zip(&parts).map(|(d, relative)| recv(self.plus(*d), *relative));
         let mut rounds = vec![talk(from.collect())];
-        let steps = places.iter().map(|place| Step::Reduce { from: *place, into: 0 }).collect();
+        let steps =
+            parts.iter().map(|relative| Step::Reduce { from: *relative, into: 0 }).collect();
         let to = self.distance_to_parent(root).map(|d| send(self.minus(d), mine));
         rounds.push(Round { steps, transfers: to.into_iter().collect() });
         let result = if self.rank == root { mine } else { part(0, 0) };
@@ -206,7 +207,7 @@ impl RankOf {
         let mut rounds = Vec::new();
         let mut steps = Vec::new();
         // The odd ones of the first 2 * extra members do not take part.
-        let place = match self.rank {
+        let relative = match self.rank {
             rank if rank < 2 * extra && rank % 2 == 1 => {
                 rounds.push(talk(vec![send(rank - 1, mine)]));
                 rounds.push(talk(vec![recv(rank - 1, mine)]));
@@ -219,10 +220,11 @@ impl RankOf {
             }
             rank => rank - extra,
         };
-        let rank_at = |place: usize| if place < extra { place * 2 } else { place + extra };
+        let rank_at =
+            |relative: usize| if relative < extra { relative * 2 } else { relative + extra };
         let mut distance = 1;
         while distance < power {
-            let peer = rank_at(place ^ distance);
+            let peer = rank_at(relative ^ distance);
             let transfers = vec![recv(peer, other), send(peer, mine)];
             rounds.push(Round { steps: std::mem::take(&mut steps), transfers });
             steps.push(combine);
@@ -249,16 +251,16 @@ impl RankOf {
         let (left, right) = (self.minus(1), self.plus(1));
         let mut rounds = Vec::new();
         let mut steps = Vec::new();
-        for turn in 0..self.of - 1 {
-            let (out, into) = (blocks[self.minus(turn)], blocks[self.minus(turn + 1)]);
+        for round in 0..self.of - 1 {
+            let (out, into) = (blocks[self.minus(round)], blocks[self.minus(round + 1)]);
             let incoming = part(len, into.len);
             let transfers = vec![recv(left, incoming), send(right, out)];
             rounds.push(Round { steps: std::mem::take(&mut steps), transfers });
             steps.push(Step::Reduce { from: incoming, into: into.at });
         }
-        for turn in 0..self.of - 1 {
+        for round in 0..self.of - 1 {
             let (out, into) =
-                (blocks[(self.rank + 1 + self.of - turn) % self.of], blocks[self.minus(turn)]);
+                (blocks[(self.rank + 1 + self.of - round) % self.of], blocks[self.minus(round)]);
             let transfers = vec![recv(left, into), send(right, out)];
             rounds.push(Round { steps: std::mem::take(&mut steps), transfers });
         }
@@ -311,33 +313,33 @@ impl RankOf {
         let n = self.of;
         let block = |rank: usize| part(rank * len, len);
         let mine = block(self.rank);
-        let room = |index: usize| part((n + index) * len, len);
+        let part_at = |index: usize| part((n + index) * len, len);
         let mut rounds = Vec::new();
         let mut steps = Vec::new();
         let distances: Vec<usize> = (1..n).collect();
         for some in distances.chunks(AT_ONCE) {
-            let recvs = some.iter().enumerate().map(|(i, d)| recv(self.minus(*d), room(i)));
+            let recvs = some.iter().enumerate().map(|(i, d)| recv(self.minus(*d), part_at(i)));
             let sends = some.iter().map(|d| send(self.plus(*d), block(self.plus(*d))));
             let transfers = recvs.chain(sends).collect();
             rounds.push(Round { steps: std::mem::take(&mut steps), transfers });
             steps = (0..some.len())
-                .map(|index| Step::Reduce { from: room(index), into: mine.at })
+                .map(|index| Step::Reduce { from: part_at(index), into: mine.at })
                 .collect();
         }
         rounds.push(Round { steps, transfers: Vec::new() });
         CollPlan { area: (n + AT_ONCE.min(n)) * len, input: n * len, result: mine, rounds }
     }
 
-    /// Returns the number of blocks of the tree starting at `place`, with its parent, or the
+    /// Returns the number of blocks of the tree starting at `relative`, with its parent, or the
     /// position of a possible parent, at distance `distance`.
-    fn below(self, place: usize, distance: usize) -> usize {
-        distance.min(self.of - place)
+    fn below(self, relative: usize, distance: usize) -> usize {
+        distance.min(self.of - relative)
     }
 
     /// A scatter: of the root's blocks of `len` bytes each member gets one.
     pub(crate) fn scatter(self, root: usize, len: usize) -> CollPlan {
         let n = self.of;
-        let place = self.behind(root);
+        let relative = self.behind(root);
         let Some(distance) = self.distance_to_parent(root) else {
             // The blocks are in the order of places behind the root, so that each child takes a
             // run of them.
@@ -359,10 +361,10 @@ impl RankOf {
                 rounds,
             };
         };
-        let blocks = self.below(place, distance);
+        let blocks = self.below(relative, distance);
         let children = self.distances_to_children(root);
         let to_child =
-            |d: &usize| send(self.plus(*d), part(d * len, self.below(place + d, *d) * len));
+            |d: &usize| send(self.plus(*d), part(d * len, self.below(relative + d, *d) * len));
         let rounds = vec![
             talk(vec![recv(self.minus(distance), part(0, blocks * len))]),
             talk(children.iter().map(to_child).collect()),
@@ -373,12 +375,12 @@ impl RankOf {
     /// A gather: `len` bytes of each member get to the root, in the order of ranks.
     pub(crate) fn gather(self, root: usize, len: usize) -> CollPlan {
         let n = self.of;
-        let place = self.behind(root);
+        let relative = self.behind(root);
         let distance = self.distance_to_parent(root);
-        let blocks = distance.map_or(n, |distance| self.below(place, distance));
+        let blocks = distance.map_or(n, |distance| self.below(relative, distance));
         let children = self.distances_to_children(root);
         let from_child =
-            |d: &usize| recv(self.plus(*d), part(d * len, self.below(place + d, *d) * len));
+            |d: &usize| recv(self.plus(*d), part(d * len, self.below(relative + d, *d) * len));
         let mut rounds = vec![talk(children.iter().map(from_child).collect())];
         if let Some(distance) = distance {
             rounds.push(talk(vec![send(self.minus(distance), part(0, blocks * len))]));
@@ -408,14 +410,14 @@ mod tests {
         }
         let mut sent: HashMap<(usize, usize), VecDeque<Vec<u8>>> = HashMap::new();
         let mut at = vec![0; n];
-        let mut begun = vec![false; n];
+        let mut started = vec![false; n];
         loop {
             let mut moved = false;
             for rank in 0..n {
                 let Some(round) = plans[rank].rounds.get(at[rank]) else { continue };
                 let area = &mut areas[rank];
-                if !begun[rank] {
-                    begun[rank] = true;
+                if !started[rank] {
+                    started[rank] = true;
                     moved = true;
                     for step in &round.steps {
                         match *step {
@@ -454,7 +456,7 @@ mod tests {
                     }
                 }
                 at[rank] += 1;
-                begun[rank] = false;
+                started[rank] = false;
                 moved = true;
             }
             if !moved {

@@ -4,9 +4,9 @@ use crate::abi::{
     fid_av_set,
 };
 use crate::av::Av;
-use crate::boundary::{answer, answer_if_memory};
+use crate::boundary::{ffi_guard, ffi_guard_if_memory};
 use crate::error::{Error, Result};
-use crate::fid::Embeds;
+use crate::fid::FidObject;
 use crate::object::Object;
 use crate::reserved::AV_SET_ADDR;
 use core::ffi::{c_int, c_void};
@@ -25,7 +25,7 @@ unsafe impl Sync for AvSet {}
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
 unsafe impl Send for AvSet {}
 // SAFETY: repr(C) with the C struct first; made only by `open`, in an `Arc`.
-unsafe impl Embeds<fid_av_set> for AvSet {}
+unsafe impl FidObject<fid_av_set> for AvSet {}
 
 impl std::fmt::Debug for AvSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -136,7 +136,7 @@ static OPS: fi_ops_av_set = fi_ops_av_set {
 // a set that `open` made and `close` has not taken back, or with null.
 
 unsafe extern "C" fn close(fid: *mut abi::fid) -> c_int {
-    answer("fi_close(av_set)", || {
+    ffi_guard("fi_close(av_set)", || {
         // SAFETY: see above; groups keep their own list of members.
         unsafe {
             AvSet::from_c(fid.cast_const().cast())?;
@@ -153,7 +153,7 @@ unsafe fn combine(
     src: *const fid_av_set,
     how: impl FnOnce(&mut Vec<fi_addr_t>, &[fi_addr_t]),
 ) -> c_int {
-    answer(entry, || {
+    ffi_guard(entry, || {
         // SAFETY: see above; `src` is a set of the application's or null.
         let (dst, src) = unsafe { (AvSet::from_fid(dst)?, AvSet::from_fid(src)?) };
         if !Arc::ptr_eq(&dst.av, &src.av) {
@@ -195,7 +195,7 @@ unsafe extern "C" fn diff(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int
 }
 
 unsafe extern "C" fn insert(set: *mut fid_av_set, addr: fi_addr_t) -> c_int {
-    answer_if_memory("fi_av_set_insert", || {
+    ffi_guard_if_memory("fi_av_set_insert", || {
         // SAFETY: see above.
         let set = unsafe { AvSet::from_fid(set) }?;
         set.av.get(addr)?;
@@ -209,7 +209,7 @@ unsafe extern "C" fn insert(set: *mut fid_av_set, addr: fi_addr_t) -> c_int {
 }
 
 unsafe extern "C" fn remove(set: *mut fid_av_set, addr: fi_addr_t) -> c_int {
-    answer("fi_av_set_remove", || {
+    ffi_guard("fi_av_set_remove", || {
         // SAFETY: see above.
         let set = unsafe { AvSet::from_fid(set) }?;
         let mut members = set.list();
@@ -220,7 +220,7 @@ unsafe extern "C" fn remove(set: *mut fid_av_set, addr: fi_addr_t) -> c_int {
 }
 
 unsafe extern "C" fn addr(set: *mut fid_av_set, addr: *mut fi_addr_t) -> c_int {
-    answer("fi_av_set_addr", || {
+    ffi_guard("fi_av_set_addr", || {
         // SAFETY: see above; `addr` is the caller's or null.
         unsafe {
             let set = AvSet::from_fid(set)?;
@@ -241,7 +241,7 @@ pub(crate) unsafe extern "C" fn av_set(
     set: *mut *mut fid_av_set,
     context: *mut c_void,
 ) -> c_int {
-    answer_if_memory("fi_av_set", || {
+    ffi_guard_if_memory("fi_av_set", || {
         // SAFETY: reachable only through the table of an open vector of ours, or with
         // null; the attributes and `set` are the caller's or null.
         unsafe {

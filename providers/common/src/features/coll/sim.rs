@@ -12,8 +12,8 @@ use crate::notices::Port;
 use ofi_simulation::{SimRandom, seeds};
 use std::fmt::Debug;
 
-/// Lanes of endpoints: each has a [`Later`] of its own, so one number does.
-const LANE: usize = 1;
+/// Lanes of endpoints: each has a [`DeferredQueue`] of its own, so one number does.
+const TASK_QUEUE: usize = 1;
 
 /// Number of operations run by each group of a set.
 const OPERATIONS: usize = 3;
@@ -22,7 +22,7 @@ const OPERATIONS: usize = 3;
 const ROUNDS: usize = 6;
 
 /// Packet in flight between two endpoints.
-enum Parcel {
+enum SimPacket {
     /// Message between given incarnations of the endpoint and the peer, and the context of a send
     /// completing at its arrival.
     Message { lives: [usize; 2], tag: u64, bytes: Vec<u8>, completes: Option<Context> },
@@ -43,7 +43,7 @@ struct PostedHere {
 
 /// Network state of an endpoint.
 struct CollSimAddress {
-    later: Arc<Later>,
+    later: Arc<DeferredQueue>,
     /// Number of endpoint incarnations at this address.
     life: usize,
     alive: bool,
@@ -59,7 +59,7 @@ struct CollSimAddress {
 struct Network {
     dice: SimRandom,
     stops: Vec<CollSimAddress>,
-    links: BTreeMap<(usize, usize), VecDeque<Parcel>>,
+    links: BTreeMap<(usize, usize), VecDeque<SimPacket>>,
     /// True if a send was deferred since the last check by the world.
     put_off: bool,
     /// A fault planted in the simulator, for its own tests.
@@ -94,7 +94,7 @@ impl Network {
         if !self.stops[from].connected.contains_key(&to) {
             if !peer_alive {
                 // It takes a while until that is known.
-                let refused = Parcel::Refused { life, context };
+                let refused = SimPacket::Refused { life, context };
                 self.links.entry((to, from)).or_default().push_back(refused);
                 return;
             }
@@ -112,7 +112,7 @@ impl Network {
         }
         if !lost {
             let completes = waits.then_some(context);
-            let parcel = Parcel::Message { lives: [life, peer_life], tag, bytes, completes };
+            let parcel = SimPacket::Message { lives: [life, peer_life], tag, bytes, completes };
             self.links.entry((from, to)).or_default().push_back(parcel);
         }
         if !waits {
@@ -146,7 +146,7 @@ impl Network {
             return;
         };
         match parcel {
-            Parcel::Message { lives: [life, to_life], tag, bytes, completes } => {
+            SimPacket::Message { lives: [life, to_life], tag, bytes, completes } => {
                 let stop = &mut self.stops[to];
                 if !stop.alive || stop.life != to_life {
                     // The sender hears of it when it hears of the end.
@@ -171,12 +171,12 @@ impl Network {
                     self.done(from, Ok(Completion::of(context, 0, 0)));
                 }
             }
-            Parcel::Refused { life, context } => {
+            SimPacket::Refused { life, context } => {
                 if self.stops[to].life == life {
                     self.done(to, failed(context, Error::CONNREFUSED));
                 }
             }
-            Parcel::End { life } => {
+            SimPacket::End { life } => {
                 let stop = &mut self.stops[to];
                 if !stop.alive || stop.connected.get(&from) != Some(&life) {
                     return;
@@ -187,9 +187,11 @@ impl Network {
                     self.done(to, failed(context, Error::CONNRESET));
                 }
                 if self.fault != Some(Fault::SilentEnd) {
-                    let aside =
-                        crate::later::Aside { later: self.stops[to].later.clone(), lane: LANE };
-                    aside.lost(from as u64, Error::CONNRESET);
+                    let internal_ops = crate::deferred::InternalOps {
+                        later: self.stops[to].later.clone(),
+                        task_queue: TASK_QUEUE,
+                    };
+                    internal_ops.lost(from as u64, Error::CONNRESET);
                 }
             }
         }
@@ -208,9 +210,9 @@ impl Network {
             let mut arrive = self.dice.below(link.len() + 1);
             link.retain(|parcel| {
                 arrive = arrive.saturating_sub(1);
-                arrive > 0 || matches!(parcel, Parcel::End { .. })
+                arrive > 0 || matches!(parcel, SimPacket::End { .. })
             });
-            link.push_back(Parcel::End { life });
+            link.push_back(SimPacket::End { life });
         }
     }
 }
@@ -264,13 +266,13 @@ impl Port for SimPort {
 }
 
 /// Operation number `index` of a group and its expected result, the same for all members.
-struct Deal {
+struct CollScenario {
     kind: usize,
     root: usize,
     len: usize,
 }
 
-impl Deal {
+impl CollScenario {
     fn new(group: u32, index: usize, of: usize) -> Self {
         let mut dice = SimRandom::new(u64::from(group) << 8 | index as u64);
         let len = [0, 8, 64, 24 << 10][dice.below(4)];
@@ -361,7 +363,7 @@ struct Board {
     /// By node and set.
     members: BTreeMap<(usize, usize), Member>,
     /// Ranks having started each operation of a group.
-    begun: HashMap<(u32, usize), BTreeSet<usize>>,
+    started: HashMap<(u32, usize), BTreeSet<usize>>,
     complaints: Vec<String>,
 }
 
@@ -374,9 +376,9 @@ impl Board {
 }
 
 struct CollNode {
-    room: Arc<Collectives>,
+    collectives: Arc<Collectives>,
     _port: Arc<SimPort>,
-    later: Arc<Later>,
+    later: Arc<DeferredQueue>,
     life: usize,
 }
 
@@ -408,7 +410,7 @@ impl CollWorld {
         }));
         let mut nodes = Vec::new();
         for node in 0..count {
-            let later = Later::new().unwrap();
+            let later = DeferredQueue::new().unwrap();
             lock(&network).stops.push(CollSimAddress {
                 later: later.clone(),
                 life: 0,
@@ -437,28 +439,33 @@ impl CollWorld {
     }
 
     /// An endpoint begins at an address.
-    fn begin(network: &SharedNetwork, node: usize, life: usize, later: Arc<Later>) -> CollNode {
+    fn begin(
+        network: &SharedNetwork,
+        node: usize,
+        life: usize,
+        later: Arc<DeferredQueue>,
+    ) -> CollNode {
         let port = Arc::new(SimPort { node, life, network: network.clone() });
         let weak: Weak<dyn Port> = Arc::downgrade(&(port.clone() as Arc<dyn Port>));
-        let room = Collectives::new(weak, later.clone(), LANE);
+        let collectives = Collectives::new(weak, later.clone(), TASK_QUEUE);
         // The numbers of groups are those of the seed as well.
-        lock(&room.state).seed = lock(network).dice.next();
-        room.hear();
-        let listening = Arc::downgrade(&room);
-        later.listen(LANE, move |peer, error| {
-            if let Some(room) = listening.upgrade() {
-                room.lost(peer, error);
+        lock(&collectives.state).seed = lock(network).dice.next();
+        collectives.start_listening();
+        let listening = Arc::downgrade(&collectives);
+        later.listen(TASK_QUEUE, move |peer, error| {
+            if let Some(collectives) = listening.upgrade() {
+                collectives.lost(peer, error);
             }
         });
-        CollNode { room, _port: port, later, life }
+        CollNode { collectives, _port: port, later, life }
     }
 
     /// Kills an endpoint, and begins another one at its address.
     fn restart(&mut self, node: usize) {
         lock(&self.network).kill(node);
-        self.nodes[node].room.close();
-        self.nodes[node].later.leave(LANE);
-        let (later, life) = (Later::new().unwrap(), self.nodes[node].life + 1);
+        self.nodes[node].collectives.close();
+        self.nodes[node].later.leave(TASK_QUEUE);
+        let (later, life) = (DeferredQueue::new().unwrap(), self.nodes[node].life + 1);
         let mut network = lock(&self.network);
         let stop = &mut network.stops[node];
         (stop.later, stop.life, stop.alive) = (later.clone(), life, true);
@@ -482,7 +489,7 @@ impl CollWorld {
             MemberProgress::Outside | MemberProgress::Failed if member.joins < self.joins => {
                 member.joins += 1;
                 if let Some(group) = member.group.take() {
-                    let _ = self.nodes[node].room.leave(&group);
+                    let _ = self.nodes[node].collectives.leave(&group);
                 }
                 member.progress = MemberProgress::Joining;
                 drop(board);
@@ -491,7 +498,7 @@ impl CollWorld {
             MemberProgress::Inside(number, index, false) if index < OPERATIONS => {
                 member.progress = MemberProgress::Inside(number, index, true);
                 let group = member.group.clone().unwrap();
-                board.begun.entry((number, index)).or_default().insert(group.member.rank);
+                board.started.entry((number, index)).or_default().insert(group.member.rank);
                 drop(board);
                 self.operate(node, set, &group, index);
             }
@@ -509,7 +516,7 @@ impl CollWorld {
         let rank = members.iter().position(|member| *member as usize == node).unwrap();
         let (board, life) = (self.board.clone(), self.nodes[node].life);
         let (network, of) = (self.network.clone(), members.len());
-        self.nodes[node].room.join(members, RankOf { rank, of }, &addrs, move |result| {
+        self.nodes[node].collectives.join(members, RankOf { rank, of }, &addrs, move |result| {
             if lock(&network).stops[node].life != life {
                 return;
             }
@@ -531,7 +538,7 @@ impl CollWorld {
 
     fn operate(&self, node: usize, set: usize, group: &Arc<CollGroup>, index: usize) {
         let (number, RankOf { rank, of }) = (group.number, group.member);
-        let deal = Deal::new(number, index, of);
+        let deal = CollScenario::new(number, index, of);
         let inputs: Vec<_> = (0..of).map(|rank| deal.input(number, index, rank, of)).collect();
         let own = inputs[rank].clone();
         let plan = deal.plan(group.member);
@@ -544,7 +551,7 @@ impl CollWorld {
                 return;
             }
             let mut board = lock(&board);
-            let all = board.begun.get(&(number, index)).is_some_and(|ranks| ranks.len() == of);
+            let all = board.started.get(&(number, index)).is_some_and(|ranks| ranks.len() == of);
             let member = board.members.get_mut(&(node, set)).unwrap();
             if member.progress != MemberProgress::Inside(number, index, true) {
                 let was = format!("{node}: {index} of {number} is over in {:?}", member.progress);
@@ -564,7 +571,7 @@ impl CollWorld {
         });
         let highest = Some(Operation::highest_byte());
         let start = Start { plan, input: Some(input), reduction: highest, finish };
-        if self.nodes[node].room.start(group, start).is_err() {
+        if self.nodes[node].collectives.start(group, start).is_err() {
             // The group is broken.
             let mut board = lock(&self.board);
             board.members.get_mut(&(node, set)).unwrap().progress = MemberProgress::Failed;
@@ -576,16 +583,16 @@ impl CollWorld {
     fn run_without(mut self, gone: usize) {
         self.kills = 0;
         lock(&self.network).kill(gone);
-        self.nodes[gone].room.close();
-        self.nodes[gone].later.leave(LANE);
+        self.nodes[gone].collectives.close();
+        self.nodes[gone].later.leave(TASK_QUEUE);
         self.sets.truncate(1);
         lock(&self.board).members.retain(|(node, set), _| *node != gone && *set == 0);
         self.joins = ROUNDS;
         self.settle();
         for ((node, _), member) in &lock(&self.board).members {
             assert_eq!(member.progress, MemberProgress::Failed, "{node} waits for ever");
-            let kept = &lock(&self.nodes[*node].room.state).early;
-            assert!(kept.is_empty(), "{node} keeps {kept:?}");
+            let buffered = &lock(&self.nodes[*node].collectives.state).early;
+            assert!(buffered.is_empty(), "{node} keeps {buffered:?}");
         }
     }
 
@@ -667,10 +674,14 @@ impl CollWorld {
         drop(board);
         lock(&self.board).members.clear();
         for node in self.nodes.drain(..) {
-            assert!(lock(&node.room.state).runs.is_empty(), "an operation is left");
-            node.room.close();
-            node.later.leave(LANE);
-            assert_eq!(Arc::strong_count(&node.room), 1, "something keeps an endpoint's side");
+            assert!(lock(&node.collectives.state).runs.is_empty(), "an operation is left");
+            node.collectives.close();
+            node.later.leave(TASK_QUEUE);
+            assert_eq!(
+                Arc::strong_count(&node.collectives),
+                1,
+                "something keeps an endpoint's side"
+            );
         }
     }
 }

@@ -24,12 +24,12 @@
 //!
 //! Notices have [`MULTICAST_TAG`], not used by collective operations. A provider sends no notice to
 //! a peer without announced support in the connection handshake (-FI_EOPNOTSUPP,
-//! [`is_group_notice`](crate::later::is_group_notice)): such a peer is in no group.
+//! [`is_group_notice`](crate::deferred::is_group_notice)): such a peer is in no group.
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::addr::Addr;
 use crate::av::{self, Av};
+use crate::deferred::DeferredQueue;
 use crate::error::{Error, Result};
-use crate::later::Later;
 use crate::notices::{NoticeLine, Port};
 use crate::reserved::{MULTICAST_ADDR, MULTICAST_TAG};
 use crate::slab::Slab;
@@ -125,7 +125,7 @@ struct JoinedGroup {
     /// Members whose connection ended, asked again before the next message.
     gone: HashSet<fi_addr_t>,
     /// For a receiver: peers notified of the membership without a confirmation yet.
-    told: HashSet<fi_addr_t>,
+    notified: HashSet<fi_addr_t>,
     /// Callback completing the join, called once all peers have answered for the first time.
     joined: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -138,7 +138,7 @@ impl JoinedGroup {
             members: BTreeSet::new(),
             asked: HashSet::new(),
             gone: HashSet::new(),
-            told: HashSet::new(),
+            notified: HashSet::new(),
             joined: None,
         }
     }
@@ -147,7 +147,7 @@ impl JoinedGroup {
     /// while `joined` runs.
     fn settle(&mut self) {
         if self.asked.is_empty()
-            && self.told.is_empty()
+            && self.notified.is_empty()
             && let Some(joined) = self.joined.take()
         {
             joined();
@@ -159,14 +159,14 @@ impl JoinedGroup {
         self.members.remove(&peer);
         self.asked.remove(&peer);
         self.gone.remove(&peer);
-        self.told.remove(&peer);
+        self.notified.remove(&peer);
         self.settle();
     }
 
     /// Returns the first notices for a peer: question and announcement.
     fn introduce(&mut self, peer: fi_addr_t) -> impl Iterator<Item = Word> + use<> {
         let ask = self.part.sends && self.asked.insert(peer);
-        let tell = self.part.receives && self.told.insert(peer);
+        let tell = self.part.receives && self.notified.insert(peer);
         [ask.then_some(Word::Ask), tell.then_some(Word::Joined)].into_iter().flatten()
     }
 }
@@ -186,7 +186,7 @@ struct GroupsState {
     groups: Slab<JoinedGroup>,
     numbers: HashMap<GroupAddr, u32>,
     /// Ports of peers with a question or announcement before their insertion in the address vector.
-    strangers: HashSet<u16>,
+    unknown_peers: HashSet<u16>,
     /// Peers sent `Again` after their insertion in the address vector.
     reminded: HashSet<fi_addr_t>,
     /// Number of unsent answers to each peer, at most [`MAX_ANSWERS`].
@@ -205,31 +205,31 @@ impl MulticastGroups {
     /// `own_port`, and posts the receive for notices. No lock may be held.
     pub(crate) fn new(
         port: Weak<dyn Port>,
-        later: Arc<Later>,
-        lane: usize,
+        later: Arc<DeferredQueue>,
+        task_queue: usize,
         av: Arc<Av>,
         own_port: u16,
     ) -> Arc<Self> {
-        let notices = NoticeLine::new(port, later.clone(), lane, MULTICAST_TAG);
-        let room = Arc::new_cyclic(|me| {
+        let notices = NoticeLine::new(port, later.clone(), task_queue, MULTICAST_TAG);
+        let groups = Arc::new_cyclic(|me| {
             let me = me.clone();
             Self { me, notices, av, own_port, state: Mutex::default() }
         });
-        let weak = room.me.clone();
-        let listener: Weak<dyn av::AvListener> = weak.clone();
-        room.av.listen(listener);
+        let weak = groups.me.clone();
+        let listener: Weak<dyn av::AvObserverHandle> = weak.clone();
+        groups.av.listen(listener);
         let of_ends = weak.clone();
-        later.listen(lane, move |name, _| {
-            if let Some(room) = of_ends.upgrade() {
-                room.lost(name);
+        later.listen(task_queue, move |name, _| {
+            if let Some(groups) = of_ends.upgrade() {
+                groups.lost(name);
             }
         });
-        room.notices.listen(move |from, bytes| {
-            if let (Some(room), Some(notice)) = (weak.upgrade(), GroupNotice::read(bytes)) {
-                room.noticed(from, &notice);
+        groups.notices.listen(move |from, bytes| {
+            if let (Some(groups), Some(notice)) = (weak.upgrade(), GroupNotice::read(bytes)) {
+                groups.noticed(from, &notice);
             }
         });
-        room
+        groups
     }
 
     fn lock(&self) -> MutexGuard<'_, GroupsState> {
@@ -309,13 +309,13 @@ impl MulticastGroups {
         group: GroupAddr,
         over: impl Fn(&Self) + Send + Sync + 'static,
     ) {
-        let room = self.me.clone();
+        let groups = self.me.clone();
         let notice = GroupNotice { word, port: self.own_port, group };
         self.notices.send(peer, notice.write(), move |result| {
-            let Some(room) = room.upgrade() else { return };
-            over(&room);
+            let Some(groups) = groups.upgrade() else { return };
+            over(&groups);
             if result.is_err() {
-                room.unreachable(peer, word, group);
+                groups.unreachable(peer, word, group);
             }
         });
     }
@@ -328,8 +328,8 @@ impl MulticastGroups {
             return;
         }
         *answers += 1;
-        self.send(peer, word, group, move |room| {
-            let mut state = room.lock();
+        self.send(peer, word, group, move |groups| {
+            let mut state = groups.lock();
             if let Some(answers) = state.answers.get_mut(&peer) {
                 *answers -= 1;
                 if *answers == 0 {
@@ -348,7 +348,7 @@ impl MulticastGroups {
                 group.asked.remove(&peer);
                 group.gone.remove(&peer);
             }
-            Word::Joined => drop(group.told.remove(&peer)),
+            Word::Joined => drop(group.notified.remove(&peer)),
             _ => return,
         }
         group.settle();
@@ -371,7 +371,7 @@ impl MulticastGroups {
             if group.members.remove(&peer) | group.asked.remove(&peer) {
                 group.gone.insert(peer);
             }
-            group.told.remove(&peer);
+            group.notified.remove(&peer);
             group.settle();
         }
     }
@@ -382,7 +382,7 @@ impl MulticastGroups {
         let peer = self.index_of(from);
         let mut state = self.lock();
         let Some(peer) = peer else {
-            return self.heard_stranger(&mut state, word, port, name);
+            return self.received_unknown(&mut state, word, port, name);
         };
         match word {
             Word::Ask => {
@@ -411,7 +411,7 @@ impl MulticastGroups {
             }
             Word::Known => {
                 let Some(group) = state.group(name) else { return };
-                group.told.remove(&peer);
+                group.notified.remove(&peer);
                 group.settle();
             }
             Word::Again => {
@@ -420,7 +420,8 @@ impl MulticastGroups {
                     .iter()
                     .flat_map(|(_, group)| {
                         let ask = group.asked.contains(&peer).then_some((Word::Ask, group.name));
-                        let tell = group.told.contains(&peer).then_some((Word::Joined, group.name));
+                        let tell =
+                            group.notified.contains(&peer).then_some((Word::Joined, group.name));
                         ask.into_iter().chain(tell)
                     })
                     .collect();
@@ -433,13 +434,13 @@ impl MulticastGroups {
 
     /// Handles a notice requiring an answer, of a peer not in the address vector at its arrival.
     /// The vector may have the peer by now.
-    fn heard_stranger(&self, state: &mut GroupsState, word: Word, port: u16, name: GroupAddr) {
+    fn received_unknown(&self, state: &mut GroupsState, word: Word, port: u16, name: GroupAddr) {
         if !matches!(word, Word::Ask | Word::Joined) {
             return;
         }
         // The port is noted before looking: addresses that are inserted from now on are compared
         // with it.
-        state.strangers.insert(port);
+        state.unknown_peers.insert(port);
         for peer in self.av.indices() {
             // `Again` is sent only once: a peer with messages from another address than its
             // inserted one stays unknown, regardless of repetitions.
@@ -452,10 +453,10 @@ impl MulticastGroups {
     }
 }
 
-impl av::AvListener for MulticastGroups {
+impl av::AvObserverHandle for MulticastGroups {
     fn inserted(&self, index: fi_addr_t, addr: &Addr) {
         let mut state = self.lock();
-        let known = state.strangers.contains(&addr.port());
+        let known = state.unknown_peers.contains(&addr.port());
         for (_, group) in state.groups.iter_mut() {
             group.introduce(index).for_each(|word| self.say(index, word, group.name));
         }
@@ -493,13 +494,13 @@ mod tests {
     #[test]
     fn notices_are_these_bytes_and_come_out_as_they_went_in() {
         let group = name("239.1.2.3:258").unwrap();
-        let mut said = HashSet::new();
+        let mut reported = HashSet::new();
         for word in [Word::Ask, Word::In, Word::Out, Word::Joined, Word::Known, Word::Again] {
             let notice = GroupNotice { word, port: 0x0304, group };
             assert_eq!(GroupNotice::read(&notice.write()), Some(notice));
-            said.insert(notice.write());
+            reported.insert(notice.write());
         }
-        assert_eq!(said.len(), 6);
+        assert_eq!(reported.len(), 6);
         let bytes = GroupNotice { word: Word::Joined, port: 0x0304, group }.write();
         assert_eq!(bytes[..8], [0, 4, 3, 4, 1, 2, 0, 0]);
         assert_eq!(bytes[8..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);

@@ -1,14 +1,14 @@
 //! Two endpoints, or one communicating with itself, for cases not drawn by a simulation: refused
 //! accesses, and packets never sent by a peer of this library.
-use super::super::conn::Acquaintance;
+use super::super::conn::HandshakeState;
 use super::super::half_open::Introduction;
 use super::super::tx::{RxdTx, TxData};
 use super::super::{RxdEngine, RxdEngineEp, RxdIdentity, RxdLimits};
 use super::{LossyNet, LossyPorts, NetPlan, SharedNet, lock};
 use crate::config::config;
 use crate::wire::{
-    BASE_LEN, Cts, DATA, DATA_HEAD, DATA_READ, DELIVER, DELIVERED, DataHead, Greeting, MAX_HEAD,
-    MSG, NO_OP, READ_REQ, REFUSAL, RTS_LEN, Rts, RxdBase, RxdOperation, WRITE,
+    BASE_LEN, Cts, DATA, DATA_HEAD, DATA_READ, DELIVER, DELIVERED, DataHead, Hello, MAX_HEAD, MSG,
+    NO_OP, READ_REQ, REJECT_REASON, RTS_LEN, Rts, RxdBase, RxdOperation, WRITE,
 };
 use ofi_provider::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_COMPLETION, FI_MSG, FI_READ, FI_RMA, FI_SEND,
@@ -38,7 +38,7 @@ struct Pair {
 impl Pair {
     /// Creates `count` endpoints, over a network losing one in `loses` packets.
     fn new(count: usize, loses: usize) -> Self {
-        Self::over(count, NetPlan { loses, tells: true, ..NetPlan::CALM })
+        Self::over(count, NetPlan { loses, notifies: true, ..NetPlan::CALM })
     }
 
     /// Creates `count` endpoints, over a network with this plan.
@@ -78,7 +78,7 @@ impl Pair {
     fn conn(&self, node: usize, to: usize) -> u32 {
         self.with(node, |ep| {
             let addr = Addr::Ip(address(to, 0)).identity();
-            let peer = ep.peers.peer_at(None, addr, &mut ep.inbox);
+            let peer = ep.peers.peer_at(None, addr, &mut ep.matcher);
             match ep.peers[peer].conn {
                 ofi_provider::slab::NONE => ep.new_conn(peer).unwrap(),
                 conn => conn,
@@ -87,14 +87,14 @@ impl Pair {
     }
 
     /// Has two endpoints get to know each other.
-    fn meet(&mut self, node: usize, to: usize) {
+    fn handshake(&mut self, node: usize, to: usize) {
         for (node, to) in [(node, to), (to, node)] {
             let conn = self.conn(node, to);
-            if self.with(node, |ep| ep.conns[conn].stage) != Acquaintance::Known {
+            if self.with(node, |ep| ep.conns[conn].stage) != HandshakeState::Known {
                 self.with(node, |ep| ep.ask(conn));
                 self.go_on(1000);
             }
-            assert_eq!(self.with(node, |ep| ep.conns[conn].stage), Acquaintance::Known);
+            assert_eq!(self.with(node, |ep| ep.conns[conn].stage), HandshakeState::Known);
         }
     }
 
@@ -105,7 +105,7 @@ impl Pair {
             while lock(&self.net).deliver() {}
             for engine in &self.engines {
                 let mut state = engine.lock();
-                state.turn();
+                state.poll_once();
                 state.check();
             }
             here::pass(1_000_000);
@@ -143,7 +143,7 @@ impl Pair {
                 total: len as u64,
                 packets: 0,
                 tx_id: 0,
-                places: match kind {
+                segments: match kind {
                     MSG => RemoteSegments::EMPTY,
                     _ => RemoteSegments::one(0, len as u64, key),
                 },
@@ -165,7 +165,7 @@ impl Pair {
     fn post(&self, node: usize, src: fi_addr_t) {
         let (buf, context) = (RecvBuf::none(), Context::NULL);
         let op = RecvOp { buf, src, context, tag: 0, ignore: 0, flags: 0 };
-        self.with(node, |ep| assert!(ep.inbox.post(op, false).is_ok()));
+        self.with(node, |ep| assert!(ep.matcher.post(op, false).is_ok()));
     }
 
     /// Injects the next packet in sequence to an endpoint, as if sent by another.
@@ -201,14 +201,14 @@ impl Pair {
     /// Injects a request of this peer from an address, naming another, or the same.
     fn request(&mut self, from: usize, named: usize, to: usize, by: Introduction) {
         let source = Addr::Ip(address(named, 0)).to_bytes();
-        let mut packet = Rts::packet(by.remote.into(), &source, Greeting::own(0));
-        match by.greeting {
-            Some(greeting) => {
-                packet = Rts::packet(by.remote.into(), &source, greeting);
+        let mut packet = Rts::packet(by.remote.into(), &source, Hello::own(0));
+        match by.hello {
+            Some(hello) => {
+                packet = Rts::packet(by.remote.into(), &source, hello);
             }
             None => {
                 packet[2..4].fill(0);
-                packet[RTS_LEN - Greeting::LEN..].fill(0);
+                packet[RTS_LEN - Hello::LEN..].fill(0);
             }
         }
         self.inject_from(from, to, &packet);
@@ -216,12 +216,7 @@ impl Pair {
 
     /// Returns the index assigned by an endpoint to a peer without an endpoint.
     fn index_for(&mut self, node: usize, to: usize, nonce: u64) -> u32 {
-        self.request(
-            node,
-            node,
-            to,
-            Introduction { remote: 3, greeting: Some(Greeting::own(nonce)) },
-        );
+        self.request(node, node, to, Introduction { remote: 3, hello: Some(Hello::own(nonce)) });
         let packet = self.taken_at(node).pop().unwrap();
         Cts::read(&packet).unwrap().index as u32
     }
@@ -267,43 +262,43 @@ impl Pair {
 #[test]
 fn large_message_without_receive_does_not_block_other_messages() {
     let mut pair = Pair::new(3, 0);
-    pair.meet(1, 0);
-    pair.meet(2, 0);
+    pair.handshake(1, 0);
+    pair.handshake(2, 0);
     pair.name(0, 1);
     pair.name(0, 2);
     pair.start(1, 0, MSG, 8 << 20, 0);
     pair.go_on(1000);
-    let kept = pair.with(0, |ep| ep.inbox.kept_bytes());
+    let buffered = pair.with(0, |ep| ep.matcher.buffered_bytes());
     assert_eq!(pair.left(1), 1, "there is no room for all of it");
-    assert!(kept > 1 << 20, "{kept} bytes of it are kept");
+    assert!(buffered > 1 << 20, "{buffered} bytes of it are kept");
     pair.post(0, 2);
     pair.start(2, 0, MSG, 0, 0);
     pair.go_on(100);
-    assert_eq!(pair.left(2), 0, "a message meets its receive while {kept} bytes are kept");
-    assert!(kept <= 3 << 20, "{kept} bytes are kept");
+    assert_eq!(pair.left(2), 0, "a message meets its receive while {buffered} bytes are kept");
+    assert!(buffered <= 3 << 20, "{buffered} bytes are kept");
 }
 
 #[test]
 fn failing_response_sends_exactly_one_refusal() {
     let mut pair = Pair::new(2, 0);
-    pair.meet(0, 1);
+    pair.handshake(0, 1);
     let back = pair.conn(1, 0);
-    let refusals = pair.with(1, |ep| {
-        let (data, room) = (TxData::Region(RemoteSegments::one(0, 8, BAD)), PACKET - DATA_HEAD);
-        ep.start_answer(RxdTx::of_peer(back, 77, data, 10 * room, room));
-        ep.turn();
+    let rejects = pair.with(1, |ep| {
+        let (data, space) = (TxData::Region(RemoteSegments::one(0, 8, BAD)), PACKET - DATA_HEAD);
+        ep.start_answer(RxdTx::of_peer(back, 77, data, 10 * space, space));
+        ep.poll_once();
         let packets = lock(&pair.net);
         let kinds = packets.under_way.iter().map(|(_, _, packet)| packet[1]);
-        kinds.filter(|kind| *kind == REFUSAL).count()
+        kinds.filter(|kind| *kind == REJECT_REASON).count()
     });
-    assert_eq!(refusals, 1);
+    assert_eq!(rejects, 1);
     pair.finish();
 }
 
 #[test]
 fn resent_packets_of_a_response_without_data_are_refusals() {
-    let (data, room) = (TxData::Region(RemoteSegments::one(0, 8, BAD)), PACKET - DATA_HEAD);
-    let mut answer = RxdTx::of_peer(0, 77, data, 10 * room, room);
+    let (data, space) = (TxData::Region(RemoteSegments::one(0, 8, BAD)), PACKET - DATA_HEAD);
+    let mut answer = RxdTx::of_peer(0, 77, data, 10 * space, space);
     let regions = MrTable::new(0);
     let mut kind = |packet, again| {
         let base = RxdBase { kind: DATA_READ, flags: 0, peer: 0, seq: packet };
@@ -312,20 +307,20 @@ fn resent_packets_of_a_response_without_data_are_refusals() {
         built[1]
     };
     // The peer may have the first of these, and does not look at it; the second is lost.
-    assert_eq!([kind(2, true), kind(5, true)], [REFUSAL; 2]);
-    assert_eq!([kind(7, false), kind(8, false)], [REFUSAL, NO_OP]);
-    assert_eq!(kind(8, true), REFUSAL);
+    assert_eq!([kind(2, true), kind(5, true)], [REJECT_REASON; 2]);
+    assert_eq!([kind(7, false), kind(8, false)], [REJECT_REASON, NO_OP]);
+    assert_eq!(kind(8, true), REJECT_REASON);
 }
 
 #[test]
 fn refusal_of_an_operation_does_not_affect_the_next_one() {
     let mut pair = Pair::new(2, 0);
-    pair.meet(0, 1);
+    pair.handshake(0, 1);
     pair.start(0, 1, READ_REQ, 0, BAD);
     let number = pair.number(0);
     pair.finish();
     pair.start(0, 1, MSG, 2000, 0);
-    pair.inject(1, 0, REFUSAL, DataHead { tx_id: number, rx_id: 1, segment: u64::MAX });
+    pair.inject(1, 0, REJECT_REASON, DataHead { tx_id: number, rx_id: 1, segment: u64::MAX });
     let errors: Vec<_> = pair.with(0, |ep| ep.ops.iter().map(|(_, op)| op.error).collect());
     assert_eq!(errors, [None]);
 }
@@ -333,12 +328,12 @@ fn refusal_of_an_operation_does_not_affect_the_next_one() {
 #[test]
 fn unsolicited_response_is_ignored_and_contradiction_disconnects() {
     let mut pair = Pair::new(2, 0);
-    pair.meet(0, 1);
+    pair.handshake(0, 1);
     let expected =
         |pair: &Pair, conn| pair.with(0, |ep| ep.conns.get(conn).map(|conn| conn.expected));
     let conn = pair.conn(0, 1);
     pair.inject(1, 0, DATA_READ, DataHead { tx_id: 77, rx_id: 0, segment: 0 });
-    pair.inject(1, 0, REFUSAL, DataHead { tx_id: 77, rx_id: 1, segment: u64::MAX });
+    pair.inject(1, 0, REJECT_REASON, DataHead { tx_id: 77, rx_id: 1, segment: u64::MAX });
     assert_eq!(expected(&pair, conn), Some(2), "packets of numbers 0 and 1");
     pair.inject(1, 0, DATA, DataHead { tx_id: 0, rx_id: 0, segment: 0 });
     assert_eq!(expected(&pair, conn), None, "data of no operation");
@@ -347,14 +342,14 @@ fn unsolicited_response_is_ignored_and_contradiction_disconnects() {
 #[test]
 fn an_answer_from_elsewhere_does_not_end_a_connection() {
     let mut pair = Pair::new(2, 0);
-    pair.meet(0, 1);
+    pair.handshake(0, 1);
     let conn = pair.conn(0, 1);
     pair.start(1, 0, MSG, 8, 0);
     pair.go_on(10);
     let (index, verified) = pair.with(0, |ep| (ep.conns[conn].index, ep.conns[conn].verified));
     assert!(verified);
-    let greeting = Some(Greeting::own(3));
-    let (packet, len) = Cts { of: index.into(), index: 9, greeting }.packet();
+    let hello = Some(Hello::own(3));
+    let (packet, len) = Cts { of: index.into(), index: 9, hello }.packet();
     pair.inject_from(7, 0, &packet[..len]);
     assert_eq!(pair.with(0, |ep| ep.conns.get(conn).map(|conn| conn.index)), Some(index));
 }
@@ -362,7 +357,7 @@ fn an_answer_from_elsewhere_does_not_end_a_connection() {
 #[test]
 fn peer_cannot_complete_an_operation_still_being_sent() {
     let mut pair = Pair::new(2, 0);
-    pair.meet(0, 1);
+    pair.handshake(0, 1);
     pair.start(0, 1, MSG, 100_000, 0);
     pair.with(0, |ep| ep.ops.iter_mut().for_each(|(_, op)| op.deliver = true));
     let tx_id = pair.number(0);
@@ -370,15 +365,15 @@ fn peer_cannot_complete_an_operation_still_being_sent() {
     assert_eq!(pair.left(0), 1);
     // A retransmitted packet of a finished operation contains nothing of others' packets.
     let over = RxdTx::new(0, Context::NULL, 0, 0, MSG, TxData::None);
-    let mut room = [1; 8];
-    over.copy(&MrTable::new(0), 0, &mut room).unwrap();
-    assert_eq!(room, [0; 8]);
+    let mut space = [1; 8];
+    over.copy(&MrTable::new(0), 0, &mut space).unwrap();
+    assert_eq!(space, [0; 8]);
 }
 
 #[test]
 fn ended_connection_is_in_no_waiting_list() {
     let mut pair = Pair::new(2, 0);
-    pair.meet(0, 1);
+    pair.handshake(0, 1);
     let conn = pair.conn(0, 1);
     pair.with(0, |ep| {
         ep.conns[conn].stalled = true;
@@ -397,8 +392,8 @@ fn sign(index: u32, seq: u64) -> [u8; BASE_LEN] {
 
 #[test]
 fn restarted_peer_gets_a_new_connection_once_it_uses_new_index() {
-    for tells in [true, false] {
-        let mut pair = Pair::over(1, NetPlan { tells, ..NetPlan::CALM });
+    for notifies in [true, false] {
+        let mut pair = Pair::over(1, NetPlan { notifies, ..NetPlan::CALM });
         let first = pair.index_for(5, 0, 1);
         pair.inject_from(5, 0, &sign(first, 0));
         let conn = pair.conn(0, 5);
@@ -414,10 +409,10 @@ fn restarted_peer_gets_a_new_connection_once_it_uses_new_index() {
             let conn = &ep.conns[conn];
             (conn.index, conn.expected, conn.to != FI_ADDR_NOTAVAIL, conn.stage)
         });
-        assert_eq!(is_now, (next, 1, true, Acquaintance::Known));
+        assert_eq!(is_now, (next, 1, true, HandshakeState::Known));
         pair.inject_from(5, 0, &sign(next, 1));
         assert_eq!(pair.with(0, |ep| ep.conns[conn].expected), 2);
-        if tells {
+        if notifies {
             assert_eq!(pair.with(0, |ep| ep.conns[conn].to), name, "the port's name stays");
         }
         assert_eq!(pair.with(0, |ep| ep.conn_of(first)), None);
@@ -427,21 +422,21 @@ fn restarted_peer_gets_a_new_connection_once_it_uses_new_index() {
 #[test]
 fn request_is_answered_at_its_source_not_at_its_claimed_address() {
     let mut pair = Pair::new(1, 0);
-    pair.request(7, 5, 0, Introduction { remote: 9, greeting: None });
+    pair.request(7, 5, 0, Introduction { remote: 9, hello: None });
     assert_eq!((pair.taken_at(5).len(), pair.taken_at(7).len()), (0, 1));
     // So it is if the endpoint has a connection with the sender already.
     let index = pair.index_for(6, 0, 1);
     pair.inject_from(6, 0, &sign(index, 0));
     pair.taken_at(6);
-    pair.request(6, 5, 0, Introduction { remote: 9, greeting: None });
+    pair.request(6, 5, 0, Introduction { remote: 9, hello: None });
     assert_eq!((pair.taken_at(5).len(), pair.taken_at(6).len()), (0, 1));
 }
 
 #[test]
 fn claimed_address_gets_one_shorter_packet_per_request() {
     let mut pair = Pair::over(1, NetPlan::CALM);
-    for greeting in [None, Some(Greeting::own(4))] {
-        pair.request(7, 5, 0, Introduction { remote: 9, greeting });
+    for hello in [None, Some(Hello::own(4))] {
+        pair.request(7, 5, 0, Introduction { remote: 9, hello });
         let packets = pair.taken_at(5);
         assert!(packets.len() == 1 && packets[0].len() < RTS_LEN, "{packets:?}");
     }
@@ -455,7 +450,7 @@ fn claimed_address_gets_one_shorter_packet_per_request() {
     // Nor is a group asked, or anybody at all.
     for addr in ["224.0.0.1:5", "255.255.255.255:5", "0.0.0.0:5", "127.0.0.1:0"] {
         let addr = Addr::Ip(addr.parse().unwrap());
-        let packet = Rts::packet(9, &addr.to_bytes(), Greeting::own(3));
+        let packet = Rts::packet(9, &addr.to_bytes(), Hello::own(3));
         pair.inject_from(7, 0, &packet);
         assert!(lock(&pair.net).under_way.is_empty(), "{addr}");
     }
@@ -463,18 +458,19 @@ fn claimed_address_gets_one_shorter_packet_per_request() {
 
 /// An operation with one byte of so many, to memory with this key.
 fn operation(key: u64, total: u64, packets: u64) -> RxdOperation {
-    let places = RemoteSegments::one(0, total, key);
+    let segments = RemoteSegments::one(0, total, key);
     let (kind, flags, tag, cq_data, tx_id, atomic) = (WRITE, 0, 0, None, 1, (0, 0));
-    RxdOperation { kind, flags, tag, cq_data, total, packets, tx_id, places, atomic }
+    RxdOperation { kind, flags, tag, cq_data, total, packets, tx_id, segments, atomic }
 }
 
 #[test]
 fn forged_request_does_not_affect_the_named_peer() {
-    for (tells, greeting) in
-        [true, false].into_iter().flat_map(|tells| [(tells, None), (tells, Some(Greeting::own(5)))])
+    for (notifies, hello) in [true, false]
+        .into_iter()
+        .flat_map(|notifies| [(notifies, None), (notifies, Some(Hello::own(5)))])
     {
-        let mut pair = Pair::over(2, NetPlan { tells, ..NetPlan::CALM });
-        let forged = Introduction { remote: 9, greeting };
+        let mut pair = Pair::over(2, NetPlan { notifies, ..NetPlan::CALM });
+        let forged = Introduction { remote: 9, hello };
         // Before the two know each other, with a source that is forged as well.
         pair.request(1, 1, 0, forged);
         pair.post(1, 0);
@@ -494,20 +490,20 @@ fn forged_request_does_not_affect_the_named_peer() {
         pair.request(1, 1, 0, forged);
         pair.finish();
         assert_eq!((pair.left(0), pair.left(1), of(&pair)), (0, 0, before));
-        assert!(pair.with(0, |ep| ep.inbox.kept_bytes()) > 2000);
+        assert!(pair.with(0, |ep| ep.matcher.buffered_bytes()) > 2000);
     }
 }
 
 #[test]
 fn contradictory_introductions_make_the_endpoint_ask_the_peer() {
-    for tells in [true, false] {
-        let mut pair = Pair::over(2, NetPlan { tells, ..NetPlan::CALM });
-        pair.request(0, 0, 1, Introduction { remote: 9, greeting: None });
+    for notifies in [true, false] {
+        let mut pair = Pair::over(2, NetPlan { notifies, ..NetPlan::CALM });
+        pair.request(0, 0, 1, Introduction { remote: 9, hello: None });
         pair.start(0, 1, MSG, 8, 0);
         pair.finish();
         assert_eq!((pair.left(0), pair.left(1)), (0, 0));
         pair.go_on(1000);
-        assert!(pair.with(1, |ep| ep.inbox.kept_bytes()) > 0, "the message came");
+        assert!(pair.with(1, |ep| ep.matcher.buffered_bytes()) > 0, "the message came");
         let (there, here) = (pair.conn(1, 0), pair.conn(0, 1));
         let index = pair.with(0, |ep| ep.conns[here].index);
         assert_eq!(pair.with(1, |ep| ep.conns[there].remote), index);
@@ -531,17 +527,17 @@ fn state_for_a_peer_without_acknowledgements_is_bounded() {
     let index = pair.index_for(7, 0, 1);
     pair.inject_ops(7, 0, &operation(BAD, 1, 1), index, 0..5000);
     let conn = pair.conn(0, 7);
-    let kept = pair.with(0, |ep| (ep.conns[conn].held.answers, ep.conns[conn].expected));
-    assert_eq!(kept, (512, 512), "refusals, and requests that are taken");
+    let buffered = pair.with(0, |ep| (ep.conns[conn].held.answers, ep.conns[conn].expected));
+    assert_eq!(buffered, (512, 512), "refusals, and requests that are taken");
     // Notices, of another peer.
     let index = pair.index_for(8, 0, 1);
     (0..3000).for_each(|_| pair.post(0, FI_ADDR_UNSPEC));
-    let places = RemoteSegments::EMPTY;
-    let message = RxdOperation { kind: MSG, flags: DELIVER, places, ..operation(0, 1, 1) };
+    let segments = RemoteSegments::EMPTY;
+    let message = RxdOperation { kind: MSG, flags: DELIVER, segments, ..operation(0, 1, 1) };
     pair.inject_ops(8, 0, &message, index, 0..2000);
     let conn = pair.conn(0, 8);
-    let kept = pair.with(0, |ep| (ep.conns[conn].held.notices, ep.conns[conn].expected));
-    assert_eq!(kept, (1024, 1024), "notices, and messages that are taken");
+    let buffered = pair.with(0, |ep| (ep.conns[conn].held.notices, ep.conns[conn].expected));
+    assert_eq!(buffered, (1024, 1024), "notices, and messages that are taken");
     // They go with their peers.
     here::pass(400_000_000_000);
     pair.go_on(20);
@@ -590,7 +586,7 @@ fn refused_accesses_of_both_sides_all_end() {
     let all = [(1, 8), (1, 100_000), (300, 8), (40, 1000)];
     for ((count, len), loses) in all.into_iter().flat_map(|of| [(of, 0), (of, 10)]) {
         let mut pair = Pair::new(2, loses);
-        pair.meet(0, 1);
+        pair.handshake(0, 1);
         let before = pair.conn(1, 0);
         for _ in 0..count {
             pair.start(0, 1, WRITE, len, BAD);
@@ -605,7 +601,7 @@ fn refused_accesses_of_both_sides_all_end() {
 #[test]
 fn refused_accesses_to_oneself_all_end() {
     let mut pair = Pair::new(1, 0);
-    pair.meet(0, 0);
+    pair.handshake(0, 0);
     for len in [8, 8, 10_000] {
         pair.start(0, 0, WRITE, len, BAD);
     }

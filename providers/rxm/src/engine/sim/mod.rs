@@ -23,12 +23,12 @@ use ofi_provider::buf::SendBuf;
 use ofi_provider::core_provider::{self, CoreRegion};
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::error::{Error, Result};
-use ofi_provider::inbox::Inbox;
 use ofi_provider::info::{API_VERSION, InfoBuf};
 use ofi_provider::lock::Level;
+use ofi_provider::rx_matcher::RxMatcher;
 use ofi_simulation::{
-    EndpointRole, NodePlace, PlantedFault, Shape, Sim, SimPlan, SimRandom, SimWorld, address, here,
-    seeds,
+    EndpointRole, InjectedFault, NodeConfig, NodeEnv, Sim, SimPlan, SimRandom, SimWorld, address,
+    here, seeds,
 };
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -55,7 +55,7 @@ struct OverWires {
 }
 
 /// Core provider below one engine.
-struct BeneathRxm {
+struct RxmUnderlying {
     settings: DomainSettings,
     /// Memory exposed to peers, as registered with the core provider.
     region: Vec<CoreRegion>,
@@ -117,7 +117,7 @@ impl OverWires {
 
 impl SimWorld for OverWires {
     type Engine = RxmEngine;
-    type Beneath = BeneathRxm;
+    type Underlying = RxmUnderlying;
 
     fn new(random: &mut SimRandom, own: SimRandom, plan: &mut SimPlan) -> Self {
         let core = CorePlan {
@@ -127,13 +127,13 @@ impl SimWorld for OverWires {
         };
         let config = draw_config(random);
         let wires = WirePlan {
-            refusals: random.pick(&[0, 4, 20]),
+            rejections: random.pick(&[0, 4, 20]),
             depth: 0,
             late: random.one_in(3),
             acknowledges: random.one_in(3),
             strict: false,
         };
-        (plan.met, plan.hostile) = (true, false);
+        (plan.shares_memory, plan.hostile) = (true, false);
         Self { world: RxmWorld::new(own, wires), core, config, wires }
     }
 
@@ -143,20 +143,20 @@ impl SimWorld for OverWires {
         plan.inject_size = plan.inject_size.min(self.config.eager_limit);
         // Written to its receiver, a message has met a receive, which is over a moment later.
         // Where receives are buffered it has met one when it is reported.
-        plan.met_is_received = !self.config.rndv_write && plan.shape != Shape::Buffered;
+        plan.matched_is_received = !self.config.rndv_write && plan.shape != NodeConfig::Buffered;
         plan.delivered_is_received = false;
         self.world().plan = self.wires;
         HERE.set(Some(self.world.clone()));
     }
 
-    fn engine(&mut self, _plan: &SimPlan, place: NodePlace<'_>) -> (Arc<RxmEngine>, BeneathRxm) {
+    fn engine(&mut self, _plan: &SimPlan, env: NodeEnv<'_>) -> (Arc<RxmEngine>, RxmUnderlying) {
         let info = core_info(&self.core, &self.config).unwrap();
         let mut settings = DomainSettings::new(info.as_ref(), true).unwrap();
         // No thread but the simulation's calls: the engine starts none either.
         settings.level = Level::Serialized;
         let fabric = core_provider::CoreFabric::open(&info).unwrap();
         let domain = core_provider::CoreDomain::open(&fabric, &info).unwrap();
-        let (memory, key) = (place.memory, place.key);
+        let (memory, key) = (env.memory, env.key);
         // SAFETY: the memory stays as long as the region.
         let bytes = unsafe { SendBuf::new(memory.as_ptr().cast(), memory.len()) }.unwrap();
         let rights = FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -164,23 +164,23 @@ impl SimWorld for OverWires {
         settings.regions.insert(memory.as_ptr() as usize, memory.len(), rights, 0, key).unwrap();
         let common = Common::new(domain, info, self.config.clone(), &settings);
         let engine = RxmEngine::new(Arc::new(common)).unwrap();
-        (engine, BeneathRxm { settings, region, key })
+        (engine, RxmUnderlying { settings, region, key })
     }
 
     fn identity(&self, _role: EndpointRole, local: SocketAddr, attr: RdmAttr) -> RxmIdentity {
         RxmIdentity { local: Addr::Ip(local), attr, memory: true, key: Vec::new() }
     }
 
-    fn end(&mut self, engine: Arc<RxmEngine>, beneath: BeneathRxm) {
+    fn end(&mut self, engine: Arc<RxmEngine>, underlying: RxmUnderlying) {
         assert_eq!(engine.lock().eps.len(), 0);
-        let BeneathRxm { settings, region, key } = beneath;
+        let RxmUnderlying { settings, region, key } = underlying;
         drop(region);
         settings.regions.remove(key);
     }
 
-    fn turn(&mut self, engine: &RxmEngine, _beneath: &mut BeneathRxm) {
+    fn poll_once(&mut self, engine: &RxmEngine, _underlying: &mut RxmUnderlying) {
         let mut state = engine.lock();
-        state.turn();
+        state.poll_once();
         state.check();
     }
 
@@ -188,14 +188,14 @@ impl SimWorld for OverWires {
         engine.lock().check_idle();
     }
 
-    fn kept(&self, engine: &RxmEngine) -> (usize, usize) {
-        engine.lock().kept()
+    fn buffered(&self, engine: &RxmEngine) -> (usize, usize) {
+        engine.lock().buffered()
     }
 
-    fn kept_cost(&self) -> usize {
+    fn buffered_cost(&self) -> usize {
         // A message may wait in the buffer that it came in, or be announced by the places it is in.
         let packet = self.config.eager_limit + HEADER_LEN;
-        Inbox::<RxmUnexpected>::COST + packet.max(RemoteSegments::MOST_BYTES)
+        RxMatcher::<RxmUnexpected>::COST + packet.max(RemoteSegments::MOST_BYTES)
     }
 
     fn something_happens(&mut self, _all: bool) -> bool {
@@ -219,13 +219,13 @@ impl SimWorld for OverWires {
         self.world().prompt = true;
     }
 
-    fn goes_on(&mut self, still: usize) -> bool {
+    fn is_still_bursting(&mut self, still: usize) -> bool {
         here::pass(still as u64 * 100_000_000);
         still <= 30
     }
 
     /// Connection events are looked for in one of so many idle turns.
-    const TURNS: usize = 20;
+    const ITERATIONS: usize = 20;
     const DELIVERS_AT_CLOSE: bool = true;
 
     fn has_left(&self, node: usize) -> bool {
@@ -260,21 +260,22 @@ impl RxmState {
                 let conns = ep.conns.iter().filter(|(_, conn)| conn.peer == id).count();
                 assert_eq!(peer.conns as usize, conns, "connections of peer {id}");
                 let named = ep.peers.name_of(id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
-                assert!(conns > 0 || named || ep.inbox.keeps_from(id), "peer {id} leaks");
+                assert!(conns > 0 || named || ep.matcher.keeps_from(id), "peer {id} leaks");
             }
         }
     }
 
     /// Returns the number of buffered messages and their memory.
-    fn kept(&self) -> (usize, usize) {
-        let mut kept = (0, 0);
+    fn buffered(&self) -> (usize, usize) {
+        let mut buffered = (0, 0);
         for (_, ep) in self.eps.iter() {
-            let (count, bytes) = ep.inbox.check_sums();
+            let (count, bytes) = ep.matcher.check_sums();
             // Endpoints with a shared receive context have one sum.
-            let bytes = if ep.inbox.is_shared() { bytes.saturating_sub(kept.1) } else { bytes };
-            kept = (kept.0 + count, kept.1 + bytes);
+            let bytes =
+                if ep.matcher.is_shared() { bytes.saturating_sub(buffered.1) } else { bytes };
+            buffered = (buffered.0 + count, buffered.1 + bytes);
         }
-        kept
+        buffered
     }
 
     /// Checks the invariants of an idle engine.
@@ -284,8 +285,7 @@ impl RxmState {
             assert_eq!((ep.ops.len(), ep.fetches.len(), ep.stalled.len()), (0, 0, 0));
             assert!(ep.parked.is_empty() && ep.handed.is_empty());
             for (id, conn) in ep.conns.iter() {
-                let left =
-                    [conn.waiting.len(), conn.urgent.len(), conn.partial.len(), conn.announced];
+                let left = [conn.waiting.len(), conn.urgent.len(), conn.partial.len(), conn.on_rts];
                 assert_eq!(left, [0; 4], "of connection {id} something is left");
             }
         }
@@ -298,14 +298,14 @@ fn run(seed: u64) -> usize {
 
 #[test]
 fn injected_faults_are_detected() {
-    for (fault, says) in [
-        (PlantedFault::LostCompletion, &["never completes", "before its fence"][..]),
-        (PlantedFault::SecondCompletion, &["completes twice"]),
-        (PlantedFault::SwappedMessages, &["got message", "passed over", "Protocol error"]),
-        (PlantedFault::LeakedConnection, &["connections"]),
-        (PlantedFault::WrongByte, &["the bytes of message", "added at"]),
+    for (fault, messages) in [
+        (InjectedFault::LostCompletion, &["never completes", "before its fence"][..]),
+        (InjectedFault::SecondCompletion, &["completes twice"]),
+        (InjectedFault::SwappedMessages, &["got message", "passed over", "Protocol error"]),
+        (InjectedFault::LeakedConnection, &["connections"]),
+        (InjectedFault::WrongByte, &["the bytes of message", "added at"]),
     ] {
-        seeds::finds(fault, says, run);
+        seeds::finds(fault, messages, run);
     }
 }
 
@@ -326,14 +326,14 @@ fn the_late_end_of_a_request_ends_no_other_transfer() {
 fn sender_written_message_is_complete_when_delivery_is_reported() {
     for seed in 0..30 {
         let mut sim = WireSim::with(seed, |plan, world| {
-            two(plan, Shape::Single);
+            two(plan, NodeConfig::Single);
             (world.core.counted, world.wires.acknowledges) = (false, false);
             let config = &mut world.config;
             (config.rndv_write, config.eager_limit, config.sar_limit) = (true, 256, 0);
         });
         let len = 5000;
         let receive = sim.receive_now((1, 0), len);
-        let message = sim.send_now(0, (1, 0), len, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+        let message = sim.send_immediately(0, (1, 0), len, FI_COMPLETION | FI_DELIVERY_COMPLETE);
         while !sim.is_over(message) {
             sim.rounds(1);
             sim.read(0, usize::MAX);
@@ -349,7 +349,7 @@ fn sender_written_message_is_complete_when_delivery_is_reported() {
 fn a_message_fails_with_the_error_of_one_of_its_segments_or_writes() {
     for (seed, written) in (0..60).zip([false, true].into_iter().cycle()) {
         let mut sim = WireSim::with(seed, |plan, world| {
-            two(plan, Shape::Single);
+            two(plan, NodeConfig::Single);
             (plan.split, world.core.counted) = (true, false);
             let config = &mut world.config;
             (config.rndv_write, config.eager_limit) = (written, 256);
@@ -358,13 +358,13 @@ fn a_message_fails_with_the_error_of_one_of_its_segments_or_writes() {
         let (len, flags) = (1000, FI_COMPLETION);
         sim.receive_now((1, 0), len);
         // The connection is made with the first message, whose packets are not to fail.
-        let first = sim.send_now(0, (1, 0), len, flags);
+        let first = sim.send_immediately(0, (1, 0), len, flags);
         while !sim.is_over(first) {
             sim.rounds(1);
             sim.read(0, usize::MAX);
         }
         let receive = sim.receive_now((1, 0), len);
-        let message = sim.send_now(0, (1, 0), len, flags);
+        let message = sim.send_immediately(0, (1, 0), len, flags);
         sim.excuse(0, 1);
         sim.world.world().spoils = if written { FI_WRITE } else { FI_SEND };
         sim.settle();
@@ -375,22 +375,24 @@ fn a_message_fails_with_the_error_of_one_of_its_segments_or_writes() {
 }
 
 /// Sets up two nodes known to each other, without spontaneous events.
-fn two(plan: &mut SimPlan, shape: Shape) {
-    (plan.nodes, plan.strangers, plan.shortage) = (2, 0, 0);
-    (plan.shape, plan.parts) = (shape, if shape == Shape::Single { 1 } else { 2 });
+fn two(plan: &mut SimPlan, shape: NodeConfig) {
+    (plan.nodes, plan.unknown_peers, plan.shortage) = (2, 0, 0);
+    (plan.shape, plan.parts) = (shape, if shape == NodeConfig::Single { 1 } else { 2 });
     plan.tx_size = 16;
 }
 
 /// A core makes progress for all endpoints of a domain, at a cost growing with their number.
 #[test]
 fn core_progress_is_called_once_per_iteration_for_all_endpoints() {
-    for (shape, parts) in [(Shape::Single, 1), (Shape::Scalable, 2), (Shape::Scalable, 4)] {
+    for (shape, parts) in
+        [(NodeConfig::Single, 1), (NodeConfig::Scalable, 2), (NodeConfig::Scalable, 4)]
+    {
         let mut sim = WireSim::with(1, |plan, _| {
             two(plan, shape);
             (plan.parts, plan.tx_size) = (parts, 4);
         });
         let before = ASKED.get();
-        (0..10).for_each(|_| sim.turn_alone(1));
+        (0..10).for_each(|_| sim.poll_alone(1));
         assert_eq!(ASKED.get() - before, 10, "{parts} endpoints");
         sim.end_all();
     }
@@ -399,15 +401,16 @@ fn core_progress_is_called_once_per_iteration_for_all_endpoints() {
 /// A core endpoint with a failed open for lack of memory leaves its request unanswered.
 #[test]
 fn connection_request_out_of_memory_is_answered_and_retried() {
-    for (seed, shape) in (0..40).zip([Shape::Single, Shape::Scalable].into_iter().cycle()) {
+    for (seed, shape) in (0..40).zip([NodeConfig::Single, NodeConfig::Scalable].into_iter().cycle())
+    {
         let mut sim = WireSim::with(seed, |plan, _| two(plan, shape));
-        let part = if shape == Shape::Single { 0 } else { 1 };
+        let part = if shape == NodeConfig::Single { 0 } else { 1 };
         let receive = sim.receive_now((1, part), 2000);
-        let message = sim.send_now(0, (1, part), 2000, FI_COMPLETION);
+        let message = sim.send_immediately(0, (1, part), 2000, FI_COMPLETION);
         here::have_shortage(1, SimRandom::new(seed));
         while here::refusals() == 0 {
             sim.world.something_happens(false);
-            sim.turn_alone(1);
+            sim.poll_alone(1);
         }
         here::have_shortage(0, SimRandom::new(seed));
         sim.settle();
@@ -420,10 +423,10 @@ fn connection_request_out_of_memory_is_answered_and_retried() {
 fn message_missing_a_part_for_lack_of_memory_is_not_received() {
     for seed in 0..40 {
         let mut sim = WireSim::with(seed, |plan, world| {
-            two(plan, Shape::Single);
+            two(plan, NodeConfig::Single);
             (world.config.eager_limit, world.config.sar_limit) = (256, 5000);
         });
-        let message = sim.send_now(0, (1, 0), 5000, FI_COMPLETION);
+        let message = sim.send_immediately(0, (1, 0), 5000, FI_COMPLETION);
         here::have_shortage(6, SimRandom::new(seed));
         for _ in 0..60 {
             // Several parts are there when one of them finds no memory.
@@ -443,21 +446,21 @@ fn message_missing_a_part_for_lack_of_memory_is_not_received() {
 fn unknown_peer_is_dropped_with_its_lost_claimed_message() {
     for seed in 0..40 {
         let mut sim = WireSim::with(seed, |plan, world| {
-            two(plan, Shape::Single);
+            two(plan, NodeConfig::Single);
             (world.config.eager_limit, world.config.sar_limit) = (256, 0);
         });
         sim.forget(1, 0);
-        sim.send_now(0, (1, 0), 5000, FI_COMPLETION);
-        while sim.kept(1) == 0 {
+        sim.send_immediately(0, (1, 0), 5000, FI_COMPLETION);
+        while sim.buffered(1) == 0 {
             sim.rounds(1);
         }
         sim.claim_now(1);
         sim.cut(0, 1);
         sim.rounds(200);
-        assert_eq!(sim.kept(1), 1);
+        assert_eq!(sim.buffered(1), 1);
         // The claim is read, and its message received in vain: after that turns find no leak.
         sim.settle();
-        assert_eq!(sim.kept(1), 0);
+        assert_eq!(sim.buffered(1), 0);
         sim.end_all();
     }
 }
@@ -468,18 +471,18 @@ fn unknown_peer_is_dropped_with_its_lost_claimed_message() {
 fn message_lost_before_its_report_causes_no_duplicate_report() {
     for seed in 0..150 {
         let mut sim = WireSim::with(seed, |plan, world| {
-            two(plan, Shape::Buffered);
+            two(plan, NodeConfig::Buffered);
             plan.tags = false;
-            (world.core.counted, world.wires.refusals) = (false, 0);
+            (world.core.counted, world.wires.rejections) = (false, 0);
             let config = &mut world.config;
             (config.rndv_write, config.eager_limit, config.sar_limit) = (false, 256, 0);
         });
-        sim.send_now(0, (1, 0), 5000, FI_COMPLETION);
-        while sim.kept(1) == 0 {
+        sim.send_immediately(0, (1, 0), 5000, FI_COMPLETION);
+        while sim.buffered(1) == 0 {
             sim.rounds(1);
         }
         for len in [5000, 100, 100] {
-            sim.send_now(0, (1, 0), len, FI_COMPLETION);
+            sim.send_immediately(0, (1, 0), len, FI_COMPLETION);
         }
         // The second message comes, and the connection ends, before the node looks again; the
         // first message's start may not be there yet.

@@ -10,21 +10,21 @@ use ofi_provider::abi::{
 };
 use ofi_provider::addr::Addr;
 use ofi_provider::api::{
-    Announcer, Atomic, Bindings, Cm, Domain, DomainSettings, Endpoint, Fabric, Msg, NewDomain,
-    PassiveEp, ReadOp, RecvOp, Reject, RemoteSegments, Rma, RxAttr, SendOp, Tagged, WriteOp,
-    open_fabric, take_request,
+    Atomic, Bindings, Cm, ConnReqReporter, Domain, DomainSettings, Endpoint, Fabric, Msg,
+    NewDomain, PassiveEp, ReadOp, RecvOp, Reject, RemoteSegments, Rma, RxAttr, SendOp, Tagged,
+    WriteOp, open_fabric, take_request,
 };
 use ofi_provider::buf::{RecvBuf, SendBuf};
 use ofi_provider::core_provider::OPT_SOURCE;
 use ofi_provider::cq::{Completion, CompletionError, Context};
 use ofi_provider::eq::{Eq, EqEvent, EventError, FidPtr};
 use ofi_provider::error::{Error, Result};
-use ofi_provider::info::{Era, InfoRef, dup_raw, free_raw};
+use ofi_provider::info::{ApiLevel, InfoRef, dup_raw, free_raw};
 use ofi_provider::mr::MrTable;
 use ofi_provider::progress::Progress;
 use ofi_provider::sys::Epoll;
 use ofi_provider::wait::WaitKind;
-use ofi_simulation::{PlantedFault, SimRandom, planted};
+use ofi_simulation::{InjectedFault, SimRandom, injected};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -73,7 +73,7 @@ unsafe extern "C" fn fi_freeinfo(info: *mut fi_info) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fi_dupinfo(info: *const fi_info) -> *mut fi_info {
     // SAFETY: as above.
-    unsafe { dup_raw(info, Era::V1_3) }.map_or(std::ptr::null_mut(), |copy| copy.as_ptr())
+    unsafe { dup_raw(info, ApiLevel::V1_3) }.map_or(std::ptr::null_mut(), |copy| copy.as_ptr())
 }
 
 #[unsafe(no_mangle)]
@@ -105,7 +105,7 @@ extern "C" fn fi_param_get() -> c_int {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WirePlan {
     /// Rejected transfers for lack of space: one in this many; 0: none.
-    pub(super) refusals: usize,
+    pub(super) rejections: usize,
     /// Maximum transfers queued in one direction of a link.
     pub(super) depth: usize,
     /// Completions of transfers are reported late.
@@ -151,11 +151,11 @@ struct WireDone {
 struct Flying {
     what: WireWork,
     /// Completes when this has arrived.
-    owed: Option<WireDone>,
+    completion: Option<WireDone>,
 }
 
 #[derive(Debug, Default)]
-struct WireLane {
+struct LinkDirection {
     posted: VecDeque<WirePost>,
     flying: VecDeque<Flying>,
     done: VecDeque<WireDone>,
@@ -170,8 +170,8 @@ struct Wire {
     made: bool,
     /// Address of the connecting endpoint, existing or not, and of the listener.
     caller: SocketAddr,
-    door: SocketAddr,
-    lanes: [WireLane; 2],
+    doorbell: SocketAddr,
+    directions: [LinkDirection; 2],
 }
 
 /// A connected endpoint.
@@ -191,15 +191,15 @@ struct WirePort {
 
 /// Pending event of a connection.
 #[derive(Debug)]
-enum WireNews {
+enum LinkEvent {
     Called { data: Vec<u8> },
     Connected { data: Vec<u8> },
     Failed { error: Error, data: Vec<u8> },
 }
 
-struct WireDoor {
+struct LinkDoorbell {
     at: SocketAddr,
-    announcer: Arc<Mutex<Announcer>>,
+    reporter: Arc<Mutex<ConnReqReporter>>,
 }
 
 /// All there is.
@@ -212,33 +212,33 @@ pub(super) struct RxmWorld {
     pub(super) spoils: u64,
     ports: Vec<Option<WirePort>>,
     pools: Vec<Option<VecDeque<RecvOp>>>,
-    doors: Vec<WireDoor>,
+    doorbells: Vec<LinkDoorbell>,
     wires: Vec<Option<Wire>>,
     /// Events by link and side; those of one end stay in order.
-    news: Vec<(usize, usize, WireNews)>,
+    events: Vec<(usize, usize, LinkEvent)>,
     next_port: u16,
 }
 
 /// Possible next event.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Happening {
-    Leaves(usize, usize),
+pub(super) enum SimEvent {
+    TxSchedule(usize, usize),
     Arrives(usize, usize),
-    Told(usize, usize),
+    Notified(usize, usize),
     Ends(usize, usize),
-    News(usize),
+    Event(usize),
 }
 
 /// Puts something in the first free place.
-fn place<T>(places: &mut Vec<Option<T>>, what: T) -> usize {
-    match places.iter().position(Option::is_none) {
+fn insert_slot<T>(slots: &mut Vec<Option<T>>, what: T) -> usize {
+    match slots.iter().position(Option::is_none) {
         Some(at) => {
-            places[at] = Some(what);
+            slots[at] = Some(what);
             at
         }
         None => {
-            places.push(Some(what));
-            places.len() - 1
+            slots.push(Some(what));
+            slots.len() - 1
         }
     }
 }
@@ -252,42 +252,42 @@ impl RxmWorld {
             spoils: 0,
             ports: Vec::new(),
             pools: Vec::new(),
-            doors: Vec::new(),
+            doorbells: Vec::new(),
             wires: Vec::new(),
-            news: Vec::new(),
+            events: Vec::new(),
             next_port: 20_000,
         }))
     }
 
     /// Returns the events possible now.
-    pub(super) fn happenings(&self) -> Vec<Happening> {
+    pub(super) fn happenings(&self) -> Vec<SimEvent> {
         let mut all = Vec::new();
         for (id, wire) in self.wires.iter().enumerate() {
             let Some(wire) = wire.as_ref().filter(|wire| wire.made) else { continue };
             for side in 0..2 {
-                let (out, other) = (&wire.lanes[side], &wire.lanes[1 - side]);
+                let (out, other) = (&wire.directions[side], &wire.directions[1 - side]);
                 let up = |side: usize| self.port_of(wire, side).is_some_and(|port| port.up);
                 if up(side) && !out.posted.is_empty() {
-                    all.push(Happening::Leaves(id, side));
+                    all.push(SimEvent::TxSchedule(id, side));
                 }
                 if self.can_arrive(wire, side) {
-                    all.push(Happening::Arrives(id, side));
+                    all.push(SimEvent::Arrives(id, side));
                 }
-                let room = |done: &WireDone| {
+                let fits = |done: &WireDone| {
                     let bound = self.port_of(wire, side).and_then(|port| port.bindings.as_ref());
-                    bound.is_some_and(|bound| bound.ledger.tx.has_room(done.report))
+                    bound.is_some_and(|bound| bound.completions.tx.has_space(done.report))
                 };
-                if out.done.front().is_some_and(room) {
-                    all.push(Happening::Told(id, side));
+                if out.done.front().is_some_and(fits) {
+                    all.push(SimEvent::Notified(id, side));
                 }
                 if up(side) && other.closed && other.flying.is_empty() {
-                    all.push(Happening::Ends(id, side));
+                    all.push(SimEvent::Ends(id, side));
                 }
             }
         }
-        for (at, (wire, side, _)) in self.news.iter().enumerate() {
-            if !self.news[..at].iter().any(|(of, end, _)| (of, end) == (wire, side)) {
-                all.push(Happening::News(at));
+        for (at, (wire, side, _)) in self.events.iter().enumerate() {
+            if !self.events[..at].iter().any(|(of, end, _)| (of, end) == (wire, side)) {
+                all.push(SimEvent::Event(at));
             }
         }
         all
@@ -300,14 +300,15 @@ impl RxmWorld {
             return false;
         }
         match self.random.pick(&all) {
-            Happening::Leaves(wire, side) => self.leaves(wire, side),
-            Happening::Arrives(wire, side) => self.arrives(wire, side),
-            Happening::Told(..) if all.len() > 1 && self.plan.late && self.random.below(4) > 0 => {}
-            Happening::Told(wire, side) => self.told(wire, side),
-            Happening::Ends(wire, side) => self.ends(wire, side),
-            Happening::News(at) => {
-                let (wire, side, news) = self.news.remove(at);
-                self.heard(wire, side, news);
+            SimEvent::TxSchedule(wire, side) => self.leaves(wire, side),
+            SimEvent::Arrives(wire, side) => self.arrives(wire, side),
+            SimEvent::Notified(..)
+                if all.len() > 1 && self.plan.late && self.random.below(4) > 0 => {}
+            SimEvent::Notified(wire, side) => self.notified(wire, side),
+            SimEvent::Ends(wire, side) => self.ends(wire, side),
+            SimEvent::Event(at) => {
+                let (wire, side, events) = self.events.remove(at);
+                self.received(wire, side, events);
             }
         }
         true
@@ -318,7 +319,7 @@ impl RxmWorld {
     }
 
     fn can_arrive(&self, wire: &Wire, side: usize) -> bool {
-        let Some(first) = wire.lanes[side].flying.front() else { return false };
+        let Some(first) = wire.directions[side].flying.front() else { return false };
         let Some(port) = self.port_of(wire, 1 - side) else { return true };
         let Some(bound) = &port.bindings else { return false };
         match &first.what {
@@ -328,10 +329,10 @@ impl RxmWorld {
                     None => !port.posted.is_empty(),
                 };
                 assert!(has_receive || !self.plan.strict, "a message finds no receive");
-                has_receive && bound.ledger.rx.has_room()
+                has_receive && bound.completions.rx.has_space()
             }
             WireWork::Read { .. } => true,
-            _ => bound.ledger.rx.has_room(),
+            _ => bound.completions.rx.has_space(),
         }
     }
 
@@ -339,14 +340,15 @@ impl RxmWorld {
     fn leaves(&mut self, wire: usize, side: usize) {
         let acknowledges = self.plan.acknowledges;
         let Some(wire) = &mut self.wires[wire] else { return };
-        let lane = &mut wire.lanes[side];
-        let Some(WirePost { what, context, kind, report, delivered }) = lane.posted.pop_front()
+        let direction = &mut wire.directions[side];
+        let Some(WirePost { what, context, kind, report, delivered }) =
+            direction.posted.pop_front()
         else {
             return;
         };
-        if lane.closed {
+        if direction.closed {
             // A cut link carries nothing more.
-            lane.done.push_back(WireDone {
+            direction.done.push_back(WireDone {
                 context,
                 kind,
                 report,
@@ -365,29 +367,31 @@ impl RxmWorld {
             what => (what, true),
         };
         let done = WireDone { context, kind, report, result: Ok(()), bytes: None };
-        let owed = if late {
+        let completion = if late {
             Some(done)
         } else {
-            lane.done.push_back(done);
+            direction.done.push_back(done);
             None
         };
-        lane.flying.push_back(Flying { what, owed });
-        let last = lane.flying.len() - 1;
-        if last > 0 && planted() == Some(PlantedFault::SwappedMessages) {
-            lane.flying.swap(last, last - 1);
+        direction.flying.push_back(Flying { what, completion });
+        let last = direction.flying.len() - 1;
+        if last > 0 && injected() == Some(InjectedFault::SwappedMessages) {
+            direction.flying.swap(last, last - 1);
         }
     }
 
     /// Delivers the oldest transfer in flight.
     fn arrives(&mut self, id: usize, side: usize) {
         let Some(wire) = &mut self.wires[id] else { return };
-        let Some(Flying { what, owed }) = wire.lanes[side].flying.pop_front() else { return };
+        let Some(Flying { what, completion }) = wire.directions[side].flying.pop_front() else {
+            return;
+        };
         let port = wire.ports[1 - side].and_then(|port| self.ports[port].as_mut());
         let Some(port) = port else {
             // The receiver is gone; the sender is notified with the end of the link.
-            wire.lanes[side]
+            wire.directions[side]
                 .done
-                .extend(owed.map(|done| WireDone { result: Err(Error::CONNRESET), ..done }));
+                .extend(completion.map(|done| WireDone { result: Err(Error::CONNRESET), ..done }));
             return;
         };
         let Some(bound) = &port.bindings else { return };
@@ -401,7 +405,7 @@ impl RxmWorld {
                 };
                 let Some(recv) = posted else { return };
                 if bytes.len() > 100
-                    && planted() == Some(PlantedFault::WrongByte)
+                    && injected() == Some(InjectedFault::WrongByte)
                     && let Some(last) = bytes.last_mut()
                 {
                     *last ^= 1;
@@ -417,7 +421,7 @@ impl RxmWorld {
                     tag: 0,
                     src: port.source,
                 };
-                bound.ledger.rx.succeeded(of, true);
+                bound.completions.rx.succeeded(of, true);
             }
             WireWork::WriteBytes { bytes, to, data } => {
                 result = port.regions.open().check(&to, FI_REMOTE_WRITE);
@@ -425,7 +429,7 @@ impl RxmWorld {
                     result = port.regions.open().write(&to, FI_REMOTE_WRITE, 0, &bytes);
                     if let Some(data) = data {
                         let kind = FI_REMOTE_WRITE | FI_RMA;
-                        bound.ledger.rx.peer_told(kind, bytes.len(), data, port.source);
+                        bound.completions.rx.peer_notified(kind, bytes.len(), data, port.source);
                     }
                 }
             }
@@ -439,15 +443,15 @@ impl RxmWorld {
             }
             WireWork::Send(_) | WireWork::Write { .. } => unreachable!("it has not left"),
         }
-        if let Some(done) = owed {
-            wire.lanes[side].done.push_back(WireDone { result, bytes: read, ..done });
+        if let Some(done) = completion {
+            wire.directions[side].done.push_back(WireDone { result, bytes: read, ..done });
         }
     }
 
     /// A transfer's completion is reported.
-    fn told(&mut self, wire: usize, side: usize) {
+    fn notified(&mut self, wire: usize, side: usize) {
         let Some(wire) = &mut self.wires[wire] else { return };
-        let Some(mut done) = wire.lanes[side].done.pop_front() else { return };
+        let Some(mut done) = wire.directions[side].done.pop_front() else { return };
         if done.kind & self.spoils != 0 {
             (done.result, self.spoils) = (Err(Error::ACCES), 0);
         }
@@ -465,22 +469,22 @@ impl RxmWorld {
         let Some(port) = wire.ports[side].and_then(|port| self.ports[port].as_mut()) else {
             return;
         };
-        let lane = &mut wire.lanes[side];
+        let direction = &mut wire.directions[side];
         let posted = std::mem::take(&mut port.posted);
         if let Some(bound) = &port.bindings {
-            for done in lane.take_all() {
+            for done in direction.take_all() {
                 report(bound, done);
             }
             for recv in posted {
                 let of = Completion::of(recv.context, FI_MSG | FI_RECV, 0);
-                bound.ledger.rx.failed(CompletionError::new(of, Error::CANCELED));
+                bound.completions.rx.failed(CompletionError::new(of, Error::CANCELED));
             }
             if let Some(eq) = &bound.eq {
                 let event = FI_SHUTDOWN as u32;
                 eq.write(EqEvent::Cm { event, fid: port.fid, info: None, data: Vec::new() });
             }
         }
-        lane.closed = true;
+        direction.closed = true;
         (port.wire, port.up, wire.ports[side]) = (None, false, None);
         self.forget_if_unused(id);
     }
@@ -491,30 +495,30 @@ impl RxmWorld {
             && wire.ports == [None; 2]
         {
             self.wires[id] = None;
-            self.news.retain(|(wire, _, _)| *wire != id);
+            self.events.retain(|(wire, _, _)| *wire != id);
         }
     }
 
-    fn heard(&mut self, id: usize, side: usize, news: WireNews) {
+    fn received(&mut self, id: usize, side: usize, events: LinkEvent) {
         let Some(wire) = &mut self.wires[id] else { return };
-        match news {
-            WireNews::Called { data } => {
-                let door = self.doors.iter().find(|door| door.at == wire.door);
-                let Some(door) = door else {
+        match events {
+            LinkEvent::Called { data } => {
+                let doorbell = self.doorbells.iter().find(|doorbell| doorbell.at == wire.doorbell);
+                let Some(doorbell) = doorbell else {
                     let (error, data) = (Error::CONNREFUSED, Vec::new());
-                    self.news.push((id, 0, WireNews::Failed { error, data }));
+                    self.events.push((id, 0, LinkEvent::Failed { error, data }));
                     return;
                 };
                 let mut from = wire.caller;
                 self.next_port = self.next_port.wrapping_add(1).max(20_000);
                 from.set_port(self.next_port);
-                let (at, from) = (Addr::Ip(door.at).to_bytes(), Addr::Ip(from).to_bytes());
-                let announcer = door.announcer.clone();
+                let (at, from) = (Addr::Ip(doorbell.at).to_bytes(), Addr::Ip(from).to_bytes());
+                let reporter = doorbell.reporter.clone();
                 let ends = [Some(&*at), Some(&*from)];
-                let announcer = announcer.lock().unwrap();
-                announcer.announce(WireRequest { wire: id }, ends, data, |_| Ok(())).unwrap();
+                let reporter = reporter.lock().unwrap();
+                reporter.announce(WireRequest { wire: id }, ends, data, |_| Ok(())).unwrap();
             }
-            WireNews::Connected { data } => {
+            LinkEvent::Connected { data } => {
                 let Some(port) = wire.ports[side].and_then(|port| self.ports[port].as_mut()) else {
                     return;
                 };
@@ -524,7 +528,7 @@ impl RxmWorld {
                     eq.write(EqEvent::Cm { event, fid: port.fid, info: None, data });
                 }
             }
-            WireNews::Failed { error, data } => {
+            LinkEvent::Failed { error, data } => {
                 if let Some(port) = wire.ports[0].and_then(|port| self.ports[port].as_mut()) {
                     port.wire = None;
                     let posted = std::mem::take(&mut port.posted);
@@ -532,7 +536,7 @@ impl RxmWorld {
                     for recv in posted {
                         let of = Completion::of(recv.context, FI_MSG | FI_RECV, 0);
                         let error = CompletionError::new(of, Error::CANCELED);
-                        bound.unwrap().ledger.rx.failed(error);
+                        bound.unwrap().completions.rx.failed(error);
                     }
                     if let Some(eq) = bound.and_then(|bound| bound.eq.as_ref()) {
                         eq.write(EqEvent::Error(EventError {
@@ -546,7 +550,7 @@ impl RxmWorld {
                     }
                 }
                 self.wires[id] = None;
-                self.news.retain(|(wire, _, _)| *wire != id);
+                self.events.retain(|(wire, _, _)| *wire != id);
             }
         }
     }
@@ -560,15 +564,15 @@ impl RxmWorld {
             let hosts = [one.ip(), other.ip()];
             if !wire.made {
                 // A call that has not arrived is lost.
-                let ends = [wire.caller.ip(), wire.door.ip()];
-                let called = |news: &&mut (usize, usize, WireNews)| {
-                    news.0 == id && matches!(news.2, WireNews::Called { .. })
+                let ends = [wire.caller.ip(), wire.doorbell.ip()];
+                let called = |events: &&mut (usize, usize, LinkEvent)| {
+                    events.0 == id && matches!(events.2, LinkEvent::Called { .. })
                 };
                 if (ends == hosts || ends == [hosts[1], hosts[0]])
-                    && let Some(news) = self.news.iter_mut().find(called)
+                    && let Some(events) = self.events.iter_mut().find(called)
                 {
                     let (error, data) = (Error::TIMEDOUT, Vec::new());
-                    *news = (id, 0, WireNews::Failed { error, data });
+                    *events = (id, 0, LinkEvent::Failed { error, data });
                     any = true;
                 }
                 continue;
@@ -582,14 +586,14 @@ impl RxmWorld {
             any = true;
             for side in 0..2 {
                 let flying =
-                    self.wires[id].as_ref().map_or(0, |wire| wire.lanes[side].flying.len());
+                    self.wires[id].as_ref().map_or(0, |wire| wire.directions[side].flying.len());
                 let left = self.random.below(flying + 1);
                 let Some(wire) = &mut self.wires[id] else { continue };
-                let lane = &mut wire.lanes[side];
-                lane.closed = true;
-                for lost in lane.flying.split_off(left) {
+                let direction = &mut wire.directions[side];
+                direction.closed = true;
+                for lost in direction.flying.split_off(left) {
                     let reset = |done| WireDone { result: Err(Error::CONNRESET), ..done };
-                    lane.done.extend(lost.owed.map(reset));
+                    direction.done.extend(lost.completion.map(reset));
                 }
             }
         }
@@ -601,7 +605,7 @@ impl RxmWorld {
         [
             self.ports.iter().flatten().count(),
             self.pools.iter().flatten().count(),
-            self.doors.len(),
+            self.doorbells.len(),
             self.wires.iter().flatten().count(),
         ]
     }
@@ -613,15 +617,15 @@ impl RxmWorld {
         let is_there =
             |port: &usize| self.ports[*port].as_ref().is_some_and(|port| port.local.ip() == at);
         self.wires.iter().flatten().all(|wire| {
-            let mut sides = wire.ports.iter().zip(&wire.lanes);
-            sides.all(|(port, lane)| {
-                lane.posted.is_empty() || !port.is_some_and(|port| is_there(&port))
+            let mut sides = wire.ports.iter().zip(&wire.directions);
+            sides.all(|(port, direction)| {
+                direction.posted.is_empty() || !port.is_some_and(|port| is_there(&port))
             })
         })
     }
 }
 
-impl WireLane {
+impl LinkDirection {
     /// Removes all transfers without a completion, as failures except for the successful ones.
     fn take_all(&mut self) -> Vec<WireDone> {
         let lost = |context, kind, report| WireDone {
@@ -633,8 +637,8 @@ impl WireLane {
         };
         let mut all: Vec<_> = self.done.drain(..).collect();
         for flying in self.flying.iter_mut() {
-            let owed = flying.owed.take();
-            all.extend(owed.map(|done| lost(done.context, done.kind, done.report)));
+            let completion = flying.completion.take();
+            all.extend(completion.map(|done| lost(done.context, done.kind, done.report)));
         }
         all.extend(self.posted.drain(..).map(|post| lost(post.context, post.kind, post.report)));
         all
@@ -648,9 +652,9 @@ fn report(bound: &Bindings, done: WireDone) {
             if let Some((buf, bytes)) = done.bytes {
                 buf.copy_from(0, &bytes);
             }
-            bound.ledger.tx.succeeded(of, done.report);
+            bound.completions.tx.succeeded(of, done.report);
         }
-        Err(error) => bound.ledger.tx.failed(CompletionError::new(of, error)),
+        Err(error) => bound.completions.tx.failed(CompletionError::new(of, error)),
     }
 }
 
@@ -679,8 +683,8 @@ impl Fabric for WireFabric {
 
     fn passive_ep(&self, info: InfoRef<'_>, _api_version: u32) -> Result<WirePep> {
         let at = Addr::of_info(info)?.ip()?;
-        let announcer = Arc::new(Mutex::new(Announcer::new(info.to_owned()?)));
-        Ok(WirePep { world: here(), at, announcer, still: Arc::new(WiresProgress::new()?) })
+        let reporter = Arc::new(Mutex::new(ConnReqReporter::new(info.to_owned()?)));
+        Ok(WirePep { world: here(), at, reporter, still: Arc::new(WiresProgress::new()?) })
     }
 }
 
@@ -750,14 +754,14 @@ impl Domain for WireDomain {
             wire: None,
             up: false,
         };
-        let id = place(&mut look(&world).ports, port);
+        let id = insert_slot(&mut look(&world).ports, port);
         let request = Mutex::new(request);
         Ok(WireEp { world, id, shared: false, request })
     }
 
     fn srx_context(&self, _rx: RxAttr) -> Result<WireEp> {
         let world = here();
-        let id = place(&mut look(&world).pools, VecDeque::new());
+        let id = insert_slot(&mut look(&world).pools, VecDeque::new());
         Ok(WireEp { world, id, shared: true, request: Mutex::default() })
     }
 }
@@ -769,8 +773,8 @@ struct WireRequest {
 
 impl Reject for WireRequest {
     fn reject(self, param: &[u8]) -> Result {
-        let news = WireNews::Failed { error: Error::CONNREFUSED, data: param.to_vec() };
-        look(&here()).news.push((self.wire, 0, news));
+        let events = LinkEvent::Failed { error: Error::CONNREFUSED, data: param.to_vec() };
+        look(&here()).events.push((self.wire, 0, events));
         Ok(())
     }
 }
@@ -778,7 +782,7 @@ impl Reject for WireRequest {
 struct WirePep {
     world: Arc<Mutex<RxmWorld>>,
     at: SocketAddr,
-    announcer: Arc<Mutex<Announcer>>,
+    reporter: Arc<Mutex<ConnReqReporter>>,
     still: Arc<WiresProgress>,
 }
 
@@ -786,9 +790,9 @@ impl PassiveEp for WirePep {
     type Request = WireRequest;
 
     fn listen(&self, eq: Arc<Eq>, fid: FidPtr) -> Result {
-        self.announcer.lock().unwrap().listen(eq, fid);
-        let door = WireDoor { at: self.at, announcer: self.announcer.clone() };
-        look(&self.world).doors.push(door);
+        self.reporter.lock().unwrap().listen(eq, fid);
+        let doorbell = LinkDoorbell { at: self.at, reporter: self.reporter.clone() };
+        look(&self.world).doorbells.push(doorbell);
         Ok(())
     }
 
@@ -813,20 +817,21 @@ impl PassiveEp for WirePep {
     }
 
     fn close(&self) {
-        self.announcer.lock().unwrap().close();
+        self.reporter.lock().unwrap().close();
         let mut world = look(&self.world);
-        world.doors.retain(|door| door.at != self.at);
+        world.doorbells.retain(|doorbell| doorbell.at != self.at);
         // Unanswered requests are disconnected.
         let at = self.at;
-        let asking =
-            |wire: &Option<Wire>| wire.as_ref().is_some_and(|wire| !wire.made && wire.door == at);
+        let asking = |wire: &Option<Wire>| {
+            wire.as_ref().is_some_and(|wire| !wire.made && wire.doorbell == at)
+        };
         for id in 0..world.wires.len() {
-            let told = |news: &(usize, usize, WireNews)| {
-                news.0 == id && !matches!(news.2, WireNews::Connected { .. })
+            let notified = |events: &(usize, usize, LinkEvent)| {
+                events.0 == id && !matches!(events.2, LinkEvent::Connected { .. })
             };
-            if asking(&world.wires[id]) && !world.news.iter().any(told) {
-                let news = WireNews::Failed { error: Error::CONNREFUSED, data: Vec::new() };
-                world.news.push((id, 0, news));
+            if asking(&world.wires[id]) && !world.events.iter().any(notified) {
+                let events = LinkEvent::Failed { error: Error::CONNREFUSED, data: Vec::new() };
+                world.events.push((id, 0, events));
             }
         }
     }
@@ -847,15 +852,17 @@ impl WireEp {
 
     fn post(&self, what: WireWork, context: Context, kind: u64, flags: u64) -> Result {
         let mut world = look(&self.world);
-        let WirePlan { refusals, depth, .. } = world.plan;
+        let WirePlan { rejections, depth, .. } = world.plan;
         let prompt = world.prompt;
-        let full = !prompt && world.random.one_in(refusals);
+        let full = !prompt && world.random.one_in(rejections);
         let port = world.ports[self.id].as_ref().expect("an endpoint is open until closed");
         let Some((wire, side)) = port.wire.filter(|_| port.up) else { return Err(Error::NOTCONN) };
         let report = flags & ofi_provider::abi::FI_COMPLETION != 0;
-        let room = port.bindings.as_ref().is_some_and(|bound| bound.ledger.tx.has_room(report));
-        let lane = &mut world.wires[wire].as_mut().expect("a wire has this end").lanes[side];
-        if full || lane.posted.len() >= depth || !room {
+        let fits =
+            port.bindings.as_ref().is_some_and(|bound| bound.completions.tx.has_space(report));
+        let direction =
+            &mut world.wires[wire].as_mut().expect("a wire has this end").directions[side];
+        if full || direction.posted.len() >= depth || !fits {
             return Err(Error::AGAIN);
         }
         let what = match what {
@@ -865,7 +872,7 @@ impl WireEp {
             what => what,
         };
         let delivered = flags & FI_DELIVERY_COMPLETE != 0;
-        lane.posted.push_back(WirePost { what, context, kind, report, delivered });
+        direction.posted.push_back(WirePost { what, context, kind, report, delivered });
         Ok(())
     }
 }
@@ -887,7 +894,7 @@ impl Endpoint for WireEp {
         Ok(())
     }
 
-    fn cancel(&self, _context: Context, _aside: bool) -> Result {
+    fn cancel(&self, _context: Context, _ext: bool) -> Result {
         Err(Error::NOSYS)
     }
 
@@ -915,29 +922,29 @@ impl Endpoint for WireEp {
         if let Some((id, side)) = port.wire
             && let Some(wire) = &mut world.wires[id]
         {
-            let lane = &mut wire.lanes[side];
-            left = lane.take_all();
-            lane.closed = true;
+            let direction = &mut wire.directions[side];
+            left = direction.take_all();
+            direction.closed = true;
             wire.ports[side] = None;
             world.forget_if_unused(id);
         }
         if let Some(bound) = &mut port.bindings {
             // Nothing is reported, but all is accounted for.
-            bound.ledger.tx.mute();
+            bound.completions.tx.mute();
             for done in left {
                 let of = Completion::of(done.context, done.kind, 0);
-                bound.ledger.tx.failed(CompletionError::new(of, Error::CANCELED));
+                bound.completions.tx.failed(CompletionError::new(of, Error::CANCELED));
             }
-            bound.ledger.tx.close();
-            bound.ledger.rx.dropped(port.posted.len());
+            bound.completions.tx.close();
+            bound.completions.rx.dropped(port.posted.len());
             if port.pool.is_none() {
-                bound.ledger.rx.close();
+                bound.completions.rx.close();
             }
         }
         // A request that it was opened for and did not answer.
         if let Some(request) = self.request.lock().unwrap().take() {
-            let news = WireNews::Failed { error: Error::CONNREFUSED, data: Vec::new() };
-            world.news.push((request.wire, 0, news));
+            let events = LinkEvent::Failed { error: Error::CONNREFUSED, data: Vec::new() };
+            world.events.push((request.wire, 0, events));
         }
     }
 }
@@ -949,7 +956,7 @@ impl Msg for WireEp {
 
     fn recv(&self, op: RecvOp) -> Result {
         let world = &mut *look(&self.world);
-        let WirePlan { refusals, strict, .. } = world.plan;
+        let WirePlan { rejections, strict, .. } = world.plan;
         let queue = if self.shared {
             world.pools[self.id].as_mut().expect("a context is open until closed")
         } else {
@@ -957,7 +964,7 @@ impl Msg for WireEp {
         };
         // Without the first nothing could come, and where receives are counted each is promised.
         let may_refuse = !world.prompt && !strict && !queue.is_empty();
-        if may_refuse && world.random.one_in(refusals * 4) {
+        if may_refuse && world.random.one_in(rejections * 4) {
             return Err(Error::AGAIN);
         }
         queue.push_back(op);
@@ -984,13 +991,13 @@ impl Atomic for WireEp {}
 
 impl Cm for WireEp {
     fn connect(&self, addr: Option<&[u8]>, param: &[u8]) -> Result {
-        let door = Addr::from_bytes(addr.ok_or(Error::INVAL)?)?.ip()?;
+        let doorbell = Addr::from_bytes(addr.ok_or(Error::INVAL)?)?.ip()?;
         let world = &mut *look(&self.world);
-        let caller = world.ports[self.id].as_ref().map_or(door, |port| port.local);
-        let (ports, lanes) = ([Some(self.id), None], Default::default());
-        let wire = Wire { ports, made: false, caller, door, lanes };
-        let id = place(&mut world.wires, wire);
-        world.news.push((id, 1, WireNews::Called { data: param.to_vec() }));
+        let caller = world.ports[self.id].as_ref().map_or(doorbell, |port| port.local);
+        let (ports, directions) = ([Some(self.id), None], Default::default());
+        let wire = Wire { ports, made: false, caller, doorbell, directions };
+        let id = insert_slot(&mut world.wires, wire);
+        world.events.push((id, 1, LinkEvent::Called { data: param.to_vec() }));
         let port = world.ports[self.id].as_mut().expect("an endpoint is open until closed");
         port.wire = Some((id, 0));
         Ok(())
@@ -1003,8 +1010,8 @@ impl Cm for WireEp {
         (wire.ports[1], wire.made) = (Some(self.id), true);
         let port = world.ports[self.id].as_mut().expect("an endpoint is open until closed");
         port.wire = Some((request.wire, 1));
-        world.news.push((request.wire, 1, WireNews::Connected { data: Vec::new() }));
-        world.news.push((request.wire, 0, WireNews::Connected { data: param.to_vec() }));
+        world.events.push((request.wire, 1, LinkEvent::Connected { data: Vec::new() }));
+        world.events.push((request.wire, 0, LinkEvent::Connected { data: param.to_vec() }));
         Ok(())
     }
 }

@@ -3,29 +3,29 @@
 //! events and their timing. The operations of endpoints and their expected results are those of all
 //! simulators (`ofi_simulation`).
 //!
-//! Links are wrapped like those of providers ([`WithLocal`](crate::local::WithLocal)). In some
+//! Links are wrapped like those of providers ([`ShmUpgrade`](crate::shm_upgrade::WithLocal)). In some
 //! worlds their ends perform the shared-memory upgrade, over the system's sockets, and move to
 //! memory created by the system. Data there is available at once; the time of each poll is drawn
 //! from the seed.
 pub mod rings;
 
-use super::arrival::Unreceived;
+use super::arrival::UnexpectedPayload;
 use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
 use super::{StreamEngine, StreamRequest, StreamState};
-use crate::net::{ByteLink, Visited};
-use crate::objects::StreamAside;
-use crate::secret::JobSecret;
+use crate::objects::StreamEndpointExt;
+use crate::secret::PskConfig;
 use crate::settings::{LocalSettings, StreamSettings};
+use crate::transport::{ByteLink, FlushTarget};
 use ofi_provider::abi::{
     FI_ADDR_UNSPEC, FI_ATOMIC, FI_MULTI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA,
 };
 use ofi_provider::api::{ConnRequest, RecvOp, Reject, request_of_endpoint};
 use ofi_provider::endpoint::RdmAttr;
-use ofi_provider::inbox::{About, Inbox, Recv};
 use ofi_provider::lock::Level;
 use ofi_provider::mr::MrTable;
+use ofi_provider::rx_matcher::{Envelope, Recv, RxMatcher};
 pub use ofi_simulation::SimRandom;
-use ofi_simulation::{ConnectedWorld, EndpointRole, NodePlace, Sim, SimPlan, SimWorld, address};
+use ofi_simulation::{ConnectedWorld, EndpointRole, NodeEnv, Sim, SimPlan, SimWorld, address};
 pub use rings::{Rings, SimLink, SimNet, StreamWorld};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -48,9 +48,9 @@ impl ConnectedWorld for OverRings {
         let _ = request.reject(&[]);
     }
 
-    fn aside(&self, request: Option<Self::Request>) -> StreamAside<SimLink> {
+    fn ext(&self, request: Option<Self::Request>) -> StreamEndpointExt<SimLink> {
         let of_endpoint = |request| request_of_endpoint(ConnRequest::keep(request, 0)).unwrap();
-        StreamAside::new(StreamEpKind::Msg, None, request.map(of_endpoint))
+        StreamEndpointExt::new(StreamEpKind::Msg, None, request.map(of_endpoint))
     }
 
     fn stop_listening(&mut self) {
@@ -61,7 +61,7 @@ impl ConnectedWorld for OverRings {
 /// Bytes of buffered messages guaranteed to every known peer. It includes the size of the one
 /// message blocking its connection.
 const SURE: usize = 32 << 10;
-const COST_OF_BLOCKED: usize = Inbox::<Unreceived>::COST;
+const COST_OF_BLOCKED: usize = RxMatcher::<UnexpectedPayload>::COST;
 
 /// Engines over rings.
 #[derive(Debug)]
@@ -69,9 +69,9 @@ pub struct OverRings {
     world: Arc<Mutex<StreamWorld>>,
     settings: &'static StreamSettings,
     /// A thread of the library sends batched messages.
-    courier: bool,
+    batch_flusher: bool,
     /// Many links are sent to and received from together.
-    together: bool,
+    batched: bool,
     /// Nodes sleep until the poller has something to tell.
     dozes: bool,
     /// Engines may not read each other's memory any more at some time.
@@ -82,9 +82,9 @@ pub struct OverRings {
 
 /// Transport below one engine.
 #[derive(Debug)]
-pub struct BeneathStream {
+pub struct StreamUnderlying {
     /// The engine's number in the world.
-    place: usize,
+    slot: usize,
     net: Rings,
     /// The engine sleeps since so many turns.
     asleep: Option<u64>,
@@ -102,8 +102,8 @@ const SCRIPTED_STEPS: usize = 300;
 /// the rest the fate of bytes on links. It includes a peer violating the protocol. Panics on any
 /// error.
 pub fn follow(script: &[u8]) {
-    let (deeds, links) = script.split_at(script.len() / 3 * 2);
-    let draws = [deeds, links].map(|script| SimRandom::scripted(script.to_vec()));
+    let (ops, links) = script.split_at(script.len() / 3 * 2);
+    let draws = [ops, links].map(|script| SimRandom::scripted(script.to_vec()));
     let change = |plan: &mut SimPlan, _: &mut OverRings| {
         (plan.steps, plan.hostile) = (SCRIPTED_STEPS, true);
         // More of both takes time rather than other ways.
@@ -132,7 +132,7 @@ impl OverRings {
 
 impl SimWorld for OverRings {
     type Engine = StreamEngine<SimNet>;
-    type Beneath = BeneathStream;
+    type Underlying = StreamUnderlying;
 
     fn new(random: &mut SimRandom, own: SimRandom, _plan: &mut SimPlan) -> Self {
         static START: OnceLock<Instant> = OnceLock::new();
@@ -148,8 +148,8 @@ impl SimWorld for OverRings {
                 };
                 &choices()[secrecy][random.below(choices()[secrecy].len())]
             },
-            courier: random.below(4) > 0,
-            together: random.below(5) == 0,
+            batch_flusher: random.below(4) > 0,
+            batched: random.below(5) == 0,
             dozes: random.one_in(3),
             forbids: random.one_in(3),
             passive: Vec::new(),
@@ -163,22 +163,23 @@ impl SimWorld for OverRings {
     fn engine(
         &mut self,
         _plan: &SimPlan,
-        place: NodePlace<'_>,
-    ) -> (Arc<StreamEngine<SimNet>>, BeneathStream) {
-        let net = Rings::new(&self.world, self.together);
+        env: NodeEnv<'_>,
+    ) -> (Arc<StreamEngine<SimNet>>, StreamUnderlying) {
+        let net = Rings::new(&self.world, self.batched);
         let regions = Arc::new(MrTable::new(0));
-        let beneath = BeneathStream {
-            place: net.node(),
+        let underlying = StreamUnderlying {
+            slot: net.node(),
             net: net.clone(),
             asleep: None,
             regions: regions.clone(),
-            key: place.key,
+            key: env.key,
         };
-        let (memory, rights) = (place.memory, FI_REMOTE_READ | FI_REMOTE_WRITE);
-        regions.insert(memory.as_ptr() as usize, memory.len(), rights, 0, place.key).unwrap();
+        let (memory, rights) = (env.memory, FI_REMOTE_READ | FI_REMOTE_WRITE);
+        regions.insert(memory.as_ptr() as usize, memory.len(), rights, 0, env.key).unwrap();
         let engine =
-            StreamEngine::new(SimNet::new(net), Level::Shared, self.courier, regions).unwrap();
-        (engine, beneath)
+            StreamEngine::new(SimNet::new(net), Level::Shared, self.batch_flusher, regions)
+                .unwrap();
+        (engine, underlying)
     }
 
     fn identity(&self, role: EndpointRole, local: SocketAddr, attr: RdmAttr) -> StreamIdentity {
@@ -190,7 +191,7 @@ impl SimWorld for OverRings {
         let (local, target) = (local.into(), TargetOf::new(FI_RMA | FI_ATOMIC));
         StreamIdentity {
             kind,
-            firewalled: false,
+            behind_firewall: false,
             memory: true,
             local,
             keep_port: false,
@@ -200,31 +201,31 @@ impl SimWorld for OverRings {
         }
     }
 
-    fn end(&mut self, engine: Arc<StreamEngine<SimNet>>, beneath: BeneathStream) {
-        beneath.regions.remove(beneath.key);
+    fn end(&mut self, engine: Arc<StreamEngine<SimNet>>, underlying: StreamUnderlying) {
+        underlying.regions.remove(underlying.key);
         engine.lock().check_empty();
         drop(engine);
-        self.world().ended(beneath.place);
+        self.world().ended(underlying.slot);
     }
 
-    fn turn(&mut self, engine: &StreamEngine<SimNet>, beneath: &mut BeneathStream) {
-        let visit = self.world().takes_visit(beneath.place);
-        if visit {
-            engine.visited();
+    fn poll_once(&mut self, engine: &StreamEngine<SimNet>, underlying: &mut StreamUnderlying) {
+        let flushes = self.world().takes_flush(underlying.slot);
+        if flushes {
+            engine.flush_deferred();
         }
         let mut state = engine.lock();
         // A call of the application's may have made turns, and so ended the sleep.
-        let sleeps = beneath.asleep == Some(state.turns);
-        if sleeps && !beneath.net.has_news() && !state.goes_on_by_itself() {
+        let sleeps = underlying.asleep == Some(state.iterations);
+        if sleeps && !underlying.net.has_events() && !state.goes_on_by_itself() {
             return;
         }
-        state.turn();
+        state.poll_once();
         if self.forbids && self.world().random.one_in(200) {
             // As when the system does not let a process read another any more.
             state.conns.iter().for_each(|(_, conn)| conn.link.stop_reading());
         }
         let sleeps = self.dozes && self.world().random.one_in(2) && state.prepare_to_block();
-        beneath.asleep = sleeps.then_some(state.turns);
+        underlying.asleep = sleeps.then_some(state.iterations);
         state.check();
     }
 
@@ -232,12 +233,12 @@ impl SimWorld for OverRings {
         engine.lock().check_idle();
     }
 
-    fn kept(&self, engine: &StreamEngine<SimNet>) -> (usize, usize) {
-        engine.lock().kept()
+    fn buffered(&self, engine: &StreamEngine<SimNet>) -> (usize, usize) {
+        engine.lock().buffered()
     }
 
-    fn kept_cost(&self) -> usize {
-        Inbox::<Unreceived>::COST
+    fn buffered_cost(&self) -> usize {
+        RxMatcher::<UnexpectedPayload>::COST
     }
 
     fn something_happens(&mut self, all: bool) -> bool {
@@ -248,8 +249,8 @@ impl SimWorld for OverRings {
         self.world().cut(&address(one, 0).into(), &address(other, 0).into())
     }
 
-    fn hear(&mut self, random: &mut SimRandom, at: SocketAddr) {
-        self.world().hear(random, at);
+    fn poll_listener(&mut self, random: &mut SimRandom, at: SocketAddr) {
+        self.world().poll_listener(random, at);
     }
 
     fn pass(&mut self, nanos: u64) {
@@ -265,17 +266,17 @@ impl SimWorld for OverRings {
         world.prompt = true;
         // A script may have said that each call gets one byte, which would go on for long.
         world.random = SimRandom::new(1);
-        world.strangers_leave();
+        world.unknown_peers_leave();
     }
 
-    fn goes_on(&mut self, still: usize) -> bool {
+    fn is_still_bursting(&mut self, still: usize) -> bool {
         // Timers may be set for a much later event, such as the timeout of a silent pending
         // connection. An engine polling memory polls the poller in few of its iterations.
         let quiet = if self.settings.local.enabled { 150 } else { 8 };
         still <= quiet || self.passes()
     }
 
-    const TURNS: usize = 1;
+    const ITERATIONS: usize = 1;
     const DELIVERS_AT_CLOSE: bool = true;
 
     fn check_end(&self) {
@@ -336,8 +337,8 @@ fn choices() -> &'static [Vec<StreamSettings>; 3] {
                 ..StreamSettings::default()
             },
         ];
-        let proven = |encrypt| JobSecret::new(b"the secret of a world", encrypt);
-        [JobSecret::default(), proven(false), proven(true)].map(|secret| {
+        let proven = |encrypt| PskConfig::new(b"the secret of a world", encrypt);
+        [PskConfig::default(), proven(false), proven(true)].map(|secret| {
             let all =
                 ways().into_iter().flat_map(|local| usual.iter().map(move |usual| (local, usual)));
             all.map(|(local, usual)| StreamSettings {
@@ -358,21 +359,21 @@ impl StreamState<SimNet> {
     /// Returns true if there is work not reported by any poller: recorded by a call of the
     /// application, or enabled by its next read of a queue.
     fn goes_on_by_itself(&self) -> bool {
-        !self.held.is_empty() || !self.crowded.is_empty() || !self.starved.is_empty()
+        !self.held.is_empty() || !self.rx_blocked.is_empty() || !self.cq_blocked.is_empty()
     }
 
     /// Checks the invariants of any time.
     fn check(&self) {
-        let owed: usize = self.conns.iter().map(|(_, conn)| conn.owed).sum();
-        assert_eq!(self.owed, owed);
+        let backlog: usize = self.conns.iter().map(|(_, conn)| conn.backlog).sum();
+        assert_eq!(self.backlog, backlog);
         for (ep_id, ep) in self.eps.iter() {
             assert!(ep.tx_pending <= ep.identity.attr.tx_size, "{} transfers", ep.tx_pending);
             for (peer_id, peer) in ep.peers.iter() {
                 let conns = self.conns.iter().filter(|(_, c)| c.ep == ep_id && c.peer == peer_id);
                 assert_eq!(peer.conns as usize, conns.count(), "connections of peer {peer_id}");
                 let used = peer.conns > 0 || !peer.extra.parked.is_empty();
-                let named = ep.inbox.name_of(peer_id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
-                assert!(used || named || ep.inbox.keeps_from(peer_id), "peer {peer_id} leaks");
+                let named = ep.matcher.name_of(peer_id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
+                assert!(used || named || ep.matcher.keeps_from(peer_id), "peer {peer_id} leaks");
             }
             let mut under_way: usize =
                 ep.peers.iter().map(|(_, peer)| peer.extra.parked.len()).sum();
@@ -388,7 +389,7 @@ impl StreamState<SimNet> {
 
     /// Returns the number of buffered messages and their memory. The memory must not exceed the
     /// bound plus the allowance of each peer.
-    fn kept(&self) -> (usize, usize) {
+    fn buffered(&self) -> (usize, usize) {
         // Endpoints with a shared receive context have one sum, which is the context's.
         let is_shared = self.eps.iter().any(|(_, ep)| ep.identity.kind == StreamEpKind::Srx);
         // A connected endpoint has one peer, which has no number.
@@ -397,22 +398,22 @@ impl StreamState<SimNet> {
             _ => ep.peers.iter().count(),
         };
         let peers: usize = self.eps.iter().map(|(_, ep)| peers(ep)).sum();
-        let beside = peers * SURE + self.conns.len() * COST_OF_BLOCKED;
-        let bound = SimLink::settings().max_unexpected + beside;
-        let mut kept = (0, 0);
+        let alternate = peers * SURE + self.conns.len() * COST_OF_BLOCKED;
+        let bound = SimLink::settings().max_unexpected + alternate;
+        let mut buffered = (0, 0);
         for (_, ep) in self.eps.iter() {
-            let (count, bytes) = ep.inbox.check_sums();
+            let (count, bytes) = ep.matcher.check_sums();
             let counts = !is_shared || ep.identity.kind == StreamEpKind::Srx;
-            kept = (kept.0 + count, kept.1 + if counts { bytes } else { 0 });
+            buffered = (buffered.0 + count, buffered.1 + if counts { bytes } else { 0 });
             assert!(bytes <= bound, "{bytes} bytes are kept, of {bound}");
         }
-        kept
+        buffered
     }
 
     /// Checks the invariants of an idle engine.
     fn check_idle(&self) {
         self.check();
-        assert_eq!((self.owed, self.starved.len()), (0, 0));
+        assert_eq!((self.backlog, self.cq_blocked.len()), (0, 0));
         assert!(self.eps.iter().all(|(_, ep)| ep.tx_pending == 0));
         assert!(self.held.is_empty());
         for (id, conn) in self.conns.iter() {
@@ -428,16 +429,16 @@ impl StreamState<SimNet> {
     fn check_empty(&self) {
         let left = [self.conns.len(), self.eps.len(), self.callers.len()];
         assert_eq!(left, [0; 3], "connections, endpoints, callers");
-        assert!(self.listeners.is_empty() && self.deaf.is_empty());
-        assert!(self.hot.is_empty() && self.held.is_empty() && self.starved.is_empty());
-        assert_eq!(self.owed, 0);
+        assert!(self.listeners.is_empty() && self.accept_paused.is_empty());
+        assert!(self.active.is_empty() && self.held.is_empty() && self.cq_blocked.is_empty());
+        assert_eq!(self.backlog, 0);
     }
 }
 
 impl super::conn::StreamConn<SimNet> {
     /// Returns the number of incomplete transfers of the application.
     fn transfers(&self) -> usize {
-        let own = |finish: &super::transfer::TransferFinish| usize::from(!finish.internal);
+        let own = |finish: &super::transfer::TxCompletion| usize::from(!finish.internal);
         let answer = match &self.incoming {
             Some(incoming) if incoming.is_answer() => 1,
             _ => 0,
@@ -454,16 +455,19 @@ impl super::conn::StreamConn<SimNet> {
 
 /// Removes the second of the receives matching a message, if there are two and no message is
 /// buffered.
-pub(super) fn take_second(inbox: &mut Inbox<Unreceived>, about: &About) -> Option<Recv> {
-    let first = inbox.take_posted(about)?;
-    if first.flags & FI_MULTI_RECV != 0 || inbox.kept_bytes() > 0 {
+pub(super) fn take_second(
+    matcher: &mut RxMatcher<UnexpectedPayload>,
+    envelope: &Envelope,
+) -> Option<Recv> {
+    let first = matcher.take_posted(envelope)?;
+    if first.flags & FI_MULTI_RECV != 0 || matcher.buffered_bytes() > 0 {
         return Some(first);
     }
-    let Some(second) = inbox.take_posted(about) else { return Some(first) };
+    let Some(second) = matcher.take_posted(envelope) else { return Some(first) };
     let Recv { buf, context, flags, .. } = first;
     let (src, ignore) = (FI_ADDR_UNSPEC, u64::MAX);
-    let again = RecvOp { buf, src, tag: about.tag, ignore, context, flags };
-    assert!(inbox.post_plain(again, about.tagged).is_none());
+    let again = RecvOp { buf, src, tag: envelope.tag, ignore, context, flags };
+    assert!(matcher.post_fast(again, envelope.tagged).is_none());
     Some(second)
 }
 
@@ -472,7 +476,7 @@ mod tests {
     use super::*;
     use ofi_provider::abi::{FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MORE};
     use ofi_provider::error::Error;
-    use ofi_simulation::{ConnectedSim, PlantedFault, Shape, here, seeds};
+    use ofi_simulation::{ConnectedSim, InjectedFault, NodeConfig, here, seeds};
 
     fn run(seed: u64) -> usize {
         RingSim::new(seed).run()
@@ -484,39 +488,39 @@ mod tests {
 
     #[test]
     fn injected_faults_are_detected() {
-        for (fault, says) in [
-            (PlantedFault::LostCompletion, &["never completes", "before its fence"][..]),
-            (PlantedFault::SecondCompletion, &["completes twice"]),
-            (PlantedFault::SwappedMatch, &["got message", "passed over"]),
-            (PlantedFault::LeakedPeer, &["leaks"]),
-            (PlantedFault::UncountedBytes, &["of peer", "subtract with overflow"]),
-            (PlantedFault::WrongByte, &["the bytes of message"]),
+        for (fault, messages) in [
+            (InjectedFault::LostCompletion, &["never completes", "before its fence"][..]),
+            (InjectedFault::SecondCompletion, &["completes twice"]),
+            (InjectedFault::SwappedMatch, &["got message", "passed over"]),
+            (InjectedFault::LeakedPeer, &["leaks"]),
+            (InjectedFault::UncountedBytes, &["of peer", "subtract with overflow"]),
+            (InjectedFault::WrongByte, &["the bytes of message"]),
             (
-                PlantedFault::WrongPlace,
+                InjectedFault::MisplacedWrite,
                 &["failed without a cause", "there is no end", "was lost", "never completes"],
             ),
-            (PlantedFault::LostSign, &["never completes", "waits", "was lost"]),
+            (InjectedFault::LostSign, &["never completes", "waits", "was lost"]),
         ] {
-            seeds::finds(fault, says, run);
+            seeds::finds(fault, messages, run);
         }
     }
 
     #[test]
     fn faults_injected_into_connections_are_detected() {
-        for (fault, says) in [
-            (PlantedFault::LostCompletion, &["never completes", "before its fence"][..]),
-            (PlantedFault::SecondCompletion, &["completes twice"]),
-            (PlantedFault::SwappedMatch, &["got message", "passed over", "does not match"]),
-            (PlantedFault::WrongByte, &["the bytes of message"]),
+        for (fault, messages) in [
+            (InjectedFault::LostCompletion, &["never completes", "before its fence"][..]),
+            (InjectedFault::SecondCompletion, &["completes twice"]),
+            (InjectedFault::SwappedMatch, &["got message", "passed over", "does not match"]),
+            (InjectedFault::WrongByte, &["the bytes of message"]),
         ] {
-            seeds::finds(fault, says, connect);
+            seeds::finds(fault, messages, connect);
         }
     }
 
     /// Sets up two nodes known to each other, without spontaneous events.
     fn two(plan: &mut SimPlan) {
-        (plan.nodes, plan.strangers, plan.shortage) = (2, 0, 0);
-        (plan.shape, plan.parts, plan.tx_size) = (Shape::Single, 1, 16);
+        (plan.nodes, plan.unknown_peers, plan.shortage) = (2, 0, 0);
+        (plan.shape, plan.parts, plan.tx_size) = (NodeConfig::Single, 1, 16);
     }
 
     /// It may be refused again and again, or there may be no descriptor to call with.
@@ -524,25 +528,25 @@ mod tests {
     fn a_peer_without_a_name_is_forgotten_when_calling_it_comes_to_nothing() {
         for short in [false, true] {
             let mut sim = RingSim::with(1, |plan, _| two(plan));
-            let message = sim.send_now(0, (1, 0), 100, FI_COMPLETION);
+            let message = sim.send_immediately(0, (1, 0), 100, FI_COMPLETION);
             sim.forget(0, 1);
             sim.excuse(0, 1);
-            let (engine, mut refusals) = (sim.engine(0).unwrap(), 0);
+            let (engine, mut rejections) = (sim.engine(0).unwrap(), 0);
             while !sim.is_over(message) {
                 let mut state = engine.lock();
                 let calling = state.conns.iter().map(|(id, _)| id).next();
                 if let Some(id) = calling {
-                    refusals += 1;
+                    rejections += 1;
                     state.refused(id, Vec::new());
                 }
                 drop(state);
                 here::have_shortage(usize::from(short), SimRandom::new(1));
                 sim.world.passes();
                 // Checks that nothing is known of a peer that has neither name nor transfers.
-                sim.turn(0);
+                sim.poll_once(0);
                 sim.read(0, usize::MAX);
             }
-            assert_eq!(refusals, if short { 1 } else { 101 });
+            assert_eq!(rejections, if short { 1 } else { 101 });
             drop(engine);
             sim.settle();
             sim.end_all();
@@ -557,16 +561,17 @@ mod tests {
             let mut sim = RingSim::with(seed, |plan, world| {
                 two(plan);
                 plan.cq_size = 64;
-                (world.settings, world.together, world.courier) = (&choices()[0][0], false, true);
+                (world.settings, world.batched, world.batch_flusher) =
+                    (&choices()[0][0], false, true);
             });
             (0..6).for_each(|_| _ = sim.receive_now((1, 0), 1000));
-            sim.send_now(0, (1, 0), 100, FI_COMPLETION);
+            sim.send_immediately(0, (1, 0), 100, FI_COMPLETION);
             sim.rounds(40);
             let acked = FI_COMPLETION | FI_DELIVERY_COMPLETE;
-            let first = sim.send_now(0, (1, 0), 900, acked | FI_MORE);
+            let first = sim.send_immediately(0, (1, 0), 900, acked | FI_MORE);
             for flags in [FI_COMPLETION | FI_MORE, acked | FI_MORE, FI_COMPLETION | FI_MORE, acked]
             {
-                sim.send_now(0, (1, 0), 900, flags);
+                sim.send_immediately(0, (1, 0), 900, flags);
             }
             let engine = sim.engine(0).unwrap();
             for _ in 0..12 {
@@ -595,10 +600,10 @@ mod tests {
     #[test]
     fn cut_between_two_nodes_ends_their_link_and_its_operations() {
         let mut sim = RingSim::with(1, |plan, _| two(plan));
-        sim.send_now(0, (1, 0), 100, FI_COMPLETION);
+        sim.send_immediately(0, (1, 0), 100, FI_COMPLETION);
         sim.rounds(40);
         let (engine, acked) = (sim.engine(0).unwrap(), FI_COMPLETION | FI_DELIVERY_COMPLETE);
-        let message = sim.send_now(0, (1, 0), 100, acked);
+        let message = sim.send_immediately(0, (1, 0), 100, acked);
         sim.rounds(40);
         assert!(!sim.is_over(message) && engine.lock().conns.len() == 1);
         sim.cut(0, 1);

@@ -4,23 +4,23 @@
 //! ([`StreamWorld::something_arrives`]). So links delay and split their data. Data on one link may
 //! overtake data on another, but never data on the same link. The test cuts links as needed.
 use super::{SimRandom, look};
-use crate::callers::{CallerState, Callers};
+use crate::accept_queue::{AcceptQueue, PendingConnState};
 use crate::engine::StreamRequest;
-use crate::local::{LocalLink, LocalListener, WithLocal};
-use crate::net::{
-    ByteLink, LateVisits, LinkClock, LinkListener, LinkPoller, Net, TIMER_TOKEN, Visited,
-    WitnessPoller, ZerocopyDone,
-};
 use crate::settings::StreamSettings;
-use crate::wire::{ByteOrder, CmMessage, CmType, Knows, RdmHello, StreamHeader, StreamOp};
+use crate::shm_upgrade::{LocalListener, ShmUpgrade, UpgradableLink};
+use crate::transport::{
+    ByteLink, CarrierPoller, FlushTarget, FlushTimer, LinkClock, LinkListener, LinkPoller,
+    TIMER_TOKEN, Transport, ZerocopyDone,
+};
+use crate::wire::{ByteOrder, CmMessage, CmType, PeerFeatures, RdmHello, StreamHeader, StreamOp};
 use ofi_provider::addr::Addr;
-use ofi_provider::buf::{GatherList, ScatterList, Way};
+use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
 use ofi_provider::contexts::Contexts;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
 use ofi_provider::sys::{Epoll, Interest, PollEvent};
-use ofi_simulation::{PlantedFault, here, planted};
+use ofi_simulation::{InjectedFault, here, injected};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// Delay in nanoseconds of batched data until the flush timer expires.
-const PATIENCE: u64 = 500_000;
+const FLUSH_DELAY: u64 = 500_000;
 
 /// Token of descriptors watched for being written to.
 const RUNG: u64 = u64::MAX;
@@ -43,7 +43,7 @@ pub enum RingId {
     /// An end of a link: the number of the link, and the side.
     End(usize, usize),
     /// A listener.
-    Door(usize),
+    Listener(usize),
 }
 
 /// End of one direction of a link, after its last byte.
@@ -57,7 +57,7 @@ enum Close {
 
 /// One direction of a link.
 #[derive(Debug, Default)]
-struct Lane {
+struct SimDirection {
     bytes: VecDeque<u8>,
     /// So many of the bytes have arrived.
     arrived: usize,
@@ -68,7 +68,7 @@ struct Lane {
     closed: bool,
 }
 
-impl Lane {
+impl SimDirection {
     fn moves(&self) -> bool {
         self.arrived < self.bytes.len() || (self.close.is_some() && !self.closed)
     }
@@ -104,27 +104,27 @@ struct Pipe {
     making: Making,
     addrs: [Addr; 2],
     /// Data sent by each end.
-    lanes: [Lane; 2],
+    directions: [SimDirection; 2],
     /// Ends not closed.
     open: [bool; 2],
     /// Maximum bytes in flight in each direction.
-    room: usize,
+    capacity: usize,
     /// Zero-copy data of each end still used by the link, by number; and the numbers of released
     /// data.
-    lent: [VecDeque<(u32, Vec<Lent>)>; 2],
+    exposed: [VecDeque<(u32, Vec<Exposed>)>; 2],
     done: [VecDeque<u32>; 2],
     calls: [u32; 2],
 }
 
 impl Pipe {
-    fn dialing(addrs: [Addr; 2], room: usize) -> Self {
+    fn dialing(addrs: [Addr; 2], capacity: usize) -> Self {
         Self {
             making: Making::Dialing,
             addrs,
-            lanes: Default::default(),
+            directions: Default::default(),
             open: [true, false],
-            room,
-            lent: Default::default(),
+            capacity,
+            exposed: Default::default(),
             done: Default::default(),
             calls: [0; 2],
         }
@@ -132,10 +132,10 @@ impl Pipe {
 }
 
 /// Maximum links of unknown peers.
-const MOST_STRANGERS: usize = 6;
+const MAX_UNKNOWN_PEERS: usize = 6;
 
 /// Returns the first bytes sent by a peer violating the protocol, possibly only later.
-fn said_first(random: &mut SimRandom) -> Vec<u8> {
+fn first_sent(random: &mut SimRandom) -> Vec<u8> {
     let kinds = [CmType::Request, CmType::ContextRequest, CmType::Response, CmType::Nack];
     let kind = match random.below(8) {
         0 => {
@@ -146,13 +146,13 @@ fn said_first(random: &mut SimRandom) -> Vec<u8> {
         _ => random.pick(&kinds),
     };
     let bit = |random: &mut SimRandom| random.one_in(2);
-    let knows = Knows {
+    let knows = PeerFeatures {
         atomics: bit(random),
         multicast: bit(random),
         acks: bit(random),
         local: bit(random),
         outcomes: bit(random),
-        places: bit(random),
+        segments: bit(random),
     };
     let contexts = Contexts { tx: random.below(4) as u16, rx: random.below(4) as u16 };
     let hello = RdmHello {
@@ -161,15 +161,15 @@ fn said_first(random: &mut SimRandom) -> Vec<u8> {
         port: random.below(4) as u16,
         pid: random.below(4) as u32,
     };
-    let mut said = CmMessage::encode_for(kind, knows, contexts, &hello.encode());
+    let mut encoded = CmMessage::encode_for(kind, knows, contexts, &hello.encode());
     if random.one_in(8) {
-        said.truncate(random.below(said.len()));
+        encoded.truncate(random.below(encoded.len()));
     }
-    said
+    encoded
 }
 
 /// Returns later bytes of such a peer: a header and a part of the announced data, or random bytes.
-fn said_later(random: &mut SimRandom) -> Vec<u8> {
+fn later_sent(random: &mut SimRandom) -> Vec<u8> {
     let len = random.below(200);
     if random.one_in(8) {
         return random.bytes(len);
@@ -190,7 +190,7 @@ fn said_later(random: &mut SimRandom) -> Vec<u8> {
         StreamOp::TaggedMsg,
     ];
     let op = random.pick(&ops);
-    let announced = match random.below(8) {
+    let on_rts = match random.below(8) {
         0 => random.next(),
         1 => 1 << random.below(34),
         _ => len as u64,
@@ -202,24 +202,24 @@ fn said_later(random: &mut SimRandom) -> Vec<u8> {
         segments: random.pick(&[0, 0, 1, 2]),
         cq_data: random.below(256) as u64,
         tag: random.below(1024) as u64,
-        len: announced,
+        len: on_rts,
         ..StreamHeader::of(op)
     };
     let mut head = [0; 40];
     let written = header.write(ByteOrder::Native, &mut head);
-    let mut said = head[..written].to_vec();
-    said.extend(random.bytes(len));
-    said
+    let mut encoded = head[..written].to_vec();
+    encoded.extend(random.bytes(len));
+    encoded
 }
 
 /// Memory exposed by an application: its address, and its contents at the time of sending.
 #[derive(Debug)]
-struct Lent(*const u8, Vec<u8>);
+struct Exposed(*const u8, Vec<u8>);
 
 // SAFETY: what it points to is looked at by the one thread of a world only.
-unsafe impl Send for Lent {}
+unsafe impl Send for Exposed {}
 
-impl Lent {
+impl Exposed {
     /// The application must not have changed it meanwhile.
     fn check(&self) {
         // SAFETY: the oracle keeps all buffers of operations.
@@ -229,7 +229,7 @@ impl Lent {
 }
 
 #[derive(Debug)]
-struct Doorway {
+struct SimListener {
     at: Addr,
     waiting: VecDeque<usize>,
 }
@@ -247,7 +247,7 @@ enum RingWatch {
 struct EngineWatch {
     watched: BTreeMap<RingId, (u64, RingWatch)>,
     timer: Option<u64>,
-    visit: Option<u64>,
+    flush_at: Option<u64>,
 }
 
 /// All links and listeners, and the time.
@@ -261,17 +261,17 @@ pub struct StreamWorld {
     /// One pair of nodes in so many is not of one host; 0: all are.
     pub(super) apart: usize,
     pipes: Vec<Option<Pipe>>,
-    doors: Vec<Option<Doorway>>,
+    listeners: Vec<Option<SimListener>>,
     watches: Vec<EngineWatch>,
     port: u16,
     /// Links with an unknown peer at their first end.
-    strangers: Vec<usize>,
+    unknown_peers: Vec<usize>,
 }
 
 impl StreamWorld {
     /// Creates an empty world.
     pub fn new(start: Instant, random: SimRandom) -> Arc<Mutex<Self>> {
-        let (pipes, doors, watches) = (Vec::new(), Vec::new(), Vec::new());
+        let (pipes, listeners, watches) = (Vec::new(), Vec::new(), Vec::new());
         Arc::new(Mutex::new(Self {
             start,
             nanos: 0,
@@ -279,16 +279,16 @@ impl StreamWorld {
             prompt: false,
             apart: 0,
             pipes,
-            doors,
+            listeners,
             watches,
             port: 1000,
-            strangers: Vec::new(),
+            unknown_peers: Vec::new(),
         }))
     }
 
     /// Returns the number of links with an open end, and the number of listeners.
     pub(super) fn left(&self) -> (usize, usize) {
-        (self.pipes.iter().flatten().count(), self.doors.iter().flatten().count())
+        (self.pipes.iter().flatten().count(), self.listeners.iter().flatten().count())
     }
 
     /// Delivers an event on a random link: bytes arrive, or it is established, refused or ended.
@@ -306,48 +306,49 @@ impl StreamWorld {
             if pipe.making == Making::Dialing {
                 let to = pipe.addrs[1].clone();
                 let is_open = pipe.open[0];
-                let door = self.doors.iter_mut().flatten().find(|door| door.at == to);
-                match door.filter(|_| is_open) {
-                    Some(door) => {
+                let listener =
+                    self.listeners.iter_mut().flatten().find(|listener| listener.at == to);
+                match listener.filter(|_| is_open) {
+                    Some(listener) => {
                         pipe.making = Making::Made;
                         pipe.open[1] = true;
-                        door.waiting.push_back(id);
+                        listener.waiting.push_back(id);
                     }
                     None => pipe.making = Making::Refused,
                 }
                 return true;
             }
-            if !pipe.lent[side].is_empty() && (all || self.random.one_in(3)) {
+            if !pipe.exposed[side].is_empty() && (all || self.random.one_in(3)) {
                 // The link is done with calls in any order.
-                let at = self.random.below(pipe.lent[side].len());
-                if let Some((number, lent)) = pipe.lent[side].remove(at) {
-                    lent.iter().for_each(Lent::check);
+                let at = self.random.below(pipe.exposed[side].len());
+                if let Some((number, exposed)) = pipe.exposed[side].remove(at) {
+                    exposed.iter().for_each(Exposed::check);
                     pipe.done[side].push_back(number);
                 }
                 return true;
             }
-            let lane = &mut pipe.lanes[side];
-            if !lane.moves() {
+            let direction = &mut pipe.directions[side];
+            if !direction.moves() {
                 continue;
             }
-            let left = lane.bytes.len() - lane.arrived;
+            let left = direction.bytes.len() - direction.arrived;
             let part = match self.random.below(8) {
                 _ if all => left,
                 0 => left.min(1 + self.random.below(40)),
                 1..3 => 1 + self.random.below(left.max(1)),
                 _ => left,
             };
-            lane.arrived += part.min(left);
-            if lane.arrived == lane.bytes.len() && lane.close.is_some() {
+            direction.arrived += part.min(left);
+            if direction.arrived == direction.bytes.len() && direction.close.is_some() {
                 // Bytes that have arrived can still be read, as from a socket of Linux that was reset.
-                lane.closed = true;
+                direction.closed = true;
             }
             return true;
         }
         false
     }
 
-    fn place(&mut self, pipe: Pipe) -> usize {
+    fn insert(&mut self, pipe: Pipe) -> usize {
         match self.pipes.iter().position(Option::is_none) {
             Some(id) => {
                 self.pipes[id] = Some(pipe);
@@ -362,38 +363,38 @@ impl StreamWorld {
 
     /// Acts as an unknown peer: connects to an address, sends more on an existing connection, or
     /// disconnects.
-    pub(super) fn hear(&mut self, random: &mut SimRandom, at: SocketAddr) {
-        let known = self.strangers.len();
-        if known == 0 || (known < MOST_STRANGERS && random.one_in(4)) {
+    pub(super) fn poll_listener(&mut self, random: &mut SimRandom, at: SocketAddr) {
+        let known = self.unknown_peers.len();
+        if known == 0 || (known < MAX_UNKNOWN_PEERS && random.one_in(4)) {
             self.port += 1;
             let host = IpAddr::from([10, 9, 0, 1 + random.below(2) as u8]);
             let from = Addr::Ip(SocketAddr::new(host, self.port));
             let mut pipe = Pipe::dialing([from, at.into()], 2048);
-            pipe.lanes[0].bytes.extend(said_first(random));
-            let id = self.place(pipe);
-            self.strangers.push(id);
+            pipe.directions[0].bytes.extend(first_sent(random));
+            let id = self.insert(pipe);
+            self.unknown_peers.push(id);
             return;
         }
-        let id = self.strangers[random.below(known)];
+        let id = self.unknown_peers[random.below(known)];
         let Some(pipe) = &mut self.pipes[id] else { return };
         if random.one_in(2) {
             // The peer does not always read the responses.
-            let told = &mut pipe.lanes[1];
-            told.bytes.drain(..std::mem::take(&mut told.arrived));
+            let notified = &mut pipe.directions[1];
+            notified.bytes.drain(..std::mem::take(&mut notified.arrived));
         }
         if random.one_in(12) {
-            pipe.lanes[0].end(random.pick(&[Close::Fin, Close::Reset]));
-        } else if pipe.lanes[0].close.is_none() && pipe.making != Making::Refused {
-            let said = said_later(random);
-            pipe.lanes[0].bytes.extend(said);
+            pipe.directions[0].end(random.pick(&[Close::Fin, Close::Reset]));
+        } else if pipe.directions[0].close.is_none() && pipe.making != Making::Refused {
+            let encoded = later_sent(random);
+            pipe.directions[0].bytes.extend(encoded);
         }
     }
 
     /// Disconnects all unknown peers.
-    pub(super) fn strangers_leave(&mut self) {
-        for id in std::mem::take(&mut self.strangers) {
+    pub(super) fn unknown_peers_leave(&mut self) {
+        for id in std::mem::take(&mut self.unknown_peers) {
             let Some(pipe) = &mut self.pipes[id] else { continue };
-            pipe.lanes[0].end(Close::Fin);
+            pipe.directions[0].end(Close::Fin);
             pipe.open[0] = false;
             let waits = pipe.making == Making::Dialing || !pipe.open[1];
             if waits {
@@ -414,22 +415,22 @@ impl StreamWorld {
             [from, to] == ends || [to, from] == ends
         };
         let mut any = false;
-        let encrypts = RingEnd::settings().secret.encrypts();
+        let encrypts = RingCursor::settings().secret.encrypts();
         for pipe in self.pipes.iter_mut().flatten().filter(|pipe| between(pipe)) {
             if pipe.making == Making::Dialing {
                 pipe.making = Making::Refused;
             }
             let changed = (encrypts && self.random.one_in(2)).then(|| self.random.below(2));
-            for (side, lane) in pipe.lanes.iter_mut().enumerate() {
-                let lost = lane.bytes.len() - lane.arrived;
+            for (side, direction) in pipe.directions.iter_mut().enumerate() {
+                let lost = direction.bytes.len() - direction.arrived;
                 if changed == Some(side) && lost > 0 {
-                    lane.change(&mut self.random);
-                    lane.end(Close::Fin);
+                    direction.change(&mut self.random);
+                    direction.end(Close::Fin);
                     continue;
                 }
-                let kept = lane.arrived + self.random.below(lost + 1);
-                lane.bytes.truncate(kept);
-                lane.end(Close::Reset);
+                let remaining = direction.arrived + self.random.below(lost + 1);
+                direction.bytes.truncate(remaining);
+                direction.end(Close::Reset);
             }
             any = true;
         }
@@ -438,13 +439,13 @@ impl StreamWorld {
 
     /// The time of the next timer or ordered visit of any engine.
     pub(super) fn next_event(&self) -> Option<u64> {
-        self.watches.iter().flat_map(|watch| [watch.timer, watch.visit]).flatten().min()
+        self.watches.iter().flat_map(|watch| [watch.timer, watch.flush_at]).flatten().min()
     }
 
     /// Returns true if an engine's flush timer has expired.
-    pub(super) fn takes_visit(&mut self, node: usize) -> bool {
+    pub(super) fn takes_flush(&mut self, node: usize) -> bool {
         let nanos = self.nanos;
-        self.watches[node].visit.take_if(|at| *at <= nanos).is_some()
+        self.watches[node].flush_at.take_if(|at| *at <= nanos).is_some()
     }
 
     /// An engine is gone: it watches nothing any more.
@@ -454,7 +455,7 @@ impl StreamWorld {
     }
 
     /// Returns true if the poller or the timer of an engine has an event to report.
-    fn has_news(&self, node: usize) -> bool {
+    fn has_events(&self, node: usize) -> bool {
         let watch = &self.watches[node];
         let mut watched = watch.watched.iter();
         watch.timer.is_some_and(|at| at <= self.nanos)
@@ -463,19 +464,22 @@ impl StreamWorld {
 
     fn is_ready(&self, id: RingId, watch: RingWatch) -> Option<(bool, bool)> {
         let (id, side) = match id {
-            RingId::Door(id) => {
-                let waits = self.doors[id].as_ref().is_some_and(|door| !door.waiting.is_empty());
+            RingId::Listener(id) => {
+                let waits = self.listeners[id]
+                    .as_ref()
+                    .is_some_and(|listener| !listener.waiting.is_empty());
                 return waits.then_some((true, false));
             }
             RingId::End(id, side) => (id, side),
         };
         let pipe = self.pipes[id].as_ref()?;
-        let inward = &pipe.lanes[1 - side];
-        let ended = inward.closed || pipe.making == Making::Refused;
+        let inbound = &pipe.directions[1 - side];
+        let ended = inbound.closed || pipe.making == Making::Refused;
         let RingWatch::For(interest) = watch else { return ended.then_some((true, true)) };
-        let read = (interest.read && inward.arrived > 0) || !pipe.done[side].is_empty();
-        let room = pipe.making == Making::Made && pipe.lanes[side].bytes.len() < pipe.room;
-        let write = interest.write && room;
+        let read = (interest.read && inbound.arrived > 0) || !pipe.done[side].is_empty();
+        let capacity =
+            pipe.making == Making::Made && pipe.directions[side].bytes.len() < pipe.capacity;
+        let write = interest.write && capacity;
         (read || write || ended).then_some((read || ended, write || ended))
     }
 }
@@ -484,25 +488,26 @@ impl StreamWorld {
 #[derive(Debug)]
 pub(super) struct RingPassive {
     net: SimNet,
-    door: LocalListener<RingDoor>,
-    callers: Callers<SimLink>,
+    listener: LocalListener<RingDoorbell>,
+    callers: AcceptQueue<SimLink>,
 }
 
 impl RingPassive {
     pub(super) fn new(world: &Arc<Mutex<StreamWorld>>, at: SocketAddr) -> Result<Self> {
         let net = SimNet::new(Rings::new(world, false));
-        let (door, _) = net.bind(&at.into())?;
-        Ok(Self { net, door, callers: Callers::new(0, 64) })
+        let (listener, _) = net.bind(&at.into())?;
+        Ok(Self { net, listener, callers: AcceptQueue::new(0, 64) })
     }
 
     /// Returns a complete request, with the connecting peer's data.
     pub(super) fn request(&mut self) -> Option<(Vec<u8>, StreamRequest<SimLink>)> {
-        while let Ok((link, from)) = self.door.accept() {
+        while let Ok((link, from)) = self.listener.accept() {
             let now = self.net.now();
             self.callers.admit(self.net.poller(), link, from, 0, now);
         }
         let ids = self.callers.ids();
-        let id = ids.into_iter().find(|id| self.callers.hear(*id) == CallerState::Complete)?;
+        let id =
+            ids.into_iter().find(|id| self.callers.receive(*id) == PendingConnState::Complete)?;
         let (caller, message) = self.callers.take(self.net.poller(), id)?;
         let request = StreamRequest::new(caller, &message, Arc::new(()));
         Some((message.data, request))
@@ -511,10 +516,10 @@ impl RingPassive {
 
 /// Transport of an engine in the simulator: links upgraded to shared memory like those of
 /// providers.
-pub type SimNet = WithLocal<Rings>;
+pub type SimNet = ShmUpgrade<Rings>;
 
 /// A link of these.
-pub type SimLink = LocalLink<RingEnd>;
+pub type SimLink = UpgradableLink<RingCursor>;
 
 /// Links without shared memory, and the descriptors for the shared-memory upgrade.
 #[derive(Clone, Debug)]
@@ -523,23 +528,23 @@ pub struct Rings {
     /// The engine's number in the world.
     node: usize,
     /// Many links are sent to and received from together.
-    together: bool,
+    batched: bool,
     /// Poller of descriptors, once there are any.
     fds: Arc<OnceLock<Epoll>>,
     /// Edge-triggered poller of doorbells, reporting each write once, polled by `fds`.
-    bells: Arc<OnceLock<Epoll>>,
+    wakeups: Arc<OnceLock<Epoll>>,
 }
 
 impl Rings {
-    /// Creates the transport of a new engine in this world. `together` enables batched calls to
+    /// Creates the transport of a new engine in this world. `batched` enables batched calls to
     /// many links, if nothing is encrypted.
-    pub fn new(world: &Arc<Mutex<StreamWorld>>, together: bool) -> Self {
-        let together = together && !RingEnd::settings().secret.encrypts();
+    pub fn new(world: &Arc<Mutex<StreamWorld>>, batched: bool) -> Self {
+        let batched = batched && !RingCursor::settings().secret.encrypts();
         let mut inside = look(world);
         inside.watches.push(EngineWatch::default());
         let node = inside.watches.len() - 1;
-        let (fds, bells) = (Arc::default(), Arc::default());
-        Self { world: world.clone(), node, together, fds, bells }
+        let (fds, wakeups) = (Arc::default(), Arc::default());
+        Self { world: world.clone(), node, batched, fds, wakeups }
     }
 
     pub(super) fn node(&self) -> usize {
@@ -550,9 +555,9 @@ impl Rings {
         look(&self.world)
     }
 
-    /// Returns true if [`Net::poll`] has an event to report, even if delayed.
-    pub(super) fn has_news(&self) -> bool {
-        let mut any = self.world().has_news(self.node);
+    /// Returns true if [`Transport::poll`] has an event to report, even if delayed.
+    pub(super) fn has_events(&self) -> bool {
+        let mut any = self.world().has_events(self.node);
         self.poll_fds(|_| any = true);
         any
     }
@@ -579,18 +584,18 @@ impl LinkClock for Rings {
 
 /// Comes when the world's clock says so.
 #[derive(Debug)]
-pub struct RingVisits {
+pub struct RingFlusher {
     net: Rings,
     seen: u64,
 }
 
-impl LateVisits for RingVisits {
+impl FlushTimer for RingFlusher {
     fn order(&mut self, done: u64) -> bool {
         let mut world = self.net.world();
-        let at = world.nanos + PATIENCE;
-        let visit = &mut world.watches[self.net.node].visit;
-        if visit.is_none() {
-            *visit = Some(at);
+        let at = world.nanos + FLUSH_DELAY;
+        let flush_at = &mut world.watches[self.net.node].flush_at;
+        if flush_at.is_none() {
+            *flush_at = Some(at);
             self.seen = done;
         }
         true
@@ -621,7 +626,7 @@ impl LinkPoller<RingId> for Rings {
     }
 }
 
-impl WitnessPoller<RingId> for Rings {
+impl CarrierPoller<RingId> for Rings {
     fn modify_to_end(&self, id: RingId, token: u64) -> Result {
         let mut world = self.world();
         let before = world.watches[self.node].watched.insert(id, (token, RingWatch::End));
@@ -634,13 +639,13 @@ impl WitnessPoller<RingId> for Rings {
         self.fds.get_or_init(|| Epoll::new().unwrap()).add(fd, token, Interest::READ)
     }
 
-    fn add_bell(&self, fd: RawFd, token: u64) -> Result {
+    fn add_wakeup(&self, fd: RawFd, token: u64) -> Result {
         here::memory()?;
-        let bells = self.bells.get_or_init(|| Epoll::new().unwrap());
-        bells.add_edge(fd, token)?;
+        let wakeups = self.wakeups.get_or_init(|| Epoll::new().unwrap());
+        wakeups.add_edge(fd, token)?;
         // A doorbell is reported once; checking for pending reports consumes nothing.
         let fds = self.fds.get_or_init(|| Epoll::new().unwrap());
-        fds.add(bells.as_raw_fd(), RUNG, Interest::READ)
+        fds.add(wakeups.as_raw_fd(), RUNG, Interest::READ)
     }
 
     fn remove_fd(&self, fd: RawFd) {
@@ -650,11 +655,11 @@ impl WitnessPoller<RingId> for Rings {
     }
 }
 
-impl Net for Rings {
-    type Link = RingEnd;
-    type Listener = RingDoor;
+impl Transport for Rings {
+    type Link = RingCursor;
+    type Listener = RingDoorbell;
     type Poller = Self;
-    type Visits = RingVisits;
+    type Flusher = RingFlusher;
 
     fn process(&self) -> u32 {
         ofi_simulation::here::pid().unwrap_or_else(std::process::id)
@@ -675,10 +680,10 @@ impl Net for Rings {
         // Events may be reported later.
         events.retain(|_| world.prompt || world.random.below(8) > 0);
         if let Some(at) = events.iter().position(|event| event.token == RUNG)
-            && let Some(bells) = self.bells.get()
+            && let Some(wakeups) = self.wakeups.get()
         {
             events.swap_remove(at);
-            bells.wait(Some(Duration::ZERO), |event| events.push(event)).unwrap();
+            wakeups.wait(Some(Duration::ZERO), |event| events.push(event)).unwrap();
         }
         let watch = &world.watches[self.node];
         if watch.timer.is_some_and(|at| at <= world.nanos) {
@@ -691,7 +696,7 @@ impl Net for Rings {
     }
 
     fn is_ring(&self) -> bool {
-        self.together
+        self.batched
     }
 
     fn wait_fd(&self) -> RawFd {
@@ -708,86 +713,87 @@ impl Net for Rings {
         self.world().watches[self.node].timer = None;
     }
 
-    fn visits(&self, _engine: Weak<dyn Visited>) -> Result<RingVisits> {
-        Ok(RingVisits { net: self.clone(), seen: 0 })
+    fn start_flusher(&self, _engine: Weak<dyn FlushTarget>) -> Result<RingFlusher> {
+        Ok(RingFlusher { net: self.clone(), seen: 0 })
     }
 
-    fn dial(&self, local: &Addr, _keep_port: bool, to: &Addr) -> Result<RingEnd> {
+    fn dial(&self, local: &Addr, _keep_port: bool, to: &Addr) -> Result<RingCursor> {
         here::memory()?;
         let mut world = self.world();
         world.port += 1;
         let from = local.at_port(world.port);
         let pipe = Pipe::dialing([from, to.clone()], 1024 << world.random.below(7));
-        let id = world.place(pipe);
-        Ok(RingEnd { net: self.clone(), pipe: id, side: 0 })
+        let id = world.insert(pipe);
+        Ok(RingCursor { net: self.clone(), pipe: id, side: 0 })
     }
 
-    fn bind(&self, at: &Addr) -> Result<(RingDoor, Addr)> {
+    fn bind(&self, at: &Addr) -> Result<(RingDoorbell, Addr)> {
         let mut world = self.world();
         let mut at = at.clone();
         if at.port() == 0 {
             world.port += 1;
             at.set_port(world.port);
         }
-        if world.doors.iter().flatten().any(|door| door.at == at) {
+        if world.listeners.iter().flatten().any(|listener| listener.at == at) {
             return Err(Error::ADDRINUSE);
         }
-        world.doors.push(Some(Doorway { at: at.clone(), waiting: VecDeque::new() }));
-        let id = world.doors.len() - 1;
-        Ok((RingDoor { net: self.clone(), id }, at))
+        world.listeners.push(Some(SimListener { at: at.clone(), waiting: VecDeque::new() }));
+        let id = world.listeners.len() - 1;
+        Ok((RingDoorbell { net: self.clone(), id }, at))
     }
 }
 
 /// Listener of the simulated world.
 #[derive(Debug)]
-pub struct RingDoor {
+pub struct RingDoorbell {
     net: Rings,
     id: usize,
 }
 
-impl LinkListener for RingDoor {
-    type Link = RingEnd;
+impl LinkListener for RingDoorbell {
+    type Link = RingCursor;
 
     fn id(&self) -> RingId {
-        RingId::Door(self.id)
+        RingId::Listener(self.id)
     }
 
     fn listen(&self, _backlog: i32) -> Result {
         Ok(())
     }
 
-    fn accept(&self) -> Result<(RingEnd, Addr)> {
+    fn accept(&self) -> Result<(RingCursor, Addr)> {
         let mut world = self.net.world();
-        let door = world.doors[self.id].as_mut().expect("a door is open as long as this value");
-        if !door.waiting.is_empty() {
+        let listener =
+            world.listeners[self.id].as_mut().expect("a door is open as long as this value");
+        if !listener.waiting.is_empty() {
             here::memory()?;
         }
-        let pipe = door.waiting.pop_front().ok_or(Error::AGAIN)?;
+        let pipe = listener.waiting.pop_front().ok_or(Error::AGAIN)?;
         let from =
             world.pipes[pipe].as_ref().map(|pipe| pipe.addrs[0].clone()).ok_or(Error::AGAIN)?;
-        Ok((RingEnd { net: self.net.clone(), pipe, side: 1 }, from))
+        Ok((RingCursor { net: self.net.clone(), pipe, side: 1 }, from))
     }
 }
 
-impl Drop for RingDoor {
+impl Drop for RingDoorbell {
     fn drop(&mut self) {
-        let door = self.net.world().doors[self.id].take();
+        let listener = self.net.world().listeners[self.id].take();
         // Connections not accepted are disconnected.
-        for pipe in door.into_iter().flat_map(|door| door.waiting) {
-            drop(RingEnd { net: self.net.clone(), pipe, side: 1 });
+        for pipe in listener.into_iter().flat_map(|listener| listener.waiting) {
+            drop(RingCursor { net: self.net.clone(), pipe, side: 1 });
         }
     }
 }
 
 /// One end of a link.
 #[derive(Debug)]
-pub struct RingEnd {
+pub struct RingCursor {
     net: Rings,
     pipe: usize,
     side: usize,
 }
 
-impl RingEnd {
+impl RingCursor {
     fn with<R>(&self, work: impl FnOnce(&mut Pipe, &mut SimRandom) -> R) -> R {
         let world = &mut *self.net.world();
         let pipe = world.pipes[self.pipe].as_mut().expect("a link is there as long as its ends");
@@ -795,38 +801,38 @@ impl RingEnd {
     }
 
     /// Moves received bytes to each of the buffers.
-    fn take<'a>(&self, rooms: impl Iterator<Item = &'a mut [u8]>) -> Result<usize> {
+    fn take<'a>(&self, bufs: impl Iterator<Item = &'a mut [u8]>) -> Result<usize> {
         self.with(|pipe, random| {
             if pipe.making == Making::Refused {
                 return Err(Error::CONNREFUSED);
             }
-            let lane = &mut pipe.lanes[1 - self.side];
-            if lane.arrived == 0 {
-                return match lane.close {
-                    Some(Close::Fin) if lane.closed => Ok(0),
-                    Some(Close::Reset) if lane.closed => Err(Error::CONNRESET),
+            let direction = &mut pipe.directions[1 - self.side];
+            if direction.arrived == 0 {
+                return match direction.close {
+                    Some(Close::Fin) if direction.closed => Ok(0),
+                    Some(Close::Reset) if direction.closed => Err(Error::CONNRESET),
                     _ => Err(Error::AGAIN),
                 };
             }
             // Now and then a call gives less than there is.
-            let mut most = lane.arrived;
+            let mut most = direction.arrived;
             if random.below(16) == 0 {
                 most = 1 + random.below(most);
             }
             let mut taken = 0;
-            for room in rooms {
-                let part = room.len().min(most - taken);
-                let (one, two) = lane.bytes.as_slices();
+            for capacity in bufs {
+                let part = capacity.len().min(most - taken);
+                let (one, two) = direction.bytes.as_slices();
                 let of_one = part.min(one.len());
-                room[..of_one].copy_from_slice(&one[..of_one]);
-                room[of_one..part].copy_from_slice(&two[..part - of_one]);
-                lane.bytes.drain(..part);
+                capacity[..of_one].copy_from_slice(&one[..of_one]);
+                capacity[of_one..part].copy_from_slice(&two[..part - of_one]);
+                direction.bytes.drain(..part);
                 taken += part;
                 if taken == most {
                     break;
                 }
             }
-            lane.arrived -= taken;
+            direction.arrived -= taken;
             Ok(taken)
         })
     }
@@ -838,42 +844,42 @@ impl RingEnd {
                 Making::Refused => return Err(Error::CONNREFUSED),
                 Making::Made => {}
             }
-            let inward = &pipe.lanes[1 - self.side];
-            if inward.closed && inward.close == Some(Close::Reset) {
+            let inbound = &pipe.directions[1 - self.side];
+            if inbound.closed && inbound.close == Some(Close::Reset) {
                 return Err(Error::CONNRESET);
             }
-            let lane = &mut pipe.lanes[self.side];
-            let mut room = pipe.room.saturating_sub(lane.bytes.len());
-            if room == 0 {
+            let direction = &mut pipe.directions[self.side];
+            let mut capacity = pipe.capacity.saturating_sub(direction.bytes.len());
+            if capacity == 0 {
                 return Err(Error::AGAIN);
             }
             // The first bytes of a link are accepted whole, as by a socket.
-            if lane.passed >= FRESH && random.below(32) == 0 {
-                room = 1 + random.below(room);
+            if direction.passed >= FRESH && random.below(32) == 0 {
+                capacity = 1 + random.below(capacity);
             }
             let mut taken = 0;
             for part in parts {
-                let part = &part[..part.len().min(room - taken)];
-                if lane.close.is_none() {
-                    lane.bytes.extend(part);
+                let part = &part[..part.len().min(capacity - taken)];
+                if direction.close.is_none() {
+                    direction.bytes.extend(part);
                     if part.len() > 40
-                        && planted() == Some(PlantedFault::WrongByte)
-                        && let Some(last) = lane.bytes.back_mut()
+                        && injected() == Some(InjectedFault::WrongByte)
+                        && let Some(last) = direction.bytes.back_mut()
                     {
                         *last ^= 1;
                     }
                 }
                 taken += part.len();
-                if taken == room {
+                if taken == capacity {
                     break;
                 }
             }
-            lane.passed += taken;
+            direction.passed += taken;
             if !pipe.open[1 - self.side] {
                 // The peer is gone, as the response to these bytes reports.
-                lane.bytes.clear();
-                lane.arrived = 0;
-                pipe.lanes[1 - self.side].close = Some(Close::Reset);
+                direction.bytes.clear();
+                direction.arrived = 0;
+                pipe.directions[1 - self.side].close = Some(Close::Reset);
             }
             Ok(taken)
         })
@@ -891,7 +897,7 @@ pub(super) fn choose(settings: Option<&'static StreamSettings>) {
     CHOSEN.set(settings);
 }
 
-impl ByteLink for RingEnd {
+impl ByteLink for RingCursor {
     type Id = RingId;
 
     fn provider() -> &'static Provider {
@@ -908,11 +914,11 @@ impl ByteLink for RingEnd {
         RingId::End(self.pipe, self.side)
     }
 
-    fn recv(&self, room: &mut [u8]) -> Result<usize> {
+    fn recv(&self, capacity: &mut [u8]) -> Result<usize> {
         if let Some(happens) = MEANWHILE.take() {
             happens();
         }
-        self.take(std::iter::once(room))
+        self.take(std::iter::once(capacity))
     }
 
     fn send(&self, bytes: &[u8]) -> Result<usize> {
@@ -923,14 +929,14 @@ impl ByteLink for RingEnd {
         let message = list.message();
         // SAFETY: the message points to as many vectors, whose memory the list borrows for what
         // is done here.
-        let rooms = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as _) };
-        self.take(rooms.iter().map(|one| {
+        let bufs = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as _) };
+        self.take(bufs.iter().map(|one| {
             // SAFETY: as above.
             unsafe { std::slice::from_raw_parts_mut(one.iov_base.cast(), one.iov_len) }
         }))
     }
 
-    fn send_list(&self, list: &mut GatherList<'_>, way: Way) -> Result<usize> {
+    fn send_list(&self, list: &mut GatherList<'_>, way: CopyMode) -> Result<usize> {
         let message = list.message();
         // SAFETY: the message points to as many vectors, whose memory the list borrows for what
         // is done here.
@@ -939,19 +945,19 @@ impl ByteLink for RingEnd {
             // SAFETY: as above.
             unsafe { std::slice::from_raw_parts(one.iov_base.cast::<u8>(), one.iov_len) }
         });
-        if !way.is_uncopied() {
+        if !way.is_zcopy() {
             return self.put(parts);
         }
         let taken = self.put(parts.clone())?;
         let mut left = taken;
-        let lent = parts.map(|part| {
+        let exposed = parts.map(|part| {
             let part = &part[..part.len().min(left)];
             left -= part.len();
-            Lent(part.as_ptr(), part.to_vec())
+            Exposed(part.as_ptr(), part.to_vec())
         });
-        let lent = lent.collect();
+        let exposed = exposed.collect();
         self.with(|pipe, _| {
-            pipe.lent[self.side].push_back((pipe.calls[self.side], lent));
+            pipe.exposed[self.side].push_back((pipe.calls[self.side], exposed));
             pipe.calls[self.side] += 1;
         });
         Ok(taken)
@@ -983,7 +989,7 @@ impl ByteLink for RingEnd {
     }
 
     fn has_ended(&self) -> bool {
-        self.with(|pipe, _| pipe.making == Making::Refused || pipe.lanes[1 - self.side].closed)
+        self.with(|pipe, _| pipe.making == Making::Refused || pipe.directions[1 - self.side].closed)
     }
 
     fn set_zerocopy(&self) -> Result {
@@ -997,31 +1003,31 @@ impl ByteLink for RingEnd {
 
     fn unacknowledged(&self) -> usize {
         self.with(|pipe, _| {
-            let lane = &pipe.lanes[self.side];
-            lane.bytes.len().saturating_sub(lane.arrived)
+            let direction = &pipe.directions[self.side];
+            direction.bytes.len().saturating_sub(direction.arrived)
         })
     }
 
     fn reset_when_closed(&self) {
         self.with(|pipe, _| {
-            let lane = &mut pipe.lanes[self.side];
-            lane.bytes.truncate(lane.arrived);
-            lane.end(Close::Reset);
-            pipe.lent[self.side].clear();
+            let direction = &mut pipe.directions[self.side];
+            direction.bytes.truncate(direction.arrived);
+            direction.end(Close::Reset);
+            pipe.exposed[self.side].clear();
         });
     }
 
     fn shutdown(&self) {
         self.with(|pipe, _| {
-            pipe.lanes[self.side].end(Close::Fin);
-            let inward = &mut pipe.lanes[1 - self.side];
-            inward.end(Close::Fin);
-            inward.closed = true;
+            pipe.directions[self.side].end(Close::Fin);
+            let inbound = &mut pipe.directions[1 - self.side];
+            inbound.end(Close::Fin);
+            inbound.closed = true;
         });
     }
 }
 
-impl Drop for RingEnd {
+impl Drop for RingCursor {
     fn drop(&mut self) {
         let world = &mut *self.net.world();
         for watch in &mut world.watches {
@@ -1029,11 +1035,11 @@ impl Drop for RingEnd {
         }
         let Some(pipe) = &mut world.pipes[self.pipe] else { return };
         pipe.open[self.side] = false;
-        pipe.lent[self.side].clear();
+        pipe.exposed[self.side].clear();
         // Closing an end with unread data is reported to the other end.
-        let inward = &pipe.lanes[1 - self.side];
-        let unread = inward.arrived > 0;
-        pipe.lanes[self.side].end(if unread { Close::Reset } else { Close::Fin });
+        let inbound = &pipe.directions[1 - self.side];
+        let unread = inbound.arrived > 0;
+        pipe.directions[self.side].end(if unread { Close::Reset } else { Close::Fin });
         if pipe.open == [false, false] {
             world.pipes[self.pipe] = None;
         }
@@ -1049,7 +1055,7 @@ mod tests {
     /// Returns the bytes received in total by an end, and the result of its last call. The other
     /// end is about to move to shared memory; `happens` runs on it, unseen by this end, just as
     /// this end starts to read.
-    fn heard_when(
+    fn received_when(
         happens: impl FnOnce(SimLink, &Mutex<StreamWorld>) -> Option<SimLink> + 'static,
     ) -> (usize, Result<usize>) {
         static IN_MEMORY: LazyLock<StreamSettings> = LazyLock::new(|| {
@@ -1070,12 +1076,12 @@ mod tests {
         server.poller().add(accepted.id(), 9, Interest::READ).unwrap();
         let offer = server.offer(&accepted, 9).unwrap();
         accepted.made();
-        client.meet(&dialed, 7, &offer);
+        client.upgrade(&dialed, 7, &offer);
         dialed.made();
 
-        let (mut got, mut room) = (0, [0; 64]);
-        let mut hear = |got: &mut usize| loop {
-            match accepted.recv(&mut room) {
+        let (mut got, mut capacity) = (0, [0; 64]);
+        let mut poll_listener = |got: &mut usize| loop {
+            match accepted.recv(&mut capacity) {
                 Ok(n @ 1..) => *got += n,
                 end => return end,
             }
@@ -1086,9 +1092,9 @@ mod tests {
             all_arrives(&world);
             client.poll(&mut Vec::new());
             server.poll(&mut Vec::new());
-            assert_eq!(hear(&mut got), Err(Error::AGAIN));
+            assert_eq!(poll_listener(&mut got), Err(Error::AGAIN));
         }
-        assert!(got == 15 && !dialed.sends_locally());
+        assert!(got == 15 && !dialed.tx_over_shm());
         let (there, left) = (world.clone(), Rc::new(Cell::new(None)));
         let stays = left.clone();
         MEANWHILE.set(Some(Box::new(move || {
@@ -1096,41 +1102,41 @@ mod tests {
             all_arrives(&there);
         })));
         got = 0;
-        let end = hear(&mut got);
-        assert_eq!(hear(&mut got), end);
+        let end = poll_listener(&mut got);
+        assert_eq!(poll_listener(&mut got), end);
         (got, end)
     }
 
     #[test]
     fn bytes_before_a_close_arrive_though_receiver_polls_other_path() {
-        let heard = heard_when(|dialed, _| {
+        let outcome = received_when(|dialed, _| {
             assert_eq!(dialed.send(b"the last words"), Ok(14));
-            assert!(dialed.sends_locally());
+            assert!(dialed.tx_over_shm());
             None
         });
-        assert_eq!(heard, (14, Ok(0)));
-        let heard = heard_when(|dialed, world| {
+        assert_eq!(outcome, (14, Ok(0)));
+        let outcome = received_when(|dialed, world| {
             assert_eq!(dialed.send(b"the last words"), Ok(14));
             let ends = [dialed.local_addr(), dialed.peer_addr()].map(Result::unwrap);
             assert!(look(world).cut(&ends[0], &ends[1]));
             None
         });
-        assert_eq!(heard, (14, Err(Error::CONNRESET)));
+        assert_eq!(outcome, (14, Err(Error::CONNRESET)));
     }
 
     #[test]
     fn bytes_sent_behind_a_full_ring_arrive_over_the_open_link() {
         let sent = Rc::new(Cell::new(0));
         let counted = sent.clone();
-        let heard = heard_when(move |dialed, _| {
+        let outcome = received_when(move |dialed, _| {
             while let Ok(n) = dialed.send(&[7; 1000]) {
                 counted.set(counted.get() + n);
             }
-            assert!(dialed.sends_locally());
-            dialed.last_words();
+            assert!(dialed.tx_over_shm());
+            dialed.send_trailing_on_socket();
             assert_eq!(dialed.send(b"the last words"), Ok(14));
             Some(dialed)
         });
-        assert_eq!(heard, (sent.get() + 14, Err(Error::AGAIN)));
+        assert_eq!(outcome, (sent.get() + 14, Err(Error::AGAIN)));
     }
 }

@@ -1,0 +1,449 @@
+//! Backoff of threads whose polls find nothing.
+//!
+//! Many programs poll without a pause, and some run more threads than there are processors. Each thread
+//! then keeps its processor until the kernel preempts it, and a thread with work waits for
+//! milliseconds. So a thread with empty polls yields its processor. The duration of the yield shows if
+//! another thread took the processor. If none does, yields become rare, and their cost is not
+//! measurable.
+//!
+//! | duration of the yield | other threads | subsequent policy |
+//! |---|---|---|
+//! | next to nothing | none | one yield after 50 us of empty polls, then after twice as many polls |
+//! | short | yes, also polling | a yield with every empty poll but the first few |
+//! | very long | yes, computing | after 50 us short sleeps instead of yields, for a while |
+//!
+//! A yield to a computing thread costs a whole time slice, thousands of times the response time of a
+//! peer running on another processor. So the caller keeps polling for the possible response time of a
+//! running peer. After this time the peer probably does not run. The response wakes a sleeping thread,
+//! and the scheduler prefers it to computing threads because it has not used its share. The caller may
+//! also poll for something unable to wake it, so the sleeps are short, and there are none after a long
+//! time without events. For some time after the detection of other polling threads, yields begin after
+//! 16 polls. In a crowd, more than three runnable threads for each processor, no peer is expected to run:
+//! yields begin after 16 polls and sleeps after 4.
+//!
+//! Only callers in a tight polling loop back off: a caller absent for longer than a poll takes either
+//! computes or yields by itself.
+use crate::sys::fine_now;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Maximum nanoseconds between two polls of a caller in a tight polling loop.
+const AT_ONCE: u64 = 3_000;
+
+/// Nanoseconds below which a yield was not used by another thread.
+const DECLINED: u64 = 2_000;
+
+/// Nanoseconds above which a yield was used by a computing thread.
+const SLICE: u64 = 500_000;
+
+/// Empty polls before the first yield, if polling threads needed the processor recently.
+const FIRST_OFFER: u32 = 16;
+
+/// Nanoseconds of empty polls before the first yield or the first sleep, if no other thread is
+/// known to need the processor, or if the others are computing.
+const SPIN: u64 = 50_000;
+
+/// Nanoseconds after the detection of polling threads during which others are expected to poll.
+const LATELY: u64 = 1_000_000_000;
+
+/// Maximum runnable threads for each processor outside of a crowd. In a crowd no response comes from a running peer, and
+/// polling delays the response.
+const CROWD: u32 = 3;
+
+/// Looks in vain before any offer: some callers look at several queues, one after the other, and
+/// then give way by themselves.
+const FEW: u32 = 4;
+
+/// Consecutive yields without effect after which no other thread is assumed to need the processor.
+const DECLINED_OFTEN: u8 = 2;
+
+/// Initial and maximum time, in nanoseconds, without yields after a computing thread took the
+/// processor. The time grows while such threads are present.
+const PAUSE: u64 = 10_000_000;
+const PAUSE_MOST: u64 = 640_000_000;
+
+/// First sleep in nanoseconds; the kernel adds its timer slack. Each sleep without an event is
+/// followed by one twice as long.
+const SLEEP: u64 = 50_000;
+
+/// Maximum number of times the sleep is doubled.
+const DOUBLED: u32 = 4;
+
+/// Nanoseconds without an event after which a caller does not sleep: it may wait for something
+/// unable to end a sleep.
+const QUIET: u64 = 1_000_000_000;
+
+/// Kind of other threads needing the processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Contender {
+    None,
+    Look,
+    Compute,
+}
+
+/// Observations of this process about other threads needing the processor.
+#[derive(Debug)]
+struct CpuContention {
+    /// An [`Contender`], as a number.
+    others: AtomicU8,
+    /// Consecutive yields without effect.
+    declined: AtomicU8,
+    /// Time of the next yield to computing threads, in nanoseconds of [`fine_now`], and its
+    /// distance from the last yield.
+    again_at: AtomicU64,
+    pause: AtomicU64,
+    /// Time of the last yield taken by a polling thread, in nanoseconds of [`fine_now`]; 0: never.
+    looked_at: AtomicU64,
+    /// Time of the last count of runnable threads, and of the last crowd, in nanoseconds of [`fine_now`]; 0: never.
+    counted_at: AtomicU64,
+    crowded_at: AtomicU64,
+}
+
+static CPU_CONTENTION: CpuContention = CpuContention::new();
+
+impl CpuContention {
+    const fn new() -> Self {
+        Self {
+            others: AtomicU8::new(Contender::None as u8),
+            declined: AtomicU8::new(0),
+            again_at: AtomicU64::new(0),
+            pause: AtomicU64::new(PAUSE),
+            looked_at: AtomicU64::new(0),
+            counted_at: AtomicU64::new(0),
+            crowded_at: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns true if there was a crowd lately.
+    fn is_crowd(&self, now: u64) -> bool {
+        let at = self.crowded_at.load(Ordering::Relaxed);
+        at != 0 && now.saturating_sub(at) < LATELY
+    }
+
+    /// Returns true if the threads of the host were not counted lately.
+    fn is_count_old(&self, now: u64) -> bool {
+        let at = self.counted_at.load(Ordering::Relaxed);
+        at == 0 || now.saturating_sub(at) >= LATELY
+    }
+
+    /// Records a count of the host's runnable threads and of the processors.
+    fn counted(&self, threads: u32, processors: u32, now: u64) {
+        self.counted_at.store(now, Ordering::Relaxed);
+        if threads > processors.saturating_mul(CROWD) {
+            self.crowded_at.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts the runnable threads of the host.
+    #[cold]
+    fn count(&self, now: u64) {
+        static PROCESSORS: OnceLock<u32> = OnceLock::new();
+        let all = || std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        self.counted(runnable_threads().unwrap_or(0), *PROCESSORS.get_or_init(all), now);
+    }
+
+    /// Returns true if polling threads needed the processor recently.
+    fn have_looked(&self, now: u64) -> bool {
+        let at = self.looked_at.load(Ordering::Relaxed);
+        at != 0 && now.saturating_sub(at) < LATELY
+    }
+
+    #[inline]
+    fn others(&self) -> Contender {
+        match self.others.load(Ordering::Relaxed) {
+            n if n == Contender::Look as u8 => Contender::Look,
+            n if n == Contender::Compute as u8 => Contender::Compute,
+            _ => Contender::None,
+        }
+    }
+
+    /// Records a yield from `start` to `end` (nanoseconds).
+    fn offered(&self, start: u64, end: u64) {
+        let others = match end.saturating_sub(start) {
+            taken if taken < DECLINED => {
+                let declined = self.declined.load(Ordering::Relaxed).saturating_add(1);
+                self.declined.store(declined, Ordering::Relaxed);
+                if declined < DECLINED_OFTEN {
+                    return;
+                }
+                Contender::None
+            }
+            taken if taken < SLICE => {
+                self.looked_at.store(end, Ordering::Relaxed);
+                Contender::Look
+            }
+            _ => {
+                let pause = self.pause.load(Ordering::Relaxed);
+                self.again_at.store(end + pause, Ordering::Relaxed);
+                self.pause.store((pause * 2).min(PAUSE_MOST), Ordering::Relaxed);
+                Contender::Compute
+            }
+        };
+        if others != Contender::None {
+            self.declined.store(0, Ordering::Relaxed);
+        }
+        if others != Contender::Compute {
+            self.pause.store(PAUSE, Ordering::Relaxed);
+        }
+        self.others.store(others as u8, Ordering::Relaxed);
+    }
+}
+
+/// Returns the runnable threads of the host (fourth field of `/proc/loadavg`, proc(5)), or `None` if it cannot be read.
+fn runnable_threads() -> Option<u32> {
+    let mut text = [0; 64];
+    let len = File::open("/proc/loadavg").and_then(|mut file| file.read(&mut text)).ok()?;
+    parse_runnable(&text[..len])
+}
+
+/// The number before the slash in a text like `0.20 0.18 0.12 1/80 11206`.
+fn parse_runnable(text: &[u8]) -> Option<u32> {
+    let field = text.split(|byte| *byte == b' ').nth(3)?;
+    std::str::from_utf8(field).ok()?.split_once('/')?.0.parse().ok()
+}
+
+/// Returns true if other threads needed the processor at the last yield.
+#[inline]
+pub fn is_shared() -> bool {
+    CPU_CONTENTION.others() != Contender::None
+}
+
+/// Backoff of a caller after empty polls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BackoffAction {
+    /// The caller offers the processor to other threads (sched_yield(2)).
+    Processor,
+    /// The caller sleeps so many nanoseconds, or until there is something to do.
+    Sleep(u64),
+}
+
+impl BackoffAction {
+    /// Backs off. `fd` is readable when there is work. The caller must not hold a lock needed by
+    /// other threads.
+    pub fn make(self, fd: RawFd) {
+        match self {
+            Self::Processor => {
+                let start = fine_now();
+                std::thread::yield_now();
+                let end = fine_now();
+                CPU_CONTENTION.offered(start, end);
+                if end.saturating_sub(start) >= SLICE && !CPU_CONTENTION.is_crowd(end) {
+                    CPU_CONTENTION.count(end);
+                }
+            }
+            Self::Sleep(nanos) => crate::sys::sleep_on(fd, nanos),
+        }
+    }
+}
+
+/// Recent polls of one caller, or of all callers of one engine.
+#[derive(Debug, Default)]
+pub struct PollBackoff {
+    /// When the last look in vain ended, in nanoseconds of [`fine_now`].
+    last: u64,
+    /// Looks in vain, one right after the other.
+    empty_polls: u32,
+    /// Empty polls before the next yield.
+    next: u32,
+    /// Time of the last event, in nanoseconds of [`fine_now`], and the number of sleeps since.
+    found: u64,
+    slept: u32,
+    /// Something was found since the last look in vain but one.
+    fresh: bool,
+    try_lock_fast: bool,
+}
+
+impl PollBackoff {
+    /// Returns true if the caller recently polled in a tight loop.
+    #[inline]
+    pub fn are_at_once(&self) -> bool {
+        self.try_lock_fast
+    }
+
+    /// Returns the end of the last empty poll, except the first of several, in nanoseconds of a
+    /// monotonic clock.
+    #[inline(always)]
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Records an empty poll; `first` if the preceding poll found something. Returns the backoff
+    /// action. It must be performed without a lock held.
+    #[inline(always)]
+    pub fn on_empty_poll(&mut self, first: bool) -> Option<BackoffAction> {
+        if first {
+            // A first look in vain is common; whether more follow is seen the next time.
+            self.fresh = true;
+            return None;
+        }
+        let now = fine_now();
+        if self.empty_polls + 1 == FIRST_OFFER && CPU_CONTENTION.is_count_old(now) {
+            CPU_CONTENTION.count(now);
+        }
+        self.empty_polls_at(now, &CPU_CONTENTION)
+    }
+
+    fn empty_polls_at(
+        &mut self,
+        now: u64,
+        cpu_contention: &CpuContention,
+    ) -> Option<BackoffAction> {
+        self.try_lock_fast = now.saturating_sub(self.last) < AT_ONCE;
+        self.last = now;
+        let fresh = std::mem::take(&mut self.fresh);
+        if fresh {
+            (self.found, self.slept) = (now, 0);
+        }
+        if fresh || !self.try_lock_fast {
+            (self.empty_polls, self.next) = (0, FIRST_OFFER);
+            return None;
+        }
+        self.empty_polls = self.empty_polls.saturating_add(1);
+        let spins = now.saturating_sub(self.found) < SPIN && !cpu_contention.is_crowd(now);
+        match cpu_contention.others() {
+            _ if self.empty_polls < FEW => None,
+            Contender::None if self.empty_polls < self.next => None,
+            Contender::None if spins && !cpu_contention.have_looked(now) => None,
+            Contender::Compute if spins => None,
+            Contender::None => {
+                self.next = self.empty_polls.saturating_mul(2);
+                Some(BackoffAction::Processor)
+            }
+            Contender::Look => Some(BackoffAction::Processor),
+            Contender::Compute if now >= cpu_contention.again_at.load(Ordering::Relaxed) => {
+                Some(BackoffAction::Processor)
+            }
+            Contender::Compute if now - self.found < QUIET => {
+                self.slept += 1;
+                Some(BackoffAction::Sleep(SLEEP << (self.slept - 1).min(DOUBLED)))
+            }
+            Contender::Compute => None,
+        }
+    }
+
+    /// Records the end of a yield, so its duration does not count as the caller's own time.
+    pub fn offered(&mut self) {
+        self.last = fine_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the backoff actions of a caller polling `times` times in a tight loop.
+    fn looks(
+        looks: &mut PollBackoff,
+        times: u64,
+        start: u64,
+        cpu_contention: &CpuContention,
+    ) -> Vec<(u64, BackoffAction)> {
+        looks.fresh = true;
+        let look = |n| Some((n, looks.empty_polls_at(start + n * 300, cpu_contention)?));
+        (0..times).filter_map(look).collect()
+    }
+
+    #[test]
+    fn unused_yields_become_rare() {
+        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
+        let made = looks(&mut own, 1000, 0, &cpu_contention);
+        // The first after 50 us.
+        assert_eq!(made, [167, 334, 668].map(|n| (n, BackoffAction::Processor)));
+    }
+
+    #[test]
+    fn yields_start_early_if_other_threads_polled_recently() {
+        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
+        cpu_contention.offered(0, 20_000);
+        (0..2).for_each(|_| cpu_contention.offered(30_000, 30_300));
+        assert_eq!(cpu_contention.others(), Contender::None);
+        let made = looks(&mut own, 100, 30_300, &cpu_contention);
+        assert_eq!(made, [16, 32, 64].map(|n| (n, BackoffAction::Processor)));
+    }
+
+    #[test]
+    fn callers_give_way_early_in_a_crowd() {
+        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
+        assert!(cpu_contention.is_count_old(1));
+        cpu_contention.counted(6, 2, 1);
+        assert!(!cpu_contention.is_count_old(2) && !cpu_contention.is_crowd(2));
+        cpu_contention.counted(7, 2, 1);
+        assert_eq!(looks(&mut own, 17, 0, &cpu_contention), [(16, BackoffAction::Processor)]);
+        // A yield took long: threads that compute, or many that poll.
+        cpu_contention.offered(100_000, 3_100_000);
+        let made = looks(&mut own, 7, 3_100_000, &cpu_contention);
+        assert_eq!(made, [4, 5, 6].map(|n| (n, BackoffAction::Sleep(SLEEP << (n - 4)))));
+        assert!(!cpu_contention.is_crowd(1 + LATELY) && cpu_contention.is_count_old(1 + LATELY));
+    }
+
+    #[test]
+    fn runnable_threads_are_the_number_before_the_slash() {
+        assert_eq!(parse_runnable(b"0.20 0.18 0.12 17/80 11206\n"), Some(17));
+        assert_eq!(parse_runnable(b"0.20 0.18"), None);
+        assert_eq!(parse_runnable(b"a b c d"), None);
+        assert!(runnable_threads().is_some_and(|threads| threads > 0), "this thread runs");
+    }
+
+    #[test]
+    fn every_look_is_followed_by_an_offer_while_others_take_them() {
+        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
+        cpu_contention.offered(0, 20_000);
+        assert_eq!(cpu_contention.others(), Contender::Look);
+        assert_eq!(looks(&mut own, 10, 0, &cpu_contention).len(), 6);
+        cpu_contention.offered(0, 300);
+        assert_eq!(cpu_contention.others(), Contender::Look);
+        cpu_contention.offered(0, 300);
+        assert_eq!(cpu_contention.others(), Contender::None);
+        assert_eq!(looks(&mut own, 10, 100_000, &cpu_contention), []);
+    }
+
+    #[test]
+    fn short_sleeps_replace_yields_while_other_threads_compute() {
+        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
+        cpu_contention.offered(0, 3_000_000);
+        let made = looks(&mut own, 170, 3_000_000, &cpu_contention);
+        assert_eq!(made, [167, 168, 169].map(|n| (n, BackoffAction::Sleep(SLEEP << (n - 167)))));
+        let again = 3_000_000 + PAUSE;
+        assert_eq!(looks(&mut own, 168, again, &cpu_contention), [(167, BackoffAction::Processor)]);
+        // They are still there.
+        cpu_contention.offered(again, again + 3_000_000);
+        let still = looks(&mut own, 168, again + PAUSE + 3_000_000, &cpu_contention);
+        assert_eq!(still, [(167, BackoffAction::Sleep(SLEEP))]);
+    }
+
+    #[test]
+    fn poller_without_events_for_long_does_not_sleep() {
+        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
+        own.fresh = true;
+        own.empty_polls_at(0, &cpu_contention);
+        cpu_contention.offered(QUIET - 3_000_000, QUIET);
+        for n in 0..10 {
+            assert_eq!(own.empty_polls_at(QUIET + n * 300, &cpu_contention), None);
+        }
+    }
+
+    #[test]
+    fn caller_with_long_gaps_between_polls_does_not_yield() {
+        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
+        cpu_contention.offered(0, 20_000);
+        own.fresh = true;
+        for n in 0..100 {
+            assert_eq!(own.empty_polls_at(n * 10_000, &cpu_contention), None);
+        }
+        assert!(!own.are_at_once());
+    }
+
+    #[test]
+    fn a_sleep_ends_when_there_is_something_to_do() {
+        let event = crate::sys::EventFd::new().unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
+        BackoffAction::Sleep(SLEEP).make(fd);
+        event.signal();
+        // For ever, if it did not.
+        crate::sys::sleep_on(fd, u64::MAX);
+    }
+}

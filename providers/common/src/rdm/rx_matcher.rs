@@ -1,0 +1,2158 @@
+//! Matching engine: posted receives, unexpected messages, multi-receive buffers, peeks and claims
+//! of an endpoint (fi_msg(3), fi_tagged(3)).
+//!
+//! It matches messages with receives and reports them. The transport of bytes to a buffer, and the
+//! form of an unexpected message, are the task of the provider. It is notified of every [`MatchedMessage`]
+//! of a message and a receive.
+//!
+//! Endpoints with a shared receive context (fi_endpoint(3)) have one matching engine each, for the
+//! reports, and share one set of [`MatchQueues`].
+//!
+//! Buffered messages are counted by sender, for the quotas of peers. The provider defines the
+//! capacity, and the handling of a message exceeding it.
+use super::peer_srx_rx::PeerSrxQueue;
+use crate::abi::{
+    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_DISCARD, FI_MORE, FI_MSG, FI_MULTI_RECV,
+    FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
+};
+use crate::buf::{MessageBytes, RecvBuf, is_some};
+use crate::buffered::Buffering;
+use crate::completions::RxCompletions;
+use crate::cq::{Completion, CompletionError, Context};
+use crate::eq::FidPtr;
+use crate::error::{Error, Result};
+use crate::lock::{Level, Lock};
+use crate::matching::{Pattern, Posted, Unexpected};
+pub use crate::multi_recv::Recv;
+use crate::multi_recv::{BUFFERED, MultiBufs};
+use crate::notices::is_of_unknown_peer;
+use crate::operation::RecvOp;
+use crate::peer_srx::{SrxOwner, SrxStart, SrxStartQueue};
+use crate::reserved::{INTERNAL_OP, ONLY_TAG, OWN_TAG};
+use crate::slab::NONE;
+use crate::stats::{ANY, EndpointStats, PendingOpStats};
+use core::ffi::c_int;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Envelope of a message, as reported by completions.
+#[derive(Clone, Copy, Debug)]
+pub struct Envelope {
+    /// True for a tagged message.
+    pub tagged: bool,
+    /// Tag of a tagged message received as an untagged one.
+    pub msg_tag: Option<u64>,
+    /// True if the message belongs to a collective operation, or is another internal message of the
+    /// library.
+    pub collective: bool,
+    /// The message's tag; 0 for an untagged one.
+    pub tag: u64,
+    /// Bytes of the message, arrived or not.
+    pub len: usize,
+    /// The message's remote CQ data, if it has any.
+    pub cq_data: Option<u64>,
+    /// Sender: a number chosen by the provider, named by [`RxMatcher::set_name`]; [`NONE`] for the one
+    /// peer of a connected endpoint.
+    pub peer: u32,
+}
+
+impl Envelope {
+    /// Returns the index of the message's pair of queues: 0 untagged, 1 tagged, 2 collective
+    /// operations.
+    #[inline]
+    pub fn queue(&self) -> usize {
+        usize::from(self.tagged) + usize::from(self.collective)
+    }
+}
+
+/// Form of an unexpected message.
+pub trait UnexpectedBody {
+    /// The bytes of the message, if all of them are here.
+    fn bytes(&self) -> Option<&[u8]>;
+    /// Returns the memory of the unexpected message with `len` bytes.
+    fn cost(&self, len: usize) -> usize;
+    /// True if all uses of matching engines sharing queues are under the one lock of an engine.
+    /// Otherwise the fast paths are not used with shared queues.
+    const ONE_LOCK: bool;
+}
+
+/// Unexpected message.
+#[derive(Debug)]
+pub struct UnexpectedMessage<B> {
+    /// The message's description for completions.
+    pub envelope: Envelope,
+    /// Form of the message.
+    pub body: B,
+    /// The number of the endpoint the message came to ([`RxMatcher::set_owner`]).
+    owner: u32,
+    /// fi_addr_t of the sender at this endpoint.
+    source: fi_addr_t,
+    /// Neighbours in the list of the queue's messages of the same sender to the same endpoint.
+    prev: u32,
+    next: u32,
+}
+
+impl<B: UnexpectedBody> UnexpectedMessage<B> {
+    /// Bytes of memory of a buffered message in addition to its own: its entry in tables growing by
+    /// doubling, and the allocator's overhead.
+    const COST: usize = Unexpected::<Self>::COST + 32;
+
+    fn cost(&self) -> usize {
+        self.body.cost(self.envelope.len) + Self::COST
+    }
+}
+
+/// A waiting message has met its receive, or is to be discarded.
+#[derive(Debug)]
+pub struct MatchedMessage {
+    /// The queue the message is in ([`Envelope::queue`]).
+    pub queue: usize,
+    /// The message's number.
+    pub message: u32,
+    /// The receive it met; none when the message is to be discarded.
+    pub recv: Option<Recv>,
+    /// Endpoint of the message; its matching engine reports it.
+    pub owner: u32,
+    /// Match criteria of a multi-receive buffer for further messages: after the delivery of this
+    /// one, [`RxMatcher::fill`] is called.
+    pub fills: Option<Pattern>,
+}
+
+/// Message peeked at, claimed or discarded, for [`RxMatcher::report_seen`].
+#[derive(Debug)]
+pub struct PeekedMessage {
+    /// Endpoint of the message; its matching engine reports it.
+    pub owner: u32,
+    envelope: Envelope,
+    context: Context,
+    buf: usize,
+    /// Flags of the call: for writing an entry, and for counting the message as received.
+    flags: u64,
+    counts: bool,
+}
+
+/// Result of posting a receive. The owner's matching engine has to report the seen message first;
+/// then the match has to be processed before anything else.
+#[derive(Debug, Default)]
+pub struct PostOutcome {
+    /// Message peeked at, claimed or discarded.
+    pub seen: Option<PeekedMessage>,
+    /// Message matched by the receive, or to be discarded.
+    pub matched: Option<MatchedMessage>,
+}
+
+/// Flags excluding a receive from the fast path of posting.
+const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | INTERNAL_OP | ONLY_TAG;
+
+/// Number of receives posted to a shared receive context up to which a partially arrived message
+/// takes none, so complete messages find some.
+const SPARE_RECEIVES: usize = 8;
+
+/// Fair-share factor: a peer's buffered messages may take up to this multiple of the free bytes. A
+/// single peer gets most of the space, several get equal shares.
+const FAIR_SHARE: usize = 4;
+
+/// Bytes of buffered messages guaranteed to every named peer.
+const SURE: usize = 32 << 10;
+
+/// Strangers may take this fraction of the room for kept messages: a quarter in sum
+/// (`ALL_UNKNOWN_PEERS`), a 256th each (`ONE_UNKNOWN_PEER`).
+const ALL_UNKNOWN_PEERS: usize = 4;
+const ONE_UNKNOWN_PEER: usize = 256;
+
+/// Maximum number of disconnected unknown peers with buffered messages.
+const MAX_LEFT: usize = 4096;
+
+/// Pairs of queues in an inbox: untagged, tagged, and of collective operations.
+pub const QUEUES: usize = 3;
+
+/// Index of the queues of tagged messages and receives, the only ones with peeks and claims
+/// (fi_tagged(3)); the untagged ones have 0.
+const TAGGED: usize = 1;
+
+/// Index of the queues of collective operations.
+const COLLECTIVE: usize = 2;
+
+/// State of a peer in a matching engine.
+#[derive(Clone, Copy, Debug)]
+struct PeerQuota {
+    /// fi_addr_t of the peer for the source of receives, and the one reported by completions.
+    name: fi_addr_t,
+    id: fi_addr_t,
+    /// Number of the peer's buffered messages, the youngest of them in each queue, and their memory
+    /// in bytes.
+    buffered: u32,
+    last: [u32; QUEUES],
+    bytes: usize,
+}
+
+impl PeerQuota {
+    const UNKNOWN_PEER: Self = Self {
+        name: FI_ADDR_NOTAVAIL,
+        id: FI_ADDR_NOTAVAIL,
+        buffered: 0,
+        last: [NONE; QUEUES],
+        bytes: 0,
+    };
+}
+
+/// Posted receives and unexpected messages, in [`QUEUES`] pairs.
+#[derive(Debug)]
+pub struct MatchQueues<B> {
+    posted: [Posted<Recv>; QUEUES],
+    unexpected: [Unexpected<UnexpectedMessage<B>>; QUEUES],
+    /// Tagged messages claimed by FI_PEEK, by the claiming context.
+    claimed: HashMap<usize, u32>,
+    multi: MultiBufs,
+    min_multi_recv: usize,
+    /// Bytes of memory of buffered and collected messages, and the part of unknown peers.
+    bytes: usize,
+    of_unknown_peers: usize,
+    /// Disconnected unknown peers with buffered messages, oldest first, each as the endpoint's
+    /// number and the peer's number there.
+    left: VecDeque<(u32, u32)>,
+    /// Longest receive requested for the collection of a message ([`RxMatcher::collects`]).
+    longest: usize,
+}
+
+impl<B> MatchQueues<B> {
+    /// Queues in memory of their own: callers' frames have no room for them.
+    #[cold]
+    #[inline(never)]
+    fn boxed(min_multi_recv: usize) -> Box<Self> {
+        Box::new(Self::new(min_multi_recv))
+    }
+
+    // Inlined: queues are large, and are to be on the stack of a caller once.
+    #[inline(always)]
+    fn new(min_multi_recv: usize) -> Self {
+        Self {
+            posted: Default::default(),
+            unexpected: std::array::from_fn(|_| Unexpected::default()),
+            claimed: HashMap::new(),
+            multi: MultiBufs::default(),
+            min_multi_recv,
+            bytes: 0,
+            of_unknown_peers: 0,
+            left: VecDeque::new(),
+            longest: 0,
+        }
+    }
+}
+
+/// Queues shared by endpoints. The lock is taken for single calls of a matching engine only, with
+/// no other lock held except an engine's.
+type SharedQueues<B> = Arc<Lock<MatchQueues<B>>>;
+
+/// Addresses of peers by their numbers, reported for unknown peers by FI_SOURCE_ERR. Few endpoints
+/// have them.
+#[derive(Debug, Default)]
+struct SourceAddrs(HashMap<u32, Vec<u8>>);
+
+/// Location of an endpoint's queues.
+#[derive(Debug)]
+enum QueueOwnership<B> {
+    /// The endpoint has its own queues.
+    Own(Box<MatchQueues<B>>),
+    /// Queues of a shared receive context, and separate ones for collective operations, created on
+    /// first use.
+    Shared(SharedQueues<B>, Option<Box<MatchQueues<B>>>),
+}
+
+/// Receiving side of an endpoint: its queues, the state of its peers, and its completion sink.
+#[derive(Debug)]
+pub struct RxMatcher<B> {
+    /// The endpoint's number.
+    owner: u32,
+    /// Completion sink of the receives.
+    pub completions: RxCompletions,
+    /// A receive's source address takes part in matching (FI_DIRECTED_RECV).
+    directed: bool,
+    /// Tags with `OWN_TAG` are the library's own and not the application's (FI_COLLECTIVE,
+    /// FI_MULTICAST).
+    collective: bool,
+    /// True if peers without a name count as unknown, with a small quota for buffered messages.
+    unknown_peers: bool,
+    /// True after the end of the connection: unmatched receives are cancelled at once.
+    ended: bool,
+    queues: QueueOwnership<B>,
+    /// State of buffered receives (FI_BUFFERED_RECV), if the endpoint has them, and the
+    /// endpoint's fid.
+    buffering: Option<Box<Buffering>>,
+    fid: FidPtr,
+    /// Shared queues after the endpoint's departure ([`leave`](Self::leave)): receives of theirs
+    /// may still be being filled.
+    left: Option<SharedQueues<B>>,
+    /// True for the matching engine of the shared receive context itself, not of an endpoint using
+    /// one.
+    hosts: bool,
+    /// States of peers, by their numbers.
+    peers: Vec<PeerQuota>,
+    /// State of the one peer of a connected endpoint, without a number.
+    only: PeerQuota,
+    /// The addresses of peers, with FI_SOURCE_ERR.
+    addrs: Option<Box<SourceAddrs>>,
+    /// Another provider's receive queue in use.
+    imported: Option<Box<PeerSrxQueue>>,
+}
+
+impl<B: UnexpectedBody> RxMatcher<B> {
+    /// Returns the matching engine of an endpoint not enabled yet. `directed`: the source of a
+    /// receive takes part in matching (FI_DIRECTED_RECV). `source_err`: messages of unknown peers
+    /// are reported as errors (FI_SOURCE_ERR). `min_multi_recv`: FI_OPT_MIN_MULTI_RECV, in bytes.
+    pub fn new(directed: bool, source_err: bool, min_multi_recv: usize) -> Self {
+        Self {
+            owner: NONE,
+            completions: RxCompletions::default(),
+            directed,
+            collective: false,
+            unknown_peers: true,
+            ended: false,
+            queues: QueueOwnership::Own(MatchQueues::boxed(min_multi_recv)),
+            buffering: None,
+            fid: FidPtr(std::ptr::null_mut()),
+            left: None,
+            hosts: false,
+            peers: Vec::new(),
+            only: PeerQuota::UNKNOWN_PEER,
+            addrs: source_err.then(Box::default),
+            imported: None,
+        }
+    }
+
+    /// Takes receives from another provider's queue from now on (fi_peer(3)). The provider queues
+    /// started buffered messages in `started`.
+    pub fn import(&mut self, owner: SrxOwner, started: &Arc<SrxStartQueue>) {
+        self.imported = Some(Box::new(PeerSrxQueue::new(owner, started)));
+    }
+
+    /// Returns true if receives belong to another provider.
+    #[inline]
+    pub fn is_imported(&self) -> bool {
+        self.imported.is_some()
+    }
+
+    /// Returns the match for a buffered message started or dropped by its owner, or `None` if the
+    /// message is not present any more.
+    pub fn started(&mut self, started: &SrxStart) -> Option<MatchedMessage> {
+        let SrxStart { queue, message, dropped, entry, .. } = *started;
+        let is_here = self.buffered_envelope(queue, message).is_some();
+        let imported = self.imported.as_deref_mut().filter(|_| is_here)?;
+        let recv = match dropped {
+            true => {
+                imported.owner.free(entry);
+                None
+            }
+            false => {
+                let recv = imported.receive(entry)?;
+                self.completions.part();
+                Some(recv)
+            }
+        };
+        Some(MatchedMessage { queue, message, recv, owner: self.owner, fills: None })
+    }
+
+    /// Calls `act` with the queues containing `queue`: the shared ones, or the endpoint's own.
+    #[inline]
+    fn with<R>(&mut self, queue: usize, act: impl FnOnce(&mut MatchQueues<B>) -> R) -> R {
+        match &mut self.queues {
+            QueueOwnership::Own(queues) => act(queues),
+            QueueOwnership::Shared(queues, _) if queue != COLLECTIVE => act(&mut queues.lock()),
+            QueueOwnership::Shared(_, own) => act(own.get_or_insert_with(|| MatchQueues::boxed(0))),
+        }
+    }
+
+    /// Calls `look` with the queues containing `queue`: the shared ones, or the endpoint's own.
+    #[inline]
+    fn look<R>(&self, queue: usize, look: impl FnOnce(&MatchQueues<B>) -> R) -> R {
+        match &self.queues {
+            QueueOwnership::Own(queues) => look(queues),
+            QueueOwnership::Shared(queues, _) if queue != COLLECTIVE => look(&queues.lock()),
+            QueueOwnership::Shared(_, Some(own)) => look(own),
+            QueueOwnership::Shared(_, None) => look(&MatchQueues::boxed(0)),
+        }
+    }
+
+    /// Returns true if the receives belong to a shared receive context other than itself.
+    fn is_srx_user(&self) -> bool {
+        matches!(self.queues, QueueOwnership::Shared(..)) && !self.hosts
+    }
+
+    /// Sets the endpoint's number.
+    pub fn set_owner(&mut self, owner: u32) {
+        self.owner = owner;
+    }
+
+    /// The queues of a shared receive context, for endpoints to [`join`](Self::join).
+    pub fn expose(&mut self) -> SharedQueues<B> {
+        self.hosts = true;
+        if let QueueOwnership::Own(own) = &mut self.queues {
+            let queues = std::mem::replace(&mut **own, MatchQueues::new(0));
+            let level = if B::ONE_LOCK { Level::Serialized } else { Level::Shared };
+            self.queues = QueueOwnership::Shared(Arc::new(Lock::with_level(queues, level)), None);
+        }
+        match &self.queues {
+            QueueOwnership::Shared(queues, _) => queues.clone(),
+            QueueOwnership::Own(_) => unreachable!("the queues were shared just now"),
+        }
+    }
+
+    /// Returns true if the matching engine shares queues, or did: it belongs to a shared receive
+    /// context, or to an endpoint using one now or before.
+    pub fn is_shared(&self) -> bool {
+        self.hosts || self.is_srx_user() || self.left.is_some()
+    }
+
+    /// Makes the endpoint, without posted receives yet, take its receives from these queues.
+    pub fn join(&mut self, queues: SharedQueues<B>) {
+        self.queues = QueueOwnership::Shared(queues, None);
+    }
+
+    /// Removes the messages of a closed endpoint from shared queues; later messages take none of
+    /// their receives. The caller must hold the lock under which others post there, so no receive
+    /// matches a message of a closed endpoint.
+    pub fn leave(&mut self) {
+        if !self.is_srx_user() {
+            return;
+        }
+        let numbers = (0..self.peers.len() as u32).chain([NONE]);
+        for peer in numbers.filter(|peer| self.keeps_from(*peer)).collect::<Vec<_>>() {
+            for (queue, id) in self.buffered_from(peer) {
+                self.take_buffered(queue, id);
+                if queue == TAGGED {
+                    self.with(TAGGED, |queues| queues.claimed.retain(|_, claimed| *claimed != id));
+                }
+            }
+        }
+        let own = QueueOwnership::Own(MatchQueues::boxed(self.min_multi_recv()));
+        if let QueueOwnership::Shared(queues, collective) = std::mem::replace(&mut self.queues, own)
+        {
+            self.left = Some(queues);
+            if let (Some(collective), QueueOwnership::Own(own)) = (collective, &mut self.queues) {
+                own.posted = collective.posted;
+            }
+        }
+    }
+
+    /// FI_OPT_MIN_MULTI_RECV: below so many bytes of room a multi-receive buffer
+    /// is given back.
+    pub fn min_multi_recv(&self) -> usize {
+        self.look(0, |queues| queues.min_multi_recv)
+    }
+
+    /// Sets FI_OPT_MIN_MULTI_RECV.
+    pub fn set_min_multi_recv(&mut self, size: usize) {
+        self.with(0, |queues| queues.min_multi_recv = size);
+    }
+
+    /// Sets if the source of a receive takes part in matching (FI_DIRECTED_RECV), and if messages
+    /// of unknown peers are reported as errors (FI_SOURCE_ERR).
+    pub fn choose_sources(&mut self, directed: bool, source_err: bool) {
+        self.directed = directed;
+        self.addrs = source_err.then(|| self.addrs.take().unwrap_or_default());
+    }
+
+    /// Has receives reported to this ledger.
+    pub fn bind(&mut self, completions: &RxCompletions) {
+        self.completions.clone_from(completions);
+        if let Some(buffering) = &mut self.buffering {
+            buffering.fix();
+        }
+    }
+
+    /// Reserves tags with `OWN_TAG` for the library (FI_COLLECTIVE, FI_MULTICAST).
+    pub fn set_collective(&mut self) {
+        self.collective = true;
+    }
+
+    /// Treats peers without a name like named ones, on endpoints of applications accepting all
+    /// peers.
+    pub fn trust_all(&mut self) {
+        self.unknown_peers = false;
+    }
+
+    /// Records the end of the connection: unmatched receives posted from now on are cancelled.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Returns true if [`end`](Self::end) was called.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Returns true if a tag on this endpoint belongs to the library itself, not to the application
+    /// (fi_collective(3)).
+    #[inline]
+    pub fn is_internal_tag(&self, tag: u64) -> bool {
+        tag & OWN_TAG != 0 && self.collective
+    }
+
+    fn known_mut(&mut self, peer: u32) -> &mut PeerQuota {
+        if peer == NONE {
+            return &mut self.only;
+        }
+        let index = peer as usize;
+        if self.peers.len() <= index {
+            self.peers.resize(index + 1, PeerQuota::UNKNOWN_PEER);
+        }
+        &mut self.peers[index]
+    }
+
+    #[inline(always)]
+    fn known(&self, peer: u32) -> &PeerQuota {
+        // A peer of which nothing was said is as unknown as the one of a connected endpoint.
+        self.peers.get(peer as usize).unwrap_or(&self.only)
+    }
+
+    /// Names a peer, as receives choose it and as completions report it;
+    /// FI_ADDR_NOTAVAIL for a stranger. The two differ with FI_AV_USER_ID.
+    pub fn set_name(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
+        let was_unknown_peer = self.is_unknown_peer(peer);
+        let known = self.known_mut(peer);
+        let before = std::mem::replace(known, PeerQuota { name, id, ..*known });
+        let (renamed, identified) = (before.name != name, before.id != id);
+        // Receives here choose by the name; another provider, whose receives are imported, knows the
+        // sender by the other number alone.
+        if before.buffered == 0 || !(renamed || (identified && self.imported.is_some())) {
+            return;
+        }
+        let bytes = before.bytes;
+        match (was_unknown_peer, self.is_unknown_peer(peer)) {
+            (true, false) => self.with(0, |queues| queues.of_unknown_peers -= bytes),
+            (false, true) => self.with(0, |queues| queues.of_unknown_peers += bytes),
+            _ => {}
+        }
+        for (queue, number) in self.buffered_from(peer) {
+            if renamed {
+                self.with(queue, |queues| {
+                    let unexpected = &mut queues.unexpected[queue];
+                    if let Some(buffered) = unexpected.get_mut(number) {
+                        buffered.source = name;
+                    }
+                    unexpected.set_source(number, name);
+                });
+            }
+            if let Some(imported) = &self.imported {
+                imported.name((queue, number), id);
+            }
+        }
+        if let Some(imported) = &self.imported {
+            imported.owner.names_changed();
+        }
+    }
+
+    /// Stores a peer's address, reported for unknown peers by FI_SOURCE_ERR.
+    pub fn set_addr(&mut self, peer: u32, addr: impl FnOnce() -> Vec<u8>) {
+        if let Some(addrs) = &mut self.addrs {
+            addrs.0.insert(peer, addr());
+        }
+    }
+
+    /// Forgets the state of a peer, so its number can be reused.
+    pub fn forget(&mut self, peer: u32) {
+        self.set_name(peer, FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL);
+        if let Some(addrs) = &mut self.addrs {
+            addrs.0.remove(&peer);
+        }
+    }
+
+    /// Returns a peer's fi_addr_t for the source of receives; FI_ADDR_NOTAVAIL if it has none.
+    #[inline]
+    pub fn name_of(&self, peer: u32) -> fi_addr_t {
+        self.known(peer).name
+    }
+
+    /// Returns the source address reported by completions for a peer.
+    #[inline]
+    pub fn id_of(&self, peer: u32) -> fi_addr_t {
+        self.known(peer).id
+    }
+
+    /// Returns true if a peer counts as unknown: it has no name, and the endpoint does not trust
+    /// all peers ([`trust_all`](Self::trust_all)).
+    #[inline]
+    pub fn is_unknown_peer(&self, peer: u32) -> bool {
+        self.unknown_peers && self.name_of(peer) == FI_ADDR_NOTAVAIL
+    }
+
+    /// Bytes of memory of a buffered message in addition to its own.
+    pub const COST: usize = UnexpectedMessage::<B>::COST;
+
+    /// Recounts this endpoint's buffered messages and verifies the sums. Returns the number of
+    /// messages, and the bytes of all messages in these queues, including the ones being collected.
+    /// For tests.
+    pub fn check_sums(&self) -> (usize, usize) {
+        let numbers = (0..self.peers.len() as u32).chain([NONE]);
+        let (mut count, mut bytes, mut of_unknown_peers) = (0, 0, 0);
+        for peer in numbers {
+            let known = self.known(peer);
+            let buffered = self.buffered_from(peer);
+            let cost = |(queue, id): &(usize, u32)| {
+                self.look(*queue, |queues| {
+                    let message = queues.unexpected[*queue].get(*id).expect("it is in the list");
+                    assert_eq!((message.envelope.peer, message.owner), (peer, self.owner));
+                    message.cost()
+                })
+            };
+            let sum: usize = buffered.iter().map(cost).sum();
+            assert_eq!(
+                (known.buffered as usize, known.bytes),
+                (buffered.len(), sum),
+                "of peer {peer}"
+            );
+            of_unknown_peers += if self.is_unknown_peer(peer) { sum } else { 0 };
+            (count, bytes) = (count + buffered.len(), bytes + sum);
+        }
+        self.look(0, |queues| {
+            assert!(queues.bytes >= bytes && queues.of_unknown_peers >= of_unknown_peers);
+            if matches!(self.queues, QueueOwnership::Own(_)) {
+                assert_eq!(queues.of_unknown_peers, of_unknown_peers, "bytes of strangers");
+            }
+        });
+        (count, self.buffered_bytes())
+    }
+
+    /// Publishes the numbers of posted receives and unexpected messages.
+    pub fn show(&self, stats: &mut EndpointStats) {
+        let kind = |queue: usize| queue as u64 + 1;
+        self.look(0, |queues| {
+            stats.posted = std::array::from_fn(|queue| queues.posted[queue].len() as u64);
+            stats.unexpected = std::array::from_fn(|queue| queues.unexpected[queue].len() as u64);
+            stats.unexpected_bytes = queues.bytes as u64;
+            let order = [TAGGED, 0];
+            let (most, most_messages) = (stats.receives.len(), stats.messages.len());
+            let receives = order.iter().flat_map(|queue| {
+                let one = |recv: &Recv| recv.flags & FI_MULTI_RECV == 0;
+                let oldest = queues.posted[*queue].oldest(most, one);
+                oldest.into_iter().map(|pattern| PendingOpStats {
+                    kind: kind(*queue),
+                    tag: pattern.tag,
+                    ignore_or_len: pattern.ignore,
+                    source: pattern.src.unwrap_or(ANY),
+                })
+            });
+            stats.receives.iter_mut().zip(receives).for_each(|(to, from)| *to = from);
+            let messages = order.iter().flat_map(|queue| {
+                let oldest = queues.unexpected[*queue].oldest(most_messages);
+                oldest.map(|message| PendingOpStats {
+                    kind: kind(*queue),
+                    tag: message.envelope.tag,
+                    ignore_or_len: message.envelope.len as u64,
+                    source: message.source,
+                })
+            });
+            stats.messages.iter_mut().zip(messages).for_each(|(to, from)| *to = from);
+        });
+    }
+
+    /// Returns the bytes of memory of unexpected messages.
+    #[inline]
+    pub fn buffered_bytes(&self) -> usize {
+        self.look(0, |queues| queues.bytes)
+    }
+
+    fn entry(&self, envelope: &Envelope, context: Context, buf: usize, extra: u64) -> Completion {
+        let tagged = envelope.tagged || envelope.msg_tag.is_some();
+        let mut flags = FI_RECV | if tagged { FI_TAGGED } else { FI_MSG } | extra;
+        if envelope.cq_data.is_some() {
+            flags |= FI_REMOTE_CQ_DATA;
+        }
+        Completion {
+            context,
+            flags,
+            len: envelope.len,
+            buf,
+            data: envelope.cq_data.unwrap_or(0),
+            tag: envelope.msg_tag.unwrap_or(envelope.tag),
+            src: self.id_of(envelope.peer),
+        }
+    }
+
+    /// A receive is filled: returns FI_MULTI_RECV if its completion gives a multi-receive buffer
+    /// back, 0 otherwise.
+    #[inline]
+    fn part_filled(&mut self, recv: &Recv) -> u64 {
+        if recv.flags & FI_MULTI_RECV == 0 {
+            return 0;
+        }
+        if recv.import().is_some() {
+            // The owner says when the buffer is given back.
+            return FI_MULTI_RECV;
+        }
+        let gives_back = match &self.left {
+            Some(left) => left.lock().multi.filled(recv),
+            None => self.with(0, |queues| queues.multi.filled(recv)),
+        };
+        if gives_back == 0 {
+            self.completions.part();
+        }
+        gives_back
+    }
+
+    /// Reports a receive with a complete message: as a success, or as an error for a truncated
+    /// message (-FI_ETRUNC) or, with FI_SOURCE_ERR, for one of an unknown source
+    /// (-FI_EADDRNOTAVAIL).
+    #[inline]
+    pub fn received(&mut self, recv: &Recv, envelope: &Envelope) {
+        let extra = self.part_filled(recv) | (recv.flags & BUFFERED);
+        let entry = self.entry(envelope, recv.context, recv.buf.address(), extra);
+        if envelope.len > recv.buf.len() {
+            let olen = envelope.len - recv.buf.len();
+            let of = Completion { len: recv.buf.len(), ..entry };
+            self.completions
+                .failed(CompletionError { olen, ..CompletionError::new(of, Error::TRUNC) });
+        } else if entry.src == FI_ADDR_NOTAVAIL
+            && entry.flags & INTERNAL_OP == 0
+            && let Some(addrs) = &self.addrs
+        {
+            // The message is received, but its sender has no fi_addr_t: the error entry has its
+            // address.
+            let data = addrs.0.get(&envelope.peer).cloned().unwrap_or_default();
+            let error = CompletionError::new(entry, Error::ADDRNOTAVAIL);
+            self.completions.failed(CompletionError { data, ..error });
+        } else {
+            // The entry that gives a multi-receive buffer back is always written.
+            self.completions
+                .done(entry, self.completions.wants(recv.flags) || extra & FI_MULTI_RECV != 0);
+        }
+        self.release(recv);
+    }
+
+    /// Returns a reported receive of another provider to it.
+    #[inline]
+    fn release(&mut self, recv: &Recv) {
+        if let Some(number) = recv.import()
+            && let Some(imported) = &mut self.imported
+        {
+            imported.release(number);
+        }
+    }
+
+    /// Fast path for a completely arrived message without special features matching the oldest
+    /// receive, the most common case. `tag` is the tag of a tagged message, otherwise 0; `data` its
+    /// remote CQ data. Returns false in any other case, without any effect.
+    ///
+    /// Inlined, since it is nearly a leaf function: all calls are in
+    /// [`receive_first`](Self::receive_first). Its caller should do nothing else.
+    #[inline(always)]
+    pub fn recv_fast(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        data: Option<u64>,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        self.receive_short(peer, tagged, tag, data, bytes)
+            || self.receive_first(peer, tagged, tag, data, bytes)
+    }
+
+    /// Handles a short message for [`recv_fast`](Self::receive_plain), if no call is needed.
+    #[inline(always)]
+    pub fn receive_short(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        data: Option<u64>,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        is_some(bytes.count()) && self.fill_first::<true>(peer, tagged, tag, data, bytes)
+    }
+
+    /// Handles messages of any length, and shared queues, for
+    /// [`recv_fast`](Self::receive_plain).
+    #[inline(never)]
+    pub fn receive_first(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        data: Option<u64>,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        self.fill_first::<false>(peer, tagged, tag, data, bytes)
+    }
+
+    /// Implements [`recv_fast`](Self::receive_plain); with `QUICK` it also returns false if a
+    /// call is needed.
+    #[inline(always)]
+    fn fill_first<const QUICK: bool>(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        data: Option<u64>,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        if self.addrs.is_some() || (tagged && self.is_internal_tag(tag)) {
+            return false;
+        }
+        let known = self.peers.get(peer as usize).unwrap_or(&self.only);
+        let completions = &self.completions;
+        match &mut self.queues {
+            QueueOwnership::Own(queues) => {
+                queues.fill_first::<QUICK>(completions, known, tagged, tag, data, bytes)
+            }
+            QueueOwnership::Shared(queues, _) if B::ONE_LOCK && !QUICK => {
+                let mut queues = queues.lock_serialized();
+                queues.fill_first::<false>(completions, known, tagged, tag, data, bytes)
+            }
+            QueueOwnership::Shared(..) => false,
+        }
+    }
+
+    /// Implements [`recv_fast`](Self::receive_plain) for receives of another provider: one of
+    /// this library takes such a message in one call, if it carries no remote CQ data.
+    #[inline(always)]
+    pub fn receive_imported(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        let id = self.id_of(peer);
+        if tagged && self.is_internal_tag(tag) {
+            return false;
+        }
+        let imported = self.imported.as_deref_mut();
+        imported.is_some_and(|imported| imported.recv_whole_message(tagged, id, tag, bytes))
+    }
+
+    /// Second fast path, after [`recv_fast`](Self::receive_plain) or, for receives of another
+    /// provider, [`receive_imported`](Self::receive_imported): passes such a message to any
+    /// matching posted receive.
+    #[inline(never)]
+    pub fn receive_whole(
+        &mut self,
+        peer: u32,
+        tagged: bool,
+        tag: u64,
+        data: Option<u64>,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        let len = bytes.count();
+        if !self.completions.has_space()
+            || self.buffering.is_some()
+            || (tagged && self.is_internal_tag(tag))
+        {
+            return false;
+        }
+        let envelope =
+            Envelope { tagged, msg_tag: None, collective: false, tag, len, cq_data: data, peer };
+        let Some(recv) = self.take_posted(&envelope) else { return false };
+        bytes.copy_into(&recv.buf);
+        self.received(&recv, &envelope);
+        true
+    }
+
+    /// Reports a receive with a message failing with `error`.
+    pub fn failed(&mut self, recv: &Recv, envelope: &Envelope, error: Error) {
+        let extra = self.part_filled(recv) | (recv.flags & BUFFERED);
+        let entry = self.entry(envelope, recv.context, recv.buf.address(), extra);
+        self.completions.failed(CompletionError::new(entry, error));
+        self.release(recv);
+    }
+
+    /// Takes the oldest posted receive matching a message. Of a multi-receive buffer it takes the
+    /// part needed for the message.
+    #[inline]
+    pub fn take_posted(&mut self, envelope: &Envelope) -> Option<Recv> {
+        let (queue, source) = (envelope.queue(), self.name_of(envelope.peer));
+        if let Some(imported) = &mut self.imported
+            && queue != COLLECTIVE
+        {
+            let id = self.peers.get(envelope.peer as usize).unwrap_or(&self.only).id;
+            let recv = imported.take(envelope, id)?;
+            // It was posted to the owner.
+            self.completions.part();
+            return Some(recv);
+        }
+        self.with(queue, |queues| queues.take_posted(queue, source, envelope))
+    }
+
+    /// Returns true if an unexpected message is dropped instead of buffered: an internal message
+    /// with a sender not in the address vector.
+    pub fn drops(&self, envelope: &Envelope) -> bool {
+        let PeerQuota { name, buffered, .. } = *self.known(envelope.peer);
+        envelope.collective
+            && name == FI_ADDR_NOTAVAIL
+            && is_of_unknown_peer(envelope.tag, envelope.len, buffered)
+    }
+
+    /// Returns true if the unexpected messages of an unknown peer exceed its quota. All unknown
+    /// peers together may have `most` bytes here, and one of them up to half of the bytes left free
+    /// by all of them.
+    pub fn is_too_much(&self, envelope: &Envelope, most: usize) -> bool {
+        self.is_unknown_peer(envelope.peer)
+            && self.look(0, |queues| {
+                self.known(envelope.peer).bytes > most.saturating_sub(queues.of_unknown_peers) / 2
+            })
+    }
+
+    /// Returns true if this message may be buffered, with a capacity of `most` bytes. An unknown
+    /// peer has a small quota.
+    pub fn may_keep(&self, envelope: &Envelope, most: usize) -> bool {
+        let cost = envelope.len.saturating_add(UnexpectedMessage::<B>::COST);
+        let sum = self.known(envelope.peer).bytes.saturating_add(cost);
+        let unknown_peer = self.is_unknown_peer(envelope.peer);
+        self.look(0, |queues| {
+            let free = most.saturating_sub(queues.bytes);
+            if !unknown_peer && sum <= SURE {
+                return true;
+            }
+            if cost > free {
+                return false;
+            }
+            if !unknown_peer {
+                return sum <= free.saturating_mul(FAIR_SHARE);
+            }
+            unknown_peer_has_space::<B>(cost, sum, queues.of_unknown_peers, most)
+        })
+    }
+
+    /// Returns true if a message over its quota, with a capacity of `most` bytes, would fit without
+    /// the messages of other unknown peers. Named peers never evict messages of disconnected
+    /// unknown peers; their own messages wait instead.
+    pub fn unknown_peers_keep_out(&self, envelope: &Envelope, most: usize) -> bool {
+        let cost = envelope.len.saturating_add(UnexpectedMessage::<B>::COST);
+        let sum = self.known(envelope.peer).bytes.saturating_add(cost);
+        self.is_unknown_peer(envelope.peer)
+            && unknown_peer_has_space::<B>(cost, sum, 0, most)
+            && self.look(0, |queues| queues.has_space(envelope.len, most))
+    }
+
+    /// Returns true if a message without any arrived bytes may be recorded, with a capacity of
+    /// `most` bytes for messages. The provider limits their number per peer.
+    pub fn may_note(&self, most: usize) -> bool {
+        self.look(0, |queues| queues.has_space(0, most))
+    }
+
+    /// Returns true if a partially arrived message has to be collected completely before it takes a
+    /// receive of a shared receive context: complete messages must not wait for its rest, because
+    /// it may never arrive. Nothing is collected while there are plenty of receives. Fails with
+    /// -FI_EPROTO if the message is longer than any receive before.
+    pub fn collects(&mut self, len: usize, most: usize) -> Result<bool> {
+        self.with(0, |queues| {
+            let posted = &queues.posted[0];
+            if posted.len() > SPARE_RECEIVES {
+                return Ok(false);
+            }
+            if let Some(recv) = posted.first(FI_ADDR_UNSPEC, 0) {
+                queues.longest = queues.longest.max(recv.buf.len());
+            }
+            if len > queues.longest && queues.longest > 0 {
+                return Err(Error::PROTO);
+            }
+            let collects = queues.longest > 0 && queues.has_space(len, most);
+            if collects {
+                queues.bytes += UnexpectedMessage::<B>::COST + len;
+            }
+            Ok(collects)
+        })
+    }
+
+    /// Releases the space of a collected message of `len` bytes, complete or lost.
+    pub fn collected(&mut self, len: usize) {
+        self.with(0, |queues| queues.bytes -= UnexpectedMessage::<B>::COST + len);
+    }
+
+    /// Records the disconnection of an unknown peer. Its messages stay for a while: it may have
+    /// ended after sending all. Returns true if there are too many such peers, and the messages of
+    /// the oldest have to be dropped ([`oldest_left`](Self::oldest_left)).
+    pub fn unknown_peer_left(&mut self, peer: u32) -> bool {
+        if !self.keeps_from(peer) || !self.is_unknown_peer(peer) {
+            return false;
+        }
+        let owner = self.owner;
+        self.with(0, |queues| {
+            queues.left.push_back((owner, peer));
+            queues.left.len() > MAX_LEFT
+        })
+    }
+
+    /// Removes the unknown peer disconnected first among the ones with messages to drop: the
+    /// endpoint's number, and the peer's number there. It may have a connection or a name by now,
+    /// or the number may have been reused.
+    pub fn oldest_left(&mut self) -> Option<(u32, u32)> {
+        self.with(0, |queues| queues.left.pop_front())
+    }
+
+    /// The waiting messages of a peer, as their queues and numbers, in each queue from the oldest
+    /// on.
+    pub fn buffered_from(&self, peer: u32) -> Vec<(usize, u32)> {
+        let mut buffered = Vec::new();
+        let last = self.known(peer).last.into_iter().enumerate();
+        for (queue, mut id) in last.filter(|(_, id)| *id != NONE) {
+            let first = buffered.len();
+            self.look(queue, |queues| {
+                while let Some(message) = queues.unexpected[queue].get(id) {
+                    buffered.push((queue, id));
+                    id = message.prev;
+                }
+            });
+            buffered[first..].reverse();
+        }
+        buffered
+    }
+
+    /// Returns the number of buffered messages of a peer.
+    pub fn buffered_count(&self, peer: u32) -> usize {
+        self.known(peer).buffered as usize
+    }
+
+    /// Returns true if there are buffered messages of this peer.
+    pub fn keeps_from(&self, peer: u32) -> bool {
+        self.known(peer).buffered > 0
+    }
+
+    /// Accounts for a change, from `before` to `after` bytes, of the memory of a peer's messages.
+    /// All sums are in the possibly shared queues.
+    fn recount(&mut self, peer: u32, before: usize, after: usize) {
+        let known = self.known_mut(peer);
+        known.bytes = known.bytes + after - before;
+        let unknown_peer = self.is_unknown_peer(peer);
+        self.with(0, |queues| {
+            queues.bytes = queues.bytes + after - before;
+            if unknown_peer {
+                queues.of_unknown_peers = queues.of_unknown_peers + after - before;
+            }
+        });
+    }
+
+    /// Makes room in the tables for another message to [`keep`](Self::keep); -FI_ENOMEM if there
+    /// is no memory.
+    pub fn reserve(&mut self, envelope: &Envelope) -> Result {
+        self.with(envelope.queue(), |queues| queues.unexpected[envelope.queue()].reserve())
+    }
+
+    /// Buffers a message for a later receive and returns its number.
+    pub fn keep(&mut self, envelope: Envelope, body: B) -> u32 {
+        let queue = envelope.queue();
+        let PeerQuota { name: source, last, .. } = *self.known(envelope.peer);
+        let (owner, prev) = (self.owner, last[queue]);
+        let message = UnexpectedMessage { envelope, body, owner, source, prev, next: NONE };
+        let cost = message.cost();
+        let id = self.with(queue, |queues| {
+            let unexpected = &mut queues.unexpected[queue];
+            let id = unexpected.push(envelope.tag, source, message);
+            if let Some(before) = unexpected.get_mut(prev) {
+                before.next = id;
+            }
+            id
+        });
+        let known = self.known_mut(envelope.peer);
+        known.buffered += 1;
+        known.last[queue] = id;
+        let sender = known.id;
+        self.recount(envelope.peer, 0, cost);
+        if let Some(imported) = &mut self.imported
+            && queue != COLLECTIVE
+        {
+            imported.note(&envelope, sender, owner, id);
+        }
+        id
+    }
+
+    /// Changes the form of an unexpected message, and accounts for its new memory. Returns `None`
+    /// if there is no such message.
+    pub fn change<R>(
+        &mut self,
+        queue: usize,
+        message: u32,
+        change: impl FnOnce(&mut B) -> R,
+    ) -> Option<R> {
+        let (peer, before, after, result) = self.with(queue, |queues| {
+            let buffered = queues.unexpected[queue].get_mut(message)?;
+            let before = buffered.cost();
+            let result = change(&mut buffered.body);
+            Some((buffered.envelope.peer, before, buffered.cost(), result))
+        })?;
+        if before != after {
+            self.recount(peer, before, after);
+        }
+        Some(result)
+    }
+
+    /// Removes a buffered message to this endpoint.
+    pub fn take_buffered(&mut self, queue: usize, number: u32) -> Option<UnexpectedMessage<B>> {
+        let message = self.with(queue, |queues| {
+            let unexpected = &mut queues.unexpected[queue];
+            let message = unexpected.remove(number)?;
+            if let Some(before) = unexpected.get_mut(message.prev) {
+                before.next = message.next;
+            }
+            if let Some(behind) = unexpected.get_mut(message.next) {
+                behind.prev = message.prev;
+            }
+            Some(message)
+        })?;
+        if let Some(imported) = &mut self.imported {
+            imported.forget((queue, number));
+        }
+        let known = self.known_mut(message.envelope.peer);
+        known.buffered -= 1;
+        if message.next == NONE {
+            known.last[queue] = message.prev;
+        }
+        self.recount(message.envelope.peer, message.cost(), 0);
+        Some(message)
+    }
+
+    /// Records the loss of an incomplete buffered message. If the application relies on it, it
+    /// stays in the form set by `lost`, and its claim fails. Otherwise it is removed, and its
+    /// matched tag fails with `error`.
+    pub fn lose(&mut self, queue: usize, message: u32, lost: impl FnOnce(&mut B), error: Error) {
+        if self.is_claimed(queue, message) {
+            self.change(queue, message, lost);
+        } else if let Some(buffered) = self.take_buffered(queue, message)
+            && let Some(buffering) = &mut self.buffering
+            && let Some(posted) = buffering.take_pending(queue, message)
+        {
+            self.failed(&Recv::new(RecvBuf::none(), posted, 0), &buffered.envelope, error);
+        }
+    }
+
+    /// Returns true if the application relies on this message: it was claimed by a peek, or
+    /// reported by buffered receives, or another provider has a note of it.
+    pub fn is_claimed(&self, queue: usize, message: u32) -> bool {
+        let claimed = |queues: &MatchQueues<B>| queues.claimed.values().any(|of| *of == message);
+        (self.imported.is_some() && queue != COLLECTIVE)
+            || (queue == TAGGED && self.look(TAGGED, claimed))
+            || self
+                .buffering
+                .as_ref()
+                .is_some_and(|buffering| buffering.has_notified(queue, message))
+    }
+
+    /// Enables buffered receives (FI_BUFFERED_RECV) on an endpoint without shared queues; `most`
+    /// are the maximum values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
+    pub fn buffer(&mut self, most: [usize; 2]) {
+        self.buffering = Some(Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, most)));
+    }
+
+    /// The state of buffered receives, if the endpoint has them.
+    #[inline]
+    pub fn buffering(&self) -> Option<&Buffering> {
+        self.buffering.as_deref()
+    }
+
+    /// The state of buffered receives, to change, if the endpoint has them.
+    pub fn buffering_mut(&mut self) -> Option<&mut Buffering> {
+        self.buffering.as_deref_mut()
+    }
+
+    /// Reads FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes; -FI_ENOPROTOOPT without
+    /// buffered receives.
+    pub fn buffered_option(&self, name: c_int) -> Result<usize> {
+        self.buffering.as_ref().ok_or(Error::NOPROTOOPT)?.option(name)
+    }
+
+    /// Sets FI_OPT_BUFFERED_LIMIT or FI_OPT_BUFFERED_MIN, in bytes; -FI_ENOPROTOOPT without
+    /// buffered receives.
+    pub fn set_buffered_option(&mut self, name: c_int, value: usize) -> Result {
+        self.buffering.as_mut().ok_or(Error::NOPROTOOPT)?.set_option(name, value)
+    }
+
+    /// Sets the fid naming the endpoint in the contexts of reported messages.
+    pub fn set_fid(&mut self, fid: FidPtr) {
+        self.fid = fid;
+    }
+
+    /// The description of a waiting message.
+    pub fn buffered_envelope(&self, queue: usize, message: u32) -> Option<Envelope> {
+        self.look(queue, |queues| {
+            queues.unexpected[queue].get(message).map(|buffered| buffered.envelope)
+        })
+    }
+
+    /// Returns the result of `look` for the form of a buffered message, or `None` if there is no
+    /// such message.
+    pub fn buffered_as<R>(
+        &self,
+        queue: usize,
+        message: u32,
+        look: impl FnOnce(&B) -> R,
+    ) -> Option<R> {
+        self.look(queue, |queues| {
+            queues.unexpected[queue].get(message).map(|buffered| look(&buffered.body))
+        })
+    }
+
+    /// Returns the form of a buffered message in this endpoint's own queues.
+    pub fn buffered_body(&self, queue: usize, message: u32) -> Option<&B> {
+        let QueueOwnership::Own(queues) = &self.queues else { return None };
+        queues.unexpected[queue].get(message).map(|buffered| &buffered.body)
+    }
+
+    /// Records the match of a buffered message with the tag posted with this context. It is
+    /// reported once enough bytes have arrived; no other receive, tag or peek finds it any more.
+    pub fn add_pending(&mut self, queue: usize, message: u32, posted: Context) {
+        if let Some(buffering) = &mut self.buffering {
+            buffering.add_pending(queue, message, posted);
+        }
+        self.hide(queue, message);
+    }
+
+    /// Hides a message from receives and peeks.
+    pub fn hide(&mut self, queue: usize, message: u32) {
+        self.with(queue, |queues| queues.unexpected[queue].claim(message));
+    }
+
+    /// Returns true if a message is hidden from receives and peeks.
+    pub fn is_hidden(&self, queue: usize, message: u32) -> bool {
+        (self.imported.is_some() && queue != COLLECTIVE)
+            || self.look(queue, |queues| queues.unexpected[queue].is_claimed(message))
+    }
+
+    /// Reports a kept message to be claimed or discarded: all of it, or this start. `posted` is
+    /// the context of the tag it met, if it waited for one. From now on no receive or peek finds
+    /// the message.
+    pub fn announce(
+        &mut self,
+        queue: usize,
+        message: u32,
+        start: Option<Box<[u8]>>,
+        posted: Option<Context>,
+    ) {
+        let Some(envelope) = self.buffered_envelope(queue, message) else { return };
+        let here = self.buffered_body(queue, message).and_then(UnexpectedBody::bytes);
+        let (at, more) = match (&start, here) {
+            (Some(start), _) => (start.as_ptr(), FI_MORE),
+            (None, Some(bytes)) => (bytes.as_ptr(), 0),
+            (None, None) => return,
+        };
+        let Some(buffering) = &mut self.buffering else { return };
+        let context = buffering.tell((queue, message), self.fid, posted, start);
+        self.hide(queue, message);
+        self.completions
+            .on_rts(self.entry(&envelope, context, at as usize, more), posted.is_some());
+    }
+
+    /// Posts a tag on an endpoint with buffered receives and returns the matching message, if one
+    /// waits.
+    pub fn post_tag(&mut self, op: &RecvOp) -> Option<(u32, Envelope)> {
+        let pattern = self.pattern(op, false);
+        let message = self.with(TAGGED, |queues| queues.unexpected[TAGGED].find(pattern));
+        let Some(message) = message else {
+            self.add(TAGGED, pattern, Recv::new(RecvBuf::none(), op.context, op.flags));
+            return None;
+        };
+        Some((message, self.buffered_envelope(TAGGED, message)?))
+    }
+
+    /// Handles FI_CLAIM or FI_DISCARD with the context of a reported message. Returns `None` if
+    /// there is no such message.
+    fn settle_notified(&mut self, op: &RecvOp, queue: usize) -> Option<PostOutcome> {
+        let (message, context) = self.buffering.as_mut()?.take(op.context, queue)?;
+        let discard = op.flags & FI_DISCARD != 0;
+        let recv = (!discard).then(|| Recv::new(op.buf.clone(), context, op.flags));
+        self.look(queue, |queues| {
+            let matched = queues.match_message(queue, message, recv);
+            let buffered = queues.unexpected[queue].get(message).filter(|_| discard);
+            // A discarded message is counted like a claimed one; the announcement was its
+            // completion entry.
+            let seen = buffered.map(|buffered| PeekedMessage::of(buffered, op.context, 0, true));
+            Some(PostOutcome { seen, matched })
+        })
+    }
+
+    /// Returns the match criteria of a receive. An internal receive is always restricted to its
+    /// source, because a message's own statement about its sender is not trusted.
+    #[inline(always)]
+    fn pattern(&self, op: &RecvOp, own: bool) -> Pattern {
+        let chooses = self.directed || own;
+        let src = (chooses && op.src != FI_ADDR_UNSPEC).then_some(op.src);
+        Pattern { src, tag: op.tag, ignore: op.ignore }
+    }
+
+    /// The short way of fi_recv and fi_trecv, for the commonest case: the receive asks for nothing
+    /// special, and no message waits. In any other case the receive comes back.
+    #[inline(always)]
+    pub fn post_fast(&mut self, op: RecvOp, tagged: bool) -> Option<RecvOp> {
+        if op.flags & SPECIAL != 0 || self.ended {
+            return Some(op);
+        }
+        let pattern = self.pattern(&op, false);
+        match &mut self.queues {
+            QueueOwnership::Own(queues) => queues.push_first(pattern, op, tagged),
+            QueueOwnership::Shared(queues, _) if B::ONE_LOCK => {
+                queues.lock_serialized().push_first(pattern, op, tagged)
+            }
+            QueueOwnership::Shared(..) => Some(op),
+        }
+    }
+
+    /// Fast path of [`post_fast`](Self::post_plain) without calls and panics: for the endpoint's
+    /// own queues with space. Returns false in any other case, without any effect.
+    #[inline(always)]
+    pub fn try_post_fast(&mut self, op: RecvOp, tagged: bool) -> bool {
+        match &self.queues {
+            QueueOwnership::Own(queues) if !queues.posted[usize::from(tagged)].is_full() => {
+                self.post_fast(op, tagged).is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// fi_recv and fi_trecv in all their forms but tags alone ([`post_tag`](Self::post_tag)).
+    /// For FI_PEEK the caller makes progress first: the message asked for may be on its way.
+    pub fn post(&mut self, op: RecvOp, tagged: bool) -> Result<PostOutcome> {
+        if op.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) != 0 {
+            return self.special(op, tagged);
+        }
+        let collective = op.flags & INTERNAL_OP != 0 && tagged && self.is_internal_tag(op.tag);
+        let queue = usize::from(tagged) + usize::from(collective);
+        let pattern = self.pattern(&op, collective);
+        if op.flags & FI_MULTI_RECV != 0 && !op.buf.is_contiguous() {
+            // A multi-receive buffer must be contiguous: messages get its parts front to back.
+            return Err(Error::INVAL);
+        }
+        let recv = Recv::new(op.buf, op.context, op.flags);
+        if op.flags & FI_MULTI_RECV != 0 {
+            // A multi-receive buffer may take many waiting messages. It is the oldest matching
+            // receive for all of them: a message that an older receive matches is not waiting.
+            self.with(queue, |queues| queues.posted[queue].push(pattern, recv));
+            return Ok(PostOutcome { matched: self.fill(queue, pattern), seen: None });
+        }
+        let message = self.with(queue, |queues| queues.unexpected[queue].find(pattern));
+        let matched = match message {
+            Some(message) => {
+                self.with(queue, |queues| queues.match_message(queue, message, Some(recv)))
+            }
+            None => {
+                self.add(queue, pattern, recv);
+                None
+            }
+        };
+        Ok(PostOutcome { matched, seen: None })
+    }
+
+    /// Posts an unmatched receive. If no message can arrive any more it is cancelled: posting stays
+    /// possible, because the application may not have read of the end yet.
+    fn add(&mut self, queue: usize, pattern: Pattern, recv: Recv) {
+        if self.ended {
+            self.cancelled(queue, &recv);
+        } else {
+            self.with(queue, |queues| queues.posted[queue].push(pattern, recv));
+        }
+    }
+
+    /// Passes the next matching buffered message to a multi-receive buffer just posted. It does so
+    /// even without space in the completion queue, because no later call would do it, and the
+    /// buffered messages must not be overtaken. Their number is limited.
+    pub fn fill(&mut self, queue: usize, pattern: Pattern) -> Option<MatchedMessage> {
+        let matched = self.with(queue, |queues| {
+            if queues.posted[queue].is_empty() {
+                return None;
+            }
+            let number = queues.unexpected[queue].find(pattern)?;
+            let buffered = queues.unexpected[queue].get(number)?;
+            let (envelope, source) = (buffered.envelope, buffered.source);
+            let recv = queues.take_posted(queue, source, &envelope)?;
+            let matched = queues.match_message(queue, number, Some(recv))?;
+            Some(MatchedMessage { fills: Some(pattern), ..matched })
+        });
+        if matched.is_none() && self.ended {
+            // The rest of the buffer gets no message any more.
+            self.cancel_posted();
+        }
+        matched
+    }
+
+    /// FI_PEEK, FI_CLAIM and FI_DISCARD of tagged receives; with buffered receives FI_CLAIM and
+    /// FI_DISCARD of untagged ones, too.
+    fn special(&mut self, op: RecvOp, tagged: bool) -> Result<PostOutcome> {
+        let (peeks, claims) = (op.flags & FI_PEEK != 0, op.flags & FI_CLAIM != 0);
+        if !peeks {
+            if let Some(settled) = self.settle_notified(&op, usize::from(tagged)) {
+                return Ok(settled);
+            }
+            if !claims {
+                // FI_DISCARD alone names only what was reported.
+                let buffers = self.buffering.is_some();
+                return Err(if buffers { Error::INVAL } else { Error::BADFLAGS });
+            }
+            if !tagged {
+                return Err(Error::INVAL);
+            }
+            return self.with(TAGGED, |queues| queues.settle(op));
+        }
+        if claims && op.flags & FI_DISCARD != 0 {
+            return Err(Error::BADFLAGS);
+        }
+        let pattern = self.pattern(&op, false);
+        let found = self.with(TAGGED, |queues| queues.peek(&op, pattern))?;
+        if found.seen.is_none() {
+            self.report_no_message(&op);
+        }
+        Ok(found)
+    }
+
+    /// Reports a message of this endpoint peeked at, claimed or discarded.
+    pub fn report_seen(&self, seen: &PeekedMessage) {
+        let entry = self.entry(&seen.envelope, seen.context, seen.buf, 0);
+        let wanted = self.completions.wants(seen.flags);
+        if seen.counts {
+            self.completions.done(entry, wanted);
+        } else {
+            self.completions.looked_at(entry, wanted);
+        }
+    }
+
+    /// Reports a peek without a message: an error entry with -FI_ENOMSG.
+    fn report_no_message(&self, op: &RecvOp) {
+        let of = Completion { tag: op.tag, ..Completion::of(op.context, FI_RECV | FI_TAGGED, 0) };
+        self.completions.found_none(CompletionError::new(of, Error::NOMSG));
+    }
+
+    /// fi_cancel: takes the receive with this context back.
+    pub fn cancel(&mut self, context: Context, internal: bool) {
+        let is =
+            |recv: &Recv| recv.context == context && (recv.flags & INTERNAL_OP != 0) == internal;
+        for queue in 0..QUEUES {
+            if let Some(recv) = self.with(queue, |queues| queues.posted[queue].take_if(is)) {
+                self.cancelled(queue, &recv);
+                return;
+            }
+        }
+    }
+
+    /// Cancels all posted receives, unless they are those of a shared receive context.
+    #[inline(never)]
+    fn cancel_posted(&mut self) {
+        if self.is_srx_user() {
+            return;
+        }
+        for queue in 0..QUEUES {
+            for recv in self.with(queue, |queues| queues.posted[queue].drain()) {
+                self.cancelled(queue, &recv);
+            }
+        }
+    }
+
+    /// Cancels all posted receives, at the close of the endpoint or the final end of its
+    /// connection. Receives of a shared receive context stay until it is closed. Returns the
+    /// messages to be discarded.
+    #[must_use]
+    pub fn cancel_all(&mut self) -> Vec<MatchedMessage> {
+        self.cancel_posted();
+        if self.buffering.is_some() { self.cancel_pending() } else { Vec::new() }
+    }
+
+    /// Cancels incomplete buffered messages with a matched tag: they still count as posted
+    /// receives.
+    #[inline(never)]
+    fn cancel_pending(&mut self) -> Vec<MatchedMessage> {
+        let Some(buffering) = &mut self.buffering else { return Vec::new() };
+        let mut discarded = Vec::new();
+        for (queue, message, posted) in buffering.take_all_pending() {
+            self.cancelled(queue, &Recv::new(RecvBuf::none(), posted, 0));
+            discarded.extend(self.look(queue, |queues| queues.match_message(queue, message, None)));
+        }
+        discarded
+    }
+
+    /// Forgets messages claimed by a peek, or reported by buffered receives, and returns them to be
+    /// discarded.
+    #[must_use]
+    pub fn unclaim_all(&mut self) -> Vec<MatchedMessage> {
+        let mut discarded = self.with(TAGGED, |queues| {
+            let claimed = std::mem::take(&mut queues.claimed).into_values();
+            claimed
+                .filter_map(|message| queues.match_message(TAGGED, message, None))
+                .collect::<Vec<_>>()
+        });
+        if let Some(buffering) = &mut self.buffering {
+            for (queue, id) in buffering.take_all_notified() {
+                discarded.extend(self.look(queue, |queues| queues.match_message(queue, id, None)));
+            }
+        }
+        discarded
+    }
+
+    fn cancelled(&mut self, queue: usize, recv: &Recv) {
+        let gives_back = self.with(0, |queues| queues.multi.cancelled(recv));
+        if recv.flags & FI_MULTI_RECV != 0 && gives_back == 0 {
+            // The buffer is given back by its last part, which is being filled.
+            self.completions.part();
+        }
+        let extra = gives_back | (recv.flags & INTERNAL_OP);
+        let flags = FI_RECV | if queue == 0 { FI_MSG } else { FI_TAGGED } | extra;
+        let of = Completion { buf: recv.buf.address(), ..Completion::of(recv.context, flags, 0) };
+        self.completions.failed(CompletionError::new(of, Error::CANCELED));
+    }
+}
+
+impl PeekedMessage {
+    fn of<B>(buffered: &UnexpectedMessage<B>, context: Context, flags: u64, counts: bool) -> Self {
+        Self { owner: buffered.owner, envelope: buffered.envelope, context, buf: 0, flags, counts }
+    }
+}
+
+/// Returns true if an unknown peer's message of `cost` bytes may be buffered. `sum` are the bytes
+/// of this peer including it, `of_unknown_peers` the bytes of all unknown peers, `most` the capacity
+/// for messages.
+fn unknown_peer_has_space<B: UnexpectedBody>(
+    cost: usize,
+    sum: usize,
+    of_unknown_peers: usize,
+    most: usize,
+) -> bool {
+    let free = (most / ALL_UNKNOWN_PEERS).saturating_sub(of_unknown_peers);
+    cost <= free && sum <= free.min(most / ONE_UNKNOWN_PEER).max(UnexpectedMessage::<B>::COST)
+}
+
+impl<B: UnexpectedBody> MatchQueues<B> {
+    /// Returns true if there is space for a message of `len` bytes of any sender.
+    fn has_space(&self, len: usize, most: usize) -> bool {
+        most.saturating_sub(self.bytes) >= len.saturating_add(UnexpectedMessage::<B>::COST)
+    }
+
+    /// Posts a receive, or returns it if messages wait.
+    #[inline(always)]
+    fn push_first(&mut self, pattern: Pattern, op: RecvOp, tagged: bool) -> Option<RecvOp> {
+        let queue = usize::from(tagged);
+        if !self.unexpected[queue].is_empty() {
+            return Some(op);
+        }
+        self.posted[queue].push(pattern, Recv::new(op.buf, op.context, op.flags));
+        None
+    }
+
+    /// Passes a message to the oldest receive, if it is an ordinary one, matches, and is large
+    /// enough, and the completion queue has space. With `QUICK` nothing requiring a call is done.
+    #[inline(always)]
+    fn fill_first<const QUICK: bool>(
+        &mut self,
+        completions: &RxCompletions,
+        from: &PeerQuota,
+        tagged: bool,
+        tag: u64,
+        data: Option<u64>,
+        bytes: impl MessageBytes,
+    ) -> bool {
+        let len = bytes.count();
+        let posted = &mut self.posted[usize::from(tagged)];
+        let Some(first) = posted.first_to_take(from.name, tag) else { return false };
+        let Some(recv) = first.value() else { return false };
+        let (context, flags) = (recv.context, recv.flags);
+        let Some(dst) = recv.buf.in_one_piece() else { return false };
+        if flags & (FI_MULTI_RECV | INTERNAL_OP | ONLY_TAG) != 0 || dst.len() < len {
+            return false;
+        }
+        let next = if QUICK { completions.next_entry() } else { None };
+        if if QUICK { next.is_none() } else { !completions.has_space() } {
+            return false;
+        }
+        bytes.copy_into_buf::<QUICK>(dst);
+        let buf = dst.address();
+        first.forget();
+        let kind = FI_RECV
+            | if tagged { FI_TAGGED } else { FI_MSG }
+            | if data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+        let data = data.unwrap_or(0);
+        let entry = Completion { context, flags: kind, len, buf, data, tag, src: from.id };
+        match next {
+            Some(next) => completions.succeeded_at(next, entry, completions.wants(flags)),
+            None => completions.succeeded(entry, completions.wants(flags)),
+        }
+        true
+    }
+
+    #[inline]
+    fn take_posted(
+        &mut self,
+        queue: usize,
+        source: fi_addr_t,
+        envelope: &Envelope,
+    ) -> Option<Recv> {
+        let posted = &mut self.posted[queue];
+        let taken = posted.take(source, envelope.tag)?;
+        Some(self.multi.part_of(posted, taken, envelope.len, self.min_multi_recv))
+    }
+
+    fn match_message(
+        &self,
+        queue: usize,
+        message: u32,
+        recv: Option<Recv>,
+    ) -> Option<MatchedMessage> {
+        let owner = self.unexpected[queue].get(message)?.owner;
+        Some(MatchedMessage { queue, message, recv, owner, fills: None })
+    }
+
+    /// FI_PEEK, alone or with FI_CLAIM or FI_DISCARD.
+    fn peek(&mut self, op: &RecvOp, pattern: Pattern) -> Result<PostOutcome> {
+        let unexpected = &mut self.unexpected[TAGGED];
+        let Some(number) = unexpected.find(pattern) else { return Ok(PostOutcome::default()) };
+        let Some(message) = unexpected.get(number) else { return Ok(PostOutcome::default()) };
+        // As much of the message as the caller has room for, if it is here; the entry
+        // names the buffer only when something was put there.
+        let copied = message.body.bytes().map_or(0, |bytes| op.buf.copy_from(0, bytes));
+        let buf = if copied > 0 { op.buf.address() } else { 0 };
+        let seen =
+            Some(PeekedMessage { buf, ..PeekedMessage::of(message, op.context, op.flags, false) });
+        if op.flags & FI_CLAIM != 0 {
+            if self.claimed.contains_key(&(op.context.0 as usize)) {
+                return Err(Error::INVAL);
+            }
+            unexpected.claim(number);
+            self.claimed.insert(op.context.0 as usize, number);
+        }
+        let discards = op.flags & FI_DISCARD != 0;
+        let matched = discards.then(|| self.match_message(TAGGED, number, None)).flatten();
+        Ok(PostOutcome { seen, matched })
+    }
+
+    /// Handles FI_CLAIM of a message claimed by a peek, to receive or to drop it.
+    fn settle(&mut self, op: RecvOp) -> Result<PostOutcome> {
+        let number = self.claimed.remove(&(op.context.0 as usize)).ok_or(Error::INVAL)?;
+        if op.flags & FI_DISCARD == 0 {
+            // The completion is that of any receive: only buffered messages are marked with
+            // FI_CLAIM.
+            let recv = Recv::new(op.buf, op.context, op.flags & !FI_CLAIM);
+            return Ok(PostOutcome {
+                matched: self.match_message(TAGGED, number, Some(recv)),
+                seen: None,
+            });
+        }
+        let buffered = self.unexpected[TAGGED].get(number);
+        let seen = buffered.map(|message| PeekedMessage::of(message, op.context, op.flags, true));
+        Ok(PostOutcome { matched: self.match_message(TAGGED, number, None), seen })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::FI_COMPLETION;
+    use crate::cq::Cq;
+    use crate::cq::testing::queue;
+
+    /// Unexpected message: its bytes, if arrived, and its memory.
+    #[derive(Debug)]
+    struct Waits(Option<Box<[u8]>>, usize);
+
+    impl UnexpectedBody for Waits {
+        fn bytes(&self) -> Option<&[u8]> {
+            self.0.as_deref()
+        }
+        fn cost(&self, _len: usize) -> usize {
+            self.1
+        }
+        const ONE_LOCK: bool = true;
+    }
+
+    const MOST: usize = 256 << 20;
+    const COST: usize = UnexpectedMessage::<Waits>::COST;
+
+    fn message(peer: u32, tag: u64, len: usize) -> Envelope {
+        let tagged = true;
+        Envelope { tagged, msg_tag: None, collective: false, tag, len, cq_data: None, peer }
+    }
+
+    fn untagged(peer: u32, len: usize) -> Envelope {
+        Envelope { tagged: false, ..message(peer, 0, len) }
+    }
+
+    fn context(number: usize) -> Context {
+        Context(number as *mut _)
+    }
+
+    /// Memory of receives posted by a test.
+    struct RecvMemory(Box<[u8; 64]>);
+
+    impl RecvMemory {
+        fn new() -> Self {
+            Self(Box::new([0; 64]))
+        }
+
+        fn part(&self, len: usize) -> RecvBuf {
+            // SAFETY: a test keeps the memory until its inbox is gone.
+            unsafe { RecvBuf::new(self.0.as_ptr().cast_mut().cast(), len) }.unwrap()
+        }
+    }
+
+    /// A receive of this tag from any peer, with these flags.
+    fn receive(buf: RecvBuf, number: usize, tag: u64, flags: u64) -> RecvOp {
+        let src = FI_ADDR_UNSPEC;
+        RecvOp { buf, src, tag, ignore: 0, context: context(number), flags: flags | FI_COMPLETION }
+    }
+
+    fn nowhere(number: usize, tag: u64, flags: u64) -> RecvOp {
+        receive(RecvBuf::none(), number, tag, flags)
+    }
+
+    /// Matching engine of an endpoint, and the queue of its receive completions.
+    struct Bound {
+        matcher: RxMatcher<Waits>,
+        cq: Arc<Cq>,
+    }
+
+    /// Report: the context's number, and the length or the error.
+    type Reported = (usize, core::result::Result<usize, Error>);
+
+    impl Bound {
+        fn new() -> Self {
+            let mut matcher = RxMatcher::new(true, false, 8);
+            let cq = queue();
+            matcher.completions.report_to(cq.clone());
+            matcher.set_owner(3);
+            Self { matcher, cq }
+        }
+
+        /// Buffers a message with all bytes arrived.
+        fn keep(&mut self, envelope: Envelope) -> u32 {
+            let bytes = vec![7; envelope.len].into_boxed_slice();
+            self.matcher.keep(envelope, Waits(Some(bytes), envelope.len))
+        }
+
+        /// Lets a message take its receive, as a provider does. False if none waits for it.
+        fn arrives(&mut self, envelope: Envelope) -> bool {
+            let Some(recv) = self.matcher.take_posted(&envelope) else { return false };
+            self.matcher.received(&recv, &envelope);
+            true
+        }
+
+        /// Posts a receive, and matches it with buffered messages, as a provider does.
+        fn post(&mut self, op: RecvOp, tagged: bool) -> Result {
+            let Some(op) = self.matcher.post_fast(op, tagged) else { return Ok(()) };
+            let PostOutcome { seen, matched: mut found } = self.matcher.post(op, tagged)?;
+            seen.iter().for_each(|seen| self.matcher.report_seen(seen));
+            while let Some(MatchedMessage { queue, message, recv, owner, fills }) = found {
+                assert_eq!(owner, 3);
+                let buffered = self.matcher.take_buffered(queue, message).unwrap();
+                if let Some(recv) = recv {
+                    recv.buf.copy_from(0, buffered.body.bytes().unwrap());
+                    self.matcher.received(&recv, &buffered.envelope);
+                }
+                found = fills.and_then(|pattern| self.matcher.fill(queue, pattern));
+            }
+            Ok(())
+        }
+
+        fn reported(&self) -> Vec<Reported> {
+            let entries = std::iter::from_fn(|| self.cq.take());
+            let describe = |entry: core::result::Result<Completion, CompletionError>| match entry {
+                Ok(of) => (of.context.0 as usize, Ok(of.len)),
+                Err(error) => (error.of.context.0 as usize, Err(error.error)),
+            };
+            entries.map(describe).collect()
+        }
+    }
+
+    #[test]
+    fn messages_and_receives_match_oldest_first() {
+        let mut bound = Bound::new();
+        bound.matcher.set_name(1, 10, 11);
+        for (number, tag) in [(1, 5), (2, 5), (3, 6)] {
+            bound.post(nowhere(number, tag, 0), true).unwrap();
+        }
+        bound.post(RecvOp { src: 10, ignore: u64::MAX, ..nowhere(4, 0, 0) }, true).unwrap();
+        assert!(bound.arrives(message(0, 6, 0)));
+        assert!(bound.arrives(message(1, 5, 0)) && bound.arrives(message(1, 5, 0)));
+        // The last receive is for one peer only.
+        assert!(!bound.arrives(message(0, 7, 0)));
+        assert!(!bound.arrives(untagged(1, 0)) && bound.arrives(message(1, 7, 0)));
+        assert_eq!(bound.reported(), [3, 1, 2, 4].map(|number| (number, Ok(0))));
+        // Messages that came before their receives.
+        for len in [1, 2, 3] {
+            bound.keep(message(len as u32 % 2, 5, len));
+        }
+        let memory = RecvMemory::new();
+        bound.post(RecvOp { src: 10, ..receive(memory.part(8), 1, 5, 0) }, true).unwrap();
+        bound.post(receive(memory.part(1), 2, 5, 0), true).unwrap();
+        assert_eq!(bound.reported(), [(1, Ok(1)), (2, Err(Error::TRUNC))]);
+        assert_eq!((bound.matcher.buffered_count(1), bound.matcher.buffered_count(0)), (1, 0));
+    }
+
+    #[test]
+    fn fast_paths_match_like_the_slow_paths() {
+        let mut bound = Bound::new();
+        bound.matcher.set_name(1, 10, 11);
+        let memory = RecvMemory::new();
+        assert!(!bound.matcher.recv_fast(1, true, 5, None, &[1][..]));
+        for (number, tag) in [(1, 5), (2, 6), (3, 5)] {
+            let op = receive(memory.part(2), number, tag, 0);
+            assert!(bound.matcher.post_fast(op, true).is_none());
+        }
+        assert!(!bound.matcher.recv_fast(1, false, 0, None, &[1][..]));
+        // One that is not the oldest, and one that is too short.
+        for (tag, bytes) in [(6, &[2, 3][..]), (5, &[4, 5, 6])] {
+            assert!(!bound.matcher.recv_fast(1, true, tag, None, bytes));
+            assert!(bound.matcher.receive_whole(1, true, tag, None, bytes));
+        }
+        assert!(!bound.matcher.receive_whole(1, true, 6, None, &[1][..]));
+        assert!(bound.matcher.recv_fast(1, true, 5, None, &[9][..]));
+        assert_eq!(bound.reported(), [(2, Ok(2)), (1, Err(Error::TRUNC)), (3, Ok(1))]);
+        assert_eq!(memory.0[..3], [9, 5, 0]);
+        // Remote CQ data are reported by both.
+        for number in [1, 2] {
+            assert!(bound.matcher.post_fast(receive(memory.part(2), number, 5, 0), true).is_none());
+        }
+        assert!(bound.matcher.recv_fast(1, true, 5, Some(77), &[1][..]));
+        assert!(bound.matcher.receive_whole(1, true, 5, Some(77), &[1][..]));
+        let entry = |cq: &Cq| match cq.take() {
+            Some(Ok(of)) => (of.flags, of.data, of.tag, of.len),
+            _ => panic!("no success"),
+        };
+        let wanted = (FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA, 77, 5, 1);
+        assert_eq!((entry(&bound.cq), entry(&bound.cq)), (wanted, wanted));
+        // A buffered message is not overtaken.
+        bound.keep(message(1, 5, 0));
+        assert!(bound.matcher.post_fast(nowhere(1, 6, 0), true).is_some());
+        assert!(bound.matcher.post_fast(nowhere(1, 6, FI_PEEK), false).is_some());
+        assert!(bound.matcher.post_fast(nowhere(1, 6, 0), false).is_none());
+    }
+
+    #[test]
+    fn a_multi_receive_buffer_is_given_back_with_its_last_part() {
+        let mut bound = Bound::new();
+        bound.keep(untagged(0, 10));
+        bound.keep(untagged(0, 20));
+        let memory = RecvMemory::new();
+        bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
+        assert_eq!(memory.0[29..31], [7, 0]);
+        // Two messages at a time, of which the second is here first and uses the buffer up.
+        let (third, fourth) = (untagged(0, 10), untagged(0, 20));
+        let [one, two] =
+            [third, fourth].map(|envelope| bound.matcher.take_posted(&envelope).unwrap());
+        assert!(bound.matcher.take_posted(&fourth).is_none());
+        bound.matcher.received(&two, &fourth);
+        bound.matcher.failed(&one, &third, Error::CONNRESET);
+        let flags = |cq: &Cq| match cq.take() {
+            Some(Ok(of)) => of.flags & FI_MULTI_RECV != 0,
+            Some(Err(error)) => error.of.flags & FI_MULTI_RECV != 0,
+            None => panic!("an entry is missing"),
+        };
+        assert_eq!([(); 4].map(|()| flags(&bound.cq)), [false, false, false, true]);
+    }
+
+    #[test]
+    fn cancelled_multi_receive_buffer_waits_for_its_current_part() {
+        let mut bound = Bound::new();
+        let memory = RecvMemory::new();
+        bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
+        let envelope = untagged(0, 10);
+        let part = bound.matcher.take_posted(&envelope).unwrap();
+        bound.matcher.cancel(context(1), false);
+        let Some(Err(error)) = bound.cq.take() else { panic!("no error") };
+        assert_eq!((error.error, error.of.flags & FI_MULTI_RECV), (Error::CANCELED, 0));
+        bound.matcher.received(&part, &envelope);
+        let Some(Ok(of)) = bound.cq.take() else { panic!("no entry") };
+        assert_ne!(of.flags & FI_MULTI_RECV, 0);
+        assert!(bound.matcher.take_posted(&envelope).is_none());
+    }
+
+    #[test]
+    fn a_message_can_be_looked_at_claimed_and_discarded() {
+        let mut bound = Bound::new();
+        let memory = RecvMemory::new();
+        bound.post(nowhere(1, 5, FI_PEEK), true).unwrap();
+        bound.keep(message(0, 5, 4));
+        bound.keep(message(0, 5, 6));
+        bound.post(receive(memory.part(2), 2, 5, FI_PEEK), true).unwrap();
+        bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
+        assert_eq!(bound.reported(), [(1, Err(Error::NOMSG)), (2, Ok(4)), (3, Ok(4))]);
+        assert_eq!(memory.0[..3], [7, 7, 0]);
+        // No other receive finds the claimed message, and one context claims one message.
+        let again = bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true);
+        assert_eq!(again, Err(Error::INVAL));
+        bound.post(nowhere(4, 5, FI_PEEK | FI_DISCARD), true).unwrap();
+        bound.post(nowhere(5, 5, FI_PEEK), true).unwrap();
+        assert_eq!(bound.reported(), [(4, Ok(6)), (5, Err(Error::NOMSG))]);
+        bound.post(receive(memory.part(8), 3, 0, FI_CLAIM), true).unwrap();
+        let Some(Ok(of)) = bound.cq.take() else { panic!("no entry") };
+        assert_eq!((of.context, of.len, of.flags & FI_CLAIM), (context(3), 4, 0));
+        assert_eq!(bound.post(nowhere(3, 0, FI_CLAIM), true), Err(Error::INVAL));
+        // One that was claimed can be dropped.
+        bound.keep(message(0, 6, 1));
+        bound.post(nowhere(3, 6, FI_PEEK | FI_CLAIM), true).unwrap();
+        bound.post(nowhere(3, 6, FI_CLAIM | FI_DISCARD), true).unwrap();
+        assert_eq!(bound.reported(), [(3, Ok(1)), (3, Ok(1))]);
+        assert_eq!((bound.matcher.buffered_count(0), bound.matcher.buffered_bytes()), (0, 0));
+        let both = bound.post(nowhere(3, 6, FI_PEEK | FI_CLAIM | FI_DISCARD), true);
+        assert_eq!(both, Err(Error::BADFLAGS));
+        assert_eq!(bound.post(nowhere(3, 6, FI_DISCARD), true), Err(Error::BADFLAGS));
+        assert_eq!(bound.post(nowhere(3, 6, FI_CLAIM), false), Err(Error::INVAL));
+    }
+
+    #[test]
+    fn claimed_but_unreceived_messages_are_discarded_at_the_end() {
+        let mut bound = Bound::new();
+        let id = bound.keep(message(0, 5, 4));
+        bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
+        let left = bound.matcher.unclaim_all();
+        let left: Vec<_> = left.iter().map(|of| (of.message, of.recv.is_none())).collect();
+        assert_eq!(left, [(id, true)]);
+        assert!(bound.matcher.unclaim_all().is_empty());
+    }
+
+    #[test]
+    fn lost_message_stays_only_if_claimed() {
+        let mut bound = Bound::new();
+        let [claimed, other] = [5, 6].map(|tag| bound.keep(message(0, tag, 4)));
+        bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
+        for id in [claimed, other] {
+            bound.matcher.lose(TAGGED, id, |body| *body = Waits(None, 0), Error::CONNRESET);
+        }
+        let here = |body: &Waits| body.bytes().is_some();
+        assert_eq!(bound.matcher.buffered_as(TAGGED, claimed, here), Some(false));
+        assert_eq!(bound.matcher.buffered_as(TAGGED, other, here), None);
+        assert_eq!((bound.matcher.buffered_count(0), bound.matcher.buffered_bytes()), (1, COST));
+    }
+
+    #[test]
+    fn buffered_message_has_the_current_address_of_its_sender() {
+        let mut bound = Bound::new();
+        for peer in [0, 1] {
+            bound.keep(message(peer, 5, peer as usize + 1));
+        }
+        bound.matcher.set_name(1, 10, 11);
+        bound.matcher.set_name(0, 20, 20);
+        assert_eq!((bound.matcher.name_of(1), bound.matcher.id_of(1)), (10, 11));
+        let memory = RecvMemory::new();
+        let of = |src, number| RecvOp { src, ..receive(memory.part(8), number, 5, 0) };
+        bound.matcher.forget(0);
+        bound.post(of(20, 1), true).unwrap();
+        bound.post(of(10, 2), true).unwrap();
+        let Some(Ok(entry)) = bound.cq.take() else { panic!("no entry") };
+        assert_eq!((entry.context, entry.len, entry.src), (context(2), 2, 11));
+        // No peer has the name 20 any more.
+        assert!(bound.cq.take().is_none());
+        assert_eq!(bound.matcher.buffered_count(0), 1);
+    }
+
+    #[test]
+    fn receive_is_cancelled_if_no_message_can_arrive() {
+        let mut bound = Bound::new();
+        bound.keep(untagged(0, 4));
+        bound.matcher.end();
+        let memory = RecvMemory::new();
+        bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
+        bound.post(nowhere(2, 5, 0), true).unwrap();
+        let cancelled = Err(Error::CANCELED);
+        assert_eq!(bound.reported(), [(1, Ok(4)), (1, cancelled), (2, cancelled)]);
+    }
+
+    #[test]
+    fn unknown_peers_message_carries_its_address_on_request() {
+        let mut bound = Bound::new();
+        bound.matcher.choose_sources(false, true);
+        bound.matcher.set_addr(0, || b"here".to_vec());
+        bound.matcher.set_name(1, 10, 10);
+        for number in [1, 2] {
+            bound.post(nowhere(number, 5, 0), true).unwrap();
+        }
+        assert!(bound.matcher.receive_whole(0, true, 5, None, &[][..]));
+        assert!(bound.matcher.receive_whole(1, true, 5, None, &[][..]));
+        let Some(Err(error)) = bound.cq.take() else { panic!("no error") };
+        assert_eq!((error.error, &error.data[..]), (Error::ADDRNOTAVAIL, &b"here"[..]));
+        assert_eq!(bound.reported(), [(2, Ok(0))]);
+    }
+
+    #[test]
+    fn endpoints_share_receives_and_leave_with_their_own_messages() {
+        let mut context_of_all = Bound::new();
+        let queues = context_of_all.matcher.expose();
+        let mut endpoints = [1, 2].map(|owner| {
+            let mut bound = Bound::new();
+            bound.matcher.set_owner(owner);
+            bound.matcher.join(queues.clone());
+            bound.matcher.set_name(0, u64::from(owner) * 10, 0);
+            bound
+        });
+        let host = &mut context_of_all.matcher;
+        assert!(host.post_fast(nowhere(1, 5, 0), true).is_none());
+        assert!(endpoints[1].matcher.recv_fast(0, true, 5, None, &[][..]));
+        assert_eq!(endpoints[1].reported(), [(1, Ok(0))]);
+        for (at, tag) in [(0, 5), (1, 5), (0, 6)] {
+            endpoints[at].keep(message(0, tag, 4));
+        }
+        assert_eq!(host.buffered_bytes(), 3 * (4 + COST));
+        // The peer of one endpoint is not that of the other, though it has the same number.
+        let found = host.post(RecvOp { src: 20, ..nowhere(2, 5, 0) }, true).unwrap();
+        let matched = found.matched.unwrap();
+        assert_eq!((matched.owner, matched.queue), (2, TAGGED));
+        let claimed = host.post(nowhere(3, 6, FI_PEEK | FI_CLAIM), true).unwrap();
+        assert_eq!(claimed.seen.map(|seen| seen.owner), Some(1));
+        let [one, two] = &mut endpoints;
+        one.matcher.leave();
+        assert!(one.matcher.is_shared() && !one.matcher.recv_fast(0, true, 5, None, &[][..]));
+        assert_eq!(host.post(nowhere(3, 0, FI_CLAIM), true).err(), Some(Error::INVAL));
+        assert_eq!((one.matcher.buffered_count(0), two.matcher.buffered_count(0)), (0, 1));
+        assert_eq!(host.buffered_bytes(), 4 + COST);
+        // Receives of the context stay until it is closed itself.
+        assert!(host.post_fast(nowhere(4, 5, 0), false).is_none());
+        assert!(two.matcher.cancel_all().is_empty() && host.cancel_all().is_empty());
+        assert_eq!(context_of_all.reported(), [(4, Err(Error::CANCELED))]);
+    }
+
+    /// Fills a matching engine with messages of a peer and returns the number accepted.
+    fn fill(matcher: &mut RxMatcher<Waits>, peer: u32, len: usize) -> usize {
+        let mut count = 0;
+        while matcher.may_keep(&message(peer, count as u64, len), MOST) {
+            matcher.keep(message(peer, count as u64, len), Waits(None, len));
+            count += 1;
+        }
+        count
+    }
+
+    fn named() -> RxMatcher<Waits> {
+        let mut matcher = RxMatcher::new(false, false, 64);
+        (0..100).for_each(|peer| matcher.set_name(peer, peer.into(), peer.into()));
+        matcher
+    }
+
+    #[test]
+    fn one_peer_gets_most_of_the_buffer_and_others_a_minimum() {
+        let mut matcher = named();
+        assert!(fill(&mut matcher, 1, 1000) * 1000 > MOST / 2);
+        for peer in 2..100 {
+            assert!(matcher.may_keep(&message(peer, 0, 64), MOST), "peer {peer}");
+            fill(&mut matcher, peer, 1000);
+        }
+        assert!(matcher.buffered_bytes() <= MOST + 100 * SURE);
+        // A hundred thousand small messages of a peer are nothing special.
+        const { assert!(COST * 100_000 < MOST / 2) };
+    }
+
+    #[test]
+    fn unknown_peers_leave_buffer_space_to_known_peers() {
+        let mut matcher = RxMatcher::new(false, false, 64);
+        for peer in 0..1000 {
+            fill(&mut matcher, peer, 8);
+            assert!(matcher.known(peer).bytes <= MOST / 256);
+        }
+        assert!(matcher.buffered_bytes() <= MOST / 4);
+        matcher.set_name(2000, 1, 1);
+        let large = |peer| message(peer, 0, 100 << 20);
+        assert!(matcher.may_keep(&large(2000), MOST) && !matcher.may_keep(&large(0), MOST));
+        matcher.set_name(0, 7, 7);
+        assert!(matcher.may_keep(&large(0), MOST), "it has a name now");
+        matcher.trust_all();
+        assert!(matcher.may_keep(&large(1), MOST));
+    }
+
+    #[test]
+    fn known_peer_at_the_limit_blocks_unknown_ones_without_eviction() {
+        let mut matcher = named();
+        let (named, unknown_peer) = (message(1, 0, MOST), message(2000, 0, 8));
+        fill(&mut matcher, 1, 1000);
+        while !matcher.may_keep(&message(1, 0, 1000), MOST) && matcher.may_keep(&unknown_peer, MOST)
+        {
+            matcher.keep(message(1, 0, 100_000), Waits(None, 100_000));
+        }
+        assert!(!matcher.may_keep(&named, MOST) && !matcher.may_keep(&unknown_peer, MOST));
+        assert!(!matcher.unknown_peers_keep_out(&named, MOST), "nobody has to go for it");
+        assert!(
+            !matcher.unknown_peers_keep_out(&unknown_peer, MOST),
+            "that others go would not help"
+        );
+        let mut matcher = RxMatcher::new(false, false, 64);
+        for peer in 0..1000 {
+            fill(&mut matcher, peer, 8);
+        }
+        assert!(
+            !matcher.may_keep(&unknown_peer, MOST)
+                && matcher.unknown_peers_keep_out(&unknown_peer, MOST)
+        );
+        let large = message(2000, 0, MOST / ONE_UNKNOWN_PEER);
+        assert!(!matcher.unknown_peers_keep_out(&large, MOST), "it would not be kept anyway");
+    }
+
+    #[test]
+    fn unknown_peers_with_larger_quota_leave_half_to_others() {
+        const MOST: usize = 4_000_000;
+        let mut matcher = named();
+        let fill = |matcher: &mut RxMatcher<Waits>, peer| {
+            let mut buffered = Vec::new();
+            while !matcher.is_too_much(&message(peer, 0, 0), MOST) && buffered.len() < 5_000 {
+                buffered.push(matcher.keep(message(peer, 0, 0), Waits(None, 3000)));
+            }
+            buffered
+        };
+        let (one, two) = (fill(&mut matcher, 100), fill(&mut matcher, 101));
+        assert!(one.len() > two.len() && one.len() < 600 && two.len() > 100, "{}", one.len());
+        assert_eq!(fill(&mut matcher, 2).len(), 5_000);
+        assert!(matcher.look(0, |queues| queues.of_unknown_peers) <= MOST);
+        assert_eq!(matcher.buffered_from(101).len(), two.len());
+        // Messages of a peer that has a name now are no stranger's, and taken ones are not counted.
+        matcher.set_name(100, 200, 200);
+        assert_eq!(matcher.look(0, |queues| queues.of_unknown_peers), matcher.known(101).bytes);
+        for message in two {
+            matcher.change(TAGGED, message, |body| body.1 = 5);
+            assert!(matcher.take_buffered(TAGGED, message).is_some());
+        }
+        assert_eq!(
+            (matcher.look(0, |queues| queues.of_unknown_peers), matcher.known(101).bytes),
+            (0, 0)
+        );
+        matcher.forget(100);
+        assert_eq!(matcher.look(0, |queues| queues.of_unknown_peers), matcher.known(100).bytes);
+    }
+
+    #[test]
+    fn all_of_a_sender_and_nothing_else_is_found_without_a_look_at_others() {
+        let mut matcher = named();
+        let ids: Vec<_> =
+            (0..100).map(|n| matcher.keep(message(n % 3, n.into(), 0), Waits(None, 0))).collect();
+        // Some go, from the ends and the middle of the sender's list.
+        for gone in [0, 3, 51, 99] {
+            assert!(matcher.take_buffered(TAGGED, ids[gone]).is_some());
+        }
+        let left: Vec<_> = matcher.buffered_from(0).into_iter().map(|(_, id)| id).collect();
+        let wanted: Vec<_> =
+            (0..100).step_by(3).filter(|n| ![0, 3, 51, 99].contains(n)).map(|n| ids[n]).collect();
+        assert_eq!(left, wanted);
+        for peer in 0..3 {
+            for (queue, id) in matcher.buffered_from(peer) {
+                matcher.take_buffered(queue, id);
+            }
+            assert!(matcher.buffered_from(peer).is_empty() && !matcher.keeps_from(peer));
+        }
+        assert_eq!(matcher.buffered_bytes(), 0);
+    }
+
+    #[test]
+    fn a_message_is_collected_only_while_receives_are_few_and_as_long_as_one_was() {
+        let mut matcher = named();
+        assert_eq!(matcher.collects(10, MOST), Ok(false), "no receive was there yet");
+        let memory = RecvMemory::new();
+        let post = |matcher: &mut RxMatcher<Waits>| {
+            assert!(matcher.post_fast(receive(memory.part(64), 1, 0, 0), false).is_none());
+        };
+        post(&mut matcher);
+        assert_eq!(matcher.collects(64, MOST), Ok(true));
+        assert_eq!(matcher.buffered_bytes(), 64 + COST);
+        assert_eq!(matcher.collects(65, MOST), Err(Error::PROTO));
+        assert_eq!(matcher.collects(64, 64 + COST), Ok(false), "there is no room for another");
+        matcher.collected(64);
+        assert_eq!(matcher.buffered_bytes(), 0);
+        (0..SPARE_RECEIVES).for_each(|_| post(&mut matcher));
+        assert_eq!(matcher.collects(64, MOST), Ok(false));
+    }
+
+    #[test]
+    fn disconnected_unknown_peers_are_listed_in_order_of_leaving() {
+        let mut matcher = named();
+        matcher.set_owner(3);
+        for peer in [100, 101, 5] {
+            matcher.keep(message(peer, 0, 0), Waits(None, 0));
+        }
+        // One with a name, and one that left nothing, are not to make room.
+        for peer in [5, 102, 101, 100] {
+            assert!(!matcher.unknown_peer_left(peer));
+        }
+        let mut left = std::iter::from_fn(|| matcher.oldest_left());
+        assert!(left.by_ref().eq([(3, 101), (3, 100)]));
+        assert!(
+            (0..=MAX_LEFT)
+                .map(|_| matcher.unknown_peer_left(100))
+                .eq((0..=MAX_LEFT).map(|n| n == MAX_LEFT))
+        );
+    }
+}

@@ -1,0 +1,234 @@
+//! Progress iteration of an endpoint: the core's completions, connection events, queued transfers.
+use super::common::clock;
+use super::conn::{Link, RxmConn, came_on, names};
+use super::ep::RxmEngineEp;
+use super::pending::RxmUnexpected;
+use crate::wire::{RxmFast, RxmHeader};
+use ofi_provider::abi::FI_REMOTE_WRITE;
+use ofi_provider::core_provider::{CoreEndpoint, Entries};
+use ofi_provider::error::Error;
+use ofi_provider::rx_matcher::RxMatcher;
+use ofi_provider::slab::Slab;
+use std::time::{Duration, Instant};
+
+/// Interval between checks for peers disconnected while operations wait for them.
+const END_LOOK: Duration = Duration::from_secs(1);
+
+/// Time limit of operations waiting for such a peer: the response may follow messages about to be
+/// received by the application.
+const ENDED_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Progress iterations without a completion until the time is checked.
+const IDLE_ITERATIONS: u32 = 16;
+
+/// Fast path: delivers a whole message without special attributes to its posted receive. Returns
+/// false in any other case, without any change.
+#[inline(always)]
+pub(super) fn fast_message(
+    conns: &Slab<RxmConn>,
+    matcher: &mut RxMatcher<RxmUnexpected>,
+    source: u64,
+    packet: &[u8],
+) -> bool {
+    let Some(RxmFast { conn_id, tagged, tag, body }) = RxmHeader::parse_fast(packet) else {
+        return false;
+    };
+    let Some((_, conn)) = came_on(conns, source) else { return false };
+    !conn.swapped
+        && names(conn_id, source)
+        && matcher.recv_fast(conn.peer, tagged, tag, None, body)
+        && conn.received.one(body.len())
+}
+
+impl RxmEngineEp {
+    /// Runs one progress iteration: the core's completions, connection events, queued transfers.
+    /// `has_core`: another endpoint has already run the core's progress in this iteration, for all
+    /// endpoints.
+    #[inline(always)]
+    pub(super) fn poll_once(&mut self, has_core: bool) {
+        if !self.parked.is_empty() {
+            self.unpark();
+        }
+        let (came, mut most) = (self.came, self.common.config.comp_per_progress);
+        let mut read = 0;
+        if has_core && self.core.as_ref().is_none_or(|core| !core.cq.may_have_entries()) {
+            most = 0;
+        }
+        while read < most && self.parked.len() < self.parked_max {
+            let wanted = (most - read).min(Entries::MAX);
+            let n = self.read_core(wanted);
+            read += n;
+            if n < wanted {
+                break;
+            }
+        }
+        // Many messages came at a time: with more buffers the core keeps fewer of them itself.
+        if read > 1 && (self.came - came) * 2 >= self.rx_wanted && self.rx_wanted > 0 {
+            self.want_more_shared();
+        }
+        if !self.stalled.is_empty() {
+            self.retry_stalled();
+        }
+        self.go_on();
+        if self.core.as_ref().is_some_and(|core| !core.cntrs.is_empty()) {
+            self.pass_counts_on();
+        }
+        self.since_look += read;
+        self.idle_iterations = if read == 0 { self.idle_iterations + 1 } else { 0 };
+        let hurry = self.unready > 0 || self.look_now;
+        if hurry
+            || self.idle_iterations >= IDLE_ITERATIONS
+            || self.since_look >= self.common.config.cq_eq_fairness
+        {
+            self.idle_iterations = 0;
+            self.look_for_events();
+        }
+    }
+
+    /// Reads the core's completion queue once, and handles the entries; returns their number.
+    #[inline(always)]
+    fn read_core(&mut self, most: usize) -> usize {
+        let Some(core) = &self.core else { return 0 };
+        match core.cq.read(most, &mut self.entries) {
+            Ok(n) => {
+                self.take_entries();
+                n
+            }
+            Err(Error::AVAIL) => self.read_core_error(),
+            Err(_) => 0,
+        }
+    }
+
+    #[cold]
+    fn read_core_error(&mut self) -> usize {
+        let Some(Ok(done)) = self.core.as_ref().map(|core| core.cq.read_error()) else { return 0 };
+        done.into_iter().for_each(|done| self.completed(done));
+        1
+    }
+
+    /// Handles the entries read from the core's completion queue.
+    #[inline(always)]
+    fn take_entries(&mut self) {
+        while let Self { core: Some(core), entries, .. } = self
+            && let Some(entry) = entries.take_next()
+        {
+            if self.parked.is_empty()
+                && let Some(srx) = &core.srx
+            {
+                let (conns, matcher) = (&self.conns, &mut self.matcher);
+                let posted = match srx.arrived(entry) {
+                    Some(packet) if fast_message(conns, matcher, packet.source, packet.bytes()) => {
+                        Some(packet.post_again())
+                    }
+                    _ => None,
+                };
+                if let Some(posted) = posted {
+                    self.came += 1;
+                    if let Err(buf) = posted {
+                        self.not_posted_again(buf);
+                    }
+                    continue;
+                }
+            }
+            if let Some(done) = core.cq.done(entry) {
+                self.completed(done);
+            }
+        }
+    }
+
+    /// Handles all entries of the core's completion queue. Entries ending a connection do so at
+    /// once, because a peer can cause any number of them.
+    pub(super) fn drain_core(&mut self) {
+        if std::mem::replace(&mut self.draining, true) {
+            return;
+        }
+        // Entries may be left when one of them ends a connection.
+        self.take_entries();
+        while self.read_core(Entries::MAX) > 0 {}
+        self.draining = false;
+    }
+
+    /// Adds the core's counts of peers' accesses to the application's counters.
+    #[inline(never)]
+    fn pass_counts_on(&mut self) {
+        let Some(core) = &self.core else { return };
+        for (cntr, flag) in &core.cntrs {
+            let wrote = *flag == FI_REMOTE_WRITE;
+            let (now, passed) = (cntr.read(), &mut self.counted[usize::from(wrote)]);
+            (*passed..now).for_each(|_| self.matcher.completions.peer_accessed(wrote, 0));
+            *passed = now;
+        }
+    }
+
+    /// Counts a peer's atomic operation on local memory, as a write or as a read.
+    pub(super) fn count_remote(&self, wrote: bool) {
+        self.matcher.completions.peer_accessed(wrote, 0);
+    }
+
+    /// Reads connection events if it is time to.
+    fn look_for_events(&mut self) {
+        self.since_look = 0;
+        let now = clock();
+        let early = now.duration_since(self.last_look) < self.common.config.cm_interval;
+        if !early {
+            (self.last_look, self.show_due) = (now, true);
+            if now.duration_since(self.last_end_look) >= END_LOOK {
+                self.last_end_look = now;
+                self.look_for_ends(now);
+            }
+        } else if self.unready == 0 && !self.look_now {
+            return;
+        }
+        self.look_now = false;
+        self.connection_events();
+    }
+
+    /// Checks connections with transfers in progress for a disconnect of the peer. The core's event
+    /// follows all received data, possibly unread until the application posts receives for it.
+    #[cold]
+    fn look_for_ends(&mut self, now: Instant) {
+        for id in self.conns.indices(|conn| conn.ops > 0 && conn.link == Link::Connected) {
+            let conn = &mut self.conns[id];
+            if !conn.ep.as_ref().is_some_and(CoreEndpoint::peer_has_ended) {
+                conn.ended_at = None;
+            } else if now.duration_since(*conn.ended_at.get_or_insert(now)) >= ENDED_TIMEOUT {
+                conn.given_up = true;
+                self.fail_awaiting(id, Error::CONNRESET);
+            }
+        }
+    }
+
+    /// Prepares a thread to sleep. Returns true if every event awaited by the endpoint will wake
+    /// it.
+    pub(super) fn may_block(&mut self) -> bool {
+        let Some(core) = &self.core else { return true };
+        // The event queue wakes the waiter, and then has to be read.
+        self.look_now = true;
+        if !self.handed.is_empty()
+            || !self.refused.is_empty()
+            || !self.line.is_empty()
+            || (!self.parked.is_empty() && self.matcher.completions.has_space())
+        {
+            return false;
+        }
+        // A transfer for which the core has no room goes on when one before it completes; but an
+        // injected transfer gives no entry when it completes.
+        let will_wake = |id: &u32| {
+            let ep = self.conns.get(*id).and_then(|conn| conn.ep.as_ref());
+            ep.is_none_or(|ep| ep.has_transfers())
+        };
+        if !self.stalled.iter().all(will_wake) {
+            return false;
+        }
+        // The engine asks the wait set, which is for all endpoints.
+        self.common.wait_set.is_some()
+            || self.common.domain.fabric().may_block(&[&core.cq], Some(&core.eq))
+    }
+
+    /// Returns true if transfers wait for a connection to be established, or for space in the core.
+    pub(super) fn has_waiting(&self) -> bool {
+        let waits = |conn: &RxmConn| conn.link != Link::Connected && !conn.waiting.is_empty();
+        !self.stalled.is_empty()
+            || (self.unready > 0 && self.conns.iter().any(|(_, conn)| waits(conn)))
+    }
+}
