@@ -44,7 +44,7 @@ PUT          = put() { local new="$(TARGET)/.put" debug="$${2%/*}/.debug/$${2\#\
 	      $(OBJCOPY) --strip-unneeded --add-gnu-debuglink="$$debug" "$$1" "$$new" && install -m 755 "$$new" "$$2" && rm -f "$$new" "$$new.debug";; \
 	    *) echo "SYMBOLS is beside, keep or none" >&2; false;; esac; }
 
-.PHONY: help build install uninstall local dist deb rpm demo check check-long check-verbs check-aarch64 bench docs features hangs fmt lint headers clean
+.PHONY: help build install uninstall local dist deb rpm demo check check-long check-verbs check-aarch64 bench docs features conformance hangs fmt lint headers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -130,10 +130,14 @@ docs: $(MDBOOK) ## all documentation as a site, in out/site, with charts of the 
 	$(MDBOOK) build out/site-source --dest-dir '$(CURDIR)/out/site'
 	@echo "out/site/index.html"
 
-features: local ## FEATURES.md, from a run of the conformance suite
-	@FI_LNX_PROV_LINKS=shm+tcp PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm udp;ofi_rxd:rdm sockets:rdm sockets:msg sockets:dgram net:rdm net:msg lnx:rdm' ctest/run --matrix FEATURES.md >out/features.log; tail -1 out/features.log
-	@{ printf '\n## uDAPL\n\nWhat `ctest/programs/dapl` shows over `tcp`; of dat_srq_post_recv(3DAT) and the calls beside it.\n\n'; \
-	  ctest/programs/dapl | sed -n 's/^ok   dapl: /- /p' | awk '!seen[$$0]++'; } >>FEATURES.md
+features: local ## FEATURES.md, from what providers offer and open
+	ctest/programs/features >out/FEATURES.md
+	mv out/FEATURES.md FEATURES.md
+
+conformance: local ## docs/conformance.md, from a run of the conformance suite
+	@FI_LNX_PROV_LINKS=shm+tcp PROV='tcp:rdm tcp:msg tcp;ofi_rxm:rdm udp:dgram shm:rdm udp;ofi_rxd:rdm sockets:rdm sockets:msg sockets:dgram net:rdm net:msg lnx:rdm' ctest/run --matrix docs/conformance.md >out/conformance.log; tail -1 out/conformance.log
+	@{ printf '\n## uDAPL\n\nTests of `ctest/programs/dapl` over `tcp`: dat_srq_post_recv(3DAT) and related calls.\n\n'; \
+	  ctest/programs/dapl | sed -n 's/^ok   dapl: /- /p' | awk '!seen[$$0]++'; } >>docs/conformance.md
 
 hangs: local ## docs/hangs.md, from jobs that hang
 	DOCTOR_BOOK=docs/hangs.md ctest/programs/doctor

@@ -78,10 +78,12 @@ mapped() { awk '/libfabric\.so/ { print $6 }' "/proc/$1/maps" 2>/dev/null | sort
 # with_net COMMAND...: where only loopback exists, a private namespace with a pair of
 # virtual interfaces (programs that ask for a remote peer refuse loopback).
 with_net() {
+  if ip -o addr show up scope global 2>/dev/null | grep -q inet || ! command -v ip >/dev/null; then "$@"; else private_net "$@"; fi
+}
+# private_net COMMAND...: in a namespace of its own with a pair of virtual interfaces, eth0 10.99.0.1/24 of MTU 1500.
+private_net() {
   local setup='ip link set lo up; ip link add eth0 type veth peer name eth0p && ip addr add 10.99.0.1/24 dev eth0 && ip link set eth0 up && ip link set eth0p up; exec "$@"'
-  if ip -o addr show up scope global 2>/dev/null | grep -q inet || ! command -v ip >/dev/null; then "$@"
-  elif [ "$(id -u)" = 0 ]; then unshare -n bash -c "$setup" with_net "$@"
-  else unshare -rn bash -c "$setup" with_net "$@"; fi
+  if [ "$(id -u)" = 0 ]; then unshare -n bash -c "$setup" private_net "$@"; else unshare -rn bash -c "$setup" private_net "$@"; fi
 }
 
 # fi_pp BIN PROVIDER TYPE OUTFILE [OPTION...]: server and client of fi_pingpong on loopback, over the libraries in

@@ -167,8 +167,8 @@ fn unsafe_of(root: &str) -> String {
 }
 
 #[test]
-fn unsafe_code_matches_the_table_in_architecture() {
-    let (text, crates) = (read("ARCHITECTURE.md"), crates());
+fn unsafe_code_matches_its_table() {
+    let (text, crates) = (read("docs/unsafe-code.md"), crates());
     let sent = text.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.strip_suffix(" |")?.splitn(2, "` | ");
         let name = crates.iter().find(|(name, _)| Some(&**name) == cells.clone().next());

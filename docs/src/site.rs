@@ -40,12 +40,17 @@ const CHAPTERS: [(&str, &[(&str, &str)]); 2] = [
             ("ARCHITECTURE.md", "Architecture"),
             ("CONTRIBUTING.md", "Contributing"),
             ("docs/glossary.md", "Glossary"),
+            ("docs/unsafe-code.md", "Modules with unsafe code"),
+            ("docs/conformance.md", "Conformance"),
             ("docs/new-provider.md", "A new provider"),
             ("docs/packaging.md", "Packages and releases"),
             ("CHANGELOG.md", "Changes"),
         ],
     ),
 ];
+
+/// Images that texts contain, besides charts.
+const DIAGRAMS: [&str; 2] = ["docs/layers.svg", "docs/tagged-send.svg"];
 
 /// What texts may refer to.
 struct SitePages {
@@ -121,7 +126,9 @@ impl SitePages {
                 };
                 out.push_str(&self.references(page, &rest[..open]));
                 let path = resolve(page, target.split('#').next().unwrap_or_default());
-                if target.contains("://") || target.starts_with('#') || self.texts.contains(&path) {
+                let is_image = path.ends_with(".svg") && exists(&path);
+                let is_page = self.texts.contains(&path);
+                if target.contains("://") || target.starts_with('#') || is_page || is_image {
                     let _ = write!(out, "[{text}]({target})");
                 } else if exists(&path) {
                     out.push_str(text);
@@ -294,6 +301,9 @@ fn stage(root: &Path, figures: &str) -> DocResult<BTreeMap<String, String>> {
         };
         files.insert(format!("src/{page}"), text);
     }
+    for diagram in DIAGRAMS {
+        files.insert(format!("src/{diagram}"), read_text(&root.join(diagram))?);
+    }
     files.extend(charts.into_iter().map(|(name, svg)| (format!("src/docs/{name}"), svg)));
     files.insert("src/SUMMARY.md".into(), summary);
     files.insert("book.toml".into(), read_text(&root.join("docs/book.toml"))?);
@@ -399,5 +409,7 @@ mod tests {
         assert!(files["src/README.md"].contains("(man/fi_doctor.1.md)"));
         assert!(files["src/man/fi_cq.3.md"].contains("ssize_t fi_cq_read("));
         assert!(files.contains_key("src/docs/chart-1.svg"));
+        assert!(files["src/ARCHITECTURE.md"].contains("](docs/layers.svg)"));
+        assert!(files.contains_key("src/docs/layers.svg"));
     }
 }
