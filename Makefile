@@ -146,9 +146,14 @@ hangs: local ## docs/hangs.md, from jobs that hang
 fmt: ## format the Rust sources
 	$(CARGO) fmt --all
 
-lint: ## formatting and clippy, warnings are errors
+TYPOS := $(or $(shell command -v typos),out/typos/bin/typos)
+out/typos/bin/typos:
+	$(CARGO) install typos-cli --version '=1.52.0' --locked --root out/typos
+
+lint: $(TYPOS) ## formatting, clippy and words (typos.toml), warnings are errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(TYPOS) --config typos.toml
 
 headers: ## generate include from src/abi
 	$(CARGO) build -p ofi

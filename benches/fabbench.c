@@ -284,14 +284,14 @@ static void post_send(struct side *s, size_t n)
 	s->sent++;
 }
 /* The other's memory. */
-static struct place { uint64_t addr, key; } place;
-static struct place share(struct side *s)
+static struct position { uint64_t addr, key; } position;
+static struct position share(struct side *s)
 {
 	struct fid_mr *mr;
 	int virt = s->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR;
 
 	TRY(fi_mr_reg(s->domain, rbuf, buflen, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 1, 0, &mr, NULL));
-	return (struct place){ virt ? (uintptr_t)rbuf : 0, fi_mr_key(mr) };
+	return (struct position){ virt ? (uintptr_t)rbuf : 0, fi_mr_key(mr) };
 }
 static int reads;
 static void post_rma(struct side *s, size_t n)
@@ -302,9 +302,9 @@ static void post_rma(struct side *s, size_t n)
 		void *c = &s->ctx[s->next % MAXW];
 
 		if (reads)
-			r = fi_read(s->ep, sbuf, n, NULL, s->peer, place.addr, place.key, c);
+			r = fi_read(s->ep, sbuf, n, NULL, s->peer, position.addr, position.key, c);
 		else
-			r = fi_write(s->ep, sbuf, n, NULL, s->peer, place.addr, place.key, c);
+			r = fi_write(s->ep, sbuf, n, NULL, s->peer, position.addr, position.key, c);
 		if (r != -FI_EAGAIN)
 			break;
 		s->sent -= reap(s->tx);
@@ -401,14 +401,14 @@ static void stream_rma(struct side *s, size_t n, long count, int w, int client)
 /* Each tells the other where its memory is. */
 static void share_both(struct side *s)
 {
-	struct place mine = share(s);
+	struct position mine = share(s);
 
 	post_recv(s, sizeof mine, 0);
 	memcpy(sbuf, &mine, sizeof mine);
 	post_send(s, sizeof mine);
 	await_recv(s);
 	await_sends(s, 0);
-	memcpy(&place, rbuf, sizeof place);
+	memcpy(&position, rbuf, sizeof position);
 }
 static void stream_both(struct side *s, size_t n, long count, int w, int client)
 {
@@ -660,7 +660,7 @@ static double choosy_time(size_t n, long count)
 	}
 	return best;
 }
-static double kept(size_t n, long count)
+static double buffered(size_t n, long count)
 {
 	double none = choosy_time(n, count), end = now_us() + 20e6;
 
@@ -798,7 +798,7 @@ static void talk_to_all(struct all *all, int me, int n, size_t size)
 {
 	static struct side s;
 	struct fi_context2 *ctx = calloc(2 * n, sizeof *ctx);
-	int sent = 0, heard = 0;
+	int sent = 0, received = 0;
 
 	know_all(all, &s, me, n);
 	for (int i = 0; i < n; i++)
@@ -810,17 +810,17 @@ static void talk_to_all(struct all *all, int me, int n, size_t size)
 		ssize_t r;
 
 		while ((r = fi_tsend(s.ep, sbuf, size, NULL, to, 1, &ctx[n + to])) == -FI_EAGAIN) {
-			heard += reap(s.rx);
+			received += reap(s.rx);
 			sent += reap(s.tx);
 		}
 		TRY(r);
 	}
-	while (sent < n - 1 || heard < n - 1) {
-		int before = sent + heard;
+	while (sent < n - 1 || received < n - 1) {
+		int before = sent + received;
 
-		heard += reap(s.rx);
+		received += reap(s.rx);
 		sent += reap(s.tx);
-		if (sent + heard == before)
+		if (sent + received == before)
 			sched_yield();
 	}
 	atomic_fetch_add(&all->through, 1);
@@ -831,21 +831,21 @@ static int yields;
 /* Eight bytes to one process and from another. */
 static void swap_with(struct side *s, int to, int from, uint64_t tag)
 {
-	int sent = 0, heard = 0;
+	int sent = 0, received = 0;
 	ssize_t r;
 
 	while ((r = fi_trecv(s->ep, rbuf, 8, NULL, from, tag, 0, &s->ctx[0])) == -FI_EAGAIN)
 		(void)fi_cq_read(s->rx, NULL, 0);
 	TRY(r);
 	while ((r = fi_tsend(s->ep, sbuf, 8, NULL, to, tag, &s->ctx[1])) == -FI_EAGAIN)
-		heard += reap(s->rx);
+		received += reap(s->rx);
 	TRY(r);
-	while (!sent || !heard) {
-		int before = sent + heard;
+	while (!sent || !received) {
+		int before = sent + received;
 
-		heard += reap(s->rx);
+		received += reap(s->rx);
 		sent += reap(s->tx);
-		if (yields && sent + heard == before)
+		if (yields && sent + received == before)
 			sched_yield();
 	}
 }
@@ -862,7 +862,7 @@ static void over(struct all *all, double us)
 		;
 }
 static long crowd_count;
-static void meet_all(struct all *all, int me, int n, size_t size)
+static void synchronize_all(struct all *all, int me, int n, size_t size)
 {
 	static struct side s;
 	double t;
@@ -1005,7 +1005,7 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], "couples"))
 			processes(2 * n, 64, play, &t);
 		else
-			processes(n, 8, meet_all, &t);
+			processes(n, 8, synchronize_all, &t);
 		printf("%.2f\n", t);
 		return 0;
 	}
@@ -1039,7 +1039,7 @@ int main(int argc, char **argv)
 		} else if (!strcmp(argv[1], "posted")) {
 			printf("%.3f\n", posted(n, count));
 		} else if (!strcmp(argv[1], "kept")) {
-			printf("%.3f\n", kept(n, count));
+			printf("%.3f\n", buffered(n, count));
 		} else {
 			long before;
 
@@ -1133,10 +1133,10 @@ int main(int argc, char **argv)
 	if (both) {
 		share_both(&s);
 	} else if (rma && !client) {
-		place = share(&s);
-		if (write(fds[1], &place, sizeof place) != sizeof place)
+		position = share(&s);
+		if (write(fds[1], &position, sizeof position) != sizeof position)
 			return 1;
-	} else if (rma && read(fds[0], &place, sizeof place) != sizeof place) {
+	} else if (rma && read(fds[0], &position, sizeof position) != sizeof position) {
 		return 1;
 	}
 	if (first) {

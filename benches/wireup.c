@@ -93,7 +93,7 @@ static void progress(struct rank *r)
 	sched_yield();
 }
 /* All have come here; until then progress is made, which others may need. */
-static void meet(struct rank *r, int phase)
+static void synchronize(struct rank *r, int phase)
 {
 	atomic_fetch_add(&r->job->arrived[phase], 1);
 	while (atomic_load(&r->job->arrived[phase]) < r->count) {
@@ -190,26 +190,26 @@ static void work(struct job *job, int rank, int count, const char *provider, con
 	r.peers = calloc(count, sizeof *r.peers);
 	r.out = calloc(count, sizeof *r.out);
 	r.in = calloc(count, sizeof *r.in);
-	meet(&r, 0);
+	synchronize(&r, 0);
 	since = now();
 	open_all(&r, provider, node);
 	done(&r, 0, since);
-	meet(&r, 1);
+	synchronize(&r, 1);
 	since = now();
 	/* names may be longer than their structure elsewhere, but not of these providers */
 	for (i = 0; i < count; i++)
 		if (fi_av_insert(r.av, job->names[i], 1, &r.peers[i], 0, NULL) != 1)
 			DIE("rank %d cannot insert rank %d", rank, i);
 	done(&r, 1, since);
-	meet(&r, 2);
+	synchronize(&r, 2);
 	for (i = 0; i < 2; i++) {
 		since = now();
 		all_to_all(&r, i + 1);
 		done(&r, 2 + i, since);
-		meet(&r, 3 + i);
+		synchronize(&r, 3 + i);
 	}
 	look_at_self(&r);
-	meet(&r, 5);
+	synchronize(&r, 5);
 	since = now();
 	TRY(fi_close(&r.ep->fid));
 	TRY(fi_close(&r.cq->fid));
@@ -219,7 +219,7 @@ static void work(struct job *job, int rank, int count, const char *provider, con
 	TRY(fi_close(&r.fabric->fid));
 	fi_freeinfo(r.info);
 	done(&r, 4, since);
-	meet(&r, 6);
+	synchronize(&r, 6);
 	exit(0);
 }
 int main(int argc, char **argv)

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum { MOST = 4096 };
-static struct { char *at; size_t len; } kept[MOST];
+static struct { char *at; size_t len; } saved[MOST];
 static int many;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -17,8 +17,8 @@ static void forget(void *at, size_t len)
 {
 	pthread_mutex_lock(&lock);
 	for (int i = many; i-- > 0;)
-		if (kept[i].at >= (char *)at && kept[i].at < (char *)at + len)
-			kept[i] = kept[--many];
+		if (saved[i].at >= (char *)at && saved[i].at < (char *)at + len)
+			saved[i] = saved[--many];
 	pthread_mutex_unlock(&lock);
 }
 int madvise(void *at, size_t len, int advice)
@@ -29,8 +29,8 @@ int madvise(void *at, size_t len, int advice)
 		return (int)syscall(SYS_madvise, at, len, advice);
 	pthread_mutex_lock(&lock);
 	if (many < MOST) {
-		kept[many].at = at;
-		kept[many++].len = len;
+		saved[many].at = at;
+		saved[many++].len = len;
 	} else {
 		done = -1;
 	}
@@ -53,7 +53,7 @@ static void parent(void)
 static void child(void)
 {
 	for (int i = 0; i < many; i++)
-		syscall(SYS_munmap, kept[i].at, kept[i].len);
+		syscall(SYS_munmap, saved[i].at, saved[i].len);
 	many = 0;
 	pthread_mutex_unlock(&lock);
 }

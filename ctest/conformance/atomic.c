@@ -12,7 +12,7 @@ static const uint64_t CAPS = FI_MSG | FI_RMA | FI_ATOMIC;
 #define FI_OPT_MAX_ATOMIC_SIZE 15	/* new in 2.0 */
 #endif
 #define REMOTE (FI_REMOTE_READ | FI_REMOTE_WRITE)
-#define ROOM (1 << 16)
+#define SPACE (1 << 16)
 enum { BASE, FETCH, COMPARE, KINDS };
 enum { DIFF = 19 };	/* FI_DIFF, new in 2.0 */
 enum class { INT, REAL, COMPLEX, SMALL };
@@ -193,9 +193,9 @@ static void every_operation(int rank)
 	int count = 0;
 
 	open_atomic(&c, 0);
-	b = ct_alloc(&c, ROOM);
+	b = ct_alloc(&c, SPACE);
 	s = ct_alloc(&c, 8 * BYTES);
-	r = share(&c, 0, b, ROOM, REMOTE);
+	r = share(&c, 0, b, SPACE, REMOTE);
 	unsigned char *target = s, *source = s + BYTES, *compare = s + 2 * BYTES, *result = s + 3 * BYTES,
 		*now = s + 4 * BYTES, *want = s + 5 * BYTES;
 	for (int type = 0; rank == 0 && type < 20; type++)
@@ -257,9 +257,9 @@ static void small_floats(int rank)
 	unsigned char *b, *s;
 
 	open_atomic(&c, 0);
-	b = ct_alloc(&c, ROOM);
-	s = ct_alloc(&c, ROOM);
-	r = share(&c, 0, b, ROOM, REMOTE);
+	b = ct_alloc(&c, SPACE);
+	s = ct_alloc(&c, SPACE);
+	r = share(&c, 0, b, SPACE, REMOTE);
 	for (size_t i = 0; rank == 0 && i < sizeof known / sizeof *known; i++) {
 		uint16_t v[3] = { known[i].old, known[i].with, 0 };
 
@@ -441,9 +441,9 @@ static void reported(int rank)
 	size_t inject;
 
 	open_atomic(&c, 0);
-	b = ct_alloc(&c, ROOM);
-	s = ct_alloc(&c, ROOM);
-	r = share(&c, 0, b, ROOM, REMOTE);
+	b = ct_alloc(&c, SPACE);
+	s = ct_alloc(&c, SPACE);
+	r = share(&c, 0, b, SPACE, REMOTE);
 	inject = c.info->tx_attr->inject_size / 8;
 	if (rank == 0) {
 		struct fi_ioc v = { s, 1 };
@@ -671,9 +671,9 @@ static void acknowledged(int rank)
 
 	mr[0] = mr[1] = NULL;
 	ct_open(&c, &o);
-	b = ct_alloc(&c, ROOM);
-	s = ct_alloc(&c, ROOM);
-	r = share(&c, 0, b, ROOM, REMOTE);
+	b = ct_alloc(&c, SPACE);
+	s = ct_alloc(&c, SPACE);
+	r = share(&c, 0, b, SPACE, REMOTE);
 	OK(fi_cntr_open(c.domain, &a, &k, NULL));
 	if (rank == 0) {
 		struct fi_ioc v = { s, 1 };
@@ -712,7 +712,7 @@ static void acknowledged(int rank)
 	done(&c);
 }
 /* Both ranks and both processors count up the same numbers. */
-static void together(int rank)
+static void combined(int rank)
 {
 	const int N = ct_fewer(2000);
 	struct ct c;
@@ -935,7 +935,7 @@ static const struct ct_test tests[] = {
 	{ "remote CQ data makes an entry at the target", with_data, CT_REL },
 	{ "an operation without access rights fails alone and changes nothing", forbidden, CT_REL },
 	{ "counters count atomics at both ends", counted, CT_REL },
-	{ "concurrent additions of peers and processors lose no update", together, CT_REL },
+	{ "concurrent additions of peers and processors lose no update", combined, CT_REL },
 	{ "atomics keep their order with messages, reads and fences", ordered, CT_REL },
 	{ "with FI_ORDER_ATOMIC_WAR atomic writes do not overtake atomic reads", writes_after_reads, CT_REL },
 	{ "atomics fail at a peer without support for them, and other operations succeed", unknown_there, CT_REL | CT_BARE },

@@ -40,7 +40,7 @@ static struct fi_cq_tagged_entry claim_done(struct ct *c, void *context, size_t 
 	return e;
 }
 /* The next message that is reported. A tagged one is when a tag is posted for it: any. */
-static struct fi_recv_context *hear(struct ct *c, struct fi_cq_tagged_entry *e, uint64_t kind, size_t len)
+static struct fi_recv_context *receive_event(struct ct *c, struct fi_cq_tagged_entry *e, uint64_t kind, size_t len)
 {
 	struct fi_recv_context *r;
 
@@ -89,7 +89,7 @@ static void in_place(int rank)
 			ct_sent(&c, CTX(i));
 			continue;
 		}
-		r = hear(&c, &e, FI_MSG, sizes[i]);
+		r = receive_event(&c, &e, FI_MSG, sizes[i]);
 		CHECK(!(e.flags & FI_MORE));
 		CHECK(e.flags & FI_REMOTE_CQ_DATA);
 		EQ(e.data, 70 + i);
@@ -122,7 +122,7 @@ static void claimed(int rank)
 		ct_done(&c);
 		return;
 	}
-	r = hear(&c, &e, FI_MSG, 1000);
+	r = receive_event(&c, &e, FI_MSG, 1000);
 	r->context = CTX(5);
 	{
 		struct iovec iov[2] = { { buf, 300 }, { buf + 2000, 2000 } };
@@ -135,7 +135,7 @@ static void claimed(int rank)
 	CHECK(ct_same(buf, 1000, 3));
 	ct_barrier(&c);
 	/* a buffer too small */
-	r = hear(&c, &e, FI_MSG, 1000);
+	r = receive_event(&c, &e, FI_MSG, 1000);
 	r->context = CTX(6);
 	memset(buf, 0, 4096);
 	OK(settle(&c, r, buf, 400, FI_MSG, FI_CLAIM));
@@ -176,7 +176,7 @@ static void longer(int rank)
 			}
 			continue;
 		}
-		r = hear(&c, &e, kinds[k], BIG);
+		r = receive_event(&c, &e, kinds[k], BIG);
 		CHECK(e.flags & FI_MORE);
 		CHECK(ct_same(e.buf, start, 0));
 		EQ(e.tag, k ? 50 : 0);
@@ -185,12 +185,12 @@ static void longer(int rank)
 		e = claim_done(&c, CTX(9), BIG);
 		CHECK(ct_same(buf, BIG, 0));
 		CHECK(!(e.flags & FI_MORE));
-		r = hear(&c, &e, kinds[k], BIG);
+		r = receive_event(&c, &e, kinds[k], BIG);
 		CHECK(e.flags & FI_MORE);
 		CHECK(ct_same(e.buf, start, 1));
 		OK(settle(&c, r, NULL, 0, kinds[k], FI_DISCARD));
 		/* what comes behind is not lost with it */
-		r = hear(&c, &e, kinds[k], 8);
+		r = receive_event(&c, &e, kinds[k], 8);
 		CHECK(!(e.flags & FI_MORE) && ct_same(e.buf, 8, 2));
 		OK(settle(&c, r, NULL, 0, kinds[k], FI_DISCARD));
 	}
@@ -201,7 +201,7 @@ static void longer(int rank)
 static void any_order(int rank)
 {
 	static struct fi_recv_context *all[MANY];
-	static struct { void *buf; size_t len; } told[MANY];
+	static struct { void *buf; size_t len; } notified[MANY];
 	struct fi_cq_tagged_entry e;
 	struct ct c;
 	char *buf;
@@ -219,23 +219,23 @@ static void any_order(int rank)
 		return;
 	}
 	for (int i = 0; i < MANY; i++) {
-		all[i] = hear(&c, &e, FI_TAGGED, i % 1000);
+		all[i] = receive_event(&c, &e, FI_TAGGED, i % 1000);
 		EQ(e.tag, 3000 + i);
-		told[i].buf = e.buf;
-		told[i].len = e.len;
+		notified[i].buf = e.buf;
+		notified[i].len = e.len;
 	}
 	/* the last first; every third is claimed */
 	for (int i = MANY - 1; i >= 0; i--) {
-		CHECK(ct_same(told[i].buf, told[i].len, i));
+		CHECK(ct_same(notified[i].buf, notified[i].len, i));
 		all[i]->context = CTX(i);
 		if (i % 3) {
 			OK(settle(&c, all[i], NULL, 0, FI_TAGGED, FI_DISCARD));
 			continue;
 		}
 		OK(settle(&c, all[i], buf, 1000, FI_TAGGED, FI_CLAIM));
-		e = claim_done(&c, CTX(i), told[i].len);
+		e = claim_done(&c, CTX(i), notified[i].len);
 		EQ(e.tag, 3000 + i);
-		CHECK(ct_same(buf, told[i].len, i));
+		CHECK(ct_same(buf, notified[i].len, i));
 	}
 	ct_done(&c);
 }
@@ -305,7 +305,7 @@ static void variable(int rank)
 			ct_barrier(&c);
 			continue;
 		}
-		r = hear(&c, &e, FI_MSG, len);
+		r = receive_event(&c, &e, FI_MSG, len);
 		EQ(!!(e.flags & FI_MORE), i);
 		r->context = CTX(i);
 		OK(settle(&c, r, buf, 200, FI_MSG, FI_CLAIM));
@@ -335,8 +335,8 @@ static void gone(int rank)
 		ct_barrier(&c);
 		_exit(0);
 	}
-	small = hear(&c, &e, FI_MSG, 100);
-	big = hear(&c, &e, FI_MSG, 64 << 20);
+	small = receive_event(&c, &e, FI_MSG, 100);
+	big = receive_event(&c, &e, FI_MSG, 64 << 20);
 	CHECK(e.flags & FI_MORE);
 	ct_barrier(&c);
 	big->context = CTX(1);
@@ -398,7 +398,7 @@ static void counted(int rank)
 			ct_barrier(&c);
 			continue;
 		}
-		r = hear(&c, &e, FI_MSG, 16);
+		r = receive_event(&c, &e, FI_MSG, 16);
 		/* counted when it is settled, and once */
 		EQ(fi_cntr_read(c.rxc), k);
 		ERR(settle(&c, (void *)&other, buf, 16, FI_MSG, FI_CLAIM), FI_EINVAL);
@@ -432,7 +432,7 @@ static void post_tag(struct ct *c, int how, uint64_t tag, uint64_t ignore, void 
 		POST(c, fi_trecvmsg(c->ep, &m, FI_COMPLETION));
 }
 /* The next message that met a tag. */
-static struct fi_recv_context *met(struct ct *c, struct fi_cq_tagged_entry *e, uint64_t tag, size_t len, void *context)
+static struct fi_recv_context *matched(struct ct *c, struct fi_cq_tagged_entry *e, uint64_t tag, size_t len, void *context)
 {
 	struct fi_recv_context *r;
 
@@ -478,15 +478,15 @@ static void by_tag_as(int rank, struct ct *c)
 	post_tag(c, 2, 5, 0, CTX(2));
 	post_tag(c, 0, 8, 0, CTX(3));
 	ct_barrier(c);
-	r[0] = met(c, &e, 5, 0, CTX(0));
-	r[1] = met(c, &e, 5, 3000, CTX(2));
+	r[0] = matched(c, &e, 5, 0, CTX(0));
+	r[1] = matched(c, &e, 5, 3000, CTX(2));
 	CHECK(ct_same(e.buf, 3000, 2));
-	r[2] = met(c, &e, 0x123, 10, CTX(1));
+	r[2] = matched(c, &e, 0x123, 10, CTX(1));
 	CHECK(ct_same(e.buf, 10, 3));
 	NOTHING(c, c->rx, 30);
 	/* what is held meets the tag that comes, the oldest message first */
 	post_tag(c, 0, 0, ~0ull, CTX(4));
-	r[3] = met(c, &e, 7, 100, CTX(4));
+	r[3] = matched(c, &e, 7, 100, CTX(4));
 	CHECK(ct_same(e.buf, 100, 0));
 	/* a claim reports the context of the tag, or what the program put in its place */
 	OK(settle(c, r[1], buf, 4000, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
@@ -506,12 +506,12 @@ static void by_tag_as(int rank, struct ct *c)
 	CHECK(err.op_context == CTX(3));
 	/* there is one message left */
 	post_tag(c, 1, 5, 0, CTX(5));
-	r[0] = met(c, &e, 5, 11, CTX(5));
+	r[0] = matched(c, &e, 5, 11, CTX(5));
 	CHECK(ct_same(e.buf, 11, 4));
 	OK(settle(c, r[0], NULL, 0, FI_TAGGED, FI_DISCARD));
 	/* untagged messages are reported as they come */
 	ct_barrier(c);
-	r[0] = hear(c, &e, FI_MSG, 20);
+	r[0] = receive_event(c, &e, FI_MSG, 20);
 	OK(settle(c, r[0], NULL, 0, FI_MSG, FI_DISCARD));
 	NOTHING(c, c->rx, 30);
 	ct_done(c);
@@ -534,10 +534,10 @@ static void no_tag(int rank)
 	} else {
 		NOTHING(&c, c.rx, 100);
 		post_tag(&c, 0, 8, 0, CTX(0));
-		r = met(&c, &e, 8, limit(&c) + 1, CTX(0));
+		r = matched(&c, &e, 8, limit(&c) + 1, CTX(0));
 		OK(settle(&c, r, NULL, 0, FI_TAGGED, FI_DISCARD));
 		post_tag(&c, 0, 7, 0, CTX(1));
-		r = met(&c, &e, 7, 100, CTX(1));
+		r = matched(&c, &e, 7, 100, CTX(1));
 		CHECK(ct_same(e.buf, 100, 0));
 		OK(settle(&c, r, NULL, 0, FI_TAGGED, FI_DISCARD));
 		ct_barrier(&c);
@@ -586,11 +586,11 @@ static void by_tag_long(int rank)
 	/* what nobody wants holds up nothing behind it */
 	post_tag(&c, 0, 30, 0, CTX(3));
 	ct_barrier(&c);
-	r[3] = met(&c, &e, 30, 50, CTX(3));
+	r[3] = matched(&c, &e, 30, 50, CTX(3));
 	CHECK(ct_same(e.buf, 50, 1));
 	for (int i = 2; i >= 0; i--) {
 		post_tag(&c, i, 20 + i, 0, CTX(i));
-		r[i] = met(&c, &e, 20 + i, BIG, CTX(i));
+		r[i] = matched(&c, &e, 20 + i, BIG, CTX(i));
 		CHECK(ct_same(e.buf, start, 1));
 	}
 	OK(settle(&c, r[0], NULL, 0, FI_TAGGED, FI_DISCARD));
@@ -633,7 +633,7 @@ static void by_tag_gone(int rank)
 	post_tag(&c, 0, 1, 0, CTX(1));
 	post_tag(&c, 0, 2, 0, CTX(2));
 	ct_barrier(&c);
-	r = met(&c, &e, 1, 10, CTX(1));
+	r = matched(&c, &e, 1, 10, CTX(1));
 	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
 	CHECK(err.op_context == CTX(2));
 	CHECK(err.err == FI_ECONNRESET || err.err == FI_ENOTCONN || err.err == FI_EIO);
@@ -680,7 +680,7 @@ static void by_tag_peek(int rank)
 		break;
 	}
 	post_tag(&c, 0, 4, 0, CTX(2));
-	r = met(&c, &e, 4, 50, CTX(2));
+	r = matched(&c, &e, 4, 50, CTX(2));
 	OK(settle(&c, r, NULL, 0, FI_TAGGED, FI_DISCARD));
 	ct_done(&c);
 }
@@ -718,7 +718,7 @@ static void order_with(int rank, void (*set)(struct ct *), uint64_t kind, int wh
 	for (int i = 0; i < ALL; i++) {
 		size_t n = sizes[i % KINDS];
 
-		all[i] = hear(&c, &e, kind, n);
+		all[i] = receive_event(&c, &e, kind, n);
 		if (kind == FI_TAGGED)
 			EQ(e.tag, i);
 		if (whole)
@@ -799,7 +799,7 @@ static void others_pass(int rank)
 		return;
 	}
 	ct_recv_oob(&c, &pid, sizeof pid);
-	r = hear(&c, &e, FI_MSG, 10);
+	r = receive_event(&c, &e, FI_MSG, 10);
 	OK(settle(&c, r, NULL, 0, FI_MSG, FI_DISCARD));
 	/* the other one stands, with most of its message; this one has another address */
 	for (int state = 0; state != 'T'; ct_nap(1)) {
@@ -827,7 +827,7 @@ static void others_pass(int rank)
 	CHECK(ct_same(e.buf, 64, 9));
 	OK(settle(&c, e.op_context, NULL, 0, FI_MSG, FI_DISCARD));
 	OK(kill(pid, SIGCONT));
-	r = hear(&c, &e, FI_MSG, len);
+	r = receive_event(&c, &e, FI_MSG, len);
 	OK(settle(&c, r, NULL, 0, FI_MSG, FI_DISCARD));
 	ct_close(&other);
 	ct_done(&c);

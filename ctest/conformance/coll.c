@@ -20,7 +20,7 @@ struct party {
 static uint64_t CAPS = FI_MSG | FI_TAGGED | FI_COLLECTIVE;
 
 static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { return ct_open_at(c, base, o, NULL); }
-static void turn(struct party *p)
+static void round_number(struct party *p)
 {
 	for (int e = 0; e < p->own; e++)
 		ct_progress(&p->c[e]);
@@ -88,7 +88,7 @@ static fi_addr_t end_join(struct party *p, struct fid_mc *mc, void *ctx)
 				return fi_mc_addr(mc);
 			}
 		while ((r = fi_eq_read(p->c[0].eq, &ev, &x, sizeof x, 0)) == -FI_EAGAIN)
-			turn(p);
+			round_number(p);
 		if (r == -FI_EAVAIL) {
 			struct fi_eq_err_entry err = { 0 };
 			fi_eq_readerr(p->c[0].eq, &err, 0);
@@ -115,7 +115,7 @@ static void complete(struct party *p, int e, void *ctx)
 	ssize_t r;
 
 	while ((r = fi_cq_read(p->c[e].tx, &x, 1)) == -FI_EAGAIN)
-		turn(p);
+		round_number(p);
 	if (r == -FI_EAVAIL) {
 		struct fi_cq_err_entry err = { 0 };
 		fi_cq_readerr(p->c[e].tx, &err, 0);
@@ -379,7 +379,7 @@ static void subgroup(int rank)
 	close_party(&p, 0);
 }
 /* The application's own messages and the group's go their own ways. */
-static void beside_messages(int rank)
+static void with_messages(int rank)
 {
 	enum { N = 30 };
 	struct party p;
@@ -508,7 +508,7 @@ static void serialized(int rank)
 	all_operations(&p, 20000);
 	close_party(&p, 1);
 }
-static void nobody_too_early(int rank)
+static void none_too_early(int rank)
 {
 	struct party p;
 	struct fi_cq_tagged_entry x;
@@ -520,7 +520,7 @@ static void nobody_too_early(int rank)
 		EACH(&p) if (e != late)
 			OK(fi_barrier(p.c[e].ep, p.coll[e], CTX(100 + e)));
 		for (int i = 0; i < 30; i++, ct_nap(1))
-			turn(&p);
+			round_number(&p);
 		EACH(&p) ERR(fi_cq_read(p.c[e].tx, &x, 1), FI_EAGAIN);
 		ERR(fi_close(&p.mc[!late]->fid), FI_EBUSY);
 		OK(fi_barrier(p.c[late].ep, p.coll[late], CTX(100 + late)));
@@ -574,7 +574,7 @@ static void vanished(int how)
 			continue;
 		}
 		while ((got = fi_cq_read(p.c[e].tx, &x, 1)) == -FI_EAGAIN)
-			turn(&p);
+			round_number(&p);
 		EQ(got, -FI_EAVAIL);
 		EQ(fi_cq_readerr(p.c[e].tx, &err, 0), 1);
 		CHECK(err.op_context == CTX(100 + e));
@@ -584,7 +584,7 @@ static void vanished(int how)
 	/* the group is no more good for anything */
 	EACH(&p) {
 		while (fi_barrier(p.c[e].ep, p.coll[e], CTX(100 + e)) == 0)
-			turn(&p);
+			round_number(&p);
 		OK(fi_close(&p.mc[e]->fid));
 		p.mc[e] = NULL;
 	}
@@ -600,14 +600,14 @@ static void fail_join(struct party *p, const int *order)
 	for (int i = 0; i < 4; i++) {
 		mc[i] = begin_join(p, order[i], everybody, 5, CTX(i));
 		for (int64_t end = ct_ms() + 20; ct_ms() < end;)
-			turn(p);
+			round_number(p);
 	}
 	for (int failed = 0; failed < 4; failed++) {
 		struct fi_eq_err_entry err = { 0 };
 		ssize_t r;
 
 		while ((r = fi_eq_read(p->c[0].eq, &ev, NULL, 0, 0)) == -FI_EAGAIN)
-			turn(p);
+			round_number(p);
 		EQ(r, -FI_EAVAIL);
 		EQ(fi_eq_readerr(p->c[0].eq, &err, 0), sizeof err);
 		CHECK(err.err > 0);
@@ -620,7 +620,7 @@ static void fail_join(struct party *p, const int *order)
 	}
 }
 /* One member is gone: those who wait for others and not for it hear of it, whenever they come. */
-static void joined_in_vain(int rank)
+static void joined_without_effect(int rank)
 {
 	static const int order[][4] = { { 0, 1, 2, 3 }, { 1, 0, 2, 3 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 } };
 	struct party p;
@@ -661,7 +661,7 @@ static void restart(struct party *p, int e)
 	}
 	/* those that stayed hear of its end before they join again, which would fail else */
 	for (int64_t end = ct_ms() + 50, n = 0; ct_ms() < end || n < 300; n++)
-		turn(p);
+		round_number(p);
 }
 static void leave_all(struct party *p)
 {
@@ -812,7 +812,7 @@ static void known_late(int rank)
 		end_join(&p, mc[others[i]], CTX(0));
 	mc[1] = begin_join(&p, 1, both, 2, CTX(1));
 	for (int64_t end = ct_ms() + 50; ct_ms() < end;)
-		turn(&p);
+		round_number(&p);
 	p.addr[0][1] = ct_insert(&p.c[0], &name);
 	p.mc[0] = begin_join(&p, 0, both, 2, CTX(1));
 	end_join(&p, p.mc[0], CTX(1));
@@ -845,7 +845,7 @@ static void successor(int rank)
 		ssize_t got;
 
 		while ((got = fi_cq_read(p.c[e].tx, &x, 1)) == -FI_EAGAIN)
-			turn(&p);
+			round_number(&p);
 		EQ(got, -FI_EAVAIL);
 		EQ(fi_cq_readerr(p.c[e].tx, &err, 0), 1);
 		CHECK(err.op_context == CTX(100 + e));
@@ -883,10 +883,10 @@ static void forged(int rank)
 				ct_insert(&p.c[e], &name);
 			POST(&other, fi_tsend(other.ep, notice, sizeof notice, NULL, ct_insert(&other, &to), 1ULL << 63, NULL));
 			while (ct_progress(&other), fi_cq_read(other.tx, &x, 1) == -FI_EAGAIN)
-				turn(&p);
+				round_number(&p);
 		}
 		for (int64_t end = ct_ms() + 50; ct_ms() < end;)
-			turn(&p);
+			round_number(&p);
 		all_operations(&p, 2);
 	}
 	ct_close(&other);
@@ -899,7 +899,7 @@ static void forge(struct party *p, struct ct *from, fi_addr_t to, const void *b,
 
 	POST(from, fi_tsend(from->ep, b, n, NULL, to, tag, NULL));
 	while (ct_progress(from), fi_cq_read(from->tx, &x, 1) == -FI_EAGAIN)
-		turn(p);
+		round_number(p);
 }
 /* Somebody who is no member, and those that are have him in their vectors or not, sends what members do. */
 static void forged_data(int rank, int known)
@@ -934,21 +934,21 @@ static void forged_data(int rank, int known)
 	}
 	/* the number that rank 0 proposes, and votes for it, and what is none of these */
 	joining = 3ull << 62 | (sum & 0xffffffff) << 30;
-	EACH(&p) for (int turns = 0; turns < 2; turns++)
+	EACH(&p) for (int rounds = 0; rounds < 2; rounds++)
 		for (int as = 0; as < 3; as++) {
-			forge(&p, &other, to[e], number, 4, joining | turns << 16 | as);
-			forge(&p, &other, to[e], vote, turns ? 9 : 1, joining | turns << 16 | as);
-			forge(&p, &other, to[e], vote, 7, joining | turns << 16 | as);
+			forge(&p, &other, to[e], number, 4, joining | rounds << 16 | as);
+			forge(&p, &other, to[e], vote, rounds ? 9 : 1, joining | rounds << 16 | as);
+			forge(&p, &other, to[e], vote, 7, joining | rounds << 16 | as);
 		}
 	for (int64_t end = ct_ms() + 50; ct_ms() < end;)
-		turn(&p);
+		round_number(&p);
 	join_all(&p);
 	/* what they send each other in the first operations */
 	EACH(&p) for (uint64_t op = 0; op < 4; op++)
 		for (int as = 0; as < 3; as++)
 			forge(&p, &other, to[e], &lie, 8, 1ull << 63 | (p.coll[e] & 0xffffffff) << 30 | op << 16 | as);
 	for (int64_t end = ct_ms() + 50; ct_ms() < end;)
-		turn(&p);
+		round_number(&p);
 	all_operations(&p, 1);
 	/* nothing of a stranger's is kept: it would be more than what fits */
 	char *big = calloc(1, BIG);
@@ -959,7 +959,7 @@ static void forged_data(int rank, int known)
 	ct_close(&other);
 	close_party(&p, 0);
 }
-static void forged_by_stranger(int rank) { forged_data(rank, 0); }
+static void forged_by_unknown_peer(int rank) { forged_data(rank, 0); }
 static void forged_by_peer(int rank) { forged_data(rank, 1); }
 static void closed_under_way(int rank)
 {
@@ -971,7 +971,7 @@ static void closed_under_way(int rank)
 	uint64_t *in = filled(0, 100000), *out = calloc(300000, 8);
 	EACH(&p) if (e < 2)
 		OK(fi_allgather(p.c[e].ep, in, 100000, NULL, out, NULL, p.coll[e], FI_UINT64, 0, CTX(100 + e)));
-	turn(&p);
+	round_number(&p);
 	/* nothing of it is used after its endpoint is closed */
 	EACH(&p) {
 		OK(fi_close(&p.c[e].ep->fid));
@@ -1117,21 +1117,21 @@ static const struct ct_test tests[] = {
 	{ "data of every type is transferred", moved, CT_RDM | CT_SOLO },
 	{ "operations of overlapping groups do not mix", overlapping, CT_RDM | CT_SOLO },
 	{ "collectives work in a group of some of the endpoints", subgroup, CT_RDM | CT_SOLO },
-	{ "group traffic does not reach the application's messages and wildcard receives", beside_messages, CT_RDM },
+	{ "group traffic does not reach the application's messages and wildcard receives", with_messages, CT_RDM },
 	{ "collectives with vectors through the message structure", in_vectors, CT_RDM | CT_SOLO },
 	{ "selective completion and counters", quiet, CT_RDM | CT_SOLO },
 	{ "every collective under FI_THREAD_DOMAIN", serialized, CT_RDM },
-	{ "no member leaves a barrier before all members have entered it", nobody_too_early, CT_RDM | CT_SOLO },
+	{ "no member leaves a barrier before all members have entered it", none_too_early, CT_RDM | CT_SOLO },
 	{ "the end of a barrier wakes a waiter", asleep, CT_RDM },
 	{ "the death of a member ends pending collectives with an error", dies, CT_RDM },
 	{ "a collective fails with an error if a member died before the call", died, CT_RDM },
-	{ "a join failing at one member fails at all members, including late ones", joined_in_vain, CT_RDM | CT_SOLO },
+	{ "a join failing at one member fails at all members, including late ones", joined_without_effect, CT_RDM | CT_SOLO },
 	{ "members replaced at their address join with the remaining members", restarted, CT_RDM | CT_SOLO },
 	{ "members killed and restarted at any time can join again", killed_at_random, CT_RDM | CT_SOLO },
 	{ "a member joins though the join request came from a peer then unknown", known_late, CT_RDM | CT_SOLO },
 	{ "a group with an ended member fails even if another endpoint has its address", successor, CT_RDM | CT_SOLO },
 	{ "a group accepts failure notices only from its members", forged, CT_RDM | CT_SOLO },
-	{ "a group ignores messages of an unknown peer and buffers none of them", forged_by_stranger, CT_RDM | CT_SOLO },
+	{ "a group ignores messages of an unknown peer and buffers none of them", forged_by_unknown_peer, CT_RDM | CT_SOLO },
 	{ "a group ignores messages of a peer outside the group", forged_by_peer, CT_RDM | CT_SOLO },
 	{ "endpoints can be closed with collectives in flight", closed_under_way, CT_RDM | CT_SOLO },
 	{ "invalid arguments are refused", refused, CT_RDM | CT_SOLO },

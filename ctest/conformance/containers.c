@@ -15,7 +15,7 @@
 
 /* What the process of a rank is. */
 enum {
-	PLAIN = 0,
+	BARE = 0,
 	PIDS = 1,		/* in a pid namespace, where its number is 1 */
 	USER = 2,		/* in a user namespace that has the user by its number */
 	RENAMED = 4,		/* in one that has the user by another number */
@@ -27,21 +27,21 @@ enum {
 	NETWORK = 256,		/* in a network of its own, with a wire to the other rank's */
 	PROXY = 512,		/* the same, and calls the other rank by a program that passes bytes on */
 };
-struct place {
+struct position {
 	int is;
 	int denied;		/* a system call, of `with_first` if that is not 0 */
 	int error;
 	int with_first;
 };
 struct pair {
-	struct place rank[2];
+	struct position rank[2];
 	int memory;		/* whether they talk through memory */
 	int reads[2];		/* whether a rank may read the other's: 1 yes, 0 no, -1 no matter */
 	const char *why;	/* else, what the log says of it */
 };
 
 /* What the log says of memory. */
-static const char *all_said(void)
+static const char *all_sent(void)
 {
 	static char lines[400];
 	size_t at = 0;
@@ -67,7 +67,7 @@ static void enter(int which, const char *name)
 		SKIP_HERE("no %s namespace: %s", name, strerror(errno));
 }
 /* From here on the system refuses a call. */
-static void deny(const struct place *p)
+static void deny(const struct position *p)
 {
 	struct sock_filter f[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -118,17 +118,17 @@ static void wire(void)
 static void pass_on(int a, int b)
 {
 	struct pollfd p[2] = { { .fd = a, .events = POLLIN }, { .fd = b, .events = POLLIN } };
-	static char room[65536];
+	static char space[65536];
 
 	for (;;) {
 		poll(p, 2, -1);
 		for (int i = 0; i < 2; i++) {
-			ssize_t n = p[i].revents ? recv(p[i].fd, room, sizeof room, MSG_DONTWAIT) : -1;
+			ssize_t n = p[i].revents ? recv(p[i].fd, space, sizeof space, MSG_DONTWAIT) : -1;
 
 			if (n == 0 || (n < 0 && p[i].revents && errno != EAGAIN))
 				_exit(0);
 			for (ssize_t done = 0; done < n;) {
-				ssize_t sent = send(p[!i].fd, room + done, n - done, MSG_NOSIGNAL);
+				ssize_t sent = send(p[!i].fd, space + done, n - done, MSG_NOSIGNAL);
 
 				if (sent < 0)
 					_exit(0);
@@ -164,7 +164,7 @@ static int proxy_to(int network, int port)
 	return ntohs(a.sin_port);
 }
 /* Becomes what it is in this place; a process that it begins goes on in its stead. */
-static void become(const struct place *p)
+static void become(const struct position *p)
 {
 	char line[60];
 	int uid = geteuid();
@@ -279,16 +279,16 @@ static void act(const struct pair *p)
 		ct_swap(&c, &done, &theirs, sizeof done);
 		silent = !done && !theirs;
 		if (p->memory && ct_logged("do not go through memory"))
-			FAIL("not through memory: %s", all_said());
+			FAIL("not through memory: %s", all_sent());
 	}
 	for (size_t n = 0; n <= BIG; n = n * 3 + 1)
 		for (int i = 0; i < 4; i++)
 			talk(&c, in, out, n, n + i, i % 2);
 	if (!p->memory && ct_logged("go through memory from now on"))
-		FAIL("through memory: %s", all_said());
+		FAIL("through memory: %s", all_sent());
 	if (p->memory && p->reads[ct_rank] >= 0 &&
 	    !!ct_logged("are read where they are") != p->reads[ct_rank])
-		FAIL("%s", all_said());
+		FAIL("%s", all_sent());
 	ct_done(&c);
 }
 /* Each pair is two processes that each rank begins for it. */
@@ -321,36 +321,36 @@ static void act_all(const struct pair *p, size_t n)
 	{ static const struct pair p[] = { __VA_ARGS__ }; (void)rank; act_all(p, sizeof p / sizeof *p); }
 
 #define IN(x) { .is = x }
-PAIRS(plain, { { IN(PLAIN), IN(PLAIN) }, 1, { -1, -1 }, NULL })
+PAIRS(simple, { { IN(BARE), IN(BARE) }, 1, { -1, -1 }, NULL })
 PAIRS(pids,
 	{ { IN(PIDS), IN(PIDS) }, 1, { 0, 0 }, NULL },
-	{ { IN(PLAIN), IN(PIDS) }, 1, { -1, 0 }, NULL },
-	{ { IN(PIDS), IN(PLAIN) }, 1, { 0, -1 }, NULL })
+	{ { IN(BARE), IN(PIDS) }, 1, { -1, 0 }, NULL },
+	{ { IN(PIDS), IN(BARE) }, 1, { 0, -1 }, NULL })
 PAIRS(users,
-	{ { IN(PLAIN), IN(USER) }, 1, { -1, 0 }, NULL },
-	{ { IN(USER), IN(PLAIN) }, 1, { 0, -1 }, NULL },
+	{ { IN(BARE), IN(USER) }, 1, { -1, 0 }, NULL },
+	{ { IN(USER), IN(BARE) }, 1, { 0, -1 }, NULL },
 	{ { IN(USER), IN(USER) }, 1, { 0, 0 }, NULL })
 PAIRS(other_numbers,
 	{ { IN(USER), IN(RENAMED) }, 1, { 0, 0 }, NULL },
-	{ { IN(RENAMED), IN(PLAIN) }, 1, { 0, -1 }, NULL })
+	{ { IN(RENAMED), IN(BARE) }, 1, { 0, -1 }, NULL })
 PAIRS(unknown_users,
-	{ { IN(PLAIN), IN(UNKNOWN) }, 0, { -1, -1 }, "do not go through memory" },
-	{ { IN(UNKNOWN), IN(PLAIN) }, 0, { -1, -1 }, "do not go through memory" },
+	{ { IN(BARE), IN(UNKNOWN) }, 0, { -1, -1 }, "do not go through memory" },
+	{ { IN(UNKNOWN), IN(BARE) }, 0, { -1, -1 }, "do not go through memory" },
 	{ { IN(UNKNOWN), IN(UNKNOWN) }, 0, { -1, -1 }, "do not go through memory" })
 PAIRS(other_users,
-	{ { IN(PLAIN), IN(OTHER_USER) }, 0, { -1, -1 }, "do not go through memory" },
-	{ { IN(OTHER_USER), IN(PLAIN) }, 0, { -1, -1 }, "do not go through memory" })
+	{ { IN(BARE), IN(OTHER_USER) }, 0, { -1, -1 }, "do not go through memory" },
+	{ { IN(OTHER_USER), IN(BARE) }, 0, { -1, -1 }, "do not go through memory" })
 PAIRS(another_user, { { IN(OTHER_USER), IN(OTHER_USER) }, 1, { -1, -1 }, NULL })
 PAIRS(shm,
 	{ { IN(SMALL_SHM), IN(SMALL_SHM) }, 1, { -1, -1 }, NULL },
-	{ { IN(SMALL_SHM), IN(PLAIN) }, 1, { -1, -1 }, NULL },
+	{ { IN(SMALL_SHM), IN(BARE) }, 1, { -1, -1 }, NULL },
 	{ { IN(NO_SHM), IN(SMALL_SHM) }, 1, { -1, -1 }, NULL })
 PAIRS(pod,
 	{ { IN(PIDS | SYSTEM | SMALL_SHM), IN(PIDS | SYSTEM | SMALL_SHM) }, 1, { 0, 0 }, NULL },
 	{ { IN(PIDS | SYSTEM | SMALL_SHM | USER), IN(PIDS | SYSTEM | NO_SHM | USER) }, 1, { 0, 0 }, NULL },
-	{ { IN(PIDS | SYSTEM | NO_SHM | USER), IN(PLAIN) }, 1, { 0, -1 }, NULL })
+	{ { IN(PIDS | SYSTEM | NO_SHM | USER), IN(BARE) }, 1, { 0, -1 }, NULL })
 PAIRS(networks, { { IN(NETWORK), IN(NETWORK) }, 0, { -1, -1 }, NULL })
-PAIRS(tunnel, { { IN(PLAIN), IN(PROXY) }, 0, { -1, -1 }, NULL })
+PAIRS(tunnel, { { IN(BARE), IN(PROXY) }, 0, { -1, -1 }, NULL })
 
 /* Every call that may be denied, to both ranks as different systems say it, and to either. */
 static void denied(int call, int with_first, int memory, int reads)
@@ -362,7 +362,7 @@ static void denied(int call, int with_first, int memory, int reads)
 
 		for (int r = 0; r < 2; r++)
 			if (i != 3 + r) {
-				p.rank[r] = (struct place){ .denied = call, .error = errors[i % 3], .with_first = with_first };
+				p.rank[r] = (struct position){ .denied = call, .error = errors[i % 3], .with_first = with_first };
 				p.reads[r] = reads;
 			}
 		p.why = memory ? NULL : "do not go through memory";
@@ -393,12 +393,12 @@ static void tcp_or_shm(void (*run)(int), int rank)
 	run(rank);
 }
 #define TEST(name) static void test_##name(int rank) { tcp_or_shm(name, rank); }
-TEST(plain) TEST(pids) TEST(users) TEST(other_numbers) TEST(unknown_users) TEST(other_users) TEST(another_user)
+TEST(simple) TEST(pids) TEST(users) TEST(other_numbers) TEST(unknown_users) TEST(other_users) TEST(another_user)
 TEST(shm) TEST(pod) TEST(networks)
 TEST(tunnel) TEST(no_reads) TEST(no_barriers) TEST(no_memory) TEST(no_unix_sockets)
 
 static const struct ct_test tests[] = {
-	{ "peers of one host log their use of shared memory", test_plain, CT_REL },
+	{ "peers of one host log their use of shared memory", test_simple, CT_REL },
 	{ "peers in pid namespaces with equal process numbers use shared memory", test_pids, CT_REL },
 	{ "peers in user namespaces with their user mapped use shared memory", test_users, CT_REL },
 	{ "peers in user namespaces with different numbers for one user use shared memory", test_other_numbers, CT_REL },

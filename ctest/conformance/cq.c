@@ -287,7 +287,7 @@ static void source_not_asked(int rank)
 }
 
 /* A read that makes room in a full queue is enough for what waits for room: no further call is needed. */
-static void room_is_used(int rank)
+static void space_is_used(int rank)
 {
 	enum { SIZE = 4, ALL = 2 * SIZE };
 	struct ct_opt o = { .cq_size = SIZE };
@@ -479,7 +479,7 @@ static void lost_name(int rank)
 }
 
 /* FI_SOURCE_ERR: a stranger's message fails with the stranger's address, and is there all the same. */
-static void source_stranger(int rank)
+static void source_unknown_peer(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR };
 	struct ct c;
@@ -506,8 +506,8 @@ static void source_stranger(int rank)
 		EQ(x.err_data_size, theirs.n);
 		CHECK(!memcmp(x.err_data, theirs.b, theirs.n));
 		/* the program's own buffer gets what it has room for, and no byte more */
-		for (size_t room = 4; room <= 64; room += 60) {
-			struct fi_cq_err_entry own = { .err_data = data, .err_data_size = room };
+		for (size_t space = 4; space <= 64; space += 60) {
+			struct fi_cq_err_entry own = { .err_data = data, .err_data_size = space };
 
 			memset(data, 0x5a, sizeof data);
 			recv1(&c, b, 64, 1);
@@ -517,7 +517,7 @@ static void source_stranger(int rank)
 			EQ(fi_cq_readerr(c.rx, &own, 0), 1);
 			EQ(own.err, FI_EADDRNOTAVAIL);
 			CHECK(own.err_data == data);
-			EQ(own.err_data_size, room < theirs.n ? room : theirs.n);
+			EQ(own.err_data_size, space < theirs.n ? space : theirs.n);
 			CHECK(!memcmp(data, theirs.b, own.err_data_size));
 			CHECK(data[own.err_data_size] == 0x5a);
 		}
@@ -543,7 +543,7 @@ static void source_stranger(int rank)
 }
 
 /* FI_SOURCE_ERR: a stranger that is gone left its address; a message cut short is no success in disguise. */
-static void source_stranger_gone(int rank)
+static void source_unknown_peer_gone(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR };
 	struct ct c;
@@ -703,13 +703,13 @@ static void cq_signal(int rank)
  * current number of file descriptors. If the input value is smaller than the output value, fi_control() will return the
  * error -FI_ETOOSMALL."
  */
-static size_t poll_fds(struct fid *f, struct pollfd *p, size_t room)
+static size_t poll_fds(struct fid *f, struct pollfd *p, size_t space)
 {
 	struct fi_wait_pollfd list = { .nfds = 0 };
 	uint64_t index;
 
 	ERR(fi_control(f, FI_GETWAIT, &list), FI_ETOOSMALL);
-	CHECK(list.nfds > 0 && list.nfds <= room);
+	CHECK(list.nfds > 0 && list.nfds <= space);
 	index = list.change_index;
 	list.fd = p;
 	OK(fi_control(f, FI_GETWAIT, &list));
@@ -1202,14 +1202,14 @@ static const struct ct_test tests[] = {
 	{ "a queue of four entries loses none of two hundred completions", small_queue, 0 },
 	{ "one queue can serve both directions", one_queue, 0 },
 	{ "readfrom returns the sender's address", source, CT_RDM },
-	{ "a read freeing space in a full queue lets blocked operations continue", room_is_used, CT_REL },
+	{ "a read freeing space in a full queue lets blocked operations continue", space_is_used, CT_REL },
 	{ "readfrom returns FI_ADDR_NOTAVAIL for a sender outside the address vector", source_unknown, CT_RDM },
 	{ "readfrom returns FI_ADDR_NOTAVAIL without FI_SOURCE", source_not_asked, 0 },
 	{ "with FI_AV_USER_ID completions identify a peer by the application's id", user_id, CT_RDM | CT_REL },
 	{ "an unexpected message gets its source address once its sender is in the AV", late_name, CT_RDM | CT_REL },
 	{ "an unexpected message has no source address after its sender leaves the AV", lost_name, CT_RDM | CT_REL },
-	{ "with FI_SOURCE_ERR a message of an unknown peer fails with its address", source_stranger, CT_RDM | CT_REL },
-	{ "with FI_SOURCE_ERR an unknown peer may have ended, and truncation is reported", source_stranger_gone, CT_RDM | CT_REL },
+	{ "with FI_SOURCE_ERR a message of an unknown peer fails with its address", source_unknown_peer, CT_RDM | CT_REL },
+	{ "with FI_SOURCE_ERR an unknown peer may have ended, and truncation is reported", source_unknown_peer_gone, CT_RDM | CT_REL },
 	{ "sread waits on FI_WAIT_UNSPEC", sread_unspec, 0 },
 	{ "sread waits on FI_WAIT_FD", sread_fd, 0 },
 	{ "sread waits on FI_WAIT_YIELD", sread_yield, 0 },

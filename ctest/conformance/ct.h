@@ -749,7 +749,7 @@ static inline void ct_open_in(struct ct *c, const struct ct *base)
 	ct_open_domain(c);
 }
 /* Another endpoint, enabled, on base's queues and address vector. */
-static inline void ct_open_beside(struct ct *c, const struct ct *base)
+static inline void ct_open_second(struct ct *c, const struct ct *base)
 {
 	c->domain = base->domain;
 	c->rx = base->rx;

@@ -1240,7 +1240,7 @@ static void say_burst(struct ct *c)
 		while (fi_inject(c->ep, &i, sizeof i, c->peer) == -FI_EAGAIN)
 			ct_progress(c);
 }
-static void hear_burst(struct ct *c)
+static void receive_burst(struct ct *c)
 {
 	char b[BURST][8];
 
@@ -1267,7 +1267,7 @@ static void burst_leaves(int rank)
 		/* blocks in the system: no progress by calls */
 		ct_recv_oob(NULL, &go, 1);
 	} else {
-		hear_burst(&c);
+		receive_burst(&c);
 		ct_send_oob("x", 1);
 	}
 	ct_done(&c);
@@ -1327,7 +1327,7 @@ static void exit_after_inject(int rank)
 		say_burst(&c);
 		exit(0);
 	}
-	hear_burst(&c);
+	receive_burst(&c);
 	ct_close(&c);
 }
 

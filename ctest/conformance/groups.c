@@ -86,7 +86,7 @@ static void post(struct ct *c, void *buf, size_t len, int i)
 {
 	POST(c, fi_recv(c->ep, buf, len, NULL, FI_ADDR_UNSPEC, CTX(i)));
 }
-static void heard(struct ct *c, int i, const void *buf, size_t len, unsigned seed, fi_addr_t from)
+static void received(struct ct *c, int i, const void *buf, size_t len, unsigned seed, fi_addr_t from)
 {
 	struct fi_cq_tagged_entry e = { 0 };
 	fi_addr_t src = 0;
@@ -163,7 +163,7 @@ static void members_of(int rank, int af, const char *node)
 			post(&c, buf[i], 2000, i);
 		ct_barrier(&c);
 		for (int i = 0; i < 3; i++)
-			heard(&c, i, buf[i], i == 0 ? 0 : i == 1 ? 100 : c.info->ep_attr->max_msg_size, i, c.peer);
+			received(&c, i, buf[i], i == 0 ? 0 : i == 1 ? 100 : c.info->ep_attr->max_msg_size, i, c.peer);
 		NOTHING(&c, c.rx, 20);
 		NOTHING(&other, other.rx, 20);
 		/* one that only hears sends nothing */
@@ -174,7 +174,7 @@ static void members_of(int rank, int af, const char *node)
 		post(&c, buf[0], 2000, 0);
 		ct_barrier(&c);
 		/* the next to come is what was sent to it alone */
-		heard(&c, 0, buf[0], 20, 2, c.peer);
+		received(&c, 0, buf[0], 20, 2, c.peer);
 		NOTHING(&other, other.rx, 20);
 		ct_close(&other);
 		ct_barrier(&c);
@@ -222,16 +222,16 @@ static void several(int rank)
 	again = join(&c[0], &g[0], 0);
 	ct_fill(out, 64, 1);
 	say(&c[0], fi_mc_addr(mc[0]), out, 30);
-	heard(&c[0], 0, buf[0][0], 30, 1, FI_ADDR_UNSPEC);
-	heard(&c[1], 0, buf[1][0], 30, 1, FI_ADDR_UNSPEC);
+	received(&c[0], 0, buf[0][0], 30, 1, FI_ADDR_UNSPEC);
+	received(&c[1], 0, buf[1][0], 30, 1, FI_ADDR_UNSPEC);
 	say(&c[2], fi_mc_addr(mc[3]), out, 31);
-	heard(&c[1], 1, buf[1][1], 31, 1, FI_ADDR_UNSPEC);
-	heard(&c[2], 0, buf[2][0], 31, 1, FI_ADDR_UNSPEC);
+	received(&c[1], 1, buf[1][1], 31, 1, FI_ADDR_UNSPEC);
+	received(&c[2], 0, buf[2][0], 31, 1, FI_ADDR_UNSPEC);
 	for (int i = 0; i < 3; i++)
 		NOTHING(&c[i], c[i].rx, 20);
 	OK(fi_close(&mc[0]->fid));
 	say(&c[1], fi_mc_addr(mc[1]), out, 32);
-	heard(&c[0], 1, buf[0][1], 32, 1, FI_ADDR_UNSPEC);
+	received(&c[0], 1, buf[0][1], 32, 1, FI_ADDR_UNSPEC);
 	OK(fi_close(&again->fid));
 	for (int i = 1; i < 4; i++)
 		OK(fi_close(&mc[i]->fid));
@@ -257,7 +257,7 @@ static void at_its_port(int rank)
 	post(&c, buf[0], 64, 0);
 	post(&c, buf[1], 64, 1);
 	say(&from, fi_mc_addr(to), out, 10);
-	heard(&c, 0, buf[0], 10, 1, FI_ADDR_UNSPEC);
+	received(&c, 0, buf[0], 10, 1, FI_ADDR_UNSPEC);
 	OK(fi_close(&mc->fid));
 	say(&from, fi_mc_addr(to), out, 10);
 	NOTHING(&c, c.rx, 50);
@@ -294,7 +294,7 @@ static void every_call(int rank)
 	ct_sent(&c, CTX(3));
 	POST(&c, fi_inject(c.ep, out, 30, to));
 	for (int i = 0; i < 5; i++)
-		heard(&c, 10 + i, buf[i], 30, 4, FI_ADDR_UNSPEC);
+		received(&c, 10 + i, buf[i], 30, 4, FI_ADDR_UNSPEC);
 	NOTHING(&c, c.tx, 10);
 	EQ(fi_cntr_read(c.txc), 5);
 	EQ(fi_cntr_read(c.rxc), 5);
@@ -345,19 +345,19 @@ static void asleep(int rank)
 	struct ct_opt o = usual;
 	union group g = group_at(3, AF_INET);
 	struct fi_cq_tagged_entry e;
-	struct ct c, beside[MANY];
+	struct ct c, alternate[MANY];
 	struct fid_mc *mc;
 	char buf[64], out[64];
 
 	o.wait = FI_WAIT_UNSPEC;
 	open_one(&c, &o, NULL, NULL);
 	for (int i = 0; i < MANY; i++) {
-		beside[i] = c;
-		OK(fi_endpoint(c.domain, c.info, &beside[i].ep, NULL));
-		OK(fi_ep_bind(beside[i].ep, &c.rx->fid, FI_RECV));
-		OK(fi_ep_bind(beside[i].ep, &c.tx->fid, FI_TRANSMIT));
-		OK(fi_ep_bind(beside[i].ep, &c.av->fid, 0));
-		OK(fi_enable(beside[i].ep));
+		alternate[i] = c;
+		OK(fi_endpoint(c.domain, c.info, &alternate[i].ep, NULL));
+		OK(fi_ep_bind(alternate[i].ep, &c.rx->fid, FI_RECV));
+		OK(fi_ep_bind(alternate[i].ep, &c.tx->fid, FI_TRANSMIT));
+		OK(fi_ep_bind(alternate[i].ep, &c.av->fid, 0));
+		OK(fi_enable(alternate[i].ep));
 	}
 	mc = join(&c, &g, rank ? FI_SEND : FI_RECV);
 	if (rank == 0)
@@ -376,7 +376,7 @@ static void asleep(int rank)
 	ct_barrier(&c);
 	OK(fi_close(&mc->fid));
 	for (int i = 0; i < MANY; i++)
-		OK(fi_close(&beside[i].ep->fid));
+		OK(fi_close(&alternate[i].ep->fid));
 	ct_close(&c);
 }
 /* The endpoint goes first. */

@@ -9,7 +9,7 @@
 #include "ct.h"
 #include <netinet/tcp.h>
 
-enum { ROUNDS = 300, KEPT = 8, ROOM = 1 << 16, SMALL = 100, KEY = 5, REGION = 4096 };
+enum { ROUNDS = 300, BUFFERED = 8, SPACE = 1 << 16, SMALL = 100, KEY = 5, REGION = 4096 };
 #define HONEST 0x7e57000000000000ull	/* tags of the honest pair; no frame below starts like this */
 
 static uint64_t seed, state;
@@ -27,24 +27,24 @@ static void put(unsigned char *o, uint64_t v, int bytes, int big)
 }
 
 /* One frame at o; its length. */
-static size_t frame(unsigned char *o, size_t room, int big)
+static size_t frame(unsigned char *o, size_t space, int big)
 {
 	static const uint64_t extreme[] = { 0, 1, 15, 17, 1ull << 31, 1ull << 32, 1ull << 63, ~0ull };
 	static const unsigned char ops[] = { 0, 0, 0, 1, 1, 1, 5, 5, 6, 7, 2, 3, 4, 64, 64, 64, 65 };
 	unsigned op = ops[rnd(sizeof ops)], flags = rnd(3) ? 0 : rnd(2) ? 1 : 4 | rnd(2);
-	unsigned places = op == 2 || op == 4 || op == 64 ? 1 + rnd(4) : 0;
-	size_t head = 16 + (flags & 1 ? 8 : 0) + (op == 1 || op == 64 ? 8 : op == 5 ? 16 : 0) + 24 * places;
+	unsigned segments = op == 2 || op == 4 || op == 64 ? 1 + rnd(4) : 0;
+	size_t head = 16 + (flags & 1 ? 8 : 0) + (op == 1 || op == 64 ? 8 : op == 5 ? 16 : 0) + 24 * segments;
 	size_t body = op == 2 || op == 5 || op == 6 ? 0 : rnd(4) ? rnd(2 * SMALL) : rnd(20000), at = 16;
 	uint64_t wanted = 0, len = 0;
 
-	if (head + body > room)
-		body = room - head;
+	if (head + body > space)
+		body = space - head;
 	memset(o, 0, head);
 	o[0] = 3;
 	o[1] = op;
 	put(o + 2, flags, 2, big);
 	o[4] = op >= 5 && op < 64 ? 1 + rnd(3) : rnd(8) ? 0 : 2;
-	o[5] = places;
+	o[5] = segments;
 	o[6] = head;
 	put(o + 8, head + body, 8, big);
 	if (flags & 1)
@@ -60,15 +60,15 @@ static size_t frame(unsigned char *o, size_t room, int big)
 		put(o + at, rnd(8) ? rnd(20) | what << 8 | kind << 16 : extreme[rnd(8)], 8, big);
 		at += 8;
 		len = rnd(4) ? 32 * rnd(20) : (uint64_t)rnd(1000);
-		wanted = places * len * (kind == 2 ? 2 : kind == 1 && what == 10 ? 0 : 1);
-		if (rnd(8) && head + wanted <= room) {
+		wanted = segments * len * (kind == 2 ? 2 : kind == 1 && what == 10 ? 0 : 1);
+		if (rnd(8) && head + wanted <= space) {
 			body = wanted;
 			put(o + 8, head + body, 8, big);
 		}
 	}
 	if (op == 5)
 		put(o + at, rnd(2) ? rnd(100000) : extreme[rnd(8)], 8, big);
-	for (unsigned i = 0; i < places; i++, at += 24) {
+	for (unsigned i = 0; i < segments; i++, at += 24) {
 		put(o + at, rnd(4) ? rnd(2 * REGION) : extreme[rnd(8)], 8, big);
 		put(o + at + 8, op == 64 && rnd(8) ? len : rnd(4) ? (uint64_t)rnd(REGION / 2) : extreme[rnd(8)], 8, big);
 		put(o + at + 16, rnd(8) ? KEY : rnd(100), 8, big);
@@ -106,9 +106,9 @@ static size_t hello(unsigned char *o, int big, int port)
 	return 32 + n;
 }
 
-static void attack(const struct sockaddr_in *to, int port, int *kept)
+static void attack(const struct sockaddr_in *to, int port, int *buffered)
 {
-	static unsigned char b[ROOM];
+	static unsigned char b[SPACE];
 	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1, big = rnd(4) == 0, how = rnd(4);
 	struct linger reset = { 1, 0 };
 	size_t n, frames = rnd(8) ? rnd(20) : 0, done = 0, first;
@@ -117,8 +117,8 @@ static void attack(const struct sockaddr_in *to, int port, int *kept)
 	CHECK(!connect(s, (const void *)to, sizeof *to));
 	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	n = first = hello(b, big, port);
-	while (frames-- > 0 && ROOM - n > 1000)
-		n += frame(b + n, ROOM - n, big);
+	while (frames-- > 0 && SPACE - n > 1000)
+		n += frame(b + n, SPACE - n, big);
 	if (rnd(5) == 0)
 		n -= rnd(n);
 	while (done < n) {
@@ -142,10 +142,10 @@ static void attack(const struct sockaddr_in *to, int port, int *kept)
 	}
 	if (how == 2)
 		shutdown(s, SHUT_WR);
-	one = rnd(KEPT);		/* stays, silent, for a while */
-	if (kept[one] >= 0)
-		close(kept[one]);
-	kept[one] = s;
+	one = rnd(BUFFERED);		/* stays, silent, for a while */
+	if (buffered[one] >= 0)
+		close(buffered[one]);
+	buffered[one] = s;
 }
 
 /* One packet of ofi_rxd at o; its length. */
@@ -221,10 +221,10 @@ static size_t packet(unsigned char *o, int port)
 	return n;
 }
 /* The same of somebody who sends packets, from one place and another, which he names or belies. */
-static void attack_with_packets(const struct sockaddr_in *to, int port, int *kept)
+static void attack_with_packets(const struct sockaddr_in *to, int port, int *buffered)
 {
 	static unsigned char b[1600];
-	int *s = &kept[rnd(KEPT)];
+	int *s = &buffered[rnd(BUFFERED)];
 	struct sockaddr_in me = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t len = sizeof me;
 
@@ -241,7 +241,7 @@ static void attack_with_packets(const struct sockaddr_in *to, int port, int *kep
 		ct_nap(1);
 }
 
-static char room[KEPT + 1][4][SMALL];
+static char space[BUFFERED + 1][4][SMALL];
 
 /* Receives for what the hostile peer sends. */
 static void bait(struct fid_ep *ep, char (*b)[SMALL])
@@ -251,7 +251,7 @@ static void bait(struct fid_ep *ep, char (*b)[SMALL])
 	(void)fi_trecv(ep, b[2], SMALL, NULL, FI_ADDR_UNSPEC, 0, 1023, CTX(2));
 }
 
-static struct fid_ep *guests[KEPT];
+static struct fid_ep *connections[BUFFERED];
 
 /* MSG: takes everybody in, and throws out who was there longest. */
 static void doorman(struct ct *c)
@@ -266,7 +266,7 @@ static void doorman(struct ct *c)
 		EQ(fi_eq_readerr(c->eq, &err, 0), sizeof err);
 	if (r < 0 || ev != FI_CONNREQ)
 		return;
-	struct fid_ep **ep = &guests[next++ % KEPT];
+	struct fid_ep **ep = &connections[next++ % BUFFERED];
 	if (*ep)
 		OK(fi_close(&(*ep)->fid));
 	OK(fi_endpoint(c->domain, x.e.info, ep, c));
@@ -274,7 +274,7 @@ static void doorman(struct ct *c)
 	OK(fi_ep_bind(*ep, &c->tx->fid, FI_TRANSMIT));
 	OK(fi_ep_bind(*ep, &c->rx->fid, FI_RECV));
 	OK(fi_enable(*ep));
-	bait(*ep, room[ep - guests]);
+	bait(*ep, space[ep - connections]);
 	(void)fi_accept(*ep, NULL, 0);	/* it may be gone already */
 	fi_freeinfo(x.e.info);
 }
@@ -288,7 +288,7 @@ static void victim(struct ct *c)
 	struct fi_cq_err_entry err;
 
 	OK(fi_trecv(c->ep, b, sizeof b, NULL, c->peer, HONEST, 0, CTX(9)));
-	bait(c->ep, room[KEPT]);
+	bait(c->ep, space[BUFFERED]);
 	while (recv(ct_sync, &done, 1, MSG_DONTWAIT) != 1) {
 		ssize_t r = fi_cq_read(c->rx, &e, 1);
 
@@ -313,15 +313,15 @@ static void victim(struct ct *c)
 			OK(fi_trecv(c->ep, b, sizeof b, NULL, c->peer, HONEST | honest, 0, CTX(9)));
 		} else if (ct_type == FI_EP_RDM) {
 			if (e.op_context == CTX(1))
-				OK(fi_recv(c->ep, room[KEPT][0], SMALL, NULL, FI_ADDR_UNSPEC, CTX(1)));
+				OK(fi_recv(c->ep, space[BUFFERED][0], SMALL, NULL, FI_ADDR_UNSPEC, CTX(1)));
 			else
-				OK(fi_trecv(c->ep, room[KEPT][1], SMALL, NULL, FI_ADDR_UNSPEC, 7, 0, CTX(2)));
+				OK(fi_trecv(c->ep, space[BUFFERED][1], SMALL, NULL, FI_ADDR_UNSPEC, 7, 0, CTX(2)));
 		}
 	}
 	CHECK(honest > ROUNDS / 4);
-	for (int i = 0; i < KEPT; i++)
-		if (guests[i])
-			OK(fi_close(&guests[i]->fid));
+	for (int i = 0; i < BUFFERED; i++)
+		if (connections[i])
+			OK(fi_close(&connections[i]->fid));
 }
 
 static void hostile(int rank, uint64_t caps)
@@ -333,7 +333,7 @@ static void hostile(int rank, uint64_t caps)
 	struct ct_name mine, theirs;
 	struct sockaddr_in to;
 	static char b[2 * SMALL];
-	int kept[KEPT], own, port;
+	int buffered[BUFFERED], own, port;
 
 	ct_ip_only();
 	seed = state = getenv("CT_SEED") ? strtoull(getenv("CT_SEED"), NULL, 0) : (uint64_t)ct_ms() << 8 | 1;
@@ -353,15 +353,15 @@ static void hostile(int rank, uint64_t caps)
 		memcpy(&to, theirs.b, sizeof to);
 		memcpy(&own, mine.b, sizeof own);
 		own = ntohs(((struct sockaddr_in *)mine.b)->sin_port);
-		memset(kept, 0xff, sizeof kept);
+		memset(buffered, 0xff, sizeof buffered);
 		for (int i = 0, honest = 0; i < ROUNDS; i++) {
 			do
 				port = 1 + rnd(65535);
 			while (port == own || port == ntohs(to.sin_port));
 			if (ct_is_rxd())	/* who takes the honest peer's name, too */
-				attack_with_packets(&to, rnd(2) ? own : port, kept);
+				attack_with_packets(&to, rnd(2) ? own : port, buffered);
 			else
-				attack(&to, port, kept);
+				attack(&to, port, buffered);
 			if (i % 3)
 				continue;
 			ct_fill(b, sizeof b, honest);
@@ -373,9 +373,9 @@ static void hostile(int rank, uint64_t caps)
 				FAIL("wrong bytes in round %d of CT_SEED=%llu", i, (unsigned long long)seed);
 			honest++;
 		}
-		for (int i = 0; i < KEPT; i++)
-			if (kept[i] >= 0)
-				close(kept[i]);
+		for (int i = 0; i < BUFFERED; i++)
+			if (buffered[i] >= 0)
+				close(buffered[i]);
 		ct_send_oob("d", 1);
 	}
 	ct_done(&c);

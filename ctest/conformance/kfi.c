@@ -79,7 +79,7 @@ static struct kfi_msg msg_of(const struct pieces *p, enum kfi_iov_type type, kfi
 	return m;
 }
 
-enum call { PLAIN, VEC, BVEC, SGL, MSG_NONE, MSG_VEC, MSG_BVEC, MSG_SGL, INJECT, DATA, CALLS };
+enum call { BARE, VEC, BVEC, SGL, MSG_NONE, MSG_VEC, MSG_BVEC, MSG_SGL, INJECT, DATA, CALLS };
 
 static ssize_t post_send(struct ct *c, enum call call, char *b, size_t n, uint64_t data, void *context)
 {
@@ -87,7 +87,7 @@ static ssize_t post_send(struct ct *c, enum call call, char *b, size_t n, uint64
 	struct kfi_msg m;
 
 	switch (call) {
-	case PLAIN: return kfi_send(c->ep, b, n, ct_desc(b), c->peer, context);
+	case BARE: return kfi_send(c->ep, b, n, ct_desc(b), c->peer, context);
 	case VEC: return kfi_sendv(c->ep, p.iov, p.desc, p.count, c->peer, context);
 	case BVEC: return kfi_sendbv(c->ep, p.biov, p.desc, p.count, c->peer, context);
 	case SGL: return kfi_sendsgl(c->ep, p.sgl, p.desc, p.count, c->peer, context);
@@ -108,7 +108,7 @@ static ssize_t post_recv(struct ct *c, enum call call, char *b, size_t n, void *
 	case VEC: return kfi_recvv(c->ep, p.iov, p.desc, p.count, KFI_ADDR_UNSPEC, context);
 	case BVEC: return kfi_recvbv(c->ep, p.biov, p.desc, p.count, KFI_ADDR_UNSPEC, context);
 	case SGL: return kfi_recvsgl(c->ep, p.sgl, p.desc, p.count, KFI_ADDR_UNSPEC, context);
-	case PLAIN: case INJECT: case DATA: return kfi_recv(c->ep, b, n, ct_desc(b), KFI_ADDR_UNSPEC, context);
+	case BARE: case INJECT: case DATA: return kfi_recv(c->ep, b, n, ct_desc(b), KFI_ADDR_UNSPEC, context);
 	default:
 		m = msg_of(&p, (enum kfi_iov_type)(call - MSG_NONE), KFI_ADDR_UNSPEC, context, 0);
 		return kfi_recvmsg(c->ep, &m, KFI_COMPLETION);
@@ -125,12 +125,12 @@ static void every_call(int rank)
 	ct_open(&c, &o);
 	b = ct_alloc(&c, 4096);
 	for (int call = 0; call < CALLS; call++) {
-		const size_t room = call == INJECT ? c.info->tx_attr->inject_size : ct_most(&c, 2000);
-		const size_t sizes[] = { 100, 16, room };
+		const size_t space = call == INJECT ? c.info->tx_attr->inject_size : ct_most(&c, 2000);
+		const size_t sizes[] = { 100, 16, space };
 		const uint64_t data = call == DATA || call == MSG_BVEC ? 0x1234567800 + call : 0;
 
 		for (int i = 0; i < 3; i++) {
-			size_t n = sizes[i] < room ? sizes[i] : room;
+			size_t n = sizes[i] < space ? sizes[i] : space;
 
 			if (rank == 0) {
 				struct fi_cq_tagged_entry e;
@@ -557,7 +557,7 @@ static void own_flags(int rank)
 }
 
 /* Where queues tell of all there is nothing for KFI_COMPLETION to add; kfi_inject is told of nowhere. */
-static void all_told(int rank)
+static void all_notified(int rank)
 {
 	struct ct_opt o = { .caps = KFI_MSG };
 	struct ct c;
@@ -790,12 +790,12 @@ static void call_back(int rank)
 static uint32_t event_seen;
 static void on_event(struct kfid_eq *eq, void *context)
 {
-	char room[sizeof(struct kfi_eq_cm_entry) + 64];
+	char space[sizeof(struct kfi_eq_cm_entry) + 64];
 	uint32_t event;
 
 	CHECK(context == CTX(51));
 	pthread_mutex_lock(&called);
-	while (kfi_eq_read(eq, &event, room, sizeof room, 0) > 0)
+	while (kfi_eq_read(eq, &event, space, sizeof space, 0) > 0)
 		event_seen = event;
 	pthread_cond_broadcast(&calls);
 	pthread_mutex_unlock(&called);
@@ -816,8 +816,8 @@ static void connections(int rank)
 	struct kfid_ep *ep;
 	struct kfid_mr *mr;
 	uint64_t dma = 0;
-	char buffer[256] = "", event_room[sizeof(struct kfi_eq_cm_entry) + 64];
-	struct kfi_eq_cm_entry *entry = (void *)event_room;
+	char buffer[256] = "", event_space[sizeof(struct kfi_eq_cm_entry) + 64];
+	struct kfi_eq_cm_entry *entry = (void *)event_space;
 	struct sockaddr_in at = { .sin_family = AF_INET };
 	struct kfi_cq_data_entry e;
 	uint32_t event;
@@ -840,7 +840,7 @@ static void connections(int rank)
 		OK(kfi_getname(&pep->fid, &at, &n));
 		ct_send_oob(&at, sizeof at);
 		kfi_freeinfo(info);
-		CHECK(kfi_eq_sread(listens, &event, entry, sizeof event_room, 0, 0) >= (ssize_t)sizeof *entry);
+		CHECK(kfi_eq_sread(listens, &event, entry, sizeof event_space, 0, 0) >= (ssize_t)sizeof *entry);
 		EQ(event, KFI_CONNREQ);
 		EQ(memcmp(entry->data, "hello", 5), 0);
 		info = entry->info;
@@ -883,7 +883,7 @@ static void connections(int rank)
 		strcpy(buffer, "from kfi_send");
 		OK(kfi_send(ep, buffer, 14, kfi_mr_desc(mr), 0, CTX(2)));
 		EQ(kfi_cq_sread(cq, &e, 1, NULL, 0), 1);
-		ct_recv_oob(NULL, event_room, 1);
+		ct_recv_oob(NULL, event_space, 1);
 		/* the shutdown of the other side calls back, too */
 		pthread_mutex_lock(&called);
 		while (!event_seen)
@@ -911,7 +911,7 @@ static const struct ct_test tests[] = {
 	{ "messages longer than max_msg_size, or than inject_size for kfi_inject, are refused", too_long, 0 },
 	{ "a full queue returns -KFI_EAGAIN, and accepts more after completions", again, CT_REL },
 	{ "flags of kfi_sendmsg and kfi_recvmsg replace those of the endpoint", own_flags, CT_REL },
-	{ "a queue reporting all operations ignores KFI_COMPLETION", all_told, CT_REL },
+	{ "a queue reporting all operations ignores KFI_COMPLETION", all_notified, CT_REL },
 	{ "connected endpoints ignore addresses, and ignore sources without KFI_DIRECTED_RECV", no_addresses, CT_REL },
 	{ "KFI_FENCE waits for a read posted earlier", fenced, CT_REL },
 	{ "kfi_send and kfi_inject without a connection fail", unconnected, CT_MSG },

@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-enum { REQUEST = 40, ANSWER = 80, OFFER = 40, GREETING = 56 };
+enum { REQUEST = 40, ANSWER = 80, OFFER = 40, HELLO = 56 };
 
 static void tcp_only(void)
 {
@@ -63,7 +63,7 @@ static void talk(struct ct *c, char *b, size_t n, int rounds)
 		}
 }
 /* Talks until what is said goes through memory. */
-static void meet(struct ct *c, char *b)
+static void synchronize(struct ct *c, char *b)
 {
 	int here = 0, there = 0;
 
@@ -74,7 +74,7 @@ static void meet(struct ct *c, char *b)
 	}
 }
 /* The same with a library that may have no such memory. */
-static void meet_if_it_can(struct ct *c, char *b)
+static void upgrade_if_possible(struct ct *c, char *b)
 {
 	int here = 0, there = 0;
 
@@ -84,7 +84,7 @@ static void meet_if_it_can(struct ct *c, char *b)
 		ct_swap(c, &here, &there, sizeof here);
 	}
 }
-static void met(int rank)
+static void matched(int rank)
 {
 	struct ct c;
 	char *b;
@@ -99,7 +99,7 @@ static void met(int rank)
 	mapped = shared();
 	ct_open(&c, NULL);
 	b = ct_alloc(&c, 3 << 20);
-	meet(&c, b);
+	synchronize(&c, b);
 	for (size_t n = 1; n <= 3 << 20; n = n * 3 + 1)
 		talk(&c, b, n, 3);
 	ct_barrier(&c);
@@ -144,7 +144,7 @@ static void no_writes(int rank)
 	filter(SYS_process_vm_writev, SECCOMP_RET_KILL_PROCESS);
 	ct_open(&c, NULL);
 	b = ct_alloc(&c, W * LEN);
-	meet_if_it_can(&c, b);
+	upgrade_if_possible(&c, b);
 	for (size_t n = 16 << 10; n <= 1 << 20; n *= 2)
 		talk(&c, b, n, 20);
 	/* several under way at once, whose sender makes progress while they are copied */
@@ -198,7 +198,7 @@ static void forbidden_reads(enum noticed noticed)
 	mine.key = fi_mr_key(mr);
 	mine.addr = c.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)region : 0;
 	ct_swap(&c, &mine, &theirs, sizeof mine);
-	meet_if_it_can(&c, b);
+	upgrade_if_possible(&c, b);
 	talk(&c, b, LEN, 3);
 	for (int round = 0; round < 3; round++) {
 		ct_barrier(&c);
@@ -289,7 +289,7 @@ static struct fi_peer_links links(struct ct *c)
 	return links;
 }
 /* Over what is tcp below, too. */
-static void told(int forbidden)
+static void notified(int forbidden)
 {
 	struct ct c;
 	struct fi_peer_links now;
@@ -326,13 +326,13 @@ static void told(int forbidden)
 	}
 	ct_done(&c);
 }
-static void links_told(int rank) { (void)rank; told(0); }
-static void forbidden(int rank) { (void)rank; told(1); }
+static void links_notified(int rank) { (void)rank; notified(0); }
+static void forbidden(int rank) { (void)rank; notified(1); }
 /* Who finds each completion at once makes no other call, and meets the peer all the same. */
 static void only_sends(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG, .progress = FI_PROGRESS_MANUAL };
-	enum { TOGETHER = 8, MOST = 4000 };
+	enum { COMBINED = 8, MOST = 4000 };
 
 	if (strcmp(ct_prov, "tcp") && strcmp(ct_prov, "tcp;ofi_rxm") && strcmp(ct_prov, "shm"))
 		SKIP("no memory that peers share");
@@ -349,7 +349,7 @@ static void only_sends(int rank)
 			ct_barrier(&c);
 			while (!end) {
 				if (rank != sender) {
-					for (int i = 0; i < TOGETHER; i++) {
+					for (int i = 0; i < COMBINED; i++) {
 						OK(fi_recv(c.ep, b, 64, ct_desc(b), c.peer, CTX(1)));
 						if (!i)
 							ct_send_oob("r", 1);
@@ -360,7 +360,7 @@ static void only_sends(int rank)
 					continue;
 				}
 				ct_recv_oob(NULL, &end, 1);
-				for (int i = 0; i < TOGETHER; i++, sent++) {
+				for (int i = 0; i < COMBINED; i++, sent++) {
 					struct fi_cq_tagged_entry e;
 
 					if (inject) {
@@ -396,7 +396,7 @@ static void sizes(const char *ring, const char *cma)
 		out[i] = ct_alloc(&c, all[i] + 1);
 		ct_fill(out[i], all[i], 20 * ct_rank + i);
 	}
-	meet(&c, ct_alloc(&c, 64));
+	synchronize(&c, ct_alloc(&c, 64));
 	for (int round = 0; round < ct_fewer(20); round++) {
 		for (int i = 0; i < N; i++) {
 			memset(in[i], 0, all[i]);
@@ -446,7 +446,7 @@ static void injected_and_closed(int rank)
 	setenv("FI_TCP_TX_SIZE", "1024", 1);
 	ct_open(&c, NULL);
 	b = ct_alloc(&c, N * LEN);
-	meet(&c, b);
+	synchronize(&c, b);
 	for (int i = 0; i < N && rank == 1; i++)
 		OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), FI_ADDR_UNSPEC, CTX(i)));
 	ct_barrier(&c);
@@ -728,7 +728,7 @@ static void killed_in(const char *cma)
 	CHECK(shared() <= mapped);
 	ct_close(&c);
 }
-static void killed_lending(int rank)
+static void killed_exposing(int rank)
 {
 	(void)rank;
 	killed_in("1");
@@ -767,7 +767,7 @@ static size_t take(struct ct *c, int s, void *to, size_t n)
 	return got;
 }
 /* Calls as what listens on that port, and gets an offer. */
-static int stranger(struct ct *c, const struct ct_name *to, int port, unsigned char *offer)
+static int unknown_peer(struct ct *c, const struct ct_name *to, int port, unsigned char *offer)
 {
 	unsigned char b[ANSWER] = { 3, 0, 0, 8 };
 	int s = connection(to);
@@ -787,7 +787,7 @@ static int stranger(struct ct *c, const struct ct_name *to, int port, unsigned c
 	return s;
 }
 /* Goes to the place of an offer. */
-static int visit(const unsigned char *offer)
+static int upgrade(const unsigned char *offer)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), n = 0;
@@ -801,7 +801,7 @@ static int visit(const unsigned char *offer)
 }
 static void greet(int s, const unsigned char *offer, int nfd, const int *fd)
 {
-	unsigned char b[GREETING] = "ofimeet1";
+	unsigned char b[HELLO] = "ofimeet1";
 	union { char b[CMSG_SPACE(8 * sizeof *fd)]; struct cmsghdr h; } u = { 0 };
 	struct iovec v = { b, sizeof b };
 	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
@@ -815,7 +815,7 @@ static void greet(int s, const unsigned char *offer, int nfd, const int *fd)
 		u.h.cmsg_len = CMSG_LEN(nfd * sizeof *fd);
 		memcpy(CMSG_DATA(&u.h), fd, nfd * sizeof *fd);
 	}
-	EQ(sendmsg(s, &m, MSG_NOSIGNAL), GREETING);
+	EQ(sendmsg(s, &m, MSG_NOSIGNAL), HELLO);
 }
 /* A message of a stranger's over TCP, and one back. */
 static void exchange(struct ct *c, int s, char *b, fi_addr_t to)
@@ -848,14 +848,14 @@ static void honest_talk(struct ct *c, struct honest *h)
 		}
 	}
 }
-static void strangers(int rank)
+static void unknown_peers(int rank)
 {
 	enum { N = 12 };
 	struct ct c;
 	struct honest h;
 	struct ct_name at, other;
 	unsigned char offer[N][OFFER];
-	int s[N], visits[200], before, null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	int s[N], upgrades[200], before, null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	int many[8] = { null, null, null, null, null, null, null, null };
 	fi_addr_t to[N];
 	char *b;
@@ -878,16 +878,16 @@ static void strangers(int rank)
 
 		((struct sockaddr_in *)name.b)->sin_port = htons(1000 + i);
 		to[i] = ct_insert(&c, &name);
-		s[i] = stranger(&c, &at, 1000 + i, offer[i]);
+		s[i] = unknown_peer(&c, &at, 1000 + i, offer[i]);
 	}
 	before = descriptors();
 	/* who says nothing; and what is no greeting, or not with such descriptors */
 	for (int i = 0; i < 200; i++)
-		visits[i] = visit(offer[0]);
+		upgrades[i] = upgrade(offer[0]);
 	for (int i = 0; i < N; i++) {
 		static const char wrong[] = "GET / HTTP/1.1\r\n";
 		unsigned char bad[OFFER];
-		int v = visit(offer[i]);
+		int v = upgrade(offer[i]);
 		char x;
 
 		memcpy(bad, offer[i], OFFER);
@@ -916,7 +916,7 @@ static void strangers(int rank)
 		close(v);
 		if (i % 6 == 5) {
 			/* a cookie is good for one meeting, whatever came of it */
-			v = visit(offer[i]);
+			v = upgrade(offer[i]);
 			greet(v, bad, 3, many);
 			EQ(take(&c, v, &x, 1), 0);
 			close(v);
@@ -925,7 +925,7 @@ static void strangers(int rank)
 		honest_talk(&c, &h);
 	}
 	for (int i = 0; i < 200; i++)
-		close(visits[i]);
+		close(upgrades[i]);
 	for (int i = 0; i < N; i++)
 		exchange(&c, s[i], b, to[i]);
 	for (int i = 0; i < 200; i++)
@@ -950,7 +950,7 @@ static void lingering(int rank)
 	enum { N = 4 };
 	struct ct c;
 	struct ct_name at, name;
-	unsigned char offer[N][OFFER], greeting[GREETING] = "ofimeet1";
+	unsigned char offer[N][OFFER], hello[HELLO] = "ofimeet1";
 	int s[N], v[2 * N], rest[2 * N];
 	fi_addr_t to;
 	char *b;
@@ -966,19 +966,19 @@ static void lingering(int rank)
 		name = at;
 		((struct sockaddr_in *)name.b)->sin_port = htons(1000 + i);
 		to = ct_insert(&c, &name);
-		s[i] = stranger(&c, &at, 1000 + i, offer[i]);
+		s[i] = unknown_peer(&c, &at, 1000 + i, offer[i]);
 		/* with the cookie that is asked for, and without */
-		memcpy(greeting + 8, offer[i] + 16, 24);
-		greeting[16] ^= i % 2;
-		v[i] = visit(offer[i]);
-		if (ct_send_lingering(v[i], i == 3 ? "?" : (char *)greeting, i == 3 ? 1 : GREETING, &rest[i]))
+		memcpy(hello + 8, offer[i] + 16, 24);
+		hello[16] ^= i % 2;
+		v[i] = upgrade(offer[i]);
+		if (ct_send_lingering(v[i], i == 3 ? "?" : (char *)hello, i == 3 ? 1 : HELLO, &rest[i]))
 			SKIP_HERE("no descriptors may be sent: %s", strerror(errno));
 		ct_idle(&c, 10);
 		exchange(&c, s[i], b, to);
 	}
 	/* and who waits to be accepted */
 	for (int i = N; i < 2 * N; i++) {
-		v[i] = visit(offer[0]);
+		v[i] = upgrade(offer[0]);
 		OK(ct_send_lingering(v[i], "?", 1, &rest[i]));
 	}
 	OK(fi_close(&c.ep->fid));
@@ -993,8 +993,8 @@ static void lingering(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "peers of one host use shared memory and leave none behind", met, CT_REL },
-	{ "an endpoint reports the number of its shared-memory peers", links_told, CT_REL },
+	{ "peers of one host use shared memory and leave none behind", matched, CT_REL },
+	{ "an endpoint reports the number of its shared-memory peers", links_notified, CT_REL },
 	{ "an endpoint with only sends and immediate completions is upgraded to shared memory", only_sends, CT_REL },
 	{ "FI_OPT_SHARED_MEMORY_PERMITTED keeps the peers of an endpoint on TCP", forbidden, CT_RDM | CT_REL },
 	{ "no peer writes to the memory of another process", no_writes, CT_REL },
@@ -1010,9 +1010,9 @@ static const struct ct_test tests[] = {
 	{ "messages of every size pass through one-page rings without access to peer memory", tiny_copied, CT_REL },
 	{ "injected messages are sent though the ring is full at the close of the endpoint", injected_and_closed, CT_REL },
 	{ "a peer may be killed before, during or after the shared-memory upgrade", killed, CT_RDM | CT_REL },
-	{ "a killed peer leaves an error entry in each phase, with or without exposed buffers", killed_lending, CT_RDM | CT_REL | CT_SOLO },
+	{ "a killed peer leaves an error entry in each phase, with or without exposed buffers", killed_exposing, CT_RDM | CT_REL | CT_SOLO },
 	{ "a killed peer leaves an error entry in each phase of copied large messages", killed_copying, CT_RDM | CT_REL | CT_SOLO },
 	{ "descriptors with a blocking close, from any process, block no call", lingering, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
-	{ "an intruder in the shared-memory handshake affects no peer", strangers, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
+	{ "an intruder in the shared-memory handshake affects no peer", unknown_peers, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
 };
 CT_MAIN("local", tests)

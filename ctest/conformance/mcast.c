@@ -15,12 +15,12 @@ struct party {
 static const struct ct_opt usual = { .caps = FI_MSG | FI_TAGGED | FI_MULTICAST | FI_SOURCE, .cq_size = 128 };
 
 static struct ct_name open_one(struct ct *c, struct ct *base, const struct ct_opt *o) { return ct_open_at(c, base, o, NULL); }
-static void turn(struct party *p)
+static void round_number(struct party *p)
 {
 	for (int e = 0; e < p->n; e++)
 		ct_progress(&p->c[e]);
 }
-static void meet(struct party *p, int e, int r) { p->addr[e][r] = ct_insert(&p->c[e], &p->name[r]); }
+static void synchronize(struct party *p, int e, int r) { p->addr[e][r] = ct_insert(&p->c[e], &p->name[r]); }
 /* n endpoints; each has all others in its vector, but not itself. */
 static void open_party(struct party *p, int n, const struct ct_opt *o)
 {
@@ -30,7 +30,7 @@ static void open_party(struct party *p, int n, const struct ct_opt *o)
 	for (int e = 0; e < n; e++)
 		for (int r = 0; r < n; r++)
 			if (r != e)
-				meet(p, e, r);
+				synchronize(p, e, r);
 }
 static void close_party(struct party *p)
 {
@@ -62,7 +62,7 @@ static struct fid_mc *end_join(struct party *p, struct fid_mc *mc, int e)
 	ssize_t r;
 
 	while ((r = fi_eq_read(p->c[0].eq, &ev, &x, sizeof x, 0)) == -FI_EAGAIN)
-		turn(p);
+		round_number(p);
 	EQ(r, sizeof x);
 	EQ(ev, FI_JOIN_COMPLETE);
 	CHECK(x.fid == &mc->fid);
@@ -75,7 +75,7 @@ static struct fid_mc *join(struct party *p, int e, int i, uint64_t flags)
 	return end_join(p, begin_join(p, e, i, flags), e);
 }
 /* A call that sends to a group, repeated while somebody has not said whether he is in it. */
-#define TO_GROUP(p, x) do { long sent_; while ((sent_ = (long)(x)) == -FI_EAGAIN) turn(p); OK(sent_); } while (0)
+#define TO_GROUP(p, x) do { long sent_; while ((sent_ = (long)(x)) == -FI_EAGAIN) round_number(p); OK(sent_); } while (0)
 
 /* The next entry of a queue of endpoint e. */
 static struct fi_cq_tagged_entry next(struct party *p, int e, int tx, fi_addr_t *src, struct fi_cq_err_entry *err)
@@ -85,7 +85,7 @@ static struct fi_cq_tagged_entry next(struct party *p, int e, int tx, fi_addr_t 
 	ssize_t r;
 
 	while ((r = src ? fi_cq_readfrom(q, &x, 1, src) : fi_cq_read(q, &x, 1)) == -FI_EAGAIN)
-		turn(p);
+		round_number(p);
 	if (r == -FI_EAVAIL) {
 		struct fi_cq_err_entry got = { 0 };
 
@@ -125,7 +125,7 @@ static void post(struct party *p, int r, void *buf, size_t len)
 static void silence(struct party *p)
 {
 	for (int64_t end = ct_ms() + 100; ct_ms() < end; ct_nap(1))
-		turn(p);
+		round_number(p);
 	for (int e = 0; e < p->n; e++) {
 		struct fi_cq_tagged_entry x;
 
@@ -137,12 +137,12 @@ static void silence(struct party *p)
 static void round_of(struct party *p, int s, fi_addr_t to, unsigned who, size_t len, unsigned seed)
 {
 	static char *buf[MOST], *out;
-	static size_t room;
+	static size_t space;
 
-	if (room < len + 1) {
-		out = malloc(room = len + 1);
+	if (space < len + 1) {
+		out = malloc(space = len + 1);
 		for (int r = 0; r < MOST; r++)
-			buf[r] = malloc(room);
+			buf[r] = malloc(space);
 	}
 	ct_fill(out, len, seed);
 	for (int r = 0; r < p->n; r++)
@@ -199,7 +199,7 @@ static void itself(int rank)
 
 	(void)rank;
 	open_party(&p, 2, NULL);
-	meet(&p, 0, 0);
+	synchronize(&p, 0, 0);
 	mc[0] = join(&p, 0, 0, FI_SEND | FI_RECV);
 	mc[1] = join(&p, 1, 0, FI_RECV);
 	round_of(&p, 0, fi_mc_addr(mc[0]), 0x3, 100, 1);
@@ -228,7 +228,7 @@ static void come_and_go(int rank)
 	round_of(&p, 0, to, 6, 10, 3);
 	OK(fi_close(&a->fid));
 	for (int64_t end = ct_ms() + 200; ct_ms() < end; ct_nap(1))
-		turn(&p);			/* the sender hears of it */
+		round_number(&p);			/* the sender hears of it */
 	round_of(&p, 0, to, 4, 10, 4);
 	a = join(&p, 1, 0, FI_RECV);
 	round_of(&p, 0, to, 6, 10, 5);
@@ -275,18 +275,18 @@ static void inserted_late(int rank)
 	s = join(&p, 0, 0, FI_SEND);		/* nobody to ask */
 	r = join(&p, 1, 0, FI_RECV);
 	round_of(&p, 0, fi_mc_addr(s), 0, 10, 1);
-	meet(&p, 0, 1);				/* asked by one that it does not know */
+	synchronize(&p, 0, 1);				/* asked by one that it does not know */
 	for (int i = 0; i < 50; i++, ct_nap(2))
-		turn(&p);
+		round_number(&p);
 	ERR(fi_send(p.c[0].ep, &p, 1, NULL, fi_mc_addr(s), NULL), FI_EAGAIN);
-	meet(&p, 1, 0);
+	synchronize(&p, 1, 0);
 	round_of(&p, 0, fi_mc_addr(s), 2, 10, 2);
-	meet(&p, 2, 0);				/* told by one that it does not know */
+	synchronize(&p, 2, 0);				/* told by one that it does not know */
 	OK(fi_close(&r->fid));
 	r = begin_join(&p, 2, 0, FI_RECV);
 	for (int i = 0; i < 50; i++, ct_nap(2))
-		turn(&p);
-	meet(&p, 0, 2);
+		round_number(&p);
+	synchronize(&p, 0, 2);
 	end_join(&p, r, 2);
 	round_of(&p, 0, fi_mc_addr(s), 4, 10, 3);
 	/* and taken out */
@@ -394,7 +394,7 @@ static void counted(int rank)
 	TO_GROUP(&p, fi_sendmsg(p.c[0].ep, &m, FI_MULTICAST | FI_COMPLETION));
 	sent(&p, 0, CTX(100));
 	while (fi_cntr_read(p.c[0].txc) < 3 || fi_cntr_read(p.c[1].rxc) < 3 || fi_cntr_read(p.c[2].rxc) < 3)
-		turn(&p);
+		round_number(&p);
 	silence(&p);		/* one entry for the one that asked for it */
 	EQ(fi_cntr_read(p.c[0].txc), 3);
 	EQ(fi_cntr_read(p.c[1].rxc), 3);
@@ -504,12 +504,12 @@ static void left_early(int rank)
 	(void)rank;
 	for (; p.n < 2; p.n++)
 		p.name[p.n] = open_one(&p.c[p.n], p.n ? &p.c[0] : NULL, &usual);
-	meet(&p, 0, 1);
+	synchronize(&p, 0, 1);
 	mc = begin_join(&p, 0, 0, 0);
 	for (int i = 0; i < 50; i++, ct_nap(2))
-		turn(&p);
+		round_number(&p);
 	OK(fi_close(&mc->fid));
-	meet(&p, 1, 0);
+	synchronize(&p, 1, 0);
 	silence(&p);
 	ERR(fi_eq_read(p.c[0].eq, &ev, &x, sizeof x, 0), FI_EAGAIN);
 	close_party(&p);
@@ -533,7 +533,7 @@ static void closed(int rank)
 	ct_close(&p.c[2]);
 	p.n = 2;
 	for (int64_t end = ct_ms() + 200; ct_ms() < end; ct_nap(1))
-		turn(&p);
+		round_number(&p);
 	round_of(&p, 0, to, 2, 30, 2);
 	round_of(&p, 0, to, 2, 1 << 20, 3);
 	silence(&p);
@@ -569,7 +569,7 @@ static void killed(int rank)
 
 			TO_GROUP(&p, fi_send(p.c[0].ep, big, sizeof big, NULL, fi_mc_addr(mc), CTX(101 + i)));
 			while ((r = fi_cq_read(p.c[0].tx, &x, 1)) == -FI_EAGAIN)
-				turn(&p);
+				round_number(&p);
 			if (r == -FI_EAVAIL) {
 				EQ(fi_cq_readerr(p.c[0].tx, &err, 0), 1);
 				CHECK(err.op_context == CTX(101 + i));
@@ -602,7 +602,7 @@ static void killed(int rank)
 			received(&p, 0, 0, in, 100, 1);
 			CHECK(write(pipes[1][1], &x, 1) == 1);
 			for (;;)
-				turn(&p);
+				round_number(&p);
 		}
 		p.name[p.n++] = open_one(&p.c[0], NULL, &usual);
 		ct_swap(&p.c[0], p.name, &other, sizeof other);
@@ -661,7 +661,7 @@ static void again_and_again(int rank)
 
 				TO_GROUP(&p, fi_send(p.c[0].ep, &out, 1, NULL, fi_mc_addr(mc), CTX(101)));
 				while ((r = fi_cq_read(p.c[0].tx, &x, 1)) == -FI_EAGAIN)
-					turn(&p);
+					round_number(&p);
 				if (r == -FI_EAVAIL)
 					EQ(fi_cq_readerr(p.c[0].tx, &err, 0), 1);
 			}
@@ -673,44 +673,44 @@ static void again_and_again(int rank)
 	}
 	ct_recv_oob(NULL, &theirs, sizeof theirs);
 	for (int i = 0; i < ROUNDS; i++) {
-		int told[2];
+		int notified[2];
 		pid_t child;
 
-		CHECK(!pipe(told));
+		CHECK(!pipe(notified));
 		child = fork();
 		if (child == 0) {
 			static char more[64][8];
 
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			p.name[p.n++] = mine = ct_open_at(&p.c[0], NULL, &usual, *service ? service : NULL);
-			CHECK(write(told[1], &mine, sizeof mine) == sizeof mine);
+			CHECK(write(notified[1], &mine, sizeof mine) == sizeof mine);
 			p.addr[0][0] = ct_insert(&p.c[0], &theirs);
 			POST(&p.c[0], fi_recv(p.c[0].ep, &in, 1, NULL, FI_ADDR_UNSPEC, CTX(200)));
 			for (int k = 0; k < 64; k++)
 				POST(&p.c[0], fi_recv(p.c[0].ep, more[k], 8, NULL, FI_ADDR_UNSPEC, CTX(201)));
 			join(&p, 0, 0, FI_RECV);
-			CHECK(write(told[1], &in, 1) == 1);
+			CHECK(write(notified[1], &in, 1) == 1);
 			CHECK(next(&p, 0, 0, NULL, NULL).op_context == CTX(200));
-			CHECK(write(told[1], &in, 1) == 1);
+			CHECK(write(notified[1], &in, 1) == 1);
 			for (;;)
-				turn(&p);
+				round_number(&p);
 		}
-		close(told[1]);		/* its end is seen */
-		if (read(told[0], &mine, sizeof mine) != sizeof mine)
+		close(notified[1]);		/* its end is seen */
+		if (read(notified[0], &mine, sizeof mine) != sizeof mine)
 			_exit(3);
 		if (i == 0)
 			ct_send_oob(&mine, sizeof mine);
 		ct_ip_only();
 		snprintf(service, sizeof service, "%d", ntohs(((struct sockaddr_in *)mine.b)->sin_port));
-		if (read(told[0], &in, 1) != 1)
+		if (read(notified[0], &in, 1) != 1)
 			_exit(3);
 		ct_send_oob(&in, 1);
-		if (read(told[0], &in, 1) != 1)
+		if (read(notified[0], &in, 1) != 1)
 			_exit(3);
 		ct_nap(i % 3);
 		kill(child, SIGKILL);
 		waitpid(child, NULL, 0);
-		close(told[0]);
+		close(notified[0]);
 	}
 	ct_barrier(NULL);
 }
@@ -760,7 +760,7 @@ static void others(int rank)
 	for (int e = 0; e < 4; e++)
 		for (int i = 0; i < 4; i++)
 			if (i != e)
-				meet(&p, e, i);
+				synchronize(&p, e, i);
 	for (int i = 0; i < 2; i++)
 		POST(&p.c[2 + i], fi_trecv(p.c[2 + i].ep, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, 0, ~0ULL, CTX(202 + i)));
 	/* one is connected already, from the other side */
@@ -862,17 +862,17 @@ static void forged(int rank)
 {
 	struct party p = { .n = 0 };
 	struct fid_mc *s, *r;
-	struct ct_opt plain = { .caps = FI_MSG | FI_TAGGED, .cq_size = 128 };
+	struct ct_opt simple = { .caps = FI_MSG | FI_TAGGED, .cq_size = 128 };
 	unsigned char b[40];
 	unsigned seed = 7;
 
 	(void)rank;
 	for (; p.n < 4; p.n++)
-		p.name[p.n] = open_one(&p.c[p.n], p.n == 1 ? &p.c[0] : NULL, p.n < 2 ? &usual : &plain);
+		p.name[p.n] = open_one(&p.c[p.n], p.n == 1 ? &p.c[0] : NULL, p.n < 2 ? &usual : &simple);
 	for (int e = 0; e < 4; e++)
 		for (int i = 0; i < 4; i++)
 			if (i != e && (i < 3 || e == 3))
-				meet(&p, e, i);
+				synchronize(&p, e, i);
 	s = join(&p, 0, 0, 0);
 	r = join(&p, 1, 0, FI_RECV);
 	for (int i = 0; i < 4000; i++) {
@@ -924,12 +924,12 @@ static void *joins(void *arg)
 		struct fid_mc *mc = begin_join(&crowd, 0, 1 + i % 3, 0);
 
 		for (int k = 0; i % 2 && k < 20; k++)
-			turn(&crowd);
+			round_number(&crowd);
 		OK(fi_close(&mc->fid));
 	}
 	return arg;
 }
-static void crowded(int rank)
+static void rx_blocked(int rank)
 {
 	struct ct_opt o = usual;
 	struct fid_mc *s, *r[2];
@@ -1016,20 +1016,20 @@ static void sharing(int rank)
 	for (int e = 0; e < 3; e++)
 		for (int i = 0; i < 3; i++)
 			if (i != e)
-				meet(&p, e, i);
+				synchronize(&p, e, i);
 	for (int i = 0; i < 4; i++)
 		POST(&p.c[1], fi_recv(shared, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, CTX(200 + i)));
 	s = join(&p, 0, 0, FI_SEND);
 	for (int i = 0; i < 2; i++)
 		r[i] = join(&p, 1 + i, 0, 0);
-	for (int turns = 0; turns < 2; turns++) {
-		ct_fill(out, sizeof out, turns);
+	for (int rounds = 0; rounds < 2; rounds++) {
+		ct_fill(out, sizeof out, rounds);
 		TO_GROUP(&p, fi_send(p.c[0].ep, out, sizeof out, NULL, fi_mc_addr(s), CTX(100)));
 		sent(&p, 0, CTX(100));
 		for (int i = 0; i < 2; i++) {
 			struct fi_cq_tagged_entry x = next(&p, 1 + i, 0, NULL, NULL);
 
-			CHECK(ct_same(in[(struct fi_context2 *)x.op_context - &ct_ctx[200]], sizeof out, turns));
+			CHECK(ct_same(in[(struct fi_context2 *)x.op_context - &ct_ctx[200]], sizeof out, rounds));
 		}
 	}
 	/* among themselves */
@@ -1063,7 +1063,7 @@ static const struct ct_test tests[] = {
 	{ "messages of different groups do not mix", several, CT_RDM | CT_REL | CT_SOLO },
 	{ "members can be inserted into the AV after the join", inserted_late, CT_RDM | CT_REL | CT_SOLO },
 	{ "groups work without other capabilities and with both address formats", bare, CT_RDM | CT_REL | CT_SOLO },
-	{ "threads send to a group concurrently while another thread joins and leaves others", crowded, CT_RDM | CT_REL | CT_SOLO },
+	{ "threads send to a group concurrently while another thread joins and leaves others", rx_blocked, CT_RDM | CT_REL | CT_SOLO },
 	{ "forged library notices affect no endpoint", forged, CT_RDM | CT_REL | CT_SOLO },
 	{ "members can share a receive context", sharing, CT_RDM | CT_REL | CT_SOLO },
 	{ "every send call works with groups", every_call, CT_RDM | CT_REL | CT_SOLO },

@@ -204,7 +204,7 @@ static void nodelay_on(int rank) { (void)rank; nodelay(NULL); }
  * Whether a thread was needed to take along what waited for company in bursts of
  * small messages.  (Segments say nothing: the system puts messages together too.)
  */
-static int courier(int rank, int want)
+static int flush_timer(int rank, int want)
 {
 	enum { BURSTS = 20, N = 20, ALL = BURSTS * N };
 	struct ct c;
@@ -239,13 +239,13 @@ static int courier(int rank, int want)
 static void staging(int rank)
 {
 	sockets_only();
-	EQ(courier(rank, 1), rank == 0);
+	EQ(flush_timer(rank, 1), rank == 0);
 }
 static void no_staging(int rank)
 {
 	sockets_only();
 	setenv("FI_TCP_STAGING_SBUF_SIZE", "0", 1);
-	EQ(courier(rank, 0), 0);
+	EQ(flush_timer(rank, 0), 0);
 }
 /* Two peers of this host that lnx has talk over sockets of its tcp. */
 static void lnx_sockets(void)
@@ -258,7 +258,7 @@ static void lnx_sockets(void)
 static void lnx_staging(int rank)
 {
 	lnx_sockets();
-	EQ(courier(rank, 1), rank == 0);
+	EQ(flush_timer(rank, 1), rank == 0);
 }
 /* With a promise to serialize calls, and none while the messages that wait for company are under way. */
 static void lnx_bursts(int rank)
@@ -331,7 +331,7 @@ static void lnx_idle_way(int rank)
 	OK(fi_getname(&c.ep->fid, name, &len));
 	EQ(fi_av_insert(c.av, name, 1, &self, 0, NULL), 1);
 	for (int round = 0; round < ROUNDS; round++) {
-		int talks = round % 2, told = 0, mine = 0, came = 0;
+		int talks = round % 2, notified = 0, mine = 0, came = 0;
 		int64_t end = ct_ms() + MS;
 
 		if (rank == 1) {
@@ -353,10 +353,10 @@ static void lnx_idle_way(int rank)
 			context = entry_of(&c);
 			mine -= context == CTX(0) || context == CTX(1);
 			came |= context == CTX(2);
-			if (!told && ct_ms() >= end) {
+			if (!notified && ct_ms() >= end) {
 				CHECK(!came);
 				ct_send_oob("", 1);
-				told = 1;
+				notified = 1;
 			}
 		}
 		CHECK(ct_same(b, 64, round));

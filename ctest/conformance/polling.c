@@ -50,9 +50,9 @@ int epoll_wait(int fd, struct epoll_event *e, int n, int ms)
 }
 
 /* Six endpoints of rank 1 each say a word to the one of rank 0, which then has nothing to do. */
-static void vain(int rank)
+static void attempts(int rank)
 {
-	const int peers = 6, turns = 1000;
+	const int peers = 6, rounds = 1000;
 	long fewest = 1L << 40;
 	struct ct_opt o = { .caps = FI_TAGGED, .threading = FI_THREAD_DOMAIN };
 	struct ct_name all[6], to;
@@ -75,17 +75,17 @@ static void vain(int rank)
 			}
 		ct_barrier(&C);
 		/* what is still under way, such as an answer, costs more, and so does giving way to others */
-		for (int once = 0; once < 20 && fewest > turns; once++) {
+		for (int once = 0; once < 20 && fewest > rounds; once++) {
 			looks = 0;
-			for (int i = 0; i < turns; i++)
+			for (int i = 0; i < rounds; i++)
 				(void)fi_cq_read(C.rx, NULL, 0);
 			if (looks < fewest)
 				fewest = looks;
 		}
 		if (ct_is_ip() && !ct_is_rxm() && !ct_is_rxd())
 			CHECK(fewest > 0);	/* or they do not pass here */
-		if (fewest > turns * 11 / 10)
-			FAIL("%d looks in vain made %ld system calls", turns, fewest);
+		if (fewest > rounds * 11 / 10)
+			FAIL("%d looks in vain made %ld system calls", rounds, fewest);
 	} else {
 		fi_addr_t peer[6];
 
@@ -119,7 +119,7 @@ static double processor_ms(void)
 	return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e3 + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e3;
 }
 /* Both ranks share one processor and do nothing but poll. */
-static void together(int rank)
+static void combined(int rank)
 {
 	const int batches = 20, times = 10;
 	struct ct_opt o = { .caps = FI_TAGGED, .threading = FI_THREAD_DOMAIN, .one_cq = 1 };
@@ -171,7 +171,7 @@ static void together(int rank)
 }
 
 static const struct ct_test tests[] = {
-	{ "an empty poll is one system call, regardless of the number of recent peers", vain, CT_RDM | CT_REL },
-	{ "an empty poll yields the CPU to the awaited peer", together, CT_RDM | CT_REL },
+	{ "an empty poll is one system call, regardless of the number of recent peers", attempts, CT_RDM | CT_REL },
+	{ "an empty poll yields the CPU to the awaited peer", combined, CT_RDM | CT_REL },
 };
 CT_MAIN("polling", tests)

@@ -68,7 +68,7 @@ static void write_sizes(int rank)
  * fi_getinfo(3), FI_MSG: "The caps may be used to specify or restrict the type of messaging operations that are supported."
  * May: programs that name access to memory alone send messages as well, and the original sends them.
  */
-static void messages_beside(int rank)
+static void messages_during_transfers(int rank)
 {
 	struct ct_opt o = { .caps = FI_RMA };
 	struct region r;
@@ -224,7 +224,7 @@ static void read_sizes(int rank)
 	}
 	done(&c);
 }
-static void many_places(int rank)
+static void many_segments(int rank)
 {
 	struct ct c;
 	struct region r;
@@ -310,7 +310,7 @@ static void data_unread(int rank)
 	struct ct c;
 	struct region r;
 	char *b;
-	int n = 0, told = 0;
+	int n = 0, notified = 0;
 
 	if (!strncmp(ct_prov, "verbs", 5))
 		SKIP("each takes one of the receives posted there");
@@ -322,16 +322,16 @@ static void data_unread(int rank)
 	b = ct_alloc(&c, LEN);
 	r = share(&c, 0, b, LEN, REMOTE);
 	if (rank == 0) {
-		for (int64_t last = ct_ms(); n < MOST && (told < WINDOW || ct_ms() - last < 500);) {
-			long ret = n - told < WINDOW ? fi_writedata(c.ep, b, LEN, ct_desc(b), n, c.peer, r.addr, r.key, CTX(n % WINDOW)) : -FI_EAGAIN;
+		for (int64_t last = ct_ms(); n < MOST && (notified < WINDOW || ct_ms() - last < 500);) {
+			long ret = n - notified < WINDOW ? fi_writedata(c.ep, b, LEN, ct_desc(b), n, c.peer, r.addr, r.key, CTX(n % WINDOW)) : -FI_EAGAIN;
 
 			if (!ret)
 				n++;
 			else
 				EQ(ret, -FI_EAGAIN);
 			if (fi_cq_read(c.tx, &e, 1) == 1) {
-				CHECK(e.op_context == CTX(told % WINDOW));
-				told++;
+				CHECK(e.op_context == CTX(notified % WINDOW));
+				notified++;
 				last = ct_ms();
 			}
 			sched_yield();
@@ -341,8 +341,8 @@ static void data_unread(int rank)
 			FAIL("%d writes went to a peer whose queue has %d entries", n, WINDOW);
 		CHECK(n > WINDOW);
 		ct_send_oob(&n, sizeof n);
-		for (; told < n; told++)
-			ct_sent(&c, CTX(told % WINDOW));
+		for (; notified < n; notified++)
+			ct_sent(&c, CTX(notified % WINDOW));
 	} else {
 		ct_recv_oob(&c, &n, sizeof n);
 		for (int i = 0; i < n; i++) {
@@ -879,7 +879,7 @@ static void bursts(int rank)
 	r = share(&c, 0, b, N * SLOT, REMOTE);
 	for (int round = 0; round < ROUNDS; round++) {
 		unsigned seed = 1000 * rank + 7 * round, theirs = 1000 * !rank + 7 * round;
-		int told = 0, posted = 0, ended = 0, heard = 0;
+		int notified = 0, posted = 0, ended = 0, received = 0;
 		char x[N / 8][64];
 
 		for (int i = 0; i < N / 8; i++)
@@ -928,13 +928,13 @@ static void bursts(int rank)
 				break;
 			}
 		}
-		while (ended < posted || heard < N / 8 || told < N / 8) {
+		while (ended < posted || received < N / 8 || notified < N / 8) {
 			struct fi_cq_tagged_entry e = { 0 };
 			int upto;
 
 			if (ended < posted && fi_cq_read(c.tx, &e, 1) == 1)
 				ended++;
-			if (heard == N / 8 && told == N / 8)
+			if (received == N / 8 && notified == N / 8)
 				continue;
 			if (fi_cq_read(c.rx, &e, 1) != 1) {
 				ct_progress(&c);
@@ -942,12 +942,12 @@ static void bursts(int rank)
 				continue;
 			}
 			if (e.flags & FI_RECV) {
-				upto = 8 * heard + 7;
-				CHECK(e.op_context == CTX(N + heard));
-				CHECK(ct_same(x[heard++], inject, theirs + upto));
+				upto = 8 * received + 7;
+				CHECK(e.op_context == CTX(N + received));
+				CHECK(ct_same(x[received++], inject, theirs + upto));
 			} else {
 				CHECK(e.flags & FI_REMOTE_WRITE);
-				upto = 8 * told++ + 6;
+				upto = 8 * notified++ + 6;
 				EQ(e.data, (uint64_t)upto);
 			}
 			/* all that was written before is there */
@@ -1103,10 +1103,10 @@ static void closed_amid_writes(int rank)
 
 static const struct ct_test tests[] = {
 	{ "regions follow FI_MR_BASIC, FI_MR_SCALABLE or neither, in old and new applications", registration_modes, CT_REL },
-	{ "an endpoint opened for FI_RMA alone sends messages as well", messages_beside, CT_REL },
+	{ "an endpoint opened for FI_RMA alone sends messages as well", messages_during_transfers, CT_REL },
 	{ "fi_write of every size arrives before the message behind it", write_sizes, CT_REL },
 	{ "fi_read of every size works from both sides concurrently", read_sizes, CT_REL },
-	{ "one transfer can use several buffers and several segments", many_places, CT_REL },
+	{ "one transfer can use several buffers and several segments", many_segments, CT_REL },
 	{ "remote CQ data makes an entry at the target, and a write without data makes none", with_data, CT_REL },
 	{ "writes with data wait for space in the target's unread queue, and all are reported", data_unread, CT_REL },
 	{ "counters count reads and writes at both ends", counted, CT_REL },

@@ -354,7 +354,7 @@ static int hold_port(struct ct_name *n)
 }
 
 /* Sending to an address where nobody listens ends in an error entry. */
-static void nobody(int rank)
+static void no_peer(int rank)
 {
 	setenv("FI_OFI_RXD_PEER_TIMEOUT", "1", 1);	/* a silent peer counts as gone after minutes */
 	struct ct c;
@@ -484,7 +484,7 @@ static void unanswered(int rank)
 }
 
 /* What is injected to nobody: the failure has an entry, whether the call asked for one of its success or not. */
-static void injected_to_nobody(int rank)
+static void injected_without_peer(int rank)
 {
 	setenv("FI_OFI_RXD_PEER_TIMEOUT", "1", 1);	/* a silent peer counts as gone after minutes */
 	struct ct c;
@@ -599,7 +599,7 @@ static void garbage(int rank)
 }
 
 /* Garbage connections beside honest traffic do not disturb it. */
-static void garbage_beside(int rank)
+static void garbage_connections(int rank)
 {
 	if (ct_is_rxd())
 		SKIP("nobody connects");
@@ -724,9 +724,9 @@ static void accept_without_descriptors(int rank)
    comes, and where it came all that follow do, more than any buffer between the two holds. */
 static void few_descriptors(int rank)
 {
-	enum { KEPT = 14, FIRST = 50, N = 400, SIZE = 4000 };
+	enum { BUFFERED = 14, FIRST = 50, N = 400, SIZE = 4000 };
 
-	for (int round = 0; round < 2 * KEPT; round++) {
+	for (int round = 0; round < 2 * BUFFERED; round++) {
 		int full = rank == round % 2, fds[256], k = 0, first = 0, sent = 0, received = 0;
 		struct fi_cq_tagged_entry e;
 		struct ct_name n, theirs;
@@ -853,7 +853,7 @@ static void interrupted(int rank)
  * its connection.  Receiving the first must make it go on: what is wanted next
  * is behind.
  */
-static void crowded(int rank)
+static void rx_blocked(int rank)
 {
 	struct ct_opt o = { .caps = FI_TAGGED };
 	static const int order[] = { 0, 2, 1, 3 };
@@ -975,32 +975,32 @@ static void ends_while_reading(int rank)
 	(void)rank;
 	ct_param("DISABLE_AUTO_PROGRESS", "1");
 	for (int i = 0; i < 10; i++) {
-		int said[2], st;
+		int sent[2], st;
 		char b[200];
 		ssize_t n;
 		pid_t p;
 
-		CHECK(!pipe(said));
+		CHECK(!pipe(sent));
 		p = fork();
 		if (p == 0) {
 			struct ct c = { .o = { .threading = FI_THREAD_DOMAIN } };
 			pthread_t t;
 
-			dup2(said[1], 2);
+			dup2(sent[1], 2);
 			setenv("FI_LOG_LEVEL", "warn", 1);
 			ct_open_rdm(&c, NULL);
 			OK(pthread_create(&t, NULL, reads_for_ever, c.rx));
 			ct_nap(20);
 			exit(0);
 		}
-		close(said[1]);
-		n = read(said[0], b, sizeof b - 1);
+		close(sent[1]);
+		n = read(sent[0], b, sizeof b - 1);
 		b[n > 0 ? n : 0] = 0;
 		CHECK(waitpid(p, &st, 0) == p);
 		if (n)
 			FAIL("it says %s", b);
 		EQ(st, 0);
-		close(said[0]);
+		close(sent[0]);
 	}
 }
 
@@ -1012,7 +1012,7 @@ static int64_t cpu_ms(void)
 	return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000LL + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
 }
 /* A connection that is stopped for want of room, and whose peer is gone, costs no time. */
-static void crowded_and_gone(int rank)
+static void rx_blocked_and_gone(int rank)
 {
 	struct ct_opt o = { .caps = FI_TAGGED, .wait = FI_WAIT_FD };
 	struct fi_cq_tagged_entry e;
@@ -1298,7 +1298,7 @@ static void few_ports(int rank)
 	static struct ct a, b[N];
 	static char in[N][8], out[N][8];
 	struct fi_cq_tagged_entry e;
-	int fd, told = 0, heard = 0;
+	int fd, notified = 0, received = 0;
 
 	(void)rank;
 	if (ct_is_lnx())
@@ -1322,22 +1322,22 @@ static void few_ports(int rank)
 		if (!i) {
 			ct_open_in(&b[0], NULL);
 		}
-		ct_open_beside(&b[i], &b[0]);
+		ct_open_second(&b[i], &b[0]);
 		OK(fi_recv(b[i].ep, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, &ct_ctx[i]));
 		n = ct_getname(&b[i].ep->fid);
 		a.peer = ct_insert(&a, &n);
 		POST(&a, fi_send(a.ep, port, sizeof out[i], NULL, a.peer, NULL));
 	}
-	while (told < N || heard < N) {
+	while (notified < N || received < N) {
 		struct fi_cq_err_entry err = { 0 };
 		ssize_t r = fi_cq_read(a.tx, &e, 1);
 
 		if (r == -FI_EAVAIL) {
 			EQ(fi_cq_readerr(a.tx, &err, 0), 1);
-			FAIL("send %d: %s", told, fi_strerror(err.err));
+			FAIL("send %d: %s", notified, fi_strerror(err.err));
 		}
-		told += r == 1;
-		heard += fi_cq_read(b[0].rx, &e, 1) == 1;
+		notified += r == 1;
+		received += fi_cq_read(b[0].rx, &e, 1) == 1;
 		sched_yield();
 	}
 	for (int i = 0; i < N; i++)
@@ -1531,20 +1531,20 @@ static const struct ct_test tests[] = {
 	{ "unreceived messages of an ended peer survive failing sends to it", ended_with_messages_blocked, CT_REL },
 	{ "silent connections do not block an honest peer", silent_callers, CT_REL },
 	{ "a listener without descriptors takes no CPU time and accepts its peer later", listen_without_descriptors, CT_MSG },
-	{ "a message without buffer space blocks others only until space is free", crowded, CT_RDM | CT_REL },
-	{ "a blocked connection to an ended peer takes no CPU time", crowded_and_gone, CT_RDM | CT_REL },
+	{ "a message without buffer space blocks others only until space is free", rx_blocked, CT_RDM | CT_REL },
+	{ "a blocked connection to an ended peer takes no CPU time", rx_blocked_and_gone, CT_RDM | CT_REL },
 	{ "a killed peer ends small transfers with errors and without a hang", peer_killed_small, CT_REL },
 	{ "a killed peer ends large transfers with errors and without a hang", peer_killed_large, CT_REL },
 	{ "a killed peer ends operations in flight though its messages wait for receives", peer_killed_unread, CT_REL },
 	{ "a killed peer ends requests awaiting its answer though its messages wait for receives", peer_killed_unanswered, CT_REL },
 	{ "a killed peer of an idle connection gives FI_SHUTDOWN and flushes receives", peer_killed_idle, CT_MSG },
 	{ "a peer restarted at the same address is reached again", restarted, CT_RDM },
-	{ "sending to an absent peer ends in an error entry", nobody, CT_RDM | CT_SOLO | CT_REL },
+	{ "sending to an absent peer ends in an error entry", no_peer, CT_RDM | CT_SOLO | CT_REL },
 	{ "operations waiting for an absent peer end when its address is removed", removed_before_there, CT_RDM | CT_SOLO | CT_REL },
 	{ "a peer not answering a connection request is given up after the configured time", unanswered, CT_SOLO | CT_REL | CT_CONN | CT_BARE },
-	{ "an injected message to an absent peer has an error entry and is counted", injected_to_nobody, CT_RDM | CT_REL | CT_SOLO },
+	{ "an injected message to an absent peer has an error entry and is counted", injected_without_peer, CT_RDM | CT_REL | CT_SOLO },
 	{ "garbage on the listening port is refused", garbage, CT_REL },
-	{ "garbage connections do not disturb honest peers", garbage_beside, CT_RDM | CT_REL },
+	{ "garbage connections do not disturb honest peers", garbage_connections, CT_RDM | CT_REL },
 	{ "running out of descriptors fails calls and ends no process", no_descriptors, CT_RDM | CT_SOLO },
 	{ "a connection waits while the acceptor has no free descriptor", accept_without_descriptors, CT_RDM | CT_REL },
 	{ "peers connecting with few descriptors lose no messages", few_descriptors, CT_RDM | CT_REL },

@@ -7,7 +7,7 @@
 
 enum { MSG = 0, TAGGED = 1, READ_REQ = 2, WRITE = 4, RTS = 9, CTS = 10, ACK = 11, DATA_READ = 13, NO_OP = 14 };
 enum { WITH_TAG = 16, INLINE = 32, DELIVER = 256, CARRIES = 512 };
-enum { KEY = 3, ROOM = 65536, WINDOW = 128, BEYOND = 64 };
+enum { KEY = 3, SPACE = 65536, WINDOW = 128, BEYOND = 64 };
 
 /* A peer: its socket and address, what it is called by the endpoint under test, and its next number. */
 struct raw { int s; struct sockaddr_in at; uint32_t index; uint64_t seq; };
@@ -29,11 +29,11 @@ static struct raw raw_open(void)
 {
 	struct raw r = { .at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) } };
 	socklen_t len = sizeof r.at;
-	int room = 1 << 22;
+	int space = 1 << 22;
 
 	CHECK((r.s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0);
 	CHECK(!bind(r.s, (void *)&r.at, sizeof r.at) && !getsockname(r.s, (void *)&r.at, &len));
-	setsockopt(r.s, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+	setsockopt(r.s, SOL_SOCKET, SO_RCVBUF, &space, sizeof space);
 	return r;
 }
 static void raw_send(const struct raw *r, const struct ct_name *to, const void *b, size_t n)
@@ -46,7 +46,7 @@ static void raw_send(const struct raw *r, const struct ct_name *to, const void *
 static size_t raw_take(struct ct *c, const struct raw *r, unsigned char *b)
 {
 	for (int64_t end = ct_ms() + 200; ct_ms() < end;) {
-		ssize_t n = recv(r->s, b, ROOM, MSG_DONTWAIT);
+		ssize_t n = recv(r->s, b, SPACE, MSG_DONTWAIT);
 
 		if (n > 0)
 			return n;
@@ -75,9 +75,9 @@ static void ask(const struct raw *r, const struct ct_name *to, const struct sock
 	raw_send(r, to, b, sizeof b);
 }
 /* Gets to know the endpoint. */
-static void meet(struct ct *c, struct raw *r, const struct ct_name *to, uint64_t nonce)
+static void synchronize(struct ct *c, struct raw *r, const struct ct_name *to, uint64_t nonce)
 {
-	unsigned char b[ROOM];
+	unsigned char b[SPACE];
 	size_t n;
 
 	ask(r, to, &r->at, 7, nonce);
@@ -123,7 +123,7 @@ static size_t op(unsigned char *b, int type, int flags, uint32_t index, uint64_t
 }
 static void start(struct raw *r, const struct ct_name *to, int type, int flags, uint64_t total, uint64_t key, size_t n)
 {
-	unsigned char b[ROOM];
+	unsigned char b[SPACE];
 
 	raw_send(r, to, b, op(b, type, flags, r->index, r->seq, total, 1, key, n));
 	r->seq++;
@@ -190,11 +190,11 @@ static void third_party(int rank)
 	struct ct c;
 	struct ct_name n = open_for_peers(&c, FI_MSG | FI_TAGGED | FI_RMA, 1 << 20);
 	struct raw a = raw_open(), third = raw_open();
-	unsigned char b[ROOM];
+	unsigned char b[SPACE];
 	size_t got = 0, packets = 0, len, asked = 88;
 
 	(void)rank;
-	meet(&c, &a, &n, 0);
+	synchronize(&c, &a, &n, 0);
 	ask(&a, &n, &third.at, 9, 0);
 	ct_idle(&c, 20);
 	for (int i = 0; i < 192; i++) {
@@ -228,7 +228,7 @@ static void indices(int rank)
 	for (int i = 0; i < N; i++) {
 		struct raw r = raw_open();	/* stays open: no other is to have its address */
 
-		meet(&c, &r, &n, i % 2);
+		synchronize(&c, &r, &n, i % 2);
 		index[i] = r.index;
 		CHECK(index[i]);
 		for (int k = 0; k < i; k++)
@@ -254,12 +254,12 @@ static void directed(int rank)
 	struct ct_name n = open_for_peers(&c, FI_MSG | FI_TAGGED | FI_SOURCE | FI_DIRECTED_RECV, 0);
 	struct raw a = raw_open(), peer = raw_open();
 	fi_addr_t name = insert(&c, &peer.at);
-	unsigned char b[ROOM];
-	char room[100];
+	unsigned char b[SPACE];
+	char space[100];
 
 	(void)rank;
-	OK(fi_trecv(c.ep, room, sizeof room, NULL, name, 5, 0, CTX(0)));
-	meet(&c, &a, &n, 0);
+	OK(fi_trecv(c.ep, space, sizeof space, NULL, name, 5, 0, CTX(0)));
+	synchronize(&c, &a, &n, 0);
 	ask(&a, &n, &peer.at, 9, 0);
 	ct_idle(&c, 20);
 	start(&a, &n, TAGGED, WITH_TAG, 8, 0, 8);
@@ -267,7 +267,7 @@ static void directed(int rank)
 		raw_send(&a, &n, b, op(b, TAGGED, WITH_TAG, guess(a.index, i), 0, 8, 1, 0, 8));
 	NOTHING(&c, c.rx, 100);
 	/* the peer itself is heard */
-	meet(&c, &peer, &n, 0);
+	synchronize(&c, &peer, &n, 0);
 	start(&peer, &n, TAGGED, WITH_TAG, 8, 0, 8);
 	ct_recvd(&c, CTX(0), 8);
 	end(&c);
@@ -321,7 +321,7 @@ static void named_before(int rank)
 /* The last acknowledgement at a peer, as how many packets are taken. */
 static uint64_t taken(struct ct *c, const struct raw *r)
 {
-	unsigned char b[ROOM];
+	unsigned char b[SPACE];
 	uint64_t last = 0;
 
 	while (raw_take(c, r, b))
@@ -330,7 +330,7 @@ static uint64_t taken(struct ct *c, const struct raw *r)
 	return last;
 }
 /* Of requests whose refusals a peer does not acknowledge, no more are taken than may be under way, a few times over. */
-static void refusals(int rank)
+static void rejections(int rank)
 {
 	enum { N = 20000 };
 	struct ct c;
@@ -339,7 +339,7 @@ static void refusals(int rank)
 	uint64_t last;
 
 	(void)rank;
-	meet(&c, &a, &n, 11);
+	synchronize(&c, &a, &n, 11);
 	for (int i = 0; i < N; i++) {
 		start(&a, &n, WRITE, 0, 1, KEY + 1, 1);
 		if (i % 100 == 0)
@@ -358,13 +358,13 @@ static void notices(int rank)
 	struct ct_name n = open_for_peers(&c, FI_MSG, 0);
 	struct raw a = raw_open();
 	struct fi_cq_tagged_entry e;
-	static char room[8];
+	static char space[8];
 	int got = 0;
 
 	(void)rank;
-	meet(&c, &a, &n, 11);
+	synchronize(&c, &a, &n, 11);
 	for (int i = 0, posted = 0; i < N; i++) {
-		while (posted < N && !fi_recv(c.ep, room, sizeof room, NULL, FI_ADDR_UNSPEC, CTX(0)))
+		while (posted < N && !fi_recv(c.ep, space, sizeof space, NULL, FI_ADDR_UNSPEC, CTX(0)))
 			posted++;
 		start(&a, &n, MSG, DELIVER, 8, 0, 8);
 		if (i % 100 == 0)
@@ -397,7 +397,7 @@ static void answers(int rank)
 	for (int i = 0; i < PEERS; i++) {
 		struct raw a = raw_open();
 
-		meet(&c, &a, &n, 0);
+		synchronize(&c, &a, &n, 0);
 		for (int k = 0; k < READS; k++) {
 			start(&a, &n, READ_REQ, 0, 65536, KEY, 0);
 			if (k % 64 == 63)
@@ -415,11 +415,11 @@ static void wide_window(int rank)
 	struct ct c;
 	struct ct_name n = open_for_peers(&c, FI_MSG | FI_RMA, 4 << 20);
 	struct raw a = raw_open();
-	unsigned char b[ROOM];
+	unsigned char b[SPACE];
 	uint64_t next = 0;
 
 	(void)rank;
-	meet(&c, &a, &n, 0);
+	synchronize(&c, &a, &n, 0);
 	start(&a, &n, READ_REQ, 0, 4 << 20, KEY, 0);
 	for (int i = 0; i < 3; i++) {
 		uint64_t acked = next;
@@ -497,12 +497,12 @@ static void failed_inject(int rank)
 		n = ct_open_rdm(&c, NULL);
 		a = raw_open();
 		name = insert(&c, &a.at);
-		meet(&c, &a, &n, 1);
+		synchronize(&c, &a, &n, 1);
 		no_op(&a, &n);
 		ct_idle(&c, 10);
 		OK(fi_inject(c.ep, "lost", 4, name));
 		/* another process at the same address */
-		meet(&c, &a, &n, 2);
+		synchronize(&c, &a, &n, 2);
 		no_op(&a, &n);
 		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
 		EQ(err.err, FI_ECONNRESET);
@@ -521,7 +521,7 @@ static void close_drops(int rank)
 	struct fi_cq_tagged_entry e;
 
 	(void)rank;
-	meet(&c, &a, &n, 1);
+	synchronize(&c, &a, &n, 1);
 	no_op(&a, &n);
 	ct_idle(&c, 10);
 	OK(fi_recv(c.ep, b, sizeof b, NULL, FI_ADDR_UNSPEC, CTX(0)));
@@ -579,7 +579,7 @@ static void gone_peers(int rank)
 	known = raw_open();
 	to_never = insert(&c, &never.at);
 	to_known = insert(&c, &known.at);
-	meet(&c, &known, &n, 1);
+	synchronize(&c, &known, &n, 1);
 	no_op(&known, &n);
 	ct_idle(&c, 10);
 	close(never.s);
@@ -631,7 +631,7 @@ static const struct ct_test tests[] = {
 	{ "the index assigned to a peer reveals nothing about the indices of others", indices, CT_SOLO | CT_RDM | CT_BARE },
 	{ "a request in the name of another peer is not received as from that peer", directed, CT_SOLO | CT_RDM | CT_BARE },
 	{ "requests in the names of peers do not block these peers", named_before, CT_SOLO | CT_RDM },
-	{ "refusals not acknowledged by a peer are bounded", refusals, CT_SOLO | CT_RDM | CT_BARE },
+	{ "refusals not acknowledged by a peer are bounded", rejections, CT_SOLO | CT_RDM | CT_BARE },
 	{ "receive notices not acknowledged by a peer are bounded", notices, CT_SOLO | CT_RDM | CT_BARE },
 	{ "responses not acknowledged by unknown peers are bounded", answers, CT_SOLO | CT_RDM | CT_BARE },
 	{ "a peer with an unlimited window gets no more packets at a time than others", wide_window, CT_SOLO | CT_RDM | CT_BARE },

@@ -358,7 +358,7 @@ static void another_ones_name(int rank, int kinds)
 	ct_done(&c);
 }
 /* Many begin a message each, and end it, or never do, after others were served. */
-static void begun_messages(int rank)
+static void started_messages(int rank)
 {
 	enum { N = 48, BIG = 15000, LEN = FRAME + HEAD + BIG };
 	static unsigned char frame[N][LEN];
@@ -480,7 +480,7 @@ static void nonsense_at_once(int rank)
 	ct_done(&c);
 }
 /* Callers in no address vector that leave messages without end. */
-static void left_by_strangers(int rank)
+static void left_by_unknown_peers(int rank)
 {
 	enum { LEN = 16000, WHOLE = FRAME + HEAD + LEN };
 	struct ct c;
@@ -532,7 +532,7 @@ static void names_own(int rank)
 }
 
 /* Numbers of so many bytes, in the other order. */
-static void turn(unsigned char *at, int bytes)
+static void round_number(unsigned char *at, int bytes)
 {
 	for (int i = 0; i < bytes / 2; i++) {
 		unsigned char b = at[i];
@@ -541,23 +541,23 @@ static void turn(unsigned char *at, int bytes)
 		at[bytes - 1 - i] = b;
 	}
 }
-static void turn_call(unsigned char *data)
+static void serve_call(unsigned char *data)
 {
 	data[1] ^= 3;
-	turn(data + 4, 2);
-	turn(data + 8, 4);
-	turn(data + 12, 4);
-	turn(data + 16, 8);
+	round_number(data + 4, 2);
+	round_number(data + 8, 4);
+	round_number(data + 12, 4);
+	round_number(data + 16, 8);
 }
-static void turn_header(unsigned char *head)
+static void convert_header(unsigned char *head)
 {
-	turn(head + 2, 2);
-	turn(head + 4, 4);
+	round_number(head + 2, 2);
+	round_number(head + 4, 4);
 	for (int at = 8; at < 32; at += 8)
-		turn(head + at, 8);
-	turn(head + 36, 4);
+		round_number(head + at, 8);
+	round_number(head + 36, 4);
 	for (int at = 40; at < 64; at += 8)
-		turn(head + at, 8);
+		round_number(head + at, 8);
 }
 /* A peer of the other byte order calls, and sends. */
 static void other_order_calls(int rank)
@@ -591,7 +591,7 @@ static void other_order_calls(int rank)
 
 		ct_fill(b, 32000, 17);
 		call(data, 1000);
-		turn_call(data);
+		serve_call(data);
 		fd = dial(&c, &to, data, CALL, &type, answer);
 		EQ(type, 6);
 		CHECK(answer[0] == 1 && answer[1] == 1 && answer[2] == 0x81);
@@ -618,7 +618,7 @@ static void other_order_calls(int rank)
 				put(head + 24, i == 1 ? 1 : 3, 8);
 				put(head + 40, 32000, 8);
 			}
-			turn_header(head);
+			convert_header(head);
 			packet(fd, head, b + (i == 2 ? 16000 : 0), n);
 			if (i == 0)
 				ct_barrier(&c);
@@ -687,7 +687,7 @@ static void other_order_answers(int rank)
 	o[0] = cm[CM + 1];
 	memset(cm + CM, 0, ACCEPT);
 	put(cm + CM, 0x0123456789abcdefull, 8);
-	turn(cm + CM, 8);
+	round_number(cm + CM, 8);
 	cm[CM + 12] = 2;
 	cm[CM + 13] = o[0] ^ 3;
 	EQ(send(fd, cm, CM + ACCEPT, MSG_NOSIGNAL), CM + ACCEPT);
@@ -866,9 +866,9 @@ static const struct ct_test tests[] = {
 	{ "messages never completed affect no other peer", half_messages, CT_RDM },
 	{ "messages arrive with any FI_OFI_RXM_BUFFER_SIZE", buffer_sizes, CT_RDM },
 	{ "messages arrive with any number in the parameters", other_sizes, CT_RDM },
-	{ "unfinished messages do not delay others", begun_messages, CT_RDM },
+	{ "unfinished messages do not delay others", started_messages, CT_RDM },
 	{ "thousands of malformed packets at a time end their own connection and no other", nonsense_at_once, CT_RDM },
-	{ "messages left by unknown peers are bounded and dropped with their connections", left_by_strangers, CT_RDM },
+	{ "messages left by unknown peers are bounded and dropped with their connections", left_by_unknown_peers, CT_RDM },
 	{ "a packet is accepted only for the connection it arrived on", names_shared, CT_RDM },
 	{ "a packet is accepted only for its own connection, with separate receive buffers", names_own, CT_RDM },
 };

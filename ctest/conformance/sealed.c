@@ -155,7 +155,7 @@ static void undumped(int rank)
 }
 
 /* Neither rank hears the other, and both logs say why. */
-static void deaf(const struct ct_opt *o, const char *user, const char *why)
+static void accept_paused(const struct ct_opt *o, const char *user, const char *why)
 {
 	struct ct c = { .o = *o };
 	struct ct_name mine, theirs;
@@ -183,24 +183,24 @@ static void differ(int rank)
 	struct ct_opt o = { .caps = FI_MSG };
 
 	sealed_only();
-	deaf(&o, rank ? OTHER : SECRET, "has not the same secret");
+	accept_paused(&o, rank ? OTHER : SECRET, "has not the same secret");
 }
 static void differ_own(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG, .domain_key = SECRET, .ep_key = rank ? OTHER : NULL };
 
 	sealed_only();
-	deaf(&o, NULL, "has not the same secret");
+	accept_paused(&o, NULL, "has not the same secret");
 }
 static void differ_user(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG, .domain_key = SECRET };
 
 	sealed_only();
-	deaf(&o, rank ? OTHER : "the secret that the user has for a job", "has not the same secret");
+	accept_paused(&o, rank ? OTHER : "the secret that the user has for a job", "has not the same secret");
 }
 /* Who has no secret, and says so to the endpoint of who has one. */
-static void plain(int rank)
+static void simple(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG };
 	struct ct c = { .o = o };
@@ -604,12 +604,12 @@ static void elsewhere(int with_own)
 	EQ(ct_logged("FI_TCP_AUTH_KEY_FILE has no effect here"), !with_own);
 	ct_close(&c);
 }
-static void told(int rank)
+static void notified(int rank)
 {
 	(void)rank;
 	elsewhere(0);
 }
-static void not_told(int rank)
+static void not_notified(int rank)
 {
 	(void)rank;
 	elsewhere(1);
@@ -626,7 +626,7 @@ static const struct ct_test tests[] = {
 	{ "endpoints with different pre-shared keys receive nothing from each other", differ, CT_RDM },
 	{ "endpoints with different application keys receive nothing from each other", differ_own, CT_RDM },
 	{ "an application key does not replace the user's pre-shared key", differ_user, CT_RDM },
-	{ "datagrams of a peer without a key are dropped and not answered", plain, CT_RDM },
+	{ "datagrams of a peer without a key are dropped and not answered", simple, CT_RDM },
 	{ "a repeated datagram is received once", repeated, CT_SOLO | CT_DGRAM },
 	{ "changed, shortened or redirected datagrams are dropped", changed, CT_SOLO | CT_DGRAM },
 	{ "a flood of forged datagrams gets no answer and takes no memory", flood, CT_SOLO | CT_RDM },
@@ -634,7 +634,7 @@ static const struct ct_test tests[] = {
 	{ "a forked child sends as a different sender", forked, CT_SOLO | CT_RDM },
 	{ "infos with a pre-shared key have shorter messages, and invalid keys are refused", offered, CT_SOLO | CT_RDM },
 	{ "a key file readable by other users is refused", readable, CT_SOLO | CT_RDM },
-	{ "the log warns that the key of tcp has no effect on datagrams", told, CT_SOLO | CT_RDM },
-	{ "no warning about the key of tcp is logged where datagrams have a key", not_told, CT_SOLO | CT_RDM },
+	{ "the log warns that the key of tcp has no effect on datagrams", notified, CT_SOLO | CT_RDM },
+	{ "no warning about the key of tcp is logged where datagrams have a key", not_notified, CT_SOLO | CT_RDM },
 };
 CT_MAIN("sealed", tests)

@@ -9,7 +9,7 @@
 #define OTHER "the secret of another job here"
 #define WORDS "words that nobody else is to read"
 
-enum { HELLO = 56, ANSWER = 56, PROOF = 24 };	/* bytes of these frames */
+enum { HELLO = 56, ANSWER = 56, CONFIRM = 24 };	/* bytes of these frames */
 
 static void no_params(void)
 {
@@ -636,7 +636,7 @@ static int call(const struct ct_name *n)
 	return s;
 }
 /* So many bytes, or as many as come before the end; -1 for none while there is progress. */
-static int hear(struct ct *c, int s, void *b, int most)
+static int receive_event(struct ct *c, int s, void *b, int most)
 {
 	int got = 0;
 
@@ -657,12 +657,12 @@ static int is_over(struct ct *c, int s)
 {
 	char rest[256];
 
-	while (hear(c, s, rest, sizeof rest) == sizeof rest)
+	while (receive_event(c, s, rest, sizeof rest) == sizeof rest)
 		;
 	return 1;
 }
 /* A listener of a stranger's. */
-static int place(struct ct_name *n)
+static int position(struct ct_name *n)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t len = sizeof a;
@@ -673,7 +673,7 @@ static int place(struct ct_name *n)
 	memcpy(n->b, &a, len);
 	return s;
 }
-static struct { char b[1 << 16]; size_t n; } heard[2];
+static struct { char b[1 << 16]; size_t n; } received[2];
 
 struct relay { int listener, change; struct ct_name to; };
 /* Passes one connection on, notes what each side says, and changes a byte far behind the proof. */
@@ -701,8 +701,8 @@ static void *pass_on(void *p)
 				close(out);
 				return NULL;
 			}
-			for (ssize_t k = 0; k < n && heard[i].n < sizeof heard[i].b; k++)
-				heard[i].b[heard[i].n++] = b[k];
+			for (ssize_t k = 0; k < n && received[i].n < sizeof received[i].b; k++)
+				received[i].b[received[i].n++] = b[k];
 			if (i == 0 && (total += n) > 2000 && r->change) {
 				b[n / 2] ^= 4;
 				r->change = 0;
@@ -772,7 +772,7 @@ static void recorded(int secretly)
 	pthread_t thread;
 
 	open_two(&t);
-	r.listener = place(&at);
+	r.listener = position(&at);
 	r.to = t.an;
 	t.b.peer = ct_insert(&t.b, &at);
 	CHECK(!pthread_create(&thread, NULL, pass_on, &r));
@@ -780,19 +780,19 @@ static void recorded(int secretly)
 	memcpy(out + 50, WORDS, sizeof WORDS);
 	for (int i = 0; i < 5; i++)
 		say(&t, out, in, sizeof out);
-	EQ(!memmem(heard[0].b, heard[0].n, WORDS, sizeof WORDS), secretly);
+	EQ(!memmem(received[0].b, received[0].n, WORDS, sizeof WORDS), secretly);
 	/* all of it again: what is answered is another answer, so what comes behind the hello is no proof */
 	{
 		int s = call(&t.an);
-		char answer[ANSWER], refusal[8];
+		char answer[ANSWER], reject[8];
 
-		CHECK(heard[0].n > HELLO + PROOF && heard[1].n > ANSWER);
-		EQ(send(s, heard[0].b, HELLO, MSG_NOSIGNAL), HELLO);
-		EQ(hear(&t.a, s, answer, ANSWER), ANSWER);
-		CHECK(memcmp(answer, heard[1].b, ANSWER));
-		EQ(send(s, heard[0].b + HELLO, PROOF, MSG_NOSIGNAL), PROOF);
-		EQ(hear(&t.a, s, refusal, sizeof refusal), 8);
-		EQ(refusal[5], 4);
+		CHECK(received[0].n > HELLO + CONFIRM && received[1].n > ANSWER);
+		EQ(send(s, received[0].b, HELLO, MSG_NOSIGNAL), HELLO);
+		EQ(receive_event(&t.a, s, answer, ANSWER), ANSWER);
+		CHECK(memcmp(answer, received[1].b, ANSWER));
+		EQ(send(s, received[0].b + HELLO, CONFIRM, MSG_NOSIGNAL), CONFIRM);
+		EQ(receive_event(&t.a, s, reject, sizeof reject), 8);
+		EQ(reject[5], 4);
 		CHECK(is_over(&t.a, s));
 		close(s);
 	}
@@ -829,7 +829,7 @@ static void changed(int rank)
 	sockets_only();
 	encrypt();
 	open_two(&t);
-	r.listener = place(&at);
+	r.listener = position(&at);
 	r.to = t.an;
 	t.b.peer = ct_insert(&t.b, &at);
 	CHECK(!pthread_create(&thread, NULL, pass_on, &r));
@@ -877,11 +877,11 @@ static void mirror(int rank)
 	(void)rank;
 	sockets_only();
 	open_two(&t);
-	l = place(&at);
+	l = position(&at);
 	t.b.peer = ct_insert(&t.b, &at);
 	POST(&t.b, fi_send(t.b.ep, b, sizeof b, NULL, t.b.peer, CTX(0)));
 	CHECK((s = accept(l, NULL, NULL)) >= 0);
-	EQ(hear(&t.b, s, hello, HELLO), HELLO);
+	EQ(receive_event(&t.b, s, hello, HELLO), HELLO);
 	EQ(send(s, hello, HELLO, MSG_NOSIGNAL), HELLO);
 	while ((r = fi_cq_read(t.b.tx, &e, 1)) == -FI_EAGAIN)
 		fi_cq_read(t.b.rx, &e, 1);
@@ -892,7 +892,7 @@ static void mirror(int rank)
 	/* the hello of an honest end, and its answer */
 	s = call(&t.an);
 	EQ(send(s, hello, HELLO, MSG_NOSIGNAL), HELLO);
-	EQ(hear(&t.a, s, answer, ANSWER), ANSWER);
+	EQ(receive_event(&t.a, s, answer, ANSWER), ANSWER);
 	EQ(send(s, answer, ANSWER, MSG_NOSIGNAL), ANSWER);
 	CHECK(is_over(&t.a, s));
 	close(s);
@@ -912,11 +912,11 @@ static void silent(int rank)
 	sockets_only();
 	open_two(&t);
 	/* a hello that is right */
-	l = place(&at);
+	l = position(&at);
 	t.b.peer = ct_insert(&t.b, &at);
 	POST(&t.b, fi_send(t.b.ep, out, 1, NULL, t.b.peer, CTX(0)));
 	CHECK((first = accept(l, NULL, NULL)) >= 0);
-	EQ(hear(&t.b, first, hello, HELLO), HELLO);
+	EQ(receive_event(&t.b, first, hello, HELLO), HELLO);
 	t.b.peer = ct_insert(&t.b, &t.an);
 	memset(out, 'y', sizeof out);
 	for (int i = 0; i < N; i++) {
@@ -927,7 +927,7 @@ static void silent(int rank)
 		s[N + i] = call(&t.an);
 		if (i % 2) {
 			EQ(send(s[N + i], hello, HELLO, MSG_NOSIGNAL), HELLO);
-			EQ(hear(&t.a, s[N + i], answer, ANSWER), ANSWER);
+			EQ(receive_event(&t.a, s[N + i], answer, ANSWER), ANSWER);
 		} else {
 			memset(answer, i, sizeof answer);
 			EQ(send(s[N + i], answer, sizeof answer, MSG_NOSIGNAL), sizeof answer);

@@ -87,7 +87,7 @@ static void open_all(struct sep *s, uint64_t caps)
 	s->name = ct_getname(&s->sep->fid);
 }
 /* The other rank's address. */
-static void meet(struct sep *s)
+static void synchronize(struct sep *s)
 {
 	struct ct_name theirs;
 
@@ -135,7 +135,7 @@ static void ways(int rank)
 	struct sep s;
 
 	open_all(&s, FI_MSG | FI_SOURCE);
-	meet(&s);
+	synchronize(&s);
 	for (int r = 0; r < N; r++)
 		for (int i = 0; i < N * EACH; i++)
 			POST(&s.c, fi_recv(s.rx[r], got[r][i], big, NULL, FI_ADDR_UNSPEC, got[r][i]));
@@ -189,7 +189,7 @@ static void tags(int rank)
 	uint64_t out[N], in[N] = { 0 };
 
 	open_all(&s, FI_TAGGED);
-	meet(&s);
+	synchronize(&s);
 	/* the same tag in every context: each message goes to its own; two wait unexpected */
 	for (int r = 0; r < N; r++) {
 		out[r] = rank * 100 + r;
@@ -211,7 +211,7 @@ static void itself(int rank)
 {
 	struct sep s;
 	struct fi_cq_tagged_entry e;
-	fi_addr_t me, stranger;
+	fi_addr_t me, unknown_peer;
 	struct ct_name other;
 	int n = 0, a = 0, b = 0;
 
@@ -220,11 +220,11 @@ static void itself(int rank)
 	me = ct_insert(&s.c, &s.name);
 	other = s.name;
 	((struct sockaddr_in *)other.b)->sin_port ^= htons(1);
-	stranger = ct_insert(&s.c, &other);
+	unknown_peer = ct_insert(&s.c, &other);
 	for (int t = 0; t < N; t++)
 		for (int r = 0; r < N; r++) {
 			/* the receive from somebody else is passed over */
-			OK(fi_recv(s.rx[r], &a, sizeof a, NULL, stranger, &a));
+			OK(fi_recv(s.rx[r], &a, sizeof a, NULL, unknown_peer, &a));
 			OK(fi_recv(s.rx[r], &b, sizeof b, NULL, me, &b));
 			n = 10 * t + r;
 			POST(&s.c, fi_inject(s.tx[t], &n, sizeof n, fi_rx_addr(me, r, BITS)));
@@ -238,7 +238,7 @@ static void itself(int rank)
 }
 
 /* Rank 0 is scalable, rank 1 is not. */
-static void plain(int rank)
+static void simple(int rank)
 {
 	struct fi_cq_tagged_entry e;
 	struct ct_name mine, theirs;
@@ -248,7 +248,7 @@ static void plain(int rank)
 		struct sep s;
 
 		open_all(&s, FI_MSG | FI_SOURCE);
-		meet(&s);
+		synchronize(&s);
 		for (int i = 0; i < N; i++) {
 			fi_addr_t src = FI_ADDR_NOTAVAIL;
 
@@ -300,7 +300,7 @@ static void nowhere(int rank)
 	int word = rank, in = -1;
 
 	open_all(&s, FI_MSG);
-	meet(&s);
+	synchronize(&s);
 	OK(fi_recv(s.rx[1], &in, sizeof in, NULL, FI_ADDR_UNSPEC, NULL));
 	ct_barrier(&s.c);
 	POST(&s.c, fi_send(s.tx[1], &word, sizeof word, NULL, at(&s, N), &word));
@@ -438,7 +438,7 @@ static void memory(int rank)
 	}
 	mine.key = fi_mr_key(mr);
 	mine.addr = s.c.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)window : 0;
-	meet(&s);
+	synchronize(&s);
 	ct_swap(&s.c, &mine, &theirs, sizeof mine);
 	for (int i = 0; i < N; i++)
 		data[i] = 1000 * (rank + 1) + i;
@@ -481,7 +481,7 @@ static void closing(int rank)
 	int out = 5 + rank, old = -1, in = -1;
 
 	open_all(&s, FI_MSG);
-	meet(&s);
+	synchronize(&s);
 	OK(fi_recv(s.rx[1], &old, sizeof old, NULL, FI_ADDR_UNSPEC, &old));
 	OK(fi_recv(s.rx[0], &in, sizeof in, NULL, FI_ADDR_UNSPEC, &in));
 	OK(fi_cancel(&s.tx[0]->fid, &in));
@@ -689,7 +689,7 @@ static size_t ask(struct ct *c, const struct ct_name *to, const char mark[8], ui
 	close(fd);
 	return got;
 }
-static void strangers(int rank)
+static void unknown_peers(int rank)
 {
 	unsigned char a[200];
 	struct fi_cq_tagged_entry e;
@@ -770,7 +770,7 @@ static void later(int rank)
 	open_all(&s, FI_MSG | FI_TRIGGER);
 	CHECK(s.c.info->caps & FI_TRIGGER);
 	CHECK(!(s.c.info->caps & FI_COLLECTIVE));
-	meet(&s);
+	synchronize(&s);
 	OK(fi_cntr_open(s.c.domain, NULL, &go, NULL));
 	OK(fi_cntr_open(s.c.domain, NULL, &sent, NULL));
 	OK(fi_cntr_open(s.c.domain, NULL, &got, NULL));
@@ -837,14 +837,14 @@ static const struct ct_test tests[] = {
 	{ "messages of every transmit context reach the named receive context in order", ways, CT_RDM | CT_REL },
 	{ "contexts match tags independently", tags, CT_RDM | CT_REL },
 	{ "a scalable endpoint exchanges messages between its own contexts, by source", itself, CT_RDM | CT_REL | CT_SOLO },
-	{ "a regular endpoint exchanges messages with every context of a scalable one", plain, CT_RDM | CT_REL },
+	{ "a regular endpoint exchanges messages with every context of a scalable one", simple, CT_RDM | CT_REL },
 	{ "a message for a context missing at the peer fails alone", nowhere, CT_RDM | CT_REL },
 	{ "contexts inherit attributes, refuse invalid requests and close before their endpoint", rules, CT_RDM | CT_REL | CT_SOLO },
 	{ "reads and writes are reported and counted by their own contexts", memory, CT_RDM | CT_REL },
 	{ "a closed context does not affect others", closing, CT_RDM | CT_REL },
 	{ "connectionless endpoints share receives and a transmit context", shared, CT_RDM | CT_REL },
 	{ "connectionless endpoints share only a transmit context", shared_tx, CT_RDM | CT_REL | CT_SOLO },
-	{ "invalid requests for contexts are refused one by one", strangers, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
+	{ "invalid requests for contexts are refused one by one", unknown_peers, CT_RDM | CT_REL | CT_SOLO | CT_BARE },
 	{ "several contexts are offered only on request", unasked, CT_RDM | CT_REL | CT_SOLO },
 	{ "operations of contexts can be triggered by counters and deferred", later, CT_RDM | CT_REL },
 };

@@ -480,7 +480,7 @@ static void refused(struct ct *c, const char *name, const void *b, size_t n)
 	OK(unlink(file_of(name)));
 }
 /* What is under a name and is no vector of this user is neither read nor written. */
-static void planted(int rank)
+static void injected(int rank)
 {
 	const char *name = own_name();
 	static char garbage[4096], table[4096];
@@ -589,7 +589,7 @@ static const struct ct_test tests[] = {
 	{ "two processes insert, and each index belongs to one address", both_insert, CT_RDM },
 	{ "the name of a vector is removed with the last process closing it", last_one_removes, CT_RDM },
 	{ "a vector left by a killed process is read or created anew", left_behind, CT_SOLO | CT_RDM },
-	{ "a file other than a vector of this user is refused and unchanged", planted, CT_SOLO | CT_RDM },
+	{ "a file other than a vector of this user is refused and unchanged", injected, CT_SOLO | CT_RDM },
 	{ "an overwritten or truncated vector has no addresses in the damaged part", damaged, CT_SOLO | CT_RDM },
 };
 CT_MAIN("shared_av", tests)

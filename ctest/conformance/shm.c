@@ -182,7 +182,7 @@ static int has(struct fi_info *h, uint64_t flags, const char *name)
 	fi_freeinfo(i);
 	return at;
 }
-static void place(int rank)
+static void position(int rank)
 {
 	struct fi_info *h = fi_allocinfo();
 
@@ -552,7 +552,7 @@ static void early(int rank)
 }
 static void truncated(int rank)
 {
-	static const size_t sent[] = { 100, 3000, 100000, 100000, 8 * MB }, room[] = { 10, 100, 3000, 50000, 100 };
+	static const size_t sent[] = { 100, 3000, 100000, 100000, 8 * MB }, space[] = { 10, 100, 3000, 50000, 100 };
 	struct ct c;
 
 	shm_only();
@@ -564,7 +564,7 @@ static void truncated(int rank)
 			struct fi_cq_err_entry err;
 
 			if (rank == 1 && !unexpected)
-				OK(fi_trecv(c.ep, in, room[i], NULL, c.peer, 7, 0, CTX(4)));
+				OK(fi_trecv(c.ep, in, space[i], NULL, c.peer, 7, 0, CTX(4)));
 			ct_barrier(&c);
 			if (rank == 0) {
 				POST(&c, fi_tsend(c.ep, big, sent[i], NULL, c.peer, 7, CTX(3)));
@@ -580,14 +580,14 @@ static void truncated(int rank)
 			OK(fi_trecv(c.ep, in + 60000, 9, NULL, c.peer, 8, 0, CTX(6)));
 			if (unexpected) {
 				ct_recvd(&c, CTX(6), 9);
-				OK(fi_trecv(c.ep, in, room[i], NULL, c.peer, 7, 0, CTX(4)));
+				OK(fi_trecv(c.ep, in, space[i], NULL, c.peer, 7, 0, CTX(4)));
 			}
 			EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
 			EQ(err.err, FI_ETRUNC);
 			CHECK(err.op_context == CTX(4));
-			EQ(err.len, room[i]);
-			EQ(err.olen, sent[i] - room[i]);
-			CHECK(ct_same(in, room[i], 3));
+			EQ(err.len, space[i]);
+			EQ(err.olen, sent[i] - space[i]);
+			CHECK(ct_same(in, space[i], 3));
 			if (!unexpected)
 				ct_recvd(&c, CTX(6), 9);
 			ct_barrier(&c);
@@ -625,10 +625,10 @@ static void large_first(int rank)
 
 #define LEN (4 * MB)
 /* Registers `in` at both, and tells the other where it is. */
-struct place { uint64_t addr, key; };
-static struct fid_mr *lend(struct ct *c, struct place *theirs)
+struct position { uint64_t addr, key; };
+static struct fid_mr *lend(struct ct *c, struct position *theirs)
 {
-	struct place mine;
+	struct position mine;
 	struct fid_mr *mr;
 
 	OK(fi_mr_reg(c->domain, in, LEN, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 42, 0, &mr, NULL));
@@ -660,7 +660,7 @@ static void open_chosen(struct ct *c)
 static void wrong_keys(int rank)
 {
 	static const size_t len[] = { 8, 2000, 100000 };
-	struct place to;
+	struct position to;
 	struct fid_mr *mr;
 	struct ct c;
 
@@ -669,7 +669,7 @@ static void wrong_keys(int rank)
 	ct_open(&c, &(struct ct_opt){ .caps = FI_MSG | FI_RMA, .tx_op_flags = FI_DELIVERY_COMPLETE });
 	mr = lend(&c, &to);
 	for (int i = 0; rank == 0 && i < 12; i++) {
-		struct place at = { to.addr + (i / 3 % 2 ? LEN : 0), to.key + (i / 3 % 2 ? 0 : 35) };
+		struct position at = { to.addr + (i / 3 % 2 ? LEN : 0), to.key + (i / 3 % 2 ? 0 : 35) };
 		struct fi_cq_tagged_entry e;
 		struct fi_cq_err_entry err;
 
@@ -697,7 +697,7 @@ static void wrong_keys_fast(int rank)
 	struct ct_opt o = { .caps = FI_MSG | FI_RMA };
 	struct fi_info *h = ct_hints(&o);
 	struct ct c = { .o = o };
-	struct place to;
+	struct position to;
 	struct fid_mr *mr;
 
 	shm_only();
@@ -733,7 +733,7 @@ static void after_reads(int rank)
 	struct ct_opt o = { .caps = FI_MSG | FI_RMA };
 	struct fi_info *h = ct_hints(&o);
 	struct ct c = { .o = o };
-	struct place to;
+	struct position to;
 	struct fid_mr *mr;
 
 	shm_only();
@@ -1050,7 +1050,7 @@ static void unknown_users(int rank)
 	ct_close(&c);
 }
 /* A stranger who may not be a peer knows the socket's name, and calls. */
-static void stranger(int rank)
+static void unknown_peer(int rank)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	struct ct c = { .o = { .caps = FI_TAGGED } };
@@ -1144,7 +1144,7 @@ static void many(int rank)
 	for (int i = 0; i < PEERS; i++) {
 		p[i].o = c.o;
 		p[i].info = fi_dupinfo(c.info);
-		ct_open_beside(&p[i], &c);
+		ct_open_second(&p[i], &c);
 		n = ct_getname(&p[i].ep->fid);
 		to[i] = ct_insert(&c, &n);
 	}
@@ -1187,7 +1187,7 @@ static void first_contacts(int rank)
 		memset(b, 0, sizeof b);
 		for (int i = 0; i < EPS; i++) {
 			p[i] = (struct ct){ .o = c.o, .info = fi_dupinfo(c.info) };
-			ct_open_beside(&p[i], &c);
+			ct_open_second(&p[i], &c);
 			mine[i] = ct_getname(&p[i].ep->fid);
 		}
 		ct_swap(&c, mine, theirs, sizeof mine);
@@ -1253,7 +1253,7 @@ static void replaced(int rank)
 		free(p.info->src_addr);
 		p.info->src_addr = strdup(src);
 		p.info->src_addrlen = strlen(src) + 1;
-		ct_open_beside(&p, &c);
+		ct_open_second(&p, &c);
 		n = ct_getname(&p.ep->fid);
 		CHECK(!strcmp(n.b, src));
 		if (to == FI_ADDR_UNSPEC)
@@ -1457,7 +1457,7 @@ static struct owner {
 		int tagged;
 		uint64_t ignore;
 	} at[ENTRIES];
-	int lent, freed, unnamed;
+	int exposed, freed, unnamed;
 } owner;
 static pthread_mutex_t owner_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct entry *owner_new(int state)
@@ -1486,13 +1486,13 @@ static struct entry *owner_find(int state, int tagged, uint64_t addr, uint64_t t
 	}
 	return NULL;
 }
-static int owner_get(struct fi_peer_match_attr *about, struct fi_peer_rx_entry **entry, int tagged)
+static int owner_get(struct fi_peer_match_attr *envelope, struct fi_peer_rx_entry **entry, int tagged)
 {
 	struct entry *at;
 
 	pthread_mutex_lock(&owner_lock);
-	at = owner_find(1, tagged, about->addr, about->tag, 0);
-	owner.lent++;
+	at = owner_find(1, tagged, envelope->addr, envelope->tag, 0);
+	owner.exposed++;
 	if (at) {
 		at->state = 2;
 	} else {
@@ -1503,15 +1503,15 @@ static int owner_get(struct fi_peer_match_attr *about, struct fi_peer_rx_entry *
 	pthread_mutex_unlock(&owner_lock);
 	return at->state == 2 ? 0 : -FI_ENOENT;
 }
-static int owner_get_msg(struct fid_peer_srx *srx, struct fi_peer_match_attr *about, struct fi_peer_rx_entry **entry)
+static int owner_get_msg(struct fid_peer_srx *srx, struct fi_peer_match_attr *envelope, struct fi_peer_rx_entry **entry)
 {
 	CHECK(srx == &owner.srx);
-	return owner_get(about, entry, 0);
+	return owner_get(envelope, entry, 0);
 }
-static int owner_get_tag(struct fid_peer_srx *srx, struct fi_peer_match_attr *about, struct fi_peer_rx_entry **entry)
+static int owner_get_tag(struct fid_peer_srx *srx, struct fi_peer_match_attr *envelope, struct fi_peer_rx_entry **entry)
 {
 	CHECK(srx == &owner.srx);
-	return owner_get(about, entry, 1);
+	return owner_get(envelope, entry, 1);
 }
 static int owner_queue(struct fi_peer_rx_entry *entry)
 {
@@ -1670,7 +1670,7 @@ static void foreign_receives(int rank)
 	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
 	CHECK(err.err == FI_ETRUNC && err.op_context == CTX(9) && err.len == 10 && err.olen == 54);
 	ct_barrier(&c);
-	EQ(owner.lent, owner.freed);
+	EQ(owner.exposed, owner.freed);
 	EQ(owner_waits(2) + owner_waits(3) + owner_waits(4), 0);
 	OK(fi_close(&c.ep->fid));
 	c.ep = NULL;
@@ -1733,7 +1733,7 @@ static void foreign_threads(int rank)
 		}
 		foreign_over = 1;
 		OK(pthread_join(t, NULL));
-		EQ(owner.lent, owner.freed);
+		EQ(owner.exposed, owner.freed);
 	}
 	ct_done(&c);
 }
@@ -1805,7 +1805,7 @@ static const struct ct_test tests[] = {
 	{ "infos equal those of upstream libfabric, without device memory", infos, CT_SOLO | CT_RDM },
 	{ "virtual addresses without access ordering select the fast-path info", fast, CT_SOLO | CT_RDM },
 	{ "node and service become names", nodes, CT_SOLO | CT_RDM },
-	{ "the provider is listed before tcp, ignores hints only others satisfy, and refuses ofi_rxm", place, CT_SOLO | CT_RDM },
+	{ "the provider is listed before tcp, ignores hints only others satisfy, and refuses ofi_rxm", position, CT_SOLO | CT_RDM },
 	{ "the provider is visible to providers requesting hidden ones", hidden, CT_SOLO | CT_RDM },
 	{ "an endpoint is named by process, user and number, and any scheme is accepted", name, CT_SOLO | CT_RDM },
 	{ "other source strings are used as names unchanged", sources, CT_SOLO | CT_RDM },
@@ -1828,7 +1828,7 @@ static const struct ct_test tests[] = {
 	{ "processes of another user are no peers", other_user, CT_RDM },
 	{ "a send to a name taken by an unresponsive process of another user fails", taken_name, CT_SOLO | CT_RDM },
 	{ "without mapped users no process is a peer", unknown_users, CT_SOLO | CT_RDM },
-	{ "silent or malformed connections block no peer", stranger, CT_SOLO | CT_RDM },
+	{ "silent or malformed connections block no peer", unknown_peer, CT_SOLO | CT_RDM },
 	{ "descriptors with a blocking close, from any process, block no call", lingering, CT_SOLO | CT_RDM },
 	{ "one endpoint has three hundred peers", many, CT_SOLO | CT_RDM },
 	{ "many endpoints connect to each other at the same time, and all are received", first_contacts, CT_RDM },

@@ -206,7 +206,7 @@ static void messages_among_signals(int rank)
  * right behind it comes a signal, when the next one has just begun. Where the system has the thread do something
  * else at that moment the signal comes too early, and another one ends the call.
  */
-static void just_begun(int rank)
+static void just_started(int rank)
 {
 	enum { ROUNDS = 40 };
 	const pid_t pid = getpid();
@@ -265,6 +265,6 @@ static const struct ct_test tests[] = {
 	{ "a signal interrupts calls on a queue with FI_WAIT_YIELD", yielding_calls_end, 0 },
 	{ "of three threads waiting on a queue the signalled one returns", one_of_three, 0 },
 	{ "messages sent among signals are each reported once", messages_among_signals, CT_REL },
-	{ "a signal at the start of a call interrupts it", just_begun, CT_REL },
+	{ "a signal at the start of a call interrupts it", just_started, CT_REL },
 };
 CT_MAIN("signals", tests)

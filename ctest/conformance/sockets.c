@@ -260,7 +260,7 @@ static struct pieces cut(char *b, size_t n, size_t gap)
 		}
 	return p;
 }
-static size_t room(size_t n) { return n + SEGMENTS * GAP + 64; }
+static size_t space(size_t n) { return n + SEGMENTS * GAP + 64; }
 /* Fills the first eight pieces, and compares them. */
 static void fill(struct pieces *p, unsigned seed)
 {
@@ -314,7 +314,7 @@ static void messages(int rank)
 	ct_open(&c, &o);
 	EQ(c.info->tx_attr->iov_limit, SEGMENTS);
 	EQ(c.info->rx_attr->iov_limit, SEGMENTS);
-	b = ct_alloc(&c, room(BIG));
+	b = ct_alloc(&c, space(BIG));
 	for (unsigned way = 0; way < 8; way++) {
 		int tagged = way & 1, by_message = way & 2, late = way & 4;
 
@@ -341,14 +341,14 @@ static void messages(int rank)
 				else
 					POST(&c, fi_sendv(c.ep, p.v, p.d, SEGMENTS, c.peer, CTX(i)));
 				if (inject)
-					memset(b, 0, room(BIG));
+					memset(b, 0, space(BIG));
 				if (late)
 					ct_barrier(&c);
 				ct_sent(&c, CTX(i));
 			} else {
 				if (late)
 					ct_barrier(&c);
-				memset(b, 0, room(BIG));
+				memset(b, 0, space(BIG));
 				m.addr = t.addr = FI_ADDR_UNSPEC;
 				if (by_message && tagged)
 					POST(&c, fi_trecvmsg(c.ep, &t, FI_COMPLETION));
@@ -466,9 +466,9 @@ static void memory(int rank)
 	sockets_only();
 	ct_open(&c, &o);
 	EQ(c.info->tx_attr->rma_iov_limit, SEGMENTS);
-	b = ct_alloc(&c, room(BIG));
-	s = ct_alloc(&c, room(BIG));
-	r = share(&c, &mr, &(struct iovec){ b, room(BIG) }, 1, REMOTE, 0);
+	b = ct_alloc(&c, space(BIG));
+	s = ct_alloc(&c, space(BIG));
+	r = share(&c, &mr, &(struct iovec){ b, space(BIG) }, 1, REMOTE, 0);
 	for (size_t i = 0; i < LENGTHS; i++) {
 		struct pieces here = cut(s, lengths[i], 0), there = cut(b, lengths[i], GAP);
 		struct fi_msg_rma m = { .msg_iov = here.v, .desc = here.d, .iov_count = SEGMENTS, .addr = c.peer,
@@ -485,7 +485,7 @@ static void memory(int rank)
 			ct_sent(&c, CTX(i));
 		ct_barrier(&c);
 		same(&there, 4 * i + !rank);
-		memset(s, 0, room(BIG));
+		memset(s, 0, space(BIG));
 		POST(&c, fi_readmsg(c.ep, &m, FI_COMPLETION));
 		ct_sent(&c, CTX(i));
 		same(&here, 4 * i + rank);
@@ -496,7 +496,7 @@ static void memory(int rank)
 		ct_sent(&c, CTX(i));
 		ct_barrier(&c);
 		CHECK(ct_same(b + 3, lengths[i], 4 * i + 2 + !rank));
-		memset(s, 0, room(BIG));
+		memset(s, 0, space(BIG));
 		POST(&c, fi_readv(c.ep, here.v, here.d, SEGMENTS, c.peer, r.at[0] + 3, r.key, CTX(i)));
 		ct_sent(&c, CTX(i));
 		same(&here, 4 * i + 2 + rank);
@@ -667,11 +667,11 @@ static void regions(int rank)
 		ct_open(&c, &o);
 		virt = !!(c.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR);
 		EQ(c.info->domain_attr->mr_iov_limit, SEGMENTS);
-		b = ct_alloc(&c, room(N));
-		s = ct_alloc(&c, room(SEGMENTS * N));
+		b = ct_alloc(&c, space(N));
+		s = ct_alloc(&c, space(SEGMENTS * N));
 		there = cut(b, N, GAP);
 		here = cut(s, N, 0);
-		memset(b, 0x55, room(N));
+		memset(b, 0x55, space(N));
 		r = share(&c, &mr, there.v, SEGMENTS, REMOTE, by_attr);
 		for (int i = 0; i < SEGMENTS; i++)
 			to[i] = (struct fi_rma_iov){ r.at[i], there.v[i].iov_len, r.key };
@@ -788,13 +788,13 @@ static int peer_by_hand(struct ct *c, const struct ct_name *to, int port, unsign
  */
 static void peers_of_four(int rank)
 {
-	enum { KNOWS_ATOMICS = 1, KNOWS_PLACES = 64, HEAD = 16, PLACE = 24 };
+	enum { KNOWS_ATOMICS = 1, KNOWS_SEGMENTS = 64, HEAD = 16, POSITION = 24 };
 	static const int mode = 0;
 	struct ct c = { .o = { .caps = FI_MSG | FI_RMA, .mr_mode = &mode } };
 	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry err;
 	struct fi_rma_iov to[SEGMENTS];
-	unsigned char in[512], says;
+	unsigned char in[512], reports;
 	struct ct_name name;
 	struct pieces here;
 	char *s;
@@ -810,15 +810,15 @@ static void peers_of_four(int rank)
 	for (int many = 0; many < 2; many++) {
 		struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(7 + many), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 		struct ct_name theirs = { .n = sizeof at };
-		unsigned char knows = KNOWS_ATOMICS | (many ? KNOWS_PLACES : 0);
+		unsigned char knows = KNOWS_ATOMICS | (many ? KNOWS_SEGMENTS : 0);
 		int sock;
 
 		memcpy(theirs.b, &at, sizeof at);
 		m.addr = ct_insert(&c, &theirs);
-		sock = peer_by_hand(&c, &name, 7 + many, knows, &says);
-		EQ(says, knows);
+		sock = peer_by_hand(&c, &name, 7 + many, knows, &reports);
+		EQ(reports, knows);
 		for (int count = SEGMENTS; count >= SEGMENTS / 2; count -= SEGMENTS / 2) {
-			size_t len = 0, n = HEAD + PLACE * count;
+			size_t len = 0, n = HEAD + POSITION * count;
 
 			m.iov_count = m.rma_iov_count = count;
 			m.context = CTX(count);
@@ -842,7 +842,7 @@ static void peers_of_four(int rank)
 		in[0] = 3;
 		in[1] = 4;
 		in[5] = SEGMENTS + 1;
-		in[6] = in[8] = HEAD + PLACE * (SEGMENTS + 1);
+		in[6] = in[8] = HEAD + POSITION * (SEGMENTS + 1);
 		EQ(send(sock, in, in[6], MSG_NOSIGNAL), in[6]);
 		while (recv(sock, in, 1, MSG_DONTWAIT) && errno == EAGAIN)
 			ct_progress(&c);
@@ -867,9 +867,9 @@ static void memory_of_tcp(int rank)
 	ct_open(&c, &o);
 	count = c.info->tx_attr->rma_iov_limit;
 	EQ(count, rank ? 4 : SEGMENTS);
-	b = ct_alloc(&c, room(BIG));
-	s = ct_alloc(&c, room(BIG));
-	r = share(&c, &mr, &(struct iovec){ b, room(BIG) }, 1, REMOTE, 0);
+	b = ct_alloc(&c, space(BIG));
+	s = ct_alloc(&c, space(BIG));
+	r = share(&c, &mr, &(struct iovec){ b, space(BIG) }, 1, REMOTE, 0);
 	for (size_t i = 0; i < LENGTHS; i++) {
 		struct pieces here = cut(s, lengths[i], 0), there = cut(b, lengths[i], GAP);
 		struct fi_msg_rma m = { .msg_iov = here.v, .desc = here.d, .iov_count = count, .addr = c.peer,
@@ -883,7 +883,7 @@ static void memory_of_tcp(int rank)
 		ct_barrier(&c);
 		if (rank == 1)
 			same(&there, 4 * i);
-		memset(s, 0, room(BIG));
+		memset(s, 0, space(BIG));
 		POST(&c, fi_readmsg(c.ep, &m, FI_COMPLETION));
 		ct_sent(&c, CTX(i));
 		if (rank == 0)

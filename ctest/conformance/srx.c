@@ -119,7 +119,7 @@ static void say(struct ct *c, const void *buf, size_t len)
 	EQ(r, 1);
 }
 /* The next receive that endpoint i reports. */
-static struct fi_cq_tagged_entry hear(struct srv *s, int i)
+static struct fi_cq_tagged_entry receive_event(struct srv *s, int i)
 {
 	struct fi_cq_tagged_entry e;
 	ssize_t r;
@@ -162,20 +162,20 @@ static void next_buffer(int rank)
 		connect_one(&s, i);
 	/* whoever gets a message takes the oldest buffer, and reports it */
 	say(&s.cli[2], "two", 4);
-	e = hear(&s, 2);
+	e = receive_event(&s, 2);
 	CHECK(e.op_context == &buf[0] && e.len == 4 && !strcmp(buf[0], "two"));
 	EQ(e.flags & (FI_RECV | FI_MSG), FI_RECV | FI_MSG);
 	say(&s.cli[0], "zero", 5);
-	e = hear(&s, 0);
+	e = receive_event(&s, 0);
 	CHECK(e.op_context == &buf[1] && !strcmp(buf[1], "zero"));
 	/* segments are filled front to back */
 	say(&s.cli[1], "abcdef", 7);
-	e = hear(&s, 1);
+	e = receive_event(&s, 1);
 	CHECK(e.op_context == &buf[2] && e.len == 7);
 	CHECK(!memcmp(buf[2], "abc", 3) && !strcmp(buf[2] + 32, "def"));
 	/* no room at all takes a message without bytes */
 	say(&s.cli[1], "", 0);
-	e = hear(&s, 1);
+	e = receive_event(&s, 1);
 	CHECK(e.op_context == &buf[3] && e.len == 0);
 	for (int i = 0; i < N; i++)
 		nothing(&s, i);
@@ -200,14 +200,14 @@ static void early(int rank)
 	nothing(&s, 0);
 	OK(fi_recv(s.srx, small, 32, NULL, FI_ADDR_UNSPEC, small));
 	OK(fi_recv(s.srx, small + 32, 32, NULL, FI_ADDR_UNSPEC, small + 32));
-	e = hear(&s, 0);
+	e = receive_event(&s, 0);
 	CHECK(e.op_context == small && small[0] == 'a');
-	e = hear(&s, 0);
+	e = receive_event(&s, 0);
 	CHECK(e.op_context == small + 32 && small[32] == 'b');
 	OK(fi_recv(s.srx, to, big, NULL, FI_ADDR_UNSPEC, to));
 	while (fi_send(s.cli[1].ep, from, big, NULL, FI_ADDR_UNSPEC, NULL) == -FI_EAGAIN)
 		ct_progress(&s.cli[1]);
-	e = hear(&s, 1);
+	e = receive_event(&s, 1);
 	CHECK(e.op_context == to && e.len == big && ct_same(to, big, 7));
 	close_server(&s);
 	free(to);
@@ -228,7 +228,7 @@ static void one_leaves(int rank)
 	say(&s.cli[0], "lost", 5);
 	nothing(&s, 0);
 	OK(fi_recv(s.srx, buf[0], 64, NULL, FI_ADDR_UNSPEC, &buf[0]));
-	e = hear(&s, 0);
+	e = receive_event(&s, 0);
 	CHECK(e.op_context == &buf[0]);
 	OK(fi_recv(s.srx, buf[1], 64, NULL, FI_ADDR_UNSPEC, &buf[1]));
 	/* a connection that ends takes no buffer with it */
@@ -238,7 +238,7 @@ static void one_leaves(int rank)
 	nothing(&s, 0);
 	close_ep(&s, 0);
 	say(&s.cli[1], "stays", 6);
-	e = hear(&s, 1);
+	e = receive_event(&s, 1);
 	CHECK(e.op_context == &buf[1] && !strcmp(buf[1], "stays"));
 	/* what came for an endpoint that is closed is nobody's any more */
 	say(&s.cli[1], "gone", 5);
@@ -247,7 +247,7 @@ static void one_leaves(int rank)
 	close_ep(&s, 1);
 	OK(fi_recv(s.srx, buf[0], 64, NULL, FI_ADDR_UNSPEC, &buf[0]));
 	say(&s.cli[2], "other", 6);
-	e = hear(&s, 2);
+	e = receive_event(&s, 2);
 	CHECK(e.op_context == &buf[0] && !strcmp(buf[0], "other"));
 	close_server(&s);
 }
@@ -274,7 +274,7 @@ static void multi(int rank)
 
 		memset(text, 'a' + i, sizeof text);
 		say(&s.cli[i], text, sizeof text);
-		e = hear(&s, i);
+		e = receive_event(&s, i);
 		CHECK(e.op_context == buf && e.buf == buf + 80 * i && e.len == 80);
 		EQ(!!(e.flags & FI_MULTI_RECV), i == N - 1);
 		CHECK(!memcmp(e.buf, text, sizeof text));
@@ -295,10 +295,10 @@ static void tags(int rank)
 	OK(fi_trecv(s.srx, buf[0], 64, NULL, FI_ADDR_UNSPEC, 5, 0, &buf[0]));
 	OK(fi_trecv(s.srx, buf[1], 64, NULL, FI_ADDR_UNSPEC, 6, 0, &buf[1]));
 	OK(fi_tsend(s.cli[1].ep, "six", 4, NULL, FI_ADDR_UNSPEC, 6, NULL));
-	e = hear(&s, 1);
+	e = receive_event(&s, 1);
 	CHECK(e.op_context == &buf[1] && e.tag == 6 && !strcmp(buf[1], "six"));
 	OK(fi_tsend(s.cli[2].ep, "five", 5, NULL, FI_ADDR_UNSPEC, 5, NULL));
-	e = hear(&s, 2);
+	e = receive_event(&s, 2);
 	CHECK(e.op_context == &buf[0] && e.tag == 5 && !strcmp(buf[0], "five"));
 	close_server(&s);
 }
@@ -368,21 +368,21 @@ static void selective(int rank)
 					nothing(&s, 1);
 				while (!ct_same(buf, 64, i));
 			} else {
-				e = hear(&s, i);
+				e = receive_event(&s, i);
 				CHECK(e.op_context == buf);
 			}
 			CHECK(ct_same(buf, 64, i));
 		}
 		/* a call with flags: the same, and one that asks is reported by all */
-		for (int asks = 0; asks < 2; asks++)
+		for (int requests = 0; requests < 2; requests++)
 			for (int i = 0; i < N; i++) {
-				OK(fi_recvmsg(s.srx, &m, asks ? FI_COMPLETION : 0));
+				OK(fi_recvmsg(s.srx, &m, requests ? FI_COMPLETION : 0));
 				say(&s.cli[i], "x", 2);
-				if (i == 1 && !asks) {
+				if (i == 1 && !requests) {
 					nothing(&s, 1);
 					continue;
 				}
-				e = hear(&s, i);
+				e = receive_event(&s, i);
 				CHECK(e.op_context == buf && e.len == 2);
 			}
 	}
@@ -474,11 +474,11 @@ static void pause_hall(struct hall *h)
 {
 	int64_t end = ct_ms() + 20;
 
-	for (int turns = 0; turns < 300 || ct_ms() < end; turns++)
+	for (int rounds = 0; rounds < 300 || ct_ms() < end; rounds++)
 		hall_progress(h);
 }
 /* The next entry of endpoint i, and who sent the message. */
-static struct fi_cq_tagged_entry told(struct hall *h, int i)
+static struct fi_cq_tagged_entry notified(struct hall *h, int i)
 {
 	struct fi_cq_tagged_entry e;
 	fi_addr_t src = FI_ADDR_NOTAVAIL;
@@ -534,14 +534,14 @@ static void hall_order(int rank)
 					if (step != early && early)
 						pause_hall(&h);
 					if (step != early && !early) {
-						e = told(&h, (i + 1) % N);
+						e = notified(&h, (i + 1) % N);
 						CHECK(e.op_context == in + i * most);
 						EQ(e.len, sizes[s]);
 						CHECK(ct_same(in + i * most, sizes[s], 3));
 					}
 				}
 			for (int i = 0; early && i < N; i++) {
-				e = told(&h, (i + 1) % N);
+				e = notified(&h, (i + 1) % N);
 				CHECK(e.op_context == in + i * most);
 				EQ(e.len, sizes[s]);
 				CHECK(ct_same(in + i * most, sizes[s], 3));
@@ -596,18 +596,18 @@ static void hall_tags(int rank)
 	silent(&h);
 	/* a message is looked at where it is, by whoever it came to */
 	OK(fi_trecvmsg(h.srx, &m, FI_PEEK | FI_CLAIM | FI_COMPLETION));
-	e = told(&h, 1);
+	e = notified(&h, 1);
 	CHECK(e.op_context == &in[0] && e.tag == 51);
 	/* what is claimed no other receive gets */
 	OK(fi_trecv(h.srx, &in[1], 8, NULL, FI_ADDR_UNSPEC, 51, 1, &in[1]));
-	EQ(told(&h, 0).tag, 50);
+	EQ(notified(&h, 0).tag, 50);
 	EQ(in[1], 10);
 	OK(fi_trecvmsg(h.srx, &m, FI_CLAIM | FI_COMPLETION));
-	EQ(told(&h, 1).tag, 51);
+	EQ(notified(&h, 1).tag, 51);
 	EQ(in[0], 11);
 	m.tag = 52;
 	OK(fi_trecvmsg(h.srx, &m, FI_PEEK | FI_DISCARD | FI_COMPLETION));
-	EQ(told(&h, 2).tag, 52);
+	EQ(notified(&h, 2).tag, 52);
 	OK(fi_trecvmsg(h.srx, &m, FI_PEEK | FI_COMPLETION));
 	/* nobody has it any more, which the first endpoint's queue tells */
 	ERR(fi_cq_read(h.at[0].rx, &e, 1), FI_EAVAIL);
@@ -615,7 +615,7 @@ static void hall_tags(int rank)
 	EQ(err.err, FI_ENOMSG);
 	/* the receive with tag 7 is there still */
 	tell(&h, 2, &out[2], 8, 7);
-	e = told(&h, 2);
+	e = notified(&h, 2);
 	CHECK(e.op_context == &in[1] && in[1] == 12);
 	close_hall(&h);
 }
@@ -636,27 +636,27 @@ static void hall_selective(int rank)
 	open_hall(&h, FI_MSG | FI_TAGGED | FI_SOURCE);
 	for (int s = 0; s < 4; s++)
 		for (int early = 0; early < 2; early++)
-			for (int asks = 0; asks < 3; asks++)
+			for (int requests = 0; requests < 3; requests++)
 				for (int i = 0; i < N; i++) {
 					ct_fill(out, sizes[s], i);
 					if (early) {
 						tell(&h, i, out, sizes[s], s % 2 ? 3 : 0);
 						pause_hall(&h);
 					}
-					if (!asks && s % 2)
+					if (!requests && s % 2)
 						OK(fi_trecv(h.srx, in, most, NULL, FI_ADDR_UNSPEC, 3, 0, in));
-					else if (!asks)
+					else if (!requests)
 						OK(fi_recv(h.srx, in, most, NULL, FI_ADDR_UNSPEC, in));
 					else if (s % 2)
-						OK(fi_trecvmsg(h.srx, &t, asks == 2 ? FI_COMPLETION : 0));
+						OK(fi_trecvmsg(h.srx, &t, requests == 2 ? FI_COMPLETION : 0));
 					else
-						OK(fi_recvmsg(h.srx, &m, asks == 2 ? FI_COMPLETION : 0));
+						OK(fi_recvmsg(h.srx, &m, requests == 2 ? FI_COMPLETION : 0));
 					if (!early)
 						tell(&h, i, out, sizes[s], s % 2 ? 3 : 0);
-					if (i == 1 && asks < 2) {
+					if (i == 1 && requests < 2) {
 						silent(&h);
 					} else {
-						e = told(&h, i);
+						e = notified(&h, i);
 						CHECK(e.op_context == in && e.len == sizes[s]);
 						CHECK(ct_same(in, sizes[s], i));
 					}
@@ -684,14 +684,14 @@ static void hall_leaves(int rank)
 	tell(&h, 2, "2", 2, 0);
 	pause_hall(&h);
 	OK(fi_recv(h.srx, big[1], sizeof big[1], NULL, FI_ADDR_UNSPEC, &in));
-	e = told(&h, 2);
+	e = notified(&h, 2);
 	CHECK(e.op_context == &in && e.len == 2 && !strcmp(big[1], "2"));
 	/* a receive waits for whoever is left */
 	OK(fi_recv(h.srx, &in, sizeof in, NULL, FI_ADDR_UNSPEC, &in));
 	leave_hall(&h, 1);
 	n = 9;
 	tell(&h, 2, &n, sizeof n, 0);
-	e = told(&h, 2);
+	e = notified(&h, 2);
 	CHECK(e.op_context == &in && in == 9);
 	ERR(fi_close(&h.srx->fid), FI_EBUSY);
 	leave_hall(&h, 2);
@@ -748,14 +748,14 @@ static void hall_sender_leaves(int rank)
 enum { RACERS = 300 };
 struct race {
 	struct hall h;
-	pthread_barrier_t together;
+	pthread_barrier_t combined;
 	char in[RACERS][8], done[RACERS];
 };
 static void *post_all(void *arg)
 {
 	struct race *r = arg;
 
-	pthread_barrier_wait(&r->together);
+	pthread_barrier_wait(&r->combined);
 	for (int i = 0; i < RACERS; i++)
 		OK(fi_trecv(r->h.srx, r->in[i], 8, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(i)));
 	return NULL;
@@ -803,9 +803,9 @@ static void hall_race(int rank)
 			OK(q);
 		}
 		pause_hall(&r.h);
-		OK(pthread_barrier_init(&r.together, NULL, 2));
+		OK(pthread_barrier_init(&r.combined, NULL, 2));
 		OK(pthread_create(&poster, NULL, post_all, &r));
-		pthread_barrier_wait(&r.together);
+		pthread_barrier_wait(&r.combined);
 		for (volatile int spin = 0; spin < round * 3000; spin++)
 			;
 		leave_hall(&r.h, leaver);
@@ -844,7 +844,7 @@ static void hall_multi(int rank)
 		if (!early)
 			OK(fi_recvmsg(h.srx, &m, FI_MULTI_RECV | FI_COMPLETION));
 		for (int i = 0; i < N; i++) {
-			e = told(&h, i);
+			e = notified(&h, i);
 			CHECK(e.op_context == buf && e.buf == buf + 80 * i && e.len == 80);
 			EQ(!!(e.flags & FI_MULTI_RECV), i == N - 1);
 			CHECK(!memcmp(e.buf, text[i], 80));
@@ -873,7 +873,7 @@ static void hall_chooses(int rank)
 	OK(fi_recv(h.srx, &in[0], 4, NULL, from, &in[0]));
 	OK(fi_recv(h.srx, &in[1], 4, NULL, FI_ADDR_UNSPEC, &in[1]));
 	tell(&h, 1, &n, sizeof n, 0);
-	e = told(&h, 1);
+	e = notified(&h, 1);
 	CHECK(e.op_context == &in[1] && in[1] == 6);
 	/* what is taken back is told at the first queue that was bound */
 	OK(fi_cancel(&h.srx->fid, &in[0]));
@@ -886,7 +886,7 @@ static void hall_chooses(int rank)
 	OK(fi_recv(h.srx, &in[0], 4, NULL, from, &in[0]));
 	silent(&h);
 	OK(fi_recv(h.srx, &in[2], 4, NULL, h.at[2].peer, &in[2]));
-	e = told(&h, 2);
+	e = notified(&h, 2);
 	CHECK(e.op_context == &in[2] && in[2] == 6);
 	ct_close(&other);
 	close_hall(&h);

@@ -14,8 +14,8 @@ enum { KEY = 7, REGION = 4096 };
 static void put64(unsigned char *o, uint64_t v) { memcpy(o, &v, 8); }
 
 /* A header with up to one place, and for what it has room: data, a tag. Its length. */
-struct place { uint64_t addr, len, key; };
-struct frame { int op, flags; uint64_t tag, data, body; const struct place *place; };
+struct position { uint64_t addr, len, key; };
+struct frame { int op, flags; uint64_t tag, data, body; const struct position *position; };
 static size_t frame(unsigned char *o, struct frame f)
 {
 	size_t n = 16;
@@ -28,8 +28,8 @@ static size_t frame(unsigned char *o, struct frame f)
 		put64(o + n, f.data), n += 8;
 	if (f.op == TAG || f.op == ATOMIC)
 		put64(o + n, f.tag), n += 8;
-	if (f.place)
-		memcpy(o + n, f.place, 24), n += 24, o[5] = 1;
+	if (f.position)
+		memcpy(o + n, f.position, 24), n += 24, o[5] = 1;
 	o[6] = n;
 	put64(o + 8, n + f.body);
 	return n;
@@ -82,7 +82,7 @@ static size_t take(struct ct *c, int s, void *to, size_t n)
 	}
 	return got;
 }
-static int stranger(struct ct *c, const struct ct_name *to, int port)
+static int unknown_peer(struct ct *c, const struct ct_name *to, int port)
 {
 	unsigned char b[40];
 	int s = connection(to);
@@ -120,7 +120,7 @@ static void shout(struct ct *c, int s, const void *b, size_t n)
 }
 
 /* An endpoint with these capabilities that anybody can call, and a region. */
-static struct ct_name open_door(struct ct *c, uint64_t caps, struct fid_mr **mr, char *region)
+static struct ct_name open_listener(struct ct *c, uint64_t caps, struct fid_mr **mr, char *region)
 {
 	static const int mode = 0;
 	struct ct_name n;
@@ -141,9 +141,9 @@ static void unkeyed_data(int rank)
 	static char region[REGION];
 	struct fid_mr *mr;
 	struct ct c, p;
-	struct ct_name n = open_door(&c, FI_MSG | FI_RMA, &mr, region);
+	struct ct_name n = open_listener(&c, FI_MSG | FI_RMA, &mr, region);
 	unsigned char b[64];
-	struct place wrong = { 0, 0, KEY + 1 };
+	struct position wrong = { 0, 0, KEY + 1 };
 	struct fi_cq_tagged_entry e;
 	struct fi_cq_err_entry err = { 0 };
 	struct fi_rma_iov iov = { 0 };
@@ -152,8 +152,8 @@ static void unkeyed_data(int rank)
 
 	(void)rank;
 	for (int i = 0; i < 2; i++) {
-		s = stranger(&c, &n, 1 + i);
-		shout(&c, s, b, frame(b, (struct frame){ WRITE, DATA_BIT, .data = 5, .place = i ? &wrong : NULL }));
+		s = unknown_peer(&c, &n, 1 + i);
+		shout(&c, s, b, frame(b, (struct frame){ WRITE, DATA_BIT, .data = 5, .position = i ? &wrong : NULL }));
 		CHECK(is_cut_off(&c, s));
 		NOTHING(&c, c.rx, 20);
 		close(s);
@@ -191,23 +191,23 @@ static void without(uint64_t caps, int reads, int writes, int fetches)
 	static char region[REGION];
 	struct fid_mr *mr;
 	struct ct c;
-	struct ct_name n = open_door(&c, caps, &mr, region);
-	struct place one = { 8, 8, KEY }, none = { 8, 0, KEY };
+	struct ct_name n = open_listener(&c, caps, &mr, region);
+	struct position one = { 8, 8, KEY }, none = { 8, 0, KEY };
 	unsigned char b[128];
 	size_t k;
 	int s;
 
 	snprintf(ct_prefix, sizeof ct_prefix, "caps %#llx: ", (unsigned long long)caps);
 	memset(region, 0x55, sizeof region);
-	s = stranger(&c, &n, 1);
-	shout(&c, s, b, frame(b, (struct frame){ READ_REQ, .place = &one }));
+	s = unknown_peer(&c, &n, 1);
+	shout(&c, s, b, frame(b, (struct frame){ READ_REQ, .position = &one }));
 	if (reads)
 		EQ(take(&c, s, b, 24), 24);
 	else
 		CHECK(is_cut_off(&c, s));
 	close(s);
-	s = stranger(&c, &n, 2);
-	k = frame(b, (struct frame){ WRITE, DELIVERY, .place = &one, .body = 8 });
+	s = unknown_peer(&c, &n, 2);
+	k = frame(b, (struct frame){ WRITE, DELIVERY, .position = &one, .body = 8 });
 	memset(b + k, 0x66, 8);
 	shout(&c, s, b, k + 8);
 	if (writes)
@@ -216,8 +216,8 @@ static void without(uint64_t caps, int reads, int writes, int fetches)
 		CHECK(is_cut_off(&c, s));
 	EQ(region[8], writes ? 0x66 : 0x55);
 	close(s);
-	s = stranger(&c, &n, 3);
-	shout(&c, s, b, frame(b, (struct frame){ WRITE, DATA_BIT | DELIVERY, .place = &none }));
+	s = unknown_peer(&c, &n, 3);
+	shout(&c, s, b, frame(b, (struct frame){ WRITE, DATA_BIT | DELIVERY, .position = &none }));
 	if (writes) {
 		struct fi_cq_tagged_entry e;
 
@@ -228,9 +228,9 @@ static void without(uint64_t caps, int reads, int writes, int fetches)
 		NOTHING(&c, c.rx, 5);
 	}
 	close(s);
-	s = stranger(&c, &n, 4);
+	s = unknown_peer(&c, &n, 4);
 	/* the former value of eight bytes, to which 1 is added */
-	k = frame(b, (struct frame){ ATOMIC, DELIVERY, .tag = FI_UINT64 | FI_SUM << 8 | 1 << 16, .place = &one, .body = 8 });
+	k = frame(b, (struct frame){ ATOMIC, DELIVERY, .tag = FI_UINT64 | FI_SUM << 8 | 1 << 16, .position = &one, .body = 8 });
 	put64(b + k, 1);
 	shout(&c, s, b, k + 8);
 	EQ(take(&c, s, b, 16), 16);
@@ -295,10 +295,10 @@ static size_t babble(struct ct *c, int s, uint64_t from, size_t most)
 	enum { MESSAGE = 25, BLOCK = 4096 };
 	static unsigned char b[MESSAGE * BLOCK + 64];
 	size_t sent = 0, done = sizeof b;
-	int vain = 0;
+	int attempts = 0;
 
 	/* time alone says nothing on a busy machine: a process may wait that long for a processor */
-	for (int64_t end = ct_ms() + 300; (ct_ms() < end || vain < 1000) && sent < most; vain++) {
+	for (int64_t end = ct_ms() + 300; (ct_ms() < end || attempts < 1000) && sent < most; attempts++) {
 		ssize_t r;
 
 		if (done >= MESSAGE * BLOCK) {
@@ -311,7 +311,7 @@ static size_t babble(struct ct *c, int s, uint64_t from, size_t most)
 		if (r > 0) {
 			done += r;
 			sent += r;
-			vain = 0;
+			attempts = 0;
 			end = ct_ms() + 300;
 		}
 		ct_progress(c);
@@ -323,7 +323,7 @@ static size_t babble(struct ct *c, int s, uint64_t from, size_t most)
 static void no_memory(int rank)
 {
 	struct ct c, p;
-	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	struct ct_name n = open_listener(&c, FI_MSG | FI_TAGGED, NULL, NULL);
 	enum { MANY = 240 << 20, MORE = 64 << 20, BLOCK = 1 << 20, BURST = 16 };
 	struct fi_cq_tagged_entry e;
 	unsigned char b[64];
@@ -353,7 +353,7 @@ static void no_memory(int rank)
 	few = all;
 	few.rlim_cur = pages * 4096 + MORE;
 	for (int named = 0; named < 2; named++) {
-		int s = stranger(&c, &n, 1 + named), cut;
+		int s = unknown_peer(&c, &n, 1 + named), cut;
 
 		OK(setrlimit(RLIMIT_AS, &few));
 		if (named)
@@ -379,22 +379,22 @@ static void no_memory(int rank)
 /* Messages that nobody waits for: a stranger may leave few, and peers have their room all the same. */
 static void unwanted(int rank)
 {
-	enum { MB = 1 << 20, STRANGERS = 160 };
+	enum { MB = 1 << 20, UNKNOWN_PEERS = 160 };
 	struct ct c, p;
-	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	struct ct_name n = open_listener(&c, FI_MSG | FI_TAGGED, NULL, NULL);
 	fi_addr_t to = open_friend(&c, &p, &n);
 	char b[2][8];
 	size_t sent;
-	int s = stranger(&c, &n, 1);
+	int s = unknown_peer(&c, &n, 1);
 
 	(void)rank;
 	sent = babble(&c, s, 1ull << 40, 100 * MB);
 	if (sent > 20 * MB)	/* most of what there is is in the sockets */
 		FAIL("a stranger left %zu MB of messages", sent / MB);
 	/* who left makes room for who comes */
-	for (int i = 0; i < STRANGERS; i++) {
+	for (int i = 0; i < UNKNOWN_PEERS; i++) {
 		unsigned char m[64 + 5000];
-		int one = stranger(&c, &n, 100 + i);
+		int one = unknown_peer(&c, &n, 100 + i);
 
 		for (int k = 0; k < 100; k++) {
 			size_t h = frame(m, (struct frame){ TAG, .tag = 1ull << 41 | i << 8 | k, .body = 5000 });
@@ -405,7 +405,7 @@ static void unwanted(int rank)
 		close(one);
 	}
 	for (int named = 0; named < 2; named++) {
-		int one = named ? -1 : stranger(&c, &n, 99);
+		int one = named ? -1 : unknown_peer(&c, &n, 99);
 		unsigned char m[64];
 
 		for (int k = 0; k < 2; k++) {
@@ -437,13 +437,13 @@ static void last_words(int rank)
 
 	(void)rank;
 	setenv("FI_TCP_MAX_UNEXPECTED", "1048576", 1);
-	n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
-	s = stranger(&c, &n, 1);
+	n = open_listener(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	s = unknown_peer(&c, &n, 1);
 	shout(&c, s, m, frame(m, (struct frame){ TAG, .tag = 5, .body = 5 }) + 5);
 	ct_idle(&c, 5);
 	close(s);
 	ct_idle(&c, 5);
-	s = stranger(&c, &n, 2);
+	s = unknown_peer(&c, &n, 2);
 	introduce(&c, 2);
 	CHECK(babble(&c, s, 1ull << 40, 1ull << 30) < 1ull << 30);
 	POST(&c, fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, 5, 0, CTX(1)));
@@ -460,7 +460,7 @@ static int64_t spent(void)
 	return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 /* Processor time of so many strangers that come and go. */
-static int64_t visits(struct ct *c, const struct ct_name *n)
+static int64_t upgrades(struct ct *c, const struct ct_name *n)
 {
 	int64_t least = INT64_MAX;
 
@@ -468,7 +468,7 @@ static int64_t visits(struct ct *c, const struct ct_name *n)
 		int64_t t = spent();
 
 		for (int i = 0; i < 20; i++)
-			close(stranger(c, n, 1000 + i));
+			close(unknown_peer(c, n, 1000 + i));
 		ct_idle(c, 2);
 		t = spent() - t;
 		if (t < least)
@@ -479,20 +479,20 @@ static int64_t visits(struct ct *c, const struct ct_name *n)
 static void goodbye_costs(int rank)
 {
 	struct ct c;
-	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	struct ct_name n = open_listener(&c, FI_MSG | FI_TAGGED, NULL, NULL);
 	int64_t before, after;
 	char b[8];
 	int s;
 
 	(void)rank;
-	before = visits(&c, &n);
+	before = upgrades(&c, &n);
 	introduce(&c, 1);
-	s = stranger(&c, &n, 1);
+	s = unknown_peer(&c, &n, 1);
 	/* a hundred thousand messages of one byte that wait, and then that one */
 	babble(&c, s, 1ull << 40, 25ull * 4096 * 25);
 	POST(&c, fi_trecv(c.ep, b, 8, NULL, FI_ADDR_UNSPEC, (1ull << 40) + 100000, 0, CTX(1)));
 	ct_recvd(&c, CTX(1), 1);
-	after = visits(&c, &n);
+	after = upgrades(&c, &n);
 	if (after > 4 * before)
 		FAIL("%lld us of processor time while nothing is kept, %lld us while much is", (long long)before / 1000, (long long)after / 1000);
 	close(s);
@@ -548,8 +548,8 @@ static struct ct_name open_manual(struct ct *c)
 /* Strangers with as many names as they like, at both of a process's endpoints; rank 1 is all of them. */
 static void crowd(int rank)
 {
-	enum { FILES = 128, STRANGERS = 300 };
-	static int s[STRANGERS];
+	enum { FILES = 128, UNKNOWN_PEERS = 300 };
+	static int s[UNKNOWN_PEERS];
 	struct ct c, d;
 	struct ct_name name[2], own;
 	char b[8], x;
@@ -560,7 +560,7 @@ static void crowd(int rank)
 		name[1] = open_manual(&d);
 		ct_send_oob(name, sizeof name);
 		ct_recv_oob(&c, &own, sizeof own);
-		for (int i = 0; i < STRANGERS; i++) {
+		for (int i = 0; i < UNKNOWN_PEERS; i++) {
 			ct_recv_oob(NULL, &x, 1);
 			for (int k = 0; k < 3; k++) {
 				ct_progress(&c);
@@ -585,11 +585,11 @@ static void crowd(int rank)
 		ct_close(&c);
 		return;
 	}
-	limit_files(STRANGERS + 100);
+	limit_files(UNKNOWN_PEERS + 100);
 	own = open_manual(&c);
 	ct_recv_oob(&c, name, sizeof name);
 	ct_send_oob(&own, sizeof own);
-	for (int i = 0; i < STRANGERS; i++) {
+	for (int i = 0; i < UNKNOWN_PEERS; i++) {
 		s[i] = connection(&name[i % 2]);
 		say_hello(s[i], 1 + i);
 		ct_send_oob("c", 1);
@@ -611,17 +611,17 @@ static void crowd(int rank)
 /* Requests that the application does not answer yet: they wait, and none is lost. */
 static void requests(int rank)
 {
-	enum { FILES = 128, STRANGERS = 200 };
-	static struct fi_info *known[STRANGERS];
-	static int s[STRANGERS];
+	enum { FILES = 128, UNKNOWN_PEERS = 200 };
+	static struct fi_info *known[UNKNOWN_PEERS];
+	static int s[UNKNOWN_PEERS];
 	struct ct c;
 	struct ct_name n;
 	int seen = 0;
 
 	if (rank == 1) {
-		limit_files(STRANGERS + 100);
+		limit_files(UNKNOWN_PEERS + 100);
 		ct_recv_oob(NULL, &n, sizeof n);
-		for (int i = 0; i < STRANGERS; i++) {
+		for (int i = 0; i < UNKNOWN_PEERS; i++) {
 			unsigned char b[32] = { 3 };
 
 			s[i] = connection(&n);
@@ -629,7 +629,7 @@ static void requests(int rank)
 			EQ(send(s[i], b, 32, MSG_NOSIGNAL), 32);
 		}
 		ct_barrier(NULL);
-		for (int i = 0; i < STRANGERS; i++) {
+		for (int i = 0; i < UNKNOWN_PEERS; i++) {
 			unsigned char b[34] = { 0 };
 			struct pollfd p = { .fd = s[i], .events = POLLIN };
 
@@ -648,7 +648,7 @@ static void requests(int rank)
 	n = ct_getname(&c.pep->fid);
 	ct_send_oob(&n, sizeof n);
 	ct_barrier(NULL);
-	while (seen < STRANGERS) {
+	while (seen < UNKNOWN_PEERS) {
 		int before = seen, more = 1;
 
 		for (int64_t end = ct_ms() + 100; ct_ms() < end && more;) {
@@ -662,7 +662,7 @@ static void requests(int rank)
 			EQ(ev, FI_CONNREQ);
 			known[seen++] = e.info;
 			end = ct_ms() + 100;
-			more = seen < STRANGERS;
+			more = seen < UNKNOWN_PEERS;
 		}
 		open_files(FILES / 8);
 		for (int i = before; i < seen; i++) {
@@ -677,8 +677,8 @@ static void requests(int rank)
 /* Callers are let in one lot after the other, whatever waits. */
 static void rush(int rank)
 {
-	enum { STRANGERS = 600, LOT = 150 };
-	static int s[STRANGERS];
+	enum { UNKNOWN_PEERS = 600, LOT = 150 };
+	static int s[UNKNOWN_PEERS];
 	struct ct c;
 	struct ct_name n;
 	char x;
@@ -686,11 +686,11 @@ static void rush(int rank)
 	limit_files(4096);
 	if (rank == 1) {
 		ct_recv_oob(NULL, &n, sizeof n);
-		for (int i = 0; i < STRANGERS; i++)
+		for (int i = 0; i < UNKNOWN_PEERS; i++)
 			s[i] = connection(&n);
 		ct_send_oob("c", 1);
 		ct_recv_oob(NULL, &x, 1);
-		for (int i = 0; i < STRANGERS; i++)
+		for (int i = 0; i < UNKNOWN_PEERS; i++)
 			close(s[i]);
 		return;
 	}
@@ -703,7 +703,7 @@ static void rush(int rank)
 	}
 	ct_send_oob(&n, sizeof n);
 	ct_recv_oob(NULL, &x, 1);
-	for (int before = count_files(), first = before, now; before < first + STRANGERS; before = now) {
+	for (int before = count_files(), first = before, now; before < first + UNKNOWN_PEERS; before = now) {
 		struct fi_eq_cm_entry e;
 		uint32_t ev;
 
@@ -754,25 +754,25 @@ static long ask(struct ct *c, int s, const unsigned char *b, size_t n, size_t *p
 	return asked;
 }
 /* Requests whose answers nobody takes for a while: none is lost, and memory is not taken for many. */
-static void deaf(int rank)
+static void accept_paused(int rank)
 {
 	static char region[REGION];
 	struct fid_mr *mr;
 	struct ct c;
-	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC, &mr, region);
-	struct place one = { 0, 0, KEY }, eight = { 0, 2048, KEY };
+	struct ct_name n = open_listener(&c, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC, &mr, region);
+	struct position one = { 0, 0, KEY }, eight = { 0, 2048, KEY };
 
 	(void)rank;
 	for (int kind = 0; kind < 3; kind++) {
 		unsigned char b[64], *got = malloc(1 << 16);
-		int s = stranger(&c, &n, 1 + kind), small = 128 << 10;
+		int s = unknown_peer(&c, &n, 1 + kind), small = 128 << 10;
 		size_t k, part, size = kind < 2 ? 16 : 16 + 2048;
 		long asked, before = resident(), more;
 
 		snprintf(ct_prefix, sizeof ct_prefix, "kind %d: ", kind);
 		setsockopt(s, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-		k = kind == 0 ? frame(b, (struct frame){ .op = READ_REQ }) : kind == 1 ? frame(b, (struct frame){ WRITE, DELIVERY, .place = &one })
-			: frame(b, (struct frame){ ATOMIC, DELIVERY, .tag = FI_UINT64 | FI_ATOMIC_READ << 8 | 1 << 16, .place = &eight });
+		k = kind == 0 ? frame(b, (struct frame){ .op = READ_REQ }) : kind == 1 ? frame(b, (struct frame){ WRITE, DELIVERY, .position = &one })
+			: frame(b, (struct frame){ ATOMIC, DELIVERY, .tag = FI_UINT64 | FI_ATOMIC_READ << 8 | 1 << 16, .position = &eight });
 		asked = ask(&c, s, b, k, &part);
 		more = resident() - before;
 #ifndef __SANITIZE_ADDRESS__
@@ -818,7 +818,7 @@ static void hasty(int rank)
 	ct_ip_only();
 	(void)rank;
 	setenv("FI_TCP_ZEROCOPY_SIZE", "2000", 1);
-	open_door(&c, FI_MSG, NULL, NULL);
+	open_listener(&c, FI_MSG, NULL, NULL);
 	setsockopt(lst, SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
 	CHECK(!bind(lst, (void *)&a, sizeof a) && !listen(lst, 1) && !getsockname(lst, (void *)&a, &k));
 	EQ(fi_av_insert(c.av, &a, 1, &m.addr, 0, NULL), 1);
@@ -854,7 +854,7 @@ static void hasty(int rank)
 /* What the library prints at its default level for those who break the protocol. */
 static void noise(int rank)
 {
-	enum { STRANGERS = 2000 };
+	enum { UNKNOWN_PEERS = 2000 };
 	struct ct c;
 	struct ct_name n;
 	char nonsense[32];
@@ -864,12 +864,12 @@ static void noise(int rank)
 	ct_keep_log("warn");
 	memset(nonsense, 0xff, sizeof nonsense);
 	n = open_manual(&c);
-	for (int i = 0; i <= STRANGERS; i++) {
+	for (int i = 0; i <= UNKNOWN_PEERS; i++) {
 		int s;
 
-		if (i == STRANGERS)	/* the last one is told of again */
+		if (i == UNKNOWN_PEERS)	/* the last one is told of again */
 			ct_idle(&c, 1200);
-		s = i % 2 && i < STRANGERS ? stranger(&c, &n, 1 + i) : connection(&n);
+		s = i % 2 && i < UNKNOWN_PEERS ? unknown_peer(&c, &n, 1 + i) : connection(&n);
 		EQ(send(s, nonsense, sizeof nonsense, MSG_NOSIGNAL), sizeof nonsense);
 		CHECK(is_cut_off(&c, s));
 		close(s);
@@ -887,7 +887,7 @@ static void noise(int rank)
 	}
 	if (lines == 0 || lines > 100)
 		FAIL("%d lines were printed", lines);
-	CHECK(counted > 0 && total > STRANGERS / 2);
+	CHECK(counted > 0 && total > UNKNOWN_PEERS / 2);
 	ct_close(&c);
 }
 
@@ -898,20 +898,20 @@ static void closed_early(int rank)
 	struct ct c;
 	struct ct_name n;
 	struct fid_mr *mr;
-	struct place all = { 0, SIZE, KEY }, some = { 100, 50, KEY };
+	struct position all = { 0, SIZE, KEY }, some = { 100, 50, KEY };
 	char *region = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), got[8];
 	unsigned char b[64], *answer = malloc(SIZE + 16);
 	int s;
 
 	(void)rank;
 	CHECK(region != MAP_FAILED);
-	n = open_door(&c, FI_MSG | FI_TAGGED | FI_RMA, NULL, NULL);
+	n = open_listener(&c, FI_MSG | FI_TAGGED | FI_RMA, NULL, NULL);
 	OK(fi_mr_reg(c.domain, region, SIZE, FI_REMOTE_READ, 0, KEY, 0, &mr, NULL));
 	ct_fill(region, SIZE, 3);
-	s = stranger(&c, &n, 1);
+	s = unknown_peer(&c, &n, 1);
 	/* one that is under way, and one that waits behind it */
-	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .place = &all }));
-	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .place = &some }));
+	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .position = &all }));
+	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .position = &some }));
 	ct_idle(&c, 100);
 	OK(fi_close(&mr->fid));
 	CHECK(!munmap(region, SIZE));
@@ -925,7 +925,7 @@ static void closed_early(int rank)
 	shout(&c, s, b, frame(b, (struct frame){ TAG, .tag = 4, .body = 5 }) + 5);
 	ct_recvd(&c, CTX(1), 5);
 	/* and who comes later is refused, as ever */
-	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .place = &some }));
+	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .position = &some }));
 	CHECK(is_cut_off(&c, s));
 	close(s);
 	free(answer);
@@ -955,7 +955,7 @@ static int let_in(struct ct *c, int s, int port, uint32_t instance)
 static void restarted(int rank)
 {
 	struct ct c;
-	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	struct ct_name n = open_listener(&c, FI_MSG | FI_TAGGED, NULL, NULL);
 	int first = connection(&n), again = connection(&n), next = connection(&n);
 
 	(void)rank;
@@ -972,7 +972,7 @@ static void restarted(int rank)
 static void vanished(int rank)
 {
 	struct ct c;
-	struct ct_name n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	struct ct_name n = open_listener(&c, FI_MSG | FI_TAGGED, NULL, NULL);
 	int first = connection(&n), on = 1, s, in = 0;
 
 	(void)rank;
@@ -1010,7 +1010,7 @@ static void invited(int rank)
 
 	(void)rank;
 	setenv("FI_TCP_PEERS", "av", 1);
-	n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+	n = open_listener(&c, FI_MSG | FI_TAGGED, NULL, NULL);
 	own = ct_open_rdm(&d, NULL);
 	ct_insert(&d, &n);
 	OK(fi_trecv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, 0, ~0ull, CTX(1)));
@@ -1073,7 +1073,7 @@ static void elsewhere(int rank)
 		ct_listen(&c);
 		n = ct_getname(&c.pep->fid);
 	} else {
-		n = open_door(&c, FI_MSG | FI_TAGGED, NULL, NULL);
+		n = open_listener(&c, FI_MSG | FI_TAGGED, NULL, NULL);
 	}
 	s = connection(&n);
 	say_hello(s, 77);
@@ -1113,7 +1113,7 @@ static const struct ct_test tests[] = {
 	{ "unknown peers do not use up descriptors, with any names and target addresses", crowd, CT_RDM | CT_REL | CT_CONN },
 	{ "unanswered connection requests do not use up descriptors", requests, CT_MSG | CT_REL | CT_BARE | CT_CONN },
 	{ "each call accepts a limited number of pending connections", rush, CT_REL | CT_CONN },
-	{ "responses not read by an unknown peer take little memory and are not lost", deaf, CT_SOLO | CT_RDM | CT_REL | CT_BARE | CT_CONN },
+	{ "responses not read by an unknown peer take little memory and are not lost", accept_paused, CT_SOLO | CT_RDM | CT_REL | CT_BARE | CT_CONN },
 	{ "a premature acknowledgement gets the peer only the message sent", hasty, CT_SOLO | CT_RDM | CT_REL | CT_BARE | CT_CONN },
 	{ "unknown peers cause few log lines, with a count of the omitted ones", noise, CT_SOLO | CT_RDM | CT_REL | CT_BARE | CT_CONN },
 	{ "a peer gets the data of its read though the region is closed meanwhile", closed_early, CT_SOLO | CT_RDM | CT_REL | CT_BARE | CT_CONN },

@@ -473,8 +473,8 @@ static void peek_buffer(int rank, size_t n)
 		return;
 	}
 	for (int found = 0, tries = 0; found < 6 && tries < 5000; tries++) {
-		size_t room = tries % 2 ? n / 2 : n + 9;
-		struct iovec v = { b, room };
+		size_t space = tries % 2 ? n / 2 : n + 9;
+		struct iovec v = { b, space };
 		void *d = ct_desc(b);
 		struct fi_msg_tagged m = { .msg_iov = &v, .desc = &d, .iov_count = 1, .addr = FI_ADDR_UNSPEC,
 			.tag = 5, .context = CTX(1) };
@@ -490,7 +490,7 @@ static void peek_buffer(int rank, size_t n)
 		found++;
 		EQ(e.len, n);
 		if (e.buf) {
-			size_t there = room < n ? room : n;
+			size_t there = space < n ? space : n;
 
 			CHECK(e.buf == b);
 			CHECK(there > 0 && ct_same(b, there, 1));

@@ -251,7 +251,7 @@ static void *sleep_for_send(void *arg)
 	CHECK(e.op_context == CTX(2));
 	return NULL;
 }
-static void left_to_a_sleeper(int rank)
+static void left_to_a_waiter(int rank)
 {
 	struct ct_opt o = { .threading = FI_THREAD_SAFE, .wait = FI_WAIT_FD };
 	pthread_t t;
@@ -292,7 +292,7 @@ static void *wait_for_event(void *arg)
 	EQ(ev, FI_SHUTDOWN);
 	return NULL;
 }
-static void events_beside_domain(int rank)
+static void events_outside_domain(int rank)
 {
 	struct ct_opt o = { .threading = FI_THREAD_DOMAIN };
 	pthread_t t;
@@ -663,8 +663,8 @@ static void small_stack_secret(int rank)
 
 static const struct ct_test tests[] = {
 	{ "the mutex of a condition variable can be held while a queue is read", look_with_mutex_held, CT_REL },
-	{ "a send is completed while another thread waits on its queue", left_to_a_sleeper, CT_REL },
-	{ "a thread waits for events while another thread uses the domain", events_beside_domain, CT_MSG },
+	{ "a send is completed while another thread waits on its queue", left_to_a_waiter, CT_REL },
+	{ "a thread waits for events while another thread uses the domain", events_outside_domain, CT_MSG },
 	{ "four threads send and receive tagged messages on one endpoint", four_threads, 0 },
 	{ "four threads send on one endpoint and each keeps its order", threads_untagged, CT_REL },
 	{ "a process without calls is sent to, written and read with automatic progress", no_calls, CT_RDM | CT_REL },

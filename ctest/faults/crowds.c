@@ -12,7 +12,7 @@ enum { LEN = 64, MOST = 512 };
 /* What all processes of a crowd see. */
 struct crowd {
 	struct ct_name name[MOST];
-	int opened, done, said;		/* processes that came so far */
+	int opened, done, reported;		/* processes that came so far */
 	size_t mapped, links;		/* bytes of memory that peers share, of all processes; connections that use it */
 	int most_fds;
 };
@@ -21,7 +21,7 @@ static int procs, each, rounds;		/* processes, endpoints of each, messages to ea
 
 struct head { uint16_t from, to; uint32_t number; };
 
-static void meet_all(struct ct *c, int *counter)
+static void synchronize_all(struct ct *c, int *counter)
 {
 	int64_t since = 0;
 
@@ -75,13 +75,13 @@ static void member(int p)
 		c[i].o = o;
 		if (i) {
 			c[i].info = ct_getinfo(&c[0].o, ct_node(&c[0].o), ct_is_ip() ? "0" : NULL, ct_is_ip() ? FI_SOURCE : 0);
-			ct_open_beside(&c[i], &c[0]);
+			ct_open_second(&c[i], &c[0]);
 			crowd->name[p * each + i] = ct_getname(&c[i].ep->fid);
 		} else {
 			crowd->name[p * each] = ct_open_rdm(&c[0], NULL);
 		}
 	}
-	meet_all(&c[0], &crowd->opened);
+	synchronize_all(&c[0], &crowd->opened);
 	for (int i = 0; i < all; i++)
 		at[i] = ct_insert(&c[0], &crowd->name[i]);
 	for (int i = 0; i < each && i * per < W; i++)
@@ -121,12 +121,12 @@ static void member(int p)
 		got += count_one(in[slot], &e, next);
 		OK(fi_recv(c[slot / per].ep, in[slot], LEN, NULL, FI_ADDR_UNSPEC, &rctx[slot]));
 	}
-	meet_all(&c[0], &crowd->done);
+	synchronize_all(&c[0], &crowd->done);
 	__atomic_add_fetch(&crowd->mapped, shared(&rings), __ATOMIC_SEQ_CST);
 	__atomic_add_fetch(&crowd->links, rings, __ATOMIC_SEQ_CST);
 	if (open_fds() > crowd->most_fds)
 		crowd->most_fds = open_fds();
-	meet_all(&c[0], &crowd->said);
+	synchronize_all(&c[0], &crowd->reported);
 	for (int i = each - 1; i > 0; i--) {
 		OK(fi_close(&c[i].ep->fid));
 		fi_freeinfo(c[i].info);

@@ -12,7 +12,7 @@
 #include "wire.h"
 
 enum { W = 8, MOST = 1 << 20, SOME = 64 /* entries */ };
-enum { VICTIM, WITNESS, PEERS, CALLERS = PEERS /* all those whom this process does not know */, SENDERS };
+enum { VICTIM, CARRIER, PEERS, CALLERS = PEERS /* all those whom this process does not know */, SENDERS };
 
 /* What completions name. */
 struct op {
@@ -430,12 +430,12 @@ static void mourn(int id)
 	p->ep = NULL;
 }
 /* Traffic with the witness goes on. */
-static void witness_lives(void)
+static void carrier_lives(void)
 {
-	long s = peers[WITNESS].sent, r = peers[WITNESS].received, e = peers[WITNESS].errors;
+	long s = peers[CARRIER].sent, r = peers[CARRIER].received, e = peers[CARRIER].errors;
 
-	UNTIL(peers[WITNESS].sent > s + 30 && peers[WITNESS].received > r + 30);
-	EQ(peers[WITNESS].errors, e);
+	UNTIL(peers[CARRIER].sent > s + 30 && peers[CARRIER].received > r + 30);
+	EQ(peers[CARRIER].errors, e);
 }
 static void send_byte(int id, char x)
 {
@@ -495,7 +495,7 @@ static int begin(void (*in)(void))
 	close_me(1 << 20 /* any */);
 	fds = open_fds();
 	open_me();
-	start(WITNESS, NULL);
+	start(CARRIER, NULL);
 	start(VICTIM, in);
 	return fds;
 }
@@ -511,7 +511,7 @@ static void killed(int rank)
 		steps_for(rand() % 30);
 		kill(peers[VICTIM].pid, SIGKILL);
 		mourn(VICTIM);
-		witness_lives();
+		carrier_lives();
 		start(VICTIM, NULL);
 	}
 	close_me(fds);
@@ -525,7 +525,7 @@ static void reset(int rank)
 		steps_for(rand() % 30);
 		send_byte(VICTIM, 'r');
 		mourn(VICTIM);
-		witness_lives();
+		carrier_lives();
 		start(VICTIM, NULL);
 	}
 	close_me(fds);
@@ -539,7 +539,7 @@ static void closed_there(int rank)
 		steps_for(rand() % 30);
 		send_byte(VICTIM, 'c');
 		mourn(VICTIM);
-		witness_lives();
+		carrier_lives();
 		start(VICTIM, NULL);
 	}
 	close_me(fds);
@@ -558,7 +558,7 @@ static void stopped(int rank)
 
 		kill(peers[VICTIM].pid, SIGSTOP);
 		steps_for(ms[i]);
-		witness_lives();
+		carrier_lives();
 		s = peers[VICTIM].sent;
 		r = peers[VICTIM].received;
 		kill(peers[VICTIM].pid, SIGCONT);
@@ -570,7 +570,7 @@ static void stopped(int rank)
 	may_fail = 1;
 	kill(peers[VICTIM].pid, SIGKILL);
 	mourn(VICTIM);
-	witness_lives();
+	carrier_lives();
 	close_me(fds);
 }
 static void removed(int rank)
@@ -594,7 +594,7 @@ static void removed(int rank)
 		UNTIL(p->sent > s + 10 && p->received > r + 10);
 	}
 	EQ(peers[VICTIM].errors, 0);
-	witness_lives();
+	carrier_lives();
 	close_me(fds);
 }
 /* The endpoint is closed with everything under way, while the peers send. */
@@ -655,10 +655,10 @@ static void closed_here(int rank)
 			OK(fi_enable(me.ep));
 			for (int j = 0; j < 2 * W; j++)
 				post_recv(me.ep, &common[j]);
-			start(WITNESS, NULL);
+			start(CARRIER, NULL);
 		}
 		start(VICTIM, NULL);
-		witness_lives();
+		carrier_lives();
 	}
 	close_me(fds);
 }
@@ -696,14 +696,14 @@ static void half_open(int rank)
 		kill(peers[VICTIM].pid, SIGKILL);
 		mourn(VICTIM);
 		start(VICTIM, NULL);
-		witness_lives();
+		carrier_lives();
 		for (int i = 0; i < N; i++) {
 			if (i % 2)
 				reset_fd(s[i], NULL);
 			close(s[i]);
 		}
 	}
-	witness_lives();
+	carrier_lives();
 	close_me(fds);
 }
 
@@ -791,7 +791,7 @@ static void storm(int rank)
 
 		CHECK(!setrlimit(RLIMIT_NOFILE, &low));
 		steps_for(500);
-		witness_lives();
+		carrier_lives();
 		CHECK(!setrlimit(RLIMIT_NOFILE, &l));
 	}
 	if (ct_type != FI_EP_MSG) {
@@ -848,7 +848,7 @@ static void storm(int rank)
 		step();
 	EQ(st, 0);
 	close(sp[0]);
-	witness_lives();
+	carrier_lives();
 	if (ct_type == FI_EP_MSG)
 		for (int i = 0; i < N; i++)
 			free(in[i].buf);
@@ -883,7 +883,7 @@ static void slow_caller(const struct ct_name *to)
 }
 /* Callers that are not known make room for others; what they have sent by then, and what they send before
    they can have heard of it, counts as delivered on their side. */
-static void makes_room(int rank)
+static void makes_space(int rank)
 {
 	enum { N = 200 };
 	int fds, sp[2], st;
@@ -955,7 +955,7 @@ static void makes_room(int rank)
 	while (waitpid(slow, &st, WNOHANG) == 0 || waitpid(many, NULL, WNOHANG) == 0)
 		step();
 	EQ(st, 0);
-	witness_lives();
+	carrier_lives();
 	start(VICTIM, NULL);
 	close_me(fds);
 }
@@ -1003,7 +1003,7 @@ static void lossy(int rank)
 	talks(VICTIM, 150);
 	wire->loss = 0;
 	CHECK(wire->dropped > before);
-	witness_lives();
+	carrier_lives();
 	may_fail = 1;
 	end_wired(fds);
 }
@@ -1019,7 +1019,7 @@ static void link_down(int rank)
 		else
 			wire->cut = 1;		/* somewhere on the way */
 		steps_for(i < 2 ? 100 : 700);
-		witness_lives();
+		carrier_lives();
 		if (i & 1)
 			wire_set_link(1);
 		wire->cut = 0;
@@ -1043,7 +1043,7 @@ static void unheard(int rank)
 			step();
 		close(p->sync);
 		steps_for(300);
-		witness_lives();
+		carrier_lives();
 		wire->cut = 0;
 		p->talking = i == 0 || ct_type == FI_EP_MSG;
 		if (ct_type == FI_EP_MSG) {
@@ -1054,7 +1054,7 @@ static void unheard(int rank)
 		}
 		start(VICTIM, other_end);
 	}
-	witness_lives();
+	carrier_lives();
 	end_wired(fds);
 }
 /*
@@ -1067,7 +1067,7 @@ static void behind_firewall(void)
 	other_end();
 	out_of_reach = 1;
 }
-static void firewalled(int rank)
+static void connect_through_firewall(int rank)
 {
 	struct peer *p = &peers[VICTIM];
 	int fds;
@@ -1105,7 +1105,7 @@ static void firewalled(int rank)
 		}
 		EQ(r, -FI_EFIREWALLADDR);
 	}
-	witness_lives();
+	carrier_lives();
 	end_wired(fds);
 }
 /* The peer's machine is gone: after FI_TCP_PEER_TIMEOUT all that is under way fails. */
@@ -1123,7 +1123,7 @@ static void silent(int rank)
 	p->talking = 0;
 	UNTIL(!under_way(p) || p->errors);
 	UNTIL(!under_way(p));
-	witness_lives();
+	carrier_lives();
 	kill(p->pid, SIGKILL);
 	CHECK(waitpid(p->pid, &st, 0) == p->pid);
 	close(p->sync);
@@ -1229,11 +1229,11 @@ static const struct ct_test tests[] = {
 	{ "closing an endpoint in the middle of traffic completes everything once", closed_here, CT_SOLO },
 	{ "strangers that stop half way through a connection keep nobody out", half_open, CT_SOLO },
 	{ "a storm of callers, and the end of all of them at once, disturb nobody", storm, CT_SOLO },
-	{ "callers that make room for others lose nothing that they have sent", makes_room, CT_SOLO | CT_RDM },
+	{ "callers that make room for others lose nothing that they have sent", makes_space, CT_SOLO | CT_RDM },
 	{ "lost, doubled and late packets damage nothing", lossy, CT_SOLO },
 	{ "a link that goes down and comes back costs no operation", link_down, CT_SOLO },
 	{ "a peer that is started anew behind a broken link is reached", unheard, CT_SOLO },
-	{ "a peer behind a firewall calls and gets what waited for it, and is not called", firewalled, CT_SOLO | CT_RDM },
+	{ "a peer behind a firewall calls and gets what waited for it, and is not called", connect_through_firewall, CT_SOLO | CT_RDM },
 	{ "what a peer had sent when it ended comes before what its successor sends", successor, CT_SOLO | CT_RDM },
 	{ "a peer whose machine is gone ends what is under way", silent, CT_SOLO },
 };

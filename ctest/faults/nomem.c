@@ -33,15 +33,15 @@ static __thread int in_dlopen;
 static int is_the_systems(void *caller)
 {
 	static __thread int looks;
-	Dl_info about;
+	Dl_info envelope;
 	int is = 0;
 
 	if (looks)
 		return 1;
 	looks = 1;
-	if (dladdr(caller, &about) && about.dli_fname)
-		is = (!in_dlopen && strstr(about.dli_fname, "/ld-linux")) ||
-			(about.dli_sname && !strcmp(about.dli_sname, "__cxa_thread_atexit_impl"));
+	if (dladdr(caller, &envelope) && envelope.dli_fname)
+		is = (!in_dlopen && strstr(envelope.dli_fname, "/ld-linux")) ||
+			(envelope.dli_sname && !strcmp(envelope.dli_sname, "__cxa_thread_atexit_impl"));
 	looks = 0;
 	return is;
 }

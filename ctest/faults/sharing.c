@@ -79,17 +79,17 @@ static unsigned nops;
 /* Of each message: 1 sent by a strict pair, 2 arrived, 4 the call failed. */
 static unsigned char *messages;
 static unsigned nmessages;
-static long owed;			/* messages that have to arrive */
+static long pending;			/* messages that have to arrive */
 static struct fid_mr *mr;		/* stays */
 static unsigned char *region;
 static int64_t *sum, summed;
 static uint32_t areas;
-static pthread_rwlock_t guest_lock = PTHREAD_RWLOCK_INITIALIZER;
-static struct fid_mr *guest;		/* comes and goes */
-static unsigned char *guest_memory;
+static pthread_rwlock_t second_lock = PTHREAD_RWLOCK_INITIALIZER;
+static struct fid_mr *second;		/* comes and goes */
+static unsigned char *second_memory;
 static pthread_mutex_t eq_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t sleeper_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_t sleeper;
+static pthread_mutex_t waiter_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_t waiter;
 static int stop;
 static int64_t until;
 static long calls, completed, errors, arrived, closes, cancels;
@@ -158,7 +158,7 @@ static uint32_t new_message(unsigned char *b, size_t n, int from, int to, int st
 	ct_fill(b, n, h.id);
 	memcpy(b, &h, sizeof h);
 	if (strict)
-		ADD(owed, 1);
+		ADD(pending, 1);
 	return h.id;
 }
 static void not_sent(uint32_t id, int strict)
@@ -166,7 +166,7 @@ static void not_sent(uint32_t id, int strict)
 	if (__atomic_fetch_or(&messages[id], 4, __ATOMIC_SEQ_CST) & 2)
 		FAIL("message %u arrived, although the call that sends it failed", id);
 	if (strict)
-		ADD(owed, -1);
+		ADD(pending, -1);
 }
 static void check_message(struct op *o, const unsigned char *b, size_t n, fi_addr_t src)
 {
@@ -191,7 +191,7 @@ static void check_message(struct op *o, const unsigned char *b, size_t n, fi_add
 			EQ(h.to, o->slot);
 		if (ct_type == FI_EP_RDM && h.to < STAY)
 			EQ(src, at[h.from]);
-		ADD(owed, -1);
+		ADD(pending, -1);
 	}
 	if (o->from != FI_ADDR_UNSPEC && h.from < STAY)
 		EQ(at[h.from], o->from);
@@ -424,21 +424,21 @@ static void come_or_go(void)
 		open_slot(i);
 	pthread_rwlock_unlock(&s->lock);
 }
-static void open_guest(void)
+static void open_second(void)
 {
 	static uint64_t key = 100;
 
-	if (pthread_rwlock_trywrlock(&guest_lock))
+	if (pthread_rwlock_trywrlock(&second_lock))
 		return;
-	if (guest) {
-		OK(fi_close(&guest->fid));
-		guest = NULL;
-		free(guest_memory);
+	if (second) {
+		OK(fi_close(&second->fid));
+		second = NULL;
+		free(second_memory);
 	} else {
-		guest_memory = malloc(MAX_LEN);
-		OK(fi_mr_reg(domain, guest_memory, MAX_LEN, FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE, 0, key++, 0, &guest, NULL));
+		second_memory = malloc(MAX_LEN);
+		OK(fi_mr_reg(domain, second_memory, MAX_LEN, FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE, 0, key++, 0, &second, NULL));
 	}
-	pthread_rwlock_unlock(&guest_lock);
+	pthread_rwlock_unlock(&second_lock);
 }
 
 /* ---- operations ------------------------------------------------------- */
@@ -488,14 +488,14 @@ static void forget_some(void)
 	if (was != FI_ADDR_NOTAVAIL)
 		OK(fi_av_remove(goes, &was, 1, 0));
 	/* in the vector of those that stay: an address once more, and one of nobody's */
-	struct sockaddr_in nobody = { .sin_family = AF_INET, .sin_port = htons(1 + rnd(20)), .sin_addr.s_addr = htonl(0x7f000001) };
+	struct sockaddr_in no_peer = { .sin_family = AF_INET, .sin_port = htons(1 + rnd(20)), .sin_addr.s_addr = htonl(0x7f000001) };
 	fi_addr_t a;
 	int i = rnd(STAY);
 
 	EQ(fi_av_insert(stays, slots[i].name.b, 1, &a, 0, NULL), 1);
 	EQ(a, at[i]);
 	OK(fi_av_remove(stays, &a, 1, 0));
-	EQ(fi_av_insert(stays, &nobody, 1, &a, 0, NULL), 1);
+	EQ(fi_av_insert(stays, &no_peer, 1, &a, 0, NULL), 1);
 	OK(fi_av_remove(stays, &a, 1, 0));
 }
 static void send_some(int i)
@@ -508,7 +508,7 @@ static void send_some(int i)
 	struct op *o;
 	ssize_t r;
 
-	if (j < 0 || (strict && LOAD(owed) > 300))
+	if (j < 0 || (strict && LOAD(pending) > 300))
 		return;
 	if (rnd(3) == 0) {	/* completes silently, with the call */
 		unsigned char b[64];
@@ -585,7 +585,7 @@ static void recv_from(int i, int tagged, int *all)
 		not_posted(o, r);
 	}
 }
-static uint64_t place(const void *p, const void *base)
+static uint64_t position(const void *p, const void *base)
 {
 	return info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)p : (uintptr_t)p - (uintptr_t)base;
 }
@@ -605,7 +605,7 @@ static void rma_some(int i)
 			return;
 		o->strict = 1;
 		memcpy(o->buf, &(int64_t){ 1 }, sizeof *sum);
-		r = fi_atomic(s->ep, o->buf, 1, NULL, to, place(sum, region), fi_mr_key(mr), FI_INT64, FI_SUM, o);
+		r = fi_atomic(s->ep, o->buf, 1, NULL, to, position(sum, region), fi_mr_key(mr), FI_INT64, FI_SUM, o);
 	} else if (strict) {
 		uint32_t a = rnd(AREAS), bit = 1u << a;
 		size_t n = some_len() % AREA;
@@ -621,23 +621,23 @@ static void rma_some(int i)
 		ct_fill(what ? region + a * AREA : o->buf, n, o->id);
 		memset(what ? o->buf : region + a * AREA, 0xee, n);
 		struct iovec v = { o->buf, n };
-		struct fi_rma_iov there = { place(region + a * AREA, region), n, fi_mr_key(mr) };
+		struct fi_rma_iov there = { position(region + a * AREA, region), n, fi_mr_key(mr) };
 		struct fi_msg_rma m = { .msg_iov = &v, .iov_count = 1, .addr = to, .rma_iov = &there, .rma_iov_count = 1, .context = o };
 		r = what ? fi_readmsg(s->ep, &m, FI_COMPLETION) : fi_writemsg(s->ep, &m, FI_COMPLETION | FI_DELIVERY_COMPLETE);
 	} else {
 		size_t n = some_len(), off = rnd((uint32_t)(MAX_LEN - n) + 1);
 
-		if (pthread_rwlock_tryrdlock(&guest_lock))
+		if (pthread_rwlock_tryrdlock(&second_lock))
 			return;
-		o = guest ? new_op(i, what ? READ : WRITE, n) : NULL;
+		o = second ? new_op(i, what ? READ : WRITE, n) : NULL;
 		if (!o) {
-			pthread_rwlock_unlock(&guest_lock);
+			pthread_rwlock_unlock(&second_lock);
 			return;
 		}
 		memset(o->buf, 1, n);
-		r = what ? fi_read(s->ep, o->buf, n, NULL, to, place(guest_memory + off, guest_memory), fi_mr_key(guest), o)
-			 : fi_write(s->ep, o->buf, n, NULL, to, place(guest_memory + off, guest_memory), fi_mr_key(guest), o);
-		pthread_rwlock_unlock(&guest_lock);
+		r = what ? fi_read(s->ep, o->buf, n, NULL, to, position(second_memory + off, second_memory), fi_mr_key(second), o)
+			 : fi_write(s->ep, o->buf, n, NULL, to, position(second_memory + off, second_memory), fi_mr_key(second), o);
+		pthread_rwlock_unlock(&second_lock);
 	}
 	if (r)
 		not_posted(o, r);
@@ -686,12 +686,12 @@ static void *sleeps(void *arg)
 	}
 	return NULL;
 }
-static void end_sleeper(void)
+static void end_waiter(void)
 {
 	void *answer;
 
-	OK(pthread_cancel(sleeper));
-	OK(pthread_join(sleeper, &answer));
+	OK(pthread_cancel(waiter));
+	OK(pthread_join(waiter, &answer));
 	CHECK(answer == PTHREAD_CANCELED);
 	ADD(cancels, 1);
 }
@@ -707,10 +707,10 @@ static void wake_some(void)
 		OK(fi_cq_signal(cq));
 		break;
 	case 1:
-		if (pthread_mutex_trylock(&sleeper_lock) == 0) {
-			end_sleeper();
-			OK(pthread_create(&sleeper, NULL, sleeps, cq));
-			pthread_mutex_unlock(&sleeper_lock);
+		if (pthread_mutex_trylock(&waiter_lock) == 0) {
+			end_waiter();
+			OK(pthread_create(&waiter, NULL, sleeps, cq));
+			pthread_mutex_unlock(&waiter_lock);
 		}
 		break;
 	default:
@@ -752,7 +752,7 @@ static void *worker(void *arg)
 		} else if (what < 77) {
 			come_or_go();
 		} else if (what < 78) {
-			open_guest();
+			open_second();
 		} else if (what < 80) {
 			wake_some();
 		}
@@ -825,14 +825,14 @@ static void close_all(void)
 	static int wait[STAY][2];
 	unsigned n;
 
-	for (int64_t end = ct_ms() + 60000; LOAD(owed); sched_yield()) {
+	for (int64_t end = ct_ms() + 60000; LOAD(pending); sched_yield()) {
 		for (int i = 0; i < STAY; i++)
 			for (int tagged = 0; tagged < 2; tagged++)
 				if (LOAD(wait[slots[i].shared ? 1 : i][tagged]) < 4)
 					recv_from(i, tagged, &wait[slots[i].shared ? 1 : i][tagged]);
 		drain(10);
 		if (ct_ms() > end)
-			FAIL("%ld messages between endpoints that stay did not arrive", owed);
+			FAIL("%ld messages between endpoints that stay did not arrive", pending);
 	}
 	for (int64_t end = ct_ms() + 60000;; sched_yield()) {
 		struct op *left = NULL;
@@ -865,9 +865,9 @@ static void close_all(void)
 	}
 	if (pep)
 		OK(fi_close(&pep->fid));
-	if (guest) {
-		OK(fi_close(&guest->fid));
-		free(guest_memory);
+	if (second) {
+		OK(fi_close(&second->fid));
+		free(second_memory);
 	}
 	OK(fi_close(&mr->fid));
 	while (complete(cqs[0]) + complete(cqs[1]))
@@ -896,7 +896,7 @@ static void close_all(void)
 	stays = goes = NULL;
 	pep = NULL;
 	eq = NULL;
-	guest = NULL;
+	second = NULL;
 }
 static void one_round(uint64_t seed, int threads)
 {
@@ -910,12 +910,12 @@ static void one_round(uint64_t seed, int threads)
 	areas = 0;
 	stop = 0;
 	open_all();
-	OK(pthread_create(&sleeper, NULL, sleeps, cqs[0]));
+	OK(pthread_create(&waiter, NULL, sleeps, cqs[0]));
 	for (int i = 0; i < threads; i++)
 		OK(pthread_create(&t[i], NULL, worker, (void *)(uintptr_t)(seed * 1000003 + i * 7919)));
 	for (int i = 0; i < threads; i++)
 		OK(pthread_join(t[i], NULL));
-	end_sleeper();
+	end_waiter();
 	close_all();
 	free(ops);
 	free(messages);
@@ -955,19 +955,19 @@ static void share_all(int rank)
 /* ---- an address that comes and goes ----------------------------------- */
 
 enum { LISTENERS = 12 };
-static struct fid_ep *heard[LISTENERS];
+static struct fid_ep *received[LISTENERS];
 static fi_addr_t before;
-static pthread_barrier_t together;
+static pthread_barrier_t combined;
 
 static void *removes(void *arg)
 {
 	(void)arg;
 	for (;;) {
-		pthread_barrier_wait(&together);
+		pthread_barrier_wait(&combined);
 		if (LOAD(stop))
 			return NULL;
 		OK(fi_av_remove(stays, &before, 1, 0));
-		pthread_barrier_wait(&together);
+		pthread_barrier_wait(&combined);
 	}
 }
 /* Holds locks now and then, so that others meet there. */
@@ -1004,27 +1004,27 @@ static void come_and_go(int rank)
 	OK(fi_ep_bind(ep, &cqs[1]->fid, FI_TRANSMIT | FI_RECV));
 	OK(fi_enable(ep));
 	for (int i = 0; i < LISTENERS; i++) {
-		OK(fi_endpoint(domain, info, &heard[i], NULL));
-		OK(fi_ep_bind(heard[i], &stays->fid, 0));
-		OK(fi_ep_bind(heard[i], &cqs[0]->fid, FI_TRANSMIT | FI_RECV));
-		OK(fi_enable(heard[i]));
-		name = ct_getname(&heard[i]->fid);
+		OK(fi_endpoint(domain, info, &received[i], NULL));
+		OK(fi_ep_bind(received[i], &stays->fid, 0));
+		OK(fi_ep_bind(received[i], &cqs[0]->fid, FI_TRANSMIT | FI_RECV));
+		OK(fi_enable(received[i]));
+		name = ct_getname(&received[i]->fid);
 		EQ(fi_av_insert(goes, name.b, 1, &to[i], 0, NULL), 1);
 	}
 	name = ct_getname(&ep->fid);
 	EQ(fi_av_insert(stays, name.b, 1, &before, 0, NULL), 1);
-	OK(pthread_barrier_init(&together, NULL, 2));
+	OK(pthread_barrier_init(&combined, NULL, 2));
 	OK(pthread_create(&t[0], NULL, removes, NULL));
 	OK(pthread_create(&t[1], NULL, reads, NULL));
 	while (ct_ms() < end) {
 		char in[LISTENERS][8];
 		int got = 0;
 
-		pthread_barrier_wait(&together);
+		pthread_barrier_wait(&combined);
 		for (volatile int k = 0; k < rounds * 37 % 3000; k++)
 			;
 		EQ(fi_av_insert(stays, name.b, 1, &now, 0, NULL), 1);
-		pthread_barrier_wait(&together);
+		pthread_barrier_wait(&combined);
 		rounds++;
 		/* the same index: it was there all the time, but perhaps the endpoints heard otherwise */
 		before = now;
@@ -1033,7 +1033,7 @@ static void come_and_go(int rank)
 		for (int i = 0; i < LISTENERS; i++) {
 			ssize_t r;
 
-			OK(fi_trecv(heard[i], in[i], 8, NULL, now, 1, 0, &ct_ctx[i]));
+			OK(fi_trecv(received[i], in[i], 8, NULL, now, 1, 0, &ct_ctx[i]));
 			while ((r = fi_tinject(ep, "x", 2, to[i], 1)) == -FI_EAGAIN)
 				(void)fi_cq_read(cqs[1], NULL, 0);
 			OK(r);
@@ -1051,11 +1051,11 @@ static void come_and_go(int rank)
 		}
 	}
 	STORE(stop, 1);
-	pthread_barrier_wait(&together);
+	pthread_barrier_wait(&combined);
 	OK(pthread_join(t[0], NULL));
 	OK(pthread_join(t[1], NULL));
 	for (int i = 0; i < LISTENERS; i++)
-		OK(fi_close(&heard[i]->fid));
+		OK(fi_close(&received[i]->fid));
 	OK(fi_close(&ep->fid));
 	OK(fi_close(&stays->fid));
 	OK(fi_close(&goes->fid));

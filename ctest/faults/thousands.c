@@ -47,7 +47,7 @@ static void __attribute__((noreturn)) many(const struct ct_name *to, int n, int 
 	struct ct *c = calloc(n, sizeof *c);
 	struct fi_context2 *ctx = calloc(2 * n, sizeof *ctx);
 	char (*in)[LEN] = calloc(n, LEN), (*out)[LEN] = calloc(n, LEN), x;
-	int told = 0, heard = 0;
+	int notified = 0, received = 0;
 
 	ct_sync = sync;
 	ct_rank = 1 + first;
@@ -60,7 +60,7 @@ static void __attribute__((noreturn)) many(const struct ct_name *to, int n, int 
 			ct_open_domain(&c[0]);
 			c[0].peer = ct_insert(&c[0], to);
 		}
-		ct_open_beside(&c[i], &c[0]);
+		ct_open_second(&c[i], &c[0]);
 		c[i].peer = 0;
 		OK(fi_recv(c[i].ep, in[i], LEN, NULL, FI_ADDR_UNSPEC, &ctx[i]));
 	}
@@ -71,17 +71,17 @@ static void __attribute__((noreturn)) many(const struct ct_name *to, int n, int 
 		memcpy(out[i], me.b, 48);
 		POST(&c[0], fi_send(c[i].ep, out[i], LEN, NULL, c[i].peer, &ctx[n + i]));
 	}
-	while (told < n || heard < n) {
+	while (notified < n || received < n) {
 		struct fi_cq_tagged_entry e;
 
 		if (fi_cq_read(c[0].tx, &e, 1) == 1)
-			told++;
+			notified++;
 		if (fi_cq_read(c[0].rx, &e, 1) == 1) {
 			int i = (struct fi_context2 *)e.op_context - ctx;
 
 			EQ(e.len, LEN);
 			CHECK(!memcmp(in[i], out[i], LEN));
-			heard++;
+			received++;
 		}
 		sched_yield();
 	}
@@ -111,7 +111,7 @@ static struct ct_name open_one(struct ct *c)
 /* Its peers have connected and were answered; the name of the first. */
 static fi_addr_t connect_all(struct ct *c, const struct ct_name *mine)
 {
-	int busy[WINDOW] = { 0 }, heard = 0, answered = 0;
+	int busy[WINDOW] = { 0 }, received = 0, answered = 0;
 	fi_addr_t first = FI_ADDR_NOTAVAIL;
 	char x;
 
@@ -134,7 +134,7 @@ static fi_addr_t connect_all(struct ct *c, const struct ct_name *mine)
 			answered++;
 		}
 		EQ(r, -FI_EAGAIN);
-		for (int k = 0; k < WINDOW && heard < npeers; k++) {
+		for (int k = 0; k < WINDOW && received < npeers; k++) {
 			struct ct_name n = { .n = 48 };
 			fi_addr_t a;
 			int i;
@@ -154,7 +154,7 @@ static fi_addr_t connect_all(struct ct *c, const struct ct_name *mine)
 			OK(fi_recv(c->ep, in[i], LEN, NULL, FI_ADDR_UNSPEC, &rctx[i]));
 			POST(c, fi_send(c->ep, out[k], LEN, NULL, a, &sctx[k]));
 			busy[k] = 1;
-			heard++;
+			received++;
 		}
 		sched_yield();
 	}
@@ -309,7 +309,7 @@ static double asking(struct ct *c, int n, struct fid_ep **ep, int *made)
 	}
 	return (cpu_seconds() - t) / (ASKED * TIMES);
 }
-static void asks(int rank)
+static void requests(int rank)
 {
 	enum { FEW = 20, MANY = 800 };
 	static struct fid_ep *ep[2 * MANY];
@@ -338,6 +338,6 @@ static const struct ct_test tests[] = {
 	{ "thousands of peers connect, are answered, stay idle and go", over_sockets, CT_SOLO | CT_RDM },
 	{ "thousands of peers of this host connect, are answered, stay idle and go", through_memory, CT_SOLO | CT_RDM },
 	{ "closing an endpoint takes as long for each of its peers, however many there are", closes, CT_SOLO | CT_RDM },
-	{ "asking a connected endpoint for its link takes as long, however many there are", asks, CT_SOLO | CT_MSG },
+	{ "asking a connected endpoint for its link takes as long, however many there are", requests, CT_SOLO | CT_MSG },
 };
 CT_MAIN("thousands", tests)

@@ -34,7 +34,7 @@ static inline __attribute__((format(printf, 1, 2))) void wire_sh(const char *fmt
 		FAIL("%s", line);
 }
 /* Packets must be whole and have their checksums when a program passes them on. */
-static inline void wire_plain(const char *name)
+static inline void wire_fast(const char *name)
 {
 	static const uint32_t off[] = { ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO };
 	int s = socket(AF_INET, SOCK_DGRAM, 0);
@@ -154,8 +154,8 @@ static inline void wire_middle(struct wire *w)
 	/* the ends come from the parent */
 	while (!if_nametoindex("wa") || !if_nametoindex("wb"))
 		ct_nap(2);
-	wire_plain("wa");
-	wire_plain("wb");
+	wire_fast("wa");
+	wire_fast("wb");
 	wire_sh("ip link set wa up && ip link set wb up");
 	wire_pass_on(w);
 }
@@ -163,7 +163,7 @@ static inline void wire_far(struct wire *w)
 {
 	while (!if_nametoindex("v1"))
 		ct_nap(2);
-	wire_plain("v1");
+	wire_fast("v1");
 	wire_be_patient("v1");
 	wire_sh("ip link set lo up && ip addr add 10.99.1.2/24 dev v1 && ip link set v1 up");
 	w->up = 1;
@@ -186,7 +186,7 @@ static inline struct wire *wire_open(void)
 	w->middle = wire_fork(w, wire_middle);
 	w->far = wire_fork(w, wire_far);
 	wire_sh("ip link set wa netns %d && ip link set wb netns %d && ip link set v1 netns %d", w->middle, w->middle, w->far);
-	wire_plain("v0");
+	wire_fast("v0");
 	wire_be_patient("v0");
 	wire_sh("ip addr add 10.99.1.9/24 dev v0 && ip link set v0 up");
 	/* until it is up to the other end */

@@ -30,7 +30,7 @@
 #define TRY(call) do { long r_ = (long)(call); if (r_ < 0) { \
 	fprintf(stderr, "access_pair: %s: %s\n", #call, fi_strerror((int)-r_)); exit(1); } } while (0)
 
-struct place {
+struct position {
 	char name[256];
 	size_t len;
 	uint64_t addr, key;
@@ -42,7 +42,7 @@ static struct fid_cq *cq;
 static struct fid_ep *ep;
 static struct fid_mr *mr;
 static fi_addr_t peer;
-static struct place own, theirs;
+static struct position own, theirs;
 static struct fi_context2 contexts[UNDER_WAY];
 /* What the other may access: a part that is written and read, and a number behind it. */
 static unsigned char *memory, *bytes, *back;

@@ -181,7 +181,7 @@ static void agent(DAT_PVOID data, DAT_EVD_HANDLE evd)
 }
 static void notices(void)
 {
-	DAT_CNO_HANDLE cno, second; DAT_CNO_PARAM p; DAT_EVD_HANDLE se, evd, told;
+	DAT_CNO_HANDLE cno, second; DAT_CNO_PARAM p; DAT_EVD_HANDLE se, evd, notified;
 	DAT_OS_WAIT_PROXY_AGENT a = { .instance_data = &agent_calls, .proxy_agent_func = agent };
 	DAT_EVENT soft = { .event_number = DAT_SOFTWARE_EVENT }, e;
 	MUST(dat_cno_create(ia, a, &cno)); MUST(dat_cno_create(ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &second));
@@ -197,13 +197,13 @@ static void notices(void)
 	MUST(dat_evd_enable(se));
 	CHECK(agent_calls == 2 && agent_took == 2, "but as soon as it is enabled");
 	MUST(dat_evd_modify_cno(se, second)); MUST(dat_evd_post_se(se, &soft));
-	CHECK(agent_calls == 2 && dat_cno_wait(second, 1000000, &told) == DAT_SUCCESS && told == se, "dat_evd_modify_cno: another CNO is told");
+	CHECK(agent_calls == 2 && dat_cno_wait(second, 1000000, &notified) == DAT_SUCCESS && notified == se, "dat_evd_modify_cno: another CNO is told");
 	CHECK(dat_cno_free(cno) == DAT_SUCCESS, "and the one of before is free");
 	MUST(dat_evd_modify_cno(se, DAT_HANDLE_NULL)); MUST(dat_evd_post_se(se, &soft));
-	CHECK(TYPE(dat_cno_wait(second, 1000, &told), DAT_TIMEOUT_EXPIRED), "or none");
+	CHECK(TYPE(dat_cno_wait(second, 1000, &notified), DAT_TIMEOUT_EXPIRED), "or none");
 	CHECK(TYPE(dat_evd_modify_cno(se, pz), DAT_INVALID_HANDLE) && TYPE(dat_evd_modify_cno(pz, second), DAT_INVALID_HANDLE), "dat_evd_modify_cno with other objects: DAT_INVALID_HANDLE");
 	MUST(dat_evd_modify_cno(se, second));
-	CHECK(dat_cno_wait(second, 1000000, &told) == DAT_SUCCESS && told == se, "events that are there are told of to the CNO that comes");
+	CHECK(dat_cno_wait(second, 1000000, &notified) == DAT_SUCCESS && notified == se, "events that are there are told of to the CNO that comes");
 	MUST(dat_cno_modify_agent(second, a)); MUST(dat_evd_post_se(se, &soft));
 	CHECK(agent_calls == 3, "dat_cno_modify_agent: the agent that is given is called");
 	MUST(dat_evd_free(se));
@@ -217,15 +217,15 @@ static void notices(void)
 	agent_calls = agent_took = 0;
 	MUST(dat_ep_post_recv(to, 1, &t, cookie(1), 0));
 	MUST(dat_ep_post_send(from, 1, &t, cookie(2), 0)); next(req);
-	dat_cno_wait(second, 1000000, &told);	// who waits may be told as well
+	dat_cno_wait(second, 1000000, &notified);	// who waits may be told as well
 	CHECK(agent_calls == 1 && agent_took == 1 && agent_evd == evd, "an agent is called of a message");
 	MUST(dat_ep_post_recv(to, 1, &t, cookie(1), DAT_COMPLETION_UNSIGNALLED_FLAG));
 	MUST(dat_ep_post_send(from, 1, &t, cookie(2), 0)); next(req);
-	CHECK(TYPE(dat_cno_wait(second, 300000, &told), DAT_TIMEOUT_EXPIRED) && agent_calls == 1, "not of one that is unsignalled");
+	CHECK(TYPE(dat_cno_wait(second, 300000, &notified), DAT_TIMEOUT_EXPIRED) && agent_calls == 1, "not of one that is unsignalled");
 	CHECK(dat_evd_dequeue(evd, &e) == DAT_SUCCESS, "which is there all the same");
 	part(from, to);
 	MUST(dat_evd_free(evd)); MUST(dat_cno_free(second));
-	CHECK(TYPE(dat_cno_query(second, DAT_CNO_FIELD_ALL, &p), DAT_INVALID_HANDLE) && TYPE(dat_cno_modify_agent(second, a), DAT_INVALID_HANDLE) && TYPE(dat_cno_wait(second, 0, &told), DAT_INVALID_HANDLE), "a CNO that was freed: DAT_INVALID_HANDLE");
+	CHECK(TYPE(dat_cno_query(second, DAT_CNO_FIELD_ALL, &p), DAT_INVALID_HANDLE) && TYPE(dat_cno_modify_agent(second, a), DAT_INVALID_HANDLE) && TYPE(dat_cno_wait(second, 0, &notified), DAT_INVALID_HANDLE), "a CNO that was freed: DAT_INVALID_HANDLE");
 }
 
 static void lost_events(void)
@@ -383,7 +383,7 @@ static void made_endpoints(void)
 // Every call with a handle, without one, with one that was closed and with an object of another kind.
 static void bad_handles(void)
 {
-	DAT_EP_HANDLE ep = endpoint(), no_ep = endpoint(); DAT_EVD_HANDLE evd, no_evd, said; DAT_CNO_HANDLE cno, no_cno; DAT_PZ_HANDLE no_pz; DAT_LMR_HANDLE no_lmr; DAT_RMR_HANDLE rmr, no_rmr;
+	DAT_EP_HANDLE ep = endpoint(), no_ep = endpoint(); DAT_EVD_HANDLE evd, no_evd, sent; DAT_CNO_HANDLE cno, no_cno; DAT_PZ_HANDLE no_pz; DAT_LMR_HANDLE no_lmr; DAT_RMR_HANDLE rmr, no_rmr;
 	DAT_PSP_HANDLE no_psp; DAT_RSP_HANDLE no_rsp; DAT_SRQ_HANDLE srq, no_srq; DAT_CR_HANDLE no_cr; DAT_CONN_QUAL qual; DAT_COUNT more; DAT_CONTEXT word = { 0 }; DAT_HANDLE_TYPE kind;
 	DAT_EP_PARAM ep_param; DAT_EVD_PARAM evd_param; DAT_CNO_PARAM cno_param; DAT_PZ_PARAM pz_param; DAT_LMR_PARAM lmr_param; DAT_RMR_PARAM rmr_param; DAT_PSP_PARAM psp_param; DAT_RSP_PARAM rsp_param;
 	DAT_SRQ_PARAM srq_param; DAT_CR_PARAM cr_param; DAT_EP_STATE state; DAT_BOOLEAN idle; DAT_EVENT e = { .event_number = DAT_SOFTWARE_EVENT };
@@ -403,7 +403,7 @@ static void bad_handles(void)
 #define WITH(gone, other, name, call) do { DAT_HANDLE all_[] = { DAT_HANDLE_NULL, gone, other }; int right_ = 1; for (int n_ = 0; n_ < 3; n_++) { DAT_HANDLE h = all_[n_]; right_ &= TYPE(call, DAT_INVALID_HANDLE); } \
 	CHECK(right_, name " with no handle, a closed one and another object's: DAT_INVALID_HANDLE"); } while (0)
 	WITH(no_cno, evd, "dat_cno_free", dat_cno_free(h)); WITH(no_cno, evd, "dat_cno_query", dat_cno_query(h, DAT_CNO_FIELD_ALL, &cno_param));
-	WITH(no_cno, evd, "dat_cno_modify_agent", dat_cno_modify_agent(h, DAT_OS_WAIT_PROXY_AGENT_NULL)); WITH(no_cno, evd, "dat_cno_wait", dat_cno_wait(h, 0, &said));
+	WITH(no_cno, evd, "dat_cno_modify_agent", dat_cno_modify_agent(h, DAT_OS_WAIT_PROXY_AGENT_NULL)); WITH(no_cno, evd, "dat_cno_wait", dat_cno_wait(h, 0, &sent));
 	WITH(no_cr, ep, "dat_cr_query", dat_cr_query(h, DAT_CR_FIELD_ALL, &cr_param)); WITH(no_cr, ep, "dat_cr_accept", dat_cr_accept(h, ep, 0, NULL)); WITH(no_cr, ep, "dat_cr_reject", dat_cr_reject(h, 0, NULL));
 	WITH(no_evd, ep, "dat_evd_free", dat_evd_free(h)); WITH(no_evd, ep, "dat_evd_query", dat_evd_query(h, DAT_EVD_FIELD_ALL, &evd_param)); WITH(no_evd, ep, "dat_evd_modify_cno", dat_evd_modify_cno(h, cno));
 	WITH(no_evd, ep, "dat_evd_enable", dat_evd_enable(h)); WITH(no_evd, ep, "dat_evd_disable", dat_evd_disable(h)); WITH(no_evd, ep, "dat_evd_wait", dat_evd_wait(h, 0, 1, &e, &more)); WITH(no_evd, ep, "dat_evd_resize", dat_evd_resize(h, 8));
@@ -550,7 +550,7 @@ static void killed(char **argv)
 }
 
 // Callers that are no peers of ours: bytes without sense, and none.
-static void strangers(void)
+static void unknown_peers(void)
 {
 	struct sockaddr_storage to = here();
 	DAT_EP_HANDLE from = endpoint(), back = endpoint(); DAT_EVENT e;
@@ -598,7 +598,7 @@ int main(int argc, char **argv)
 	named_attributes();
 	made_endpoints();
 	bad_handles();
-	if (!device) strangers();
+	if (!device) unknown_peers();
 	shortages(argv[1]);
 	killed(argv);
 	MUST(dat_psp_free(psp)); MUST(dat_lmr_free(lmr)); MUST(dat_pz_free(pz)); MUST(dat_pz_free(other_pz));

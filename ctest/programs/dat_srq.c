@@ -344,9 +344,9 @@ int main(int argc, char **argv)
 	MUST(dat_ia_query(ia, NULL, DAT_IA_FIELD_ALL, &ia_attr, 0, NULL));
 	if (strstr(ia_attr.vendor_name, "verbs")) {	// a device ends the connection
 		while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS && e.event_number == DAT_CONNECTION_EVENT_ESTABLISHED) {}
-		int told_of = e.event_number == DAT_CONNECTION_EVENT_BROKEN || e.event_number == DAT_CONNECTION_EVENT_DISCONNECTED;
-		while (told_of < 2) { e = next(conn); if (e.event_number != DAT_CONNECTION_EVENT_BROKEN && e.event_number != DAT_CONNECTION_EVENT_DISCONNECTED) break; told_of++; }
-		CHECK(told_of == 2, "both ends are told that a failed transfer ended the connection");
+		int notified_of = e.event_number == DAT_CONNECTION_EVENT_BROKEN || e.event_number == DAT_CONNECTION_EVENT_DISCONNECTED;
+		while (notified_of < 2) { e = next(conn); if (e.event_number != DAT_CONNECTION_EVENT_BROKEN && e.event_number != DAT_CONNECTION_EVENT_DISCONNECTED) break; notified_of++; }
+		CHECK(notified_of == 2, "both ends are told that a failed transfer ended the connection");
 		e = next(async);
 		CHECK(e.event_number == DAT_ASYNC_ERROR_EP_BROKEN && e.event_data.asynch_error_event_data.dat_handle == taker[0], "as is who looks for asynchronous errors");
 		MUST(dat_ep_free(taker[0])); MUST(dat_ep_free(sender[0]));
@@ -386,12 +386,12 @@ int main(int argc, char **argv)
 	CHECK(SUB(dat_evd_free(req), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_IN_USE), "an EVD in use: DAT_INVALID_STATE");
 
 	// a CNO
-	DAT_CNO_HANDLE cno; DAT_EVD_HANDLE told;
+	DAT_CNO_HANDLE cno; DAT_EVD_HANDLE notified;
 	MUST(dat_cno_create(ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &cno));
 	MUST(dat_evd_create(ia, 4, cno, DAT_EVD_SOFTWARE_FLAG, &se));
-	CHECK(TYPE(dat_cno_wait(cno, 1000, &told), DAT_TIMEOUT_EXPIRED), "a CNO without news: DAT_TIMEOUT_EXPIRED");
+	CHECK(TYPE(dat_cno_wait(cno, 1000, &notified), DAT_TIMEOUT_EXPIRED), "a CNO without news: DAT_TIMEOUT_EXPIRED");
 	MUST(dat_evd_post_se(se, &soft));
-	CHECK(dat_cno_wait(cno, 1000000, &told) == DAT_SUCCESS && told == se, "a CNO names the EVD that has news");
+	CHECK(dat_cno_wait(cno, 1000000, &notified) == DAT_SUCCESS && notified == se, "a CNO names the EVD that has news");
 	CHECK(SUB(dat_cno_free(cno), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE), "a CNO in use: DAT_INVALID_STATE");
 	MUST(dat_evd_free(se)); MUST(dat_cno_free(cno));
 
@@ -476,10 +476,10 @@ int main(int argc, char **argv)
 	CHECK(TYPE(dat_ep_free(ep), DAT_INVALID_HANDLE), "an endpoint that was freed: DAT_INVALID_HANDLE");
 
 	// a reserved service point is for one endpoint, and gone with its request
-	DAT_RSP_HANDLE rsp; DAT_EP_HANDLE kept; DAT_CONN_QUAL qual = gone_port;
+	DAT_RSP_HANDLE rsp; DAT_EP_HANDLE buffered; DAT_CONN_QUAL qual = gone_port;
 	MUST(dat_ep_create(ia, pz, send_recv, req, conn, NULL, &ep));
-	MUST(dat_ep_create(ia, pz, send_recv, req, conn, NULL, &kept));
-	MUST(dat_rsp_create(ia, qual, kept, cr, &rsp));
+	MUST(dat_ep_create(ia, pz, send_recv, req, conn, NULL, &buffered));
+	MUST(dat_rsp_create(ia, qual, buffered, cr, &rsp));
 	MUST(dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)&to, qual, DAT_TIMEOUT_INFINITE, 0, NULL, 0, 0));
 	e = next(cr);
 	CHECK(e.event_data.cr_arrival_event_data.sp_handle.rsp_handle == DAT_HANDLE_NULL, "a reserved point names itself no more");
@@ -488,7 +488,7 @@ int main(int argc, char **argv)
 	CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_ESTABLISHED && next(conn).event_number == DAT_CONNECTION_EVENT_ESTABLISHED, "its endpoint is connected");
 	MUST(dat_ep_disconnect(ep, DAT_CLOSE_GRACEFUL_FLAG));
 	CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_DISCONNECTED && next(conn).event_number == DAT_CONNECTION_EVENT_DISCONNECTED, "and disconnected");
-	MUST(dat_ep_free(ep)); MUST(dat_ep_free(kept));
+	MUST(dat_ep_free(ep)); MUST(dat_ep_free(buffered));
 
 	// a peer that dies
 	char number[24];
@@ -532,8 +532,8 @@ int main(int argc, char **argv)
 	CHECK(dat_get_handle_type(srq, &type) == DAT_SUCCESS && type == DAT_HANDLE_TYPE_SRQ, "a handle has a type");
 	CHECK(TYPE(dat_ep_set_watermark(taker[0], 1, 1), DAT_NOT_IMPLEMENTED), "what has no meaning: DAT_NOT_IMPLEMENTED");
 	DAT_PROVIDER_ATTR attr;
-	MUST(dat_ia_query(ia, &told, 0, NULL, DAT_PROVIDER_FIELD_ALL, &attr));
-	CHECK(told == async && attr.srq_supported && !(attr.completion_flags_supported & DAT_COMPLETION_SOLICITED_WAIT_FLAG), "the attributes promise shared queues, and no solicited wait");
+	MUST(dat_ia_query(ia, &notified, 0, NULL, DAT_PROVIDER_FIELD_ALL, &attr));
+	CHECK(notified == async && attr.srq_supported && !(attr.completion_flags_supported & DAT_COMPLETION_SOLICITED_WAIT_FLAG), "the attributes promise shared queues, and no solicited wait");
 	CHECK(TYPE(dat_pz_free(pz), DAT_INVALID_STATE), "a zone in use: DAT_INVALID_STATE");
 	CHECK(TYPE(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG), DAT_INVALID_STATE), "an adaptor in use: DAT_INVALID_STATE");
 	for (int k = 0; k < EPS; k++) { MUST(dat_ep_free(taker[k])); MUST(dat_ep_free(sender[k])); MUST(dat_evd_free(recv_evd[k])); }

@@ -37,17 +37,17 @@ int main(int argc, char **argv)
 	struct fi_cq_msg_entry x;
 	uint32_t ev = 0;
 	char buf[64] = "";
-	int hears;
+	int receives;
 
 	if (argc != 5)
 		return 2;
-	hears = !strcmp(argv[1], "hear");
+	receives = !strcmp(argv[1], "hear");
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	h->caps = FI_MSG | FI_MULTICAST;
 	h->ep_attr->type = FI_EP_DGRAM;
 	h->fabric_attr->prov_name = strdup("udp");
 	h->addr_format = FI_SOCKADDR_IN;
-	OK(fi_getinfo(FI_VERSION(1, 17), argv[2], hears ? argv[4] : "0", FI_SOURCE, h, &i));
+	OK(fi_getinfo(FI_VERSION(1, 17), argv[2], receives ? argv[4] : "0", FI_SOURCE, h, &i));
 	OK(fi_fabric(i->fabric_attr, &fabric, NULL));
 	OK(fi_domain(fabric, i, &domain, NULL));
 	OK(fi_cq_open(domain, &q, &tx, NULL));
@@ -63,12 +63,12 @@ int main(int argc, char **argv)
 	g.sin_port = htons(atoi(argv[4]));
 	if (inet_pton(AF_INET, argv[3], &g.sin_addr) != 1)
 		return 2;
-	OK(fi_join(ep, &g, hears ? FI_RECV : FI_SEND, &mc, NULL));
+	OK(fi_join(ep, &g, receives ? FI_RECV : FI_SEND, &mc, NULL));
 	while (fi_eq_read(eq, &ev, &e, sizeof e, 0) != sizeof e || ev != FI_JOIN_COMPLETE)
 		usleep(1000);
 	printf("joined\n");
-	for (int n = 0; !hears || n < 10; n++) {
-		if (hears) {
+	for (int n = 0; !receives || n < 10; n++) {
+		if (receives) {
 			ssize_t r;
 
 			OK(fi_recv(ep, buf, sizeof buf, NULL, FI_ADDR_UNSPEC, NULL));

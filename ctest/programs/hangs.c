@@ -44,7 +44,7 @@ static struct fi_info *info;
 static fi_addr_t peers[MAX_RANKS];
 static char names[MAX_RANKS][NAME];
 static size_t name_len[MAX_RANKS];
-static int ranks = 2, tell[MAX_RANKS][2], hear[MAX_RANKS][2], done[2];
+static int ranks = 2, tell[MAX_RANKS][2], receive_event[MAX_RANKS][2], done[2];
 static char buf[1 << 16], out[1 << 16];
 static struct fi_context2 contexts[4096];
 static int used;
@@ -82,14 +82,14 @@ static void open_all(size_t queue, int waits)
 }
 
 /* All ranks' names go to the parent, and from there to all ranks. */
-static void meet(int rank)
+static void synchronize(int rank)
 {
 	name_len[rank] = NAME;
 	OK(fi_getname(&ep->fid, names[rank], &name_len[rank]));
 	if (write(tell[rank][1], &name_len[rank], sizeof(size_t)) < 0 || write(tell[rank][1], names[rank], NAME) != NAME)
 		exit(1);
 	for (int i = 0; i < ranks; i++) {
-		if (read(hear[rank][0], names[i], NAME) != NAME)
+		if (read(receive_event[rank][0], names[i], NAME) != NAME)
 			exit(1);
 		OK(fi_av_insert(av, names[i], 1, &peers[i], 0, NULL) == 1 ? 0 : -FI_EINVAL);
 	}
@@ -252,10 +252,10 @@ static void run(const char *name, int rank)
 
 	open_all(is_small ? 16 : 0, sleeps);
 	if (!strcmp(name, "half-made") && rank == 1) {
-		meet(rank);
+		synchronize(rank);
 		rest();
 	}
-	meet(rank);
+	synchronize(rank);
 	if (strcmp(name, "half-made") && strcmp(name, "refused") && strcmp(name, "firewall"))
 		greet(rank);
 
@@ -358,11 +358,11 @@ static void run(const char *name, int rank)
 		}
 		poll_on();
 	} else if (!strcmp(name, "refused") || !strcmp(name, "firewall")) {
-		struct sockaddr_in nobody = { .sin_family = AF_INET, .sin_port = htons(9) };
+		struct sockaddr_in no_peer = { .sin_family = AF_INET, .sin_port = htons(9) };
 
-		inet_pton(AF_INET, getenv("HANGS_NOBODY") ? getenv("HANGS_NOBODY") : "127.0.0.1", &nobody.sin_addr);
+		inet_pton(AF_INET, getenv("HANGS_NOBODY") ? getenv("HANGS_NOBODY") : "127.0.0.1", &no_peer.sin_addr);
 		if (rank == 0) {
-			OK(fi_av_insert(av, &nobody, 1, &peers[1], 0, NULL) == 1 ? 0 : -FI_EINVAL);
+			OK(fi_av_insert(av, &no_peer, 1, &peers[1], 0, NULL) == 1 ? 0 : -FI_EINVAL);
 			post(5, FI_ADDR_UNSPEC);
 			give(1, 5, 64);
 		}
@@ -458,7 +458,7 @@ int main(int argc, char **argv)
 	if (pipe(done))
 		return 1;
 	for (int i = 0; i < ranks; i++) {
-		if (pipe(tell[i]) || pipe(hear[i]))
+		if (pipe(tell[i]) || pipe(receive_event[i]))
 			return 1;
 		pids[i] = fork();
 		if (pids[i] == 0) {
@@ -474,7 +474,7 @@ int main(int argc, char **argv)
 	}
 	for (int i = 0; i < ranks; i++)
 		for (int j = 0; j < ranks; j++)
-			if (write(hear[i][1], all[j], NAME) != NAME)
+			if (write(receive_event[i][1], all[j], NAME) != NAME)
 				return 1;
 	for (int i = 0; i < ranks; i++)
 		if (read(done[0], &one, 1) != 1)

@@ -158,12 +158,12 @@ int main(int argc, char **argv)
 		wait_for(request);
 	} else if (!strcmp(name, "healthy") || !strcmp(name, "computing")) {
 		hangs();
-		for (int turn = 0;; turn++) {
+		for (int round_number = 0;; round_number++) {
 			MPI_Sendrecv(out, 8192, MPI_BYTE, next, 7, buf, 8192, MPI_BYTE, (rank + ranks - 1) % ranks, 7,
 				     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 			MPI_Allreduce(out, buf, 16, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
 			/* One computes while the others wait, each in its turn. */
-			if (!strcmp(name, "computing") && turn % ranks == rank)
+			if (!strcmp(name, "computing") && round_number % ranks == rank)
 				compute(0.8);
 		}
 	} else {

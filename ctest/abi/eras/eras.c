@@ -275,10 +275,10 @@ static void objects(void)
 	OK(fi_enable(ep));
 	for (i = 0; i < 2; i++) {	/* at the edge of a page, then with a mark behind it */
 		struct era_cq_err_entry *err = EDGE(era_cq_err_entry);
-		size_t room = 256;
+		size_t space = 256;
 		ssize_t r;
 
-		wide = memset(malloc(room), 0xa5, room);
+		wide = memset(malloc(space), 0xa5, space);
 		if (i) {
 			err = (void *)wide;
 			memset(err, 0, sizeof *err);
@@ -293,9 +293,9 @@ static void objects(void)
 		CHECK(err->flags & FI_RECV);
 		if (i) {
 			size_t at = sizeof *err;
-			while (at < room && (unsigned char)wide[at] == 0xa5)
+			while (at < space && (unsigned char)wide[at] == 0xa5)
 				at++;
-			CHECK(at == room);
+			CHECK(at == space);
 		}
 		free(wide);
 	}

@@ -125,7 +125,7 @@ __attribute__((weak)) pthread_mutex_t kfi_thread_lock = PTHREAD_MUTEX_INITIALIZE
 __attribute__((weak)) pthread_cond_t kfi_thread_idle = PTHREAD_COND_INITIALIZER;
 __attribute__((weak)) bool kfi_thread_is_idle, kfi_thread_stops;
 
-static inline void kfi_thread_says(bool *what)
+static inline void kfi_thread_reports(bool *what)
 {
 	pthread_mutex_lock(&kfi_thread_lock);
 	*what = true;
@@ -138,7 +138,7 @@ static inline void *kfi_thread_main(void *task)
 	struct task_struct *self = task;
 
 	self->result = self->main(self->data);
-	kfi_thread_says(&kfi_thread_is_idle);
+	kfi_thread_reports(&kfi_thread_is_idle);
 	return NULL;
 }
 
@@ -196,7 +196,7 @@ static inline bool kthread_should_stop(void)
 /* Who gives the processor away has nothing to do. */
 static inline void schedule(void)
 {
-	kfi_thread_says(&kfi_thread_is_idle);
+	kfi_thread_reports(&kfi_thread_is_idle);
 	usleep(1000);
 }
 
@@ -204,7 +204,7 @@ static inline int kthread_stop(struct task_struct *task)
 {
 	int result = -EINTR;
 
-	kfi_thread_says(&kfi_thread_stops);
+	kfi_thread_reports(&kfi_thread_stops);
 	if (task->started) {
 		pthread_join(task->thread, NULL);
 		result = task->result;

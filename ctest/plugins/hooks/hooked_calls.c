@@ -80,7 +80,7 @@ static struct data *D;
 
 static void events(struct fid_eq *eq, const char *of)
 {
-	union { struct fi_eq_entry entry; struct fi_eq_cm_entry cm; char room[64]; } e;
+	union { struct fi_eq_entry entry; struct fi_eq_cm_entry cm; char space[64]; } e;
 	struct fi_eq_err_entry error = { 0 };
 	uint32_t kind = 0;
 	ssize_t n = fi_eq_read(eq, &kind, &e, sizeof e, 0);

@@ -51,8 +51,8 @@ static int count;
 static const char *who(const void *fid)
 {
 	static char text[8][24];
-	static int turn;
-	char *t = text[turn++ % 8];
+	static int round_number;
+	char *t = text[round_number++ % 8];
 	if (!fid) return "none";
 	for (int i = 0; i < count; i++)
 		if (all[i] == fid) { snprintf(t, 24, "#%d", i); return t; }

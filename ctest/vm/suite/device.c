@@ -52,7 +52,7 @@ static void more(int rank)
 		}
 		ct_barrier(&c);
 	} else {
-		long before, each, together;
+		long before, each, combined;
 
 		for (int i = 0; i < 2 * N; i++)
 			ct_fill(b + i * LEN, LEN, i);
@@ -64,14 +64,14 @@ static void more(int rank)
 		before = writes();
 		for (int i = N; i < 2 * N; i++)
 			post_more(&c, b, i, FI_COMPLETION | (i < 2 * N - 1 ? FI_MORE : 0));
-		together = writes() - before;
+		combined = writes() - before;
 		for (int i = 0; i < 2 * N; i++)
 			ct_sent(&c, CTX(i));
 		ct_barrier(&c);
 		if (each < N)
 			SKIP("the device is not told by write calls: %ld", each);
-		if (together * 4 > each)
-			FAIL("%ld write calls with FI_MORE, %ld without", together, each);
+		if (combined * 4 > each)
+			FAIL("%ld write calls with FI_MORE, %ld without", combined, each);
 	}
 	ct_done(&c);
 }
@@ -126,7 +126,7 @@ static void peer_killed(int rank)
 	}
 }
 
-static void nobody(int rank)
+static void no_peer(int rank)
 {
 	struct ct c = { 0 };
 	struct fi_eq_cm_entry e;
@@ -190,13 +190,13 @@ static void ib_refused(int rank)
 	struct fi_eq_err_entry err = { 0 };
 	uint32_t ev;
 	char log[8000] = "";
-	int r, said[2];
+	int r, sent[2];
 
 	(void)rank;
 	/* before the library reads it */
 	setenv("FI_LOG_LEVEL", "warn", 1);
-	CHECK(!pipe(said));
-	CHECK(dup2(said[1], 2) == 2);
+	CHECK(!pipe(sent));
+	CHECK(dup2(sent[1], 2) == 2);
 	in->sin_family = AF_INET;
 	in->sin_port = htons(4998);
 	inet_pton(AF_INET, ct_node(&c.o), &in->sin_addr);
@@ -214,7 +214,7 @@ static void ib_refused(int rank)
 	ERR(fi_connect(c.ep, ib->src_addr, NULL, 0), FI_EINVAL);
 	after = ct_getname(&c.ep->fid);
 	CHECK(before.n == after.n && !memcmp(before.b, after.b, before.n));
-	CHECK(read(said[0], log, sizeof log - 1) > 0);
+	CHECK(read(sent[0], log, sizeof log - 1) > 0);
 	if (!strstr(log, "cannot bind to fi_sockaddr_ib://") || !strstr(log, "cannot connect to fi_sockaddr_ib://"))
 		FAIL("it says: %s", log);
 	OK(fi_connect(c.ep, to.b, NULL, 0));
@@ -268,7 +268,7 @@ static void ib_vector(int rank)
 	struct ct c = { 0 };
 	struct fi_av_attr a = { .type = FI_AV_TABLE };
 	struct sockaddr_ib sib, found;
-	size_t len = sizeof found, room;
+	size_t len = sizeof found, space;
 	char text[100];
 	const char *own;
 	struct fi_info *ip;
@@ -288,9 +288,9 @@ static void ib_vector(int rank)
 	EQ(fi_av_insert(c.av, &sib, 1, &at, 0, NULL), 1);
 	OK(fi_av_lookup(c.av, at, &found, &len));
 	CHECK(len == sizeof sib && !memcmp(&sib, &found, len));
-	room = sizeof text;
-	CHECK(fi_av_straddr(c.av, &sib, text, &room) == text);
-	EQ(room, strlen(text) + 1);
+	space = sizeof text;
+	CHECK(fi_av_straddr(c.av, &sib, text, &space) == text);
+	EQ(space, strlen(text) + 1);
 	CHECK(!strncmp(text, "fi_sockaddr_ib://[", 18) && strstr(text, "]:0x") && strstr(text, ":0x13f:0x0"));
 	own = fi_tostr(c.info, FI_TYPE_INFO);
 	if (!strstr(own, text))
@@ -376,13 +376,13 @@ static void locked_memory(int rank)
 	struct __user_cap_data_struct caps[2];
 	char *b, line[4000] = "";
 	struct fid_mr *mr;
-	int said[2];
+	int sent[2];
 
 	(void)rank;
 	/* before the library reads it */
 	setenv("FI_LOG_LEVEL", "warn", 1);
-	CHECK(!pipe(said));
-	CHECK(dup2(said[1], 2) == 2);
+	CHECK(!pipe(sent));
+	CHECK(dup2(sent[1], 2) == 2);
 	c.info = ct_getinfo(&c.o, NULL, NULL, 0);
 	OK(fi_fabric(c.info->fabric_attr, &c.fabric, NULL));
 	OK(fi_domain(c.fabric, c.info, &c.domain, NULL));
@@ -393,7 +393,7 @@ static void locked_memory(int rank)
 	CHECK(!syscall(SYS_capset, &head, caps));
 	CHECK(!setrlimit(RLIMIT_MEMLOCK, &limit));
 	ERR(fi_mr_reg(c.domain, b, 1 << 20, FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL), FI_ENOMEM);
-	CHECK(read(said[0], line, sizeof line - 1) > 0);
+	CHECK(read(sent[0], line, sizeof line - 1) > 0);
 	if (!strstr(line, "RLIMIT_MEMLOCK is 65536 bytes"))
 		FAIL("it says: %s", line);
 	/* what fits goes */
@@ -521,7 +521,7 @@ static const struct ct_test tests[] = {
 	{ "requests with FI_MORE reach the device together", more, CT_MSG },
 	{ "a request with FI_MORE that nothing follows leaves all the same", more_alone, CT_MSG },
 	{ "a peer that is killed ends the connection, and receives come back", peer_killed, CT_MSG },
-	{ "connecting to nobody ends in an error event", nobody, CT_MSG | CT_SOLO },
+	{ "connecting to nobody ends in an error event", no_peer, CT_MSG | CT_SOLO },
 	{ "an InfiniBand address that the kernel does not take is refused, and nothing is lost", ib_refused, CT_MSG | CT_SOLO },
 	{ "a passive endpoint listens on any InfiniBand port", ib_any, CT_MSG | CT_SOLO },
 	{ "an address vector takes InfiniBand addresses, and prints them as infos have them", ib_vector, CT_MSG | CT_SOLO },

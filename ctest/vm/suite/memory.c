@@ -136,13 +136,13 @@ static void not_on_demand(int rank)
 	struct ct c = { 0 };
 	struct fake *f = with_odp(0);
 	char *b = mapped(4096), line[4000] = "";
-	int said[2];
+	int sent[2];
 
 	(void)rank;
 	setenv("FI_LOG_LEVEL", "warn", 1);
-	CHECK(!pipe(said) && dup2(said[1], 2) == 2);
+	CHECK(!pipe(sent) && dup2(sent[1], 2) == 2);
 	open_domain(&c, &rma);
-	CHECK(read(said[0], line, sizeof line - 1) > 0);
+	CHECK(read(sent[0], line, sizeof line - 1) > 0);
 	if (!strstr(line, "FI_VERBS_USE_ODP"))
 		FAIL("it says: %s", line);
 	f->pinned = 0;
@@ -431,18 +431,18 @@ static void no_library(int rank)
 	struct fi_mr_attr a = { .mr_iov = &v, .iov_count = 1, .access = FI_SEND, .iface = FI_HMEM_CUDA };
 	struct fid_mr *mr;
 	char line[4000] = "";
-	int said[2];
+	int sent[2];
 
 	(void)rank;
 	with_dmabuf();
 	if (dlopen("libcuda.so.1", RTLD_NOW))
 		SKIP("there is a libcuda.so.1");
 	setenv("FI_LOG_LEVEL", "warn", 1);
-	CHECK(!pipe(said) && dup2(said[1], 2) == 2);
+	CHECK(!pipe(sent) && dup2(sent[1], 2) == 2);
 	open_ep(&c, &hmem);
 	ERR(fi_mr_regattr(c.domain, &a, 0, &mr), FI_ENOSYS);
 	ERR(set(&c, FI_OPT_CUDA_API_PERMITTED, &no, 1), FI_EINVAL);
-	CHECK(read(said[0], line, sizeof line - 1) > 0);
+	CHECK(read(sent[0], line, sizeof line - 1) > 0);
 	if (!strstr(line, "libcuda.so.1"))
 		FAIL("it says: %s", line);
 	ct_close(&c);

@@ -114,10 +114,10 @@ OWN int fallocate(int fd, int mode, off_t at, off_t n) { return syscall(SYS_fall
 OWN ssize_t getrandom(void *b, size_t n, unsigned flags) { return syscall(SYS_getrandom, b, n, flags); }
 OWN int nanosleep(const struct timespec *t, struct timespec *left) { return syscall(SYS_nanosleep, t, left); }
 
-/* A blocking call about to sleep: `Sleeper` of wait.rs. */
-struct ofi_sleeper {
+/* A blocking call about to sleep: `Waiter` of wait.rs. */
+struct ofi_waiter {
 	const void *wait;	/* what it sleeps on */
-	const uint32_t *turn;	/* a follower sleeps until this is not `seen` */
+	const uint32_t *ticket;	/* a follower sleeps until this is not `seen` */
 	int64_t nanos;		/* at most so long; negative: for ever */
 	int32_t ms;		/* the same */
 	int32_t epoll;		/* what a leader sleeps on; negative: a follower */
@@ -130,7 +130,7 @@ struct ofi_sleeper {
  * Sleeps.  When the thread is cancelled meanwhile, `abandon` ends the sleep and the stack is
  * unwound from here: the callers have nothing to clean up.
  */
-OWN void ofi_sleep(struct ofi_sleeper *s, void (*abandon)(void *))
+OWN void ofi_sleep(struct ofi_waiter *s, void (*abandon)(void *))
 {
 	struct epoll_event e[64];
 	/*
@@ -147,7 +147,7 @@ OWN void ofi_sleep(struct ofi_sleeper *s, void (*abandon)(void *))
 	if (s->epoll >= 0)
 		n = syscall(SYS_epoll_pwait, s->epoll, e, 64, s->ms, NULL, 8);
 	else
-		n = syscall(SYS_futex, s->turn, FUTEX_WAIT_PRIVATE, s->seen, &t, NULL, 0);
+		n = syscall(SYS_futex, s->ticket, FUTEX_WAIT_PRIVATE, s->seen, &t, NULL, 0);
 	s->interrupted = n < 0 && errno == EINTR;
 	pthread_setcanceltype(before, NULL);
 	pthread_cleanup_pop(0);

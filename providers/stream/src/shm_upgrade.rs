@@ -244,7 +244,7 @@ enum PskState {
     /// Unsent rest of the handshake and the first message, followed by plain bytes.
     ZeroCopyTx(Vec<u8>),
     /// Bytes as they are.
-    Plain,
+    Unencrypted,
     /// Encrypted records. With `true` the last byte to be sent was not reported as sent, and is
     /// passed again.
     Encrypted(RecordStream, bool),
@@ -430,7 +430,7 @@ impl<L: ByteLink> UpgradableLink<L> {
                     Err(error) => return Err(error),
                 }
             }
-            *state = PskState::Plain;
+            *state = PskState::Unencrypted;
             self.sends.set(LinkPath::Carrier);
             self.rx_path.set(LinkPath::Carrier);
         }
@@ -475,7 +475,7 @@ impl<L: ByteLink> UpgradableLink<L> {
             Err(error) => return Err(error),
         }
         match &mut *state {
-            PskState::Plain => self.carrier.send(bytes),
+            PskState::Unencrypted => self.carrier.send(bytes),
             PskState::Encrypted(records, owes_data) => {
                 self.send_records(records, owes_data, bytes.len(), |from, buf| {
                     buf.copy_from_slice(&bytes[from..from + buf.len()]);
@@ -559,7 +559,7 @@ impl<L: ByteLink> UpgradableLink<L> {
             Err(error) => return Err(error),
         }
         match &mut *state {
-            PskState::Plain => self.carrier.recv(buf),
+            PskState::Unencrypted => self.carrier.recv(buf),
             PskState::Encrypted(records, _) => self.recv_records(records, buf),
             _ => Err(Error::AGAIN),
         }
