@@ -1,0 +1,30 @@
+//! Unit tests of `rx`.
+use crate::engine::StreamEngine;
+use crate::engine::sim::{Rings, SimRandom, StreamWorld};
+use ofi_provider::lock::Level;
+use ofi_provider::mr::MrTable;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+#[test]
+fn staging_buffer_is_restored_after_a_panic() {
+    let regions = Arc::new(MrTable::new(0));
+    let world = StreamWorld::new(Instant::now(), SimRandom::new(1));
+    let net = Rings::new(&world, false);
+    let engine = StreamEngine::new(net, Level::Shared, false, regions).unwrap();
+    let mut state = engine.lock();
+    let len = state.staging.len();
+    assert!(len > 0);
+    let panics = AssertUnwindSafe(|| {
+        state.expose_staging(&[0], |state, staging| {
+            assert!(state.staging.is_empty() && staging.len() == len);
+            panic!("on purpose");
+        })
+    });
+    assert!(catch_unwind(panics).is_err());
+    assert_eq!(state.staging.len(), len);
+    // Reading lends the buffer, too, and gives it back: connection 7 does not exist.
+    assert!(state.read(7));
+    assert_eq!(state.staging.len(), len);
+}
