@@ -67,7 +67,7 @@ pub const fn enosys_stub<F: Slot<{ FI_ENOSYS }>>() -> Option<F> {
 /// Rust object with the C struct `C` as its first field, so a pointer to one is a pointer to the
 /// other.
 ///
-/// C owns one strong count from [`into_c`](Embeds::into_c) until [`take`](Embeds::take), called by
+/// C owns one strong count from [`into_c`](FidObject::into_c) until [`take`](FidObject::take), called by
 /// `fi_close`. Every Rust user of the object holds a separate count. So a wrong order of closing is
 /// an error code, and never a dangling pointer on the Rust side.
 ///

@@ -58,7 +58,7 @@ pub struct StreamSettings {
     /// This host cannot accept connections, and establishes all of them itself
     /// (FI_OPT_FIREWALL_ADDR).
     pub behind_firewall: bool,
-    /// Shared memory between peers of one host ([`ShmUpgrade`](crate::shm_upgrade::WithLocal)).
+    /// Shared memory between peers of one host ([`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)).
     pub local: LocalSettings,
     /// Support for address vectors shared between processes (FI_SHARED_AV). The provider repeats it
     /// in its supported attributes ([`OfferLimits::sharing`](crate::attrs::OfferLimits::sharing)).

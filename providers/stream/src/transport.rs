@@ -98,7 +98,7 @@ pub trait ByteLink: Debug + Send + 'static {
     fn made(&self) {}
 
     /// Returns true if bytes arrive through memory shared by both ends
-    /// ([`ShmUpgrade`](crate::shm_upgrade::WithLocal)): receiving costs little then, even if it finds
+    /// ([`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)): receiving costs little then, even if it finds
     /// nothing. Once true it stays so.
     #[inline(always)]
     fn rx_over_shm(&self) -> bool {
@@ -114,7 +114,7 @@ pub trait ByteLink: Debug + Send + 'static {
 
     /// Runs [`ByteLink::send`] for a whole message without special attributes: this number,
     /// optional remote CQ data, an optional tag, and `body`, on a link sending [through shared
-    /// memory](ByteLink::sends_locally). Returns false if it is not possible now, or not in this
+    /// memory](ByteLink::tx_over_shm). Returns false if it is not possible now, or not in this
     /// way; then nothing was sent.
     #[inline(always)]
     fn send_fast(
@@ -128,15 +128,15 @@ pub trait ByteLink: Debug + Send + 'static {
     }
 
     /// Passes short data in shared memory to `take`, without a copy, like
-    /// [`ShmChannel::recv_inline`](ofi_provider::shm_channel::LocalPipe::take_short), on a link receiving
-    /// [through shared memory](ByteLink::hears_locally).
+    /// [`ShmChannel::recv_inline`](ofi_provider::shm_channel::ShmChannel::recv_inline), on a link receiving
+    /// [through shared memory](ByteLink::rx_over_shm).
     #[inline(always)]
     fn recv_inline(&self, _take: impl FnMut(InlineBytes<'_>) -> bool) -> InlineRecv {
         InlineRecv::Else
     }
 
-    /// Runs [`recv_inline`](ByteLink::take_short) for longer data as well, like
-    /// [`ShmChannel::recv_whole_message`](ofi_provider::shm_channel::LocalPipe::take_whole).
+    /// Runs [`recv_inline`](ByteLink::recv_inline) for longer data as well, like
+    /// [`ShmChannel::recv_whole_message`](ofi_provider::shm_channel::ShmChannel::recv_whole_message).
     fn recv_whole_message(
         &self,
         _take: impl FnMut([u64; 4], UntrustedBytes<'_>) -> bool,
@@ -150,7 +150,7 @@ pub trait ByteLink: Debug + Send + 'static {
         [false; 2]
     }
 
-    /// Notifies a link receiving [through shared memory](ByteLink::hears_locally) if its user polls
+    /// Notifies a link receiving [through shared memory](ByteLink::rx_over_shm) if its user polls
     /// it continually by itself. Otherwise the poller reports arriving data.
     fn set_polled(&self, _polled: bool) {}
 
@@ -214,7 +214,7 @@ pub trait ByteLink: Debug + Send + 'static {
 
     /// Copies the parts of the memory region with this key, about to be closed, to other memory:
     /// those exposed to the other end ([`CopyMode::OfRegion`]) and not read by it
-    /// ([`ShmChannel::copy_exposed`](ofi_provider::shm_channel::LocalPipe::keep_lent)).
+    /// ([`ShmChannel::copy_exposed`](ofi_provider::shm_channel::ShmChannel::copy_exposed)).
     fn copy_exposed(&self, _key: u64, _most: usize) -> Result<usize> {
         Ok(0)
     }
@@ -272,7 +272,7 @@ pub trait LinkPoller<Id> {
     fn remove(&self, id: Id);
 }
 
-/// Poller of links with possibly shared memory ([`ShmUpgrade`](crate::shm_upgrade::WithLocal)).
+/// Poller of links with possibly shared memory ([`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)).
 pub trait CarrierPoller<Id>: LinkPoller<Id> {
     /// Reports only the end of a watched link from now on, regardless of unread data before it.
     fn modify_to_end(&self, id: Id, token: u64) -> Result;

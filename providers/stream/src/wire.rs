@@ -435,7 +435,7 @@ impl StreamHeader {
         (size == len as u64 && len >= header.len).then_some(header)
     }
 
-    /// [`fast_in`](Self::plain_in) of a message with remote CQ data, by its first four words.
+    /// [`fast_in`](Self::fast_in) of a message with remote CQ data, by its first four words.
     #[inline(always)]
     pub fn fast_with_data_in(words: [u64; 4], len: usize) -> Option<FastHeader> {
         let [start, size, third, fourth] = words;
@@ -443,8 +443,8 @@ impl StreamHeader {
         (size == len as u64 && len >= header.len).then_some(header)
     }
 
-    /// The header of a plain message of either kind, as [`fast_in`](Self::plain_in) and
-    /// [`fast_with_data_in`](Self::plain_with_data_in) find it.
+    /// The header of a plain message of either kind, as [`fast_in`](Self::fast_in) and
+    /// [`fast_with_data_in`](Self::fast_with_data_in) find it.
     #[inline]
     pub fn any_fast_in(words: [u64; 4], len: usize) -> Option<FastHeader> {
         let [first, second, third, _] = words;
@@ -712,7 +712,7 @@ pub const CM_DATA_MAX: usize = 256;
 pub const OFFER_LEN: usize = 40;
 
 /// Offer of one end of a link for the shared-memory upgrade, moving the link's bytes through memory
-/// from then on ([`ShmUpgrade`](crate::shm_upgrade::WithLocal)).
+/// from then on ([`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)).
 pub type LocalOffer = [u8; OFFER_LEN];
 
 /// Features of a peer beyond upstream's protocol.

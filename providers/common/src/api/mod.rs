@@ -173,13 +173,13 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
         Err(Error::NOSYS)
     }
     /// Cancels a posted receive; it then completes with -FI_ECANCELED. A missing one is no error.
-    /// `internal`: true if the receive carries [`INTERNAL_OP`](crate::reserved::ASIDE).
+    /// `internal`: true if the receive carries [`INTERNAL_OP`](crate::reserved::INTERNAL_OP).
     fn cancel(&self, context: Context, internal: bool) -> Result;
     /// Reads an option of level FI_OPT_ENDPOINT into `value`; returns its length in bytes.
     fn getopt(&self, name: c_int, value: &mut [u8]) -> Result<usize>;
     /// Sets an option of level FI_OPT_ENDPOINT.
     fn setopt(&self, name: c_int, value: &[u8]) -> Result;
-    /// True if operations with the flag [`INTERNAL_OP`](crate::reserved::ASIDE) keep it in their
+    /// True if operations with the flag [`INTERNAL_OP`](crate::reserved::INTERNAL_OP) keep it in their
     /// completion, so it goes to the domain's deferred work.
     const LATER: bool = false;
     /// True if multicast groups are those of the network. Otherwise a message to a group is sent to
@@ -217,7 +217,7 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
 
 /// Messages (fi_msg(3)).
 pub trait Msg {
-    /// True if [`send_immediate`](Self::send_at_once) is implemented.
+    /// True if [`send_immediate`](Self::send_immediate) is implemented.
     const SENDS_AT_ONCE: bool = false;
     /// Sends a message, tagged or not, for another provider reporting it. Returns true if the
     /// message is complete, without a report here. Returns false if it is in flight, and will be
@@ -234,7 +234,7 @@ pub trait Msg {
         Err(Error::NOSYS)
     }
     /// Returns the number of the level of the locks needed by a receive, for
-    /// [`try_post_fast`](Self::post_at_once).
+    /// [`try_post_fast`](Self::try_post_fast).
     fn level(&self) -> usize {
         Level::SHARED
     }

@@ -166,7 +166,7 @@ impl DomainSettings {
     /// ([`crate::later`]) is no visit, so a domain with possible deferred work gets an ordinary
     /// lock.
     ///
-    /// [`Lock::run_for_library`]: crate::lock::Lock::visit
+    /// [`Lock::run_for_library`]: crate::lock::Lock::run_for_library
     pub fn with_visitors(self) -> Self {
         let automatic = self.automatic;
         self.admitting(automatic)

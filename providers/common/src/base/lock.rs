@@ -184,7 +184,7 @@ impl<T> Lock<T> {
         !matches!(self.level, Level::Shared)
     }
 
-    /// Returns true if library threads may enter ([`access`](Self::visit)).
+    /// Returns true if library threads may enter ([`access`](Self::access)).
     pub fn admits_visitors(&self) -> bool {
         !matches!(self.level, Level::Serialized)
     }

@@ -24,7 +24,7 @@
 use crate::abi::{self, fi_addr_t};
 use core::ffi::c_int;
 
-/// Flag of a timed transfer ([`TransferTimes`](crate::facts::TransferTimes)) while it is in flight.
+/// Flag of a timed transfer ([`TransferTimes`](crate::stats::TransferTimes)) while it is in flight.
 pub const TIMED: u64 = 1 << 54;
 
 /// Flag of a receive belonging to another provider (`crate::imports`).
@@ -34,7 +34,7 @@ pub(crate) const IMPORTED: u64 = 1 << 59;
 /// destinations of its sends.
 pub(crate) const TO_GROUPS: u64 = 1 << 60;
 
-/// Flag of internal operations: the completion goes to [`InternalOps::done`](crate::deferred::Aside::done),
+/// Flag of internal operations: the completion goes to [`InternalOps::done`](crate::deferred::InternalOps::done),
 /// not to the application.
 pub const INTERNAL_OP: u64 = 1 << 61;
 
@@ -96,7 +96,7 @@ pub fn is_group(dest: fi_addr_t) -> bool {
 /// queue on behalf of others and has to clean up, so a thread must not be cancelled in empty polls.
 /// A utility provider sends it once and need not disable cancellation around every read. With a
 /// buffer it returns the function making progress without reading
-/// ([`ProgressFn`](crate::operation::MakesTurn)).
+/// ([`ProgressFn`](crate::operation::ProgressFn)).
 pub(crate) const SPARES_CALLERS: c_int = 0x0f1_0001;
 
 /// Command of fi_control known only to queues of this crate. Fails with -FI_EAGAIN if there is
@@ -106,7 +106,7 @@ pub(crate) const HAS_ENTRIES: c_int = 0x0f1_0002;
 
 /// Command of fi_control known only to endpoints of this crate. It returns the functions sending a
 /// message and reporting immediate completion without a queue entry
-/// ([`ImmediateSendFns`](crate::operation::SendsAtOnce)). A utility provider owning the application's
+/// ([`ImmediateSendFns`](crate::operation::ImmediateSendFns)). A utility provider owning the application's
 /// queue writes the entry itself.
 pub(crate) const SENDS_AT_ONCE: c_int = 0x0f1_0005;
 

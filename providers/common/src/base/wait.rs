@@ -163,7 +163,7 @@ impl MutexCond {
 /// unwinding. A caller is a C program, or calls the function by its real type, or disables
 /// cancellation for the call ([`CancelDisabled`]).
 ///
-/// [`CancelDisabled`]: crate::boundary::Uncancelled
+/// [`CancelDisabled`]: crate::boundary::CancelDisabled
 macro_rules! cancellable {
     ($function:path: fn($($arg:ty),* $(,)?) -> $ret:ty) => {{
         type Unwinds = unsafe extern "C-unwind" fn($($arg),*) -> $ret;
@@ -209,7 +209,7 @@ const DOUBLED_MOST: u32 = 10;
 /// After an unsuccessful busy poll the next calls sleep at once: two, four, eight… of them, so
 /// little is lost if polling never pays.
 ///
-/// [`backoff`]: crate::courtesy
+/// [`backoff`]: crate::backoff
 #[derive(Debug, Default)]
 struct BusyPollBudget {
     /// The last call had its answer soon.
@@ -681,7 +681,7 @@ impl Blocking {
     /// without side effects the presence of something to read. `sources_may_block` is true if all
     /// sources of progress would wake a waiter.
     ///
-    /// Returns -FI_EAGAIN if the call does not [go on](Self::goes_on): its time is over, or
+    /// Returns -FI_EAGAIN if the call does not [go on](Self::is_still_bursting): its time is over, or
     /// `fi_cq_signal` was called. Returns -FI_EINTR if a signal was handled since the last poll and
     /// there is nothing to read.
     pub fn look<T>(
@@ -790,7 +790,7 @@ impl Blocking {
     /// them through at intervals.
     ///
     /// # Safety
-    /// As of [`is_still_bursting`](Self::goes_on).
+    /// As of [`is_still_bursting`](Self::is_still_bursting).
     #[inline(always)]
     unsafe fn poll(&mut self) {
         let now = match std::mem::take(&mut self.now) {

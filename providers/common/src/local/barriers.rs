@@ -30,7 +30,7 @@ static OVER: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn prepare() {
     if STATE.load(Ordering::Relaxed) == UNKNOWN && crate::sys::threads() == Some(1) {
         register();
-        // For locks ([`BiasedLock`](crate::lock::Gate)), which register again.
+        // For locks ([`BiasedLock`](crate::lock::BiasedLock)), which register again.
         register_barriers();
     }
 }

@@ -261,7 +261,7 @@ pub(crate) struct RingWriter {
     /// Parts of the data area: the one used first, and the other one.
     near: RingPart,
     far: RingPart,
-    /// Offset of the next bytes, determined by [`space`](Self::room).
+    /// Offset of the next bytes, determined by [`space`](Self::buf).
     position: Cell<u32>,
     /// Segments possibly not read by the reader yet, by number, with the first and the next number.
     pieces: [Cell<RingPiece>; CELLS],
@@ -300,7 +300,7 @@ impl RingWriter {
         self.cells.get()
     }
 
-    /// Returns the offset in the data area of the next bytes, determined by [`space`](Self::room).
+    /// Returns the offset in the data area of the next bytes, determined by [`space`](Self::buf).
     #[inline(always)]
     pub(crate) fn position(&self) -> u32 {
         self.position.get()
@@ -356,7 +356,7 @@ impl RingWriter {
         Ok(self.knows_cell())
     }
 
-    /// Returns the number of contiguous free bytes at [`position`](Self::place), if possible `wanted`,
+    /// Returns the number of contiguous free bytes at [`position`](Self::index), if possible `wanted`,
     /// with a free cell for them; 0 without a cell.
     pub(crate) fn space(&self, words: &RingControl, wanted: u32) -> Result<u32> {
         let mut near = self.near.position(wanted);

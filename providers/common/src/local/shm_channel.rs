@@ -89,7 +89,7 @@ pub enum InlineRecv {
     Took,
     /// There is nothing in the pipe.
     None,
-    /// Anything else has to be [received](LocalPipe::recv).
+    /// Anything else has to be [received](ShmChannel::recv).
     Else,
 }
 
@@ -783,7 +783,7 @@ impl ShmChannel {
         result
     }
 
-    /// [`recv_inline`](Self::take_short), also for cells referring to more bytes.
+    /// [`recv_inline`](Self::recv_inline), also for cells referring to more bytes.
     #[inline(never)]
     pub fn recv_whole_message(
         &self,

@@ -44,7 +44,7 @@ pub struct FastSend<'a> {
 }
 
 /// Function sending a message like `fi_send` or, with a tag, `fi_tsend`. Its arguments are the
-/// [sender](SendsAtOnce::who), the buffer with its length and descriptor, the destination, the tag
+/// [sender](ImmediateSendFns::who), the buffer with its length and descriptor, the destination, the tag
 /// and the context. The last argument is true if the application has read all entries in the queue
 /// of its sends, so nothing waits for more of them. Returns 1 if the message is complete, without
 /// an entry. Returns 0 if it is in flight, with an entry later. A negative value is an error.

@@ -138,12 +138,12 @@ impl Buffering {
         self.due.insert((queue, message), context);
     }
 
-    /// Takes out a message of [`add_pending`](Self::owe); returns the context its tag was posted with.
+    /// Takes out a message of [`add_pending`](Self::add_pending); returns the context its tag was posted with.
     pub fn take_pending(&mut self, queue: usize, message: u32) -> Option<Context> {
         self.due.remove(&(queue, message))
     }
 
-    /// Takes out all messages of [`add_pending`](Self::owe), with the contexts their tags were posted
+    /// Takes out all messages of [`add_pending`](Self::add_pending), with the contexts their tags were posted
     /// with.
     pub fn take_all_pending(&mut self) -> impl Iterator<Item = (usize, u32, Context)> + use<> {
         let due = std::mem::take(&mut self.due);

@@ -154,7 +154,7 @@ pub trait RdmEngine: AvObserver + Sized {
 
     /// Takes the engine's lock, waiting for it if need be.
     fn state(&self) -> Guard<'_, Self::State>;
-    /// Takes the lock like [`Lock::try_lock_fast`](crate::lock::Lock::at_once). Returns `None` for
+    /// Takes the lock like [`Lock::try_lock_fast`](crate::lock::Lock::try_lock_fast). Returns `None` for
     /// engines with more work for a receive.
     #[inline(always)]
     fn try_lock_fast<const LEVEL: usize>(&self) -> Option<FastGuard<'_, Self::State>> {
@@ -210,7 +210,7 @@ pub trait RdmEngine: AvObserver + Sized {
 
     /// Sends a message.
     fn send(self: &Arc<Self>, ep: &RdmEndpoint<Self>, op: SendOp, tagged: bool) -> Result;
-    /// True if [`send_immediate`](Self::send_at_once) is implemented.
+    /// True if [`send_immediate`](Self::send_immediate) is implemented.
     const SENDS_AT_ONCE: bool = false;
     /// See [`Msg::send_immediate`].
     fn send_immediate(

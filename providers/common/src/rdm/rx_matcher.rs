@@ -748,7 +748,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
             || self.receive_first(peer, tagged, tag, data, bytes)
     }
 
-    /// Handles a short message for [`recv_fast`](Self::receive_plain), if no call is needed.
+    /// Handles a short message for [`recv_fast`](Self::recv_fast), if no call is needed.
     #[inline(always)]
     pub fn receive_short(
         &mut self,
@@ -762,7 +762,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     }
 
     /// Handles messages of any length, and shared queues, for
-    /// [`recv_fast`](Self::receive_plain).
+    /// [`recv_fast`](Self::recv_fast).
     #[inline(never)]
     pub fn receive_first(
         &mut self,
@@ -775,7 +775,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         self.fill_first::<false>(peer, tagged, tag, data, bytes)
     }
 
-    /// Implements [`recv_fast`](Self::receive_plain); with `QUICK` it also returns false if a
+    /// Implements [`recv_fast`](Self::recv_fast); with `QUICK` it also returns false if a
     /// call is needed.
     #[inline(always)]
     fn fill_first<const QUICK: bool>(
@@ -803,7 +803,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         }
     }
 
-    /// Implements [`recv_fast`](Self::receive_plain) for receives of another provider: one of
+    /// Implements [`recv_fast`](Self::recv_fast) for receives of another provider: one of
     /// this library takes such a message in one call, if it carries no remote CQ data.
     #[inline(always)]
     pub fn receive_imported(
@@ -821,7 +821,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         imported.is_some_and(|imported| imported.recv_whole_message(tagged, id, tag, bytes))
     }
 
-    /// Second fast path, after [`recv_fast`](Self::receive_plain) or, for receives of another
+    /// Second fast path, after [`recv_fast`](Self::recv_fast) or, for receives of another
     /// provider, [`receive_imported`](Self::receive_imported): passes such a message to any
     /// matching posted receive.
     #[inline(never)]
@@ -1285,7 +1285,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         }
     }
 
-    /// Fast path of [`post_fast`](Self::post_plain) without calls and panics: for the endpoint's
+    /// Fast path of [`post_fast`](Self::post_fast) without calls and panics: for the endpoint's
     /// own queues with space. Returns false in any other case, without any effect.
     #[inline(always)]
     pub fn try_post_fast(&mut self, op: RecvOp, tagged: bool) -> bool {

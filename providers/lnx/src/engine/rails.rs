@@ -307,7 +307,7 @@ impl FastPollScheduler {
         left != 0
     }
 
-    /// Returns true if all cores are to be polled, by the clock and [the calls](LnxTurns::calls) of
+    /// Returns true if all cores are to be polled, by the clock and [the calls](CoreActivity::calls) of
     /// the leading core.
     pub(super) fn is_time(&self, now: u64, calls: u64) -> bool {
         if self.is_alone {

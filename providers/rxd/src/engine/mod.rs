@@ -111,7 +111,7 @@ impl std::fmt::Debug for RxdEngine {
 pub(crate) struct RxdState {
     eps: Slab<Box<RxdEngineEp>>,
     /// Polling pattern of the application while no packets arrive
-    /// ([`backoff`](ofi_provider::courtesy)).
+    /// ([`backoff`](ofi_provider::backoff)).
     looks: PollBackoff,
     /// Looks in vain since packets came last.
     idle: u32,

@@ -96,7 +96,7 @@ impl RxmEngineEp {
     }
 
     /// Returns true if another connection attempt may start now
-    /// ([`ConnectLimiter`](ofi_provider::conn_arbiter::CallPace)).
+    /// ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)).
     fn may_call(&mut self) -> bool {
         let conns = &self.conns;
         let calls = |_, name| came_on(conns, name).is_some_and(|(_, to)| to.link == Link::Calling);

@@ -4,7 +4,7 @@
 //! once. Messages sent directly after them, before the application polls an empty queue, are
 //! written one after the other. They leave with one call: when the batch is full, at the next
 //! progress call, or, if the application does neither, when the
-//! [`BatchFlusher`](super::courier::Courier) expires. They complete when they have left.
+//! [`BatchFlusher`](super::batch_flusher::BatchFlusher) expires. They complete when they have left.
 //!
 //! Small writes to a peer's memory and read requests are batched in the same way, also among
 //! messages. The responses to several requests received together leave together after all of them

@@ -53,7 +53,7 @@ const RETRY: BackoffPolicy =
 const RETRY_CONTEXT: BackoffPolicy = BackoffPolicy { most: 10, ..RETRY };
 
 /// Retry rule for absent peers: soon at first, then with growing pauses, up to the user's timeout
-/// ([`StreamSettings::hold_off`](crate::settings::StreamSettings::patience)).
+/// ([`StreamSettings::hold_off`](crate::settings::StreamSettings::hold_off)).
 const AWAIT: BackoffPolicy = BackoffPolicy { longest: HOLD_OFF_STEP, most: 0, ..RETRY };
 
 /// Pause of a listener after a failed accept for lack of descriptors or memory.
@@ -222,7 +222,7 @@ impl<N: Transport> StreamState<N> {
     }
 
     /// Starts a connection to an RDM peer, or has the peer wait in line while as many are called as
-    /// may be at a time ([`ConnectLimiter`](ofi_provider::conn_arbiter::CallPace)).
+    /// may be at a time ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)).
     #[cold]
     #[inline(never)]
     pub(super) fn connect_next(&mut self, ep_id: u32, peer: u32) -> Result<Route> {

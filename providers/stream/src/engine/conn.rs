@@ -169,7 +169,7 @@ pub(crate) struct StreamConn<N: Transport> {
     pub(super) ended_at: Option<(Instant, u64)>,
     /// The operations awaiting the peer's responses have failed: later responses are ignored.
     pub(super) ignores_answers: bool,
-    /// Messages sent without being copied ([`CopyMode::ZeroCopy`](ofi_provider::buf::Way::Uncopied));
+    /// Messages sent without being copied ([`CopyMode::ZeroCopy`](ofi_provider::buf::CopyMode::ZeroCopy));
     /// none if this connection copies all.
     pub(super) zerocopy: Option<Box<Zerocopy>>,
     /// Local rendezvous messages announced to the peer and not requested yet, by number.

@@ -110,7 +110,7 @@ pub(super) struct StreamPeer {
     pub(super) retry: ConnectBackoff,
     /// The last attempt found no process at the peer's address, and the peer was never connected.
     /// Its transfers wait until it exists
-    /// ([`StreamSettings::hold_off`](crate::settings::StreamSettings::patience)).
+    /// ([`StreamSettings::hold_off`](crate::settings::StreamSettings::hold_off)).
     pub(super) is_absent: bool,
     /// Entry of the peer in the statistics page while it has no connection and transfers wait for
     /// one.

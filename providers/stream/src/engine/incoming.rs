@@ -31,7 +31,7 @@ pub(super) enum MessageTarget {
     /// To the unexpected message kept under this number.
     Buffered(u32),
     /// Into this vector until the message is complete, and only then takes a receive
-    /// ([`collects`](ofi_provider::inbox::Inbox::collects)).
+    /// ([`collects`](ofi_provider::rx_matcher::RxMatcher::collects)).
     Collected(Vec<u8>),
     /// To registered memory, for a peer's write.
     Region(RemoteSegments),

@@ -3,7 +3,7 @@
 //! One lock guards the whole state (fi_domain(3): under FI_THREAD_DOMAIN with manual progress it
 //! costs nothing). Data is sent from the application's thread when the link accepts it ([`tx`]).
 //! Arriving messages are matched ([`rx`]) with posted receives ([`post`]) in an endpoint's
-//! [`RxMatcher`](ofi_provider::inbox::Inbox). [`cm`] establishes and ends connections, and [`contexts`]
+//! [`RxMatcher`](ofi_provider::rx_matcher::RxMatcher). [`cm`] establishes and ends connections, and [`contexts`]
 //! adds the connections between contexts of scalable endpoints. Atomic operations are in
 //! [`atomic`].
 //!

@@ -257,7 +257,7 @@ fn longer_in_memory<N: Transport>(
     })
 }
 
-/// Result of [the fast-path read](StreamState::read_plain).
+/// Result of [the fast-path read](StreamState::read_fast).
 pub(super) enum FastReadResult {
     /// All there is was read, and was plain messages.
     Done,

@@ -100,7 +100,7 @@ impl StreamEngineEp {
     }
 }
 
-/// Result of [the fast-path send](StreamState::send_plain).
+/// Result of [the fast-path send](StreamState::send_fast).
 enum FastSendResult {
     /// All of it has left.
     Sent,
@@ -1032,7 +1032,7 @@ impl<N: Transport> StreamState<N> {
 
     /// Refuses a peer's read, or a write to be acknowledged under `number`. The peer's other
     /// transfers continue. If the peer does not support refusals
-    /// ([`PeerFeatures::outcomes`](crate::wire::Knows::outcomes)), nothing more is sent, so the peer sees
+    /// ([`PeerFeatures::outcomes`](crate::wire::PeerFeatures::outcomes)), nothing more is sent, so the peer sees
     /// the end of the connection. Its messages in flight are still received.
     pub(super) fn refuse(&mut self, id: u32, write: Option<u64>, error: Error) {
         let Some(conn) = self.conns.get(id) else { return };

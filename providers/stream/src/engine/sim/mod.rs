@@ -3,7 +3,7 @@
 //! events and their timing. The operations of endpoints and their expected results are those of all
 //! simulators (`ofi_simulation`).
 //!
-//! Links are wrapped like those of providers ([`ShmUpgrade`](crate::shm_upgrade::WithLocal)). In some
+//! Links are wrapped like those of providers ([`ShmUpgrade`](crate::shm_upgrade::ShmUpgrade)). In some
 //! worlds their ends perform the shared-memory upgrade, over the system's sockets, and move to
 //! memory created by the system. Data there is available at once; the time of each poll is drawn
 //! from the seed.
