@@ -44,7 +44,7 @@ PUT          = put() { local new="$(TARGET)/.put" debug="$${2%/*}/.debug/$${2\#\
 	      $(OBJCOPY) --strip-unneeded --add-gnu-debuglink="$$debug" "$$1" "$$new" && install -m 755 "$$new" "$$2" && rm -f "$$new" "$$new.debug";; \
 	    *) echo "SYMBOLS is beside, keep or none" >&2; false;; esac; }
 
-.PHONY: help build install uninstall local dist deb rpm demo check check-long check-verbs check-aarch64 bench docs features conformance hangs fmt lint headers clean
+.PHONY: help build install uninstall local dist deb rpm demo test check check-long check-verbs check-aarch64 bench docs features conformance hangs fmt lint headers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -102,6 +102,10 @@ rpm: ## RPM packages of it, in out/rpm
 
 demo: ## build, then real programs over the library: example, fi_pingpong, Open MPI
 	@ctest/programs/demo
+
+test: local ## unit tests of the shared crates, and conformance over tcp and shm: the quick check of a change
+	$(CARGO) test -q -p ofi -p ofi-stats -p ofi-core -p ofi-provider -p ofi-stream --lib
+	PROV="tcp:rdm shm:rdm" CT_JOBS=3 ctest/run
 
 check: ## every check there is; ends with 'N passed, N failed, N skipped'
 	@ctest/check

@@ -3,6 +3,10 @@
 //!
 //! The build needs nothing of rdma-core. The libraries are loaded once, on first use. Without them
 //! every function fails with `ENOSYS`, and [`missing`] returns the reason.
+//!
+//! The crate rdma-sys links both libraries and needs their headers for the build, so a plug-in built with it
+//! would not load on a host without rdma-core. Here about 50 functions are looked up by name, and unit
+//! tests (`layout.rs`) compare the structures with the headers.
 #![allow(non_camel_case_types, reason = "the names are those of rdma-core")]
 #[cfg(test)]
 mod layout;
