@@ -11,3 +11,4 @@ mod peer_srx_rx;
 pub mod peers;
 pub mod receives;
 pub mod rx_matcher;
+mod unexpected_quota;

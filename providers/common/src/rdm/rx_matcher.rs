@@ -11,6 +11,7 @@
 //! Buffered messages are counted by sender, for the quotas of peers. The provider defines the
 //! capacity, and the handling of a message exceeding it.
 use super::peer_srx_rx::PeerSrxQueue;
+use super::unexpected_quota::{MessageCost, UnexpectedQuota};
 use crate::abi::{
     FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FI_CLAIM, FI_DISCARD, FI_MORE, FI_MSG, FI_MULTI_RECV,
     FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_TAGGED, fi_addr_t,
@@ -32,7 +33,7 @@ use crate::reserved::{INTERNAL_OP, ONLY_TAG, OWN_TAG};
 use crate::slab::NONE;
 use crate::stats::{ANY, EndpointStats, PendingOpStats};
 use core::ffi::c_int;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Envelope of a message, as reported by completions.
@@ -148,21 +149,6 @@ const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | INTERNAL_
 /// takes none, so complete messages find some.
 const SPARE_RECEIVES: usize = 8;
 
-/// Fair-share factor: a peer's buffered messages may take up to this multiple of the free bytes. A
-/// single peer gets most of the space, several get equal shares.
-const FAIR_SHARE: usize = 4;
-
-/// Bytes of buffered messages guaranteed to every named peer.
-const SURE: usize = 32 << 10;
-
-/// Strangers may take this fraction of the room for kept messages: a quarter in sum
-/// (`ALL_UNKNOWN_PEERS`), a 256th each (`ONE_UNKNOWN_PEER`).
-const ALL_UNKNOWN_PEERS: usize = 4;
-const ONE_UNKNOWN_PEER: usize = 256;
-
-/// Maximum number of disconnected unknown peers with buffered messages.
-const MAX_LEFT: usize = 4096;
-
 /// Pairs of queues in an inbox: untagged, tagged, and of collective operations.
 pub const QUEUES: usize = 3;
 
@@ -205,12 +191,8 @@ pub struct MatchQueues<B> {
     claimed: HashMap<usize, u32>,
     multi: MultiBufs,
     min_multi_recv: usize,
-    /// Bytes of memory of buffered and collected messages, and the part of unknown peers.
-    bytes: usize,
-    of_unknown_peers: usize,
-    /// Disconnected unknown peers with buffered messages, oldest first, each as the endpoint's
-    /// number and the peer's number there.
-    left: VecDeque<(u32, u32)>,
+    /// Memory of buffered and collected messages.
+    quota: UnexpectedQuota,
     /// Longest receive requested for the collection of a message ([`RxMatcher::collects`]).
     longest: usize,
 }
@@ -232,9 +214,7 @@ impl<B> MatchQueues<B> {
             claimed: HashMap::new(),
             multi: MultiBufs::default(),
             min_multi_recv,
-            bytes: 0,
-            of_unknown_peers: 0,
-            left: VecDeque::new(),
+            quota: UnexpectedQuota::default(),
             longest: 0,
         }
     }
@@ -519,8 +499,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         }
         let bytes = before.bytes;
         match (was_unknown_peer, self.is_unknown_peer(peer)) {
-            (true, false) => self.with(0, |queues| queues.of_unknown_peers -= bytes),
-            (false, true) => self.with(0, |queues| queues.of_unknown_peers += bytes),
+            (was, is) if was != is => self.with(0, |queues| queues.quota.reclassify(bytes, is)),
             _ => {}
         }
         for (queue, number) in self.buffered_from(peer) {
@@ -605,9 +584,10 @@ impl<B: UnexpectedBody> RxMatcher<B> {
             (count, bytes) = (count + buffered.len(), bytes + sum);
         }
         self.look(0, |queues| {
-            assert!(queues.bytes >= bytes && queues.of_unknown_peers >= of_unknown_peers);
+            let sum = queues.quota.of_unknown_peers();
+            assert!(queues.quota.bytes() >= bytes && sum >= of_unknown_peers);
             if matches!(self.queues, QueueOwnership::Own(_)) {
-                assert_eq!(queues.of_unknown_peers, of_unknown_peers, "bytes of strangers");
+                assert_eq!(sum, of_unknown_peers, "bytes of unknown peers");
             }
         });
         (count, self.buffered_bytes())
@@ -619,7 +599,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         self.look(0, |queues| {
             stats.posted = std::array::from_fn(|queue| queues.posted[queue].len() as u64);
             stats.unexpected = std::array::from_fn(|queue| queues.unexpected[queue].len() as u64);
-            stats.unexpected_bytes = queues.bytes as u64;
+            stats.unexpected_bytes = queues.quota.bytes() as u64;
             let order = [TAGGED, 0];
             let (most, most_messages) = (stats.receives.len(), stats.messages.len());
             let receives = order.iter().flat_map(|queue| {
@@ -649,7 +629,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     /// Returns the bytes of memory of unexpected messages.
     #[inline]
     pub fn buffered_bytes(&self) -> usize {
-        self.look(0, |queues| queues.bytes)
+        self.look(0, |queues| queues.quota.bytes())
     }
 
     fn entry(&self, envelope: &Envelope, context: Context, buf: usize, extra: u64) -> Completion {
@@ -887,47 +867,41 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     /// by all of them.
     pub fn is_too_much(&self, envelope: &Envelope, most: usize) -> bool {
         self.is_unknown_peer(envelope.peer)
-            && self.look(0, |queues| {
-                self.known(envelope.peer).bytes > most.saturating_sub(queues.of_unknown_peers) / 2
-            })
+            && self
+                .look(0, |queues| queues.quota.exceeds_share(self.known(envelope.peer).bytes, most))
+    }
+
+    /// Memory of a message and of its sender's messages, including it.
+    fn cost_of(&self, envelope: &Envelope) -> MessageCost {
+        let overhead = UnexpectedMessage::<B>::COST;
+        let cost = envelope.len.saturating_add(overhead);
+        MessageCost {
+            cost,
+            overhead,
+            sum: self.known(envelope.peer).bytes.saturating_add(cost),
+            of_unknown_peer: self.is_unknown_peer(envelope.peer),
+        }
     }
 
     /// Returns true if this message may be buffered, with a capacity of `most` bytes. An unknown
     /// peer has a small quota.
     pub fn may_keep(&self, envelope: &Envelope, most: usize) -> bool {
-        let cost = envelope.len.saturating_add(UnexpectedMessage::<B>::COST);
-        let sum = self.known(envelope.peer).bytes.saturating_add(cost);
-        let unknown_peer = self.is_unknown_peer(envelope.peer);
-        self.look(0, |queues| {
-            let free = most.saturating_sub(queues.bytes);
-            if !unknown_peer && sum <= SURE {
-                return true;
-            }
-            if cost > free {
-                return false;
-            }
-            if !unknown_peer {
-                return sum <= free.saturating_mul(FAIR_SHARE);
-            }
-            unknown_peer_has_space::<B>(cost, sum, queues.of_unknown_peers, most)
-        })
+        let message = self.cost_of(envelope);
+        self.look(0, |queues| queues.quota.admits(message, most))
     }
 
     /// Returns true if a message over its quota, with a capacity of `most` bytes, would fit without
     /// the messages of other unknown peers. Named peers never evict messages of disconnected
     /// unknown peers; their own messages wait instead.
     pub fn unknown_peers_keep_out(&self, envelope: &Envelope, most: usize) -> bool {
-        let cost = envelope.len.saturating_add(UnexpectedMessage::<B>::COST);
-        let sum = self.known(envelope.peer).bytes.saturating_add(cost);
-        self.is_unknown_peer(envelope.peer)
-            && unknown_peer_has_space::<B>(cost, sum, 0, most)
-            && self.look(0, |queues| queues.has_space(envelope.len, most))
+        let message = self.cost_of(envelope);
+        self.look(0, |queues| queues.quota.is_kept_out_by_unknown_peers(message, most))
     }
 
     /// Returns true if a message without any arrived bytes may be recorded, with a capacity of
     /// `most` bytes for messages. The provider limits their number per peer.
     pub fn may_note(&self, most: usize) -> bool {
-        self.look(0, |queues| queues.has_space(0, most))
+        self.look(0, |queues| queues.quota.has_space(UnexpectedMessage::<B>::COST, most))
     }
 
     /// Returns true if a partially arrived message has to be collected completely before it takes a
@@ -946,9 +920,10 @@ impl<B: UnexpectedBody> RxMatcher<B> {
             if len > queues.longest && queues.longest > 0 {
                 return Err(Error::PROTO);
             }
-            let collects = queues.longest > 0 && queues.has_space(len, most);
+            let cost = len.saturating_add(UnexpectedMessage::<B>::COST);
+            let collects = queues.longest > 0 && queues.quota.has_space(cost, most);
             if collects {
-                queues.bytes += UnexpectedMessage::<B>::COST + len;
+                queues.quota.change(0, cost, false);
             }
             Ok(collects)
         })
@@ -956,7 +931,8 @@ impl<B: UnexpectedBody> RxMatcher<B> {
 
     /// Releases the space of a collected message of `len` bytes, complete or lost.
     pub fn collected(&mut self, len: usize) {
-        self.with(0, |queues| queues.bytes -= UnexpectedMessage::<B>::COST + len);
+        let cost = UnexpectedMessage::<B>::COST + len;
+        self.with(0, |queues| queues.quota.change(cost, 0, false));
     }
 
     /// Records the disconnection of an unknown peer. Its messages stay for a while: it may have
@@ -967,17 +943,14 @@ impl<B: UnexpectedBody> RxMatcher<B> {
             return false;
         }
         let owner = self.owner;
-        self.with(0, |queues| {
-            queues.left.push_back((owner, peer));
-            queues.left.len() > MAX_LEFT
-        })
+        self.with(0, |queues| queues.quota.record_left(owner, peer))
     }
 
     /// Removes the unknown peer disconnected first among the ones with messages to drop: the
     /// endpoint's number, and the peer's number there. It may have a connection or a name by now,
     /// or the number may have been reused.
     pub fn oldest_left(&mut self) -> Option<(u32, u32)> {
-        self.with(0, |queues| queues.left.pop_front())
+        self.with(0, |queues| queues.quota.take_oldest_left())
     }
 
     /// The waiting messages of a peer, as their queues and numbers, in each queue from the oldest
@@ -1014,12 +987,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         let known = self.known_mut(peer);
         known.bytes = known.bytes + after - before;
         let unknown_peer = self.is_unknown_peer(peer);
-        self.with(0, |queues| {
-            queues.bytes = queues.bytes + after - before;
-            if unknown_peer {
-                queues.of_unknown_peers = queues.of_unknown_peers + after - before;
-            }
-        });
+        self.with(0, |queues| queues.quota.change(before, after, unknown_peer));
     }
 
     /// Makes room in the tables for another message to [`keep`](Self::keep); -FI_ENOMEM if there
@@ -1492,25 +1460,7 @@ impl PeekedMessage {
     }
 }
 
-/// Returns true if an unknown peer's message of `cost` bytes may be buffered. `sum` are the bytes
-/// of this peer including it, `of_unknown_peers` the bytes of all unknown peers, `most` the capacity
-/// for messages.
-fn unknown_peer_has_space<B: UnexpectedBody>(
-    cost: usize,
-    sum: usize,
-    of_unknown_peers: usize,
-    most: usize,
-) -> bool {
-    let free = (most / ALL_UNKNOWN_PEERS).saturating_sub(of_unknown_peers);
-    cost <= free && sum <= free.min(most / ONE_UNKNOWN_PEER).max(UnexpectedMessage::<B>::COST)
-}
-
 impl<B: UnexpectedBody> MatchQueues<B> {
-    /// Returns true if there is space for a message of `len` bytes of any sender.
-    fn has_space(&self, len: usize, most: usize) -> bool {
-        most.saturating_sub(self.bytes) >= len.saturating_add(UnexpectedMessage::<B>::COST)
-    }
-
     /// Posts a receive, or returns it if messages wait.
     #[inline(always)]
     fn push_first(&mut self, pattern: Pattern, op: RecvOp, tagged: bool) -> Option<RecvOp> {

@@ -1,4 +1,5 @@
 //! Unit tests of `rx_matcher`.
+use super::super::unexpected_quota::{MAX_LEFT, ONE_UNKNOWN_PEER, SURE};
 use super::*;
 use crate::abi::FI_COMPLETION;
 use crate::cq::Cq;
@@ -445,21 +446,21 @@ fn unknown_peers_with_larger_quota_leave_half_to_others() {
     let (one, two) = (fill(&mut matcher, 100), fill(&mut matcher, 101));
     assert!(one.len() > two.len() && one.len() < 600 && two.len() > 100, "{}", one.len());
     assert_eq!(fill(&mut matcher, 2).len(), 5_000);
-    assert!(matcher.look(0, |queues| queues.of_unknown_peers) <= MOST);
+    assert!(matcher.look(0, |queues| queues.quota.of_unknown_peers()) <= MOST);
     assert_eq!(matcher.buffered_from(101).len(), two.len());
     // Messages of a peer that has a name now are no stranger's, and taken ones are not counted.
     matcher.set_name(100, 200, 200);
-    assert_eq!(matcher.look(0, |queues| queues.of_unknown_peers), matcher.known(101).bytes);
+    assert_eq!(matcher.look(0, |queues| queues.quota.of_unknown_peers()), matcher.known(101).bytes);
     for message in two {
         matcher.change(TAGGED, message, |body| body.1 = 5);
         assert!(matcher.take_buffered(TAGGED, message).is_some());
     }
     assert_eq!(
-        (matcher.look(0, |queues| queues.of_unknown_peers), matcher.known(101).bytes),
+        (matcher.look(0, |queues| queues.quota.of_unknown_peers()), matcher.known(101).bytes),
         (0, 0)
     );
     matcher.forget(100);
-    assert_eq!(matcher.look(0, |queues| queues.of_unknown_peers), matcher.known(100).bytes);
+    assert_eq!(matcher.look(0, |queues| queues.quota.of_unknown_peers()), matcher.known(100).bytes);
 }
 
 #[test]
