@@ -157,6 +157,17 @@ diagnosed() {
   done
   return 1
 }
+# undiagnosed COMMAND...: the command finds nothing (exit code 0) within 30 attempts, or nothing but processes without a processor, as
+# other processes may need all of them; its output is in LOG.
+undiagnosed() {
+  local _
+  for _ in {1..30}; do
+    "$@" && return 0
+    ! grep -E '^process ' "$LOG" | grep -qvE 'gets no processor' && grep -qE 'gets no processor' "$LOG" && return 0
+    sleep 1
+  done
+  return 1
+}
 
 # mpi PROVIDER NP PROGRAM...: Debian's Open MPI, all messages through libfabric.
 mpi() {
