@@ -46,9 +46,9 @@ use local::{barriers, ring_layout, segment};
 pub use local::{cma, doorbell, shm_channel, shm_handshake};
 use memory::uffd;
 pub use memory::{mem_monitor, mr_cache};
-use objects::peer;
 pub use objects::{attr, av, cntr, cq, eq, mr, object, operation, peer_srx, poll};
-pub use plugin::{log, param, provider};
+use objects::{peer, peer_av_set};
+pub use plugin::{log, own_core, param, provider};
 pub use rdm::{
     address_index, buffered, closing, conn_arbiter, contexts, endpoint, multi_recv, peers,
     receives, rx_matcher,

@@ -4,7 +4,7 @@ use super::atomic::DatatypeCode;
 use super::domain::DomainFid;
 use super::ep::{EpFid, EpShared};
 use super::mc::Mc;
-use super::{Domain, Endpoint};
+use super::{Domain, Endpoint, peer_transfer};
 use crate::abi::{
     FI_ADDR_UNSPEC, FI_COLLECTIVE, c_enum, fi_addr_t, fi_atomic_attr, fi_collective_addr,
     fi_collective_attr, fi_collective_op, fi_datatype, fi_ioc, fi_msg_collective, fi_op,
@@ -430,6 +430,10 @@ pub(super) unsafe fn join<E: Endpoint>(
     out: *mut *mut fid_mc,
     context: *mut c_void,
 ) -> Result {
+    if E::TRANSFERS {
+        // SAFETY: by this function's contract.
+        return unsafe { peer_transfer::join(shared, to, out, context) };
+    }
     // SAFETY: by this function's contract.
     let set = unsafe { AvSet::from_fid(to.set) }?;
     let bindings = shared.bindings();

@@ -2,13 +2,13 @@
 use super::ep::{EndpointEnv, EpFid};
 use super::imported::ImportedSrx;
 use super::stx::Stx;
-use super::{Atomic, Domain, Endpoint, RxAttr, atomic, collective, opened, trigger};
+use super::{Atomic, Domain, Endpoint, RxAttr, atomic, collective, opened, peer_transfer, trigger};
 use crate::abi::{
-    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_PEER, FI_REG_MR,
-    FI_TAGGED, c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cntr_events, fi_cq_attr,
-    fi_datatype, fi_hmem_iface, fi_info, fi_mr_attr, fi_op, fi_ops, fi_ops_av, fi_ops_domain,
-    fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain,
-    fid_ep, fid_mr, fid_poll, fid_stx,
+    FI_CLASS_DOMAIN, FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, FI_MULTICAST, FI_PEER, FI_PEER_TRANSFER,
+    FI_REG_MR, FI_TAGGED, c_enum, fi_atomic_attr, fi_av_attr, fi_cntr_attr, fi_cntr_events,
+    fi_cq_attr, fi_datatype, fi_hmem_iface, fi_info, fi_mr_attr, fi_op, fi_ops, fi_ops_av,
+    fi_ops_domain, fi_ops_mr, fi_poll_attr, fi_rx_attr, fi_tx_attr, fid, fid_av, fid_cntr, fid_cq,
+    fid_domain, fid_ep, fid_mr, fid_poll, fid_stx,
 };
 use crate::atomic::AtomicKind;
 use crate::av::{self, Av};
@@ -175,7 +175,7 @@ impl<D: Domain> DomainFid<D> {
     }
 
     /// Returns the resources of this domain for a new endpoint with this parent.
-    fn ground(self: &Arc<Self>, parent: Parent) -> EndpointEnv {
+    pub(super) fn ground(self: &Arc<Self>, parent: Parent) -> EndpointEnv {
         EndpointEnv {
             api_version: self.api_version,
             addr_format: self.inner.settings().addr_format,
@@ -236,7 +236,7 @@ unsafe extern "C" fn bind<D: Domain>(fid: *mut fid, bfid: *mut fid, flags: u64) 
 }
 
 /// Opens an object counted as a user of the domain and passes it to C.
-unsafe fn open_on<D: Domain, T: FidObject<C>, C>(
+pub(super) unsafe fn open_on<D: Domain, T: FidObject<C>, C>(
     domain: *mut fid_domain,
     out: *mut *mut C,
     open: impl FnOnce(&Arc<DomainFid<D>>) -> Result<Arc<T>>,
@@ -255,6 +255,9 @@ unsafe fn open_on<D: Domain, T: FidObject<C>, C>(
 /// Calls of an address vector, with sets for collectives.
 static AV_OPS: fi_ops_av = fi_ops_av { av_set: Some(coll::av_set), ..av::AV_OPS };
 
+/// The same for addresses of another provider (fi_peer(3)).
+static PEER_AV_OPS: fi_ops_av = fi_ops_av { av_set: Some(coll::peer_av_set), ..av::AV_OPS };
+
 unsafe extern "C" fn av_open<D: Domain>(
     domain: *mut fid_domain,
     attr: *mut fi_av_attr,
@@ -269,7 +272,7 @@ unsafe extern "C" fn av_open<D: Domain>(
                 let (format, sharing) = (settings.addr_format, settings.sharing);
                 let av = Av::open(domain.parent(), format, sharing, attr.as_mut(), context)?
                     .with_default_eq(domain.eq.clone());
-                Ok(av.with_ops(&AV_OPS))
+                Ok(av.with_ops(if D::Endpoint::TRANSFERS { &PEER_AV_OPS } else { &AV_OPS }))
             })
         }
     })
@@ -373,8 +376,14 @@ unsafe extern "C" fn endpoint<D: Domain>(
     out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: see above.
-    ffi_guard_if_memory("fi_endpoint", || unsafe { open_endpoint::<D>(domain, info, out, context) })
+    ffi_guard_if_memory("fi_endpoint", || {
+        if D::Endpoint::TRANSFERS {
+            // SAFETY: see above; with FI_PEER_TRANSFER in the info's mode the context is as fi_peer(3) has it.
+            return unsafe { peer_transfer::open::<D>(domain, info, out, context.cast()) };
+        }
+        // SAFETY: see above.
+        unsafe { open_endpoint::<D>(domain, info, out, context) }
+    })
 }
 
 unsafe extern "C" fn endpoint2<D: Domain>(
@@ -385,6 +394,10 @@ unsafe extern "C" fn endpoint2<D: Domain>(
     context: *mut c_void,
 ) -> c_int {
     ffi_guard_if_memory("fi_endpoint2", || {
+        if D::Endpoint::TRANSFERS && flags == FI_PEER_TRANSFER {
+            // SAFETY: see above; with FI_PEER_TRANSFER the context is as fi_peer(3) has it.
+            return unsafe { peer_transfer::open::<D>(domain, info, out, context.cast()) };
+        }
         if flags != 0 {
             return Err(Error::BADFLAGS);
         }

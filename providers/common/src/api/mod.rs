@@ -19,6 +19,7 @@ mod imported;
 mod mc;
 mod multicast;
 mod opened;
+mod peer_transfer;
 mod pep;
 mod rma;
 mod sep;
@@ -43,6 +44,7 @@ pub use settings::{DomainSettings, domain_key, endpoint_key, local_addr, refuse_
 
 use crate::abi::fi_addr_t;
 use crate::atomic::Operation;
+use crate::core_provider::PeerTransfers;
 use crate::cq::Context;
 use crate::eq::{Eq, FidPtr};
 use crate::error::{Error, Result};
@@ -128,6 +130,15 @@ pub trait Domain: Send + Sync + Sized + 'static {
     const IMPORTS: bool = false;
     /// Counters of the domain can count bytes (FI_CNTR_EVENTS_BYTES).
     const COUNTS_BYTES: bool = true;
+    /// Opens an endpoint with transfers made by another provider's endpoint
+    /// ([`Endpoint::TRANSFERS`]). `owner` is the info of the owner's endpoint, if given.
+    fn transfer_endpoint(
+        &self,
+        _owner: Option<InfoRef<'_>>,
+        _transfers: Arc<PeerTransfers>,
+    ) -> Result<Self::Endpoint> {
+        Err(Error::NOSYS)
+    }
     /// Opens a scalable endpoint: an address, used only for the name, the address vector,
     /// [`Endpoint::context`], [`Endpoint::enable`] and [`Endpoint::close`].
     fn scalable_ep(&self, _info: InfoRef<'_>) -> Result<Self::Endpoint> {
@@ -185,6 +196,14 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     /// True if multicast groups are those of the network. Otherwise a message to a group is sent to
     /// each member, and this requires [`LATER`](Self::LATER).
     const JOINS: bool = false;
+    /// True if other providers' endpoints make the transfers (FI_PEER_TRANSFER of fi_peer(3)).
+    /// Such endpoints are opened by [`Domain::transfer_endpoint`] alone, and have
+    /// [`transfers`](Self::transfers).
+    const TRANSFERS: bool = false;
+    /// Returns the transfers made by another provider's endpoint for this one.
+    fn transfers(&self) -> Option<&PeerTransfers> {
+        None
+    }
     /// Joins a group of the network and returns its address for sends, recognized by [`is_group`].
     fn join(&self, _group: SocketAddr, _part: GroupRole) -> Result<fi_addr_t> {
         Err(Error::NOSYS)

@@ -91,6 +91,7 @@ impl<E: Endpoint> EpShared<E> {
         let can = self.caps & FI_COLLECTIVE != 0 && self.ground.later.is_some();
         if can && self.role == Role::Endpoint {
             self.collectives()?.start_listening();
+            self.receive_ids()?;
         }
         let (Some(later), Some(av)) = (&self.ground.later, self.bindings().av.clone()) else {
             return Ok(());

@@ -138,6 +138,9 @@ impl<E: Endpoint> Port for EpShared<E> {
     }
 
     fn id_of(&self, member: fi_addr_t) -> fi_addr_t {
+        if E::TRANSFERS {
+            return member;
+        }
         self.bindings().av.as_ref().map_or(FI_ADDR_NOTAVAIL, |av| av.id_of(member))
     }
 }

@@ -13,6 +13,7 @@
 //! | tag of a message, with FI_COLLECTIVE or FI_MULTICAST | 63 | [`OWN_TAG`] | an internal message of the library |
 //! | | 62, with 63 | [`JOINING_TAG`] | a message for joining a group of a collective |
 //! | | 63 and 0 alone | [`MULTICAST_TAG`] | a notice of multicast groups |
+//! | | 63 and 1 alone | [`IDENTITY_TAG`] | a notice of members' ids |
 //! | `fi_addr_t` | 61 | [`AV_SET_ADDR`] | a set of addresses (fi_av_set_addr) |
 //! | | 62 | [`COLLECTIVE_ADDR`] | a group of a collective |
 //! | | upper half | [`MULTICAST_ADDR`] | a multicast group |
@@ -66,6 +67,9 @@ pub(crate) const COLLECTIVE_TAG: u64 = OWN_TAG;
 /// Tag of notices of multicast groups. As the tag of a collective operation it would belong to
 /// group 0, and no group has this number.
 pub(crate) const MULTICAST_TAG: u64 = OWN_TAG | 1;
+
+/// Tag of notices of ids between members of a set. It would be of group 0, as the other notices.
+pub(crate) const IDENTITY_TAG: u64 = OWN_TAG | 2;
 
 /// Bits of an internal tag for the rank of its sender.
 pub(crate) const RANK_BITS: u32 = 16;

@@ -14,6 +14,7 @@ mod owner;
 mod queue;
 mod rail;
 mod regions;
+mod transfer;
 mod wait;
 
 pub use cm::{CoreEq, CoreEvent, CorePassiveEp};
@@ -22,6 +23,7 @@ pub use owner::{ArrivingMessage, QueueOwner};
 pub use queue::{ArrivedPacket, CoreCq, CoreEndpoint, CoreEntry, Done, Entries, SharedRx};
 pub use rail::{CoreRail, CoreWaiter};
 pub use regions::LinkedRegions;
+pub use transfer::PeerTransfers;
 pub use wait::CoreWaitSet;
 
 use crate::abi::{

@@ -294,6 +294,12 @@ impl Av {
         self.owner.map_or(FI_ADDR_NOTAVAIL, |owner| owner.ep_addr(ep.0.cast()))
     }
 
+    /// Returns the number of addresses in the owner's vector, 0 without an owner.
+    pub(crate) fn owner_count(&self) -> u64 {
+        let attr = self.owner.and_then(|owner| owner.query().ok());
+        attr.map_or(0, |attr| attr.count as u64)
+    }
+
     /// Adds a listener for insertions and removals.
     pub fn listen(&self, listener: Weak<dyn AvObserverHandle>) {
         let mut table = self.table();

@@ -9,5 +9,6 @@ pub mod mr;
 pub mod object;
 pub mod operation;
 pub(crate) mod peer;
+pub(crate) mod peer_av_set;
 pub mod peer_srx;
 pub mod poll;

@@ -3,6 +3,8 @@
 #[allow(unsafe_code)]
 pub mod log;
 #[allow(unsafe_code)]
+pub mod own_core;
+#[allow(unsafe_code)]
 pub mod param;
 #[allow(unsafe_code)]
 pub mod provider;

@@ -479,6 +479,11 @@ impl<E> EpShared<E> {
         std::ptr::from_ref(self).addr()
     }
 
+    /// Returns the endpoint's fid in events.
+    pub(super) fn fid(&self) -> Option<FidPtr> {
+        self.fids().first().copied()
+    }
+
     fn fids(&self) -> MutexGuard<'_, Vec<FidPtr>> {
         self.fids.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

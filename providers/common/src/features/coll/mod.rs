@@ -49,6 +49,7 @@
 //! until then.
 #[allow(unsafe_code)]
 mod area;
+mod identity;
 mod plan;
 #[allow(unsafe_code)]
 mod set;
@@ -56,8 +57,9 @@ mod set;
 mod sim;
 
 pub(crate) use area::Area;
+pub(crate) use identity::{Identification, MemberIds};
 pub(crate) use plan::{Bytes, CollPlan, RankOf};
-pub(crate) use set::{AvSet, av_set};
+pub(crate) use set::{AvSet, av_set, peer_av_set};
 
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 use crate::addr::Addr;

@@ -8,6 +8,7 @@ use crate::boundary::{ffi_guard, ffi_guard_if_memory};
 use crate::error::{Error, Result};
 use crate::fid::FidObject;
 use crate::object::Object;
+use crate::peer_av_set::AvSetOwner;
 use crate::reserved::AV_SET_ADDR;
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,6 +19,18 @@ pub(crate) struct AvSet {
     c: fid_av_set,
     av: Arc<Av>,
     members: Mutex<Vec<fi_addr_t>>,
+    source: MemberSource,
+}
+
+/// The origin of a set's addresses.
+#[derive(Clone, Copy)]
+enum MemberSource {
+    /// Those of the address vector.
+    Vector,
+    /// Any: another provider has the vector's addresses (fi_peer(3)).
+    Any,
+    /// Those of another provider's set.
+    Owner(AvSetOwner),
 }
 
 // SAFETY: the C part is written once, in `open`; the rest is thread-safe by itself.
@@ -46,10 +59,11 @@ const OPERATIONS: u64 = abi::FI_BARRIER_SET
 
 impl AvSet {
     /// Makes a set (fi_av_set).
-    pub(crate) fn open(
+    fn open(
         av: Arc<Av>,
         attr: &fi_av_set_attr,
         context: *mut c_void,
+        source: MemberSource,
     ) -> Result<Arc<Self>> {
         if attr.flags & !(abi::FI_UNIVERSE | OPERATIONS) != 0 {
             return Err(Error::BADFLAGS);
@@ -59,13 +73,24 @@ impl AvSet {
             return Err(Error::NOSYS);
         }
         let (start, end) = (attr.start_addr, attr.end_addr);
-        let known = av.indices();
+        let stride = attr.stride.max(1);
+        let is_any = matches!(source, MemberSource::Any);
+        let known = if is_any {
+            (0..av.owner_count().min(super::MAX_MEMBERS as u64 + 1)).collect()
+        } else {
+            av.indices()
+        };
         let members = match (start, end) {
             _ if attr.flags & abi::FI_UNIVERSE != 0 => known,
             (FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL) => Vec::new(),
             (start, end) if start > end || end == FI_ADDR_NOTAVAIL => return Err(Error::INVAL),
+            (start, end) if is_any => {
+                if (end - start) / stride >= super::MAX_MEMBERS as u64 {
+                    return Err(Error::INVAL);
+                }
+                (0..=(end - start) / stride).map(|at| start + at * stride).collect()
+            }
             (start, end) => {
-                let stride = attr.stride.max(1);
                 let wanted =
                     |i: &fi_addr_t| (start..=end).contains(i) && (i - start).is_multiple_of(stride);
                 known.into_iter().filter(wanted).collect()
@@ -74,8 +99,28 @@ impl AvSet {
         if attr.count != 0 && members.len() > attr.count && attr.flags & abi::FI_UNIVERSE == 0 {
             return Err(Error::INVAL);
         }
+        Ok(Self::make(av, members, source, context))
+    }
+
+    /// Makes a set with the members of another provider's set (fi_peer(3)).
+    ///
+    /// # Safety
+    /// `context` is null or a `struct fi_peer_av_set_context`, for the call alone.
+    pub(crate) unsafe fn open_peer(av: Arc<Av>, context: *mut c_void) -> Result<Arc<Self>> {
+        // SAFETY: by this function's contract.
+        let owner = unsafe { AvSetOwner::new(context) }?;
+        let source = MemberSource::Owner(owner);
+        Ok(Self::make(av, Vec::new(), source, std::ptr::null_mut()))
+    }
+
+    fn make(
+        av: Arc<Av>,
+        members: Vec<fi_addr_t>,
+        source: MemberSource,
+        context: *mut c_void,
+    ) -> Arc<Self> {
         av.add_user();
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             c: fid_av_set {
                 fid: fid {
                     fclass: FI_CLASS_AV_SET as usize,
@@ -86,7 +131,16 @@ impl AvSet {
             },
             av,
             members: Mutex::new(members),
-        }))
+            source,
+        })
+    }
+
+    /// The members of the set, in order, as its owner has them if there is one.
+    pub(crate) fn members(&self) -> Result<Vec<fi_addr_t>> {
+        match &self.source {
+            MemberSource::Owner(owner) => owner.members(super::MAX_MEMBERS),
+            MemberSource::Vector | MemberSource::Any => Ok(self.list().clone()),
+        }
     }
 
     /// The set behind a fid of the application's, if it is one of ours.
@@ -198,7 +252,13 @@ unsafe extern "C" fn insert(set: *mut fid_av_set, addr: fi_addr_t) -> c_int {
     ffi_guard_if_memory("fi_av_set_insert", || {
         // SAFETY: see above.
         let set = unsafe { AvSet::from_fid(set) }?;
-        set.av.get(addr)?;
+        match set.source {
+            MemberSource::Vector => drop(set.av.get(addr)?),
+            MemberSource::Any if addr == FI_ADDR_NOTAVAIL => return Err(Error::INVAL),
+            MemberSource::Any => {}
+            // The owner inserts into its own set.
+            MemberSource::Owner(_) => return Err(Error::NOSYS),
+        }
         let mut members = set.list();
         if members.contains(&addr) {
             return Err(Error::INVAL);
@@ -250,7 +310,33 @@ pub(crate) unsafe extern "C" fn av_set(
             if set.is_null() {
                 return Err(Error::INVAL);
             }
-            set.write(AvSet::open(av, attr, context)?.into_c());
+            set.write(AvSet::open(av, attr, context, MemberSource::Vector)?.into_c());
+        }
+        Ok(())
+    })
+}
+
+/// `fi_av_set` of an address vector with another provider's addresses: with FI_PEER the set is
+/// another provider's as well (fi_peer(3)).
+pub(crate) unsafe extern "C" fn peer_av_set(
+    av: *mut abi::fid_av,
+    attr: *mut fi_av_set_attr,
+    set: *mut *mut fid_av_set,
+    context: *mut c_void,
+) -> c_int {
+    ffi_guard_if_memory("fi_av_set", || {
+        // SAFETY: see `av_set`; with FI_PEER the context is as fi_peer(3) has it.
+        unsafe {
+            let av = Av::arc_from_c(av)?;
+            let attr = attr.as_ref().ok_or(Error::INVAL)?;
+            if set.is_null() {
+                return Err(Error::INVAL);
+            }
+            let made = match attr.flags & abi::FI_PEER {
+                0 => AvSet::open(av, attr, context, MemberSource::Any)?,
+                _ => AvSet::open_peer(av, context)?,
+            };
+            set.write(made.into_c());
         }
         Ok(())
     })
