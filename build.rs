@@ -493,8 +493,8 @@ fn declarations(name: &str, modules: &BTreeMap<&str, Module>) -> String {
     config.export.exclude = own.opaque.clone();
     config.export.exclude.push("c_enum".into());
 
-    // cbindgen sees one module at a time, so the tags of the others' types (and
-    // of those it is told to leave out) come from here.
+    // cbindgen sees one module at a time, so the tags of the others' types (and of those excluded
+    // from its output) come from here.
     for (module, other) in modules {
         for (ty, tag) in &other.tagged {
             if *module != name || own.opaque.contains(ty) {

@@ -90,7 +90,7 @@ unsafe extern "C-unwind" {
 pub struct CancelDisabled(c_int);
 
 impl CancelDisabled {
-    /// Turns cancellation off from now on, until the value is dropped.
+    /// Disables cancellation until the value is dropped.
     #[inline]
     #[allow(clippy::new_without_default, reason = "it does something")]
     pub fn new() -> Self {

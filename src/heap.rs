@@ -28,7 +28,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 struct SizeClass {
     size: usize,
     count: usize,
-    /// Set aside at once, and not only when a fabric is opened ([`keep_all`]).
+    /// Reserved at once, and not only when a fabric is opened ([`keep_all`]).
     early: bool,
 }
 
@@ -107,7 +107,7 @@ struct HeapReserve {
     blocks: [AtomicPtr<u8>; BLOCKS],
     /// Blocks may be missing.
     short: AtomicBool,
-    /// All classes are set aside.
+    /// All size classes are reserved.
     all: AtomicBool,
 }
 

@@ -120,7 +120,7 @@ enum fi_mr_mode {
 #define FI_COMMIT_COMPLETE (1ULL << 30)
 /** Completes when the peer has matched the message. */
 #define FI_MATCH_COMPLETE (1ULL << 31)
-/** `fi_getinfo` looks for devices anew. */
+/** `fi_getinfo` rescans for devices. */
 #define FI_RESCAN (1ULL << 35)
 /** The endpoint makes transfers for a peer provider. */
 #define FI_PEER_TRANSFER (1ULL << 36)
@@ -142,7 +142,7 @@ enum fi_mr_mode {
 #define FI_EXACT_DIRECTED_RECV (1ULL << 48)
 /** Capability: remote access to persistent memory. */
 #define FI_RMA_PMEM (1ULL << 49)
-/** Capability: messages of unknown sources are told with their address. */
+/** Capability: messages of unknown sources are reported with their address. */
 #define FI_SOURCE_ERR (1ULL << 50)
 /** Capability: peers on this node. */
 #define FI_LOCAL_COMM (1ULL << 51)
@@ -178,7 +178,7 @@ enum fi_mr_mode {
 #define FI_SHARED_CONTEXT ((size_t) -1)
 /** Authorization keys come from the address vector, in place of a size. */
 #define FI_AV_AUTH_KEY ((uint64_t) -1)
-/** No requirement is said. */
+/** No requirement is specified. */
 #define FI_MR_UNSPEC 0
 /** Up to 1.4: virtual addresses, allocated memory, keys of the provider's. */
 #define FI_MR_BASIC 1
@@ -194,7 +194,7 @@ enum fi_mr_mode {
 #define FI_MR_ALLOCATED (1 << 5)
 /** The provider chooses keys. */
 #define FI_MR_PROV_KEY (1 << 6)
-/** The program tells when pages behind a region change. */
+/** The program reports changes of pages behind a region. */
 #define FI_MR_MMU_NOTIFY (1 << 7)
 /** Regions counting accesses are bound and enabled. */
 #define FI_MR_RMA_EVENT (1 << 8)
@@ -246,9 +246,9 @@ enum fi_mr_mode {
 #define FI_ORDER_ATOMIC_WAW (1ULL << 39)
 /** The bytes of a message are written in order. */
 #define FI_ORDER_DATA (1ULL << 16)
-/** Mode: contexts have the room of a fi_context. */
+/** Mode: contexts have the space of a fi_context. */
 #define FI_CONTEXT (1ULL << 59)
-/** Mode: buffers start with room for the provider. */
+/** Mode: buffers start with space for the provider. */
 #define FI_MSG_PREFIX (1ULL << 58)
 /** Mode: vectors stay as they are until completion. */
 #define FI_ASYNC_IOV (1ULL << 57)
@@ -256,7 +256,7 @@ enum fi_mr_mode {
 #define FI_RX_CQ_DATA (1ULL << 56)
 /** Mode, up to 1.4: local buffers are registered. */
 #define FI_LOCAL_MR (1ULL << 55)
-/** Mode: contexts have the room of a fi_context2. */
+/** Mode: contexts have the space of a fi_context2. */
 #define FI_CONTEXT2 (1ULL << 52)
 /** Only requests with `FI_COMPLETION` write a completion. */
 #define FI_SELECTIVE_COMPLETION (1ULL << 59)
@@ -885,14 +885,14 @@ struct fi_mr_map_raw {
 };
 
 /**
- * Room for the provider in a request's context, under `FI_CONTEXT` (fi_getinfo(3)).
+ * Space for the provider in a request's context, under `FI_CONTEXT` (fi_getinfo(3)).
  */
 struct fi_context {
         void *internal[4];
 };
 
 /**
- * Room for the provider in a request's context, under `FI_CONTEXT2` (fi_getinfo(3)).
+ * Space for the provider in a request's context, under `FI_CONTEXT2` (fi_getinfo(3)).
  */
 struct fi_context2 {
         void *internal[8];

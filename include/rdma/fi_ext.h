@@ -43,7 +43,7 @@ enum {
 #define FI_STATS_ASLEEP (1ULL << 1)
 /** A flag of a peer: its bytes come and go through memory of this host. */
 #define FI_STATS_MEMORY (1ULL << 0)
-/** It has proven the job's secret. */
+/** It has proven possession of the job's pre-shared key. */
 #define FI_STATS_SECRET (1ULL << 1)
 /** Data sent to it is encrypted. */
 #define FI_STATS_ENCRYPTED (1ULL << 2)
@@ -89,7 +89,7 @@ struct fi_peer_links {
 };
 
 /**
- * An endpoint of the process, as it was shown last (fi_open(3)).
+ * Endpoint of the process, as last published (fi_open(3)).
  */
 struct fi_stats_endpoint {
         /**
@@ -164,7 +164,7 @@ struct fi_stats_endpoint {
 };
 
 /**
- * A peer of an endpoint, as it was shown last (fi_open(3)).
+ * Peer of an endpoint, as last published (fi_open(3)).
  */
 struct fi_stats_peer {
         /**

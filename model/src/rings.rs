@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Bytes beside the cells.
+/// Bytes next to the cells.
 const SIZE: u32 = 4;
 
 /// Byte in shared memory.
@@ -31,7 +31,7 @@ impl Byte {
     }
 }
 
-/// A door with its bell.
+/// Doorbell with its eventfd.
 struct Engine {
     doorbell: DoorbellWords,
     wakeup: EventFd,
@@ -95,7 +95,7 @@ impl Shared {
         }
     }
 
-    /// Writes one cell with these bytes, as far as there is room; one byte goes into the cell.
+    /// Writes one cell with these bytes, limited by the free space; one byte goes into the cell.
     fn write(&self, writer: &RingWriter, bytes: &[u8]) -> usize {
         if let [only] = bytes {
             if !writer.has_cell(&self.words).unwrap() {
@@ -125,7 +125,7 @@ impl Shared {
         n
     }
 
-    /// Lends a byte; false if there is no cell for it.
+    /// Exposes a byte. Returns false if there is no cell for it.
     fn expose(&self, writer: &RingWriter, piece: u8) -> bool {
         if !writer.has_cell(&self.words).unwrap() {
             return false;
@@ -183,7 +183,8 @@ impl Shared {
     }
 }
 
-/// Bytes come in order, once, and no byte is written before it was read: both look all the time.
+/// Checks that bytes arrive once and in order, and are not overwritten before they are read: both
+/// ends poll all the time.
 pub(crate) fn both_poll(writes: &'static [usize], most: u32) {
     let shared = Shared::new();
     shared.words.set_polled(true, true);
@@ -254,7 +255,8 @@ pub(crate) fn reader_sleeps(barriers: bool, messages: usize) {
     set_barriers(true);
 }
 
-/// A writer without room sleeps until there is some, and so does the reader while there is nothing.
+/// Checks that a writer without space sleeps until there is some, and so does the reader of an
+/// empty ring.
 pub(crate) fn both_sleep(total: usize, part: usize, most: u32) {
     let shared = Shared::new();
     let there = shared.clone();
@@ -391,7 +393,7 @@ pub(crate) fn withdraws() {
     writer.join().unwrap();
 }
 
-/// Two peers ring at one door, and the owner looks at both.
+/// Checks that the owner of one doorbell serves both peers ringing it.
 pub(crate) fn two_ring() {
     let engine = Arc::new(Engine::new());
     let words = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);

@@ -77,7 +77,7 @@ pub const FI_AFFINITY: u64 = 1 << 29;
 pub const FI_COMMIT_COMPLETE: u64 = 1 << 30;
 /// Completes when the peer has matched the message.
 pub const FI_MATCH_COMPLETE: u64 = 1 << 31;
-/// `fi_getinfo` looks for devices anew.
+/// `fi_getinfo` rescans for devices.
 pub const FI_RESCAN: u64 = 1 << 35;
 /// The endpoint makes transfers for a peer provider.
 pub const FI_PEER_TRANSFER: u64 = 1 << 36;
@@ -99,7 +99,7 @@ pub const FI_HMEM: u64 = 1 << 47;
 pub const FI_EXACT_DIRECTED_RECV: u64 = 1 << 48;
 /// Capability: remote access to persistent memory.
 pub const FI_RMA_PMEM: u64 = 1 << 49;
-/// Capability: messages of unknown sources are told with their address.
+/// Capability: messages of unknown sources are reported with their address.
 pub const FI_SOURCE_ERR: u64 = 1 << 50;
 /// Capability: peers on this node.
 pub const FI_LOCAL_COMM: u64 = 1 << 51;
@@ -135,7 +135,7 @@ pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
 pub const FI_SHARED_CONTEXT: usize = usize::MAX;
 /// Authorization keys come from the address vector, in place of a size.
 pub const FI_AV_AUTH_KEY: u64 = u64::MAX;
-/// No requirement is said.
+/// No requirement is specified.
 pub const FI_MR_UNSPEC: c_int = 0;
 /// Up to 1.4: virtual addresses, allocated memory, keys of the provider's.
 pub const FI_MR_BASIC: c_int = 1;
@@ -151,7 +151,7 @@ pub const FI_MR_VIRT_ADDR: c_int = 1 << 4;
 pub const FI_MR_ALLOCATED: c_int = 1 << 5;
 /// The provider chooses keys.
 pub const FI_MR_PROV_KEY: c_int = 1 << 6;
-/// The program tells when pages behind a region change.
+/// The program reports changes of pages behind a region.
 pub const FI_MR_MMU_NOTIFY: c_int = 1 << 7;
 /// Regions counting accesses are bound and enabled.
 pub const FI_MR_RMA_EVENT: c_int = 1 << 8;
@@ -203,9 +203,9 @@ pub const FI_ORDER_ATOMIC_WAR: u64 = 1 << 38;
 pub const FI_ORDER_ATOMIC_WAW: u64 = 1 << 39;
 /// The bytes of a message are written in order.
 pub const FI_ORDER_DATA: u64 = 1 << 16;
-/// Mode: contexts have the room of a fi_context.
+/// Mode: contexts have the space of a fi_context.
 pub const FI_CONTEXT: u64 = 1 << 59;
-/// Mode: buffers start with room for the provider.
+/// Mode: buffers start with space for the provider.
 pub const FI_MSG_PREFIX: u64 = 1 << 58;
 /// Mode: vectors stay as they are until completion.
 pub const FI_ASYNC_IOV: u64 = 1 << 57;
@@ -213,7 +213,7 @@ pub const FI_ASYNC_IOV: u64 = 1 << 57;
 pub const FI_RX_CQ_DATA: u64 = 1 << 56;
 /// Mode, up to 1.4: local buffers are registered.
 pub const FI_LOCAL_MR: u64 = 1 << 55;
-/// Mode: contexts have the room of a fi_context2.
+/// Mode: contexts have the space of a fi_context2.
 pub const FI_CONTEXT2: u64 = 1 << 52;
 /// Only requests with `FI_COMPLETION` write a completion.
 pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
@@ -856,14 +856,14 @@ pub struct fi_param {
     pub value: *const c_char,
 }
 
-/// Room for the provider in a request's context, under `FI_CONTEXT` (fi_getinfo(3)).
+/// Space for the provider in a request's context, under `FI_CONTEXT` (fi_getinfo(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_context {
     pub internal: [*mut c_void; 4],
 }
 
-/// Room for the provider in a request's context, under `FI_CONTEXT2` (fi_getinfo(3)).
+/// Space for the provider in a request's context, under `FI_CONTEXT2` (fi_getinfo(3)).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_context2 {

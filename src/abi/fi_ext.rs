@@ -51,7 +51,7 @@ pub const FI_STATS_SERVES: u64 = 1 << 0;
 pub const FI_STATS_ASLEEP: u64 = 1 << 1;
 /// A flag of a peer: its bytes come and go through memory of this host.
 pub const FI_STATS_MEMORY: u64 = 1 << 0;
-/// It has proven the job's secret.
+/// It has proven possession of the job's pre-shared key.
 pub const FI_STATS_SECRET: u64 = 1 << 1;
 /// Data sent to it is encrypted.
 pub const FI_STATS_ENCRYPTED: u64 = 1 << 2;
@@ -68,7 +68,7 @@ pub const FI_STATS_CONNECTED: c_int = 4;
 /// The peer refused, and is called again later.
 pub const FI_STATS_REFUSED: c_int = 5;
 
-/// An endpoint of the process, as it was shown last (fi_open(3)).
+/// Endpoint of the process, as last published (fi_open(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct fi_stats_endpoint {
@@ -113,7 +113,7 @@ pub struct fi_stats_endpoint {
     pub peers: u64,
 }
 
-/// A peer of an endpoint, as it was shown last (fi_open(3)).
+/// Peer of an endpoint, as last published (fi_open(3)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct fi_stats_peer {

@@ -140,7 +140,7 @@ pub unsafe extern "C" fn fabric(
     })
 }
 
-/// fi_fabric(3) as it was before applications said their version in it.
+/// fi_fabric(3) of the version before applications passed their version in it.
 pub unsafe extern "C" fn fabric_1_0(
     attr: *mut fi_fabric_attr,
     fabric: *mut *mut fid_fabric,

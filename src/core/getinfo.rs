@@ -326,7 +326,7 @@ fn tcp_first(chain: InfoChain) -> InfoChain {
 }
 
 /// Logs one line with the reasons for an empty answer. It is a warning if nothing has worked yet,
-/// unless the application looks for hardware not available everywhere.
+/// unless the application searches for hardware not available everywhere.
 fn summarise(registry: &Registry, request: InfoQuery<'_>, reasons: &[String]) {
     // Maximum bytes of the text in a log line.
     const MOST: usize = 800;

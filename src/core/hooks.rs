@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Answers the other side's object, or null if it knows none.
 pub(super) type OtherSide = unsafe extern "C" fn(*mut fid) -> *mut fid;
 
-/// Functions of a hook mapping its objects to the provider's and back, exported by plug-ins of this
-/// library beside their entry point.
+/// Functions of a hook that map its objects to the provider's and back. They are exported by
+/// plug-ins of this library in addition to their entry point.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HookMapping {
     /// The provider's object behind one of the program's.
@@ -117,7 +117,7 @@ fn inwards(sides: &[HookMapping], object: *mut fid) -> *mut fid {
 }
 
 impl Layer {
-    /// A fabric and a domain of it as they look outside of this layer.
+    /// Returns a fabric and a domain of it as seen outside of this layer.
     fn outwards(&self, objects: [*mut fid; 2]) -> [*mut fid; 2] {
         let none = [ptr::null_mut(); 2];
         // SAFETY: looks the address up and does not follow it.

@@ -249,8 +249,8 @@ pub unsafe fn log(
         if captured {
             capture(prov, text);
         }
-        // The capture may be all that wanted this line; otherwise the caller
-        // has asked and was told to go on.
+        // The capture may be the only consumer of this line. Otherwise the caller has asked and was
+        // told to log it.
         if captured && !wanted(prov, level, subsys) {
             return;
         }

@@ -366,7 +366,7 @@ fn prefer_system() -> bool {
     })
 }
 
-/// The variables of `libfabric.conf`, read once and kept for good.
+/// Returns the variables of `libfabric.conf`, read once and stored permanently.
 fn system_file() -> &'static HashMap<CString, CString> {
     static FILE: OnceLock<HashMap<CString, CString>> = OnceLock::new();
     FILE.get_or_init(|| {

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-/// Directory of plug-ins of an installation without any beside the library.
+/// Directory of plug-ins of an installation without any next to the library.
 const PROVDIR: &str = match option_env!("OFI_PROVDIR") {
     Some(dir) => dir,
     None => "/usr/local/lib/libfabric",
@@ -659,7 +659,7 @@ impl Search {
     }
 }
 
-/// `libfabric/` beside this library, then the installation's directory.
+/// Returns `libfabric/` next to this library, then the installation's directory.
 fn default_dirs() -> std::io::Result<Vec<PathBuf>> {
     let mut dirs = Vec::new();
     let own = match own_path() {

@@ -135,10 +135,10 @@ fn peer_of(of: &PeerStats) -> fi_stats_peer {
     }
 }
 
-/// Writes as much of a value as the caller's version of its type has.
+/// Writes the part of a value known to the caller's version of its type.
 ///
 /// # Safety
-/// `to` is null or has room for `size` bytes.
+/// `to` is null or has space for `size` bytes.
 unsafe fn give<T: Copy>(value: T, to: *mut T, size: usize) -> Result {
     if to.is_null() {
         return Err(Error::INVAL);

@@ -9,8 +9,8 @@ pub const AF_IB: i32 = 27;
 /// The address family as the structure has it.
 const FAMILY: [u8; 2] = (AF_IB as sa_family_t).to_ne_bytes();
 
-/// A service behind a port of an InfiniBand network, as `struct sockaddr_ib` of
-/// `<infiniband/ib.h>` says it.
+/// Service behind a port of an InfiniBand network, as defined by `struct sockaddr_ib` of
+/// `<infiniband/ib.h>`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IbAddr {
     /// The port (GID); zeros stand for any.

@@ -42,8 +42,8 @@ pub const fn version(major: u32, minor: u32) -> u32 {
     (major << 16) | minor
 }
 
-/// Internal flag of fi_getinfo beside the ones of the API: the caller is a utility provider, not an
-/// application. The library accepts these four from providers.
+/// Internal flag of fi_getinfo in addition to the ones of the API: the caller is a utility
+/// provider, not an application. The library accepts these four from providers.
 pub const GETINFO_INTERNAL: u64 = 1 << 58;
 /// A flag of fi_getinfo between libraries: ask core providers only.
 pub const CORE_PROV_ONLY: u64 = 1 << 59;

@@ -549,7 +549,7 @@ impl InfoChain {
         while !list.is_null() {
             // SAFETY: a valid list that is ours by this function's contract.
             let next = unsafe { (*list).next };
-            // SAFETY: as above; the rest of the list is kept in `next`.
+            // SAFETY: see above; the rest of the list is stored in `next`.
             match unsafe { InfoBuf::from_raw(list) } {
                 Ok(info) => chain.push(info),
                 Err(error) => {

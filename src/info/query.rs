@@ -7,7 +7,7 @@ use core::ffi::CStr;
 pub struct InfoQuery<'a> {
     /// The version of the API the application was written for.
     pub version: u32,
-    /// A name or address, as the manual says.
+    /// Name or address, as described in the manual page.
     pub node: Option<&'a CStr>,
     /// A port.
     pub service: Option<&'a CStr>,

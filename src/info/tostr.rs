@@ -254,7 +254,7 @@ enums! {
 }
 
 value_texts! {
-    /// The name of a kind of bus; as the original says it, of two names for one.
+    /// Returns the name of a kind of bus. Of two names for one value, it is that of the original.
     bus_type: FI_BUS_UNKNOWN => "FI_BUS_UNKNOWN", fi_bus_type::FI_BUS_PCI => "FI_BUS_PCI";
     /// `warn` to `debug`: the name of a log level.
     log_level: fi_log_level::FI_LOG_WARN => "warn", fi_log_level::FI_LOG_TRACE => "trace",

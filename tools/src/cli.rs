@@ -186,7 +186,7 @@ impl CliOptions {
         self.look_by(own, read::process)
     }
 
-    /// [`look`](Self::look) by this way of reading a process.
+    /// [`look`](Self::look), with processes read by `read_one`.
     pub(crate) fn look_by(&self, own: &str, read_one: ReadProcess) -> LookedAt {
         let any = self.pids.is_empty();
         let all = if any { read::any_processes() } else { self.pids.clone() };

@@ -432,7 +432,8 @@ fn closed(path: &Path) {
 struct ReportedErrors(usize);
 
 impl ReportedErrors {
-    /// Tells of an error with a file. Its user may make as many as there is room for.
+    /// Reports an error with a file. The number of reports is limited, because the owner of the
+    /// files can cause any number of errors.
     fn tell(&mut self, path: &Path, error: &io::Error) {
         // The reader has closed the output.
         if error.kind() == io::ErrorKind::BrokenPipe {

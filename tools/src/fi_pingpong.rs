@@ -213,7 +213,7 @@ fn ip_address(name: &str, port: u16, v6: bool) -> Option<SocketAddr> {
     (name, port).to_socket_addrs().ok()?.find(|address| address.is_ipv6() == v6)
 }
 
-/// The connection beside the fabric.
+/// Control connection outside the fabric.
 struct Control(TcpStream);
 
 impl Control {
@@ -259,7 +259,7 @@ impl Control {
             Err(Error::IO).during("control message")
         }
     }
-    /// Tells our address: length, format, bytes.
+    /// Sends the own address: length, format, bytes.
     fn send_address(&mut self, format: u32, address: &[u8]) -> PingpongOutcome {
         self.send(&(address.len() as u32).to_be_bytes())?;
         self.send(&format.to_ne_bytes())?;
@@ -350,8 +350,8 @@ impl From<SocketAddr> for RawAddress {
     }
 }
 
-/// Memory the library reads and writes while the endpoint is open. Kept behind
-/// raw pointers: a receive is posted nearly all the time.
+/// Memory read and written by the library while the endpoint is open. Held behind raw pointers: a
+/// receive is posted nearly all the time.
 struct PingpongBuffers {
     send: Box<[u8]>,
     receive: *mut [u8],
@@ -782,7 +782,7 @@ impl PingPong {
             }
         }
         let elapsed = start.elapsed();
-        // The client tells how many it has sent, the server that it understood.
+        // The client sends the number of its messages, the server confirms it.
         if client {
             let mut count = [0; COUNT_LEN];
             let text = iterations.to_string();

@@ -591,7 +591,7 @@ pub(crate) struct FabricCompletion {
 }
 
 impl FabricQueue {
-    /// One with room for so many.
+    /// Opens a queue with space for `size` entries.
     pub(crate) fn open(domain: &Arc<FabricDomain>, size: usize) -> Result<Self, Code> {
         let mut cq: *mut fid_cq = null_mut();
         let of = domain.domain();
@@ -703,7 +703,7 @@ pub(crate) struct LocalPiece {
     pub(crate) descriptor: usize,
 }
 
-/// The memory of one operation, as it is kept.
+/// Memory of one operation, as stored.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct LocalPieces {
     pub(crate) pieces: [LocalPiece; SEGMENTS],
@@ -763,7 +763,7 @@ fn receive(ep: *mut fid_ep, pieces: &LocalPieces, operation: Handle) -> Result<(
 }
 
 impl SharedReceives {
-    /// One with room for so many.
+    /// Opens a queue with space for `size` receives.
     pub(crate) fn open(
         domain: &Arc<FabricDomain>,
         info: &FabricInfo,
@@ -989,7 +989,7 @@ impl FabricListener {
         if answer == 0 { size } else { 0 }
     }
 
-    /// Turns a request away.
+    /// Rejects a connection request.
     pub(crate) fn reject(&self, request: &FabricInfo, data: &[u8]) {
         let pep: *mut fid_pep = self.pep.0.cast();
         // SAFETY: the description of a request of this listener's.

@@ -25,7 +25,7 @@ pub(crate) struct PostedOps {
 }
 
 impl PostedOps {
-    /// Room for so many as operations come.
+    /// Creates a queue for at most `limit` operations, allocated as they are posted.
     pub(crate) fn new(limit: usize) -> Self {
         Self { ops: Vec::new(), free: Vec::new(), next: 0, used: 0, limit }
     }
@@ -37,7 +37,7 @@ impl PostedOps {
         Some(ops)
     }
 
-    /// Makes room for so many.
+    /// Reserves space for `limit` operations.
     fn make_ready(&mut self, limit: usize) -> Option<()> {
         let more = limit.saturating_sub(self.ops.len());
         self.ops.try_reserve_exact(more).ok()?;
@@ -68,7 +68,7 @@ impl PostedOps {
         Some(())
     }
 
-    /// Keeps an operation; none if there is no room.
+    /// Stores an operation; `None` if there is no space.
     pub(crate) fn add(&mut self, op: PostedOp) -> Option<usize> {
         if self.used >= self.limit {
             return None;

@@ -180,7 +180,7 @@ pub(crate) struct DatState {
     pub(crate) eps: HashMap<Handle, DatEp>,
     keys: HashMap<u32, Handle>,
     next_key: u32,
-    /// Looks at dispatchers so far.
+    /// Number of polls of dispatchers.
     looks: u64,
     /// True if waiters have reason to poll again.
     pub(crate) has_events: bool,
@@ -483,7 +483,7 @@ impl DatState {
         Ok(())
     }
 
-    /// Lets waiters be told of events, or not.
+    /// Enables or disables notification of waiters of events.
     pub(crate) fn evd_enable(&mut self, evd: Handle, enabled: bool) -> DatResult {
         let found = find!(self.evds, evd, HANDLE_1);
         let pending = enabled && !found.enabled && !found.queue.is_empty();
@@ -502,7 +502,7 @@ impl DatState {
         Ok(())
     }
 
-    /// Tells the notification object of a dispatcher.
+    /// Signals the notification object of a dispatcher.
     fn trigger(&mut self, evd: Handle) {
         self.has_events = true;
         let Some(found) = self.evds.get(&evd) else { return };

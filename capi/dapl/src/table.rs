@@ -185,9 +185,9 @@ struct DatNamedAttr {
 // SAFETY: both strings stay.
 unsafe impl Sync for DatNamedAttr {}
 
-/// Named attributes of the reference providers, beside their ordinary ones. Programs able to work
-/// without reads of remote memory query the first, dtest among them. Others choose the length of
-/// their messages by the second, like dtestsrq.
+/// Named attributes of the reference providers, in addition to their ordinary ones. Programs able
+/// to work without reads of remote memory query the first, among them dtest. Others, like dtestsrq,
+/// choose the length of their messages by the second.
 const fn named(mtu: &'static CStr) -> [DatNamedAttr; 2] {
     [
         DatNamedAttr { name: c"DAT_IB_RDMA_READ".as_ptr(), value: c"TRUE".as_ptr() },

@@ -15,7 +15,8 @@ fn end(calls: bool) -> PskHandshake {
         .expect("a handshake begins")
 }
 
-/// Has an end hear bytes until it wants no more, or does not believe the other one.
+/// Passes bytes to a handshake until it needs no more, or rejects the peer. Returns false if it
+/// rejects it.
 fn tell(to: &mut PskHandshake, mut bytes: &[u8]) -> bool {
     while to.wants() > 0 && !bytes.is_empty() {
         let (now, later) = bytes.split_at(to.wants().min(bytes.len()));

@@ -7,7 +7,7 @@ pub fn run(bytes: &[u8]) {
     }
     let Ok(Some(len)) = CmMessage::len_at(bytes) else { return };
     assert!((CM_LEN..=CM_LEN + CM_DATA_MAX + OFFER_LEN).contains(&len));
-    // It must be told from the first bytes already, and stay the same.
+    // The length must be known from the first bytes already, and stay the same.
     assert_eq!(CmMessage::len_at(&bytes[..4]), Ok(Some(len)));
     let Some(bytes) = bytes.get(..len) else { return };
     assert!(CmMessage::parse(&bytes[..len - 1]).is_err());

@@ -115,7 +115,7 @@ impl<C: Fid, H: Hook> HookedObject<C, H> {
         self.inner
     }
 
-    /// Makes a call, and tells the hook of it.
+    /// Performs a call, and notifies the hook of it.
     #[inline]
     pub(crate) fn around<R: HookAnswer>(
         &self,

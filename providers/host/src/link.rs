@@ -100,8 +100,8 @@ impl Transport for ShmLinks {
     }
 }
 
-/// Connects to the endpoint with this socket name, and tells it ours. A socket of this family is
-/// connected at once or not at all. -FI_EACCES: another user has the name.
+/// Connects to the endpoint with this socket name, and sends it the own name. A socket of this
+/// family is connected at once or not at all. Fails with -FI_EACCES if another user has the name.
 fn call(socket: &StreamSocket, to: &[u8], own: &[u8]) -> Result {
     match socket.connect(to) {
         // Its queue of callers is full, or it does not listen; it is worth trying again, as when no socket has the name.

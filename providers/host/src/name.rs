@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(name.len(), long.len(), "{name} {long}");
         }
         assert!(of("fi_shm://9", 0).ends_with(":0000000000"));
-        // more endpoints, and longer names, are told apart all the same
+        // more endpoints, and longer names, are still distinct
         assert!(of("fi_shm://4194304", 10_000).ends_with(":10000"));
         assert!(of("fi_shm://a name of the application's", 12).ends_with(":12"));
     }

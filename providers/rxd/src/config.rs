@@ -16,7 +16,8 @@ const MAX_UNACKED: usize = 128;
 /// Settings from the environment, read once.
 #[derive(Clone, Debug)]
 pub(crate) struct RxdConfig {
-    /// Completions of the core taken in one turn; 0: all there are.
+    /// Maximum number of completions read from the core in one progress iteration; 0: all
+    /// available.
     pub(crate) spin_count: usize,
     /// Lost packets are retransmitted.
     pub(crate) retry: bool,

@@ -120,7 +120,7 @@ pub(crate) struct RxdDomain {
 }
 
 impl RxdDomain {
-    /// The core of an endpoint with a secret of its own.
+    /// Returns the core of an endpoint with its own pre-shared key.
     fn core_with_key(&self, info: InfoRef<'_>, key: &[u8]) -> Result<OwnCore> {
         let core = core_info(info, self.api_version, [Some(key), None])?;
         let packet = packet_of(core.as_ref())?.min(self.engine.packet());

@@ -19,7 +19,7 @@ pub const VERSION: u8 = 2;
 pub const BASE_LEN: usize = 16;
 /// Length of an RTS.
 pub const RTS_LEN: usize = 88;
-/// Length of a CTS, without greeting.
+/// Length of a CTS in bytes, without HELLO.
 pub const CTS_LEN: usize = 32;
 /// Length of an ACK, and of the header before the data in a data packet.
 pub const DATA_HEAD: usize = 32;
@@ -83,8 +83,8 @@ pub const INLINE: u16 = 32;
 
 /// The sender waits until the message has met its receive: between peers of this library only.
 pub const DELIVER: u16 = 1 << 8;
-/// The packet ends with an acknowledgement ([`PiggybackAck`]); in an RTS and a CTS with a greeting, the
-/// sender takes such packets: between peers of this library only.
+/// The packet ends with an acknowledgement ([`PiggybackAck`]). In an RTS and a CTS with a HELLO,
+/// the sender accepts such packets: between peers of this library only.
 pub const CARRIES: u16 = 1 << 9;
 
 /// Header common to all packets.
@@ -151,7 +151,7 @@ impl RxdBase {
 /// Handshake data between peers of this library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Tells the acquaintance from earlier ones of the same address.
+    /// Distinguishes the handshake from earlier ones of the same address.
     pub nonce: u64,
     /// The peer accepts acknowledgements after the data of other packets: version 1.0.0 of this
     /// library does not.
@@ -159,7 +159,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Length of a greeting.
+    /// Length of a HELLO in bytes.
     pub const LEN: usize = 16;
 
     /// Returns the HELLO of this library.
@@ -167,7 +167,7 @@ impl Hello {
         Self { nonce, carries: true }
     }
 
-    /// Reads a greeting of a packet with these flags.
+    /// Parses a HELLO of a packet with these flags.
     fn read(flags: u16, bytes: &[u8]) -> Option<Self> {
         let carries = flags & CARRIES != 0;
         (bytes.len() >= Self::LEN && u64_at(bytes, 0) == HELLO_MARK)
@@ -299,8 +299,8 @@ impl Ack {
     }
 }
 
-/// An acknowledgement behind the data of another packet. It says less than an [`Ack`]: no packet
-/// behind the expected one is here.
+/// Acknowledgement behind the data of another packet. It has less content than an [`Ack`]: no
+/// packet behind the expected one has been received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PiggybackAck {
     /// Next expected number.
@@ -375,7 +375,7 @@ impl DataHead {
     }
 }
 
-/// An operation, as its first packet says.
+/// Operation, as described by its first packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RxdOperation {
     /// The type of the packet.

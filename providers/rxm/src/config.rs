@@ -7,7 +7,7 @@ use ofi_provider::param;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The largest eager message, and the receive buffers' room for data, when not set.
+/// Default size in bytes of the largest eager message, and of the data in a receive buffer.
 const BUFFER_SIZE: usize = 16384;
 
 /// The least value of the buffer size: a rendezvous and an atomic operation of 8 bytes go as one
@@ -31,7 +31,7 @@ pub(crate) struct RxmConfig {
     /// Up to this many bytes a message goes in segments, beyond it by
     /// rendezvous.
     pub(crate) sar_limit: usize,
-    /// Completions of the core taken in one turn.
+    /// Maximum number of completions read from the core in one progress iteration.
     pub(crate) comp_per_progress: usize,
     /// Connections share receive buffers; by default they do if the core supports it.
     pub(crate) use_srx: Option<bool>,
@@ -41,7 +41,7 @@ pub(crate) struct RxmConfig {
     /// Transmit size of the core's endpoints.
     pub(crate) msg_tx_size: usize,
     pub(crate) msg_rx_size: Option<usize>,
-    /// Time between looks for connection events.
+    /// Interval of checks for connection events.
     pub(crate) cm_interval: Duration,
     /// Completions between two checks of the time although more arrive.
     pub(crate) cq_eq_fairness: usize,

@@ -29,7 +29,7 @@ const HINTED_CAPS: u64 = FI_ATOMIC
     | FI_COLLECTIVE
     | FI_MULTICAST
     | FI_NAMED_RX_CTX;
-/// Capabilities without effect on applications not using them: shown to applications requesting
+/// Capabilities without effect on applications not using them: reported to applications requesting
 /// none in particular.
 const IDLE_CAPS: u64 = FI_AV_USER_ID | FI_PEER;
 /// Subset of [`HINTED_CAPS`], offered only if the core provider has them.
@@ -91,7 +91,7 @@ pub(crate) fn core_hints(hints: Option<InfoRef<'_>>) -> Result<InfoBuf> {
     core.set_caps(FI_MSG | FI_RMA | wanted);
     core.set_mode(MODE);
     core.set_handle(std::ptr::null_mut());
-    // Keys are checked here; the core is not told of them.
+    // Keys are checked here and not passed to the core.
     core.set_auth_keys(None, None)?;
     // The versions of this provider and of its protocol are not the core's.
     core.set_versions(0, 0);

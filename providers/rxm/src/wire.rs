@@ -321,7 +321,8 @@ pub enum RejectReason {
     Already = 2,
     /// The byte orders differ; a call in [`OWN_CM_VERSION`] would do.
     OtherOrder = 0x81,
-    /// The authorization keys differ. This is said only in answer to a call in [`OWN_CM_VERSION`].
+    /// The authorization keys differ. Sent only in response to a connection request with
+    /// [`OWN_CM_VERSION`].
     OtherKey = 0x82,
 }
 

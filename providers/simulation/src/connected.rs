@@ -192,7 +192,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
         }
     }
 
-    /// The event queue told of an endpoint; a failure has no event.
+    /// Handles an event of an endpoint from the event queue; a failure has no event.
     fn happened(&mut self, node: usize, event: Option<u32>, number: usize) {
         let mut ends = self.nodes[node].ends.iter_mut();
         let Some((&(other, _), end)) = ends.find(|(_, end)| end.number == number) else {

@@ -23,9 +23,9 @@ pub enum InjectedFault {
     LeakedConnection,
     /// A byte on its way is another one.
     WrongByte,
-    /// Kept messages are counted with fewer bytes than they take.
+    /// Buffered messages are counted with fewer bytes than they use.
     UncountedBytes,
-    /// A direction of a link moves to memory at another byte than is said.
+    /// A direction of a link switches to memory at a different byte position than announced.
     MisplacedWrite,
     /// A peer's doorbell is ignored.
     LostSign,

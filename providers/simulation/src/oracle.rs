@@ -200,7 +200,7 @@ pub(crate) struct Oracle {
     /// Something was done to the links between two nodes, or to one of them.
     hurt: Vec<Vec<bool>>,
     windows: HashMap<(usize, usize), OracleWindow>,
-    /// Receives and the messages they got, by receiver, sender, kind and lane.
+    /// Receives and their matched messages, by receiver, sender, kind and message order.
     matches: HashMap<(usize, usize, bool, MessageOrder), Vec<(OpId, OpId)>>,
     /// Messages reported to nodes with buffered receives, by receiver, sender and kind.
     reported: HashMap<(usize, usize, bool), Vec<OpId>>,
@@ -586,7 +586,7 @@ impl Oracle {
         }
     }
 
-    /// A look for a message has come to an end.
+    /// Checks the completion of a peek.
     fn looked(&mut self, id: OpId, entry: &ReportedEntry) {
         let op = &self.ops[id];
         let node = op.node;

@@ -218,7 +218,7 @@ pub trait SimWorld: Sized {
     fn be_prompt(&mut self);
     /// Nothing moved in so many rounds: false if nothing will ever.
     fn is_still_bursting(&mut self, still: usize) -> bool;
-    /// Turns of a node in each round of them all.
+    /// Progress iterations of a node in each round of all nodes.
     const ITERATIONS: usize;
     /// Data accepted by a node reaches the others although its endpoints close.
     const DELIVERS_AT_CLOSE: bool = false;
@@ -539,7 +539,7 @@ impl<W: SimWorld> Sim<W> {
         }
     }
 
-    /// A node with buffered receives is told of a message.
+    /// Handles the report of a message to a node with buffered receives.
     fn is_notified(&mut self, node: usize, entry: &ReportedEntry) {
         let reported = entry.context as *mut fi_recv_context;
         // SAFETY: the structure is there until the message is claimed or dropped.
@@ -618,7 +618,7 @@ impl<W: SimWorld> Sim<W> {
         (self.plan.shape != NodeConfig::Shared).then(|| self.random.below(parts))
     }
 
-    /// Looks for a tagged message.
+    /// Posts a peek for a tagged message.
     fn peek(&mut self, node: usize) {
         let id = self.oracle.next();
         let at = self.receiver();
@@ -1143,7 +1143,7 @@ impl<W: SimWorld> Sim<W> {
             if let Some(of) = &self.nodes[node] {
                 let (memory, counters) = of.memory.split_at(self.plan.nodes * WINDOW);
                 self.oracle.check_memory(node, memory, counters);
-                // A stranger's message may block its connection for ever.
+                // A message of an unknown peer may block its connection forever.
                 if !self.plan.hostile {
                     self.world.check_idle(&of.engine);
                 }

@@ -23,7 +23,7 @@ pub struct PendingConn<L> {
     pub link: L,
     /// The address the call comes from.
     pub from: Addr,
-    /// Counts the caller among strangers.
+    /// Counts the pending connection among those of unknown peers.
     pub unknown_conn: UnknownPeerConn,
     /// Number of the addressed endpoint among the endpoints sharing the list.
     pub called: u32,

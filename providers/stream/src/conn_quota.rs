@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The process's account of strangers' connections.
+/// Process-wide count of the connections of unknown peers.
 #[derive(Debug, Default)]
 struct ConnQuota {
     total: usize,
@@ -24,8 +24,8 @@ fn book() -> MutexGuard<'static, ConnQuota> {
     BOOK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Most connections of strangers in the process: three quarters of the descriptors it may have
-/// (RLIMIT_NOFILE); the rest is the program's own.
+/// Returns the maximum number of connections of unknown peers in the process: three quarters of its
+/// descriptor limit (RLIMIT_NOFILE). The rest is left to the program.
 pub(crate) fn most() -> usize {
     most_of(max_descriptors())
 }
@@ -38,7 +38,7 @@ fn most_of(descriptors: usize) -> usize {
 /// sent on its side.
 const STAY: Duration = Duration::from_secs(1);
 
-/// Counts a stranger's connection as long as this value lives.
+/// Counts a connection of an unknown peer for the lifetime of this value.
 #[derive(Debug)]
 pub struct UnknownPeerConn {
     /// Source host of the connection ([`Addr::host`]).

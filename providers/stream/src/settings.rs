@@ -34,7 +34,7 @@ pub const HOLD_OFF_STEP: Duration = Duration::from_millis(50);
 /// User settings of the engine.
 #[derive(Clone, Debug)]
 pub struct StreamSettings {
-    /// Most unexpected messages kept per peer, if the user sets a bound.
+    /// Maximum number of unexpected messages buffered per peer, if the user sets a limit.
     pub max_saved: Option<usize>,
     /// Maximum bytes in unexpected messages of an endpoint.
     pub max_unexpected: usize,

@@ -82,9 +82,9 @@ const FIRST_MAX: usize = 4096;
 /// Carrier of the bytes of one direction of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LinkPath {
-    /// On the witness, for ever.
+    /// On the carrier connection, permanently.
     Carrier,
-    /// On the witness, and counted: the ends are about to meet.
+    /// On the carrier connection, and counted: the shared-memory upgrade is about to happen.
     MatchedMessage,
     /// In memory.
     Memory,
@@ -114,12 +114,12 @@ struct LinkShared {
     made: Mutex<Option<Box<ShmChannel>>>,
     /// Request sent by this end for the shared-memory upgrade, until it is answered.
     call: Mutex<Option<ShmConnect>>,
-    /// The poller told of the witness.
+    /// The poller reported the carrier connection.
     carrier: AtomicBool,
     /// Data of the other end may arrive through shared memory: it has access, or is about to get
     /// it.
     may_receive: AtomicBool,
-    /// The last look at the memory found nothing, or it is not read yet.
+    /// True if the last poll of the memory found nothing, or it is not read yet.
     drained: AtomicBool,
     /// Bytes leave through memory.
     sends: AtomicBool,
@@ -174,9 +174,9 @@ struct ClosedLinks {
 /// End of a link read through shared memory.
 #[derive(Clone, Copy, Debug)]
 enum SocketEnd {
-    /// The witness has ended so: [`ByteLink::recv`]'s result.
+    /// End of the carrier connection, as a result of [`ByteLink::recv`].
     Over(Result<usize>),
-    /// There is more on the witness, beginning with this byte.
+    /// More data on the carrier connection, beginning with this byte.
     Words(u8),
 }
 
@@ -190,14 +190,14 @@ struct ShmLinkState {
     changes: Arc<LinkShared>,
     left: Arc<ClosedLinks>,
     pipe: OnceCell<ShmChannel>,
-    /// The other end's offer to meet, until enough was said.
+    /// Offer of the other end for the shared-memory upgrade, until there was enough traffic.
     offer: Cell<Option<LocalOffer>>,
     /// Traffic required before the upgrade, in bytes and calls.
     enough: (u64, u32),
     calls: Cell<u32>,
     /// The other end can be signalled about written data.
     upgraded: Cell<bool>,
-    /// Bytes sent to and received from the witness since messages may flow.
+    /// Bytes sent to and received from the carrier connection since messages may flow.
     sent: Cell<u64>,
     got: Cell<u64>,
     /// Bytes received on the carrier connection, to be read after those in the ring.
@@ -205,8 +205,8 @@ struct ShmLinkState {
     end: Cell<Option<SocketEnd>>,
     /// Zero-copy sends accepted by the carrier connection; the numbers of the pipe follow.
     zcopy: Cell<u32>,
-    /// The witness sends without copying. Otherwise its uncopied sends are over at once: notice
-    /// was given of so many.
+    /// True if the carrier connection sends without copying. Otherwise its zero-copy sends complete
+    /// immediately; `noticed` is the number reported as complete.
     zerocopy: Cell<bool>,
     noticed: Cell<u32>,
     fetched: Cell<Option<ZerocopyDone>>,
@@ -340,7 +340,7 @@ impl<L: ByteLink> UpgradableLink<L> {
             if *owes_data || !records.unsent().is_empty())
     }
 
-    /// [`ByteLink::send`] on the witness, in records if it carries those.
+    /// [`ByteLink::send`] on the carrier connection, in records if it carries those.
     fn send_below(&self, bytes: &[u8]) -> Result<usize> {
         if self.secret.get().is_none() { self.carrier.send(bytes) } else { self.send_secret(bytes) }
     }
@@ -449,7 +449,7 @@ impl<L: ByteLink> UpgradableLink<L> {
         );
     }
 
-    /// [`ByteLink::send`] on the witness of a link with a secret.
+    /// [`ByteLink::send`] on the carrier connection of a link with a pre-shared key.
     #[inline(never)]
     fn send_secret(&self, bytes: &[u8]) -> Result<usize> {
         let secret = self.secret()?;
@@ -546,7 +546,7 @@ impl<L: ByteLink> UpgradableLink<L> {
         Ok(done)
     }
 
-    /// [`ByteLink::recv`] from the witness of a link with a secret.
+    /// [`ByteLink::recv`] from the carrier connection of a link with a pre-shared key.
     #[inline(never)]
     fn recv_secret(&self, buf: &mut [u8]) -> Result<usize> {
         let secret = self.secret()?;
@@ -627,7 +627,7 @@ impl<L: ByteLink> UpgradableLink<L> {
         }
     }
 
-    /// Goes on with the meeting, if there is news of it.
+    /// Continues the shared-memory upgrade, if there are events for it.
     fn go_on(&self, part: &ShmLinkState) {
         if part.changes.has_events.load(Ordering::Relaxed) {
             self.receive_events(part);
@@ -804,7 +804,7 @@ impl<L: ByteLink> UpgradableLink<L> {
         buf: &mut [u8],
     ) -> Result<usize> {
         part.changes.drained.store(true, Ordering::Relaxed);
-        // An end that sends nothing hears here of whom to tell that it has made room.
+        // This lets an end that only receives learn the peer to notify of free space.
         self.go_on(part);
         if part.changes.carrier.load(Ordering::Relaxed) || part.end.get().is_some() {
             return self.read_on(part, pipe, buf);
@@ -827,7 +827,7 @@ impl<L: ByteLink> UpgradableLink<L> {
         let behind = self.take_behind(part, buf);
         let end = part.end.get();
         if end.is_none() {
-            // The words that came early go on on the witness, if the other end says more.
+            // The early bytes continue on the carrier connection, if the other end sends more.
             if part.behind.borrow().is_empty() {
                 self.rx_over_carrier(part);
             } else {
@@ -946,7 +946,7 @@ impl<L: ByteLink> UpgradableLink<L> {
         Ok(true)
     }
 
-    /// Takes the pipe's next notice of uncopied sends, in the numbers of the link.
+    /// Takes the pipe's next notification of zero-copy sends, in the numbers of the link.
     fn next_fetched(&self, part: &ShmLinkState) -> Option<ZerocopyDone> {
         let copied = part.zcopy.get();
         if !part.zerocopy.get() && part.noticed.get() != copied {
@@ -1375,7 +1375,8 @@ struct HostPeers<I> {
     generation: u32,
     /// Someone may sleep.
     armed: Cell<bool>,
-    /// Since when callers at the meeting place have not been let in.
+    /// Time since which connections at the handshake socket have not been accepted; `None` while
+    /// they are accepted.
     accept_paused: Cell<Option<Instant>>,
     /// Traffic on a link required before the upgrade.
     enough: (u64, u32),
@@ -1389,7 +1390,7 @@ pub struct ShmUpgrade<N: Transport> {
     secret: PskConfig,
 }
 
-/// Makes an end's part in the proof of a secret.
+/// Function creating an end's part of the handshake of a pre-shared key.
 type StartHandshake = fn(&SecretKey, bool) -> core::result::Result<PskHandshake, AuthError>;
 
 /// Identifier of carrier connections in a net's poller.
@@ -1411,7 +1412,7 @@ impl<I: Copy> HostPeers<I> {
             signs: RefCell::default(),
             left: Arc::default(),
             generation: generation(),
-            // A thread may sleep since before there was anybody to be told of.
+            // A thread may be asleep since before there was any peer to notify.
             armed: Cell::new(true),
             accept_paused: Cell::new(None),
             enough: local.talk,
@@ -1656,7 +1657,7 @@ impl<I: Copy> HostPeers<I> {
         }
     }
 
-    /// The engine is to look at this link: there is news of its meeting.
+    /// Queues an event for the engine about a link with a change of its shared-memory upgrade.
     fn push_on(&self, number: u32, changes: ShmHandshakeEvent, events: &mut Vec<PollEvent>) {
         if let Some(entry) = self.links.borrow().get(number) {
             entry.changes.tell(changes);
@@ -1701,7 +1702,7 @@ impl<I: Copy> HostPeers<I> {
         let mut changes = Vec::new();
         let failed = RefCell::new(Vec::new());
         let watch = |unknown_conn| {
-            // One that cannot be watched is heard when the next comes.
+            // A descriptor without a watch is served when the next connection arrives.
             let _ = watcher.add_fd(unknown_conn, LISTEN_ADDR);
         };
         let upgraded = |number, pipe| {
@@ -1942,7 +1943,7 @@ where
         let carrier = link.carrier.id();
         match self.host_peers().map(|host_peers| host_peers.upgrade(carrier, token, offer)) {
             Ok(part) => {
-                // There is one meeting for a link.
+                // There is only one shared-memory upgrade for a link.
                 let _ = link.part.set(part);
             }
             Err(error) => log_not_in_memory(&link.carrier, &error),

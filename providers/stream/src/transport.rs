@@ -61,7 +61,7 @@ pub trait ByteLink: Debug + Send + 'static {
     /// Sends as many of these bytes as the link takes now; -FI_EAGAIN if it takes none.
     fn send(&self, bytes: &[u8]) -> Result<usize>;
 
-    /// Receives as [`ByteLink::recv`] does, into all the room in a list.
+    /// Receives like [`ByteLink::recv`], into all buffers of a list.
     fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize>;
 
     /// Sends all bytes of a list like [`ByteLink::send`], in this mode. With [`CopyMode::ZeroCopy`] the
@@ -84,8 +84,7 @@ pub trait ByteLink: Debug + Send + 'static {
         false
     }
 
-    /// The link's descriptor, for the application to look at (FI_GETFD); -FI_ENOSYS if it has
-    /// none.
+    /// Returns the link's descriptor, for the application (FI_GETFD); -FI_ENOSYS if it has none.
     fn fd(&self) -> Result<RawFd> {
         Err(Error::NOSYS)
     }
@@ -450,7 +449,7 @@ pub trait Transport: LinkClock + Debug + Send + Sized + 'static {
         if own.is_some() { Err(Error::NOSYS) } else { self.dial(local, keep_port, to) }
     }
 
-    /// As [`bind`](Self::bind), for an endpoint with a secret of its own, if it has one.
+    /// Like [`bind`](Self::bind), for an endpoint with a separate pre-shared key, if it has one.
     fn bind_as(&self, own: Option<&PskConfig>, at: &Addr) -> Result<(Self::Listener, Addr)> {
         if own.is_some() { Err(Error::NOSYS) } else { self.bind(at) }
     }

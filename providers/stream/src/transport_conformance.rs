@@ -414,7 +414,7 @@ pub fn check_local<N: Transport>(server: &N, client: &N, any: &Addr) {
     assert_eq!(accepted.recv(&mut [0; 8]), Ok(1), "though there is something to receive");
     drop(accepted);
 
-    // A link that ends before the meeting leaves nothing behind that others stumble over.
+    // A link that ends before the upgrade leaves no state behind for others.
     for client_comes in [false, true] {
         let (dialed, accepted, _) = made(nets, &listener, &from, &at);
         server.poller().add(accepted.id(), 9, Interest::READ).expect("a link is watched");
@@ -431,7 +431,8 @@ pub fn check_local<N: Transport>(server: &N, client: &N, any: &Addr) {
         });
         assert!(!dialed.tx_over_shm());
     }
-    // An end that sends nothing, and reads all before it hears the other's answer, makes room as well.
+    // An end that sends nothing, and reads everything before the other's response, frees space as
+    // well.
     let (dialed, accepted, _) = made(nets, &listener, &from, &at);
     client.poller().modify(dialed.id(), 7, Interest::READ).expect("a link can be read");
     server.poller().add(accepted.id(), 9, Interest::READ).expect("a link is watched");
@@ -453,7 +454,7 @@ pub fn check_local<N: Transport>(server: &N, client: &N, any: &Addr) {
         }
         assert!(!drain(&dialed, &mut got));
         if sent == ENOUGH {
-            // Goes to the meeting, and hears no answer yet.
+            // Starts the handshake, without a response yet.
             notifies(client, 7, |_| true);
         }
         accepted.tx_over_shm().then_some(())

@@ -835,8 +835,8 @@ impl CmMessage {
 
     /// Returns the length of the message at the start of `bytes`; `None` if more bytes are needed.
     pub fn len_at(bytes: &[u8]) -> Parsed<Option<usize>> {
-        // The first byte tells strangers apart at once, without waiting for
-        // more that may never come.
+        // The first byte identifies unauthenticated peers at once, without waiting for more bytes
+        // that may never arrive.
         match bytes.first() {
             None => return Ok(None),
             Some(&VERSION) => {}

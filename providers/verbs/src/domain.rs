@@ -59,7 +59,7 @@ impl Fabric for VerbsFabric {
 /// Domain: a device used in part by the application.
 #[derive(Debug)]
 pub(crate) struct VerbsDomain {
-    /// Looks after the connections, from the first endpoint on.
+    /// Thread handling the connections, started with the first endpoint.
     thread: Mutex<Option<Thread>>,
     connections: Arc<Connections>,
     engine: Arc<VerbsEngine>,

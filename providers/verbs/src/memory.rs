@@ -156,7 +156,7 @@ pub(crate) struct VerbsMemory {
 /// Memory of this process's own transfers, not named by peers.
 #[derive(Debug)]
 enum Own {
-    /// Registered when it is used, and kept.
+    /// Registered at its first use, and cached.
     Cached(Arc<Cache<OfDevice>>),
     /// Registered already, as all of the address space is.
     Whole(IbvRegion),

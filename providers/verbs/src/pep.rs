@@ -163,7 +163,7 @@ impl Progress for PepShared {
 }
 
 impl PepState {
-    /// The application hears of a request.
+    /// Reports a connection request to the application.
     fn announce(&self, event: CmEvent) -> Result {
         let CmEvent { kind: CmKind::Request, request: Some(id), data, .. } = event else {
             return Ok(());

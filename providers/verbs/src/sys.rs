@@ -191,8 +191,8 @@ impl VerbsDevice {
         let most = (1..=ports).filter_map(len).sum();
         let mut entries: Vec<raw::ibv_gid_entry> = Vec::with_capacity(most);
         let (buffer, size) = (entries.as_mut_ptr(), size_of::<raw::ibv_gid_entry>());
-        // SAFETY: the context is open, and there is room for as many entries of this
-        // size as it is told; the answer is how many it filled, or an error.
+        // SAFETY: the context is open, and there is space for the passed number of entries of this
+        // size; the answer is the number of filled entries, or an error.
         unsafe {
             let filled = query(self.0.as_ptr(), buffer, most, 0, size);
             entries.set_len(usize::try_from(filled).unwrap_or(0).min(most));
@@ -525,7 +525,7 @@ impl WorkDone {
         self.0.vendor_err
     }
 
-    /// A peer's RDMA write told of itself.
+    /// Returns true if the completion is of a peer's RDMA write with immediate data.
     #[inline]
     pub(crate) fn is_write(&self) -> bool {
         self.0.opcode == raw::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM
@@ -590,8 +590,8 @@ impl HwCq {
     pub(crate) fn poll<'a>(&self, buffer: &'a mut [WorkDone]) -> &'a [WorkDone] {
         let most = buffer.len().min(POLL_MAX) as c_int;
         let first = buffer.as_mut_ptr().cast::<raw::ibv_wc>();
-        // SAFETY: the queue is open and writes at most as many entries as it is told, which
-        // are what `WorkDone` is transparent for.
+        // SAFETY: the queue is open and writes at most the passed number of entries; `WorkDone` is
+        // transparent for them.
         let n = unsafe { raw::ibv_poll_cq(self.cq.as_ptr(), most, first) };
         buffer.get(..usize::try_from(n).unwrap_or(0)).unwrap_or_default()
     }
@@ -687,7 +687,7 @@ pub(crate) struct WorkFlags {
     pub(crate) data: Option<u32>,
     /// The bytes are copied by the call.
     pub(crate) inline: bool,
-    /// Success is told as well as failure.
+    /// True if success is reported as well as failure.
     pub(crate) signalled: bool,
     /// After all reads and atomic operations before it.
     pub(crate) fence: bool,
@@ -752,7 +752,7 @@ impl WorkRequest {
         };
     }
 
-    /// Turns it into a datagram to this peer.
+    /// Makes it a datagram to this peer.
     pub(crate) fn goes(&mut self, way: &UdAddressHandle) {
         let (ah, remote_qpn) = (way.ah.as_ptr(), way.qpn);
         self.wr.wr.ud = raw::ud_t { ah, remote_qpn, remote_qkey: QKEY };
@@ -1055,7 +1055,7 @@ impl CmId {
         check(unsafe { raw::rdma_listen(self.id.as_ptr(), backlog) })
     }
 
-    /// Starts to look for the way to an address.
+    /// Starts to resolve the route to an address.
     pub(crate) fn resolve_addr(&self, to: &Addr) -> Result {
         let mut bytes = to.to_bytes();
         let name = bytes.as_mut_ptr().cast();

@@ -179,7 +179,7 @@ const LASTING: u64 = 1_500_000_000;
 /// Remaining bytes within the memory limit below which a process counts as out of memory.
 const MEMORY_LEFT: u64 = 1 << 20;
 
-/// Fraction of the time without a processor above which a process counts as starved.
+/// Fraction of the interval without a processor above which a process counts as starved.
 const KEPT_WAITING: f64 = 0.9;
 
 /// Nanoseconds within which a process making calls makes one. A process running for less than this
@@ -273,7 +273,7 @@ impl<'f> EndpointView<'f> {
         self.page.peers_of(self.endpoint)
     }
 
-    /// A thread of the process looks at its queues, or sleeps until there is something to see.
+    /// Returns true if a thread of the process polls its queues, or sleeps until an event.
     fn is_looking(&self) -> bool {
         // A thread asleep before may do something else now.
         self.turns > 0 || (self.endpoint.asleep > 0 && self.process.system.polls)
@@ -325,8 +325,8 @@ impl<'f> EndpointView<'f> {
         self.messages().any(|message| message.source == peer.name)
     }
 
-    /// Threads of the library look at the queues, and the application does not: it runs, and makes no
-    /// call.
+    /// Returns true if only threads of the library poll the queues: the application runs, and makes
+    /// no call.
     fn is_left_to_threads(&self) -> bool {
         self.endpoint.visits > 0 && self.calls == 0 && self.ran_on
     }

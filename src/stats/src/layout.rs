@@ -189,13 +189,13 @@ record! {
     serial: u64,
     /// One of [`kinds`].
     kind: u64,
-    /// The index of its engine's turns.
+    /// Index of its engine's progress-iteration counter.
     engine: u64,
     /// When this was written.
     written: u64,
-    /// The engine's turns then.
+    /// Engine's number of progress iterations at that time.
     turns: u64,
-    /// Turns since anything moved.
+    /// Progress iterations since the last activity.
     idle: u64,
     /// Threads asleep in a call, or about to sleep.
     asleep: u64,
@@ -354,7 +354,7 @@ pub mod peer_bits {
     pub const SAME_HOST: u64 = 1 << 10;
     /// The peer is not read: a message has nowhere to go.
     pub const BLOCKED: u64 = 1 << 11;
-    /// The peer has proven the job's secret.
+    /// The peer has proven possession of the job's pre-shared key.
     pub const SECRET: u64 = 1 << 12;
     /// Data sent to the peer is encrypted.
     pub const ENCRYPTED: u64 = 1 << 13;

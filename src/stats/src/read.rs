@@ -35,7 +35,7 @@ const PIECE: usize = 64 << 10;
 pub enum StatsReadError {
     /// The process ended, or never was.
     Gone,
-    /// The kernel does not let this user look.
+    /// The kernel does not permit this user to read it.
     NotAllowed,
     /// The process has no such memory: it does not use the library, an older one, or FI_STATS is 0.
     None,

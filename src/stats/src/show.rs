@@ -59,7 +59,7 @@ pub fn short(number: f64) -> String {
     }
 }
 
-/// Nanoseconds, as seconds and longer times are said.
+/// Formats nanoseconds as seconds or a longer unit of time.
 pub fn time(nanos: u64) -> String {
     let seconds = nanos / 1_000_000_000;
     match seconds {

@@ -144,10 +144,10 @@ impl AtomicElements {
     const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     const NONE: Self = Self { iov: [Self::EMPTY; MAX_SEGMENTS], count: 0 };
 
-    /// One run of `count` elements at `addr`.
+    /// Returns one run of `count` elements at `addr`.
     ///
     /// # Safety
-    /// The application lends these elements as fi_atomic(3) says.
+    /// The elements are valid for the operation, until its completion, as required by fi_atomic(3).
     unsafe fn one(addr: *const c_void, count: usize, operation: Operation) -> Result<Self> {
         let mut all = Self::NONE;
         let iov_len = count.checked_mul(operation.size()).ok_or(Error::INVAL)?;

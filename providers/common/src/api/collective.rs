@@ -176,8 +176,8 @@ struct ContiguousArgs {
 
 impl ContiguousArgs {
     /// # Safety
-    /// `ep` is null or an open endpoint of this type; the buffers are the caller's
-    /// as fi_collective(3) says.
+    /// `ep` is null or an open endpoint of this type. The buffers are valid as required by
+    /// fi_collective(3).
     unsafe fn begin<E: Endpoint>(self, ep: *mut fid_ep) -> Result {
         // SAFETY: by this function's contract.
         let ep = unsafe { EpFid::<E>::from_c(ep.cast_const()) }?;

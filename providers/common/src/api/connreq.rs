@@ -56,7 +56,8 @@ impl<T> EndpointRequest<T> {
         lock(&self.slot).take()
     }
 
-    /// Looks at the request; none if it was rejected or answered.
+    /// Calls `at` with the request and returns its result, or `None` if the request was rejected or
+    /// accepted.
     pub fn look<R>(&self, at: impl FnOnce(&T) -> R) -> Option<R> {
         lock(&self.slot).as_ref().map(at)
     }

@@ -47,8 +47,7 @@ enum Joined {
 // SAFETY: the application reads the C part's address after the event of its being
 // written, which orders the two; the rest is thread-safe by itself.
 unsafe impl<E: Endpoint> Sync for Mc<E> {}
-// SAFETY: the C part's address is written before the event that tells of it; the rest is
-// thread-safe by itself.
+// SAFETY: the C part's address is written before the event reporting it; the rest is thread-safe.
 unsafe impl<E: Endpoint> Send for Mc<E> {}
 // SAFETY: repr(C) with the C struct first (UnsafeCell is transparent); made only by
 // `open`, in an `Arc`.

@@ -221,7 +221,7 @@ pub trait Endpoint: Msg + Tagged + Rma + Atomic + Cm + Send + Sync + Sized + 'st
     fn size_left(&self, _tx: bool) -> Result<usize> {
         Err(Error::NOSYS)
     }
-    /// The descriptor of the endpoint's connection, for the application to look at (FI_GET_FD).
+    /// Returns the descriptor of the endpoint's connection, for the application (FI_GET_FD).
     fn fd(&self) -> Result<RawFd> {
         Err(Error::NOSYS)
     }
@@ -244,7 +244,7 @@ pub trait Msg {
     fn send_immediate(&self, _op: SendOp, _tagged: bool, _all_is_read: bool) -> Result<bool> {
         Err(Error::NOSYS)
     }
-    /// Sends a message; -FI_EAGAIN when there is no room, after progress.
+    /// Sends a message. Returns -FI_EAGAIN if there is no space, even after progress.
     fn send(&self, _op: SendOp) -> Result {
         Err(Error::NOSYS)
     }

@@ -85,7 +85,7 @@ impl<E: Endpoint> GroupSend<E> {
 }
 
 impl<E: Endpoint> EpShared<E> {
-    /// Begins to hear peers' notices, when an endpoint with FI_COLLECTIVE or FI_MULTICAST is
+    /// Starts to receive notices of peers, when an endpoint with FI_COLLECTIVE or FI_MULTICAST is
     /// enabled.
     pub(super) fn observe_groups(self: &Arc<Self>) -> Result {
         let can = self.caps & FI_COLLECTIVE != 0 && self.ground.later.is_some();
@@ -179,7 +179,7 @@ impl<E: Endpoint> EpShared<E> {
         Ok(())
     }
 
-    /// Posts the message to one member, now or as soon as there is room for it.
+    /// Posts the message to one member, now or as soon as there is space for it.
     fn post_part(
         self: &Arc<Self>,
         later: &Arc<DeferredQueue>,

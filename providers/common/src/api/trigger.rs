@@ -146,7 +146,7 @@ impl<E: Endpoint> Port for EpShared<E> {
 }
 
 impl<E: Endpoint> EpShared<E> {
-    /// The lane of this endpoint's tasks.
+    /// Returns the task queue of this endpoint.
     pub(super) fn task_queue(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -454,7 +454,7 @@ impl<E: Endpoint> EpShared<E> {
 }
 
 /// # Safety
-/// `work` is as fi_trigger(3) says.
+/// `work` is valid as required by fi_trigger(3).
 unsafe fn queue<D: Domain>(
     most: SegmentLimit,
     later: &Arc<DeferredQueue>,

@@ -232,8 +232,8 @@ impl Addr {
         }
     }
 
-    /// The address of an endpoint as fi_getname(3) tells it: a name with its scheme, anything else as
-    /// everywhere.
+    /// Returns the address of an endpoint in the format of fi_getname(3): a name with its scheme,
+    /// any other address as in [`to_bytes`](Self::to_bytes).
     pub fn to_own_bytes(&self) -> Vec<u8> {
         match self {
             Self::Name(name) => name.whole().to_bytes_with_nul().to_vec(),

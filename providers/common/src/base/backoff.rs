@@ -53,8 +53,8 @@ const LATELY: u64 = 1_000_000_000;
 /// polling delays the response.
 const CROWD: u32 = 3;
 
-/// Looks in vain before any offer: some callers look at several queues, one after the other, and
-/// then give way by themselves.
+/// Empty polls before the first yield. Some callers poll several queues one after the other, and
+/// then yield by themselves.
 const FEW: u32 = 4;
 
 /// Consecutive yields without effect after which no other thread is assumed to need the processor.
@@ -243,16 +243,16 @@ impl BackoffAction {
 /// Recent polls of one caller, or of all callers of one engine.
 #[derive(Debug, Default)]
 pub struct PollBackoff {
-    /// When the last look in vain ended, in nanoseconds of [`fine_now`].
+    /// Time of the last empty poll, in nanoseconds of [`fine_now`].
     last: u64,
-    /// Looks in vain, one right after the other.
+    /// Number of consecutive empty polls.
     empty_polls: u32,
     /// Empty polls before the next yield.
     next: u32,
     /// Time of the last event, in nanoseconds of [`fine_now`], and the number of sleeps since.
     found: u64,
     slept: u32,
-    /// Something was found since the last look in vain but one.
+    /// True if a poll found an event between the last two empty polls.
     fresh: bool,
     try_lock_fast: bool,
 }
@@ -276,7 +276,7 @@ impl PollBackoff {
     #[inline(always)]
     pub fn on_empty_poll(&mut self, first: bool) -> Option<BackoffAction> {
         if first {
-            // A first look in vain is common; whether more follow is seen the next time.
+            // A single empty poll is common. The next call detects further ones.
             self.fresh = true;
             return None;
         }

@@ -630,7 +630,7 @@ impl SendBuf {
     }
 }
 
-/// Room the application gave for a message.
+/// Buffer of the application for a message.
 #[derive(Clone, Debug)]
 pub struct RecvBuf(Segments);
 
@@ -651,7 +651,7 @@ impl RecvBuf {
         Ok(Self(Segments::one(buf, len)))
     }
 
-    /// A buffer without room, as a peek has.
+    /// Returns a buffer of zero length, as used by a peek.
     pub fn none() -> Self {
         Self(Segments::one(std::ptr::null_mut(), 0))
     }
@@ -783,7 +783,8 @@ borrowed!(SendBuf RecvBuf);
 /// Received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram {
-    /// Length of the datagram in bytes; more than its room if the end is lost.
+    /// Length of the datagram in bytes; more than the size of its buffer if the datagram was
+    /// truncated.
     pub len: usize,
     /// The sender's address, if it was asked for.
     pub from: Option<SocketAddr>,
@@ -831,10 +832,11 @@ pub fn send_datagrams(socket: RawFd, to: &RawAddr, bytes: &[u8], stride: usize) 
     }
 }
 
-/// The length of each of several datagrams, as a received message says; 0 for one.
+/// Returns the length of each of several coalesced datagrams, as reported by the control message; 0
+/// for a single datagram.
 ///
 /// # Safety
-/// The kernel has filled the header in, and its control message is still there.
+/// The kernel has filled in the header, and its control message is still valid.
 unsafe fn segment_of(message: &libc::msghdr) -> usize {
     // SAFETY: by this function's contract.
     unsafe {
@@ -887,9 +889,9 @@ pub fn receive_datagrams<'a>(
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     let got = loop {
-        // SAFETY: the kernel writes to `count` headers, their names, and the
-        // memory that the application lent, which outlives its `RecvBuf`; it
-        // only reads the iovecs, which `bufs` borrows.
+        // SAFETY: the kernel writes to `count` headers, their names, and the memory of the
+        // application, valid for the lifetime of its `RecvBuf`; it only reads the iovecs, borrowed
+        // from `bufs`.
         let got = unsafe {
             let (messages, count) = (messages.as_mut_ptr(), count as _);
             libc::recvmmsg(socket, messages, count, flags as _, std::ptr::null_mut())
@@ -1031,7 +1033,7 @@ pub struct IoVecs<M> {
 /// A list of bytes to send.
 pub type GatherList<'a> = IoVecs<&'a [u8]>;
 
-/// A list of room to receive into.
+/// List of buffers to receive into.
 pub type ScatterList<'a> = IoVecs<&'a mut [u8]>;
 
 impl<M> Default for IoVecs<M> {
@@ -1153,7 +1155,7 @@ impl<'a> GatherList<'a> {
 }
 
 impl<'a> ScatterList<'a> {
-    /// Appends room of ours; false when the list is full.
+    /// Appends a buffer of the library. Returns false if the list is full.
     pub fn push_buf(&mut self, dst: &'a mut [u8]) -> bool {
         dst.is_empty() || self.push(dst.as_mut_ptr(), dst.len())
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Interval of the examinations.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The time between both looks of an examination.
+/// Time between both samples of an examination.
 const EXAMINATION: Duration = Duration::from_secs(2);
 
 /// Maximum number of findings in a report.

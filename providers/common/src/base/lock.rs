@@ -33,7 +33,7 @@ pub struct Lock<T> {
 pub enum Level {
     // First, so its test takes one instruction less. Users of the other levels notice no
     // difference.
-    /// The application serializes all calls, and nothing of ours runs beside it.
+    /// The application serializes all calls, and no library thread runs concurrently.
     Serialized,
     /// Any thread may take the lock at any time.
     Shared,

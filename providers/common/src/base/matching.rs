@@ -632,7 +632,7 @@ impl<U> Unexpected<U> {
     pub const COST: usize = 2 * (size_of::<BufferedMessage<U>>() + 8 + 2 * size_of::<ListLinks>())
         + 2 * size_of::<List>();
 
-    /// Room for another message; -FI_ENOMEM if there is none.
+    /// Reserves space for another message. Returns -FI_ENOMEM if there is no memory.
     pub fn reserve(&mut self) -> Result {
         self.messages.try_reserve(1)?;
         let slots = self.messages.slots() + 1;

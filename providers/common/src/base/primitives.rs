@@ -44,7 +44,7 @@ impl<const N: usize> SharedBytes<N> {
     }
 }
 
-/// Words of a door, each with a bit for 64 connections.
+/// Number of words of a doorbell, each with bits for 64 connections.
 pub(crate) const DOORBELL_WORDS: usize = 16;
 
 /// Registers the process for [`barrier_in_all_threads`]. Returns false if the kernel has no such

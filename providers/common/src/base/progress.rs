@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(hold_off.active(), STAND_BACK_LEAST * 2);
         hold_off.idle();
         assert_eq!(hold_off.active(), STAND_BACK_LEAST * 2);
-        // nothing but looks in vain
+        // only empty polls
         for _ in 0..3 {
             hold_off.idle();
         }

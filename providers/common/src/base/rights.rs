@@ -59,7 +59,7 @@ fn has_something(socket: BorrowedFd<'_>) -> bool {
     }
     let mut byte = 0u8;
     let mut look = || peek(fd, std::slice::from_mut(&mut byte));
-    // That the other end has closed with something unread is told once, before what is in the queue.
+    // The kernel reports a peer's close with unread data once, before the data in the queue.
     let seen = match look() {
         Err(Error::CONNRESET) => look(),
         seen => seen,

@@ -13,7 +13,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 use std::ffi::OsString;
 use std::fmt;
 
-/// Zeroed memory of its own for a secret.
+/// Separately allocated, zeroed memory for a secret.
 pub struct SecretMemory {
     start: NonNull<u8>,
     len: usize,

@@ -57,7 +57,7 @@ impl<T> Slab<T> {
         self.insert(make(next))
     }
 
-    /// Makes room for so many more values; -FI_ENOMEM if there is none.
+    /// Reserves space for `more` further values. Returns -FI_ENOMEM if there is no memory.
     pub fn try_reserve(&mut self, more: usize) -> Result {
         heap::ready()?;
         let free = self.slots.len() - self.len;

@@ -197,7 +197,7 @@ impl StreamSocket {
         }
     }
 
-    /// [`recv`](Self::recv) to the room of a list.
+    /// [`recv`](Self::recv) into the buffers of a list.
     pub fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
         if self.rights == Rights::None {
             return list.receive(self.fd());
@@ -345,7 +345,7 @@ enum ListPart {
     Last,
 }
 
-/// Looks for the user of the socket of this name in a part of the list.
+/// Searches a part of the list for the user of the socket of this name.
 fn owner_in(mut part: &[u8], path: &[u8]) -> ListPart {
     while let Some((len, kind)) = head(part, 4) {
         let Some(message) = part.get(HEADER..len) else { break };

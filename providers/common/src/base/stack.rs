@@ -39,7 +39,8 @@ pub fn on_own_stack<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Does work on the caller's stack, in a frame of its own: inlined, it would take its room there in any case.
+/// Runs work on the caller's stack, in a separate frame. If it were inlined, the caller's frame
+/// would always contain its stack space.
 #[inline(never)]
 pub(crate) fn run_here<R>(work: impl FnOnce() -> R) -> R {
     work()

@@ -375,7 +375,7 @@ fn memory(provider: &'static Provider) -> Option<&'static StatsMemory> {
 /// An engine's way to the memory.
 pub struct EngineStats {
     memory: Option<&'static StatsMemory>,
-    /// The word of its turns.
+    /// Progress-iteration counter of the engine.
     iterations: &'static AtomicU64,
     engine: usize,
     /// Index of the next connections to publish.

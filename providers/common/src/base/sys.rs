@@ -429,7 +429,7 @@ impl Epoll {
         timeout: Option<Duration>,
         mut each: impl FnMut(PollEvent),
     ) -> Result<usize> {
-        // Not filled with zeros first: that would take as long as the rest of a look in vain.
+        // Not zeroed first: zeroing would take as long as the rest of an empty poll.
         let mut events = [const { MaybeUninit::<libc::epoll_event>::uninit() }; 64];
         // SAFETY: the kernel writes at most `events.len()` entries.
         let n = unsafe {

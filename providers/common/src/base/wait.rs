@@ -33,13 +33,12 @@ pub enum WaitKind {
     PollFd,
     /// FI_WAIT_MUTEX_COND: the application sleeps on a condition variable itself.
     MutexCond,
-    /// FI_WAIT_YIELD: a blocking read gives up the processor between looks.
+    /// FI_WAIT_YIELD: a blocking read yields the processor between polls.
     Yield,
 }
 
 impl WaitKind {
-    /// The kind for a `wait_obj` field; FI_WAIT_SET is for the caller to look
-    /// at first.
+    /// Returns the kind for a `wait_obj` field. The caller handles FI_WAIT_SET before this call.
     pub fn from_attr(wait_obj: c_enum<fi_wait_obj>) -> Result<Self> {
         use fi_wait_obj::*;
         Ok(match wait_obj {
@@ -175,8 +174,8 @@ macro_rules! cancellable {
 }
 pub(crate) use cancellable;
 
-/// Bit of [`Wait::armed`]: the application may block on the wait object itself. Nothing tells us
-/// when it stops doing so.
+/// Bit of [`Wait::armed`]: the application may block on the wait object itself. The library is not
+/// notified when this ends.
 const APPLICATION: usize = 1 << (usize::BITS - 1);
 
 /// Change counter of the descriptor list of FI_WAIT_POLLFD; it is constant.
@@ -218,7 +217,7 @@ struct BusyPollBudget {
     /// them.
     empty_polls: guess::AtomicU32,
     skipped: guess::AtomicU32,
-    /// Until when a call looks on, in nanoseconds of [`fine_now`].
+    /// End of the busy polling of a call, in nanoseconds of [`fine_now`].
     until: guess::AtomicU64,
 }
 
@@ -241,7 +240,7 @@ impl BusyPollBudget {
         now + LOOKED_ON
     }
 
-    /// A call has looked on in vain, and sleeps.
+    /// Records busy polling without an event, before the caller sleeps.
     #[cold]
     fn on_empty_poll(&self) {
         let empty_polls = (self.empty_polls.load(Ordering::Relaxed) + 1).min(DOUBLED_MOST);
@@ -291,7 +290,7 @@ struct Waiter {
 }
 
 unsafe extern "C-unwind" {
-    /// Sleeps as `waiter` says, and calls `abandon` if the thread is cancelled meanwhile
+    /// Blocks as described by `waiter`, and calls `abandon` if the thread is cancelled meanwhile
     /// (`c/cancel.c`).
     fn ofi_sleep(waiter: *mut c_void, abandon: unsafe extern "C" fn(*mut c_void));
 }
@@ -623,7 +622,7 @@ impl Lazy {
 enum Pause {
     /// The call has its answer.
     Over,
-    /// Nothing: the call looks again at once.
+    /// Nothing: the call polls again immediately.
     Again,
     /// The call offers the processor to other threads.
     Yield,
@@ -649,11 +648,11 @@ pub struct Blocking {
     deadline: Deadline,
     pause: Pause,
     slept: bool,
-    /// When the call found nothing for the first time, and until when it looks on, in nanoseconds of
-    /// [`fine_now`]; 0: it has not, or does not.
+    /// Time of the call's first empty poll, and end of its busy polling, in nanoseconds of
+    /// [`fine_now`]; 0 if there was no empty poll, or if there is no busy polling.
     began: u64,
     looks_on: u64,
-    /// The time of the last look, if it asked for the time.
+    /// Time of the last poll, if it read the clock.
     now: u64,
     /// Signals are held back, since then.
     held: Option<(HeldSignals, u64)>,
@@ -786,11 +785,11 @@ impl Blocking {
         true
     }
 
-    /// Between two looks without a sleep: holds signals back once the call has polled for a while, and lets
-    /// them through at intervals.
+    /// Called between two polls without a sleep: blocks signals once the call has polled for a
+    /// while, and unblocks them at intervals.
     ///
     /// # Safety
-    /// As of [`is_still_bursting`](Self::is_still_bursting).
+    /// The contract of [`is_still_bursting`](Self::is_still_bursting).
     #[inline(always)]
     unsafe fn poll(&mut self) {
         let now = match std::mem::take(&mut self.now) {

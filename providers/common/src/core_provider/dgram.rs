@@ -89,7 +89,7 @@ pub struct DgramMeans {
     pub many: bool,
     /// True if addresses of senders in no address vector are reported ([`OPT_UNKNOWN_SOURCES`]).
     pub unknown_sources: bool,
-    /// Tells of closed ports ([`OPT_ICMP_ERRORS`]).
+    /// True if closed ports are reported ([`OPT_ICMP_ERRORS`]).
     pub icmp_errors: bool,
 }
 

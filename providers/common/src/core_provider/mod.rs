@@ -131,7 +131,7 @@ pub fn getinfo_any(query: &InfoQuery<'_>) -> Result<InfoChain> {
     find(query, GETINFO_HIDDEN)
 }
 
-/// The answer of fi_getinfo(3) with these flags beside those of the query.
+/// Calls fi_getinfo(3) with these flags in addition to those of the query.
 fn find(query: &InfoQuery<'_>, more: u64) -> Result<InfoChain> {
     let InfoQuery { version, node, service, flags, hints } = *query;
     let text = |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr);

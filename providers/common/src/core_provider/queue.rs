@@ -44,7 +44,7 @@ pub(super) struct InFlightOp {
     /// The endpoint or shared receive context the transfer was posted to.
     owner: u32,
     kind: CoreOpKind,
-    /// Tells the transfer from earlier ones in the same slot.
+    /// Distinguishes the transfer from earlier ones in the same slot.
     number: u32,
     /// Neighbours in the list of its owner's transfers.
     prev: u32,
@@ -58,7 +58,7 @@ enum CoreOpKind {
     Transfer,
     /// First receive of an endpoint, without which nothing can arrive: up to half of the queue.
     FirstRecv,
-    /// A receive beside others of its endpoint: up to a quarter.
+    /// A further receive of its endpoint: up to a quarter.
     MoreRecv,
 }
 
@@ -543,7 +543,7 @@ pub struct ArrivedPacket<'a> {
     len: usize,
     desc: *mut c_void,
     context: usize,
-    /// The message's source, as the core says.
+    /// Source of the message, as reported by the core.
     pub source: fi_addr_t,
 }
 
@@ -556,7 +556,7 @@ impl ArrivedPacket<'_> {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 
-    /// Posts the buffer again as it is; it comes back if the core has no room for it.
+    /// Posts the buffer again unchanged. Returns the buffer if the core has no space for it.
     #[inline(always)]
     pub fn post_again(self) -> core::result::Result<(), CoreBuf> {
         let Self { srx, _flights: flights, base, capacity, desc, context, .. } = self;
@@ -689,7 +689,7 @@ pub(super) unsafe fn set_bytes(ep: NonNull<fid_ep>, name: c_int, value: &[u8]) -
     }
 }
 
-/// A remote memory access, beside its memory.
+/// Remote memory access, without its memory.
 struct Access {
     write: bool,
     data: u64,
@@ -959,8 +959,8 @@ impl CoreEndpoint {
         self.send_keeping(1, buf, len, token)
     }
 
-    /// Sends the first `len` bytes of `buf`, even by the peer's last receive: the message tells
-    /// of our receives.
+    /// Sends the first `len` bytes of `buf`, even if this uses the peer's last receive. The message
+    /// reports receives posted by this endpoint.
     pub fn send_urgent(
         &self,
         buf: CoreBuf,
@@ -1020,8 +1020,8 @@ impl CoreEndpoint {
             data: 0,
         };
         let sent = (|| {
-            // SAFETY: open; our memory stays with the queue until the completion,
-            // the application's is lent until then; the vectors live for the call.
+            // SAFETY: open; the library's memory stays with the queue until the completion, and the
+            // application's is valid until then; the vectors live for the call.
             unsafe {
                 let send = call!(self.raw.as_ref().msg, sendmsg);
                 check(send(self.raw.as_ptr(), &raw const message, flags | abi::FI_COMPLETION))
@@ -1135,8 +1135,8 @@ impl CoreEndpoint {
         };
         let flags = what.flags | abi::FI_COMPLETION;
         let started = (|| {
-            // SAFETY: open; the memory is lent, or stays with the queue, until the
-            // completion; the vectors live for the call, which only reads them.
+            // SAFETY: open; the memory is valid, or stays with the queue, until the completion; the
+            // vectors live for the call, and are only read by it.
             unsafe {
                 let table = self.raw.as_ref().rma;
                 let call = if what.write { call!(table, writemsg) } else { call!(table, readmsg) };

@@ -563,7 +563,7 @@ mod tests {
         unsafe { Cntr::open(domain(), None, std::ptr::null_mut()) }.unwrap()
     }
 
-    /// A ledger with a queue and a counter for everything.
+    /// Returns a completion sink with a queue and a counter for each kind of operation.
     fn bound() -> CompletionSink {
         let mut completions = CompletionSink::new();
         let (tx, rx) = (&mut completions.tx, &mut completions.rx);

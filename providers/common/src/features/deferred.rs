@@ -49,7 +49,7 @@ type Continuation = Box<dyn FnOnce(Outcome) + Send>;
 /// Callback for the end of a peer's connection, with the error.
 type FailureListener = Arc<dyn Fn(fi_addr_t, Error) + Send + Sync>;
 
-/// Something to do when no lock is held. Tasks of one lane keep their order.
+/// Task to run without any lock held. Tasks of one task queue keep their order.
 pub(crate) struct Task {
     task_queue: usize,
     run: TaskFn,
@@ -170,7 +170,7 @@ pub struct DeferredQueue {
     run_lock: Mutex<()>,
     /// Number of threads making progress; they will run tasks becoming ready.
     attended: AtomicUsize,
-    /// Wakes sleepers when a task is ready and no thread is making progress.
+    /// Wakes waiters when a task is ready and no thread is making progress.
     wake: EventFd,
     woken: AtomicBool,
     /// Operations with [`INTERNAL_OP`] under way.
@@ -403,7 +403,7 @@ impl DeferredQueue {
         lock(&self.endpoints).contains(&ep)
     }
 
-    /// Has `listener` called when connections of the lane's endpoint end.
+    /// Registers `listener`, to be called when connections of the task queue's endpoint end.
     pub(crate) fn listen(
         &self,
         task_queue: usize,

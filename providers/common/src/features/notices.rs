@@ -85,7 +85,7 @@ impl NoticeLine {
             }
             notices.expect(on_notice);
         });
-        // Notices of peers that are not in the address vector yet are heard, too.
+        // This also receives notices of peers that are not in the address vector yet.
         if port.recv(FI_ADDR_UNSPEC, self.tag, buf, context).is_err() {
             self.later.unexpect(context);
         }

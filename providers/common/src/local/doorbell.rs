@@ -18,23 +18,23 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// A new door.
+    /// Creates a doorbell.
     pub fn new() -> Result<Self> {
         let (doorbell, fd) = SharedDoorbell::create()?;
         Ok(Self { doorbell, fd, wakeup: EventFd::new()? })
     }
 
-    /// The descriptor of the door's memory, for a peer ([`PeerDoorbell::open`]).
+    /// Returns the descriptor of the doorbell's memory, for a peer ([`PeerDoorbell::open`]).
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The bell's descriptor, for a peer ([`PeerDoorbell::open`]).
+    /// Returns the descriptor of the doorbell's eventfd, for a peer ([`PeerDoorbell::open`]).
     pub fn wakeup(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
     }
 
-    /// The bell, as a peer has it.
+    /// Returns the eventfd of the doorbell, as received by a peer.
     #[cfg(test)]
     pub(crate) fn wakeup_for_peer(&self) -> EventFd {
         let wakeup = self.wakeup().try_clone_to_owned().unwrap();
@@ -81,7 +81,7 @@ impl Doorbell {
     }
 }
 
-/// The door of a peer's engine.
+/// Doorbell of a peer's engine.
 #[derive(Debug)]
 pub struct PeerDoorbell {
     doorbell: SharedDoorbell,

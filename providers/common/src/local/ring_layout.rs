@@ -2,10 +2,10 @@
 //! messages, the positions of a ring's writer and reader, and the sleep state.
 //!
 //! A ring of cells defines the order. Short data is in the cell itself, behind its header word, so
-//! a poll of the header fetches it with the same cache line. Longer data is in the data area beside
-//! the cells, or in the writer's own memory, and the cell contains its location. While the reader
-//! keeps up, the writer uses only a small part of the data area; this part stays in the caches
-//! close to both.
+//! a poll of the header fetches it with the same cache line. Longer data is in the data area next
+//! to the cells, or in the writer's own memory, and the cell contains its location. While the
+//! reader keeps up, the writer uses only a small part of the data area; this part stays in the
+//! caches close to both.
 //!
 //! Nothing written here by the other process is trusted. An index is checked against its possible
 //! values, and an impossible one leads to -FI_EPROTO. The programs of `model/` run this code under
@@ -16,9 +16,9 @@ use crate::primitives::{
 };
 use core::cell::Cell;
 
-/// The reader looks at a pipe when it is told to.
+/// The reader reads a pipe after a signal only.
 const COLD: u32 = 0;
-/// The reader looks at a pipe each turn.
+/// The reader polls a pipe in each progress iteration.
 const POLLED: u32 = 1;
 /// The reader polls the pipe in each progress iteration. Before it stops polling it makes all
 /// registered processes pass a barrier, so a writer in a registered process needs no fence.
@@ -30,9 +30,9 @@ const POLLED_WITH_BARRIERS: u32 = 2;
 pub(crate) struct WriterLine {
     /// Number of cells to read before the reader notifies the writer of free space.
     wanted: AtomicU32,
-    /// The writer found no room, and is to be told when there is some.
+    /// Nonzero if the writer found no space, and waits for a notification of free space.
     wants_space: AtomicU32,
-    /// The memory of lent pieces is not the stream's any more.
+    /// Nonzero if exposed buffers are revoked: their memory no longer belongs to the stream.
     withdrawn: AtomicU32,
     /// Number of bytes on the previous link before the ring continues the stream, plus 1; 0 until
     /// it is known.
@@ -51,7 +51,7 @@ pub(crate) struct WriterLine {
 pub(crate) struct ReaderLine {
     /// Number of cells read, as published by the reader.
     taken: AtomicU32,
-    /// Lent pieces fetched in all.
+    /// Total number of exposed buffers read.
     fetched: AtomicU32,
     /// 0. An earlier version of the writer then knows this reader requests no copies to its memory.
     wanted_copies: [AtomicU64; 6],
@@ -108,7 +108,7 @@ pub(crate) struct RingCell {
 pub(crate) enum CellKind {
     /// In the cell.
     Inline,
-    /// In the memory beside the cells, in one piece.
+    /// In the data area next to the cells, contiguous.
     Bytes,
     /// In the writer's memory.
     Exposed,
@@ -270,7 +270,7 @@ pub(crate) struct RingWriter {
     exposed: Cell<u32>,
     /// The reader's count of fetched pieces as it was last seen.
     fetched: Cell<u32>,
-    /// A send found too little room.
+    /// True if a send found too little space.
     short: Cell<bool>,
 }
 
@@ -316,7 +316,8 @@ impl RingWriter {
         CELLS as u32 - self.cells.get().wrapping_sub(self.taken.get())
     }
 
-    /// Looks at the reader's line.
+    /// Reads the state published by the reader. Returns -FI_EPROTO if its count of cells is
+    /// impossible.
     pub(crate) fn look(&self, words: &RingControl) -> Result {
         let taken = words.reader.taken.load(Ordering::Acquire);
         // Neither fewer than before nor more than there are.
@@ -407,8 +408,8 @@ impl RingWriter {
         cell.head.store(head, Ordering::Release);
     }
 
-    /// Asks the reader to tell when half of everything is free; true if there is more room by now than
-    /// there was.
+    /// Requests a notification from the reader when half of the space is free. Returns true if more
+    /// space has become free meanwhile.
     #[cold]
     pub(crate) fn want_space(&self, words: &RingControl) -> Result<bool> {
         self.short.set(true);
@@ -452,7 +453,7 @@ impl RingWriter {
         self.short.set(false);
     }
 
-    /// Pieces lent in all.
+    /// Returns the total number of exposed buffers.
     pub(crate) fn exposed(&self) -> u32 {
         self.exposed.get()
     }
@@ -576,8 +577,8 @@ impl RingReader {
         self.left.get() == 0 && self.took_cell(words)
     }
 
-    /// A cell with short bytes was read, and this is the next one's number; true if the writer is
-    /// to be [told](Self::tell) of room.
+    /// Records the reading of a cell with short bytes; `next` is the number of the next one.
+    /// Returns true if the writer is to be [notified](Self::tell) of free space.
     #[inline(always)]
     pub(crate) fn took_short(&self, next: u32) -> bool {
         self.cells.set(next);
@@ -626,8 +627,8 @@ impl RingReader {
         enough
     }
 
-    /// Nothing is there to be read; true if the writer waits for room all the same, and is to be
-    /// told.
+    /// Records an empty ring. Returns true if the writer waits for space nevertheless, and is to be
+    /// notified.
     #[inline(always)]
     pub(crate) fn found_nothing(&self, words: &RingControl) -> bool {
         words.writer.wants_space.load(Ordering::Relaxed) != 0 && self.tell(words)
@@ -657,8 +658,9 @@ impl RingControl {
         self.state.polled.load(Ordering::Relaxed) == COLD
     }
 
-    /// The reader looks at this pipe each turn, or does not any more: then it has to pass a barrier
-    /// of all processes, if `barriers` were promised, or a fence, and to look once more.
+    /// Enables or disables polling of this pipe by the reader in each progress iteration. After
+    /// disabling it, the reader has to pass a barrier of all processes (if `barriers` were
+    /// promised) or a fence, and to poll once more.
     pub(crate) fn set_polled(&self, polled: bool, barriers: bool) {
         let polled = match (polled, barriers) {
             (false, _) => COLD,
@@ -738,7 +740,7 @@ impl RingControl {
         self.writer.switched_at.load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// The memory of lent pieces may change from now on.
+    /// Revokes exposed buffers: their memory may change from now on.
     pub(crate) fn withdraw(&self) {
         self.writer.withdrawn.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -767,7 +769,7 @@ pub(crate) struct DoorbellWords {
 #[repr(C, align(128))]
 struct DoorbellBitmap([AtomicU64; DOORBELL_WORDS]);
 
-/// Bits in a door: indexes of connections count modulo this.
+/// Number of bits in a doorbell: indexes of connections count modulo this.
 const DOORBELL_BITS: u32 = 64 * DOORBELL_WORDS as u32;
 
 impl DoorbellWords {
@@ -778,7 +780,7 @@ impl DoorbellWords {
         Self { asleep: AtomicU32::new(0), sleeps: AtomicU32::new(0), ready }
     }
 
-    /// Asks the owner to look at a connection; `signal` wakes it if it sleeps.
+    /// Marks a connection as ready for the owner. `signal` wakes the owner if it sleeps.
     pub(crate) fn ring(&self, index: u32, signal: impl FnOnce()) {
         let index = index % DOORBELL_BITS;
         let (word, bit) = (&self.ready.0[index as usize / 64], 1 << (index % 64));

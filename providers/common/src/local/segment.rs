@@ -288,12 +288,12 @@ impl SharedSegment {
     }
 }
 
-/// The memory of a door.
+/// Memory of a doorbell.
 #[derive(Debug)]
 pub(crate) struct SharedDoorbell(SharedMemory);
 
 impl SharedDoorbell {
-    /// A new door, and its descriptor for other processes.
+    /// Creates a doorbell. Returns it with its descriptor for other processes.
     pub(crate) fn create() -> Result<(Self, OwnedFd)> {
         let (memory, fd) = SharedMemory::create(PAGE)?;
         Ok((Self(memory), fd))
@@ -304,7 +304,7 @@ impl SharedDoorbell {
         Ok(Self(SharedMemory::open(fd, |len| len == PAGE)?))
     }
 
-    /// The door's words.
+    /// Returns the doorbell's words.
     #[inline(always)]
     pub(crate) fn words(&self) -> &DoorbellWords {
         // SAFETY: the mapping is a page and aligned to one, and lives as long as `self`. There are atomic words

@@ -28,7 +28,8 @@ use std::sync::Arc;
 /// Bytes copied before their publication, so both sides copy concurrently.
 const CHUNK: usize = 8192;
 
-/// Pieces of fewer bytes are not lent: fetching costs more than copying them.
+/// Minimum size in bytes of an exposed buffer: reading smaller ones remotely costs more than
+/// copying them.
 const MIN_EXPOSED: usize = 4096;
 
 /// Bytes of a cell in the same cache line as its header word.
@@ -129,7 +130,7 @@ impl JoinedWords {
     /// Writes the words.
     ///
     /// # Safety
-    /// There is room for them.
+    /// `to` has space for them.
     #[inline(always)]
     unsafe fn put(self, to: *mut u8) {
         let [first, second, third, fourth] = self.words;
@@ -289,8 +290,8 @@ impl ShmChannel {
         }
     }
 
-    /// Sends as many of these bytes as there is room for; -FI_EAGAIN if there is none. When
-    /// fewer are taken than were given, the other end tells when there is room
+    /// Sends as many of these bytes as there is space for. Returns -FI_EAGAIN if there is none.
+    /// After a partial send the other end notifies this one of free space
     /// ([`ShmChannel::has_space`]).
     #[inline]
     pub fn send(&self, bytes: &[u8]) -> Result<usize> {
@@ -379,8 +380,8 @@ impl ShmChannel {
         true
     }
 
-    /// [`ShmChannel::send_header_and_body`] of more bytes than a cell has room for, through the ring of bytes;
-    /// false if they are too many to be copied in one go, too.
+    /// [`ShmChannel::send_header_and_body`] for more bytes than a cell has space for, through the
+    /// data area. Returns false if they are also too many for one copy.
     #[inline(never)]
     fn send_joined_bytes(&self, head: JoinedWords, body: ContiguousSrc<'_>) -> bool {
         let head_len = head.len();
@@ -541,7 +542,7 @@ impl ShmChannel {
         Ok(done)
     }
 
-    /// Lends a piece of memory; false if there is no cell for it.
+    /// Exposes a buffer. Returns false if there is no cell for it.
     fn expose(&self, at: *mut u8, len: usize, way: CopyMode) -> Result<bool> {
         while !self.writer.has_cell(self.out())? {
             if !self.writer.want_space(self.out())? {
@@ -571,7 +572,7 @@ impl ShmChannel {
         let mut exposing = self.exposing.borrow_mut();
         let exposed = self.writer.exposed();
         match exposing.back_mut().filter(|last| last.exposed == exposed) {
-            // Nothing was lent since the call before.
+            // No buffer was exposed since the previous call.
             Some(last) => last.calls.high = number,
             None => {
                 let calls = ZcopyCompletion { low: number, high: number };
@@ -617,8 +618,8 @@ impl ShmChannel {
             return;
         }
         let start = piece.copy.as_deref().map_or(piece.memory.start as *const u8, <[u8]>::as_ptr);
-        // SAFETY: the part is of the piece, which is readable until it was fetched, or of the bytes that
-        // were kept in its place; there is room for it, which is no memory of the caller's.
+        // SAFETY: the part is of the exposed buffer, readable until it was read by the peer, or of
+        // its stored copy; the destination has space for it, and is no memory of the caller's.
         unsafe { self.segment.out_copies().as_ptr().copy_from_nonoverlapping(start.add(from), n) };
         self.out().answer_copy(request);
         self.notify();
@@ -831,7 +832,7 @@ impl ShmChannel {
         self.fill(total, |from, len| std::iter::once((base.wrapping_add(from), len)))
     }
 
-    /// [`ShmChannel::recv`] to the room of a list, in its order.
+    /// [`ShmChannel::recv`] into the buffers of a list, in their order.
     pub fn recv_list(&self, list: &mut ScatterList<'_>) -> Result<usize> {
         let list = &*list;
         self.fill(list.len(), |from, len| list.parts(from, len))
@@ -1072,7 +1073,7 @@ impl ShmChannel {
         self.ring();
     }
 
-    /// Lets the other end lend memory to this one.
+    /// Allows the other end to expose its memory to this one.
     pub fn set_peer_memory(&self, memory: PeerMemory) {
         if self.memory.set(memory).is_ok() {
             self.inbound().set_can_fetch();

@@ -41,7 +41,7 @@ const MAX_ACCEPTS: usize = 64;
 const HELLO_LEN: usize = 56;
 const ANSWER_LEN: usize = 32;
 const MAX_FDS: usize = 8;
-/// Descriptors of an answer: memory and bell of a door.
+/// Descriptors of a response: memory and eventfd of a doorbell.
 const ANSWER_FDS: usize = 2;
 
 /// Magic number at the start of the messages, with their version.
@@ -65,14 +65,14 @@ fn secret() -> Result<Secret> {
     Ok(bytes)
 }
 
-/// The system's name of a meeting place: `struct sockaddr_un`.
+/// Returns the socket address of a shared-memory handshake: `struct sockaddr_un`.
 fn system_name(name: &Secret) -> Vec<u8> {
     let family = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes();
     let hex: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
     [&family, &b"\0ofi-local/"[..], hex.as_bytes()].concat()
 }
 
-/// A socket of a meeting: packets, with descriptors. No call blocks.
+/// Socket of a shared-memory handshake: packets, with descriptors. No call blocks.
 #[derive(Debug)]
 struct ShmHandshakeSocket {
     /// Taken by the destructor alone.
@@ -292,9 +292,9 @@ type DoorbellId = (i32, u64, u64);
 pub struct ShmConnect {
     socket: ShmHandshakeSocket,
     process: i32,
-    /// Reserved descriptors, closed at the response to make room for the received ones. Without
-    /// them the process could be unable to accept the response, and the peer would consider the
-    /// handshake complete.
+    /// Reserved descriptors, closed at the response in favor of the received ones. Without them the
+    /// process could be unable to accept the response, and the peer would consider the handshake
+    /// complete.
     buf: Vec<OwnedFd>,
 }
 
@@ -304,7 +304,7 @@ impl ShmConnect {
         self.socket.fd.as_raw_fd()
     }
 
-    /// Takes room for the answer's descriptors.
+    /// Reserves descriptor slots for the response's descriptors.
     fn take_slot(&mut self) -> Result {
         while self.buf.len() < ANSWER_FDS {
             self.buf.push(self.socket.fd.try_clone().map_err(|_| Error::last_os())?);
@@ -354,7 +354,7 @@ impl ShmUpgradeListener {
         })
     }
 
-    /// The engine's door.
+    /// Returns the engine's doorbell.
     pub fn doorbell(&self) -> &Doorbell {
         &self.doorbell
     }

@@ -193,8 +193,8 @@ impl Monitor {
         }
     }
 
-    /// The kernel's, one for the process (a page has room for one): the first
-    /// user starts it, the last one ends it.
+    /// Returns the monitor using the kernel's userfaultfd. There is one for the process, since a
+    /// page supports only one. The first user starts it, the last one ends it.
     pub fn userfaultfd() -> Result<Arc<Self>> {
         static SHARED: Mutex<Weak<Monitor>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -34,7 +34,7 @@ pub trait Registrar: Send + Sync + 'static {
 /// Maximum number of regions, and of their bytes, in a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheLimits {
-    /// Most regions; 0 turns the cache off.
+    /// Maximum number of regions; 0 disables the cache.
     pub count: usize,
     /// Most bytes of all regions together.
     pub bytes: usize,
@@ -394,7 +394,8 @@ impl<R: Registrar> CacheState<R> {
         at.is_some_and(|at| !self.coming.swap_remove(at).2)
     }
 
-    /// Takes an entry with its first user, if there is room or can be made.
+    /// Adds an entry with its first user, if there is space or space can be made. Returns false
+    /// otherwise.
     fn keep(
         &mut self,
         entry: &Arc<CachedRegion<R>>,
@@ -590,7 +591,7 @@ mod tests {
         assert_eq!(s.cache.stats().registered, before);
         drop(get(0x2000, 10));
         assert_eq!(s.cache.stats().registered, before + 1);
-        // Bytes count, too; and what does not fit at all is not kept.
+        // Bytes count as well; and a region larger than the whole limit is not cached.
         drop(get(0x5000, 95));
         assert_eq!((s.cache.stats().count, s.cache.stats().bytes), (1, 95));
         drop(get(0x6000, 101));
@@ -621,7 +622,7 @@ mod tests {
         drop(old);
         assert_eq!(live(&s), 2);
         drop(new);
-        // There were more changes than are kept: no cached region is used any more.
+        // There were more changes than the event list stores: no cached region is used any more.
         (0..100).for_each(|at| s.notices.report(|tell| tell(at..at + 1)));
         assert_eq!((s.cache.stats().count, live(&s)), (0, 0));
     }

@@ -100,7 +100,7 @@ fn open(more: u64) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Reads events until told to stop.
+/// Reads events until the stop is requested.
 fn read_events(fd: &OwnedFd, epoll: &Epoll, notices: &MemoryEvents) {
     loop {
         let (mut events, mut stop) = (false, false);
@@ -114,8 +114,8 @@ fn read_events(fd: &OwnedFd, epoll: &Epoll, notices: &MemoryEvents) {
             return;
         }
         if events {
-            // The thread that unmaps goes on as soon as the report is read, so look-ups are kept
-            // waiting from before that.
+            // The unmapping thread continues as soon as the event is read, so look-ups are blocked
+            // from before that.
             notices.report(|tell| {
                 while let Some(range) = read_event(fd) {
                     tell(range)

@@ -60,7 +60,7 @@ struct Table {
 }
 
 impl Table {
-    /// Makes room for another address; -FI_ENOMEM if there is none.
+    /// Reserves space for another address. Returns -FI_ENOMEM if there is no memory.
     fn make_space(&mut self) -> Result {
         self.entries.try_reserve(1)?;
         self.index.try_reserve(1).map_err(|_| Error::NOMEM)
@@ -148,7 +148,7 @@ pub struct Av {
     rx_ctx_bits: u32,
     /// Table of a vector shared by processes.
     shared: Option<SharedAddrTable>,
-    /// Other provider's vector, if this one was opened beside it with FI_PEER (fi_peer(3)).
+    /// Vector of another provider, if this one was opened over it with FI_PEER (fi_peer(3)).
     owner: Option<AvOwner>,
     base: Base,
 }
@@ -417,7 +417,8 @@ impl Av {
         self.identify(self.table(), index, id)
     }
 
-    /// Does so, and tells listeners without the table's lock; `event_lock` is held.
+    /// Sets the id of an address, and notifies listeners without the table's lock; `event_lock` is
+    /// held.
     fn identify(
         &self,
         mut table: MutexGuard<'_, Table>,
@@ -569,12 +570,12 @@ impl Av {
         Ok(())
     }
 
-    /// Inserts `addrs` and reports as the call wants: each index in `out`, the number of
+    /// Inserts `addrs` and reports as requested by the call: each index in `out`, the number of
     /// successes as the result, or as an event if the vector was opened with FI_EVENT.
     ///
     /// # Safety
-    /// `out` is null or has room for all of `addrs`; with FI_SYNC_ERR `context`
-    /// points to as many ints.
+    /// `out` is null or has space for all of `addrs`; with FI_SYNC_ERR `context` points to as many
+    /// ints.
     unsafe fn insert_all(
         &self,
         addrs: impl Iterator<Item = Result<Addr>>,

@@ -95,7 +95,7 @@ impl Cntr {
             return Err(Error::INVAL);
         }
         let counts = match owner {
-            // An owner is told of operations only.
+            // An owner is notified of operations only.
             Some(_) if bytes => return Err(Error::INVAL),
             Some(owner) => Counts::Elsewhere(owner),
             None if bytes => Counts::Bytes,

@@ -448,9 +448,9 @@ impl Cq {
         }
     }
 
-    /// The place of the next entry, if there is room for it and [`write`](Self::write) would have nothing
-    /// to do but to put it there. The caller holds another lock of the domain until it has written the
-    /// entry, or does not want to any more.
+    /// Returns the position of the next entry, if there is space for it and [`write`](Self::write)
+    /// would only store it there. The caller holds another lock of the domain until it has written
+    /// the entry, or has decided against it.
     #[inline(always)]
     pub fn next_entry(&self) -> Option<NextEntry<'_>> {
         let unread = self.written.load(Ordering::Relaxed) - self.read.load(Ordering::Acquire);
@@ -646,7 +646,7 @@ impl Cq {
         }
     }
 
-    /// One look of a blocking read.
+    /// Performs one poll of a blocking read.
     ///
     /// # Safety
     /// The contract of [`read_one`](Self::read_one).
@@ -769,7 +769,7 @@ impl Format {
     /// Writes one entry in this format.
     ///
     /// # Safety
-    /// `buf` has room for more than `index` entries of this format.
+    /// `buf` has space for more than `index` entries of this format.
     #[inline(always)]
     unsafe fn store(self, buf: *mut c_void, index: usize, entry: &Completion) {
         // SAFETY: by this function's contract; each is a beginning of a completion, and C
@@ -816,10 +816,10 @@ begin_completion! {
     fi_cq_tagged_entry { op_context: context, flags: flags, len: len, buf: buf, data: data, tag: tag }
 }
 
-/// Copies as much of a completion as an entry has.
+/// Copies the part of a completion that an entry contains.
 ///
 /// # Safety
-/// `buf` has room for more than `index` entries, and is aligned for them.
+/// `buf` has space for more than `index` entries, and is aligned for them.
 #[inline(always)]
 unsafe fn copy_beginning<E: BeginsCompletion>(from: &Completion, buf: *mut c_void, index: usize) {
     // SAFETY: a completion begins with the fields of an entry; there is room by this

@@ -1,5 +1,5 @@
-//! Common part of the objects opened by programs on fabrics and domains: a context, the parent kept
-//! open, a user count, and the calls of all objects (fi_close, fi_control). An implementation of
+//! Common part of the objects opened by programs on fabrics and domains: a context, an open parent,
+//! a user count, and the calls of all objects (fi_close, fi_control). An implementation of
 //! [`Object`] defines the special features of its type, and [`fid_ops`] creates its table.
 use crate::abi::{fi_ops, fid};
 use crate::boundary::ffi_guard;
@@ -57,7 +57,8 @@ impl Parent {
         std::ptr::addr_eq(Arc::as_ptr(&self.object), Arc::as_ptr(&other.object))
     }
 
-    /// Takes a closed object off the count of users, though its memory may be kept for a while.
+    /// Removes a closed object from the count of users, though its memory may remain allocated for
+    /// a while.
     pub(crate) fn leave(&self) {
         if !self.left.swap(true, Ordering::Relaxed) {
             self.users.remove();

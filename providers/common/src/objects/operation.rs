@@ -73,7 +73,7 @@ pub(crate) struct ImmediateSendFns {
 /// Function making progress on the whole domain of a queue.
 pub(crate) type ProgressFn = unsafe extern "C" fn(*mut fid_cq);
 
-/// Room for one message (or, with FI_MULTI_RECV, several).
+/// Buffer for one message (or, with FI_MULTI_RECV, several).
 #[derive(Clone, Debug)]
 pub struct RecvOp {
     /// The buffer the message goes to.
@@ -93,7 +93,7 @@ pub struct RecvOp {
 /// A place in a peer's memory (struct fi_rma_iov).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoteSegment {
-    /// Virtual address, or offset into the region, as the peer's mr_mode says.
+    /// Virtual address, or offset into the region, as defined by the peer's mr_mode.
     pub addr: u64,
     /// Length in bytes.
     pub len: u64,

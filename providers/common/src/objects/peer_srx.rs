@@ -94,7 +94,7 @@ unsafe impl Send for OwnersEntry {}
 pub enum OwnersAnswer {
     /// A receive.
     Receive(OwnersEntry),
-    /// Room for a note of the message ([`SrxOwner::note`]).
+    /// Entry for a note of the message ([`SrxOwner::note`]).
     Slot(OwnersEntry),
 }
 
@@ -164,7 +164,7 @@ impl SrxOwner {
         unsafe { take(who, tagged.into(), src, tag, bytes.address(), bytes.count()) == 1 }
     }
 
-    /// Leaves a note of a message with the owner, in the room it gave.
+    /// Stores a note of a message at the owner, in an entry provided by it.
     pub fn note(&self, entry: OwnersEntry, message: NotedMessage) -> Result {
         let NotedMessage { tagged, flags, len, tag, cq_data, .. } = message;
         let addr = message.addr.load(Ordering::Relaxed);

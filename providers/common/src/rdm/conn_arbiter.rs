@@ -23,7 +23,7 @@ pub enum LocalConnState {
     Made,
 }
 
-/// The process at the other end of a connection, as far as it said. A value of 0 is not known.
+/// Process at the other end of a connection, as reported by it. A value of 0 is unknown.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ProcessInstance {
     /// The process id.

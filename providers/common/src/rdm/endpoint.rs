@@ -96,8 +96,9 @@ impl RdmAttr {
         Self { directed: rx.caps & FI_DIRECTED_RECV != 0, ..Self::default() }
     }
 
-    /// The inbox of the endpoint with the number `owner`. With buffered receives (FI_BUFFERED_RECV)
-    /// `most_buffered` are the largest values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
+    /// Returns the matching engine of the endpoint with the number `owner`. With buffered receives
+    /// (FI_BUFFERED_RECV) `most_buffered` are the largest values of FI_OPT_BUFFERED_LIMIT and
+    /// FI_OPT_BUFFERED_MIN.
     pub fn matcher<B: UnexpectedBody>(
         &self,
         owner: u32,
@@ -319,7 +320,7 @@ pub struct RdmEndpoint<E: RdmEngine> {
     pub ext: E::InternalOps,
     /// True for a shared receive context: a matching engine without connections.
     is_srx: bool,
-    /// Hears of changes of the address vector.
+    /// Subscription to changes of the address vector.
     names: OnceLock<Arc<AvSubscription<E>>>,
     /// Kind: an ordinary endpoint, a scalable one, or a context of one.
     part: EndpointKind,
@@ -352,7 +353,7 @@ impl<E: RdmEngine> RdmEndpoint<E> {
         self.is_srx
     }
 
-    /// Hears of changes of the address vector from now on.
+    /// Subscribes to changes of the address vector.
     fn listen(&self, av: Option<&Arc<Av>>) {
         if let Some(av) = av {
             self.names.get_or_init(|| AvSubscription::listen(&self.engine, self.id, av));
@@ -387,7 +388,7 @@ impl<E: RdmEngine> RdmEndpoint<E> {
         }
     }
 
-    /// Opens a scalable endpoint with as many transmit and receive contexts as `info` says. They
+    /// Opens a scalable endpoint with the numbers of transmit and receive contexts in `info`. They
     /// are in no multicast groups.
     pub fn scalable(engine: Arc<E>, mut identity: E::Identity, info: InfoRef<'_>) -> Result<Self> {
         identity.as_mut().multicast = false;
@@ -463,8 +464,7 @@ impl<E: RdmEngine> Endpoint for RdmEndpoint<E> {
             return Err(Error::INVAL);
         }
         if !self.is_srx {
-            // Before any peer can call: what is inserted after its name was looked
-            // up must be heard of.
+            // Before any peer can connect: an address inserted after its look-up must be reported.
             self.listen(bindings.av.as_ref());
         }
         self.engine.enable(self, bindings, srx.map(|srx| srx.id))

@@ -50,8 +50,8 @@ struct MultiBuf {
     exhausted: bool,
 }
 
-/// The multi-receive buffers of an inbox. Each is given back with an entry of its
-/// last part, or of its own if it is taken back before.
+/// Multi-receive buffers of a matching engine. Each is released with the entry of its last part, or
+/// with a separate entry if it is canceled before.
 #[derive(Debug, Default)]
 pub struct MultiBufs(Slab<MultiBuf>);
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Another provider's queue as one inbox takes receives from it.
+/// Another provider's queue, as a source of receives for one matching engine.
 #[derive(Debug)]
 pub(super) struct PeerSrxQueue {
     pub(super) owner: SrxOwner,
@@ -97,7 +97,7 @@ impl PeerSrxQueue {
         }
     }
 
-    /// Leaves a note of a kept message with the owner.
+    /// Stores a note of a buffered message at the owner.
     pub(super) fn note(&mut self, envelope: &Envelope, sender: fi_addr_t, ep: u32, message: u32) {
         let slot = self.slot.take().filter(|(of, _)| are_alike(of, envelope));
         let entry = match slot {
@@ -133,14 +133,14 @@ impl PeerSrxQueue {
         }
     }
 
-    /// The sender of a kept message has this address from now on.
+    /// Sets the address of the sender of a buffered message.
     pub(super) fn name(&self, message: (usize, u32), addr: fi_addr_t) {
         if let Some(entry) = self.noted.get(&message) {
             self.owner.name(*entry, addr);
         }
     }
 
-    /// A kept message is not there any more.
+    /// Removes the note of a buffered message that no longer exists.
     pub(super) fn forget(&mut self, message: (usize, u32)) {
         self.noted.remove(&message);
     }

@@ -33,8 +33,8 @@ pub struct AvSubscription<E> {
 }
 
 impl<E: AvObserver> AvSubscription<E> {
-    /// Tells the engine's endpoint about changes of the vector from now on, as long as the
-    /// result lives.
+    /// Notifies the engine's endpoint of changes of the vector from now on, during the lifetime of
+    /// the result.
     pub fn listen(engine: &Arc<E>, ep: u32, av: &Av) -> Arc<Self> {
         let names = Arc::new(Self { engine: Arc::downgrade(engine), ep });
         let weak: Weak<Self> = Arc::downgrade(&names);
@@ -240,7 +240,7 @@ impl<P> PeerTable<P> {
         }
     }
 
-    /// Gives a peer a name, and tells `observer`.
+    /// Sets the address of a peer, and notifies `observer`.
     fn rename(
         &mut self,
         peer: u32,

@@ -21,7 +21,7 @@ pub trait PostsReceives {
     fn matcher_if_open(&mut self, ep: u32) -> Option<&mut RxMatcher<Self::Buffered>>;
     /// Posts a tag, for messages to be reported with (fi_tagged(3), Buffered Tagged Receives).
     fn post_tag(&mut self, ep: u32, op: &RecvOp);
-    /// Looks for messages: the one asked for may be on its way.
+    /// Polls for messages: a requested one may be on its way.
     fn look(&mut self);
     /// Passes a buffered message to its matching receive, or drops it if there is none.
     fn match_message(&mut self, matched: MatchedMessage);

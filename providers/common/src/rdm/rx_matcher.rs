@@ -149,7 +149,7 @@ const SPECIAL: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | INTERNAL_
 /// takes none, so complete messages find some.
 const SPARE_RECEIVES: usize = 8;
 
-/// Pairs of queues in an inbox: untagged, tagged, and of collective operations.
+/// Pairs of queues in a matching engine: untagged, tagged, and of collective operations.
 pub const QUEUES: usize = 3;
 
 /// Index of the queues of tagged messages and receives, the only ones with peeks and claims
@@ -198,7 +198,7 @@ pub struct MatchQueues<B> {
 }
 
 impl<B> MatchQueues<B> {
-    /// Queues in memory of their own: callers' frames have no room for them.
+    /// Returns queues in separately allocated memory: they are too large for callers' stack frames.
     #[cold]
     #[inline(never)]
     fn boxed(min_multi_recv: usize) -> Box<Self> {
@@ -414,8 +414,8 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         }
     }
 
-    /// FI_OPT_MIN_MULTI_RECV: below so many bytes of room a multi-receive buffer
-    /// is given back.
+    /// Returns FI_OPT_MIN_MULTI_RECV: a multi-receive buffer with less free space, in bytes, is
+    /// released.
     pub fn min_multi_recv(&self) -> usize {
         self.look(0, |queues| queues.min_multi_recv)
     }
@@ -432,7 +432,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         self.addrs = source_err.then(|| self.addrs.take().unwrap_or_default());
     }
 
-    /// Has receives reported to this ledger.
+    /// Reports completed receives to this completion sink.
     pub fn bind(&mut self, completions: &RxCompletions) {
         self.completions.clone_from(completions);
         if let Some(buffering) = &mut self.buffering {
@@ -485,8 +485,8 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         self.peers.get(peer as usize).unwrap_or(&self.only)
     }
 
-    /// Names a peer, as receives choose it and as completions report it;
-    /// FI_ADDR_NOTAVAIL for a stranger. The two differ with FI_AV_USER_ID.
+    /// Sets the addresses of a peer, as used by the source of receives and as reported by
+    /// completions; FI_ADDR_NOTAVAIL for an unknown peer. The two differ with FI_AV_USER_ID.
     pub fn set_name(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
         let was_unknown_peer = self.is_unknown_peer(peer);
         let known = self.known_mut(peer);
@@ -990,8 +990,8 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         self.with(0, |queues| queues.quota.change(before, after, unknown_peer));
     }
 
-    /// Makes room in the tables for another message to [`keep`](Self::keep); -FI_ENOMEM if there
-    /// is no memory.
+    /// Reserves space in the tables for another message to [`keep`](Self::keep). Returns -FI_ENOMEM
+    /// if there is no memory.
     pub fn reserve(&mut self, envelope: &Envelope) -> Result {
         self.with(envelope.queue(), |queues| queues.unexpected[envelope.queue()].reserve())
     }
@@ -1175,9 +1175,9 @@ impl<B: UnexpectedBody> RxMatcher<B> {
             || self.look(queue, |queues| queues.unexpected[queue].is_claimed(message))
     }
 
-    /// Reports a kept message to be claimed or discarded: all of it, or this start. `posted` is
-    /// the context of the tag it met, if it waited for one. From now on no receive or peek finds
-    /// the message.
+    /// Reports a buffered message, to be claimed or discarded: all of it, or this start. `posted`
+    /// is the context of the matched tag, if it waited for one. From now on no receive or peek
+    /// finds the message.
     pub fn announce(
         &mut self,
         queue: usize,

@@ -296,7 +296,8 @@ impl Drop for MonitorFile {
     }
 }
 
-/// Makes a file as long as it will be, with room for all of it.
+/// Sets the permissions of a file and fills it with zeros to its final size, so its space is
+/// allocated.
 fn fill(file: &File, mode: u32) -> Result<()> {
     file.set_permissions(Permissions::from_mode(mode))?;
     if !may_have_size(FILE_LEN) {

@@ -284,8 +284,8 @@ impl Receiver {
                 return;
             }
             let bufs = rx.posted.iter().take(space).map(|recv| &recv.buf);
-            // An error is an earlier send's, which the system reports late (no
-            // such host or port): it is gone by being told, and means nothing.
+            // An error belongs to an earlier send, and the system reports it late (no such host or
+            // port). It is ignored: the report clears it.
             let got = receive_datagrams(fd, bufs, self.source, several, &mut datagrams);
             let got = got.unwrap_or(0);
             taken += got;
@@ -364,14 +364,15 @@ pub(crate) struct UdpEp {
     receiver: Arc<Receiver>,
     id: u32,
     rx_size: usize,
-    /// Messages shorter than this are sent as they are: none of an endpoint with a secret.
+    /// Size in bytes below which messages are sent unsealed: 0 for an endpoint with a pre-shared
+    /// key.
     fast_end: usize,
     /// Sealer of datagrams for an enabled endpoint with a pre-shared key.
     sealing: OnceLock<Box<Lock<SealingSender>>>,
 }
 
 impl UdpEp {
-    /// Opens an endpoint; with a secret its datagrams are sealed.
+    /// Opens an endpoint. With a pre-shared key its datagrams are sealed.
     pub(crate) fn open(
         engine: &Arc<UdpEngine>,
         local: SocketAddr,
@@ -589,7 +590,7 @@ impl Msg for UdpEp {
         let (fd, to) = (self.receiver.socket.fd(), addr::to_raw(&to));
         let mut sent = op.buf.send_to(fd, &to);
         if is_of_earlier(&sent) {
-            // The error kept this one from leaving.
+            // The error kept this one from being sent.
             sent = op.buf.send_to(fd, &to);
         }
         self.sent(bound, &op, report, sent)

@@ -23,7 +23,7 @@ struct GroupMember {
 struct Hearing {
     group: SocketAddr,
     count: usize,
-    /// The group's own socket; none if the group is heard with the endpoint's.
+    /// The group's own socket; `None` if the group is received through the endpoint's.
     socket: Option<DgramSocket>,
 }
 
@@ -150,7 +150,7 @@ mod tests {
         drop(own);
         let (first, change) = groups.join(&bound, same, BOTH).unwrap();
         assert!(matches!(change, Change::Opened(_)));
-        // Joined twice it is heard once.
+        // After two joins each datagram is received once.
         let (second, change) = groups.join(&bound, same, BOTH).unwrap();
         assert_eq!((change, groups.sockets().count()), (Change::Nothing, 1));
         assert!(groups.leave(&bound, first).is_none());

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 /// Maximum message size: the payload of one unfragmented datagram over Ethernet.
 pub(crate) const MAX_MSG_SIZE: usize = 1472;
 
-/// The largest message of an endpoint with a secret.
+/// Maximum size in bytes of a message of an endpoint with a pre-shared key.
 pub(crate) const MAX_SEALED_SIZE: usize = MAX_MSG_SIZE - DATAGRAM_OVERHEAD;
 
 const TX_CAPS: u64 = FI_MSG | FI_SEND | FI_MULTICAST;

@@ -98,7 +98,7 @@ impl DgramSocket {
                 self.0.join_multicast_v4(group.ip(), local.ip())?;
             }
             (SocketAddr::V6(group), SocketAddr::V6(_)) => {
-                // Systems before Linux 4.20 cannot be told.
+                // Systems before Linux 4.20 do not have this option.
                 let _ = self.set(libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, &0);
                 self.0.join_multicast_v6(group.ip(), interface_for(group, local))?;
             }
@@ -154,7 +154,7 @@ impl DgramSocket {
         let (fd, to) = (self.fd(), addr::to_raw(to));
         let mut sent = send_datagrams(fd, &to, bytes, stride);
         if is_of_earlier(&sent) {
-            // The error kept these from leaving.
+            // The error kept these from being sent.
             sent = send_datagrams(fd, &to, bytes, stride);
         }
         match sent {

@@ -39,7 +39,7 @@ impl LnxEngineEp {
         }
     }
 
-    /// A message as the inbox knows it.
+    /// Returns the envelope of a message for the matching engine.
     fn envelope(&mut self, message: &ArrivingMessage) -> Envelope {
         let ArrivingMessage { tagged, src, len, tag, cq_data } = *message;
         let peer = self.peers.sender(src);

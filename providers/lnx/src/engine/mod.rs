@@ -42,7 +42,8 @@ use std::time::Duration;
 /// Maximum sleep of a caller while a core has no descriptor to wake it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(1);
 
-/// A multi-receive buffer with less room is given back (FI_OPT_MIN_MULTI_RECV).
+/// Minimum free space in bytes: a multi-receive buffer with less is released
+/// (FI_OPT_MIN_MULTI_RECV).
 const MIN_MULTI_RECV: usize = 4096;
 
 /// State shared by the endpoints of a domain.
@@ -370,7 +371,7 @@ impl LnxEngine {
         Ok(Some(LnxRoute { rail, to, cq_is_drained }))
     }
 
-    /// The queue of sends has no room for another entry.
+    /// Returns the error for a send queue without space for another entry.
     #[cold]
     fn is_full(&self) -> Error {
         self.progress();
@@ -397,7 +398,7 @@ impl LnxEngine {
                         envelope.len,
                     ));
                 } else if envelope.flags & FI_COMPLETION != 0 {
-                    // The core may have told already that it is over.
+                    // The core may have reported the completion already.
                     owner.activity.begin();
                 }
                 Ok(())

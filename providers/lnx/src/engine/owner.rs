@@ -69,7 +69,7 @@ impl RailOwner {
         })
     }
 
-    /// The core is called: it is looked at in each turn from now on, until nothing goes on there any more.
+    /// Records a call of the core: each progress iteration polls it from now on, until it is idle.
     #[inline(always)]
     pub(super) fn mark_active(&self) {
         self.activity.called();

@@ -249,7 +249,7 @@ pub(super) fn addrs_for<'a>(
 }
 
 impl LnxEngine {
-    /// The vector gave an address a name: the cores are told of it.
+    /// Reports a new address in the vector to the cores.
     pub(crate) fn insert_name(&self, id: u32, name: fi_addr_t, addr: &Addr) {
         let Addr::Link(addr) = addr else { return };
         let mut state = self.lock();
@@ -309,7 +309,7 @@ impl LnxEngine {
         }
     }
 
-    /// A name was removed from the vector: the peer is a stranger from now on.
+    /// Handles the removal of an address from the vector: the peer is an unknown peer from now on.
     pub(crate) fn remove_name(&self, id: u32, name: fi_addr_t) {
         let mut state = self.lock();
         let Some(ep) = state.eps.get_mut(id) else { return };

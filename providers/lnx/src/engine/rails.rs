@@ -26,7 +26,7 @@ pub(super) struct CoreActivity {
     under_way: AtomicIsize,
     /// Calls come one at a time.
     serialized: bool,
-    /// It is looked at in each turn: something went on there lately, or will.
+    /// True if each progress iteration polls it: it was active lately, or will be.
     active: AtomicBool,
     /// Calls at the last poll, and the polls since the last one with new calls.
     seen: AtomicU64,
@@ -236,7 +236,7 @@ const GOES_ON: u64 = 5_000;
 /// Target in nanoseconds between two progress iterations reading the clock.
 const ASKED_WITHIN: u64 = 10_000;
 
-/// Most turns from one look at the clock to the next.
+/// Maximum number of progress iterations between two reads of the clock.
 const MAX_ITERATIONS: u32 = 32;
 
 impl PollInterval {

@@ -44,7 +44,7 @@ pub(super) const ICMP_ERRORS: usize = 64;
 /// State of the handshake with a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HandshakeState {
-    /// Nothing was said.
+    /// No message was sent or received.
     New,
     /// The peer was asked for its index. Its response names the index of the request, to prove its
     /// origin.
@@ -144,10 +144,10 @@ pub(super) struct RxdConn {
     pub(super) early: BTreeMap<u64, Box<[u8]>>,
     /// Operation being received.
     pub(super) arriving: Option<Arriving>,
-    /// The next packet waits for room.
+    /// True if the next packet waits for space.
     pub(super) stalled: bool,
-    /// An acknowledgement is to be sent: at the latest in the next turn, or in this one, or it
-    /// waits for the application's answer to carry it.
+    /// An acknowledgement is due: in the next progress iteration at the latest, or in this one, or
+    /// piggybacked on the application's answer.
     pub(super) ack_due: bool,
     pub(super) ack_now: bool,
     pub(super) ack_put_off: bool,
@@ -155,7 +155,7 @@ pub(super) struct RxdConn {
     pub(super) ack_predictor: AckPredictor,
     /// Packets received since the last acknowledgement.
     pub(super) came: usize,
-    /// The peer was told to stop.
+    /// True if the peer was notified to stop.
     pub(super) stop_notified: bool,
     /// Refused requests of the peer, by their numbers, and the refusals not received by the peer
     /// yet. Acknowledgements do not go beyond the first.

@@ -1,4 +1,4 @@
-//! An endpoint of the engine: its peers, its turns, its beginning and end.
+//! An endpoint of the engine: its peers, its progress, its opening and closing.
 use super::budget::HeldSums;
 use super::conn::{HandshakeState, RxdConn};
 use super::half_open::HalfOpens;
@@ -66,7 +66,7 @@ pub(crate) struct RxdIdentity {
 /// Core's attributes of an endpoint with its own pre-shared key.
 #[derive(Clone)]
 pub(crate) struct OwnCore {
-    /// The core's info, with the secret.
+    /// Core's info, with the pre-shared key.
     pub(crate) info: Arc<InfoBuf>,
     /// The longest packet.
     pub(crate) packet: usize,
@@ -114,7 +114,7 @@ pub(crate) struct RxdEngineEp {
     pub(super) own_ops: usize,
     /// Generation number, distinguishing operations with the same entry.
     pub(super) op_generation: u32,
-    /// The time, as it was when the turn or call began.
+    /// Time at the start of the progress iteration or call.
     pub(super) now: Instant,
     /// No connection has a deadline before this.
     pub(super) next_deadline: Option<Instant>,
@@ -135,7 +135,7 @@ pub(crate) struct RxdEngineEp {
     pub(super) forgotten: Vec<fi_addr_t>,
     /// Bytes of packets received early.
     pub(super) early_bytes: usize,
-    /// Room to make packets in.
+    /// Buffer for building packets.
     pub(super) scratch: Vec<u8>,
     /// Helper thread sending delayed data if the application makes no call.
     pub(super) helper: Arc<ParkSlot>,
@@ -324,7 +324,8 @@ impl RxdEngineEp {
         match self.peers[peer].conn {
             NONE => self.new_conn(peer),
             conn => {
-                // One whose name was in the address vector before the endpoint heard of names.
+                // A peer whose address was in the address vector before the endpoint subscribed to
+                // it.
                 if self.conns[conn].unknown && self.peers.name_of(peer) != FI_ADDR_NOTAVAIL {
                     self.set_unknown(peer, false);
                 }

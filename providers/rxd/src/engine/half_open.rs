@@ -23,7 +23,7 @@ pub(super) struct Introduction {
 /// Combined content of the requests from one address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Introduced {
-    /// All said the same.
+    /// All requests have the same content.
     As(Introduction),
     /// They contradict each other: the peer has to be asked.
     InSeveralWays,

@@ -21,7 +21,7 @@ const LOOKS: u32 = 64;
 /// The helper of an engine.
 pub(super) struct Helper {
     engine: Weak<RxdEngine>,
-    /// The application leaves room for a thread.
+    /// True if the application permits a library thread.
     allowed: bool,
     thread: Mutex<Option<Worker>>,
     bed: Arc<ParkSlot>,
@@ -74,7 +74,7 @@ impl Helper {
         &self.bed
     }
 
-    /// Has the helper look from now on.
+    /// Starts polling by the helper.
     #[inline]
     pub(super) fn wake(&self) {
         if !self.bed.active.load(Ordering::Relaxed) {

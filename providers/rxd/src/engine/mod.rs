@@ -113,7 +113,7 @@ pub(crate) struct RxdState {
     /// Polling pattern of the application while no packets arrive
     /// ([`backoff`](ofi_provider::backoff)).
     looks: PollBackoff,
-    /// Looks in vain since packets came last.
+    /// Number of empty polls since the last received packets.
     idle: u32,
 }
 
@@ -342,7 +342,7 @@ impl RxdState {
         &mut self.eps[id]
     }
 
-    /// A look of the helper's ([`RxdEngine::help`]).
+    /// Performs one poll of the helper ([`RxdEngine::help`]).
     fn help(&mut self, idle: bool) -> bool {
         let busy = self.eps.iter().any(|(_, ep)| ep.is_busy());
         if busy && idle {

@@ -37,7 +37,7 @@ pub(crate) trait PacketPort: Send {
     fn send_many(&mut self, to: fi_addr_t, buf: &mut [u8], stride: usize) -> Result {
         self.send(to, &buf[DatagramBatch::LEN..], stride)
     }
-    /// The same of packets without room before them.
+    /// Sends packets like `send_many`, without free space before them.
     fn send(&mut self, to: fi_addr_t, packets: &[u8], stride: usize) -> Result;
     /// Calls `each` with the received packets, some at a time, and their sources. Returns the
     /// number of receives, and true if more may be available.
@@ -188,7 +188,7 @@ impl CorePort {
         self.free.pop().map_or_else(|| common.domain.buffer(len, || common.key()), Ok)
     }
 
-    /// Posts receives until there are enough, or the core has no room.
+    /// Posts receives until there are enough, or the core has no space.
     fn post(&mut self) {
         let most = if self.means.many { MANY_RECEIVES } else { RECEIVES };
         while self.posted < most {

@@ -109,7 +109,7 @@ enum PacketFate {
     Done { end: bool },
     /// There is no space for its content.
     Wait,
-    /// There is no room for an answer to it, until peers have acknowledged some.
+    /// There is no space for a response to it, until peers have acknowledged some responses.
     HeldBack,
 }
 
@@ -543,7 +543,7 @@ impl RxdEngineEp {
         }
         let seq = self.conns[id].expected;
         let op = self.start_answer(RxdTx::reject(id, tx_id, seq, error));
-        // The peer has to have it before it hears that the request is here.
+        // The peer must have received the rejection before the acknowledgement of its request.
         self.conns[id].holds.push_back((seq, op));
     }
 

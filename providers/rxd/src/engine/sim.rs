@@ -36,7 +36,7 @@ struct NetPlan {
     loses: usize,
     doubles: usize,
     reorders: usize,
-    /// A send finds no room.
+    /// Sends refused for lack of space.
     refuses: usize,
     /// Requests forged in the name of an endpoint, with or without its source address.
     forges: usize,

@@ -29,7 +29,7 @@ use ofi_provider::slab::Slab;
 /// Bytes of packets passed to the core at a time.
 const BATCH: usize = 60 << 10;
 
-/// Room before them for the core's own.
+/// Space before them for the core's own header.
 const BEFORE: usize = DatagramBatch::LEN;
 
 /// Bits of an operation's number for the index of its entry. The upper bits distinguish it from
@@ -84,7 +84,7 @@ pub(super) struct RxdTx {
     /// Buffer for the peer's response, and the number of bytes received.
     pub(super) answer: Option<RecvBuf>,
     pub(super) got: usize,
-    /// A peer of this library says when the message has met its receive.
+    /// A peer with this library reports the match of the message.
     pub(super) deliver: bool,
     /// The peer has all of it.
     acked: bool,

@@ -33,7 +33,7 @@ impl RxmEngineEp {
         message
     }
 
-    /// Called when a message was kept: it is to be reported, unless it waits for a tag.
+    /// Called for a buffered message: it is to be reported, unless it waits for a tag.
     #[cold]
     fn buffered(&mut self, envelope: &Envelope, message: u32, matched: Option<Recv>) {
         match matched {

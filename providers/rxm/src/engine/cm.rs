@@ -173,13 +173,13 @@ impl RxmEngineEp {
         let conn = &mut self.conns[id];
         (conn.ep, conn.rx_posted, conn.counted, conn.early) = (Some(ep), 0, false, 0);
         if self.common.flow_control {
-            // The buffers cannot grow as messages come, because the peer sends none before it is
-            // told of buffers.
+            // The number of buffers cannot grow as messages arrive, because the peer sends none
+            // before it is notified of buffers.
             conn.rx_wanted = self.common.rx_buffers(false);
         }
         if own {
             self.post_own(id);
-            // The peer knows of one buffer without being told.
+            // The peer knows of one buffer without a notification.
             self.conns[id].unnotified = (self.conns[id].rx_posted as u32).saturating_sub(1);
             // Without a single receive nothing would ever come.
             if self.conns[id].rx_posted == 0 {

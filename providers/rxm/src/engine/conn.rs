@@ -24,7 +24,7 @@ pub(super) enum Link {
     Refused,
     /// The connection is made, and transfers can go out.
     Connected,
-    /// The connection is over, and messages of it wait for room in the completion queue.
+    /// The connection has ended, and its messages wait for space in the completion queue.
     Ended,
 }
 
@@ -172,7 +172,7 @@ pub(super) fn packet_id(conn_id: u64) -> u64 {
     conn_id & u64::from(u32::MAX)
 }
 
-/// The peer's process, as a connection's number tells it.
+/// Returns the peer's process, as encoded in a connection's number.
 pub(super) fn process_of(conn_id: u64) -> ProcessInstance {
     ProcessInstance { pid: (conn_id >> 32) as u32, instance: 0 }
 }
@@ -254,7 +254,7 @@ pub(super) enum Waiting {
 #[derive(Debug)]
 pub(super) enum SegmentTarget {
     Recv(Recv),
-    /// To the message kept under this number.
+    /// Segments for the buffered message with this number.
     Buffered(u32),
     Nowhere,
 }

@@ -1,4 +1,4 @@
-//! An endpoint of the engine: the core's objects it uses, its peers and connections, and its turns.
+//! Endpoint of the engine: core objects used by it, its peers and connections, and its progress.
 use super::common::{Common, clock};
 use super::conn::{Link, RxmConn, Waiting};
 use super::pending::{
@@ -134,7 +134,7 @@ pub(crate) struct RxmEngineEp {
 
     /// Completions since the time was looked at.
     pub(super) since_look: usize,
-    /// Turns without a completion since the time was looked at.
+    /// Progress iterations without a completion since the last read of the clock.
     pub(super) idle_iterations: u32,
     pub(super) last_look: Instant,
     /// Transfers wait for a connection or for space, so a helper thread is needed if the
@@ -142,7 +142,8 @@ pub(crate) struct RxmEngineEp {
     pub(crate) wants_help: bool,
     /// Time of the last check for peers disconnected from unread connections.
     pub(super) last_end_look: Instant,
-    /// Look for connection events in the next turn, however early it is.
+    /// True if the next progress iteration is to check for connection events, regardless of the
+    /// interval.
     pub(super) look_now: bool,
     /// The core's completion queue is being drained ([`drain_core`](Self::drain_core)).
     pub(super) draining: bool,
@@ -312,7 +313,8 @@ impl RxmEngineEp {
         info: &ofi_provider::info::InfoBuf,
         eq: &Arc<core_provider::CoreEq>,
     ) -> Result<core_provider::CorePassiveEp> {
-        // The port that is kept stays so until another one listens at it, where the core knows that.
+        // The reserved port is released only after the passive endpoint listens at it, if the core
+        // supports that.
         let previous = self.bound.take();
         match core_provider::CorePassiveEp::listen(fabric, info, eq) {
             Err(Error::ADDRINUSE) if previous.is_some() => {
@@ -457,8 +459,8 @@ impl RxmEngineEp {
         self.peers.name_identified(name, id, &mut self.matcher);
     }
 
-    /// A name was removed from the address vector. The connection stays; the peer is a stranger
-    /// again.
+    /// Handles the removal of an address from the address vector. The connection stays; the peer is
+    /// an unknown peer again.
     pub(crate) fn name_removed(&mut self, name: fi_addr_t) {
         self.peers.name_removed(name, &mut self.matcher);
     }

@@ -329,7 +329,7 @@ impl RxmState {
         started.map(|started| self.take_up(started)).is_some()
     }
 
-    /// One turn of progress.
+    /// Performs one progress iteration.
     #[inline(never)]
     pub(crate) fn poll_once(&mut self) {
         self.poll_once_inner();

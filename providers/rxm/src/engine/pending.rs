@@ -103,7 +103,7 @@ pub(super) struct RendezvousGet {
     /// Next segment to read, and the number of bytes requested.
     pub(super) next: usize,
     pub(super) asked: usize,
-    /// Bytes the receive has room for.
+    /// Size of the receive's buffer in bytes.
     pub(super) wanted: usize,
     pub(super) outstanding: u32,
     /// The sender writes the message, so nothing is read.

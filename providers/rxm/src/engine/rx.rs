@@ -124,7 +124,7 @@ impl RxmEngineEp {
         if conn.unnotified < enough || conn.link != Link::Connected {
             return;
         }
-        // Without memory for a packet the peer is told in a later turn.
+        // Without memory for a packet the peer is notified in a later progress iteration.
         let Ok(mut buf) = self.buffer() else { return self.stall(id) };
         let Some(conn) = self.conns.get_mut(id) else { return };
         let header = RxmHeader {
@@ -392,8 +392,8 @@ impl RxmEngineEp {
         self.ended(conn, Error::PROTO);
     }
 
-    /// A stranger's messages take more room than strangers have: the stranger's connection ends,
-    /// and its messages are dropped.
+    /// Ends the connection of an unknown peer exceeding the buffer space of unknown peers, and
+    /// drops its messages.
     #[cold]
     fn too_much(&mut self, id: u32) {
         let Some(peer) = self.conns.get(id).map(|conn| conn.peer) else { return };
@@ -558,7 +558,7 @@ impl RxmEngineEp {
         self.start_fetch(id);
     }
 
-    /// Asks for a message, or for more of it, now or when there is room.
+    /// Requests a message, or more of it, now or when there is space.
     pub(super) fn start_fetch(&mut self, id: u32) {
         let Some(conn) = self.fetches.get(id).map(|fetch| fetch.conn) else { return };
         if self.is_ready_for_urgent(conn) {
@@ -642,7 +642,8 @@ impl RxmEngineEp {
         }
     }
 
-    /// Called when all parts of a message are here: tells the sender and the application.
+    /// Called when all parts of a message have been received: notifies the sender and the
+    /// application.
     fn fetched(&mut self, id: u32) {
         let Some(fetch) = self.fetches.remove(id) else { return };
         // The buffer must not be registered any more when the application has it back.
@@ -675,7 +676,7 @@ impl RxmEngineEp {
     fn written(&mut self, conn: u32, header: &RxmHeader) -> Parsed {
         let mut fetches = self.fetches.iter();
         let found = fetches.find(|(_, fetch)| {
-            // A sender can write only after it was told where.
+            // A sender can write only after it has received the address.
             let notified = fetch.by_write && fetch.outstanding > 0;
             fetch.conn == conn && notified && fetch.header.msg_id == header.msg_id
         });
@@ -779,7 +780,7 @@ impl RxmEngineEp {
             }
             self.fetch_failed(fetch, error);
         }
-        // Kept messages are looked for only if some wait.
+        // Buffered messages are searched only if some wait.
         let buffered = if waits { self.matcher.buffered_from(conn.peer) } else { Vec::new() };
         for (queue, number) in buffered {
             let lost = |body: &RxmUnexpected| match body {

@@ -458,8 +458,8 @@ impl RxmEngineEp {
                 }
             }
         }
-        // A transfer that is completed by an answer may be over, and its number another's, before
-        // the core tells that the request left; if sending the request fails, the connection ends.
+        // A transfer completed by a response may end, and its number be reused, before the core
+        // reports the send of the request. If sending the request fails, the connection ends.
         let answered = self.ops[id].answer.is_some();
         let token = if answered { Token::Packet } else { Token::Message(id) };
         link.send(buf, len, token.to_u64()).map_err(|(error, buf)| {
@@ -478,8 +478,8 @@ impl RxmEngineEp {
         let (eager, sar) = (config.eager_limit, config.sar_limit);
         // Other libraries do not fetch a message of no bytes, and never say that they have it.
         let on_rts = message.notified && (len > 0 || self.conns[op.conn].ours);
-        // A small message is delivered when the peer's core has it: it may be kept there for
-        // a receive to come (FI_DELIVERY_COMPLETE, fi_cq(3)).
+        // A small message is delivered when the peer's core has received it: it may be buffered
+        // there for a later receive (FI_DELIVERY_COMPLETE, fi_cq(3)).
         let result = if on_rts {
             self.announce(id, &message)
         } else if len <= eager {
@@ -916,8 +916,8 @@ impl RxmEngineEp {
             PendingSteps::Failed(error) => {
                 let (conn, error) = (op.conn, *error);
                 self.finish_op(id, Err(error));
-                // The receiver has a message that will never be complete, and hears of that by
-                // the connection's end.
+                // The receiver's message will never be complete. The end of the connection notifies
+                // the receiver.
                 self.ended(conn, error);
             }
             PendingSteps::Deliver { to, next, header, .. } if *next == to.as_slice().len() => {

@@ -41,7 +41,8 @@ pub(super) struct Batch {
     left: Burst,
 }
 
-/// Tells a burst: until when another message belongs to it, by the nanoseconds of the clock.
+/// End of a burst, in nanoseconds of the clock: a message sent before this time belongs to the
+/// burst.
 #[derive(Debug, Default)]
 pub(super) struct Burst(u64);
 
@@ -101,7 +102,7 @@ impl Batch {
         self.count >= MAX_MESSAGES || self.bytes.len() >= enough
     }
 
-    /// Adds a message of `len` bytes; returns the room to copy them to.
+    /// Adds a message of `len` bytes. Returns the space to copy them to.
     pub(super) fn push(&mut self, header: &[u8], len: usize, finish: TxCompletion) -> &mut [u8] {
         self.finishes.push(finish);
         self.append(header, len)
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!((sent, rest), (0, 3));
         assert_eq!(batch.finished().count(), MAX_MESSAGES / 2);
         assert!(batch.is_empty() && !batch.is_full(9000));
-        // A batch that will never leave tells how many of its transfers wait for the peer.
+        // A batch that will never be sent returns its number of transfers waiting for the peer.
         batch.push_acked(b"gone", 0);
         let mut all = batch.unsent().len();
         assert!(batch.account(&mut all));

@@ -32,7 +32,7 @@ struct FlusherShared {
 }
 
 impl BatchFlusher {
-    /// A courier for an engine of this provider.
+    /// Creates a flush timer for an engine of this provider.
     pub fn new(engine: Weak<dyn FlushTarget>, provider: &Provider) -> Result<Self> {
         let thread = format!("ofi-{}-late", provider.name().to_string_lossy());
         let (ordered, stop) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -42,7 +42,7 @@ impl BatchFlusher {
 }
 
 impl FlushTimer for BatchFlusher {
-    /// Orders a visit of the courier after [`FLUSH_DELAY`]; false if its thread cannot be started.
+    /// Arms the flush timer with [`FLUSH_DELAY`]. Returns false if its thread cannot be started.
     fn order(&mut self, done: u64) -> bool {
         if self.worker.is_none() {
             let (shared, engine) = (self.shared.clone(), self.engine.clone());

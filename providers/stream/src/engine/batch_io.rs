@@ -51,8 +51,8 @@ impl<N: Transport> StreamState<N> {
         }
     }
 
-    /// Gives each of these connections a turn, as [`service`](StreamState::service) does; they are
-    /// read with one call for up to [`MAX_EACH`] of them.
+    /// Services each of these connections like [`service`](StreamState::service). They are read
+    /// with one call for up to [`MAX_EACH`] of them.
     pub(super) fn serve_batched(&mut self, ids: &[u32]) {
         for ids in ids.chunks(MAX_EACH) {
             for &id in ids {
@@ -85,8 +85,8 @@ impl<N: Transport> StreamState<N> {
         self.net.receive_each(&mut receives);
         let mut results = [Err(Error::AGAIN); MAX_EACH];
         results.iter_mut().zip(receives).for_each(|(result, one)| *result = one.result);
-        // While bytes are parsed the staging buffer is lent, so that nothing reads a connection
-        // out of turn.
+        // The staging buffer is moved out while bytes are parsed, so no connection is read out of
+        // order.
         let mut more = [true; MAX_EACH];
         self.expose_staging(ids, |state, _| {
             for (index, &id) in ids.iter().enumerate() {

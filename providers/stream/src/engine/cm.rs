@@ -63,7 +63,7 @@ pub const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 /// connections are served as well.
 pub const ACCEPTS: usize = 64;
 
-/// One in so many strangers is asked to go at a time when there are too many.
+/// Divisor for the number of unknown peers asked to disconnect at a time when there are too many.
 const UNKNOWN_CONNS_PER_CLOSING: usize = 8;
 
 /// Wait after asking unknown peers to disconnect before more are asked. A peer polling its
@@ -87,7 +87,7 @@ pub struct StreamRequest<L> {
     order: ByteOrder,
     /// Protocol extensions of the connecting peer beyond upstream libfabric.
     knows: PeerFeatures,
-    /// Counts the connection among those of strangers until the application answers.
+    /// Counts the connection among those of unknown peers until the application answers.
     _unknown_conn: UnknownPeerConn,
     /// Counts the request among the unanswered requests of its passive endpoint. The endpoint holds
     /// a weak reference.
@@ -443,7 +443,7 @@ impl<N: Transport> StreamState<N> {
         self.wake_at(self.net.now() + delay);
     }
 
-    /// Notes a new connection in the list of strangers' connections, if the peer is in no
+    /// Adds a new connection to the list of unknown peers' connections, if the peer is in no
     /// address vector.
     fn note_guest(&mut self, new: u32) {
         let is_srx_user = |conn: &&StreamConn<N>| conn.unknown_conn.is_some();
@@ -1317,7 +1317,7 @@ impl<N: Transport> StreamState<N> {
     pub(crate) fn close_ep(&mut self, ep_id: u32) {
         let ids = self.conns_of(ep_id);
         let ep = &mut self.eps[ep_id];
-        // The event queue hears nothing of an endpoint that is being closed.
+        // The event queue is not notified of an endpoint that is being closed.
         ep.eq = None;
         ep.completions.mute();
         // A receive that the endpoint has taken from a shared context is given back with an error.

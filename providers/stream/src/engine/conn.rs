@@ -202,7 +202,8 @@ pub(crate) struct StreamConn<N: Transport> {
     pub(super) stash: Vec<u8>,
     /// The user data to send with our request.
     pub(super) param: Vec<u8>,
-    /// Set while the peer counts as a stranger: it called, and is in no address vector.
+    /// Set while the peer counts as an unknown peer: it opened the connection, and is in no address
+    /// vector.
     pub(super) unknown_conn: Option<UnknownPeerConn>,
     /// Messages and bytes sent to the peer, and received from it.
     pub(super) sent: TrafficCounter,
@@ -382,8 +383,8 @@ impl<N: Transport> StreamConn<N> {
         self.left() >= DIRECT_MIN
     }
 
-    /// Copies the stash to the start of `staging`. Returns the room behind it for the next read,
-    /// as much as is worth reading.
+    /// Copies the stash to the start of `staging`. Returns the space behind it for the next read,
+    /// limited to a useful size.
     #[inline]
     pub(super) fn buf_in<'r>(&self, staging: &'r mut [u8]) -> &'r mut [u8] {
         let (stash, dst) = staging.split_at_mut(self.stash.len());
@@ -450,8 +451,8 @@ impl<N: Transport> StreamConn<N> {
             && !self.batch.is_full(N::Link::settings().batch)
     }
 
-    /// Adds an answer to the batch ([`StreamConn::batches_responses`]); returns the room for its `len`
-    /// bytes.
+    /// Adds an answer to the batch ([`StreamConn::batches_responses`]). Returns the space for its
+    /// `len` bytes.
     #[inline]
     pub(super) fn join_answer(
         &mut self,

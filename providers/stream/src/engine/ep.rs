@@ -102,7 +102,7 @@ impl AsMut<RdmAttr> for StreamIdentity {
 /// providers.
 #[derive(Default, Debug)]
 pub(super) struct StreamPeer {
-    /// The peer's process, as its connection message said.
+    /// Peer's process, as stated in its connection message.
     pub(super) process: ProcessInstance,
     /// Transfers waiting for a connection to this peer while there is none.
     pub(super) parked: VecDeque<TxRequest>,
@@ -167,8 +167,8 @@ impl StreamEngineEp {
         let least = settings.min_multi_recv;
         let mut matcher = identity.attr.matcher(id, least, MAX_BUFFERED);
         if identity.kind != StreamEpKind::Rdm || identity.attr.buffered {
-            // The application chose the peer of a connected endpoint; with buffered receives it
-            // asks to be told of all senders.
+            // The application chose the peer of a connected endpoint. With buffered receives it
+            // requests reports from all senders.
             matcher.trust_all();
         }
         Self {

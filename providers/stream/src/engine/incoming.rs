@@ -28,7 +28,7 @@ pub(super) struct AtomicRequest {
 pub(super) enum MessageTarget {
     /// To the buffer of a posted receive.
     Posted(Recv),
-    /// To the unexpected message kept under this number.
+    /// Data for the unexpected message buffered under this number.
     Buffered(u32),
     /// Into this vector until the message is complete, and only then takes a receive
     /// ([`collects`](ofi_provider::rx_matcher::RxMatcher::collects)).
@@ -53,13 +53,13 @@ pub(super) struct RxRequest {
 
 /// Result of starting the operation announced by a header.
 pub(super) enum HeaderOutcome {
-    /// The message has begun, and so many bytes behind the header belonged to it.
+    /// The message has started, with this number of bytes consumed behind the header.
     Taken(usize),
-    /// The message blocks its connection until a receive or room is there; nothing behind the
-    /// header was taken.
+    /// The message blocks its connection until there is a receive or space; nothing behind the
+    /// header was consumed.
     Blocked,
-    /// The message cannot begin for want of room in a completion queue, or of memory for
-    /// answers: the header is to be parsed again later.
+    /// The message cannot start for lack of space in a completion queue, or of memory for answers:
+    /// the header is to be parsed again later.
     CqBlocked,
     /// The header is to be parsed again when more of the message has come.
     Short,

@@ -392,9 +392,10 @@ impl<N: Transport> StreamState<N> {
             return;
         }
         self.since_poll += 1;
-        // A look at the one connection that moves costs what a look at all by the poller does, and
-        // finds what is there with one call less. But others are heard later, which matters where the
-        // processor is others' in between: one that moved just now was no reason to give it away.
+        // A poll of the only active connection costs as much as a poll of all through the poller,
+        // and saves one call if data is there. But it delays other connections. This matters if
+        // other threads use the processor in between: recent activity of the connection was no
+        // reason to yield.
         let directly = || self.idle <= FEW || self.looks.are_at_once();
         if let [only] = self.active[..]
             && self.since_poll < self.poll_gap
@@ -769,7 +770,7 @@ impl<N: Transport> StreamState<N> {
         }
     }
 
-    /// The connection waits for room in a completion queue.
+    /// Blocks the connection until there is space in a completion queue.
     fn starve(&mut self, id: u32) {
         if let Some(cq) =
             self.conns.get(id).and_then(|conn| self.eps[conn.ep].matcher.completions.cq())

@@ -430,8 +430,8 @@ impl<N: Transport> StreamState<N> {
         if ahead > 0 && !self.parse(id, &staging[..ahead]) {
             return Got::Last;
         }
-        // The link is empty if it gave less than was asked for: another read would only say so. But a
-        // large message that is lent comes by itself, behind its head.
+        // The link is empty after a partial read: another read would only confirm it. But a large
+        // exposed message is separate from its header.
         let exposed = |conn: &StreamConn<N>| conn.left() >= DIRECT_MIN && conn.link.rx_over_shm();
         if n < wanted && !self.conns.get(id).is_some_and(exposed) { Got::Last } else { Got::More }
     }
@@ -446,8 +446,8 @@ impl<N: Transport> StreamState<N> {
         // Received part of an unexpected message, taken from the matching engine while the call
         // writes to it.
         let mut arriving = None;
-        // The table of memory regions, opened if a peer writes to one, and kept open until the
-        // call is made.
+        // Table of memory regions, opened if a peer writes to one, and kept open until the call is
+        // made.
         let mut opened = None;
         let mut list = ScatterList::default();
         let Some(incoming) = &mut conn.incoming else { return (Err(Error::AGAIN), 0) };
@@ -1116,8 +1116,8 @@ impl<N: Transport> StreamState<N> {
         false
     }
 
-    /// A connection of this peer ended: if it was a stranger's last, its kept messages may be
-    /// dropped from now on.
+    /// Handles the end of a connection of this peer. After an unknown peer's last one, its buffered
+    /// messages may be dropped.
     pub(super) fn peer_left(&mut self, ep_id: u32, peer: u32) {
         let ep = &mut self.eps[ep_id];
         if ep.peers.get(peer).is_some_and(|entry| entry.conns == 0)

@@ -186,7 +186,7 @@ impl<N: Transport> StreamState<N> {
         self.net.rest() && !self.local.iter().fold(false, is_ready)
     }
 
-    /// The calling thread makes a turn, and so does not sleep.
+    /// Marks the calling thread as awake: it makes a progress iteration.
     #[inline(always)]
     pub(super) fn wake_up(&mut self) {
         if !self.waiters.is_empty() {

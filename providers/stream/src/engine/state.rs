@@ -71,15 +71,15 @@ pub struct StreamState<N: Transport> {
     /// application serializes its calls or permits no thread of the library; then messages are held
     /// back only with FI_MORE.
     pub(super) batch_flusher: Option<N::Flusher>,
-    /// Turns of progress since the engine was made.
+    /// Progress iterations since the creation of the engine.
     pub(super) iterations: u64,
-    /// The value of `iterations` when the courier last had to send held messages. If `iterations` is still
-    /// the same, the application has not driven progress since, and a message held back now
-    /// would wait for the courier again.
+    /// Value of `iterations` when the flush timer last had to send held messages. If `iterations`
+    /// is still the same, the application has not driven progress since, and a message held back
+    /// now would wait for the flush timer again.
     pub(super) app_idle: u64,
     /// Batches sent from the application's thread, without the flush timer.
     pub(super) batches: u64,
-    /// Turns since any connection moved.
+    /// Progress iterations since any connection was active.
     pub(super) idle: u32,
     /// Polling pattern of the application while there is no progress ([`backoff`]).
     pub(super) looks: PollBackoff,
@@ -91,8 +91,9 @@ pub struct StreamState<N: Transport> {
     /// Endpoints with a paused listener: it could not accept for lack of descriptors or memory, and
     /// is out of the poller until the timer expires.
     pub(super) accept_paused: Vec<u32>,
-    /// When the timer of `net` expires; none if it is not set. It expires when refused connections
-    /// are to be tried again, silent callers to be ended, or deaf listeners to accept again.
+    /// Expiry time of the timer of `net`; `None` if it is not set. It expires when refused
+    /// connections are to be tried again, silent pending connections to be ended, or accept-paused
+    /// listeners to accept again.
     pub(super) wakes: Option<Instant>,
     /// Buffers for reads from many connections at once, one per read.
     pub(super) bufs: Vec<Box<[u8]>>,

@@ -35,7 +35,7 @@ pub(super) fn count_header(passed: &TrafficCounter, header: &StreamHeader) {
     }
 }
 
-/// An address as it is shown.
+/// Returns the text form of an address for display.
 fn text(addr: &Addr) -> String {
     addr.for_people()
 }

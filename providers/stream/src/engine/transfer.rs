@@ -107,7 +107,7 @@ pub(super) struct TxRequest {
     /// operation, ready for the wire.
     pub(super) segments: Box<[u8]>,
     pub(super) body: SendBody,
-    /// The encoded header, written when the message's turn comes; its length is 0 until then.
+    /// Encoded header, written when the message is next to be sent; its length is 0 until then.
     pub(super) wire: [u8; 40],
     pub(super) wire_len: usize,
     /// Bytes sent of header, remote segments and body.
@@ -219,7 +219,8 @@ impl TxRequest {
     }
 
     /// Appends the unsent bytes of the message to a gather list. `opened` is the table of memory
-    /// regions, opened by the first message in need of it and kept open until the list is sent.
+    /// regions. It is opened by the first message in need of it, and stays open until the list is
+    /// sent.
     pub(super) fn gather<'a, 'r>(
         &'a self,
         list: &mut GatherList<'a>,
@@ -258,7 +259,7 @@ pub(super) enum TxSchedule {
     Next,
     /// In a batch, with transfers before it or possibly after it.
     Batched,
-    /// From the connection's queue, when its turn comes.
+    /// From the connection's queue, in order.
     InOrder,
 }
 

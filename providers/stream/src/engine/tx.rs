@@ -36,8 +36,8 @@ const SPECIAL: u64 = FI_MORE | FI_FENCE | ACKED | INTERNAL_OP;
 const MAX_ANSWERS: usize = 1 << 16;
 
 /// Bytes of memory for responses and acknowledgements guaranteed to any connection. Beyond it
-/// further requests are not read: of unknown peers always, since no local transfers to them can
-/// wait in turn; of known peers once all connections together use [`MAX_BACKLOG`].
+/// further requests are not read. This always holds for unknown peers, since no local transfers to
+/// them can be waiting; for known peers it holds once all connections together use [`MAX_BACKLOG`].
 const FAIR_BACKLOG: usize = 512 << 10;
 
 /// Bytes of memory for responses and acknowledgements of all connections. Beyond it connections
@@ -674,8 +674,8 @@ impl<N: Transport> StreamState<N> {
         self.joined(ep_id, conn_id, op.flags, leaves);
     }
 
-    /// Adds a transfer to a connection's batch and returns the room for its `len` bytes. With
-    /// `finish` it is complete when the batch has left, or when it is acknowledged; without when
+    /// Adds a transfer to a connection's batch and returns the space for its `len` bytes. With
+    /// `finish` it completes when the batch is sent, or when it is acknowledged; without it, when
     /// it is answered.
     #[inline]
     fn join(
@@ -709,8 +709,8 @@ impl<N: Transport> StreamState<N> {
         dst
     }
 
-    /// Called when all bytes of a transfer are in the batch: sends the batch, or holds it until
-    /// it is full, the application drives progress, or the courier comes.
+    /// Called when all bytes of a transfer are in the batch: sends the batch, or holds it until it
+    /// is full, the application drives progress, or the flush timer expires.
     #[inline]
     fn joined(&mut self, ep_id: u32, conn_id: u32, flags: u64, leaves: TxSchedule) {
         self.eps[ep_id].tx_pending += 1;
@@ -902,8 +902,8 @@ impl<N: Transport> StreamState<N> {
             conn.tx_id = tx_id;
             let wanted = list.len();
             let mut result = match gathered {
-                // Lent buffers are the library's until completion, which waits for the system if
-                // it does not copy them.
+                // Exposed buffers are the library's until completion, reported by the kernel unless
+                // it copies them.
                 Ok(()) => self.net.transfer(&conn.link, LinkOp::SendList(&mut list, way)),
                 // A region is gone of which a peer was to be answered, and was not copied
                 // ([`StreamState::save_answers`]): with the rest of the answer goes the stream.
@@ -940,8 +940,8 @@ impl<N: Transport> StreamState<N> {
             moved |= sent > 0;
             let full = sent < wanted;
             self.account(id, &mut sent);
-            // Parts that are too small to be lent were copied, so that the call may be over: no
-            // peer gives a sign of that, for which another thread may wait.
+            // Parts too small to be exposed were copied, so the operation may be complete: no peer
+            // signals that, and another thread may wait for it.
             if way.is_zcopy() && self.conns.get(id).is_some_and(|conn| conn.link.tx_over_shm()) {
                 self.read_notices(id);
             }
@@ -1000,7 +1000,7 @@ impl<N: Transport> StreamState<N> {
         }
     }
 
-    /// Sends a header of the provider's own, such as an acknowledgement, in turn with other
+    /// Sends a header of the provider itself, such as an acknowledgement, in order with other
     /// answers. Ends the connection if too many wait for the peer.
     pub(super) fn send_internal(&mut self, id: u32, header: StreamHeader) {
         if let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.batches_responses(0)) {

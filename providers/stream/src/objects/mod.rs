@@ -70,12 +70,14 @@ pub trait LinkProvider: Transport {
         Err(Error::INVAL)
     }
 
-    /// As [`open`](Self::open), for a domain with a secret of its own ([`own_secret`](Self::own_secret)).
+    /// Like [`open`](Self::open), for a domain with a separate pre-shared key
+    /// ([`own_secret`](Self::own_secret)).
     fn open_with(_secret: &PskConfig) -> Result<Self> {
         Err(Error::NOSYS)
     }
 
-    /// As [`open_passive`](Self::open_passive), for a passive endpoint with a secret of its own.
+    /// Like [`open_passive`](Self::open_passive), for a passive endpoint with a separate pre-shared
+    /// key.
     fn open_passive_with(_secret: &PskConfig) -> Result<Self> {
         Err(Error::NOSYS)
     }
@@ -86,7 +88,7 @@ pub trait LinkProvider: Transport {
     }
 }
 
-/// A program's own secret, of a domain's attributes.
+/// Returns a program's own pre-shared key from a domain's attributes.
 fn own_of_domain<N: LinkProvider>(info: InfoRef<'_>, api: u32) -> Result<Option<PskConfig>> {
     domain_key(info, api)?.map(N::own_secret).transpose()
 }

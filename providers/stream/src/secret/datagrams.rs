@@ -66,7 +66,7 @@ pub enum DatagramError {
     Unsealed,
     /// It has another version.
     Version,
-    /// The sender has another secret, or the datagram or its addresses were changed.
+    /// The sender has a different pre-shared key, or the datagram or its addresses were changed.
     NotAuthentic,
     /// It was received before, or is too old for the replay window.
     Repeated,
@@ -175,8 +175,8 @@ impl DatagramSealer {
         Ok(())
     }
 
-    /// Seals a datagram in place: the message has [`DATAGRAM_HEAD`] bytes before it, and behind it room
-    /// for the tag. -FI_EINVAL if there is no such room.
+    /// Seals a datagram in place: the message has [`DATAGRAM_HEAD`] bytes before it, and space for
+    /// the tag behind it. Returns -FI_EINVAL if there is no such space.
     pub fn seal(&mut self, to: &SocketAddr, datagram: &mut [u8]) -> Result {
         if self.generation != generation() || self.next == u64::MAX {
             self.renew()?;
@@ -280,7 +280,7 @@ impl fmt::Debug for DatagramOpener {
 }
 
 impl DatagramOpener {
-    /// An opener of an endpoint with this secret.
+    /// Creates an opener of an endpoint with this pre-shared key.
     pub fn new(secret: &Arc<SecretKey>) -> Self {
         Self {
             secret: secret.clone(),
@@ -380,7 +380,7 @@ impl DatagramOpener {
         let eighth = last_opened.len() / 8;
         let (_, oldest_buffered, _) = last_opened.select_nth_unstable(eighth);
         let oldest_buffered = *oldest_buffered;
-        // Each was heard at another time, so at least one goes.
+        // The receive times differ, so at least one sender is removed.
         self.senders.retain(|_, sender| sender.last_opened > oldest_buffered);
     }
 }
@@ -401,7 +401,7 @@ mod tests {
         PskConfig::new(bytes, false).key().unwrap().clone()
     }
 
-    /// A sealer at A and an opener with the same secret.
+    /// Returns a sealer at A and an opener with the same pre-shared key.
     fn pair() -> (DatagramSealer, DatagramOpener) {
         let secret = secret(b"the secret of a job");
         (DatagramSealer::new(&secret, at(A)).unwrap(), DatagramOpener::new(&secret))
@@ -470,7 +470,7 @@ mod tests {
             assert!(opened(&mut opener, &datagram[..at]).is_err(), "{at} bytes");
         }
         assert!(opened(&mut opener, &[&datagram[..], b"!"].concat()).is_err());
-        // Nothing is kept of these, and the right one still comes.
+        // Nothing is stored for these, and the correct one is still accepted.
         assert_eq!(opener.senders.len(), 0);
         assert!(opened(&mut opener, &datagram).is_ok());
         for at in 24..datagram.len() {

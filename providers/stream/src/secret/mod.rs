@@ -22,7 +22,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 
-/// Fewest and most bytes of a secret.
+/// Minimum and maximum size of a pre-shared key in bytes.
 pub const SECRET_BYTES: (usize, usize) = (16, 4096);
 
 /// Size in bytes of a derived key.
@@ -34,7 +34,7 @@ const KEY_LABEL: &[u8] = b"libfabric job secret 1\0";
 /// Label for a program's own pre-shared key in combination with the user's.
 const OWN_LABEL: &[u8] = b"libfabric job secret and a program's 1\0";
 
-/// A secret, as the handshake takes it.
+/// Pre-shared key, as used by the handshake.
 pub struct SecretKey(SecretMemory);
 
 impl SecretKey {
@@ -194,7 +194,7 @@ impl PskConfig {
         Self { encrypt: true, ..Self::of_params(prov, false) }
     }
 
-    /// -FI_EACCES with a line in the log if the user wants a secret and there is none.
+    /// Returns -FI_EACCES and logs a line if the user requires a pre-shared key and there is none.
     pub fn check(&self, prov: &'static Provider) -> Result {
         let Some(why) = &self.wrong else { return Ok(()) };
         log!(prov, WARN, DOMAIN, "{why}; no domain is opened");

@@ -70,7 +70,7 @@ impl FrameKind {
 /// Reason for failed authentication of the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AuthError {
-    /// It does not speak of secrets at all.
+    /// It does not support pre-shared keys at all.
     NoSecret,
     /// It has another version of the handshake.
     Version,
@@ -80,7 +80,7 @@ pub enum AuthError {
     OtherSecret,
     /// It refused this end.
     Refused,
-    /// It says something else than is its turn.
+    /// It sent a message out of order.
     OutOfOrder,
     /// The system has no random numbers, or the like.
     System,
@@ -239,7 +239,8 @@ impl PskHandshake {
     pub fn wants(&self) -> usize {
         let whole = match self.stage {
             HandshakeStage::Proven(_) | HandshakeStage::Over => return 0,
-            // The first bytes tell strangers apart, without waiting for more that may never come.
+            // The first byte identifies unauthenticated peers, without waiting for more bytes that
+            // may never arrive.
             _ if self.received.is_empty() => 1,
             _ if self.received.len() < HEAD_LEN => HEAD_LEN,
             _ => HEAD_LEN + usize::from(self.received[HEAD_LEN - 1]),
@@ -391,7 +392,7 @@ pub(super) mod tests {
         SecretKey::of(secret).unwrap()
     }
 
-    /// A caller and a called end, with these secrets and choices.
+    /// Returns a connecting and an accepting end, with these pre-shared keys and choices.
     fn pair(secrets: [&[u8]; 2], encrypts: [bool; 2]) -> [PskHandshake; 2] {
         [
             PskHandshake::caller(&key(secrets[0]), encrypts[0]).unwrap(),

@@ -134,7 +134,7 @@ struct RecordBuf {
     long: Option<Vec<u8>>,
 }
 
-/// Bytes of a link's own room, if it has any.
+/// Size in bytes of a link's own buffer, if it has any.
 const SHORT_BUF: usize = 2 << 10;
 
 /// Size in bytes of one record with everything between two records.
@@ -159,7 +159,7 @@ impl RecordBuf {
         }
     }
 
-    /// All of the room.
+    /// Returns the whole buffer.
     fn bytes(&mut self) -> &mut [u8] {
         self.long.as_mut().unwrap_or(&mut self.short)
     }
@@ -168,7 +168,7 @@ impl RecordBuf {
         self.long.as_ref().unwrap_or(&self.short)
     }
 
-    /// The room is not needed any longer.
+    /// Releases the long buffer, no longer needed.
     fn end(&mut self) {
         if let Some(long) = self.long.take()
             && let Ok(mut free) = FREE_BUFS.try_lock()

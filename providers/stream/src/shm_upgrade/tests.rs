@@ -15,7 +15,7 @@ fn doorbell_bit_is_ignored_by_links_without_shared_memory() {
         listed: false,
     };
     assert!(!entry.gets_sign() && !entry.is_notified());
-    // There may be room again, of which is told once.
+    // There may be space again, reported once.
     entry.changes.sends.store(true, Ordering::Relaxed);
     assert!(entry.gets_sign() && entry.fresh && !entry.filled);
     entry.changes.may_receive.store(true, Ordering::Relaxed);

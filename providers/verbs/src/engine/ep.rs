@@ -31,8 +31,8 @@ pub(crate) struct VerbsEpLimits {
 pub(super) enum QpState {
     /// The endpoint has neither asked for a connection nor accepted one.
     None,
-    /// The device looks for the way to the peer; the bytes then go along with the
-    /// connection request.
+    /// The device resolves the route to the peer; the bytes are then sent with the connection
+    /// request.
     Resolving(Vec<u8>),
     /// The connection request is to be sent, or is being sent. Sending may block, so it is done
     /// without the engine's lock, by `Engine::call`.

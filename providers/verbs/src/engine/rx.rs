@@ -9,7 +9,7 @@ use ofi_provider::buf::IOV_LIMIT;
 use ofi_provider::error::{Error, Result};
 
 impl VerbsEngine {
-    /// Posts a receive; -FI_EAGAIN when there is no room.
+    /// Posts a receive. Returns -FI_EAGAIN if there is no space.
     #[inline]
     pub(crate) fn recv(&self, at: u32, op: RecvOp) -> Result {
         let mut state = self.lock();

@@ -20,7 +20,7 @@ use std::time::Instant;
 const MAX_BATCH: usize = 16;
 
 impl VerbsEngine {
-    /// Posts a send, read, write or atomic operation; -FI_EAGAIN when there is no room even
+    /// Posts a send, read, write or atomic operation. Returns -FI_EAGAIN if there is no space even
     /// after progress.
     #[inline]
     pub(crate) fn send(&self, at: u32, request: WorkSpec<'_>) -> Result {

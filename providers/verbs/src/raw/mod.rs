@@ -121,9 +121,8 @@ macro_rules! functions {
 
         $(
             #[doc = concat!("`", stringify!($name), "(3)`.")]
-            ///
             /// # Safety
-            /// As the manual page says.
+            /// As required by the manual page.
             pub(crate) unsafe fn $name($($arg: $ty),*) $(-> $answer)? {
                 match all() {
                     // SAFETY: as for this function.
@@ -253,9 +252,8 @@ functions! {
 macro_rules! of_the_context {
     ($(fn $name:ident => $op:ident($object:ident: *mut $of:ty $(, $arg:ident: $ty:ty)*);)*) => {$(
         #[doc = concat!("`", stringify!($name), "(3)`.")]
-        ///
         /// # Safety
-        /// As the manual page says.
+        /// As required by the manual page.
         #[inline(always)]
         pub(crate) unsafe fn $name($object: *mut $of $(, $arg: $ty)*) -> c_int {
             // SAFETY: the object is open, and so is its context.
@@ -281,7 +279,7 @@ of_the_context! {
 /// `ibv_poll_cq(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As required by the manual page.
 #[inline(always)]
 pub(crate) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, most: c_int, to: *mut ibv_wc) -> c_int {
     // SAFETY: the queue is open, and so is its context.
@@ -313,10 +311,10 @@ unsafe fn extension<F>(context: *mut ibv_context, offset: usize) -> Option<F> {
     }
 }
 
-/// `ibv_query_port(3)`, as verbs.h has it inline; the attributes are zeros before.
+/// `ibv_query_port(3)`, like the inline function in verbs.h; the attributes are zeroed before.
 ///
 /// # Safety
-/// As the manual page says.
+/// As required by the manual page.
 pub(crate) unsafe fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -335,12 +333,12 @@ pub(crate) unsafe fn query_port(
 /// Calls `ibv_query_device_ex(3)`, if the device has it.
 ///
 /// # Safety
-/// As the manual page says.
+/// As required by the manual page.
 pub(crate) unsafe fn query_device_ex(
     context: *mut ibv_context,
     attr: &mut ibv_device_attr_ex,
 ) -> c_int {
-    // SAFETY: the context is open, and writes at most as much as it is told.
+    // SAFETY: the context is open, and writes at most the requested size.
     unsafe {
         let offset = offset_of!(verbs_context, query_device_ex);
         match extension::<QueryDeviceEx>(context, offset) {

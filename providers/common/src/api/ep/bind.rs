@@ -397,7 +397,7 @@ pub(super) unsafe extern "C" fn bind<E: Endpoint>(
         // SAFETY: see above.
         unsafe { ep.bind(bfid, flags) }?;
         if ep.shared.role == Role::Srx {
-            // The endpoint is enabled already, so the provider is told of the new binding here.
+            // The endpoint is already enabled, so the provider is notified of the new binding here.
             let bindings = ep.bindings().clone();
             ep.inner().enable(&bindings, None)?;
         }

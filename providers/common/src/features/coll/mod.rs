@@ -6,8 +6,8 @@
 //! application's buffers are read in the call and written at the completion, so a failed operation
 //! releases them at once.
 //!
-//! Everything but the calls themselves runs as tasks of the domain's [`DeferredQueue`], one at a time,
-//! without any lock held.
+//! Everything but the calls themselves runs as tasks of the domain's [`DeferredQueue`], one at a
+//! time, without any lock held.
 //!
 //! Messages have bit 63 of the tag set, so an application requesting collectives has one bit less
 //! (mem_tag_format). They have a separate queue in the receiver's matching engine. The lower bits:
@@ -27,25 +27,25 @@
 //! failed join, or join numbers. Join numbers are accepted from members only. A notice without a
 //! group only proves a member is reachable.
 //!
-//! # Turns
-//! Every member counts its joins of a set, so the first call of each matches the first of the
+//! # Join numbers
+//! Every member counts its joins of a set. So the first call of each matches the first of the
 //! others, even if it failed for some before others made it. A process restarted at a former
-//! member's address has counted nothing yet, and notices of a terminated member may not have
-//! reached all. So a member joining a set for the first time, or after a failure, asks its
-//! communication partners for their join number. It continues with the highest one and sends it to
-//! partners with a lower one, and these continue with it as well: a member asking is no part of
-//! their operations in progress. A new member among established ones uses the next higher number,
-//! because messages of its predecessor may be pending in the highest. A join failing for one member
-//! fails for all, in the call with its number. A member sends the failed join numbers before its
-//! own one, and no member skips a number known to have failed.
+//! member's address has counted nothing yet. Notices of a terminated member may not have reached
+//! all. So a member joining a set for the first time, or after a failure, asks its communication
+//! partners for their join number. It continues with the highest one and sends it to partners with
+//! a lower one. These continue with it as well: a member asking is no part of their operations in
+//! progress. A new member among established ones uses the next higher number, because messages of
+//! its predecessor may be pending in the highest. A join failing for one member fails for all, in
+//! the call with its number. A member sends the failed join numbers before its own one, and no
+//! member skips a number known to have failed.
 //!
-//! # Members that vanish
+//! # Failed members
 //! Waiting for a message reveals nothing about its sender. So a member first waiting for another
 //! one sends it a notice. This establishes a connection or fails, and asks if the process at this
 //! address belongs to the group. The engine reports the end of a connection; afterwards no process
 //! at this address belongs to the existing groups. A peer asking for a join number belongs to none
 //! of the set's groups either. A member detecting a broken group notifies all other members, since
-//! they may wait for it. A member notified of a group it has not begun to join remembers the notice
+//! they may wait for it. A member notified of a group before it starts to join stores the notice
 //! until then.
 #[allow(unsafe_code)]
 mod area;
@@ -165,7 +165,8 @@ struct CollState {
     sets: BTreeMap<Arc<[fi_addr_t]>, Set>,
     /// Questions for the join number of sets not joined yet, answered at their join.
     asked: VecDeque<Question>,
-    /// Joins failed elsewhere and not begun here: the reporting member, the tag, and the error.
+    /// Joins failed at other members and not started here: the reporting member, the tag, and the
+    /// error.
     early: Vec<(fi_addr_t, u64, Error)>,
     /// State of the sequence of numbers for new groups.
     seed: u64,
@@ -181,7 +182,7 @@ impl CollState {
     }
 }
 
-/// A peer's question after the turn of a set.
+/// Query of a peer for the join number of a set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Question {
     /// Address of the peer as reported by completions; FI_ADDR_NOTAVAIL if the address vector does
@@ -201,7 +202,7 @@ struct Set {
     signature: u32,
     /// The endpoint's own rank.
     rank: usize,
-    /// The turn of the joining under way, or of the next one.
+    /// Number of the join in progress, or of the next one.
     round: u64,
     /// True if this endpoint has not taken part in any join of the set yet.
     newcomer: bool,
@@ -221,7 +222,7 @@ fn is_after(round: u64, other: u64) -> bool {
 }
 
 impl Set {
-    /// Makes the notice of a turn.
+    /// Returns the notice for a join number.
     fn notice(&self, round: u64, error: i32) -> CollNotice {
         CollNotice { group: self.name, error, joining: joining_tag(self.signature, round) }
     }
@@ -461,7 +462,7 @@ impl Collectives {
         self.next_join(signature);
     }
 
-    /// The turn of a set.
+    /// Returns the join number of a set.
     fn round(&self, members: &Arc<[fi_addr_t]>) -> u64 {
         lock(&self.state).sets.get(members).map_or(0, |set| set.round)
     }
@@ -547,8 +548,8 @@ impl Collectives {
         drop(state);
         for group in groups.iter().filter(|group| self.is_among(from, &group.members)) {
             if self.broken(group, error) {
-                // The member that told us may end before it has told all: the news goes on to the
-                // members that this one exchanges messages with in barriers.
+                // The reporting member may end before it has notified all others. So the notice is
+                // forwarded to the partners of this member in barriers.
                 let notice = CollNotice { group: group.number, error: error.code(), joining: 0 };
                 for rank in group.member.adjacent() {
                     self.notify(group.members[rank], &notice);
@@ -588,7 +589,7 @@ impl Collectives {
         }
     }
 
-    /// A notice of a turn has come: a peer asks for the turn of a set, or tells it.
+    /// Handles a notice with a join number: a peer queries or reports the join number of a set.
     fn round_received(self: &Arc<Self>, from: fi_addr_t, notice: &CollNotice) {
         let (name, tag) = (notice.group, notice.joining);
         let round = round_of(tag);
@@ -661,7 +662,7 @@ impl Collectives {
         set.known.insert(to, round);
         let notice = set.notice(round, 0);
         drop(state);
-        // The member may be in a turn that is skipped here, and not have heard that it failed.
+        // The member may be in a join skipped here, and not have received its failure.
         for joining in failed {
             let error = Error::CONNRESET.code();
             self.notify(to, &CollNotice { group: 0, error, joining });
@@ -740,7 +741,8 @@ impl Collectives {
         behind.iter().for_each(|to| self.notify(*to, &notice));
     }
 
-    /// Returns the tags of the joins of a set failed elsewhere and not begun here.
+    /// Returns the tags of the joins of a set that failed at other members and were not started
+    /// here.
     fn failed_elsewhere(&self, state: &CollState, members: &[fi_addr_t]) -> BTreeSet<u64> {
         let of_set = state.early.iter().filter(|(from, ..)| self.is_among(*from, members));
         of_set.map(|(_, tag, _)| *tag).collect()
@@ -842,7 +844,7 @@ fn joining_tag(signature: u32, round: u64) -> u64 {
     OWN_TAG | JOINING_TAG | u64::from(signature) << GROUP_SHIFT | round << RANK_BITS
 }
 
-/// The turn in the tag of a joining or a question.
+/// Returns the join number in the tag of a join or a query.
 fn round_of(joining: u64) -> u64 {
     joining >> RANK_BITS & ((1 << SEQ_BITS) - 1)
 }
@@ -936,7 +938,7 @@ impl Join {
         }
     }
 
-    /// Takes part in the set's turn.
+    /// Takes part in the set's current join.
     fn enter(mut self) {
         self.round = self.collectives.round(&self.members);
         match self.collectives.failed_early(self.tag(), &self.members) {
@@ -1104,7 +1106,7 @@ impl CollRun {
                 self.end(Ok(self.area.bytes(result)));
                 return Ok(());
             };
-            // Receives are posted first, so that messages need not be kept as unexpected.
+            // Receives are posted first, so that messages do not become unexpected messages.
             let is_recv = |t: &&Exchange| matches!(t, Exchange::Recv { .. });
             let recvs = round.transfers.iter().filter(is_recv);
             let sends = round.transfers.iter().filter(|t| !is_recv(t));
@@ -1245,7 +1247,8 @@ impl CollRun {
         }
     }
 
-    /// Fails the run and breaks its group, because other members wait for us in vain.
+    /// Fails the run and breaks its group, since other members would otherwise wait for this one
+    /// forever.
     fn fail(self: &Arc<Self>, error: Error) {
         if lock(&self.state).finish.is_none() {
             return;
@@ -1253,7 +1256,7 @@ impl CollRun {
         let group = lock(&self.collectives.state).groups.get(&self.group).cloned();
         let mut notice = CollNotice { group: self.group, error: error.code(), joining: 0 };
         match &group {
-            // The member that told us has told the others as well.
+            // The reporting member has notified the others as well.
             Some(group) if lock(&group.state).broken.is_some() => return self.end(Err(error)),
             Some(_) => {}
             None => notice.joining = self.tag,

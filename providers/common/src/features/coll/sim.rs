@@ -12,7 +12,8 @@ use crate::notices::Port;
 use ofi_simulation::{SimRandom, seeds};
 use std::fmt::Debug;
 
-/// Lanes of endpoints: each has a [`DeferredQueue`] of its own, so one number does.
+/// Task queue of all endpoints. One number is enough, because each endpoint has a separate
+/// [`DeferredQueue`].
 const TASK_QUEUE: usize = 1;
 
 /// Number of operations run by each group of a set.
@@ -73,7 +74,7 @@ enum Fault {
     LostMessage,
     /// A byte of a message is another one.
     WrongByte,
-    /// The end of a peer is not told.
+    /// The end of a peer is not reported.
     SilentEnd,
 }
 
@@ -149,7 +150,7 @@ impl Network {
             SimPacket::Message { lives: [life, to_life], tag, bytes, completes } => {
                 let stop = &mut self.stops[to];
                 if !stop.alive || stop.life != to_life {
-                    // The sender hears of it when it hears of the end.
+                    // The sender is notified of it together with the end.
                     return;
                 }
                 stop.connected.insert(from, life);

@@ -248,8 +248,8 @@ impl MulticastGroups {
         Ok(MULTICAST_ADDR | fi_addr_t::from(number))
     }
 
-    /// Goes on joining a group: asks and tells all peers. `joined` is called when joining is
-    /// complete, with a lock held, unless the group is left before.
+    /// Continues to join a group: queries and notifies all peers. `joined` is called when joining
+    /// is complete, with a lock held, unless the group is left before.
     pub(crate) fn begin(&self, addr: fi_addr_t, joined: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
         let Some(group) = state.groups.get_mut(addr as u32) else { return };

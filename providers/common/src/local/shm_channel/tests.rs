@@ -69,7 +69,7 @@ fn inline_messages_of_any_length_are_read_in_place() {
         for more in [[None; 2], [None, Some(7)], [Some(7), None], [Some(7), Some(8)]] {
             // SAFETY: the bytes outlive the buffer.
             let body = unsafe { SendBuf::new(source.as_ptr().cast(), n) }.unwrap();
-            // The second line of a cell goes first after a look in vain.
+            // The second line of a cell is written first after an empty poll.
             for looks in [false, true] {
                 let _ = looks.then(|| a.recv_inline(|_| true));
                 assert_eq!(a.writer.has_cell(a.out()), Ok(true));
@@ -136,7 +136,7 @@ fn long_messages_with_header_arrive_whole_at_any_ring_position() {
         );
         assert_eq!(b.recv(&mut buf[..before.len()]), Ok(before.len()));
         if !joined {
-            // The reader has not told of all that it has read.
+            // The reader has not reported all cells read by it.
             assert_eq!((a.send(b"."), b.recv(&mut buf)), (Ok(1), Ok(1)));
             missed += 1;
             continue;
@@ -824,7 +824,7 @@ fn invalid_reader_position_ends_the_channel() {
     assert_eq!(end.send(&[1; 4000]), Ok(4000));
     put_word(&memory, out + TAKEN, 1);
     assert_eq!(end.send(&[1; 4000]), Err(Error::PROTO));
-    // Fetched what was not lent.
+    // The peer reports reads of buffers that were not exposed.
     let (end, memory, [out, _]) = end_of_hostile(true);
     let mut list = GatherList::default();
     list.push_bytes(b"some");

@@ -85,7 +85,7 @@ fn connect_sends_no_hello_if_its_reply_cannot_be_watched() {
     no_peer_arrives(&mut host);
 }
 
-/// A stranger at the place of an offer.
+/// Creates a socket of an unknown peer at the address of an offer.
 fn unknown_peer(offer: &[u8; SHM_OFFER_LEN]) -> ShmHandshakeSocket {
     let socket = ShmHandshakeSocket::new().unwrap();
     let at = system_name(offer[..16].first_chunk().unwrap());

@@ -44,7 +44,7 @@ impl RecvMemory {
     }
 
     fn part(&self, len: usize) -> RecvBuf {
-        // SAFETY: a test keeps the memory until its inbox is gone.
+        // SAFETY: a test owns the memory until its matching engine is dropped.
         unsafe { RecvBuf::new(self.0.as_ptr().cast_mut().cast(), len) }.unwrap()
     }
 }
@@ -448,7 +448,8 @@ fn unknown_peers_with_larger_quota_leave_half_to_others() {
     assert_eq!(fill(&mut matcher, 2).len(), 5_000);
     assert!(matcher.look(0, |queues| queues.quota.of_unknown_peers()) <= MOST);
     assert_eq!(matcher.buffered_from(101).len(), two.len());
-    // Messages of a peer that has a name now are no stranger's, and taken ones are not counted.
+    // Messages of a peer with an address are no longer an unknown peer's, and taken ones are not
+    // counted.
     matcher.set_name(100, 200, 200);
     assert_eq!(matcher.look(0, |queues| queues.quota.of_unknown_peers()), matcher.known(101).bytes);
     for message in two {

@@ -161,7 +161,7 @@ impl Pair {
         self.with(node, |ep| ep.name_inserted(peer as fi_addr_t, &addr));
     }
 
-    /// Posts a receive without room for a peer's message.
+    /// Posts a receive of zero length for a peer's message.
     fn post(&self, node: usize, src: fi_addr_t) {
         let (buf, context) = (RecvBuf::none(), Context::NULL);
         let op = RecvOp { buf, src, context, tag: 0, ignore: 0, flags: 0 };

@@ -80,7 +80,7 @@ fn draw_config(random: &mut SimRandom) -> RxmConfig {
     config
 }
 
-/// The info of the core provider beneath a domain.
+/// Returns the info of the core provider of a domain.
 fn core_info(plan: &CorePlan, config: &RxmConfig) -> Result<InfoBuf> {
     let mut info = InfoBuf::new()?;
     info.set_caps(FI_MSG | FI_RMA);
@@ -224,7 +224,7 @@ impl SimWorld for OverWires {
         still <= 30
     }
 
-    /// Connection events are looked for in one of so many idle turns.
+    /// Number of idle progress iterations per check for connection events.
     const ITERATIONS: usize = 20;
     const DELIVERS_AT_CLOSE: bool = true;
 
@@ -458,7 +458,8 @@ fn unknown_peer_is_dropped_with_its_lost_claimed_message() {
         sim.cut(0, 1);
         sim.rounds(200);
         assert_eq!(sim.buffered(1), 1);
-        // The claim is read, and its message received in vain: after that turns find no leak.
+        // The claim is read, and its message is received without success. The idle check then finds
+        // no leak.
         sim.settle();
         assert_eq!(sim.buffered(1), 0);
         sim.end_all();

@@ -208,7 +208,7 @@ pub(super) struct RxmWorld {
     pub(super) plan: WirePlan,
     /// Nothing is refused any more.
     pub(super) prompt: bool,
-    /// The next completion of this kind tells of a failure (FI_SEND or FI_WRITE); 0: none does.
+    /// Kind of completion to fail next (FI_SEND or FI_WRITE); 0: none.
     pub(super) spoils: u64,
     ports: Vec<Option<WirePort>>,
     pools: Vec<Option<VecDeque<RecvOp>>>,

@@ -86,7 +86,7 @@ pub struct StreamUnderlying {
     /// The engine's number in the world.
     slot: usize,
     net: Rings,
-    /// The engine sleeps since so many turns.
+    /// Value of `iterations` at the start of the engine's sleep; `None` while it is awake.
     asleep: Option<u64>,
     regions: Arc<MrTable>,
     key: u64,
@@ -553,7 +553,7 @@ mod tests {
         }
     }
 
-    /// The link has room for a part of the batch only, or for all of it, as the seed says.
+    /// The link has space for a part of the batch only, or for all of it, depending on the seed.
     #[test]
     fn a_message_is_acknowledged_before_the_rest_of_its_batch_has_left() {
         let mut early = 0;
@@ -622,7 +622,7 @@ mod tests {
         for len in [10, 300, 3000] {
             follow(&random.bytes(len));
         }
-        // Deeds at random over links that give one byte at a time.
+        // Random operations over links that deliver one byte at a time.
         for _ in 0..20 {
             follow(&[random.bytes(600), vec![0; 300]].concat());
         }

@@ -34,7 +34,8 @@ const FLUSH_DELAY: u64 = 500_000;
 /// Token of descriptors watched for being written to.
 const RUNG: u64 = u64::MAX;
 
-/// So many bytes of a new link are taken whole: the proof of a secret and the first message.
+/// Bytes of a new link transferred unsplit: the handshake of the pre-shared key and the first
+/// message.
 const FRESH: usize = 700;
 
 /// Identifier of a link or listener.
@@ -582,7 +583,7 @@ impl LinkClock for Rings {
     }
 }
 
-/// Comes when the world's clock says so.
+/// Flush timer driven by the clock of the simulated world.
 #[derive(Debug)]
 pub struct RingFlusher {
     net: Rings,
