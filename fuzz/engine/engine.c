@@ -92,7 +92,7 @@ static void done(void *context, uint64_t flags, int error)
 	if (o->multi && !(flags & FI_MULTI_RECV))
 		return;
 	o->done = 1;
-	free(o->buf);	/* nobody writes to it any more */
+	free(o->buf);	/* no further message is written to it */
 	o->buf = NULL;
 }
 static int drain(int which)

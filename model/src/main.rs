@@ -277,12 +277,12 @@ const MODELS: [Model; 26] = [
     ("a ring, both sleep", 3, || rings::both_sleep(6, 6, 1)),
     ("a ring, both sleep, many bytes at a time", 2, || rings::both_sleep(9, 9, 4)),
     ("a ring of cells, both sleep", 2, || rings::both_sleep(6, 1, 1)),
-    ("lent pieces", 3, || rings::exposes(3, false)),
-    ("lent pieces, both sleep", 2, || rings::exposes(3, true)),
-    ("a lent piece that is copied at request", 3, || rings::copies(1, 2)),
-    ("lent pieces that are copied at request", 2, || rings::copies(2, 1)),
-    ("lent memory is taken back", 8, rings::withdraws),
-    ("two ring at a door", 3, rings::two_ring),
+    ("exposed buffers", 3, || rings::exposes(3, false)),
+    ("exposed buffers, both sleep", 2, || rings::exposes(3, true)),
+    ("an exposed buffer copied at request", 3, || rings::copies(1, 2)),
+    ("exposed buffers copied at request", 2, || rings::copies(2, 1)),
+    ("exposed memory is revoked", 8, rings::withdraws),
+    ("two writers ring one doorbell", 3, rings::two_ring),
 ];
 
 /// Runs the models with names containing the argument, or all without one. With `--quick` the

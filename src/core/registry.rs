@@ -839,7 +839,7 @@ pub(super) mod tests {
             provider(raw(c"tcp", 1)),
         ];
         let mut registry = registry("", found, false);
-        registry.hooks = parse_hooks("PERF;ofi_hook_noop; mine;;tcp;nobody;ofi_hook_mine;noop");
+        registry.hooks = parse_hooks("PERF;ofi_hook_noop; mine;;tcp;absent;ofi_hook_mine;noop");
         let names: Vec<_> = registry.hooks().map(LoadedProvider::name).collect();
         assert_eq!(names, ["ofi_hook_perf", "ofi_hook_noop", "mine", "ofi_hook_noop"]);
     }

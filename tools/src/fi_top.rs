@@ -471,12 +471,7 @@ fn metrics(looked: &LookedAt) -> String {
             ep.unexpected[0].saturating_add(ep.unexpected[1])
         }),
         ("in_flight", "gauge", "Operations that are not complete", |_, ep| ep.in_flight),
-        (
-            "unread_completions",
-            "gauge",
-            "Entries of the receive queue that nobody read",
-            |_, ep| ep.rx_queue,
-        ),
+        ("unread_completions", "gauge", "Unread entries of the receive queue", |_, ep| ep.rx_queue),
         ("lost_connections_total", "counter", "Connections that were lost", |_, ep| ep.lost[0]),
     ];
     let mut text = String::new();

@@ -58,6 +58,6 @@ pub fn run(input: &[u8]) {
     }
     let mut opener = DatagramOpener::new(SECRET.key().expect("a secret"));
     let mut bytes = input.to_vec();
-    assert!(opener.open(&at(1), &at(2), &mut bytes).is_err(), "nobody seals without the secret");
+    assert!(opener.open(&at(1), &at(2), &mut bytes).is_err(), "sealed without the key");
     assert_eq!(opener.dropped(), 1);
 }

@@ -103,7 +103,7 @@ pub fn run(input: &[u8]) {
         0 | 1 => {
             let mut end = end(kind % 4 == 0);
             tell(&mut end, input);
-            assert!(!end.is_proven(), "nobody proves what he does not know");
+            assert!(!end.is_proven(), "no peer authenticates without the key");
         }
         2 => prove(&input[..input.len().min(6)]),
         _ => open(input),

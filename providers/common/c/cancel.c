@@ -3,8 +3,8 @@
  *
  * Cancellation unwinds the stack, which Rust code that has something to clean up does not
  * survive.  So a thread is cancelled at two places only, in frames that have nothing to clean
- * up: asleep in here, and at the end of a call that polled in vain.  Everywhere else nothing
- * that the library calls may be a cancellation point.
+ * up: asleep in here, and at the end of a call whose polls were empty.  Everywhere else no
+ * function called by the library may be a cancellation point.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -25,8 +25,8 @@
 #include <errno.h>
 
 /*
- * What the plug-in, Rust's standard library in it included, calls by these names is the
- * system call and nothing else.  Hidden: nobody outside the plug-in gets them.
+ * A call of the plug-in, or of Rust's standard library in it, to one of these names is the
+ * system call and nothing else.  Hidden: other objects do not bind to these names.
  */
 #define OWN __attribute__((visibility("hidden")))
 

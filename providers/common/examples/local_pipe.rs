@@ -180,7 +180,7 @@ fn stream(len: usize, ring: usize, way: CopyMode) {
                 let _ = pipe.zcopy_completed();
                 (times * len) as f64 / start.elapsed().as_nanos() as f64
             });
-            let how = if way == CopyMode::ZeroCopy { "lent" } else { "ring" };
+            let how = if way == CopyMode::ZeroCopy { "zero copy" } else { "ring" };
             report(&format!("stream of {len} B, {how}, rings of {ring}"), "GB/s", runs.collect());
         },
     );

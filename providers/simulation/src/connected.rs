@@ -474,7 +474,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
             let ConnectedNode { engine, underlying, srx, eq, memory, .. } = node;
             srx.iter().for_each(Endpoint::close);
             drop((srx, eq));
-            assert_eq!(Arc::strong_count(&engine), 1, "somebody keeps the engine");
+            assert_eq!(Arc::strong_count(&engine), 1, "a reference to the engine is left");
             self.world.end(engine, underlying);
             drop(memory);
         }

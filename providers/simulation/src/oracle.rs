@@ -416,12 +416,12 @@ impl Oracle {
             }
             let data = &mut self.node_states[node].data;
             let at = data.iter().position(|(_, data)| *data == entry.data);
-            let at = at.unwrap_or_else(|| panic!("data that nobody wrote, or twice: {entry:?}"));
+            let at = at.unwrap_or_else(|| panic!("data never written, or twice: {entry:?}"));
             data.remove(at);
             return;
         }
         let id = entry.context.wrapping_sub(1);
-        let op = self.ops.get(id).unwrap_or_else(|| panic!("nobody's completion: {entry:?}"));
+        let op = self.ops.get(id).unwrap_or_else(|| panic!("unknown completion: {entry:?}"));
         assert_eq!(op.node, node, "the completion of another node's operation: {entry:?}");
         assert_eq!(
             op.life, self.node_states[node].life,
@@ -450,7 +450,7 @@ impl Oracle {
             (self.ops[id].over, self.ops[id].failure) = (true, Some(error));
             return;
         }
-        assert!(op.reports, "a success that nobody asked for: {op:?}");
+        assert!(op.reports, "a success without a request for it: {op:?}");
         if op.fenced && !self.is_hurt(node, to) {
             let same = |before: &TakenOperation| before.goes_to() == op.goes_to();
             let early = self.ops[..id].iter().position(|before| {

@@ -509,7 +509,7 @@ impl<W: SimWorld> Sim<W> {
         self.reported.retain(|(of, ..)| *of != node);
         all.iter().for_each(Endpoint::close);
         drop((all, av));
-        assert_eq!(Arc::strong_count(&engine), 1, "somebody keeps the engine");
+        assert_eq!(Arc::strong_count(&engine), 1, "a reference to the engine is left");
         self.world.end(engine, underlying);
         // Until now peers could reach the memory, which is registered.
         drop(memory);

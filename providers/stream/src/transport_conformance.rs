@@ -101,7 +101,7 @@ fn fill<L: ByteLink>(link: &L, mut at: usize) -> usize {
             Err(Error::AGAIN) => return at - start,
             Err(error) => panic!("a send that finds no room says EAGAIN, not {error}"),
         }
-        assert!(at - start < 1 << 30, "a link that nobody reads takes no more at some time");
+        assert!(at - start < 1 << 30, "an unread link accepts no more bytes at some time");
     }
 }
 
@@ -168,7 +168,7 @@ pub fn check<N: Transport>(server: &N, client: &N, any: &Addr) {
     let taken = server.bind(&at).and_then(|(listener, _)| listener.listen(16));
     assert!(taken.is_err(), "an address has one listener at a time");
     server.poller().add(listener.id(), LISTENER, Interest::READ).expect("a listener is watched");
-    assert_eq!(listener.accept().err(), Some(Error::AGAIN), "nobody has called");
+    assert_eq!(listener.accept().err(), Some(Error::AGAIN), "no pending connection");
 
     // The connecting end, and the events of its connection.
     let (own, of_caller) = client.bind(any).expect("a second address is found");
@@ -191,7 +191,7 @@ pub fn check<N: Transport>(server: &N, client: &N, any: &Addr) {
     });
     sent += fill(&dialed, sent);
     client.poller().modify(dialed.id(), 7, Interest::NONE).expect("a link can be left alone");
-    assert!(!notifies(client, 7, |event| event.writable), "what nobody asked for is not told");
+    assert!(!notifies(client, 7, |event| event.writable), "an unrequested event is not reported");
 
     // Sent data arrives although the link is closed afterwards, if it is closed with nothing
     // unacknowledged; then the end of the stream arrives.
@@ -210,7 +210,7 @@ pub fn check<N: Transport>(server: &N, client: &N, any: &Addr) {
     let mut all = 0;
     eventually("shutdown ends a link at the other end", || match dialed.recv(&mut [0; 64]) {
         Ok(0) | Err(Error::CONNRESET) => Some(()),
-        Ok(n) => panic!("{n} bytes that nobody sent"),
+        Ok(n) => panic!("{n} bytes never sent"),
         Err(_) => None,
     });
     assert!(drain(&accepted, &mut all) || all == FIRST, "and at this one");
@@ -228,7 +228,7 @@ pub fn check<N: Transport>(server: &N, client: &N, any: &Addr) {
     server.poller().remove(listener.id());
     drop(listener);
     if let Ok(nobody) = client.dial(&of_caller, false, &at) {
-        let refused = eventually("a call that nobody takes fails", || {
+        let refused = eventually("a call without a listener fails", || {
             nobody.take_error().err().or_else(|| moment(nobody.send(b"x"))?.err())
         });
         assert_ne!(refused, Error::AGAIN);
@@ -335,7 +335,7 @@ pub fn check_local<N: Transport>(server: &N, client: &N, any: &Addr) {
     assert!(server.is_rung(), "an end gives a sign");
     assert!(notifies(server, 9, |event| event.readable), "of which the net tells");
     assert!(notifies(server, 9, |event| event.readable), "as long as nothing is read");
-    assert!(!server.rest(), "nobody sleeps over it");
+    assert!(!server.rest(), "no thread sleeps over it");
     assert!(!drain(&accepted, &mut got));
     server.wake();
     eventually("an end may rest", || {

@@ -114,7 +114,7 @@ impl HangCause {
                  among those entries"
             }
             Self::Crossed => {
-                "both send and nobody receives, or with other tags than the other has: compare what both sent with \
+                "both send and neither receives, or with other tags than the other has: compare what both sent with \
                  what they receive (MPI: two MPI_Ssend, or two MPI_Send of large messages)"
             }
             Self::Mismatch => {
@@ -625,8 +625,7 @@ impl<'f> HangAnalysis<'f> {
         for (i, (of, entries, size)) in published.iter().enumerate() {
             let of = if endpoint.one_queue == 1 { "" } else { &format!(" of {of}") };
             if *size > 0 && entries >= size {
-                let cause =
-                    format!("the completion queue{of} of {who} is full, and nobody reads it");
+                let cause = format!("the completion queue{of} of {who} is full and is not read");
                 let seen = format!(
                     "{entries} entries, made for {size}; {} connections wait for room",
                     endpoint.cq_blocked

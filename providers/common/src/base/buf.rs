@@ -313,7 +313,7 @@ impl ContiguousSrc<'_> {
 
     /// Returns the number of bytes.
     #[inline(always)]
-    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[allow(clippy::len_without_is_empty, reason = "is_empty has no caller")]
     pub fn len(self) -> usize {
         self.len
     }
@@ -330,7 +330,7 @@ pub struct ContiguousDst<'a> {
 impl ContiguousDst<'_> {
     /// Returns the capacity in bytes.
     #[inline(always)]
-    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[allow(clippy::len_without_is_empty, reason = "is_empty has no caller")]
     pub fn len(self) -> usize {
         self.len
     }
@@ -426,7 +426,7 @@ impl UntrustedBytes<'_> {
 
     /// Returns the number of bytes.
     #[inline(always)]
-    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[allow(clippy::len_without_is_empty, reason = "is_empty has no caller")]
     pub fn len(self) -> usize {
         self.len
     }

@@ -190,7 +190,7 @@ unsafe impl<O: QueueOwner> Send for PeerCntr<O> {}
 
 impl<O: QueueOwner> std::fmt::Debug for PeerCqs<O> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LentQueues({} records)", self.records().all.len())
+        write!(f, "PeerCqs({} records)", self.records().all.len())
     }
 }
 

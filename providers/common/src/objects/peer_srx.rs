@@ -451,7 +451,7 @@ mod tests {
         let wake = SrxStartWaker::default();
         wake.signal();
         let fd = wake.fd().unwrap();
-        assert!(!is_readable(fd), "nobody could sleep");
+        assert!(!is_readable(fd), "no thread could sleep");
         for _ in 0..2 {
             wake.signal();
             wake.signal();

@@ -81,7 +81,7 @@ fn request_returns_counts_since_the_previous_request() {
     let path = folder.file().unwrap();
     transfer(&monitor, HookOp::Send, 100);
     transfer(&monitor, HookOp::Send, 200);
-    assert_eq!(read(&path, "send", 1), ([0, 0], 0), "nobody has asked");
+    assert_eq!(read(&path, "send", 1), ([0, 0], 0), "no request yet");
     ask(&path);
     transfer(&monitor, HookOp::Send, 300);
     assert_eq!(read(&path, "send", 1), ([0, 0], ASKED), "each second call looks");

@@ -248,7 +248,7 @@ mod tests {
         listener.0.listen(1).unwrap();
         let caller = TcpSocket::new(&any).unwrap();
         caller.connect(&listener.local_addr().unwrap()).unwrap();
-        let Ok((accepted, _)) = listener.accept() else { panic!("nobody called") };
+        let Ok((accepted, _)) = listener.accept() else { panic!("no connection") };
         caller.set_zerocopy().unwrap();
         let bytes = [7u8; 1000];
         // SAFETY: the kernel reads `bytes`, which are there until the test ends.

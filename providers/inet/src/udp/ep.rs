@@ -834,7 +834,7 @@ mod tests {
         let name = Addr::from_bytes(&me.ep.getname().unwrap()).unwrap();
         for unknown_peer in [&other, &unsealed] {
             let to = unknown_peer.av.insert(name.clone()).unwrap();
-            unknown_peer.send(to, b"stranger's").unwrap();
+            unknown_peer.send(to, b"unknown").unwrap();
         }
         for _ in 0..100 {
             engine.progress();

@@ -221,7 +221,7 @@ mod tests {
         z.called();
         let second = z.sent_for_ack();
         z.released(0, 1);
-        assert_eq!(finished(&mut z), [1, 0], "the other one is nobody's before it is acknowledged");
+        assert_eq!(finished(&mut z), [1, 0], "the other one is held until its acknowledgement");
         assert!(z.acknowledged(second, finish(2)).is_some());
         assert!(!z.is_busy());
         // No number for a message that was copied after all, or released before the last of it

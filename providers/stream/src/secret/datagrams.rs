@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn a_message_comes_once_and_nothing_of_it_can_be_read_on_the_way() {
         let (mut sealer, mut opener) = pair();
-        for message in [&b""[..], b"x", b"words that nobody else is to read"] {
+        for message in [&b""[..], b"x", b"words of a confidential datagram."] {
             let datagram = sealed(&mut sealer, B, message);
             assert_eq!(datagram.len(), message.len() + DATAGRAM_OVERHEAD);
             let is_in = |part: &[u8]| datagram.windows(part.len()).any(|w| w == part);

@@ -354,7 +354,7 @@ mod tests {
             assert!(none.with_own(&vec![1; len]).is_err(), "{len}");
         }
         // An error in the user's key persists, unless the key is merely missing.
-        static NO_PEER: Provider = Provider::named(c"nobody", 0, 0);
+        static NO_PEER: Provider = Provider::named(c"no_peer", 0, 0);
         let wrong = PskConfig::new(b"short", true);
         assert_eq!(wrong.with_own(own).unwrap().check(&NO_PEER), Err(Error::ACCES));
         let missing = PskConfig { missing: true, ..wrong };
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn provider_without_its_required_key_opens_nothing() {
-        static NO_PEER: Provider = Provider::named(c"nobody", 0, 0);
+        static NO_PEER: Provider = Provider::named(c"no_peer", 0, 0);
         assert_eq!(PskConfig::default().check(&NO_PEER), Ok(()));
         let wrong = PskConfig::new(b"short", false);
         assert_eq!((wrong.check(&NO_PEER), wrong.key().is_none()), (Err(Error::ACCES), true));

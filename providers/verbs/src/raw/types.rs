@@ -1,7 +1,7 @@
 //! Structures and constants of infiniband/verbs.h and rdma/rdma_cma.h used by this provider.
 //! Structures allocated by the libraries contain only the first fields, as far as they are read. A
 //! unit test compares all with the headers, if these are installed.
-#![allow(dead_code, reason = "fields that nobody reads have places too")]
+#![allow(dead_code, reason = "unread fields occupy space too")]
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{pthread_mutex_t, sockaddr_storage};
 

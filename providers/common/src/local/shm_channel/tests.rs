@@ -273,7 +273,7 @@ fn doorbell_rings_for_a_reader_not_polling() {
     assert_eq!(rung(&doorbell), [5]);
     silence(&doorbell);
     a.send(b"x").unwrap();
-    assert!(!is_wakeup(), "nobody sleeps");
+    assert!(!is_wakeup(), "no thread sleeps");
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn doorbell_rings_for_a_blocked_writer_once_much_space_is_free() {
     let mut buf = [0; 16384];
     a.send(&[1; 100]).unwrap();
     b.recv(&mut buf).unwrap();
-    assert_eq!(rung(&doorbell), [], "nobody waits");
+    assert_eq!(rung(&doorbell), [], "no thread waits");
     let mut sent = 0;
     while let Ok(n) = a.send(&[1; 1000]) {
         sent += n;
@@ -656,7 +656,7 @@ fn sleep_unless(doorbell: &Doorbell, pipe: &ShmChannel, look: impl Fn(&ShmChanne
         let mut polled =
             libc::pollfd { fd: doorbell.wakeup_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which outlives the call.
-        assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 60_000) }, 1, "nobody rang");
+        assert_eq!(unsafe { libc::poll(&raw mut polled, 1, 60_000) }, 1, "no doorbell rang");
     }
     doorbell.wake();
     silence(doorbell);
@@ -853,7 +853,7 @@ fn invalid_cell_from_a_writer_ends_the_channel() {
         cell(1, 0x3fff_ffff),
         cell(2, 0),
         cell(2, 2),
-        cell(2, 1), // nobody may lend to this end
+        cell(2, 1), // no peer may expose buffers to this end
     ];
     for claim in claims {
         let (end, memory, [_, inbound]) = end_of_hostile(true);

@@ -418,7 +418,7 @@ fn known_peer_at_the_limit_blocks_unknown_ones_without_eviction() {
         matcher.keep(message(1, 0, 100_000), Waits(None, 100_000));
     }
     assert!(!matcher.may_keep(&named, MOST) && !matcher.may_keep(&unknown_peer, MOST));
-    assert!(!matcher.unknown_peers_keep_out(&named, MOST), "nobody has to go for it");
+    assert!(!matcher.unknown_peers_keep_out(&named, MOST), "no unknown peer is dropped for it");
     assert!(!matcher.unknown_peers_keep_out(&unknown_peer, MOST), "that others go would not help");
     let mut matcher = RxMatcher::new(false, false, 64);
     for peer in 0..1000 {
