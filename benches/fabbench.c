@@ -20,8 +20,8 @@
  *       COUNT times tagged send, receive and both completions between two
  *       endpoints of one process, for an instruction counter around it
  *   fabbench calm msg|rdm PROVIDER SIZE COUNT
- *       the same with a rest before completions are read, which then are there: nothing
- *       is counted of looking in vain
+ *       the same with a rest before completions are read, which then are there: no
+ *       empty poll is counted
  *   fabbench posted rdm PROVIDER SIZE COUNT
  *       how much longer such a step takes with 10000 receives posted than with 10
  *   fabbench kept rdm PROVIDER SIZE COUNT

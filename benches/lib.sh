@@ -79,7 +79,7 @@ compare() {
     those=(); for c in "${all[@]}"; do case $LEFT_OUT in *" $c "*) ;; *) those+=("$c");; esac; done
     rounds=$BENCH_N; [ "$kind" != steps ] || rounds=1
     for ((i = 0; i < rounds; i++)); do for ((j = 0; j < ${#those[@]}; j++)); do
-      # each round begins with another, so that nobody always runs after the same one
+      # each round begins with another, so that no contender always runs after the same one
       c=${those[(i + j) % ${#those[@]}]}
       [ ! -e "$WORK/fig.$c.failed" ] || continue
       if ! figure "$c" "$kind" "$size" "$count" >>"$WORK/fig.$c" </dev/null; then

@@ -89,7 +89,7 @@ private_net() {
 # fi_pp BIN PROVIDER TYPE OUTFILE [OPTION...]: server and client of fi_pingpong on loopback, over the libraries in
 # PP_SERVER and PP_CLIENT, or over the one in ONLY. Sets PP_LIBS to the libfabric files the live server had mapped.
 : "${PP_PORT:=$((20000 + RANDOM % 12000))}"	# below those the system gives to others
-# free_port: the next port that nobody has, nor the one behind it, not even a connection that is over
+# free_port: the next port such that no socket uses it or its successor, not even a closed connection
 free_port() {
   PP_PORT=$((PP_PORT + 2))
   while ss -Htan "sport = :$PP_PORT or sport = :$((PP_PORT + 1))" 2>/dev/null | grep -q .; do PP_PORT=$((PP_PORT + 2)); done

@@ -353,7 +353,7 @@ int main(int argc, char **argv)
 		link_up(0);
 	}
 
-	// a connection ends: what nobody took stays
+	// a connection ends: unread events stay
 	while (dat_evd_dequeue(conn, &e) == DAT_SUCCESS) {}
 	MUST(post(0, 64, 300));
 	MUST(dat_ep_disconnect(sender[2], DAT_CLOSE_ABRUPT_FLAG));
@@ -419,7 +419,7 @@ int main(int argc, char **argv)
 	while (posted < 1000 && refused < 1000000)
 		if (dat_ep_post_rdma_write(sender[0], 1, &t, cookie(6), &r, DAT_COMPLETION_SUPPRESS_FLAG) == DAT_SUCCESS) posted++;
 		else { refused++; dat_evd_dequeue(recv_evd[0], &e); }
-	CHECK(posted == 1000, "a thousand suppressed writes need nobody who looks for them");
+	CHECK(posted == 1000, "a thousand suppressed writes need no poll");
 
 	// a window: its own key, its own rights, gone when it is unbound
 	DAT_RMR_HANDLE rmr; DAT_RMR_CONTEXT window; DAT_RMR_PARAM rp;
@@ -471,7 +471,7 @@ int main(int argc, char **argv)
 	CHECK(TYPE(dat_psp_create(ia, gone_port, conn, DAT_PSP_CONSUMER_FLAG, &twice), DAT_INVALID_HANDLE), "an EVD of no requests: DAT_INVALID_HANDLE");
 	MUST(dat_psp_free(gone)); MUST(dat_evd_free(gone_evd));
 	MUST(dat_ep_connect(ep, (DAT_IA_ADDRESS_PTR)&to, gone_port, DAT_TIMEOUT_INFINITE, 0, NULL, 0, 0));
-	CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_NON_PEER_REJECTED, "nobody listens: DAT_CONNECTION_EVENT_NON_PEER_REJECTED");
+	CHECK(next(conn).event_number == DAT_CONNECTION_EVENT_NON_PEER_REJECTED, "no listener: DAT_CONNECTION_EVENT_NON_PEER_REJECTED");
 	MUST(dat_ep_free(ep));
 	CHECK(TYPE(dat_ep_free(ep), DAT_INVALID_HANDLE), "an endpoint that was freed: DAT_INVALID_HANDLE");
 

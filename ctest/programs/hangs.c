@@ -144,7 +144,7 @@ static void hangs(void)
 		exit(1);
 }
 
-/* Who polls in vain without a pause takes the processor from the tests beside this one. */
+/* Sleeps: empty polls without a pause take the processor from concurrent tests. */
 static void rest_a_little(void)
 {
 	struct timespec t = { 0, 2000000 };

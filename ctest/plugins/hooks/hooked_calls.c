@@ -29,7 +29,7 @@ static const char *who(const void *fid)
 {
 	if (!fid) return "none";
 	for (int i = 0; i < count; i++) if (objects[i].fid == fid) return objects[i].name;
-	return "STRANGER";
+	return "UNKNOWN";
 }
 static void opened(const char *name, int ret, void *fid)
 {

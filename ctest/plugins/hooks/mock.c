@@ -1,6 +1,6 @@
 /* A provider plug-in, "mock", that carries nothing and writes down, in the file that the
  * environment variable MOCK_LOG names, which calls reach it, on which of its objects and
- * with which values.  An object that is not its own is written as STRANGER.  So a run with
+ * with which values.  An object that is not its own is written as UNKNOWN.  So a run with
  * hooks between the program and it must leave the same file as a run without.
  *
  * MOCK_SHORT=1: its tables end where those of 1.0 ended, and are followed by slots that
@@ -56,7 +56,7 @@ static const char *who(const void *fid)
 	if (!fid) return "none";
 	for (int i = 0; i < count; i++)
 		if (all[i] == fid) { snprintf(t, 24, "#%d", i); return t; }
-	return "STRANGER";
+	return "UNKNOWN";
 }
 
 /* One call: a letter per argument: f a fid, p or u a word, i 32 bits, s not written. */

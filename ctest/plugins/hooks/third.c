@@ -1,5 +1,5 @@
-/* A hook provider of somebody else's, "ofi_hook_third": says how it was called and how many
- * domains programs open through it.  "ofi_hook_fails" (-DFAILS) cannot be installed. */
+/* A hook provider of another vendor, "ofi_hook_third": prints its calls and the number of
+ * domains opened through it by programs.  "ofi_hook_fails" (-DFAILS) cannot be installed. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

@@ -139,7 +139,7 @@ static void no_peer(int rank)
 	in->sin_family = AF_INET;
 	in->sin_port = htons(4999);
 	inet_pton(AF_INET, ct_node(&c.o), &in->sin_addr);
-	/* somebody of the same network who is not there */
+	/* an unused address of the same network */
 	in->sin_addr.s_addr = htonl((ntohl(in->sin_addr.s_addr) & ~255u) | 77);
 	ct_prepare(&c, &to);
 	OK(fi_connect(c.ep, to.b, NULL, 0));
@@ -346,7 +346,7 @@ static void ib_named(int rank)
 			fi_freeinfo(h);
 		}
 	}
-	/* not for who wants another format, nor from a port of nobody's */
+	/* not with another address format, nor from an unassigned port */
 	h = ct_hints(&c.o);
 	ERR(fi_getinfo(CT_VERSION, text, NULL, FI_SOURCE, h, &i), FI_ENODATA);
 	h->addr_format = FI_SOCKADDR_IB;
@@ -434,7 +434,7 @@ static void forks(int rank)
 	ct_done(&c);
 }
 
-/* Somebody of this address who speaks TCP, as siw does, and never answers a call. */
+/* A TCP listener at this address, as in siw, that never answers a connection request. */
 static int mute(struct ct *c, struct ct_name *name, int backlog)
 {
 	struct sockaddr_in *in = (void *)name->b;
@@ -521,7 +521,7 @@ static const struct ct_test tests[] = {
 	{ "requests with FI_MORE reach the device together", more, CT_MSG },
 	{ "a request with FI_MORE that nothing follows leaves all the same", more_alone, CT_MSG },
 	{ "a peer that is killed ends the connection, and receives come back", peer_killed, CT_MSG },
-	{ "connecting to nobody ends in an error event", no_peer, CT_MSG | CT_SOLO },
+	{ "connecting to an absent peer ends in an error event", no_peer, CT_MSG | CT_SOLO },
 	{ "an InfiniBand address that the kernel does not take is refused, and nothing is lost", ib_refused, CT_MSG | CT_SOLO },
 	{ "a passive endpoint listens on any InfiniBand port", ib_any, CT_MSG | CT_SOLO },
 	{ "an address vector takes InfiniBand addresses, and prints them as infos have them", ib_vector, CT_MSG | CT_SOLO },

@@ -350,7 +350,7 @@ static void dmabuf(int rank)
 	CHECK(!(f->access & IBV_ACCESS_ON_DEMAND));
 	use(&c, rank, m->addr, m->host, fi_mr_desc(mr), mr);
 	in_system(&c, rank);
-	/* nobody names what is for our own use */
+	/* a region for our own use needs no key */
 	a.access = FI_SEND;
 	OK(fi_mr_regattr(c.domain, &a, FI_MR_DMABUF, &bad));
 	EQ(fi_mr_key(bad), FI_KEY_NOTAVAIL);
@@ -450,7 +450,7 @@ static void no_library(int rank)
 
 static const struct ct_test tests[] = {
 	{ "without on-demand paging in the device memory is pinned, and the log says so", not_on_demand, CT_MSG | CT_SOLO },
-	{ "on-demand paging that nobody asked for is not used", not_wanted, CT_MSG | CT_SOLO },
+	{ "on-demand paging is not used without a request", not_wanted, CT_MSG | CT_SOLO },
 	{ "regions are registered on demand, and messages, writes and reads go", on_demand, CT_MSG },
 	{ "one region over all of the address space serves what no peer names", whole, CT_MSG },
 	{ "a device that takes no dma-bufs offers no memory of accelerators", no_dmabuf, CT_MSG | CT_SOLO },
