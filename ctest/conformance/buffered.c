@@ -96,7 +96,7 @@ static void in_place(int rank)
 		CHECK(ct_same(e.buf, sizes[i], i));
 		OK(settle(&c, r, NULL, 0, FI_MSG, FI_DISCARD));
 	}
-	/* nothing more is said of them */
+	/* no further report of them */
 	if (rank == 0)
 		NOTHING(&c, c.rx, 30);
 	ct_done(&c);
@@ -149,7 +149,7 @@ static void claimed(int rank)
 	ct_done(&c);
 }
 
-/* Longer than the limit: the start is told, the rest waits. */
+/* Longer than the limit: the start is reported, the rest waits. */
 static void longer(int rank)
 {
 	uint64_t kinds[2] = { FI_MSG, FI_TAGGED };
@@ -189,7 +189,7 @@ static void longer(int rank)
 		CHECK(e.flags & FI_MORE);
 		CHECK(ct_same(e.buf, start, 1));
 		OK(settle(&c, r, NULL, 0, kinds[k], FI_DISCARD));
-		/* what comes behind is not lost with it */
+		/* the next message is not lost with it */
 		r = receive_event(&c, &e, kinds[k], 8);
 		CHECK(!(e.flags & FI_MORE) && ct_same(e.buf, 8, 2));
 		OK(settle(&c, r, NULL, 0, kinds[k], FI_DISCARD));
@@ -344,7 +344,7 @@ static void gone(int rank)
 	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
 	CHECK(err.op_context == CTX(1));
 	CHECK(err.err == FI_ECONNRESET || err.err == FI_ENOTCONN || err.err == FI_EIO);
-	/* what was here already is still */
+	/* messages buffered before still are */
 	small->context = CTX(2);
 	memset(buf, 0, 100);
 	OK(settle(&c, small, buf, 100, FI_MSG, FI_CLAIM));
@@ -431,7 +431,7 @@ static void post_tag(struct ct *c, int how, uint64_t tag, uint64_t ignore, void 
 	else
 		POST(c, fi_trecvmsg(c->ep, &m, FI_COMPLETION));
 }
-/* The next message that met a tag. */
+/* The next message that matched a tag. */
 static struct fi_recv_context *matched(struct ct *c, struct fi_cq_tagged_entry *e, uint64_t tag, size_t len, void *context)
 {
 	struct fi_recv_context *r;
@@ -462,7 +462,7 @@ static void by_tag_as(int rank, struct ct *c)
 
 	if (rank == 1) {
 		ct_barrier(c);
-		tell(c, buf, 100, 7, 0);	/* nobody wants it yet */
+		tell(c, buf, 100, 7, 0);	/* no receive matches it yet */
 		tell(c, buf, 0, 5, 1);
 		tell(c, buf, 3000, 5, 2);
 		tell(c, buf, 10, 0x123, 3);
@@ -484,11 +484,11 @@ static void by_tag_as(int rank, struct ct *c)
 	r[2] = matched(c, &e, 0x123, 10, CTX(1));
 	CHECK(ct_same(e.buf, 10, 3));
 	NOTHING(c, c->rx, 30);
-	/* what is held meets the tag that comes, the oldest message first */
+	/* buffered messages match the new tag, the oldest message first */
 	post_tag(c, 0, 0, ~0ull, CTX(4));
 	r[3] = matched(c, &e, 7, 100, CTX(4));
 	CHECK(ct_same(e.buf, 100, 0));
-	/* a claim reports the context of the tag, or what the program put in its place */
+	/* a claim reports the context of the tag, or the program's replacement for it */
 	OK(settle(c, r[1], buf, 4000, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
 	e = claim_done(c, CTX(2), 3000);
 	EQ(e.tag, 5);
@@ -583,7 +583,7 @@ static void by_tag_long(int rank)
 		ct_done(&c);
 		return;
 	}
-	/* what nobody wants holds up nothing behind it */
+	/* an unmatched message does not block later ones */
 	post_tag(&c, 0, 30, 0, CTX(3));
 	ct_barrier(&c);
 	r[3] = matched(&c, &e, 30, 50, CTX(3));
@@ -637,12 +637,12 @@ static void by_tag_gone(int rank)
 	EQ(ct_next(&c, c.rx, &e, NULL, &err), -FI_EAVAIL);
 	CHECK(err.op_context == CTX(2));
 	CHECK(err.err == FI_ECONNRESET || err.err == FI_ENOTCONN || err.err == FI_EIO);
-	/* what is here stays */
+	/* the buffered messages stay */
 	OK(settle(&c, r, buf, 100, FI_TAGGED, FI_CLAIM | FI_COMPLETION));
 	claim_done(&c, CTX(1), 10);
 	ct_close(&c);
 }
-/* What is held can be looked at. */
+/* Peeks at buffered messages. */
 static void by_tag_peek(int rank)
 {
 	struct fi_cq_tagged_entry e;
@@ -685,7 +685,7 @@ static void by_tag_peek(int rank)
 	ct_done(&c);
 }
 
-/* Messages of every protocol a provider has: told in the order in which they were sent, and whole up to the limit. */
+/* Messages of every protocol of a provider: reported in the order of their sends, and complete up to the limit. */
 static void order_with(int rank, void (*set)(struct ct *), uint64_t kind, int whole)
 {
 	static const size_t sizes[] = { 300000, 1, 40000, 0, 200000, 16384, 5000, 16385, 1000000, 7, 131073, 90000 };
@@ -728,14 +728,14 @@ static void order_with(int rank, void (*set)(struct ct *), uint64_t kind, int wh
 		else if (whole)
 			CHECK(ct_same(e.buf, start, i % KINDS));
 		all[i]->context = CTX(i);
-		/* what waits in the connection holds up what is behind it */
+		/* a message waiting in the connection blocks the ones behind it */
 		if (i % 3 == 0 && n > limit(&c)) {
 			OK(settle(&c, all[i], NULL, 0, kind, FI_DISCARD));
 			continue;
 		}
 		memset(buf, 0, most);
 		OK(settle(&c, all[i], buf, most, kind, FI_CLAIM | FI_COMPLETION));
-		/* others may be told meanwhile: they wait in the provider for this reader */
+		/* others may be reported meanwhile: they wait in the provider for this reader */
 		for (;;) {
 			ct_next(&c, c.rx, &e, NULL, NULL);
 			if (e.flags & FI_CLAIM)
@@ -774,7 +774,7 @@ static void order_written(int rank)
 	start = 700;
 	order_with(rank, set_start, FI_TAGGED, 0);
 }
-/* What a peer begins and does not go on with holds up nobody else's. */
+/* An unfinished message of a peer does not block messages of others. */
 static void others_pass(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | VARIABLE_MSG, .setup = set_most };

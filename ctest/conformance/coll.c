@@ -70,7 +70,7 @@ static struct fid_mc *begin_join(struct party *p, int e, const int *ranks, int n
 	OK(fi_close(&s->fid));	/* the group does not need it */
 	return mc;
 }
-/* The event of a join; others that come meanwhile are kept for their turn. */
+/* Waits for the event of a join, and stores others that come meanwhile. */
 static fi_addr_t end_join(struct party *p, struct fid_mc *mc, void *ctx)
 {
 	static struct fi_eq_entry seen[64];
@@ -135,7 +135,7 @@ static void close_party(struct party *p, int both)
 	for (int e = 0; e < p->own; e++) {
 		struct fi_cq_tagged_entry x;
 
-		ERR(fi_cq_read(p->c[e].tx, &x, 1), FI_EAGAIN);	/* nothing more than what was read */
+		ERR(fi_cq_read(p->c[e].tx, &x, 1), FI_EAGAIN);	/* nothing more than the entries read before */
 		ERR(fi_cq_read(p->c[e].rx, &x, 1), FI_EAGAIN);
 	}
 	if (both)
@@ -147,7 +147,7 @@ static void close_party(struct party *p, int both)
 	}
 }
 
-/* Values that say whose they are and where. */
+/* Values with the rank of their owner and their index. */
 static uint64_t value(int rank, size_t i) { return (uint64_t)(rank + 1) * 1000003 + i * 17; }
 static uint64_t *filled(int rank, size_t n)
 {
@@ -491,11 +491,11 @@ static void quiet(int rank)
 	EACH(&p) ERR(fi_cq_read(p.c[e].tx, &x, 1), FI_EAGAIN);
 	EACH(&p) {
 		EQ(fi_cntr_read(p.c[e].txc), 3);
-		EQ(fi_cntr_read(p.c[e].rxc), 0);	/* what goes on inside shows nowhere */
+		EQ(fi_cntr_read(p.c[e].rxc), 0);	/* internal operations are not counted */
 	}
 	close_party(&p, 0);
 }
-/* With the promise to serialize all calls; a thread of the library's may be at it beside. */
+/* With the promise to serialize all calls; a thread of the library may run concurrently. */
 static void serialized(int rank)
 {
 	struct ct_opt o = { .threading = FI_THREAD_DOMAIN, .cq_size = 64 };
@@ -546,7 +546,7 @@ static void asleep(int rank)
 	}
 	close_party(&p, 1);
 }
-/* One of the group ends without a word; nobody waits for ever, and everybody hears of it. */
+/* A member of the group ends without closing; no member waits for ever, and all are notified. */
 static void vanished(int how)
 {
 	struct party p;
@@ -569,7 +569,7 @@ static void vanished(int how)
 		struct fi_cq_tagged_entry x;
 		ssize_t got;
 
-		if (ret) {	/* an endpoint before told this one already */
+		if (ret) {	/* an earlier endpoint notified this one already */
 			CHECK(ret < 0 && ret != -FI_EAGAIN);
 			continue;
 		}
@@ -591,7 +591,7 @@ static void vanished(int how)
 }
 static void dies(int rank) { (void)rank; vanished(0); }
 static void died(int rank) { (void)rank; vanished(1); }
-/* The first four of five join; an error event says to each that it failed. */
+/* The first four of five join; an error event reports the failure to each. */
 static void fail_join(struct party *p, const int *order)
 {
 	struct fid_mc *mc[4];
@@ -619,7 +619,7 @@ static void fail_join(struct party *p, const int *order)
 			}
 	}
 }
-/* One member is gone: those who wait for others and not for it hear of it, whenever they come. */
+/* One member is gone: members waiting for others only are notified as well, at any time of their join. */
 static void joined_without_effect(int rank)
 {
 	static const int order[][4] = { { 0, 1, 2, 3 }, { 1, 0, 2, 3 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 } };
@@ -632,7 +632,7 @@ static void joined_without_effect(int rank)
 	p.c[4].ep = NULL;
 	for (int i = 0; i < 4; i++)
 		fail_join(&p, order[i]);
-	/* what is left of that disturbs no other group */
+	/* remains of that disturb no other group */
 	p.own = p.n = 4;
 	join_all(&p);
 	all_operations(&p, 3);
@@ -659,7 +659,7 @@ static void restart(struct party *p, int e)
 		struct ct_name other = ct_getname(&p->c[r].ep->fid);
 		p->addr[e][r] = ct_insert(&p->c[e], &other);
 	}
-	/* those that stayed hear of its end before they join again, which would fail else */
+	/* the remaining members are notified of its end before they join again, which would fail otherwise */
 	for (int64_t end = ct_ms() + 50, n = 0; ct_ms() < end || n < 300; n++)
 		round_number(p);
 }
@@ -773,7 +773,7 @@ static void killed_at_random(int rank)
 		if (!(pid[i] = fork()))
 			again_and_again(i, ports, through);
 	for (int k = 0; k < ROUNDS; k++) {
-		/* everybody gets somewhere */
+		/* every member makes progress */
 		for (int i = 0; i < N; i++)
 			for (int before = through[i]; through[i] < before + 6; ct_nap(5))
 				if (waitpid(pid[i], NULL, WNOHANG) == pid[i])
@@ -794,7 +794,7 @@ static void killed_at_random(int rank)
 		waitpid(pid[i], NULL, 0);
 	}
 }
-/* One is asked to join by somebody whom it has not in its address vector yet. */
+/* An endpoint gets a join request from a peer not yet in its address vector. */
 static void known_late(int rank)
 {
 	static const int others[2] = { 0, 2 }, both[2] = { 0, 1 };
@@ -821,7 +821,7 @@ static void known_late(int rank)
 		OK(fi_close(&mc[i]->fid));
 	close_party(&p, 0);
 }
-/* Of a group that one has left so, nobody waits for what its successor knows nothing of. */
+/* In a group left by a restarted member, no member waits for operations unknown to its successor. */
 static void successor(int rank)
 {
 	struct party p, old;
@@ -855,7 +855,7 @@ static void successor(int rank)
 	all_operations(&p, 2);
 	close_party(&p, 0);
 }
-/* What a member of a group tells the others, from one who is none. */
+/* Messages as of a member of a group, from an endpoint outside it. */
 static void forged(int rank)
 {
 	struct ct_opt o = { .caps = FI_TAGGED };
@@ -892,7 +892,7 @@ static void forged(int rank)
 	ct_close(&other);
 	close_party(&p, 0);
 }
-/* Sends to an endpoint what a member might have sent there, and waits until it is gone. */
+/* Sends a message to an endpoint as of a member, and waits until it is sent. */
 static void forge(struct party *p, struct ct *from, fi_addr_t to, const void *b, size_t n, uint64_t tag)
 {
 	struct fi_cq_tagged_entry x;
@@ -901,7 +901,7 @@ static void forge(struct party *p, struct ct *from, fi_addr_t to, const void *b,
 	while (ct_progress(from), fi_cq_read(from->tx, &x, 1) == -FI_EAGAIN)
 		round_number(p);
 }
-/* Somebody who is no member, and those that are have him in their vectors or not, sends what members do. */
+/* An endpoint that is no member, in the vectors of the members or not, sends messages as of members. */
 static void forged_data(int rank, int known)
 {
 	enum { BIG = 1 << 20 };
@@ -932,7 +932,7 @@ static void forged_data(int rank, int known)
 		sum = (sum ^ port) * 0x100000001b3ull;
 		sum ^= sum >> 32;
 	}
-	/* the number that rank 0 proposes, and votes for it, and what is none of these */
+	/* the number proposed by rank 0, votes for it, and other values */
 	joining = 3ull << 62 | (sum & 0xffffffff) << 30;
 	EACH(&p) for (int rounds = 0; rounds < 2; rounds++)
 		for (int as = 0; as < 3; as++) {
@@ -943,14 +943,14 @@ static void forged_data(int rank, int known)
 	for (int64_t end = ct_ms() + 50; ct_ms() < end;)
 		round_number(&p);
 	join_all(&p);
-	/* what they send each other in the first operations */
+	/* the messages of the first operations */
 	EACH(&p) for (uint64_t op = 0; op < 4; op++)
 		for (int as = 0; as < 3; as++)
 			forge(&p, &other, to[e], &lie, 8, 1ull << 63 | (p.coll[e] & 0xffffffff) << 30 | op << 16 | as);
 	for (int64_t end = ct_ms() + 50; ct_ms() < end;)
 		round_number(&p);
 	all_operations(&p, 1);
-	/* nothing of a stranger's is kept: it would be more than what fits */
+	/* no message of an unknown peer is stored: they would exceed the space */
 	char *big = calloc(1, BIG);
 	for (int i = 0; !known && i < 300; i++)
 		forge(&p, &other, to[i % 3], big, BIG, 1ull << 63 | 5ull << 30);
@@ -987,7 +987,7 @@ static void closed_under_way(int rank)
 
 static int holds(struct party *p, struct fid_av_set *s, const char *ranks)
 {
-	/* a set can only be looked into by others: what is in it cannot be put in again */
+	/* a set can only be queried by others: its members cannot be inserted again */
 	for (int r = 0; r < p->n; r++) {
 		int is = strchr(ranks, '0' + r) != NULL;
 		int ret = fi_av_set_remove(s, p->addr[0][r]);

@@ -53,7 +53,7 @@
 #define CT_MSG 4	/* makes sense on FI_EP_MSG alone */
 #define CT_REL 8	/* asks more than unreliable datagrams promise: not on FI_EP_DGRAM */
 #define CT_DGRAM 16	/* makes sense on FI_EP_DGRAM alone */
-#define CT_CONN 64	/* of what providers do with their connections: not on packets (ofi_rxd) */
+#define CT_CONN 64	/* tests of connections: not on packets (ofi_rxd) */
 #define CT_BARE 32	/* speaks the protocol by hand, without a proof of a job's secret */
 
 struct ct_test {
@@ -63,7 +63,7 @@ struct ct_test {
 };
 
 struct ct;
-/* What a test asks for; zero means the suite's default. */
+/* Requirements of a test; zero means the suite's default. */
 struct ct_opt {
 	uint64_t caps;			/* default FI_MSG */
 	uint64_t mode;			/* besides FI_CONTEXT and FI_CONTEXT2 */
@@ -80,7 +80,7 @@ struct ct_opt {
 	int cntr;			/* open and bind counters */
 	size_t cq_size;
 	uint32_t version;		/* of the API; default CT_VERSION */
-	const int *mr_mode;		/* hinted; default what is needed today */
+	const int *mr_mode;		/* hinted; default the modes needed today */
 	const char *ep_key, *domain_key;	/* authorization keys */
 	const void *param;		/* connection data of fi_connect */
 	size_t paramlen;
@@ -130,9 +130,9 @@ ct_end(int code, const char *fmt, ...)
 	_exit(code);
 }
 
-/* what the library does not offer */
+/* features that the library does not offer */
 #define SKIP(...) ct_end(77, __VA_ARGS__)
-/* what this system does not have: not compared with what other systems have */
+/* features that this system does not have: not compared with other systems */
 #define SKIP_HERE(...) ct_end(77, "not here: " __VA_ARGS__)
 #define FAIL(fmt, ...) ct_end(1, "%s:%d: " fmt, strrchr("/" __FILE__, '/') + 1, __LINE__, ##__VA_ARGS__)
 #define CHECK(x) do { if (!(x)) FAIL("%s", #x); } while (0)
@@ -181,7 +181,7 @@ static inline void ct_fill(void *b, size_t n, unsigned seed)
 		memcpy((char *)b + i, piece, k);
 	}
 }
-/* The first of these bytes, from the i-th on, that is not what ct_fill has put there; n if all are. */
+/* Returns the index of the first of these bytes, from the i-th on, that differs from ct_fill's; n if none does. */
 static inline size_t ct_wrong(const void *b, size_t i, size_t n, unsigned seed)
 {
 	const unsigned char *at = b;
@@ -222,9 +222,9 @@ static inline void ct_progress(struct ct *c)
 }
 
 /*
- * Between polls in vain, before the first of which *since is 0.  Who has waited for longer than an answer
- * takes sleeps, and is woken soon.  The processor is not offered to others (sched_yield): programs that
- * compute would take it for a slice of theirs, and again, which makes a test of many steps take minutes.
+ * Called between empty polls; *since is 0 before the first one.  A caller that has waited for longer than an
+ * answer takes sleeps for a short time.  The processor is not yielded to others (sched_yield): computing
+ * programs would take it for a time slice, again and again, and a test of many steps would take minutes.
  */
 static inline void ct_relax(int64_t *since)
 {
@@ -244,7 +244,7 @@ static inline void ct_relax(int64_t *since)
 static inline void ct_send_oob(const void *b, size_t n)
 {
 	if (send(ct_sync, b, n, MSG_NOSIGNAL) != (ssize_t)n)
-		_exit(3);		/* the other rank ended and said why */
+		_exit(3);		/* the other rank ended and printed the cause */
 }
 static inline void ct_recv_oob(struct ct *c, void *b, size_t n)
 {
@@ -327,9 +327,9 @@ static inline void ct_idle(struct ct *c, int ms)
 static inline int ct_is_rxm(void) { return strstr(ct_prov, "ofi_rxm") != NULL; }
 static inline int ct_is_lnx(void) { return !strcmp(ct_prov, "lnx"); }
 static inline int ct_is_rxd(void) { return strstr(ct_prov, "ofi_rxd") != NULL; }
-/* For tests in which a side makes no calls: automatic progress, of a provider that does not give it to who asks for nothing. */
+/* For tests in which a side makes no calls: automatic progress, of a provider that does not offer it without a request. */
 static inline enum fi_progress ct_auto(void) { return strcmp(ct_prov, "shm") && strcmp(ct_prov, "sm2") && !ct_is_lnx() ? FI_PROGRESS_UNSPEC : FI_PROGRESS_AUTO; }
-/* Whether the provider's addresses are IP addresses, or names (FI_ADDR_STR): its infos say so. */
+/* Returns 1 if the provider's addresses are IP addresses, 0 for names (FI_ADDR_STR), from its infos. */
 static inline int ct_is_ip(void)
 {
 	static int known = -1;
@@ -394,7 +394,7 @@ static inline void ct_needs_memory(void)
 
 	if ((local && !strcmp(local, "0")) || (ring && !strcmp(ring, "1")))
 		SKIP_HERE("the environment keeps peers on sockets");
-	/* Shared memory is kept from children. qemu-user cannot do that, and so the library refuses it there. */
+	/* Shared memory is hidden from children. qemu-user cannot do that, and so the library refuses it there. */
 	void *page = mmap(NULL, sysconf(_SC_PAGESIZE), PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (page == MAP_FAILED || madvise(page, sysconf(_SC_PAGESIZE), MADV_DONTFORK))
 		SKIP_HERE("the system does not keep memory from children (MADV_DONTFORK)");
@@ -442,18 +442,18 @@ static inline int ct_send_lingering(int to, const void *b, size_t len, int *rest
 	close(s);
 	return r;
 }
-/* From here on what the library prints, of this level and above, goes to a file in memory. */
+/* From here on the library's output of this level and above goes to a file in memory. */
 static inline void ct_keep_log(const char *level)
 {
 	int fd = memfd_create("log", MFD_CLOEXEC);
 
 	CHECK(fd >= 0 && dup2(fd, 2) == 2);
 	close(fd);
-	OK(fcntl(2, F_SETFL, O_APPEND));	/* reading it moves nobody's place */
+	OK(fcntl(2, F_SETFL, O_APPEND));	/* reading it moves no writer's position */
 	setenv("FI_LOG_LEVEL", level, 1);
 	unsetenv("FI_LOG_LOCATION");
 }
-/* What is in that file, until this is called again. */
+/* Returns the contents of that file, valid until the next call. */
 static inline char *ct_log(void)
 {
 	static char *log;
@@ -479,7 +479,7 @@ static inline int ct_logged(const char *what)
 	return n;
 }
 /*
- * How often these n bytes are in memory of this process that a core dump has: what can be read and is not kept from dumps
+ * Returns the number of occurrences of these n bytes in the memory of this process in a core dump: readable and not excluded from dumps
  * (the flag "dd").  They are given with each byte xor 0x55, so that they are not found here.
  */
 static inline int ct_dumped(const char *masked, size_t n)
@@ -540,7 +540,7 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 	h->domain_attr->mr_mode = o->mr_mode ? *o->mr_mode :
 		FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	h->domain_attr->threading = o->threading;
-	/* CT_THREADING=domain: tests that say nothing of it serialize their calls */
+	/* CT_THREADING=domain: tests without a setting for it serialize their calls */
 	if (o->threading == FI_THREAD_UNSPEC && getenv("CT_THREADING"))
 		h->domain_attr->threading = FI_THREAD_DOMAIN;
 	h->domain_attr->data_progress = o->progress;
@@ -561,7 +561,7 @@ static inline struct fi_info *ct_hints(const struct ct_opt *o)
 	return h;
 }
 #define CT_VERSION FI_VERSION(1, 17)
-/* -FI_ENODATA, the answer for what a provider does not offer, skips the test. */
+/* -FI_ENODATA, the answer for features that a provider does not offer, skips the test. */
 static inline struct fi_info *ct_getinfo(const struct ct_opt *o, const char *node,
 					 const char *service, uint64_t flags)
 {
@@ -651,7 +651,7 @@ static inline void ct_open_ep(struct ct *c, struct fi_info *info)
 	}
 	c->peer = FI_ADDR_UNSPEC;
 }
-/* Opens counters of bytes as the endpoint's: for .setup. Not bound with what the test binds itself. */
+/* Opens counters of bytes as the endpoint's: for .setup. Not bound in addition to the test's own. */
 static inline __attribute__((unused)) void ct_count_bytes(struct ct *c)
 {
 	struct fi_cntr_attr a = { .events = FI_CNTR_EVENTS_BYTES };
@@ -947,7 +947,7 @@ static inline struct fi_cq_tagged_entry ct_recvd(struct ct *c, void *ctx, size_t
 	CHECK(e.flags & FI_RECV);
 	return e;
 }
-/* q has nothing to say, watched for a while */
+/* q has no entry, watched for a while */
 #define NOTHING(c, q, ms) do { struct fi_cq_tagged_entry e_; ct_idle(c, ms); \
 	ERR(fi_cq_read(q, &e_, 1), FI_EAGAIN); } while (0)
 /* A posting call, repeated while the provider pushes back. */
@@ -1056,7 +1056,7 @@ static inline int ct_run_one(const struct ct_test *t, char *why, size_t nwhy)
 			kill(-pid[i], SIGKILL);
 			waitpid(pid[i], &st, 0);
 			pid[i] = 0;
-			/* who was ended here, on account of the other rank, has no verdict */
+			/* a rank ended here because of the other one has no verdict */
 			worst = WIFEXITED(st) ? WEXITSTATUS(st) : kill_at && WTERMSIG(st) == SIGKILL ? 0 : 1;
 			if (WIFSIGNALED(st) && !(kill_at && WTERMSIG(st) == SIGKILL) && got < nwhy - 60)
 				got += snprintf(why + got, nwhy - got, "[rank %d: killed by signal %d, %s]", i,
@@ -1136,7 +1136,7 @@ static inline int ct_main(int argc, char **argv, const char *suite, const struct
 		processor = ct_processor_ms();
 		if (t[i].flags & CT_BARE && (ct_is_rxd() ? getenv("FI_UDP_AUTH_KEY_FILE") || getenv("FI_UDP_AUTH_KEY") :
 					     getenv("FI_TCP_AUTH_KEY_FILE") || getenv("FI_TCP_AUTH_KEY"))) {
-			snprintf(why, sizeof why, "[not here: whom it writes by hand proves no secret]");
+			snprintf(why, sizeof why, "[not here: its hand-written peers have no key]");
 			r = 77;
 		} else {
 			r = ct_run_one(&t[i], why, sizeof why);

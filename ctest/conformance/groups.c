@@ -112,7 +112,7 @@ static void offered(int rank)
 	i = ct_getinfo(&o, ct_node(&o), "0", FI_SOURCE);
 	CHECK(!(i->caps & FI_MULTICAST));
 	fi_freeinfo(i);
-	/* as the original's: who asks for nothing gets it */
+	/* as upstream: without hints it is offered */
 	h->fabric_attr->prov_name = strdup(ct_prov);
 	h->ep_attr->type = FI_EP_DGRAM;
 	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
@@ -120,7 +120,7 @@ static void offered(int rank)
 	fi_freeinfo(i);
 	fi_freeinfo(h);
 }
-/* Rank 1 sends, rank 0 hears; a third endpoint is in no group. */
+/* Rank 1 sends, rank 0 receives; a third endpoint is in no group. */
 static void members_of(int rank, int af, const char *node)
 {
 	struct ct_opt o = usual;
@@ -144,7 +144,7 @@ static void members_of(int rank, int af, const char *node)
 			ct_fill(out, n, i);
 			say(&c, fi_mc_addr(mc), out, n);
 		}
-		/* a member that only sends hears nothing */
+		/* a member that only sends receives nothing */
 		NOTHING(&c, c.rx, 50);
 		ct_barrier(&c);
 		/* the other one has left */
@@ -166,14 +166,14 @@ static void members_of(int rank, int af, const char *node)
 			received(&c, i, buf[i], i == 0 ? 0 : i == 1 ? 100 : c.info->ep_attr->max_msg_size, i, c.peer);
 		NOTHING(&c, c.rx, 20);
 		NOTHING(&other, other.rx, 20);
-		/* one that only hears sends nothing */
+		/* a member that only receives sends nothing */
 		ERR(fi_sendmsg(c.ep, &m, FI_MULTICAST), FI_EINVAL);
 		ct_barrier(&c);
 		OK(fi_close(&mc->fid));
 		ERR(fi_sendmsg(c.ep, &m, FI_MULTICAST), FI_EINVAL);
 		post(&c, buf[0], 2000, 0);
 		ct_barrier(&c);
-		/* the next to come is what was sent to it alone */
+		/* the next message is the one sent to it alone */
 		received(&c, 0, buf[0], 20, 2, c.peer);
 		NOTHING(&other, other.rx, 20);
 		ct_close(&other);
@@ -185,7 +185,7 @@ static void members_of(int rank, int af, const char *node)
 	ct_done(&c);
 }
 static void members(int rank) { members_of(rank, AF_INET, NULL); }
-/* The loopback interface has no way to groups of IPv6, but what others send comes back to this host. */
+/* The loopback interface has no route to groups of IPv6, but messages on other interfaces come back to this host. */
 static void members6(int rank)
 {
 	char node[64] = "";
@@ -201,7 +201,7 @@ static void members6(int rank)
 		SKIP_HERE("no interface with an IPv6 address and multicast");
 	members_of(rank, AF_INET6, node);
 }
-/* Groups do not mix, a sender hears itself, and a group that was joined twice is heard once. */
+/* Groups do not mix, a sender receives its own messages, and a group joined twice delivers them once. */
 static void several(int rank)
 {
 	union group g[2] = { group_at(0, AF_INET), group_at(1, AF_INET) };
@@ -250,7 +250,7 @@ static void at_its_port(int rank)
 	snprintf(service, sizeof service, "%d", ntohs(g.in.sin_port));
 	open_one(&c, &usual, "0.0.0.0", service);
 	open_one(&from, &usual, "0.0.0.0", NULL);
-	/* by the interface that has the way to groups, or to everybody */
+	/* by the interface with the route to groups, or with the default route */
 	mc = join(&c, &g, FI_RECV);
 	to = join(&from, &g, FI_SEND);
 	ct_fill(out, 64, 1);
@@ -332,13 +332,13 @@ static void refused(int rank)
 	OK(fi_enable(c.ep));
 	ERR(fi_join(c.ep, &g, 0, &mc, NULL), FI_ENOEQ);
 	ct_close(&c);
-	/* who did not ask for it has none */
+	/* not offered without a request for it */
 	o.caps = FI_MSG;
 	open_one(&c, &o, NULL, NULL);
 	ERR(fi_join(c.ep, &g, 0, &mc, NULL), FI_ENOSYS);
 	ct_close(&c);
 }
-/* A reader that sleeps is woken by what comes to the group, also with many endpoints beside it. */
+/* A sleeping reader is woken by messages to the group, also with many other endpoints. */
 static void asleep(int rank)
 {
 	enum { MANY = 8 };

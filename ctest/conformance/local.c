@@ -1,6 +1,6 @@
 /*
- * Peers of one host: what they send each other goes through memory once they have met, and TCP
- * where they do not.  Strangers here speak the protocol of tcp and know how to be met.
+ * Peers of one host: their messages use shared memory after the shared-memory upgrade, and TCP
+ * without it.  Unknown peers here speak the protocol of tcp and know the upgrade.
  */
 #include "ct.h"
 #include <rdma/fi_ext.h>
@@ -62,7 +62,7 @@ static void talk(struct ct *c, char *b, size_t n, int rounds)
 			}
 		}
 }
-/* Talks until what is said goes through memory. */
+/* Exchanges messages until they use shared memory. */
 static void synchronize(struct ct *c, char *b)
 {
 	int here = 0, there = 0;
@@ -92,7 +92,7 @@ static void matched(int rank)
 
 	(void)rank;
 	tcp_only();
-	/* what the library keeps */
+	/* descriptors and mappings held by the library */
 	ct_open(&c, NULL);
 	ct_done(&c);
 	before = descriptors();
@@ -147,7 +147,7 @@ static void no_writes(int rank)
 	upgrade_if_possible(&c, b);
 	for (size_t n = 16 << 10; n <= 1 << 20; n *= 2)
 		talk(&c, b, n, 20);
-	/* several under way at once, whose sender makes progress while they are copied */
+	/* several in flight at once; their sender makes progress during the copy */
 	for (int i = 0; i < 100; i++) {
 		for (int k = 0; k < W; k++)
 			if (rank == 0)
@@ -162,7 +162,7 @@ static void no_writes(int rank)
 	}
 	ct_done(&c);
 }
-/* What the system forbids, and of which operation that is noticed. */
+/* The operation that notices a restriction of the system. */
 enum noticed { BY_MESSAGE, BY_WRITE, BY_READ };
 static int drops;
 static void forbid(int error)
@@ -177,7 +177,7 @@ static void forbid(int error)
 }
 /*
  * Peers that read each other's memory may be forbidden to at any time: by a filter of system calls, another
- * user, prctl(PR_SET_DUMPABLE). What is under way then goes on, and what comes after it.
+ * user, prctl(PR_SET_DUMPABLE). Operations in flight then continue, and later ones succeed.
  */
 static void forbidden_reads(enum noticed noticed)
 {
@@ -288,7 +288,7 @@ static struct fi_peer_links links(struct ct *c)
 	EQ(n, sizeof links);
 	return links;
 }
-/* Over what is tcp below, too. */
+/* Also over providers based on tcp. */
 static void notified(int forbidden)
 {
 	struct ct c;
@@ -313,7 +313,7 @@ static void notified(int forbidden)
 		EQ(permitted, 0);
 	}
 	b = ct_alloc(&c, 64);
-	ct_barrier(&c);		/* nobody is called before */
+	ct_barrier(&c);		/* no connection before */
 	for (int i = 0; forbidden ? i < 100 : !here || !there; i++) {
 		talk(&c, b, 64, 10);
 		now = links(&c);
@@ -328,7 +328,7 @@ static void notified(int forbidden)
 }
 static void links_notified(int rank) { (void)rank; notified(0); }
 static void forbidden(int rank) { (void)rank; notified(1); }
-/* Who finds each completion at once makes no other call, and meets the peer all the same. */
+/* A caller that finds each completion at once makes no other call, and gets the shared-memory upgrade all the same. */
 static void only_sends(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG, .progress = FI_PROGRESS_MANUAL };
@@ -478,8 +478,8 @@ static void injected_and_closed(int rank)
 }
 
 /*
- * Rank 1's child is killed, at any moment from before it is met to the middle of a message; its
- * peer has an end to all that is under way, and is left with what it had before.
+ * Rank 1's child is killed, at any moment from before the shared-memory upgrade to the middle of a
+ * message; each operation of its peer in flight ends, and the peer holds no more resources than before.
  */
 static void killed(int rank)
 {
@@ -533,7 +533,7 @@ static void killed(int rank)
 			struct fi_cq_tagged_entry e;
 			struct fi_cq_err_entry err = { 0 };
 
-			/* the first one is met, for which the domain keeps things of its own */
+			/* the first one completes the upgrade, for which the domain holds resources of its own */
 			if (!died && (round ? ct_ms() >= until : links(&base).memory > 0)) {
 				EQ(kill(child, SIGKILL), 0);
 				died = 1;
@@ -560,13 +560,13 @@ static void killed(int rank)
 		}
 		CHECK(waitpid(child, NULL, 0) == child);
 		OK(fi_av_remove(base.av, &to, 1, 0));
-		/* with what the domain has of its own once somebody was met */
+		/* with the domain's own resources after the first upgrade */
 		if (round < ROUNDS / 2) {
 			before = descriptors() > before ? descriptors() : before;
 			mapped = shared() > mapped ? shared() : mapped;
 		}
 	}
-	/* what belongs to the connections goes with them, when what peers sent before they died has been received */
+	/* resources of the connections end with them, after the messages sent by peers before their death are received */
 	for (int64_t end = ct_ms() + 60000; (descriptors() > before || shared() > mapped) && ct_ms() < end;) {
 		struct fi_cq_tagged_entry e;
 		struct fi_cq_err_entry err = { 0 };
@@ -589,7 +589,7 @@ static void killed(int rank)
 /* Where a peer is when it is killed. */
 enum phase { CALLED, RECEIVES, SENDS, HALF_READ, PHASES };
 
-/* A peer that gets as far as a phase, says so, and stops. */
+/* A peer that reaches a phase, reports it, and stops. */
 static void __attribute__((noreturn)) halting(enum phase phase, const struct ct_name *to, int tell)
 {
 	static char small[64];
@@ -614,7 +614,7 @@ static void __attribute__((noreturn)) halting(enum phase phase, const struct ct_
 		if (phase == RECEIVES) {
 			OK(fi_trecv(c.ep, small, sizeof small, ct_desc(small), FI_ADDR_UNSPEC, 1, 0, CTX(0)));
 			ct_next(&c, c.rx, &e, NULL, NULL);
-			/* what it was told in the end is the end */
+			/* the last notification is the end */
 			halt = small[0] == 'x';
 		} else {
 			POST(&c, fi_tsend(c.ep, small, sizeof small, ct_desc(small), c.peer, 1, CTX(1)));
@@ -739,7 +739,7 @@ static void killed_copying(int rank)
 	killed_in("0");
 }
 
-/* A stranger that knows how to be met. */
+/* An unknown peer that knows the shared-memory upgrade. */
 static int connection(const struct ct_name *to)
 {
 	struct sockaddr_in a;
@@ -766,7 +766,7 @@ static size_t take(struct ct *c, int s, void *to, size_t n)
 	}
 	return got;
 }
-/* Calls as what listens on that port, and gets an offer. */
+/* Connects as the process listening at that port, and gets an offer. */
 static int unknown_peer(struct ct *c, const struct ct_name *to, int port, unsigned char *offer)
 {
 	unsigned char b[ANSWER] = { 3, 0, 0, 8 };
@@ -817,7 +817,7 @@ static void greet(int s, const unsigned char *offer, int nfd, const int *fd)
 	}
 	EQ(sendmsg(s, &m, MSG_NOSIGNAL), HELLO);
 }
-/* A message of a stranger's over TCP, and one back. */
+/* A message of an unknown peer over TCP, and one back. */
 static void exchange(struct ct *c, int s, char *b, fi_addr_t to)
 {
 	unsigned char f[24] = { 3, 0, 0, 0, 0, 0, 16, 0, 24 }, g[24];
@@ -832,7 +832,7 @@ static void exchange(struct ct *c, int s, char *b, fi_addr_t to)
 	EQ(take(c, s, g, sizeof g), sizeof g);
 	CHECK(!memcmp(g + 16, f + 16, 8));
 }
-/* An honest pair of endpoints beside strangers. */
+/* An honest pair of endpoints, concurrent with unknown peers. */
 struct honest { struct ct c; char *b; };
 static void honest_talk(struct ct *c, struct honest *h)
 {
@@ -870,7 +870,7 @@ static void unknown_peers(int rank)
 	h.c.peer = ct_insert(&c, &other);
 	h.b = ct_alloc(&h.c, 128);
 	b = ct_alloc(&c, 64);
-	/* both ends are in this process: a door and the other's, and a pipe, twice */
+	/* both ends are in this process: its doorbell and the peer's, and a pipe, twice */
 	while (shared() < 6)
 		honest_talk(&c, &h);
 	for (int i = 0; i < N; i++) {
@@ -881,7 +881,7 @@ static void unknown_peers(int rank)
 		s[i] = unknown_peer(&c, &at, 1000 + i, offer[i]);
 	}
 	before = descriptors();
-	/* who says nothing; and what is no greeting, or not with such descriptors */
+	/* silent peers; and data other than a HELLO, or with wrong descriptors */
 	for (int i = 0; i < 200; i++)
 		upgrades[i] = upgrade(offer[0]);
 	for (int i = 0; i < N; i++) {
@@ -942,8 +942,8 @@ static void unknown_peers(int rank)
 }
 
 /*
- * Closing a socket closes descriptors in its queue as well, and closing these may wait for as long as who
- * sent them has chosen.  Neither calls nor fi_close wait for that.
+ * Closing a socket closes descriptors in its queue as well, and closing these may wait for a time chosen by
+ * their sender.  Neither calls nor fi_close wait for that.
  */
 static void lingering(int rank)
 {
@@ -967,7 +967,7 @@ static void lingering(int rank)
 		((struct sockaddr_in *)name.b)->sin_port = htons(1000 + i);
 		to = ct_insert(&c, &name);
 		s[i] = unknown_peer(&c, &at, 1000 + i, offer[i]);
-		/* with the cookie that is asked for, and without */
+		/* with the requested cookie, and without */
 		memcpy(hello + 8, offer[i] + 16, 24);
 		hello[16] ^= i % 2;
 		v[i] = upgrade(offer[i]);
@@ -976,7 +976,7 @@ static void lingering(int rank)
 		ct_idle(&c, 10);
 		exchange(&c, s[i], b, to);
 	}
-	/* and who waits to be accepted */
+	/* and pending connections */
 	for (int i = N; i < 2 * N; i++) {
 		v[i] = upgrade(offer[0]);
 		OK(ct_send_lingering(v[i], "?", 1, &rest[i]));

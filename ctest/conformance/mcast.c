@@ -1,4 +1,4 @@
-/* FI_MULTICAST of reliable endpoints (fi_join of fi_cm(3), fi_msg(3)): groups, who is in them, and what reaches whom. */
+/* FI_MULTICAST of reliable endpoints (fi_join of fi_cm(3), fi_msg(3)): groups, their members, and the receivers of messages. */
 #include "ct.h"
 #include <sys/prctl.h>
 
@@ -74,7 +74,7 @@ static struct fid_mc *join(struct party *p, int e, int i, uint64_t flags)
 {
 	return end_join(p, begin_join(p, e, i, flags), e);
 }
-/* A call that sends to a group, repeated while somebody has not said whether he is in it. */
+/* A send to a group, repeated until every peer has reported its membership. */
 #define TO_GROUP(p, x) do { long sent_; while ((sent_ = (long)(x)) == -FI_EAGAIN) round_number(p); OK(sent_); } while (0)
 
 /* The next entry of a queue of endpoint e. */
@@ -133,7 +133,7 @@ static void silence(struct party *p)
 		ERR(fi_cq_read(p->c[e].rx, &x, 1), FI_EAGAIN);
 	}
 }
-/* One message of len bytes from s to the group: exactly those whose bit is set get it. */
+/* One message of len bytes from s to the group: exactly the endpoints with their bit set get it. */
 static void round_of(struct party *p, int s, fi_addr_t to, unsigned who, size_t len, unsigned seed)
 {
 	static char *buf[MOST], *out;
@@ -191,7 +191,7 @@ static void everybody(int rank)
 		OK(fi_close(&mc[e]->fid));
 	close_party(&p);
 }
-/* Who has its own address in its vector is a member like any other. */
+/* An endpoint with its own address in its vector is a member like any other. */
 static void itself(int rank)
 {
 	struct party p;
@@ -220,7 +220,7 @@ static void come_and_go(int rank)
 	open_party(&p, 3, NULL);
 	s = join(&p, 0, 0, FI_SEND);
 	to = fi_mc_addr(s);
-	round_of(&p, 0, to, 0, 10, 1);		/* nobody */
+	round_of(&p, 0, to, 0, 10, 1);		/* no receiver */
 	TO_GROUP(&p, fi_inject(p.c[0].ep, out, sizeof out, to));
 	a = join(&p, 1, 0, FI_RECV);
 	round_of(&p, 0, to, 2, 10, 2);
@@ -228,7 +228,7 @@ static void come_and_go(int rank)
 	round_of(&p, 0, to, 6, 10, 3);
 	OK(fi_close(&a->fid));
 	for (int64_t end = ct_ms() + 200; ct_ms() < end; ct_nap(1))
-		round_number(&p);			/* the sender hears of it */
+		round_number(&p);			/* the sender is notified */
 	round_of(&p, 0, to, 4, 10, 4);
 	a = join(&p, 1, 0, FI_RECV);
 	round_of(&p, 0, to, 6, 10, 5);
@@ -272,16 +272,16 @@ static void inserted_late(int rank)
 	(void)rank;
 	for (; p.n < 3; p.n++)
 		p.name[p.n] = open_one(&p.c[p.n], p.n ? &p.c[0] : NULL, &usual);
-	s = join(&p, 0, 0, FI_SEND);		/* nobody to ask */
+	s = join(&p, 0, 0, FI_SEND);		/* no peer to query */
 	r = join(&p, 1, 0, FI_RECV);
 	round_of(&p, 0, fi_mc_addr(s), 0, 10, 1);
-	synchronize(&p, 0, 1);				/* asked by one that it does not know */
+	synchronize(&p, 0, 1);				/* queried by an unknown peer */
 	for (int i = 0; i < 50; i++, ct_nap(2))
 		round_number(&p);
 	ERR(fi_send(p.c[0].ep, &p, 1, NULL, fi_mc_addr(s), NULL), FI_EAGAIN);
 	synchronize(&p, 1, 0);
 	round_of(&p, 0, fi_mc_addr(s), 2, 10, 2);
-	synchronize(&p, 2, 0);				/* told by one that it does not know */
+	synchronize(&p, 2, 0);				/* notified by an unknown peer */
 	OK(fi_close(&r->fid));
 	r = begin_join(&p, 2, 0, FI_RECV);
 	for (int i = 0; i < 50; i++, ct_nap(2))
@@ -395,7 +395,7 @@ static void counted(int rank)
 	sent(&p, 0, CTX(100));
 	while (fi_cntr_read(p.c[0].txc) < 3 || fi_cntr_read(p.c[1].rxc) < 3 || fi_cntr_read(p.c[2].rxc) < 3)
 		round_number(&p);
-	silence(&p);		/* one entry for the one that asked for it */
+	silence(&p);		/* one entry for the send that requested it */
 	EQ(fi_cntr_read(p.c[0].txc), 3);
 	EQ(fi_cntr_read(p.c[1].rxc), 3);
 	EQ(fi_cntr_readerr(p.c[0].txc), 0);
@@ -404,7 +404,7 @@ static void counted(int rank)
 	OK(fi_close(&r[1]->fid));
 	close_party(&p);
 }
-/* What is sent to a group and to one of its members keeps its order. */
+/* Messages to a group and to one of its members keep their order. */
 static void in_order(int rank)
 {
 	struct party p;
@@ -630,8 +630,8 @@ static void killed(int rank)
 	OK(fi_close(&mc->fid));
 	close_party(&p);
 }
-/* Processes that follow each other at one address, each killed at another moment: what is sent after one has joined
- * reaches it. */
+/* Processes that follow each other at one address, each killed at another moment: messages sent after the join of
+ * one reach it. */
 static void again_and_again(int rank)
 {
 	enum { ROUNDS = 8 };
@@ -741,7 +741,7 @@ static void both_ways(int rank)
 	close_party(&p);
 }
 
-/* Peers that have no groups are asked nothing, and see nothing of it. */
+/* Peers without groups are not queried, and see nothing of it. */
 static void others(int rank)
 {
 	static const uint64_t caps[2] = { FI_MSG | FI_TAGGED | FI_SOURCE, FI_MSG | FI_TAGGED | FI_SOURCE | FI_COLLECTIVE };
@@ -753,7 +753,7 @@ static void others(int rank)
 	for (; p.n < 4; p.n++) {
 		struct ct_opt o = usual;
 
-		if (p.n >= 2)	/* on a domain of its own, which was opened for what it is */
+		if (p.n >= 2)	/* on a domain of its own, opened for this case */
 			o.caps = caps[p.n - 2];
 		p.name[p.n] = open_one(&p.c[p.n], p.n == 1 ? &p.c[0] : NULL, &o);
 	}
@@ -772,7 +772,7 @@ static void others(int rank)
 	r = join(&p, 1, 0, FI_RECV);
 	round_of(&p, 0, fi_mc_addr(s), 2, 100, 1);
 	silence(&p);
-	/* what they are sent by themselves reaches them */
+	/* messages addressed to them alone arrive */
 	for (int i = 0; i < 2; i++) {
 		TO_GROUP(&p, fi_tsend(p.c[0].ep, out, 8, NULL, p.addr[0][2 + i], 5, CTX(100)));
 		sent(&p, 0, CTX(100));
@@ -783,7 +783,7 @@ static void others(int rank)
 	close_party(&p);
 }
 
-/* Nothing but what it takes: neither tagged messages nor sources. Groups of both kinds of addresses. */
+/* The minimum of capabilities: neither tagged messages nor sources. Groups of both kinds of addresses. */
 static void bare(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG | FI_MULTICAST, .cq_size = 128 };
@@ -835,7 +835,7 @@ static void asleep(int rank)
 	p.name[p.n++] = open_one(&p.c[0], NULL, &o);
 	ct_swap(NULL, p.name, &theirs, sizeof theirs);
 	if (rank == 1)
-		ct_nap(100);		/* asked before it knows who asks */
+		ct_nap(100);		/* queried before it knows the peer */
 	p.addr[0][0] = ct_insert(&p.c[0], &theirs);
 	OK(fi_join(p.c[0].ep, &a, 0, &mc, CTX(0)));
 	EQ(fi_eq_sread(p.c[0].eq, &ev, &x, sizeof x, -1, 0), sizeof x);
@@ -857,7 +857,7 @@ static void asleep(int rank)
 	close_party(&p);
 }
 
-/* What looks like the library's own notices, from a peer that is known and from one that is not. */
+/* Forged notices of the library, from a known peer and from an unknown one. */
 static void forged(int rank)
 {
 	struct party p = { .n = 0 };

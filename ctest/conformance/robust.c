@@ -1,4 +1,4 @@
-/* What peers, the network and the operating system can do to an endpoint. */
+/* Effects of peers, the network and the operating system on an endpoint. */
 #include "ct.h"
 #include <net/if.h>
 #include <sys/ioctl.h>
@@ -68,7 +68,7 @@ static void peer_killed(int rank, size_t n)
 				if (r == 0)
 					posted++;
 				else if (r != -FI_EAGAIN)
-					errors++;	/* refused at once: told as well */
+					errors++;	/* refused at once: reported as well */
 			}
 			memset(&err, 0, sizeof err);
 			r = fi_cq_read(c.tx, &e, 1);
@@ -157,8 +157,8 @@ static void fill_unexpected(struct ct *c, char *b, size_t len, int window)
 	}
 }
 /*
- * fi_cq(3): every operation that was started completes, "successfully or in error". A peer whose messages wait
- * for a receive is not read, and yet its end ends what is under way to it.
+ * fi_cq(3): every started operation completes, "successfully or in error". A peer with messages waiting for a
+ * receive is not read, and yet its end ends the operations in flight to it.
  */
 static void kill_unread(int rank)
 {
@@ -192,8 +192,8 @@ static void peer_killed_unread(int rank)
 	in_child(rank, kill_unread);
 }
 /*
- * fi_cq(3): every operation that was started completes, "successfully or in error". Reads and acknowledged operations whose response
- * would follow unread messages complete as well.
+ * fi_cq(3): every started operation completes, "successfully or in error". Reads and acknowledged operations complete as well,
+ * also if their response would follow unread messages.
  */
 static void kill_unanswered(int rank)
 {
@@ -228,7 +228,7 @@ static void kill_unanswered(int rank)
 	}
 	ct_barrier(&c);
 	ct_idle(&c, 100);
-	ct_stop(theirs.pid);	/* what it has not read makes its end known */
+	ct_stop(theirs.pid);	/* its unread data makes its end known */
 	v = (struct iovec){ b, 8 };
 	at = (struct fi_rma_iov){ theirs.addr, 8, theirs.key };
 	POST(&c, fi_read(c.ep, b, 8, ct_desc(b), c.peer, theirs.addr, theirs.key, CTX(0)));
@@ -300,7 +300,7 @@ static void restarted(int rank)
 				POST(&c, fi_send(c.ep, b, 8, NULL, a, CTX(i)));
 				if (ct_next(&c, c.tx, &e, NULL, &err) == 1)
 					break;
-				CHECK(err.err > 0);	/* the old connection may tell its end first */
+				CHECK(err.err > 0);	/* the old connection may report its end first */
 			}
 			ct_recv_oob(&c, &st, sizeof st);
 		}
@@ -353,7 +353,7 @@ static int hold_port(struct ct_name *n)
 	return s;
 }
 
-/* Sending to an address where nobody listens ends in an error entry. */
+/* Sending to an address without a listener ends in an error entry. */
 static void no_peer(int rank)
 {
 	setenv("FI_OFI_RXD_PEER_TIMEOUT", "1", 1);	/* a silent peer counts as gone after minutes */
@@ -385,7 +385,7 @@ static void no_peer(int rank)
 	ct_close(&c);
 }
 
-/* The name of an endpoint that was there and is closed, which no process has heard of. */
+/* The name of a closed endpoint, unknown to every process. */
 static struct ct_name closed_name(void)
 {
 	struct ct c = { 0 };
@@ -394,8 +394,8 @@ static struct ct_name closed_name(void)
 	ct_close(&c);
 	return n;
 }
-/* fi_av(3): "All resources associated with the indicated addresses are released." What is under way to a peer that no process is, and
- * may wait until one is, has nothing to wait for from then on.  Each operation completes once. */
+/* fi_av(3): "All resources associated with the indicated addresses are released." Operations in flight to an absent peer, which
+ * would wait for its start, end with the removal of its address.  Each operation completes once. */
 static void removed_before_there(int rank)
 {
 	struct ct c = { .o = { .caps = FI_MSG | FI_TAGGED } };
@@ -431,7 +431,7 @@ static void removed_before_there(int rank)
 		CHECK(err.err == FI_ECANCELED || err.err == FI_ECONNREFUSED || err.err == FI_EHOSTUNREACH);
 	}
 	NOTHING(&c, c.tx, 50);
-	/* the address may be inserted again, and what is sent to it then is new */
+	/* the address may be inserted again, and messages sent to it then are new */
 	to = ct_insert(&c, &n);
 	if (!fi_send(c.ep, b, 8, NULL, to, CTX(9))) {
 		ct_idle(&c, 20);
@@ -442,7 +442,7 @@ static void removed_before_there(int rank)
 	ct_close(&c);
 }
 
-/* The peer's host takes the connection, and no program answers: the user's limit ends what waits. */
+/* The peer's host takes the connection, and no program answers: the user's limit ends waiting operations. */
 static void unanswered(int rank)
 {
 	struct ct c;
@@ -483,7 +483,7 @@ static void unanswered(int rank)
 	ct_close(&c);
 }
 
-/* What is injected to nobody: the failure has an entry, whether the call asked for one of its success or not. */
+/* Injected messages to an absent peer: the failure has an entry, with and without a request for one of its success. */
 static void injected_without_peer(int rank)
 {
 	setenv("FI_OFI_RXD_PEER_TIMEOUT", "1", 1);	/* a silent peer counts as gone after minutes */
@@ -529,7 +529,7 @@ static void injected_without_peer(int rank)
 static void garbage(int rank)
 {
 	if (ct_is_rxd())
-		SKIP("nobody connects");
+		SKIP("without connections");
 	struct ct c;
 	struct ct_name n;
 	static unsigned char junk[70000];
@@ -598,11 +598,11 @@ static void garbage(int rank)
 	}
 }
 
-/* Garbage connections beside honest traffic do not disturb it. */
+/* Concurrent garbage connections do not disturb honest traffic. */
 static void garbage_connections(int rank)
 {
 	if (ct_is_rxd())
-		SKIP("nobody connects");
+		SKIP("without connections");
 	struct ct c;
 	static char b[64];
 	static unsigned char junk[4096];
@@ -793,7 +793,7 @@ static void few_descriptors(int rank)
 			sent++;
 		}
 		if (!failed && rank)
-			ct_nap(20);	/* who reads is late */
+			ct_nap(20);	/* the reader is late */
 		for (; !failed && received < N; received++) {
 			if (rank) {
 				POST(&c, fi_recv(c.ep, b, SIZE, ct_desc(b), FI_ADDR_UNSPEC, CTX(1)));
@@ -849,9 +849,9 @@ static void interrupted(int rank)
 }
 
 /*
- * With FI_TCP_MAX_SAVED=1 one unexpected message is kept and the next one stops
- * its connection.  Receiving the first must make it go on: what is wanted next
- * is behind.
+ * With FI_TCP_MAX_SAVED=1 one unexpected message is buffered and the next one stops
+ * its connection.  Receiving the first must make it go on: the next expected
+ * message is behind.
  */
 static void rx_blocked(int rank)
 {
@@ -929,7 +929,7 @@ static void forked_and_closed(int rank)
 	pid_t p;
 	int st;
 
-	/* with threads of the library's beside the program's own */
+	/* with threads of the library in addition to those of the program */
 	ct_open(&c, &(struct ct_opt){ .wait = FI_WAIT_FD });
 	b = ct_alloc(&c, 64);
 	for (int round = 0; round < 2; round++) {
@@ -969,7 +969,7 @@ static void *reads_for_ever(void *cq)
 		(void)fi_cq_read(cq, NULL, 0);
 	return NULL;
 }
-/* The end of a program calls nothing beside a thread that was promised to be alone (FI_THREAD_DOMAIN). */
+/* The end of a program makes no call concurrent with a thread that is promised to be alone (FI_THREAD_DOMAIN). */
 static void ends_while_reading(int rank)
 {
 	(void)rank;
@@ -998,7 +998,7 @@ static void ends_while_reading(int rank)
 		b[n > 0 ? n : 0] = 0;
 		CHECK(waitpid(p, &st, 0) == p);
 		if (n)
-			FAIL("it says %s", b);
+			FAIL("it prints %s", b);
 		EQ(st, 0);
 		close(sent[0]);
 	}
@@ -1011,7 +1011,7 @@ static int64_t cpu_ms(void)
 	getrusage(RUSAGE_SELF, &u);
 	return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000LL + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
 }
-/* A connection that is stopped for want of room, and whose peer is gone, costs no time. */
+/* A connection stopped for lack of space after the end of its peer costs no time. */
 static void rx_blocked_and_gone(int rank)
 {
 	struct ct_opt o = { .caps = FI_TAGGED, .wait = FI_WAIT_FD };
@@ -1053,7 +1053,7 @@ static void rx_blocked_and_gone(int rank)
 	ct_close(&c);
 }
 
-/* A listener without a descriptor for its caller sleeps, and hears of it once there is one. */
+/* A listener without a descriptor for a pending connection sleeps, and accepts it once there is one. */
 static void listen_without_descriptors(int rank)
 {
 	struct ct c;
@@ -1106,11 +1106,11 @@ static void listen_without_descriptors(int rank)
 	ct_close(&c);
 }
 
-/* Callers that say nothing use up every descriptor; an honest one still gets through. */
+/* Silent connections use up every descriptor; an honest peer still connects. */
 static void silent_callers(int rank)
 {
 	if (ct_is_rxd())
-		SKIP("nobody connects");
+		SKIP("without connections");
 	enum { N = 100 };
 	struct ct c;
 	static char b[64];
@@ -1207,7 +1207,7 @@ static void busy_peer(int rank)
 	ct_done(&c);
 }
 
-/* A machine that is switched off says nothing: here, the loopback interface of a private network. */
+/* A machine that is switched off sends nothing: here, the loopback interface of a private network. */
 static void set_lo(int up)
 {
 	struct ifreq r = { .ifr_name = "lo" };
@@ -1263,7 +1263,7 @@ static void silent_peer(int rank)
 	if (!can_limit_resends()) {
 		ct_nap(5000);
 	} else {
-		/* what waits for the peer's answer fails, with the cause */
+		/* operations waiting for the peer's answer fail, with the cause */
 		struct iovec v = { buf, sizeof buf };
 		struct fi_msg m = { .msg_iov = &v, .iov_count = 1, .addr = a.peer, .context = &ct_ctx[2] };
 
@@ -1424,7 +1424,7 @@ static void many_queues(int rank) { (void)rank; ring(150, 1); }
 
 /*
  * Rank 1 sends and ends its endpoint before rank 0, whose thread makes no
- * progress meanwhile, sends to it in vain.
+ * progress meanwhile, sends to it without success.
  */
 static void ended_with_messages_unread(int rank)
 {
@@ -1469,8 +1469,8 @@ static void ended_with_messages_unread(int rank)
 }
 /*
  * The same with a large message and others behind it that wait in the socket,
- * since the message before it was all that is kept: the sends fail at once, and
- * what the peer had sent is received when there are receives for it.
+ * since the message before it filled the buffer space: the sends fail at once, and
+ * the messages sent by the peer are received when there are receives for them.
  */
 static void ended_with_messages_blocked(int rank)
 {

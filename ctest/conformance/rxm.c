@@ -19,7 +19,7 @@ static void put(unsigned char *o, uint64_t v, int bytes)
 
 enum { CM = 32, CALL = 24, ACCEPT = 16, FRAME = 16, HEAD = 64 };
 
-/* The data of a call that fits, from a port that nobody listens at. */
+/* Writes valid data of a connection request, from a port without a listener. */
 static void call(unsigned char *o, int port)
 {
 	const uint16_t one = 1;
@@ -187,7 +187,7 @@ static void bad_packets(int rank)
 		case 14: head[1] = 3; n = 0; put(head + 16, 12345, 8); break;	/* the end of none */
 		case 15: head[1] = 7; n = 104; payload[96] = 1; break;
 		case 16: head[1] = 8; n = 0; break;
-		case 17: head[1] = 5; break;			/* an answer nobody asked for */
+		case 17: head[1] = 5; break;			/* an unrequested answer */
 		case 18: head[1] = 4; head[34] = 5; break;	/* an atomic operation of no group */
 		case 19: head[1] = 4; head[34] = 6; put(head + 40, n, 8); head[58] = 9; break;
 		case 20: head[1] = 4; head[34] = 7; put(head + 40, n + 1, 8); head[58] = 1; break;
@@ -207,7 +207,7 @@ static void half_messages(int rank)
 	struct ct c;
 	struct ct_name to = start(&c);
 
-	/* beginnings of messages whose rest never comes, and a name of a connection that is none */
+	/* incomplete messages, and an invalid name of a connection */
 	for (int i = 0; rank == 1 && i < 3; i++) {
 		unsigned char data[CALL], answer[256], head[HEAD], payload[104] = { 0 };
 		uint64_t conn = 0;
@@ -266,14 +266,14 @@ static int caller(struct ct *c, const struct ct_name *to, int port, uint64_t *co
 	memcpy(conn, answer, 4);
 	return fd;
 }
-/* Two callers: the one sends packets that name the connection of the other, whose number it knows. */
+/* Two connections: one sends packets that name the other, whose number it knows. */
 static void another_ones_name(int rank, int kinds)
 {
 	enum { BIG = 1 << 20, PORT = 1000 };
 	struct ct c;
 	struct ct_name to = start(&c);
 	char *b = ct_alloc(&c, BIG);
-	/* a whole message, a part of one, an announcement, and what tells of a message of ours */
+	/* a whole message, a part of one, an announcement, and a report about a message of ours */
 	static const unsigned char what[] = { 0, 1, 2, 3, 7, 8, 5, 4, 6 };
 
 	honest(&c, rank, 0);
@@ -295,7 +295,7 @@ static void another_ones_name(int rank, int kinds)
 			memcpy(name.b, &at, sizeof at);
 			POST(&c, fi_send(c.ep, b, BIG, ct_desc(b), ct_insert(&c, &name), CTX(2)));
 			ct_barrier(&c);
-			/* nothing of what was sent in its name is believed */
+			/* no packet sent in its name is accepted */
 			NOTHING(&c, c.rx, 30);
 			NOTHING(&c, c.tx, 30);
 			ct_barrier(&c);
@@ -418,7 +418,7 @@ static void *read_for_long(void *arg)
 	ct_idle(arg, 500);
 	return NULL;
 }
-/* All of what makes no sense is there before the endpoint reads the first of it, by a thread without much of a stack. */
+/* All nonsense packets are there before the endpoint reads the first of them, in a thread with a small stack. */
 static void nonsense_at_once(int rank)
 {
 	enum { N = 10000, LEN = FRAME + HEAD };
@@ -461,7 +461,7 @@ static void nonsense_at_once(int rank)
 				frame[6] = FRAME;
 				put(frame + 8, LEN, 8);
 				eager(frame + FRAME, conn, 0);
-				frame[FRAME + 34] = 1;		/* a tagged message that nobody waits for */
+				frame[FRAME + 34] = 1;		/* a tagged message without a receive */
 				frame[FRAME + 1] = 3 * round;	/* the end of a message that there is not */
 			}
 			for (ssize_t at = 0, n; at < N * LEN && (n = send(fd, all + at, N * LEN - at, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0;)
@@ -502,10 +502,10 @@ static void left_by_unknown_peers(int rank)
 			at = (at + n) % WHOLE;
 		}
 		if (all >= 200u << 20)
-			FAIL("stranger %d left %zu MiB", i, all >> 20);
+			FAIL("unknown peer %d left %zu MiB", i, all >> 20);
 		close(fd);
 	}
-	/* there is room for what a peer of its own sends before a receive is there */
+	/* there is space for messages of a known peer before their receive is posted */
 	if (rank == 1) {
 		char *b = ct_alloc(&c, 100);
 
@@ -708,7 +708,7 @@ static void other_order_answers(int rank)
 	ct_done(&c);
 }
 
-/* Ranks with these keys; what comes of a message from rank 0, and from rank 1. */
+/* Ranks with these keys; results of a message from rank 0, and from rank 1. */
 static void keys_of(int rank, const struct ct_opt *mine, int error0, int error1)
 {
 	struct ct c = { .o = *mine };

@@ -1,19 +1,19 @@
 /*
- * A job's secret (FI_TCP_AUTH_KEY_FILE, FI_SHM_AUTH_KEY_FILE): who has it talks with who has it,
- * and with nobody else.  Strangers here repeat what they heard, say it back, or fall silent.
+ * A job's pre-shared key (FI_TCP_AUTH_KEY_FILE, FI_SHM_AUTH_KEY_FILE): processes with it exchange
+ * messages with each other only.  Hostile peers here replay, reflect, or fall silent.
  */
 #include "ct.h"
 #include <sys/stat.h>
 
 #define SECRET "the secret of a job, for tests"
 #define OTHER "the secret of another job here"
-#define WORDS "words that nobody else is to read"
+#define WORDS "confidential words of the message"
 
 enum { HELLO = 56, ANSWER = 56, CONFIRM = 24 };	/* bytes of these frames */
 
 static void no_params(void)
 {
-	/* those of who runs the tests */
+	/* settings of the user running the tests */
 	unsetenv("FI_TCP_AUTH_KEY_FILE");
 	unsetenv("FI_TCP_AUTH_KEY");
 	unsetenv("FI_SHM_AUTH_KEY_FILE");
@@ -98,7 +98,7 @@ static void usual(void)
 		ct_barrier(&c);
 		OK(fi_write(c.ep, b + MOST / 2, n, ct_desc(b), c.peer, theirs.addr, theirs.key, CTX(0)));
 		ct_sent(&c, CTX(0));
-		/* what was written before is there when this is */
+		/* data written before is there when this is */
 		OK(fi_read(c.ep, b + MOST / 2, n, ct_desc(b), c.peer, theirs.addr, theirs.key, CTX(1)));
 		ct_sent(&c, CTX(1));
 		CHECK(ct_same(b + MOST / 2, n, n + ct_rank));
@@ -177,7 +177,7 @@ static void refused(const struct ct_opt *o)
 				ssize_t r = fi_eq_read(c.eq, &ev, &e, sizeof e, 0);
 
 				if (r != -FI_EAGAIN)
-					FAIL("an event %d of a stranger", (int)r);
+					FAIL("an event %d of an unknown peer", (int)r);
 				ct_nap(1);
 			}
 			ct_close(&c);
@@ -274,7 +274,7 @@ static void one_encrypts(int rank)
 	CHECK(ct_logged("one end encrypts"));
 }
 
-/* With these parameters no domain is opened, and the log says why. */
+/* With these parameters no domain is opened, and the log contains the cause. */
 static void opens_nothing(const char *why)
 {
 	struct ct_opt o = { 0 };
@@ -353,7 +353,7 @@ static void own(const char *domain_key, const char *ep_key, const char *user)
 	ct_open(&c, &o);
 	if (user)
 		ct_forget_key_file();
-	/* the answer has what was asked for */
+	/* the answer has the requested values */
 	EQ(c.info->domain_attr->auth_key_size, domain_key ? strlen(domain_key) : 0);
 	EQ(c.info->ep_attr->auth_key_size, ep_key ? strlen(ep_key) : 0);
 	CHECK(!ep_key || !memcmp(c.info->ep_attr->auth_key, ep_key, strlen(ep_key)));
@@ -409,7 +409,7 @@ static void own_encrypted(int rank)
 	ct_param("LOCAL", "0");
 	own(SECRET, NULL, NULL);
 }
-/* Ranks with different secrets of their own, or of the user's beside the same. */
+/* Ranks with different keys of their own, or with different keys of the user and the same own key. */
 static void own_differ(const struct ct_opt *mine, const char *user)
 {
 	ct_keep_log("warn");
@@ -452,7 +452,7 @@ static void own_missing(int rank)
 	if (rank == 0)
 		CHECK(ct_logged("it has no secret"));
 }
-/* Two domains of a process, with a secret each: neither's endpoint hears the other's. */
+/* Two domains of a process, with a key each: neither's endpoint receives from the other's. */
 static void two_domains(int rank)
 {
 	static const char *const keys[] = { SECRET, OTHER };
@@ -496,7 +496,7 @@ static void two_domains(int rank)
 	for (int i = 0; i < 2; i++) {
 		char m[64];
 
-		/* what comes is of those with the same secret */
+		/* received messages are of peers with the same key */
 		ct_fill(m, sizeof m, i);
 		POST(&c[i], fi_send(c[i].ep, m, sizeof m, NULL, c[i].peer, CTX(0)));
 		ct_recvd(&c[i], CTX(1), sizeof m);
@@ -559,7 +559,7 @@ static void own_wrong(int rank)
 	}
 	ct_close(&c);
 }
-/* A connection is of the secret that its passive endpoint asked for. */
+/* A connection uses the key requested by its passive endpoint. */
 static void own_of_another(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG, .ep_key = SECRET };
@@ -592,7 +592,7 @@ static void own_of_another(int rank)
 	ct_close(&c);
 }
 
-/* What a file holds gets neither to the environment nor to the log. */
+/* The contents of a key file appear neither in the environment nor in the log. */
 static void unseen(int rank)
 {
 	char b[1 << 16];
@@ -611,7 +611,7 @@ static void unseen(int rank)
 	CHECK(ct_logged("AUTH_KEY_FILE") >= 0 && !ct_logged(SECRET));
 }
 
-/* What is made of the secret, which proves as well as it, is in no core dump when the proof is over. */
+/* Keys derived from the pre-shared key, equivalent to it, are in no core dump after the authentication handshake. */
 static void undumped(int rank)
 {
 	/* SHA-256 of "libfabric job secret 1\0" and SECRET, as ct_dumped takes it */
@@ -661,7 +661,7 @@ static int is_over(struct ct *c, int s)
 		;
 	return 1;
 }
-/* A listener of a stranger's. */
+/* Listener of a hostile peer. */
 static int position(struct ct_name *n)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -676,7 +676,7 @@ static int position(struct ct_name *n)
 static struct { char b[1 << 16]; size_t n; } received[2];
 
 struct relay { int listener, change; struct ct_name to; };
-/* Passes one connection on, notes what each side says, and changes a byte far behind the proof. */
+/* Relays one connection, records both directions, and changes a byte far behind the authentication handshake. */
 static void *pass_on(void *p)
 {
 	struct relay *r = p;
@@ -684,7 +684,7 @@ static void *pass_on(void *p)
 	size_t total = 0;
 	char b[4096];
 
-	/* who calls again is refused */
+	/* a second connection is refused */
 	close(r->listener);
 	for (;;) {
 		struct pollfd f[2] = { { .fd = in, .events = POLLIN }, { .fd = out, .events = POLLIN } };
@@ -762,7 +762,7 @@ static void close_two(struct two *t)
 	ct_close(&t->b);
 	ct_close(&t->a);
 }
-/* What goes through a stranger's hands: whether it is to be read there. */
+/* Tests if a relay can read the relayed data. */
 static void recorded(int secretly)
 {
 	struct relay r = { 0 };
@@ -781,7 +781,7 @@ static void recorded(int secretly)
 	for (int i = 0; i < 5; i++)
 		say(&t, out, in, sizeof out);
 	EQ(!memmem(received[0].b, received[0].n, WORDS, sizeof WORDS), secretly);
-	/* all of it again: what is answered is another answer, so what comes behind the hello is no proof */
+	/* all of it again: the answer is another one, so the bytes behind the HELLO do not authenticate */
 	{
 		int s = call(&t.an);
 		char answer[ANSWER], reject[8];
@@ -851,7 +851,7 @@ static void changed(int rank)
 		if (q == 1)
 			CHECK(!memcmp(in, out, sizeof in));
 	}
-	/* the end is told to the sender; the receive waits on */
+	/* the end is reported to the sender; the receive waits on */
 	while ((q = fi_send(t.b.ep, out, sizeof out, NULL, t.b.peer, CTX(0))) == 0 || q == -FI_EAGAIN) {
 		EQ(fi_cq_read(t.a.rx, &e, 1), -FI_EAGAIN);
 		q = fi_cq_read(t.b.tx, &e, 1);
@@ -864,7 +864,7 @@ static void changed(int rank)
 	close_two(&t);
 	pthread_join(thread, NULL);
 }
-/* Who says back what is said, as caller and as called. */
+/* A peer that reflects all data, as the connecting and as the accepting end. */
 static void mirror(int rank)
 {
 	struct ct_name at;
@@ -899,7 +899,7 @@ static void mirror(int rank)
 	close(l);
 	close_two(&t);
 }
-/* Strangers that say nonsense, or fall silent in the midst of the proof, keep nobody from talking. */
+/* Peers that send nonsense, or fall silent within the authentication handshake, do not hinder others. */
 static void silent(int rank)
 {
 	enum { N = 50 };
@@ -942,7 +942,7 @@ static void silent(int rank)
 	close(l);
 	close_two(&t);
 }
-/* A forked child must not say anything with the keys of its parent. */
+/* A forked child must not send anything with the keys of its parent. */
 static void forked(int rank)
 {
 	struct two t;

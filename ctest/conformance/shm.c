@@ -1,4 +1,4 @@
-/* The provider shm: what programs of the original's see (fi_shm(7)), and what the original gets wrong. */
+/* The provider shm: its behaviour with programs for upstream libfabric (fi_shm(7)), and cases that upstream gets wrong. */
 #include "ct.h"
 #include <sched.h>
 #include <stddef.h>
@@ -199,7 +199,7 @@ static void position(int rank)
 
 		CHECK(!at || at > has(NULL, FI_PROV_ATTR_ONLY, "shm"));
 	}
-	/* what only others have is not taken from them */
+	/* features of other providers only are not taken from them */
 	h->caps = FI_MSG | FI_TRIGGER;
 	CHECK(!has(h, 0, "shm"));
 	h->fabric_attr->prov_name = strdup("shm");
@@ -330,7 +330,7 @@ static void setname(int rank)
 	n = open_as(&c, NULL, set);
 	CHECK(!strcmp(n.b, set));
 	ERR(fi_setname(&c.ep->fid, "other", 6), FI_EBUSY);
-	/* who insists on a name that is taken gets none, and its owner keeps it */
+	/* a caller that insists on a name in use gets none, and its owner keeps it */
 	m = open_as(&d, NULL, set);
 	EQ(m.n, 0);
 	m = open_as(&d, NULL, NULL);
@@ -341,7 +341,7 @@ static void setname(int rank)
 		ct_progress(&d);
 	OK(fi_close(&d.ep->fid));
 	d.ep = NULL;
-	/* who does not insist gets another one */
+	/* a caller that does not insist gets another one */
 	snprintf(src, sizeof src, "fi_ns://%s", set);
 	m = open_as(&d, src, NULL);
 	CHECK(!strncmp(m.b, src, strlen(src)) && m.b[strlen(src)] == ':');
@@ -576,7 +576,7 @@ static void truncated(int rank)
 				ct_barrier(&c);
 				continue;
 			}
-			/* what follows it comes */
+			/* the next message is received */
 			OK(fi_trecv(c.ep, in + 60000, 9, NULL, c.peer, 8, 0, CTX(6)));
 			if (unexpected) {
 				ct_recvd(&c, CTX(6), 9);
@@ -624,7 +624,7 @@ static void large_first(int rank)
 /* ---- memory ----------------------------------------------------------- */
 
 #define LEN (4 * MB)
-/* Registers `in` at both, and tells the other where it is. */
+/* Registers `in` at both ends, and sends its address to the other. */
 struct position { uint64_t addr, key; };
 static struct fid_mr *lend(struct ct *c, struct position *theirs)
 {
@@ -645,7 +645,7 @@ static void take_back(struct ct *c, struct fid_mr *mr)
 	OK(fi_close(&mr->fid));
 	ct_close(c);
 }
-/* An endpoint as the info says that was chosen, with the other rank's for a peer. */
+/* Opens an endpoint of the chosen info, with the other rank's as its peer. */
 static void open_chosen(struct ct *c)
 {
 	struct ct_name mine, theirs;
@@ -681,7 +681,7 @@ static void wrong_keys(int rank)
 		CHECK(err.op_context == CTX(i) && err.err);
 		EQ(err.flags & (FI_RMA | FI_READ | FI_WRITE), FI_RMA | (i < 6 ? FI_WRITE : FI_READ));
 	}
-	/* and what is right works */
+	/* and correct operations work */
 	if (rank == 0) {
 		POST(&c, fi_read(c.ep, big, LEN, NULL, c.peer, to.addr, to.key, CTX(1)));
 		ct_sent(&c, CTX(1));
@@ -727,7 +727,7 @@ static void wrong_keys_fast(int rank)
 	CHECK(ct_same(in, LEN, 9));
 	take_back(&c, mr);
 }
-/* What follows a read does not change what the read gets, nor is it seen before. */
+/* Operations after a read neither change its data nor are seen before. */
 static void after_reads(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG | FI_RMA };
@@ -763,7 +763,7 @@ static void after_reads(int rank)
 			OK(fi_recv(c.ep, big, 1, NULL, c.peer, CTX(5)));
 			ct_recvd(&c, CTX(5), 1);
 			CHECK(ct_same(in, LEN, i + 2));
-			/* the reads are over: this changes nothing of what they got */
+			/* the reads are over: this changes none of their data */
 			ct_fill(in, LEN, i + 100);
 			usleep(20000);
 			ct_fill(in, LEN, i + 2);
@@ -854,7 +854,7 @@ full:
 		errors += r < 0;
 		CHECK(r > 0 || err.err);
 	}
-	/* later ones end as well, and nothing says -FI_EAGAIN for ever */
+	/* later ones end as well, and no call returns -FI_EAGAIN for ever */
 	for (int seen = 0; !seen;) {
 		int r;
 
@@ -969,7 +969,7 @@ static void other_user(int rank)
 	ERR(fi_cq_read(c.rx, &e, 1), FI_EAGAIN);
 	ct_done(&c);
 }
-/* Another user has made a socket of a peer's name, and does not answer: what is sent to the peer need not wait for ever. */
+/* Another user has created a socket with a peer's name, and does not answer: messages to the peer need not wait for ever. */
 static void taken_name(int rank)
 {
 	struct fi_cq_tagged_entry e;
@@ -1025,8 +1025,8 @@ static void taken_name(int rank)
 	ct_close(&c);
 }
 /*
- * Where a namespace knows no users, as of a container without root, all have one number. Whether a process is of
- * one's own user cannot be told then, not even of oneself.
+ * In a namespace without users, as of a container without root, all have one number. The user of a process is
+ * then unknown, even that of the calling process.
  */
 static void unknown_users(int rank)
 {
@@ -1049,7 +1049,7 @@ static void unknown_users(int rank)
 	ERR(fi_cq_read(c.rx, &e, 1), FI_EAGAIN);
 	ct_close(&c);
 }
-/* A stranger who may not be a peer knows the socket's name, and calls. */
+/* A process without permission to be a peer knows the socket's name, and connects. */
 static void unknown_peer(int rank)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -1086,8 +1086,8 @@ static void unknown_peer(int rank)
 	ct_close(&c);
 }
 /*
- * Closing a socket closes descriptors in its queue as well, and closing these may wait for as long as who
- * sent them has chosen.  Neither calls nor fi_close wait for that.
+ * Closing a socket closes descriptors in its queue as well, and closing these may wait for a time chosen by
+ * their sender.  Neither calls nor fi_close wait for that.
  */
 static void lingering(int rank)
 {
@@ -1169,7 +1169,7 @@ static void many(int rank)
 	}
 	ct_close(&c);
 }
-/* Many endpoints of two processes call each other at one moment: nobody is left out. */
+/* Many endpoints of two processes connect to each other at one moment: no endpoint is left out. */
 static void first_contacts(int rank)
 {
 	enum { EPS = 8, TIMES = 10 };
@@ -1316,7 +1316,7 @@ static void some_read(int rank)
 		ct_keep_log("info");
 	}
 	CHECK(third >= 0);
-	/* who is root reads all; 65534 is who has no number here, of whom nobody is sure */
+	/* root reads all; 65534 is a user without a number here, so its identity is unknown */
 	if (!geteuid())
 		OK(setresuid(65533, 65533, 65533));
 	OK(prctl(PR_SET_DUMPABLE, me != 2));
@@ -1356,7 +1356,7 @@ static void some_read(int rank)
 			if (i != me)
 				CHECK(ct_same(in + i * MB, len, i + round));
 	}
-	/* nobody reads the third, which reads both, and they read each other */
+	/* no process reads the third, which reads both, and they read each other */
 	EQ(ct_logged("are read where they are"), me == 2 ? 2 : 1);
 	EQ(ct_logged("its memory is not read"), me == 2 ? 0 : 1);
 	if (me == 2) {
@@ -1418,7 +1418,7 @@ static void equal_processes(int rank)
 	ct_done(&c);
 	_exit(0);
 }
-/* A forked child that ends, or closes what it inherited, ends nothing of its parent's. */
+/* The end of a forked child, or its close of inherited objects, ends no operation of its parent. */
 static void forked(int rank)
 {
 	struct ct c;
@@ -1685,7 +1685,7 @@ static void *foreign_progress(void *c)
 		ct_progress(c);
 	return NULL;
 }
-/* A receive may have been posted between the question for it and the note: the pair meets here. */
+/* A receive may have been posted between the query for it and its record: the match happens here. */
 static void owner_settle(void)
 {
 	pthread_mutex_lock(&owner_lock);
@@ -1737,7 +1737,7 @@ static void foreign_threads(int rank)
 	}
 	ct_done(&c);
 }
-/* A sender that nobody knows gets its address when the vector does. */
+/* An unknown sender gets its address when the vector does. */
 static void foreign_unknown(int rank)
 {
 	struct ct c = { .o = { .caps = FI_TAGGED | FI_SOURCE, .setup = bind_srx } };

@@ -160,7 +160,7 @@ static void next_buffer(int rank)
 	OK(fi_recv(s.srx, NULL, 0, NULL, FI_ADDR_UNSPEC, &buf[3]));
 	for (int i = 0; i < N; i++)
 		connect_one(&s, i);
-	/* whoever gets a message takes the oldest buffer, and reports it */
+	/* the receiving endpoint takes the oldest buffer, and reports it */
 	say(&s.cli[2], "two", 4);
 	e = receive_event(&s, 2);
 	CHECK(e.op_context == &buf[0] && e.len == 4 && !strcmp(buf[0], "two"));
@@ -240,7 +240,7 @@ static void one_leaves(int rank)
 	say(&s.cli[1], "stays", 6);
 	e = receive_event(&s, 1);
 	CHECK(e.op_context == &buf[1] && !strcmp(buf[1], "stays"));
-	/* what came for an endpoint that is closed is nobody's any more */
+	/* messages for a closed endpoint are dropped */
 	say(&s.cli[1], "gone", 5);
 	ct_idle(&s.base, 20);
 	nothing(&s, 1);
@@ -318,7 +318,7 @@ static void wrong_use(int rank)
 	ERR(fi_connect(s.srx, s.base.info->src_addr, NULL, 0), FI_ENOSYS);
 	ERR(fi_ep_bind(s.srx, &s.base.eq->fid, 0), FI_EINVAL);
 	ERR(fi_ep_bind(s.srx, &s.base.tx->fid, FI_TRANSMIT), FI_EINVAL);
-	/* what is taken back is reported to its own queue */
+	/* a cancelled receive is reported to its own queue */
 	OK(fi_ep_bind(s.srx, &s.base.rx->fid, FI_RECV));
 	OK(fi_enable(s.srx));
 	OK(fi_recv(s.srx, buf, 64, NULL, FI_ADDR_UNSPEC, buf));
@@ -337,7 +337,7 @@ static void wrong_use(int rank)
 	close_server(&s);
 }
 
-/* Whether a success is reported is for the endpoint to say that takes the buffer. */
+/* The endpoint taking the buffer determines the report of a success. */
 static void selective(int rank)
 {
 	struct srv s;
@@ -396,7 +396,7 @@ struct hall {
 	fi_addr_t to[N];
 };
 
-static enum fi_threading hall_threading;	/* FI_THREAD_UNSPEC: what the run says */
+static enum fi_threading hall_threading;	/* FI_THREAD_UNSPEC: the setting of the run */
 static void open_hall(struct hall *h, uint64_t caps)
 {
 	struct ct *b = &h->at[0];
@@ -468,8 +468,8 @@ static void tell(struct hall *h, int i, const void *buf, size_t len, uint64_t ta
 		hall_progress(h);
 	OK(r);
 }
-/* Time for what was sent to come. Both ends are of this process: on a busy machine its own turns count, and not the time
-   that others have. */
+/* Waits for sent messages to arrive. Both ends are of this process: on a busy machine its own progress calls count, and not the
+   time of other processes. */
 static void pause_hall(struct hall *h)
 {
 	int64_t end = ct_ms() + 20;
@@ -477,7 +477,7 @@ static void pause_hall(struct hall *h)
 	for (int rounds = 0; rounds < 300 || ct_ms() < end; rounds++)
 		hall_progress(h);
 }
-/* The next entry of endpoint i, and who sent the message. */
+/* The next entry of endpoint i, and the sender of the message. */
 static struct fi_cq_tagged_entry notified(struct hall *h, int i)
 {
 	struct fi_cq_tagged_entry e;
@@ -594,11 +594,11 @@ static void hall_tags(int rank)
 	for (int i = 0; i < N; i++)
 		there(&h, i, m, 50 + i);
 	silent(&h);
-	/* a message is looked at where it is, by whoever it came to */
+	/* a peek of a message at the endpoint that received it */
 	OK(fi_trecvmsg(h.srx, &m, FI_PEEK | FI_CLAIM | FI_COMPLETION));
 	e = notified(&h, 1);
 	CHECK(e.op_context == &in[0] && e.tag == 51);
-	/* what is claimed no other receive gets */
+	/* no other receive gets a claimed message */
 	OK(fi_trecv(h.srx, &in[1], 8, NULL, FI_ADDR_UNSPEC, 51, 1, &in[1]));
 	EQ(notified(&h, 0).tag, 50);
 	EQ(in[1], 10);
@@ -609,7 +609,7 @@ static void hall_tags(int rank)
 	OK(fi_trecvmsg(h.srx, &m, FI_PEEK | FI_DISCARD | FI_COMPLETION));
 	EQ(notified(&h, 2).tag, 52);
 	OK(fi_trecvmsg(h.srx, &m, FI_PEEK | FI_COMPLETION));
-	/* nobody has it any more, which the first endpoint's queue tells */
+	/* the message is gone, as the first endpoint's queue reports */
 	ERR(fi_cq_read(h.at[0].rx, &e, 1), FI_EAVAIL);
 	EQ(fi_cq_readerr(h.at[0].rx, &err, 0), 1);
 	EQ(err.err, FI_ENOMSG);
@@ -676,7 +676,7 @@ static void hall_leaves(int rank)
 
 	(void)rank;
 	open_hall(&h, FI_MSG | FI_SOURCE);
-	/* what came for an endpoint that is closed is nobody's any more: a small one and one that waits at its sender */
+	/* messages for a closed endpoint are dropped: a small one and one that waits at its sender */
 	tell(&h, 0, &n, sizeof n, 0);
 	tell(&h, 0, big[0], sizeof big[0], 0);
 	pause_hall(&h);
@@ -686,7 +686,7 @@ static void hall_leaves(int rank)
 	OK(fi_recv(h.srx, big[1], sizeof big[1], NULL, FI_ADDR_UNSPEC, &in));
 	e = notified(&h, 2);
 	CHECK(e.op_context == &in && e.len == 2 && !strcmp(big[1], "2"));
-	/* a receive waits for whoever is left */
+	/* a receive waits for the remaining endpoints */
 	OK(fi_recv(h.srx, &in, sizeof in, NULL, FI_ADDR_UNSPEC, &in));
 	leave_hall(&h, 1);
 	n = 9;
@@ -695,12 +695,12 @@ static void hall_leaves(int rank)
 	CHECK(e.op_context == &in && in == 9);
 	ERR(fi_close(&h.srx->fid), FI_EBUSY);
 	leave_hall(&h, 2);
-	/* and is there when nobody is */
+	/* and stays without endpoints */
 	OK(fi_recv(h.srx, &in, sizeof in, NULL, FI_ADDR_UNSPEC, &in));
 	close_hall(&h);
 }
 
-/* What a sender announced goes with it, and is in nobody's way. */
+/* Announced messages end with their sender, and do not block others. */
 static void hall_sender_leaves(int rank)
 {
 	static char big[300000], in[3][300000];
@@ -760,7 +760,7 @@ static void *post_all(void *arg)
 		OK(fi_trecv(r->h.srx, r->in[i], 8, NULL, FI_ADDR_UNSPEC, 1, 0, CTX(i)));
 	return NULL;
 }
-/* What there is to read, of receives that got a message or were taken back; want of them at least. */
+/* Reads entries of receives with a message or of cancelled ones; at least `want`. */
 static void read_all(struct race *r, int *n, int want)
 {
 	struct fi_cq_tagged_entry e = { 0 };
@@ -865,7 +865,7 @@ static void hall_chooses(int rank)
 
 	(void)rank;
 	open_hall(&h, FI_MSG | FI_SOURCE | FI_DIRECTED_RECV);
-	/* the same address has the same name at all of them, but for the first, who knows nobody else */
+	/* the same address has the same name at all of them, except at the first, whose vector has no other */
 	other.o.caps = FI_MSG;
 	name = ct_open_rdm(&other, NULL);
 	for (int i = 1; i < N; i++)
@@ -875,7 +875,7 @@ static void hall_chooses(int rank)
 	tell(&h, 1, &n, sizeof n, 0);
 	e = notified(&h, 1);
 	CHECK(e.op_context == &in[1] && in[1] == 6);
-	/* what is taken back is told at the first queue that was bound */
+	/* a cancelled receive is reported to the first bound queue */
 	OK(fi_cancel(&h.srx->fid, &in[0]));
 	ERR(fi_cq_read(h.at[0].rx, &e, 1), FI_EAVAIL);
 	EQ(fi_cq_readerr(h.at[0].rx, &err, 0), 1);
@@ -892,7 +892,7 @@ static void hall_chooses(int rank)
 	close_hall(&h);
 }
 
-/* What is taken back has a queue to be reported to for as long as endpoints share the context. */
+/* Cancelled receives have a queue for their report as long as endpoints share the context. */
 static void taken_back(struct hall *h, int i)
 {
 	struct fi_cq_err_entry err = { 0 };
@@ -921,7 +921,7 @@ static void hall_borrows(int rank)
 		if (i + 1 < N)
 			taken_back(&h, i + 1);
 	}
-	/* nobody is left, and then another one comes */
+	/* no endpoint is left, and then another one comes */
 	OK(fi_cq_open(h.at[0].domain, &attr, &h.at[0].rx, NULL));
 	ct_open_ep(&h.at[0], h.at[0].info);
 	OK(fi_ep_bind(h.at[0].ep, &h.srx->fid, 0));

@@ -1,7 +1,7 @@
 /*
- * Who can connect to an endpoint of the tcp provider and knows nothing else: what
- * such a peer may do, and what it can make the program hold, compute and print.
- * The strangers are sockets of the test's own, one process plays both sides.
+ * Unknown peers, able to connect to an endpoint of the tcp provider without further
+ * knowledge: their permitted actions, and bounds on the memory, processor time and output
+ * that they can cause.  The peers are sockets of the test, one process plays both sides.
  */
 #include "ct.h"
 #include <netinet/tcp.h>
@@ -13,7 +13,7 @@ enum { KEY = 7, REGION = 4096 };
 
 static void put64(unsigned char *o, uint64_t v) { memcpy(o, &v, 8); }
 
-/* A header with up to one place, and for what it has room: data, a tag. Its length. */
+/* Writes a header with up to one remote segment, and data and a tag if they fit; returns its length. */
 struct position { uint64_t addr, len, key; };
 struct frame { int op, flags; uint64_t tag, data, body; const struct position *position; };
 static size_t frame(unsigned char *o, struct frame f)
@@ -54,7 +54,7 @@ static int connection(const struct ct_name *to)
 	setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	return s;
 }
-/* Says who calls: somebody who listens on that port. */
+/* Sends a HELLO with the port at which the peer listens. */
 static void say_hello(int s, int port)
 {
 	unsigned char b[40] = { 3, 0, 0, 8 };
@@ -67,7 +67,7 @@ static void say_hello(int s, int port)
 	b[39] = 9;
 	EQ(send(s, b, sizeof b, MSG_NOSIGNAL), sizeof b);
 }
-/* Takes n bytes from a stranger's socket; how many there were before its end. */
+/* Takes n bytes from the socket of an unknown peer; returns the number of bytes before its end. */
 static size_t take(struct ct *c, int s, void *to, size_t n)
 {
 	size_t got = 0;
@@ -126,7 +126,7 @@ static struct ct_name open_listener(struct ct *c, uint64_t caps, struct fid_mr *
 	struct ct_name n;
 
 	if (ct_is_rxm())
-		SKIP("these strangers speak the protocol of tcp");
+		SKIP("these peers speak the protocol of tcp");
 	memset(c, 0, sizeof *c);
 	c->o.caps = caps;
 	c->o.mr_mode = &mode;
@@ -158,7 +158,7 @@ static void unkeyed_data(int rank)
 		NOTHING(&c, c.rx, 20);
 		close(s);
 	}
-	/* who has the key may write nothing, and have it told */
+	/* with the key an empty write is permitted, and reported */
 	memset(&p, 0, sizeof p);
 	p.o = c.o;
 	ct_open_rdm(&p, NULL);
@@ -170,7 +170,7 @@ static void unkeyed_data(int rank)
 	CHECK(e.flags & FI_REMOTE_CQ_DATA && e.flags & FI_REMOTE_WRITE);
 	ct_sent(&p, CTX(1));
 	ERR(fi_writemsg(p.ep, &m, FI_REMOTE_CQ_DATA), FI_EINVAL);
-	/* who has not the right one learns that it failed */
+	/* with a wrong key the write fails */
 	m.rma_iov_count = 1;
 	m.context = CTX(2);
 	iov.key = KEY + 1;
@@ -185,7 +185,7 @@ static void unkeyed_data(int rank)
 	ct_close(&c);
 }
 
-/* What an endpoint with these capabilities lets others do, who have the key. */
+/* Tests the operations that an endpoint with these capabilities permits to peers with the key. */
 static void without(uint64_t caps, int reads, int writes, int fetches)
 {
 	static char region[REGION];
@@ -265,7 +265,7 @@ static fi_addr_t open_friend(struct ct *c, struct ct *p, const struct ct_name *n
 	ct_insert(c, &own);
 	return ct_insert(p, n);
 }
-/* The name that a stranger with this port gets, who is one no more. */
+/* Inserts the address of the unknown peer with this port, which makes it a known one. */
 static void introduce(struct ct *c, int port)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -289,7 +289,7 @@ static void wait_for(struct ct *c, struct ct *p, void *ctx)
 		ct_progress(p);
 	CHECK(e.op_context == ctx);
 }
-/* Tagged messages of one byte with tags from `from` on, until nobody takes them; how many bytes were taken. */
+/* Sends tagged messages of one byte with tags from `from` on until none is accepted; returns the number of bytes accepted. */
 static size_t babble(struct ct *c, int s, uint64_t from, size_t most)
 {
 	enum { MESSAGE = 25, BLOCK = 4096 };
@@ -297,7 +297,7 @@ static size_t babble(struct ct *c, int s, uint64_t from, size_t most)
 	size_t sent = 0, done = sizeof b;
 	int attempts = 0;
 
-	/* time alone says nothing on a busy machine: a process may wait that long for a processor */
+	/* time alone is no measure on a busy machine: a process may wait that long for a processor */
 	for (int64_t end = ct_ms() + 300; (ct_ms() < end || attempts < 1000) && sent < most; attempts++) {
 		ssize_t r;
 
@@ -360,7 +360,7 @@ static void no_memory(int rank)
 			introduce(&c, 2);
 		shout(&c, s, b, frame(b, (struct frame){ TAG, .tag = 9, .body = MANY }));
 		ct_idle(&c, 20);
-		/* a stranger's waits with him, a peer's is kept as far as there is memory */
+		/* a message of an unknown peer waits at its sender, one of a known peer is buffered within the limit */
 		for (int i = 0; named && i < MANY / BLOCK; i++)
 			shout(&c, s, block, BLOCK);
 		cut = named && is_cut_off(&c, s);
@@ -376,7 +376,7 @@ static void no_memory(int rank)
 	ct_close(&c);
 }
 
-/* Messages that nobody waits for: a stranger may leave few, and peers have their room all the same. */
+/* Unexpected messages: an unknown peer can leave few, and known peers keep their space. */
 static void unwanted(int rank)
 {
 	enum { MB = 1 << 20, UNKNOWN_PEERS = 160 };
@@ -389,9 +389,9 @@ static void unwanted(int rank)
 
 	(void)rank;
 	sent = babble(&c, s, 1ull << 40, 100 * MB);
-	if (sent > 20 * MB)	/* most of what there is is in the sockets */
-		FAIL("a stranger left %zu MB of messages", sent / MB);
-	/* who left makes room for who comes */
+	if (sent > 20 * MB)	/* most of the data is in the sockets */
+		FAIL("an unknown peer left %zu MB of messages", sent / MB);
+	/* departed peers release their space for new ones */
 	for (int i = 0; i < UNKNOWN_PEERS; i++) {
 		unsigned char m[64 + 5000];
 		int one = unknown_peer(&c, &n, 100 + i);
@@ -426,7 +426,7 @@ static void unwanted(int rank)
 	ct_close(&c);
 }
 
-/* Whoever was there and said something is heard, also when he has gone and a peer with a name fills what room there is. */
+/* Messages of a peer are received after its end, also if a known peer fills the remaining space. */
 static void last_words(int rank)
 {
 	struct ct c;
@@ -459,7 +459,7 @@ static int64_t spent(void)
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
 	return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
-/* Processor time of so many strangers that come and go. */
+/* Processor time of a number of unknown peers that come and go. */
 static int64_t upgrades(struct ct *c, const struct ct_name *n)
 {
 	int64_t least = INT64_MAX;
@@ -494,7 +494,7 @@ static void goodbye_costs(int rank)
 	ct_recvd(&c, CTX(1), 1);
 	after = upgrades(&c, &n);
 	if (after > 4 * before)
-		FAIL("%lld us of processor time while nothing is kept, %lld us while much is", (long long)before / 1000, (long long)after / 1000);
+		FAIL("%lld us of processor time without buffered messages, %lld us with many", (long long)before / 1000, (long long)after / 1000);
 	close(s);
 	ct_close(&c);
 }
@@ -534,7 +534,7 @@ static void open_files(int n)
 static struct ct_name open_manual(struct ct *c)
 {
 	if (ct_is_rxm())
-		SKIP("these strangers speak the protocol of tcp");
+		SKIP("these peers speak the protocol of tcp");
 	memset(c, 0, sizeof *c);
 	c->o.caps = FI_MSG | FI_TAGGED;
 	c->info = ct_getinfo(&c->o, ct_node(&c->o), "0", FI_SOURCE);
@@ -545,7 +545,7 @@ static struct ct_name open_manual(struct ct *c)
 	return ct_getname(&c->ep->fid);
 }
 
-/* Strangers with as many names as they like, at both of a process's endpoints; rank 1 is all of them. */
+/* Unknown peers with many names each, at both endpoints of a process; rank 1 is all of them. */
 static void crowd(int rank)
 {
 	enum { FILES = 128, UNKNOWN_PEERS = 300 };
@@ -569,7 +569,7 @@ static void crowd(int rank)
 			ct_send_oob("n", 1);
 		}
 		open_files(FILES / 8);
-		/* who has a name is called, and who comes is let in */
+		/* known peers are connected to, and new ones accepted */
 		ct_insert(&c, &own);
 		POST(&c, fi_tsend(c.ep, "hello", 5, NULL, 0, 5, CTX(1)));
 		ct_sent(&c, CTX(1));
@@ -729,7 +729,7 @@ static long resident(void)
 	fclose(f);
 	return pages * sysconf(_SC_PAGESIZE);
 }
-/* Frames until the socket takes no more for a while; how many went out whole, with what is left of the next in b. */
+/* Sends frames until the socket takes no more for a while; returns the number sent completely, with the rest of the next in b. */
 static long ask(struct ct *c, int s, const unsigned char *b, size_t n, size_t *part)
 {
 	static unsigned char block[4096 * 64];
@@ -753,7 +753,7 @@ static long ask(struct ct *c, int s, const unsigned char *b, size_t n, size_t *p
 	*part = done % n;
 	return asked;
 }
-/* Requests whose answers nobody takes for a while: none is lost, and memory is not taken for many. */
+/* Requests with answers unread for a while: none is lost, and memory is not taken for many. */
 static void accept_paused(int rank)
 {
 	static char region[REGION];
@@ -799,7 +799,7 @@ static void accept_paused(int rank)
 	ct_close(&c);
 }
 
-/* A peer that has not read a message says that it has it. */
+/* A peer acknowledges a message before it has read it. */
 static void hasty(int rank)
 {
 	enum { SIZE = 300000 };
@@ -851,7 +851,7 @@ static void hasty(int rank)
 	free(buf);
 }
 
-/* What the library prints at its default level for those who break the protocol. */
+/* Log lines at the default level about peers that break the protocol. */
 static void noise(int rank)
 {
 	enum { UNKNOWN_PEERS = 2000 };
@@ -867,7 +867,7 @@ static void noise(int rank)
 	for (int i = 0; i <= UNKNOWN_PEERS; i++) {
 		int s;
 
-		if (i == UNKNOWN_PEERS)	/* the last one is told of again */
+		if (i == UNKNOWN_PEERS)	/* the last one is logged again */
 			ct_idle(&c, 1200);
 		s = i % 2 && i < UNKNOWN_PEERS ? unknown_peer(&c, &n, 1 + i) : connection(&n);
 		EQ(send(s, nonsense, sizeof nonsense, MSG_NOSIGNAL), sizeof nonsense);
@@ -924,7 +924,7 @@ static void closed_early(int rank)
 	OK(fi_trecv(c.ep, got, 8, NULL, FI_ADDR_UNSPEC, 4, 0, CTX(1)));
 	shout(&c, s, b, frame(b, (struct frame){ TAG, .tag = 4, .body = 5 }) + 5);
 	ct_recvd(&c, CTX(1), 5);
-	/* and who comes later is refused, as ever */
+	/* and later peers are refused, as ever */
 	shout(&c, s, b, frame(b, (struct frame){ .op = READ_REQ, .position = &some }));
 	CHECK(is_cut_off(&c, s));
 	close(s);
@@ -932,7 +932,7 @@ static void closed_early(int rank)
 	ct_close(&c);
 }
 
-/* Says hello as a process of this number and random number, 0 for one that has none; whether it is let in. */
+/* Sends a HELLO as a process of this number and random number, 0 for one without; returns 1 if it is accepted. */
 static int let_in(struct ct *c, int s, int port, uint32_t instance)
 {
 	unsigned char b[40] = { 3, 0, 0, 8 };
@@ -968,7 +968,7 @@ static void restarted(int rank)
 	close(next);
 	ct_close(&c);
 }
-/* A peer of the original's protocol whose host went without a word, and came back. */
+/* A peer with the protocol of upstream libfabric whose host stopped without closing, and came back. */
 static void vanished(int rank)
 {
 	struct ct c;
@@ -978,7 +978,7 @@ static void vanished(int rank)
 	(void)rank;
 	CHECK(let_in(&c, first, 7, 0));
 	ct_idle(&c, 20);
-	/* closed like this it says nothing: the system has forgotten it */
+	/* closed like this it sends nothing: the system has forgotten it */
 	if (setsockopt(first, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on))
 		SKIP_HERE("no right to lose a connection (TCP_REPAIR): %s", strerror(errno));
 	close(first);
@@ -1014,7 +1014,7 @@ static void invited(int rank)
 	own = ct_open_rdm(&d, NULL);
 	ct_insert(&d, &n);
 	OK(fi_trecv(c.ep, in, 8, NULL, FI_ADDR_UNSPEC, 0, ~0ull, CTX(1)));
-	/* a stranger is not answered, and may not talk before that */
+	/* an unknown peer is not answered, and may not send before that */
 	s = connection(&n);
 	say_hello(s, 77);
 	nothing_comes(&c);
@@ -1026,7 +1026,7 @@ static void invited(int rank)
 	len = frame(b, (struct frame){ .op = TAG, .tag = 5, .body = 4 });
 	shout(&c, early, b, len + 4);
 	CHECK(is_cut_off(&c, early));
-	/* a peer is heard once it is in the address vector */
+	/* messages of a peer are received once it is in the address vector */
 	POST(&d, fi_tsend(d.ep, "hello", 5, NULL, 0, 6, CTX(2)));
 	for (int i = 0; i < 20; i++) {
 		ct_progress(&d);
