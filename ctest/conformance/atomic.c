@@ -1,7 +1,7 @@
 /*
  * fi_atomic(3): every operation on every type against C's own, every call,
- * several places and buffers, rights, events, and what two sides and the
- * processor do at once.
+ * several remote segments and buffers, rights, events, and concurrent operations
+ * of two sides and the processor.
  */
 #include "ct.h"
 #include <complex.h>
@@ -45,7 +45,7 @@ static void done(struct ct *c)
 	ct_close(c);
 }
 
-/* What C makes of a target, an operand and something to compare with. */
+/* The result of C for a target, an operand and a value to compare with. */
 #define COMMON(T) \
 	T t = *(T *)target, s = *(const T *)source, c = *(const T *)compare; \
 	switch (op) { \
@@ -119,7 +119,7 @@ static const struct type {
 	[17] = { 2, SMALL, NULL }, [18] = { 1, SMALL, NULL }, [19] = { 1, SMALL, NULL },
 };
 
-/* ofi_rxm speaks the original's protocol, whose target does not survive elements of 16 bytes. */
+/* ofi_rxm speaks the protocol of upstream libfabric, and a target there does not survive elements of 16 bytes. */
 static int is_valid(int kind, int type, int op)
 {
 	int bits = op == FI_BOR || op == FI_BAND || op == FI_BXOR || op == FI_MSWAP;
@@ -309,7 +309,7 @@ static void valid(int rank)
 			}
 	ERR(fi_query_atomic(c.domain, FI_UINT64, FI_SUM, &a, FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC), FI_EBADFLAGS);
 	ERR(fi_query_atomic(c.domain, FI_UINT64, FI_SUM, &a, FI_TAGGED), FI_EINVAL);
-	/* it can be asked before anything is bound */
+	/* the query works before anything is bound */
 	i = ct_getinfo(&c.o, NULL, NULL, 0);
 	OK(fi_endpoint(c.domain, i, &ep, NULL));
 	fi_freeinfo(i);
@@ -369,7 +369,7 @@ static void vectors(int rank)
 		for (int i = 0; i < 7; i++)
 			EQ(s[200 + 10 * (i / 2) + i % 2], 1501 + i);
 
-		/* what does not fit together is refused at once */
+		/* inconsistent arguments are refused at once */
 		m.op = FI_SUM;
 		p[1].count = 3;
 		ERR(fi_atomicmsg(c.ep, &m, 0), FI_EINVAL);
@@ -477,7 +477,7 @@ static void reported(int rank)
 		ERR(fi_inject_atomic(c.ep, s, inject + 1, c.peer, r.addr, r.key, FI_UINT64, FI_SUM), FI_EINVAL);
 		POST(&c, fi_inject_atomic(c.ep, s + 8, inject, c.peer, r.addr, r.key, FI_UINT64, FI_SUM));
 	}
-	NOTHING(&c, c.rx, 20);		/* the target hears nothing */
+	NOTHING(&c, c.rx, 20);		/* the target is not notified */
 	done(&c);
 }
 static void with_data(int rank)
@@ -571,7 +571,7 @@ static void forbidden(int rank)
 		POST(&c, fi_inject_atomic(c.ep, s, 1, c.peer, ro.addr, ro.key, FI_UINT64, FI_SUM));
 		EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
 		CHECK(!err.op_context && err.err == FI_EACCES);
-		/* the connection is still there, and so is what is allowed */
+		/* the connection is still there, and permitted operations work */
 		POST(&c, fi_fetch_atomic(c.ep, NULL, 1, NULL, s + 1, ct_desc(s), c.peer, ro.addr, ro.key, FI_UINT64, FI_ATOMIC_READ, CTX(9)));
 		ct_sent(&c, CTX(9));
 		EQ(s[1], 0x1111111111111111);
@@ -659,7 +659,7 @@ static void counted(int rank)
 		OK(fi_close(&k[i]->fid));
 	done(&c);
 }
-/* What was injected, and reports nothing, may be acknowledged all the same; an endpoint that counts waits for that. */
+/* Injected operations without a report may be acknowledged all the same; a counting endpoint waits for that. */
 static void acknowledged(int rank)
 {
 	struct ct_opt o = { .caps = CAPS, .cq_flags = FI_SELECTIVE_COMPLETION };
@@ -748,7 +748,7 @@ static void combined(int rank)
 		CHECK(i == 0 || *old > before);
 		before = *old;
 	}
-	/* what was injected is there when the answer to what follows is */
+	/* the injected operation is done before the answer to the next one */
 	POST(&c, fi_fetch_atomic(c.ep, NULL, 1, NULL, s + 1, ct_desc(s), c.peer, r.addr, r.key, FI_UINT64, FI_ATOMIC_READ, CTX(0)));
 	ct_sent(&c, CTX(0));
 	ct_barrier(&c);
@@ -767,7 +767,7 @@ static void ordered(int rank)
 	uint64_t *b, *s;
 	enum { N = 300 };
 
-	/* a message behind an atomic arrives behind it, a read sees what it did, a fence waits for it */
+	/* a message behind an atomic arrives behind it, a read sees its result, a fence waits for it */
 	open_atomic(&c, FI_FENCE);
 	b = ct_alloc(&c, 64);
 	s = ct_alloc(&c, 64);
@@ -798,7 +798,7 @@ static void ordered(int rank)
 	(void)rank;
 	done(&c);
 }
-/* fi_endpoint(3): "FI_ORDER_ATOMIC_WAR: atomic write after atomic read"; no write changes what the reads before it get. */
+/* fi_endpoint(3): "FI_ORDER_ATOMIC_WAR: atomic write after atomic read"; no write changes the data of earlier reads. */
 static void writes_after_reads(int rank)
 {
 	struct ct_opt o = { .caps = CAPS, .msg_order = FI_ORDER_ATOMIC_WAR };

@@ -53,7 +53,7 @@ static void close_all(void)
 	OK(fi_close(&set->fid));
 	ct_done(&C);
 }
-/* A message of eight bytes from this rank to the other, or back; who waits for it sleeps. */
+/* A message of eight bytes from this rank to the other, or back; the receiver sleeps. */
 static void message(int from, int rank, uint64_t tag)
 {
 	static char *b;
@@ -203,7 +203,7 @@ static void under_traffic(int rank)
 		char x;
 		struct fi_cq_tagged_entry e;
 
-		/* receives take what the other still sends */
+		/* receives take the other's remaining messages */
 		for (struct pollfd p = { .fd = ct_sync, .events = POLLIN }; poll(&p, 1, 0) == 0; sched_yield()) {
 			if (rank == 0) {
 				(void)fi_trecv(C.ep, b, 64, ct_desc(b), C.peer, 7, 0, CTX(9));

@@ -292,7 +292,7 @@ static void rejected(int rank)
 			ct_prepare(&c, &n);
 			OK(fi_connect(c.ep, n.b, NULL, 0));
 			if (k == 2) {
-				/* the program's buffer gets what it has room for */
+				/* the program's buffer gets as much as fits */
 				memset(own, 0x5a, sizeof own);
 				err.err_data = own;
 				err.err_data_size = 7;

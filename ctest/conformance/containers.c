@@ -1,7 +1,7 @@
 /*
  * Peers of one host that see different parts of it, as in containers: namespaces, users, and
- * systems that forbid calls.  Each pair talks through memory or over the provider's sockets, with
- * its data intact, and lines of the log say which, and why.
+ * systems that forbid calls.  Each pair uses shared memory or the provider's sockets, with
+ * its data intact, and log lines contain the path and its cause.
  */
 #include "ct.h"
 #include <linux/filter.h>
@@ -13,7 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-/* What the process of a rank is. */
+/* Properties of the process of a rank. */
 enum {
 	BARE = 0,
 	PIDS = 1,		/* in a pid namespace, where its number is 1 */
@@ -37,10 +37,10 @@ struct pair {
 	struct position rank[2];
 	int memory;		/* whether they talk through memory */
 	int reads[2];		/* whether a rank may read the other's: 1 yes, 0 no, -1 no matter */
-	const char *why;	/* else, what the log says of it */
+	const char *why;	/* else, the log line about it */
 };
 
-/* What the log says of memory. */
+/* Log lines about shared memory. */
 static const char *all_sent(void)
 {
 	static char lines[400];
@@ -114,7 +114,7 @@ static void wire(void)
 	setenv("CT_NODE", name, 1);
 	ct_barrier(NULL);
 }
-/* Passes on what goes between a caller and whom it wants, both in `a` and `b`. */
+/* Relays data between the connecting and the accepting end, both in `a` and `b`. */
 static void pass_on(int a, int b)
 {
 	struct pollfd p[2] = { { .fd = a, .events = POLLIN }, { .fd = b, .events = POLLIN } };
@@ -163,7 +163,7 @@ static int proxy_to(int network, int port)
 	close(l);
 	return ntohs(a.sin_port);
 }
-/* Becomes what it is in this place; a process that it begins goes on in its stead. */
+/* Enters the given environment; a process started for it continues in its stead. */
 static void become(const struct position *p)
 {
 	char line[60];
@@ -271,7 +271,7 @@ static void act(const struct pair *p)
 	open_pair(&c, p);
 	in = ct_alloc(&c, BIG);
 	out = ct_alloc(&c, BIG);
-	/* both say that they met; that they do not, one who knows it */
+	/* both log the shared-memory upgrade; its failure is logged by an end that notices it */
 	for (int i = 0; p->memory ? !done || !theirs : i < 200 || silent; i++) {
 		talk(&c, in, out, 64, i, i % 2);
 		done = p->memory ? ct_logged("to it go through memory from now on") && ct_logged("from it go through memory from now on")
@@ -310,7 +310,7 @@ static void act_all(const struct pair *p, size_t n)
 		CHECK(waitpid(child, &st, 0) == child);
 		if (!WIFEXITED(st) || (WEXITSTATUS(st) && WEXITSTATUS(st) != 77))
 			_exit(WIFEXITED(st) ? WEXITSTATUS(st) : 1);
-		/* what one may not do here, the other need not */
+		/* if one is not permitted here, the other is not needed */
 		skipped = WEXITSTATUS(st);
 		if (skipped)
 			_exit(77);
@@ -352,7 +352,7 @@ PAIRS(pod,
 PAIRS(networks, { { IN(NETWORK), IN(NETWORK) }, 0, { -1, -1 }, NULL })
 PAIRS(tunnel, { { IN(BARE), IN(PROXY) }, 0, { -1, -1 }, NULL })
 
-/* Every call that may be denied, to both ranks as different systems say it, and to either. */
+/* Every call that may be denied, to both ranks with the error codes of different systems, and to either. */
 static void denied(int call, int with_first, int memory, int reads)
 {
 	static const int errors[] = { EPERM, ENOSYS, EACCES };
@@ -384,7 +384,7 @@ static void no_unix_sockets(int rank)
 
 static void tcp_or_shm(void (*run)(int), int rank)
 {
-	/* whose peers do not find each other then; the library is not to be asked before the processes are what they are */
+	/* the peers do not find each other then; no call of the library may precede the setup of the processes */
 	if (!strcmp(ct_prov, "shm") && (run == unknown_users || run == other_users || run == other_numbers || run == networks ||
 	    run == no_unix_sockets))
 		SKIP("its peers do not find each other");

@@ -128,7 +128,7 @@ static void empty(int rank)
 	ct_done(&c);
 }
 
-/* A queue smaller than what is in flight loses nothing. */
+/* A queue with fewer entries than operations in flight loses nothing. */
 static void small_queue(int rank)
 {
 	enum { N = 200 };
@@ -286,7 +286,7 @@ static void source_not_asked(int rank)
 	ct_done(&c);
 }
 
-/* A read that makes room in a full queue is enough for what waits for room: no further call is needed. */
+/* A read that makes space in a full queue is enough for waiting entries: no further call is needed. */
 static void space_is_used(int rank)
 {
 	enum { SIZE = 4, ALL = 2 * SIZE };
@@ -332,7 +332,7 @@ static void space_is_used(int rank)
 	ct_done(&c);
 }
 
-/* FI_AV_USER_ID: the application says what completions call a peer; receives choose by fi_addr_t all the same. */
+/* FI_AV_USER_ID: the application chooses the name of a peer in completions; receives choose by fi_addr_t all the same. */
 static void user_id(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_DIRECTED_RECV | FI_AV_USER_ID };
@@ -478,7 +478,7 @@ static void lost_name(int rank)
 	ct_done(&c);
 }
 
-/* FI_SOURCE_ERR: a stranger's message fails with the stranger's address, and is there all the same. */
+/* FI_SOURCE_ERR: a message of an unknown peer fails with the peer's address, and is there all the same. */
 static void source_unknown_peer(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR };
@@ -505,7 +505,7 @@ static void source_unknown_peer(int rank)
 		CHECK(x.op_context == CTX(1) && x.len == 64);
 		EQ(x.err_data_size, theirs.n);
 		CHECK(!memcmp(x.err_data, theirs.b, theirs.n));
-		/* the program's own buffer gets what it has room for, and no byte more */
+		/* the program's own buffer gets as much as fits, and no byte more */
 		for (size_t space = 4; space <= 64; space += 60) {
 			struct fi_cq_err_entry own = { .err_data = data, .err_data_size = space };
 
@@ -542,7 +542,7 @@ static void source_unknown_peer(int rank)
 	ct_done(&c);
 }
 
-/* FI_SOURCE_ERR: a stranger that is gone left its address; a message cut short is no success in disguise. */
+/* FI_SOURCE_ERR: the address of a departed unknown peer is reported; a truncated message is no success. */
 static void source_unknown_peer_gone(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR };
@@ -783,7 +783,7 @@ static void sread_none(int rank)
 
 /*
  * fi_control(3): "FI_GETWAIT, FI_GETWAITOBJ: of queues, counters and wait sets: the wait object, such as a file descriptor, and
- * its kind": a provider over another one asks what it can add to its own.
+ * its kind": a provider over another one queries them to add the object to its own.
  */
 static void wait_kinds(int rank)
 {
@@ -877,7 +877,7 @@ static void counters(int rank)
 	OK(fi_cntr_wait(mine, 5, 0));
 	ct_done(&c);
 }
-/* fi_cntr(3), FI_CNTR_EVENTS_BYTES: what the counter counts is bytes. */
+/* fi_cntr(3), FI_CNTR_EVENTS_BYTES: the counter counts bytes. */
 static void counted_bytes(int rank)
 {
 	struct ct_opt o = { .setup = ct_count_bytes };

@@ -304,7 +304,7 @@ static void selective(int rank, int tagged)
 static void msg_selective(int rank) { selective(rank, 0); }
 static void tag_selective(int rank) { selective(rank, 1); }
 
-/* A receive may say when it is complete, which is when it always is. */
+/* A receive may name its completion level, without effect on its completion. */
 static void recv_level(int rank)
 {
 	static const uint64_t kinds[2] = { FI_MSG, FI_TAGGED };
@@ -454,8 +454,8 @@ static void msg_stopped(int rank) { not_before_peer(rank, 0, FI_DELIVERY_COMPLET
 static void msg_stopped_empty(int rank) { not_before_peer(rank, 0, FI_DELIVERY_COMPLETE, 0); }
 static void tag_stopped_empty(int rank) { not_before_peer(rank, 1, FI_DELIVERY_COMPLETE, 0); }
 static void match_stopped_empty(int rank) { not_before_peer(rank, 1, FI_MATCH_COMPLETE, 0); }
-/* Of two messages that complete when they have met their receives the one is complete that was received,
-   though the other was sent first. */
+/* Of two messages that complete at their match, the received one is complete,
+   although the other was sent first. */
 static void received_first_completes_first(int rank)
 {
 	struct ct_opt o = { .caps = caps_of(1) };
@@ -486,7 +486,7 @@ static void received_first_completes_first(int rank)
 }
 static void tag_matched_late(int rank) { not_before_receive(rank, 1, FI_MATCH_COMPLETE, 100); }
 static void tag_matched_late_empty(int rank) { not_before_receive(rank, 1, FI_MATCH_COMPLETE, 0); }
-/* What was injected may be written over at once, whatever completion it is sent with. */
+/* The buffer of an injected message may be overwritten at once, for every completion level. */
 static void injected_delivered(int rank, int tagged)
 {
 	struct ct_opt o = { .caps = caps_of(tagged), .tx_op_flags = FI_DELIVERY_COMPLETE };
@@ -829,7 +829,7 @@ static void multi_recv(int rank)
 	ct_done(&c);
 }
 
-/* A multi-receive buffer posted while the queue is full takes what waits, in order. */
+/* A multi-receive buffer posted while the queue is full takes waiting messages, in order. */
 static void multi_recv_full_queue(int rank)
 {
 	enum { N = 4, LEN = 64, BUF = 4096 };
@@ -1254,7 +1254,7 @@ static void receive_burst(struct ct *c)
 		EQ(got, i);
 	}
 }
-/* A sender that makes no further call while it waits must not keep back what it has sent. */
+/* A sender that makes no further call while it waits must not hold back its messages. */
 static void burst_leaves(int rank)
 {
 	struct ct_opt o = { .progress = ct_auto() };
@@ -1273,8 +1273,8 @@ static void burst_leaves(int rank)
 	ct_done(&c);
 }
 /*
- * Whose messages were answered at once, time after time, learns that the last one came although its
- * receiver makes no call any more.
+ * A sender with immediate answers to its messages, time after time, gets the completion of the last one
+ * although its receiver makes no further call.
  */
 static void no_answer(int rank)
 {

@@ -1,4 +1,4 @@
-/* What programs give the library: fi_open(3), logs and memory monitors of their own. */
+/* Objects that programs provide to the library: fi_open(3), logs and memory monitors of their own. */
 #include "ct.h"
 #include <rdma/fi_ext.h>
 #include <rdma/providers/fi_log.h>
@@ -75,7 +75,7 @@ static void own_log(int rank)
 	ERR(fi_import_log(MODERN, 0, &other), FI_EALREADY);
 	ERR(fi_import_log(MODERN, 1, &other), FI_EBADFLAGS);
 
-	/* the library's lines and the provider's, each from somebody with a name */
+	/* the library's lines and the provider's, each with the name of its source */
 	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, NULL, &info));
 	fi_freeinfo(info);
 	CHECK(seen.enabled > 0 && seen.lines > 0);
@@ -96,7 +96,7 @@ static void own_log(int rank)
 	fi_log(&prov, FI_LOG_DEBUG, FI_LOG_CQ, "func", 3, "not for anybody\n");
 	EQ(seen.lines, lines + 1);
 
-	/* a log without functions takes nothing, and what is no log is refused */
+	/* a log without functions takes nothing, and other objects are refused */
 	OK(fi_import_log(MODERN, 0, &other));
 	CHECK(!fi_log_enabled(&prov, FI_LOG_WARN, FI_LOG_CQ));
 	CHECK(!fi_log_ready(&prov, FI_LOG_WARN, FI_LOG_CQ, &showtime));
@@ -140,9 +140,9 @@ static void own_monitor(int rank)
 	ERR(fi_import_fid(f, &other.fid, 0), FI_EBUSY);
 	ERR(fi_import_fid(f, &mine.fid, 0), FI_EBUSY);
 	CHECK(mine.import_ops && mine.import_ops->size >= sizeof *mine.import_ops);
-	/* nobody registered anything there: that is no news */
+	/* no region is registered there: the notification has no effect */
 	mine.import_ops->notify(&mine, ops.start, 4096);
-	/* the part and what was imported into it live apart */
+	/* the part and the object imported into it have separate lifetimes */
 	OK(fi_close(f));
 	OK(fi_open(MODERN, "mr_cache", NULL, 0, 0, &f, NULL));
 	ERR(fi_import_fid(f, &other.fid, 0), FI_EBUSY);
@@ -203,7 +203,7 @@ static int card_tostr(const struct fid *f, char *buf, size_t len)
 	strncat(buf, "    nic: mine\n", len - strlen(buf) - 1);
 	return 0;
 }
-/* a card is its provider's, who copies, describes and frees it */
+/* the provider of a card copies, describes and frees it */
 static void own_card(int rank)
 {
 	struct fi_ops ops = {

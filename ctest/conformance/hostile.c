@@ -54,7 +54,7 @@ static size_t frame(unsigned char *o, size_t space, int big)
 		at += 8;
 	}
 	if (op == 64) {
-		/* what, and on what type; as much as the places have, mostly */
+		/* operation and type; mostly as many bytes as the remote segments have */
 		unsigned kind = rnd(3), what = kind == 2 ? 12 + rnd(7) : rnd(12);
 
 		put(o + at, rnd(8) ? rnd(20) | what << 8 | kind << 16 : extreme[rnd(8)], 8, big);
@@ -90,7 +90,7 @@ static size_t hello(unsigned char *o, int big, int port)
 	memset(o, 0, 32);
 	o[0] = 3;
 	put(o + 2, n, 2, 1);
-	if (rnd(3))		/* one that knows atomic operations, or says so */
+	if (rnd(3))		/* a peer that supports atomic operations, or claims to */
 		memcpy(o + 16, rnd(6) ? "ofi-rs?\1" : "ofi-rs!\377", 8);
 	put(o + 24, 1, 8, big);
 	for (size_t i = 0; i < n; i++)
@@ -98,7 +98,7 @@ static size_t hello(unsigned char *o, int big, int port)
 	if (ct_type == FI_EP_RDM) {
 		o[32] = rnd(4) ? 1 : rnd(256);
 		o[33] = 0;
-		/* anybody but those two who are honest */
+		/* any peer except the two honest ones */
 		put(o + 34, port, 2, 1);
 	}
 	if (rnd(6) == 0)
@@ -129,7 +129,7 @@ static void attack(const struct sockaddr_in *to, int port, int *buffered)
 			piece = n - done;
 		r = send(s, b + done, piece, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (r < 0)
-			break;		/* cut off, or nobody reads: fine */
+			break;		/* disconnected, or no reader: fine */
 		done += r;
 		if (rnd(6) == 0)
 			ct_nap(1);
@@ -220,7 +220,7 @@ static size_t packet(unsigned char *o, int port)
 		o[rnd(n + 1)] = rnd(256);
 	return n;
 }
-/* The same of somebody who sends packets, from one place and another, which he names or belies. */
+/* The same for a sender of packets, from several addresses, with its own or a forged name. */
 static void attack_with_packets(const struct sockaddr_in *to, int port, int *buffered)
 {
 	static unsigned char b[1600];
@@ -243,7 +243,7 @@ static void attack_with_packets(const struct sockaddr_in *to, int port, int *buf
 
 static char space[BUFFERED + 1][4][SMALL];
 
-/* Receives for what the hostile peer sends. */
+/* Receives for messages of the hostile peer. */
 static void bait(struct fid_ep *ep, char (*b)[SMALL])
 {
 	(void)fi_recv(ep, b[0], SMALL, NULL, FI_ADDR_UNSPEC, CTX(1));
@@ -253,7 +253,7 @@ static void bait(struct fid_ep *ep, char (*b)[SMALL])
 
 static struct fid_ep *connections[BUFFERED];
 
-/* MSG: takes everybody in, and throws out who was there longest. */
+/* MSG: accepts every connection, and closes the oldest one. */
 static void doorman(struct ct *c)
 {
 	static unsigned next;
@@ -358,7 +358,7 @@ static void hostile(int rank, uint64_t caps)
 			do
 				port = 1 + rnd(65535);
 			while (port == own || port == ntohs(to.sin_port));
-			if (ct_is_rxd())	/* who takes the honest peer's name, too */
+			if (ct_is_rxd())	/* uses the honest peer's name, too */
 				attack_with_packets(&to, rnd(2) ? own : port, buffered);
 			else
 				attack(&to, port, buffered);

@@ -1,7 +1,7 @@
 /*
  * kfi_msg(3): kfabric's interface in user space, on the calls of this library.
  *
- * What kfabric's page says, and the test that shows it:
+ * Statements of kfabric's page, and the test of each:
  *
  *   len: from 0 bytes up to max_msg_size				in_order, too_long
  *   iov, count, desc: vectored data, as one message			every_call, bad_lists
@@ -19,12 +19,12 @@
  *   receives are searched in the order of their posts			in_order
  *   flags of kfi_sendmsg and kfi_recvmsg stand in place of the
  *   endpoint's								own_flags
- *   KFI_COMPLETION: an entry is made; ignored where queues tell all	flags, own_flags, all_told
+ *   KFI_COMPLETION: an entry is made; ignored if queues report all	flags, own_flags, all_notified
  *   KFI_MORE: more is posted at once					flags
- *   KFI_INJECT: as kfi_inject, reported when asked for			inject_flag
+ *   KFI_INJECT: as kfi_inject, reported at request				inject_flag
  *   KFI_MULTI_RECV: one buffer, many messages, freed when less is
  *   left than KFI_OPT_MIN_MULTI_RECV					flags
- *   KFI_FENCE waits for what was posted before				fenced
+ *   KFI_FENCE waits for earlier operations				fenced
  *   0, or a negative code of kfi_errno.h				bad_lists, too_long, unconnected
  *   -KFI_EAGAIN: try again when operations have completed		again
  */
@@ -193,7 +193,7 @@ static void bad_lists(int rank)
 	ct_done(&c);
 }
 
-/* The flags of the page: they do for kfi_sendmsg and kfi_recvmsg what they do for libfabric's calls. */
+/* The flags of the page: their effect in kfi_sendmsg and kfi_recvmsg equals that in libfabric's calls. */
 static void flags(int rank)
 {
 	struct ct_opt o = { .caps = KFI_MSG | KFI_MULTI_RECV, .cq_flags = KFI_SELECTIVE_COMPLETION };
@@ -404,14 +404,14 @@ static void write_data(int rank)
 		struct pieces p = cut(b + 2000, 2000, c.info->tx_attr->iov_limit);
 
 		NOTHING(&c, c.tx, 5);
-		/* what the other rank has is the last round's */
+		/* the other rank's data is the last round's */
 		POST(&c, kfi_readbv(c.ep, p.biov, p.desc, p.count, c.peer, theirs.addr, theirs.key, CTX(9)));
 		ct_sent(&c, CTX(9));
 		CHECK(ct_same(b + 2000, 8, 3));
 		ct_fill(b + 2000, 2000, 5);
 		POST(&c, kfi_writesgl(c.ep, p.sgl, p.desc, p.count, c.peer, theirs.addr, theirs.key, CTX(10)));
 		ct_sent(&c, CTX(10));
-		/* what comes behind the write tells that it is there */
+		/* the message behind the write announces its arrival */
 		POST(&c, kfi_inject(c.ep, NULL, 0, c.peer));
 		EQ(kfi_writemsg(c.ep, NULL, 0), -KFI_EINVAL);
 	} else {
@@ -484,7 +484,7 @@ static void too_long(int rank)
 	ct_done(&c);
 }
 
-/* A full queue says -KFI_EAGAIN, and takes more when operations are reported. */
+/* A full queue returns -KFI_EAGAIN, and takes more when operations are reported. */
 static void again(int rank)
 {
 	enum { N = 3000 };
@@ -556,7 +556,7 @@ static void own_flags(int rank)
 	ct_done(&c);
 }
 
-/* Where queues tell of all there is nothing for KFI_COMPLETION to add; kfi_inject is told of nowhere. */
+/* KFI_COMPLETION has no effect if queues report all operations; kfi_inject is never reported. */
 static void all_notified(int rank)
 {
 	struct ct_opt o = { .caps = KFI_MSG };
@@ -613,7 +613,7 @@ static void no_addresses(int rank)
 	ct_done(&c);
 }
 
-/* What is fenced waits for what was posted before it. */
+/* Fenced operations wait for earlier ones. */
 static void fenced(int rank)
 {
 	enum { N = 200000 };
@@ -744,7 +744,7 @@ static void call_back(int rank)
 		while (completions < 10)
 			pthread_cond_wait(&calls, &called);
 		EQ(closed_inside, 2);
-		/* a queue in which nothing is calls nobody */
+		/* an empty queue makes no call */
 		spins = 0;
 		pthread_mutex_unlock(&called);
 		ct_nap(50);
@@ -857,7 +857,7 @@ static void connections(int rank)
 	OK(kfi_cq_open(domain, &queue, &cq, NULL));
 	OK(kfi_ep_bind(ep, &eq->fid, 0));
 	OK(kfi_ep_bind(ep, &cq->fid, KFI_SEND | KFI_RECV));
-	/* the first version names memory by its address, which the call tells */
+	/* the first version names memory by its address, returned by the call */
 	OK(kfi_mr_reg(domain, buffer, sizeof buffer, KFI_REMOTE_WRITE | KFI_SEND | KFI_RECV, 0, 0, 0, &mr, NULL, &dma));
 	EQ(dma, (uintptr_t)buffer);
 	OK(kfi_enable(ep));

@@ -130,7 +130,7 @@ static void levels_mixed(int rank)
 	ct_done(&c);
 }
 
-/* ---- what was accepted outlives its endpoint ------------------------------ */
+/* ---- accepted operations outlive their endpoint ---------------------------- */
 
 #define INJECTS 8
 /*
@@ -276,7 +276,7 @@ static void failed_inject(int rank)
 	ct_close(&c);
 }
 
-/* ---- refused accesses beside other traffic --------------------------------- */
+/* ---- refused accesses during other traffic ---------------------------------- */
 
 struct region { uint64_t addr, key; };
 enum wrong { WRONG_KEY, OUT_OF_BOUNDS, NO_RIGHT, WRONGS };
@@ -357,7 +357,7 @@ static void refused(int rank, int write, uint64_t level, size_t n)
 			CHECK(err.op_context >= CTX(100));
 			failed++;
 		}
-		/* the same connection still does what is allowed */
+		/* the same connection still executes permitted operations */
 		access_peer(&c, write, b, n, theirs[0].addr, theirs[0].key, CTX(3), FI_DELIVERY_COMPLETE);
 		ct_sent(&c, CTX(3));
 	} else {

@@ -1,4 +1,4 @@
-/* The run-time parameters of tcp: each changes what fi_tcp(7) says. */
+/* The run-time parameters of tcp: each has the effect described in fi_tcp(7). */
 #include "ct.h"
 #include <dirent.h>
 #include <linux/filter.h>
@@ -161,7 +161,7 @@ static void ports(int rank)
 
 	(void)rank;
 	tcp_only();
-	/* a range that begins with a port that somebody has */
+	/* a range that begins with a port in use */
 	CHECK(!bind(s, (void *)&a, n) && !listen(s, 1) && !getsockname(s, (void *)&a, &n));
 	low = ntohs(a.sin_port);
 	snprintf(text, sizeof text, "%d", low);
@@ -201,8 +201,8 @@ static void nodelay_off(int rank) { (void)rank; nodelay("0"); }
 static void nodelay_on(int rank) { (void)rank; nodelay(NULL); }
 
 /*
- * Whether a thread was needed to take along what waited for company in bursts of
- * small messages.  (Segments say nothing: the system puts messages together too.)
+ * Checks if the flush timer sent held messages of bursts of small messages.
+ * (Segments are no measure: the system batches messages too.)
  */
 static int flush_timer(int rank, int want)
 {
@@ -310,8 +310,8 @@ static void *entry_of(struct ct *c)
 	}
 	return NULL;
 }
-/* The first side talks to itself over shm, or does nothing, while the other's messages come over tcp, of which
- * nothing was heard for a while. */
+/* The first side sends to itself over shm, or does nothing, while the other's messages come over tcp after a
+ * while without traffic. */
 static void lnx_idle_way(int rank)
 {
 	enum { ROUNDS = 12, MS = 5 };
@@ -364,7 +364,7 @@ static void lnx_idle_way(int rank)
 	ct_done(&c);
 }
 
-/* What is left in the socket when the queue has no room for more. */
+/* Returns the bytes left in the socket when the queue is full. */
 static int left_over(int rank)
 {
 	enum { N = 200, LEN = 200 };
@@ -373,7 +373,7 @@ static int left_over(int rank)
 	static char b[N][LEN];
 	int left = 0, s;
 
-	/* nobody but this thread reads the socket */
+	/* no other thread reads the socket */
 	setenv("FI_TCP_DISABLE_AUTO_PROGRESS", "1", 1);
 	ct_open(&c, &o);
 	hello(&c);
@@ -423,7 +423,7 @@ static void little_prefetch(int rank)
 	CHECK(rank || n > 2048);
 }
 
-/* What was logged during a message. */
+/* Log lines during a message. */
 static int logged(const char *what)
 {
 	struct ct c;
@@ -755,7 +755,7 @@ static void io_uring_broken(int rank)
 	ct_done(&c);
 }
 
-/* More peers than one call has room for; at the end some go with what was sent to them. */
+/* More peers than entries of one call; at the end some close with messages to them in flight. */
 static void io_uring_peers(int rank)
 {
 	enum { N = 40, M = 3, LEN = 64, ROUNDS = 20 };

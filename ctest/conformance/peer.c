@@ -2,7 +2,7 @@
 #include "ct.h"
 
 #if FI_MAJOR_VERSION < 2
-/* Peer counters came with 1.19, and 1.x changed what it had from release to release. */
+/* Peer counters came with 1.19, and 1.x changed them from release to release. */
 static void too_old(int rank)
 {
 	(void)rank;
@@ -12,7 +12,7 @@ static const struct ct_test tests[] = { { "peer objects", too_old, CT_SOLO } };
 #else
 #include <rdma/providers/fi_peer.h>
 
-/* What the provider wrote. */
+/* Entries written by the provider. */
 static struct {
 	struct { void *ctx; uint64_t flags, data, tag; size_t len; int err; size_t olen; } e[64];
 	int n, errs, incs, incerrs, queries, wrong;
@@ -285,7 +285,7 @@ static void av_of_owner(int rank)
 	OK(fi_av_open(c.domain, &attr, &c.av, &a));
 	EQ(got.queries, 1);
 	EQ(attr.type, FI_AV_MAP);
-	/* beside the owner's, the peer knows addresses of its own */
+	/* in addition to the owner's, the peer knows addresses of its own */
 	if (ct_is_ip() && c.info->addr_format == FI_SOCKADDR_IN)
 		EQ(fi_av_insert(c.av, &to, 1, &at, 0, NULL), 1);
 	ct_close(&c);

@@ -1,4 +1,4 @@
-/* Programs that poll: what a look in vain costs, and who else gets the processor. */
+/* Programs that poll: the cost of an empty poll, and the processor time left to others. */
 #include "ct.h"
 #include <dlfcn.h>
 #include <sched.h>
@@ -10,7 +10,7 @@ static struct ct C, Q[6];
 /* Looks of the library at the kernel, all of which pass here: the program's symbols come first. */
 static long looks;
 
-/* More arguments are read than most calls pass, which AddressSanitizer would say. */
+/* More arguments are read than most calls pass, and AddressSanitizer would report that. */
 __attribute__((no_sanitize_address)) long syscall(long number, ...)
 {
 	static long (*next)(long, ...);
@@ -49,7 +49,7 @@ int epoll_wait(int fd, struct epoll_event *e, int n, int ms)
 	return syscall(SYS_epoll_pwait, fd, e, n, ms, NULL, 8);
 }
 
-/* Six endpoints of rank 1 each say a word to the one of rank 0, which then has nothing to do. */
+/* Six endpoints of rank 1 each send a message to the one of rank 0, which then is idle. */
 static void attempts(int rank)
 {
 	const int peers = 6, rounds = 1000;
@@ -74,7 +74,7 @@ static void attempts(int rank)
 				ct_recvd(&C, CTX(1), 8);
 			}
 		ct_barrier(&C);
-		/* what is still under way, such as an answer, costs more, and so does giving way to others */
+		/* operations in flight, such as an answer, cost more, and so do yields to others */
 		for (int once = 0; once < 20 && fewest > rounds; once++) {
 			looks = 0;
 			for (int i = 0; i < rounds; i++)
@@ -85,7 +85,7 @@ static void attempts(int rank)
 		if (ct_is_ip() && !ct_is_rxm() && !ct_is_rxd())
 			CHECK(fewest > 0);	/* or they do not pass here */
 		if (fewest > rounds * 11 / 10)
-			FAIL("%d looks in vain made %ld system calls", rounds, fewest);
+			FAIL("%d empty polls made %ld system calls", rounds, fewest);
 	} else {
 		fi_addr_t peer[6];
 
@@ -163,8 +163,8 @@ static void combined(int rank)
 		if (used < least)
 			least = used;
 	}
-	/* Who does not give way uses up slices of some milliseconds. A library that is watched
-	 * (sanitizers, valgrind) looks too slowly to be taken for one that does nothing else. */
+	/* A caller without yields uses up time slices of some milliseconds. An instrumented library
+	 * (sanitizers, valgrind) polls too slowly to be recognized as a busy one. */
 	if (least > 1 && look < 0.002)
 		FAIL("an exchange takes %.2f ms of processor time", least);
 	ct_done(&C);

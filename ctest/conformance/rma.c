@@ -8,7 +8,7 @@ static const size_t sizes[] = { 1, 64, 1024, 4096, 65536, 1 << 20, 5 << 20 };
 struct region { uint64_t key, addr; };
 static struct fid_mr *mr[2];
 
-/* Registers b and tells the other rank; returns what it told. */
+/* Registers b and sends its description to the other rank; returns the one received. */
 static struct region share(struct ct *c, int i, void *b, size_t n, uint64_t access)
 {
 	struct region mine, theirs;
@@ -130,7 +130,7 @@ static void bind_bytes(struct ct *c)
 	ct_count_bytes(c);
 	OK(fi_ep_bind(c->ep, &c->txc->fid, FI_READ | FI_WRITE));
 }
-/* fi_cntr(3), FI_CNTR_EVENTS_BYTES: what the counter counts is bytes. */
+/* fi_cntr(3), FI_CNTR_EVENTS_BYTES: the counter counts bytes. */
 static void counted_bytes(int rank)
 {
 	struct ct_opt o = { .caps = CAPS, .setup = bind_bytes };
@@ -314,7 +314,7 @@ static void data_unread(int rank)
 
 	if (!strncmp(ct_prov, "verbs", 5))
 		SKIP("each takes one of the receives posted there");
-	/* what a utility provider takes of its core before it waits */
+	/* number of queue entries a utility provider takes of its core before it waits */
 	setenv("FI_UNIVERSE_SIZE", "1", 1);
 	setenv("FI_OFI_RXM_MSG_RX_SIZE", "64", 1);
 	mr[0] = mr[1] = NULL;
@@ -338,7 +338,7 @@ static void data_unread(int rank)
 		}
 		/* the system's buffers have room for some; the rest waits here */
 		if (n > ENOUGH)
-			FAIL("%d writes went to a peer whose queue has %d entries", n, WINDOW);
+			FAIL("%d writes went to a peer with a queue of %d entries", n, WINDOW);
 		CHECK(n > WINDOW);
 		ct_send_oob(&n, sizeof n);
 		for (; notified < n; notified++)
@@ -414,8 +414,8 @@ static void counted(int rank)
 	done(&c);
 }
 /*
- * As OpenSHMEM does: an endpoint that is used already gets counters, and the count alone, of writes that are injected
- * with or without a completion level, says that what was written is there.
+ * As in OpenSHMEM: an endpoint in use gets counters, and the count alone, of writes injected
+ * with or without a completion level, shows that the data is written.
  */
 static void counters_come_late(int rank)
 {
@@ -525,7 +525,7 @@ static void forbidden(int rank)
 			EQ(ct_next(&c, c.tx, &e, NULL, &err), -FI_EAVAIL);
 			CHECK(err.op_context == CTX(i) && err.err > 0);
 		}
-		/* what is allowed works as before */
+		/* permitted operations work as before */
 		POST(&c, fi_read(c.ep, s, 4096, ct_desc(s), c.peer, ro.addr, ro.key, CTX(9)));
 		ct_sent(&c, CTX(9));
 		CHECK(ct_same(s, 4096, 1) == 0);
@@ -581,7 +581,7 @@ static void mixed(int rank)
 	done(&c);
 }
 
-/* A fenced write starts only when the reads before it are over: they see what was there. */
+/* A fenced write starts only when the reads before it are over: they see the old data. */
 static void fenced(int rank)
 {
 	enum { LEN = 24 << 20 };
@@ -628,8 +628,8 @@ static void fenced(int rank)
 	done(&c);
 }
 /*
- * fi_endpoint(3): "FI_ORDER_RMA_WAR: RMA write after RMA read", "FI_ORDER_SAR: message sends after RMA reads": what follows a
- * read neither changes what the read gets nor comes before it. Reads are long, so that their answers take a while.
+ * fi_endpoint(3): "FI_ORDER_RMA_WAR: RMA write after RMA read", "FI_ORDER_SAR: message sends after RMA reads": operations after a
+ * read neither change its data nor come before it. Reads are long, so that their answers take a while.
  */
 static void after_reads(int rank)
 {
@@ -659,7 +659,7 @@ static void after_reads(int rank)
 			ct_sent(&c, CTX(0));
 			CHECK(ct_same(d, LEN, 1));
 			ct_sent(&c, CTX(1));
-			/* the message says that the memory is read, and may change */
+			/* the message announces that the memory is read, and may change */
 			POST(&c, fi_read(c.ep, d, LEN, ct_desc(d), c.peer, r.addr, r.key, CTX(2)));
 			POST(&c, fi_send(c.ep, s, 1, ct_desc(s), c.peer, CTX(3)));
 			ct_sent(&c, CTX(2));
@@ -735,7 +735,7 @@ static void commits(int rank, int by_default)
 		else
 			POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_COMMIT_COMPLETE));
 		ct_sent(&c, CTX(0));
-		/* messages beside are complete as ever */
+		/* concurrent messages complete as ever */
 		POST(&c, fi_send(c.ep, s, 8, desc, c.peer, CTX(1)));
 		ct_sent(&c, CTX(1));
 	} else {
@@ -854,8 +854,8 @@ static void all_memory(int rank)
 }
 
 /*
- * Bursts of small operations of all kinds, both sides at once, without a look at a queue
- * between them: those of which many may travel together, and what may not join them.
+ * Bursts of small operations of all kinds, both sides at once, without reading a queue
+ * between them: operations that may be batched, and others that may not.
  */
 static void bursts(int rank)
 {
@@ -874,7 +874,7 @@ static void bursts(int rank)
 	s = ct_alloc(&c, N * SLOT);
 	d = ct_alloc(&c, N * SLOT);
 	raw = !!(c.info->tx_attr->msg_order & FI_ORDER_RAW);
-	for (int i = 3; i < N; i += 8)	/* what nobody writes */
+	for (int i = 3; i < N; i += 8)	/* indices never written */
 		ct_fill(b + i * SLOT, SLOT, i);
 	r = share(&c, 0, b, N * SLOT, REMOTE);
 	for (int round = 0; round < ROUNDS; round++) {
@@ -910,7 +910,7 @@ static void bursts(int rank)
 			case 2:
 				POST(&c, fi_writemsg(c.ep, &m, FI_COMPLETION | FI_MORE));
 				break;
-			case 3:		/* of what was written just before, if reads do not overtake */
+			case 3:		/* reads of data written just before, if reads do not overtake */
 				POST(&c, fi_read(c.ep, d + i * SLOT, 1 + 11 * (i - 2), ct_desc(d), c.peer, to - 2 * raw * SLOT, r.key, CTX(i)));
 				break;
 			case 4:
@@ -965,7 +965,7 @@ static void bursts(int rank)
 	done(&c);
 }
 
-/* Its memory is the application's when it is closed, whatever peers asked for of it. */
+/* The memory of a closed region is the application's, for any pending requests of peers. */
 static void closed_amid(int rank, int N, int LEN)
 {
 	struct ct_opt o = { .caps = CAPS };
@@ -1020,7 +1020,7 @@ static void closed_amid(int rank, int N, int LEN)
 				ct_progress(&c);
 			OK(fi_close(&mr[0]->fid));
 			mr[0] = NULL;
-			/* odd rounds: who reads it now reads something else; even ones: nothing */
+			/* odd rounds: a read now gets other data; even ones: none */
 			memset(b, 0xee, N * LEN);
 			if (round % 2 == 0)
 				CHECK(!munmap(b, N * LEN));

@@ -1,6 +1,6 @@
 /*
- * Peers of ofi_rxd over udp that speak its protocol by hand: what one may do, and what it can make an
- * endpoint send, hold and believe. They are sockets of the test's own.
+ * Hand-written peers of ofi_rxd over udp: their permitted actions, and bounds on packets, memory and state
+ * that they can cause at an endpoint. They are sockets of the test.
  */
 #include "ct.h"
 #include <malloc.h>
@@ -9,7 +9,7 @@ enum { MSG = 0, TAGGED = 1, READ_REQ = 2, WRITE = 4, RTS = 9, CTS = 10, ACK = 11
 enum { WITH_TAG = 16, INLINE = 32, DELIVER = 256, CARRIES = 512 };
 enum { KEY = 3, SPACE = 65536, WINDOW = 128, BEYOND = 64 };
 
-/* A peer: its socket and address, what it is called by the endpoint under test, and its next number. */
+/* A peer: its socket and address, its index at the endpoint under test, and its next number. */
 struct raw { int s; struct sockaddr_in at; uint32_t index; uint64_t seq; };
 
 static void put16(unsigned char *o, uint16_t v) { memcpy(o, &v, 2); }
@@ -136,7 +136,7 @@ static void acknowledge(const struct raw *r, const struct ct_name *to, uint64_t 
 	put32(b + 20, window);
 	raw_send(r, to, b, sizeof b);
 }
-/* What no peer can know, but might guess: indices that follow on one, and small ones. */
+/* Values unknown to peers but possible to guess: indices following on one, and small ones. */
 static uint32_t guess(uint32_t index, int i)
 {
 	uint32_t next = (((index - 1) >> 20) + 1) << 20;
@@ -184,7 +184,7 @@ static fi_addr_t insert(struct ct *c, const struct sockaddr_in *a)
 	return ct_insert(c, &n);
 }
 
-/* A third party, in whose name a peer asks, gets less than the peer sent, and no more whatever the peer does then. */
+/* A third party named in a peer's request gets less than the peer sent, and no more for any later action of the peer. */
 static void third_party(int rank)
 {
 	struct ct c;
@@ -216,7 +216,7 @@ static void third_party(int rank)
 	if (packets > 1 || got > asked)
 		FAIL("%zu packets of %zu bytes for a request of %zu", packets, got, asked);
 }
-/* Indices tell nothing of others. */
+/* Indices reveal nothing about other peers. */
 static void indices(int rank)
 {
 	enum { N = 200 };
@@ -266,13 +266,13 @@ static void directed(int rank)
 	for (int i = 0; i < 192; i++)
 		raw_send(&a, &n, b, op(b, TAGGED, WITH_TAG, guess(a.index, i), 0, 8, 1, 0, 8));
 	NOTHING(&c, c.rx, 100);
-	/* the peer itself is heard */
+	/* messages of the peer itself are received */
 	synchronize(&c, &peer, &n, 0);
 	start(&peer, &n, TAGGED, WITH_TAG, 8, 0, 8);
 	ct_recvd(&c, CTX(0), 8);
 	end(&c);
 }
-/* Two endpoints of this process send each other messages, and everybody may ask in the name of each. */
+/* Two endpoints of this process send each other messages, and any sender may send requests in the name of each. */
 static void named_before(int rank)
 {
 	struct ct v, w;
@@ -329,7 +329,7 @@ static uint64_t taken(struct ct *c, const struct raw *r)
 			last = get64(b + 8) + get32(b + 16);
 	return last;
 }
-/* Of requests whose refusals a peer does not acknowledge, no more are taken than may be under way, a few times over. */
+/* The number of accepted requests with unacknowledged refusals is at most a small multiple of the number in flight. */
 static void rejections(int rank)
 {
 	enum { N = 20000 };
@@ -350,7 +350,7 @@ static void rejections(int rank)
 		FAIL("%lld requests are taken", (long long)last);
 	end(&c);
 }
-/* The same of messages whose sender is to be told that they have met a receive. */
+/* The same for messages with a notification of their match to the sender. */
 static void notices(int rank)
 {
 	enum { N = 5000 };
@@ -385,7 +385,7 @@ static size_t memory(void)
 
 	return (m.uordblks + m.hblkhd) >> 20;
 }
-/* Of reads whose answers peers in no address vector do not acknowledge. */
+/* The same for reads with answers unacknowledged by unknown peers. */
 static void answers(int rank)
 {
 	enum { PEERS = 40, READS = 256 };
@@ -407,7 +407,7 @@ static void answers(int rank)
 	}
 	after = memory();
 	if (after > before + 48)
-		FAIL("%zu MiB are kept", after - before);
+		FAIL("%zu MiB are held", after - before);
 }
 /* However many packets a peer would take, no more are under way than the endpoint has room for. */
 static void wide_window(int rank)
@@ -532,7 +532,7 @@ static void close_drops(int rank)
 	ERR(fi_cq_read(c.rx, &e, 1), FI_EAGAIN);
 	ct_close(&c);
 }
-/* What was injected, and is the library's, comes although the endpoint is closed at once and the peer computes meanwhile. */
+/* Injected messages, stored by the library, arrive although the endpoint is closed at once and the peer computes meanwhile. */
 static void close_keeps(int rank)
 {
 	enum { N = 200 };
@@ -561,8 +561,8 @@ static void close_keeps(int rank)
 	ct_done(&c);
 }
 /*
- * Peers whose ports are closed, one that the endpoint never heard of and one that it knew: their host reports that for each
- * packet, and so what is sent to them need not be repeated for minutes.
+ * Peers with closed ports, one that the endpoint never received from and one that it knew: their host reports that for each
+ * packet, and so messages to them need not be repeated for minutes.
  */
 static void gone_peers(int rank)
 {

@@ -1,6 +1,6 @@
 /*
- * Datagrams with a job's secret (FI_UDP_AUTH_KEY_FILE, auth_key): udp and ofi_rxd over it.  Strangers here are sockets
- * of the test's own that repeat, change and redirect what they recorded, or send what no secret made.
+ * Datagrams with a job's pre-shared key (FI_UDP_AUTH_KEY_FILE, auth_key): udp and ofi_rxd over it.  Hostile peers here are
+ * sockets of the test that repeat, change and redirect recorded datagrams, or send datagrams made without a key.
  */
 #include "ct.h"
 #include <malloc.h>
@@ -8,7 +8,7 @@
 
 #define SECRET "the secret of a job, for tests"
 #define OTHER "the secret of another job here"
-#define WORDS "words that nobody else is to read"
+#define WORDS "confidential words of the message"
 
 enum { HEAD = 32, OVERHEAD = 48, MOST = 1472 - OVERHEAD };
 
@@ -154,7 +154,7 @@ static void undumped(int rank)
 	EQ(ct_dumped(key, sizeof key - 1), 0);
 }
 
-/* Neither rank hears the other, and both logs say why. */
+/* Neither rank receives from the other, and both logs contain the cause. */
 static void accept_paused(const struct ct_opt *o, const char *user, const char *why)
 {
 	struct ct c = { .o = *o };
@@ -173,7 +173,7 @@ static void accept_paused(const struct ct_opt *o, const char *user, const char *
 		POST(&c, fi_send(c.ep, b, sizeof b, NULL, c.peer, CTX(2 + i)));
 	NOTHING(&c, c.rx, 200);
 	ct_barrier(&c);
-	/* to who has none, what is sealed is no message of ofi_rxd, and udp takes any bytes for one */
+	/* without a key a sealed datagram is no message of ofi_rxd, and udp takes any bytes for one */
 	CHECK(!why || ct_logged(why));
 	ct_close(&c);
 	CHECK(!ct_logged("the secret of a"));
@@ -199,7 +199,7 @@ static void differ_user(int rank)
 	sealed_only();
 	accept_paused(&o, rank ? OTHER : "the secret that the user has for a job", "has not the same secret");
 }
-/* Who has no secret, and says so to the endpoint of who has one. */
+/* An endpoint without a key, sending its HELLO to an endpoint with one. */
 static void simple(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG };
@@ -233,7 +233,7 @@ static void simple(int rank)
 	ct_close(&c);
 }
 
-/* What an endpoint sent: it is closed, and its address and that to which it sent are free again. */
+/* Datagrams sent by an endpoint: it is closed, and its address and the target address are free again. */
 struct recording {
 	char from[8], to[8];
 	struct sockaddr_in sender, receiver;
@@ -329,7 +329,7 @@ static void repeated(int rank)
 	s = at(&r.sender);
 	for (int i = 0; i < 8; i++)
 		OK(fi_recv(c.ep, in[i], sizeof in[i], NULL, FI_ADDR_UNSPEC, CTX(i)));
-	/* nobody can tell the first one from a fresh one, as fi_udp(7) says */
+	/* the first one is indistinguishable from a fresh one, as described in fi_udp(7) */
 	send_to(s, &r.receiver, r.b[1], r.n[1]);
 	comes(&c, in, 0, 1);
 	for (int i = 0; i < 3; i++)
@@ -394,7 +394,7 @@ static void changed(int rank)
 	ct_close(&other);
 	ct_close(&c);
 }
-/* What no secret made, from as many senders as there are numbers. */
+/* Datagrams made without a key, from as many senders as there are numbers. */
 static void flood(int rank)
 {
 	enum { FORGED = 40000, AT_ONCE = 32 };
@@ -477,7 +477,7 @@ static void recorded_request(int rank)
 	send_to(s, &r.receiver, r.b[0], r.n[0]);
 	while ((n = recv(s, b, sizeof b, MSG_DONTWAIT)) < 0)
 		ct_progress(&c);
-	/* the answer is shorter, sealed, and good for nothing if it is said back */
+	/* the answer is shorter, sealed, and useless when reflected */
 	CHECK((size_t)n < r.n[0] && !memcmp(b, r.b[0], 5) && memcmp(b + 8, r.b[0] + 8, 16));
 	send_to(s, &r.receiver, b, n);
 	for (int i = 0; i < 5; i++)
@@ -523,7 +523,7 @@ static void forked(int rank)
 	ct_close(&c);
 }
 
-/* What is offered, and what is refused. */
+/* Offered and refused capabilities. */
 static void offered(int rank)
 {
 	static char much[4097];

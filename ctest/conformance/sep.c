@@ -33,7 +33,7 @@ static struct fi_info *sep_info(struct ct_opt *o)
 	CHECK(i->domain_attr->max_ep_tx_ctx >= N && i->domain_attr->max_ep_rx_ctx >= N);
 	return i;
 }
-/* An address vector whose addresses name receive contexts. */
+/* Opens an address vector with addresses that name receive contexts. */
 static void open_av(struct ct *c)
 {
 	struct fi_av_attr a = { .type = FI_AV_TABLE, .rx_ctx_bits = BITS };
@@ -123,7 +123,7 @@ static fi_addr_t at(struct sep *s, int rx)
 	return fi_rx_addr(s->c.peer, rx, BITS);
 }
 
-/* What a message says about its way. */
+/* Path of a message, in its payload. */
 struct way { int from, tx, rx, number; };
 #define EACH 200
 
@@ -223,7 +223,7 @@ static void itself(int rank)
 	unknown_peer = ct_insert(&s.c, &other);
 	for (int t = 0; t < N; t++)
 		for (int r = 0; r < N; r++) {
-			/* the receive from somebody else is passed over */
+			/* the receive from another source is skipped */
 			OK(fi_recv(s.rx[r], &a, sizeof a, NULL, unknown_peer, &a));
 			OK(fi_recv(s.rx[r], &b, sizeof b, NULL, me, &b));
 			n = 10 * t + r;
@@ -315,7 +315,7 @@ static void nowhere(int rank)
 	done(&s);
 }
 
-/* Contexts say what they are and what they cannot be asked for. */
+/* Contexts report their attributes and refuse unsupported calls. */
 static void rules(int rank)
 {
 	struct fi_tx_attr tx = { 0 };
@@ -335,7 +335,7 @@ static void rules(int rank)
 	ERR(fi_scalable_ep_bind(s.sep, &s.c.av->fid, 0), FI_EINVAL);
 	ERR(fi_tx_context(s.sep, N, NULL, &ep, NULL), FI_EINVAL);
 	ERR(fi_rx_context(s.sep, -1, NULL, &ep, NULL), FI_EINVAL);
-	/* attributes: less than the endpoint has, and what they came to */
+	/* attributes: less than the endpoint has, and the resulting ones */
 	tx.size = s.c.info->tx_attr->size + 1;
 	ERR(fi_tx_context(s.sep, 0, &tx, &ep, NULL), FI_EINVAL);
 	tx.size = 2;
@@ -376,7 +376,7 @@ static void rules(int rank)
 	OK(fi_close(&ep->fid));
 	OK(fi_rx_context(s.sep, 0, &rx, &ep, NULL));
 	EQ(rx.size, s.c.info->rx_attr->size);
-	/* programs name FI_NAMED_RX_CTX for what is named, too */
+	/* programs pass FI_NAMED_RX_CTX for the named endpoint, too */
 	OK(fi_close(&ep->fid));
 	rx.caps |= FI_NAMED_RX_CTX;
 	OK(fi_rx_context(s.sep, 0, &rx, &ep, NULL));
@@ -448,7 +448,7 @@ static void memory(int rank)
 		ct_next(&s.c, s.txq[i], &e, NULL, NULL);
 		CHECK(e.op_context == &data[i]);
 	}
-	/* each context hears of what was written through it */
+	/* each context is notified of writes through it */
 	for (int i = 0; i < N; i++) {
 		ct_next(&s.c, s.rxq[i], &e, NULL, NULL);
 		CHECK(e.flags & FI_REMOTE_WRITE);
@@ -473,7 +473,7 @@ static void memory(int rank)
 	close_all(&s);
 }
 
-/* What was posted to a context goes with it, silently; all else stays. */
+/* Operations posted to a context end with it, unreported; all others stay. */
 static void closing(int rank)
 {
 	struct fi_cq_tagged_entry e;
@@ -583,7 +583,7 @@ static void shared(int rank)
 		int word = 60 + n;
 
 		OK(fi_recv(srx, &in[n], sizeof in[n], NULL, FI_ADDR_UNSPEC, &in[n]));
-		/* the endpoint that got the message reports it, and who sent it */
+		/* the endpoint that got the message reports it, and its sender */
 		ct_next(&c, q[n], &e, &src, NULL);
 		CHECK(e.op_context == &in[n]);
 		EQ(in[n], 30 + n);
@@ -665,7 +665,7 @@ static void shared_tx(int rank)
 	ct_close(&c[0]);
 }
 
-/* A connection message of tcp that asks for contexts; what came back, 0 when the connection ended. */
+/* Sends a connection message of tcp that requests contexts; returns the length of the answer, 0 if the connection ended. */
 static size_t ask(struct ct *c, const struct ct_name *to, const char mark[8], uint16_t tx, uint16_t rx, unsigned char *answer)
 {
 	unsigned char m[40] = { 3, 64, 0, 8, [8] = tx >> 8, tx, rx >> 8, rx, [32] = 1, [34] = 1, 2 };
@@ -704,7 +704,7 @@ static void unknown_peers(int rank)
 		SKIP("the messages are those of tcp");
 	fi_freeinfo(sep_info(&o));
 	name = ct_open_rdm(&c, NULL);
-	/* the first context of any endpoint may be asked for, by a peer that says so */
+	/* the first context of any endpoint may be requested explicitly */
 	CHECK(ask(&c, &name, "ofi-rs?\2", 1, 0, a) >= 32);
 	EQ(a[1], 1);
 	CHECK(!memcmp(a + 16, "ofi-rs!\2", 8) && a[9] == 1);
@@ -730,7 +730,7 @@ static void unknown_peers(int rank)
 	close_all(&s);
 }
 
-/* Who does not ask sees nothing of it. */
+/* A caller without a request for contexts sees nothing of them. */
 static void unasked(int rank)
 {
 	struct ct_opt o = { 0 };
@@ -741,7 +741,7 @@ static void unasked(int rank)
 	h->caps = 0;
 	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
 	for (struct fi_info *x = i; x; x = x->next) {
-		/* whoever asks for sockets knows that they are there */
+		/* programs for sockets expect them */
 		EQ(!!(x->caps & FI_NAMED_RX_CTX), !strcmp(x->fabric_attr->prov_name, "sockets"));
 		EQ(x->ep_attr->tx_ctx_cnt, 1);
 		EQ(x->ep_attr->rx_ctx_cnt, 1);
@@ -783,7 +783,7 @@ static void later(int rank)
 	v[0] = (struct iovec){ &out[0], sizeof out[0] };
 	m = (struct fi_msg){ .msg_iov = v, .iov_count = 1, .addr = at(&s, 1), .context = &tc[0] };
 	OK(fi_sendmsg(s.tx[2], &m, FI_TRIGGER));
-	/* taken back before its time, and the last waits in vain for one */
+	/* cancelled before its time, and the last one waits without a message */
 	m.context = &tc[1];
 	OK(fi_sendmsg(s.tx[2], &m, FI_TRIGGER));
 	OK(fi_cancel(&s.tx[2]->fid, &tc[1]));
@@ -824,7 +824,7 @@ static void later(int rank)
 		ct_progress(&s.c);
 	EQ(in[1], 20 + !rank);
 	ct_barrier(&s.c);
-	/* what waits goes with its context */
+	/* waiting operations end with their context */
 	ERR(fi_close(&go->fid), FI_EBUSY);
 	close_one(&s.tx[2], &s.txq[2]);
 	OK(fi_close(&go->fid));

@@ -40,7 +40,7 @@ static void hints_hold(int rank)
 		CHECK(!strncmp(p->fabric_attr->prov_name, ct_prov, strlen(ct_prov)));
 		EQ(p->ep_attr->type, ct_type);
 		EQ(p->caps & o.caps, o.caps);
-		EQ(p->caps & FI_RMA, 0);		/* primary capabilities: as asked, no more */
+		EQ(p->caps & FI_RMA, 0);		/* primary capabilities: as requested, no more */
 		EQ(p->caps & FI_SEND, 0);
 		if (ct_is_ip())
 			EQ(p->addr_format, FI_SOCKADDR_IN);
@@ -513,7 +513,7 @@ static void keyless_regions(int rank)
 			OK(fi_mr_reg(c.domain, b, sizeof b, own[i], 0, 0, 0, &mr[i], NULL));
 		for (size_t i = 0; i < sizeof own / sizeof *own; i++)
 			CHECK(fi_mr_key(mr[i]) == FI_KEY_NOTAVAIL);
-		/* and the key that they asked for is free, also when they are closed */
+		/* and the key that they requested is free, also when they are closed */
 		OK(fi_mr_reg(c.domain, b, sizeof b, FI_REMOTE_READ, 0, 0, 0, &remote, NULL));
 		if (!(c.info->domain_attr->mr_mode & FI_MR_PROV_KEY)) {
 			struct fid_mr *again;
@@ -536,7 +536,7 @@ static void keyless_regions(int rank)
 	CHECK(tried);
 }
 /* Opening and closing everything many times leaks no descriptor. */
-/* Where flags say nothing, what a program puts there changes nothing. */
+/* Flag arguments without a meaning are ignored. */
 static void idle_flags(int rank)
 {
 	const uint64_t junk = 1ULL << 37 | 1;
@@ -595,7 +595,7 @@ static void reopen(int rank)
 	CHECK(last <= first + 2);
 }
 
-/* the first info of loopback, with what is open of it */
+/* the first info of loopback, with the open objects */
 static void open_is(struct ct *c, struct fid_fabric *fabric, struct fid_domain *domain)
 {
 	struct fi_info *i = ct_getinfo(&c->o, ct_node(&c->o), NULL, ct_is_ip() ? FI_SOURCE : 0);
@@ -622,7 +622,7 @@ static void open_objects(int rank)
 	open_is(&c, c.fabric, NULL);
 	OK(fi_domain(c.fabric, c.info, &c.domain, NULL));
 	open_is(&c, c.fabric, c.domain);
-	/* hints pick another one, and leave out what is not of it */
+	/* hints pick another one, and leave out infos of others */
 	c.info->fabric_attr->fabric = fabric;
 	OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, c.info, &i));
 	for (struct fi_info *each = i; each; each = each->next) {
@@ -631,7 +631,7 @@ static void open_objects(int rank)
 	}
 	CHECK(i->domain_attr->domain == domain);
 	fi_freeinfo(i);
-	/* what is closed is in no info any more */
+	/* closed objects are in no info any more */
 	OK(fi_close(&c.domain->fid));
 	open_is(&c, c.fabric, NULL);
 	OK(fi_close(&c.fabric->fid));
@@ -676,7 +676,7 @@ static void prefix(int rank)
 	size_t pre, n = 1000;
 	char *buf;
 
-	/* who does not offer it is not given it */
+	/* a caller without this mode does not get it */
 	o.mode = 0;
 	i = ct_getinfo(&o, ct_node(&o), NULL, FI_SOURCE);
 	CHECK(!(i->mode & FI_MSG_PREFIX));
@@ -699,8 +699,8 @@ static void prefix(int rank)
 	ct_done(&c);
 }
 
-/* fi_getinfo(3), domain_attr->caps: a domain has the capabilities that are asked of it, or of the whole; those of address
- * vectors and of peers are on only if they are asked for. */
+/* fi_getinfo(3), domain_attr->caps: a domain has the capabilities requested of it, or of the whole; those of address
+ * vectors and of peers are on only at request. */
 static void domain_caps(int rank)
 {
 	const uint64_t asked[] = { FI_AV_USER_ID, FI_PEER };
@@ -722,7 +722,7 @@ static void domain_caps(int rank)
 		offered++;
 		CHECK(i->caps & asked[n] && i->domain_attr->caps & asked[n]);
 		fi_freeinfo(i);
-		/* what an answer has can be asked for */
+		/* the capabilities of an answer can be requested */
 		h->domain_attr->caps = asked[n];
 		OK(fi_getinfo(CT_VERSION, NULL, NULL, 0, h, &i));
 		EQ(i->domain_attr->caps & (FI_AV_USER_ID | FI_PEER), asked[n]);
@@ -734,7 +734,7 @@ static void domain_caps(int rank)
 		SKIP("not offered: FI_AV_USER_ID, FI_PEER");
 }
 
-/* What was opened on another domain is not bound; an event queue is the fabric's. */
+/* Objects of another domain are not bound; an event queue is the fabric's. */
 static void other_domain(int rank)
 {
 	struct fi_cntr_attr n = { .events = FI_CNTR_EVENTS_COMP };

@@ -1,10 +1,10 @@
 /*
  * Address vectors that processes share by a name.  fi_av(3): "Address vectors may be shared across multiple processes which access
- * the same named domain on the same node."  Where the tables are and how long, fi_sockets(7) says.
+ * the same named domain on the same node."  Location and lifetime of the tables: fi_sockets(7).
  */
 #include "ct.h"
 
-#define COUNT 64	/* the original refuses readers that say another one */
+#define COUNT 64	/* upstream refuses readers that pass another one */
 
 static const struct ct_opt shared = { .caps = FI_MSG | FI_TAGGED | FI_SOURCE | FI_DIRECTED_RECV | FI_SHARED_AV };
 
@@ -106,13 +106,13 @@ static void offered(int rank)
 	i = ct_getinfo(&shared, ct_node(&shared), "0", FI_SOURCE);
 	CHECK(i->caps & FI_SHARED_AV && i->domain_attr->caps & FI_SHARED_AV);
 	fi_freeinfo(i);
-	/* fi_getinfo(3): "Secondary capabilities: ... FI_SHARED_AV": there without being asked for */
+	/* fi_getinfo(3): "Secondary capabilities: ... FI_SHARED_AV": there without a request */
 	i = ct_getinfo(&none, ct_node(&none), "0", FI_SOURCE);
 	CHECK(i->caps & FI_SHARED_AV && i->domain_attr->caps & FI_SHARED_AV);
 	CHECK(!((i->tx_attr->caps | i->rx_attr->caps) & FI_SHARED_AV));
 	fi_freeinfo(i);
 }
-/* A provider that does not have it says so, and has no vectors with names. */
+/* A provider without it does not report it, and has no vectors with names. */
 static void not_offered(int rank)
 {
 	const struct ct_opt none = { .caps = FI_MSG };
@@ -396,7 +396,7 @@ static void last_one_removes(int rank)
 	CHECK(!is_there(name));
 	ct_close(&c);
 }
-/* fi_sockets(7): what processes leave that end without closing can be read, and a process that may insert begins anew. */
+/* fi_sockets(7): vectors of processes that ended without closing can be read, and a process with write access starts them anew. */
 static void left_behind(int rank)
 {
 	const char *name = own_name();
@@ -479,7 +479,7 @@ static void refused(struct ct *c, const char *name, const void *b, size_t n)
 	free(now);
 	OK(unlink(file_of(name)));
 }
-/* What is under a name and is no vector of this user is neither read nor written. */
+/* A file under a name that is no vector of this user is neither read nor written. */
 static void injected(int rank)
 {
 	const char *name = own_name();
@@ -532,7 +532,7 @@ static void injected(int rank)
 	CHECK(try_open(&c, name, 0, &av) < 0 && try_open(&c, name, FI_READ, &av) < 0);
 	CHECK(lstat(target, &st) && errno == ENOENT);
 	OK(unlink(file_of(name)));
-	/* what opening could wait for */
+	/* a file whose opening could block */
 	OK(mkfifo(file_of(name), 0600));
 	CHECK(try_open(&c, name, 0, &av) < 0 && try_open(&c, name, FI_READ, &av) < 0);
 	OK(unlink(file_of(name)));

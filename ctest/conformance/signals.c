@@ -137,7 +137,7 @@ static void calls_end(int rank) { each_call(rank, FI_WAIT_UNSPEC); }
 static void calls_on_condition_end(int rank) { each_call(rank, FI_WAIT_MUTEX_COND); }
 static void yielding_calls_end(int rank) { each_call(rank, FI_WAIT_YIELD); }
 
-/* Of three threads in one call the one whose handler runs comes back, and the others go on. */
+/* Of three threads in one call the one running the handler returns, and the others go on. */
 static void one_of_three(int rank)
 {
 	open_all(FI_WAIT_UNSPEC);
@@ -222,7 +222,7 @@ static void just_started(int rank)
 		struct fi_cq_tagged_entry e;
 		ssize_t r;
 
-		/* soon one after the other, so that calls expect what they wait for to come soon */
+		/* soon one after the other, so that calls expect their event soon */
 		for (int k = 0; k < 3; k++) {
 			if (rank == 1) {
 				ct_recv_oob(&C, &x, 1);

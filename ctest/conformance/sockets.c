@@ -1,5 +1,5 @@
 /*
- * What programs that were written for the original's sockets ask for.  fi_sockets(7): "What programs that ask for sockets look at
+ * Requests of programs written for upstream's sockets provider.  fi_sockets(7): "What programs that ask for sockets look at
  * is as they know it".
  */
 #include "ct.h"
@@ -54,7 +54,7 @@ static void attributes(int rank)
 	EQ(i->tx_attr->msg_order, ORDER | RMA_ORDER | ATOMIC_ORDER);
 	fi_freeinfo(i);
 }
-/* What costs something is not there for those who do not ask. */
+/* Costly features are off without a request. */
 static void order_unasked(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG };
@@ -97,7 +97,7 @@ static void source_of_connection(int rank)
 	}
 	ct_done(&c);
 }
-/* A domain that was asked for one shared transmit context, whose endpoints say only when they are opened that they share it. */
+/* A domain with one requested shared transmit context; its endpoints name it only at their opening. */
 static void shared_tx(int rank)
 {
 	struct ct_opt o = { 0 };
@@ -432,7 +432,7 @@ static void multi_receive(int rank)
 }
 
 struct region { uint64_t key, at[SEGMENTS]; };
-/* Registers memory, in as many segments, and tells the other rank; returns what that told. */
+/* Registers memory, in as many segments, and sends their description to the other rank; returns the one received. */
 static struct region share(struct ct *c, struct fid_mr **mr, const struct iovec *v, size_t count, uint64_t access, int by_attr)
 {
 	struct fi_mr_attr a = { .mr_iov = v, .iov_count = count, .access = access, .requested_key = 77 + by_attr };
@@ -763,7 +763,7 @@ static void regions(int rank)
 	}
 }
 
-/* A connection of a peer by hand, which says in its request what it knows; the last byte of the answer that says so. */
+/* Opens a connection of a hand-written peer with these features in its request; returns the socket, and the features in the last byte of the answer. */
 static int peer_by_hand(struct ct *c, const struct ct_name *to, int port, unsigned char knows, unsigned char *answered)
 {
 	unsigned char b[40] = { 3, 0, 0, 8, [24] = 1, [32] = 1, [34] = port >> 8, [35] = port, [39] = 9 };
@@ -782,9 +782,9 @@ static int peer_by_hand(struct ct *c, const struct ct_name *to, int port, unsign
 	return s;
 }
 /*
- * Peers that do not say that they take more than four places of memory in a request (those of tcp of the original, and of earlier
- * versions) get no more: such an operation fails with FI_EOPNOTSUPP, and nothing else.  To others they go in one request, which names
- * no more than eight.
+ * Peers that do not advertise more than four remote segments in a request (tcp of upstream libfabric, and earlier
+ * versions) get no more: such an operation fails with FI_EOPNOTSUPP, and nothing else fails.  Other peers get up to eight
+ * in one request.
  */
 static void peers_of_four(int rank)
 {
@@ -850,7 +850,7 @@ static void peers_of_four(int rank)
 	}
 	ct_close(&c);
 }
-/* fi_sockets(7): "the peers of an endpoint are those of tcp": eight places in the memory of one, and what it does in turn. */
+/* fi_sockets(7): "the peers of an endpoint are those of tcp": eight remote segments in the memory of one, and its operations in turn. */
 static void memory_of_tcp(int rank)
 {
 	struct ct_opt o = { .caps = FI_MSG | FI_RMA };

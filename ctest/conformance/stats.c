@@ -1,4 +1,4 @@
-/* fi_open("stats") of fi_open(3): what a process shows of its endpoints, to tools within it. */
+/* fi_open("stats") of fi_open(3): statistics of a process's endpoints, for tools within it. */
 #include "ct.h"
 #include <rdma/fi_ext.h>
 
@@ -123,12 +123,12 @@ static void shows_itself(int rank)
 	ERR(s->ops->endpoint(s, 1000, &ep, sizeof ep), FI_EINVAL);
 	ERR(s->ops->endpoint(s, at, NULL, sizeof ep), FI_EINVAL);
 
-	/* Who was built with a shorter type gets as much as that has. */
+	/* A caller built with a shorter type gets as many members as that has. */
 	memset(&old, 0x55, sizeof old);
 	OK(s->ops->endpoint(s, at, &old, offsetof(struct fi_stats_endpoint, turns)));
 	EQ(old.written, ep.written);
 	EQ(old.turns, 0x5555555555555555);
-	/* What is not looked at again does not change; turns do. */
+	/* Statistics that are not updated do not change; progress iterations do. */
 	turns = ep.turns;
 	ct_idle(&c, 50);
 	OK(s->ops->endpoint(s, at, &ep, sizeof ep));

@@ -168,7 +168,7 @@ static void random_match(int rank)
 		ct_barrier(&c);
 		for (int i = 0; i < n; i++) {
 			p[i] = i;
-			if (expect[i] >= 0)	/* what matches nothing would only pile up */
+			if (expect[i] >= 0)	/* unmatched messages would only accumulate */
 				tsend_wait(&c, &p[i], 8, stag[i], i);
 		}
 	}
@@ -348,7 +348,7 @@ static void peek_claim(int rank)
 			got(&c, 2, 60, 5);
 			CHECK(ct_same(b + 600000, 60, 8));
 			trecvmsg(&c, b, n, 5, 0, 1, FI_CLAIM | FI_COMPLETION);
-			/* not marked: that is for what was buffered (fi_msg(3) of 1.x) */
+			/* not marked: the mark is for buffered messages (fi_msg(3) of 1.x) */
 			e = got(&c, 1, n, 5);
 			CHECK(!(e.flags & FI_CLAIM));
 			CHECK(ct_same(b, n, 7));
@@ -400,7 +400,7 @@ static void peek_discard(int rank) { discard(rank, 0, 50); }
 static void peek_discard_large(int rank) { discard(rank, 0, 1 << 20); }
 static void claim_discard(int rank) { discard(rank, 1, 50); }
 
-/* What names a message to be thrown away has no buffer, whatever the structure says. */
+/* A request to discard a message has no buffer, for any contents of the structure. */
 static void discard_buffer(int rank, size_t n)
 {
 	static const struct { uint64_t first, second; } ways[] = {

@@ -236,7 +236,7 @@ static void many_waiters(int rank)
 
 /*
  * One thread sleeps on the queue, another sends more than the system takes at
- * once and does nothing more: the rest must go out, and the first one hear of it.
+ * once and does nothing more: the rest must go out, and the first one must be notified.
  */
 enum { BIG = 32 << 20 };
 static void *sleep_for_send(void *arg)
@@ -321,8 +321,8 @@ static void events_outside_domain(int rank)
 }
 
 /*
- * FI_WAIT_MUTEX_COND as one uses a condition variable: look with the mutex held,
- * then wait.  The look itself may be what brings the entry.
+ * FI_WAIT_MUTEX_COND in the manner of a condition variable: read with the mutex held,
+ * then wait.  The read itself may produce the entry.
  */
 static void look_with_mutex_held(int rank)
 {
@@ -396,7 +396,7 @@ static void be_used(struct ct *c, enum fi_progress progress)
 	ct_send_oob(&name, sizeof name);
 	ct_send_oob(&at, sizeof at);
 	ct_recv_oob(NULL, &theirs, sizeof theirs);
-	/* the peer has done all it wants when it says so */
+	/* the peer reports the end of its work */
 	ct_recv_oob(NULL, &done, 1);
 	CHECK(ct_same(memory, REGION, 5));
 	for (int i = 0; i < SIZES; i++)

@@ -8,7 +8,7 @@ static const uint64_t CAPS = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_TRIGGE
 
 static struct fid_mr *mr;
 static struct { uint64_t key, addr; } at;
-static char *mem, *buf;		/* what the peer sees, and what it does not */
+static char *mem, *buf;		/* memory visible to the peer, and memory that is not */
 static struct fid_cntr *cn[8];	/* counters of the test */
 
 static void open_it(struct ct *c, uint64_t cq_flags, int cntr)
@@ -94,7 +94,7 @@ static void by_add(int rank)
 	}
 	close_it(&c);
 }
-/* An endpoint whose flags say so for all its calls; the calls have none of their own. */
+/* An endpoint with the flags for all its calls; the calls have none of their own. */
 static void by_alias(int rank)
 {
 	struct fid_ep *alias = NULL;
@@ -219,7 +219,7 @@ static void behind_a_receive(int rank)
 	}
 	close_it(&c);
 }
-/* A receive that is posted when a counter says so takes what waits. */
+/* A receive posted at a counter's value takes a waiting message. */
 static void receives(int rank)
 {
 	struct ct c;
@@ -353,7 +353,7 @@ static void refused(int rank)
 	ERR(fi_control(&c.domain->fid, FI_FLUSH_WORK, NULL), FI_ENOSYS);
 	ct_done(&c);
 }
-/* FI_TRIGGER is there for who asks for it, and for nobody else. */
+/* FI_TRIGGER is there only at request. */
 static void only_if_asked(int rank)
 {
 	struct ct_opt o = { .caps = CAPS };
@@ -656,7 +656,7 @@ static void failed_work(int rank)
 	}
 	close_it(&c);
 }
-/* A thread that sleeps until a counter has its value needs nobody who makes progress. */
+/* A thread that sleeps until a counter has its value needs no other thread for progress. */
 static void asleep(int rank)
 {
 	struct ct c;

@@ -1,7 +1,7 @@
 /*
- * All peers of a host talk to all: many processes, many endpoints of each, few descriptors, little
- * memory.  FAULT_PROCS and FAULT_ENDPOINTS say how many (64 processes; 60 endpoints of ten, and a
- * quarter of so many, or 40, of one process).
+ * All peers of a host exchange messages with all: many processes, many endpoints of each, few descriptors,
+ * little memory.  FAULT_PROCS and FAULT_ENDPOINTS are their numbers (default: 64 processes; 60 endpoints of
+ * ten processes, and a quarter of this number, or 40, of one process).
  */
 #include "../conformance/ct.h"
 #include "fault.h"
@@ -9,7 +9,7 @@
 
 enum { LEN = 64, MOST = 512 };
 
-/* What all processes of a crowd see. */
+/* Memory shared by all processes of a crowd. */
 struct crowd {
 	struct ct_name name[MOST];
 	int opened, done, reported;		/* processes that came so far */
@@ -40,7 +40,7 @@ static size_t shared(size_t *rings)
 	CHECK(f);
 	while (fgets(line, sizeof line, f))
 		if (strstr(line, "/memfd:ofi-local") && sscanf(line, "%lx-%lx", &from, &to) == 2) {
-			if (to - from == 4096)	/* a process's door, for all of its peers */
+			if (to - from == 4096)	/* a process's doorbell, for all of its peers */
 				continue;
 			bytes += to - from;
 			++*rings;
@@ -170,7 +170,7 @@ static void all_to_all(int n, int endpoints, int messages, rlim_t fds)
 	for (int i = 0; i < procs; i++) {
 		int st;
 
-		/* whoever fails first has said why */
+		/* the first failing process has printed the cause */
 		CHECK(wait(&st) > 0);
 		if (!WIFEXITED(st) || WEXITSTATUS(st)) {
 			for (int k = 0; k < procs; k++)
@@ -236,8 +236,8 @@ static const struct ct_test tests[] = {
 	{ "many processes talk all to all", processes, CT_SOLO | CT_RDM },
 	{ "many endpoints of some processes talk all to all", endpoints, CT_SOLO | CT_RDM },
 	{ "many endpoints of one process talk all to all", one_process, CT_SOLO | CT_RDM },
-	{ "who has few descriptors talks to some peers over sockets", few_descriptors, CT_SOLO | CT_RDM },
-	{ "peers that say little take no memory", quiet, CT_SOLO | CT_RDM },
+	{ "a process with few descriptors uses sockets to some peers", few_descriptors, CT_SOLO | CT_RDM },
+	{ "peers with little traffic take no memory", quiet, CT_SOLO | CT_RDM },
 	{ "memory of many peers stays within its bound", little_memory, CT_SOLO | CT_RDM },
 };
 CT_MAIN("crowds", tests)

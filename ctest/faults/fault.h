@@ -1,4 +1,4 @@
-/* What the fault programs share beside the harness. */
+/* Common parts of the fault programs, in addition to the harness. */
 #ifndef FAULT_H
 #define FAULT_H
 #include <dirent.h>
@@ -21,7 +21,7 @@ static inline long fault_count(const char *name, long otherwise)
 	const char *s = getenv(name);
 	return s && *s ? strtol(s, NULL, 0) : otherwise;
 }
-/* Calls f for each descriptor of this process, until it says to stop. */
+/* Calls f for each descriptor of this process, until it requests a stop. */
 static inline int each_fd(int (*f)(int fd, void *arg), void *arg)
 {
 	DIR *d = opendir("/proc/self/fd");

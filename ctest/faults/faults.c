@@ -1,9 +1,9 @@
 /*
  * One process goes through the faults of its peers, its network and itself,
- * while it exchanges messages with a victim and with a witness, which are
+ * while it exchanges messages with a victim and with an observer, which are
  * processes of their own.  Everywhere: each posted operation completes exactly
- * once, in success or error; what comes is what was sent; traffic with the
- * witness goes on; the victim's successor at the same address is reached; and
+ * once, in success or error; received data is the data sent; traffic with the
+ * observer continues; the victim's successor at the same address is reached; and
  * when all is closed no descriptor is left.
  */
 #include "../conformance/ct.h"
@@ -12,9 +12,9 @@
 #include "wire.h"
 
 enum { W = 8, MOST = 1 << 20, SOME = 64 /* entries */ };
-enum { VICTIM, CARRIER, PEERS, CALLERS = PEERS /* all those whom this process does not know */, SENDERS };
+enum { VICTIM, CARRIER, PEERS, CALLERS = PEERS /* all unknown peers of this process */, SENDERS };
 
-/* What completions name. */
+/* Operation named by completions. */
 struct op {
 	struct fi_context2 ctx;		/* first */
 	int under_way, recv, peer;
@@ -68,7 +68,7 @@ static int check_message(const char *b, size_t n)
 
 		while (first < n && !b[first])
 			first++;
-		FAIL("%zu bytes that begin with %#x %#x are nobody's message; the first %zu are 0", n, h[0], h[1], first);
+		FAIL("%zu bytes that begin with %#x %#x are no peer's message; the first %zu are 0", n, h[0], h[1], first);
 	}
 	wrong = ct_wrong(b, sizeof h, n, h[1]);
 	if (wrong < n)
@@ -89,7 +89,7 @@ static struct fid_ep *child_connect(struct ct *c, const struct ct_name *to)
 	}
 	return c->ep;
 }
-/* Sends and receives until it is told otherwise, or ended. */
+/* Sends and receives until it is stopped or ended. */
 static void talk(int id, const struct ct_name *to, int port)
 {
 	struct ct c;
@@ -240,7 +240,7 @@ static void accept_one(struct peer *p, struct fi_eq_cm_entry *e)
 	p->ended = 0;
 	fi_freeinfo(e->info);
 }
-static struct peer *called;	/* MSG: whose call the next one is */
+static struct peer *called;	/* MSG: peer of the next connection request */
 static void step(void)
 {
 	static int64_t since;
@@ -292,7 +292,7 @@ static void step(void)
 		since = 0;
 	ct_relax(&since);
 }
-/* Traffic goes on. After a moment it leaves others a processor: what takes longer waits for time to pass. */
+/* Continues traffic. After a moment it leaves others a processor: longer waits are for time to pass. */
 static void step_since(int64_t start)
 {
 	step();
@@ -429,7 +429,7 @@ static void mourn(int id)
 	}
 	p->ep = NULL;
 }
-/* Traffic with the witness goes on. */
+/* Checks that traffic with the observer continues. */
 static void carrier_lives(void)
 {
 	long s = peers[CARRIER].sent, r = peers[CARRIER].received, e = peers[CARRIER].errors;
@@ -488,7 +488,7 @@ static int begin(void (*in)(void))
 
 	if (!*node)
 		snprintf(node, sizeof node, "%s", ct_node(&me.o));
-	setenv("FI_LOG_PROV", "core", 0);	/* lost connections are told of in hundreds of lines */
+	setenv("FI_LOG_PROV", "core", 0);	/* lost connections cause hundreds of log lines */
 	srand(ct_ms());
 	/* the first use keeps some descriptors */
 	open_me();
@@ -623,7 +623,7 @@ static void closed_here(int rank)
 
 			if (p->ep)
 				continue;
-			/* what is not reported by now never is; the witness may go on, as quickly as this reads */
+			/* operations not reported by now never are; the observer may go on, as quickly as this reads */
 			for (int q = 0; q < 2; q++) {
 				struct fid_cq *cq = q ? me.rx : me.tx;
 
@@ -663,7 +663,7 @@ static void closed_here(int rank)
 	close_me(fds);
 }
 
-/* Strangers stop at every point of making a connection and stay there; peers get through all the same. */
+/* Unknown peers stop at every point of a connection setup and stay there; known peers connect all the same. */
 static void half_open(int rank)
 {
 	enum { N = 60 };
@@ -707,7 +707,7 @@ static void half_open(int rank)
 	close_me(fds);
 }
 
-/* Several hundred endpoints call at once, say one thing, and end at once. */
+/* Several hundred endpoints connect at once, send one message, and end at once. */
 static void storm(int rank)
 {
 	enum { N = 300 };
@@ -822,7 +822,7 @@ static void storm(int rank)
 			} else if (r < 0) {
 				EQ(r, -FI_EAGAIN);
 			}
-			/* some entries, as take() does: the witness sends as quickly as this takes */
+			/* some entries, as take() does: the observer sends as quickly as this takes */
 			for (int i = 0; i < SOME && (r = fi_cq_read(me.rx, &e, 1)) == 1; i++) {
 				struct op *o = e.op_context;
 
@@ -857,7 +857,7 @@ static void storm(int rank)
 	close_me(fds);
 }
 
-/* Sends, and stops between two messages as the first byte of `sync` says. */
+/* Sends, and stops between two messages according to the first byte of `sync`. */
 static void slow_caller(const struct ct_name *to)
 {
 	struct ct c;
@@ -881,8 +881,8 @@ static void slow_caller(const struct ct_name *to)
 	}
 	_exit(0);
 }
-/* Callers that are not known make room for others; what they have sent by then, and what they send before
-   they can have heard of it, counts as delivered on their side. */
+/* Unknown peers are disconnected in favour of others; messages they sent by then, or send before they are
+   notified, count as delivered on their side. */
 static void makes_space(int rank)
 {
 	enum { N = 200 };
@@ -944,7 +944,7 @@ static void makes_space(int rank)
 		while (1)
 			ct_progress(&c[0]);
 	}
-	/* as many as there may be, and one more: the oldest was asked to go */
+	/* the maximum number, and one more: the oldest was asked to close */
 	UNTIL(peers[CALLERS].received > 1 + (long)(low.rlim_cur - low.rlim_cur / 4 - 20));
 	CHECK(send(sp[0], "x", 1, MSG_NOSIGNAL) == 1);
 	UNTIL(recv(sp[0], &x, 1, MSG_DONTWAIT) == 1);
@@ -1028,7 +1028,7 @@ static void link_down(int rank)
 	may_fail = 1;
 	end_wired(fds);
 }
-/* While the way to it is cut the peer dies and is started anew: its end was never heard of. */
+/* While the way to it is cut the peer dies and is started anew: its end was never noticed. */
 static void unheard(int rank)
 {
 	struct peer *p = &peers[VICTIM];
@@ -1058,9 +1058,9 @@ static void unheard(int rank)
 	end_wired(fds);
 }
 /*
- * The victim is behind a firewall, which this process finds out when it calls: the
- * call gets nowhere, until the victim's own call brings a connection that takes
- * what waits.
+ * The victim is behind a firewall.  Connection requests of this process remain
+ * unanswered, until a connection from the victim itself carries the waiting
+ * messages.
  */
 static void behind_firewall(void)
 {
@@ -1079,10 +1079,10 @@ static void connect_through_firewall(int rank)
 	wire->firewall = 1;
 	kill(p->pid, SIGKILL);
 	mourn(VICTIM);
-	/* its name is known, nobody answers there: it is sent to before it is started */
+	/* its name is known, no process answers there: messages are sent to it before its start */
 	p->ep = me.ep;
 	p->talking = 1;
-	/* until the end of the connection of before was heard of, which fails what it has taken */
+	/* until the end of the earlier connection is noticed, which fails the operations it accepted */
 	for (int64_t since = ct_ms(); ct_ms() < since + 200;) {
 		step();
 		if (under_way(p) < W)
@@ -1100,7 +1100,7 @@ static void connect_through_firewall(int rank)
 		ssize_t r;
 
 		while ((r = fi_send(me.ep, p->send[0].buf, 64, NULL, p->to, &p->send[0])) == 0) {
-			p->send[0].under_way = 1;	/* the connection's end is not heard of yet */
+			p->send[0].under_way = 1;	/* the connection's end is not noticed yet */
 			UNTIL(!p->send[0].under_way);
 		}
 		EQ(r, -FI_EFIREWALLADDR);
@@ -1137,7 +1137,7 @@ static void silent(int rank)
 	end_wired(fds);
 }
 
-/* A process whose successor has its address: what it had sent when it ended comes before what that sends. */
+/* A process with a successor at its address: messages sent before its end arrive before those of the successor. */
 static void speak(const struct ct_name *to, const char *service, int successor)
 {
 	struct ct_opt o = { .caps = FI_MSG };
@@ -1159,7 +1159,7 @@ static void speak(const struct ct_name *to, const char *service, int successor)
 		ct_sent(&c, CTX(0));
 	}
 	if (!successor) {
-		ct_recv_oob(&c, &(char){ 0 }, 1);	/* nobody reads from here on */
+		ct_recv_oob(&c, &(char){ 0 }, 1);	/* no reads from here on */
 		for (; i < 120; i++)
 			POST(&c, fi_inject(c.ep, &i, sizeof i, c.peer));
 	}
@@ -1224,17 +1224,17 @@ static const struct ct_test tests[] = {
 	{ "a killed peer in the middle of traffic takes nothing else along, four times", killed, CT_SOLO },
 	{ "a peer that resets its connections takes nothing else along", reset, CT_SOLO },
 	{ "a peer that closes everything in the middle of traffic takes nothing else along", closed_there, CT_SOLO },
-	{ "a stopped peer is waited for beyond FI_TCP_PEER_TIMEOUT, and its death ends what is under way", stopped, CT_SOLO },
+	{ "a stopped peer is waited for beyond FI_TCP_PEER_TIMEOUT, and its death ends operations in flight", stopped, CT_SOLO },
 	{ "removing an address in the middle of traffic loses nothing", removed, CT_SOLO | CT_RDM },
 	{ "closing an endpoint in the middle of traffic completes everything once", closed_here, CT_SOLO },
-	{ "strangers that stop half way through a connection keep nobody out", half_open, CT_SOLO },
-	{ "a storm of callers, and the end of all of them at once, disturb nobody", storm, CT_SOLO },
+	{ "unknown peers stopped within a connection setup do not exclude others", half_open, CT_SOLO },
+	{ "a storm of connections, and the end of all at once, disturb no other peer", storm, CT_SOLO },
 	{ "callers that make room for others lose nothing that they have sent", makes_space, CT_SOLO | CT_RDM },
 	{ "lost, doubled and late packets damage nothing", lossy, CT_SOLO },
 	{ "a link that goes down and comes back costs no operation", link_down, CT_SOLO },
 	{ "a peer that is started anew behind a broken link is reached", unheard, CT_SOLO },
-	{ "a peer behind a firewall calls and gets what waited for it, and is not called", connect_through_firewall, CT_SOLO | CT_RDM },
-	{ "what a peer had sent when it ended comes before what its successor sends", successor, CT_SOLO | CT_RDM },
-	{ "a peer whose machine is gone ends what is under way", silent, CT_SOLO },
+	{ "a peer behind a firewall connects and gets waiting messages, and is not connected to", connect_through_firewall, CT_SOLO | CT_RDM },
+	{ "messages sent before a peer's end arrive before those of its successor", successor, CT_SOLO | CT_RDM },
+	{ "the loss of a peer's machine ends operations in flight", silent, CT_SOLO },
 };
 CT_MAIN("faults", tests)

@@ -1,7 +1,7 @@
 /*
- * Memory runs out: the n-th allocation of the process fails, alone or because there is no more memory from then on, while endpoints are opened, talk
- * and close, and when the library is called for the first time. Nothing of that ends the process; a call either does what it
- * is for or answers -FI_ENOMEM (-FI_EAGAIN, of transfers); every operation completes; and all works when there is memory again.
+ * Memory runs out: the n-th allocation of the process fails, alone or because there is no more memory from then on, while endpoints are opened, exchange
+ * messages and close, and in the first call of the library. No failure ends the process; a call either succeeds
+ * or returns -FI_ENOMEM (-FI_EAGAIN, of transfers); every operation completes; and all works when there is memory again.
  *
  *   FAULT_LONG=1  each n, and not one in some
  *   FAULT_AT=52   from this n on
@@ -23,11 +23,11 @@ extern void __libc_free(void *);
 
 /*
  * Allocations are counted while `counts`; the one with the number `first` fails. With `all` the process has no more memory from then on
- * than it had then: what is freed can be used again.
+ * than it had then: freed memory can be used again.
  */
 static int counts, all;
 static long allocations, first, live, bytes, most;
-/* What the C library allocates for itself where it ends the process if it cannot: variables of a thread. Of the
+/* Allocations of the C library that end the process on failure: variables of a thread. Of the
    loader's allocations those of dlopen fail. */
 static __thread int in_dlopen;
 static int is_the_systems(void *caller)
@@ -133,7 +133,7 @@ static long fail_no_more(void)
 	return allocations;
 }
 
-/* A signal that ends the process comes with what went on. */
+/* Prints the state of the test at a signal that ends the process. */
 static void died(int sig)
 {
 	if (write(ct_why, ct_prefix, strlen(ct_prefix)) < 0)
@@ -152,7 +152,7 @@ static void begin_test(void)
 
 enum { LEN = 300000, OPS = 16 };
 
-/* An endpoint and what it stands on, and a region. */
+/* An endpoint with its domain and fabric, and a region. */
 struct end {
 	struct fi_info *info;
 	struct fid_fabric *fabric;
@@ -167,10 +167,10 @@ struct end {
 	fi_addr_t peer;
 	int under_way;
 };
-static unsigned char *area[2];		/* of each end: what it sends, behind what it receives */
+static unsigned char *area[2];		/* of each end: data to send, behind received data */
 static struct fi_context2 contexts[2][OPS];
 
-/* What a call may answer. */
+/* Checks the result of a call. */
 static int memory(const char *call, long r)
 {
 	if (r && r != -FI_ENOMEM)
@@ -235,7 +235,7 @@ static int insert_peer(struct end *e, const struct end *other)
 
 	return r == 1 ? 0 : r == 0 ? -FI_ENOMEM : memory("fi_av_insert", r);
 }
-/* Takes what is complete; errors are counted as operations that are over. */
+/* Reads completions; errors are counted as operations that are over. */
 static int reap(struct end *e)
 {
 	struct fi_cq_tagged_entry c;
@@ -302,7 +302,7 @@ static void talk(struct end *a, struct end *b)
 		reap(b);
 	}
 }
-/* With memory: what was begun comes to its end. A receive whose message is lost, or was not sent, is cancelled. */
+/* With memory: started operations complete. A receive of a lost message, or of one not sent, is cancelled. */
 static void settle(struct end *a, struct end *b)
 {
 	int64_t since = 0, idle = 0;
@@ -357,7 +357,7 @@ static void make_hints(void)
 		CHECK(area[i] != MAP_FAILED);
 	}
 }
-/* From one n to the next of those that fail; none before the first of them, if one is asked for. */
+/* Returns the next n: the following one with FAULT_LONG, else a later one. FAULT_AT is the first n. */
 static long next_of(long n, long total)
 {
 	return n + 1 + (getenv("FAULT_LONG") ? 0 : total / 12);
@@ -420,7 +420,7 @@ static void opening(int rank)
 {
 	(void)rank;
 	for_each("opening", open_once);
-	/* tables that grew, and what the library keeps of threads that ended */
+	/* tables that grew, and the library's state of ended threads */
 	if (live > live_before + 60)
 		FAIL("%ld allocations are left over", live - live_before);
 	EQ(open_fds(), fds_before);
@@ -470,7 +470,7 @@ static void starting(int rank)
 	(void)rank;
 	begin_test();
 	if (strcmp(ct_prov, "tcp"))
-		SKIP_HERE("all providers are asked, whichever is tested");
+		SKIP_HERE("all providers take part, for any provider under test");
 	CHECK(infos != MAP_FAILED);
 	for (long n = -1; n < *total; n += step) {
 		pid_t child = fork();
@@ -508,7 +508,7 @@ static void starting(int rank)
 static const struct ct_test tests[] = {
 	{ "a failed allocation in the first call of a process is an error, and the next call finds all providers", starting, CT_SOLO | CT_RDM },
 	{ "a failed allocation while endpoints open is an error that leaves nothing behind", opening, CT_SOLO | CT_RDM },
-	{ "a failed allocation while endpoints talk ends no more than what it is for", talking, CT_SOLO | CT_RDM },
+	{ "a failed allocation during transfers ends no more than its operation", talking, CT_SOLO | CT_RDM },
 	{ "endpoints close without memory", closing, CT_SOLO | CT_RDM },
 };
 CT_MAIN("nomem", tests)

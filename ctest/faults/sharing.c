@@ -1,16 +1,16 @@
 /*
- * Threads that share the objects of a domain (FI_THREAD_SAFE) and call whatever there is to
- * call, at random: every operation completes once, what arrives is what was sent, no message
+ * Threads that share the objects of a domain (FI_THREAD_SAFE) and make all available calls at
+ * random: every operation completes once, received data is the data sent, no message
  * between endpoints that stay is lost, all receives come back, everything closes.
  *
  * Some endpoints stay and are strict: nothing between them may fail. Others come and go while
- * their queues, vectors, regions and shared contexts are in use. Nobody uses an endpoint, or
- * a region's key, in the moment in which another thread closes it; everything else is free.
+ * their queues, vectors, regions and shared contexts are in use. No thread uses an endpoint, or
+ * a region's key, at the moment of its close by another thread; everything else is free.
  *
  *   FAULT_SEED    which random numbers (default: the time; it is printed)
  *   FAULT_SECS    how long (default 5)
- *   FAULT_ITERS   at most so many calls of each thread
- *   FAULT_THREADS how many threads (default 5)
+ *   FAULT_ITERS   maximum number of calls of each thread
+ *   FAULT_THREADS number of threads (default 5)
  */
 #include "../conformance/ct.h"
 #include "fault.h"
@@ -40,7 +40,7 @@ static uint32_t rnd(uint32_t n)
 /* The beginning of every message that is not empty. */
 struct head { uint32_t magic, id, len; uint8_t from, to, strict, gen; };
 
-/* What an operation is. */
+/* Kinds of operations. */
 enum { SEND = 1, RECV, MULTI, PEEK, WRITE, READ, SUM };
 struct op {
 	struct fi_context2 ctx;		/* first: completions name it */
@@ -55,7 +55,7 @@ struct op {
 	unsigned char *buf;
 };
 struct slot {
-	pthread_rwlock_t lock;		/* written by who closes or opens it */
+	pthread_rwlock_t lock;		/* write-locked by the closing or opening thread */
 	struct fid_ep *ep;
 	int gen, under_way, shared;
 	int live;			/* MSG: connected */
@@ -137,7 +137,7 @@ static void ended(struct op *o, int as)
 		ADD(*o->count, -1);
 	if (o->area >= 0)
 		__atomic_and_fetch(&areas, ~(1u << o->area), __ATOMIC_SEQ_CST);
-	if (o->kind != MULTI)	/* another thread may still look at what came before: see close_all */
+	if (o->kind != MULTI)	/* another thread may still read earlier messages: see close_all */
 		free(o->buf);
 	ADD(*(o->slot < 0 ? &srx_under_way : &slots[o->slot].under_way), -1);
 }
@@ -177,7 +177,7 @@ static void check_message(struct op *o, const unsigned char *b, size_t n, fi_add
 		return;
 	memcpy(&h, b, sizeof h);
 	if (h.magic != MAGIC || h.len != n || h.id >= OPS * 2)
-		FAIL("a message of %zu bytes begins with what is no header: %x, %u bytes", n, h.magic, h.len);
+		FAIL("a message of %zu bytes begins without a header: %x, %u bytes", n, h.magic, h.len);
 	wrong = ct_wrong(b, sizeof h, n, h.id);
 	if (wrong < n)
 		FAIL("byte %zu of %zu is wrong", wrong, n);
@@ -226,11 +226,11 @@ static void one_entry(const struct fi_cq_tagged_entry *e, fi_addr_t src)
 		break;
 	case WRITE:
 		if (o->area >= 0 && !ct_same(region + o->area * AREA, o->len, o->id))
-			FAIL("what was written is not there");
+			FAIL("the written data is not there");
 		break;
 	case READ:
 		if (o->area >= 0 && !ct_same(o->buf, o->len, o->id))
-			FAIL("what was read is something else");
+			FAIL("the data read is wrong");
 		break;
 	case SUM:
 		ADD(summed, 1);
@@ -345,7 +345,7 @@ static void close_slot(int i)
 	OK(fi_close(&s->ep->fid));
 	s->ep = NULL;
 	STORE(s->live, 0);
-	/* what was under way is in the queues by now, or in the hands of another thread, or dropped */
+	/* operations in flight are in the queues by now, or in another thread, or dropped */
 	drain(200);
 	for (unsigned k = 0; k < nops && k < OPS; k++) {
 		struct op *o = &ops[k];
@@ -377,7 +377,7 @@ static void one_event(void)
 		if (r > 0 && (x.fid == &slots[0].ep->fid || x.fid == &slots[2].ep->fid))
 			FAIL("a connection that stays failed: %s", fi_strerror(x.err));
 	} else if (r > 0 && ev == FI_CONNREQ) {
-		/* slot who[0] called: its partner answers, if both are what they were */
+		/* slot who[0] connected: its partner answers, if both are unchanged */
 		int i = b.who[0] ^ 1;
 		struct slot *s = &slots[i];
 
@@ -392,7 +392,7 @@ static void one_event(void)
 				STORE(s->live, 0);
 				OK(fi_endpoint(domain, b.e.info, &s->ep, s));
 				bind_ep(s);
-				/* who called may be gone by now */
+				/* the connecting peer may be gone by now */
 				if (fi_accept(s->ep, NULL, 0)) {
 					CHECK(i >= STAY);
 					close_slot(i);
@@ -453,7 +453,7 @@ static int use_slot(int i)
 	pthread_rwlock_unlock(&slots[i].lock);
 	return -1;
 }
-/* Whom slot i sends to, and by which address. */
+/* Returns the slot to which slot i sends, and its address. */
 static int partner(int i, fi_addr_t *to)
 {
 	int j = rnd(SLOTS);
@@ -487,7 +487,7 @@ static void forget_some(void)
 	was = SWAP(slots[rnd(SLOTS)].to, FI_ADDR_NOTAVAIL);
 	if (was != FI_ADDR_NOTAVAIL)
 		OK(fi_av_remove(goes, &was, 1, 0));
-	/* in the vector of those that stay: an address once more, and one of nobody's */
+	/* in the vector of those that stay: an address once more, and an unused one */
 	struct sockaddr_in no_peer = { .sin_family = AF_INET, .sin_port = htons(1 + rnd(20)), .sin_addr.s_addr = htonl(0x7f000001) };
 	fi_addr_t a;
 	int i = rnd(STAY);
@@ -819,7 +819,7 @@ static void open_all(void)
 		}
 	}
 }
-/* The threads have ended: what was sent arrives, what was posted comes back, all closes. */
+/* After the end of the threads: sent messages arrive, posted receives come back, all closes. */
 static void close_all(void)
 {
 	static int wait[STAY][2];
@@ -931,7 +931,7 @@ static void share_all(int rank)
 	(void)rank;
 	most_calls = fault_count("FAULT_ITERS", 1L << 40);
 	CHECK(threads > 0 && threads <= MOST_THREADS);
-	setenv("FI_LOG_PROV", "core", 0);	/* connections that end are told of in hundreds of lines */
+	setenv("FI_LOG_PROV", "core", 0);	/* ended connections cause hundreds of log lines */
 	snprintf(ct_prefix, sizeof ct_prefix, "seed %llu: ", (unsigned long long)first);
 	for (int i = 0; i < SLOTS; i++)
 		OK(pthread_rwlock_init(&slots[i].lock, NULL));
@@ -970,7 +970,7 @@ static void *removes(void *arg)
 		pthread_barrier_wait(&combined);
 	}
 }
-/* Holds locks now and then, so that others meet there. */
+/* Holds locks now and then, so that others contend for them. */
 static void *reads(void *arg)
 {
 	while (!LOAD(stop))
@@ -1026,7 +1026,7 @@ static void come_and_go(int rank)
 		EQ(fi_av_insert(stays, name.b, 1, &now, 0, NULL), 1);
 		pthread_barrier_wait(&combined);
 		rounds++;
-		/* the same index: it was there all the time, but perhaps the endpoints heard otherwise */
+		/* the same index: it was there all the time, but the endpoints' view may have differed */
 		before = now;
 		if (rounds % 8)
 			continue;
@@ -1046,7 +1046,7 @@ static void come_and_go(int rank)
 				EQ(other, now);
 				got++;
 			} else if (ct_ms() > late) {
-				FAIL("round %d: %d endpoints of %d do not know who it is that sends", rounds, LISTENERS - got, LISTENERS);
+				FAIL("round %d: %d endpoints of %d do not know the sender", rounds, LISTENERS - got, LISTENERS);
 			}
 		}
 	}

@@ -1,11 +1,11 @@
 /*
  * Random calls on the endpoints of one process, while connections are cut at
- * random: every operation completes once, nothing that arrives is damaged, no
- * buffer is touched after its completion (which is what AddressSanitizer sees:
+ * random: every operation completes once, received data is undamaged, no
+ * buffer is accessed after its completion (AddressSanitizer detects this:
  * each buffer is freed then), and nothing is left behind.
  *
  *   FAULT_SEED    which random numbers (default: the time; it is printed)
- *   FAULT_ITERS   how many calls (default 4000)
+ *   FAULT_ITERS   number of calls (default 4000)
  */
 #include "../conformance/ct.h"
 #include "fault.h"
@@ -267,7 +267,7 @@ static void events(void)
 				s->under_way = s->live = 0;
 				OK(fi_endpoint(domain, b.e.info, &s->ep, s));
 				bind_ep(s);
-				/* who called may be gone by now */
+				/* the connecting peer may be gone by now */
 				if (fi_accept(s->ep, NULL, 0)) {
 					OK(fi_close(&s->ep->fid));
 					s->ep = NULL;
@@ -300,7 +300,7 @@ static void close_slot(struct slot *s)
 	if (s->av)
 		OK(fi_close(&s->av->fid));
 	s->av = NULL;
-	/* what was under way is reported by now, or never (fi_endpoint(3)) */
+	/* operations in flight are reported by now, or never (fi_endpoint(3)) */
 	while (complete())
 		;
 	for (struct op *o = ops, *next; o; o = next) {
@@ -468,7 +468,7 @@ static void one_call(void)
 	}
 	if (rnd(4) == 0)
 		events();
-	if (nops > OPS)		/* as many receives as nobody sends to */
+	if (nops > OPS)		/* receives without a message */
 		close_slot(s->ep ? s : ops->slot);
 }
 static void open_all(void)
@@ -538,7 +538,7 @@ static void stress(int rank)
 	size_t heap = 0, after = 0;
 
 	(void)rank;
-	setenv("FI_LOG_PROV", "core", 0);	/* lost connections are told of in hundreds of lines */
+	setenv("FI_LOG_PROV", "core", 0);	/* lost connections cause hundreds of log lines */
 	snprintf(ct_prefix, sizeof ct_prefix, "seed %llu: ", (unsigned long long)first);
 	seed = first * 2 + 1;
 	some_parameters();

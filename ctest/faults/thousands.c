@@ -1,19 +1,19 @@
 /*
  * An endpoint with thousands of peers, which are endpoints of a few processes:
- * each connects and says something, is answered, stays idle, and goes.
+ * each connects and sends a message, is answered, stays idle, and closes.
  *
- *   FAULT_PEERS    how many (default 2000)
+ *   FAULT_PEERS    number of peers (default 2000)
  */
 #include "../conformance/ct.h"
 #include "fault.h"
 #include <rdma/fi_ext.h>
 
 enum { PROCS = 4, LEN = 64, WINDOW = 64 };
-/* What an idle peer may take of our memory beside what the system keeps for its socket. */
+/* Maximum memory of this process for an idle peer, in addition to the system's for its socket. */
 enum { IDLE_BYTES = 8192 };
-/* The same of one that would be talked to through memory if it said more. */
+/* The same for a peer that would use shared memory with more traffic. */
 enum { LOCAL_BYTES = IDLE_BYTES + 2048 };
-/* What an endpoint opens for all peers of this host, with the first. */
+/* Descriptors opened by an endpoint for all peers of this host, with the first peer. */
 enum { OWN_FDS = 4 };
 
 static int npeers;
@@ -41,7 +41,7 @@ static void need_fds(rlim_t n)
 	if (setrlimit(RLIMIT_NOFILE, &l))
 		SKIP("RLIMIT_NOFILE is below %ld", (long)n);
 }
-/* A process with n endpoints: each says hello, and has its word back. */
+/* A process with n endpoints: each sends a message, and gets it back. */
 static void __attribute__((noreturn)) many(const struct ct_name *to, int n, int first, int sync)
 {
 	struct ct *c = calloc(n, sizeof *c);
@@ -183,7 +183,7 @@ static void thousands(size_t idle_bytes)
 	printf("     %s: %zu bytes of the heap and %zu of resident memory for each of %d idle peers\n", ct_prov,
 	       heap / npeers, idle / npeers, npeers);
 	fflush(stdout);
-	/* AddressSanitizer keeps what is freed */
+	/* AddressSanitizer holds freed memory */
 	if (heap && idle / npeers > idle_bytes)
 		FAIL("%zu bytes of resident memory for an idle peer", idle / npeers);
 	/* and go, half of them at once */
@@ -201,7 +201,7 @@ static void thousands(size_t idle_bytes)
 	}
 	while (open_fds() > fds + OWN_FDS)	/* their connections are closed here as well */
 		ct_idle(&c, 10);
-	/* who is gone cannot be sent to, and that is told */
+	/* sends to a departed peer fail, with a report */
 	{
 		struct fi_cq_tagged_entry e;
 		struct fi_cq_err_entry err;
@@ -325,7 +325,7 @@ static void requests(int rank)
 	ct_open_domain(&c);
 	few = asking(&c, FEW, ep, &made) * 1e9;
 	many = asking(&c, MANY, ep, &made) * 1e9;
-	printf("     %s: asked in %.0f ns with %d connections, in %.0f ns with %d\n", ct_prov, few, FEW, many, MANY);
+	printf("     %s: polled in %.0f ns with %d connections, in %.0f ns with %d\n", ct_prov, few, FEW, many, MANY);
 	fflush(stdout);
 	if (many > 4 * few && many > 1000)
 		FAIL("%.0f ns with %d connections, and %.0f ns with %d", few, FEW, many, MANY);

@@ -16,10 +16,10 @@
 struct wire {
 	volatile int loss;	/* of a thousand packets; as many are doubled, and delayed */
 	volatile int cut;	/* nothing passes */
-	volatile int firewall;	/* nobody can be called at the far end */
+	volatile int firewall;	/* the far end accepts no connection */
 	volatile int up;
 	volatile long passed, dropped;
-	pid_t middle, far;	/* who passes packets on; who keeps the other end */
+	pid_t middle, far;	/* process passing packets on; process at the other end */
 };
 
 static inline __attribute__((format(printf, 1, 2))) void wire_sh(const char *fmt, ...)
@@ -112,8 +112,8 @@ static inline void __attribute__((noreturn)) wire_pass_on(struct wire *w)
 		nlate = 0;
 	}
 }
-/* However long a busy machine takes with what is asked over the wire, the other end is asked for again: by default the
- * system gives a host up that three questions do not find, one a second. */
+/* Repeats address resolution on the wire for as long as a busy machine takes: by default the
+ * system gives up a host after three unanswered requests, one a second. */
 static inline void wire_be_patient(const char *name)
 {
 	static const char *const which[] = { "mcast_solicit", "ucast_solicit" };
@@ -129,7 +129,7 @@ static inline void wire_be_patient(const char *name)
 		}
 	}
 }
-/* A process in a network of its own, where it does what `run` says. */
+/* A process in a network of its own, where it executes `run`. */
 static inline pid_t wire_fork(struct wire *w, void (*run)(struct wire *))
 {
 	int up[2];
