@@ -782,8 +782,8 @@ static void sread_none(int rank)
 }
 
 /*
- * fi_control(3): "FI_GETWAIT, FI_GETWAITOBJ: of queues, counters and wait sets: the wait object, such as a file descriptor, and
- * its kind": a provider over another one queries them to add the object to its own.
+ * fi_control(3): FI_GETWAIT and FI_GETWAITOBJ of queues, counters and wait sets return the wait object, such as a file
+ * descriptor, and its kind. A provider over another one queries them to add the object to its own.
  */
 static void wait_kinds(int rank)
 {

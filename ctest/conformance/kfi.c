@@ -21,7 +21,7 @@
  *   endpoint's								own_flags
  *   KFI_COMPLETION: an entry is made; ignored if queues report all	flags, own_flags, all_notified
  *   KFI_MORE: more is posted at once					flags
- *   KFI_INJECT: as kfi_inject, reported at request				inject_flag
+ *   KFI_INJECT: as kfi_inject, reported at request			inject_flag
  *   KFI_MULTI_RECV: one buffer, many messages, freed when less is
  *   left than KFI_OPT_MIN_MULTI_RECV					flags
  *   KFI_FENCE waits for earlier operations				fenced

@@ -157,7 +157,7 @@ static void fill_unexpected(struct ct *c, char *b, size_t len, int window)
 	}
 }
 /*
- * fi_cq(3): every started operation completes, "successfully or in error". A peer with messages waiting for a
+ * fi_cq(3): every started operation completes, with success or with an error. A peer with messages waiting for a
  * receive is not read, and yet its end ends the operations in flight to it.
  */
 static void kill_unread(int rank)
@@ -192,7 +192,7 @@ static void peer_killed_unread(int rank)
 	in_child(rank, kill_unread);
 }
 /*
- * fi_cq(3): every started operation completes, "successfully or in error". Reads and acknowledged operations complete as well,
+ * fi_cq(3): every started operation completes, with success or with an error. Reads and acknowledged operations complete as well,
  * also if their response would follow unread messages.
  */
 static void kill_unanswered(int rank)

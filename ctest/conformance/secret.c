@@ -720,7 +720,7 @@ static void *pass_on(void *p)
 static void sockets_only(void)
 {
 	if (strcmp(ct_prov, "tcp"))
-		SKIP("these strangers speak the protocol of tcp");
+		SKIP("these peers speak the protocol of tcp");
 	no_params();
 	ct_key_file(SECRET, sizeof SECRET, 0600);
 	ct_param("LOCAL", "0");

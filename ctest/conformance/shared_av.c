@@ -532,7 +532,7 @@ static void injected(int rank)
 	CHECK(try_open(&c, name, 0, &av) < 0 && try_open(&c, name, FI_READ, &av) < 0);
 	CHECK(lstat(target, &st) && errno == ENOENT);
 	OK(unlink(file_of(name)));
-	/* a file whose opening could block */
+	/* opening such a file could block */
 	OK(mkfifo(file_of(name), 0600));
 	CHECK(try_open(&c, name, 0, &av) < 0 && try_open(&c, name, FI_READ, &av) < 0);
 	OK(unlink(file_of(name)));

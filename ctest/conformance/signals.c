@@ -1,7 +1,6 @@
 /*
- * Signals that end calls.  fi_cq(3), fi_eq(3), fi_cntr(3), fi_poll(3): "A signal whose handler runs in the
- * thread that waits ends the call with -FI_EINTR if there is nothing to read, whether the handler has
- * SA_RESTART or not."
+ * Signals that end calls.  fi_cq(3), fi_eq(3), fi_cntr(3), fi_poll(3): a signal with its handler in the
+ * waiting thread ends the call with -FI_EINTR if there is nothing to read, with and without SA_RESTART.
  */
 #include "ct.h"
 #include <rdma/fi_errno.h>

@@ -1,6 +1,5 @@
 /*
- * Requests of programs written for upstream's sockets provider.  fi_sockets(7): "What programs that ask for sockets look at
- * is as they know it".
+ * Requests of programs written for the sockets provider of upstream libfabric: fi_sockets(7).
  */
 #include "ct.h"
 #include <rdma/fi_atomic.h>
@@ -763,7 +762,7 @@ static void regions(int rank)
 	}
 }
 
-/* Opens a connection of a hand-written peer with these features in its request; returns the socket, and the features in the last byte of the answer. */
+/* Connects as a hand-written peer with these features in its request; returns the socket, and the features of the answer. */
 static int peer_by_hand(struct ct *c, const struct ct_name *to, int port, unsigned char knows, unsigned char *answered)
 {
 	unsigned char b[40] = { 3, 0, 0, 8, [24] = 1, [32] = 1, [34] = port >> 8, [35] = port, [39] = 9 };
