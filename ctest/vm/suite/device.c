@@ -1,7 +1,7 @@
 /*
- * What only a provider over RDMA devices has to show: how requests reach the
- * device, and what the application hears when its peer or the system fails.  It
- * runs as root in the guest of ctest/vm.
+ * Tests for providers over RDMA devices only: the path of requests to the
+ * device, and the reports to the application after a failure of its peer or of the
+ * system.  They run as root in the guest of ctest/vm.
  */
 #include "ends.h"
 #include <endian.h>
@@ -11,7 +11,7 @@
 
 enum { N = 64, LEN = 64 };
 
-/* Write calls of this process: a software device is told of work by one. */
+/* Number of write calls of this process: one notifies a software device of work. */
 static long writes(void)
 {
 	FILE *f = fopen("/proc/self/io", "r");
@@ -69,7 +69,7 @@ static void more(int rank)
 			ct_sent(&c, CTX(i));
 		ct_barrier(&c);
 		if (each < N)
-			SKIP("the device is not told by write calls: %ld", each);
+			SKIP("the device is not notified by write calls: %ld", each);
 		if (combined * 4 > each)
 			FAIL("%ld write calls with FI_MORE, %ld without", combined, each);
 	}
@@ -216,7 +216,7 @@ static void ib_refused(int rank)
 	CHECK(before.n == after.n && !memcmp(before.b, after.b, before.n));
 	CHECK(read(sent[0], log, sizeof log - 1) > 0);
 	if (!strstr(log, "cannot bind to fi_sockaddr_ib://") || !strstr(log, "cannot connect to fi_sockaddr_ib://"))
-		FAIL("it says: %s", log);
+		FAIL("it logs: %s", log);
 	OK(fi_connect(c.ep, to.b, NULL, 0));
 	EQ(ct_event(&c, &ev, &e, sizeof e, &err), -FI_EAVAIL);
 	CHECK(err.fid == &c.ep->fid);
@@ -395,8 +395,8 @@ static void locked_memory(int rank)
 	ERR(fi_mr_reg(c.domain, b, 1 << 20, FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL), FI_ENOMEM);
 	CHECK(read(sent[0], line, sizeof line - 1) > 0);
 	if (!strstr(line, "RLIMIT_MEMLOCK is 65536 bytes"))
-		FAIL("it says: %s", line);
-	/* what fits goes */
+		FAIL("it logs: %s", line);
+	/* a region within the limit is registered */
 	OK(fi_mr_reg(c.domain, b, 8192, FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
 	OK(fi_close(&mr->fid));
 	OK(fi_close(&c.domain->fid));

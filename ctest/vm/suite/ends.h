@@ -1,9 +1,9 @@
-/* What a test of a connection that fails expects. */
+/* Expected events of tests with a failing connection. */
 #ifndef ENDS_H
 #define ENDS_H
 #include "../../conformance/ct.h"
 
-/* The endpoint ends: FI_SHUTDOWN, and what is posted comes back. */
+/* The endpoint ends: FI_SHUTDOWN, and posted receives come back. */
 static inline void wants_end(struct ct *c, int recvs)
 {
 	struct fi_cq_err_entry err;

@@ -44,7 +44,7 @@ static struct fake *with_dmabuf(void)
 	f->has_dmabuf = 1;
 	return f;
 }
-/* Memory of an accelerator whose library this is, as an application of its would get it. */
+/* Memory of an accelerator with this library, as its applications would get it. */
 static struct fake_memory *of_accelerator(const char *library)
 {
 	void *l = dlopen(library, RTLD_NOW);
@@ -144,7 +144,7 @@ static void not_on_demand(int rank)
 	open_domain(&c, &rma);
 	CHECK(read(sent[0], line, sizeof line - 1) > 0);
 	if (!strstr(line, "FI_VERBS_USE_ODP"))
-		FAIL("it says: %s", line);
+		FAIL("it logs: %s", line);
 	f->pinned = 0;
 	OK(fi_close(&reg(&c, b, 4096, FI_REMOTE_READ)->fid));
 	OK(fi_close(&reg(&c, b, 4096, FI_SEND)->fid));
@@ -180,7 +180,7 @@ static void on_demand(int rank)
 	mr = reg(&c, b, ALL, ACCESS);
 	EQ(f->on_demand, 1);
 	CHECK(f->access & IBV_ACCESS_REMOTE_WRITE);
-	/* the device does not say that atomic operations may find pages missing */
+	/* the device does not report that atomic operations may find pages missing */
 	CHECK(!(f->access & IBV_ACCESS_REMOTE_ATOMIC));
 	own = reg(&c, b, ALL, FI_SEND | FI_RECV);
 	EQ(f->on_demand, 2);
@@ -278,7 +278,7 @@ static void what_is_offered(int rank)
 	o = hmem;
 	o.caps |= FI_ATOMIC;
 	ERR(offered(&o, &info), FI_ENODATA);
-	/* who does not ask for it sees nothing of it, whatever else he takes */
+	/* without a request for it nothing of it is visible, for any other capabilities */
 	o.caps = FI_MSG | FI_RMA;
 	OK(offered(&o, &info));
 	CHECK(!(info->caps & FI_HMEM) && !(info->domain_attr->mr_mode & FI_MR_HMEM));
@@ -339,7 +339,7 @@ static void dmabuf(int rank)
 	struct fi_mr_attr a = of_file(&file);
 	struct fid_mr *mr, *bad;
 
-	/* the address as such says nothing */
+	/* the address alone has no meaning */
 	file.base_addr = (void *)(m->addr - file.offset);
 	ct_open(&c, &hmem);
 	OK(fi_mr_regattr(c.domain, &a, FI_MR_DMABUF, &mr));
@@ -400,7 +400,7 @@ static void device_memory(int rank, const char *library, enum fi_hmem_iface ifac
 	}
 	use(&c, rank, m->addr, m->host, fi_mr_desc(mr), mr);
 	in_system(&c, rank);
-	/* memory that no accelerator has; and what it allocated on the host */
+	/* memory outside every accelerator; and memory allocated by one on the host */
 	v.iov_base = mapped(4096);
 	v.iov_len = 4096;
 	ERR(fi_mr_regattr(c.domain, &a, 0, &bad), FI_EINVAL);
@@ -444,17 +444,17 @@ static void no_library(int rank)
 	ERR(set(&c, FI_OPT_CUDA_API_PERMITTED, &no, 1), FI_EINVAL);
 	CHECK(read(sent[0], line, sizeof line - 1) > 0);
 	if (!strstr(line, "libcuda.so.1"))
-		FAIL("it says: %s", line);
+		FAIL("it logs: %s", line);
 	ct_close(&c);
 }
 
 static const struct ct_test tests[] = {
-	{ "without on-demand paging in the device memory is pinned, and the log says so", not_on_demand, CT_MSG | CT_SOLO },
+	{ "without on-demand paging in the device memory is pinned, with a log line", not_on_demand, CT_MSG | CT_SOLO },
 	{ "on-demand paging is not used without a request", not_wanted, CT_MSG | CT_SOLO },
 	{ "regions are registered on demand, and messages, writes and reads go", on_demand, CT_MSG },
-	{ "one region over all of the address space serves what no peer names", whole, CT_MSG },
+	{ "one region over all of the address space serves local memory only", whole, CT_MSG },
 	{ "a device that takes no dma-bufs offers no memory of accelerators", no_dmabuf, CT_MSG | CT_SOLO },
-	{ "memory of accelerators is offered to who asks for it alone", what_is_offered, CT_MSG | CT_SOLO },
+	{ "memory of accelerators is offered only at request", what_is_offered, CT_MSG | CT_SOLO },
 	{ "memory of accelerators is not offered where the user forbids it", not_allowed, CT_MSG | CT_SOLO },
 	{ "a dma-buf is a region: messages, writes and reads find its bytes", dmabuf, CT_MSG },
 	{ "CUDA's memory is found by its library and never touched", cuda, CT_MSG },

@@ -1,6 +1,6 @@
 /*
- * What the application hears when a device or its port fails.  Each test leaves the
- * device to be made anew by who runs it, as root in the guest of ctest/vm.
+ * Reports to the application after a failure of a device or its port.  After each test
+ * its caller creates the device anew, as root in the guest of ctest/vm.
  *
  *   VM_DEVICE, VM_NETDEV, VM_TYPE   the RDMA device, its interface and driver
  */
@@ -64,7 +64,7 @@ static void device_removed(int rank)
 	for (int i = 0; i < 3; i++)
 		OK(fi_recv(c.ep, b + i * LEN, LEN, ct_desc(b), c.peer, CTX(i)));
 	ct_barrier(&c);
-	/* it goes once everybody has let go of it */
+	/* it goes after the last process has released it */
 	if (rank == 0)
 		run("rdma link del %s </dev/null >/dev/null 2>&1 &", device);
 	wants_end(&c, 3);
