@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn program_objects_map_inward_through_supporting_layers() {
+    fn program_objects_map_to_inner_ones_through_supporting_layers() {
         let object = ptr::without_provenance_mut::<fid>(64);
         let sides = [next, unknown, next].map(|inner| HookMapping { inner, outer: unknown });
         assert_eq!(inwards(&sides, object).addr(), 80);

@@ -227,9 +227,9 @@ pub fn check<N: Transport>(server: &N, client: &N, any: &Addr) {
     // No process listens there.
     server.poller().remove(listener.id());
     drop(listener);
-    if let Ok(nobody) = client.dial(&of_caller, false, &at) {
+    if let Ok(no_peer) = client.dial(&of_caller, false, &at) {
         let refused = eventually("a call without a listener fails", || {
-            nobody.take_error().err().or_else(|| moment(nobody.send(b"x"))?.err())
+            no_peer.take_error().err().or_else(|| moment(no_peer.send(b"x"))?.err())
         });
         assert_ne!(refused, Error::AGAIN);
     }

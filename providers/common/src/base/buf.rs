@@ -1136,13 +1136,13 @@ impl<'a> GatherList<'a> {
     /// reports the end of the send may reach the peer.
     pub fn send_by(&mut self, socket: i32, way: CopyMode) -> Result<usize> {
         let n = if let (1, first) = (self.count, &self.iov[0]) {
-            let nobody = std::ptr::null::<libc::sockaddr>();
+            let no_addr = std::ptr::null::<libc::sockaddr>();
             // SAFETY: one is written. Its memory is alive, since the list borrows it, or what
             // lends it (`SendBuf`, `Opened`); the kernel only reads it, and holds the pages itself
             // if it does so later.
             unsafe {
                 let first = first.assume_init();
-                libc::sendto(socket, first.iov_base, first.iov_len, way.flags(), nobody, 0)
+                libc::sendto(socket, first.iov_base, first.iov_len, way.flags(), no_addr, 0)
             }
         } else {
             let message = self.message();

@@ -93,10 +93,10 @@ fn close_listener(socket: OwnedFd) {
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
     loop {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let (nobody, none) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (no_addr, none) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: no address is asked for; what comes is owned once.
         let accepted = unsafe {
-            let fd = libc::accept4(fd, nobody, none, flags);
+            let fd = libc::accept4(fd, no_addr, none, flags);
             (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
         };
         match accepted.ok_or_else(Error::last_os) {

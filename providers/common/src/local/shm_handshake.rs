@@ -229,10 +229,10 @@ impl ShmListenAddr {
 
     fn accept(&self) -> Result<ShmHandshakeSocket> {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let (nobody, none) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (no_addr, none) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: no address is asked for; the result is checked, then owned once.
         unsafe {
-            let fd = libc::accept4(self.listener.fd.as_raw_fd(), nobody, none, flags);
+            let fd = libc::accept4(self.listener.fd.as_raw_fd(), no_addr, none, flags);
             Ok(ShmHandshakeSocket::of(OwnedFd::from_raw_fd(check(fd)?)))
         }
     }

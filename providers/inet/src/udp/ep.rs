@@ -758,10 +758,10 @@ mod tests {
         let engine = UdpEngine::new(Level::Shared).unwrap();
         let me = Loop::open(&engine, 8);
         let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let nobody = me.av.insert(Addr::Ip(gone)).unwrap();
+        let no_peer = me.av.insert(Addr::Ip(gone)).unwrap();
         for number in 1..=20 {
             me.post(free_entries(), number).unwrap();
-            me.send(nobody, b"lost").unwrap();
+            me.send(no_peer, b"lost").unwrap();
             me.send(me.own, b"here").unwrap();
             assert_eq!(me.next(), (number, 4));
         }

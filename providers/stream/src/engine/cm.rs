@@ -609,7 +609,7 @@ impl<N: Transport> StreamState<N> {
                 Ok(Some(len)) if conn.stash.len() >= CM_LEN => len - conn.stash.len(),
                 Ok(_) => CM_LEN - conn.stash.len(),
                 Err(why) => {
-                    self.refuse_stranger(id, why);
+                    self.refuse_unknown_peer(id, why);
                     return true;
                 }
             };
@@ -642,7 +642,7 @@ impl<N: Transport> StreamState<N> {
             _ => Err(Malformed("connection message out of turn")),
         });
         if let Err(why) = result {
-            self.refuse_stranger(id, why);
+            self.refuse_unknown_peer(id, why);
         }
         true
     }
@@ -738,7 +738,7 @@ impl<N: Transport> StreamState<N> {
     }
 
     /// Closes a connection because the peer does not speak the provider's protocol, and logs it.
-    fn refuse_stranger(&mut self, id: u32, why: Malformed) {
+    fn refuse_unknown_peer(&mut self, id: u32, why: Malformed) {
         let peer = peer_text(self.conns.get(id).and_then(|conn| peer_of(&conn.link)));
         accept_queue::refuse::<N::Link>(format_args!("with {peer}"), why);
         self.fail(id, Error::NOPROTOOPT);

@@ -10,7 +10,7 @@
 //!
 //! The index of a question's sender is unknown as well. The answer goes to all candidates: a
 //! question has the number of members and the ranks of both ends, and each set with this number and
-//! this own rank has one candidate. Other endpoints ignore an answer to nobody's question. A
+//! this own rank has one candidate. Other endpoints ignore an answer to an unknown question. A
 //! bounded number of questions is stored until their sets are joined.
 use crate::abi::fi_addr_t;
 use crate::addr::{Addr, EndpointName};

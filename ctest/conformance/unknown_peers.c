@@ -1124,4 +1124,4 @@ static const struct ct_test tests[] = {
 	{ "connections from other networks are refused (FI_TCP_PEERS=192.0.2.0/24)", elsewhere, CT_SOLO | CT_REL | CT_CONN },
 	{ "no domain is opened without a valid list of permitted peers (FI_TCP_PEERS)", whom, CT_SOLO | CT_REL | CT_CONN },
 };
-CT_MAIN("strangers", tests)
+CT_MAIN("unknown_peers", tests)
