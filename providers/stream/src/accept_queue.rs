@@ -127,7 +127,7 @@ impl<L: ByteLink> AcceptQueue<L> {
             Ok(false) => PendingConnState::Incomplete,
             Err(why) => {
                 if let Some(why) = why {
-                    refuse::<L>(format_args!("of {}", caller.from), why);
+                    log_rejection::<L>(format_args!("of {}", caller.from), why);
                 }
                 self.drop(id);
                 PendingConnState::Over
@@ -258,7 +258,7 @@ impl<L: ByteLink> AcceptQueue<L> {
 
 /// Logs the rejection of a connection because the peer does not speak the provider's protocol;
 /// `whose` is "of" the connecting peer, or "with" the addressed peer.
-pub fn refuse<L: ByteLink>(whose: std::fmt::Arguments<'_>, why: Malformed) {
+pub fn log_rejection<L: ByteLink>(whose: std::fmt::Arguments<'_>, why: Malformed) {
     ofi_provider::log_sparsely!(
         L::provider(),
         WARN,

@@ -2,7 +2,7 @@
 //!
 //! [`engine`] implements the protocol for any kind of link. A provider implements the traits of
 //! [`net`] for its links; [`local`] lets peers of one host use shared memory over any of them.
-//! [`objects`] are its fabrics, domains and endpoints, [`offer`] lists their capabilities, and
+//! [`objects`] are its fabrics, domains and endpoints, [`attrs`] lists their capabilities, and
 //! [`settings`] the user's parameters. [`wire`] holds the formats, equal to those of upstream
 //! libfabric's tcp provider. [`callers`] and [`unknown_conns`] limit unknown peers. See
 //! docs/new-provider.md for writing another provider.

@@ -1919,7 +1919,7 @@ where
         Self::is_wanted() && !self.is_ring() && link.carrier.is_on_this_host()
     }
 
-    fn offer(&self, link: &Self::Link, token: u64) -> Option<LocalOffer> {
+    fn offer_shm_upgrade(&self, link: &Self::Link, token: u64) -> Option<LocalOffer> {
         if !self.may_be_local(link) {
             return None;
         }
@@ -1936,7 +1936,7 @@ where
         }
     }
 
-    fn upgrade(&self, link: &Self::Link, token: u64, offer: &LocalOffer) {
+    fn start_shm_upgrade(&self, link: &Self::Link, token: u64, offer: &LocalOffer) {
         if !self.may_be_local(link) {
             return;
         }

@@ -465,7 +465,7 @@ pub trait Transport: LinkClock + Debug + Send + Sized + 'static {
     }
 
     /// Returns true if the other end of an outgoing link may be on this host, and the upgrade would
-    /// be accepted if offered ([`Transport::upgrade`]).
+    /// be accepted if offered ([`Transport::start_shm_upgrade`]).
     fn may_be_local(&self, _link: &Self::Link) -> bool {
         false
     }
@@ -474,12 +474,12 @@ pub trait Transport: LinkClock + Debug + Send + Sized + 'static {
     /// host. Returns the offer. Bytes may flow meanwhile, after [`ByteLink::made`]; after the
     /// upgrade, later ones go through memory. None if this is not wanted. Later events of the link
     /// carry `token`; it is watched for reading.
-    fn offer(&self, _link: &Self::Link, _token: u64) -> Option<LocalOffer> {
+    fn offer_shm_upgrade(&self, _link: &Self::Link, _token: u64) -> Option<LocalOffer> {
         None
     }
 
-    /// Accepts the upgrade offer for an outgoing link; otherwise like [`Transport::offer`].
-    fn upgrade(&self, _link: &Self::Link, _token: u64, _offer: &LocalOffer) {}
+    /// Accepts the upgrade offer for an outgoing link; otherwise like [`Transport::offer_shm_upgrade`].
+    fn start_shm_upgrade(&self, _link: &Self::Link, _token: u64, _offer: &LocalOffer) {}
 
     /// Returns true if links over shared memory have events for [`Transport::poll`]. It is called in
     /// every progress iteration, so the call must cost next to nothing.

@@ -261,14 +261,15 @@ fn upgraded_pair<N: Transport>(
         (first == FIRST).then_some(())
     });
     assert!(client.may_be_local(&dialed), "both ends are here");
-    let offer = server.offer(&accepted, 9).expect("an end that is here is offered to meet");
+    let offer =
+        server.offer_shm_upgrade(&accepted, 9).expect("an end that is here is offered to meet");
     accepted.made();
     let (mut sent, mut got) = ([0; 2], [0; 2]);
     let mut round = seed;
     eventually("bytes go through memory when the ends have met", || {
         round += 1;
         if round == seed + 3 {
-            client.upgrade(&dialed, 7, &offer);
+            client.start_shm_upgrade(&dialed, 7, &offer);
             dialed.made();
         }
         // Only one end writes before the other may.
@@ -313,7 +314,7 @@ fn is_polling<N: Transport>(net: &N) -> bool {
     count > 0
 }
 
-/// Tests links between two ends on one host with the upgrade to shared memory ([`Transport::offer`]), in
+/// Tests links between two ends on one host with the upgrade to shared memory ([`Transport::offer_shm_upgrade`]), in
 /// one process; otherwise like [`check`].
 pub fn check_local<N: Transport>(server: &N, client: &N, any: &Addr) {
     let (listener, at) = server.bind(any).expect("an address that is left open is found");
@@ -418,10 +419,10 @@ pub fn check_local<N: Transport>(server: &N, client: &N, any: &Addr) {
     for client_comes in [false, true] {
         let (dialed, accepted, _) = made(nets, &listener, &from, &at);
         server.poller().add(accepted.id(), 9, Interest::READ).expect("a link is watched");
-        let offer = server.offer(&accepted, 9).expect("an offer");
+        let offer = server.offer_shm_upgrade(&accepted, 9).expect("an offer");
         drop(accepted);
         if client_comes {
-            client.upgrade(&dialed, 7, &offer);
+            client.start_shm_upgrade(&dialed, 7, &offer);
             dialed.made();
         }
         notifies(server, 9, |_| true);
@@ -441,9 +442,9 @@ pub fn check_local<N: Transport>(server: &N, client: &N, any: &Addr) {
         assert!(!drain(&accepted, &mut first));
         (first == FIRST).then_some(())
     });
-    let offer = server.offer(&accepted, 9).expect("an offer");
+    let offer = server.offer_shm_upgrade(&accepted, 9).expect("an offer");
     accepted.made();
-    client.upgrade(&dialed, 7, &offer);
+    client.start_shm_upgrade(&dialed, 7, &offer);
     dialed.made();
     let (mut sent, mut got) = (0, 0);
     eventually("an end sends through memory", || {

@@ -66,7 +66,7 @@ pub enum ConnReqDecision {
     /// connection per direction.
     Crossing,
     /// Refuse the call: ours counts, or the connection is there.
-    Refuse,
+    Reject,
     /// The peer was restarted: end the connection, failing its operations in flight, and accept the
     /// request.
     Restarted,
@@ -82,11 +82,11 @@ impl IncomingConnReq {
             LocalConnState::Refused => ConnReqDecision::Replace,
             LocalConnState::Calling => match (self.peer_behind_firewall, self.behind_firewall) {
                 (true, false) => ConnReqDecision::Replace,
-                (false, true) => ConnReqDecision::Refuse,
-                _ if self.order == Ordering::Less => ConnReqDecision::Refuse,
+                (false, true) => ConnReqDecision::Reject,
+                _ if self.order == Ordering::Less => ConnReqDecision::Reject,
                 _ => ConnReqDecision::Replace,
             },
-            LocalConnState::Made if self.same_process => ConnReqDecision::Refuse,
+            LocalConnState::Made if self.same_process => ConnReqDecision::Reject,
             LocalConnState::Made => ConnReqDecision::Restarted,
         }
     }
@@ -257,10 +257,10 @@ mod tests {
     fn crossing_connects_are_decided_by_the_larger_address() {
         for own in [LocalConnState::None, LocalConnState::Refused] {
             for order in [Ordering::Less, Ordering::Greater] {
-                assert_ne!(call(order).answer(own), ConnReqDecision::Refuse);
+                assert_ne!(call(order).answer(own), ConnReqDecision::Reject);
             }
         }
-        assert_eq!(call(Ordering::Less).answer(LocalConnState::Calling), ConnReqDecision::Refuse);
+        assert_eq!(call(Ordering::Less).answer(LocalConnState::Calling), ConnReqDecision::Reject);
         assert_eq!(
             call(Ordering::Greater).answer(LocalConnState::Calling),
             ConnReqDecision::Replace
@@ -275,7 +275,7 @@ mod tests {
         };
         for order in [Ordering::Less, Ordering::Greater] {
             assert_eq!(behind_firewall(true, false, order), ConnReqDecision::Replace);
-            assert_eq!(behind_firewall(false, true, order), ConnReqDecision::Refuse);
+            assert_eq!(behind_firewall(false, true, order), ConnReqDecision::Reject);
             assert_eq!(
                 behind_firewall(true, true, order),
                 call(order).answer(LocalConnState::Calling)
@@ -306,7 +306,7 @@ mod tests {
         ] {
             assert_eq!(before.may_be(now), same, "{before:?} {now:?}");
             let call = IncomingConnReq { same_process: same, ..call(Ordering::Less) };
-            let answer = if same { ConnReqDecision::Refuse } else { ConnReqDecision::Restarted };
+            let answer = if same { ConnReqDecision::Reject } else { ConnReqDecision::Restarted };
             assert_eq!(call.answer(LocalConnState::Made), answer);
         }
     }
@@ -451,7 +451,7 @@ mod tests {
                             side.retry.made();
                             net.push((1 - to, of, SentCall::Accepted));
                         }
-                        ConnReqDecision::Refuse => net.push((1 - to, of, SentCall::Refused)),
+                        ConnReqDecision::Reject => net.push((1 - to, of, SentCall::Refused)),
                         other => panic!("{other:?} in seed {seed}"),
                     },
                     // A call that the peer's replaced has no connection that could hear.

@@ -111,7 +111,7 @@ impl RdmAttr {
             matcher.set_collective();
         }
         if self.buffered {
-            matcher.buffer(most_buffered);
+            matcher.enable_buffering(most_buffered);
         }
         matcher
     }

@@ -71,7 +71,7 @@ pub trait PeerObserver {
     /// FI_ADDR_NOTAVAIL for an unknown peer.
     fn renamed(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t);
     /// Returns true if messages of the peer are buffered, so the peer must not be forgotten.
-    fn keeps_from(&self, peer: u32) -> bool;
+    fn has_buffered_from(&self, peer: u32) -> bool;
     /// The peer is forgotten, and its number may become another's.
     fn forgotten(&mut self, peer: u32);
 }
@@ -85,8 +85,8 @@ impl<B: UnexpectedBody> PeerObserver for RxMatcher<B> {
         self.set_name(peer, name, id);
     }
 
-    fn keeps_from(&self, peer: u32) -> bool {
-        RxMatcher::keeps_from(self, peer)
+    fn has_buffered_from(&self, peer: u32) -> bool {
+        RxMatcher::has_buffered_from(self, peer)
     }
 
     fn forgotten(&mut self, peer: u32) {
@@ -387,7 +387,7 @@ impl<P: PeerExtra> PeerTable<P> {
             && entry.conns == 0
             && entry.name == FI_ADDR_NOTAVAIL
             && entry.extra.is_idle()
-            && !observer.keeps_from(peer);
+            && !observer.has_buffered_from(peer);
         if unused {
             self.names.remove(entry.addr.clone(), entry.rx);
             self.peers.remove(peer);
@@ -426,7 +426,7 @@ mod tests {
         fn renamed(&mut self, peer: u32, name: fi_addr_t, id: fi_addr_t) {
             self.events.push((peer, Some((name, id))));
         }
-        fn keeps_from(&self, peer: u32) -> bool {
+        fn has_buffered_from(&self, peer: u32) -> bool {
             self.retained.contains(&peer)
         }
         fn forgotten(&mut self, peer: u32) {

@@ -396,7 +396,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
             return;
         }
         let numbers = (0..self.peers.len() as u32).chain([NONE]);
-        for peer in numbers.filter(|peer| self.keeps_from(*peer)).collect::<Vec<_>>() {
+        for peer in numbers.filter(|peer| self.has_buffered_from(*peer)).collect::<Vec<_>>() {
             for (queue, id) in self.buffered_from(peer) {
                 self.take_buffered(queue, id);
                 if queue == TAGGED {
@@ -885,7 +885,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
 
     /// Returns true if this message may be buffered, with a capacity of `most` bytes. An unknown
     /// peer has a small quota.
-    pub fn may_keep(&self, envelope: &Envelope, most: usize) -> bool {
+    pub fn may_buffer(&self, envelope: &Envelope, most: usize) -> bool {
         let message = self.cost_of(envelope);
         self.look(0, |queues| queues.quota.admits(message, most))
     }
@@ -939,7 +939,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     /// ended after sending all. Returns true if there are too many such peers, and the messages of
     /// the oldest have to be dropped ([`oldest_left`](Self::oldest_left)).
     pub fn unknown_peer_left(&mut self, peer: u32) -> bool {
-        if !self.keeps_from(peer) || !self.is_unknown_peer(peer) {
+        if !self.has_buffered_from(peer) || !self.is_unknown_peer(peer) {
             return false;
         }
         let owner = self.owner;
@@ -977,7 +977,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
     }
 
     /// Returns true if there are buffered messages of this peer.
-    pub fn keeps_from(&self, peer: u32) -> bool {
+    pub fn has_buffered_from(&self, peer: u32) -> bool {
         self.known(peer).buffered > 0
     }
 
@@ -990,14 +990,14 @@ impl<B: UnexpectedBody> RxMatcher<B> {
         self.with(0, |queues| queues.quota.change(before, after, unknown_peer));
     }
 
-    /// Reserves space in the tables for another message to [`keep`](Self::keep). Returns -FI_ENOMEM
+    /// Reserves space in the tables for another message to [`buffer_unexpected`](Self::buffer_unexpected). Returns -FI_ENOMEM
     /// if there is no memory.
     pub fn reserve(&mut self, envelope: &Envelope) -> Result {
         self.with(envelope.queue(), |queues| queues.unexpected[envelope.queue()].reserve())
     }
 
     /// Buffers a message for a later receive and returns its number.
-    pub fn keep(&mut self, envelope: Envelope, body: B) -> u32 {
+    pub fn buffer_unexpected(&mut self, envelope: Envelope, body: B) -> u32 {
         let queue = envelope.queue();
         let PeerQuota { name: source, last, .. } = *self.known(envelope.peer);
         let (owner, prev) = (self.owner, last[queue]);
@@ -1097,7 +1097,7 @@ impl<B: UnexpectedBody> RxMatcher<B> {
 
     /// Enables buffered receives (FI_BUFFERED_RECV) on an endpoint without shared queues; `most`
     /// are the maximum values of FI_OPT_BUFFERED_LIMIT and FI_OPT_BUFFERED_MIN.
-    pub fn buffer(&mut self, most: [usize; 2]) {
+    pub fn enable_buffering(&mut self, most: [usize; 2]) {
         self.buffering = Some(Box::new(Buffering::new(Buffering::DEFAULT_LIMIT, most)));
     }
 

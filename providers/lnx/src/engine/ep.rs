@@ -73,7 +73,7 @@ impl LnxEngineEp {
             self.peers.hold(envelope.peer);
             return Some(LnxActiveRecv { recv, envelope });
         }
-        self.matcher.keep(envelope, buffered);
+        self.matcher.buffer_unexpected(envelope, buffered);
         None
     }
 
@@ -85,7 +85,7 @@ impl LnxEngineEp {
 
     /// Removes an unused peer without a name.
     pub(super) fn settle(&mut self, peer: u32) {
-        if !self.matcher.keeps_from(peer) && self.peers.forget_if_unused(peer) {
+        if !self.matcher.has_buffered_from(peer) && self.peers.forget_if_unused(peer) {
             self.matcher.forget(peer);
         }
     }

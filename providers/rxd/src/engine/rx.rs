@@ -401,14 +401,14 @@ impl RxdEngineEp {
             None if self.matcher.drops(&envelope) => RxdTarget::Nowhere,
             None => {
                 let here = Envelope { len: data.len(), ..envelope };
-                if !self.matcher.may_keep(&here, MAX_BUFFERED) {
+                if !self.matcher.may_buffer(&here, MAX_BUFFERED) {
                     return Ok(PacketFate::Wait);
                 }
                 let body = match whole {
                     true => RxdUnexpected::Whole(data.into(), deliver),
                     false => RxdUnexpected::Partial { bytes: data.to_vec(), conn: id },
                 };
-                let number = self.matcher.keep(envelope, body);
+                let number = self.matcher.buffer_unexpected(envelope, body);
                 RxdTarget::Buffered(envelope.queue(), number, envelope)
             }
         };
@@ -470,7 +470,7 @@ impl RxdEngineEp {
                 if spare < data.len() {
                     let most = at.min(MOST_GROWTH).max(data.len()).min(arriving.total - at);
                     let may = |len: &usize| {
-                        self.matcher.may_keep(&Envelope { len: *len, ..envelope }, MAX_BUFFERED)
+                        self.matcher.may_buffer(&Envelope { len: *len, ..envelope }, MAX_BUFFERED)
                     };
                     let Some(more) = [most, data.len()].into_iter().find(may) else {
                         return Ok(PacketFate::Wait);

@@ -20,13 +20,13 @@ impl RxmEngineEp {
     /// Buffers a message. `matched` is the posted tag matching the message, if receives are buffered
     /// and there is one.
     #[inline]
-    pub(super) fn keep(
+    pub(super) fn buffer_unexpected(
         &mut self,
         envelope: Envelope,
         body: RxmUnexpected,
         matched: Option<Recv>,
     ) -> u32 {
-        let message = self.matcher.keep(envelope, body);
+        let message = self.matcher.buffer_unexpected(envelope, body);
         if self.matcher.buffering().is_some() {
             self.buffered(&envelope, message, matched);
         }

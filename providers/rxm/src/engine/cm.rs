@@ -279,7 +279,7 @@ impl RxmEngineEp {
                 Ok(id) => self.accept_or_refuse(id, &info, &call),
                 Err(_) => self.refuse(&info, RejectReason::Unspecified),
             },
-            ConnReqDecision::Refuse => self.refuse(&info, RejectReason::Already),
+            ConnReqDecision::Reject => self.refuse(&info, RejectReason::Already),
             ConnReqDecision::Restarted => {
                 self.ended(id, Error::CONNRESET);
                 // Ending the other connection may have forgotten a peer without a name.

@@ -270,7 +270,7 @@ impl RxmEngineEp {
             None if self.matcher.drops(&envelope) => {}
             None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
             matched => {
-                self.keep(envelope, RxmUnexpected::Whole(bytes.into()), matched);
+                self.buffer_unexpected(envelope, RxmUnexpected::Whole(bytes.into()), matched);
             }
         }
     }
@@ -342,10 +342,14 @@ impl RxmEngineEp {
                     }
                     matched if payload.len() <= COPY_MAX.max(buf.len() / 8) => {
                         let body = RxmUnexpected::Whole(payload.into());
-                        self.keep(envelope, body, matched);
+                        self.buffer_unexpected(envelope, body, matched);
                     }
                     matched => {
-                        self.keep(envelope, RxmUnexpected::InPacket(buf, len), matched);
+                        self.buffer_unexpected(
+                            envelope,
+                            RxmUnexpected::InPacket(buf, len),
+                            matched,
+                        );
                         return None;
                     }
                 }
@@ -442,7 +446,7 @@ impl RxmEngineEp {
                     }
                     matched => {
                         let body = RxmUnexpected::Partial { bytes: Vec::new(), conn: id, msg_id };
-                        SegmentTarget::Buffered(self.keep(envelope, body, matched))
+                        SegmentTarget::Buffered(self.buffer_unexpected(envelope, body, matched))
                     }
                 };
                 let partial = &mut self.conns[id].partial;
@@ -522,7 +526,7 @@ impl RxmEngineEp {
             matched => {
                 self.conns[id].on_rts += 1;
                 let early = PartialUnexpected::None;
-                self.keep(
+                self.buffer_unexpected(
                     envelope,
                     RxmUnexpected::AtSender { conn: id, header: *header, segments, early },
                     matched,

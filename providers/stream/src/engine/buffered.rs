@@ -59,7 +59,7 @@ impl<N: Transport> StreamState<N> {
         let waits = posted.is_none() && envelope.tagged;
         if buffering.is_long(envelope.len) && !waits {
             let start = behind[..buffering.wanted(envelope.len).min(behind.len())].into();
-            let message = ep.keep(&envelope, StreamUnexpected::Blocking)?;
+            let message = ep.buffer_unexpected(&envelope, StreamUnexpected::Blocking)?;
             ep.matcher.announce(queue, message, Some(start), posted);
             let incoming =
                 RxRequest { envelope, target: MessageTarget::Buffered(message), done: 0 };

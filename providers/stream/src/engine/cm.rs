@@ -609,7 +609,7 @@ impl<N: Transport> StreamState<N> {
                 Ok(Some(len)) if conn.stash.len() >= CM_LEN => len - conn.stash.len(),
                 Ok(_) => CM_LEN - conn.stash.len(),
                 Err(why) => {
-                    self.refuse_unknown_peer(id, why);
+                    self.close_malformed(id, why);
                     return true;
                 }
             };
@@ -636,13 +636,13 @@ impl<N: Transport> StreamState<N> {
                 Ok(())
             }
             CmType::Nack => {
-                self.refused(id, message.data);
+                self.on_reject(id, message.data);
                 Ok(())
             }
             _ => Err(Malformed("connection message out of turn")),
         });
         if let Err(why) = result {
-            self.refuse_unknown_peer(id, why);
+            self.close_malformed(id, why);
         }
         true
     }
@@ -662,7 +662,10 @@ impl<N: Transport> StreamState<N> {
         let hello = match RdmHello::parse(&request.data) {
             Ok(hello) => hello,
             Err(why) => {
-                accept_queue::refuse::<N::Link>(format_args!("of {}", from.for_people()), why);
+                accept_queue::log_rejection::<N::Link>(
+                    format_args!("of {}", from.for_people()),
+                    why,
+                );
                 self.callers.drop(id);
                 return;
             }
@@ -731,16 +734,16 @@ impl<N: Transport> StreamState<N> {
         let conn = &self.conns[id];
         let rdm = self.eps[conn.ep].identity.kind == StreamEpKind::Rdm;
         if rdm && conn.stage == Stage::AwaitResponse {
-            self.refused(id, Vec::new());
+            self.on_reject(id, Vec::new());
         } else {
             self.fail(id, Error::CONNREFUSED);
         }
     }
 
     /// Closes a connection because the peer does not speak the provider's protocol, and logs it.
-    fn refuse_unknown_peer(&mut self, id: u32, why: Malformed) {
+    fn close_malformed(&mut self, id: u32, why: Malformed) {
         let peer = peer_text(self.conns.get(id).and_then(|conn| peer_of(&conn.link)));
-        accept_queue::refuse::<N::Link>(format_args!("with {peer}"), why);
+        accept_queue::log_rejection::<N::Link>(format_args!("with {peer}"), why);
         self.fail(id, Error::NOPROTOOPT);
     }
 
@@ -780,7 +783,7 @@ impl<N: Transport> StreamState<N> {
         let conn = &mut self.conns[id];
         (conn.order, conn.knows) = (answer.order, answer.knows);
         if let Some(offer) = &answer.offer {
-            self.net.upgrade(&conn.link, TOKEN_CONN | u64::from(id), offer);
+            self.net.start_shm_upgrade(&conn.link, TOKEN_CONN | u64::from(id), offer);
             self.may_go_local();
         } else {
             self.stays_off_memory(id);
@@ -847,7 +850,7 @@ impl<N: Transport> StreamState<N> {
         });
         match answer {
             ConnReqDecision::Accept | ConnReqDecision::Crossing => {}
-            ConnReqDecision::Refuse => {
+            ConnReqDecision::Reject => {
                 if let Some(known) = known.filter(|known| known.is_connected()) {
                     // The peer may also be a restarted process with the same number, whose old
                     // connection was never ended: probing finds that out.
@@ -919,7 +922,7 @@ impl<N: Transport> StreamState<N> {
         let conn = &self.conns[id];
         let wanted = knows.local && self.eps[conn.ep].identity.memory;
         let token = TOKEN_CONN | u64::from(id);
-        let offer = if wanted { self.net.offer(&conn.link, token) } else { None };
+        let offer = if wanted { self.net.offer_shm_upgrade(&conn.link, token) } else { None };
         let knows = PeerFeatures { local: offer.is_some(), ..knows };
         match offer {
             Some(_) => self.may_go_local(),
@@ -987,7 +990,7 @@ impl<N: Transport> StreamState<N> {
 
     /// The peer refused our call. A MSG endpoint's connection has failed; an RDM peer is called
     /// again after a delay, up to a number of refusals.
-    pub(super) fn refused(&mut self, id: u32, data: Vec<u8>) {
+    pub(super) fn on_reject(&mut self, id: u32, data: Vec<u8>) {
         let conn = &mut self.conns[id];
         let (ep_id, peer) = (conn.ep, conn.peer);
         let ep = &mut self.eps[ep_id];

@@ -111,11 +111,17 @@ impl StreamEngineEp {
     }
 
     /// Keeps a message until a receive takes it; -FI_ENOMEM if there is no memory.
-    pub(super) fn keep(&mut self, arrival: &Arrival, body: StreamUnexpected) -> Result<u32> {
+    pub(super) fn buffer_unexpected(
+        &mut self,
+        arrival: &Arrival,
+        body: StreamUnexpected,
+    ) -> Result<u32> {
         may_allocate()?;
         self.matcher.reserve(arrival)?;
         let Arrival { envelope, ack, number, conn, serial, .. } = *arrival;
-        Ok(self.matcher.keep(envelope, UnexpectedPayload { body, ack, number, conn, serial }))
+        Ok(self
+            .matcher
+            .buffer_unexpected(envelope, UnexpectedPayload { body, ack, number, conn, serial }))
     }
 
     /// Returns true if the buffered unexpected messages of a peer reach the user's bound
@@ -1058,7 +1064,7 @@ impl<N: Transport> StreamState<N> {
         let ep = &mut self.eps[conn.ep];
         let here = envelope.len.min(behind.len());
         if !has_space || ep.peer_is_over_bound(conn.peer, N::Link::settings().max_saved) {
-            let message = ep.keep(&envelope, StreamUnexpected::Blocking)?;
+            let message = ep.buffer_unexpected(&envelope, StreamUnexpected::Blocking)?;
             conn.incoming =
                 Some(RxRequest { envelope, target: MessageTarget::Buffered(message), done: 0 });
             self.rx_blocked.push((id, envelope.serial));
@@ -1066,14 +1072,17 @@ impl<N: Transport> StreamState<N> {
         }
         if here == envelope.len {
             let delivered = envelope.ack.take_delivery();
-            let message = ep.keep(&envelope, StreamUnexpected::Whole(copied(&behind[..here])?))?;
+            let message =
+                ep.buffer_unexpected(&envelope, StreamUnexpected::Whole(copied(&behind[..here])?))?;
             if delivered {
                 self.acknowledge(id, envelope.number);
             }
             return Ok((message, self.started(id, here)));
         }
-        let message =
-            ep.keep(&envelope, StreamUnexpected::arriving(envelope.len, &behind[..here])?)?;
+        let message = ep.buffer_unexpected(
+            &envelope,
+            StreamUnexpected::arriving(envelope.len, &behind[..here])?,
+        )?;
         conn.incoming =
             Some(RxRequest { envelope, target: MessageTarget::Buffered(message), done: here });
         Ok((message, HeaderOutcome::Taken(here)))
@@ -1085,7 +1094,7 @@ impl<N: Transport> StreamState<N> {
         let most = N::Link::settings().max_unexpected;
         loop {
             let matcher = &self.eps[envelope.ep].matcher;
-            if matcher.may_keep(envelope, most) {
+            if matcher.may_buffer(envelope, most) {
                 return true;
             }
             if !matcher.unknown_peers_keep_out(envelope, most)
@@ -1102,7 +1111,7 @@ impl<N: Transport> StreamState<N> {
         while let Some((owner, peer)) = self.eps[ep_id].matcher.oldest_left() {
             let Some(ep) = self.eps.get_mut(owner) else { continue };
             let gone = ep.peers.get(peer).is_some_and(|entry| entry.conns == 0);
-            if !gone || !ep.matcher.is_unknown_peer(peer) || !ep.matcher.keeps_from(peer) {
+            if !gone || !ep.matcher.is_unknown_peer(peer) || !ep.matcher.has_buffered_from(peer) {
                 continue;
             }
             for (queue, number) in ep.matcher.buffered_from(peer) {
@@ -1149,7 +1158,8 @@ impl<N: Transport> StreamState<N> {
             Some(recv) => MessageTarget::Posted(recv),
             None if ep.matcher.drops(&envelope) => MessageTarget::Discard,
             None if ep.matcher.may_note(N::Link::settings().max_unexpected) => {
-                let message = ep.keep(&envelope, StreamUnexpected::AtSender(header.op_data))?;
+                let message =
+                    ep.buffer_unexpected(&envelope, StreamUnexpected::AtSender(header.op_data))?;
                 conn.at_sender.insert(header.op_data, (envelope.queue(), message));
                 return Ok(HeaderOutcome::Taken(0));
             }
@@ -1186,7 +1196,9 @@ impl<N: Transport> StreamState<N> {
                 } else {
                     ack = delivered.take_delivery();
                     let envelope = Arrival { ack: delivered, ..envelope };
-                    if let Err(error) = ep.keep(&envelope, StreamUnexpected::Whole(bytes.into())) {
+                    if let Err(error) =
+                        ep.buffer_unexpected(&envelope, StreamUnexpected::Whole(bytes.into()))
+                    {
                         self.fail(id, error);
                         return false;
                     }
@@ -1265,7 +1277,7 @@ impl<N: Transport> StreamState<N> {
             let max = N::Link::settings().max_saved.unwrap_or(usize::MAX);
             // The blocking message is counted itself, hence more than `max`.
             let over = envelope.peer != NONE && matcher.buffered_count(envelope.peer) > max;
-            if over || !matcher.may_keep(&envelope, N::Link::settings().max_unexpected) {
+            if over || !matcher.may_buffer(&envelope, N::Link::settings().max_unexpected) {
                 self.rx_blocked.push((id, serial));
                 continue;
             }

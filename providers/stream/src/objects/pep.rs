@@ -308,7 +308,7 @@ impl<N: Transport> StreamPepState<N> {
         let Some((caller, request)) = self.callers.take(self.net.poller(), id) else { return };
         let from = caller.from.clone();
         if request.kind != CmType::Request {
-            accept_queue::refuse::<N::Link>(
+            accept_queue::log_rejection::<N::Link>(
                 format_args!("of {}", from.for_people()),
                 Malformed("connection message out of turn"),
             );

@@ -78,9 +78,9 @@ impl Bound {
     }
 
     /// Buffers a message with all bytes arrived.
-    fn keep(&mut self, envelope: Envelope) -> u32 {
+    fn buffer_unexpected(&mut self, envelope: Envelope) -> u32 {
         let bytes = vec![7; envelope.len].into_boxed_slice();
-        self.matcher.keep(envelope, Waits(Some(bytes), envelope.len))
+        self.matcher.buffer_unexpected(envelope, Waits(Some(bytes), envelope.len))
     }
 
     /// Lets a message take its receive, as a provider does. False if none waits for it.
@@ -133,7 +133,7 @@ fn messages_and_receives_match_oldest_first() {
     assert_eq!(bound.reported(), [3, 1, 2, 4].map(|number| (number, Ok(0))));
     // Messages that came before their receives.
     for len in [1, 2, 3] {
-        bound.keep(message(len as u32 % 2, 5, len));
+        bound.buffer_unexpected(message(len as u32 % 2, 5, len));
     }
     let memory = RecvMemory::new();
     bound.post(RecvOp { src: 10, ..receive(memory.part(8), 1, 5, 0) }, true).unwrap();
@@ -175,7 +175,7 @@ fn fast_paths_match_like_the_slow_paths() {
     let wanted = (FI_RECV | FI_TAGGED | FI_REMOTE_CQ_DATA, 77, 5, 1);
     assert_eq!((entry(&bound.cq), entry(&bound.cq)), (wanted, wanted));
     // A buffered message is not overtaken.
-    bound.keep(message(1, 5, 0));
+    bound.buffer_unexpected(message(1, 5, 0));
     assert!(bound.matcher.post_fast(nowhere(1, 6, 0), true).is_some());
     assert!(bound.matcher.post_fast(nowhere(1, 6, FI_PEEK), false).is_some());
     assert!(bound.matcher.post_fast(nowhere(1, 6, 0), false).is_none());
@@ -184,8 +184,8 @@ fn fast_paths_match_like_the_slow_paths() {
 #[test]
 fn a_multi_receive_buffer_is_given_back_with_its_last_part() {
     let mut bound = Bound::new();
-    bound.keep(untagged(0, 10));
-    bound.keep(untagged(0, 20));
+    bound.buffer_unexpected(untagged(0, 10));
+    bound.buffer_unexpected(untagged(0, 20));
     let memory = RecvMemory::new();
     bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
     assert_eq!(memory.0[29..31], [7, 0]);
@@ -224,8 +224,8 @@ fn a_message_can_be_looked_at_claimed_and_discarded() {
     let mut bound = Bound::new();
     let memory = RecvMemory::new();
     bound.post(nowhere(1, 5, FI_PEEK), true).unwrap();
-    bound.keep(message(0, 5, 4));
-    bound.keep(message(0, 5, 6));
+    bound.buffer_unexpected(message(0, 5, 4));
+    bound.buffer_unexpected(message(0, 5, 6));
     bound.post(receive(memory.part(2), 2, 5, FI_PEEK), true).unwrap();
     bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
     assert_eq!(bound.reported(), [(1, Err(Error::NOMSG)), (2, Ok(4)), (3, Ok(4))]);
@@ -241,7 +241,7 @@ fn a_message_can_be_looked_at_claimed_and_discarded() {
     assert_eq!((of.context, of.len, of.flags & FI_CLAIM), (context(3), 4, 0));
     assert_eq!(bound.post(nowhere(3, 0, FI_CLAIM), true), Err(Error::INVAL));
     // One that was claimed can be dropped.
-    bound.keep(message(0, 6, 1));
+    bound.buffer_unexpected(message(0, 6, 1));
     bound.post(nowhere(3, 6, FI_PEEK | FI_CLAIM), true).unwrap();
     bound.post(nowhere(3, 6, FI_CLAIM | FI_DISCARD), true).unwrap();
     assert_eq!(bound.reported(), [(3, Ok(1)), (3, Ok(1))]);
@@ -255,7 +255,7 @@ fn a_message_can_be_looked_at_claimed_and_discarded() {
 #[test]
 fn claimed_but_unreceived_messages_are_discarded_at_the_end() {
     let mut bound = Bound::new();
-    let id = bound.keep(message(0, 5, 4));
+    let id = bound.buffer_unexpected(message(0, 5, 4));
     bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
     let left = bound.matcher.unclaim_all();
     let left: Vec<_> = left.iter().map(|of| (of.message, of.recv.is_none())).collect();
@@ -266,7 +266,7 @@ fn claimed_but_unreceived_messages_are_discarded_at_the_end() {
 #[test]
 fn lost_message_stays_only_if_claimed() {
     let mut bound = Bound::new();
-    let [claimed, other] = [5, 6].map(|tag| bound.keep(message(0, tag, 4)));
+    let [claimed, other] = [5, 6].map(|tag| bound.buffer_unexpected(message(0, tag, 4)));
     bound.post(nowhere(3, 5, FI_PEEK | FI_CLAIM), true).unwrap();
     for id in [claimed, other] {
         bound.matcher.lose(TAGGED, id, |body| *body = Waits(None, 0), Error::CONNRESET);
@@ -281,7 +281,7 @@ fn lost_message_stays_only_if_claimed() {
 fn buffered_message_has_the_current_address_of_its_sender() {
     let mut bound = Bound::new();
     for peer in [0, 1] {
-        bound.keep(message(peer, 5, peer as usize + 1));
+        bound.buffer_unexpected(message(peer, 5, peer as usize + 1));
     }
     bound.matcher.set_name(1, 10, 11);
     bound.matcher.set_name(0, 20, 20);
@@ -301,7 +301,7 @@ fn buffered_message_has_the_current_address_of_its_sender() {
 #[test]
 fn receive_is_cancelled_if_no_message_can_arrive() {
     let mut bound = Bound::new();
-    bound.keep(untagged(0, 4));
+    bound.buffer_unexpected(untagged(0, 4));
     bound.matcher.end();
     let memory = RecvMemory::new();
     bound.post(receive(memory.part(64), 1, 0, FI_MULTI_RECV), false).unwrap();
@@ -342,7 +342,7 @@ fn endpoints_share_receives_and_leave_with_their_own_messages() {
     assert!(endpoints[1].matcher.recv_fast(0, true, 5, None, &[][..]));
     assert_eq!(endpoints[1].reported(), [(1, Ok(0))]);
     for (at, tag) in [(0, 5), (1, 5), (0, 6)] {
-        endpoints[at].keep(message(0, tag, 4));
+        endpoints[at].buffer_unexpected(message(0, tag, 4));
     }
     assert_eq!(host.buffered_bytes(), 3 * (4 + COST));
     // The peer of one endpoint is not that of the other, though it has the same number.
@@ -366,8 +366,8 @@ fn endpoints_share_receives_and_leave_with_their_own_messages() {
 /// Fills a matching engine with messages of a peer and returns the number accepted.
 fn fill(matcher: &mut RxMatcher<Waits>, peer: u32, len: usize) -> usize {
     let mut count = 0;
-    while matcher.may_keep(&message(peer, count as u64, len), MOST) {
-        matcher.keep(message(peer, count as u64, len), Waits(None, len));
+    while matcher.may_buffer(&message(peer, count as u64, len), MOST) {
+        matcher.buffer_unexpected(message(peer, count as u64, len), Waits(None, len));
         count += 1;
     }
     count
@@ -384,7 +384,7 @@ fn one_peer_gets_most_of_the_buffer_and_others_a_minimum() {
     let mut matcher = named();
     assert!(fill(&mut matcher, 1, 1000) * 1000 > MOST / 2);
     for peer in 2..100 {
-        assert!(matcher.may_keep(&message(peer, 0, 64), MOST), "peer {peer}");
+        assert!(matcher.may_buffer(&message(peer, 0, 64), MOST), "peer {peer}");
         fill(&mut matcher, peer, 1000);
     }
     assert!(matcher.buffered_bytes() <= MOST + 100 * SURE);
@@ -402,11 +402,11 @@ fn unknown_peers_leave_buffer_space_to_known_peers() {
     assert!(matcher.buffered_bytes() <= MOST / 4);
     matcher.set_name(2000, 1, 1);
     let large = |peer| message(peer, 0, 100 << 20);
-    assert!(matcher.may_keep(&large(2000), MOST) && !matcher.may_keep(&large(0), MOST));
+    assert!(matcher.may_buffer(&large(2000), MOST) && !matcher.may_buffer(&large(0), MOST));
     matcher.set_name(0, 7, 7);
-    assert!(matcher.may_keep(&large(0), MOST), "it has a name now");
+    assert!(matcher.may_buffer(&large(0), MOST), "it has a name now");
     matcher.trust_all();
-    assert!(matcher.may_keep(&large(1), MOST));
+    assert!(matcher.may_buffer(&large(1), MOST));
 }
 
 #[test]
@@ -414,10 +414,11 @@ fn known_peer_at_the_limit_blocks_unknown_ones_without_eviction() {
     let mut matcher = named();
     let (named, unknown_peer) = (message(1, 0, MOST), message(2000, 0, 8));
     fill(&mut matcher, 1, 1000);
-    while !matcher.may_keep(&message(1, 0, 1000), MOST) && matcher.may_keep(&unknown_peer, MOST) {
-        matcher.keep(message(1, 0, 100_000), Waits(None, 100_000));
+    while !matcher.may_buffer(&message(1, 0, 1000), MOST) && matcher.may_buffer(&unknown_peer, MOST)
+    {
+        matcher.buffer_unexpected(message(1, 0, 100_000), Waits(None, 100_000));
     }
-    assert!(!matcher.may_keep(&named, MOST) && !matcher.may_keep(&unknown_peer, MOST));
+    assert!(!matcher.may_buffer(&named, MOST) && !matcher.may_buffer(&unknown_peer, MOST));
     assert!(!matcher.unknown_peers_keep_out(&named, MOST), "no unknown peer is dropped for it");
     assert!(!matcher.unknown_peers_keep_out(&unknown_peer, MOST), "that others go would not help");
     let mut matcher = RxMatcher::new(false, false, 64);
@@ -425,7 +426,7 @@ fn known_peer_at_the_limit_blocks_unknown_ones_without_eviction() {
         fill(&mut matcher, peer, 8);
     }
     assert!(
-        !matcher.may_keep(&unknown_peer, MOST)
+        !matcher.may_buffer(&unknown_peer, MOST)
             && matcher.unknown_peers_keep_out(&unknown_peer, MOST)
     );
     let large = message(2000, 0, MOST / ONE_UNKNOWN_PEER);
@@ -439,7 +440,7 @@ fn unknown_peers_with_larger_quota_leave_half_to_others() {
     let fill = |matcher: &mut RxMatcher<Waits>, peer| {
         let mut buffered = Vec::new();
         while !matcher.is_too_much(&message(peer, 0, 0), MOST) && buffered.len() < 5_000 {
-            buffered.push(matcher.keep(message(peer, 0, 0), Waits(None, 3000)));
+            buffered.push(matcher.buffer_unexpected(message(peer, 0, 0), Waits(None, 3000)));
         }
         buffered
     };
@@ -467,8 +468,9 @@ fn unknown_peers_with_larger_quota_leave_half_to_others() {
 #[test]
 fn all_of_a_sender_and_nothing_else_is_found_without_a_look_at_others() {
     let mut matcher = named();
-    let ids: Vec<_> =
-        (0..100).map(|n| matcher.keep(message(n % 3, n.into(), 0), Waits(None, 0))).collect();
+    let ids: Vec<_> = (0..100)
+        .map(|n| matcher.buffer_unexpected(message(n % 3, n.into(), 0), Waits(None, 0)))
+        .collect();
     // Some go, from the ends and the middle of the sender's list.
     for gone in [0, 3, 51, 99] {
         assert!(matcher.take_buffered(TAGGED, ids[gone]).is_some());
@@ -481,7 +483,7 @@ fn all_of_a_sender_and_nothing_else_is_found_without_a_look_at_others() {
         for (queue, id) in matcher.buffered_from(peer) {
             matcher.take_buffered(queue, id);
         }
-        assert!(matcher.buffered_from(peer).is_empty() && !matcher.keeps_from(peer));
+        assert!(matcher.buffered_from(peer).is_empty() && !matcher.has_buffered_from(peer));
     }
     assert_eq!(matcher.buffered_bytes(), 0);
 }
@@ -510,7 +512,7 @@ fn disconnected_unknown_peers_are_listed_in_order_of_leaving() {
     let mut matcher = named();
     matcher.set_owner(3);
     for peer in [100, 101, 5] {
-        matcher.keep(message(peer, 0, 0), Waits(None, 0));
+        matcher.buffer_unexpected(message(peer, 0, 0), Waits(None, 0));
     }
     // One with a name, and one that left nothing, are not to make room.
     for peer in [5, 102, 101, 100] {

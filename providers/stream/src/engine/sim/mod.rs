@@ -373,7 +373,10 @@ impl StreamState<SimNet> {
                 assert_eq!(peer.conns as usize, conns.count(), "connections of peer {peer_id}");
                 let used = peer.conns > 0 || !peer.extra.parked.is_empty();
                 let named = ep.matcher.name_of(peer_id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
-                assert!(used || named || ep.matcher.keeps_from(peer_id), "peer {peer_id} leaks");
+                assert!(
+                    used || named || ep.matcher.has_buffered_from(peer_id),
+                    "peer {peer_id} leaks"
+                );
             }
             let mut under_way: usize =
                 ep.peers.iter().map(|(_, peer)| peer.extra.parked.len()).sum();
@@ -537,7 +540,7 @@ mod tests {
                 let calling = state.conns.iter().map(|(id, _)| id).next();
                 if let Some(id) = calling {
                     rejections += 1;
-                    state.refused(id, Vec::new());
+                    state.on_reject(id, Vec::new());
                 }
                 drop(state);
                 here::have_shortage(usize::from(short), SimRandom::new(1));

@@ -25,9 +25,9 @@ fn received_when(
     all_arrives(&world);
     let (accepted, _) = listener.accept().unwrap();
     server.poller().add(accepted.id(), 9, Interest::READ).unwrap();
-    let offer = server.offer(&accepted, 9).unwrap();
+    let offer = server.offer_shm_upgrade(&accepted, 9).unwrap();
     accepted.made();
-    client.upgrade(&dialed, 7, &offer);
+    client.start_shm_upgrade(&dialed, 7, &offer);
     dialed.made();
 
     let (mut got, mut capacity) = (0, [0; 64]);
