@@ -1,5 +1,5 @@
 /* fi_collective(3), fi_av_set(3): groups of endpoints, in one process and in two. */
-#include "ct.h"
+#include "values.h"
 #include <sys/prctl.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
@@ -147,25 +147,6 @@ static void close_party(struct party *p, int both)
 	}
 }
 
-/* Values with the rank of their owner and their index. */
-static uint64_t value(int rank, size_t i) { return (uint64_t)(rank + 1) * 1000003 + i * 17; }
-static uint64_t *filled(int rank, size_t n)
-{
-	uint64_t *b = malloc(n * 8 + 8);
-
-	CHECK(b);
-	for (size_t i = 0; i < n; i++)
-		b[i] = value(rank, i);
-	return b;
-}
-static uint64_t total(int n, size_t i)
-{
-	uint64_t t = 0;
-
-	for (int r = 0; r < n; r++)
-		t += value(r, i);
-	return t;
-}
 #define EACH(p) for (int e = 0, r = (p)->first; e < (p)->own; e++, r += (p)->step)
 
 /* Every operation with count elements for each member, at every root. */

@@ -2,7 +2,7 @@
  * The offload provider off_coll, fi_peer(3): the test is the provider that owns endpoint, queues and vector, and makes the
  * transfers by endpoints of the provider under test.  Members are in both processes.
  */
-#include "ct.h"
+#include "values.h"
 #include <dlfcn.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
@@ -419,24 +419,6 @@ static void close_party(struct party *p, int both)
 		ct_close(&p->c[e]);
 }
 
-static uint64_t value(int rank, size_t i) { return (uint64_t)(rank + 1) * 1000003 + i * 17; }
-static uint64_t *filled(int rank, size_t n)
-{
-	uint64_t *b = malloc(n * 8 + 8);
-
-	CHECK(b);
-	for (size_t i = 0; i < n; i++)
-		b[i] = value(rank, i);
-	return b;
-}
-static uint64_t total(int n, size_t i)
-{
-	uint64_t t = 0;
-
-	for (int r = 0; r < n; r++)
-		t += value(r, i);
-	return t;
-}
 /* The operations that every off_coll has. */
 static void five_operations(struct party *p, size_t count)
 {

@@ -294,6 +294,30 @@ unsafe extern "C" fn addr(set: *mut fid_av_set, addr: *mut fi_addr_t) -> c_int {
     })
 }
 
+/// Opens a set of an address vector with `open`, which gets the vector and the attributes.
+///
+/// # Safety
+/// The vector is an open one of this library or null; the attributes and `set` are the caller's or null.
+unsafe fn open_set(
+    av: *mut abi::fid_av,
+    attr: *mut fi_av_set_attr,
+    set: *mut *mut fid_av_set,
+    open: impl FnOnce(Arc<Av>, &fi_av_set_attr) -> Result<Arc<AvSet>>,
+) -> c_int {
+    ffi_guard_if_memory("fi_av_set", || {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let av = Av::arc_from_c(av)?;
+            let attr = attr.as_ref().ok_or(Error::INVAL)?;
+            if set.is_null() {
+                return Err(Error::INVAL);
+            }
+            set.write(open(av, attr)?.into_c());
+        }
+        Ok(())
+    })
+}
+
 /// `fi_av_set` of any address vector.
 pub(crate) unsafe extern "C" fn av_set(
     av: *mut abi::fid_av,
@@ -301,19 +325,10 @@ pub(crate) unsafe extern "C" fn av_set(
     set: *mut *mut fid_av_set,
     context: *mut c_void,
 ) -> c_int {
-    ffi_guard_if_memory("fi_av_set", || {
-        // SAFETY: reachable only through the table of an open vector of ours, or with
-        // null; the attributes and `set` are the caller's or null.
-        unsafe {
-            let av = Av::arc_from_c(av)?;
-            let attr = attr.as_ref().ok_or(Error::INVAL)?;
-            if set.is_null() {
-                return Err(Error::INVAL);
-            }
-            set.write(AvSet::open(av, attr, context, MemberSource::Vector)?.into_c());
-        }
-        Ok(())
-    })
+    // SAFETY: reachable only through the table of an open vector of ours, or with null.
+    unsafe {
+        open_set(av, attr, set, |av, attr| AvSet::open(av, attr, context, MemberSource::Vector))
+    }
 }
 
 /// `fi_av_set` of an address vector with another provider's addresses: with FI_PEER the set is
@@ -324,20 +339,11 @@ pub(crate) unsafe extern "C" fn peer_av_set(
     set: *mut *mut fid_av_set,
     context: *mut c_void,
 ) -> c_int {
-    ffi_guard_if_memory("fi_av_set", || {
-        // SAFETY: see `av_set`; with FI_PEER the context is as fi_peer(3) has it.
-        unsafe {
-            let av = Av::arc_from_c(av)?;
-            let attr = attr.as_ref().ok_or(Error::INVAL)?;
-            if set.is_null() {
-                return Err(Error::INVAL);
-            }
-            let made = match attr.flags & abi::FI_PEER {
-                0 => AvSet::open(av, attr, context, MemberSource::Any)?,
-                _ => AvSet::open_peer(av, context)?,
-            };
-            set.write(made.into_c());
-        }
-        Ok(())
-    })
+    // SAFETY: see `av_set`; with FI_PEER the context is as fi_peer(3) has it.
+    unsafe {
+        open_set(av, attr, set, |av, attr| match attr.flags & abi::FI_PEER {
+            0 => AvSet::open(av, attr, context, MemberSource::Any),
+            _ => AvSet::open_peer(av, context),
+        })
+    }
 }
