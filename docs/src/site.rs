@@ -21,21 +21,21 @@ use tables::{DocResult, Tables, markdown, read_text, write_text};
 /// Chapters: a heading, and its texts.
 const CHAPTERS: [(&str, &[(&str, &str)]); 2] = [
     (
-        "Using it",
+        "Use",
         &[
             ("docs/which-provider.md", "Which provider should I use?"),
-            ("docs/migration.md", "Changing over from the original"),
+            ("docs/migration.md", "Migration from the original"),
             ("docs/tuning.md", "Tuning"),
             ("docs/hangs.md", "Jobs that hang"),
-            ("docs/benchmarks.md", "How fast it is"),
+            ("docs/benchmarks.md", "Performance"),
             ("FEATURES.md", "Features"),
             ("SECURITY.md", "Security"),
-            ("docs/compatibility.md", "What stays the same"),
-            ("docs/foreign-plug-ins.md", "Providers of others"),
+            ("docs/compatibility.md", "Compatibility"),
+            ("docs/foreign-plug-ins.md", "Foreign plug-ins"),
         ],
     ),
     (
-        "Building and changing it",
+        "Build and development",
         &[
             ("ARCHITECTURE.md", "Architecture"),
             ("CONTRIBUTING.md", "Contributing"),
