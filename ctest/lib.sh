@@ -172,6 +172,6 @@ undiagnosed() {
 # mpi PROVIDER NP PROGRAM...: Debian's Open MPI, all messages through libfabric.
 mpi() {
   local prov=$1 np=$2; shift 2
-  LD_LIBRARY_PATH=$ONLY with_net timeout 200 mpirun --oversubscribe -np "$np" --mca pml cm --mca mtl ofi \
+  LD_LIBRARY_PATH=$ONLY with_net timeout 400 mpirun --oversubscribe -np "$np" --mca pml cm --mca mtl ofi \
     --mca mtl_ofi_provider_include "$prov" --mca btl self,vader -x LD_LIBRARY_PATH "$@" </dev/null
 }
