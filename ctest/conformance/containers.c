@@ -110,6 +110,8 @@ static void wire(void)
 	snprintf(name, sizeof name, "w%d", ct_rank);
 	ct_barrier(NULL);
 	shell("ip addr add 10.99.7.%d/24 dev %s && ip link set %s up", ct_rank + 1, name, name);
+	/* Beside other processes the other end may take long to answer ARP; three requests, one a second, are too few. */
+	shell("echo 60 >/proc/sys/net/ipv4/neigh/%s/mcast_solicit 2>/dev/null || true", name);
 	snprintf(name, sizeof name, "10.99.7.%d", ct_rank + 1);
 	setenv("CT_NODE", name, 1);
 	ct_barrier(NULL);
