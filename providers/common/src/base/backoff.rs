@@ -18,16 +18,12 @@
 //! and the scheduler prefers it to computing threads because it has not used its share. The caller may
 //! also poll for something unable to wake it, so the sleeps are short, and there are none after a long
 //! time without events. For some time after the detection of other polling threads, yields begin after
-//! 16 polls. In a crowd, more than three runnable threads for each processor, no peer is expected to run:
-//! yields begin after 16 polls and sleeps after 4.
+//! 16 polls.
 //!
 //! Only callers in a tight polling loop back off: a caller absent for longer than a poll takes either
 //! computes or yields by itself.
 use crate::sys::fine_now;
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Maximum nanoseconds between two polls of a caller in a tight polling loop.
@@ -48,10 +44,6 @@ const SPIN: u64 = 50_000;
 
 /// Nanoseconds after the detection of polling threads during which others are expected to poll.
 const LATELY: u64 = 1_000_000_000;
-
-/// Maximum runnable threads for each processor outside of a crowd. In a crowd no response comes from a running peer, and
-/// polling delays the response.
-const CROWD: u32 = 3;
 
 /// Empty polls before the first yield. Some callers poll several queues one after the other, and
 /// then yield by themselves.
@@ -98,9 +90,6 @@ struct CpuContention {
     pause: AtomicU64,
     /// Time of the last yield taken by a polling thread, in nanoseconds of [`fine_now`]; 0: never.
     looked_at: AtomicU64,
-    /// Time of the last count of runnable threads, and of the last crowd, in nanoseconds of [`fine_now`]; 0: never.
-    counted_at: AtomicU64,
-    crowded_at: AtomicU64,
 }
 
 static CPU_CONTENTION: CpuContention = CpuContention::new();
@@ -113,37 +102,7 @@ impl CpuContention {
             again_at: AtomicU64::new(0),
             pause: AtomicU64::new(PAUSE),
             looked_at: AtomicU64::new(0),
-            counted_at: AtomicU64::new(0),
-            crowded_at: AtomicU64::new(0),
         }
-    }
-
-    /// Returns true if there was a crowd lately.
-    fn is_crowd(&self, now: u64) -> bool {
-        let at = self.crowded_at.load(Ordering::Relaxed);
-        at != 0 && now.saturating_sub(at) < LATELY
-    }
-
-    /// Returns true if the threads of the host were not counted lately.
-    fn is_count_old(&self, now: u64) -> bool {
-        let at = self.counted_at.load(Ordering::Relaxed);
-        at == 0 || now.saturating_sub(at) >= LATELY
-    }
-
-    /// Records a count of the host's runnable threads and of the processors.
-    fn counted(&self, threads: u32, processors: u32, now: u64) {
-        self.counted_at.store(now, Ordering::Relaxed);
-        if threads > processors.saturating_mul(CROWD) {
-            self.crowded_at.store(now, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts the runnable threads of the host.
-    #[cold]
-    fn count(&self, now: u64) {
-        static PROCESSORS: OnceLock<u32> = OnceLock::new();
-        let all = || std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        self.counted(runnable_threads().unwrap_or(0), *PROCESSORS.get_or_init(all), now);
     }
 
     /// Returns true if polling threads needed the processor recently.
@@ -193,19 +152,6 @@ impl CpuContention {
     }
 }
 
-/// Returns the runnable threads of the host (fourth field of `/proc/loadavg`, proc(5)), or `None` if it cannot be read.
-fn runnable_threads() -> Option<u32> {
-    let mut text = [0; 64];
-    let len = File::open("/proc/loadavg").and_then(|mut file| file.read(&mut text)).ok()?;
-    parse_runnable(&text[..len])
-}
-
-/// The number before the slash in a text like `0.20 0.18 0.12 1/80 11206`.
-fn parse_runnable(text: &[u8]) -> Option<u32> {
-    let field = text.split(|byte| *byte == b' ').nth(3)?;
-    std::str::from_utf8(field).ok()?.split_once('/')?.0.parse().ok()
-}
-
 /// Returns true if other threads needed the processor at the last yield.
 #[inline]
 pub fn is_shared() -> bool {
@@ -231,9 +177,6 @@ impl BackoffAction {
                 std::thread::yield_now();
                 let end = fine_now();
                 CPU_CONTENTION.offered(start, end);
-                if end.saturating_sub(start) >= SLICE && !CPU_CONTENTION.is_crowd(end) {
-                    CPU_CONTENTION.count(end);
-                }
             }
             Self::Sleep(nanos) => crate::sys::sleep_on(fd, nanos),
         }
@@ -281,9 +224,6 @@ impl PollBackoff {
             return None;
         }
         let now = fine_now();
-        if self.empty_polls + 1 == FIRST_OFFER && CPU_CONTENTION.is_count_old(now) {
-            CPU_CONTENTION.count(now);
-        }
         self.empty_polls_at(now, &CPU_CONTENTION)
     }
 
@@ -303,7 +243,7 @@ impl PollBackoff {
             return None;
         }
         self.empty_polls = self.empty_polls.saturating_add(1);
-        let spins = now.saturating_sub(self.found) < SPIN && !cpu_contention.is_crowd(now);
+        let spins = now.saturating_sub(self.found) < SPIN;
         match cpu_contention.others() {
             _ if self.empty_polls < FEW => None,
             Contender::None if self.empty_polls < self.next => None,
@@ -363,29 +303,6 @@ mod tests {
         assert_eq!(cpu_contention.others(), Contender::None);
         let made = looks(&mut own, 100, 30_300, &cpu_contention);
         assert_eq!(made, [16, 32, 64].map(|n| (n, BackoffAction::Processor)));
-    }
-
-    #[test]
-    fn callers_give_way_early_in_a_crowd() {
-        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
-        assert!(cpu_contention.is_count_old(1));
-        cpu_contention.counted(6, 2, 1);
-        assert!(!cpu_contention.is_count_old(2) && !cpu_contention.is_crowd(2));
-        cpu_contention.counted(7, 2, 1);
-        assert_eq!(looks(&mut own, 17, 0, &cpu_contention), [(16, BackoffAction::Processor)]);
-        // A yield took long: threads that compute, or many that poll.
-        cpu_contention.offered(100_000, 3_100_000);
-        let made = looks(&mut own, 7, 3_100_000, &cpu_contention);
-        assert_eq!(made, [4, 5, 6].map(|n| (n, BackoffAction::Sleep(SLEEP << (n - 4)))));
-        assert!(!cpu_contention.is_crowd(1 + LATELY) && cpu_contention.is_count_old(1 + LATELY));
-    }
-
-    #[test]
-    fn runnable_threads_are_the_number_before_the_slash() {
-        assert_eq!(parse_runnable(b"0.20 0.18 0.12 17/80 11206\n"), Some(17));
-        assert_eq!(parse_runnable(b"0.20 0.18"), None);
-        assert_eq!(parse_runnable(b"a b c d"), None);
-        assert!(runnable_threads().is_some_and(|threads| threads > 0), "this thread runs");
     }
 
     #[test]
