@@ -230,13 +230,13 @@ pub(crate) fn latencies(
 
 /// Returns the time within which this fraction of transfers completed as text; a dash if there are
 /// none.
-pub(crate) fn quantile(try_lock_fast: u64, classes: &[u64; LATENCY_CLASSES], part: f64) -> String {
-    let all = classes.iter().fold(try_lock_fast, |sum, more| sum.saturating_add(*more));
+pub(crate) fn quantile(immediate: u64, classes: &[u64; LATENCY_CLASSES], part: f64) -> String {
+    let all = classes.iter().fold(immediate, |sum, more| sum.saturating_add(*more));
     if all == 0 {
         return "-".into();
     }
     let wanted = (all as f64 * part).ceil() as u64;
-    let mut seen = try_lock_fast;
+    let mut seen = immediate;
     if seen >= wanted {
         return "at once".into();
     }
@@ -284,7 +284,7 @@ fn peer_json(peer: &PeerStats) -> String {
         ("unsent", peer.unsent.to_string()),
         ("unsent_bytes", peer.unsent_bytes.to_string()),
         ("unacknowledged", peer.unacknowledged.to_string()),
-        ("announced", peer.on_rts.to_string()),
+        ("announced", peer.announced.to_string()),
         ("unanswered", peer.unanswered.to_string()),
         ("incomplete", peer.incomplete.to_string()),
     ])

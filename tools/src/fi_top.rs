@@ -232,8 +232,8 @@ fn line(
     let mut cells = endpoint_cells(process, page, endpoint, rate);
     cells
         .extend([posted, unexpected, endpoint.in_flight, endpoint.rx_queue].map(|n| n.to_string()));
-    let (try_lock_fast, classes) = latencies(page, endpoint, before);
-    cells.extend([0.5, 0.99].map(|part| quantile(try_lock_fast, &classes, part)));
+    let (immediate, classes) = latencies(page, endpoint, before);
+    cells.extend([0.5, 0.99].map(|part| quantile(immediate, &classes, part)));
     cells.push(remark(process, endpoint, turns, at));
     let (mut peers, mut details) = (Vec::new(), None);
     if told_peers != ToldPeers::None {
@@ -257,7 +257,7 @@ fn line(
         cells,
         peers,
         details,
-        times: std::iter::once(("at once".into(), try_lock_fast)).chain(waited).collect(),
+        times: std::iter::once(("at once".into(), immediate)).chain(waited).collect(),
         messages: rate[0] + rate[2],
         bytes: rate[1] + rate[3],
         queued,
@@ -318,7 +318,7 @@ fn peer_details(
             format!("{} transfers, at least {} bytes", peer.unsent, peer.unsent_bytes),
         ),
         ("sent, not confirmed", peer.unacknowledged.to_string()),
-        ("announced to it", peer.on_rts.to_string()),
+        ("announced to it", peer.announced.to_string()),
         ("announced by it", peer.at_sender.to_string()),
         ("requests without answer", peer.unanswered.to_string()),
         ("bytes still to come", peer.incomplete.to_string()),
@@ -489,8 +489,8 @@ fn metrics(looked: &LookedAt) -> String {
         "# HELP libfabric_{name} How long transfers took; the sum is an estimate\n# TYPE libfabric_{name} histogram"
     );
     for (labels, page, endpoint) in &series {
-        let (try_lock_fast, classes) = latencies(page, endpoint, None);
-        let (mut count, mut sum) = (try_lock_fast, 0.0);
+        let (immediate, classes) = latencies(page, endpoint, None);
+        let (mut count, mut sum) = (immediate, 0.0);
         let _ = writeln!(text, "libfabric_{name}_bucket{{{labels},le=\"0\"}} {count}");
         for (class, more) in classes.iter().enumerate() {
             count = count.saturating_add(*more);

@@ -1036,7 +1036,7 @@ impl<W: SimWorld> Sim<W> {
             _ => {
                 let (bytes, mut fetched) = (amount.to_ne_bytes().to_vec(), Box::new(0u64));
                 let fetches = amount.is_multiple_of(2);
-                let atomic = if fetches { AtomicKind::RendezvousGet } else { AtomicKind::Base };
+                let atomic = if fetches { AtomicKind::Fetch } else { AtomicKind::Base };
                 let (datatype, sum) = (fi_datatype::FI_UINT64 as u32, fi_op::FI_SUM as u32);
                 let operation = Operation::new(atomic, datatype, sum).unwrap();
                 let counter = (self.plan.nodes * WINDOW + node * 8) as u64;

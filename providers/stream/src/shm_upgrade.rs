@@ -85,7 +85,7 @@ enum LinkPath {
     /// On the carrier connection, permanently.
     Carrier,
     /// On the carrier connection, and counted: the shared-memory upgrade is about to happen.
-    MatchedMessage,
+    Switching,
     /// In memory.
     Memory,
     /// On the carrier connection, after an incomplete authentication handshake, or in encrypted
@@ -1030,7 +1030,7 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
                     result => result,
                 }
             }
-            LinkPath::MatchedMessage => {
+            LinkPath::Switching => {
                 let Some(buf) = list.buf_from(0) else { return Ok(0) };
                 let most = buf.len().min(SWITCHING_SEGMENT);
                 self.recv_switching(&mut buf[..most])
@@ -1047,7 +1047,7 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
         if self.sends.get() == LinkPath::Secret {
             return self.send_list_below(list, CopyMode::Copied);
         }
-        if self.sends.get() == LinkPath::MatchedMessage {
+        if self.sends.get() == LinkPath::Switching {
             let part = self.part()?;
             if !self.moves_out(part) {
                 let zcopy = way.is_zcopy();
@@ -1096,8 +1096,8 @@ impl<L: ByteLink> ByteLink for UpgradableLink<L> {
     fn made(&self) {
         self.carrier.made();
         if self.part.get().is_some() {
-            self.sends.set(LinkPath::MatchedMessage);
-            self.rx_path.set(LinkPath::MatchedMessage);
+            self.sends.set(LinkPath::Switching);
+            self.rx_path.set(LinkPath::Switching);
         }
     }
 

@@ -192,7 +192,7 @@ impl AtomicWord {
         };
         let kind = match kind {
             0 => AtomicKind::Base,
-            1 => AtomicKind::RendezvousGet,
+            1 => AtomicKind::Fetch,
             2 => AtomicKind::Compare,
             _ => return Err(Malformed("unknown kind of atomic operation")),
         };

@@ -219,9 +219,7 @@ fn has(operation: Operation) -> bool {
         && match operation.kind() {
             AtomicKind::Base => op == fi_op::FI_SUM as u8,
             // Reading is adding nothing.
-            AtomicKind::RendezvousGet => {
-                op == fi_op::FI_SUM as u8 || op == fi_op::FI_ATOMIC_READ as u8
-            }
+            AtomicKind::Fetch => op == fi_op::FI_SUM as u8 || op == fi_op::FI_ATOMIC_READ as u8,
             AtomicKind::Compare => op == fi_op::FI_CSWAP as u8,
         }
 }

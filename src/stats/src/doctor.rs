@@ -352,7 +352,7 @@ fn waits_for_one(endpoint: &EndpointStats) -> bool {
 fn is_owed(peer: &PeerStats) -> bool {
     peer.unsent > 0
         || peer.unacknowledged > 0
-        || peer.on_rts > 0
+        || peer.announced > 0
         || peer.unanswered > 0
         || peer.incomplete > 0
 }
@@ -362,7 +362,7 @@ fn pending(peer: &PeerStats) -> String {
     let parts = [
         (peer.unsent, "not sent yet"),
         (peer.unacknowledged, "sent and not confirmed"),
-        (peer.on_rts, "announced and not asked for"),
+        (peer.announced, "announced and not asked for"),
         (peer.unanswered, "requests without an answer"),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);

@@ -297,7 +297,7 @@ record! {
     /// Transfers sent and waiting for the peer's acknowledgement.
     unacknowledged: u64,
     /// Messages announced to the peer and not requested by it.
-    on_rts: u64,
+    announced: u64,
     /// Messages announced by the peer and not requested yet.
     at_sender: u64,
     /// Reads of the peer's memory, and atomic operations, without an answer.

@@ -37,7 +37,7 @@ impl<E: Endpoint> EpFid<E> {
     /// Table of an endpoint not enabled yet; only its validity queries work.
     pub(super) const NOT_ENABLED_ATOMIC_OPS: &'static fi_ops_atomic = &fi_ops_atomic {
         writevalid: Some(valid::<E, { AtomicKind::Base as u8 }>),
-        readwritevalid: Some(valid::<E, { AtomicKind::RendezvousGet as u8 }>),
+        readwritevalid: Some(valid::<E, { AtomicKind::Fetch as u8 }>),
         compwritevalid: Some(valid::<E, { AtomicKind::Compare as u8 }>),
         ..unsupported::NO_ATOMIC
     };
@@ -309,13 +309,13 @@ by_arguments! {
         |op, most| [AtomicElements::many(iov, count, most, op)?, AtomicElements::NONE, AtomicElements::NONE];
     inject: "fi_inject_atomic", Base(buf: ConstBuf, count: usize),
         |op, _most| [AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::NONE];
-    fetch: "fi_fetch_atomic", RendezvousGet(
+    fetch: "fi_fetch_atomic", Fetch(
         buf: ConstBuf, count: usize, _desc: VoidPtr, result: VoidPtr, _result_desc: VoidPtr
     ) context,
         |op, _most| [
             AtomicElements::one(buf, count, op)?, AtomicElements::NONE, AtomicElements::one(result, count, op)?
         ];
-    fetchv: "fi_fetch_atomicv", RendezvousGet(
+    fetchv: "fi_fetch_atomicv", Fetch(
         iov: *const fi_ioc, _desc: Desc, count: usize,
         resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
     ) context,
@@ -370,7 +370,7 @@ macro_rules! by_message {
 
 by_message! {
     atomicmsg: "fi_atomicmsg", Base(), NONE, NO_RESULT;
-    fetchmsg: "fi_fetch_atomicmsg", RendezvousGet(
+    fetchmsg: "fi_fetch_atomicmsg", Fetch(
         resultv: *mut fi_ioc, _result_desc: Desc, result_count: usize
     ), NONE, (resultv, result_count);
     comparemsg: "fi_compare_atomicmsg", Compare(
@@ -387,7 +387,7 @@ unsafe extern "C" fn valid<E: Endpoint, const KIND: u8>(
 ) -> c_int {
     let kind = match KIND {
         0 => AtomicKind::Base,
-        1 => AtomicKind::RendezvousGet,
+        1 => AtomicKind::Fetch,
         _ => AtomicKind::Compare,
     };
     ffi_guard("fi_atomicvalid", || {

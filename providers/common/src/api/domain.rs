@@ -612,7 +612,7 @@ unsafe extern "C" fn query_atomic<D: Domain>(
     ffi_guard("fi_query_atomic", || {
         let kind = match flags {
             0 => AtomicKind::Base,
-            FI_FETCH_ATOMIC => AtomicKind::RendezvousGet,
+            FI_FETCH_ATOMIC => AtomicKind::Fetch,
             FI_COMPARE_ATOMIC => AtomicKind::Compare,
             // Atomic operations on tagged receives are not supported.
             flags if flags & FI_TAGGED != 0 => return Err(Error::INVAL),

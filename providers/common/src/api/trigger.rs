@@ -288,14 +288,7 @@ impl DeferredWork {
                 let flags = tx(op.flags & !FI_ATOMIC)?;
                 let result = (op.fetch.msg_iov, op.fetch.iov_count);
                 (
-                    EpFid::<E>::msg_op(
-                        AtomicKind::RendezvousGet,
-                        &op.msg,
-                        NONE,
-                        result,
-                        most,
-                        flags,
-                    )?,
+                    EpFid::<E>::msg_op(AtomicKind::Fetch, &op.msg, NONE, result, most, flags)?,
                     op.flags,
                 )
             } else if is(FI_OP_COMPARE_ATOMIC) {

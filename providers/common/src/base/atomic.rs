@@ -68,7 +68,7 @@ pub enum AtomicKind {
     /// fi_atomic: nothing comes back.
     Base = 0,
     /// fi_fetch_atomic: the former values come back.
-    RendezvousGet = 1,
+    Fetch = 1,
     /// fi_compare_atomic: compares first, and the former values come back.
     Compare = 2,
 }
@@ -118,7 +118,7 @@ fn class(datatype: fi_datatype) -> Option<(TypeClass, usize)> {
 /// this class.
 fn fits(kind: AtomicKind, class: TypeClass, op: fi_op) -> bool {
     let of_kind = match op {
-        FI_ATOMIC_READ => kind == AtomicKind::RendezvousGet,
+        FI_ATOMIC_READ => kind == AtomicKind::Fetch,
         FI_CSWAP | FI_CSWAP_NE | FI_CSWAP_LE | FI_CSWAP_LT | FI_CSWAP_GE | FI_CSWAP_GT
         | FI_MSWAP => kind == AtomicKind::Compare,
         FI_NOOP => false,
@@ -756,8 +756,7 @@ mod tests {
     #[test]
     fn unaligned_elements_change_and_adjacent_bytes_do_not() {
         let mut memory = [0xffu8; 24];
-        let operation =
-            Operation::new(AtomicKind::RendezvousGet, FI_UINT64 as u32, FI_SUM as u32).unwrap();
+        let operation = Operation::new(AtomicKind::Fetch, FI_UINT64 as u32, FI_SUM as u32).unwrap();
         let source: Vec<u8> = [2u64, 3].iter().flat_map(|n| n.to_ne_bytes()).collect();
         let mut fetched = [0; 16];
         for at in 1..8 {
@@ -838,7 +837,7 @@ mod tests {
         let new = |kind, datatype: fi_datatype, op: fi_op| {
             Operation::new(kind, datatype as u32, op as u32).is_ok()
         };
-        assert!(new(AtomicKind::RendezvousGet, FI_INT8, FI_ATOMIC_READ));
+        assert!(new(AtomicKind::Fetch, FI_INT8, FI_ATOMIC_READ));
         assert!(!new(AtomicKind::Base, FI_INT8, FI_ATOMIC_READ));
         assert!(!new(AtomicKind::Base, FI_FLOAT, FI_BOR));
         assert!(!new(AtomicKind::Compare, FI_DOUBLE, FI_MSWAP));

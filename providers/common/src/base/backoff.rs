@@ -197,14 +197,14 @@ pub struct PollBackoff {
     slept: u32,
     /// True if a poll found an event between the last two empty polls.
     fresh: bool,
-    try_lock_fast: bool,
+    is_tight: bool,
 }
 
 impl PollBackoff {
     /// Returns true if the caller recently polled in a tight loop.
     #[inline]
     pub fn are_at_once(&self) -> bool {
-        self.try_lock_fast
+        self.is_tight
     }
 
     /// Returns the end of the last empty poll, except the first of several, in nanoseconds of a
@@ -232,13 +232,13 @@ impl PollBackoff {
         now: u64,
         cpu_contention: &CpuContention,
     ) -> Option<BackoffAction> {
-        self.try_lock_fast = now.saturating_sub(self.last) < AT_ONCE;
+        self.is_tight = now.saturating_sub(self.last) < AT_ONCE;
         self.last = now;
         let fresh = std::mem::take(&mut self.fresh);
         if fresh {
             (self.found, self.slept) = (now, 0);
         }
-        if fresh || !self.try_lock_fast {
+        if fresh || !self.is_tight {
             (self.empty_polls, self.next) = (0, FIRST_OFFER);
             return None;
         }

@@ -41,7 +41,7 @@ pub struct CoreRail<O: QueueOwner> {
     /// Descriptor that is readable when the core provider has something to do.
     fd: Option<RawFd>,
     /// Functions of a core provider of this library reporting immediately completed messages.
-    try_lock_fast: Option<ImmediateSendFns>,
+    immediate_sends: Option<ImmediateSendFns>,
     closed: AtomicBool,
     peer_cqs: Box<PeerCqs<O>>,
     domain: Arc<CoreDomain>,
@@ -161,7 +161,7 @@ impl<O: QueueOwner> CoreRail<O> {
                 av,
                 cntrs: Mutex::default(),
                 fd,
-                try_lock_fast: None,
+                immediate_sends: None,
                 closed: AtomicBool::new(false),
                 peer_cqs,
                 domain: domain.clone(),
@@ -170,7 +170,7 @@ impl<O: QueueOwner> CoreRail<O> {
             rail.count(counted)?;
             control(fid, abi::FI_ENABLE, ptr::null_mut())?;
             // Others refuse what they do not know.
-            let _ = control(fid, SENDS_AT_ONCE, (&raw mut rail.try_lock_fast).cast());
+            let _ = control(fid, SENDS_AT_ONCE, (&raw mut rail.immediate_sends).cast());
             Ok(rail)
         }
     }
@@ -281,7 +281,7 @@ impl<O: QueueOwner> CoreRail<O> {
     ) -> Result<bool> {
         if op.flags == FAST
             && let (Some(one), Some(ImmediateSendFns { who, calls })) =
-                (op.buf.local().only(), &self.try_lock_fast)
+                (op.buf.local().only(), &self.immediate_sends)
         {
             let (buf, desc) = (one.addr as *const c_void, one.desc as *mut c_void);
             let send = calls[usize::from(tagged)];
@@ -441,7 +441,7 @@ impl<O: QueueOwner> CoreRail<O> {
             let table = self.raw.as_ref().atomic;
             check(match op.operation.kind() {
                 AtomicKind::Base => call!(table, writemsg)(ep, &raw const message, op.flags),
-                AtomicKind::RendezvousGet => {
+                AtomicKind::Fetch => {
                     let fetch = call!(table, readwritemsg);
                     fetch(ep, &raw const message, results_at, of_results, result_count, op.flags)
                 }
@@ -683,7 +683,7 @@ impl CoreDomain {
     pub fn max_atomic(&self, operation: Operation) -> usize {
         let flags = match operation.kind() {
             AtomicKind::Base => 0,
-            AtomicKind::RendezvousGet => abi::FI_FETCH_ATOMIC,
+            AtomicKind::Fetch => abi::FI_FETCH_ATOMIC,
             AtomicKind::Compare => abi::FI_COMPARE_ATOMIC,
         };
         let asked = (|| -> Result<usize> {

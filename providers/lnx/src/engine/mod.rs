@@ -518,7 +518,7 @@ impl LnxEngine {
             self.to_do.flooded.store(false, Ordering::Relaxed);
         }
         let lead = self.quick.lead();
-        let poll_conn = |active: bool| {
+        let polled = |active: bool| {
             for (number, core) in cores.iter().enumerate() {
                 if (number == lead || core.activity.is_active()) != active {
                     continue;
@@ -540,10 +540,10 @@ impl LnxEngine {
                 }
             }
         };
-        poll_conn(true);
+        polled(true);
         if for_all {
             let began = sys::fine_now();
-            poll_conn(false);
+            polled(false);
             let now = sys::fine_now();
             self.quick.looked(now, now - began);
             let lead = self.quick.lead();

@@ -364,7 +364,7 @@ fn threshold_of(operation: Operation) -> &'static AtomicUsize {
 impl AtomicLimits {
     /// Records the capabilities of these cores.
     pub(super) fn note<'a>(domains: impl Iterator<Item = &'a Arc<CoreDomain>> + Clone) {
-        let kinds = [AtomicKind::Base, AtomicKind::RendezvousGet, AtomicKind::Compare];
+        let kinds = [AtomicKind::Base, AtomicKind::Fetch, AtomicKind::Compare];
         for (kind, number) in kinds
             .into_iter()
             .flat_map(|kind| (0..NUMBERS * NUMBERS).map(move |number| (kind, number as u32)))

@@ -650,7 +650,7 @@ impl RxdEngineEp {
     fn carry_out(&self, op: &RxdOperation, data: &[u8]) -> Result<(Vec<u8>, bool)> {
         let kind = match op.kind {
             ATOMIC => AtomicKind::Base,
-            ATOMIC_FETCH => AtomicKind::RendezvousGet,
+            ATOMIC_FETCH => AtomicKind::Fetch,
             _ => AtomicKind::Compare,
         };
         let operation = Operation::new(kind, op.atomic.0, op.atomic.1)?;

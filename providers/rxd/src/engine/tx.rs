@@ -345,7 +345,7 @@ impl RxdEngineEp {
         }
         let (kind, access) = match op.operation.kind() {
             AtomicKind::Base => (ATOMIC, FI_WRITE),
-            AtomicKind::RendezvousGet => (ATOMIC_FETCH, FI_READ),
+            AtomicKind::Fetch => (ATOMIC_FETCH, FI_READ),
             AtomicKind::Compare => (ATOMIC_COMPARE, FI_READ),
         };
         let mut operands = op.source.to_boxed()?.into_vec();

@@ -25,7 +25,7 @@ impl RxmEngineEp {
         let what = AtomicHeader::from_tag(header.tag);
         let kind = match header.op {
             OP_ATOMIC => AtomicKind::Base,
-            OP_ATOMIC_FETCH => AtomicKind::RendezvousGet,
+            OP_ATOMIC_FETCH => AtomicKind::Fetch,
             OP_ATOMIC_COMPARE => AtomicKind::Compare,
             _ => return Err(Malformed("an atomic operation of no group")),
         };

@@ -157,7 +157,7 @@ impl RxmEngineEp {
             // All of the message was fetched: its sender is done with it.
             self.matcher.change(queue, message, |body| *body = RxmUnexpected::Whole(bytes.into()));
             if let Some(conn) = self.conns.get_mut(fetch.conn) {
-                conn.on_rts -= 1;
+                conn.announced -= 1;
             }
             let mut done = RxmHeader::of(PacketKind::RndvReadDone, 0);
             done.msg_id = fetch.header.msg_id;

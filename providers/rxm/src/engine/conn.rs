@@ -57,7 +57,7 @@ pub(super) struct RxmConn {
     /// the fence may wait for the peer's reaction to them.
     pub(super) urgent: VecDeque<Waiting>,
     /// Announced messages waiting at the peer for a receive.
-    pub(super) on_rts: usize,
+    pub(super) announced: usize,
     /// Messages arriving in segments.
     pub(super) partial: Vec<Partial>,
     /// The connection is on the endpoint's list of stalled ones.
@@ -112,7 +112,7 @@ impl RxmConn {
             retry: ConnectBackoff::default(),
             waiting: VecDeque::new(),
             urgent: VecDeque::new(),
-            on_rts: 0,
+            announced: 0,
             partial: Vec::new(),
             stalled: false,
             ops: 0,

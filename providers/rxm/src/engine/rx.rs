@@ -524,7 +524,7 @@ impl RxmEngineEp {
             None if self.matcher.drops(&envelope) => self.not_wanted(id, header.msg_id),
             None if self.matcher.is_too_much(&envelope, MAX_OF_UNKNOWN_PEERS) => self.too_much(id),
             matched => {
-                self.conns[id].on_rts += 1;
+                self.conns[id].announced += 1;
                 let early = PartialUnexpected::None;
                 self.buffer_unexpected(
                     envelope,
@@ -733,7 +733,7 @@ impl RxmEngineEp {
             }
             RxmUnexpected::AtSender { conn, header, segments, early: _ } => {
                 if let Some(conn) = self.conns.get_mut(conn) {
-                    conn.on_rts -= 1;
+                    conn.announced -= 1;
                 }
                 match recv {
                     Some(recv) => self.fetch(recv, envelope, conn, header, segments),
@@ -769,7 +769,7 @@ impl RxmEngineEp {
 
     /// Drops the operations arriving on a closed connection.
     pub(super) fn lose_messages_of(&mut self, id: u32, conn: &mut RxmConn, error: Error) {
-        let mut waits = conn.on_rts > 0;
+        let mut waits = conn.announced > 0;
         for partial in conn.partial.drain(..) {
             waits |= matches!(partial.target, SegmentTarget::Buffered(_));
             if let SegmentTarget::Recv(recv) = partial.target {

@@ -35,7 +35,7 @@ impl RxmConn {
             received_bytes,
             unsent: unsent as u64,
             unacknowledged: self.ops.saturating_sub(self.waiting.len()) as u64,
-            at_sender: self.on_rts as u64,
+            at_sender: self.announced as u64,
             incomplete: self
                 .partial
                 .iter()

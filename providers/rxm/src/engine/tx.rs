@@ -248,7 +248,7 @@ impl RxmEngineEp {
         let ready = self.may_go(conn, op.flags);
         let (number, access) = match op.operation.kind() {
             atomic::AtomicKind::Base => (OP_ATOMIC, FI_WRITE),
-            atomic::AtomicKind::RendezvousGet => (OP_ATOMIC_FETCH, FI_READ),
+            atomic::AtomicKind::Fetch => (OP_ATOMIC_FETCH, FI_READ),
             atomic::AtomicKind::Compare => (OP_ATOMIC_COMPARE, FI_READ),
         };
         let mut buf = self.buffer()?;
@@ -477,10 +477,10 @@ impl RxmEngineEp {
         let config = &self.common.config;
         let (eager, sar) = (config.eager_limit, config.sar_limit);
         // Other libraries do not fetch a message of no bytes, and never say that they have it.
-        let on_rts = message.notified && (len > 0 || self.conns[op.conn].ours);
+        let announced = message.notified && (len > 0 || self.conns[op.conn].ours);
         // A small message is delivered when the peer's core has received it: it may be buffered
         // there for a later receive (FI_DELIVERY_COMPLETE, fi_cq(3)).
-        let result = if on_rts {
+        let result = if announced {
             self.announce(id, &message)
         } else if len <= eager {
             self.send_part(

@@ -237,7 +237,7 @@ impl<N: Transport> StreamState<N> {
         if let (1, Some(at)) = (self.line.len(), self.calls.next_slot()) {
             self.wake_at(at);
         }
-        Ok(Route::DeferredQueue(peer))
+        Ok(Route::Later(peer))
     }
 
     fn may_call(&mut self) -> bool {

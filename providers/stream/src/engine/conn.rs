@@ -191,7 +191,7 @@ pub(crate) struct StreamConn<N: Transport> {
     /// The message being received.
     pub(super) incoming: Option<RxRequest>,
     /// Numbers of the peer's announced messages without any payload received, requested or not.
-    pub(super) on_rts: NumberSet,
+    pub(super) announced: NumberSet,
     /// Announced messages not requested yet, by number: queue and id of their entries in the
     /// matching engine.
     pub(super) at_sender: HashMap<u8, (usize, u32)>,
@@ -255,7 +255,7 @@ impl<N: Transport> StreamConn<N> {
             retained: 0,
             large: false,
             incoming: None,
-            on_rts: NumberSet::default(),
+            announced: NumberSet::default(),
             at_sender: HashMap::new(),
             expected: HashMap::new(),
             stash: Vec::new(),

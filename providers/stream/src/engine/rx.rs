@@ -818,7 +818,7 @@ impl<N: Transport> StreamState<N> {
             StreamOp::Data => {
                 let conn = &mut self.conns[id];
                 let mut incoming = conn.expected.remove(&header.op_data).ok_or(Error::PROTO)?;
-                conn.on_rts.remove(header.op_data);
+                conn.announced.remove(header.op_data);
                 if header.len != incoming.envelope.len as u64 {
                     conn.incoming = Some(incoming);
                     return Err(Error::PROTO);
@@ -1151,7 +1151,7 @@ impl<N: Transport> StreamState<N> {
         }
         let envelope = Arrival::new(header, id, conn, ep)?;
         // The number is taken until the message arrives, whether it is asked for yet or not.
-        if !conn.on_rts.insert(header.op_data) {
+        if !conn.announced.insert(header.op_data) {
             return Err(Error::PROTO);
         }
         let target = match ep.take_posted(&envelope) {

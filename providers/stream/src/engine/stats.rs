@@ -81,7 +81,7 @@ impl<N: Transport> StreamConn<N> {
             unsent: self.tx.len() as u64 + u64::from(self.has_unsent() && self.tx.is_empty()),
             unsent_bytes: self.tx.iter().take(MOST_COUNTED).map(left).sum(),
             unacknowledged: self.unacked.len() as u64,
-            on_rts: self.waiting.len() as u64,
+            announced: self.waiting.len() as u64,
             at_sender: self.at_sender.len() as u64,
             unanswered: self.reads.len() as u64,
             incomplete: self.left() as u64,

@@ -269,7 +269,7 @@ pub(super) enum Route {
     /// Sent, or queued, on this connection.
     Conn(u32),
     /// Queued for this peer until the next connection attempt.
-    DeferredQueue(u32),
+    Later(u32),
 }
 
 /// Returns the header flags of a transfer, and true if it completes only with the peer's

@@ -142,7 +142,7 @@ impl<N: Transport> StreamState<N> {
         let peer = self.eps[ep_id].peer_for(dest)?;
         let entry = &self.eps[ep_id].peers[peer];
         match entry.conn {
-            NONE if entry.extra.retry.is_waiting() => Ok(Route::DeferredQueue(peer)),
+            NONE if entry.extra.retry.is_waiting() => Ok(Route::Later(peer)),
             NONE => self.connect_next(ep_id, peer),
             conn => Ok(Route::Conn(conn)),
         }
@@ -162,7 +162,7 @@ impl<N: Transport> StreamState<N> {
         ep.tx_pending += 1;
         outgoing.finish.flags |= ep.times.begin();
         let id = match route {
-            Route::DeferredQueue(peer) => return ep.peers[peer].extra.parked.push_back(outgoing),
+            Route::Later(peer) => return ep.peers[peer].extra.parked.push_back(outgoing),
             Route::Conn(id) => id,
         };
         let conn = &mut self.conns[id];
@@ -540,7 +540,7 @@ impl<N: Transport> StreamState<N> {
     pub(super) fn encode_segments(&self, route: Route, segments: &RemoteSegments) -> Box<[u8]> {
         let order = match route {
             Route::Conn(id) => self.conns.get(id).map_or(ByteOrder::Native, |conn| conn.order),
-            Route::DeferredQueue(_) => ByteOrder::Native,
+            Route::Later(_) => ByteOrder::Native,
         };
         StreamHeader::write_segments(order, segments.as_slice())
     }

@@ -48,7 +48,7 @@ enum FrameKind {
     Hello = 1,
     Answer = 2,
     Confirm = 3,
-    RejectReason = 4,
+    Reject = 4,
 }
 
 impl FrameKind {
@@ -56,7 +56,7 @@ impl FrameKind {
         match self {
             Self::Hello | Self::Answer => BODY_MAX,
             Self::Confirm => TAG_LEN,
-            Self::RejectReason => 0,
+            Self::Reject => 0,
         }
     }
 
@@ -263,7 +263,7 @@ impl PskHandshake {
         self.received.clear();
         self.unsent.clear();
         if !matches!(why, AuthError::Refused | AuthError::NoSecret) {
-            self.unsent.extend(FrameKind::RejectReason.head(self.encrypts));
+            self.unsent.extend(FrameKind::Reject.head(self.encrypts));
         }
         why
     }
@@ -284,15 +284,12 @@ impl PskHandshake {
             return Err(match head {
                 [.., version, _, _, _] if *version != FRAME_VERSION => AuthError::Version,
                 [.., kind, encrypts, _]
-                    if *kind == FrameKind::RejectReason as u8
-                        && *encrypts == u8::from(self.encrypts) =>
+                    if *kind == FrameKind::Reject as u8 && *encrypts == u8::from(self.encrypts) =>
                 {
                     AuthError::Refused
                 }
                 [.., kind, encrypts, _]
-                    if [expected, FrameKind::RejectReason]
-                        .iter()
-                        .any(|known| *kind == *known as u8)
+                    if [expected, FrameKind::Reject].iter().any(|known| *kind == *known as u8)
                         && *encrypts == u8::from(!self.encrypts) =>
                 {
                     AuthError::Encryption

@@ -285,7 +285,8 @@ impl RxmState {
             assert_eq!((ep.ops.len(), ep.fetches.len(), ep.stalled.len()), (0, 0, 0));
             assert!(ep.parked.is_empty() && ep.handed.is_empty());
             for (id, conn) in ep.conns.iter() {
-                let left = [conn.waiting.len(), conn.urgent.len(), conn.partial.len(), conn.on_rts];
+                let left =
+                    [conn.waiting.len(), conn.urgent.len(), conn.partial.len(), conn.announced];
                 assert_eq!(left, [0; 4], "of connection {id} something is left");
             }
         }

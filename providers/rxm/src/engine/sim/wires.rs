@@ -222,7 +222,7 @@ pub(super) struct RxmWorld {
 /// Possible next event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SimEvent {
-    TxSchedule(usize, usize),
+    Transmit(usize, usize),
     Arrives(usize, usize),
     Notified(usize, usize),
     Ends(usize, usize),
@@ -268,7 +268,7 @@ impl RxmWorld {
                 let (out, other) = (&wire.directions[side], &wire.directions[1 - side]);
                 let up = |side: usize| self.port_of(wire, side).is_some_and(|port| port.up);
                 if up(side) && !out.posted.is_empty() {
-                    all.push(SimEvent::TxSchedule(id, side));
+                    all.push(SimEvent::Transmit(id, side));
                 }
                 if self.can_arrive(wire, side) {
                     all.push(SimEvent::Arrives(id, side));
@@ -300,7 +300,7 @@ impl RxmWorld {
             return false;
         }
         match self.random.pick(&all) {
-            SimEvent::TxSchedule(wire, side) => self.leaves(wire, side),
+            SimEvent::Transmit(wire, side) => self.leaves(wire, side),
             SimEvent::Arrives(wire, side) => self.arrives(wire, side),
             SimEvent::Notified(..)
                 if all.len() > 1 && self.plan.late && self.random.below(4) > 0 => {}

@@ -191,7 +191,7 @@ fn later_sent(random: &mut SimRandom) -> Vec<u8> {
         StreamOp::TaggedMsg,
     ];
     let op = random.pick(&ops);
-    let on_rts = match random.below(8) {
+    let announced = match random.below(8) {
         0 => random.next(),
         1 => 1 << random.below(34),
         _ => len as u64,
@@ -203,7 +203,7 @@ fn later_sent(random: &mut SimRandom) -> Vec<u8> {
         segments: random.pick(&[0, 0, 1, 2]),
         cq_data: random.below(256) as u64,
         tag: random.below(1024) as u64,
-        len: on_rts,
+        len: announced,
         ..StreamHeader::of(op)
     };
     let mut head = [0; 40];
