@@ -12,13 +12,13 @@
 //					"the completion is on the receive EVD of the endpoint that took the buffer",
 //					"each endpoint tells of its own", "another endpoint takes it"
 //   segments are filled in order, one in part, those behind it not
-//					"segments are filled front to back", "what was in the list when it was posted ..."
+//					"segments are filled front to back", "the segments listed at the post are filled ..."
 //   completion by the endpoint's configuration; UNSIGNALLED is the default and signals
 //					"the default flag of an endpoint with a queue ...", "a threshold of three waits for three, ..."
 //   SOLICITED_WAIT			cannot be had: "solicited wait: DAT_MODEL_NOT_SUPPORTED" (dat_calls), "the attributes promise ..."
 //   EVD_THRESHOLD: dat_evd_wait's threshold decides	"DAT_COMPLETION_EVD_THRESHOLD_FLAG: ...", "but by three"
 //   local_iov is its owner's again, as the attributes say	"the attributes say that a list of segments ..."
-//   DAT_SUCCESS is a receive that was posted	"what is left is counted", "a full queue"
+//   DAT_SUCCESS is a receive that was posted	"remaining receives are counted", "a full queue"
 //   posting allocates nothing and does not block	"posting allocates nothing"
 //   messages of a connection complete in their order	"messages of a connection complete in their order"
 //   valid in all states of the queue		posts before, between and after connections, all through this program
@@ -267,7 +267,7 @@ int main(int argc, char **argv)
 	t.lmr_context = 0xdead;
 	CHECK(TYPE(dat_srq_post_recv(srq, 1, &t, cookie(1)), DAT_PRIVILEGES_VIOLATION), "one that is not there: DAT_PRIVILEGES_VIOLATION");
 	MUST(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &p));
-	CHECK(p.available_dto_count == 0, "what was refused is not posted");
+	CHECK(p.available_dto_count == 0, "refused receives are not posted");
 	// segments of no bytes are not looked at
 	t = (DAT_LMR_TRIPLET){ 1, 0, 0xdead };
 	for (int n = 0; n < 8; n++) MUST(n % 2 ? dat_srq_post_recv(srq, 1, &t, cookie(n)) : dat_srq_post_recv(srq, 0, NULL, cookie(n)));
@@ -303,7 +303,7 @@ int main(int argc, char **argv)
 		CHECK(first.event_data.dto_completion_event_data.ep_handle == taker[k], "each endpoint tells of its own");
 	}
 	MUST(dat_srq_query(srq, DAT_SRQ_FIELD_ALL, &p));
-	CHECK(p.available_dto_count == 1, "what is left is counted");
+	CHECK(p.available_dto_count == 1, "remaining receives are counted");
 
 	// what a cookie, a list of segments and an endpoint's flags mean
 	DAT_PROVIDER_ATTR pa; DAT_EP_PARAM ep_param; DAT_COUNT left;
@@ -322,7 +322,7 @@ int main(int argc, char **argv)
 	CHECK(e.event_data.dto_completion_event_data.user_cookie.as_64 == 150, "a cookie comes back");
 	e = next(recv_evd[0]);
 	CHECK(e.event_data.dto_completion_event_data.user_cookie.as_64 == 150 && e.event_data.dto_completion_event_data.transfered_length == 5, "for each buffer that was posted with it");
-	CHECK(!memcmp(memory + 10 * SIZE, "third---", 8) && !memcmp(memory + 11 * SIZE, "--------", 8), "what was in the list when it was posted is filled: one segment in part, those behind it not");
+	CHECK(!memcmp(memory + 10 * SIZE, "third---", 8) && !memcmp(memory + 11 * SIZE, "--------", 8), "the segments listed at the post are filled: one in part, the later ones not");
 	MUST(post(0, 64, 151));
 
 	// a mark

@@ -124,24 +124,17 @@ static const char *wait_fd(const struct column *of) { return open_cq(of, FI_WAIT
 static const char *wait_pollfd(const struct column *of) { return open_cq(of, FI_WAIT_POLLFD); }
 static const char *wait_cond(const struct column *of) { return open_cq(of, FI_WAIT_MUTEX_COND); }
 
-static const char *counter(const struct column *of)
+static const char *open_counter(const struct column *of, enum fi_cntr_events events)
 {
-	struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
+	struct fi_cntr_attr attr = {.events = events};
 	struct fid_cntr *cntr;
 	int ret = fi_cntr_open(of->domain, &attr, &cntr, NULL);
 	if (!ret)
 		fi_close(&cntr->fid);
 	return answer(ret);
 }
-static const char *byte_counter(const struct column *of)
-{
-	struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_BYTES};
-	struct fid_cntr *cntr;
-	int ret = fi_cntr_open(of->domain, &attr, &cntr, NULL);
-	if (!ret)
-		fi_close(&cntr->fid);
-	return answer(ret);
-}
+static const char *counter(const struct column *of) { return open_counter(of, FI_CNTR_EVENTS_COMP); }
+static const char *byte_counter(const struct column *of) { return open_counter(of, FI_CNTR_EVENTS_BYTES); }
 static const char *poll_set(const struct column *of)
 {
 	struct fid_poll *set;

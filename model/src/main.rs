@@ -175,7 +175,7 @@ impl Queue {
         loop {
             let answer = call.look(wait, || true, || self.take(), || self.is_ready());
             // SAFETY: these threads are never cancelled.
-            if !unsafe { call.is_still_bursting() } {
+            if !unsafe { call.can_continue() } {
                 return answer;
             }
         }

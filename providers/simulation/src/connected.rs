@@ -419,7 +419,7 @@ impl<W: ConnectedWorld> ConnectedSim<W> {
             }
             moved |= self.world.something_happens(true) || self.oracle.completions > before;
             still = if moved { 0 } else { still + 1 };
-            if !self.world.is_still_bursting(still) {
+            if !self.world.can_continue(still) {
                 return;
             }
         }

@@ -217,7 +217,7 @@ pub trait SimWorld: Sized {
     /// Nothing is late or refused any more.
     fn be_prompt(&mut self);
     /// Nothing moved in so many rounds: false if nothing will ever.
-    fn is_still_bursting(&mut self, still: usize) -> bool;
+    fn can_continue(&mut self, still: usize) -> bool;
     /// Progress iterations of a node in each round of all nodes.
     const ITERATIONS: usize;
     /// Data accepted by a node reaches the others although its endpoints close.
@@ -1106,7 +1106,7 @@ impl<W: SimWorld> Sim<W> {
             }
             moved |= self.world.something_happens(true) || self.oracle.completions > before;
             still = if moved { 0 } else { still + 1 };
-            if !self.world.is_still_bursting(still) {
+            if !self.world.can_continue(still) {
                 return;
             }
         }

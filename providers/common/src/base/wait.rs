@@ -442,10 +442,10 @@ impl Wait {
             true => Some(limit.map_or(ACCEPT_PAUSE, |limit| limit.min(ACCEPT_PAUSE))),
             false => limit,
         };
-        let is_still_bursting = may();
+        let can_continue = may();
         let mut election = self.election();
         // Another call may have been woken meanwhile by what this one waits for.
-        if !is_still_bursting || self.ticket.load(Ordering::SeqCst) != seen {
+        if !can_continue || self.ticket.load(Ordering::SeqCst) != seen {
             self.armed.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
@@ -680,7 +680,7 @@ impl Blocking {
     /// without side effects the presence of something to read. `sources_may_block` is true if all
     /// sources of progress would wake a waiter.
     ///
-    /// Returns -FI_EAGAIN if the call does not [go on](Self::is_still_bursting): its time is over, or
+    /// Returns -FI_EAGAIN if the call does not [go on](Self::can_continue): its time is over, or
     /// `fi_cq_signal` was called. Returns -FI_EINTR if a signal was handled since the last poll and
     /// there is nothing to read.
     pub fn look<T>(
@@ -754,7 +754,7 @@ impl Blocking {
     /// No frame from the caller's to the program's own has anything to clean up, and the wait
     /// object of the last poll lives until the next.
     #[inline(always)]
-    pub unsafe fn is_still_bursting(&mut self) -> bool {
+    pub unsafe fn can_continue(&mut self) -> bool {
         match &mut self.pause {
             Pause::Over => {
                 if let Some((held, _)) = self.held.take() {
@@ -789,7 +789,7 @@ impl Blocking {
     /// while, and unblocks them at intervals.
     ///
     /// # Safety
-    /// The contract of [`is_still_bursting`](Self::is_still_bursting).
+    /// The contract of [`can_continue`](Self::can_continue).
     #[inline(always)]
     unsafe fn poll(&mut self) {
         let now = match std::mem::take(&mut self.now) {

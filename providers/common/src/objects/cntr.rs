@@ -442,7 +442,7 @@ unsafe extern "C-unwind" fn cntr_wait(
             unsafe { Cntr::from_c(cntr) }?.wait_for(threshold, &mut errors, &mut call)
         });
         // SAFETY: as in `read`; the counter is not closed while it is waited for.
-        if !unsafe { call.is_still_bursting() } {
+        if !unsafe { call.can_continue() } {
             return answer;
         }
     }

@@ -1089,7 +1089,7 @@ unsafe extern "C-unwind" fn sreadfrom(
             unsafe { Cq::from_c(cq)?.sread(buf, count, src, &mut call) }
         });
         // SAFETY: as in `read`; the queue is not closed while it is read.
-        if !unsafe { call.is_still_bursting() } {
+        if !unsafe { call.can_continue() } {
             return answer;
         }
     }

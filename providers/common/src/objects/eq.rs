@@ -563,7 +563,7 @@ unsafe extern "C-unwind" fn sread(
         });
         // SAFETY: nothing here is cleaned up, nor in what the program calls us by; the
         // queue is not closed while it is read.
-        if !unsafe { call.is_still_bursting() } {
+        if !unsafe { call.can_continue() } {
             return answer;
         }
     }

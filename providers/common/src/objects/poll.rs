@@ -379,7 +379,7 @@ unsafe extern "C-unwind" fn wait_wait(wait: *mut fid_wait, timeout: c_int) -> c_
         });
         // SAFETY: nothing here is cleaned up, nor in what the program calls us by; the
         // set is not closed while it is waited for.
-        if !unsafe { call.is_still_bursting() } {
+        if !unsafe { call.can_continue() } {
             return answer;
         }
     }

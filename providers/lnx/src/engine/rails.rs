@@ -413,19 +413,19 @@ mod tests {
     use super::*;
 
     /// Returns the number of iterations polling all cores, of `activity` iterations. `pace` is the
-    /// time between iterations and the duration of such a poll in nanoseconds; `is_still_bursting`: the
+    /// time between iterations and the duration of such a poll in nanoseconds; `can_continue`: the
     /// leading core is active.
     fn looks(
         quick: &FastPollScheduler,
         now: &mut u64,
         count: u32,
         pace: [u64; 2],
-        is_still_bursting: bool,
+        can_continue: bool,
     ) -> u32 {
         let ([pace, took], mut due) = (pace, 0);
         for _ in 0..count {
             *now += pace;
-            let calls = if is_still_bursting { *now } else { 0 };
+            let calls = if can_continue { *now } else { 0 };
             if !quick.count_iteration() && quick.is_time(*now, calls) {
                 quick.looked(*now, took);
                 due += 1;

@@ -353,7 +353,7 @@ impl SimWorld for OverPackets {
     }
 
     /// Continues until peers considered gone are given up.
-    fn is_still_bursting(&mut self, still: usize) -> bool {
+    fn can_continue(&mut self, still: usize) -> bool {
         here::pass(still as u64 * 50_000_000);
         still <= 130
     }

@@ -533,10 +533,10 @@ impl<N: Transport> StreamState<N> {
     /// the connection is closed or blocked; unparsed bytes are then in its stash.
     fn parse(&mut self, id: u32, bytes: &[u8]) -> bool {
         self.hearing = id;
-        let is_still_bursting = self.parse_messages(id, bytes);
+        let can_continue = self.parse_messages(id, bytes);
         self.hearing = NONE;
         self.send_answers(id);
-        is_still_bursting && self.conns.get(id).is_some()
+        can_continue && self.conns.get(id).is_some()
     }
 
     fn parse_messages(&mut self, id: u32, bytes: &[u8]) -> bool {

@@ -13,7 +13,7 @@ fn blocking<T>(
     loop {
         let answer = call.look(wait, &sources_may_block, &look, &ready);
         // SAFETY: threads of tests are not cancelled.
-        if !unsafe { call.is_still_bursting() } {
+        if !unsafe { call.can_continue() } {
             return answer;
         }
     }

@@ -219,7 +219,7 @@ impl SimWorld for OverWires {
         self.world().prompt = true;
     }
 
-    fn is_still_bursting(&mut self, still: usize) -> bool {
+    fn can_continue(&mut self, still: usize) -> bool {
         here::pass(still as u64 * 100_000_000);
         still <= 30
     }

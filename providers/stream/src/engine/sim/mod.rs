@@ -269,7 +269,7 @@ impl SimWorld for OverRings {
         world.unknown_peers_leave();
     }
 
-    fn is_still_bursting(&mut self, still: usize) -> bool {
+    fn can_continue(&mut self, still: usize) -> bool {
         // Timers may be set for a much later event, such as the timeout of a silent pending
         // connection. An engine polling memory polls the poller in few of its iterations.
         let quiet = if self.settings.local.enabled { 150 } else { 8 };
