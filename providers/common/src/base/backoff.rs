@@ -20,6 +20,11 @@
 //! time without events. For some time after the detection of other polling threads, yields begin after
 //! 16 polls.
 //!
+//! With many polling threads for each processor the peer rarely runs, and each poll delays the response.
+//! Others take a thread polling for 50 us for a computing one. So each process keeps a score of its
+//! waits: an event within 50 us raises it, 50 us without one lower it. At a low score, yields begin
+//! after 16 polls, sleeps after 4, and only one wait in 64 polls for 50 us.
+//!
 //! Only callers in a tight polling loop back off: a caller absent for longer than a poll takes either
 //! computes or yields by itself.
 use crate::sys::fine_now;
@@ -36,11 +41,23 @@ const DECLINED: u64 = 2_000;
 const SLICE: u64 = 500_000;
 
 /// Empty polls before the first yield, if polling threads needed the processor recently.
-const FIRST_OFFER: u32 = 16;
+const FIRST_YIELD: u32 = 16;
 
 /// Nanoseconds of empty polls before the first yield or the first sleep, if no other thread is
 /// known to need the processor, or if the others are computing.
 const SPIN: u64 = 50_000;
+
+/// Maximum score of waits. An event within [`SPIN`] nanoseconds raises the score by 1.
+const SCORE_MOST: u8 = 64;
+
+/// Decrease of the score by a wait of [`SPIN`] nanoseconds without an event.
+const SCORE_LOSS: u8 = 8;
+
+/// Minimum score for polls of [`SPIN`] nanoseconds.
+const SCORE_WORTH: u8 = 32;
+
+/// Distance of two waits with polls of [`SPIN`] nanoseconds at a low score.
+const PROBE: u32 = 64;
 
 /// Nanoseconds after the detection of polling threads during which others are expected to poll.
 const LATELY: u64 = 1_000_000_000;
@@ -73,7 +90,7 @@ const QUIET: u64 = 1_000_000_000;
 #[repr(u8)]
 enum Contender {
     None,
-    Look,
+    Poll,
     Compute,
 }
 
@@ -89,7 +106,9 @@ struct CpuContention {
     again_at: AtomicU64,
     pause: AtomicU64,
     /// Time of the last yield taken by a polling thread, in nanoseconds of [`fine_now`]; 0: never.
-    looked_at: AtomicU64,
+    polled_at: AtomicU64,
+    /// Score of waits, 0 to [`SCORE_MOST`].
+    spin_score: AtomicU8,
 }
 
 static CPU_CONTENTION: CpuContention = CpuContention::new();
@@ -101,27 +120,49 @@ impl CpuContention {
             declined: AtomicU8::new(0),
             again_at: AtomicU64::new(0),
             pause: AtomicU64::new(PAUSE),
-            looked_at: AtomicU64::new(0),
+            polled_at: AtomicU64::new(0),
+            spin_score: AtomicU8::new(SCORE_MOST),
         }
     }
 
     /// Returns true if polling threads needed the processor recently.
-    fn have_looked(&self, now: u64) -> bool {
-        let at = self.looked_at.load(Ordering::Relaxed);
+    fn have_polled(&self, now: u64) -> bool {
+        let at = self.polled_at.load(Ordering::Relaxed);
         at != 0 && now.saturating_sub(at) < LATELY
+    }
+
+    /// Returns true if the score is high enough for polls of [`SPIN`] nanoseconds.
+    #[inline]
+    fn is_spin_worth(&self) -> bool {
+        self.spin_score.load(Ordering::Relaxed) >= SCORE_WORTH
+    }
+
+    /// Records a wait with an event before any backoff.
+    #[inline]
+    fn record_hit(&self) {
+        let score = self.spin_score.load(Ordering::Relaxed);
+        if score < SCORE_MOST {
+            self.spin_score.store(score + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Records a wait of [`SPIN`] nanoseconds without an event.
+    fn record_miss(&self) {
+        let score = self.spin_score.load(Ordering::Relaxed);
+        self.spin_score.store(score.saturating_sub(SCORE_LOSS), Ordering::Relaxed);
     }
 
     #[inline]
     fn others(&self) -> Contender {
         match self.others.load(Ordering::Relaxed) {
-            n if n == Contender::Look as u8 => Contender::Look,
+            n if n == Contender::Poll as u8 => Contender::Poll,
             n if n == Contender::Compute as u8 => Contender::Compute,
             _ => Contender::None,
         }
     }
 
     /// Records a yield from `start` to `end` (nanoseconds).
-    fn offered(&self, start: u64, end: u64) {
+    fn record_yield(&self, start: u64, end: u64) {
         let others = match end.saturating_sub(start) {
             taken if taken < DECLINED => {
                 let declined = self.declined.load(Ordering::Relaxed).saturating_add(1);
@@ -132,8 +173,8 @@ impl CpuContention {
                 Contender::None
             }
             taken if taken < SLICE => {
-                self.looked_at.store(end, Ordering::Relaxed);
-                Contender::Look
+                self.polled_at.store(end, Ordering::Relaxed);
+                Contender::Poll
             }
             _ => {
                 let pause = self.pause.load(Ordering::Relaxed);
@@ -161,7 +202,7 @@ pub fn is_shared() -> bool {
 /// Backoff of a caller after empty polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BackoffAction {
-    /// The caller offers the processor to other threads (sched_yield(2)).
+    /// The caller yields the processor to other threads (sched_yield(2)).
     Processor,
     /// The caller sleeps so many nanoseconds, or until there is something to do.
     Sleep(u64),
@@ -176,7 +217,7 @@ impl BackoffAction {
                 let start = fine_now();
                 std::thread::yield_now();
                 let end = fine_now();
-                CPU_CONTENTION.offered(start, end);
+                CPU_CONTENTION.record_yield(start, end);
             }
             Self::Sleep(nanos) => crate::sys::sleep_on(fd, nanos),
         }
@@ -198,6 +239,10 @@ pub struct PollBackoff {
     /// True if a poll found an event between the last two empty polls.
     fresh: bool,
     is_tight: bool,
+    /// True if the caller backed off since the last event.
+    backed_off: bool,
+    /// Number of waits.
+    waits: u32,
 }
 
 impl PollBackoff {
@@ -236,24 +281,42 @@ impl PollBackoff {
         self.last = now;
         let fresh = std::mem::take(&mut self.fresh);
         if fresh {
-            (self.found, self.slept) = (now, 0);
+            if self.empty_polls > 0 && !self.backed_off {
+                cpu_contention.record_hit();
+            }
+            (self.found, self.slept, self.backed_off) = (now, 0, false);
+            self.waits = self.waits.wrapping_add(1);
         }
         if fresh || !self.is_tight {
-            (self.empty_polls, self.next) = (0, FIRST_OFFER);
+            (self.empty_polls, self.next) = (0, FIRST_YIELD);
             return None;
         }
         self.empty_polls = self.empty_polls.saturating_add(1);
-        let spins = now.saturating_sub(self.found) < SPIN;
+        let backoff = self.backoff_at(now, cpu_contention);
+        if backoff.is_some() && !self.backed_off {
+            self.backed_off = true;
+            if now.saturating_sub(self.found) >= SPIN {
+                cpu_contention.record_miss();
+            }
+        }
+        backoff
+    }
+
+    /// Returns the backoff action after an empty poll of a tight loop.
+    #[inline(always)]
+    fn backoff_at(&mut self, now: u64, cpu_contention: &CpuContention) -> Option<BackoffAction> {
+        let is_spin_worth = || cpu_contention.is_spin_worth() || self.waits.is_multiple_of(PROBE);
+        let spins = now.saturating_sub(self.found) < SPIN && is_spin_worth();
         match cpu_contention.others() {
             _ if self.empty_polls < FEW => None,
             Contender::None if self.empty_polls < self.next => None,
-            Contender::None if spins && !cpu_contention.have_looked(now) => None,
+            Contender::None if spins && !cpu_contention.have_polled(now) => None,
             Contender::Compute if spins => None,
             Contender::None => {
                 self.next = self.empty_polls.saturating_mul(2);
                 Some(BackoffAction::Processor)
             }
-            Contender::Look => Some(BackoffAction::Processor),
+            Contender::Poll => Some(BackoffAction::Processor),
             Contender::Compute if now >= cpu_contention.again_at.load(Ordering::Relaxed) => {
                 Some(BackoffAction::Processor)
             }
@@ -266,7 +329,7 @@ impl PollBackoff {
     }
 
     /// Records the end of a yield, so its duration does not count as the caller's own time.
-    pub fn offered(&mut self) {
+    pub fn record_yield(&mut self) {
         self.last = fine_now();
     }
 }
@@ -276,21 +339,21 @@ mod tests {
     use super::*;
 
     /// Returns the backoff actions of a caller polling `times` times in a tight loop.
-    fn looks(
-        looks: &mut PollBackoff,
+    fn polls(
+        own: &mut PollBackoff,
         times: u64,
         start: u64,
         cpu_contention: &CpuContention,
     ) -> Vec<(u64, BackoffAction)> {
-        looks.fresh = true;
-        let look = |n| Some((n, looks.empty_polls_at(start + n * 300, cpu_contention)?));
-        (0..times).filter_map(look).collect()
+        own.fresh = true;
+        let poll = |n| Some((n, own.empty_polls_at(start + n * 300, cpu_contention)?));
+        (0..times).filter_map(poll).collect()
     }
 
     #[test]
     fn unused_yields_become_rare() {
         let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
-        let made = looks(&mut own, 1000, 0, &cpu_contention);
+        let made = polls(&mut own, 1000, 0, &cpu_contention);
         // The first after 50 us.
         assert_eq!(made, [167, 334, 668].map(|n| (n, BackoffAction::Processor)));
     }
@@ -298,37 +361,37 @@ mod tests {
     #[test]
     fn yields_start_early_if_other_threads_polled_recently() {
         let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
-        cpu_contention.offered(0, 20_000);
-        (0..2).for_each(|_| cpu_contention.offered(30_000, 30_300));
+        cpu_contention.record_yield(0, 20_000);
+        (0..2).for_each(|_| cpu_contention.record_yield(30_000, 30_300));
         assert_eq!(cpu_contention.others(), Contender::None);
-        let made = looks(&mut own, 100, 30_300, &cpu_contention);
+        let made = polls(&mut own, 100, 30_300, &cpu_contention);
         assert_eq!(made, [16, 32, 64].map(|n| (n, BackoffAction::Processor)));
     }
 
     #[test]
-    fn every_look_is_followed_by_an_offer_while_others_take_them() {
+    fn every_empty_poll_is_followed_by_a_yield_while_others_use_them() {
         let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
-        cpu_contention.offered(0, 20_000);
-        assert_eq!(cpu_contention.others(), Contender::Look);
-        assert_eq!(looks(&mut own, 10, 0, &cpu_contention).len(), 6);
-        cpu_contention.offered(0, 300);
-        assert_eq!(cpu_contention.others(), Contender::Look);
-        cpu_contention.offered(0, 300);
+        cpu_contention.record_yield(0, 20_000);
+        assert_eq!(cpu_contention.others(), Contender::Poll);
+        assert_eq!(polls(&mut own, 10, 0, &cpu_contention).len(), 6);
+        cpu_contention.record_yield(0, 300);
+        assert_eq!(cpu_contention.others(), Contender::Poll);
+        cpu_contention.record_yield(0, 300);
         assert_eq!(cpu_contention.others(), Contender::None);
-        assert_eq!(looks(&mut own, 10, 100_000, &cpu_contention), []);
+        assert_eq!(polls(&mut own, 10, 100_000, &cpu_contention), []);
     }
 
     #[test]
     fn short_sleeps_replace_yields_while_other_threads_compute() {
         let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
-        cpu_contention.offered(0, 3_000_000);
-        let made = looks(&mut own, 170, 3_000_000, &cpu_contention);
+        cpu_contention.record_yield(0, 3_000_000);
+        let made = polls(&mut own, 170, 3_000_000, &cpu_contention);
         assert_eq!(made, [167, 168, 169].map(|n| (n, BackoffAction::Sleep(SLEEP << (n - 167)))));
         let again = 3_000_000 + PAUSE;
-        assert_eq!(looks(&mut own, 168, again, &cpu_contention), [(167, BackoffAction::Processor)]);
+        assert_eq!(polls(&mut own, 168, again, &cpu_contention), [(167, BackoffAction::Processor)]);
         // They are still there.
-        cpu_contention.offered(again, again + 3_000_000);
-        let still = looks(&mut own, 168, again + PAUSE + 3_000_000, &cpu_contention);
+        cpu_contention.record_yield(again, again + 3_000_000);
+        let still = polls(&mut own, 168, again + PAUSE + 3_000_000, &cpu_contention);
         assert_eq!(still, [(167, BackoffAction::Sleep(SLEEP))]);
     }
 
@@ -337,7 +400,7 @@ mod tests {
         let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
         own.fresh = true;
         own.empty_polls_at(0, &cpu_contention);
-        cpu_contention.offered(QUIET - 3_000_000, QUIET);
+        cpu_contention.record_yield(QUIET - 3_000_000, QUIET);
         for n in 0..10 {
             assert_eq!(own.empty_polls_at(QUIET + n * 300, &cpu_contention), None);
         }
@@ -346,12 +409,51 @@ mod tests {
     #[test]
     fn caller_with_long_gaps_between_polls_does_not_yield() {
         let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
-        cpu_contention.offered(0, 20_000);
+        cpu_contention.record_yield(0, 20_000);
         own.fresh = true;
         for n in 0..100 {
             assert_eq!(own.empty_polls_at(n * 10_000, &cpu_contention), None);
         }
         assert!(!own.are_at_once());
+    }
+
+    /// Records waits of 60 us without an event.
+    fn miss_often(own: &mut PollBackoff, cpu_contention: &CpuContention) {
+        for n in 0..10 {
+            polls(own, 200, n * 100_000, cpu_contention);
+        }
+    }
+
+    #[test]
+    fn backoff_starts_early_while_long_polls_find_nothing() {
+        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
+        miss_often(&mut own, &cpu_contention);
+        assert!(!cpu_contention.is_spin_worth());
+        let made = polls(&mut own, 40, 2_000_000, &cpu_contention);
+        assert_eq!(made, [16, 32].map(|n| (n, BackoffAction::Processor)));
+        cpu_contention.record_yield(3_000_000, 6_000_000);
+        let made = polls(&mut own, 7, 6_000_000, &cpu_contention);
+        assert_eq!(made, [4, 5, 6].map(|n| (n, BackoffAction::Sleep(SLEEP << (n - 4)))));
+    }
+
+    #[test]
+    fn one_wait_of_many_polls_for_long_while_long_polls_find_nothing() {
+        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
+        miss_often(&mut own, &cpu_contention);
+        let first = |n| polls(&mut own, 200, n * 100_000, &cpu_contention)[0].0;
+        let first: Vec<u64> = (100..100 + u64::from(PROBE)).map(first).collect();
+        assert_eq!(first.iter().filter(|n| **n == 167).count(), 1);
+        assert_eq!(first.iter().filter(|n| **n == 16).count(), PROBE as usize - 1);
+    }
+
+    #[test]
+    fn long_polls_are_worth_their_time_again_after_events_in_time() {
+        let (cpu_contention, mut own) = (CpuContention::new(), PollBackoff::default());
+        miss_often(&mut own, &cpu_contention);
+        for n in 0..=u64::from(SCORE_MOST) {
+            assert_eq!(polls(&mut own, 10, 2_000_000 + n * 10_000, &cpu_contention), []);
+        }
+        assert!(cpu_contention.is_spin_worth());
     }
 
     #[test]

@@ -306,7 +306,7 @@ impl Progress for RxdEngine {
         }
         offer.make(self.epoll.as_raw_fd());
         if let Some(mut state) = self.state.lock_if_idle() {
-            state.looks.offered();
+            state.looks.record_yield();
         }
     }
 

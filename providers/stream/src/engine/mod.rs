@@ -267,7 +267,7 @@ impl<N: Transport> StreamEngine<N> {
         drop(state);
         offer.make(self.wait_fd());
         if let Some(mut state) = self.state.lock_if_idle() {
-            state.looks.offered();
+            state.looks.record_yield();
         }
     }
 
