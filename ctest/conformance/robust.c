@@ -950,7 +950,7 @@ static void forked_and_closed(int rank)
 			break;
 		p = fork();
 		if (p == 0) {
-			alarm(10);
+			alarm(60);
 			/* nothing of the harness's is the child's */
 			ct_sync = -1;
 			ct_close(&c);

@@ -164,7 +164,7 @@ int main(int argc, char **argv)
 
 	if (argc != 5)
 		return 2;
-	alarm(60);
+	alarm(200);
 	print_library();
 	open_endpoint(argv[2]);
 	swap(argv[3], argv[4], "place", &own, &theirs, sizeof own);

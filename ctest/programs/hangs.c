@@ -6,7 +6,7 @@
  *   hangs crowd PROVIDER COUNT     so many processes with an endpoint each, which sleep
  *
  * The ranks are forked children. Once all of them hang, their process numbers are
- * printed in a line; they are ended when standard input ends, or after a minute.
+ * printed in a line; they are ended when standard input ends, or after some minutes.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -227,7 +227,7 @@ static void starve(void)
 	for (int i = 0; i < 2; i++) {
 		if (fork() == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			alarm(60);
+			alarm(150);
 			for (volatile unsigned n = 0;; n++)
 				;
 		}

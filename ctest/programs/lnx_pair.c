@@ -159,7 +159,7 @@ int main(int argc, char **argv)
 
 	if (argc != 4)
 		die("usage: lnx_pair first|second OWN OTHER");
-	alarm(60);
+	alarm(200);
 	open_endpoint(argv[2], argv[3]);
 	print_library();
 	sbuf = malloc(EACH * MAX_SIZE);
