@@ -123,14 +123,14 @@ impl<N: Transport> RdmEngine for StreamEngine<N> {
 
     #[inline(never)]
     fn undelivered(&self, ep: u32) -> Undelivered {
-        self.lock().undelivered(ep)
+        self.lock().rx.tx.undelivered(ep)
     }
 
     #[inline(never)]
     fn drain_sends(&self, ep: u32) {
         // Simulated peers move only when the simulation says so, which drains by itself.
         if cfg!(not(any(test, feature = "sim"))) {
-            self.closing.drive(self, || self.lock().undelivered(ep));
+            self.closing.drive(self, || self.lock().rx.tx.undelivered(ep));
         }
     }
 
@@ -197,16 +197,16 @@ impl<N: Transport> RdmEngine for StreamEngine<N> {
 
     fn import(self: &Arc<Self>, ep: u32, owner: SrxOwner) -> Result {
         let engine: Weak<Self> = Arc::downgrade(self);
-        self.lock().import(ep, owner, engine);
+        self.lock().rx.import(ep, owner, engine);
         Ok(())
     }
 
     fn memory_permitted(&self, ep: u32) -> Result<bool> {
-        Ok(*self.lock().memory_permitted(ep))
+        Ok(self.lock().ep(ep).identity.memory)
     }
 
     fn permit_memory(&self, ep: u32, permitted: bool) -> Result {
-        *self.lock().memory_permitted(ep) = permitted;
+        self.lock().ep(ep).identity.memory = permitted;
         Ok(())
     }
 
@@ -225,7 +225,7 @@ impl<N: Transport> RdmEngine for StreamEngine<N> {
 
     fn setname(&self, ep: u32, name: &[u8]) -> Result {
         let mut state = self.lock();
-        if state.is_listening(ep) || state.connected_link(ep).is_some() {
+        if state.rx.tx.io.listeners.is_open(ep) || state.connected_link(ep).is_some() {
             // Peers may know the address already.
             return Err(Error::BUSY);
         }

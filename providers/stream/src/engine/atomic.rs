@@ -6,8 +6,9 @@
 //! operations also get a response: a failure is reported.
 use super::arrival::{Arrival, may_allocate};
 use super::incoming::{AtomicRequest, HeaderOutcome, MessageTarget, RxRequest};
+use super::rx_path::RxPath;
 use super::state::StreamState;
-use super::transfer::{Route, SendBody, TxCompletion, TxRequest, level};
+use super::transfer::{SendBody, TxCompletion, TxRequest, level};
 use crate::transport::{ByteLink, Transport, peer_of};
 use crate::wire::{AtomicWord, DELIVERY_COMPLETE, MAX_ATOMIC, StreamHeader, StreamOp};
 use ofi_provider::abi::{
@@ -16,7 +17,6 @@ use ofi_provider::abi::{
 use ofi_provider::api::AtomicOp;
 use ofi_provider::atomic::{AtomicKind, Operation};
 use ofi_provider::buf::zeroed;
-use ofi_provider::deferred::is_group_notice;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::log::peer_text;
 use ofi_provider::reserved::INTERNAL_OP;
@@ -28,7 +28,7 @@ const MAX_FETCHED: usize = 64 << 20;
 impl<N: Transport> StreamState<N> {
     /// fi_atomic, fi_fetch_atomic and fi_compare_atomic, in all their forms.
     pub(crate) fn atomic(&mut self, ep_id: u32, mut op: AtomicOp) -> Result {
-        op.flags |= self.eps[ep_id].identity.attr.access_flags;
+        op.flags |= self.rx.tx.eps[ep_id].identity.attr.access_flags;
         let len = op.source.len() + op.compare.len();
         self.admit(ep_id, op.flags, len)?;
         let route = self.route(ep_id, op.dest)?;
@@ -60,67 +60,25 @@ impl<N: Transport> StreamState<N> {
             exposed: 0,
             refused: None,
         };
-        if self.cannot_do(ep_id, route, &header, &finish) {
+        if self.rx.tx.cannot_do(ep_id, route, &header, &finish) {
             return Ok(());
         }
         let mut outgoing = TxRequest::new(header, SendBody::Answer(op.result), finish);
         // Operands are small and their buffers many: they go as one copy.
-        let mut bytes = self.encode_segments(route, &op.remote).into_vec();
+        let mut bytes = self.rx.tx.encode_segments(route, &op.remote).into_vec();
         let segments = bytes.len();
         bytes.resize(segments + len, 0);
         let (source, compare) = bytes[segments..].split_at_mut(op.source.len());
         op.source.copy_to(0, source);
         op.compare.copy_to(0, compare);
         outgoing.segments = bytes.into_boxed_slice();
-        self.enqueue(ep_id, route, outgoing, op.flags);
+        let sent = self.rx.tx.enqueue(ep_id, route, outgoing, op.flags);
+        self.rx.conclude(sent);
         Ok(())
     }
+}
 
-    /// Returns true if the peer is connected and does not support the operation of a header. Only
-    /// the transfer fails then.
-    #[inline]
-    pub(super) fn cannot_do(
-        &mut self,
-        ep_id: u32,
-        route: Route,
-        header: &StreamHeader,
-        finish: &TxCompletion,
-    ) -> bool {
-        let Route::Conn(id) = route else { return false };
-        let can =
-            self.conns.get(id).is_none_or(|conn| conn.knows.takes(header) || !conn.is_connected());
-        if !can {
-            let ep = &mut self.eps[ep_id];
-            ep.tx_pending += 1;
-            ep.finish_tx(finish, Err(Error::OPNOTSUPP));
-        }
-        !can
-    }
-
-    /// Fails the transfers queued for a new connection if its peer does not support them: atomic
-    /// operations, several remote segments, or multicast notices. Nothing else fails.
-    pub(super) fn refuse_unknown(&mut self, id: u32) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        let knows = conn.knows;
-        let is_notice = |outgoing: &TxRequest| {
-            outgoing.header.op == StreamOp::Tag
-                && is_group_notice(outgoing.finish.flags, outgoing.header.tag)
-        };
-        let is_unknown = |outgoing: &TxRequest| {
-            !knows.takes(&outgoing.header) || (!knows.multicast && is_notice(outgoing))
-        };
-        if !conn.tx.iter().any(is_unknown) {
-            return;
-        }
-        for outgoing in std::mem::take(&mut conn.tx) {
-            if is_unknown(&outgoing) {
-                self.eps[conn.ep].finish_tx(&outgoing.finish, Err(Error::OPNOTSUPP));
-            } else {
-                conn.tx.push_back(outgoing);
-            }
-        }
-    }
-
+impl<N: Transport> RxPath<N> {
     /// Begins a peer's atomic operation, and carries it out if all operands are here. An error
     /// ends the connection.
     pub(super) fn begin_atomic(
@@ -130,15 +88,15 @@ impl<N: Transport> StreamState<N> {
         bytes: &[u8],
         behind: &[u8],
     ) -> Result<HeaderOutcome> {
-        let conn = &mut self.conns[id];
+        let conn = &mut self.tx.io.conns[id];
         if !conn.knows.atomics {
             return Err(Error::PROTO);
         }
-        let envelope = Arrival::new(header, id, conn, &self.eps[conn.ep])?;
+        let envelope = Arrival::new(header, id, conn, &self.tx.eps[conn.ep])?;
         let segments = header.read_segments(bytes, conn.order).map_err(|_| Error::PROTO)?;
         let word = AtomicWord::from_word(header.tag).map_err(|_| Error::PROTO)?;
         let mut operation = Operation::new(word.kind, word.datatype.into(), word.op.into());
-        let granted = self.eps[conn.ep].identity.target.atomics;
+        let granted = self.tx.eps[conn.ep].identity.target.atomics;
         if let Ok(operation) = operation {
             let total = segments.total().map_err(|_| Error::PROTO)?;
             let has = [operation.has_source(), operation.kind() == AtomicKind::Compare];
@@ -152,23 +110,23 @@ impl<N: Transport> StreamState<N> {
         if operation.is_ok_and(|operation| operation.rights() & !granted != 0) {
             operation = Err(Error::ACCES);
         }
-        if envelope.cq_data.is_some() && !self.eps[conn.ep].matcher.completions.has_space() {
+        if envelope.cq_data.is_some() && !self.tx.eps[conn.ep].matcher.completions.has_space() {
             return Ok(HeaderOutcome::CqBlocked);
         }
-        if conn.fetched > MAX_FETCHED || self.is_overrun(id) {
+        if conn.fetched > MAX_FETCHED || self.tx.is_overrun(id) {
             return Err(Error::NOBUFS);
         }
         let mut request = AtomicRequest { operation, segments, operands: Box::default() };
         let here = envelope.len.min(behind.len());
         if here == envelope.len {
             self.carry_out(id, &envelope, &request, &behind[..here]);
-            return Ok(self.started(id, here));
+            return Ok(self.tx.io.started(id, here));
         }
         may_allocate()?;
         request.operands = zeroed(envelope.len)?;
         request.operands[..here].copy_from_slice(&behind[..here]);
         let target = MessageTarget::Atomic(Box::new(request));
-        self.conns[id].incoming = Some(RxRequest { envelope, target, done: here });
+        self.tx.io.conns[id].incoming = Some(RxRequest { envelope, target, done: here });
         Ok(HeaderOutcome::Taken(here))
     }
 
@@ -187,19 +145,19 @@ impl<N: Transport> StreamState<N> {
             fetched.resize(if operation.fetches() { total } else { 0 }, 0);
             let (source, compare) =
                 operands.split_at(if operation.has_source() { total } else { 0 });
-            let opened = self.regions.open();
+            let opened = self.tx.regions.open();
             opened.atomic(operation, segments, source, compare, &mut fetched)?;
             if envelope.commit {
                 opened.commit(segments, operation.rights())?;
             }
             Ok(operation)
         });
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        let ep = &mut self.eps[conn.ep];
+        let Some(conn) = self.tx.io.conns.get_mut(id) else { return };
+        let ep = &mut self.tx.eps[conn.ep];
         let mut finish = TxCompletion::INTERNAL;
         let mut header = StreamHeader::of(StreamOp::AtomicRsp);
         if result.is_ok_and(|operation| operation.rights() & FI_REMOTE_WRITE != 0) {
-            self.regions.written(segments);
+            self.tx.regions.written(segments);
         }
         match result {
             Ok(operation) if operation.fetches() => {
@@ -227,10 +185,11 @@ impl<N: Transport> StreamState<N> {
             return;
         }
         header.len = fetched.len() as u64;
-        let Some(conn) = self.conns.get_mut(id) else { return };
+        let Some(conn) = self.tx.io.conns.get_mut(id) else { return };
         conn.fetched += fetched.len();
         let body =
             if fetched.is_empty() { SendBody::Empty } else { SendBody::Copied(fetched.into()) };
-        self.answer(id, TxRequest::new(header, body, finish));
+        let sent = self.tx.answer(id, TxRequest::new(header, body, finish));
+        self.conclude(sent);
     }
 }

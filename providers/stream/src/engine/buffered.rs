@@ -7,7 +7,7 @@
 use super::arrival::{Arrival, StreamUnexpected};
 use super::ep::StreamEngineEp;
 use super::incoming::{HeaderOutcome, MessageTarget, RxRequest};
-use super::state::StreamState;
+use super::rx_path::RxPath;
 use crate::transport::Transport;
 use ofi_provider::api::RecvOp;
 use ofi_provider::buf::RecvBuf;
@@ -26,7 +26,7 @@ impl StreamEngineEp {
     }
 }
 
-impl<N: Transport> StreamState<N> {
+impl<N: Transport> RxPath<N> {
     /// Starts a message on an endpoint with buffered receives; `matched` is the matching posted tag.
     #[cold]
     pub(super) fn begin_buffered(
@@ -40,7 +40,7 @@ impl<N: Transport> StreamState<N> {
         if let (Err(error), Some(matched)) = (&started, matched) {
             // Without memory for the message the connection ends, and the tag's operation fails.
             let recv = Recv::new(RecvBuf::none(), matched.context, 0);
-            self.eps[envelope.ep].matcher.failed(&recv, &envelope, *error);
+            self.tx.eps[envelope.ep].matcher.failed(&recv, &envelope, *error);
         }
         started
     }
@@ -53,7 +53,7 @@ impl<N: Transport> StreamState<N> {
         matched: Option<&Recv>,
     ) -> Result<HeaderOutcome> {
         let posted = matched.map(|recv| recv.context);
-        let ep = &mut self.eps[envelope.ep];
+        let ep = &mut self.tx.eps[envelope.ep];
         let Some(buffering) = ep.matcher.buffering() else { return Ok(HeaderOutcome::Gone) };
         let queue = envelope.queue();
         let waits = posted.is_none() && envelope.tagged;
@@ -63,11 +63,11 @@ impl<N: Transport> StreamState<N> {
             ep.matcher.announce(queue, message, Some(start), posted);
             let incoming =
                 RxRequest { envelope, target: MessageTarget::Buffered(message), done: 0 };
-            self.conns[id].incoming = Some(incoming);
+            self.tx.io.conns[id].incoming = Some(incoming);
             return Ok(HeaderOutcome::Blocked);
         }
         let (message, started) = self.start_buffered(id, envelope, behind)?;
-        let ep = &mut self.eps[envelope.ep];
+        let ep = &mut self.tx.eps[envelope.ep];
         if let Some(posted) = posted {
             ep.matcher.add_pending(queue, message, posted);
         }
@@ -79,7 +79,7 @@ impl<N: Transport> StreamState<N> {
 
     /// Posts a tag with its messages to be reported (fi_tagged(3), Buffered Tagged Receives).
     pub(super) fn post_tag(&mut self, ep_id: u32, op: &RecvOp) {
-        let matcher = &mut self.eps[ep_id].matcher;
+        let matcher = &mut self.tx.eps[ep_id].matcher;
         let Some((id, envelope)) = matcher.post_tag(op) else { return };
         let (queue, posted) = (envelope.queue(), op.context);
         let (Some(buffering), Some(buffered)) =
@@ -91,8 +91,12 @@ impl<N: Transport> StreamState<N> {
         let here = match &buffered.body {
             StreamUnexpected::Whole(bytes) | StreamUnexpected::Arriving(bytes) => &bytes[..],
             StreamUnexpected::Blocking => {
-                let conn =
-                    self.conns.get(buffered.conn).filter(|conn| conn.serial == buffered.serial);
+                let conn = self
+                    .tx
+                    .io
+                    .conns
+                    .get(buffered.conn)
+                    .filter(|conn| conn.serial == buffered.serial);
                 conn.map_or(&[][..], |conn| &conn.stash)
             }
             StreamUnexpected::AtSender(_) | StreamUnexpected::Lost => &[],

@@ -1,8 +1,8 @@
 //! One connection, and everything under way on it.
 use super::batch::Batch;
 use super::incoming::{AHEAD_OF_LARGE, DIRECT_MIN, RxRequest};
-use super::stats::count_header;
 use super::trace::trace;
+use super::traffic::count_header;
 use super::transfer::{COPY_MAX, TxCompletion, TxRequest};
 use super::zerocopy::Zerocopy;
 use crate::conn_quota::UnknownPeerConn;
@@ -162,7 +162,7 @@ pub(crate) struct StreamConn<N: Transport> {
     /// The direction to the peer has ended; the other one is read to its end.
     pub(super) sends_no_more: bool,
     /// The connection is in the engine's list of unread connections
-    /// ([`StreamState::unread`](super::state::StreamState::unread)).
+    /// ([`BlockedConns`](super::blocked_conns::BlockedConns)).
     pub(super) is_listed_unread: bool,
     /// Time at which the peer was found disconnected while the connection was not read and
     /// operations awaited its responses, and the number of messages received by then.
@@ -511,5 +511,33 @@ impl<N: Transport> StreamConn<N> {
     #[inline]
     pub(super) fn is_exposing(&self) -> bool {
         self.zerocopy.as_ref().is_some_and(|zerocopy| zerocopy.is_busy())
+    }
+
+    /// Numbers the rendezvous messages (1 to 255) with their RTS about to be sent; without a free
+    /// number a message is sent eagerly.
+    pub(super) fn number_announcements(&mut self) {
+        let mut used: Vec<u8> = self.waiting.keys().copied().collect();
+        used.extend(
+            self.tx
+                .iter()
+                // Numbers of messages that are announced already, or asked for and not sent yet.
+                .filter(|o| {
+                    matches!(o.header.op, StreamOp::TagRts | StreamOp::Data)
+                        && o.header.op_data != 0
+                })
+                .map(|o| o.header.op_data),
+        );
+        for outgoing in &mut self.tx {
+            if outgoing.header.op != StreamOp::TagRts || outgoing.header.op_data != 0 {
+                continue;
+            }
+            match (1..=u8::MAX).find(|number| !used.contains(number)) {
+                Some(number) => {
+                    used.push(number);
+                    outgoing.header.op_data = number;
+                }
+                None => outgoing.header.op = StreamOp::Tag,
+            }
+        }
     }
 }

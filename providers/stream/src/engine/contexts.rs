@@ -11,16 +11,10 @@ use super::conn::StreamConn;
 use super::ep::{StreamEngineEp, StreamIdentity};
 use super::incoming::{MessageTarget, RxRequest};
 use super::state::StreamState;
-use crate::transport::{ByteLink, Transport};
-use crate::wire::{BEHIND_FIREWALL, CmMessage, CmType, PeerFeatures, RDM_ANSWER, RdmHello};
-use ofi_provider::abi::FI_ADDR_NOTAVAIL;
-use ofi_provider::addr::Addr;
+use crate::transport::Transport;
 use ofi_provider::api::ContextAttr;
 use ofi_provider::contexts::Contexts;
 use ofi_provider::error::{Error, Result};
-
-/// Data of a final rejection: the addressed endpoint has no such receive context.
-const NO_SUCH_CONTEXT: &[u8] = b"no such context";
 
 impl StreamEngineEp {
     /// Returns the two contexts of a connection to this peer.
@@ -61,9 +55,9 @@ impl<N: Transport> StreamState<N> {
     /// Starts listening for a scalable endpoint; all its contexts take its address.
     pub(crate) fn listen_for(&mut self, ids: &[u32]) -> Result {
         self.listen(ids[0])?;
-        let StreamIdentity { local, behind_firewall, .. } = self.eps[ids[0]].identity.clone();
+        let StreamIdentity { local, behind_firewall, .. } = self.rx.tx.eps[ids[0]].identity.clone();
         for id in ids {
-            let identity = &mut self.eps[*id].identity;
+            let identity = &mut self.rx.tx.eps[*id].identity;
             (identity.local, identity.behind_firewall) = (local.clone(), behind_firewall);
         }
         Ok(())
@@ -72,64 +66,28 @@ impl<N: Transport> StreamState<N> {
     /// Closes a transmit context: drops its transfers without reporting them, and closes the
     /// connections with such transfers in progress.
     pub(crate) fn close_tx(&mut self, ep_id: u32) {
-        self.eps[ep_id].completions.mute();
-        self.flush_ep(ep_id);
+        self.rx.tx.eps[ep_id].completions.mute();
+        self.rx.flush_ep(ep_id);
         self.end_conns(ep_id, StreamConn::is_sending);
-        self.fail_parked(ep_id);
-        self.eps[ep_id].completions.close();
+        self.rx.tx.eps[ep_id].fail_parked();
+        self.rx.tx.eps[ep_id].completions.close();
     }
 
     /// Closes a receive context: drops its receives without reporting them, and closes the
     /// connections filling some of them.
     pub(crate) fn close_rx(&mut self, ep_id: u32) {
-        self.eps[ep_id].matcher.completions.mute();
+        self.rx.tx.eps[ep_id].matcher.completions.mute();
         self.end_conns(ep_id, StreamConn::is_filling);
-        self.empty_matcher(ep_id);
-        self.eps[ep_id].matcher.completions.close();
+        self.rx.empty_matcher(ep_id);
+        self.rx.tx.eps[ep_id].matcher.completions.close();
     }
 
     /// Closes the connections of an endpoint with an operation in progress.
     fn end_conns(&mut self, ep_id: u32, is_concerned: fn(&StreamConn<N>) -> bool) {
-        for id in self.conns_of(ep_id) {
-            if self.conns.get(id).is_some_and(is_concerned) {
-                self.fail(id, Error::CANCELED);
+        for id in self.rx.tx.conns_of(ep_id) {
+            if self.rx.tx.io.conns.get(id).is_some_and(is_concerned) {
+                self.rx.fail(id, Error::CANCELED);
             }
-        }
-    }
-
-    /// Answers a connection request of a peer's transmit context for one of our receive
-    /// contexts; refuses it if there is no such context.
-    pub(super) fn context_request(
-        &mut self,
-        id: u32,
-        contexts: Contexts,
-        hello: &RdmHello,
-        addr: Addr,
-    ) {
-        let listener = self.conns[id].ep;
-        let ep = &self.eps[listener];
-        let Some(receiver) = ep.context_index.receiver(contexts.rx, listener) else {
-            let reject_reason =
-                CmMessage::encode(CmType::Nack, PeerFeatures::default(), NO_SUCH_CONTEXT);
-            let _ = self.conns[id].link.send(&reject_reason);
-            self.drop_conn(id);
-            return;
-        };
-        let answer = ep.answer_to(hello, self.net.process());
-        let peer = self.eps[receiver].peer_at(addr);
-        self.conns[id].ep = receiver;
-        if self.eps[receiver].matcher.name_of(peer) != FI_ADDR_NOTAVAIL {
-            self.conns[id].unknown_conn = None;
-        }
-        self.eps[receiver].peers[peer].behind_firewall = hello.features & BEHIND_FIREWALL != 0;
-        self.attach(id, peer);
-        let conn = &mut self.conns[id];
-        conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
-        // Contexts of scalable endpoints are in no multicast groups.
-        let knows = PeerFeatures { multicast: false, ..conn.knows };
-        match self.respond(id, knows, contexts, &answer.encode()) {
-            Ok(()) => self.established(id),
-            Err(error) => self.fail(id, error),
         }
     }
 }

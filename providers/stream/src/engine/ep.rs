@@ -1,6 +1,6 @@
 //! The engine's side of an endpoint.
 use super::arrival::UnexpectedPayload;
-use super::transfer::TxRequest;
+use super::transfer::{TxCompletion, TxRequest};
 use crate::secret::PskConfig;
 use crate::settings::{MAX_UNEXPECTED, StreamSettings};
 use crate::wire::BEHIND_FIREWALL;
@@ -13,14 +13,17 @@ use ofi_provider::av::Av;
 use ofi_provider::completions::TxCompletions;
 use ofi_provider::conn_arbiter::{ConnectBackoff, ProcessInstance};
 use ofi_provider::contexts::ContextIndex;
+use ofi_provider::cq::CompletionError;
 use ofi_provider::endpoint::RdmAttr;
 use ofi_provider::eq::{Eq, FidPtr};
-use ofi_provider::error::Result;
+use ofi_provider::error::{Error, Result};
 use ofi_provider::peers::{PeerExtra, PeerTable};
+use ofi_provider::reserved::TIMED;
 use ofi_provider::rx_matcher::RxMatcher;
 use ofi_provider::slab::NONE;
 use ofi_provider::stats::{EndpointErrors, EndpointSlot, PeerSlot, PeersRetired, TransferTimes};
 use std::collections::VecDeque;
+use std::mem::take;
 use std::sync::Arc;
 
 /// Largest value of FI_OPT_BUFFERED_MIN, in bytes of a message's start. This size always fits after
@@ -292,5 +295,76 @@ impl StreamEngineEp {
     /// Returns the number of transfers allowed to start: tx_attr.size less those in progress.
     pub(crate) fn tx_left(&self) -> usize {
         self.identity.attr.tx_size.saturating_sub(self.tx_pending)
+    }
+}
+
+impl StreamEngineEp {
+    /// Runs [`finish_tx`](Self::finish_tx) for a timed transfer.
+    #[cold]
+    fn finish_timed(&mut self, finish: &TxCompletion, result: Result) {
+        self.times.end();
+        self.finish_tx(&TxCompletion { flags: finish.flags & !TIMED, ..*finish }, result);
+    }
+
+    /// Reports and counts a completed or failed transfer.
+    pub(super) fn finish_tx(&mut self, finish: &TxCompletion, result: Result) {
+        if finish.internal {
+            if finish.flags & FI_REMOTE_READ != 0 && result.is_ok() {
+                self.matcher.completions.peer_accessed(false, finish.len);
+            }
+            return;
+        }
+        if finish.flags & TIMED != 0 {
+            return self.finish_timed(finish, result);
+        }
+        self.tx_pending -= 1;
+        let result = finish.refused.map_or(result, Err);
+        #[cfg(any(test, feature = "sim"))]
+        match ofi_simulation::injected() {
+            Some(ofi_simulation::InjectedFault::LostCompletion) => return,
+            Some(ofi_simulation::InjectedFault::SecondCompletion) => {
+                self.completions.done(finish.entry(), finish.report);
+            }
+            _ => {}
+        }
+        match result {
+            Ok(()) => self.completions.done(finish.entry(), finish.report),
+            Err(error) => {
+                self.errors.add(error);
+                self.completions.failed(CompletionError::new(finish.entry(), error));
+            }
+        }
+    }
+
+    /// Fails transfers queued without a connection.
+    pub(super) fn fail_all(&mut self, waiting: VecDeque<TxRequest>, error: Error) {
+        for outgoing in waiting {
+            self.finish_tx(&outgoing.finish, Err(error));
+        }
+    }
+
+    /// Fails the transfers waiting for connections to their peers.
+    pub(super) fn fail_parked(&mut self) {
+        let parked: Vec<_> =
+            self.peers.iter_mut().map(|(_, peer)| take(&mut peer.extra.parked)).collect();
+        for waiting in parked {
+            self.fail_all(waiting, Error::CANCELED);
+        }
+    }
+
+    /// Fails the transfers waiting for absent peers after their addresses were removed from the
+    /// address vector. Nothing else would end them.
+    pub(super) fn cancel_absent(&mut self, peers: &[u32]) {
+        for &peer in peers {
+            let Some(entry) = self.peers.get_mut(peer) else { continue };
+            if entry.conn != NONE || !entry.extra.is_absent {
+                continue;
+            }
+            let parked = take(&mut entry.extra.parked);
+            entry.extra.is_absent = false;
+            entry.extra.retry = ConnectBackoff::default();
+            self.fail_all(parked, Error::CANCELED);
+            self.forget_peer_if_unused(peer);
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! Message being received: its target buffer and its progress.
-use super::arrival::Arrival;
+use super::arrival::{Arrival, StreamUnexpected, UnexpectedPayload, may_allocate, space_after};
 use super::transfer::TxCompletion;
+use ofi_provider::abi::FI_REMOTE_WRITE;
 use ofi_provider::api::RemoteSegments;
 use ofi_provider::atomic::Operation;
 use ofi_provider::buf::RecvBuf;
-use ofi_provider::error::Result;
-use ofi_provider::rx_matcher::Recv;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::mr::MrTable;
+use ofi_provider::rx_matcher::{Recv, RxMatcher};
 
 /// The rest of a message is read straight into its place if it has so many bytes or more.
 pub(super) const DIRECT_MIN: usize = 4096;
@@ -87,4 +89,64 @@ impl RxRequest {
     pub(super) fn is_answer(&self) -> bool {
         matches!(self.target, MessageTarget::Answer(..))
     }
+
+    /// Copies bytes to the message. Returns the number of bytes used by it.
+    pub(super) fn feed(
+        &mut self,
+        matcher: &mut RxMatcher<UnexpectedPayload>,
+        regions: &MrTable,
+        bytes: &[u8],
+    ) -> Result<usize> {
+        let n = self.left().min(bytes.len());
+        match &mut self.target {
+            MessageTarget::Posted(recv) => {
+                recv.buf.copy_from(self.done, &bytes[..n]);
+            }
+            MessageTarget::Buffered(message) => {
+                let fed: Option<Result> =
+                    matcher.change(self.envelope.queue(), *message, |buffered| {
+                        let StreamUnexpected::Arriving(to) = &mut buffered.body else {
+                            return Ok(());
+                        };
+                        let mut rest = &bytes[..n];
+                        while !rest.is_empty() {
+                            let done = self.done + n - rest.len();
+                            let dst = space_after(to, done, self.envelope.len)?;
+                            let part = dst.len().min(rest.len());
+                            dst[..part].copy_from_slice(&rest[..part]);
+                            rest = &rest[part..];
+                        }
+                        Ok(())
+                    });
+                fed.unwrap_or(Ok(()))?;
+            }
+            MessageTarget::Collected(to) => {
+                buf_for(to, self.done, n)?.copy_from_slice(&bytes[..n]);
+            }
+            MessageTarget::Region(segments) => {
+                regions.open().write(segments, FI_REMOTE_WRITE, self.done, &bytes[..n])?;
+            }
+            MessageTarget::Atomic(request) => {
+                request.operands[self.done..self.done + n].copy_from_slice(&bytes[..n]);
+            }
+            MessageTarget::Answer(buf, _) => {
+                buf.copy_from(self.done, &bytes[..n]);
+            }
+            MessageTarget::Discard => {}
+        }
+        self.done += n;
+        Ok(n)
+    }
+}
+
+/// Returns the space for `wanted` more bytes of a collected message, after the `done` bytes
+/// received.
+pub(super) fn buf_for(bytes: &mut Vec<u8>, done: usize, wanted: usize) -> Result<&mut [u8]> {
+    let end = done + wanted;
+    if bytes.len() < end {
+        may_allocate()?;
+        bytes.try_reserve(end - bytes.len()).map_err(|_| Error::NOMEM)?;
+        bytes.resize(end, 0);
+    }
+    Ok(&mut bytes[done..end])
 }

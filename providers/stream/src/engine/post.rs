@@ -2,6 +2,7 @@
 //! claim, discard, cancel.
 use super::arrival::{Arrival, StreamUnexpected, UnexpectedPayload};
 use super::incoming::{MessageTarget, RxRequest};
+use super::rx_path::RxPath;
 use super::state::StreamState;
 use crate::transport::Transport;
 use ofi_provider::api::RecvOp;
@@ -16,16 +17,16 @@ impl<N: Transport> PostsReceives for StreamState<N> {
 
     #[inline(always)]
     fn matcher(&mut self, ep: u32) -> &mut RxMatcher<UnexpectedPayload> {
-        &mut self.eps[ep].matcher
+        &mut self.rx.tx.eps[ep].matcher
     }
 
     #[inline(always)]
     fn matcher_if_open(&mut self, ep: u32) -> Option<&mut RxMatcher<UnexpectedPayload>> {
-        self.eps.get_mut(ep).map(|ep| &mut ep.matcher)
+        self.rx.tx.eps.get_mut(ep).map(|ep| &mut ep.matcher)
     }
 
     fn post_tag(&mut self, ep: u32, op: &RecvOp) {
-        StreamState::post_tag(self, ep, op);
+        self.rx.post_tag(ep, op);
     }
 
     fn look(&mut self) {
@@ -34,17 +35,17 @@ impl<N: Transport> PostsReceives for StreamState<N> {
     }
 
     fn match_message(&mut self, matched: MatchedMessage) {
-        StreamState::match_message(self, matched);
+        self.rx.match_message(matched);
     }
 }
 
-impl<N: Transport> StreamState<N> {
+impl<N: Transport> RxPath<N> {
     /// Delivers a buffered message to its matching receive, or drops it if there is none.
-    fn match_message(
+    pub(super) fn match_message(
         &mut self,
         MatchedMessage { queue, message, recv, owner, .. }: MatchedMessage,
     ) {
-        let Some(ep) = self.eps.get_mut(owner) else { return };
+        let Some(ep) = self.tx.eps.get_mut(owner) else { return };
         let Some(buffered) = ep.matcher.take_buffered(queue, message) else { return };
         let (envelope, UnexpectedPayload { body, ack, number, conn, serial }) =
             (buffered.envelope, buffered.body);
@@ -65,13 +66,15 @@ impl<N: Transport> StreamState<N> {
             StreamUnexpected::Whole(_) => {
                 // The connection the message came on may be over.
                 if ack.is_awaited()
-                    && self.conns.get(conn).is_some_and(|conn| conn.serial == serial)
+                    && self.tx.io.conns.get(conn).is_some_and(|conn| conn.serial == serial)
                 {
-                    self.acknowledge(conn, number);
+                    let sent = self.tx.acknowledge(conn, number);
+                    self.conclude(sent);
                 }
             }
             StreamUnexpected::Arriving(bytes) => {
-                let Some(incoming) = self.conns.get_mut(conn).and_then(|c| c.incoming.as_mut())
+                let Some(incoming) =
+                    self.tx.io.conns.get_mut(conn).and_then(|c| c.incoming.as_mut())
                 else {
                     return;
                 };
@@ -81,7 +84,9 @@ impl<N: Transport> StreamState<N> {
                 incoming.target = target(recv);
             }
             StreamUnexpected::Blocking => {
-                if let Some(incoming) = self.conns.get_mut(conn).and_then(|c| c.incoming.as_mut()) {
+                if let Some(incoming) =
+                    self.tx.io.conns.get_mut(conn).and_then(|c| c.incoming.as_mut())
+                {
                     incoming.target = target(recv);
                     if incoming.left() == 0 && !self.complete_incoming(conn) {
                         return;
@@ -90,14 +95,15 @@ impl<N: Transport> StreamState<N> {
                 }
             }
             StreamUnexpected::AtSender(waiting) => {
-                if let Some(entry) = self.conns.get_mut(conn) {
+                if let Some(entry) = self.tx.io.conns.get_mut(conn) {
                     entry.at_sender.remove(&waiting);
                     let commit = false;
                     let envelope =
                         Arrival { envelope, ack, number, commit, ep: owner, conn, serial };
                     let incoming = RxRequest { envelope, target: target(recv), done: 0 };
                     entry.expected.insert(waiting, incoming);
-                    self.send_cts(conn, waiting);
+                    let sent = self.tx.send_cts(conn, waiting);
+                    self.conclude(sent);
                 }
             }
             StreamUnexpected::Lost => {}
@@ -107,31 +113,20 @@ impl<N: Transport> StreamState<N> {
     /// Has an endpoint take its receives from another provider's queue.
     pub(super) fn import(&mut self, ep: u32, owner: SrxOwner, engine: Weak<dyn SrxStartHandler>) {
         let started = self.started.get_or_insert_with(|| SrxStartQueue::new(engine));
-        self.eps[ep].matcher.import(owner, started);
+        self.tx.eps[ep].matcher.import(owner, started);
     }
+}
 
+impl<N: Transport> StreamState<N> {
     /// Continues the buffered messages started by other providers; returns true if there were any.
     pub(super) fn take_started(&mut self) -> bool {
-        let started = self.started.as_ref().and_then(|started| started.take());
+        let started = self.rx.started.as_ref().and_then(|started| started.take());
         started.map(|started| self.take_up(started)).is_some()
-    }
-
-    /// Takes all posted receives back, as when a connection is over for good.
-    pub(super) fn cancel_all(&mut self, ep_id: u32) {
-        let taken = self.eps[ep_id].matcher.cancel_all();
-        taken.into_iter().for_each(|matched| self.match_message(matched));
-    }
-
-    /// Drops all posted receives and claimed messages without further reports.
-    pub(super) fn empty_matcher(&mut self, ep_id: u32) {
-        self.cancel_all(ep_id);
-        let unclaimed = self.eps[ep_id].matcher.unclaim_all();
-        unclaimed.into_iter().for_each(|matched| self.match_message(matched));
     }
 
     /// From now on the endpoint takes its receives from this shared receive context.
     pub(crate) fn share_matcher(&mut self, ep_id: u32, srx: u32) {
-        let queues = self.eps[srx].matcher.expose();
-        self.eps[ep_id].matcher.join(queues);
+        let queues = self.rx.tx.eps[srx].matcher.expose();
+        self.rx.tx.eps[ep_id].matcher.join(queues);
     }
 }

@@ -3,13 +3,12 @@
 //! number of progress iterations.
 use super::conn::{Stage, StreamConn};
 use super::ep::{StreamEngineEp, StreamEpKind};
-use super::state::StreamState;
+use super::tx_path::TxPath;
 use crate::transport::{ByteLink, Transport, peer_of};
-use crate::wire::{StreamHeader, StreamOp};
 use ofi_provider::addr::Addr;
 use ofi_provider::slab::NONE;
 use ofi_provider::stats::{
-    ANY, EndpointStats, PeerStats, TrafficCounter, coarse_now, kinds, peer_bits, states,
+    ANY, EndpointStats, EngineStats, PeerStats, coarse_now, kinds, peer_bits, states,
 };
 
 /// Maximum progress iterations between two publications of an engine's statistics.
@@ -23,17 +22,6 @@ const MAX_PUBLISHED: u32 = 64;
 
 /// Maximum messages of one connection with their bytes counted.
 const MOST_COUNTED: usize = 16;
-
-/// Counts the traffic of a header: messages, and the bytes of messages and memory accesses.
-#[inline]
-pub(super) fn count_header(passed: &TrafficCounter, header: &StreamHeader) {
-    match header.op {
-        // The bytes of an announced message come with `Data`.
-        StreamOp::TagRts | StreamOp::Cts | StreamOp::ReadReq => {}
-        StreamOp::Msg if header.op_data == crate::wire::ACK => {}
-        _ => drop(passed.one(usize::try_from(header.len).unwrap_or(0))),
-    }
-}
 
 /// Returns the text form of an address for display.
 fn text(addr: &Addr) -> String {
@@ -90,27 +78,66 @@ impl<N: Transport> StreamConn<N> {
     }
 }
 
-impl<N: Transport> StreamState<N> {
+/// Published statistics of an engine.
+#[derive(Debug)]
+pub(super) struct StatsPublisher {
+    page: EngineStats,
+    /// Time of the next publication (nanoseconds of
+    /// [`PollBackoff::last`](ofi_provider::backoff::PollBackoff::last)).
+    show_at: u64,
+    /// Progress iterations made by threads of the library.
+    visits: u64,
+    /// The endpoints serve those of a utility provider.
+    serves: bool,
+}
+
+impl StatsPublisher {
+    pub(super) fn new(page: EngineStats) -> Self {
+        Self { page, show_at: 0, visits: 0, serves: false }
+    }
+
+    /// Counts a progress iteration; `iterations` is the sum of all.
+    #[inline(always)]
+    pub(super) fn count_iterations(&mut self, iterations: u64) {
+        self.page.count_iterations(iterations);
+    }
+
+    /// Counts a progress iteration made by a thread of the library.
+    pub(super) fn count_library_iteration(&mut self) {
+        self.visits += 1;
+    }
+
+    /// Records endpoints serving those of a utility provider.
+    pub(super) fn set_serving(&mut self) {
+        self.serves = true;
+    }
+
+    /// Returns true if an idle engine's statistics are to be published at this time.
+    #[inline(always)]
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        now >= self.show_at
+    }
+
     /// Publishes the current statistics.
     #[cold]
     #[inline(never)]
-    pub(super) fn show(&mut self) {
-        self.show_at = self.looks.last() + PUBLISHED_AFTER;
-        if !self.stats.is_published() {
+    pub(super) fn show<N: Transport>(&mut self, tx: &mut TxPath<N>) {
+        self.show_at = tx.io.poll.last_empty_poll() + PUBLISHED_AFTER;
+        if !self.page.is_published() {
             self.show_at = u64::MAX;
             return;
         }
         let now = coarse_now();
-        let moved = self.show_peers(now);
-        self.show_endpoints(now, moved);
+        let moved = self.show_peers(tx, now);
+        self.show_endpoints(tx, now, moved);
     }
 
     /// Publishes the statistics of connections; returns the time of the last activity on any of
     /// them.
     #[inline(never)]
-    fn show_peers(&mut self, now: u64) -> u64 {
-        let Self { conns, eps, stats, .. } = self;
-        let slots = conns.slots() as u32;
+    fn show_peers<N: Transport>(&mut self, tx: &mut TxPath<N>, now: u64) -> u64 {
+        let (conns, eps, stats) = (&mut tx.io.conns, &tx.eps, &mut self.page);
+        let slots = conns.slots();
         let begin = if stats.cursor < slots { stats.cursor } else { 0 };
         let end = slots.min(begin.saturating_add(MAX_PUBLISHED));
         stats.cursor = end;
@@ -133,22 +160,11 @@ impl<N: Transport> StreamState<N> {
     }
 
     #[inline(never)]
-    fn show_endpoints(&mut self, now: u64, moved: u64) {
-        let Self {
-            conns,
-            eps,
-            stats,
-            listeners,
-            iterations,
-            visits,
-            idle,
-            waiters,
-            cq_blocked,
-            serves,
-            ..
-        } = self;
-        let calls_again = self.wakes.is_some();
-        let slots = eps.slots() as u32;
+    fn show_endpoints<N: Transport>(&mut self, tx: &mut TxPath<N>, now: u64, moved: u64) {
+        let (TxPath { io, eps, .. }, stats) = (tx, &mut self.page);
+        let conns = &io.conns;
+        let calls_again = io.timer.is_set();
+        let slots = eps.slots();
         let begin = if stats.ep_cursor < slots { stats.ep_cursor } else { 0 };
         let end = slots.min(begin.saturating_add(MAX_PUBLISHED));
         stats.ep_cursor = end;
@@ -161,7 +177,7 @@ impl<N: Transport> StreamState<N> {
                 cq.map_or([0; 2], |cq| cq.fill())
             };
             let ([tx_queue, tx_queue_size], [rx_queue, rx_queue_size]) = (fill(tx), fill(rx));
-            let cq_blocked = cq_blocked.iter().filter_map(|id| conns.get(*id));
+            let cq_blocked = io.blocked.on_cq().iter().filter_map(|id| conns.get(*id));
             let mut of = EndpointStats {
                 kind: match ep.identity.kind {
                     StreamEpKind::Msg => kinds::MSG,
@@ -170,10 +186,10 @@ impl<N: Transport> StreamState<N> {
                 },
                 engine: stats.engine(),
                 written: now,
-                turns: *iterations,
-                visits: *visits,
-                idle: u64::from(*idle),
-                asleep: waiters.count() as u64,
+                turns: io.poll.iterations(),
+                visits: self.visits,
+                idle: u64::from(io.poll.idle()),
+                asleep: io.poll.waiters() as u64,
                 moved,
                 sent,
                 sent_bytes,
@@ -188,7 +204,7 @@ impl<N: Transport> StreamState<N> {
                 one_queue: one.into(),
                 cq_blocked: cq_blocked.filter(|conn| conn.ep == id).count() as u64,
                 connections: conns.len() as u64,
-                serves: u64::from(*serves),
+                serves: u64::from(self.serves),
                 latency: ep.times.classes(),
                 ..EndpointStats::default()
             };
@@ -196,7 +212,7 @@ impl<N: Transport> StreamState<N> {
             ep.matcher.show(&mut of);
             let msg = ep.identity.kind == StreamEpKind::Msg;
             let link = conns.get(ep.conn).filter(|_| msg).map(|conn| &conn.link);
-            let settled = listeners.contains_key(&id) || link.is_some();
+            let settled = io.listeners.is_open(id) || link.is_some();
             let local = &ep.identity.local;
             ep.published.show(stats, of, settled, || {
                 link.and_then(|link| link.local_addr().ok())

@@ -1,26 +1,31 @@
 //! Completion of zero-copy transfers after the kernel has released their memory.
-use super::state::StreamState;
+use super::rx_path::RxPath;
+use super::tx_path::TxPath;
 use super::zerocopy::MAX_COPIED;
 use crate::transport::{ByteLink, Transport, ZerocopyDone};
 use ofi_provider::sys::Interest;
 
-impl<N: Transport> StreamState<N> {
-    /// Reads the link's notifications of released bytes
-    /// ([`ByteLink::zerocopy_done`](crate::transport::ByteLink::zerocopy_done)), and completes their
-    /// messages. Returns true if there were any.
+impl<N: Transport> RxPath<N> {
+    /// Runs [`read_notices`](TxPath::read_notices), and sends fenced transfers waiting for the
+    /// completed ones.
     #[cold]
     pub(super) fn reclaim(&mut self, id: u32) -> bool {
-        let moved = self.read_notices(id);
-        if self.conns.get(id).is_some_and(|conn| !conn.is_exposing()) {
-            self.lift_fence(id);
+        let moved = self.tx.read_notices(id);
+        if self.tx.io.conns.get(id).is_some_and(|conn| !conn.is_exposing()) {
+            let sent = self.tx.lift_fence(id);
+            self.conclude(sent);
         }
         moved
     }
+}
 
-    /// Runs [`reclaim`](Self::reclaim), for callers sending queued data afterwards.
+impl<N: Transport> TxPath<N> {
+    /// Reads the link's notifications of released bytes
+    /// ([`ByteLink::zerocopy_done`](crate::transport::ByteLink::zerocopy_done)), and completes their
+    /// messages. Returns true if there were any.
     pub(super) fn read_notices(&mut self, id: u32) -> bool {
         let mut moved = false;
-        let Some(conn) = self.conns.get_mut(id) else { return false };
+        let Some(conn) = self.io.conns.get_mut(id) else { return false };
         let Some(zerocopy) = &mut conn.zerocopy else { return false };
         while let Ok(ZerocopyDone { low, high, copied }) = conn.link.zerocopy_done() {
             moved = true;
@@ -46,13 +51,12 @@ impl<N: Transport> StreamState<N> {
             return moved;
         }
         let retained = std::mem::take(&mut conn.retained);
-        conn.backlog -= retained;
-        self.backlog -= retained;
+        self.backlog.subtract(&mut conn.backlog, retained);
         if conn.link.tx_over_shm() {
             conn.allow_fast();
         }
         if conn.interest == Interest::NONE {
-            self.watch(id);
+            self.io.watch(id);
         }
         moved
     }

@@ -11,6 +11,7 @@ pub mod rings;
 
 use super::arrival::UnexpectedPayload;
 use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
+use super::handshake::Handshake;
 use super::{StreamEngine, StreamRequest, StreamState};
 use crate::objects::StreamEndpointExt;
 use crate::secret::PskConfig;
@@ -215,17 +216,17 @@ impl SimWorld for OverRings {
         }
         let mut state = engine.lock();
         // A call of the application's may have made turns, and so ended the sleep.
-        let sleeps = underlying.asleep == Some(state.iterations);
+        let sleeps = underlying.asleep == Some(state.rx.tx.io.poll.iterations());
         if sleeps && !underlying.net.has_events() && !state.goes_on_by_itself() {
             return;
         }
         state.poll_once();
         if self.forbids && self.world().random.one_in(200) {
             // As when the system does not let a process read another any more.
-            state.conns.iter().for_each(|(_, conn)| conn.link.stop_reading());
+            state.rx.tx.io.conns.iter().for_each(|(_, conn)| conn.link.stop_reading());
         }
         let sleeps = self.dozes && self.world().random.one_in(2) && state.prepare_to_block();
-        underlying.asleep = sleeps.then_some(state.iterations);
+        underlying.asleep = sleeps.then_some(state.rx.tx.io.poll.iterations());
         state.check();
     }
 
@@ -359,17 +360,18 @@ impl StreamState<SimNet> {
     /// Returns true if there is work not reported by any poller: recorded by a call of the
     /// application, or enabled by its next read of a queue.
     fn goes_on_by_itself(&self) -> bool {
-        !self.held.is_empty() || !self.rx_blocked.is_empty() || !self.cq_blocked.is_empty()
+        !self.rx.tx.batcher.held().is_empty() || self.rx.tx.io.blocked.resumable() != 0
     }
 
     /// Checks the invariants of any time.
     fn check(&self) {
-        let backlog: usize = self.conns.iter().map(|(_, conn)| conn.backlog).sum();
-        assert_eq!(self.backlog, backlog);
-        for (ep_id, ep) in self.eps.iter() {
+        let backlog: usize = self.rx.tx.io.conns.iter().map(|(_, conn)| conn.backlog).sum();
+        assert_eq!(self.rx.tx.backlog.total(), backlog);
+        for (ep_id, ep) in self.rx.tx.eps.iter() {
             assert!(ep.tx_pending <= ep.identity.attr.tx_size, "{} transfers", ep.tx_pending);
             for (peer_id, peer) in ep.peers.iter() {
-                let conns = self.conns.iter().filter(|(_, c)| c.ep == ep_id && c.peer == peer_id);
+                let conns =
+                    self.rx.tx.io.conns.iter().filter(|(_, c)| c.ep == ep_id && c.peer == peer_id);
                 assert_eq!(peer.conns as usize, conns.count(), "connections of peer {peer_id}");
                 let used = peer.conns > 0 || !peer.extra.parked.is_empty();
                 let named = ep.matcher.name_of(peer_id) != ofi_provider::abi::FI_ADDR_NOTAVAIL;
@@ -380,12 +382,12 @@ impl StreamState<SimNet> {
             }
             let mut under_way: usize =
                 ep.peers.iter().map(|(_, peer)| peer.extra.parked.len()).sum();
-            for (_, conn) in self.conns.iter().filter(|(_, conn)| conn.ep == ep_id) {
+            for (_, conn) in self.rx.tx.io.conns.iter().filter(|(_, conn)| conn.ep == ep_id) {
                 under_way += conn.transfers();
             }
             assert_eq!(ep.tx_pending, under_way, "transfers that are not complete");
         }
-        for (_, conn) in self.conns.iter() {
+        for (_, conn) in self.rx.tx.io.conns.iter() {
             assert!(conn.stash.len() <= (64 << 10) + 1024, "a stash of {}", conn.stash.len());
         }
     }
@@ -394,17 +396,17 @@ impl StreamState<SimNet> {
     /// bound plus the allowance of each peer.
     fn buffered(&self) -> (usize, usize) {
         // Endpoints with a shared receive context have one sum, which is the context's.
-        let is_shared = self.eps.iter().any(|(_, ep)| ep.identity.kind == StreamEpKind::Srx);
+        let is_shared = self.rx.tx.eps.iter().any(|(_, ep)| ep.identity.kind == StreamEpKind::Srx);
         // A connected endpoint has one peer, which has no number.
         let peers = |ep: &StreamEngineEp| match ep.identity.kind {
             StreamEpKind::Msg => 1,
             _ => ep.peers.iter().count(),
         };
-        let peers: usize = self.eps.iter().map(|(_, ep)| peers(ep)).sum();
-        let alternate = peers * SURE + self.conns.len() * COST_OF_BLOCKED;
+        let peers: usize = self.rx.tx.eps.iter().map(|(_, ep)| peers(ep)).sum();
+        let alternate = peers * SURE + self.rx.tx.io.conns.len() * COST_OF_BLOCKED;
         let bound = SimLink::settings().max_unexpected + alternate;
         let mut buffered = (0, 0);
-        for (_, ep) in self.eps.iter() {
+        for (_, ep) in self.rx.tx.eps.iter() {
             let (count, bytes) = ep.matcher.check_sums();
             let counts = !is_shared || ep.identity.kind == StreamEpKind::Srx;
             buffered = (buffered.0 + count, buffered.1 + if counts { bytes } else { 0 });
@@ -416,10 +418,11 @@ impl StreamState<SimNet> {
     /// Checks the invariants of an idle engine.
     fn check_idle(&self) {
         self.check();
-        assert_eq!((self.backlog, self.cq_blocked.len()), (0, 0));
-        assert!(self.eps.iter().all(|(_, ep)| ep.tx_pending == 0));
-        assert!(self.held.is_empty());
-        for (id, conn) in self.conns.iter() {
+        let blocked = self.rx.tx.io.blocked.on_cq();
+        assert_eq!((self.rx.tx.backlog.total(), blocked), (0, &[][..]));
+        assert!(self.rx.tx.eps.iter().all(|(_, ep)| ep.tx_pending == 0));
+        assert!(self.rx.tx.batcher.held().is_empty());
+        for (id, conn) in self.rx.tx.io.conns.iter() {
             assert!(conn.tx.is_empty() && conn.batch.is_empty() && conn.stash.is_empty());
             assert!(
                 conn.incoming.is_none() && !conn.blocked,
@@ -430,11 +433,13 @@ impl StreamState<SimNet> {
 
     /// Checks the invariants after the last endpoint is closed.
     fn check_empty(&self) {
-        let left = [self.conns.len(), self.eps.len(), self.callers.len()];
+        let left =
+            [self.rx.tx.io.conns.len(), self.rx.tx.eps.iter().count(), self.rx.tx.io.callers.len()];
         assert_eq!(left, [0; 3], "connections, endpoints, callers");
-        assert!(self.listeners.is_empty() && self.accept_paused.is_empty());
-        assert!(self.active.is_empty() && self.held.is_empty() && self.cq_blocked.is_empty());
-        assert_eq!(self.backlog, 0);
+        assert!(self.rx.tx.io.listeners.is_empty());
+        assert!(self.rx.tx.io.active.sockets().is_empty() && self.rx.tx.batcher.held().is_empty());
+        assert!(self.rx.tx.io.blocked.on_cq().is_empty());
+        assert_eq!(self.rx.tx.backlog.total(), 0);
     }
 }
 
@@ -537,10 +542,10 @@ mod tests {
             let (engine, mut rejections) = (sim.engine(0).unwrap(), 0);
             while !sim.is_over(message) {
                 let mut state = engine.lock();
-                let calling = state.conns.iter().map(|(id, _)| id).next();
+                let calling = state.rx.tx.io.conns.iter().map(|(id, _)| id).next();
                 if let Some(id) = calling {
                     rejections += 1;
-                    state.on_reject(id, Vec::new());
+                    Handshake::new(&mut state.rx).on_reject(id, Vec::new());
                 }
                 drop(state);
                 here::have_shortage(usize::from(short), SimRandom::new(1));
@@ -581,7 +586,7 @@ mod tests {
                 sim.rounds(1);
                 sim.read(0, usize::MAX);
                 let mut state = engine.lock();
-                let held = state.conns.iter().find(|(_, conn)| !conn.batch.is_empty());
+                let held = state.rx.tx.io.conns.iter().find(|(_, conn)| !conn.batch.is_empty());
                 let Some(id) = held.map(|(id, _)| id).filter(|_| sim.is_over(first)) else {
                     continue;
                 };
@@ -589,7 +594,7 @@ mod tests {
                 if seed % 2 == 0 {
                     // All that is not complete fails, once.
                     sim.excuse(0, 1);
-                    state.fail(id, Error::CONNRESET);
+                    state.rx.fail(id, Error::CONNRESET);
                 }
                 break;
             }
@@ -608,11 +613,11 @@ mod tests {
         let (engine, acked) = (sim.engine(0).unwrap(), FI_COMPLETION | FI_DELIVERY_COMPLETE);
         let message = sim.send_immediately(0, (1, 0), 100, acked);
         sim.rounds(40);
-        assert!(!sim.is_over(message) && engine.lock().conns.len() == 1);
+        assert!(!sim.is_over(message) && engine.lock().rx.tx.io.conns.len() == 1);
         sim.cut(0, 1);
         sim.rounds(40);
         sim.read(0, usize::MAX);
-        assert!(sim.is_over(message) && engine.lock().conns.is_empty());
+        assert!(sim.is_over(message) && engine.lock().rx.tx.io.conns.is_empty());
         drop(engine);
         sim.settle();
         sim.end_all();

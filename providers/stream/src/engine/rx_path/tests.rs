@@ -1,4 +1,4 @@
-//! Unit tests of `rx`.
+//! Unit tests of `rx_path`.
 use crate::engine::StreamEngine;
 use crate::engine::sim::{Rings, SimRandom, StreamWorld};
 use ofi_provider::lock::Level;
@@ -14,17 +14,18 @@ fn staging_buffer_is_restored_after_a_panic() {
     let net = Rings::new(&world, false);
     let engine = StreamEngine::new(net, Level::Shared, false, regions).unwrap();
     let mut state = engine.lock();
-    let len = state.staging.len();
+    let rx = &mut state.rx;
+    let len = rx.staging.buf().len();
     assert!(len > 0);
     let panics = AssertUnwindSafe(|| {
-        state.expose_staging(&[0], |state, staging| {
-            assert!(state.staging.is_empty() && staging.len() == len);
+        rx.expose_staging(&[0], |rx, staging| {
+            assert!(rx.staging.is_taken() && staging.len() == len);
             panic!("on purpose");
         })
     });
     assert!(catch_unwind(panics).is_err());
-    assert_eq!(state.staging.len(), len);
+    assert_eq!(rx.staging.buf().len(), len);
     // Reading lends the buffer, too, and gives it back: connection 7 does not exist.
-    assert!(state.read(7));
-    assert_eq!(state.staging.len(), len);
+    assert!(rx.read(7));
+    assert_eq!(rx.staging.buf().len(), len);
 }

@@ -1,0 +1,140 @@
+//! Incoming connections: from the listeners of an engine to its pending connections, and from those
+//! to connections of peers.
+use super::conn::{Stage, StreamConn};
+use super::handshake::Handshake;
+use super::rx_path::RxPath;
+use super::unknown_conns::UnknownConns;
+use crate::accept_queue::{self, HANDSHAKE_TIMEOUT, PendingConnState};
+use crate::transport::{ByteLink, LinkListener, Transport};
+use crate::wire::RdmHello;
+use ofi_provider::abi::FI_ADDR_NOTAVAIL;
+use ofi_provider::addr::Addr;
+use ofi_provider::error::Error;
+
+/// Maximum connections accepted at a listener in one progress iteration, so that established
+/// connections are served as well.
+pub const ACCEPTS: usize = 64;
+
+/// Returns true if accepting failed for lack of descriptors or memory, a temporary condition.
+pub fn is_shortage(error: Error) -> bool {
+    matches!(error, Error::MFILE | Error::NOBUFS | Error::NOMEM) || error.code() == libc::ENFILE
+}
+
+/// Accepting side of connection management.
+pub(super) struct Acceptor<'a, N: Transport> {
+    rx: &'a mut RxPath<N>,
+    unknown: &'a mut UnknownConns,
+}
+
+impl<'a, N: Transport> Acceptor<'a, N> {
+    pub(super) fn new(rx: &'a mut RxPath<N>, unknown: &'a mut UnknownConns) -> Self {
+        Self { rx, unknown }
+    }
+
+    /// Accepts connections waiting at an endpoint's listener, at most [`ACCEPTS`] of them.
+    pub(super) fn accept_all(&mut self, ep_id: u32) {
+        for _ in 0..ACCEPTS {
+            if !self.unknown.bound(self.rx) {
+                self.rx.tx.io.pause_accept(ep_id);
+                return;
+            }
+            let Some(listener) = self.rx.tx.io.listeners.get(ep_id) else { return };
+            match listener.accept() {
+                Ok((link, from)) => {
+                    let io = &mut self.rx.tx.io;
+                    let now = io.net.now();
+                    match io.callers.admit(io.net.poller(), link, from, ep_id, now) {
+                        (id, PendingConnState::Complete) => self.answer(id),
+                        (_, PendingConnState::Incomplete) => io.wake_in(HANDSHAKE_TIMEOUT),
+                        (_, PendingConnState::Over) => {}
+                    }
+                }
+                Err(error) if is_shortage(error) => {
+                    if self.rx.tx.io.callers.drop_oldest() || self.unknown.drop_some(self.rx) {
+                        continue;
+                    }
+                    self.rx.tx.io.pause_accept(ep_id);
+                    return;
+                }
+                Err(error) if error == Error::CONNABORTED || error == Error::INTR => {}
+                Err(_) => {
+                    // No caller waits at the listener.
+                    break;
+                }
+            }
+        }
+        let io = &mut self.rx.tx.io;
+        io.listeners.resume(&io.net, ep_id);
+    }
+
+    /// Reads from a pending connection reported by the poller, and responds to a complete request.
+    pub(super) fn receive(&mut self, id: u32) {
+        if self.rx.tx.io.callers.receive(id) == PendingConnState::Complete {
+            self.answer(id);
+        }
+    }
+
+    /// A caller's request is complete: the caller becomes a peer, waits until the address vector
+    /// holds its address ([`only_known`](crate::settings::StreamSettings::only_known)), or is
+    /// refused.
+    pub(super) fn answer(&mut self, id: u32) {
+        let Some((request, from)) = self.rx.tx.io.callers.request(id) else { return };
+        let hello = match RdmHello::parse(&request.data) {
+            Ok(hello) => hello,
+            Err(why) => {
+                accept_queue::log_rejection::<N::Link>(
+                    format_args!("of {}", from.for_people()),
+                    why,
+                );
+                self.rx.tx.io.callers.drop(id);
+                return;
+            }
+        };
+        let addr = from.at_port(hello.port).identity();
+        if self.holds(id, &addr) {
+            return;
+        }
+        let io = &mut self.rx.tx.io;
+        let Some((caller, request)) = io.callers.take(io.net.poller(), id) else { return };
+        let mut conn = StreamConn::new(caller.link, Stage::Called, caller.called);
+        conn.unknown_conn = Some(caller.unknown_conn);
+        (conn.order, conn.knows) = (request.order, request.knows);
+        if let Ok(id) = self.rx.tx.io.add_conn(conn) {
+            Handshake::new(self.rx).rdm_request(id, &request, &hello, addr);
+            self.unknown.add(&self.rx.tx.io.conns, id);
+        }
+    }
+
+    /// Returns true if a pending connection from this address has to wait until the address vector
+    /// contains it. The wait is at most [`HANDSHAKE_TIMEOUT`], as for an incomplete request.
+    fn holds(&mut self, id: u32, addr: &Addr) -> bool {
+        if !N::Link::settings().only_known {
+            return false;
+        }
+        let av =
+            self.rx.tx.io.callers.called_by(id).and_then(|ep| self.rx.tx.eps.get(ep)?.av.as_ref());
+        if av.is_some_and(|av| av.find(addr.clone()) != FI_ADDR_NOTAVAIL) {
+            return false;
+        }
+        ofi_provider::log_sparsely!(
+            N::Link::provider(),
+            INFO,
+            EP_CTRL,
+            "{addr} calls and is not in the address vector; it has to wait ({})",
+            N::Link::settings().only_known_by
+        );
+        self.rx.tx.io.callers.hold(self.rx.tx.io.net.poller(), id, addr.clone());
+        self.rx.tx.io.wake_in(HANDSHAKE_TIMEOUT);
+        true
+    }
+
+    /// Responds to a held pending connection from this address, now contained in the address
+    /// vector.
+    pub(super) fn admit_held(&mut self, ep_id: u32, addr: &Addr) {
+        if N::Link::settings().only_known {
+            for id in self.rx.tx.io.callers.held_as(ep_id, addr) {
+                self.receive(id);
+            }
+        }
+    }
+}

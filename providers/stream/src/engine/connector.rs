@@ -1,0 +1,183 @@
+//! Local connection attempts: those in progress, and the peers waiting for one.
+use super::conn::{Stage, StreamConn};
+use super::io::EngineIo;
+use super::rx_path::RxPath;
+use super::transfer::Route;
+use super::tx_path::TxPath;
+use crate::transport::{ByteLink, Transport, peer_of};
+use ofi_provider::addr::Addr;
+use ofi_provider::conn_arbiter::ConnectLimiter;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::log::peer_text;
+use ofi_provider::slab::NONE;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Local connection attempts of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Connector {
+    /// Connections awaiting a response of their peer within a time limit
+    /// ([`StreamSettings::connect_timeout`](crate::settings::StreamSettings::connect_timeout)),
+    /// with their serial numbers and deadlines, earliest first.
+    awaited: VecDeque<(u32, u64, Instant)>,
+    /// Attempts to connect to RDM peers in progress.
+    calls: ConnectLimiter,
+    /// Queued attempts: the number of an endpoint and of its peer. The peer may have been connected
+    /// or removed since.
+    line: VecDeque<(u32, u32)>,
+}
+
+impl Connector {
+    /// Begins a link from an endpoint to an address; `param` is the data of the
+    /// connection request. Returns the connection's number.
+    pub(super) fn dial<N: Transport>(
+        &mut self,
+        tx: &mut TxPath<N>,
+        ep_id: u32,
+        to: &Addr,
+        param: Vec<u8>,
+    ) -> Result<u32> {
+        let identity = &tx.eps[ep_id].identity;
+        let link =
+            tx.io.net.dial_as(identity.secret.as_ref(), &identity.local, identity.keep_port, to)?;
+        let id = Self::add_dialed(&mut tx.io, link, ep_id, param)?;
+        if let Some(limit) = N::Link::settings().connect_timeout {
+            let at = tx.io.net.now() + limit;
+            self.awaited.push_back((id, tx.io.conns[id].serial, at));
+            tx.io.wake_at(at);
+        }
+        Ok(id)
+    }
+
+    #[inline(never)]
+    fn add_dialed<N: Transport>(
+        io: &mut EngineIo<N>,
+        link: N::Link,
+        ep_id: u32,
+        param: Vec<u8>,
+    ) -> Result<u32> {
+        let mut conn = StreamConn::new(link, Stage::Connecting, ep_id);
+        conn.param = param;
+        io.add_conn(conn)
+    }
+
+    /// Closes connections without a response from the peer in time. Returns the time of the next
+    /// check.
+    pub(super) fn end_unanswered<N: Transport>(
+        &mut self,
+        rx: &mut RxPath<N>,
+        now: Instant,
+    ) -> Option<Instant> {
+        while let Some(&(id, serial, at)) = self.awaited.front() {
+            if at > now {
+                return Some(at);
+            }
+            self.awaited.pop_front();
+            let waits = |conn: &&StreamConn<N>| {
+                matches!(conn.stage, Stage::Connecting | Stage::AwaitResponse)
+            };
+            if let Some(conn) = rx.tx.io.conns.named((id, serial)).filter(waits) {
+                ofi_provider::log_sparsely!(
+                    N::Link::provider(),
+                    WARN,
+                    EP_CTRL,
+                    "{} does not answer a connection request: what waits for it fails",
+                    peer_text(peer_of(&conn.link))
+                );
+                rx.fail(id, Error::TIMEDOUT);
+            }
+        }
+        None
+    }
+
+    /// Starts a connection to an RDM peer. The connection takes over the transfers waiting for the
+    /// peer. Fails with -FI_EFIREWALLADDR if the peer cannot accept connections.
+    fn call<N: Transport>(&mut self, tx: &mut TxPath<N>, ep_id: u32, peer: u32) -> Result<u32> {
+        let ep = &tx.eps[ep_id];
+        if ep.is_out_of_reach(peer) {
+            return Err(Error::FIREWALLADDR);
+        }
+        let hello = ep.hello(tx.io.net.process());
+        let addr = ep.peers[peer].addr.clone();
+        let id = self.dial(tx, ep_id, &addr, hello.encode().to_vec())?;
+        self.calls.started(id, tx.io.conns[id].serial, tx.io.net.now());
+        tx.attach(id, peer);
+        let entry = &mut tx.eps[ep_id].peers[peer];
+        entry.conn = id;
+        entry.extra.retry.calling();
+        entry.extra.is_absent = false;
+        let parked = std::mem::take(&mut entry.extra.parked);
+        tx.io.conns[id].take_over(parked);
+        Ok(id)
+    }
+
+    /// Starts a connection to an RDM peer, or has the peer wait in line while as many are called as
+    /// may be at a time ([`ConnectLimiter`](ofi_provider::conn_arbiter::ConnectLimiter)).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn connect_next<N: Transport>(
+        &mut self,
+        tx: &mut TxPath<N>,
+        ep_id: u32,
+        peer: u32,
+    ) -> Result<Route> {
+        if self.may_call(tx) {
+            return Ok(Route::Conn(self.call(tx, ep_id, peer)?));
+        }
+        if tx.eps[ep_id].is_out_of_reach(peer) {
+            return Err(Error::FIREWALLADDR);
+        }
+        tx.eps[ep_id].peers[peer].extra.retry.wait_in_line();
+        self.line.push_back((ep_id, peer));
+        if let (1, Some(at)) = (self.line.len(), self.calls.next_slot()) {
+            tx.io.wake_at(at);
+        }
+        Ok(Route::Later(peer))
+    }
+
+    /// Returns true if another connection may be started.
+    fn may_call<N: Transport>(&mut self, tx: &mut TxPath<N>) -> bool {
+        let conns = &tx.io.conns;
+        self.calls.has_space(N::Link::settings().calls, tx.io.net.now(), |id, serial| {
+            conns.named((id, serial)).is_some_and(|conn| !conn.is_connected())
+        })
+    }
+
+    /// Returns true if peers wait for other connections to be made.
+    pub(super) fn has_queued(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Connects to queued peers, as far as the limit of concurrent attempts allows.
+    pub(super) fn call_next<N: Transport>(&mut self, tx: &mut TxPath<N>) {
+        while !self.line.is_empty() && self.may_call(tx) {
+            let Some((ep_id, peer)) = self.line.pop_front() else { return };
+            // The endpoint may be closed, the peer may have called or be forgotten.
+            let entry = tx.eps.get_mut(ep_id).and_then(|ep| ep.peers.get_mut(peer));
+            if entry.is_some_and(|entry| entry.extra.retry.leave_line()) {
+                self.call_for_parked(tx, ep_id, peer);
+            }
+        }
+        if let (false, Some(at)) = (self.line.is_empty(), self.calls.next_slot()) {
+            tx.io.wake_at(at);
+        }
+    }
+
+    /// Calls a peer if transfers wait for it.
+    pub(super) fn call_for_parked<N: Transport>(
+        &mut self,
+        tx: &mut TxPath<N>,
+        ep_id: u32,
+        peer: u32,
+    ) {
+        let entry = &tx.eps[ep_id].peers[peer];
+        if entry.conn == NONE
+            && !entry.extra.parked.is_empty()
+            && let Err(error) = self.connect_next(tx, ep_id, peer)
+        {
+            let parked = std::mem::take(&mut tx.eps[ep_id].peers[peer].extra.parked);
+            tx.eps[ep_id].fail_all(parked, error);
+            tx.eps[ep_id].forget_peer_if_unused(peer);
+        }
+    }
+}

@@ -1,0 +1,504 @@
+//! Establishment of connections: requests, responses and rejections.
+//!
+//! RDM endpoints name themselves by the port they listen on. When two of them connect to each other
+//! at the same time, one of the connections gives way.
+use super::conn::Stage;
+use super::ep::StreamEpKind;
+use super::rx_path::RxPath;
+use super::tokens::TOKEN_CONN;
+use super::transfer::TxRequest;
+use crate::accept_queue;
+use crate::settings::HOLD_OFF_STEP;
+use crate::transport::{ByteLink, Transport, log_not_in_memory, peer_of};
+use crate::wire::{
+    BEHIND_FIREWALL, ByteOrder, CM_LEN, CmMessage, CmType, Malformed, Parsed, PeerFeatures,
+    RDM_ANSWER, RdmHello,
+};
+use ofi_provider::abi::{FI_ADDR_NOTAVAIL, FI_CONNECTED};
+use ofi_provider::addr::{Addr, connect_order};
+use ofi_provider::conn_arbiter::{
+    BackoffPolicy, ConnReqDecision, IncomingConnReq, LocalConnState, ProcessInstance,
+};
+use ofi_provider::contexts::Contexts;
+use ofi_provider::eq::EqEvent;
+use ofi_provider::error::{Error, Result};
+use ofi_provider::log::peer_text;
+use ofi_provider::slab::NONE;
+use std::time::Duration;
+
+/// Delay before connecting to a peer possibly connecting by itself.
+const RETRY_DELAY: Duration = Duration::from_millis(1);
+
+/// Retry rule for rejected connection requests between endpoints, before they fail with
+/// -FI_ECONNREFUSED.
+const RETRY: BackoffPolicy =
+    BackoffPolicy { delay: RETRY_DELAY, longest: Duration::from_millis(100), most: 100 };
+
+/// Retry rule for contexts of scalable endpoints. A peer without support for contexts just
+/// disconnects, so fewer attempts suffice.
+const RETRY_CONTEXT: BackoffPolicy = BackoffPolicy { most: 10, ..RETRY };
+
+/// Retry rule for absent peers: soon at first, then with growing pauses, up to the user's timeout
+/// ([`StreamSettings::hold_off`](crate::settings::StreamSettings::hold_off)).
+const AWAIT: BackoffPolicy = BackoffPolicy { longest: HOLD_OFF_STEP, most: 0, ..RETRY };
+
+/// Data of a final rejection: the addressed endpoint has no such receive context.
+const NO_SUCH_CONTEXT: &[u8] = b"no such context";
+
+/// Handshakes of the connections of an engine.
+pub(super) struct Handshake<'a, N: Transport> {
+    rx: &'a mut RxPath<N>,
+}
+
+impl<'a, N: Transport> Handshake<'a, N> {
+    pub(super) fn new(rx: &'a mut RxPath<N>) -> Self {
+        Self { rx }
+    }
+
+    /// Continues the handshake of a connection: sends the local request, or reads the peer's
+    /// response. Returns true if there was progress.
+    pub(super) fn advance(&mut self, id: u32) -> bool {
+        let Some(conn) = self.rx.tx.io.conns.get_mut(id) else { return false };
+        match conn.stage {
+            Stage::Connecting => {
+                if let Err(error) = conn.link.take_error() {
+                    self.not_made(id, error);
+                    return true;
+                }
+                let contexts = self.rx.tx.eps[conn.ep].contexts_to(conn.peer);
+                // Contexts of scalable endpoints are in no multicast groups.
+                let multicast =
+                    self.rx.tx.eps[conn.ep].identity.attr.multicast && contexts.are_first();
+                let memory = self.rx.tx.eps[conn.ep].identity.memory;
+                let local = memory && self.rx.tx.io.net.may_be_local(&conn.link);
+                let (acks, outcomes) = (true, true);
+                let knows = PeerFeatures {
+                    atomics: true,
+                    multicast,
+                    acks,
+                    local,
+                    outcomes,
+                    segments: true,
+                };
+                let message = CmMessage::encode_for(CmType::Request, knows, contexts, &conn.param);
+                match conn.link.send(&message) {
+                    Ok(sent) if sent == message.len() => {
+                        conn.stage = Stage::AwaitResponse;
+                        conn.param = Vec::new();
+                        self.rx.tx.io.watch(id);
+                    }
+                    // The link is still being made, which is no error: the poller reports the end.
+                    Err(Error::AGAIN | Error::NOTCONN | Error::INTR) => return false,
+                    // A fresh link that takes less than 300 bytes is broken.
+                    Ok(_) => self.rx.fail(id, Error::IO),
+                    Err(error) => self.rx.fail(id, error),
+                }
+                true
+            }
+            Stage::AwaitResponse => self.receive_response(id),
+            Stage::Called | Stage::Connected => false,
+        }
+    }
+
+    /// Reads the peer's response to the local connection request. Returns true if the outcome was
+    /// decided.
+    fn receive_response(&mut self, id: u32) -> bool {
+        let conn = &mut self.rx.tx.io.conns[id];
+        let mut bytes = [0u8; CM_LEN];
+        // First the fixed part, then as much as it says follows, so that no byte
+        // of a message behind it is taken.
+        loop {
+            let want = match CmMessage::len_at(&conn.stash) {
+                Ok(Some(len)) if conn.stash.len() == len => break,
+                Ok(Some(len)) if conn.stash.len() >= CM_LEN => len - conn.stash.len(),
+                Ok(_) => CM_LEN - conn.stash.len(),
+                Err(why) => {
+                    self.close_malformed(id, why);
+                    return true;
+                }
+            };
+            let n = want.min(bytes.len());
+            match conn.link.recv(&mut bytes[..n]) {
+                Ok(0) | Err(Error::CONNRESET) => {
+                    self.hung_up(id);
+                    return true;
+                }
+                Ok(n) => conn.stash.extend_from_slice(&bytes[..n]),
+                Err(Error::AGAIN | Error::INTR) => return false,
+                Err(error) => {
+                    self.rx.fail(id, error);
+                    return true;
+                }
+            }
+        }
+        let stash = std::mem::take(&mut conn.stash);
+        let kind = self.rx.tx.eps[conn.ep].identity.kind;
+        let result = CmMessage::parse(&stash).and_then(|message| match message.kind {
+            CmType::Response if kind == StreamEpKind::Rdm => self.rdm_answer(id, &message),
+            CmType::Response => {
+                self.msg_answer(id, message);
+                Ok(())
+            }
+            CmType::Nack => {
+                self.on_reject(id, message.data);
+                Ok(())
+            }
+            _ => Err(Malformed("connection message out of turn")),
+        });
+        if let Err(why) = result {
+            self.close_malformed(id, why);
+        }
+        true
+    }
+
+    /// Handles a disconnect before the peer's response. From an RDM peer this counts as a
+    /// rejection: the end of the connection may have overtaken it.
+    fn hung_up(&mut self, id: u32) {
+        let conn = &self.rx.tx.io.conns[id];
+        let rdm = self.rx.tx.eps[conn.ep].identity.kind == StreamEpKind::Rdm;
+        if rdm && conn.stage == Stage::AwaitResponse {
+            self.on_reject(id, Vec::new());
+        } else {
+            self.rx.fail(id, Error::CONNREFUSED);
+        }
+    }
+
+    /// Closes a connection because the peer does not speak the provider's protocol, and logs it.
+    fn close_malformed(&mut self, id: u32, why: Malformed) {
+        let peer = peer_text(self.rx.tx.io.conns.get(id).and_then(|conn| peer_of(&conn.link)));
+        accept_queue::log_rejection::<N::Link>(format_args!("with {peer}"), why);
+        self.rx.fail(id, Error::NOPROTOOPT);
+    }
+
+    /// Marks a connection as established: sends the queued transfers first, then starts reading.
+    pub(super) fn established(&mut self, id: u32) {
+        let conn = &mut self.rx.tx.io.conns[id];
+        conn.connected(self.rx.tx.io.net.is_ring(), self.rx.tx.eps[conn.ep].is_fast());
+        if let Some(unknown_conn) = &mut conn.unknown_conn {
+            unknown_conn.connected(self.rx.tx.io.net.now());
+        }
+        if conn.order == ByteOrder::Network {
+            // The places in what waits were written before the peer's byte order was known.
+            conn.tx.iter_mut().for_each(TxRequest::convert_segments);
+        }
+        self.rx.tx.refuse_unknown(id);
+        self.rx.tx.io.watch(id);
+        self.rx.flush(id);
+        self.rx.tx.io.mark_active(id);
+        if self.rx.tx.io.conns.get(id).is_some() {
+            self.rx.tx.io.watch(id);
+        }
+    }
+
+    fn msg_answer(&mut self, id: u32, message: CmMessage) {
+        self.answered_with(id, &message);
+        let ep = &self.rx.tx.eps[self.rx.tx.io.conns[id].ep];
+        if let Some(eq) = &ep.eq {
+            let event = FI_CONNECTED as u32;
+            eq.write(EqEvent::Cm { event, fid: ep.fid, info: None, data: message.data });
+        }
+        self.established(id);
+    }
+
+    /// Stores the attributes from the peer's response, and starts the shared-memory upgrade if the
+    /// peer offers it.
+    fn answered_with(&mut self, id: u32, answer: &CmMessage) {
+        let conn = &mut self.rx.tx.io.conns[id];
+        (conn.order, conn.knows) = (answer.order, answer.knows);
+        if let Some(offer) = &answer.offer {
+            self.rx.tx.io.net.start_shm_upgrade(&conn.link, TOKEN_CONN | u64::from(id), offer);
+            self.rx.tx.io.may_go_local();
+        } else {
+            self.stays_off_memory(id);
+        }
+    }
+
+    fn rdm_answer(&mut self, id: u32, message: &CmMessage) -> Parsed {
+        let conn = &self.rx.tx.io.conns[id];
+        if message.contexts != self.rx.tx.eps[conn.ep].contexts_to(conn.peer) {
+            return Err(Malformed("the peer knows no contexts of scalable endpoints"));
+        }
+        // A peer of the first protocol version answers without data.
+        let version = match RdmHello::parse(&message.data) {
+            Ok(hello) => {
+                let peer = self.rx.tx.io.conns[id].peer;
+                let ep = self.rx.tx.io.conns[id].ep;
+                let entry = &mut self.rx.tx.eps[ep].peers[peer];
+                entry.extra.process =
+                    ProcessInstance { pid: hello.pid, instance: message.instance };
+                hello.version
+            }
+            Err(_) => 0,
+        };
+        self.answered_with(id, message);
+        let conn = &mut self.rx.tx.io.conns[id];
+        conn.rendezvous = version & RDM_ANSWER != 0 && version & !RDM_ANSWER >= 1;
+        let (ep, peer) = (conn.ep, conn.peer);
+        self.rx.tx.eps[ep].peers[peer].extra.retry.made();
+        self.established(id);
+        Ok(())
+    }
+
+    /// Answers an RDM peer's call.
+    pub(super) fn rdm_request(
+        &mut self,
+        id: u32,
+        message: &CmMessage,
+        hello: &RdmHello,
+        addr: Addr,
+    ) {
+        let ep_id = self.rx.tx.io.conns[id].ep;
+        if !message.contexts.are_first() {
+            self.context_request(id, message.contexts, hello, addr);
+            return;
+        }
+        let ep = &mut self.rx.tx.eps[ep_id];
+        let mut local = ep.identity.local.clone();
+        if local.is_any()
+            && let Ok(called) = self.rx.tx.io.conns[id].link.local_addr()
+        {
+            // The address by which the caller knows this endpoint, so that both decide alike which call goes on.
+            local.set_host(&called);
+        }
+        let peer = ep.peer_at(addr.clone());
+        let behind_firewall = hello.features & BEHIND_FIREWALL != 0;
+        let process = ProcessInstance { pid: hello.pid, instance: message.instance };
+        let call = IncomingConnReq {
+            order: connect_order(&addr, &local),
+            peer_behind_firewall: behind_firewall,
+            behind_firewall: ep.identity.behind_firewall,
+            same_process: ep.peers[peer].extra.process.may_be(process),
+        };
+        ep.peers[peer].behind_firewall = behind_firewall;
+        let other = ep.peers[peer].conn;
+        let known = self.rx.tx.io.conns.get(other);
+        let answer = call.answer(match known {
+            None => LocalConnState::None,
+            Some(known) if known.is_connected() => LocalConnState::Made,
+            Some(_) => LocalConnState::Calling,
+        });
+        match answer {
+            ConnReqDecision::Accept | ConnReqDecision::Crossing => {}
+            ConnReqDecision::Reject => {
+                if let Some(known) = known.filter(|known| known.is_connected()) {
+                    // The peer may also be a restarted process with the same number, whose old
+                    // connection was never ended: probing finds that out.
+                    known.link.probe();
+                }
+                let reject_reason = CmMessage::encode(CmType::Nack, PeerFeatures::default(), &[]);
+                let _ = self.rx.tx.io.conns[id].link.send(&reject_reason);
+                self.rx.tx.drop_conn(id);
+                return;
+            }
+            // Operations in flight to the previous process at this address are lost, except for
+            // data sent by it before it ended.
+            ConnReqDecision::Restarted => {
+                if known.is_some_and(|known| known.link.has_ended()) {
+                    self.rx.sent_without_effect(other, Error::CONNRESET);
+                }
+                if self.rx.tx.eps[ep_id].peers.get(peer).is_some_and(|peer| peer.conn == other) {
+                    self.rx.fail(other, Error::CONNRESET);
+                }
+                if self.rx.tx.io.conns.get(id).is_none() {
+                    return;
+                }
+            }
+            ConnReqDecision::Replace => {
+                let waiting = std::mem::take(&mut self.rx.tx.io.conns[other].tx);
+                let entry = &mut self.rx.tx.eps[ep_id].peers[peer];
+                entry.extra.parked.extend(waiting);
+                entry.conn = NONE;
+                self.rx.tx.drop_conn(other);
+            }
+        }
+        // `fail` may have forgotten a peer without a name.
+        let peer = self.rx.tx.eps[ep_id].peer_at(addr);
+        self.rx.tx.eps[ep_id].peers[peer].behind_firewall = behind_firewall;
+        if self.rx.tx.eps[ep_id].matcher.name_of(peer) != FI_ADDR_NOTAVAIL {
+            self.rx.tx.io.conns[id].unknown_conn = None;
+        }
+        let ours = self.rx.tx.eps[ep_id].answer_to(hello, self.rx.tx.io.net.process());
+        self.rx.tx.attach(id, peer);
+        let conn = &mut self.rx.tx.io.conns[id];
+        conn.rendezvous = ours.version & !RDM_ANSWER >= 1;
+        let multicast = conn.knows.multicast && self.rx.tx.eps[ep_id].identity.attr.multicast;
+        let knows = PeerFeatures { multicast, ..conn.knows };
+        if self.respond(id, knows, Contexts::default(), &ours.encode()).is_err() {
+            self.rx.fail(id, Error::CONNRESET);
+            self.call_later(ep_id, peer, RETRY_DELAY);
+            return;
+        }
+        let entry = &mut self.rx.tx.eps[ep_id].peers[peer];
+        entry.extra.process = process;
+        if answer != ConnReqDecision::Crossing {
+            entry.conn = id;
+            entry.extra.retry.made();
+            let parked = std::mem::take(&mut entry.extra.parked);
+            self.rx.tx.io.conns[id].take_over(parked);
+        }
+        self.established(id);
+    }
+
+    /// Answers a connection request: accepts it, with an offer to meet on the host if the caller
+    /// takes one and may be here.
+    pub(super) fn respond(
+        &mut self,
+        id: u32,
+        knows: PeerFeatures,
+        contexts: Contexts,
+        data: &[u8],
+    ) -> Result {
+        let conn = &self.rx.tx.io.conns[id];
+        let wanted = knows.local && self.rx.tx.eps[conn.ep].identity.memory;
+        let token = TOKEN_CONN | u64::from(id);
+        let offer =
+            if wanted { self.rx.tx.io.net.offer_shm_upgrade(&conn.link, token) } else { None };
+        let knows = PeerFeatures { local: offer.is_some(), ..knows };
+        match offer {
+            Some(_) => self.rx.tx.io.may_go_local(),
+            None if wanted => {}
+            None => self.stays_off_memory(id),
+        }
+        let link = &self.rx.tx.io.conns[id].link;
+        let mut answer = CmMessage::encode_for(CmType::Response, knows, contexts, data);
+        if let Some(offer) = offer {
+            CmMessage::add_offer(&mut answer, &offer);
+        }
+        link.send(&answer)?;
+        Ok(())
+    }
+
+    /// Logs the reason for staying on the socket, if shared memory were possible but for one of the
+    /// two ends.
+    fn stays_off_memory(&self, id: u32) {
+        let conn = &self.rx.tx.io.conns[id];
+        if self.rx.tx.io.net.may_be_local(&conn.link) {
+            let why = match self.rx.tx.eps[conn.ep].identity.memory {
+                true => "the peer does not do that",
+                false => "FI_OPT_SHARED_MEMORY_PERMITTED of this endpoint is off",
+            };
+            log_not_in_memory(&conn.link, &why);
+        }
+    }
+
+    /// Handles a failed connection attempt. An absent peer may start later: the attempt is repeated
+    /// within the user's timeout.
+    fn not_made(&mut self, id: u32, error: Error) {
+        let most = N::Link::settings().hold_off;
+        let conn = &self.rx.tx.io.conns[id];
+        let (ep_id, peer) = (conn.ep, conn.peer);
+        let peers = &self.rx.tx.eps[ep_id].peers;
+        let was_there = peers.get(peer).is_none_or(|peer| peer.extra.process.pid != 0);
+        if most == 0 || error != Error::CONNREFUSED || was_there {
+            self.rx.fail(id, error);
+            return;
+        }
+        if peers.name_of(peer) == FI_ADDR_NOTAVAIL {
+            // The address was removed while the peer was called.
+            self.rx.fail(id, Error::CANCELED);
+            return;
+        }
+        self.rx.tx.eps[ep_id].peers[peer].extra.is_absent = true;
+        self.retry_connect(id, &BackoffPolicy { most, ..AWAIT });
+    }
+
+    /// The peer refused our call. A MSG endpoint's connection has failed; an RDM peer is called
+    /// again after a delay, up to a number of refusals.
+    pub(super) fn on_reject(&mut self, id: u32, data: Vec<u8>) {
+        let conn = &mut self.rx.tx.io.conns[id];
+        let (ep_id, peer) = (conn.ep, conn.peer);
+        let ep = &mut self.rx.tx.eps[ep_id];
+        if ep.identity.kind == StreamEpKind::Msg {
+            self.rx.msg_failed(id, Error::CONNREFUSED, data);
+            return;
+        }
+        let between_endpoints = ep.contexts_to(peer).are_first();
+        if !between_endpoints && !data.is_empty() {
+            // The peer has no receive context of this index, and never will.
+            self.rx.fail(id, Error::CONNREFUSED);
+            return;
+        }
+        // An RDM peer refuses because it is calling us, or believes it still has
+        // a connection that we know is gone. Either way it is worth waiting.
+        self.retry_connect(id, if between_endpoints { &RETRY } else { &RETRY_CONTEXT });
+    }
+
+    /// Moves queued transfers from a failed connection to the peer's incoming connection, or to the
+    /// next attempt.
+    fn retry_connect(&mut self, id: u32, rule: &BackoffPolicy) {
+        let conn = &mut self.rx.tx.io.conns[id];
+        let (ep_id, peer) = (conn.ep, conn.peer);
+        let waiting = std::mem::take(&mut conn.tx);
+        self.rx.tx.drop_conn(id);
+        let entry = &mut self.rx.tx.eps[ep_id].peers[peer];
+        if entry.conn == id {
+            entry.conn = NONE;
+        }
+        if let Some(conn) = self.rx.tx.io.conns.get_mut(entry.conn) {
+            conn.take_over(waiting);
+            let other = entry.conn;
+            if self.rx.tx.io.conns[other].is_connected() {
+                self.rx.tx.refuse_unknown(other);
+                self.rx.flush(other);
+                self.rx.tx.io.mark_active(other);
+            }
+            return;
+        }
+        match entry.extra.retry.refused(self.rx.tx.io.net.now(), rule) {
+            Some(due) => {
+                entry.extra.parked.extend(waiting);
+                self.rx.tx.io.wake_at(due);
+            }
+            None => self.rx.tx.eps[ep_id].fail_all(waiting, Error::CONNREFUSED),
+        }
+        self.rx.tx.eps[ep_id].forget_peer_if_unused(peer);
+    }
+
+    /// Has a peer called after `delay` if transfers wait for it and nothing else would send
+    /// them.
+    fn call_later(&mut self, ep_id: u32, peer: u32, delay: Duration) {
+        // A peer for which nothing waits may have been forgotten.
+        let Some(entry) = self.rx.tx.eps[ep_id].peers.get_mut(peer) else { return };
+        let at = self.rx.tx.io.net.now() + delay;
+        if entry.conn == NONE && !entry.extra.parked.is_empty() && entry.extra.retry.call_at(at) {
+            self.rx.tx.io.wake_at(at);
+        }
+    }
+
+    /// Answers a connection request of a peer's transmit context for one of our receive
+    /// contexts; refuses it if there is no such context.
+    pub(super) fn context_request(
+        &mut self,
+        id: u32,
+        contexts: Contexts,
+        hello: &RdmHello,
+        addr: Addr,
+    ) {
+        let listener = self.rx.tx.io.conns[id].ep;
+        let ep = &self.rx.tx.eps[listener];
+        let Some(receiver) = ep.context_index.receiver(contexts.rx, listener) else {
+            let reject_reason =
+                CmMessage::encode(CmType::Nack, PeerFeatures::default(), NO_SUCH_CONTEXT);
+            let _ = self.rx.tx.io.conns[id].link.send(&reject_reason);
+            self.rx.tx.drop_conn(id);
+            return;
+        };
+        let answer = ep.answer_to(hello, self.rx.tx.io.net.process());
+        let peer = self.rx.tx.eps[receiver].peer_at(addr);
+        self.rx.tx.io.conns[id].ep = receiver;
+        if self.rx.tx.eps[receiver].matcher.name_of(peer) != FI_ADDR_NOTAVAIL {
+            self.rx.tx.io.conns[id].unknown_conn = None;
+        }
+        self.rx.tx.eps[receiver].peers[peer].behind_firewall =
+            hello.features & BEHIND_FIREWALL != 0;
+        self.rx.tx.attach(id, peer);
+        let conn = &mut self.rx.tx.io.conns[id];
+        conn.rendezvous = answer.version & !RDM_ANSWER >= 1;
+        // Contexts of scalable endpoints are in no multicast groups.
+        let knows = PeerFeatures { multicast: false, ..conn.knows };
+        match self.respond(id, knows, contexts, &answer.encode()) {
+            Ok(()) => self.established(id),
+            Err(error) => self.rx.fail(id, error),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Listeners of an engine's endpoints.
+use super::ep::StreamEngineEp;
+use super::tokens::TOKEN_LISTENER;
+use crate::conn_quota::SimDoorbell;
+use crate::transport::{LinkListener, LinkPoller, Transport};
+use ofi_provider::addr::Addr;
+use ofi_provider::error::Result;
+use ofi_provider::sys::Interest;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Connections the system may queue for a listener (listen(2)), the same as the original's.
+pub const BACKLOG: libc::c_int = 4096;
+
+/// Pause of a listener after a failed accept for lack of descriptors or memory.
+pub const ACCEPT_DELAY: Duration = Duration::from_millis(100);
+
+/// Listeners, by endpoint number.
+pub(super) struct Listeners<N: Transport> {
+    open: HashMap<u32, (N::Listener, SimDoorbell)>,
+    /// Sockets bound to addresses assigned to endpoints (fi_setname), until the endpoints listen.
+    bound: HashMap<u32, N::Listener>,
+    /// Endpoints with a paused listener: it could not accept for lack of descriptors or memory, and
+    /// is out of the poller until the timer expires.
+    paused: Vec<u32>,
+}
+
+impl<N: Transport> Default for Listeners<N> {
+    fn default() -> Self {
+        Self { open: HashMap::new(), bound: HashMap::new(), paused: Vec::new() }
+    }
+}
+
+impl<N: Transport> Listeners<N> {
+    /// Binds a socket to an endpoint's new address. Returns the address with its port.
+    pub(super) fn bind(
+        &mut self,
+        net: &N,
+        ep_id: u32,
+        ep: &StreamEngineEp,
+        addr: &Addr,
+    ) -> Result<Addr> {
+        let (listener, local) = net.bind_as(ep.identity.secret.as_ref(), addr)?;
+        self.bound.insert(ep_id, listener);
+        Ok(local)
+    }
+
+    /// Closes the socket bound for an endpoint, if there is one.
+    pub(super) fn unbind(&mut self, ep_id: u32) {
+        self.bound.remove(&ep_id);
+    }
+
+    /// Starts listening for the peers of an endpoint.
+    pub(super) fn open(&mut self, net: &N, ep_id: u32, ep: &mut StreamEngineEp) -> Result {
+        let identity = &ep.identity;
+        let (listener, local) = match self.bound.remove(&ep_id) {
+            Some(listener) => (listener, identity.local.clone()),
+            None => net.bind_as(identity.secret.as_ref(), &identity.local)?,
+        };
+        listener.listen(BACKLOG)?;
+        let token = TOKEN_LISTENER | u64::from(ep_id);
+        net.poller().add(listener.id(), token, Interest::READ)?;
+        ep.identity.local = local;
+        self.open.insert(ep_id, (listener, SimDoorbell::open()));
+        Ok(())
+    }
+
+    /// Closes the listener of an endpoint.
+    pub(super) fn close(&mut self, net: &N, ep_id: u32) {
+        self.unbind(ep_id);
+        if let Some((listener, _)) = self.open.remove(&ep_id) {
+            net.poller().remove(listener.id());
+        }
+        self.paused.retain(|paused| *paused != ep_id);
+    }
+
+    /// Returns true if peers can connect to this endpoint.
+    pub(super) fn is_open(&self, ep_id: u32) -> bool {
+        self.open.contains_key(&ep_id)
+    }
+
+    /// The listener of an endpoint.
+    pub(super) fn get(&self, ep_id: u32) -> Option<&N::Listener> {
+        self.open.get(&ep_id).map(|(listener, _)| listener)
+    }
+
+    /// Takes a listener out of the poller. Otherwise its waiting connections would be reported again
+    /// and again. Returns true if it was not paused.
+    pub(super) fn pause(&mut self, net: &N, ep_id: u32) -> bool {
+        let Some((listener, _)) = self.open.get(&ep_id) else { return false };
+        let new = !self.paused.contains(&ep_id);
+        if new {
+            net.poller().remove(listener.id());
+            self.paused.push(ep_id);
+        }
+        new
+    }
+
+    /// Returns a listener to the poller if it was paused.
+    pub(super) fn resume(&mut self, net: &N, ep_id: u32) {
+        if let Some(at) = self.paused.iter().position(|paused| *paused == ep_id)
+            && let Some((listener, _)) = self.open.get(&ep_id)
+        {
+            self.paused.swap_remove(at);
+            let token = TOKEN_LISTENER | u64::from(ep_id);
+            let _ = net.poller().add(listener.id(), token, Interest::READ);
+        }
+    }
+
+    /// Endpoints with a paused listener.
+    pub(super) fn paused(&self) -> &[u32] {
+        &self.paused
+    }
+
+    /// Returns true if no endpoint has a listener.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.paused.is_empty()
+    }
+}
