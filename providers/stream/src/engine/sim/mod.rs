@@ -7,7 +7,10 @@
 //! worlds their ends perform the shared-memory upgrade, over the system's sockets, and move to
 //! memory created by the system. Data there is available at once; the time of each poll is drawn
 //! from the seed.
+mod direction;
+mod passive;
 pub mod rings;
+mod unknown_peer;
 
 use super::arrival::UnexpectedPayload;
 use super::ep::{StreamEngineEp, StreamEpKind, StreamIdentity, TargetOf};
@@ -36,7 +39,7 @@ impl ConnectedWorld for OverRings {
     type Request = StreamRequest<SimLink>;
 
     fn listen(&mut self, node: usize) {
-        let passive = rings::RingPassive::new(&self.world, address(node, 0)).unwrap();
+        let passive = passive::RingPassive::new(&self.world, address(node, 0)).unwrap();
         self.passive.push(passive);
     }
 
@@ -78,7 +81,7 @@ pub struct OverRings {
     /// Engines may not read each other's memory any more at some time.
     forbids: bool,
     /// Passive endpoints of nodes with connected endpoints.
-    passive: Vec<rings::RingPassive>,
+    passive: Vec<passive::RingPassive>,
 }
 
 /// Transport below one engine.

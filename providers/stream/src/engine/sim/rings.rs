@@ -3,19 +3,17 @@
 //! Sent bytes stay in a ring until the test delivers some of them
 //! ([`StreamWorld::something_arrives`]). So links delay and split their data. Data on one link may
 //! overtake data on another, but never data on the same link. The test cuts links as needed.
+use super::direction::{Close, SimDirection};
+use super::unknown_peer::{first_sent, later_sent};
 use super::{SimRandom, look};
-use crate::accept_queue::{AcceptQueue, PendingConnState};
-use crate::engine::StreamRequest;
 use crate::settings::StreamSettings;
-use crate::shm_upgrade::{LocalListener, ShmUpgrade, UpgradableLink};
+use crate::shm_upgrade::{ShmUpgrade, UpgradableLink};
 use crate::transport::{
     ByteLink, CarrierPoller, FlushTarget, FlushTimer, LinkClock, LinkListener, LinkPoller,
     TIMER_TOKEN, Transport, ZerocopyDone,
 };
-use crate::wire::{ByteOrder, CmMessage, CmType, PeerFeatures, RdmHello, StreamHeader, StreamOp};
 use ofi_provider::addr::Addr;
 use ofi_provider::buf::{CopyMode, GatherList, ScatterList};
-use ofi_provider::contexts::Contexts;
 use ofi_provider::error::{Error, Result};
 use ofi_provider::info::{API_VERSION, PROV_VERSION};
 use ofi_provider::provider::Provider;
@@ -45,51 +43,6 @@ pub enum RingId {
     End(usize, usize),
     /// A listener.
     Listener(usize),
-}
-
-/// End of one direction of a link, after its last byte.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Close {
-    /// The sender has closed its end.
-    Fin,
-    /// The link was cut, or the sender has closed its end with unread bytes.
-    Reset,
-}
-
-/// One direction of a link.
-#[derive(Debug, Default)]
-struct SimDirection {
-    bytes: VecDeque<u8>,
-    /// So many of the bytes have arrived.
-    arrived: usize,
-    close: Option<Close>,
-    /// Number of bytes sent.
-    passed: usize,
-    /// The end of the stream has arrived as well.
-    closed: bool,
-}
-
-impl SimDirection {
-    fn moves(&self) -> bool {
-        self.arrived < self.bytes.len() || (self.close.is_some() && !self.closed)
-    }
-
-    fn end(&mut self, close: Close) {
-        if self.close.is_none() {
-            self.close = Some(close);
-        }
-    }
-
-    /// Changes a bit of the data in flight, or duplicates some of it.
-    fn change(&mut self, random: &mut SimRandom) {
-        let at = self.arrived + random.below(self.bytes.len() - self.arrived);
-        if random.one_in(3) {
-            let again: Vec<_> = self.bytes.range(at..).copied().collect();
-            self.bytes.extend(again);
-        } else {
-            self.bytes[at] ^= 1 << random.below(8);
-        }
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,84 +87,6 @@ impl Pipe {
 
 /// Maximum links of unknown peers.
 const MAX_UNKNOWN_PEERS: usize = 6;
-
-/// Returns the first bytes sent by a peer violating the protocol, possibly only later.
-fn first_sent(random: &mut SimRandom) -> Vec<u8> {
-    let kinds = [CmType::Request, CmType::ContextRequest, CmType::Response, CmType::Nack];
-    let kind = match random.below(8) {
-        0 => {
-            let len = random.below(48);
-            return random.bytes(len);
-        }
-        1..6 => CmType::Request,
-        _ => random.pick(&kinds),
-    };
-    let bit = |random: &mut SimRandom| random.one_in(2);
-    let knows = PeerFeatures {
-        atomics: bit(random),
-        multicast: bit(random),
-        acks: bit(random),
-        local: bit(random),
-        outcomes: bit(random),
-        segments: bit(random),
-    };
-    let contexts = Contexts { tx: random.below(4) as u16, rx: random.below(4) as u16 };
-    let hello = RdmHello {
-        version: random.pick(&[0, 1, 1, 1, 2, 129]),
-        features: random.below(4) as u8,
-        port: random.below(4) as u16,
-        pid: random.below(4) as u32,
-    };
-    let mut encoded = CmMessage::encode_for(kind, knows, contexts, &hello.encode());
-    if random.one_in(8) {
-        encoded.truncate(random.below(encoded.len()));
-    }
-    encoded
-}
-
-/// Returns later bytes of such a peer: a header and a part of the announced data, or random bytes.
-fn later_sent(random: &mut SimRandom) -> Vec<u8> {
-    let len = random.below(200);
-    if random.one_in(8) {
-        return random.bytes(len);
-    }
-    let ops = [
-        StreamOp::Msg,
-        StreamOp::Tag,
-        StreamOp::Tag,
-        StreamOp::ReadReq,
-        StreamOp::ReadRsp,
-        StreamOp::Write,
-        StreamOp::TagRts,
-        StreamOp::Cts,
-        StreamOp::Data,
-        StreamOp::Atomic,
-        StreamOp::AtomicRsp,
-        StreamOp::WriteRefused,
-        StreamOp::TaggedMsg,
-    ];
-    let op = random.pick(&ops);
-    let announced = match random.below(8) {
-        0 => random.next(),
-        1 => 1 << random.below(34),
-        _ => len as u64,
-    };
-    let header = StreamHeader {
-        op,
-        flags: random.pick(&[0, 0, 0, 1, 4, 5, 8, 20]),
-        op_data: random.pick(&[0, 0, 1, 2, 3, 255]),
-        segments: random.pick(&[0, 0, 1, 2]),
-        cq_data: random.below(256) as u64,
-        tag: random.below(1024) as u64,
-        len: announced,
-        ..StreamHeader::of(op)
-    };
-    let mut head = [0; 40];
-    let written = header.write(ByteOrder::Native, &mut head);
-    let mut encoded = head[..written].to_vec();
-    encoded.extend(random.bytes(len));
-    encoded
-}
 
 /// Memory exposed by an application: its address, and its contents at the time of sending.
 #[derive(Debug)]
@@ -482,36 +357,6 @@ impl StreamWorld {
             pipe.making == Making::Made && pipe.directions[side].bytes.len() < pipe.capacity;
         let write = interest.write && capacity;
         (read || write || ended).then_some((read || ended, write || ended))
-    }
-}
-
-/// A passive endpoint.
-#[derive(Debug)]
-pub(super) struct RingPassive {
-    net: SimNet,
-    listener: LocalListener<RingDoorbell>,
-    callers: AcceptQueue<SimLink>,
-}
-
-impl RingPassive {
-    pub(super) fn new(world: &Arc<Mutex<StreamWorld>>, at: SocketAddr) -> Result<Self> {
-        let net = SimNet::new(Rings::new(world, false));
-        let (listener, _) = net.bind(&at.into())?;
-        Ok(Self { net, listener, callers: AcceptQueue::new(0, 64) })
-    }
-
-    /// Returns a complete request, with the connecting peer's data.
-    pub(super) fn request(&mut self) -> Option<(Vec<u8>, StreamRequest<SimLink>)> {
-        while let Ok((link, from)) = self.listener.accept() {
-            let now = self.net.now();
-            self.callers.admit(self.net.poller(), link, from, 0, now);
-        }
-        let ids = self.callers.ids();
-        let id =
-            ids.into_iter().find(|id| self.callers.receive(*id) == PendingConnState::Complete)?;
-        let (caller, message) = self.callers.take(self.net.poller(), id)?;
-        let request = StreamRequest::new(caller, &message, Arc::new(()));
-        Some((message.data, request))
     }
 }
 

@@ -1,0 +1,39 @@
+//! Passive endpoints over links between simulated engines.
+use super::rings::{RingDoorbell, Rings, SimLink, SimNet, StreamWorld};
+use crate::accept_queue::{AcceptQueue, PendingConnState};
+use crate::engine::StreamRequest;
+use crate::shm_upgrade::LocalListener;
+use crate::transport::{LinkClock, LinkListener, Transport};
+use ofi_provider::error::Result;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+/// A passive endpoint.
+#[derive(Debug)]
+pub(super) struct RingPassive {
+    net: SimNet,
+    listener: LocalListener<RingDoorbell>,
+    callers: AcceptQueue<SimLink>,
+}
+
+impl RingPassive {
+    pub(super) fn new(world: &Arc<Mutex<StreamWorld>>, at: SocketAddr) -> Result<Self> {
+        let net = SimNet::new(Rings::new(world, false));
+        let (listener, _) = net.bind(&at.into())?;
+        Ok(Self { net, listener, callers: AcceptQueue::new(0, 64) })
+    }
+
+    /// Returns a complete request, with the connecting peer's data.
+    pub(super) fn request(&mut self) -> Option<(Vec<u8>, StreamRequest<SimLink>)> {
+        while let Ok((link, from)) = self.listener.accept() {
+            let now = self.net.now();
+            self.callers.admit(self.net.poller(), link, from, 0, now);
+        }
+        let ids = self.callers.ids();
+        let id =
+            ids.into_iter().find(|id| self.callers.receive(*id) == PendingConnState::Complete)?;
+        let (caller, message) = self.callers.take(self.net.poller(), id)?;
+        let request = StreamRequest::new(caller, &message, Arc::new(()));
+        Some((message.data, request))
+    }
+}
