@@ -94,6 +94,25 @@ static void shell(const char *fmt, ...)
 	if (system(line))
 		SKIP_HERE("%s", line);
 }
+/* Waits until the system at 10.99.7.N answers: on a busy host the kernel takes seconds to bring a new link up, and a provider's
+   connection may fail in that time. */
+static void await_answer(int n)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(0x0a630700 + n) };
+	struct timeval limit = { .tv_sec = 1 };
+
+	for (int tries = 0; tries < 120; tries++) {
+		int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), r;
+
+		setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+		r = connect(s, (struct sockaddr *)&a, sizeof a) ? errno : 0;
+		close(s);
+		if (!r || r == ECONNREFUSED)
+			return;
+		ct_nap(50);
+	}
+	FAIL("10.99.7.%d does not answer", n);
+}
 /* A network for each rank, and a wire between them. */
 static void wire(void)
 {
@@ -112,6 +131,8 @@ static void wire(void)
 	shell("ip addr add 10.99.7.%d/24 dev %s && ip link set %s up", ct_rank + 1, name, name);
 	/* Beside other processes the other end may take long to answer ARP; three requests, one a second, are too few. */
 	shell("echo 60 >/proc/sys/net/ipv4/neigh/%s/mcast_solicit 2>/dev/null || true", name);
+	ct_barrier(NULL);
+	await_answer(2 - ct_rank);
 	snprintf(name, sizeof name, "10.99.7.%d", ct_rank + 1);
 	setenv("CT_NODE", name, 1);
 	ct_barrier(NULL);

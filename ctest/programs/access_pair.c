@@ -4,7 +4,7 @@
  *
  *   access_pair accesses|serves PROVIDER OWN OTHER     files: OWN is written, and OTHER waited for
  *
- * Prints which libfabric it has mapped; ends with status 1 on any error, and after 60 seconds.
+ * Prints which libfabric it has mapped; ends with status 1 on any error, and after 200 seconds.
  */
 #define _GNU_SOURCE
 #include <stdint.h>

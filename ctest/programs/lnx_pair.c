@@ -4,7 +4,7 @@
  *
  *   lnx_pair first|second OWN OTHER     files with the addresses: OWN is written, OTHER is waited for
  *
- * Prints which libfabric it has mapped; ends with status 1 on any error, and after 60 seconds.
+ * Prints which libfabric it has mapped; ends with status 1 on any error, and after 200 seconds.
  */
 #define _GNU_SOURCE
 #include <stdint.h>

@@ -126,6 +126,14 @@ impl ProcessBounds {
         LookBounds::default().begin(0)
     }
 
+    /// The same without a limit of time, which tests on a busy machine would reach.
+    #[cfg(test)]
+    pub(crate) fn untimed() -> Self {
+        let mut bounds = Self::alone();
+        bounds.left.time = Duration::MAX;
+        bounds
+    }
+
     /// Reserves at most `wanted` of these units and returns the number granted.
     pub fn take(&mut self, cost: LookCost, wanted: usize) -> usize {
         let LookAmount { descriptors, steps, .. } = cost.amount();

@@ -647,7 +647,7 @@ mod tests {
         endpoint.put_words(&mut words[at..at + EndpointStats::WORDS]);
         let peer = PeerStats { sequence: 4, serial: 2, endpoint: 1, sent: 7, ..Default::default() };
         peer.put_words(&mut words[peer_at(1)..peer_at(2)]);
-        let page = read(&bytes(&words)[..], &mut ProcessBounds::alone()).unwrap();
+        let page = read(&bytes(&words)[..], &mut ProcessBounds::untimed()).unwrap();
         assert_eq!(
             (page.endpoints.len(), page.peers.len(), page.left_out),
             (1, 1, LeftOut::default())
@@ -660,13 +660,13 @@ mod tests {
         let mut words = memory(good());
         let peer = PeerStats { sequence: 5, serial: 2, ..Default::default() };
         peer.put_words(&mut words[peer_at(0)..peer_at(1)]);
-        let page = read(&bytes(&words)[..], &mut ProcessBounds::alone()).unwrap();
+        let page = read(&bytes(&words)[..], &mut ProcessBounds::untimed()).unwrap();
         assert_eq!((page.peers.len(), page.left_out.changing), (0, 1));
     }
 
     #[test]
     fn other_versions_and_malformed_pages_have_distinct_errors() {
-        let read = |bytes: &[u8]| read(bytes, &mut ProcessBounds::alone());
+        let read = |bytes: &[u8]| read(bytes, &mut ProcessBounds::untimed());
         let is = |head| read(&bytes(&memory(head))).unwrap_err().to_string();
         assert!(is(StatsHeader { version: 9, ..good() }).contains("version 9"));
         assert!(is(StatsHeader { magic: 1, ..good() }).contains("cannot be"));
@@ -684,9 +684,9 @@ mod tests {
         for index in 0..2 {
             peer.put_words(&mut words[peer_at(index)..peer_at(index + 1)]);
         }
-        let mut bounds = ProcessBounds::alone();
+        let mut bounds = ProcessBounds::untimed();
         let all = bounds.take(LookCost::Peer, usize::MAX);
-        let mut bounds = ProcessBounds::alone();
+        let mut bounds = ProcessBounds::untimed();
         bounds.take(LookCost::Peer, all - 1);
         // An endpoint costs more than is left.
         let page = read(&bytes(&words)[..], &mut bounds).unwrap();
@@ -710,7 +710,7 @@ mod tests {
             words[peer_at(index)..][..2].copy_from_slice(&[1, 1]);
         }
         let memory = CountedMemory(bytes(&words), Default::default());
-        let page = read(&memory, &mut ProcessBounds::alone()).unwrap();
+        let page = read(&memory, &mut ProcessBounds::untimed()).unwrap();
         assert_eq!((page.peers.len(), page.left_out.changing), (0, 1 << 12));
         assert!(memory.1.get() < 3 * TRIES_IN_SUM + 1000, "{} reads", memory.1.get());
     }
@@ -734,7 +734,7 @@ mod tests {
     fn the_name_of_a_program_may_be_cut_within_a_character() {
         let before = fs::read("/proc/self/comm").unwrap();
         fs::write("/proc/self/comm", b"caf\xc3").unwrap();
-        let (mut bounds, mut left_out) = (ProcessBounds::alone(), LeftOut::default());
+        let (mut bounds, mut left_out) = (ProcessBounds::untimed(), LeftOut::default());
         let stats = SystemStats::of(std::process::id(), &mut bounds, &mut left_out).unwrap();
         fs::write("/proc/self/comm", before).unwrap();
         assert_eq!(stats.program, "caf\u{fffd}");
